@@ -1,0 +1,63 @@
+/* Frames over a Unix stream socket: u32 little-endian length, then that many bytes; fds may travel with a frame.
+ *
+ * struct tdm_conn is a non-blocking connection on a loop (tandemd and its clients, tandemd and its workers).
+ * Everything is capped: a frame longer than max_frame_bytes, a half frame that stands still longer than
+ * stall_timeout_ns, more queued output than max_queue_bytes, more fds than TDM_CONN_MAX_FDS in flight: the connection
+ * ends with a typed reason through on_closed. The other functions are the blocking twin for libtandem and the workers. */
+#ifndef TDM_COMMON_CONN_H
+#define TDM_COMMON_CONN_H
+
+#include <sys/types.h>
+#include "common/loop.h"
+
+#define TDM_CONN_MAX_FDS 240u /* the kernel's limit is 253 for one message */
+
+struct tdm_conn;
+
+struct tdm_conn_limits {
+        uint32_t max_frame_bytes;
+        uint64_t max_queue_bytes;
+        uint64_t stall_timeout_ns; /* 0: never */
+};
+
+/* data and fds are valid during the call; take an fd by setting its entry to -1, the rest is closed afterwards.
+ * A non-zero return closes the connection. */
+typedef int (*tdm_conn_frame_fn)(struct tdm_conn *conn, const uint8_t *data, size_t size, int *fds, unsigned n_fds,
+                                 void *userdata);
+/* Called once, from the loop, when the peer left (code 0) or the connection had to end (err->code, err->message).
+ * The callee destroys the conn here or later; nothing more is called for it. Not called by tdm_conn_destroy(). */
+typedef void (*tdm_conn_closed_fn)(struct tdm_conn *conn, const struct tdm_error *err, void *userdata);
+
+/* Takes fd on success. */
+int tdm_conn_new(struct tdm_conn **ret, struct tdm_loop *loop, int fd, const struct tdm_conn_limits *limits,
+                 tdm_conn_frame_fn on_frame, tdm_conn_closed_fn on_closed, void *userdata);
+void tdm_conn_destroy(struct tdm_conn *conn);
+void tdm_conn_destroyp(struct tdm_conn **conn);
+
+/* Queues a frame (copied) and its fds (dup'd); sends at once what fits. -EPIPE after closing; -ENOBUFS when the queue
+ * is full: then on_closed follows from the loop. */
+int tdm_conn_send(struct tdm_conn *conn, const void *data, size_t size, const int *fds, unsigned n_fds);
+/* Bytes queued and not yet taken by the kernel: back-pressure for producers. */
+uint64_t tdm_conn_queued_bytes(const struct tdm_conn *conn);
+/* Closes once the queue has drained (or after 1 s). on_closed is called with code 0. */
+void tdm_conn_finish(struct tdm_conn *conn);
+/* SO_PEERCRED at connection time. */
+void tdm_conn_peer(const struct tdm_conn *conn, pid_t *ret_pid, uid_t *ret_uid, gid_t *ret_gid);
+
+/* Blocking. 0, or a negative errno (-EPIPE: peer gone). fds stay the caller's. */
+int tdm_frame_send(int fd, const void *data, size_t size, const int *fds, unsigned n_fds);
+
+/* Incremental reader for a blocking or non-blocking fd: one recv() at most per call to fill(). */
+struct tdm_frame_reader;
+int tdm_frame_reader_new(struct tdm_frame_reader **ret, uint32_t max_frame_bytes);
+void tdm_frame_reader_destroy(struct tdm_frame_reader *reader);
+void tdm_frame_reader_destroyp(struct tdm_frame_reader **reader);
+/* Reads what is there. >0 bytes, 0 end of stream, -EAGAIN, -EPROTO (frame too long, too many fds), other -errno. */
+ssize_t tdm_frame_reader_fill(struct tdm_frame_reader *reader, int fd);
+/* 1 and a frame, valid until the next call on the reader; 0 when none is complete. fds as in tdm_conn_frame_fn: what the
+ * caller does not take is closed by the next call. */
+int tdm_frame_reader_next(struct tdm_frame_reader *reader, const uint8_t **ret_data, size_t *ret_size, int **ret_fds,
+                          unsigned *ret_n_fds);
+bool tdm_frame_reader_mid_frame(const struct tdm_frame_reader *reader); /* half a frame is held */
+
+#endif

@@ -1,0 +1,43 @@
+/* Shared memory segments: memfds made by tandemd, sealed against shrinking and growing, in chunks of 32 MiB (udmabuf's
+ * default limit is 64 MiB), mapped as one contiguous range, handed to exactly the processes that need them.
+ *
+ * tandemd creates; a worker imports what came over its socket and checks it before use. A reader's fds are reopened
+ * O_RDONLY, so it cannot map them for writing. Not thread-safe; the mapping itself may be used by any thread. */
+#ifndef TDM_COMMON_SHM_H
+#define TDM_COMMON_SHM_H
+
+#include "common/error.h"
+
+#define TDM_SEGMENT_CHUNK_BYTES (UINT64_C(32) << 20)
+#define TDM_SEGMENT_MAX_CHUNKS 4096u /* 128 GiB */
+
+struct tdm_segment {
+        char name[32];
+        uint8_t *base;        /* [size_bytes], page-aligned, NULL when not mapped */
+        uint64_t size_bytes;  /* a multiple of the page size */
+        uint64_t chunk_bytes; /* every chunk but the last has this size */
+        unsigned n_chunks;
+        int *fds; /* [n_chunks], owned */
+        bool writable;
+};
+
+/* size_bytes is rounded up to a page. The memory is sparse (zero until touched). Mapped read-write. */
+int tdm_segment_create(struct tdm_segment **ret, const char *name, uint64_t size_bytes);
+/* No more writing, by anybody, for ever: remaps read-only and adds F_SEAL_WRITE. */
+int tdm_segment_seal(struct tdm_segment *segment);
+/* Gives whole pages in [offset, offset + len) back to the kernel; they read as zero afterwards. Creator only. */
+int tdm_segment_punch(struct tdm_segment *segment, uint64_t offset, uint64_t len);
+/* Writes n_chunks new fds into fds[], read-only unless writable; the caller closes them. */
+int tdm_segment_dup_fds(struct tdm_segment *segment, bool writable, int *fds);
+/* Bytes of real memory behind the segment now (st_blocks). */
+uint64_t tdm_segment_resident(const struct tdm_segment *segment);
+
+/* Takes ownership of fds[0..n_fds) on success only. Refuses (TDM_E_PROTOCOL) fds that are no memfds, lack F_SEAL_SHRINK
+ * and F_SEAL_GROW, or whose sizes do not add up to size_bytes. */
+int tdm_segment_import(struct tdm_segment **ret, const char *name, const int *fds, unsigned n_fds, uint64_t size_bytes,
+                       uint64_t chunk_bytes, bool writable, struct tdm_error *err);
+
+void tdm_segment_destroy(struct tdm_segment *segment); /* unmaps, closes; NULL is fine */
+void tdm_segment_destroyp(struct tdm_segment **segment);
+
+#endif

@@ -1,0 +1,21 @@
+/* Reading a mapped file that somebody else may cut short: SIGBUS becomes an error, not a death.
+ * A handler maps a page of zeros over the missing one and marks the guard that covers the address; any other SIGBUS
+ * still kills. Guards may be used by several threads at once, each guard by one. */
+#ifndef TDM_COMMON_SIGBUS_H
+#define TDM_COMMON_SIGBUS_H
+
+#include "common/error.h"
+
+struct tdm_sigbus_guard {
+        const uint8_t *base;
+        size_t size_bytes;
+        volatile int hit;
+        int slot;
+};
+
+int tdm_sigbus_init(void); /* once per process, before the first guard */
+int tdm_sigbus_guard_begin(struct tdm_sigbus_guard *guard, const void *base, size_t size_bytes); /* -ENOSPC: 64 at once */
+bool tdm_sigbus_guard_hit(const struct tdm_sigbus_guard *guard); /* true: something read there was not in the file */
+void tdm_sigbus_guard_end(struct tdm_sigbus_guard *guard);
+
+#endif
