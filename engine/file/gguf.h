@@ -1,0 +1,84 @@
+/* GGUF v3 files: the container only (keys, values, tensor table). What the keys mean is engine/model.h's business.
+ *
+ * The file is mapped read-only and everything is validated before it is used: counts, sizes, offsets, overlaps, types,
+ * alignment, string lengths, duplicate names. No allocation is larger than the file justifies. A file that is cut short
+ * while it is mapped is noticed (common/sigbus.h) and reported, never a crash. After open() the object is read-only and
+ * may be used by any thread. */
+#ifndef TDM_ENGINE_GGUF_H
+#define TDM_ENGINE_GGUF_H
+
+#include <sys/types.h>
+#include "common/error.h"
+
+/* ggml tensor type ids, as stored in files. */
+enum tdm_type {
+        TDM_TYPE_F32 = 0,
+        TDM_TYPE_F16 = 1,
+        TDM_TYPE_Q4_0 = 2,
+        TDM_TYPE_Q4_1 = 3,
+        TDM_TYPE_Q5_0 = 6,
+        TDM_TYPE_Q5_1 = 7,
+        TDM_TYPE_Q8_0 = 8,
+        TDM_TYPE_Q2_K = 10,
+        TDM_TYPE_Q3_K = 11,
+        TDM_TYPE_Q4_K = 12,
+        TDM_TYPE_Q5_K = 13,
+        TDM_TYPE_Q6_K = 14,
+        TDM_TYPE_IQ4_NL = 20,
+        TDM_TYPE_IQ4_XS = 23,
+        TDM_TYPE_BF16 = 30,
+};
+
+struct tdm_type_info {
+        const char *name;      /* "Q4_0" */
+        uint32_t block_values; /* values per block */
+        uint32_t block_bytes;
+};
+/* NULL for an id nobody knows. Known is not supported: engine/weights.h decides that. */
+const struct tdm_type_info *tdm_type_info(uint32_t type);
+
+struct tdm_gguf;
+
+struct tdm_gguf_string {
+        const char *data; /* not NUL-terminated, not necessarily UTF-8; owned by the gguf */
+        size_t size;
+};
+
+struct tdm_gguf_tensor {
+        struct tdm_gguf_string name;
+        uint32_t type; /* a known tdm_type */
+        uint32_t n_dims;
+        uint64_t dims[4];      /* dims[0] is the fastest (columns); unused dims are 1 */
+        uint64_t offset;       /* from the file's start, checked */
+        uint64_t size_bytes;   /* checked to lie in the file */
+};
+
+/* Takes nothing: the fd stays the caller's and may be closed afterwards. name is for messages only. Must be a regular
+ * file (or memfd). TDM_E_BAD_MODEL with the reason for damage, TDM_E_UNSUPPORTED for another magic, version, type. */
+int tdm_gguf_open(struct tdm_gguf **ret, int fd, const char *name, struct tdm_error *err);
+void tdm_gguf_close(struct tdm_gguf *gguf);
+void tdm_gguf_closep(struct tdm_gguf **gguf);
+/* Drops the mapping of the tensor data (metadata stays readable: it is copied to private memory by open()). */
+void tdm_gguf_unmap_data(struct tdm_gguf *gguf);
+
+uint64_t tdm_gguf_file_size(const struct tdm_gguf *gguf);
+const char *tdm_gguf_name(const struct tdm_gguf *gguf);
+uint64_t tdm_gguf_n_tensors(const struct tdm_gguf *gguf);
+const struct tdm_gguf_tensor *tdm_gguf_tensor(const struct tdm_gguf *gguf, uint64_t index);
+const struct tdm_gguf_tensor *tdm_gguf_find_tensor(const struct tdm_gguf *gguf, const char *name); /* O(log n) or better */
+/* Mapped data of a tensor; reading it may hit SIGBUS if the file shrank: hold a guard. NULL after unmap_data(). */
+const uint8_t *tdm_gguf_tensor_data(const struct tdm_gguf *gguf, const struct tdm_gguf_tensor *tensor);
+
+/* Typed look-ups. 0 when found with a fitting type (any integer type converts where the value fits; f32/f64 for get_f64,
+ * integers too), -ENOENT when there is no such key, -EINVAL when its type is another. Arrays: n and get element. */
+int tdm_gguf_get_u64(const struct tdm_gguf *gguf, const char *key, uint64_t *ret);
+int tdm_gguf_get_f64(const struct tdm_gguf *gguf, const char *key, double *ret);
+int tdm_gguf_get_bool(const struct tdm_gguf *gguf, const char *key, bool *ret);
+int tdm_gguf_get_string(const struct tdm_gguf *gguf, const char *key, struct tdm_gguf_string *ret);
+int tdm_gguf_get_array_size(const struct tdm_gguf *gguf, const char *key, uint64_t *ret);
+int tdm_gguf_get_array_u64(const struct tdm_gguf *gguf, const char *key, uint64_t index, uint64_t *ret);
+int tdm_gguf_get_array_i64(const struct tdm_gguf *gguf, const char *key, uint64_t index, int64_t *ret);
+int tdm_gguf_get_array_f64(const struct tdm_gguf *gguf, const char *key, uint64_t index, double *ret);
+int tdm_gguf_get_array_string(const struct tdm_gguf *gguf, const char *key, uint64_t index, struct tdm_gguf_string *ret);
+
+#endif

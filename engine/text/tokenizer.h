@@ -1,0 +1,59 @@
+/* The SentencePiece tokenizer of a GGUF (`tokenizer.ggml.model` = "llama"): byte-pair merges by score, byte fallback,
+ * user-defined and control pieces (shared/FACTS of the format in docs/architecture.md).
+ *
+ * Immutable after creation, any thread. Text in is UTF-8; each byte that is not part of a well-formed sequence (RFC 3629:
+ * no overlong forms, no surrogates, nothing past U+10FFFF) is taken as itself through the byte pieces, so that decoding
+ * gives the very same bytes back. */
+#ifndef TDM_ENGINE_TOKENIZER_H
+#define TDM_ENGINE_TOKENIZER_H
+
+#include "engine/file/gguf.h"
+
+struct tdm_tokenizer;
+
+/* Copies what it needs; the gguf may be closed afterwards. */
+int tdm_tokenizer_new(struct tdm_tokenizer **ret, const struct tdm_gguf *gguf, struct tdm_error *err);
+void tdm_tokenizer_destroy(struct tdm_tokenizer *tokenizer);
+void tdm_tokenizer_destroyp(struct tdm_tokenizer **tokenizer);
+
+uint32_t tdm_tokenizer_n_vocab(const struct tdm_tokenizer *tokenizer);
+/* -1 where the file names none. */
+int32_t tdm_tokenizer_bos(const struct tdm_tokenizer *tokenizer);
+int32_t tdm_tokenizer_eos(const struct tdm_tokenizer *tokenizer);
+bool tdm_tokenizer_add_bos(const struct tdm_tokenizer *tokenizer);
+/* EOS, the end-of-turn token (by its key, else by its text) and their like: generation stops there. */
+bool tdm_tokenizer_is_end(const struct tdm_tokenizer *tokenizer, uint32_t id);
+
+enum tdm_tokenize_flags {
+        TDM_TOKENIZE_BOS = 1,     /* BOS first, where the file says add_bos_token */
+        TDM_TOKENIZE_SPECIAL = 2, /* control pieces in the text become their tokens */
+};
+
+/* Writes at most capacity ids and returns how many there are in all (which may be more: call again), or a negative errno.
+ * Takes O(n log n) time and O(n) memory in the text's length. */
+ssize_t tdm_tokenizer_encode(const struct tdm_tokenizer *tokenizer, const char *text, size_t size, unsigned flags,
+                             uint32_t *ids, size_t capacity);
+
+/* The bytes of one token as they stand in running text (U+2581 is a space; byte pieces are their byte; control pieces
+ * are empty unless special). Returns the size; data is valid as long as the tokenizer. */
+size_t tdm_tokenizer_piece(const struct tdm_tokenizer *tokenizer, uint32_t id, bool special, const char **ret_data);
+
+/* Incremental decoding: bytes are held back until they form whole characters, so that what push() returns can always be
+ * shown. A held sequence that turns out malformed is given out byte for byte replaced by U+FFFD only in text meant for
+ * people; the ids are the truth. One decoder belongs to one stream; embed it. */
+struct tdm_decoder {
+        const struct tdm_tokenizer *tokenizer;
+        uint8_t held[8];
+        uint8_t n_held;
+        bool special;
+        bool started;
+};
+void tdm_decoder_init(struct tdm_decoder *decoder, const struct tdm_tokenizer *tokenizer, bool special);
+/* text must have room for TDM_DECODER_ROOM(tokenizer) bytes; returns how many were written (0: nothing whole yet). */
+size_t tdm_decoder_push(struct tdm_decoder *decoder, uint32_t id, char *text, size_t capacity);
+/* What is still held when the stream ends (U+FFFD for an unfinished character). */
+size_t tdm_decoder_finish(struct tdm_decoder *decoder, char *text, size_t capacity);
+size_t tdm_tokenizer_max_piece_bytes(const struct tdm_tokenizer *tokenizer);
+#define TDM_DECODER_ROOM(tokenizer) (3 * tdm_tokenizer_max_piece_bytes(tokenizer) + 32)
+
+#endif
