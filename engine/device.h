@@ -1,0 +1,69 @@
+/* A device runs blocks of a model for a step. Every worker owns one device behind this table; the host device (CPU) is the
+ * twin of all others and the reference of their kernels.
+ *
+ * Exactness: what run() computes for a row depends on the row's own sequence only, never on which other rows are in the
+ * step, how a prompt was cut, or how many threads run (docs/architecture.md, exactness).
+ * All buffers are allocated in model_load(); run() allocates nothing. One thread calls; the device may have its own. */
+#ifndef TDM_ENGINE_DEVICE_H
+#define TDM_ENGINE_DEVICE_H
+
+#include <stdatomic.h>
+#include "engine/step.h"
+#include "engine/weights.h"
+
+enum tdm_precision {
+        TDM_PRECISION_DEFAULT, /* what docs/performance.md says is shipped */
+        TDM_PRECISION_PRECISE, /* 16-bit activations everywhere */
+        TDM_PRECISION_F32,     /* a test mode: everything in f32, KV too */
+};
+const char *tdm_precision_name(enum tdm_precision precision);
+int tdm_precision_from_name(const char *name); /* -EINVAL */
+
+struct tdm_device_config {
+        unsigned n_threads;              /* 0: as many as the process may run on */
+        _Atomic uint64_t *heartbeat;     /* bumped while run() works: at least every few milliseconds; never NULL */
+};
+
+/* What a model is to a device: mapped segments, all checked. Valid until model_unload(). */
+struct tdm_device_model_config {
+        const uint8_t *weights; /* checked by tdm_weights_check() */
+        struct tdm_kv_geometry kv;
+        uint8_t *kv_base;       /* NULL while this worker has no attention blocks: see set_kv() */
+        struct tdm_steps_limits limits;
+        enum tdm_precision precision;
+};
+
+struct tdm_device;
+struct tdm_device_model;
+
+struct tdm_device_ops {
+        const char *name; /* "host", "vulkan", "xrt" */
+        int (*open)(struct tdm_device **ret, const struct tdm_device_config *config, struct tdm_error *err);
+        void (*close)(struct tdm_device *device);
+        /* One line for people: "AVX-512 VNNI, 2 threads". */
+        const char *(*describe)(const struct tdm_device *device);
+        /* Devices with equal ids give equal bits. */
+        const char *(*numerics_id)(const struct tdm_device *device);
+        int (*model_load)(struct tdm_device *device, const struct tdm_device_model_config *config,
+                          struct tdm_device_model **ret, struct tdm_error *err);
+        void (*model_unload)(struct tdm_device_model *model);
+        void (*set_kv)(struct tdm_device_model *model, uint8_t *kv_base);
+        uint64_t (*model_scratch_bytes)(const struct tdm_device_model *model);
+        /* Runs blocks first … first + n - 1, which are all this worker's, in order. hidden: [n_rows][d_model] f32, in place.
+         * results [n_logits]: written by the sample block, else untouched (may be NULL when sample is not among them).
+         * Head and sample always run on the same worker (logits never leave it). on_block(block, userdata) is called after
+         * each finished block. 0, TDM_E_DEVICE_FAULT, or a negative errno: the step's rows are garbage then. */
+        int (*run)(struct tdm_device_model *model, const struct tdm_step *step, uint32_t first, uint32_t n, float *hidden,
+                   struct tdm_result *results, void (*on_block)(uint32_t block, void *userdata), void *userdata,
+                   struct tdm_error *err);
+        /* Values that had to be saturated to fit f16 (V rows), since load. */
+        uint64_t (*n_saturated)(const struct tdm_device_model *model);
+};
+
+struct tdm_device {
+        const struct tdm_device_ops *ops;
+};
+
+extern const struct tdm_device_ops tdm_host_device_ops;
+
+#endif
