@@ -70,7 +70,8 @@ const struct tdm_gguf_tensor *tdm_gguf_find_tensor(const struct tdm_gguf *gguf, 
 const uint8_t *tdm_gguf_tensor_data(const struct tdm_gguf *gguf, const struct tdm_gguf_tensor *tensor);
 
 /* Typed look-ups. 0 when found with a fitting type (any integer type converts where the value fits; f32/f64 for get_f64,
- * integers too), -ENOENT when there is no such key, -EINVAL when its type is another. Arrays: n and get element. */
+ * integers too), -ENOENT when there is no such key, -EINVAL when its type is another. Arrays: n and get element, -ERANGE past
+ * the end; get_array_u64 takes booleans too. */
 int tdm_gguf_get_u64(const struct tdm_gguf *gguf, const char *key, uint64_t *ret);
 int tdm_gguf_get_f64(const struct tdm_gguf *gguf, const char *key, double *ret);
 int tdm_gguf_get_bool(const struct tdm_gguf *gguf, const char *key, bool *ret);
