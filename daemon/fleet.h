@@ -1,0 +1,115 @@
+/* The two workers, seen as one executor of steps that survives them.
+ *
+ * The fleet starts the workers, hands them models (segments) and rings, posts steps, hears results, watches process and
+ * progress, and after a loss bumps the epoch, reaps, restarts and tells its owner to issue again what was in flight. It
+ * knows nothing of jobs or tokens. Loop thread only. Both ends of worker.proto and of the rings are described in
+ * docs/ring-abi.md. */
+#ifndef TDM_DAEMON_FLEET_H
+#define TDM_DAEMON_FLEET_H
+
+#include "common/loop.h"
+#include "common/shm.h"
+#include "engine/device.h"
+
+struct tdm_fleet;
+
+enum tdm_worker_state {
+        TDM_WORKER_OFF,         /* TANDEM_NPU=off: its blocks run on the other worker */
+        TDM_WORKER_STARTING,    /* process and device are coming up, models are being mapped */
+        TDM_WORKER_READY,
+        TDM_WORKER_RESTARTING,  /* lost or asked to leave; being killed, reaped, or waiting for its back-off */
+        TDM_WORKER_QUARANTINED, /* died again and again with no finished step between; tdm_fleet_restart() ends it */
+};
+
+struct tdm_fleet_config {
+        const char *worker_dir;       /* where tandem-{npu,gpu}-worker lie; NULL: beside this executable */
+        const char *requested[TDM_N_WORKERS]; /* "auto", "host", "off", …: passed on; NULL: auto */
+        unsigned n_threads;           /* of each worker; 0: its own choice */
+        uint64_t hang_min_ns;         /* shortest silence that counts as a hang; 0: 500 ms */
+};
+
+/* All called from the loop, never from inside a tdm_fleet_*() call. */
+struct tdm_fleet_callbacks {
+        /* Steps may be submitted (again): every running worker has every model of the fleet. */
+        void (*on_ready)(uint32_t epoch, void *userdata);
+        /* A step is done; its results lie in the results segment. */
+        void (*on_step_done)(uint32_t model_id, uint32_t slot, uint64_t step_id, void *userdata);
+        /* A device could not run this step (err) though it is healthy; the step is out of flight. */
+        void (*on_step_failed)(uint32_t model_id, uint32_t slot, uint64_t step_id, const struct tdm_error *err, void *userdata);
+        /* A worker was lost, or an epoch ended: every step in flight is void and no worker touches its slot any more once
+         * on_ready is called again. guilty_*: the step whose block the lost worker was in, when known (model_id 0: none). */
+        void (*on_reset)(uint32_t epoch, enum tdm_worker_index worker, const char *reason, uint32_t guilty_model,
+                         uint32_t guilty_slot, uint64_t guilty_step, void *userdata);
+        /* A worker cannot take the model (too big, unsupported by its device); it has been removed from the fleet. */
+        void (*on_model_failed)(uint32_t model_id, const struct tdm_error *err, void *userdata);
+        /* The model is mapped by every running worker (once after tdm_fleet_add_model). */
+        void (*on_model_ready)(uint32_t model_id, void *userdata);
+};
+
+/* A model's place in shared memory. The segments stay the caller's and must outlive the model's stay in the fleet (until
+ * tdm_fleet_remove_model() and the next on_ready, or the fleet's end). */
+struct tdm_fleet_model {
+        uint32_t model_id; /* > 0, never reused */
+        const char *name;
+        struct tdm_segment *weights;     /* sealed */
+        struct tdm_segment *kv;
+        struct tdm_segment *activations; /* hidden [TDM_STEP_SLOTS][max_rows][d_model] f32 */
+        struct tdm_segment *steps;       /* formatted; written by the scheduler */
+        struct tdm_segment *results;
+        struct tdm_kv_geometry kv_geometry;
+        struct tdm_steps_layout layout;
+        struct tdm_hparams hparams;
+        enum tdm_precision precision;
+};
+
+int tdm_fleet_new(struct tdm_fleet **ret, struct tdm_loop *loop, const struct tdm_fleet_config *config,
+                  const struct tdm_fleet_callbacks *callbacks, void *userdata, struct tdm_error *err);
+/* Kills and reaps the workers (asks them first), blocking for at most 2 s. */
+void tdm_fleet_destroy(struct tdm_fleet *fleet);
+void tdm_fleet_destroyp(struct tdm_fleet **fleet);
+
+int tdm_fleet_add_model(struct tdm_fleet *fleet, const struct tdm_fleet_model *model, struct tdm_error *err);
+void tdm_fleet_remove_model(struct tdm_fleet *fleet, uint32_t model_id);
+
+bool tdm_fleet_is_ready(const struct tdm_fleet *fleet);
+uint32_t tdm_fleet_epoch(const struct tdm_fleet *fleet);
+
+/* "split": attention on the NPU worker, the rest on the GPU worker; "npu", "gpu": all on one; "": the fleet decides (split,
+ * or all on the survivor when the other is off or quarantined, which sets *ret_degraded when it was quarantined). Fills plan
+ * [n_blocks]. -EINVAL for another name, -EHOSTDOWN when a worker that the name needs is off or quarantined (not when it is
+ * merely restarting: wait for on_ready then). */
+int tdm_fleet_plan(struct tdm_fleet *fleet, const struct tdm_hparams *hp, const char *placement, uint8_t *plan,
+                   bool *ret_degraded);
+
+/* The slot is written (head.step_id, head.epoch = tdm_fleet_epoch(), head.plan, …). Posts it to the owner of block 0.
+ * Before it the fleet sees to it that every worker with attention blocks in this plan has the KV segment. -EAGAIN when not
+ * ready (on_ready follows). */
+int tdm_fleet_submit(struct tdm_fleet *fleet, uint32_t model_id, uint32_t slot);
+
+/* Asks a worker to leave and starts it anew; ends a quarantine. -ENOENT when it is off. */
+int tdm_fleet_restart(struct tdm_fleet *fleet, enum tdm_worker_index worker, const char *reason);
+
+struct tdm_worker_status {
+        const char *name; /* "npu", "gpu" */
+        const char *requested;
+        const char *device;
+        const char *detail;
+        const char *last_exit;
+        const char *sandbox;
+        const char *numerics_id;
+        enum tdm_worker_state state;
+        pid_t pid;
+        uint32_t restarts;
+        uint64_t started_ns;
+        uint64_t busy_ns;
+        uint64_t scratch_bytes; /* of all models */
+        struct {
+                uint64_t blocks, rows, ns;
+        } done[TDM_N_BLOCK_KINDS]; /* summed over all lives of this worker */
+};
+void tdm_fleet_worker_status(struct tdm_fleet *fleet, enum tdm_worker_index worker, struct tdm_worker_status *ret);
+const char *tdm_worker_state_name(enum tdm_worker_state state);
+uint64_t tdm_fleet_recoveries(const struct tdm_fleet *fleet);
+uint64_t tdm_fleet_model_scratch(struct tdm_fleet *fleet, uint32_t model_id); /* bytes in both workers */
+
+#endif
