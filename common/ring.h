@@ -9,6 +9,7 @@
 #ifndef TDM_COMMON_RING_H
 #define TDM_COMMON_RING_H
 
+#include <assert.h>
 #include <stdatomic.h>
 #include "common/error.h"
 
