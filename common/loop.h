@@ -1,4 +1,4 @@
-/* The daemon's event loop, on io_uring: readiness of fds (multishot poll), one-shot timers, signals, deferred work and
+/* The daemon's event loop, on io_uring: readiness of fds (poll, armed again each time), one-shot timers, signals, deferred work and
  * wake-ups from other threads. One thread owns a loop; only tdm_loop_wake_*() may be called from elsewhere.
  * Callbacks may add, change and destroy any source, their own included. A callback that returns non-zero ends
  * tdm_loop_run() with that value (a negative errno is an error; tdm_loop_exit() is the polite way).

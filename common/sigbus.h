@@ -1,6 +1,8 @@
 /* Reading a mapped file that somebody else may cut short: SIGBUS becomes an error, not a death.
  * A handler maps a page of zeros over the missing one and marks the guard that covers the address; any other SIGBUS
- * still kills. Guards may be used by several threads at once, each guard by one. */
+ * still kills. Guards may be used by several threads at once, each guard by one.
+ * The kernel itself fills the rest of the file's last page with zeros and raises nothing: who needs to know of a cut
+ * inside that page looks at the file's size afterwards, too. */
 #ifndef TDM_COMMON_SIGBUS_H
 #define TDM_COMMON_SIGBUS_H
 
@@ -9,8 +11,8 @@
 struct tdm_sigbus_guard {
         const uint8_t *base;
         size_t size_bytes;
-        volatile int hit;
-        int slot;
+        int hit;  /* valid after guard_end(); before it, ask guard_hit() */
+        int slot; /* 0: none, so that a zeroed guard may be ended */
 };
 
 int tdm_sigbus_init(void); /* once per process, before the first guard */

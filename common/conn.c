@@ -1,0 +1,407 @@
+/* A framed connection on the loop. Reading is the frame reader of frame.c; writing is a queue that the kernel drains.
+ *
+ * Whatever goes wrong ends in one place, conn_fail(), which remembers the reason and leaves the call to on_closed to
+ * the loop (a deferred source): so the user is never called back from inside tdm_conn_send(). Because a callback may
+ * destroy the connection it was called for, the struct lives until the last function on the stack has left it (busy).
+ *
+ * It does not interpret frames, does not retry, and does not throttle a peer that sends many small ones: the reader
+ * only takes so many in one turn. */
+#include "common/frame.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#define FILLS_PER_TURN 64u
+#define FINISH_NS TDM_NSEC_PER_SEC
+/* Fds that wait in the queue: all chunks of the largest segment and some. */
+#define QUEUE_MAX_FDS 4352u
+
+struct out_frame {
+        struct out_frame *next;
+        size_t size, sent; /* sent counts the header too */
+        unsigned n_fds;
+        int *fds; /* dup'd; behind data in the same allocation's tail would save nothing */
+        uint8_t data[];
+};
+
+enum conn_state { CONN_OPEN, CONN_FINISHING, CONN_FAILED, CONN_CLOSED };
+
+struct tdm_conn {
+        struct tdm_loop *loop;
+        int fd;
+        struct tdm_conn_limits limits;
+        tdm_conn_frame_fn on_frame;
+        tdm_conn_closed_fn on_closed;
+        void *userdata;
+        struct ucred peer;
+
+        enum conn_state state;
+        struct tdm_error reason; /* for on_closed */
+        unsigned busy;           /* our functions on the stack that will touch this struct again */
+        bool destroyed;
+
+        struct tdm_source *io;
+        struct tdm_source *timer;  /* a half frame that stands still, or the end of finishing */
+        struct tdm_source *closer; /* calls on_closed */
+        struct tdm_frame_reader *reader;
+
+        struct out_frame *out_head, *out_tail;
+        uint64_t queued_bytes;
+        unsigned queued_fds;
+};
+
+static void out_free(struct out_frame *f)
+{
+        if (!f)
+                return;
+        for (unsigned i = 0; i < f->n_fds; i++)
+                closep(&f->fds[i]);
+        free(f->fds);
+        free(f);
+}
+
+static void out_freep(struct out_frame **f)
+{
+        out_free(*f);
+        *f = NULL;
+}
+
+static void out_pop(struct tdm_conn *c)
+{
+        struct out_frame *f = c->out_head;
+
+        c->out_head = f->next;
+        if (!c->out_head)
+                c->out_tail = NULL;
+        c->queued_fds -= f->n_fds;
+        out_free(f);
+}
+
+/* Everything but the struct itself. */
+static void conn_release(struct tdm_conn *c)
+{
+        tdm_source_destroyp(&c->io);
+        tdm_source_destroyp(&c->timer);
+        tdm_source_destroyp(&c->closer);
+        closep(&c->fd);
+        while (c->out_head)
+                out_pop(c);
+        c->queued_bytes = 0;
+        c->queued_fds = 0;
+}
+
+static void conn_enter(struct tdm_conn *c)
+{
+        c->busy++;
+}
+
+static void conn_leave(struct tdm_conn *c)
+{
+        if (--c->busy > 0 || !c->destroyed)
+                return;
+        tdm_frame_reader_destroy(c->reader); /* last: a frame that is being handled lies in it */
+        free(c);
+}
+
+/* The connection is over; the loop will say so. The first reason stands. */
+static void conn_over(struct tdm_conn *c)
+{
+        if (c->state == CONN_FAILED || c->state == CONN_CLOSED)
+                return;
+        c->state = CONN_FAILED;
+        tdm_source_destroyp(&c->io);
+        tdm_source_arm(c->timer, 0);
+        tdm_source_schedule(c->closer);
+}
+
+#define conn_fail(c, code, ...)                                                                                       \
+        do {                                                                                                          \
+                if ((c)->state < CONN_FAILED)                                                                         \
+                        tdm_error_set(&(c)->reason, (code), __VA_ARGS__);                                             \
+                conn_over(c);                                                                                         \
+        } while (0)
+
+static int on_closer(struct tdm_source *source, void *userdata)
+{
+        struct tdm_conn *c = userdata;
+
+        conn_enter(c);
+        c->state = CONN_CLOSED;
+        conn_release(c);
+        c->on_closed(c, &c->reason, c->userdata);
+        conn_leave(c);
+        return 0;
+}
+
+static void update_events(struct tdm_conn *c)
+{
+        uint32_t events = 0;
+
+        if (!c->io)
+                return;
+        if (c->state == CONN_OPEN)
+                events |= EPOLLIN;
+        if (c->out_head)
+                events |= EPOLLOUT;
+        tdm_source_set_io_events(c->io, events);
+}
+
+static void fail_sending(struct tdm_conn *c, int r)
+{
+        if (r == -EPIPE)
+                conn_fail(c, TDM_E_NONE, "the peer has left");
+        else
+                conn_fail(c, r, "cannot send: %s", strerror(-r));
+}
+
+static void flush(struct tdm_conn *c)
+{
+        while (c->out_head && c->state < CONN_FAILED) {
+                struct out_frame *f = c->out_head;
+                ssize_t n = tdm_frame_send_some(c->fd, f->data, f->size, f->sent, f->fds, f->n_fds);
+
+                if (n == -EAGAIN)
+                        break;
+                if (n < 0) {
+                        fail_sending(c, (int)n);
+                        return;
+                }
+                f->sent += (size_t)n;
+                c->queued_bytes -= (uint64_t)n;
+                if (f->sent == TDM_FRAME_HEADER_BYTES + f->size)
+                        out_pop(c);
+        }
+        if (!c->out_head && c->state == CONN_FINISHING)
+                conn_fail(c, TDM_E_NONE, "finished");
+}
+
+/* Hands out complete frames until there are none or the user has had enough. */
+static void deliver(struct tdm_conn *c)
+{
+        const uint8_t *data;
+        unsigned n_fds;
+        size_t size;
+        int *fds, r;
+
+        while (c->state == CONN_OPEN && !c->destroyed &&
+               tdm_frame_reader_next(c->reader, &data, &size, &fds, &n_fds) == 1) {
+                r = c->on_frame(c, data, size, fds, n_fds, c->userdata);
+                if (r != 0 && !c->destroyed)
+                        conn_fail(c, r, "a frame was refused (%s)", r < 0 ? strerror(-r) : tdm_error_name(r));
+        }
+}
+
+static void receive(struct tdm_conn *c)
+{
+        for (unsigned i = 0; i < FILLS_PER_TURN && c->state == CONN_OPEN && !c->destroyed; i++) {
+                ssize_t n = tdm_frame_reader_fill(c->reader, c->fd);
+
+                if (n == -EAGAIN)
+                        break;
+                if (n == 0 || n == -ECONNRESET) {
+                        conn_fail(c, TDM_E_NONE, "the peer has left%s",
+                                  tdm_frame_reader_mid_frame(c->reader) ? " in the middle of a frame" : "");
+                        return;
+                }
+                if (n == -EPROTO) {
+                        tdm_frame_reader_explain(c->reader, &c->reason);
+                        conn_over(c);
+                        return;
+                }
+                if (n < 0) {
+                        conn_fail(c, (int)n, "cannot receive: %s", strerror((int)-n));
+                        return;
+                }
+                deliver(c);
+                if (!c->destroyed && c->state == CONN_OPEN && c->limits.stall_timeout_ns > 0)
+                        tdm_source_arm(c->timer, tdm_frame_reader_mid_frame(c->reader) ?
+                                                         tdm_now_ns() + c->limits.stall_timeout_ns :
+                                                         0);
+        }
+}
+
+static int on_io(struct tdm_source *source, int fd, uint32_t events, void *userdata)
+{
+        struct tdm_conn *c = userdata;
+
+        conn_enter(c);
+        if (events & (EPOLLOUT | EPOLLERR | EPOLLHUP))
+                flush(c);
+        if (c->state == CONN_OPEN && events & (EPOLLIN | EPOLLERR | EPOLLHUP))
+                receive(c);
+        else if (c->state == CONN_FINISHING && events & (EPOLLERR | EPOLLHUP))
+                conn_fail(c, TDM_E_NONE, "the peer has left");
+        if (!c->destroyed && c->state < CONN_FAILED)
+                update_events(c);
+        conn_leave(c);
+        return 0;
+}
+
+static int on_timer(struct tdm_source *source, uint64_t now_ns, void *userdata)
+{
+        struct tdm_conn *c = userdata;
+
+        if (c->state == CONN_FINISHING)
+                conn_fail(c, TDM_E_NONE, "finished, but the peer did not read everything in time");
+        else
+                conn_fail(c, TDM_E_PROTOCOL, "the peer sent half a frame and then nothing for %llu ms",
+                          (unsigned long long)(c->limits.stall_timeout_ns / TDM_NSEC_PER_MSEC));
+        return 0;
+}
+
+int tdm_conn_new(struct tdm_conn **ret, struct tdm_loop *loop, int fd, const struct tdm_conn_limits *limits,
+                 tdm_conn_frame_fn on_frame, tdm_conn_closed_fn on_closed, void *userdata)
+{
+        _cleanup_(tdm_conn_destroyp) struct tdm_conn *c = NULL;
+        int flags = fcntl(fd, F_GETFL), r;
+        socklen_t len;
+
+        if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0)
+                return -errno;
+        c = calloc(1, sizeof(*c));
+        if (!c)
+                return -ENOMEM;
+        c->loop = loop;
+        c->fd = -1;
+        c->limits = *limits;
+        c->on_frame = on_frame;
+        c->on_closed = on_closed;
+        c->userdata = userdata;
+        len = sizeof(c->peer);
+        if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &c->peer, &len) < 0)
+                return -errno;
+        r = tdm_frame_reader_new(&c->reader, limits->max_frame_bytes);
+        if (r < 0)
+                return r;
+        r = tdm_loop_add_timer(loop, on_timer, c, &c->timer);
+        if (r < 0)
+                return r;
+        r = tdm_loop_add_defer(loop, on_closer, c, &c->closer);
+        if (r < 0)
+                return r;
+        r = tdm_loop_add_io(loop, fd, EPOLLIN, on_io, c, &c->io);
+        if (r < 0)
+                return r;
+        c->fd = fd;
+        *ret = steal_ptr(&c);
+        return 0;
+}
+
+void tdm_conn_destroy(struct tdm_conn *c)
+{
+        if (!c || c->destroyed)
+                return;
+        conn_enter(c);
+        c->destroyed = true;
+        c->state = CONN_CLOSED;
+        conn_release(c);
+        conn_leave(c);
+}
+
+void tdm_conn_destroyp(struct tdm_conn **c)
+{
+        tdm_conn_destroy(*c);
+        *c = NULL;
+}
+
+/* Copies what the kernel did not take. */
+static int enqueue(struct tdm_conn *c, const void *data, size_t size, size_t sent, const int *fds, unsigned n_fds)
+{
+        _cleanup_(out_freep) struct out_frame *f = malloc(sizeof(*f) + size);
+
+        if (!f)
+                return -ENOMEM;
+        *f = (struct out_frame){ .size = size, .sent = sent };
+        if (size > 0)
+                memcpy(f->data, data, size);
+        if (sent == 0 && n_fds > 0) {
+                f->fds = calloc(n_fds, sizeof(int));
+                if (!f->fds)
+                        return -ENOMEM;
+                for (unsigned i = 0; i < n_fds; i++) {
+                        f->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
+                        if (f->fds[i] < 0)
+                                return -errno;
+                        f->n_fds++;
+                }
+        }
+        c->queued_bytes += TDM_FRAME_HEADER_BYTES + size - sent;
+        c->queued_fds += f->n_fds;
+        if (c->out_tail)
+                c->out_tail->next = f;
+        else
+                c->out_head = f;
+        c->out_tail = f;
+        (void)steal_ptr(&f);
+        return 0;
+}
+
+int tdm_conn_send(struct tdm_conn *c, const void *data, size_t size, const int *fds, unsigned n_fds)
+{
+        ssize_t sent = 0;
+        int r;
+
+        if (c->state != CONN_OPEN)
+                return -EPIPE;
+        if (n_fds > TDM_CONN_MAX_FDS)
+                return -EINVAL;
+        if (size > UINT32_MAX)
+                return -EMSGSIZE;
+        if (TDM_FRAME_HEADER_BYTES + size > c->limits.max_queue_bytes ||
+            c->queued_bytes > c->limits.max_queue_bytes - TDM_FRAME_HEADER_BYTES - size ||
+            c->queued_fds + n_fds > QUEUE_MAX_FDS) {
+                conn_fail(c, TDM_E_BUSY, "the peer does not read: %llu bytes are waiting for it, %llu are allowed",
+                          (unsigned long long)(c->queued_bytes + TDM_FRAME_HEADER_BYTES + size),
+                          (unsigned long long)c->limits.max_queue_bytes);
+                return -ENOBUFS;
+        }
+
+        if (!c->out_head) {
+                sent = tdm_frame_send_some(c->fd, data, size, 0, fds, n_fds);
+                if (sent == -EAGAIN)
+                        sent = 0;
+                if (sent < 0) {
+                        fail_sending(c, (int)sent);
+                        return (int)sent;
+                }
+                if ((size_t)sent == TDM_FRAME_HEADER_BYTES + size)
+                        return 0;
+        }
+        r = enqueue(c, data, size, (size_t)sent, fds, n_fds);
+        if (r < 0) {
+                /* Half a frame may be out: nothing sensible can follow it. */
+                fail_sending(c, r);
+                return r;
+        }
+        update_events(c);
+        return 0;
+}
+
+uint64_t tdm_conn_queued_bytes(const struct tdm_conn *c)
+{
+        return c->queued_bytes;
+}
+
+void tdm_conn_finish(struct tdm_conn *c)
+{
+        if (c->state != CONN_OPEN)
+                return;
+        if (!c->out_head) {
+                conn_fail(c, TDM_E_NONE, "finished");
+                return;
+        }
+        c->state = CONN_FINISHING;
+        tdm_source_arm(c->timer, tdm_now_ns() + FINISH_NS);
+        update_events(c);
+}
+
+void tdm_conn_peer(const struct tdm_conn *c, pid_t *ret_pid, uid_t *ret_uid, gid_t *ret_gid)
+{
+        if (ret_pid)
+                *ret_pid = c->peer.pid;
+        if (ret_uid)
+                *ret_uid = c->peer.uid;
+        if (ret_gid)
+                *ret_gid = c->peer.gid;
+}
