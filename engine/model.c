@@ -1,8 +1,8 @@
 /* From a file's keys and tensor table to the description of a Gemma 3 model.
  *
  * Nothing is guessed from a model's name. A key that would change the result and that we do not follow (another RoPE
- * scaling, attention soft-capping, biases, experts) is refused rather than ignored: a model that loads computes what its
- * makers meant. Whether a tensor's type can be computed with is decided by engine/weights.h. */
+ * scaling, attention soft-capping, biases, experts) is refused rather than ignored: a model that loads computes what
+ * its makers meant. Whether a tensor's type can be computed with is decided by engine/weights.h. */
 #include "engine/model.h"
 
 #include <inttypes.h>
@@ -17,11 +17,8 @@
 #define LAYERS_27B 62u
 
 static const char *const block_kind_names[TDM_N_BLOCK_KINDS] = {
-        [TDM_BLOCK_EMBED] = "embed",
-        [TDM_BLOCK_ATTENTION] = "attention",
-        [TDM_BLOCK_FFN] = "ffn",
-        [TDM_BLOCK_HEAD] = "head",
-        [TDM_BLOCK_SAMPLE] = "sample",
+        [TDM_BLOCK_EMBED] = "embed", [TDM_BLOCK_ATTENTION] = "attention", [TDM_BLOCK_FFN] = "ffn",
+        [TDM_BLOCK_HEAD] = "head",   [TDM_BLOCK_SAMPLE] = "sample",
 };
 
 /* What a tensor is called: "blk.<layer>.<name>.weight", or without the layer. */
@@ -29,26 +26,26 @@ static const struct tensor_name {
         const char *name;
         bool per_layer;
 } tensor_names[TDM_N_TENSOR_KINDS] = {
-        [TDM_TENSOR_TOKEN_EMBD] = { "token_embd", false },
-        [TDM_TENSOR_OUTPUT] = { "output", false },
-        [TDM_TENSOR_OUTPUT_NORM] = { "output_norm", false },
-        [TDM_TENSOR_ATTN_NORM] = { "attn_norm", true },
-        [TDM_TENSOR_Q] = { "attn_q", true },
-        [TDM_TENSOR_K] = { "attn_k", true },
-        [TDM_TENSOR_V] = { "attn_v", true },
-        [TDM_TENSOR_Q_NORM] = { "attn_q_norm", true },
-        [TDM_TENSOR_K_NORM] = { "attn_k_norm", true },
-        [TDM_TENSOR_O] = { "attn_output", true },
-        [TDM_TENSOR_POST_ATTN_NORM] = { "post_attention_norm", true },
-        [TDM_TENSOR_FFN_NORM] = { "ffn_norm", true },
-        [TDM_TENSOR_GATE] = { "ffn_gate", true },
-        [TDM_TENSOR_UP] = { "ffn_up", true },
-        [TDM_TENSOR_DOWN] = { "ffn_down", true },
-        [TDM_TENSOR_POST_FFW_NORM] = { "post_ffw_norm", true },
+        [TDM_TENSOR_TOKEN_EMBD] = {"token_embd", false},
+        [TDM_TENSOR_OUTPUT] = {"output", false},
+        [TDM_TENSOR_OUTPUT_NORM] = {"output_norm", false},
+        [TDM_TENSOR_ATTN_NORM] = {"attn_norm", true},
+        [TDM_TENSOR_Q] = {"attn_q", true},
+        [TDM_TENSOR_K] = {"attn_k", true},
+        [TDM_TENSOR_V] = {"attn_v", true},
+        [TDM_TENSOR_Q_NORM] = {"attn_q_norm", true},
+        [TDM_TENSOR_K_NORM] = {"attn_k_norm", true},
+        [TDM_TENSOR_O] = {"attn_output", true},
+        [TDM_TENSOR_POST_ATTN_NORM] = {"post_attention_norm", true},
+        [TDM_TENSOR_FFN_NORM] = {"ffn_norm", true},
+        [TDM_TENSOR_GATE] = {"ffn_gate", true},
+        [TDM_TENSOR_UP] = {"ffn_up", true},
+        [TDM_TENSOR_DOWN] = {"ffn_down", true},
+        [TDM_TENSOR_POST_FFW_NORM] = {"post_ffw_norm", true},
 };
 
 /* Parts of a model that text does not touch: the towers that see and hear. */
-static const char *const harmless_prefixes[] = { "v.", "mm.", "a." };
+static const char *const harmless_prefixes[] = {"v.", "mm.", "a."};
 
 const char *tdm_block_kind_name(enum tdm_block_kind kind)
 {
@@ -74,17 +71,25 @@ static int check_float(struct tdm_error *err, const char *what, float v, float m
 static int check_multiples(const struct tdm_hparams *hp, struct tdm_error *err)
 {
         if (hp->d_model % 32)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "the embedding length %u is not a multiple of 32, which is not "
-                                     "supported", hp->d_model);
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "the embedding length %u is not a multiple of 32, which is not "
+                                     "supported",
+                                     hp->d_model);
         if (hp->d_ff % 32)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "the feed-forward length %u is not a multiple of 32, which is "
-                                     "not supported", hp->d_ff);
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "the feed-forward length %u is not a multiple of 32, which is "
+                                     "not supported",
+                                     hp->d_ff);
         if (hp->head_dim % 16)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "the head dimension %u is not a multiple of 16, which is not "
-                                     "supported", hp->head_dim);
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "the head dimension %u is not a multiple of 16, which is not "
+                                     "supported",
+                                     hp->head_dim);
         if ((uint64_t)hp->n_heads * hp->head_dim % 32)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "%u heads of dimension %u are not a multiple of 32 together, "
-                                     "which is not supported", hp->n_heads, hp->head_dim);
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "%u heads of dimension %u are not a multiple of 32 together, "
+                                     "which is not supported",
+                                     hp->n_heads, hp->head_dim);
         return 0;
 }
 
@@ -94,7 +99,8 @@ static int check_layers(const struct tdm_hparams *hp, struct tdm_error *err)
                 if (hp->layer_is_full[i] > (i < hp->n_layers))
                         return tdm_error_set(err, TDM_E_BAD_MODEL, "the attention kind of layer %u is invalid", i);
                 if (i < hp->n_layers && hp->window == 0 && !hp->layer_is_full[i])
-                        return tdm_error_set(err, TDM_E_BAD_MODEL, "layer %u has sliding attention without a window", i);
+                        return tdm_error_set(err, TDM_E_BAD_MODEL, "layer %u has sliding attention without a window",
+                                             i);
         }
         return 0;
 }
@@ -147,14 +153,17 @@ static int get_u32(const struct tdm_gguf *g, const char *key, bool required, uin
                 for (uint64_t i = 1; r == 0 && i < n; i++) {
                         r = tdm_gguf_get_array_u64(g, key, i, &other);
                         if (r == 0 && other != value)
-                                return tdm_error_set(err, TDM_E_UNSUPPORTED, "the key %s differs between layers, which is "
-                                                     "not supported", key);
+                                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                                     "the key %s differs between layers, which is "
+                                                     "not supported",
+                                                     key);
                 }
         }
         if (r < 0)
                 return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is not a whole number of 0 or more", key);
         if (value > UINT32_MAX)
-                return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is %" PRIu64 ", which is far too much", key, value);
+                return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is %" PRIu64 ", which is far too much", key,
+                                     value);
         *v = (uint32_t)value;
         return 0;
 }
@@ -209,7 +218,8 @@ static int check_architecture(const struct tdm_gguf *g, struct tdm_error *err)
         if (r)
                 return r;
         if (n_files > 1)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "it is one of %u parts; merge them into one file", n_files);
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "it is one of %u parts; merge them into one file",
+                                     n_files);
         return 0;
 }
 
@@ -231,11 +241,13 @@ static int check_features(const struct tdm_gguf *g, uint32_t head_dim, struct td
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "it is a mixture of %u experts, which is not supported",
                                      n_experts);
         if (rope_dim != head_dim)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "it rotates %u of %u dimensions of a head, only all of them is "
-                                     "supported", rope_dim, head_dim);
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "it rotates %u of %u dimensions of a head, only all of them is "
+                                     "supported",
+                                     rope_dim, head_dim);
         if (softcap != 0.0f)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "it soft-caps attention scores at %g, which is not supported",
-                                     (double)softcap);
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "it soft-caps attention scores at %g, which is not supported", (double)softcap);
         if (!causal)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "its attention is not causal, which is not supported");
         return 0;
@@ -243,7 +255,7 @@ static int check_features(const struct tdm_gguf *g, uint32_t head_dim, struct td
 
 static int get_rope(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_error *err)
 {
-        struct tdm_gguf_string type = { "linear", 6 };
+        struct tdm_gguf_string type = {"linear", 6};
         char buffer[64];
         int r;
 
@@ -280,8 +292,8 @@ static int get_windows(const struct tdm_gguf *g, struct tdm_hparams *hp, struct 
                 return r;
         r = tdm_gguf_get_array_size(g, key, &n);
         if (r == 0 && n < hp->n_layers)
-                return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is for %" PRIu64 " layers, the model has %u", key, n,
-                                     hp->n_layers);
+                return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is for %" PRIu64 " layers, the model has %u",
+                                     key, n, hp->n_layers);
         if (r < 0) {
                 n = 0;
                 r = get_u32(g, key, false, &every, err);
@@ -291,8 +303,8 @@ static int get_windows(const struct tdm_gguf *g, struct tdm_hparams *hp, struct 
         for (uint32_t i = 0; i < hp->n_layers; i++) {
                 slides = (i + 1) % every != 0;
                 if (n > 0 && tdm_gguf_get_array_u64(g, key, i, &slides) < 0)
-                        return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is neither a number nor an array of numbers",
-                                             key);
+                        return tdm_error_set(err, TDM_E_BAD_MODEL,
+                                             "the key %s is neither a number nor an array of numbers", key);
                 hp->layer_is_full[i] = hp->window == 0 || slides == 0;
         }
         return 0;
@@ -324,18 +336,24 @@ static int get_vocab(const struct tdm_gguf *g, struct tdm_hparams *hp, struct td
         if (!embd)
                 return tdm_error_set(err, TDM_E_BAD_MODEL, "tensor token_embd.weight is missing");
         if (embd->dims[1] > VOCAB_MAX)
-                return tdm_error_set(err, TDM_E_BAD_MODEL, "tensor token_embd.weight has %" PRIu64 " rows, at most %u are "
-                                     "allowed", embd->dims[1], VOCAB_MAX);
+                return tdm_error_set(err, TDM_E_BAD_MODEL,
+                                     "tensor token_embd.weight has %" PRIu64 " rows, at most %u are "
+                                     "allowed",
+                                     embd->dims[1], VOCAB_MAX);
         hp->n_vocab = n_vocab = (uint32_t)embd->dims[1];
         r = get_u32(g, A "vocab_size", false, &n_vocab, err);
         if (r)
                 return r;
         if (n_vocab != hp->n_vocab)
-                return tdm_error_set(err, TDM_E_BAD_MODEL, "the key " A "vocab_size is %u, but tensor token_embd.weight has %u "
-                                     "rows", n_vocab, hp->n_vocab);
+                return tdm_error_set(err, TDM_E_BAD_MODEL,
+                                     "the key " A "vocab_size is %u, but tensor token_embd.weight has %u "
+                                     "rows",
+                                     n_vocab, hp->n_vocab);
         if (tdm_gguf_get_array_size(g, "tokenizer.ggml.tokens", &n_tokens) == 0 && n_tokens > hp->n_vocab)
-                return tdm_error_set(err, TDM_E_BAD_MODEL, "its tokenizer has %" PRIu64 " pieces, but tensor "
-                                     "token_embd.weight has only %u rows", n_tokens, hp->n_vocab);
+                return tdm_error_set(err, TDM_E_BAD_MODEL,
+                                     "its tokenizer has %" PRIu64 " pieces, but tensor "
+                                     "token_embd.weight has only %u rows",
+                                     n_tokens, hp->n_vocab);
         return 0;
 }
 
@@ -362,8 +380,10 @@ static int get_hparams(const struct tdm_gguf *g, struct tdm_hparams *hp, struct 
             (r = get_float(g, A "attention.layer_norm_rms_epsilon", true, &hp->norm_eps, err)))
                 return r;
         if (value_length != hp->head_dim)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "keys of %u and values of %u dimensions differ, which is not "
-                                     "supported", hp->head_dim, value_length);
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "keys of %u and values of %u dimensions differ, which is not "
+                                     "supported",
+                                     hp->head_dim, value_length);
         if ((r = check_features(g, hp->head_dim, err)) || (r = get_rope(g, hp, err)) || (r = get_windows(g, hp, err)) ||
             (r = get_scales(g, hp, err)) || (r = get_vocab(g, hp, err)))
                 return r;
@@ -413,7 +433,7 @@ static void tensor_shape(const struct tdm_hparams *hp, uint32_t kind, uint32_t *
 static int add_tensor(struct tdm_model_description *d, const struct tdm_gguf *g, uint32_t kind, uint32_t layer,
                       struct tdm_error *err)
 {
-        struct tdm_tensor_ref ref = { .kind = kind, .layer = layer };
+        struct tdm_tensor_ref ref = {.kind = kind, .layer = layer};
         const struct tdm_gguf_tensor *t;
         char name[64];
 
@@ -428,9 +448,10 @@ static int add_tensor(struct tdm_model_description *d, const struct tdm_gguf *g,
                 return tdm_error_set(err, TDM_E_BAD_MODEL, "tensor %s is missing", name);
         tensor_shape(&d->hparams, kind, &ref.rows, &ref.cols);
         if (t->dims[0] != ref.cols || t->dims[1] != ref.rows || t->dims[2] != 1 || t->dims[3] != 1)
-                return tdm_error_set(err, TDM_E_BAD_MODEL, "tensor %s has the shape %" PRIu64 " x %" PRIu64 " x %" PRIu64
-                                     " x %" PRIu64 ", the model's keys want %u x %u", name, t->dims[0], t->dims[1],
-                                     t->dims[2], t->dims[3], ref.cols, ref.rows);
+                return tdm_error_set(err, TDM_E_BAD_MODEL,
+                                     "tensor %s has the shape %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x %" PRIu64
+                                     ", the model's keys want %u x %u",
+                                     name, t->dims[0], t->dims[1], t->dims[2], t->dims[3], ref.cols, ref.rows);
         ref.tensor = t;
         d->tensors[d->n_tensors++] = ref;
         return 0;
@@ -463,8 +484,10 @@ static int check_unknown(const struct tdm_model_description *d, const struct tdm
                 const struct tdm_gguf_tensor *t = &first[i];
 
                 if (!known[i] && !tensor_is_harmless(t))
-                        return tdm_error_set(err, TDM_E_UNSUPPORTED, "tensor %.*s is not part of a gemma3 model of %u layers "
-                                             "as it is known here", (int)t->name.size, t->name.data, d->hparams.n_layers);
+                        return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                             "tensor %.*s is not part of a gemma3 model of %u layers "
+                                             "as it is known here",
+                                             (int)t->name.size, t->name.data, d->hparams.n_layers);
         }
         return 0;
 }
@@ -492,7 +515,7 @@ static int describe(const struct tdm_gguf *g, struct tdm_model_description *d, s
 
 int tdm_model_describe(const struct tdm_gguf *gguf, struct tdm_model_description *ret, struct tdm_error *err)
 {
-        struct tdm_model_description d = { 0 };
+        struct tdm_model_description d = {0};
         struct tdm_error local;
         int r;
 

@@ -6,8 +6,20 @@
 
 /* As stored in files. */
 enum value_type {
-        VALUE_U8, VALUE_I8, VALUE_U16, VALUE_I16, VALUE_U32, VALUE_I32, VALUE_F32, VALUE_BOOL, VALUE_STRING, VALUE_ARRAY,
-        VALUE_U64, VALUE_I64, VALUE_F64, N_VALUE_TYPES
+        VALUE_U8,
+        VALUE_I8,
+        VALUE_U16,
+        VALUE_I16,
+        VALUE_U32,
+        VALUE_I32,
+        VALUE_F32,
+        VALUE_BOOL,
+        VALUE_STRING,
+        VALUE_ARRAY,
+        VALUE_U64,
+        VALUE_I64,
+        VALUE_F64,
+        N_VALUE_TYPES
 };
 
 /* 0 for strings and arrays. */
@@ -16,10 +28,10 @@ extern const uint8_t tdm_gguf_value_bytes[N_VALUE_TYPES];
 struct entry {
         struct tdm_gguf_string key;
         uint32_t type;
-        uint32_t element;     /* of arrays */
-        uint64_t n;           /* elements of an array, bytes of a string */
-        const uint8_t *data;  /* in the private copy */
-        uint32_t *offsets;    /* of arrays of strings: where each element's length stands, from data; owned */
+        uint32_t element;    /* of arrays */
+        uint64_t n;          /* elements of an array, bytes of a string */
+        const uint8_t *data; /* in the private copy */
+        uint32_t *offsets;   /* of arrays of strings: where each element's length stands, from data; owned */
 };
 
 struct tdm_gguf {

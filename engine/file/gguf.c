@@ -1,9 +1,10 @@
 /* Reading the container: header, keys and values, tensor table.
  *
- * The metadata is walked twice. The first walk runs over the mapping and only finds out where the metadata ends; that many
- * bytes are copied to private memory, and the second walk parses the copy and trusts nothing of the first. So a file that
- * another process rewrites meanwhile cannot change a value between its check and its use, and no later look-up can touch
- * a page that is gone. Every count is checked against the bytes that are really there before anything is allocated for it.
+ * The metadata is walked twice. The first walk runs over the mapping and only finds out where the metadata ends; that
+ * many bytes are copied to private memory, and the second walk parses the copy and trusts nothing of the first. So a
+ * file that another process rewrites meanwhile cannot change a value between its check and its use, and no later
+ * look-up can touch a page that is gone. Every count is checked against the bytes that are really there before anything
+ * is allocated for it.
  *
  * Versions 2 and 3 (the same layout) are read, little-endian only. Arrays of arrays, big-endian files and version 1 are
  * refused. What keys mean is not decided here. */
@@ -53,7 +54,8 @@ static int skip(struct cursor *c, uint64_t size, const char *what)
         if (size > remaining(c))
                 return tdm_error_set(c->err, TDM_E_BAD_MODEL,
                                      "%s at byte %" PRIu64 " needs %" PRIu64 " more bytes than the file has "
-                                     "(truncated download, or damaged)", what, c->at, size - remaining(c));
+                                     "(truncated download, or damaged)",
+                                     what, c->at, size - remaining(c));
         c->at += size;
         return 0;
 }
@@ -62,22 +64,24 @@ static int skip(struct cursor *c, uint64_t size, const char *what)
 static int take_name(struct cursor *c, uint64_t max, const char *what, struct tdm_gguf_string *ret)
 {
         struct tdm_gguf_string name;
-        uint64_t size, start = c->at;
+        uint64_t size = 0, start = c->at;
         int r;
 
         r = take(c, &size, sizeof(size), what);
         if (r)
                 return r;
         if (size == 0 || size > max)
-                return tdm_error_set(c->err, TDM_E_BAD_MODEL, "%s at byte %" PRIu64 " has %" PRIu64
-                                     " characters, 1 to %" PRIu64 " are allowed", what, start, size, max);
-        name = (struct tdm_gguf_string) { (const char *)c->data + c->at, size };
+                return tdm_error_set(c->err, TDM_E_BAD_MODEL,
+                                     "%s at byte %" PRIu64 " has %" PRIu64 " characters, 1 to %" PRIu64 " are allowed",
+                                     what, start, size, max);
+        name = (struct tdm_gguf_string){(const char *)c->data + c->at, size};
         r = skip(c, size, what);
         if (r)
                 return r;
         for (uint64_t i = 0; i < size; i++) {
                 if (name.data[i] < 0x20 || name.data[i] > 0x7e)
-                        return tdm_error_set(c->err, TDM_E_BAD_MODEL, "%s at byte %" PRIu64
+                        return tdm_error_set(c->err, TDM_E_BAD_MODEL,
+                                             "%s at byte %" PRIu64
                                              " holds the byte 0x%02x, only printable ASCII is allowed",
                                              what, start, (unsigned)(uint8_t)name.data[i]);
         }
@@ -97,12 +101,13 @@ static int check_bools(const struct cursor *c, const struct entry *e, uint64_t n
 
 static int walk_strings(struct cursor *c, struct entry *e, bool keep)
 {
-        uint64_t start = c->at, size;
+        uint64_t start = c->at, size = 0;
         int r;
 
         if (e->n > remaining(c) / 8)
-                return tdm_error_set(c->err, TDM_E_BAD_MODEL, "key %.*s announces %" PRIu64
-                                     " strings, the file has room for %" PRIu64 " at most (damaged?)",
+                return tdm_error_set(c->err, TDM_E_BAD_MODEL,
+                                     "key %.*s announces %" PRIu64 " strings, the file has room for %" PRIu64
+                                     " at most (damaged?)",
                                      (int)e->key.size, e->key.data, e->n, remaining(c) / 8);
         if (keep && e->n) {
                 e->offsets = malloc(e->n * sizeof(*e->offsets));
@@ -122,7 +127,8 @@ static int walk_strings(struct cursor *c, struct entry *e, bool keep)
         return 0;
 }
 
-/* keep: c is the private copy, so pointers into it and tables of it may be kept in *e (also on failure: the caller frees). */
+/* keep: c is the private copy, so pointers into it and tables of it may be kept in *e (also on failure: the caller
+ * frees). */
 static int walk_entry(struct cursor *c, struct entry *e, bool keep)
 {
         int r;
@@ -156,17 +162,19 @@ static int walk_entry(struct cursor *c, struct entry *e, bool keep)
                 return r;
         e->data = c->data + c->at;
         if (e->element == VALUE_ARRAY)
-                return tdm_error_set(c->err, TDM_E_UNSUPPORTED, "key %.*s is an array of arrays, which is not supported",
-                                     (int)e->key.size, e->key.data);
+                return tdm_error_set(c->err, TDM_E_UNSUPPORTED,
+                                     "key %.*s is an array of arrays, which is not supported", (int)e->key.size,
+                                     e->key.data);
         if (e->element >= N_VALUE_TYPES)
                 return tdm_error_set(c->err, TDM_E_BAD_MODEL, "key %.*s is an array of type %u, which does not exist",
                                      (int)e->key.size, e->key.data, e->element);
         if (e->element == VALUE_STRING)
                 return walk_strings(c, e, keep);
         if (e->n > remaining(c) / tdm_gguf_value_bytes[e->element])
-                return tdm_error_set(c->err, TDM_E_BAD_MODEL, "key %.*s announces %" PRIu64
-                                     " elements, the file has room for %" PRIu64 " at most (damaged?)",
-                                     (int)e->key.size, e->key.data, e->n, remaining(c) / tdm_gguf_value_bytes[e->element]);
+                return tdm_error_set(
+                        c->err, TDM_E_BAD_MODEL,
+                        "key %.*s announces %" PRIu64 " elements, the file has room for %" PRIu64 " at most (damaged?)",
+                        (int)e->key.size, e->key.data, e->n, remaining(c) / tdm_gguf_value_bytes[e->element]);
         c->at += e->n * tdm_gguf_value_bytes[e->element];
         return e->element == VALUE_BOOL ? check_bools(c, e, e->n) : 0;
 }
@@ -195,9 +203,10 @@ static int walk_tensor(struct cursor *c, struct tdm_gguf_tensor *t)
                 if (r)
                         return r;
                 if (t->dims[i] == 0 || t->dims[i] > INT64_MAX || __builtin_mul_overflow(values, t->dims[i], &values))
-                        return tdm_error_set(c->err, TDM_E_BAD_MODEL, "tensor %.*s has impossible dimensions "
-                                             "(dimension %u is %" PRIu64 ")", (int)t->name.size, t->name.data, i,
-                                             t->dims[i]);
+                        return tdm_error_set(c->err, TDM_E_BAD_MODEL,
+                                             "tensor %.*s has impossible dimensions "
+                                             "(dimension %u is %" PRIu64 ")",
+                                             (int)t->name.size, t->name.data, i, t->dims[i]);
         }
         r = take(c, &t->type, sizeof(t->type), "the tensor table");
         if (r)
@@ -207,12 +216,14 @@ static int walk_tensor(struct cursor *c, struct tdm_gguf_tensor *t)
                 return r;
         info = tdm_type_info(t->type);
         if (!info)
-                return tdm_error_set(c->err, TDM_E_UNSUPPORTED, "tensor %.*s has the type with number %u, which is not known "
-                                     "here; convert the model to another type", (int)t->name.size, t->name.data, t->type);
+                return tdm_error_set(c->err, TDM_E_UNSUPPORTED,
+                                     "tensor %.*s has the type with number %u, which is not known "
+                                     "here; convert the model to another type",
+                                     (int)t->name.size, t->name.data, t->type);
         if (t->dims[0] % info->block_values)
-                return tdm_error_set(c->err, TDM_E_BAD_MODEL, "tensor %.*s has rows of %" PRIu64
-                                     " values, type %s needs a multiple of %u", (int)t->name.size, t->name.data, t->dims[0],
-                                     info->name, info->block_values);
+                return tdm_error_set(c->err, TDM_E_BAD_MODEL,
+                                     "tensor %.*s has rows of %" PRIu64 " values, type %s needs a multiple of %u",
+                                     (int)t->name.size, t->name.data, t->dims[0], info->name, info->block_values);
         if (__builtin_mul_overflow(values / info->block_values, (uint64_t)info->block_bytes, &t->size_bytes))
                 return tdm_error_set(c->err, TDM_E_BAD_MODEL, "tensor %.*s has impossible dimensions (size overflows)",
                                      (int)t->name.size, t->name.data);
@@ -221,8 +232,8 @@ static int walk_tensor(struct cursor *c, struct tdm_gguf_tensor *t)
 
 static int walk_header(struct cursor *c, uint64_t *ret_n_tensors, uint64_t *ret_n_entries)
 {
-        uint64_t n_tensors, n_entries;
-        uint32_t version;
+        uint64_t n_tensors = 0, n_entries = 0;
+        uint32_t version = 0;
         char magic[4];
         int r;
 
@@ -230,22 +241,29 @@ static int walk_header(struct cursor *c, uint64_t *ret_n_tensors, uint64_t *ret_
         if (r)
                 return r;
         if (memcmp(magic, "FUGG", 4) == 0)
-                return tdm_error_set(c->err, TDM_E_UNSUPPORTED, "it is a big-endian GGUF file; get the little-endian one");
+                return tdm_error_set(c->err, TDM_E_UNSUPPORTED,
+                                     "it is a big-endian GGUF file; get the little-endian one");
         if (memcmp(magic, "lmgg", 4) == 0 || memcmp(magic, "tjgg", 4) == 0 || memcmp(magic, "fmgg", 4) == 0)
-                return tdm_error_set(c->err, TDM_E_UNSUPPORTED, "it is in a format older than GGUF; convert it to GGUF");
+                return tdm_error_set(c->err, TDM_E_UNSUPPORTED,
+                                     "it is in a format older than GGUF; convert it to GGUF");
         if (memcmp(magic, "GGUF", 4) != 0)
-                return tdm_error_set(c->err, TDM_E_UNSUPPORTED, "it is not a GGUF file (it starts with %02x %02x %02x %02x, "
-                                     "not with \"GGUF\")", (uint8_t)magic[0], (uint8_t)magic[1], (uint8_t)magic[2],
-                                     (uint8_t)magic[3]);
+                return tdm_error_set(c->err, TDM_E_UNSUPPORTED,
+                                     "it is not a GGUF file (it starts with %02x %02x %02x %02x, "
+                                     "not with \"GGUF\")",
+                                     (uint8_t)magic[0], (uint8_t)magic[1], (uint8_t)magic[2], (uint8_t)magic[3]);
         r = take(c, &version, sizeof(version), "the header");
         if (r)
                 return r;
         if (version != 0 && (version & 0xffffu) == 0)
-                return tdm_error_set(c->err, TDM_E_UNSUPPORTED, "it is a big-endian GGUF file (version %u); get the "
-                                     "little-endian one", __builtin_bswap32(version));
+                return tdm_error_set(c->err, TDM_E_UNSUPPORTED,
+                                     "it is a big-endian GGUF file (version %u); get the "
+                                     "little-endian one",
+                                     __builtin_bswap32(version));
         if (version != 2 && version != 3)
-                return tdm_error_set(c->err, TDM_E_UNSUPPORTED, "it is a GGUF file of version %u, only 2 and 3 are supported; "
-                                     "convert it again from its source", version);
+                return tdm_error_set(c->err, TDM_E_UNSUPPORTED,
+                                     "it is a GGUF file of version %u, only 2 and 3 are supported; "
+                                     "convert it again from its source",
+                                     version);
         r = take(c, &n_tensors, sizeof(n_tensors), "the header");
         if (r)
                 return r;
@@ -253,11 +271,13 @@ static int walk_header(struct cursor *c, uint64_t *ret_n_tensors, uint64_t *ret_
         if (r)
                 return r;
         if (n_entries > KEYS_MAX || n_entries > remaining(c) / KEY_MIN_BYTES)
-                return tdm_error_set(c->err, TDM_E_BAD_MODEL, "it announces %" PRIu64 " keys, at most %u and no more than "
+                return tdm_error_set(c->err, TDM_E_BAD_MODEL,
+                                     "it announces %" PRIu64 " keys, at most %u and no more than "
                                      "fit into the file are allowed (damaged, or a truncated download?)",
                                      n_entries, KEYS_MAX);
         if (n_tensors > TENSORS_MAX || n_tensors > remaining(c) / TENSOR_MIN_BYTES)
-                return tdm_error_set(c->err, TDM_E_BAD_MODEL, "it announces %" PRIu64 " tensors, at most %u and no more than "
+                return tdm_error_set(c->err, TDM_E_BAD_MODEL,
+                                     "it announces %" PRIu64 " tensors, at most %u and no more than "
                                      "fit into the file are allowed (damaged, or a truncated download?)",
                                      n_tensors, TENSORS_MAX);
         *ret_n_tensors = n_tensors;
@@ -268,21 +288,21 @@ static int walk_header(struct cursor *c, uint64_t *ret_n_tensors, uint64_t *ret_
 /* First walk: where does the metadata end? */
 static int measure(struct cursor *c, uint64_t *ret_size)
 {
-        uint64_t n_tensors, n_entries;
+        uint64_t n_tensors = 0, n_entries = 0;
         int r;
 
         r = walk_header(c, &n_tensors, &n_entries);
         if (r)
                 return r;
         for (uint64_t i = 0; i < n_entries; i++) {
-                struct entry e = { 0 };
+                struct entry e = {0};
 
                 r = walk_entry(c, &e, false);
                 if (r)
                         return r;
         }
         for (uint64_t i = 0; i < n_tensors; i++) {
-                struct tdm_gguf_tensor t = { 0 };
+                struct tdm_gguf_tensor t = {0};
 
                 r = walk_tensor(c, &t);
                 if (r)
@@ -324,8 +344,9 @@ static int get_alignment(const struct tdm_gguf *g, uint64_t *ret, struct tdm_err
         if (r == -EINVAL)
                 return tdm_error_set(err, TDM_E_BAD_MODEL, "general.alignment is not a whole number");
         if (alignment < ALIGNMENT_MIN || alignment > ALIGNMENT_MAX || (alignment & (alignment - 1)))
-                return tdm_error_set(err, TDM_E_BAD_MODEL, "general.alignment is %" PRIu64
-                                     ", it must be a power of two from %u to %u", alignment, ALIGNMENT_MIN, ALIGNMENT_MAX);
+                return tdm_error_set(err, TDM_E_BAD_MODEL,
+                                     "general.alignment is %" PRIu64 ", it must be a power of two from %u to %u",
+                                     alignment, ALIGNMENT_MIN, ALIGNMENT_MAX);
         *ret = alignment;
         return 0;
 }
@@ -333,7 +354,7 @@ static int get_alignment(const struct tdm_gguf *g, uint64_t *ret, struct tdm_err
 /* Offsets become absolute; every tensor lies in the file and on no other. */
 static int place_tensors(struct tdm_gguf *g, struct tdm_error *err)
 {
-        uint64_t alignment, data_start;
+        uint64_t alignment = 0, data_start;
         int r;
 
         r = get_alignment(g, &alignment, err);
@@ -345,7 +366,8 @@ static int place_tensors(struct tdm_gguf *g, struct tdm_error *err)
                 uint64_t end;
 
                 if (t->offset % alignment)
-                        return tdm_error_set(err, TDM_E_BAD_MODEL, "tensor %.*s starts at offset %" PRIu64
+                        return tdm_error_set(err, TDM_E_BAD_MODEL,
+                                             "tensor %.*s starts at offset %" PRIu64
                                              ", which is not a multiple of the alignment %" PRIu64,
                                              (int)t->name.size, t->name.data, t->offset, alignment);
                 if (__builtin_add_overflow(data_start, t->offset, &t->offset) ||
@@ -353,7 +375,8 @@ static int place_tensors(struct tdm_gguf *g, struct tdm_error *err)
                         return tdm_error_set(err, TDM_E_BAD_MODEL, "tensor %.*s has an impossible offset or size",
                                              (int)t->name.size, t->name.data);
                 if (end > g->file_size)
-                        return tdm_error_set(err, TDM_E_BAD_MODEL, "tensor %.*s needs %" PRIu64
+                        return tdm_error_set(err, TDM_E_BAD_MODEL,
+                                             "tensor %.*s needs %" PRIu64
                                              " more bytes than the file has (truncated download?)",
                                              (int)t->name.size, t->name.data, end - g->file_size);
                 g->by_name[i] = (uint32_t)i;
@@ -381,8 +404,8 @@ static int place_tensors(struct tdm_gguf *g, struct tdm_error *err)
 /* Second walk, over the private copy. */
 static int parse(struct tdm_gguf *g, struct tdm_error *err)
 {
-        struct cursor c = { .data = g->meta, .size = g->meta_size, .err = err };
-        uint64_t n_tensors, n_entries;
+        struct cursor c = {.data = g->meta, .size = g->meta_size, .err = err};
+        uint64_t n_tensors = 0, n_entries = 0;
         int r;
 
         r = walk_header(&c, &n_tensors, &n_entries);
@@ -418,16 +441,17 @@ static int parse(struct tdm_gguf *g, struct tdm_error *err)
 
 static int copy_metadata(struct tdm_gguf *g, struct tdm_error *err)
 {
-        struct cursor c = { .data = g->map, .size = g->file_size, .err = err };
-        uint64_t size;
+        struct cursor c = {.data = g->map, .size = g->file_size, .err = err};
+        uint64_t size = 0;
         int r;
 
         r = measure(&c, &size);
         if (r)
                 return r;
         if (size > META_MAX_BYTES)
-                return tdm_error_set(err, TDM_E_BAD_MODEL, "it has %" PRIu64 " bytes of metadata, at most %" PRIu64
-                                     " are allowed", size, META_MAX_BYTES);
+                return tdm_error_set(err, TDM_E_BAD_MODEL,
+                                     "it has %" PRIu64 " bytes of metadata, at most %" PRIu64 " are allowed", size,
+                                     META_MAX_BYTES);
         g->meta = malloc(size);
         if (!g->meta)
                 return tdm_error_set(err, -ENOMEM, "out of memory for %" PRIu64 " bytes of metadata", size);
@@ -454,7 +478,8 @@ static int open_file(struct tdm_gguf *g, int fd, struct tdm_error *err)
         g->file_size = (uint64_t)st.st_size;
         map = mmap(NULL, g->file_size, PROT_READ, MAP_SHARED, fd, 0);
         if (map == MAP_FAILED)
-                return tdm_error_set(err, -errno, "cannot map its %" PRIu64 " bytes: %s", g->file_size, strerror(errno));
+                return tdm_error_set(err, -errno, "cannot map its %" PRIu64 " bytes: %s", g->file_size,
+                                     strerror(errno));
         g->map = map;
         r = tdm_sigbus_guard_begin(&guard, g->map, g->file_size);
         if (r < 0)

@@ -1,0 +1,511 @@
+/* Building a tokenizer from a file's vocabulary, and asking it about pieces.
+ *
+ * Pieces are kept in the form in which they stand in running text: U+2581, which SentencePiece writes for a space, is
+ * turned back once here, so encoding needs no second copy of the text. Three things are built: a hash table of the
+ * texts that merges may form, a sorted list of the special pieces, and a map of which bytes may be neighbours inside a
+ * piece.
+ *
+ * Of pieces with the same text the one with the lowest id counts. The markers of chat turns are control pieces whatever
+ * the file says: some converters write them as ordinary ones, and then user text could end a turn. */
+#include "engine/text/tokenizer-private.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <sys/random.h>
+
+#define PIECES_MAX (1u << 21)
+#define PIECE_BYTES_MAX 1024u
+
+static const char space_mark[3] = {'\xe2', '\x96', '\x81'};
+
+/* Where a file has no key for the end of a turn. */
+static const char *const end_texts[] = {"<end_of_turn>", "<|im_end|>", "<|eot_id|>"};
+
+static const char *const control_texts[] = {
+        "<start_of_turn>",     "<end_of_turn>",     "<|im_start|>",  "<|im_end|>",
+        "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",    "<|eom_id|>",
+        "<|begin_of_text|>",   "<|end_of_text|>",   "<|endoftext|>",
+};
+
+static uint64_t fold(uint64_t a, uint64_t b)
+{
+        unsigned __int128 p = (unsigned __int128)a * b;
+
+        return (uint64_t)p ^ (uint64_t)(p >> 64);
+}
+
+/* Seeded, so that nobody can choose a vocabulary whose pieces all fall into one slot. */
+static uint32_t hash_text(uint64_t seed, const uint8_t *text, size_t size)
+{
+        uint64_t h = seed ^ (size * UINT64_C(0x9e3779b97f4a7c15)), word;
+
+        while (size > 0) {
+                size_t n = TDM_MIN(size, sizeof(word));
+
+                word = 0;
+                memcpy(&word, text, n);
+                h = fold(h ^ word, UINT64_C(0xd6e8feb86659fd93) ^ (seed << 1));
+                text += n;
+                size -= n;
+        }
+        h = fold(h ^ (h >> 29), UINT64_C(0xa0761d6478bd642f));
+        return (uint32_t)(h >> 32);
+}
+
+uint32_t tdm_tokenizer_find(const struct tdm_tokenizer *t, const uint8_t *text, size_t size)
+{
+        uint32_t hash;
+
+        if (size > t->max_merge_bytes)
+                return TDM_NO_PIECE;
+        hash = hash_text(t->hash_seed, text, size);
+        for (uint32_t i = hash & t->slot_mask;; i = (i + 1) & t->slot_mask) {
+                const struct tdm_piece_slot *slot = &t->slots[i];
+
+                if (slot->id == TDM_NO_PIECE)
+                        return TDM_NO_PIECE;
+                if (slot->hash == hash && t->pieces[slot->id].size == size &&
+                    memcmp(tdm_piece_text(t, slot->id), text, size) == 0)
+                        return slot->id;
+        }
+}
+
+static void insert(struct tdm_tokenizer *t, uint32_t id)
+{
+        const uint8_t *text = tdm_piece_text(t, id);
+        uint32_t hash = hash_text(t->hash_seed, text, t->pieces[id].size), i = hash & t->slot_mask;
+
+        while (t->slots[i].id != TDM_NO_PIECE)
+                i = (i + 1) & t->slot_mask;
+        t->slots[i] = (struct tdm_piece_slot){hash, id};
+}
+
+static int build_table(struct tdm_tokenizer *t)
+{
+        uint64_t n_slots = 16;
+
+        while (n_slots < 2 * (uint64_t)t->n_pieces)
+                n_slots *= 2;
+        t->slots = malloc(n_slots * sizeof(*t->slots));
+        if (!t->slots)
+                return -ENOMEM;
+        memset(t->slots, 0xff, n_slots * sizeof(*t->slots));
+        t->slot_mask = (uint32_t)(n_slots - 1);
+        for (uint32_t id = 0; id < t->n_pieces; id++) {
+                struct tdm_piece *p = &t->pieces[id];
+                const uint8_t *text = tdm_piece_text(t, id);
+
+                if (!p->mergeable)
+                        continue;
+                t->max_merge_bytes = TDM_MAX(t->max_merge_bytes, (size_t)p->size);
+                if (tdm_tokenizer_find(t, text, p->size) != TDM_NO_PIECE) {
+                        p->mergeable = false;
+                        continue;
+                }
+                insert(t, id);
+                for (uint32_t i = 1; i < p->size; i++)
+                        t->joins[text[i - 1]][text[i] / 8] |= (uint8_t)(1u << text[i] % 8);
+        }
+        return 0;
+}
+
+static bool is_special(const struct tdm_piece *p)
+{
+        return p->size > 0 &&
+               (p->type == TDM_PIECE_USER_DEFINED || p->type == TDM_PIECE_CONTROL || p->type == TDM_PIECE_UNKNOWN);
+}
+
+static int compare_specials(const void *a, const void *b, void *tokenizer)
+{
+        const struct tdm_tokenizer *t = tokenizer;
+        uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+        const struct tdm_piece *p = &t->pieces[x], *q = &t->pieces[y];
+        int r = memcmp(tdm_piece_text(t, x), tdm_piece_text(t, y), TDM_MIN(p->size, q->size));
+
+        if (r == 0)
+                r = (p->size > q->size) - (p->size < q->size);
+        return r ? r : (x > y) - (x < y);
+}
+
+static int build_specials(struct tdm_tokenizer *t)
+{
+        uint32_t n = 0;
+
+        for (uint32_t id = 0; id < t->n_pieces; id++)
+                n += is_special(&t->pieces[id]);
+        t->specials = calloc(TDM_MAX(n, 1u), sizeof(*t->specials));
+        if (!t->specials)
+                return -ENOMEM;
+        for (uint32_t id = 0; id < t->n_pieces; id++) {
+                if (is_special(&t->pieces[id]))
+                        t->specials[t->n_specials++] = id;
+        }
+        qsort_r(t->specials, n, sizeof(*t->specials), compare_specials, t);
+        for (uint32_t i = 0, b = 0; b < 257; b++) {
+                while (i < n && tdm_piece_text(t, t->specials[i])[0] < b)
+                        i++;
+                t->special_of[b] = i;
+        }
+        return 0;
+}
+
+/* First index in specials[low .. high) whose byte at depth is not less than byte; all have more than depth bytes. */
+static uint32_t lower_bound(const struct tdm_tokenizer *t, uint32_t low, uint32_t high, size_t depth, unsigned byte)
+{
+        while (low < high) {
+                uint32_t middle = low + (high - low) / 2;
+
+                if (tdm_piece_text(t, t->specials[middle])[depth] < byte)
+                        low = middle + 1;
+                else
+                        high = middle;
+        }
+        return low;
+}
+
+uint32_t tdm_tokenizer_match_special(const struct tdm_tokenizer *t, const uint8_t *text, size_t size, bool controls)
+{
+        uint32_t low, high, best = TDM_NO_PIECE;
+
+        if (size == 0)
+                return TDM_NO_PIECE;
+        low = t->special_of[text[0]];
+        high = t->special_of[text[0] + 1];
+        /* [low, high) share the text's first depth bytes; those that end there come first. */
+        for (size_t depth = 1; low < high; depth++) {
+                bool found = false;
+
+                while (low < high && t->pieces[t->specials[low]].size == depth) {
+                        uint32_t id = t->specials[low++];
+
+                        if (!found && (controls || t->pieces[id].type == TDM_PIECE_USER_DEFINED)) {
+                                best = id;
+                                found = true;
+                        }
+                }
+                if (depth >= size)
+                        break;
+                low = lower_bound(t, low, high, depth, text[depth]);
+                high = lower_bound(t, low, high, depth, text[depth] + 1u);
+        }
+        return best;
+}
+
+/* "<0x4F>" as a number, or -1. */
+static int parse_byte(struct tdm_gguf_string s)
+{
+        int v = 0;
+
+        if (s.size != 6 || memcmp(s.data, "<0x", 3) != 0 || s.data[5] != '>')
+                return -1;
+        for (int i = 3; i < 5; i++) {
+                char c = s.data[i];
+
+                if (c >= '0' && c <= '9')
+                        v = v * 16 + c - '0';
+                else if (c >= 'A' && c <= 'F')
+                        v = v * 16 + c - 'A' + 10;
+                else if (c >= 'a' && c <= 'f')
+                        v = v * 16 + c - 'a' + 10;
+                else
+                        return -1;
+        }
+        return v;
+}
+
+static bool is_control_text(struct tdm_gguf_string s)
+{
+        if (s.size < 2 || s.data[0] != '<')
+                return false;
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(control_texts); i++) {
+                if (s.size == strlen(control_texts[i]) && memcmp(s.data, control_texts[i], s.size) == 0)
+                        return true;
+        }
+        return false;
+}
+
+/* Writes a piece's text in running form; dst has room for s.size bytes. */
+static size_t copy_running(uint8_t *dst, struct tdm_gguf_string s, bool *ret_has_space)
+{
+        size_t n = 0;
+
+        *ret_has_space = false;
+        for (size_t i = 0; i < s.size; i++) {
+                if (s.size - i >= 3 && memcmp(s.data + i, space_mark, 3) == 0) {
+                        dst[n++] = ' ';
+                        i += 2;
+                        continue;
+                }
+                *ret_has_space |= s.data[i] == ' ';
+                dst[n++] = (uint8_t)s.data[i];
+        }
+        return n;
+}
+
+static int read_piece(struct tdm_tokenizer *t, uint32_t id, struct tdm_gguf_string s, uint64_t type, double score,
+                      size_t *pool_used, struct tdm_error *err)
+{
+        struct tdm_piece *p = &t->pieces[id];
+        uint8_t *dst = t->pool + *pool_used;
+        bool has_space;
+        int byte;
+
+        p->start = (uint32_t)*pool_used;
+        p->type = (uint8_t)type;
+        p->score = (float)score;
+        if (is_control_text(s) || (int64_t)id == t->bos || (int64_t)id == t->eos)
+                p->type = TDM_PIECE_CONTROL;
+        switch (p->type) {
+        case TDM_PIECE_NORMAL:
+        case TDM_PIECE_UNUSED:
+                p->size = (uint16_t)copy_running(dst, s, &has_space);
+                /* Running text has no space that is not marked, so a piece with a real one cannot be formed. */
+                p->mergeable = p->size > 0 && !has_space;
+                break;
+        case TDM_PIECE_BYTE:
+                byte = parse_byte(s);
+                if (byte < 0)
+                        return tdm_error_set(err, TDM_E_BAD_MODEL, "piece %u is a byte, but not written like <0x41>",
+                                             id);
+                dst[0] = (uint8_t)byte;
+                p->size = 1;
+                if (t->byte_ids[byte] == TDM_NO_PIECE)
+                        t->byte_ids[byte] = id;
+                break;
+        default:
+                memcpy(dst, s.data, s.size);
+                p->size = (uint16_t)s.size;
+        }
+        *pool_used += p->size;
+        t->max_piece_bytes = TDM_MAX(t->max_piece_bytes, (size_t)p->size);
+        return 0;
+}
+
+static int read_pieces(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err)
+{
+        const char *tokens = "tokenizer.ggml.tokens", *scores = "tokenizer.ggml.scores";
+        const char *types = "tokenizer.ggml.token_type";
+        struct tdm_gguf_string s;
+        size_t pool_size = 0, pool_used = 0;
+        int r;
+
+        for (uint32_t id = 0; id < t->n_pieces; id++) {
+                if (tdm_gguf_get_array_string(g, tokens, id, &s) < 0)
+                        return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is not an array of strings", tokens);
+                if (s.size > PIECE_BYTES_MAX)
+                        return tdm_error_set(err, TDM_E_BAD_MODEL, "piece %u has %zu bytes, at most %u are allowed", id,
+                                             s.size, PIECE_BYTES_MAX);
+                pool_size += s.size;
+        }
+        t->pieces = calloc(t->n_pieces, sizeof(*t->pieces));
+        t->pool = malloc(TDM_MAX(pool_size, (size_t)1));
+        if (!t->pieces || !t->pool)
+                return tdm_error_set(err, -ENOMEM, "out of memory for %u pieces", t->n_pieces);
+        for (uint32_t id = 0; id < t->n_pieces; id++) {
+                uint64_t type;
+                double score;
+
+                (void)tdm_gguf_get_array_string(g, tokens, id, &s);
+                if (tdm_gguf_get_array_f64(g, scores, id, &score) < 0 || isnan(score))
+                        return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s has no score for piece %u", scores, id);
+                if (tdm_gguf_get_array_u64(g, types, id, &type) < 0)
+                        return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s has no type for piece %u", types, id);
+                if (type < TDM_PIECE_NORMAL || type > TDM_PIECE_BYTE)
+                        return tdm_error_set(err, TDM_E_BAD_MODEL,
+                                             "piece %u has the type %" PRIu64 ", which does not exist", id, type);
+                r = read_piece(t, id, s, type, score, &pool_used, err);
+                if (r)
+                        return r;
+        }
+        return 0;
+}
+
+/* A key that names a piece; -1 where it is not there. */
+static int get_id(const struct tdm_tokenizer *t, const struct tdm_gguf *g, const char *key, int32_t *ret,
+                  struct tdm_error *err)
+{
+        uint64_t id;
+        int r;
+
+        *ret = -1;
+        r = tdm_gguf_get_u64(g, key, &id);
+        if (r == -ENOENT)
+                return 0;
+        if (r < 0 || id >= t->n_pieces)
+                return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s does not name one of the %u pieces", key,
+                                     t->n_pieces);
+        *ret = (int32_t)id;
+        return 0;
+}
+
+static int get_flag(const struct tdm_gguf *g, const char *key, bool *v, struct tdm_error *err)
+{
+        *v = true; /* what a missing key means for this kind of tokenizer */
+        if (tdm_gguf_get_bool(g, key, v) == -EINVAL)
+                return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is not a boolean", key);
+        return 0;
+}
+
+static int check_kind(const struct tdm_gguf *g, struct tdm_error *err)
+{
+        struct tdm_gguf_string s;
+        char shown[32];
+        size_t n;
+
+        if (tdm_gguf_get_string(g, "tokenizer.ggml.model", &s) < 0)
+                return tdm_error_set(err, TDM_E_BAD_MODEL, "the key tokenizer.ggml.model is missing or not a string");
+        if (s.size == 5 && memcmp(s.data, "llama", 5) == 0)
+                return 0;
+        n = TDM_MIN(s.size, sizeof(shown));
+        for (size_t i = 0; i < n; i++)
+                shown[i] = s.data[i] >= 0x20 && s.data[i] < 0x7f ? s.data[i] : '?';
+        return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                             "its tokenizer is \"%.*s\", only \"llama\" (SentencePiece) is supported", (int)n, shown);
+}
+
+static void add_end(struct tdm_tokenizer *t, int32_t id)
+{
+        if (id >= 0 && !tdm_tokenizer_is_end(t, (uint32_t)id) && t->n_ends < TDM_MAX_ENDS)
+                t->ends[t->n_ends++] = (uint32_t)id;
+}
+
+static int find_ends(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err)
+{
+        int32_t eot, eom;
+        int r;
+
+        if ((r = get_id(t, g, "tokenizer.ggml.eot_token_id", &eot, err)) ||
+            (r = get_id(t, g, "tokenizer.ggml.eom_token_id", &eom, err)))
+                return r;
+        add_end(t, t->eos);
+        add_end(t, eot);
+        add_end(t, eom);
+        for (size_t i = 0; eot < 0 && i < TDM_ARRAY_SIZE(end_texts); i++) {
+                size_t size = strlen(end_texts[i]);
+                uint32_t id = tdm_tokenizer_match_special(t, (const uint8_t *)end_texts[i], size, true);
+
+                if (id != TDM_NO_PIECE && t->pieces[id].size == size)
+                        add_end(t, (int32_t)id);
+        }
+        return 0;
+}
+
+static int build(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err)
+{
+        uint64_t n;
+        int r;
+
+        r = check_kind(g, err);
+        if (r)
+                return r;
+        if (tdm_gguf_get_array_size(g, "tokenizer.ggml.tokens", &n) < 0 || n == 0)
+                return tdm_error_set(err, TDM_E_BAD_MODEL, "the key tokenizer.ggml.tokens is missing or empty");
+        if (n > PIECES_MAX)
+                return tdm_error_set(err, TDM_E_BAD_MODEL, "it has %" PRIu64 " pieces, at most %u are allowed", n,
+                                     PIECES_MAX);
+        t->n_pieces = (uint32_t)n;
+        memset(t->byte_ids, 0xff, sizeof(t->byte_ids));
+        if (getrandom(&t->hash_seed, sizeof(t->hash_seed), GRND_NONBLOCK) != (ssize_t)sizeof(t->hash_seed))
+                t->hash_seed = tdm_now_ns() ^ (uintptr_t)t;
+        if ((r = get_id(t, g, "tokenizer.ggml.bos_token_id", &t->bos, err)) ||
+            (r = get_id(t, g, "tokenizer.ggml.eos_token_id", &t->eos, err)) ||
+            (r = get_id(t, g, "tokenizer.ggml.unknown_token_id", &t->unknown, err)) ||
+            (r = get_flag(g, "tokenizer.ggml.add_bos_token", &t->add_bos, err)) ||
+            (r = get_flag(g, "tokenizer.ggml.add_space_prefix", &t->add_space_prefix, err)) ||
+            (r = read_pieces(t, g, err)))
+                return r;
+        for (uint32_t b = 0; t->unknown < 0 && b < 256; b++) {
+                if (t->byte_ids[b] == TDM_NO_PIECE)
+                        return tdm_error_set(err, TDM_E_BAD_MODEL,
+                                             "its vocabulary has neither the piece <0x%02X> nor an "
+                                             "unknown piece, so some text could not be written",
+                                             b);
+        }
+        if (build_table(t) < 0 || build_specials(t) < 0)
+                return tdm_error_set(err, -ENOMEM, "out of memory for %u pieces", t->n_pieces);
+        return find_ends(t, g, err);
+}
+
+int tdm_tokenizer_new(struct tdm_tokenizer **ret, const struct tdm_gguf *gguf, struct tdm_error *err)
+{
+        _cleanup_(tdm_tokenizer_destroyp) struct tdm_tokenizer *t = NULL;
+        struct tdm_error local;
+        int r;
+
+        if (!err)
+                err = &local;
+        t = calloc(1, sizeof(*t));
+        if (!t)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        r = build(t, gguf, err);
+        if (r) {
+                tdm_error_prefix(err, "cannot use the tokenizer of model %s", tdm_gguf_name(gguf));
+                return r;
+        }
+        *ret = steal_ptr(&t);
+        return 0;
+}
+
+void tdm_tokenizer_destroy(struct tdm_tokenizer *t)
+{
+        if (!t)
+                return;
+        free(t->pieces);
+        free(t->pool);
+        free(t->slots);
+        free(t->specials);
+        free(t);
+}
+
+void tdm_tokenizer_destroyp(struct tdm_tokenizer **tokenizer)
+{
+        tdm_tokenizer_destroy(*tokenizer);
+}
+
+uint32_t tdm_tokenizer_n_vocab(const struct tdm_tokenizer *t)
+{
+        return t->n_pieces;
+}
+
+int32_t tdm_tokenizer_bos(const struct tdm_tokenizer *t)
+{
+        return t->bos;
+}
+
+int32_t tdm_tokenizer_eos(const struct tdm_tokenizer *t)
+{
+        return t->eos;
+}
+
+bool tdm_tokenizer_add_bos(const struct tdm_tokenizer *t)
+{
+        return t->add_bos;
+}
+
+bool tdm_tokenizer_is_end(const struct tdm_tokenizer *t, uint32_t id)
+{
+        for (uint32_t i = 0; i < t->n_ends; i++) {
+                if (t->ends[i] == id)
+                        return true;
+        }
+        return false;
+}
+
+size_t tdm_tokenizer_max_piece_bytes(const struct tdm_tokenizer *t)
+{
+        return t->max_piece_bytes;
+}
+
+size_t tdm_tokenizer_piece(const struct tdm_tokenizer *t, uint32_t id, bool special, const char **ret_data)
+{
+        const struct tdm_piece *p;
+
+        *ret_data = "";
+        if (id >= t->n_pieces)
+                return 0;
+        p = &t->pieces[id];
+        if (!special && (p->type == TDM_PIECE_CONTROL || p->type == TDM_PIECE_UNKNOWN))
+                return 0;
+        *ret_data = (const char *)tdm_piece_text(t, id);
+        return p->size;
+}

@@ -1,0 +1,40 @@
+/* Well-formed UTF-8 (RFC 3629): no overlong forms, no surrogates, nothing past U+10FFFF. */
+#ifndef TDM_ENGINE_UTF8_H
+#define TDM_ENGINE_UTF8_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Bytes of the well-formed sequence at data, 1 to 4. 0: malformed. -1: not malformed so far, but cut off by the end. */
+static inline int tdm_utf8_length(const uint8_t *data, size_t size)
+{
+        uint8_t low = 0x80, high = 0xbf; /* of the second byte */
+        size_t n;
+
+        if (size == 0)
+                return -1;
+        if (data[0] < 0x80)
+                return 1;
+        if (data[0] < 0xc2 || data[0] > 0xf4)
+                return 0;
+        n = data[0] < 0xe0 ? 2 : data[0] < 0xf0 ? 3 : 4;
+        if (data[0] == 0xe0)
+                low = 0xa0;
+        else if (data[0] == 0xed)
+                high = 0x9f;
+        else if (data[0] == 0xf0)
+                low = 0x90;
+        else if (data[0] == 0xf4)
+                high = 0x8f;
+        for (size_t i = 1; i < n; i++) {
+                if (i >= size)
+                        return -1;
+                if (data[i] < low || data[i] > high)
+                        return 0;
+                low = 0x80;
+                high = 0xbf;
+        }
+        return (int)n;
+}
+
+#endif
