@@ -1,4 +1,4 @@
-/* What lies in a ring's memfd, byte by byte (drawn in docs/ring-abi.md), and the two hooks that tests of the ring need.
+/* What lies in a ring's memfd, byte by byte (drawn in docs/ring-abi.md), and the hooks that tests of the ring need.
  * Only ring.c and its tests include this; everybody else has common/ring.h. */
 #ifndef TDM_COMMON_RING_LAYOUT_H
 #define TDM_COMMON_RING_LAYOUT_H
@@ -54,5 +54,7 @@ static_assert(offsetof(struct tdm_desc, status) == 40, "descriptor layout");
 struct tdm_ring_shared *tdm_ring_shared(struct tdm_ring *ring);
 /* For tests: true makes tdm_ring_wait_any() behave as on a kernel or in a sandbox without futex_waitv. */
 void tdm_ring_without_waitv(bool without);
+/* For tests: as if the end had been at work for long; the other end must be moved alike. */
+void tdm_ring_set_indices(struct tdm_ring *ring, uint32_t index);
 
 #endif

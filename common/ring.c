@@ -82,6 +82,14 @@ struct tdm_ring_shared *tdm_ring_shared(struct tdm_ring *ring)
         return ring->shared;
 }
 
+void tdm_ring_set_indices(struct tdm_ring *ring, uint32_t index)
+{
+        ring->own = index;
+        ring->peer = index;
+        atomic_store(&ring->shared->produced, index);
+        atomic_store(&ring->shared->consumed, index);
+}
+
 static uint64_t ring_bytes(uint32_t n_slots)
 {
         uint64_t n = sizeof(struct tdm_ring_shared) + (uint64_t)n_slots * sizeof(struct tdm_desc);

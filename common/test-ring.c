@@ -1,0 +1,620 @@
+/* The ring between two processes and between two threads (the latter is what ThreadSanitizer can see), wake-ups that
+ * must never be lost, and a peer that scribbles. The plain payload arrays stand for the segments: they are written
+ * before push and read after pop with no other synchronisation, so a wrong memory order in the ring is a data race
+ * here. */
+#include "common/ring.h"
+#include "common/ring-layout.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <cmocka.h>
+
+#ifdef TANDEM_SANITIZED
+#define N_MESSAGES 30000u
+#define N_SLEEPY 3000u
+#else
+#define N_MESSAGES 200000u
+#define N_SLEEPY 8000u
+#endif
+#define WAIT_NS (20 * TDM_NSEC_PER_SEC) /* a lost wake-up is a failure, not a hang */
+
+struct pair {
+        struct tdm_ring *producer, *consumer;
+};
+
+static void pair_make(struct pair *p, uint32_t n_slots, enum tdm_ring_wake wake)
+{
+        int memfd, efd;
+
+        assert_int_equal(tdm_ring_create(&memfd, &efd, 7, n_slots, wake), 0);
+        assert_int_equal(tdm_ring_attach(&p->producer, fcntl(memfd, F_DUPFD_CLOEXEC, 3),
+                                         efd < 0 ? -1 : fcntl(efd, F_DUPFD_CLOEXEC, 3), TDM_RING_PRODUCER, 7, NULL),
+                         0);
+        assert_int_equal(tdm_ring_attach(&p->consumer, memfd, efd, TDM_RING_CONSUMER, 7, NULL), 0);
+}
+
+static void pair_free(struct pair *p)
+{
+        tdm_ring_destroyp(&p->producer);
+        tdm_ring_destroyp(&p->consumer);
+}
+
+static struct tdm_desc step(uint64_t id)
+{
+        return (struct tdm_desc){ .kind = TDM_DESC_STEP, .epoch = 7, .step_id = id, .n_rows = (uint32_t)id ^ 0x5a5a };
+}
+
+/* ---- one thread ---- */
+
+static void test_full_empty_wrap(void **state)
+{
+        struct tdm_desc d, got;
+        struct pair p;
+
+        pair_make(&p, 4, TDM_RING_WAKE_FUTEX);
+        assert_int_equal(tdm_ring_epoch(p.producer), 7);
+        assert_int_equal(tdm_ring_eventfd(p.producer), -1);
+        assert_int_equal(tdm_ring_pop(p.consumer, &got), 0);
+        for (uint64_t round = 0; round < 100; round++) {
+                for (uint64_t i = 0; i < 4; i++) {
+                        d = step(round * 4 + i);
+                        d.status = -5;
+                        d.posted_ns = 99;
+                        assert_int_equal(tdm_ring_push(p.producer, &d), 0);
+                }
+                d = step(1000000);
+                assert_int_equal(tdm_ring_push(p.producer, &d), -EAGAIN);
+                for (uint64_t i = 0; i < 4; i++) {
+                        assert_int_equal(tdm_ring_pop(p.consumer, &got), 1);
+                        d = step(round * 4 + i);
+                        d.status = -5;
+                        d.posted_ns = 99;
+                        assert_memory_equal(&got, &d, sizeof(d));
+                }
+                assert_int_equal(tdm_ring_pop(p.consumer, &got), 0);
+        }
+        /* the wrong end, a wrong epoch, a wrong kind are the caller's mistakes */
+        assert_int_equal(tdm_ring_push(p.consumer, &d), -EINVAL);
+        assert_int_equal(tdm_ring_pop(p.producer, &got), -EINVAL);
+        d.epoch = 8;
+        assert_int_equal(tdm_ring_push(p.producer, &d), -EINVAL);
+        d.epoch = 7;
+        d.kind = 77;
+        assert_int_equal(tdm_ring_push(p.producer, &d), -EINVAL);
+        pair_free(&p);
+}
+
+/* Indices are free-running and must survive 2^32: both ends are moved there as if they had worked for long. */
+static void test_index_wrap(void **state)
+{
+        struct tdm_desc d, got;
+        struct pair p;
+
+        pair_make(&p, 2, TDM_RING_WAKE_FUTEX);
+        tdm_ring_set_indices(p.producer, UINT32_MAX - 3);
+        tdm_ring_set_indices(p.consumer, UINT32_MAX - 3);
+        for (uint64_t i = 0; i < 10; i++) {
+                d = step(i);
+                assert_int_equal(tdm_ring_push(p.producer, &d), 0);
+                d = step(i + 100);
+                assert_int_equal(tdm_ring_push(p.producer, &d), 0);
+                assert_int_equal(tdm_ring_push(p.producer, &d), -EAGAIN);
+                assert_int_equal(tdm_ring_pop(p.consumer, &got), 1);
+                assert_int_equal(got.step_id, i);
+                assert_int_equal(tdm_ring_pop(p.consumer, &got), 1);
+                assert_int_equal(got.step_id, i + 100);
+                assert_int_equal(tdm_ring_pop(p.consumer, &got), 0);
+        }
+        pair_free(&p);
+}
+
+/* ---- a hostile peer ---- */
+
+static void test_scribbled_producer(void **state)
+{
+        const uint32_t lies[] = { 5, 6, 1000, UINT32_MAX, UINT32_MAX - 100, 1u << 31 };
+        struct tdm_desc d = step(1), got;
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(lies); i++) {
+                struct pair p;
+
+                pair_make(&p, 4, TDM_RING_WAKE_FUTEX);
+                atomic_store(&tdm_ring_shared(p.producer)->produced, lies[i]);
+                /* the waiter is told that there is something to look at, and does not sleep on a dead ring */
+                assert_int_equal(tdm_ring_wait_any(&p.consumer, 1, NULL, 0, 0, UINT64_MAX), 0);
+                assert_int_equal(tdm_ring_pop(p.consumer, &got), -EPROTO);
+                /* dead for ever, also when the index is put right again */
+                atomic_store(&tdm_ring_shared(p.producer)->produced, 0);
+                assert_int_equal(tdm_ring_pop(p.consumer, &got), -EPROTO);
+                assert_int_equal(tdm_ring_wait_any(&p.consumer, 1, NULL, 0, 0, UINT64_MAX), 0);
+                pair_free(&p);
+        }
+        /* what the peer does to our own words moves nothing */
+        for (int round = 0; round < 2; round++) {
+                struct pair p;
+
+                pair_make(&p, 4, TDM_RING_WAKE_FUTEX);
+                assert_int_equal(tdm_ring_push(p.producer, &d), 0);
+                atomic_store(&tdm_ring_shared(p.producer)->consumed, round ? 0xdeadbeef : 3);
+                tdm_ring_shared(p.producer)->n_slots = 1u << 30;
+                tdm_ring_shared(p.producer)->epoch = 99;
+                tdm_ring_shared(p.producer)->size_bytes = 1;
+                assert_int_equal(tdm_ring_pop(p.consumer, &got), 1);
+                assert_int_equal(got.step_id, 1);
+                assert_int_equal(tdm_ring_pop(p.consumer, &got), 0);
+                assert_int_equal(tdm_ring_epoch(p.consumer), 7);
+                assert_int_equal(atomic_load(&tdm_ring_shared(p.consumer)->consumed), 1);
+                pair_free(&p);
+        }
+}
+
+static void test_scribbled_consumer(void **state)
+{
+        /* produced is 6, last seen consumed is 3: only 3..6 can be true */
+        const uint32_t lies[] = { 2, 0, 7, 1000, UINT32_MAX, 1u << 31 };
+        struct tdm_desc d = step(1), got;
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(lies); i++) {
+                struct pair p;
+
+                pair_make(&p, 4, TDM_RING_WAKE_FUTEX);
+                for (unsigned k = 0; k < 6; k++) {
+                        assert_int_equal(tdm_ring_push(p.producer, &d), 0);
+                        if (k < 3)
+                                assert_int_equal(tdm_ring_pop(p.consumer, &got), 1);
+                }
+                atomic_store(&tdm_ring_shared(p.consumer)->consumed, lies[i]);
+                assert_int_equal(tdm_ring_push(p.producer, &d), -EPROTO);
+                atomic_store(&tdm_ring_shared(p.consumer)->consumed, 6);
+                assert_int_equal(tdm_ring_push(p.producer, &d), -EPROTO);
+                pair_free(&p);
+        }
+}
+
+static void test_scribbled_descriptor(void **state)
+{
+        for (int what = 0; what < 3; what++) {
+                struct tdm_desc d = step(1), got = step(12345);
+                struct pair p;
+
+                pair_make(&p, 4, TDM_RING_WAKE_FUTEX);
+                assert_int_equal(tdm_ring_push(p.producer, &d), 0);
+                if (what == 0)
+                        tdm_ring_shared(p.producer)->slots[0].epoch = 8;
+                else
+                        tdm_ring_shared(p.producer)->slots[0].kind = what == 1 ? 0 : 0xffffffff;
+                assert_int_equal(tdm_ring_pop(p.consumer, &got), -EPROTO);
+                assert_int_equal(got.step_id, 12345); /* outputs only on success */
+                assert_int_equal(tdm_ring_pop(p.consumer, &got), -EPROTO);
+                pair_free(&p);
+        }
+}
+
+static void test_attach_refuses(void **state)
+{
+        struct tdm_ring *ring = NULL;
+        struct tdm_error e;
+        int memfd, efd, plain;
+
+        assert_int_equal(tdm_ring_create(&memfd, &efd, 7, 0, TDM_RING_WAKE_FUTEX), -EINVAL);
+        assert_int_equal(tdm_ring_create(&memfd, &efd, 7, 1, TDM_RING_WAKE_FUTEX), -EINVAL);
+        assert_int_equal(tdm_ring_create(&memfd, &efd, 7, 3, TDM_RING_WAKE_FUTEX), -EINVAL);
+        assert_int_equal(tdm_ring_create(&memfd, &efd, 7, 8192, TDM_RING_WAKE_FUTEX), -EINVAL);
+
+        assert_int_equal(tdm_ring_create(&memfd, &efd, 7, 64, TDM_RING_WAKE_FUTEX), 0);
+        assert_int_equal(tdm_ring_attach(&ring, memfd, -1, TDM_RING_CONSUMER, 8, &e), TDM_E_PROTOCOL);
+        assert_non_null(strstr(e.message, "epoch"));
+        plain = eventfd(0, EFD_CLOEXEC);
+        assert_int_equal(tdm_ring_attach(&ring, memfd, plain, TDM_RING_CONSUMER, 7, &e), TDM_E_PROTOCOL);
+        assert_int_equal(tdm_ring_attach(&ring, plain, -1, TDM_RING_CONSUMER, 7, &e), TDM_E_PROTOCOL);
+        close(plain);
+        assert_true(fcntl(memfd, F_GETFD) >= 0); /* still ours after a refusal */
+
+        /* every field of the header matters */
+        for (unsigned field = 0; field < 7; field++) {
+                struct tdm_ring_shared *s = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0), good;
+
+                assert_true(s != MAP_FAILED);
+                memcpy(&good, s, sizeof(good));
+                ((uint32_t *)s)[field] ^= field == 2 ? 64 ^ 32 : 0x40;
+                assert_int_equal(tdm_ring_attach(&ring, memfd, -1, TDM_RING_CONSUMER, 7, &e), TDM_E_PROTOCOL);
+                memcpy(s, &good, sizeof(good));
+                munmap(s, 4096);
+        }
+        assert_null(ring);
+        assert_int_equal(tdm_ring_attach(&ring, memfd, -1, TDM_RING_CONSUMER, 7, &e), 0);
+        tdm_ring_destroyp(&ring);
+
+        /* a memfd that could shrink under us */
+        plain = memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        assert_int_equal(ftruncate(plain, 8192), 0);
+        assert_int_equal(tdm_ring_attach(&ring, plain, -1, TDM_RING_CONSUMER, 7, &e), TDM_E_PROTOCOL);
+        /* sealed, but no ring; and one of absurd size */
+        assert_int_equal(fcntl(plain, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+        assert_int_equal(tdm_ring_attach(&ring, plain, -1, TDM_RING_CONSUMER, 7, &e), TDM_E_PROTOCOL);
+        close(plain);
+        plain = memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        assert_int_equal(ftruncate(plain, 1 << 30), 0);
+        assert_int_equal(fcntl(plain, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+        assert_int_equal(tdm_ring_attach(&ring, plain, -1, TDM_RING_CONSUMER, 7, &e), TDM_E_PROTOCOL);
+        close(plain);
+}
+
+/* A peer that makes the shared eventfd blocking and empties it must not hang us in disarm. */
+static void test_eventfd_made_blocking(void **state)
+{
+        struct pair p;
+
+        pair_make(&p, 4, TDM_RING_WAKE_EVENTFD);
+        assert_int_equal(fcntl(tdm_ring_eventfd(p.producer), F_SETFL, 0), 0);
+        alarm(5);
+        tdm_ring_disarm(p.consumer);
+        alarm(0);
+        pair_free(&p);
+}
+
+/* ---- two ends: ping-pong with payload ---- */
+
+enum style { STYLE_SPIN, STYLE_FUTEX, STYLE_FUTEX_FALLBACK, STYLE_EVENTFD };
+
+/* One end of a conversation: takes from `in`, gives to `out`. */
+struct end {
+        struct tdm_ring *in, *out;
+        enum style style;
+        uint32_t n;
+        uint64_t *payload; /* [n_slots], plain memory: guarded by the rings alone */
+        int result;
+};
+
+static int take(struct end *e, struct tdm_desc *d)
+{
+        for (;;) {
+                int r = tdm_ring_pop(e->in, d);
+
+                if (r != 0)
+                        return r;
+                if (e->style == STYLE_EVENTFD) {
+                        struct pollfd pfd = { .fd = tdm_ring_eventfd(e->in), .events = POLLIN };
+
+                        if (!tdm_ring_arm(e->in) && poll(&pfd, 1, (int)(WAIT_NS / TDM_NSEC_PER_MSEC)) != 1)
+                                return -ETIMEDOUT;
+                        tdm_ring_disarm(e->in);
+                        continue;
+                }
+                r = tdm_ring_wait_any(&e->in, 1, NULL, 0, e->style == STYLE_SPIN ? 20000 : 0, WAIT_NS);
+                if (r != 0)
+                        return r;
+        }
+}
+
+#define PAYLOADS 64u
+
+static int run_pinger(struct end *e)
+{
+        for (uint64_t i = 0; i < e->n; i++) {
+                struct tdm_desc d = step(i), got;
+
+                e->payload[i % PAYLOADS] = i * 3;
+                if (tdm_ring_push(e->out, &d) != 0)
+                        return 1;
+                if (take(e, &got) != 1)
+                        return 2;
+                if (got.step_id != i || got.n_rows != ((uint32_t)i ^ 0x5a5a) || e->payload[i % PAYLOADS] != i * 3 + 1)
+                        return 3;
+        }
+        return 0;
+}
+
+static int run_ponger(struct end *e)
+{
+        for (uint64_t i = 0; i < e->n; i++) {
+                struct tdm_desc d;
+
+                if (take(e, &d) != 1)
+                        return 4;
+                if (d.step_id != i || e->payload[i % PAYLOADS] != i * 3)
+                        return 5;
+                e->payload[i % PAYLOADS]++;
+                if (tdm_ring_push(e->out, &d) != 0)
+                        return 6;
+        }
+        return 0;
+}
+
+static void *ponger_thread(void *arg)
+{
+        struct end *e = arg;
+
+        e->result = run_ponger(e);
+        return NULL;
+}
+
+/* Streams: the producer runs ahead as far as the ring lets it; full and empty both happen. */
+static int run_source(struct end *e)
+{
+        for (uint64_t i = 0; i < e->n; i++) {
+                struct tdm_desc d = step(i);
+                int r;
+
+                while ((r = tdm_ring_push(e->out, &d)) == -EAGAIN)
+                        sched_yield();
+                if (r != 0)
+                        return 1;
+                if (i % 1024 == 0)
+                        usleep(100); /* lets the consumer fall asleep */
+        }
+        return 0;
+}
+
+static int run_sink(struct end *e)
+{
+        for (uint64_t i = 0; i < e->n; i++) {
+                struct tdm_desc d;
+
+                if (take(e, &d) != 1)
+                        return 2;
+                if (d.step_id != i || d.n_rows != ((uint32_t)i ^ 0x5a5a))
+                        return 3;
+        }
+        return 0;
+}
+
+static void *sink_thread(void *arg)
+{
+        struct end *e = arg;
+
+        e->result = run_sink(e);
+        return NULL;
+}
+
+static void ping_pong(enum style style, bool processes, uint32_t n)
+{
+        enum tdm_ring_wake wake = style == STYLE_EVENTFD ? TDM_RING_WAKE_EVENTFD : TDM_RING_WAKE_FUTEX;
+        uint64_t *payload = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        struct pair there, back;
+        struct end a, b;
+
+        assert_true(payload != MAP_FAILED);
+        pair_make(&there, 8, wake);
+        pair_make(&back, 8, wake);
+        a = (struct end){ .in = back.consumer, .out = there.producer, .style = style, .n = n, .payload = payload };
+        b = (struct end){ .in = there.consumer, .out = back.producer, .style = style, .n = n, .payload = payload };
+        tdm_ring_without_waitv(style == STYLE_FUTEX_FALLBACK);
+        if (processes) {
+                pid_t pid = fork();
+                int status;
+
+                assert_true(pid >= 0);
+                if (pid == 0)
+                        _exit(run_ponger(&b));
+                assert_int_equal(run_pinger(&a), 0);
+                assert_int_equal(waitpid(pid, &status, 0), pid);
+                assert_int_equal(status, 0);
+        } else {
+                pthread_t t;
+
+                assert_int_equal(pthread_create(&t, NULL, ponger_thread, &b), 0);
+                assert_int_equal(run_pinger(&a), 0);
+                pthread_join(t, NULL);
+                assert_int_equal(b.result, 0);
+        }
+        tdm_ring_without_waitv(false);
+        pair_free(&there);
+        pair_free(&back);
+        munmap(payload, 4096);
+}
+
+static void stream(enum style style, bool processes, uint32_t n)
+{
+        struct pair p;
+        struct end source, sink;
+
+        pair_make(&p, 16, style == STYLE_EVENTFD ? TDM_RING_WAKE_EVENTFD : TDM_RING_WAKE_FUTEX);
+        source = (struct end){ .out = p.producer, .n = n };
+        sink = (struct end){ .in = p.consumer, .style = style, .n = n };
+        tdm_ring_without_waitv(style == STYLE_FUTEX_FALLBACK);
+        if (processes) {
+                pid_t pid = fork();
+                int status;
+
+                assert_true(pid >= 0);
+                if (pid == 0)
+                        _exit(run_sink(&sink));
+                assert_int_equal(run_source(&source), 0);
+                assert_int_equal(waitpid(pid, &status, 0), pid);
+                assert_int_equal(status, 0);
+        } else {
+                pthread_t t;
+
+                assert_int_equal(pthread_create(&t, NULL, sink_thread, &sink), 0);
+                assert_int_equal(run_source(&source), 0);
+                pthread_join(t, NULL);
+                assert_int_equal(sink.result, 0);
+        }
+        tdm_ring_without_waitv(false);
+        pair_free(&p);
+}
+
+static void test_ping_pong_threads(void **state)
+{
+        ping_pong(STYLE_SPIN, false, N_SLEEPY);
+        ping_pong(STYLE_FUTEX, false, N_SLEEPY);
+        ping_pong(STYLE_FUTEX_FALLBACK, false, N_SLEEPY);
+        ping_pong(STYLE_EVENTFD, false, N_SLEEPY);
+}
+
+static void test_ping_pong_processes(void **state)
+{
+        ping_pong(STYLE_SPIN, true, N_SLEEPY);
+        ping_pong(STYLE_FUTEX, true, N_SLEEPY);
+        ping_pong(STYLE_FUTEX_FALLBACK, true, N_SLEEPY);
+        ping_pong(STYLE_EVENTFD, true, N_SLEEPY);
+}
+
+static void test_stream(void **state)
+{
+        for (int processes = 0; processes < 2; processes++) {
+                stream(STYLE_FUTEX, processes, N_MESSAGES);
+                stream(STYLE_EVENTFD, processes, N_MESSAGES);
+                stream(STYLE_FUTEX_FALLBACK, processes, N_MESSAGES / 4);
+        }
+}
+
+/* ---- wait_any ---- */
+
+struct any {
+        struct tdm_ring *rings[4]; /* producers, with a hole */
+        _Atomic uint32_t *kick;
+        uint32_t n;
+};
+
+static void *any_thread(void *arg)
+{
+        struct any *a = arg;
+
+        for (uint64_t i = 0; i < a->n; i++) {
+                unsigned k = (unsigned)(i * 7 % 4);
+
+                if (k == 1)
+                        tdm_ring_kick(a->kick);
+                else {
+                        struct tdm_desc d = step(i);
+
+                        while (tdm_ring_push(a->rings[k], &d) == -EAGAIN)
+                                sched_yield();
+                }
+                if (i % 16 == 0)
+                        usleep(50);
+        }
+        return NULL;
+}
+
+static void wait_any(bool without_waitv, uint32_t n)
+{
+        struct tdm_ring *rings[4] = { 0 };
+        _Atomic uint32_t kick = 0;
+        struct pair p[3];
+        struct any a = { .kick = &kick, .n = n };
+        uint32_t kick_seen = 0, popped = 0, last[4] = { 0 };
+        pthread_t t;
+
+        for (unsigned k = 0, i = 0; k < 4; k++) {
+                if (k == 1)
+                        continue;
+                pair_make(&p[i], 8, TDM_RING_WAKE_FUTEX);
+                a.rings[k] = p[i].producer;
+                rings[k] = p[i++].consumer;
+        }
+        tdm_ring_without_waitv(without_waitv);
+        assert_int_equal(pthread_create(&t, NULL, any_thread, &a), 0);
+        while (popped + kick_seen < n) {
+                struct tdm_desc d;
+
+                assert_int_equal(tdm_ring_wait_any(rings, 4, &kick, kick_seen, 1000, WAIT_NS), 0);
+                kick_seen = atomic_load(&kick);
+                for (unsigned k = 0; k < 4; k++)
+                        while (rings[k] && tdm_ring_pop(rings[k], &d) == 1) {
+                                assert_true(d.step_id >= last[k]);
+                                last[k] = (uint32_t)d.step_id;
+                                popped++;
+                        }
+        }
+        pthread_join(t, NULL);
+        tdm_ring_without_waitv(false);
+        for (unsigned i = 0; i < 3; i++)
+                pair_free(&p[i]);
+}
+
+static void test_wait_any(void **state)
+{
+        wait_any(false, N_SLEEPY);
+        wait_any(true, N_SLEEPY / 2);
+}
+
+static void test_wait_timeouts(void **state)
+{
+        _Atomic uint32_t kick = 5;
+        struct tdm_ring *none[2] = { 0 };
+        struct pair p, q;
+
+        pair_make(&p, 4, TDM_RING_WAKE_FUTEX);
+        pair_make(&q, 4, TDM_RING_WAKE_EVENTFD);
+        for (int without = 0; without < 2; without++) {
+                uint64_t start = tdm_now_ns(), took;
+
+                tdm_ring_without_waitv(without);
+                assert_int_equal(tdm_ring_wait_any(&p.consumer, 1, &kick, 5, 0, 0), -ETIMEDOUT);
+                assert_int_equal(tdm_ring_wait_any(&p.consumer, 1, &kick, 5, 1000000, 20 * TDM_NSEC_PER_MSEC),
+                                 -ETIMEDOUT);
+                /* spinning is part of the timeout, not on top of it */
+                assert_int_equal(tdm_ring_wait_any(&p.consumer, 1, &kick, 5, UINT64_MAX, 5 * TDM_NSEC_PER_MSEC),
+                                 -ETIMEDOUT);
+                assert_int_equal(tdm_ring_wait_any(none, 2, NULL, 0, 0, 5 * TDM_NSEC_PER_MSEC), -ETIMEDOUT);
+                took = tdm_now_ns() - start;
+                assert_true(took >= 30 * TDM_NSEC_PER_MSEC);
+                assert_true(took < 5 * TDM_NSEC_PER_SEC);
+                assert_int_equal(tdm_ring_wait_any(&p.consumer, 1, &kick, 4, 0, UINT64_MAX), 0);
+        }
+        tdm_ring_without_waitv(false);
+        assert_int_equal(tdm_ring_wait_any(none, 2, NULL, 0, 0, UINT64_MAX), -EINVAL);
+        assert_int_equal(tdm_ring_wait_any(&p.producer, 1, NULL, 0, 0, 1), -EINVAL);
+        assert_int_equal(tdm_ring_wait_any(&q.consumer, 1, NULL, 0, 0, 1), -EINVAL);
+        pair_free(&p);
+        pair_free(&q);
+}
+
+/* One sleep costs the producer one wake-up, however much it pushes. */
+static void test_one_wake_for_one_sleep(void **state)
+{
+        struct tdm_desc d = step(1), got;
+        uint64_t count;
+        struct pair p;
+
+        pair_make(&p, 8, TDM_RING_WAKE_EVENTFD);
+        assert_int_equal(tdm_ring_push(p.producer, &d), 0);
+        assert_int_equal(read(tdm_ring_eventfd(p.consumer), &count, 8), -1); /* awake: no wake-up at all */
+        assert_true(tdm_ring_arm(p.consumer));                               /* something is there */
+        tdm_ring_disarm(p.consumer);
+        assert_int_equal(tdm_ring_pop(p.consumer, &got), 1);
+        for (int round = 0; round < 3; round++) {
+                assert_false(tdm_ring_arm(p.consumer));
+                for (int i = 0; i < 5; i++)
+                        assert_int_equal(tdm_ring_push(p.producer, &d), 0);
+                assert_int_equal(read(tdm_ring_eventfd(p.producer), &count, 8), 8);
+                assert_int_equal(count, 1);
+                tdm_ring_disarm(p.consumer);
+                for (int i = 0; i < 5; i++)
+                        assert_int_equal(tdm_ring_pop(p.consumer, &got), 1);
+                /* armed twice without a disarm between: still a sleep of its own */
+                assert_false(tdm_ring_arm(p.consumer));
+                assert_int_equal(tdm_ring_push(p.producer, &d), 0);
+                assert_int_equal(tdm_ring_pop(p.consumer, &got), 1);
+                assert_false(tdm_ring_arm(p.consumer));
+                assert_int_equal(tdm_ring_push(p.producer, &d), 0);
+                assert_int_equal(read(tdm_ring_eventfd(p.producer), &count, 8), 8);
+                assert_int_equal(count, 2);
+                tdm_ring_disarm(p.consumer);
+                assert_int_equal(tdm_ring_pop(p.consumer, &got), 1);
+        }
+        pair_free(&p);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_full_empty_wrap),      cmocka_unit_test(test_index_wrap),
+                cmocka_unit_test(test_scribbled_producer),   cmocka_unit_test(test_scribbled_consumer),
+                cmocka_unit_test(test_scribbled_descriptor), cmocka_unit_test(test_attach_refuses),
+                cmocka_unit_test(test_eventfd_made_blocking), cmocka_unit_test(test_one_wake_for_one_sleep),
+                cmocka_unit_test(test_wait_timeouts),        cmocka_unit_test(test_ping_pong_processes),
+                cmocka_unit_test(test_ping_pong_threads),    cmocka_unit_test(test_stream),
+                cmocka_unit_test(test_wait_any),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
