@@ -1,0 +1,627 @@
+/* Repacks a file's tensors into the layout of weights.h, and checks and reads what was packed.
+ *
+ * Packing is a transposition of 4-byte groups (or of elements), so it runs at memory speed in plain C; a panel is written
+ * once and checked for scales and weights that are not finite while it is in cache. What is checked is the copy, not the
+ * mapped file, which may change meanwhile.
+ *
+ * Does not compress, convert or round: every weight keeps its exact value. */
+#include <assert.h>
+#include <inttypes.h>
+#include "common/sigbus.h"
+#include "engine/half.h"
+#include "engine/weights.h"
+
+#define ALIGNMENT UINT64_C(64)
+#define PROGRESS_BYTES (UINT64_C(4) << 20)
+#define MAX_TENSORS (TDM_N_TENSOR_KINDS * TDM_MAX_LAYERS)
+
+static_assert(sizeof(struct tdm_weights_tensor) == 56, "part of the segment's layout");
+static_assert(sizeof(struct tdm_weights_header) % 8 == 0, "part of the segment's layout");
+
+struct tdm_weights_plan {
+        struct tdm_weights_header header;
+        struct tdm_weights_tensor *tensors;            /* [header.n_tensors] */
+        const struct tdm_gguf_tensor **sources;        /* [header.n_tensors], owned by the gguf */
+};
+
+/* Sizes of the model that a tensor's shape is made of. */
+enum dim { DIM_ONE, DIM_MODEL, DIM_VOCAB, DIM_FF, DIM_Q, DIM_KV, DIM_HEAD };
+
+static const struct kind_info {
+        uint8_t rows, cols; /* enum dim */
+        bool is_vector;
+        bool is_per_layer;
+        bool is_optional;
+        const char *name;
+} kinds[TDM_N_TENSOR_KINDS] = {
+        [TDM_TENSOR_TOKEN_EMBD] = {DIM_VOCAB, DIM_MODEL, false, false, false, "token_embd"},
+        [TDM_TENSOR_OUTPUT] = {DIM_VOCAB, DIM_MODEL, false, false, true, "output"},
+        [TDM_TENSOR_OUTPUT_NORM] = {DIM_ONE, DIM_MODEL, true, false, false, "output_norm"},
+        [TDM_TENSOR_ATTN_NORM] = {DIM_ONE, DIM_MODEL, true, true, false, "attn_norm"},
+        [TDM_TENSOR_Q] = {DIM_Q, DIM_MODEL, false, true, false, "attn_q"},
+        [TDM_TENSOR_K] = {DIM_KV, DIM_MODEL, false, true, false, "attn_k"},
+        [TDM_TENSOR_V] = {DIM_KV, DIM_MODEL, false, true, false, "attn_v"},
+        [TDM_TENSOR_Q_NORM] = {DIM_ONE, DIM_HEAD, true, true, false, "attn_q_norm"},
+        [TDM_TENSOR_K_NORM] = {DIM_ONE, DIM_HEAD, true, true, false, "attn_k_norm"},
+        [TDM_TENSOR_O] = {DIM_MODEL, DIM_Q, false, true, false, "attn_output"},
+        [TDM_TENSOR_POST_ATTN_NORM] = {DIM_ONE, DIM_MODEL, true, true, false, "post_attention_norm"},
+        [TDM_TENSOR_FFN_NORM] = {DIM_ONE, DIM_MODEL, true, true, false, "ffn_norm"},
+        [TDM_TENSOR_GATE] = {DIM_FF, DIM_MODEL, false, true, false, "ffn_gate"},
+        [TDM_TENSOR_UP] = {DIM_FF, DIM_MODEL, false, true, false, "ffn_up"},
+        [TDM_TENSOR_DOWN] = {DIM_MODEL, DIM_FF, false, true, false, "ffn_down"},
+        [TDM_TENSOR_POST_FFW_NORM] = {DIM_ONE, DIM_MODEL, true, true, false, "post_ffw_norm"},
+};
+
+static uint32_t dim_size(const struct tdm_hparams *hp, enum dim dim)
+{
+        switch (dim) {
+        case DIM_ONE:
+                return 1;
+        case DIM_MODEL:
+                return hp->d_model;
+        case DIM_VOCAB:
+                return hp->n_vocab;
+        case DIM_FF:
+                return hp->d_ff;
+        case DIM_Q:
+                return hp->n_heads * hp->head_dim;
+        case DIM_KV:
+                return hp->n_kv_heads * hp->head_dim;
+        case DIM_HEAD:
+                return hp->head_dim;
+        }
+        abort();
+}
+
+bool tdm_weights_type_supported(uint32_t type)
+{
+        switch (type) {
+        case TDM_TYPE_F32:
+        case TDM_TYPE_F16:
+        case TDM_TYPE_BF16:
+        case TDM_TYPE_Q8_0:
+        case TDM_TYPE_Q4_0:
+                return true;
+        default:
+                return false;
+        }
+}
+
+static bool type_is_quantised(uint32_t type)
+{
+        return type == TDM_TYPE_Q8_0 || type == TDM_TYPE_Q4_0;
+}
+
+/* Bytes of the quants of one block of 32 columns and 16 rows. */
+static uint64_t block_bytes(uint32_t type)
+{
+        return type == TDM_TYPE_Q8_0 ? 512 : 256;
+}
+
+static uint64_t scales_bytes(uint32_t cols)
+{
+        return TDM_ALIGN_UP((uint64_t)cols / TDM_BLOCK_VALUES * TDM_PANEL_ROWS * 2, ALIGNMENT);
+}
+
+static uint64_t panel_bytes(uint32_t type, uint32_t cols)
+{
+        if (type_is_quantised(type))
+                return scales_bytes(cols) + (uint64_t)cols / TDM_BLOCK_VALUES * block_bytes(type);
+        return TDM_ALIGN_UP((uint64_t)cols * TDM_PANEL_ROWS * (type == TDM_TYPE_F32 ? 4 : 2), ALIGNMENT);
+}
+
+/* Fills layout, panel_bytes and size_bytes from kind, type and shape. */
+static void layout_tensor(struct tdm_weights_tensor *tensor)
+{
+        if (kinds[tensor->kind].is_vector) {
+                tensor->layout = TDM_LAYOUT_ROWS;
+                tensor->panel_bytes = 0;
+                tensor->size_bytes = (uint64_t)tensor->rows * tensor->cols * sizeof(float);
+        } else {
+                tensor->layout = TDM_LAYOUT_PANEL16;
+                tensor->panel_bytes = panel_bytes(tensor->type, tensor->cols);
+                tensor->size_bytes = tensor->panel_bytes * TDM_DIV_UP(tensor->rows, TDM_PANEL_ROWS);
+        }
+}
+
+/* ---- building ---- */
+
+static int name_length(const struct tdm_gguf_tensor *source)
+{
+        return (int)TDM_MIN(source->name.size, (size_t)128);
+}
+
+static int plan_tensor(struct tdm_weights_tensor *tensor, const struct tdm_tensor_ref *ref, uint64_t *offset,
+                       struct tdm_error *err)
+{
+        const struct tdm_gguf_tensor *source = ref->tensor;
+        const struct tdm_type_info *info = tdm_type_info(source->type);
+        bool is_vector = kinds[ref->kind].is_vector;
+
+        if (!tdm_weights_type_supported(source->type) || (is_vector && type_is_quantised(source->type)))
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "tensor %.*s has the type %s, which is not supported here: use a file with %s",
+                                     name_length(source), source->name.data, info ? info->name : "unknown",
+                                     is_vector ? "F32, F16 or BF16" : "F32, F16, BF16, Q8_0 or Q4_0");
+        if (!info || ref->cols % info->block_values ||
+            source->size_bytes != (uint64_t)ref->rows * (ref->cols / info->block_values) * info->block_bytes)
+                return tdm_error_set(err, TDM_E_BAD_MODEL, "tensor %.*s has %" PRIu64 " bytes, which is not what %u x %u values "
+                                     "take", name_length(source), source->name.data, source->size_bytes, ref->rows,
+                                     ref->cols);
+        *tensor = (struct tdm_weights_tensor){
+                .kind = ref->kind,
+                .layer = ref->layer,
+                .type = is_vector ? TDM_TYPE_F32 : source->type,
+                .rows = ref->rows,
+                .cols = ref->cols,
+                .offset = *offset,
+        };
+        layout_tensor(tensor);
+        *offset = TDM_ALIGN_UP(*offset + tensor->size_bytes, ALIGNMENT);
+        return 0;
+}
+
+int tdm_weights_plan_new(struct tdm_weights_plan **ret, const struct tdm_model_description *model, struct tdm_error *err)
+{
+        _cleanup_(tdm_weights_plan_destroyp) struct tdm_weights_plan *plan = NULL;
+        uint64_t offset;
+
+        assert(model->n_tensors > 0 && model->n_tensors <= MAX_TENSORS);
+        plan = calloc(1, sizeof(*plan));
+        if (!plan)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        plan->tensors = calloc(model->n_tensors, sizeof(*plan->tensors));
+        plan->sources = calloc(model->n_tensors, sizeof(*plan->sources));
+        if (!plan->tensors || !plan->sources)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+
+        plan->header = (struct tdm_weights_header){
+                .magic = TDM_WEIGHTS_MAGIC,
+                .abi = TDM_WEIGHTS_ABI,
+                .hparams = model->hparams,
+                .n_tensors = model->n_tensors,
+                .tensors_offset = TDM_ALIGN_UP((uint64_t)sizeof(plan->header), ALIGNMENT),
+        };
+        offset = TDM_ALIGN_UP(plan->header.tensors_offset + model->n_tensors * sizeof(*plan->tensors), ALIGNMENT);
+        for (uint32_t i = 0; i < model->n_tensors; i++) {
+                int r = plan_tensor(&plan->tensors[i], &model->tensors[i], &offset, err);
+
+                if (r != 0)
+                        return r;
+                plan->sources[i] = model->tensors[i].tensor;
+        }
+        plan->header.size_bytes = offset;
+        *ret = steal_ptr(&plan);
+        return 0;
+}
+
+uint64_t tdm_weights_plan_size(const struct tdm_weights_plan *plan)
+{
+        return plan->header.size_bytes;
+}
+
+void tdm_weights_plan_destroy(struct tdm_weights_plan *plan)
+{
+        if (!plan)
+                return;
+        free(plan->tensors);
+        free(plan->sources);
+        free(plan);
+}
+
+void tdm_weights_plan_destroyp(struct tdm_weights_plan **plan)
+{
+        tdm_weights_plan_destroy(*plan);
+}
+
+static inline uint32_t load_u32(const uint8_t *p)
+{
+        uint32_t v;
+
+        memcpy(&v, p, sizeof(v));
+        return v;
+}
+
+static inline uint16_t load_u16(const uint8_t *p)
+{
+        uint16_t v;
+
+        memcpy(&v, p, sizeof(v));
+        return v;
+}
+
+static inline void store_u32(uint8_t *p, uint32_t v)
+{
+        memcpy(p, &v, sizeof(v));
+}
+
+static inline void store_u16(uint8_t *p, uint16_t v)
+{
+        memcpy(p, &v, sizeof(v));
+}
+
+static bool all_finite_16(const uint8_t *p, size_t n, uint16_t exponent)
+{
+        unsigned n_bad = 0;
+
+        for (size_t i = 0; i < n; i++)
+                n_bad += (load_u16(p + 2 * i) & exponent) == exponent;
+        return n_bad == 0;
+}
+
+static bool all_finite_32(const uint8_t *p, size_t n)
+{
+        const uint32_t exponent = 0x7f800000;
+        unsigned n_bad = 0;
+
+        for (size_t i = 0; i < n; i++)
+                n_bad += (load_u32(p + 4 * i) & exponent) == exponent;
+        return n_bad == 0;
+}
+
+/* src: n_rows <= 16 rows of the file, row_bytes apart. False: a scale or weight is not finite. */
+static bool pack_panel_q8_0(uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows, uint32_t cols)
+{
+        uint32_t nb = cols / TDM_BLOCK_VALUES;
+        uint8_t *quants = dst + scales_bytes(cols);
+
+        for (uint32_t b = 0; b < nb; b++, quants += 512) {
+                for (uint32_t row = 0; row < n_rows; row++) {
+                        const uint8_t *block = src + row * row_bytes + (uint64_t)b * 34;
+
+                        store_u16(dst + (b * TDM_PANEL_ROWS + row) * 2, load_u16(block));
+                        for (uint32_t g = 0; g < 8; g++)
+                                store_u32(quants + 64 * g + 4 * row, load_u32(block + 2 + 4 * g) ^ 0x80808080);
+                }
+                for (uint32_t row = n_rows; row < TDM_PANEL_ROWS; row++) {
+                        store_u16(dst + (b * TDM_PANEL_ROWS + row) * 2, 0);
+                        for (uint32_t g = 0; g < 8; g++)
+                                store_u32(quants + 64 * g + 4 * row, 0x80808080);
+                }
+        }
+        return all_finite_16(dst, (size_t)nb * TDM_PANEL_ROWS, 0x7c00);
+}
+
+/* The file's block has value j in the low and value j + 16 in the high nibble of byte j: already groups v and v + 4. */
+static bool pack_panel_q4_0(uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows, uint32_t cols)
+{
+        uint32_t nb = cols / TDM_BLOCK_VALUES;
+        uint8_t *quants = dst + scales_bytes(cols);
+
+        for (uint32_t b = 0; b < nb; b++, quants += 256) {
+                for (uint32_t row = 0; row < n_rows; row++) {
+                        const uint8_t *block = src + row * row_bytes + (uint64_t)b * 18;
+
+                        store_u16(dst + (b * TDM_PANEL_ROWS + row) * 2, load_u16(block));
+                        for (uint32_t v = 0; v < 4; v++)
+                                store_u32(quants + 64 * v + 4 * row, load_u32(block + 2 + 4 * v));
+                }
+                for (uint32_t row = n_rows; row < TDM_PANEL_ROWS; row++) {
+                        store_u16(dst + (b * TDM_PANEL_ROWS + row) * 2, 0);
+                        for (uint32_t v = 0; v < 4; v++)
+                                store_u32(quants + 64 * v + 4 * row, 0x88888888);
+                }
+        }
+        return all_finite_16(dst, (size_t)nb * TDM_PANEL_ROWS, 0x7c00);
+}
+
+static bool pack_panel_16(uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows, uint32_t cols,
+                          uint16_t exponent)
+{
+        for (uint32_t c0 = 0; c0 < cols; c0 += 32) { /* a few lines of every row at a time */
+                uint32_t c1 = TDM_MIN(c0 + 32, cols);
+
+                for (uint32_t row = 0; row < n_rows; row++)
+                        for (uint32_t c = c0; c < c1; c++)
+                                store_u16(dst + ((uint64_t)c * TDM_PANEL_ROWS + row) * 2,
+                                          load_u16(src + row * row_bytes + (uint64_t)c * 2));
+                for (uint32_t row = n_rows; row < TDM_PANEL_ROWS; row++)
+                        for (uint32_t c = c0; c < c1; c++)
+                                store_u16(dst + ((uint64_t)c * TDM_PANEL_ROWS + row) * 2, 0);
+        }
+        return all_finite_16(dst, (size_t)cols * TDM_PANEL_ROWS, exponent);
+}
+
+static bool pack_panel_32(uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows, uint32_t cols)
+{
+        for (uint32_t c0 = 0; c0 < cols; c0 += 16) {
+                uint32_t c1 = TDM_MIN(c0 + 16, cols);
+
+                for (uint32_t row = 0; row < n_rows; row++)
+                        for (uint32_t c = c0; c < c1; c++)
+                                store_u32(dst + ((uint64_t)c * TDM_PANEL_ROWS + row) * 4,
+                                          load_u32(src + row * row_bytes + (uint64_t)c * 4));
+                for (uint32_t row = n_rows; row < TDM_PANEL_ROWS; row++)
+                        for (uint32_t c = c0; c < c1; c++)
+                                store_u32(dst + ((uint64_t)c * TDM_PANEL_ROWS + row) * 4, 0);
+        }
+        return all_finite_32(dst, (size_t)cols * TDM_PANEL_ROWS);
+}
+
+static bool pack_panel(uint32_t type, uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows, uint32_t cols)
+{
+        switch (type) {
+        case TDM_TYPE_Q8_0:
+                return pack_panel_q8_0(dst, src, row_bytes, n_rows, cols);
+        case TDM_TYPE_Q4_0:
+                return pack_panel_q4_0(dst, src, row_bytes, n_rows, cols);
+        case TDM_TYPE_F16:
+                return pack_panel_16(dst, src, row_bytes, n_rows, cols, 0x7c00);
+        case TDM_TYPE_BF16:
+                return pack_panel_16(dst, src, row_bytes, n_rows, cols, 0x7f80);
+        case TDM_TYPE_F32:
+                return pack_panel_32(dst, src, row_bytes, n_rows, cols);
+        default:
+                abort(); /* the plan has only supported types */
+        }
+}
+
+static bool convert_vector(uint32_t type, float *dst, const uint8_t *src, uint32_t n)
+{
+        for (uint32_t i = 0; i < n; i++)
+                dst[i] = type == TDM_TYPE_F16    ? tdm_f16_to_f32(load_u16(src + 2 * (size_t)i))
+                         : type == TDM_TYPE_BF16 ? tdm_bf16_to_f32(load_u16(src + 2 * (size_t)i))
+                                                 : tdm_bits_to_f32(load_u32(src + 4 * (size_t)i));
+        return all_finite_32((const uint8_t *)dst, n);
+}
+
+struct build {
+        uint64_t done_bytes, total_bytes, told_bytes;
+        int (*progress)(uint64_t done, uint64_t total, void *userdata);
+        void *userdata;
+};
+
+static int build_progress(struct build *build, uint64_t bytes, struct tdm_error *err)
+{
+        build->done_bytes += bytes;
+        if (!build->progress ||
+            (build->done_bytes - build->told_bytes < PROGRESS_BYTES && build->done_bytes < build->total_bytes))
+                return 0;
+        build->told_bytes = build->done_bytes;
+        if (build->progress(build->done_bytes, build->total_bytes, build->userdata) != 0)
+                return tdm_error_set(err, -ECANCELED, "loading was cancelled");
+        return 0;
+}
+
+/* Zero rows that the file lost meanwhile look like data: the guard is asked before anything read is believed. */
+static int changed(const struct tdm_gguf *gguf, const struct tdm_gguf_tensor *source, struct tdm_error *err)
+{
+        return tdm_error_set(err, TDM_E_MODEL_CHANGED, "model %s: tensor %.*s could not be read to its end: the file was cut "
+                             "short while it was in use", tdm_gguf_name(gguf), name_length(source), source->name.data);
+}
+
+static int not_finite(const struct tdm_gguf *gguf, const struct tdm_gguf_tensor *source, struct tdm_error *err)
+{
+        return tdm_error_set(err, TDM_E_BAD_MODEL, "model %s: tensor %.*s holds a scale or weight that is not a finite number "
+                             "(damaged file?)", tdm_gguf_name(gguf), name_length(source), source->name.data);
+}
+
+static int build_tensor(struct build *build, const struct tdm_weights_tensor *tensor, const struct tdm_gguf *gguf,
+                        const struct tdm_gguf_tensor *source, const struct tdm_sigbus_guard *guard, const uint8_t *data,
+                        uint8_t *dst, struct tdm_error *err)
+{
+        uint64_t row_bytes = source->size_bytes / tensor->rows;
+        int r;
+
+        if (tensor->layout == TDM_LAYOUT_ROWS) {
+                bool finite = convert_vector(source->type, (float *)(void *)dst, data, tensor->rows * tensor->cols);
+
+                if (tdm_sigbus_guard_hit(guard))
+                        return changed(gguf, source, err);
+                return finite ? build_progress(build, tensor->size_bytes, err) : not_finite(gguf, source, err);
+        }
+        for (uint32_t row = 0; row < tensor->rows; row += TDM_PANEL_ROWS) {
+                bool finite = pack_panel(tensor->type, dst, data + row * row_bytes, row_bytes,
+                                         TDM_MIN(tensor->rows - row, TDM_PANEL_ROWS), tensor->cols);
+
+                if (tdm_sigbus_guard_hit(guard))
+                        return changed(gguf, source, err);
+                if (!finite)
+                        return not_finite(gguf, source, err);
+                if ((r = build_progress(build, tensor->panel_bytes, err)))
+                        return r;
+                dst += tensor->panel_bytes;
+        }
+        return 0;
+}
+
+int tdm_weights_build(const struct tdm_weights_plan *plan, const struct tdm_gguf *gguf, uint8_t *dst,
+                      int (*progress)(uint64_t done, uint64_t total, void *userdata), void *userdata, struct tdm_error *err)
+{
+        struct build build = {.progress = progress, .userdata = userdata};
+        const struct tdm_weights_header *header = &plan->header;
+
+        assert((uintptr_t)dst % ALIGNMENT == 0);
+        for (uint32_t i = 0; i < header->n_tensors; i++)
+                build.total_bytes += plan->tensors[i].size_bytes;
+
+        for (uint32_t i = 0; i < header->n_tensors; i++) {
+                const struct tdm_gguf_tensor *source = plan->sources[i];
+                const uint8_t *data = tdm_gguf_tensor_data(gguf, source);
+                struct tdm_sigbus_guard guard;
+                int r;
+
+                if (!data)
+                        return tdm_error_set(err, -EINVAL, "model %s is not mapped", tdm_gguf_name(gguf));
+                r = tdm_sigbus_guard_begin(&guard, data, source->size_bytes);
+                if (r < 0)
+                        return tdm_error_set(err, r, "cannot guard the mapping of model %s: %s", tdm_gguf_name(gguf),
+                                             strerror(-r));
+                r = build_tensor(&build, &plan->tensors[i], gguf, source, &guard, data, dst + plan->tensors[i].offset,
+                                 err);
+                tdm_sigbus_guard_end(&guard);
+                if (r != 0)
+                        return r;
+        }
+        memcpy(dst + header->tensors_offset, plan->tensors, header->n_tensors * sizeof(*plan->tensors));
+        memcpy(dst, header, sizeof(*header));
+        return 0;
+}
+
+/* ---- reading ---- */
+
+static int bad(struct tdm_error *err, const char *what)
+{
+        return tdm_error_set(err, TDM_E_PROTOCOL, "the weights segment is refused: %s", what);
+}
+
+static int check_tensor(const struct tdm_weights_header *header, const struct tdm_weights_tensor *tensor, uint64_t *end,
+                        struct tdm_error *err)
+{
+        const struct tdm_hparams *hp = &header->hparams;
+        struct tdm_weights_tensor wanted = *tensor;
+        const struct kind_info *kind;
+
+        if (tensor->kind >= TDM_N_TENSOR_KINDS)
+                return bad(err, "a tensor of no known kind");
+        kind = &kinds[tensor->kind];
+        if (tensor->layer >= (kind->is_per_layer ? hp->n_layers : 1))
+                return bad(err, "a tensor of a layer that the model does not have");
+        if (!tdm_weights_type_supported(tensor->type) || (kind->is_vector && tensor->type != TDM_TYPE_F32))
+                return bad(err, "a tensor of a type that is not supported");
+        if (tensor->rows != dim_size(hp, kind->rows) || tensor->cols != dim_size(hp, kind->cols))
+                return bad(err, "a tensor's shape is not the model's");
+        if (type_is_quantised(tensor->type) && tensor->cols % TDM_BLOCK_VALUES)
+                return bad(err, "a tensor's rows do not end with a block");
+        layout_tensor(&wanted);
+        if (tensor->layout != wanted.layout || tensor->panel_bytes != wanted.panel_bytes ||
+            tensor->size_bytes != wanted.size_bytes || tensor->reserved != 0)
+                return bad(err, "a tensor's layout is not what its type and shape ask for");
+        /* Tensors lie in the table's order, so one that starts behind the last one's end overlaps none. */
+        if (tensor->offset % ALIGNMENT || tensor->offset < *end || tensor->offset > header->size_bytes ||
+            tensor->size_bytes > header->size_bytes - tensor->offset)
+                return bad(err, "a tensor lies outside of the segment or over another");
+        *end = tensor->offset + tensor->size_bytes;
+        return 0;
+}
+
+int tdm_weights_check(const uint8_t *base, uint64_t size_bytes, struct tdm_error *err)
+{
+        const struct tdm_weights_header *header = tdm_weights_header(base);
+        uint8_t seen[TDM_N_TENSOR_KINDS][TDM_MAX_LAYERS] = {{0}};
+        const struct tdm_weights_tensor *tensors;
+        uint64_t end;
+        int r;
+
+        if ((uintptr_t)base % ALIGNMENT)
+                return bad(err, "it is not aligned");
+        if (size_bytes < sizeof(*header))
+                return bad(err, "it is shorter than its header");
+        if (header->magic != TDM_WEIGHTS_MAGIC)
+                return bad(err, "wrong magic");
+        if (header->abi != TDM_WEIGHTS_ABI)
+                return bad(err, "wrong ABI version: daemon and worker are of different builds");
+        if (header->size_bytes > size_bytes || header->size_bytes < sizeof(*header))
+                return bad(err, "its size is not what its header says");
+        r = tdm_hparams_check(&header->hparams, err);
+        if (r != 0)
+                return err ? tdm_error_prefix(err, "the weights segment is refused") : r;
+        if (header->n_tensors == 0 || header->n_tensors > MAX_TENSORS || header->reserved != 0)
+                return bad(err, "impossible number of tensors");
+        if (header->tensors_offset % sizeof(uint64_t) || header->tensors_offset < sizeof(*header) ||
+            header->tensors_offset > header->size_bytes ||
+            header->n_tensors * sizeof(*tensors) > header->size_bytes - header->tensors_offset)
+                return bad(err, "its table lies outside");
+
+        tensors = (const struct tdm_weights_tensor *)(const void *)(base + header->tensors_offset);
+        end = header->tensors_offset + header->n_tensors * sizeof(*tensors);
+        for (uint32_t i = 0; i < header->n_tensors; i++) {
+                if ((r = check_tensor(header, &tensors[i], &end, err)))
+                        return r;
+                if (seen[tensors[i].kind][tensors[i].layer]++)
+                        return bad(err, "a tensor is there twice");
+        }
+        for (uint32_t kind = 0; kind < TDM_N_TENSOR_KINDS; kind++)
+                for (uint32_t layer = 0; layer < (kinds[kind].is_per_layer ? header->hparams.n_layers : 1); layer++)
+                        if (!seen[kind][layer] && !kinds[kind].is_optional)
+                                return tdm_error_set(err, TDM_E_PROTOCOL, "the weights segment is refused: tensor %s of layer "
+                                                     "%u is missing", kinds[kind].name, layer);
+        return 0;
+}
+
+const struct tdm_weights_tensor *tdm_weights_find(const uint8_t *base, enum tdm_tensor_kind kind, uint32_t layer)
+{
+        const struct tdm_weights_header *header = tdm_weights_header(base);
+        const struct tdm_weights_tensor *tensors = (const void *)(base + header->tensors_offset);
+
+        for (uint32_t i = 0; i < header->n_tensors; i++)
+                if (tensors[i].kind == (uint32_t)kind && tensors[i].layer == layer)
+                        return &tensors[i];
+        return NULL;
+}
+
+float tdm_weights_value(const uint8_t *base, const struct tdm_weights_tensor *tensor, uint32_t row, uint32_t col)
+{
+        const uint8_t *data = base + tensor->offset;
+        uint32_t lane = row % TDM_PANEL_ROWS, b = col / TDM_BLOCK_VALUES, g = col % TDM_BLOCK_VALUES / 4, i = col % 4;
+        const uint8_t *quants;
+        float scale;
+
+        assert(row < tensor->rows && col < tensor->cols);
+        if (tensor->layout == TDM_LAYOUT_ROWS)
+                return tdm_bits_to_f32(load_u32(data + ((uint64_t)row * tensor->cols + col) * 4));
+
+        data += row / TDM_PANEL_ROWS * tensor->panel_bytes;
+        switch (tensor->type) {
+        case TDM_TYPE_F32:
+                return tdm_bits_to_f32(load_u32(data + ((uint64_t)col * TDM_PANEL_ROWS + lane) * 4));
+        case TDM_TYPE_F16:
+                return tdm_f16_to_f32(load_u16(data + ((uint64_t)col * TDM_PANEL_ROWS + lane) * 2));
+        case TDM_TYPE_BF16:
+                return tdm_bf16_to_f32(load_u16(data + ((uint64_t)col * TDM_PANEL_ROWS + lane) * 2));
+        default:
+                break;
+        }
+        scale = tdm_f16_to_f32(load_u16(data + ((uint64_t)b * TDM_PANEL_ROWS + lane) * 2));
+        quants = data + scales_bytes(tensor->cols) + b * block_bytes(tensor->type);
+        if (tensor->type == TDM_TYPE_Q8_0)
+                return (float)(quants[64 * g + 4 * lane + i] - 128) * scale;
+        return (float)((quants[64 * (g % 4) + 4 * lane + i] >> (g < 4 ? 0 : 4) & 15) - 8) * scale;
+}
+
+/* One lane of every block: a cache line for 4 values (Q8_0) or 8 (Q4_0). */
+static void row_quantised(const uint8_t *panel, const struct tdm_weights_tensor *tensor, uint32_t lane, float *y)
+{
+        const uint8_t *quants = panel + scales_bytes(tensor->cols);
+
+        for (uint32_t b = 0; b < tensor->cols / TDM_BLOCK_VALUES; b++, y += TDM_BLOCK_VALUES) {
+                float scale = tdm_f16_to_f32(load_u16(panel + ((uint64_t)b * TDM_PANEL_ROWS + lane) * 2));
+
+                if (tensor->type == TDM_TYPE_Q8_0) {
+                        for (uint32_t i = 0; i < TDM_BLOCK_VALUES; i++)
+                                y[i] = (float)(quants[i / 4 * 64 + 4 * lane + i % 4] - 128) * scale;
+                        quants += 512;
+                } else {
+                        for (uint32_t i = 0; i < TDM_BLOCK_VALUES / 2; i++) {
+                                uint8_t q = quants[i / 4 * 64 + 4 * lane + i % 4];
+
+                                y[i] = (float)((q & 15) - 8) * scale;
+                                y[i + 16] = (float)((q >> 4) - 8) * scale;
+                        }
+                        quants += 256;
+                }
+        }
+}
+
+void tdm_weights_row(const uint8_t *base, const struct tdm_weights_tensor *tensor, uint32_t row, float *y)
+{
+        const uint8_t *data = base + tensor->offset;
+        uint32_t lane = row % TDM_PANEL_ROWS;
+
+        assert(row < tensor->rows);
+        if (tensor->layout == TDM_LAYOUT_ROWS) {
+                memcpy(y, data + (uint64_t)row * tensor->cols * sizeof(float), tensor->cols * sizeof(float));
+                return;
+        }
+        data += row / TDM_PANEL_ROWS * tensor->panel_bytes;
+        if (type_is_quantised(tensor->type)) {
+                row_quantised(data, tensor, lane, y);
+                return;
+        }
+        for (uint64_t col = 0; col < tensor->cols; col++)
+                y[col] = tensor->type == TDM_TYPE_F32
+                                 ? tdm_bits_to_f32(load_u32(data + (col * TDM_PANEL_ROWS + lane) * 4))
+                         : tensor->type == TDM_TYPE_F16
+                                 ? tdm_f16_to_f32(load_u16(data + (col * TDM_PANEL_ROWS + lane) * 2))
+                                 : tdm_bf16_to_f32(load_u16(data + (col * TDM_PANEL_ROWS + lane) * 2));
+}
