@@ -99,6 +99,8 @@ struct tdm_kernels {
         /* Attention of n_q queries (rows of one kv head's group and/or of several positions; each with its own key range)
          * over the keys of one span of TDM_ATTENTION_SPAN positions. See host/attention.h for the order. */
         void (*attend_span)(const struct tdm_attend_span *span);
+        /* The merge of attend_span's ORDER alone: a span's own (o, m, l), computed apart, into the running one on its left. */
+        void (*attend_merge)(const struct tdm_attend_query *into, const struct tdm_attend_query *span, uint32_t head_dim);
         /* exp as all kernels use it (elementwise, same bits everywhere): for tests. */
         void (*exp_array)(const float *x, uint32_t n, float *y);
 };

@@ -1,0 +1,151 @@
+/* Norms, activation, rotation, KV rows and attention for AVX2 with FMA and F16C: the bodies are in kernels-simd-ops.h, here
+ * is what 16 floats in two registers can do. */
+#include "engine/host/kernels-fill.h"
+#include "engine/host/kernels-ops.h"
+
+#ifdef __x86_64__
+#include <immintrin.h>
+
+struct v16 {
+        __m256 v[2];
+};
+
+#define OP static inline __attribute__((always_inline))
+#define EACH(expression)                                                                                                      \
+        ({                                                                                                                    \
+                struct v16 each_;                                                                                             \
+                _Pragma("GCC unroll 2") for (int j = 0; j < 2; j++) each_.v[j] = (expression);                                \
+                each_;                                                                                                        \
+        })
+
+OP __m256i lanes(uint32_t first, uint32_t n) /* all ones where first + lane < n */
+{
+        return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n - (int)first), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+OP struct v16 v16_zero(void)
+{
+        return EACH(_mm256_setzero_ps());
+}
+OP struct v16 v16_set1(float x)
+{
+        return EACH(_mm256_set1_ps(x));
+}
+OP struct v16 v16_load(const float *x)
+{
+        return EACH(_mm256_loadu_ps(x + 8 * j));
+}
+OP struct v16 v16_load_n(const float *x, uint32_t n)
+{
+        return EACH(_mm256_maskload_ps(x + 8 * j, lanes(8 * (uint32_t)j, n)));
+}
+OP void v16_store(float *x, struct v16 a)
+{
+        _mm256_storeu_ps(x, a.v[0]);
+        _mm256_storeu_ps(x + 8, a.v[1]);
+}
+OP void v16_store_n(float *x, struct v16 a, uint32_t n)
+{
+        _mm256_maskstore_ps(x, lanes(0, n), a.v[0]);
+        _mm256_maskstore_ps(x + 8, lanes(8, n), a.v[1]);
+}
+OP struct v16 v16_add(struct v16 a, struct v16 b)
+{
+        return EACH(_mm256_add_ps(a.v[j], b.v[j]));
+}
+OP struct v16 v16_sub(struct v16 a, struct v16 b)
+{
+        return EACH(_mm256_sub_ps(a.v[j], b.v[j]));
+}
+OP struct v16 v16_mul(struct v16 a, struct v16 b)
+{
+        return EACH(_mm256_mul_ps(a.v[j], b.v[j]));
+}
+OP struct v16 v16_div(struct v16 a, struct v16 b)
+{
+        return EACH(_mm256_div_ps(a.v[j], b.v[j]));
+}
+OP struct v16 v16_fma(struct v16 a, struct v16 b, struct v16 c)
+{
+        return EACH(_mm256_fmadd_ps(a.v[j], b.v[j], c.v[j]));
+}
+OP struct v16 v16_fnma(struct v16 a, struct v16 b, struct v16 c)
+{
+        return EACH(_mm256_fnmadd_ps(a.v[j], b.v[j], c.v[j]));
+}
+OP struct v16 v16_min(struct v16 a, struct v16 b)
+{
+        return EACH(_mm256_min_ps(a.v[j], b.v[j]));
+}
+OP struct v16 v16_max(struct v16 a, struct v16 b)
+{
+        return EACH(_mm256_max_ps(a.v[j], b.v[j]));
+}
+OP void v16_pow2(struct v16 t, struct v16 *low, struct v16 *high)
+{
+        for (int j = 0; j < 2; j++) {
+                __m256i n = _mm256_sub_epi32(_mm256_castps_si256(t.v[j]), _mm256_set1_epi32(TDM_EXP_MAGIC_BITS));
+                __m256i half = _mm256_srai_epi32(n, 1), bias = _mm256_set1_epi32(127);
+
+                low->v[j] = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23));
+                high->v[j] = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(n, half), bias), 23));
+        }
+}
+OP struct v16 v16_keep(struct v16 a, struct v16 other, uint32_t t, uint32_t lo, uint32_t hi)
+{
+        return EACH(_mm256_blendv_ps(other.v[j], a.v[j],
+                                     _mm256_castsi256_ps(_mm256_andnot_si256(lanes(t + 8 * (uint32_t)j, lo),
+                                                                             lanes(t + 8 * (uint32_t)j, hi)))));
+}
+OP float v16_fold_add(struct v16 a)
+{
+        __m256 s = _mm256_add_ps(a.v[0], a.v[1]);
+        __m128 t = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+
+        t = _mm_add_ps(t, _mm_movehl_ps(t, t));
+        return _mm_cvtss_f32(_mm_add_ss(t, _mm_movehdup_ps(t)));
+}
+OP float v16_fold_max(struct v16 a)
+{
+        __m256 s = _mm256_max_ps(a.v[0], a.v[1]);
+        __m128 t = _mm_max_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+
+        t = _mm_max_ps(t, _mm_movehl_ps(t, t));
+        return _mm_cvtss_f32(_mm_max_ss(t, _mm_movehdup_ps(t)));
+}
+OP uint32_t v16_count_above(struct v16 a, float limit)
+{
+        uint32_t n = 0;
+
+        for (int j = 0; j < 2; j++) {
+                __m256 magnitude = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v[j]);
+
+                n += (uint32_t)__builtin_popcount((unsigned)_mm256_movemask_ps(
+                        _mm256_cmp_ps(magnitude, _mm256_set1_ps(limit), _CMP_NLE_UQ)));
+        }
+        return n;
+}
+OP struct v16 v16_finite_or_zero(struct v16 a)
+{
+        return EACH(_mm256_and_ps(a.v[j], _mm256_cmp_ps(a.v[j], a.v[j], _CMP_ORD_Q)));
+}
+OP struct v16 v16_load_f16(const uint16_t *x)
+{
+        return EACH(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(x + 8 * j))));
+}
+OP void v16_store_f16(uint16_t *x, struct v16 a)
+{
+        _mm_storeu_si128((__m128i *)x, _mm256_cvtps_ph(a.v[0], _MM_FROUND_TO_NEAREST_INT));
+        _mm_storeu_si128((__m128i *)(x + 8), _mm256_cvtps_ph(a.v[1], _MM_FROUND_TO_NEAREST_INT));
+}
+
+/* 16 registers: at most 8 of sums, 4 of keys or values. */
+#define V16_MAX_QUERIES 4
+#define V16_SCORE_PAGES(n) 1
+#define V16_VALUE_VECTORS(n) ((n) == 1 ? 4 : (n) == 2 ? 2 : 1)
+#include "engine/host/kernels-simd-ops.h"
+
+void tdm_kernels_avx2_ops_fill(struct tdm_kernels *kernels)
+{
+        fill(kernels);
+}
+#endif

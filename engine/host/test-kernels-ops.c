@@ -1,0 +1,420 @@
+/* Norms, activation, rotation, KV rows and attention: every ISA against the C reference bit for bit, over random shapes with
+ * odd tails, and the C reference against double precision within the bounds written here. */
+#include <float.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "engine/host/kernels-fill.h"
+
+#define MAX_HEAD_DIM 256u
+
+static struct tdm_kernels reference;
+static struct tdm_kernels simd[2];
+static unsigned n_simd;
+static uint64_t state = 88172645463325252u;
+
+static uint32_t rnd(void)
+{
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        return (uint32_t)(state >> 16);
+}
+
+static uint32_t below(uint32_t n)
+{
+        return rnd() % n;
+}
+
+static float uniform(float a, float b)
+{
+        return a + (b - a) * (float)(rnd() & 0xffffff) / 16777216.0f;
+}
+
+/* Mostly ordinary, now and then tiny, huge or zero. */
+static float value(void)
+{
+        switch (below(16)) {
+        case 0:
+                return 0;
+        case 1:
+                return uniform(-1e-38f, 1e-38f);
+        case 2:
+                return uniform(-5e5f, 5e5f);
+        default:
+                return uniform(-3, 3);
+        }
+}
+
+static void fill_values(float *x, uint32_t n)
+{
+        for (uint32_t i = 0; i < n; i++)
+                x[i] = value();
+}
+
+static void *alloc(size_t bytes)
+{
+        void *p = aligned_alloc(64, TDM_ALIGN_UP(bytes, (size_t)64));
+
+        assert_non_null(p);
+        memset(p, 0xff, TDM_ALIGN_UP(bytes, (size_t)64)); /* NaN where nobody writes */
+        return p;
+}
+
+static float ulp(double x)
+{
+        float f = fabsf((float)x);
+
+        return f < FLT_MIN ? 0x1p-149f : nextafterf(f, INFINITY) - f;
+}
+
+static void test_exp(void **unused)
+{
+        enum { N = 4099 };
+        float x[N], y[N], z[N];
+        double worst = 0;
+
+        for (int round = 0; round < 40; round++) {
+                for (int i = 0; i < N; i++)
+                        x[i] = round == 0 ? -110.0f + 0.05f * (float)i : round == 1 ? uniform(-1e-3f, 1e-3f) : uniform(-106, 89.5f);
+                x[0] = -INFINITY;
+                x[1] = INFINITY;
+                x[2] = FLT_MAX;
+                x[3] = -FLT_MAX;
+                x[4] = 0.0f;
+                x[5] = -0.0f;
+                x[6] = 88.7228f;
+                x[7] = -103.9f;
+                reference.exp_array(x, N, y);
+                assert_true(y[0] == 0 && y[1] == INFINITY && y[2] == INFINITY && y[3] == 0 && y[4] == 1 && y[5] == 1);
+                for (int i = 4; i < N; i++) {
+                        double e = exp((double)x[i]);
+
+                        if (e > FLT_MAX) {
+                                assert_true(y[i] >= FLT_MAX);
+                                continue;
+                        }
+                        worst = fmax(worst, fabs(y[i] - e) / ulp(e));
+                }
+                for (unsigned k = 0; k < n_simd; k++) {
+                        uint32_t n = round ? N - below(33) : N;
+
+                        memset(z, 0, sizeof(z));
+                        simd[k].exp_array(x, n, z);
+                        assert_memory_equal(y, z, n * sizeof(float));
+                        assert_true(n == N || z[n] == 0);
+                }
+        }
+        print_message("exp: worst error %.3f ulp\n", worst);
+        assert_true(worst <= 1.0);
+}
+
+static void test_rmsnorm(void **unused)
+{
+        for (int round = 0; round < 200; round++) {
+                uint32_t n = 1 + below(700);
+                float *x = alloc(n * 4), *gain = alloc(n * 4), *h = alloc(n * 4), *y = alloc(n * 4), *ha = alloc(n * 4);
+                float *y2 = alloc(n * 4), *ha2 = alloc(n * 4);
+                double sum = 0, scale;
+
+                fill_values(x, n);
+                fill_values(gain, n);
+                fill_values(h, n);
+                memcpy(ha, h, n * 4);
+                reference.rmsnorm(x, gain, n, 1e-6f, y);
+                reference.rmsnorm_add(x, gain, n, 1e-6f, ha);
+                for (uint32_t i = 0; i < n; i++)
+                        sum += (double)x[i] * x[i];
+                scale = 1 / sqrt(sum / n + 1e-6);
+                for (uint32_t i = 0; i < n; i++) {
+                        double want = x[i] * scale * gain[i];
+
+                        /* a sum of n/16 + 4 roundings, its square root, quotient and two products */
+                        assert_true(fabs(y[i] - want) <= fabs(want) * (n / 32.0 + 8) * 0x1p-24 + (1 + fabs(gain[i])) * 1e-44);
+                        assert_true(ha[i] == h[i] + y[i]);
+                }
+                for (unsigned k = 0; k < n_simd; k++) {
+                        simd[k].rmsnorm(x, gain, n, 1e-6f, y2);
+                        assert_memory_equal(y, y2, n * 4);
+                        memcpy(ha2, h, n * 4);
+                        simd[k].rmsnorm_add(x, gain, n, 1e-6f, ha2);
+                        assert_memory_equal(ha, ha2, n * 4);
+                        memcpy(y2, x, n * 4); /* in place */
+                        simd[k].rmsnorm(y2, gain, n, 1e-6f, y2);
+                        assert_memory_equal(y, y2, n * 4);
+                }
+                free(x), free(gain), free(h), free(y), free(ha), free(y2), free(ha2);
+        }
+}
+
+static void test_gelu(void **unused)
+{
+        static const float hard[] = { 0.0f, -0.0f, 1e-30f, -1e-30f, 1e5f, -1e5f, 1e13f, -1e13f, 1e19f, -1e19f, 1e30f, -1e30f,
+                                      FLT_MAX, -FLT_MAX, FLT_MIN, 1e-45f, -9.0f, 9.0f };
+
+        for (int round = 0; round < 200; round++) {
+                uint32_t n = 1 + below(300);
+                float *g = alloc(n * 4), *up = alloc(n * 4), *y = alloc(n * 4), *y2 = alloc(n * 4);
+
+                for (uint32_t i = 0; i < n; i++) {
+                        g[i] = below(4) ? uniform(-8, 8) : hard[below(TDM_ARRAY_SIZE(hard))];
+                        up[i] = below(4) ? uniform(-8, 8) : hard[below(TDM_ARRAY_SIZE(hard))];
+                }
+                reference.gelu_mul(g, up, n, y);
+                for (uint32_t i = 0; i < n; i++) {
+                        double x = g[i], want = 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+
+                        assert_true(isfinite(y[i]));
+                        /* 2 - 2 / (e + 1) is off by at most 3 · 2^-24 before the products */
+                        assert_true(fabs(want * up[i]) > 1e38 ||
+                                    fabs(y[i] - want * up[i]) <= (2 * fabs(x) + fabs(want)) * fabs(up[i]) * 0x1p-22 +
+                                                                        (1 + fabs(up[i])) * 1e-44);
+                }
+                for (unsigned k = 0; k < n_simd; k++) {
+                        simd[k].gelu_mul(g, up, n, y2);
+                        assert_memory_equal(y, y2, n * 4);
+                        memcpy(y2, up, n * 4);
+                        simd[k].gelu_mul(g, y2, n, y2);
+                        assert_memory_equal(y, y2, n * 4);
+                }
+                free(g), free(up), free(y), free(y2);
+        }
+}
+
+static void test_rope(void **unused)
+{
+        for (uint32_t head_dim = 16; head_dim <= MAX_HEAD_DIM; head_dim += 16) {
+                float x[MAX_HEAD_DIM], y[MAX_HEAD_DIM], z[MAX_HEAD_DIM], c[MAX_HEAD_DIM / 2], s[MAX_HEAD_DIM / 2];
+                uint32_t half = head_dim / 2;
+
+                fill_values(x, head_dim);
+                for (uint32_t i = 0; i < half; i++) {
+                        float angle = uniform(-4, 4);
+
+                        c[i] = cosf(angle);
+                        s[i] = i % 5 ? sinf(angle) : 0;
+                }
+                memcpy(y, x, sizeof(x));
+                reference.rope(y, c, s, head_dim);
+                for (uint32_t i = 0; i < half; i++) {
+                        double size = fabs(x[i]) + fabs(x[half + i]);
+
+                        assert_true(fabs(y[i] - ((double)x[i] * c[i] - (double)x[half + i] * s[i])) <= size * 0x1p-23 + 1e-44);
+                        assert_true(fabs(y[half + i] - ((double)x[half + i] * c[i] + (double)x[i] * s[i])) <= size * 0x1p-23 + 1e-44);
+                }
+                for (unsigned k = 0; k < n_simd; k++) {
+                        memcpy(z, x, sizeof(x));
+                        simd[k].rope(z, c, s, head_dim);
+                        assert_memory_equal(y, z, head_dim * 4);
+                }
+        }
+}
+
+static size_t part_bytes(enum tdm_kv_type type, uint32_t head_dim)
+{
+        return (size_t)2 * TDM_KV_PAGE_TOKENS * head_dim * (type == TDM_KV_F32 ? 4 : 2);
+}
+
+static void test_kv_store(void **unused)
+{
+        static const float hard[] = { 65504, 65519, 65520, -65520, 70000, -1e9f, INFINITY, -INFINITY, 0x1p-24f, 0x1p-25f, 0x1.8p-25f,
+                                      -0x1.8p-24f, 0x1.ffcp-15f, 0x1.fffp-15f, 1e-45f, -0.0f, 2049, 2051 };
+
+        for (int round = 0; round < 400; round++) {
+                enum tdm_kv_type type = round % 4 ? TDM_KV_F16 : TDM_KV_F32;
+                uint32_t head_dim = 16 * (1 + below(16)), t = below(TDM_KV_PAGE_TOKENS), n, want = 0;
+                size_t bytes = part_bytes(type, head_dim);
+                float k[MAX_HEAD_DIM], v[MAX_HEAD_DIM];
+                uint8_t *a = alloc(bytes), *b = alloc(bytes);
+
+                for (uint32_t d = 0; d < head_dim; d++) {
+                        k[d] = below(3) ? value() : hard[below(TDM_ARRAY_SIZE(hard))];
+                        v[d] = below(3) ? value() : hard[below(TDM_ARRAY_SIZE(hard))];
+                        if (round % 50 == 3 && d == 5)
+                                v[d] = NAN;
+                        want += !(fabsf(k[d]) <= 65504) + !(fabsf(v[d]) <= 65504);
+                }
+                n = reference.kv_store(a, type, head_dim, t, k, v);
+                assert_int_equal(n, type == TDM_KV_F16 ? want : 0);
+                for (unsigned i = 0; i < n_simd; i++) {
+                        memset(b, 0xff, bytes);
+                        assert_int_equal(simd[i].kv_store(b, type, head_dim, t, k, v), n);
+                        assert_memory_equal(a, b, bytes);
+                }
+                free(a), free(b);
+        }
+}
+
+/* A sequence of a few spans behind a scattered set of parts; queries as a prefill chunk of a window layer would send them. */
+struct case_ {
+        uint32_t head_dim, n_spans, n_queries;
+        enum tdm_kv_type type;
+        uint8_t *pages; /* [n_spans * 8] parts */
+        float *q;       /* [n_queries][head_dim] */
+        uint32_t *first, *end;
+        float *k, *v;   /* [n_spans * 256][head_dim] as stored */
+};
+
+static void case_init(struct case_ *c)
+{
+        size_t bytes;
+
+        c->head_dim = 16 * (1 + below(8));
+        c->type = below(2) ? TDM_KV_F16 : TDM_KV_F32;
+        c->n_spans = 1 + below(3);
+        c->n_queries = 1 + below(19);
+        bytes = part_bytes(c->type, c->head_dim);
+        c->pages = alloc(bytes * c->n_spans * 8);
+        c->q = alloc((size_t)c->n_queries * c->head_dim * 4);
+        c->first = alloc(c->n_queries * 4);
+        c->end = alloc(c->n_queries * 4);
+        c->k = alloc((size_t)c->n_spans * 256 * c->head_dim * 4);
+        c->v = alloc((size_t)c->n_spans * 256 * c->head_dim * 4);
+        for (uint32_t i = 0; i < c->n_queries * c->head_dim; i++)
+                c->q[i] = uniform(-1, 1);
+        for (uint32_t i = 0; i < c->n_queries; i++) {
+                c->end[i] = 1 + below(c->n_spans * 256);
+                c->first[i] = below(2) ? 0 : below(c->end[i]);
+        }
+        for (uint32_t t = 0; t < c->n_spans * 256; t++) {
+                float *k = c->k + (size_t)t * c->head_dim, *v = c->v + (size_t)t * c->head_dim;
+                bool seen = false;
+
+                for (uint32_t i = 0; i < c->n_queries; i++)
+                        seen |= t >= c->first[i] && t < c->end[i];
+                for (uint32_t d = 0; d < c->head_dim; d++) {
+                        /* small multiples of 2^-6: f16 holds them, so that the double reference sees what is stored */
+                        k[d] = (float)((int)below(257) - 128) / 64;
+                        v[d] = (float)((int)below(257) - 128) / 64;
+                }
+                if (seen) /* what nobody sees stays NaN */
+                        reference.kv_store(c->pages + bytes * (t / 32), c->type, c->head_dim, t % 32, k, v);
+        }
+}
+
+static void case_deinit(struct case_ *c)
+{
+        free(c->pages), free(c->q), free(c->first), free(c->end), free(c->k), free(c->v);
+}
+
+/* Runs queries [from, to) together; with `apart`, every span by itself, merged afterwards. out [n][head_dim + 2]. */
+static void attend(const struct tdm_kernels *kernels, const struct case_ *c, uint32_t from, uint32_t to, bool apart, float *out)
+{
+        size_t bytes = part_bytes(c->type, c->head_dim), width = c->head_dim + 2;
+        float *scratch = alloc(TDM_ATTEND_SCRATCH(c->head_dim) * 4), *partial = alloc(32 * width * 4);
+
+        for (uint32_t i = from; i < to; i++)
+                out[i * width] = -INFINITY;
+        for (uint32_t s = 0; s < c->n_spans; s++) {
+                struct tdm_attend_query queries[32], into[32];
+                struct tdm_attend_span span = { .type = c->type, .head_dim = c->head_dim, .queries = queries, .scratch = scratch };
+
+                for (uint32_t i = from; i < to; i++) {
+                        uint32_t lo = TDM_MAX(c->first[i], s * 256) - s * 256;
+                        uint32_t hi = TDM_MIN(TDM_MAX(c->end[i], s * 256) - s * 256, 256u);
+                        float *o = out + i * width, *x = partial + span.n_queries * width;
+
+                        if (lo >= hi)
+                                continue;
+                        for (uint32_t page = lo / 32; page <= (hi - 1) / 32; page++)
+                                span.parts[page] = c->pages + bytes * (s * 8 + page);
+                        into[span.n_queries] = (struct tdm_attend_query){ c->q + i * c->head_dim, lo, hi, o + 2, o, o + 1 };
+                        x[0] = -INFINITY;
+                        queries[span.n_queries] = into[span.n_queries];
+                        if (apart)
+                                queries[span.n_queries] = (struct tdm_attend_query){ c->q + i * c->head_dim, lo, hi, x + 2, x, x + 1 };
+                        span.n_queries++;
+                }
+                if (!span.n_queries)
+                        continue;
+                kernels->attend_span(&span);
+                for (uint32_t i = 0; apart && i < span.n_queries; i++)
+                        kernels->attend_merge(&into[i], &queries[i], c->head_dim);
+        }
+        free(scratch), free(partial);
+}
+
+static void check_attention(const struct case_ *c, const float *out)
+{
+        size_t width = c->head_dim + 2;
+
+        for (uint32_t i = 0; i < c->n_queries; i++) {
+                double m = -INFINITY, l = 0, o[MAX_HEAD_DIM] = {}, s[3 * 256], size = 0;
+
+                for (uint32_t t = c->first[i]; t < c->end[i]; t++) {
+                        s[t] = 0;
+                        for (uint32_t d = 0; d < c->head_dim; d++)
+                                s[t] += (double)c->q[i * c->head_dim + d] * c->k[t * c->head_dim + d];
+                        m = fmax(m, s[t]);
+                        size = fmax(size, fabs(s[t]));
+                }
+                for (uint32_t t = c->first[i]; t < c->end[i]; t++) {
+                        double p = exp(s[t] - m);
+
+                        l += p;
+                        for (uint32_t d = 0; d < c->head_dim; d++)
+                                o[d] += p * c->v[t * c->head_dim + d];
+                }
+                /* a score is off by head_dim roundings of sums as large as 2 head_dim; |v| <= 2 */
+                for (uint32_t d = 0; d < c->head_dim; d++)
+                        assert_true(fabs(out[i * width + 2 + d] / out[i * width + 1] - o[d] / l) <= 4 * (c->head_dim * (size + 4)) * 0x1p-24);
+        }
+}
+
+static void test_attention(void **unused)
+{
+        for (int round = 0; round < 60; round++) {
+                struct case_ c;
+                size_t bytes;
+                float *a, *b;
+
+                case_init(&c);
+                bytes = (size_t)c.n_queries * (c.head_dim + 2) * 4;
+                a = alloc(bytes);
+                b = alloc(bytes);
+                for (uint32_t i = 0; i < c.n_queries; i++)
+                        attend(&reference, &c, i, i + 1, false, a);
+                check_attention(&c, a);
+                attend(&reference, &c, 0, c.n_queries, true, b);
+                assert_memory_equal(a, b, bytes);
+                for (unsigned k = 0; k < n_simd; k++) {
+                        memset(b, 0, bytes);
+                        attend(&simd[k], &c, 0, c.n_queries, false, b);
+                        assert_memory_equal(a, b, bytes);
+                        memset(b, 0, bytes);
+                        attend(&simd[k], &c, 0, c.n_queries, true, b);
+                        assert_memory_equal(a, b, bytes);
+                        memset(b, 0, bytes);
+                        for (uint32_t i = 0, n; i < c.n_queries; i += n) {
+                                n = 1 + below(5);
+                                n = TDM_MIN(n, c.n_queries - i);
+                                attend(&simd[k], &c, i, i + n, false, b);
+                        }
+                        assert_memory_equal(a, b, bytes);
+                }
+                case_deinit(&c);
+                free(a), free(b);
+        }
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_exp),      cmocka_unit_test(test_rmsnorm),  cmocka_unit_test(test_gelu),
+                cmocka_unit_test(test_rope),     cmocka_unit_test(test_kv_store), cmocka_unit_test(test_attention),
+        };
+
+        tdm_kernels_c_ops_fill(&reference);
+#ifdef __x86_64__
+        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+                tdm_kernels_avx2_ops_fill(&simd[n_simd++]);
+        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw"))
+                tdm_kernels_avx512_ops_fill(&simd[n_simd++]);
+#endif
+        print_message("comparing %u SIMD versions with the C reference\n", n_simd);
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
