@@ -1,0 +1,335 @@
+/* Cuts matrix products into chunks for the pool. A chunk is some panels (always an even number, so that its outputs are
+ * whole blocks of 32) times some rows; what is in a chunk changes no result, only who computes it and when.
+ *
+ * Chunks are small enough to share the work evenly and to beat the heart every few milliseconds on the slowest kernels,
+ * and large enough that taking one (some 50 ns) is free. */
+#include <assert.h>
+#include "engine/host/matmul.h"
+
+#define ALIGNMENT 64u
+#define CHUNKS_PER_THREAD 8u
+#define CHUNK_MACS_MAX (UINT64_C(4) << 20) /* milliseconds in plain C */
+#define CHUNK_MACS_MIN (UINT64_C(64) << 10)
+#define CHUNK_ROWS_MAX 96u /* a multiple of every kernel's row tile */
+#define MAX_OUTS 4u
+#define PREPARE_VALUES 8192u       /* per chunk of prepare() */
+#define UP_VALUES_MAX (8192u + 32u * CHUNK_ROWS_MAX) /* of gate/up, on the stack */
+
+/* ---- prepared rows ---- */
+
+/* An odd number of cache lines: rows of a tile must not fall into one cache set. */
+static size_t row_bytes(size_t bytes)
+{
+        bytes = TDM_ALIGN_UP(bytes, (size_t)ALIGNMENT);
+        return bytes / ALIGNMENT % 2 ? bytes : bytes + ALIGNMENT;
+}
+
+static size_t form_bytes(enum tdm_act act, uint32_t max_cols)
+{
+        uint32_t nb = TDM_DIV_UP(max_cols, TDM_BLOCK_VALUES);
+
+        switch (act) {
+        case TDM_ACT_F32:
+                return row_bytes((size_t)max_cols * sizeof(float));
+        case TDM_ACT_I8:
+                return row_bytes(max_cols) + 2 * row_bytes((size_t)nb * 4);
+        default:
+                return 2 * row_bytes(max_cols) + 3 * row_bytes((size_t)nb * 4);
+        }
+}
+
+static void *take_bytes(uint8_t **memory, size_t bytes)
+{
+        void *p = *memory;
+
+        *memory += bytes;
+        return p;
+}
+
+int tdm_acts_init(struct tdm_acts *acts, unsigned forms, uint32_t max_rows, uint32_t max_cols)
+{
+        struct tdm_acts a = {.forms = forms, .max_rows = max_rows};
+        size_t rows_bytes = TDM_ALIGN_UP(max_rows * sizeof(struct tdm_act_row), (size_t)ALIGNMENT);
+        uint8_t *memory;
+
+        assert(forms && forms < 1u << TDM_N_ACTS && max_rows > 0 && max_cols > 0);
+        a.max_cols = max_cols = TDM_ALIGN_UP(max_cols, TDM_BLOCK_VALUES);
+        for (unsigned act = 0; act < TDM_N_ACTS; act++)
+                if (forms & 1u << act)
+                        a.memory_bytes += rows_bytes + max_rows * form_bytes(act, max_cols);
+        a.memory = memory = aligned_alloc(ALIGNMENT, a.memory_bytes);
+        if (!memory)
+                return -ENOMEM;
+        memset(memory, 0, a.memory_bytes); /* no page faults later */
+
+        for (unsigned act = 0; act < TDM_N_ACTS; act++) {
+                size_t per_block = row_bytes((size_t)max_cols / TDM_BLOCK_VALUES * 4);
+
+                if (!(forms & 1u << act))
+                        continue;
+                a.rows[act] = take_bytes(&memory, rows_bytes);
+                for (uint32_t r = 0; r < max_rows; r++) {
+                        struct tdm_act_row *row = &a.rows[act][r];
+
+                        if (act == TDM_ACT_F32) {
+                                row->x = take_bytes(&memory, row_bytes((size_t)max_cols * sizeof(float)));
+                                continue;
+                        }
+                        row->hi = take_bytes(&memory, row_bytes(max_cols));
+                        if (act == TDM_ACT_I16)
+                                row->lo = take_bytes(&memory, row_bytes(max_cols));
+                        row->scale = take_bytes(&memory, per_block);
+                        row->sum = take_bytes(&memory, per_block);
+                        if (act == TDM_ACT_I16)
+                                row->sum_lo = take_bytes(&memory, per_block);
+                }
+        }
+        *acts = a;
+        return 0;
+}
+
+void tdm_acts_deinit(struct tdm_acts *acts)
+{
+        free(acts->memory);
+        memset(acts, 0, sizeof(*acts));
+}
+
+/* Columns first … first + n - 1 of a row, from x [n], into every form. The rows are ours: const is for kernels. */
+static void prepare_part(const struct tdm_acts *acts, const struct tdm_kernels *kernels, uint32_t r, uint32_t first,
+                         const float *x, uint32_t n)
+{
+        uint32_t b = first / TDM_BLOCK_VALUES;
+
+        if (acts->rows[TDM_ACT_F32])
+                memcpy((float *)acts->rows[TDM_ACT_F32][r].x + first, x, n * sizeof(float));
+        if (acts->rows[TDM_ACT_I8]) {
+                const struct tdm_act_row *row = &acts->rows[TDM_ACT_I8][r];
+
+                kernels->quantise_i8(x, n, (int8_t *)row->hi + first, (float *)row->scale + b, (int32_t *)row->sum + b);
+        }
+        if (acts->rows[TDM_ACT_I16]) {
+                const struct tdm_act_row *row = &acts->rows[TDM_ACT_I16][r];
+
+                kernels->quantise_i16(x, n, (int8_t *)row->hi + first, (int8_t *)row->lo + first, (float *)row->scale + b,
+                                      (int32_t *)row->sum + b, (int32_t *)row->sum_lo + b);
+        }
+}
+
+void tdm_acts_prepare_row(struct tdm_acts *acts, const struct tdm_kernels *kernels, uint32_t row, const float *x,
+                          uint32_t cols)
+{
+        assert(row < acts->max_rows && cols <= acts->max_cols && cols % TDM_BLOCK_VALUES == 0);
+        if (row == 0) /* rows are prepared by several threads at once, but row 0 by one */
+                acts->cols = cols;
+        prepare_part(acts, kernels, row, 0, x, cols);
+}
+
+struct prepare_job {
+        struct tdm_acts *acts;
+        const struct tdm_kernels *kernels;
+        const float *x; /* [n_rows][stride] */
+        size_t stride;
+        uint32_t n_rows, cols, chunk_rows;
+};
+
+static void prepare_chunk(void *arg, unsigned chunk, unsigned thread)
+{
+        const struct prepare_job *job = arg;
+        uint32_t first = chunk * job->chunk_rows, end = TDM_MIN(first + job->chunk_rows, job->n_rows);
+
+        for (uint32_t r = first; r < end; r++)
+                tdm_acts_prepare_row(job->acts, job->kernels, r, job->x + r * job->stride, job->cols);
+}
+
+void tdm_acts_prepare(struct tdm_acts *acts, const struct tdm_kernels *kernels, struct tdm_pool *pool, const float *x,
+                      size_t stride, uint32_t n_rows, uint32_t cols)
+{
+        struct prepare_job job = {acts, kernels, x, stride, n_rows, cols, TDM_MAX(PREPARE_VALUES / cols, 1u)};
+
+        assert(n_rows <= acts->max_rows);
+        tdm_pool_run(pool, TDM_DIV_UP(n_rows, job.chunk_rows), prepare_chunk, &job);
+}
+
+/* ---- cutting ---- */
+
+/* How one matrix is cut: chunk c computes panels (c / n_row_chunks) * chunk_panels … of rows (c % n_row_chunks) * chunk_rows …,
+ * so that chunks which follow each other use the same weights. */
+struct cut {
+        uint32_t n_panels, n_rows;
+        uint32_t chunk_panels, chunk_rows;
+        uint32_t n_row_chunks, n_chunks;
+};
+
+static struct cut cut_matrix(const struct tdm_matrix *matrix, uint32_t n_rows, uint64_t all_macs, unsigned n_threads)
+{
+        struct cut cut = {.n_panels = TDM_DIV_UP(matrix->rows, TDM_PANEL_ROWS), .n_rows = n_rows};
+        uint64_t wanted = all_macs / (n_threads * CHUNKS_PER_THREAD);
+        uint64_t per_panel;
+
+        wanted = TDM_MIN(TDM_MAX(wanted, CHUNK_MACS_MIN), CHUNK_MACS_MAX);
+        cut.n_row_chunks = TDM_DIV_UP(n_rows, CHUNK_ROWS_MAX);
+        cut.chunk_rows = TDM_MIN(n_rows, CHUNK_ROWS_MAX);
+        per_panel = (uint64_t)TDM_PANEL_ROWS * matrix->cols * cut.chunk_rows;
+        cut.chunk_panels = (uint32_t)TDM_MIN(wanted / per_panel, (uint64_t)cut.n_panels);
+        cut.chunk_panels = TDM_MAX(cut.chunk_panels & ~1u, 2u);
+        cut.n_chunks = TDM_DIV_UP(cut.n_panels, cut.chunk_panels) * cut.n_row_chunks;
+        return cut;
+}
+
+struct piece {
+        uint32_t first_panel, n_panels, first_row, n_rows;
+};
+
+static struct piece cut_piece(const struct cut *cut, uint32_t chunk)
+{
+        struct piece piece = {
+                .first_panel = chunk / cut->n_row_chunks * cut->chunk_panels,
+                .first_row = chunk % cut->n_row_chunks * cut->chunk_rows,
+        };
+
+        piece.n_panels = TDM_MIN(cut->chunk_panels, cut->n_panels - piece.first_panel);
+        piece.n_rows = TDM_MIN(cut->chunk_rows, cut->n_rows - piece.first_row);
+        return piece;
+}
+
+static uint64_t matrix_macs(const struct tdm_matrix *matrix, uint32_t n_rows)
+{
+        return (uint64_t)matrix->rows * matrix->cols * n_rows;
+}
+
+static tdm_matmul_fn find_kernel(const struct tdm_kernels *kernels, const struct tdm_acts *acts, enum tdm_act act,
+                                 const struct tdm_matrix *matrix)
+{
+        tdm_matmul_fn fn = kernels->matmul[act][tdm_kernels_type_index(matrix->type)];
+
+        assert(fn && acts->rows[act] && acts->cols == matrix->cols);
+        return fn;
+}
+
+/* ---- products ---- */
+
+struct matmul_job {
+        const struct tdm_acts *acts;
+        const struct tdm_matmul_out *outs;
+        unsigned n_outs;
+        struct cut cuts[MAX_OUTS];
+        tdm_matmul_fn fns[MAX_OUTS];
+};
+
+static void matmul_chunk(void *arg, unsigned chunk, unsigned thread)
+{
+        const struct matmul_job *job = arg;
+        const struct tdm_matmul_out *out;
+        struct piece piece;
+        unsigned i = 0;
+
+        while (chunk >= job->cuts[i].n_chunks)
+                chunk -= job->cuts[i++].n_chunks;
+        out = &job->outs[i];
+        piece = cut_piece(&job->cuts[i], chunk);
+        job->fns[i](out->matrix, job->acts->rows[out->act] + piece.first_row, piece.n_rows, piece.first_panel,
+                    piece.n_panels, out->y + piece.first_row * out->y_stride + piece.first_panel * TDM_PANEL_ROWS,
+                    out->y_stride);
+}
+
+void tdm_matmul(struct tdm_pool *pool, const struct tdm_kernels *kernels, const struct tdm_acts *acts, uint32_t n_rows,
+                const struct tdm_matmul_out *outs, unsigned n_outs)
+{
+        struct matmul_job job = {.acts = acts, .outs = outs, .n_outs = n_outs};
+        unsigned n_chunks = 0;
+        uint64_t macs = 0;
+
+        assert(n_outs <= MAX_OUTS && n_rows <= acts->max_rows);
+        if (n_rows == 0)
+                return;
+        for (unsigned i = 0; i < n_outs; i++)
+                macs += matrix_macs(outs[i].matrix, n_rows);
+        for (unsigned i = 0; i < n_outs; i++) {
+                job.fns[i] = find_kernel(kernels, acts, outs[i].act, outs[i].matrix);
+                job.cuts[i] = cut_matrix(outs[i].matrix, n_rows, macs, tdm_pool_n_threads(pool));
+                n_chunks += job.cuts[i].n_chunks;
+        }
+        tdm_pool_run(pool, n_chunks, matmul_chunk, &job);
+}
+
+struct gate_up_job {
+        const struct tdm_kernels *kernels;
+        const struct tdm_acts *acts;
+        const struct tdm_matrix *gate, *up;
+        const struct tdm_act_row *gate_rows, *up_rows;
+        tdm_matmul_fn gate_fn, up_fn;
+        float *scratch; /* [n_rows][stride] */
+        size_t stride;
+        const struct tdm_acts *ret;
+        struct cut cut;
+};
+
+static void gate_up_chunk(void *arg, unsigned chunk, unsigned thread)
+{
+        const struct gate_up_job *job = arg;
+        struct piece piece = cut_piece(&job->cut, chunk);
+        uint32_t first = piece.first_panel * TDM_PANEL_ROWS, width = piece.n_panels * TDM_PANEL_ROWS;
+        uint32_t n = TDM_MIN(width, job->gate->rows - first);
+        float *gate = job->scratch + piece.first_row * job->stride + first;
+        _Alignas(ALIGNMENT) float up[UP_VALUES_MAX];
+
+        assert(width * piece.n_rows <= UP_VALUES_MAX);
+        job->gate_fn(job->gate, job->gate_rows + piece.first_row, piece.n_rows, piece.first_panel, piece.n_panels, gate,
+                     job->stride);
+        job->up_fn(job->up, job->up_rows + piece.first_row, piece.n_rows, piece.first_panel, piece.n_panels, up, width);
+        for (uint32_t r = 0; r < piece.n_rows; r++) {
+                float *h = gate + r * job->stride;
+
+                job->kernels->gelu_mul(h, up + r * width, n, h);
+                prepare_part(job->ret, job->kernels, piece.first_row + r, first, h, n);
+        }
+}
+
+void tdm_matmul_gate_up(struct tdm_pool *pool, const struct tdm_kernels *kernels, const struct tdm_acts *acts, uint32_t n_rows,
+                        const struct tdm_matrix *gate, enum tdm_act gate_act, const struct tdm_matrix *up, enum tdm_act up_act,
+                        float *scratch, struct tdm_acts *ret)
+{
+        struct gate_up_job job = {
+                .kernels = kernels,
+                .acts = acts,
+                .gate = gate,
+                .up = up,
+                .gate_rows = acts->rows[gate_act],
+                .up_rows = acts->rows[up_act],
+                .gate_fn = find_kernel(kernels, acts, gate_act, gate),
+                .up_fn = find_kernel(kernels, acts, up_act, up),
+                .scratch = scratch,
+                .stride = TDM_ALIGN_UP(gate->rows, TDM_BLOCK_VALUES),
+                .ret = ret,
+        };
+
+        assert(n_rows <= acts->max_rows && n_rows <= ret->max_rows && gate->rows == up->rows && gate->rows <= ret->max_cols);
+        assert(gate->rows % TDM_BLOCK_VALUES == 0 || ret->forms == 1u << TDM_ACT_F32);
+        ret->cols = gate->rows;
+        if (n_rows == 0)
+                return;
+        job.cut = cut_matrix(gate, n_rows, matrix_macs(gate, n_rows), tdm_pool_n_threads(pool));
+        /* Two products in a chunk, and `up` on the stack. */
+        job.cut.chunk_panels = TDM_MAX(TDM_MIN(job.cut.chunk_panels / 2, 8192u / TDM_PANEL_ROWS / job.cut.chunk_rows) & ~1u, 2u);
+        job.cut.n_chunks = TDM_DIV_UP(job.cut.n_panels, job.cut.chunk_panels) * job.cut.n_row_chunks;
+        tdm_pool_run(pool, job.cut.n_chunks, gate_up_chunk, &job);
+}
+
+/* ---- describing ---- */
+
+enum tdm_act tdm_matmul_act(uint32_t type, enum tdm_act wanted)
+{
+        return type == TDM_TYPE_Q8_0 || type == TDM_TYPE_Q4_0 ? wanted : TDM_ACT_F32;
+}
+
+void tdm_matrix_init(struct tdm_matrix *ret, const uint8_t *weights, const struct tdm_weights_tensor *tensor)
+{
+        assert(tensor->layout == TDM_LAYOUT_PANEL16);
+        *ret = (struct tdm_matrix){
+                .data = weights + tensor->offset,
+                .panel_bytes = tensor->panel_bytes,
+                .type = tensor->type,
+                .rows = tensor->rows,
+                .cols = tensor->cols,
+        };
+}
