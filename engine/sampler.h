@@ -18,7 +18,7 @@ struct tdm_sampling {
         float top_p;          /* (0, 1]; 1: off */
         float min_p;          /* [0, 1); 0: off */
         float repeat_penalty; /* 1: off; > 0 */
-        uint32_t top_k;       /* 0: off */
+        uint32_t top_k;       /* 0: off; more than TDM_MAX_TOP_K counts as that */
         uint32_t n_top;       /* alternatives to report, <= TDM_MAX_TOP */
         uint64_t seed;
 };
@@ -38,12 +38,13 @@ struct tdm_result {
 
 int tdm_sampling_check(const struct tdm_sampling *sampling, struct tdm_error *err); /* ranges, NaN */
 size_t tdm_sampler_scratch_bytes(uint32_t n_vocab);
-/* logits [n_vocab], left as they are; finite or -inf (a NaN gives -EDOM). position: absolute position of the token that
- * is being chosen. target: UINT32_MAX for none. scratch: tdm_sampler_scratch_bytes() bytes, 64-byte aligned. */
+/* logits [n_vocab], left as they are; finite or -inf (NaN, +inf, or nothing but -inf gives -EDOM). position: absolute
+ * position of the token that is being chosen. target: UINT32_MAX for none. scratch: tdm_sampler_scratch_bytes() bytes, 64-byte aligned. */
 int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling, const uint32_t *history,
                uint32_t n_history, uint32_t position, uint32_t target, void *scratch, struct tdm_result *ret);
 
 /* The generator: 64 random bits of (seed, position, draw). Philox 4x32-10, Salmon et al. 2011, known-answer tested. */
 uint64_t tdm_random_u64(uint64_t seed, uint32_t position, uint32_t draw);
+void tdm_philox_4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t ret[4]);
 
 #endif
