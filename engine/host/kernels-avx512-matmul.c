@@ -1,7 +1,383 @@
-/* Matrix kernels for AVX-512. */
+/* Matrix kernels for AVX-512 with VNNI: one vector is 4 consecutive columns of 16 outputs, and vpdpbusd multiplies it by
+ * 4 activations broadcast from memory. Quants are stored unsigned, so the integer sum starts at -offset * (sum of the
+ * activations) and is exact at the block's end; then one conversion, one product of scales and one fused multiply-add,
+ * which is the order of the C version.
+ *
+ * A tile is N_P panels times N_R rows; all its sums stay in registers over the whole row, so a tile reads its panels once.
+ * Which tiles a call is cut into changes no result. */
+#include <float.h>
 #include "engine/host/kernels-fill.h"
+
 #ifdef __x86_64__
+#include <immintrin.h>
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+#define LANES TDM_PANEL_ROWS
+#define BLOCK TDM_BLOCK_VALUES
+#define MAX_TILE_ROWS 6u
+#define PREFETCH_BYTES 1024
+
+INLINE size_t scales_bytes(const struct tdm_matrix *matrix)
+{
+        return TDM_ALIGN_UP((size_t)matrix->cols / BLOCK * LANES * 2, (size_t)64);
+}
+
+INLINE const uint8_t *panel_data(const struct tdm_matrix *matrix, uint32_t panel)
+{
+        return matrix->data + panel * matrix->panel_bytes;
+}
+
+INLINE __m512i broadcast_4(const int8_t *p)
+{
+        int32_t v;
+
+        memcpy(&v, p, sizeof(v));
+        return _mm512_set1_epi32(v);
+}
+
+/* Outputs past the matrix's end are not written. */
+INLINE void store_lanes(const struct tdm_matrix *matrix, uint32_t panel, __m512 acc, float *y)
+{
+        uint32_t n = matrix->rows - panel * LANES;
+
+        if (n >= LANES)
+                _mm512_storeu_ps(y, acc);
+        else
+                _mm512_mask_storeu_ps(y, (__mmask16)((1u << n) - 1), acc);
+}
+
+/* ---- quantised activations ---- */
+
+/* isum += 32 columns of N_P panels times N_R rows of int8. */
+INLINE void block_dot(const unsigned N_P, const unsigned N_R, const uint32_t type, const uint8_t *const *quants,
+                      const int8_t *const *x, size_t k, __m512i (*isum)[MAX_TILE_ROWS])
+{
+        const __m512i nibble = _mm512_set1_epi8(15);
+        const unsigned n_v = type == TDM_TYPE_Q8_0 ? 8 : 4;
+
+        UNROLL for (unsigned v = 0; v < n_v; v++) {
+                __m512i w[4], w_high[4], a, a_high;
+
+                UNROLL for (unsigned p = 0; p < N_P; p++) {
+                        w[p] = _mm512_load_si512(quants[p] + 64 * v);
+                        if (N_R == 1)
+                                _mm_prefetch(quants[p] + 64 * v + PREFETCH_BYTES, _MM_HINT_T0);
+                        if (type == TDM_TYPE_Q4_0) {
+                                w_high[p] = _mm512_and_si512(_mm512_srli_epi16(w[p], 4), nibble);
+                                w[p] = _mm512_and_si512(w[p], nibble);
+                        }
+                }
+                UNROLL for (unsigned r = 0; r < N_R; r++) {
+                        a = broadcast_4(x[r] + k + 4 * v);
+                        UNROLL for (unsigned p = 0; p < N_P; p++)
+                                isum[p][r] = _mm512_dpbusd_epi32(isum[p][r], w[p], a);
+                        if (type != TDM_TYPE_Q4_0)
+                                continue;
+                        a_high = broadcast_4(x[r] + k + 4 * v + 16);
+                        UNROLL for (unsigned p = 0; p < N_P; p++)
+                                isum[p][r] = _mm512_dpbusd_epi32(isum[p][r], w_high[p], a_high);
+                }
+        }
+}
+
+INLINE void tile_quantised(const unsigned N_P, const unsigned N_R, const uint32_t type, const enum tdm_act act,
+                           const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t first_panel, float *y,
+                           size_t y_stride)
+{
+        const unsigned shift = type == TDM_TYPE_Q8_0 ? 7 : 3; /* weights are stored plus 128 or 8 */
+        const size_t block_bytes = type == TDM_TYPE_Q8_0 ? 512 : 256;
+        const uint8_t *scales[4], *quants[4];
+        const int8_t *hi[MAX_TILE_ROWS], *lo[MAX_TILE_ROWS];
+        const float *x_scale[MAX_TILE_ROWS];
+        const int32_t *sum[MAX_TILE_ROWS], *sum_lo[MAX_TILE_ROWS];
+        __m512 acc[4][MAX_TILE_ROWS];
+        uint32_t nb = matrix->cols / BLOCK;
+
+        UNROLL for (unsigned p = 0; p < N_P; p++) {
+                scales[p] = panel_data(matrix, first_panel + p);
+                quants[p] = scales[p] + scales_bytes(matrix);
+                UNROLL for (unsigned r = 0; r < N_R; r++)
+                        acc[p][r] = _mm512_setzero_ps();
+        }
+        UNROLL for (unsigned r = 0; r < N_R; r++) {
+                hi[r] = rows[r].hi;
+                x_scale[r] = rows[r].scale;
+                sum[r] = rows[r].sum;
+                lo[r] = rows[r].lo;
+                sum_lo[r] = rows[r].sum_lo;
+        }
+
+        for (size_t b = 0; b < nb; b++) {
+                __m512i isum[4][MAX_TILE_ROWS];
+                __m512 w_scale[4];
+
+                if (act == TDM_ACT_I8) {
+                        UNROLL for (unsigned r = 0; r < N_R; r++) {
+                                __m512i start = _mm512_slli_epi32(_mm512_set1_epi32(sum[r][b]), shift);
+
+                                start = _mm512_sub_epi32(_mm512_setzero_si512(), start);
+                                UNROLL for (unsigned p = 0; p < N_P; p++)
+                                        isum[p][r] = start;
+                        }
+                        block_dot(N_P, N_R, type, quants, hi, b * BLOCK, isum);
+                } else {
+                        UNROLL for (unsigned r = 0; r < N_R; r++)
+                                UNROLL for (unsigned p = 0; p < N_P; p++)
+                                        isum[p][r] = _mm512_setzero_si512();
+                        block_dot(N_P, N_R, type, quants, hi, b * BLOCK, isum);
+                        UNROLL for (unsigned r = 0; r < N_R; r++) {
+                                __m512i less = _mm512_add_epi32(
+                                        _mm512_slli_epi32(_mm512_set1_epi32(sum[r][b]), shift + 8),
+                                        _mm512_slli_epi32(_mm512_set1_epi32(sum_lo[r][b]), shift));
+
+                                UNROLL for (unsigned p = 0; p < N_P; p++)
+                                        isum[p][r] = _mm512_sub_epi32(_mm512_slli_epi32(isum[p][r], 8), less);
+                        }
+                        block_dot(N_P, N_R, type, quants, lo, b * BLOCK, isum);
+                }
+                UNROLL for (unsigned p = 0; p < N_P; p++) {
+                        w_scale[p] = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(scales[p] + b * LANES * 2)));
+                        quants[p] += block_bytes;
+                }
+                UNROLL for (unsigned r = 0; r < N_R; r++) {
+                        __m512 scale = _mm512_set1_ps(x_scale[r][b]);
+
+                        UNROLL for (unsigned p = 0; p < N_P; p++)
+                                acc[p][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum[p][r]),
+                                                            _mm512_mul_ps(w_scale[p], scale), acc[p][r]);
+                }
+        }
+        UNROLL for (unsigned p = 0; p < N_P; p++)
+                UNROLL for (unsigned r = 0; r < N_R; r++)
+                        store_lanes(matrix, first_panel + p, acc[p][r], y + r * y_stride + p * LANES);
+}
+
+/* ---- f32 activations ---- */
+
+INLINE void fma_column(const unsigned N_P, const unsigned N_R, const __m512 *w, const float *const *x, size_t k,
+                       __m512 (*acc)[MAX_TILE_ROWS])
+{
+        UNROLL for (unsigned r = 0; r < N_R; r++) {
+                __m512 a = _mm512_set1_ps(x[r][k]);
+
+                UNROLL for (unsigned p = 0; p < N_P; p++)
+                        acc[p][r] = _mm512_fmadd_ps(w[p], a, acc[p][r]);
+        }
+}
+
+/* Byte i of every lane, less the offset, times the scale: exact. */
+INLINE __m512 dequantise(__m512i v, unsigned shift, int mask, int offset, __m512 scale)
+{
+        __m512i q = _mm512_and_si512(_mm512_srli_epi32(v, shift), _mm512_set1_epi32(mask));
+
+        return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(q, _mm512_set1_epi32(offset))), scale);
+}
+
+INLINE void tile_float(const unsigned N_P, const unsigned N_R, const uint32_t type, const struct tdm_matrix *matrix,
+                       const struct tdm_act_row *rows, uint32_t first_panel, float *y, size_t y_stride)
+{
+        const uint8_t *data[4];
+        const float *x[MAX_TILE_ROWS];
+        __m512 acc[4][MAX_TILE_ROWS], w[4];
+
+        UNROLL for (unsigned p = 0; p < N_P; p++) {
+                data[p] = panel_data(matrix, first_panel + p);
+                UNROLL for (unsigned r = 0; r < N_R; r++)
+                        acc[p][r] = _mm512_setzero_ps();
+        }
+        UNROLL for (unsigned r = 0; r < N_R; r++)
+                x[r] = rows[r].x;
+
+        if (type == TDM_TYPE_Q8_0 || type == TDM_TYPE_Q4_0) {
+                size_t quants = scales_bytes(matrix);
+
+                for (size_t b = 0; b < matrix->cols / BLOCK; b++) {
+                        __m512 scale[4];
+
+                        UNROLL for (unsigned p = 0; p < N_P; p++)
+                                scale[p] = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(data[p] + b * LANES * 2)));
+                        for (unsigned g = 0; g < 8; g++) {
+                                size_t at = quants + (type == TDM_TYPE_Q8_0 ? b * 512 + g * 64 : b * 256 + g % 4 * 64);
+
+                                UNROLL for (unsigned i = 0; i < 4; i++) {
+                                        UNROLL for (unsigned p = 0; p < N_P; p++) {
+                                                __m512i v = _mm512_load_si512(data[p] + at);
+
+                                                w[p] = type == TDM_TYPE_Q8_0
+                                                               ? dequantise(v, 8 * i, 255, 128, scale[p])
+                                                               : dequantise(v, 8 * i + g / 4 * 4, 15, 8, scale[p]);
+                                        }
+                                        fma_column(N_P, N_R, w, x, b * BLOCK + g * 4 + i, acc);
+                                }
+                        }
+                }
+        } else {
+                for (size_t k = 0; k < matrix->cols; k++) {
+                        UNROLL for (unsigned p = 0; p < N_P; p++) {
+                                const uint8_t *at = data[p] + k * LANES * (type == TDM_TYPE_F32 ? 4 : 2);
+
+                                if (N_R == 1)
+                                        _mm_prefetch(at + PREFETCH_BYTES, _MM_HINT_T0);
+                                if (type == TDM_TYPE_F32)
+                                        w[p] = _mm512_load_ps(at);
+                                else if (type == TDM_TYPE_F16)
+                                        w[p] = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)at));
+                                else
+                                        w[p] = _mm512_castsi512_ps(_mm512_slli_epi32(
+                                                _mm512_cvtepu16_epi32(_mm256_load_si256((const __m256i *)at)), 16));
+                        }
+                        fma_column(N_P, N_R, w, x, k, acc);
+                }
+        }
+        UNROLL for (unsigned p = 0; p < N_P; p++)
+                UNROLL for (unsigned r = 0; r < N_R; r++)
+                        store_lanes(matrix, first_panel + p, acc[p][r], y + r * y_stride + p * LANES);
+}
+
+/* ---- tiles and calls ---- */
+
+#define TILE_ARGS                                                                                                      \
+        const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t first_panel, float *y, size_t y_stride
+
+struct tiles {
+        void (*one[MAX_TILE_ROWS + 1])(TILE_ARGS);  /* [rows], of one panel */
+        void (*two[MAX_TILE_ROWS + 1])(TILE_ARGS);  /* of two */
+        void (*four[3 + 1])(TILE_ARGS);             /* of four: for few rows, which wait for memory */
+};
+
+/* Row tiles of nearly equal size, so that 8 rows are 4 + 4, not 6 + 2. */
+static void run_tiles(const struct tiles *tiles, const struct tdm_matrix *matrix, const struct tdm_act_row *rows,
+                      uint32_t n_rows, uint32_t first_panel, uint32_t n_panels, float *y, size_t y_stride)
+{
+        uint32_t n_tiles = TDM_DIV_UP(n_rows, MAX_TILE_ROWS);
+
+        for (uint32_t p = 0, step; p < n_panels; p += step) {
+                step = n_rows <= 3 && n_panels - p >= 4 ? 4 : TDM_MIN(n_panels - p, 2u);
+                for (uint32_t t = 0, r = 0; t < n_tiles; t++) {
+                        uint32_t n = (n_rows - r) / (n_tiles - t);
+                        void (*tile)(TILE_ARGS) = step == 4 ? tiles->four[n] : step == 2 ? tiles->two[n] : tiles->one[n];
+
+                        tile(matrix, rows + r, first_panel + p, y + r * y_stride + p * LANES, y_stride);
+                        r += n;
+                }
+        }
+}
+
+#define TILE(name, n_p, n_r, call, ...)                                                                                \
+        static void name##_##n_p##x##n_r(TILE_ARGS)                                                                    \
+        {                                                                                                              \
+                call(n_p, n_r, __VA_ARGS__, matrix, rows, first_panel, y, y_stride);                                   \
+        }
+#define TILES(name, ...)                                                                                               \
+        TILE(name, 1, 1, __VA_ARGS__)                                                                                  \
+        TILE(name, 1, 2, __VA_ARGS__)                                                                                  \
+        TILE(name, 1, 3, __VA_ARGS__)                                                                                  \
+        TILE(name, 1, 4, __VA_ARGS__)                                                                                  \
+        TILE(name, 1, 5, __VA_ARGS__)                                                                                  \
+        TILE(name, 1, 6, __VA_ARGS__)                                                                                  \
+        TILE(name, 2, 1, __VA_ARGS__)                                                                                  \
+        TILE(name, 2, 2, __VA_ARGS__)                                                                                  \
+        TILE(name, 2, 3, __VA_ARGS__)                                                                                  \
+        TILE(name, 2, 4, __VA_ARGS__)                                                                                  \
+        TILE(name, 2, 5, __VA_ARGS__)                                                                                  \
+        TILE(name, 2, 6, __VA_ARGS__)                                                                                  \
+        TILE(name, 4, 1, __VA_ARGS__)                                                                                  \
+        TILE(name, 4, 2, __VA_ARGS__)                                                                                  \
+        TILE(name, 4, 3, __VA_ARGS__)                                                                                  \
+        static const struct tiles name##_tiles = {                                                                     \
+                {NULL, name##_1x1, name##_1x2, name##_1x3, name##_1x4, name##_1x5, name##_1x6},                        \
+                {NULL, name##_2x1, name##_2x2, name##_2x3, name##_2x4, name##_2x5, name##_2x6},                        \
+                {NULL, name##_4x1, name##_4x2, name##_4x3},                                                            \
+        };                                                                                                             \
+        static void name(const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t n_rows,             \
+                         uint32_t first_panel, uint32_t n_panels, float *y, size_t y_stride)                           \
+        {                                                                                                              \
+                run_tiles(&name##_tiles, matrix, rows, n_rows, first_panel, n_panels, y, y_stride);                    \
+        }
+
+TILES(matmul_i8_q8_0, tile_quantised, TDM_TYPE_Q8_0, TDM_ACT_I8)
+TILES(matmul_i8_q4_0, tile_quantised, TDM_TYPE_Q4_0, TDM_ACT_I8)
+TILES(matmul_i16_q8_0, tile_quantised, TDM_TYPE_Q8_0, TDM_ACT_I16)
+TILES(matmul_i16_q4_0, tile_quantised, TDM_TYPE_Q4_0, TDM_ACT_I16)
+TILES(matmul_f32_f32, tile_float, TDM_TYPE_F32)
+TILES(matmul_f32_f16, tile_float, TDM_TYPE_F16)
+TILES(matmul_f32_bf16, tile_float, TDM_TYPE_BF16)
+TILES(matmul_f32_q8_0, tile_float, TDM_TYPE_Q8_0)
+TILES(matmul_f32_q4_0, tile_float, TDM_TYPE_Q4_0)
+
+/* ---- quantising: see the C version ---- */
+
+/* NaN becomes 0, infinities the largest finite number. */
+INLINE __m512 saturate(__m512 x)
+{
+        x = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, x, _CMP_ORD_Q), x);
+        return _mm512_max_ps(_mm512_min_ps(x, _mm512_set1_ps(FLT_MAX)), _mm512_set1_ps(-FLT_MAX));
+}
+
+/* q of one block; the scale goes to *scale. */
+INLINE void quantise_block(const float *x, float q_max, float *scale, __m512i *q0, __m512i *q1)
+{
+        __m512 x0 = saturate(_mm512_loadu_ps(x)), x1 = saturate(_mm512_loadu_ps(x + 16)), inverse;
+        float d = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(x0), _mm512_abs_ps(x1))) / q_max;
+
+        *scale = d < FLT_MIN ? 0 : d;
+        inverse = _mm512_set1_ps(d < FLT_MIN ? 0 : 1 / d);
+        *q0 = _mm512_cvtps_epi32(_mm512_mul_ps(x0, inverse));
+        *q1 = _mm512_cvtps_epi32(_mm512_mul_ps(x1, inverse));
+}
+
+static void quantise_i8(const float *x, uint32_t cols, int8_t *q, float *scale, int32_t *sum)
+{
+        for (uint32_t b = 0; b < cols / BLOCK; b++, x += BLOCK, q += BLOCK) {
+                __m512i q0, q1;
+
+                quantise_block(x, 127, &scale[b], &q0, &q1);
+                sum[b] = _mm512_reduce_add_epi32(_mm512_add_epi32(q0, q1));
+                _mm_storeu_si128((__m128i *)q, _mm512_cvtepi32_epi8(q0));
+                _mm_storeu_si128((__m128i *)(q + 16), _mm512_cvtepi32_epi8(q1));
+        }
+}
+
+static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, float *scale, int32_t *sum,
+                         int32_t *sum_lo)
+{
+        const __m512i half = _mm512_set1_epi32(128);
+
+        for (uint32_t b = 0; b < cols / BLOCK; b++, x += BLOCK, hi += BLOCK, lo += BLOCK) {
+                __m512i q0, q1, h0, h1;
+                int32_t all;
+
+                quantise_block(x, 32512, &scale[b], &q0, &q1);
+                h0 = _mm512_srai_epi32(_mm512_add_epi32(q0, half), 8);
+                h1 = _mm512_srai_epi32(_mm512_add_epi32(q1, half), 8);
+                sum[b] = _mm512_reduce_add_epi32(_mm512_add_epi32(h0, h1));
+                all = _mm512_reduce_add_epi32(_mm512_add_epi32(q0, q1));
+                sum_lo[b] = all - 256 * sum[b];
+                _mm_storeu_si128((__m128i *)hi, _mm512_cvtepi32_epi8(h0));
+                _mm_storeu_si128((__m128i *)(hi + 16), _mm512_cvtepi32_epi8(h1));
+                /* The low byte of q is lo: q = 256 hi + lo. */
+                _mm_storeu_si128((__m128i *)lo, _mm512_cvtepi32_epi8(q0));
+                _mm_storeu_si128((__m128i *)(lo + 16), _mm512_cvtepi32_epi8(q1));
+        }
+}
+
 void tdm_kernels_avx512_matmul_fill(struct tdm_kernels *kernels)
 {
+        tdm_matmul_fn *f32 = kernels->matmul[TDM_ACT_F32], *i8 = kernels->matmul[TDM_ACT_I8],
+                      *i16 = kernels->matmul[TDM_ACT_I16];
+
+        f32[tdm_kernels_type_index(TDM_TYPE_F32)] = matmul_f32_f32;
+        f32[tdm_kernels_type_index(TDM_TYPE_F16)] = matmul_f32_f16;
+        f32[tdm_kernels_type_index(TDM_TYPE_BF16)] = matmul_f32_bf16;
+        f32[tdm_kernels_type_index(TDM_TYPE_Q8_0)] = matmul_f32_q8_0;
+        f32[tdm_kernels_type_index(TDM_TYPE_Q4_0)] = matmul_f32_q4_0;
+        i8[tdm_kernels_type_index(TDM_TYPE_Q8_0)] = matmul_i8_q8_0;
+        i8[tdm_kernels_type_index(TDM_TYPE_Q4_0)] = matmul_i8_q4_0;
+        i16[tdm_kernels_type_index(TDM_TYPE_Q8_0)] = matmul_i16_q8_0;
+        i16[tdm_kernels_type_index(TDM_TYPE_Q4_0)] = matmul_i16_q4_0;
+        kernels->quantise_i8 = quantise_i8;
+        kernels->quantise_i16 = quantise_i16;
 }
+
 #endif
