@@ -1,0 +1,410 @@
+/* libtandem: ask tandemd, the daemon that runs language models on a machine's NPU and GPU together, for text.
+ *
+ * A `struct tandem` is one connection to the daemon, a `struct tandem_job` one running request on it. Nothing here
+ * keeps a thread or a signal handler: the caller either blocks in tandem_wait() and the request functions, or polls
+ * tandem_fd() for tandem_events() in its own loop and calls tandem_dispatch(). Both may be mixed.
+ *
+ * Threads: a connection and its jobs belong to one thread at a time; different connections are independent.
+ *
+ * Callbacks run inside tandem_dispatch(), tandem_wait() and the blocking requests. They may call anything but the
+ * functions that are marked [blocking]; those fail there with TANDEM_E_BAD_REQUEST.
+ *
+ * Errors: functions that can fail return TANDEM_OK (0) or a TANDEM_E_* (> 0), and fill `err` where they take one (it
+ * may be NULL). Outputs are written on success only. What the daemon sends is checked: a daemon that breaks the rules
+ * of the wire costs the connection (TANDEM_E_PROTOCOL), never the process.
+ *
+ * Growth: structs that the caller fills begin with struct_size and are set up by their _init() function; structs that
+ * the library fills only ever grow at their end and come as pointers. So a program built against an older header keeps
+ * working. Text is UTF-8. Strings inside structs that the library fills live as long as the struct does.
+ *
+ *         struct tandem_generate_options options;
+ *         struct tandem_error err;
+ *         struct tandem_job *job;
+ *         struct tandem *tandem;
+ *
+ *         if (tandem_connect(&tandem, NULL, &err) != TANDEM_OK)
+ *                 ...
+ *         tandem_generate_options_init(&options);
+ *         options.prompt = "Once upon a time";
+ *         if (tandem_generate(tandem, &options, NULL, NULL, &job, &err) != TANDEM_OK)
+ *                 ...
+ *         tandem_wait(job, -1);
+ *         puts(tandem_job_text(job, NULL));
+ *         tandem_job_free(job);
+ *         tandem_close(tandem);
+ */
+#ifndef TANDEM_H
+#define TANDEM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define TANDEM_API __attribute__((visibility("default")))
+#else
+#define TANDEM_API
+#endif
+
+#define TANDEM_VERSION_MAJOR 0
+#define TANDEM_VERSION_MINOR 1
+#define TANDEM_VERSION_PATCH 0
+
+/* Version of the library that runs, "0.1.0". */
+TANDEM_API const char *tandem_version(void);
+
+/* ---- errors ---------------------------------------------------------------------------------------------------- */
+
+enum tandem_code {
+        TANDEM_OK = 0,
+        TANDEM_E_INTERNAL = 1,       /* "internal": a defect, here or in the daemon */
+        TANDEM_E_NO_MODEL = 2,       /* "no-model": no such model file or name */
+        TANDEM_E_BAD_MODEL = 3,      /* "bad-model": the file is damaged or lies about itself */
+        TANDEM_E_UNSUPPORTED = 4,    /* "unsupported": architecture, tensor type or feature not known */
+        TANDEM_E_MODEL_CHANGED = 5,  /* "model-changed": cut short or rewritten while in use */
+        TANDEM_E_BAD_REQUEST = 6,    /* "bad-request": arguments out of range or contradictory */
+        TANDEM_E_TOO_LONG = 7,       /* "too-long": the prompt does not fit the context */
+        TANDEM_E_BUSY = 8,           /* "busy": too many jobs or connections in all */
+        TANDEM_E_QUOTA = 9,          /* "quota": too many for this user */
+        TANDEM_E_NO_MEMORY = 10,     /* "no-memory": model or cache does not fit the budget */
+        TANDEM_E_DENIED = 11,        /* "denied": this user may not */
+        TANDEM_E_NO_JOB = 12,        /* "no-job": no such job */
+        TANDEM_E_DRAINING = 13,      /* "draining": the daemon is shutting down */
+        TANDEM_E_CANCELLED = 14,     /* "cancelled" */
+        TANDEM_E_DEVICE_FAULT = 15,  /* "device-fault": the device died on this job, twice, alone */
+        TANDEM_E_DAEMON_LOST = 16,   /* "daemon-lost": the connection is gone */
+        TANDEM_E_PROTOCOL = 17,      /* "protocol": the daemon broke the rules of the wire */
+        TANDEM_E_NO_WORKER = 18,     /* "no-worker": no worker can run the model now */
+        /* The library's own: */
+        TANDEM_E_NO_DAEMON = 100,    /* "no-daemon": nobody listens on the socket */
+        TANDEM_E_TIMEOUT = 101,      /* "timeout": no answer in the time that was given */
+        TANDEM_E_OTHER = 199         /* a newer daemon's code; its name is in tandem_error.name */
+};
+
+/* What went wrong, for a program (code, name) and for a person (message: what was tried, on what, why it failed, what
+ * to do). Filled by value, so that it needs no freeing. */
+struct tandem_error {
+        int code;           /* enum tandem_code */
+        char name[32];      /* "no-model" */
+        char message[1024]; /* UTF-8, one line, no "tandem:" in front */
+};
+
+TANDEM_API const char *tandem_code_name(int code); /* never NULL */
+
+/* ---- connection ------------------------------------------------------------------------------------------------ */
+
+struct tandem;
+struct tandem_job;
+
+/* [blocking] Connects and greets; waits up to 30 s for the daemon's greeting. path NULL: $TANDEM_SOCKET, or when that is
+ * unset $XDG_RUNTIME_DIR/tandem/socket and then /run/tandem/socket. TANDEM_E_NO_DAEMON says which were tried. */
+TANDEM_API int tandem_connect(struct tandem **ret, const char *path, struct tandem_error *err);
+/* Hangs up; the daemon stops this connection's jobs. Jobs still running end here with TANDEM_E_CANCELLED, without a
+ * callback; their handles stay valid until tandem_job_free(). NULL is fine. Allowed in callbacks. */
+TANDEM_API void tandem_close(struct tandem *tandem);
+
+/* The descriptor to poll. Never read from it, never close it. Stays the same until tandem_close(). */
+TANDEM_API int tandem_fd(const struct tandem *tandem);
+/* What to poll it for: POLLIN, and POLLOUT while something waits to be sent. Ask again before every poll. */
+TANDEM_API short tandem_events(const struct tandem *tandem);
+/* Sends and reads what can be sent and read now, and calls the callbacks. timeout_ms: how long to wait when there is
+ * nothing to do (0: not at all, -1: without limit); a signal ends the wait early, with TANDEM_OK. TANDEM_E_*: the
+ * connection has ended; every job has had its on_done. [blocking] unless timeout_ms is 0; not from callbacks. */
+TANDEM_API int tandem_dispatch(struct tandem *tandem, int timeout_ms);
+/* Why the connection ended, or NULL while it stands. */
+TANDEM_API const struct tandem_error *tandem_connection_error(const struct tandem *tandem);
+/* How long a [blocking] request waits for its answer before TANDEM_E_TIMEOUT. -1 (at first): without limit. */
+TANDEM_API void tandem_set_timeout(struct tandem *tandem, int timeout_ms);
+
+TANDEM_API const char *tandem_socket_path(const struct tandem *tandem);
+TANDEM_API const char *tandem_daemon_version(const struct tandem *tandem);
+
+/* ---- jobs ------------------------------------------------------------------------------------------------------ */
+
+enum tandem_priority { TANDEM_PRIORITY_INTERACTIVE = 0, TANDEM_PRIORITY_BACKGROUND = 1 };
+
+enum tandem_job_state {
+        TANDEM_JOB_QUEUED = 0,
+        TANDEM_JOB_LOADING = 1,    /* its model is being loaded: done and total are bytes */
+        TANDEM_JOB_PREFILL = 2,    /* the prompt is being read: done and total are tokens */
+        TANDEM_JOB_DECODE = 3,
+        TANDEM_JOB_RECOVERING = 4, /* a worker was lost; the job goes on by itself */
+        TANDEM_JOB_DONE = 5
+};
+
+enum tandem_reason {
+        TANDEM_REASON_STOP = 0,      /* the model ended, or a stop text came */
+        TANDEM_REASON_LENGTH = 1,    /* max_tokens, or the context is full */
+        TANDEM_REASON_CANCELLED = 2,
+        TANDEM_REASON_ERROR = 3      /* see tandem_result.error */
+};
+
+TANDEM_API const char *tandem_priority_name(int priority); /* "interactive"; "unknown" for what is not known */
+TANDEM_API const char *tandem_job_state_name(int state);   /* "queued", … */
+TANDEM_API const char *tandem_reason_name(int reason);     /* "stop", … */
+
+struct tandem_message {
+        const char *role; /* "system", "user", "assistant" */
+        const char *text;
+        size_t size;
+};
+
+/* One of prompt, chat and prompt_ids. A model is named by nothing (NULL or "": the daemon's default), by a name that
+ * tandem_models() knows, or by a path (it contains '/', or ends in .gguf and such a file exists): the library then opens
+ * the file and hands it over, so the daemon needs no right to read it. Everything is copied before the call returns. */
+struct tandem_generate_options {
+        size_t struct_size;
+        const char *model;
+        const char *prompt; /* raw text to go on from; control pieces of the vocabulary are recognised */
+        size_t prompt_size; /* SIZE_MAX (as set by _init): up to the NUL */
+        const struct tandem_message *chat; /* [n_chat], the last is the user's; the model's own template is applied */
+        size_t n_chat;
+        const uint32_t *prompt_ids; /* [n_prompt_ids] token ids, as they are (no BOS is added) */
+        size_t n_prompt_ids;
+        uint32_t max_tokens;   /* 0: until the model ends or the context is full */
+        float temperature;     /* 0.8; 0: greedy */
+        uint32_t top_k;        /* 40; 0: off */
+        float top_p;           /* 0.95; 0 or 1: off */
+        float min_p;           /* 0: off */
+        float repeat_penalty;  /* 1; 0 or 1: off */
+        uint32_t repeat_last;  /* tokens the penalty looks back on; 0: 64 */
+        uint64_t seed;         /* random from _init(); the same seed and request give the same tokens */
+        const char *const *stop; /* [n_stop] texts that end the job and are not part of the output */
+        size_t n_stop;
+        enum tandem_priority priority;
+        bool ignore_end;        /* benchmarks: end tokens do not end the job */
+        uint32_t prefill_chunk; /* tests: prompt tokens in one step; 0: the daemon decides */
+        const char *placement;  /* tests: "split", "npu", "gpu"; NULL: the daemon decides */
+};
+
+struct tandem_score_options {
+        size_t struct_size;
+        const char *model;
+        const uint32_t *ids; /* [n_ids] */
+        size_t n_ids;
+        const char *text; /* instead of ids: BOS is put in front, control pieces are not recognised */
+        size_t text_size; /* SIZE_MAX (as set by _init): up to the NUL */
+        uint32_t top;     /* alternatives for each position, at most 64 */
+};
+
+struct tandem_accepted {
+        uint64_t job; /* the daemon's number, as in tandem_jobs() */
+        uint32_t prompt_tokens;
+        uint32_t max_tokens; /* what was asked for, or the most that can come */
+        const char *model;
+};
+
+struct tandem_progress {
+        uint64_t job;
+        int state; /* enum tandem_job_state; a newer daemon may send others */
+        uint64_t done, total;
+        uint32_t queue_position; /* jobs before this one */
+};
+
+struct tandem_token {
+        uint32_t index; /* from 0, without gaps */
+        uint32_t id;
+        float logprob;
+        const char *text; /* whole characters, NUL-terminated; may be empty */
+        size_t size;
+};
+
+struct tandem_result {
+        uint64_t job; /* 0: refused before it had a number */
+        enum tandem_reason reason;
+        struct tandem_error error; /* of TANDEM_REASON_ERROR */
+        uint32_t prompt_tokens;
+        uint32_t cached_tokens; /* of the prompt, found in the prefix cache */
+        uint32_t generated_tokens;
+        double ttft_ms;     /* from acceptance to the first token */
+        double prefill_tps; /* tokens a second */
+        double decode_tps;  /* from the first token on */
+        uint32_t recoveries; /* times a worker was lost while this job ran; no token was */
+        bool degraded;       /* a worker is out of service and the other one did its work */
+        const char *numerics_id; /* names the arithmetic: equal ids, equal bits */
+        const char *tail;        /* text that still waited for more tokens (an unfinished character), at the very end */
+        size_t tail_size;
+};
+
+/* What a job tells while it runs; any may be NULL, and the whole struct too. The pointers they get are valid during the
+ * call. on_done is the last one and comes exactly once, unless the job is freed or the connection closed before. */
+struct tandem_callbacks {
+        size_t struct_size;
+        void (*on_accepted)(struct tandem_job *job, const struct tandem_accepted *accepted, void *userdata);
+        void (*on_progress)(struct tandem_job *job, const struct tandem_progress *progress, void *userdata);
+        void (*on_token)(struct tandem_job *job, const struct tandem_token *token, void *userdata);
+        void (*on_done)(struct tandem_job *job, const struct tandem_result *result, void *userdata);
+};
+
+TANDEM_API void tandem_generate_options_init_sized(struct tandem_generate_options *options, size_t size);
+TANDEM_API void tandem_score_options_init_sized(struct tandem_score_options *options, size_t size);
+TANDEM_API void tandem_callbacks_init_sized(struct tandem_callbacks *callbacks, size_t size);
+
+/* Fills in the defaults that stand beside the fields, and a random seed. */
+static inline void tandem_generate_options_init(struct tandem_generate_options *options)
+{
+        tandem_generate_options_init_sized(options, sizeof(*options));
+}
+
+static inline void tandem_score_options_init(struct tandem_score_options *options)
+{
+        tandem_score_options_init_sized(options, sizeof(*options));
+}
+
+static inline void tandem_callbacks_init(struct tandem_callbacks *callbacks)
+{
+        tandem_callbacks_init_sized(callbacks, sizeof(*callbacks));
+}
+
+/* Start a job; do not wait for it. Fails only for what can be seen here (no such file, nothing to do, too large for the
+ * wire, connection gone); what the daemon refuses comes through on_done and tandem_job_result(). */
+TANDEM_API int tandem_generate(struct tandem *tandem, const struct tandem_generate_options *options,
+                               const struct tandem_callbacks *callbacks, void *userdata, struct tandem_job **ret,
+                               struct tandem_error *err);
+TANDEM_API int tandem_score(struct tandem *tandem, const struct tandem_score_options *options,
+                            const struct tandem_callbacks *callbacks, void *userdata, struct tandem_job **ret,
+                            struct tandem_error *err);
+
+/* [blocking] Until the job is done (TANDEM_OK, however it ended), or TANDEM_E_TIMEOUT. timeout_ms -1: without limit. */
+TANDEM_API int tandem_wait(struct tandem_job *job, int timeout_ms);
+/* Asks the daemon to stop the job at the next step; on_done follows with TANDEM_REASON_CANCELLED. Never waits. Nothing
+ * happens when the job is done already. The request may still be in the queue: see tandem_events(). */
+TANDEM_API int tandem_cancel(struct tandem_job *job);
+/* Lets go of the handle: what runs is cancelled, and no callback comes any more. NULL is fine. */
+TANDEM_API void tandem_job_free(struct tandem_job *job);
+
+TANDEM_API uint64_t tandem_job_id(const struct tandem_job *job); /* 0 until the daemon has given one */
+TANDEM_API bool tandem_job_done(const struct tandem_job *job);
+TANDEM_API const struct tandem_result *tandem_job_result(const struct tandem_job *job); /* NULL until done */
+/* All text so far, the tail included, NUL-terminated; valid until the next dispatch. ret_size may be NULL. */
+TANDEM_API const char *tandem_job_text(const struct tandem_job *job, size_t *ret_size);
+/* All token ids so far: ret_n of them. Of tandem_score(): the ids that were scored. */
+TANDEM_API const uint32_t *tandem_job_ids(const struct tandem_job *job, size_t *ret_n);
+
+/* What tandem_score() found. Position i is the distribution after ids[0..i]. */
+struct tandem_scores {
+        size_t n;            /* positions, as many as ids */
+        const uint32_t *ids; /* [n] */
+        const float *nll;    /* [n] -log p(ids[i+1]); 0 at the last position, which has no next id */
+        uint32_t top;        /* most alternatives at any position */
+        const uint32_t *n_top;      /* [n] alternatives at each position */
+        const uint32_t *top_ids;    /* [n][top] */
+        const float *top_logprobs;  /* [n][top] */
+};
+
+/* NULL unless the job is a score job that is done without an error. Lives as long as the job. */
+TANDEM_API const struct tandem_scores *tandem_job_scores(const struct tandem_job *job);
+
+/* ---- requests -------------------------------------------------------------------------------------------------- */
+
+#define TANDEM_TOKENIZE_SPECIAL 1u /* recognise control pieces in the text */
+#define TANDEM_TOKENIZE_NO_BOS 2u  /* put no BOS in front */
+
+/* [blocking] *ret_ids is freed with tandem_free(). */
+TANDEM_API int tandem_tokenize(struct tandem *tandem, const char *model, const char *text, size_t size, unsigned flags,
+                               uint32_t **ret_ids, size_t *ret_n, struct tandem_error *err);
+TANDEM_API void tandem_free(void *memory);
+
+/* Finished blocks of one kind ("attention", "ffn", …) since the worker's first start. */
+struct tandem_block_count {
+        const char *kind;
+        uint64_t blocks, rows;
+        double seconds;
+};
+
+struct tandem_worker {
+        const char *name;      /* "npu", "gpu" */
+        const char *requested; /* what was asked for: "auto", "host", … */
+        const char *device;    /* what runs: "host", "vulkan", "xrt", "emulated"; "" when off */
+        const char *detail;    /* "AVX-512 VNNI, 2 threads" */
+        const char *state;     /* "off", "starting", "ready", "restarting", "quarantined" */
+        uint64_t pid;
+        uint32_t restarts;
+        const char *last_exit;
+        size_t n_blocks;
+        const struct tandem_block_count *const *blocks; /* [n_blocks] */
+        double busy_s, uptime_s;
+        const char *sandbox;
+        const char *numerics_id;
+};
+
+struct tandem_model {
+        const char *name, *path;
+        const char *state; /* "available", "loading", "loaded", "failed" */
+        const char *error;
+        const char *architecture, *quantisation;
+        uint64_t file_bytes, weights_bytes;
+        uint64_t kv_bytes, kv_used_bytes; /* budget, and what is in use */
+        uint64_t activations_bytes, scratch_bytes;
+        uint32_t context; /* tokens */
+        const char *placement, *precision, *chat;
+        uint32_t kv_pages_full, kv_pages_full_used;
+        uint32_t kv_pages_window, kv_pages_window_used;
+        double load_ms;
+        bool is_default;
+};
+
+struct tandem_status {
+        const char *version;
+        uint64_t pid;
+        double uptime_s;
+        size_t n_workers;
+        const struct tandem_worker *const *workers; /* [n_workers] */
+        size_t n_models;
+        const struct tandem_model *const *models; /* [n_models], loaded and loading ones */
+        uint32_t jobs_running, jobs_queued;
+        uint64_t jobs_done, jobs_failed, jobs_cancelled;
+        uint64_t tokens_generated, prompt_tokens;
+        uint32_t epoch;
+        uint64_t recoveries, steps_done;
+        uint64_t arena_bytes; /* shared segments as they stand in memory now */
+        const char *socket;
+        bool draining;
+};
+
+struct tandem_model_list {
+        size_t n_models;
+        const struct tandem_model *const *models; /* [n_models] */
+};
+
+struct tandem_job_info {
+        uint64_t job;
+        int state; /* enum tandem_job_state */
+        const char *model;
+        uint32_t uid;
+        int priority; /* enum tandem_priority */
+        uint32_t prompt_tokens, prefilled_tokens, generated_tokens, max_tokens;
+        double age_s;
+        uint32_t recoveries;
+};
+
+struct tandem_job_list {
+        size_t n_jobs;
+        const struct tandem_job_info *const *jobs; /* [n_jobs] */
+};
+
+/* [blocking] each; the answer is freed with its _free(), NULL is fine. */
+TANDEM_API int tandem_get_status(struct tandem *tandem, struct tandem_status **ret, struct tandem_error *err);
+TANDEM_API void tandem_status_free(struct tandem_status *status);
+TANDEM_API int tandem_list_models(struct tandem *tandem, struct tandem_model_list **ret, struct tandem_error *err);
+TANDEM_API void tandem_model_list_free(struct tandem_model_list *list);
+TANDEM_API int tandem_list_jobs(struct tandem *tandem, struct tandem_job_list **ret, struct tandem_error *err);
+TANDEM_API void tandem_job_list_free(struct tandem_job_list *list);
+
+/* [blocking] Stops a job of any connection of this user (root: of anybody). */
+TANDEM_API int tandem_cancel_job(struct tandem *tandem, uint64_t job, struct tandem_error *err);
+/* [blocking] worker: "npu" or "gpu". Its jobs go on afterwards; a quarantine ends. */
+TANDEM_API int tandem_restart_worker(struct tandem *tandem, const char *worker, struct tandem_error *err);
+/* [blocking] Loads a model now rather than at its first job; returns when it is ready. Unloads by name. */
+TANDEM_API int tandem_load_model(struct tandem *tandem, const char *model, struct tandem_error *err);
+TANDEM_API int tandem_unload_model(struct tandem *tandem, const char *name, struct tandem_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

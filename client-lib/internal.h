@@ -1,0 +1,91 @@
+/* What the library's files share and tandem.h hides: the connection, its send queue, the table of open requests.
+ *
+ * Every open request is a `struct call` in the connection's list, found by its id when a reply comes. A job embeds one,
+ * a blocking request keeps one on its stack. Generated protobuf stays behind this header: nothing of it is exported. */
+#ifndef TANDEM_INTERNAL_H
+#define TANDEM_INTERNAL_H
+
+#include "client-lib/include/tandem.h"
+#include "common/conn.h"
+#include "common/util.h"
+#include "proto/tandem.pb-c.h"
+
+#define LIB_PROTOCOL 1u
+#define LIB_MAX_REPLY_BYTES (16u << 20)          /* of one frame from the daemon */
+#define LIB_MAX_UNPACKED_BYTES ((size_t)96 << 20) /* that one reply may grow to when unpacked */
+#define LIB_MAX_QUEUE_BYTES ((size_t)256 << 20)  /* waiting to be sent */
+#define LIB_HELLO_TIMEOUT_MS 30000
+#define LIB_MAX_TOKENS (1u << 24)                /* of one job; no context is longer */
+#define LIB_MAX_TEXT_BYTES ((size_t)1 << 28)     /* of one job */
+
+struct call {
+        uint32_t id;
+        struct call *next;
+        bool linked;
+        /* A reply for this request. A true return keeps `reply` (freed with free_reply()). */
+        bool (*on_reply)(struct call *call, Tandem__Reply *reply);
+        /* The connection ended (or was closed, then silent is set); the call is no longer in the list. */
+        void (*on_lost)(struct call *call, const struct tandem_error *err, bool silent);
+};
+
+struct out_frame {
+        struct out_frame *next;
+        size_t size, sent; /* sent counts the frame's header too */
+        int fd;            /* rides along, owned; or -1 */
+        uint8_t data[];
+};
+
+struct tandem {
+        unsigned refs;
+        unsigned depth; /* > 0: inside callbacks */
+        bool closed;    /* tandem_close() was called; nobody may hear of it any more */
+        int fd;
+        int timeout_ms;
+        struct tdm_frame_reader *reader;
+        struct out_frame *out_first, **out_last;
+        size_t out_bytes;
+        bool send_broken; /* the daemon reads no more; it may still have said why */
+        uint32_t next_id;
+        uint32_t peer_max_frame;
+        struct call *calls;
+        bool dead;
+        struct tandem_error dead_error;
+        char *daemon_version;
+        char *socket_path;
+};
+
+/* error.c */
+int lib_error(struct tandem_error *err, int code, const char *fmt, ...) _printf_(3, 4);
+/* From the wire; returns the code. wire may be NULL. Text is cut to what fits and made one line. */
+int lib_error_from_wire(struct tandem_error *err, const Tandem__Error *wire);
+int lib_error_copy(struct tandem_error *err, const struct tandem_error *from); /* returns from->code */
+
+/* connection.c */
+void lib_ref(struct tandem *t);
+void lib_unref(struct tandem *t);
+/* Gives request an id, queues it with at most one fd (dup'd; -1: none) and sends what can be sent. With a call, replies
+ * reach it; without, they are dropped. */
+int lib_send(struct tandem *t, Tandem__Request *request, int fd, struct call *call, struct tandem_error *err);
+void lib_call_unlink(struct tandem *t, struct call *call);
+/* Polls and dispatches until *done, for at most timeout_ms (-1: no limit). */
+int lib_wait(struct tandem *t, const bool *done, int timeout_ms, struct tandem_error *err);
+/* Ends the connection, from a reply handler: the daemon broke the rules. */
+void lib_protocol_error(struct tandem *t, const char *fmt, ...) _printf_(2, 3);
+
+/* request.c */
+struct sync_call {
+        struct call call;
+        bool done;
+        Tandem__Reply *reply; /* NULL when lost */
+        struct tandem_error err;
+};
+/* [blocking] Sends and waits for the one reply, which must be of the wanted kind. Frees nothing of request. */
+int lib_request(struct tandem *t, Tandem__Request *request, int fd, int timeout_ms, Tandem__Reply__KindCase wanted,
+                Tandem__Reply **ret, struct tandem_error *err);
+void free_reply(Tandem__Reply *reply);
+void free_replyp(Tandem__Reply **reply);
+
+/* model-ref.c: fills ref (pointing into name) and *ret_fd (-1 unless the file was opened here). */
+int lib_model_ref(Tandem__ModelRef *ref, const char *name, int *ret_fd, struct tandem_error *err);
+
+#endif

@@ -1,0 +1,549 @@
+/* Jobs: generate and score, from the request to the last event.
+ *
+ * A job's handle belongs to the caller, its request to the connection; the struct lives as long as either needs it. So a
+ * handle freed early leaves a silent job behind that swallows its replies, and a connection closed early leaves
+ * finished jobs behind that still hold their text. Tokens must come without gaps: the index is checked, because a lost
+ * or doubled token is the one thing this system promises never to happen. */
+#include "client-lib/job.h"
+
+#include <inttypes.h>
+#include <sys/random.h>
+
+static void job_unref(struct tandem_job *job)
+{
+        if (--job->refs > 0)
+                return;
+        free(job->text.data);
+        free(job->ids.data);
+        score_deinit(&job->score);
+        free(job->numerics_id);
+        free(job);
+}
+
+static void job_unrefp(struct tandem_job **job)
+{
+        if (*job)
+                job_unref(*job);
+}
+
+static int text_add(struct text_buf *buf, const void *data, size_t size)
+{
+        if (size > LIB_MAX_TEXT_BYTES - buf->size)
+                return -E2BIG;
+        if (buf->size + size + 1 > buf->capacity) {
+                size_t capacity = TDM_MAX(TDM_MAX(buf->size + size + 1, buf->capacity * 2), (size_t)256);
+                char *p = realloc(buf->data, capacity);
+
+                if (!p)
+                        return -ENOMEM;
+                buf->data = p;
+                buf->capacity = capacity;
+        }
+        if (size)
+                memcpy(buf->data + buf->size, data, size);
+        buf->size += size;
+        buf->data[buf->size] = '\0';
+        return 0;
+}
+
+int id_buf_add(struct id_buf *buf, const uint32_t *ids, size_t n)
+{
+        if (n > LIB_MAX_TOKENS - buf->n)
+                return -E2BIG;
+        if (buf->n + n > buf->capacity) {
+                size_t capacity = TDM_MAX(TDM_MAX(buf->n + n, buf->capacity * 2), (size_t)64);
+                uint32_t *p = realloc(buf->data, capacity * sizeof(*p));
+
+                if (!p)
+                        return -ENOMEM;
+                buf->data = p;
+                buf->capacity = capacity;
+        }
+        if (n)
+                memcpy(buf->data + buf->n, ids, n * sizeof(*ids));
+        buf->n += n;
+        return 0;
+}
+
+static bool heard(const struct tandem_job *job)
+{
+        return !job->released && !(job->tandem && job->tandem->closed);
+}
+
+static void send_cancel(struct tandem_job *job)
+{
+        Tandem__Request request = TANDEM__REQUEST__INIT;
+        Tandem__Cancel cancel = TANDEM__CANCEL__INIT;
+
+        cancel.job = job->id;
+        request.kind_case = TANDEM__REQUEST__KIND_CANCEL;
+        request.cancel = &cancel;
+        job->cancel_sent = lib_send(job->tandem, &request, -1, NULL, NULL) == TANDEM_OK;
+}
+
+/* The daemon's number for a job comes with whatever it says first. */
+static void learn_id(struct tandem_job *job, uint64_t id)
+{
+        if (job->id == 0)
+                job->id = id;
+        if (job->cancel_wanted && !job->cancel_sent && job->id != 0 && !job->done)
+                send_cancel(job);
+}
+
+/* The result is filled; drops the request's reference, so job may be gone afterwards. */
+static void finish(struct tandem_job *job, bool silent)
+{
+        bool tell = heard(job) && !silent;
+
+        if (job->call.linked)
+                lib_call_unlink(job->tandem, &job->call);
+        job->done = true;
+        job->tandem = NULL;
+        job->result.job = job->id;
+        if (!job->result.numerics_id)
+                job->result.numerics_id = "";
+        if (!job->result.tail)
+                job->result.tail = "";
+        if (tell && job->callbacks.on_done)
+                job->callbacks.on_done(job, &job->result, job->userdata);
+        job_unref(job);
+}
+
+static void finish_error(struct tandem_job *job, const struct tandem_error *err, bool silent)
+{
+        job->result.reason = TANDEM_REASON_ERROR;
+        lib_error_copy(&job->result.error, err);
+        job->result.generated_tokens = job->scoring ? 0 : (uint32_t)job->ids.n;
+        finish(job, silent);
+}
+
+static void on_lost(struct call *call, const struct tandem_error *err, bool silent)
+{
+        struct tandem_job *job = (struct tandem_job *)((char *)call - offsetof(struct tandem_job, call));
+        struct tandem_error mine;
+
+        if (err->code == TANDEM_E_CANCELLED && silent) {
+                job->result.reason = TANDEM_REASON_CANCELLED;
+                job->result.generated_tokens = job->scoring ? 0 : (uint32_t)job->ids.n;
+                finish(job, true);
+                return;
+        }
+        if (err->code == TANDEM_E_DAEMON_LOST && job->id != 0)
+                lib_error(&mine, err->code, "job %" PRIu64 " is lost after %zu tokens: %.900s", job->id,
+                          job->scoring ? job->score.n : job->ids.n, err->message);
+        else
+                lib_error_copy(&mine, err);
+        finish_error(job, &mine, silent);
+}
+
+static void got_accepted(struct tandem_job *job, const Tandem__Accepted *wire)
+{
+        struct tandem_accepted accepted = {
+                .job = wire->job,
+                .prompt_tokens = wire->prompt_tokens,
+                .max_tokens = wire->max_tokens,
+                .model = wire->model,
+        };
+
+        job->result.prompt_tokens = wire->prompt_tokens;
+        learn_id(job, wire->job);
+        if (heard(job) && job->callbacks.on_accepted)
+                job->callbacks.on_accepted(job, &accepted, job->userdata);
+}
+
+static void got_progress(struct tandem_job *job, const Tandem__Progress *wire)
+{
+        struct tandem_progress progress = {
+                .job = wire->job,
+                .state = (int)wire->state,
+                .done = wire->done,
+                .total = wire->total,
+                .queue_position = wire->queue_position,
+        };
+
+        learn_id(job, wire->job);
+        if (heard(job) && job->callbacks.on_progress)
+                job->callbacks.on_progress(job, &progress, job->userdata);
+}
+
+static void got_tokens(struct tandem_job *job, const Tandem__Tokens *wire)
+{
+        struct tandem *t = job->tandem;
+
+        if (job->scoring) {
+                lib_protocol_error(t, "tokens came for a score job");
+                return;
+        }
+        if (wire->index != job->ids.n) {
+                lib_protocol_error(t, "token %u of job %" PRIu64 " came where token %zu was due", wire->index, job->id,
+                                   job->ids.n);
+                return;
+        }
+        for (size_t i = 0; i < wire->n_tokens; i++) {
+                const Tandem__Token *token = wire->tokens[i];
+                size_t text_at = job->text.size;
+                struct tandem_token out = { .index = (uint32_t)job->ids.n,
+                                            .id = token->id,
+                                            .logprob = token->logprob,
+                                            .size = token->text.len };
+
+                if (id_buf_add(&job->ids, &token->id, 1) < 0 || text_add(&job->text, token->text.data, token->text.len) < 0) {
+                        lib_protocol_error(t, "job %" PRIu64 " has more text than this library can hold", job->id);
+                        return;
+                }
+                out.text = job->text.data + text_at;
+                if (heard(job) && job->callbacks.on_token)
+                        job->callbacks.on_token(job, &out, job->userdata);
+                if (job->done) /* the callback closed the connection */
+                        return;
+        }
+}
+
+static void got_done(struct tandem_job *job, const Tandem__Done *wire)
+{
+        struct tandem_result *result = &job->result;
+        size_t text_at = job->text.size;
+        const char *wrong;
+
+        learn_id(job, wire->job);
+        if (text_add(&job->text, wire->text.data, wire->text.len) < 0) {
+                lib_protocol_error(job->tandem, "job %" PRIu64 " has more text than this library can hold", job->id);
+                return;
+        }
+        result->tail = job->text.data + text_at;
+        result->tail_size = wire->text.len;
+        result->prompt_tokens = wire->prompt_tokens;
+        result->cached_tokens = wire->cached_tokens;
+        result->generated_tokens = wire->generated_tokens;
+        result->ttft_ms = wire->ttft_ms;
+        result->prefill_tps = wire->prefill_tps;
+        result->decode_tps = wire->decode_tps;
+        result->recoveries = wire->recoveries;
+        result->degraded = wire->degraded;
+        job->numerics_id = strdup(wire->numerics_id);
+        result->numerics_id = job->numerics_id;
+
+        switch (wire->reason) {
+        case TANDEM__DONE_REASON__DONE_STOP:
+        case TANDEM__DONE_REASON__DONE_LENGTH:
+        case TANDEM__DONE_REASON__DONE_CANCELLED:
+                result->reason = (enum tandem_reason)wire->reason;
+                break;
+        case TANDEM__DONE_REASON__DONE_ERROR:
+                result->reason = TANDEM_REASON_ERROR;
+                lib_error_from_wire(&result->error, wire->error);
+                break;
+        default:
+                result->reason = TANDEM_REASON_ERROR;
+                lib_error(&result->error, TANDEM_E_PROTOCOL,
+                          "the job ended for a reason that this library does not know (%d): update it", (int)wire->reason);
+                break;
+        }
+        if (job->scoring && result->reason <= TANDEM_REASON_LENGTH) {
+                wrong = score_finish(job);
+                if (wrong) {
+                        lib_protocol_error(job->tandem, "%s", wrong);
+                        return;
+                }
+        } else if (!job->scoring && result->reason <= TANDEM_REASON_LENGTH && wire->generated_tokens != job->ids.n) {
+                lib_protocol_error(job->tandem, "job %" PRIu64 " ended with %u tokens, but %zu came", job->id,
+                                   wire->generated_tokens, job->ids.n);
+                return;
+        }
+        finish(job, false);
+}
+
+static bool on_reply(struct call *call, Tandem__Reply *reply)
+{
+        struct tandem_job *job = (struct tandem_job *)((char *)call - offsetof(struct tandem_job, call));
+        _cleanup_(job_unrefp) struct tandem_job *held = job;
+        struct tandem_error err;
+        const char *wrong;
+
+        held->refs++;
+        switch (reply->kind_case) {
+        case TANDEM__REPLY__KIND_ACCEPTED:
+                got_accepted(job, reply->accepted);
+                break;
+        case TANDEM__REPLY__KIND_PROGRESS:
+                got_progress(job, reply->progress);
+                break;
+        case TANDEM__REPLY__KIND_TOKENS:
+                got_tokens(job, reply->tokens);
+                break;
+        case TANDEM__REPLY__KIND_SCORE:
+                wrong = job->scoring ? score_add_chunk(job, reply->score) : "scores came for a generate job";
+                if (wrong)
+                        lib_protocol_error(job->tandem, "%s", wrong);
+                break;
+        case TANDEM__REPLY__KIND_DONE:
+                got_done(job, reply->done);
+                break;
+        case TANDEM__REPLY__KIND_ERROR:
+                lib_error_from_wire(&err, reply->error);
+                finish_error(job, &err, false);
+                break;
+        case TANDEM__REPLY__KIND__NOT_SET:
+                break; /* an event that a newer daemon has and this library does not know */
+        default:
+                lib_protocol_error(job->tandem, "a reply of kind %d came for a job", (int)reply->kind_case);
+                break;
+        }
+        return false;
+}
+
+/* ---- starting ---------------------------------------------------------------------------------------------------- */
+
+void tandem_generate_options_init_sized(struct tandem_generate_options *options, size_t size)
+{
+        struct tandem_generate_options full = {
+                .struct_size = size,
+                .prompt_size = SIZE_MAX,
+                .temperature = 0.8f,
+                .top_k = 40,
+                .top_p = 0.95f,
+                .repeat_penalty = 1.0f,
+        };
+
+        if (getrandom(&full.seed, sizeof(full.seed), 0) != (ssize_t)sizeof(full.seed))
+                full.seed = tdm_now_ns();
+        memset(options, 0, size);
+        memcpy(options, &full, TDM_MIN(size, sizeof(full)));
+}
+
+void tandem_score_options_init_sized(struct tandem_score_options *options, size_t size)
+{
+        struct tandem_score_options full = { .struct_size = size, .text_size = SIZE_MAX };
+
+        memset(options, 0, size);
+        memcpy(options, &full, TDM_MIN(size, sizeof(full)));
+}
+
+void tandem_callbacks_init_sized(struct tandem_callbacks *callbacks, size_t size)
+{
+        memset(callbacks, 0, size);
+        if (size >= sizeof(callbacks->struct_size))
+                callbacks->struct_size = size;
+}
+
+static struct tandem_job *job_new(struct tandem *t, const struct tandem_callbacks *callbacks, void *userdata)
+{
+        struct tandem_job *job = calloc(1, sizeof(*job));
+
+        if (!job)
+                return NULL;
+        job->refs = 1;
+        job->tandem = t;
+        job->call = (struct call){ .on_reply = on_reply, .on_lost = on_lost };
+        job->userdata = userdata;
+        if (callbacks)
+                memcpy(&job->callbacks, callbacks, TDM_MIN(callbacks->struct_size, sizeof(job->callbacks)));
+        return job;
+}
+
+static int job_send(struct tandem *t, struct tandem_job *job, Tandem__Request *request, int fd,
+                    struct tandem_error *err)
+{
+        int code = lib_send(t, request, fd, &job->call, err);
+
+        if (code == TANDEM_OK)
+                job->refs++; /* the request's */
+        return code;
+}
+
+static ProtobufCBinaryData bytes_of(const char *text, size_t size)
+{
+        return (ProtobufCBinaryData){ .len = size == SIZE_MAX ? strlen(text) : size, .data = (uint8_t *)(uintptr_t)text };
+}
+
+int tandem_generate(struct tandem *t, const struct tandem_generate_options *given,
+                    const struct tandem_callbacks *callbacks, void *userdata, struct tandem_job **ret,
+                    struct tandem_error *err)
+{
+        struct tandem_generate_options o;
+        _cleanup_(job_unrefp) struct tandem_job *job = NULL;
+        _cleanup_(freep) ProtobufCBinaryData *stops = NULL;
+        _cleanup_(freep) Tandem__ChatMessage *messages = NULL;
+        _cleanup_(freep) Tandem__ChatMessage **message_ptrs = NULL;
+        _cleanup_(closep) int fd = -1;
+        Tandem__Request request = TANDEM__REQUEST__INIT;
+        Tandem__Generate generate = TANDEM__GENERATE__INIT;
+        Tandem__Sampling sampling = TANDEM__SAMPLING__INIT;
+        Tandem__ModelRef ref;
+        int code;
+
+        tandem_generate_options_init(&o);
+        memcpy(&o, given, TDM_MIN(given->struct_size, sizeof(o)));
+        if ((o.prompt != NULL) + (o.n_chat > 0) + (o.n_prompt_ids > 0) != 1)
+                return lib_error(err, TANDEM_E_BAD_REQUEST,
+                                 o.prompt || o.n_chat || o.n_prompt_ids ?
+                                         "a job takes one of prompt, chat and prompt_ids, not several" :
+                                         "there is nothing to generate from: give a prompt, a chat or prompt_ids");
+        if (o.n_chat > 65536 || o.n_stop > 65536 || o.n_prompt_ids > LIB_MAX_TOKENS)
+                return lib_error(err, TANDEM_E_TOO_LONG, "more chat messages, stop texts or prompt ids than any model takes");
+
+        job = job_new(t, callbacks, userdata);
+        stops = calloc(o.n_stop + 1, sizeof(*stops));
+        messages = calloc(o.n_chat + 1, sizeof(*messages));
+        message_ptrs = calloc(o.n_chat + 1, sizeof(*message_ptrs));
+        if (!job || !stops || !messages || !message_ptrs)
+                return lib_error(err, TANDEM_E_NO_MEMORY, "no memory for a job");
+
+        code = lib_model_ref(&ref, o.model, &fd, err);
+        if (code != TANDEM_OK)
+                return code;
+        for (size_t i = 0; i < o.n_stop; i++)
+                stops[i] = bytes_of(o.stop[i], SIZE_MAX);
+        for (size_t i = 0; i < o.n_chat; i++) {
+                tandem__chat_message__init(&messages[i]);
+                messages[i].role = (char *)(uintptr_t)o.chat[i].role;
+                messages[i].text = bytes_of(o.chat[i].text, o.chat[i].size);
+                message_ptrs[i] = &messages[i];
+        }
+        sampling.temperature = o.temperature;
+        sampling.top_k = o.top_k;
+        sampling.top_p = o.top_p;
+        sampling.min_p = o.min_p;
+        sampling.repeat_penalty = o.repeat_penalty;
+        sampling.repeat_last = o.repeat_last;
+        sampling.seed = o.seed;
+
+        generate.model = &ref;
+        if (o.prompt)
+                generate.prompt = bytes_of(o.prompt, o.prompt_size);
+        generate.n_chat = o.n_chat;
+        generate.chat = message_ptrs;
+        generate.n_prompt_ids = o.n_prompt_ids;
+        generate.prompt_ids = (uint32_t *)(uintptr_t)o.prompt_ids;
+        generate.max_tokens = o.max_tokens;
+        generate.sampling = &sampling;
+        generate.n_stop = o.n_stop;
+        generate.stop = stops;
+        generate.priority = (Tandem__Priority)o.priority;
+        generate.ignore_end = o.ignore_end;
+        generate.prefill_chunk = o.prefill_chunk;
+        if (o.placement)
+                generate.placement = (char *)(uintptr_t)o.placement;
+        request.kind_case = TANDEM__REQUEST__KIND_GENERATE;
+        request.generate = &generate;
+        code = job_send(t, job, &request, fd, err);
+        if (code != TANDEM_OK)
+                return code;
+        *ret = steal_ptr(&job);
+        return TANDEM_OK;
+}
+
+int tandem_score(struct tandem *t, const struct tandem_score_options *given, const struct tandem_callbacks *callbacks,
+                 void *userdata, struct tandem_job **ret, struct tandem_error *err)
+{
+        struct tandem_score_options o;
+        _cleanup_(job_unrefp) struct tandem_job *job = NULL;
+        _cleanup_(closep) int fd = -1;
+        Tandem__Request request = TANDEM__REQUEST__INIT;
+        Tandem__Score score = TANDEM__SCORE__INIT;
+        Tandem__ModelRef ref;
+        int code;
+
+        tandem_score_options_init(&o);
+        memcpy(&o, given, TDM_MIN(given->struct_size, sizeof(o)));
+        if ((o.text != NULL) + (o.n_ids > 0) != 1)
+                return lib_error(err, TANDEM_E_BAD_REQUEST, o.text ? "a score job takes a text or ids, not both" :
+                                                                     "there is nothing to score: give a text or ids");
+        if (o.n_ids > LIB_MAX_TOKENS)
+                return lib_error(err, TANDEM_E_TOO_LONG, "%zu ids are more than any model takes", o.n_ids);
+        if (o.top > 64)
+                return lib_error(err, TANDEM_E_BAD_REQUEST, "at most 64 alternatives come for each position, not %u", o.top);
+
+        job = job_new(t, callbacks, userdata);
+        if (!job)
+                return lib_error(err, TANDEM_E_NO_MEMORY, "no memory for a job");
+        code = lib_model_ref(&ref, o.model, &fd, err);
+        if (code != TANDEM_OK)
+                return code;
+        job->scoring = true;
+        job->score.top = o.top;
+        job->score.n_expected = o.n_ids;
+        score.model = &ref;
+        score.n_ids = o.n_ids;
+        score.ids = (uint32_t *)(uintptr_t)o.ids;
+        if (o.text)
+                score.text = bytes_of(o.text, o.text_size);
+        score.top = o.top;
+        request.kind_case = TANDEM__REQUEST__KIND_SCORE;
+        request.score = &score;
+        code = job_send(t, job, &request, fd, err);
+        if (code != TANDEM_OK)
+                return code;
+        *ret = steal_ptr(&job);
+        return TANDEM_OK;
+}
+
+/* ---- the handle -------------------------------------------------------------------------------------------------- */
+
+int tandem_wait(struct tandem_job *job, int timeout_ms)
+{
+        int code;
+
+        if (job->done)
+                return TANDEM_OK;
+        job->refs++; /* a callback may free the handle */
+        code = lib_wait(job->tandem, &job->done, timeout_ms, NULL);
+        job_unref(job);
+        return code;
+}
+
+int tandem_cancel(struct tandem_job *job)
+{
+        if (job->done || job->cancel_sent)
+                return TANDEM_OK;
+        if (job->tandem->dead)
+                return job->tandem->dead_error.code;
+        job->cancel_wanted = true;
+        if (job->id != 0)
+                send_cancel(job);
+        return TANDEM_OK;
+}
+
+void tandem_job_free(struct tandem_job *job)
+{
+        if (!job || job->released)
+                return;
+        if (!job->done)
+                (void)tandem_cancel(job);
+        job->released = true;
+        job_unref(job);
+}
+
+uint64_t tandem_job_id(const struct tandem_job *job)
+{
+        return job->id;
+}
+
+bool tandem_job_done(const struct tandem_job *job)
+{
+        return job->done;
+}
+
+const struct tandem_result *tandem_job_result(const struct tandem_job *job)
+{
+        return job->done ? &job->result : NULL;
+}
+
+const char *tandem_job_text(const struct tandem_job *job, size_t *ret_size)
+{
+        if (ret_size)
+                *ret_size = job->text.size;
+        return job->text.data ? job->text.data : "";
+}
+
+const uint32_t *tandem_job_ids(const struct tandem_job *job, size_t *ret_n)
+{
+        if (ret_n)
+                *ret_n = job->ids.n;
+        return job->ids.data;
+}
+
+const struct tandem_scores *tandem_job_scores(const struct tandem_job *job)
+{
+        return job->done && job->scores.n > 0 ? &job->scores : NULL;
+}

@@ -1,0 +1,55 @@
+/* A job as the library sees it; job.c runs it, score.c keeps what a score job found. */
+#ifndef TANDEM_JOB_H
+#define TANDEM_JOB_H
+
+#include "client-lib/internal.h"
+
+/* Grows by doubling; a capped number of elements. */
+struct text_buf {
+        char *data; /* NUL after size bytes, once there is any */
+        size_t size, capacity;
+};
+
+struct id_buf {
+        uint32_t *data;
+        size_t n, capacity;
+};
+
+struct score_buf {
+        float *nll;
+        uint32_t *n_top;
+        uint32_t *top_ids;    /* [capacity][top] */
+        float *top_logprobs;  /* [capacity][top] */
+        size_t n, capacity;
+        uint32_t top;
+        size_t n_expected; /* ids that were sent; 0: a text was */
+};
+
+struct tandem_job {
+        struct call call;
+        struct tandem *tandem; /* NULL once done */
+        unsigned refs;         /* the user's handle, the open request, and whoever is calling back */
+        bool released;         /* the handle is gone: no callbacks */
+        bool done;
+        bool scoring;
+        bool cancel_wanted, cancel_sent;
+        uint64_t id;
+        struct tandem_callbacks callbacks;
+        void *userdata;
+        struct text_buf text;
+        struct id_buf ids;
+        struct score_buf score;
+        struct tandem_scores scores;
+        struct tandem_result result;
+        char *numerics_id;
+};
+
+int id_buf_add(struct id_buf *buf, const uint32_t *ids, size_t n); /* 0, -E2BIG, -ENOMEM */
+
+/* score.c. Returns NULL, or what is wrong with the chunk (then the connection ends). */
+const char *score_add_chunk(struct tandem_job *job, const Tandem__ScoreChunk *chunk);
+/* At the end: NULL, or what is missing. Fills job->scores. */
+const char *score_finish(struct tandem_job *job);
+void score_deinit(struct score_buf *score);
+
+#endif
