@@ -1,0 +1,65 @@
+"""Ctrl-C and cancel: the client leaves within 100 ms with 130, the job leaves the batch at the next step."""
+import signal
+import time
+
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from tandem_test import *  # noqa: E402,F403
+
+
+@test
+def ctrl_c():
+    took = []
+    with Daemon() as d:
+        for i in range(times(5, 20, 3)):
+            before = d.status().get("jobs_cancelled", 0)
+            with d.popen_cli("generate", "-m", "tale", "--raw", "-n", "4000", "--temp", "1", "--seed", str(i), PROMPT) as p:
+                check(p.stdout.read(10), "text")
+                begin = time.monotonic()
+                p.send_signal(signal.SIGINT)
+                p.wait(10 * SLOW)
+                took.append(1000 * (time.monotonic() - begin))
+                equal(p.returncode, 130, f"exit status ({p.stderr.read()[-300:]})")
+            wait_for(lambda: d.status().get("jobs_running", 0) == 0, "the job leaves", 2, 0.002)
+            equal(d.status().get("jobs_cancelled", 0), before + 1, "jobs cancelled")
+        took.sort()
+        print(f"FIGURE Ctrl-C to exit: median {took[len(took) // 2]:.1f} ms, worst {took[-1]:.1f} ms")
+        check(took[len(took) // 2] < 100 * SLOW, f"exit after {took} ms")
+        # A prompt that is being read, a model that is being loaded.
+        with d.popen_cli("generate", "-m", "tale", "--raw", "-n", "10", "word " * 3500) as p:
+            time.sleep(0.05 * SLOW)
+            p.send_signal(signal.SIGINT)
+            p.wait(10 * SLOW)
+            check(p.returncode in (0, 130), "exit status while the prompt is read", p.returncode, p.stderr.read()[-200:])
+        equal(len(d.generate(n=3).ids), 3, "the daemon still serves")
+
+
+@test
+def leaves_at_the_next_step():
+    with Daemon() as d:
+        other = d.start_job(n=3000)
+        job = d.start_job(n=3000, temp=1.0, seed=3)
+        job.until(20)
+        begin = time.monotonic()
+        d.call("cancel", {"job": job.result.job})
+        r = job.wait()
+        equal(r.reason, "DONE_CANCELLED", "reason")
+        check(len(r.ids) < 3000, "it was cut short")
+        print(f"FIGURE cancel to done: {1000 * (time.monotonic() - begin):.1f} ms")
+        other.vanish()
+        wait_for(lambda: d.status().get("jobs_running", 0) == 0, "both gone", 3)
+        tokens = d.status()["tokens_generated"]
+        time.sleep(0.2)
+        equal(d.status()["tokens_generated"], tokens, "no token after the last job left")
+        # From another client, by the command line.
+        job = d.start_job(n=3000)
+        job.until(5)
+        listed = d.jobs()
+        equal([j["job"] for j in listed], [job.result.job], "the job list")
+        d.cli("cancel", str(job.result.job), check_exit=0)
+        equal(job.wait().reason, "DONE_CANCELLED", "reason")
+
+
+main()

@@ -1,0 +1,104 @@
+"""Weights are shared, not doubled: proportional set sizes of all processes against file size and pools, by kind of mapping.
+
+A model of 130 MB is used, so that code, heap and tokenizer tables (a constant, stated below) do not hide anything."""
+import re
+
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from tandem_test import *  # noqa: E402,F403
+
+CONSTANT = 24 << 20  # code, heap, tokenizer tables, thread stacks of three processes
+
+
+def pss(pids):
+    """{kind: bytes}: by memfd name, file name, or "anonymous"; and the total as smaps_rollup gives it."""
+    kinds, total = {}, 0
+    for pid in pids:
+        with open(f"/proc/{pid}/smaps_rollup") as f:
+            total += int(re.search(r"^Pss:\s+(\d+)", f.read(), re.M).group(1)) << 10
+        with open(f"/proc/{pid}/smaps") as f:
+            kind = ""
+            for line in f:
+                if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+                    fields = line.split(None, 5)
+                    path = fields[5].strip() if len(fields) > 5 else ""
+                    m = re.match(r"/memfd:([\w.-]+)", path)
+                    kind = m.group(1) if m else "anonymous" if not path or path.startswith("[") else os.path.basename(path)
+                elif line.startswith("Pss:"):
+                    kinds[kind] = kinds.get(kind, 0) + (int(line.split()[1]) << 10)
+    return kinds, total
+
+
+def measure(d, name, path, what):
+    kinds, total = pss(d.pids())
+    m = d.model(name)
+    file_bytes = os.path.getsize(path)
+    pools = m.get("kv_bytes", 0) + m.get("activations_bytes", 0) + m.get("scratch_bytes", 0)
+    kv = sum(v for k, v in kinds.items() if re.search(r"\bkv\b|-kv", k))
+    print(f"FIGURE memory {what}: file {file_bytes >> 20} MiB, weights {m.get('weights_bytes', 0) >> 20}, kv budget "
+          f"{m.get('kv_bytes', 0) >> 20} (touched {kv >> 20}), activations {m.get('activations_bytes', 0) >> 20}, scratch "
+          f"{m.get('scratch_bytes', 0) >> 20}; PSS {total >> 20}, without kv {(total - kv) >> 20}", flush=True)
+    for k, v in sorted(kinds.items(), key=lambda x: -x[1])[:12]:
+        print(f"    {k:40} {v / 1048576:8.1f} MiB")
+    check(total <= 1.3 * file_bytes + pools, f"{what}: PSS {total} over 1.3 times the file and the pools")
+    # Stricter: the budget of the KV cache must not be what lets the rest pass.
+    limit = 1.3 * file_bytes + m.get("activations_bytes", 0) + m.get("scratch_bytes", 0) + CONSTANT
+    check(total - kv <= limit, f"{what}: PSS without KV {total - kv}, limit {limit:.0f}", kinds)
+    return total
+
+
+@test
+def shared_weights():
+    if SANITIZER:
+        raise Skip("a sanitizer's shadow memory is many times the program's own")
+    path = make_model("270m", "q8_0", vocab=32768)
+    name = os.path.basename(path)[:-5]
+    with Daemon(models=[path], threads=0) as d:
+        prompt = [2] + list(range(300, 500))
+        d.generate(model=name, ids=prompt, n=16)
+        measure(d, name, path, "split")
+        d.generate(model=name, ids=prompt, n=16, placement="gpu")
+        measure(d, name, path, "after the gpu worker ran attention too")
+        d.generate(model=name, ids=prompt, n=16, placement="npu")
+        measure(d, name, path, "after both ran everything")
+        together(d, [{"model": name, "ids": prompt + [i + 300], "n": 8} for i in range(8)])
+        measure(d, name, path, "after eight jobs together")
+
+
+@test
+def no_growth():
+    """200 jobs of all kinds, some cancelled: what the processes hold alone stays as it was."""
+    if SANITIZER:
+        raise Skip("a sanitizer's quarantine grows by design")
+
+    def round_of(d, n):
+        for i in range(n):
+            if i % 10 == 9:
+                job = d.start_job(n=500, temp=1.0, seed=i)
+                job.until(3)
+                job.vanish()
+            else:
+                d.generate(n=12, temp=1.0, seed=i, prompt=PROMPT + " x" * (i % 40))
+        wait_for(lambda: d.status().get("jobs_running", 0) == 0, "idle")
+
+    with Daemon() as d:
+        round_of(d, 30)
+        before, _ = pss(d.pids())
+        files = fds(d)
+        round_of(d, times(200, 1000))
+        after, _ = pss(d.pids())
+        grown = {k: after.get(k, 0) - before.get(k, 0) for k in after if abs(after.get(k, 0) - before.get(k, 0)) > 64 << 10}
+        print(f"FIGURE growth over 200 jobs: anonymous {(after['anonymous'] - before['anonymous']) >> 10} KiB; {grown}")
+        check(after["anonymous"] - before["anonymous"] < 2 << 20, "anonymous memory grew", grown)
+        equal(fds(d), files, "open files of all processes")
+        kv = d.model("tale")
+        equal(kv.get("kv_pages_full_used", 0) + kv.get("kv_pages_window_used", 0), 0, "KV pages in use while idle")
+
+
+def fds(d):
+    return sorted(len(os.listdir(f"/proc/{p}/fd")) for p in d.pids())
+
+
+main()

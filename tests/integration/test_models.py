@@ -1,0 +1,120 @@
+"""Random-weight models of every supported size and type load and generate; what is not supported is refused by name."""
+import math
+import re
+import shutil
+import tempfile
+import time
+
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from tandem_test import *  # noqa: E402,F403
+
+from gguf_peek import Gguf  # noqa: E402
+
+TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
+
+
+def load_and_generate(d, path, n=12):
+    """Opens the file on the command line as a person would, then asks for tokens of it."""
+    out = d.cli_json("generate", "-m", path, "--raw", "-n", str(n), "--temp", "0", "--json", "the cat", timeout=300)
+    done = out[-1]
+    equal((done["event"], done["reason"] in ("length", "stop")), ("done", True), f"{path}")
+    check(all(math.isfinite(t["logprob"]) for t in out if t["event"] == "token"), "finite log-probabilities", out)
+    check(len(set(done["ids"])) > 1 or done["reason"] == "stop", "more than one token over and over", done["ids"])
+    return done["ids"]
+
+
+def whole_type(size, kind, **options):
+    """Through split and through each worker alone: one answer."""
+    path = make_model(size, kind, **options)
+    name = os.path.basename(path)[:-5]
+    with Daemon(models=[path]) as d:
+        r = d.generate(model=name, ids=[2, 260, 300, 301], n=12)
+        equal(len(r.ids), 12, f"tokens of {name}")
+        check(all(math.isfinite(x) for x in r.logprobs), f"{name}: finite", r.logprobs)
+        same_ids(d.generate(model=name, ids=[2, 260, 300, 301], n=12, placement="gpu").ids, r.ids, f"{name} on the gpu worker")
+        m = d.model(name)
+        equal(m.get("architecture"), "gemma3", "architecture in status")
+        check(kind.upper() in m.get("quantisation", "").upper(), "quantisation in status", m.get("quantisation"))
+
+
+@test
+def tiny():
+    for kind in TYPES:
+        whole_type("tiny", kind)
+
+
+@test
+def odd():
+    """Shapes that no vector width divides: d 320, ff 928, head dim 96, five heads, linear RoPE scaling."""
+    for kind in TYPES:
+        whole_type("odd", kind)
+
+
+@test
+def cut_270m():
+    for kind in times(("q8_0", "q4_0"), TYPES, ("q4_0",)):
+        whole_type("270m", kind, layers=7, vocab=2048)
+
+
+@full_only
+def whole_270m_and_1b():
+    """Full vocabularies; each file is deleted again, the largest has 4 GB."""
+    if SANITIZER:
+        raise Skip("gigabytes of random weights under a sanitizer show nothing that small ones do not")
+    for size in ("270m", "1b"):
+        for kind in TYPES:
+            path = make_model(size, kind, fast=True)
+            try:
+                with Daemon(models=[path], threads=2) as d:
+                    name = os.path.basename(path)[:-5]
+                    begin = time.monotonic()
+                    r = d.generate(model=name, prompt="the cat", n=16)
+                    print(f"FIGURE {name}: 16 tokens, loading included, in {time.monotonic() - begin:.1f} s", flush=True)
+                    equal(len(r.ids), 16, "tokens")
+                    check(all(math.isfinite(x) for x in r.logprobs), "finite", r.logprobs)
+            finally:
+                os.unlink(path)
+
+
+@test
+def from_the_command_line():
+    """A model outside the model directories travels as an open file."""
+    path = make_model("tiny", "q8_0")
+    with Daemon() as d:
+        ids = load_and_generate(d, path)
+        same_ids(load_and_generate(d, path), ids, "the same file again")
+        equal(len(d.generate(model="tale", n=5).ids), 5, "tale beside it")
+
+
+def refused(d, path, *words):
+    r = d.cli("generate", "-m", path, "--raw", "-n", "4", "hello", check_exit=1, timeout=120)
+    said = r.stderr.decode()
+    for w in words:
+        check(re.search(w, said, re.I), f"the message for {os.path.basename(path)} names {w}", said)
+    equal(len(d.generate(model="tale", n=3).ids), 3, "the daemon still serves")
+
+
+@test
+def unsupported_types():
+    with Daemon() as d:
+        for kind in ("q4_k", "q5_0", "q6_k", "q5_k"):
+            refused(d, make_model("tiny", kind, layers=1), kind, r"(blk\.\d+\.\w+|token_embd)\.weight")
+            refused(d, make_model("tiny", "q8_0", layers=1, embd_type="q5_0"), "q5_0", r"token_embd\.weight")
+
+
+@test
+def unsupported_architecture():
+    with Daemon() as d, tempfile.TemporaryDirectory() as tmp:
+        path = os.path.join(tmp, "other.gguf")
+        shutil.copyfile(SPROUT, path)
+        at = Gguf(path).place["general.architecture"] + 8
+        with open(path, "r+b") as f:
+            f.seek(at)
+            f.write(b"llama7")
+        refused(d, path, "llama7")
+
+
+main()

@@ -1,0 +1,122 @@
+"""Losing a worker costs a pause and nothing else: SIGKILL and SIGSTOP at random moments of a generation."""
+import random
+import signal
+import time
+
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from tandem_test import *  # noqa: E402,F403
+
+PROMPT_LONG = ("Once upon a time there was a king who had three sons. " * 60).strip()
+CASES = {  # prompt, tokens, sampling
+    "greedy": {"prompt": PROMPT, "n": 400},
+    "seeded": {"prompt": PROMPT, "n": 400, "temp": 0.9, "seed": 7},
+    "long prompt": {"prompt": PROMPT_LONG, "n": 60, "temp": 0.9, "seed": 11},
+}
+SEED = int(os.environ.get("TANDEM_TEST_SEED", "20"))
+
+
+def disturb(kind, rounds, send):
+    """Runs jobs and sends a signal to workers at a random moment of each; ids must be those of the undisturbed job."""
+    rng = random.Random(SEED + sum(map(ord, kind)))
+    with Daemon() as d:
+        d.wait_ready()
+        want = {name: d.generate(**q) for name, q in CASES.items()}
+        hits, gaps, quick = 0, [], []
+        for i in range(rounds):
+            name = rng.choice(list(CASES))
+            d.wait_ready(60)
+            pids = {n: w["pid"] for n, w in d.workers().items()}
+            victims = {"npu": ["npu"], "gpu": ["gpu"], "both": ["npu", "gpu"]}[rng.choice(("npu", "gpu", "both"))]
+            job = d.start_job(**CASES[name])
+            after = rng.choice((0, 1, rng.randrange(2, CASES[name]["n"] // 2)))
+            while not job.result.job:
+                job.step()
+            job.until(after)
+            time.sleep(rng.random() * (0.05 if after == 0 else 0.003))
+            at = time.monotonic()
+            for v in victims:
+                send(pids[v])
+            r = job.wait()
+            where = f"{kind}, round {i} ({name}, {'+'.join(victims)} after {after} tokens)"
+            equal(r.reason, "DONE_LENGTH", where)
+            same_ids(r.ids, want[name].ids, where)
+            check(r.logprobs == want[name].logprobs, f"{where}: log-probabilities differ")
+            later = [t for t in r.times if t > at]
+            if r.recoveries:
+                hits += 1
+                check("JOB_RECOVERING" in r.states, f"{where}: the client saw 'recovering'", r.states)
+                times_ = [at] + later
+                gaps.append(max(b - a for a, b in zip(times_, times_[1:])) if later else 0)
+            for v in victims:
+                wait_for(lambda: not alive(pids[v]), f"{where}: the old {v} worker (pid {pids[v]}) is reaped", 30)
+        s = d.status()
+        check(hits * 2 >= rounds, f"{kind}: {hits} of {rounds} signals met a running job")
+        check(s.get("recoveries", 0) >= hits, "recoveries in status", s.get("recoveries"))
+        check(sum(w.get("restarts", 0) for w in s["workers"]) >= rounds, "restarts in status", s["workers"])
+        check(any(w.get("last_exit") for w in s["workers"]), "last_exit in status", s["workers"])
+        gaps.sort()
+        print(f"FIGURE {kind}: {rounds} faults, {hits} while a job ran, {s.get('recoveries', 0)} recoveries, longest gap between "
+              f"tokens p50 {1000 * gaps[len(gaps) // 2]:.0f} ms, p95 {1000 * gaps[int(len(gaps) * 0.95)]:.0f} ms", flush=True)
+
+
+@test
+def killed():
+    disturb("kill -9", times(10, 50, 4), lambda pid: os.kill(pid, signal.SIGKILL))
+
+
+@test
+def hung():
+    disturb("SIGSTOP", times(4, 50, 2), lambda pid: os.kill(pid, signal.SIGSTOP))
+
+
+@test
+def killed_while_idle():
+    with Daemon() as d:
+        d.wait_ready()
+        want = d.generate(n=40)
+        for victim in ("npu", "gpu"):
+            pid = d.worker_pid(victim)
+            os.kill(pid, signal.SIGKILL)
+            wait_for(lambda: d.worker_pid(victim) not in (0, pid), f"a new {victim} worker")
+            same_ids(d.generate(n=40).ids, want.ids, f"ids after {victim} died while idle")
+
+
+@test
+def many_jobs_survive():
+    """Eight jobs in one batch; every one of them goes on."""
+    with Daemon() as d:
+        d.wait_ready()
+        requests = [{"n": 150, "temp": 0.8, "seed": s, "prompt": PROMPT + " number " * s} for s in range(8)]
+        alone = [d.generate(**q) for q in requests]
+        jobs = [d.start_job(**q) for q in requests]
+        jobs[3].until(30)
+        os.kill(d.worker_pid("gpu"), signal.SIGKILL)
+        for job, want in zip(jobs, alone):
+            same_ids(job.wait().ids, want.ids, "a job of eight")
+        check(any(j.result.recoveries for j in jobs), "recoveries counted")
+
+
+@test
+def workers_leave_with_the_daemon():
+    """kill -9 of tandemd: the workers do not outlive it."""
+    with Daemon() as d:
+        d.wait_ready()
+        pids = [d.worker_pid(n) for n in ("npu", "gpu")]
+        job = d.start_job(n=4000)
+        job.until(5)
+        d.expect_exit = None
+        d.process.kill()
+        d.process.wait()
+        for pid in pids:
+            wait_for(lambda: not alive(pid), f"worker {pid} leaves", 10)
+        try:
+            job.wait()
+            check(False, "the job ended without its daemon")
+        except (Closed, OSError):
+            pass
+
+
+main()

@@ -1,0 +1,480 @@
+"""What the integration tests stand on: a private tandemd, jobs, the command line, and a small runner.
+
+Every test starts its own daemon with its own socket and home in a temporary directory, so that tests run in parallel and
+leave nothing behind. The standard library only. The binaries are those of $TANDEM_BIN (set by CTest), else build/bin.
+A daemon that dies, exits with an error or lets a sanitizer speak fails the test that used it, whatever else was checked.
+What this file will not do: retry. A test that passes only the second time has failed.
+"""
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from tandem_wire import SCHEMA, TREE, Closed, Refused, Wire  # noqa: E402,F401
+
+BIN = os.environ.get("TANDEM_BIN") or os.path.join(TREE, "build", "bin")
+SANITIZER = os.environ.get("TANDEM_TEST_SANITIZER", "")  # "", "address,undefined", "thread"
+FULL = "--full" in sys.argv
+SLOW = 12.0 if SANITIZER else 1.0  # what a wait is multiplied by
+TALE = os.path.join(TREE, "models", "tale.gguf")
+SPROUT = os.path.join(TREE, "models", "sprout.gguf")
+PROMPT = "Once upon a time"
+REPORT = re.compile(r"ERROR: (Address|Leak)Sanitizer|WARNING: ThreadSanitizer|runtime error:|"
+                    r"ThreadSanitizer: |AddressSanitizer:|SUMMARY: \w+Sanitizer|FATAL: ThreadSanitizer")
+
+
+class Skip(Exception):
+    """Raised by a test that cannot run here; says why."""
+
+
+def check(condition, message, *more):
+    """An assertion that stays with -O and says what was seen."""
+    if not condition:
+        raise AssertionError(" ".join([str(message)] + [repr(m)[:2000] for m in more]))
+
+
+def equal(got, want, what):
+    check(got == want, f"{what}: got {str(got)[:600]}, want {str(want)[:600]}")
+
+
+def same_ids(got, want, what):
+    if got != want:
+        at = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), min(len(got), len(want)))
+        raise AssertionError(f"{what}: ids differ from index {at} on ({len(got)} and {len(want)} of them): "
+                             f"got {got[at:at + 8]}, want {want[at:at + 8]}")
+
+
+def times(quick, full=None, slow=None):
+    """How often to repeat something: in the quick run, in the full one, under a sanitizer."""
+    if SANITIZER:
+        return slow if slow is not None else max(1, quick // 2)
+    return full if FULL and full is not None else quick
+
+
+def wait_for(condition, what, timeout=30.0, pause=0.02):
+    deadline = time.monotonic() + timeout * SLOW
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {timeout * SLOW:.0f} s in vain for: {what}")
+        time.sleep(pause)
+
+
+def alive(pid):
+    """Runs (a zombie does not)."""
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+# ---- jobs
+
+
+class Result:
+    def __init__(self):
+        self.ids, self.logprobs, self.pieces, self.times, self.states = [], [], [], [], []
+        self.job = self.reason = self.error = None
+        self.done = {}
+
+    @property
+    def text(self):
+        return b"".join(self.pieces).decode()
+
+    @property
+    def recoveries(self):
+        return self.done.get("recoveries", 0)
+
+
+class Job:
+    """A generation under way on a connection of its own."""
+
+    def __init__(self, daemon, **request):
+        self.result = Result()
+        self.wire = Wire(daemon.socket, timeout=120 * SLOW)
+        try:
+            self.id = self.wire.send("generate", request)
+        except OSError:
+            self.wire.close()
+            raise
+
+    def step(self, timeout=None):
+        """Handles one reply. False when the job is over."""
+        kind, m = self.wire.receive(self.id, timeout)
+        r = self.result
+        if kind == "accepted":
+            r.job = m.get("job", 0)
+        elif kind == "progress":
+            r.states.append(m.get("state", "JOB_QUEUED"))
+        elif kind == "tokens":
+            equal(m.get("index", 0), len(r.ids), "index of the first token of a reply")
+            now = time.monotonic()
+            for token in m["tokens"]:
+                r.ids.append(token.get("id", 0))
+                r.logprobs.append(token.get("logprob", 0.0))
+                r.pieces.append(token.get("text", b""))
+                r.times.append(now)
+        elif kind == "done":
+            r.done, r.reason, r.error = m, m.get("reason", "DONE_STOP"), m.get("error")
+            r.pieces.append(m.get("text", b""))
+            equal(m.get("generated_tokens", 0), len(r.ids), "tokens said to be generated and tokens received")
+            self.wire.close()
+            return False
+        elif kind == "error":
+            self.wire.close()
+            raise Refused(m)
+        return True
+
+    def until(self, n_tokens, timeout=None):
+        """Waits for so many tokens; False when the job ended before."""
+        while len(self.result.ids) < n_tokens:
+            if not self.step(timeout):
+                return False
+        return True
+
+    def wait(self, timeout=None):
+        while self.step(timeout):
+            pass
+        return self.result
+
+    def cancel(self):
+        with Wire(self.wire.socket.getpeername()) as w:
+            return w.call("cancel", {"job": self.result.job})
+
+    def vanish(self):
+        self.wire.close()
+
+
+def request(prompt=PROMPT, n=64, temp=0.0, seed=0, top_k=0, top_p=0.0, min_p=0.0, repeat_penalty=0.0, model=None, ids=None,
+            chunk=0, placement="", ignore_end=True, stop=(), chat=None, priority=0):
+    """The fields of a Generate message."""
+    out = {"max_tokens": n, "ignore_end": ignore_end, "prefill_chunk": chunk, "placement": placement, "priority": priority,
+           "sampling": {"temperature": temp, "seed": seed, "top_k": top_k, "top_p": top_p, "min_p": min_p,
+                        "repeat_penalty": repeat_penalty},
+           "stop": [s.encode() if isinstance(s, str) else s for s in stop]}
+    if model:
+        out["model"] = {"name": model}
+    if ids is not None:
+        out["prompt_ids"] = ids
+    elif chat is not None:
+        out["chat"] = [{"role": r, "text": t.encode()} for r, t in chat]
+    else:
+        out["prompt"] = prompt.encode() if isinstance(prompt, str) else prompt
+    return out
+
+
+# ---- the daemon
+
+
+class Daemon:
+    """A private tandemd. Use it in a `with`."""
+
+    def __init__(self, models=(TALE,), env=None, threads=1, args=(), hang_ms=None, wait=True):
+        self.models, self.threads, self.args, self.wait = list(models), threads, list(args), wait
+        self.extra_env = dict(env or {})
+        self.hang_ms = hang_ms if hang_ms is not None else (8000 if SANITIZER else None)
+        self.process = None
+        self.expect_exit = 0  # a test that kills the daemon itself sets None
+
+    def __enter__(self):
+        self.dir = tempfile.mkdtemp(prefix="tandem-test-")
+        self.socket = os.path.join(self.dir, "run", "socket")
+        self.log_path = os.path.join(self.dir, "tandemd.log")
+        try:
+            self.start()
+        except BaseException:
+            self._print_log()
+            self._kill()
+            shutil.rmtree(self.dir, ignore_errors=True)
+            raise
+        return self
+
+    def environment(self):
+        """Only what is needed: nothing of the caller's session reaches the processes under test."""
+        env = {k: os.environ[k] for k in ("PATH", "LANG", "ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS",
+                                          "LD_LIBRARY_PATH") if k in os.environ}
+        for name, sub in (("HOME", "home"), ("XDG_RUNTIME_DIR", "run"), ("XDG_DATA_HOME", "data"),
+                          ("XDG_CONFIG_HOME", "config"), ("XDG_CACHE_HOME", "cache"), ("XDG_STATE_HOME", "state")):
+            env[name] = os.path.join(self.dir, sub)
+            os.makedirs(env[name], mode=0o700, exist_ok=True)
+        if self.threads:
+            env["TANDEM_THREADS"] = str(self.threads)
+        if self.hang_ms:
+            env["TANDEM_HANG_MS"] = str(self.hang_ms)
+        env.update(self.extra_env)
+        return env
+
+    def start(self):
+        command = [os.path.join(BIN, "tandemd"), "--user", "--socket", self.socket, "--bus", "none"]
+        for m in self.models:
+            command += ["--model", m]
+        log = open(self.log_path, "ab")
+        self.process = subprocess.Popen(command + self.args, env=self.environment(), cwd=self.dir, stdin=subprocess.DEVNULL,
+                                        stdout=log, stderr=log, start_new_session=True)
+        log.close()
+        if self.wait:
+            wait_for(self._listens, "tandemd's socket", 20)
+
+    def _listens(self):
+        check(self.process.poll() is None, f"tandemd left with {self.process.poll()} before its socket was there")
+        try:
+            self.wire().close()
+            return True
+        except (OSError, Closed):
+            return False
+
+    def log(self):
+        with open(self.log_path, errors="replace") as f:
+            return f.read()
+
+    def _print_log(self):
+        try:
+            lines = self.log().splitlines()
+        except OSError:
+            return
+        cut = f" (last 120 of {len(lines)} lines)" if len(lines) > 120 else ""
+        print(f"---- tandemd's log{cut}\n" + "\n".join(lines[-120:]) + "\n----", flush=True)
+
+    def pids(self):
+        """tandemd and everything in its session."""
+        out = []
+        for path in glob.glob("/proc/[0-9]*/stat"):
+            try:
+                with open(path) as f:
+                    fields = f.read().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            if int(fields[3]) == self.process.pid and fields[0] not in "ZX":
+                out.append(int(path.split("/")[2]))
+        return out
+
+    def _kill(self):
+        if not self.process:
+            return
+        for pid in self.pids():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.process.wait()
+
+    def stop(self):
+        """Asks it to leave; says what is wrong with how it went, or None."""
+        if self.process.poll() is not None:
+            return f"tandemd had left already, with {self.process.returncode}"
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(15 * SLOW)
+        except subprocess.TimeoutExpired:
+            return f"tandemd did not leave within {15 * SLOW:.0f} s of SIGTERM"
+        if self.process.returncode != 0:
+            return f"tandemd left with {self.process.returncode}"
+        deadline = time.monotonic() + 5 * SLOW
+        while self.pids():
+            if time.monotonic() > deadline:
+                return f"processes left behind: {self.pids()}"
+            time.sleep(0.02)
+        return None
+
+    def __exit__(self, kind, value, trace):
+        wrong = None
+        if self.expect_exit is not None:
+            wrong = self.stop()
+        self._kill()
+        log = self.log()
+        if REPORT.search(log):
+            wrong = "a sanitizer reported"
+        if wrong or kind not in (None, Skip):
+            self._print_log()
+        shutil.rmtree(self.dir, ignore_errors=True)
+        if wrong and kind in (None, Skip):
+            raise AssertionError(wrong)
+        if wrong:
+            print(f"also: {wrong}", flush=True)
+        return False
+
+    # -- talking to it
+
+    def wire(self, **more):
+        more.setdefault("timeout", 60 * SLOW)
+        return Wire(self.socket, **more)
+
+    def call(self, kind, values=None, **more):
+        with self.wire() as w:
+            return w.call(kind, values or {}, **more)
+
+    def status(self):
+        return self.call("status")
+
+    def jobs(self):
+        return self.call("jobs")["jobs"]
+
+    def workers(self):
+        return {w["name"]: w for w in self.status()["workers"]}
+
+    def worker_pid(self, name):
+        return self.workers()[name].get("pid", 0)
+
+    def model(self, name):
+        for m in self.status()["models"]:
+            if m.get("name") == name:
+                return m
+        raise AssertionError(f"no model {name} in status")
+
+    def wait_ready(self, timeout=30.0):
+        def ready():
+            w = self.workers()
+            return w if all(x.get("state") in ("ready", "off") for x in w.values()) else None
+        return wait_for(ready, "both workers ready", timeout)
+
+    def start_job(self, **fields):
+        return Job(self, **request(**fields))
+
+    def generate(self, **fields):
+        """A whole job; its Result. DONE_ERROR raises Refused unless may_fail."""
+        may_fail = fields.pop("may_fail", False)
+        r = self.start_job(**fields).wait()
+        if r.reason == "DONE_ERROR" and not may_fail:
+            raise Refused(r.error or {})
+        return r
+
+    def tokenize(self, text, model=None, special=False, no_bos=False):
+        values = {"text": text.encode() if isinstance(text, str) else text, "special": special, "no_bos": no_bos}
+        if model:
+            values["model"] = {"name": model}
+        return self.call("tokenize", values)["ids"]
+
+    def cli(self, *args, input=None, timeout=60.0, env=None, check_exit=None):
+        r = subprocess.run([os.path.join(BIN, "tandem"), "--socket", self.socket, *args], input=input,
+                           stdin=subprocess.DEVNULL if input is None else None,
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=timeout * SLOW,
+                           env=dict(self.environment(), **(env or {})))
+        if check_exit is not None:
+            check(r.returncode == check_exit, f"tandem {' '.join(args)}: exit {r.returncode}, want {check_exit}",
+                  r.stdout[-600:], r.stderr[-600:])
+        return r
+
+    def cli_json(self, *args, **more):
+        out = self.cli(*args, check_exit=0, **more).stdout.decode()
+        return [json.loads(line) for line in out.splitlines() if line.strip()]
+
+    def popen_cli(self, *args, **more):
+        return subprocess.Popen([os.path.join(BIN, "tandem"), "--socket", self.socket, *args], env=self.environment(),
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
+
+
+def blocks(worker):
+    """{kind: blocks done} of a WorkerStatus."""
+    return {b.get("kind", ""): b.get("blocks", 0) for b in worker["blocks"]}
+
+
+def together(daemon, requests):
+    """Runs jobs at the same time, each on a thread; their Results in order."""
+    out = [None] * len(requests)
+
+    def run(i):
+        try:
+            out[i] = daemon.generate(**requests[i])
+        except BaseException as e:  # handed to the caller below
+            out[i] = e
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(requests))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for r in out:
+        if isinstance(r, BaseException):
+            raise r
+    return out
+
+
+# ---- models
+
+
+def make_model(size="tiny", type="q8_0", keep=True, **options):
+    """A random-weight model by tools/mkgguf.py, made once for each build directory (any number of tests may ask)."""
+    import fcntl
+    cache = os.environ.get("TANDEM_TEST_CACHE") or os.path.join(tempfile.gettempdir(), f"tandem-test-models-{os.getuid()}")
+    os.makedirs(cache, exist_ok=True)
+    args, tags = [], []
+    for k, v in sorted(options.items()):
+        args += ["--" + k.replace("_", "-")] + ([] if v is True else [str(v)])
+        tags.append(k if v is True else f"{k}{v}")
+    path = os.path.join(cache, "-".join(["random", size, type] + tags) + ".gguf")
+    with open(path + ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.path.exists(path):
+            part = path + ".part"
+            r = subprocess.run(["/usr/bin/python3", os.path.join(TREE, "tools", "mkgguf.py"), part, "--size", size,
+                                "--type", type] + args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            if b"No module named 'numpy'" in r.stdout:
+                raise Skip("python3-numpy is missing")
+            check(r.returncode == 0, "mkgguf.py failed", r.stdout[-2000:])
+            os.rename(part, path)
+    return path
+
+
+def golden(name):
+    path = os.path.join(TREE, "tests", "golden", f"{name}.golden.json")
+    with open(path) as f:
+        return json.load(f)
+
+
+# ---- the runner
+
+TESTS = []
+
+
+def test(function):
+    TESTS.append((function.__name__, function))
+    return function
+
+
+def full_only(function):
+    """A test of the full run only."""
+    if FULL:
+        TESTS.append((function.__name__, function))
+    return function
+
+
+def main(every=False):
+    """Runs the tests of the file (or those named on the command line, unless every). Exit 0, 1 failed, 77 all skipped."""
+    wanted = [] if every else [a for a in sys.argv[1:] if not a.startswith("-")]
+    if not os.path.exists(os.path.join(BIN, "tandemd")):
+        print(f"FAIL no tandemd in {BIN} (set TANDEM_BIN to the build's bin)")
+        sys.exit(1)
+    failed = skipped = passed = 0
+    for name, function in TESTS:
+        if wanted and name not in wanted:
+            continue
+        begin = time.monotonic()
+        try:
+            function()
+        except Skip as e:
+            skipped += 1
+            print(f"SKIP {name}: {e}", flush=True)
+            continue
+        except BaseException as e:
+            failed += 1
+            traceback.print_exc(file=sys.stdout)
+            print(f"FAIL {name}: {type(e).__name__}: {e}", flush=True)
+            if isinstance(e, KeyboardInterrupt):
+                break
+            continue
+        passed += 1
+        print(f"ok   {name} ({time.monotonic() - begin:.2f} s)", flush=True)
+    print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
+    sys.exit(1 if failed else 77 if skipped and not passed else 0)
