@@ -1,0 +1,373 @@
+/* The executor: waits for descriptors from tandemd and from the peer, runs the blocks that the step's plan gives to this
+ * worker, hands the step on.
+ *
+ * A step is copied out of shared memory once, checked, and then never looked at again; hidden rows are worked on where
+ * they lie. Progress is published after the step was handed on: so at every moment the one who holds a step is the one
+ * who is expected to move.
+ *
+ * Who is to blame decides what happens: nonsense from the peer (or an impossible index) ends the epoch for both,
+ * nonsense in a step that tandemd wrote ends that step, and a device that cannot run a step ends that step.
+ * Nothing is allocated here while steps run. */
+#include "engine/worker/private.h"
+
+#include "common/log.h"
+
+/* A long run is cut here and there, so that a step that is void already is dropped soon: one layer of a prefill takes
+ * tens of milliseconds, all layers of a few decode rows take as much together. */
+#define FEW_ROWS 16u
+#define BLOCKS_OF_FEW_ROWS 16u
+#define BLOCKS_OF_MANY_ROWS 2u
+
+struct run {
+        struct tdm_worker *worker;
+        const struct tdm_step *step;
+        const struct tdm_hparams *hp;
+        _Atomic uint64_t *published; /* the step's word in the progress table */
+        uint32_t end;                /* first block that is not ours any more */
+        uint64_t last_ns;
+};
+
+static const char *const ring_names[TDM_WORKER_N_RINGS] = {
+        [TDM_WORKER_RING_FROM_DAEMON] = "from tandemd",
+        [TDM_WORKER_RING_TO_DAEMON] = "to tandemd",
+        [TDM_WORKER_RING_FROM_PEER] = "from the peer",
+        [TDM_WORKER_RING_TO_PEER] = "to the peer",
+};
+
+/* The only writer of a word: load and store need not be one operation. */
+static void count(_Atomic uint64_t *word, uint64_t n)
+{
+        atomic_store_explicit(word, atomic_load_explicit(word, memory_order_relaxed) + n, memory_order_relaxed);
+}
+
+static void set_state(struct tdm_worker *w, enum tdm_progress_state state)
+{
+        atomic_store_explicit(&w->progress->state, state, memory_order_relaxed);
+}
+
+static void drop_rings(struct tdm_worker *w)
+{
+        for (unsigned i = 0; i < TDM_WORKER_N_RINGS; i++)
+                tdm_ring_destroyp(&w->rings[i]);
+        for (unsigned i = 0; i < TDM_PROGRESS_MODELS; i++)
+                memset(w->models[i].step_ids, 0, sizeof(w->models[i].step_ids));
+}
+
+/* The other end of a ring broke the rules: this epoch is over, tandemd will open another. */
+static void peer_fault(struct tdm_worker *w, unsigned ring, const char *reason)
+{
+        tdm_log_warning("%s: ring %s: %s", w->program->name, ring_names[ring], reason);
+        drop_rings(w);
+        tdm_worker_send_peer_fault(w, w->epoch, ring, reason);
+}
+
+static bool epoch_is_over(const struct tdm_worker *w)
+{
+        /* Acquire: pairs with the release in post_command(). */
+        return atomic_load_explicit(&w->announced, memory_order_acquire) != w->epoch;
+}
+
+static void on_block(uint32_t block, void *userdata)
+{
+        struct run *run = userdata;
+        struct tdm_progress *p = run->worker->progress;
+        struct tdm_progress_kind *kind = &p->kinds[tdm_block_kind(run->hp, block)];
+        uint64_t now = tdm_now_ns(), ns = now - run->last_ns;
+        unsigned bucket = TDM_MIN(63u - (unsigned)__builtin_clzll(ns | 1), TDM_PROGRESS_BUCKETS - 1);
+        _Atomic uint32_t *bar = &kind->histogram[bucket];
+
+        run->last_ns = now;
+        count(&kind->blocks, 1);
+        count(&kind->rows, run->step->head.n_rows);
+        count(&kind->ns, ns);
+        count(&p->busy_ns, ns);
+        atomic_store_explicit(bar, atomic_load_explicit(bar, memory_order_relaxed) + 1, memory_order_relaxed);
+        if (block + 1 >= run->end)
+                return; /* published when the step has been handed on */
+        atomic_store_explicit(&p->running, tdm_progress_pack(run->step->head.step_id, block + 1), memory_order_relaxed);
+        /* Release: pairs with the watch's acquire. */
+        atomic_store_explicit(run->published, tdm_progress_pack(run->step->head.step_id, block + 1), memory_order_release);
+}
+
+/* A bad descriptor or step: whose fault it is, is a question of who sent it. */
+static int _printf_(5, 6) refuse(struct tdm_worker *w, unsigned ring, const struct tdm_desc *desc, struct tdm_error *err,
+                                 const char *fmt, ...)
+{
+        char text[TDM_ERROR_MESSAGE_MAX];
+        va_list args;
+
+        va_start(args, fmt);
+        vsnprintf(text, sizeof(text), fmt, args);
+        va_end(args);
+        if (ring == TDM_WORKER_RING_FROM_PEER) {
+                peer_fault(w, ring, text);
+                return -EPROTO;
+        }
+        return tdm_error_set(err, TDM_E_PROTOCOL, "step %llu: %s", (unsigned long long)desc->step_id, text);
+}
+
+/* The private copy of the descriptor's step, read at most once. 0; -EPROTO after a peer fault; TDM_E_PROTOCOL. */
+static int find_step(struct tdm_worker *w, unsigned ring, const struct tdm_desc *desc, struct tdm_worker_model *m,
+                     struct tdm_error *err)
+{
+        struct tdm_step *step = m->steps[desc->slot];
+        struct tdm_error why = { 0 };
+        uint32_t n_blocks = tdm_model_n_blocks(&m->hparams);
+        const uint8_t *plan = step->head.plan;
+        int r;
+
+        if (m->step_ids[desc->slot] != desc->step_id) {
+                m->step_ids[desc->slot] = 0;
+                r = tdm_step_read(step, m->segments[TDM_WORKER_SEG_STEPS]->base, &m->layout, desc->slot, desc->step_id,
+                                  w->epoch, &m->hparams, &m->geometry, &why);
+                if (r != 0)
+                        return refuse(w, ring, desc, err, "%s", why.message);
+                m->step_ids[desc->slot] = desc->step_id;
+        }
+        if (desc->block >= n_blocks || plan[desc->block] != w->program->index)
+                return refuse(w, ring, desc, err, "block %u is not this worker's", desc->block);
+        if (desc->n_rows != step->head.n_rows)
+                return refuse(w, ring, desc, err, "descriptor says %u rows, step %u", desc->n_rows, step->head.n_rows);
+        if (ring == TDM_WORKER_RING_FROM_PEER && (desc->block == 0 || plan[desc->block - 1] == w->program->index))
+                return refuse(w, ring, desc, err, "block %u does not come from the peer", desc->block);
+        /* From here on the plan is at fault, which tandemd wrote. */
+        if (plan[n_blocks - 1] != plan[n_blocks - 2])
+                return tdm_error_set(err, TDM_E_PROTOCOL, "step %llu: head and sample are on different workers",
+                                     (unsigned long long)desc->step_id);
+        return 0;
+}
+
+static int run_blocks(struct tdm_worker *w, struct tdm_worker_model *m, const struct tdm_desc *desc, uint32_t end,
+                      struct tdm_error *err)
+{
+        const struct tdm_step *step = m->steps[desc->slot];
+        const uint32_t n_blocks = tdm_model_n_blocks(&m->hparams), n_rows = step->head.n_rows;
+        const uint32_t limit = n_rows <= FEW_ROWS ? BLOCKS_OF_FEW_ROWS : BLOCKS_OF_MANY_ROWS;
+        float *hidden = (float *)m->segments[TDM_WORKER_SEG_ACTIVATIONS]->base +
+                        (uint64_t)desc->slot * m->layout.limits.max_rows * m->hparams.d_model;
+        struct tdm_result *results = (struct tdm_result *)(m->segments[TDM_WORKER_SEG_RESULTS]->base +
+                                                           (uint64_t)desc->slot * m->layout.results_slot_bytes);
+        struct run run = {
+                .worker = w,
+                .step = step,
+                .hp = &m->hparams,
+                .published = &w->progress->steps[m - w->models][desc->slot],
+                .end = end,
+                .last_ns = tdm_now_ns(),
+        };
+
+        for (uint32_t first = desc->block; first < end;) {
+                uint32_t n = TDM_MIN(limit, end - first);
+                int r;
+
+                if (first + n == n_blocks - 1)
+                        n++; /* head and sample are one run: logits never leave it */
+                if (epoch_is_over(w))
+                        return -ECANCELED;
+                r = w->device->ops->run(m->device_model, step, first, n, hidden, results, on_block, &run, err);
+                if (r != 0)
+                        return r;
+                first += n;
+        }
+        return 0;
+}
+
+static void hand_on(struct tdm_worker *w, struct tdm_worker_model *m, const struct tdm_desc *desc, uint32_t end)
+{
+        bool done = end == tdm_model_n_blocks(&m->hparams);
+        unsigned ring = done ? TDM_WORKER_RING_TO_DAEMON : TDM_WORKER_RING_TO_PEER;
+        struct tdm_desc next = {
+                .kind = done ? TDM_DESC_DONE : TDM_DESC_STEP,
+                .epoch = w->epoch,
+                .step_id = desc->step_id,
+                .model_id = desc->model_id,
+                .slot = desc->slot,
+                .block = end,
+                .n_rows = desc->n_rows,
+                .posted_ns = tdm_now_ns(),
+        };
+        int r = tdm_ring_push(w->rings[ring], &next);
+
+        if (r < 0) {
+                peer_fault(w, ring, r == -EAGAIN ? "full, which cannot be" : "impossible consumer index");
+                return;
+        }
+        /* Release: pairs with the watch's acquire. */
+        atomic_store_explicit(&w->progress->steps[m - w->models][desc->slot], tdm_progress_pack(desc->step_id, end),
+                              memory_order_release);
+}
+
+static int run_step(struct tdm_worker *w, unsigned ring, const struct tdm_desc *desc, struct tdm_worker_model *m,
+                    struct tdm_error *err)
+{
+        const uint8_t *plan = m->steps[desc->slot]->head.plan;
+        uint32_t n_blocks = tdm_model_n_blocks(&m->hparams), end;
+        int r = find_step(w, ring, desc, m, err);
+
+        if (r != 0)
+                return r;
+        for (end = desc->block; end < n_blocks && plan[end] == w->program->index; end++)
+                if (tdm_block_kind(&m->hparams, end) == TDM_BLOCK_ATTENTION && !m->kv)
+                        return tdm_error_set(err, TDM_E_PROTOCOL, "step %llu: attention without a KV cache",
+                                             (unsigned long long)desc->step_id);
+        if (end < n_blocks && !w->rings[TDM_WORKER_RING_TO_PEER])
+                return tdm_error_set(err, TDM_E_PROTOCOL, "step %llu: block %u is for a worker that is not there",
+                                     (unsigned long long)desc->step_id, end);
+
+        atomic_store_explicit(&w->progress->running, tdm_progress_pack(desc->step_id, desc->block), memory_order_relaxed);
+        r = run_blocks(w, m, desc, end, err);
+        if (r == 0)
+                hand_on(w, m, desc, end);
+        atomic_store_explicit(&w->progress->running, 0, memory_order_relaxed);
+        return r;
+}
+
+static void handle_desc(struct tdm_worker *w, unsigned ring, const struct tdm_desc *desc)
+{
+        struct tdm_worker_model *m = tdm_worker_model_find(w, desc->model_id);
+        struct tdm_error err = { 0 };
+        uint64_t waited_ns = tdm_now_ns() - desc->posted_ns;
+        int r;
+
+        if (waited_ns < 10 * TDM_NSEC_PER_SEC) { /* else the peer's clock is a joke */
+                count(&w->progress->handovers, 1);
+                count(&w->progress->handover_ns, waited_ns);
+        }
+        if (!m && desc->model_id != 0 && desc->model_id <= w->newest_model_id)
+                return; /* unloaded while the step was on its way */
+        if (desc->kind != TDM_DESC_STEP || !m || desc->slot >= TDM_STEP_SLOTS || desc->step_id == 0) {
+                peer_fault(w, ring, "descriptor names no step");
+                return;
+        }
+        r = run_step(w, ring, desc, m, &err);
+        if (r == 0 || r == -EPROTO || r == -ECANCELED)
+                return; /* -EPROTO: told already */
+        m->step_ids[desc->slot] = 0;
+        if (err.code == 0)
+                tdm_error_set(&err, r > 0 ? r : TDM_E_DEVICE_FAULT, "%s could not run step %llu: %s", w->program->name,
+                              (unsigned long long)desc->step_id, r < 0 ? strerror(-r) : tdm_error_name(r));
+        tdm_worker_send_step_failed(w, desc, &err);
+}
+
+/* The peer's steps first: they are further on. */
+static bool take_desc(struct tdm_worker *w)
+{
+        static const unsigned order[] = { TDM_WORKER_RING_FROM_PEER, TDM_WORKER_RING_FROM_DAEMON };
+
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(order); i++) {
+                struct tdm_desc desc;
+                int r = w->rings[order[i]] ? tdm_ring_pop(w->rings[order[i]], &desc) : 0;
+
+                if (r < 0) {
+                        peer_fault(w, order[i], "impossible index, epoch or kind");
+                        return true;
+                }
+                if (r > 0) {
+                        set_state(w, TDM_PROGRESS_BUSY);
+                        handle_desc(w, order[i], &desc);
+                        return true;
+                }
+        }
+        return false;
+}
+
+/* ---- commands ---- */
+
+static int open_epoch(struct tdm_worker *w, struct tdm_worker_command *command, struct tdm_error *err)
+{
+        static const enum tdm_ring_end ends[TDM_WORKER_N_RINGS] = {
+                [TDM_WORKER_RING_FROM_DAEMON] = TDM_RING_CONSUMER,
+                [TDM_WORKER_RING_TO_DAEMON] = TDM_RING_PRODUCER,
+                [TDM_WORKER_RING_FROM_PEER] = TDM_RING_CONSUMER,
+                [TDM_WORKER_RING_TO_PEER] = TDM_RING_PRODUCER,
+        };
+
+        drop_rings(w);
+        for (unsigned i = 0; i < TDM_WORKER_N_RINGS; i++) {
+                int eventfd = i == TDM_WORKER_RING_TO_DAEMON ? command->eventfd : -1, r;
+
+                if (command->ring_fds[i] < 0)
+                        continue;
+                r = tdm_ring_attach(&w->rings[i], command->ring_fds[i], eventfd, ends[i], command->epoch, err);
+                if (r != 0)
+                        return r;
+                command->ring_fds[i] = -1;
+                if (i == TDM_WORKER_RING_TO_DAEMON)
+                        command->eventfd = -1;
+        }
+        w->epoch = command->epoch;
+        atomic_store_explicit(&w->progress->epoch, w->epoch, memory_order_relaxed);
+        return 0;
+}
+
+static int run_command(struct tdm_worker *w, struct tdm_worker_command *command)
+{
+        struct tdm_error err = { 0 };
+        struct tdm_worker_model *m;
+        int r;
+
+        set_state(w, TDM_PROGRESS_CONTROL);
+        switch (command->kind) {
+        case TDM_WORKER_LOAD:
+                if (tdm_worker_model_load(w, command, &err) != 0) {
+                        tdm_worker_send_load_failed(w, command->model_id, &err);
+                        break;
+                }
+                m = tdm_worker_model_find(w, command->model_id);
+                tdm_worker_send_loaded(w, m->model_id, w->device->ops->model_scratch_bytes(m->device_model));
+                break;
+        case TDM_WORKER_KV:
+                if (tdm_worker_model_kv(w, command, &err) != 0)
+                        tdm_worker_send_load_failed(w, command->model_id, &err);
+                else
+                        tdm_worker_send_kv_ready(w, command->model_id);
+                break;
+        case TDM_WORKER_UNLOAD:
+                tdm_worker_model_unload(w, command->model_id);
+                tdm_worker_send_unloaded(w, command->model_id);
+                break;
+        case TDM_WORKER_EPOCH:
+                r = open_epoch(w, command, &err);
+                if (r != 0) {
+                        tdm_log_error("%s: cannot open epoch %u: %s", w->program->name, command->epoch, err.message);
+                        return r < 0 ? r : -EPROTO;
+                }
+                tdm_worker_send_epoch_ack(w, w->epoch);
+                break;
+        case TDM_WORKER_QUIT:
+                w->quit = true;
+                break;
+        }
+        return 0;
+}
+
+int tdm_worker_run(struct tdm_worker *w)
+{
+        while (!w->quit) {
+                struct tdm_ring *const waiting[] = { w->rings[TDM_WORKER_RING_FROM_PEER],
+                                                     w->rings[TDM_WORKER_RING_FROM_DAEMON] };
+                struct tdm_worker_command *command;
+                /* Acquire: pairs with the release in tdm_ring_kick(). Read before the mailbox is looked at, so that what
+                 * comes afterwards ends the wait. */
+                uint32_t seen = atomic_load_explicit(&w->kick, memory_order_acquire);
+                int r;
+
+                command = tdm_worker_take_command(w);
+                if (command) {
+                        r = run_command(w, command);
+                        tdm_worker_command_free(command);
+                        if (r < 0)
+                                return r;
+                        continue;
+                }
+                if (take_desc(w))
+                        continue;
+                set_state(w, TDM_PROGRESS_IDLE);
+                r = tdm_ring_wait_any(waiting, TDM_ARRAY_SIZE(waiting), &w->kick, seen, w->spin_ns, UINT64_MAX);
+                if (r < 0 && r != -ETIMEDOUT) {
+                        tdm_log_error("%s: cannot wait for the rings: %s", w->program->name, strerror(-r));
+                        return r;
+                }
+        }
+        return 0;
+}

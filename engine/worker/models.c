@@ -1,0 +1,180 @@
+/* Models as a worker has them: segments mapped, every claim about them checked, buffers made. After tdm_worker_model_load()
+ * nothing is allocated any more.
+ *
+ * Sizes are never taken from a message: they follow from the hparams in the sealed weights, from the limits in the steps
+ * segment and from the page counts, and a segment that is too small for them is refused. */
+#include "engine/worker/private.h"
+
+static const char *const segment_names[TDM_WORKER_N_SEGS] = {
+        [TDM_WORKER_SEG_WEIGHTS] = "weights",
+        [TDM_WORKER_SEG_STEPS] = "steps",
+        [TDM_WORKER_SEG_ACTIVATIONS] = "activations",
+        [TDM_WORKER_SEG_RESULTS] = "results",
+};
+static const bool segment_writable[TDM_WORKER_N_SEGS] = {
+        [TDM_WORKER_SEG_ACTIVATIONS] = true,
+        [TDM_WORKER_SEG_RESULTS] = true,
+};
+
+static int import_segment(struct tdm_worker_segment *from, const char *name, bool writable, struct tdm_segment **ret,
+                          struct tdm_error *err)
+{
+        int r = tdm_segment_import(ret, name, from->fds, from->n_fds, from->size_bytes, from->chunk_bytes, writable, err);
+
+        if (r != 0)
+                return r;
+        for (unsigned i = 0; i < from->n_fds; i++)
+                from->fds[i] = -1;
+        /* The mapping is all that the host device needs, and a thousand open fds are a limit for somebody else. */
+        for (unsigned i = 0; i < (*ret)->n_chunks; i++)
+                closep(&(*ret)->fds[i]);
+        return 0;
+}
+
+static void model_clear(struct tdm_worker *w, struct tdm_worker_model *m)
+{
+        if (m->device_model)
+                w->device->ops->model_unload(m->device_model);
+        for (unsigned i = 0; i < TDM_STEP_SLOTS; i++)
+                tdm_step_destroy(m->steps[i]);
+        for (unsigned i = 0; i < TDM_WORKER_N_SEGS; i++)
+                tdm_segment_destroy(m->segments[i]);
+        tdm_segment_destroy(m->kv);
+        memset(m, 0, sizeof(*m));
+}
+
+struct tdm_worker_model *tdm_worker_model_find(struct tdm_worker *w, uint32_t model_id)
+{
+        for (unsigned i = 0; model_id != 0 && i < TDM_PROGRESS_MODELS; i++)
+                if (w->models[i].model_id == model_id)
+                        return &w->models[i];
+        return NULL;
+}
+
+static int need_bytes(const struct tdm_segment *segment, uint64_t bytes, struct tdm_error *err)
+{
+        if (segment->size_bytes >= bytes)
+                return 0;
+        return tdm_error_set(err, TDM_E_PROTOCOL, "segment %s has %llu bytes, needs %llu", segment->name,
+                             (unsigned long long)segment->size_bytes, (unsigned long long)bytes);
+}
+
+/* What the segments say about the model, checked and copied. */
+static int model_describe(struct tdm_worker_model *m, const struct tdm_worker_command *command, struct tdm_error *err)
+{
+        const struct tdm_segment *weights = m->segments[TDM_WORKER_SEG_WEIGHTS];
+        const struct tdm_segment *steps = m->segments[TDM_WORKER_SEG_STEPS];
+        struct tdm_steps_limits limits;
+        int r;
+
+        r = tdm_weights_check(weights->base, weights->size_bytes, err);
+        if (r != 0)
+                return r;
+        m->hparams = tdm_weights_header(weights->base)->hparams;
+        r = tdm_hparams_check(&m->hparams, err);
+        if (r != 0)
+                return r;
+
+        r = tdm_steps_check(steps->base, steps->size_bytes, &limits, err);
+        if (r != 0)
+                return r;
+        tdm_steps_layout(&limits, &m->layout);
+        r = need_bytes(steps, m->layout.size_bytes, err);
+        if (r == 0)
+                r = need_bytes(m->segments[TDM_WORKER_SEG_RESULTS], m->layout.results_bytes, err);
+        if (r == 0)
+                r = need_bytes(m->segments[TDM_WORKER_SEG_ACTIVATIONS],
+                               (uint64_t)TDM_STEP_SLOTS * limits.max_rows * m->hparams.d_model * sizeof(float), err);
+        if (r != 0)
+                return r;
+
+        if (command->kv_type != TDM_KV_F16 && command->kv_type != TDM_KV_F32)
+                return tdm_error_set(err, TDM_E_PROTOCOL, "unknown KV type %u", command->kv_type);
+        r = tdm_kv_geometry_init(&m->geometry, &m->hparams, (enum tdm_kv_type)command->kv_type,
+                                 command->kv_pages[TDM_KV_FULL], command->kv_pages[TDM_KV_WINDOW]);
+        if (r < 0)
+                return tdm_error_set(err, TDM_E_PROTOCOL, "a KV cache of %u and %u pages cannot be addressed",
+                                     command->kv_pages[TDM_KV_FULL], command->kv_pages[TDM_KV_WINDOW]);
+        return 0;
+}
+
+static int model_load(struct tdm_worker *w, struct tdm_worker_model *m, struct tdm_worker_command *command,
+                      struct tdm_error *err)
+{
+        struct tdm_device_model_config config;
+        int r;
+
+        snprintf(m->name, sizeof(m->name), "%s", command->name);
+        for (unsigned i = 0; i < TDM_WORKER_N_SEGS; i++) {
+                r = import_segment(&command->segments[i], segment_names[i], segment_writable[i], &m->segments[i], err);
+                if (r != 0)
+                        return r;
+        }
+        r = model_describe(m, command, err);
+        if (r != 0)
+                return r;
+        for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
+                r = tdm_step_new(&m->steps[i], &m->layout.limits);
+                if (r < 0)
+                        return tdm_error_set(err, TDM_E_NO_MEMORY, "no memory for a step of %u rows",
+                                             m->layout.limits.max_rows);
+        }
+        config = (struct tdm_device_model_config){
+                .weights = m->segments[TDM_WORKER_SEG_WEIGHTS]->base,
+                .kv = m->geometry,
+                .limits = m->layout.limits,
+                .precision = (enum tdm_precision)command->precision,
+        };
+        return w->device->ops->model_load(w->device, &config, &m->device_model, err);
+}
+
+int tdm_worker_model_load(struct tdm_worker *w, struct tdm_worker_command *command, struct tdm_error *err)
+{
+        struct tdm_worker_model *m;
+        int r;
+
+        if (command->index >= TDM_PROGRESS_MODELS || command->model_id == 0 ||
+            tdm_worker_model_find(w, command->model_id) || w->models[command->index].model_id != 0)
+                return tdm_error_set(err, TDM_E_PROTOCOL, "model %u cannot take row %u", command->model_id, command->index);
+        if (command->precision > TDM_PRECISION_F32)
+                return tdm_error_set(err, TDM_E_PROTOCOL, "unknown precision %u", command->precision);
+
+        m = &w->models[command->index];
+        r = model_load(w, m, command, err);
+        if (r != 0) {
+                if (err->code == 0)
+                        tdm_error_set(err, r, "%s", strerror(r < 0 ? -r : EIO));
+                model_clear(w, m);
+                return tdm_error_prefix(err, "%s cannot take model %s", w->program->name, command->name);
+        }
+        m->model_id = command->model_id;
+        w->newest_model_id = TDM_MAX(w->newest_model_id, command->model_id);
+        return 0;
+}
+
+int tdm_worker_model_kv(struct tdm_worker *w, struct tdm_worker_command *command, struct tdm_error *err)
+{
+        struct tdm_worker_model *m = tdm_worker_model_find(w, command->model_id);
+        _cleanup_(tdm_segment_destroyp) struct tdm_segment *kv = NULL;
+        int r;
+
+        if (!m || m->kv)
+                return tdm_error_set(err, TDM_E_PROTOCOL, "KV cache for model %u, which %s", command->model_id,
+                                     m ? "has one" : "is not here");
+        r = import_segment(&command->segments[0], "kv", true, &kv, err);
+        if (r == 0)
+                r = need_bytes(kv, m->geometry.size_bytes, err);
+        if (r != 0)
+                return r;
+        m->kv = steal_ptr(&kv);
+        w->device->ops->set_kv(m->device_model, m->kv->base);
+        return 0;
+}
+
+void tdm_worker_model_unload(struct tdm_worker *w, uint32_t model_id)
+{
+        struct tdm_worker_model *m = tdm_worker_model_find(w, model_id);
+
+        if (m)
+                model_clear(w, m);
+}

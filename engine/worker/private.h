@@ -1,0 +1,137 @@
+/* What the files of the worker share. control.c turns messages into commands, exec.c carries them out and runs steps,
+ * worker.c starts and ends. See worker.h for the threads. */
+#ifndef TDM_ENGINE_WORKER_PRIVATE_H
+#define TDM_ENGINE_WORKER_PRIVATE_H
+
+#include <pthread.h>
+#include "engine/worker/abi.h"
+#include "engine/worker/sandbox.h"
+#include "engine/worker/worker.h"
+
+enum tdm_worker_command_kind {
+        TDM_WORKER_LOAD,
+        TDM_WORKER_KV,
+        TDM_WORKER_UNLOAD,
+        TDM_WORKER_EPOCH,
+        TDM_WORKER_QUIT,
+};
+
+/* A segment as told, not yet looked at. */
+struct tdm_worker_segment {
+        uint64_t size_bytes;
+        uint64_t chunk_bytes;
+        unsigned n_fds;
+        int *fds; /* [n_fds], owned; -1 where taken */
+};
+
+enum { TDM_WORKER_SEG_WEIGHTS, TDM_WORKER_SEG_STEPS, TDM_WORKER_SEG_ACTIVATIONS, TDM_WORKER_SEG_RESULTS, TDM_WORKER_N_SEGS };
+enum { TDM_WORKER_RING_FROM_DAEMON, TDM_WORKER_RING_TO_DAEMON, TDM_WORKER_RING_FROM_PEER, TDM_WORKER_RING_TO_PEER,
+       TDM_WORKER_N_RINGS };
+
+/* One message from tandemd, parsed and owned; sizes are still only claims. */
+struct tdm_worker_command {
+        struct tdm_worker_command *next;
+        enum tdm_worker_command_kind kind;
+        uint32_t model_id;
+        /* LOAD */
+        uint32_t index;
+        char name[64];
+        uint32_t precision;
+        uint32_t kv_type;
+        uint32_t kv_pages[TDM_KV_GROUPS];
+        struct tdm_worker_segment segments[TDM_WORKER_N_SEGS]; /* KV: the first one */
+        /* EPOCH */
+        uint32_t epoch;
+        bool has_peer;
+        int ring_fds[TDM_WORKER_N_RINGS]; /* owned; -1: none */
+        int eventfd;
+};
+void tdm_worker_command_free(struct tdm_worker_command *command);
+
+struct tdm_worker_model {
+        uint32_t model_id; /* 0: free */
+        char name[64];
+        struct tdm_segment *segments[TDM_WORKER_N_SEGS];
+        struct tdm_segment *kv;
+        struct tdm_hparams hparams; /* private copies of what the segments say, checked */
+        struct tdm_steps_layout layout;
+        struct tdm_kv_geometry geometry;
+        struct tdm_device_model *device_model;
+        struct tdm_step *steps[TDM_STEP_SLOTS]; /* private copies of the steps */
+        uint64_t step_ids[TDM_STEP_SLOTS];      /* which step each holds; 0: none of this epoch */
+};
+
+struct tdm_worker_stash; /* control.c: fds that came and are not yet asked for */
+
+struct tdm_worker {
+        const struct tdm_worker_program *program;
+        int control_fd;
+        uint64_t spin_ns;
+        struct tdm_sandbox sandbox;
+
+        /* control.c; read by the main thread before the control thread exists, then by that thread alone */
+        struct tdm_frame_reader *reader;
+        struct tdm_worker_stash *stash;
+        pthread_t control_thread;
+        bool control_started;
+
+        /* between the threads */
+        pthread_mutex_t mailbox_lock;
+        struct tdm_worker_command *mailbox_head, **mailbox_tail;
+        _Atomic uint32_t kick;      /* bumped when the mailbox has something */
+        _Atomic uint32_t announced; /* newest epoch heard of: what runs for an older one is dropped */
+
+        /* executor */
+        struct tdm_device *device;
+        struct tdm_segment *progress_segment;
+        struct tdm_progress *progress;
+        struct tdm_worker_model models[TDM_PROGRESS_MODELS];
+        uint32_t newest_model_id; /* ids are never reused: an unknown id up to this one was unloaded */
+        struct tdm_ring *rings[TDM_WORKER_N_RINGS];
+        uint32_t epoch;
+        bool quit;
+};
+
+/* What Init said. */
+struct tdm_worker_init {
+        uint32_t abi;
+        uint32_t worker;
+        char requested[32];
+        uint32_t n_threads;
+        int progress_fd;
+};
+
+/* ---- control.c: the only file that knows worker.proto ---- */
+
+int tdm_worker_control_init(struct tdm_worker *worker);
+void tdm_worker_control_deinit(struct tdm_worker *worker);
+/* Blocks for the first frame. */
+int tdm_worker_receive_init(struct tdm_worker *worker, struct tdm_worker_init *ret, struct tdm_error *err);
+int tdm_worker_control_start(struct tdm_worker *worker);
+/* Next command, or NULL. Owned by the caller. */
+struct tdm_worker_command *tdm_worker_take_command(struct tdm_worker *worker);
+
+/* Executor only. A failure means that tandemd is gone: they do not return then. */
+void tdm_worker_send_hello(struct tdm_worker *worker);
+void tdm_worker_send_no_device(struct tdm_worker *worker, const char *reason);
+void tdm_worker_send_loaded(struct tdm_worker *worker, uint32_t model_id, uint64_t scratch_bytes);
+void tdm_worker_send_load_failed(struct tdm_worker *worker, uint32_t model_id, const struct tdm_error *err);
+void tdm_worker_send_kv_ready(struct tdm_worker *worker, uint32_t model_id);
+void tdm_worker_send_unloaded(struct tdm_worker *worker, uint32_t model_id);
+void tdm_worker_send_epoch_ack(struct tdm_worker *worker, uint32_t epoch);
+void tdm_worker_send_peer_fault(struct tdm_worker *worker, uint32_t epoch, unsigned ring, const char *reason);
+void tdm_worker_send_step_failed(struct tdm_worker *worker, const struct tdm_desc *desc, const struct tdm_error *err);
+
+/* ---- models.c ---- */
+
+int tdm_worker_model_load(struct tdm_worker *worker, struct tdm_worker_command *command, struct tdm_error *err);
+int tdm_worker_model_kv(struct tdm_worker *worker, struct tdm_worker_command *command, struct tdm_error *err);
+void tdm_worker_model_unload(struct tdm_worker *worker, uint32_t model_id);
+struct tdm_worker_model *tdm_worker_model_find(struct tdm_worker *worker, uint32_t model_id);
+
+/* ---- exec.c ---- */
+
+/* Runs until tandemd asks to quit. */
+int tdm_worker_run(struct tdm_worker *worker);
+
+#endif

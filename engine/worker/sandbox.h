@@ -1,0 +1,32 @@
+/* What a worker gives up before it handles anybody's data: files (Landlock), system calls (seccomp), being read by its
+ * siblings (not dumpable). Best effort by kernel, and what is missing is said, because `tandem status` shows it.
+ *
+ * Order matters. Landlock binds the calling thread and the threads it makes later, so tdm_sandbox_files() comes before
+ * the device makes its threads where the device needs no files; seccomp comes last and binds all threads at once.
+ * TANDEM_SANDBOX=off leaves all of it out (for debuggers), and so do sanitizer builds, which need /proc and more. */
+#ifndef TDM_ENGINE_WORKER_SANDBOX_H
+#define TDM_ENGINE_WORKER_SANDBOX_H
+
+#include "common/error.h"
+
+struct tdm_sandbox {
+        bool off;
+        const char *off_reason;
+        bool not_dumpable;
+        int landlock; /* ABI in force, 0: none */
+        bool seccomp;
+        bool makes_code; /* the device's driver maps memory executable */
+        char text[128];
+};
+
+/* No core dumps, no ptrace by others, no new privileges. Call first. */
+int tdm_sandbox_init(struct tdm_sandbox *sandbox);
+/* No file system at all, no new TCP, no signals to others. */
+int tdm_sandbox_files(struct tdm_sandbox *sandbox);
+/* Only the system calls of a worker that has everything it needs. Files can be opened no more (EACCES), what no worker
+ * ever does (sockets, exec, io_uring, ptrace, …) kills the process, the rest is EPERM. */
+int tdm_sandbox_syscalls(struct tdm_sandbox *sandbox);
+/* "landlock 4, seccomp, not dumpable", or what is missing. */
+const char *tdm_sandbox_describe(struct tdm_sandbox *sandbox);
+
+#endif

@@ -1,0 +1,207 @@
+/* Life of a worker process: what it is given (an open socket as fd 3), the device it opens, what it gives up, and the two
+ * threads. The order is the point: not dumpable before anything arrives, the file sandbox before threads exist, the
+ * system-call sandbox before the first model. */
+#include "engine/worker/private.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include "common/log.h"
+
+/* How long to spin for a descriptor before sleeping: measured in docs/performance.md. */
+#define SPIN_US_DEFAULT 30u
+#define SPIN_US_MAX 100000u
+
+static uint64_t spin_ns(const char *name)
+{
+        const char *e = getenv("TANDEM_SPIN_US");
+        char *end;
+        unsigned long us;
+
+        if (!e || !*e)
+                return SPIN_US_DEFAULT * UINT64_C(1000);
+        errno = 0;
+        us = strtoul(e, &end, 10);
+        if (errno != 0 || *end || us > SPIN_US_MAX) {
+                tdm_log_warning("%s: TANDEM_SPIN_US=%s is not a number up to %u; using %u", name, e, SPIN_US_MAX,
+                                SPIN_US_DEFAULT);
+                return SPIN_US_DEFAULT * UINT64_C(1000);
+        }
+        return us * UINT64_C(1000);
+}
+
+/* 0 and *ret_fd, or 2 for a person who tries to start us by hand. */
+static int parse_args(const struct tdm_worker_program *program, int argc, char **argv, int *ret_fd)
+{
+        int fd = TDM_WORKER_CONTROL_FD, type = 0;
+        socklen_t len = sizeof(type);
+
+        for (int i = 1; i < argc; i++) {
+                char *end = NULL;
+
+                if (strcmp(argv[i], "--control-fd") == 0 && i + 1 < argc) {
+                        long n = strtol(argv[++i], &end, 10);
+
+                        if (*end == 0 && n >= 0 && n < INT32_MAX) {
+                                fd = (int)n;
+                                continue;
+                        }
+                }
+                fprintf(stderr, "usage: %s --control-fd N\nThis program is started by tandemd and does nothing alone.\n",
+                        program->name);
+                return 2;
+        }
+        if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) < 0 || type != SOCK_STREAM) {
+                fprintf(stderr, "%s: fd %d is not a socket: this program is started by tandemd and does nothing alone.\n",
+                        program->name, fd);
+                return 2;
+        }
+        *ret_fd = fd;
+        return 0;
+}
+
+static void prepare_process(int control_fd)
+{
+        const struct rlimit no_core = { 0, 0 };
+
+        /* The socket's end says it too, but only to a thread that reads. */
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        setrlimit(RLIMIT_CORE, &no_core);
+        fcntl(control_fd, F_SETFD, FD_CLOEXEC);
+        /* Ctrl-C and a closed terminal are tandemd's business. */
+        signal(SIGINT, SIG_IGN);
+        signal(SIGHUP, SIG_IGN);
+        signal(SIGPIPE, SIG_IGN);
+}
+
+static int choose_device(const struct tdm_worker_program *program, const char *requested,
+                         const struct tdm_worker_device **ret, struct tdm_error *err)
+{
+        bool any = strcmp(requested, "auto") == 0 || !requested[0];
+        char known[128] = "auto";
+
+        for (unsigned i = 0; i < program->n_devices; i++) {
+                const struct tdm_worker_device *d = &program->devices[i];
+
+                if (d->ops && (any || strcmp(requested, d->name) == 0)) {
+                        *ret = d;
+                        return 0;
+                }
+                if (strcmp(requested, d->name) == 0)
+                        return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                             "this build has no %s device yet; ask for host or auto", d->name);
+                snprintf(known + strlen(known), sizeof(known) - strlen(known), ", %s", d->name);
+        }
+        return tdm_error_set(err, TDM_E_UNSUPPORTED, "there is no device \"%s\"; known are %s and off", requested, known);
+}
+
+static int open_progress(struct tdm_worker *w, int fd, struct tdm_error *err)
+{
+        int r = tdm_segment_import(&w->progress_segment, "progress", &fd, 1, TDM_PROGRESS_BYTES, TDM_PROGRESS_BYTES, true,
+                                   err);
+
+        if (r != 0) {
+                closep(&fd);
+                return r;
+        }
+        w->progress = (struct tdm_progress *)w->progress_segment->base;
+        if (w->progress->magic != TDM_PROGRESS_MAGIC || w->progress->abi != TDM_PROGRESS_ABI)
+                return tdm_error_set(err, TDM_E_PROTOCOL, "the progress segment has ABI %u, this program speaks %u",
+                                     w->progress->abi, TDM_PROGRESS_ABI);
+        return 0;
+}
+
+static int open_device(struct tdm_worker *w, const struct tdm_worker_init *init, struct tdm_error *err)
+{
+        const struct tdm_device_config config = { .n_threads = init->n_threads, .heartbeat = &w->progress->heartbeat };
+        const struct tdm_worker_device *device = NULL;
+        int r;
+
+        r = choose_device(w->program, init->requested, &device, err);
+        if (r != 0)
+                return r;
+        w->sandbox.makes_code = device->makes_code;
+        if (!device->needs_files) {
+                r = tdm_sandbox_files(&w->sandbox);
+                if (r < 0)
+                        return tdm_error_set(err, r, "cannot give up the file system: %s", strerror(-r));
+        }
+        r = device->ops->open(&w->device, &config, err);
+        if (r != 0)
+                return tdm_error_prefix(err, "device %s", device->name);
+        return 0;
+}
+
+/* From Init to the last command. */
+static int serve(struct tdm_worker *w)
+{
+        struct tdm_worker_init init = { .progress_fd = -1 };
+        struct tdm_error err = { 0 };
+        int r;
+
+        r = tdm_worker_receive_init(w, &init, &err);
+        if (r == 0 && (init.abi != TDM_WORKER_ABI || init.worker != w->program->index))
+                r = tdm_error_set(&err, -EPROTO, "tandemd speaks ABI 0x%x to worker %u, this is ABI 0x%x, worker %u: "
+                                  "programs of different versions?", init.abi, init.worker, TDM_WORKER_ABI,
+                                  (unsigned)w->program->index);
+        if (r != 0) {
+                closep(&init.progress_fd);
+                tdm_log_error("%s: %s", w->program->name, err.message);
+                return r;
+        }
+        r = open_progress(w, init.progress_fd, &err);
+        if (r == 0)
+                r = open_device(w, &init, &err);
+        if (r != 0) {
+                tdm_worker_send_no_device(w, err.message);
+                return r;
+        }
+        r = tdm_worker_control_start(w);
+        if (r == 0)
+                r = tdm_sandbox_syscalls(&w->sandbox);
+        if (r < 0) {
+                tdm_log_error("%s: cannot start its control thread or its sandbox: %s", w->program->name, strerror(-r));
+                return r;
+        }
+        tdm_worker_send_hello(w);
+        tdm_log_debug("%s: %s (%s), sandbox: %s", w->program->name, w->device->ops->name,
+                      w->device->ops->describe(w->device), tdm_sandbox_describe(&w->sandbox));
+        return tdm_worker_run(w);
+}
+
+int tdm_worker_main(const struct tdm_worker_program *program, int argc, char **argv)
+{
+        static struct tdm_worker worker;
+        struct tdm_worker *w = &worker;
+        int r;
+
+        r = parse_args(program, argc, argv, &w->control_fd);
+        if (r != 0)
+                return r;
+        tdm_log_init(program->name);
+        prepare_process(w->control_fd);
+        w->program = program;
+        w->spin_ns = spin_ns(program->name);
+        r = tdm_sandbox_init(&w->sandbox);
+        if (r == 0)
+                r = tdm_worker_control_init(w);
+        if (r < 0) {
+                tdm_log_error("%s: cannot start: %s", program->name, strerror(-r));
+                return EXIT_FAILURE;
+        }
+        r = serve(w);
+
+        for (unsigned i = 0; i < TDM_PROGRESS_MODELS; i++)
+                tdm_worker_model_unload(w, w->models[i].model_id);
+        for (unsigned i = 0; i < TDM_WORKER_N_RINGS; i++)
+                tdm_ring_destroyp(&w->rings[i]);
+        if (w->device)
+                w->device->ops->close(w->device);
+        tdm_segment_destroyp(&w->progress_segment);
+        /* The control thread may be in recv() and stays there: the process ends with it. */
+        if (!w->control_started)
+                tdm_worker_control_deinit(w);
+        return r == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,22 @@
+/* tandem-npu-worker: the process that owns the NPU; by default it runs attention.
+ * Today its only device is the host's CPU. A device that is asked for and not in this build is said to be missing, it is
+ * never replaced silently. Everything else is the worker loop's (engine/worker/). */
+#include "engine/worker/worker.h"
+
+static const struct tdm_worker_device devices[] = {
+        { .name = "xrt" },
+        { .name = "emulated" },
+        { .name = "host", .ops = &tdm_host_device_ops },
+};
+
+int main(int argc, char **argv)
+{
+        static const struct tdm_worker_program program = {
+                .name = "tandem-npu-worker",
+                .index = TDM_WORKER_NPU,
+                .devices = devices,
+                .n_devices = TDM_ARRAY_SIZE(devices),
+        };
+
+        return tdm_worker_main(&program, argc, argv);
+}
