@@ -1,0 +1,316 @@
+/* Who computes which span of whose keys: see attention.h. The arithmetic is in the kernels.
+ *
+ * Rows of one sequence that follow each other and the heads of one kv head make an item: a call of attend_span() serves
+ * them all, so that a key is loaded once for several queries. Usually a thread takes an item and goes through its spans.
+ * A single long sequence has too few items for that; then the unit of work is one span of one item, in waves that fit the
+ * scratch, each followed by the merge. */
+#include <assert.h>
+#include <math.h>
+
+#include "engine/host/attention.h"
+
+#define ITEM_QUERIES 32u      /* of an item, at most, where a single row has not more */
+#define ITEM_QUERIES_APART 8u /* the same where spans are computed apart: scratch grows with it */
+#define SLOTS_PER_THREAD 16u
+#define SLOTS_BYTES_MAX (UINT64_C(16) << 20)
+#define CALL_QUERIES 64u      /* in one call of attend_span() */
+#define ITEM_SPANS_MAX 64u    /* longer items are cut into spans, so that the heart beats */
+
+struct block { /* rows of one sequence */
+        uint32_t seq, first_row, n_rows;
+};
+
+struct unit { /* one span of one item */
+        uint32_t item, span;
+};
+
+struct tdm_attention {
+        uint32_t max_rows, max_queries, n_slots, scratch_stride;
+        uint32_t width;        /* of a partial result: head_dim, then m and l, padded to a cache line */
+        struct block *blocks;  /* [max_rows] */
+        struct unit *units;    /* [n_slots] */
+        float *running;        /* [max_rows * n_heads][2]: m, l */
+        float *partial;        /* [n_slots][max_queries][width] */
+        float *scratch;        /* [n_threads][scratch_stride] */
+        size_t memory_bytes;
+};
+
+/* One call's values, read by all threads. */
+struct job {
+        struct tdm_attention *a;
+        const struct tdm_kernels *kernels;
+        const struct tdm_hparams *hp;
+        const struct tdm_kv_geometry *kv;
+        const uint8_t *kv_base;
+        const struct tdm_step *step;
+        enum tdm_kv_group group;
+        uint32_t layer_index;
+        uint32_t first_row;
+        uint32_t n_units; /* of this wave */
+        const float *q;   /* [n_rows][n_heads][head_dim] */
+        float *out;       /* the same */
+};
+
+static void *take(size_t n, size_t size, size_t *total)
+{
+        size_t bytes = TDM_ALIGN_UP(n * size, (size_t)64);
+
+        *total += bytes;
+        return aligned_alloc(64, bytes);
+}
+
+int tdm_attention_new(struct tdm_attention **ret, const struct tdm_hparams *hp, uint32_t max_rows, unsigned n_threads)
+{
+        uint32_t heads_per_kv = hp->n_heads / hp->n_kv_heads;
+        struct tdm_attention *a = calloc(1, sizeof(*a));
+        uint64_t slot_bytes;
+
+        if (!a)
+                return -ENOMEM;
+        a->max_rows = max_rows;
+        a->max_queries = TDM_MAX(ITEM_QUERIES_APART, heads_per_kv);
+        a->width = TDM_ALIGN_UP(hp->head_dim + 2, 16u);
+        slot_bytes = (uint64_t)a->max_queries * a->width * sizeof(float);
+        a->n_slots = (uint32_t)TDM_MAX(TDM_MIN(SLOTS_PER_THREAD * (uint64_t)n_threads, SLOTS_BYTES_MAX / slot_bytes), 1u);
+        a->scratch_stride = TDM_ALIGN_UP(TDM_ATTEND_SCRATCH(hp->head_dim), 16u);
+        a->blocks = take(max_rows, sizeof(*a->blocks), &a->memory_bytes);
+        a->units = take(a->n_slots, sizeof(*a->units), &a->memory_bytes);
+        a->running = take((size_t)max_rows * hp->n_heads, 2 * sizeof(float), &a->memory_bytes);
+        a->partial = take((size_t)a->n_slots * a->max_queries, a->width * sizeof(float), &a->memory_bytes);
+        a->scratch = take(n_threads, a->scratch_stride * sizeof(float), &a->memory_bytes);
+        if (!a->blocks || !a->units || !a->running || !a->partial || !a->scratch) {
+                tdm_attention_destroy(a);
+                return -ENOMEM;
+        }
+        *ret = a;
+        return 0;
+}
+
+void tdm_attention_destroy(struct tdm_attention *a)
+{
+        if (!a)
+                return;
+        free(a->blocks);
+        free(a->units);
+        free(a->running);
+        free(a->partial);
+        free(a->scratch);
+        free(a);
+}
+
+size_t tdm_attention_scratch_bytes(const struct tdm_attention *a)
+{
+        return a->memory_bytes;
+}
+
+/* Spans of an item: first and last. */
+static void block_spans(const struct job *job, const struct block *block, uint32_t *first, uint32_t *last)
+{
+        uint32_t position = job->step->rows[block->first_row].position;
+
+        *first = tdm_window_first(job->hp, job->group, position) / TDM_ATTENTION_SPAN;
+        *last = (position + block->n_rows - 1) / TDM_ATTENTION_SPAN;
+}
+
+/* Query i of an item is head i % heads_per_kv of its row i / heads_per_kv: where it lies in q, out and running. */
+static size_t query_index(const struct job *job, const struct block *block, uint32_t kv_head, uint32_t i)
+{
+        uint32_t heads_per_kv = job->hp->n_heads / job->hp->n_kv_heads;
+
+        return (size_t)(block->first_row - job->first_row + i / heads_per_kv) * job->hp->n_heads + kv_head * heads_per_kv +
+               i % heads_per_kv;
+}
+
+static struct tdm_attend_query running_query(const struct job *job, size_t index)
+{
+        return (struct tdm_attend_query){
+                .q = job->q + index * job->hp->head_dim,
+                .o = job->out + index * job->hp->head_dim,
+                .m = job->a->running + 2 * index,
+                .l = job->a->running + 2 * index + 1,
+        };
+}
+
+/* What a row sees of a span; false: nothing. */
+static bool row_range(const struct job *job, uint32_t row, uint32_t base, uint32_t *lo, uint32_t *hi)
+{
+        uint32_t position = job->step->rows[row].position, first = tdm_window_first(job->hp, job->group, position);
+
+        if (position < base || first >= base + TDM_ATTENTION_SPAN)
+                return false;
+        *lo = first > base ? first - base : 0;
+        *hi = TDM_MIN(position + 1, base + TDM_ATTENTION_SPAN) - base;
+        return true;
+}
+
+/* The item's queries over one span, into the running results or, with partial [queries][width], apart. */
+static void attend(const struct job *job, uint32_t item, uint32_t span_index, float *partial, unsigned thread)
+{
+        const struct block *block = &job->a->blocks[item / job->hp->n_kv_heads];
+        uint32_t kv_head = item % job->hp->n_kv_heads, heads_per_kv = job->hp->n_heads / job->hp->n_kv_heads;
+        uint32_t base = span_index * TDM_ATTENTION_SPAN, lowest = TDM_ATTENTION_SPAN, highest = 0, lo, hi;
+        const uint32_t *table = job->step->tables[job->group] + (size_t)block->seq * job->step->table_entries +
+                                base / TDM_KV_PAGE_TOKENS;
+        struct tdm_attend_query queries[CALL_QUERIES];
+        struct tdm_attend_span span = {
+                .type = (enum tdm_kv_type)job->kv->type,
+                .head_dim = job->hp->head_dim,
+                .queries = queries,
+                .scratch = job->a->scratch + (size_t)thread * job->a->scratch_stride,
+        };
+
+        for (uint32_t row = 0; row < block->n_rows; row++) {
+                if (!row_range(job, block->first_row + row, base, &lo, &hi))
+                        continue;
+                lowest = TDM_MIN(lowest, lo);
+                highest = TDM_MAX(highest, hi);
+        }
+        for (uint32_t t = lowest; t < highest; t += TDM_KV_PAGE_TOKENS - t % TDM_KV_PAGE_TOKENS)
+                span.parts[t / TDM_KV_PAGE_TOKENS] = job->kv_base + tdm_kv_part_offset(job->kv, job->group,
+                                                                                       table[t / TDM_KV_PAGE_TOKENS],
+                                                                                       job->layer_index, kv_head);
+        for (uint32_t i = 0; i < block->n_rows * heads_per_kv; i++) {
+                struct tdm_attend_query query = running_query(job, query_index(job, block, kv_head, i));
+
+                if (!row_range(job, block->first_row + i / heads_per_kv, base, &query.lo, &query.hi))
+                        continue;
+                if (partial) {
+                        query.o = partial + (size_t)i * job->a->width;
+                        query.m = query.o + job->hp->head_dim;
+                        query.l = query.m + 1;
+                }
+                queries[span.n_queries++] = query;
+                if (span.n_queries == CALL_QUERIES) {
+                        job->kernels->attend_span(&span);
+                        span.n_queries = 0;
+                }
+        }
+        if (span.n_queries)
+                job->kernels->attend_span(&span);
+}
+
+/* o / l, with one rounding more than a quotient. */
+static void finish(const struct job *job, uint32_t item)
+{
+        const struct block *block = &job->a->blocks[item / job->hp->n_kv_heads];
+        uint32_t n_queries = block->n_rows * (job->hp->n_heads / job->hp->n_kv_heads);
+
+        for (uint32_t i = 0; i < n_queries; i++) {
+                struct tdm_attend_query query = running_query(job, query_index(job, block, item % job->hp->n_kv_heads, i));
+                float scale = 1.0f / *query.l;
+
+                for (uint32_t d = 0; d < job->hp->head_dim; d++)
+                        query.o[d] *= scale;
+        }
+}
+
+static void whole_item(void *arg, unsigned item, unsigned thread)
+{
+        const struct job *job = arg;
+        uint32_t first, last;
+
+        block_spans(job, &job->a->blocks[item / job->hp->n_kv_heads], &first, &last);
+        for (uint32_t span = first; span <= last; span++)
+                attend(job, item, span, NULL, thread);
+        finish(job, item);
+}
+
+static void one_unit(void *arg, unsigned index, unsigned thread)
+{
+        const struct job *job = arg;
+        const struct tdm_attention *a = job->a;
+        float *partial = a->partial + (size_t)index * a->max_queries * a->width;
+
+        for (uint32_t i = 0; i < a->max_queries; i++)
+                partial[(size_t)i * a->width + job->hp->head_dim] = -INFINITY; /* m: nothing seen */
+        attend(job, a->units[index].item, a->units[index].span, partial, thread);
+}
+
+/* The wave's units of one item, left to right. chunk: the item, counted from the wave's first. */
+static void merge_item(void *arg, unsigned chunk, unsigned thread)
+{
+        const struct job *job = arg;
+        const struct tdm_attention *a = job->a;
+        uint32_t item = a->units[0].item + chunk, heads_per_kv = job->hp->n_heads / job->hp->n_kv_heads, first, last;
+        const struct block *block = &a->blocks[item / job->hp->n_kv_heads];
+        bool finished = false;
+
+        block_spans(job, block, &first, &last);
+        for (uint32_t u = 0; u < job->n_units; u++) {
+                if (a->units[u].item != item)
+                        continue;
+                for (uint32_t i = 0; i < block->n_rows * heads_per_kv; i++) {
+                        struct tdm_attend_query into = running_query(job, query_index(job, block, item % job->hp->n_kv_heads, i));
+                        float *o = a->partial + ((size_t)u * a->max_queries + i) * a->width;
+                        struct tdm_attend_query part = { .o = o, .m = o + job->hp->head_dim, .l = o + job->hp->head_dim + 1 };
+
+                        if (*part.m != -INFINITY)
+                                job->kernels->attend_merge(&into, &part, job->hp->head_dim);
+                }
+                finished = a->units[u].span == last;
+        }
+        if (finished)
+                finish(job, item);
+}
+
+static void run_apart(struct job *job, struct tdm_pool *pool, uint32_t n_items)
+{
+        struct tdm_attention *a = job->a;
+        uint32_t item = 0, span, last;
+
+        block_spans(job, &a->blocks[0], &span, &last);
+        while (item < n_items) {
+                job->n_units = 0;
+                while (item < n_items && job->n_units < a->n_slots) {
+                        a->units[job->n_units++] = (struct unit){ item, span };
+                        if (span++ == last && ++item < n_items)
+                                block_spans(job, &a->blocks[item / job->hp->n_kv_heads], &span, &last);
+                }
+                tdm_pool_run(pool, job->n_units, one_unit, job);
+                tdm_pool_run(pool, a->units[job->n_units - 1].item - a->units[0].item + 1, merge_item, job);
+        }
+}
+
+/* Cuts the rows into blocks of one sequence each; returns how many, and the longest one's spans. */
+static uint32_t cut_blocks(const struct job *job, uint32_t n_rows, uint32_t block_rows, uint32_t *ret_max_spans)
+{
+        uint32_t n_blocks = 0, end = job->first_row + n_rows, max_spans = 0;
+
+        for (uint32_t row = job->first_row, n; row < end; row += n) {
+                uint32_t seq = job->step->rows[row].seq, first, last;
+
+                n = TDM_MIN(job->step->seqs[seq].first_row + job->step->seqs[seq].n_rows, end) - row;
+                n = TDM_MIN(n, block_rows);
+                job->a->blocks[n_blocks] = (struct block){ seq, row, n };
+                block_spans(job, &job->a->blocks[n_blocks++], &first, &last);
+                max_spans = TDM_MAX(max_spans, last - first + 1);
+        }
+        *ret_max_spans = max_spans;
+        return n_blocks;
+}
+
+void tdm_attention_run(struct tdm_attention *a, struct tdm_pool *pool, const struct tdm_kernels *kernels,
+                       const struct tdm_hparams *hp, const struct tdm_kv_geometry *kv, const uint8_t *kv_base,
+                       const struct tdm_step *step, uint32_t layer, uint32_t first_row, uint32_t n_rows, const float *q, float *out)
+{
+        struct job job = { a, kernels, hp, kv, kv_base, step, tdm_kv_group_of(hp, layer), tdm_kv_layer_index(hp, layer),
+                           first_row, 0, q, out };
+        uint32_t heads_per_kv = hp->n_heads / hp->n_kv_heads, n_threads = tdm_pool_n_threads(pool);
+        uint32_t few = TDM_MAX(ITEM_QUERIES_APART / heads_per_kv, 1u), many = TDM_MAX(ITEM_QUERIES / heads_per_kv, 1u);
+        uint32_t block_rows = n_rows * hp->n_kv_heads / (4 * n_threads), n_items, max_spans;
+
+        assert(n_rows <= a->max_rows);
+        for (size_t i = 0; i < (size_t)n_rows * hp->n_heads; i++)
+                a->running[2 * i] = -INFINITY;
+
+        block_rows = TDM_MIN(TDM_MAX(block_rows, few), many);
+        n_items = cut_blocks(&job, n_rows, block_rows, &max_spans) * hp->n_kv_heads;
+        if (max_spans > ITEM_SPANS_MAX && block_rows > few) {
+                block_rows = few;
+                n_items = cut_blocks(&job, n_rows, block_rows, &max_spans) * hp->n_kv_heads;
+        }
+        if (block_rows == few && (max_spans > ITEM_SPANS_MAX || (n_threads > 1 && max_spans > 1 && n_items < 2 * n_threads)))
+                run_apart(&job, pool, n_items);
+        else
+                tdm_pool_run(pool, n_items, whole_item, &job);
+}

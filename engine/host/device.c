@@ -1,0 +1,359 @@
+/* The host device: opens a thread pool and the best kernels the CPU has, loads models (tables of their weights, all scratch),
+ * and walks through the blocks of a step. The blocks themselves are in forward.c.
+ *
+ * All host devices give the same bits, whatever their kernels and threads: hence one numerics id. It changes when an order
+ * of operations or a rounding does. */
+#include <assert.h>
+
+#include "engine/host/forward.h"
+
+#define NUMERICS_ID "host-1"
+
+/* The one place that says how the input of each matrix is rounded. What each costs is measured in docs/performance.md.
+ * Float weights take f32 whatever is said here. */
+static const enum tdm_act input_acts[][TDM_HOST_N_INPUTS] = {
+        [TDM_PRECISION_DEFAULT] = {
+                [TDM_HOST_QKV] = TDM_ACT_I8,
+                [TDM_HOST_ATTN_OUT] = TDM_ACT_I8,
+                [TDM_HOST_GATE_UP] = TDM_ACT_I8,
+                [TDM_HOST_DOWN] = TDM_ACT_I16,
+                [TDM_HOST_HEAD] = TDM_ACT_I8,
+        },
+        [TDM_PRECISION_PRECISE] = {
+                [TDM_HOST_QKV] = TDM_ACT_I16,
+                [TDM_HOST_ATTN_OUT] = TDM_ACT_I16,
+                [TDM_HOST_GATE_UP] = TDM_ACT_I16,
+                [TDM_HOST_DOWN] = TDM_ACT_I16,
+                [TDM_HOST_HEAD] = TDM_ACT_I16,
+        },
+        [TDM_PRECISION_F32] = {
+                [TDM_HOST_QKV] = TDM_ACT_F32,
+                [TDM_HOST_ATTN_OUT] = TDM_ACT_F32,
+                [TDM_HOST_GATE_UP] = TDM_ACT_F32,
+                [TDM_HOST_DOWN] = TDM_ACT_F32,
+                [TDM_HOST_HEAD] = TDM_ACT_F32,
+        },
+};
+
+struct host_device {
+        struct tdm_device public;
+        const struct tdm_kernels *kernels;
+        struct tdm_pool *pool;
+        char description[96];
+};
+
+static void host_close(struct tdm_device *device)
+{
+        struct host_device *host = (struct host_device *)device;
+
+        if (!host)
+                return;
+        tdm_pool_destroy(host->pool);
+        free(host);
+}
+
+static int host_open(struct tdm_device **ret, const struct tdm_device_config *config, struct tdm_error *err)
+{
+        const struct tdm_kernels *kernels = tdm_kernels_choose(err);
+        struct host_device *host;
+        unsigned n_threads;
+        int r;
+
+        if (!kernels)
+                return err && err->code ? err->code : -EINVAL;
+        host = calloc(1, sizeof(*host));
+        if (!host)
+                return tdm_error_set(err, -ENOMEM, "host device: no memory");
+        host->public.ops = &tdm_host_device_ops;
+        host->kernels = kernels;
+        r = tdm_pool_new(&host->pool, config->n_threads, config->heartbeat);
+        if (r < 0) {
+                free(host);
+                return tdm_error_set(err, r, "host device: cannot start %u threads: %s", config->n_threads, strerror(-r));
+        }
+        n_threads = tdm_pool_n_threads(host->pool);
+        snprintf(host->description, sizeof(host->description), "%s, %u thread%s", kernels->describe, n_threads,
+                 n_threads == 1 ? "" : "s");
+        *ret = &host->public;
+        return 0;
+}
+
+static const char *host_describe(const struct tdm_device *device)
+{
+        return ((const struct host_device *)device)->description;
+}
+
+static const char *host_numerics_id(const struct tdm_device *device)
+{
+        return NUMERICS_ID;
+}
+
+/* ---- models ---- */
+
+/* struct tdm_device_model is never defined: its address is that of our struct. */
+static struct tdm_host_model *host_model_of(const struct tdm_device_model *model)
+{
+        return (struct tdm_host_model *)model;
+}
+
+static void host_unload(struct tdm_device_model *public)
+{
+        struct tdm_host_model *model = host_model_of(public);
+
+        if (!model)
+                return;
+        for (int i = 0; i < TDM_HOST_N_INPUTS; i++)
+                tdm_acts_deinit(&model->acts[i]);
+        for (int group = 0; group < TDM_KV_GROUPS; group++) {
+                tdm_rope_deinit(&model->rope[group]);
+                free(model->rope_position[group]);
+                free(model->rope_rows[group]);
+        }
+        tdm_attention_destroy(model->attention);
+        free(model->q);
+        free(model->attn);
+        free(model->k);
+        free(model->v);
+        free(model->ff);
+        free(model->y);
+        free(model->row);
+        free(model->logits);
+        free(model->sampler_scratch);
+        free(model->layers);
+        free(model);
+}
+
+static const float *vector(const struct tdm_host_model *model, enum tdm_tensor_kind kind, uint32_t layer)
+{
+        return (const float *)(model->weights + tdm_weights_find(model->weights, kind, layer)->offset);
+}
+
+static void matrix_init(const struct tdm_host_model *model, enum tdm_tensor_kind kind, uint32_t layer, enum tdm_act wanted,
+                        struct tdm_host_weight *ret)
+{
+        const struct tdm_weights_tensor *tensor = tdm_weights_find(model->weights, kind, layer);
+
+        tdm_matrix_init(&ret->matrix, model->weights, tensor);
+        ret->act = tdm_matmul_act(tensor->type, wanted);
+}
+
+static void layers_init(struct tdm_host_model *model, const enum tdm_act *acts)
+{
+        for (uint32_t i = 0; i < model->hp.n_layers; i++) {
+                struct tdm_host_layer *l = &model->layers[i];
+
+                matrix_init(model, TDM_TENSOR_Q, i, acts[TDM_HOST_QKV], &l->q);
+                matrix_init(model, TDM_TENSOR_K, i, acts[TDM_HOST_QKV], &l->k);
+                matrix_init(model, TDM_TENSOR_V, i, acts[TDM_HOST_QKV], &l->v);
+                matrix_init(model, TDM_TENSOR_O, i, acts[TDM_HOST_ATTN_OUT], &l->o);
+                matrix_init(model, TDM_TENSOR_GATE, i, acts[TDM_HOST_GATE_UP], &l->gate);
+                matrix_init(model, TDM_TENSOR_UP, i, acts[TDM_HOST_GATE_UP], &l->up);
+                matrix_init(model, TDM_TENSOR_DOWN, i, acts[TDM_HOST_DOWN], &l->down);
+                l->attn_norm = vector(model, TDM_TENSOR_ATTN_NORM, i);
+                l->q_norm = vector(model, TDM_TENSOR_Q_NORM, i);
+                l->k_norm = vector(model, TDM_TENSOR_K_NORM, i);
+                l->post_attn_norm = vector(model, TDM_TENSOR_POST_ATTN_NORM, i);
+                l->ffn_norm = vector(model, TDM_TENSOR_FFN_NORM, i);
+                l->post_ffw_norm = vector(model, TDM_TENSOR_POST_FFW_NORM, i);
+        }
+        matrix_init(model, tdm_weights_find(model->weights, TDM_TENSOR_OUTPUT, 0) ? TDM_TENSOR_OUTPUT : TDM_TENSOR_TOKEN_EMBD, 0,
+                    acts[TDM_HOST_HEAD], &model->output);
+        model->output_norm = vector(model, TDM_TENSOR_OUTPUT_NORM, 0);
+        model->embedding = tdm_weights_find(model->weights, TDM_TENSOR_TOKEN_EMBD, 0);
+}
+
+/* n floats on a cache line; counted. Not touched: pages that a split placement never uses cost nothing. */
+static bool take(struct tdm_host_model *model, float **ret, size_t n)
+{
+        size_t bytes = TDM_ALIGN_UP(n * sizeof(float), (size_t)64);
+
+        *ret = aligned_alloc(64, bytes);
+        model->scratch_bytes += bytes;
+        return *ret != NULL;
+}
+
+static bool acts_take(struct tdm_host_model *model, enum tdm_host_input input, unsigned forms, uint32_t max_rows, uint32_t cols)
+{
+        if (tdm_acts_init(&model->acts[input], forms, max_rows, cols) < 0)
+                return false;
+        model->scratch_bytes += model->acts[input].memory_bytes;
+        return true;
+}
+
+static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_limits *limits)
+{
+        const struct tdm_hparams *hp = &model->hp;
+        size_t rows = model->tile_rows = TDM_MIN(limits->max_rows, TDM_HOST_TILE_ROWS), n_threads = tdm_pool_n_threads(model->pool);
+        uint32_t q_width = hp->n_heads * hp->head_dim, kv_width = hp->n_kv_heads * hp->head_dim;
+        unsigned forms[TDM_HOST_N_INPUTS] = {};
+
+        for (uint32_t i = 0; i < hp->n_layers; i++) {
+                const struct tdm_host_layer *l = &model->layers[i];
+
+                forms[TDM_HOST_QKV] |= 1u << l->q.act | 1u << l->k.act | 1u << l->v.act;
+                forms[TDM_HOST_ATTN_OUT] |= 1u << l->o.act;
+                forms[TDM_HOST_GATE_UP] |= 1u << l->gate.act | 1u << l->up.act;
+                forms[TDM_HOST_DOWN] |= 1u << l->down.act;
+        }
+        model->logits_stride = TDM_ALIGN_UP(hp->n_vocab, 16u);
+        model->logits_rows = (uint32_t)TDM_MIN(TDM_MAX(TDM_HOST_LOGITS_BYTES_MAX / (model->logits_stride * sizeof(float)), 1u),
+                                               limits->max_logits);
+        model->row_stride = TDM_ALIGN_UP(hp->d_model, 16u);
+        model->sampler_stride = TDM_ALIGN_UP(tdm_sampler_scratch_bytes(hp->n_vocab), (size_t)64);
+
+        if (!acts_take(model, TDM_HOST_QKV, forms[TDM_HOST_QKV], rows, hp->d_model) ||
+            !acts_take(model, TDM_HOST_ATTN_OUT, forms[TDM_HOST_ATTN_OUT], rows, q_width) ||
+            !acts_take(model, TDM_HOST_GATE_UP, forms[TDM_HOST_GATE_UP], rows, hp->d_model) ||
+            !acts_take(model, TDM_HOST_DOWN, forms[TDM_HOST_DOWN], rows, TDM_ALIGN_UP(hp->d_ff, 32u)) ||
+            !acts_take(model, TDM_HOST_HEAD, 1u << model->output.act, model->logits_rows, hp->d_model) ||
+            !take(model, &model->q, rows * q_width) || !take(model, &model->attn, rows * q_width) ||
+            !take(model, &model->k, rows * kv_width) || !take(model, &model->v, rows * kv_width) ||
+            !take(model, &model->ff, rows * TDM_ALIGN_UP(hp->d_ff, 32u)) || !take(model, &model->y, rows * hp->d_model) ||
+            !take(model, &model->row, n_threads * model->row_stride) ||
+            !take(model, &model->logits, (size_t)model->logits_rows * model->logits_stride) ||
+            !take(model, (float **)&model->sampler_scratch, n_threads * model->sampler_stride / sizeof(float)))
+                return false;
+        for (int group = 0; group < TDM_KV_GROUPS; group++) {
+                bool full = group == TDM_KV_FULL;
+
+                if (!model->kv.n_layers[group])
+                        continue;
+                if (tdm_rope_init(&model->rope[group], hp->head_dim, hp->n_ctx, full ? hp->rope_base_full : hp->rope_base_window,
+                                  full ? hp->rope_factor_full : 1) < 0 ||
+                    !take(model, (float **)&model->rope_position[group], rows) ||
+                    !take(model, &model->rope_rows[group], rows * hp->head_dim))
+                        return false;
+                memset(model->rope_position[group], 0xff, rows * sizeof(uint32_t));
+                model->scratch_bytes += model->rope[group].memory_bytes;
+        }
+        if (tdm_attention_new(&model->attention, hp, rows, n_threads) < 0)
+                return false;
+        model->scratch_bytes += tdm_attention_scratch_bytes(model->attention);
+        return true;
+}
+
+/* The cache's geometry comes from a peer: it must be what the model's sizes make of it. */
+static bool geometry_fits(const struct tdm_kv_geometry *kv, const struct tdm_hparams *hp)
+{
+        struct tdm_kv_geometry want;
+
+        if ((kv->type != TDM_KV_F16 && kv->type != TDM_KV_F32) ||
+            tdm_kv_geometry_init(&want, hp, (enum tdm_kv_type)kv->type, kv->n_pages[TDM_KV_FULL], kv->n_pages[TDM_KV_WINDOW]) < 0)
+                return false;
+        for (int group = 0; group < TDM_KV_GROUPS; group++)
+                if (kv->n_layers[group] != want.n_layers[group] || kv->n_pages[group] != want.n_pages[group] ||
+                    kv->page_bytes[group] != want.page_bytes[group] || kv->offset[group] != want.offset[group])
+                        return false;
+        return kv->n_kv_heads == want.n_kv_heads && kv->head_dim == want.head_dim && kv->part_bytes == want.part_bytes &&
+               kv->size_bytes == want.size_bytes;
+}
+
+static int host_load(struct tdm_device *device, const struct tdm_device_model_config *config, struct tdm_device_model **ret,
+                     struct tdm_error *err)
+{
+        struct host_device *host = (struct host_device *)device;
+        const struct tdm_hparams *hp = &tdm_weights_header(config->weights)->hparams;
+        struct tdm_host_model *model;
+        int r;
+
+        if ((unsigned)config->precision >= TDM_ARRAY_SIZE(input_acts))
+                return tdm_error_set(err, TDM_E_PROTOCOL, "host device: no precision %u", (unsigned)config->precision);
+        r = tdm_steps_limits_check(&config->limits, err);
+        if (r)
+                return r;
+        if (!geometry_fits(&config->kv, hp))
+                return tdm_error_set(err, TDM_E_PROTOCOL, "host device: the KV cache's geometry does not fit the model's sizes");
+        if (hp->n_heads * hp->head_dim % TDM_BLOCK_VALUES)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "host device: %u heads of %u values: their product must be a multiple of %u",
+                                     hp->n_heads, hp->head_dim, TDM_BLOCK_VALUES);
+
+        model = calloc(1, sizeof(*model));
+        if (!model)
+                return tdm_error_set(err, -ENOMEM, "host device: no memory");
+        model->pool = host->pool;
+        model->kernels = host->kernels;
+        model->weights = config->weights;
+        model->hp = *hp;
+        model->kv = config->kv;
+        model->kv_base = config->kv_base;
+        model->layers = calloc(hp->n_layers, sizeof(*model->layers));
+        if (model->layers)
+                layers_init(model, input_acts[config->precision]);
+        if (!model->layers || !scratch_init(model, &config->limits)) {
+                tdm_error_set(err, -ENOMEM, "host device: no memory for a model's scratch of over %zu bytes", model->scratch_bytes);
+                host_unload((struct tdm_device_model *)model);
+                return -ENOMEM;
+        }
+        *ret = (struct tdm_device_model *)model;
+        return 0;
+}
+
+static void host_set_kv(struct tdm_device_model *public, uint8_t *kv_base)
+{
+        host_model_of(public)->kv_base = kv_base;
+}
+
+static uint64_t host_scratch_bytes(const struct tdm_device_model *public)
+{
+        return host_model_of(public)->scratch_bytes;
+}
+
+static uint64_t host_n_saturated(const struct tdm_device_model *public)
+{
+        return atomic_load_explicit(&host_model_of(public)->n_saturated, memory_order_relaxed);
+}
+
+static int run_block(struct tdm_host_model *model, const struct tdm_step *step, uint32_t block, float *hidden,
+                     struct tdm_result *results, struct tdm_error *err)
+{
+        switch (tdm_block_kind(&model->hp, block)) {
+        case TDM_BLOCK_EMBED:
+                tdm_host_embed(model, step, hidden);
+                return 0;
+        case TDM_BLOCK_ATTENTION:
+                if (!model->kv_base)
+                        return tdm_error_set(err, -EINVAL, "host device: asked for attention without a KV cache");
+                tdm_host_attention(model, step, tdm_block_layer(block), hidden);
+                return 0;
+        case TDM_BLOCK_FFN:
+                tdm_host_ffn(model, step, tdm_block_layer(block), hidden);
+                return 0;
+        case TDM_BLOCK_HEAD:
+                tdm_host_head(model, step, hidden);
+                return 0;
+        default:
+                return tdm_host_sample(model, step, hidden, results, err);
+        }
+}
+
+static int host_run(struct tdm_device_model *public, const struct tdm_step *step, uint32_t first, uint32_t n, float *hidden,
+                    struct tdm_result *results, void (*on_block)(uint32_t block, void *userdata), void *userdata,
+                    struct tdm_error *err)
+{
+        struct tdm_host_model *model = host_model_of(public);
+
+        assert(first + n <= tdm_model_n_blocks(&model->hp));
+        for (uint32_t block = first; block < first + n; block++) {
+                int r = run_block(model, step, block, hidden, results, err);
+
+                if (r)
+                        return r;
+                if (on_block)
+                        on_block(block, userdata);
+        }
+        return 0;
+}
+
+const struct tdm_device_ops tdm_host_device_ops = {
+        .name = "host",
+        .open = host_open,
+        .close = host_close,
+        .describe = host_describe,
+        .numerics_id = host_numerics_id,
+        .model_load = host_load,
+        .model_unload = host_unload,
+        .set_kv = host_set_kv,
+        .model_scratch_bytes = host_scratch_bytes,
+        .run = host_run,
+        .n_saturated = host_n_saturated,
+};

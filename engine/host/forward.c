@@ -1,0 +1,288 @@
+/* The forward pass of a Gemma 3 model on the host device: embed, attention, FFN, head, sample, each one function that reads
+ * top to bottom; the functions above them are what the pool's threads do with a few rows.
+ *
+ * A row's values never depend on the other rows: everything between the matrix products is done row by row, and those
+ * promise it (kernels.h). Rows are taken in tiles of TDM_HOST_TILE_ROWS; a tile's keys and values are stored before its
+ * attention runs, and a row only looks at its own position and before, so tiles change nothing either.
+ *
+ * The residual, norms, softmax and sums are f32; what goes into a matrix is rounded to the form that device.c's table says.
+ * Nothing is allocated here. */
+#include <assert.h>
+
+#include "engine/host/forward.h"
+
+#define CHUNK_ROWS_MAX 16u /* of a pass that goes row by row */
+
+/* What a row-by-row pass needs; fields that it does not look at are left out. */
+struct pass {
+        struct tdm_host_model *model;
+        const struct tdm_step *step;
+        float *hidden;         /* [n_rows][d_model], the tile's first row first */
+        const float *gain;     /* [d_model] */
+        struct tdm_acts *acts;
+        uint32_t layer;
+        uint32_t first_row;    /* of the tile, in the step */
+        uint32_t n_rows;       /* of the tile */
+        uint32_t chunk_rows;
+        void (*row)(const struct pass *pass, uint32_t row, unsigned thread); /* row: within the tile */
+};
+
+static void run_rows(void *arg, unsigned chunk, unsigned thread)
+{
+        const struct pass *pass = arg;
+        uint32_t first = chunk * pass->chunk_rows, end = TDM_MIN(first + pass->chunk_rows, pass->n_rows);
+
+        for (uint32_t row = first; row < end; row++)
+                pass->row(pass, row, thread);
+}
+
+static void each_row(struct pass *pass, void (*row)(const struct pass *pass, uint32_t row, unsigned thread))
+{
+        uint32_t share = pass->n_rows / (4 * tdm_pool_n_threads(pass->model->pool));
+
+        pass->row = row;
+        pass->chunk_rows = TDM_MIN(TDM_MAX(share, 1u), CHUNK_ROWS_MAX);
+        tdm_pool_run(pass->model->pool, TDM_DIV_UP(pass->n_rows, pass->chunk_rows), run_rows, pass);
+}
+
+/* ---- embed ---- */
+
+static void embed_row(const struct pass *pass, uint32_t row, unsigned thread)
+{
+        struct tdm_host_model *model = pass->model;
+        float *h = pass->hidden + (size_t)row * model->hp.d_model;
+
+        tdm_weights_row(model->weights, model->embedding, pass->step->rows[row].token, h);
+        for (uint32_t i = 0; i < model->hp.d_model; i++)
+                h[i] *= model->hp.embed_scale;
+}
+
+void tdm_host_embed(struct tdm_host_model *model, const struct tdm_step *step, float *hidden)
+{
+        struct pass pass = { .model = model, .step = step, .hidden = hidden, .n_rows = step->head.n_rows };
+
+        each_row(&pass, embed_row);
+}
+
+/* ---- what attention, FFN and head share ---- */
+
+static void norm_row(const struct pass *pass, uint32_t row, unsigned thread)
+{
+        struct tdm_host_model *model = pass->model;
+        uint32_t d = model->hp.d_model;
+        float *y = model->row + thread * model->row_stride;
+
+        model->kernels->rmsnorm(pass->hidden + (size_t)row * d, pass->gain, d, model->hp.norm_eps, y);
+        tdm_acts_prepare_row(pass->acts, model->kernels, row, y, d);
+}
+
+static void add_row(const struct pass *pass, uint32_t row, unsigned thread)
+{
+        struct tdm_host_model *model = pass->model;
+        uint32_t d = model->hp.d_model;
+
+        model->kernels->rmsnorm_add(model->y + (size_t)row * d, pass->gain, d, model->hp.norm_eps, pass->hidden + (size_t)row * d);
+}
+
+static struct tdm_matmul_out out(const struct tdm_host_weight *weight, float *y, size_t y_stride)
+{
+        return (struct tdm_matmul_out){ &weight->matrix, weight->act, y, y_stride };
+}
+
+/* ---- attention ---- */
+
+/* cos and sin of the row's position, computed once for all layers of a group while the rows stay the same. */
+static const float *rope_row(struct tdm_host_model *model, enum tdm_kv_group group, uint32_t row, uint32_t position)
+{
+        uint32_t half = model->hp.head_dim / 2;
+        float *cos_sin = model->rope_rows[group] + (size_t)row * 2 * half;
+
+        if (model->rope_position[group][row] != position) {
+                tdm_rope_row(&model->rope[group], position, cos_sin, cos_sin + half);
+                model->rope_position[group][row] = position;
+        }
+        return cos_sin;
+}
+
+/* Queries and keys: per-head norm and rotation. Queries are scaled; keys and values go into the cache. */
+static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned thread)
+{
+        struct tdm_host_model *model = pass->model;
+        const struct tdm_kernels *kernels = model->kernels;
+        const struct tdm_host_layer *layer = &model->layers[pass->layer];
+        const struct tdm_step_row *r = &pass->step->rows[pass->first_row + row];
+        enum tdm_kv_group group = tdm_kv_group_of(&model->hp, pass->layer);
+        uint32_t head_dim = model->hp.head_dim, n_heads = model->hp.n_heads, n_kv_heads = model->hp.n_kv_heads;
+        uint32_t page = pass->step->tables[group][(size_t)r->seq * pass->step->table_entries + r->position / TDM_KV_PAGE_TOKENS];
+        uint32_t layer_index = tdm_kv_layer_index(&model->hp, pass->layer), n_saturated = 0;
+        const float *cos = rope_row(model, group, row, r->position), *sin = cos + head_dim / 2;
+
+        for (uint32_t h = 0; h < n_heads; h++) {
+                float *q = model->q + ((size_t)row * n_heads + h) * head_dim;
+
+                kernels->rmsnorm(q, layer->q_norm, head_dim, model->hp.norm_eps, q);
+                kernels->rope(q, cos, sin, head_dim);
+                for (uint32_t i = 0; i < head_dim; i++)
+                        q[i] *= model->hp.query_scale;
+        }
+        for (uint32_t h = 0; h < n_kv_heads; h++) {
+                float *k = model->k + ((size_t)row * n_kv_heads + h) * head_dim;
+                const float *v = model->v + ((size_t)row * n_kv_heads + h) * head_dim;
+                uint8_t *part = model->kv_base + tdm_kv_part_offset(&model->kv, group, page, layer_index, h);
+
+                kernels->rmsnorm(k, layer->k_norm, head_dim, model->hp.norm_eps, k);
+                kernels->rope(k, cos, sin, head_dim);
+                n_saturated += kernels->kv_store(part, (enum tdm_kv_type)model->kv.type, head_dim,
+                                                 r->position % TDM_KV_PAGE_TOKENS, k, v);
+        }
+        if (n_saturated)
+                atomic_fetch_add_explicit(&model->n_saturated, n_saturated, memory_order_relaxed);
+}
+
+void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden)
+{
+        const struct tdm_host_layer *l = &model->layers[layer];
+        struct tdm_pool *pool = model->pool;
+        const struct tdm_kernels *kernels = model->kernels;
+        uint32_t d = model->hp.d_model, q_width = model->hp.n_heads * model->hp.head_dim;
+        uint32_t kv_width = model->hp.n_kv_heads * model->hp.head_dim;
+
+        for (uint32_t first = 0, n; first < step->head.n_rows; first += n) {
+                struct pass pass = { .model = model, .step = step, .hidden = hidden + (size_t)first * d, .layer = layer,
+                                     .first_row = first };
+
+                pass.n_rows = n = TDM_MIN(model->tile_rows, step->head.n_rows - first);
+
+                pass.gain = l->attn_norm;
+                pass.acts = &model->acts[TDM_HOST_QKV];
+                each_row(&pass, norm_row);
+                tdm_matmul(pool, kernels, pass.acts, n, (struct tdm_matmul_out[]){ out(&l->q, model->q, q_width),
+                           out(&l->k, model->k, kv_width), out(&l->v, model->v, kv_width) }, 3);
+                each_row(&pass, rotate_and_store_row);
+
+                tdm_attention_run(model->attention, pool, kernels, &model->hp, &model->kv, model->kv_base, step, layer, first, n,
+                                  model->q, model->attn);
+
+                tdm_acts_prepare(&model->acts[TDM_HOST_ATTN_OUT], kernels, pool, model->attn, q_width, n, q_width);
+                tdm_matmul(pool, kernels, &model->acts[TDM_HOST_ATTN_OUT], n,
+                           (struct tdm_matmul_out[]){ out(&l->o, model->y, d) }, 1);
+                pass.gain = l->post_attn_norm;
+                each_row(&pass, add_row);
+        }
+}
+
+/* ---- FFN ---- */
+
+void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden)
+{
+        const struct tdm_host_layer *l = &model->layers[layer];
+        struct tdm_pool *pool = model->pool;
+        const struct tdm_kernels *kernels = model->kernels;
+        uint32_t d = model->hp.d_model;
+
+        for (uint32_t first = 0, n; first < step->head.n_rows; first += n) {
+                struct pass pass = { .model = model, .hidden = hidden + (size_t)first * d };
+
+                pass.n_rows = n = TDM_MIN(model->tile_rows, step->head.n_rows - first);
+
+                pass.gain = l->ffn_norm;
+                pass.acts = &model->acts[TDM_HOST_GATE_UP];
+                each_row(&pass, norm_row);
+                tdm_matmul_gate_up(pool, kernels, pass.acts, n, &l->gate.matrix, l->gate.act, &l->up.matrix, l->up.act, model->ff,
+                                   &model->acts[TDM_HOST_DOWN]);
+                tdm_matmul(pool, kernels, &model->acts[TDM_HOST_DOWN], n,
+                           (struct tdm_matmul_out[]){ out(&l->down, model->y, d) }, 1);
+                pass.gain = l->post_ffw_norm;
+                each_row(&pass, add_row);
+        }
+}
+
+/* ---- head and sample ---- */
+
+static void head_norm_row(const struct pass *pass, uint32_t row, unsigned thread)
+{
+        struct tdm_host_model *model = pass->model;
+        const float *h = pass->hidden + (size_t)pass->step->logits[pass->first_row + row].row * model->hp.d_model;
+        float *y = model->row + thread * model->row_stride;
+
+        model->kernels->rmsnorm(h, pass->gain, model->hp.d_model, model->hp.norm_eps, y);
+        tdm_acts_prepare_row(pass->acts, model->kernels, row, y, model->hp.d_model);
+}
+
+/* y = cap tanh(x / cap), tanh(z) = 1 - 2 / (exp(2z) + 1). */
+static void softcap_row(const struct pass *pass, uint32_t row, unsigned thread)
+{
+        struct tdm_host_model *model = pass->model;
+        float *x = model->logits + (size_t)row * model->logits_stride, cap = model->hp.logit_softcap, e[64];
+
+        for (uint32_t i = 0, n; i < model->hp.n_vocab; i += n) {
+                n = TDM_MIN((uint32_t)TDM_ARRAY_SIZE(e), model->hp.n_vocab - i);
+                for (uint32_t j = 0; j < n; j++)
+                        e[j] = x[i + j] * (2.0f / cap);
+                model->kernels->exp_array(e, n, e);
+                for (uint32_t j = 0; j < n; j++)
+                        x[i + j] = cap * (1.0f - 2.0f / (e[j] + 1.0f));
+        }
+}
+
+/* Logits [first, first + n) of the step into model->logits. */
+static void make_logits(struct tdm_host_model *model, const struct tdm_step *step, const float *hidden, uint32_t first, uint32_t n)
+{
+        struct pass pass = { .model = model, .step = step, .hidden = (float *)hidden, .gain = model->output_norm,
+                             .acts = &model->acts[TDM_HOST_HEAD], .first_row = first, .n_rows = n };
+
+        each_row(&pass, head_norm_row);
+        tdm_matmul(model->pool, model->kernels, pass.acts, n,
+                   (struct tdm_matmul_out[]){ out(&model->output, model->logits, model->logits_stride) }, 1);
+        if (model->hp.logit_softcap > 0)
+                each_row(&pass, softcap_row);
+}
+
+void tdm_host_head(struct tdm_host_model *model, const struct tdm_step *step, const float *hidden)
+{
+        if (step->head.n_logits > 0 && step->head.n_logits <= model->logits_rows)
+                make_logits(model, step, hidden, 0, step->head.n_logits);
+}
+
+struct sample_job {
+        struct tdm_host_model *model;
+        const struct tdm_step *step;
+        uint32_t first;
+        struct tdm_result *results;
+        _Atomic uint32_t bad_row; /* UINT32_MAX: none */
+};
+
+static void sample_one(void *arg, unsigned chunk, unsigned thread)
+{
+        struct sample_job *job = arg;
+        struct tdm_host_model *model = job->model;
+        const struct tdm_step *step = job->step;
+        const struct tdm_step_logits *l = &step->logits[job->first + chunk];
+        struct tdm_result result;
+
+        if (tdm_sample(model->logits + (size_t)chunk * model->logits_stride, model->hp.n_vocab, &l->sampling,
+                       step->history + l->history_offset, l->n_history, step->rows[l->row].position + 1, l->target,
+                       model->sampler_scratch + thread * model->sampler_stride, &result) < 0)
+                atomic_store_explicit(&job->bad_row, l->row, memory_order_relaxed);
+        else
+                job->results[job->first + chunk] = result;
+}
+
+int tdm_host_sample(struct tdm_host_model *model, const struct tdm_step *step, const float *hidden, struct tdm_result *results,
+                    struct tdm_error *err)
+{
+        bool tiled = step->head.n_logits > model->logits_rows;
+
+        for (uint32_t first = 0, n; first < step->head.n_logits; first += n) {
+                struct sample_job job = { model, step, first, results, UINT32_MAX };
+
+                n = TDM_MIN(step->head.n_logits - first, model->logits_rows);
+                if (tiled)
+                        make_logits(model, step, hidden, first, n);
+                tdm_pool_run(model->pool, n, sample_one, &job);
+                if (job.bad_row != UINT32_MAX)
+                        return tdm_error_set(err, -EDOM, "host device: the logits of row %u (position %u) hold a NaN (damaged weights?)",
+                                             job.bad_row, step->rows[job.bad_row].position);
+        }
+        return 0;
+}

@@ -1,0 +1,71 @@
+/* A model loaded on the host device, and its blocks. Private to engine/host: device.c makes and frees it, forward.c runs it. */
+#ifndef TDM_ENGINE_HOST_FORWARD_H
+#define TDM_ENGINE_HOST_FORWARD_H
+
+#include "engine/device.h"
+#include "engine/host/attention.h"
+#include "engine/host/matmul.h"
+#include "engine/host/rope.h"
+
+/* Rows that go through a block together: bounds the scratch; a step with more rows is taken in several such tiles. */
+#define TDM_HOST_TILE_ROWS 256u
+/* Logits held at once, at most (but always one row). */
+#define TDM_HOST_LOGITS_BYTES_MAX (UINT64_C(256) << 20)
+
+/* The inputs of matrices. Which form each takes in which precision is one table, in device.c. */
+enum tdm_host_input { TDM_HOST_QKV, TDM_HOST_ATTN_OUT, TDM_HOST_GATE_UP, TDM_HOST_DOWN, TDM_HOST_HEAD, TDM_HOST_N_INPUTS };
+
+struct tdm_host_weight {
+        struct tdm_matrix matrix;
+        enum tdm_act act;
+};
+
+struct tdm_host_layer {
+        struct tdm_host_weight q, k, v, o, gate, up, down;
+        const float *attn_norm, *q_norm, *k_norm, *post_attn_norm, *ffn_norm, *post_ffw_norm;
+};
+
+struct tdm_host_model {
+        struct tdm_pool *pool;             /* of the device */
+        const struct tdm_kernels *kernels; /* of the device */
+        const uint8_t *weights;
+        struct tdm_hparams hp;
+        struct tdm_kv_geometry kv;
+        uint8_t *kv_base; /* NULL: no attention blocks here */
+
+        const struct tdm_weights_tensor *embedding;
+        struct tdm_host_weight output;
+        const float *output_norm;
+        struct tdm_host_layer *layers; /* [n_layers] */
+
+        /* Scratch, allocated at load. */
+        uint32_t tile_rows, logits_rows, logits_stride;
+        struct tdm_acts acts[TDM_HOST_N_INPUTS];
+        struct tdm_attention *attention;
+        struct tdm_rope rope[TDM_KV_GROUPS];
+        uint32_t *rope_position[TDM_KV_GROUPS]; /* [tile_rows]: whose angles rope_rows holds; UINT32_MAX: nobody's */
+        float *rope_rows[TDM_KV_GROUPS];        /* [tile_rows][2][head_dim / 2] */
+        float *q, *attn;                        /* [tile_rows][n_heads * head_dim] */
+        float *k, *v;                           /* [tile_rows][n_kv_heads * head_dim] */
+        float *ff;                              /* [tile_rows][d_ff up to a multiple of 32] */
+        float *y;                               /* [tile_rows][d_model]: a block's output before its norm */
+        float *row;                             /* [n_threads][row_stride]: a row on its way into acts */
+        size_t row_stride;
+        float *logits;                          /* [logits_rows][logits_stride] */
+        uint8_t *sampler_scratch;               /* [n_threads][sampler_stride] */
+        size_t sampler_stride;
+        size_t scratch_bytes;
+        _Atomic uint64_t n_saturated;
+};
+
+/* Each runs one block on all rows of the step. hidden [n_rows][d_model], in place; head and sample only read it. */
+void tdm_host_embed(struct tdm_host_model *model, const struct tdm_step *step, float *hidden);
+void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden);
+void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden);
+/* The logits stay in the model until sample. Where they would not fit (logits_rows), sample makes them tile by tile. */
+void tdm_host_head(struct tdm_host_model *model, const struct tdm_step *step, const float *hidden);
+/* results [n_logits]. -EDOM where a row's logits hold a NaN: the error names it. */
+int tdm_host_sample(struct tdm_host_model *model, const struct tdm_step *step, const float *hidden, struct tdm_result *results,
+                    struct tdm_error *err);
+
+#endif
