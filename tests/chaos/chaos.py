@@ -1,9 +1,10 @@
-"""Many jobs, many faults: workers are killed, stopped and restarted at random while jobs with random parameters come and go.
+"""Many jobs, many faults: workers are killed, stopped and restarted at random while jobs with random
+parameters come and go.
 
-Every job's ids are compared with those of the same job alone. What is printed at the end: faults by kind, recoveries, the
-pause they cost (the longest silence over all jobs from a fault to the next), and false alarms (restarts that no fault
-explains). A fault waits until tokens flow again after the one before, because a worker that dies again and again without a
-finished step is rightly taken out of service.
+Every job's ids are compared with those of the same job alone. What is printed at the end: faults by kind,
+recoveries, the pause they cost (the longest silence over all jobs from a fault to the next), and false alarms
+(restarts that no fault explains). A fault waits until tokens flow again after the one before, because a worker that
+dies again and again without a finished step is rightly taken out of service.
 
 usage: chaos.py [--seconds S] [--jobs N] [--seed K] [--full]
 """
@@ -16,7 +17,8 @@ import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
-from tandem_test import (SANITIZER, SLOW, Closed, Daemon, Refused, alive, check, main, same_ids, test, wait_for)  # noqa: E402
+from tandem_test import (SANITIZER, SLOW, Closed, Daemon, Refused, alive, check, main, same_ids, test,
+                         wait_for)  # noqa: E402
 
 WORDS = "the king his daughter a fox and an old mill in the wood once upon time said rode away golden apple sea".split()
 
@@ -115,7 +117,8 @@ class Chaos:
                 wait_for(lambda p=p: not alive(p), f"{kind}: pid {p} reaped", 30)
 
     def run(self):
-        clients = [threading.Thread(target=self.client, args=(self.rng.randrange(1 << 30),)) for _ in range(self.n_jobs)]
+        clients = [threading.Thread(target=self.client, args=(self.rng.randrange(1 << 30),
+                                                              )) for _ in range(self.n_jobs)]
         for c in clients:
             c.start()
         try:
@@ -153,8 +156,8 @@ class Chaos:
             by_kind[verb] = by_kind.get(verb, 0) + 1
         restarts = sum(w.get("restarts", 0) for w in s["workers"])
         alarms = restarts - self.expected_restarts
-        print(f"FIGURE chaos: {len(self.faults)} faults {by_kind}, {s.get('recoveries', 0)} recoveries, jobs {self.counts}, "
-              f"{self.recovered_jobs} of them recovered, {len(self.token_times)} tokens, false alarms {alarms}")
+        print(f"FIGURE chaos: {len(self.faults)} faults {by_kind}, {s.get('recoveries', 0)} recoveries, "
+              f"jobs {self.counts}, {self.recovered_jobs} of them recovered, {len(self.token_times)} tokens, false alarms {alarms}")
         for verbs, name in ((("kill",), "SIGKILL"), (("hang",), "hang"), (("restart",), "restart")):
             p = self.pauses(verbs)
             if p:

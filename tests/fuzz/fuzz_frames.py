@@ -1,7 +1,8 @@
-"""Random and half-right frames at a running daemon. Whatever comes, it answers or hangs up, and goes on serving others.
+"""Random and half-right frames at a running daemon. Whatever comes, it answers or hangs up, and goes on
+serving others.
 
-Valid requests are mutated (bytes, lengths, fields said twice, a stray fd, a wrong order), because noise alone never passes
-the first check. The decoder itself is protobuf-c; what is fuzzed here is everything behind it.
+Valid requests are mutated (bytes, lengths, fields said twice, a stray fd, a wrong order), because noise alone never
+passes the first check. The decoder itself is protobuf-c; what is fuzzed here is everything behind it.
 
 usage: fuzz_frames.py [--full]
 """
@@ -12,7 +13,8 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
-from tandem_test import (SCHEMA, SLOW, Closed, Daemon, Refused, SPROUT, check, main, request, same_ids, test,  # noqa: E402
+from tandem_test import (SCHEMA, SLOW, Closed, Daemon, Refused, SPROUT, check, main, request, same_ids, test,
+                         # noqa: E402
                          times, wait_for)
 
 
@@ -20,13 +22,16 @@ def valid(rng):
     kind, values = rng.choice((
         ("hello", {"protocol": rng.choice((0, 1, 2, 1 << 31)), "client": "x" * rng.choice((0, 5, 5000))}),
         ("generate", request(prompt="Once upon", n=rng.choice((0, 1, 5)), temp=rng.choice((0.0, 1.0)))),
-        ("generate", request(ids=[rng.randrange(7000) for _ in range(rng.randrange(40))], n=3, chunk=rng.randrange(1 << 32))),
+        ("generate", request(ids=[rng.randrange(7000) for _ in range(rng.randrange(40))], n=3,
+                             chunk=rng.randrange(1 << 32))),
         ("generate", request(chat=[(rng.choice(("user", "system", "ghost")), "hi")] * rng.randrange(1, 40), n=2)),
         ("generate", request(prompt=rng.randbytes(30), n=2, stop=[rng.randbytes(3)] * rng.randrange(9))),
-        ("score", {"ids": [rng.randrange(7000) for _ in range(rng.randrange(30))], "top": rng.choice((0, 3, 64, 65, 1 << 31))}),
+        ("score", {"ids": [rng.randrange(7000) for _ in range(rng.randrange(30))],
+                   "top": rng.choice((0, 3, 64, 65, 1 << 31))}),
         ("tokenize", {"text": rng.randbytes(rng.choice((0, 1, 100, 20000))), "special": True}),
         ("cancel", {"job": rng.choice((0, 1, 2, 1 << 63))}), ("status", {}), ("models", {}), ("jobs", {}),
-        ("load", {"model": {"name": rng.choice(("", "tale", "../../etc/passwd", "x" * 3000)), "from_fd": rng.random() < 0.5}}),
+        ("load", {"model": {"name": rng.choice(("", "tale", "../../etc/passwd", "x" * 3000)),
+                            "from_fd": rng.random() < 0.5}}),
         ("unload", {"name": rng.choice(("", "nothing", "\U0001F98A"))})))
     return SCHEMA.encode("Request", {"id": rng.choice((0, 1, 1, 2, 1 << 31)), kind: values})
 
@@ -72,9 +77,11 @@ def frames():
                     hangups += 1
                 except TimeoutError:
                     pass
-        wait_for(lambda: d.status().get("jobs_running", 0) + d.status().get("jobs_queued", 0) == 0, "idle at the end", 20)
+        wait_for(lambda: d.status().get("jobs_running", 0) + d.status().get("jobs_queued", 0) == 0, "idle at the end",
+                 20)
         same_ids(d.generate(n=10).ids, want.ids, "a job afterwards")
-        check(all(w_.get("restarts", 0) == 0 for w_ in d.status()["workers"]), "no worker was lost", d.status()["workers"])
+        check(all(w_.get("restarts", 0) == 0 for w_ in d.status()["workers"]), "no worker was lost",
+              d.status()["workers"])
         print(f"{answers} answers read, {hangups} hang-ups")
 
 

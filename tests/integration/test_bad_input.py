@@ -38,8 +38,10 @@ def requests():
         refused(d, "too-long", prompt="word " * 20000)
         refused(d, "bad-request", ids=[2, 999999])
         refused(d, "bad-request", ids=[2, 300], placement="sideways")
-        for bad in ({"temp": -1.0}, {"temp": float("nan")}, {"temp": float("inf")}, {"top_p": float("nan")}, {"top_p": -0.5},
-                    {"min_p": float("nan")}, {"min_p": 2.0}, {"repeat_penalty": float("inf")}, {"repeat_penalty": -1.0}):
+        for bad in ({"temp": -1.0}, {"temp": float("nan")}, {"temp": float("inf")}, {"top_p": float("nan")},
+                    {"top_p": -0.5},
+                    {"min_p": float("nan")}, {"min_p": 2.0}, {"repeat_penalty": float("inf")},
+                    {"repeat_penalty": -1.0}):
             refused(d, "bad-request", **bad)
         refused(d, "bad-request", prompt="x", stop=["a" * 100000])
         refused(d, "bad-request", prompt="x", stop=["a"] * 5000)
@@ -48,7 +50,8 @@ def requests():
                                    ("load", {"model": {"name": "nothing"}}, "no-model"),
                                    ("load", {"model": {"from_fd": True}}, "bad-request"),
                                    ("tokenize", {"model": {"name": "nothing"}, "text": b"x"}, "no-model"),
-                                   ("score", {"ids": []}, "bad-request"), ("score", {"ids": [999999, 1]}, "bad-request"),
+                                   ("score", {"ids": []}, "bad-request"),
+                                   ("score", {"ids": [999999, 1]}, "bad-request"),
                                    ("score", {"ids": [2, 3], "top": 1000000}, "bad-request")):
             try:
                 d.call(kind, values)
@@ -64,8 +67,10 @@ def frames():
     with Daemon() as d:
         before = d.status().get("arena_bytes", 0), rss(d.process.pid)
         for name, data in (("100 MB", struct.pack("<I", 100 << 20) + b"\1" * (1 << 20)), ("4 GB", b"\xff" * 4096),
-                           ("not protobuf", struct.pack("<I", 100) + b"\xff" * 100), ("nothing in it", struct.pack("<I", 0)),
-                           ("no kind", struct.pack("<I", 2) + b"\x08\x05"), ("unknown kind", struct.pack("<I", 4) + b"\x08\x05\xfa\x07"[:4])):
+                           ("not protobuf", struct.pack("<I", 100) + b"\xff" * 100),
+                           ("nothing in it", struct.pack("<I", 0)),
+                           ("no kind", struct.pack("<I", 2) + b"\x08\x05"),
+                           ("unknown kind", struct.pack("<I", 4) + b"\x08\x05\xfa\x07"[:4])):
             with d.wire(timeout=20 * SLOW) as w:
                 try:
                     w.send_bytes(data)
@@ -89,7 +94,7 @@ def frames():
 
 @test
 def half_a_frame_and_silence():
-    """The daemon hangs up after its stall time; others do not notice. One without a hello may stay silent as long as it likes."""
+    """The daemon hangs up after its stall time; others do not notice. A silent one without half a frame may stay."""
     with Daemon() as d:
         with d.wire(timeout=60 * SLOW) as w, d.wire(hello=False) as quiet:
             w.send_bytes(struct.pack("<I", 1000) + b"\0" * 10)
@@ -152,7 +157,8 @@ def many_jobs():
                     seen.add(m.get("code"))
                     break
             check(seen & {"quota", "busy"}, "a quota for 3,000 jobs of one client", seen)
-        wait_for(lambda: not d.status().get("jobs_running", 0) and not d.status().get("jobs_queued", 0), "all jobs gone", 20)
+        wait_for(lambda: not d.status().get("jobs_running", 0) and not d.status().get("jobs_queued", 0),
+                 "all jobs gone", 20)
         serves(d)
 
 
@@ -200,14 +206,18 @@ def a_client_that_does_not_read():
 @test
 def wrong_flags():
     with Daemon() as d:
-        for args in (["generate", "--no-such-flag", "x"], ["generate", "-n", "many", "x"], ["generate", "-n", "-5", "x"],
-                     ["generate", "--temp", "hot", "x"], ["generate", "--top-k", "-1", "x"], ["generate", "--seed", "x1", "x"],
+        for args in (["generate", "--no-such-flag", "x"], ["generate", "-n", "many", "x"],
+                     ["generate", "-n", "-5", "x"],
+                     ["generate", "--temp", "hot", "x"], ["generate", "--top-k", "-1", "x"],
+                     ["generate", "--seed", "x1", "x"],
                      ["frobnicate"], [], ["restart"], ["restart", "tpu"], ["cancel"], ["cancel", "seven"], ["score"],
                      ["generate", "--priority", "urgent", "x"], ["generate", "--raw", "--chat", "x"]):
             r = d.cli(*args, check_exit=2)
             check(r.stderr.strip(), f"tandem {' '.join(args)} says something")
-        for args, words in ((["generate", "-m", "no-such-model", "x"], ["no-such-model"]), (["generate", "-m", "/no/such.gguf", "x"], ["/no/such.gguf"]),
-                            (["generate", "-m", "/dev/null", "x"], ["/dev/null"]), (["generate", "-m", "/tmp", "x"], ["/tmp"]),
+        for args, words in ((["generate", "-m", "no-such-model", "x"], ["no-such-model"]),
+                            (["generate", "-m", "/no/such.gguf", "x"], ["/no/such.gguf"]),
+                            (["generate", "-m", "/dev/null", "x"], ["/dev/null"]),
+                            (["generate", "-m", "/tmp", "x"], ["/tmp"]),
                             (["generate", "--raw", ""], ["empty"]), (["cancel", "987654"], ["987654"])):
             r = d.cli(*args, check_exit=1)
             for w in words:
@@ -234,9 +244,11 @@ def wrong_daemon_flags():
         equal(r.returncode, 1, f"a socket in a directory that cannot be ({r.stderr[-300:]})")
         long = os.path.join(tmp, "x" * 200)
         r = tandemd("--user", "--bus", "none", "--socket", long)
-        check(r.returncode in (1, 2) and b"long" in r.stderr, "a socket path that is too long", r.returncode, r.stderr[-300:])
+        check(r.returncode in (1, 2) and b"long" in r.stderr, "a socket path that is too long", r.returncode,
+              r.stderr[-300:])
         r = tandemd("--user", "--bus", "none", "--socket", os.path.join(tmp, "s"), "--model", "/no/such.gguf")
-        check(r.returncode == 1 and b"/no/such.gguf" in r.stderr, "a model that is not there", r.returncode, r.stderr[-300:])
+        check(r.returncode == 1 and b"/no/such.gguf" in r.stderr, "a model that is not there", r.returncode,
+              r.stderr[-300:])
 
 
 @test
@@ -252,7 +264,8 @@ def two_daemons_on_one_socket():
 def no_daemon():
     with tempfile.TemporaryDirectory() as tmp:
         path = os.path.join(tmp, "nobody")
-        for args in (["generate", "x"], ["status"], ["models"], ["jobs"], ["cancel", "1"], ["tokenize", "x"], ["restart", "npu"]):
+        for args in (["generate", "x"], ["status"], ["models"], ["jobs"], ["cancel", "1"], ["tokenize", "x"],
+                     ["restart", "npu"]):
             begin = time.monotonic()
             r = subprocess.run([os.path.join(BIN, "tandem"), "--socket", path, *args], stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=30 * SLOW)

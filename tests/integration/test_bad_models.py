@@ -1,5 +1,6 @@
-"""Damaged model files through the daemon: an error or, where only weights were hit, tokens; never a crash, never a lost
-worker, never memory that the file does not justify. The bulk (thousands) runs in-process, in the engine's own tests."""
+"""Damaged model files through the daemon: an error or, where only weights were hit, tokens; never a crash, never a
+lost worker, never memory that the file does not justify. The bulk (thousands) runs in-process, in the engine's own
+tests."""
 import random
 import tempfile
 
@@ -72,7 +73,8 @@ def flipped():
     def spoil(rng, s, head):
         out = bytearray(s)
         for _ in range(rng.choice((1, 1, 2, 8, 64))):
-            at = rng.choice((rng.randrange(head), rng.randrange(400), rng.randrange(head - 6000, head), rng.randrange(len(s))))
+            at = rng.choice((rng.randrange(head), rng.randrange(400), rng.randrange(head - 6000, head),
+                             rng.randrange(len(s))))
             out[at] = rng.choice((rng.randrange(256), 0, 255, out[at] ^ (1 << rng.randrange(8))))
         return bytes(out)
     seen = batch(spoil, times(60, 3000, 15))
@@ -82,9 +84,12 @@ def flipped():
 @test
 def headers():
     """Wrong magic, version, counts; an empty file; not a model at all."""
-    cases = {"empty": lambda s: b"", "magic": lambda s: b"GGML" + s[4:], "version 2": lambda s: s[:4] + b"\2\0\0\0" + s[8:],
-             "version 99": lambda s: s[:4] + b"\x63\0\0\0" + s[8:], "tensor count": lambda s: s[:8] + b"\xff" * 8 + s[16:],
-             "key count": lambda s: s[:16] + b"\xff" * 7 + b"\x7f" + s[24:], "text": lambda s: b"Once upon a time " * 1000,
+    cases = {"empty": lambda s: b"", "magic": lambda s: b"GGML" + s[4:],
+             "version 2": lambda s: s[:4] + b"\2\0\0\0" + s[8:],
+             "version 99": lambda s: s[:4] + b"\x63\0\0\0" + s[8:],
+             "tensor count": lambda s: s[:8] + b"\xff" * 8 + s[16:],
+             "key count": lambda s: s[:16] + b"\xff" * 7 + b"\x7f" + s[24:],
+             "text": lambda s: b"Once upon a time " * 1000,
              "big endian": lambda s: s[:4] + b"\0\0\0\3" + s[8:]}
     for name, spoil in cases.items():
         seen = batch(lambda rng, s, head, spoil=spoil: spoil(s), 1)

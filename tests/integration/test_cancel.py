@@ -15,7 +15,8 @@ def ctrl_c():
     with Daemon() as d:
         for i in range(times(5, 20, 3)):
             before = d.status().get("jobs_cancelled", 0)
-            with d.popen_cli("generate", "-m", "tale", "--raw", "-n", "4000", "--temp", "1", "--seed", str(i), PROMPT) as p:
+            with d.popen_cli("generate", "-m", "tale", "--raw", "-n", "4000", "--temp", "1", "--seed", str(i),
+                             PROMPT) as p:
                 check(p.stdout.read(10), "text")
                 begin = time.monotonic()
                 p.send_signal(signal.SIGINT)
@@ -32,7 +33,8 @@ def ctrl_c():
             time.sleep(0.05 * SLOW)
             p.send_signal(signal.SIGINT)
             p.wait(10 * SLOW)
-            check(p.returncode in (0, 130), "exit status while the prompt is read", p.returncode, p.stderr.read()[-200:])
+            check(p.returncode in (0, 130), "exit status while the prompt is read", p.returncode,
+                  p.stderr.read()[-200:])
         equal(len(d.generate(n=3).ids), 3, "the daemon still serves")
 
 

@@ -1,7 +1,8 @@
-"""The same job gives the same ids whatever happens around it: company, chunks, threads, placements, instruction sets.
+"""The same job gives the same ids whatever happens around it: company, chunks, threads, placements,
+instruction sets.
 
-The reference is the job alone in a daemon with one thread and default settings; everything else is compared with it, id for
-id and log-probability for log-probability.
+The reference is the job alone in a daemon with one thread and default settings; everything else is compared with
+it, id for id and log-probability for log-probability.
 """
 import random
 
@@ -11,7 +12,8 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import *  # noqa: E402,F403
 
-LONG = ("Once upon a time there was a king who had three sons, and the youngest of them was called Simpleton. " * 8).strip()
+SENTENCE = "Once upon a time there was a king who had three sons, and the youngest of them was called Simpleton. "
+LONG = (SENTENCE * 8).strip()
 KINDS = {"greedy": {"temp": 0.0}, "seeded": {"temp": 0.9, "seed": 7}}
 N = times(96, 256, 40)
 

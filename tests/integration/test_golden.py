@@ -1,7 +1,9 @@
-"""Scores of both shipped models against float64 reference values, for each precision; and models with outliers stay finite.
+"""Scores of both shipped models against float64 reference values, for each precision; and models with
+outliers stay finite.
 
-The distance is the mean, over all generated positions of a golden file, of the largest difference in log-probability over
-the golden top ten. The limits are those the project has set itself; what is measured is printed for docs/performance.md.
+The distance is the mean, over all generated positions of a golden file, of the largest difference in log-
+probability over the golden top ten. The limits are those the project has set itself; what is measured is printed
+for docs/performance.md.
 """
 import math
 import tempfile
@@ -43,8 +45,8 @@ def one(precision):
         with Daemon(models=[path], env={} if precision == "default" else {"TANDEM_PRECISION": precision}) as d:
             mean, worst, first, nll = distances(d, model)
             equal(d.model(model).get("precision"), precision, "precision shown in status")
-            print(f"FIGURE golden {model} {precision}: mean {mean:.5f}, worst {worst:.4f}, first choice {100 * first:.1f}%, "
-                  f"worst nll difference {nll:.4f}", flush=True)
+            print(f"FIGURE golden {model} {precision}: mean {mean:.5f}, worst {worst:.4f}, "
+                  f"first choice {100 * first:.1f}%, worst nll difference {nll:.4f}", flush=True)
             limit, share = LIMITS[precision][model]
             check(mean <= limit, f"{model} {precision}: mean distance {mean:.5f} over {limit}")
             check(first >= share, f"{model} {precision}: first choice the same at {first:.3f}, under {share}")
@@ -78,7 +80,8 @@ def outliers_stay_finite():
                 check(all(math.isfinite(x) for x in r.logprobs), f"{precision} {kind}: finite", r.logprobs)
                 scored = d.cli_json("score", "-m", name, "--top", "10", "--text", "the quick brown fox")[0]
                 flat = scored["nll"] + [v for row in scored["top"] for _, v in row]
-                check(all(isinstance(x, (int, float)) and math.isfinite(x) for x in flat), f"{precision} {kind}: score finite")
+                check(all(isinstance(x, (int, float)) and math.isfinite(x) for x in flat),
+                      f"{precision} {kind}: score finite")
 
 
 main()

@@ -1,4 +1,5 @@
-"""Weights are shared, not doubled: proportional set sizes of all processes against file size and pools, by kind of mapping.
+"""Weights are shared, not doubled: proportional set sizes of all processes against file size and pools, by
+kind of mapping.
 
 A model of 130 MB is used, so that code, heap and tokenizer tables (a constant, stated below) do not hide anything."""
 import re
@@ -25,7 +26,8 @@ def pss(pids):
                     fields = line.split(None, 5)
                     path = fields[5].strip() if len(fields) > 5 else ""
                     m = re.match(r"/memfd:([\w.-]+)", path)
-                    kind = m.group(1) if m else "anonymous" if not path or path.startswith("[") else os.path.basename(path)
+                    plain = "anonymous" if not path or path.startswith("[") else os.path.basename(path)
+                    kind = m.group(1) if m else plain
                 elif line.startswith("Pss:"):
                     kinds[kind] = kinds.get(kind, 0) + (int(line.split()[1]) << 10)
     return kinds, total
@@ -38,8 +40,8 @@ def measure(d, name, path, what):
     pools = m.get("kv_bytes", 0) + m.get("activations_bytes", 0) + m.get("scratch_bytes", 0)
     kv = sum(v for k, v in kinds.items() if re.search(r"\bkv\b|-kv", k))
     print(f"FIGURE memory {what}: file {file_bytes >> 20} MiB, weights {m.get('weights_bytes', 0) >> 20}, kv budget "
-          f"{m.get('kv_bytes', 0) >> 20} (touched {kv >> 20}), activations {m.get('activations_bytes', 0) >> 20}, scratch "
-          f"{m.get('scratch_bytes', 0) >> 20}; PSS {total >> 20}, without kv {(total - kv) >> 20}", flush=True)
+          f"{m.get('kv_bytes', 0) >> 20} (touched {kv >> 20}), activations {m.get('activations_bytes', 0) >> 20}, "
+          f"scratch {m.get('scratch_bytes', 0) >> 20}; PSS {total >> 20}, without kv {(total - kv) >> 20}", flush=True)
     for k, v in sorted(kinds.items(), key=lambda x: -x[1])[:12]:
         print(f"    {k:40} {v / 1048576:8.1f} MiB")
     check(total <= 1.3 * file_bytes + pools, f"{what}: PSS {total} over 1.3 times the file and the pools")
@@ -89,7 +91,7 @@ def no_growth():
         files = fds(d)
         round_of(d, times(200, 1000))
         after, _ = pss(d.pids())
-        grown = {k: after.get(k, 0) - before.get(k, 0) for k in after if abs(after.get(k, 0) - before.get(k, 0)) > 64 << 10}
+        grown = {k: v - before.get(k, 0) for k, v in after.items() if abs(v - before.get(k, 0)) > 64 << 10}
         print(f"FIGURE growth over 200 jobs: anonymous {(after['anonymous'] - before['anonymous']) >> 10} KiB; {grown}")
         check(after["anonymous"] - before["anonymous"] < 2 << 20, "anonymous memory grew", grown)
         equal(fds(d), files, "open files of all processes")

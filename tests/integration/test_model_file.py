@@ -1,4 +1,5 @@
-"""A model file that is cut short or rewritten while it is in use fails that model, with a clear error, and nothing else."""
+"""A model file that is cut short or rewritten while it is in use fails that model, with a clear error, and
+nothing else."""
 import shutil
 import tempfile
 import time
@@ -50,7 +51,7 @@ def after_loading():
                 else:
                     with open(path, "r+b") as f:
                         f.write(open(TALE, "rb").read())
-                # The running job has its weights in a sealed copy: it may end as it would have, or be failed; never differ.
+                # The running job has its weights in a sealed copy: it may end as it would have or fail, never differ.
                 r = job.wait()
                 if r.reason == "DONE_ERROR":
                     check(r.error["code"] in CODES, f"{what}: the running job", r.error)

@@ -1,4 +1,5 @@
-"""Random-weight models of every supported size and type load and generate; what is not supported is refused by name."""
+"""Random-weight models of every supported size and type load and generate; what is not supported is refused
+by name."""
 import math
 import re
 import shutil
@@ -34,7 +35,8 @@ def whole_type(size, kind, **options):
         r = d.generate(model=name, ids=[2, 260, 300, 301], n=12)
         equal(len(r.ids), 12, f"tokens of {name}")
         check(all(math.isfinite(x) for x in r.logprobs), f"{name}: finite", r.logprobs)
-        same_ids(d.generate(model=name, ids=[2, 260, 300, 301], n=12, placement="gpu").ids, r.ids, f"{name} on the gpu worker")
+        same_ids(d.generate(model=name, ids=[2, 260, 300, 301], n=12, placement="gpu").ids, r.ids,
+                 f"{name} on the gpu worker")
         m = d.model(name)
         equal(m.get("architecture"), "gemma3", "architecture in status")
         check(kind.upper() in m.get("quantisation", "").upper(), "quantisation in status", m.get("quantisation"))
@@ -72,7 +74,8 @@ def whole_270m_and_1b():
                     name = os.path.basename(path)[:-5]
                     begin = time.monotonic()
                     r = d.generate(model=name, prompt="the cat", n=16)
-                    print(f"FIGURE {name}: 16 tokens, loading included, in {time.monotonic() - begin:.1f} s", flush=True)
+                    print(f"FIGURE {name}: 16 tokens, loading included, in {time.monotonic() - begin:.1f} s",
+                          flush=True)
                     equal(len(r.ids), 16, "tokens")
                     check(all(math.isfinite(x) for x in r.logprobs), "finite", r.logprobs)
             finally:

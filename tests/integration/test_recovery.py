@@ -58,8 +58,9 @@ def disturb(kind, rounds, send):
         check(sum(w.get("restarts", 0) for w in s["workers"]) >= rounds, "restarts in status", s["workers"])
         check(any(w.get("last_exit") for w in s["workers"]), "last_exit in status", s["workers"])
         gaps.sort()
-        print(f"FIGURE {kind}: {rounds} faults, {hits} while a job ran, {s.get('recoveries', 0)} recoveries, longest gap between "
-              f"tokens p50 {1000 * gaps[len(gaps) // 2]:.0f} ms, p95 {1000 * gaps[int(len(gaps) * 0.95)]:.0f} ms", flush=True)
+        print(f"FIGURE {kind}: {rounds} faults, {hits} while a job ran, {s.get('recoveries', 0)} recoveries, "
+              f"longest gap between tokens p50 {1000 * gaps[len(gaps) // 2]:.0f} ms, p95 {1000 * gaps[int(len(gaps) * 0.95)]:.0f} ms",
+              flush=True)
 
 
 @test

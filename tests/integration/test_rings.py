@@ -1,5 +1,5 @@
-"""A worker gone mad: indices and descriptors in the shared rings are scribbled over while jobs run. The epoch ends, the jobs
-go on with the same ids, nothing else happens. Writing into another process's memory needs root."""
+"""A worker gone mad: indices and descriptors in the shared rings are scribbled over while jobs run. The epoch ends,
+the jobs go on with the same ids, nothing else happens. Writing into another process's memory needs root."""
 import random
 import re
 import struct
@@ -84,7 +84,8 @@ def scribbles():
                 recoveries += r.recoveries
         check(d.process.poll() is None, "tandemd lives")
         s = d.status()
-        print(f"FIGURE scribbles: {done} ({kinds}), {s.get('recoveries', 0)} epochs ended, seen by jobs {recoveries} times")
+        print(f"FIGURE scribbles: {done} ({kinds}), {s.get('recoveries', 0)} epochs ended, "
+              f"seen by jobs {recoveries} times")
         check(s.get("recoveries", 0) >= 1, "at least one scribble ended an epoch")
         same_ids(d.generate(**requests[0]).ids, want[0].ids, "a job afterwards")
 

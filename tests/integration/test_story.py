@@ -1,4 +1,5 @@
-"""The main job: a story comes out, and the counters prove which worker ran what. The command line is a client like any other."""
+"""The main job: a story comes out, and the counters prove which worker ran what. The command line is a client
+like any other."""
 import json
 import time
 
@@ -70,7 +71,8 @@ def command_line():
               ("done", "length", len(r.ids), 0, False), "the done event")
         for key in ("prompt_tokens", "cached_tokens", "ttft_ms", "prefill_tps", "decode_tps"):
             check(isinstance(done[key], (int, float)), f"done has {key}", done)
-        piped = d.cli("generate", "-m", "tale", "--raw", "-n", "24", "--temp", "0", "-", input=PROMPT.encode(), check_exit=0)
+        piped = d.cli("generate", "-m", "tale", "--raw", "-n", "24", "--temp", "0", "-", input=PROMPT.encode(),
+                      check_exit=0)
         equal(piped.stdout, out.stdout, "the prompt from stdin")
         status = d.cli_json("status", "--json")[0]
         check(len(status["workers"]) == 2, "workers in status --json", status)
@@ -108,7 +110,8 @@ def sampling_is_seeded():
         same_ids(d.generate(n=40, temp=0.9, top_k=1, seed=3).ids, greedy.ids, "top-k 1 is greedy")
         same_ids(d.generate(n=40, temp=0.9, min_p=1.0, seed=3).ids, greedy.ids, "min-p 1 is greedy")
         same_ids(d.generate(n=40, temp=0.9, top_p=1e-6, seed=3).ids, greedy.ids, "top-p near 0 is greedy")
-        check(d.generate(n=200, repeat_penalty=1.5).ids != d.generate(n=200).ids, "a repetition penalty changes something")
+        check(d.generate(n=200, repeat_penalty=1.5).ids != d.generate(n=200).ids,
+              "a repetition penalty changes something")
 
 
 @test

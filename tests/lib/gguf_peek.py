@@ -1,5 +1,6 @@
-"""Reads (and spoils) the head of a GGUF file: metadata, tensor table, where each value lies. An independent reader, so that
-what the daemon says about a file can be compared with something that shares no code with it. No tensor data is decoded."""
+"""Reads (and spoils) the head of a GGUF file: metadata, tensor table, where each value lies. An independent reader,
+so that what the daemon says about a file can be compared with something that shares no code with it. No tensor data
+is decoded."""
 import struct
 
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
@@ -24,7 +25,8 @@ class Gguf:
             name = self._string().decode()
             start = self.at
             shape = [self._number("Q") for _ in range(self._number("I"))]
-            self.tensors[name] = {"place": start, "shape": shape, "type": self._number("I"), "offset": self._number("Q")}
+            self.tensors[name] = {"place": start, "shape": shape, "type": self._number("I"),
+                                  "offset": self._number("Q")}
         self.head_bytes = self.at
         del self.data
 

@@ -1,8 +1,9 @@
-"""What a test run showed, from CTest's JUnit file: which tests were skipped and whether they may be, and the record of a
-full run.
+"""What a test run showed, from CTest's JUnit file: which tests were skipped and whether they may be, and the record
+of a full run.
 
-A skip is a test that did not prove what it is there for. Each one is printed with its reason, and one that tests/known-skips
-does not allow on this machine fails the run, so that a missing package or right cannot turn the suite green.
+A skip is a test that did not prove what it is there for. Each one is printed with its reason, and one that
+tests/known-skips does not allow on this machine fails the run, so that a missing package or right cannot turn the
+suite green.
 """
 import argparse
 import datetime
@@ -105,8 +106,8 @@ def record(args):
              "Written by `./bootstrap test --full --record`; never by hand.", "",
              f"- commit: `{output_of('git', 'rev-parse', 'HEAD')}`" + (" with uncommitted changes" if dirty else ""),
              f"- date: {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC",
-             f"- machine: {len(os.sched_getaffinity(0))} cores of {cpu.group(1) if cpu else platform.machine()}, {memory} GiB, "
-             f"Linux {platform.release().split('-')[0]}, {platform.freedesktop_os_release().get('PRETTY_NAME', '?')}",
+             f"- machine: {len(os.sched_getaffinity(0))} cores of {cpu.group(1) if cpu else platform.machine()}, "
+             f"{memory} GiB, Linux {platform.release().split('-')[0]}, {platform.freedesktop_os_release().get('PRETTY_NAME', '?')}",
              f"- verdict: **{args.verdict}**, {args.seconds // 60} min {args.seconds % 60} s in all", "",
              "| preset | tests | failed | skips | time summed over tests |", "|---|---|---|---|---|"]
     runs = []

@@ -1,9 +1,9 @@
 """What the integration tests stand on: a private tandemd, jobs, the command line, and a small runner.
 
-Every test starts its own daemon with its own socket and home in a temporary directory, so that tests run in parallel and
-leave nothing behind. The standard library only. The binaries are those of $TANDEM_BIN (set by CTest), else build/bin.
-A daemon that dies, exits with an error or lets a sanitizer speak fails the test that used it, whatever else was checked.
-What this file will not do: retry. A test that passes only the second time has failed.
+Every test starts its own daemon with its own socket and home in a temporary directory, so that tests run in
+parallel and leave nothing behind. The standard library only. The binaries are those of $TANDEM_BIN (set by CTest),
+else build/bin. A daemon that dies, exits with an error or lets a sanitizer speak fails the test that used it,
+whatever else was checked. What this file will not do: retry. A test that passes only the second time has failed.
 """
 import glob
 import json
@@ -158,10 +158,12 @@ class Job:
         self.wire.close()
 
 
-def request(prompt=PROMPT, n=64, temp=0.0, seed=0, top_k=0, top_p=0.0, min_p=0.0, repeat_penalty=0.0, model=None, ids=None,
+def request(prompt=PROMPT, n=64, temp=0.0, seed=0, top_k=0, top_p=0.0, min_p=0.0, repeat_penalty=0.0, model=None,
+            ids=None,
             chunk=0, placement="", ignore_end=True, stop=(), chat=None, priority=0):
     """The fields of a Generate message."""
-    out = {"max_tokens": n, "ignore_end": ignore_end, "prefill_chunk": chunk, "placement": placement, "priority": priority,
+    out = {"max_tokens": n, "ignore_end": ignore_end, "prefill_chunk": chunk, "placement": placement,
+           "priority": priority,
            "sampling": {"temperature": temp, "seed": seed, "top_k": top_k, "top_p": top_p, "min_p": min_p,
                         "repeat_penalty": repeat_penalty},
            "stop": [s.encode() if isinstance(s, str) else s for s in stop]}
@@ -204,7 +206,8 @@ class Daemon:
 
     def environment(self):
         """Only what is needed: nothing of the caller's session reaches the processes under test."""
-        env = {k: os.environ[k] for k in ("PATH", "LANG", "ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS",
+        env = {k: os.environ[k] for k in ("PATH", "LANG", "ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS",
+                                          "LSAN_OPTIONS",
                                           "LD_LIBRARY_PATH") if k in os.environ}
         for name, sub in (("HOME", "home"), ("XDG_RUNTIME_DIR", "run"), ("XDG_DATA_HOME", "data"),
                           ("XDG_CONFIG_HOME", "config"), ("XDG_CACHE_HOME", "cache"), ("XDG_STATE_HOME", "state")):
@@ -222,7 +225,8 @@ class Daemon:
         for m in self.models:
             command += ["--model", m]
         log = open(self.log_path, "ab")
-        self.process = subprocess.Popen(command + self.args, env=self.environment(), cwd=self.dir, stdin=subprocess.DEVNULL,
+        self.process = subprocess.Popen(command + self.args, env=self.environment(), cwd=self.dir,
+                                        stdin=subprocess.DEVNULL,
                                         stdout=log, stderr=log, start_new_session=True)
         log.close()
         if self.wait:
@@ -407,7 +411,8 @@ def together(daemon, requests):
 def make_model(size="tiny", type="q8_0", keep=True, **options):
     """A random-weight model by tools/mkgguf.py, made once for each build directory (any number of tests may ask)."""
     import fcntl
-    cache = os.environ.get("TANDEM_TEST_CACHE") or os.path.join(tempfile.gettempdir(), f"tandem-test-models-{os.getuid()}")
+    cache = os.environ.get("TANDEM_TEST_CACHE") or os.path.join(tempfile.gettempdir(),
+                                                                f"tandem-test-models-{os.getuid()}")
     os.makedirs(cache, exist_ok=True)
     args, tags = [], []
     for k, v in sorted(options.items()):
@@ -451,7 +456,7 @@ def full_only(function):
 
 
 def main(every=False):
-    """Runs the tests of the file (or those named on the command line, unless every). Exit 0, 1 failed, 77 all skipped."""
+    """Runs the tests of the file (or those named on the command line, unless every). Exit 0, 1 or 77 (all skipped)."""
     wanted = [] if every else [a for a in sys.argv[1:] if not a.startswith("-")]
     if not os.path.exists(os.path.join(BIN, "tandemd")):
         print(f"FAIL no tandemd in {BIN} (set TANDEM_BIN to the build's bin)")

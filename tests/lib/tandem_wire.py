@@ -1,8 +1,8 @@
 """The client protocol in plain Python: frames, protobuf, fd passing.
 
 The messages are read from proto/tandem.proto itself, so that the tests speak what the tree says and a change of the
-schema needs no change here. It knows the part of proto3 that the file uses (scalars, strings, bytes, enums, messages,
-repeated, oneof) and nothing else: no maps, no groups, no services.
+schema needs no change here. It knows the part of proto3 that the file uses (scalars, strings, bytes, enums,
+messages, repeated, oneof) and nothing else: no maps, no groups, no services.
 """
 import array
 import os
