@@ -107,7 +107,7 @@ static int walk_strings(struct cursor *c, struct entry *e, bool keep)
         if (e->n > remaining(c) / 8)
                 return tdm_error_set(c->err, TDM_E_BAD_MODEL,
                                      "key %.*s announces %" PRIu64 " strings, the file has room for %" PRIu64
-                                     " at most (damaged?)",
+                                     " at most (damaged, or a truncated download?)",
                                      (int)e->key.size, e->key.data, e->n, remaining(c) / 8);
         if (keep && e->n) {
                 e->offsets = malloc(e->n * sizeof(*e->offsets));
@@ -171,10 +171,11 @@ static int walk_entry(struct cursor *c, struct entry *e, bool keep)
         if (e->element == VALUE_STRING)
                 return walk_strings(c, e, keep);
         if (e->n > remaining(c) / tdm_gguf_value_bytes[e->element])
-                return tdm_error_set(
-                        c->err, TDM_E_BAD_MODEL,
-                        "key %.*s announces %" PRIu64 " elements, the file has room for %" PRIu64 " at most (damaged?)",
-                        (int)e->key.size, e->key.data, e->n, remaining(c) / tdm_gguf_value_bytes[e->element]);
+                return tdm_error_set(c->err, TDM_E_BAD_MODEL,
+                                     "key %.*s announces %" PRIu64 " elements, the file has room for %" PRIu64
+                                     " at most (damaged, or a truncated download?)",
+                                     (int)e->key.size, e->key.data, e->n,
+                                     remaining(c) / tdm_gguf_value_bytes[e->element]);
         c->at += e->n * tdm_gguf_value_bytes[e->element];
         return e->element == VALUE_BOOL ? check_bools(c, e, e->n) : 0;
 }
