@@ -56,5 +56,8 @@ struct tdm_ring_shared *tdm_ring_shared(struct tdm_ring *ring);
 void tdm_ring_without_waitv(bool without);
 /* For tests: as if the end had been at work for long; the other end must be moved alike. */
 void tdm_ring_set_indices(struct tdm_ring *ring, uint32_t index);
+/* For tests: both ends on one mapping, that of `other`, which must live longer. ThreadSanitizer tells memory by virtual
+ * address and cannot see that two mappings of one memfd are the same words. */
+void tdm_ring_borrow_mapping(struct tdm_ring *ring, struct tdm_ring *other);
 
 #endif

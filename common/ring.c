@@ -90,6 +90,13 @@ void tdm_ring_set_indices(struct tdm_ring *ring, uint32_t index)
         atomic_store(&ring->shared->consumed, index);
 }
 
+void tdm_ring_borrow_mapping(struct tdm_ring *ring, struct tdm_ring *other)
+{
+        munmap(ring->shared, ring->map_bytes);
+        ring->shared = other->shared;
+        ring->map_bytes = 0;
+}
+
 static uint64_t ring_bytes(uint32_t n_slots)
 {
         uint64_t n = sizeof(struct tdm_ring_shared) + (uint64_t)n_slots * sizeof(struct tdm_desc);
@@ -239,7 +246,7 @@ void tdm_ring_destroy(struct tdm_ring *ring)
 {
         if (!ring)
                 return;
-        if (ring->shared)
+        if (ring->map_bytes > 0)
                 munmap(ring->shared, ring->map_bytes);
         closep(&ring->memfd);
         closep(&ring->eventfd);

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -41,8 +42,8 @@ static void pair_make(struct pair *p, uint32_t n_slots, enum tdm_ring_wake wake)
 
 static void pair_free(struct pair *p)
 {
+        tdm_ring_destroyp(&p->consumer); /* first: it may borrow the producer's mapping */
         tdm_ring_destroyp(&p->producer);
-        tdm_ring_destroyp(&p->consumer);
 }
 
 static struct tdm_desc step(uint64_t id)
@@ -386,6 +387,10 @@ static void ping_pong(enum style style, bool processes, uint32_t n)
         a = (struct end){ .in = back.consumer, .out = there.producer, .style = style, .n = n, .payload = payload };
         b = (struct end){ .in = there.consumer, .out = back.producer, .style = style, .n = n, .payload = payload };
         tdm_ring_without_waitv(style == STYLE_FUTEX_FALLBACK);
+        if (!processes) {
+                tdm_ring_borrow_mapping(there.consumer, there.producer);
+                tdm_ring_borrow_mapping(back.consumer, back.producer);
+        }
         if (processes) {
                 pid_t pid = fork();
                 int status;
@@ -419,6 +424,8 @@ static void stream(enum style style, bool processes, uint32_t n)
         source = (struct end){ .out = p.producer, .n = n };
         sink = (struct end){ .in = p.consumer, .style = style, .n = n };
         tdm_ring_without_waitv(style == STYLE_FUTEX_FALLBACK);
+        if (!processes)
+                tdm_ring_borrow_mapping(p.consumer, p.producer);
         if (processes) {
                 pid_t pid = fork();
                 int status;
@@ -508,6 +515,7 @@ static void wait_any(bool without_waitv, uint32_t n)
                 if (k == 1)
                         continue;
                 pair_make(&p[i], 8, TDM_RING_WAKE_FUTEX);
+                tdm_ring_borrow_mapping(p[i].consumer, p[i].producer);
                 a.rings[k] = p[i].producer;
                 rings[k] = p[i++].consumer;
         }
@@ -605,6 +613,88 @@ static void test_one_wake_for_one_sleep(void **state)
         pair_free(&p);
 }
 
+/* The handshake before sleeping, laid bare: a push and an arm at the same moment, again and again. Either the consumer
+ * sees the descriptor or the producer sees the sleeper; with anything weaker than seq_cst both can miss. */
+struct handshake {
+        struct tdm_ring *producer;
+        _Atomic uint32_t go, done; /* go UINT32_MAX: enough */
+        uint32_t n;
+};
+
+/* Both threads must run at the same moment: each on a core of its own, where there are two. */
+static void pin(unsigned which)
+{
+        cpu_set_t allowed, one;
+
+        CPU_ZERO(&one);
+        if (sched_getaffinity(0, sizeof(allowed), &allowed) < 0 || CPU_COUNT(&allowed) < 2)
+                return;
+        for (unsigned cpu = 0, n = 0; cpu < CPU_SETSIZE; cpu++)
+                if (CPU_ISSET(cpu, &allowed) && n++ == which) {
+                        CPU_SET(cpu, &one);
+                        sched_setaffinity(0, sizeof(one), &one);
+                        return;
+                }
+}
+
+static void *handshake_thread(void *arg)
+{
+        struct handshake *h = arg;
+        struct tdm_desc d = step(1);
+
+        pin(1);
+        for (uint32_t i = 1; i <= h->n; i++) {
+                for (unsigned spins = 0; atomic_load(&h->go) < i; spins++)
+                        if (spins > 50000)
+                                sched_yield();
+                if (atomic_load(&h->go) == UINT32_MAX || tdm_ring_push(h->producer, &d) != 0)
+                        break;
+                atomic_store(&h->done, i);
+        }
+        return NULL;
+}
+
+static void test_handshake(void **state)
+{
+        struct handshake h = { .n = 10 * N_MESSAGES };
+        uint64_t until_ns = tdm_now_ns() + TDM_NSEC_PER_SEC / 2;
+        uint32_t i, missed = 0, slept = 0;
+        cpu_set_t before;
+        struct tdm_desc d;
+        uint64_t count;
+        struct pair p;
+        pthread_t t;
+
+        pair_make(&p, 8, TDM_RING_WAKE_EVENTFD);
+        tdm_ring_borrow_mapping(p.consumer, p.producer);
+        h.producer = p.producer;
+        sched_getaffinity(0, sizeof(before), &before);
+        assert_int_equal(pthread_create(&t, NULL, handshake_thread, &h), 0);
+        pin(0);
+        for (i = 1; i <= h.n && tdm_now_ns() < until_ns; i++) {
+                bool seen, woken;
+
+                atomic_store(&h.go, i);
+                for (uint32_t k = i % 1499; k > 0; k--) /* sweeps across the other thread's reaction time */
+                        __asm__ volatile("");
+                seen = tdm_ring_arm(p.consumer);
+                for (unsigned spins = 0; atomic_load(&h.done) < i; spins++)
+                        if (spins > 50000)
+                                sched_yield();
+                woken = read(tdm_ring_eventfd(p.consumer), &count, 8) == 8;
+                tdm_ring_disarm(p.consumer);
+                missed += !seen && !woken;
+                slept += !seen;
+                assert_int_equal(tdm_ring_pop(p.consumer, &d), 1);
+        }
+        print_message("%u handshakes, %u times put to sleep\n", i - 1, slept);
+        atomic_store(&h.go, UINT32_MAX);
+        pthread_join(t, NULL);
+        sched_setaffinity(0, sizeof(before), &before);
+        assert_int_equal(missed, 0);
+        pair_free(&p);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -614,7 +704,7 @@ int main(void)
                 cmocka_unit_test(test_eventfd_made_blocking), cmocka_unit_test(test_one_wake_for_one_sleep),
                 cmocka_unit_test(test_wait_timeouts),        cmocka_unit_test(test_ping_pong_processes),
                 cmocka_unit_test(test_ping_pong_threads),    cmocka_unit_test(test_stream),
-                cmocka_unit_test(test_wait_any),
+                cmocka_unit_test(test_wait_any),             cmocka_unit_test(test_handshake),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
