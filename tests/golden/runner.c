@@ -1,0 +1,266 @@
+/* A host device with a model, and the bookkeeping that tandemd does elsewhere: see runner.h. */
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include "common/sigbus.h"
+#include "tests/golden/runner.h"
+
+struct runner {
+        const struct runner_model *model;
+        struct tdm_kv_geometry kv;
+        struct tdm_steps_limits limits;
+        struct tdm_steps_layout layout;
+        uint8_t *kv_base, *steps;
+        struct tdm_step *step;
+        float *hidden;              /* [max_rows][d_model] */
+        struct tdm_result *results; /* [max_logits] */
+        uint32_t *free_pages[TDM_KV_GROUPS]; /* a stack, shuffled */
+        uint32_t n_free[TDM_KV_GROUPS];
+        uint64_t step_id;
+        _Atomic uint64_t heartbeat;
+        struct tdm_device *devices[2];
+        struct tdm_device_model *models[2];
+        unsigned n_devices;
+};
+
+static _Noreturn void fail(const char *what, const struct tdm_error *err, int code)
+{
+        fprintf(stderr, "%s: %s (%d)\n", what, err ? err->message : "", code);
+        exit(1);
+}
+
+/* Anonymous memory: page-aligned, zero, and only what is touched is there. */
+static void *map(uint64_t size_bytes)
+{
+        void *p = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+        if (p == MAP_FAILED)
+                fail("mmap", NULL, -errno);
+        return p;
+}
+
+void runner_model_load(struct runner_model *ret, const char *path)
+{
+        _cleanup_(closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
+        _cleanup_(tdm_gguf_closep) struct tdm_gguf *gguf = NULL;
+        _cleanup_(tdm_weights_plan_destroyp) struct tdm_weights_plan *plan = NULL;
+        struct tdm_model_description description = {};
+        struct tdm_error err = {};
+        int r = tdm_sigbus_init();
+
+        if (r < 0 || fd < 0)
+                fail(path, NULL, r < 0 ? r : -errno);
+        r = tdm_gguf_open(&gguf, fd, path, &err);
+        if (!r)
+                r = tdm_model_describe(gguf, &description, &err);
+        if (!r)
+                r = tdm_weights_plan_new(&plan, &description, &err);
+        if (r)
+                fail(path, &err, r);
+        ret->weights = map(tdm_weights_plan_size(plan));
+        r = tdm_weights_build(plan, gguf, ret->weights, NULL, NULL, &err);
+        if (!r)
+                r = tdm_weights_check(ret->weights, tdm_weights_plan_size(plan), &err);
+        if (r)
+                fail(path, &err, r);
+        ret->hp = &tdm_weights_header(ret->weights)->hparams;
+        tdm_model_description_deinit(&description);
+}
+
+void runner_model_unload(struct runner_model *model)
+{
+        munmap(model->weights, tdm_weights_header(model->weights)->size_bytes);
+}
+
+static void free_page(struct runner *r, enum tdm_kv_group group, uint32_t page)
+{
+        memset(r->kv_base + r->kv.offset[group] + page * r->kv.page_bytes[group], 0xff, r->kv.page_bytes[group]);
+        r->free_pages[group][r->n_free[group]++] = page;
+}
+
+static void pages_init(struct runner *r)
+{
+        uint32_t random = 12345;
+
+        for (int group = 0; group < TDM_KV_GROUPS; group++) {
+                uint32_t n = r->kv.n_pages[group];
+
+                r->free_pages[group] = calloc(n + 1, sizeof(uint32_t));
+                for (uint32_t page = 0; page < n; page++)
+                        free_page(r, (enum tdm_kv_group)group, page);
+                for (uint32_t i = n; i > 1; i--) {
+                        uint32_t j = (random = random * 1664525 + 1013904223) / 7 % i, page = r->free_pages[group][j];
+
+                        r->free_pages[group][j] = r->free_pages[group][i - 1];
+                        r->free_pages[group][i - 1] = page;
+                }
+                for (uint32_t t = 0; t < RUNNER_TABLES; t++)
+                        memset(tdm_steps_table(r->steps, &r->layout, t, (enum tdm_kv_group)group), 0xff,
+                               r->limits.table_entries * sizeof(uint32_t));
+        }
+}
+
+struct runner *runner_new(const struct runner_model *model, const struct runner_options *o)
+{
+        struct runner *r = calloc(1, sizeof(*r));
+        uint32_t max_positions = o->max_positions ? o->max_positions : model->hp->n_ctx;
+        struct tdm_error err = {};
+        int ret;
+
+        r->model = model;
+        r->limits = (struct tdm_steps_limits){
+                .max_rows = o->max_rows ? o->max_rows : 256,
+                .max_seqs = TDM_MIN(RUNNER_TABLES, o->max_rows ? o->max_rows : 256),
+                .max_logits = TDM_MAX_STEP_LOGITS,
+                .n_tables = RUNNER_TABLES,
+                .table_entries = TDM_DIV_UP(max_positions, TDM_KV_PAGE_TOKENS),
+        };
+        ret = tdm_kv_geometry_init(&r->kv, model->hp, o->kv_type ? o->kv_type : tdm_precision_kv_type(o->precision),
+                                   RUNNER_TABLES * r->limits.table_entries, RUNNER_TABLES * r->limits.table_entries);
+        if (ret < 0)
+                fail("geometry of the KV cache", NULL, ret);
+        if (tdm_steps_limits_check(&r->limits, &err))
+                fail("limits", &err, 0);
+        tdm_steps_layout(&r->limits, &r->layout);
+        r->kv_base = map(r->kv.size_bytes);
+        r->steps = map(r->layout.size_bytes);
+        tdm_steps_format(r->steps, &r->layout);
+        r->hidden = map((uint64_t)r->limits.max_rows * model->hp->d_model * sizeof(float));
+        r->results = calloc(r->limits.max_logits, sizeof(*r->results));
+        if (tdm_step_new(&r->step, &r->limits) < 0)
+                abort();
+        pages_init(r);
+
+        if (o->cpu)
+                setenv("TANDEM_CPU", o->cpu, 1);
+        else
+                unsetenv("TANDEM_CPU");
+        r->n_devices = o->split_threads ? 2 : 1;
+        for (unsigned i = 0; i < r->n_devices; i++) {
+                struct tdm_device_config config = { .n_threads = i ? o->split_threads : o->n_threads, .heartbeat = &r->heartbeat };
+                struct tdm_device_model_config model_config = {
+                        .weights = model->weights,
+                        .kv = r->kv,
+                        .kv_base = i == r->n_devices - 1 ? r->kv_base : NULL,
+                        .limits = r->limits,
+                        .precision = o->precision,
+                };
+
+                ret = tdm_host_device_ops.open(&r->devices[i], &config, &err);
+                if (!ret)
+                        ret = tdm_host_device_ops.model_load(r->devices[i], &model_config, &r->models[i], &err);
+                if (ret)
+                        fail("host device", &err, ret);
+        }
+        return r;
+}
+
+void runner_destroy(struct runner *r)
+{
+        for (unsigned i = 0; i < r->n_devices; i++) {
+                tdm_host_device_ops.model_unload(r->models[i]);
+                tdm_host_device_ops.close(r->devices[i]);
+        }
+        munmap(r->hidden, (uint64_t)r->limits.max_rows * r->model->hp->d_model * sizeof(float));
+        munmap(r->steps, r->layout.size_bytes);
+        munmap(r->kv_base, r->kv.size_bytes);
+        for (int group = 0; group < TDM_KV_GROUPS; group++)
+                free(r->free_pages[group]);
+        tdm_step_destroy(r->step);
+        free(r->results);
+        free(r);
+}
+
+const char *runner_describe(const struct runner *r)
+{
+        return tdm_host_device_ops.describe(r->devices[0]);
+}
+
+uint64_t runner_n_saturated(const struct runner *r)
+{
+        return tdm_host_device_ops.n_saturated(r->models[r->n_devices - 1]);
+}
+
+/* Pages for [first, first + n), and none for what no later row of a window layer will see. */
+static void assign_pages(struct runner *r, const struct runner_part *part)
+{
+        for (int g = 0; g < TDM_KV_GROUPS; g++) {
+                enum tdm_kv_group group = (enum tdm_kv_group)g;
+                uint32_t *table = tdm_steps_table(r->steps, &r->layout, part->table, group);
+                uint32_t gone = tdm_window_first(r->model->hp, group, part->first) / TDM_KV_PAGE_TOKENS;
+
+                if (!r->kv.n_layers[group])
+                        continue;
+                for (uint32_t i = 0; i < gone; i++)
+                        if (table[i] != TDM_KV_NO_PAGE) {
+                                free_page(r, group, table[i]);
+                                table[i] = TDM_KV_NO_PAGE;
+                        }
+                for (uint32_t i = part->first / TDM_KV_PAGE_TOKENS; i <= (part->first + part->n - 1) / TDM_KV_PAGE_TOKENS; i++)
+                        if (table[i] == TDM_KV_NO_PAGE)
+                                table[i] = r->free_pages[group][--r->n_free[group]];
+        }
+}
+
+void runner_forget(struct runner *r, uint32_t t)
+{
+        for (int group = 0; group < TDM_KV_GROUPS; group++) {
+                uint32_t *table = tdm_steps_table(r->steps, &r->layout, t, (enum tdm_kv_group)group);
+
+                for (uint32_t i = 0; i < r->limits.table_entries; i++)
+                        if (table[i] != TDM_KV_NO_PAGE) {
+                                free_page(r, (enum tdm_kv_group)group, table[i]);
+                                table[i] = TDM_KV_NO_PAGE;
+                        }
+        }
+}
+
+void runner_step(struct runner *r, const struct runner_part *parts, uint32_t n_parts, float *hidden, struct tdm_result *results)
+{
+        const struct tdm_hparams *hp = r->model->hp;
+        struct tdm_step_head *head = tdm_steps_head(r->steps, &r->layout, 0);
+        struct tdm_step_row *rows = tdm_steps_rows(r->steps, &r->layout, 0);
+        struct tdm_step_seq *seqs = tdm_steps_seqs(r->steps, &r->layout, 0);
+        struct tdm_step_logits *logits = tdm_steps_logits(r->steps, &r->layout, 0);
+        uint32_t n_blocks = tdm_model_n_blocks(hp);
+        struct tdm_error err = {};
+        int ret;
+
+        *head = (struct tdm_step_head){ .step_id = ++r->step_id, .n_seqs = n_parts };
+        for (uint32_t p = 0; p < n_parts; p++) {
+                const struct runner_part *part = &parts[p];
+
+                assign_pages(r, part);
+                seqs[p] = (struct tdm_step_seq){ .table = part->table, .first_row = head->n_rows, .n_rows = part->n };
+                for (uint32_t i = 0; i < part->n; i++) {
+                        uint32_t position = part->first + i;
+                        struct tdm_step_row *row = &rows[head->n_rows];
+
+                        *row = (struct tdm_step_row){ part->ids[position], position, p, UINT32_MAX };
+                        if (part->wants_logits) {
+                                row->logits = head->n_logits;
+                                logits[head->n_logits++] = (struct tdm_step_logits){
+                                        .row = head->n_rows,
+                                        .target = position + 1 < part->n_ids ? part->ids[position + 1] : UINT32_MAX,
+                                        .sampling = part->sampling,
+                                };
+                        }
+                        head->n_rows++;
+                }
+        }
+        ret = tdm_step_read(r->step, r->steps, &r->layout, 0, r->step_id, 0, hp, &r->kv, &err);
+        if (ret)
+                fail("step", &err, ret);
+        for (uint32_t b = 0, n; b < n_blocks && !ret; b += n) {
+                unsigned device = r->n_devices == 2 && tdm_block_kind(hp, b) == TDM_BLOCK_ATTENTION;
+
+                n = r->n_devices == 2 && b <= 2 * hp->n_layers ? 1 : n_blocks - b;
+                ret = tdm_host_device_ops.run(r->models[device], r->step, b, n, r->hidden, r->results, NULL, NULL, &err);
+        }
+        if (ret)
+                fail("run", &err, ret);
+        if (hidden)
+                memcpy(hidden, r->hidden, (size_t)head->n_rows * hp->d_model * sizeof(float));
+        if (results)
+                memcpy(results, r->results, head->n_logits * sizeof(*results));
+}
