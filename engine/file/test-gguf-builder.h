@@ -156,7 +156,7 @@ static const char *const build_pieces[] = {"<pad>",
                                            "\xe2\x96\x81"
                                            "abc",
                                            "\xc3\xa9",
-                                           "cab",
+                                           "caa",
                                            "ca"};
 static const int32_t build_types[] = {3, 3, 3, 2, 3, 3, 4, 4, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 5};
 #define BUILD_N_PIECES (256u + (uint32_t)TDM_ARRAY_SIZE(build_pieces))
