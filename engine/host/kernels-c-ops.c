@@ -4,47 +4,20 @@
 #include <float.h>
 #include <math.h>
 
+#include "engine/half.h"
 #include "engine/host/kernels-fill.h"
 #include "engine/host/kernels-ops.h"
-
-static float from_bits(uint32_t bits)
-{
-        float f;
-
-        memcpy(&f, &bits, sizeof(f));
-        return f;
-}
-
-static uint32_t to_bits(float f)
-{
-        uint32_t bits;
-
-        memcpy(&bits, &f, sizeof(bits));
-        return bits;
-}
-
-static float f16_to_f32(uint16_t h)
-{
-        uint32_t sign = (uint32_t)(h & 0x8000) << 16;
-        uint32_t magnitude = h & 0x7fff;
-
-        if (magnitude >= 0x7c00)
-                return from_bits(sign | 0x7f800000 | (magnitude & 0x3ff) << 13);
-        if (magnitude < 0x400)
-                return from_bits(sign | to_bits((float)magnitude * 0x1p-24f));
-        return from_bits(sign | ((magnitude << 13) + 0x38000000));
-}
 
 /* To nearest, ties to even. |x| <= TDM_F16_MAX. */
 static uint16_t f32_to_f16(float x)
 {
-        uint32_t bits = to_bits(x);
+        uint32_t bits = tdm_f32_to_bits(x);
         uint16_t sign = bits >> 16 & 0x8000;
         float magnitude = fabsf(x);
 
         if (magnitude < 0x1p-14f) /* the f32 adder rounds at 2^-24, which is f16's last place down there */
-                return sign | (uint16_t)(to_bits(magnitude + 0.5f) - to_bits(0.5f));
-        bits = to_bits(magnitude) - 0x38000000;
+                return sign | (uint16_t)(tdm_f32_to_bits(magnitude + 0.5f) - tdm_f32_to_bits(0.5f));
+        bits = tdm_f32_to_bits(magnitude) - 0x38000000;
         return sign | (uint16_t)((bits + 0xfff + (bits >> 13 & 1)) >> 13);
 }
 
@@ -65,9 +38,9 @@ static float exp_one(float x)
         p = fmaf(p, r, TDM_EXP_C2);
         p = fmaf(p, r, 1.0f);
         p = fmaf(p, r, 1.0f);
-        i = to_bits(t) - TDM_EXP_MAGIC_BITS;
+        i = tdm_f32_to_bits(t) - TDM_EXP_MAGIC_BITS;
         half = (uint32_t)((int32_t)i >> 1);
-        return p * from_bits((half + 127) << 23) * from_bits((i - half + 127) << 23);
+        return p * tdm_bits_to_f32((half + 127) << 23) * tdm_bits_to_f32((i - half + 127) << 23);
 }
 
 static void exp_array(const float *x, uint32_t n, float *y)
@@ -177,7 +150,7 @@ static uint32_t kv_store(uint8_t *part, enum tdm_kv_type type, uint32_t head_dim
 
 static float kv_load(const uint8_t *part, enum tdm_kv_type type, size_t index)
 {
-        return type == TDM_KV_F32 ? ((const float *)part)[index] : f16_to_f32(((const uint16_t *)part)[index]);
+        return type == TDM_KV_F32 ? ((const float *)part)[index] : tdm_f16_to_f32(((const uint16_t *)part)[index]);
 }
 
 static void attend_merge(const struct tdm_attend_query *into, const struct tdm_attend_query *span, uint32_t head_dim)
