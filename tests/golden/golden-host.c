@@ -51,10 +51,10 @@ static void score_case(struct runner *runner, const struct golden_case *c, uint3
         uint32_t n_rows = TDM_MAX(c->n_nll, c->prompt_len - 1 + c->n_top);
 
         for (uint32_t first = 0, n; first < n_rows; first += n) {
-                struct runner_part part = { .ids = c->ids, .n_ids = c->n_ids, .first = first, .wants_logits = true,
+                struct runner_part part = { .ids = c->ids, .n_ids = c->n_ids, .first = first,
                                             .sampling = { .top_p = 1, .repeat_penalty = 1, .n_top = TDM_MAX_TOP } };
 
-                part.n = n = TDM_MIN(chunk, n_rows - first);
+                part.n = part.n_logits = n = TDM_MIN(chunk, n_rows - first);
                 runner_step(runner, &part, 1, NULL, results);
                 for (uint32_t i = 0; i < n; i++)
                         score_position(c, first + i, &results[i], d);

@@ -237,7 +237,7 @@ void runner_step(struct runner *r, const struct runner_part *parts, uint32_t n_p
                         struct tdm_step_row *row = &rows[head->n_rows];
 
                         *row = (struct tdm_step_row){ part->ids[position], position, p, UINT32_MAX };
-                        if (part->wants_logits) {
+                        if (i + part->n_logits >= part->n) {
                                 row->logits = head->n_logits;
                                 logits[head->n_logits++] = (struct tdm_step_logits){
                                         .row = head->n_rows,

@@ -38,11 +38,11 @@ struct runner_part {
         uint32_t table;
         const uint32_t *ids; /* [n_ids] */
         uint32_t n_ids, first, n;
-        bool wants_logits;   /* of every row, scored against the next id where there is one */
+        uint32_t n_logits;   /* of the last so many rows, scored against the next id where there is one */
         struct tdm_sampling sampling;
 };
 
-/* One step. hidden [rows of all parts][d_model] and results [rows that want logits] may be NULL. */
+/* One step. hidden [rows of all parts][d_model] and results [n_logits of all parts] may be NULL. */
 void runner_step(struct runner *runner, const struct runner_part *parts, uint32_t n_parts, float *hidden, struct tdm_result *results);
 /* Forgets a sequence: its pages are free, and NaN, again. */
 void runner_forget(struct runner *runner, uint32_t table);

@@ -1,0 +1,254 @@
+/* Exactness of the host device: what a sequence gets, hidden rows, log-probabilities and drawn tokens, is the same bits
+ * whatever the chunks of its prompt, its neighbours in the step, the threads, the placement of blocks and the kernels.
+ *
+ * tale has full layers and a context of several spans, so attention takes both of its ways; sprout is small enough for the
+ * C reference. Pages are scattered and free ones hold NaN (runner.h). */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "engine/host/kernels.h"
+#include "tests/golden/golden-file.h"
+#include "tests/golden/runner.h"
+
+#define MAX_LOGITS 16u /* a chunk's last rows that are sampled */
+
+static struct golden_file golden; /* texts: the two models share a vocabulary */
+
+static const struct tdm_sampling sampling = { .temperature = 0.9f, .top_p = 0.95f, .min_p = 0.01f, .repeat_penalty = 1, .top_k = 40,
+                                              .n_top = 4, .seed = 7 };
+
+struct outcome {
+        uint32_t n_rows, d_model;
+        float *hidden;              /* [n_rows][d_model] */
+        struct tdm_result *results; /* [n_rows] */
+        bool *has_result;           /* [n_rows] */
+};
+
+struct variant {
+        const struct runner_model *model;
+        struct runner_options options;
+        const uint32_t *ids; /* [n_rows] */
+        uint32_t n_rows;
+        uint32_t chunk;
+        uint32_t n_others;
+};
+
+static void outcome_deinit(struct outcome *o)
+{
+        free(o->hidden);
+        free(o->results);
+        free(o->has_result);
+}
+
+static struct outcome run(const struct variant *v)
+{
+        struct runner_options options = v->options;
+        struct outcome o = { .n_rows = v->n_rows, .d_model = v->model->hp->d_model };
+        float *hidden;
+        struct tdm_result results[RUNNER_TABLES * MAX_LOGITS];
+        uint32_t others_at[RUNNER_TABLES] = {};
+        struct runner *runner;
+
+        options.max_rows = 2048;
+        options.max_positions = 2048;
+        runner = runner_new(v->model, &options);
+        hidden = calloc(options.max_rows, o.d_model * sizeof(float));
+        o.hidden = calloc(v->n_rows, o.d_model * sizeof(float));
+        o.results = calloc(v->n_rows, sizeof(*o.results));
+        o.has_result = calloc(v->n_rows, sizeof(bool));
+
+        for (uint32_t first = 0, n, step = 0; first < v->n_rows; first += n, step++) {
+                struct runner_part parts[RUNNER_TABLES];
+                uint32_t n_parts = 0, at = 0, row = 0, logits = 0;
+
+                n = TDM_MIN(v->chunk, v->n_rows - first);
+                for (uint32_t slot = 0; slot <= v->n_others; slot++) {
+                        uint32_t other = (slot + step) % (v->n_others + 1); /* 0 is ours: everywhere in turn */
+                        const struct golden_case *c = &golden.cases[other % golden.n_cases];
+                        struct runner_part part = { .table = other, .ids = v->ids, .n_ids = v->n_rows, .first = first, .n = n,
+                                                    .n_logits = TDM_MIN(n, MAX_LOGITS), .sampling = sampling };
+
+                        if (other) { /* other chunks, other positions, from the start again at the end */
+                                part.ids = c->ids;
+                                part.n_ids = c->n_ids;
+                                part.first = others_at[other];
+                                part.n = TDM_MIN(1 + (other * 5 + step * 3) % 11, c->n_ids - part.first);
+                                part.n_logits = other % 2;
+                                others_at[other] = (part.first + part.n) % c->n_ids;
+                                if (part.first == 0)
+                                        runner_forget(runner, other);
+                        } else {
+                                at = n_parts;
+                        }
+                        parts[n_parts++] = part;
+                }
+                for (uint32_t i = 0; i < at; i++) {
+                        row += parts[i].n;
+                        logits += parts[i].n_logits;
+                }
+                runner_step(runner, parts, n_parts, hidden, results);
+                memcpy(o.hidden + (size_t)first * o.d_model, hidden + (size_t)row * o.d_model, (size_t)n * o.d_model * sizeof(float));
+                for (uint32_t i = 0; i < parts[at].n_logits; i++) {
+                        uint32_t position = first + n - parts[at].n_logits + i;
+
+                        o.results[position] = results[logits + i];
+                        o.has_result[position] = true;
+                }
+        }
+        runner_destroy(runner);
+        free(hidden);
+        return o;
+}
+
+static void assert_same(const struct outcome *a, const struct outcome *b, const char *what)
+{
+        for (uint32_t i = 0; i < a->n_rows; i++) {
+                if (memcmp(a->hidden + (size_t)i * a->d_model, b->hidden + (size_t)i * a->d_model, a->d_model * sizeof(float)) != 0)
+                        fail_msg("%s: hidden row of position %u differs", what, i);
+                if (!a->has_result[i] || !b->has_result[i])
+                        continue;
+                if (a->results[i].token != b->results[i].token || a->results[i].n_top != b->results[i].n_top ||
+                    memcmp(&a->results[i].logprob, &b->results[i].logprob, sizeof(float)) != 0 ||
+                    memcmp(&a->results[i].target_logprob, &b->results[i].target_logprob, sizeof(float)) != 0 ||
+                    memcmp(a->results[i].top, b->results[i].top, a->results[i].n_top * sizeof(struct tdm_top)) != 0)
+                        fail_msg("%s: result of position %u differs", what, i);
+        }
+}
+
+/* All rows at once on one thread is what the others are held against. */
+static void compare(const struct variant *base, const struct variant *variants, unsigned n)
+{
+        struct outcome want = run(base);
+        bool differ = false;
+
+        for (uint32_t i = 1; i < want.n_rows; i++) /* a comparison of nothing with nothing would pass */
+                differ |= memcmp(want.hidden, want.hidden + (size_t)i * want.d_model, want.d_model * sizeof(float)) != 0;
+        assert_true(differ && isfinite(want.hidden[0]));
+        for (unsigned i = 0; i < n; i++) {
+                const struct variant *v = &variants[i];
+                struct outcome got = run(v);
+                char what[160];
+
+                snprintf(what, sizeof(what), "chunks of %u, %u others, %u threads%s, kernels %s, precision %s", v->chunk, v->n_others,
+                         v->options.n_threads, v->options.split_threads ? " and a second device" : "",
+                         v->options.cpu ? v->options.cpu : "best", tdm_precision_name(v->options.precision));
+                assert_same(&want, &got, what);
+                outcome_deinit(&got);
+        }
+        outcome_deinit(&want);
+}
+
+static struct variant base_of(const struct runner_model *model, uint32_t text, uint32_t n_rows, enum tdm_precision precision)
+{
+        return (struct variant){ .model = model, .options = { .precision = precision, .n_threads = 1 },
+                                 .ids = golden.cases[text].ids, .n_rows = TDM_MIN(n_rows, golden.cases[text].n_ids), .chunk = 2048 };
+}
+
+static void test_chunks_threads_neighbours(void **state)
+{
+        static const uint32_t chunks[] = { 1, 7, 64, 2048 };
+        struct runner_model model;
+        struct variant base, variants[32];
+        unsigned n = 0;
+
+        runner_model_load(&model, "models/tale.gguf");
+        base = base_of(&model, 3, 430, TDM_PRECISION_DEFAULT);
+        for (unsigned c = 0; c < TDM_ARRAY_SIZE(chunks); c++)
+                for (unsigned threads = 1; threads <= 3; threads++) {
+                        variants[n] = base;
+                        variants[n].chunk = chunks[c];
+                        variants[n++].options.n_threads = threads;
+                        variants[n] = variants[n - 1];
+                        if (chunks[c] < 2048 && threads < 3)
+                                variants[n++].n_others = 7;
+                }
+        compare(&base, variants, n);
+        runner_model_unload(&model);
+}
+
+/* Full layers over seven spans: by spans in parallel where the rows are few. */
+static void test_long_context(void **state)
+{
+        static const struct {
+                uint32_t chunk, n_threads;
+        } ways[] = { { 1, 3 }, { 64, 2 }, { 5, 3 } };
+        struct runner_model model;
+        struct variant base, variants[TDM_ARRAY_SIZE(ways)];
+
+        runner_model_load(&model, "models/tale.gguf");
+        base = base_of(&model, 4, 1700, TDM_PRECISION_DEFAULT);
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(ways); i++) {
+                variants[i] = base;
+                variants[i].chunk = ways[i].chunk;
+                variants[i].options.n_threads = ways[i].n_threads;
+        }
+        compare(&base, variants, TDM_ARRAY_SIZE(ways));
+        runner_model_unload(&model);
+}
+
+static void test_placement(void **state)
+{
+        struct runner_model model;
+        struct variant base, variants[2];
+
+        runner_model_load(&model, "models/sprout.gguf");
+        base = base_of(&model, 3, 300, TDM_PRECISION_DEFAULT);
+        variants[0] = variants[1] = base;
+        variants[0].options.split_threads = 2;
+        variants[0].chunk = 64;
+        variants[1].options.split_threads = 1;
+        variants[1].options.n_threads = 2;
+        variants[1].chunk = 7;
+        variants[1].n_others = 7;
+        compare(&base, variants, 2);
+        runner_model_unload(&model);
+}
+
+static void test_kernels(void **state)
+{
+        static const enum tdm_precision precisions[] = { TDM_PRECISION_DEFAULT, TDM_PRECISION_PRECISE, TDM_PRECISION_F32 };
+        static const char *const names[] = { "c", "avx2", "avx512" };
+        struct runner_model model;
+
+        runner_model_load(&model, "models/sprout.gguf");
+        for (unsigned p = 0; p < TDM_ARRAY_SIZE(precisions); p++) {
+                struct variant base = base_of(&model, 4, 300, precisions[p]), variants[6];
+                unsigned n = 0;
+
+                for (unsigned i = 0; i < TDM_ARRAY_SIZE(names); i++) {
+                        if (!tdm_kernels_get(names[i])) {
+                                print_message("this CPU cannot run the kernels %s\n", names[i]);
+                                continue;
+                        }
+                        variants[n] = base;
+                        variants[n].options.cpu = names[i];
+                        variants[n].options.n_threads = 2;
+                        variants[n].chunk = 2048;
+                        variants[n + 1] = variants[n];
+                        variants[n + 1].chunk = 13;
+                        n += names[i][0] == 'c' ? 1 : 2;
+                }
+                compare(&base, variants, n);
+        }
+        runner_model_unload(&model);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_chunks_threads_neighbours),
+                cmocka_unit_test(test_long_context),
+                cmocka_unit_test(test_placement),
+                cmocka_unit_test(test_kernels),
+        };
+        int r;
+
+        golden_file_read(&golden, "tests/golden/tale.golden.json");
+        r = cmocka_run_group_tests(tests, NULL, NULL);
+        golden_file_deinit(&golden);
+        return r;
+}
