@@ -1,0 +1,244 @@
+/* One thread for one stage. What the thread needs was put into the struct before it started and what it made is read
+ * after it was joined, so the only things both sides touch at once are three atomics. A file that shrinks under the
+ * mapping comes back as an error from the functions called here; a file on a slow disk or a hanging mount stands in the
+ * way of nobody but itself. */
+#include "daemon/model-load.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+
+enum stage { STAGE_NONE, STAGE_METADATA, STAGE_WEIGHTS };
+
+struct tdm_model_load {
+        struct tdm_loop *loop;
+        struct tdm_source *wake;
+        int fd;
+        char *name;
+        tdm_model_load_fn done;
+        void *userdata;
+
+        enum stage stage;
+        pthread_t thread;
+        int r;
+        struct tdm_error err;
+
+        struct tdm_model_metadata *made;
+        const struct tdm_model_metadata *metadata;
+        uint8_t *dst;
+
+        _Atomic bool cancel;
+        _Atomic uint64_t n_done, n_total;
+};
+
+void tdm_model_metadata_trim(struct tdm_model_metadata *m)
+{
+        /* The description's tensors point into the gguf: both go. The sizes stay. */
+        struct tdm_hparams hparams = m->description.hparams;
+
+        tdm_weights_plan_destroyp(&m->plan);
+        tdm_model_description_deinit(&m->description);
+        m->description = (struct tdm_model_description){ .hparams = hparams };
+        tdm_gguf_closep(&m->gguf);
+}
+
+void tdm_model_metadata_free(struct tdm_model_metadata *m)
+{
+        if (!m)
+                return;
+        tdm_model_metadata_trim(m);
+        tdm_tokenizer_destroyp(&m->tokenizer);
+        free(m);
+}
+
+static void metadata_freep(struct tdm_model_metadata **m)
+{
+        tdm_model_metadata_free(*m);
+}
+
+/* The types of the matrices, the most bytes first: "Q8_0", or "mixed Q4_0/F16". */
+static void describe_quantisation(const struct tdm_model_description *d, char *ret, size_t size)
+{
+        uint64_t bytes[64] = { 0 };
+        int best = -1, second = -1, n = 0;
+
+        for (uint32_t i = 0; i < d->n_tensors; i++) {
+                const struct tdm_gguf_tensor *t = d->tensors[i].tensor;
+
+                if (d->tensors[i].rows > 1 && t->type < TDM_ARRAY_SIZE(bytes))
+                        bytes[t->type] += t->size_bytes;
+        }
+        for (int i = 0; i < (int)TDM_ARRAY_SIZE(bytes); i++) {
+                if (bytes[i] == 0)
+                        continue;
+                n++;
+                if (best < 0 || bytes[i] > bytes[best]) {
+                        second = best;
+                        best = i;
+                } else if (second < 0 || bytes[i] > bytes[second])
+                        second = i;
+        }
+        if (n == 0)
+                snprintf(ret, size, "unknown");
+        else if (n == 1)
+                snprintf(ret, size, "%s", tdm_type_info((uint32_t)best)->name);
+        else
+                snprintf(ret, size, "mixed %s/%s%s", tdm_type_info((uint32_t)best)->name,
+                         tdm_type_info((uint32_t)second)->name, n > 2 ? "/…" : "");
+}
+
+static int read_metadata(struct tdm_model_load *l)
+{
+        _cleanup_(metadata_freep) struct tdm_model_metadata *m = calloc(1, sizeof(*m));
+        struct tdm_gguf_string architecture;
+        int r;
+
+        if (!m)
+                return tdm_error_set(&l->err, -ENOMEM, "out of memory for the model's metadata");
+        r = tdm_gguf_open(&m->gguf, l->fd, l->name, &l->err);
+        if (r != 0)
+                return r;
+        r = tdm_model_describe(m->gguf, &m->description, &l->err);
+        if (r != 0)
+                return r;
+        r = tdm_tokenizer_new(&m->tokenizer, m->gguf, &l->err);
+        if (r != 0)
+                return r;
+        r = tdm_weights_plan_new(&m->plan, &m->description, &l->err);
+        if (r != 0)
+                return r;
+        m->weights_bytes = tdm_weights_plan_size(m->plan);
+        m->chat = tdm_chat_family_of(m->gguf, m->tokenizer);
+        if (tdm_gguf_get_string(m->gguf, "general.architecture", &architecture) == 0)
+                snprintf(m->architecture, sizeof(m->architecture), "%.*s", (int)TDM_MIN(architecture.size, (size_t)31),
+                         architecture.data);
+        describe_quantisation(&m->description, m->quantisation, sizeof(m->quantisation));
+        l->made = steal_ptr(&m);
+        return 0;
+}
+
+static int on_progress(uint64_t done, uint64_t total, void *userdata)
+{
+        struct tdm_model_load *l = userdata;
+
+        /* Relaxed: figures for people; nothing else is published through them. */
+        atomic_store_explicit(&l->n_total, total, memory_order_relaxed);
+        atomic_store_explicit(&l->n_done, done, memory_order_relaxed);
+        return atomic_load_explicit(&l->cancel, memory_order_relaxed);
+}
+
+static void *run_stage(void *userdata)
+{
+        struct tdm_model_load *l = userdata;
+
+        if (l->stage == STAGE_METADATA)
+                l->r = read_metadata(l);
+        else
+                l->r = tdm_weights_build(l->metadata->plan, l->metadata->gguf, l->dst, on_progress, l, &l->err);
+        tdm_loop_wake(l->wake);
+        return NULL;
+}
+
+static int on_stage_done(struct tdm_source *source, void *userdata)
+{
+        struct tdm_model_load *l = userdata;
+
+        if (l->stage == STAGE_NONE)
+                return 0;
+        pthread_join(l->thread, NULL);
+        l->stage = STAGE_NONE;
+        if (l->r != 0 && l->err.message[0] == '\0')
+                tdm_error_set(&l->err, l->r, "cannot load model %s: %s", l->name,
+                              l->r < 0 ? strerror(-l->r) : tdm_error_name(l->r));
+        l->done(l, l->r, &l->err, l->userdata);
+        return 0;
+}
+
+int tdm_model_load_new(struct tdm_model_load **ret, struct tdm_loop *loop, int fd, const char *name, tdm_model_load_fn done,
+                       void *userdata)
+{
+        _cleanup_(tdm_model_load_destroyp) struct tdm_model_load *l = calloc(1, sizeof(*l));
+        int r;
+
+        if (!l)
+                return -ENOMEM;
+        l->loop = loop;
+        l->fd = fd;
+        l->done = done;
+        l->userdata = userdata;
+        l->name = strdup(name);
+        if (!l->name)
+                return -ENOMEM;
+        r = tdm_loop_add_wake(loop, on_stage_done, l, &l->wake);
+        if (r < 0)
+                return r;
+        *ret = steal_ptr(&l);
+        return 0;
+}
+
+void tdm_model_load_destroy(struct tdm_model_load *l)
+{
+        if (!l)
+                return;
+        if (l->stage != STAGE_NONE) {
+                atomic_store_explicit(&l->cancel, true, memory_order_relaxed);
+                pthread_join(l->thread, NULL);
+        }
+        tdm_source_destroyp(&l->wake);
+        tdm_model_metadata_free(l->made);
+        free(l->name);
+        free(l);
+}
+
+void tdm_model_load_destroyp(struct tdm_model_load **l)
+{
+        tdm_model_load_destroy(*l);
+        *l = NULL;
+}
+
+void tdm_model_load_cancel(struct tdm_model_load *l)
+{
+        atomic_store_explicit(&l->cancel, true, memory_order_relaxed);
+}
+
+static int start(struct tdm_model_load *l, enum stage stage)
+{
+        int r;
+
+        l->stage = stage;
+        l->r = 0;
+        l->err.code = 0;
+        l->err.message[0] = '\0';
+        r = pthread_create(&l->thread, NULL, run_stage, l);
+        if (r != 0) {
+                l->stage = STAGE_NONE;
+                return -r;
+        }
+        return 0;
+}
+
+int tdm_model_load_metadata(struct tdm_model_load *l)
+{
+        return start(l, STAGE_METADATA);
+}
+
+struct tdm_model_metadata *tdm_model_load_take_metadata(struct tdm_model_load *l)
+{
+        return steal_ptr(&l->made);
+}
+
+int tdm_model_load_weights(struct tdm_model_load *l, const struct tdm_model_metadata *metadata, uint8_t *dst)
+{
+        l->metadata = metadata;
+        l->dst = dst;
+        atomic_store_explicit(&l->n_done, 0, memory_order_relaxed);
+        atomic_store_explicit(&l->n_total, metadata->weights_bytes, memory_order_relaxed);
+        return start(l, STAGE_WEIGHTS);
+}
+
+void tdm_model_load_progress(const struct tdm_model_load *l, uint64_t *ret_done, uint64_t *ret_total)
+{
+        *ret_done = atomic_load_explicit(&l->n_done, memory_order_relaxed);
+        *ret_total = atomic_load_explicit(&l->n_total, memory_order_relaxed);
+}
