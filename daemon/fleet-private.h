@@ -1,0 +1,203 @@
+/* What the files of the fleet share: fleet.c (the face and the one place where it is decided what happens next),
+ * fleet-worker.c (a process: start, loss, reap, back-off), fleet-rings.c (epochs, submitting, results), fleet-watch.c
+ * (hangs, counters), fleet-wire.c (worker.proto, the only file that knows it).
+ *
+ * Events (a frame, an exit, a timer, a descriptor) change state and schedule the pump; the pump looks at the state and
+ * does what is due: starts processes, sends models and rings, announces. So no event has to know what else is going on,
+ * and a worker that dies in the middle of anything is the same case as one that dies when idle. */
+#ifndef TDM_DAEMON_FLEET_PRIVATE_H
+#define TDM_DAEMON_FLEET_PRIVATE_H
+
+#include "common/conn.h"
+#include "common/log.h"
+#include "daemon/fleet.h"
+#include "engine/worker/abi.h"
+
+#define TDM_FLEET_MODELS TDM_PROGRESS_MODELS
+/* Deaths with no finished step between before a worker is left alone. */
+#define TDM_FLEET_MAX_DEATHS 5u
+/* Bad rings of one worker with no finished step between before it is restarted. */
+#define TDM_FLEET_MAX_RING_FAULTS 3u
+
+enum tdm_fleet_load { TDM_FLEET_ABSENT, TDM_FLEET_LOADING, TDM_FLEET_LOADED, TDM_FLEET_UNLOADING };
+enum tdm_fleet_kv { TDM_FLEET_KV_NONE, TDM_FLEET_KV_ASKED, TDM_FLEET_KV_GRANTED };
+enum tdm_fleet_phase {
+        TDM_FLEET_NO_PROCESS,
+        TDM_FLEET_PROCESS_STARTING, /* Init sent, Hello awaited */
+        TDM_FLEET_PROCESS_UP,
+        TDM_FLEET_PROCESS_DYING, /* killed or asked to leave, not yet reaped */
+};
+
+struct tdm_fleet_step {
+        uint64_t step_id; /* 0: free */
+        bool queued;      /* waits for a worker to get the KV segment */
+        uint32_t n_rows;
+        uint32_t n_blocks;
+        uint8_t plan[TDM_MAX_BLOCKS + 1]; /* as submitted */
+};
+
+struct tdm_fleet_entry {
+        struct tdm_fleet_model model;
+        char name[64];
+        unsigned index; /* row of the progress table */
+        bool announced; /* on_model_ready was called */
+        bool leaving;   /* removed or failed: segments are not touched any more */
+        bool failed;    /* on_model_failed is due */
+        struct tdm_error error;
+        struct {
+                enum tdm_fleet_load load;
+                enum tdm_fleet_kv kv;
+                bool wants_kv; /* has run attention of this model: gets the KV at once after a restart */
+                uint64_t scratch_bytes;
+        } on[TDM_N_WORKERS];
+        struct tdm_fleet_step steps[TDM_STEP_SLOTS];
+};
+
+struct tdm_fleet_worker {
+        struct tdm_fleet *fleet;
+        enum tdm_worker_index index;
+        const char *name; /* "npu" */
+        char requested[32];
+        enum tdm_worker_state state;
+
+        /* this life */
+        enum tdm_fleet_phase phase;
+        pid_t pid;
+        int pidfd;
+        struct tdm_source *exit_source;
+        struct tdm_conn *conn;
+        struct tdm_segment *progress_segment;
+        struct tdm_progress *progress;
+        uint64_t started_ns;
+        uint32_t epoch_sent, epoch_acked;
+        struct tdm_ring *ring_to, *ring_from;
+        struct tdm_source *ring_source;
+        bool conn_lost;         /* its socket has closed; the exit status follows any moment */
+        bool ring_fault;        /* found inside a call of the owner: dealt with by the pump */
+        bool restart_wanted;    /* tdm_fleet_restart() */
+        char restart_reason[64];
+        bool no_device;         /* said so itself: another try would say the same */
+        bool abandoned;         /* SIGKILL did not end it */
+
+        /* over its lives */
+        bool ever_started;
+        unsigned deaths;      /* with no finished step between */
+        unsigned ring_faults; /* the same */
+        uint32_t restarts;
+        uint64_t start_at_ns; /* back-off */
+        struct tdm_source *start_timer;
+        char device[16];
+        char detail[128];
+        char numerics_id[128];
+        char sandbox[128];
+        char last_exit[160];
+        struct {
+                uint64_t blocks, rows, ns;
+        } past[TDM_N_BLOCK_KINDS];
+        uint64_t past_busy_ns;
+
+        /* fleet-watch.c: how long it has kept silent while something was owed */
+        uint64_t signature;
+        uint64_t step_silence_ns;
+        uint64_t control_silence_ns;
+        uint64_t dying_ns;
+        bool asked_to_leave; /* dying politely: SIGKILL follows after a second */
+        bool quit_killed;
+};
+
+/* The rings of the current epoch as fds, until each is handed to its ends. */
+struct tdm_fleet_rings {
+        bool made;
+        bool has_peer;
+        struct {
+                int from_daemon, to_daemon, eventfd; /* the worker's ends */
+                int from_peer, to_peer;
+        } fds[TDM_N_WORKERS];
+};
+
+struct tdm_fleet {
+        struct tdm_loop *loop;
+        struct tdm_fleet_callbacks callbacks;
+        void *userdata;
+        char *worker_dir;
+        unsigned n_threads;
+        uint64_t hang_min_ns;
+
+        struct tdm_source *pump;
+        struct tdm_source *watch;
+        uint64_t watch_due_ns; /* 0: not armed */
+        bool destroying;
+
+        uint32_t epoch;
+        bool ready;
+        bool ready_note; /* on_ready is due though nothing was lost: a model has left */
+        struct tdm_fleet_rings rings;
+        uint64_t recoveries;
+        struct tdm_fleet_worker workers[TDM_N_WORKERS];
+        struct tdm_fleet_entry *models[TDM_FLEET_MODELS];
+};
+
+/* ---- fleet.c ---- */
+void tdm_fleet_pump_soon(struct tdm_fleet *fleet);
+struct tdm_fleet_entry *tdm_fleet_find(struct tdm_fleet *fleet, uint32_t model_id);
+static inline bool tdm_fleet_usable(const struct tdm_fleet_worker *w)
+{
+        return w->state != TDM_WORKER_OFF && w->state != TDM_WORKER_QUARANTINED;
+}
+static inline struct tdm_fleet_worker *tdm_fleet_other(struct tdm_fleet_worker *w)
+{
+        return &w->fleet->workers[w->index == TDM_WORKER_NPU ? TDM_WORKER_GPU : TDM_WORKER_NPU];
+}
+/* What fleet-wire.c heard. */
+void tdm_fleet_on_hello(struct tdm_fleet_worker *w);
+void tdm_fleet_on_no_device(struct tdm_fleet_worker *w, const char *reason);
+void tdm_fleet_on_loaded(struct tdm_fleet_worker *w, uint32_t model_id, uint64_t scratch_bytes);
+void tdm_fleet_on_load_failed(struct tdm_fleet_worker *w, uint32_t model_id, int code, const char *message);
+void tdm_fleet_on_kv_ready(struct tdm_fleet_worker *w, uint32_t model_id);
+void tdm_fleet_on_unloaded(struct tdm_fleet_worker *w, uint32_t model_id);
+
+/* ---- fleet-worker.c ---- */
+/* Starts the process; a failure counts as a death of it. */
+void tdm_fleet_worker_start(struct tdm_fleet_worker *w);
+/* It has to go: kills it, ends the epoch. blame: the step it was in is to be suspected. */
+void _printf_(3, 4) tdm_fleet_worker_lost(struct tdm_fleet_worker *w, bool blame, const char *fmt, ...);
+/* Asks it to leave; not a death. */
+void tdm_fleet_worker_leave(struct tdm_fleet_worker *w, const char *reason);
+void tdm_fleet_worker_kill(struct tdm_fleet_worker *w);
+/* SIGKILL has not ended it: its segments are given up, it is quarantined. */
+void tdm_fleet_worker_abandon(struct tdm_fleet_worker *w);
+void tdm_fleet_worker_deinit(struct tdm_fleet_worker *w);
+bool tdm_fleet_worker_is_stopped(const struct tdm_fleet_worker *w);
+
+/* ---- fleet-rings.c ---- */
+/* Everything in flight is void; rings are gone. Calls on_reset when the fleet was ready. `step` (0: none) is to blame. */
+void tdm_fleet_end_epoch(struct tdm_fleet *fleet, enum tdm_worker_index worker, const char *reason, uint64_t guilty_step);
+int tdm_fleet_make_rings(struct tdm_fleet *fleet);
+void tdm_fleet_close_rings(struct tdm_fleet *fleet);
+void tdm_fleet_close_ends(struct tdm_fleet_worker *w);
+void tdm_fleet_flush_queued(struct tdm_fleet *fleet, struct tdm_fleet_entry *entry);
+void tdm_fleet_ring_fault(struct tdm_fleet_worker *guilty, const char *reason);
+void tdm_fleet_on_epoch_ack(struct tdm_fleet_worker *w, uint32_t epoch);
+void tdm_fleet_on_peer_fault(struct tdm_fleet_worker *w, uint32_t epoch, bool with_peer, const char *reason);
+void tdm_fleet_on_step_failed(struct tdm_fleet_worker *w, uint32_t epoch, uint32_t model_id, uint32_t slot,
+                              uint64_t step_id, const struct tdm_error *err);
+
+/* ---- fleet-watch.c ---- */
+void tdm_fleet_watch_soon(struct tdm_fleet *fleet); /* something is owed: keep an eye on it */
+int tdm_fleet_watch_init(struct tdm_fleet *fleet);
+void tdm_fleet_heard(struct tdm_fleet_worker *w); /* a message came from it */
+/* Adds the counters of this life to the past and lets go of the segment. */
+void tdm_fleet_fold_progress(struct tdm_fleet_worker *w);
+bool tdm_fleet_owes_control(const struct tdm_fleet_worker *w);
+
+/* ---- fleet-wire.c ---- */
+int tdm_fleet_wire_init(struct tdm_fleet_worker *w);
+int tdm_fleet_wire_load(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry);
+int tdm_fleet_wire_kv(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry);
+int tdm_fleet_wire_unload(struct tdm_fleet_worker *w, uint32_t model_id);
+int tdm_fleet_wire_epoch(struct tdm_fleet_worker *w);
+int tdm_fleet_wire_quit(struct tdm_fleet_worker *w);
+/* 0, or a negative errno: the worker does not keep to the protocol. */
+int tdm_fleet_wire_receive(struct tdm_fleet_worker *w, const uint8_t *data, size_t size);
+
+#endif
