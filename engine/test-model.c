@@ -3,6 +3,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <cmocka.h>
 #include "common/sigbus.h"
 #include "engine/file/test-gguf-builder.h"

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <sys/stat.h>
 #include <cmocka.h>
 #include "common/sigbus.h"
