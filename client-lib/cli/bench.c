@@ -1,0 +1,257 @@
+/* tandem bench: how fast the daemon is, measured from outside like any client sees it.
+ *
+ * For each batch size b, b jobs start together, each with a prompt of its own: BOS, then ids drawn from a sample text's
+ * tokens with a fixed generator, so that every run and every machine reads the same prompts and no prefix is shared.
+ * Prefill is what happens until every job has its first token; decode is what comes after that, up to the last token. */
+#include "client-lib/cli/cli.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+static const char sample_text[] =
+        "Once upon a time there was a small fox who lived at the edge of a great forest. Every morning she walked down to "
+        "the river, looked at the water and asked herself where it came from and where it went. One day a grey heron said: "
+        "\"Follow it upward and you will find snow; follow it downward and you will find the sea.\" The fox thought about "
+        "this for 3 days and 14 nights, packed some bread, two apples and a blue lamp, and left before the sun was up. "
+        "Numbers, names and other things were left behind: clocks, letters, maps of cities, songs about winter, the price "
+        "of salt. She had never been happier.";
+
+struct bench_job {
+        struct tandem_job *job;
+        struct bench_run *run;
+        uint64_t start_ns, first_token_ns, last_token_ns;
+        uint32_t n_tokens;
+};
+
+struct bench_run {
+        struct run_progress progress;
+        unsigned n_jobs, n_started; /* jobs that have their first token */
+        struct bench_job *jobs;
+        uint64_t all_started_ns, last_ns;
+        uint64_t tokens_after; /* that came once every job had its first */
+};
+
+struct bench_result {
+        uint32_t batch;
+        double ttft_ms, ttft_max_ms, prefill_tps, decode_tps_stream, decode_tps, wall_ms;
+        uint32_t recoveries;
+};
+
+static void on_token(struct tandem_job *job, const struct tandem_token *token, void *userdata)
+{
+        struct bench_job *b = userdata;
+        struct bench_run *run = b->run;
+        uint64_t now = tdm_now_ns();
+
+        progress_clear();
+        if (run->n_started == run->n_jobs)
+                run->tokens_after++;
+        if (b->n_tokens++ == 0) {
+                b->first_token_ns = now;
+                if (++run->n_started == run->n_jobs)
+                        run->all_started_ns = now;
+        }
+        b->last_token_ns = run->last_ns = now;
+}
+
+static void on_progress(struct tandem_job *job, const struct tandem_progress *progress, void *userdata)
+{
+        struct bench_job *b = userdata;
+
+        if (progress->state == TANDEM_JOB_LOADING || progress->state == TANDEM_JOB_RECOVERING)
+                run_show_progress(job, progress, &b->run->progress);
+}
+
+/* SplitMix64's finaliser: a fixed, well-mixed draw for (job, position). */
+static uint64_t draw(uint64_t job, uint64_t position)
+{
+        uint64_t x = (job << 32 | position) + UINT64_C(0x9e3779b97f4a7c15);
+
+        x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+        x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+        return x ^ x >> 31;
+}
+
+static double per_second(double count, uint64_t ns)
+{
+        return ns > 0 ? count * 1e9 / (double)ns : NAN;
+}
+
+/* Starts the jobs of one batch size and waits; EXIT_OK or the program's exit status. */
+static int run_batch(struct tandem *tandem, const char *model, const uint32_t *vocabulary, size_t n_vocabulary,
+                     uint32_t n_prompt, uint32_t n_tokens, uint32_t batch, struct bench_result *ret)
+{
+        _cleanup_(freep) struct bench_job *jobs = calloc(batch, sizeof(*jobs));
+        _cleanup_(freep) struct tandem_job **handles = calloc(batch, sizeof(*handles));
+        _cleanup_(freep) uint32_t *prompt = calloc(n_prompt, sizeof(*prompt));
+        static uint64_t serial;
+        struct bench_run run = { .progress.model = model, .n_jobs = batch, .jobs = jobs };
+        struct tandem_generate_options options;
+        struct tandem_callbacks callbacks;
+        struct tandem_error err;
+        enum run_outcome outcome;
+        uint64_t start_ns;
+        double streams = 0;
+        unsigned n_streams = 0;
+        int status = EXIT_OK;
+
+        if (!jobs || !handles || !prompt)
+                return complain("no memory for %" PRIu32 " jobs", batch);
+        tandem_callbacks_init(&callbacks);
+        callbacks.on_token = on_token;
+        callbacks.on_progress = on_progress;
+        tandem_generate_options_init(&options);
+        options.model = model;
+        options.prompt_ids = prompt;
+        options.n_prompt_ids = n_prompt;
+        options.max_tokens = n_tokens;
+        options.temperature = 0;
+        options.ignore_end = true;
+
+        start_ns = tdm_now_ns();
+        for (uint32_t b = 0; b < batch; b++, serial++) {
+                prompt[0] = vocabulary[0];
+                for (uint32_t i = 1; i < n_prompt; i++)
+                        prompt[i] = vocabulary[n_vocabulary > 1 ? 1 + draw(serial, i) % (n_vocabulary - 1) : 0];
+                jobs[b].run = &run;
+                jobs[b].start_ns = tdm_now_ns();
+                if (tandem_generate(tandem, &options, &callbacks, &jobs[b], &jobs[b].job, &err) != TANDEM_OK) {
+                        status = complain_error(&err);
+                        batch = b;
+                        break;
+                }
+                handles[b] = jobs[b].job;
+        }
+        outcome = status == EXIT_OK ? run_jobs(tandem, handles, batch, SIGNAL_CANCEL) : RUN_DONE;
+        if (outcome == RUN_INTERRUPTED)
+                status = EXIT_INTERRUPTED;
+        else if (outcome == RUN_OUTPUT_GONE)
+                status = EXIT_FAILED;
+
+        *ret = (struct bench_result){ .batch = batch };
+        for (uint32_t b = 0; b < batch && status == EXIT_OK; b++) {
+                const struct tandem_result *result = tandem_job_result(jobs[b].job);
+                double ttft_ms = (double)(jobs[b].first_token_ns - jobs[b].start_ns) / 1e6;
+
+                if (result->reason == TANDEM_REASON_ERROR)
+                        status = complain_error(&result->error);
+                else if (result->reason == TANDEM_REASON_CANCELLED)
+                        status = complain("cancelled: job %" PRIu64 " was cancelled from elsewhere", result->job);
+                else if (jobs[b].n_tokens == 0)
+                        status = complain("job %" PRIu64 " of the benchmark generated nothing", result->job);
+                if (status != EXIT_OK)
+                        break;
+                ret->ttft_ms += ttft_ms / batch;
+                ret->ttft_max_ms = TDM_MAX(ret->ttft_max_ms, ttft_ms);
+                ret->recoveries += result->recoveries;
+                if (jobs[b].n_tokens > 1 && jobs[b].last_token_ns > jobs[b].first_token_ns) {
+                        streams += per_second(jobs[b].n_tokens - 1, jobs[b].last_token_ns - jobs[b].first_token_ns);
+                        n_streams++;
+                }
+        }
+        if (status == EXIT_OK) {
+                ret->prefill_tps = per_second((double)batch * n_prompt, run.all_started_ns - start_ns);
+                ret->decode_tps_stream = n_streams ? streams / n_streams : NAN;
+                ret->decode_tps = run.tokens_after ? per_second((double)run.tokens_after, run.last_ns - run.all_started_ns) : NAN;
+                ret->wall_ms = (double)(run.last_ns - start_ns) / 1e6;
+        }
+        for (uint32_t b = 0; b < batch; b++)
+                tandem_job_free(jobs[b].job);
+        return status;
+}
+
+static void print_json(const char *model, uint32_t n_prompt, uint32_t n_tokens, const struct bench_result *results, size_t n)
+{
+        struct buf b = { 0 };
+
+        buf_puts(&b, "{");
+        json_field_string(&b, "model", model ? model : "");
+        json_field_u64(&b, "prompt_tokens", n_prompt);
+        json_field_u64(&b, "max_tokens", n_tokens);
+        json_key(&b, "results");
+        buf_puts(&b, "[");
+        for (size_t i = 0; i < n; i++) {
+                buf_puts(&b, i ? ",{" : "{");
+                json_field_u64(&b, "batch", results[i].batch);
+                json_field_number(&b, "prefill_tps", results[i].prefill_tps);
+                json_field_number(&b, "decode_tps_stream", results[i].decode_tps_stream);
+                json_field_number(&b, "decode_tps", results[i].decode_tps);
+                json_field_number(&b, "ttft_ms", results[i].ttft_ms);
+                json_field_number(&b, "ttft_max_ms", results[i].ttft_max_ms);
+                json_field_number(&b, "wall_ms", results[i].wall_ms);
+                json_field_u64(&b, "recoveries", results[i].recoveries);
+                buf_puts(&b, "}");
+        }
+        buf_puts(&b, "]}\n");
+        if (!b.failed)
+                out_write(b.data, b.size);
+        buf_free(&b);
+}
+
+static void print_row(const struct bench_result *r)
+{
+        char prefill[32], stream[32], total[32];
+
+        format_rate(prefill, sizeof(prefill), r->prefill_tps);
+        format_rate(stream, sizeof(stream), r->decode_tps_stream);
+        format_rate(total, sizeof(total), r->decode_tps);
+        out_printf("%6" PRIu32 " %14s %14s %14s %12.0f %12.0f%s\n", r->batch, prefill, stream, total, r->ttft_ms,
+                   r->ttft_max_ms, r->recoveries ? "  (a worker was lost meanwhile)" : "");
+        out_flush();
+}
+
+int cli_bench(struct cli *cli, int argc, char **argv)
+{
+        _cleanup_(tandem_closep) struct tandem *tandem = NULL;
+        const char *model = NULL;
+        uint32_t n_prompt = 128, n_tokens = 32;
+        struct arg_u32_list batches = { .items = { 1, 8, 32 }, .n = 3 };
+        bool json = false;
+        const struct arg args[] = {
+                { 'm', "model", ARG_STRING, &model },
+                { 'p', "prompt-tokens", ARG_U32, &n_prompt, 1, 1u << 20 },
+                { 'n', "max-tokens", ARG_U32, &n_tokens, 1, 1u << 20 },
+                { 'b', "batch", ARG_U32_LIST, &batches, 1, 1024 },
+                { 0, "json", ARG_FLAG, &json },
+                ARG_SOCKET(cli),
+        };
+        struct bench_result results[TDM_ARRAY_SIZE(batches.items)];
+        struct tandem_error err;
+        uint32_t *vocabulary;
+        size_t n_vocabulary;
+        unsigned n;
+        int status;
+
+        if (cli_parse(args, TDM_ARRAY_SIZE(args), argc, argv, NULL, 0, &n, &status))
+                return status;
+        tandem = cli_connect(cli);
+        if (!tandem)
+                return EXIT_FAILED;
+        progress_show("loading the model…");
+        if (tandem_tokenize(tandem, model, sample_text, sizeof(sample_text) - 1, 0, &vocabulary, &n_vocabulary, &err) !=
+            TANDEM_OK)
+                return complain_error(&err);
+        progress_clear();
+        if (n_vocabulary == 0) {
+                tandem_free(vocabulary);
+                return complain("the model's tokenizer makes nothing of the sample text");
+        }
+
+        /* A short job first: what is loaded or mapped at first use is not what is measured. */
+        status = run_batch(tandem, model, vocabulary, n_vocabulary, TDM_MIN(n_prompt, 8u), 2, 1, &results[0]);
+        if (status == EXIT_OK && !json)
+                out_printf("%6s %14s %14s %14s %12s %12s\n%6s %14s %14s %14s %12s %12s\n", "jobs", "prefill", "decode each",
+                           "decode total", "first token", "the last's", "", "tokens/s", "tokens/s", "tokens/s", "mean ms", "ms");
+        out_flush();
+        for (size_t i = 0; i < batches.n && status == EXIT_OK; i++) {
+                status = run_batch(tandem, model, vocabulary, n_vocabulary, n_prompt, n_tokens, batches.items[i], &results[i]);
+                if (status == EXIT_OK && !json)
+                        print_row(&results[i]);
+        }
+        tandem_free(vocabulary);
+        if (out_broken())
+                return out_finish();
+        if (status == EXIT_OK && json)
+                print_json(model, n_prompt, n_tokens, results, batches.n);
+        return out_finish() == 0 ? status : EXIT_FAILED;
+}

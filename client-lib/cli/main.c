@@ -1,0 +1,82 @@
+/* tandem: the command line. A client of libtandem and nothing more: what it can do, every program can. */
+#include "client-lib/cli/cli.h"
+
+#include <fcntl.h>
+#include <stdarg.h>
+
+static int cli_help(struct cli *cli, int argc, char **argv)
+{
+        const struct arg args[] = { ARG_SOCKET(cli) };
+        const char *command = NULL;
+        unsigned n;
+        int status;
+
+        if (cli_parse(args, TDM_ARRAY_SIZE(args), argc, argv, &command, 1, &n, &status))
+                return status;
+        return help_print(command);
+}
+
+static const struct {
+        const char *name;
+        int (*run)(struct cli *cli, int argc, char **argv);
+} commands[] = {
+        { "generate", cli_generate }, { "chat", cli_chat },         { "status", cli_status },
+        { "models", cli_models },     { "jobs", cli_jobs },         { "cancel", cli_cancel },
+        { "restart", cli_restart },   { "load", cli_load },         { "unload", cli_unload },
+        { "tokenize", cli_tokenize }, { "score", cli_score },       { "bench", cli_bench },
+        { "help", cli_help },
+};
+
+static int usage(const char *fmt, ...) _printf_(1, 2);
+static int usage(const char *fmt, ...)
+{
+        va_list args;
+
+        fputs("tandem: ", stderr);
+        va_start(args, fmt);
+        vfprintf(stderr, fmt, args);
+        va_end(args);
+        fputs(" (see `tandem help`)\n", stderr);
+        return EXIT_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+        struct cli cli = { 0 };
+        int i, fd;
+
+        /* A file opened later must not become standard output because the caller had closed it. */
+        do
+                fd = open("/dev/null", O_RDWR | O_NOCTTY);
+        while (fd >= 0 && fd <= STDERR_FILENO);
+        if (fd >= 0)
+                close(fd);
+        term_init();
+        signal_init();
+
+        for (i = 1; i < argc && argv[i][0] == '-'; i++) {
+                if (strcmp(argv[i], "--socket") == 0) {
+                        if (i + 1 == argc)
+                                return usage("--socket needs a value");
+                        cli.socket = argv[++i];
+                } else if (strncmp(argv[i], "--socket=", 9) == 0) {
+                        cli.socket = argv[i] + 9;
+                } else if (strcmp(argv[i], "--version") == 0) {
+                        out_printf("tandem %d.%d.%d (libtandem %s)\n", TANDEM_VERSION_MAJOR, TANDEM_VERSION_MINOR,
+                                   TANDEM_VERSION_PATCH, tandem_version());
+                        return out_finish();
+                } else if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+                        return help_print(NULL);
+                } else {
+                        return usage("there is no option %.60s", argv[i]);
+                }
+        }
+        if (i == argc) {
+                fputs(help_text(NULL), stderr);
+                return EXIT_USAGE;
+        }
+        for (size_t c = 0; c < TDM_ARRAY_SIZE(commands); c++)
+                if (strcmp(argv[i], commands[c].name) == 0)
+                        return commands[c].run(&cli, argc - i, argv + i);
+        return usage("there is no command '%.60s'", argv[i]);
+}

@@ -1,0 +1,356 @@
+/* See term.h.
+ *
+ * Standard output is written with write(2) from an own buffer: stdio loses data when a signal interrupts it, and a
+ * reader that went away must be told from a full disk. Nothing here may keep Ctrl-C waiting: a terminal that is stopped
+ * (Ctrl-S) or a pipe nobody reads blocks write(2), so a timer in the signal handler has the last word. */
+#include "client-lib/cli/term.h"
+#include "client-lib/cli/json.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/ioctl.h>
+#include <sys/time.h>
+
+#define OUT_BUFFER_BYTES 8192u
+#define CANCEL_GRACE_US 70000
+
+bool term_stdin_tty, term_stdout_tty, term_stderr_tty;
+
+static char out_buffer[OUT_BUFFER_BYTES];
+static size_t out_used;
+static int out_error;
+static bool out_at_line_start = true;
+
+static bool term_dumb;
+static bool progress_on;
+/* What takes the progress line off the screen: read by the signal handler. */
+static const char *volatile progress_erase;
+
+static volatile sig_atomic_t signal_seen, signal_count, signal_mode;
+static int signal_pipe[2] = { -1, -1 };
+
+void term_init(void)
+{
+        const char *term = getenv("TERM");
+
+        term_stdin_tty = isatty(STDIN_FILENO);
+        term_stdout_tty = isatty(STDOUT_FILENO);
+        term_stderr_tty = isatty(STDERR_FILENO);
+        term_dumb = !term || !*term || strcmp(term, "dumb") == 0;
+}
+
+/* ---- standard output --------------------------------------------------------------------------------------------- */
+
+void out_flush(void)
+{
+        size_t done = 0;
+
+        while (done < out_used && !out_error) {
+                ssize_t n = write(STDOUT_FILENO, out_buffer + done, out_used - done);
+
+                if (n >= 0) {
+                        done += (size_t)n;
+                } else if (errno == EAGAIN) { /* somebody left it non-blocking */
+                        struct pollfd p = { .fd = STDOUT_FILENO, .events = POLLOUT };
+
+                        (void)poll(&p, 1, -1);
+                } else if (errno != EINTR) {
+                        out_error = errno;
+                }
+                if (done < out_used && signal_seen && signal_mode == SIGNAL_CANCEL)
+                        break; /* Ctrl-C while nobody reads: the job's end matters more than its text */
+        }
+        out_used = 0;
+}
+
+void out_write(const void *data, size_t size)
+{
+        const char *p = data;
+
+        if (size > 0)
+                out_at_line_start = p[size - 1] == '\n';
+        while (size > 0 && !out_error) {
+                size_t n = TDM_MIN(size, OUT_BUFFER_BYTES - out_used);
+
+                memcpy(out_buffer + out_used, p, n);
+                out_used += n;
+                p += n;
+                size -= n;
+                if (out_used == OUT_BUFFER_BYTES)
+                        out_flush();
+        }
+}
+
+void out_puts(const char *text)
+{
+        out_write(text, strlen(text));
+}
+
+void out_printf(const char *fmt, ...)
+{
+        _cleanup_(freep) char *text = NULL;
+        va_list args;
+
+        va_start(args, fmt);
+        if (vasprintf(&text, fmt, args) < 0) {
+                text = NULL;
+                out_error = ENOMEM;
+        }
+        va_end(args);
+        if (text)
+                out_puts(text);
+}
+
+void out_text(const char *text, size_t size)
+{
+        const unsigned char *s = (const unsigned char *)text;
+
+        if (!term_stdout_tty) {
+                out_write(text, size);
+                return;
+        }
+        for (size_t i = 0; i < size;) {
+                size_t n = utf8_char_bytes(s + i, size - i);
+                char escaped[8];
+
+                if (n == 0) {
+                        out_puts("\xef\xbf\xbd");
+                        n = 1;
+                } else if ((s[i] < 0x20 && s[i] != '\n' && s[i] != '\t') || s[i] == 0x7f) {
+                        snprintf(escaped, sizeof(escaped), "\\x%02x", s[i]);
+                        out_puts(escaped);
+                } else if (n == 2 && s[i] == 0xc2 && s[i + 1] < 0xa0) { /* C1, which some terminals obey */
+                        snprintf(escaped, sizeof(escaped), "\\u%04x", s[i + 1]);
+                        out_puts(escaped);
+                } else {
+                        out_write(s + i, n);
+                }
+                i += n;
+        }
+}
+
+bool out_mid_line(void)
+{
+        return !out_at_line_start;
+}
+
+bool out_broken(void)
+{
+        return out_error != 0;
+}
+
+int out_finish(void)
+{
+        out_flush();
+        if (out_error == 0 || out_error == EPIPE)
+                return 0;
+        return complain("cannot write to standard output: %s", strerror(out_error));
+}
+
+/* ---- stderr ------------------------------------------------------------------------------------------------------ */
+
+static void stderr_write(const char *text, size_t size)
+{
+        while (size > 0) {
+                ssize_t n = write(STDERR_FILENO, text, size);
+
+                if (n < 0 && errno != EINTR)
+                        return;
+                if (n > 0) {
+                        text += n;
+                        size -= (size_t)n;
+                }
+                if (size > 0 && signal_seen && signal_mode == SIGNAL_CANCEL)
+                        return;
+        }
+}
+
+/* Where the model's text stands in the middle of a line, the progress goes on the line below: ESC D makes room without
+ * moving sideways, ESC 7 and ESC 8 remember where the text goes on. */
+void progress_show(const char *fmt, ...)
+{
+        bool below = term_stdout_tty && out_mid_line();
+        struct winsize size = { 0 };
+        struct buf line = { 0 };
+        _cleanup_(freep) char *text = NULL;
+        size_t columns, bytes = 0;
+        va_list args;
+        int n;
+
+        if (!term_stderr_tty || term_dumb)
+                return;
+        va_start(args, fmt);
+        n = vasprintf(&text, fmt, args);
+        va_end(args);
+        if (n < 0) {
+                text = NULL;
+                return;
+        }
+        out_flush();
+        columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1u : 79;
+        for (size_t c = 0; text[bytes] && c < columns; c++) {
+                size_t char_bytes = utf8_char_bytes((const unsigned char *)text + bytes, strlen(text + bytes));
+
+                bytes += TDM_MAX(char_bytes, (size_t)1);
+        }
+        progress_clear();
+        buf_puts(&line, below ? "\033D\033[A\0337\033D\r" : "\r");
+        buf_add(&line, text, bytes);
+        buf_puts(&line, "\033[K");
+        if (!line.failed) {
+                progress_erase = below ? "\r\033[K\0338" : "\r\033[K";
+                progress_on = true;
+                stderr_write(line.data, line.size);
+        }
+        buf_free(&line);
+}
+
+void progress_clear(void)
+{
+        if (!progress_on)
+                return;
+        stderr_write(progress_erase, strlen(progress_erase));
+        progress_erase = NULL;
+        progress_on = false;
+}
+
+const char *term_safe(const char *text)
+{
+        static char ring[8][1200];
+        static unsigned next;
+        char *to = ring[next++ % TDM_ARRAY_SIZE(ring)];
+        size_t used = 0;
+
+        while (*text && used + 4 < sizeof(ring[0])) {
+                size_t n = utf8_char_bytes((const unsigned char *)text, strnlen(text, 4));
+                unsigned char c = (unsigned char)*text;
+
+                if (n == 0 || c < 0x20 || c == 0x7f || (n == 2 && c == 0xc2 && (unsigned char)text[1] < 0xa0))
+                        to[used++] = '?';
+                else
+                        for (size_t i = 0; i < n; i++)
+                                to[used++] = text[i];
+                text += TDM_MAX(n, (size_t)1);
+        }
+        to[used] = '\0';
+        return to;
+}
+
+int complain(const char *fmt, ...)
+{
+        _cleanup_(freep) char *text = NULL;
+        struct buf line = { 0 };
+        va_list args;
+
+        va_start(args, fmt);
+        if (vasprintf(&text, fmt, args) < 0)
+                text = NULL;
+        va_end(args);
+        out_flush();
+        progress_clear();
+        if (term_stdout_tty && term_stderr_tty && out_mid_line())
+                stderr_write("\n", 1);
+        buf_printf(&line, "tandem: %s\n", term_safe(text ? text : fmt));
+        if (!line.failed)
+                stderr_write(line.data, line.size);
+        buf_free(&line);
+        return 1;
+}
+
+int complain_error(const struct tandem_error *err)
+{
+        return complain("%s: %s", err->name, err->message);
+}
+
+/* ---- signals ----------------------------------------------------------------------------------------------------- */
+
+static void leave_now(void)
+{
+        const char *erase = progress_erase;
+
+        if (erase) {
+                /* Never wait for a terminal that does not take it. */
+                struct pollfd p = { .fd = STDERR_FILENO, .events = POLLOUT };
+
+                if (poll(&p, 1, 0) > 0 && (p.revents & POLLOUT))
+                        (void)!write(STDERR_FILENO, erase, strlen(erase));
+        }
+        _exit(130);
+}
+
+static void on_alarm(int signo)
+{
+        leave_now();
+}
+
+static void on_signal(int signo)
+{
+        static const struct itimerval grace = { .it_value = { .tv_usec = CANCEL_GRACE_US } };
+        int saved = errno;
+
+        signal_seen = 1;
+        signal_count = signal_count + 1;
+        if (signal_mode == SIGNAL_EXIT || (signal_mode == SIGNAL_ANSWER && signal_count > 1))
+                leave_now();
+        if (signal_mode == SIGNAL_CANCEL && signal_count == 1)
+                (void)setitimer(ITIMER_REAL, &grace, NULL);
+        (void)!write(signal_pipe[1], "", 1);
+        errno = saved;
+}
+
+void signal_init(void)
+{
+        struct sigaction action = { .sa_handler = on_signal };
+        sigset_t set;
+
+        if (pipe2(signal_pipe, O_CLOEXEC | O_NONBLOCK) < 0)
+                signal_pipe[0] = signal_pipe[1] = -1;
+        sigemptyset(&action.sa_mask);
+        sigaddset(&action.sa_mask, SIGINT);
+        sigaddset(&action.sa_mask, SIGTERM);
+        (void)sigaction(SIGINT, &action, NULL);
+        (void)sigaction(SIGTERM, &action, NULL);
+        action.sa_handler = on_alarm;
+        (void)sigaction(SIGALRM, &action, NULL);
+        (void)signal(SIGPIPE, SIG_IGN);
+        /* Whoever started us may have blocked them. */
+        sigemptyset(&set);
+        sigaddset(&set, SIGINT);
+        sigaddset(&set, SIGTERM);
+        sigaddset(&set, SIGALRM);
+        (void)sigprocmask(SIG_UNBLOCK, &set, NULL);
+}
+
+void signal_set_mode(enum signal_mode mode)
+{
+        signal_count = 0;
+        signal_mode = mode;
+        if (mode == SIGNAL_EXIT && signal_seen)
+                leave_now();
+}
+
+int signal_fd(void)
+{
+        return signal_pipe[0];
+}
+
+bool signal_take(void)
+{
+        char bytes[16];
+        sigset_t set, before;
+        bool seen;
+
+        /* Flag and pipe are taken together, or one Ctrl-C would count twice or not at all. */
+        sigemptyset(&set);
+        sigaddset(&set, SIGINT);
+        sigaddset(&set, SIGTERM);
+        (void)sigprocmask(SIG_BLOCK, &set, &before);
+        seen = signal_seen;
+        signal_seen = 0;
+        while (read(signal_pipe[0], bytes, sizeof(bytes)) > 0)
+                ;
+        (void)sigprocmask(SIG_SETMASK, &before, NULL);
+        return seen;
+}

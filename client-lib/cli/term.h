@@ -1,0 +1,46 @@
+/* The CLI's ends: standard output, the terminal's progress line, and signals. One process, one of each, so the state is
+ * the file's own. Main thread only, but for the signal handler, which only touches what is marked for it. */
+#ifndef TANDEM_CLI_TERM_H
+#define TANDEM_CLI_TERM_H
+
+#include "client-lib/include/tandem.h"
+#include "common/util.h"
+
+extern bool term_stdin_tty, term_stdout_tty, term_stderr_tty;
+
+void term_init(void);
+
+/* Standard output. Errors are kept and told once by out_finish(); after one, output is dropped. */
+void out_write(const void *data, size_t size);
+void out_puts(const char *text);
+void out_printf(const char *fmt, ...) _printf_(1, 2);
+/* A model's text: as it is, but on a terminal control characters other than \n and \t become \x1b and the like. */
+void out_text(const char *text, size_t size);
+bool out_mid_line(void); /* the last character that went out was not a newline */
+void out_flush(void);
+bool out_broken(void);
+/* Flushes; 0, or 1 when output was lost (said on stderr). A reader that went away is no error: 0. */
+int out_finish(void);
+
+/* The progress line on stderr; nothing unless stderr is a terminal. */
+void progress_show(const char *fmt, ...) _printf_(1, 2);
+void progress_clear(void);
+
+/* "tandem: …" on stderr, without control characters. Returns 1. */
+int complain(const char *fmt, ...) _printf_(1, 2);
+int complain_error(const struct tandem_error *err); /* "tandem: no-model: …". Returns 1. */
+/* text without control characters, in a ring of static buffers. */
+const char *term_safe(const char *text);
+
+/* Signals. SIGINT and SIGTERM end the process with 130 at once, unless it has a job to cancel first. */
+enum signal_mode {
+        SIGNAL_EXIT,   /* exit at once */
+        SIGNAL_CANCEL, /* tell signal_fd(); exit 70 ms later, whatever holds the process up */
+        SIGNAL_ANSWER, /* tell signal_fd(); a second one exits at once */
+};
+void signal_init(void);
+void signal_set_mode(enum signal_mode mode);
+int signal_fd(void); /* readable after a signal */
+bool signal_take(void); /* whether one came since the last call */
+
+#endif
