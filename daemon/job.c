@@ -247,6 +247,7 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
                 return tdm_error_set(err, TDM_E_TOO_LONG,
                                      "the prompt has %u tokens and fills the model's context of %u: no room for an answer",
                                      job->n_ids, hp->n_ctx);
+        job->implicit_limit = job->max_tokens == 0;
         job->max_tokens = TDM_MIN(left, job->max_tokens ? job->max_tokens : TDM_IMPLICIT_MAX_TOKENS);
         tdm_decoder_init(&job->decoder, tokenizer, false);
         job->room_size = TDM_DECODER_ROOM(tokenizer) + TDM_MAX_STOP_BYTES;

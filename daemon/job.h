@@ -110,6 +110,7 @@ struct tdm_job {
         uint32_t n_ids, ids_capacity;
         uint32_t prompt_tokens;
         uint32_t max_tokens; /* asked for; after prepare: the limit */
+        bool implicit_limit; /* nobody asked for it */
         uint32_t generated;
         struct tdm_sampling sampling;
         uint32_t repeat_last;
@@ -125,7 +126,6 @@ struct tdm_job {
         enum tdm_job_state state;
         bool accepted;
         bool paused;     /* the client does not read: left out of steps */
-        bool cancelled;  /* ends at the next step border */
         bool text_is_over; /* a stop string was found */
         bool finished;   /* its end is decided; the scheduler takes it out */
         enum tdm_job_end end;
@@ -142,10 +142,15 @@ struct tdm_job {
         struct tdm_list node;  /* of all jobs */
         struct tdm_list queue; /* waiting for admission, in order of arrival */
         struct tdm_sequence seq;
+        size_t charged_bytes; /* against the cap of what waits to be tokenized */
         uint32_t n_bypassed;
         uint32_t queue_position;
+        uint64_t progress_done, progress_total; /* bytes while it loads, then prompt tokens */
         enum tdm_job_state told_state;
         uint32_t told_position;
+        uint64_t told_done;
+        bool told_accepted;
+        uint32_t numerics_epoch;
 };
 
 /* TDM_E_BAD_REQUEST with the reason. */

@@ -1,0 +1,456 @@
+/* Building a step and taking its results.
+ *
+ * A step holds sequences of one class: one model, one placement, one group of suspects (or none). Classes with something
+ * to do take turns. Within a step every sequence that generates has one row; what the row budget leaves goes to prompts,
+ * interactive ones first, in order of arrival. The page tables of a sequence are written only while it is in no step. */
+#include "daemon/scheduler-private.h"
+
+#include <assert.h>
+#include <math.h>
+#include "common/log.h"
+
+struct class {
+        struct lane *lane;
+        enum tdm_job_placement placement;
+        struct tdm_suspects *suspects;
+        uint64_t *stamp;
+};
+
+static enum tdm_job_placement placement_of(const struct tdm_scheduler *s, const struct tdm_job *job)
+{
+        return job->placement != TDM_PLACE_ANY ? job->placement : s->config.placement;
+}
+
+static bool is_runnable(const struct tdm_job *job)
+{
+        return !job->seq.in_flight && !job->paused && !job->finished;
+}
+
+static bool in_class(const struct tdm_scheduler *s, const struct class *c, const struct tdm_job *job)
+{
+        return is_runnable(job) && job->seq.suspects == c->suspects && placement_of(s, job) == c->placement;
+}
+
+/* The class that has waited longest. */
+static bool pick_class(struct tdm_scheduler *s, struct class *ret)
+{
+        struct class best = { 0 };
+        struct tdm_job *job;
+        struct lane *lane;
+
+        tdm_list_for_each(lane, &s->lanes, struct lane, node) {
+                if (lane->dead || lane->n_flights == TDM_STEP_SLOTS)
+                        continue;
+                tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node) {
+                        enum tdm_job_placement placement = placement_of(s, job);
+                        uint64_t *stamp = job->seq.suspects ? &job->seq.suspects->stamp : &lane->stamp[placement];
+
+                        if (!is_runnable(job) || (best.lane && *stamp >= *best.stamp))
+                                continue;
+                        best = (struct class){ .lane = lane, .placement = placement, .suspects = job->seq.suspects,
+                                               .stamp = stamp };
+                }
+        }
+        *ret = best;
+        return best.lane;
+}
+
+static bool goes_before(const struct tdm_job *a, const struct tdm_job *b)
+{
+        bool a_decodes = tdm_job_is_decoding(a), b_decodes = tdm_job_is_decoding(b);
+
+        if (a_decodes != b_decodes)
+                return a_decodes;
+        if (!a_decodes && a->priority != b->priority)
+                return a->priority < b->priority;
+        return a->id < b->id;
+}
+
+/* The class's sequences in the order in which they get rows. */
+static uint32_t collect(struct tdm_scheduler *s, const struct class *c)
+{
+        struct tdm_job *job;
+        uint32_t n = 0, n_class = 0;
+
+        tdm_list_for_each(job, &c->lane->active, struct tdm_job, seq.node) {
+                uint32_t i;
+
+                if (job->seq.suspects == c->suspects && placement_of(s, job) == c->placement && !job->finished)
+                        n_class++;
+                if (!in_class(s, c, job))
+                        continue;
+                for (i = n++; i > 0 && goes_before(job, s->candidates[i - 1]); i--)
+                        s->candidates[i] = s->candidates[i - 1];
+                s->candidates[i] = job;
+        }
+        /* With several steps in flight each takes its share of the sequences, so that there is a next one at all. */
+        return TDM_MIN(n, TDM_MAX(1u, TDM_DIV_UP(n_class, s->config.steps_in_flight)));
+}
+
+static void fill_pages(struct lane *lane, struct tdm_job *job, uint32_t n_positions)
+{
+        struct tdm_model *model = lane->model;
+        struct tdm_sequence *q = &job->seq;
+
+        for (int g = 0; g < TDM_KV_GROUPS; g++) {
+                uint32_t *table = tdm_steps_table(model->steps->base, &model->layout, q->table, (enum tdm_kv_group)g);
+
+                if (model->geometry.n_layers[g] == 0)
+                        continue;
+                while (q->n_pages[g] * TDM_KV_PAGE_TOKENS < n_positions) {
+                        table[q->n_pages[g]] = tdm_pages_alloc(model->pages, (enum tdm_kv_group)g, job->uid);
+                        q->n_pages[g]++;
+                }
+        }
+}
+
+static void free_slid_out(struct lane *lane, struct tdm_job *job)
+{
+        struct tdm_model *model = lane->model;
+        struct tdm_sequence *q = &job->seq;
+        uint32_t first = tdm_window_first(tdm_model_hparams(model), TDM_KV_WINDOW, q->n_committed);
+        uint32_t *table = tdm_steps_table(model->steps->base, &model->layout, q->table, TDM_KV_WINDOW);
+
+        if (model->geometry.n_layers[TDM_KV_WINDOW] == 0)
+                return;
+        while (q->first_page[TDM_KV_WINDOW] < q->n_pages[TDM_KV_WINDOW] &&
+               (q->first_page[TDM_KV_WINDOW] + 1) * TDM_KV_PAGE_TOKENS <= first) {
+                uint32_t i = q->first_page[TDM_KV_WINDOW]++;
+
+                tdm_pages_free(model->pages, TDM_KV_WINDOW, table[i]);
+                table[i] = TDM_KV_NO_PAGE;
+        }
+}
+
+/* A step under construction. */
+struct build {
+        struct tdm_scheduler *s;
+        struct lane *lane;
+        uint32_t slot;
+        struct flight *flight;
+        struct tdm_step_row *rows;
+        struct tdm_step_seq *seqs;
+        struct tdm_step_logits *logits;
+        uint32_t *history;
+        uint32_t n_rows, n_history;
+};
+
+static void add_logits(struct build *b, struct tdm_job *job, uint32_t row, uint32_t position)
+{
+        struct tdm_step_logits *l = &b->logits[b->flight->n_logits];
+
+        *l = (struct tdm_step_logits){ .row = row, .target = UINT32_MAX, .sampling = job->sampling,
+                                       .history_offset = b->n_history };
+        if (job->kind == TDM_JOB_SCORE && position + 1 < job->n_ids)
+                l->target = job->ids[position + 1];
+        if (job->kind == TDM_JOB_GENERATE && job->sampling.repeat_penalty != 1.0f) {
+                l->n_history = TDM_MIN(job->repeat_last, job->n_ids);
+                memcpy(b->history + b->n_history, job->ids + job->n_ids - l->n_history, l->n_history * sizeof(uint32_t));
+                b->n_history += l->n_history;
+        }
+        b->rows[row].logits = b->flight->n_logits++;
+}
+
+static void add_sequence(struct build *b, struct tdm_job *job, uint32_t n)
+{
+        struct flight *f = b->flight;
+        uint32_t first = job->seq.n_committed;
+
+        fill_pages(b->lane, job, first + n);
+        b->seqs[f->n_seqs] = (struct tdm_step_seq){ .table = job->seq.table, .first_row = b->n_rows, .n_rows = n };
+        f->seqs[f->n_seqs] = (struct flight_seq){ .job = tdm_job_ref(job), .n_rows = n, .first_logits = f->n_logits };
+        for (uint32_t i = 0; i < n; i++) {
+                uint32_t row = b->n_rows + i, position = first + i;
+
+                b->rows[row] = (struct tdm_step_row){ .token = job->ids[position], .position = position, .seq = f->n_seqs,
+                                                      .logits = UINT32_MAX };
+                if (job->kind == TDM_JOB_SCORE || position + 1 == job->n_ids)
+                        add_logits(b, job, row, position);
+        }
+        f->seqs[f->n_seqs].n_logits = f->n_logits - f->seqs[f->n_seqs].first_logits;
+        f->n_seqs++;
+        b->n_rows += n;
+        if (job->prefill_ns == 0)
+                job->prefill_ns = tdm_now_ns();
+}
+
+/* Rows this sequence may have in the step; 0: it has to wait for the next one. */
+static uint32_t rows_for(const struct build *b, const struct tdm_job *job, uint32_t prompt_budget)
+{
+        const struct tdm_steps_limits *limits = &b->lane->model->layout.limits;
+        uint32_t n = tdm_job_pending_rows(job);
+
+        if (b->flight->n_seqs == limits->max_seqs || b->n_rows == limits->max_rows ||
+            b->flight->n_logits == limits->max_logits)
+                return 0;
+        if (!tdm_job_is_decoding(job)) {
+                n = TDM_MIN(n, prompt_budget);
+                if (job->prefill_chunk)
+                        n = TDM_MIN(n, job->prefill_chunk);
+        }
+        if (job->kind == TDM_JOB_SCORE)
+                n = TDM_MIN(n, limits->max_logits - b->flight->n_logits);
+        return TDM_MIN(n, limits->max_rows - b->n_rows);
+}
+
+static void fill_rows(struct build *b, uint32_t n_candidates)
+{
+        struct tdm_scheduler *s = b->s;
+        uint32_t n_decode = 0, budget;
+
+        while (n_decode < n_candidates && tdm_job_is_decoding(s->candidates[n_decode]))
+                n_decode++;
+        /* However many generate, prompts get on: a quarter of the budget is theirs. */
+        budget = TDM_MAX(s->config.prefill_rows - TDM_MIN(s->config.prefill_rows, n_decode),
+                         TDM_MAX(s->config.prefill_rows / 4, 1u));
+        for (uint32_t i = 0; i < n_candidates; i++) {
+                struct tdm_job *job = s->candidates[i];
+                uint32_t n = rows_for(b, job, budget);
+
+                if (n == 0)
+                        continue;
+                add_sequence(b, job, n);
+                if (i >= n_decode)
+                        budget -= n;
+        }
+}
+
+/* What gave the job its bits, for its last event. */
+static void note_numerics(struct tdm_scheduler *s, struct tdm_job *job, const struct class *c, const uint8_t *plan,
+                          uint32_t n_blocks)
+{
+        uint32_t epoch = tdm_fleet_epoch(s->fleet);
+        struct tdm_worker_status npu, gpu;
+        bool uses[TDM_N_WORKERS] = { false };
+        char *text = s->numerics[c->placement].text;
+
+        if (job->numerics_epoch == epoch && job->numerics_id[0])
+                return;
+        if (s->numerics[c->placement].epoch != epoch || s->numerics[c->placement].model_id != c->lane->model->id) {
+                tdm_fleet_worker_status(s->fleet, TDM_WORKER_NPU, &npu);
+                tdm_fleet_worker_status(s->fleet, TDM_WORKER_GPU, &gpu);
+                for (uint32_t i = 0; i < n_blocks; i++)
+                        uses[plan[i] == TDM_WORKER_NPU ? TDM_WORKER_NPU : TDM_WORKER_GPU] = true;
+                if (uses[TDM_WORKER_NPU] && uses[TDM_WORKER_GPU])
+                        snprintf(text, sizeof(s->numerics[0].text), "split:%.60s+%.60s:%s", npu.numerics_id ? npu.numerics_id : "",
+                                 gpu.numerics_id ? gpu.numerics_id : "", tdm_precision_name(c->lane->model->precision));
+                else
+                        snprintf(text, sizeof(s->numerics[0].text), "%s:%.120s:%s", uses[TDM_WORKER_NPU] ? "npu" : "gpu",
+                                 (uses[TDM_WORKER_NPU] ? npu.numerics_id : gpu.numerics_id) ?: "",
+                                 tdm_precision_name(c->lane->model->precision));
+                s->numerics[c->placement].epoch = epoch;
+                s->numerics[c->placement].model_id = c->lane->model->id;
+        }
+        memcpy(job->numerics_id, text, sizeof(job->numerics_id));
+        job->numerics_epoch = epoch;
+}
+
+/* No worker can run this class: its jobs end. */
+static void fail_class(struct tdm_scheduler *s, const struct class *c, int r)
+{
+        const char *placement = tdm_job_placement_name(c->placement);
+        struct tdm_error err;
+        struct tdm_job *job;
+
+        if (r == -EHOSTDOWN)
+                tdm_error_set(&err, TDM_E_NO_WORKER,
+                              "no worker can run model %s%s%s: off or quarantined (see `tandem status`; `tandem restart` ends a "
+                              "quarantine)",
+                              c->lane->model->name, placement[0] ? " with placement " : "", placement);
+        else
+                tdm_error_set(&err, TDM_E_INTERNAL, "cannot issue a step of model %s: %s", c->lane->model->name, strerror(-r));
+        tdm_list_for_each(job, &c->lane->active, struct tdm_job, seq.node)
+                if (in_class(s, c, job))
+                        tdm_job_finish(job, TDM_JOB_END_ERROR, &err);
+}
+
+static void drop_flight(struct flight *f)
+{
+        for (uint32_t i = 0; i < f->n_seqs; i++)
+                tdm_job_unref(f->seqs[i].job);
+        f->n_seqs = f->n_logits = 0;
+        f->used = false;
+}
+
+bool tdm_scheduler_issue(struct tdm_scheduler *s)
+{
+        struct tdm_model *model;
+        struct build b = { .s = s };
+        struct tdm_step_head *head;
+        uint32_t n_candidates, n_blocks;
+        bool degraded = false;
+        struct class c;
+        uint8_t *base;
+        int r;
+
+        if (!s->fleet || s->n_in_flight >= s->config.steps_in_flight || !tdm_fleet_is_ready(s->fleet) || !pick_class(s, &c))
+                return false;
+        model = c.lane->model;
+        base = model->steps->base;
+        b.lane = c.lane;
+        while (c.lane->flights[b.slot].used)
+                b.slot++;
+        b.flight = &c.lane->flights[b.slot];
+        b.rows = tdm_steps_rows(base, &model->layout, b.slot);
+        b.seqs = tdm_steps_seqs(base, &model->layout, b.slot);
+        b.logits = tdm_steps_logits(base, &model->layout, b.slot);
+        b.history = tdm_steps_history(base, &model->layout, b.slot);
+        head = tdm_steps_head(base, &model->layout, b.slot);
+        n_blocks = tdm_model_n_blocks(tdm_model_hparams(model));
+
+        *c.stamp = ++s->stamp;
+        r = tdm_fleet_plan(s->fleet, tdm_model_hparams(model), tdm_job_placement_name(c.placement), head->plan, &degraded);
+        if (r < 0) {
+                fail_class(s, &c, r);
+                return true;
+        }
+        n_candidates = collect(s, &c);
+        fill_rows(&b, n_candidates);
+        assert(b.flight->n_seqs > 0);
+        head->step_id = ++s->last_step_id;
+        head->epoch = tdm_fleet_epoch(s->fleet);
+        head->n_rows = b.n_rows;
+        head->n_seqs = b.flight->n_seqs;
+        head->n_logits = b.flight->n_logits;
+        head->n_history = b.n_history;
+
+        r = tdm_fleet_submit(s->fleet, model->id, b.slot);
+        if (r < 0) {
+                drop_flight(b.flight);
+                if (r != -EAGAIN)
+                        fail_class(s, &c, r);
+                return r != -EAGAIN;
+        }
+        b.flight->used = true;
+        b.flight->degraded = degraded;
+        b.flight->step_id = head->step_id;
+        for (uint32_t i = 0; i < b.flight->n_seqs; i++) {
+                struct tdm_job *job = b.flight->seqs[i].job;
+
+                job->seq.in_flight = true;
+                note_numerics(s, job, &c, head->plan, n_blocks);
+        }
+        c.lane->n_flights++;
+        s->n_in_flight++;
+        tdm_model_step_begin(model);
+        return true;
+}
+
+void tdm_scheduler_land(struct tdm_scheduler *s, struct lane *lane, struct flight *f)
+{
+        for (uint32_t i = 0; i < f->n_seqs; i++) {
+                struct tdm_job *job = f->seqs[i].job;
+
+                job->seq.in_flight = false;
+                if (job->finished)
+                        tdm_scheduler_retire(s, lane, job);
+        }
+        drop_flight(f);
+        lane->n_flights--;
+        s->n_in_flight--;
+        tdm_model_step_end(lane->model); /* may be the end of its segments: last */
+}
+
+/* ---- results ---- */
+
+/* Copies and checks: the worker is not trusted. */
+static int take_results(struct tdm_scheduler *s, const struct lane *lane, const struct flight *f, uint32_t slot)
+{
+        const struct tdm_model *model = lane->model;
+        const uint8_t *base = model->results->base + (uint64_t)slot * model->layout.results_slot_bytes;
+        uint32_t n_vocab = tdm_model_hparams(model)->n_vocab;
+
+        for (uint32_t i = 0; i < f->n_seqs; i++)
+                for (uint32_t k = 0; k < f->seqs[i].n_logits; k++) {
+                        uint32_t index = f->seqs[i].first_logits + k;
+                        struct tdm_result *to = &s->results[index];
+
+                        memcpy(to, base + index * sizeof(*to), offsetof(struct tdm_result, top));
+                        __asm__ volatile("" ::: "memory"); /* the copy is looked at, not the original again */
+                        if (to->token >= n_vocab || to->n_top > f->seqs[i].job->sampling.n_top || isnan(to->logprob))
+                                return -EPROTO;
+                        memcpy(to->top, base + index * sizeof(*to) + offsetof(struct tdm_result, top),
+                               to->n_top * sizeof(to->top[0]));
+                        for (uint32_t t = 0; t < to->n_top; t++)
+                                if (to->top[t].id >= n_vocab)
+                                        return -EPROTO;
+                }
+        return 0;
+}
+
+static void emit(struct tdm_scheduler *s, const struct emit *e)
+{
+        s->emits[s->n_emits] = *e;
+        tdm_job_ref(e->job);
+        s->n_emits++;
+}
+
+static void apply(struct tdm_scheduler *s, const struct flight_seq *fs, uint32_t first, uint64_t now)
+{
+        struct tdm_job *job = fs->job;
+        struct emit e = { .job = job };
+
+        if (job->kind == TDM_JOB_SCORE) {
+                e.kind = EMIT_SCORES;
+                e.first = first;
+                e.n = fs->n_logits;
+                e.results = &s->results[fs->first_logits];
+                emit(s, &e);
+                job->last_token_ns = now;
+                if (job->seq.n_committed == job->n_ids)
+                        tdm_job_finish(job, TDM_JOB_END_STOP, NULL);
+                return;
+        }
+        if (fs->n_logits == 0)
+                return;
+        e.kind = EMIT_TOKEN;
+        e.first = job->generated;
+        if (tdm_job_take_token(job, s->results[fs->first_logits].token, s->results[fs->first_logits].logprob, now, &e.token)) {
+                s->stats.tokens_generated++;
+                emit(s, &e);
+        }
+}
+
+static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flight *f)
+{
+        uint64_t now = tdm_now_ns();
+
+        for (uint32_t i = 0; i < f->n_seqs; i++) {
+                const struct flight_seq *fs = &f->seqs[i];
+                struct tdm_job *job = fs->job;
+                uint32_t first = job->seq.n_committed;
+
+                tdm_scheduler_acquit(job);
+                if (job->finished)
+                        continue; /* cancelled meanwhile */
+                job->degraded = job->degraded || f->degraded;
+                job->seq.n_committed += fs->n_rows;
+                s->stats.prompt_tokens += TDM_MIN(job->seq.n_committed, job->prompt_tokens) - TDM_MIN(first, job->prompt_tokens);
+                free_slid_out(lane, job);
+                apply(s, fs, first, now);
+                job->state = tdm_job_is_decoding(job) ? TDM_JOB_DECODE : TDM_JOB_PREFILL;
+        }
+        s->stats.steps_done++;
+}
+
+void tdm_scheduler_on_step_done(struct tdm_scheduler *s, uint32_t model_id, uint32_t slot, uint64_t step_id)
+{
+        struct lane *lane = tdm_scheduler_lane(s, model_id);
+        struct flight *f = lane && slot < TDM_STEP_SLOTS ? &lane->flights[slot] : NULL;
+        struct tdm_error err;
+
+        if (!f || !f->used || f->step_id != step_id) {
+                tdm_log_error("a step is done that nobody knows: model %u, slot %u, step %llu", model_id, slot,
+                              (unsigned long long)step_id);
+                return;
+        }
+        if (!lane->dead && take_results(s, lane, f, slot) < 0) {
+                tdm_error_set(&err, TDM_E_PROTOCOL, "the worker's results make no sense");
+                tdm_scheduler_on_step_failed(s, model_id, slot, step_id, &err);
+                return;
+        }
+        if (!lane->dead)
+                commit(s, lane, f);
+        tdm_scheduler_land(s, lane, f);
+        tdm_scheduler_run(s);
+}

@@ -1,0 +1,581 @@
+/* Jobs in and out: quotas, preparation, the queue, admission, and telling listeners. Nothing here looks into a step.
+ *
+ * All decisions run from one deferred source or at the end of a fleet callback (tdm_scheduler_run), in one order: prepare,
+ * admit, fill the pipeline, and only then tell clients: the workers never wait for a client's socket. */
+#include "daemon/scheduler-private.h"
+
+#include <assert.h>
+#include "common/log.h"
+
+#define PROGRESS_NS (100 * TDM_NSEC_PER_MSEC)
+/* A job that waits for memory lets so many smaller ones pass before it stops the queue. */
+#define MAX_BYPASSED 16u
+
+static int on_work(struct tdm_source *source, void *userdata)
+{
+        tdm_scheduler_run(userdata);
+        return 0;
+}
+
+int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const struct tdm_scheduler_config *config)
+{
+        _cleanup_(tdm_scheduler_destroyp) struct tdm_scheduler *s = calloc(1, sizeof(*s));
+        int r;
+
+        if (!s)
+                return -ENOMEM;
+        assert(config->max_sequences <= config->max_rows && config->prefill_rows <= config->max_rows);
+        s->loop = loop;
+        s->config = *config;
+        tdm_list_init(&s->jobs);
+        tdm_list_init(&s->waiting);
+        tdm_list_init(&s->lanes);
+        tdm_list_init(&s->ended);
+        s->users = calloc(config->max_jobs, sizeof(*s->users));
+        s->results = calloc(TDM_MAX_STEP_LOGITS, sizeof(*s->results));
+        s->emits = calloc(config->max_sequences, sizeof(*s->emits));
+        s->candidates = calloc(config->max_sequences, sizeof(struct tdm_job *));
+        if (!s->users || !s->results || !s->emits || !s->candidates)
+                return -ENOMEM;
+        r = tdm_loop_add_defer(loop, on_work, s, &s->work);
+        if (r < 0)
+                return r;
+        *ret = steal_ptr(&s);
+        return 0;
+}
+
+void tdm_scheduler_set_fleet(struct tdm_scheduler *s, struct tdm_fleet *fleet)
+{
+        s->fleet = fleet;
+}
+
+static void lane_free(struct tdm_scheduler *s, struct lane *lane)
+{
+        tdm_list_remove(&lane->node);
+        for (unsigned i = 0; i < TDM_STEP_SLOTS; i++)
+                free(lane->flights[i].seqs);
+        free(lane->table_used);
+        tdm_model_unref(lane->model);
+        free(lane);
+}
+
+void tdm_scheduler_sweep_lane(struct tdm_scheduler *s, struct lane *lane)
+{
+        if (lane->dead && lane->n_flights == 0 && tdm_list_empty(&lane->active))
+                lane_free(s, lane);
+}
+
+static int lane_new(struct tdm_scheduler *s, struct tdm_model *model)
+{
+        struct lane *lane = calloc(1, sizeof(*lane));
+        bool ok;
+
+        if (!lane)
+                return -ENOMEM;
+        tdm_list_init(&lane->active);
+        tdm_list_append(&s->lanes, &lane->node);
+        lane->model = tdm_model_ref(model);
+        lane->table_used = calloc(s->config.max_sequences, sizeof(*lane->table_used));
+        ok = lane->table_used;
+        for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
+                lane->flights[i].seqs = calloc(s->config.max_sequences, sizeof(*lane->flights[i].seqs));
+                ok = ok && lane->flights[i].seqs;
+        }
+        if (!ok) {
+                lane_free(s, lane);
+                return -ENOMEM;
+        }
+        return 0;
+}
+
+struct lane *tdm_scheduler_lane(struct tdm_scheduler *s, uint32_t model_id)
+{
+        struct lane *lane;
+
+        tdm_list_for_each(lane, &s->lanes, struct lane, node)
+                if (lane->model->id == model_id)
+                        return lane;
+        return NULL;
+}
+
+static struct user *find_user(struct tdm_scheduler *s, uid_t uid)
+{
+        for (uint32_t i = 0; i < s->n_users; i++)
+                if (s->users[i].uid == uid)
+                        return &s->users[i];
+        return NULL;
+}
+
+static void forget_job(struct tdm_scheduler *s, struct tdm_job *job)
+{
+        struct user *u = find_user(s, job->uid);
+
+        tdm_list_remove(&job->node);
+        s->n_jobs--;
+        if (--u->n_jobs == 0)
+                *u = s->users[--s->n_users];
+        tdm_model_job_end(job->model);
+        tdm_model_unref(steal_ptr(&job->model));
+}
+
+void tdm_scheduler_destroy(struct tdm_scheduler *s)
+{
+        struct tdm_job *job;
+        struct lane *lane;
+
+        if (!s)
+                return;
+        tdm_list_for_each(lane, &s->lanes, struct lane, node) {
+                for (unsigned i = 0; i < TDM_STEP_SLOTS; i++)
+                        for (uint32_t k = 0; lane->flights[i].used && k < lane->flights[i].n_seqs; k++)
+                                tdm_job_unref(lane->flights[i].seqs[k].job);
+                tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node)
+                        tdm_list_remove(&job->seq.node);
+                lane_free(s, lane);
+        }
+        tdm_list_for_each(job, &s->ended, struct tdm_job, queue)
+                tdm_list_remove(&job->queue);
+        tdm_list_for_each(job, &s->jobs, struct tdm_job, node) {
+                tdm_list_remove(&job->queue);
+                tdm_suspects_unref(steal_ptr(&job->seq.suspects));
+                forget_job(s, job);
+                tdm_job_unref(job);
+        }
+        tdm_source_destroyp(&s->work);
+        free(s->users);
+        free(s->results);
+        free(s->emits);
+        free(s->candidates);
+        free(s);
+}
+
+void tdm_scheduler_destroyp(struct tdm_scheduler **s)
+{
+        tdm_scheduler_destroy(*s);
+        *s = NULL;
+}
+
+/* ---- in ---- */
+
+static int check_room(struct tdm_scheduler *s, const struct tdm_job *job, struct tdm_error *err)
+{
+        const struct user *u = find_user(s, job->uid);
+
+        if (s->draining)
+                return tdm_error_set(err, TDM_E_DRAINING, "tandemd is shutting down and takes no new jobs");
+        if (s->n_jobs >= s->config.max_jobs)
+                return tdm_error_set(err, TDM_E_BUSY, "%u jobs are there already (max-jobs); try again later", s->n_jobs);
+        if (u && u->n_jobs >= s->config.max_jobs_per_uid)
+                return tdm_error_set(err, TDM_E_QUOTA, "user %u has %u jobs already (max-jobs-per-user); wait for one to end",
+                                     (unsigned)job->uid, u->n_jobs);
+        if (s->pending_bytes + tdm_job_pending_bytes(job) > s->config.max_pending_bytes)
+                return tdm_error_set(err, TDM_E_BUSY, "too many long prompts wait for their models; try again later");
+        return 0;
+}
+
+int tdm_scheduler_submit(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_model *model, struct tdm_error *err)
+{
+        int r = check_room(s, job, err);
+        struct user *u;
+
+        if (r != 0)
+                return r;
+        u = find_user(s, job->uid);
+        if (!u) {
+                u = &s->users[s->n_users++];
+                *u = (struct user){ .uid = job->uid };
+        }
+        u->n_jobs++;
+        s->n_jobs++;
+        job->charged_bytes = tdm_job_pending_bytes(job);
+        s->pending_bytes += job->charged_bytes;
+        job->id = ++s->last_job_id;
+        job->model = tdm_model_ref(model);
+        tdm_model_job_begin(model);
+        tdm_job_ref(job);
+        tdm_list_append(&s->jobs, &job->node);
+        tdm_list_append(&s->waiting, &job->queue);
+        tdm_source_schedule(s->work);
+        return 0;
+}
+
+void tdm_scheduler_cancel(struct tdm_scheduler *s, struct tdm_job *job, const struct tdm_error *err)
+{
+        if (!job->model || job->finished)
+                return;
+        tdm_job_finish(job, err ? TDM_JOB_END_ERROR : TDM_JOB_END_CANCELLED, err);
+        tdm_source_schedule(s->work);
+}
+
+void tdm_scheduler_kick(struct tdm_scheduler *s)
+{
+        tdm_source_schedule(s->work);
+}
+
+/* ---- out ---- */
+
+static void release_sequence(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job)
+{
+        struct tdm_sequence *q = &job->seq;
+        struct tdm_model *model = lane->model;
+
+        /* A dead lane's pages are gone with the model. */
+        for (int g = 0; !lane->dead && g < TDM_KV_GROUPS; g++) {
+                const uint32_t *table = tdm_steps_table(model->steps->base, &model->layout, q->table, (enum tdm_kv_group)g);
+
+                for (uint32_t i = q->first_page[g]; i < q->n_pages[g]; i++)
+                        tdm_pages_free(model->pages, (enum tdm_kv_group)g, table[i]);
+        }
+        if (!lane->dead)
+                tdm_pages_unreserve(model->pages, &q->reserved);
+        lane->table_used[q->table] = false;
+        q->table = UINT32_MAX;
+        tdm_list_remove(&q->node);
+        lane->n_active--;
+}
+
+void tdm_scheduler_retire(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job)
+{
+        assert(job->finished && !job->seq.in_flight);
+        if (job->state == TDM_JOB_DONE)
+                return;
+        s->pending_bytes -= job->charged_bytes;
+        job->charged_bytes = 0;
+        job->state = TDM_JOB_DONE;
+        if (job->seq.table != UINT32_MAX)
+                release_sequence(s, lane, job);
+        tdm_suspects_unref(steal_ptr(&job->seq.suspects));
+        tdm_list_remove(&job->queue);
+        tdm_list_append(&s->ended, &job->queue);
+        switch (job->end) {
+        case TDM_JOB_END_CANCELLED:
+                s->stats.n_cancelled++;
+                break;
+        case TDM_JOB_END_ERROR:
+                s->stats.n_failed++;
+                break;
+        default:
+                s->stats.n_done++;
+        }
+}
+
+static void retire_finished(struct tdm_scheduler *s)
+{
+        struct tdm_job *job;
+
+        tdm_list_for_each(job, &s->jobs, struct tdm_job, node)
+                if (job->finished && !job->seq.in_flight && job->state != TDM_JOB_DONE)
+                        tdm_scheduler_retire(s, tdm_scheduler_lane(s, job->model->id), job);
+}
+
+static void finish_error(struct tdm_job *job, const struct tdm_error *err)
+{
+        struct tdm_error e = *err;
+
+        if (e.code < 0)
+                e.code = TDM_E_INTERNAL;
+        tdm_job_finish(job, TDM_JOB_END_ERROR, &e);
+}
+
+/* ---- preparation and admission ---- */
+
+static void prepare(struct tdm_scheduler *s, struct tdm_job *job)
+{
+        struct tdm_model *model = job->model;
+        struct tdm_error err = { 0 };
+        int r;
+
+        r = tdm_model_check_file(model, &err);
+        if (r == 0)
+                r = tdm_job_prepare(job, model->metadata->tokenizer, model->metadata->chat, tdm_model_hparams(model), &err);
+        if (r != 0) {
+                tdm_log_debug("job %llu refused: %s", (unsigned long long)job->id, tdm_error_name(r));
+                err.code = r;
+                finish_error(job, &err);
+                return;
+        }
+        s->pending_bytes -= job->charged_bytes;
+        job->charged_bytes = 0;
+        job->accepted = true;
+        job->accepted_ns = tdm_now_ns();
+        tdm_model_want(model);
+}
+
+static void prepare_all(struct tdm_scheduler *s)
+{
+        struct tdm_job *job;
+
+        tdm_list_for_each(job, &s->waiting, struct tdm_job, queue) {
+                if (job->finished)
+                        continue;
+                if (job->model->state == TDM_MODEL_FAILED)
+                        finish_error(job, &job->model->error);
+                else if (!job->accepted && tdm_model_is_described(job->model))
+                        prepare(s, job);
+        }
+}
+
+/* What the job needs at most; a limit nobody asked for gives way to the size of the cache. */
+static bool need_of(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_pages_need *ret, struct tdm_error *err)
+{
+        const struct tdm_model *model = job->model;
+        const struct tdm_hparams *hp = tdm_model_hparams(model);
+        uint32_t n_tokens = job->prompt_tokens + job->max_tokens;
+
+        *ret = tdm_pages_need(hp, &model->geometry, n_tokens, s->config.max_rows);
+        if (!tdm_pages_possible(model->pages, ret) && job->implicit_limit) {
+                uint64_t most = (uint64_t)tdm_pages_total(model->pages, TDM_KV_FULL) * TDM_KV_PAGE_TOKENS;
+
+                if (model->geometry.n_layers[TDM_KV_FULL] && most > job->prompt_tokens) {
+                        job->max_tokens = (uint32_t)TDM_MIN((uint64_t)job->max_tokens, most - job->prompt_tokens);
+                        n_tokens = job->prompt_tokens + job->max_tokens;
+                        *ret = tdm_pages_need(hp, &model->geometry, n_tokens, s->config.max_rows);
+                }
+        }
+        if (tdm_pages_possible(model->pages, ret))
+                return true;
+        tdm_error_set(err, TDM_E_NO_MEMORY,
+                      "%u prompt tokens and up to %u more need %u full and %u window pages of the KV cache; model %s has %u and "
+                      "%u (kv-memory)",
+                      job->prompt_tokens, job->max_tokens, ret->n[TDM_KV_FULL], ret->n[TDM_KV_WINDOW], model->name,
+                      tdm_pages_total(model->pages, TDM_KV_FULL), tdm_pages_total(model->pages, TDM_KV_WINDOW));
+        return false;
+}
+
+static void admit_job(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job, const struct tdm_pages_need *need)
+{
+        struct tdm_sequence *q = &job->seq;
+
+        tdm_list_remove(&job->queue);
+        q->reserved = *need;
+        for (q->table = 0; lane->table_used[q->table]; q->table++)
+                ;
+        lane->table_used[q->table] = true;
+        for (int g = 0; g < TDM_KV_GROUPS; g++) {
+                uint32_t *table = tdm_steps_table(lane->model->steps->base, &lane->model->layout, q->table, (enum tdm_kv_group)g);
+
+                for (uint32_t i = 0; i < lane->model->layout.limits.table_entries; i++)
+                        table[i] = TDM_KV_NO_PAGE;
+        }
+        tdm_list_append(&lane->active, &q->node);
+        lane->n_active++;
+        job->state = TDM_JOB_PREFILL;
+        find_user(s, job->uid)->admitted = ++s->stamp;
+}
+
+/* Interactive before background; of those, the user who was served longest ago; of theirs, the oldest. */
+static struct tdm_job *next_waiting(struct tdm_scheduler *s, const struct lane *lane, const struct tdm_job *const *skip,
+                                    unsigned n_skip)
+{
+        struct tdm_job *job, *best = NULL;
+        uint64_t best_stamp = 0;
+
+        tdm_list_for_each(job, &s->waiting, struct tdm_job, queue) {
+                uint64_t stamp = find_user(s, job->uid)->admitted;
+                bool skipped = false;
+
+                if (job->model != lane->model || !job->accepted || job->finished)
+                        continue;
+                for (unsigned i = 0; i < n_skip; i++)
+                        skipped = skipped || skip[i] == job;
+                if (skipped)
+                        continue;
+                if (!best || job->priority < best->priority || (job->priority == best->priority && stamp < best_stamp)) {
+                        best = job;
+                        best_stamp = stamp;
+                }
+        }
+        return best;
+}
+
+static void admit(struct tdm_scheduler *s, struct lane *lane)
+{
+        const struct tdm_job *skip[8];
+        unsigned n_skip = 0;
+
+        while (!lane->dead && lane->n_active < s->config.max_sequences) {
+                struct tdm_job *job = next_waiting(s, lane, skip, n_skip);
+                struct tdm_pages_need need;
+                struct tdm_error err;
+
+                if (!job)
+                        return;
+                if (!need_of(s, job, &need, &err)) {
+                        finish_error(job, &err);
+                        continue;
+                }
+                if (tdm_pages_reserve(lane->model->pages, &need)) {
+                        for (unsigned i = 0; i < n_skip; i++)
+                                ((struct tdm_job *)skip[i])->n_bypassed++;
+                        admit_job(s, lane, job, &need);
+                        continue;
+                }
+                if (job->n_bypassed >= MAX_BYPASSED || n_skip == TDM_ARRAY_SIZE(skip))
+                        return;
+                skip[n_skip++] = job;
+        }
+}
+
+/* ---- telling ---- */
+
+static void tell_progress(struct tdm_scheduler *s, struct tdm_job *job, uint64_t now)
+{
+        bool changed = job->state != job->told_state ||
+                       (job->state == TDM_JOB_QUEUED && job->queue_position != job->told_position);
+        bool moving = (job->state == TDM_JOB_PREFILL && job->progress_done != job->told_done) || job->state == TDM_JOB_LOADING;
+        bool soon = now - job->last_progress_ns < PROGRESS_NS;
+
+        if (!(job->state != job->told_state) && (!(changed || moving) || soon))
+                return;
+        job->told_state = job->state;
+        job->told_position = job->queue_position;
+        job->told_done = job->progress_done;
+        job->last_progress_ns = now;
+        if (job->events)
+                job->events->progress(job, job->userdata);
+}
+
+static void update_progress(struct tdm_job *job, uint32_t *position)
+{
+        if (job->state == TDM_JOB_QUEUED || job->state == TDM_JOB_LOADING) {
+                job->queue_position = ++*position;
+                job->state = job->model->state == TDM_MODEL_READY ? TDM_JOB_QUEUED : TDM_JOB_LOADING;
+        }
+        if (job->state == TDM_JOB_LOADING)
+                tdm_model_progress(job->model, &job->progress_done, &job->progress_total);
+        else if (job->state == TDM_JOB_QUEUED)
+                job->progress_done = job->progress_total = 0;
+        else {
+                job->progress_total = job->prompt_tokens;
+                job->progress_done = TDM_MIN(job->seq.n_committed, job->prompt_tokens);
+        }
+}
+
+static void tell(struct tdm_scheduler *s)
+{
+        uint64_t now = tdm_now_ns();
+        uint32_t position = 0;
+        struct tdm_job *job;
+
+        tdm_list_for_each(job, &s->jobs, struct tdm_job, node) {
+                if (!job->accepted || job->state == TDM_JOB_DONE)
+                        continue;
+                if (!job->told_accepted) {
+                        job->told_accepted = true;
+                        if (job->events)
+                                job->events->accepted(job, job->userdata);
+                }
+                update_progress(job, &position);
+                tell_progress(s, job, now);
+        }
+        for (uint32_t i = 0; i < s->n_emits; i++) {
+                struct emit *e = &s->emits[i];
+
+                if (e->job->events && e->kind == EMIT_TOKEN)
+                        e->job->events->token(e->job, e->first, &e->token, e->job->userdata);
+                else if (e->job->events)
+                        e->job->events->scores(e->job, e->first, e->results, e->n, e->job->userdata);
+                tdm_job_unref(e->job);
+        }
+        s->n_emits = 0;
+        tdm_list_for_each(job, &s->ended, struct tdm_job, queue) {
+                tdm_list_remove(&job->queue);
+                forget_job(s, job);
+                if (job->events)
+                        job->events->done(job, job->userdata);
+                tdm_job_unref(job);
+        }
+}
+
+void tdm_scheduler_run(struct tdm_scheduler *s)
+{
+        struct lane *lane;
+
+        prepare_all(s);
+        retire_finished(s);
+        tdm_list_for_each(lane, &s->lanes, struct lane, node)
+                admit(s, lane);
+        retire_finished(s); /* those that can never fit */
+        while (tdm_scheduler_issue(s))
+                ;
+        retire_finished(s); /* those that no worker can run */
+        tdm_list_for_each(lane, &s->lanes, struct lane, node)
+                tdm_scheduler_sweep_lane(s, lane);
+        tell(s);
+}
+
+/* ---- looking ---- */
+
+struct tdm_job *tdm_scheduler_find(struct tdm_scheduler *s, uint64_t id)
+{
+        struct tdm_job *job;
+
+        tdm_list_for_each(job, &s->jobs, struct tdm_job, node)
+                if (job->id == id && job->state != TDM_JOB_DONE)
+                        return job;
+        return NULL;
+}
+
+struct tdm_list *tdm_scheduler_jobs(struct tdm_scheduler *s)
+{
+        return &s->jobs;
+}
+
+void tdm_scheduler_stats(const struct tdm_scheduler *s, struct tdm_scheduler_stats *ret)
+{
+        const struct tdm_job *job;
+
+        *ret = s->stats;
+        tdm_list_for_each(job, &s->jobs, struct tdm_job, node) {
+                if (job->seq.table != UINT32_MAX)
+                        ret->n_running++;
+                else if (job->state != TDM_JOB_DONE)
+                        ret->n_queued++;
+        }
+}
+
+void tdm_scheduler_drain(struct tdm_scheduler *s)
+{
+        struct tdm_error err;
+        struct tdm_job *job;
+
+        s->draining = true;
+        tdm_error_set(&err, TDM_E_DRAINING, "tandemd is shutting down; the job had not begun");
+        tdm_list_for_each(job, &s->waiting, struct tdm_job, queue)
+                tdm_job_finish(job, TDM_JOB_END_ERROR, &err);
+        tdm_source_schedule(s->work);
+}
+
+bool tdm_scheduler_is_idle(const struct tdm_scheduler *s)
+{
+        return tdm_list_empty(&s->jobs);
+}
+
+/* ---- models ---- */
+
+void tdm_scheduler_on_model_changed(struct tdm_scheduler *s, struct tdm_model *model)
+{
+        struct lane *lane = tdm_scheduler_lane(s, model->id);
+        struct tdm_error err = model->error;
+        struct tdm_job *job;
+        bool over = model->state == TDM_MODEL_FAILED || model->state == TDM_MODEL_GONE;
+
+        if (model->state == TDM_MODEL_READY && !lane && lane_new(s, model) < 0) {
+                tdm_error_set(&err, TDM_E_NO_MEMORY, "out of memory for the schedule of model %s", model->name);
+                over = true;
+        }
+        if (over) {
+                /* Only marked here: this may be called while the lists are walked. */
+                if (lane)
+                        lane->dead = true;
+                tdm_list_for_each(job, &s->jobs, struct tdm_job, node)
+                        if (job->model == model)
+                                finish_error(job, &err);
+        }
+        tdm_source_schedule(s->work);
+}
+
+void tdm_scheduler_on_fleet_ready(struct tdm_scheduler *s)
+{
+        tdm_source_schedule(s->work);
+}
