@@ -1,0 +1,53 @@
+/* Stands in for libFuzzer where it is not built in: runs a fuzz target once on every file of the folders it is given.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include "common/util.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static int run_file(int dir, const char *name)
+{
+        _cleanup_(closep) int fd = openat(dir, name, O_RDONLY | O_CLOEXEC);
+        _cleanup_(freep) uint8_t *data = NULL;
+        struct stat st;
+
+        if (fd < 0 || fstat(fd, &st) < 0)
+                return -errno;
+        if (!S_ISREG(st.st_mode))
+                return 0;
+        data = malloc((size_t)st.st_size + 1);
+        if (!data)
+                return -ENOMEM;
+        if (read(fd, data, (size_t)st.st_size) != st.st_size)
+                return -EIO;
+        (void)LLVMFuzzerTestOneInput(data, (size_t)st.st_size);
+        return 1;
+}
+
+int main(int argc, char **argv)
+{
+        unsigned n = 0;
+
+        for (int i = 1; i < argc; i++) {
+                DIR *dir = opendir(argv[i]);
+
+                if (!dir) {
+                        fprintf(stderr, "cannot open %s: %s\n", argv[i], strerror(errno));
+                        return 1;
+                }
+                for (struct dirent *entry; (entry = readdir(dir));) {
+                        int r = run_file(dirfd(dir), entry->d_name);
+
+                        if (r < 0) {
+                                fprintf(stderr, "cannot run %s/%s: %s\n", argv[i], entry->d_name, strerror(-r));
+                                return 1;
+                        }
+                        n += (unsigned)r;
+                }
+                closedir(dir);
+        }
+        printf("%u inputs\n", n);
+        return n > 0 ? 0 : 1;
+}
