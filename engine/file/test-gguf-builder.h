@@ -8,15 +8,18 @@
 
 struct gguf_builder {
         uint8_t *data;
-        size_t size;
+        size_t size, capacity;
         size_t data_start; /* 0 until build_data() */
 };
 
 static inline void build_bytes(struct gguf_builder *b, const void *data, size_t size)
 {
-        b->data = realloc(b->data, b->size + size + 1);
-        if (!b->data)
-                abort();
+        if (b->size + size >= b->capacity) {
+                b->capacity = 2 * (b->size + size) + 256;
+                b->data = realloc(b->data, b->capacity);
+                if (!b->data)
+                        abort();
+        }
         if (size > 0)
                 memcpy(b->data + b->size, data, size);
         b->size += size;
@@ -113,7 +116,8 @@ static inline void build_data(struct gguf_builder *b, uint64_t size)
         size_t total = TDM_ALIGN_UP(b->size, (size_t)32) + size;
 
         b->data_start = total - size;
-        b->data = realloc(b->data, total + 1);
+        b->capacity = total + 1;
+        b->data = realloc(b->data, b->capacity);
         if (!b->data)
                 abort();
         memset(b->data + b->size, 0, total - b->size);

@@ -292,7 +292,7 @@ ssize_t tdm_tokenizer_encode(const struct tdm_tokenizer *tokenizer, const char *
                              uint32_t *ids, size_t capacity)
 {
         struct encoder e = {.t = tokenizer, .ids = ids, .capacity = capacity};
-        int r;
+        int r = 0;
 
         if (flags & ~(unsigned)(TDM_TOKENIZE_BOS | TDM_TOKENIZE_SPECIAL))
                 return -EINVAL;
@@ -300,7 +300,8 @@ ssize_t tdm_tokenizer_encode(const struct tdm_tokenizer *tokenizer, const char *
                 return -E2BIG;
         if (flags & TDM_TOKENIZE_BOS && tokenizer->add_bos && tokenizer->bos >= 0)
                 emit(&e, (uint32_t)tokenizer->bos);
-        r = encode_text(&e, (const uint8_t *)text, size, flags & TDM_TOKENIZE_SPECIAL);
+        if (size > 0) /* text may be NULL otherwise */
+                r = encode_text(&e, (const uint8_t *)text, size, flags & TDM_TOKENIZE_SPECIAL);
         free(e.symbols);
         free(e.pairs);
         return r < 0 ? r : (ssize_t)e.n_ids;
