@@ -101,7 +101,7 @@ static void life_is_over(struct tdm_fleet_worker *w)
         tdm_source_destroyp(&w->exit_source);
         tdm_conn_destroyp(&w->conn);
         closep(&w->pidfd);
-        tdm_fleet_close_ends(w);
+        /* Not its rings: those are of the new epoch already. */
         w->phase = TDM_FLEET_NO_PROCESS;
         w->pid = 0;
         w->conn_lost = false;
@@ -157,7 +157,6 @@ static void begin_dying(struct tdm_fleet_worker *w, bool politely)
         w->asked_to_leave = politely;
         w->quit_killed = false;
         w->ring_fault = false;
-        tdm_fleet_close_ends(w);
         tdm_fleet_watch_soon(w->fleet);
 }
 

@@ -1,6 +1,8 @@
 # The fleet's edge to worker.proto, and its test.
 target_sources(tandem-daemon PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/fleet-wire.c)
 
-if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/test-fleet.c)
+if(BUILD_TESTING AND EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/test-fleet.c)
   tandem_unit_test(test-daemon-fleet test-fleet.c LIBS tandem-daemon)
+  target_compile_definitions(test-daemon-fleet PRIVATE TANDEM_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+  add_dependencies(test-daemon-fleet tandem-npu-worker tandem-gpu-worker)
 endif()

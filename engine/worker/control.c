@@ -269,7 +269,7 @@ static void *control_main(void *arg)
         struct tdm_worker *w = arg;
         int r = control_loop(w);
 
-        tdm_log_error("%s: message from tandemd refused: %s", w->program->name, strerror(-r));
+        tdm_log_error("message from tandemd refused: %s", strerror(-r));
         _exit(EXIT_FAILURE);
         return NULL;
 }
@@ -366,7 +366,7 @@ static void send_message(struct tdm_worker *w, const Tandem__Worker__FromWorker 
         tandem__worker__from_worker__pack(message, data);
         r = tdm_frame_send(w->control_fd, data, size, NULL, 0);
         if (r < 0) {
-                tdm_log_debug("%s: cannot talk to tandemd: %s", w->program->name, strerror(-r));
+                tdm_log_debug("cannot talk to tandemd: %s", strerror(-r));
                 _exit(EXIT_SUCCESS);
         }
 }

@@ -56,7 +56,7 @@ static void drop_rings(struct tdm_worker *w)
 /* The other end of a ring broke the rules: this epoch is over, tandemd will open another. */
 static void peer_fault(struct tdm_worker *w, unsigned ring, const char *reason)
 {
-        tdm_log_warning("%s: ring %s: %s", w->program->name, ring_names[ring], reason);
+        tdm_log_warning("ring %s: %s", ring_names[ring], reason);
         drop_rings(w);
         tdm_worker_send_peer_fault(w, w->epoch, ring, reason);
 }
@@ -329,7 +329,7 @@ static int run_command(struct tdm_worker *w, struct tdm_worker_command *command)
         case TDM_WORKER_EPOCH:
                 r = open_epoch(w, command, &err);
                 if (r != 0) {
-                        tdm_log_error("%s: cannot open epoch %u: %s", w->program->name, command->epoch, err.message);
+                        tdm_log_error("cannot open epoch %u: %s", command->epoch, err.message);
                         return r < 0 ? r : -EPROTO;
                 }
                 tdm_worker_send_epoch_ack(w, w->epoch);
@@ -365,7 +365,7 @@ int tdm_worker_run(struct tdm_worker *w)
                 set_state(w, TDM_PROGRESS_IDLE);
                 r = tdm_ring_wait_any(waiting, TDM_ARRAY_SIZE(waiting), &w->kick, seen, w->spin_ns, UINT64_MAX);
                 if (r < 0 && r != -ETIMEDOUT) {
-                        tdm_log_error("%s: cannot wait for the rings: %s", w->program->name, strerror(-r));
+                        tdm_log_error("cannot wait for the rings: %s", strerror(-r));
                         return r;
                 }
         }

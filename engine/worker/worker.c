@@ -14,7 +14,7 @@
 #define SPIN_US_DEFAULT 30u
 #define SPIN_US_MAX 100000u
 
-static uint64_t spin_ns(const char *name)
+static uint64_t spin_ns(void)
 {
         const char *e = getenv("TANDEM_SPIN_US");
         char *end;
@@ -25,7 +25,7 @@ static uint64_t spin_ns(const char *name)
         errno = 0;
         us = strtoul(e, &end, 10);
         if (errno != 0 || *end || us > SPIN_US_MAX) {
-                tdm_log_warning("%s: TANDEM_SPIN_US=%s is not a number up to %u; using %u", name, e, SPIN_US_MAX,
+                tdm_log_warning("TANDEM_SPIN_US=%s is not a number up to %u; using %u", e, SPIN_US_MAX,
                                 SPIN_US_DEFAULT);
                 return SPIN_US_DEFAULT * UINT64_C(1000);
         }
@@ -148,7 +148,7 @@ static int serve(struct tdm_worker *w)
                                   (unsigned)w->program->index);
         if (r != 0) {
                 closep(&init.progress_fd);
-                tdm_log_error("%s: %s", w->program->name, err.message);
+                tdm_log_error("%s", err.message);
                 return r;
         }
         r = open_progress(w, init.progress_fd, &err);
@@ -162,11 +162,11 @@ static int serve(struct tdm_worker *w)
         if (r == 0)
                 r = tdm_sandbox_syscalls(&w->sandbox);
         if (r < 0) {
-                tdm_log_error("%s: cannot start its control thread or its sandbox: %s", w->program->name, strerror(-r));
+                tdm_log_error("cannot start its control thread or its sandbox: %s", strerror(-r));
                 return r;
         }
         tdm_worker_send_hello(w);
-        tdm_log_debug("%s: %s (%s), sandbox: %s", w->program->name, w->device->ops->name,
+        tdm_log_debug("%s (%s), sandbox: %s", w->device->ops->name,
                       w->device->ops->describe(w->device), tdm_sandbox_describe(&w->sandbox));
         return tdm_worker_run(w);
 }
@@ -183,12 +183,12 @@ int tdm_worker_main(const struct tdm_worker_program *program, int argc, char **a
         tdm_log_init(program->name);
         prepare_process(w->control_fd);
         w->program = program;
-        w->spin_ns = spin_ns(program->name);
+        w->spin_ns = spin_ns();
         r = tdm_sandbox_init(&w->sandbox);
         if (r == 0)
                 r = tdm_worker_control_init(w);
         if (r < 0) {
-                tdm_log_error("%s: cannot start: %s", program->name, strerror(-r));
+                tdm_log_error("cannot start: %s", strerror(-r));
                 return EXIT_FAILURE;
         }
         r = serve(w);

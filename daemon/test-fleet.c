@@ -1,0 +1,818 @@
+/* The fleet against real workers: a model is built in memory from models/sprout.gguf, two sequences are in flight at
+ * once, and whatever happens to the workers, the tokens are those of the undisturbed run. */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <cmocka.h>
+
+#include "common/ring-layout.h"
+#include "common/sigbus.h"
+#include "daemon/fleet-private.h"
+
+#define N_JOBS 2u
+#define N_PROMPT 20u
+#define N_TOTAL 60u
+#define PAGES_PER_JOB 4u /* of 32 positions each */
+#define MAX_ROWS 16u
+
+#ifdef TANDEM_SANITIZED
+#define HANG_NS (2000 * TDM_NSEC_PER_MSEC)
+#define PATIENCE_NS (120 * TDM_NSEC_PER_SEC)
+#else
+#define HANG_NS (300 * TDM_NSEC_PER_MSEC)
+#define PATIENCE_NS (20 * TDM_NSEC_PER_SEC)
+#endif
+
+struct job {
+        uint32_t tokens[N_TOTAL];
+        uint32_t n_tokens, n_done; /* known, and of these in the cache */
+        uint64_t step_id;          /* in flight; 0: none */
+        uint32_t n_rows;
+};
+
+struct rig {
+        struct tdm_loop *loop;
+        struct tdm_fleet *fleet;
+        struct tdm_gguf *gguf;
+        struct tdm_model_description description;
+        struct tdm_fleet_model model;
+        struct job jobs[N_JOBS];
+        const char *placement;
+        uint64_t next_step_id;
+        bool hold; /* submit nothing */
+        bool bad_token;
+        uint32_t n_steps, n_ready, n_resets, n_model_ready;
+        uint64_t ready_at_ns, reset_at_ns;
+        struct tdm_error model_error, step_error;
+        char reason[256];
+        uint64_t guilty_step;
+        /* called after each finished step, with the number of steps so far */
+        void (*hook)(struct rig *rig, uint32_t n_steps);
+        uint32_t hook_state;
+};
+
+static uint32_t expected[N_JOBS][N_TOTAL];
+static bool have_expected;
+
+static void job_submit(struct rig *rig, unsigned index)
+{
+        struct job *job = &rig->jobs[index];
+        const struct tdm_steps_layout *l = &rig->model.layout;
+        uint8_t *base = rig->model.steps->base;
+        struct tdm_step_head *head = tdm_steps_head(base, l, index);
+        struct tdm_step_row *rows = tdm_steps_rows(base, l, index);
+        uint32_t n = TDM_MIN(MAX_ROWS, job->n_tokens - job->n_done);
+        bool last = job->n_done + n == job->n_tokens;
+        bool degraded;
+
+        if (rig->hold || job->step_id != 0 || job->n_tokens >= N_TOTAL)
+                return;
+        memset(head, 0, sizeof(*head));
+        head->step_id = ++rig->next_step_id;
+        head->epoch = tdm_fleet_epoch(rig->fleet);
+        head->n_rows = n;
+        head->n_seqs = 1;
+        head->n_logits = last;
+        if (tdm_fleet_plan(rig->fleet, &rig->model.hparams, rig->placement, head->plan, &degraded) < 0)
+                return;
+        for (uint32_t i = 0; i < n; i++)
+                rows[i] = (struct tdm_step_row){ .token = job->tokens[job->n_done + i],
+                                                 .position = job->n_done + i,
+                                                 .logits = last && i == n - 1 ? 0 : UINT32_MAX };
+        if (rig->bad_token)
+                rows[0].token = UINT32_MAX;
+        tdm_steps_seqs(base, l, index)[0] = (struct tdm_step_seq){ .table = index, .n_rows = n };
+        tdm_steps_logits(base, l, index)[0] = (struct tdm_step_logits){
+                .row = n - 1,
+                .target = UINT32_MAX,
+                .sampling = { .temperature = 0.8f, .top_p = 1, .repeat_penalty = 1, .seed = 7 + index },
+        };
+        job->n_rows = n;
+        job->step_id = head->step_id;
+        if (tdm_fleet_submit(rig->fleet, rig->model.model_id, index) < 0)
+                job->step_id = 0;
+}
+
+static void jobs_submit(struct rig *rig)
+{
+        for (unsigned i = 0; i < N_JOBS; i++)
+                job_submit(rig, i);
+}
+
+static void on_ready(uint32_t epoch, void *userdata)
+{
+        struct rig *rig = userdata;
+
+        assert_int_equal(epoch, tdm_fleet_epoch(rig->fleet));
+        assert_true(tdm_fleet_is_ready(rig->fleet));
+        rig->n_ready++;
+        rig->ready_at_ns = tdm_now_ns();
+        jobs_submit(rig);
+}
+
+static void on_step_done(uint32_t model_id, uint32_t slot, uint64_t step_id, void *userdata)
+{
+        struct rig *rig = userdata;
+        struct job *job = &rig->jobs[slot];
+        const struct tdm_result *result =
+                (const struct tdm_result *)(rig->model.results->base + slot * rig->model.layout.results_slot_bytes);
+
+        assert_int_equal(model_id, rig->model.model_id);
+        assert_int_equal(step_id, job->step_id);
+        job->step_id = 0;
+        job->n_done += job->n_rows;
+        if (job->n_done == job->n_tokens)
+                job->tokens[job->n_tokens++] = result->token;
+        rig->n_steps++;
+        if (rig->hook)
+                rig->hook(rig, rig->n_steps);
+        job_submit(rig, slot);
+}
+
+static void on_step_failed(uint32_t model_id, uint32_t slot, uint64_t step_id, const struct tdm_error *err, void *userdata)
+{
+        struct rig *rig = userdata;
+
+        assert_int_equal(step_id, rig->jobs[slot].step_id);
+        rig->jobs[slot].step_id = 0;
+        rig->step_error = *err;
+}
+
+static void on_reset(uint32_t epoch, enum tdm_worker_index worker, const char *reason, uint32_t guilty_model,
+                     uint32_t guilty_slot, uint64_t guilty_step, void *userdata)
+{
+        struct rig *rig = userdata;
+
+        assert_false(tdm_fleet_is_ready(rig->fleet));
+        rig->n_resets++;
+        rig->reset_at_ns = tdm_now_ns();
+        rig->guilty_step = guilty_step;
+        snprintf(rig->reason, sizeof(rig->reason), "%s", reason);
+        for (unsigned i = 0; i < N_JOBS; i++)
+                rig->jobs[i].step_id = 0;
+}
+
+static void on_model_failed(uint32_t model_id, const struct tdm_error *err, void *userdata)
+{
+        struct rig *rig = userdata;
+
+        rig->model_error = *err;
+}
+
+static void on_model_ready(uint32_t model_id, void *userdata)
+{
+        struct rig *rig = userdata;
+
+        rig->n_model_ready++;
+        if (tdm_fleet_is_ready(rig->fleet))
+                jobs_submit(rig);
+}
+
+/* ---- building ---- */
+
+static void build_model(struct rig *rig)
+{
+        struct tdm_fleet_model *m = &rig->model;
+        struct tdm_steps_limits limits = {
+                .max_rows = MAX_ROWS, .max_seqs = 4, .max_logits = 4, .n_tables = N_JOBS, .table_entries = PAGES_PER_JOB
+        };
+        struct tdm_weights_plan *plan;
+        struct tdm_error err = { 0 };
+        int fd = open("models/sprout.gguf", O_RDONLY | O_CLOEXEC);
+
+        assert_true(fd >= 0);
+        if (tdm_gguf_open(&rig->gguf, fd, "sprout.gguf", &err) != 0 ||
+            tdm_model_describe(rig->gguf, &rig->description, &err) != 0 ||
+            tdm_weights_plan_new(&plan, &rig->description, &err) != 0)
+                fail_msg("%s", err.message);
+        m->model_id = 1;
+        m->name = "sprout";
+        m->hparams = rig->description.hparams;
+        assert_int_equal(tdm_segment_create(&m->weights, "weights", tdm_weights_plan_size(plan)), 0);
+        if (tdm_weights_build(plan, rig->gguf, m->weights->base, NULL, NULL, &err) != 0)
+                fail_msg("%s", err.message);
+        tdm_weights_plan_destroy(plan);
+        assert_int_equal(tdm_segment_seal(m->weights), 0);
+
+        assert_int_equal(tdm_kv_geometry_init(&m->kv_geometry, &m->hparams, TDM_KV_F16, N_JOBS * PAGES_PER_JOB,
+                                              N_JOBS * PAGES_PER_JOB), 0);
+        tdm_steps_layout(&limits, &m->layout);
+        assert_int_equal(tdm_segment_create(&m->kv, "kv", m->kv_geometry.size_bytes), 0);
+        assert_int_equal(tdm_segment_create(&m->steps, "steps", m->layout.size_bytes), 0);
+        assert_int_equal(tdm_segment_create(&m->results, "results", m->layout.results_bytes), 0);
+        assert_int_equal(tdm_segment_create(&m->activations, "activations",
+                                            (uint64_t)TDM_STEP_SLOTS * MAX_ROWS * m->hparams.d_model * sizeof(float)), 0);
+        tdm_steps_format(m->steps->base, &m->layout);
+        for (unsigned i = 0; i < N_JOBS; i++)
+                for (unsigned g = 0; g < TDM_KV_GROUPS; g++)
+                        for (unsigned p = 0; p < PAGES_PER_JOB; p++)
+                                tdm_steps_table(m->steps->base, &m->layout, i, (enum tdm_kv_group)g)[p] =
+                                        i * PAGES_PER_JOB + p;
+}
+
+static void start_jobs(struct rig *rig, const char *placement)
+{
+        rig->placement = placement;
+        memset(rig->jobs, 0, sizeof(rig->jobs));
+        for (unsigned i = 0; i < N_JOBS; i++) {
+                rig->jobs[i].n_tokens = N_PROMPT;
+                for (unsigned t = 0; t < N_PROMPT; t++)
+                        rig->jobs[i].tokens[t] = 2 + (t * 37 + i * 11) % 200;
+        }
+}
+
+static struct rig *rig_new_with(const struct tdm_fleet_config *config)
+{
+        static const struct tdm_fleet_callbacks callbacks = {
+                .on_ready = on_ready,
+                .on_step_done = on_step_done,
+                .on_step_failed = on_step_failed,
+                .on_reset = on_reset,
+                .on_model_failed = on_model_failed,
+                .on_model_ready = on_model_ready,
+        };
+        struct rig *rig = calloc(1, sizeof(*rig));
+        struct tdm_error err = { 0 };
+
+        assert_non_null(rig);
+        if (tdm_loop_new(&rig->loop, &err) != 0)
+                fail_msg("%s", err.message);
+        build_model(rig);
+        start_jobs(rig, "split");
+        rig->hold = true;
+        if (tdm_fleet_new(&rig->fleet, rig->loop, config, &callbacks, rig, &err) != 0 ||
+            tdm_fleet_add_model(rig->fleet, &rig->model, &err) != 0)
+                fail_msg("%s", err.message);
+        return rig;
+}
+
+static struct rig *rig_new(void)
+{
+        const struct tdm_fleet_config config = {
+                .worker_dir = TANDEM_BIN_DIR, .requested = { "host", "host" }, .n_threads = 1, .hang_min_ns = HANG_NS
+        };
+
+        return rig_new_with(&config);
+}
+
+static void rig_free(struct rig *rig)
+{
+        uint64_t t0 = tdm_now_ns();
+
+        tdm_fleet_destroy(rig->fleet);
+        assert_true(tdm_now_ns() - t0 < 2 * TDM_NSEC_PER_SEC + TDM_NSEC_PER_SEC / 2);
+        tdm_loop_destroy(rig->loop);
+        tdm_segment_destroy(rig->model.weights);
+        tdm_segment_destroy(rig->model.kv);
+        tdm_segment_destroy(rig->model.steps);
+        tdm_segment_destroy(rig->model.results);
+        tdm_segment_destroy(rig->model.activations);
+        tdm_model_description_deinit(&rig->description);
+        tdm_gguf_close(rig->gguf);
+        free(rig);
+}
+
+#define wait_for(rig, condition)                                                                                      \
+        do {                                                                                                          \
+                uint64_t until_ = tdm_now_ns() + PATIENCE_NS;                                                         \
+                while (!(condition)) {                                                                                \
+                        if (tdm_now_ns() > until_)                                                                    \
+                                fail_msg("waited in vain for %s", #condition);                                        \
+                        assert_int_equal(tdm_loop_turn((rig)->loop, 20 * TDM_NSEC_PER_MSEC), 0);                      \
+                }                                                                                                     \
+        } while (0)
+
+static bool jobs_finished(const struct rig *rig)
+{
+        for (unsigned i = 0; i < N_JOBS; i++)
+                if (rig->jobs[i].n_tokens < N_TOTAL)
+                        return false;
+        return true;
+}
+
+/* Runs both jobs to their end and compares with the undisturbed run. */
+static void run_jobs(struct rig *rig, const char *placement)
+{
+        wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+        start_jobs(rig, placement);
+        rig->hold = false;
+        rig->n_steps = 0;
+        jobs_submit(rig);
+        wait_for(rig, jobs_finished(rig));
+        rig->hold = true;
+        for (unsigned i = 0; i < N_JOBS; i++) {
+                if (!have_expected)
+                        memcpy(expected[i], rig->jobs[i].tokens, sizeof(expected[i]));
+                assert_memory_equal(rig->jobs[i].tokens, expected[i], sizeof(expected[i]));
+        }
+        have_expected = true;
+}
+
+static pid_t worker_pid(struct rig *rig, enum tdm_worker_index worker)
+{
+        struct tdm_worker_status status;
+
+        tdm_fleet_worker_status(rig->fleet, worker, &status);
+        return status.pid;
+}
+
+/* -1: not to be read from here (the worker is not dumpable). */
+static int worker_maps(struct rig *rig, enum tdm_worker_index worker, const char *what)
+{
+        char path[64], line[512];
+        FILE *file;
+        int n = 0, lines = 0;
+
+        snprintf(path, sizeof(path), "/proc/%d/maps", (int)worker_pid(rig, worker));
+        file = fopen(path, "re");
+        if (!file)
+                return -1;
+        while (fgets(line, sizeof(line), file)) {
+                lines++;
+                n += strstr(line, what) != NULL;
+        }
+        fclose(file);
+        return lines > 0 ? n : -1;
+}
+
+/* ---- tests ---- */
+
+static void placements(void **state)
+{
+        struct rig *rig = rig_new();
+        struct tdm_worker_status npu, gpu;
+
+        run_jobs(rig, "split");
+        assert_int_equal(rig->n_model_ready, 1);
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &npu);
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_GPU, &gpu);
+        assert_int_equal(npu.state, TDM_WORKER_READY);
+        assert_string_equal(npu.device, "host");
+        assert_string_equal(npu.requested, "host");
+        assert_true(strlen(npu.sandbox) > 0);
+        assert_int_equal(npu.done[TDM_BLOCK_ATTENTION].blocks, rig->n_steps * rig->model.hparams.n_layers);
+        assert_int_equal(npu.done[TDM_BLOCK_FFN].blocks, 0);
+        assert_int_equal(gpu.done[TDM_BLOCK_FFN].blocks, rig->n_steps * rig->model.hparams.n_layers);
+        assert_int_equal(gpu.done[TDM_BLOCK_ATTENTION].blocks, 0);
+        assert_int_equal(gpu.done[TDM_BLOCK_SAMPLE].blocks, rig->n_steps);
+        assert_true(npu.busy_ns > 0 && npu.scratch_bytes > 0 && npu.done[TDM_BLOCK_ATTENTION].rows >= N_JOBS * (N_TOTAL - 1));
+        assert_true(tdm_fleet_model_scratch(rig->fleet, 1) >= npu.scratch_bytes + gpu.scratch_bytes);
+
+        /* The KV cache goes to who runs attention, when it does. */
+        assert_int_equal(rig->fleet->models[0]->on[TDM_WORKER_GPU].kv, TDM_FLEET_KV_NONE);
+        assert_true(worker_maps(rig, TDM_WORKER_NPU, "memfd:tandem-kv") != 0);
+        assert_true(worker_maps(rig, TDM_WORKER_GPU, "memfd:tandem-kv") <= 0);
+        run_jobs(rig, "gpu");
+        assert_int_equal(rig->fleet->models[0]->on[TDM_WORKER_GPU].kv, TDM_FLEET_KV_GRANTED);
+        assert_true(worker_maps(rig, TDM_WORKER_GPU, "memfd:tandem-kv") != 0);
+        run_jobs(rig, "npu");
+        run_jobs(rig, "");
+        assert_int_equal(tdm_fleet_recoveries(rig->fleet), 0);
+        assert_int_equal(rig->n_resets, 0);
+        rig_free(rig);
+}
+
+/* Kills at a different place of the run each time, then everything at once. */
+static void kill_hook(struct rig *rig, uint32_t n_steps)
+{
+        static const struct {
+                uint32_t step;
+                bool npu, gpu;
+        } kills[] = { { 1, true, false }, { 5, false, true }, { 13, true, true }, { 14, true, false },
+                      { 40, false, true }, { 60, true, true } };
+
+        if (rig->hook_state < TDM_ARRAY_SIZE(kills) && n_steps >= kills[rig->hook_state].step) {
+                if (kills[rig->hook_state].npu)
+                        kill(worker_pid(rig, TDM_WORKER_NPU), SIGKILL);
+                if (kills[rig->hook_state].gpu)
+                        kill(worker_pid(rig, TDM_WORKER_GPU), SIGKILL);
+                rig->hook_state++;
+        }
+}
+
+static void killed(void **state)
+{
+        struct rig *rig = rig_new();
+        struct tdm_worker_status npu;
+        uint64_t t0;
+
+        rig->hook = kill_hook;
+        run_jobs(rig, "split");
+        assert_int_equal(rig->hook_state, 6);
+        assert_true(rig->n_resets >= 4 && rig->n_resets <= 6);
+        assert_int_equal(tdm_fleet_recoveries(rig->fleet), rig->n_resets);
+        assert_int_equal(rig->guilty_step, 0); /* a signal from outside is nobody's fault */
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &npu);
+        assert_true(npu.restarts >= 3);
+        assert_non_null(strstr(npu.last_exit, "signal 9"));
+        assert_true(npu.done[TDM_BLOCK_ATTENTION].blocks >= rig->n_steps * rig->model.hparams.n_layers);
+
+        /* Idle, with nothing in flight. */
+        wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+        t0 = tdm_now_ns();
+        kill(worker_pid(rig, TDM_WORKER_GPU), SIGKILL);
+        wait_for(rig, !tdm_fleet_is_ready(rig->fleet));
+        wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+        print_message("from kill -9 to ready: %.1f ms\n", (double)(rig->ready_at_ns - t0) / 1e6);
+        rig->hook = NULL;
+        run_jobs(rig, "split");
+        rig_free(rig);
+}
+
+/* A signal that is the process's own doing puts the step under suspicion. */
+static void crash_hook(struct rig *rig, uint32_t n_steps)
+{
+        if (n_steps == 30 && rig->hook_state++ == 0)
+                rig->hold = true; /* let the other step go on alone */
+}
+
+static void blamed(void **state)
+{
+        struct rig *rig = rig_new();
+        struct tdm_fleet_worker *w;
+
+        (void)crash_hook;
+        run_jobs(rig, "split");
+        w = &rig->fleet->workers[TDM_WORKER_NPU];
+        /* As if it were in that step: what it publishes is believed for this. */
+        rig->fleet->models[0]->steps[0].step_id = 77777;
+        rig->fleet->models[0]->steps[0].n_blocks = 3;
+        rig->fleet->models[0]->steps[0].queued = true;
+        atomic_store(&w->progress->running, tdm_progress_pack(77777, 1));
+        kill(w->pid, SIGSEGV);
+        wait_for(rig, rig->n_resets == 1);
+        assert_int_equal(rig->guilty_step, 77777);
+        wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+        run_jobs(rig, "split");
+        rig_free(rig);
+}
+
+static void stop_hook(struct rig *rig, uint32_t n_steps)
+{
+        if ((n_steps == 11 && rig->hook_state == 0) || (n_steps == 50 && rig->hook_state == 1)) {
+                kill(worker_pid(rig, rig->hook_state == 0 ? TDM_WORKER_NPU : TDM_WORKER_GPU), SIGSTOP);
+                rig->hook_state++;
+        }
+}
+
+static void stopped(void **state)
+{
+        struct rig *rig = rig_new();
+        struct tdm_worker_status npu, gpu;
+
+        rig->hook = stop_hook;
+        run_jobs(rig, "split");
+        assert_int_equal(rig->n_resets, 2);
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &npu);
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_GPU, &gpu);
+        assert_int_equal(npu.restarts, 1);
+        assert_int_equal(gpu.restarts, 1);
+        assert_non_null(strstr(npu.last_exit, "no progress for"));
+        assert_non_null(strstr(npu.last_exit, "in attention"));
+        assert_non_null(strstr(npu.last_exit, "stopped"));
+        assert_non_null(strstr(gpu.last_exit, "no progress for"));
+        assert_int_equal(rig->guilty_step, 0);
+
+        /* One dies while the other is stopped: its silence about the new epoch is found too. */
+        wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+        kill(worker_pid(rig, TDM_WORKER_GPU), SIGSTOP);
+        kill(worker_pid(rig, TDM_WORKER_NPU), SIGKILL);
+        wait_for(rig, rig->n_resets == 3);
+        run_jobs(rig, "split");
+        rig_free(rig);
+}
+
+static void restart_hook(struct rig *rig, uint32_t n_steps)
+{
+        if (n_steps % 20 == 10)
+                assert_int_equal(tdm_fleet_restart(rig->fleet, n_steps % 40 == 10 ? TDM_WORKER_NPU : TDM_WORKER_GPU,
+                                                   "asked by a test"), 0);
+}
+
+static void restarted(void **state)
+{
+        struct rig *rig = rig_new();
+        struct tdm_worker_status npu;
+
+        rig->hook = restart_hook;
+        run_jobs(rig, "split");
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &npu);
+        assert_true(npu.restarts >= 1);
+        assert_string_equal(npu.last_exit, "asked by a test");
+        assert_true(rig->n_resets >= 2);
+        rig_free(rig);
+}
+
+/* ---- a peer that scribbles ---- */
+
+static struct tdm_ring_shared *map_ring(int fd)
+{
+        struct stat st;
+        void *p;
+
+        assert_int_equal(fstat(fd, &st), 0);
+        p = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        assert_true(p != MAP_FAILED);
+        return p; /* leaked on purpose: the test is short */
+}
+
+static void scribble_hook(struct rig *rig, uint32_t n_steps)
+{
+        struct tdm_fleet *f = rig->fleet;
+        struct tdm_ring_shared *ring;
+
+        if (n_steps % 8 != 4)
+                return;
+        switch (rig->hook_state++) {
+        case 0: /* an index that cannot be, towards a worker */
+                atomic_store(&tdm_ring_shared(f->workers[TDM_WORKER_GPU].ring_to)->produced, 5000);
+                break;
+        case 1: /* towards tandemd */
+                ring = tdm_ring_shared(f->workers[TDM_WORKER_GPU].ring_from);
+                atomic_store(&ring->produced, atomic_load(&ring->produced) + 4000);
+                break;
+        case 2: /* between the workers */
+                atomic_store(&map_ring(f->rings.fds[TDM_WORKER_NPU].to_peer)->produced, 12345);
+                break;
+        case 3: /* the consumer's index, which the producer checks */
+                atomic_store(&map_ring(f->rings.fds[TDM_WORKER_NPU].from_peer)->consumed, 1u << 30);
+                break;
+        case 4: { /* a step that is done though nobody submitted it */
+                struct tdm_ring_shared *from = tdm_ring_shared(f->workers[TDM_WORKER_GPU].ring_from);
+                uint32_t at = atomic_load(&from->produced);
+                const uint64_t one = 1;
+
+                from->slots[at % from->n_slots] = (struct tdm_desc){ .kind = TDM_DESC_DONE, .epoch = f->epoch,
+                                                                     .step_id = 99, .model_id = 1, .slot = 0 };
+                atomic_store(&from->produced, at + 1);
+                assert_int_equal(write(tdm_ring_eventfd(f->workers[TDM_WORKER_GPU].ring_from), &one, sizeof(one)), 8);
+                break;
+        }
+        default:
+                break;
+        }
+}
+
+static void scribbled(void **state)
+{
+        struct rig *rig = rig_new();
+        struct tdm_worker_status npu, gpu;
+
+        rig->hook = scribble_hook;
+        run_jobs(rig, "split");
+        assert_true(rig->hook_state >= 5);
+        assert_true(rig->n_resets >= 4);
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &npu);
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_GPU, &gpu);
+        assert_int_equal(npu.restarts, 0); /* the epoch ended and nothing else */
+        assert_int_equal(gpu.restarts, 0);
+        assert_non_null(strstr(rig->reason, "ring"));
+        rig_free(rig);
+}
+
+/* The same worker's ring again and again: then it has to go. */
+static void scribbled_often(void **state)
+{
+        struct rig *rig = rig_new();
+        struct tdm_worker_status gpu;
+
+        wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+        for (unsigned i = 0; i < TDM_FLEET_MAX_RING_FAULTS; i++) {
+                uint32_t epoch = tdm_fleet_epoch(rig->fleet);
+
+                atomic_store(&tdm_ring_shared(rig->fleet->workers[TDM_WORKER_GPU].ring_to)->consumed, 77);
+                start_jobs(rig, "split");
+                rig->hold = false;
+                jobs_submit(rig);
+                rig->hold = true;
+                wait_for(rig, tdm_fleet_is_ready(rig->fleet) && tdm_fleet_epoch(rig->fleet) > epoch);
+        }
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_GPU, &gpu);
+        assert_int_equal(gpu.restarts, 1);
+        run_jobs(rig, "split");
+        rig_free(rig);
+}
+
+/* ---- workers that cannot ---- */
+
+static void write_script(const char *dir, const char *name, const char *text)
+{
+        char path[256];
+        FILE *file;
+
+        snprintf(path, sizeof(path), "%s/%s", dir, name);
+        unlink(path);
+        file = fopen(path, "we");
+        assert_non_null(file);
+        fputs(text, file);
+        fclose(file);
+        assert_int_equal(chmod(path, 0700), 0);
+}
+
+static void link_worker(const char *dir, const char *name)
+{
+        char path[256], target[512];
+
+        snprintf(path, sizeof(path), "%s/%s", dir, name);
+        snprintf(target, sizeof(target), "%s/%s", TANDEM_BIN_DIR, name);
+        unlink(path);
+        assert_int_equal(symlink(target, path), 0);
+}
+
+static void quarantined(void **state)
+{
+        char dir[] = "/tmp/tandem-test-fleet-XXXXXX", path[256];
+        struct tdm_fleet_config config = { .n_threads = 1, .hang_min_ns = HANG_NS };
+        struct tdm_worker_status npu;
+        uint8_t plan[TDM_MAX_BLOCKS];
+        bool degraded = false;
+        struct rig *rig;
+
+        assert_non_null(mkdtemp(dir));
+        config.worker_dir = dir;
+        write_script(dir, "tandem-npu-worker", "#!/bin/sh\nexit 3\n");
+        link_worker(dir, "tandem-gpu-worker");
+        rig = rig_new_with(&config);
+        wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &npu);
+        assert_int_equal(npu.state, TDM_WORKER_QUARANTINED);
+        assert_string_equal(npu.last_exit, "exited with status 3");
+        assert_int_equal(npu.restarts, TDM_FLEET_MAX_DEATHS - 1);
+
+        assert_int_equal(tdm_fleet_plan(rig->fleet, &rig->model.hparams, "", plan, &degraded), 0);
+        assert_true(degraded);
+        assert_int_equal(plan[1], TDM_WORKER_GPU);
+        assert_int_equal(tdm_fleet_plan(rig->fleet, &rig->model.hparams, "split", plan, &degraded), -EHOSTDOWN);
+        assert_int_equal(tdm_fleet_plan(rig->fleet, &rig->model.hparams, "npu", plan, &degraded), -EHOSTDOWN);
+        assert_int_equal(tdm_fleet_plan(rig->fleet, &rig->model.hparams, "both", plan, &degraded), -EINVAL);
+        run_jobs(rig, "");
+
+        /* Mended, and told so. */
+        link_worker(dir, "tandem-npu-worker");
+        assert_int_equal(tdm_fleet_restart(rig->fleet, TDM_WORKER_NPU, "mended"), 0);
+        wait_for(rig, rig->n_resets == 1);
+        wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+        assert_int_equal(tdm_fleet_plan(rig->fleet, &rig->model.hparams, "", plan, &degraded), 0);
+        assert_false(degraded);
+        assert_int_equal(plan[1], TDM_WORKER_NPU);
+        run_jobs(rig, "split");
+        rig_free(rig);
+        snprintf(path, sizeof(path), "%s/tandem-npu-worker", dir);
+        unlink(path);
+        snprintf(path, sizeof(path), "%s/tandem-gpu-worker", dir);
+        unlink(path);
+        rmdir(dir);
+}
+
+/* Dies before a step of its is finished, again and again, in the middle of work. */
+static void dying_hook(struct rig *rig, uint32_t n_steps)
+{
+}
+
+static void quarantined_at_work(void **state)
+{
+        struct rig *rig = rig_new();
+        struct tdm_worker_status npu;
+        bool degraded;
+        uint8_t plan[TDM_MAX_BLOCKS];
+
+        rig->hook = dying_hook;
+        run_jobs(rig, "split");
+        for (unsigned i = 0; i < TDM_FLEET_MAX_DEATHS; i++) {
+                pid_t pid = worker_pid(rig, TDM_WORKER_NPU);
+
+                kill(pid, SIGKILL);
+                wait_for(rig, rig->fleet->workers[TDM_WORKER_NPU].pid != pid);
+                wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+        }
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &npu);
+        assert_int_equal(npu.state, TDM_WORKER_QUARANTINED);
+        assert_int_equal(tdm_fleet_plan(rig->fleet, &rig->model.hparams, "", plan, &degraded), 0);
+        assert_true(degraded);
+        run_jobs(rig, "");
+        rig_free(rig);
+}
+
+static void devices(void **state)
+{
+        struct tdm_fleet_config config = {
+                .worker_dir = TANDEM_BIN_DIR, .requested = { "xrt", "auto" }, .n_threads = 1, .hang_min_ns = HANG_NS
+        };
+        struct tdm_worker_status status;
+        struct rig *rig = rig_new_with(&config);
+        struct tdm_fleet *fleet;
+        struct tdm_error err = { 0 };
+        const struct tdm_fleet_callbacks none = { 0 };
+        uint8_t plan[TDM_MAX_BLOCKS];
+        bool degraded = true;
+
+        wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &status);
+        assert_int_equal(status.state, TDM_WORKER_QUARANTINED);
+        assert_string_equal(status.requested, "xrt");
+        assert_non_null(strstr(status.last_exit, "no xrt device"));
+        assert_string_equal(status.device, "");
+        run_jobs(rig, "");
+        rig_free(rig);
+
+        config.requested[TDM_WORKER_NPU] = "off";
+        rig = rig_new_with(&config);
+        run_jobs(rig, "");
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &status);
+        assert_int_equal(status.state, TDM_WORKER_OFF);
+        assert_int_equal(tdm_fleet_plan(rig->fleet, &rig->model.hparams, "", plan, &degraded), 0);
+        assert_false(degraded); /* as wanted */
+        assert_int_equal(tdm_fleet_plan(rig->fleet, &rig->model.hparams, "split", plan, NULL), -EHOSTDOWN);
+        assert_int_equal(tdm_fleet_restart(rig->fleet, TDM_WORKER_NPU, "no"), -ENOENT);
+        config.requested[TDM_WORKER_GPU] = "off";
+        assert_int_equal(tdm_fleet_new(&fleet, rig->loop, &config, &none, NULL, &err), TDM_E_NO_WORKER);
+        config.requested[TDM_WORKER_GPU] = "host";
+        config.worker_dir = "/nonexistent";
+        assert_int_equal(tdm_fleet_new(&fleet, rig->loop, &config, &none, NULL, &err), TDM_E_NO_WORKER);
+        rig_free(rig);
+}
+
+/* ---- models and steps that cannot ---- */
+
+static void models_come_and_go(void **state)
+{
+        struct rig *rig = rig_new();
+        struct tdm_fleet_model second = rig->model;
+        struct tdm_error err = { 0 };
+        uint32_t n_ready;
+
+        run_jobs(rig, "split");
+        n_ready = rig->n_ready;
+        tdm_fleet_remove_model(rig->fleet, 1);
+        assert_int_equal(tdm_fleet_submit(rig->fleet, 1, 0), -ENOENT);
+        wait_for(rig, rig->n_ready > n_ready);
+        assert_true(worker_maps(rig, TDM_WORKER_NPU, "memfd:tandem-weights") <= 0);
+        assert_true(worker_maps(rig, TDM_WORKER_NPU, "memfd:tandem-kv") <= 0);
+        assert_int_equal(rig->n_resets, 0);
+
+        /* Weights that are not weights. */
+        second.model_id = 2;
+        second.weights = rig->model.activations;
+        assert_int_equal(tdm_fleet_add_model(rig->fleet, &second, &err), 0);
+        wait_for(rig, rig->model_error.code != 0);
+        assert_non_null(strstr(rig->model_error.message, "sprout"));
+        assert_int_equal(rig->n_model_ready, 1);
+
+        /* Removed in the middle of a step. */
+        rig->model.model_id = 3;
+        assert_int_equal(tdm_fleet_add_model(rig->fleet, &rig->model, &err), 0);
+        wait_for(rig, rig->n_model_ready == 2);
+        start_jobs(rig, "split");
+        rig->hold = false;
+        jobs_submit(rig);
+        rig->hold = true;
+        tdm_fleet_remove_model(rig->fleet, 3);
+        n_ready = rig->n_ready;
+        wait_for(rig, rig->n_ready > n_ready);
+
+        rig->model.model_id = 4;
+        assert_int_equal(tdm_fleet_add_model(rig->fleet, &rig->model, &err), 0);
+        assert_int_equal(tdm_fleet_add_model(rig->fleet, &rig->model, &err), -EINVAL);
+        wait_for(rig, rig->n_model_ready == 3);
+        run_jobs(rig, "split");
+        assert_int_equal(rig->n_resets, 0);
+        rig_free(rig);
+}
+
+static void bad_steps(void **state)
+{
+        struct rig *rig = rig_new();
+
+        wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+        rig->bad_token = true;
+        start_jobs(rig, "split");
+        rig->hold = false;
+        jobs_submit(rig);
+        rig->hold = true;
+        wait_for(rig, rig->step_error.code != 0 && rig->jobs[0].step_id == 0 && rig->jobs[1].step_id == 0);
+        assert_int_equal(rig->step_error.code, TDM_E_PROTOCOL);
+        rig->bad_token = false;
+        run_jobs(rig, "split");
+        assert_int_equal(rig->n_resets, 0);
+        rig_free(rig);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(placements),       cmocka_unit_test(killed),
+                cmocka_unit_test(blamed),           cmocka_unit_test(stopped),
+                cmocka_unit_test(restarted),        cmocka_unit_test(scribbled),
+                cmocka_unit_test(scribbled_often),  cmocka_unit_test(quarantined),
+                cmocka_unit_test(quarantined_at_work), cmocka_unit_test(devices),
+                cmocka_unit_test(models_come_and_go), cmocka_unit_test(bad_steps),
+        };
+
+        if (tdm_sigbus_init() < 0)
+                return EXIT_FAILURE;
+        tdm_log_init("test-fleet");
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
