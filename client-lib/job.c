@@ -307,6 +307,7 @@ void tandem_generate_options_init_sized(struct tandem_generate_options *options,
 
         if (getrandom(&full.seed, sizeof(full.seed), 0) != (ssize_t)sizeof(full.seed))
                 full.seed = tdm_now_ns();
+        full.seed &= (UINT64_C(1) << 53) - 1; /* survives programs that keep JSON numbers as doubles */
         memset(options, 0, size);
         memcpy(options, &full, TDM_MIN(size, sizeof(full)));
 }

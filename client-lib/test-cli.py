@@ -1,0 +1,632 @@
+#!/usr/bin/python3
+"""The tandem command as its users meet it: on pipes and on a terminal, against the fake daemon (test-fake-daemon.h says
+what its models do). Usage: test-cli.py TANDEM FAKE_DAEMON [TEST…]. Standard library only."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+TANDEM, FAKE = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+# Time limits are the interface's; a sanitizer or a busy machine gets a little more for starting and ending the process.
+SLACK = float(os.environ.get("TANDEM_TEST_SLACK", "1"))
+
+
+class Fake:
+    def __init__(self):
+        self.dir = tempfile.mkdtemp(prefix="tandem-test-")
+        self.path = self.dir + "/socket"
+        self.log_path = self.dir + "/log"
+        with open(self.log_path, "w") as log:
+            self.process = subprocess.Popen([FAKE, self.path], stdin=subprocess.PIPE, stdout=log)
+        self.wait_for(lambda r: r.get("request") == "listening")
+        self.seen = len(self.requests())
+
+    def requests(self):
+        with open(self.log_path) as log:
+            return [json.loads(line) for line in log.read().split("\n")[:-1]]
+
+    def fresh(self):
+        """Requests since the last call."""
+        all_requests = self.requests()
+        new, self.seen = all_requests[self.seen:], len(all_requests)
+        return new
+
+    def wait_for(self, wanted, since=0, limit=5):
+        end = time.monotonic() + limit
+        while time.monotonic() < end:
+            for r in self.requests()[since:]:
+                if wanted(r):
+                    return r
+            time.sleep(0.005)
+        raise AssertionError("the fake daemon never got it: %r" % self.requests()[since:])
+
+    def stop(self):
+        self.process.stdin.close()
+        self.process.wait()
+        for name in os.listdir(self.dir):
+            os.unlink(self.dir + "/" + name)
+        os.rmdir(self.dir)
+
+
+def setUpModule():
+    global fake
+    fake = Fake()
+
+
+def tearDownModule():
+    fake.stop()
+
+
+def environment(**more):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("TANDEM_") and k != "XDG_RUNTIME_DIR"}
+    env["TERM"] = "xterm"
+    env.update(more)
+    return env
+
+
+def tandem(*args, stdin=b"", socket=True, **env):
+    before = ["--socket", fake.path] if socket else []
+    return subprocess.run([TANDEM, *before, *args], input=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          timeout=30, env=environment(**env))
+
+
+class Terminal:
+    """The command on a pseudo-terminal: stdin, stdout and stderr, unless told otherwise."""
+
+    def __init__(self, *args, **fds):
+        self.master, slave = pty.openpty()
+        os.set_inheritable(slave, True)
+        fds = {**{"stdin": slave, "stdout": slave, "stderr": slave}, **fds}
+
+        def session():
+            os.setsid()
+            import fcntl
+            import termios
+            fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+        self.process = subprocess.Popen([TANDEM, "--socket", fake.path, *args], env=environment(), preexec_fn=session,
+                                        pass_fds=[slave], **fds)
+        os.close(slave)
+        self.output = b""
+
+    def read(self, limit):
+        end = time.monotonic() + limit
+        while True:
+            ready = select.select([self.master], [], [], max(0, end - time.monotonic()))[0]
+            if not ready:
+                return True
+            try:
+                data = os.read(self.master, 65536)
+            except OSError:  # the last user of the terminal has gone
+                return False
+            if not data:
+                return False
+            self.output += data
+            return True
+
+    def until(self, text, limit=5):
+        end = time.monotonic() + limit
+        while text not in self.output:
+            if time.monotonic() > end or not self.read(end - time.monotonic()):
+                raise AssertionError("%r never came, only %r" % (text, self.output))
+
+    def type(self, data):
+        os.write(self.master, data)
+
+    def finish(self, limit=5):
+        end = time.monotonic() + limit
+        while self.process.poll() is None and time.monotonic() < end:
+            self.read(0.02)
+        while self.process.poll() is not None and select.select([self.master], [], [], 0)[0] and self.read(0.1):
+            pass
+        if self.process.poll() is None:
+            self.process.kill()
+            raise AssertionError("it does not end: %r" % self.output)
+        os.close(self.master)
+        return self.process.returncode
+
+
+class Usage(unittest.TestCase):
+    def usage(self, *args, names=None, stdin=b""):
+        r = tandem(*args, stdin=stdin)
+        self.assertEqual(r.returncode, 2, r)
+        self.assertEqual(r.stdout, b"")
+        self.assertTrue(r.stderr.startswith(b"tandem: ") or not names, r.stderr)
+        if names:
+            self.assertIn(names.encode(), r.stderr)
+        return r.stderr.decode()
+
+    def test_wrong_flags(self):
+        self.assertIn("`tandem help generate`", self.usage("generate", "--temp", "hot", "x", names="--temp"))
+        for args in (["-n", "-1"], ["-n", "1x"], ["-n", ""], ["-n", "99999999999"], ["--max-tokens", "1.5"], ["--temp", "nan"],
+                     ["--temp", "-0.1"], ["--temp", "101"], ["--temp", "1e999"], ["--top-k", "4294967296"], ["--top-p", "1.1"],
+                     ["--min-p", "-1"], ["--repeat-penalty", "x"], ["--seed", "18446744073709551616"], ["--seed", "-1"],
+                     ["--stop", ""], ["--priority", "high"], ["--placement", "cpu"], ["--prefill-chunk", "x"], ["--nope"],
+                     ["-x"], ["--json=1"], ["--tem", "1"]):
+            self.usage("generate", *args, "x", names=args[0].split("=")[0])
+        self.usage("generate", "x", "--temp", names="--temp")
+        self.usage("generate", "--raw", "--chat", "x", names="--raw")
+        self.usage("generate", "--system", "s", "x", names="--system")
+        self.usage("generate", "a", "b", names="'b'")
+        self.usage("score", "--ids", "a", "--text", "b", names="--ids")
+        self.usage("score", "--top", "65", "--text", "-", names="--top")
+        self.usage("bench", "-b", "1,,2", names="-b")
+        self.usage("bench", "-p", "0", names="-p")
+        self.usage("cancel", names="JOB")
+        self.usage("cancel", "abc", names="abc")
+        self.usage("cancel", "0", names="0")
+        self.usage("restart", "cpu", names="cpu")
+        self.usage("restart", names="npu")
+        self.usage("status", "x", names="'x'")
+        self.usage("nope", names="nope")
+        self.usage("trace", names="trace")
+        self.usage("--nope", names="--nope")
+        self.usage("help", "nope", names="nope")
+        self.usage()
+
+    def test_help(self):
+        r = tandem("help")
+        self.assertEqual((r.returncode, r.stderr), (0, b""))
+        commands = re.findall(r"^  (\w+)  ", r.stdout.decode(), re.M)
+        self.assertEqual(commands, "generate chat status models jobs cancel restart load unload tokenize score bench help".split())
+        for command in commands:
+            a, b = tandem("help", command), tandem(command, "--help")
+            self.assertEqual((a.returncode, a.stdout, a.stderr), (0, b.stdout, b""))
+            self.assertTrue(a.stdout.startswith(b"usage: tandem " + command.encode()))
+        self.assertEqual(tandem("--help").stdout, r.stdout)
+        self.assertRegex(tandem("--version").stdout, rb"^tandem \d+\.\d+\.\d+ ")
+
+    def test_no_daemon(self):
+        for command in (["generate", "x"], ["status"], ["models"], ["chat"], ["tokenize", "x"], ["restart", "npu"], ["bench"]):
+            r = tandem("--socket", "/nonexistent/socket", *command, socket=False)
+            self.assertEqual((r.returncode, r.stdout), (1, b""))
+            for text in (b"/nonexistent/socket", b"`tandemd --user &`", b"systemctl --user start tandemd"):
+                self.assertIn(text, r.stderr)
+        r = tandem("status", socket=False, TANDEM_SOCKET="/nonexistent/other")
+        self.assertIn(b"/nonexistent/other", r.stderr)
+        r = tandem("status", "--socket", fake.path, socket=False)
+        self.assertEqual(r.returncode, 0)
+        r = tandem("status", socket=False, TANDEM_SOCKET=fake.path)
+        self.assertEqual(r.returncode, 0)
+        os.mkdir(fake.dir + "/tandem")
+        os.symlink(fake.path, fake.dir + "/tandem/socket")
+        r = tandem("status", socket=False, XDG_RUNTIME_DIR=fake.dir)
+        os.unlink(fake.dir + "/tandem/socket")
+        os.rmdir(fake.dir + "/tandem")
+        self.assertEqual(r.returncode, 0)
+
+
+class Generate(unittest.TestCase):
+    def request(self):
+        return [r for r in fake.fresh() if r.get("request") == "generate"][-1]
+
+    def test_text(self):
+        r = tandem("generate", "Once")
+        self.assertEqual((r.returncode, r.stdout, r.stderr), (0, b"Once upon a time.\n", b""))
+
+    def test_request(self):
+        tandem("generate", "x")
+        got = self.request()
+        self.assertEqual({k: got[k] for k in ("model", "prompt", "max_tokens", "temperature", "top_k", "top_p", "min_p", "stop",
+                                              "priority", "ignore_end", "chat", "placement")},
+                         {"model": "", "prompt": "x", "max_tokens": 0, "temperature": 0.800000012, "top_k": 40,
+                          "top_p": 0.949999988, "min_p": 0, "stop": [], "priority": 0, "ignore_end": False, "chat": [],
+                          "placement": ""})
+        seed = got["seed"]
+        tandem("generate", "x")
+        self.assertNotEqual(self.request()["seed"], seed)
+        tandem("generate", "-m", "tale", "-n", "7", "--temp", "0", "--top-k", "3", "--top-p", "0.5", "--min-p", "0.25",
+               "--repeat-penalty", "1.5", "--seed", "18446744073709551615", "--stop", "a", "--stop", "b c", "--priority",
+               "background", "--ignore-end", "--prefill-chunk", "9", "--placement", "npu", "--", "-x")
+        got = self.request()
+        self.assertEqual({k: got[k] for k in ("model", "prompt", "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed",
+                                              "repeat_penalty", "stop", "priority", "ignore_end", "prefill_chunk", "placement")},
+                         {"model": "tale", "prompt": "-x", "max_tokens": 7, "temperature": 0, "top_k": 3, "top_p": 0.5,
+                          "min_p": 0.25, "seed": 18446744073709551615, "repeat_penalty": 1.5, "stop": ["a", "b c"],
+                          "priority": 1, "ignore_end": True, "prefill_chunk": 9, "placement": "npu"})
+
+    def test_stdin(self):
+        for args in ([], ["-"]):
+            tandem("generate", *args, stdin="Grüß\nGott\n\n".encode())
+            self.assertEqual(self.request()["prompt"], "Grüß\nGott\n")
+        tandem("generate", "-", stdin=b"a\0b")
+        self.assertEqual(self.request()["prompt"], "a\0b")
+
+    def test_chat_template(self):
+        r = tandem("generate", "--chat", "--system", "be brief", "hello")
+        self.assertEqual(r.returncode, 0)
+        self.assertEqual(self.request()["chat"], [["system", "be brief"], ["user", "hello"]])
+
+    def test_model_file(self):
+        with open(fake.dir + "/m.gguf", "w") as f:
+            f.write("12345")
+        try:
+            r = tandem("generate", "-m", fake.dir + "/m.gguf", "x")
+        finally:
+            os.unlink(fake.dir + "/m.gguf")
+        self.assertEqual(r.returncode, 0, r)
+        got = self.request()
+        self.assertEqual((got["from_fd"], got["n_fds"], got["fd_bytes"]), (True, 1, 5))
+        r = tandem("generate", "-m", "/nowhere/m.gguf", "x")
+        self.assertEqual((r.returncode, r.stdout), (1, b""))
+        self.assertIn(b"tandem: no-model: cannot open model /nowhere/m.gguf: No such file", r.stderr)
+
+    def test_json(self):
+        r = tandem("generate", "--json", "--seed", "5", "x")
+        self.assertEqual((r.returncode, r.stderr), (0, b""))
+        lines = [json.loads(line) for line in r.stdout.decode().splitlines()]
+        self.assertEqual(list(lines[0]), ["event", "id", "text", "logprob"])
+        self.assertEqual(lines[1], {"event": "token", "id": 101, "text": " upon", "logprob": -0.600000024})
+        done = lines[-1]
+        self.assertEqual(len(lines), 6)
+        self.assertEqual(list(done)[:11], ["event", "reason", "prompt_tokens", "cached_tokens", "generated_tokens", "ids",
+                                           "ttft_ms", "prefill_tps", "decode_tps", "recoveries", "degraded"])
+        self.assertEqual(done, {"event": "done", "reason": "stop", "prompt_tokens": 23, "cached_tokens": 4,
+                                "generated_tokens": 5, "ids": [100, 101, 102, 103, 104], "ttft_ms": 83.25, "prefill_tps": 1000,
+                                "decode_tps": 212.4, "recoveries": 0, "degraded": False, "tail": "", "job": 7, "seed": 5,
+                                "numerics_id": "fake-1"})
+
+    def test_json_bytes(self):
+        r = tandem("generate", "--json", "-m", "bytes", "x")
+        lines = [json.loads(line) for line in r.stdout.decode("utf-8", "strict").splitlines()]
+        self.assertEqual([t["text"] for t in lines[:-1]], ["a\x1b[31mb", '"\\\n\t\x01', "\ufffd\ufffd", "\x9b31m", "grüß", ""])
+        self.assertEqual(lines[-1]["tail"], "\ufffd")
+        # Without --json and without a terminal: bytes are bytes.
+        r = tandem("generate", "-m", "bytes", "x")
+        self.assertEqual(r.stdout, b'a\x1b[31mb"\\\n\t\x01\xff\xc3\xc2\x9b31mgr\xc3\xbc\xc3\x9f\xef\xbf\xbd')
+
+    def test_failures(self):
+        for model, code, text in (("busy", "busy", "64 jobs run"), ("fault", "device-fault", "fake device"),
+                                  ("die", "daemon-lost", "is gone"), ("gap", "protocol", "broke the protocol")):
+            r = tandem("generate", "-m", model, "x")
+            self.assertEqual(r.returncode, 1)
+            self.assertIn("tandem: %s: " % code, r.stderr.decode())
+            self.assertIn(text, r.stderr.decode())
+            r = tandem("generate", "--json", "-m", model, "x")
+            self.assertEqual(r.returncode, 1)
+            done = json.loads(r.stdout.decode().splitlines()[-1])
+            self.assertEqual((done["event"], done["reason"], done["error"]["code"]), ("done", "error", code))
+            self.assertIn(text, done["error"]["message"])
+            self.assertEqual(len(done["ids"]), 0 if model == "busy" else 2)
+
+    def test_verbose(self):
+        r = tandem("generate", "-v", "--seed", "77", "x")
+        self.assertIn(b"23 prompt tokens, 5 tokens, first after 83 ms, 212 tokens/s\nseed 77, job 7", r.stderr)
+
+    def test_output_comes_at_once(self):
+        p = subprocess.Popen([TANDEM, "--socket", fake.path, "generate", "--json", "-m", "slow", "-n", "100", "x"],
+                             stdout=subprocess.PIPE, env=environment())
+        first = p.stdout.readline()
+        self.assertEqual(json.loads(first)["id"], 100)
+        self.assertIsNone(p.poll())
+        p.kill()
+        p.wait()
+        p.stdout.close()
+
+    def test_reader_goes_away(self):
+        for args in (["-m", "slow", "x"], ["--json", "-m", "flood", "x"], ["-m", "stuck", "x"]):
+            since = len(fake.requests())
+            p = subprocess.Popen([TANDEM, "--socket", fake.path, "generate", *args], stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, env=environment())
+            if "stuck" not in args:
+                p.stdout.read(1)
+            fake.wait_for(lambda r: r.get("request") == "generate", since)
+            time.sleep(0.05)
+            p.stdout.close()
+            self.assertEqual(p.wait(5), 0)
+            self.assertEqual(p.stderr.read(), b"")
+            p.stderr.close()
+            fake.wait_for(lambda r: r.get("request") == "cancel", since)
+
+    def test_full_disk(self):
+        with open("/dev/full", "w") as full:
+            r = subprocess.run([TANDEM, "--socket", fake.path, "generate", "x"], stdout=full, stderr=subprocess.PIPE,
+                               env=environment(), timeout=10)
+        self.assertEqual(r.returncode, 1)
+        self.assertIn(b"No space left", r.stderr)
+
+
+class Interrupt(unittest.TestCase):
+    """Ctrl-C: 130, within 100 ms, whatever the daemon does; and the daemon hears Cancel when it knows the job."""
+
+    def interrupted(self, args, expect_cancel, signo=signal.SIGINT, block_output=False, json_done=False):
+        since = len(fake.requests())
+        out_read, out_write = os.pipe()
+        p = subprocess.Popen([TANDEM, "--socket", fake.path, *args], stdin=subprocess.DEVNULL, stdout=out_write,
+                             stderr=subprocess.PIPE, env=environment())
+        os.close(out_write)
+        fake.wait_for(lambda r: r.get("request") in ("generate", "tokenize") or r.get("kind") == 4, since)
+        time.sleep(0.3 if block_output else 0.1)
+        begin = time.monotonic()
+        p.send_signal(signo)
+        status = p.wait(5)
+        took = time.monotonic() - begin
+        self.assertEqual(status, 130)
+        self.assertLess(took, 0.1 * SLACK)
+        p.stderr.close()
+        if expect_cancel:
+            fake.wait_for(lambda r: r.get("request") == "cancel", since)
+        fake.wait_for(lambda r: r.get("request") == "gone", since)
+        if json_done:
+            os.set_blocking(out_read, True)
+            data = b""
+            while True:
+                chunk = os.read(out_read, 65536)
+                if not chunk:
+                    break
+                data += chunk
+            done = json.loads(data.decode().splitlines()[-1])
+            self.assertEqual((done["event"], done["reason"]), ("done", "cancelled"))
+        os.close(out_read)
+        return took
+
+    def test_running(self):
+        self.interrupted(["generate", "-m", "slow", "x"], True)
+        self.interrupted(["generate", "-m", "slow", "x"], True, signo=signal.SIGTERM)
+        self.interrupted(["generate", "--json", "-m", "slow", "x"], True, json_done=True)
+
+    def test_stuck_daemon(self):
+        self.interrupted(["generate", "-m", "stuck", "x"], True)
+        self.interrupted(["generate", "--json", "-m", "stuck", "x"], True, json_done=True)
+        self.interrupted(["generate", "-m", "deaf", "x"], False)
+        self.interrupted(["tokenize", "-m", "deaf", "x"], False)
+        self.interrupted(["bench", "-m", "deaf"], False)
+
+    def test_nobody_reads(self):
+        self.interrupted(["generate", "-m", "flood", "x"], False, block_output=True)
+
+
+class Others(unittest.TestCase):
+    def test_status(self):
+        r = tandem("status", "--json")
+        self.assertEqual((r.returncode, r.stderr), (0, b""))
+        status = json.loads(r.stdout)
+        self.assertEqual(list(status), ["version", "pid", "uptime_s", "workers", "models", "jobs_running", "jobs_queued",
+                                        "jobs_done", "jobs_failed", "jobs_cancelled", "tokens_generated", "prompt_tokens",
+                                        "epoch", "recoveries", "steps_done", "arena_bytes", "socket", "draining"])
+        self.assertEqual(status["workers"][0]["blocks"], [{"kind": "attention", "blocks": 120, "rows": 4000, "seconds": 0.25}])
+        self.assertEqual(status["workers"][1]["blocks"][0]["kind"], "ffn")
+        self.assertEqual(status["models"][0]["name"], "tale")
+        r = tandem("status")
+        text = r.stdout.decode()
+        self.assertRegex(text, r"npu worker: ready, pid 4000")
+        self.assertRegex(text, r"(?s)npu worker.*attention +120 blocks +4000 rows.*gpu worker.*ffn +121 blocks")
+        self.assertRegex(text, r"model tale: loaded, the default")
+        self.assertNotIn("\x1b", text)
+
+    def test_lists(self):
+        self.assertEqual(json.loads(tandem("models", "--json").stdout)["models"][0]["quantisation"], "Q8_0")
+        self.assertIn(b"tale", tandem("models").stdout)
+        job = json.loads(tandem("jobs", "--json").stdout)["jobs"][0]
+        self.assertEqual((job["job"], job["state"], job["priority"]), (7, "decode", "interactive"))
+        self.assertRegex(tandem("jobs").stdout, rb"7 +decode +tale")
+
+    def test_managing(self):
+        since = len(fake.requests())
+        self.assertEqual(tandem("restart", "npu").returncode, 0)
+        fake.wait_for(lambda r: r.get("worker") == "npu", since)
+        self.assertEqual(tandem("load", "tale").returncode, 0)
+        r = tandem("cancel", "12345")
+        self.assertEqual((r.returncode, r.stderr), (1, b"tandem: no-job: there is no such job\n"))
+        fake.wait_for(lambda r: r.get("job") == 12345, since)
+        r = tandem("unload", "tale")
+        self.assertEqual(r.returncode, 1)
+        self.assertEqual(r.stderr, b"tandem: a-new-code: a message of two  [31mlines\n")
+
+    def test_tokenize(self):
+        self.assertEqual(tandem("tokenize", "-m", "tale", "ab").stdout, b"[2,97,98]\n")
+        self.assertEqual(tandem("tokenize", "--no-bos", "--special", "-", stdin=b"a\n\xff").stdout, b"[97,10,255]\n")
+        got = [r for r in fake.fresh() if r.get("request") == "tokenize"]
+        self.assertEqual([(r["special"], r["no_bos"]) for r in got[-2:]], [(False, False), (True, True)])
+        self.assertEqual(tandem("tokenize", "").stdout, b"[2]\n")
+
+    def test_score(self):
+        r = tandem("score", "--top", "2", "--ids", "-", stdin=b" [2, 5,6]\n")
+        self.assertEqual((r.returncode, r.stderr), (0, b""))
+        self.assertEqual(json.loads(r.stdout), {"ids": [2, 5, 6], "nll": [0.100000001, 1.10000002],
+                                                "top": [[[1000, -0.100000001], [1001, -0.200000003]]] * 3})
+        got = json.loads(tandem("score", "--text", "-", stdin=b"xx").stdout)
+        self.assertEqual((len(got["ids"]), len(got["nll"]), got["top"]), (3, 2, [[], [], []]))
+        r = tandem("score", "--ids", "-", stdin=b"[1,2,x]")
+        self.assertEqual(r.returncode, 1)
+        self.assertIn(b"standard input, byte 5: a token id", r.stderr)
+        r = tandem("score", "--ids", "/nowhere/ids")
+        self.assertIn(b"cannot open /nowhere/ids", r.stderr)
+        r = tandem("score", "--ids", "-", stdin=b"[]")
+        self.assertIn(b"nothing to score", r.stderr)
+        r = tandem("score", "-m", "oddscore", "--ids", "-", stdin=b"[1,2,3]")
+        self.assertEqual((r.returncode, r.stdout), (1, b""))
+        self.assertIn(b"tandem: protocol: ", r.stderr)
+
+    def test_bench(self):
+        r = tandem("bench", "-p", "16", "-n", "8", "-b", "1,4", "--json")
+        self.assertEqual((r.returncode, r.stderr), (0, b""))
+        got = json.loads(r.stdout)
+        self.assertEqual((got["prompt_tokens"], got["max_tokens"], [x["batch"] for x in got["results"]]), (16, 8, [1, 4]))
+        for result in got["results"]:
+            self.assertGreater(result["prefill_tps"], 0)
+            self.assertGreater(result["ttft_ms"], 0)
+        requests = [r for r in fake.fresh() if r.get("request") == "generate"][-5:]
+        prompts = [tuple(r["prompt_ids"]) for r in requests]
+        self.assertEqual([len(p) for p in prompts], [16] * 5)
+        self.assertEqual({p[0] for p in prompts}, {2})
+        self.assertEqual(len(set(prompts)), 5)
+        self.assertTrue(all(r["ignore_end"] and r["max_tokens"] == 8 for r in requests))
+        tandem("bench", "-p", "16", "-n", "8", "-b", "1,4")
+        again = [tuple(r["prompt_ids"]) for r in fake.fresh() if r.get("request") == "generate"][-5:]
+        self.assertEqual(prompts, again)
+        r = tandem("bench", "-m", "busy", "-b", "2")
+        self.assertEqual(r.returncode, 1)
+        self.assertIn(b"tandem: busy", r.stderr)
+
+
+class Chat(unittest.TestCase):
+    def chats(self):
+        return [r["chat"] for r in fake.fresh() if r.get("request") == "generate"]
+
+    def test_piped(self):
+        self.chats()
+        r = tandem("chat", "--system", "be brief", stdin=b"hello\n\nagain\n/reset\n//fresh\n/quit\nnever\n")
+        self.assertEqual((r.returncode, r.stderr), (0, b""))
+        self.assertEqual(r.stdout, b"turn 1 upon a time.\nturn 2 upon a time.\nturn 1 upon a time.\n")
+        said = ["assistant", "turn 1 upon a time.\n"]
+        self.assertEqual(self.chats(), [[["system", "be brief"], ["user", "hello"]],
+                                        [["system", "be brief"], ["user", "hello"], said, ["user", "again"]],
+                                        [["system", "be brief"], ["user", "/fresh"]]])
+
+    def test_several_lines(self):
+        self.chats()
+        r = tandem("chat", stdin=b'"""one\ntwo\n"""\nthree\\\nfour')
+        self.assertEqual(r.returncode, 0)
+        self.assertEqual([c[-1][1] for c in self.chats()], ["one\ntwo\n", "three\nfour"])
+
+    def test_failures(self):
+        r = tandem("chat", "-m", "long", stdin=b"a\nb\n")
+        self.assertEqual(r.returncode, 1)
+        self.assertIn(b"tandem: too-long: ", r.stderr)
+        self.assertIn(b"/reset begins a new one", r.stderr)
+        r = tandem("chat", "-m", "die", stdin=b"a\nb\n")
+        self.assertEqual(r.returncode, 1)
+        self.assertIn(b"tandem: daemon-lost: ", r.stderr)
+
+    def test_terminal(self):
+        t = Terminal("chat")
+        t.until(b"> ")
+        t.type(b"hello\n")
+        t.until(b"turn 1 upon a time.\r\n> ")
+        t.type(b"/help\n")
+        t.until(b"/reset  forget")
+        t.type(b"\x04")
+        self.assertEqual(t.finish(), 0)
+
+    def test_terminal_too_long(self):
+        t = Terminal("chat", "-m", "long")
+        t.until(b"> ")
+        t.type(b"hello\n")
+        t.until(b"/reset begins a new one")
+        t.until(b"> ")
+        t.type(b"/quit\n")
+        self.assertEqual(t.finish(), 0)
+
+    def test_ctrl_c(self):
+        since = len(fake.requests())
+        t = Terminal("chat", "-m", "slow")
+        t.until(b"> ")
+        t.type(b"hello\n")
+        t.until(b"turn 1 upon")
+        t.type(b"\x03")
+        fake.wait_for(lambda r: r.get("request") == "cancel", since)
+        before = len(t.output)
+        while t.output[before:].count(b"> ") == 0:
+            self.assertTrue(t.read(5))
+        self.assertIsNone(t.process.poll())
+        t.type(b"more\n")
+        r = fake.wait_for(lambda r: r.get("request") == "generate" and len(r["chat"]) == 3, since)
+        self.assertTrue(r["chat"][1][1].startswith("turn 1 upon"))
+        time.sleep(0.1)
+        t.type(b"\x03")
+        time.sleep(0.2)
+        t.type(b"\x03")
+        self.assertEqual(t.finish(), 130)
+
+    def test_ctrl_c_twice_with_a_stuck_daemon(self):
+        t = Terminal("chat", "-m", "stuck")
+        t.until(b"> ")
+        since = len(fake.requests())
+        t.type(b"hello\n")
+        fake.wait_for(lambda r: r.get("request") == "generate", since)
+        time.sleep(0.1)
+        t.type(b"\x03")
+        fake.wait_for(lambda r: r.get("request") == "cancel", since)
+        self.assertIsNone(t.process.poll())
+        t.type(b"\x03")
+        self.assertEqual(t.finish(1), 130)
+
+    def test_daemon_goes_while_nobody_types(self):
+        t = Terminal("chat", "-m", "die")
+        t.until(b"> ")
+        t.type(b"hello\n")
+        t.until(b"daemon-lost")
+        self.assertEqual(t.finish(), 1)
+
+
+class OnATerminal(unittest.TestCase):
+    def screen(self, *args):
+        t = Terminal(*args)
+        status = t.finish()
+        return status, t.output
+
+    def test_text_and_summary(self):
+        status, out = self.screen("generate", "x")
+        self.assertEqual(status, 0)
+        self.assertEqual(out, b"Once upon a time.\r\n23 prompt tokens, 5 tokens, first after 83 ms, 212 tokens/s\r\n")
+
+    def test_progress(self):
+        for model, text in (("loading", "loading loading… 43%"), ("reading", "reading prompt… 1024/1718 tokens"),
+                            ("queued", "queued, 3 before this one")):
+            status, out = self.screen("generate", "-m", model, "x")
+            self.assertEqual(status, 0)
+            line = b"\r" + text.encode() + b"\x1b[K"
+            self.assertIn(line, out)
+            # Erased before the first token.
+            self.assertIn(b"\r\x1b[KOnce", out[out.index(line) + len(line):])
+
+    def test_recovering(self):
+        status, out = self.screen("generate", "-m", "recover", "x")
+        self.assertEqual(status, 0)
+        shown = "Once upon\x1bD\x1b[A\x1b7\x1bD\rrecovering: a worker was restarted…\x1b[K".encode()
+        self.assertTrue(out.startswith(shown), out)
+        self.assertTrue(out[len(shown):].startswith(b"\r\x1b[K\x1b8 a time."), out)
+        self.assertTrue(out.endswith(b"212 tokens/s, 1 recovery\r\n"), out)
+
+    def test_no_progress_elsewhere(self):
+        r = tandem("generate", "-m", "recover", "x")
+        self.assertEqual(r.stderr, b"")
+        # Only stdout is no terminal: progress, but no summary.
+        t = Terminal("generate", "-m", "loading", "x", stdout=subprocess.PIPE)
+        out = t.process.stdout.read()
+        t.process.stdout.close()
+        self.assertEqual(t.finish(), 0)
+        self.assertEqual(out, b"Once upon a time.\n")
+        self.assertEqual(t.output, "\rloading loading… 43%\x1b[K\r\x1b[K".encode())
+
+    def test_control_characters(self):
+        status, out = self.screen("generate", "-m", "bytes", "x")
+        self.assertEqual(status, 0)
+        text = out[:out.index(b"23 prompt")].decode()
+        self.assertEqual(text, 'a\\x1b[31mb"\\\r\n\t\\x01\ufffd\ufffd\\u009b31mgrüß\ufffd\r\n')
+
+    def test_failure_on_its_own_line(self):
+        status, out = self.screen("generate", "-m", "fault", "x")
+        self.assertEqual(status, 1)
+        self.assertEqual(out, b"Once upon\r\ntandem: device-fault: the fake device died\r\n")
+
+    def test_ctrl_c(self):
+        for model in ("slow", "stuck", "loading"):
+            since = len(fake.requests())
+            t = Terminal("generate", "-m", model, "x")
+            fake.wait_for(lambda r: r.get("request") == "generate", since)
+            time.sleep(0.1)
+            begin = time.monotonic()
+            t.type(b"\x03")
+            self.assertEqual(t.finish(), 130)
+            self.assertLess(time.monotonic() - begin, 0.15 * SLACK)  # with finish()'s own polling
+            if model == "loading":
+                self.assertIn(b"\r\x1b[K", t.output[t.output.index(b"43%"):][8:])
+
+    def test_needs_a_prompt(self):
+        status, out = self.screen("generate")
+        self.assertEqual(status, 2)
+        self.assertIn(b"there is no PROMPT", out)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])

@@ -1,0 +1,794 @@
+/* libtandem against the fake daemon, through its public interface only: what it says when all is well, and that nothing
+ * a daemon can send (cut short at every byte, every byte damaged, lies) does more than cost the connection. */
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include "client-lib/include/tandem.h"
+#include "client-lib/test-fake-daemon.h"
+
+#include <cmocka.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+static struct tandem *connect_to(struct fake *fake, const struct fake_config *config)
+{
+        struct tandem *t;
+        struct tandem_error err;
+        int code;
+
+        fake_start(fake, config);
+        code = tandem_connect(&t, fake->path, &err);
+        if (code != TANDEM_OK)
+                print_message("%s\n", err.message);
+        assert_int_equal(code, TANDEM_OK);
+        return t;
+}
+
+static struct tandem_job *start(struct tandem *t, const char *model, uint32_t n, const struct tandem_callbacks *callbacks,
+                                void *userdata)
+{
+        struct tandem_generate_options options;
+        struct tandem_error err;
+        struct tandem_job *job;
+
+        tandem_generate_options_init(&options);
+        options.model = model;
+        options.prompt = "Once";
+        options.max_tokens = n;
+        assert_int_equal(tandem_generate(t, &options, callbacks, userdata, &job, &err), TANDEM_OK);
+        return job;
+}
+
+static void test_version(void **state)
+{
+        char version[32];
+
+        snprintf(version, sizeof(version), "%d.%d.%d", TANDEM_VERSION_MAJOR, TANDEM_VERSION_MINOR, TANDEM_VERSION_PATCH);
+        assert_string_equal(tandem_version(), version);
+        assert_string_equal(tandem_version(), TANDEM_PROJECT_VERSION);
+}
+
+static void test_names(void **state)
+{
+        assert_string_equal(tandem_code_name(TANDEM_E_NO_MODEL), "no-model");
+        assert_string_equal(tandem_code_name(TANDEM_E_NO_DAEMON), "no-daemon");
+        assert_string_equal(tandem_code_name(TANDEM_OK), "ok");
+        assert_string_equal(tandem_code_name(4711), "internal");
+        assert_string_equal(tandem_reason_name(TANDEM_REASON_LENGTH), "length");
+        assert_string_equal(tandem_reason_name(99), "unknown");
+        assert_string_equal(tandem_job_state_name(-1), "unknown");
+}
+
+static void test_blocking(void **state)
+{
+        struct fake_config config = FAKE_CONFIG_INIT;
+        const struct tandem_result *r;
+        struct tandem_job *job;
+        struct tandem *t;
+        struct fake fake;
+        const uint32_t *ids;
+        size_t n;
+
+        t = connect_to(&fake, &config);
+        assert_string_equal(tandem_daemon_version(t), "0.1.0-fake");
+        assert_string_equal(tandem_socket_path(t), fake.path);
+        job = start(t, NULL, 0, NULL, NULL);
+        assert_null(tandem_job_result(job));
+        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        r = tandem_job_result(job);
+        assert_non_null(r);
+        assert_int_equal(r->reason, TANDEM_REASON_STOP);
+        assert_int_equal(r->generated_tokens, 5);
+        assert_int_equal(r->prompt_tokens, 23);
+        assert_int_equal(r->job, 7);
+        assert_string_equal(r->numerics_id, "fake-1");
+        assert_string_equal(tandem_job_text(job, &n), "Once upon a time.\n");
+        assert_int_equal(n, 18);
+        ids = tandem_job_ids(job, &n);
+        assert_int_equal(n, 5);
+        assert_int_equal(ids[4], 104);
+        assert_null(tandem_job_scores(job));
+        /* The job outlives its connection. */
+        tandem_close(t);
+        assert_string_equal(tandem_job_text(job, NULL), "Once upon a time.\n");
+        assert_int_equal(tandem_cancel(job), TANDEM_OK);
+        tandem_job_free(job);
+        fake_stop(&fake);
+}
+
+struct heard {
+        unsigned accepted, progress, tokens, done;
+        struct tandem_job *other;
+        struct tandem *close;
+        bool free_in_token, cancel_in_token;
+        int blocking_code;
+        struct tandem *t;
+};
+
+static void on_accepted(struct tandem_job *job, const struct tandem_accepted *accepted, void *userdata)
+{
+        ((struct heard *)userdata)->accepted++;
+        assert_int_equal(accepted->prompt_tokens, 23);
+}
+
+static void on_progress(struct tandem_job *job, const struct tandem_progress *progress, void *userdata)
+{
+        ((struct heard *)userdata)->progress++;
+}
+
+static void on_token(struct tandem_job *job, const struct tandem_token *token, void *userdata)
+{
+        struct heard *h = userdata;
+        struct tandem_status *status;
+
+        assert_int_equal(token->index, h->tokens);
+        assert_int_equal(strlen(token->text), token->size);
+        h->tokens++;
+        if (h->t)
+                h->blocking_code = tandem_get_status(h->t, &status, NULL);
+        if (h->cancel_in_token)
+                assert_int_equal(tandem_cancel(job), TANDEM_OK);
+        if (h->free_in_token && h->tokens == 2)
+                tandem_job_free(job);
+        if (h->close && h->tokens == 2)
+                tandem_close(h->close);
+}
+
+static void on_done(struct tandem_job *job, const struct tandem_result *result, void *userdata)
+{
+        ((struct heard *)userdata)->done++;
+        assert_true(tandem_job_done(job));
+}
+
+static void set_callbacks(struct tandem_callbacks *callbacks)
+{
+        tandem_callbacks_init(callbacks);
+        callbacks->on_accepted = on_accepted;
+        callbacks->on_progress = on_progress;
+        callbacks->on_token = on_token;
+        callbacks->on_done = on_done;
+}
+
+static void test_poll_loop(void **state)
+{
+        struct fake_config config = FAKE_CONFIG_INIT;
+        struct tandem_callbacks callbacks;
+        struct heard a = { 0 }, b = { 0 };
+        struct tandem_job *ja, *jb;
+        struct tandem *t;
+        struct fake fake;
+
+        set_callbacks(&callbacks);
+        config.fragment = 1;
+        t = connect_to(&fake, &config);
+        ja = start(t, "recover", 40, &callbacks, &a);
+        jb = start(t, "tale", 60, &callbacks, &b);
+        while (!tandem_job_done(ja) || !tandem_job_done(jb)) {
+                struct pollfd p = { .fd = tandem_fd(t), .events = tandem_events(t) };
+
+                assert_true(poll(&p, 1, 5000) > 0);
+                assert_int_equal(tandem_dispatch(t, 0), TANDEM_OK);
+        }
+        assert_int_equal(a.accepted, 1);
+        assert_int_equal(a.progress, 1);
+        assert_int_equal(a.tokens, 40);
+        assert_int_equal(a.done, 1);
+        assert_int_equal(tandem_job_result(ja)->recoveries, 1);
+        assert_int_equal(b.tokens, 60);
+        assert_int_equal(b.done, 1);
+        assert_int_equal(tandem_job_result(jb)->reason, TANDEM_REASON_LENGTH);
+        tandem_job_free(ja);
+        tandem_job_free(jb);
+        tandem_close(t);
+        fake_stop(&fake);
+}
+
+static void test_cancel(void **state)
+{
+        struct fake_config config = FAKE_CONFIG_INIT;
+        struct tandem_callbacks callbacks;
+        struct heard h = { .cancel_in_token = true };
+        struct tandem_job *job;
+        struct tandem *t;
+        struct fake fake;
+
+        set_callbacks(&callbacks);
+        t = connect_to(&fake, &config);
+        job = start(t, "slow", 0, &callbacks, &h);
+        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        assert_int_equal(tandem_job_result(job)->reason, TANDEM_REASON_CANCELLED);
+        assert_int_equal(h.done, 1);
+        tandem_job_free(job);
+        /* Before the daemon has given it a number: Cancel follows as soon as there is one. */
+        job = start(t, "slow", 0, NULL, NULL);
+        assert_int_equal(tandem_job_id(job), 0);
+        assert_int_equal(tandem_cancel(job), TANDEM_OK);
+        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        assert_int_equal(tandem_job_result(job)->reason, TANDEM_REASON_CANCELLED);
+        tandem_job_free(job);
+        tandem_close(t);
+        fake_stop(&fake);
+}
+
+static void test_wait_timeout(void **state)
+{
+        struct fake_config config = FAKE_CONFIG_INIT;
+        struct tandem_error err;
+        struct tandem_job *job;
+        struct tandem *t;
+        struct fake fake;
+        uint32_t *ids;
+        size_t n;
+
+        t = connect_to(&fake, &config);
+        job = start(t, "deaf", 0, NULL, NULL);
+        assert_int_equal(tandem_wait(job, 30), TANDEM_E_TIMEOUT);
+        assert_int_equal(tandem_wait(job, 0), TANDEM_E_TIMEOUT);
+        tandem_set_timeout(t, 30);
+        assert_int_equal(tandem_tokenize(t, "deaf", "x", 1, 0, &ids, &n, &err), TANDEM_E_TIMEOUT);
+        /* What was given up does not confuse what comes after it. */
+        tandem_set_timeout(t, 5000);
+        assert_int_equal(tandem_tokenize(t, NULL, "ab", SIZE_MAX, 0, &ids, &n, &err), TANDEM_OK);
+        assert_int_equal(n, 3);
+        tandem_free(ids);
+        tandem_close(t);
+        assert_true(tandem_job_done(job));
+        assert_int_equal(tandem_job_result(job)->reason, TANDEM_REASON_CANCELLED);
+        tandem_job_free(job);
+        fake_stop(&fake);
+}
+
+static void test_callbacks_may_let_go(void **state)
+{
+        struct fake_config config = FAKE_CONFIG_INIT;
+        struct tandem_callbacks callbacks;
+        struct heard h = { .free_in_token = true }, c = { 0 }, blocked = { 0 };
+        struct tandem_job *job;
+        struct tandem *t;
+        struct fake fake;
+
+        set_callbacks(&callbacks);
+        t = connect_to(&fake, &config);
+        /* Freed by its own callback while it is waited for: the connection goes on, silently for that job. */
+        job = start(t, "tale", 10, &callbacks, &h);
+        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        assert_int_equal(h.tokens, 2);
+        assert_int_equal(h.done, 0);
+        /* A blocking request from a callback is refused, not a deadlock. */
+        blocked.t = t;
+        job = start(t, "tale", 3, &callbacks, &blocked);
+        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        assert_int_equal(blocked.blocking_code, TANDEM_E_BAD_REQUEST);
+        tandem_job_free(job);
+        /* The connection closed by a callback. */
+        c.close = t;
+        job = start(t, "slow", 0, &callbacks, &c);
+        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        assert_int_equal(c.tokens, 2);
+        assert_int_equal(c.done, 0);
+        assert_int_equal(tandem_job_result(job)->reason, TANDEM_REASON_CANCELLED);
+        tandem_job_free(job);
+        fake_stop(&fake);
+}
+
+static void test_refused(void **state)
+{
+        struct fake_config config = FAKE_CONFIG_INIT;
+        const struct tandem_result *r;
+        struct tandem_error err;
+        struct tandem_job *job;
+        struct tandem *t;
+        struct fake fake;
+
+        t = connect_to(&fake, &config);
+        job = start(t, "busy", 0, NULL, NULL);
+        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        r = tandem_job_result(job);
+        assert_int_equal(r->reason, TANDEM_REASON_ERROR);
+        assert_int_equal(r->error.code, TANDEM_E_BUSY);
+        assert_string_equal(r->error.message, "64 jobs run already");
+        tandem_job_free(job);
+
+        job = start(t, "fault", 0, NULL, NULL);
+        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        assert_int_equal(tandem_job_result(job)->error.code, TANDEM_E_DEVICE_FAULT);
+        assert_string_equal(tandem_job_text(job, NULL), "Once upon");
+        tandem_job_free(job);
+
+        /* A code that this library does not know keeps its name; the message becomes one safe line. */
+        assert_int_equal(tandem_unload_model(t, "tale", &err), TANDEM_E_OTHER);
+        assert_string_equal(err.name, "a-new-code");
+        assert_string_equal(err.message, "a message of two  [31mlines");
+        tandem_close(t);
+        fake_stop(&fake);
+}
+
+static void test_refused_here(void **state)
+{
+        struct fake_config config = FAKE_CONFIG_INIT;
+        struct tandem_generate_options options;
+        struct tandem_score_options score;
+        struct tandem_error err;
+        struct tandem_job *job;
+        struct tandem *t;
+        struct fake fake;
+        uint32_t id = 1;
+        char *big;
+
+        config.max_frame = 1000;
+        t = connect_to(&fake, &config);
+        tandem_generate_options_init(&options);
+        assert_int_equal(tandem_generate(t, &options, NULL, NULL, &job, &err), TANDEM_E_BAD_REQUEST);
+        options.prompt = "x";
+        options.prompt_ids = &id;
+        options.n_prompt_ids = 1;
+        assert_int_equal(tandem_generate(t, &options, NULL, NULL, &job, &err), TANDEM_E_BAD_REQUEST);
+        options.n_prompt_ids = 0;
+        options.model = "/nowhere/model.gguf";
+        assert_int_equal(tandem_generate(t, &options, NULL, NULL, &job, &err), TANDEM_E_NO_MODEL);
+        assert_non_null(strstr(err.message, "/nowhere/model.gguf"));
+        options.model = "/dev/null";
+        assert_int_equal(tandem_generate(t, &options, NULL, NULL, &job, &err), TANDEM_E_NO_MODEL);
+        options.model = "./";
+        assert_int_equal(tandem_generate(t, &options, NULL, NULL, &job, &err), TANDEM_E_NO_MODEL);
+        options.model = NULL;
+        big = calloc(1, 1001);
+        memset(big, 'x', 1000);
+        options.prompt = big;
+        assert_int_equal(tandem_generate(t, &options, NULL, NULL, &job, &err), TANDEM_E_TOO_LONG);
+        free(big);
+        tandem_score_options_init(&score);
+        assert_int_equal(tandem_score(t, &score, NULL, NULL, &job, &err), TANDEM_E_BAD_REQUEST);
+        score.text = "x";
+        score.top = 65;
+        assert_int_equal(tandem_score(t, &score, NULL, NULL, &job, &err), TANDEM_E_BAD_REQUEST);
+        assert_int_equal(tandem_restart_worker(t, "cpu", &err), TANDEM_E_BAD_REQUEST);
+        assert_int_equal(tandem_restart_worker(t, "npu", NULL), TANDEM_OK);
+        assert_int_equal(tandem_unload_model(t, "", &err), TANDEM_E_BAD_REQUEST);
+        tandem_close(t);
+        fake_stop(&fake);
+}
+
+/* A program built against a header without the last fields. */
+static void test_older_structs(void **state)
+{
+        struct fake_config config = FAKE_CONFIG_INIT;
+        struct tandem_generate_options options;
+        struct tandem_callbacks callbacks;
+        struct heard h = { 0 };
+        struct tandem_job *job;
+        struct tandem *t;
+        struct fake fake;
+
+        memset(&options, 0xa5, sizeof(options));
+        tandem_generate_options_init_sized(&options, offsetof(struct tandem_generate_options, stop));
+        assert_int_equal(((unsigned char *)&options)[offsetof(struct tandem_generate_options, stop)], 0xa5);
+        options.prompt = "x";
+        set_callbacks(&callbacks);
+        callbacks.struct_size = offsetof(struct tandem_callbacks, on_done);
+        t = connect_to(&fake, &config);
+        assert_int_equal(tandem_generate(t, &options, &callbacks, &h, &job, NULL), TANDEM_OK);
+        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        assert_int_equal(h.tokens, 5);
+        assert_int_equal(h.done, 0);
+        tandem_job_free(job);
+        tandem_close(t);
+        fake_stop(&fake);
+}
+
+static void test_score(void **state)
+{
+        static const uint32_t ids[] = { 2, 5, 6, 7, 8 };
+        struct fake_config config = FAKE_CONFIG_INIT;
+        struct tandem_score_options options;
+        const struct tandem_scores *s;
+        struct tandem_job *job;
+        struct tandem *t;
+        struct fake fake;
+
+        config.fragment = 7;
+        t = connect_to(&fake, &config);
+        tandem_score_options_init(&options);
+        options.ids = ids;
+        options.n_ids = 5;
+        options.top = 3;
+        assert_int_equal(tandem_score(t, &options, NULL, NULL, &job, NULL), TANDEM_OK);
+        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        s = tandem_job_scores(job);
+        assert_non_null(s);
+        assert_int_equal(s->n, 5);
+        assert_memory_equal(s->ids, ids, sizeof(ids));
+        assert_float_equal(s->nll[3], 3.1, 1e-6);
+        assert_float_equal(s->nll[4], 0, 0);
+        assert_int_equal(s->n_top[4], 3);
+        assert_int_equal(s->top_ids[4 * 3 + 2], 1002);
+        assert_float_equal(s->top_logprobs[4 * 3 + 2], -0.3, 1e-6);
+        tandem_job_free(job);
+
+        tandem_score_options_init(&options);
+        options.text = "ab";
+        assert_int_equal(tandem_score(t, &options, NULL, NULL, &job, NULL), TANDEM_OK);
+        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        s = tandem_job_scores(job);
+        assert_int_equal(s->n, 3);
+        assert_int_equal(s->n_top[0], 0);
+        tandem_job_free(job);
+
+        options.model = "oddscore";
+        assert_int_equal(tandem_score(t, &options, NULL, NULL, &job, NULL), TANDEM_OK);
+        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        assert_int_equal(tandem_job_result(job)->error.code, TANDEM_E_PROTOCOL);
+        assert_null(tandem_job_scores(job));
+        tandem_job_free(job);
+        tandem_close(t);
+        fake_stop(&fake);
+}
+
+static void test_listings(void **state)
+{
+        struct fake_config config = FAKE_CONFIG_INIT;
+        struct tandem_status *status;
+        struct tandem_model_list *models;
+        struct tandem_job_list *jobs;
+        struct tandem_error err;
+        struct tandem *t;
+        struct fake fake;
+
+        t = connect_to(&fake, &config);
+        assert_int_equal(tandem_get_status(t, &status, &err), TANDEM_OK);
+        assert_int_equal(status->n_workers, 2);
+        assert_string_equal(status->workers[0]->name, "npu");
+        assert_string_equal(status->workers[0]->blocks[0]->kind, "attention");
+        assert_string_equal(status->workers[1]->blocks[0]->kind, "ffn");
+        assert_int_equal(status->workers[1]->blocks[0]->blocks, 121);
+        assert_string_equal(status->workers[1]->last_exit, "killed by \x1b[31m signal 9");
+        assert_string_equal(status->models[0]->name, "tale");
+        assert_int_equal(tandem_list_models(t, &models, &err), TANDEM_OK);
+        assert_int_equal(models->n_models, 1);
+        assert_true(models->models[0]->is_default);
+        assert_int_equal(tandem_list_jobs(t, &jobs, &err), TANDEM_OK);
+        assert_int_equal(jobs->jobs[0]->job, 7);
+        assert_int_equal(jobs->jobs[0]->state, TANDEM_JOB_DECODE);
+        assert_int_equal(tandem_cancel_job(t, 12345, &err), TANDEM_E_NO_JOB);
+        assert_int_equal(tandem_load_model(t, "tale", &err), TANDEM_OK);
+        tandem_close(t);
+        /* Answers live on their own. */
+        assert_string_equal(status->models[0]->chat, "gemma");
+        tandem_status_free(status);
+        tandem_model_list_free(models);
+        tandem_job_list_free(jobs);
+        tandem_status_free(NULL);
+        fake_stop(&fake);
+}
+
+static void test_daemon_lost(void **state)
+{
+        struct fake_config config = FAKE_CONFIG_INIT;
+        struct tandem_generate_options options;
+        struct tandem_callbacks callbacks;
+        struct heard h = { 0 };
+        struct tandem_error err;
+        struct tandem_job *job, *waiting, *none;
+        struct tandem *t;
+        struct fake fake;
+
+        set_callbacks(&callbacks);
+        t = connect_to(&fake, &config);
+        waiting = start(t, "stuck", 0, NULL, NULL);
+        job = start(t, "die", 0, &callbacks, &h);
+        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        assert_int_equal(h.tokens, 2);
+        assert_int_equal(h.done, 1);
+        assert_int_equal(tandem_job_result(job)->reason, TANDEM_REASON_ERROR);
+        assert_string_equal(tandem_job_result(job)->error.name, "daemon-lost");
+        assert_non_null(strstr(tandem_job_result(job)->error.message, "after 2 tokens"));
+        assert_int_equal(tandem_wait(waiting, 0), TANDEM_OK);
+        assert_int_equal(tandem_job_result(waiting)->error.code, TANDEM_E_DAEMON_LOST);
+        assert_int_equal(tandem_connection_error(t)->code, TANDEM_E_DAEMON_LOST);
+        assert_int_equal(tandem_dispatch(t, 0), TANDEM_E_DAEMON_LOST);
+        tandem_generate_options_init(&options);
+        options.prompt = "x";
+        assert_int_equal(tandem_generate(t, &options, NULL, NULL, &none, &err), TANDEM_E_DAEMON_LOST);
+        assert_int_equal(tandem_load_model(t, NULL, &err), TANDEM_E_DAEMON_LOST);
+        tandem_job_free(job);
+        tandem_job_free(waiting);
+        tandem_close(t);
+        fake_stop(&fake);
+}
+
+static void test_odd_daemons(void **state)
+{
+        static const struct {
+                const char *model;
+                int code;
+        } jobs[] = { { "gap", TANDEM_E_PROTOCOL }, { "future", TANDEM_OK }, { "bytes", TANDEM_OK } };
+        struct fake_config config = FAKE_CONFIG_INIT;
+        struct tandem_error err;
+        struct tandem_job *job;
+        struct tandem *t;
+        struct fake fake;
+        uint32_t *ids;
+        size_t n;
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(jobs); i++) {
+                t = connect_to(&fake, &config);
+                job = start(t, jobs[i].model, 0, NULL, NULL);
+                assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+                assert_int_equal(tandem_job_result(job)->error.code, jobs[i].code);
+                if (strcmp(jobs[i].model, "bytes") == 0)
+                        assert_string_equal(tandem_job_result(job)->tail, "\xef\xbf\xbd");
+                tandem_job_free(job);
+                tandem_close(t);
+                fake_stop(&fake);
+        }
+        t = connect_to(&fake, &config);
+        assert_int_equal(tandem_tokenize(t, "wrongkind", "x", 1, 0, &ids, &n, &err), TANDEM_E_PROTOCOL);
+        tandem_close(t);
+        fake_stop(&fake);
+
+        config.protocol = 2;
+        fake_start(&fake, &config);
+        assert_int_equal(tandem_connect(&t, fake.path, &err), TANDEM_E_PROTOCOL);
+        assert_non_null(strstr(err.message, "speaks protocol 2"));
+        fake_stop(&fake);
+}
+
+/* Bytes in place of a greeting. */
+static void test_odd_greetings(void **state)
+{
+        static const uint8_t huge[] = { 0xff, 0xff, 0xff, 0x7f, 0 }, empty[] = { 0, 0, 0, 0 }, half[] = { 9, 0 },
+                             garbage[] = { 5, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff },
+                             /* id 0, Error { code "quota" message "no" } */
+                             refusal[] = { 13, 0, 0, 0, 0x42, 0x0b, 0x0a, 5, 'q', 'u', 'o', 't', 'a', 0x12, 2, 'n', 'o' };
+        static const struct {
+                const uint8_t *data;
+                size_t size;
+                int code;
+        } cases[] = {
+                { huge, sizeof(huge), TANDEM_E_PROTOCOL },       { empty, sizeof(empty), TANDEM_E_DAEMON_LOST },
+                { half, sizeof(half), TANDEM_E_DAEMON_LOST },    { garbage, sizeof(garbage), TANDEM_E_PROTOCOL },
+                { refusal, sizeof(refusal), TANDEM_E_QUOTA },    { huge, 0, TANDEM_E_DAEMON_LOST },
+        };
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(cases); i++) {
+                struct fake_config config = FAKE_CONFIG_INIT;
+                struct tandem_error err;
+                struct tandem *t;
+                struct fake fake;
+
+                config.raw = cases[i].data;
+                config.raw_size = cases[i].size;
+                fake_start(&fake, &config);
+                assert_int_equal(tandem_connect(&t, fake.path, &err), cases[i].code);
+                assert_true(strlen(err.message) > 0);
+                fake_stop(&fake);
+        }
+}
+
+/* A small reply that would unpack to far more than it is: two bytes on the wire for each model's status. */
+static void test_bomb(void **state)
+{
+        struct fake_config config = FAKE_CONFIG_INIT;
+        const size_t n = (12u << 20) / 2;
+        uint8_t *raw = malloc(n * 2 + 16), *p = raw;
+        struct tandem_error err;
+        struct tandem *t;
+        struct fake fake;
+        size_t body = n * 2, message;
+
+        assert_non_null(raw);
+        message = 2 + 1 + 4 + body; /* id, field 11, its length as a padded varint */
+        for (unsigned i = 0; i < 4; i++)
+                *p++ = (uint8_t)(message >> (8 * i));
+        *p++ = 0x08;
+        *p++ = 1;
+        *p++ = 11 << 3 | 2;
+        for (unsigned i = 0; i < 4; i++)
+                *p++ = (uint8_t)((body >> (7 * i) & 0x7f) | (i < 3 ? 0x80 : 0));
+        for (size_t i = 0; i < n; i++) {
+                *p++ = 0x0a;
+                *p++ = 0;
+        }
+        config.raw = raw;
+        config.raw_size = (size_t)(p - raw);
+        fake_start(&fake, &config);
+        assert_int_equal(tandem_connect(&t, fake.path, &err), TANDEM_E_PROTOCOL);
+        assert_non_null(strstr(err.message, "cannot be decoded")); /* and not: of the wrong kind */
+        fake_stop(&fake);
+        free(raw);
+}
+
+/* Runs one job; returns its outcome's code, or the connection's. The daemon's stream may be damaged. */
+static int try_job(const struct fake_config *config, size_t *ret_sent)
+{
+        struct tandem_generate_options options;
+        struct tandem_job *job = NULL;
+        struct tandem *t = NULL;
+        struct fake fake;
+        int code;
+
+        fake_start(&fake, config);
+        code = tandem_connect(&t, fake.path, NULL);
+        if (code == TANDEM_OK) {
+                tandem_generate_options_init(&options);
+                options.prompt = "x";
+                options.model = "bytes";
+                code = tandem_generate(t, &options, NULL, NULL, &job, NULL);
+        }
+        if (code == TANDEM_OK) {
+                assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+                code = tandem_job_result(job)->reason == TANDEM_REASON_ERROR ? tandem_job_result(job)->error.code : TANDEM_OK;
+        }
+        tandem_job_free(job);
+        tandem_close(t);
+        fake_stop(&fake);
+        if (ret_sent)
+                *ret_sent = fake.sent;
+        return code;
+}
+
+static void test_cut_at_every_byte(void **state)
+{
+        struct fake_config config = FAKE_CONFIG_INIT;
+        size_t total;
+
+        config.hang_up = true;
+        assert_int_equal(try_job(&config, &total), TANDEM_OK);
+        assert_true(total > 100);
+        for (size_t cut = 0; cut < total; cut++) {
+                config.cut_after = cut;
+                config.fragment = cut % 3;
+                assert_int_equal(try_job(&config, NULL), TANDEM_E_DAEMON_LOST);
+        }
+}
+
+static void test_every_byte_damaged(void **state)
+{
+        struct fake_config config = FAKE_CONFIG_INIT;
+        unsigned refused = 0;
+        size_t total;
+
+        config.hang_up = true;
+        config.idle_ms = 20;
+        assert_int_equal(try_job(&config, &total), TANDEM_OK);
+        for (size_t at = 0; at < total; at++) {
+                config.flip_at = at;
+                config.flip = (uint8_t)(1u << (at % 8));
+                refused += try_job(&config, NULL) != TANDEM_OK;
+        }
+        assert_true(refused > total / 8);
+}
+
+static void test_no_daemon(void **state)
+{
+        struct tandem_error err;
+        struct tandem *t;
+        char path[200];
+
+        unsetenv("TANDEM_SOCKET");
+        setenv("XDG_RUNTIME_DIR", "/nonexistent-runtime", 1);
+        assert_int_equal(tandem_connect(&t, "/nowhere/socket", &err), TANDEM_E_NO_DAEMON);
+        assert_non_null(strstr(err.message, "/nowhere/socket"));
+        assert_non_null(strstr(err.message, "tandemd --user &"));
+        setenv("TANDEM_SOCKET", "/elsewhere/socket", 1);
+        assert_int_equal(tandem_connect(&t, NULL, &err), TANDEM_E_NO_DAEMON);
+        assert_non_null(strstr(err.message, "/elsewhere/socket"));
+        assert_null(strstr(err.message, "/nonexistent-runtime"));
+        unsetenv("TANDEM_SOCKET");
+        if (tandem_connect(&t, NULL, &err) == TANDEM_OK) {
+                tandem_close(t); /* a daemon of the whole system runs here */
+        } else {
+                assert_non_null(strstr(err.message, "/nonexistent-runtime/tandem/socket"));
+                assert_non_null(strstr(err.message, "/run/tandem/socket"));
+        }
+        memset(path, 'x', sizeof(path) - 1);
+        path[sizeof(path) - 1] = '\0';
+        assert_int_equal(tandem_connect(&t, path, &err), TANDEM_E_NO_DAEMON);
+        assert_non_null(strstr(err.message, "107 bytes"));
+}
+
+/* Output that nobody reads must queue, not block; and what waits has a limit. */
+static void test_daemon_that_does_not_read(void **state)
+{
+        struct fake_config config = FAKE_CONFIG_INIT;
+        struct tandem_generate_options options;
+        struct tandem_error err;
+        struct tandem_job *jobs[16];
+        struct tandem *t;
+        struct fake fake;
+        uint64_t start_ns;
+        char *big;
+
+        config.max_frame = 64u << 20;
+        t = connect_to(&fake, &config);
+        big = calloc(1, (4u << 20) + 1);
+        memset(big, 'x', 4u << 20);
+        tandem_generate_options_init(&options);
+        options.model = "busy";
+        options.prompt = big;
+        start_ns = tdm_now_ns();
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(jobs); i++)
+                assert_int_equal(tandem_generate(t, &options, NULL, NULL, &jobs[i], &err), TANDEM_OK);
+        assert_true(tdm_now_ns() - start_ns < 4 * TDM_NSEC_PER_SEC);
+        assert_true(tandem_events(t) & POLLOUT);
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(jobs); i++) {
+                assert_int_equal(tandem_wait(jobs[i], 20000), TANDEM_OK);
+                assert_int_equal(tandem_job_result(jobs[i])->error.code, TANDEM_E_BUSY);
+                tandem_job_free(jobs[i]);
+        }
+        assert_false(tandem_events(t) & POLLOUT);
+        free(big);
+        tandem_close(t);
+        fake_stop(&fake);
+}
+
+static unsigned open_fds(void)
+{
+        unsigned n = 0;
+
+        for (int fd = 0; fd < 256; fd++)
+                n += fcntl(fd, F_GETFD) >= 0;
+        return n;
+}
+
+static void test_model_fd(void **state)
+{
+        struct fake_config config = FAKE_CONFIG_INIT;
+        struct tandem_error err;
+        struct tandem_job *job;
+        struct tandem *t;
+        struct fake fake;
+        unsigned before = open_fds();
+        FILE *log = tmpfile();
+        char line[1024];
+        bool seen = false;
+
+        assert_non_null(log);
+        config.log = log;
+        t = connect_to(&fake, &config);
+        job = start(t, "./CMakeLists.txt", 0, NULL, NULL);
+        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        assert_int_equal(tandem_job_result(job)->reason, TANDEM_REASON_STOP);
+        tandem_job_free(job);
+        assert_int_equal(tandem_load_model(t, "./CMakeLists.txt", &err), TANDEM_OK);
+        tandem_close(t);
+        fake_stop(&fake);
+        rewind(log);
+        while (fgets(line, sizeof(line), log))
+                seen |= strstr(line, "\"n_fds\":1") && strstr(line, "\"from_fd\":true") && !strstr(line, "\"fd_bytes\":0");
+        assert_true(seen);
+        fclose(log);
+        assert_int_equal(open_fds(), before);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_version),
+                cmocka_unit_test(test_names),
+                cmocka_unit_test(test_blocking),
+                cmocka_unit_test(test_poll_loop),
+                cmocka_unit_test(test_cancel),
+                cmocka_unit_test(test_wait_timeout),
+                cmocka_unit_test(test_callbacks_may_let_go),
+                cmocka_unit_test(test_refused),
+                cmocka_unit_test(test_refused_here),
+                cmocka_unit_test(test_older_structs),
+                cmocka_unit_test(test_score),
+                cmocka_unit_test(test_listings),
+                cmocka_unit_test(test_daemon_lost),
+                cmocka_unit_test(test_odd_daemons),
+                cmocka_unit_test(test_odd_greetings),
+                cmocka_unit_test(test_bomb),
+                cmocka_unit_test(test_cut_at_every_byte),
+                cmocka_unit_test(test_every_byte_damaged),
+                cmocka_unit_test(test_no_daemon),
+                cmocka_unit_test(test_daemon_that_does_not_read),
+                cmocka_unit_test(test_model_fd),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
