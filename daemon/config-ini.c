@@ -1,0 +1,183 @@
+/* The configuration file. inih does the lines, a table says what each key means. inih cuts lines longer than its buffer
+ * and does not say which line a key came from, so lines are read and counted here. */
+#include "daemon/config-private.h"
+
+#include <ini.h>
+#include <inttypes.h>
+#include "common/log.h"
+
+enum kind { KIND_NUMBER, KIND_BYTES, KIND_STRING, KIND_DIRS, KIND_PRECISION, KIND_PLACEMENT };
+
+static const struct key {
+        const char *section, *name;
+        enum kind kind;
+        size_t offset;
+        uint64_t min, max;
+} keys[] = {
+        { "daemon", "socket", KIND_STRING, offsetof(struct tdm_config, socket), 0, 0 },
+        { "daemon", "models", KIND_DIRS, offsetof(struct tdm_config, model_dirs), 0, 0 },
+        { "daemon", "max-jobs", KIND_NUMBER, offsetof(struct tdm_config, max_jobs), 1, 65536 },
+        { "daemon", "max-jobs-per-user", KIND_NUMBER, offsetof(struct tdm_config, max_jobs_per_user), 1, 65536 },
+        { "engine", "threads", KIND_NUMBER, offsetof(struct tdm_config, threads), 0, TDM_CONFIG_MAX_THREADS },
+        { "engine", "precision", KIND_PRECISION, offsetof(struct tdm_config, precision), 0, 0 },
+        { "engine", "placement", KIND_PLACEMENT, offsetof(struct tdm_config, placement), 0, 0 },
+        { "engine", "kv-memory", KIND_BYTES, offsetof(struct tdm_config, kv_bytes), 0, UINT64_C(1) << 40 },
+        { "engine", "max-rows", KIND_NUMBER, offsetof(struct tdm_config, max_rows), 1, TDM_MAX_STEP_ROWS },
+        { "engine", "prefill-rows", KIND_NUMBER, offsetof(struct tdm_config, prefill_rows), 1, TDM_MAX_STEP_ROWS },
+        { "engine", "max-sequences", KIND_NUMBER, offsetof(struct tdm_config, max_sequences), 1, TDM_MAX_STEP_SEQS },
+        { "engine", "steps-in-flight", KIND_NUMBER, offsetof(struct tdm_config, steps_in_flight), 1, TDM_STEP_SLOTS },
+        { "engine", "hang-ms", KIND_NUMBER, offsetof(struct tdm_config, hang_ms), 0, TDM_CONFIG_MAX_HANG_MS },
+};
+
+struct reader {
+        struct tdm_config *config;
+        const char *path;
+        FILE *file;
+        unsigned line;
+        int r;
+        struct tdm_error *err;
+};
+
+static char *read_line(char *buffer, int size, void *stream)
+{
+        struct reader *reader = stream;
+        size_t len;
+
+        if (reader->r != 0 || !fgets(buffer, size, reader->file))
+                return NULL;
+        reader->line++;
+        len = strlen(buffer);
+        if (len > 0 && buffer[len - 1] != '\n' && !feof(reader->file)) {
+                reader->r = tdm_error_set(reader->err, TDM_E_BAD_REQUEST, "%s:%u: the line is longer than %d bytes",
+                                          reader->path, reader->line, size - 2);
+                return NULL;
+        }
+        return buffer;
+}
+
+static int parse_bytes(const char *value, uint64_t max, uint64_t *ret, char *why, size_t why_size)
+{
+        size_t len = strlen(value);
+        unsigned shift = 0;
+        char digits[32];
+        uint64_t n;
+
+        if (len > 0)
+                switch (value[len - 1]) {
+                case 'K':
+                        shift = 10;
+                        break;
+                case 'M':
+                        shift = 20;
+                        break;
+                case 'G':
+                        shift = 30;
+                        break;
+                }
+        len -= shift != 0;
+        if (len >= sizeof(digits)) {
+                snprintf(why, why_size, "\"%.60s\" is not a size", value);
+                return -EINVAL;
+        }
+        memcpy(digits, value, len);
+        digits[len] = '\0';
+        if (tdm_config_parse_number(digits, 0, max >> shift, &n, why, why_size) < 0)
+                return -EINVAL;
+        *ret = n << shift;
+        return 0;
+}
+
+static int add_dirs(char ***dirs, const char *value)
+{
+        int r = 0;
+
+        while (*value && r == 0) {
+                size_t len = strcspn(value, ":");
+
+                if (len > 0)
+                        r = tdm_config_strv_add(dirs, value, len);
+                value += len + (value[len] == ':');
+        }
+        return r;
+}
+
+/* -EINVAL with a sentence in why, -ENOMEM. */
+static int set_value(struct tdm_config *c, const struct key *key, const char *value, char *why, size_t why_size)
+{
+        void *to = (char *)c + key->offset;
+        uint64_t n;
+        int r;
+
+        switch (key->kind) {
+        case KIND_NUMBER:
+                r = tdm_config_parse_number(value, key->min, key->max, &n, why, why_size);
+                if (r == 0)
+                        *(uint32_t *)to = (uint32_t)n;
+                return r;
+        case KIND_BYTES:
+                return parse_bytes(value, key->max, to, why, why_size);
+        case KIND_STRING:
+                if (value[0])
+                        return tdm_config_set_string(to, value);
+                snprintf(why, why_size, "needs a value");
+                return -EINVAL;
+        case KIND_DIRS:
+                return add_dirs(to, value);
+        case KIND_PRECISION:
+                r = tdm_precision_from_name(value);
+                snprintf(why, why_size, "\"%.60s\" is not one of default, precise, f32", value);
+                if (r >= 0)
+                        *(enum tdm_precision *)to = (enum tdm_precision)r;
+                return TDM_MIN(r, 0);
+        case KIND_PLACEMENT:
+                r = tdm_config_placement(value);
+                snprintf(why, why_size, "\"%.60s\" is not one of auto, split, npu, gpu", value);
+                if (r >= 0)
+                        *(enum tdm_job_placement *)to = (enum tdm_job_placement)r;
+                return TDM_MIN(r, 0);
+        }
+        return -EINVAL;
+}
+
+static int on_key(void *userdata, const char *section, const char *name, const char *value)
+{
+        struct reader *reader = userdata;
+        char why[160];
+        int r;
+
+        if (reader->r != 0)
+                return 0;
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(keys); i++) {
+                if (strcmp(keys[i].section, section) != 0 || strcmp(keys[i].name, name) != 0)
+                        continue;
+                r = set_value(reader->config, &keys[i], value, why, sizeof(why));
+                if (r == -ENOMEM)
+                        reader->r = tdm_error_set(reader->err, r, "out of memory");
+                else if (r < 0)
+                        reader->r = tdm_error_set(reader->err, TDM_E_BAD_REQUEST, "%s:%u: %s: %s", reader->path, reader->line,
+                                                  name, why);
+                return reader->r == 0;
+        }
+        tdm_log_warning("%s:%u: key %s in section [%s] is unknown; ignored", reader->path, reader->line, name, section);
+        return 1;
+}
+
+int tdm_config_read_file(struct tdm_config *c, const char *path, struct tdm_error *err)
+{
+        _cleanup_(fclosep) FILE *f = fopen(path, "re");
+        struct reader reader = { .config = c, .path = path, .file = f, .err = err };
+        int r;
+
+        if (!f)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "cannot read configuration %s: %s", path, strerror(errno));
+        r = ini_parse_stream(read_line, &reader, on_key, &reader);
+        if (reader.r != 0)
+                return reader.r;
+        if (ferror(f))
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "cannot read configuration %s: it is not a readable file", path);
+        if (r > 0)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s:%d: neither a [section] nor a key = value", path, r);
+        if (r < 0)
+                return tdm_error_set(err, -ENOMEM, "cannot read configuration %s", path);
+        return 0;
+}

@@ -1,0 +1,16 @@
+/* What config.c (flags, environment) and config-ini.c (the file) share. */
+#ifndef TDM_DAEMON_CONFIG_PRIVATE_H
+#define TDM_DAEMON_CONFIG_PRIVATE_H
+
+#include "daemon/config.h"
+
+#define TDM_CONFIG_MAX_THREADS 1024u
+#define TDM_CONFIG_MAX_HANG_MS 600000u
+
+int tdm_config_strv_add(char ***v, const char *value, size_t len);
+int tdm_config_set_string(char **to, const char *value);
+/* -EINVAL and a sentence in why. */
+int tdm_config_parse_number(const char *value, uint64_t min, uint64_t max, uint64_t *ret, char *why, size_t why_size);
+int tdm_config_placement(const char *value); /* "auto" too; -EINVAL */
+
+#endif

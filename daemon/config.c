@@ -1,0 +1,285 @@
+/* Command line and environment, and what follows from all sources together. Each value is checked where it comes from,
+ * so that the message can name the place. */
+#include "daemon/config.h"
+#include "daemon/config-private.h"
+
+#include <getopt.h>
+#include <inttypes.h>
+
+const char tdm_config_help[] =
+        "usage: tandemd [OPTION]...\n"
+        "Runs language models on the NPU and the GPU and serves them on a socket.\n"
+        "\n"
+        "  --user            serve this user: socket $XDG_RUNTIME_DIR/tandem/socket (default)\n"
+        "  --system          serve everybody: socket /run/tandem/socket\n"
+        "  --socket PATH     listen there instead\n"
+        "  --bus BUS         session, system, an address or none; this version has no bus face\n"
+        "  --model FILE      a model file to serve under its file's name; may be repeated, the first is the default\n"
+        "  --config FILE     read this file instead of tandemd.conf\n"
+        "  --version         print the version\n"
+        "  --help            print this\n"
+        "\n"
+        "Environment:\n"
+        "  TANDEM_MODEL_PATH     directories of models, separated by colons, searched first\n"
+        "  TANDEM_NPU            device of the NPU worker: auto, xrt, emulated, host, off\n"
+        "  TANDEM_GPU            device of the GPU worker: auto, vulkan, host, off\n"
+        "  TANDEM_LOG            error, warning, info or debug\n"
+        "for tests, over the configuration file:\n"
+        "  TANDEM_PRECISION      default, precise, f32\n"
+        "  TANDEM_PLACEMENT      auto, split, npu, gpu\n"
+        "  TANDEM_THREADS        threads of each worker\n"
+        "  TANDEM_PREFILL_ROWS   row budget of a step\n"
+        "  TANDEM_HANG_MS        shortest silence of a worker that counts as a hang\n"
+        "\n"
+        "Signals: SIGTERM and SIGINT end the daemon; running jobs have 5 seconds.\n";
+
+int tdm_config_init(struct tdm_config *c)
+{
+        *c = (struct tdm_config){
+                .max_jobs = 256,
+                .max_jobs_per_user = 128,
+                .max_rows = 256,
+                .prefill_rows = 256,
+                .max_sequences = 64,
+                .steps_in_flight = 1,
+        };
+        c->models = calloc(1, sizeof(*c->models));
+        return c->models ? 0 : -ENOMEM;
+}
+
+static void strv_free(char **v)
+{
+        for (char **p = v; v && *p; p++)
+                free(*p);
+        free(v);
+}
+
+void tdm_config_deinit(struct tdm_config *c)
+{
+        free(c->socket);
+        free(c->bus);
+        free(c->file);
+        strv_free(c->models);
+        strv_free(c->model_dirs);
+        for (int i = 0; i < TDM_N_WORKERS; i++)
+                free(c->requested[i]);
+        *c = (struct tdm_config){ 0 };
+}
+
+int tdm_config_strv_add(char ***v, const char *value, size_t len)
+{
+        size_t n = 0;
+        char **bigger;
+
+        while (*v && (*v)[n])
+                n++;
+        bigger = realloc(*v, (n + 2) * sizeof(*bigger));
+        if (!bigger)
+                return -ENOMEM;
+        *v = bigger;
+        bigger[n] = strndup(value, len);
+        bigger[n + 1] = NULL;
+        return bigger[n] ? 0 : -ENOMEM;
+}
+
+int tdm_config_set_string(char **to, const char *value)
+{
+        char *copy = strdup(value);
+
+        if (!copy)
+                return -ENOMEM;
+        free(*to);
+        *to = copy;
+        return 0;
+}
+
+int tdm_config_parse_number(const char *value, uint64_t min, uint64_t max, uint64_t *ret, char *why, size_t why_size)
+{
+        char *end;
+        uint64_t n;
+
+        errno = 0;
+        n = strtoull(value, &end, 10);
+        if (value[0] < '0' || value[0] > '9' || *end || errno) {
+                snprintf(why, why_size, "\"%.60s\" is not a number", value);
+                return -EINVAL;
+        }
+        if (n < min || n > max) {
+                snprintf(why, why_size, "%.30s is out of range; allowed is %" PRIu64 " to %" PRIu64, value, min, max);
+                return -EINVAL;
+        }
+        *ret = n;
+        return 0;
+}
+
+static int env_number(const char *name, uint64_t min, uint64_t max, uint32_t *to, struct tdm_error *err)
+{
+        const char *value = getenv(name);
+        char why[128];
+        uint64_t n;
+
+        if (!value || !value[0])
+                return 0;
+        if (tdm_config_parse_number(value, min, max, &n, why, sizeof(why)) < 0)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s: %s", name, why);
+        *to = (uint32_t)n;
+        return 0;
+}
+
+int tdm_config_placement(const char *value)
+{
+        return strcmp(value, "auto") == 0 ? TDM_PLACE_ANY : tdm_job_placement_from_name(value);
+}
+
+int tdm_config_read_environment(struct tdm_config *c, struct tdm_error *err)
+{
+        static const char *const device_names[TDM_N_WORKERS] = { [TDM_WORKER_NPU] = "TANDEM_NPU", [TDM_WORKER_GPU] = "TANDEM_GPU" };
+        const char *value = getenv("TANDEM_PRECISION");
+        int r;
+
+        if (value && value[0]) {
+                r = tdm_precision_from_name(value);
+                if (r < 0)
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                             "TANDEM_PRECISION: \"%.60s\" is not one of default, precise, f32", value);
+                c->precision = (enum tdm_precision)r;
+        }
+        value = getenv("TANDEM_PLACEMENT");
+        if (value && value[0]) {
+                r = tdm_config_placement(value);
+                if (r < 0)
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                             "TANDEM_PLACEMENT: \"%.60s\" is not one of auto, split, npu, gpu", value);
+                c->placement = (enum tdm_job_placement)r;
+        }
+        for (int i = 0; i < TDM_N_WORKERS; i++) {
+                value = getenv(device_names[i]);
+                if (value && value[0] && tdm_config_set_string(&c->requested[i], value) < 0)
+                        return tdm_error_set(err, -ENOMEM, "out of memory");
+        }
+        r = env_number("TANDEM_THREADS", 0, TDM_CONFIG_MAX_THREADS, &c->threads, err);
+        if (r == 0)
+                r = env_number("TANDEM_PREFILL_ROWS", 1, TDM_MAX_STEP_ROWS, &c->prefill_rows, err);
+        if (r == 0)
+                r = env_number("TANDEM_HANG_MS", 0, TDM_CONFIG_MAX_HANG_MS, &c->hang_ms, err);
+        return r;
+}
+
+static int read_flags(struct tdm_config *c, int argc, char **argv, struct tdm_error *err)
+{
+        enum { OPT_USER = 256, OPT_SYSTEM, OPT_SOCKET, OPT_BUS, OPT_MODEL, OPT_CONFIG, OPT_VERSION, OPT_HELP };
+        static const struct option options[] = {
+                { "user", no_argument, NULL, OPT_USER },        { "system", no_argument, NULL, OPT_SYSTEM },
+                { "socket", required_argument, NULL, OPT_SOCKET }, { "bus", required_argument, NULL, OPT_BUS },
+                { "model", required_argument, NULL, OPT_MODEL }, { "config", required_argument, NULL, OPT_CONFIG },
+                { "version", no_argument, NULL, OPT_VERSION },  { "help", no_argument, NULL, OPT_HELP }, { 0 },
+        };
+        bool user = false;
+        int opt, r = 0;
+
+        optind = 0; /* a fresh start: tests call this more than once */
+        opterr = 0;
+        while (r == 0 && (opt = getopt_long(argc, argv, ":", options, NULL)) != -1)
+                switch (opt) {
+                case OPT_USER:
+                        user = true;
+                        break;
+                case OPT_SYSTEM:
+                        c->system = true;
+                        break;
+                case OPT_SOCKET:
+                        r = tdm_config_set_string(&c->socket, optarg);
+                        break;
+                case OPT_BUS:
+                        r = tdm_config_set_string(&c->bus, optarg);
+                        break;
+                case OPT_MODEL:
+                        r = tdm_config_strv_add(&c->models, optarg, strlen(optarg));
+                        break;
+                case OPT_CONFIG:
+                        r = tdm_config_set_string(&c->file, optarg);
+                        break;
+                case OPT_VERSION:
+                        c->version = true;
+                        break;
+                case OPT_HELP:
+                        c->help = true;
+                        break;
+                case ':':
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s needs a value; see tandemd --help", argv[optind - 1]);
+                default:
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s is not a flag of tandemd; see tandemd --help",
+                                             argv[optind > 0 ? optind - 1 : 0]);
+                }
+        if (r < 0)
+                return tdm_error_set(err, r, "out of memory");
+        if (optind < argc)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "tandemd takes no argument \"%.100s\"; see tandemd --help",
+                                     argv[optind]);
+        if (user && c->system)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "--user and --system exclude each other");
+        if (c->socket && !c->socket[0])
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "--socket needs a path");
+        return 0;
+}
+
+/* Where the file is looked for when nobody names one. "": nowhere. */
+static void default_file(const struct tdm_config *c, char *path, size_t size)
+{
+        const char *home = getenv("XDG_CONFIG_HOME");
+
+        path[0] = '\0';
+        if (c->system)
+                snprintf(path, size, "/etc/tandem/tandemd.conf");
+        else if (home && home[0] == '/')
+                snprintf(path, size, "%s/tandem/tandemd.conf", home);
+        else if (getenv("HOME") && getenv("HOME")[0] == '/')
+                snprintf(path, size, "%s/.config/tandem/tandemd.conf", getenv("HOME"));
+}
+
+static int default_socket(struct tdm_config *c, struct tdm_error *err)
+{
+        const char *runtime = getenv("XDG_RUNTIME_DIR");
+        char path[4096];
+
+        if (c->socket)
+                return 0;
+        if (c->system)
+                snprintf(path, sizeof(path), "/run/tandem/socket");
+        else if (runtime && runtime[0] == '/')
+                snprintf(path, sizeof(path), "%.4000s/tandem/socket", runtime);
+        else
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "no place for the socket: XDG_RUNTIME_DIR is not set; give --socket PATH");
+        return tdm_config_set_string(&c->socket, path);
+}
+
+int tdm_config_load(struct tdm_config *c, int argc, char **argv, struct tdm_error *err)
+{
+        _cleanup_(freep) char *socket = NULL;
+        char path[4200];
+        int r = read_flags(c, argc, argv, err);
+
+        if (r != 0 || c->help || c->version)
+                return r;
+        socket = steal_ptr(&c->socket); /* the flag wins over the file */
+        if (c->file)
+                r = tdm_config_read_file(c, c->file, err);
+        else {
+                default_file(c, path, sizeof(path));
+                if (path[0] && access(path, F_OK) == 0)
+                        r = tdm_config_read_file(c, path, err);
+        }
+        if (r == 0)
+                r = tdm_config_read_environment(c, err);
+        if (r != 0)
+                return r;
+        if (socket) {
+                free(c->socket);
+                c->socket = steal_ptr(&socket);
+        }
+        /* These belong together; the smaller ones rule, so that one key alone can be set. */
+        c->max_rows = TDM_MAX(c->max_rows, TDM_MAX(c->prefill_rows, c->max_sequences));
+        c->max_jobs_per_user = TDM_MIN(c->max_jobs_per_user, c->max_jobs);
+        return default_socket(c, err);
+}

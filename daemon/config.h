@@ -1,0 +1,49 @@
+/* What tandemd was told: defaults, then the configuration file, then the environment, then the command line.
+ *
+ * The file (INI): --config, else /etc/tandem/tandemd.conf (--system) or $XDG_CONFIG_HOME/tandem/tandemd.conf, where they
+ * exist.
+ *   [daemon]  socket = PATH              models = DIR:DIR…          max-jobs = N    max-jobs-per-user = N
+ *   [engine]  threads = N (0: all)       precision = default|precise|f32            placement = auto|split|npu|gpu
+ *             kv-memory = BYTES[K|M|G] (0: a quarter of what is free)               max-rows = N    prefill-rows = N
+ *             max-sequences = N          steps-in-flight = 1…4                      hang-ms = N
+ * An unknown key is warned of, a value out of range is an error; both name file and line. */
+#ifndef TDM_DAEMON_CONFIG_H
+#define TDM_DAEMON_CONFIG_H
+
+#include "daemon/job.h"
+#include "engine/device.h"
+
+struct tdm_config {
+        bool system;
+        bool help, version;
+        char *socket;
+        char *bus;
+        char *file; /* --config */
+        char **models;     /* --model, NULL-terminated */
+        char **model_dirs; /* of the file, NULL-terminated; may be NULL */
+        uint32_t max_jobs;
+        uint32_t max_jobs_per_user;
+        uint32_t threads;
+        enum tdm_precision precision;
+        enum tdm_job_placement placement;
+        uint64_t kv_bytes;
+        uint32_t max_rows;
+        uint32_t prefill_rows;
+        uint32_t max_sequences;
+        uint32_t steps_in_flight;
+        uint32_t hang_ms;
+        char *requested[TDM_N_WORKERS]; /* TANDEM_NPU, TANDEM_GPU; NULL: auto */
+};
+
+int tdm_config_init(struct tdm_config *config); /* the defaults */
+void tdm_config_deinit(struct tdm_config *config);
+
+/* All three in order, then what follows from the whole (socket, limits that belong together). TDM_E_BAD_REQUEST: a wrong
+ * flag or value. With help or version set, nothing but the flags has been looked at. */
+int tdm_config_load(struct tdm_config *config, int argc, char **argv, struct tdm_error *err);
+
+int tdm_config_read_file(struct tdm_config *config, const char *path, struct tdm_error *err);
+int tdm_config_read_environment(struct tdm_config *config, struct tdm_error *err);
+extern const char tdm_config_help[];
+
+#endif
