@@ -20,7 +20,7 @@ struct tdm_hparams {
         uint32_t n_heads;    /* multiple of n_kv_heads */
         uint32_t n_kv_heads;
         uint32_t head_dim;   /* even; multiple of 16 */
-        uint32_t d_ff;
+        uint32_t d_ff;       /* multiple of 32, as n_heads * head_dim is */
         uint32_t n_vocab;
         uint32_t n_ctx;
         uint32_t window;     /* keys a sliding layer sees, itself included; 0: every layer is full */

@@ -186,6 +186,26 @@ static void refuse_value(const char *key, uint32_t value, int code, const char *
         build_reset(&b);
 }
 
+/* Without a window every layer is full, whatever the pattern. */
+static void test_no_window(void **state)
+{
+        static const char key[] = "gemma3.attention.sliding_window";
+        struct gguf_builder b = {0};
+        struct tdm_model_description d = {0};
+        uint8_t *at;
+
+        build_model(&b, &shape_a, TDM_TYPE_Q4_0);
+        at = memmem(b.data, b.size, key, strlen(key));
+        assert_non_null(at);
+        memset(at + strlen(key) + 4, 0, 4);
+        assert_int_equal(describe_bytes(&b, &d, NULL), 0);
+        assert_int_equal(d.hparams.window, 0);
+        for (uint32_t i = 0; i < TDM_MAX_LAYERS; i++)
+                assert_int_equal(d.hparams.layer_is_full[i], i < 7);
+        tdm_model_description_deinit(&d);
+        build_reset(&b);
+}
+
 static uint32_t float_bits(float f)
 {
         uint32_t bits;
@@ -484,7 +504,7 @@ int main(void)
                 cmocka_unit_test(test_keys),         cmocka_unit_test(test_ranges),
                 cmocka_unit_test(test_features),     cmocka_unit_test(test_architecture),
                 cmocka_unit_test(test_more_tensors), cmocka_unit_test(test_check),
-                cmocka_unit_test(test_flipped),
+                cmocka_unit_test(test_flipped),      cmocka_unit_test(test_no_window),
         };
 
         if (tdm_sigbus_init() < 0)

@@ -154,7 +154,7 @@ static void emit_symbols(struct encoder *e, const uint8_t *word, uint32_t first,
         }
 }
 
-/* word is well-formed UTF-8 without U+2581. */
+/* word is well-formed UTF-8. */
 static int encode_word(struct encoder *e, const uint8_t *word, size_t size)
 {
         uint32_t n = 0, when = 0;
@@ -214,11 +214,6 @@ static int encode_word(struct encoder *e, const uint8_t *word, size_t size)
         return 0;
 }
 
-static bool is_space_mark(const uint8_t *text, size_t size)
-{
-        return size >= 3 && text[0] == 0xe2 && text[1] == 0x96 && text[2] == 0x81;
-}
-
 /* Text without special pieces. */
 static int encode_plain(struct encoder *e, const uint8_t *text, size_t size)
 {
@@ -227,7 +222,7 @@ static int encode_plain(struct encoder *e, const uint8_t *text, size_t size)
 
         while (at < size) {
                 int length = tdm_utf8_length(text + at, size - at);
-                bool stray = length <= 0 || is_space_mark(text + at, size - at);
+                bool stray = length <= 0;
                 uint8_t byte = text[at];
 
                 if (at > start && (stray || !(e->t->joins[text[at - 1]][byte / 8] & 1u << byte % 8))) {

@@ -3,7 +3,8 @@
  *
  * Immutable after creation, any thread. Text in is UTF-8; each byte that is not part of a well-formed sequence (RFC 3629:
  * no overlong forms, no surrogates, nothing past U+10FFFF) is taken as itself through the byte pieces, so that decoding
- * gives the very same bytes back. */
+ * gives the very same bytes back. U+2581, SentencePiece's mark for a space, is also taken through the byte pieces, so that
+ * it comes back as itself and not as a space. */
 #ifndef TDM_ENGINE_TOKENIZER_H
 #define TDM_ENGINE_TOKENIZER_H
 
@@ -48,6 +49,8 @@ struct tdm_decoder {
         bool special;
         bool started;
 };
+/* Where the vocabulary puts a space in front of every text, the first piece loses it; a stream that goes on from other
+ * text keeps it: set started after init. */
 void tdm_decoder_init(struct tdm_decoder *decoder, const struct tdm_tokenizer *tokenizer, bool special);
 /* text must have room for TDM_DECODER_ROOM(tokenizer) bytes; returns how many were written (0: nothing whole yet). */
 size_t tdm_decoder_push(struct tdm_decoder *decoder, uint32_t id, char *text, size_t capacity);
