@@ -3,7 +3,8 @@
  * struct tdm_conn is a non-blocking connection on a loop (tandemd and its clients, tandemd and its workers).
  * Everything is capped: a frame longer than max_frame_bytes, a half frame that stands still longer than
  * stall_timeout_ns, more queued output than max_queue_bytes, more fds than TDM_CONN_MAX_FDS in flight: the connection
- * ends with a typed reason through on_closed. The other functions are the blocking twin for libtandem and the workers. */
+ * ends with a typed reason through on_closed. The other functions are the blocking twin for libtandem and the
+ * workers. */
 #ifndef TDM_COMMON_CONN_H
 #define TDM_COMMON_CONN_H
 
@@ -54,8 +55,9 @@ void tdm_frame_reader_destroy(struct tdm_frame_reader *reader);
 void tdm_frame_reader_destroyp(struct tdm_frame_reader **reader);
 /* Reads what is there. >0 bytes, 0 end of stream, -EAGAIN, -EPROTO (frame too long, too many fds), other -errno. */
 ssize_t tdm_frame_reader_fill(struct tdm_frame_reader *reader, int fd);
-/* 1 and a frame, valid until the next call on the reader; 0 when none is complete. fds as in tdm_conn_frame_fn: what the
- * caller does not take is closed by the next call. */
+/* 1 and a frame, valid until the next call on the reader; 0 when none is complete (call it until then: a fill may
+ * complete two frames, an empty one being the second). fds as in tdm_conn_frame_fn: what the caller does not take is
+ * closed by the next call. */
 int tdm_frame_reader_next(struct tdm_frame_reader *reader, const uint8_t **ret_data, size_t *ret_size, int **ret_fds,
                           unsigned *ret_n_fds);
 bool tdm_frame_reader_mid_frame(const struct tdm_frame_reader *reader); /* half a frame is held */

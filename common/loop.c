@@ -106,12 +106,12 @@ static int explain(struct tdm_error *err, int r)
 
         if (r == -EPERM && disabled == 2)
                 return tdm_error_set(err, r,
-                                     "cannot set up io_uring: the sysctl kernel.io_uring_disabled is 2, which forbids it "
-                                     "to every process; allow it with 'sysctl kernel.io_uring_disabled=0'");
+                                     "cannot set up io_uring: the sysctl kernel.io_uring_disabled is 2, which forbids "
+                                     "it to every process; allow it with 'sysctl kernel.io_uring_disabled=0'");
         if (r == -EPERM && disabled == 1)
                 return tdm_error_set(err, r,
-                                     "cannot set up io_uring: the sysctl kernel.io_uring_disabled is 1, which allows it "
-                                     "only to the group in kernel.io_uring_group; put this user into that group or run "
+                                     "cannot set up io_uring: the sysctl kernel.io_uring_disabled is 1, which allows "
+                                     "it only to the group in kernel.io_uring_group; put this user into that group or run "
                                      "'sysctl kernel.io_uring_disabled=0'");
         if (r == -EPERM || r == -EACCES)
                 return tdm_error_set(err, r,
@@ -351,7 +351,8 @@ static int polled_new(struct tdm_source **ret, struct tdm_loop *loop, enum sourc
         return 0;
 }
 
-int tdm_loop_add_io(struct tdm_loop *loop, int fd, uint32_t events, tdm_io_fn fn, void *userdata, struct tdm_source **ret)
+int tdm_loop_add_io(struct tdm_loop *loop, int fd, uint32_t events, tdm_io_fn fn, void *userdata,
+                    struct tdm_source **ret)
 {
         struct tdm_source *s;
         int r;

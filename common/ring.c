@@ -175,7 +175,7 @@ static int check_header(const struct tdm_ring_shared *h, uint64_t size, int even
                 return tdm_error_set(err, TDM_E_PROTOCOL, "ring: wrong magic 0x%08x", h->magic);
         if (h->abi != TDM_RING_ABI)
                 return tdm_error_set(err, TDM_E_PROTOCOL,
-                                     "ring: ABI %u, this program speaks %u (tandemd and workers of different versions?)",
+                                     "ring: ABI %u, this program speaks %u (processes of different versions?)",
                                      h->abi, TDM_RING_ABI);
         if (!slots_valid(h->n_slots) || h->slot_bytes != sizeof(struct tdm_desc))
                 return tdm_error_set(err, TDM_E_PROTOCOL, "ring: %u slots of %u bytes are not a ring", h->n_slots,

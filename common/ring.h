@@ -57,7 +57,8 @@ void tdm_ring_destroyp(struct tdm_ring **ring);
 uint32_t tdm_ring_epoch(const struct tdm_ring *ring);
 int tdm_ring_eventfd(const struct tdm_ring *ring);
 
-/* Producer. 0; -EAGAIN when full; -EPROTO when the consumer's index is impossible. Wakes a sleeping consumer. */
+/* Producer. 0; -EAGAIN when full; -EPROTO when the consumer's index is impossible; -EINVAL when desc has another epoch
+ * or no kind. Wakes a sleeping consumer. */
 int tdm_ring_push(struct tdm_ring *ring, const struct tdm_desc *desc);
 /* Consumer. 1 and *ret filled; 0 when empty; -EPROTO when the producer's index is impossible or epoch/kind is wrong. */
 int tdm_ring_pop(struct tdm_ring *ring, struct tdm_desc *ret);
@@ -67,8 +68,8 @@ int tdm_ring_pop(struct tdm_ring *ring, struct tdm_desc *ret);
 bool tdm_ring_arm(struct tdm_ring *ring);
 void tdm_ring_disarm(struct tdm_ring *ring);
 
-/* Consumer of FUTEX rings: waits until one of rings[] (NULLs skipped) has a descriptor, *kick differs from kick_seen, or
- * timeout_ns has passed. Spins for spin_ns first. 0 something may be there, -ETIMEDOUT. n_rings <= 8.
+/* Consumer of FUTEX rings: waits until one of rings[] (NULLs skipped) has a descriptor or is dead (so that pop says so),
+ * *kick differs from kick_seen, or timeout_ns has passed. Spins for spin_ns first. 0 something may be there, -ETIMEDOUT. n_rings <= 8.
  * Sleeps in futex_waitv; without it (old kernel, sandbox) in short futex waits. */
 int tdm_ring_wait_any(struct tdm_ring *const *rings, unsigned n_rings, _Atomic uint32_t *kick, uint32_t kick_seen,
                       uint64_t spin_ns, uint64_t timeout_ns);

@@ -260,8 +260,8 @@ int tdm_segment_import(struct tdm_segment **ret, const char *name, const int *fd
             chunk_bytes > TDM_SEGMENT_CHUNK_BYTES * TDM_SEGMENT_MAX_CHUNKS ||
             n_fds != TDM_DIV_UP(size_bytes, chunk_bytes))
                 return tdm_error_set(err, TDM_E_PROTOCOL,
-                                     "segment %.31s: %u chunks of %llu bytes do not make %llu bytes of whole pages", name,
-                                     n_fds, (unsigned long long)chunk_bytes, (unsigned long long)size_bytes);
+                                     "segment %.31s: %u chunks of %llu bytes do not make %llu bytes of whole pages",
+                                     name, n_fds, (unsigned long long)chunk_bytes, (unsigned long long)size_bytes);
 
         s = segment_alloc(name, size_bytes, chunk_bytes, n_fds);
         if (!s)

@@ -16,7 +16,8 @@ struct tdm_sigbus_guard {
 };
 
 int tdm_sigbus_init(void); /* once per process, before the first guard */
-int tdm_sigbus_guard_begin(struct tdm_sigbus_guard *guard, const void *base, size_t size_bytes); /* -ENOSPC: 64 at once */
+/* -ENOSPC: 64 at once. */
+int tdm_sigbus_guard_begin(struct tdm_sigbus_guard *guard, const void *base, size_t size_bytes);
 bool tdm_sigbus_guard_hit(const struct tdm_sigbus_guard *guard); /* true: something read there was not in the file */
 void tdm_sigbus_guard_end(struct tdm_sigbus_guard *guard);
 

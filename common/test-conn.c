@@ -1,431 +1,6 @@
-/* Frames: however the bytes are cut or glued, frames and their fds come out whole and together; whatever is too much is
- * refused by its header; the non-blocking connection ends once, with the right reason, and may be destroyed anywhere. */
-#include "common/conn.h"
-#include "common/frame.h"
-
-#include <fcntl.h>
-#include <pthread.h>
-#include <setjmp.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <cmocka.h>
-
-#define MS TDM_NSEC_PER_MSEC
-#define MAX_FRAME 70000u
-
-static unsigned open_fds(void)
-{
-        unsigned n = 0;
-
-        for (int fd = 0; fd < 2048; fd++)
-                n += fcntl(fd, F_GETFD) >= 0;
-        return n;
-}
-
-static void make_pair(int fds[2])
-{
-        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
-}
-
-static void set_nonblocking(int fd)
-{
-        assert_int_equal(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK), 0);
-}
-
-/* An fd that can be told from others: a memfd of that size. */
-static int token(unsigned id)
-{
-        int fd = memfd_create("token", MFD_CLOEXEC);
-
-        assert_true(fd >= 0);
-        assert_int_equal(ftruncate(fd, (off_t)id), 0);
-        return fd;
-}
-
-static unsigned token_id(int fd)
-{
-        struct stat st;
-
-        assert_int_equal(fstat(fd, &st), 0);
-        return (unsigned)st.st_size;
-}
-
-/* Bytes with fds in one sendmsg, framed or not. */
-static void send_raw(int fd, const void *data, size_t size, const int *fds, unsigned n_fds)
-{
-        char control[CMSG_SPACE(253 * sizeof(int))] = { 0 };
-        struct iovec iov = { .iov_base = (void *)(uintptr_t)data, .iov_len = size };
-        struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
-
-        if (n_fds > 0) {
-                struct cmsghdr *c;
-
-                msg.msg_control = control;
-                msg.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
-                c = CMSG_FIRSTHDR(&msg);
-                c->cmsg_level = SOL_SOCKET;
-                c->cmsg_type = SCM_RIGHTS;
-                c->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
-                memcpy(CMSG_DATA(c), fds, n_fds * sizeof(int));
-        }
-        assert_int_equal(sendmsg(fd, &msg, MSG_NOSIGNAL), size);
-}
-
-static size_t put_frame(uint8_t *to, const void *data, uint32_t size)
-{
-        tdm_frame_header(to, size);
-        memcpy(to + 4, data, size);
-        return 4 + size;
-}
-
-/* ---- reader ---- */
-
-static struct tdm_frame_reader *reader_new(void)
-{
-        struct tdm_frame_reader *r;
-
-        assert_int_equal(tdm_frame_reader_new(&r, MAX_FRAME), 0);
-        return r;
-}
-
-static void expect_frame(struct tdm_frame_reader *r, int fd, const void *data, size_t size, unsigned first_token,
-                         unsigned n_tokens)
-{
-        const uint8_t *got;
-        size_t got_size;
-        unsigned n;
-        int *fds, k;
-
-        while ((k = tdm_frame_reader_next(r, &got, &got_size, &fds, &n)) == 0)
-                assert_true(tdm_frame_reader_fill(r, fd) > 0);
-        assert_int_equal(k, 1);
-        assert_int_equal(got_size, size);
-        assert_memory_equal(got, data, size);
-        assert_int_equal(n, n_tokens);
-        for (unsigned i = 0; i < n; i++) {
-                assert_int_equal(token_id(fds[i]), first_token + i);
-                assert_int_equal(fcntl(fds[i], F_GETFD), FD_CLOEXEC);
-        }
-}
-
-static void test_split_bytes(void **state)
-{
-        _cleanup_(tdm_frame_reader_destroyp) struct tdm_frame_reader *r = reader_new();
-        uint8_t wire[64];
-        size_t n = 0;
-        int fds[2];
-
-        make_pair(fds);
-        n += put_frame(wire + n, "hello", 5);
-        n += put_frame(wire + n, "", 0);
-        n += put_frame(wire + n, "world!", 6);
-        assert_false(tdm_frame_reader_mid_frame(r));
-        for (size_t i = 0; i < n; i++) {
-                const uint8_t *data;
-                size_t size;
-                unsigned n_fds;
-                int *f, k;
-
-                send_raw(fds[0], wire + i, 1, NULL, 0);
-                assert_int_equal(tdm_frame_reader_fill(r, fds[1]), 1);
-                k = tdm_frame_reader_next(r, &data, &size, &f, &n_fds);
-                assert_int_equal(k, i == 8 || i == 12 || i == 22);
-                assert_int_equal(tdm_frame_reader_mid_frame(r), k == 0);
-                if (k && i == 22)
-                        assert_memory_equal(data, "world!", 6);
-        }
-        close(fds[0]);
-        assert_int_equal(tdm_frame_reader_fill(r, fds[1]), 0);
-        close(fds[1]);
-}
-
-/* Many frames in one send, with fds here and there: by the reader's rule only the first may carry some. */
-static void test_coalesced(void **state)
-{
-        _cleanup_(tdm_frame_reader_destroyp) struct tdm_frame_reader *r = reader_new();
-        unsigned before = open_fds();
-        uint8_t wire[8192];
-        size_t n = 0;
-        int fds[2], tok[3];
-
-        make_pair(fds);
-        for (int i = 0; i < 100; i++)
-                n += put_frame(wire + n, "0123456789abcdefghij", (uint32_t)i % 21);
-        for (unsigned i = 0; i < 3; i++)
-                tok[i] = token(10 + i);
-        send_raw(fds[0], wire, n, tok, 3);
-        for (unsigned i = 0; i < 100; i++)
-                expect_frame(r, fds[1], "0123456789abcdefghij", i % 21, 10, i == 0 ? 3 : 0);
-
-        /* without fds, then with: the kernel glues these two, the fds are the second's */
-        send_raw(fds[0], wire, n, NULL, 0);
-        put_frame(wire, "with", 4);
-        send_raw(fds[0], wire, 8, tok, 2);
-        send_raw(fds[0], wire, 8, NULL, 0);
-        send_raw(fds[0], wire, 8, tok + 1, 1);
-        expect_frame(r, fds[1], "", 0, 0, 0);
-        for (unsigned i = 1; i < 100; i++)
-                expect_frame(r, fds[1], "0123456789abcdefghij", i % 21, 0, 0);
-        expect_frame(r, fds[1], "with", 4, 10, 2);
-        expect_frame(r, fds[1], "with", 4, 0, 0);
-        expect_frame(r, fds[1], "with", 4, 11, 1);
-        for (unsigned i = 0; i < 3; i++)
-                close(tok[i]);
-        close(fds[0]);
-        close(fds[1]);
-        assert_int_equal(tdm_frame_reader_fill(r, fds[1]), -EBADF); /* closes what was not taken */
-        assert_int_equal(open_fds(), before);
-}
-
-/* Random frames, random cuts, random fds, read as they come: against what was sent. */
-static void test_random_cuts(void **state)
-{
-        uint64_t rnd = 0x9e3779b97f4a7c15u;
-        static uint8_t body[5000];
-        unsigned before = open_fds();
-
-        for (size_t i = 0; i < sizeof(body); i++)
-                body[i] = (uint8_t)(i * 7);
-        for (int round = 0; round < 40; round++) {
-                _cleanup_(tdm_frame_reader_destroyp) struct tdm_frame_reader *r = reader_new();
-                size_t sizes[20];
-                unsigned toks[20];
-                int fds[2];
-
-                make_pair(fds);
-                for (unsigned i = 0; i < 20; i++) {
-                        uint8_t wire[5004];
-                        size_t n, done = 0;
-                        int tok[4];
-
-                        rnd ^= rnd << 13;
-                        rnd ^= rnd >> 7;
-                        rnd ^= rnd << 17;
-                        sizes[i] = rnd & 1 ? rnd % 40 : rnd % sizeof(body);
-                        toks[i] = rnd >> 32 & 1 ? (unsigned)(rnd >> 40 & 3) : 0;
-                        n = put_frame(wire, body, (uint32_t)sizes[i]);
-                        for (unsigned k = 0; k < toks[i]; k++)
-                                tok[k] = token(i * 10 + k);
-                        while (done < n) {
-                                size_t piece = round % 2 ? n : 1 + (rnd >> (done % 50)) % 700;
-
-                                piece = TDM_MIN(piece, n - done);
-                                send_raw(fds[0], wire + done, piece, tok, done == 0 ? toks[i] : 0);
-                                done += piece;
-                        }
-                        for (unsigned k = 0; k < toks[i]; k++)
-                                close(tok[k]);
-                }
-                for (unsigned i = 0; i < 20; i++)
-                        expect_frame(r, fds[1], body, sizes[i], i * 10, toks[i]);
-                close(fds[0]);
-                assert_int_equal(tdm_frame_reader_fill(r, fds[1]), 0);
-                close(fds[1]);
-        }
-        assert_int_equal(open_fds(), before);
-}
-
-static void test_taking_fds(void **state)
-{
-        struct tdm_frame_reader *r = reader_new();
-        unsigned before = open_fds(), n;
-        const uint8_t *data;
-        size_t size;
-        int fds[2], tok[3], *got, taken;
-
-        make_pair(fds);
-        for (unsigned i = 0; i < 3; i++)
-                tok[i] = token(i);
-        assert_int_equal(tdm_frame_send(fds[0], "x", 1, tok, 3), 0);
-        assert_int_equal(tdm_frame_send(fds[0], "", 0, tok, 2), 0); /* never read */
-        while (tdm_frame_reader_next(r, &data, &size, &got, &n) == 0)
-                assert_true(tdm_frame_reader_fill(r, fds[1]) > 0);
-        assert_int_equal(n, 3);
-        taken = steal_fd(&got[1]);
-        set_nonblocking(fds[1]);
-        assert_int_equal(tdm_frame_reader_fill(r, fds[1]), -EAGAIN); /* closes the two others */
-        assert_int_equal(token_id(taken), 1);
-        close(taken);
-        tdm_frame_reader_destroy(r);
-        for (unsigned i = 0; i < 3; i++)
-                close(tok[i]);
-        close(fds[0]);
-        close(fds[1]);
-        assert_int_equal(open_fds(), before);
-}
-
-static void test_refused(void **state)
-{
-        unsigned before = open_fds();
-        int tok[253];
-
-        for (unsigned i = 0; i < 253; i++)
-                tok[i] = token(i);
-        for (int what = 0; what < 6; what++) {
-                struct tdm_frame_reader *r = reader_new();
-                uint8_t wire[16];
-                struct tdm_error e;
-                int fds[2], k = 0;
-
-                make_pair(fds);
-                set_nonblocking(fds[1]);
-                tdm_frame_header(wire, what == 0   ? 100u << 20
-                                       : what == 1 ? UINT32_MAX
-                                       : what == 2 ? MAX_FRAME + 1
-                                                   : 8);
-                if (what <= 2)
-                        send_raw(fds[0], wire, 4, NULL, 0);
-                else if (what == 3) /* fds in the middle of a frame */ {
-                        send_raw(fds[0], wire, 6, NULL, 0);
-                        send_raw(fds[0], wire, 2, tok, 1);
-                } else if (what == 4) /* in the middle of a header */ {
-                        send_raw(fds[0], wire, 2, NULL, 0);
-                        assert_int_equal(tdm_frame_reader_fill(r, fds[1]), 2);
-                        send_raw(fds[0], wire + 2, 2, tok, 1);
-                } else /* more than the cap, though not more than the kernel's */
-                        send_raw(fds[0], wire, 12, tok, 253);
-                for (int i = 0; i < 10 && k >= 0; i++)
-                        k = (int)tdm_frame_reader_fill(r, fds[1]);
-                assert_int_equal(k, -EPROTO);
-                assert_int_equal(tdm_frame_reader_explain(r, &e), TDM_E_PROTOCOL);
-                if (what == 0)
-                        assert_string_equal(e.message,
-                                            "the peer sent a frame of 104857600 bytes; at most 70000 are allowed");
-                assert_int_equal(tdm_frame_reader_fill(r, fds[1]), -EPROTO); /* for ever */
-                tdm_frame_reader_destroy(r);
-                close(fds[0]);
-                close(fds[1]);
-        }
-        for (unsigned i = 0; i < 253; i++)
-                close(tok[i]);
-        assert_int_equal(open_fds(), before);
-}
-
-/* The kernel could not install all fds (here: no more numbers): a breach, and the ones that came are closed. */
-static void test_truncated_control(void **state)
-{
-        _cleanup_(tdm_frame_reader_destroyp) struct tdm_frame_reader *r = reader_new();
-        unsigned before = open_fds();
-        struct rlimit old, lim;
-        int fds[2], tok[8];
-
-        make_pair(fds);
-        for (unsigned i = 0; i < 8; i++)
-                tok[i] = token(i);
-        assert_int_equal(tdm_frame_send(fds[0], "x", 1, tok, 8), 0);
-        assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
-        lim = old;
-        lim.rlim_cur = (rlim_t)tok[7] + 3;
-        assert_int_equal(setrlimit(RLIMIT_NOFILE, &lim), 0);
-        assert_int_equal(tdm_frame_reader_fill(r, fds[1]), -EPROTO);
-        assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
-        for (unsigned i = 0; i < 8; i++)
-                close(tok[i]);
-        close(fds[0]);
-        close(fds[1]);
-        assert_int_equal(open_fds(), before);
-}
-
-/* A header alone must not make us allocate what it promises. */
-static void test_memory_follows_bytes(void **state)
-{
-        _cleanup_(tdm_frame_reader_destroyp) struct tdm_frame_reader *r = NULL;
-        struct rlimit old, lim;
-        uint8_t wire[4];
-        int fds[2];
-
-        assert_int_equal(tdm_frame_reader_new(&r, UINT32_MAX), 0);
-        make_pair(fds);
-        tdm_frame_header(wire, 0xf0000000u);
-        send_raw(fds[0], wire, 4, NULL, 0);
-        send_raw(fds[0], "abc", 3, NULL, 0);
-        assert_int_equal(getrlimit(RLIMIT_AS, &old), 0);
-#ifndef TANDEM_SANITIZED
-        lim = old;
-        lim.rlim_cur = UINT64_C(1) << 30;
-        assert_int_equal(setrlimit(RLIMIT_AS, &lim), 0);
-#else
-        (void)lim;
-#endif
-        assert_int_equal(tdm_frame_reader_fill(r, fds[1]), 4);
-        assert_int_equal(tdm_frame_reader_fill(r, fds[1]), 3);
-        assert_int_equal(setrlimit(RLIMIT_AS, &old), 0);
-        assert_true(tdm_frame_reader_mid_frame(r));
-        close(fds[0]);
-        close(fds[1]);
-}
-
-/* A caller that never takes its frames is stopped, not fed without end. */
-static void test_reader_full(void **state)
-{
-        _cleanup_(tdm_frame_reader_destroyp) struct tdm_frame_reader *r = NULL;
-        uint8_t wire[4 + 100];
-        ssize_t n = 0;
-        int fds[2];
-
-        assert_int_equal(tdm_frame_reader_new(&r, 100), 0);
-        make_pair(fds);
-        memset(wire, 1, sizeof(wire));
-        tdm_frame_header(wire, 100);
-        for (int i = 0; i < 5; i++)
-                send_raw(fds[0], wire, sizeof(wire), NULL, 0);
-        for (int i = 0; i < 100 && n >= 0; i++)
-                n = tdm_frame_reader_fill(r, fds[1]);
-        assert_int_equal(n, -ENOBUFS);
-        for (int i = 0; i < 5; i++) /* and goes on when it does */
-                expect_frame(r, fds[1], wire + 4, 100, 0, 0);
-        close(fds[0]);
-        close(fds[1]);
-}
-
-static void *big_sender(void *arg)
-{
-        int *fds = arg;
-        static uint8_t big[MAX_FRAME];
-        int tok = token(77);
-
-        for (size_t i = 0; i < sizeof(big); i++)
-                big[i] = (uint8_t)(i * 13);
-        for (int i = 0; i < 50; i++)
-                if (tdm_frame_send(fds[0], big, sizeof(big), &tok, i % 2) != 0)
-                        return arg;
-        close(tok);
-        return NULL;
-}
-
-/* Frames larger than the socket's buffer, sent blocking and through a non-blocking fd alike. */
-static void test_blocking_big(void **state)
-{
-        static uint8_t big[MAX_FRAME];
-
-        for (size_t i = 0; i < sizeof(big); i++)
-                big[i] = (uint8_t)(i * 13);
-        for (int nonblocking = 0; nonblocking < 2; nonblocking++) {
-                _cleanup_(tdm_frame_reader_destroyp) struct tdm_frame_reader *r = reader_new();
-                pthread_t t;
-                void *bad;
-                int fds[2];
-
-                make_pair(fds);
-                assert_int_equal(setsockopt(fds[0], SOL_SOCKET, SO_SNDBUF, &(int){ 4096 }, sizeof(int)), 0);
-                if (nonblocking)
-                        set_nonblocking(fds[0]);
-                assert_int_equal(pthread_create(&t, NULL, big_sender, fds), 0);
-                for (unsigned i = 0; i < 50; i++)
-                        expect_frame(r, fds[1], big, sizeof(big), 77, i % 2);
-                pthread_join(t, &bad);
-                assert_null(bad);
-                close(fds[1]);
-                assert_int_equal(tdm_frame_send(fds[0], "x", 1, NULL, 0), -EPIPE);
-                assert_int_equal(tdm_frame_send(fds[0], "x", 1, big_sender == NULL ? NULL : fds, 241), -EINVAL);
-                close(fds[0]);
-        }
-}
-
-/* ---- connection ---- */
+/* The connection on the loop: it ends once, with the right reason, and may be destroyed anywhere; its peer may be slow,
+ * silent, greedy or dead. */
+#include "common/test-frames.h"
 
 struct side {
         struct tdm_conn *conn;
@@ -485,7 +60,7 @@ static void on_closed(struct tdm_conn *conn, const struct tdm_error *err, void *
 
 static const struct tdm_conn_limits limits = { .max_frame_bytes = MAX_FRAME,
                                                .max_queue_bytes = 1 << 20,
-                                               .stall_timeout_ns = 30 * MS };
+                                               .stall_timeout_ns = 200 * MS };
 
 /* A connection on the loop at one end of a socket pair; the other end is returned. */
 static int side_make(struct side *s, const struct tdm_conn_limits *l)
@@ -646,21 +221,21 @@ static void test_conn_stall(void **state)
         assert_int_equal(tdm_frame_send(peer, "x", 1, NULL, 0), 0);
         turn_until(&s.frames, 1);
         start = tdm_now_ns();
-        while (tdm_now_ns() < start + 50 * MS)
+        while (tdm_now_ns() < start + 250 * MS)
                 assert_int_equal(tdm_loop_turn(loop, 10 * MS), 0);
         assert_int_equal(s.closed, 0);
         /* a slow frame is none either, as long as it moves */
         send_raw(peer, "\5\0", 2, NULL, 0);
         for (int i = 0; i < 6; i++) {
                 start = tdm_now_ns();
-                while (tdm_now_ns() < start + 15 * MS)
+                while (tdm_now_ns() < start + 50 * MS)
                         assert_int_equal(tdm_loop_turn(loop, 5 * MS), 0);
                 send_raw(peer, "\0", 1, NULL, 0);
         }
         assert_int_equal(s.closed, 0);
         start = tdm_now_ns();
         turn_until(&s.closed, 1);
-        assert_true(tdm_now_ns() - start >= 25 * MS);
+        assert_true(tdm_now_ns() - start >= 150 * MS);
         assert_int_equal(s.err.code, TDM_E_PROTOCOL);
         assert_non_null(strstr(s.err.message, "half a frame"));
         assert_int_equal(s.frames, 1);
@@ -895,16 +470,17 @@ static void test_conn_new_fails(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_split_bytes),        cmocka_unit_test(test_coalesced),
-                cmocka_unit_test(test_random_cuts),        cmocka_unit_test(test_taking_fds),
-                cmocka_unit_test(test_refused),            cmocka_unit_test(test_truncated_control),
-                cmocka_unit_test(test_memory_follows_bytes), cmocka_unit_test(test_reader_full),
-                cmocka_unit_test(test_blocking_big),       cmocka_unit_test(test_conn_both_ways),
-                cmocka_unit_test(test_conn_queue),         cmocka_unit_test(test_conn_queue_cap),
-                cmocka_unit_test(test_conn_oversize),      cmocka_unit_test(test_conn_stall),
-                cmocka_unit_test(test_conn_peer_vanishes), cmocka_unit_test(test_conn_send_to_dead),
-                cmocka_unit_test(test_conn_destroy_inside), cmocka_unit_test(test_conn_finish),
-                cmocka_unit_test(test_conn_fair),          cmocka_unit_test(test_conn_echo_storm),
+                cmocka_unit_test(test_conn_both_ways),
+                cmocka_unit_test(test_conn_queue),
+                cmocka_unit_test(test_conn_queue_cap),
+                cmocka_unit_test(test_conn_oversize),
+                cmocka_unit_test(test_conn_stall),
+                cmocka_unit_test(test_conn_peer_vanishes),
+                cmocka_unit_test(test_conn_send_to_dead),
+                cmocka_unit_test(test_conn_destroy_inside),
+                cmocka_unit_test(test_conn_finish),
+                cmocka_unit_test(test_conn_fair),
+                cmocka_unit_test(test_conn_echo_storm),
                 cmocka_unit_test(test_conn_new_fails),
         };
         return cmocka_run_group_tests(tests, setup, teardown);

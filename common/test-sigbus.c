@@ -1,4 +1,5 @@
-/* A mapped file cut short while it is read: the guard is hit, the reader goes on with zeros; anything else still dies. */
+/* A mapped file cut short while it is read: the guard is hit, the reader goes on with zeros; anything
+ * else still dies. */
 #include "common/sigbus.h"
 
 #include <fcntl.h>
