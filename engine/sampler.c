@@ -208,10 +208,18 @@ VARIANT(_avx2, __attribute__((target("avx2"))))
 VARIANT(_avx512, __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl"))))
 #endif
 
+#ifdef __x86_64__
+static bool has_avx512(void)
+{
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+}
+#endif
+
 static double sum_exp(const float *logits, uint32_t n, float max)
 {
 #ifdef __x86_64__
-        if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+        if (has_avx512())
                 return sum_exp_avx512(logits, n, max);
         if (__builtin_cpu_supports("avx2"))
                 return sum_exp_avx2(logits, n, max);
@@ -222,7 +230,7 @@ static double sum_exp(const float *logits, uint32_t n, float max)
 static float find_maxima(const float *logits, uint32_t n, float *block_max)
 {
 #ifdef __x86_64__
-        if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+        if (has_avx512())
                 return find_maxima_avx512(logits, n, block_max);
         if (__builtin_cpu_supports("avx2"))
                 return find_maxima_avx2(logits, n, block_max);
