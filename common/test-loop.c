@@ -579,16 +579,14 @@ static void test_many(void **state)
         static struct tdm_source *s[N];
         static struct io io[N];
         static int fds[N][2];
+        unsigned n;
 
         assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
         lim = old;
         lim.rlim_cur = TDM_MIN(old.rlim_max, 2 * N + 100);
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &lim), 0);
-        if (lim.rlim_cur < 2 * N + 100) {
-                print_message("skipped: RLIMIT_NOFILE allows only %lu files\n", (unsigned long)lim.rlim_cur);
-                skip();
-        }
-        for (unsigned i = 0; i < N; i++) {
+        n = TDM_MIN((unsigned)N, ((unsigned)lim.rlim_cur - 100) / 2);
+        for (unsigned i = 0; i < n; i++) {
                 io[i] = (struct io){ .drain = true };
                 make_pair(fds[i]);
                 assert_int_equal(tdm_loop_add_io(loop, fds[i][0], EPOLLIN, on_io, &io[i], &s[i]), 0);
@@ -597,17 +595,17 @@ static void test_many(void **state)
         for (unsigned round = 1; round <= 3; round++) {
                 unsigned turns = 0, done = 0;
 
-                for (unsigned i = 0; i < N; i++)
+                for (unsigned i = 0; i < n; i++)
                         assert_int_equal(write(fds[i][1], "x", 1), 1);
-                while (done < N && turns++ < 1000) {
+                while (done < n && turns++ < 1000) {
                         assert_int_equal(tdm_loop_turn(loop, 100 * MS), 0);
                         done = 0;
-                        for (unsigned i = 0; i < N; i++)
+                        for (unsigned i = 0; i < n; i++)
                                 done += io[i].calls >= round;
                 }
-                assert_int_equal(done, N);
+                assert_int_equal(done, n);
         }
-        for (unsigned i = 0; i < N; i++) {
+        for (unsigned i = 0; i < n; i++) {
                 assert_int_equal(io[i].calls, 3);
                 tdm_source_destroy(s[i]);
                 close(fds[i][0]);
