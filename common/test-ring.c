@@ -21,7 +21,7 @@
 #define N_SLEEPY 3000u
 #else
 #define N_MESSAGES 200000u
-#define N_SLEEPY 8000u
+#define N_SLEEPY 4000u
 #endif
 #define WAIT_NS (20 * TDM_NSEC_PER_SEC) /* a lost wake-up is a failure, not a hang */
 
@@ -468,8 +468,8 @@ static void test_stream(void **state)
 {
         for (int processes = 0; processes < 2; processes++) {
                 stream(STYLE_FUTEX, processes, N_MESSAGES);
-                stream(STYLE_EVENTFD, processes, N_MESSAGES);
-                stream(STYLE_FUTEX_FALLBACK, processes, N_MESSAGES / 4);
+                stream(STYLE_EVENTFD, processes, N_MESSAGES / 4);
+                stream(STYLE_FUTEX_FALLBACK, processes, N_MESSAGES / 8);
         }
 }
 
