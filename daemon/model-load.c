@@ -37,10 +37,10 @@ void tdm_model_metadata_trim(struct tdm_model_metadata *m)
         /* The description's tensors point into the gguf: both go. The sizes stay. */
         struct tdm_hparams hparams = m->description.hparams;
 
-        tdm_weights_plan_destroyp(&m->plan);
+        tdm_weights_plan_destroy(steal_ptr(&m->plan));
         tdm_model_description_deinit(&m->description);
         m->description = (struct tdm_model_description){ .hparams = hparams };
-        tdm_gguf_closep(&m->gguf);
+        tdm_gguf_close(steal_ptr(&m->gguf));
 }
 
 void tdm_model_metadata_free(struct tdm_model_metadata *m)
