@@ -16,6 +16,17 @@
 
 #define MAX_LOGITS 16u /* a chunk's last rows that are sampled */
 
+#ifdef __SANITIZE_THREAD__ /* a hundred times slower */
+#define N_ROWS 40u
+#define N_QUICK 270u
+#elif defined(TANDEM_SANITIZED) /* twenty times */
+#define N_ROWS 140u
+#define N_QUICK 600u
+#else
+#define N_ROWS 300u
+#define N_QUICK 1600u
+#endif
+
 static struct golden_file golden; /* texts: the two models share a vocabulary */
 
 static const struct tdm_sampling sampling = { .temperature = 0.9f, .top_p = 0.95f, .min_p = 0.01f, .repeat_penalty = 1, .top_k = 40,
@@ -34,7 +45,7 @@ struct variant {
         const uint32_t *ids; /* [n_rows] */
         uint32_t n_rows;
         uint32_t chunk;
-        uint32_t n_quick;  /* rows that go before in chunks of 200 */
+        uint32_t n_quick;  /* rows that go before in large chunks */
         uint32_t n_others;
 };
 
@@ -66,7 +77,7 @@ static struct outcome run(const struct variant *v)
                 struct runner_part parts[RUNNER_TABLES];
                 uint32_t n_parts = 0, at = 0, row = 0, logits = 0;
 
-                n = TDM_MIN(first < v->n_quick ? 200u : v->chunk, v->n_rows - first);
+                n = TDM_MIN(first < v->n_quick ? N_QUICK / 8 : v->chunk, v->n_rows - first);
                 for (uint32_t slot = 0; slot <= v->n_others; slot++) {
                         uint32_t other = (slot + step) % (v->n_others + 1); /* 0 is ours: everywhere in turn */
                         const struct golden_case *c = &golden.cases[other % golden.n_cases];
@@ -158,7 +169,7 @@ static void test_chunks_threads_neighbours(void **state)
         struct variant base, variants[TDM_ARRAY_SIZE(ways)];
 
         runner_model_load(&model, "models/tale.gguf");
-        base = base_of(&model, 3, 300, TDM_PRECISION_DEFAULT);
+        base = base_of(&model, 3, N_ROWS, TDM_PRECISION_DEFAULT);
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(ways); i++) {
                 variants[i] = base;
                 variants[i].chunk = ways[i].chunk;
@@ -169,7 +180,7 @@ static void test_chunks_threads_neighbours(void **state)
         runner_model_unload(&model);
 }
 
-/* Full layers over seven spans: by spans in parallel where the rows are few. */
+/* Full layers over several spans: by spans in parallel where the rows are few. */
 static void test_long_context(void **state)
 {
         static const struct {
@@ -179,10 +190,10 @@ static void test_long_context(void **state)
         struct variant base, variants[TDM_ARRAY_SIZE(ways)];
 
         runner_model_load(&model, "models/tale.gguf");
-        base = base_of(&model, 4, 1630, TDM_PRECISION_DEFAULT);
+        base = base_of(&model, 4, N_QUICK + 30, TDM_PRECISION_DEFAULT);
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(ways); i++) {
                 variants[i] = base;
-                variants[i].n_quick = 1600;
+                variants[i].n_quick = N_QUICK;
                 variants[i].chunk = ways[i].chunk;
                 variants[i].options.n_threads = ways[i].n_threads;
         }
@@ -196,7 +207,7 @@ static void test_placement(void **state)
         struct variant base, variants[2];
 
         runner_model_load(&model, "models/sprout.gguf");
-        base = base_of(&model, 3, 300, TDM_PRECISION_DEFAULT);
+        base = base_of(&model, 3, N_ROWS, TDM_PRECISION_DEFAULT);
         variants[0] = variants[1] = base;
         variants[0].options.split_threads = 2;
         variants[0].chunk = 64;
@@ -216,7 +227,7 @@ static void test_kernels(void **state)
 
         runner_model_load(&model, "models/sprout.gguf");
         for (unsigned p = 0; p < TDM_ARRAY_SIZE(precisions); p++) {
-                struct variant base = base_of(&model, 4, 160, precisions[p]), variants[6];
+                struct variant base = base_of(&model, 4, N_ROWS / 2, precisions[p]), variants[6];
                 unsigned n = 0;
 
                 for (unsigned i = 0; i < TDM_ARRAY_SIZE(names); i++) {
