@@ -170,6 +170,7 @@ void tdm_job_unref(struct tdm_job *job)
 void tdm_job_unrefp(struct tdm_job **job)
 {
         tdm_job_unref(*job);
+        *job = NULL;
 }
 
 size_t tdm_job_pending_bytes(const struct tdm_job *job)

@@ -48,7 +48,7 @@ void tdm_model_metadata_free(struct tdm_model_metadata *m)
         if (!m)
                 return;
         tdm_model_metadata_trim(m);
-        tdm_tokenizer_destroyp(&m->tokenizer);
+        tdm_tokenizer_destroy(m->tokenizer);
         free(m);
 }
 

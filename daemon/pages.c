@@ -67,6 +67,7 @@ void tdm_pages_destroy(struct tdm_pages *p)
 void tdm_pages_destroyp(struct tdm_pages **p)
 {
         tdm_pages_destroy(*p);
+        *p = NULL;
 }
 
 /* Pages of one sequence in either group, were the group to have layers. */

@@ -60,6 +60,7 @@ void tdm_stop_destroy(struct tdm_stop *s)
 void tdm_stop_destroyp(struct tdm_stop **s)
 {
         free(*s);
+        *s = NULL;
 }
 
 /* How many bytes at the end of text are a true beginning of a stop string. */
