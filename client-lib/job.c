@@ -117,6 +117,19 @@ static void finish_error(struct tandem_job *job, const struct tandem_error *err,
         finish(job, silent);
 }
 
+/* How a job ends that tandemd never accepted. */
+static void got_error(struct tandem_job *job, const Tandem__Error *wire)
+{
+        struct tandem_error err;
+
+        if (lib_error_from_wire(&err, wire) != TANDEM_E_CANCELLED) {
+                finish_error(job, &err, false);
+                return;
+        }
+        job->result.reason = TANDEM_REASON_CANCELLED;
+        finish(job, false);
+}
+
 static void on_lost(struct call *call, const struct tandem_error *err, bool silent)
 {
         struct tandem_job *job = (struct tandem_job *)((char *)call - offsetof(struct tandem_job, call));
@@ -257,7 +270,6 @@ static bool on_reply(struct call *call, Tandem__Reply *reply)
 {
         struct tandem_job *job = (struct tandem_job *)((char *)call - offsetof(struct tandem_job, call));
         _cleanup_(job_unrefp) struct tandem_job *held = job;
-        struct tandem_error err;
         const char *wrong;
 
         held->refs++;
@@ -280,8 +292,7 @@ static bool on_reply(struct call *call, Tandem__Reply *reply)
                 got_done(job, reply->done);
                 break;
         case TANDEM__REPLY__KIND_ERROR:
-                lib_error_from_wire(&err, reply->error);
-                finish_error(job, &err, false);
+                got_error(job, reply->error);
                 break;
         case TANDEM__REPLY__KIND__NOT_SET:
                 break; /* an event that a newer daemon has and this library does not know */

@@ -286,6 +286,10 @@ static void got_generate(struct conn *c, uint32_t id, const Tandem__Generate *g)
                 send_error(c, id, "busy", "64 jobs run already");
                 return;
         }
+        if (strcmp(name, "unborn") == 0) {
+                send_error(c, id, "cancelled", "cancelled before it began");
+                return;
+        }
         if (strcmp(name, "long") == 0) {
                 send_error(c, id, "too-long", "the prompt has 9000 tokens, the context 4096");
                 return;

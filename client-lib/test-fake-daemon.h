@@ -9,6 +9,7 @@
  *   "die"       two tokens, then the connection is cut
  *   "fault"     two tokens, then DONE_ERROR device-fault
  *   "busy"      Error busy
+ *   "unborn"    Error cancelled
  *   "long"      Error too-long
  *   "bytes"     tokens with control characters, quotes, invalid UTF-8, and a tail
  *   "gap"       a token index is skipped

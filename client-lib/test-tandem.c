@@ -306,6 +306,22 @@ static void test_refused(void **state)
         fake_stop(&fake);
 }
 
+static void test_cancelled_before_it_began(void **state)
+{
+        struct fake_config config = FAKE_CONFIG_INIT;
+        struct tandem_job *job;
+        struct tandem *t;
+        struct fake fake;
+
+        t = connect_to(&fake, &config);
+        job = start(t, "unborn", 0, NULL, NULL);
+        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        assert_int_equal(tandem_job_result(job)->reason, TANDEM_REASON_CANCELLED);
+        tandem_job_free(job);
+        tandem_close(t);
+        fake_stop(&fake);
+}
+
 static void test_refused_here(void **state)
 {
         struct fake_config config = FAKE_CONFIG_INIT;
@@ -630,6 +646,35 @@ static int try_job(const struct fake_config *config, size_t *ret_sent)
         return code;
 }
 
+/* The same for a status, the reply with the most in it. */
+static int try_status(const struct fake_config *config, size_t *ret_sent)
+{
+        struct tandem_status *status = NULL;
+        struct tandem *t = NULL;
+        struct fake fake;
+        size_t chars = 0;
+        int code;
+
+        fake_start(&fake, config);
+        code = tandem_connect(&t, fake.path, NULL);
+        if (code == TANDEM_OK)
+                code = tandem_get_status(t, &status, NULL);
+        if (code == TANDEM_OK) {
+                for (size_t i = 0; i < status->n_workers; i++)
+                        for (size_t b = 0; b < status->workers[i]->n_blocks; b++)
+                                chars += strlen(status->workers[i]->blocks[b]->kind);
+                for (size_t i = 0; i < status->n_models; i++)
+                        chars += strlen(status->models[i]->name) + strlen(status->models[i]->error);
+                assert_true(chars < 1000);
+        }
+        tandem_status_free(status);
+        tandem_close(t);
+        fake_stop(&fake);
+        if (ret_sent)
+                *ret_sent = fake.sent;
+        return code;
+}
+
 static void test_cut_at_every_byte(void **state)
 {
         struct fake_config config = FAKE_CONFIG_INIT;
@@ -660,6 +705,15 @@ static void test_every_byte_damaged(void **state)
                 refused += try_job(&config, NULL) != TANDEM_OK;
         }
         assert_true(refused > total / 8);
+
+        config.flip_at = SIZE_MAX;
+        assert_int_equal(try_status(&config, &total), TANDEM_OK);
+        assert_true(total > 200);
+        for (size_t at = 0; at < total; at++) {
+                config.flip_at = at;
+                config.flip = (uint8_t)(1u << (at % 8));
+                (void)try_status(&config, NULL);
+        }
 }
 
 static void test_no_daemon(void **state)
@@ -775,6 +829,7 @@ int main(void)
                 cmocka_unit_test(test_wait_timeout),
                 cmocka_unit_test(test_callbacks_may_let_go),
                 cmocka_unit_test(test_refused),
+                cmocka_unit_test(test_cancelled_before_it_began),
                 cmocka_unit_test(test_refused_here),
                 cmocka_unit_test(test_older_structs),
                 cmocka_unit_test(test_score),

@@ -149,6 +149,7 @@ static void json_status(struct buf *b, const struct tandem_status *s)
 static void print_worker(const struct tandem_worker *w)
 {
         char uptime[32], busy[32];
+        unsigned n_kinds = 0;
 
         out_printf("\n%s worker: %s", term_safe(w->name), term_safe(w->state));
         if (w->pid)
@@ -166,10 +167,14 @@ static void print_worker(const struct tandem_worker *w)
                 out_printf("  sandbox  %s\n", term_safe(w->sandbox));
         if (*w->numerics_id)
                 out_printf("  numerics %s\n", term_safe(w->numerics_id));
-        for (size_t i = 0; i < w->n_blocks; i++)
-                out_printf("  %s%-12s %12" PRIu64 " blocks %12" PRIu64 " rows %10.3f s\n", i ? "         " : "ran      ",
-                           term_safe(w->blocks[i]->kind), w->blocks[i]->blocks, w->blocks[i]->rows, w->blocks[i]->seconds);
-        if (w->n_blocks == 0)
+        for (size_t i = 0; i < w->n_blocks; i++) {
+                const struct tandem_block_count *c = w->blocks[i];
+
+                if (c->blocks > 0)
+                        out_printf("  %s%-12s %12" PRIu64 " blocks %12" PRIu64 " rows %10.3f s\n",
+                                   n_kinds++ ? "         " : "ran      ", term_safe(c->kind), c->blocks, c->rows, c->seconds);
+        }
+        if (n_kinds == 0)
                 out_puts("  ran      no blocks yet\n");
 }
 

@@ -24,7 +24,7 @@ static int out_error;
 static bool out_at_line_start = true;
 
 static bool term_dumb;
-static bool progress_on;
+static bool progress_on, progress_below;
 /* What takes the progress line off the screen: read by the signal handler. */
 static const char *volatile progress_erase;
 
@@ -195,7 +195,9 @@ void progress_show(const char *fmt, ...)
 
                 bytes += TDM_MAX(char_bytes, (size_t)1);
         }
-        progress_clear();
+        if (below || progress_below)
+                progress_clear(); /* on one line the new text simply replaces the old */
+        progress_below = below;
         buf_puts(&line, below ? "\033D\033[A\0337\033D\r" : "\r");
         buf_add(&line, text, bytes);
         buf_puts(&line, "\033[K");
