@@ -78,7 +78,10 @@ def outliers_stay_finite():
                 r = d.generate(model=name, ids=[2] + list(range(300, 400)), n=40)
                 equal(len(r.ids), 40, "tokens")
                 check(all(math.isfinite(x) for x in r.logprobs), f"{precision} {kind}: finite", r.logprobs)
-                scored = d.cli_json("score", "-m", name, "--top", "10", "--text", "the quick brown fox")[0]
+                with tempfile.NamedTemporaryFile("w", suffix=".txt") as f:
+                    f.write("the quick brown fox")
+                    f.flush()
+                    scored = d.cli_json("score", "-m", name, "--top", "10", "--text", f.name)[0]
                 flat = scored["nll"] + [v for row in scored["top"] for _, v in row]
                 check(all(isinstance(x, (int, float)) and math.isfinite(x) for x in flat),
                       f"{precision} {kind}: score finite")
