@@ -1,0 +1,309 @@
+/* A worker program against a tandemd that does not keep to the protocol: it leaves with an error or refuses the model,
+ * it never hangs and never touches what it was not given. The right use is tested by daemon/test-fleet.c. */
+#include <fcntl.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <cmocka.h>
+
+#include "engine/worker/abi.h"
+#include "proto/worker.pb-c.h"
+
+#define PATIENCE_MS 20000
+
+struct child {
+        pid_t pid;
+        int fd;
+        struct tdm_segment *progress;
+        struct tdm_frame_reader *reader;
+};
+
+static pid_t spawn(int fd, const char *arg)
+{
+        pid_t pid = fork();
+
+        assert_true(pid >= 0);
+        if (pid == 0) {
+                int null = open("/dev/null", O_WRONLY);
+
+                dup2(null, STDERR_FILENO); /* its complaints are expected here */
+                if (fd >= 0)
+                        dup2(fd, TDM_WORKER_CONTROL_FD);
+                else
+                        close(TDM_WORKER_CONTROL_FD);
+                execl(TANDEM_BIN_DIR "/tandem-gpu-worker", "tandem-gpu-worker", arg, (char *)NULL);
+                _exit(127);
+        }
+        return pid;
+}
+
+static struct child child_new(void)
+{
+        struct child c;
+        int pair[2];
+
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+        c.pid = spawn(pair[1], NULL);
+        close(pair[1]);
+        c.fd = pair[0];
+        assert_int_equal(tdm_segment_create(&c.progress, "progress", TDM_PROGRESS_BYTES), 0);
+        ((struct tdm_progress *)c.progress->base)->magic = TDM_PROGRESS_MAGIC;
+        ((struct tdm_progress *)c.progress->base)->abi = TDM_PROGRESS_ABI;
+        assert_int_equal(tdm_frame_reader_new(&c.reader, TDM_WORKER_MAX_FRAME), 0);
+        return c;
+}
+
+/* Exit status, or minus the signal. */
+static int child_end(struct child *c)
+{
+        int status = 0;
+        pid_t r = 0;
+
+        for (int ms = 0; ms < PATIENCE_MS && r == 0; ms += 2) {
+                r = waitpid(c->pid, &status, WNOHANG);
+                if (r == 0)
+                        usleep(2000);
+        }
+        if (r == 0) {
+                kill(c->pid, SIGKILL);
+                waitpid(c->pid, &status, 0);
+                fail_msg("the worker does not leave");
+        }
+        close(c->fd);
+        tdm_segment_destroy(c->progress);
+        tdm_frame_reader_destroy(c->reader);
+        return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+static void send_message(struct child *c, Tandem__Worker__ToWorker__KindCase kind, void *body, const int *fds, unsigned n_fds)
+{
+        Tandem__Worker__ToWorker message = TANDEM__WORKER__TO_WORKER__INIT;
+        uint8_t data[4096];
+
+        message.kind_case = kind;
+        message.init = body;
+        assert_true(tandem__worker__to_worker__get_packed_size(&message) <= sizeof(data));
+        (void)tdm_frame_send(c->fd, data, tandem__worker__to_worker__pack(&message, data), fds, n_fds);
+}
+
+static void send_init(struct child *c, uint32_t abi, uint32_t worker, const char *requested)
+{
+        Tandem__Worker__Init init = TANDEM__WORKER__INIT__INIT;
+        int fd;
+
+        assert_int_equal(tdm_segment_dup_fds(c->progress, true, &fd), 0);
+        init.abi = abi;
+        init.worker = worker;
+        init.requested = (char *)requested;
+        init.n_threads = 1;
+        send_message(c, TANDEM__WORKER__TO_WORKER__KIND_INIT, &init, &fd, 1);
+        close(fd);
+}
+
+/* Next message, or NULL at the end of the stream. */
+static Tandem__Worker__FromWorker *receive(struct child *c)
+{
+        const uint8_t *data;
+        size_t size;
+        int *fds, r;
+        unsigned n_fds;
+
+        while ((r = tdm_frame_reader_next(c->reader, &data, &size, &fds, &n_fds)) == 0) {
+                struct pollfd p = { .fd = c->fd, .events = POLLIN };
+
+                assert_int_equal(poll(&p, 1, PATIENCE_MS), 1);
+                if (tdm_frame_reader_fill(c->reader, c->fd) <= 0)
+                        return NULL;
+        }
+        assert_int_equal(r, 1);
+        return tandem__worker__from_worker__unpack(NULL, size, data);
+}
+
+static void expect(struct child *c, Tandem__Worker__FromWorker__KindCase kind)
+{
+        Tandem__Worker__FromWorker *message = receive(c);
+
+        assert_non_null(message);
+        assert_int_equal(message->kind_case, kind);
+        tandem__worker__from_worker__free_unpacked(message, NULL);
+}
+
+static struct child child_up(void)
+{
+        struct child c = child_new();
+
+        send_init(&c, TDM_WORKER_ABI, TDM_WORKER_GPU, "host");
+        expect(&c, TANDEM__WORKER__FROM_WORKER__KIND_HELLO);
+        return c;
+}
+
+static void by_hand(void **state)
+{
+        int status = 0;
+        pid_t pid = spawn(-1, NULL);
+
+        waitpid(pid, &status, 0);
+        assert_int_equal(WEXITSTATUS(status), 2);
+        pid = spawn(-1, "--help");
+        waitpid(pid, &status, 0);
+        assert_int_equal(WEXITSTATUS(status), 2);
+}
+
+static void bad_init(void **state)
+{
+        struct child c = child_new();
+        Tandem__Worker__FromWorker *message;
+
+        send_init(&c, TDM_WORKER_ABI + 1, TDM_WORKER_GPU, "host");
+        assert_int_equal(child_end(&c), 1);
+        c = child_new();
+        send_init(&c, TDM_WORKER_ABI, TDM_WORKER_NPU, "host");
+        assert_int_equal(child_end(&c), 1);
+        c = child_new();
+        assert_int_equal(tdm_frame_send(c.fd, "\xff\xff\xff\xff", 4, NULL, 0), 0);
+        assert_int_equal(child_end(&c), 1);
+        c = child_new();
+        assert_int_equal(write(c.fd, "\xff\xff\xff\x7f", 4), 4); /* a frame of 2 GB */
+        assert_int_equal(child_end(&c), 1);
+        c = child_new();
+        ((struct tdm_progress *)c.progress->base)->magic = 1;
+        send_init(&c, TDM_WORKER_ABI, TDM_WORKER_GPU, "host");
+        assert_int_equal(child_end(&c), 1);
+
+        c = child_new();
+        send_init(&c, TDM_WORKER_ABI, TDM_WORKER_GPU, "vulkan");
+        message = receive(&c);
+        assert_non_null(message);
+        assert_int_equal(message->kind_case, TANDEM__WORKER__FROM_WORKER__KIND_NO_DEVICE);
+        assert_non_null(strstr(message->no_device->reason, "no vulkan device"));
+        tandem__worker__from_worker__free_unpacked(message, NULL);
+        assert_int_equal(child_end(&c), 1);
+}
+
+static void daemon_gone(void **state)
+{
+        struct child c = child_new();
+        uint64_t t0;
+
+        shutdown(c.fd, SHUT_RDWR);
+        assert_int_equal(child_end(&c), 1); /* before it was told anything */
+        c = child_up();
+        t0 = tdm_now_ns();
+        shutdown(c.fd, SHUT_RDWR);
+        assert_int_equal(child_end(&c), 0);
+        assert_true(tdm_now_ns() - t0 < 5 * TDM_NSEC_PER_SEC);
+}
+
+static void quit(void **state)
+{
+        struct child c = child_up();
+        Tandem__Worker__Quit body = TANDEM__WORKER__QUIT__INIT;
+
+        send_message(&c, TANDEM__WORKER__TO_WORKER__KIND_QUIT, &body, NULL, 0);
+        assert_int_equal(child_end(&c), 0);
+}
+
+/* Frames that end the worker: it cannot know what tandemd meant. */
+static void nonsense(void **state)
+{
+        Tandem__Worker__Epoch epoch = TANDEM__WORKER__EPOCH__INIT;
+        Tandem__Worker__Load load = TANDEM__WORKER__LOAD__INIT;
+        Tandem__Worker__Kv kv = TANDEM__WORKER__KV__INIT;
+        Tandem__Worker__Unload unload = TANDEM__WORKER__UNLOAD__INIT;
+        Tandem__Worker__Segment segment = TANDEM__WORKER__SEGMENT__INIT;
+        struct child c = child_up();
+        int fds[3] = { c.fd, c.fd, c.fd };
+
+        send_message(&c, TANDEM__WORKER__TO_WORKER__KIND_EPOCH, &epoch, NULL, 0); /* without rings */
+        assert_int_equal(child_end(&c), 1);
+        c = child_up();
+        fds[0] = fds[1] = fds[2] = c.fd;
+        epoch.epoch = 1;
+        send_message(&c, TANDEM__WORKER__TO_WORKER__KIND_EPOCH, &epoch, fds, 3); /* with things that are no rings */
+        assert_int_equal(child_end(&c), 1);
+        c = child_up();
+        send_message(&c, TANDEM__WORKER__TO_WORKER__KIND_LOAD, &load, NULL, 0); /* without segments */
+        assert_int_equal(child_end(&c), 1);
+        c = child_up();
+        segment.n_fds = UINT32_MAX;
+        segment.size_bytes = UINT64_MAX;
+        load.weights = load.steps = load.activations = load.results = &segment;
+        send_message(&c, TANDEM__WORKER__TO_WORKER__KIND_LOAD, &load, fds, 0);
+        assert_int_equal(child_end(&c), 1);
+        c = child_up();
+        kv.kv = &segment;
+        send_message(&c, TANDEM__WORKER__TO_WORKER__KIND_KV, &kv, NULL, 0);
+        assert_int_equal(child_end(&c), 1);
+        c = child_up();
+        fds[0] = c.fd;
+        send_message(&c, TANDEM__WORKER__TO_WORKER__KIND_UNLOAD, &unload, fds, 1); /* an fd that nobody asked for */
+        assert_int_equal(child_end(&c), 1);
+        c = child_up();
+        assert_int_equal(tdm_frame_send(c.fd, "abc", 3, NULL, 0), 0);
+        assert_int_equal(child_end(&c), 1);
+}
+
+/* Models that are refused, and the worker goes on. */
+static void bad_models(void **state)
+{
+        Tandem__Worker__Load load = TANDEM__WORKER__LOAD__INIT;
+        Tandem__Worker__Kv kv = TANDEM__WORKER__KV__INIT;
+        Tandem__Worker__Quit body = TANDEM__WORKER__QUIT__INIT;
+        Tandem__Worker__Segment segment = TANDEM__WORKER__SEGMENT__INIT;
+        struct child c = child_up();
+        struct tdm_segment *zeros;
+        int fds[4];
+
+        assert_int_equal(tdm_segment_create(&zeros, "zeros", 4096), 0);
+        for (unsigned i = 0; i < 4; i++)
+                assert_int_equal(tdm_segment_dup_fds(zeros, true, &fds[i]), 0);
+        segment.n_fds = 1;
+        segment.size_bytes = segment.chunk_bytes = 4096;
+        load.weights = load.steps = load.activations = load.results = &segment;
+        load.model_id = 1;
+        load.kv_type = TDM_KV_F16;
+        load.name = (char *)"zeros";
+        for (unsigned i = 0; i < 5; i++) {
+                load.index = i == 1 ? TDM_PROGRESS_MODELS : i == 2 ? UINT32_MAX : 0;
+                load.precision = i == 3 ? 1000 : 0;
+                segment.size_bytes = i == 4 ? 8192 : 4096; /* more than the memfd has */
+                segment.chunk_bytes = segment.size_bytes;
+                send_message(&c, TANDEM__WORKER__TO_WORKER__KIND_LOAD, &load, fds, 4);
+                expect(&c, TANDEM__WORKER__FROM_WORKER__KIND_LOAD_FAILED);
+        }
+        segment.size_bytes = segment.chunk_bytes = 4096;
+        kv.kv = &segment;
+        kv.model_id = 1; /* which is not there */
+        send_message(&c, TANDEM__WORKER__TO_WORKER__KIND_KV, &kv, fds, 1);
+        expect(&c, TANDEM__WORKER__FROM_WORKER__KIND_LOAD_FAILED);
+
+        /* Fds ahead of the message that names them. */
+        load.index = 0;
+        load.precision = 0;
+        {
+                Tandem__Worker__Fds ahead = TANDEM__WORKER__FDS__INIT;
+
+                send_message(&c, TANDEM__WORKER__TO_WORKER__KIND_FDS, &ahead, fds, 3);
+                send_message(&c, TANDEM__WORKER__TO_WORKER__KIND_LOAD, &load, fds + 3, 1);
+        }
+        expect(&c, TANDEM__WORKER__FROM_WORKER__KIND_LOAD_FAILED);
+        send_message(&c, TANDEM__WORKER__TO_WORKER__KIND_QUIT, &body, NULL, 0);
+        assert_int_equal(child_end(&c), 0);
+        for (unsigned i = 0; i < 4; i++)
+                close(fds[i]);
+        tdm_segment_destroy(zeros);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(by_hand),    cmocka_unit_test(bad_init),   cmocka_unit_test(daemon_gone),
+                cmocka_unit_test(quit),       cmocka_unit_test(nonsense),   cmocka_unit_test(bad_models),
+        };
+
+        signal(SIGPIPE, SIG_IGN);
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
