@@ -26,7 +26,8 @@ struct selection {
         uint64_t *keys; /* [KEYS_CAPACITY] */
         size_t n;
         size_t wanted;
-        uint64_t floor; /* keys up to this one are not among the best */
+        uint64_t floor;    /* keys up to this one are not among the best */
+        float floor_logit; /* nor are logits below this one */
 };
 
 struct scratch {
@@ -335,12 +336,16 @@ static void selection_shrink(struct selection *s)
         s->floor = s->keys[0];
         for (size_t i = 1; i < s->n; i++)
                 s->floor = TDM_MIN(s->floor, s->keys[i]);
+        s->floor_logit = key_logit(s->floor);
 }
 
-static void selection_add(struct selection *s, float logit, uint32_t id)
+static inline void selection_add(struct selection *s, float logit, uint32_t id)
 {
-        uint64_t key = make_key(logit, id);
+        uint64_t key;
 
+        if (logit < s->floor_logit) /* nearly all; the rest is slower */
+                return;
+        key = make_key(logit, id);
         if (key <= s->floor)
                 return;
         if (s->n == KEYS_CAPACITY)
@@ -352,7 +357,7 @@ static void selection_add(struct selection *s, float logit, uint32_t id)
 static size_t find_best(const float *logits, uint32_t n, size_t wanted, struct scratch *scratch)
 {
         uint32_t n_blocks = TDM_DIV_UP(n, MAX_BLOCK);
-        struct selection s = {.keys = scratch->keys, .wanted = TDM_MIN(wanted, (size_t)n)};
+        struct selection s = {.keys = scratch->keys, .wanted = TDM_MIN(wanted, (size_t)n), .floor_logit = -INFINITY};
 
         /* As many logits as wanted are not less than the wanted-th greatest block maximum. */
         if (n_blocks > s.wanted) {
