@@ -5,7 +5,7 @@
  * every position. Exits 1 where a limit that was given is missed.
  *
  * usage: golden-host MODEL.gguf GOLDEN.json [--precision P] [--kv f16|f32] [--cpu NAME] [--threads N] [--chunk N]
- *                    [--mean LIMIT] [--first PERCENT] */
+ *                    [--mean LIMIT] [--first PERCENT] [--saturated]     the last: some value must not have fitted f16 */
 #include <getopt.h>
 #include <math.h>
 
@@ -69,7 +69,8 @@ int main(int argc, char **argv)
                 { "precision", required_argument, NULL, 'p' }, { "kv", required_argument, NULL, 'k' },
                 { "cpu", required_argument, NULL, 'u' },       { "threads", required_argument, NULL, 't' },
                 { "chunk", required_argument, NULL, 'c' },     { "mean", required_argument, NULL, 'm' },
-                { "first", required_argument, NULL, 'f' },     {},
+                { "first", required_argument, NULL, 'f' },     { "saturated", no_argument, NULL, 's' },
+                {},
         };
         struct runner_options o = {};
         double mean_limit = INFINITY, first_limit = 0, mean, first;
@@ -78,7 +79,7 @@ int main(int argc, char **argv)
         struct distance d = {};
         struct runner *runner;
         uint32_t chunk = 256;
-        bool passed;
+        bool must_saturate = false, passed;
         int c;
 
         while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -107,13 +108,16 @@ int main(int argc, char **argv)
                 case 'f':
                         first_limit = atof(optarg);
                         break;
+                case 's':
+                        must_saturate = true;
+                        break;
                 default:
                         return 2;
                 }
         }
         if (argc - optind != 2) {
                 fprintf(stderr, "usage: golden-host MODEL.gguf GOLDEN.json [--precision P] [--kv f16|f32] [--cpu NAME] "
-                                "[--threads N] [--chunk N] [--mean LIMIT] [--first PERCENT]\n");
+                                "[--threads N] [--chunk N] [--mean LIMIT] [--first PERCENT] [--saturated]\n");
                 return 2;
         }
         runner_model_load(&model, argv[optind]);
@@ -124,7 +128,8 @@ int main(int argc, char **argv)
 
         mean = d.sum / d.n;
         first = 100.0 * d.n_same / d.n;
-        passed = mean <= mean_limit && first >= first_limit; /* a NaN passes nothing */
+        /* A NaN passes nothing. */
+        passed = mean <= mean_limit && first >= first_limit && (!must_saturate || runner_n_saturated(runner) > 0);
         printf("%s %s (%s): mean %.5f, worst %.4f, first choice %.2f%% of %u; nll off by %.5f; %llu saturated: %s\n", argv[optind],
                tdm_precision_name(o.precision), runner_describe(runner), mean, d.worst, first, d.n, d.nll_sum / d.n_nll,
                (unsigned long long)runner_n_saturated(runner), passed ? "within limits" : "LIMITS MISSED");
