@@ -19,7 +19,8 @@ struct budget {
         size_t left;
 };
 
-/* Unpacking multiplies: two bytes on the wire can become a struct of a hundred. So what one reply may cost is capped. */
+/* Unpacking multiplies: two bytes on the wire can become a struct of a hundred. So what one reply may cost is capped.
+ */
 static void *budget_alloc(void *data, size_t size)
 {
         struct budget *budget = data;
@@ -223,7 +224,8 @@ static void handle_frame(struct tandem *t, const uint8_t *data, size_t size)
         struct call *call;
         bool kept = false;
 
-        budget.allocator = (ProtobufCAllocator){ .alloc = budget_alloc, .free = budget_free, .allocator_data = &budget };
+        budget.allocator =
+                (ProtobufCAllocator){ .alloc = budget_alloc, .free = budget_free, .allocator_data = &budget };
         reply = tandem__reply__unpack(&budget.allocator, size, data);
         if (!reply) {
                 lib_protocol_error(t, "a reply of %zu bytes cannot be decoded", size);
@@ -269,7 +271,7 @@ static void read_replies(struct tandem *t)
                         return;
                 }
                 if (n <= 0) {
-                        fail_lost(t, n < 0 && n != -ECONNRESET ? strerror((int)-n)
+                        fail_lost(t, n < 0 && n != -ECONNRESET               ? strerror((int)-n)
                                      : tdm_frame_reader_mid_frame(t->reader) ? "it hung up in the middle of a reply"
                                                                              : "it hung up");
                         return;
@@ -310,7 +312,8 @@ int lib_wait(struct tandem *t, const bool *done, int timeout_ms, struct tandem_e
         if (*done)
                 return TANDEM_OK;
         if (t->depth > 0)
-                return lib_error(err, TANDEM_E_BAD_REQUEST, "a callback asked for something that has to wait for tandemd");
+                return lib_error(err, TANDEM_E_BAD_REQUEST,
+                                 "a callback asked for something that has to wait for tandemd");
         if (timeout_ms >= 0)
                 deadline = tdm_now_ns() + (uint64_t)timeout_ms * TDM_NSEC_PER_MSEC;
         lib_ref(t);
@@ -327,8 +330,7 @@ int lib_wait(struct tandem *t, const bool *done, int timeout_ms, struct tandem_e
                         break;
         }
         lib_unref(t);
-        return *done ? TANDEM_OK
-                     : lib_error(err, TANDEM_E_TIMEOUT, "tandemd did not answer within %d ms", timeout_ms);
+        return *done ? TANDEM_OK : lib_error(err, TANDEM_E_TIMEOUT, "tandemd did not answer within %d ms", timeout_ms);
 }
 
 int tandem_fd(const struct tandem *t)
@@ -393,7 +395,8 @@ static int connect_path(const char *path, int *ret_fd)
         if (fd < 0)
                 return -errno;
         while (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
-                /* EAGAIN: more clients wait to be accepted than the daemon's backlog holds. There is nothing to poll. */
+                /* EAGAIN: more clients wait to be accepted than the daemon's backlog holds. There is nothing to poll.
+                 */
                 if (errno != EINTR && (errno != EAGAIN || tdm_now_ns() > deadline))
                         return -errno;
                 if (errno == EAGAIN)
@@ -461,7 +464,8 @@ static int find_daemon(const char *path, int *ret_fd, char **ret_path, struct ta
         }
         return lib_error(err, denied ? TANDEM_E_DENIED : TANDEM_E_NO_DAEMON,
                          "no tandemd answers; tried %s. Start it with `tandemd --user &` or `systemctl --user start "
-                         "tandemd`, or name its socket with --socket or $TANDEM_SOCKET", tried);
+                         "tandemd`, or name its socket with --socket or $TANDEM_SOCKET",
+                         tried);
 }
 
 static int greet(struct tandem *t, struct tandem_error *err)
@@ -481,7 +485,8 @@ static int greet(struct tandem *t, struct tandem_error *err)
         if (code == TANDEM_E_TIMEOUT)
                 return lib_error(err, code,
                                  "tandemd at %s accepted the connection but did not greet within %d s: it seems to be "
-                                 "stuck (systemctl --user restart tandemd)", t->socket_path, LIB_HELLO_TIMEOUT_MS / 1000);
+                                 "stuck (systemctl --user restart tandemd)",
+                                 t->socket_path, LIB_HELLO_TIMEOUT_MS / 1000);
         if (code != TANDEM_OK)
                 return code;
         if (reply->hello->protocol != LIB_PROTOCOL)

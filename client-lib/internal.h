@@ -11,12 +11,12 @@
 #include "proto/tandem.pb-c.h"
 
 #define LIB_PROTOCOL 1u
-#define LIB_MAX_REPLY_BYTES (16u << 20)          /* of one frame from the daemon */
+#define LIB_MAX_REPLY_BYTES (16u << 20)           /* of one frame from the daemon */
 #define LIB_MAX_UNPACKED_BYTES ((size_t)96 << 20) /* that one reply may grow to when unpacked */
-#define LIB_MAX_QUEUE_BYTES ((size_t)256 << 20)  /* waiting to be sent */
+#define LIB_MAX_QUEUE_BYTES ((size_t)256 << 20)   /* waiting to be sent */
 #define LIB_HELLO_TIMEOUT_MS 30000
-#define LIB_MAX_TOKENS (1u << 24)                /* of one job; no context is longer */
-#define LIB_MAX_TEXT_BYTES ((size_t)1 << 28)     /* of one job */
+#define LIB_MAX_TOKENS (1u << 24)            /* of one job; no context is longer */
+#define LIB_MAX_TEXT_BYTES ((size_t)1 << 28) /* of one job */
 
 struct call {
         uint32_t id;

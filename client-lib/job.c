@@ -1,7 +1,7 @@
 /* Jobs: generate and score, from the request to the last event.
  *
- * A job's handle belongs to the caller, its request to the connection; the struct lives as long as either needs it. So a
- * handle freed early leaves a silent job behind that swallows its replies, and a connection closed early leaves
+ * A job's handle belongs to the caller, its request to the connection; the struct lives as long as either needs it. So
+ * a handle freed early leaves a silent job behind that swallows its replies, and a connection closed early leaves
  * finished jobs behind that still hold their text. Tokens must come without gaps: the index is checked, because a lost
  * or doubled token is the one thing this system promises never to happen. */
 #include "client-lib/job.h"
@@ -200,7 +200,8 @@ static void got_tokens(struct tandem_job *job, const Tandem__Tokens *wire)
                                             .logprob = token->logprob,
                                             .size = token->text.len };
 
-                if (id_buf_add(&job->ids, &token->id, 1) < 0 || text_add(&job->text, token->text.data, token->text.len) < 0) {
+                if (id_buf_add(&job->ids, &token->id, 1) < 0 ||
+                    text_add(&job->text, token->text.data, token->text.len) < 0) {
                         lib_protocol_error(t, "job %" PRIu64 " has more text than this library can hold", job->id);
                         return;
                 }
@@ -249,7 +250,8 @@ static void got_done(struct tandem_job *job, const Tandem__Done *wire)
         default:
                 result->reason = TANDEM_REASON_ERROR;
                 lib_error(&result->error, TANDEM_E_PROTOCOL,
-                          "the job ended for a reason that this library does not know (%d): update it", (int)wire->reason);
+                          "the job ended for a reason that this library does not know (%d): update it",
+                          (int)wire->reason);
                 break;
         }
         if (job->scoring && result->reason <= TANDEM_REASON_LENGTH) {
@@ -365,7 +367,8 @@ static int job_send(struct tandem *t, struct tandem_job *job, Tandem__Request *r
 
 static ProtobufCBinaryData bytes_of(const char *text, size_t size)
 {
-        return (ProtobufCBinaryData){ .len = size == SIZE_MAX ? strlen(text) : size, .data = (uint8_t *)(uintptr_t)text };
+        return (ProtobufCBinaryData){ .len = size == SIZE_MAX ? strlen(text) : size,
+                                      .data = (uint8_t *)(uintptr_t)text };
 }
 
 int tandem_generate(struct tandem *t, const struct tandem_generate_options *given,
@@ -388,11 +391,12 @@ int tandem_generate(struct tandem *t, const struct tandem_generate_options *give
         memcpy(&o, given, TDM_MIN(given->struct_size, sizeof(o)));
         if ((o.prompt != NULL) + (o.n_chat > 0) + (o.n_prompt_ids > 0) != 1)
                 return lib_error(err, TANDEM_E_BAD_REQUEST,
-                                 o.prompt || o.n_chat || o.n_prompt_ids ?
-                                         "a job takes one of prompt, chat and prompt_ids, not several" :
-                                         "there is nothing to generate from: give a prompt, a chat or prompt_ids");
+                                 o.prompt || o.n_chat || o.n_prompt_ids
+                                         ? "a job takes one of prompt, chat and prompt_ids, not several"
+                                         : "there is nothing to generate from: give a prompt, a chat or prompt_ids");
         if (o.n_chat > 65536 || o.n_stop > 65536 || o.n_prompt_ids > LIB_MAX_TOKENS)
-                return lib_error(err, TANDEM_E_TOO_LONG, "more chat messages, stop texts or prompt ids than any model takes");
+                return lib_error(err, TANDEM_E_TOO_LONG,
+                                 "more chat messages, stop texts or prompt ids than any model takes");
 
         job = job_new(t, callbacks, userdata);
         stops = calloc(o.n_stop + 1, sizeof(*stops));
@@ -459,12 +463,14 @@ int tandem_score(struct tandem *t, const struct tandem_score_options *given, con
         tandem_score_options_init(&o);
         memcpy(&o, given, TDM_MIN(given->struct_size, sizeof(o)));
         if ((o.text != NULL) + (o.n_ids > 0) != 1)
-                return lib_error(err, TANDEM_E_BAD_REQUEST, o.text ? "a score job takes a text or ids, not both" :
-                                                                     "there is nothing to score: give a text or ids");
+                return lib_error(err, TANDEM_E_BAD_REQUEST,
+                                 o.text ? "a score job takes a text or ids, not both"
+                                        : "there is nothing to score: give a text or ids");
         if (o.n_ids > LIB_MAX_TOKENS)
                 return lib_error(err, TANDEM_E_TOO_LONG, "%zu ids are more than any model takes", o.n_ids);
         if (o.top > 64)
-                return lib_error(err, TANDEM_E_BAD_REQUEST, "at most 64 alternatives come for each position, not %u", o.top);
+                return lib_error(err, TANDEM_E_BAD_REQUEST, "at most 64 alternatives come for each position, not %u",
+                                 o.top);
 
         job = job_new(t, callbacks, userdata);
         if (!job)

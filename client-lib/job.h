@@ -18,8 +18,8 @@ struct id_buf {
 struct score_buf {
         float *nll;
         uint32_t *n_top;
-        uint32_t *top_ids;    /* [capacity][top] */
-        float *top_logprobs;  /* [capacity][top] */
+        uint32_t *top_ids;   /* [capacity][top] */
+        float *top_logprobs; /* [capacity][top] */
         size_t n, capacity;
         uint32_t top;
         size_t n_expected; /* ids that were sent; 0: a text was */

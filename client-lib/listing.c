@@ -1,6 +1,6 @@
 /* Status, models and jobs as plain structs. The unpacked reply is kept behind each answer and its strings are pointed
- * at, so an answer is one allocation beside it and one free. The public structs come as arrays of pointers, so that they
- * can grow at their end without breaking programs that walk them. */
+ * at, so an answer is one allocation beside it and one free. The public structs come as arrays of pointers, so that
+ * they can grow at their end without breaking programs that walk them. */
 #include "client-lib/internal.h"
 
 /* In front of every answer. */

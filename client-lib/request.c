@@ -1,5 +1,5 @@
-/* Requests with one answer that the caller waits for: everything but jobs. An answer of a kind that was not asked for is
- * a breach of protocol, except progress, which may come before the answer of a load. */
+/* Requests with one answer that the caller waits for: everything but jobs. An answer of a kind that was not asked for
+ * is a breach of protocol, except progress, which may come before the answer of a load. */
 #include "client-lib/internal.h"
 
 static bool sync_on_reply(struct call *call, Tandem__Reply *reply)
@@ -30,7 +30,8 @@ int lib_request(struct tandem *t, Tandem__Request *request, int fd, int timeout_
         int code;
 
         if (t->depth > 0)
-                return lib_error(err, TANDEM_E_BAD_REQUEST, "a callback asked for something that has to wait for tandemd");
+                return lib_error(err, TANDEM_E_BAD_REQUEST,
+                                 "a callback asked for something that has to wait for tandemd");
         code = lib_send(t, request, fd, &sync.call, err);
         if (code != TANDEM_OK)
                 return code;

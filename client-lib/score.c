@@ -1,4 +1,5 @@
-/* What a score job collects: chunks of positions in order, checked so that the arrays handed out are dense and whole. */
+/* What a score job collects: chunks of positions in order, checked so that the arrays handed out are dense and whole.
+ */
 #include "client-lib/job.h"
 
 static int grow(void **array, size_t n, size_t item_bytes)

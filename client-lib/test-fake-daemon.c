@@ -93,9 +93,9 @@ static void send_reply(struct conn *c, uint32_t id, Tandem__Reply *reply)
         free(data);
 }
 
-#define REPLY(kind, field, message) \
-        Tandem__Reply reply = TANDEM__REPLY__INIT; \
-        reply.kind_case = TANDEM__REPLY__KIND_##kind; \
+#define REPLY(kind, field, message)                                                                                    \
+        Tandem__Reply reply = TANDEM__REPLY__INIT;                                                                     \
+        reply.kind_case = TANDEM__REPLY__KIND_##kind;                                                                  \
         reply.field = (message)
 
 static void send_error(struct conn *c, uint32_t id, const char *code, const char *message)
@@ -128,7 +128,8 @@ static void send_accepted(struct conn *c, struct fake_job *job)
         send_reply(c, job->request, &reply);
 }
 
-static void send_progress(struct conn *c, struct fake_job *job, int state, uint64_t done, uint64_t total, uint32_t queue)
+static void send_progress(struct conn *c, struct fake_job *job, int state, uint64_t done, uint64_t total,
+                          uint32_t queue)
 {
         Tandem__Progress progress = TANDEM__PROGRESS__INIT;
         REPLY(PROGRESS, progress, &progress);
@@ -167,7 +168,7 @@ static void send_done(struct conn *c, struct fake_job *job, int reason, const ch
         done.reason = (Tandem__DoneReason)reason;
         if (code) {
                 error.code = (char *)(uintptr_t)code;
-                error.message = (char *)(uintptr_t)"the fake device died";
+                error.message = (char *)(uintptr_t) "the fake device died";
                 done.error = &error;
         }
         done.prompt_tokens = 23;
@@ -177,7 +178,7 @@ static void send_done(struct conn *c, struct fake_job *job, int reason, const ch
         done.prefill_tps = 1000;
         done.decode_tps = 212.4;
         done.recoveries = strcmp(job->model, "recover") == 0;
-        done.numerics_id = (char *)(uintptr_t)"fake-1";
+        done.numerics_id = (char *)(uintptr_t) "fake-1";
         done.text = (ProtobufCBinaryData){ .len = strlen(tail), .data = (uint8_t *)(uintptr_t)tail };
         send_reply(c, job->request, &reply);
         job->used = false;
@@ -209,7 +210,13 @@ static void send_future(struct conn *c, struct fake_job *job)
 
 static void step_job(struct conn *c, struct fake_job *job)
 {
-        static const char *const odd[] = { "a\x1b[31mb", "\"\\\n\t\x01", "\xff\xc3", "\xc2\x9b""31m", "gr\xc3\xbc\xc3\x9f", "" };
+        static const char *const odd[] = { "a\x1b[31mb",
+                                           "\"\\\n\t\x01",
+                                           "\xff\xc3",
+                                           "\xc2\x9b"
+                                           "31m",
+                                           "gr\xc3\xbc\xc3\x9f",
+                                           "" };
         uint64_t now = tdm_now_ns();
         unsigned stage;
 
@@ -274,7 +281,8 @@ static void step_job(struct conn *c, struct fake_job *job)
                 }
         }
         if (!c->broken)
-                send_done(c, job, job->max == 5 ? TANDEM__DONE_REASON__DONE_STOP : TANDEM__DONE_REASON__DONE_LENGTH, NULL, "");
+                send_done(c, job, job->max == 5 ? TANDEM__DONE_REASON__DONE_STOP : TANDEM__DONE_REASON__DONE_LENGTH,
+                          NULL, "");
 }
 
 static void got_generate(struct conn *c, uint32_t id, const Tandem__Generate *g)
@@ -298,7 +306,9 @@ static void got_generate(struct conn *c, uint32_t id, const Tandem__Generate *g)
                 if (!c->jobs[i].used)
                         job = &c->jobs[i];
         assert(job);
-        *job = (struct fake_job){ .used = true, .request = id, .id = 7 + c->next_job++, .max = g->max_tokens, .n_chat = g->n_chat };
+        *job = (struct fake_job){
+                .used = true, .request = id, .id = 7 + c->next_job++, .max = g->max_tokens, .n_chat = g->n_chat
+        };
         snprintf(job->model, sizeof(job->model), "%s", name);
         if (job->max == 0)
                 job->max = strcmp(name, "slow") == 0 || strcmp(name, "flood") == 0 ? UINT32_MAX : 5;
@@ -356,14 +366,14 @@ static void got_tokenize(struct conn *c, uint32_t id, const Tandem__Tokenize *t)
 static void fill_model(Tandem__ModelStatus *m)
 {
         tandem__model_status__init(m);
-        m->name = (char *)(uintptr_t)"tale";
-        m->path = (char *)(uintptr_t)"/models/tale.gguf";
-        m->state = (char *)(uintptr_t)"loaded";
-        m->architecture = (char *)(uintptr_t)"gemma3";
-        m->quantisation = (char *)(uintptr_t)"Q8_0";
-        m->placement = (char *)(uintptr_t)"split";
-        m->precision = (char *)(uintptr_t)"default";
-        m->chat = (char *)(uintptr_t)"gemma";
+        m->name = (char *)(uintptr_t) "tale";
+        m->path = (char *)(uintptr_t) "/models/tale.gguf";
+        m->state = (char *)(uintptr_t) "loaded";
+        m->architecture = (char *)(uintptr_t) "gemma3";
+        m->quantisation = (char *)(uintptr_t) "Q8_0";
+        m->placement = (char *)(uintptr_t) "split";
+        m->precision = (char *)(uintptr_t) "default";
+        m->chat = (char *)(uintptr_t) "gemma";
         m->file_bytes = 12345678;
         m->weights_bytes = 12000000;
         m->kv_bytes = 1 << 24;
@@ -389,17 +399,17 @@ static void got_status(struct conn *c, uint32_t id)
                 blocks[i].seconds = 0.25;
                 tandem__worker_status__init(&workers[i]);
                 workers[i].name = (char *)(uintptr_t)(i ? "gpu" : "npu");
-                workers[i].requested = (char *)(uintptr_t)"auto";
-                workers[i].device = (char *)(uintptr_t)"host";
-                workers[i].detail = (char *)(uintptr_t)"AVX-512, 2 threads";
-                workers[i].state = (char *)(uintptr_t)"ready";
+                workers[i].requested = (char *)(uintptr_t) "auto";
+                workers[i].device = (char *)(uintptr_t) "host";
+                workers[i].detail = (char *)(uintptr_t) "AVX-512, 2 threads";
+                workers[i].state = (char *)(uintptr_t) "ready";
                 workers[i].pid = 4000 + i;
                 workers[i].restarts = i;
                 workers[i].last_exit = (char *)(uintptr_t)(i ? "killed by \x1b[31m signal 9" : "");
                 workers[i].n_blocks = 1;
                 workers[i].blocks = &block_list[i];
         }
-        status.version = (char *)(uintptr_t)"0.1.0";
+        status.version = (char *)(uintptr_t) "0.1.0";
         status.pid = 3999;
         status.uptime_s = 61.5;
         status.n_workers = 2;
@@ -407,7 +417,7 @@ static void got_status(struct conn *c, uint32_t id)
         status.n_models = 1;
         status.models = model_list;
         status.recoveries = 1;
-        status.socket = (char *)(uintptr_t)"/run/tandem/socket";
+        status.socket = (char *)(uintptr_t) "/run/tandem/socket";
         send_reply(c, id, &reply);
 }
 
@@ -431,7 +441,7 @@ static void got_jobs(struct conn *c, uint32_t id)
 
         job.job = 7;
         job.state = TANDEM__JOB_STATE__JOB_DECODE;
-        job.model = (char *)(uintptr_t)"tale";
+        job.model = (char *)(uintptr_t) "tale";
         job.prompt_tokens = 23;
         jobs.n_jobs = 1;
         jobs.jobs = list;
@@ -465,7 +475,7 @@ static void got_hello(struct conn *c, uint32_t id)
                 return;
         }
         hello.protocol = c->config->protocol ? c->config->protocol : 1;
-        hello.version = (char *)(uintptr_t)"0.1.0-fake";
+        hello.version = (char *)(uintptr_t) "0.1.0-fake";
         hello.max_frame_bytes = c->config->max_frame ? c->config->max_frame : 1u << 20;
         send_reply(c, id, &reply);
 }

@@ -1,5 +1,5 @@
-/* A daemon that only talks: it speaks tandem.proto, knows no model, and does what the model's name says. For tests of the
- * library (a thread in the test) and of the command (test-fake-daemon, a program that logs requests as JSON lines).
+/* A daemon that only talks: it speaks tandem.proto, knows no model, and does what the model's name says. For tests of
+ * the library (a thread in the test) and of the command (test-fake-daemon, a program that logs requests as JSON lines).
  *
  *   ""/"tale"   five tokens, or max_tokens of them; chat answers "turn N"
  *   "slow"      a token every 20 ms until max_tokens or Cancel
@@ -24,19 +24,22 @@
 #include "proto/tandem.pb-c.h"
 
 struct fake_config {
-        size_t fragment;   /* bytes in one write, 0: all */
-        size_t cut_after;  /* bytes sent in all before the connection is cut; SIZE_MAX: never */
-        size_t flip_at;    /* this byte of the stream is XORed with flip; SIZE_MAX: none */
+        size_t fragment;  /* bytes in one write, 0: all */
+        size_t cut_after; /* bytes sent in all before the connection is cut; SIZE_MAX: never */
+        size_t flip_at;   /* this byte of the stream is XORed with flip; SIZE_MAX: none */
         uint8_t flip;
-        bool hang_up;      /* after the first job is done */
-        int idle_ms;       /* hang up after so long without a request; -1: never */
-        uint32_t protocol; /* in the greeting; 0: 1 */
+        bool hang_up;       /* after the first job is done */
+        int idle_ms;        /* hang up after so long without a request; -1: never */
+        uint32_t protocol;  /* in the greeting; 0: 1 */
         uint32_t max_frame; /* in the greeting; 0: 1 MiB */
         const uint8_t *raw; /* sent instead of the greeting, then the connection is cut */
         size_t raw_size;
-        FILE *log;         /* requests, one JSON object a line */
+        FILE *log; /* requests, one JSON object a line */
 };
-#define FAKE_CONFIG_INIT { .cut_after = SIZE_MAX, .flip_at = SIZE_MAX, .idle_ms = -1 }
+#define FAKE_CONFIG_INIT                                                                                               \
+        {                                                                                                              \
+                .cut_after = SIZE_MAX, .flip_at = SIZE_MAX, .idle_ms = -1                                              \
+        }
 
 /* Serves one connection until it ends; closes fd. Returns the bytes sent. */
 size_t fake_serve(int fd, const struct fake_config *config);

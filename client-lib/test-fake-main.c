@@ -1,5 +1,5 @@
-/* The fake daemon as a program: test-fake-daemon SOCKET. Forks for each connection; logs requests to standard output. Ends
- * when standard input does, so that it never outlives the test that started it. */
+/* The fake daemon as a program: test-fake-daemon SOCKET. Forks for each connection; logs requests to standard output.
+ * Ends when standard input does, so that it never outlives the test that started it. */
 #include "client-lib/test-fake-daemon.h"
 
 #include <poll.h>
@@ -24,7 +24,8 @@ int main(int argc, char **argv)
         fflush(stdout);
         config.log = stdout;
         for (;;) {
-                struct pollfd fds[] = { { .fd = listen_fd, .events = POLLIN }, { .fd = STDIN_FILENO, .events = POLLIN } };
+                struct pollfd fds[] = { { .fd = listen_fd, .events = POLLIN },
+                                        { .fd = STDIN_FILENO, .events = POLLIN } };
                 int fd;
 
                 (void)poll(fds, 2, -1);

@@ -83,7 +83,10 @@ static int bad_choice(const char *command, const char *spelling, const struct ar
 
         for (unsigned i = 0; arg->choices[i] && used < sizeof(names); i++) {
                 int n = snprintf(names + used, sizeof(names) - used, "%s%s",
-                                 i == 0 ? "" : arg->choices[i + 1] ? ", " : " or ", arg->choices[i]);
+                                 i == 0                ? ""
+                                 : arg->choices[i + 1] ? ", "
+                                                       : " or ",
+                                 arg->choices[i]);
                 used += n > 0 ? (size_t)n : 0;
         }
         return args_usage_error(command, "%s: '%s' is not %s", spelling, value, names);
@@ -117,9 +120,11 @@ static int store(const char *command, const char *spelling, const struct arg *ar
         case ARG_U64:
                 if (!parse_u64(value, arg->kind == ARG_U32 ? UINT32_MAX : UINT64_MAX, &u) ||
                     (arg->max > 0 && ((double)u < arg->min || (double)u > arg->max)))
-                        return args_usage_error(command, "%s: '%s' is not a whole number from %.0f to %.0f", spelling, value,
-                                                arg->min, arg->max > 0 ? arg->max
-                                                          : arg->kind == ARG_U32 ? (double)UINT32_MAX : 0x1p64 - 1);
+                        return args_usage_error(command, "%s: '%s' is not a whole number from %.0f to %.0f", spelling,
+                                                value, arg->min,
+                                                arg->max > 0           ? arg->max
+                                                : arg->kind == ARG_U32 ? (double)UINT32_MAX
+                                                                       : 0x1p64 - 1);
                 if (arg->kind == ARG_U32)
                         *(uint32_t *)arg->to = (uint32_t)u;
                 else
@@ -127,8 +132,8 @@ static int store(const char *command, const char *spelling, const struct arg *ar
                 break;
         case ARG_F32:
                 if (!parse_double(value, arg->min, arg->max, &d))
-                        return args_usage_error(command, "%s: '%s' is not a number from %g to %g", spelling, value, arg->min,
-                                                arg->max);
+                        return args_usage_error(command, "%s: '%s' is not a number from %g to %g", spelling, value,
+                                                arg->min, arg->max);
                 *(float *)arg->to = (float)d;
                 break;
         case ARG_CHOICE:
@@ -141,7 +146,8 @@ static int store(const char *command, const char *spelling, const struct arg *ar
                 return bad_choice(command, spelling, arg, value);
         case ARG_U32_LIST:
                 if (!parse_u32_list(value, arg->min, arg->max, arg->to))
-                        return args_usage_error(command, "%s: '%s' is not a list like 1,8,32 of numbers from %.0f to %.0f",
+                        return args_usage_error(command,
+                                                "%s: '%s' is not a list like 1,8,32 of numbers from %.0f to %.0f",
                                                 spelling, value, arg->min, arg->max);
                 break;
         }

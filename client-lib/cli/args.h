@@ -1,5 +1,5 @@
-/* Command lines: a table of options for each command, parsed strictly. A number has to be one from its first to its last
- * character and inside its range; what is wrong is told with the option's name and where its help is. */
+/* Command lines: a table of options for each command, parsed strictly. A number has to be one from its first to its
+ * last character and inside its range; what is wrong is told with the option's name and where its help is. */
 #ifndef TANDEM_CLI_ARGS_H
 #define TANDEM_CLI_ARGS_H
 
@@ -21,7 +21,7 @@ struct arg {
         char short_name; /* 0: none */
         const char *long_name;
         enum arg_kind kind;
-        void *to;    /* bool, const char *, struct arg_list, uint32_t, uint64_t, float, int, struct arg_u32_list */
+        void *to;        /* bool, const char *, struct arg_list, uint32_t, uint64_t, float, int, struct arg_u32_list */
         double min, max; /* of numbers */
         const char *const *choices; /* ARG_CHOICE: names, NULL at the end; *to is the index */
         bool *given;

@@ -2,19 +2,20 @@
  *
  * For each batch size b, b jobs start together, each with a prompt of its own: BOS, then ids drawn from a sample text's
  * tokens with a fixed generator, so that every run and every machine reads the same prompts and no prefix is shared.
- * Prefill is what happens until every job has its first token; decode is what comes after that, up to the last token. */
+ * Prefill is what happens until every job has its first token; decode is what comes after that, up to the last
+ * token. */
 #include "client-lib/cli/cli.h"
 
 #include <inttypes.h>
 #include <math.h>
 
 static const char sample_text[] =
-        "Once upon a time there was a small fox who lived at the edge of a great forest. Every morning she walked down to "
-        "the river, looked at the water and asked herself where it came from and where it went. One day a grey heron said: "
-        "\"Follow it upward and you will find snow; follow it downward and you will find the sea.\" The fox thought about "
-        "this for 3 days and 14 nights, packed some bread, two apples and a blue lamp, and left before the sun was up. "
-        "Numbers, names and other things were left behind: clocks, letters, maps of cities, songs about winter, the price "
-        "of salt. She had never been happier.";
+        "Once upon a time there was a small fox who lived at the edge of a great forest. Every morning she walked down "
+        "to the river, looked at the water and asked herself where it came from and where it went. One day a grey "
+        "heron said: \"Follow it upward and you will find snow; follow it downward and you will find the sea.\" The "
+        "fox thought about this for 3 days and 14 nights, packed some bread, two apples and a blue lamp, and left "
+        "before the sun was up. Numbers, names and other things were left behind: clocks, letters, maps of cities, "
+        "songs about winter, the price of salt. She had never been happier.";
 
 struct bench_job {
         struct tandem_job *job;
@@ -152,7 +153,8 @@ static int run_batch(struct tandem *tandem, const char *model, const uint32_t *v
         if (status == EXIT_OK) {
                 ret->prefill_tps = per_second((double)batch * n_prompt, run.all_started_ns - start_ns);
                 ret->decode_tps_stream = n_streams ? streams / n_streams : NAN;
-                ret->decode_tps = run.tokens_after ? per_second((double)run.tokens_after, run.last_ns - run.all_started_ns) : NAN;
+                ret->decode_tps =
+                        run.tokens_after ? per_second((double)run.tokens_after, run.last_ns - run.all_started_ns) : NAN;
                 ret->wall_ms = (double)(run.last_ns - start_ns) / 1e6;
         }
         for (uint32_t b = 0; b < batch; b++)
@@ -160,7 +162,8 @@ static int run_batch(struct tandem *tandem, const char *model, const uint32_t *v
         return status;
 }
 
-static void print_json(const char *model, uint32_t n_prompt, uint32_t n_tokens, const struct bench_result *results, size_t n)
+static void print_json(const char *model, uint32_t n_prompt, uint32_t n_tokens, const struct bench_result *results,
+                       size_t n)
 {
         struct buf b = { 0 };
 
@@ -240,11 +243,13 @@ int cli_bench(struct cli *cli, int argc, char **argv)
         /* A short job first: what is loaded or mapped at first use is not what is measured. */
         status = run_batch(tandem, model, vocabulary, n_vocabulary, TDM_MIN(n_prompt, 8u), 2, 1, &results[0]);
         if (status == EXIT_OK && !json)
-                out_printf("%6s %14s %14s %14s %12s %12s\n%6s %14s %14s %14s %12s %12s\n", "jobs", "prefill", "decode each",
-                           "decode total", "first token", "the last's", "", "tokens/s", "tokens/s", "tokens/s", "mean ms", "ms");
+                out_printf("%6s %14s %14s %14s %12s %12s\n%6s %14s %14s %14s %12s %12s\n", "jobs", "prefill",
+                           "decode each", "decode total", "first token", "the last's", "", "tokens/s", "tokens/s",
+                           "tokens/s", "mean ms", "ms");
         out_flush();
         for (size_t i = 0; i < batches.n && status == EXIT_OK; i++) {
-                status = run_batch(tandem, model, vocabulary, n_vocabulary, n_prompt, n_tokens, batches.items[i], &results[i]);
+                status = run_batch(tandem, model, vocabulary, n_vocabulary, n_prompt, n_tokens, batches.items[i],
+                                   &results[i]);
                 if (status == EXIT_OK && !json)
                         print_row(&results[i]);
         }

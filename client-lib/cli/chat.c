@@ -180,8 +180,8 @@ static void on_token(struct tandem_job *job, const struct tandem_token *token, v
 static void explain_error(const struct tandem_error *err)
 {
         if (err->code == TANDEM_E_TOO_LONG)
-                complain("%s: %s. The conversation has outgrown the model's context: /reset begins a new one", err->name,
-                         err->message);
+                complain("%s: %s. The conversation has outgrown the model's context: /reset begins a new one",
+                         err->name, err->message);
         else if (err->code == TANDEM_E_UNSUPPORTED)
                 complain("%s: %s (a model without a chat template: `tandem generate` continues raw text)", err->name,
                          err->message);
@@ -241,8 +241,9 @@ static int answer(struct chat *chat)
         if (result->reason == TANDEM_REASON_LENGTH && chat->sampling.max_tokens == 0 && term_stdin_tty)
                 complain("the answer filled the model's context: /reset begins a new conversation");
         if (chat->sampling.verbose)
-                fprintf(stderr, "%" PRIu32 " prompt tokens (%" PRIu32 " cached), %" PRIu32 " tokens, first after %.0f ms, "
-                                "%.0f tokens/s, seed %" PRIu64 "\n",
+                fprintf(stderr,
+                        "%" PRIu32 " prompt tokens (%" PRIu32 " cached), %" PRIu32 " tokens, first after %.0f ms, "
+                        "%.0f tokens/s, seed %" PRIu64 "\n",
                         result->prompt_tokens, result->cached_tokens, result->generated_tokens, result->ttft_ms,
                         result->decode_tps, chat->sampling.seed);
         return EXIT_OK;
@@ -253,7 +254,7 @@ static void chat_help(void)
         out_puts("/help   this text\n"
                  "/reset  forget the conversation (the --system text stays)\n"
                  "/quit   leave (Ctrl-D does, too)\n"
-                 "\"\"\"     begins and ends a message of several lines; so does \\ at the end of a line\n"
+                 "\"\"\"     begins and ends a message of several lines; \\ at the end of a line goes on, too\n"
                  "//      at the beginning of a message stands for one /\n"
                  "Ctrl-C  while an answer comes: stops it; at the prompt: leaves\n");
         out_flush();

@@ -1,4 +1,4 @@
-/* What the commands share. Each command is one function in a file of its own; main.c finds it, help.c tells about it. */
+/* What the commands share. Each command is one function; main.c finds it, help.c tells about it. */
 #ifndef TANDEM_CLI_CLI_H
 #define TANDEM_CLI_CLI_H
 

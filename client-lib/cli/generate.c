@@ -129,8 +129,9 @@ static void print_summary(const struct generate *g, const struct tandem_result *
         fprintf(stderr, "\n");
         if (verbose) {
                 format_rate(prefill, sizeof(prefill), r->prefill_tps);
-                fprintf(stderr, "seed %" PRIu64 ", job %" PRIu64 ", ended by %s, prompt %s tokens/s (%" PRIu32
-                                " cached), numerics %s\n",
+                fprintf(stderr,
+                        "seed %" PRIu64 ", job %" PRIu64 ", ended by %s, prompt %s tokens/s (%" PRIu32
+                        " cached), numerics %s\n",
                         g->seed, r->job, tandem_reason_name(r->reason), prefill, r->cached_tokens,
                         term_safe(r->numerics_id));
         }

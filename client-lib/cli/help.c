@@ -51,14 +51,15 @@ static const char generate_help[] =
         "usage: tandem generate [OPTIONS] [PROMPT|-]\n"
         "\n"
         "Prints what the model makes of PROMPT, as it comes. With -, or without PROMPT when standard input is not a\n"
-        "terminal, the prompt is read from there (one newline at its end is dropped). Only the generated text is printed,\n"
-        "not the prompt. On a terminal control characters are shown as \\x1b and the like, and a summary follows on stderr.\n"
+        "terminal, the prompt is read from there (one newline at its end is dropped). Only the generated text is\n"
+        "printed, not the prompt. On a terminal control characters are shown as \\x1b and the like, and a summary\n"
+        "follows on stderr.\n"
         "\n"
         "      --raw              continue PROMPT as it stands (this is what happens without --chat, too)\n"
         "      --chat             take PROMPT as a message, in the model's own chat template\n"
         "      --system TEXT      with --chat: a system message in front\n" HELP_SAMPLING
-        "      --json             one JSON object a line: {\"event\":\"token\",\"id\":…,\"text\":…,\"logprob\":…}, at last\n"
-        "                         {\"event\":\"done\",\"reason\":\"stop|length|cancelled|error\",\"ids\":[…],…}\n" HELP_TESTING
+        "      --json             one JSON object a line: {\"event\":\"token\",\"id\":…,\"text\":…,\"logprob\":…},\n"
+        "                         at last {\"event\":\"done\",\"reason\":\"stop|length|cancelled|error\",…}\n" HELP_TESTING
         "\n"
         "Ctrl-C cancels the job and exits with 130.\n"
         "\n"
@@ -70,17 +71,18 @@ static const char generate_help[] =
 static const char chat_help[] =
         "usage: tandem chat [OPTIONS]\n"
         "\n"
-        "A conversation with a model that has a chat template. /help, /reset and /quit are commands; \"\"\" begins and ends\n"
-        "a message of several lines, and so does a backslash at the end of a line. Ctrl-C stops an answer; at the prompt\n"
-        "it exits with 130, Ctrl-D with 0. From a pipe, each line is one message and the first failure ends it.\n"
+        "A conversation with a model that has a chat template. /help, /reset and /quit are commands; \"\"\" begins and\n"
+        "ends a message of several lines, and a backslash at the end of a line goes on with the next one. Ctrl-C stops\n"
+        "an answer; at the prompt it exits with 130, Ctrl-D with 0. From a pipe, each line is one message and the first\n"
+        "failure ends it.\n"
         "\n"
         "      --system TEXT      what the model is told before everything else\n" HELP_SAMPLING HELP_TESTING;
 
 static const char status_help[] =
         "usage: tandem status [--json]\n"
         "\n"
-        "The daemon, each worker (device, state, pid, restarts, and how many blocks of which kind it ran: attention in one,\n"
-        "ffn in the other when the model is split), the loaded models with their memory, jobs and recoveries.\n"
+        "The daemon, each worker (device, state, pid, restarts, and how many blocks of which kind it ran: attention in\n"
+        "one, ffn in the other when the model is split), the loaded models with their memory, jobs and recoveries.\n"
         "--json prints one object with the field names of tandem.proto.\n";
 
 static const char models_help[] =
@@ -125,8 +127,8 @@ static const char tokenize_help[] =
 static const char score_help[] =
         "usage: tandem score [-m MODEL] [--top K] [--ids FILE | --text FILE]\n"
         "\n"
-        "Prints one JSON object: {\"ids\":[…],\"nll\":[…],\"top\":[[[id,logprob],…],…]}. nll[i] is -log p(ids[i+1]), so it has\n"
-        "one entry less than ids; top[i] is the distribution after ids[0..i].\n"
+        "Prints one JSON object: {\"ids\":[…],\"nll\":[…],\"top\":[[[id,logprob],…],…]}. nll[i] is -log p(ids[i+1]),\n"
+        "so it has one entry less than ids; top[i] is the distribution after ids[0..i].\n"
         "\n"
         "  -m, --model MODEL   a name or a file; otherwise the default model\n"
         "      --top K         the K likeliest tokens at each position, 0 (otherwise) to 64\n"
@@ -136,9 +138,9 @@ static const char score_help[] =
 static const char bench_help[] =
         "usage: tandem bench [-m MODEL] [-p 128] [-n 32] [-b 1,8,32] [--json]\n"
         "\n"
-        "Measures through the daemon, like any client. For each batch size that many jobs start together, each with its own\n"
-        "prompt (the same in every run); they run to N tokens. Prefill is prompt tokens until every job has its first\n"
-        "token; decode is what comes after that, each stream's and all together.\n"
+        "Measures through the daemon, like any client. For each batch size that many jobs start together, each with its\n"
+        "own prompt (the same in every run); they run to N tokens. Prefill is prompt tokens until every job has its\n"
+        "first token; decode is what comes after that, each stream's and all together.\n"
         "\n"
         "  -m, --model MODEL       a name or a file; otherwise the default model\n"
         "  -p, --prompt-tokens P   tokens in each prompt; 128\n"

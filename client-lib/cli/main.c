@@ -20,10 +20,10 @@ static const struct {
         const char *name;
         int (*run)(struct cli *cli, int argc, char **argv);
 } commands[] = {
-        { "generate", cli_generate }, { "chat", cli_chat },         { "status", cli_status },
-        { "models", cli_models },     { "jobs", cli_jobs },         { "cancel", cli_cancel },
-        { "restart", cli_restart },   { "load", cli_load },         { "unload", cli_unload },
-        { "tokenize", cli_tokenize }, { "score", cli_score },       { "bench", cli_bench },
+        { "generate", cli_generate }, { "chat", cli_chat },   { "status", cli_status },
+        { "models", cli_models },     { "jobs", cli_jobs },   { "cancel", cli_cancel },
+        { "restart", cli_restart },   { "load", cli_load },   { "unload", cli_unload },
+        { "tokenize", cli_tokenize }, { "score", cli_score }, { "bench", cli_bench },
         { "help", cli_help },
 };
 

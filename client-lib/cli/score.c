@@ -36,8 +36,8 @@ int cli_tokenize(struct cli *cli, int argc, char **argv)
         if (!tandem)
                 return EXIT_FAILED;
         if (tandem_tokenize(tandem, model, input.data, input.size,
-                            (special ? TANDEM_TOKENIZE_SPECIAL : 0) | (no_bos ? TANDEM_TOKENIZE_NO_BOS : 0), &ids, &n_ids,
-                            &err) != TANDEM_OK)
+                            (special ? TANDEM_TOKENIZE_SPECIAL : 0) | (no_bos ? TANDEM_TOKENIZE_NO_BOS : 0), &ids,
+                            &n_ids, &err) != TANDEM_OK)
                 return complain_error(&err);
         json_ids(&line, ids, n_ids);
         tandem_free(ids);
@@ -113,7 +113,8 @@ int cli_score(struct cli *cli, int argc, char **argv)
                 return args_usage_error(argv[0], "--ids and --text exclude each other");
         if (!ids_file && !text_file) {
                 if (term_stdin_tty)
-                        return args_usage_error(argv[0], "one of --ids FILE and --text FILE is needed (- is standard input)");
+                        return args_usage_error(argv[0],
+                                                "one of --ids FILE and --text FILE is needed (- is standard input)");
                 text_file = "-";
         }
         if (!read_all(ids_file ? ids_file : text_file, MAX_INPUT_BYTES, &input))
@@ -122,8 +123,8 @@ int cli_score(struct cli *cli, int argc, char **argv)
         if (ids_file) {
                 wrong = json_parse_ids(input.data, input.size, &ids, &n_ids, &at);
                 if (wrong)
-                        return complain("%s, byte %zu: %s", strcmp(ids_file, "-") == 0 ? "standard input" : ids_file, at,
-                                        wrong);
+                        return complain("%s, byte %zu: %s", strcmp(ids_file, "-") == 0 ? "standard input" : ids_file,
+                                        at, wrong);
                 options.ids = ids;
                 options.n_ids = n_ids;
         } else {

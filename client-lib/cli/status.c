@@ -159,8 +159,8 @@ static void print_worker(const struct tandem_worker *w)
         if (w->pid)
                 out_printf(", up %s, busy %s", uptime, busy);
         out_printf(", %" PRIu32 " %s\n", w->restarts, w->restarts == 1 ? "restart" : "restarts");
-        out_printf("  device   %s (asked for: %s)%s%s\n", *w->device ? term_safe(w->device) : "none", term_safe(w->requested),
-                   *w->detail ? ", " : "", term_safe(w->detail));
+        out_printf("  device   %s (asked for: %s)%s%s\n", *w->device ? term_safe(w->device) : "none",
+                   term_safe(w->requested), *w->detail ? ", " : "", term_safe(w->detail));
         if (*w->last_exit)
                 out_printf("  lost     %s\n", term_safe(w->last_exit));
         if (*w->sandbox)
@@ -172,7 +172,8 @@ static void print_worker(const struct tandem_worker *w)
 
                 if (c->blocks > 0)
                         out_printf("  %s%-12s %12" PRIu64 " blocks %12" PRIu64 " rows %10.3f s\n",
-                                   n_kinds++ ? "         " : "ran      ", term_safe(c->kind), c->blocks, c->rows, c->seconds);
+                                   n_kinds++ ? "         " : "ran      ", term_safe(c->kind), c->blocks, c->rows,
+                                   c->seconds);
         }
         if (n_kinds == 0)
                 out_puts("  ran      no blocks yet\n");
@@ -191,9 +192,9 @@ static void print_model(const struct tandem_model *m)
         out_printf("  context  %" PRIu32 " tokens, chat template: %s, loaded in %.0f ms\n", m->context,
                    *m->chat ? term_safe(m->chat) : "none", m->load_ms);
         out_printf("  plan     %s, precision %s\n", term_safe(m->placement), term_safe(m->precision));
-        out_printf("  memory   weights %s, KV %s of %s used, activations %s, scratch %s\n", human_bytes(m->weights_bytes),
-                   human_bytes(m->kv_used_bytes), human_bytes(m->kv_bytes), human_bytes(m->activations_bytes),
-                   human_bytes(m->scratch_bytes));
+        out_printf("  memory   weights %s, KV %s of %s used, activations %s, scratch %s\n",
+                   human_bytes(m->weights_bytes), human_bytes(m->kv_used_bytes), human_bytes(m->kv_bytes),
+                   human_bytes(m->activations_bytes), human_bytes(m->scratch_bytes));
         out_printf("  pages    full layers %" PRIu32 "/%" PRIu32 ", window layers %" PRIu32 "/%" PRIu32 "\n",
                    m->kv_pages_full_used, m->kv_pages_full, m->kv_pages_window_used, m->kv_pages_window);
 }
@@ -206,7 +207,8 @@ static void print_status(const struct tandem_status *s)
         out_printf("tandemd %s, pid %" PRIu64 ", up %s, on %s%s\n", term_safe(s->version), s->pid, uptime,
                    term_safe(s->socket), s->draining ? ", shutting down" : "");
         out_printf("jobs: %" PRIu32 " running, %" PRIu32 " queued, %" PRIu64 " done, %" PRIu64 " cancelled, %" PRIu64
-                   " failed\n", s->jobs_running, s->jobs_queued, s->jobs_done, s->jobs_cancelled, s->jobs_failed);
+                   " failed\n",
+                   s->jobs_running, s->jobs_queued, s->jobs_done, s->jobs_cancelled, s->jobs_failed);
         out_printf("tokens: %" PRIu64 " read, %" PRIu64 " generated in %" PRIu64 " steps; %" PRIu64
                    " recoveries (epoch %" PRIu32 "); shared memory %s\n",
                    s->prompt_tokens, s->tokens_generated, s->steps_done, s->recoveries, s->epoch,
@@ -254,8 +256,8 @@ static void print_jobs(const struct tandem_job_list *list)
                 out_puts("no jobs\n");
                 return;
         }
-        out_printf("%8s  %-10s  %-16s  %-10s  %-11s  %13s  %13s  %9s  %s\n", "JOB", "STATE", "MODEL", "USER", "PRIORITY",
-                   "PROMPT", "TOKENS", "AGE", "RECOVERIES");
+        out_printf("%8s  %-10s  %-16s  %-10s  %-11s  %13s  %13s  %9s  %s\n", "JOB", "STATE", "MODEL", "USER",
+                   "PRIORITY", "PROMPT", "TOKENS", "AGE", "RECOVERIES");
         for (size_t i = 0; i < list->n_jobs; i++) {
                 const struct tandem_job_info *j = list->jobs[i];
                 char read[32], made[32], age[32];

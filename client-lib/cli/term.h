@@ -40,7 +40,7 @@ enum signal_mode {
 };
 void signal_init(void);
 void signal_set_mode(enum signal_mode mode);
-int signal_fd(void); /* readable after a signal */
+int signal_fd(void);    /* readable after a signal */
 bool signal_take(void); /* whether one came since the last call */
 
 #endif

@@ -10,8 +10,10 @@
 
 static void test_numbers(void **state)
 {
-        static const char *const bad[] = { "", " 1", "1 ", "+1", "-1", "0x10", "1e3", "1.0", "18446744073709551616", "1a", "٣" };
-        static const char *const bad_double[] = { "", "nan", "inf", "1e999", "0x1p3", "1 ", " 1", "--1", "1.2.3", "e", ".", "1,5", "2.5" };
+        static const char *const bad[] = { "",   " 1", "1 ", "+1", "-1", "0x10", "1e3", "1.0", "18446744073709551616",
+                                           "1a", "٣" };
+        static const char *const bad_double[] = { "",    "nan",   "inf", "1e999", "0x1p3", "1 ", " 1",
+                                                  "--1", "1.2.3", "e",   ".",     "1,5",   "2.5" };
         uint64_t u = 0;
         double d = 0;
 
@@ -57,20 +59,22 @@ static int parse(struct parsed *p, int argc, const char *const *words)
         };
         char *argv[16];
 
-        argv[0] = (char *)(uintptr_t)"cmd";
+        argv[0] = (char *)(uintptr_t) "cmd";
         for (int i = 0; i < argc; i++)
                 argv[i + 1] = (char *)(uintptr_t)words[i];
         *p = (struct parsed){ 0 };
         return args_parse(args, TDM_ARRAY_SIZE(args), argc + 1, argv, p->positional, 2, &p->n_positional);
 }
 
-#define PARSE(p, ...) parse((p), (int)TDM_ARRAY_SIZE(((const char *const[]){ __VA_ARGS__ })), (const char *const[]){ __VA_ARGS__ })
+#define PARSE(p, ...)                                                                                                  \
+        parse((p), (int)TDM_ARRAY_SIZE(((const char *const[]){ __VA_ARGS__ })), (const char *const[]){ __VA_ARGS__ })
 
 static void test_args(void **state)
 {
         struct parsed p;
 
-        assert_int_equal(PARSE(&p, "-f", "-n5", "hello", "--temp=0.5", "--color", "green", "-b", "1,8,32", "--", "-x"), ARGS_OK);
+        assert_int_equal(PARSE(&p, "-f", "-n5", "hello", "--temp=0.5", "--color", "green", "-b", "1,8,32", "--", "-x"),
+                         ARGS_OK);
         assert_true(p.flag);
         assert_true(p.given);
         assert_int_equal(p.n, 5);
@@ -117,9 +121,12 @@ static const char *ids_error(const char *text)
 static void test_ids_in(void **state)
 {
         static const char *const good[] = { "[]", " [ ] ", "[1]", "[0,4294967295]", "\n[1 ,\t2\r]\n" };
-        static const char *const bad[] = { "", " ", "[", "[1", "[1,", "[1,]", "[,1]", "[1 2]", "[-1]", "[1.0]", "[1e2]", "[01]",
-                                           "[4294967296]", "[99999999999999999999999]", "[\"1\"]", "[[1]]", "{}", "1", "[1]x",
-                                           "[1][2]", "[null]", "[true]", "[+1]" };
+        static const char *const bad[] = {
+                "",        " ",     "[",     "[1",    "[1,",  "[1,]",         "[,1]",
+                "[1 2]",   "[-1]",  "[1.0]", "[1e2]", "[01]", "[4294967296]", "[99999999999999999999999]",
+                "[\"1\"]", "[[1]]", "{}",    "1",     "[1]x", "[1][2]",       "[null]",
+                "[true]",  "[+1]"
+        };
         uint32_t *ids;
         size_t n, at;
 

@@ -100,10 +100,10 @@ TANDEM_API const char *tandem_code_name(int code); /* never NULL */
 struct tandem;
 struct tandem_job;
 
-/* [blocking] Connects and greets; waits up to 30 s for the daemon's greeting. path NULL: $TANDEM_SOCKET, or when that is
- * unset $XDG_RUNTIME_DIR/tandem/socket and then /run/tandem/socket. TANDEM_E_NO_DAEMON says which were tried. */
+/* [blocking] Connects and greets; waits up to 30 s for the daemon's greeting. path NULL: $TANDEM_SOCKET, or when that
+ * is unset $XDG_RUNTIME_DIR/tandem/socket and then /run/tandem/socket. TANDEM_E_NO_DAEMON says which were tried. */
 TANDEM_API int tandem_connect(struct tandem **ret, const char *path, struct tandem_error *err);
-/* Hangs up; the daemon stops this connection's jobs. Jobs still running end here with TANDEM_E_CANCELLED, without a
+/* Hangs up; the daemon stops this connection's jobs. Jobs still running end here with TANDEM_REASON_CANCELLED and no
  * callback; their handles stay valid until tandem_job_free(). NULL is fine. Allowed in callbacks. */
 TANDEM_API void tandem_close(struct tandem *tandem);
 
@@ -154,8 +154,9 @@ struct tandem_message {
 };
 
 /* One of prompt, chat and prompt_ids. A model is named by nothing (NULL or "": the daemon's default), by a name that
- * tandem_models() knows, or by a path (it contains '/', or ends in .gguf and such a file exists): the library then opens
- * the file and hands it over, so the daemon needs no right to read it. Everything is copied before the call returns. */
+ * tandem_list_models() knows, or by a path (it contains '/', or ends in .gguf and such a file exists): the library then
+ * opens the file and hands it over, so the daemon needs no right to read it. Everything is copied before the call
+ * returns. */
 struct tandem_generate_options {
         size_t struct_size;
         const char *model;
@@ -192,7 +193,7 @@ struct tandem_score_options {
 };
 
 struct tandem_accepted {
-        uint64_t job; /* the daemon's number, as in tandem_jobs() */
+        uint64_t job; /* the daemon's number, as in tandem_list_jobs() */
         uint32_t prompt_tokens;
         uint32_t max_tokens; /* what was asked for, or the most that can come */
         const char *model;
