@@ -18,6 +18,12 @@
 #define BLOCKS_OF_FEW_ROWS 16u
 #define BLOCKS_OF_MANY_ROWS 2u
 
+/* Spinning pays where the peer runs on a core of its own and answers soon; where it does not, we spin on the very core
+ * that it needs. Which of the two it is changes with the load of the machine, so it is learned: a spin that was answered
+ * keeps the full length, one that was not halves it down to none, and every so often one is tried. */
+#define SPIN_MIN_NS UINT64_C(2000)
+#define SPIN_TRY_EVERY 64u
+
 struct run {
         struct tdm_worker *worker;
         const struct tdm_step *step;
@@ -341,11 +347,28 @@ static int run_command(struct tdm_worker *w, struct tdm_worker_command *command)
         return 0;
 }
 
+static int wait_for_news(struct tdm_worker *w, uint32_t seen)
+{
+        struct tdm_ring *const rings[] = { w->rings[TDM_WORKER_RING_FROM_PEER], w->rings[TDM_WORKER_RING_FROM_DAEMON] };
+        uint64_t spin_ns = w->spin_ns, t0;
+        int r;
+
+        if (spin_ns == 0 && ++w->n_sleeps % SPIN_TRY_EVERY == 0)
+                spin_ns = w->spin_max_ns;
+        t0 = spin_ns > 0 ? tdm_now_ns() : 0;
+        r = tdm_ring_wait_any(rings, TDM_ARRAY_SIZE(rings), &w->kick, seen, spin_ns, UINT64_MAX);
+        if (spin_ns > 0) {
+                if (tdm_now_ns() - t0 <= spin_ns)
+                        w->spin_ns = w->spin_max_ns;
+                else
+                        w->spin_ns = spin_ns / 2 < SPIN_MIN_NS ? 0 : spin_ns / 2;
+        }
+        return r == -ETIMEDOUT ? 0 : r;
+}
+
 int tdm_worker_run(struct tdm_worker *w)
 {
         while (!w->quit) {
-                struct tdm_ring *const waiting[] = { w->rings[TDM_WORKER_RING_FROM_PEER],
-                                                     w->rings[TDM_WORKER_RING_FROM_DAEMON] };
                 struct tdm_worker_command *command;
                 /* Acquire: pairs with the release in tdm_ring_kick(). Read before the mailbox is looked at, so that what
                  * comes afterwards ends the wait. */
@@ -363,8 +386,8 @@ int tdm_worker_run(struct tdm_worker *w)
                 if (take_desc(w))
                         continue;
                 set_state(w, TDM_PROGRESS_IDLE);
-                r = tdm_ring_wait_any(waiting, TDM_ARRAY_SIZE(waiting), &w->kick, seen, w->spin_ns, UINT64_MAX);
-                if (r < 0 && r != -ETIMEDOUT) {
+                r = wait_for_news(w, seen);
+                if (r < 0) {
                         tdm_log_error("cannot wait for the rings: %s", strerror(-r));
                         return r;
                 }

@@ -66,7 +66,7 @@ struct tdm_worker_stash; /* control.c: fds that came and are not yet asked for *
 struct tdm_worker {
         const struct tdm_worker_program *program;
         int control_fd;
-        uint64_t spin_ns;
+        uint64_t spin_max_ns; /* TANDEM_SPIN_US */
         struct tdm_sandbox sandbox;
 
         /* control.c; read by the main thread before the control thread exists, then by that thread alone */
@@ -90,6 +90,8 @@ struct tdm_worker {
         struct tdm_ring *rings[TDM_WORKER_N_RINGS];
         uint32_t epoch;
         bool quit;
+        uint64_t spin_ns; /* as learned: see exec.c */
+        uint32_t n_sleeps;
 };
 
 /* What Init said. */

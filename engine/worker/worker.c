@@ -10,8 +10,8 @@
 #include <sys/socket.h>
 #include "common/log.h"
 
-/* How long to spin for a descriptor before sleeping: measured in docs/performance.md. */
-#define SPIN_US_DEFAULT 30u
+/* How long to spin for a descriptor before sleeping, at most: exec.c learns whether it pays. */
+#define SPIN_US_DEFAULT 50u
 #define SPIN_US_MAX 100000u
 
 #ifdef TANDEM_SANITIZED
@@ -192,7 +192,7 @@ int tdm_worker_main(const struct tdm_worker_program *program, int argc, char **a
         tdm_log_init(program->name);
         prepare_process(w->control_fd);
         w->program = program;
-        w->spin_ns = spin_ns();
+        w->spin_max_ns = spin_ns();
         r = tdm_sandbox_init(&w->sandbox);
         if (r == 0)
                 r = tdm_worker_control_init(w);
