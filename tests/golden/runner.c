@@ -21,6 +21,7 @@ struct runner {
         struct tdm_device *devices[2];
         struct tdm_device_model *models[2];
         unsigned n_devices;
+        uint64_t block_begin_ns, kind_ns[TDM_N_BLOCK_KINDS];
 };
 
 static _Noreturn void fail(const char *what, const struct tdm_error *err, int code)
@@ -181,6 +182,25 @@ uint64_t runner_n_saturated(const struct runner *r)
         return tdm_host_device_ops.n_saturated(r->models[r->n_devices - 1]);
 }
 
+static void on_block(uint32_t block, void *userdata)
+{
+        struct runner *r = userdata;
+        uint64_t now_ns = tdm_now_ns();
+
+        r->kind_ns[tdm_block_kind(r->model->hp, block)] += now_ns - r->block_begin_ns;
+        r->block_begin_ns = now_ns;
+}
+
+double runner_block_seconds(const struct runner *r, int kind)
+{
+        return (double)r->kind_ns[kind] / 1e9;
+}
+
+void runner_reset_seconds(struct runner *r)
+{
+        memset(r->kind_ns, 0, sizeof(r->kind_ns));
+}
+
 /* Pages for [first, first + n), and none for what no later row of a window layer will see. */
 static void assign_pages(struct runner *r, const struct runner_part *part)
 {
@@ -251,11 +271,12 @@ void runner_step(struct runner *r, const struct runner_part *parts, uint32_t n_p
         ret = tdm_step_read(r->step, r->steps, &r->layout, 0, r->step_id, 0, hp, &r->kv, &err);
         if (ret)
                 fail("step", &err, ret);
+        r->block_begin_ns = tdm_now_ns();
         for (uint32_t b = 0, n; b < n_blocks && !ret; b += n) {
                 unsigned device = r->n_devices == 2 && tdm_block_kind(hp, b) == TDM_BLOCK_ATTENTION;
 
                 n = r->n_devices == 2 && b <= 2 * hp->n_layers ? 1 : n_blocks - b;
-                ret = tdm_host_device_ops.run(r->models[device], r->step, b, n, r->hidden, r->results, NULL, NULL, &err);
+                ret = tdm_host_device_ops.run(r->models[device], r->step, b, n, r->hidden, r->results, on_block, r, &err);
         }
         if (ret)
                 fail("run", &err, ret);

@@ -32,6 +32,9 @@ struct runner *runner_new(const struct runner_model *model, const struct runner_
 void runner_destroy(struct runner *runner);
 const char *runner_describe(const struct runner *runner);
 uint64_t runner_n_saturated(const struct runner *runner);
+/* Time spent in blocks of a kind since the last reset. */
+double runner_block_seconds(const struct runner *runner, int kind);
+void runner_reset_seconds(struct runner *runner);
 
 /* Rows of one sequence: ids[first … first + n - 1] at those positions. */
 struct runner_part {

@@ -1,0 +1,81 @@
+/* How fast the host device runs a model in process: a prompt, then tokens one by one, then several sequences together; and
+ * where the time goes, by kind of block. No daemon, no rings: the difference to `tandem bench` is what those cost.
+ *
+ * usage: bench-forward MODEL.gguf [PROMPT_ROWS [DECODE_STEPS [BATCH [THREADS [PRECISION]]]]] */
+#include "tests/golden/runner.h"
+
+static uint32_t argument(int argc, char **argv, int i, uint32_t otherwise)
+{
+        return i < argc ? (uint32_t)strtoul(argv[i], NULL, 10) : otherwise;
+}
+
+static void report(struct runner *runner, const char *what, uint32_t n_tokens, uint64_t begin_ns)
+{
+        double s = (double)(tdm_now_ns() - begin_ns) / 1e9;
+
+        printf("%-28s %6u tokens %8.3f s %9.1f tokens/s  |", what, n_tokens, s, n_tokens / s);
+        for (int kind = 0; kind < TDM_N_BLOCK_KINDS; kind++)
+                printf(" %s %.1f%%", tdm_block_kind_name((enum tdm_block_kind)kind), 100 * runner_block_seconds(runner, kind) / s);
+        printf("\n");
+        runner_reset_seconds(runner);
+}
+
+int main(int argc, char **argv)
+{
+        uint32_t n_prompt = argument(argc, argv, 2, 128), n_steps = argument(argc, argv, 3, 16), n_batch = argument(argc, argv, 4, 8);
+        struct runner_options options = { .n_threads = argument(argc, argv, 5, 0), .max_rows = 512 };
+        struct runner_part parts[RUNNER_TABLES];
+        struct runner_model model;
+        struct runner *runner;
+        uint32_t *ids, n_ids;
+        uint64_t begin_ns;
+        char what[64];
+
+        if (argc < 2)
+                return fprintf(stderr, "usage: bench-forward MODEL.gguf [PROMPT_ROWS [DECODE_STEPS [BATCH [THREADS [PRECISION]]]]]\n"), 2;
+        if (argc > 6 && tdm_precision_from_name(argv[6]) >= 0)
+                options.precision = (enum tdm_precision)tdm_precision_from_name(argv[6]);
+        n_batch = TDM_MIN(TDM_MAX(n_batch, 1u), RUNNER_TABLES);
+        n_ids = n_prompt + 2 * n_steps + 2;
+        options.max_positions = n_ids;
+        runner_model_load(&model, argv[1]);
+        ids = malloc(n_ids * sizeof(*ids));
+        for (uint32_t i = 0; i < n_ids; i++)
+                ids[i] = 300 + i * 7919 % (model.hp->n_vocab - 300);
+        runner = runner_new(&model, &options);
+        printf("%s, %s, %s\n", argv[1], runner_describe(runner), tdm_precision_name(options.precision));
+        for (uint32_t t = 0; t < n_batch; t++)
+                parts[t] = (struct runner_part){ .table = t, .ids = ids, .n_ids = n_ids, .n = 1, .n_logits = 1,
+                                                 .sampling = { .temperature = 0.8f, .top_k = 40, .top_p = 1, .repeat_penalty = 1 } };
+        runner_step(runner, parts, 1, NULL, NULL); /* pages touched, threads awake */
+        runner_reset_seconds(runner);
+
+        for (uint32_t t = 0; t < n_batch; t++) {
+                begin_ns = tdm_now_ns();
+                for (uint32_t first = 0, n; first < n_prompt; first += n) {
+                        struct runner_part part = parts[t];
+
+                        part.first = first;
+                        part.n = n = TDM_MIN(n_prompt - first, options.max_rows);
+                        part.n_logits = first + n == n_prompt;
+                        runner_step(runner, &part, 1, NULL, NULL);
+                }
+                if (t == 0)
+                        report(runner, "prompt", n_prompt, begin_ns);
+        }
+        runner_reset_seconds(runner);
+        for (uint32_t together = 1, base = n_prompt; together <= n_batch; together = n_batch > together ? n_batch : n_batch + 1, base += n_steps) {
+                begin_ns = tdm_now_ns();
+                for (uint32_t i = 0; i < n_steps; i++) {
+                        for (uint32_t t = 0; t < together; t++)
+                                parts[t].first = t == 0 ? base + i : n_prompt + i;
+                        runner_step(runner, parts, together, NULL, NULL);
+                }
+                snprintf(what, sizeof(what), "decode, %u together", together);
+                report(runner, what, together * n_steps, begin_ns);
+        }
+        runner_destroy(runner);
+        runner_model_unload(&model);
+        free(ids);
+        return 0;
+}
