@@ -1,7 +1,7 @@
 /* What a model is: its sizes, and its blocks in the order in which a step runs through them.
  *
- * Filled from a GGUF by tandemd (tdm_model_describe), travels in the head of the weights segment (engine/weights.h), read
- * from there by the workers. Plain data, no pointers: the same bytes in every process. */
+ * Filled from a GGUF by tandemd (tdm_model_describe), travels in the head of the weights segment (engine/weights.h),
+ * read from there by the workers. Plain data, no pointers: the same bytes in every process. */
 #ifndef TDM_ENGINE_MODEL_H
 #define TDM_ENGINE_MODEL_H
 
@@ -11,26 +11,34 @@
 #define TDM_MAX_LAYERS 256u
 #define TDM_MAX_BLOCKS (2u * TDM_MAX_LAYERS + 3u)
 
-/* Blocks: 0 embed; 1 + 2l attention of layer l; 2 + 2l FFN of layer l; then head (final norm and logits); then sample. */
-enum tdm_block_kind { TDM_BLOCK_EMBED, TDM_BLOCK_ATTENTION, TDM_BLOCK_FFN, TDM_BLOCK_HEAD, TDM_BLOCK_SAMPLE, TDM_N_BLOCK_KINDS };
+/* Blocks: 0 embed; 1 + 2l attention of layer l; 2 + 2l FFN of layer l; then head (final norm and logits); then sample.
+ */
+enum tdm_block_kind {
+        TDM_BLOCK_EMBED,
+        TDM_BLOCK_ATTENTION,
+        TDM_BLOCK_FFN,
+        TDM_BLOCK_HEAD,
+        TDM_BLOCK_SAMPLE,
+        TDM_N_BLOCK_KINDS
+};
 
 struct tdm_hparams {
         uint32_t n_layers;
-        uint32_t d_model;    /* multiple of 32 */
-        uint32_t n_heads;    /* multiple of n_kv_heads */
+        uint32_t d_model; /* multiple of 32 */
+        uint32_t n_heads; /* multiple of n_kv_heads */
         uint32_t n_kv_heads;
-        uint32_t head_dim;   /* even; multiple of 16 */
-        uint32_t d_ff;       /* multiple of 32, as n_heads * head_dim is */
+        uint32_t head_dim; /* even; multiple of 16 */
+        uint32_t d_ff;     /* multiple of 32, as n_heads * head_dim is */
         uint32_t n_vocab;
         uint32_t n_ctx;
-        uint32_t window;     /* keys a sliding layer sees, itself included; 0: every layer is full */
+        uint32_t window; /* keys a sliding layer sees, itself included; 0: every layer is full */
         float norm_eps;
         float rope_base_full;
         float rope_base_window;
-        float rope_factor_full;  /* positions are divided by it in full layers; 1: none */
+        float rope_factor_full; /* positions are divided by it in full layers; 1: none */
         float query_scale;
-        float embed_scale;       /* sqrt(d_model) */
-        float logit_softcap;     /* 0: none */
+        float embed_scale;   /* sqrt(d_model) */
+        float logit_softcap; /* 0: none */
         uint8_t layer_is_full[TDM_MAX_LAYERS];
 };
 
@@ -57,17 +65,17 @@ enum tdm_tensor_kind {
         TDM_TENSOR_OUTPUT,     /* [n_vocab][d_model]; absent: TOKEN_EMBD serves */
         TDM_TENSOR_OUTPUT_NORM,
         TDM_TENSOR_ATTN_NORM,
-        TDM_TENSOR_Q,      /* [n_heads * head_dim][d_model] */
-        TDM_TENSOR_K,      /* [n_kv_heads * head_dim][d_model] */
+        TDM_TENSOR_Q, /* [n_heads * head_dim][d_model] */
+        TDM_TENSOR_K, /* [n_kv_heads * head_dim][d_model] */
         TDM_TENSOR_V,
         TDM_TENSOR_Q_NORM, /* [head_dim] */
         TDM_TENSOR_K_NORM,
-        TDM_TENSOR_O,      /* [d_model][n_heads * head_dim] */
+        TDM_TENSOR_O, /* [d_model][n_heads * head_dim] */
         TDM_TENSOR_POST_ATTN_NORM,
         TDM_TENSOR_FFN_NORM,
-        TDM_TENSOR_GATE,   /* [d_ff][d_model] */
+        TDM_TENSOR_GATE, /* [d_ff][d_model] */
         TDM_TENSOR_UP,
-        TDM_TENSOR_DOWN,   /* [d_model][d_ff] */
+        TDM_TENSOR_DOWN, /* [d_model][d_ff] */
         TDM_TENSOR_POST_FFW_NORM,
         TDM_N_TENSOR_KINDS
 };
@@ -87,7 +95,8 @@ struct tdm_model_description {
         struct tdm_tensor_ref *tensors; /* [n_tensors], owned */
 };
 
-/* Checks architecture ("gemma3", else TDM_E_UNSUPPORTED with its name), every key's range (caps: d_model, d_ff, heads·dim
+/* Checks architecture ("gemma3", else TDM_E_UNSUPPORTED with its name), every key's range (caps: d_model, d_ff,
+ * heads·dim
  * <= 65536, n_vocab <= 2^21, n_ctx <= 2^20, layers <= TDM_MAX_LAYERS), every tensor's presence and shape (message names
  * tensor, wanted and found shape), that tensors nobody knows are only ignored when harmless, and that the vocabulary of
  * the tokenizer fits n_vocab. */

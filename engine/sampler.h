@@ -1,17 +1,18 @@
-/* Choosing a token from logits. Counter-based: the random number of a draw is a function of (seed, position, draw) only,
- * so that a replayed, batched or moved job draws the same token.
+/* Choosing a token from logits. Counter-based: the random number of a draw is a function of (seed, position, draw)
+ * only, so that a replayed, batched or moved job draws the same token.
  *
- * Order: repetition penalty over the history, temperature, top-k, top-p, min-p, draw. Ties go to the lower id everywhere.
- * Reported log-probabilities are of the model itself: log-softmax of the raw logits (before penalty and temperature).
- * Every sum has one order (given in sampler.c), whatever the number of threads. Plain C, any thread, no allocation. */
+ * Order: repetition penalty over the history, temperature, top-k, top-p, min-p, draw. Ties go to the lower id
+ * everywhere. Reported log-probabilities are of the model itself: log-softmax of the raw logits (before penalty and
+ * temperature). Every sum has one order (given in sampler.c), whatever the number of threads. Plain C, any thread, no
+ * allocation. */
 #ifndef TDM_ENGINE_SAMPLER_H
 #define TDM_ENGINE_SAMPLER_H
 
 #include "common/error.h"
 
-#define TDM_MAX_TOP 64u           /* alternatives reported for a position */
-#define TDM_MAX_TOP_K 1024u       /* candidates kept when sampling: top_k 0 means "all", which keeps these many */
-#define TDM_HISTORY_MAX 256u      /* tokens the repetition penalty looks back on */
+#define TDM_MAX_TOP 64u      /* alternatives reported for a position */
+#define TDM_MAX_TOP_K 1024u  /* candidates kept when sampling: top_k 0 means "all", which keeps these many */
+#define TDM_HISTORY_MAX 256u /* tokens the repetition penalty looks back on */
 
 struct tdm_sampling {
         float temperature;    /* 0: greedy */
@@ -29,9 +30,9 @@ struct tdm_top {
 };
 
 struct tdm_result {
-        uint32_t token;         /* the choice */
-        float logprob;          /* its log-probability */
-        float target_logprob;   /* of the row's target token, NAN when it has none */
+        uint32_t token;       /* the choice */
+        float logprob;        /* its log-probability */
+        float target_logprob; /* of the row's target token, NAN when it has none */
         uint32_t n_top;
         struct tdm_top top[TDM_MAX_TOP]; /* sorted by falling log-probability, then id */
 };
@@ -39,7 +40,8 @@ struct tdm_result {
 int tdm_sampling_check(const struct tdm_sampling *sampling, struct tdm_error *err); /* ranges, NaN */
 size_t tdm_sampler_scratch_bytes(uint32_t n_vocab);
 /* logits [n_vocab], left as they are; finite or -inf (NaN, +inf, or nothing but -inf gives -EDOM). position: absolute
- * position of the token that is being chosen. target: UINT32_MAX for none. scratch: tdm_sampler_scratch_bytes() bytes, 64-byte aligned. */
+ * position of the token that is being chosen. target: UINT32_MAX for none. scratch: tdm_sampler_scratch_bytes() bytes,
+ * 64-byte aligned. */
 int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling, const uint32_t *history,
                uint32_t n_history, uint32_t position, uint32_t target, void *scratch, struct tdm_result *ret);
 

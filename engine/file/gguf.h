@@ -48,9 +48,9 @@ struct tdm_gguf_tensor {
         struct tdm_gguf_string name;
         uint32_t type; /* a known tdm_type */
         uint32_t n_dims;
-        uint64_t dims[4];      /* dims[0] is the fastest (columns); unused dims are 1 */
-        uint64_t offset;       /* from the file's start, checked */
-        uint64_t size_bytes;   /* checked to lie in the file */
+        uint64_t dims[4];    /* dims[0] is the fastest (columns); unused dims are 1 */
+        uint64_t offset;     /* from the file's start, checked */
+        uint64_t size_bytes; /* checked to lie in the file */
 };
 
 /* Takes nothing: the fd stays the caller's and may be closed afterwards. name is for messages only. Must be a regular
@@ -65,13 +65,14 @@ uint64_t tdm_gguf_file_size(const struct tdm_gguf *gguf);
 const char *tdm_gguf_name(const struct tdm_gguf *gguf);
 uint64_t tdm_gguf_n_tensors(const struct tdm_gguf *gguf);
 const struct tdm_gguf_tensor *tdm_gguf_tensor(const struct tdm_gguf *gguf, uint64_t index);
-const struct tdm_gguf_tensor *tdm_gguf_find_tensor(const struct tdm_gguf *gguf, const char *name); /* O(log n) or better */
+const struct tdm_gguf_tensor *tdm_gguf_find_tensor(const struct tdm_gguf *gguf,
+                                                   const char *name); /* O(log n) or better */
 /* Mapped data of a tensor; reading it may hit SIGBUS if the file shrank: hold a guard. NULL after unmap_data(). */
 const uint8_t *tdm_gguf_tensor_data(const struct tdm_gguf *gguf, const struct tdm_gguf_tensor *tensor);
 
-/* Typed look-ups. 0 when found with a fitting type (any integer type converts where the value fits; f32/f64 for get_f64,
- * integers too), -ENOENT when there is no such key, -EINVAL when its type is another. Arrays: n and get element, -ERANGE past
- * the end; get_array_u64 takes booleans too. */
+/* Typed look-ups. 0 when found with a fitting type (any integer type converts where the value fits; f32/f64 for
+ * get_f64, integers too), -ENOENT when there is no such key, -EINVAL when its type is another. Arrays: n and get
+ * element, -ERANGE past the end; get_array_u64 takes booleans too. */
 int tdm_gguf_get_u64(const struct tdm_gguf *gguf, const char *key, uint64_t *ret);
 int tdm_gguf_get_f64(const struct tdm_gguf *gguf, const char *key, double *ret);
 int tdm_gguf_get_bool(const struct tdm_gguf *gguf, const char *key, bool *ret);
@@ -80,6 +81,7 @@ int tdm_gguf_get_array_size(const struct tdm_gguf *gguf, const char *key, uint64
 int tdm_gguf_get_array_u64(const struct tdm_gguf *gguf, const char *key, uint64_t index, uint64_t *ret);
 int tdm_gguf_get_array_i64(const struct tdm_gguf *gguf, const char *key, uint64_t index, int64_t *ret);
 int tdm_gguf_get_array_f64(const struct tdm_gguf *gguf, const char *key, uint64_t index, double *ret);
-int tdm_gguf_get_array_string(const struct tdm_gguf *gguf, const char *key, uint64_t index, struct tdm_gguf_string *ret);
+int tdm_gguf_get_array_string(const struct tdm_gguf *gguf, const char *key, uint64_t index,
+                              struct tdm_gguf_string *ret);
 
 #endif

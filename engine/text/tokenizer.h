@@ -1,10 +1,10 @@
 /* The SentencePiece tokenizer of a GGUF (`tokenizer.ggml.model` = "llama"): byte-pair merges by score, byte fallback,
  * user-defined and control pieces (shared/FACTS of the format in docs/architecture.md).
  *
- * Immutable after creation, any thread. Text in is UTF-8; each byte that is not part of a well-formed sequence (RFC 3629:
- * no overlong forms, no surrogates, nothing past U+10FFFF) is taken as itself through the byte pieces, so that decoding
- * gives the very same bytes back. U+2581, SentencePiece's mark for a space, is also taken through the byte pieces, so that
- * it comes back as itself and not as a space. */
+ * Immutable after creation, any thread. Text in is UTF-8; each byte that is not part of a well-formed sequence (RFC
+ * 3629: no overlong forms, no surrogates, nothing past U+10FFFF) is taken as itself through the byte pieces, so that
+ * decoding gives the very same bytes back. U+2581, SentencePiece's mark for a space, is also taken through the byte
+ * pieces, so that it comes back as itself and not as a space. */
 #ifndef TDM_ENGINE_TOKENIZER_H
 #define TDM_ENGINE_TOKENIZER_H
 
@@ -30,8 +30,8 @@ enum tdm_tokenize_flags {
         TDM_TOKENIZE_SPECIAL = 2, /* control pieces in the text become their tokens */
 };
 
-/* Writes at most capacity ids and returns how many there are in all (which may be more: call again), or a negative errno.
- * Takes O(n log n) time and O(n) memory in the text's length. */
+/* Writes at most capacity ids and returns how many there are in all (which may be more: call again), or a negative
+ * errno. Takes O(n log n) time and O(n) memory in the text's length. */
 ssize_t tdm_tokenizer_encode(const struct tdm_tokenizer *tokenizer, const char *text, size_t size, unsigned flags,
                              uint32_t *ids, size_t capacity);
 
