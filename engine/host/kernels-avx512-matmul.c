@@ -4,7 +4,9 @@
  * which is the order of the C version.
  *
  * A tile is N_P panels times N_R rows; all its sums stay in registers over the whole row, so a tile reads its panels once.
- * Which tiles a call is cut into changes no result. */
+ * Few rows wait for memory, and four panels at once are four streams for the prefetchers. Many rows are bound by the
+ * multipliers: 2 x 6 keeps 12 sums running where integers need a second set of registers, 1 x 12 where they do not and each
+ * weight has to be widened. Which tiles a call is cut into changes no result. */
 #include <float.h>
 #include "engine/host/kernels-fill.h"
 
@@ -15,7 +17,8 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #define LANES TDM_PANEL_ROWS
 #define BLOCK TDM_BLOCK_VALUES
-#define MAX_TILE_ROWS 6u
+#define MAX_TILE_ROWS 12u
+#define FEW_ROWS 3u
 #define PREFETCH_BYTES 1024
 
 INLINE size_t scales_bytes(const struct tdm_matrix *matrix)
@@ -61,8 +64,8 @@ INLINE void block_dot(const unsigned N_P, const unsigned N_R, const uint32_t typ
 
                 UNROLL for (unsigned p = 0; p < N_P; p++) {
                         w[p] = _mm512_load_si512(quants[p] + 64 * v);
-                        if (N_R == 1)
-                                _mm_prefetch(quants[p] + 64 * v + PREFETCH_BYTES, _MM_HINT_T0);
+                        if (N_R <= FEW_ROWS)
+                                _mm_prefetch(quants[p] + 64 * v + PREFETCH_BYTES, _MM_HINT_T1);
                         if (type == TDM_TYPE_Q4_0) {
                                 w_high[p] = _mm512_and_si512(_mm512_srli_epi16(w[p], 4), nibble);
                                 w[p] = _mm512_and_si512(w[p], nibble);
@@ -86,6 +89,7 @@ INLINE void tile_quantised(const unsigned N_P, const unsigned N_R, const uint32_
                            size_t y_stride)
 {
         const unsigned shift = type == TDM_TYPE_Q8_0 ? 7 : 3; /* weights are stored plus 128 or 8 */
+        const int32_t offset = 1 << shift;
         const size_t block_bytes = type == TDM_TYPE_Q8_0 ? 512 : 256;
         const uint8_t *scales[4], *quants[4];
         const int8_t *hi[MAX_TILE_ROWS], *lo[MAX_TILE_ROWS];
@@ -127,9 +131,7 @@ INLINE void tile_quantised(const unsigned N_P, const unsigned N_R, const uint32_
                                         isum[p][r] = _mm512_setzero_si512();
                         block_dot(N_P, N_R, type, quants, hi, b * BLOCK, isum);
                         UNROLL for (unsigned r = 0; r < N_R; r++) {
-                                __m512i less = _mm512_add_epi32(
-                                        _mm512_slli_epi32(_mm512_set1_epi32(sum[r][b]), shift + 8),
-                                        _mm512_slli_epi32(_mm512_set1_epi32(sum_lo[r][b]), shift));
+                                __m512i less = _mm512_set1_epi32((256 * sum[r][b] + sum_lo[r][b]) * offset);
 
                                 UNROLL for (unsigned p = 0; p < N_P; p++)
                                         isum[p][r] = _mm512_sub_epi32(_mm512_slli_epi32(isum[p][r], 8), less);
@@ -217,8 +219,8 @@ INLINE void tile_float(const unsigned N_P, const unsigned N_R, const uint32_t ty
                         UNROLL for (unsigned p = 0; p < N_P; p++) {
                                 const uint8_t *at = data[p] + k * LANES * (type == TDM_TYPE_F32 ? 4 : 2);
 
-                                if (N_R == 1)
-                                        _mm_prefetch(at + PREFETCH_BYTES, _MM_HINT_T0);
+                                if (N_R <= FEW_ROWS)
+                                        _mm_prefetch(at + PREFETCH_BYTES, _MM_HINT_T1);
                                 if (type == TDM_TYPE_F32)
                                         w[p] = _mm512_load_ps(at);
                                 else if (type == TDM_TYPE_F16)
@@ -240,20 +242,24 @@ INLINE void tile_float(const unsigned N_P, const unsigned N_R, const uint32_t ty
 #define TILE_ARGS                                                                                                      \
         const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t first_panel, float *y, size_t y_stride
 
+/* [rows]; NULL: not of this size. Of `four`, only few rows. */
 struct tiles {
-        void (*one[MAX_TILE_ROWS + 1])(TILE_ARGS);  /* [rows], of one panel */
-        void (*two[MAX_TILE_ROWS + 1])(TILE_ARGS);  /* of two */
-        void (*four[3 + 1])(TILE_ARGS);             /* of four: for few rows, which wait for memory */
+        uint32_t max_rows;
+        void (*one[MAX_TILE_ROWS + 1])(TILE_ARGS);
+        void (*two[MAX_TILE_ROWS + 1])(TILE_ARGS);
+        void (*four[FEW_ROWS + 1])(TILE_ARGS);
 };
 
 /* Row tiles of nearly equal size, so that 8 rows are 4 + 4, not 6 + 2. */
 static void run_tiles(const struct tiles *tiles, const struct tdm_matrix *matrix, const struct tdm_act_row *rows,
                       uint32_t n_rows, uint32_t first_panel, uint32_t n_panels, float *y, size_t y_stride)
 {
-        uint32_t n_tiles = TDM_DIV_UP(n_rows, MAX_TILE_ROWS);
+        uint32_t n_tiles = TDM_DIV_UP(n_rows, tiles->max_rows);
 
         for (uint32_t p = 0, step; p < n_panels; p += step) {
-                step = n_rows <= 3 && n_panels - p >= 4 ? 4 : TDM_MIN(n_panels - p, 2u);
+                uint32_t left = n_panels - p;
+
+                step = n_rows <= FEW_ROWS && left >= 4 ? 4 : tiles->two[1] && left >= 2 ? 2 : 1;
                 for (uint32_t t = 0, r = 0; t < n_tiles; t++) {
                         uint32_t n = (n_rows - r) / (n_tiles - t);
                         void (*tile)(TILE_ARGS) = step == 4 ? tiles->four[n] : step == 2 ? tiles->two[n] : tiles->one[n];
@@ -269,42 +275,60 @@ static void run_tiles(const struct tiles *tiles, const struct tdm_matrix *matrix
         {                                                                                                              \
                 call(n_p, n_r, __VA_ARGS__, matrix, rows, first_panel, y, y_stride);                                   \
         }
-#define TILES(name, ...)                                                                                               \
-        TILE(name, 1, 1, __VA_ARGS__)                                                                                  \
-        TILE(name, 1, 2, __VA_ARGS__)                                                                                  \
-        TILE(name, 1, 3, __VA_ARGS__)                                                                                  \
-        TILE(name, 1, 4, __VA_ARGS__)                                                                                  \
-        TILE(name, 1, 5, __VA_ARGS__)                                                                                  \
-        TILE(name, 1, 6, __VA_ARGS__)                                                                                  \
-        TILE(name, 2, 1, __VA_ARGS__)                                                                                  \
-        TILE(name, 2, 2, __VA_ARGS__)                                                                                  \
-        TILE(name, 2, 3, __VA_ARGS__)                                                                                  \
-        TILE(name, 2, 4, __VA_ARGS__)                                                                                  \
-        TILE(name, 2, 5, __VA_ARGS__)                                                                                  \
-        TILE(name, 2, 6, __VA_ARGS__)                                                                                  \
+#define TILES_6(name, n_p, ...)                                                                                        \
+        TILE(name, n_p, 1, __VA_ARGS__)                                                                                \
+        TILE(name, n_p, 2, __VA_ARGS__)                                                                                \
+        TILE(name, n_p, 3, __VA_ARGS__)                                                                                \
+        TILE(name, n_p, 4, __VA_ARGS__)                                                                                \
+        TILE(name, n_p, 5, __VA_ARGS__)                                                                                \
+        TILE(name, n_p, 6, __VA_ARGS__)
+#define TILES_12(name, n_p, ...)                                                                                       \
+        TILES_6(name, n_p, __VA_ARGS__)                                                                                \
+        TILE(name, n_p, 7, __VA_ARGS__)                                                                                \
+        TILE(name, n_p, 8, __VA_ARGS__)                                                                                \
+        TILE(name, n_p, 9, __VA_ARGS__)                                                                                \
+        TILE(name, n_p, 10, __VA_ARGS__)                                                                               \
+        TILE(name, n_p, 11, __VA_ARGS__)                                                                               \
+        TILE(name, n_p, 12, __VA_ARGS__)
+#define TILES_FEW(name, ...)                                                                                           \
         TILE(name, 4, 1, __VA_ARGS__)                                                                                  \
         TILE(name, 4, 2, __VA_ARGS__)                                                                                  \
-        TILE(name, 4, 3, __VA_ARGS__)                                                                                  \
-        static const struct tiles name##_tiles = {                                                                     \
-                {NULL, name##_1x1, name##_1x2, name##_1x3, name##_1x4, name##_1x5, name##_1x6},                        \
-                {NULL, name##_2x1, name##_2x2, name##_2x3, name##_2x4, name##_2x5, name##_2x6},                        \
-                {NULL, name##_4x1, name##_4x2, name##_4x3},                                                            \
-        };                                                                                                             \
+        TILE(name, 4, 3, __VA_ARGS__)
+#define CALL(name)                                                                                                     \
         static void name(const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t n_rows,             \
                          uint32_t first_panel, uint32_t n_panels, float *y, size_t y_stride)                           \
         {                                                                                                              \
                 run_tiles(&name##_tiles, matrix, rows, n_rows, first_panel, n_panels, y, y_stride);                    \
         }
+#define ROWS_6(name, n_p)                                                                                              \
+        name##_##n_p##x1, name##_##n_p##x2, name##_##n_p##x3, name##_##n_p##x4, name##_##n_p##x5, name##_##n_p##x6
 
-TILES(matmul_i8_q8_0, tile_quantised, TDM_TYPE_Q8_0, TDM_ACT_I8)
-TILES(matmul_i8_q4_0, tile_quantised, TDM_TYPE_Q4_0, TDM_ACT_I8)
-TILES(matmul_i16_q8_0, tile_quantised, TDM_TYPE_Q8_0, TDM_ACT_I16)
-TILES(matmul_i16_q4_0, tile_quantised, TDM_TYPE_Q4_0, TDM_ACT_I16)
-TILES(matmul_f32_f32, tile_float, TDM_TYPE_F32)
-TILES(matmul_f32_f16, tile_float, TDM_TYPE_F16)
-TILES(matmul_f32_bf16, tile_float, TDM_TYPE_BF16)
-TILES(matmul_f32_q8_0, tile_float, TDM_TYPE_Q8_0)
-TILES(matmul_f32_q4_0, tile_float, TDM_TYPE_Q4_0)
+#define MATMUL_QUANTISED(name, type, act)                                                                              \
+        TILES_6(name, 1, tile_quantised, type, act)                                                                    \
+        TILES_6(name, 2, tile_quantised, type, act)                                                                    \
+        TILES_FEW(name, tile_quantised, type, act)                                                                     \
+        static const struct tiles name##_tiles = {                                                                     \
+                6, {NULL, ROWS_6(name, 1)}, {NULL, ROWS_6(name, 2)}, {NULL, name##_4x1, name##_4x2, name##_4x3}};      \
+        CALL(name)
+#define MATMUL_FLOAT(name, type)                                                                                       \
+        TILES_12(name, 1, tile_float, type)                                                                            \
+        TILES_FEW(name, tile_float, type)                                                                              \
+        static const struct tiles name##_tiles = {                                                                     \
+                12,                                                                                                    \
+                {NULL, ROWS_6(name, 1), name##_1x7, name##_1x8, name##_1x9, name##_1x10, name##_1x11, name##_1x12},    \
+                {NULL},                                                                                                \
+                {NULL, name##_4x1, name##_4x2, name##_4x3}};                                                           \
+        CALL(name)
+
+MATMUL_QUANTISED(matmul_i8_q8_0, TDM_TYPE_Q8_0, TDM_ACT_I8)
+MATMUL_QUANTISED(matmul_i8_q4_0, TDM_TYPE_Q4_0, TDM_ACT_I8)
+MATMUL_QUANTISED(matmul_i16_q8_0, TDM_TYPE_Q8_0, TDM_ACT_I16)
+MATMUL_QUANTISED(matmul_i16_q4_0, TDM_TYPE_Q4_0, TDM_ACT_I16)
+MATMUL_FLOAT(matmul_f32_f32, TDM_TYPE_F32)
+MATMUL_FLOAT(matmul_f32_f16, TDM_TYPE_F16)
+MATMUL_FLOAT(matmul_f32_bf16, TDM_TYPE_BF16)
+MATMUL_FLOAT(matmul_f32_q8_0, TDM_TYPE_Q8_0)
+MATMUL_FLOAT(matmul_f32_q4_0, TDM_TYPE_Q4_0)
 
 /* ---- quantising: see the C version ---- */
 
