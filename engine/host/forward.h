@@ -9,8 +9,9 @@
 
 /* Rows that go through a block together: bounds the scratch; a step with more rows is taken in several such tiles. */
 #define TDM_HOST_TILE_ROWS 256u
-/* Logits held at once, at most (but always one row). */
-#define TDM_HOST_LOGITS_BYTES_MAX (UINT64_C(256) << 20)
+/* Logits held at once, at most (but always one row): 64 rows of Gemma's vocabulary, for which a pass over the output matrix
+ * is bound by arithmetic already. */
+#define TDM_HOST_LOGITS_BYTES_MAX (UINT64_C(64) << 20)
 
 /* The inputs of matrices. Which form each takes in which precision is one table, in device.c. */
 enum tdm_host_input { TDM_HOST_QKV, TDM_HOST_ATTN_OUT, TDM_HOST_GATE_UP, TDM_HOST_DOWN, TDM_HOST_HEAD, TDM_HOST_N_INPUTS };

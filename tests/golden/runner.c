@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include "common/sigbus.h"
+#include "engine/host/forward.h"
 #include "tests/golden/runner.h"
 
 struct runner {
@@ -152,6 +153,8 @@ struct runner *runner_new(const struct runner_model *model, const struct runner_
                         ret = tdm_host_device_ops.model_load(r->devices[i], &model_config, &r->models[i], &err);
                 if (ret)
                         fail("host device", &err, ret);
+                if (o->logits_rows) /* a large vocabulary would do it */
+                        ((struct tdm_host_model *)r->models[i])->logits_rows = o->logits_rows;
         }
         return r;
 }

@@ -23,6 +23,7 @@ struct runner_options {
         unsigned n_threads;
         unsigned split_threads;   /* not 0: attention runs on a second device with so many threads */
         uint32_t max_rows;        /* of a step; 0: 256 */
+        uint32_t logits_rows;     /* fewer than the device would hold at once; 0: its own number */
         uint32_t max_positions;   /* of a sequence, 0: the model's context */
 };
 

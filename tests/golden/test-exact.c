@@ -204,18 +204,21 @@ static void test_long_context(void **state)
 static void test_placement(void **state)
 {
         struct runner_model model;
-        struct variant base, variants[2];
+        struct variant base, variants[3];
 
         runner_model_load(&model, "models/sprout.gguf");
         base = base_of(&model, 3, N_ROWS, TDM_PRECISION_DEFAULT);
-        variants[0] = variants[1] = base;
+        variants[0] = variants[1] = variants[2] = base;
         variants[0].options.split_threads = 2;
         variants[0].chunk = 64;
         variants[1].options.split_threads = 1;
         variants[1].options.n_threads = 2;
         variants[1].chunk = 7;
         variants[1].n_others = 7;
-        compare(&base, variants, 2);
+        variants[2].options.logits_rows = 3; /* logits made tile by tile */
+        variants[2].n_others = 7;
+        variants[2].chunk = 64;
+        compare(&base, variants, 3);
         runner_model_unload(&model);
 }
 
