@@ -332,7 +332,7 @@ static void hand_to_fleet(struct tdm_model *model)
 static void on_stage_done(struct tdm_model_load *load, int r, const struct tdm_error *err, void *userdata)
 {
         struct tdm_model *model = userdata;
-        struct tdm_error changed;
+        struct tdm_error why = *err, changed; /* err is the load's, which goes here */
 
         tdm_model_ref(model);
         if (r == 0 && model->state == TDM_MODEL_READING)
@@ -341,7 +341,7 @@ static void on_stage_done(struct tdm_model_load *load, int r, const struct tdm_e
         if (model->state == TDM_MODEL_FAILED)
                 tdm_model_leave(model);
         else if (r != 0)
-                tdm_model_fail(model, err);
+                tdm_model_fail(model, &why);
         else if (tdm_model_check_file(model, &changed) == 0) {
                 if (model->state == TDM_MODEL_READING) {
                         model->state = TDM_MODEL_DESCRIBED;
