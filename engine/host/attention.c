@@ -14,7 +14,10 @@
 #define SLOTS_PER_THREAD 16u
 #define SLOTS_BYTES_MAX (UINT64_C(16) << 20)
 #define CALL_QUERIES 64u      /* in one call of attend_span() */
-#define ITEM_SPANS_MAX 64u    /* longer items are cut into spans, so that the heart beats */
+/* Multiplications and additions of an item, at most: the heart beats after each, every few milliseconds. More is cut into
+ * spans. The C reference needs some 4 ns for one. */
+#define ITEM_MACS_MAX (UINT64_C(256) << 20)
+#define ITEM_MACS_MAX_C (UINT64_C(4) << 20)
 
 struct block { /* rows of one sequence */
         uint32_t seq, first_row, n_rows;
@@ -298,18 +301,22 @@ void tdm_attention_run(struct tdm_attention *a, struct tdm_pool *pool, const str
         uint32_t heads_per_kv = hp->n_heads / hp->n_kv_heads, n_threads = tdm_pool_n_threads(pool);
         uint32_t few = TDM_MAX(ITEM_QUERIES_APART / heads_per_kv, 1u), many = TDM_MAX(ITEM_QUERIES / heads_per_kv, 1u);
         uint32_t block_rows = n_rows * hp->n_kv_heads / (4 * n_threads), n_items, max_spans;
+        uint64_t row_macs = UINT64_C(2) * heads_per_kv * TDM_ATTENTION_SPAN * hp->head_dim; /* of a span */
+        uint64_t max_macs = strcmp(kernels->name, "c") == 0 ? ITEM_MACS_MAX_C : ITEM_MACS_MAX;
+        bool is_long;
 
         assert(n_rows <= a->max_rows);
         for (size_t i = 0; i < (size_t)n_rows * hp->n_heads; i++)
                 a->running[2 * i] = -INFINITY;
 
         block_rows = TDM_MIN(TDM_MAX(block_rows, few), many);
-        n_items = cut_blocks(&job, n_rows, block_rows, &max_spans) * hp->n_kv_heads;
-        if (max_spans > ITEM_SPANS_MAX && block_rows > few) {
-                block_rows = few;
+        for (;; block_rows = TDM_MAX(block_rows / 2, few)) {
                 n_items = cut_blocks(&job, n_rows, block_rows, &max_spans) * hp->n_kv_heads;
+                is_long = block_rows * max_spans * row_macs > max_macs;
+                if (!is_long || block_rows == few)
+                        break;
         }
-        if (block_rows == few && (max_spans > ITEM_SPANS_MAX || (n_threads > 1 && max_spans > 1 && n_items < 2 * n_threads)))
+        if (block_rows == few && (is_long || (n_threads > 1 && max_spans > 1 && n_items < 2 * n_threads)))
                 run_apart(&job, pool, n_items);
         else
                 tdm_pool_run(pool, n_items, whole_item, &job);
