@@ -97,9 +97,13 @@ INLINE void tile_quantised(const unsigned N_R, const uint32_t type, const enum t
                                 _mm_load_si128((const __m128i *)(scales + (b * LANES + h * HALF) * 2)));
                         __m256i isum[MAX_TILE_ROWS][2];
 
+                        /* Broadcasts are loads, made where they are used: else the compiler makes them of shuffles, or
+                         * makes them all before the loop and then spills them. */
+                        __asm__("" : "+m"(x));
                         UNROLL for (unsigned r = 0; r < N_R; r++)
                                 isum[r][0] = isum[r][1] = _mm256_setzero_si256();
-                        UNROLL for (unsigned v = 0; v < n_v; v++) {
+                        /* Not unrolled: the compiler would turn the integer sums into trees that spill. */
+                        _Pragma("GCC unroll 1") for (unsigned v = 0; v < n_v; v++) {
                                 __m256i w = _mm256_load_si256((const __m256i *)(q + 64 * v));
 
                                 if (N_R == 1 && h == 0)
@@ -206,10 +210,11 @@ INLINE void tile_float(const unsigned N_R, const uint32_t type, const struct tdm
         const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t panel, float *y, size_t y_stride
 
 /* Row tiles of nearly equal size, so that 5 rows are 3 + 2, not 4 + 1. */
-static void run_tiles(void (*const *tiles)(TILE_ARGS), const struct tdm_matrix *matrix, const struct tdm_act_row *rows,
-                      uint32_t n_rows, uint32_t first_panel, uint32_t n_panels, float *y, size_t y_stride)
+static void run_tiles(void (*const *tiles)(TILE_ARGS), uint32_t max_rows, const struct tdm_matrix *matrix,
+                      const struct tdm_act_row *rows, uint32_t n_rows, uint32_t first_panel, uint32_t n_panels, float *y,
+                      size_t y_stride)
 {
-        uint32_t n_tiles = TDM_DIV_UP(n_rows, MAX_TILE_ROWS);
+        uint32_t n_tiles = TDM_DIV_UP(n_rows, max_rows);
 
         for (uint32_t p = 0; p < n_panels; p++)
                 for (uint32_t t = 0, r = 0; t < n_tiles; t++) {
@@ -225,28 +230,36 @@ static void run_tiles(void (*const *tiles)(TILE_ARGS), const struct tdm_matrix *
         {                                                                                                              \
                 call(n_r, __VA_ARGS__, matrix, rows, panel, y, y_stride);                                              \
         }
-#define TILES(name, ...)                                                                                               \
+#define TILES_3(name, ...)                                                                                             \
         TILE(name, 1, __VA_ARGS__)                                                                                     \
         TILE(name, 2, __VA_ARGS__)                                                                                     \
-        TILE(name, 3, __VA_ARGS__)                                                                                     \
-        TILE(name, 4, __VA_ARGS__)                                                                                     \
-        static void (*const name##_tiles[MAX_TILE_ROWS + 1])(TILE_ARGS) = {NULL, name##_1, name##_2, name##_3,         \
-                                                                           name##_4};                                  \
+        TILE(name, 3, __VA_ARGS__)
+#define CALL(name, max_rows, ...)                                                                                      \
+        static void (*const name##_tiles[])(TILE_ARGS) = {NULL, name##_1, name##_2, name##_3, ##__VA_ARGS__};          \
         static void name(const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t n_rows,             \
                          uint32_t first_panel, uint32_t n_panels, float *y, size_t y_stride)                           \
         {                                                                                                              \
-                run_tiles(name##_tiles, matrix, rows, n_rows, first_panel, n_panels, y, y_stride);                     \
+                run_tiles(name##_tiles, max_rows, matrix, rows, n_rows, first_panel, n_panels, y, y_stride);           \
         }
 
-TILES(matmul_i8_q8_0, tile_quantised, TDM_TYPE_Q8_0, TDM_ACT_I8)
-TILES(matmul_i8_q4_0, tile_quantised, TDM_TYPE_Q4_0, TDM_ACT_I8)
-TILES(matmul_i16_q8_0, tile_quantised, TDM_TYPE_Q8_0, TDM_ACT_I16)
-TILES(matmul_i16_q4_0, tile_quantised, TDM_TYPE_Q4_0, TDM_ACT_I16)
-TILES(matmul_f32_f32, tile_float, TDM_TYPE_F32)
-TILES(matmul_f32_f16, tile_float, TDM_TYPE_F16)
-TILES(matmul_f32_bf16, tile_float, TDM_TYPE_BF16)
-TILES(matmul_f32_q8_0, tile_float, TDM_TYPE_Q8_0)
-TILES(matmul_f32_q4_0, tile_float, TDM_TYPE_Q4_0)
+/* As many rows as there are registers for their sums. */
+#define MATMUL_QUANTISED(name, type, act)                                                                              \
+        TILES_3(name, tile_quantised, type, act)                                                                       \
+        CALL(name, 3)
+#define MATMUL_FLOAT(name, type)                                                                                       \
+        TILES_3(name, tile_float, type)                                                                                \
+        TILE(name, 4, tile_float, type)                                                                                \
+        CALL(name, 4, name##_4)
+
+MATMUL_QUANTISED(matmul_i8_q8_0, TDM_TYPE_Q8_0, TDM_ACT_I8)
+MATMUL_QUANTISED(matmul_i8_q4_0, TDM_TYPE_Q4_0, TDM_ACT_I8)
+MATMUL_QUANTISED(matmul_i16_q8_0, TDM_TYPE_Q8_0, TDM_ACT_I16)
+MATMUL_QUANTISED(matmul_i16_q4_0, TDM_TYPE_Q4_0, TDM_ACT_I16)
+MATMUL_FLOAT(matmul_f32_f32, TDM_TYPE_F32)
+MATMUL_FLOAT(matmul_f32_f16, TDM_TYPE_F16)
+MATMUL_FLOAT(matmul_f32_bf16, TDM_TYPE_BF16)
+MATMUL_FLOAT(matmul_f32_q8_0, TDM_TYPE_Q8_0)
+MATMUL_FLOAT(matmul_f32_q4_0, TDM_TYPE_Q4_0)
 
 /* ---- quantising: see the C version ---- */
 

@@ -303,12 +303,15 @@ static void run_tiles(const struct tiles *tiles, const struct tdm_matrix *matrix
 #define ROWS_6(name, n_p)                                                                                              \
         name##_##n_p##x1, name##_##n_p##x2, name##_##n_p##x3, name##_##n_p##x4, name##_##n_p##x5, name##_##n_p##x6
 
-#define MATMUL_QUANTISED(name, type, act)                                                                              \
+#define MATMUL_QUANTISED(name, type, act, max_rows)                                                                    \
         TILES_6(name, 1, tile_quantised, type, act)                                                                    \
         TILES_6(name, 2, tile_quantised, type, act)                                                                    \
         TILES_FEW(name, tile_quantised, type, act)                                                                     \
         static const struct tiles name##_tiles = {                                                                     \
-                6, {NULL, ROWS_6(name, 1)}, {NULL, ROWS_6(name, 2)}, {NULL, name##_4x1, name##_4x2, name##_4x3}};      \
+                max_rows,                                                                                              \
+                {NULL, ROWS_6(name, 1)},                                                                               \
+                {NULL, ROWS_6(name, 2)},                                                                               \
+                {NULL, name##_4x1, name##_4x2, name##_4x3}};                                                           \
         CALL(name)
 #define MATMUL_FLOAT(name, type)                                                                                       \
         TILES_12(name, 1, tile_float, type)                                                                            \
@@ -320,10 +323,11 @@ static void run_tiles(const struct tiles *tiles, const struct tdm_matrix *matrix
                 {NULL, name##_4x1, name##_4x2, name##_4x3}};                                                           \
         CALL(name)
 
-MATMUL_QUANTISED(matmul_i8_q8_0, TDM_TYPE_Q8_0, TDM_ACT_I8)
-MATMUL_QUANTISED(matmul_i8_q4_0, TDM_TYPE_Q4_0, TDM_ACT_I8)
-MATMUL_QUANTISED(matmul_i16_q8_0, TDM_TYPE_Q8_0, TDM_ACT_I16)
-MATMUL_QUANTISED(matmul_i16_q4_0, TDM_TYPE_Q4_0, TDM_ACT_I16)
+/* 16 bits: the second pass needs registers of its own, and 2 x 6 would spill. */
+MATMUL_QUANTISED(matmul_i8_q8_0, TDM_TYPE_Q8_0, TDM_ACT_I8, 6)
+MATMUL_QUANTISED(matmul_i8_q4_0, TDM_TYPE_Q4_0, TDM_ACT_I8, 6)
+MATMUL_QUANTISED(matmul_i16_q8_0, TDM_TYPE_Q8_0, TDM_ACT_I16, 4)
+MATMUL_QUANTISED(matmul_i16_q4_0, TDM_TYPE_Q4_0, TDM_ACT_I16, 4)
 MATMUL_FLOAT(matmul_f32_f32, TDM_TYPE_F32)
 MATMUL_FLOAT(matmul_f32_f16, TDM_TYPE_F16)
 MATMUL_FLOAT(matmul_f32_bf16, TDM_TYPE_BF16)
