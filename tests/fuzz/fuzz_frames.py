@@ -62,7 +62,7 @@ def frames():
     answers = hangups = 0
     with Daemon(models=[SPROUT]) as d, open(SPROUT, "rb") as model, open("/dev/null", "rb") as null:
         want = d.generate(n=10)
-        for _ in range(times(400, 6000, 100)):
+        for _ in range(times(1500, 10000, 150)):
             with d.wire(timeout=20 * SLOW, hello=rng.random() < 0.8) as w:
                 try:
                     for _ in range(rng.randrange(1, 6)):

@@ -85,7 +85,7 @@ def flipped():
 def headers():
     """Wrong magic, version, counts; an empty file; not a model at all."""
     cases = {"empty": lambda s: b"", "magic": lambda s: b"GGML" + s[4:],
-             "version 2": lambda s: s[:4] + b"\2\0\0\0" + s[8:],
+             "version 1": lambda s: s[:4] + b"\1\0\0\0" + s[8:],
              "version 99": lambda s: s[:4] + b"\x63\0\0\0" + s[8:],
              "tensor count": lambda s: s[:8] + b"\xff" * 8 + s[16:],
              "key count": lambda s: s[:16] + b"\xff" * 7 + b"\x7f" + s[24:],
