@@ -11,10 +11,12 @@
 #include <assert.h>
 #include <stdatomic.h>
 #include "engine/step.h"
+#include "engine/trace.h"
 
 #define TDM_PROGRESS_MAGIC UINT32_C(0x47525054) /* "TPRG" */
-#define TDM_PROGRESS_ABI 1u
-#define TDM_PROGRESS_BYTES UINT64_C(4096)
+#define TDM_PROGRESS_ABI 2u
+#define TDM_PROGRESS_TRACE UINT64_C(4096) /* offset of the flight recorder */
+#define TDM_PROGRESS_BYTES (TDM_PROGRESS_TRACE + TDM_TRACE_BYTES)
 #define TDM_PROGRESS_MODELS 32u    /* models that a fleet can hold at once */
 #define TDM_PROGRESS_BUCKETS 40u   /* of log2(ns) */
 
@@ -51,7 +53,9 @@ struct tdm_progress {
         _Atomic uint64_t saturated; /* V values that did not fit f16, all models */
         _Atomic uint64_t handovers; /* descriptors taken */
         _Atomic uint64_t handover_ns; /* from being posted to being taken, summed */
-        uint8_t pad2[16];
+        /* Time without anything to do, and since when there has been nothing (0: there is). */
+        _Atomic uint64_t waiting_ns;
+        _Atomic uint64_t waiting_since_ns;
 
         struct tdm_progress_kind kinds[TDM_N_BLOCK_KINDS];
         /* [model's row][slot]: tdm_progress_pack(step, next block to run), written after the step was handed on, so that
@@ -65,8 +69,13 @@ static_assert(offsetof(struct tdm_progress, kinds) == 192, "progress layout");
 static_assert(sizeof(struct tdm_progress_kind) == 24 + 4 * TDM_PROGRESS_BUCKETS, "progress layout");
 static_assert(offsetof(struct tdm_progress, steps) == 192 + TDM_N_BLOCK_KINDS * sizeof(struct tdm_progress_kind),
               "progress layout");
-static_assert(sizeof(struct tdm_progress) <= TDM_PROGRESS_BYTES, "progress layout");
+static_assert(sizeof(struct tdm_progress) <= TDM_PROGRESS_TRACE, "progress layout");
 static_assert(sizeof(_Atomic uint64_t) == 8 && ATOMIC_LLONG_LOCK_FREE == 2, "counters are plain words");
+
+static inline struct tdm_trace_ring *tdm_progress_trace(struct tdm_progress *progress)
+{
+        return (struct tdm_trace_ring *)((uint8_t *)progress + TDM_PROGRESS_TRACE);
+}
 
 /* A step and a block in one word, so that they are always of the same moment. 0 is "nothing": step ids start at 1. */
 #define TDM_PROGRESS_BLOCK_BITS 10

@@ -73,6 +73,26 @@ static bool epoch_is_over(const struct tdm_worker *w)
         return atomic_load_explicit(&w->announced, memory_order_acquire) != w->epoch;
 }
 
+static void trace(struct tdm_worker *w, const struct tdm_trace_event *event)
+{
+        tdm_trace_add(tdm_progress_trace(w->progress), event);
+}
+
+static void trace_block(struct tdm_worker *w, uint64_t now, enum tdm_trace_kind kind, const struct tdm_hparams *hp,
+                        uint64_t step_id, uint32_t block, uint32_t n_rows)
+{
+        const struct tdm_trace_event event = {
+                .time_ns = now,
+                .kind = kind,
+                .step = step_id,
+                .block = tdm_block_kind(hp, block),
+                .layer = block > 0 ? tdm_block_layer(block) : 0,
+                .rows = n_rows,
+        };
+
+        trace(w, &event);
+}
+
 static void on_block(uint32_t block, void *userdata)
 {
         struct run *run = userdata;
@@ -83,6 +103,10 @@ static void on_block(uint32_t block, void *userdata)
         _Atomic uint32_t *bar = &kind->histogram[bucket];
 
         run->last_ns = now;
+        trace_block(run->worker, now, TDM_TRACE_BLOCK_END, run->hp, run->step->head.step_id, block, run->step->head.n_rows);
+        if (block + 1 < run->end)
+                trace_block(run->worker, now, TDM_TRACE_BLOCK_BEGIN, run->hp, run->step->head.step_id, block + 1,
+                            run->step->head.n_rows);
         count(&kind->blocks, 1);
         count(&kind->rows, run->step->head.n_rows);
         count(&kind->ns, ns);
@@ -162,6 +186,7 @@ static int run_blocks(struct tdm_worker *w, struct tdm_worker_model *m, const st
                 .last_ns = tdm_now_ns(),
         };
 
+        trace_block(w, run.last_ns, TDM_TRACE_BLOCK_BEGIN, run.hp, desc->step_id, desc->block, n_rows);
         for (uint32_t first = desc->block; first < end;) {
                 uint32_t n = TDM_MIN(limit, end - first);
                 int r;
@@ -198,6 +223,8 @@ static void hand_on(struct tdm_worker *w, struct tdm_worker_model *m, const stru
                 peer_fault(w, ring, r == -EAGAIN ? "full, which cannot be" : "impossible consumer index");
                 return;
         }
+        if (!done)
+                trace_block(w, next.posted_ns, TDM_TRACE_HANDED_ON, &m->hparams, desc->step_id, end, desc->n_rows);
         /* Release: pairs with the watch's acquire. */
         atomic_store_explicit(&w->progress->steps[m - w->models][desc->slot], tdm_progress_pack(desc->step_id, end),
                               memory_order_release);
@@ -232,7 +259,15 @@ static void handle_desc(struct tdm_worker *w, unsigned ring, const struct tdm_de
 {
         struct tdm_worker_model *m = tdm_worker_model_find(w, desc->model_id);
         struct tdm_error err = { 0 };
-        uint64_t waited_ns = tdm_now_ns() - desc->posted_ns;
+        uint64_t now = tdm_now_ns(), waited_ns = now - desc->posted_ns;
+        struct tdm_trace_event taken = {
+                .time_ns = now,
+                .kind = TDM_TRACE_TAKEN,
+                .step = desc->step_id,
+                .from_peer = ring == TDM_WORKER_RING_FROM_PEER,
+                .rows = desc->n_rows,
+                .arg = waited_ns,
+        };
         int r;
 
         if (waited_ns < 10 * TDM_NSEC_PER_SEC) { /* else the peer's clock is a joke */
@@ -245,6 +280,9 @@ static void handle_desc(struct tdm_worker *w, unsigned ring, const struct tdm_de
                 peer_fault(w, ring, "descriptor names no step");
                 return;
         }
+        taken.block = tdm_block_kind(&m->hparams, desc->block);
+        taken.layer = desc->block > 0 ? tdm_block_layer(desc->block) : 0;
+        trace(w, &taken);
         r = run_step(w, ring, desc, m, &err);
         if (r == 0 || r == -EPROTO || r == -ECANCELED)
                 return; /* -EPROTO: told already */
@@ -350,15 +388,23 @@ static int run_command(struct tdm_worker *w, struct tdm_worker_command *command)
 static int wait_for_news(struct tdm_worker *w, uint32_t seen)
 {
         struct tdm_ring *const rings[] = { w->rings[TDM_WORKER_RING_FROM_PEER], w->rings[TDM_WORKER_RING_FROM_DAEMON] };
-        uint64_t spin_ns = w->spin_ns, t0;
+        uint64_t spin_ns = w->spin_ns, t0 = tdm_now_ns(), t1;
+        struct tdm_trace_event event = { .time_ns = t0, .kind = TDM_TRACE_WAIT_BEGIN };
         int r;
 
         if (spin_ns == 0 && ++w->n_sleeps % SPIN_TRY_EVERY == 0)
                 spin_ns = w->spin_max_ns;
-        t0 = spin_ns > 0 ? tdm_now_ns() : 0;
+        atomic_store_explicit(&w->progress->waiting_since_ns, t0, memory_order_relaxed);
+        trace(w, &event);
         r = tdm_ring_wait_any(rings, TDM_ARRAY_SIZE(rings), &w->kick, seen, spin_ns, UINT64_MAX);
+        t1 = tdm_now_ns();
+        event.time_ns = t1;
+        event.kind = TDM_TRACE_WAIT_END;
+        trace(w, &event);
+        atomic_store_explicit(&w->progress->waiting_since_ns, 0, memory_order_relaxed);
+        count(&w->progress->waiting_ns, t1 - t0);
         if (spin_ns > 0) {
-                if (tdm_now_ns() - t0 <= spin_ns)
+                if (t1 - t0 <= spin_ns)
                         w->spin_ns = w->spin_max_ns;
                 else
                         w->spin_ns = spin_ns / 2 < SPIN_MIN_NS ? 0 : spin_ns / 2;
