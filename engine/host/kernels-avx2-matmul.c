@@ -1,9 +1,9 @@
-/* Matrix kernels for AVX2. Bytes are widened to 16 bits and multiplied by vpmaddwd, because vpmaddubsw saturates where two
- * products of 255 * 127 meet; so int8 and int16 activations cost the same here, as both are 16 bits by then. The integer
- * sums are exact, and what follows a block is the order of the C version.
+/* Matrix kernels for AVX2. Bytes are widened to 16 bits and multiplied by vpmaddwd, because vpmaddubsw saturates where
+ * two products of 255 * 127 meet; so int8 and int16 activations cost the same here, as both are 16 bits by then. The
+ * integer sums are exact, and what follows a block is the order of the C version.
  *
- * A panel's 16 outputs are two halves of 8. Activations of a block are widened once and kept on the stack; a half's sums
- * stay in registers over the block, the float sums of a tile in the first-level cache. */
+ * A panel's 16 outputs are two halves of 8. Activations of a block are widened once and kept on the stack; a half's
+ * sums stay in registers over the block, the float sums of a tile in the first-level cache. */
 #include <float.h>
 #include "engine/host/kernels-fill.h"
 
@@ -57,11 +57,12 @@ INLINE void widen_block(const enum tdm_act act, const struct tdm_act_row *row, s
         *excess = offset * (act == TDM_ACT_I16 ? 256 * row->sum[b] + row->sum_lo[b] : row->sum[b]);
 }
 
-/* isum[r] += 4 columns of 8 outputs, w [8][4] bytes. Lanes of isum[r][0] belong to outputs 0 0 1 1 4 4 5 5, of isum[r][1]
- * to 2 2 3 3 6 6 7 7. */
+/* isum[r] += 4 columns of 8 outputs, w [8][4] bytes. Lanes of isum[r][0] belong to outputs 0 0 1 1 4 4 5 5, of
+ * isum[r][1] to 2 2 3 3 6 6 7 7. */
 INLINE void group_dot(const unsigned N_R, __m256i w, const int16_t (*x)[BLOCK], unsigned k, __m256i (*isum)[2])
 {
-        __m256i w0 = _mm256_unpacklo_epi8(w, _mm256_setzero_si256()), w1 = _mm256_unpackhi_epi8(w, _mm256_setzero_si256());
+        __m256i w0 = _mm256_unpacklo_epi8(w, _mm256_setzero_si256()),
+                w1 = _mm256_unpackhi_epi8(w, _mm256_setzero_si256());
 
         UNROLL for (unsigned r = 0; r < N_R; r++) {
                 int64_t four;
@@ -74,8 +75,9 @@ INLINE void group_dot(const unsigned N_R, __m256i w, const int16_t (*x)[BLOCK], 
         }
 }
 
-INLINE void tile_quantised(const unsigned N_R, const uint32_t type, const enum tdm_act act, const struct tdm_matrix *matrix,
-                           const struct tdm_act_row *rows, uint32_t panel, float *y, size_t y_stride)
+INLINE void tile_quantised(const unsigned N_R, const uint32_t type, const enum tdm_act act,
+                           const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t panel, float *y,
+                           size_t y_stride)
 {
         const uint8_t *scales = matrix->data + panel * matrix->panel_bytes, *quants = scales + scales_bytes(matrix);
         const __m256i nibble = _mm256_set1_epi8(15);
@@ -180,7 +182,8 @@ INLINE void tile_float(const unsigned N_R, const uint32_t type, const struct tdm
 
                         for (unsigned k = 0; k < BLOCK; k++) {
                                 unsigned g = k / 4;
-                                const __m256i *q = (const __m256i *)(quants + (is_q8 ? b * 512 + g * 64 : b * 256 + g % 4 * 64));
+                                const __m256i *q =
+                                        (const __m256i *)(quants + (is_q8 ? b * 512 + g * 64 : b * 256 + g % 4 * 64));
                                 int shift = (int)(8 * (k % 4) + (is_q8 ? 0 : g / 4 * 4));
                                 int mask = is_q8 ? 255 : 15, offset = is_q8 ? 128 : 8;
 
@@ -211,8 +214,8 @@ INLINE void tile_float(const unsigned N_R, const uint32_t type, const struct tdm
 
 /* Row tiles of nearly equal size, so that 5 rows are 3 + 2, not 4 + 1. */
 static void run_tiles(void (*const *tiles)(TILE_ARGS), uint32_t max_rows, const struct tdm_matrix *matrix,
-                      const struct tdm_act_row *rows, uint32_t n_rows, uint32_t first_panel, uint32_t n_panels, float *y,
-                      size_t y_stride)
+                      const struct tdm_act_row *rows, uint32_t n_rows, uint32_t first_panel, uint32_t n_panels,
+                      float *y, size_t y_stride)
 {
         uint32_t n_tiles = TDM_DIV_UP(n_rows, max_rows);
 

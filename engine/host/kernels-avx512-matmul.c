@@ -1,12 +1,12 @@
-/* Matrix kernels for AVX-512 with VNNI: one vector is 4 consecutive columns of 16 outputs, and vpdpbusd multiplies it by
- * 4 activations broadcast from memory. Quants are stored unsigned, so the integer sum starts at -offset * (sum of the
- * activations) and is exact at the block's end; then one conversion, one product of scales and one fused multiply-add,
- * which is the order of the C version.
+/* Matrix kernels for AVX-512 with VNNI: one vector is 4 consecutive columns of 16 outputs, and vpdpbusd multiplies it
+ * by 4 activations broadcast from memory. Quants are stored unsigned, so the integer sum starts at -offset * (sum of
+ * the activations) and is exact at the block's end; then one conversion, one product of scales and one fused
+ * multiply-add, which is the order of the C version.
  *
- * A tile is N_P panels times N_R rows; all its sums stay in registers over the whole row, so a tile reads its panels once.
- * Few rows wait for memory, and four panels at once are four streams for the prefetchers. Many rows are bound by the
- * multipliers: 2 x 6 keeps 12 sums running where integers need a second set of registers, 1 x 12 where they do not and each
- * weight has to be widened. Which tiles a call is cut into changes no result. */
+ * A tile is N_P panels times N_R rows; all its sums stay in registers over the whole row, so a tile reads its panels
+ * once. Few rows wait for memory, and four panels at once are four streams for the prefetchers. Many rows are bound by
+ * the multipliers: 2 x 6 keeps 12 sums running where integers need a second set of registers, 1 x 12 where they do not
+ * and each weight has to be widened. Which tiles a call is cut into changes no result. */
 #include <float.h>
 #include "engine/host/kernels-fill.h"
 
@@ -85,8 +85,8 @@ INLINE void block_dot(const unsigned N_P, const unsigned N_R, const uint32_t typ
 }
 
 INLINE void tile_quantised(const unsigned N_P, const unsigned N_R, const uint32_t type, const enum tdm_act act,
-                           const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t first_panel, float *y,
-                           size_t y_stride)
+                           const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t first_panel,
+                           float *y, size_t y_stride)
 {
         const unsigned shift = type == TDM_TYPE_Q8_0 ? 7 : 3; /* weights are stored plus 128 or 8 */
         const int32_t offset = 1 << shift;
@@ -197,8 +197,8 @@ INLINE void tile_float(const unsigned N_P, const unsigned N_R, const uint32_t ty
                 for (size_t b = 0; b < matrix->cols / BLOCK; b++) {
                         __m512 scale[4];
 
-                        UNROLL for (unsigned p = 0; p < N_P; p++)
-                                scale[p] = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(data[p] + b * LANES * 2)));
+                        UNROLL for (unsigned p = 0; p < N_P; p++) scale[p] =
+                                _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(data[p] + b * LANES * 2)));
                         for (unsigned g = 0; g < 8; g++) {
                                 size_t at = quants + (type == TDM_TYPE_Q8_0 ? b * 512 + g * 64 : b * 256 + g % 4 * 64);
 
@@ -262,7 +262,9 @@ static void run_tiles(const struct tiles *tiles, const struct tdm_matrix *matrix
                 step = n_rows <= FEW_ROWS && left >= 4 ? 4 : tiles->two[1] && left >= 2 ? 2 : 1;
                 for (uint32_t t = 0, r = 0; t < n_tiles; t++) {
                         uint32_t n = (n_rows - r) / (n_tiles - t);
-                        void (*tile)(TILE_ARGS) = step == 4 ? tiles->four[n] : step == 2 ? tiles->two[n] : tiles->one[n];
+                        void (*tile)(TILE_ARGS) = step == 4   ? tiles->four[n]
+                                                  : step == 2 ? tiles->two[n]
+                                                              : tiles->one[n];
 
                         tile(matrix, rows + r, first_panel + p, y + r * y_stride + p * LANES, y_stride);
                         r += n;

@@ -2,8 +2,9 @@
  * over 16 lanes let a compiler use what vectors the baseline has.
  *
  * ORDER, for each output (a lane): quantised activations: acc = 0; for each block b in order,
- * acc = fmaf((float)isum_b, w_scale_b * x_scale_b, acc), where isum_b is exact. F32 activations: acc = 0; for each column k
- * in order, acc = fmaf(w_k, x_k, acc), where w_k is exact. Neither depends on the number of rows or panels of a call. */
+ * acc = fmaf((float)isum_b, w_scale_b * x_scale_b, acc), where isum_b is exact. F32 activations: acc = 0; for each
+ * column k in order, acc = fmaf(w_k, x_k, acc), where w_k is exact. Neither depends on the number of rows or panels of
+ * a call. */
 #include <float.h>
 #include <math.h>
 #include "engine/half.h"
@@ -60,7 +61,8 @@ static inline __attribute__((always_inline)) void matmul_quantised(const struct 
                                                                    uint32_t n_panels, float *y, size_t y_stride)
 {
         uint32_t nb = matrix->cols / BLOCK;
-        size_t scales_bytes = TDM_ALIGN_UP((size_t)nb * LANES * 2, (size_t)64), block_bytes = type == TDM_TYPE_Q8_0 ? 512 : 256;
+        size_t scales_bytes = TDM_ALIGN_UP((size_t)nb * LANES * 2, (size_t)64),
+               block_bytes = type == TDM_TYPE_Q8_0 ? 512 : 256;
 
         for (uint32_t p = 0; p < n_panels; p++) {
                 const uint8_t *scales = matrix->data + (first_panel + p) * matrix->panel_bytes;
@@ -138,7 +140,8 @@ static inline __attribute__((always_inline)) void matmul_float(const struct tdm_
                                 dequantise_block(matrix, type, panel, b, n_cols, w);
                                 for (uint32_t k = 0; k < n_cols; k++)
                                         for (unsigned lane = 0; lane < LANES; lane++)
-                                                acc[lane] = fmaf(w[k * LANES + lane], rows[r].x[b * BLOCK + k], acc[lane]);
+                                                acc[lane] =
+                                                        fmaf(w[k * LANES + lane], rows[r].x[b * BLOCK + k], acc[lane]);
                         }
                         store_lanes(matrix, first_panel + p, acc, y + r * y_stride + p * LANES);
                 }
@@ -171,8 +174,8 @@ MATMUL_FLOAT(matmul_f32_q4_0, TDM_TYPE_Q4_0)
 /* ---- quantising ----
  *
  * d = amax / Q, q = rint(x * (1 / d)), ties to even, for Q = 127 or 32512; never more than Q, since the three roundings
- * are off by less than half a unit. Where d would be subnormal (amax below some 1e-36) the block counts as zero: scale 0,
- * all q 0. NaN counts as 0, infinities as the largest finite number of their sign. */
+ * are off by less than half a unit. Where d would be subnormal (amax below some 1e-36) the block counts as zero: scale
+ * 0, all q 0. NaN counts as 0, infinities as the largest finite number of their sign. */
 
 static inline float saturate(float x)
 {

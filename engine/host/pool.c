@@ -1,10 +1,10 @@
 /* Fork-join over numbered chunks. Why not a library: two worker processes share the cores, so a helper must spin only a
  * little, and a join must not wait for helpers that the kernel has not scheduled yet: whoever is awake does the chunks.
  *
- * `claim` holds the job's number and how many of its chunks are not yet taken. A helper reads it, then the job's fields,
- * then takes a chunk by compare-and-swap. The caller writes the fields of a new job only when the last one's chunks are
- * all taken and done, so a swap that succeeds proves that the fields belonged to the chunk's job; one that comes late
- * fails, whatever it read before.
+ * `claim` holds the job's number and how many of its chunks are not yet taken. A helper reads it, then the job's
+ * fields, then takes a chunk by compare-and-swap. The caller writes the fields of a new job only when the last one's
+ * chunks are all taken and done, so a swap that succeeds proves that the fields belonged to the chunk's job; one that
+ * comes late fails, whatever it read before.
  *
  * Jobs do not nest, and one thread at a time may call run(). */
 #include <limits.h>

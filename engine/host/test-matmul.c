@@ -23,7 +23,8 @@ static void matrix_new(struct tdm_matrix *matrix, uint32_t type, uint32_t rows, 
         uint8_t *data;
 
         *matrix = (struct tdm_matrix){.type = type, .rows = rows, .cols = cols};
-        matrix->panel_bytes = type == TDM_TYPE_BF16 ? (size_t)cols * 32 : scales + (size_t)nb * (type == TDM_TYPE_Q8_0 ? 512 : 256);
+        matrix->panel_bytes =
+                type == TDM_TYPE_BF16 ? (size_t)cols * 32 : scales + (size_t)nb * (type == TDM_TYPE_Q8_0 ? 512 : 256);
         data = aligned_alloc(64, n_panels * matrix->panel_bytes);
         assert_non_null(data);
         matrix->data = data;
@@ -101,8 +102,11 @@ static void test_products(void **state)
         for (unsigned i = 0; i < 3; i++) {
                 want[i] = calloc(max_rows * strides[i], sizeof(float));
                 got[i] = malloc(max_rows * strides[i] * sizeof(float));
-                outs[i] = (struct tdm_matmul_out){&m[i], i == 0 ? TDM_ACT_I8 : i == 1 ? TDM_ACT_I16 : TDM_ACT_F32, want[i],
-                                                  strides[i]};
+                outs[i] = (struct tdm_matmul_out){&m[i],
+                                                  i == 0   ? TDM_ACT_I8
+                                                  : i == 1 ? TDM_ACT_I16
+                                                           : TDM_ACT_F32,
+                                                  want[i], strides[i]};
         }
         tdm_matmul(one, tdm_kernels_get("c"), &want_acts, max_rows, outs, 3);
 
@@ -180,7 +184,8 @@ static void check_gate_up(uint32_t type, enum tdm_act act, uint32_t d_ff, unsign
                                         continue;
                                 assert_int_equal(tdm_pool_new(&pool, n_threads, NULL), 0);
                                 assert_int_equal(tdm_acts_init(&got, ret_forms, max_rows, stride), 0);
-                                tdm_matmul_gate_up(pool, kernels, &in, row_counts[c], &gate, act, &up, act, scratch, &got);
+                                tdm_matmul_gate_up(pool, kernels, &in, row_counts[c], &gate, act, &up, act, scratch,
+                                                   &got);
                                 check_acts_equal(&want, &got, row_counts[c]);
                                 tdm_acts_deinit(&got);
                         }

@@ -1,5 +1,5 @@
-/* The thread pool: every chunk runs exactly once whatever the number of threads, what chunks wrote is seen by the caller,
- * jobs that follow each other at once or after a sleep do not mix, and the heartbeat counts chunks. */
+/* The thread pool: every chunk runs exactly once whatever the number of threads, what chunks wrote is seen by the
+ * caller, jobs that follow each other at once or after a sleep do not mix, and the heartbeat counts chunks. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

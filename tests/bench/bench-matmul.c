@@ -2,8 +2,8 @@
  *
  *   bench-matmul [-t THREADS] [-k c|avx2|avx512] [-w q8_0|q4_0|f16|bf16|f32] [-a i8|i16|f32] [-r ROWS] [-s MS]
  *
- * Weights rotate through 256 MiB, so that they come from memory as they do in a model. The best of several rounds counts:
- * the machine may be busy with other things. */
+ * Weights rotate through 256 MiB, so that they come from memory as they do in a model. The best of several rounds
+ * counts: the machine may be busy with other things. */
 #include <getopt.h>
 #include "engine/host/matmul.h"
 
@@ -22,8 +22,11 @@ static const struct shape {
 static const struct {
         const char *name;
         uint32_t type;
-} type_names[] = {
-        {"q8_0", TDM_TYPE_Q8_0}, {"q4_0", TDM_TYPE_Q4_0}, {"f16", TDM_TYPE_F16}, {"bf16", TDM_TYPE_BF16}, {"f32", TDM_TYPE_F32}};
+} type_names[] = {{"q8_0", TDM_TYPE_Q8_0},
+                  {"q4_0", TDM_TYPE_Q4_0},
+                  {"f16", TDM_TYPE_F16},
+                  {"bf16", TDM_TYPE_BF16},
+                  {"f32", TDM_TYPE_F32}};
 static const char *const act_names[TDM_N_ACTS] = {"f32", "i8", "i16"};
 
 static uint64_t matrix_bytes(struct tdm_matrix *matrix)
