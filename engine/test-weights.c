@@ -320,8 +320,8 @@ static void test_unsupported(void **state)
                 uint32_t type;
                 const char *tensor, *name;
         } cases[] = {
-                {TDM_TENSOR_UP, TDM_TYPE_Q4_1, "t13.0", "Q4_1"},
-                {TDM_TENSOR_O, TDM_TYPE_Q5_0, "t9.0", "Q5_0"},
+                {TDM_TENSOR_UP, 9, "t13.0", "Q8_1"},
+                {TDM_TENSOR_O, 39, "t9.0", "MXFP4"},
                 {TDM_TENSOR_ATTN_NORM, TDM_TYPE_Q8_0, "t3.0", "Q8_0"},
         };
 
@@ -335,7 +335,7 @@ static void test_unsupported(void **state)
                 assert_non_null(strstr(err.message, cases[i].tensor));
                 assert_non_null(strstr(err.message, cases[i].name));
         }
-        assert_false(tdm_weights_type_supported(TDM_TYPE_Q6_K));
+        assert_false(tdm_weights_type_supported(9));
         assert_false(tdm_weights_type_supported(12345));
         assert_true(tdm_weights_type_supported(TDM_TYPE_Q4_0));
 }

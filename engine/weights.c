@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include "common/sigbus.h"
 #include "engine/half.h"
+#include "engine/weights-k.h"
 #include "engine/weights.h"
 
 #define ALIGNMENT UINT64_C(64)
@@ -83,13 +84,13 @@ bool tdm_weights_type_supported(uint32_t type)
         case TDM_TYPE_Q4_0:
                 return true;
         default:
-                return false;
+                return tdm_k_type(type);
         }
 }
 
-static bool type_is_quantised(uint32_t type)
+bool tdm_weights_type_quantised(uint32_t type)
 {
-        return type == TDM_TYPE_Q8_0 || type == TDM_TYPE_Q4_0;
+        return type == TDM_TYPE_Q8_0 || type == TDM_TYPE_Q4_0 || tdm_k_type(type);
 }
 
 /* Bytes of the quants of one block of 32 columns and 16 rows. */
@@ -103,9 +104,14 @@ static uint64_t scales_bytes(uint32_t cols)
         return TDM_ALIGN_UP((uint64_t)cols / TDM_BLOCK_VALUES * TDM_PANEL_ROWS * 2, ALIGNMENT);
 }
 
-static uint64_t panel_bytes(uint32_t type, uint32_t cols)
+uint64_t tdm_weights_panel_bytes(uint32_t type, uint32_t cols)
 {
-        if (type_is_quantised(type))
+        if (tdm_k_type(type)) {
+                const struct tdm_k_info info = tdm_k_info(type);
+
+                return tdm_k_panel_bytes(&info, cols);
+        }
+        if (tdm_weights_type_quantised(type))
                 return scales_bytes(cols) + (uint64_t)cols / TDM_BLOCK_VALUES * block_bytes(type);
         return TDM_ALIGN_UP((uint64_t)cols * TDM_PANEL_ROWS * (type == TDM_TYPE_F32 ? 4 : 2), ALIGNMENT);
 }
@@ -119,7 +125,7 @@ static void layout_tensor(struct tdm_weights_tensor *tensor)
                 tensor->size_bytes = (uint64_t)tensor->rows * tensor->cols * sizeof(float);
         } else {
                 tensor->layout = TDM_LAYOUT_PANEL16;
-                tensor->panel_bytes = panel_bytes(tensor->type, tensor->cols);
+                tensor->panel_bytes = tdm_weights_panel_bytes(tensor->type, tensor->cols);
                 tensor->size_bytes = tensor->panel_bytes * TDM_DIV_UP(tensor->rows, TDM_PANEL_ROWS);
         }
 }
@@ -138,11 +144,13 @@ static int plan_tensor(struct tdm_weights_tensor *tensor, const struct tdm_tenso
         const struct tdm_type_info *info = tdm_type_info(source->type);
         bool is_vector = kinds[ref->kind].is_vector;
 
-        if (!tdm_weights_type_supported(source->type) || (is_vector && type_is_quantised(source->type)))
+        if (!tdm_weights_type_supported(source->type) || (is_vector && tdm_weights_type_quantised(source->type)))
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                      "tensor %.*s has the type %s, which is not supported here: use a file with %s",
                                      name_length(source), source->name.data, info ? info->name : "unknown",
-                                     is_vector ? "F32, F16 or BF16" : "F32, F16, BF16, Q8_0 or Q4_0");
+                                     is_vector ? "F32, F16 or BF16"
+                                               : "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, "
+                                                 "IQ4_NL or IQ4_XS");
         if (!info || ref->cols % info->block_values ||
             source->size_bytes != (uint64_t)ref->rows * (ref->cols / info->block_values) * info->block_bytes)
                 return tdm_error_set(err, TDM_E_BAD_MODEL, "tensor %.*s has %" PRIu64 " bytes, which is not what %u x %u values "
@@ -351,8 +359,8 @@ static bool pack_panel(uint32_t type, uint8_t *dst, const uint8_t *src, uint64_t
                 return pack_panel_16(dst, src, row_bytes, n_rows, cols, 0x7f80);
         case TDM_TYPE_F32:
                 return pack_panel_32(dst, src, row_bytes, n_rows, cols);
-        default:
-                abort(); /* the plan has only supported types */
+        default: /* the plan has only supported types */
+                return tdm_k_pack_panel(type, dst, src, row_bytes, n_rows, cols);
         }
 }
 
@@ -481,7 +489,7 @@ static int check_tensor(const struct tdm_weights_header *header, const struct td
                 return bad(err, "a tensor of a type that is not supported");
         if (tensor->rows != dim_size(hp, kind->rows) || tensor->cols != dim_size(hp, kind->cols))
                 return bad(err, "a tensor's shape is not the model's");
-        if (type_is_quantised(tensor->type) && tensor->cols % TDM_BLOCK_VALUES)
+        if (tensor->cols % tdm_type_info(tensor->type)->block_values)
                 return bad(err, "a tensor's rows do not end with a block");
         layout_tensor(&wanted);
         if (tensor->layout != wanted.layout || tensor->panel_bytes != wanted.panel_bytes ||
@@ -572,6 +580,13 @@ float tdm_weights_value(const uint8_t *base, const struct tdm_weights_tensor *te
         default:
                 break;
         }
+        if (tdm_k_type(tensor->type)) {
+                const struct tdm_k_info info = tdm_k_info(tensor->type);
+                struct tdm_k_block block;
+
+                tdm_k_read_block(tensor->type, data, tensor->cols, b, lane, &block);
+                return tdm_k_value(&info, &block, col % TDM_BLOCK_VALUES);
+        }
         scale = tdm_f16_to_f32(load_u16(data + ((uint64_t)b * TDM_PANEL_ROWS + lane) * 2));
         quants = data + scales_bytes(tensor->cols) + b * block_bytes(tensor->type);
         if (tensor->type == TDM_TYPE_Q8_0)
@@ -603,6 +618,19 @@ static void row_quantised(const uint8_t *panel, const struct tdm_weights_tensor 
         }
 }
 
+static void row_k(const uint8_t *panel, const struct tdm_weights_tensor *tensor, uint32_t lane, float *y)
+{
+        const struct tdm_k_info info = tdm_k_info(tensor->type);
+
+        for (uint32_t b = 0; b < tensor->cols / TDM_BLOCK_VALUES; b++, y += TDM_BLOCK_VALUES) {
+                struct tdm_k_block block;
+
+                tdm_k_read_block(tensor->type, panel, tensor->cols, b, lane, &block);
+                for (uint32_t i = 0; i < TDM_BLOCK_VALUES; i++)
+                        y[i] = tdm_k_value(&info, &block, i);
+        }
+}
+
 void tdm_weights_row(const uint8_t *base, const struct tdm_weights_tensor *tensor, uint32_t row, float *y)
 {
         const uint8_t *data = base + tensor->offset;
@@ -614,7 +642,11 @@ void tdm_weights_row(const uint8_t *base, const struct tdm_weights_tensor *tenso
                 return;
         }
         data += row / TDM_PANEL_ROWS * tensor->panel_bytes;
-        if (type_is_quantised(tensor->type)) {
+        if (tdm_k_type(tensor->type)) {
+                row_k(data, tensor, lane, y);
+                return;
+        }
+        if (tdm_weights_type_quantised(tensor->type)) {
                 row_quantised(data, tensor, lane, y);
                 return;
         }

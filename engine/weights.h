@@ -10,6 +10,7 @@
  *   Q4_0:  scales f16 [nb][16 rows]; quants [nb][4 v][16 rows][4]: low nibble k4 group v, high nibble group v + 4,
  *          each 0 … 15 meaning q - 8                                                                (256 bytes a block)
  *   F32, F16, BF16: [cols][16 rows], the file's element type
+ *   Q4_1, Q5_0, Q5_1, Q2_K … Q6_K, IQ4_NL, IQ4_XS: engine/weights-k.h
  * Layout ROWS: vectors (norm gains), f32, as they are. */
 #ifndef TDM_ENGINE_WEIGHTS_H
 #define TDM_ENGINE_WEIGHTS_H
@@ -51,6 +52,10 @@ struct tdm_weights_header {
 
 /* True where the host kernels know the type; matrices of other types are refused with type and tensor named. */
 bool tdm_weights_type_supported(uint32_t type);
+/* Of the supported ones, those with integer weights and scales: their kernels take rounded input too. */
+bool tdm_weights_type_quantised(uint32_t type);
+/* Distance of two panels of a matrix of this type; cols a multiple of the type's block. */
+uint64_t tdm_weights_panel_bytes(uint32_t type, uint32_t cols);
 
 struct tdm_weights_plan; /* where each tensor will lie */
 int tdm_weights_plan_new(struct tdm_weights_plan **ret, const struct tdm_model_description *model, struct tdm_error *err);

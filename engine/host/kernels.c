@@ -54,6 +54,7 @@ static void fill_c(struct tdm_kernels *kernels)
         kernels->name = "c";
         kernels->describe = "portable C";
         tdm_kernels_c_matmul_fill(kernels);
+        tdm_kernels_c_matmul_k_fill(kernels);
 #ifdef TDM_HAVE_c_OPS
         tdm_kernels_c_ops_fill(kernels);
 #endif
@@ -66,6 +67,7 @@ static void fill_avx2(struct tdm_kernels *kernels)
         kernels->name = "avx2";
         kernels->describe = "AVX2";
         tdm_kernels_avx2_matmul_fill(kernels);
+        tdm_kernels_avx2_matmul_k_fill(kernels);
 #ifdef TDM_HAVE_avx2_OPS
         tdm_kernels_avx2_ops_fill(kernels);
 #endif
@@ -77,6 +79,7 @@ static void fill_avx512(struct tdm_kernels *kernels)
         kernels->name = "avx512";
         kernels->describe = "AVX-512 VNNI";
         tdm_kernels_avx512_matmul_fill(kernels);
+        tdm_kernels_avx512_matmul_k_fill(kernels);
 #ifdef TDM_HAVE_avx512_OPS
         tdm_kernels_avx512_ops_fill(kernels);
 #endif
@@ -140,18 +143,14 @@ const struct tdm_kernels *tdm_kernels_choose(struct tdm_error *err)
 
 int tdm_kernels_type_index(uint32_t type)
 {
-        switch (type) {
-        case TDM_TYPE_F32:
-                return 0;
-        case TDM_TYPE_F16:
-                return 1;
-        case TDM_TYPE_BF16:
-                return 2;
-        case TDM_TYPE_Q4_0:
-                return 3;
-        case TDM_TYPE_Q8_0:
-                return 4;
-        default:
-                return -1;
-        }
+        static const uint32_t types[TDM_N_MATMUL_TYPES] = {
+                TDM_TYPE_F32,  TDM_TYPE_F16,  TDM_TYPE_BF16, TDM_TYPE_Q4_0, TDM_TYPE_Q8_0,
+                TDM_TYPE_Q4_1, TDM_TYPE_Q5_0, TDM_TYPE_Q5_1, TDM_TYPE_Q2_K, TDM_TYPE_Q3_K,
+                TDM_TYPE_Q4_K, TDM_TYPE_Q5_K, TDM_TYPE_Q6_K, TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS,
+        };
+
+        for (int i = 0; i < TDM_N_MATMUL_TYPES; i++)
+                if (types[i] == type)
+                        return i;
+        return -1;
 }

@@ -26,6 +26,7 @@ struct tdm_act_row {
 };
 
 enum tdm_act { TDM_ACT_F32 = 0, TDM_ACT_I8 = 1, TDM_ACT_I16 = 2, TDM_N_ACTS = 3 };
+#define TDM_N_MATMUL_TYPES 15
 
 /* A matrix in PANEL16 layout. */
 struct tdm_matrix {
@@ -40,6 +41,7 @@ struct tdm_matrix {
  * ORDER (quantised): for each output, over blocks b = 0 … nb-1: acc = fmaf((float)isum_b, w_scale_b * x_scale_b, acc), acc starts
  * at 0; isum_b is the exact integer sum over the block's 32 products (I16: 256 * isum_hi + isum_lo, in int32).
  * ORDER (F32 activations): for k = 0 … cols-1: acc = fmaf(w[k], x[k], acc), w dequantised exactly: (float)q * scale.
+ * Types of sub-blocks (engine/weights-k.h) say their order in kernels-c-matmul-k.c.
  * y rows are y_stride floats apart; outputs past matrix->rows are not written. */
 typedef void (*tdm_matmul_fn)(const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t n_rows,
                               uint32_t first_panel, uint32_t n_panels, float *y, size_t y_stride);
@@ -75,8 +77,8 @@ struct tdm_kernels {
         const char *name; /* "c", "avx2", "avx512" */
         const char *describe; /* "AVX-512 VNNI" */
 
-        /* [activation form][index of type: F32, F16, BF16, Q4_0, Q8_0]; NULL where the pair makes no sense. */
-        tdm_matmul_fn matmul[TDM_N_ACTS][5];
+        /* [activation form][tdm_kernels_type_index()]; NULL where the pair makes no sense. */
+        tdm_matmul_fn matmul[TDM_N_ACTS][TDM_N_MATMUL_TYPES];
 
         /* Quantise one row of cols values (a multiple of 32). Non-finite input saturates: NaN → 0, inf → amax FLT_MAX. */
         void (*quantise_i8)(const float *x, uint32_t cols, int8_t *q, float *scale, int32_t *sum);

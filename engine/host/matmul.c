@@ -319,7 +319,7 @@ void tdm_matmul_gate_up(struct tdm_pool *pool, const struct tdm_kernels *kernels
 
 enum tdm_act tdm_matmul_act(uint32_t type, enum tdm_act wanted)
 {
-        return type == TDM_TYPE_Q8_0 || type == TDM_TYPE_Q4_0 ? wanted : TDM_ACT_F32;
+        return tdm_weights_type_quantised(type) ? wanted : TDM_ACT_F32;
 }
 
 void tdm_matrix_init(struct tdm_matrix *ret, const uint8_t *weights, const struct tdm_weights_tensor *tensor)

@@ -1,0 +1,288 @@
+/* Matrix kernels for AVX-512 with VNNI and the types of engine/weights-k.h: see kernels-matmul-k.h. A vector is 4 columns
+ * of 16 outputs; quants are unsigned, so an integer sum starts at -offset * (sum of x). */
+#include "engine/host/kernels-fill.h"
+
+#ifdef __x86_64__
+#include <immintrin.h>
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+#define MAX_TILE_ROWS 6u
+#define V_BYTES 64u
+#define VI __m512i
+#define VF __m512
+
+INLINE VI vi_load(const void *p)
+{
+        return _mm512_load_si512(p);
+}
+
+INLINE void vi_store(void *p, VI v)
+{
+        _mm512_store_si512(p, v);
+}
+
+INLINE VI vi_set8(int v)
+{
+        return _mm512_set1_epi8((char)v);
+}
+
+INLINE VI vi_set32(int v)
+{
+        return _mm512_set1_epi32(v);
+}
+
+INLINE VI vi_and(VI a, VI b)
+{
+        return _mm512_and_si512(a, b);
+}
+
+INLINE VI vi_or(VI a, VI b)
+{
+        return _mm512_or_si512(a, b);
+}
+
+INLINE VI vi_sub32(VI a, VI b)
+{
+        return _mm512_sub_epi32(a, b);
+}
+
+INLINE VI vi_sll16(VI v, const int n)
+{
+        return _mm512_slli_epi16(v, (unsigned)n);
+}
+
+INLINE VI vi_srl16(VI v, const int n)
+{
+        return _mm512_srli_epi16(v, (unsigned)n);
+}
+
+INLINE VI vi_sll32(VI v, const int n)
+{
+        return _mm512_slli_epi32(v, (unsigned)n);
+}
+
+INLINE VI vi_srl32(VI v, const int n)
+{
+        return _mm512_srli_epi32(v, (unsigned)n);
+}
+
+INLINE VI vi_sra32(VI v, const int n)
+{
+        return _mm512_srai_epi32(v, (unsigned)n);
+}
+
+INLINE VI vi_table(const uint8_t *bytes)
+{
+        return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)bytes));
+}
+
+INLINE VI vi_look_up(VI table, VI i)
+{
+        return _mm512_shuffle_epi8(table, i);
+}
+
+INLINE VI vi_u16(const uint8_t *p)
+{
+        return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+}
+
+INLINE VF vf_half(const uint8_t *p)
+{
+        return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+
+INLINE VF vf_from_int(VI v)
+{
+        return _mm512_cvtepi32_ps(v);
+}
+
+INLINE void vf_store(float *p, VF v)
+{
+        _mm512_store_ps(p, v);
+}
+
+INLINE VF vf_mul(VF a, VF b)
+{
+        return _mm512_mul_ps(a, b);
+}
+
+INLINE VF vf_neg(VF v)
+{
+        return _mm512_xor_ps(v, _mm512_set1_ps(-0.0f));
+}
+
+INLINE void prefetch(const uint8_t *p)
+{
+        _mm_prefetch((const char *)p, _MM_HINT_T0);
+}
+
+/* Sums of 16 columns each, over 256. */
+INLINE void sum_16_columns(const int8_t *x, int32_t *sum)
+{
+        const __m512i ones = _mm512_set1_epi8(1), zero = _mm512_setzero_si512();
+        __m512i a = _mm512_dpbusd_epi32(zero, ones, _mm512_loadu_si512(x));
+        __m512i b = _mm512_dpbusd_epi32(zero, ones, _mm512_loadu_si512(x + 64));
+        __m512i c = _mm512_dpbusd_epi32(zero, ones, _mm512_loadu_si512(x + 128));
+        __m512i d = _mm512_dpbusd_epi32(zero, ones, _mm512_loadu_si512(x + 192));
+
+        /* Quarter j of a holds 4 parts of sum j, of b those of sum 4 + j, …: folded, quarter j is sums j, 4 + j, 8 + j, 12 + j. */
+        a = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+        c = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+        a = _mm512_add_epi32(_mm512_unpacklo_epi64(a, c), _mm512_unpackhi_epi64(a, c));
+        a = _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), a);
+        _mm512_storeu_si512(sum, a);
+}
+
+#include "engine/host/kernels-matmul-k.h"
+
+/* ---- tiles ---- */
+
+INLINE __m512i broadcast_4(const int8_t *p)
+{
+        int32_t v;
+
+        memcpy(&v, p, sizeof(v));
+        return _mm512_set1_epi32(v);
+}
+
+/* isum += one sub-block, from group g. */
+INLINE void sub_dot(const unsigned N_P, const unsigned N_R, const unsigned n_groups, const struct chunk *chunks, unsigned g,
+                    const int8_t *const *x, __m512i (*isum)[MAX_TILE_ROWS])
+{
+        UNROLL for (unsigned i = 0; i < n_groups; i++) {
+                __m512i w[PANELS];
+
+                UNROLL for (unsigned p = 0; p < N_P; p++)
+                        w[p] = _mm512_load_si512(chunks[p].q[g + i]);
+                UNROLL for (unsigned r = 0; r < N_R; r++) {
+                        __m512i a = broadcast_4(x[r] + 4 * (g + i));
+
+                        UNROLL for (unsigned p = 0; p < N_P; p++)
+                                isum[p][r] = _mm512_dpbusd_epi32(isum[p][r], w[p], a);
+                }
+        }
+}
+
+INLINE void tile_int(const unsigned N_P, const unsigned N_R, const unsigned sub_values, const bool has_min,
+                     const enum tdm_act act, TILE_ARGS)
+{
+        const int8_t *hi[MAX_TILE_ROWS], *lo[MAX_TILE_ROWS];
+        struct row_info info[MAX_TILE_ROWS];
+        __m512 sum[PANELS][MAX_TILE_ROWS];
+
+        UNROLL for (unsigned r = 0; r < N_R; r++) {
+                if (sub_values == BLOCK)
+                        row_info_block32(act, &rows[r], first_block, n_blocks, offset, &info[r]);
+                else
+                        row_info_block16(act, &rows[r], first_block, offset, &info[r]);
+                hi[r] = rows[r].hi + (size_t)first_block * BLOCK;
+                lo[r] = act == TDM_ACT_I16 ? rows[r].lo + (size_t)first_block * BLOCK : NULL;
+                UNROLL for (unsigned p = 0; p < N_P; p++)
+                        sum[p][r] = _mm512_load_ps(acc[r][p]);
+        }
+        for (unsigned s = 0; s < n_blocks * (BLOCK / sub_values); s++) {
+                __m512i isum[PANELS][MAX_TILE_ROWS];
+
+                UNROLL for (unsigned r = 0; r < N_R; r++)
+                        UNROLL for (unsigned p = 0; p < N_P; p++)
+                                isum[p][r] = act == TDM_ACT_I16 ? _mm512_setzero_si512() : _mm512_set1_epi32(info[r].start[s]);
+                sub_dot(N_P, N_R, sub_values / 4, chunks, s * (sub_values / 4), hi, isum);
+                if (act == TDM_ACT_I16) {
+                        UNROLL for (unsigned r = 0; r < N_R; r++)
+                                UNROLL for (unsigned p = 0; p < N_P; p++)
+                                        isum[p][r] = _mm512_add_epi32(_mm512_slli_epi32(isum[p][r], 8),
+                                                                      _mm512_set1_epi32(info[r].start[s]));
+                        sub_dot(N_P, N_R, sub_values / 4, chunks, s * (sub_values / 4), lo, isum);
+                }
+                UNROLL for (unsigned p = 0; p < N_P; p++) {
+                        __m512 scale = _mm512_load_ps(chunks[p].scale[s]);
+
+                        UNROLL for (unsigned r = 0; r < N_R; r++)
+                                sum[p][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum[p][r]),
+                                                            _mm512_mul_ps(scale, _mm512_set1_ps(info[r].scale[s])), sum[p][r]);
+                        if (!has_min)
+                                continue;
+                        scale = _mm512_load_ps(chunks[p].min[s]);
+                        UNROLL for (unsigned r = 0; r < N_R; r++)
+                                sum[p][r] = _mm512_fmadd_ps(scale, _mm512_set1_ps(info[r].sum[s]), sum[p][r]);
+                }
+        }
+        UNROLL for (unsigned r = 0; r < N_R; r++)
+                UNROLL for (unsigned p = 0; p < N_P; p++)
+                        _mm512_store_ps(acc[r][p], sum[p][r]);
+}
+
+/* Weights are made as they are used: f32 activations are a test's mode. */
+INLINE void tile_float(const unsigned N_P, const unsigned N_R, const unsigned sub_values, const bool has_min, TILE_ARGS)
+{
+        __m512 sum[PANELS][MAX_TILE_ROWS];
+
+        UNROLL for (unsigned r = 0; r < N_R; r++)
+                UNROLL for (unsigned p = 0; p < N_P; p++)
+                        sum[p][r] = _mm512_load_ps(acc[r][p]);
+        for (size_t k = 0; k < n_blocks * BLOCK; k++) {
+                __m512 w[PANELS];
+
+                UNROLL for (unsigned p = 0; p < N_P; p++) {
+                        __m512i q = _mm512_srlv_epi32(_mm512_load_si512(chunks[p].q[k / 4]), _mm512_set1_epi32(k % 4 * 8));
+                        __m512 scale = _mm512_load_ps(chunks[p].scale[k / sub_values]);
+
+                        q = _mm512_sub_epi32(_mm512_and_si512(q, _mm512_set1_epi32(255)), _mm512_set1_epi32(offset));
+                        w[p] = has_min ? _mm512_fmadd_ps(_mm512_cvtepi32_ps(q), scale,
+                                                         _mm512_load_ps(chunks[p].min[k / sub_values]))
+                                       : _mm512_mul_ps(_mm512_cvtepi32_ps(q), scale);
+                }
+                UNROLL for (unsigned r = 0; r < N_R; r++) {
+                        __m512 a = _mm512_set1_ps(rows[r].x[first_block * BLOCK + k]);
+
+                        UNROLL for (unsigned p = 0; p < N_P; p++)
+                                sum[p][r] = _mm512_fmadd_ps(w[p], a, sum[p][r]);
+                }
+        }
+        UNROLL for (unsigned r = 0; r < N_R; r++)
+                UNROLL for (unsigned p = 0; p < N_P; p++)
+                        _mm512_store_ps(acc[r][p], sum[p][r]);
+}
+
+#define TILE_CALL chunks, rows, first_block, n_blocks, offset, acc
+#define TILE(name, n_p, n_r, call, ...)                                                                                \
+        static void name##_##n_p##x##n_r(TILE_ARGS)                                                                    \
+        {                                                                                                              \
+                call(n_p, n_r, __VA_ARGS__, TILE_CALL);                                                                \
+        }
+#define TILES(name, ...)                                                                                               \
+        TILE(name, 1, 1, __VA_ARGS__)                                                                                  \
+        TILE(name, 1, 2, __VA_ARGS__)                                                                                  \
+        TILE(name, 1, 3, __VA_ARGS__)                                                                                  \
+        TILE(name, 1, 4, __VA_ARGS__)                                                                                  \
+        TILE(name, 1, 5, __VA_ARGS__)                                                                                  \
+        TILE(name, 1, 6, __VA_ARGS__)                                                                                  \
+        TILE(name, 2, 1, __VA_ARGS__)                                                                                  \
+        TILE(name, 2, 2, __VA_ARGS__)                                                                                  \
+        TILE(name, 2, 3, __VA_ARGS__)                                                                                  \
+        TILE(name, 2, 4, __VA_ARGS__)                                                                                  \
+        TILE(name, 2, 5, __VA_ARGS__)                                                                                  \
+        TILE(name, 2, 6, __VA_ARGS__)                                                                                  \
+        static const tile_fn name[PANELS * MAX_TILE_ROWS] = {                                                          \
+                name##_1x1, name##_1x2, name##_1x3, name##_1x4, name##_1x5, name##_1x6,                                \
+                name##_2x1, name##_2x2, name##_2x3, name##_2x4, name##_2x5, name##_2x6,                                \
+        };
+#define TILES_OF(sub_values, min, has_min)                                                                             \
+        TILES(tiles_i8_##sub_values##min, tile_int, sub_values, has_min, TDM_ACT_I8)                                   \
+        TILES(tiles_i16_##sub_values##min, tile_int, sub_values, has_min, TDM_ACT_I16)                                 \
+        TILES(tiles_f32_##sub_values##min, tile_float, sub_values, has_min)
+
+TILES_OF(32, , false)
+TILES_OF(32, _min, true)
+TILES_OF(16, , false)
+TILES_OF(16, _min, true)
+
+#define tiles_i8_32_table tiles_i8_32
+#define tiles_i16_32_table tiles_i16_32
+#define tiles_f32_32_table tiles_f32_32
+
+#define KERNELS_FILL tdm_kernels_avx512_matmul_k_fill
+#include "engine/host/kernels-matmul-k-table.h"
+
+#endif
