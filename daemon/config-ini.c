@@ -1,12 +1,13 @@
 /* The configuration file. inih does the lines, a table says what each key means. inih cuts lines longer than its buffer
  * and does not say which line a key came from, so lines are read and counted here. */
 #include "daemon/config-private.h"
+#include "daemon/cpus.h"
 
 #include <ini.h>
 #include <inttypes.h>
 #include "common/log.h"
 
-enum kind { KIND_NUMBER, KIND_BYTES, KIND_STRING, KIND_DIRS, KIND_PRECISION, KIND_PLACEMENT };
+enum kind { KIND_NUMBER, KIND_BYTES, KIND_STRING, KIND_DIRS, KIND_PRECISION, KIND_PLACEMENT, KIND_CPUS };
 
 static const struct key {
         const char *section, *name;
@@ -25,7 +26,9 @@ static const struct key {
         { "engine", "max-rows", KIND_NUMBER, offsetof(struct tdm_config, max_rows), 1, TDM_MAX_STEP_ROWS },
         { "engine", "prefill-rows", KIND_NUMBER, offsetof(struct tdm_config, prefill_rows), 1, TDM_MAX_STEP_ROWS },
         { "engine", "max-sequences", KIND_NUMBER, offsetof(struct tdm_config, max_sequences), 1, TDM_MAX_STEP_SEQS },
-        { "engine", "steps-in-flight", KIND_NUMBER, offsetof(struct tdm_config, steps_in_flight), 1, TDM_STEP_SLOTS },
+        { "engine", "steps-in-flight", KIND_NUMBER, offsetof(struct tdm_config, steps_in_flight), 0, TDM_STEP_SLOTS },
+        { "engine", "npu-cpus", KIND_CPUS, offsetof(struct tdm_config, cpus[TDM_WORKER_NPU]), 0, 0 },
+        { "engine", "gpu-cpus", KIND_CPUS, offsetof(struct tdm_config, cpus[TDM_WORKER_GPU]), 0, 0 },
         { "engine", "hang-ms", KIND_NUMBER, offsetof(struct tdm_config, hang_ms), 0, TDM_CONFIG_MAX_HANG_MS },
 };
 
@@ -105,6 +108,7 @@ static int add_dirs(char ***dirs, const char *value)
 static int set_value(struct tdm_config *c, const struct key *key, const char *value, char *why, size_t why_size)
 {
         void *to = (char *)c + key->offset;
+        cpu_set_t set;
         uint64_t n;
         int r;
 
@@ -131,10 +135,13 @@ static int set_value(struct tdm_config *c, const struct key *key, const char *va
                 return TDM_MIN(r, 0);
         case KIND_PLACEMENT:
                 r = tdm_config_placement(value);
-                snprintf(why, why_size, "\"%.60s\" is not one of auto, split, npu, gpu", value);
+                snprintf(why, why_size, "\"%.60s\" is not one of measured, split, npu, gpu", value);
                 if (r >= 0)
                         *(enum tdm_job_placement *)to = (enum tdm_job_placement)r;
                 return TDM_MIN(r, 0);
+        case KIND_CPUS:
+                r = tdm_cpus_parse(value, &set, why, why_size);
+                return r < 0 ? r : tdm_config_set_string(to, value);
         }
         return -EINVAL;
 }

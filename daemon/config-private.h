@@ -11,6 +11,6 @@ int tdm_config_strv_add(char ***v, const char *value, size_t len);
 int tdm_config_set_string(char **to, const char *value);
 /* -EINVAL and a sentence in why. */
 int tdm_config_parse_number(const char *value, uint64_t min, uint64_t max, uint64_t *ret, char *why, size_t why_size);
-int tdm_config_placement(const char *value); /* "auto" too; -EINVAL */
+int tdm_config_placement(const char *value); /* "measured" too; -EINVAL */
 
 #endif

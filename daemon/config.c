@@ -2,6 +2,7 @@
  * so that the message can name the place. */
 #include "daemon/config.h"
 #include "daemon/config-private.h"
+#include "daemon/cpus.h"
 
 #include <getopt.h>
 #include <inttypes.h>
@@ -26,8 +27,9 @@ const char tdm_config_help[] =
         "  TANDEM_LOG            error, warning, info or debug\n"
         "for tests, over the configuration file:\n"
         "  TANDEM_PRECISION      default, precise, f32\n"
-        "  TANDEM_PLACEMENT      auto, split, npu, gpu\n"
+        "  TANDEM_PLACEMENT      measured, split, npu, gpu\n"
         "  TANDEM_THREADS        threads of each worker\n"
+        "  TANDEM_NPU_CPUS, TANDEM_GPU_CPUS  CPUs of a worker, like 0,2-5\n"
         "  TANDEM_PREFILL_ROWS   row budget of a step\n"
         "  TANDEM_HANG_MS        shortest silence of a worker that counts as a hang\n"
         "\n"
@@ -41,7 +43,6 @@ int tdm_config_init(struct tdm_config *c)
                 .max_rows = 256,
                 .prefill_rows = 256,
                 .max_sequences = 64,
-                .steps_in_flight = 1,
         };
         c->models = calloc(1, sizeof(*c->models));
         return c->models ? 0 : -ENOMEM;
@@ -61,8 +62,10 @@ void tdm_config_deinit(struct tdm_config *c)
         free(c->file);
         strv_free(c->models);
         strv_free(c->model_dirs);
-        for (int i = 0; i < TDM_N_WORKERS; i++)
+        for (int i = 0; i < TDM_N_WORKERS; i++) {
                 free(c->requested[i]);
+                free(c->cpus[i]);
+        }
         *c = (struct tdm_config){ 0 };
 }
 
@@ -126,14 +129,29 @@ static int env_number(const char *name, uint64_t min, uint64_t max, uint32_t *to
         return 0;
 }
 
+static int env_cpus(const char *name, char **to, struct tdm_error *err)
+{
+        const char *value = getenv(name);
+        cpu_set_t set;
+        char why[160];
+
+        if (!value || !value[0])
+                return 0;
+        if (tdm_cpus_parse(value, &set, why, sizeof(why)) < 0)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s: %s", name, why);
+        return tdm_config_set_string(to, value) < 0 ? tdm_error_set(err, -ENOMEM, "out of memory") : 0;
+}
+
 int tdm_config_placement(const char *value)
 {
-        return strcmp(value, "auto") == 0 ? TDM_PLACE_ANY : tdm_job_placement_from_name(value);
+        return strcmp(value, "measured") == 0 ? TDM_PLACE_ANY : tdm_job_placement_from_name(value);
 }
 
 int tdm_config_read_environment(struct tdm_config *c, struct tdm_error *err)
 {
         static const char *const device_names[TDM_N_WORKERS] = { [TDM_WORKER_NPU] = "TANDEM_NPU", [TDM_WORKER_GPU] = "TANDEM_GPU" };
+        static const char *const cpu_names[TDM_N_WORKERS] = { [TDM_WORKER_NPU] = "TANDEM_NPU_CPUS",
+                                                              [TDM_WORKER_GPU] = "TANDEM_GPU_CPUS" };
         const char *value = getenv("TANDEM_PRECISION");
         int r;
 
@@ -149,13 +167,16 @@ int tdm_config_read_environment(struct tdm_config *c, struct tdm_error *err)
                 r = tdm_config_placement(value);
                 if (r < 0)
                         return tdm_error_set(err, TDM_E_BAD_REQUEST,
-                                             "TANDEM_PLACEMENT: \"%.60s\" is not one of auto, split, npu, gpu", value);
+                                             "TANDEM_PLACEMENT: \"%.60s\" is not one of measured, split, npu, gpu", value);
                 c->placement = (enum tdm_job_placement)r;
         }
         for (int i = 0; i < TDM_N_WORKERS; i++) {
                 value = getenv(device_names[i]);
                 if (value && value[0] && tdm_config_set_string(&c->requested[i], value) < 0)
                         return tdm_error_set(err, -ENOMEM, "out of memory");
+                r = env_cpus(cpu_names[i], &c->cpus[i], err);
+                if (r != 0)
+                        return r;
         }
         r = env_number("TANDEM_THREADS", 0, TDM_CONFIG_MAX_THREADS, &c->threads, err);
         if (r == 0)
@@ -218,6 +239,11 @@ static int read_flags(struct tdm_config *c, int argc, char **argv, struct tdm_er
                                      argv[optind]);
         if (user && c->system)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "--user and --system exclude each other");
+        if (c->bus && strcmp(c->bus, "session") != 0 && strcmp(c->bus, "system") != 0 && strcmp(c->bus, "none") != 0 &&
+            !strchr(c->bus, ':'))
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "--bus \"%.60s\" is none of session, system, none, and no address (unix:path=…) either",
+                                     c->bus);
         if (c->socket && !c->socket[0])
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "--socket needs a path");
         return 0;

@@ -3,9 +3,10 @@
  * The file (INI): --config, else /etc/tandem/tandemd.conf (--system) or $XDG_CONFIG_HOME/tandem/tandemd.conf, where they
  * exist.
  *   [daemon]  socket = PATH              models = DIR:DIR…          max-jobs = N    max-jobs-per-user = N
- *   [engine]  threads = N (0: all)       precision = default|precise|f32            placement = auto|split|npu|gpu
+ *   [engine]  threads = N (0: all)       precision = default|precise|f32            placement = measured|split|npu|gpu
  *             kv-memory = BYTES[K|M|G] (0: a quarter of what is free)               max-rows = N    prefill-rows = N
- *             max-sequences = N          steps-in-flight = 1…4                      hang-ms = N
+ *             max-sequences = N          steps-in-flight = 0…4 (0: what the placement needs)        hang-ms = N
+ *             npu-cpus, gpu-cpus = LIST of CPUs for that worker, like 0,2-5 (none: all)
  * An unknown key is warned of, a value out of range is an error; both name file and line. */
 #ifndef TDM_DAEMON_CONFIG_H
 #define TDM_DAEMON_CONFIG_H
@@ -25,14 +26,15 @@ struct tdm_config {
         uint32_t max_jobs_per_user;
         uint32_t threads;
         enum tdm_precision precision;
-        enum tdm_job_placement placement;
+        enum tdm_job_placement placement; /* TDM_PLACE_ANY: measured */
         uint64_t kv_bytes;
         uint32_t max_rows;
         uint32_t prefill_rows;
         uint32_t max_sequences;
-        uint32_t steps_in_flight;
+        uint32_t steps_in_flight; /* 0: what the placement needs */
         uint32_t hang_ms;
         char *requested[TDM_N_WORKERS]; /* TANDEM_NPU, TANDEM_GPU; NULL: auto */
+        char *cpus[TDM_N_WORKERS];      /* checked by tdm_cpus_parse(); NULL: all */
 };
 
 int tdm_config_init(struct tdm_config *config); /* the defaults */

@@ -1,6 +1,6 @@
 /* What the files of the fleet share: fleet.c (the face and the one place where it is decided what happens next),
  * fleet-worker.c (a process: start, loss, reap, back-off), fleet-rings.c (epochs, submitting, results), fleet-watch.c
- * (hangs, counters), fleet-wire.c (worker.proto, the only file that knows it).
+ * (hangs, counters), fleet-trace.c (what happened when), fleet-wire.c (worker.proto, the only file that knows it).
  *
  * Events (a frame, an exit, a timer, a descriptor) change state and schedule the pump; the pump looks at the state and
  * does what is due: starts processes, sends models and rings, announces. So no event has to know what else is going on,
@@ -10,6 +10,7 @@
 
 #include "common/conn.h"
 #include "common/log.h"
+#include "daemon/cpus.h"
 #include "daemon/fleet.h"
 #include "engine/worker/abi.h"
 
@@ -58,6 +59,8 @@ struct tdm_fleet_worker {
         enum tdm_worker_index index;
         const char *name; /* "npu" */
         char requested[32];
+        bool is_bound;  /* to cpus, which are otherwise what this process may use */
+        cpu_set_t cpus;
         enum tdm_worker_state state;
 
         /* this life */
@@ -68,6 +71,7 @@ struct tdm_fleet_worker {
         struct tdm_conn *conn;
         struct tdm_segment *progress_segment;
         struct tdm_progress *progress;
+        uint32_t life; /* counts the segments */
         uint64_t started_ns;
         uint32_t epoch_sent, epoch_acked;
         struct tdm_ring *ring_to, *ring_from;
@@ -94,7 +98,9 @@ struct tdm_fleet_worker {
         struct {
                 uint64_t blocks, rows, ns;
         } past[TDM_N_BLOCK_KINDS];
-        uint64_t past_busy_ns;
+        uint64_t past_busy_ns, past_waiting_ns, past_handovers, past_handover_ns;
+        struct tdm_segment *dead_segment; /* the progress of the last life that ended: what it did last */
+        uint32_t dead_life;
 
         /* fleet-watch.c: how long it has kept silent while something was owed */
         uint64_t signature;
@@ -133,6 +139,7 @@ struct tdm_fleet {
         bool ready_note; /* on_ready is due though nothing was lost: a model has left */
         struct tdm_fleet_rings rings;
         uint64_t recoveries;
+        struct tdm_trace_ring *trace; /* our own lane */
         struct tdm_fleet_worker workers[TDM_N_WORKERS];
         struct tdm_fleet_entry *models[TDM_FLEET_MODELS];
 };
@@ -186,9 +193,13 @@ void tdm_fleet_on_step_failed(struct tdm_fleet_worker *w, uint32_t epoch, uint32
 void tdm_fleet_watch_soon(struct tdm_fleet *fleet); /* something is owed: keep an eye on it */
 int tdm_fleet_watch_init(struct tdm_fleet *fleet);
 void tdm_fleet_heard(struct tdm_fleet_worker *w); /* a message came from it */
-/* Adds the counters of this life to the past and lets go of the segment. */
+/* Adds the counters of this life to the past; its segment is kept for traces. */
 void tdm_fleet_fold_progress(struct tdm_fleet_worker *w);
 bool tdm_fleet_owes_control(const struct tdm_fleet_worker *w);
+
+/* ---- fleet-trace.c ---- */
+void tdm_fleet_trace(struct tdm_fleet *fleet, enum tdm_trace_kind kind, uint64_t step, uint32_t rows, uint64_t arg);
+void tdm_fleet_keep_trace(struct tdm_fleet_worker *w); /* its life is over: takes the progress segment */
 
 /* ---- fleet-wire.c ---- */
 int tdm_fleet_wire_init(struct tdm_fleet_worker *w);

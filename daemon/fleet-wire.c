@@ -186,6 +186,13 @@ static int receive_hello(struct tdm_fleet_worker *w, const Tandem__Worker__Hello
                 return -EPROTO;
         copy_text(w->device, sizeof(w->device), hello->device);
         copy_text(w->detail, sizeof(w->detail), hello->detail);
+        if (w->is_bound) {
+                size_t n = strlen(w->detail);
+                char cpus[64];
+
+                tdm_cpus_format(&w->cpus, cpus, sizeof(cpus));
+                snprintf(w->detail + n, sizeof(w->detail) - n, "%sCPUs %s", n ? ", " : "", cpus);
+        }
         copy_text(w->numerics_id, sizeof(w->numerics_id), hello->numerics_id);
         copy_text(w->sandbox, sizeof(w->sandbox), hello->sandbox);
         tdm_fleet_on_hello(w);

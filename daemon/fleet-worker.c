@@ -16,6 +16,7 @@
 
 #define BACKOFF_FIRST_MS 50u
 #define BACKOFF_MAX_MS 5000u
+#define RETRY_NS TDM_NSEC_PER_SEC
 #define QUIT_GRACE_NS TDM_NSEC_PER_SEC
 #define KILL_GRACE_NS TDM_NSEC_PER_SEC
 
@@ -151,6 +152,7 @@ void tdm_fleet_worker_kill(struct tdm_fleet_worker *w)
 
 static void begin_dying(struct tdm_fleet_worker *w, bool politely)
 {
+        tdm_fleet_trace(w->fleet, TDM_TRACE_WORKER_LOST, 0, 0, TDM_LANE_OF(w->index));
         w->phase = TDM_FLEET_PROCESS_DYING;
         w->state = TDM_WORKER_RESTARTING;
         w->dying_ns = 0;
@@ -307,6 +309,7 @@ static int make_progress(struct tdm_fleet_worker *w)
         w->progress->magic = TDM_PROGRESS_MAGIC;
         w->progress->abi = TDM_PROGRESS_ABI;
         w->progress->size_bytes = TDM_PROGRESS_BYTES;
+        w->life++;
         return 0;
 }
 
@@ -339,6 +342,9 @@ static int start_process(struct tdm_fleet_worker *w)
                 waitpid(w->pid, NULL, 0);
                 return r;
         }
+        /* It has one thread and waits for Init: those that it makes for its device inherit this. */
+        if (w->is_bound && sched_setaffinity(w->pid, sizeof(w->cpus), &w->cpus) < 0)
+                tdm_log_warning("cannot bind the %s worker to its CPUs: %m", w->name);
         w->phase = TDM_FLEET_PROCESS_STARTING;
         w->started_ns = tdm_now_ns();
         r = tdm_loop_add_io(w->fleet->loop, w->pidfd, EPOLLIN, on_process_exit, w, &w->exit_source);
@@ -362,6 +368,7 @@ void tdm_fleet_worker_start(struct tdm_fleet_worker *w)
         w->step_silence_ns = w->control_silence_ns = 0;
         r = start_process(w);
         if (r == 0) {
+                tdm_fleet_trace(w->fleet, TDM_TRACE_WORKER_START, 0, 0, TDM_LANE_OF(w->index));
                 tdm_fleet_watch_soon(w->fleet);
                 return;
         }
@@ -377,8 +384,13 @@ void tdm_fleet_worker_start(struct tdm_fleet_worker *w)
                 tdm_fleet_worker_kill(w);
                 waitid(P_PIDFD, (id_t)w->pidfd, &si, WEXITED);
         }
-        w->deaths++;
         w->state = TDM_WORKER_RESTARTING;
+        if (r == -EAGAIN || r == -ENOMEM || r == -EMFILE || r == -ENFILE) { /* the machine's fault, and it may pass */
+                life_is_over(w);
+                w->start_at_ns = tdm_now_ns() + RETRY_NS;
+                return;
+        }
+        w->deaths++;
         life_is_over(w);
 }
 
@@ -418,5 +430,6 @@ void tdm_fleet_worker_deinit(struct tdm_fleet_worker *w)
         tdm_conn_destroyp(&w->conn);
         closep(&w->pidfd);
         tdm_segment_destroyp(&w->progress_segment);
+        tdm_segment_destroyp(&w->dead_segment);
         w->progress = NULL;
 }

@@ -14,6 +14,7 @@
 #define HANG_MIN_DEFAULT_MS HANG_MIN_MS
 #endif
 #define HANG_MS_MAX 600000u
+#define RETRY_NS TDM_NSEC_PER_SEC
 
 static const char *const worker_names[TDM_N_WORKERS] = { [TDM_WORKER_NPU] = "npu", [TDM_WORKER_GPU] = "gpu" };
 static const char *const worker_env[TDM_N_WORKERS] = { [TDM_WORKER_NPU] = "TANDEM_NPU", [TDM_WORKER_GPU] = "TANDEM_GPU" };
@@ -135,8 +136,30 @@ static void pump_messages(struct tdm_fleet *f, struct tdm_fleet_worker *w)
                 tdm_fleet_watch_soon(f);
 }
 
+/* Nobody is left to run a model, and nobody will come by himself: waiting for on_ready would be waiting for ever. */
+static void pump_nobody_left(struct tdm_fleet *f)
+{
+        const struct tdm_fleet_worker *npu = &f->workers[TDM_WORKER_NPU], *gpu = &f->workers[TDM_WORKER_GPU];
+
+        if (tdm_fleet_usable(npu) || tdm_fleet_usable(gpu))
+                return;
+        for (unsigned i = 0; i < TDM_FLEET_MODELS; i++) {
+                struct tdm_fleet_entry *entry = f->models[i];
+
+                if (!entry || entry->leaving)
+                        continue;
+                entry->leaving = true;
+                entry->failed = true;
+                tdm_error_set(&entry->error, TDM_E_NO_WORKER,
+                              "no worker is left to run %s (npu %s: %s; gpu %s: %s); see the log, then `tandem restart npu` or "
+                              "`tandem restart gpu`", entry->name, tdm_worker_state_name(npu->state), npu->last_exit,
+                              tdm_worker_state_name(gpu->state), gpu->last_exit);
+        }
+}
+
 static void pump_models(struct tdm_fleet *f)
 {
+        pump_nobody_left(f);
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++) {
                 struct tdm_fleet_entry *entry = f->models[i];
 
@@ -190,6 +213,7 @@ static void pump_ready(struct tdm_fleet *f)
         bool note = f->ready_note;
 
         if (!f->ready && may_be_ready(f)) {
+                tdm_fleet_trace(f, TDM_TRACE_READY, 0, 0, f->epoch);
                 f->ready = true;
                 note = true;
                 for (unsigned i = 0; i < TDM_N_WORKERS; i++)
@@ -218,9 +242,11 @@ static int on_pump(struct tdm_source *source, void *userdata)
         if (up && !f->rings.made) {
                 int r = tdm_fleet_make_rings(f);
 
-                if (r < 0) {
-                        tdm_log_error("cannot make rings for the workers: %s", strerror(-r));
-                        return r;
+                if (r < 0) { /* out of fds or memory, which may pass */
+                        tdm_log_error("cannot make rings for the workers: %s; trying again", strerror(-r));
+                        for (unsigned i = 0; i < TDM_N_WORKERS; i++)
+                                if (f->workers[i].start_timer)
+                                        tdm_source_arm(f->workers[i].start_timer, tdm_now_ns() + RETRY_NS);
                 }
         }
         for (unsigned i = 0; i < TDM_N_WORKERS; i++)
@@ -364,13 +390,39 @@ static int on_start_timer(struct tdm_source *source, uint64_t now_ns, void *user
         return 0;
 }
 
+/* What the worker may run on: all of it has to be there, or a person would look for the missing speed elsewhere. */
+static int init_cpus(struct tdm_fleet_worker *w, const char *list, struct tdm_error *err)
+{
+        char why[160], have[64];
+        cpu_set_t ours, both;
+
+        if (sched_getaffinity(0, sizeof(ours), &ours) < 0)
+                return tdm_error_set(err, -errno, "cannot tell which CPUs there are: %m");
+        w->cpus = ours;
+        if (!list || !*list)
+                return 0;
+        if (tdm_cpus_parse(list, &w->cpus, why, sizeof(why)) < 0)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s-cpus: %s", w->name, why);
+        CPU_AND(&both, &w->cpus, &ours);
+        if (!CPU_EQUAL(&both, &w->cpus)) {
+                tdm_cpus_format(&ours, have, sizeof(have));
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s-cpus = %.60s: tandemd may only use the CPUs %s", w->name, list,
+                                     have);
+        }
+        w->is_bound = true;
+        return 0;
+}
+
 static int worker_init(struct tdm_fleet *f, enum tdm_worker_index index, const struct tdm_fleet_config *config,
                        struct tdm_error *err)
 {
         struct tdm_fleet_worker *w = &f->workers[index];
         const char *requested = config->requested[index];
         char path[4096];
+        int r = init_cpus(w, config->cpus[index], err);
 
+        if (r != 0)
+                return r;
         if (!requested)
                 requested = getenv(worker_env[index]);
         if (!requested || !*requested)
@@ -397,6 +449,9 @@ int tdm_fleet_new(struct tdm_fleet **ret, struct tdm_loop *loop, const struct td
         int r;
 
         if (!f)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        f->trace = calloc(1, sizeof(*f->trace));
+        if (!f->trace)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
         f->loop = loop;
         f->callbacks = *callbacks;
@@ -449,6 +504,7 @@ void tdm_fleet_destroy(struct tdm_fleet *f)
         tdm_source_destroy(f->pump);
         tdm_source_destroy(f->watch);
         free(f->worker_dir);
+        free(f->trace);
         free(f);
 }
 
@@ -465,6 +521,11 @@ int tdm_fleet_add_model(struct tdm_fleet *f, const struct tdm_fleet_model *model
 
         if (model->model_id == 0 || tdm_fleet_find(f, model->model_id))
                 return tdm_error_set(err, -EINVAL, "model id %u is taken", model->model_id);
+        if (!tdm_fleet_usable(&f->workers[TDM_WORKER_NPU]) && !tdm_fleet_usable(&f->workers[TDM_WORKER_GPU]))
+                return tdm_error_set(err, TDM_E_NO_WORKER,
+                                     "no worker is left (npu %s, gpu %s); `tandem restart npu` or `tandem restart gpu` tries again",
+                                     tdm_worker_state_name(f->workers[TDM_WORKER_NPU].state),
+                                     tdm_worker_state_name(f->workers[TDM_WORKER_GPU].state));
         while (index < TDM_FLEET_MODELS && f->models[index])
                 index++;
         if (index == TDM_FLEET_MODELS)

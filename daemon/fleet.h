@@ -10,6 +10,7 @@
 #include "common/loop.h"
 #include "common/shm.h"
 #include "engine/device.h"
+#include "engine/trace.h"
 
 struct tdm_fleet;
 
@@ -24,6 +25,7 @@ enum tdm_worker_state {
 struct tdm_fleet_config {
         const char *worker_dir;       /* where tandem-{npu,gpu}-worker lie; NULL: beside this executable */
         const char *requested[TDM_N_WORKERS]; /* "auto", "host", "off", …: passed on; NULL: auto */
+        const char *cpus[TDM_N_WORKERS]; /* CPUs that a worker may use, "0,2-5"; NULL: those of this process */
         unsigned n_threads;           /* of each worker; 0: its own choice */
         uint64_t hang_min_ns;         /* shortest silence that counts as a hang; 0: 500 ms */
 };
@@ -102,6 +104,9 @@ struct tdm_worker_status {
         uint32_t restarts;
         uint64_t started_ns;
         uint64_t busy_ns;
+        uint64_t handovers;     /* descriptors taken, and how long they lay in the ring */
+        uint64_t handover_ns;
+        uint64_t waiting_ns;    /* without anything to do */
         uint64_t scratch_bytes; /* of all models */
         struct {
                 uint64_t blocks, rows, ns;
@@ -111,5 +116,22 @@ void tdm_fleet_worker_status(struct tdm_fleet *fleet, enum tdm_worker_index work
 const char *tdm_worker_state_name(enum tdm_worker_state state);
 uint64_t tdm_fleet_recoveries(const struct tdm_fleet *fleet);
 uint64_t tdm_fleet_model_scratch(struct tdm_fleet *fleet, uint32_t model_id); /* bytes in both workers */
+
+/* What happened, as events (engine/trace.h): one lane for tandemd itself, one for each worker. */
+enum tdm_lane { TDM_LANE_TANDEMD, TDM_LANE_NPU, TDM_LANE_GPU, TDM_N_LANES };
+#define TDM_LANE_OF(worker) ((enum tdm_lane)(TDM_LANE_NPU + (int)(worker)))
+
+/* A reader's place in the rings; the reader's own. lost: events of a lane that were overwritten before they were read. */
+struct tdm_fleet_tracer {
+        uint64_t cursor[TDM_N_LANES];
+        uint64_t lost[TDM_N_LANES];
+        uint32_t life[TDM_N_WORKERS];
+};
+
+/* From now on, or from what the rings still hold. */
+void tdm_fleet_trace_open(struct tdm_fleet *fleet, bool past, struct tdm_fleet_tracer *ret);
+/* The next events of a lane, at most max; 0: no more for now. A worker's events are whatever it wrote. */
+size_t tdm_fleet_trace_read(struct tdm_fleet *fleet, struct tdm_fleet_tracer *tracer, enum tdm_lane lane,
+                            struct tdm_trace_event *events, size_t max);
 
 #endif

@@ -208,7 +208,7 @@ static int set_up_serving(struct server *s, const struct tdm_config *config, str
                 .max_rows = config->max_rows,
                 .prefill_rows = config->prefill_rows,
                 .max_sequences = config->max_sequences,
-                .steps_in_flight = config->steps_in_flight,
+                .steps_in_flight = TDM_MAX(config->steps_in_flight, 1u),
                 .placement = config->placement,
         };
         struct tdm_face_config face = {
@@ -234,8 +234,10 @@ static int set_up_fleet(struct server *s, const struct tdm_config *config, struc
         };
         int r;
 
-        for (int i = 0; i < TDM_N_WORKERS; i++)
+        for (int i = 0; i < TDM_N_WORKERS; i++) {
                 fleet.requested[i] = config->requested[i];
+                fleet.cpus[i] = config->cpus[i];
+        }
         r = tdm_fleet_new(&s->fleet, s->loop, &fleet, &fleet_callbacks, s, err);
         if (r != 0)
                 return r;

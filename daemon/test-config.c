@@ -77,7 +77,7 @@ static void test_file_refused(void **state)
         char text[600] = "[daemon]\nsocket = ";
 
         assert_int_equal(refused("[engine]\n\nthreads = many\n", "tandemd.conf:3"), TDM_E_BAD_REQUEST);
-        assert_int_equal(refused("[engine]\nsteps-in-flight = 5\n", "1 to 4"), TDM_E_BAD_REQUEST);
+        assert_int_equal(refused("[engine]\nsteps-in-flight = 5\n", "0 to 4"), TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\nthreads = -1\n", ":2"), TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\nprecision = half\n", ":2"), TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\nkv-memory = 99999999999G\n", ":2"), TDM_E_BAD_REQUEST);
@@ -140,6 +140,10 @@ static void test_flags(void **state)
         assert_int_equal(LOAD(&c, &err, "stray"), TDM_E_BAD_REQUEST);
         tdm_config_deinit(&c);
         assert_int_equal(LOAD(&c, &err, "--user", "--system"), TDM_E_BAD_REQUEST);
+        tdm_config_deinit(&c);
+        assert_int_equal(LOAD(&c, &err, "--bus", "tram"), TDM_E_BAD_REQUEST);
+        tdm_config_deinit(&c);
+        assert_int_equal(LOAD(&c, &err, "--bus", "unix:path=/x"), 0);
         tdm_config_deinit(&c);
         assert_int_equal(LOAD(&c, &err, "--config", "/nonexistent/x"), TDM_E_BAD_REQUEST);
         tdm_config_deinit(&c);
