@@ -1,10 +1,12 @@
-/* How fast the matrix kernels are: GMAC/s and GB/s of weights for the shapes of a 1B model.
+/* How fast the matrix kernels are: GMAC/s and GB/s of weights for the shapes of a 1B model and some of a 4B one, whose
+ * widths blocks of 256 divide.
  *
- *   bench-matmul [-t THREADS] [-k c|avx2|avx512] [-w q8_0|q4_0|f16|bf16|f32] [-a i8|i16|f32] [-r ROWS] [-s MS]
+ *   bench-matmul [-t THREADS] [-k c|avx2|avx512] [-w q8_0|q4_k|f16|… any type] [-a i8|i16|f32] [-r ROWS] [-s MS]
  *
  * Weights rotate through 256 MiB, so that they come from memory as they do in a model. The best of several rounds
  * counts: the machine may be busy with other things. */
 #include <getopt.h>
+#include <strings.h>
 #include "engine/host/matmul.h"
 
 #define ROTATE_BYTES (UINT64_C(256) << 20)
@@ -17,33 +19,25 @@ static const struct shape {
         {"down", 1152, 6912},
         {"qkv", 1536, 1152},
         {"head/8", 32768, 1152},
+        {"4b up", 10240, 2560},
+        {"4b down", 2560, 10240},
 };
 
-static const struct {
-        const char *name;
-        uint32_t type;
-} type_names[] = {{"q8_0", TDM_TYPE_Q8_0},
-                  {"q4_0", TDM_TYPE_Q4_0},
-                  {"f16", TDM_TYPE_F16},
-                  {"bf16", TDM_TYPE_BF16},
-                  {"f32", TDM_TYPE_F32}};
 static const char *const act_names[TDM_N_ACTS] = {"f32", "i8", "i16"};
 
 static uint64_t matrix_bytes(struct tdm_matrix *matrix)
 {
-        size_t nb = matrix->cols / 32;
-
-        switch (matrix->type) {
-        case TDM_TYPE_Q8_0:
-                matrix->panel_bytes = TDM_ALIGN_UP(nb * 32, (size_t)64) + nb * 512;
-                break;
-        case TDM_TYPE_Q4_0:
-                matrix->panel_bytes = TDM_ALIGN_UP(nb * 32, (size_t)64) + nb * 256;
-                break;
-        default:
-                matrix->panel_bytes = (uint64_t)matrix->cols * (matrix->type == TDM_TYPE_F32 ? 64 : 32);
-        }
+        matrix->panel_bytes = tdm_weights_panel_bytes(matrix->type, matrix->cols);
         return matrix->panel_bytes * TDM_DIV_UP(matrix->rows, TDM_PANEL_ROWS);
+}
+
+/* UINT32_MAX: no such type, or no kernel for it. */
+static uint32_t type_of_name(const char *name)
+{
+        for (uint32_t type = 0; type < 64; type++)
+                if (tdm_type_info(type) && tdm_kernels_type_index(type) >= 0 && strcasecmp(tdm_type_info(type)->name, name) == 0)
+                        return type;
+        return UINT32_MAX;
 }
 
 static void bench(struct tdm_pool *pool, const struct tdm_kernels *kernels, const struct shape *shape, uint32_t type,
@@ -104,9 +98,11 @@ int main(int argc, char **argv)
                         kernels = tdm_kernels_get(optarg);
                         break;
                 case 'w':
-                        for (size_t i = 0; i < TDM_ARRAY_SIZE(type_names); i++)
-                                if (strcmp(optarg, type_names[i].name) == 0)
-                                        type = type_names[i].type;
+                        type = type_of_name(optarg);
+                        if (type == UINT32_MAX) {
+                                fprintf(stderr, "no type %s\n", optarg);
+                                return 2;
+                        }
                         break;
                 case 'a':
                         for (unsigned i = 0; i < TDM_N_ACTS; i++)
@@ -134,7 +130,7 @@ int main(int argc, char **argv)
         printf("%s, %u threads, activations %s\n", kernels->describe, tdm_pool_n_threads(pool), act_names[act]);
         for (size_t s = 0; s < TDM_ARRAY_SIZE(shapes); s++)
                 for (size_t r = 0; r < TDM_ARRAY_SIZE(all_rows); r++)
-                        if (!only_rows || only_rows == all_rows[r])
+                        if ((!only_rows || only_rows == all_rows[r]) && shapes[s].cols % tdm_type_info(type)->block_values == 0)
                                 bench(pool, kernels, &shapes[s], type, act, all_rows[r], budget_ns, memory);
         return 0;
 }
