@@ -1,5 +1,5 @@
 /* What the files of the client face share: client-face.c (connections), client-face-request.c (what clients ask),
- * client-face-job.c (what jobs say), client-face-status.c (lists and status). */
+ * client-face-job.c (what jobs say), client-face-status.c (lists and status), client-face-trace.c (traces). */
 #ifndef TDM_DAEMON_CLIENT_FACE_PRIVATE_H
 #define TDM_DAEMON_CLIENT_FACE_PRIVATE_H
 
@@ -14,7 +14,7 @@
 /* Texts that wait for a tokenizer, of all clients together. */
 #define MAX_WAITING_BYTES (UINT64_C(64) << 20)
 
-enum request_kind { REQUEST_JOB, REQUEST_TOKENIZE, REQUEST_LOAD };
+enum request_kind { REQUEST_JOB, REQUEST_TOKENIZE, REQUEST_LOAD, REQUEST_TRACE };
 
 struct client {
         struct tdm_face *face;
@@ -41,6 +41,7 @@ struct request {
         char *text; /* TOKENIZE */
         size_t text_size;
         unsigned flags;
+        struct face_trace *trace; /* TRACE */
 };
 
 struct tdm_face {
@@ -56,6 +57,7 @@ struct tdm_face {
         uint64_t started_ns;
         struct tdm_list clients;
         uint32_t n_clients;
+        uint32_t n_traces;
         uint64_t waiting_bytes;
         struct tdm_source *reading; /* timer: looks after paused clients */
 };
@@ -80,7 +82,7 @@ void face_send(struct client *client, uint32_t id, Tandem__Reply *reply);
 void face_send_error(struct client *client, uint32_t id, int code, const char *message);
 void face_send_ok(struct client *client, uint32_t id);
 void face_protocol_error(struct client *client, const char *message); /* tells it, and hangs up */
-void face_mind_queue(struct client *client, struct tdm_job *job);     /* pauses the job of one that does not read */
+void face_mind_queue(struct client *client, struct tdm_job *job);     /* pauses the job (or none) of one that does not read */
 
 /* client-face-request.c: a checked frame; fds as in tdm_conn_frame_fn */
 void face_handle(struct client *client, const uint8_t *data, size_t size, int *fds, unsigned n_fds);
@@ -94,5 +96,11 @@ extern const struct tdm_job_events face_job_events;
 void face_send_status(struct client *client, uint32_t id);
 void face_send_models(struct client *client, uint32_t id);
 void face_send_jobs(struct client *client, uint32_t id);
+
+/* client-face-trace.c */
+int face_trace_check(struct client *client, uint32_t duration_ms, struct tdm_error *err); /* may it? */
+int face_trace_start(struct request *request, uint32_t duration_ms, bool past, struct tdm_error *err);
+void face_trace_stop(struct face_trace *trace); /* its last chunk follows from the loop */
+void face_trace_free(struct face_trace *trace);
 
 #endif

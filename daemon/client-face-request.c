@@ -33,6 +33,7 @@ void request_free(struct request *r)
         free(r->text);
         tdm_job_unref(r->job);
         tdm_model_unref(r->model);
+        face_trace_free(r->trace);
         free(r);
 }
 
@@ -367,6 +368,36 @@ static int handle_restart(struct client *c, uint32_t id, const Tandem__RestartWo
         return 0;
 }
 
+static int handle_trace(struct client *c, uint32_t id, const Tandem__Trace *trace, struct tdm_error *err)
+{
+        struct request *request;
+        int r = face_trace_check(c, trace->duration_ms, err);
+
+        if (r != 0)
+                return r;
+        request = request_new(c, id, REQUEST_TRACE);
+        if (!request)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        r = face_trace_start(request, trace->duration_ms, trace->past, err);
+        if (r != 0)
+                request_free(request);
+        return r;
+}
+
+static int handle_stop_trace(struct client *c, uint32_t id, const Tandem__StopTrace *stop, struct tdm_error *err)
+{
+        struct request *r;
+
+        tdm_list_for_each(r, &c->requests, struct request, node)
+                if (r->id == stop->request && r->trace) {
+                        face_trace_stop(r->trace);
+                        break;
+                }
+        /* One that has just ended by itself is as good as stopped. */
+        face_send_ok(c, id);
+        return 0;
+}
+
 static int handle_hello(struct client *c, uint32_t id, const Tandem__Hello *hello, struct tdm_error *err)
 {
         Tandem__Reply reply = TANDEM__REPLY__INIT;
@@ -434,6 +465,10 @@ static int dispatch(struct client *c, const Tandem__Request *request, const int 
                 return handle_load(c, id, request->load, fds, n_fds, err);
         case TANDEM__REQUEST__KIND_UNLOAD:
                 return handle_unload(c, id, request->unload, err);
+        case TANDEM__REQUEST__KIND_TRACE:
+                return handle_trace(c, id, request->trace, err);
+        case TANDEM__REQUEST__KIND_STOP_TRACE:
+                return handle_stop_trace(c, id, request->stop_trace, err);
         default:
                 face_protocol_error(c, "the request is of no kind that is known here; is the client newer than the daemon?");
                 return 0;

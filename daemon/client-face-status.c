@@ -93,6 +93,10 @@ static void fill_worker(struct tdm_face *face, enum tdm_worker_index index, stru
         w->status.uptime_s = s.pid > 0 && s.started_ns ? (double)(now - s.started_ns) / 1e9 : 0;
         w->status.sandbox = or_empty(s.sandbox);
         w->status.numerics_id = or_empty(s.numerics_id);
+        w->status.handovers = s.handovers;
+        w->status.handover_ns = s.handover_ns;
+        w->status.waiting_ns = s.waiting_ns;
+        w->status.busy_ns = s.busy_ns;
         for (int k = 0; k < TDM_N_BLOCK_KINDS; k++) {
                 tandem__block_count__init(&w->counts[k]);
                 w->counts[k].kind = (char *)tdm_block_kind_name((enum tdm_block_kind)k);
@@ -144,6 +148,9 @@ void face_send_status(struct client *c, uint32_t id)
         status.tokens_generated = stats.tokens_generated;
         status.prompt_tokens = stats.prompt_tokens;
         status.steps_done = stats.steps_done;
+        status.steps_in_flight = stats.n_in_flight;
+        status.prefill_tokens = stats.prefill_rows;
+        status.decode_tokens = stats.decode_rows;
         status.epoch = face->fleet ? tdm_fleet_epoch(face->fleet) : 0;
         status.recoveries = face->fleet ? tdm_fleet_recoveries(face->fleet) : 0;
         status.arena_bytes = tdm_models_resident_bytes(face->models);

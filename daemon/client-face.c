@@ -321,7 +321,8 @@ void face_mind_queue(struct client *c, struct tdm_job *job)
 
         if (queued <= PAUSE_BYTES)
                 return;
-        job->paused = true;
+        if (job)
+                job->paused = true;
         if (!c->paused) {
                 c->paused = true;
                 c->queued_bytes = queued;

@@ -53,6 +53,7 @@ void tdm_fleet_end_epoch(struct tdm_fleet *f, enum tdm_worker_index worker, cons
                 guilty_step = 0;
         f->ready = false;
         f->epoch++;
+        tdm_fleet_trace(f, TDM_TRACE_EPOCH, 0, 0, f->epoch);
         tdm_fleet_close_rings(f);
         for (unsigned i = 0; i < TDM_N_WORKERS; i++)
                 tdm_fleet_close_ends(&f->workers[i]);
@@ -132,6 +133,7 @@ static int handle_desc(struct tdm_fleet_worker *w, const struct tdm_desc *desc)
         }
         if (step->plan[step->n_blocks - 1] != w->index || desc->block != step->n_blocks)
                 return -EPROTO;
+        tdm_fleet_trace(f, TDM_TRACE_STEP_DONE, desc->step_id, step->n_rows, desc->model_id);
         step_finished(f, step);
         if (f->callbacks.on_step_done)
                 f->callbacks.on_step_done(desc->model_id, desc->slot, desc->step_id, f->userdata);
@@ -176,6 +178,7 @@ void tdm_fleet_on_step_failed(struct tdm_fleet_worker *w, uint32_t epoch, uint32
         if (epoch != f->epoch || !entry || entry->leaving || slot >= TDM_STEP_SLOTS || step_id == 0 ||
             entry->steps[slot].step_id != step_id)
                 return; /* void already */
+        tdm_fleet_trace(f, TDM_TRACE_STEP_FAILED, step_id, entry->steps[slot].n_rows, model_id);
         memset(&entry->steps[slot], 0, sizeof(entry->steps[slot]));
         if (f->callbacks.on_step_failed)
                 f->callbacks.on_step_failed(model_id, slot, step_id, err, f->userdata);
@@ -300,6 +303,7 @@ static void post(struct tdm_fleet *f, struct tdm_fleet_entry *entry, uint32_t sl
         };
 
         step->queued = false;
+        tdm_fleet_trace(f, TDM_TRACE_STEP_POSTED, step->step_id, step->n_rows, entry->model.model_id);
         if (tdm_ring_push(w->ring_to, &desc) < 0) {
                 /* The ring holds more than can be in flight, so it was tampered with; the step is void with the epoch. */
                 w->ring_fault = true;

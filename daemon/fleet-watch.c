@@ -293,9 +293,33 @@ static uint64_t busy_ns(const struct tdm_fleet_worker *w)
         return w->past_busy_ns + (w->progress ? atomic_load_explicit(&w->progress->busy_ns, memory_order_relaxed) : 0);
 }
 
+static uint64_t waiting_ns(const struct tdm_fleet_worker *w)
+{
+        uint64_t ns = w->past_waiting_ns, now = tdm_now_ns(), since;
+
+        if (!w->progress)
+                return ns;
+        ns += atomic_load_explicit(&w->progress->waiting_ns, memory_order_relaxed);
+        since = atomic_load_explicit(&w->progress->waiting_since_ns, memory_order_relaxed);
+        return since != 0 && since < now ? ns + (now - since) : ns;
+}
+
+static uint64_t handovers(const struct tdm_fleet_worker *w)
+{
+        return w->past_handovers + (w->progress ? atomic_load_explicit(&w->progress->handovers, memory_order_relaxed) : 0);
+}
+
+static uint64_t handover_ns(const struct tdm_fleet_worker *w)
+{
+        return w->past_handover_ns + (w->progress ? atomic_load_explicit(&w->progress->handover_ns, memory_order_relaxed) : 0);
+}
+
 void tdm_fleet_fold_progress(struct tdm_fleet_worker *w)
 {
         w->past_busy_ns = busy_ns(w);
+        w->past_waiting_ns = waiting_ns(w);
+        w->past_handovers = handovers(w);
+        w->past_handover_ns = handover_ns(w);
         for (unsigned i = 0; i < TDM_N_BLOCK_KINDS; i++) {
                 uint64_t blocks, rows, ns;
 
@@ -305,7 +329,7 @@ void tdm_fleet_fold_progress(struct tdm_fleet_worker *w)
                 w->past[i].ns = ns;
         }
         w->progress = NULL;
-        tdm_segment_destroyp(&w->progress_segment);
+        tdm_fleet_keep_trace(w);
 }
 
 void tdm_fleet_worker_status(struct tdm_fleet *f, enum tdm_worker_index worker, struct tdm_worker_status *ret)
@@ -325,6 +349,9 @@ void tdm_fleet_worker_status(struct tdm_fleet *f, enum tdm_worker_index worker, 
         ret->restarts = w->restarts;
         ret->started_ns = w->phase == TDM_FLEET_NO_PROCESS ? 0 : w->started_ns;
         ret->busy_ns = busy_ns(w);
+        ret->waiting_ns = waiting_ns(w);
+        ret->handovers = handovers(w);
+        ret->handover_ns = handover_ns(w);
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
                 if (f->models[i])
                         ret->scratch_bytes += f->models[i]->on[w->index].scratch_bytes;

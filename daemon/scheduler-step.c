@@ -425,6 +425,10 @@ static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flig
                         continue; /* cancelled meanwhile */
                 job->degraded = job->degraded || f->degraded;
                 job->seq.n_committed += fs->n_rows;
+                if (fs->n_rows == 1 && tdm_job_is_decoding(job))
+                        s->stats.decode_rows++;
+                else
+                        s->stats.prefill_rows += fs->n_rows;
                 s->stats.prompt_tokens += TDM_MIN(job->seq.n_committed, job->prompt_tokens) - TDM_MIN(first, job->prompt_tokens);
                 free_slid_out(lane, job);
                 apply(s, fs, first, now);

@@ -526,6 +526,7 @@ void tdm_scheduler_stats(const struct tdm_scheduler *s, struct tdm_scheduler_sta
         const struct tdm_job *job;
 
         *ret = s->stats;
+        ret->n_in_flight = s->n_in_flight;
         tdm_list_for_each(job, &s->jobs, struct tdm_job, node) {
                 if (job->seq.table != UINT32_MAX)
                         ret->n_running++;

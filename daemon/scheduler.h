@@ -30,6 +30,8 @@ struct tdm_scheduler_stats {
         uint32_t n_running, n_queued;
         uint64_t n_done, n_failed, n_cancelled;
         uint64_t tokens_generated, prompt_tokens, steps_done;
+        uint64_t prefill_rows, decode_rows; /* of finished steps; rows that are read again count again */
+        uint32_t n_in_flight;
 };
 
 int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const struct tdm_scheduler_config *config);
