@@ -78,6 +78,7 @@ struct tdm_fleet_worker {
         struct tdm_source *ring_source;
         bool conn_lost;         /* its socket has closed; the exit status follows any moment */
         bool ring_fault;        /* found inside a call of the owner: dealt with by the pump */
+        int send_error;         /* a message could not be sent: dealt with by the pump */
         bool restart_wanted;    /* tdm_fleet_restart() */
         char restart_reason[64];
         bool no_device;         /* said so itself: another try would say the same */
@@ -156,6 +157,8 @@ static inline struct tdm_fleet_worker *tdm_fleet_other(struct tdm_fleet_worker *
         return &w->fleet->workers[w->index == TDM_WORKER_NPU ? TDM_WORKER_GPU : TDM_WORKER_NPU];
 }
 /* What fleet-wire.c heard. */
+/* Sending failed (r < 0): the worker is lost, or will be in a moment; never calls back. */
+void tdm_fleet_cannot_send(struct tdm_fleet_worker *w, int r);
 void tdm_fleet_on_hello(struct tdm_fleet_worker *w);
 void tdm_fleet_on_no_device(struct tdm_fleet_worker *w, const char *reason);
 void tdm_fleet_on_loaded(struct tdm_fleet_worker *w, uint32_t model_id, uint64_t scratch_bytes);

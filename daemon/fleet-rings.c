@@ -371,11 +371,8 @@ int tdm_fleet_submit(struct tdm_fleet *f, uint32_t model_id, uint32_t slot)
                 entry->on[i].wants_kv = true;
                 entry->on[i].kv = TDM_FLEET_KV_ASKED;
                 r = tdm_fleet_wire_kv(w, entry);
-                if (r < 0) {
-                        entry->on[i].kv = TDM_FLEET_KV_NONE;
-                        memset(&entry->steps[slot], 0, sizeof(entry->steps[slot]));
-                        return r;
-                }
+                if (r < 0)
+                        tdm_fleet_cannot_send(w, r); /* the step stays queued and is void with the epoch */
                 tdm_fleet_watch_soon(f);
         }
         if (kv_is_granted(entry, &step))

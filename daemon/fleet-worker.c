@@ -159,6 +159,7 @@ static void begin_dying(struct tdm_fleet_worker *w, bool politely)
         w->asked_to_leave = politely;
         w->quit_killed = false;
         w->ring_fault = false;
+        w->send_error = 0;
         tdm_fleet_watch_soon(w->fleet);
 }
 

@@ -64,6 +64,18 @@ static bool loaded_nowhere(const struct tdm_fleet_entry *entry)
 
 /* ---- the pump ---- */
 
+void tdm_fleet_cannot_send(struct tdm_fleet_worker *w, int r)
+{
+        if (r == -EPIPE) { /* it is dying, and the pidfd will say of what */
+                w->conn_lost = true;
+                tdm_fleet_heard(w);
+                tdm_fleet_watch_soon(w->fleet);
+                return;
+        }
+        w->send_error = r;
+        tdm_fleet_pump_soon(w->fleet);
+}
+
 static void pump_requests(struct tdm_fleet *f)
 {
         for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
@@ -72,6 +84,10 @@ static void pump_requests(struct tdm_fleet *f)
                 if (w->ring_fault) {
                         w->ring_fault = false;
                         tdm_fleet_ring_fault(w, "its consumer index is impossible");
+                }
+                if (w->send_error != 0) {
+                        tdm_fleet_worker_lost(w, false, "cannot send it a message: %s", strerror(-w->send_error));
+                        w->send_error = 0;
                 }
                 if (!w->restart_wanted)
                         continue;
@@ -131,7 +147,7 @@ static void pump_messages(struct tdm_fleet *f, struct tdm_fleet_worker *w)
                 r = tdm_fleet_wire_epoch(w);
         }
         if (r < 0)
-                tdm_fleet_worker_lost(w, false, "cannot send it a message: %s", strerror(-r));
+                tdm_fleet_cannot_send(w, r);
         else if (tdm_fleet_owes_control(w))
                 tdm_fleet_watch_soon(f);
 }

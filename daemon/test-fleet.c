@@ -5,7 +5,9 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <cmocka.h>
 
 #include "common/ring-layout.h"
@@ -316,6 +318,7 @@ static pid_t worker_pid(struct rig *rig, enum tdm_worker_index worker)
         struct tdm_worker_status status;
 
         tdm_fleet_worker_status(rig->fleet, worker, &status);
+        assert_true(status.pid > 0); /* kill(0) would be us */
         return status.pid;
 }
 
@@ -423,18 +426,11 @@ static void killed(void **state)
 }
 
 /* A signal that is the process's own doing puts the step under suspicion. */
-static void crash_hook(struct rig *rig, uint32_t n_steps)
-{
-        if (n_steps == 30 && rig->hook_state++ == 0)
-                rig->hold = true; /* let the other step go on alone */
-}
-
 static void blamed(void **state)
 {
         struct rig *rig = rig_new();
         struct tdm_fleet_worker *w;
 
-        (void)crash_hook;
         run_jobs(rig, "split");
         w = &rig->fleet->workers[TDM_WORKER_NPU];
         /* As if it were in that step: what it publishes is believed for this. */
@@ -483,6 +479,73 @@ static void stopped(void **state)
         wait_for(rig, rig->n_resets == 3);
         run_jobs(rig, "split");
         rig_free(rig);
+}
+
+/* A process that SIGKILL does not end is given up, its models with it. There is none such here: it is said to be one. */
+static void abandoned(void **state)
+{
+        struct rig *rig = rig_new();
+        struct tdm_fleet_worker *w = &rig->fleet->workers[TDM_WORKER_GPU];
+        struct tdm_error err = { 0 };
+
+        run_jobs(rig, "split");
+        kill(w->pid, SIGSTOP); /* so that it does not leave when it is asked */
+        tdm_fleet_worker_leave(w, "a test");
+        tdm_fleet_worker_abandon(w);
+        wait_for(rig, rig->model_error.code != 0);
+        assert_int_equal(rig->model_error.code, TDM_E_NO_WORKER);
+        wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+        assert_int_equal(w->state, TDM_WORKER_QUARANTINED);
+        rig->model.model_id = 2;
+        assert_int_equal(tdm_fleet_add_model(rig->fleet, &rig->model, &err), 0);
+        wait_for(rig, rig->n_model_ready == 2);
+        run_jobs(rig, "npu");
+
+        /* It goes after all, and may come back when an admin says so. */
+        kill(w->pid, SIGKILL);
+        wait_for(rig, w->phase == TDM_FLEET_NO_PROCESS);
+        assert_int_equal(tdm_fleet_restart(rig->fleet, TDM_WORKER_GPU, "a test"), 0);
+        wait_for(rig, rig->n_resets == 2);
+        run_jobs(rig, "split");
+        rig_free(rig);
+}
+
+/* tandemd is killed: nobody stays behind. */
+static void orphans(void **state)
+{
+        pid_t pids[TDM_N_WORKERS] = { 0 }, daemon;
+        int pair[2], status;
+
+        assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+        assert_int_equal(pipe2(pair, O_CLOEXEC), 0);
+        daemon = fork();
+        if (daemon == 0) {
+                struct rig *rig = rig_new();
+
+                wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+                for (unsigned i = 0; i < TDM_N_WORKERS; i++)
+                        pids[i] = worker_pid(rig, (enum tdm_worker_index)i);
+                if (write(pair[1], pids, sizeof(pids)) != sizeof(pids))
+                        _exit(1);
+                for (;;)
+                        tdm_loop_turn(rig->loop, TDM_NSEC_PER_SEC);
+        }
+        assert_int_equal(read(pair[0], pids, sizeof(pids)), sizeof(pids));
+        kill(daemon, SIGKILL);
+        assert_int_equal(waitpid(daemon, &status, 0), daemon);
+        for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
+                pid_t r = 0;
+
+                for (int ms = 0; ms < 10000 && r == 0; ms += 5) {
+                        r = waitpid(pids[i], &status, WNOHANG);
+                        if (r == 0)
+                                usleep(5000);
+                }
+                assert_int_equal(r, pids[i]);
+        }
+        close(pair[0]);
+        close(pair[1]);
+        assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 0), 0);
 }
 
 static void restart_hook(struct rig *rig, uint32_t n_steps)
@@ -627,6 +690,7 @@ static void quarantined(void **state)
         char dir[] = "/tmp/tandem-test-fleet-XXXXXX", path[256];
         struct tdm_fleet_config config = { .n_threads = 1, .hang_min_ns = HANG_NS };
         struct tdm_worker_status npu;
+        struct tdm_error err = { 0 };
         uint8_t plan[TDM_MAX_BLOCKS];
         bool degraded = false;
         struct rig *rig;
@@ -634,6 +698,16 @@ static void quarantined(void **state)
         assert_non_null(mkdtemp(dir));
         config.worker_dir = dir;
         write_script(dir, "tandem-npu-worker", "#!/bin/sh\nexit 3\n");
+        write_script(dir, "tandem-gpu-worker", "#!/bin/sh\nexit 4\n");
+
+        /* Both: then nobody waits for ever. */
+        rig = rig_new_with(&config);
+        wait_for(rig, rig->model_error.code != 0);
+        assert_int_equal(rig->model_error.code, TDM_E_NO_WORKER);
+        assert_non_null(strstr(rig->model_error.message, "status 4"));
+        assert_int_equal(tdm_fleet_add_model(rig->fleet, &rig->model, &err), TDM_E_NO_WORKER);
+        rig_free(rig);
+
         link_worker(dir, "tandem-gpu-worker");
         rig = rig_new_with(&config);
         wait_for(rig, tdm_fleet_is_ready(rig->fleet));
@@ -668,10 +742,6 @@ static void quarantined(void **state)
 }
 
 /* Dies before a step of its is finished, again and again, in the middle of work. */
-static void dying_hook(struct rig *rig, uint32_t n_steps)
-{
-}
-
 static void quarantined_at_work(void **state)
 {
         struct rig *rig = rig_new();
@@ -679,7 +749,6 @@ static void quarantined_at_work(void **state)
         bool degraded;
         uint8_t plan[TDM_MAX_BLOCKS];
 
-        rig->hook = dying_hook;
         run_jobs(rig, "split");
         for (unsigned i = 0; i < TDM_FLEET_MAX_DEATHS; i++) {
                 pid_t pid = worker_pid(rig, TDM_WORKER_NPU);
@@ -809,6 +878,7 @@ int main(void)
                 cmocka_unit_test(scribbled_often),  cmocka_unit_test(quarantined),
                 cmocka_unit_test(quarantined_at_work), cmocka_unit_test(devices),
                 cmocka_unit_test(models_come_and_go), cmocka_unit_test(bad_steps),
+                cmocka_unit_test(abandoned),        cmocka_unit_test(orphans),
         };
 
         if (tdm_sigbus_init() < 0)
