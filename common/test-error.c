@@ -93,6 +93,19 @@ static size_t log_to(char *out, size_t size, enum tdm_log_level level, const cha
         return (size_t)n;
 }
 
+/* What is quoted from outside never makes a message that is not UTF-8. */
+static void test_mended(void **state)
+{
+        struct tdm_error e;
+
+        tdm_error_set(&e, 1, "no model \"%s\"", "a\xff\xc3[\xed\xa0\x80z");
+        assert_string_equal(e.message, "no model \"a??[???z\"");
+        tdm_error_set(&e, 1, "no model \"%.4s\"", "abc\xe2\x82\xac");
+        assert_string_equal(e.message, "no model \"abc?\"");
+        tdm_error_prefix(&e, "\xe2\x82\xac %.1s", "\xc3\xa9");
+        assert_string_equal(e.message, "\xe2\x82\xac ?: no model \"abc?\"");
+}
+
 static void test_log(void **state)
 {
         char out[8192], big[5000];
@@ -129,6 +142,7 @@ int main(void)
                 cmocka_unit_test(test_names),
                 cmocka_unit_test(test_set_and_prefix),
                 cmocka_unit_test(test_cut),
+                cmocka_unit_test(test_mended),
                 cmocka_unit_test(test_log),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);

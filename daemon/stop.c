@@ -3,7 +3,7 @@
 #include "daemon/stop.h"
 
 #include <assert.h>
-#include "engine/text/utf8.h"
+#include "common/utf8.h"
 
 struct tdm_stop {
         size_t n;

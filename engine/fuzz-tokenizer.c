@@ -4,7 +4,7 @@
 #include "common/sigbus.h"
 #include "engine/file/test-gguf-builder.h"
 #include "engine/text/tokenizer.h"
-#include "engine/text/utf8.h"
+#include "common/utf8.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -5,7 +5,7 @@
 #include "engine/text/tokenizer-private.h"
 
 #include <assert.h>
-#include "engine/text/utf8.h"
+#include "common/utf8.h"
 
 static size_t put_replacement(char *text)
 {

@@ -9,7 +9,7 @@
 #include "common/sigbus.h"
 #include "engine/file/test-gguf-builder.h"
 #include "engine/text/tokenizer-private.h"
-#include "engine/text/utf8.h"
+#include "common/utf8.h"
 
 #define BOTH (TDM_TOKENIZE_BOS | TDM_TOKENIZE_SPECIAL)
 

@@ -9,7 +9,7 @@
  * take it for a space, here it comes back as what it was. */
 #include "engine/text/tokenizer-private.h"
 
-#include "engine/text/utf8.h"
+#include "common/utf8.h"
 
 #define TEXT_MAX_BYTES ((size_t)INT32_MAX)
 #define NONE UINT32_MAX

@@ -1,6 +1,6 @@
 /* Well-formed UTF-8 (RFC 3629): no overlong forms, no surrogates, nothing past U+10FFFF. */
-#ifndef TDM_ENGINE_UTF8_H
-#define TDM_ENGINE_UTF8_H
+#ifndef TDM_COMMON_UTF8_H
+#define TDM_COMMON_UTF8_H
 
 #include <stddef.h>
 #include <stdint.h>
