@@ -55,9 +55,7 @@ static void fill_c(struct tdm_kernels *kernels)
         kernels->describe = "portable C";
         tdm_kernels_c_matmul_fill(kernels);
         tdm_kernels_c_matmul_k_fill(kernels);
-#ifdef TDM_HAVE_c_OPS
         tdm_kernels_c_ops_fill(kernels);
-#endif
 }
 
 #ifdef __x86_64__
@@ -68,9 +66,7 @@ static void fill_avx2(struct tdm_kernels *kernels)
         kernels->describe = "AVX2";
         tdm_kernels_avx2_matmul_fill(kernels);
         tdm_kernels_avx2_matmul_k_fill(kernels);
-#ifdef TDM_HAVE_avx2_OPS
         tdm_kernels_avx2_ops_fill(kernels);
-#endif
 }
 
 static void fill_avx512(struct tdm_kernels *kernels)
@@ -80,9 +76,7 @@ static void fill_avx512(struct tdm_kernels *kernels)
         kernels->describe = "AVX-512 VNNI";
         tdm_kernels_avx512_matmul_fill(kernels);
         tdm_kernels_avx512_matmul_k_fill(kernels);
-#ifdef TDM_HAVE_avx512_OPS
         tdm_kernels_avx512_ops_fill(kernels);
-#endif
 }
 #endif
 
