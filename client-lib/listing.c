@@ -113,6 +113,10 @@ static void fill_worker(struct tandem_worker *out, const Tandem__WorkerStatus *w
                 .uptime_s = w->uptime_s,
                 .sandbox = w->sandbox,
                 .numerics_id = w->numerics_id,
+                .handovers = w->handovers,
+                .handover_ns = w->handover_ns,
+                .waiting_ns = w->waiting_ns,
+                .busy_ns = w->busy_ns,
         };
 }
 
@@ -214,6 +218,9 @@ int tandem_get_status(struct tandem *t, struct tandem_status **ret, struct tande
                 .arena_bytes = w->arena_bytes,
                 .socket = w->socket,
                 .draining = w->draining,
+                .steps_in_flight = w->steps_in_flight,
+                .prefill_tokens = w->prefill_tokens,
+                .decode_tokens = w->decode_tokens,
         };
         *ret = &steal_ptr(&a)->pub;
         return TANDEM_OK;

@@ -46,6 +46,10 @@ static void json_worker(struct buf *b, const struct tandem_worker *w)
         json_field_number(b, "uptime_s", w->uptime_s);
         json_field_string(b, "sandbox", w->sandbox);
         json_field_string(b, "numerics_id", w->numerics_id);
+        json_field_u64(b, "handovers", w->handovers);
+        json_field_u64(b, "handover_ns", w->handover_ns);
+        json_field_u64(b, "waiting_ns", w->waiting_ns);
+        json_field_u64(b, "busy_ns", w->busy_ns);
         buf_puts(b, "}");
 }
 
@@ -141,6 +145,9 @@ static void json_status(struct buf *b, const struct tandem_status *s)
         json_field_u64(b, "arena_bytes", s->arena_bytes);
         json_field_string(b, "socket", s->socket);
         json_field_bool(b, "draining", s->draining);
+        json_field_u64(b, "steps_in_flight", s->steps_in_flight);
+        json_field_u64(b, "prefill_tokens", s->prefill_tokens);
+        json_field_u64(b, "decode_tokens", s->decode_tokens);
         buf_puts(b, "}");
 }
 

@@ -331,6 +331,11 @@ struct tandem_worker {
         double busy_s, uptime_s;
         const char *sandbox;
         const char *numerics_id;
+        /* Since the worker's first start; rates are differences of two answers. */
+        uint64_t handovers;   /* steps taken over, from tandemd and from the other worker */
+        uint64_t handover_ns; /* from being handed on to being taken, summed */
+        uint64_t waiting_ns;  /* without anything to do */
+        uint64_t busy_ns;     /* in blocks */
 };
 
 struct tandem_model {
@@ -365,6 +370,8 @@ struct tandem_status {
         uint64_t arena_bytes; /* shared segments as they stand in memory now */
         const char *socket;
         bool draining;
+        uint32_t steps_in_flight;
+        uint64_t prefill_tokens, decode_tokens; /* gone through the model; what is read again after a loss counts again */
 };
 
 struct tandem_model_list {
@@ -403,6 +410,67 @@ TANDEM_API int tandem_restart_worker(struct tandem *tandem, const char *worker, 
 /* [blocking] Loads a model now rather than at its first job; returns when it is ready. Unloads by name. */
 TANDEM_API int tandem_load_model(struct tandem *tandem, const char *model, struct tandem_error *err);
 TANDEM_API int tandem_unload_model(struct tandem *tandem, const char *name, struct tandem_error *err);
+
+/* ---- traces ---------------------------------------------------------------------------------------------------- */
+
+/* What tandemd and its workers do, block by block. For root and the daemon's own user. */
+struct tandem_trace;
+
+enum tandem_trace_lane { TANDEM_LANE_TANDEMD = 0, TANDEM_LANE_NPU = 1, TANDEM_LANE_GPU = 2 };
+
+enum tandem_trace_kind {
+        TANDEM_TRACE_BLOCK_BEGIN = 1,   /* step, block, layer, rows */
+        TANDEM_TRACE_BLOCK_END = 2,     /* the same */
+        TANDEM_TRACE_TAKEN = 3,         /* a step was taken over: the block it goes on with; arg: ns since it was handed on */
+        TANDEM_TRACE_HANDED_ON = 4,     /* a step was handed to the other worker: the block it goes on with */
+        TANDEM_TRACE_WAIT_BEGIN = 5,    /* nothing to do */
+        TANDEM_TRACE_WAIT_END = 6,
+        TANDEM_TRACE_STEP_POSTED = 7,   /* tandemd's: step, rows; arg: model */
+        TANDEM_TRACE_STEP_DONE = 8,
+        TANDEM_TRACE_STEP_FAILED = 9,
+        TANDEM_TRACE_EPOCH = 10,        /* steps in flight are void; arg: the new epoch */
+        TANDEM_TRACE_WORKER_LOST = 11,  /* arg: lane of the worker */
+        TANDEM_TRACE_WORKER_START = 12, /* arg: the same */
+        TANDEM_TRACE_READY = 13         /* steps run (again); arg: epoch */
+};
+
+struct tandem_trace_event {
+        uint64_t time_ns; /* CLOCK_MONOTONIC of the daemon's machine; rises within a lane */
+        int lane;         /* enum tandem_trace_lane; a newer daemon may send others, and other kinds */
+        int kind;
+        uint64_t step;
+        const char *block; /* "embed", "attention", "ffn", "head", "sample"; "" of what is none */
+        uint32_t layer;    /* of attention and ffn */
+        uint32_t rows;
+        uint64_t arg;
+        bool from_peer; /* TAKEN: from the other worker, not from tandemd */
+};
+
+struct tandem_trace_options {
+        size_t struct_size;
+        uint32_t duration_ms; /* 5000; the daemon allows 10 minutes */
+        bool past;            /* first what is still known from before */
+};
+
+TANDEM_API void tandem_trace_options_init_sized(struct tandem_trace_options *options, size_t size);
+static inline void tandem_trace_options_init(struct tandem_trace_options *options)
+{
+        tandem_trace_options_init_sized(options, sizeof(*options));
+}
+
+/* Starts a trace; events come through on_event, from dispatching, lane by lane: those of one lane are in order. What the
+ * daemon refuses comes as tandem_trace_error(). */
+TANDEM_API int tandem_trace_start(struct tandem *tandem, const struct tandem_trace_options *options,
+                                  void (*on_event)(const struct tandem_trace_event *event, void *userdata), void *userdata,
+                                  struct tandem_trace **ret, struct tandem_error *err);
+/* Ends it before its time: the last events follow. Never waits. */
+TANDEM_API int tandem_trace_stop(struct tandem_trace *trace);
+TANDEM_API bool tandem_trace_done(const struct tandem_trace *trace);
+TANDEM_API const struct tandem_error *tandem_trace_error(const struct tandem_trace *trace); /* NULL: none */
+/* Events of a lane that were overwritten before they could be sent: this program, or the daemon, was too slow. */
+TANDEM_API uint64_t tandem_trace_lost(const struct tandem_trace *trace, int lane);
+/* No event comes any more. NULL is fine; not from on_event. */
+TANDEM_API void tandem_trace_free(struct tandem_trace *trace);
 
 #ifdef __cplusplus
 }
