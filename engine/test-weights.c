@@ -1,5 +1,6 @@
 /* The weights segment: what is packed from a GGUF made here reads back as the file's block formats say, by formulae of
- * their own; damaged, unsupported and shrinking files are refused; a segment with flipped bits is refused or harmless. */
+ * their own; damaged, unsupported and shrinking files are refused; a segment with flipped bits is refused or harmless.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -55,7 +56,8 @@ static double file_value(uint32_t type, const uint8_t *row, uint32_t col)
                 return f16_value(block) * (int8_t)block[2 + col % 32];
         default: /* Q4_0: f16 d, then 16 bytes: low nibbles are the first 16 values, high ones the others; 8 is zero */
                 block = row + col / 32 * 18;
-                return f16_value(block) * (col % 32 < 16 ? (block[2 + col % 16] & 15) - 8 : (block[2 + col % 16] >> 4) - 8);
+                return f16_value(block) *
+                       (col % 32 < 16 ? (block[2 + col % 16] & 15) - 8 : (block[2 + col % 16] >> 4) - 8);
         }
 }
 
@@ -150,7 +152,8 @@ static void random_tensor(uint8_t *p, uint32_t type, size_t size)
         for (size_t i = 0; i < size; i++)
                 p[i] = (uint8_t)random_u32();
         for (size_t i = 0; i < size; i += step)
-                p[i + exponent_byte] &= random_u32() % 8 ? 0xbf : 0x83; /* clears the exponent's top bit, or most of it */
+                p[i + exponent_byte] &=
+                        random_u32() % 8 ? 0xbf : 0x83; /* clears the exponent's top bit, or most of it */
 }
 
 static void file_make(struct file *f, int kind_changed, uint32_t type_changed)
@@ -268,7 +271,8 @@ static void test_values(void **state)
                 fail_msg("%s", err.message);
         assert_int_equal(tdm_weights_header(base)->n_tensors, file.n_tensors);
         for (unsigned i = 0; i < file.n_tensors; i++) {
-                const struct tdm_weights_tensor *t = tdm_weights_find(base, file.tensors[i].kind, file.tensors[i].layer);
+                const struct tdm_weights_tensor *t =
+                        tdm_weights_find(base, file.tensors[i].kind, file.tensors[i].layer);
                 size_t row_bytes = file.tensors[i].size / file.tensors[i].rows;
                 float y[256];
 
@@ -298,7 +302,8 @@ static void test_padding(void **state)
         uint64_t size;
 
         for (unsigned v = 0; v < 5; v++) {
-                static const uint32_t types[] = {TDM_TYPE_F32, TDM_TYPE_F16, TDM_TYPE_BF16, TDM_TYPE_Q8_0, TDM_TYPE_Q4_0};
+                static const uint32_t types[] = {TDM_TYPE_F32, TDM_TYPE_F16, TDM_TYPE_BF16, TDM_TYPE_Q8_0,
+                                                 TDM_TYPE_Q4_0};
                 struct tdm_weights_tensor t;
 
                 file_make(&file, TDM_TENSOR_TOKEN_EMBD, types[v]);
@@ -510,7 +515,8 @@ static void test_refused(void **state)
 
         file_make(&file, -1, 0);
         assert_int_equal(pack(&file, &base, &size, &err), 0);
-        table = tdm_weights_header(base)->tensors_offset + 5 * sizeof(struct tdm_weights_tensor); /* attn_q of layer 0 */
+        table = tdm_weights_header(base)->tensors_offset +
+                5 * sizeof(struct tdm_weights_tensor); /* attn_q of layer 0 */
         REFUSE_HEADER(magic, 1);
         REFUSE_HEADER(abi, 2);
         REFUSE_HEADER(size_bytes, size + 1);

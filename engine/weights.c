@@ -1,8 +1,8 @@
 /* Repacks a file's tensors into the layout of weights.h, and checks and reads what was packed.
  *
- * Packing is a transposition of 4-byte groups (or of elements), so it runs at memory speed in plain C; a panel is written
- * once and checked for scales and weights that are not finite while it is in cache. What is checked is the copy, not the
- * mapped file, which may change meanwhile.
+ * Packing is a transposition of 4-byte groups (or of elements), so it runs at memory speed in plain C; a panel is
+ * written once and checked for scales and weights that are not finite while it is in cache. What is checked is the
+ * copy, not the mapped file, which may change meanwhile.
  *
  * Does not compress, convert or round: every weight keeps its exact value. */
 #include <assert.h>
@@ -145,17 +145,19 @@ static int plan_tensor(struct tdm_weights_tensor *tensor, const struct tdm_tenso
         bool is_vector = kinds[ref->kind].is_vector;
 
         if (!tdm_weights_type_supported(source->type) || (is_vector && tdm_weights_type_quantised(source->type)))
-                return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                     "tensor %.*s has the type %s, which is not supported here: use a file with %s",
-                                     name_length(source), source->name.data, info ? info->name : "unknown",
-                                     is_vector ? "F32, F16 or BF16"
-                                               : "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, "
-                                                 "IQ4_NL or IQ4_XS");
+                return tdm_error_set(
+                        err, TDM_E_UNSUPPORTED,
+                        "tensor %.*s has the type %s, which is not supported here: use a file with %s",
+                        name_length(source), source->name.data, info ? info->name : "unknown",
+                        is_vector ? "F32, F16 or BF16"
+                                  : "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, "
+                                    "IQ4_NL or IQ4_XS");
         if (!info || ref->cols % info->block_values ||
             source->size_bytes != (uint64_t)ref->rows * (ref->cols / info->block_values) * info->block_bytes)
-                return tdm_error_set(err, TDM_E_BAD_MODEL, "tensor %.*s has %" PRIu64 " bytes, which is not what %u x %u values "
-                                     "take", name_length(source), source->name.data, source->size_bytes, ref->rows,
-                                     ref->cols);
+                return tdm_error_set(err, TDM_E_BAD_MODEL,
+                                     "tensor %.*s has %" PRIu64 " bytes, which is not what %u x %u values "
+                                     "take",
+                                     name_length(source), source->name.data, source->size_bytes, ref->rows, ref->cols);
         *tensor = (struct tdm_weights_tensor){
                 .kind = ref->kind,
                 .layer = ref->layer,
@@ -169,7 +171,8 @@ static int plan_tensor(struct tdm_weights_tensor *tensor, const struct tdm_tenso
         return 0;
 }
 
-int tdm_weights_plan_new(struct tdm_weights_plan **ret, const struct tdm_model_description *model, struct tdm_error *err)
+int tdm_weights_plan_new(struct tdm_weights_plan **ret, const struct tdm_model_description *model,
+                         struct tdm_error *err)
 {
         _cleanup_(tdm_weights_plan_destroyp) struct tdm_weights_plan *plan = NULL;
         uint64_t offset;
@@ -346,7 +349,8 @@ static bool pack_panel_32(uint8_t *dst, const uint8_t *src, uint64_t row_bytes, 
         return all_finite_32(dst, (size_t)cols * TDM_PANEL_ROWS);
 }
 
-static bool pack_panel(uint32_t type, uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows, uint32_t cols)
+static bool pack_panel(uint32_t type, uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows,
+                       uint32_t cols)
 {
         switch (type) {
         case TDM_TYPE_Q8_0:
@@ -394,14 +398,18 @@ static int build_progress(struct build *build, uint64_t bytes, struct tdm_error 
 /* Zero rows that the file lost meanwhile look like data: the guard is asked before anything read is believed. */
 static int changed(const struct tdm_gguf *gguf, const struct tdm_gguf_tensor *source, struct tdm_error *err)
 {
-        return tdm_error_set(err, TDM_E_MODEL_CHANGED, "model %s: tensor %.*s could not be read to its end: the file was cut "
-                             "short while it was in use", tdm_gguf_name(gguf), name_length(source), source->name.data);
+        return tdm_error_set(err, TDM_E_MODEL_CHANGED,
+                             "model %s: tensor %.*s could not be read to its end: the file was cut "
+                             "short while it was in use",
+                             tdm_gguf_name(gguf), name_length(source), source->name.data);
 }
 
 static int not_finite(const struct tdm_gguf *gguf, const struct tdm_gguf_tensor *source, struct tdm_error *err)
 {
-        return tdm_error_set(err, TDM_E_BAD_MODEL, "model %s: tensor %.*s holds a scale or weight that is not a finite number "
-                             "(damaged file?)", tdm_gguf_name(gguf), name_length(source), source->name.data);
+        return tdm_error_set(err, TDM_E_BAD_MODEL,
+                             "model %s: tensor %.*s holds a scale or weight that is not a finite number "
+                             "(damaged file?)",
+                             tdm_gguf_name(gguf), name_length(source), source->name.data);
 }
 
 static int build_tensor(struct build *build, const struct tdm_weights_tensor *tensor, const struct tdm_gguf *gguf,
@@ -434,7 +442,8 @@ static int build_tensor(struct build *build, const struct tdm_weights_tensor *te
 }
 
 int tdm_weights_build(const struct tdm_weights_plan *plan, const struct tdm_gguf *gguf, uint8_t *dst,
-                      int (*progress)(uint64_t done, uint64_t total, void *userdata), void *userdata, struct tdm_error *err)
+                      int (*progress)(uint64_t done, uint64_t total, void *userdata), void *userdata,
+                      struct tdm_error *err)
 {
         struct build build = {.progress = progress, .userdata = userdata};
         const struct tdm_weights_header *header = &plan->header;
@@ -542,8 +551,10 @@ int tdm_weights_check(const uint8_t *base, uint64_t size_bytes, struct tdm_error
         for (uint32_t kind = 0; kind < TDM_N_TENSOR_KINDS; kind++)
                 for (uint32_t layer = 0; layer < (kinds[kind].is_per_layer ? header->hparams.n_layers : 1); layer++)
                         if (!seen[kind][layer] && !kinds[kind].is_optional)
-                                return tdm_error_set(err, TDM_E_PROTOCOL, "the weights segment is refused: tensor %s of layer "
-                                                     "%u is missing", kinds[kind].name, layer);
+                                return tdm_error_set(err, TDM_E_PROTOCOL,
+                                                     "the weights segment is refused: tensor %s of layer "
+                                                     "%u is missing",
+                                                     kinds[kind].name, layer);
         return 0;
 }
 

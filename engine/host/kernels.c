@@ -1,6 +1,6 @@
-/* Assembles the tables of kernels and chooses one. The tables are built on first use and never change afterwards: C first,
- * then AVX2 over it, then AVX-512 over that, so a kernel that an ISA does not bring is the next lower one's. That is safe
- * because all of them give the same bits.
+/* Assembles the tables of kernels and chooses one. The tables are built on first use and never change afterwards: C
+ * first, then AVX2 over it, then AVX-512 over that, so a kernel that an ISA does not bring is the next lower one's.
+ * That is safe because all of them give the same bits.
  *
  * Does not measure anything: a machine's table depends on its CPU only, never on its mood. */
 #include <pthread.h>
@@ -35,8 +35,8 @@ static bool cpu_has_avx2(void)
 {
         const uint64_t ymm = 0x6; /* SSE, AVX */
 
-        return (saved_register_files() & ymm) == ymm && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-               __builtin_cpu_supports("f16c");
+        return (saved_register_files() & ymm) == ymm && __builtin_cpu_supports("avx2") &&
+               __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 }
 
 static bool cpu_has_avx512(void)

@@ -110,8 +110,8 @@ static void prepare_part(const struct tdm_acts *acts, const struct tdm_kernels *
         if (acts->rows[TDM_ACT_I16]) {
                 const struct tdm_act_row *row = &acts->rows[TDM_ACT_I16][r];
 
-                kernels->quantise_i16(x, n, (int8_t *)row->hi + first, (int8_t *)row->lo + first, (float *)row->scale + b,
-                                      (int32_t *)row->sum + b, (int32_t *)row->sum_lo + b);
+                kernels->quantise_i16(x, n, (int8_t *)row->hi + first, (int8_t *)row->lo + first,
+                                      (float *)row->scale + b, (int32_t *)row->sum + b, (int32_t *)row->sum_lo + b);
         }
 }
 
@@ -152,8 +152,8 @@ void tdm_acts_prepare(struct tdm_acts *acts, const struct tdm_kernels *kernels, 
 
 /* ---- cutting ---- */
 
-/* How one matrix is cut: chunk c computes panels (c / n_row_chunks) * chunk_panels … of rows (c % n_row_chunks) * chunk_rows …,
- * so that chunks which follow each other use the same weights. */
+/* How one matrix is cut: chunk c computes panels (c / n_row_chunks) * chunk_panels … of rows (c % n_row_chunks) *
+ * chunk_rows …, so that chunks which follow each other use the same weights. */
 struct cut {
         uint32_t n_panels, n_rows;
         uint32_t chunk_panels, chunk_rows;
@@ -285,9 +285,9 @@ static void gate_up_chunk(void *arg, unsigned chunk, unsigned thread)
         }
 }
 
-void tdm_matmul_gate_up(struct tdm_pool *pool, const struct tdm_kernels *kernels, const struct tdm_acts *acts, uint32_t n_rows,
-                        const struct tdm_matrix *gate, enum tdm_act gate_act, const struct tdm_matrix *up, enum tdm_act up_act,
-                        float *scratch, struct tdm_acts *ret)
+void tdm_matmul_gate_up(struct tdm_pool *pool, const struct tdm_kernels *kernels, const struct tdm_acts *acts,
+                        uint32_t n_rows, const struct tdm_matrix *gate, enum tdm_act gate_act,
+                        const struct tdm_matrix *up, enum tdm_act up_act, float *scratch, struct tdm_acts *ret)
 {
         struct gate_up_job job = {
                 .kernels = kernels,
@@ -303,14 +303,16 @@ void tdm_matmul_gate_up(struct tdm_pool *pool, const struct tdm_kernels *kernels
                 .ret = ret,
         };
 
-        assert(n_rows <= acts->max_rows && n_rows <= ret->max_rows && gate->rows == up->rows && gate->rows <= ret->max_cols);
+        assert(n_rows <= acts->max_rows && n_rows <= ret->max_rows && gate->rows == up->rows &&
+               gate->rows <= ret->max_cols);
         assert(gate->rows % TDM_BLOCK_VALUES == 0 || ret->forms == 1u << TDM_ACT_F32);
         ret->cols = gate->rows;
         if (n_rows == 0)
                 return;
         job.cut = cut_matrix(gate, n_rows, matrix_macs(gate, n_rows), tdm_pool_n_threads(pool));
         /* Two products in a chunk, and `up` on the stack. */
-        job.cut.chunk_panels = TDM_MAX(TDM_MIN(job.cut.chunk_panels / 2, 8192u / TDM_PANEL_ROWS / job.cut.chunk_rows) & ~1u, 2u);
+        job.cut.chunk_panels =
+                TDM_MAX(TDM_MIN(job.cut.chunk_panels / 2, 8192u / TDM_PANEL_ROWS / job.cut.chunk_rows) & ~1u, 2u);
         job.cut.n_chunks = TDM_DIV_UP(job.cut.n_panels, job.cut.chunk_panels) * job.cut.n_row_chunks;
         tdm_pool_run(pool, job.cut.n_chunks, gate_up_chunk, &job);
 }

@@ -1,5 +1,6 @@
-/* Matrix kernels: every table's kernels give exactly the bits of the C reference, over random shapes with odd tails; the
- * reference itself agrees with a plain double sum and keeps its stated order; quantising keeps its stated bounds. */
+/* Matrix kernels: every table's kernels give exactly the bits of the C reference, over random shapes with odd tails;
+ * the reference itself agrees with a plain double sum and keeps its stated order; quantising keeps its stated bounds.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -111,8 +112,8 @@ static bool kernel_exists(const struct tdm_kernels *kernels, enum tdm_act act, u
 }
 
 /* The reference against double sums of what the forms really hold. */
-static void check_reference(const struct tdm_matrix *matrix, const struct tdm_acts *acts, enum tdm_act act, uint32_t n_rows,
-                            const float *y, size_t y_stride)
+static void check_reference(const struct tdm_matrix *matrix, const struct tdm_acts *acts, enum tdm_act act,
+                            uint32_t n_rows, const float *y, size_t y_stride)
 {
         for (uint32_t t = 0; t < 20; t++) {
                 uint32_t r = random_u32() % n_rows, row = random_u32() % matrix->rows;
@@ -131,7 +132,8 @@ static void check_reference(const struct tdm_matrix *matrix, const struct tdm_ac
         }
 }
 
-static void check_shape(struct tdm_pool *pool, uint32_t type, enum tdm_act act, uint32_t rows, uint32_t cols, uint32_t n_rows)
+static void check_shape(struct tdm_pool *pool, uint32_t type, enum tdm_act act, uint32_t rows, uint32_t cols,
+                        uint32_t n_rows)
 {
         const struct tdm_kernels *c = tdm_kernels_get("c");
         uint32_t n_panels = TDM_DIV_UP(rows, TDM_PANEL_ROWS);
@@ -146,8 +148,8 @@ static void check_shape(struct tdm_pool *pool, uint32_t type, enum tdm_act act, 
         assert_int_equal(tdm_acts_init(&acts, 1u << act, n_rows, cols), 0);
         tdm_acts_prepare(&acts, c, pool, x, cols, n_rows, cols);
 
-        c->matmul[act][tdm_kernels_type_index(type)](&matrix, acts.rows[act], n_rows, 0, n_panels, (float *)(void *)want,
-                                                     y_stride);
+        c->matmul[act][tdm_kernels_type_index(type)](&matrix, acts.rows[act], n_rows, 0, n_panels,
+                                                     (float *)(void *)want, y_stride);
         check_reference(&matrix, &acts, act, n_rows, (const float *)(const void *)want, y_stride);
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(names); i++) {
                 const struct tdm_kernels *kernels = tdm_kernels_get(names[i]);
@@ -183,11 +185,13 @@ static void test_tables_agree(void **state)
                 for (unsigned act = 0; act < TDM_N_ACTS; act++) {
                         bool quantised = types[t] == TDM_TYPE_Q8_0 || types[t] == TDM_TYPE_Q4_0;
 
-                        assert_int_equal(kernel_exists(tdm_kernels_get("c"), act, types[t]), act == TDM_ACT_F32 || quantised);
+                        assert_int_equal(kernel_exists(tdm_kernels_get("c"), act, types[t]),
+                                         act == TDM_ACT_F32 || quantised);
                         if (act != TDM_ACT_F32 && !quantised)
                                 continue;
                         for (uint32_t n_rows = 1; n_rows <= 14; n_rows++)
-                                check_shape(pool, types[t], act, 1 + random_u32() % 150, 32 * (1 + random_u32() % 9), n_rows);
+                                check_shape(pool, types[t], act, 1 + random_u32() % 150, 32 * (1 + random_u32() % 9),
+                                            n_rows);
                         check_shape(pool, types[t], act, 100, 32 * 40, 70);
                         check_shape(pool, types[t], act, 16, 32, 31);
                 }
