@@ -117,7 +117,7 @@ INLINE VF vf_neg(VF v)
 
 INLINE void prefetch(const uint8_t *p)
 {
-        _mm_prefetch((const char *)p, _MM_HINT_T0);
+        _mm_prefetch((const char *)p, _MM_HINT_T1);
 }
 
 /* Sums of 16 columns each, over 256. */

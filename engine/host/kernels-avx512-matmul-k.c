@@ -114,7 +114,7 @@ INLINE VF vf_neg(VF v)
 
 INLINE void prefetch(const uint8_t *p)
 {
-        _mm_prefetch((const char *)p, _MM_HINT_T0);
+        _mm_prefetch((const char *)p, _MM_HINT_T1);
 }
 
 /* Sums of 16 columns each, over 256. */
@@ -213,6 +213,106 @@ INLINE void tile_int(const unsigned N_P, const unsigned N_R, const unsigned sub_
                         _mm512_store_ps(acc[r][p], sum[p][r]);
 }
 
+/* PANELS panels times a few rows, over all columns: what tile_int computes, in the same order. */
+INLINE void few_rows(const unsigned N_R, const uint32_t type, const enum tdm_act act, const struct tdm_matrix *matrix,
+                     const struct tdm_act_row *rows, uint32_t panel, float *y, size_t y_stride)
+{
+        const struct tdm_k_info t = tdm_k_info(type);
+        const unsigned n_subs = BLOCK / t.sub_values;
+        float scale[PANELS][CHUNK_SUBS][LANES] __attribute__((aligned(64)));
+        float min[PANELS][CHUNK_SUBS][LANES] __attribute__((aligned(64)));
+        const uint8_t *front[PANELS], *body[PANELS];
+        __m512 sum[PANELS][FEW_ROWS];
+        uint32_t nb = matrix->cols / BLOCK;
+
+        UNROLL for (unsigned p = 0; p < PANELS; p++) {
+                front[p] = matrix->data + (panel + p) * matrix->panel_bytes;
+                body[p] = front[p] + tdm_k_front_bytes(&t, matrix->cols);
+                UNROLL for (unsigned r = 0; r < N_R; r++)
+                        sum[p][r] = _mm512_setzero_ps();
+        }
+        for (uint32_t first = 0; first < nb; first += CHUNK_BLOCKS) {
+                uint32_t n_blocks = TDM_MIN(nb - first, CHUNK_BLOCKS);
+                struct row_info info[FEW_ROWS];
+
+                UNROLL for (unsigned r = 0; r < N_R; r++) {
+                        if (n_subs == 2)
+                                row_info_block16(act, &rows[r], first, t.offset, &info[r]);
+                        else
+                                row_info_block32(act, &rows[r], first, n_blocks, t.offset, &info[r]);
+                }
+                UNROLL for (unsigned p = 0; p < PANELS; p++) {
+                        if (t.unit_values == BLOCK)
+                                continue;
+                        unpack_scales(type, front[p], body[p], scale[p], min[p]);
+                        UNROLL for (unsigned at = 0; at < t.scale_bytes; at += 64)
+                                prefetch(body[p] + at + PREFETCH_BYTES);
+                        front[p] += t.halves * LANES * 2;
+                        body[p] += t.scale_bytes;
+                }
+                for (uint32_t b = 0; b < n_blocks; b++) {
+                        size_t k = (first + b) * BLOCK;
+
+                        UNROLL for (unsigned p = 0; p < PANELS; p++) {
+                                __m512i w[8], hi[2][FEW_ROWS], lo[2][FEW_ROWS]; /* [half of the groups] */
+
+                                UNROLL for (unsigned at = 0; at < t.block_bytes; at += 64)
+                                        prefetch(body[p] + at + PREFETCH_BYTES);
+                                block_groups(type, body[p], w);
+                                body[p] += t.block_bytes;
+                                UNROLL for (unsigned r = 0; r < N_R; r++) {
+                                        UNROLL for (unsigned h = 0; h < 2; h++) {
+                                                __m512i start = n_subs == 2 || h == 0
+                                                                        ? _mm512_set1_epi32(info[r].start[b * n_subs + h])
+                                                                        : _mm512_setzero_si512();
+
+                                                hi[h][r] = act == TDM_ACT_I16 ? _mm512_setzero_si512() : start;
+                                                lo[h][r] = start;
+                                        }
+                                        UNROLL for (unsigned g = 0; g < 4; g++)
+                                                UNROLL for (unsigned h = 0; h < 2; h++) {
+                                                        size_t at = k + 16 * h + 4 * g;
+
+                                                        hi[h][r] = _mm512_dpbusd_epi32(hi[h][r], w[4 * h + g],
+                                                                                       broadcast_4(rows[r].hi + at));
+                                                        if (act == TDM_ACT_I16)
+                                                                lo[h][r] = _mm512_dpbusd_epi32(lo[h][r], w[4 * h + g],
+                                                                                               broadcast_4(rows[r].lo + at));
+                                                }
+                                        UNROLL for (unsigned h = 0; act == TDM_ACT_I16 && h < 2; h++)
+                                                hi[h][r] = _mm512_add_epi32(_mm512_slli_epi32(hi[h][r], 8), lo[h][r]);
+                                        if (n_subs == 1)
+                                                hi[0][r] = _mm512_add_epi32(hi[0][r], hi[1][r]);
+                                }
+                                UNROLL for (unsigned h = 0; h < n_subs; h++) {
+                                        unsigned s = b * n_subs + h;
+                                        __m512 w_scale = t.unit_values == BLOCK ? vf_half(front[p]) : _mm512_load_ps(scale[p][s]);
+                                        __m512 w_min = !t.has_min                 ? _mm512_setzero_ps()
+                                                       : t.unit_values == BLOCK ? vf_half(front[p] + 2 * LANES)
+                                                                                  : _mm512_load_ps(min[p][s]);
+
+                                        UNROLL for (unsigned r = 0; r < N_R; r++) {
+                                                sum[p][r] = _mm512_fmadd_ps(
+                                                        _mm512_cvtepi32_ps(hi[h][r]),
+                                                        _mm512_mul_ps(w_scale, _mm512_set1_ps(info[r].scale[s])), sum[p][r]);
+                                                if (t.has_min)
+                                                        sum[p][r] = _mm512_fmadd_ps(w_min, _mm512_set1_ps(info[r].sum[s]),
+                                                                                    sum[p][r]);
+                                        }
+                                }
+                                if (t.unit_values == BLOCK)
+                                        front[p] += t.halves * LANES * 2;
+                        }
+                }
+        }
+        UNROLL for (unsigned p = 0; p < PANELS; p++) {
+                uint32_t n = TDM_MIN(matrix->rows - (panel + p) * LANES, LANES);
+
+                UNROLL for (unsigned r = 0; r < N_R; r++)
+                        _mm512_mask_storeu_ps(y + r * y_stride + p * LANES, (__mmask16)((1u << n) - 1), sum[p][r]);
+        }
+}
+
 /* Weights are made as they are used: f32 activations are a test's mode. */
 INLINE void tile_float(const unsigned N_P, const unsigned N_R, const unsigned sub_values, const bool has_min, TILE_ARGS)
 {
@@ -281,6 +381,18 @@ TILES_OF(16, _min, true)
 #define tiles_i8_32_table tiles_i8_32
 #define tiles_i16_32_table tiles_i16_32
 #define tiles_f32_32_table tiles_f32_32
+
+#define FEW(name, type, act_)                                                                                          \
+        static void name(const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t n_rows, uint32_t panel, \
+                         float *y, size_t y_stride)                                                                    \
+        {                                                                                                              \
+                if (n_rows == 1)                                                                                       \
+                        few_rows(1, type, act_, matrix, rows, panel, y, y_stride);                                     \
+                else if (n_rows == 2)                                                                                  \
+                        few_rows(2, type, act_, matrix, rows, panel, y, y_stride);                                     \
+                else                                                                                                   \
+                        few_rows(3, type, act_, matrix, rows, panel, y, y_stride);                                     \
+        }
 
 #define KERNELS_FILL tdm_kernels_avx512_matmul_k_fill
 #include "engine/host/kernels-matmul-k-table.h"

@@ -4,8 +4,7 @@
  * 256 columns of a pair of panels at a time are unpacked to one byte a weight, with their scales and minima in f32, into
  * scratch that stays in the first-level cache; then every row of the call passes over it, its float sums waiting on the
  * stack. So unpacking is shared by all rows, and the inner loops are the same for all types: they differ in the size of a
- * sub-block, whether there is a minimum, and the offset. One row alone pays two more passes through the first-level cache,
- * which memory bandwidth hides.
+ * sub-block, whether there is a minimum, and the offset. A few rows alone are multiplied as the weights are unpacked.
  *
  * ORDER: see kernels-c-matmul-k.c.
  *
@@ -23,7 +22,8 @@
 #define CHUNK_SUBS (CHUNK_VALUES / 16)
 #define PANELS 2u       /* unpacked at a time */
 #define GROUP_ROWS 96u  /* that pass over them */
-#define PREFETCH_BYTES 1536
+#define FEW_ROWS 3u     /* that are multiplied while unpacking instead */
+#define PREFETCH_BYTES 4608
 #define V_LANES (V_BYTES / 4)
 
 /* 256 columns of a panel, unpacked. */
@@ -49,25 +49,21 @@ INLINE VI vi_shift16(VI v, const int left)
         return left < 0 ? vi_srl16(v, -left) : v;
 }
 
-/* One block of 32 columns, one vector's width of its 64-byte rows. */
-INLINE void unpack_block(const uint32_t type, const uint8_t *from, uint8_t *q)
+/* The 8 groups of a block, one vector's width of their 64 bytes. */
+INLINE void block_groups(const uint32_t type, const uint8_t *from, VI *w)
 {
         const VI low4 = vi_set8(15);
 
         if (type == TDM_TYPE_Q2_K || type == TDM_TYPE_Q3_K) {
-                VI high = type == TDM_TYPE_Q3_K ? vi_load(from + 128) : low4;
-
                 UNROLL for (int g = 0; g < 8; g++) {
-                        VI v = vi_and(vi_shift16(vi_load(from + g / 4 * 64), -2 * (g % 4)), vi_set8(3));
-
+                        w[g] = vi_and(vi_shift16(vi_load(from + g / 4 * 64), -2 * (g % 4)), vi_set8(3));
                         if (type == TDM_TYPE_Q3_K)
-                                v = vi_or(v, vi_and(vi_shift16(high, 2 - g), vi_set8(4)));
-                        vi_store(q + 64 * g, v);
+                                w[g] = vi_or(w[g], vi_and(vi_shift16(vi_load(from + 128), 2 - g), vi_set8(4)));
                 }
                 return;
         }
         UNROLL for (int v = 0; v < 4; v++) {
-                VI w = vi_load(from + 64 * v), low = vi_and(w, low4), high = vi_and(vi_srl16(w, 4), low4);
+                VI both = vi_load(from + 64 * v), low = vi_and(both, low4), high = vi_and(vi_srl16(both, 4), low4);
 
                 if (type == TDM_TYPE_Q5_0 || type == TDM_TYPE_Q5_1 || type == TDM_TYPE_Q5_K) {
                         VI bits = vi_load(from + 256);
@@ -83,8 +79,8 @@ INLINE void unpack_block(const uint32_t type, const uint8_t *from, uint8_t *q)
                         low = vi_look_up(table, low);
                         high = vi_look_up(table, high);
                 }
-                vi_store(q + 64 * v, low);
-                vi_store(q + 64 * v + 256, high);
+                w[v] = low;
+                w[v + 4] = high;
         }
 }
 
@@ -173,7 +169,11 @@ INLINE void unpack_chunk(const uint32_t type, const struct tdm_matrix *matrix, u
                 UNROLL for (unsigned at = 0; at < info.block_bytes; at += 64)
                         prefetch(body + at + PREFETCH_BYTES);
                 UNROLL for (unsigned h = 0; h < LANES; h += V_LANES) {
-                        unpack_block(type, body + 4 * h, &to->q[8 * b][h][0]);
+                        VI w[8];
+
+                        block_groups(type, body + 4 * h, w);
+                        UNROLL for (unsigned g = 0; g < 8; g++)
+                                vi_store(to->q[8 * b + g][h], w[g]);
                         if (info.unit_values != BLOCK)
                                 continue;
                         vf_store(&to->scale[b][h], vf_half(front + 2 * h));
@@ -230,6 +230,9 @@ INLINE void row_info_block16(const enum tdm_act act, const struct tdm_act_row *r
 typedef void (*tile_fn)(TILE_ARGS);
 
 struct kernel {
+        /* At most FEW_ROWS rows times PANELS panels without scratch; NULL: no such way. */
+        void (*few)(const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t n_rows, uint32_t panel, float *y,
+                    size_t y_stride);
         void (*unpack)(const struct tdm_matrix *matrix, uint32_t panel, uint32_t c, uint32_t n_blocks, struct chunk *to);
         tile_fn const *tiles; /* [panels - 1][MAX_TILE_ROWS], of rows - 1 */
         int32_t offset;
@@ -244,6 +247,10 @@ static void run(const struct kernel *kernel, const struct tdm_matrix *matrix, co
 
         for (uint32_t p = 0, n_p; p < n_panels; p += n_p) {
                 n_p = TDM_MIN(n_panels - p, PANELS);
+                if (kernel->few && n_rows <= FEW_ROWS && n_p == PANELS) {
+                        kernel->few(matrix, rows, n_rows, first_panel + p, y + p * LANES, y_stride);
+                        continue;
+                }
                 for (uint32_t r0 = 0, n; r0 < n_rows; r0 += n) {
                         uint32_t n_tiles;
 
