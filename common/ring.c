@@ -288,7 +288,8 @@ static void copy_desc(volatile void *to, const volatile void *from)
 
 static bool kind_valid(uint32_t kind)
 {
-        return kind == TDM_DESC_STEP || kind == TDM_DESC_DONE || kind == TDM_DESC_FAULT;
+        return kind == TDM_DESC_STEP || kind == TDM_DESC_DONE || kind == TDM_DESC_FAULT ||
+               kind == TDM_DESC_MARK;
 }
 
 static int futex_wake(_Atomic uint32_t *word, int flags)

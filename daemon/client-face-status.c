@@ -12,7 +12,13 @@ static const char *placement_text(struct tdm_face *face, const struct tdm_model 
         if (!face->fleet || !tdm_model_is_described(model))
                 return "";
         hp = tdm_model_hparams(model);
-        if (tdm_fleet_plan(face->fleet, hp, "", plan, &degraded) < 0)
+        if (tdm_scheduler_placement(face->scheduler) == TDM_PLACE_ANY) {
+                snprintf(buffer, size, "measured: %s%s", tdm_measured_name(tdm_fleet_measured(face->fleet, model->id)),
+                         tdm_fleet_is_degraded(face->fleet) ? ", degraded" : "");
+                return buffer;
+        }
+        if (tdm_fleet_plan(face->fleet, hp, tdm_job_placement_name(tdm_scheduler_placement(face->scheduler)), plan, &degraded) <
+            0)
                 return "none: no worker can run it";
         for (uint32_t i = 0; i < tdm_model_n_blocks(hp); i++)
                 used[plan[i] == TDM_WORKER_NPU ? TDM_WORKER_NPU : TDM_WORKER_GPU] = true;

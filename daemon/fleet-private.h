@@ -31,6 +31,8 @@ enum tdm_fleet_phase {
 
 struct tdm_fleet_step {
         uint64_t step_id; /* 0: free */
+        uint64_t after;   /* it follows that step of the same model; 0: none */
+        uint32_t after_slot;
         bool queued;      /* waits for a worker to get the KV segment */
         uint32_t n_rows;
         uint32_t n_blocks;
@@ -44,6 +46,7 @@ struct tdm_fleet_entry {
         bool announced; /* on_model_ready was called */
         bool leaving;   /* removed or failed: segments are not touched any more */
         bool failed;    /* on_model_failed is due */
+        enum tdm_measured measured; /* on devices that differ in bits */
         struct tdm_error error;
         struct {
                 enum tdm_fleet_load load;
@@ -77,8 +80,8 @@ struct tdm_fleet_worker {
         struct tdm_ring *ring_to, *ring_from;
         struct tdm_source *ring_source;
         bool conn_lost;         /* its socket has closed; the exit status follows any moment */
-        bool ring_fault;        /* found inside a call of the owner: dealt with by the pump */
         int send_error;         /* a message could not be sent: dealt with by the pump */
+        bool ring_fault;        /* found inside a call of the owner: dealt with by the pump */
         bool restart_wanted;    /* tdm_fleet_restart() */
         char restart_reason[64];
         bool no_device;         /* said so itself: another try would say the same */
@@ -156,9 +159,9 @@ static inline struct tdm_fleet_worker *tdm_fleet_other(struct tdm_fleet_worker *
 {
         return &w->fleet->workers[w->index == TDM_WORKER_NPU ? TDM_WORKER_GPU : TDM_WORKER_NPU];
 }
-/* What fleet-wire.c heard. */
 /* Sending failed (r < 0): the worker is lost, or will be in a moment; never calls back. */
 void tdm_fleet_cannot_send(struct tdm_fleet_worker *w, int r);
+/* What fleet-wire.c heard. */
 void tdm_fleet_on_hello(struct tdm_fleet_worker *w);
 void tdm_fleet_on_no_device(struct tdm_fleet_worker *w, const char *reason);
 void tdm_fleet_on_loaded(struct tdm_fleet_worker *w, uint32_t model_id, uint64_t scratch_bytes);

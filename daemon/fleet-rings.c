@@ -174,14 +174,20 @@ void tdm_fleet_on_step_failed(struct tdm_fleet_worker *w, uint32_t epoch, uint32
 {
         struct tdm_fleet *f = w->fleet;
         struct tdm_fleet_entry *entry = tdm_fleet_find(f, model_id);
+        bool followed = false;
 
         if (epoch != f->epoch || !entry || entry->leaving || slot >= TDM_STEP_SLOTS || step_id == 0 ||
             entry->steps[slot].step_id != step_id)
                 return; /* void already */
         tdm_fleet_trace(f, TDM_TRACE_STEP_FAILED, step_id, entry->steps[slot].n_rows, model_id);
         memset(&entry->steps[slot], 0, sizeof(entry->steps[slot]));
+        for (unsigned s = 0; s < TDM_STEP_SLOTS; s++)
+                followed = followed || (entry->steps[s].step_id != 0 && entry->steps[s].after == step_id);
         if (f->callbacks.on_step_failed)
                 f->callbacks.on_step_failed(model_id, slot, step_id, err, f->userdata);
+        /* What follows it would wait for ever. */
+        if (followed && epoch == f->epoch)
+                tdm_fleet_end_epoch(f, w->index, "a step that another one follows has failed", 0);
 }
 
 /* ---- making rings ---- */
@@ -327,10 +333,12 @@ static int take_step(struct tdm_fleet *f, struct tdm_fleet_entry *entry, uint32_
         memset(ret, 0, sizeof(*ret));
         ret->step_id = head->step_id;
         ret->n_rows = head->n_rows;
+        ret->after = head->after_step;
+        ret->after_slot = head->after_slot;
         ret->n_blocks = tdm_model_n_blocks(&entry->model.hparams);
         ret->queued = true;
         memcpy(ret->plan, head->plan, ret->n_blocks);
-        if (head->step_id == 0 || head->epoch != f->epoch)
+        if (head->step_id == 0 || head->epoch != f->epoch || head->after_slot >= TDM_STEP_SLOTS)
                 return -EINVAL;
         for (uint32_t b = 0; b < ret->n_blocks; b++) {
                 if (ret->plan[b] >= TDM_N_WORKERS)

@@ -100,6 +100,15 @@ static uint32_t next_block(const struct tdm_fleet *f, const struct tdm_fleet_ent
         return TDM_MIN(next, step->n_blocks - 1);
 }
 
+/* It waits for the step that it follows, which has not got past this block. */
+static bool is_waiting(const struct tdm_fleet *f, const struct tdm_fleet_entry *entry, unsigned slot, uint32_t block)
+{
+        const struct tdm_fleet_step *step = &entry->steps[slot], *before = &entry->steps[step->after_slot];
+
+        return step->after != 0 && before->step_id == step->after && tdm_block_kind(&entry->model.hparams, block) == TDM_BLOCK_ATTENTION &&
+               next_block(f, entry, step->after_slot) <= block;
+}
+
 /* A step that waits for this worker; *ret_block is the block it is at. */
 static const struct tdm_fleet_entry *owed_step(const struct tdm_fleet_worker *w, uint32_t *ret_block)
 {
@@ -113,7 +122,7 @@ static const struct tdm_fleet_entry *owed_step(const struct tdm_fleet_worker *w,
                         if (step->step_id == 0 || step->queued)
                                 continue;
                         block = next_block(f, f->models[i], s);
-                        if (step->plan[block] == w->index) {
+                        if (step->plan[block] == w->index && !is_waiting(f, f->models[i], s, block)) {
                                 *ret_block = block;
                                 return f->models[i];
                         }

@@ -582,40 +582,6 @@ uint32_t tdm_fleet_epoch(const struct tdm_fleet *f)
         return f->epoch;
 }
 
-int tdm_fleet_plan(struct tdm_fleet *f, const struct tdm_hparams *hp, const char *placement, uint8_t *plan,
-                   bool *ret_degraded)
-{
-        bool usable[TDM_N_WORKERS], degraded = false;
-        enum tdm_worker_index attention, rest;
-        uint32_t n_blocks = tdm_model_n_blocks(hp);
-
-        for (unsigned i = 0; i < TDM_N_WORKERS; i++)
-                usable[i] = tdm_fleet_usable(&f->workers[i]);
-
-        if (strcmp(placement, "split") == 0) {
-                attention = TDM_WORKER_NPU;
-                rest = TDM_WORKER_GPU;
-        } else if (strcmp(placement, "npu") == 0) {
-                attention = rest = TDM_WORKER_NPU;
-        } else if (strcmp(placement, "gpu") == 0) {
-                attention = rest = TDM_WORKER_GPU;
-        } else if (!*placement) {
-                attention = usable[TDM_WORKER_NPU] ? TDM_WORKER_NPU : TDM_WORKER_GPU;
-                rest = usable[TDM_WORKER_GPU] ? TDM_WORKER_GPU : TDM_WORKER_NPU;
-                for (unsigned i = 0; i < TDM_N_WORKERS; i++)
-                        degraded |= f->workers[i].state == TDM_WORKER_QUARANTINED;
-        } else {
-                return -EINVAL;
-        }
-        if (!usable[attention] || !usable[rest])
-                return -EHOSTDOWN;
-        for (uint32_t b = 0; b < n_blocks; b++)
-                plan[b] = (uint8_t)(tdm_block_kind(hp, b) == TDM_BLOCK_ATTENTION ? attention : rest);
-        if (ret_degraded)
-                *ret_degraded = degraded;
-        return 0;
-}
-
 int tdm_fleet_restart(struct tdm_fleet *f, enum tdm_worker_index worker, const char *reason)
 {
         struct tdm_fleet_worker *w;

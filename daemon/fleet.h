@@ -83,6 +83,25 @@ uint32_t tdm_fleet_epoch(const struct tdm_fleet *fleet);
 int tdm_fleet_plan(struct tdm_fleet *fleet, const struct tdm_hparams *hp, const char *placement, uint8_t *plan,
                    bool *ret_degraded);
 
+/* What "measured" comes to for a model: one of the first three where the devices differ in bits or one is out of reach;
+ * of the others, steps may run on any worker that is up, and nobody can tell where from the bits. */
+enum tdm_measured {
+        TDM_MEASURED_SPLIT,
+        TDM_MEASURED_NPU,
+        TDM_MEASURED_GPU,
+        TDM_MEASURED_EITHER,   /* one resource: all on the GPU worker, on the other while that one is away */
+        TDM_MEASURED_BALANCED, /* two resources: each step wholly on one of them */
+};
+const char *tdm_measured_name(enum tdm_measured measured);
+enum tdm_measured tdm_fleet_measured(struct tdm_fleet *fleet, uint32_t model_id);
+bool tdm_fleet_equal_bits(const struct tdm_fleet *fleet);
+bool tdm_fleet_shares_cpus(const struct tdm_fleet *fleet);
+bool tdm_fleet_is_degraded(const struct tdm_fleet *fleet); /* a worker is quarantined */
+/* Steps with blocks on this worker can be submitted now. */
+bool tdm_fleet_worker_is_up(const struct tdm_fleet *fleet, enum tdm_worker_index worker);
+/* Time that its present process has spent in blocks. */
+uint64_t tdm_fleet_busy_ns(const struct tdm_fleet *fleet, enum tdm_worker_index worker);
+
 /* The slot is written (head.step_id, head.epoch = tdm_fleet_epoch(), head.plan, …). Posts it to the owner of block 0.
  * Before it the fleet sees to it that every worker with attention blocks in this plan has the KV segment. -EAGAIN when not
  * ready (on_ready follows). */

@@ -83,7 +83,9 @@ struct tdm_sequence {
         uint32_t n_pages[TDM_KV_GROUPS];     /* table entries filled: pages of positions [0, n_pages * 32) … */
         uint32_t first_page[TDM_KV_GROUPS];  /* … of which those before this one are freed again */
         struct tdm_pages_need reserved;
-        bool in_flight;
+        uint32_t in_flight; /* steps it is in: two when one follows the other on the other worker */
+        uint32_t n_issued;  /* positions committed or in flight */
+        uint8_t home;       /* 1 + the worker of its last step; 0: none, or both */
         struct tdm_suspects *suspects; /* the steps it was in killed a worker: whom it may share a step with */
 };
 

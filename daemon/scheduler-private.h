@@ -14,6 +14,7 @@ struct tdm_suspects {
 
 struct flight_seq {
         struct tdm_job *job; /* referenced */
+        uint32_t first; /* position */
         uint32_t n_rows;
         uint32_t first_logits;
         uint32_t n_logits;
@@ -23,6 +24,14 @@ struct flight_seq {
 struct flight {
         bool used;
         bool degraded;
+        bool done;   /* the workers have finished it; it waits for the step that it follows */
+        bool doomed; /* that step failed: what it made is garbage */
+        bool marks;  /* another may follow it */
+        bool paced;  /* its worker has no other step */
+        uint8_t workers;  /* mask of those with blocks in it */
+        uint64_t after;   /* the step that it follows, while that is in flight; 0: none */
+        uint64_t busy_ns; /* of its worker, when it was issued */
+        uint32_t n_rows;
         uint64_t step_id;
         uint32_t n_seqs;
         uint32_t n_logits;
@@ -39,6 +48,13 @@ struct lane {
         struct flight flights[TDM_STEP_SLOTS];
         uint32_t n_flights;
         uint64_t stamp[TDM_N_PLACES]; /* when steps of this placement last had a turn */
+        /* Balanced: how fast each worker was lately, in rows of tdm_pace_work() for each ns; few rows, many rows. */
+        struct {
+                double rows_per_ns;
+                uint64_t measured_ns;
+        } pace[TDM_N_WORKERS][2];
+        uint32_t quota; /* sequences that generate on worker 0 … */
+        uint32_t quota_of; /* … of these many */
         bool dead;                    /* the model failed or left: no more steps */
 };
 
@@ -74,6 +90,7 @@ struct tdm_scheduler {
         uint32_t n_users;
         uint64_t last_job_id, last_step_id, stamp;
         uint32_t n_in_flight;
+        uint32_t load[TDM_N_WORKERS]; /* steps in flight with blocks on that worker */
         bool draining;
 
         struct tdm_result *results; /* [TDM_MAX_STEP_LOGITS]: the checked copy of the last step's */
@@ -88,6 +105,42 @@ struct tdm_scheduler {
         struct tdm_scheduler_stats stats;
 };
 
+/* Sequences that may share a step: one model, one placement, one group of suspects (or none). */
+struct class {
+        struct lane *lane;
+        enum tdm_job_placement placement;
+        struct tdm_suspects *suspects;
+        uint64_t *stamp;
+};
+
+/* A way for a step of a class. */
+struct route {
+        const char *placement; /* as tdm_fleet_plan() takes it */
+        int error;             /* it can never be taken: a negative errno */
+        bool balanced;         /* wholly on `worker`; the other one has its share */
+        bool degraded;
+        enum tdm_worker_index worker;
+        uint32_t width; /* not balanced: steps of the class that share its sequences */
+};
+
+/* What a balanced step may have. */
+struct deal {
+        uint32_t n_decode;    /* sequences that generate */
+        uint32_t prompt_rows;
+        uint32_t chunk_rows;  /* of one prompt, so that a chunk on the other worker can follow */
+        bool marks;
+};
+
+static inline enum tdm_job_placement tdm_scheduler_placement_of(const struct tdm_scheduler *s, const struct tdm_job *job)
+{
+        return job->placement != TDM_PLACE_ANY ? job->placement : s->config.placement;
+}
+static inline bool tdm_class_has(const struct tdm_scheduler *s, const struct class *c, const struct tdm_job *job)
+{
+        return !job->finished && !job->paused && job->seq.suspects == c->suspects &&
+               tdm_scheduler_placement_of(s, job) == c->placement;
+}
+
 /* scheduler.c */
 void tdm_scheduler_retire(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job); /* finished, not in flight */
 void tdm_scheduler_run(struct tdm_scheduler *s);                     /* admits, fills the pipeline, tells everybody */
@@ -96,8 +149,19 @@ void tdm_scheduler_sweep_lane(struct tdm_scheduler *s, struct lane *lane); /* fr
 
 /* scheduler-step.c */
 bool tdm_scheduler_issue(struct tdm_scheduler *s); /* one step; false when there is none to issue now */
-/* Takes the step out of flight and its sequences back; they may be finished (retired then). */
-void tdm_scheduler_land(struct tdm_scheduler *s, struct lane *lane, struct flight *f);
+/* Takes the step out of flight and its sequences back; they may be finished (retired then). Not committed: what follows
+ * it is void too. */
+void tdm_scheduler_land(struct tdm_scheduler *s, struct lane *lane, struct flight *f, bool committed);
+
+/* Those that the workers have finished and that wait for nothing any more. */
+void tdm_scheduler_finish_done(struct tdm_scheduler *s, uint32_t model_id);
+
+/* scheduler-route.c */
+/* Where steps of the class can go now, best first: 0, 1 or 2 ways. */
+uint32_t tdm_scheduler_routes(struct tdm_scheduler *s, const struct class *c, struct route ret[2]);
+void tdm_scheduler_deal(struct tdm_scheduler *s, const struct class *c, const struct route *route, struct deal *ret);
+/* A balanced step of n_rows rows kept its worker busy for so long. */
+void tdm_scheduler_note_pace(struct lane *lane, enum tdm_worker_index worker, uint32_t n_rows, uint64_t busy_ns);
 
 /* scheduler-recover.c */
 void tdm_suspects_unref(struct tdm_suspects *suspects);

@@ -109,8 +109,9 @@ void tdm_scheduler_on_step_failed(struct tdm_scheduler *s, uint32_t model_id, ui
         tdm_log_warning("step %llu of model %s with %u jobs failed: %s", (unsigned long long)step_id, lane->model->name,
                         f->n_seqs, err->message);
         tdm_scheduler_blame(s, f, true, err->message);
-        tdm_scheduler_land(s, lane, f);
+        tdm_scheduler_land(s, lane, f, false);
         tdm_scheduler_run(s);
+        tdm_scheduler_finish_done(s, model_id);
 }
 
 void tdm_scheduler_on_reset(struct tdm_scheduler *s, const char *reason, uint32_t guilty_model, uint32_t guilty_slot,
@@ -132,7 +133,7 @@ void tdm_scheduler_on_reset(struct tdm_scheduler *s, const char *reason, uint32_
                                 continue;
                         if (lane->model->id == guilty_model && slot == guilty_slot && f->step_id == guilty_step)
                                 tdm_scheduler_blame(s, f, false, reason);
-                        tdm_scheduler_land(s, lane, f);
+                        tdm_scheduler_land(s, lane, f, false);
                 }
         }
         tdm_scheduler_run(s);

@@ -2,37 +2,31 @@
  *
  * A step holds sequences of one class: one model, one placement, one group of suspects (or none). Classes with something
  * to do take turns. Within a step every sequence that generates has one row; what the row budget leaves goes to prompts,
- * interactive ones first, in order of arrival. The page tables of a sequence are written only while it is in no step. */
+ * interactive ones first, in order of arrival.
+ *
+ * A prompt may be in two steps at once: one piece on a worker, the next on the other, which follows a layer behind. They
+ * are committed in order, and void together. A sequence's page tables only grow while it is in a step. */
 #include "daemon/scheduler-private.h"
 
 #include <assert.h>
 #include <math.h>
 #include "common/log.h"
 
-struct class {
-        struct lane *lane;
-        enum tdm_job_placement placement;
-        struct tdm_suspects *suspects;
-        uint64_t *stamp;
-};
+/* Classes that are looked at for one step. */
+#define MAX_TRIED 16u
 
-static enum tdm_job_placement placement_of(const struct tdm_scheduler *s, const struct tdm_job *job)
+/* It has rows that could go now; a second step of one sequence has to be on the other worker and follow the first. */
+static bool has_work(const struct tdm_job *job)
 {
-        return job->placement != TDM_PLACE_ANY ? job->placement : s->config.placement;
+        const struct tdm_sequence *q = &job->seq;
+
+        if (job->paused || job->finished)
+                return false;
+        return q->in_flight == 0 || (q->in_flight == 1 && q->n_issued < job->n_ids && !q->suspects);
 }
 
-static bool is_runnable(const struct tdm_job *job)
-{
-        return !job->seq.in_flight && !job->paused && !job->finished;
-}
-
-static bool in_class(const struct tdm_scheduler *s, const struct class *c, const struct tdm_job *job)
-{
-        return is_runnable(job) && job->seq.suspects == c->suspects && placement_of(s, job) == c->placement;
-}
-
-/* The class that has waited longest. */
-static bool pick_class(struct tdm_scheduler *s, struct class *ret)
+/* The class that has waited longest, but those tried already. */
+static bool pick_class(struct tdm_scheduler *s, uint64_t *const *tried, unsigned n_tried, struct class *ret)
 {
         struct class best = { 0 };
         struct tdm_job *job;
@@ -42,49 +36,93 @@ static bool pick_class(struct tdm_scheduler *s, struct class *ret)
                 if (lane->dead || lane->n_flights == TDM_STEP_SLOTS)
                         continue;
                 tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node) {
-                        enum tdm_job_placement placement = placement_of(s, job);
+                        enum tdm_job_placement placement = tdm_scheduler_placement_of(s, job);
                         uint64_t *stamp = job->seq.suspects ? &job->seq.suspects->stamp : &lane->stamp[placement];
+                        bool skip = !has_work(job) || (best.lane && *stamp >= *best.stamp);
 
-                        if (!is_runnable(job) || (best.lane && *stamp >= *best.stamp))
-                                continue;
-                        best = (struct class){ .lane = lane, .placement = placement, .suspects = job->seq.suspects,
-                                               .stamp = stamp };
+                        for (unsigned i = 0; i < n_tried && !skip; i++)
+                                skip = tried[i] == stamp;
+                        if (!skip)
+                                best = (struct class){ .lane = lane, .placement = placement, .suspects = job->seq.suspects,
+                                                       .stamp = stamp };
                 }
         }
         *ret = best;
         return best.lane;
 }
 
-static bool goes_before(const struct tdm_job *a, const struct tdm_job *b)
+/* home: 0, or those whose last step was there go first. */
+static bool goes_before(const struct tdm_job *a, const struct tdm_job *b, uint8_t home)
 {
         bool a_decodes = tdm_job_is_decoding(a), b_decodes = tdm_job_is_decoding(b);
 
         if (a_decodes != b_decodes)
                 return a_decodes;
+        if (a_decodes && home && (a->seq.home == home) != (b->seq.home == home))
+                return a->seq.home == home;
         if (!a_decodes && a->priority != b->priority)
                 return a->priority < b->priority;
         return a->id < b->id;
 }
 
-/* The class's sequences in the order in which they get rows. */
-static uint32_t collect(struct tdm_scheduler *s, const struct class *c)
+/* The step that a further one of this sequence would follow; NULL: none may. */
+static const struct flight *chain_of(const struct lane *lane, const struct route *route, const struct tdm_job *job)
 {
+        for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
+                const struct flight *f = &lane->flights[i];
+
+                for (uint32_t k = 0; f->used && k < f->n_seqs; k++)
+                        if (f->seqs[k].job == job)
+                                return f->marks && !f->done && !f->doomed && f->workers == 1u << !route->worker ? f : NULL;
+        }
+        return NULL;
+}
+
+/* May this sequence be in the next step? One that is in flight only behind the step that *chain says, if any does yet. */
+static bool is_candidate(const struct class *c, const struct route *route, const struct tdm_job *job,
+                         const struct flight **chain)
+{
+        const struct flight *f;
+
+        if (!has_work(job))
+                return false;
+        if (job->seq.in_flight == 0)
+                return true;
+        f = route->balanced ? chain_of(c->lane, route, job) : NULL;
+        if (!f || (*chain && *chain != f))
+                return false;
+        *chain = f;
+        return true;
+}
+
+/* The class's sequences in the order in which they get rows. */
+static uint32_t collect(struct tdm_scheduler *s, const struct class *c, const struct route *route, const struct deal *deal,
+                        const struct flight **chain)
+{
+        uint32_t n = 0, n_class = 0, n_decode = 0, n_drop;
+        const uint8_t home = (uint8_t)(1 + route->worker);
         struct tdm_job *job;
-        uint32_t n = 0, n_class = 0;
 
         tdm_list_for_each(job, &c->lane->active, struct tdm_job, seq.node) {
                 uint32_t i;
 
-                if (job->seq.suspects == c->suspects && placement_of(s, job) == c->placement && !job->finished)
-                        n_class++;
-                if (!in_class(s, c, job))
+                if (!tdm_class_has(s, c, job))
                         continue;
-                for (i = n++; i > 0 && goes_before(job, s->candidates[i - 1]); i--)
+                n_class++;
+                if (!is_candidate(c, route, job, chain))
+                        continue;
+                n_decode += tdm_job_is_decoding(job);
+                for (i = n++; i > 0 && goes_before(job, s->candidates[i - 1], route->balanced ? home : 0); i--)
                         s->candidates[i] = s->candidates[i - 1];
                 s->candidates[i] = job;
         }
+        if (route->balanced) {
+                n_drop = n_decode - TDM_MIN(n_decode, deal->n_decode);
+                memmove(s->candidates + n_decode - n_drop, s->candidates + n_decode, (n - n_decode) * sizeof(struct tdm_job *));
+                return n - n_drop;
+        }
         /* With several steps in flight each takes its share of the sequences, so that there is a next one at all. */
-        return TDM_MIN(n, TDM_MAX(1u, TDM_DIV_UP(n_class, s->config.steps_in_flight)));
+        return TDM_MIN(n, TDM_MAX(1u, TDM_DIV_UP(n_class, TDM_MAX(route->width, 1u))));
 }
 
 static void fill_pages(struct lane *lane, struct tdm_job *job, uint32_t n_positions)
@@ -128,6 +166,7 @@ struct build {
         struct lane *lane;
         uint32_t slot;
         struct flight *flight;
+        struct deal deal;
         struct tdm_step_row *rows;
         struct tdm_step_seq *seqs;
         struct tdm_step_logits *logits;
@@ -154,11 +193,11 @@ static void add_logits(struct build *b, struct tdm_job *job, uint32_t row, uint3
 static void add_sequence(struct build *b, struct tdm_job *job, uint32_t n)
 {
         struct flight *f = b->flight;
-        uint32_t first = job->seq.n_committed;
+        uint32_t first = job->seq.n_issued;
 
         fill_pages(b->lane, job, first + n);
         b->seqs[f->n_seqs] = (struct tdm_step_seq){ .table = job->seq.table, .first_row = b->n_rows, .n_rows = n };
-        f->seqs[f->n_seqs] = (struct flight_seq){ .job = tdm_job_ref(job), .n_rows = n, .first_logits = f->n_logits };
+        f->seqs[f->n_seqs] = (struct flight_seq){ .job = tdm_job_ref(job), .first = first, .n_rows = n, .first_logits = f->n_logits };
         for (uint32_t i = 0; i < n; i++) {
                 uint32_t row = b->n_rows + i, position = first + i;
 
@@ -178,13 +217,15 @@ static void add_sequence(struct build *b, struct tdm_job *job, uint32_t n)
 static uint32_t rows_for(const struct build *b, const struct tdm_job *job, uint32_t prompt_budget)
 {
         const struct tdm_steps_limits *limits = &b->lane->model->layout.limits;
-        uint32_t n = tdm_job_pending_rows(job);
+        uint32_t n = job->n_ids - job->seq.n_issued;
 
         if (b->flight->n_seqs == limits->max_seqs || b->n_rows == limits->max_rows ||
             b->flight->n_logits == limits->max_logits)
                 return 0;
         if (!tdm_job_is_decoding(job)) {
-                n = TDM_MIN(n, prompt_budget);
+                n = TDM_MIN(TDM_MIN(n, prompt_budget), b->deal.chunk_rows);
+                /* The pages that a sequence reserves are for max_rows in flight. */
+                n = TDM_MIN(n, limits->max_rows - TDM_MIN(limits->max_rows, job->seq.n_issued - job->seq.n_committed));
                 if (job->prefill_chunk)
                         n = TDM_MIN(n, job->prefill_chunk);
         }
@@ -203,6 +244,7 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
         /* However many generate, prompts get on: a quarter of the budget is theirs. */
         budget = TDM_MAX(s->config.prefill_rows - TDM_MIN(s->config.prefill_rows, n_decode),
                          TDM_MAX(s->config.prefill_rows / 4, 1u));
+        budget = TDM_MIN(budget, b->deal.prompt_rows);
         for (uint32_t i = 0; i < n_candidates; i++) {
                 struct tdm_job *job = s->candidates[i];
                 uint32_t n = rows_for(b, job, budget);
@@ -215,7 +257,7 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
         }
 }
 
-/* What gave the job its bits, for its last event. */
+/* What gave the job its bits, for its last event: devices of one id give the same wherever a block runs. */
 static void note_numerics(struct tdm_scheduler *s, struct tdm_job *job, const struct class *c, const uint8_t *plan,
                           uint32_t n_blocks)
 {
@@ -223,6 +265,8 @@ static void note_numerics(struct tdm_scheduler *s, struct tdm_job *job, const st
         struct tdm_worker_status npu, gpu;
         bool uses[TDM_N_WORKERS] = { false };
         char *text = s->numerics[c->placement].text;
+        const size_t size = sizeof(s->numerics[0].text);
+        const char *precision = tdm_precision_name(c->lane->model->precision);
 
         if (job->numerics_epoch == epoch && job->numerics_id[0])
                 return;
@@ -231,13 +275,12 @@ static void note_numerics(struct tdm_scheduler *s, struct tdm_job *job, const st
                 tdm_fleet_worker_status(s->fleet, TDM_WORKER_GPU, &gpu);
                 for (uint32_t i = 0; i < n_blocks; i++)
                         uses[plan[i] == TDM_WORKER_NPU ? TDM_WORKER_NPU : TDM_WORKER_GPU] = true;
-                if (uses[TDM_WORKER_NPU] && uses[TDM_WORKER_GPU])
-                        snprintf(text, sizeof(s->numerics[0].text), "split:%.60s+%.60s:%s", npu.numerics_id ? npu.numerics_id : "",
-                                 gpu.numerics_id ? gpu.numerics_id : "", tdm_precision_name(c->lane->model->precision));
+                if (uses[TDM_WORKER_NPU] && uses[TDM_WORKER_GPU] && !tdm_fleet_equal_bits(s->fleet))
+                        snprintf(text, size, "split:%.60s+%.60s:%s", npu.numerics_id ? npu.numerics_id : "",
+                                 gpu.numerics_id ? gpu.numerics_id : "", precision);
                 else
-                        snprintf(text, sizeof(s->numerics[0].text), "%s:%.120s:%s", uses[TDM_WORKER_NPU] ? "npu" : "gpu",
-                                 (uses[TDM_WORKER_NPU] ? npu.numerics_id : gpu.numerics_id) ?: "",
-                                 tdm_precision_name(c->lane->model->precision));
+                        snprintf(text, size, "%.120s:%s", (uses[TDM_WORKER_GPU] ? gpu.numerics_id : npu.numerics_id) ?: "",
+                                 precision);
                 s->numerics[c->placement].epoch = epoch;
                 s->numerics[c->placement].model_id = c->lane->model->id;
         }
@@ -260,7 +303,7 @@ static void fail_class(struct tdm_scheduler *s, const struct class *c, int r)
         else
                 tdm_error_set(&err, TDM_E_INTERNAL, "cannot issue a step of model %s: %s", c->lane->model->name, strerror(-r));
         tdm_list_for_each(job, &c->lane->active, struct tdm_job, seq.node)
-                if (in_class(s, c, job))
+                if (tdm_class_has(s, c, job) && has_work(job))
                         tdm_job_finish(job, TDM_JOB_END_ERROR, &err);
 }
 
@@ -272,79 +315,173 @@ static void drop_flight(struct flight *f)
         f->used = false;
 }
 
-bool tdm_scheduler_issue(struct tdm_scheduler *s)
+/* A slot's parts, empty. */
+static struct build build_begin(struct tdm_scheduler *s, struct lane *lane)
 {
-        struct tdm_model *model;
-        struct build b = { .s = s };
-        struct tdm_step_head *head;
-        uint32_t n_candidates, n_blocks;
-        bool degraded = false;
-        struct class c;
-        uint8_t *base;
-        int r;
+        struct tdm_model *model = lane->model;
+        struct build b = { .s = s, .lane = lane };
+        uint8_t *base = model->steps->base;
 
-        if (!s->fleet || s->n_in_flight >= s->config.steps_in_flight || !tdm_fleet_is_ready(s->fleet) || !pick_class(s, &c))
-                return false;
-        model = c.lane->model;
-        base = model->steps->base;
-        b.lane = c.lane;
-        while (c.lane->flights[b.slot].used)
+        while (lane->flights[b.slot].used)
                 b.slot++;
-        b.flight = &c.lane->flights[b.slot];
+        b.flight = &lane->flights[b.slot];
         b.rows = tdm_steps_rows(base, &model->layout, b.slot);
         b.seqs = tdm_steps_seqs(base, &model->layout, b.slot);
         b.logits = tdm_steps_logits(base, &model->layout, b.slot);
         b.history = tdm_steps_history(base, &model->layout, b.slot);
-        head = tdm_steps_head(base, &model->layout, b.slot);
-        n_blocks = tdm_model_n_blocks(tdm_model_hparams(model));
+        return b;
+}
 
-        *c.stamp = ++s->stamp;
-        r = tdm_fleet_plan(s->fleet, tdm_model_hparams(model), tdm_job_placement_name(c.placement), head->plan, &degraded);
-        if (r < 0) {
-                fail_class(s, &c, r);
-                return true;
-        }
-        n_candidates = collect(s, &c);
-        fill_rows(&b, n_candidates);
-        assert(b.flight->n_seqs > 0);
+/* Another step may follow this one: a prompt in it goes on. */
+static bool may_be_followed(const struct build *b)
+{
+        const struct flight *f = b->flight;
+
+        for (uint32_t i = 0; b->deal.marks && i < f->n_seqs; i++)
+                if (f->seqs[i].first + f->seqs[i].n_rows < f->seqs[i].job->n_ids)
+                        return true;
+        return false;
+}
+
+static void write_head(const struct build *b, const struct flight *chain, struct tdm_step_head *head)
+{
+        struct tdm_scheduler *s = b->s;
+
         head->step_id = ++s->last_step_id;
         head->epoch = tdm_fleet_epoch(s->fleet);
-        head->n_rows = b.n_rows;
-        head->n_seqs = b.flight->n_seqs;
-        head->n_logits = b.flight->n_logits;
-        head->n_history = b.n_history;
+        head->n_rows = b->n_rows;
+        head->n_seqs = b->flight->n_seqs;
+        head->n_logits = b->flight->n_logits;
+        head->n_history = b->n_history;
+        head->marks = may_be_followed(b);
+        head->after_step = chain ? chain->step_id : 0;
+        head->after_slot = chain ? (uint32_t)(chain - b->lane->flights) : 0;
+        head->reserved = 0;
+}
 
+static void take_off(struct tdm_scheduler *s, const struct class *c, const struct build *b, const struct route *route,
+                     const struct tdm_step_head *head, bool degraded)
+{
+        uint32_t n_blocks = tdm_model_n_blocks(tdm_model_hparams(c->lane->model));
+        struct flight *f = b->flight;
+
+        f->used = true;
+        f->degraded = degraded;
+        f->done = f->doomed = false;
+        f->marks = head->marks;
+        f->step_id = head->step_id;
+        f->after = head->after_step;
+        f->n_rows = head->n_rows;
+        f->workers = 0;
+        for (uint32_t i = 0; i < n_blocks; i++)
+                f->workers |= (uint8_t)(1u << (head->plan[i] == TDM_WORKER_NPU ? TDM_WORKER_NPU : TDM_WORKER_GPU));
+        f->paced = route->balanced && s->load[route->worker] == 0;
+        f->busy_ns = f->paced ? tdm_fleet_busy_ns(s->fleet, route->worker) : 0;
+        for (unsigned w = 0; w < TDM_N_WORKERS; w++)
+                s->load[w] += f->workers >> w & 1;
+        for (uint32_t i = 0; i < f->n_seqs; i++) {
+                struct tdm_job *job = f->seqs[i].job;
+
+                job->seq.in_flight++;
+                job->seq.n_issued = f->seqs[i].first + f->seqs[i].n_rows;
+                job->seq.home = route->balanced ? (uint8_t)(1 + route->worker) : 0;
+                note_numerics(s, job, c, head->plan, n_blocks);
+        }
+        c->lane->n_flights++;
+        s->n_in_flight++;
+        tdm_model_step_begin(c->lane->model);
+}
+
+/* 1 a step is on its way (or the class has failed, and others may go), 0 nothing to do on this route, -EAGAIN not now. */
+static int issue_on(struct tdm_scheduler *s, const struct class *c, const struct route *route)
+{
+        struct tdm_model *model = c->lane->model;
+        const struct flight *chain = NULL;
+        struct tdm_step_head *head;
+        uint32_t n_candidates;
+        bool degraded = false;
+        struct build b;
+        int r = route->error;
+
+        b = build_begin(s, c->lane);
+        head = tdm_steps_head(model->steps->base, &model->layout, b.slot);
+        if (r == 0)
+                r = tdm_fleet_plan(s->fleet, tdm_model_hparams(model), route->placement, head->plan, &degraded);
+        if (r < 0) {
+                fail_class(s, c, r);
+                return 1;
+        }
+        tdm_scheduler_deal(s, c, route, &b.deal);
+        n_candidates = collect(s, c, route, &b.deal, &chain);
+        fill_rows(&b, n_candidates);
+        if (b.flight->n_seqs == 0)
+                return 0;
+        /* The one that was to be followed may have got no rows. */
+        for (uint32_t i = 0; chain; i++) {
+                if (i == b.flight->n_seqs)
+                        chain = NULL;
+                else if (b.flight->seqs[i].job->seq.in_flight)
+                        break;
+        }
+        write_head(&b, chain, head);
         r = tdm_fleet_submit(s->fleet, model->id, b.slot);
         if (r < 0) {
                 drop_flight(b.flight);
-                if (r != -EAGAIN)
-                        fail_class(s, &c, r);
-                return r != -EAGAIN;
+                if (r == -EAGAIN)
+                        return r;
+                fail_class(s, c, r);
+                return 1;
         }
-        b.flight->used = true;
-        b.flight->degraded = degraded;
-        b.flight->step_id = head->step_id;
-        for (uint32_t i = 0; i < b.flight->n_seqs; i++) {
-                struct tdm_job *job = b.flight->seqs[i].job;
-
-                job->seq.in_flight = true;
-                note_numerics(s, job, &c, head->plan, n_blocks);
-        }
-        c.lane->n_flights++;
-        s->n_in_flight++;
-        tdm_model_step_begin(model);
-        return true;
+        take_off(s, c, &b, route, head, degraded || route->degraded);
+        return 1;
 }
 
-void tdm_scheduler_land(struct tdm_scheduler *s, struct lane *lane, struct flight *f)
+bool tdm_scheduler_issue(struct tdm_scheduler *s)
+{
+        uint32_t most = s->config.steps_in_flight > 0 ? s->config.steps_in_flight : TDM_N_WORKERS * TDM_STEP_SLOTS;
+        uint64_t *tried[MAX_TRIED];
+        unsigned n_tried = 0;
+        struct class c;
+
+        if (!s->fleet || s->n_in_flight >= most || !tdm_fleet_is_ready(s->fleet))
+                return false;
+        while (n_tried < MAX_TRIED && pick_class(s, tried, n_tried, &c)) {
+                struct route routes[2];
+                uint32_t n = tdm_scheduler_routes(s, &c, routes);
+
+                tried[n_tried++] = c.stamp;
+                for (uint32_t i = 0; i < n; i++) {
+                        int r = issue_on(s, &c, &routes[i]);
+
+                        if (r < 0)
+                                return false;
+                        if (r > 0) {
+                                *c.stamp = ++s->stamp;
+                                return true;
+                        }
+                }
+        }
+        return false;
+}
+
+void tdm_scheduler_land(struct tdm_scheduler *s, struct lane *lane, struct flight *f, bool committed)
 {
         for (uint32_t i = 0; i < f->n_seqs; i++) {
                 struct tdm_job *job = f->seqs[i].job;
 
-                job->seq.in_flight = false;
+                if (--job->seq.in_flight > 0)
+                        continue;
+                job->seq.n_issued = job->seq.n_committed;
                 if (job->finished)
                         tdm_scheduler_retire(s, lane, job);
         }
+        for (unsigned i = 0; i < TDM_STEP_SLOTS; i++)
+                if (lane->flights[i].used && lane->flights[i].after == f->step_id) {
+                        lane->flights[i].after = 0;
+                        lane->flights[i].doomed = lane->flights[i].doomed || !committed;
+                }
+        for (unsigned w = 0; w < TDM_N_WORKERS; w++)
+                s->load[w] -= f->workers >> w & 1;
         drop_flight(f);
         lane->n_flights--;
         s->n_in_flight--;
@@ -437,24 +574,65 @@ static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flig
         s->stats.steps_done++;
 }
 
+static void finish_flight(struct tdm_scheduler *s, struct lane *lane, struct flight *f)
+{
+        uint32_t slot = (uint32_t)(f - lane->flights);
+        bool good = !lane->dead && !f->doomed;
+        struct tdm_error err;
+
+        if (good && take_results(s, lane, f, slot) < 0) {
+                tdm_error_set(&err, TDM_E_PROTOCOL, "the worker's results make no sense");
+                tdm_scheduler_on_step_failed(s, lane->model->id, slot, f->step_id, &err);
+                return;
+        }
+        if (good)
+                commit(s, lane, f);
+        tdm_scheduler_land(s, lane, f, good);
+        tdm_scheduler_run(s);
+}
+
+/* One that waited for the step that has just landed. */
+static struct flight *next_done(struct tdm_scheduler *s, uint32_t model_id, struct lane **ret_lane)
+{
+        struct lane *lane = tdm_scheduler_lane(s, model_id);
+
+        for (unsigned i = 0; lane && i < TDM_STEP_SLOTS; i++)
+                if (lane->flights[i].used && lane->flights[i].done && lane->flights[i].after == 0) {
+                        *ret_lane = lane;
+                        return &lane->flights[i];
+                }
+        return NULL;
+}
+
+void tdm_scheduler_finish_done(struct tdm_scheduler *s, uint32_t model_id)
+{
+        struct flight *f;
+        struct lane *lane;
+
+        while ((f = next_done(s, model_id, &lane)))
+                finish_flight(s, lane, f);
+}
+
 void tdm_scheduler_on_step_done(struct tdm_scheduler *s, uint32_t model_id, uint32_t slot, uint64_t step_id)
 {
         struct lane *lane = tdm_scheduler_lane(s, model_id);
         struct flight *f = lane && slot < TDM_STEP_SLOTS ? &lane->flights[slot] : NULL;
-        struct tdm_error err;
 
-        if (!f || !f->used || f->step_id != step_id) {
+        if (!f || !f->used || f->step_id != step_id || f->done) {
                 tdm_log_error("a step is done that nobody knows: model %u, slot %u, step %llu", model_id, slot,
                               (unsigned long long)step_id);
                 return;
         }
-        if (!lane->dead && take_results(s, lane, f, slot) < 0) {
-                tdm_error_set(&err, TDM_E_PROTOCOL, "the worker's results make no sense");
-                tdm_scheduler_on_step_failed(s, model_id, slot, step_id, &err);
-                return;
+        if (f->paced) {
+                enum tdm_worker_index w = f->workers == 1u << TDM_WORKER_NPU ? TDM_WORKER_NPU : TDM_WORKER_GPU;
+                uint64_t busy_ns = tdm_fleet_busy_ns(s->fleet, w);
+
+                if (s->load[w] == 1 && busy_ns > f->busy_ns)
+                        tdm_scheduler_note_pace(lane, w, f->n_rows, busy_ns - f->busy_ns);
         }
-        if (!lane->dead)
-                commit(s, lane, f);
-        tdm_scheduler_land(s, lane, f);
-        tdm_scheduler_run(s);
+        f->done = true;
+        if (f->after != 0)
+                return; /* what it follows was written, but is not known to be good: in order, please */
+        finish_flight(s, lane, f);
+        tdm_scheduler_finish_done(s, model_id);
 }

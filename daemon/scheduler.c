@@ -535,6 +535,11 @@ void tdm_scheduler_stats(const struct tdm_scheduler *s, struct tdm_scheduler_sta
         }
 }
 
+enum tdm_job_placement tdm_scheduler_placement(const struct tdm_scheduler *s)
+{
+        return s->config.placement;
+}
+
 void tdm_scheduler_drain(struct tdm_scheduler *s)
 {
         struct tdm_error err;

@@ -208,7 +208,7 @@ static int set_up_serving(struct server *s, const struct tdm_config *config, str
                 .max_rows = config->max_rows,
                 .prefill_rows = config->prefill_rows,
                 .max_sequences = config->max_sequences,
-                .steps_in_flight = TDM_MAX(config->steps_in_flight, 1u),
+                .steps_in_flight = config->steps_in_flight,
                 .placement = config->placement,
         };
         struct tdm_face_config face = {

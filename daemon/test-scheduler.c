@@ -1,7 +1,8 @@
 /* The scheduler against a fleet that is a double: it checks every step with the workers' own reader, keeps a paged cache
  * as a device would, and chooses tokens by a function of everything a sequence has seen. So a wrong page, a page freed too
  * early, a row issued twice or lost, or a wrong position changes a token, and every job's tokens are known in advance.
- * Schedules are random: chunks, batches, arrivals, cancels, pauses, losses at any moment, jobs that kill their worker. */
+ * Schedules are random: chunks, batches, arrivals, cancels, pauses, losses at any moment, jobs that kill their worker; a
+ * step that follows another may be done before it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,6 +32,10 @@ struct fake_step {
         uint64_t step_id;
         uint32_t n_seqs;
         struct tdm_model *model;
+        uint64_t after;
+        uint8_t worker; /* TDM_N_WORKERS: both */
+        bool marks;
+        bool executed;
         bool kills, breaks;
 };
 
@@ -42,7 +47,11 @@ struct tdm_fleet {
         struct tdm_step *step;
         struct fake_step steps[8];
         uint32_t n_submitted, n_max_seqs;
-        bool down[TDM_N_WORKERS];
+        bool down[TDM_N_WORKERS], away[TDM_N_WORKERS];
+        enum tdm_measured measured;
+        uint64_t busy_ns[TDM_N_WORKERS];
+        uint32_t slowness[TDM_N_WORKERS]; /* in ns for a row; 0: it does not tell */
+        uint32_t n_chained, n_rows[TDM_N_WORKERS];
         unsigned seed;
 };
 
@@ -95,6 +104,10 @@ int tdm_fleet_plan(struct tdm_fleet *f, const struct tdm_hparams *hp, const char
 {
         bool npu = strcmp(placement, "gpu") != 0, gpu = strcmp(placement, "npu") != 0;
 
+        bool ignored;
+
+        if (!ret_degraded)
+                ret_degraded = &ignored;
         *ret_degraded = false;
         if ((npu && placement[0] && f->down[TDM_WORKER_NPU]) || (gpu && placement[0] && f->down[TDM_WORKER_GPU]) ||
             (f->down[0] && f->down[1]))
@@ -109,9 +122,57 @@ int tdm_fleet_plan(struct tdm_fleet *f, const struct tdm_hparams *hp, const char
         return 0;
 }
 
+enum tdm_measured tdm_fleet_measured(struct tdm_fleet *f, uint32_t model_id)
+{
+        if (f->down[TDM_WORKER_GPU])
+                return TDM_MEASURED_NPU;
+        return f->down[TDM_WORKER_NPU] ? TDM_MEASURED_GPU : f->measured;
+}
+
+bool tdm_fleet_equal_bits(const struct tdm_fleet *f)
+{
+        return true;
+}
+
+bool tdm_fleet_shares_cpus(const struct tdm_fleet *f)
+{
+        return f->measured != TDM_MEASURED_BALANCED;
+}
+
+bool tdm_fleet_is_degraded(const struct tdm_fleet *f)
+{
+        return f->down[0] || f->down[1];
+}
+
+bool tdm_fleet_worker_is_up(const struct tdm_fleet *f, enum tdm_worker_index worker)
+{
+        return f->ready && !f->down[worker] && !f->away[worker];
+}
+
+uint64_t tdm_fleet_busy_ns(const struct tdm_fleet *f, enum tdm_worker_index worker)
+{
+        return f->busy_ns[worker];
+}
+
 static uint32_t model_index(const struct tdm_fleet *f, uint32_t model_id)
 {
         return f->models[0]->id == model_id ? 0 : 1;
+}
+
+static struct fake_step *find_step(struct tdm_fleet *f, uint64_t step_id)
+{
+        for (uint32_t i = 0; i < TDM_ARRAY_SIZE(f->steps); i++)
+                if (f->steps[i].used && f->steps[i].step_id == step_id)
+                        return &f->steps[i];
+        return NULL;
+}
+
+static struct fake_step *find_follower(struct tdm_fleet *f, uint64_t step_id)
+{
+        for (uint32_t i = 0; i < TDM_ARRAY_SIZE(f->steps); i++)
+                if (f->steps[i].used && f->steps[i].after == step_id)
+                        return &f->steps[i];
+        return NULL;
 }
 
 int tdm_fleet_submit(struct tdm_fleet *f, uint32_t model_id, uint32_t slot)
@@ -128,8 +189,25 @@ int tdm_fleet_submit(struct tdm_fleet *f, uint32_t model_id, uint32_t slot)
         if (tdm_step_read(f->step, model->steps->base, &model->layout, slot, head->step_id, f->epoch,
                           tdm_model_hparams(model), &model->geometry, &err) != 0)
                 fail_msg("a worker would refuse the step: %s", err.message);
-        *s = (struct fake_step){ .used = true, .slot = slot, .step_id = head->step_id, .model = model,
-                                 .n_seqs = head->n_seqs };
+        *s = (struct fake_step){ .used = true, .slot = slot, .step_id = head->step_id, .model = model, .n_seqs = head->n_seqs,
+                                 .after = head->after_step, .marks = head->marks, .worker = head->plan[0] };
+        for (uint32_t i = 0; i < tdm_model_n_blocks(tdm_model_hparams(model)); i++) {
+                if (!tdm_fleet_worker_is_up(f, (enum tdm_worker_index)head->plan[i]))
+                        fail_msg("a step for a worker that is away");
+                if (head->plan[i] != head->plan[0])
+                        s->worker = TDM_N_WORKERS;
+        }
+        if (s->after) {
+                const struct fake_step *before = find_step(f, s->after);
+
+                f->n_chained++;
+                if (!before || before->slot != head->after_slot || before->model != model || !before->marks ||
+                    before->worker == s->worker || s->worker == TDM_N_WORKERS)
+                        fail_msg("step %llu cannot follow step %llu", (unsigned long long)s->step_id,
+                                 (unsigned long long)s->after);
+        }
+        if (s->worker < TDM_N_WORKERS)
+                f->n_rows[s->worker] += head->n_rows;
         for (uint32_t i = 0; i < head->n_rows; i++) {
                 s->kills = s->kills || f->step->rows[i].token == KILLER;
                 s->breaks = s->breaks || f->step->rows[i].token == BREAKER;
@@ -300,6 +378,7 @@ struct world {
         struct tdm_scheduler *s;
         struct client_job jobs[MAX_JOBS];
         uint32_t n_jobs, n_arrived;
+        bool away; /* workers may come back one after the other */
         unsigned seed;
 };
 
@@ -463,14 +542,35 @@ static void reset(struct world *w, const struct fake_step *guilty)
 
 static void become_ready(struct world *w)
 {
+        bool either = w->fleet.measured == TDM_MEASURED_EITHER || w->fleet.measured == TDM_MEASURED_BALANCED;
+
+        /* The one that was lost may come later. */
+        w->fleet.away[0] = either && w->away && pick(w, 3) == 0;
+        w->fleet.away[1] = either && w->away && !w->fleet.away[0] && pick(w, 3) == 0;
         w->fleet.ready = true;
         tdm_scheduler_on_fleet_ready(w->s);
         turn(w);
 }
 
+/* All its rows, once, behind those that it follows; so it may be told to be done before them. */
+static void run_step(struct world *w, struct fake_step *s)
+{
+        struct fake_step *before = s->after ? find_step(&w->fleet, s->after) : NULL;
+
+        if (s->executed)
+                return;
+        if (before)
+                run_step(w, before);
+        execute(&w->fleet, s, UINT32_MAX);
+        s->executed = true;
+        if (s->worker < TDM_N_WORKERS)
+                w->fleet.busy_ns[s->worker] += (uint64_t)w->fleet.slowness[s->worker] * (8 + w->fleet.step->head.n_rows);
+}
+
 static void finish_step(struct world *w, struct fake_step *s)
 {
         struct fake_step copy = *s;
+        bool followed;
 
         if (s->kills) {
                 reset(w, s);
@@ -481,10 +581,13 @@ static void finish_step(struct world *w, struct fake_step *s)
 
                 tdm_error_set(&err, TDM_E_DEVICE_FAULT, "a test's reason");
                 s->used = false;
+                followed = find_follower(&w->fleet, copy.step_id);
                 tdm_scheduler_on_step_failed(w->s, copy.model->id, copy.slot, copy.step_id, &err);
+                if (followed)
+                        reset(w, NULL);
                 return;
         }
-        execute(&w->fleet, s, UINT32_MAX);
+        run_step(w, s);
         s->used = false;
         tdm_scheduler_on_step_done(w->s, copy.model->id, copy.slot, copy.step_id);
 }
@@ -504,6 +607,12 @@ static void arrive(struct world *w)
 
         submit(w, c, pick(w, 5) == 0, 1000 + pick(w, 3), pick(w, 3) ? TDM_JOB_INTERACTIVE : TDM_JOB_BACKGROUND, placement,
                pick(w, 3) ? 0 : 1 + pick(w, 9));
+}
+
+static void come_back(struct world *w)
+{
+        w->fleet.away[0] = w->fleet.away[1] = false;
+        tdm_scheduler_on_fleet_ready(w->s);
 }
 
 /* One thing that may happen. */
@@ -538,6 +647,8 @@ static void happen(struct world *w, bool losses)
         default:
                 if (!w->fleet.ready)
                         become_ready(w);
+                else if ((w->fleet.away[0] || w->fleet.away[1]) && (!step || pick(w, 4) == 0))
+                        come_back(w);
                 else if (step)
                         finish_step(w, step);
                 else if (w->n_arrived < w->n_jobs)
@@ -546,11 +657,12 @@ static void happen(struct world *w, bool losses)
         turn(w);
 }
 
-static void run_random(unsigned seed, bool losses, bool culprits)
+/* How many steps followed another. */
+static uint32_t run_random(unsigned seed, bool losses, bool culprits)
 {
         struct world w;
         unsigned draw = seed;
-        uint32_t max_rows = 8 + (uint32_t)rand_r(&draw) % 40, max_seqs = 1 + (uint32_t)rand_r(&draw) % 8;
+        uint32_t n_chained, max_rows = 8 + (uint32_t)rand_r(&draw) % 40, max_seqs = 1 + (uint32_t)rand_r(&draw) % 8;
         struct tdm_scheduler_config config = {
                 .max_jobs = MAX_JOBS,
                 .max_jobs_per_uid = MAX_JOBS,
@@ -558,12 +670,19 @@ static void run_random(unsigned seed, bool losses, bool culprits)
                 .max_rows = max_rows,
                 .prefill_rows = 1 + (uint32_t)rand_r(&draw) % max_rows,
                 .max_sequences = max_seqs,
-                .steps_in_flight = 1 + (uint32_t)rand_r(&draw) % 3,
+                .steps_in_flight = (uint32_t)rand_r(&draw) % 5,
+                .no_chains = (uint32_t)rand_r(&draw) % 4 == 0,
         };
+        static const enum tdm_measured kinds[] = { TDM_MEASURED_SPLIT, TDM_MEASURED_NPU, TDM_MEASURED_GPU, TDM_MEASURED_EITHER,
+                                                   TDM_MEASURED_BALANCED, TDM_MEASURED_BALANCED, TDM_MEASURED_BALANCED };
 
         /* Enough for one job of full size at least, often not for all at once. */
         world_open(&w, seed, 10 + (uint32_t)rand_r(&draw) % 40, 5 + (uint32_t)rand_r(&draw) % 20, &config);
         w.n_jobs = 1 + pick(&w, MAX_JOBS - 1);
+        w.away = losses;
+        w.fleet.measured = kinds[pick(&w, TDM_ARRAY_SIZE(kinds))];
+        w.fleet.slowness[0] = pick(&w, 3) * 1000;
+        w.fleet.slowness[1] = pick(&w, 3) * 1000;
         for (uint32_t i = 0; i < w.n_jobs; i++) {
                 uint32_t n = pick(&w, 4) ? 1 + pick(&w, 20) : 1 + pick(&w, 250);
 
@@ -594,7 +713,9 @@ static void run_random(unsigned seed, bool losses, bool culprits)
         while (some_step(&w))
                 finish_step(&w, some_step(&w));
         turn(&w);
+        n_chained = w.fleet.n_chained;
         world_close(&w);
+        return n_chained;
 }
 
 static unsigned n_rounds(void)
@@ -606,20 +727,29 @@ static unsigned n_rounds(void)
 
 static void test_random(void **state)
 {
+        uint32_t n_chained = 0;
+
         for (unsigned seed = 1; seed <= n_rounds(); seed++)
-                run_random(seed, false, false);
+                n_chained += run_random(seed, false, false);
+        assert_true(n_chained > n_rounds());
 }
 
 static void test_random_losses(void **state)
 {
+        uint32_t n_chained = 0;
+
         for (unsigned seed = 1; seed <= n_rounds(); seed++)
-                run_random(100000 + seed, true, false);
+                n_chained += run_random(100000 + seed, true, false);
+        assert_true(n_chained > n_rounds());
 }
 
 static void test_random_culprits(void **state)
 {
+        uint32_t n_chained = 0;
+
         for (unsigned seed = 1; seed <= n_rounds(); seed++)
-                run_random(200000 + seed, true, true);
+                n_chained += run_random(200000 + seed, true, true);
+        assert_true(n_chained > n_rounds());
 }
 
 /* ---- single things ---- */

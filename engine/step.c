@@ -171,6 +171,12 @@ static int check_head(const struct tdm_step_head *head, const struct tdm_steps_l
                         return REFUSE(err, "block %u is planned on worker %u, which there is not", b, head->plan[b]);
         if (head->plan[n_blocks - 1] != head->plan[n_blocks - 2])
                 return REFUSE(err, "head and sample are planned on different workers");
+        if (head->marks > 1 || head->after_step >= head->step_id || head->after_slot >= TDM_STEP_SLOTS)
+                return REFUSE(err, "it follows step %llu in slot %u and gives marks %u", (unsigned long long)head->after_step,
+                              head->after_slot, head->marks);
+        for (uint32_t b = 1; (head->marks || head->after_step) && b < n_blocks; b++)
+                if (head->plan[b] != head->plan[0])
+                        return REFUSE(err, "it is chained to another and runs on both workers");
         return 0;
 }
 

@@ -19,7 +19,7 @@
 #include "engine/sampler.h"
 
 #define TDM_STEPS_MAGIC UINT32_C(0x50545354) /* "TSTP" */
-#define TDM_STEPS_ABI 1u
+#define TDM_STEPS_ABI 2u
 #define TDM_STEP_SLOTS 4u
 #define TDM_MAX_STEP_ROWS 4096u
 #define TDM_MAX_STEP_SEQS 256u
@@ -58,6 +58,12 @@ struct tdm_step_head {
         uint32_t n_seqs;
         uint32_t n_logits;
         uint32_t n_history;
+        /* Two steps of one sequence on two workers: the second may look at what the first has written. Both run wholly on
+         * one worker each. marks: 1: after each attention block the other worker is told. after_step: attention block l
+         * begins only when that step, on the other worker, has done its own (0: none). */
+        uint32_t marks;
+        uint64_t after_step;
+        uint32_t after_slot;
         uint32_t reserved;
         uint8_t plan[TDM_MAX_BLOCKS + 1]; /* block → enum tdm_worker_index */
 };

@@ -23,9 +23,13 @@
  * keeps the full length, one that was not halves it down to none, and every so often one is tried. */
 #define SPIN_MIN_NS UINT64_C(2000)
 #define SPIN_TRY_EVERY 64u
+/* Nobody says when a full ring has room again. */
+#define UNSENT_NS TDM_NSEC_PER_MSEC
 
 struct run {
         struct tdm_worker *worker;
+        struct tdm_worker_model *model;
+        uint32_t slot;
         const struct tdm_step *step;
         const struct tdm_hparams *hp;
         _Atomic uint64_t *published; /* the step's word in the progress table */
@@ -57,6 +61,7 @@ static void drop_rings(struct tdm_worker *w)
                 tdm_ring_destroyp(&w->rings[i]);
         for (unsigned i = 0; i < TDM_PROGRESS_MODELS; i++)
                 memset(w->models[i].step_ids, 0, sizeof(w->models[i].step_ids));
+        tdm_worker_chain_reset(w);
 }
 
 /* The other end of a ring broke the rules: this epoch is over, tandemd will open another. */
@@ -103,6 +108,8 @@ static void on_block(uint32_t block, void *userdata)
         _Atomic uint32_t *bar = &kind->histogram[bucket];
 
         run->last_ns = now;
+        if (run->step->head.marks && tdm_block_kind(run->hp, block) == TDM_BLOCK_ATTENTION)
+                tdm_worker_chain_mark(run->worker, run->model, run->slot, block + 1);
         trace_block(run->worker, now, TDM_TRACE_BLOCK_END, run->hp, run->step->head.step_id, block, run->step->head.n_rows);
         if (block + 1 < run->end)
                 trace_block(run->worker, now, TDM_TRACE_BLOCK_BEGIN, run->hp, run->step->head.step_id, block + 1,
@@ -148,6 +155,7 @@ static int find_step(struct tdm_worker *w, unsigned ring, const struct tdm_desc 
 
         if (m->step_ids[desc->slot] != desc->step_id) {
                 m->step_ids[desc->slot] = 0;
+                m->chain[desc->slot].parked.kind = TDM_DESC_NONE;
                 r = tdm_step_read(step, m->segments[TDM_WORKER_SEG_STEPS]->base, &m->layout, desc->slot, desc->step_id,
                                   w->epoch, &m->hparams, &m->geometry, &why);
                 if (r != 0)
@@ -179,6 +187,8 @@ static int run_blocks(struct tdm_worker *w, struct tdm_worker_model *m, const st
                                                            (uint64_t)desc->slot * m->layout.results_slot_bytes);
         struct run run = {
                 .worker = w,
+                .model = m,
+                .slot = desc->slot,
                 .step = step,
                 .hp = &m->hparams,
                 .published = &w->progress->steps[m - w->models][desc->slot],
@@ -230,6 +240,32 @@ static void hand_on(struct tdm_worker *w, struct tdm_worker_model *m, const stru
                               memory_order_release);
 }
 
+/* Blocks up to `end`, or up to where it has to wait for the step before it. */
+static int run_until(struct tdm_worker *w, struct tdm_worker_model *m, const struct tdm_desc *desc, uint32_t end,
+                     struct tdm_error *err)
+{
+        uint32_t stop = tdm_worker_chain_stop(m, m->steps[desc->slot], desc->block, end);
+        struct tdm_desc rest = *desc;
+        int r;
+
+        if (stop > desc->block) {
+                atomic_store_explicit(&w->progress->running, tdm_progress_pack(desc->step_id, desc->block),
+                                      memory_order_relaxed);
+                r = run_blocks(w, m, desc, stop, err);
+                if (r == 0 && stop == end)
+                        hand_on(w, m, desc, end);
+                atomic_store_explicit(&w->progress->running, 0, memory_order_relaxed);
+                if (r != 0 || stop == end)
+                        return r;
+        }
+        rest.block = stop;
+        tdm_worker_chain_park(w, m, &rest);
+        /* Release: pairs with the watch's acquire. */
+        atomic_store_explicit(&w->progress->steps[m - w->models][desc->slot], tdm_progress_pack(desc->step_id, stop),
+                              memory_order_release);
+        return 0;
+}
+
 static int run_step(struct tdm_worker *w, unsigned ring, const struct tdm_desc *desc, struct tdm_worker_model *m,
                     struct tdm_error *err)
 {
@@ -247,18 +283,32 @@ static int run_step(struct tdm_worker *w, unsigned ring, const struct tdm_desc *
                 return tdm_error_set(err, TDM_E_PROTOCOL, "step %llu: block %u is for a worker that is not there",
                                      (unsigned long long)desc->step_id, end);
 
-        atomic_store_explicit(&w->progress->running, tdm_progress_pack(desc->step_id, desc->block), memory_order_relaxed);
-        r = run_blocks(w, m, desc, end, err);
-        if (r == 0)
-                hand_on(w, m, desc, end);
-        atomic_store_explicit(&w->progress->running, 0, memory_order_relaxed);
-        return r;
+        return run_until(w, m, desc, end, err);
+}
+
+/* A step of ours: what goes wrong with it is told. */
+static void run_or_tell(struct tdm_worker *w, unsigned ring, const struct tdm_desc *desc, struct tdm_worker_model *m)
+{
+        struct tdm_error err = { 0 };
+        int r = run_step(w, ring, desc, m, &err);
+
+        if (r == 0 || r == -EPROTO || r == -ECANCELED)
+                return; /* -EPROTO: told already */
+        m->step_ids[desc->slot] = 0;
+        if (err.code == 0)
+                tdm_error_set(&err, r > 0 ? r : TDM_E_DEVICE_FAULT, "%s could not run step %llu: %s", w->program->name,
+                              (unsigned long long)desc->step_id, r < 0 ? strerror(-r) : tdm_error_name(r));
+        tdm_worker_send_step_failed(w, desc, &err);
+}
+
+static bool names_step(const struct tdm_desc *desc, const struct tdm_worker_model *m)
+{
+        return m && desc->slot < TDM_STEP_SLOTS && desc->step_id != 0;
 }
 
 static void handle_desc(struct tdm_worker *w, unsigned ring, const struct tdm_desc *desc)
 {
         struct tdm_worker_model *m = tdm_worker_model_find(w, desc->model_id);
-        struct tdm_error err = { 0 };
         uint64_t now = tdm_now_ns(), waited_ns = now - desc->posted_ns;
         struct tdm_trace_event taken = {
                 .time_ns = now,
@@ -268,29 +318,28 @@ static void handle_desc(struct tdm_worker *w, unsigned ring, const struct tdm_de
                 .rows = desc->n_rows,
                 .arg = waited_ns,
         };
-        int r;
 
+        if (!m && desc->model_id != 0 && desc->model_id <= w->newest_model_id)
+                return; /* unloaded while the step was on its way */
+        if (desc->kind == TDM_DESC_MARK && ring == TDM_WORKER_RING_FROM_PEER && names_step(desc, m)) {
+                const char *wrong = tdm_worker_chain_hear(m, desc);
+
+                if (wrong)
+                        peer_fault(w, ring, wrong);
+                return;
+        }
+        if (desc->kind != TDM_DESC_STEP || !names_step(desc, m)) {
+                peer_fault(w, ring, "descriptor names no step");
+                return;
+        }
         if (waited_ns < 10 * TDM_NSEC_PER_SEC) { /* else the peer's clock is a joke */
                 count(&w->progress->handovers, 1);
                 count(&w->progress->handover_ns, waited_ns);
         }
-        if (!m && desc->model_id != 0 && desc->model_id <= w->newest_model_id)
-                return; /* unloaded while the step was on its way */
-        if (desc->kind != TDM_DESC_STEP || !m || desc->slot >= TDM_STEP_SLOTS || desc->step_id == 0) {
-                peer_fault(w, ring, "descriptor names no step");
-                return;
-        }
         taken.block = tdm_block_kind(&m->hparams, desc->block);
         taken.layer = desc->block > 0 ? tdm_block_layer(desc->block) : 0;
         trace(w, &taken);
-        r = run_step(w, ring, desc, m, &err);
-        if (r == 0 || r == -EPROTO || r == -ECANCELED)
-                return; /* -EPROTO: told already */
-        m->step_ids[desc->slot] = 0;
-        if (err.code == 0)
-                tdm_error_set(&err, r > 0 ? r : TDM_E_DEVICE_FAULT, "%s could not run step %llu: %s", w->program->name,
-                              (unsigned long long)desc->step_id, r < 0 ? strerror(-r) : tdm_error_name(r));
-        tdm_worker_send_step_failed(w, desc, &err);
+        run_or_tell(w, ring, desc, m);
 }
 
 /* The peer's steps first: they are further on. */
@@ -313,6 +362,19 @@ static bool take_desc(struct tdm_worker *w)
                 }
         }
         return false;
+}
+
+/* A step that had to wait for the peer's and need not any more. */
+static bool resume(struct tdm_worker *w)
+{
+        struct tdm_desc desc;
+        struct tdm_worker_model *m = w->n_parked > 0 ? tdm_worker_chain_next(w, &desc) : NULL;
+
+        if (!m)
+                return false;
+        set_state(w, TDM_PROGRESS_BUSY);
+        run_or_tell(w, TDM_WORKER_RING_FROM_DAEMON, &desc, m);
+        return true;
 }
 
 /* ---- commands ---- */
@@ -396,7 +458,8 @@ static int wait_for_news(struct tdm_worker *w, uint32_t seen)
                 spin_ns = w->spin_max_ns;
         atomic_store_explicit(&w->progress->waiting_since_ns, t0, memory_order_relaxed);
         trace(w, &event);
-        r = tdm_ring_wait_any(rings, TDM_ARRAY_SIZE(rings), &w->kick, seen, spin_ns, UINT64_MAX);
+        r = tdm_ring_wait_any(rings, TDM_ARRAY_SIZE(rings), &w->kick, seen, spin_ns,
+                              w->n_unsent > 0 ? UNSENT_NS : UINT64_MAX);
         t1 = tdm_now_ns();
         event.time_ns = t1;
         event.kind = TDM_TRACE_WAIT_END;
@@ -429,7 +492,11 @@ int tdm_worker_run(struct tdm_worker *w)
                                 return r;
                         continue;
                 }
-                if (take_desc(w))
+                if (w->n_unsent > 0 && tdm_worker_chain_flush(w) < 0) {
+                        peer_fault(w, TDM_WORKER_RING_TO_PEER, "impossible consumer index");
+                        continue;
+                }
+                if (resume(w) || take_desc(w))
                         continue;
                 set_state(w, TDM_PROGRESS_IDLE);
                 r = wait_for_news(w, seen);

@@ -48,6 +48,14 @@ struct tdm_worker_command {
 };
 void tdm_worker_command_free(struct tdm_worker_command *command);
 
+/* Of a slot: chain.c. */
+struct tdm_worker_chain {
+        uint64_t heard_step; /* the peer's newest mark */
+        uint32_t heard_block;
+        struct tdm_desc unsent; /* our own mark, when the ring was full; kind NONE: none */
+        struct tdm_desc parked; /* our own step, which waits for a mark; kind NONE: none */
+};
+
 struct tdm_worker_model {
         uint32_t model_id; /* 0: free */
         char name[64];
@@ -59,6 +67,7 @@ struct tdm_worker_model {
         struct tdm_device_model *device_model;
         struct tdm_step *steps[TDM_STEP_SLOTS]; /* private copies of the steps */
         uint64_t step_ids[TDM_STEP_SLOTS];      /* which step each holds; 0: none of this epoch */
+        struct tdm_worker_chain chain[TDM_STEP_SLOTS];
 };
 
 struct tdm_worker_stash; /* control.c: fds that came and are not yet asked for */
@@ -92,6 +101,7 @@ struct tdm_worker {
         bool quit;
         uint64_t spin_ns; /* as learned: see exec.c */
         uint32_t n_sleeps;
+        uint32_t n_parked, n_unsent; /* 0: surely none */
 };
 
 /* What Init said. */
@@ -130,6 +140,22 @@ int tdm_worker_model_load(struct tdm_worker *worker, struct tdm_worker_command *
 int tdm_worker_model_kv(struct tdm_worker *worker, struct tdm_worker_command *command, struct tdm_error *err);
 void tdm_worker_model_unload(struct tdm_worker *worker, uint32_t model_id);
 struct tdm_worker_model *tdm_worker_model_find(struct tdm_worker *worker, uint32_t model_id);
+
+/* ---- chain.c: executor only ---- */
+
+void tdm_worker_chain_reset(struct tdm_worker *worker);
+/* All blocks before next_block are done: tells the peer, when the step wants it. */
+void tdm_worker_chain_mark(struct tdm_worker *worker, struct tdm_worker_model *model, uint32_t slot, uint32_t next_block);
+/* Sends what found the ring full. 0, or the ring is broken. */
+int tdm_worker_chain_flush(struct tdm_worker *worker);
+/* NULL, or what is wrong with the mark. The slot is in range. */
+const char *tdm_worker_chain_hear(struct tdm_worker_model *model, const struct tdm_desc *desc);
+/* The first block from `first` on that has to wait; `end`: none. */
+uint32_t tdm_worker_chain_stop(const struct tdm_worker_model *model, const struct tdm_step *step, uint32_t first, uint32_t end);
+/* The step waits at desc->block, for as long as it has to. */
+void tdm_worker_chain_park(struct tdm_worker *worker, struct tdm_worker_model *model, const struct tdm_desc *desc);
+/* A parked step that can go on; NULL: none. */
+struct tdm_worker_model *tdm_worker_chain_next(struct tdm_worker *worker, struct tdm_desc *ret);
 
 /* ---- exec.c ---- */
 
