@@ -26,6 +26,8 @@ int cli_unload(struct cli *cli, int argc, char **argv);
 int cli_tokenize(struct cli *cli, int argc, char **argv);
 int cli_score(struct cli *cli, int argc, char **argv);
 int cli_bench(struct cli *cli, int argc, char **argv);
+int cli_top(struct cli *cli, int argc, char **argv);
+int cli_trace(struct cli *cli, int argc, char **argv);
 
 /* help.c: the text of one command (NULL: of the whole program); NULL when there is no such command. */
 const char *help_text(const char *command);
@@ -108,5 +110,9 @@ const char *human_bytes(uint64_t bytes);
 
 /* The summary line's parts: "212" or "8.3". */
 void format_rate(char *to, size_t size, double rate);
+
+/* status.c */
+void format_duration(char *to, size_t size, double seconds); /* "8.3 s", "12 min" */
+const char *user_name(uint32_t uid); /* its number where it has no name; valid until the next call */
 
 #endif

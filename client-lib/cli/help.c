@@ -18,6 +18,8 @@ static const char program_help[] =
         "  tokenize   a text as token ids\n"
         "  score      how likely a model finds a text\n"
         "  bench      measure speed\n"
+        "  top        what runs now, on one screen\n"
+        "  trace      record what the workers do, block by block\n"
         "  help       this text, or help COMMAND\n"
         "\n"
         "  --socket PATH   where tandemd listens. Otherwise $TANDEM_SOCKET, else\n"
@@ -148,6 +150,28 @@ static const char bench_help[] =
         "  -b, --batch LIST        numbers of concurrent jobs; 1,8,32\n"
         "      --json              one object with all results\n";
 
+static const char top_help[] =
+        "usage: tandem top [-d SECONDS] [-n N]\n"
+        "\n"
+        "Shows what the daemon does, again and again: jobs with their speed, all tokens a second, cache pages, how busy\n"
+        "each worker is, how long it takes to hand a step over. Rates and shares are those of the last interval. On a\n"
+        "terminal it fills the screen and q ends it; otherwise each round is printed as plain text. Shown are your own\n"
+        "jobs; root sees everybody's.\n"
+        "\n"
+        "  -d, --delay SECONDS   between two rounds, 0.1 to 3600; 1\n"
+        "  -n, --rounds N        end after N rounds; otherwise with q or Ctrl-C\n";
+
+static const char trace_help[] =
+        "usage: tandem trace -o FILE [--seconds S] [--past]\n"
+        "\n"
+        "Records what tandemd and its workers do, block by block, as a JSON file that https://ui.perfetto.dev opens, and\n"
+        "sums it up on stderr: how busy each worker was, what a hand-over took, how long nobody worked. Ctrl-C ends it\n"
+        "early. Only root and the daemon's own user may.\n"
+        "\n"
+        "  -o, --output FILE   where to; - is standard output\n"
+        "      --seconds S     how long, 0 to 600; 5\n"
+        "      --past          begin with what happened last, as far as it is still known; with --seconds 0 only that\n";
+
 static const char help_help[] = "usage: tandem help [COMMAND]\n";
 
 static const struct {
@@ -157,7 +181,7 @@ static const struct {
         { "models", models_help },     { "jobs", jobs_help },         { "cancel", cancel_help },
         { "restart", restart_help },   { "load", load_help },         { "unload", unload_help },
         { "tokenize", tokenize_help }, { "score", score_help },       { "bench", bench_help },
-        { "help", help_help },
+        { "top", top_help },           { "trace", trace_help },       { "help", help_help },
 };
 
 const char *help_text(const char *command)

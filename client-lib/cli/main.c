@@ -24,7 +24,7 @@ static const struct {
         { "models", cli_models },     { "jobs", cli_jobs },   { "cancel", cli_cancel },
         { "restart", cli_restart },   { "load", cli_load },   { "unload", cli_unload },
         { "tokenize", cli_tokenize }, { "score", cli_score }, { "bench", cli_bench },
-        { "help", cli_help },
+        { "top", cli_top },           { "trace", cli_trace }, { "help", cli_help },
 };
 
 static int usage(const char *fmt, ...) _printf_(1, 2);

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <pwd.h>
 
-static void duration(char *to, size_t size, double seconds)
+void format_duration(char *to, size_t size, double seconds)
 {
         uint64_t s = seconds > 0 && seconds < 1e15 ? (uint64_t)seconds : 0;
 
@@ -161,8 +161,8 @@ static void print_worker(const struct tandem_worker *w)
         out_printf("\n%s worker: %s", term_safe(w->name), term_safe(w->state));
         if (w->pid)
                 out_printf(", pid %" PRIu64, w->pid);
-        duration(uptime, sizeof(uptime), w->uptime_s);
-        duration(busy, sizeof(busy), w->busy_s);
+        format_duration(uptime, sizeof(uptime), w->uptime_s);
+        format_duration(busy, sizeof(busy), w->busy_s);
         if (w->pid)
                 out_printf(", up %s, busy %s", uptime, busy);
         out_printf(", %" PRIu32 " %s\n", w->restarts, w->restarts == 1 ? "restart" : "restarts");
@@ -210,7 +210,7 @@ static void print_status(const struct tandem_status *s)
 {
         char uptime[32];
 
-        duration(uptime, sizeof(uptime), s->uptime_s);
+        format_duration(uptime, sizeof(uptime), s->uptime_s);
         out_printf("tandemd %s, pid %" PRIu64 ", up %s, on %s%s\n", term_safe(s->version), s->pid, uptime,
                    term_safe(s->socket), s->draining ? ", shutting down" : "");
         out_printf("jobs: %" PRIu32 " running, %" PRIu32 " queued, %" PRIu64 " done, %" PRIu64 " cancelled, %" PRIu64
@@ -246,7 +246,7 @@ static void print_models(const struct tandem_model_list *list)
         }
 }
 
-static const char *user_name(uint32_t uid)
+const char *user_name(uint32_t uid)
 {
         static char number[16];
         const struct passwd *pw = getpwuid(uid);
@@ -271,7 +271,7 @@ static void print_jobs(const struct tandem_job_list *list)
 
                 snprintf(read, sizeof(read), "%" PRIu32 "/%" PRIu32, j->prefilled_tokens, j->prompt_tokens);
                 snprintf(made, sizeof(made), "%" PRIu32 "/%" PRIu32, j->generated_tokens, j->max_tokens);
-                duration(age, sizeof(age), j->age_s);
+                format_duration(age, sizeof(age), j->age_s);
                 out_printf("%8" PRIu64 "  %-10s  %-16s  %-10s  %-11s  %13s  %13s  %9s  %" PRIu32 "\n", j->job,
                            tandem_job_state_name(j->state), term_safe(j->model), user_name(j->uid),
                            tandem_priority_name(j->priority), read, made, age, j->recoveries);

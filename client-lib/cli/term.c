@@ -29,6 +29,7 @@ static bool progress_on, progress_below;
 static const char *volatile progress_erase;
 
 static volatile sig_atomic_t signal_seen, signal_count, signal_mode;
+static void (*volatile signal_restore)(void);
 static int signal_pipe[2] = { -1, -1 };
 
 void term_init(void)
@@ -272,6 +273,8 @@ static void leave_now(void)
 {
         const char *erase = progress_erase;
 
+        if (signal_restore)
+                signal_restore();
         if (erase) {
                 /* Never wait for a terminal that does not take it. */
                 struct pollfd p = { .fd = STDERR_FILENO, .events = POLLOUT };
@@ -331,6 +334,11 @@ void signal_set_mode(enum signal_mode mode)
         signal_mode = mode;
         if (mode == SIGNAL_EXIT && signal_seen)
                 leave_now();
+}
+
+void signal_set_restore(void (*restore)(void))
+{
+        signal_restore = restore;
 }
 
 int signal_fd(void)

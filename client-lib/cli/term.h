@@ -40,6 +40,8 @@ enum signal_mode {
 };
 void signal_init(void);
 void signal_set_mode(enum signal_mode mode);
+/* What a signal that ends the process calls first: async-signal-safe functions only. NULL: nothing. */
+void signal_set_restore(void (*restore)(void));
 int signal_fd(void);    /* readable after a signal */
 bool signal_take(void); /* whether one came since the last call */
 
