@@ -151,7 +151,8 @@ int face_trace_start(struct request *request, uint32_t duration_ms, bool past, s
         face->n_traces++;
         tdm_fleet_trace_open(face->fleet, past, &trace->tracer);
         trace->end_ns = tdm_now_ns() + duration_ms * TDM_NSEC_PER_MSEC;
-        tdm_source_arm(trace->timer, TDM_MIN(tdm_now_ns() + TICK_NS, trace->end_ns));
+        /* The past is written over while one waits. */
+        tdm_source_arm(trace->timer, past ? 1 : TDM_MIN(tdm_now_ns() + TICK_NS, trace->end_ns));
         return 0;
 }
 
