@@ -121,7 +121,7 @@ int main(int argc, char **argv)
                 else if (c == 'k')
                         kernels = tdm_kernels_get(optarg);
                 else if (c == 'v')
-                        type = strcmp(optarg, "f32") == 0 ? TDM_KV_F32 : TDM_KV_F16;
+                        type = (enum tdm_kv_type)tdm_kv_type_from_name(optarg);
                 else if (c == 'm')
                         only = optarg;
                 else if (c == 's')
@@ -129,8 +129,8 @@ int main(int argc, char **argv)
                 else
                         return fprintf(stderr, "usage: bench-attention [-t THREADS] [-k KERNELS] [-v KV_TYPE] [-m 1b|4b] [-s MS]\n"), 2;
         }
-        if (!kernels || tdm_pool_new(&pool, n_threads, NULL) < 0)
-                return fprintf(stderr, "bench-attention: no such kernels, or no threads\n"), 1;
+        if (!kernels || (int)type < 0 || tdm_pool_new(&pool, n_threads, NULL) < 0)
+                return fprintf(stderr, "bench-attention: no such kernels or cache, or no threads\n"), 1;
         printf("%s, %u threads\n", kernels->describe, tdm_pool_n_threads(pool));
         for (size_t s = 0; s < TDM_ARRAY_SIZE(shapes); s++)
                 for (size_t l = 0; l < TDM_ARRAY_SIZE(loads); l++)

@@ -77,7 +77,7 @@ def flipped():
                              rng.randrange(len(s))))
             out[at] = rng.choice((rng.randrange(256), 0, 255, out[at] ^ (1 << rng.randrange(8))))
         return bytes(out)
-    seen = batch(spoil, times(60, 3000, 15))
+    seen = batch(spoil, times(60, 10000, 15))
     check(seen.get("bad-model"), "some were refused", seen)
 
 
