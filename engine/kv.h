@@ -7,6 +7,9 @@
  *
  *   page     = [layer of the group][kv head] parts
  *   part     = K [TDM_KV_PAGE_TOKENS / 16][head_dim][16]  then  V [TDM_KV_PAGE_TOKENS][head_dim]     (f16 or f32)
+ *   q8_0:      K i8 [TDM_KV_PAGE_TOKENS / 16][head_dim][16]   K scales f16 [TDM_KV_PAGE_TOKENS / 16][blocks][16]
+ *              V i8 [TDM_KV_PAGE_TOKENS][head_dim]            V scales f16 [TDM_KV_PAGE_TOKENS][blocks]
+ *              a block is 32 dimensions of one key or value (the last may be 16); what it holds is q * scale
  *   segment  = full pages, then window pages; pages are multiples of 4096 bytes, so one can be given back alone */
 #ifndef TDM_ENGINE_KV_H
 #define TDM_ENGINE_KV_H
@@ -17,7 +20,9 @@
 #define TDM_KV_NO_PAGE UINT32_MAX
 
 enum tdm_kv_group { TDM_KV_FULL = 0, TDM_KV_WINDOW = 1, TDM_KV_GROUPS = 2 };
-enum tdm_kv_type { TDM_KV_F16 = 1, TDM_KV_F32 = 2 };
+enum tdm_kv_type { TDM_KV_F16 = 1, TDM_KV_F32 = 2, TDM_KV_Q8_0 = 3 };
+const char *tdm_kv_type_name(enum tdm_kv_type type); /* "f16"; NULL: no such type */
+int tdm_kv_type_from_name(const char *name);         /* -EINVAL */
 
 struct tdm_kv_geometry {
         uint32_t type; /* enum tdm_kv_type */
@@ -30,6 +35,29 @@ struct tdm_kv_geometry {
         uint64_t offset[TDM_KV_GROUPS];     /* of the group's first page */
         uint64_t size_bytes;
 };
+
+#define TDM_KV_BLOCK_DIMS 32u /* q8_0: dimensions that share a scale */
+
+static inline uint32_t tdm_kv_n_blocks(uint32_t head_dim)
+{
+        return (head_dim + TDM_KV_BLOCK_DIMS - 1) / TDM_KV_BLOCK_DIMS;
+}
+/* Where the values begin within a part, and how long a part is: both multiples of 64. */
+static inline uint64_t tdm_kv_values_offset(enum tdm_kv_type type, uint32_t head_dim)
+{
+        switch (type) {
+        case TDM_KV_F32:
+                return (uint64_t)TDM_KV_PAGE_TOKENS * head_dim * 4;
+        case TDM_KV_Q8_0:
+                return (uint64_t)TDM_KV_PAGE_TOKENS * (head_dim + 2 * tdm_kv_n_blocks(head_dim));
+        default:
+                return (uint64_t)TDM_KV_PAGE_TOKENS * head_dim * 2;
+        }
+}
+static inline uint64_t tdm_kv_part_bytes(enum tdm_kv_type type, uint32_t head_dim)
+{
+        return 2 * tdm_kv_values_offset(type, head_dim);
+}
 
 /* n_pages of a group without layers is taken as 0. -EOVERFLOW when it cannot be addressed. */
 int tdm_kv_geometry_init(struct tdm_kv_geometry *kv, const struct tdm_hparams *hp, enum tdm_kv_type type,

@@ -138,9 +138,21 @@ OP void v16_store_f16(uint16_t *x, struct v16 a)
         _mm_storeu_si128((__m128i *)(x + 8), _mm256_cvtps_ph(a.v[1], _MM_FROUND_TO_NEAREST_INT));
 }
 
+OP struct v16 v16_load_i8(const int8_t *x)
+{
+        return EACH(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(x + 8 * j)))));
+}
+OP void v16_store_i8(int8_t *x, struct v16 a)
+{
+        __m256i pairs = _mm256_packs_epi32(_mm256_cvtps_epi32(a.v[0]), _mm256_cvtps_epi32(a.v[1])); /* 4 4 | 4 4, crosswise */
+
+        pairs = _mm256_permute4x64_epi64(pairs, 0xd8);
+        _mm_storeu_si128((__m128i *)x, _mm_packs_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1)));
+}
+
 /* 16 registers: at most 8 of sums, 4 of keys or values. */
 #define V16_MAX_QUERIES 4
-#define V16_SCORE_PAGES(n) 1
+#define V16_SCORE_GROUPS(n) ((n) == 4 ? 1 : 2)
 #define V16_VALUE_VECTORS(n) ((n) == 1 ? 4 : (n) == 2 ? 2 : 1)
 #include "engine/host/kernels-simd-ops.h"
 

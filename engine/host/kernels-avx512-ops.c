@@ -115,9 +115,18 @@ OP void v16_store_f16(uint16_t *x, struct v16 a)
         _mm256_storeu_si256((__m256i *)x, _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
+OP struct v16 v16_load_i8(const int8_t *x)
+{
+        return (struct v16){ _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)x))) };
+}
+OP void v16_store_i8(int8_t *x, struct v16 a)
+{
+        _mm_storeu_si128((__m128i *)x, _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a.v)));
+}
+
 /* Of 32 registers at most 16 hold sums, and at least 8 so that the adders' latency is hidden. */
 #define V16_MAX_QUERIES 8
-#define V16_SCORE_PAGES(n) ((n) >= 4 ? 1 : (n) == 2 ? 2 : 4)
+#define V16_SCORE_GROUPS(n) ((n) >= 4 ? 2 : (n) == 2 ? 4 : 8)
 #define V16_VALUE_VECTORS(n) ((n) == 8 ? 2 : 4)
 #include "engine/host/kernels-simd-ops.h"
 

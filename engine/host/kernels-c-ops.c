@@ -112,45 +112,114 @@ static void rope(float *x, const float *cos, const float *sin, uint32_t head_dim
         }
 }
 
+/* Of element d of key t: the scale's block is d / 32, in the same order. */
 static size_t k_index(uint32_t head_dim, uint32_t t, uint32_t d)
 {
         return ((size_t)(t / 16) * head_dim + d) * 16 + t % 16;
 }
 
-static size_t v_index(uint32_t head_dim, uint32_t t, uint32_t d)
+/* NaN counts as a value that does not fit and becomes 0. */
+static float saturate(float x, float limit, uint32_t *n_saturated)
 {
-        return (size_t)TDM_KV_PAGE_TOKENS * head_dim + (size_t)t * head_dim + d;
+        if (fabsf(x) <= limit)
+                return x;
+        ++*n_saturated;
+        return x != x ? 0 : copysignf(limit, x);
 }
 
-/* NaN counts as a value that does not fit and becomes 0. */
-static uint16_t store_f16(float x, uint32_t *n_saturated)
+/* One block of q8_0, elements stride apart. ORDER: values saturated to 127 * 65504; scale = f16(max |x| / 127), to nearest;
+ * q = rint(x * (1 / scale) cut to ±127), 0 where the scale is 0. */
+static uint16_t store_block(const float *x, uint32_t n, int8_t *q, size_t stride, uint32_t *n_saturated)
 {
-        if (!(fabsf(x) <= TDM_F16_MAX)) {
-                ++*n_saturated;
-                x = x != x ? 0 : copysignf(TDM_F16_MAX, x);
+        float amax = 0, scale, inverse;
+        uint16_t stored;
+
+        for (uint32_t i = 0; i < n; i++) {
+                float magnitude = fabsf(saturate(x[i], TDM_KV_Q8_MAX, n_saturated));
+
+                amax = magnitude > amax ? magnitude : amax;
         }
-        return f32_to_f16(x);
+        stored = f32_to_f16(amax / 127.0f);
+        scale = tdm_f16_to_f32(stored);
+        inverse = scale > 0 ? 1.0f / scale : 0;
+        for (uint32_t i = 0; i < n; i++) {
+                uint32_t ignored = 0;
+                float y = saturate(x[i], TDM_KV_Q8_MAX, &ignored) * inverse;
+
+                y = y < 127.0f ? y : 127.0f;
+                q[i * stride] = (int8_t)rintf(y > -127.0f ? y : -127.0f);
+        }
+        return stored;
 }
 
 static uint32_t kv_store(uint8_t *part, enum tdm_kv_type type, uint32_t head_dim, uint32_t t, const float *k, const float *v)
 {
-        uint32_t n_saturated = 0;
+        uint8_t *values = part + tdm_kv_values_offset(type, head_dim);
+        uint32_t n_blocks = tdm_kv_n_blocks(head_dim), n_saturated = 0;
 
+        if (type == TDM_KV_Q8_0) {
+                uint16_t *k_scales = (uint16_t *)(part + TDM_KV_PAGE_TOKENS * head_dim);
+                uint16_t *v_scales = (uint16_t *)(values + TDM_KV_PAGE_TOKENS * head_dim);
+
+                for (uint32_t b = 0; b < n_blocks; b++) {
+                        uint32_t d = b * TDM_KV_BLOCK_DIMS, n = TDM_MIN(TDM_KV_BLOCK_DIMS, head_dim - d);
+
+                        k_scales[k_index(n_blocks, t, b)] =
+                                store_block(k + d, n, (int8_t *)part + k_index(head_dim, t, d), 16, &n_saturated);
+                        v_scales[t * n_blocks + b] = store_block(v + d, n, (int8_t *)values + t * head_dim + d, 1, &n_saturated);
+                }
+                return n_saturated;
+        }
         for (uint32_t d = 0; d < head_dim; d++) {
                 if (type == TDM_KV_F32) {
                         ((float *)part)[k_index(head_dim, t, d)] = k[d];
-                        ((float *)part)[v_index(head_dim, t, d)] = v[d];
+                        ((float *)values)[t * head_dim + d] = v[d];
                 } else {
-                        ((uint16_t *)part)[k_index(head_dim, t, d)] = store_f16(k[d], &n_saturated);
-                        ((uint16_t *)part)[v_index(head_dim, t, d)] = store_f16(v[d], &n_saturated);
+                        ((uint16_t *)part)[k_index(head_dim, t, d)] = f32_to_f16(saturate(k[d], TDM_F16_MAX, &n_saturated));
+                        ((uint16_t *)values)[t * head_dim + d] = f32_to_f16(saturate(v[d], TDM_F16_MAX, &n_saturated));
                 }
         }
         return n_saturated;
 }
 
-static float kv_load(const uint8_t *part, enum tdm_kv_type type, size_t index)
+static float kv_load(const uint8_t *data, enum tdm_kv_type type, size_t index)
 {
-        return type == TDM_KV_F32 ? ((const float *)part)[index] : tdm_f16_to_f32(((const uint16_t *)part)[index]);
+        return type == TDM_KV_F32 ? ((const float *)data)[index]
+             : type == TDM_KV_F16 ? tdm_f16_to_f32(((const uint16_t *)data)[index]) : (float)((const int8_t *)data)[index];
+}
+
+/* The product with key t. Of q8_0: over blocks, s = fmaf(a, scale, s) where a is the sum over the block's dimensions d of
+ * fmaf(q[d], (float)k[d], ·) from 0. */
+static float score(const float *q, const uint8_t *part, enum tdm_kv_type type, uint32_t head_dim, uint32_t t)
+{
+        const uint8_t *scales = part + TDM_KV_PAGE_TOKENS * head_dim;
+        uint32_t block = type == TDM_KV_Q8_0 ? TDM_KV_BLOCK_DIMS : head_dim;
+        float s = 0;
+
+        for (uint32_t first = 0; first < head_dim; first += block) {
+                float a = 0;
+
+                for (uint32_t d = first; d < head_dim && d < first + block; d++)
+                        a = fmaf(q[d], kv_load(part, type, k_index(head_dim, t, d)), a);
+                if (type != TDM_KV_Q8_0)
+                        return a;
+                s = fmaf(a, kv_load(scales, TDM_KV_F16, k_index(tdm_kv_n_blocks(head_dim), t, first / block)), s);
+        }
+        return s;
+}
+
+/* o += p v, v of q8_0 being (float)q * scale, rounded. */
+static void add_value(float p, const uint8_t *part, enum tdm_kv_type type, uint32_t head_dim, uint32_t t, float *o)
+{
+        const uint8_t *values = part + tdm_kv_values_offset(type, head_dim), *scales = values + TDM_KV_PAGE_TOKENS * head_dim;
+
+        for (uint32_t d = 0; d < head_dim; d++) {
+                float v = kv_load(values, type, t * head_dim + d);
+
+                if (type == TDM_KV_Q8_0)
+                        v *= kv_load(scales, TDM_KV_F16, t * tdm_kv_n_blocks(head_dim) + d / TDM_KV_BLOCK_DIMS);
+                o[d] = fmaf(p, v, o[d]);
+        }
 }
 
 static void attend_merge(const struct tdm_attend_query *into, const struct tdm_attend_query *span, uint32_t head_dim)
@@ -183,11 +252,8 @@ static void attend_span(const struct tdm_attend_span *span)
                 float m = -INFINITY, l, partial[16] = {};
 
                 for (uint32_t t = query->lo; t < query->hi; t++) {
-                        const uint8_t *part = span->parts[t / TDM_KV_PAGE_TOKENS];
-                        float s = 0;
+                        float s = score(query->q, span->parts[t / TDM_KV_PAGE_TOKENS], span->type, head_dim, t % TDM_KV_PAGE_TOKENS);
 
-                        for (uint32_t d = 0; d < head_dim; d++)
-                                s = fmaf(query->q[d], kv_load(part, span->type, k_index(head_dim, t % TDM_KV_PAGE_TOKENS, d)), s);
                         p[t] = s;
                         m = s > m ? s : m;
                 }
@@ -195,12 +261,9 @@ static void attend_span(const struct tdm_attend_span *span)
 
                 memset(o, 0, head_dim * sizeof(float));
                 for (uint32_t t = query->lo; t < query->hi; t++) {
-                        const uint8_t *part = span->parts[t / TDM_KV_PAGE_TOKENS];
-
                         p[t] = exp_one(p[t] - m);
                         partial[t % 16] += p[t];
-                        for (uint32_t d = 0; d < head_dim; d++)
-                                o[d] = fmaf(p[t], kv_load(part, span->type, v_index(head_dim, t % TDM_KV_PAGE_TOKENS, d)), o[d]);
+                        add_value(p[t], span->parts[t / TDM_KV_PAGE_TOKENS], span->type, head_dim, t % TDM_KV_PAGE_TOKENS, o);
                 }
                 l = fold16(partial);
                 attend_merge(query, &(struct tdm_attend_query){ .o = o, .m = &m, .l = &l }, head_dim);

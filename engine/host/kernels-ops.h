@@ -25,5 +25,6 @@
 #define TDM_GELU_TWO_SQRT_2_PI 1.5957691216057308f
 
 #define TDM_F16_MAX 65504.0f
+#define TDM_KV_Q8_MAX (127.0f * TDM_F16_MAX) /* so that the scale fits f16 */
 
 #endif

@@ -48,7 +48,8 @@ typedef void (*tdm_matmul_fn)(const struct tdm_matrix *matrix, const struct tdm_
 
 /* One span of keys of one sequence, for queries that share the kv head: flash attention's inner step.
  *
- * ORDER, for each query: scores s_t = sum over d = 0 … head_dim-1 of fmaf(q[d], k_t[d], ·) from 0; m = max of s_t over lo ≤ t < hi;
+ * ORDER, for each query: scores s_t = sum over d = 0 … head_dim-1 of fmaf(q[d], k_t[d], ·) from 0 (q8_0: by blocks, with one
+ * fmaf for the scale each; its v_t[d] is (float)q * scale; both in kernels-c-ops.c); m = max of s_t over lo ≤ t < hi;
  * p_t = exp(s_t - m); l = sum of p_t: 16 partial sums by t % 16 (t absolute), folded as rmsnorm's tree; o[d] = sum over t from
  * lo to hi-1 of fmaf(p_t, v_t[d], ·) from 0. Then merged into the running (M, L, O), spans going left to right:
  * first span: copied; else M' = max(M, m), a = exp(M - M'), b = exp(m - M'), L = fmaf(L, a, l * b), O = fmaf(O, a, o * b).
@@ -65,13 +66,16 @@ struct tdm_attend_query {
 
 struct tdm_attend_span {
         const uint8_t *parts[TDM_ATTENTION_SPAN / TDM_KV_PAGE_TOKENS]; /* the span's pages, NULL where no query looks */
+        /* The keys that this thread will look at next, as far as it knows: fetched meanwhile. NULL: nothing. */
+        const uint8_t *next_parts[TDM_ATTENTION_SPAN / TDM_KV_PAGE_TOKENS];
         enum tdm_kv_type type;
         uint32_t head_dim;
         const struct tdm_attend_query *queries;
         uint32_t n_queries;
         float *scratch; /* [TDM_ATTEND_SCRATCH(head_dim)], 64-byte aligned, one per thread */
 };
-#define TDM_ATTEND_SCRATCH(head_dim) (16u * (TDM_ATTENTION_SPAN + (head_dim)) + 64u)
+/* Weights of up to 8 queries, and the scales of a span of values (in C: one query's weights and sums). */
+#define TDM_ATTEND_SCRATCH(head_dim) (8u * TDM_ATTENTION_SPAN + ((head_dim) + 31u) / 32u * TDM_ATTENTION_SPAN + (head_dim))
 
 struct tdm_kernels {
         const char *name; /* "c", "avx2", "avx512" */
@@ -95,8 +99,9 @@ struct tdm_kernels {
         /* Half-split (NeoX) rotation in place: x [head_dim], cos/sin [head_dim / 2]. l' = l c - r s, r' = r c + l s, each as
          * fmaf(l, c, -(r * s)) and fmaf(r, c, l * s). */
         void (*rope)(float *x, const float *cos, const float *sin, uint32_t head_dim);
-        /* Stores one key/value row at position t of a part (engine/kv.h). f16: round to nearest even, saturate to 65504 and
-         * return how many values were. */
+        /* Stores one key/value row at position t of a part (engine/kv.h). f16: round to nearest even, saturate to 65504;
+         * q8_0: kernels-c-ops.c says how. Returns how many values had to be saturated. What is stored depends on the row
+         * alone. */
         uint32_t (*kv_store)(uint8_t *part, enum tdm_kv_type type, uint32_t head_dim, uint32_t t, const float *k, const float *v);
         /* Attention of n_q queries (rows of one kv head's group and/or of several positions; each with its own key range)
          * over the keys of one span of TDM_ATTENTION_SPAN positions. See host/attention.h for the order. */

@@ -216,7 +216,9 @@ static void test_rope(void **unused)
 
 static size_t part_bytes(enum tdm_kv_type type, uint32_t head_dim)
 {
-        return (size_t)2 * TDM_KV_PAGE_TOKENS * head_dim * (type == TDM_KV_F32 ? 4 : 2);
+        size_t n_blocks = (head_dim + 31) / 32;
+
+        return 2 * 32 * (type == TDM_KV_F32 ? head_dim * 4 : type == TDM_KV_F16 ? head_dim * 2 : head_dim + 2 * n_blocks);
 }
 
 static void test_kv_store(void **unused)
