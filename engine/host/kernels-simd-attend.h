@@ -5,9 +5,9 @@
  * n_groups, n_vectors and type, so that the sums of a tile stay in registers; each sum is still one lane's chain of fused
  * multiply-adds in the reference's order.
  *
- * With few queries a span is bound by memory, and the loops over keys and values leave half of the time unused to the one or
- * the other. So the first tile of a span asks early: for the values while it multiplies the keys, for the next span's keys
- * while it multiplies the values. */
+ * With few queries a span is bound by memory's latency: rows are short, pages are scattered. So the first tile of a span
+ * fetches the next keys and the values while it multiplies keys: that halves the time of one row behind a long context.
+ * (Fetching the next span's keys while the values are added gained nothing more.) */
 
 /* ---- storing ---- */
 
@@ -121,7 +121,7 @@ struct attend_tile {
         float *v_scales;            /* q8_0: [TDM_ATTENTION_SPAN][blocks of 32 dimensions] */
         uint32_t lo, hi;            /* keys that any query looks at */
         uint32_t all_lo, all_hi;    /* keys that every query looks at; empty when all_lo >= all_hi */
-        bool is_first;              /* of the span: memory is asked for what comes */
+        bool is_first;              /* of the span: fetches what comes */
         float a[8], b[8];           /* the merge's factors */
         bool first[8];
 };
@@ -284,20 +284,11 @@ TDM_INLINE void attend_values_page(const struct attend_tile *tile, uint32_t from
 {
         uint32_t head_dim = tile->span->head_dim, page = from / TDM_KV_PAGE_TOKENS, n_blocks = tdm_kv_n_blocks(head_dim);
         const uint8_t *values = tile->span->parts[page] + tdm_kv_values_offset(type, head_dim);
-        const uint8_t *next = tile->span->next_parts[page];
-        /* Each round fetches as much of the next keys as it reads of these values. */
-        size_t round_bytes = (size_t)16 * n_vectors * element_bytes(type), step = round_bytes;
 
-        next = next ? next + (size_t)first_d * TDM_KV_PAGE_TOKENS * element_bytes(type) : values;
-        if (!tile->is_first || !tile->span->next_parts[page])
-                step = 0;
         for (uint32_t t = from; t < end; t++) {
                 const float *scales = tile->v_scales + (size_t)t * n_blocks;
                 struct v16 v[8];
 
-#pragma GCC unroll 4
-                for (unsigned line = 0; line < (round_bytes + 63) / 64; line++)
-                        fetch(next + (t % TDM_KV_PAGE_TOKENS) * step + 64 * line);
 #pragma GCC unroll 8
                 for (unsigned c = 0; c < n_vectors; c++) {
                         v[c] = kv_vector(values, (size_t)(t % TDM_KV_PAGE_TOKENS) * head_dim + first_d + c * 16, type);

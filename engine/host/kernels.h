@@ -66,8 +66,6 @@ struct tdm_attend_query {
 
 struct tdm_attend_span {
         const uint8_t *parts[TDM_ATTENTION_SPAN / TDM_KV_PAGE_TOKENS]; /* the span's pages, NULL where no query looks */
-        /* The keys that this thread will look at next, as far as it knows: fetched meanwhile. NULL: nothing. */
-        const uint8_t *next_parts[TDM_ATTENTION_SPAN / TDM_KV_PAGE_TOKENS];
         enum tdm_kv_type type;
         uint32_t head_dim;
         const struct tdm_attend_query *queries;
