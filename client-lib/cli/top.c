@@ -95,10 +95,10 @@ static void show_head(struct buf *b, const struct sample *was, const struct samp
                    s->draining ? ", shutting down" : "");
         buf_printf(b, "jobs    %" PRIu32 " running, %" PRIu32 " queued; %" PRIu64 " done, %" PRIu64 " cancelled, %" PRIu64
                       " failed\n", s->jobs_running, s->jobs_queued, s->jobs_done, s->jobs_cancelled, s->jobs_failed);
-        buf_printf(b, "tokens  read %s, generated %s; steps %s, %" PRIu32 " in flight; recoveries %" PRIu64 "\n",
-                   rate(old->prefill_tokens, s->prefill_tokens, seconds),
-                   rate(old->decode_tokens, s->decode_tokens, seconds), rate(old->steps_done, s->steps_done, seconds),
-                   s->steps_in_flight, s->recoveries);
+        buf_printf(b, "tokens  %s generated, %s read\n", rate(old->decode_tokens, s->decode_tokens, seconds),
+                   rate(old->prefill_tokens, s->prefill_tokens, seconds));
+        buf_printf(b, "steps   %s, %" PRIu32 " in flight; %" PRIu64 " %s\n", rate(old->steps_done, s->steps_done, seconds),
+                   s->steps_in_flight, s->recoveries, s->recoveries == 1 ? "recovery" : "recoveries");
 }
 
 static void show_worker(struct buf *b, const struct sample *was, const struct sample *is, const struct tandem_worker *w)
@@ -117,8 +117,8 @@ static void show_worker(struct buf *b, const struct sample *was, const struct sa
         }
         if (n > 0)
                 snprintf(hand, sizeof(hand), "%.1f us, %.0f/s", (double)ns / (double)n / 1e3, (double)n / seconds);
-        buf_printf(b, "%-7s %-11s %-8s busy [%s] %s  hand-over %s%s\n", term_safe(w->name), term_safe(w->state),
-                   *w->device ? term_safe(w->device) : "-", graph, busy, hand, "");
+        buf_printf(b, "%-7s busy [%s] %s  %-11s %-6s  hand-over %s\n", term_safe(w->name), graph, busy,
+                   term_safe(w->state), *w->device ? term_safe(w->device) : "-", hand);
         if (w->restarts > 0 || strcmp(w->state, "quarantined") == 0)
                 buf_printf(b, "        %" PRIu32 " %s, last: %s\n", w->restarts, w->restarts == 1 ? "restart" : "restarts",
                            *w->last_exit ? term_safe(w->last_exit) : "-");
@@ -131,14 +131,14 @@ static void show_pages(struct buf *b, const char *name, uint32_t used, uint32_t 
         if (total == 0)
                 return;
         bar(graph, 20, (double)used / total);
-        buf_printf(b, "  %s [%s] %" PRIu32 "/%" PRIu32, name, graph, used, total);
+        buf_printf(b, " %s [%s] %" PRIu32 "/%" PRIu32 " ", name, graph, used, total);
 }
 
 static void show_model(struct buf *b, const struct tandem_model *m)
 {
-        buf_printf(b, "%-15.15s %s", term_safe(m->name), term_safe(m->state));
+        buf_printf(b, "model   %s: %s", term_safe(m->name), term_safe(m->state));
         if (strcmp(m->state, "loaded") == 0) {
-                buf_printf(b, ", %s; KV pages", term_safe(m->placement));
+                buf_printf(b, ", %s\n  KV pages", term_safe(m->placement));
                 show_pages(b, "full", m->kv_pages_full_used, m->kv_pages_full);
                 show_pages(b, "window", m->kv_pages_window_used, m->kv_pages_window);
         } else if (*m->error) {
