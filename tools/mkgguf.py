@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Write a random-weight GGUF of a Gemma 3 shape, for speed and parity checks.
 
-usage: mkgguf.py OUT --size tiny|odd|270m|1b|4b|12b|27b [--type q4_0|q5_0|q8_0|q4_k|q5_k|q6_k|f16|bf16|f32]
-                 [--embd-type T] [--vocab N | --vocab-json tokenizer.json] [--seed N] [--layers N] [--gain G]
+usage: mkgguf.py OUT --size tiny|odd|270m|1b|4b|12b|27b [--type f32|f16|bf16|q4_0|q4_1|q5_0|q5_1|q8_0|q2_k|…|q6_k|iq4_nl|iq4_xs]
+                 [--embd-type T] [--more-type T] [--vocab N | --vocab-json tokenizer.json] [--seed N] [--layers N] [--gain G]
                  [--outliers] [--fast]
 Needs numpy. The models know no chat template: generate with --raw.
 Weights are honest random draws (never zeros): norm-like gains near 1, matrices N(0, s/sqrt(fan_in)).
 """
 import argparse, json, struct, sys
 import numpy as np
+sys.dont_write_bytecode = True  # nothing of a run stays in the tree
+from gguf_types import TYPES
 
 SIZES = {  # layers, d, heads, kv, head_dim, ff, window, ctx, rope_factor
     "tiny": (6, 256, 4, 2, 64, 768, 64, 4096, 0),
@@ -19,8 +21,6 @@ SIZES = {  # layers, d, heads, kv, head_dim, ff, window, ctx, rope_factor
     "12b": (48, 3840, 16, 8, 256, 15360, 1024, 131072, 8),
     "27b": (62, 5376, 32, 16, 128, 21504, 1024, 131072, 8),
 }
-TYPES = {"f32": (0, 1, 4), "f16": (1, 1, 2), "q4_0": (2, 32, 18), "q8_0": (8, 32, 34),
-         "q5_0": (6, 32, 22), "q4_k": (12, 256, 144), "q5_k": (13, 256, 176), "q6_k": (14, 256, 210), "bf16": (30, 1, 2)}
 
 
 def kv_str(s):
@@ -75,6 +75,19 @@ def encode(rng, shape, typ, std):
         out[:, 4:8] = sc | ((hi >> 4) << 6)
         out[:, 8:12] = sc | ((hi >> 4) << 6)
         out[:, 12:16] = (hi & 15) | ((hi & 15) << 4)
+    elif typ in ("q4_1", "q5_1"):  # minima that make the mean zero
+        d = u * (std / (4.6 if typ == "q4_1" else 9.2))
+        out[:, 0:2] = d.astype("<f2").view(np.uint8).reshape(nb, 2)
+        out[:, 2:4] = (-d * (7.5 if typ == "q4_1" else 15.5)).astype("<f2").view(np.uint8).reshape(nb, 2)
+    elif typ == "q2_k":    # q in [0,3], std 1.1; the same 4-bit number as scale and min: zero mean
+        d = u * (std / (1.12 * 11.5)); sc = rng.integers(8, 16, size=(nb, 16), dtype=np.uint8)
+        out[:, 0:16] = sc | sc << 4
+        out[:, 80:82] = d.astype("<f2").view(np.uint8).reshape(nb, 2)
+        out[:, 82:84] = (d * 1.5).astype("<f2").view(np.uint8).reshape(nb, 2)
+    elif typ == "q3_k":    # q in [-4,3], std 2.3; 6-bit scales of both signs, std 18.5
+        out[:, 108:110] = (u * (std / (2.3 * 18.5))).astype("<f2").view(np.uint8).reshape(nb, 2)
+    elif typ in ("iq4_nl", "iq4_xs"):  # table values, std 67
+        out[:, :2] = (u * (std / (67.0 if typ == "iq4_nl" else 67.0 * 18.5))).astype("<f2").view(np.uint8).reshape(nb, 2)
     elif typ == "q6_k":
         sc = rng.integers(24, 48, size=(nb, 16), dtype=np.int8)
         out[:, 192:208] = sc.view(np.uint8)
@@ -86,6 +99,7 @@ def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("out"); ap.add_argument("--size", default="tiny", choices=SIZES)
     ap.add_argument("--type", default="q4_0", choices=TYPES); ap.add_argument("--embd-type")
+    ap.add_argument("--more-type", help="of attn_v and ffn_down in the layers that llama-quantize's _M mixes give more bits")
     ap.add_argument("--vocab", type=int, default=0); ap.add_argument("--vocab-json")
     ap.add_argument("--seed", type=int, default=1); ap.add_argument("--layers", type=int)
     ap.add_argument("--gain", type=float, default=1.0)
@@ -95,7 +109,7 @@ def main():
     L, d, H, KV, hd, ff, win, ctx, rf = SIZES[a.size]
     L = a.layers or L
     rng = np.random.default_rng(a.seed)
-    et = a.embd_type or ("q8_0" if a.type in ("q4_0", "q8_0") else "q6_k" if a.type in ("q4_k", "q5_k", "q6_k") else a.type)
+    et = a.embd_type or ("q8_0" if a.type in ("q4_0", "q8_0") else "q6_k" if a.type in ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs") else a.type)
     if d % TYPES[et][1]:
         et = "q8_0"
     if a.vocab_json:
@@ -145,13 +159,14 @@ def main():
     T = [("token_embd.weight", (n, d), et, 1.0 / np.sqrt(d) * 1.0), ("output_norm.weight", (d,), "f32", None)]
     for i in range(L):
         b = f"blk.{i}."
+        more = a.more_type if a.more_type and (i < L // 8 or i >= 7 * L // 8 or (i - L // 8) % 3 == 2) else a.type
         T += [(b + "attn_norm.weight", (d,), "f32", None), (b + "attn_q.weight", (H * hd, d), a.type, d ** -0.5),
-              (b + "attn_k.weight", (KV * hd, d), a.type, d ** -0.5), (b + "attn_v.weight", (KV * hd, d), a.type, d ** -0.5),
+              (b + "attn_k.weight", (KV * hd, d), a.type, d ** -0.5), (b + "attn_v.weight", (KV * hd, d), more, d ** -0.5),
               (b + "attn_output.weight", (d, H * hd), a.type, (H * hd) ** -0.5),
               (b + "attn_q_norm.weight", (hd,), "f32", None), (b + "attn_k_norm.weight", (hd,), "f32", None),
               (b + "post_attention_norm.weight", (d,), "f32", None), (b + "ffn_norm.weight", (d,), "f32", None),
               (b + "ffn_gate.weight", (ff, d), a.type, d ** -0.5), (b + "ffn_up.weight", (ff, d), a.type, d ** -0.5),
-              (b + "ffn_down.weight", (d, ff), a.type, ff ** -0.5), (b + "post_ffw_norm.weight", (d,), "f32", None)]
+              (b + "ffn_down.weight", (d, ff), more, ff ** -0.5), (b + "post_ffw_norm.weight", (d,), "f32", None)]
     infos, off, al, pool, done = [], 0, 32, {}, []
     rows = []
     for name, shape, t, std in T:

@@ -3,6 +3,7 @@ by name."""
 import math
 import re
 import shutil
+import struct
 import tempfile
 import time
 
@@ -14,7 +15,8 @@ from tandem_test import *  # noqa: E402,F403
 
 from gguf_peek import Gguf  # noqa: E402
 
-TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
+TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
+TYPES_256 = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs")  # for rows that 256 divides
 
 
 def load_and_generate(d, path, n=12):
@@ -45,8 +47,14 @@ def whole_type(size, kind, **options):
 
 @test
 def tiny():
-    for kind in TYPES:
+    for kind in TYPES + TYPES_256:
         whole_type("tiny", kind)
+
+
+@test
+def mixed():
+    """As in files of the _M kinds: several types in one file, another in its embedding."""
+    whole_type("tiny", "q4_k", more_type="q6_k", embd_type="q5_0")
 
 
 @test
@@ -68,7 +76,7 @@ def whole_270m_and_1b():
     if SANITIZER:
         raise Skip("gigabytes of random weights under a sanitizer show nothing that small ones do not")
     for size in ("270m", "1b"):
-        for kind in TYPES:
+        for kind in TYPES + ("q4_k",):
             path = make_model(size, kind, fast=True)
             try:
                 with Daemon(models=[path], threads=2) as d:
@@ -103,11 +111,19 @@ def refused(d, path, *words):
 
 @test
 def unsupported_types():
-    with Daemon() as d:
-        for kind in ("q4_k", "q5_0", "q6_k", "q5_k"):
-            refused(d, make_model("tiny", kind, layers=1, embd_type="q8_0"), kind, r"blk\.0\.\w+\.weight")
-        refused(d, make_model("tiny", "q4_k", layers=1), "q6_k", r"token_embd\.weight")
-        refused(d, make_model("tiny", "q8_0", layers=1, embd_type="q5_0"), "q5_0", r"token_embd\.weight")
+    """Types that no kernel knows: one of a size with F16, so that nothing else is wrong; and a number without a name."""
+    with Daemon() as d, tempfile.TemporaryDirectory() as tmp:
+        for tensor in ("blk.0.ffn_up.weight", "token_embd.weight"):
+            for number, said in ((25, "I16"), (99, "99")):
+                path = os.path.join(tmp, f"type{number}-{tensor[0]}.gguf")
+                shutil.copyfile(make_model("tiny", "f16", layers=1), path)
+                with open(path, "r+b") as f:
+                    data = f.read()
+                    at = data.index(struct.pack("<Q", len(tensor)) + tensor.encode()) + 8 + len(tensor) + 4 + 2 * 8
+                    equal(struct.unpack_from("<I", data, at)[0], 1, f"{tensor} is F16")
+                    f.seek(at)
+                    f.write(struct.pack("<I", number))
+                refused(d, path, said, tensor.replace(".", r"\."))
 
 
 @test
