@@ -425,23 +425,29 @@ static void killed(void **state)
         rig_free(rig);
 }
 
-/* A signal that is the process's own doing puts the step under suspicion. */
+/* A signal that is the process's own doing puts the step under suspicion; one from outside blames nobody. */
 static void blamed(void **state)
 {
+        static const struct {
+                int signo;
+                uint64_t guilty;
+        } deaths[] = { { SIGKILL, 0 }, { SIGSEGV, 77777 }, { SIGTERM, 0 }, { SIGABRT, 77777 } };
         struct rig *rig = rig_new();
-        struct tdm_fleet_worker *w;
+        struct tdm_fleet_worker *w = &rig->fleet->workers[TDM_WORKER_NPU];
 
-        run_jobs(rig, "split");
-        w = &rig->fleet->workers[TDM_WORKER_NPU];
-        /* As if it were in that step: what it publishes is believed for this. */
-        rig->fleet->models[0]->steps[0].step_id = 77777;
-        rig->fleet->models[0]->steps[0].n_blocks = 3;
-        rig->fleet->models[0]->steps[0].queued = true;
-        atomic_store(&w->progress->running, tdm_progress_pack(77777, 1));
-        kill(w->pid, SIGSEGV);
-        wait_for(rig, rig->n_resets == 1);
-        assert_int_equal(rig->guilty_step, 77777);
-        wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(deaths); i++) {
+                struct tdm_fleet_step *step = &rig->fleet->models[0]->steps[0];
+
+                run_jobs(rig, "split");
+                /* As if it were in that step: what it publishes is believed for this. */
+                *step = (struct tdm_fleet_step){ .step_id = 77777, .n_blocks = 3, .queued = true };
+                atomic_store(&w->progress->running, tdm_progress_pack(77777, 1));
+                rig->guilty_step = 1;
+                kill(w->pid, deaths[i].signo);
+                wait_for(rig, rig->n_resets == i + 1);
+                assert_int_equal(rig->guilty_step, deaths[i].guilty);
+                wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+        }
         run_jobs(rig, "split");
         rig_free(rig);
 }
