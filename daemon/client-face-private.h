@@ -3,6 +3,7 @@
 #ifndef TDM_DAEMON_CLIENT_FACE_PRIVATE_H
 #define TDM_DAEMON_CLIENT_FACE_PRIVATE_H
 
+#include "daemon/background.h"
 #include "daemon/client-face.h"
 #include "proto/tandem.pb-c.h"
 
@@ -39,6 +40,7 @@ struct request {
         struct tdm_job *job;
         struct tdm_model *model;
         char *text; /* TOKENIZE */
+        struct tokenizing *tokenizing; /* on a thread now; text is its */
         size_t text_size;
         unsigned flags;
         struct face_trace *trace; /* TRACE */
@@ -59,6 +61,7 @@ struct tdm_face {
         uint32_t n_clients;
         uint32_t n_traces;
         uint64_t waiting_bytes;
+        struct tdm_background *background; /* tokenizes long texts */
         struct tdm_source *reading; /* timer: looks after paused clients */
 };
 

@@ -23,10 +23,24 @@ static struct request *request_new(struct client *c, uint32_t id, enum request_k
         return r;
 }
 
+/* A long text on its way through the tokenizer; the request may go meanwhile. */
+struct tokenizing {
+        struct tdm_face *face;
+        struct request *request; /* NULL: nobody waits any more */
+        struct tdm_model *model; /* referenced: its tokenizer is in use */
+        char *text;
+        size_t text_size;
+        unsigned flags;
+        uint32_t *ids;
+        ssize_t n;
+};
+
 void request_free(struct request *r)
 {
         tdm_list_remove(&r->node);
         r->client->n_requests--;
+        if (r->tokenizing)
+                r->tokenizing->request = NULL;
         r->client->face->waiting_bytes -= r->text_size;
         if (r->text)
                 explicit_bzero(r->text, r->text_size);
@@ -235,38 +249,88 @@ static int handle_cancel(struct client *c, uint32_t id, const Tandem__Cancel *ca
 
 /* ---- requests that wait for a model ---- */
 
-static void answer_tokenize(struct request *request)
+static void tokenize(void *task)
 {
-        struct client *c = request->client;
-        const struct tdm_tokenizer *tokenizer = request->model->metadata->tokenizer;
+        struct tokenizing *t = task;
+        size_t capacity = t->text_size + 16; /* BOS, and a token for each byte at most */
+
+        t->ids = malloc(capacity * sizeof(*t->ids));
+        t->n = t->ids ? tdm_tokenizer_encode(t->model->metadata->tokenizer, t->text, t->text_size, t->flags, t->ids, capacity) :
+                        -ENOMEM;
+        if (t->n >= 0 && (size_t)t->n > capacity)
+                t->n = -EOVERFLOW;
+}
+
+static void answer_tokenize(struct request *request, const struct tokenizing *t)
+{
         Tandem__Reply reply = TANDEM__REPLY__INIT;
         Tandem__TokenizeReply tokenized = TANDEM__TOKENIZE_REPLY__INIT;
-        size_t capacity = request->text_size + 16;
-        _cleanup_(freep) uint32_t *ids = malloc(capacity * sizeof(*ids));
-        ssize_t n = ids ? tdm_tokenizer_encode(tokenizer, request->text, request->text_size, request->flags, ids, capacity) :
-                          -ENOMEM;
 
-        if (n < 0 || (size_t)n > capacity) {
-                face_send_error(c, request->id, TDM_E_INTERNAL, "the text cannot be tokenized: out of memory");
+        if (t->n < 0) {
+                face_send_error(request->client, request->id, TDM_E_INTERNAL, "the text cannot be tokenized: out of memory");
                 return;
         }
-        tokenized.n_ids = (size_t)n;
-        tokenized.ids = ids;
+        tokenized.n_ids = (size_t)t->n;
+        tokenized.ids = t->ids;
         reply.kind_case = TANDEM__REPLY__KIND_TOKENIZE;
         reply.tokenize = &tokenized;
-        face_send(c, request->id, &reply);
+        face_send(request->client, request->id, &reply);
+}
+
+static void on_tokenized(void *task, bool ran)
+{
+        struct tokenizing *t = task;
+
+        if (t->request) {
+                t->request->tokenizing = NULL;
+                if (ran)
+                        answer_tokenize(t->request, t);
+                request_free(t->request);
+        }
+        t->face->waiting_bytes -= t->text_size;
+        explicit_bzero(t->text, t->text_size);
+        free(t->text);
+        free(t->ids);
+        tdm_model_unref(t->model);
+        free(t);
+}
+
+/* Now, or, when it would take long, beside the loop. Frees the request, then or later. */
+static void start_tokenize(struct request *request)
+{
+        struct tdm_face *face = request->client->face;
+        struct tokenizing *t = calloc(1, sizeof(*t));
+
+        if (!t) {
+                face_send_error(request->client, request->id, TDM_E_INTERNAL, "out of memory");
+                request_free(request);
+                return;
+        }
+        *t = (struct tokenizing){ .face = face, .request = request, .model = tdm_model_ref(request->model),
+                                  .text = steal_ptr(&request->text), .text_size = request->text_size,
+                                  .flags = request->flags };
+        request->text_size = 0; /* counted in t from here on */
+        request->tokenizing = t;
+        if (t->text_size > TDM_JOB_LONG_TEXT_BYTES && tdm_background_add(face->background, tokenize, on_tokenized, t) == 0)
+                return;
+        tokenize(t);
+        on_tokenized(t, true);
 }
 
 void request_model_changed(struct request *request)
 {
         const struct tdm_model *model = request->model;
 
+        if (request->tokenizing)
+                return; /* it has all it needs */
+        if (request->kind == REQUEST_TOKENIZE && tdm_model_is_described(model) && model->state != TDM_MODEL_GONE) {
+                start_tokenize(request);
+                return;
+        }
         if (model->state == TDM_MODEL_FAILED)
                 face_send_error(request->client, request->id, model->error.code, model->error.message);
         else if (model->state == TDM_MODEL_GONE)
                 face_send_error(request->client, request->id, TDM_E_NO_MODEL, "the model was unloaded meanwhile");
-        else if (request->kind == REQUEST_TOKENIZE && tdm_model_is_described(model))
-                answer_tokenize(request);
         else if (request->kind == REQUEST_LOAD && model->state == TDM_MODEL_READY)
                 face_send_ok(request->client, request->id);
         else

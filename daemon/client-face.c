@@ -133,6 +133,8 @@ int tdm_face_new(struct tdm_face **ret, struct tdm_loop *loop, struct tdm_models
         if (!face->socket)
                 return -ENOMEM;
         r = tdm_loop_add_timer(loop, on_reading, face, &face->reading);
+        if (r == 0)
+                r = tdm_background_new(&face->background, loop);
         if (r < 0)
                 return r;
         *ret = steal_ptr(&face);
@@ -152,6 +154,7 @@ void tdm_face_destroy(struct tdm_face *face)
                 return;
         tdm_list_for_each(c, &face->clients, struct client, node)
                 client_free(c);
+        tdm_background_destroyp(&face->background);
         tdm_source_destroyp(&face->reading);
         free(face->socket);
         free(face);

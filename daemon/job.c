@@ -161,6 +161,7 @@ void tdm_job_unref(struct tdm_job *job)
         if (!job || --job->n_refs > 0)
                 return;
         drop_text(job);
+        free(job->from_text.ids);
         free(job->ids);
         tdm_stop_destroy(job->stop);
         free(job->room);
@@ -178,8 +179,8 @@ size_t tdm_job_pending_bytes(const struct tdm_job *job)
         return job->text_size + job->n_messages * sizeof(*job->messages) + (size_t)job->ids_capacity * sizeof(*job->ids);
 }
 
-static int encode(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
-                  const struct tdm_hparams *hp, struct tdm_error *err)
+static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
+                  const struct tdm_hparams *hp, struct tdm_job_encoded *ret, struct tdm_error *err)
 {
         /* Whether it fits is known from the count alone, so no more room than a context is ever needed. */
         size_t capacity = TDM_MIN(job->text_size + 16 + 16 * job->n_messages, (size_t)hp->n_ctx + 1);
@@ -210,10 +211,17 @@ static int encode(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, en
         if ((uint64_t)n > hp->n_ctx)
                 return tdm_error_set(err, TDM_E_TOO_LONG, "the prompt has %zd tokens; the model's context is %u", n,
                                      hp->n_ctx);
-        job->ids = steal_ptr(&ids);
-        job->ids_capacity = (uint32_t)capacity;
-        job->n_ids = (uint32_t)n;
+        ret->ids = steal_ptr(&ids);
+        ret->capacity = (uint32_t)capacity;
+        ret->n_ids = (uint32_t)n;
         return 0;
+}
+
+void tdm_job_encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
+                    const struct tdm_hparams *hp, struct tdm_job_encoded *ret)
+{
+        *ret = (struct tdm_job_encoded){ 0 };
+        ret->r = encode(job, tokenizer, family, hp, ret, &ret->error);
 }
 
 int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
@@ -223,9 +231,16 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
         int r;
 
         if (job->is_text || job->is_chat) {
-                r = encode(job, tokenizer, family, hp, err);
-                if (r != 0)
+                if (!job->encoded)
+                        tdm_job_encode(job, tokenizer, family, hp, &job->from_text);
+                r = job->from_text.r;
+                if (r != 0) {
+                        *err = job->from_text.error;
                         return r;
+                }
+                job->ids = steal_ptr(&job->from_text.ids);
+                job->ids_capacity = job->from_text.capacity;
+                job->n_ids = job->from_text.n_ids;
                 drop_text(job);
         }
         if (job->n_ids == 0)

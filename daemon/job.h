@@ -32,8 +32,19 @@ const char *tdm_job_state_name(enum tdm_job_state state);
 const char *tdm_job_placement_name(enum tdm_job_placement placement); /* as tdm_fleet_plan() takes it */
 int tdm_job_placement_from_name(const char *name);                    /* -EINVAL */
 
+/* Texts longer than this are tokenized beside the loop. */
+#define TDM_JOB_LONG_TEXT_BYTES (16u << 10)
+
 struct tdm_job;
 struct tdm_model;
+
+/* What became of a prompt's text. */
+struct tdm_job_encoded {
+        uint32_t *ids; /* owned */
+        uint32_t n_ids, capacity;
+        int r; /* 0, or why it did not work */
+        struct tdm_error error;
+};
 
 /* One token as a client sees it; text is valid during the call only. */
 struct tdm_job_token {
@@ -106,6 +117,9 @@ struct tdm_job {
         struct tdm_chat_message *messages; /* texts lie in text */
         size_t n_messages;
         bool is_text, is_chat;
+        bool encoding; /* a thread reads the text: nobody else may */
+        bool encoded;
+        struct tdm_job_encoded from_text;
 
         /* what it is made of: prompt, then what was generated */
         uint32_t *ids;
@@ -163,7 +177,10 @@ void tdm_job_unrefp(struct tdm_job **job);
 
 /* Bytes of text it holds until it is prepared. */
 size_t tdm_job_pending_bytes(const struct tdm_job *job);
-/* Makes the ids, checks them against the model, fixes max_tokens, drops the text. TDM_E_BAD_REQUEST, TDM_E_TOO_LONG. */
+/* Makes ids of the text. Any thread: only reads the job. ret->ids is the caller's. */
+void tdm_job_encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
+                    const struct tdm_hparams *hp, struct tdm_job_encoded *ret);
+/* Makes the ids (or takes from_text's when the text is encoded already), checks them against the model, fixes max_tokens, drops the text. TDM_E_BAD_REQUEST, TDM_E_TOO_LONG. */
 int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
                     const struct tdm_hparams *hp, struct tdm_error *err);
 

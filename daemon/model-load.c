@@ -34,12 +34,9 @@ struct tdm_model_load {
 
 void tdm_model_metadata_trim(struct tdm_model_metadata *m)
 {
-        /* The description's tensors point into the gguf: both go. The sizes stay. */
-        struct tdm_hparams hparams = m->description.hparams;
-
+        /* The description's tensors point into the gguf: both go. The hparams stay, untouched: a thread may read them. */
         tdm_weights_plan_destroy(steal_ptr(&m->plan));
         tdm_model_description_deinit(&m->description);
-        m->description = (struct tdm_model_description){ .hparams = hparams };
         tdm_gguf_close(steal_ptr(&m->gguf));
 }
 

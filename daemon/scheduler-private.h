@@ -3,6 +3,7 @@
 #ifndef TDM_DAEMON_SCHEDULER_PRIVATE_H
 #define TDM_DAEMON_SCHEDULER_PRIVATE_H
 
+#include "daemon/background.h"
 #include "daemon/scheduler.h"
 
 /* Sequences that were in a step which killed a worker. They share steps only with each other until one is done. */
@@ -92,6 +93,7 @@ struct tdm_scheduler {
         uint32_t n_in_flight;
         uint32_t load[TDM_N_WORKERS]; /* steps in flight with blocks on that worker */
         bool draining;
+        struct tdm_background *background; /* tokenizes long prompts */
 
         struct tdm_result *results; /* [TDM_MAX_STEP_LOGITS]: the checked copy of the last step's */
         struct emit *emits;         /* [max_sequences] */

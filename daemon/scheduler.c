@@ -38,6 +38,8 @@ int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const s
         if (!s->users || !s->results || !s->emits || !s->candidates)
                 return -ENOMEM;
         r = tdm_loop_add_defer(loop, on_work, s, &s->work);
+        if (r == 0)
+                r = tdm_background_new(&s->background, loop);
         if (r < 0)
                 return r;
         *ret = steal_ptr(&s);
@@ -125,6 +127,7 @@ void tdm_scheduler_destroy(struct tdm_scheduler *s)
 
         if (!s)
                 return;
+        tdm_background_destroyp(&s->background); /* gives back what it holds of jobs and models */
         tdm_list_for_each(lane, &s->lanes, struct lane, node) {
                 for (unsigned i = 0; i < TDM_STEP_SLOTS; i++)
                         for (uint32_t k = 0; lane->flights[i].used && k < lane->flights[i].n_seqs; k++)
@@ -279,6 +282,54 @@ static void finish_error(struct tdm_job *job, const struct tdm_error *err)
 
 /* ---- preparation and admission ---- */
 
+/* A long prompt on its way through the tokenizer; the job may end meanwhile. */
+struct encoding {
+        struct tdm_scheduler *s;
+        struct tdm_job *job;     /* referenced */
+        struct tdm_model *model; /* referenced: its tokenizer is in use */
+        struct tdm_job_encoded result;
+};
+
+static void run_encoding(void *task)
+{
+        struct encoding *e = task;
+
+        tdm_job_encode(e->job, e->model->metadata->tokenizer, e->model->metadata->chat, tdm_model_hparams(e->model),
+                       &e->result);
+}
+
+static void on_encoded(void *task, bool ran)
+{
+        struct encoding *e = task;
+
+        e->job->encoding = false;
+        if (ran) {
+                e->job->encoded = true;
+                e->job->from_text = e->result;
+                tdm_source_schedule(e->s->work);
+        }
+        tdm_job_unref(e->job);
+        tdm_model_unref(e->model);
+        free(e);
+}
+
+static bool start_encoding(struct tdm_scheduler *s, struct tdm_job *job)
+{
+        struct encoding *e = calloc(1, sizeof(*e));
+
+        if (!e)
+                return false;
+        *e = (struct encoding){ .s = s, .job = tdm_job_ref(job), .model = tdm_model_ref(job->model) };
+        if (tdm_background_add(s->background, run_encoding, on_encoded, e) < 0) {
+                tdm_job_unref(e->job);
+                tdm_model_unref(e->model);
+                free(e);
+                return false;
+        }
+        job->encoding = true;
+        return true;
+}
+
 static void prepare(struct tdm_scheduler *s, struct tdm_job *job)
 {
         struct tdm_model *model = job->model;
@@ -286,6 +337,8 @@ static void prepare(struct tdm_scheduler *s, struct tdm_job *job)
         int r;
 
         r = tdm_model_check_file(model, &err);
+        if (r == 0 && job->text_size > TDM_JOB_LONG_TEXT_BYTES && !job->encoded && start_encoding(s, job))
+                return;
         if (r == 0)
                 r = tdm_job_prepare(job, model->metadata->tokenizer, model->metadata->chat, tdm_model_hparams(model), &err);
         if (r != 0) {
@@ -310,7 +363,7 @@ static void prepare_all(struct tdm_scheduler *s)
                         continue;
                 if (job->model->state == TDM_MODEL_FAILED)
                         finish_error(job, &job->model->error);
-                else if (!job->accepted && tdm_model_is_described(job->model))
+                else if (!job->accepted && !job->encoding && tdm_model_is_described(job->model))
                         prepare(s, job);
         }
 }
