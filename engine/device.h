@@ -18,8 +18,8 @@ enum tdm_precision {
 };
 const char *tdm_precision_name(enum tdm_precision precision);
 int tdm_precision_from_name(const char *name); /* -EINVAL */
-/* The KV cache that goes with it. */
-enum tdm_kv_type tdm_precision_kv_type(enum tdm_precision precision);
+/* The KV cache that goes with it: what is wanted (0: f16), but always f32 with f32. */
+enum tdm_kv_type tdm_precision_kv_type(enum tdm_precision precision, enum tdm_kv_type wanted);
 
 struct tdm_device_config {
         unsigned n_threads;              /* 0: as many as the process may run on */

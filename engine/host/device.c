@@ -237,7 +237,7 @@ static bool geometry_fits(const struct tdm_kv_geometry *kv, const struct tdm_hpa
 {
         struct tdm_kv_geometry want;
 
-        if ((kv->type != TDM_KV_F16 && kv->type != TDM_KV_F32) ||
+        if (!tdm_kv_type_name((enum tdm_kv_type)kv->type) ||
             tdm_kv_geometry_init(&want, hp, (enum tdm_kv_type)kv->type, kv->n_pages[TDM_KV_FULL], kv->n_pages[TDM_KV_WINDOW]) < 0)
                 return false;
         for (int group = 0; group < TDM_KV_GROUPS; group++)

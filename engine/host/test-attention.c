@@ -19,6 +19,7 @@ struct shape {
 static const struct shape shapes[] = {
         { 4, 1, 32, 0, TDM_KV_F16 },   { 4, 2, 48, 300, TDM_KV_F32 }, { 3, 3, 16, 33, TDM_KV_F16 },
         { 70, 1, 16, 500, TDM_KV_F16 }, { 2, 1, 256, 0, TDM_KV_F32 },
+        { 4, 2, 80, 300, TDM_KV_Q8_0 }, { 2, 1, 64, 0, TDM_KV_Q8_0 },
 };
 
 /* Two sequences: a chunk of rows in the middle, and one row at the far end. */
@@ -38,6 +39,14 @@ static uint32_t rnd(void)
 static float eighths(void) /* held exactly by f16 */
 {
         return (float)((int)(rnd() % 33) - 16) / 8;
+}
+
+/* Held exactly by the type, |x| <= 2: a q8_0 block has one ±127. */
+static float element(enum tdm_kv_type type, uint32_t d)
+{
+        if (type != TDM_KV_Q8_0)
+                return eighths();
+        return (float)(d % 16 == 7 ? 127 : (int)(rnd() % 255) - 127) / 64;
 }
 
 struct fixture {
@@ -88,8 +97,8 @@ static void fixture_init(struct fixture *f, const struct shape *shape)
                                 uint32_t page = f->step.tables[group][s * n_pages + t / TDM_KV_PAGE_TOKENS];
 
                                 for (uint32_t d = 0; d < shape->head_dim; d++) {
-                                        f->k[at + d] = eighths();
-                                        f->v[at + d] = eighths();
+                                        f->k[at + d] = element(shape->type, d);
+                                        f->v[at + d] = element(shape->type, d);
                                 }
                                 if (t >= tdm_window_first(&f->hp, group, starts[s])) /* before: slid out */
                                         kernels->kv_store(f->kv_base + tdm_kv_part_offset(&f->kv, group, page, 1, h), shape->type,

@@ -15,7 +15,13 @@ static void test_names(void **unused)
                 assert_int_equal(tdm_precision_from_name(tdm_precision_name((enum tdm_precision)p)), p);
         assert_int_equal(tdm_precision_from_name("exact"), -EINVAL);
         assert_int_equal(tdm_precision_from_name(""), -EINVAL);
-        assert_int_equal(tdm_precision_kv_type(TDM_PRECISION_F32), TDM_KV_F32);
+        assert_int_equal(tdm_precision_kv_type(TDM_PRECISION_F32, TDM_KV_Q8_0), TDM_KV_F32);
+        assert_int_equal(tdm_precision_kv_type(TDM_PRECISION_DEFAULT, 0), TDM_KV_F16);
+        assert_int_equal(tdm_precision_kv_type(TDM_PRECISION_PRECISE, TDM_KV_Q8_0), TDM_KV_Q8_0);
+        for (int t = TDM_KV_F16; t <= TDM_KV_Q8_0; t++)
+                assert_int_equal(tdm_kv_type_from_name(tdm_kv_type_name((enum tdm_kv_type)t)), t);
+        assert_int_equal(tdm_kv_type_from_name("q4_0"), -EINVAL);
+        assert_null(tdm_kv_type_name((enum tdm_kv_type)0));
 }
 
 static void test_open(void **unused)

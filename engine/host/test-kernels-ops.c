@@ -221,13 +221,48 @@ static size_t part_bytes(enum tdm_kv_type type, uint32_t head_dim)
         return 2 * 32 * (type == TDM_KV_F32 ? head_dim * 4 : type == TDM_KV_F16 ? head_dim * 2 : head_dim + 2 * n_blocks);
 }
 
+static float f16_value(const uint8_t *at)
+{
+        uint16_t h;
+
+        memcpy(&h, at, 2);
+        return (h & 0x8000 ? -1.0f : 1.0f) * (h & 0x7c00 ? ldexpf((float)(h & 0x3ff) + 1024, (h >> 10 & 31) - 25)
+                                                        : ldexpf((float)(h & 0x3ff), -24));
+}
+
+/* Each value read back by the layout that engine/kv.h describes: within half a step of its block, and no step is larger than
+ * the block needs (a scale is off by 2^-11, or by 2^-25 where it is tiny, in which case values at the end are cut). */
+static void check_q8(const uint8_t *part, uint32_t head_dim, uint32_t t, const float *k, const float *v)
+{
+        uint32_t n_blocks = (head_dim + 31) / 32;
+        const uint8_t *k_scales = part + 32 * head_dim, *values = k_scales + 64 * n_blocks, *v_scales = values + 32 * head_dim;
+
+        for (uint32_t d = 0; d < head_dim; d++) {
+                uint32_t first = d / 32 * 32, end = TDM_MIN(first + 32, head_dim), b = d / 32;
+                float scales[2] = { f16_value(k_scales + 2 * (t / 16 * n_blocks * 16 + b * 16 + t % 16)),
+                                    f16_value(v_scales + 2 * (t * n_blocks + b)) };
+                int8_t q[2] = { (int8_t)part[(t / 16 * head_dim + d) * 16 + t % 16], (int8_t)values[t * head_dim + d] };
+
+                for (int i = 0; i < 2; i++) {
+                        const float *x = i ? v : k;
+                        double amax = 0, want = isnan(x[d]) ? 0 : fmax(fmin(x[d], 127 * 65504.0), -127 * 65504.0);
+
+                        for (uint32_t e = first; e < end; e++)
+                                amax = fmax(amax, fmin(isnan(x[e]) ? 0 : fabs(x[e]), 127 * 65504.0));
+                        assert_true(fabs(scales[i] - amax / 127) <= fmax(amax / 127 * 0x1p-11, 0x1p-25) * (1 + 1e-6));
+                        assert_true(fabs(q[i] * (double)scales[i] - want) <= fmax(scales[i] * 0.5625, 127 * 0x1p-25) * (1 + 1e-5));
+                }
+        }
+}
+
 static void test_kv_store(void **unused)
 {
         static const float hard[] = { 65504, 65519, 65520, -65520, 70000, -1e9f, INFINITY, -INFINITY, 0x1p-24f, 0x1p-25f, 0x1.8p-25f,
-                                      -0x1.8p-24f, 0x1.ffcp-15f, 0x1.fffp-15f, 1e-45f, -0.0f, 2049, 2051 };
+                                      -0x1.8p-24f, 0x1.ffcp-15f, 0x1.fffp-15f, 1e-45f, -0.0f, 2049, 2051, 8e6f, 9e6f, -1e30f };
 
         for (int round = 0; round < 400; round++) {
-                enum tdm_kv_type type = round % 4 ? TDM_KV_F16 : TDM_KV_F32;
+                enum tdm_kv_type type = round % 4 == 0 ? TDM_KV_F32 : round % 4 < 3 ? TDM_KV_Q8_0 : TDM_KV_F16;
+                float limit = type == TDM_KV_F16 ? 65504 : 127 * 65504.0f;
                 uint32_t head_dim = 16 * (1 + below(16)), t = below(TDM_KV_PAGE_TOKENS), n, want = 0;
                 size_t bytes = part_bytes(type, head_dim);
                 float k[MAX_HEAD_DIM], v[MAX_HEAD_DIM];
@@ -236,12 +271,18 @@ static void test_kv_store(void **unused)
                 for (uint32_t d = 0; d < head_dim; d++) {
                         k[d] = below(3) ? value() : hard[below(TDM_ARRAY_SIZE(hard))];
                         v[d] = below(3) ? value() : hard[below(TDM_ARRAY_SIZE(hard))];
-                        if (round % 50 == 3 && d == 5)
+                        if (round % 25 == 3 && d == 5)
                                 v[d] = NAN;
-                        want += !(fabsf(k[d]) <= 65504) + !(fabsf(v[d]) <= 65504);
+                        if (round % 7 == 2) { /* a quiet row */
+                                k[d] = uniform(-1e-6f, 1e-6f);
+                                v[d] = uniform(-1e-5f, 1e-5f);
+                        }
+                        want += !(fabsf(k[d]) <= limit) + !(fabsf(v[d]) <= limit);
                 }
                 n = reference.kv_store(a, type, head_dim, t, k, v);
-                assert_int_equal(n, type == TDM_KV_F16 ? want : 0);
+                assert_int_equal(n, type == TDM_KV_F32 ? 0 : want);
+                if (type == TDM_KV_Q8_0)
+                        check_q8(a, head_dim, t, k, v);
                 for (unsigned i = 0; i < n_simd; i++) {
                         memset(b, 0xff, bytes);
                         assert_int_equal(simd[i].kv_store(b, type, head_dim, t, k, v), n);
@@ -266,7 +307,7 @@ static void case_init(struct case_ *c)
         size_t bytes;
 
         c->head_dim = 16 * (1 + below(8));
-        c->type = below(2) ? TDM_KV_F16 : TDM_KV_F32;
+        c->type = (enum tdm_kv_type)(1 + below(3));
         c->n_spans = 1 + below(3);
         c->n_queries = 1 + below(19);
         bytes = part_bytes(c->type, c->head_dim);
@@ -293,6 +334,13 @@ static void case_init(struct case_ *c)
                         k[d] = (float)((int)below(257) - 128) / 64;
                         v[d] = (float)((int)below(257) - 128) / 64;
                 }
+                if (c->type == TDM_KV_Q8_0) /* the same, when each block's scale is 1/32 or 1/64, differing among keys */
+                        for (uint32_t d = 0; d < c->head_dim; d++) {
+                                float scale = (d / 32 + t) % 3 ? 0x1p-5f : 0x1p-6f;
+
+                                k[d] = (float)(d % 16 == 3 ? 127 : (int)below(255) - 127) * scale / 2;
+                                v[d] = (float)(d % 16 == 5 ? -127 : (int)below(255) - 127) * scale / 2;
+                        }
                 if (seen) /* what nobody sees stays NaN */
                         reference.kv_store(c->pages + bytes * (t / 32), c->type, c->head_dim, t % 32, k, v);
         }

@@ -88,7 +88,7 @@ static int model_describe(struct tdm_worker_model *m, const struct tdm_worker_co
         if (r != 0)
                 return r;
 
-        if (command->kv_type != TDM_KV_F16 && command->kv_type != TDM_KV_F32)
+        if (!tdm_kv_type_name((enum tdm_kv_type)command->kv_type))
                 return tdm_error_set(err, TDM_E_PROTOCOL, "unknown KV type %u", command->kv_type);
         r = tdm_kv_geometry_init(&m->geometry, &m->hparams, (enum tdm_kv_type)command->kv_type,
                                  command->kv_pages[TDM_KV_FULL], command->kv_pages[TDM_KV_WINDOW]);

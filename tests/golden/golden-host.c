@@ -4,7 +4,7 @@
  * the reference's top ten. First choice: how often the likeliest token is the same. Also the mean |difference| of nll over
  * every position. Exits 1 where a limit that was given is missed.
  *
- * usage: golden-host MODEL.gguf GOLDEN.json [--precision P] [--kv f16|f32] [--cpu NAME] [--threads N] [--chunk N]
+ * usage: golden-host MODEL.gguf GOLDEN.json [--precision P] [--kv f16|f32|q8_0] [--cpu NAME] [--threads N] [--chunk N]
  *                    [--mean LIMIT] [--first PERCENT] [--saturated]     the last: some value must not have fitted f16 */
 #include <getopt.h>
 #include <math.h>
@@ -91,7 +91,10 @@ int main(int argc, char **argv)
                         o.precision = (enum tdm_precision)c;
                         break;
                 case 'k':
-                        o.kv_type = strcmp(optarg, "f32") == 0 ? TDM_KV_F32 : TDM_KV_F16;
+                        c = tdm_kv_type_from_name(optarg);
+                        if (c < 0)
+                                return 2;
+                        o.kv_type = (enum tdm_kv_type)c;
                         break;
                 case 'u':
                         o.cpu = optarg;
@@ -116,7 +119,7 @@ int main(int argc, char **argv)
                 }
         }
         if (argc - optind != 2) {
-                fprintf(stderr, "usage: golden-host MODEL.gguf GOLDEN.json [--precision P] [--kv f16|f32] [--cpu NAME] "
+                fprintf(stderr, "usage: golden-host MODEL.gguf GOLDEN.json [--precision P] [--kv f16|f32|q8_0] [--cpu NAME] "
                                 "[--threads N] [--chunk N] [--mean LIMIT] [--first PERCENT] [--saturated]\n");
                 return 2;
         }

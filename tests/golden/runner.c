@@ -117,7 +117,7 @@ struct runner *runner_new(const struct runner_model *model, const struct runner_
                 .n_tables = RUNNER_TABLES,
                 .table_entries = TDM_DIV_UP(max_positions, TDM_KV_PAGE_TOKENS),
         };
-        ret = tdm_kv_geometry_init(&r->kv, model->hp, o->kv_type ? o->kv_type : tdm_precision_kv_type(o->precision),
+        ret = tdm_kv_geometry_init(&r->kv, model->hp, o->kv_type ? o->kv_type : tdm_precision_kv_type(o->precision, 0),
                                    RUNNER_TABLES * r->limits.table_entries, RUNNER_TABLES * r->limits.table_entries);
         if (ret < 0)
                 fail("geometry of the KV cache", NULL, ret);

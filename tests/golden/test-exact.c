@@ -201,6 +201,28 @@ static void test_long_context(void **state)
         runner_model_unload(&model);
 }
 
+/* What q8_0 stores depends on the row alone, and long contexts are read by spans in parallel. */
+static void test_q8_cache(void **state)
+{
+        static const struct {
+                uint32_t chunk, n_threads, n_others;
+        } ways[] = { { 1, 2, 0 }, { 7, 3, 7 }, { 64, 2, 0 } };
+        struct runner_model model;
+        struct variant base, variants[TDM_ARRAY_SIZE(ways)];
+
+        runner_model_load(&model, "models/sprout.gguf");
+        base = base_of(&model, 4, N_QUICK, TDM_PRECISION_DEFAULT);
+        base.options.kv_type = TDM_KV_Q8_0;
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(ways); i++) {
+                variants[i] = base;
+                variants[i].chunk = ways[i].chunk;
+                variants[i].options.n_threads = ways[i].n_threads;
+                variants[i].n_others = ways[i].n_others;
+        }
+        compare(&base, variants, TDM_ARRAY_SIZE(ways));
+        runner_model_unload(&model);
+}
+
 static void test_placement(void **state)
 {
         struct runner_model model;
@@ -224,15 +246,20 @@ static void test_placement(void **state)
 
 static void test_kernels(void **state)
 {
-        static const enum tdm_precision precisions[] = { TDM_PRECISION_DEFAULT, TDM_PRECISION_PRECISE, TDM_PRECISION_F32 };
+        static const struct {
+                enum tdm_precision precision;
+                enum tdm_kv_type kv_type;
+        } ways[] = { { TDM_PRECISION_DEFAULT, TDM_KV_F16 }, { TDM_PRECISION_DEFAULT, TDM_KV_Q8_0 },
+                     { TDM_PRECISION_PRECISE, TDM_KV_F16 }, { TDM_PRECISION_F32, TDM_KV_F32 } };
         static const char *const names[] = { "c", "avx2", "avx512" };
         struct runner_model model;
 
         runner_model_load(&model, "models/sprout.gguf");
-        for (unsigned p = 0; p < TDM_ARRAY_SIZE(precisions); p++) {
-                struct variant base = base_of(&model, 4, N_ROWS / 2, precisions[p]), variants[6];
+        for (unsigned p = 0; p < TDM_ARRAY_SIZE(ways); p++) {
+                struct variant base = base_of(&model, 4, N_ROWS / 2, ways[p].precision), variants[6];
                 unsigned n = 0;
 
+                base.options.kv_type = ways[p].kv_type;
                 for (unsigned i = 0; i < TDM_ARRAY_SIZE(names); i++) {
                         if (!tdm_kernels_get(names[i])) {
                                 print_message("this CPU cannot run the kernels %s\n", names[i]);
@@ -256,6 +283,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_chunks_threads_neighbours),
                 cmocka_unit_test(test_long_context),
+                cmocka_unit_test(test_q8_cache),
                 cmocka_unit_test(test_placement),
                 cmocka_unit_test(test_kernels),
         };
