@@ -85,6 +85,7 @@ static void fill_model(struct tandem_model *m, const Tandem__ModelStatus *w)
                 .kv_pages_window_used = w->kv_pages_window_used,
                 .load_ms = w->load_ms,
                 .is_default = w->is_default,
+                .kv_type = w->kv_type,
         };
 }
 

@@ -373,6 +373,7 @@ static void fill_model(Tandem__ModelStatus *m)
         m->quantisation = (char *)(uintptr_t) "Q8_0";
         m->placement = (char *)(uintptr_t) "split";
         m->precision = (char *)(uintptr_t) "default";
+        m->kv_type = (char *)(uintptr_t) "f16";
         m->chat = (char *)(uintptr_t) "gemma";
         m->file_bytes = 12345678;
         m->weights_bytes = 12000000;

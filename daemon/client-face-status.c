@@ -44,6 +44,7 @@ static void fill_model(struct tdm_face *face, struct tdm_model *model, Tandem__M
         m->file_bytes = model->identity.size_bytes;
         m->is_default = strcmp(model->name, tdm_models_default_name(face->models)) == 0;
         m->precision = (char *)tdm_precision_name(model->precision);
+        m->kv_type = (char *)tdm_kv_type_name(model->kv_type);
         m->load_ms = model->load_ms;
         if (model->metadata) {
                 m->architecture = model->metadata->architecture;

@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include "common/log.h"
 
-enum kind { KIND_NUMBER, KIND_BYTES, KIND_STRING, KIND_DIRS, KIND_PRECISION, KIND_PLACEMENT, KIND_CPUS };
+enum kind { KIND_NUMBER, KIND_BYTES, KIND_STRING, KIND_DIRS, KIND_PRECISION, KIND_KV_TYPE, KIND_PLACEMENT, KIND_CPUS };
 
 static const struct key {
         const char *section, *name;
@@ -21,6 +21,7 @@ static const struct key {
         { "daemon", "max-jobs-per-user", KIND_NUMBER, offsetof(struct tdm_config, max_jobs_per_user), 1, 65536 },
         { "engine", "threads", KIND_NUMBER, offsetof(struct tdm_config, threads), 0, TDM_CONFIG_MAX_THREADS },
         { "engine", "precision", KIND_PRECISION, offsetof(struct tdm_config, precision), 0, 0 },
+        { "engine", "kv-type", KIND_KV_TYPE, offsetof(struct tdm_config, kv_type), 0, 0 },
         { "engine", "placement", KIND_PLACEMENT, offsetof(struct tdm_config, placement), 0, 0 },
         { "engine", "kv-memory", KIND_BYTES, offsetof(struct tdm_config, kv_bytes), 0, UINT64_C(1) << 40 },
         { "engine", "max-rows", KIND_NUMBER, offsetof(struct tdm_config, max_rows), 1, TDM_MAX_STEP_ROWS },
@@ -132,6 +133,12 @@ static int set_value(struct tdm_config *c, const struct key *key, const char *va
                 snprintf(why, why_size, "\"%.60s\" is not one of default, precise, f32", value);
                 if (r >= 0)
                         *(enum tdm_precision *)to = (enum tdm_precision)r;
+                return TDM_MIN(r, 0);
+        case KIND_KV_TYPE:
+                r = tdm_kv_type_from_name(value);
+                snprintf(why, why_size, "\"%.60s\" is not one of f16, f32, q8_0", value);
+                if (r >= 0)
+                        *(enum tdm_kv_type *)to = (enum tdm_kv_type)r;
                 return TDM_MIN(r, 0);
         case KIND_PLACEMENT:
                 r = tdm_config_placement(value);

@@ -27,6 +27,7 @@ const char tdm_config_help[] =
         "  TANDEM_LOG            error, warning, info or debug\n"
         "for tests, over the configuration file:\n"
         "  TANDEM_PRECISION      default, precise, f32\n"
+        "  TANDEM_KV_TYPE        f16, f32, q8_0\n"
         "  TANDEM_PLACEMENT      measured, split, npu, gpu\n"
         "  TANDEM_THREADS        threads of each worker\n"
         "  TANDEM_NPU_CPUS, TANDEM_GPU_CPUS  CPUs of a worker, like 0,2-5\n"
@@ -161,6 +162,13 @@ int tdm_config_read_environment(struct tdm_config *c, struct tdm_error *err)
                         return tdm_error_set(err, TDM_E_BAD_REQUEST,
                                              "TANDEM_PRECISION: \"%.60s\" is not one of default, precise, f32", value);
                 c->precision = (enum tdm_precision)r;
+        }
+        value = getenv("TANDEM_KV_TYPE");
+        if (value && value[0]) {
+                r = tdm_kv_type_from_name(value);
+                if (r < 0)
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "TANDEM_KV_TYPE: \"%.60s\" is not one of f16, f32, q8_0", value);
+                c->kv_type = (enum tdm_kv_type)r;
         }
         value = getenv("TANDEM_PLACEMENT");
         if (value && value[0]) {

@@ -167,7 +167,7 @@ static int plan_memory(struct tdm_model *model, const struct tdm_steps_layout *l
 {
         struct tdm_models *m = model->models;
         const struct tdm_hparams *hp = tdm_model_hparams(model);
-        enum tdm_kv_type type = model->precision == TDM_PRECISION_F32 ? TDM_KV_F32 : TDM_KV_F16;
+        enum tdm_kv_type type = model->kv_type;
         uint64_t fixed = model->metadata->weights_bytes + activations_bytes + layout->size_bytes + layout->results_bytes;
         struct tdm_pages_need least = { { TDM_DIV_UP(TDM_MIN(hp->n_ctx, MIN_KV_TOKENS), TDM_KV_PAGE_TOKENS),
                                           TDM_DIV_UP(TDM_MIN(hp->n_ctx, MIN_KV_TOKENS), TDM_KV_PAGE_TOKENS) } };
@@ -244,7 +244,7 @@ int tdm_model_start(struct tdm_model *model)
 void tdm_model_continue(struct tdm_model *model)
 {
         const struct tdm_hparams *hp = tdm_model_hparams(model);
-        enum tdm_kv_type type = model->precision == TDM_PRECISION_F32 ? TDM_KV_F32 : TDM_KV_F16;
+        enum tdm_kv_type type = model->kv_type;
         uint64_t activations = (uint64_t)TDM_STEP_SLOTS * model->models->max_rows * hp->d_model * sizeof(float);
         struct tdm_steps_limits limits;
         struct tdm_pages_need pages;

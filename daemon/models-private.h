@@ -26,6 +26,7 @@ struct tdm_models {
         struct named_file files[TDM_MAX_MODEL_FILES];
         unsigned n_files;
         enum tdm_precision precision;
+        enum tdm_kv_type kv_type;
         uint64_t kv_bytes;
         uint32_t max_rows, max_sequences;
 

@@ -97,6 +97,7 @@ int tdm_models_new(struct tdm_models **ret, struct tdm_loop *loop, const struct 
                 return tdm_error_set(err, -ENOMEM, "out of memory");
         m->loop = loop;
         m->precision = config->precision;
+        m->kv_type = tdm_precision_kv_type(config->precision, config->kv_type);
         m->kv_bytes = config->kv_bytes;
         m->max_rows = config->max_rows;
         m->max_sequences = config->max_sequences;
@@ -246,6 +247,7 @@ static int add_model(struct tdm_models *m, const char *path, int fd, const struc
         model->fd = -1;
         model->identity = *identity;
         model->precision = m->precision;
+        model->kv_type = m->kv_type;
         model->id = ++m->last_id;
         model->last_used_ns = tdm_now_ns();
         model->name = tdm_model_name_of_path(path);

@@ -60,6 +60,7 @@ struct tdm_model {
         struct tdm_steps_layout layout;
         struct tdm_pages *pages;
         enum tdm_precision precision;
+        enum tdm_kv_type kv_type;
         bool in_fleet;
 
         unsigned n_jobs;          /* that use it: it is not idle */
@@ -71,6 +72,7 @@ struct tdm_models_config {
         const char *const *dirs; /* in order of preference, NULL-terminated */
         const char *const *files; /* --model, NULL-terminated; the first is the default */
         enum tdm_precision precision;
+        enum tdm_kv_type kv_type; /* wanted; 0: f16 */
         uint64_t kv_bytes; /* 0: a quarter of what is free */
         uint32_t max_rows; /* of a step */
         uint32_t max_sequences;

@@ -267,6 +267,7 @@ static void note_numerics(struct tdm_scheduler *s, struct tdm_job *job, const st
         char *text = s->numerics[c->placement].text;
         const size_t size = sizeof(s->numerics[0].text);
         const char *precision = tdm_precision_name(c->lane->model->precision);
+        const char *kv_type = tdm_kv_type_name((enum tdm_kv_type)c->lane->model->geometry.type);
 
         if (job->numerics_epoch == epoch && job->numerics_id[0])
                 return;
@@ -276,11 +277,11 @@ static void note_numerics(struct tdm_scheduler *s, struct tdm_job *job, const st
                 for (uint32_t i = 0; i < n_blocks; i++)
                         uses[plan[i] == TDM_WORKER_NPU ? TDM_WORKER_NPU : TDM_WORKER_GPU] = true;
                 if (uses[TDM_WORKER_NPU] && uses[TDM_WORKER_GPU] && !tdm_fleet_equal_bits(s->fleet))
-                        snprintf(text, size, "split:%.60s+%.60s:%s", npu.numerics_id ? npu.numerics_id : "",
-                                 gpu.numerics_id ? gpu.numerics_id : "", precision);
+                        snprintf(text, size, "split:%.50s+%.50s:%s:%s", npu.numerics_id ? npu.numerics_id : "",
+                                 gpu.numerics_id ? gpu.numerics_id : "", precision, kv_type);
                 else
-                        snprintf(text, size, "%.120s:%s", (uses[TDM_WORKER_GPU] ? gpu.numerics_id : npu.numerics_id) ?: "",
-                                 precision);
+                        snprintf(text, size, "%.100s:%s:%s", (uses[TDM_WORKER_GPU] ? gpu.numerics_id : npu.numerics_id) ?: "",
+                                 precision, kv_type);
                 s->numerics[c->placement].epoch = epoch;
                 s->numerics[c->placement].model_id = c->lane->model->id;
         }

@@ -187,6 +187,7 @@ static int set_up_models(struct server *s, const struct tdm_config *config, stru
         struct tdm_models_config models = {
                 .files = (const char *const *)config->models,
                 .precision = config->precision,
+                .kv_type = config->kv_type,
                 .kv_bytes = config->kv_bytes,
                 .max_rows = config->max_rows,
                 .max_sequences = config->max_sequences,

@@ -52,6 +52,7 @@ static void test_file(void **state)
 
         write_file("# a comment\n[daemon]\nsocket = /run/x\nmodels = /a:/b\nmax-jobs = 7\nmax-jobs-per-user=3\nnew-key = 1\n"
                    "[engine]\nthreads = 2\nprecision = precise\nplacement = split\nkv-memory = 3M\nmax-rows = 64\n"
+                   "kv-type = q8_0\n"
                    "prefill-rows = 32\nmax-sequences = 8\nsteps-in-flight = 2\nhang-ms = 900\n");
         assert_int_equal(LOAD(&c, &err, "--config", path), 0);
         assert_string_equal(c.socket, "/run/x");
@@ -62,6 +63,7 @@ static void test_file(void **state)
         assert_int_equal(c.max_jobs_per_user, 3);
         assert_int_equal(c.threads, 2);
         assert_int_equal(c.precision, TDM_PRECISION_PRECISE);
+        assert_int_equal(c.kv_type, TDM_KV_Q8_0);
         assert_int_equal(c.placement, TDM_PLACE_SPLIT);
         assert_int_equal(c.kv_bytes, 3 << 20);
         assert_int_equal(c.max_rows, 64);
@@ -80,6 +82,7 @@ static void test_file_refused(void **state)
         assert_int_equal(refused("[engine]\nsteps-in-flight = 5\n", "0 to 4"), TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\nthreads = -1\n", ":2"), TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\nprecision = half\n", ":2"), TDM_E_BAD_REQUEST);
+        assert_int_equal(refused("[engine]\nkv-type = q4_0\n", ":2"), TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\nkv-memory = 99999999999G\n", ":2"), TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\nkv-memory = G\n", ":2"), TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine\n", ":1"), TDM_E_BAD_REQUEST);
@@ -153,6 +156,7 @@ static int set_up(void **state)
 {
         unsetenv("XDG_CONFIG_HOME");
         unsetenv("TANDEM_PRECISION");
+        unsetenv("TANDEM_KV_TYPE");
         unsetenv("TANDEM_PLACEMENT");
         unsetenv("TANDEM_PREFILL_ROWS");
         unsetenv("TANDEM_GPU");

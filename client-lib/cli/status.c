@@ -71,6 +71,7 @@ static void json_model(struct buf *b, const struct tandem_model *m)
         json_field_u64(b, "context", m->context);
         json_field_string(b, "placement", m->placement);
         json_field_string(b, "precision", m->precision);
+        json_field_string(b, "kv_type", m->kv_type);
         json_field_string(b, "chat", m->chat);
         json_field_u64(b, "kv_pages_full", m->kv_pages_full);
         json_field_u64(b, "kv_pages_full_used", m->kv_pages_full_used);
@@ -198,7 +199,8 @@ static void print_model(const struct tandem_model *m)
                 return;
         out_printf("  context  %" PRIu32 " tokens, chat template: %s, loaded in %.0f ms\n", m->context,
                    *m->chat ? term_safe(m->chat) : "none", m->load_ms);
-        out_printf("  plan     %s, precision %s\n", term_safe(m->placement), term_safe(m->precision));
+        out_printf("  plan     %s, precision %s, KV %s\n", term_safe(m->placement), term_safe(m->precision),
+                   *m->kv_type ? term_safe(m->kv_type) : "unknown");
         out_printf("  memory   weights %s, KV %s of %s used, activations %s, scratch %s\n",
                    human_bytes(m->weights_bytes), human_bytes(m->kv_used_bytes), human_bytes(m->kv_bytes),
                    human_bytes(m->activations_bytes), human_bytes(m->scratch_bytes));

@@ -352,6 +352,7 @@ struct tandem_model {
         uint32_t kv_pages_window, kv_pages_window_used;
         double load_ms;
         bool is_default;
+        const char *kv_type; /* "f16"; "" from an older daemon */
 };
 
 struct tandem_status {

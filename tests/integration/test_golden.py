@@ -18,6 +18,7 @@ LIMITS = {  # precision: {model: (mean distance, share of equal first choices)}
     "default": {"tale": (0.087, 0.98), "sprout": (0.087, 0.98)},
     "precise": {"tale": (0.01, 0.99), "sprout": (0.01, 0.99)},
     "f32": {"tale": (0.001, 0.99), "sprout": (0.001, 0.99)},
+    "q8_0": {"tale": (0.104, 0.98), "sprout": (0.104, 0.98)},  # the cache; all else as shipped
 }
 
 
@@ -40,14 +41,15 @@ def distances(d, model):
     return sum(worst) / n, max(worst), first / n, nll
 
 
-def one(precision):
+def one(precision, env=None, kv_type="f16"):
     for model, path in (("tale", TALE), ("sprout", SPROUT)):
-        with Daemon(models=[path], env={} if precision == "default" else {"TANDEM_PRECISION": precision}) as d:
+        with Daemon(models=[path], env=env or {}) as d:
             mean, worst, first, nll = distances(d, model)
             equal(d.model(model).get("precision"), precision, "precision shown in status")
-            print(f"FIGURE golden {model} {precision}: mean {mean:.5f}, worst {worst:.4f}, "
+            equal(d.model(model).get("kv_type"), kv_type, "KV type shown in status")
+            print(f"FIGURE golden {model} {precision} KV {kv_type}: mean {mean:.5f}, worst {worst:.4f}, "
                   f"first choice {100 * first:.1f}%, worst nll difference {nll:.4f}", flush=True)
-            limit, share = LIMITS[precision][model]
+            limit, share = LIMITS["q8_0" if kv_type == "q8_0" else precision][model]
             check(mean <= limit, f"{model} {precision}: mean distance {mean:.5f} over {limit}")
             check(first >= share, f"{model} {precision}: first choice the same at {first:.3f}, under {share}")
 
@@ -59,12 +61,17 @@ def as_shipped():
 
 @test
 def precise():
-    one("precise")
+    one("precise", {"TANDEM_PRECISION": "precise"})
 
 
 @test
 def f32():
-    one("f32")
+    one("f32", {"TANDEM_PRECISION": "f32", "TANDEM_KV_TYPE": "q8_0"}, "f32")  # f32 is f32 throughout
+
+
+@test
+def cache_of_q8_0():
+    one("default", {"TANDEM_KV_TYPE": "q8_0"}, "q8_0")
 
 
 @test
