@@ -11,7 +11,8 @@
 
 #include "engine/host/forward.h"
 
-#define CHUNK_ROWS_MAX 16u /* of a pass that goes row by row */
+#define CHUNK_ROWS_MAX 16u     /* of a pass that goes row by row */
+#define CHUNK_VALUES_MIN 4096u /* about a microsecond: less is done sooner than another thread has taken it */
 
 /* What a row-by-row pass needs; fields that it does not look at are left out. */
 struct pass {
@@ -36,12 +37,13 @@ static void run_rows(void *arg, unsigned chunk, unsigned thread)
                 pass->row(pass, row, thread);
 }
 
-static void each_row(struct pass *pass, void (*row)(const struct pass *pass, uint32_t row, unsigned thread))
+/* width: values of a row that it goes through. */
+static void each_row(struct pass *pass, uint32_t width, void (*row)(const struct pass *pass, uint32_t row, unsigned thread))
 {
         uint32_t share = pass->n_rows / (4 * tdm_pool_n_threads(pass->model->pool));
 
         pass->row = row;
-        pass->chunk_rows = TDM_MIN(TDM_MAX(share, 1u), CHUNK_ROWS_MAX);
+        pass->chunk_rows = TDM_MIN(TDM_MAX(TDM_MAX(share, CHUNK_VALUES_MIN / width), 1u), CHUNK_ROWS_MAX);
         tdm_pool_run(pass->model->pool, TDM_DIV_UP(pass->n_rows, pass->chunk_rows), run_rows, pass);
 }
 
@@ -61,7 +63,7 @@ void tdm_host_embed(struct tdm_host_model *model, const struct tdm_step *step, f
 {
         struct pass pass = { .model = model, .step = step, .hidden = hidden, .n_rows = step->head.n_rows };
 
-        each_row(&pass, embed_row);
+        each_row(&pass, model->hp.d_model, embed_row);
 }
 
 /* ---- what attention, FFN and head share ---- */
@@ -155,10 +157,10 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
 
                 pass.gain = l->attn_norm;
                 pass.acts = &model->acts[TDM_HOST_QKV];
-                each_row(&pass, norm_row);
+                each_row(&pass, d, norm_row);
                 tdm_matmul(pool, kernels, pass.acts, n, (struct tdm_matmul_out[]){ out(&l->q, model->q, q_width),
                            out(&l->k, model->k, kv_width), out(&l->v, model->v, kv_width) }, 3);
-                each_row(&pass, rotate_and_store_row);
+                each_row(&pass, q_width + 2 * kv_width, rotate_and_store_row);
 
                 tdm_attention_run(model->attention, pool, kernels, &model->hp, &model->kv, model->kv_base, step, layer, first, n,
                                   model->q, model->attn);
@@ -167,7 +169,7 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
                 tdm_matmul(pool, kernels, &model->acts[TDM_HOST_ATTN_OUT], n,
                            (struct tdm_matmul_out[]){ out(&l->o, model->y, d) }, 1);
                 pass.gain = l->post_attn_norm;
-                each_row(&pass, add_row);
+                each_row(&pass, d, add_row);
         }
 }
 
@@ -187,13 +189,13 @@ void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uin
 
                 pass.gain = l->ffn_norm;
                 pass.acts = &model->acts[TDM_HOST_GATE_UP];
-                each_row(&pass, norm_row);
+                each_row(&pass, d, norm_row);
                 tdm_matmul_gate_up(pool, kernels, pass.acts, n, &l->gate.matrix, l->gate.act, &l->up.matrix, l->up.act, model->ff,
                                    &model->acts[TDM_HOST_DOWN]);
                 tdm_matmul(pool, kernels, &model->acts[TDM_HOST_DOWN], n,
                            (struct tdm_matmul_out[]){ out(&l->down, model->y, d) }, 1);
                 pass.gain = l->post_ffw_norm;
-                each_row(&pass, add_row);
+                each_row(&pass, d, add_row);
         }
 }
 
@@ -231,11 +233,11 @@ static void make_logits(struct tdm_host_model *model, const struct tdm_step *ste
         struct pass pass = { .model = model, .step = step, .hidden = (float *)hidden, .gain = model->output_norm,
                              .acts = &model->acts[TDM_HOST_HEAD], .first_row = first, .n_rows = n };
 
-        each_row(&pass, head_norm_row);
+        each_row(&pass, model->hp.d_model, head_norm_row);
         tdm_matmul(model->pool, model->kernels, pass.acts, n,
                    (struct tdm_matmul_out[]){ out(&model->output, model->logits, model->logits_stride) }, 1);
         if (model->hp.logit_softcap > 0)
-                each_row(&pass, softcap_row);
+                each_row(&pass, model->hp.n_vocab, softcap_row);
 }
 
 void tdm_host_head(struct tdm_host_model *model, const struct tdm_step *step, const float *hidden)
