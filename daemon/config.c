@@ -282,6 +282,8 @@ static int default_socket(struct tdm_config *c, struct tdm_error *err)
                 snprintf(path, sizeof(path), "/run/tandem/socket");
         else if (runtime && runtime[0] == '/')
                 snprintf(path, sizeof(path), "%.4000s/tandem/socket", runtime);
+        else if (getenv("LISTEN_FDS"))
+                path[0] = '\0'; /* the service manager has one for us */
         else
                 return tdm_error_set(err, TDM_E_BAD_REQUEST,
                                      "no place for the socket: XDG_RUNTIME_DIR is not set; give --socket PATH");

@@ -63,6 +63,8 @@ void tdm_model_leave(struct tdm_model *model)
         if (model->in_fleet && m->fleet)
                 tdm_fleet_remove_model(m->fleet, model->id);
         tdm_pages_destroyp(&model->pages);
+        if (model->metadata && !model->load)
+                tdm_model_metadata_trim(model->metadata); /* a failed one must not keep its file mapped */
         segments[0] = steal_ptr(&model->weights);
         segments[1] = steal_ptr(&model->kv);
         segments[2] = steal_ptr(&model->activations);

@@ -140,6 +140,7 @@ void tdm_models_destroy(struct tdm_models *m)
         m->n_observers = 0;
         m->fleet = NULL;
         tdm_list_for_each(model, &m->list, struct tdm_model, node) {
+                tdm_model_load_destroyp(&model->load); /* its thread writes into the segments */
                 tdm_model_leave(model);
                 tdm_model_unlist(model);
         }
