@@ -113,6 +113,11 @@ class Chaos:
             send(pids, signal.SIGKILL if verb == "kill" else signal.SIGSTOP)
             self.expected_restarts += len(pids)
         if verb != "pause":
+            deadline = time.monotonic() + 3 * SLOW
+            while self.d.placement != "split" and any(map(alive, pids)) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            if self.d.placement != "split":
+                send(pids, signal.SIGKILL)  # one in reserve is not missed before it is needed
             for p in pids:
                 wait_for(lambda p=p: not alive(p), f"{kind}: pid {p} reaped", 30)
 
@@ -187,11 +192,12 @@ def chaos():
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--jobs", type=int, default=6)
     parser.add_argument("--seed", type=int, default=int(os.environ.get("TANDEM_TEST_SEED", str(int(time.time())))))
+    parser.add_argument("--placement", default="split", help="as TANDEM_PLACEMENT; measured: what the daemon finds best")
     parser.add_argument("--full", action="store_true")
     args = parser.parse_args()
     seconds = args.seconds or (180.0 if args.full else 20.0)
     print(f"seed {args.seed}", flush=True)
-    with Daemon() as d:
+    with Daemon(placement=args.placement) as d:
         d.wait_ready()
         c = Chaos(d, seconds, args.jobs, args.seed)
         try:

@@ -98,6 +98,16 @@ def threads():
 
 
 @test
+def the_daemons_own_choice():
+    """No placement forced: steps may go to either worker, prompts to both. Alone and in company."""
+    with Daemon(placement=None, threads=0) as d:
+        compare(d, "measured placement")
+        requests = [{"prompt": LONG if name == "long" else PROMPT, "n": N, **KINDS[kind]} for kind, name in REFERENCE] * 2
+        for result, want in zip(together(d, requests), list(REFERENCE.values()) * 2):
+            same_ids(result.ids, want.ids, "eight together, measured placement")
+
+
+@test
 def instruction_sets():
     for cpu in ("c", "avx2", "avx512"):
         with Daemon(env={"TANDEM_CPU": cpu}) as d:

@@ -74,6 +74,29 @@ def hung():
 
 
 @test
+def measured_placement():
+    """The daemon places the steps itself: whichever worker a job runs on, or is read by, may be killed."""
+    rng = random.Random(SEED)
+    with Daemon(placement=None, threads=0) as d:
+        want = {name: d.generate(**q) for name, q in CASES.items()}
+        for i in range(times(8, 40, 3)):
+            name = rng.choice(list(CASES))
+            job = d.start_job(**CASES[name])
+            job.until(rng.choice((0, 1, CASES[name]["n"] // 3)))
+            time.sleep(rng.random() * 0.01)
+            for victim in rng.choice((["npu"], ["gpu"], ["npu", "gpu"])):
+                pid = d.worker_pid(victim)
+                if pid and alive(pid):
+                    os.kill(pid, signal.SIGKILL)
+            r = job.wait()
+            same_ids(r.ids, want[name].ids, f"measured, round {i} ({name})")
+            for w in d.workers().values():
+                if w.get("state") == "quarantined":  # too many deaths in a row without a step of its own: as documented
+                    d.call("restart", {"worker": w["name"]})
+            d.wait_ready(60)
+
+
+@test
 def killed_while_idle():
     with Daemon() as d:
         d.wait_ready()

@@ -185,7 +185,9 @@ def request(prompt=PROMPT, n=64, temp=0.0, seed=0, top_k=0, top_p=0.0, min_p=0.0
 class Daemon:
     """A private tandemd. Use it in a `with`."""
 
-    def __init__(self, models=(TALE,), env=None, threads=1, args=(), hang_ms=None, wait=True):
+    def __init__(self, models=(TALE,), env=None, threads=1, args=(), hang_ms=None, wait=True, placement="split"):
+        """placement: split makes every job need both workers, which most tests want; None leaves it to the daemon."""
+        self.placement = placement
         self.models, self.threads, self.args, self.wait = list(models), threads, list(args), wait
         self.extra_env = dict(env or {})
         self.hang_ms = hang_ms if hang_ms is not None else (8000 if SANITIZER else None)
@@ -218,6 +220,8 @@ class Daemon:
             env["TANDEM_THREADS"] = str(self.threads)
         if self.hang_ms:
             env["TANDEM_HANG_MS"] = str(self.hang_ms)
+        if self.placement:
+            env["TANDEM_PLACEMENT"] = self.placement
         env.update(self.extra_env)
         return env
 
