@@ -431,6 +431,40 @@ class Others(unittest.TestCase):
         self.assertEqual((job["job"], job["state"], job["priority"]), (7, "decode", "interactive"))
         self.assertRegex(tandem("jobs").stdout, rb"7 +decode +tale")
 
+    def test_trace_of_lies(self):
+        r = tandem("trace", "-o", "-", "--seconds", "1")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        events = [e for e in json.loads(r.stdout)["traceEvents"] if e["ph"] != "M"]
+        self.assertGreater(len(events), 500)
+        for tid in (2, 3, 5, 6):
+            end = 0
+            spans = [e for e in events if e["ph"] == "X" and e["tid"] == tid]
+            self.assertGreater(len(spans), 20)
+            for e in spans:  # as they come: in order, and never over each other
+                self.assertGreaterEqual(e["ts"] + 0.0011, end, e)
+                self.assertGreaterEqual(e["dur"], 0)
+                end = e["ts"] + e["dur"]
+        open_steps = set()
+        for e in events:
+            if e["ph"] in "be":
+                (open_steps.add if e["ph"] == "b" else open_steps.discard)(e["id"])
+        self.assertEqual(open_steps, set())
+        self.assertIn(b"897 events were lost", r.stderr)  # 300, 298 and 299 of the lanes' last chunks
+        r = tandem("trace", "-o", "/dev/null", "--seconds", "1.234")
+        self.assertEqual((r.returncode, r.stderr), (1, b"tandem: denied: not you\n"))
+        r = tandem("trace", "-o", "/dev/full")
+        self.assertEqual(r.returncode, 1)
+        self.assertIn(b"cannot write /dev/full: No space left", r.stderr)
+
+    def test_top(self):
+        r = tandem("top", "-n", "2", "-d", "0.1")
+        self.assertEqual((r.returncode, r.stderr), (0, b""))
+        self.assertEqual(len(re.findall(rb"(?m)^tandemd ", r.stdout)), 2)
+        self.assertEqual(len(re.findall(rb"(?m)^ +7 decode +tale ", r.stdout)), 2)
+        self.assertNotIn(b"\x1b", r.stdout)
+        for bad in (["-d", "0"], ["-n", "0"], ["-d", "x"], ["now"]):
+            self.assertEqual(tandem("top", *bad).returncode, 2)
+
     def test_managing(self):
         since = len(fake.requests())
         self.assertEqual(tandem("restart", "npu").returncode, 0)

@@ -449,6 +449,41 @@ static void got_jobs(struct conn *c, uint32_t id)
         send_reply(c, id, &reply);
 }
 
+/* A few hundred chunks of lies: times that go back, ends without a beginning, lanes and kinds that nobody knows. */
+static void got_trace(struct conn *c, uint32_t id)
+{
+        static const uint64_t odd[] = { 0, 1, UINT64_C(5000000000), UINT64_MAX / 2, UINT32_MAX };
+        uint64_t state = 88172645463325252u, time_ns = UINT64_C(3600000000000);
+
+        for (unsigned i = 0; i <= 300; i++) {
+                Tandem__TraceEvent events[20], *list[20];
+                Tandem__TraceChunk chunk = TANDEM__TRACE_CHUNK__INIT;
+                REPLY(TRACE, trace, &chunk);
+
+                chunk.last = i == 300;
+                chunk.lane = (Tandem__TraceLane)(i % 31 == 30 ? 77 : i % 3);
+                chunk.lost = i;
+                chunk.events = list;
+                for (unsigned k = 0; k < 20 && !chunk.last; k++) {
+                        Tandem__TraceEvent *e = list[k] = &events[k];
+
+                        state = state * 6364136223846793005u + 1442695040888963407u;
+                        tandem__trace_event__init(e);
+                        time_ns += (state >> 33) % 1000;
+                        e->time_ns = state >> 60 == 0 ? time_ns - 700 : time_ns;
+                        e->kind = (Tandem__TraceKind)((state >> 40) % 16);
+                        e->step = (state >> 44) % 3;
+                        e->block = (state >> 46) % 7;
+                        e->layer = (state >> 49) % 3;
+                        e->rows = state >> 62 ? 1 : UINT32_MAX;
+                        e->arg = odd[(state >> 50) % TDM_ARRAY_SIZE(odd)];
+                        e->from_peer = state >> 63;
+                        chunk.n_events++;
+                }
+                send_reply(c, id, &reply);
+        }
+}
+
 static void got_cancel(struct conn *c, uint32_t id, uint64_t job_id)
 {
         for (unsigned i = 0; i < MAX_JOBS; i++) {
@@ -594,6 +629,12 @@ static void got_request(struct conn *c, const uint8_t *data, size_t size, const 
                 break;
         case TANDEM__REQUEST__KIND_JOBS:
                 got_jobs(c, r->id);
+                break;
+        case TANDEM__REQUEST__KIND_TRACE:
+                if (r->trace->duration_ms == 1234)
+                        send_error(c, r->id, "denied", "not you");
+                else
+                        got_trace(c, r->id);
                 break;
         case TANDEM__REQUEST__KIND_UNLOAD:
                 send_error(c, r->id, "a-new-code", "a message\nof two \x1b[31mlines");

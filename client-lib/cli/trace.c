@@ -295,7 +295,7 @@ static void worker_event(struct recording *r, unsigned l, const struct tandem_tr
 {
         struct lane *lane = &r->lanes[l];
 
-        if (e->time_ns < lane->last_ns)
+        if (e->time_ns < lane->last_ns || e->kind < TANDEM_TRACE_BLOCK_BEGIN || e->kind > TANDEM_TRACE_WAIT_END)
                 return;
         if (lane->in_block && e->kind != TANDEM_TRACE_BLOCK_END)
                 close_block(r, l, e->time_ns, false);
@@ -341,7 +341,7 @@ static void worker_event(struct recording *r, unsigned l, const struct tandem_tr
                 close_wait(r, l, e->time_ns, true);
                 break;
         default:
-                return;
+                break;
         }
         lane->last_ns = e->time_ns;
 }
