@@ -65,7 +65,7 @@ def trace_of_a_split_generation():
     """Attention in the NPU worker's lane, everything else in the GPU worker's; every step has all its blocks."""
     with Daemon() as d:
         d.wait_ready()
-        recorder = d.popen_cli("trace", "-o", os.path.join(d.dir, "t.json"), "--seconds", str(60 * SLOW))
+        recorder = d.popen_cli("trace", "-o", os.path.join(d.dir, "t.json"), "--seconds", "300")
         time.sleep(0.3 * SLOW)
         ids = d.generate(n=60, placement="split").ids
         time.sleep(0.1)
