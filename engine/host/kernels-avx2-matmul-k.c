@@ -191,7 +191,7 @@ INLINE void sub_dot(const unsigned N_R, const int n_groups, const int depth, con
         }
 }
 
-INLINE void tile_int(const unsigned N_P, const unsigned N_R, const unsigned sub_values, const bool has_min,
+INLINE void tile_int(const unsigned N_R, const unsigned sub_values, const bool has_min,
                      const int depth, const enum tdm_act act, TILE_ARGS)
 {
         const int8_t *hi[MAX_TILE_ROWS], *lo[MAX_TILE_ROWS];
@@ -205,7 +205,7 @@ INLINE void tile_int(const unsigned N_P, const unsigned N_R, const unsigned sub_
                 hi[r] = rows[r].hi + (size_t)first_block * BLOCK;
                 lo[r] = act == TDM_ACT_I16 ? rows[r].lo + (size_t)first_block * BLOCK : NULL;
         }
-        for (unsigned ph = 0; ph < N_P * 2; ph++) {
+        for (unsigned ph = 0; ph < PANELS * 2; ph++) {
                 const struct chunk *chunk = &chunks[ph / 2];
                 unsigned h = ph % 2 * HALF;
                 __m256 sum[MAX_TILE_ROWS];
@@ -238,17 +238,13 @@ INLINE void tile_int(const unsigned N_P, const unsigned N_R, const unsigned sub_
         }
 }
 
-/* Weights are made as they are used: f32 activations are a test's mode. */
-INLINE void tile_float(const unsigned N_P, const unsigned N_R, const unsigned sub_values, const bool has_min, TILE_ARGS)
+/* Weights are made as they are used, and sums are in memory: f32 activations are a test's mode. */
+INLINE void tile_float(const unsigned sub_values, const bool has_min, TILE_ARGS)
 {
-        for (unsigned ph = 0; ph < N_P * 2; ph++) {
-                const struct chunk *chunk = &chunks[ph / 2];
-                unsigned h = ph % 2 * HALF;
-                __m256 sum[MAX_TILE_ROWS];
-
-                UNROLL for (unsigned r = 0; r < N_R; r++)
-                        sum[r] = _mm256_load_ps(acc[r][ph / 2] + h);
-                for (size_t k = 0; k < n_blocks * BLOCK; k++) {
+        for (size_t k = 0; k < n_blocks * BLOCK; k++)
+                for (unsigned ph = 0; ph < PANELS * 2; ph++) {
+                        const struct chunk *chunk = &chunks[ph / 2];
+                        unsigned h = ph % 2 * HALF;
                         __m256i q = _mm256_load_si256((const __m256i *)&chunk->q[k / 4][h][0]);
                         __m256 scale = _mm256_load_ps(chunk->scale[k / sub_values] + h), w;
 
@@ -256,36 +252,37 @@ INLINE void tile_float(const unsigned N_P, const unsigned N_R, const unsigned su
                         w = _mm256_cvtepi32_ps(_mm256_sub_epi32(q, _mm256_set1_epi32(offset)));
                         w = has_min ? _mm256_fmadd_ps(w, scale, _mm256_load_ps(chunk->min[k / sub_values] + h))
                                     : _mm256_mul_ps(w, scale);
-                        UNROLL for (unsigned r = 0; r < N_R; r++)
-                                sum[r] = _mm256_fmadd_ps(w, _mm256_set1_ps(rows[r].x[first_block * BLOCK + k]), sum[r]);
+                        for (unsigned r = 0; r < n_rows; r++) {
+                                float *sum = acc[r][ph / 2] + h;
+
+                                _mm256_store_ps(sum, _mm256_fmadd_ps(w, _mm256_set1_ps(rows[r].x[first_block * BLOCK + k]),
+                                                                     _mm256_load_ps(sum)));
+                        }
                 }
-                UNROLL for (unsigned r = 0; r < N_R; r++)
-                        _mm256_store_ps(acc[r][ph / 2] + h, sum[r]);
-        }
 }
 
-#define TILE_CALL chunks, rows, first_block, n_blocks, offset, acc
-#define TILE(name, n_p, n_r, call, ...)                                                                                \
-        static void name##_##n_p##x##n_r(TILE_ARGS)                                                                    \
+#define TILE_CALL chunks, rows, n_rows, first_block, n_blocks, offset, acc
+#define TILE(name, n_r, call, ...)                                                                                     \
+        static void name##_##n_r(TILE_ARGS)                                                                            \
         {                                                                                                              \
-                call(n_p, n_r, __VA_ARGS__, TILE_CALL);                                                                \
+                call(n_r, __VA_ARGS__, TILE_CALL);                                                                     \
         }
 #define TILES(name, ...)                                                                                               \
-        TILE(name, 1, 1, __VA_ARGS__)                                                                                  \
-        TILE(name, 1, 2, __VA_ARGS__)                                                                                  \
-        TILE(name, 1, 3, __VA_ARGS__)                                                                                  \
-        TILE(name, 1, 4, __VA_ARGS__)                                                                                  \
-        TILE(name, 2, 1, __VA_ARGS__)                                                                                  \
-        TILE(name, 2, 2, __VA_ARGS__)                                                                                  \
-        TILE(name, 2, 3, __VA_ARGS__)                                                                                  \
-        TILE(name, 2, 4, __VA_ARGS__)                                                                                  \
-        static const tile_fn name[PANELS * MAX_TILE_ROWS] = {                                                          \
-                name##_1x1, name##_1x2, name##_1x3, name##_1x4, name##_2x1, name##_2x2, name##_2x3, name##_2x4,        \
-        };
+        TILE(name, 1, __VA_ARGS__)                                                                                     \
+        TILE(name, 2, __VA_ARGS__)                                                                                     \
+        TILE(name, 3, __VA_ARGS__)                                                                                     \
+        TILE(name, 4, __VA_ARGS__)                                                                                     \
+        static const tile_fn name[MAX_TILE_ROWS] = {name##_1, name##_2, name##_3, name##_4};
 #define TILES_OF(sub_values, suffix, has_min, depth_i8, depth_i16)                                                     \
         TILES(tiles_i8_##sub_values##suffix, tile_int, sub_values, has_min, depth_i8, TDM_ACT_I8)                      \
         TILES(tiles_i16_##sub_values##suffix, tile_int, sub_values, has_min, depth_i16, TDM_ACT_I16)                   \
-        TILES(tiles_f32_##sub_values##suffix, tile_float, sub_values, has_min)
+        static void any_##sub_values##suffix(TILE_ARGS)                                                                \
+        {                                                                                                              \
+                tile_float(sub_values, has_min, TILE_CALL);                                                            \
+        }                                                                                                              \
+        static const tile_fn tiles_f32_##sub_values##suffix[MAX_TILE_ROWS] = {                                         \
+                any_##sub_values##suffix, any_##sub_values##suffix, any_##sub_values##suffix, any_##sub_values##suffix, \
+        };
 
 TILES_OF(32, , false, 4, 4)
 TILES_OF(32, _min, true, 4, 4)

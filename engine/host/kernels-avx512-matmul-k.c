@@ -147,24 +147,24 @@ INLINE __m512i broadcast_4(const int8_t *p)
 }
 
 /* isum += one sub-block, from group g. */
-INLINE void sub_dot(const unsigned N_P, const unsigned N_R, const unsigned n_groups, const struct chunk *chunks, unsigned g,
+INLINE void sub_dot(const unsigned N_R, const unsigned n_groups, const struct chunk *chunks, unsigned g,
                     const int8_t *const *x, __m512i (*isum)[MAX_TILE_ROWS])
 {
         UNROLL for (unsigned i = 0; i < n_groups; i++) {
                 __m512i w[PANELS];
 
-                UNROLL for (unsigned p = 0; p < N_P; p++)
+                UNROLL for (unsigned p = 0; p < PANELS; p++)
                         w[p] = _mm512_load_si512(chunks[p].q[g + i]);
                 UNROLL for (unsigned r = 0; r < N_R; r++) {
                         __m512i a = broadcast_4(x[r] + 4 * (g + i));
 
-                        UNROLL for (unsigned p = 0; p < N_P; p++)
+                        UNROLL for (unsigned p = 0; p < PANELS; p++)
                                 isum[p][r] = _mm512_dpbusd_epi32(isum[p][r], w[p], a);
                 }
         }
 }
 
-INLINE void tile_int(const unsigned N_P, const unsigned N_R, const unsigned sub_values, const bool has_min,
+INLINE void tile_int(const unsigned N_R, const unsigned sub_values, const bool has_min,
                      const enum tdm_act act, TILE_ARGS)
 {
         const int8_t *hi[MAX_TILE_ROWS], *lo[MAX_TILE_ROWS];
@@ -178,24 +178,24 @@ INLINE void tile_int(const unsigned N_P, const unsigned N_R, const unsigned sub_
                         row_info_block16(act, &rows[r], first_block, offset, &info[r]);
                 hi[r] = rows[r].hi + (size_t)first_block * BLOCK;
                 lo[r] = act == TDM_ACT_I16 ? rows[r].lo + (size_t)first_block * BLOCK : NULL;
-                UNROLL for (unsigned p = 0; p < N_P; p++)
+                UNROLL for (unsigned p = 0; p < PANELS; p++)
                         sum[p][r] = _mm512_load_ps(acc[r][p]);
         }
         for (unsigned s = 0; s < n_blocks * (BLOCK / sub_values); s++) {
                 __m512i isum[PANELS][MAX_TILE_ROWS];
 
                 UNROLL for (unsigned r = 0; r < N_R; r++)
-                        UNROLL for (unsigned p = 0; p < N_P; p++)
+                        UNROLL for (unsigned p = 0; p < PANELS; p++)
                                 isum[p][r] = act == TDM_ACT_I16 ? _mm512_setzero_si512() : _mm512_set1_epi32(info[r].start[s]);
-                sub_dot(N_P, N_R, sub_values / 4, chunks, s * (sub_values / 4), hi, isum);
+                sub_dot(N_R, sub_values / 4, chunks, s * (sub_values / 4), hi, isum);
                 if (act == TDM_ACT_I16) {
                         UNROLL for (unsigned r = 0; r < N_R; r++)
-                                UNROLL for (unsigned p = 0; p < N_P; p++)
+                                UNROLL for (unsigned p = 0; p < PANELS; p++)
                                         isum[p][r] = _mm512_add_epi32(_mm512_slli_epi32(isum[p][r], 8),
                                                                       _mm512_set1_epi32(info[r].start[s]));
-                        sub_dot(N_P, N_R, sub_values / 4, chunks, s * (sub_values / 4), lo, isum);
+                        sub_dot(N_R, sub_values / 4, chunks, s * (sub_values / 4), lo, isum);
                 }
-                UNROLL for (unsigned p = 0; p < N_P; p++) {
+                UNROLL for (unsigned p = 0; p < PANELS; p++) {
                         __m512 scale = _mm512_load_ps(chunks[p].scale[s]);
 
                         UNROLL for (unsigned r = 0; r < N_R; r++)
@@ -209,7 +209,7 @@ INLINE void tile_int(const unsigned N_P, const unsigned N_R, const unsigned sub_
                 }
         }
         UNROLL for (unsigned r = 0; r < N_R; r++)
-                UNROLL for (unsigned p = 0; p < N_P; p++)
+                UNROLL for (unsigned p = 0; p < PANELS; p++)
                         _mm512_store_ps(acc[r][p], sum[p][r]);
 }
 
@@ -313,65 +313,49 @@ INLINE void few_rows(const unsigned N_R, const uint32_t type, const enum tdm_act
         }
 }
 
-/* Weights are made as they are used: f32 activations are a test's mode. */
-INLINE void tile_float(const unsigned N_P, const unsigned N_R, const unsigned sub_values, const bool has_min, TILE_ARGS)
+/* Weights are made as they are used, and sums are in memory: f32 activations are a test's mode. */
+INLINE void tile_float(const unsigned sub_values, const bool has_min, TILE_ARGS)
 {
-        __m512 sum[PANELS][MAX_TILE_ROWS];
-
-        UNROLL for (unsigned r = 0; r < N_R; r++)
-                UNROLL for (unsigned p = 0; p < N_P; p++)
-                        sum[p][r] = _mm512_load_ps(acc[r][p]);
-        for (size_t k = 0; k < n_blocks * BLOCK; k++) {
-                __m512 w[PANELS];
-
-                UNROLL for (unsigned p = 0; p < N_P; p++) {
+        for (size_t k = 0; k < n_blocks * BLOCK; k++)
+                UNROLL for (unsigned p = 0; p < PANELS; p++) {
                         __m512i q = _mm512_srlv_epi32(_mm512_load_si512(chunks[p].q[k / 4]), _mm512_set1_epi32(k % 4 * 8));
-                        __m512 scale = _mm512_load_ps(chunks[p].scale[k / sub_values]);
+                        __m512 scale = _mm512_load_ps(chunks[p].scale[k / sub_values]), w;
 
                         q = _mm512_sub_epi32(_mm512_and_si512(q, _mm512_set1_epi32(255)), _mm512_set1_epi32(offset));
-                        w[p] = has_min ? _mm512_fmadd_ps(_mm512_cvtepi32_ps(q), scale,
-                                                         _mm512_load_ps(chunks[p].min[k / sub_values]))
-                                       : _mm512_mul_ps(_mm512_cvtepi32_ps(q), scale);
+                        w = has_min ? _mm512_fmadd_ps(_mm512_cvtepi32_ps(q), scale,
+                                                      _mm512_load_ps(chunks[p].min[k / sub_values]))
+                                    : _mm512_mul_ps(_mm512_cvtepi32_ps(q), scale);
+                        for (unsigned r = 0; r < n_rows; r++)
+                                _mm512_store_ps(acc[r][p], _mm512_fmadd_ps(w, _mm512_set1_ps(rows[r].x[first_block * BLOCK + k]),
+                                                                           _mm512_load_ps(acc[r][p])));
                 }
-                UNROLL for (unsigned r = 0; r < N_R; r++) {
-                        __m512 a = _mm512_set1_ps(rows[r].x[first_block * BLOCK + k]);
-
-                        UNROLL for (unsigned p = 0; p < N_P; p++)
-                                sum[p][r] = _mm512_fmadd_ps(w[p], a, sum[p][r]);
-                }
-        }
-        UNROLL for (unsigned r = 0; r < N_R; r++)
-                UNROLL for (unsigned p = 0; p < N_P; p++)
-                        _mm512_store_ps(acc[r][p], sum[p][r]);
 }
 
-#define TILE_CALL chunks, rows, first_block, n_blocks, offset, acc
-#define TILE(name, n_p, n_r, call, ...)                                                                                \
-        static void name##_##n_p##x##n_r(TILE_ARGS)                                                                    \
+#define TILE_CALL chunks, rows, n_rows, first_block, n_blocks, offset, acc
+#define TILE(name, n_r, call, ...)                                                                                     \
+        static void name##_##n_r(TILE_ARGS)                                                                            \
         {                                                                                                              \
-                call(n_p, n_r, __VA_ARGS__, TILE_CALL);                                                                \
+                call(n_r, __VA_ARGS__, TILE_CALL);                                                                     \
         }
 #define TILES(name, ...)                                                                                               \
-        TILE(name, 1, 1, __VA_ARGS__)                                                                                  \
-        TILE(name, 1, 2, __VA_ARGS__)                                                                                  \
-        TILE(name, 1, 3, __VA_ARGS__)                                                                                  \
-        TILE(name, 1, 4, __VA_ARGS__)                                                                                  \
-        TILE(name, 1, 5, __VA_ARGS__)                                                                                  \
-        TILE(name, 1, 6, __VA_ARGS__)                                                                                  \
-        TILE(name, 2, 1, __VA_ARGS__)                                                                                  \
-        TILE(name, 2, 2, __VA_ARGS__)                                                                                  \
-        TILE(name, 2, 3, __VA_ARGS__)                                                                                  \
-        TILE(name, 2, 4, __VA_ARGS__)                                                                                  \
-        TILE(name, 2, 5, __VA_ARGS__)                                                                                  \
-        TILE(name, 2, 6, __VA_ARGS__)                                                                                  \
-        static const tile_fn name[PANELS * MAX_TILE_ROWS] = {                                                          \
-                name##_1x1, name##_1x2, name##_1x3, name##_1x4, name##_1x5, name##_1x6,                                \
-                name##_2x1, name##_2x2, name##_2x3, name##_2x4, name##_2x5, name##_2x6,                                \
-        };
+        TILE(name, 1, __VA_ARGS__)                                                                                     \
+        TILE(name, 2, __VA_ARGS__)                                                                                     \
+        TILE(name, 3, __VA_ARGS__)                                                                                     \
+        TILE(name, 4, __VA_ARGS__)                                                                                     \
+        TILE(name, 5, __VA_ARGS__)                                                                                     \
+        TILE(name, 6, __VA_ARGS__)                                                                                     \
+        static const tile_fn name[MAX_TILE_ROWS] = {name##_1, name##_2, name##_3, name##_4, name##_5, name##_6};
 #define TILES_OF(sub_values, min, has_min)                                                                             \
         TILES(tiles_i8_##sub_values##min, tile_int, sub_values, has_min, TDM_ACT_I8)                                   \
         TILES(tiles_i16_##sub_values##min, tile_int, sub_values, has_min, TDM_ACT_I16)                                 \
-        TILES(tiles_f32_##sub_values##min, tile_float, sub_values, has_min)
+        static void any_##sub_values##min(TILE_ARGS)                                                                   \
+        {                                                                                                              \
+                tile_float(sub_values, has_min, TILE_CALL);                                                            \
+        }                                                                                                              \
+        static const tile_fn tiles_f32_##sub_values##min[MAX_TILE_ROWS] = {                                            \
+                any_##sub_values##min, any_##sub_values##min, any_##sub_values##min,                                   \
+                any_##sub_values##min, any_##sub_values##min, any_##sub_values##min,                                   \
+        };
 
 TILES_OF(32, , false)
 TILES_OF(32, _min, true)
@@ -388,10 +372,8 @@ TILES_OF(16, _min, true)
         {                                                                                                              \
                 if (n_rows == 1)                                                                                       \
                         few_rows(1, type, act_, matrix, rows, panel, y, y_stride);                                     \
-                else if (n_rows == 2)                                                                                  \
-                        few_rows(2, type, act_, matrix, rows, panel, y, y_stride);                                     \
                 else                                                                                                   \
-                        few_rows(3, type, act_, matrix, rows, panel, y, y_stride);                                     \
+                        few_rows(2, type, act_, matrix, rows, panel, y, y_stride);                                     \
         }
 
 #define KERNELS_FILL tdm_kernels_avx512_matmul_k_fill

@@ -22,7 +22,7 @@
 #define CHUNK_SUBS (CHUNK_VALUES / 16)
 #define PANELS 2u       /* unpacked at a time */
 #define GROUP_ROWS 96u  /* that pass over them */
-#define FEW_ROWS 3u     /* that are multiplied while unpacking instead */
+#define FEW_ROWS 2u     /* that are multiplied while unpacking instead */
 #define PREFETCH_BYTES 4608
 #define V_LANES (V_BYTES / 4)
 
@@ -224,8 +224,8 @@ INLINE void row_info_block16(const enum tdm_act act, const struct tdm_act_row *r
 /* ---- calls ---- */
 
 #define TILE_ARGS                                                                                                      \
-        const struct chunk *chunks, const struct tdm_act_row *rows, uint32_t first_block, uint32_t n_blocks, int32_t offset,  \
-                float (*acc)[PANELS][LANES]
+        const struct chunk *chunks, const struct tdm_act_row *rows, uint32_t n_rows, uint32_t first_block,             \
+                uint32_t n_blocks, int32_t offset, float (*acc)[PANELS][LANES]
 
 typedef void (*tile_fn)(TILE_ARGS);
 
@@ -234,7 +234,7 @@ struct kernel {
         void (*few)(const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t n_rows, uint32_t panel, float *y,
                     size_t y_stride);
         void (*unpack)(const struct tdm_matrix *matrix, uint32_t panel, uint32_t c, uint32_t n_blocks, struct chunk *to);
-        tile_fn const *tiles; /* [panels - 1][MAX_TILE_ROWS], of rows - 1 */
+        tile_fn const *tiles; /* [MAX_TILE_ROWS], of rows - 1 */
         int32_t offset;
 };
 
@@ -247,6 +247,8 @@ static void run(const struct kernel *kernel, const struct tdm_matrix *matrix, co
 
         for (uint32_t p = 0, n_p; p < n_panels; p += n_p) {
                 n_p = TDM_MIN(n_panels - p, PANELS);
+                if (n_p < PANELS) /* tiles are of PANELS panels; what is computed for this one is not looked at */
+                        memset(&chunks[n_p], 0, sizeof(chunks[0]));
                 if (kernel->few && n_rows <= FEW_ROWS && n_p == PANELS) {
                         kernel->few(matrix, rows, n_rows, first_panel + p, y + p * LANES, y_stride);
                         continue;
@@ -265,8 +267,7 @@ static void run(const struct kernel *kernel, const struct tdm_matrix *matrix, co
                                 /* Tiles of nearly equal size, so that 8 rows are 4 + 4, not 6 + 2. */
                                 for (uint32_t t = 0, r = 0, n_r; t < n_tiles; t++, r += n_r) {
                                         n_r = (n - r) / (n_tiles - t);
-                                        kernel->tiles[(n_p - 1) * MAX_TILE_ROWS + n_r - 1](chunks, rows + r0 + r, b, n_blocks,
-                                                                                           kernel->offset, acc + r);
+                                        kernel->tiles[n_r - 1](chunks, rows + r0 + r, n_r, b, n_blocks, kernel->offset, acc + r);
                                 }
                         }
                         for (uint32_t r = 0; r < n; r++) {
