@@ -50,6 +50,9 @@ def disturb(kind, rounds, send):
                 check("JOB_RECOVERING" in r.states, f"{where}: the client saw 'recovering'", r.states)
                 times_ = [at] + later
                 gaps.append(max(b - a for a, b in zip(times_, times_[1:])) if later else 0)
+            else:
+                # The job was over first. A stopped worker is found when work is owed to it, so the next job meets it.
+                same_ids(d.generate(**CASES[name]).ids, want[name].ids, f"{where}, the job after it")
             for v in victims:
                 wait_for(lambda: not alive(pids[v]), f"{where}: the old {v} worker (pid {pids[v]}) is reaped", 30)
         s = d.status()
