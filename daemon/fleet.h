@@ -32,7 +32,8 @@ struct tdm_fleet_config {
 
 /* All called from the loop, never from inside a tdm_fleet_*() call. */
 struct tdm_fleet_callbacks {
-        /* Steps may be submitted (again): every running worker has every model of the fleet. */
+        /* Steps may be submitted (again), and models that were removed are let go of. Which models the workers have is
+         * on_model_ready's news: one that was just added may still be on its way. */
         void (*on_ready)(uint32_t epoch, void *userdata);
         /* A step is done; its results lie in the results segment. */
         void (*on_step_done)(uint32_t model_id, uint32_t slot, uint64_t step_id, void *userdata);

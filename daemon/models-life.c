@@ -401,11 +401,8 @@ void tdm_models_on_model_ready(struct tdm_models *m, uint32_t id)
 
 void tdm_models_on_fleet_ready(struct tdm_models *m)
 {
-        struct tdm_model *model;
-
+        /* Which models the workers have by now is on_model_ready's news: this may come while one of them is still loading. */
         tdm_models_bury(m, UINT64_MAX);
-        tdm_list_for_each(model, &m->list, struct tdm_model, node)
-                become_ready(model);
 }
 
 void tdm_models_on_model_failed(struct tdm_models *m, uint32_t id, const struct tdm_error *err)

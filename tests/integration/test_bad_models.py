@@ -82,6 +82,16 @@ def flipped():
 
 
 @test
+def one_after_another():
+    """Every file another model, each gone before the next: a job must not miss that its model is there."""
+    def spoil(rng, s, head):
+        at = rng.randrange(len(s) - 4096, len(s))
+        return s[:at] + bytes([s[at] ^ 1]) + s[at + 1:]
+    seen = batch(spoil, times(300, 1000, 15))
+    equal(set(seen), {""}, "all loaded")
+
+
+@test
 def headers():
     """Wrong magic, version, counts; an empty file; not a model at all."""
     cases = {"empty": lambda s: b"", "magic": lambda s: b"GGML" + s[4:],
