@@ -51,7 +51,7 @@ bool tdm_fleet_worker_is_up(const struct tdm_fleet *f, enum tdm_worker_index wor
 {
         const struct tdm_fleet_worker *w = &f->workers[worker];
 
-        return f->ready && tdm_fleet_usable(w) && w->phase == TDM_FLEET_PROCESS_UP && w->epoch_acked == f->epoch;
+        return f->ready && w->phase == TDM_FLEET_PROCESS_UP && w->ready_epoch == f->epoch;
 }
 
 bool tdm_fleet_is_degraded(const struct tdm_fleet *f)

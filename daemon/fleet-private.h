@@ -44,6 +44,7 @@ struct tdm_fleet_entry {
         char name[64];
         unsigned index; /* row of the progress table */
         bool announced; /* on_model_ready was called */
+        bool kv_proved; /* a worker has mapped its KV segment */
         bool leaving;   /* removed or failed: segments are not touched any more */
         bool failed;    /* on_model_failed is due */
         enum tdm_measured measured; /* on devices that differ in bits */
@@ -77,6 +78,7 @@ struct tdm_fleet_worker {
         uint32_t life; /* counts the segments */
         uint64_t started_ns;
         uint32_t epoch_sent, epoch_acked;
+        uint32_t ready_epoch; /* in which it was told to be up */
         struct tdm_ring *ring_to, *ring_from;
         struct tdm_source *ring_source;
         bool conn_lost;         /* its socket has closed; the exit status follows any moment */
@@ -86,10 +88,12 @@ struct tdm_fleet_worker {
         char restart_reason[64];
         bool no_device;         /* said so itself: another try would say the same */
         bool abandoned;         /* SIGKILL did not end it */
+        bool had_step;          /* of its own, in this life */
 
         /* over its lives */
         bool ever_started;
         unsigned deaths;      /* with no finished step between */
+        unsigned idle_deaths; /* of those that were in reserve all their life */
         unsigned ring_faults; /* the same */
         uint32_t restarts;
         uint64_t start_at_ns; /* back-off */

@@ -104,6 +104,7 @@ static void step_finished(struct tdm_fleet *f, struct tdm_fleet_step *step)
         /* Every worker that had a part in it has proved itself. */
         for (uint32_t b = 0; b < step->n_blocks; b++) {
                 f->workers[step->plan[b]].deaths = 0;
+                f->workers[step->plan[b]].idle_deaths = 0;
                 f->workers[step->plan[b]].ring_faults = 0;
         }
         memset(step, 0, sizeof(*step));
@@ -345,6 +346,9 @@ static int take_step(struct tdm_fleet *f, struct tdm_fleet_entry *entry, uint32_
                         return -EINVAL;
                 if (!tdm_fleet_usable(&f->workers[ret->plan[b]]))
                         return -EHOSTDOWN;
+                if (!tdm_fleet_worker_is_up(f, (enum tdm_worker_index)ret->plan[b]) ||
+                    entry->on[ret->plan[b]].load != TDM_FLEET_LOADED)
+                        return -EAGAIN;
         }
         return 0;
 }
@@ -361,9 +365,6 @@ int tdm_fleet_submit(struct tdm_fleet *f, uint32_t model_id, uint32_t slot)
                 return -EINVAL;
         if (!f->ready)
                 return -EAGAIN;
-        for (unsigned i = 0; i < TDM_N_WORKERS; i++)
-                if (tdm_fleet_usable(&f->workers[i]) && entry->on[i].load != TDM_FLEET_LOADED)
-                        return -EAGAIN;
         if (entry->steps[slot].step_id != 0)
                 return -EBUSY;
         r = take_step(f, entry, slot, &step);
@@ -371,6 +372,8 @@ int tdm_fleet_submit(struct tdm_fleet *f, uint32_t model_id, uint32_t slot)
                 return r;
 
         entry->steps[slot] = step;
+        for (uint32_t b = 0; b < step.n_blocks; b++)
+                f->workers[step.plan[b]].had_step = true;
         for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
                 struct tdm_fleet_worker *w = &f->workers[i];
 

@@ -17,6 +17,8 @@
 #define BACKOFF_FIRST_MS 50u
 #define BACKOFF_MAX_MS 5000u
 #define RETRY_NS TDM_NSEC_PER_SEC
+/* A life that was no part of a row of deaths. */
+#define LONG_LIFE_NS (10 * TDM_NSEC_PER_SEC)
 #define QUIT_GRACE_NS TDM_NSEC_PER_SEC
 #define KILL_GRACE_NS TDM_NSEC_PER_SEC
 
@@ -76,10 +78,11 @@ bool tdm_fleet_worker_is_stopped(const struct tdm_fleet_worker *w)
 
 static void schedule_start(struct tdm_fleet_worker *w)
 {
+        unsigned deaths = w->deaths + w->idle_deaths;
         uint64_t ms = 0;
 
-        if (w->deaths > 1)
-                ms = TDM_MIN((uint64_t)BACKOFF_FIRST_MS << TDM_MIN(w->deaths - 2, 16u), BACKOFF_MAX_MS);
+        if (deaths > 1)
+                ms = TDM_MIN((uint64_t)BACKOFF_FIRST_MS << TDM_MIN(deaths - 2, 16u), BACKOFF_MAX_MS);
         w->start_at_ns = ms ? tdm_now_ns() + ms * TDM_NSEC_PER_MSEC : 0;
         tdm_fleet_pump_soon(w->fleet);
 }
@@ -107,7 +110,7 @@ static void life_is_over(struct tdm_fleet_worker *w)
         w->pid = 0;
         w->conn_lost = false;
         w->abandoned = false;
-        w->epoch_sent = w->epoch_acked = 0;
+        w->epoch_sent = w->epoch_acked = w->ready_epoch = 0;
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
                 if (f->models[i]) {
                         f->models[i]->on[w->index].load = TDM_FLEET_ABSENT;
@@ -163,6 +166,27 @@ static void begin_dying(struct tdm_fleet_worker *w, bool politely)
         tdm_fleet_watch_soon(w->fleet);
 }
 
+/* What is in flight is void, unless the worker had no part in this epoch yet: then the other one goes on. */
+static void end_its_epoch(struct tdm_fleet_worker *w, const char *reason, uint64_t guilty)
+{
+        if (w->fleet->ready && w->epoch_sent != w->fleet->epoch)
+                tdm_fleet_pump_soon(w->fleet);
+        else
+                tdm_fleet_end_epoch(w->fleet, w->index, reason, guilty);
+}
+
+/* One that was in reserve and had no step in its life says nothing about its device: others killed it. It is started more
+ * and more slowly all the same. */
+static void count_death(struct tdm_fleet_worker *w)
+{
+        if (tdm_now_ns() - w->started_ns > LONG_LIFE_NS)
+                w->idle_deaths = 0;
+        if (w->state == TDM_WORKER_READY && !w->had_step)
+                w->idle_deaths++;
+        else
+                w->deaths++;
+}
+
 void tdm_fleet_worker_lost(struct tdm_fleet_worker *w, bool blame, const char *fmt, ...)
 {
         uint64_t guilty = 0;
@@ -177,12 +201,12 @@ void tdm_fleet_worker_lost(struct tdm_fleet_worker *w, bool blame, const char *f
         if (blame && w->progress)
                 guilty = tdm_progress_step(atomic_load_explicit(&w->progress->running, memory_order_relaxed));
 
-        w->deaths++;
+        count_death(w);
         snprintf(w->last_exit, sizeof(w->last_exit), "%s", reason);
         tdm_log_warning("%s worker (pid %d) lost: %s", w->name, (int)w->pid, reason);
         begin_dying(w, false);
         tdm_fleet_worker_kill(w);
-        tdm_fleet_end_epoch(w->fleet, w->index, reason, guilty);
+        end_its_epoch(w, reason, guilty);
 }
 
 void tdm_fleet_worker_leave(struct tdm_fleet_worker *w, const char *reason)
@@ -192,7 +216,7 @@ void tdm_fleet_worker_leave(struct tdm_fleet_worker *w, const char *reason)
         begin_dying(w, true);
         if (tdm_fleet_wire_quit(w) < 0)
                 tdm_fleet_worker_kill(w);
-        tdm_fleet_end_epoch(w->fleet, w->index, reason, 0);
+        end_its_epoch(w, reason, 0);
 }
 
 void tdm_fleet_worker_abandon(struct tdm_fleet_worker *w)
@@ -365,6 +389,7 @@ void tdm_fleet_worker_start(struct tdm_fleet_worker *w)
                 w->restarts++;
         w->ever_started = true;
         w->state = TDM_WORKER_STARTING;
+        w->had_step = false;
         w->signature = 0;
         w->step_silence_ns = w->control_silence_ns = 0;
         r = start_process(w);

@@ -1,6 +1,7 @@
 /* The fleet's face, and the pump: the one function that looks at the state of everything and does what is due.
  *
- * Ready means: every usable worker is up, has every model, and has acknowledged the current epoch. It begins with
+ * Ready means: every usable worker is up, has every model, and has acknowledged the current epoch; of two that give the
+ * same bits one is enough, and the other one joins when it can. It begins with
  * on_ready and ends with on_reset, and nothing else tells the owner what is possible. The fleet never retries a step by
  * itself: what was in flight is void, and its owner knows what to do again. */
 #include "daemon/fleet-private.h"
@@ -54,6 +55,23 @@ static bool loaded_everywhere(const struct tdm_fleet *f, const struct tdm_fleet_
         return true;
 }
 
+/* Nobody who could be given a step lacks it. */
+static bool may_be_announced(const struct tdm_fleet *f, const struct tdm_fleet_entry *entry)
+{
+        unsigned n_loaded = 0;
+
+        if (loaded_everywhere(f, entry))
+                return true;
+        for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
+                const struct tdm_fleet_worker *w = &f->workers[i];
+
+                if (w->phase == TDM_FLEET_PROCESS_UP && entry->on[i].load != TDM_FLEET_LOADED)
+                        return false;
+                n_loaded += w->phase == TDM_FLEET_PROCESS_UP && tdm_fleet_usable(w);
+        }
+        return n_loaded > 0 && tdm_fleet_equal_bits(f);
+}
+
 static bool loaded_nowhere(const struct tdm_fleet_entry *entry)
 {
         for (unsigned i = 0; i < TDM_N_WORKERS; i++)
@@ -93,6 +111,7 @@ static void pump_requests(struct tdm_fleet *f)
                         continue;
                 w->restart_wanted = false;
                 w->deaths = 0;
+                w->idle_deaths = 0;
                 w->ring_faults = 0;
                 w->no_device = false;
                 w->start_at_ns = 0;
@@ -192,7 +211,7 @@ static void pump_models(struct tdm_fleet *f)
                         f->ready_note = true;
                         continue;
                 }
-                if (!entry->leaving && !entry->announced && loaded_everywhere(f, entry)) {
+                if (!entry->leaving && !entry->announced && may_be_announced(f, entry)) {
                         entry->announced = true;
                         if (f->callbacks.on_model_ready)
                                 f->callbacks.on_model_ready(entry->model.model_id, f->userdata);
@@ -200,9 +219,20 @@ static void pump_models(struct tdm_fleet *f)
         }
 }
 
+/* Has everything that a step could ask of it. */
+static bool is_equipped(const struct tdm_fleet *f, const struct tdm_fleet_worker *w)
+{
+        if (!tdm_fleet_usable(w) || w->phase != TDM_FLEET_PROCESS_UP || w->epoch_acked != f->epoch)
+                return false;
+        for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
+                if (f->models[i] && (f->models[i]->leaving || f->models[i]->on[w->index].load != TDM_FLEET_LOADED))
+                        return false;
+        return true;
+}
+
 static bool may_be_ready(const struct tdm_fleet *f)
 {
-        unsigned n_usable = 0;
+        unsigned n_usable = 0, n_equipped = 0;
 
         if (!f->rings.made)
                 return false;
@@ -212,16 +242,17 @@ static bool may_be_ready(const struct tdm_fleet *f)
                 /* Somebody who may still write is on his way out. */
                 if (w->phase == TDM_FLEET_PROCESS_DYING && !w->abandoned)
                         return false;
-                if (!tdm_fleet_usable(w))
-                        continue;
-                if (w->phase != TDM_FLEET_PROCESS_UP || w->epoch_acked != f->epoch)
+                /* Somebody who is still in a block of an earlier epoch: he writes where the step that is issued again will. */
+                if (w->phase == TDM_FLEET_PROCESS_UP && w->epoch_acked != 0 && w->epoch_acked != f->epoch)
                         return false;
-                n_usable++;
+                n_usable += tdm_fleet_usable(w);
+                n_equipped += is_equipped(f, w);
         }
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
-                if (f->models[i] && (f->models[i]->leaving || !loaded_everywhere(f, f->models[i])))
+                if (f->models[i] && f->models[i]->leaving)
                         return false;
-        return n_usable > 0;
+        /* Where nobody can tell from the bits who has run a step, the survivor goes on alone and the other joins later. */
+        return n_equipped > 0 && (n_equipped == n_usable || tdm_fleet_equal_bits(f));
 }
 
 static void pump_ready(struct tdm_fleet *f)
@@ -232,9 +263,15 @@ static void pump_ready(struct tdm_fleet *f)
                 tdm_fleet_trace(f, TDM_TRACE_READY, 0, 0, f->epoch);
                 f->ready = true;
                 note = true;
-                for (unsigned i = 0; i < TDM_N_WORKERS; i++)
-                        if (tdm_fleet_usable(&f->workers[i]))
-                                f->workers[i].state = TDM_WORKER_READY;
+        }
+        for (unsigned i = 0; f->ready && i < TDM_N_WORKERS; i++) {
+                struct tdm_fleet_worker *w = &f->workers[i];
+
+                if (w->ready_epoch == f->epoch || !is_equipped(f, w))
+                        continue;
+                w->ready_epoch = f->epoch;
+                w->state = TDM_WORKER_READY;
+                note = true;
         }
         if (!f->ready || !note)
                 return;
@@ -309,6 +346,11 @@ void tdm_fleet_on_load_failed(struct tdm_fleet_worker *w, uint32_t model_id, int
         if (!entry)
                 return;
         /* A KV segment that failed comes here too: then the model is still there. */
+        if (!entry->leaving && (entry->on[w->index].load == TDM_FLEET_LOADED ? entry->kv_proved : entry->announced)) {
+                /* It was mapped before, here or by the other one: this process is at fault, not the model. */
+                tdm_fleet_worker_lost(w, false, "%s", message);
+                return;
+        }
         if (entry->on[w->index].load == TDM_FLEET_LOADING)
                 entry->on[w->index].load = TDM_FLEET_ABSENT;
         entry->on[w->index].kv = TDM_FLEET_KV_NONE;
@@ -328,6 +370,7 @@ void tdm_fleet_on_kv_ready(struct tdm_fleet_worker *w, uint32_t model_id)
         if (!entry || entry->on[w->index].kv != TDM_FLEET_KV_ASKED)
                 return;
         entry->on[w->index].kv = TDM_FLEET_KV_GRANTED;
+        entry->kv_proved = true;
         if (w->fleet->ready)
                 tdm_fleet_flush_queued(w->fleet, entry);
 }

@@ -33,7 +33,8 @@ struct tdm_fleet_config {
 /* All called from the loop, never from inside a tdm_fleet_*() call. */
 struct tdm_fleet_callbacks {
         /* Steps may be submitted (again), and models that were removed are let go of. Which models the workers have is
-         * on_model_ready's news: one that was just added may still be on its way. */
+         * on_model_ready's news: one that was just added may still be on its way. Where both workers give the same bits it
+         * comes as soon as one of them can go on, and again when the other has joined (tdm_fleet_worker_is_up). */
         void (*on_ready)(uint32_t epoch, void *userdata);
         /* A step is done; its results lie in the results segment. */
         void (*on_step_done)(uint32_t model_id, uint32_t slot, uint64_t step_id, void *userdata);
@@ -45,7 +46,8 @@ struct tdm_fleet_callbacks {
                          uint32_t guilty_slot, uint64_t guilty_step, void *userdata);
         /* A worker cannot take the model (too big, unsupported by its device); it has been removed from the fleet. */
         void (*on_model_failed)(uint32_t model_id, const struct tdm_error *err, void *userdata);
-        /* The model is mapped by every running worker (once after tdm_fleet_add_model). */
+        /* The model is mapped by every running worker (once after tdm_fleet_add_model); of two that give the same bits one
+         * that is only starting is not waited for. */
         void (*on_model_ready)(uint32_t model_id, void *userdata);
 };
 

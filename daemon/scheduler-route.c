@@ -105,11 +105,28 @@ static uint32_t balanced(struct tdm_scheduler *s, const struct class *c, struct 
         return n;
 }
 
+/* "split" while one of the two is away for a moment: the other one alone, where that gives the same bits. NULL: nobody is
+ * away, or nobody may stand in. */
+static const char *stand_in(const struct tdm_scheduler *s, const struct class *c)
+{
+        bool npu = tdm_fleet_worker_is_up(s->fleet, TDM_WORKER_NPU), gpu = tdm_fleet_worker_is_up(s->fleet, TDM_WORKER_GPU);
+        uint8_t plan[TDM_MAX_BLOCKS + 1];
+
+        if (npu == gpu || !tdm_fleet_equal_bits(s->fleet))
+                return NULL;
+        /* Off or quarantined is not away: who forces a placement is told. */
+        if (tdm_fleet_plan(s->fleet, tdm_model_hparams(c->lane->model), "split", plan, NULL) < 0)
+                return NULL;
+        return worker_placement[npu ? TDM_WORKER_NPU : TDM_WORKER_GPU];
+}
+
 uint32_t tdm_scheduler_routes(struct tdm_scheduler *s, const struct class *c, struct route ret[2])
 {
         bool degraded = tdm_fleet_is_degraded(s->fleet);
         uint32_t n;
 
+        if (c->placement == TDM_PLACE_SPLIT)
+                return fixed(s, c, stand_in(s, c) ?: "split", ret);
         if (c->placement != TDM_PLACE_ANY)
                 return fixed(s, c, tdm_job_placement_name(c->placement), ret);
         switch (tdm_fleet_measured(s->fleet, c->lane->model->id)) {

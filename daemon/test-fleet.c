@@ -47,7 +47,7 @@ struct rig {
         bool hold; /* submit nothing */
         bool bad_token;
         uint32_t n_steps, n_ready, n_resets, n_model_ready;
-        uint64_t ready_at_ns, reset_at_ns;
+        uint64_t ready_at_ns, reset_at_ns, killed_at_ns, resumed_at_ns;
         struct tdm_error model_error, step_error;
         char reason[256];
         uint64_t guilty_step;
@@ -68,6 +68,7 @@ static void job_submit(struct rig *rig, unsigned index)
         struct tdm_step_row *rows = tdm_steps_rows(base, l, index);
         uint32_t n = TDM_MIN(MAX_ROWS, job->n_tokens - job->n_done);
         bool last = job->n_done + n == job->n_tokens;
+        const char *placement = rig->placement;
         bool degraded;
 
         if (rig->hold || job->step_id != 0 || job->n_tokens >= N_TOTAL)
@@ -78,7 +79,9 @@ static void job_submit(struct rig *rig, unsigned index)
         head->n_rows = n;
         head->n_seqs = 1;
         head->n_logits = last;
-        if (tdm_fleet_plan(rig->fleet, &rig->model.hparams, rig->placement, head->plan, &degraded) < 0)
+        if (strcmp(placement, "either") == 0)
+                placement = tdm_fleet_worker_is_up(rig->fleet, TDM_WORKER_GPU) ? "gpu" : "npu";
+        if (tdm_fleet_plan(rig->fleet, &rig->model.hparams, placement, head->plan, &degraded) < 0)
                 return;
         for (uint32_t i = 0; i < n; i++)
                 rows[i] = (struct tdm_step_row){ .token = job->tokens[job->n_done + i],
@@ -287,6 +290,16 @@ static void rig_free(struct rig *rig)
                 }                                                                                                     \
         } while (0)
 
+/* Ready comes with the first of the two. */
+static bool is_whole(const struct rig *rig)
+{
+        for (unsigned i = 0; i < TDM_N_WORKERS; i++)
+                if (tdm_fleet_usable(&rig->fleet->workers[i]) &&
+                    !tdm_fleet_worker_is_up(rig->fleet, (enum tdm_worker_index)i))
+                        return false;
+        return tdm_fleet_is_ready(rig->fleet);
+}
+
 static bool jobs_finished(const struct rig *rig)
 {
         for (unsigned i = 0; i < N_JOBS; i++)
@@ -298,7 +311,7 @@ static bool jobs_finished(const struct rig *rig)
 /* Runs both jobs to their end and compares with the undisturbed run. */
 static void run_jobs(struct rig *rig, const char *placement)
 {
-        wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+        wait_for(rig, is_whole(rig));
         start_jobs(rig, placement);
         rig->hold = false;
         rig->n_steps = 0;
@@ -414,11 +427,11 @@ static void killed(void **state)
         assert_true(npu.done[TDM_BLOCK_ATTENTION].blocks >= rig->n_steps * rig->model.hparams.n_layers);
 
         /* Idle, with nothing in flight. */
-        wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+        wait_for(rig, is_whole(rig));
         t0 = tdm_now_ns();
         kill(worker_pid(rig, TDM_WORKER_GPU), SIGKILL);
         wait_for(rig, !tdm_fleet_is_ready(rig->fleet));
-        wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+        wait_for(rig, is_whole(rig));
         print_message("from kill -9 to ready: %.1f ms\n", (double)(rig->ready_at_ns - t0) / 1e6);
         rig->hook = NULL;
         run_jobs(rig, "split");
@@ -446,7 +459,7 @@ static void blamed(void **state)
                 kill(w->pid, deaths[i].signo);
                 wait_for(rig, rig->n_resets == i + 1);
                 assert_int_equal(rig->guilty_step, deaths[i].guilty);
-                wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+                wait_for(rig, is_whole(rig));
         }
         run_jobs(rig, "split");
         rig_free(rig);
@@ -479,7 +492,7 @@ static void stopped(void **state)
         assert_int_equal(rig->guilty_step, 0);
 
         /* One dies while the other is stopped: its silence about the new epoch is found too. */
-        wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+        wait_for(rig, is_whole(rig));
         kill(worker_pid(rig, TDM_WORKER_GPU), SIGSTOP);
         kill(worker_pid(rig, TDM_WORKER_NPU), SIGKILL);
         wait_for(rig, rig->n_resets == 3);
@@ -500,7 +513,7 @@ static void abandoned(void **state)
         tdm_fleet_worker_abandon(w);
         wait_for(rig, rig->model_error.code != 0);
         assert_int_equal(rig->model_error.code, TDM_E_NO_WORKER);
-        wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+        wait_for(rig, is_whole(rig));
         assert_int_equal(w->state, TDM_WORKER_QUARANTINED);
         rig->model.model_id = 2;
         assert_int_equal(tdm_fleet_add_model(rig->fleet, &rig->model, &err), 0);
@@ -528,7 +541,7 @@ static void orphans(void **state)
         if (daemon == 0) {
                 struct rig *rig = rig_new();
 
-                wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+                wait_for(rig, is_whole(rig));
                 for (unsigned i = 0; i < TDM_N_WORKERS; i++)
                         pids[i] = worker_pid(rig, (enum tdm_worker_index)i);
                 if (write(pair[1], pids, sizeof(pids)) != sizeof(pids))
@@ -653,7 +666,7 @@ static void scribbled_often(void **state)
         struct rig *rig = rig_new();
         struct tdm_worker_status gpu;
 
-        wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+        wait_for(rig, is_whole(rig));
         for (unsigned i = 0; i < TDM_FLEET_MAX_RING_FAULTS; i++) {
                 uint32_t epoch = tdm_fleet_epoch(rig->fleet);
 
@@ -662,7 +675,7 @@ static void scribbled_often(void **state)
                 rig->hold = false;
                 jobs_submit(rig);
                 rig->hold = true;
-                wait_for(rig, tdm_fleet_is_ready(rig->fleet) && tdm_fleet_epoch(rig->fleet) > epoch);
+                wait_for(rig, is_whole(rig) && tdm_fleet_epoch(rig->fleet) > epoch);
         }
         tdm_fleet_worker_status(rig->fleet, TDM_WORKER_GPU, &gpu);
         assert_int_equal(gpu.restarts, 1);
@@ -721,7 +734,7 @@ static void quarantined(void **state)
 
         link_worker(dir, "tandem-gpu-worker");
         rig = rig_new_with(&config);
-        wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+        wait_for(rig, is_whole(rig));
         tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &npu);
         assert_int_equal(npu.state, TDM_WORKER_QUARANTINED);
         assert_string_equal(npu.last_exit, "exited with status 3");
@@ -739,11 +752,103 @@ static void quarantined(void **state)
         link_worker(dir, "tandem-npu-worker");
         assert_int_equal(tdm_fleet_restart(rig->fleet, TDM_WORKER_NPU, "mended"), 0);
         wait_for(rig, rig->n_resets == 1);
-        wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+        wait_for(rig, is_whole(rig));
         assert_int_equal(tdm_fleet_plan(rig->fleet, &rig->model.hparams, "", plan, &degraded), 0);
         assert_false(degraded);
         assert_int_equal(plan[1], TDM_WORKER_NPU);
         run_jobs(rig, "split");
+        rig_free(rig);
+        snprintf(path, sizeof(path), "%s/tandem-npu-worker", dir);
+        unlink(path);
+        snprintf(path, sizeof(path), "%s/tandem-gpu-worker", dir);
+        unlink(path);
+        rmdir(dir);
+}
+
+/* One is killed while the other is in the middle of something: that the first is back sooner does not make the fleet ready,
+ * for the second may still write where the steps that are issued again will. */
+static void not_ready_before_the_survivor(void **state)
+{
+        struct rig *rig = rig_new();
+        struct tdm_fleet_worker *npu = &rig->fleet->workers[TDM_WORKER_NPU];
+        pid_t pid, survivor;
+
+        wait_for(rig, is_whole(rig));
+        pid = worker_pid(rig, TDM_WORKER_NPU);
+        survivor = worker_pid(rig, TDM_WORKER_GPU);
+        kill(survivor, SIGSTOP);
+        kill(pid, SIGKILL);
+        wait_for(rig, npu->pid != 0 && npu->pid != pid && npu->epoch_acked == tdm_fleet_epoch(rig->fleet));
+        assert_int_equal(tdm_loop_turn(rig->loop, 0), 0);
+        assert_false(tdm_fleet_is_ready(rig->fleet));
+        kill(survivor, SIGCONT);
+        run_jobs(rig, "split");
+        rig_free(rig);
+}
+
+static void survivor_hook(struct rig *rig, uint32_t n_steps)
+{
+        struct tdm_fleet_worker *gpu = &rig->fleet->workers[TDM_WORKER_GPU];
+
+        if (n_steps == 10) {
+                rig->killed_at_ns = tdm_now_ns();
+                kill(worker_pid(rig, TDM_WORKER_GPU), SIGKILL);
+        } else if (rig->n_resets == 1 && rig->resumed_at_ns == 0) {
+                rig->resumed_at_ns = tdm_now_ns();
+                assert_int_not_equal(gpu->state, TDM_WORKER_READY);
+        }
+}
+
+/* The other one does not come back for a while: who is left does all, and is not disturbed when it joins. */
+static void survivor(void **state)
+{
+        char dir[] = "/tmp/tandem-test-fleet-XXXXXX", path[256];
+        const struct tdm_fleet_config config = {
+                .worker_dir = dir, .requested = { "host", "host" }, .n_threads = 1, .hang_min_ns = HANG_NS
+        };
+        struct tdm_fleet_worker *gpu;
+        struct tdm_worker_status npu;
+        struct rig *rig;
+        pid_t old_pid;
+
+        assert_non_null(mkdtemp(dir));
+        link_worker(dir, "tandem-npu-worker");
+        link_worker(dir, "tandem-gpu-worker");
+        rig = rig_new_with(&config);
+        gpu = &rig->fleet->workers[TDM_WORKER_GPU];
+        wait_for(rig, is_whole(rig));
+        write_script(dir, "tandem-gpu-worker", "#!/bin/sh\nexec sleep 1000\n");
+        rig->hook = survivor_hook;
+        run_jobs(rig, "either");
+        assert_int_equal(rig->n_resets, 1);
+        assert_true(rig->resumed_at_ns > 0);
+        print_message("from kill -9 to the next step of the survivor: %.1f ms\n",
+                      (double)(rig->resumed_at_ns - rig->killed_at_ns) / 1e6);
+        assert_int_equal(gpu->state, TDM_WORKER_STARTING);
+        assert_true(tdm_fleet_is_ready(rig->fleet));
+        assert_false(tdm_fleet_worker_is_up(rig->fleet, TDM_WORKER_GPU));
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &npu);
+        assert_true(npu.done[TDM_BLOCK_FFN].blocks > 0);
+        assert_int_equal(npu.restarts, 0);
+
+        /* A step for one that is away is not taken, nor does its death void anything: it had no part in this epoch. */
+        start_jobs(rig, "split");
+        rig->hold = false;
+        jobs_submit(rig);
+        rig->hold = true;
+        assert_int_equal(rig->jobs[0].step_id, 0);
+        old_pid = gpu->pid;
+        kill(gpu->pid, SIGKILL);
+        wait_for(rig, gpu->pid != 0 && gpu->pid != old_pid);
+        assert_int_equal(rig->n_resets, 1);
+
+        link_worker(dir, "tandem-gpu-worker");
+        kill(gpu->pid, SIGKILL);
+        wait_for(rig, is_whole(rig));
+        assert_int_equal(rig->n_resets, 1); /* it joined the epoch that was there */
+        rig->hook = NULL;
+        run_jobs(rig, "split");
+        assert_int_equal(rig->n_resets, 1);
         rig_free(rig);
         snprintf(path, sizeof(path), "%s/tandem-npu-worker", dir);
         unlink(path);
@@ -762,11 +867,18 @@ static void quarantined_at_work(void **state)
 
         run_jobs(rig, "split");
         for (unsigned i = 0; i < TDM_FLEET_MAX_DEATHS; i++) {
-                pid_t pid = worker_pid(rig, TDM_WORKER_NPU);
+                struct tdm_fleet_worker *w = &rig->fleet->workers[TDM_WORKER_NPU];
+                pid_t pid;
 
+                wait_for(rig, tdm_fleet_worker_is_up(rig->fleet, TDM_WORKER_NPU));
+                pid = worker_pid(rig, TDM_WORKER_NPU);
+                kill(pid, SIGSTOP); /* so that it has a step and does not finish it */
+                start_jobs(rig, "split");
+                rig->hold = false;
+                jobs_submit(rig);
+                rig->hold = true;
                 kill(pid, SIGKILL);
-                wait_for(rig, rig->fleet->workers[TDM_WORKER_NPU].pid != pid);
-                wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+                wait_for(rig, w->pid != pid);
         }
         tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &npu);
         assert_int_equal(npu.state, TDM_WORKER_QUARANTINED);
@@ -789,7 +901,7 @@ static void devices(void **state)
         uint8_t plan[TDM_MAX_BLOCKS];
         bool degraded = true;
 
-        wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+        wait_for(rig, is_whole(rig));
         tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &status);
         assert_int_equal(status.state, TDM_WORKER_QUARANTINED);
         assert_string_equal(status.requested, "xrt");
@@ -866,7 +978,7 @@ static void bad_steps(void **state)
 {
         struct rig *rig = rig_new();
 
-        wait_for(rig, tdm_fleet_is_ready(rig->fleet));
+        wait_for(rig, is_whole(rig));
         rig->bad_token = true;
         start_jobs(rig, "split");
         rig->hold = false;
@@ -888,6 +1000,7 @@ int main(void)
                 cmocka_unit_test(restarted),        cmocka_unit_test(scribbled),
                 cmocka_unit_test(scribbled_often),  cmocka_unit_test(quarantined),
                 cmocka_unit_test(quarantined_at_work), cmocka_unit_test(devices),
+                cmocka_unit_test(not_ready_before_the_survivor), cmocka_unit_test(survivor),
                 cmocka_unit_test(models_come_and_go), cmocka_unit_test(bad_steps),
                 cmocka_unit_test(abandoned),        cmocka_unit_test(orphans),
         };
