@@ -1,6 +1,6 @@
 /* What the files of the fleet share: fleet.c (the face and the one place where it is decided what happens next),
  * fleet-worker.c (a process: start, loss, reap, back-off), fleet-rings.c (epochs, submitting, results), fleet-watch.c
- * (hangs, counters), fleet-trace.c (what happened when), fleet-wire.c (worker.proto, the only file that knows it).
+ * (hangs, counters), fleet-starved.c (a hang or no CPU), fleet-trace.c (what happened when), fleet-wire.c (worker.proto, the only file that knows it).
  *
  * Events (a frame, an exit, a timer, a descriptor) change state and schedule the pump; the pump looks at the state and
  * does what is due: starts processes, sends models and rings, announces. So no event has to know what else is going on,
@@ -27,6 +27,18 @@ enum tdm_fleet_phase {
         TDM_FLEET_PROCESS_STARTING, /* Init sent, Hello awaited */
         TDM_FLEET_PROCESS_UP,
         TDM_FLEET_PROCESS_DYING, /* killed or asked to leave, not yet reaped */
+};
+
+/* What the threads of a silent worker had of the CPUs when they were last looked at. */
+#define TDM_FLEET_THREADS 64u
+struct tdm_fleet_sample {
+        uint64_t at_ns;
+        uint64_t forgiven_ns; /* in this silence */
+        unsigned n;           /* 0: not looked at yet */
+        struct tdm_fleet_thread {
+                pid_t tid;
+                uint64_t ran_ns, waited_ns;
+        } threads[TDM_FLEET_THREADS];
 };
 
 struct tdm_fleet_step {
@@ -86,6 +98,7 @@ struct tdm_fleet_worker {
         bool ring_fault;        /* found inside a call of the owner: dealt with by the pump */
         bool restart_wanted;    /* tdm_fleet_restart() */
         char restart_reason[64];
+        bool on_trial;          /* quarantined: this life shows whether it can come back */
         bool no_device;         /* said so itself: another try would say the same */
         bool abandoned;         /* SIGKILL did not end it */
         bool had_step;          /* of its own, in this life */
@@ -95,6 +108,8 @@ struct tdm_fleet_worker {
         unsigned deaths;      /* with no finished step between */
         unsigned idle_deaths; /* of those that were in reserve all their life */
         unsigned ring_faults; /* the same */
+        unsigned quarantines;   /* with no long life between */
+        uint64_t try_at_ns;     /* quarantined: the next trial; 0: none */
         uint32_t restarts;
         uint64_t start_at_ns; /* back-off */
         struct tdm_source *start_timer;
@@ -114,6 +129,9 @@ struct tdm_fleet_worker {
         uint64_t signature;
         uint64_t step_silence_ns;
         uint64_t control_silence_ns;
+        struct tdm_fleet_sample sample;
+        uint64_t ping_sent; /* number of the last one in this life */
+        uint64_t pinged_ns;
         uint64_t dying_ns;
         bool asked_to_leave; /* dying politely: SIGKILL follows after a second */
         bool quit_killed;
@@ -136,6 +154,7 @@ struct tdm_fleet {
         char *worker_dir;
         unsigned n_threads;
         uint64_t hang_min_ns;
+        uint64_t quarantine_ns;
 
         struct tdm_source *pump;
         struct tdm_source *watch;
@@ -207,6 +226,11 @@ void tdm_fleet_heard(struct tdm_fleet_worker *w); /* a message came from it */
 void tdm_fleet_fold_progress(struct tdm_fleet_worker *w);
 bool tdm_fleet_owes_control(const struct tdm_fleet_worker *w);
 
+/* ---- fleet-starved.c ---- */
+/* How much of elapsed_ns, the time since the last call, the process was kept from running. The first call of a silence (an
+ * empty sample) says 0. */
+uint64_t tdm_fleet_starved_ns(struct tdm_fleet_sample *sample, pid_t pid, uint64_t elapsed_ns);
+
 /* ---- fleet-trace.c ---- */
 void tdm_fleet_trace(struct tdm_fleet *fleet, enum tdm_trace_kind kind, uint64_t step, uint32_t rows, uint64_t arg);
 void tdm_fleet_keep_trace(struct tdm_fleet_worker *w); /* its life is over: takes the progress segment */
@@ -217,6 +241,7 @@ int tdm_fleet_wire_load(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entr
 int tdm_fleet_wire_kv(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry);
 int tdm_fleet_wire_unload(struct tdm_fleet_worker *w, uint32_t model_id);
 int tdm_fleet_wire_epoch(struct tdm_fleet_worker *w);
+int tdm_fleet_wire_ping(struct tdm_fleet_worker *w, uint64_t number);
 int tdm_fleet_wire_quit(struct tdm_fleet_worker *w);
 /* 0, or a negative errno: the worker does not keep to the protocol. */
 int tdm_fleet_wire_receive(struct tdm_fleet_worker *w, const uint8_t *data, size_t size);

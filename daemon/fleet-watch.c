@@ -4,7 +4,8 @@
  * has published. Only its owner is expected to move, and moving is anything: a finished chunk (heartbeat), a finished
  * block. Silence is counted in ticks of our own timer, and a tick that comes late counts as one tick: while tandemd itself
  * did not run, nobody was silent. The deadline is max(hang_min, 20 × p99 of such blocks), so that a slow machine is
- * not taken for a dead one. Nothing is watched when nothing is owed: an idle fleet has no timer. */
+ * not taken for a dead one, and time in which the worker was kept from running is not counted (fleet-starved.c). Where
+ * nothing is owed a ping is sent once a second, so that a worker in reserve is not found dead when it is needed. */
 #include "daemon/fleet-private.h"
 
 #define TICK_MAX_NS (100 * TDM_NSEC_PER_MSEC)
@@ -19,6 +20,7 @@
 #define CONTROL_BYTES_PER_SEC (UINT64_C(256) << 20)
 #define CONN_LOST_NS (100 * TDM_NSEC_PER_MSEC)
 #define QUIT_NS TDM_NSEC_PER_SEC
+#define PING_NS TDM_NSEC_PER_SEC
 #define ABANDON_NS (5 * TDM_NSEC_PER_SEC)
 
 static uint64_t tick_ns(const struct tdm_fleet *f)
@@ -26,12 +28,17 @@ static uint64_t tick_ns(const struct tdm_fleet *f)
         return TDM_MAX(TICK_MIN_NS, TDM_MIN(f->hang_min_ns / 8, TICK_MAX_NS));
 }
 
+static void watch_at(struct tdm_fleet *f, uint64_t due_ns)
+{
+        if (f->destroying || (f->watch_due_ns != 0 && f->watch_due_ns <= due_ns))
+                return;
+        f->watch_due_ns = due_ns;
+        tdm_source_arm(f->watch, due_ns);
+}
+
 void tdm_fleet_watch_soon(struct tdm_fleet *f)
 {
-        if (f->watch_due_ns != 0 || f->destroying)
-                return;
-        f->watch_due_ns = tdm_now_ns() + tick_ns(f);
-        tdm_source_arm(f->watch, f->watch_due_ns);
+        watch_at(f, tdm_now_ns() + tick_ns(f));
 }
 
 void tdm_fleet_heard(struct tdm_fleet_worker *w)
@@ -71,6 +78,12 @@ static bool owes_answer(const struct tdm_fleet_worker *w)
 static bool owes_ack(const struct tdm_fleet_worker *w)
 {
         return w->phase == TDM_FLEET_PROCESS_UP && w->epoch_sent != w->epoch_acked;
+}
+
+static bool owes_ping(const struct tdm_fleet_worker *w)
+{
+        return w->phase == TDM_FLEET_PROCESS_UP && w->progress &&
+               atomic_load_explicit(&w->progress->answered, memory_order_relaxed) != w->ping_sent;
 }
 
 bool tdm_fleet_owes_control(const struct tdm_fleet_worker *w)
@@ -172,17 +185,20 @@ static void watch_steps(struct tdm_fleet_worker *w, uint64_t elapsed_ns)
         enum tdm_block_kind kind;
 
         /* While it maps a model it may be silent about steps; the control deadline covers that. */
-        if ((!entry && !owes_ack(w)) || owes_answer(w) || now != w->signature) {
+        if ((!entry && !owes_ack(w) && !owes_ping(w)) || owes_answer(w) || now != w->signature) {
                 w->signature = now;
                 w->step_silence_ns = 0;
+                w->sample.n = 0;
+                w->sample.forgiven_ns = 0;
                 return;
         }
-        w->step_silence_ns += elapsed_ns;
+        w->step_silence_ns += elapsed_ns - tdm_fleet_starved_ns(&w->sample, w->pid, elapsed_ns);
         if (w->step_silence_ns <= deadline_ns)
                 return;
         if (!entry) {
-                tdm_fleet_worker_lost(w, false, "no answer to a new epoch for %llu ms",
-                                      (unsigned long long)(w->step_silence_ns / TDM_NSEC_PER_MSEC));
+                tdm_fleet_worker_lost(w, false, "no answer to a %s for %llu ms%s", owes_ack(w) ? "new epoch" : "ping",
+                                      (unsigned long long)(w->step_silence_ns / TDM_NSEC_PER_MSEC),
+                                      tdm_fleet_worker_is_stopped(w) ? " (stopped by a signal)" : "");
                 return;
         }
         kind = tdm_block_kind(&entry->model.hparams, block);
@@ -239,12 +255,30 @@ static void watch_dying(struct tdm_fleet_worker *w, uint64_t elapsed_ns)
                 tdm_fleet_worker_abandon(w);
 }
 
+/* Steps say more than a ping could. */
+static void ping(struct tdm_fleet_worker *w)
+{
+        uint64_t now = tdm_now_ns();
+        uint32_t block;
+        int r;
+
+        if (w->phase != TDM_FLEET_PROCESS_UP || owes_ping(w) || now - w->pinged_ns < PING_NS || owed_step(w, &block))
+                return;
+        w->pinged_ns = now;
+        w->ping_sent++;
+        r = tdm_fleet_wire_ping(w, w->ping_sent);
+        if (r < 0)
+                tdm_fleet_cannot_send(w, r);
+}
+
 static bool worth_watching(const struct tdm_fleet *f)
 {
         for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
                 const struct tdm_fleet_worker *w = &f->workers[i];
 
                 if (w->conn_lost || (w->phase == TDM_FLEET_PROCESS_DYING && !w->abandoned))
+                        return true;
+                if (owes_ping(w) && tdm_now_ns() - w->pinged_ns >= PING_NS)
                         return true;
                 if ((w->phase == TDM_FLEET_PROCESS_STARTING || w->phase == TDM_FLEET_PROCESS_UP) &&
                     tdm_fleet_owes_control(w))
@@ -261,6 +295,7 @@ static int on_watch(struct tdm_source *source, uint64_t now_ns, void *userdata)
 {
         struct tdm_fleet *f = userdata;
         const uint64_t elapsed_ns = tick_ns(f);
+        bool up = false;
 
         f->watch_due_ns = 0;
         for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
@@ -272,9 +307,13 @@ static int on_watch(struct tdm_source *source, uint64_t now_ns, void *userdata)
                         watch_steps(w, elapsed_ns);
                 else if (w->phase == TDM_FLEET_PROCESS_DYING)
                         watch_dying(w, elapsed_ns);
+                ping(w);
+                up = up || w->phase == TDM_FLEET_PROCESS_UP;
         }
         if (worth_watching(f))
                 tdm_fleet_watch_soon(f);
+        else if (up)
+                watch_at(f, tdm_now_ns() + PING_NS);
         return 0;
 }
 

@@ -160,6 +160,15 @@ int tdm_fleet_wire_epoch(struct tdm_fleet_worker *w)
         return send_message(w, &message, fds, rings->has_peer ? 5 : 3);
 }
 
+int tdm_fleet_wire_ping(struct tdm_fleet_worker *w, uint64_t number)
+{
+        Tandem__Worker__Ping body = TANDEM__WORKER__PING__INIT;
+        const Tandem__Worker__ToWorker message = TO_WORKER(ping, PING, &body);
+
+        body.number = number;
+        return send_message(w, &message, NULL, 0);
+}
+
 int tdm_fleet_wire_quit(struct tdm_fleet_worker *w)
 {
         Tandem__Worker__Quit body = TANDEM__WORKER__QUIT__INIT;

@@ -19,6 +19,7 @@
 #define RETRY_NS TDM_NSEC_PER_SEC
 /* A life that was no part of a row of deaths. */
 #define LONG_LIFE_NS (10 * TDM_NSEC_PER_SEC)
+#define QUARANTINE_MAX_NS (600 * TDM_NSEC_PER_SEC)
 #define QUIT_GRACE_NS TDM_NSEC_PER_SEC
 #define KILL_GRACE_NS TDM_NSEC_PER_SEC
 
@@ -87,11 +88,28 @@ static void schedule_start(struct tdm_fleet_worker *w)
         tdm_fleet_pump_soon(w->fleet);
 }
 
+/* When it is tried again by itself; a device that said it is not there would say the same. */
+static void schedule_trial(struct tdm_fleet_worker *w)
+{
+        uint64_t ns = w->fleet->quarantine_ns << TDM_MIN(w->quarantines, 10u);
+
+        ns = TDM_MIN(ns, TDM_MAX(QUARANTINE_MAX_NS, w->fleet->quarantine_ns));
+        w->quarantines++;
+        w->try_at_ns = w->no_device ? 0 : tdm_now_ns() + ns;
+        if (w->no_device)
+                tdm_log_error("%s worker is left alone: %s; its blocks go to the other one until `tandem restart %s`", w->name,
+                              w->last_exit, w->name);
+        else
+                tdm_log_error("%s worker is left alone after %u deaths with no finished step between (%s); its blocks go to the "
+                              "other one until it is tried again, in %.1f s or with `tandem restart %s`", w->name, w->deaths,
+                              w->last_exit, (double)ns / 1e9, w->name);
+        tdm_fleet_pump_soon(w->fleet);
+}
+
 static void quarantine(struct tdm_fleet_worker *w)
 {
         w->state = TDM_WORKER_QUARANTINED;
-        tdm_log_error("%s worker is left alone after %u deaths with no finished step between (%s); its blocks go to the "
-                      "other one until `tandem restart %s`", w->name, w->deaths, w->last_exit, w->name);
+        schedule_trial(w);
         /* The survivor may have rings to a peer that will not come. */
         tdm_fleet_end_epoch(w->fleet, w->index, w->last_exit, 0);
 }
@@ -118,8 +136,11 @@ static void life_is_over(struct tdm_fleet_worker *w)
                         f->models[i]->on[w->index].scratch_bytes = 0;
                 }
         tdm_fleet_pump_soon(f);
-        if (w->state == TDM_WORKER_QUARANTINED)
+        if (w->state == TDM_WORKER_QUARANTINED) {
+                w->on_trial = false;
+                schedule_trial(w);
                 return;
+        }
         if (w->no_device || w->deaths >= TDM_FLEET_MAX_DEATHS)
                 quarantine(w);
         else
@@ -157,7 +178,8 @@ static void begin_dying(struct tdm_fleet_worker *w, bool politely)
 {
         tdm_fleet_trace(w->fleet, TDM_TRACE_WORKER_LOST, 0, 0, TDM_LANE_OF(w->index));
         w->phase = TDM_FLEET_PROCESS_DYING;
-        w->state = TDM_WORKER_RESTARTING;
+        if (!w->on_trial)
+                w->state = TDM_WORKER_RESTARTING;
         w->dying_ns = 0;
         w->asked_to_leave = politely;
         w->quit_killed = false;
@@ -169,7 +191,7 @@ static void begin_dying(struct tdm_fleet_worker *w, bool politely)
 /* What is in flight is void, unless the worker had no part in this epoch yet: then the other one goes on. */
 static void end_its_epoch(struct tdm_fleet_worker *w, const char *reason, uint64_t guilty)
 {
-        if (w->fleet->ready && w->epoch_sent != w->fleet->epoch)
+        if (w->on_trial || (w->fleet->ready && w->epoch_sent != w->fleet->epoch))
                 tdm_fleet_pump_soon(w->fleet);
         else
                 tdm_fleet_end_epoch(w->fleet, w->index, reason, guilty);
@@ -179,8 +201,10 @@ static void end_its_epoch(struct tdm_fleet_worker *w, const char *reason, uint64
  * and more slowly all the same. */
 static void count_death(struct tdm_fleet_worker *w)
 {
-        if (tdm_now_ns() - w->started_ns > LONG_LIFE_NS)
+        if (tdm_now_ns() - w->started_ns > LONG_LIFE_NS && w->state == TDM_WORKER_READY) {
                 w->idle_deaths = 0;
+                w->quarantines = 0;
+        }
         if (w->state == TDM_WORKER_READY && !w->had_step)
                 w->idle_deaths++;
         else
@@ -388,10 +412,14 @@ void tdm_fleet_worker_start(struct tdm_fleet_worker *w)
         if (w->ever_started)
                 w->restarts++;
         w->ever_started = true;
-        w->state = TDM_WORKER_STARTING;
+        if (!w->on_trial)
+                w->state = TDM_WORKER_STARTING;
         w->had_step = false;
         w->signature = 0;
         w->step_silence_ns = w->control_silence_ns = 0;
+        memset(&w->sample, 0, sizeof(w->sample));
+        w->ping_sent = 0;
+        w->pinged_ns = tdm_now_ns();
         r = start_process(w);
         if (r == 0) {
                 tdm_fleet_trace(w->fleet, TDM_TRACE_WORKER_START, 0, 0, TDM_LANE_OF(w->index));
@@ -410,7 +438,8 @@ void tdm_fleet_worker_start(struct tdm_fleet_worker *w)
                 tdm_fleet_worker_kill(w);
                 waitid(P_PIDFD, (id_t)w->pidfd, &si, WEXITED);
         }
-        w->state = TDM_WORKER_RESTARTING;
+        if (!w->on_trial)
+                w->state = TDM_WORKER_RESTARTING;
         if (r == -EAGAIN || r == -ENOMEM || r == -EMFILE || r == -ENFILE) { /* the machine's fault, and it may pass */
                 life_is_over(w);
                 w->start_at_ns = tdm_now_ns() + RETRY_NS;

@@ -15,6 +15,7 @@
 #define HANG_MIN_DEFAULT_MS HANG_MIN_MS
 #endif
 #define HANG_MS_MAX 600000u
+#define QUARANTINE_NS (5 * TDM_NSEC_PER_SEC)
 #define RETRY_NS TDM_NSEC_PER_SEC
 
 static const char *const worker_names[TDM_N_WORKERS] = { [TDM_WORKER_NPU] = "npu", [TDM_WORKER_GPU] = "gpu" };
@@ -65,9 +66,11 @@ static bool may_be_announced(const struct tdm_fleet *f, const struct tdm_fleet_e
         for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
                 const struct tdm_fleet_worker *w = &f->workers[i];
 
-                if (w->phase == TDM_FLEET_PROCESS_UP && entry->on[i].load != TDM_FLEET_LOADED)
+                if (w->phase != TDM_FLEET_PROCESS_UP || !tdm_fleet_usable(w))
+                        continue;
+                if (entry->on[i].load != TDM_FLEET_LOADED)
                         return false;
-                n_loaded += w->phase == TDM_FLEET_PROCESS_UP && tdm_fleet_usable(w);
+                n_loaded++;
         }
         return n_loaded > 0 && tdm_fleet_equal_bits(f);
 }
@@ -113,11 +116,14 @@ static void pump_requests(struct tdm_fleet *f)
                 w->deaths = 0;
                 w->idle_deaths = 0;
                 w->ring_faults = 0;
+                w->quarantines = 0;
                 w->no_device = false;
                 w->start_at_ns = 0;
-                if (w->state == TDM_WORKER_QUARANTINED && w->phase == TDM_FLEET_NO_PROCESS) {
+                if (w->state == TDM_WORKER_QUARANTINED && (w->phase == TDM_FLEET_NO_PROCESS || w->on_trial)) {
                         /* The other worker has run alone: it needs rings to a peer again. */
-                        w->state = TDM_WORKER_RESTARTING;
+                        w->state = w->phase == TDM_FLEET_NO_PROCESS || w->phase == TDM_FLEET_PROCESS_DYING ?
+                                           TDM_WORKER_RESTARTING : TDM_WORKER_STARTING;
+                        w->on_trial = false;
                         tdm_fleet_end_epoch(f, w->index, w->restart_reason, 0);
                 } else if (w->phase == TDM_FLEET_PROCESS_STARTING || w->phase == TDM_FLEET_PROCESS_UP) {
                         tdm_fleet_worker_leave(w, w->restart_reason);
@@ -130,13 +136,35 @@ static void pump_processes(struct tdm_fleet *f)
         for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
                 struct tdm_fleet_worker *w = &f->workers[i];
 
-                if (!tdm_fleet_usable(w) || w->phase != TDM_FLEET_NO_PROCESS)
+                uint64_t at_ns = w->state == TDM_WORKER_QUARANTINED ? w->try_at_ns : w->start_at_ns;
+
+                if (w->state == TDM_WORKER_OFF || w->phase != TDM_FLEET_NO_PROCESS ||
+                    (w->state == TDM_WORKER_QUARANTINED && at_ns == 0))
                         continue;
-                if (tdm_now_ns() < w->start_at_ns)
-                        tdm_source_arm(w->start_timer, w->start_at_ns);
-                else
-                        tdm_fleet_worker_start(w);
+                if (tdm_now_ns() < at_ns) {
+                        tdm_source_arm(w->start_timer, at_ns);
+                        continue;
+                }
+                w->on_trial = w->state == TDM_WORKER_QUARANTINED;
+                tdm_fleet_worker_start(w);
         }
+}
+
+/* Quarantined, and up with every model again: it may join. Only now does anybody else take notice. */
+static void pump_trial(struct tdm_fleet_worker *w)
+{
+        struct tdm_fleet *f = w->fleet;
+
+        if (!w->on_trial || w->phase != TDM_FLEET_PROCESS_UP)
+                return;
+        for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
+                if (f->models[i] && f->models[i]->on[w->index].load != TDM_FLEET_LOADED)
+                        return;
+        tdm_log_info("%s worker is back from quarantine", w->name);
+        w->on_trial = false;
+        w->state = TDM_WORKER_STARTING;
+        w->deaths = TDM_FLEET_MAX_DEATHS - 1; /* it has no step to show for itself yet */
+        tdm_fleet_end_epoch(f, w->index, "a worker is back from quarantine", 0);
 }
 
 /* Models and rings for whoever lacks them. */
@@ -161,7 +189,7 @@ static void pump_messages(struct tdm_fleet *f, struct tdm_fleet_worker *w)
                         }
                 }
         }
-        if (r == 0 && f->rings.made && w->epoch_sent != f->epoch) {
+        if (r == 0 && f->rings.made && !w->on_trial && w->epoch_sent != f->epoch) {
                 w->epoch_sent = f->epoch;
                 r = tdm_fleet_wire_epoch(w);
         }
@@ -291,6 +319,8 @@ static int on_pump(struct tdm_source *source, void *userdata)
         pump_requests(f);
         pump_processes(f);
         for (unsigned i = 0; i < TDM_N_WORKERS; i++)
+                pump_trial(&f->workers[i]);
+        for (unsigned i = 0; i < TDM_N_WORKERS; i++)
                 up |= f->workers[i].phase == TDM_FLEET_PROCESS_UP && tdm_fleet_usable(&f->workers[i]);
         if (up && !f->rings.made) {
                 int r = tdm_fleet_make_rings(f);
@@ -303,7 +333,7 @@ static int on_pump(struct tdm_source *source, void *userdata)
                 }
         }
         for (unsigned i = 0; i < TDM_N_WORKERS; i++)
-                if (f->workers[i].phase == TDM_FLEET_PROCESS_UP && tdm_fleet_usable(&f->workers[i]))
+                if (f->workers[i].phase == TDM_FLEET_PROCESS_UP && (tdm_fleet_usable(&f->workers[i]) || f->workers[i].on_trial))
                         pump_messages(f, &f->workers[i]);
         pump_models(f);
         pump_ready(f);
@@ -517,6 +547,7 @@ int tdm_fleet_new(struct tdm_fleet **ret, struct tdm_loop *loop, const struct td
         f->userdata = userdata;
         f->n_threads = config->n_threads;
         f->hang_min_ns = hang_min_ns(config);
+        f->quarantine_ns = config->quarantine_ns > 0 ? config->quarantine_ns : QUARANTINE_NS;
         f->epoch = 1;
         for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
                 f->workers[i].fleet = f;

@@ -19,7 +19,9 @@ enum tdm_worker_state {
         TDM_WORKER_STARTING,    /* process and device are coming up, models are being mapped */
         TDM_WORKER_READY,
         TDM_WORKER_RESTARTING,  /* lost or asked to leave; being killed, reaped, or waiting for its back-off */
-        TDM_WORKER_QUARANTINED, /* died again and again with no finished step between; tdm_fleet_restart() ends it */
+        /* Died again and again with no finished step between. It is tried again after a time that grows, and is on trial
+         * until it has every model; tdm_fleet_restart() ends it at once. */
+        TDM_WORKER_QUARANTINED,
 };
 
 struct tdm_fleet_config {
@@ -28,6 +30,7 @@ struct tdm_fleet_config {
         const char *cpus[TDM_N_WORKERS]; /* CPUs that a worker may use, "0,2-5"; NULL: those of this process */
         unsigned n_threads;           /* of each worker; 0: its own choice */
         uint64_t hang_min_ns;         /* shortest silence that counts as a hang; 0: 500 ms */
+        uint64_t quarantine_ns;       /* first quarantine, each further one is twice as long; 0: 5 s */
 };
 
 /* All called from the loop, never from inside a tdm_fleet_*() call. */

@@ -1,6 +1,8 @@
 /* The fleet against real workers: a model is built in memory from models/sprout.gguf, two sequences are in flight at
  * once, and whatever happens to the workers, the tokens are those of the undisturbed run. */
+#include <dirent.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -786,6 +788,213 @@ static void not_ready_before_the_survivor(void **state)
         rig_free(rig);
 }
 
+/* It is tried again by itself, more and more seldom, and nobody waits for it meanwhile. */
+static void back_from_quarantine(void **state)
+{
+        char dir[] = "/tmp/tandem-test-fleet-XXXXXX", path[256];
+        const struct tdm_fleet_config config = {
+                .worker_dir = dir, .requested = { "host", "host" }, .n_threads = 1, .hang_min_ns = HANG_NS,
+                .quarantine_ns = 50 * TDM_NSEC_PER_MSEC,
+        };
+        struct tdm_fleet_worker *npu;
+        struct rig *rig;
+
+        assert_non_null(mkdtemp(dir));
+        write_script(dir, "tandem-npu-worker", "#!/bin/sh\nexit 3\n");
+        link_worker(dir, "tandem-gpu-worker");
+        rig = rig_new_with(&config);
+        npu = &rig->fleet->workers[TDM_WORKER_NPU];
+        wait_for(rig, npu->state == TDM_WORKER_QUARANTINED && tdm_fleet_is_ready(rig->fleet));
+        run_jobs(rig, "gpu");
+        wait_for(rig, npu->quarantines == 3);
+        assert_int_equal(npu->state, TDM_WORKER_QUARANTINED);
+        assert_true(tdm_fleet_is_degraded(rig->fleet));
+        assert_int_equal(rig->n_resets, 0);
+        assert_true(npu->try_at_ns > tdm_now_ns() + 100 * TDM_NSEC_PER_MSEC); /* 50, 100, 200 */
+
+        link_worker(dir, "tandem-npu-worker");
+        wait_for(rig, npu->state == TDM_WORKER_READY);
+        assert_int_equal(rig->n_resets, 1); /* for rings to a peer */
+        wait_for(rig, is_whole(rig));
+        assert_false(tdm_fleet_is_degraded(rig->fleet));
+        run_jobs(rig, "split");
+
+        /* An admin need not wait, not even while it is being tried. */
+        write_script(dir, "tandem-npu-worker", "#!/bin/sh\nexec sleep 1000\n");
+        npu->deaths = TDM_FLEET_MAX_DEATHS - 1;
+        kill(npu->pid, SIGKILL);
+        wait_for(rig, npu->on_trial);
+        assert_int_equal(npu->state, TDM_WORKER_QUARANTINED);
+        link_worker(dir, "tandem-npu-worker");
+        assert_int_equal(tdm_fleet_restart(rig->fleet, TDM_WORKER_NPU, "a test"), 0);
+        wait_for(rig, npu->state != TDM_WORKER_QUARANTINED && !npu->on_trial);
+        kill(npu->pid, SIGKILL);
+        wait_for(rig, is_whole(rig));
+        run_jobs(rig, "split");
+        rig_free(rig);
+        snprintf(path, sizeof(path), "%s/tandem-npu-worker", dir);
+        unlink(path);
+        snprintf(path, sizeof(path), "%s/tandem-gpu-worker", dir);
+        unlink(path);
+        rmdir(dir);
+}
+
+/* Nothing is owed, and still it is noticed; a healthy one answers and is left in peace. */
+static void stopped_idle(void **state)
+{
+        struct rig *rig = rig_new();
+        struct tdm_fleet_worker *npu = &rig->fleet->workers[TDM_WORKER_NPU], *gpu = &rig->fleet->workers[TDM_WORKER_GPU];
+        uint64_t t0;
+
+        wait_for(rig, is_whole(rig));
+        wait_for(rig, npu->ping_sent >= 1 && atomic_load(&npu->progress->answered) == npu->ping_sent);
+        t0 = tdm_now_ns();
+        kill(npu->pid, SIGSTOP);
+        wait_for(rig, rig->n_resets == 1);
+        assert_true(tdm_now_ns() - t0 < 3 * TDM_NSEC_PER_SEC + 2 * HANG_NS);
+        assert_non_null(strstr(npu->last_exit, "ping"));
+        assert_non_null(strstr(npu->last_exit, "stopped"));
+        wait_for(rig, is_whole(rig));
+        assert_int_equal(gpu->restarts, 0);
+
+        /* In reserve while the other one works. */
+        rig->n_resets = 0;
+        kill(npu->pid, SIGSTOP);
+        start_jobs(rig, "gpu");
+        rig->hold = false;
+        while (rig->n_resets == 0) {
+                jobs_submit(rig);
+                assert_int_equal(tdm_loop_turn(rig->loop, 20 * TDM_NSEC_PER_MSEC), 0);
+                if (jobs_finished(rig))
+                        start_jobs(rig, "gpu");
+                assert_true(tdm_now_ns() - t0 < PATIENCE_NS);
+        }
+        assert_int_equal(gpu->restarts, 0);
+        rig->hold = true;
+        wait_for(rig, rig->jobs[0].step_id == 0 && rig->jobs[1].step_id == 0);
+        run_jobs(rig, "split");
+        rig_free(rig);
+}
+
+/* ---- no CPU ---- */
+
+/* All threads of a process: only when nobody else wants the CPU. */
+static void make_idle_class(pid_t pid)
+{
+        const struct sched_param param = { 0 };
+        struct dirent *entry;
+        char path[40];
+        DIR *dir;
+
+        snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+        dir = opendir(path);
+        assert_non_null(dir);
+        while ((entry = readdir(dir)))
+                if (atoi(entry->d_name) > 0)
+                        assert_int_equal(sched_setscheduler(atoi(entry->d_name), SCHED_IDLE, &param), 0);
+        closedir(dir);
+}
+
+static pid_t spinner(int cpu)
+{
+        cpu_set_t set;
+        pid_t pid = fork();
+
+        if (pid != 0)
+                return pid;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        CPU_ZERO(&set);
+        CPU_SET(cpu, &set);
+        sched_setaffinity(0, sizeof(set), &set);
+        (void)!nice(-20); /* where it may: it only makes it worse for the others */
+        for (;;)
+                __asm__ volatile("");
+}
+
+/* A worker that gets a CPU for a moment each second is slow, not hung. */
+static void starved(void **state)
+{
+        struct tdm_fleet_config config = {
+                .worker_dir = TANDEM_BIN_DIR, .requested = { "host", "host" }, .n_threads = 1, .hang_min_ns = HANG_NS
+        };
+        struct tdm_fleet_worker *npu;
+        uint64_t until, longest = 0;
+        pid_t spinners[2];
+        char cpu[16];
+        cpu_set_t set;
+        struct rig *rig;
+        int first = 0;
+
+        assert_int_equal(sched_getaffinity(0, sizeof(set), &set), 0);
+        while (!CPU_ISSET(first, &set))
+                first++;
+        snprintf(cpu, sizeof(cpu), "%d", first);
+        config.cpus[TDM_WORKER_NPU] = cpu;
+        rig = rig_new_with(&config);
+        npu = &rig->fleet->workers[TDM_WORKER_NPU];
+        wait_for(rig, is_whole(rig));
+        make_idle_class(npu->pid);
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(spinners); i++)
+                spinners[i] = spinner(first);
+        start_jobs(rig, "split");
+        rig->hold = false;
+        jobs_submit(rig);
+        until = tdm_now_ns() + 5 * HANG_NS;
+        while (tdm_now_ns() < until && !jobs_finished(rig)) {
+                assert_int_equal(tdm_loop_turn(rig->loop, 20 * TDM_NSEC_PER_MSEC), 0);
+                longest = TDM_MAX(longest, npu->sample.forgiven_ns);
+        }
+        assert_int_equal(npu->restarts, 0);
+        assert_int_equal(rig->n_resets, 0);
+        print_message("forgiven: up to %.0f ms\n", (double)longest / 1e6);
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(spinners); i++) {
+                kill(spinners[i], SIGKILL);
+                waitpid(spinners[i], NULL, 0);
+        }
+        wait_for(rig, jobs_finished(rig));
+        assert_int_equal(rig->n_resets, 0);
+        rig_free(rig);
+}
+
+/* What counts as starved, and what does not. */
+static void starved_or_not(void **state)
+{
+        const uint64_t tick = 100 * TDM_NSEC_PER_MSEC;
+        struct tdm_fleet_sample sample = { 0 };
+        const struct sched_param param = { 0 };
+        pid_t hog, pid;
+        cpu_set_t set;
+        int first = 0;
+
+        assert_int_equal(sched_getaffinity(0, sizeof(set), &set), 0);
+        while (!CPU_ISSET(first, &set))
+                first++;
+        hog = spinner(first);
+        pid = spinner(first);
+        assert_int_equal(sched_setscheduler(pid, SCHED_IDLE, &param), 0);
+        usleep(50000);
+        assert_int_equal(tdm_fleet_starved_ns(&sample, pid, tick), 0);
+        usleep(200000);
+        assert_true(tdm_fleet_starved_ns(&sample, pid, tick) > tick / 2); /* wants to run and may not */
+        for (unsigned i = 0; i < 100; i++) {
+                usleep(2000);
+                tdm_fleet_starved_ns(&sample, pid, TDM_NSEC_PER_SEC);
+        }
+        assert_int_equal(sample.forgiven_ns, 10 * TDM_NSEC_PER_SEC); /* not for ever */
+        memset(&sample, 0, sizeof(sample));
+        assert_int_equal(sched_setscheduler(pid, SCHED_OTHER, &param), 0);
+        kill(pid, SIGSTOP);
+        usleep(200000);
+        tdm_fleet_starved_ns(&sample, pid, tick);
+        usleep(100000);
+        assert_true(tdm_fleet_starved_ns(&sample, pid, tick) < tick / 10); /* wants nothing */
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+        assert_int_equal(tdm_fleet_starved_ns(&sample, pid, tick), 0);
+        kill(hog, SIGKILL);
+        waitpid(hog, NULL, 0);
+}
+
 static void survivor_hook(struct rig *rig, uint32_t n_steps)
 {
         struct tdm_fleet_worker *gpu = &rig->fleet->workers[TDM_WORKER_GPU];
@@ -1001,6 +1210,8 @@ int main(void)
                 cmocka_unit_test(scribbled_often),  cmocka_unit_test(quarantined),
                 cmocka_unit_test(quarantined_at_work), cmocka_unit_test(devices),
                 cmocka_unit_test(not_ready_before_the_survivor), cmocka_unit_test(survivor),
+                cmocka_unit_test(back_from_quarantine), cmocka_unit_test(stopped_idle),
+                cmocka_unit_test(starved),          cmocka_unit_test(starved_or_not),
                 cmocka_unit_test(models_come_and_go), cmocka_unit_test(bad_steps),
                 cmocka_unit_test(abandoned),        cmocka_unit_test(orphans),
         };

@@ -14,7 +14,7 @@
 #include "engine/trace.h"
 
 #define TDM_PROGRESS_MAGIC UINT32_C(0x47525054) /* "TPRG" */
-#define TDM_PROGRESS_ABI 2u
+#define TDM_PROGRESS_ABI 3u
 #define TDM_PROGRESS_TRACE UINT64_C(4096) /* offset of the flight recorder */
 #define TDM_PROGRESS_BYTES (TDM_PROGRESS_TRACE + TDM_TRACE_BYTES)
 #define TDM_PROGRESS_MODELS 32u    /* models that a fleet can hold at once */
@@ -43,7 +43,9 @@ struct tdm_progress {
 
         /* line 1: the device's; bumped by whichever of its threads finishes something */
         _Atomic uint64_t heartbeat;
-        uint8_t pad1[56];
+        /* the executor's: the newest Ping that it has come to. Here it costs no message and wakes nobody. */
+        _Atomic uint64_t answered;
+        uint8_t pad1[48];
 
         /* line 2: the executor's */
         _Atomic uint32_t state;   /* enum tdm_progress_state */
@@ -63,6 +65,7 @@ struct tdm_progress {
         _Atomic uint64_t steps[TDM_PROGRESS_MODELS][TDM_STEP_SLOTS];
 };
 static_assert(offsetof(struct tdm_progress, heartbeat) == 64, "progress layout");
+static_assert(offsetof(struct tdm_progress, answered) == 72, "progress layout");
 static_assert(offsetof(struct tdm_progress, state) == 128, "progress layout");
 static_assert(offsetof(struct tdm_progress, running) == 136, "progress layout");
 static_assert(offsetof(struct tdm_progress, kinds) == 192, "progress layout");

@@ -226,6 +226,12 @@ static int handle_frame(struct tdm_worker *w, const uint8_t *data, size_t size, 
                 command = command_new(TDM_WORKER_QUIT);
                 r = command ? 0 : -ENOMEM;
                 break;
+        case TANDEM__WORKER__TO_WORKER__KIND_PING:
+                command = command_new(TDM_WORKER_PING);
+                if (command)
+                        command->ping = message->ping->number;
+                r = command ? 0 : -ENOMEM;
+                break;
         default: /* a second Init, or a message of a newer protocol */
                 r = -EPROTO;
                 break;

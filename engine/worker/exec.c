@@ -443,6 +443,9 @@ static int run_command(struct tdm_worker *w, struct tdm_worker_command *command)
         case TDM_WORKER_QUIT:
                 w->quit = true;
                 break;
+        case TDM_WORKER_PING:
+                atomic_store_explicit(&w->progress->answered, command->ping, memory_order_relaxed);
+                break;
         }
         return 0;
 }

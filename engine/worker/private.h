@@ -14,6 +14,7 @@ enum tdm_worker_command_kind {
         TDM_WORKER_UNLOAD,
         TDM_WORKER_EPOCH,
         TDM_WORKER_QUIT,
+        TDM_WORKER_PING,
 };
 
 /* A segment as told, not yet looked at. */
@@ -40,6 +41,8 @@ struct tdm_worker_command {
         uint32_t kv_type;
         uint32_t kv_pages[TDM_KV_GROUPS];
         struct tdm_worker_segment segments[TDM_WORKER_N_SEGS]; /* KV: the first one */
+        /* PING */
+        uint64_t ping;
         /* EPOCH */
         uint32_t epoch;
         bool has_peer;

@@ -48,11 +48,11 @@ def one_resource():
     """Two workers on the same cores: one does all, the other takes over and is nobody's loss."""
     with Daemon(env={"TANDEM_PLACEMENT": "measured"}) as d:
         d.wait_ready()
-        want = d.generate(n=60)
+        want = d.generate(n=600)
         check(ran(d)["npu"] == 0 and ran(d)["gpu"] > 0, "the gpu worker ran everything", ran(d))
         check(d.model("tale")["placement"].startswith("measured: single gpu"), "placement", d.model("tale"))
         pid = d.worker_pid("gpu")
-        job = d.start_job(n=60)
+        job = d.start_job(n=600)
         job.until(20)
         os.kill(pid, signal.SIGKILL)
         r = job.wait()
