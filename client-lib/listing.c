@@ -222,6 +222,10 @@ int tandem_get_status(struct tandem *t, struct tandem_status **ret, struct tande
                 .steps_in_flight = w->steps_in_flight,
                 .prefill_tokens = w->prefill_tokens,
                 .decode_tokens = w->decode_tokens,
+                .prefix_hits = w->prefix_hits,
+                .cached_tokens = w->cached_tokens,
+                .evictions = w->evictions,
+                .reread_tokens = w->reread_tokens,
         };
         *ret = &steal_ptr(&a)->pub;
         return TANDEM_OK;

@@ -413,7 +413,8 @@ class Others(unittest.TestCase):
         self.assertEqual(list(status), ["version", "pid", "uptime_s", "workers", "models", "jobs_running", "jobs_queued",
                                         "jobs_done", "jobs_failed", "jobs_cancelled", "tokens_generated", "prompt_tokens",
                                         "epoch", "recoveries", "steps_done", "arena_bytes", "socket", "draining", "steps_in_flight",
-                                        "prefill_tokens", "decode_tokens"])
+                                        "prefill_tokens", "decode_tokens", "prefix_hits", "cached_tokens",
+                                        "evictions", "reread_tokens"])
         self.assertEqual(status["workers"][0]["blocks"], [{"kind": "attention", "blocks": 120, "rows": 4000, "seconds": 0.25}])
         self.assertEqual(status["workers"][1]["blocks"][0]["kind"], "ffn")
         self.assertEqual(status["models"][0]["name"], "tale")

@@ -129,11 +129,14 @@ static void on_done(struct tdm_job *job, void *userdata)
                 done.error = &error;
         }
         done.prompt_tokens = job->prompt_tokens;
+        done.cached_tokens = job->cached_tokens;
         done.generated_tokens = job->generated;
         done.ttft_ms = tdm_job_ttft_ms(job);
         done.prefill_tps = tdm_job_prefill_tps(job);
         done.decode_tps = tdm_job_decode_tps(job);
         done.recoveries = job->recoveries;
+        done.evictions = job->evictions;
+        done.reread_tokens = job->reread_tokens;
         done.degraded = job->degraded;
         done.numerics_id = job->numerics_id;
         done.text.data = (uint8_t *)job->tail;

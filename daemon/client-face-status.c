@@ -63,6 +63,8 @@ static void fill_model(struct tdm_face *face, struct tdm_model *model, Tandem__M
                 m->kv_bytes = model->geometry.size_bytes;
                 m->kv_pages_full = tdm_pages_total(model->pages, TDM_KV_FULL);
                 m->kv_pages_full_used = tdm_pages_used(model->pages, TDM_KV_FULL);
+                m->kv_pages_full_idle = tdm_pages_idle(model->pages, TDM_KV_FULL);
+                m->kv_pages_window_idle = tdm_pages_idle(model->pages, TDM_KV_WINDOW);
                 m->kv_pages_window = tdm_pages_total(model->pages, TDM_KV_WINDOW);
                 m->kv_pages_window_used = tdm_pages_used(model->pages, TDM_KV_WINDOW);
                 m->kv_used_bytes = m->kv_pages_full_used * model->geometry.page_bytes[TDM_KV_FULL] +
@@ -158,6 +160,10 @@ void face_send_status(struct client *c, uint32_t id)
         status.steps_in_flight = stats.n_in_flight;
         status.prefill_tokens = stats.prefill_rows;
         status.decode_tokens = stats.decode_rows;
+        status.prefix_hits = stats.prefix_hits;
+        status.cached_tokens = stats.cached_tokens;
+        status.evictions = stats.evictions;
+        status.reread_tokens = stats.reread_tokens;
         status.epoch = face->fleet ? tdm_fleet_epoch(face->fleet) : 0;
         status.recoveries = face->fleet ? tdm_fleet_recoveries(face->fleet) : 0;
         status.arena_bytes = tdm_models_resident_bytes(face->models);
@@ -285,6 +291,8 @@ void face_send_jobs(struct client *c, uint32_t id)
                 s->max_tokens = job->max_tokens;
                 s->age_s = (double)(now - job->created_ns) / 1e9;
                 s->recoveries = job->recoveries;
+                s->cached_tokens = job->cached_tokens;
+                s->evictions = job->evictions;
                 list[jobs.n_jobs++] = s;
         }
         jobs.jobs = list;

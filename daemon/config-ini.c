@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include "common/log.h"
 
-enum kind { KIND_NUMBER, KIND_BYTES, KIND_STRING, KIND_DIRS, KIND_PRECISION, KIND_KV_TYPE, KIND_PLACEMENT, KIND_CPUS };
+enum kind { KIND_NUMBER, KIND_BYTES, KIND_STRING, KIND_DIRS, KIND_PRECISION, KIND_KV_TYPE, KIND_PLACEMENT, KIND_CPUS, KIND_SWITCH };
 
 static const struct key {
         const char *section, *name;
@@ -24,6 +24,7 @@ static const struct key {
         { "engine", "kv-type", KIND_KV_TYPE, offsetof(struct tdm_config, kv_type), 0, 0 },
         { "engine", "placement", KIND_PLACEMENT, offsetof(struct tdm_config, placement), 0, 0 },
         { "engine", "kv-memory", KIND_BYTES, offsetof(struct tdm_config, kv_bytes), 0, UINT64_C(1) << 40 },
+        { "engine", "prefix-cache", KIND_SWITCH, offsetof(struct tdm_config, prefix_cache), 0, 0 },
         { "engine", "max-rows", KIND_NUMBER, offsetof(struct tdm_config, max_rows), 1, TDM_MAX_STEP_ROWS },
         { "engine", "prefill-rows", KIND_NUMBER, offsetof(struct tdm_config, prefill_rows), 1, TDM_MAX_STEP_ROWS },
         { "engine", "max-sequences", KIND_NUMBER, offsetof(struct tdm_config, max_sequences), 1, TDM_MAX_STEP_SEQS },
@@ -149,6 +150,13 @@ static int set_value(struct tdm_config *c, const struct key *key, const char *va
         case KIND_CPUS:
                 r = tdm_cpus_parse(value, &set, why, why_size);
                 return r < 0 ? r : tdm_config_set_string(to, value);
+        case KIND_SWITCH:
+                if (strcmp(value, "on") == 0 || strcmp(value, "off") == 0) {
+                        *(bool *)to = value[1] == 'n';
+                        return 0;
+                }
+                snprintf(why, why_size, "\"%.60s\" is neither on nor off", value);
+                return -EINVAL;
         }
         return -EINVAL;
 }

@@ -44,6 +44,7 @@ int tdm_config_init(struct tdm_config *c)
                 .max_rows = 256,
                 .prefill_rows = 256,
                 .max_sequences = 64,
+                .prefix_cache = true,
                 .placement = TDM_PLACE_SPLIT,
         };
         c->models = calloc(1, sizeof(*c->models));

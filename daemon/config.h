@@ -7,6 +7,7 @@
  *             kv-memory = BYTES[K|M|G] (0: a quarter of what is free)               max-rows = N    prefill-rows = N
  *             max-sequences = N          steps-in-flight = 0…4 (0: what the placement needs)        hang-ms = N
  *             kv-type = f16|f32|q8_0     (precision f32 has f32 always)
+ *             prefix-cache = on|off      (beginnings that were read before are not read again)
  *             npu-cpus, gpu-cpus = LIST of CPUs for that worker, like 0,2-5 (none: all)
  * An unknown key is warned of, a value out of range is an error; both name file and line. */
 #ifndef TDM_DAEMON_CONFIG_H
@@ -30,6 +31,7 @@ struct tdm_config {
         enum tdm_kv_type kv_type; /* 0: f16 */
         enum tdm_job_placement placement; /* TDM_PLACE_ANY: measured */
         uint64_t kv_bytes;
+        bool prefix_cache;
         uint32_t max_rows;
         uint32_t prefill_rows;
         uint32_t max_sequences;

@@ -362,7 +362,8 @@ double tdm_job_prefill_tps(const struct tdm_job *job)
 {
         uint64_t end = job->first_token_ns ? job->first_token_ns : job->last_token_ns;
 
-        return job->prefill_ns && end > job->prefill_ns ? (double)job->prompt_tokens * 1e9 / (double)(end - job->prefill_ns)
+        return job->prefill_ns && end > job->prefill_ns ?
+                       (double)(job->prompt_tokens - job->cached_tokens) * 1e9 / (double)(end - job->prefill_ns)
                                                         : 0;
 }
 

@@ -7,6 +7,7 @@
 
 #include "daemon/list.h"
 #include "daemon/pages.h"
+#include "daemon/prefix.h"
 #include "daemon/stop.h"
 #include "engine/sampler.h"
 #include "engine/text/chat.h"
@@ -93,7 +94,10 @@ struct tdm_sequence {
         uint32_t n_committed;          /* positions whose K and V are in the cache */
         uint32_t n_pages[TDM_KV_GROUPS];     /* table entries filled: pages of positions [0, n_pages * 32) … */
         uint32_t first_page[TDM_KV_GROUPS];  /* … of which those before this one are freed again */
-        struct tdm_pages_need reserved;
+        struct tdm_pages_need reserved; /* promised, and not drawn yet */
+        uint32_t numerics;  /* of all its rows, as the prefix cache counts them; 0: none, or several */
+        struct tdm_prefix_cursor cursor;
+        bool looked_up;     /* it has what the prefix cache had for it */
         uint32_t in_flight; /* steps it is in: two when one follows the other on the other worker */
         uint32_t n_issued;  /* positions committed or in flight */
         uint8_t home;       /* 1 + the worker of its last step; 0: none, or both */
@@ -128,6 +132,8 @@ struct tdm_job {
         uint32_t max_tokens; /* asked for; after prepare: the limit */
         bool implicit_limit; /* nobody asked for it */
         uint32_t generated;
+        uint32_t cached_tokens; /* of the prompt, found in the prefix cache */
+        uint32_t n_read; /* positions that were committed once; those that are read again are not news */
         struct tdm_sampling sampling;
         uint32_t repeat_last;
         uint32_t prefill_chunk;
@@ -151,6 +157,8 @@ struct tdm_job {
 
         uint64_t created_ns, accepted_ns, prefill_ns, first_token_ns, last_token_ns, last_progress_ns;
         uint32_t recoveries;
+        uint32_t evictions;     /* times it gave its pages back for another job */
+        uint32_t reread_tokens; /* rows that were computed again because of it */
         bool degraded;
         char numerics_id[192];
 
@@ -166,7 +174,6 @@ struct tdm_job {
         uint32_t told_position;
         uint64_t told_done;
         bool told_accepted;
-        uint32_t numerics_epoch;
 };
 
 /* TDM_E_BAD_REQUEST with the reason. */

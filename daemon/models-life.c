@@ -62,6 +62,7 @@ void tdm_model_leave(struct tdm_model *model)
 
         if (model->in_fleet && m->fleet)
                 tdm_fleet_remove_model(m->fleet, model->id);
+        tdm_prefix_destroyp(&model->prefix);
         tdm_pages_destroyp(&model->pages);
         if (model->metadata && !model->load)
                 tdm_model_metadata_trim(model->metadata); /* a failed one must not keep its file mapped */
@@ -214,6 +215,10 @@ static int create_segments(struct tdm_model *model, uint64_t activations_bytes)
                 r = tdm_segment_create(&model->results, "results", model->layout.results_bytes);
         if (r == 0)
                 r = tdm_pages_new(&model->pages, &model->geometry, model->kv);
+        if (r == 0 && !model->models->no_prefix_cache)
+                r = tdm_prefix_new(&model->prefix, model->pages, tdm_model_hparams(model), &model->geometry);
+        if (r == -EOPNOTSUPP)
+                r = 0;
         if (r == 0)
                 tdm_steps_format(model->steps->base, &model->layout);
         return r;

@@ -99,6 +99,7 @@ int tdm_models_new(struct tdm_models **ret, struct tdm_loop *loop, const struct 
         m->precision = config->precision;
         m->kv_type = tdm_precision_kv_type(config->precision, config->kv_type);
         m->kv_bytes = config->kv_bytes;
+        m->no_prefix_cache = config->no_prefix_cache;
         m->max_rows = config->max_rows;
         m->max_sequences = config->max_sequences;
         tdm_list_init(&m->list);

@@ -12,6 +12,7 @@
 #include "daemon/list.h"
 #include "daemon/model-load.h"
 #include "daemon/pages.h"
+#include "daemon/prefix.h"
 
 #define TDM_MAX_MODEL_DIRS 16u
 #define TDM_MAX_MODEL_FILES 64u
@@ -59,6 +60,7 @@ struct tdm_model {
         struct tdm_kv_geometry geometry;
         struct tdm_steps_layout layout;
         struct tdm_pages *pages;
+        struct tdm_prefix *prefix; /* NULL: off */
         enum tdm_precision precision;
         enum tdm_kv_type kv_type;
         bool in_fleet;
@@ -74,6 +76,7 @@ struct tdm_models_config {
         enum tdm_precision precision;
         enum tdm_kv_type kv_type; /* wanted; 0: f16 */
         uint64_t kv_bytes; /* 0: a quarter of what is free */
+        bool no_prefix_cache;
         uint32_t max_rows; /* of a step */
         uint32_t max_sequences;
 };

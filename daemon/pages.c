@@ -1,27 +1,37 @@
-/* The page allocator: a stack of free pages and the last user of each page, for either group.
+/* The page allocator: for either group a stack of free pages, a list of idle ones from cold to warm, and for each page how
+ * many sequences hold it and who had it last.
  *
- * Reservation and allocation are two things, because a window group's pages come and go while the sequence runs: what is
- * reserved bounds what is allocated, so allocation cannot fail. Zeroing is done when a page changes hands rather than
- * when it is freed: most pages go back to the user they came from, and then there is nothing to hide. */
+ * Zeroing is done when a page changes hands rather than when it is let go of: most pages go back to the user they came
+ * from, and then there is nothing to hide. Lists are arrays of indices, so that nothing is allocated after the start. */
 #include "daemon/pages.h"
 
 #include <assert.h>
 
 #define NO_UID ((uid_t)-1)
 
+struct page {
+        uint32_t n_refs;
+        uint32_t prev, next; /* while idle: the colder one, the warmer one */
+        uid_t last_uid;
+        bool kept;
+};
+
 struct group {
         uint32_t n_pages;
         uint32_t n_free;
+        uint32_t n_idle;
         uint32_t n_reserved;
-        uint32_t *free;  /* [n_pages], a stack of n_free */
-        uid_t *last_uid; /* [n_pages] */
-        bool *used;      /* [n_pages] */
+        uint32_t coldest, warmest; /* TDM_KV_NO_PAGE: none is idle */
+        uint32_t *free;            /* [n_pages], a stack of n_free */
+        struct page *pages;        /* [n_pages] */
 };
 
 struct tdm_pages {
         struct tdm_kv_geometry kv;
         struct tdm_segment *segment;
         struct group groups[TDM_KV_GROUPS];
+        tdm_pages_reclaim_fn reclaim;
+        void *userdata;
 };
 
 int tdm_pages_new(struct tdm_pages **ret, const struct tdm_kv_geometry *kv, struct tdm_segment *segment)
@@ -36,16 +46,16 @@ int tdm_pages_new(struct tdm_pages **ret, const struct tdm_kv_geometry *kv, stru
                 struct group *g = &p->groups[i];
 
                 g->n_pages = g->n_free = kv->n_pages[i];
+                g->coldest = g->warmest = TDM_KV_NO_PAGE;
                 if (g->n_pages == 0)
                         continue;
                 g->free = calloc(g->n_pages, sizeof(*g->free));
-                g->last_uid = calloc(g->n_pages, sizeof(*g->last_uid));
-                g->used = calloc(g->n_pages, sizeof(*g->used));
-                if (!g->free || !g->last_uid || !g->used)
+                g->pages = calloc(g->n_pages, sizeof(*g->pages));
+                if (!g->free || !g->pages)
                         return -ENOMEM;
                 for (uint32_t k = 0; k < g->n_pages; k++) {
                         g->free[k] = g->n_pages - 1 - k; /* low pages first: what was never touched stays sparse */
-                        g->last_uid[k] = NO_UID;
+                        g->pages[k].last_uid = NO_UID;
                 }
         }
         *ret = steal_ptr(&p);
@@ -58,8 +68,7 @@ void tdm_pages_destroy(struct tdm_pages *p)
                 return;
         for (int i = 0; i < TDM_KV_GROUPS; i++) {
                 free(p->groups[i].free);
-                free(p->groups[i].last_uid);
-                free(p->groups[i].used);
+                free(p->groups[i].pages);
         }
         free(p);
 }
@@ -102,10 +111,22 @@ bool tdm_pages_possible(const struct tdm_pages *p, const struct tdm_pages_need *
         return true;
 }
 
+static uint32_t used(const struct group *g)
+{
+        return g->n_pages - g->n_free - g->n_idle;
+}
+
+uint32_t tdm_pages_room(const struct tdm_pages *p, enum tdm_kv_group group)
+{
+        const struct group *g = &p->groups[group];
+
+        return g->n_pages - used(g) - g->n_reserved;
+}
+
 bool tdm_pages_reserve(struct tdm_pages *p, const struct tdm_pages_need *need)
 {
         for (int i = 0; i < TDM_KV_GROUPS; i++)
-                if (need->n[i] > p->groups[i].n_pages - p->groups[i].n_reserved)
+                if (need->n[i] > tdm_pages_room(p, (enum tdm_kv_group)i))
                         return false;
         for (int i = 0; i < TDM_KV_GROUPS; i++)
                 p->groups[i].n_reserved += need->n[i];
@@ -119,6 +140,30 @@ void tdm_pages_unreserve(struct tdm_pages *p, const struct tdm_pages_need *need)
                 p->groups[i].n_reserved -= need->n[i];
         }
 }
+
+/* ---- idle pages ---- */
+
+static void idle_remove(struct group *g, uint32_t page)
+{
+        struct page *e = &g->pages[page];
+
+        *(e->prev == TDM_KV_NO_PAGE ? &g->coldest : &g->pages[e->prev].next) = e->next;
+        *(e->next == TDM_KV_NO_PAGE ? &g->warmest : &g->pages[e->next].prev) = e->prev;
+        g->n_idle--;
+}
+
+static void idle_insert(struct group *g, uint32_t page, bool cold)
+{
+        struct page *e = &g->pages[page];
+
+        e->prev = cold ? TDM_KV_NO_PAGE : g->warmest;
+        e->next = cold ? g->coldest : TDM_KV_NO_PAGE;
+        *(e->prev == TDM_KV_NO_PAGE ? &g->coldest : &g->pages[e->prev].next) = page;
+        *(e->next == TDM_KV_NO_PAGE ? &g->warmest : &g->pages[e->next].prev) = page;
+        g->n_idle++;
+}
+
+/* ---- pages ---- */
 
 static void zero_page(struct tdm_pages *p, enum tdm_kv_group group, uint32_t page)
 {
@@ -135,24 +180,70 @@ uint32_t tdm_pages_alloc(struct tdm_pages *p, enum tdm_kv_group group, uid_t uid
         struct group *g = &p->groups[group];
         uint32_t page;
 
+        assert(g->n_reserved > 0);
+        if (g->n_free == 0)
+                p->reclaim(group, g->coldest, p->userdata);
         assert(g->n_free > 0);
-        assert(g->n_pages - g->n_free < g->n_reserved);
         page = g->free[--g->n_free];
-        assert(!g->used[page]);
-        if (g->last_uid[page] != uid && g->last_uid[page] != NO_UID)
+        assert(g->pages[page].n_refs == 0 && !g->pages[page].kept);
+        if (g->pages[page].last_uid != uid && g->pages[page].last_uid != NO_UID)
                 zero_page(p, group, page);
-        g->last_uid[page] = uid;
-        g->used[page] = true;
+        g->pages[page].last_uid = uid;
+        g->pages[page].n_refs = 1;
+        g->n_reserved--;
         return page;
 }
 
-void tdm_pages_free(struct tdm_pages *p, enum tdm_kv_group group, uint32_t page)
+void tdm_pages_share(struct tdm_pages *p, enum tdm_kv_group group, uint32_t page)
 {
         struct group *g = &p->groups[group];
 
-        assert(page < g->n_pages && g->used[page] && g->n_free < g->n_pages);
-        g->used[page] = false;
+        assert(page < g->n_pages && (g->pages[page].n_refs > 0 || g->pages[page].kept) && g->n_reserved > 0);
+        if (g->pages[page].n_refs++ == 0)
+                idle_remove(g, page);
+        g->n_reserved--;
+}
+
+void tdm_pages_free(struct tdm_pages *p, enum tdm_kv_group group, uint32_t page, bool cold)
+{
+        struct group *g = &p->groups[group];
+
+        assert(page < g->n_pages && g->pages[page].n_refs > 0);
+        if (--g->pages[page].n_refs > 0)
+                return;
+        if (g->pages[page].kept)
+                idle_insert(g, page, cold);
+        else
+                g->free[g->n_free++] = page;
+}
+
+void tdm_pages_keep(struct tdm_pages *p, enum tdm_kv_group group, uint32_t page)
+{
+        assert(page < p->groups[group].n_pages && p->groups[group].pages[page].n_refs > 0);
+        p->groups[group].pages[page].kept = true;
+}
+
+void tdm_pages_drop(struct tdm_pages *p, enum tdm_kv_group group, uint32_t page)
+{
+        struct group *g = &p->groups[group];
+
+        assert(page < g->n_pages && g->pages[page].kept);
+        g->pages[page].kept = false;
+        if (g->pages[page].n_refs > 0)
+                return;
+        idle_remove(g, page);
         g->free[g->n_free++] = page;
+}
+
+bool tdm_pages_is_used(const struct tdm_pages *p, enum tdm_kv_group group, uint32_t page)
+{
+        return p->groups[group].pages[page].n_refs > 0;
+}
+
+void tdm_pages_set_reclaim(struct tdm_pages *p, tdm_pages_reclaim_fn fn, void *userdata)
+{
+        p->reclaim = fn;
+        p->userdata = userdata;
 }
 
 uint32_t tdm_pages_total(const struct tdm_pages *p, enum tdm_kv_group group)
@@ -162,7 +253,12 @@ uint32_t tdm_pages_total(const struct tdm_pages *p, enum tdm_kv_group group)
 
 uint32_t tdm_pages_used(const struct tdm_pages *p, enum tdm_kv_group group)
 {
-        return p->groups[group].n_pages - p->groups[group].n_free;
+        return used(&p->groups[group]);
+}
+
+uint32_t tdm_pages_idle(const struct tdm_pages *p, enum tdm_kv_group group)
+{
+        return p->groups[group].n_idle;
 }
 
 uint32_t tdm_pages_reserved(const struct tdm_pages *p, enum tdm_kv_group group)

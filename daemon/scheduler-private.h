@@ -1,5 +1,5 @@
-/* What the files of the scheduler share: scheduler.c (jobs in and out), scheduler-step.c (steps), scheduler-recover.c
- * (losses). */
+/* What the files of the scheduler share: scheduler.c (jobs in and out), scheduler-step.c (steps), scheduler-route.c (where
+ * they go), scheduler-prefix.c (known beginnings), scheduler-recover.c (losses). */
 #ifndef TDM_DAEMON_SCHEDULER_PRIVATE_H
 #define TDM_DAEMON_SCHEDULER_PRIVATE_H
 
@@ -39,11 +39,20 @@ struct flight {
         struct flight_seq *seqs; /* [max_sequences] */
 };
 
+/* What gives rows their bits when steps go by a plan. */
+struct bits {
+        uint32_t epoch; /* 0: nothing known */
+        uint32_t number; /* in the prefix cache; 0: not to be shared */
+        uint8_t plan[TDM_MAX_BLOCKS + 1];
+        char text[192];
+};
+
 /* What the scheduler keeps for a model that is ready. */
 struct lane {
         struct tdm_list node;
         struct tdm_model *model; /* referenced */
         struct tdm_list active;  /* of jobs by seq.node, in order of admission */
+        struct bits bits[TDM_N_PLACES][TDM_N_WORKERS]; /* lately, by placement and the worker of block 0 */
         uint32_t n_active;
         bool *table_used; /* [max_sequences] */
         struct flight flights[TDM_STEP_SLOTS];
@@ -100,10 +109,6 @@ struct tdm_scheduler {
         uint32_t n_emits;
         struct tdm_job **candidates; /* [max_sequences]: scratch of a step's building */
         struct tdm_list ended;       /* jobs that are out and still have to be told, by queue */
-        struct {
-                uint32_t epoch, model_id;
-                char text[192];
-        } numerics[TDM_N_PLACES];
         struct tdm_scheduler_stats stats;
 };
 
@@ -157,6 +162,14 @@ void tdm_scheduler_land(struct tdm_scheduler *s, struct lane *lane, struct fligh
 
 /* Those that the workers have finished and that wait for nothing any more. */
 void tdm_scheduler_finish_done(struct tdm_scheduler *s, uint32_t model_id);
+
+/* scheduler-prefix.c */
+const struct bits *tdm_scheduler_bits(struct tdm_scheduler *s, const struct class *c, const uint8_t *plan);
+/* Rows of this job go into a step with these bits; n_issued is still what it was before. */
+void tdm_scheduler_note_bits(struct tdm_job *job, const struct bits *b);
+/* It is about to get rows with these bits: those that are known already become its own. */
+void tdm_scheduler_look_up(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job, const struct bits *b);
+void tdm_scheduler_enter(struct lane *lane, struct tdm_job *job); /* its pages that are full now */
 
 /* scheduler-route.c */
 /* Where steps of the class can go now, best first: 0, 1 or 2 ways. */

@@ -137,6 +137,7 @@ static void fill_pages(struct lane *lane, struct tdm_job *job, uint32_t n_positi
                         continue;
                 while (q->n_pages[g] * TDM_KV_PAGE_TOKENS < n_positions) {
                         table[q->n_pages[g]] = tdm_pages_alloc(model->pages, (enum tdm_kv_group)g, job->uid);
+                        q->reserved.n[g]--;
                         q->n_pages[g]++;
                 }
         }
@@ -147,6 +148,7 @@ static void free_slid_out(struct lane *lane, struct tdm_job *job)
         struct tdm_model *model = lane->model;
         struct tdm_sequence *q = &job->seq;
         uint32_t first = tdm_window_first(tdm_model_hparams(model), TDM_KV_WINDOW, q->n_committed);
+        const struct tdm_pages_need one = { .n[TDM_KV_WINDOW] = 1 };
         uint32_t *table = tdm_steps_table(model->steps->base, &model->layout, q->table, TDM_KV_WINDOW);
 
         if (model->geometry.n_layers[TDM_KV_WINDOW] == 0)
@@ -155,7 +157,10 @@ static void free_slid_out(struct lane *lane, struct tdm_job *job)
                (q->first_page[TDM_KV_WINDOW] + 1) * TDM_KV_PAGE_TOKENS <= first) {
                 uint32_t i = q->first_page[TDM_KV_WINDOW]++;
 
-                tdm_pages_free(model->pages, TDM_KV_WINDOW, table[i]);
+                /* Cold: a long text is to go through its own pages, not through everybody's. The promise is for the next. */
+                tdm_pages_free(model->pages, TDM_KV_WINDOW, table[i], true);
+                tdm_pages_reserve(model->pages, &one);
+                q->reserved.n[TDM_KV_WINDOW]++;
                 table[i] = TDM_KV_NO_PAGE;
         }
 }
@@ -166,6 +171,7 @@ struct build {
         struct lane *lane;
         uint32_t slot;
         struct flight *flight;
+        const struct bits *bits;
         struct deal deal;
         struct tdm_step_row *rows;
         struct tdm_step_seq *seqs;
@@ -247,46 +253,16 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
         budget = TDM_MIN(budget, b->deal.prompt_rows);
         for (uint32_t i = 0; i < n_candidates; i++) {
                 struct tdm_job *job = s->candidates[i];
-                uint32_t n = rows_for(b, job, budget);
+                uint32_t n;
 
-                if (n == 0)
+                if (rows_for(b, job, budget) == 0)
                         continue;
+                tdm_scheduler_look_up(s, b->lane, job, b->bits);
+                n = rows_for(b, job, budget);
                 add_sequence(b, job, n);
                 if (i >= n_decode)
                         budget -= n;
         }
-}
-
-/* What gave the job its bits, for its last event: devices of one id give the same wherever a block runs. */
-static void note_numerics(struct tdm_scheduler *s, struct tdm_job *job, const struct class *c, const uint8_t *plan,
-                          uint32_t n_blocks)
-{
-        uint32_t epoch = tdm_fleet_epoch(s->fleet);
-        struct tdm_worker_status npu, gpu;
-        bool uses[TDM_N_WORKERS] = { false };
-        char *text = s->numerics[c->placement].text;
-        const size_t size = sizeof(s->numerics[0].text);
-        const char *precision = tdm_precision_name(c->lane->model->precision);
-        const char *kv_type = tdm_kv_type_name((enum tdm_kv_type)c->lane->model->geometry.type);
-
-        if (job->numerics_epoch == epoch && job->numerics_id[0])
-                return;
-        if (s->numerics[c->placement].epoch != epoch || s->numerics[c->placement].model_id != c->lane->model->id) {
-                tdm_fleet_worker_status(s->fleet, TDM_WORKER_NPU, &npu);
-                tdm_fleet_worker_status(s->fleet, TDM_WORKER_GPU, &gpu);
-                for (uint32_t i = 0; i < n_blocks; i++)
-                        uses[plan[i] == TDM_WORKER_NPU ? TDM_WORKER_NPU : TDM_WORKER_GPU] = true;
-                if (uses[TDM_WORKER_NPU] && uses[TDM_WORKER_GPU] && !tdm_fleet_equal_bits(s->fleet))
-                        snprintf(text, size, "split:%.50s+%.50s:%s:%s", npu.numerics_id ? npu.numerics_id : "",
-                                 gpu.numerics_id ? gpu.numerics_id : "", precision, kv_type);
-                else
-                        snprintf(text, size, "%.100s:%s:%s", (uses[TDM_WORKER_GPU] ? gpu.numerics_id : npu.numerics_id) ?: "",
-                                 precision, kv_type);
-                s->numerics[c->placement].epoch = epoch;
-                s->numerics[c->placement].model_id = c->lane->model->id;
-        }
-        memcpy(job->numerics_id, text, sizeof(job->numerics_id));
-        job->numerics_epoch = epoch;
 }
 
 /* No worker can run this class: its jobs end. */
@@ -383,10 +359,10 @@ static void take_off(struct tdm_scheduler *s, const struct class *c, const struc
         for (uint32_t i = 0; i < f->n_seqs; i++) {
                 struct tdm_job *job = f->seqs[i].job;
 
+                tdm_scheduler_note_bits(job, b->bits);
                 job->seq.in_flight++;
                 job->seq.n_issued = f->seqs[i].first + f->seqs[i].n_rows;
                 job->seq.home = route->balanced ? (uint8_t)(1 + route->worker) : 0;
-                note_numerics(s, job, c, head->plan, n_blocks);
         }
         c->lane->n_flights++;
         s->n_in_flight++;
@@ -412,6 +388,7 @@ static int issue_on(struct tdm_scheduler *s, const struct class *c, const struct
                 fail_class(s, c, r);
                 return 1;
         }
+        b.bits = tdm_scheduler_bits(s, c, head->plan);
         tdm_scheduler_deal(s, c, route, &b.deal);
         n_candidates = collect(s, c, route, &b.deal, &chain);
         fill_rows(&b, n_candidates);
@@ -567,7 +544,12 @@ static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flig
                         s->stats.decode_rows++;
                 else
                         s->stats.prefill_rows += fs->n_rows;
-                s->stats.prompt_tokens += TDM_MIN(job->seq.n_committed, job->prompt_tokens) - TDM_MIN(first, job->prompt_tokens);
+                if (job->seq.n_committed > job->n_read) {
+                        s->stats.prompt_tokens += TDM_MIN(job->seq.n_committed, job->prompt_tokens) -
+                                                  TDM_MIN(job->n_read, job->prompt_tokens);
+                        job->n_read = job->seq.n_committed;
+                }
+                tdm_scheduler_enter(lane, job);
                 free_slid_out(lane, job);
                 apply(s, fs, first, now);
                 job->state = tdm_job_is_decoding(job) ? TDM_JOB_DECODE : TDM_JOB_PREFILL;

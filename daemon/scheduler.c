@@ -226,8 +226,9 @@ static void release_sequence(struct tdm_scheduler *s, struct lane *lane, struct 
         for (int g = 0; !lane->dead && g < TDM_KV_GROUPS; g++) {
                 const uint32_t *table = tdm_steps_table(model->steps->base, &model->layout, q->table, (enum tdm_kv_group)g);
 
-                for (uint32_t i = q->first_page[g]; i < q->n_pages[g]; i++)
-                        tdm_pages_free(model->pages, (enum tdm_kv_group)g, table[i]);
+                /* The last ones first: a beginning is worth more than what follows it. */
+                for (uint32_t i = q->n_pages[g]; i > q->first_page[g]; i--)
+                        tdm_pages_free(model->pages, (enum tdm_kv_group)g, table[i - 1], false);
         }
         if (!lane->dead)
                 tdm_pages_unreserve(model->pages, &q->reserved);

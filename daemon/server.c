@@ -189,6 +189,7 @@ static int set_up_models(struct server *s, const struct tdm_config *config, stru
                 .precision = config->precision,
                 .kv_type = config->kv_type,
                 .kv_bytes = config->kv_bytes,
+                .no_prefix_cache = !config->prefix_cache,
                 .max_rows = config->max_rows,
                 .max_sequences = config->max_sequences,
         };

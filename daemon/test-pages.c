@@ -59,9 +59,61 @@ static void test_alloc_is_exclusive(void **state)
         }
         assert_int_equal(tdm_pages_used(p, TDM_KV_FULL), 10);
         for (int i = 0; i < 10; i++)
-                tdm_pages_free(p, TDM_KV_FULL, pages[i]);
+                tdm_pages_free(p, TDM_KV_FULL, pages[i], false);
         assert_int_equal(tdm_pages_used(p, TDM_KV_FULL), 0);
         tdm_pages_destroy(p);
+}
+
+static struct tdm_pages *reclaiming;
+static uint32_t n_reclaimed, reclaimed[8];
+
+static void reclaim(enum tdm_kv_group group, uint32_t coldest, void *userdata)
+{
+        reclaimed[n_reclaimed++] = coldest;
+        tdm_pages_drop(reclaiming, group, coldest);
+}
+
+/* What is kept is shared by those who know its content, and goes, coldest first, when somebody wants a page. */
+static void test_kept_and_shared(void **state)
+{
+        struct tdm_hparams hp = hparams(4096, 128);
+        struct tdm_pages_need all = { { 4, 0 } }, one = { { 1, 0 } };
+        struct tdm_kv_geometry kv;
+        uint32_t pages[4];
+
+        assert_int_equal(tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, 4, 1), 0);
+        assert_int_equal(tdm_pages_new(&reclaiming, &kv, NULL), 0);
+        tdm_pages_set_reclaim(reclaiming, reclaim, NULL);
+        assert_true(tdm_pages_reserve(reclaiming, &all));
+        for (int i = 0; i < 4; i++) {
+                pages[i] = tdm_pages_alloc(reclaiming, TDM_KV_FULL, 1);
+                tdm_pages_keep(reclaiming, TDM_KV_FULL, pages[i]);
+        }
+        assert_int_equal(tdm_pages_room(reclaiming, TDM_KV_FULL), 0);
+        for (int i = 0; i < 4; i++)
+                tdm_pages_free(reclaiming, TDM_KV_FULL, pages[i], i == 2); /* cold to warm: 2 0 1 3 */
+        assert_int_equal(tdm_pages_idle(reclaiming, TDM_KV_FULL), 4);
+        assert_int_equal(tdm_pages_used(reclaiming, TDM_KV_FULL), 0);
+        assert_int_equal(tdm_pages_room(reclaiming, TDM_KV_FULL), 4);
+
+        assert_true(tdm_pages_reserve(reclaiming, &all));
+        tdm_pages_share(reclaiming, TDM_KV_FULL, pages[0]);
+        tdm_pages_share(reclaiming, TDM_KV_FULL, pages[0]); /* two have it: one page used, two promises */
+        assert_int_equal(tdm_pages_used(reclaiming, TDM_KV_FULL), 1);
+        assert_int_equal(tdm_pages_room(reclaiming, TDM_KV_FULL), 1);
+        assert_int_equal(tdm_pages_alloc(reclaiming, TDM_KV_FULL, 2), pages[2]);
+        assert_int_equal(tdm_pages_alloc(reclaiming, TDM_KV_FULL, 2), pages[1]);
+        assert_int_equal(n_reclaimed, 2);
+        assert_int_equal(tdm_pages_reserved(reclaiming, TDM_KV_FULL), 0);
+        tdm_pages_free(reclaiming, TDM_KV_FULL, pages[0], false);
+        assert_true(tdm_pages_is_used(reclaiming, TDM_KV_FULL, pages[0]));
+        tdm_pages_drop(reclaiming, TDM_KV_FULL, pages[0]); /* not kept, still used */
+        assert_int_equal(tdm_pages_used(reclaiming, TDM_KV_FULL), 3);
+        tdm_pages_free(reclaiming, TDM_KV_FULL, pages[0], false);
+        assert_true(tdm_pages_reserve(reclaiming, &one));
+        assert_int_equal(tdm_pages_alloc(reclaiming, TDM_KV_FULL, 2), pages[0]); /* free before idle */
+        assert_int_equal(tdm_pages_idle(reclaiming, TDM_KV_FULL), 1);
+        tdm_pages_destroy(reclaiming);
 }
 
 static uint8_t page_byte(const struct tdm_segment *s, const struct tdm_kv_geometry *kv, uint32_t page)
@@ -83,12 +135,15 @@ static void test_zeroed_between_users(void **state)
         assert_int_equal(tdm_pages_new(&p, &kv, segment), 0);
         assert_true(tdm_pages_reserve(p, &need));
         page = tdm_pages_alloc(p, TDM_KV_WINDOW, 1000);
+        assert_false(tdm_pages_reserve(p, &need));
         memset(segment->base + kv.offset[TDM_KV_WINDOW], 0xaa, kv.page_bytes[TDM_KV_WINDOW]);
         memset(segment->base, 0xbb, kv.page_bytes[TDM_KV_FULL]); /* a neighbour's page */
-        tdm_pages_free(p, TDM_KV_WINDOW, page);
+        tdm_pages_free(p, TDM_KV_WINDOW, page, false);
+        assert_true(tdm_pages_reserve(p, &need));
         page = tdm_pages_alloc(p, TDM_KV_WINDOW, 1000);
         assert_int_equal(page_byte(segment, &kv, page), 0xaa); /* one's own */
-        tdm_pages_free(p, TDM_KV_WINDOW, page);
+        tdm_pages_free(p, TDM_KV_WINDOW, page, false);
+        assert_true(tdm_pages_reserve(p, &need));
         page = tdm_pages_alloc(p, TDM_KV_WINDOW, 1001);
         for (uint64_t i = 0; i < kv.page_bytes[TDM_KV_WINDOW]; i++)
                 assert_int_equal(segment->base[kv.offset[TDM_KV_WINDOW] + i], 0);
@@ -139,6 +194,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_reserve),
                 cmocka_unit_test(test_alloc_is_exclusive),
+                cmocka_unit_test(test_kept_and_shared),
                 cmocka_unit_test(test_zeroed_between_users),
                 cmocka_unit_test(test_need),
                 cmocka_unit_test(test_plan),

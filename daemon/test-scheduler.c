@@ -52,6 +52,7 @@ struct tdm_fleet {
         uint64_t busy_ns[TDM_N_WORKERS];
         uint32_t slowness[TDM_N_WORKERS]; /* in ns for a row; 0: it does not tell */
         uint32_t n_chained, n_rows[TDM_N_WORKERS];
+        const char *numerics_id;
         unsigned seed;
 };
 
@@ -97,7 +98,7 @@ void tdm_fleet_remove_model(struct tdm_fleet *f, uint32_t model_id)
 
 void tdm_fleet_worker_status(struct tdm_fleet *f, enum tdm_worker_index worker, struct tdm_worker_status *ret)
 {
-        *ret = (struct tdm_worker_status){ .numerics_id = "fake" };
+        *ret = (struct tdm_worker_status){ .numerics_id = f->numerics_id ?: "fake" };
 }
 
 int tdm_fleet_plan(struct tdm_fleet *f, const struct tdm_hparams *hp, const char *placement, uint8_t *plan, bool *ret_degraded)
@@ -418,6 +419,8 @@ static struct tdm_model *make_model(struct tdm_models *models, uint32_t id, uint
         assert_int_equal(tdm_segment_create(&m->steps, "steps", m->layout.size_bytes), 0);
         assert_int_equal(tdm_segment_create(&m->results, "results", m->layout.results_bytes), 0);
         assert_int_equal(tdm_pages_new(&m->pages, &m->geometry, NULL), 0);
+        if (!models->no_prefix_cache)
+                assert_int_equal(tdm_prefix_new(&m->prefix, m->pages, hp, &m->geometry), 0);
         tdm_steps_format(m->steps->base, &m->layout);
         m->state = TDM_MODEL_READY;
         return m;
@@ -426,7 +429,8 @@ static struct tdm_model *make_model(struct tdm_models *models, uint32_t id, uint
 static void world_open(struct world *w, unsigned seed, uint32_t full_pages, uint32_t window_pages,
                        const struct tdm_scheduler_config *config)
 {
-        struct tdm_models_config mc = { .max_rows = config->max_rows, .max_sequences = config->max_sequences };
+        struct tdm_models_config mc = { .max_rows = config->max_rows, .max_sequences = config->max_sequences,
+                                        .no_prefix_cache = seed % 4 == 0 };
         struct tdm_error err;
 
         *w = (struct world){ .seed = seed };
@@ -605,7 +609,7 @@ static void arrive(struct world *w)
         struct client_job *c = &w->jobs[w->n_arrived++];
         enum tdm_job_placement placement = pick(w, 4) ? TDM_PLACE_ANY : (enum tdm_job_placement)pick(w, TDM_N_PLACES);
 
-        submit(w, c, pick(w, 5) == 0, 1000 + pick(w, 3), pick(w, 3) ? TDM_JOB_INTERACTIVE : TDM_JOB_BACKGROUND, placement,
+        submit(w, c, pick(w, 5) == 0, 1000 + (pick(w, 4) == 0), pick(w, 3) ? TDM_JOB_INTERACTIVE : TDM_JOB_BACKGROUND, placement,
                pick(w, 3) ? 0 : 1 + pick(w, 9));
 }
 
@@ -657,9 +661,12 @@ static void happen(struct world *w, bool losses)
         turn(w);
 }
 
+static uint32_t n_hits; /* beginnings that were known, over all random runs */
+
 /* How many steps followed another. */
 static uint32_t run_random(unsigned seed, bool losses, bool culprits)
 {
+        struct tdm_scheduler_stats stats;
         struct world w;
         unsigned draw = seed;
         uint32_t n_chained, max_rows = 8 + (uint32_t)rand_r(&draw) % 40, max_seqs = 1 + (uint32_t)rand_r(&draw) % 8;
@@ -686,7 +693,18 @@ static uint32_t run_random(unsigned seed, bool losses, bool culprits)
         for (uint32_t i = 0; i < w.n_jobs; i++) {
                 uint32_t n = pick(&w, 4) ? 1 + pick(&w, 20) : 1 + pick(&w, 250);
 
+                const struct client_job *like = i > 0 && pick(&w, 2) ? &w.jobs[pick(&w, i)] : NULL;
+
+                for (uint32_t k = 0; like && k < i; k++)
+                        if (w.jobs[k].n_prompt > 3 * like->n_prompt)
+                                like = &w.jobs[k];
+                if (like && pick(&w, 4))
+                        n = TDM_MAX(n, like->n_prompt);
                 make_prompt(&w, &w.jobs[i], n, 1 + pick(&w, pick(&w, 4) ? 12 : 60));
+                if (like) { /* it begins like another one */
+                        if (!like->killer && !like->breaker)
+                                memcpy(w.jobs[i].prompt, like->prompt, (1 + pick(&w, TDM_MIN(n, like->n_prompt))) * 4);
+                }
                 w.jobs[i].penalty = pick(&w, 3) == 0;
                 w.jobs[i].score = pick(&w, 6) == 0;
                 w.jobs[i].seed = pick(&w, 1000);
@@ -714,6 +732,8 @@ static uint32_t run_random(unsigned seed, bool losses, bool culprits)
                 finish_step(&w, some_step(&w));
         turn(&w);
         n_chained = w.fleet.n_chained;
+        tdm_scheduler_stats(w.s, &stats);
+        n_hits += (uint32_t)stats.prefix_hits;
         world_close(&w);
         return n_chained;
 }
@@ -732,6 +752,7 @@ static void test_random(void **state)
         for (unsigned seed = 1; seed <= n_rounds(); seed++)
                 n_chained += run_random(seed, false, false);
         assert_true(n_chained > n_rounds());
+        assert_true(n_hits > n_rounds() / 3);
 }
 
 static void test_random_losses(void **state)
@@ -923,6 +944,86 @@ static void test_no_worker(void **state)
         world_close(&w);
 }
 
+static const struct client_job *add_alike(struct world *w, uint32_t like, uint32_t n_prompt, uid_t uid)
+{
+        struct client_job *c = &w->jobs[w->n_arrived++];
+
+        make_prompt(w, c, n_prompt, 4);
+        memcpy(c->prompt, w->jobs[like].prompt, TDM_MIN(n_prompt, w->jobs[like].n_prompt) * sizeof(c->prompt[0]));
+        submit(w, c, 0, uid, TDM_JOB_INTERACTIVE, TDM_PLACE_ANY, 0);
+        drive(w);
+        check_result(c, tdm_model_hparams(w->fleet.models[0])->n_vocab);
+        return c;
+}
+
+static void test_known_beginnings(void **state)
+{
+        struct tdm_scheduler_stats stats;
+        struct client_job *c;
+        struct world w;
+
+        world_open(&w, 1, 64, 64, &plain);
+        add_job(&w, 150, 20, 1, TDM_JOB_INTERACTIVE);
+        drive(&w);
+        assert_int_equal(w.jobs[0].job->cached_tokens, 0);
+        assert_int_equal(add_alike(&w, 0, 150, 1)->job->cached_tokens, 128);
+        assert_int_equal(add_alike(&w, 0, 128, 1)->job->cached_tokens, 96); /* the last row is computed */
+        assert_int_equal(add_alike(&w, 0, 129, 1)->job->cached_tokens, 128);
+        assert_int_equal(add_alike(&w, 0, 31, 1)->job->cached_tokens, 0);
+        assert_int_equal(add_alike(&w, 0, 150, 2)->job->cached_tokens, 0); /* another user */
+        tdm_scheduler_stats(w.s, &stats);
+        assert_int_equal(stats.prefix_hits, 3);
+        assert_int_equal(stats.cached_tokens, 128 + 96 + 128);
+
+        /* What was generated is known too. */
+        c = &w.jobs[w.n_arrived++];
+        make_prompt(&w, c, 168, 4);
+        memcpy(c->prompt, w.jobs[0].prompt, 150 * sizeof(c->prompt[0]));
+        memcpy(c->prompt + 150, w.jobs[0].got, 18 * sizeof(c->prompt[0]));
+        submit(&w, c, 0, 1, TDM_JOB_INTERACTIVE, TDM_PLACE_ANY, 0);
+        drive(&w);
+        assert_int_equal(c->job->cached_tokens, 160);
+
+        /* A worker that comes back as another device. */
+        w.fleet.numerics_id = "another";
+        reset(&w, NULL);
+        assert_int_equal(add_alike(&w, 0, 150, 1)->job->cached_tokens, 0);
+        assert_int_equal(add_alike(&w, 0, 150, 1)->job->cached_tokens, 128);
+        w.fleet.numerics_id = "fake";
+        reset(&w, NULL);
+        assert_int_equal(add_alike(&w, 0, 150, 1)->job->cached_tokens, 128);
+
+        /* One that is lost half way leaves what was committed, and nothing else. */
+        add_job(&w, 150, 20, 1, TDM_JOB_INTERACTIVE);
+        turn(&w);
+        for (int i = 0; i < 3; i++)
+                finish_step(&w, some_step(&w));
+        reset(&w, NULL);
+        drive(&w);
+        check_result(&w.jobs[w.n_arrived - 1], tdm_model_hparams(w.fleet.models[0])->n_vocab);
+        world_close(&w);
+}
+
+/* Rows of two kinds of bits in one sequence: nobody may have them. */
+static void test_mixed_numerics(void **state)
+{
+        struct world w;
+
+        world_open(&w, 1, 64, 64, &plain);
+        add_job(&w, 150, 4, 1, TDM_JOB_INTERACTIVE);
+        turn(&w);
+        for (int i = 0; i < 5; i++) /* 80 rows */
+                finish_step(&w, some_step(&w));
+        reset(&w, NULL);
+        w.fleet.numerics_id = "another";
+        drive(&w);
+        assert_int_equal(add_alike(&w, 0, 150, 1)->job->cached_tokens, 0); /* of the new kind: none from the start */
+        w.fleet.numerics_id = "fake";
+        reset(&w, NULL);
+        assert_int_equal(add_alike(&w, 0, 150, 1)->job->cached_tokens, 64);
+        world_close(&w);
+}
+
 static void test_model_changed(void **state)
 {
         struct tdm_error err;
@@ -954,6 +1055,8 @@ int main(void)
                 cmocka_unit_test(test_fair_and_interactive_first),
                 cmocka_unit_test(test_culprit_alone),
                 cmocka_unit_test(test_no_worker),
+                cmocka_unit_test(test_known_beginnings),
+                cmocka_unit_test(test_mixed_numerics),
                 cmocka_unit_test(test_model_changed),
                 cmocka_unit_test(test_random),
                 cmocka_unit_test(test_random_losses),

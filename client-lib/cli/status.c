@@ -149,6 +149,10 @@ static void json_status(struct buf *b, const struct tandem_status *s)
         json_field_u64(b, "steps_in_flight", s->steps_in_flight);
         json_field_u64(b, "prefill_tokens", s->prefill_tokens);
         json_field_u64(b, "decode_tokens", s->decode_tokens);
+        json_field_u64(b, "prefix_hits", s->prefix_hits);
+        json_field_u64(b, "cached_tokens", s->cached_tokens);
+        json_field_u64(b, "evictions", s->evictions);
+        json_field_u64(b, "reread_tokens", s->reread_tokens);
         buf_puts(b, "}");
 }
 

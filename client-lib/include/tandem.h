@@ -373,6 +373,8 @@ struct tandem_status {
         bool draining;
         uint32_t steps_in_flight;
         uint64_t prefill_tokens, decode_tokens; /* gone through the model; what is read again after a loss counts again */
+        uint64_t prefix_hits, cached_tokens; /* jobs that began with something known; tokens not read because of it */
+        uint64_t evictions, reread_tokens;   /* times a job made room for another; tokens read again because of it */
 };
 
 struct tandem_model_list {

@@ -185,9 +185,11 @@ def request(prompt=PROMPT, n=64, temp=0.0, seed=0, top_k=0, top_p=0.0, min_p=0.0
 class Daemon:
     """A private tandemd. Use it in a `with`."""
 
-    def __init__(self, models=(TALE,), env=None, threads=1, args=(), hang_ms=None, wait=True, placement="split"):
+    def __init__(self, models=(TALE,), env=None, threads=1, args=(), hang_ms=None, wait=True, placement="split",
+                 system=False):
         """placement: split makes every job need both workers, which most tests want; None leaves it to the daemon."""
         self.placement = placement
+        self.system = system  # serves every user who can reach the socket
         self.models, self.threads, self.args, self.wait = list(models), threads, list(args), wait
         self.extra_env = dict(env or {})
         self.hang_ms = hang_ms if hang_ms is not None else (8000 if SANITIZER else None)
@@ -226,7 +228,7 @@ class Daemon:
         return env
 
     def start(self):
-        command = [os.path.join(BIN, "tandemd"), "--user", "--socket", self.socket, "--bus", "none"]
+        command = [os.path.join(BIN, "tandemd"), "--system" if self.system else "--user", "--socket", self.socket, "--bus", "none"]
         for m in self.models:
             command += ["--model", m]
         log = open(self.log_path, "ab")
