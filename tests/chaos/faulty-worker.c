@@ -1,0 +1,179 @@
+/* A worker with faults that can be asked for: the shipped worker loop and host device, and between the two a device that
+ * dies, hangs or is slow on purpose. Built for tests only, into a folder of its own and never installed; the shipped programs
+ * have none of it.
+ *
+ * TANDEM_FAULT_NPU and TANDEM_FAULT_GPU, a list like "poison=5,slow=200":
+ *   poison=TOKEN    aborts when a row of a step holds this token
+ *   hang=TOKEN      loops for ever on it
+ *   slow=PERCENT    blocks take so much of their time (200: twice)
+ *   slow-after=MS   … from so long after the start on
+ *   numerics=TEXT   calls its bits by another name, so that tandemd takes the two devices for different ones */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/util.h"
+#include "engine/worker/worker.h"
+
+static struct {
+        struct tdm_device *inner;
+        _Atomic uint64_t *heartbeat;
+        uint64_t poison, hang; /* UINT64_MAX: none */
+        uint64_t slow_percent, slow_from_ns;
+        char numerics[64], description[160], numerics_id[128];
+} fault = { .poison = UINT64_MAX, .hang = UINT64_MAX };
+
+static struct tdm_device device;
+
+static int read_faults(const char *text, struct tdm_error *err)
+{
+        _cleanup_(freep) char *copy = strdup(text ?: "");
+        char *rest = copy, *word;
+
+        if (!copy)
+                return -ENOMEM;
+        while ((word = strsep(&rest, ","))) {
+                char *value = strchr(word, '=');
+
+                if (!*word)
+                        continue;
+                if (!value)
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "fault \"%s\" has no value", word);
+                *value++ = 0;
+                if (strcmp(word, "poison") == 0)
+                        fault.poison = strtoull(value, NULL, 10);
+                else if (strcmp(word, "hang") == 0)
+                        fault.hang = strtoull(value, NULL, 10);
+                else if (strcmp(word, "slow") == 0)
+                        fault.slow_percent = strtoull(value, NULL, 10);
+                else if (strcmp(word, "slow-after") == 0)
+                        fault.slow_from_ns = tdm_now_ns() + strtoull(value, NULL, 10) * TDM_NSEC_PER_MSEC;
+                else if (strcmp(word, "numerics") == 0)
+                        snprintf(fault.numerics, sizeof(fault.numerics), "%s", value);
+                else
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "there is no fault \"%s\"", word);
+        }
+        return 0;
+}
+
+static int faulty_open(struct tdm_device **ret, const struct tdm_device_config *config, struct tdm_error *err)
+{
+        int r = read_faults(getenv(FAULTY_INDEX == TDM_WORKER_NPU ? "TANDEM_FAULT_NPU" : "TANDEM_FAULT_GPU"), err);
+
+        if (r != 0)
+                return r;
+        r = tdm_host_device_ops.open(&fault.inner, config, err);
+        if (r != 0)
+                return r;
+        fault.heartbeat = config->heartbeat;
+        snprintf(fault.description, sizeof(fault.description), "faulty: %s", tdm_host_device_ops.describe(fault.inner));
+        snprintf(fault.numerics_id, sizeof(fault.numerics_id), "%s%s", tdm_host_device_ops.numerics_id(fault.inner),
+                 fault.numerics);
+        *ret = &device;
+        return 0;
+}
+
+static void faulty_close(struct tdm_device *unused)
+{
+        tdm_host_device_ops.close(fault.inner);
+}
+
+static const char *faulty_describe(const struct tdm_device *unused)
+{
+        return fault.description;
+}
+
+static const char *faulty_numerics_id(const struct tdm_device *unused)
+{
+        return fault.numerics_id;
+}
+
+static int faulty_model_load(struct tdm_device *unused, const struct tdm_device_model_config *config,
+                             struct tdm_device_model **ret, struct tdm_error *err)
+{
+        return tdm_host_device_ops.model_load(fault.inner, config, ret, err);
+}
+
+static void faulty_model_unload(struct tdm_device_model *model)
+{
+        tdm_host_device_ops.model_unload(model);
+}
+
+static void faulty_set_kv(struct tdm_device_model *model, uint8_t *kv_base)
+{
+        tdm_host_device_ops.set_kv(model, kv_base);
+}
+
+static uint64_t faulty_scratch(const struct tdm_device_model *model)
+{
+        return tdm_host_device_ops.model_scratch_bytes(model);
+}
+
+static uint64_t faulty_saturated(const struct tdm_device_model *model)
+{
+        return tdm_host_device_ops.n_saturated(model);
+}
+
+struct slowed {
+        void (*on_block)(uint32_t block, void *userdata);
+        void *userdata;
+        uint64_t last_ns;
+};
+
+/* Busy, like a device that is slower; not asleep, which would leave the CPU to the other worker. */
+static void slow_block(uint32_t block, void *userdata)
+{
+        struct slowed *s = userdata;
+        uint64_t now = tdm_now_ns(), until = now + (now - s->last_ns) * (fault.slow_percent - 100) / 100;
+
+        while ((now = tdm_now_ns()) < until)
+                if (now % 16 == 0)
+                        atomic_fetch_add_explicit(fault.heartbeat, 1, memory_order_relaxed);
+        s->last_ns = now;
+        s->on_block(block, s->userdata);
+}
+
+static int faulty_run(struct tdm_device_model *model, const struct tdm_step *step, uint32_t first, uint32_t n, float *hidden,
+                      struct tdm_result *results, void (*on_block)(uint32_t block, void *userdata), void *userdata,
+                      struct tdm_error *err)
+{
+        struct slowed slowed = { .on_block = on_block, .userdata = userdata, .last_ns = tdm_now_ns() };
+
+        for (uint32_t i = 0; i < step->head.n_rows; i++) {
+                if (step->rows[i].token == fault.poison)
+                        abort();
+                while (step->rows[i].token == fault.hang)
+                        __asm__ volatile("");
+        }
+        if (fault.slow_percent > 100 && slowed.last_ns >= fault.slow_from_ns)
+                return tdm_host_device_ops.run(model, step, first, n, hidden, results, slow_block, &slowed, err);
+        return tdm_host_device_ops.run(model, step, first, n, hidden, results, on_block, userdata, err);
+}
+
+static const struct tdm_device_ops ops = {
+        .name = "host",
+        .open = faulty_open,
+        .close = faulty_close,
+        .describe = faulty_describe,
+        .numerics_id = faulty_numerics_id,
+        .model_load = faulty_model_load,
+        .model_unload = faulty_model_unload,
+        .set_kv = faulty_set_kv,
+        .model_scratch_bytes = faulty_scratch,
+        .run = faulty_run,
+        .n_saturated = faulty_saturated,
+};
+static struct tdm_device device = { .ops = &ops };
+
+int main(int argc, char **argv)
+{
+        static const struct tdm_worker_device devices[] = { { .name = "host", .ops = &ops } };
+        static const struct tdm_worker_program program = {
+                .name = FAULTY_INDEX == TDM_WORKER_NPU ? "faulty-npu-worker" : "faulty-gpu-worker",
+                .index = FAULTY_INDEX,
+                .devices = devices,
+                .n_devices = TDM_ARRAY_SIZE(devices),
+        };
+
+        return tdm_worker_main(&program, argc, argv);
+}
