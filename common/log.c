@@ -28,31 +28,46 @@ static bool stderr_is_journal(void)
         return st.st_dev == dev && st.st_ino == ino;
 }
 
+static const struct {
+        const char *name;
+        enum tdm_log_level level;
+} level_names[] = {
+        { "error", TDM_LOG_ERROR },
+        { "warning", TDM_LOG_WARNING },
+        { "info", TDM_LOG_INFO },
+        { "debug", TDM_LOG_DEBUG },
+};
+
+int tdm_log_level_from_name(const char *name)
+{
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(level_names); i++)
+                if (strcmp(name, level_names[i].name) == 0)
+                        return (int)level_names[i].level;
+        return -EINVAL;
+}
+
+const char *tdm_log_level_name(enum tdm_log_level level)
+{
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(level_names); i++)
+                if (level_names[i].level == level)
+                        return level_names[i].name;
+        return "unknown";
+}
+
 void tdm_log_init(const char *ident)
 {
-        static const struct {
-                const char *name;
-                enum tdm_log_level level;
-        } names[] = {
-                { "error", TDM_LOG_ERROR },
-                { "warning", TDM_LOG_WARNING },
-                { "info", TDM_LOG_INFO },
-                { "debug", TDM_LOG_DEBUG },
-        };
         const char *e = getenv("TANDEM_LOG");
-        bool known = false;
+        int level;
 
         snprintf(log_state.ident, sizeof(log_state.ident), "%s", ident ? ident : "");
         log_state.with_prefix = !isatty(STDERR_FILENO);
         log_state.with_ident = !stderr_is_journal();
         if (!e || !*e)
                 return;
-        for (size_t i = 0; i < TDM_ARRAY_SIZE(names); i++)
-                if (strcmp(e, names[i].name) == 0) {
-                        tdm_log_set_level(names[i].level);
-                        known = true;
-                }
-        if (!known)
+        level = tdm_log_level_from_name(e);
+        if (level >= 0)
+                tdm_log_set_level((enum tdm_log_level)level);
+        else
                 tdm_log_warning("TANDEM_LOG=%s is not a level; use error, warning, info or debug", e);
 }
 

@@ -10,6 +10,8 @@ enum tdm_log_level { TDM_LOG_ERROR = 3, TDM_LOG_WARNING = 4, TDM_LOG_INFO = 6, T
 /* ident ("tandemd") stands before each line when stderr is not the journal. Reads TANDEM_LOG. */
 void tdm_log_init(const char *ident);
 void tdm_log_set_level(enum tdm_log_level level);
+int tdm_log_level_from_name(const char *name); /* -EINVAL */
+const char *tdm_log_level_name(enum tdm_log_level level);
 bool tdm_log_enabled(enum tdm_log_level level);
 void tdm_log(enum tdm_log_level level, const char *fmt, ...) _printf_(2, 3);
 

@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include "common/log.h"
 
-enum kind { KIND_NUMBER, KIND_BYTES, KIND_STRING, KIND_DIRS, KIND_PRECISION, KIND_KV_TYPE, KIND_PLACEMENT, KIND_CPUS, KIND_SWITCH };
+enum kind { KIND_NUMBER, KIND_BYTES, KIND_STRING, KIND_DIRS, KIND_PRECISION, KIND_KV_TYPE, KIND_PLACEMENT, KIND_CPUS, KIND_SWITCH, KIND_LOG };
 
 static const struct key {
         const char *section, *name;
@@ -15,6 +15,7 @@ static const struct key {
         size_t offset;
         uint64_t min, max;
 } keys[] = {
+        { "daemon", "log", KIND_LOG, offsetof(struct tdm_config, log_level), 0, 0 },
         { "daemon", "socket", KIND_STRING, offsetof(struct tdm_config, socket), 0, 0 },
         { "daemon", "models", KIND_DIRS, offsetof(struct tdm_config, model_dirs), 0, 0 },
         { "daemon", "max-jobs", KIND_NUMBER, offsetof(struct tdm_config, max_jobs), 1, 65536 },
@@ -128,6 +129,7 @@ static int set_value(struct tdm_config *c, const struct key *key, const char *va
                 snprintf(why, why_size, "needs a value");
                 return -EINVAL;
         case KIND_DIRS:
+                tdm_config_strv_clear(to);
                 return add_dirs(to, value);
         case KIND_PRECISION:
                 r = tdm_precision_from_name(value);
@@ -147,6 +149,12 @@ static int set_value(struct tdm_config *c, const struct key *key, const char *va
                 if (r >= 0)
                         *(enum tdm_job_placement *)to = (enum tdm_job_placement)r;
                 return TDM_MIN(r, 0);
+        case KIND_LOG:
+                r = tdm_log_level_from_name(value);
+                snprintf(why, why_size, "\"%.60s\" is not one of error, warning, info, debug", value);
+                if (r >= 0)
+                        *(enum tdm_log_level *)to = (enum tdm_log_level)r;
+                return TDM_MIN(r, 0);
         case KIND_CPUS:
                 r = tdm_cpus_parse(value, &set, why, why_size);
                 return r < 0 ? r : tdm_config_set_string(to, value);
@@ -159,6 +167,14 @@ static int set_value(struct tdm_config *c, const struct key *key, const char *va
                 return -EINVAL;
         }
         return -EINVAL;
+}
+
+static bool is_section(const char *name)
+{
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(keys); i++)
+                if (strcmp(keys[i].section, name) == 0)
+                        return true;
+        return false;
 }
 
 static int on_key(void *userdata, const char *section, const char *name, const char *value)
@@ -180,7 +196,11 @@ static int on_key(void *userdata, const char *section, const char *name, const c
                                                   name, why);
                 return reader->r == 0;
         }
-        tdm_log_warning("%s:%u: key %s in section [%s] is unknown; ignored", reader->path, reader->line, name, section);
+        if (is_section(section))
+                tdm_log_warning("%s:%u: key %s in section [%s] is unknown; ignored", reader->path, reader->line, name, section);
+        else
+                tdm_log_warning("%s:%u: key %s: there is no section [%s]; ignored", reader->path, reader->line, name, section);
+        reader->config->n_warnings++;
         return 1;
 }
 
@@ -202,4 +222,67 @@ int tdm_config_read_file(struct tdm_config *c, const char *path, struct tdm_erro
         if (r < 0)
                 return tdm_error_set(err, -ENOMEM, "cannot read configuration %s", path);
         return 0;
+}
+
+static void print_dirs(char *const *dirs, FILE *to)
+{
+        for (char *const *dir = dirs; dir && *dir; dir++)
+                fprintf(to, "%s%s", dir == dirs ? "" : ":", *dir);
+}
+
+static void print_value(const struct tdm_config *c, const struct key *key, FILE *to)
+{
+        const void *from = (const char *)c + key->offset;
+        enum tdm_job_placement placement;
+
+        switch (key->kind) {
+        case KIND_NUMBER:
+                fprintf(to, "%" PRIu32, *(const uint32_t *)from);
+                return;
+        case KIND_BYTES:
+                fprintf(to, "%" PRIu64, *(const uint64_t *)from);
+                return;
+        case KIND_STRING:
+        case KIND_CPUS:
+                fputs(*(char *const *)from ? *(char *const *)from : "", to);
+                return;
+        case KIND_DIRS:
+                print_dirs(*(char **const *)from, to);
+                return;
+        case KIND_PRECISION:
+                fputs(tdm_precision_name(*(const enum tdm_precision *)from), to);
+                return;
+        case KIND_KV_TYPE:
+                fputs(tdm_kv_type_name(*(const enum tdm_kv_type *)from), to);
+                return;
+        case KIND_PLACEMENT:
+                placement = *(const enum tdm_job_placement *)from;
+                fputs(placement == TDM_PLACE_ANY ? "measured" : tdm_job_placement_name(placement), to);
+                return;
+        case KIND_SWITCH:
+                fputs(*(const bool *)from ? "on" : "off", to);
+                return;
+        case KIND_LOG:
+                fputs(tdm_log_level_name(*(const enum tdm_log_level *)from), to);
+                return;
+        }
+}
+
+void tdm_config_print(const struct tdm_config *c, FILE *to)
+{
+        const char *section = "";
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(keys); i++) {
+                const void *from = (const char *)c + keys[i].offset;
+                bool is_text = keys[i].kind == KIND_STRING || keys[i].kind == KIND_CPUS || keys[i].kind == KIND_DIRS;
+
+                if (strcmp(keys[i].section, section) != 0) {
+                        section = keys[i].section;
+                        fprintf(to, "[%s]\n", section);
+                }
+                /* An empty text is not what these keys take: unset is shown as a comment. */
+                fprintf(to, "%s%s = ", is_text && !*(void *const *)from ? "# " : "", keys[i].name);
+                print_value(c, &keys[i], to);
+                fputc('\n', to);
+        }
 }

@@ -1,4 +1,4 @@
-/* What config.c (flags, environment) and config-ini.c (the file) share. */
+/* What config.c (flags, environment), config-files.c (which files) and config-ini.c (what is in one) share. */
 #ifndef TDM_DAEMON_CONFIG_PRIVATE_H
 #define TDM_DAEMON_CONFIG_PRIVATE_H
 
@@ -7,6 +7,8 @@
 #define TDM_CONFIG_MAX_THREADS 1024u
 #define TDM_CONFIG_MAX_HANG_MS 600000u
 
+int tdm_config_read_default_files(struct tdm_config *c, struct tdm_error *err); /* those of --config, --system, --user */
+void tdm_config_strv_clear(char ***v);
 int tdm_config_strv_add(char ***v, const char *value, size_t len);
 int tdm_config_set_string(char **to, const char *value);
 /* -EINVAL and a sentence in why. */

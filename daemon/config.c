@@ -16,7 +16,8 @@ const char tdm_config_help[] =
         "  --socket PATH     listen there instead\n"
         "  --bus BUS         session, system, an address or none; this version has no bus face\n"
         "  --model FILE      a model file to serve under its file's name; may be repeated, the first is the default\n"
-        "  --config FILE     read this file instead of tandemd.conf\n"
+        "  --config FILE     read this file and FILE.d/*.conf instead of tandem.conf\n"
+        "  --check-config    read the configuration, print what it comes to, say what is wrong, and end\n"
         "  --version         print the version\n"
         "  --help            print this\n"
         "\n"
@@ -34,7 +35,7 @@ const char tdm_config_help[] =
         "  TANDEM_PREFILL_ROWS   row budget of a step\n"
         "  TANDEM_HANG_MS        shortest silence of a worker that counts as a hang\n"
         "\n"
-        "Signals: SIGTERM and SIGINT end the daemon; running jobs have 5 seconds.\n";
+        "Signals: SIGTERM and SIGINT end the daemon; running jobs have 5 seconds. SIGHUP reads the configuration again.\n";
 
 int tdm_config_init(struct tdm_config *c)
 {
@@ -46,6 +47,7 @@ int tdm_config_init(struct tdm_config *c)
                 .max_sequences = 64,
                 .prefix_cache = true,
                 .placement = TDM_PLACE_SPLIT,
+                .log_level = TDM_LOG_INFO,
         };
         c->models = calloc(1, sizeof(*c->models));
         return c->models ? 0 : -ENOMEM;
@@ -65,11 +67,18 @@ void tdm_config_deinit(struct tdm_config *c)
         free(c->file);
         strv_free(c->models);
         strv_free(c->model_dirs);
+        strv_free(c->files);
         for (int i = 0; i < TDM_N_WORKERS; i++) {
                 free(c->requested[i]);
                 free(c->cpus[i]);
         }
         *c = (struct tdm_config){ 0 };
+}
+
+void tdm_config_strv_clear(char ***v)
+{
+        strv_free(*v);
+        *v = NULL;
 }
 
 int tdm_config_strv_add(char ***v, const char *value, size_t len)
@@ -180,6 +189,10 @@ int tdm_config_read_environment(struct tdm_config *c, struct tdm_error *err)
                                              "TANDEM_PLACEMENT: \"%.60s\" is not one of measured, split, npu, gpu", value);
                 c->placement = (enum tdm_job_placement)r;
         }
+        value = getenv("TANDEM_LOG");
+        r = value ? tdm_log_level_from_name(value) : -EINVAL; /* what is no level was warned of when the log began */
+        if (r >= 0)
+                c->log_level = (enum tdm_log_level)r;
         for (int i = 0; i < TDM_N_WORKERS; i++) {
                 value = getenv(device_names[i]);
                 if (value && value[0] && tdm_config_set_string(&c->requested[i], value) < 0)
@@ -198,11 +211,12 @@ int tdm_config_read_environment(struct tdm_config *c, struct tdm_error *err)
 
 static int read_flags(struct tdm_config *c, int argc, char **argv, struct tdm_error *err)
 {
-        enum { OPT_USER = 256, OPT_SYSTEM, OPT_SOCKET, OPT_BUS, OPT_MODEL, OPT_CONFIG, OPT_VERSION, OPT_HELP };
+        enum { OPT_USER = 256, OPT_SYSTEM, OPT_SOCKET, OPT_BUS, OPT_MODEL, OPT_CONFIG, OPT_CHECK, OPT_VERSION, OPT_HELP };
         static const struct option options[] = {
                 { "user", no_argument, NULL, OPT_USER },        { "system", no_argument, NULL, OPT_SYSTEM },
                 { "socket", required_argument, NULL, OPT_SOCKET }, { "bus", required_argument, NULL, OPT_BUS },
                 { "model", required_argument, NULL, OPT_MODEL }, { "config", required_argument, NULL, OPT_CONFIG },
+                { "check-config", no_argument, NULL, OPT_CHECK },
                 { "version", no_argument, NULL, OPT_VERSION },  { "help", no_argument, NULL, OPT_HELP }, { 0 },
         };
         bool user = false;
@@ -229,6 +243,9 @@ static int read_flags(struct tdm_config *c, int argc, char **argv, struct tdm_er
                         break;
                 case OPT_CONFIG:
                         r = tdm_config_set_string(&c->file, optarg);
+                        break;
+                case OPT_CHECK:
+                        c->check = true;
                         break;
                 case OPT_VERSION:
                         c->version = true;
@@ -259,20 +276,6 @@ static int read_flags(struct tdm_config *c, int argc, char **argv, struct tdm_er
         return 0;
 }
 
-/* Where the file is looked for when nobody names one. "": nowhere. */
-static void default_file(const struct tdm_config *c, char *path, size_t size)
-{
-        const char *home = getenv("XDG_CONFIG_HOME");
-
-        path[0] = '\0';
-        if (c->system)
-                snprintf(path, size, "/etc/tandem/tandemd.conf");
-        else if (home && home[0] == '/')
-                snprintf(path, size, "%s/tandem/tandemd.conf", home);
-        else if (getenv("HOME") && getenv("HOME")[0] == '/')
-                snprintf(path, size, "%s/.config/tandem/tandemd.conf", getenv("HOME"));
-}
-
 static int default_socket(struct tdm_config *c, struct tdm_error *err)
 {
         const char *runtime = getenv("XDG_RUNTIME_DIR");
@@ -295,19 +298,12 @@ static int default_socket(struct tdm_config *c, struct tdm_error *err)
 int tdm_config_load(struct tdm_config *c, int argc, char **argv, struct tdm_error *err)
 {
         _cleanup_(freep) char *socket = NULL;
-        char path[4200];
         int r = read_flags(c, argc, argv, err);
 
         if (r != 0 || c->help || c->version)
                 return r;
         socket = steal_ptr(&c->socket); /* the flag wins over the file */
-        if (c->file)
-                r = tdm_config_read_file(c, c->file, err);
-        else {
-                default_file(c, path, sizeof(path));
-                if (path[0] && access(path, F_OK) == 0)
-                        r = tdm_config_read_file(c, path, err);
-        }
+        r = tdm_config_read_default_files(c, err);
         if (r == 0)
                 r = tdm_config_read_environment(c, err);
         if (r != 0)

@@ -1,29 +1,36 @@
 /* What tandemd was told: defaults, then the configuration file, then the environment, then the command line.
  *
- * The file (INI): --config, else /etc/tandem/tandemd.conf (--system) or $XDG_CONFIG_HOME/tandem/tandemd.conf, where they
- * exist.
- *   [daemon]  socket = PATH              models = DIR:DIR…          max-jobs = N    max-jobs-per-user = N
+ * The file (INI): --config, else /etc/tandem/tandem.conf (--system) or $XDG_CONFIG_HOME/tandem/tandem.conf, where they
+ * exist; then the drop-ins FILE.d/<name>.conf (--system: of /usr/lib/tandem/tandem.conf.d too), sorted by name.
+ *   [daemon]  log = error|warning|info|debug
+ *             socket = PATH              models = DIR:DIR…          max-jobs = N    max-jobs-per-user = N
  *   [engine]  threads = N (0: all)       precision = default|precise|f32            placement = measured|split|npu|gpu
  *             kv-memory = BYTES[K|M|G] (0: a quarter of what is free)               max-rows = N    prefill-rows = N
  *             max-sequences = N          steps-in-flight = 0…4 (0: what the placement needs)        hang-ms = N
  *             kv-type = f16|f32|q8_0     (precision f32 has f32 always)
  *             prefix-cache = on|off      (beginnings that were read before are not read again)
  *             npu-cpus, gpu-cpus = LIST of CPUs for that worker, like 0,2-5 (none: all)
- * An unknown key is warned of, a value out of range is an error; both name file and line. */
+ * An unknown key or section is warned of, a value out of range is an error; both name file and line. A key that is given
+ * again replaces what it had, lists included. */
 #ifndef TDM_DAEMON_CONFIG_H
 #define TDM_DAEMON_CONFIG_H
 
+#include "common/log.h"
 #include "daemon/job.h"
 #include "engine/device.h"
 
 struct tdm_config {
         bool system;
         bool help, version;
+        bool check; /* --check-config */
         char *socket;
         char *bus;
         char *file; /* --config */
         char **models;     /* --model, NULL-terminated */
         char **model_dirs; /* of the file, NULL-terminated; may be NULL */
+        char **files;      /* that were read, in order; may be NULL */
+        uint32_t n_warnings;
+        enum tdm_log_level log_level;
         uint32_t max_jobs;
         uint32_t max_jobs_per_user;
         uint32_t threads;
@@ -49,6 +56,11 @@ void tdm_config_deinit(struct tdm_config *config);
 int tdm_config_load(struct tdm_config *config, int argc, char **argv, struct tdm_error *err);
 
 int tdm_config_read_file(struct tdm_config *config, const char *path, struct tdm_error *err);
+/* The main file (NULL: none) and the drop-ins of these directories (NULL-terminated; a later one wins over an earlier
+ * one where names are equal). */
+int tdm_config_read_files(struct tdm_config *config, const char *main_path, const char *const *dirs, struct tdm_error *err);
+/* What the configuration comes to, as a configuration file. */
+void tdm_config_print(const struct tdm_config *config, FILE *to);
 int tdm_config_read_environment(struct tdm_config *config, struct tdm_error *err);
 extern const char tdm_config_help[];
 

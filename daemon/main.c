@@ -4,6 +4,20 @@
 #include "common/log.h"
 #include "daemon/server.h"
 
+/* --check-config: the files and the sum of it on standard output, what is wrong was said on the way. */
+static int check(const struct tdm_config *config)
+{
+        for (char *const *file = config->files; file && *file; file++)
+                printf("# %s\n", *file);
+        if (!config->files)
+                puts("# no configuration file was found");
+        tdm_config_print(config, stdout);
+        if (config->n_warnings > 0)
+                fprintf(stderr, "tandemd: the configuration can be used; %u line%s ignored\n", config->n_warnings,
+                        config->n_warnings == 1 ? " is" : "s are");
+        return fflush(stdout) == 0 ? 0 : 1;
+}
+
 int main(int argc, char **argv)
 {
         _cleanup_(tdm_config_deinit) struct tdm_config config = { 0 };
@@ -25,6 +39,9 @@ int main(int argc, char **argv)
                         printf("tandemd %s\n", TANDEM_VERSION);
                 return fflush(stdout) == 0 ? 0 : 1;
         }
+        if (config.check)
+                return check(&config);
+        tdm_log_set_level(config.log_level);
         r = tdm_server_run(&config, &err);
         if (r != 0) {
                 tdm_log_error("%s", err.message);

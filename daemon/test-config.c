@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <sys/stat.h>
 #include "daemon/config.h"
 
 static char dir[] = "/tmp/tandem-test-config-XXXXXX";
@@ -79,7 +80,7 @@ static void test_file_refused(void **state)
 {
         char text[600] = "[daemon]\nsocket = ";
 
-        assert_int_equal(refused("[engine]\n\nthreads = many\n", "tandemd.conf:3"), TDM_E_BAD_REQUEST);
+        assert_int_equal(refused("[engine]\n\nthreads = many\n", "tandem.conf:3"), TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\nsteps-in-flight = 5\n", "0 to 4"), TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\nthreads = -1\n", ":2"), TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\nprecision = half\n", ":2"), TDM_E_BAD_REQUEST);
@@ -92,6 +93,114 @@ static void test_file_refused(void **state)
         memset(text + 18, 'x', 500);
         text[518] = '\0';
         assert_int_equal(refused(text, ":2"), TDM_E_BAD_REQUEST);
+}
+
+static void write_at(const char *sub, const char *name, const char *text)
+{
+        char at[300];
+        FILE *f;
+
+        snprintf(at, sizeof(at), "%s/%s", dir, sub);
+        assert_true(mkdir(at, 0700) == 0 || errno == EEXIST);
+        snprintf(at, sizeof(at), "%s/%s/%s", dir, sub, name);
+        f = fopen(at, "w");
+        assert_non_null(f);
+        fputs(text, f);
+        fclose(f);
+}
+
+static void remove_at(const char *sub, const char *name)
+{
+        char at[300];
+
+        snprintf(at, sizeof(at), "%s/%s/%s", dir, sub, name);
+        (void)unlink(at);
+        snprintf(at, sizeof(at), "%s/%s", dir, sub);
+        (void)rmdir(at);
+}
+
+/* The file, then drop-ins by name; those beside the file stand in for the vendor's of the same name. */
+static void test_drop_ins(void **state)
+{
+        char vendor[300], beside[300];
+        const char *dirs[] = { vendor, beside, NULL };
+        struct tdm_config c;
+        struct tdm_error err;
+
+        snprintf(vendor, sizeof(vendor), "%s/vendor", dir);
+        snprintf(beside, sizeof(beside), "%s.d", path);
+        write_file("[daemon]\nmodels = /a:/b\n[engine]\nthreads = 1\nprefill-rows = 1\n");
+        write_at("vendor", "10-a.conf", "[engine]\nthreads = 10\nmax-rows = 10\n");
+        write_at("vendor", "20-b.conf", "[engine]\nthreads = 20\nmax-sequences = 20\n");
+        write_at("tandem.conf.d", "10-a.conf", "[engine]\nprefill-rows = 2\nstrange = 1\n[odd]\nkey = 1\n");
+        write_at("tandem.conf.d", "30-c.conf.bak", "nonsense\n");
+        write_at("tandem.conf.d", ".hidden.conf", "nonsense\n");
+        write_at("tandem.conf.d", "15-c.conf", "[daemon]\nlog = debug\nmodels = /c\n[engine]\nthreads = 15\n");
+
+        assert_int_equal(tdm_config_init(&c), 0);
+        assert_int_equal(tdm_config_read_files(&c, path, dirs, &err), 0);
+        assert_int_equal(c.threads, 20);
+        assert_int_equal(c.prefill_rows, 2);
+        assert_int_equal(c.max_rows, 256); /* the vendor's 10-a.conf is not read */
+        assert_int_equal(c.max_sequences, 20);
+        assert_int_equal(c.log_level, TDM_LOG_DEBUG);
+        assert_string_equal(c.model_dirs[0], "/c");
+        assert_null(c.model_dirs[1]);
+        assert_int_equal(c.n_warnings, 2);
+        assert_string_equal(c.files[0], path);
+        assert_non_null(strstr(c.files[1], "tandem.conf.d/10-a.conf"));
+        assert_non_null(strstr(c.files[2], "tandem.conf.d/15-c.conf"));
+        assert_non_null(strstr(c.files[3], "vendor/20-b.conf"));
+        assert_null(c.files[4]);
+        tdm_config_deinit(&c);
+
+        /* --config takes the directory beside it */
+        assert_int_equal(LOAD(&c, &err, "--config", path, "--socket", "/x"), 0);
+        assert_int_equal(c.threads, 15);
+        tdm_config_deinit(&c);
+
+        write_at("tandem.conf.d", "15-c.conf", "[engine]\nthreads = no\n");
+        assert_int_equal(LOAD(&c, &err, "--config", path, "--socket", "/x"), TDM_E_BAD_REQUEST);
+        assert_non_null(strstr(err.message, "tandem.conf.d/15-c.conf:2"));
+        tdm_config_deinit(&c);
+
+        remove_at("tandem.conf.d", "10-a.conf");
+        remove_at("tandem.conf.d", "15-c.conf");
+        remove_at("tandem.conf.d", ".hidden.conf");
+        remove_at("tandem.conf.d", "30-c.conf.bak");
+        remove_at("vendor", "10-a.conf");
+        remove_at("vendor", "20-b.conf");
+}
+
+/* What --check-config prints is a configuration that comes to the same. */
+static void test_print(void **state)
+{
+        _cleanup_(freep) char *first = NULL, *second = NULL;
+        struct tdm_config c;
+        struct tdm_error err;
+        size_t size;
+        FILE *f;
+
+        write_file("[daemon]\nsocket = /run/x\nmodels = /a:/b\nlog = warning\n[engine]\nkv-memory = 3M\n"
+                   "kv-type = q8_0\nplacement = measured\nprecision = f32\nnpu-cpus = 0\n");
+        assert_int_equal(LOAD(&c, &err, "--config", path), 0);
+        f = open_memstream(&first, &size);
+        tdm_config_print(&c, f);
+        fclose(f);
+        tdm_config_deinit(&c);
+        assert_non_null(strstr(first, "\nmodels = /a:/b\n"));
+        assert_non_null(strstr(first, "\nkv-memory = 3145728\n"));
+        assert_non_null(strstr(first, "\n# gpu-cpus = \n"));
+
+        write_file(first);
+        assert_int_equal(LOAD(&c, &err, "--config", path, "--check-config"), 0);
+        assert_true(c.check);
+        assert_int_equal(c.n_warnings, 0);
+        f = open_memstream(&second, &size);
+        tdm_config_print(&c, f);
+        fclose(f);
+        tdm_config_deinit(&c);
+        assert_string_equal(first, second);
 }
 
 static void test_precedence(void **state)
@@ -165,7 +274,7 @@ static int set_up(void **state)
         if (!mkdtemp(dir))
                 return -1;
         setenv("HOME", dir, 1);
-        snprintf(path, sizeof(path), "%s/tandemd.conf", dir);
+        snprintf(path, sizeof(path), "%s/tandem.conf", dir);
         return 0;
 }
 
@@ -180,6 +289,8 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_file),
                 cmocka_unit_test(test_file_refused),
+                cmocka_unit_test(test_drop_ins),
+                cmocka_unit_test(test_print),
                 cmocka_unit_test(test_precedence),
                 cmocka_unit_test(test_flags),
         };
