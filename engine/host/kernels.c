@@ -34,9 +34,11 @@ static uint64_t saved_register_files(void)
 static bool cpu_has_avx2(void)
 {
         const uint64_t ymm = 0x6; /* SSE, AVX */
+        unsigned a, b, c = 0, d;
 
+        /* Not every compiler's __builtin_cpu_supports() knows f16c. */
         return (saved_register_files() & ymm) == ymm && __builtin_cpu_supports("avx2") &&
-               __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+               __builtin_cpu_supports("fma") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
 
 static bool cpu_has_avx512(void)
