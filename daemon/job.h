@@ -98,6 +98,7 @@ struct tdm_sequence {
         uint32_t numerics;  /* of all its rows, as the prefix cache counts them; 0: none, or several */
         struct tdm_prefix_cursor cursor;
         bool looked_up;     /* it has what the prefix cache had for it */
+        bool leaving;       /* its pages are wanted: no more rows, and out as soon as it is not in flight */
         uint32_t in_flight; /* steps it is in: two when one follows the other on the other worker */
         uint32_t n_issued;  /* positions committed or in flight */
         uint8_t home;       /* 1 + the worker of its last step; 0: none, or both */
@@ -133,6 +134,7 @@ struct tdm_job {
         bool implicit_limit; /* nobody asked for it */
         uint32_t generated;
         uint32_t cached_tokens; /* of the prompt, found in the prefix cache */
+        uint32_t n_told; /* positions whose scores the listener has */
         uint32_t n_read; /* positions that were committed once; those that are read again are not news */
         struct tdm_sampling sampling;
         uint32_t repeat_last;
@@ -196,9 +198,10 @@ static inline uint32_t tdm_job_pending_rows(const struct tdm_job *job)
 {
         return job->n_ids - job->seq.n_committed;
 }
+/* It generates; not one that had to go and reads what it has generated again. */
 static inline bool tdm_job_is_decoding(const struct tdm_job *job)
 {
-        return job->kind == TDM_JOB_GENERATE && job->n_ids > job->prompt_tokens;
+        return job->kind == TDM_JOB_GENERATE && job->n_ids > job->prompt_tokens && tdm_job_pending_rows(job) <= 1;
 }
 
 /* Appends a chosen token: decodes, looks for ends. *ret_token is what the client is to see (its text lies in the job's

@@ -2,7 +2,7 @@
  *
  * A sequence looks for a known beginning when it is about to get its first rows, for only then it is known what would
  * compute them; and again after it was pushed out. It enters its pages as they are committed, for as long as one numerics
- * has computed all of them. A job that scores needs every row and looks for nothing. */
+ * has computed all of them. */
 #include "daemon/scheduler-private.h"
 
 /* Devices of one id give the same bits wherever a block runs; where two ids are at work the plan decides about the bits. */
@@ -84,11 +84,12 @@ void tdm_scheduler_look_up(struct tdm_scheduler *s, struct lane *lane, struct td
         if (q->looked_up || q->n_issued > 0 || q->in_flight > 0)
                 return;
         q->looked_up = true;
-        if (!lane->model->prefix || b->number == 0 || job->kind != TDM_JOB_GENERATE)
+        if (!lane->model->prefix || b->number == 0)
                 return;
         tables = tables_of(lane, q);
-        /* The last row is always computed: its logits are what the job is after. */
-        n = tdm_prefix_take(lane->model->prefix, job->uid, b->number, job->ids, job->n_ids - 1, &tables, &q->cursor);
+        /* The last row is always computed: its logits are what the job is after. Scores are wanted of every row, once. */
+        n = job->kind == TDM_JOB_SCORE ? job->n_told : job->n_ids - 1;
+        n = tdm_prefix_take(lane->model->prefix, job->uid, b->number, job->ids, n, &tables, &q->cursor);
         if (n == 0)
                 return;
         for (int g = 0; g < TDM_KV_GROUPS; g++) {

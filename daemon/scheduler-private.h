@@ -1,5 +1,5 @@
 /* What the files of the scheduler share: scheduler.c (jobs in and out), scheduler-step.c (steps), scheduler-route.c (where
- * they go), scheduler-prefix.c (known beginnings), scheduler-recover.c (losses). */
+ * they go), scheduler-prefix.c (known beginnings), scheduler-room.c (memory), scheduler-recover.c (losses). */
 #ifndef TDM_DAEMON_SCHEDULER_PRIVATE_H
 #define TDM_DAEMON_SCHEDULER_PRIVATE_H
 
@@ -149,6 +149,7 @@ static inline bool tdm_class_has(const struct tdm_scheduler *s, const struct cla
 }
 
 /* scheduler.c */
+void tdm_scheduler_release(struct lane *lane, struct tdm_job *job); /* its pages and its place; as if never admitted */
 void tdm_scheduler_retire(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job); /* finished, not in flight */
 void tdm_scheduler_run(struct tdm_scheduler *s);                     /* admits, fills the pipeline, tells everybody */
 struct lane *tdm_scheduler_lane(struct tdm_scheduler *s, uint32_t model_id);
@@ -170,6 +171,20 @@ void tdm_scheduler_note_bits(struct tdm_job *job, const struct bits *b);
 /* It is about to get rows with these bits: those that are known already become its own. */
 void tdm_scheduler_look_up(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job, const struct bits *b);
 void tdm_scheduler_enter(struct lane *lane, struct tdm_job *job); /* its pages that are full now */
+
+/* scheduler-room.c */
+/* What a job is promised when it is admitted. */
+struct tdm_pages_need tdm_scheduler_promise(const struct tdm_scheduler *s, const struct tdm_job *job);
+/* Whether there is room for need, pushing out less important ones than job. False: not now; some may be on their way out.
+ * A job that waits pushes out only what is paused or of a lower class. building: a step whose sequences must stay; NULL: none. */
+bool tdm_scheduler_make_room(struct tdm_scheduler *s, struct lane *lane, const struct tdm_job *job,
+                             const struct tdm_pages_need *need, const struct flight *building);
+/* The same for a place among max_sequences. */
+bool tdm_scheduler_make_place(struct tdm_scheduler *s, struct lane *lane, const struct tdm_job *job);
+/* Promises an admitted job pages for n_positions; returns for how many of them there are some. */
+uint32_t tdm_scheduler_grow(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job, uint32_t n_positions,
+                            const struct flight *building);
+void tdm_scheduler_sweep_leaving(struct tdm_scheduler *s, struct lane *lane);
 
 /* scheduler-route.c */
 /* Where steps of the class can go now, best first: 0, 1 or 2 ways. */

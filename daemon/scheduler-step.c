@@ -20,7 +20,7 @@ static bool has_work(const struct tdm_job *job)
 {
         const struct tdm_sequence *q = &job->seq;
 
-        if (job->paused || job->finished)
+        if (job->paused || job->finished || q->leaving)
                 return false;
         return q->in_flight == 0 || (q->in_flight == 1 && q->n_issued < job->n_ids && !q->suspects);
 }
@@ -60,7 +60,7 @@ static bool goes_before(const struct tdm_job *a, const struct tdm_job *b, uint8_
                 return a_decodes;
         if (a_decodes && home && (a->seq.home == home) != (b->seq.home == home))
                 return a->seq.home == home;
-        if (!a_decodes && a->priority != b->priority)
+        if (a->priority != b->priority)
                 return a->priority < b->priority;
         return a->id < b->id;
 }
@@ -157,10 +157,11 @@ static void free_slid_out(struct lane *lane, struct tdm_job *job)
                (q->first_page[TDM_KV_WINDOW] + 1) * TDM_KV_PAGE_TOKENS <= first) {
                 uint32_t i = q->first_page[TDM_KV_WINDOW]++;
 
-                /* Cold: a long text is to go through its own pages, not through everybody's. The promise is for the next. */
+                /* Cold: a long text is to go through its own pages, not through everybody's. Its room is for the
+                 * next, unless somebody else still uses it. */
                 tdm_pages_free(model->pages, TDM_KV_WINDOW, table[i], true);
-                tdm_pages_reserve(model->pages, &one);
-                q->reserved.n[TDM_KV_WINDOW]++;
+                if (tdm_pages_reserve(model->pages, &one))
+                        q->reserved.n[TDM_KV_WINDOW]++;
                 table[i] = TDM_KV_NO_PAGE;
         }
 }
@@ -209,7 +210,7 @@ static void add_sequence(struct build *b, struct tdm_job *job, uint32_t n)
 
                 b->rows[row] = (struct tdm_step_row){ .token = job->ids[position], .position = position, .seq = f->n_seqs,
                                                       .logits = UINT32_MAX };
-                if (job->kind == TDM_JOB_SCORE || position + 1 == job->n_ids)
+                if (job->kind == TDM_JOB_SCORE ? position >= job->n_told : position + 1 == job->n_ids)
                         add_logits(b, job, row, position);
         }
         f->seqs[f->n_seqs].n_logits = f->n_logits - f->seqs[f->n_seqs].first_logits;
@@ -253,12 +254,17 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
         budget = TDM_MIN(budget, b->deal.prompt_rows);
         for (uint32_t i = 0; i < n_candidates; i++) {
                 struct tdm_job *job = s->candidates[i];
-                uint32_t n;
+                uint32_t n, first;
 
-                if (rows_for(b, job, budget) == 0)
+                /* One before it may have taken its pages. */
+                if (job->seq.table == UINT32_MAX || !has_work(job) || rows_for(b, job, budget) == 0)
                         continue;
                 tdm_scheduler_look_up(s, b->lane, job, b->bits);
-                n = rows_for(b, job, budget);
+                first = job->seq.n_issued;
+                n = tdm_scheduler_grow(s, b->lane, job, first + rows_for(b, job, budget), b->flight);
+                if (n <= first)
+                        continue;
+                n -= first;
                 add_sequence(b, job, n);
                 if (i >= n_decode)
                         budget -= n;
@@ -507,10 +513,12 @@ static void apply(struct tdm_scheduler *s, const struct flight_seq *fs, uint32_t
 
         if (job->kind == TDM_JOB_SCORE) {
                 e.kind = EMIT_SCORES;
-                e.first = first;
+                e.first = TDM_MAX(first, job->n_told);
                 e.n = fs->n_logits;
                 e.results = &s->results[fs->first_logits];
-                emit(s, &e);
+                if (e.n > 0)
+                        emit(s, &e);
+                job->n_told = TDM_MAX(job->n_told, job->seq.n_committed);
                 job->last_token_ns = now;
                 if (job->seq.n_committed == job->n_ids)
                         tdm_job_finish(job, TDM_JOB_END_STOP, NULL);
@@ -533,7 +541,7 @@ static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flig
         for (uint32_t i = 0; i < f->n_seqs; i++) {
                 const struct flight_seq *fs = &f->seqs[i];
                 struct tdm_job *job = fs->job;
-                uint32_t first = job->seq.n_committed;
+                uint32_t first = job->seq.n_committed, n_again;
 
                 tdm_scheduler_acquit(job);
                 if (job->finished)
@@ -544,6 +552,9 @@ static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flig
                         s->stats.decode_rows++;
                 else
                         s->stats.prefill_rows += fs->n_rows;
+                n_again = TDM_MIN(job->seq.n_committed, job->n_read) - TDM_MIN(first, job->n_read);
+                job->reread_tokens += n_again;
+                s->stats.reread_tokens += n_again;
                 if (job->seq.n_committed > job->n_read) {
                         s->stats.prompt_tokens += TDM_MIN(job->seq.n_committed, job->prompt_tokens) -
                                                   TDM_MIN(job->n_read, job->prompt_tokens);

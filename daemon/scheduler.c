@@ -217,10 +217,11 @@ void tdm_scheduler_kick(struct tdm_scheduler *s)
 
 /* ---- out ---- */
 
-static void release_sequence(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job)
+void tdm_scheduler_release(struct lane *lane, struct tdm_job *job)
 {
         struct tdm_sequence *q = &job->seq;
         struct tdm_model *model = lane->model;
+        struct tdm_suspects *suspects;
 
         /* A dead lane's pages are gone with the model. */
         for (int g = 0; !lane->dead && g < TDM_KV_GROUPS; g++) {
@@ -233,9 +234,11 @@ static void release_sequence(struct tdm_scheduler *s, struct lane *lane, struct 
         if (!lane->dead)
                 tdm_pages_unreserve(model->pages, &q->reserved);
         lane->table_used[q->table] = false;
-        q->table = UINT32_MAX;
         tdm_list_remove(&q->node);
         lane->n_active--;
+        suspects = q->suspects;
+        *q = (struct tdm_sequence){ .table = UINT32_MAX, .suspects = suspects };
+        tdm_list_init(&q->node);
 }
 
 void tdm_scheduler_retire(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job)
@@ -247,7 +250,7 @@ void tdm_scheduler_retire(struct tdm_scheduler *s, struct lane *lane, struct tdm
         job->charged_bytes = 0;
         job->state = TDM_JOB_DONE;
         if (job->seq.table != UINT32_MAX)
-                release_sequence(s, lane, job);
+                tdm_scheduler_release(lane, job);
         tdm_suspects_unref(steal_ptr(&job->seq.suspects));
         tdm_list_remove(&job->queue);
         tdm_list_append(&s->ended, &job->queue);
@@ -369,29 +372,28 @@ static void prepare_all(struct tdm_scheduler *s)
         }
 }
 
-/* What the job needs at most; a limit nobody asked for gives way to the size of the cache. */
-static bool need_of(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_pages_need *ret, struct tdm_error *err)
+/* Could it run alone? A limit nobody asked for gives way to the size of the cache. */
+static bool can_fit(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_error *err)
 {
         const struct tdm_model *model = job->model;
         const struct tdm_hparams *hp = tdm_model_hparams(model);
         uint32_t n_tokens = job->prompt_tokens + job->max_tokens;
-
-        *ret = tdm_pages_need(hp, &model->geometry, n_tokens, s->config.max_rows);
-        if (!tdm_pages_possible(model->pages, ret) && job->implicit_limit) {
+        struct tdm_pages_need need = tdm_pages_need(hp, &model->geometry, n_tokens, s->config.max_rows);
+        if (!tdm_pages_possible(model->pages, &need) && job->implicit_limit) {
                 uint64_t most = (uint64_t)tdm_pages_total(model->pages, TDM_KV_FULL) * TDM_KV_PAGE_TOKENS;
 
                 if (model->geometry.n_layers[TDM_KV_FULL] && most > job->prompt_tokens) {
                         job->max_tokens = (uint32_t)TDM_MIN((uint64_t)job->max_tokens, most - job->prompt_tokens);
                         n_tokens = job->prompt_tokens + job->max_tokens;
-                        *ret = tdm_pages_need(hp, &model->geometry, n_tokens, s->config.max_rows);
+                        need = tdm_pages_need(hp, &model->geometry, n_tokens, s->config.max_rows);
                 }
         }
-        if (tdm_pages_possible(model->pages, ret))
+        if (tdm_pages_possible(model->pages, &need))
                 return true;
         tdm_error_set(err, TDM_E_NO_MEMORY,
                       "%u prompt tokens and up to %u more need %u full and %u window pages of the KV cache; model %s has %u and "
                       "%u (kv-memory)",
-                      job->prompt_tokens, job->max_tokens, ret->n[TDM_KV_FULL], ret->n[TDM_KV_WINDOW], model->name,
+                      job->prompt_tokens, job->max_tokens, need.n[TDM_KV_FULL], need.n[TDM_KV_WINDOW], model->name,
                       tdm_pages_total(model->pages, TDM_KV_FULL), tdm_pages_total(model->pages, TDM_KV_WINDOW));
         return false;
 }
@@ -428,7 +430,7 @@ static struct tdm_job *next_waiting(struct tdm_scheduler *s, const struct lane *
                 uint64_t stamp = find_user(s, job->uid)->admitted;
                 bool skipped = false;
 
-                if (job->model != lane->model || !job->accepted || job->finished)
+                if (job->model != lane->model || !job->accepted || job->finished || (job->paused && job->evictions > 0))
                         continue;
                 for (unsigned i = 0; i < n_skip; i++)
                         skipped = skipped || skip[i] == job;
@@ -447,18 +449,21 @@ static void admit(struct tdm_scheduler *s, struct lane *lane)
         const struct tdm_job *skip[8];
         unsigned n_skip = 0;
 
-        while (!lane->dead && lane->n_active < s->config.max_sequences) {
+        while (!lane->dead) {
                 struct tdm_job *job = next_waiting(s, lane, skip, n_skip);
                 struct tdm_pages_need need;
                 struct tdm_error err;
 
                 if (!job)
                         return;
-                if (!need_of(s, job, &need, &err)) {
+                if (!can_fit(s, job, &err)) {
                         finish_error(job, &err);
                         continue;
                 }
-                if (tdm_pages_reserve(lane->model->pages, &need)) {
+                if (lane->n_active == s->config.max_sequences && !tdm_scheduler_make_place(s, lane, job))
+                        return;
+                need = tdm_scheduler_promise(s, job);
+                if (tdm_scheduler_make_room(s, lane, job, &need, NULL) && tdm_pages_reserve(lane->model->pages, &need)) {
                         for (unsigned i = 0; i < n_skip; i++)
                                 ((struct tdm_job *)skip[i])->n_bypassed++;
                         admit_job(s, lane, job, &need);
@@ -547,8 +552,10 @@ void tdm_scheduler_run(struct tdm_scheduler *s)
 
         prepare_all(s);
         retire_finished(s);
-        tdm_list_for_each(lane, &s->lanes, struct lane, node)
+        tdm_list_for_each(lane, &s->lanes, struct lane, node) {
+                tdm_scheduler_sweep_leaving(s, lane);
                 admit(s, lane);
+        }
         retire_finished(s); /* those that can never fit */
         while (tdm_scheduler_issue(s))
                 ;
@@ -602,7 +609,8 @@ void tdm_scheduler_drain(struct tdm_scheduler *s)
         s->draining = true;
         tdm_error_set(&err, TDM_E_DRAINING, "tandemd is shutting down; the job had not begun");
         tdm_list_for_each(job, &s->waiting, struct tdm_job, queue)
-                tdm_job_finish(job, TDM_JOB_END_ERROR, &err);
+                if (job->evictions == 0) /* the others had begun */
+                        tdm_job_finish(job, TDM_JOB_END_ERROR, &err);
         tdm_source_schedule(s->work);
 }
 

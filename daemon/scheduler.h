@@ -1,8 +1,8 @@
 /* Which rows run when: the queue, admission, the building of steps, and what happens when a worker is lost.
  *
  * Continuous batching: every step takes one row of each sequence that generates, then pieces of prompts within the row
- * budget. Admission is fair between users (interactive jobs before background ones) and reserves all the cache that a job
- * can come to need, so that nothing that runs ever waits for memory. What is committed advances only when a step is done:
+ * budget. Admission is fair between users (interactive jobs before background ones). When the cache runs out of pages, the
+ * least important job gives its own back and reads its tokens again later. What is committed advances only when a step is done:
  * after a loss the same rows are issued again and the same tokens come out.
  *
  * Loop thread only. Events of jobs are never given from inside tdm_scheduler_submit(), _cancel() or _kick(). */

@@ -661,7 +661,7 @@ static void happen(struct world *w, bool losses)
         turn(w);
 }
 
-static uint32_t n_hits; /* beginnings that were known, over all random runs */
+static uint32_t n_hits, n_evictions; /* over all random runs */
 
 /* How many steps followed another. */
 static uint32_t run_random(unsigned seed, bool losses, bool culprits)
@@ -734,6 +734,7 @@ static uint32_t run_random(unsigned seed, bool losses, bool culprits)
         n_chained = w.fleet.n_chained;
         tdm_scheduler_stats(w.s, &stats);
         n_hits += (uint32_t)stats.prefix_hits;
+        n_evictions += (uint32_t)stats.evictions;
         world_close(&w);
         return n_chained;
 }
@@ -753,6 +754,7 @@ static void test_random(void **state)
                 n_chained += run_random(seed, false, false);
         assert_true(n_chained > n_rounds());
         assert_true(n_hits > n_rounds() / 3);
+        assert_true(n_evictions > n_rounds() / 3);
 }
 
 static void test_random_losses(void **state)
@@ -1004,6 +1006,65 @@ static void test_known_beginnings(void **state)
         world_close(&w);
 }
 
+/* A cache for one: whoever is less important goes, comes back, and nobody notices. */
+static void test_pushed_out(void **state)
+{
+        struct tdm_scheduler_config config = plain;
+        struct tdm_scheduler_stats stats;
+        struct world w;
+
+        config.max_jobs_per_uid = 8;
+        for (unsigned seed = 1; seed <= 4; seed++) { /* 4: without a prefix cache */
+                world_open(&w, seed, 9, 20, &config);
+                for (int i = 0; i < 4; i++)
+                        add_job(&w, 30, 200, 1 + i % 2, i == 0 ? TDM_JOB_BACKGROUND : TDM_JOB_INTERACTIVE);
+                drive(&w);
+                for (uint32_t i = 0; i < 4; i++)
+                        check_result(&w.jobs[i], tdm_model_hparams(w.fleet.models[0])->n_vocab);
+                tdm_scheduler_stats(w.s, &stats);
+                assert_true(stats.evictions >= 3);
+                assert_int_equal(w.jobs[1].job->evictions, 0); /* interactive, and the oldest */
+                assert_true(w.jobs[0].job->evictions >= 1);
+                /* More each time before it comes back: 64, 128, 256 tokens. */
+                for (uint32_t i = 0; i < 4; i++)
+                        assert_true(w.jobs[i].job->evictions <= 4);
+                assert_true(stats.reread_tokens + stats.cached_tokens > 0);
+                assert_int_equal(stats.prompt_tokens, 4 * 30);
+                world_close(&w);
+        }
+}
+
+/* Someone at the screen does not wait for what runs in the background: not for memory, not for a place. */
+static void test_interactive_takes_room(void **state)
+{
+        struct tdm_scheduler_config config = plain;
+        struct world w;
+
+        for (int places = 0; places < 2; places++) {
+                config.max_sequences = places ? 2 : 4;
+                world_open(&w, 4, places ? 40 : 10, 20, &config);
+                add_job(&w, 100, 60, 1, TDM_JOB_BACKGROUND);
+                add_job(&w, 100, 60, 1, TDM_JOB_BACKGROUND);
+                for (int i = 0; i < 20; i++) {
+                        turn(&w);
+                        finish_step(&w, some_step(&w));
+                }
+                assert_int_equal(w.jobs[0].job->state, TDM_JOB_DECODE);
+                add_job(&w, 200, 10, 2, TDM_JOB_INTERACTIVE);
+                while (!w.jobs[2].done) {
+                        turn(&w);
+                        finish_step(&w, some_step(&w));
+                }
+                assert_false(w.jobs[0].done || w.jobs[1].done);
+                assert_int_equal(w.jobs[0].job->evictions, places ? 0 : 1);
+                assert_int_equal(w.jobs[1].job->evictions, 1);
+                drive(&w);
+                for (uint32_t i = 0; i < 3; i++)
+                        check_result(&w.jobs[i], tdm_model_hparams(w.fleet.models[0])->n_vocab);
+                world_close(&w);
+        }
+}
+
 /* Rows of two kinds of bits in one sequence: nobody may have them. */
 static void test_mixed_numerics(void **state)
 {
@@ -1057,6 +1118,8 @@ int main(void)
                 cmocka_unit_test(test_no_worker),
                 cmocka_unit_test(test_known_beginnings),
                 cmocka_unit_test(test_mixed_numerics),
+                cmocka_unit_test(test_pushed_out),
+                cmocka_unit_test(test_interactive_takes_room),
                 cmocka_unit_test(test_model_changed),
                 cmocka_unit_test(test_random),
                 cmocka_unit_test(test_random_losses),
