@@ -268,6 +268,36 @@ static void print_value(const struct tdm_config *c, const struct key *key, FILE 
         }
 }
 
+static const char *const live_keys[] = { "log", "models", "max-jobs-per-user" }; /* see reload.h */
+
+static char *value_text(const struct tdm_config *c, const struct key *key)
+{
+        char *text = NULL;
+        size_t size;
+        FILE *f = open_memstream(&text, &size);
+
+        if (!f)
+                return NULL;
+        print_value(c, key, f);
+        fclose(f);
+        return text;
+}
+
+void tdm_config_log_changes(const struct tdm_config *old, const struct tdm_config *now)
+{
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(keys); i++) {
+                _cleanup_(freep) char *was = value_text(old, &keys[i]), *is = value_text(now, &keys[i]);
+                bool live = false;
+
+                if (!was || !is || strcmp(was, is) == 0)
+                        continue;
+                for (size_t k = 0; k < TDM_ARRAY_SIZE(live_keys); k++)
+                        live |= strcmp(keys[i].name, live_keys[k]) == 0;
+                tdm_log_info("configuration: %s = %s, was %s; takes effect %s", keys[i].name, is[0] ? is : "(none)",
+                             was[0] ? was : "(none)", live ? "now" : "at the next start");
+        }
+}
+
 void tdm_config_print(const struct tdm_config *c, FILE *to)
 {
         const char *section = "";

@@ -289,6 +289,8 @@ static int default_socket(struct tdm_config *c, struct tdm_error *err)
                 snprintf(path, sizeof(path), "%.4000s/tandem/socket", runtime);
         else if (getenv("LISTEN_FDS"))
                 path[0] = '\0'; /* the service manager has one for us */
+        else if (c->check)
+                return 0; /* where it will run there may be one */
         else
                 return tdm_error_set(err, TDM_E_BAD_REQUEST,
                                      "no place for the socket: XDG_RUNTIME_DIR is not set; give --socket PATH");
@@ -298,8 +300,11 @@ static int default_socket(struct tdm_config *c, struct tdm_error *err)
 int tdm_config_load(struct tdm_config *c, int argc, char **argv, struct tdm_error *err)
 {
         _cleanup_(freep) char *socket = NULL;
-        int r = read_flags(c, argc, argv, err);
+        int r;
 
+        c->argc = argc;
+        c->argv = argv;
+        r = read_flags(c, argc, argv, err);
         if (r != 0 || c->help || c->version)
                 return r;
         socket = steal_ptr(&c->socket); /* the flag wins over the file */
@@ -316,4 +321,13 @@ int tdm_config_load(struct tdm_config *c, int argc, char **argv, struct tdm_erro
         c->max_rows = TDM_MAX(c->max_rows, TDM_MAX(c->prefill_rows, c->max_sequences));
         c->max_jobs_per_user = TDM_MIN(c->max_jobs_per_user, c->max_jobs);
         return default_socket(c, err);
+}
+
+int tdm_config_load_again(const struct tdm_config *old, struct tdm_config *ret, struct tdm_error *err)
+{
+        int r = tdm_config_init(ret);
+
+        if (r == 0)
+                r = tdm_config_load(ret, old->argc, old->argv, err);
+        return r == -ENOMEM ? tdm_error_set(err, r, "out of memory") : r;
 }

@@ -30,6 +30,8 @@ struct tdm_config {
         char **model_dirs; /* of the file, NULL-terminated; may be NULL */
         char **files;      /* that were read, in order; may be NULL */
         uint32_t n_warnings;
+        int argc;          /* borrowed, to read everything again */
+        char **argv;
         enum tdm_log_level log_level;
         uint32_t max_jobs;
         uint32_t max_jobs_per_user;
@@ -59,6 +61,10 @@ int tdm_config_read_file(struct tdm_config *config, const char *path, struct tdm
 /* The main file (NULL: none) and the drop-ins of these directories (NULL-terminated; a later one wins over an earlier
  * one where names are equal). */
 int tdm_config_read_files(struct tdm_config *config, const char *main_path, const char *const *dirs, struct tdm_error *err);
+/* The same sources once more, into a new configuration (initialised here, the caller's to deinit even after an error). */
+int tdm_config_load_again(const struct tdm_config *old, struct tdm_config *ret, struct tdm_error *err);
+/* Says in the log what is different, and whether it takes effect now or at the next start. */
+void tdm_config_log_changes(const struct tdm_config *old, const struct tdm_config *now);
 /* What the configuration comes to, as a configuration file. */
 void tdm_config_print(const struct tdm_config *config, FILE *to);
 int tdm_config_read_environment(struct tdm_config *config, struct tdm_error *err);

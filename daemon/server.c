@@ -10,6 +10,8 @@
 #include "daemon/client-face.h"
 #include "daemon/listener.h"
 #include "daemon/notify.h"
+#include "daemon/reload.h"
+#include "daemon/watchdog.h"
 
 #define MAX_CONNECTIONS 256u
 #define MAX_CONNECTIONS_PER_UID 96u
@@ -28,7 +30,10 @@ struct server {
         struct tdm_scheduler *scheduler;
         struct tdm_face *face;
         struct tdm_fleet *fleet;
-        struct tdm_source *sigterm, *sigint;
+        struct tdm_watchdog *watchdog;
+        struct tdm_source *sigterm, *sigint, *sighup;
+        const struct tdm_config *config; /* what is in force */
+        struct tdm_config reread;        /* its owner once it was read again */
 
         struct tdm_source *ending; /* timer */
         uint64_t ending_ns;        /* since when; 0: not ending */
@@ -151,6 +156,99 @@ static int on_signal(struct tdm_source *source, int signo, void *userdata)
         return 0;
 }
 
+/* ---- the service manager ---- */
+
+/* Queued jobs count only where nothing runs: behind others they wait for them. */
+static bool has_work(void *userdata)
+{
+        struct server *s = userdata;
+        struct tdm_scheduler_stats stats;
+        struct tdm_job *job;
+
+        if (!s->fleet || !tdm_fleet_is_ready(s->fleet))
+                return false; /* the workers are on their way, and the fleet counts for itself */
+        tdm_scheduler_stats(s->scheduler, &stats);
+        tdm_list_for_each(job, tdm_scheduler_jobs(s->scheduler), struct tdm_job, node) {
+                if (job->finished || job->paused || job->encoding)
+                        continue;
+                if (job->state == TDM_JOB_PREFILL || job->state == TDM_JOB_DECODE || job->state == TDM_JOB_RECOVERING)
+                        return true;
+                if (job->state == TDM_JOB_QUEUED && stats.n_running == 0 && job->model && job->model->state == TDM_MODEL_READY)
+                        return true;
+        }
+        return false;
+}
+
+/* All of these only grow, so that their sum stands still only when each does. */
+static uint64_t progress(void *userdata)
+{
+        struct server *s = userdata;
+        struct tdm_scheduler_stats stats;
+        uint64_t sum;
+
+        tdm_scheduler_stats(s->scheduler, &stats);
+        sum = stats.steps_done + stats.n_done + stats.n_failed + stats.n_cancelled + stats.evictions;
+        for (int i = 0; s->fleet && i < TDM_N_WORKERS; i++) {
+                struct tdm_worker_status status;
+
+                tdm_fleet_worker_status(s->fleet, i, &status);
+                sum += status.restarts + status.handovers;
+                for (int kind = 0; kind < TDM_N_BLOCK_KINDS; kind++)
+                        sum += status.done[kind].blocks;
+        }
+        return sum + (s->fleet ? tdm_fleet_epoch(s->fleet) : 0);
+}
+
+static void describe(char *text, size_t size, void *userdata)
+{
+        struct server *s = userdata;
+        struct tdm_scheduler_stats stats;
+
+        tdm_scheduler_stats(s->scheduler, &stats);
+        if (s->ending_ns != 0)
+                snprintf(text, size, "Ending; %u jobs left", stats.n_running + stats.n_queued);
+        else if (stats.n_running + stats.n_queued == 0)
+                snprintf(text, size, "Idle%s", tdm_fleet_is_degraded(s->fleet) ? ", a worker is quarantined" : "");
+        else
+                snprintf(text, size, "%u jobs run, %u wait%s", stats.n_running, stats.n_queued,
+                         tdm_fleet_is_degraded(s->fleet) ? ", a worker is quarantined" : "");
+}
+
+static const struct tdm_watchdog_ops watchdog_ops = { .has_work = has_work, .progress = progress, .describe = describe };
+
+/* A configuration that cannot be used changes nothing: the old one stays in force. */
+static int on_hangup(struct tdm_source *source, int signo, void *userdata)
+{
+        struct server *s = userdata;
+        struct tdm_config config = { 0 };
+        struct tdm_error err = { 0 };
+        char text[80];
+        int r;
+
+        if (s->ending_ns != 0)
+                return 0;
+        snprintf(text, sizeof(text), "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)(tdm_now_ns() / 1000));
+        tdm_notify(text);
+        r = tdm_config_load_again(s->config, &config, &err);
+        if (r == 0) {
+                tdm_config_log_changes(s->config, &config);
+                r = tdm_reload_apply(&config, s->models, s->scheduler);
+                if (r < 0)
+                        tdm_error_set(&err, r, "out of memory");
+        }
+        if (r == 0) {
+                tdm_config_deinit(&s->reread);
+                s->reread = config;
+                s->config = &s->reread;
+                tdm_log_info("the configuration was read again");
+        } else {
+                tdm_config_deinit(&config);
+                tdm_log_error("the configuration stays as it was: %s", err.message);
+        }
+        tdm_notify("READY=1");
+        return 0;
+}
+
 /* ---- the beginning ---- */
 
 static void raise_fd_limit(void)
@@ -176,6 +274,8 @@ static int set_up_loop(struct server *s, struct tdm_error *err)
         r = tdm_loop_add_signal(s->loop, SIGTERM, on_signal, s, &s->sigterm);
         if (r == 0)
                 r = tdm_loop_add_signal(s->loop, SIGINT, on_signal, s, &s->sigint);
+        if (r == 0)
+                r = tdm_loop_add_signal(s->loop, SIGHUP, on_hangup, s, &s->sighup);
         if (r == 0)
                 r = tdm_loop_add_timer(s->loop, on_ending, s, &s->ending);
         return r < 0 ? tdm_error_set(err, r, "cannot set up the event loop: %s", strerror(-r)) : 0;
@@ -251,6 +351,7 @@ static int set_up_fleet(struct server *s, const struct tdm_config *config, struc
 
 static void server_deinit(struct server *s)
 {
+        tdm_watchdog_destroyp(&s->watchdog);
         tdm_listener_destroyp(&s->listener);
         if (s->models)
                 tdm_models_set_fleet(s->models, NULL);
@@ -264,13 +365,15 @@ static void server_deinit(struct server *s)
         tdm_models_destroyp(&s->models);
         tdm_source_destroyp(&s->sigterm);
         tdm_source_destroyp(&s->sigint);
+        tdm_source_destroyp(&s->sighup);
         tdm_source_destroyp(&s->ending);
         tdm_loop_destroyp(&s->loop);
+        tdm_config_deinit(&s->reread);
 }
 
 int tdm_server_run(const struct tdm_config *config, struct tdm_error *err)
 {
-        _cleanup_(server_deinit) struct server s = { 0 };
+        _cleanup_(server_deinit) struct server s = { .config = config };
         int r;
 
         raise_fd_limit();
@@ -283,6 +386,11 @@ int tdm_server_run(const struct tdm_config *config, struct tdm_error *err)
                 r = set_up_serving(&s, config, err);
         if (r == 0)
                 r = set_up_fleet(&s, config, err);
+        if (r == 0) {
+                r = tdm_watchdog_new(&s.watchdog, s.loop, &watchdog_ops, &s);
+                if (r < 0)
+                        r = tdm_error_set(err, r, "cannot set up the watchdog: %s", strerror(-r));
+        }
         if (r != 0)
                 return r;
         if (config->bus && strcmp(config->bus, "none") != 0)
