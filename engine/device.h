@@ -31,6 +31,9 @@ struct tdm_device_model_config {
         const uint8_t *weights; /* checked by tdm_weights_check() */
         struct tdm_kv_geometry kv;
         uint8_t *kv_base;       /* NULL while this worker has no attention blocks: see set_kv() */
+        /* Where the hidden rows of every run() will lie, page-aligned, so that a device can import them once; NULL: anywhere. */
+        uint8_t *activations;
+        uint64_t activations_bytes;
         struct tdm_steps_limits limits;
         enum tdm_precision precision;
 };
@@ -53,6 +56,8 @@ struct tdm_device_ops {
         uint64_t (*model_scratch_bytes)(const struct tdm_device_model *model);
         /* Runs blocks first … first + n - 1, which are all this worker's, in order. hidden: [n_rows][d_model] f32, in place.
          * results [n_logits]: written by the sample block, else untouched (may be NULL when sample is not among them).
+         * A device with memory of its own may keep hidden rows there while the step's plan gives the next block to the same
+         * worker as `first`: the next run() of the step finds them, nobody else looks at them.
          * Head and sample always run on the same worker (logits never leave it). on_block(block, userdata) is called after
          * each finished block. 0, TDM_E_DEVICE_FAULT, or a negative errno: the step's rows are garbage then. */
         int (*run)(struct tdm_device_model *model, const struct tdm_step *step, uint32_t first, uint32_t n, float *hidden,

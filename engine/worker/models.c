@@ -122,6 +122,8 @@ static int model_load(struct tdm_worker *w, struct tdm_worker_model *m, struct t
         config = (struct tdm_device_model_config){
                 .weights = m->segments[TDM_WORKER_SEG_WEIGHTS]->base,
                 .kv = m->geometry,
+                .activations = m->segments[TDM_WORKER_SEG_ACTIVATIONS]->base,
+                .activations_bytes = m->segments[TDM_WORKER_SEG_ACTIVATIONS]->size_bytes,
                 .limits = m->layout.limits,
                 .precision = (enum tdm_precision)command->precision,
         };

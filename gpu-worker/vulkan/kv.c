@@ -1,0 +1,307 @@
+/* The cache. Where memory is unified it is the shared segment itself. On a GPU of its own each layer's pages lie in a buffer
+ * on the device, [page][kv head] parts, and the segment is their twin: what a submission stores is logged by the kernel that
+ * stores it (rows, as stored) and written into the twin before run() returns, so that the segment is complete for whatever
+ * was reported done. The other way round: before a step looks back on pages that the device did not write itself, one step
+ * after the other (a new process, a reused prefix, a step that another worker ran meanwhile), they are copied from the twin. */
+#include "gpu-worker/vulkan/private.h"
+
+#define LOG_BYTES (UINT64_C(32) << 20)
+
+static uint32_t element_bytes(const struct tdm_vk_model *m)
+{
+        return m->kv.type == TDM_KV_F32 ? 4 : 2;
+}
+
+/* What one attention layer logs of a row. */
+static uint64_t log_row_bytes(const struct tdm_vk_model *m)
+{
+        return (uint64_t)2 * m->hp.n_kv_heads * m->hp.head_dim * element_bytes(m);
+}
+
+uint32_t tdm_vk_kv_log_layers(const struct tdm_vk_model *m, uint32_t n_rows)
+{
+        if (m->kv_imported || !m->log.size_bytes)
+                return UINT32_MAX;
+        return (uint32_t)TDM_MAX(m->log.size_bytes / (log_row_bytes(m) * n_rows), UINT64_C(1));
+}
+
+void tdm_vk_kv_deinit(struct tdm_vk_model *m)
+{
+        for (unsigned i = 0; i < m->n_kv_buffers; i++)
+                tdm_vk_buffer_deinit(m->device, &m->kv_buffers[i]);
+        tdm_vk_buffer_deinit(m->device, &m->log);
+        free(m->kv_buffers);
+        m->kv_buffers = NULL;
+        m->n_kv_buffers = 0;
+        m->kv_imported = false;
+}
+
+static int make_buffers(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        uint64_t part = m->kv.part_bytes * m->hp.n_kv_heads, left, total;
+        int r;
+
+        tdm_vk_memory_left(m->device, &left, &total);
+        if (m->kv.size_bytes > left)
+                return tdm_error_set(err, TDM_E_NO_MEMORY, "the KV cache needs %.1f MiB on the GPU and %.1f of its %.1f MiB are free: a shorter "
+                                     "context or fewer jobs at once", (double)m->kv.size_bytes / 0x1p20, (double)left / 0x1p20,
+                                     (double)total / 0x1p20);
+        r = tdm_vk_buffer_init(m->device, &m->log, TDM_MAX(log_row_bytes(m) * m->limits.max_rows, LOG_BYTES), TDM_VK_HOST_MEMORY,
+                               "the KV cache's write-behind", err);
+        for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
+                enum tdm_kv_group group = tdm_kv_group_of(&m->hp, i);
+
+                r = tdm_vk_buffer_init(m->device, &m->kv_buffers[i], part * m->kv.n_pages[group], TDM_VK_DEVICE_MEMORY, "the KV cache", err);
+                if (r != 0)
+                        return r;
+                m->n_kv_buffers = i + 1;
+                m->layers[i].kv = m->kv_buffers[i].address;
+                m->kv_page_bytes[group] = part;
+        }
+        return r;
+}
+
+void tdm_vk_kv_set(struct tdm_vk_model *m, uint8_t *base)
+{
+        struct tdm_vk_device *device = m->device;
+
+        tdm_vk_kv_deinit(m);
+        m->kv_base = base;
+        m->kv_error = (struct tdm_error){};
+        for (unsigned i = 0; i < TDM_VK_RECORDINGS; i++) /* they know the old addresses */
+                m->recordings[i].used = 0;
+        memset(m->sequences, 0, m->limits.n_tables * sizeof(*m->sequences));
+        if (!base)
+                return;
+        m->kv_buffers = calloc(m->hp.n_layers, sizeof(*m->kv_buffers));
+        if (!m->kv_buffers) {
+                tdm_error_set(&m->kv_error, TDM_E_NO_MEMORY, "vulkan device: no memory for a KV cache of %u layers", m->hp.n_layers);
+                return;
+        }
+        if (device->import && tdm_vk_buffer_import(device, &m->kv_buffers[0], base,
+                                                   TDM_ALIGN_UP(m->kv.size_bytes, device->import_align)) == 0) {
+                m->n_kv_buffers = 1;
+                m->kv_imported = true;
+                for (uint32_t i = 0; i < m->hp.n_layers; i++) {
+                        enum tdm_kv_group group = tdm_kv_group_of(&m->hp, i);
+
+                        m->layers[i].kv = m->kv_buffers[0].address +
+                                          tdm_kv_part_offset(&m->kv, group, 0, tdm_kv_layer_index(&m->hp, i), 0);
+                        m->kv_page_bytes[group] = m->kv.page_bytes[group];
+                }
+                return;
+        }
+        if (make_buffers(m, &m->kv_error) != 0)
+                tdm_vk_kv_deinit(m);
+}
+
+/* ---- the twin's way to the device ---- */
+
+/* Pieces collect in a staging buffer until it is full. */
+struct restore {
+        struct tdm_vk_model *m;
+        VkCommandBuffer commands;
+        uint64_t filled;
+        bool begun;
+};
+
+static int restore_flush(struct restore *restore, struct tdm_error *err)
+{
+        struct tdm_vk_device *device = restore->m->device;
+        const VkMemoryBarrier barrier = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER, .srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT,
+                                          .dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT };
+        VkResult r;
+
+        if (!restore->begun)
+                return 0;
+        device->vk.CmdPipelineBarrier(restore->commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1,
+                                      &barrier, 0, NULL, 0, NULL);
+        restore->begun = false;
+        restore->filled = 0;
+        r = device->vk.EndCommandBuffer(restore->commands);
+        return r == VK_SUCCESS ? tdm_vk_submit(device, restore->commands, err) : tdm_vk_fault(device, "restoring the KV cache", r, err);
+}
+
+static int restore_piece(struct restore *restore, uint32_t layer, uint32_t page, struct tdm_error *err)
+{
+        const VkCommandBufferBeginInfo begin = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
+                                                 .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT };
+        struct tdm_vk_model *m = restore->m;
+        struct tdm_vk_device *device = m->device;
+        enum tdm_kv_group group = tdm_kv_group_of(&m->hp, layer);
+        uint64_t at = tdm_kv_part_offset(&m->kv, group, page, tdm_kv_layer_index(&m->hp, layer), 0), n = m->kv_page_bytes[group];
+
+        for (uint64_t done = 0, part; done < n; done += part) {
+                VkBufferCopy copy;
+
+                if (restore->filled == TDM_VK_STAGE_BYTES) {
+                        int r = restore_flush(restore, err);
+
+                        if (r != 0)
+                                return r;
+                }
+                if (!restore->begun) {
+                        VkResult r = device->vk.BeginCommandBuffer(restore->commands, &begin);
+
+                        if (r != VK_SUCCESS)
+                                return tdm_vk_fault(device, "restoring the KV cache", r, err);
+                        restore->begun = true;
+                }
+                part = TDM_MIN(n - done, TDM_VK_STAGE_BYTES - restore->filled);
+                memcpy(device->stages[0].map + restore->filled, m->kv_base + at + done, part);
+                copy = (VkBufferCopy){ restore->filled, page * n + done, part };
+                device->vk.CmdCopyBuffer(restore->commands, device->stages[0].buffer, m->kv_buffers[layer].buffer, 1, &copy);
+                restore->filled += part;
+                device->counters.kv_restored_bytes += part;
+        }
+        return 0;
+}
+
+/* ---- what the device knows ---- */
+
+static uint32_t *known(struct tdm_vk_model *m, uint32_t table, int group)
+{
+        return m->known_pages + ((size_t)table * TDM_KV_GROUPS + group) * m->limits.table_entries;
+}
+
+/* Of the twin's value row at a position, in the first layer and head of a group: whether anybody else wrote there. */
+static uint64_t value_hash(const struct tdm_vk_model *m, int group, const uint32_t *pages, uint32_t position)
+{
+        uint32_t row_bytes = m->hp.head_dim * element_bytes(m);
+        const uint8_t *row = m->kv_base + tdm_kv_part_offset(&m->kv, (enum tdm_kv_group)group, pages[position / TDM_KV_PAGE_TOKENS], 0, 0) +
+                             m->kv.part_bytes / 2 + position % TDM_KV_PAGE_TOKENS * row_bytes;
+        uint64_t hash = UINT64_C(0xcbf29ce484222325);
+
+        for (uint32_t i = 0; i < row_bytes; i++)
+                hash = (hash ^ row[i]) * UINT64_C(0x100000001b3);
+        return hash;
+}
+
+static int first_group(const struct tdm_vk_model *m)
+{
+        return m->kv.n_layers[TDM_KV_FULL] ? TDM_KV_FULL : TDM_KV_WINDOW;
+}
+
+static const uint32_t *table_of(const struct tdm_step *step, int group, uint32_t seq)
+{
+        return step->tables[group] + (size_t)seq * step->table_entries;
+}
+
+/* Entries of a group that positions from `position` on look back to: [first, end). */
+static void look_back(const struct tdm_vk_model *m, int group, uint32_t position, uint32_t *first, uint32_t *end)
+{
+        *first = tdm_window_first(&m->hp, (enum tdm_kv_group)group, position) / TDM_KV_PAGE_TOKENS;
+        *end = TDM_DIV_UP(position, TDM_KV_PAGE_TOKENS);
+}
+
+static bool is_known(struct tdm_vk_model *m, const struct tdm_step *step, uint32_t seq, uint32_t position)
+{
+        const struct tdm_vk_sequence *s = &m->sequences[step->seqs[seq].table];
+        int group0 = first_group(m);
+
+        if (position == 0)
+                return true;
+        if (s->n_valid < position || s->epoch != step->head.epoch)
+                return false;
+        for (int group = 0; group < TDM_KV_GROUPS; group++) {
+                uint32_t first, end;
+
+                look_back(m, group, position, &first, &end);
+                if (m->kv.n_layers[group] && memcmp(known(m, step->seqs[seq].table, group) + first, table_of(step, group, seq) + first,
+                                                    (end - first) * sizeof(uint32_t)) != 0)
+                        return false;
+        }
+        return s->n_valid != position || s->last_hash == value_hash(m, group0, table_of(step, group0, seq), position - 1);
+}
+
+int tdm_vk_kv_begin(struct tdm_vk_model *m, const struct tdm_step *step, struct tdm_error *err)
+{
+        struct restore restore = { .m = m, .commands = m->device->stage_commands[0] };
+
+        if (m->kv_imported)
+                return 0;
+        for (uint32_t seq = 0; seq < step->head.n_seqs; seq++) {
+                uint32_t table = step->seqs[seq].table, position = step->rows[step->seqs[seq].first_row].position;
+                bool fine = is_known(m, step, seq, position);
+
+                m->sequences[table].n_valid = 0; /* until all layers are done */
+                for (uint32_t layer = 0; layer < m->hp.n_layers && !fine; layer++) {
+                        int group = tdm_kv_group_of(&m->hp, layer);
+                        uint32_t first, end;
+
+                        look_back(m, group, position, &first, &end);
+                        for (uint32_t i = first; i < end; i++) {
+                                int r = restore_piece(&restore, layer, table_of(step, group, seq)[i], err);
+
+                                if (r != 0)
+                                        return r;
+                        }
+                }
+        }
+        return restore_flush(&restore, err);
+}
+
+void tdm_vk_kv_end(struct tdm_vk_model *m, const struct tdm_step *step)
+{
+        int group0 = first_group(m);
+
+        if (m->kv_imported)
+                return;
+        for (uint32_t seq = 0; seq < step->head.n_seqs; seq++) {
+                const struct tdm_step_seq *q = &step->seqs[seq];
+                struct tdm_vk_sequence *s = &m->sequences[q->table];
+                uint32_t position = step->rows[q->first_row].position, end_position = position + q->n_rows;
+
+                for (int group = 0; group < TDM_KV_GROUPS; group++) {
+                        uint32_t first = tdm_window_first(&m->hp, (enum tdm_kv_group)group, position) / TDM_KV_PAGE_TOKENS;
+                        uint32_t end = TDM_DIV_UP(end_position, TDM_KV_PAGE_TOKENS);
+
+                        if (m->kv.n_layers[group])
+                                memcpy(known(m, q->table, group) + first, table_of(step, group, seq) + first, (end - first) * sizeof(uint32_t));
+                }
+                s->n_valid = end_position;
+                s->epoch = step->head.epoch;
+                s->last_hash = value_hash(m, group0, table_of(step, group0, seq), end_position - 1);
+        }
+}
+
+/* ---- write-behind ---- */
+
+struct behind_job {
+        struct tdm_vk_model *m;
+        const struct tdm_step *step;
+        uint32_t first_layer;
+};
+
+static void behind_row(void *arg, unsigned chunk, unsigned thread)
+{
+        const struct behind_job *job = arg;
+        struct tdm_vk_model *m = job->m;
+        uint32_t n_rows = job->step->head.n_rows, layer = job->first_layer + chunk / n_rows, row = chunk % n_rows;
+        const struct tdm_step_row *r = &job->step->rows[row];
+        enum tdm_kv_group group = tdm_kv_group_of(&m->hp, layer);
+        uint32_t page = table_of(job->step, group, r->seq)[r->position / TDM_KV_PAGE_TOKENS], t = r->position % TDM_KV_PAGE_TOKENS;
+        uint32_t head_dim = m->hp.head_dim, size = element_bytes(m);
+        const uint8_t *log = m->log.map + chunk * log_row_bytes(m);
+
+        for (uint32_t head = 0; head < m->hp.n_kv_heads; head++, log += 2 * head_dim * size) {
+                uint8_t *part = m->kv_base + tdm_kv_part_offset(&m->kv, group, page, tdm_kv_layer_index(&m->hp, layer), head);
+                uint8_t *keys = part + ((size_t)(t / 16) * head_dim * 16 + t % 16) * size;
+
+                if (size == 2)
+                        for (uint32_t d = 0; d < head_dim; d++)
+                                ((uint16_t *)keys)[d * 16] = ((const uint16_t *)log)[d];
+                else
+                        for (uint32_t d = 0; d < head_dim; d++)
+                                ((uint32_t *)keys)[d * 16] = ((const uint32_t *)log)[d];
+                memcpy(part + m->kv.part_bytes / 2 + (size_t)t * head_dim * size, log + head_dim * size, head_dim * size);
+        }
+}
+
+void tdm_vk_kv_behind(struct tdm_vk_model *m, const struct tdm_step *step, uint32_t first_layer, uint32_t n_layers)
+{
+        struct behind_job job = { m, step, first_layer };
+
+        if (!m->kv_imported)
+                tdm_pool_run(m->device->threads, n_layers * step->head.n_rows, behind_row, &job);
+}

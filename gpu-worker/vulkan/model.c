@@ -1,0 +1,439 @@
+/* Loading a model: its weights onto the device (or used where they lie), every buffer that a step will need, every kernel.
+ * After this nothing is allocated or compiled. What does not fit is told with sizes before anything is uploaded. */
+#include <assert.h>
+
+#include "gpu-worker/vulkan/private.h"
+
+#define REGION_BYTES (UINT64_C(1) << 30) /* a region of several tensors, at most */
+#define TILE_ROWS 512u                   /* rows that go through a block together */
+#define LOGITS_BYTES_MAX (UINT64_C(64) << 20)
+#define PARTIALS_MIN 32768u              /* partial results of attention: for a few rows behind a long context */
+#define HEAD_DIM_MAX 512u
+
+/* As the host device's: the one place that says how the input of each matrix is rounded. */
+enum input { QKV, ATTN_OUT, GATE_UP, DOWN, HEAD, N_INPUTS };
+static const enum tdm_act input_acts[][N_INPUTS] = {
+        [TDM_PRECISION_DEFAULT] = { TDM_ACT_I8, TDM_ACT_I8, TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8 },
+        [TDM_PRECISION_PRECISE] = { TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16 },
+        [TDM_PRECISION_F32] = { TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32 },
+};
+
+static bool type_known(uint32_t type)
+{
+        return type == TDM_TYPE_F32 || type == TDM_TYPE_F16 || type == TDM_TYPE_BF16 || type == TDM_TYPE_Q8_0 || type == TDM_TYPE_Q4_0;
+}
+
+/* The cache's geometry comes from a peer: it must be what the model's sizes make of it. */
+static bool geometry_fits(const struct tdm_kv_geometry *kv, const struct tdm_hparams *hp)
+{
+        struct tdm_kv_geometry want;
+
+        if (!tdm_kv_type_name((enum tdm_kv_type)kv->type) ||
+            tdm_kv_geometry_init(&want, hp, (enum tdm_kv_type)kv->type, kv->n_pages[TDM_KV_FULL], kv->n_pages[TDM_KV_WINDOW]) < 0)
+                return false;
+        return memcmp(kv->n_layers, want.n_layers, sizeof(want.n_layers)) == 0 &&
+               memcmp(kv->n_pages, want.n_pages, sizeof(want.n_pages)) == 0 &&
+               memcmp(kv->page_bytes, want.page_bytes, sizeof(want.page_bytes)) == 0 &&
+               memcmp(kv->offset, want.offset, sizeof(want.offset)) == 0 && kv->n_kv_heads == want.n_kv_heads &&
+               kv->head_dim == want.head_dim && kv->part_bytes == want.part_bytes && kv->size_bytes == want.size_bytes;
+}
+
+static int check(const struct tdm_device_model_config *config, const struct tdm_hparams *hp, struct tdm_error *err)
+{
+        const struct tdm_weights_header *header = tdm_weights_header(config->weights);
+        const struct tdm_weights_tensor *tensors = (const struct tdm_weights_tensor *)(config->weights + header->tensors_offset);
+        int r;
+
+        if ((unsigned)config->precision >= TDM_ARRAY_SIZE(input_acts))
+                return tdm_error_set(err, TDM_E_PROTOCOL, "vulkan device: no precision %u", (unsigned)config->precision);
+        r = tdm_steps_limits_check(&config->limits, err);
+        if (r)
+                return r;
+        if (!geometry_fits(&config->kv, hp))
+                return tdm_error_set(err, TDM_E_PROTOCOL, "vulkan device: the KV cache's geometry does not fit the model's sizes");
+        if (hp->n_heads * hp->head_dim % TDM_BLOCK_VALUES || hp->d_ff % TDM_BLOCK_VALUES || hp->head_dim % 16 || hp->head_dim > HEAD_DIM_MAX)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "vulkan device: %u heads of %u values, %u in the FFN: heads of at most %u, a "
+                                     "multiple of 16, and both products multiples of %u are known", hp->n_heads, hp->head_dim, hp->d_ff,
+                                     HEAD_DIM_MAX, TDM_BLOCK_VALUES);
+        if (config->kv.type != TDM_KV_F16 && config->kv.type != TDM_KV_F32)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "vulkan device: no KV cache in %s yet; f16 and f32 are there",
+                                     tdm_kv_type_name((enum tdm_kv_type)config->kv.type));
+        for (uint32_t i = 0; i < header->n_tensors; i++)
+                if (tensors[i].layout == TDM_LAYOUT_PANEL16 && !type_known(tensors[i].type))
+                        return tdm_error_set(err, TDM_E_UNSUPPORTED, "vulkan device: no kernels for weights in %s yet (F32, F16, BF16, Q8_0 and "
+                                             "Q4_0 are there); TANDEM_GPU=host runs them on the CPU", tdm_type_info(tensors[i].type)->name);
+        return 0;
+}
+
+/* ---- weights ---- */
+
+/* Cuts the segment into regions of whole tensors. They lie in rising order, with gaps below a page at most. */
+static int find_regions(struct tdm_vk_model *m, uint64_t align, uint64_t *ends, struct tdm_error *err)
+{
+        const struct tdm_weights_header *header = tdm_weights_header(m->weights);
+        const struct tdm_weights_tensor *tensors = (const struct tdm_weights_tensor *)(m->weights + header->tensors_offset);
+
+        for (uint32_t i = 0; i < header->n_tensors; i++) {
+                uint64_t begin = tensors[i].offset & ~(align - 1), end = TDM_ALIGN_UP(tensors[i].offset + tensors[i].size_bytes, align);
+                unsigned last = m->n_regions - 1;
+
+                if (m->n_regions && begin >= m->region_begin[last] && begin <= ends[last] && end - m->region_begin[last] <= REGION_BYTES) {
+                        ends[last] = TDM_MAX(ends[last], end);
+                        continue;
+                }
+                if (m->n_regions == TDM_VK_MAX_REGIONS)
+                        return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: weights of %llu bytes lie in too many pieces",
+                                             (unsigned long long)header->size_bytes);
+                m->region_begin[m->n_regions] = begin;
+                ends[m->n_regions++] = end;
+        }
+        return 0;
+}
+
+static int load_weights(struct tdm_vk_model *m, const uint64_t *ends, struct tdm_error *err)
+{
+        struct tdm_vk_device *device = m->device;
+        uint64_t size = tdm_weights_header(m->weights)->size_bytes;
+
+        m->weights_imported = device->import;
+        for (unsigned i = 0; i < m->n_regions && m->weights_imported; i++)
+                if (tdm_vk_buffer_import(device, &m->regions[i], (uint8_t *)m->weights + m->region_begin[i],
+                                         ends[i] - m->region_begin[i]) < 0)
+                        m->weights_imported = false;
+        if (m->weights_imported)
+                return 0;
+        for (unsigned i = 0; i < m->n_regions; i++)
+                tdm_vk_buffer_deinit(device, &m->regions[i]);
+        for (unsigned i = 0; i < m->n_regions; i++) {
+                uint64_t n = TDM_MIN(ends[i], size) - m->region_begin[i];
+                int r = tdm_vk_buffer_init(device, &m->regions[i], n, TDM_VK_DEVICE_MEMORY, "weights", err);
+
+                if (r == 0)
+                        r = tdm_vk_upload(device, &m->regions[i], 0, m->weights + m->region_begin[i], n, err);
+                if (r != 0)
+                        return r;
+                m->memory_bytes += n;
+        }
+        return 0;
+}
+
+static uint64_t address_of(const struct tdm_vk_model *m, const struct tdm_weights_tensor *tensor)
+{
+        for (unsigned i = 0; i < m->n_regions; i++)
+                if (tensor->offset >= m->region_begin[i] &&
+                    tensor->offset + tensor->size_bytes <= m->region_begin[i] + m->regions[i].size_bytes)
+                        return m->regions[i].address + (tensor->offset - m->region_begin[i]);
+        assert(false);
+        return 0;
+}
+
+static uint64_t vector(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer)
+{
+        return address_of(m, tdm_weights_find(m->weights, kind, layer));
+}
+
+static struct tdm_vk_matrix matrix(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer, enum input input)
+{
+        const struct tdm_weights_tensor *t = tdm_weights_find(m->weights, kind, layer);
+
+        return (struct tdm_vk_matrix){
+                .address = address_of(m, t),
+                .type = t->type,
+                .act = tdm_weights_type_quantised(t->type) ? input_acts[m->precision][input] : TDM_ACT_F32,
+                .rows = t->rows,
+                .cols = t->cols,
+                .n_panels = TDM_DIV_UP(t->rows, TDM_PANEL_ROWS),
+                .panel_bytes = (uint32_t)t->panel_bytes,
+        };
+}
+
+static void find_tensors(struct tdm_vk_model *m)
+{
+        for (uint32_t i = 0; i < m->hp.n_layers; i++) {
+                struct tdm_vk_layer *l = &m->layers[i];
+
+                l->q = matrix(m, TDM_TENSOR_Q, i, QKV);
+                l->k = matrix(m, TDM_TENSOR_K, i, QKV);
+                l->v = matrix(m, TDM_TENSOR_V, i, QKV);
+                l->o = matrix(m, TDM_TENSOR_O, i, ATTN_OUT);
+                l->gate = matrix(m, TDM_TENSOR_GATE, i, GATE_UP);
+                l->up = matrix(m, TDM_TENSOR_UP, i, GATE_UP);
+                l->down = matrix(m, TDM_TENSOR_DOWN, i, DOWN);
+                l->attn_norm = vector(m, TDM_TENSOR_ATTN_NORM, i);
+                l->q_norm = vector(m, TDM_TENSOR_Q_NORM, i);
+                l->k_norm = vector(m, TDM_TENSOR_K_NORM, i);
+                l->post_attn_norm = vector(m, TDM_TENSOR_POST_ATTN_NORM, i);
+                l->ffn_norm = vector(m, TDM_TENSOR_FFN_NORM, i);
+                l->post_ffw_norm = vector(m, TDM_TENSOR_POST_FFW_NORM, i);
+        }
+        m->output = matrix(m, tdm_weights_find(m->weights, TDM_TENSOR_OUTPUT, 0) ? TDM_TENSOR_OUTPUT : TDM_TENSOR_TOKEN_EMBD, 0, HEAD);
+        m->embedding = matrix(m, TDM_TENSOR_TOKEN_EMBD, 0, HEAD);
+        m->output_norm = vector(m, TDM_TENSOR_OUTPUT_NORM, 0);
+}
+
+/* ---- work buffers ---- */
+
+struct need {
+        struct tdm_vk_buffer *buffer;
+        uint64_t bytes;
+        enum tdm_vk_place place;
+        const char *what;
+};
+#define MAX_NEEDS (16u + 2u * TDM_STEP_SLOTS)
+
+static void sizes_init(struct tdm_vk_model *m)
+{
+        const struct tdm_hparams *hp = &m->hp;
+        uint32_t heads_per_kv = hp->n_heads / hp->n_kv_heads, queries_max = hp->head_dim > 256 ? 4 : 8;
+
+        m->tile_rows = TDM_MIN(m->limits.max_rows, TILE_ROWS);
+        for (uint32_t heads = 1; heads <= TDM_MIN(heads_per_kv, queries_max); heads++)
+                if (heads_per_kv % heads == 0)
+                        m->queries_heads = heads;
+        m->many_rows = queries_max / m->queries_heads;
+        m->max_slots = TDM_MAX(m->tile_rows * hp->n_heads, PARTIALS_MIN);
+        m->max_items = TDM_MAX(m->tile_rows, m->max_slots / hp->n_heads);
+        m->logits_stride = TDM_ALIGN_UP(hp->n_vocab, 16u);
+        m->logits_rows = (uint32_t)TDM_MIN(TDM_MAX(LOGITS_BYTES_MAX / (m->logits_stride * sizeof(float)), 1u), m->limits.max_logits);
+        m->y_stride_max = TDM_MAX(TDM_MAX(tdm_vk_q_width(hp) + 2 * tdm_vk_kv_width(hp), 2 * hp->d_ff), hp->d_model);
+        m->sampler_stride = TDM_ALIGN_UP(tdm_sampler_scratch_bytes(hp->n_vocab), (size_t)64);
+}
+
+static void need_act(struct need *needs, const struct tdm_vk_matrix *matrix, uint32_t rows)
+{
+        uint32_t cols = matrix->cols;
+
+        needs[matrix->act].bytes = TDM_MAX(needs[matrix->act].bytes, (uint64_t)rows * TDM_VK_ACT_STRIDE(matrix->act, cols));
+}
+
+static unsigned list_needs(struct tdm_vk_model *m, struct need *needs)
+{
+        const struct tdm_hparams *hp = &m->hp;
+        struct tdm_vk_step_layout layout;
+        uint64_t hidden_bytes = (uint64_t)m->limits.max_rows * hp->d_model * sizeof(float);
+        uint64_t logits_bytes = (uint64_t)m->logits_rows * m->logits_stride * sizeof(float);
+        unsigned n = 0;
+
+        memset(needs, 0, MAX_NEEDS * sizeof(*needs));
+        for (; n < TDM_N_ACTS; n++)
+                needs[n] = (struct need){ &m->acts[n], 0, TDM_VK_DEVICE_MEMORY, "rounded activations" };
+        for (uint32_t i = 0; i < hp->n_layers; i++) {
+                const struct tdm_vk_layer *l = &m->layers[i];
+                const struct tdm_vk_matrix *matrices[] = { &l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down };
+
+                for (unsigned k = 0; k < TDM_ARRAY_SIZE(matrices); k++)
+                        need_act(needs, matrices[k], m->tile_rows);
+        }
+        need_act(needs, &m->output, m->logits_rows);
+        needs[n++] = (struct need){ &m->y, (uint64_t)m->tile_rows * m->y_stride_max * sizeof(float), TDM_VK_DEVICE_MEMORY, "matrix products" };
+        needs[n++] = (struct need){ &m->partial, (uint64_t)m->max_slots * TDM_VK_PARTIAL_WIDTH(hp->head_dim) * sizeof(float),
+                                    TDM_VK_DEVICE_MEMORY, "attention" };
+        needs[n++] = (struct need){ &m->logits, logits_bytes, TDM_VK_DEVICE_MEMORY, "logits" };
+        needs[n++] = (struct need){ &m->logits_host, logits_bytes, TDM_VK_HOST_MEMORY, "logits" };
+        needs[n++] = (struct need){ &m->counters, 64, TDM_VK_HOST_MEMORY, "counters" };
+        tdm_vk_step_layout(m, &layout);
+        for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
+                needs[n++] = (struct need){ &m->slots[i].step, layout.size_bytes, TDM_VK_SHARED_MEMORY, "steps" };
+                if (!m->activations_buffer.buffer)
+                        needs[n++] = (struct need){ &m->slots[i].hidden_buffer, hidden_bytes, TDM_VK_DEVICE_MEMORY, "hidden rows" };
+        }
+        if (!m->activations_buffer.buffer)
+                needs[n++] = (struct need){ &m->hidden_host, hidden_bytes, TDM_VK_HOST_MEMORY, "hidden rows" };
+        return n;
+}
+
+/* Everything that will lie on the device, before anything is put there. */
+static int check_memory(struct tdm_vk_model *m, const struct need *needs, unsigned n, const uint64_t *ends, struct tdm_error *err)
+{
+        uint64_t weights = 0, cache = 0, work = 0, left, total;
+
+        for (unsigned i = 0; i < m->n_regions && !m->device->import; i++)
+                weights += ends[i] - m->region_begin[i];
+        for (unsigned i = 0; i < n; i++)
+                work += needs[i].place == TDM_VK_DEVICE_MEMORY ? needs[i].bytes : 0;
+        if (m->kv_base && !m->device->import)
+                cache = m->kv.size_bytes;
+        tdm_vk_memory_left(m->device, &left, &total);
+        if (weights + cache + work <= left)
+                return 0;
+        return tdm_error_set(err, TDM_E_NO_MEMORY, "the model needs %.1f MiB on the GPU (weights %.1f, KV cache %.1f, work %.1f) and %.1f of its "
+                             "%.1f MiB are free: a smaller model, fewer pages or TANDEM_GPU=host", (double)(weights + cache + work) / 0x1p20,
+                             (double)weights / 0x1p20, (double)cache / 0x1p20, (double)work / 0x1p20, (double)left / 0x1p20,
+                             (double)total / 0x1p20);
+}
+
+static int buffers_init(struct tdm_vk_model *m, const struct need *needs, unsigned n, struct tdm_error *err)
+{
+        for (unsigned i = 0; i < n; i++) {
+                int r = needs[i].bytes ? tdm_vk_buffer_init(m->device, needs[i].buffer, needs[i].bytes, needs[i].place, needs[i].what, err) : 0;
+
+                if (r != 0)
+                        return r;
+                m->memory_bytes += needs[i].bytes;
+        }
+        memset(m->counters.map, 0, 64);
+        return 0;
+}
+
+static int recordings_init(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        struct tdm_vk_device *device = m->device;
+        VkCommandBuffer commands[TDM_VK_RECORDINGS];
+        const VkCommandBufferAllocateInfo info = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO, .commandPool = device->pool,
+                                                   .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY, .commandBufferCount = TDM_VK_RECORDINGS };
+        VkResult r;
+
+        m->recordings = calloc(TDM_VK_RECORDINGS, sizeof(*m->recordings));
+        if (!m->recordings)
+                return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for command buffers");
+        r = device->vk.AllocateCommandBuffers(device->vk.device, &info, commands);
+        if (r != VK_SUCCESS)
+                return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no command buffers: %s", tdm_vk_result_name(r));
+        for (unsigned i = 0; i < TDM_VK_RECORDINGS; i++)
+                m->recordings[i].commands = commands[i];
+        return 0;
+}
+
+static int host_memory_init(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        const struct tdm_hparams *hp = &m->hp;
+        size_t n_tables = m->limits.n_tables, bytes = tdm_pool_n_threads(m->device->threads) * m->sampler_stride;
+
+        m->sampler_scratch = aligned_alloc(64, bytes);
+        m->sequences = calloc(n_tables, sizeof(*m->sequences));
+        m->known_pages = calloc(n_tables * TDM_KV_GROUPS, m->limits.table_entries * sizeof(uint32_t));
+        m->memory_bytes += bytes;
+        for (int group = 0; group < TDM_KV_GROUPS; group++) {
+                bool full = group == TDM_KV_FULL;
+
+                if (m->kv.n_layers[group] && tdm_rope_init(&m->rope[group], hp->head_dim, hp->n_ctx,
+                                                           full ? hp->rope_base_full : hp->rope_base_window,
+                                                           full ? hp->rope_factor_full : 1) < 0)
+                        m->rope[group].memory = NULL;
+                if (m->kv.n_layers[group] && !m->rope[group].memory)
+                        return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for a model's tables");
+        }
+        if (!m->sampler_scratch || !m->sequences || !m->known_pages)
+                return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for a model's tables");
+        return 0;
+}
+
+static int load(struct tdm_vk_model *m, const struct tdm_device_model_config *config, struct tdm_error *err)
+{
+        struct tdm_vk_device *device = m->device;
+        uint64_t ends[TDM_VK_MAX_REGIONS], align = device->import ? device->import_align : 64;
+        struct need needs[MAX_NEEDS];
+        unsigned n;
+        int r = find_regions(m, align, ends, err);
+
+        if (r != 0)
+                return r;
+        if (device->import && config->activations &&
+            tdm_vk_buffer_import(device, &m->activations_buffer, config->activations,
+                                 TDM_ALIGN_UP(config->activations_bytes, device->import_align)) == 0) {
+                m->activations = config->activations;
+                m->activations_bytes = config->activations_bytes;
+        }
+        sizes_init(m);
+        /* Addresses are not known yet, but shapes are: what is needed is found without them. */
+        for (unsigned i = 0; i < m->n_regions; i++)
+                m->regions[i].size_bytes = ends[i] - m->region_begin[i];
+        find_tensors(m);
+        n = list_needs(m, needs);
+        r = check_memory(m, needs, n, ends, err);
+        memset(m->regions, 0, sizeof(m->regions));
+        if (r == 0)
+                r = buffers_init(m, needs, n, err);
+        if (r == 0)
+                r = host_memory_init(m, err);
+        if (r == 0)
+                r = load_weights(m, ends, err);
+        if (r != 0)
+                return r;
+        find_tensors(m);
+        r = recordings_init(m, err);
+        if (r == 0)
+                r = tdm_vk_record_prepare(m, err);
+        if (r == 0 && config->kv_base) {
+                tdm_vk_kv_set(m, config->kv_base);
+                if (m->kv_error.code) {
+                        *err = m->kv_error;
+                        r = err->code;
+                }
+        }
+        return r;
+}
+
+int tdm_vk_model_load(struct tdm_device *public, const struct tdm_device_model_config *config, struct tdm_device_model **ret,
+                      struct tdm_error *err)
+{
+        struct tdm_vk_device *device = (struct tdm_vk_device *)public;
+        const struct tdm_hparams *hp = &tdm_weights_header(config->weights)->hparams;
+        struct tdm_error ignored;
+        struct tdm_vk_model *m;
+        int r = check(config, hp, err);
+
+        if (r != 0)
+                return r;
+        m = calloc(1, sizeof(*m));
+        if (m)
+                m->layers = calloc(hp->n_layers, sizeof(*m->layers));
+        if (!m || !m->layers) {
+                free(m);
+                return tdm_error_set(err, -ENOMEM, "vulkan device: no memory");
+        }
+        m->device = device;
+        m->weights = config->weights;
+        m->hp = *hp;
+        m->kv = config->kv;
+        m->kv_base = config->kv_base;
+        m->limits = config->limits;
+        m->precision = config->precision;
+        r = load(m, config, err ? err : &ignored);
+        if (r != 0) {
+                tdm_vk_model_unload((struct tdm_device_model *)m);
+                return r;
+        }
+        *ret = (struct tdm_device_model *)m;
+        return 0;
+}
+
+void tdm_vk_model_unload(struct tdm_device_model *public)
+{
+        struct tdm_vk_model *m = (struct tdm_vk_model *)public;
+        struct tdm_vk_device *device;
+
+        if (!m)
+                return;
+        device = m->device;
+        if (!device->lost)
+                device->vk.DeviceWaitIdle(device->vk.device);
+        if (m->recordings) {
+                for (unsigned i = 0; i < TDM_VK_RECORDINGS && m->recordings[i].commands; i++)
+                        device->vk.FreeCommandBuffers(device->vk.device, device->pool, 1, &m->recordings[i].commands);
+                free(m->recordings);
+        }
+        tdm_vk_kv_deinit(m);
+        for (unsigned i = 0; i < m->n_regions; i++)
+                tdm_vk_buffer_deinit(device, &m->regions[i]);
+        for (unsigned i = 0; i < TDM_N_ACTS; i++)
+                tdm_vk_buffer_deinit(device, &m->acts[i]);
+        for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
+                tdm_vk_buffer_deinit(device, &m->slots[i].step);
+                tdm_vk_buffer_deinit(device, &m->slots[i].hidden_buffer);
+        }
+        tdm_vk_buffer_deinit(device, &m->activations_buffer);
+        tdm_vk_buffer_deinit(device, &m->y);
+        tdm_vk_buffer_deinit(device, &m->partial);
+        tdm_vk_buffer_deinit(device, &m->logits);
+        tdm_vk_buffer_deinit(device, &m->logits_host);
+        tdm_vk_buffer_deinit(device, &m->hidden_host);
+        tdm_vk_buffer_deinit(device, &m->counters);
+        for (int group = 0; group < TDM_KV_GROUPS; group++)
+                tdm_rope_deinit(&m->rope[group]);
+        free(m->sampler_scratch);
+        free(m->sequences);
+        free(m->known_pages);
+        free(m->layers);
+        free(m);
+}

@@ -1,0 +1,279 @@
+/* What the files of the vulkan device share. device.c opens a GPU; memory.c has its buffers; pipeline.c its kernels; model.c
+ * loads a model; kv.c keeps the cache and its twin; step.c writes what shaders read about a step; record.c turns blocks into
+ * command buffers; run.c submits them and samples.
+ *
+ * Memory is either imported (unified memory: weights, cache and hidden rows are used where they lie in the shared segments)
+ * or copied (a discrete GPU: weights are uploaded once, the cache lives on the device and is written behind into its
+ * segment, hidden rows are copied where a block of another worker follows). */
+#ifndef TDM_VULKAN_PRIVATE_H
+#define TDM_VULKAN_PRIVATE_H
+
+#include "engine/host/kernels.h"
+#include "engine/host/pool.h"
+#include "engine/host/rope.h"
+#include "gpu-worker/vulkan/shaders/shared.h"
+#include "gpu-worker/vulkan/vk.h"
+#include "gpu-worker/vulkan/vulkan.h"
+
+/* ---- memory.c ---- */
+
+enum tdm_vk_place {
+        TDM_VK_DEVICE_MEMORY, /* not mapped */
+        TDM_VK_SHARED_MEMORY, /* mapped, written by the host, read by the device; on the device where that can be */
+        TDM_VK_HOST_MEMORY,   /* mapped, cached: read by the host too */
+};
+
+struct tdm_vk_buffer {
+        VkBuffer buffer;
+        VkDeviceMemory memory;
+        VkDeviceAddress address;
+        uint64_t size_bytes;
+        uint8_t *map;
+};
+
+struct tdm_vk_device;
+/* what: for the message. TDM_E_NO_MEMORY with sizes. */
+int tdm_vk_buffer_init(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer, uint64_t size_bytes, enum tdm_vk_place place,
+                       const char *what, struct tdm_error *err);
+/* Uses host memory in place; base and size are multiples of device->import_align. -EOPNOTSUPP where the driver will not. */
+int tdm_vk_buffer_import(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer, uint8_t *base, uint64_t size_bytes);
+void tdm_vk_buffer_deinit(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer);
+/* Memory of the device that is left, and that it has. */
+void tdm_vk_memory_left(struct tdm_vk_device *device, uint64_t *ret_left, uint64_t *ret_total);
+/* Copies from host memory into a device buffer, through the device's staging ring. */
+int tdm_vk_upload(struct tdm_vk_device *device, struct tdm_vk_buffer *to, uint64_t offset, const uint8_t *from, uint64_t n,
+                  struct tdm_error *err);
+
+/* ---- pipeline.c ---- */
+
+enum tdm_vk_shader {
+        TDM_VK_EMBED,
+        TDM_VK_NORM,
+        TDM_VK_MATVEC,
+        TDM_VK_ROTATE,
+        TDM_VK_ATTEND,
+        TDM_VK_MERGE,
+        TDM_VK_GELU,
+        TDM_VK_N_SHADERS
+};
+#define TDM_VK_N_CONSTANTS 4
+
+struct tdm_vk_pipeline {
+        enum tdm_vk_shader shader;
+        uint32_t constants[TDM_VK_N_CONSTANTS];
+        VkPipeline pipeline;
+        char name[32]; /* for profiles */
+        uint64_t profile_n, profile_ns;
+};
+#define TDM_VK_MAX_PIPELINES 160u
+
+/* Compiles where it is not there yet: at load, never in run(). */
+int tdm_vk_pipeline_need(struct tdm_vk_device *device, enum tdm_vk_shader shader, const uint32_t constants[TDM_VK_N_CONSTANTS],
+                         struct tdm_error *err);
+/* One that was needed before. */
+struct tdm_vk_pipeline *tdm_vk_pipeline_get(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0, uint32_t c1,
+                                            uint32_t c2, uint32_t c3);
+void tdm_vk_pipelines_deinit(struct tdm_vk_device *device);
+
+/* ---- device.c ---- */
+
+#define TDM_VK_STAGES 4u
+#define TDM_VK_STAGE_BYTES (UINT64_C(16) << 20)
+#define TDM_VK_MAX_QUERIES 4096u
+
+struct tdm_vk_device {
+        struct tdm_device public;
+        struct tdm_vk vk;
+        VkPhysicalDevice physical;
+        VkPhysicalDeviceMemoryProperties memory;
+        uint32_t device_heap;
+        uint64_t max_allocation;
+        bool has_budget;
+        bool import;           /* memory is unified: segments are used in place */
+        bool spin;             /* a GPU of its own: waiting on a core costs nobody else's */
+        uint64_t import_align; /* 0: cannot */
+        uint32_t max_groups_x;
+        VkQueue queue;
+        uint32_t queue_family;
+        VkCommandPool pool;
+        VkPipelineLayout layout;
+        struct tdm_vk_pipeline pipelines[TDM_VK_MAX_PIPELINES];
+        unsigned n_pipelines;
+        struct tdm_vk_buffer stages[TDM_VK_STAGES]; /* of uploads */
+        VkFence stage_fences[TDM_VK_STAGES];
+        VkCommandBuffer stage_commands[TDM_VK_STAGES];
+        bool stage_busy[TDM_VK_STAGES];
+        VkFence fence;
+        bool lost; /* every later run() fails: the worker is to be restarted */
+        VkQueryPool queries;
+        float ns_per_tick;
+        bool profiling;
+        struct tdm_pool *threads; /* copies and sampling */
+        _Atomic uint64_t *heartbeat;
+        struct tdm_vulkan_counters counters;
+        char description[256];
+        char numerics_id[256];
+};
+
+/* Submits and waits, with a limit. 0 or TDM_E_DEVICE_FAULT. */
+int tdm_vk_submit(struct tdm_vk_device *device, VkCommandBuffer commands, struct tdm_error *err);
+int tdm_vk_fault(struct tdm_vk_device *device, const char *what, VkResult result, struct tdm_error *err);
+int tdm_vk_wait(struct tdm_vk_device *device, VkFence fence, struct tdm_error *err);
+
+/* ---- model.c ---- */
+
+struct tdm_vk_matrix {
+        uint64_t address;
+        uint32_t type, act;
+        uint32_t rows, cols;
+        uint32_t n_panels, panel_bytes;
+};
+
+struct tdm_vk_layer {
+        struct tdm_vk_matrix q, k, v, o, gate, up, down;
+        uint64_t attn_norm, q_norm, k_norm, post_attn_norm, ffn_norm, post_ffw_norm;
+        uint64_t kv; /* of page 0; 0: no cache yet */
+};
+
+/* A step as shaders see it, and where its hidden rows are. One for each slot that run() has been called with. */
+struct tdm_vk_slot {
+        const float *key;   /* run()'s hidden; NULL: free */
+        uint64_t used;      /* when, for choosing the one to forget */
+        uint64_t hidden;    /* device address of row 0 */
+        bool in_place;
+        struct tdm_vk_buffer hidden_buffer; /* where not in place */
+        struct tdm_vk_buffer step;          /* shared memory: layout in step.c */
+        /* what it holds now */
+        uint64_t step_id;
+        uint32_t epoch, next_block; /* next_block 0: nothing */
+        bool on_device;             /* hidden rows are newer there than in the step's memory */
+        uint32_t n_rows, n_logits, n_tiles;
+        bool many;                  /* attention with several rows an item */
+        uint32_t attention_layers;  /* done of this step */
+};
+
+/* A command buffer and what it was recorded for. */
+struct tdm_vk_recording {
+        VkCommandBuffer commands;
+        uint64_t used; /* 0: never */
+        const struct tdm_vk_slot *slot;
+        uint64_t hidden;
+        uint32_t first, n, n_rows, first_logit, n_logits;
+        bool many, upload, download;
+        uint32_t n_marks;
+        struct tdm_vk_pipeline *marks[TDM_VK_MAX_QUERIES]; /* of each timestamp, when profiling */
+};
+#define TDM_VK_RECORDINGS 96u
+
+/* What the device's copy of a sequence's cache is known to hold. */
+struct tdm_vk_sequence {
+        uint32_t n_valid; /* positions 0 … n_valid - 1 that are still in the tables; 0: nothing */
+        uint32_t epoch;
+        uint64_t last_hash; /* of the twin's last value row */
+};
+
+#define TDM_VK_MAX_REGIONS 256u
+
+struct tdm_vk_model {
+        struct tdm_vk_device *device;
+        const uint8_t *weights;
+        struct tdm_hparams hp;
+        struct tdm_kv_geometry kv;
+        uint8_t *kv_base;
+        struct tdm_steps_limits limits;
+        enum tdm_precision precision;
+
+        struct tdm_vk_buffer regions[TDM_VK_MAX_REGIONS]; /* weights: runs of tensors */
+        uint64_t region_begin[TDM_VK_MAX_REGIONS];        /* in the segment */
+        unsigned n_regions;
+        bool weights_imported;
+        struct tdm_vk_layer *layers;
+        struct tdm_vk_matrix output, embedding;
+        uint64_t output_norm;
+
+        /* kv.c */
+        struct tdm_vk_buffer *kv_buffers; /* [n_layers], or one of the imported segment */
+        unsigned n_kv_buffers;
+        bool kv_imported;
+        uint64_t kv_page_bytes[TDM_KV_GROUPS]; /* from page to page of a layer */
+        struct tdm_error kv_error;             /* why there is no cache; code 0: there is, or none was given */
+        struct tdm_vk_buffer log;              /* [layer of the submission][row][kv head][key, value] */
+        struct tdm_vk_sequence *sequences;     /* [n_tables] */
+        uint32_t *known_pages;                 /* [n_tables][groups][table_entries] */
+
+        uint8_t *activations;
+        uint64_t activations_bytes;
+        struct tdm_vk_buffer activations_buffer; /* imported; size 0: not */
+
+        uint32_t tile_rows, queries_heads, many_rows; /* of an attention item: heads, rows at most */
+        uint32_t max_slots, max_items;                /* of partial results, and items, per tile */
+        struct tdm_vk_buffer acts[TDM_N_ACTS];        /* size 0: form not used */
+        struct tdm_vk_buffer y, partial, logits, logits_host, hidden_host, counters;
+        uint32_t y_stride_max;
+        uint32_t logits_rows, logits_stride;
+        struct tdm_rope rope[TDM_KV_GROUPS];
+        struct tdm_vk_slot slots[TDM_STEP_SLOTS];
+        struct tdm_vk_recording *recordings; /* [TDM_VK_RECORDINGS] */
+        uint64_t clock;
+        uint8_t *sampler_scratch; /* [n_threads][sampler_stride] */
+        size_t sampler_stride;
+        uint64_t memory_bytes;
+};
+
+int tdm_vk_model_load(struct tdm_device *device, const struct tdm_device_model_config *config, struct tdm_device_model **ret,
+                      struct tdm_error *err);
+void tdm_vk_model_unload(struct tdm_device_model *model);
+static inline uint32_t tdm_vk_q_width(const struct tdm_hparams *hp)
+{
+        return hp->n_heads * hp->head_dim;
+}
+static inline uint32_t tdm_vk_kv_width(const struct tdm_hparams *hp)
+{
+        return hp->n_kv_heads * hp->head_dim;
+}
+
+/* ---- kv.c ---- */
+
+void tdm_vk_kv_set(struct tdm_vk_model *model, uint8_t *base);
+void tdm_vk_kv_deinit(struct tdm_vk_model *model);
+/* How many attention layers of n_rows rows the log holds. */
+uint32_t tdm_vk_kv_log_layers(const struct tdm_vk_model *model, uint32_t n_rows);
+/* Before the first attention layer of a step on this device: what the step's sequences look back on is on the device. */
+int tdm_vk_kv_begin(struct tdm_vk_model *model, const struct tdm_step *step, struct tdm_error *err);
+/* After a submission with attention layers [first, first + n): their rows go into the twin. */
+void tdm_vk_kv_behind(struct tdm_vk_model *model, const struct tdm_step *step, uint32_t first_layer, uint32_t n_layers);
+/* All attention layers of the step have run here. */
+void tdm_vk_kv_end(struct tdm_vk_model *model, const struct tdm_step *step);
+
+/* ---- step.c ---- */
+
+struct tdm_vk_step_layout {
+        uint64_t rows, gather, args, tables[TDM_KV_GROUPS], angles[TDM_KV_GROUPS], items[TDM_KV_GROUPS], row_items[TDM_KV_GROUPS];
+        uint64_t size_bytes;
+};
+void tdm_vk_step_layout(const struct tdm_vk_model *model, struct tdm_vk_step_layout *ret);
+/* The slot of these hidden rows, free or not. */
+struct tdm_vk_slot *tdm_vk_slot_of(struct tdm_vk_model *model, const float *hidden);
+void tdm_vk_step_fill(struct tdm_vk_model *model, struct tdm_vk_slot *slot, const struct tdm_step *step);
+/* Offset of a VkDispatchIndirectCommand. */
+uint64_t tdm_vk_step_args(const struct tdm_vk_step_layout *layout, uint32_t tile, enum tdm_kv_group group);
+
+/* ---- record.c ---- */
+
+/* Blocks first … first + n - 1 without sample; a head makes logits [first_logit, + n_logits). */
+struct tdm_vk_work {
+        struct tdm_vk_slot *slot;
+        uint32_t first, n;
+        uint32_t first_logit, n_logits; /* n_logits 0: no head */
+        bool upload, download;
+};
+int tdm_vk_record(struct tdm_vk_model *model, const struct tdm_vk_work *work, struct tdm_vk_recording **ret, struct tdm_error *err);
+/* Compiles all that record() can ask for. */
+int tdm_vk_record_prepare(struct tdm_vk_model *model, struct tdm_error *err);
+
+/* ---- run.c ---- */
+
+int tdm_vk_run(struct tdm_device_model *model, const struct tdm_step *step, uint32_t first, uint32_t n, float *hidden,
+               struct tdm_result *results, void (*on_block)(uint32_t block, void *userdata), void *userdata, struct tdm_error *err);
+
+#endif

@@ -1,0 +1,415 @@
+/* Blocks as command buffers: each reads top to bottom here. A recording depends on shapes and addresses only (which slot, which
+ * blocks, how many rows and logits), never on tokens, positions or pages, and is used again for the next step of its shape.
+ *
+ * Every kernel waits for the one before it. Where a block follows another in one recording, the end of the one and the
+ * beginning of the next are one kernel (norm.comp). */
+#include <assert.h>
+
+#include "gpu-worker/vulkan/private.h"
+
+static const uint32_t rows_variants[] = { 1, 2, 4, 8 }; /* rows of one workgroup of matvec */
+
+struct recorder {
+        struct tdm_vk_model *m;
+        struct tdm_vk_device *device;
+        VkCommandBuffer commands;
+        struct tdm_vk_recording *recording;
+        struct tdm_vk_step_layout layout;
+        const struct tdm_vk_work *work;
+        uint64_t step;            /* address of the slot's step buffer */
+        uint32_t first_row, rows; /* of the tile */
+        bool acts_ready;          /* the next block's input was rounded by the end of the last one */
+};
+
+static void barrier(const struct recorder *r, VkPipelineStageFlags from_stage, VkAccessFlags from, VkPipelineStageFlags to_stage,
+                    VkAccessFlags to)
+{
+        const VkMemoryBarrier memory = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER, .srcAccessMask = from, .dstAccessMask = to };
+
+        r->device->vk.CmdPipelineBarrier(r->commands, from_stage, to_stage, 0, 1, &memory, 0, NULL, 0, NULL);
+}
+
+/* Kernels, copies and the host: everything before is done and seen by everything after. */
+static void barrier_all(const struct recorder *r)
+{
+        barrier(r, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
+                VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
+                VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT | VK_PIPELINE_STAGE_HOST_BIT,
+                VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_HOST_READ_BIT);
+}
+
+static void set(struct recorder *r, const struct tdm_vk_pipeline *pipeline, const void *push, uint32_t push_bytes)
+{
+        r->device->vk.CmdBindPipeline(r->commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline->pipeline);
+        r->device->vk.CmdPushConstants(r->commands, r->device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, push_bytes, push);
+}
+
+/* Before the next kernel that needs what this one wrote. */
+static void done(struct recorder *r, struct tdm_vk_pipeline *pipeline)
+{
+        barrier(r, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+                VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+        if (r->device->profiling && r->recording->n_marks + 1 < TDM_VK_MAX_QUERIES) {
+                r->recording->marks[r->recording->n_marks++] = pipeline;
+                r->device->vk.CmdWriteTimestamp(r->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, r->device->queries,
+                                                r->recording->n_marks);
+        }
+}
+
+static void dispatch(struct recorder *r, struct tdm_vk_pipeline *pipeline, const void *push, uint32_t push_bytes, uint32_t x, uint32_t y)
+{
+        set(r, pipeline, push, push_bytes);
+        r->device->vk.CmdDispatch(r->commands, x, y, 1);
+        done(r, pipeline);
+}
+
+/* ---- pieces ---- */
+
+/* matrices: of one input, in rising order of their outputs, which lie beside each other in y [rows][y_stride]. */
+static void multiply(struct recorder *r, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices, uint32_t n_rows,
+                     uint64_t y, uint32_t y_stride)
+{
+        struct tdm_vk_model *m = r->m;
+        uint32_t variant = n_rows <= 2 ? n_rows : n_rows <= 4 ? 4 : 8;
+
+        for (unsigned i = 0, n; i < n_matrices; i += n) {
+                const struct tdm_vk_matrix *a = matrices[i];
+                struct tdm_vk_matmul_push push = { .x = m->acts[a->act].address, .y = y, .w0 = a->address, .panel1 = UINT32_MAX,
+                                                   .panel2 = UINT32_MAX, .panel_bytes = a->panel_bytes, .cols = a->cols,
+                                                   .n_rows = n_rows, .y_stride = y_stride };
+                uint32_t n_panels = a->n_panels;
+                struct tdm_vk_pipeline *pipeline = tdm_vk_pipeline_get(r->device, TDM_VK_MATVEC, a->type, a->act, variant, 0);
+
+                push.n_out = a->rows;
+                for (n = 1; n < 3 && i + n < n_matrices && matrices[i + n]->type == a->type && matrices[i + n]->act == a->act &&
+                            matrices[i + n - 1]->rows % TDM_PANEL_ROWS == 0; n++) {
+                        *(n == 1 ? &push.w1 : &push.w2) = matrices[i + n]->address;
+                        *(n == 1 ? &push.panel1 : &push.panel2) = n_panels;
+                        n_panels += matrices[i + n]->n_panels;
+                        push.n_out += matrices[i + n]->rows;
+                }
+                for (; push.panel0 < n_panels; push.panel0 += r->device->max_groups_x)
+                        dispatch(r, pipeline, &push, sizeof(push), TDM_MIN(n_panels - push.panel0, r->device->max_groups_x),
+                                 TDM_DIV_UP(n_rows, variant));
+                y += push.n_out * sizeof(float);
+        }
+}
+
+static uint64_t hidden_rows(const struct recorder *r)
+{
+        return r->work->slot->hidden + (uint64_t)r->first_row * r->m->hp.d_model * sizeof(float);
+}
+
+/* Rounds the tile's rows for `matrices`, in each form that one of them takes; add_gain: 0, or y is added first. */
+static void norm(struct recorder *r, uint64_t add_gain, uint64_t gain, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices)
+{
+        struct tdm_vk_model *m = r->m;
+        struct tdm_vk_norm_push push = { .y = m->y.address, .add_gain = add_gain, .hidden = hidden_rows(r), .gain = gain,
+                                         .d = m->hp.d_model, .y_stride = m->hp.d_model, .eps = m->hp.norm_eps };
+        uint32_t flags = add_gain ? TDM_VK_NORM_ADD : 0;
+        unsigned forms = 0;
+
+        for (unsigned i = 0; i < n_matrices; i++)
+                forms |= 1u << matrices[i]->act;
+        if (!forms)
+                dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, flags, TDM_VK_ACT_NONE, 0, 0), &push, sizeof(push), r->rows, 1);
+        for (uint32_t act = 0; act < TDM_N_ACTS; act++) {
+                if (!(forms >> act & 1))
+                        continue;
+                push.acts = m->acts[act].address;
+                dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, flags, act, 0, 0), &push, sizeof(push), r->rows, 1);
+                flags = 0; /* added once */
+        }
+}
+
+/* What the next block of the recording begins with, at the end of this one. */
+static void end_block(struct recorder *r, uint32_t block, uint64_t add_gain)
+{
+        struct tdm_vk_model *m = r->m;
+        uint32_t next = block + 1;
+
+        if (r->work->slot->n_tiles == 1 && next < r->work->first + r->work->n) {
+                const struct tdm_vk_layer *l = next <= 2 * m->hp.n_layers ? &m->layers[tdm_block_layer(next)] : NULL;
+
+                r->acts_ready = l != NULL;
+                if (l && tdm_block_kind(&m->hp, next) == TDM_BLOCK_ATTENTION) {
+                        norm(r, add_gain, l->attn_norm, (const struct tdm_vk_matrix *[]){ &l->q, &l->k, &l->v }, 3);
+                        return;
+                }
+                if (l) {
+                        norm(r, add_gain, l->ffn_norm, (const struct tdm_vk_matrix *[]){ &l->gate, &l->up }, 2);
+                        return;
+                }
+        }
+        norm(r, add_gain, 0, NULL, 0);
+}
+
+/* ---- blocks ---- */
+
+static void embed(struct recorder *r)
+{
+        struct tdm_vk_model *m = r->m;
+        const struct tdm_vk_embed_push push = { .weights = m->embedding.address, .hidden = r->work->slot->hidden,
+                                                .rows = r->step + r->layout.rows, .d = m->hp.d_model,
+                                                .panel_bytes = m->embedding.panel_bytes, .scale = m->hp.embed_scale };
+
+        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_EMBED, m->embedding.type, 0, 0, 0), &push, sizeof(push), r->work->slot->n_rows, 1);
+}
+
+static void attend(struct recorder *r, uint32_t layer, uint64_t log)
+{
+        struct tdm_vk_model *m = r->m;
+        const struct tdm_hparams *hp = &m->hp;
+        const struct tdm_vk_layer *l = &m->layers[layer];
+        enum tdm_kv_group group = tdm_kv_group_of(hp, layer);
+        uint32_t tile = r->first_row / m->tile_rows, cols = tdm_vk_q_width(hp);
+        const struct tdm_vk_rotate_push rotate = {
+                .qkv = m->y.address,
+                .rows = r->step + r->layout.rows,
+                .table = r->step + r->layout.tables[group],
+                .angles = r->step + r->layout.angles[group],
+                .q_gain = l->q_norm,
+                .k_gain = l->k_norm,
+                .kv = l->kv,
+                .page_bytes = m->kv_page_bytes[group],
+                .counters = m->counters.address,
+                .log = log,
+                .part_bytes = (uint32_t)m->kv.part_bytes,
+                .first_row = r->first_row,
+                .n_heads = hp->n_heads,
+                .n_kv_heads = hp->n_kv_heads,
+                .head_dim = hp->head_dim,
+                .table_entries = m->limits.table_entries,
+                .eps = hp->norm_eps,
+                .query_scale = hp->query_scale,
+        };
+        const struct tdm_vk_attend_push push = {
+                .qkv = m->y.address,
+                .rows = rotate.rows,
+                .table = rotate.table,
+                .items = r->step + r->layout.items[group] + (uint64_t)tile * m->max_items * sizeof(struct tdm_vk_item),
+                .partial = m->partial.address,
+                .kv = l->kv,
+                .page_bytes = rotate.page_bytes,
+                .part_bytes = rotate.part_bytes,
+                .first_row = r->first_row,
+                .n_heads = hp->n_heads,
+                .n_kv_heads = hp->n_kv_heads,
+                .table_entries = m->limits.table_entries,
+                .window = group == TDM_KV_WINDOW ? hp->window : 0,
+        };
+        const struct tdm_vk_merge_push merge = {
+                .partial = m->partial.address,
+                .row_items = r->step + r->layout.row_items[group],
+                .acts = m->acts[l->o.act].address,
+                .first_row = r->first_row,
+                .n_heads = hp->n_heads,
+                .head_dim = hp->head_dim,
+        };
+        struct tdm_vk_pipeline *kernel = tdm_vk_pipeline_get(r->device, TDM_VK_ATTEND, hp->head_dim, m->kv.type,
+                                                             r->work->slot->many ? m->many_rows : 1, m->queries_heads);
+
+        static_assert(sizeof(rotate) <= TDM_VK_PUSH_BYTES && sizeof(push) <= TDM_VK_PUSH_BYTES, "push constants fit everywhere");
+        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_ROTATE, m->kv.type, 0, 0, 0), &rotate, sizeof(rotate),
+                 hp->n_heads + 2 * hp->n_kv_heads, r->rows);
+        set(r, kernel, &push, sizeof(push));
+        r->device->vk.CmdDispatchIndirect(r->commands, r->work->slot->step.buffer, tdm_vk_step_args(&r->layout, tile, group));
+        done(r, kernel);
+        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_MERGE, 0, l->o.act, 0, 0), &merge, sizeof(merge), TDM_DIV_UP(cols, 1024), r->rows);
+}
+
+static void attention_block(struct recorder *r, uint32_t block, uint64_t log)
+{
+        struct tdm_vk_model *m = r->m;
+        const struct tdm_vk_layer *l = &m->layers[tdm_block_layer(block)];
+        const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v }, *o[] = { &l->o };
+
+        if (!r->acts_ready)
+                norm(r, 0, l->attn_norm, qkv, 3);
+        r->acts_ready = false;
+        multiply(r, qkv, 3, r->rows, m->y.address, tdm_vk_q_width(&m->hp) + 2 * tdm_vk_kv_width(&m->hp));
+        attend(r, tdm_block_layer(block), log);
+        multiply(r, o, 1, r->rows, m->y.address, m->hp.d_model);
+        end_block(r, block, l->post_attn_norm);
+}
+
+static void ffn_block(struct recorder *r, uint32_t block)
+{
+        struct tdm_vk_model *m = r->m;
+        const struct tdm_vk_layer *l = &m->layers[tdm_block_layer(block)];
+        const struct tdm_vk_matrix *gate_up[] = { &l->gate, &l->up }, *down[] = { &l->down };
+        const struct tdm_vk_gelu_push gelu = { .y = m->y.address, .acts = m->acts[l->down.act].address, .d_ff = m->hp.d_ff };
+
+        if (!r->acts_ready)
+                norm(r, 0, l->ffn_norm, gate_up, 2);
+        r->acts_ready = false;
+        multiply(r, gate_up, 2, r->rows, m->y.address, 2 * m->hp.d_ff);
+        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GELU, 0, l->down.act, 0, 0), &gelu, sizeof(gelu), TDM_DIV_UP(m->hp.d_ff, 1024), r->rows);
+        multiply(r, down, 1, r->rows, m->y.address, m->hp.d_model);
+        end_block(r, block, l->post_ffw_norm);
+}
+
+static void head_block(struct recorder *r)
+{
+        struct tdm_vk_model *m = r->m;
+        const struct tdm_vk_matrix *output[] = { &m->output };
+        const struct tdm_vk_norm_push push = { .hidden = r->work->slot->hidden, .gain = m->output_norm, .acts = m->acts[m->output.act].address,
+                                               .gather = r->step + r->layout.gather + r->work->first_logit * sizeof(uint32_t),
+                                               .d = m->hp.d_model, .eps = m->hp.norm_eps };
+        const VkBufferCopy copy = { .size = (uint64_t)r->work->n_logits * m->logits_stride * sizeof(float) };
+
+        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, TDM_VK_NORM_GATHER, m->output.act, 0, 0), &push, sizeof(push),
+                 r->work->n_logits, 1);
+        multiply(r, output, 1, r->work->n_logits, m->logits.address, m->logits_stride);
+        barrier_all(r);
+        r->device->vk.CmdCopyBuffer(r->commands, m->logits.buffer, m->logits_host.buffer, 1, &copy);
+}
+
+static void blocks(struct recorder *r)
+{
+        struct tdm_vk_model *m = r->m;
+        const struct tdm_vk_slot *slot = r->work->slot;
+        uint64_t log = m->log.address, log_bytes = (uint64_t)2 * tdm_vk_kv_width(&m->hp) * (m->kv.type == TDM_KV_F32 ? 4 : 2) * slot->n_rows;
+
+        for (uint32_t block = r->work->first; block < r->work->first + r->work->n; block++) {
+                enum tdm_block_kind kind = tdm_block_kind(&m->hp, block);
+
+                if (kind == TDM_BLOCK_EMBED)
+                        embed(r);
+                if (kind == TDM_BLOCK_HEAD && r->work->n_logits)
+                        head_block(r);
+                if (kind != TDM_BLOCK_ATTENTION && kind != TDM_BLOCK_FFN)
+                        continue;
+                for (r->first_row = 0; r->first_row < slot->n_rows; r->first_row += m->tile_rows) {
+                        r->rows = TDM_MIN(m->tile_rows, slot->n_rows - r->first_row);
+                        if (kind == TDM_BLOCK_ATTENTION)
+                                attention_block(r, block, log);
+                        else
+                                ffn_block(r, block);
+                }
+                if (kind == TDM_BLOCK_ATTENTION && log)
+                        log += log_bytes;
+        }
+}
+
+/* ---- recordings ---- */
+
+static bool fits(const struct tdm_vk_recording *c, const struct tdm_vk_work *w)
+{
+        return c->used && c->slot == w->slot && c->hidden == w->slot->hidden && c->first == w->first && c->n == w->n &&
+               c->n_rows == w->slot->n_rows && c->first_logit == w->first_logit && c->n_logits == w->n_logits &&
+               c->many == w->slot->many && c->upload == w->upload && c->download == w->download;
+}
+
+static VkResult record(struct tdm_vk_model *m, const struct tdm_vk_work *work, struct tdm_vk_recording *c)
+{
+        const VkCommandBufferBeginInfo begin = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO };
+        const VkBufferCopy rows = { .size = (uint64_t)work->slot->n_rows * m->hp.d_model * sizeof(float) };
+        struct recorder r = { .m = m, .device = m->device, .commands = c->commands, .recording = c, .work = work,
+                              .step = work->slot->step.address };
+        VkResult result = m->device->vk.BeginCommandBuffer(c->commands, &begin);
+
+        if (result != VK_SUCCESS)
+                return result;
+        tdm_vk_step_layout(m, &r.layout);
+        c->n_marks = 0;
+        if (m->device->profiling) {
+                m->device->vk.CmdResetQueryPool(c->commands, m->device->queries, 0, TDM_VK_MAX_QUERIES);
+                m->device->vk.CmdWriteTimestamp(c->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, m->device->queries, 0);
+        }
+        if (work->upload)
+                m->device->vk.CmdCopyBuffer(c->commands, m->hidden_host.buffer, work->slot->hidden_buffer.buffer, 1, &rows);
+        barrier_all(&r);
+        blocks(&r);
+        barrier_all(&r);
+        if (work->download) {
+                m->device->vk.CmdCopyBuffer(c->commands, work->slot->hidden_buffer.buffer, m->hidden_host.buffer, 1, &rows);
+                barrier_all(&r);
+        }
+        return m->device->vk.EndCommandBuffer(c->commands);
+}
+
+int tdm_vk_record(struct tdm_vk_model *m, const struct tdm_vk_work *w, struct tdm_vk_recording **ret, struct tdm_error *err)
+{
+        struct tdm_vk_recording *oldest = &m->recordings[0];
+        VkResult result;
+
+        for (unsigned i = 0; i < TDM_VK_RECORDINGS; i++) {
+                struct tdm_vk_recording *c = &m->recordings[i];
+
+                if (fits(c, w)) {
+                        c->used = ++m->clock;
+                        *ret = c;
+                        return 0;
+                }
+                if (c->used < oldest->used)
+                        oldest = c;
+        }
+        oldest->used = 0;
+        result = record(m, w, oldest);
+        if (result != VK_SUCCESS)
+                return tdm_vk_fault(m->device, "recording commands", result, err);
+        m->device->counters.recordings++;
+        oldest->slot = w->slot;
+        oldest->hidden = w->slot->hidden;
+        oldest->first = w->first;
+        oldest->n = w->n;
+        oldest->n_rows = w->slot->n_rows;
+        oldest->first_logit = w->first_logit;
+        oldest->n_logits = w->n_logits;
+        oldest->many = w->slot->many;
+        oldest->upload = w->upload;
+        oldest->download = w->download;
+        oldest->used = ++m->clock;
+        *ret = oldest;
+        return 0;
+}
+
+/* ---- kernels ---- */
+
+static int need(struct tdm_vk_model *m, enum tdm_vk_shader shader, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, struct tdm_error *err)
+{
+        return tdm_vk_pipeline_need(m->device, shader, (const uint32_t[]){ c0, c1, c2, c3 }, err);
+}
+
+static int need_matrix(struct tdm_vk_model *m, const struct tdm_vk_matrix *a, struct tdm_error *err)
+{
+        int r = 0;
+
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(rows_variants) && r == 0; i++)
+                r = need(m, TDM_VK_MATVEC, a->type, a->act, rows_variants[i], 0, err);
+        return r;
+}
+
+int tdm_vk_record_prepare(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        int r = need(m, TDM_VK_EMBED, m->embedding.type, 0, 0, 0, err);
+
+        for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
+                const struct tdm_vk_layer *l = &m->layers[i];
+                const struct tdm_vk_matrix *all[] = { &l->q, &l->k, &l->v, &l->gate, &l->up, &l->o, &l->down };
+
+                for (unsigned k = 0; k < TDM_ARRAY_SIZE(all) && r == 0; k++) {
+                        r = need_matrix(m, all[k], err);
+                        for (uint32_t flags = 0; flags <= TDM_VK_NORM_ADD && k < 5 && r == 0; flags++)
+                                r = need(m, TDM_VK_NORM, flags, all[k]->act, 0, 0, err);
+                }
+                if (r == 0)
+                        r = need(m, TDM_VK_MERGE, 0, l->o.act, 0, 0, err);
+                if (r == 0)
+                        r = need(m, TDM_VK_GELU, 0, l->down.act, 0, 0, err);
+        }
+        if (r == 0)
+                r = need_matrix(m, &m->output, err);
+        if (r == 0)
+                r = need(m, TDM_VK_NORM, TDM_VK_NORM_GATHER, m->output.act, 0, 0, err);
+        if (r == 0)
+                r = need(m, TDM_VK_NORM, TDM_VK_NORM_ADD, TDM_VK_ACT_NONE, 0, 0, err);
+        if (r == 0)
+                r = need(m, TDM_VK_ROTATE, m->kv.type, 0, 0, 0, err);
+        if (r == 0)
+                r = need(m, TDM_VK_ATTEND, m->hp.head_dim, m->kv.type, 1, m->queries_heads, err);
+        if (r == 0)
+                r = need(m, TDM_VK_ATTEND, m->hp.head_dim, m->kv.type, m->many_rows, m->queries_heads, err);
+        return r;
+}

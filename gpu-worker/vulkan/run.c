@@ -1,0 +1,233 @@
+/* run(): blocks become one submission, or a few where they would take long; then tokens are drawn. Logits go to the host, and
+ * the host's own sampler draws: the same tokens from the same logits as everywhere else. Nothing is allocated here. */
+#include <assert.h>
+
+#include "gpu-worker/vulkan/private.h"
+
+#define SUBMISSION_ROW_BLOCKS 4096u /* rows times blocks: bounds how long the device is out of reach */
+
+static void take_profile(struct tdm_vk_device *device, const struct tdm_vk_recording *c)
+{
+        static uint64_t ticks[TDM_VK_MAX_QUERIES];
+
+        if (!device->profiling || !c->n_marks ||
+            device->vk.GetQueryPoolResults(device->vk.device, device->queries, 0, c->n_marks + 1, sizeof(ticks), ticks, sizeof(ticks[0]),
+                                           VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT) != VK_SUCCESS)
+                return;
+        for (uint32_t i = 0; i < c->n_marks; i++) {
+                c->marks[i]->profile_n++;
+                c->marks[i]->profile_ns += (uint64_t)((double)(ticks[i + 1] - ticks[i]) * device->ns_per_tick);
+        }
+}
+
+static int submit(struct tdm_vk_model *m, const struct tdm_vk_work *work, struct tdm_error *err)
+{
+        struct tdm_vk_recording *recording;
+        int r = tdm_vk_record(m, work, &recording, err);
+
+        if (r == 0)
+                r = tdm_vk_submit(m->device, recording->commands, err);
+        if (r == 0)
+                take_profile(m->device, recording);
+        return r;
+}
+
+/* ---- sampling ---- */
+
+struct sample_job {
+        struct tdm_vk_model *m;
+        const struct tdm_step *step;
+        const struct tdm_kernels *kernels;
+        uint32_t first;
+        struct tdm_result *results;
+        _Atomic uint32_t bad_row; /* UINT32_MAX: none */
+};
+
+/* As the host device's: y = cap tanh(x / cap), tanh(z) = 1 - 2 / (exp(2z) + 1). */
+static void softcap(const struct sample_job *job, float *x)
+{
+        float cap = job->m->hp.logit_softcap, e[64];
+
+        for (uint32_t i = 0, n; i < job->m->hp.n_vocab; i += n) {
+                n = TDM_MIN((uint32_t)TDM_ARRAY_SIZE(e), job->m->hp.n_vocab - i);
+                for (uint32_t j = 0; j < n; j++)
+                        e[j] = x[i + j] * (2.0f / cap);
+                job->kernels->exp_array(e, n, e);
+                for (uint32_t j = 0; j < n; j++)
+                        x[i + j] = cap * (1.0f - 2.0f / (e[j] + 1.0f));
+        }
+}
+
+static void sample_one(void *arg, unsigned chunk, unsigned thread)
+{
+        struct sample_job *job = arg;
+        struct tdm_vk_model *m = job->m;
+        const struct tdm_step *step = job->step;
+        const struct tdm_step_logits *l = &step->logits[job->first + chunk];
+        float *logits = (float *)m->logits_host.map + (size_t)chunk * m->logits_stride;
+        struct tdm_result result;
+
+        if (m->hp.logit_softcap > 0)
+                softcap(job, logits);
+        if (tdm_sample(logits, m->hp.n_vocab, &l->sampling, step->history + l->history_offset, l->n_history,
+                       step->rows[l->row].position + 1, l->target, m->sampler_scratch + thread * m->sampler_stride, &result) < 0)
+                atomic_store_explicit(&job->bad_row, l->row, memory_order_relaxed);
+        else
+                job->results[job->first + chunk] = result;
+}
+
+/* The first logits_rows rows of logits are there already where `made` says so. */
+static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct tdm_step *step, bool made, struct tdm_result *results,
+                  struct tdm_error *err)
+{
+        for (uint32_t first = 0, n; first < step->head.n_logits; first += n) {
+                struct sample_job job = { m, step, NULL, first, results, UINT32_MAX };
+                struct tdm_vk_work work = { .slot = slot, .first = 2 * m->hp.n_layers + 1, .n = 1, .first_logit = first };
+
+                work.n_logits = n = TDM_MIN(step->head.n_logits - first, m->logits_rows);
+                if (first > 0 || !made) {
+                        int r = submit(m, &work, err);
+
+                        if (r != 0)
+                                return r;
+                }
+                if (m->hp.logit_softcap > 0)
+                        job.kernels = tdm_kernels_choose(NULL);
+                tdm_pool_run(m->device->threads, n, sample_one, &job);
+                if (job.bad_row != UINT32_MAX)
+                        return tdm_error_set(err, -EDOM, "vulkan device: the logits of row %u (position %u) hold a NaN (damaged weights?)",
+                                             job.bad_row, step->rows[job.bad_row].position);
+        }
+        return 0;
+}
+
+/* ---- blocks ---- */
+
+struct run {
+        struct tdm_vk_model *m;
+        struct tdm_vk_slot *slot;
+        const struct tdm_step *step;
+        float *hidden;
+        uint32_t end; /* of the kernels' blocks: sample is the host's */
+        bool bring_back;
+        bool made_logits;
+};
+
+/* How many blocks from `block` on go into one submission, and the attention layers among them. */
+static uint32_t cut(const struct run *run, uint32_t block, uint32_t *ret_first_layer, uint32_t *ret_n_layers)
+{
+        struct tdm_vk_model *m = run->m;
+        uint32_t most = TDM_MAX(SUBMISSION_ROW_BLOCKS / run->slot->n_rows, 2u), log_layers = tdm_vk_kv_log_layers(m, run->slot->n_rows);
+        uint32_t n = 0;
+
+        *ret_n_layers = 0;
+        *ret_first_layer = 0;
+        for (; n < most && block + n < run->end; n++) {
+                if (tdm_block_kind(&m->hp, block + n) != TDM_BLOCK_ATTENTION)
+                        continue;
+                if (*ret_n_layers == log_layers)
+                        break;
+                if (++*ret_n_layers == 1)
+                        *ret_first_layer = tdm_block_layer(block + n);
+        }
+        return n;
+}
+
+static int run_some(struct run *run, uint32_t block, uint32_t *ret_n, struct tdm_error *err)
+{
+        struct tdm_vk_model *m = run->m;
+        struct tdm_vk_slot *slot = run->slot;
+        size_t hidden_bytes = (size_t)slot->n_rows * m->hp.d_model * sizeof(float);
+        uint32_t first_layer, n_layers;
+        struct tdm_vk_work work = { .slot = slot, .first = block };
+        int r;
+
+        work.n = *ret_n = cut(run, block, &first_layer, &n_layers);
+        if (n_layers && slot->attention_layers == 0) {
+                r = tdm_vk_kv_begin(m, run->step, err);
+                if (r != 0)
+                        return r;
+        }
+        if (tdm_block_kind(&m->hp, block + work.n - 1) == TDM_BLOCK_HEAD) {
+                work.n_logits = TDM_MIN(run->step->head.n_logits, m->logits_rows);
+                run->made_logits = true;
+        }
+        work.upload = !slot->in_place && !slot->on_device && block > 0;
+        work.download = !slot->in_place && run->bring_back && block + work.n == run->end;
+        if (work.upload)
+                memcpy(m->hidden_host.map, run->hidden, hidden_bytes);
+        r = submit(m, &work, err);
+        if (r != 0)
+                return r;
+        if (work.download)
+                memcpy(run->hidden, m->hidden_host.map, hidden_bytes);
+        m->device->counters.hidden_copies += work.upload + work.download;
+        slot->on_device = true;
+        if (n_layers) {
+                tdm_vk_kv_behind(m, run->step, first_layer, n_layers);
+                slot->attention_layers += n_layers;
+                if (slot->attention_layers == m->hp.n_layers)
+                        tdm_vk_kv_end(m, run->step);
+        }
+        return 0;
+}
+
+/* Whether the slot holds this step, and what follows is what was left. */
+static bool goes_on(const struct tdm_vk_slot *slot, const struct tdm_step *step, uint32_t first)
+{
+        return slot->next_block && first >= slot->next_block && slot->step_id == step->head.step_id && slot->epoch == step->head.epoch &&
+               slot->n_rows == step->head.n_rows && slot->n_logits == step->head.n_logits;
+}
+
+static int prepare(struct run *run, uint32_t first, struct tdm_error *err)
+{
+        struct tdm_vk_model *m = run->m;
+
+        for (uint32_t block = first; block < run->end; block++)
+                if (tdm_block_kind(&m->hp, block) == TDM_BLOCK_ATTENTION && !m->n_kv_buffers) {
+                        if (!m->kv_error.code)
+                                return tdm_error_set(err, -EINVAL, "vulkan device: asked for attention without a KV cache");
+                        if (err)
+                                *err = m->kv_error;
+                        return m->kv_error.code;
+                }
+        run->slot = tdm_vk_slot_of(m, run->hidden);
+        if (!run->slot)
+                return tdm_error_set(err, -EINVAL, "vulkan device: hidden rows outside of the activations");
+        if (!goes_on(run->slot, run->step, first))
+                tdm_vk_step_fill(m, run->slot, run->step);
+        else if (run->slot->next_block != first)
+                run->slot->on_device = false; /* blocks between were run elsewhere */
+        run->slot->next_block = 0; /* should this fail */
+        return 0;
+}
+
+int tdm_vk_run(struct tdm_device_model *public, const struct tdm_step *step, uint32_t first, uint32_t n, float *hidden,
+               struct tdm_result *results, void (*on_block)(uint32_t block, void *userdata), void *userdata, struct tdm_error *err)
+{
+        struct tdm_vk_model *m = (struct tdm_vk_model *)public;
+        uint32_t n_blocks = tdm_model_n_blocks(&m->hp), end = first + n;
+        struct run run = { .m = m, .step = step, .hidden = hidden, .end = TDM_MIN(end, n_blocks - 1) };
+        int r;
+
+        assert(end <= n_blocks);
+        if (m->device->lost)
+                return tdm_error_set(err, TDM_E_DEVICE_FAULT, "vulkan device: lost before; the worker must be restarted");
+        run.bring_back = end < n_blocks - 1 && step->head.plan[end] != step->head.plan[first];
+        r = prepare(&run, first, err);
+        for (uint32_t block = first, some; block < run.end && r == 0; block += some) {
+                r = run_some(&run, block, &some, err);
+                for (uint32_t i = 0; i < some && r == 0 && on_block; i++)
+                        on_block(block + i, userdata);
+        }
+        if (r == 0 && end == n_blocks) {
+                if (first == n_blocks - 1 && !run.slot->in_place && !run.slot->on_device)
+                        return tdm_error_set(err, -EINVAL, "vulkan device: sample without its head");
+                r = sample(m, run.slot, step, run.made_logits, results, err);
+                if (r == 0 && on_block)
+                        on_block(n_blocks - 1, userdata);
+        }
+        if (r == 0)
+                run.slot->next_block = end;
+        return r;
+}

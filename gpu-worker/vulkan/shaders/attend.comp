@@ -1,0 +1,237 @@
+#version 460
+// Flash attention over pages, in spans of 256 absolute positions. A workgroup takes an item (some rows of one sequence, some
+// spans from left to right) and HEADS heads of one kv head; keys and values are loaded once for all of its queries.
+//
+// ORDER, for a query and a span: a score is eight sums over an eighth of the dimensions each, in order, added from the first
+// to the last; l is 32 sums over keys j, j + 32, …, added in order; o[d] is SPLITS sums over neighbouring keys, added in
+// order; then the merge (merge.glsl). Keys that the query does not see count nothing, and where no query of the item sees a
+// key it is never read: so neither the item's other rows nor its other spans change a bit.
+#include "common.glsl"
+layout(local_size_x = 256) in;
+layout(constant_id = 0) const uint HEAD_DIM = 128;
+layout(constant_id = 1) const uint KV_TYPE = TDM_VK_KV_F16;
+layout(constant_id = 2) const uint ROWS = 1;
+layout(constant_id = 3) const uint HEADS = 1;
+layout(push_constant) uniform Push { tdm_vk_attend_push p; };
+#include "merge.glsl"
+
+const uint QUERIES = ROWS * HEADS; // at most 8
+const uint GROUPS = HEAD_DIM / 8;  // of 8 dimensions
+const uint SPLITS = 256 / GROUPS;
+const uint SPLIT_KEYS = (TDM_VK_SPAN + SPLITS - 1) / SPLITS;
+const uint OWN = (HEAD_DIM + 255) / 256; // dimensions of a result that one thread keeps
+
+shared float s_part[2048];
+shared float s_prob[QUERIES * TDM_VK_SPAN];
+shared float s_query[QUERIES * HEAD_DIM];
+shared float s_reduce[256];
+shared uint s_page[TDM_VK_SPAN / TDM_VK_PAGE_TOKENS];
+
+// Eight neighbouring elements of a part, from the element with this index on.
+void load8(uint64_t at, uint index, out float v[8])
+{
+        if (KV_TYPE == TDM_VK_KV_F32) {
+                vec4 a = F32x4s(at).v[index / 4], b = F32x4s(at).v[index / 4 + 1];
+
+                for (uint i = 0; i < 4; i++) {
+                        v[i] = a[i];
+                        v[i + 4] = b[i];
+                }
+        } else {
+                uvec4 w = U32x4s(at).v[index / 8];
+
+                for (uint i = 0; i < 4; i++) {
+                        vec2 pair = unpackHalf2x16(w[i]);
+                        v[2 * i] = pair.x;
+                        v[2 * i + 1] = pair.y;
+                }
+        }
+}
+
+uint first_seen(uint position)
+{
+        return p.window != 0 && position + 1 > p.window ? position + 1 - p.window : 0;
+}
+
+void main()
+{
+        uint thread = gl_LocalInvocationID.x;
+        tdm_vk_item item = Items(p.items).v[gl_WorkGroupID.x];
+        uint head0 = gl_WorkGroupID.y * HEADS, kv_head = head0 / (p.n_heads / p.n_kv_heads);
+        uint width = (p.n_heads + 2 * p.n_kv_heads) * HEAD_DIM;
+        tdm_vk_row first = Rows(p.rows).v[item.first_row];
+        uint end = first.position + item.n_rows, begin = first_seen(first.position);
+        uint64_t parts = p.kv + uint64_t(kv_head) * p.part_bytes;
+        tdm_running running[QUERIES];
+        precise float out_o[QUERIES * OWN];
+
+        for (uint i = thread; i < QUERIES * HEAD_DIM; i += 256) {
+                uint q = i / HEAD_DIM, row = min(q / HEADS, item.n_rows - 1);
+
+                s_query[i] = F32s(p.qkv).v[(item.first_row - p.first_row + row) * width + (head0 + q % HEADS) * HEAD_DIM + i % HEAD_DIM];
+        }
+        [[unroll]] for (uint q = 0; q < QUERIES; q++) {
+                running[q].m = 0;
+                running[q].l = 0;
+                for (uint i = 0; i < OWN; i++)
+                        out_o[q * OWN + i] = 0;
+        }
+
+        for (uint span = item.span_first; span <= item.span_last; span++) {
+                uint base = span * TDM_VK_SPAN;
+                uint lo = max(begin, base) - base, hi = min(end, base + TDM_VK_SPAN) - base; // seen by any row of the item
+                precise float acc[QUERIES * 8];
+
+                barrier(); // the last span's readers are done
+                if (thread < TDM_VK_SPAN / TDM_VK_PAGE_TOKENS) {
+                        uint t = thread * TDM_VK_PAGE_TOKENS;
+                        bool wanted = t < hi && t + TDM_VK_PAGE_TOKENS > lo;
+
+                        s_page[thread] = wanted ? U32s(p.table).v[first.seq * p.table_entries + base / TDM_VK_PAGE_TOKENS + thread]
+                                                : TDM_VK_NO_PAGE;
+                }
+                barrier();
+
+                // Scores: thread = (eighth of the dimensions, 8 neighbouring keys).
+                {
+                        uint t = (thread & 31u) * 8, eighth = thread >> 5, d0 = eighth * (HEAD_DIM / 8);
+                        uint page = s_page[t / TDM_VK_PAGE_TOKENS];
+
+                        [[unroll]] for (uint i = 0; i < QUERIES * 8; i++)
+                                acc[i] = 0;
+                        if (page != TDM_VK_NO_PAGE && t < hi && t + 8 > lo) {
+                                uint64_t keys = parts + uint64_t(page) * p.page_bytes;
+                                uint at = (t % TDM_VK_PAGE_TOKENS / 16 * HEAD_DIM + d0) * 16 + t % 16;
+
+                                for (uint d = 0; d < HEAD_DIM / 8; d++) {
+                                        float k[8];
+
+                                        load8(keys, at + d * 16, k);
+                                        [[unroll]] for (uint q = 0; q < QUERIES; q++) {
+                                                float x = s_query[q * HEAD_DIM + d0 + d];
+
+                                                [[unroll]] for (uint i = 0; i < 8; i++)
+                                                        acc[q * 8 + i] = fma(x, k[i], acc[q * 8 + i]);
+                                        }
+                                }
+                        }
+                        [[unroll]] for (uint q = 0; q < QUERIES; q++) {
+                                uint position = first.position + min(q / HEADS, item.n_rows - 1), key = base + thread;
+
+                                [[unroll]] for (uint i = 0; i < 8; i++)
+                                        s_part[eighth * TDM_VK_SPAN + t + i] = acc[q * 8 + i];
+                                barrier();
+                                precise float score = s_part[thread];
+                                for (uint i = 1; i < 8; i++)
+                                        score += s_part[i * TDM_VK_SPAN + thread];
+                                s_prob[q * TDM_VK_SPAN + thread] = key <= position && key >= first_seen(position) ? score : -3.0e38;
+                                barrier();
+                        }
+                }
+
+                // Softmax: 32 threads a query.
+                uint own = thread >> 5, j = thread & 31u;
+                float largest[QUERIES];
+
+                if (own < QUERIES) {
+                        float m = s_prob[own * TDM_VK_SPAN + j];
+
+                        for (uint t = j + 32; t < TDM_VK_SPAN; t += 32)
+                                m = max(m, s_prob[own * TDM_VK_SPAN + t]);
+                        s_reduce[thread] = m;
+                }
+                barrier();
+                [[unroll]] for (uint q = 0; q < QUERIES; q++) {
+                        largest[q] = s_reduce[q * 32];
+                        for (uint i = 1; i < 32; i++)
+                                largest[q] = max(largest[q], s_reduce[q * 32 + i]);
+                        largest[q] += 0.0;
+                }
+                barrier();
+                if (own < QUERIES) {
+                        float m = 0;
+                        precise float l = 0;
+
+                        [[unroll]] for (uint q = 0; q < QUERIES; q++)
+                                if (q == own)
+                                        m = largest[q];
+                        for (uint t = j; t < TDM_VK_SPAN; t += 32) {
+                                float score = s_prob[own * TDM_VK_SPAN + t];
+                                precise float distance = score - m;
+                                float prob = score > -2.9e38 ? tdm_exp(distance) : 0;
+
+                                s_prob[own * TDM_VK_SPAN + t] = prob;
+                                l += prob;
+                        }
+                        s_reduce[thread] = l;
+                }
+                barrier();
+
+                // Values: thread = (8 dimensions, neighbouring keys).
+                uint group = thread % GROUPS, split = thread / GROUPS;
+
+                [[unroll]] for (uint i = 0; i < QUERIES * 8; i++)
+                        acc[i] = 0;
+                if (split < SPLITS) {
+                        uint t1 = min(min((split + 1) * SPLIT_KEYS, TDM_VK_SPAN), hi);
+
+                        for (uint t = max(split * SPLIT_KEYS, lo); t < t1; t++) {
+                                uint64_t values = parts + uint64_t(s_page[t / TDM_VK_PAGE_TOKENS]) * p.page_bytes + p.part_bytes / 2;
+                                float v[8];
+
+                                load8(values, t % TDM_VK_PAGE_TOKENS * HEAD_DIM + group * 8, v);
+                                [[unroll]] for (uint q = 0; q < QUERIES; q++) {
+                                        float prob = s_prob[q * TDM_VK_SPAN + t];
+
+                                        [[unroll]] for (uint i = 0; i < 8; i++)
+                                                acc[q * 8 + i] = fma(prob, v[i], acc[q * 8 + i]);
+                                }
+                        }
+                }
+                [[unroll]] for (uint q = 0; q < QUERIES; q++) {
+                        precise float l = 0;
+                        float old_factor, new_factor;
+                        bool merged;
+
+                        if (split < SPLITS)
+                                [[unroll]] for (uint i = 0; i < 8; i++)
+                                        s_part[split * HEAD_DIM + group * 8 + i] = acc[q * 8 + i];
+                        barrier();
+                        for (uint i = 0; i < 32; i++)
+                                l += s_reduce[q * 32 + i];
+                        if (l > 0) {
+                                merged = tdm_merge(running[q], largest[q], l, old_factor, new_factor);
+                                for (uint i = 0; i < OWN; i++) {
+                                        uint d = i * 256 + thread;
+
+                                        if (d < HEAD_DIM) {
+                                                precise float o = s_part[d];
+
+                                                for (uint s = 1; s < SPLITS; s++)
+                                                        o += s_part[s * HEAD_DIM + d];
+                                                precise float add = o * new_factor;
+                                                out_o[q * OWN + i] = merged ? fma(out_o[q * OWN + i], old_factor, add) : o;
+                                        }
+                                }
+                        }
+                        barrier();
+                }
+        }
+
+        [[unroll]] for (uint q = 0; q < QUERIES; q++) {
+                uint row = q / HEADS;
+
+                if (row < item.n_rows) {
+                        uint64_t slot = p.partial + uint64_t(item.slot + row * p.n_heads + head0 + q % HEADS) *
+                                                            TDM_VK_PARTIAL_WIDTH(HEAD_DIM) * 4;
+
+                        for (uint i = 0; i < OWN; i++)
+                                if (i * 256 + thread < HEAD_DIM)
+                                        F32s(slot).v[i * 256 + thread] = out_o[q * OWN + i];
+                        if (thread == 0) {
+                                F32s(slot).v[HEAD_DIM] = running[q].m;
+                                F32s(slot).v[HEAD_DIM + 1] = running[q].l;
+                        }
+                }
+        }
+}

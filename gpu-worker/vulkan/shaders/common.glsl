@@ -1,0 +1,101 @@
+// What all kernels share: memory by address, half floats, exp, sums over a workgroup, activations. Nothing here depends on the
+// size of a subgroup: sums go through shared memory in an order that follows from the workgroup's size alone.
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_shader_explicit_arithmetic_types : require
+#extension GL_EXT_shader_16bit_storage : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_spirv_intrinsics : require
+#extension GL_GOOGLE_include_directive : require
+#include "shared.h"
+
+// Four signed bytes against four: exact. (OpSDot; the compiler has no word of its own for it.)
+spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [6018, 6019], id = 4450)
+int tdm_sdot(int a, int b, spirv_literal int format);
+
+layout(buffer_reference, std430, buffer_reference_align = 4) buffer F32s { float v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) buffer F32x4s { vec4 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) buffer U32s { uint v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 8) buffer U32x2s { uvec2 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) buffer U32x4s { uvec4 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 2) buffer U16s { uint16_t v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) buffer Rows { tdm_vk_row v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) buffer Items { tdm_vk_item v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) buffer RowItems { tdm_vk_row_items v[]; };
+
+float tdm_f16(uint half16)
+{
+        return unpackHalf2x16(half16).x;
+}
+
+// To nearest, ties to even; |x| <= 65504.
+uint tdm_to_f16(float x)
+{
+        uint bits = floatBitsToUint(x), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
+
+        if (magnitude < 0x38800000u) { // f32's own adder rounds at f16's last place
+                precise float shifted = uintBitsToFloat(magnitude) + 0.5;
+                return sign | (floatBitsToUint(shifted) - 0x3f000000u);
+        }
+        bits = magnitude - 0x38000000u;
+        return sign | (bits + 0xfffu + (bits >> 13 & 1u)) >> 13;
+}
+
+// As the host's kernels-ops.h. Finite or -inf input, at most 89.
+float tdm_exp(float x)
+{
+        precise float t, n, r, p;
+        int i, half_i;
+
+        x = clamp(x, -104.0, 89.0);
+        t = fma(x, 1.4426950216293335, 12582912.0);
+        n = t - 12582912.0;
+        r = fma(-n, 0.6931471824645996, x);
+        r = fma(-n, -1.9046542121259336e-09, r);
+        p = fma(0.0013814539415761828, r, 0.00836874540644514);
+        p = fma(p, r, 0.04166838899254799);
+        p = fma(p, r, 0.1666652113199234);
+        p = fma(p, r, 0.4999999403953552);
+        p = fma(p, r, 1.0);
+        p = fma(p, r, 1.0);
+        i = int(floatBitsToUint(t) - 0x4b400000u);
+        half_i = i >> 1;
+        p = p * uintBitsToFloat(uint(half_i + 127) << 23);
+        return p * uintBitsToFloat(uint(i - half_i + 127) << 23);
+}
+
+// ---- the panels of a matrix ----
+
+uint tdm_scales_bytes(uint cols)
+{
+        return (cols / 32 * 16 * 2 + 63) / 64 * 64;
+}
+
+// Scale of block b, lane (row of the panel) of a quantised panel.
+float tdm_panel_scale(uint64_t panel, uint b, uint lane)
+{
+        return tdm_f16(uint(U16s(panel).v[b * 16 + lane]));
+}
+
+// Column k of a lane, dequantised exactly: one rounding at most, in q * scale.
+float tdm_panel_value(const uint type, uint64_t panel, uint cols, uint k, uint lane)
+{
+        uint64_t quants = panel + tdm_scales_bytes(cols);
+        uint b = k / 32, g = k % 32 / 4, word;
+        int q;
+
+        if (type == TDM_VK_F32)
+                return F32s(panel).v[k * 16 + lane];
+        if (type == TDM_VK_F16)
+                return tdm_f16(uint(U16s(panel).v[k * 16 + lane]));
+        if (type == TDM_VK_BF16)
+                return uintBitsToFloat(uint(U16s(panel).v[k * 16 + lane]) << 16);
+        if (type == TDM_VK_Q8_0) {
+                word = U32s(quants).v[(b * 8 + g) * 16 + lane];
+                q = int(word >> k % 4 * 8 & 0xffu) - 128;
+        } else {
+                word = U32s(quants).v[(b * 4 + g % 4) * 16 + lane];
+                q = int(word >> (k % 4 * 8 + g / 4 * 4) & 0xfu) - 8;
+        }
+        precise float w = float(q) * tdm_panel_scale(panel, b, lane);
+        return w;
+}

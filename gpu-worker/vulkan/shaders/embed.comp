@@ -1,0 +1,17 @@
+#version 460
+// Rows of the embedding matrix, dequantised and scaled, into the residual stream.
+#include "common.glsl"
+layout(local_size_x = 256) in;
+layout(constant_id = 0) const uint TYPE = 0;
+layout(push_constant) uniform Push { tdm_vk_embed_push p; };
+
+void main()
+{
+        uint row = gl_WorkGroupID.x, token = Rows(p.rows).v[row].token;
+        uint64_t panel = p.weights + uint64_t(token / 16) * p.panel_bytes;
+
+        for (uint k = gl_LocalInvocationID.x; k < p.d; k += 256) {
+                precise float x = tdm_panel_value(TYPE, panel, p.d, k, token % 16) * p.scale;
+                F32s(p.hidden + uint64_t(row) * p.d * 4).v[k] = x;
+        }
+}

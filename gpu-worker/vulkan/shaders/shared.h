@@ -1,0 +1,181 @@
+/* What C and GLSL both know: push constants, records that the host writes and shaders read, and a few layouts. Both sides
+ * include this file, so that they cannot drift apart; every struct is made of u32, f32 and u64 with the u64 first, which C
+ * and std430 lay out alike. Addresses are device addresses: no descriptors anywhere. At most 128 bytes each. */
+#ifndef TDM_VULKAN_SHADERS_SHARED_H
+#define TDM_VULKAN_SHADERS_SHARED_H
+
+#ifdef VULKAN /* glslang's own macro: this is GLSL */
+#define TDM_U32 uint
+#define TDM_U64 uint64_t
+#define TDM_F32 float
+#else
+#include <stdint.h>
+#define TDM_U32 uint32_t
+#define TDM_U64 uint64_t
+#define TDM_F32 float
+#endif
+
+/* As enum tdm_act. */
+#define TDM_VK_ACT_F32 0
+#define TDM_VK_ACT_I8 1
+#define TDM_VK_ACT_I16 2
+#define TDM_VK_ACT_NONE 3 /* a kernel that leaves no activations */
+
+/* As enum tdm_type, checked in pipeline.c. */
+#define TDM_VK_F32 0
+#define TDM_VK_F16 1
+#define TDM_VK_Q4_0 2
+#define TDM_VK_Q8_0 8
+#define TDM_VK_BF16 30
+
+#define TDM_VK_KV_F16 1
+#define TDM_VK_KV_F32 2
+#define TDM_VK_PAGE_TOKENS 32
+#define TDM_VK_SPAN 256
+#define TDM_VK_NO_PAGE 0xffffffffu
+
+/* A row of activations: F32 [cols]; I8: q i8 [cols], scale f32 [nb], sum i32 [nb]; I16: hi i8 [cols], lo i8 [cols], scale
+ * f32 [nb], sum i32 [nb] of 256 hi + lo. nb = cols / 32. */
+#define TDM_VK_ACT_SCALES(act, cols) ((act) * (cols))
+#define TDM_VK_ACT_SUMS(act, cols) ((act) * (cols) + (cols) / 8)
+#define TDM_VK_ACT_STRIDE(act, cols) \
+        ((act) == TDM_VK_ACT_F32 ? (cols) * 4 : ((act) * (cols) + (cols) / 4 + 63) / 64 * 64)
+
+/* K is cut into this many segments of ceil(nb / SEGMENTS) blocks of 32; each is summed in order, then the segments' sums from
+ * the first to the last. So an order follows from cols alone. */
+#define TDM_VK_SEGMENTS 16
+#define TDM_VK_SEGMENT_BLOCKS(cols) (((cols) / 32 + TDM_VK_SEGMENTS - 1) / TDM_VK_SEGMENTS)
+
+/* ---- records in the step buffer ---- */
+
+struct tdm_vk_row {
+        TDM_U32 token;
+        TDM_U32 position;
+        TDM_U32 seq;
+        TDM_U32 pad0;
+};
+
+/* A piece of attention: some rows of one sequence over spans first … last. */
+struct tdm_vk_item {
+        TDM_U32 first_row; /* in the step */
+        TDM_U32 n_rows;
+        TDM_U32 span_first;
+        TDM_U32 span_last;
+        TDM_U32 slot; /* of its first row's first head, in the partial results */
+        TDM_U32 pad0;
+        TDM_U32 pad1;
+        TDM_U32 pad2;
+};
+
+/* Where a row's partial results lie: slot + i * slot_step + head, i < n. */
+struct tdm_vk_row_items {
+        TDM_U32 slot;
+        TDM_U32 slot_step;
+        TDM_U32 n;
+        TDM_U32 pad0;
+};
+
+/* A partial result: o [head_dim], m, l; l = 0: nothing was seen. */
+#define TDM_VK_PARTIAL_WIDTH(head_dim) ((head_dim) + 16)
+
+/* ---- push constants ---- */
+
+struct tdm_vk_embed_push {
+        TDM_U64 weights;
+        TDM_U64 hidden;
+        TDM_U64 rows;
+        TDM_U32 d;
+        TDM_U32 panel_bytes;
+        TDM_F32 scale;
+        TDM_U32 pad0;
+};
+
+#define TDM_VK_NORM_ADD 1    /* hidden += rmsnorm(y) * add_gain, first */
+#define TDM_VK_NORM_GATHER 2 /* row i is row gather[i] of hidden */
+struct tdm_vk_norm_push {
+        TDM_U64 y;
+        TDM_U64 add_gain;
+        TDM_U64 hidden; /* of the tile's first row */
+        TDM_U64 gain;
+        TDM_U64 acts;
+        TDM_U64 gather;
+        TDM_U32 d;
+        TDM_U32 y_stride;
+        TDM_F32 eps;
+        TDM_U32 pad0;
+};
+
+/* y [n_rows][y_stride], the outputs of up to three matrices of one type beside each other. */
+struct tdm_vk_matmul_push {
+        TDM_U64 x;
+        TDM_U64 y;
+        TDM_U64 w0;
+        TDM_U64 w1;
+        TDM_U64 w2;
+        TDM_U32 panel1; /* first panel of w1, of w2 */
+        TDM_U32 panel2;
+        TDM_U32 panel_bytes;
+        TDM_U32 cols;
+        TDM_U32 n_out;
+        TDM_U32 n_rows;
+        TDM_U32 y_stride;
+        TDM_U32 panel0; /* of the dispatch */
+};
+
+struct tdm_vk_rotate_push {
+        TDM_U64 qkv; /* [n_rows of the tile][q, k, v] */
+        TDM_U64 rows;
+        TDM_U64 table;
+        TDM_U64 angles; /* [row][cos head_dim / 2, sin head_dim / 2] */
+        TDM_U64 q_gain;
+        TDM_U64 k_gain;
+        TDM_U64 kv; /* of page 0 and this layer */
+        TDM_U64 page_bytes; /* from page to page of this layer */
+        TDM_U64 counters;
+        TDM_U64 log; /* [row of the step][kv head][key, value], as stored; 0: none */
+        TDM_U32 part_bytes;
+        TDM_U32 first_row;
+        TDM_U32 n_heads;
+        TDM_U32 n_kv_heads;
+        TDM_U32 head_dim;
+        TDM_U32 table_entries;
+        TDM_F32 eps;
+        TDM_F32 query_scale;
+};
+
+struct tdm_vk_attend_push {
+        TDM_U64 qkv;
+        TDM_U64 rows;
+        TDM_U64 table;
+        TDM_U64 items;
+        TDM_U64 partial;
+        TDM_U64 kv;
+        TDM_U64 page_bytes;
+        TDM_U32 part_bytes;
+        TDM_U32 first_row; /* of the tile: qkv's first */
+        TDM_U32 n_heads;
+        TDM_U32 n_kv_heads;
+        TDM_U32 table_entries;
+        TDM_U32 window; /* 0: none */
+};
+
+struct tdm_vk_merge_push {
+        TDM_U64 partial;
+        TDM_U64 row_items;
+        TDM_U64 acts;
+        TDM_U32 first_row;
+        TDM_U32 n_heads;
+        TDM_U32 head_dim;
+        TDM_U32 pad0;
+};
+
+struct tdm_vk_gelu_push {
+        TDM_U64 y; /* [row][gate d_ff, up d_ff] */
+        TDM_U64 acts;
+        TDM_U32 d_ff;
+        TDM_U32 pad0;
+};
+
+#define TDM_VK_PUSH_BYTES 128
+
+#endif
