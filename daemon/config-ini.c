@@ -253,7 +253,7 @@ static void print_value(const struct tdm_config *c, const struct key *key, FILE 
                 fputs(tdm_precision_name(*(const enum tdm_precision *)from), to);
                 return;
         case KIND_KV_TYPE:
-                fputs(tdm_kv_type_name(*(const enum tdm_kv_type *)from), to);
+                fputs(tdm_kv_type_name(tdm_precision_kv_type(c->precision, *(const enum tdm_kv_type *)from)), to);
                 return;
         case KIND_PLACEMENT:
                 placement = *(const enum tdm_job_placement *)from;
