@@ -3,7 +3,7 @@
  * Devices with equal numerics ids give equal bits, so where a step runs does not matter to anybody but the clock: on two
  * sets of CPUs (or two pieces of hardware) every step goes to the worker that will be free first; on one set the second
  * worker would only take from the first what it needs, so all runs on one, and the other is there for when that dies.
- * Devices that differ keep one plan per model, because a job's bits depend on it. The scheduler deals the steps out; here
+ * Devices that differ keep one plan per model (fleet-measure.c), because a job's bits depend on it. The scheduler deals the steps out; here
  * is only said what is possible. */
 #include "daemon/fleet-private.h"
 

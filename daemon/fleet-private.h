@@ -1,6 +1,7 @@
 /* What the files of the fleet share: fleet.c (the face and the one place where it is decided what happens next),
  * fleet-worker.c (a process: start, loss, reap, back-off), fleet-rings.c (epochs, submitting, results), fleet-watch.c
- * (hangs, counters), fleet-starved.c (a hang or no CPU), fleet-trace.c (what happened when), fleet-wire.c (worker.proto, the only file that knows it).
+ * (hangs, counters), fleet-starved.c (a hang or no CPU), fleet-measure.c (the
+ * cheapest plan), fleet-trace.c (what happened when), fleet-wire.c (worker.proto, the only file that knows it).
  *
  * Events (a frame, an exit, a timer, a descriptor) change state and schedule the pump; the pump looks at the state and
  * does what is due: starts processes, sends models and rings, announces. So no event has to know what else is going on,
@@ -51,6 +52,25 @@ struct tdm_fleet_step {
         uint8_t plan[TDM_MAX_BLOCKS + 1]; /* as submitted */
 };
 
+/* Trying out plans, when a model is loaded. */
+#define TDM_FLEET_CHOICES 3u
+#define TDM_FLEET_IDENTITY 384u
+/* Ids from here on are the fleet's own steps; the scheduler counts from 1. */
+#define TDM_FLEET_OWN_STEPS (UINT64_C(1) << 50)
+struct tdm_fleet_measuring {
+        bool done;
+        uint64_t step_id; /* in flight; 0: none */
+        uint64_t posted_ns, spent_ns;
+        unsigned choice, shape, n; /* plan, one row or many, how often */
+        unsigned n_losses;
+        uint32_t n_rows;
+        uint64_t best_ns[TDM_FLEET_CHOICES][2];
+};
+struct tdm_fleet_memory {
+        char identity[TDM_FLEET_IDENTITY]; /* of a model and two devices; empty: free */
+        enum tdm_measured measured;
+};
+
 struct tdm_fleet_entry {
         struct tdm_fleet_model model;
         char name[64];
@@ -60,6 +80,7 @@ struct tdm_fleet_entry {
         bool leaving;   /* removed or failed: segments are not touched any more */
         bool failed;    /* on_model_failed is due */
         enum tdm_measured measured; /* on devices that differ in bits */
+        struct tdm_fleet_measuring measuring;
         struct tdm_error error;
         struct {
                 enum tdm_fleet_load load;
@@ -169,6 +190,9 @@ struct tdm_fleet {
         struct tdm_trace_ring *trace; /* our own lane */
         struct tdm_fleet_worker workers[TDM_N_WORKERS];
         struct tdm_fleet_entry *models[TDM_FLEET_MODELS];
+        struct tdm_fleet_memory memory[TDM_FLEET_MODELS];
+        unsigned n_remembered;
+        uint64_t n_own_steps;
 };
 
 /* ---- fleet.c ---- */
@@ -230,6 +254,11 @@ bool tdm_fleet_owes_control(const struct tdm_fleet_worker *w);
 /* How much of elapsed_ns, the time since the last call, the process was kept from running. The first call of a silence (an
  * empty sample) says 0. */
 uint64_t tdm_fleet_starved_ns(struct tdm_fleet_sample *sample, pid_t pid, uint64_t elapsed_ns);
+
+/* ---- fleet-measure.c ---- */
+/* Sees to it that the model's plan is found out. True when it is, or need not be; else it is looked at on the next pump. */
+bool tdm_fleet_measure(struct tdm_fleet *fleet, struct tdm_fleet_entry *entry);
+void tdm_fleet_measure_step_done(struct tdm_fleet *fleet, struct tdm_fleet_entry *entry);
 
 /* ---- fleet-trace.c ---- */
 void tdm_fleet_trace(struct tdm_fleet *fleet, enum tdm_trace_kind kind, uint64_t step, uint32_t rows, uint64_t arg);

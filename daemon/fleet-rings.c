@@ -136,7 +136,9 @@ static int handle_desc(struct tdm_fleet_worker *w, const struct tdm_desc *desc)
                 return -EPROTO;
         tdm_fleet_trace(f, TDM_TRACE_STEP_DONE, desc->step_id, step->n_rows, desc->model_id);
         step_finished(f, step);
-        if (f->callbacks.on_step_done)
+        if (desc->step_id >= TDM_FLEET_OWN_STEPS)
+                tdm_fleet_measure_step_done(f, entry);
+        else if (f->callbacks.on_step_done)
                 f->callbacks.on_step_done(desc->model_id, desc->slot, desc->step_id, f->userdata);
         return 0;
 }
@@ -184,7 +186,9 @@ void tdm_fleet_on_step_failed(struct tdm_fleet_worker *w, uint32_t epoch, uint32
         memset(&entry->steps[slot], 0, sizeof(entry->steps[slot]));
         for (unsigned s = 0; s < TDM_STEP_SLOTS; s++)
                 followed = followed || (entry->steps[s].step_id != 0 && entry->steps[s].after == step_id);
-        if (f->callbacks.on_step_failed)
+        if (step_id >= TDM_FLEET_OWN_STEPS)
+                tdm_fleet_pump_soon(f);
+        else if (f->callbacks.on_step_failed)
                 f->callbacks.on_step_failed(model_id, slot, step_id, err, f->userdata);
         /* What follows it would wait for ever. */
         if (followed && epoch == f->epoch)

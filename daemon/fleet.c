@@ -239,7 +239,7 @@ static void pump_models(struct tdm_fleet *f)
                         f->ready_note = true;
                         continue;
                 }
-                if (!entry->leaving && !entry->announced && may_be_announced(f, entry)) {
+                if (!entry->leaving && !entry->announced && may_be_announced(f, entry) && tdm_fleet_measure(f, entry)) {
                         entry->announced = true;
                         if (f->callbacks.on_model_ready)
                                 f->callbacks.on_model_ready(entry->model.model_id, f->userdata);
@@ -300,6 +300,7 @@ static void pump_ready(struct tdm_fleet *f)
                 w->ready_epoch = f->epoch;
                 w->state = TDM_WORKER_READY;
                 note = true;
+                tdm_fleet_pump_soon(f); /* models may wait for it to be measured */
         }
         if (!f->ready || !note)
                 return;

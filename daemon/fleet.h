@@ -49,7 +49,7 @@ struct tdm_fleet_callbacks {
                          uint32_t guilty_slot, uint64_t guilty_step, void *userdata);
         /* A worker cannot take the model (too big, unsupported by its device); it has been removed from the fleet. */
         void (*on_model_failed)(uint32_t model_id, const struct tdm_error *err, void *userdata);
-        /* The model is mapped by every running worker (once after tdm_fleet_add_model); of two that give the same bits one
+        /* The model is mapped by every running worker and its plan is known (once after tdm_fleet_add_model); of two that give the same bits one
          * that is only starting is not waited for. */
         void (*on_model_ready)(uint32_t model_id, void *userdata);
 };
@@ -89,7 +89,8 @@ uint32_t tdm_fleet_epoch(const struct tdm_fleet *fleet);
 int tdm_fleet_plan(struct tdm_fleet *fleet, const struct tdm_hparams *hp, const char *placement, uint8_t *plan,
                    bool *ret_degraded);
 
-/* What "measured" comes to for a model: one of the first three where the devices differ in bits or one is out of reach;
+/* What "measured" comes to for a model: one of the first three where the devices differ in bits (the cheapest, tried out when
+ * the model is loaded; it stays while tandemd lives) or one is out of reach;
  * of the others, steps may run on any worker that is up, and nobody can tell where from the bits. */
 enum tdm_measured {
         TDM_MEASURED_SPLIT,

@@ -876,6 +876,71 @@ static void stopped_idle(void **state)
         rig_free(rig);
 }
 
+/* ---- plans that are measured ---- */
+
+/* Devices that say they differ: the slow one gets nothing, the choice is made once, and no job hears of it. */
+static void measured(void **state)
+{
+        static const char *const slow[TDM_N_WORKERS] = { "TANDEM_FAULT_NPU", "TANDEM_FAULT_GPU" };
+        static const enum tdm_measured want[TDM_N_WORKERS] = { TDM_MEASURED_GPU, TDM_MEASURED_NPU };
+        const struct tdm_fleet_config config = {
+                .worker_dir = TANDEM_FAULTY_DIR, .requested = { "host", "host" }, .n_threads = 1, .hang_min_ns = HANG_NS
+        };
+
+        if (access(TANDEM_FAULTY_DIR "/tandem-npu-worker", X_OK) < 0)
+                skip();
+        for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
+                struct rig *rig;
+                uint64_t n_steps;
+
+                setenv(slow[i], "numerics=-a,slow=900", 1);
+                setenv(slow[!i], "numerics=-b", 1);
+                rig = rig_new_with(&config);
+                wait_for(rig, rig->n_model_ready == 1);
+                assert_int_equal(tdm_fleet_measured(rig->fleet, 1), want[i]);
+                assert_int_equal(rig->n_steps, 0);
+                assert_int_equal(rig->n_resets, 0);
+                n_steps = rig->fleet->n_own_steps;
+                assert_true(n_steps >= 6);
+
+                /* It stays, over a worker's death and the model's coming back. */
+                kill(worker_pid(rig, (enum tdm_worker_index)i), SIGKILL);
+                wait_for(rig, rig->n_resets == 1);
+                run_jobs(rig, i == TDM_WORKER_NPU ? "gpu" : "npu");
+                tdm_fleet_remove_model(rig->fleet, 1);
+                rig->model.model_id = 2;
+                wait_for(rig, tdm_fleet_add_model(rig->fleet, &rig->model, NULL) == 0);
+                wait_for(rig, rig->n_model_ready == 2);
+                assert_int_equal(tdm_fleet_measured(rig->fleet, 2), want[i]);
+                assert_int_equal(rig->fleet->n_own_steps, n_steps);
+                run_jobs(rig, "split");
+                rig_free(rig);
+                unsetenv(slow[i]);
+                unsetenv(slow[!i]);
+        }
+}
+
+/* A device that dies of being tried out: not for ever. Token 1 is in the step of many rows only. */
+static void measured_to_death(void **state)
+{
+        const struct tdm_fleet_config config = {
+                .worker_dir = TANDEM_FAULTY_DIR, .requested = { "host", "host" }, .n_threads = 1, .hang_min_ns = HANG_NS
+        };
+        struct rig *rig;
+
+        if (access(TANDEM_FAULTY_DIR "/tandem-npu-worker", X_OK) < 0)
+                skip();
+        setenv("TANDEM_FAULT_NPU", "numerics=-a,poison=1", 1);
+        rig = rig_new_with(&config);
+        wait_for(rig, rig->n_model_ready == 1);
+        assert_int_equal(rig->n_resets, 3);
+        assert_int_equal(tdm_fleet_measured(rig->fleet, 1), TDM_MEASURED_SPLIT);
+        wait_for(rig, is_whole(rig));
+        run_jobs(rig, "split");
+        rig_free(rig);
+        unsetenv("TANDEM_FAULT_NPU");
+}
+
 /* ---- no CPU ---- */
 
 /* All threads of a process: only when nobody else wants the CPU. */
@@ -1210,6 +1275,7 @@ int main(void)
                 cmocka_unit_test(scribbled_often),  cmocka_unit_test(quarantined),
                 cmocka_unit_test(quarantined_at_work), cmocka_unit_test(devices),
                 cmocka_unit_test(not_ready_before_the_survivor), cmocka_unit_test(survivor),
+                cmocka_unit_test(measured),         cmocka_unit_test(measured_to_death),
                 cmocka_unit_test(back_from_quarantine), cmocka_unit_test(stopped_idle),
                 cmocka_unit_test(starved),          cmocka_unit_test(starved_or_not),
                 cmocka_unit_test(models_come_and_go), cmocka_unit_test(bad_steps),
