@@ -63,6 +63,9 @@ struct lane {
                 double rows_per_ns;
                 uint64_t measured_ns;
         } pace[TDM_N_WORKERS][2];
+        /* One resource for both workers: who has it, and the best that was seen of each. */
+        bool prefers_npu;
+        double best_pace[TDM_N_WORKERS][2];
         uint32_t quota; /* sequences that generate on worker 0 … */
         uint32_t quota_of; /* … of these many */
         bool dead;                    /* the model failed or left: no more steps */
@@ -101,6 +104,7 @@ struct tdm_scheduler {
         uint64_t last_job_id, last_step_id, stamp;
         uint32_t n_in_flight;
         uint32_t load[TDM_N_WORKERS]; /* steps in flight with blocks on that worker */
+        uint64_t interactive_ns; /* when an interactive job last was about to get rows; 0: never */
         bool draining;
         struct tdm_background *background; /* tokenizes long prompts */
 
@@ -127,7 +131,7 @@ struct route {
         bool balanced;         /* wholly on `worker`; the other one has its share */
         bool degraded;
         enum tdm_worker_index worker;
-        uint32_t width; /* not balanced: steps of the class that share its sequences */
+        uint32_t width; /* not balanced: steps of the class that share its sequences; balanced: 1 without shares */
 };
 
 /* What a balanced step may have. */

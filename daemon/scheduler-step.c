@@ -2,7 +2,7 @@
  *
  * A step holds sequences of one class: one model, one placement, one group of suspects (or none). Classes with something
  * to do take turns. Within a step every sequence that generates has one row; what the row budget leaves goes to prompts,
- * interactive ones first, in order of arrival.
+ * interactive ones first, in order of arrival; background ones get little of it while somebody is at the screen.
  *
  * A prompt may be in two steps at once: one piece on a worker, the next on the other, which follows a layer behind. They
  * are committed in order, and void together. A sequence's page tables only grow while it is in a step. */
@@ -12,6 +12,8 @@
 #include <math.h>
 #include "common/log.h"
 
+/* For so long after the last interactive job had rows, steps are kept short for the next one. */
+#define POLITE_NS (10 * TDM_NSEC_PER_SEC)
 /* Classes that are looked at for one step. */
 #define MAX_TRIED 16u
 
@@ -241,10 +243,28 @@ static uint32_t rows_for(const struct build *b, const struct tdm_job *job, uint3
         return TDM_MIN(n, limits->max_rows - b->n_rows);
 }
 
+/* Rows for prompts that are read in the background. Whoever is at the screen waits for the step that is on its way and
+ * then for one with the prompt in it; so while somebody is, or was a moment ago, both are kept short. */
+static uint32_t background_budget(struct tdm_scheduler *s, uint32_t n_candidates, uint32_t budget)
+{
+        uint64_t now = tdm_now_ns();
+        bool reading = false;
+
+        for (uint32_t i = 0; i < n_candidates; i++) {
+                if (s->candidates[i]->priority != TDM_JOB_INTERACTIVE)
+                        continue;
+                s->interactive_ns = now;
+                reading = reading || !tdm_job_is_decoding(s->candidates[i]);
+        }
+        if (s->interactive_ns == 0 || now - s->interactive_ns > POLITE_NS)
+                return budget;
+        return TDM_MIN(budget, TDM_MAX(s->config.prefill_rows / (reading ? 32u : 8u), 1u));
+}
+
 static void fill_rows(struct build *b, uint32_t n_candidates)
 {
         struct tdm_scheduler *s = b->s;
-        uint32_t n_decode = 0, budget;
+        uint32_t n_decode = 0, budget, behind;
 
         while (n_decode < n_candidates && tdm_job_is_decoding(s->candidates[n_decode]))
                 n_decode++;
@@ -252,22 +272,26 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
         budget = TDM_MAX(s->config.prefill_rows - TDM_MIN(s->config.prefill_rows, n_decode),
                          TDM_MAX(s->config.prefill_rows / 4, 1u));
         budget = TDM_MIN(budget, b->deal.prompt_rows);
+        behind = background_budget(s, n_candidates, budget);
         for (uint32_t i = 0; i < n_candidates; i++) {
                 struct tdm_job *job = s->candidates[i];
-                uint32_t n, first;
+                uint32_t n, first, most = job->priority == TDM_JOB_BACKGROUND ? TDM_MIN(budget, behind) : budget;
 
                 /* One before it may have taken its pages. */
-                if (job->seq.table == UINT32_MAX || !has_work(job) || rows_for(b, job, budget) == 0)
+                if (job->seq.table == UINT32_MAX || !has_work(job) || rows_for(b, job, most) == 0)
                         continue;
                 tdm_scheduler_look_up(s, b->lane, job, b->bits);
                 first = job->seq.n_issued;
-                n = tdm_scheduler_grow(s, b->lane, job, first + rows_for(b, job, budget), b->flight);
+                n = tdm_scheduler_grow(s, b->lane, job, first + rows_for(b, job, most), b->flight);
                 if (n <= first)
                         continue;
                 n -= first;
                 add_sequence(b, job, n);
-                if (i >= n_decode)
-                        budget -= n;
+                if (i < n_decode)
+                        continue;
+                budget -= n;
+                if (job->priority == TDM_JOB_BACKGROUND)
+                        behind -= n;
         }
 }
 

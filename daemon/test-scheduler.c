@@ -1065,6 +1065,41 @@ static void test_interactive_takes_room(void **state)
         }
 }
 
+static uint32_t rows_of_next_step(struct world *w)
+{
+        struct fake_step *s;
+        uint32_t n;
+
+        turn(w);
+        s = some_step(w);
+        n = tdm_steps_head(s->model->steps->base, &s->model->layout, s->slot)->n_rows;
+        finish_step(w, s);
+        return n;
+}
+
+/* Steps are short while somebody is at the screen, and as long as they may be when nobody is. */
+static void test_polite(void **state)
+{
+        struct tdm_scheduler_config config = plain;
+        struct world w;
+
+        config.max_rows = config.prefill_rows = 64;
+        world_open(&w, 1, 64, 64, &config);
+        add_job(&w, 300, 2, 1, TDM_JOB_BACKGROUND);
+        assert_int_equal(rows_of_next_step(&w), 64);
+        add_job(&w, 20, 2, 1, TDM_JOB_INTERACTIVE);
+        finish_step(&w, some_step(&w));
+        assert_int_equal(rows_of_next_step(&w), 20 + 64 / 32); /* with its prompt */
+        assert_int_equal(rows_of_next_step(&w), 1 + 64 / 8);   /* while it generates */
+        assert_true(w.jobs[1].done);
+        assert_int_equal(rows_of_next_step(&w), 64 / 8); /* there may be another one soon */
+        w.s->interactive_ns -= 60 * TDM_NSEC_PER_SEC;
+        finish_step(&w, some_step(&w));
+        assert_int_equal(rows_of_next_step(&w), 64);
+        drive(&w);
+        world_close(&w);
+}
+
 /* Rows of two kinds of bits in one sequence: nobody may have them. */
 static void test_mixed_numerics(void **state)
 {
@@ -1119,6 +1154,7 @@ int main(void)
                 cmocka_unit_test(test_known_beginnings),
                 cmocka_unit_test(test_mixed_numerics),
                 cmocka_unit_test(test_pushed_out),
+                cmocka_unit_test(test_polite),
                 cmocka_unit_test(test_interactive_takes_room),
                 cmocka_unit_test(test_model_changed),
                 cmocka_unit_test(test_random),
