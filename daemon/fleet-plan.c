@@ -11,7 +11,7 @@ const char *tdm_measured_name(enum tdm_measured measured)
 {
         static const char *const names[] = {
                 [TDM_MEASURED_SPLIT] = "split",           [TDM_MEASURED_NPU] = "single npu",
-                [TDM_MEASURED_GPU] = "single gpu",        [TDM_MEASURED_EITHER] = "single gpu, npu in reserve",
+                [TDM_MEASURED_GPU] = "single gpu",        [TDM_MEASURED_EITHER] = "single, the other in reserve",
                 [TDM_MEASURED_BALANCED] = "balanced",
         };
 

@@ -96,7 +96,7 @@ enum tdm_measured {
         TDM_MEASURED_SPLIT,
         TDM_MEASURED_NPU,
         TDM_MEASURED_GPU,
-        TDM_MEASURED_EITHER,   /* one resource: all on the GPU worker, on the other while that one is away */
+        TDM_MEASURED_EITHER,   /* one resource: all on the GPU worker, or on the other when that one is away or slower */
         TDM_MEASURED_BALANCED, /* two resources: each step wholly on one of them */
 };
 const char *tdm_measured_name(enum tdm_measured measured);

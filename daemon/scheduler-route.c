@@ -4,7 +4,10 @@
  * runs wholly on one worker, and both are to be done at the same moment, so that all sequences advance alike and the
  * weights are read by both at about the same time. How fast a worker is, is learned from the time that its last steps kept
  * it busy; so when one gets slower its share shrinks within a few steps. A worker that is left with nothing is tried again
- * every now and then, or nobody would learn that it has recovered. */
+ * every now and then, or nobody would learn that it has recovered.
+ *
+ * Two workers of equal bits that do take from each other (the same CPUs): all goes to one, and to the other while that one
+ * is away. When it has become much slower than it was, the other is tried with a step, and takes over if it is faster. */
 #include "daemon/scheduler-private.h"
 
 #include <math.h>
@@ -15,6 +18,11 @@
 #define FEW_ROWS 48u
 #define PACE_WEIGHT 0.3
 #define FORGET_NS (2 * TDM_NSEC_PER_SEC)
+/* Slower than this part of its best: worth a step on the other worker. Faster by this factor: worth changing. */
+#define SLOWED 0.7
+#define CHANGE 1.4
+/* Bests fade, for the same rows take longer when there is more to attend to. */
+#define FADE 0.9995
 /* Fewer rows of a prompt than this are not worth the weights that are read for them. */
 #define MIN_CHUNK_ROWS 32u
 
@@ -43,6 +51,7 @@ void tdm_scheduler_note_pace(struct lane *lane, enum tdm_worker_index worker, ui
         now = (STEP_OVERHEAD_ROWS + n_rows) / (double)busy_ns;
         *pace = *pace > 0 ? *pace + PACE_WEIGHT * (now - *pace) : now;
         lane->pace[worker][pace_class(n_rows)].measured_ns = tdm_now_ns();
+        lane->best_pace[worker][pace_class(n_rows)] = fmax(now, FADE * lane->best_pace[worker][pace_class(n_rows)]);
 }
 
 /* This worker's part of the speed of both, for steps of that kind; half when nobody knows. */
@@ -105,6 +114,46 @@ static uint32_t balanced(struct tdm_scheduler *s, const struct class *c, struct 
         return n;
 }
 
+/* The other worker has shown lately that it is faster, or this one is so slow that it is worth a try. */
+static bool change(const struct lane *lane, enum tdm_worker_index own, bool *ret_try)
+{
+        uint64_t now = tdm_now_ns();
+
+        *ret_try = false;
+        for (unsigned kind = 0; kind < 2; kind++) {
+                double mine = lane->pace[own][kind].rows_per_ns, theirs = lane->pace[!own][kind].rows_per_ns;
+                bool fresh = now - lane->pace[own][kind].measured_ns < FORGET_NS, known = theirs > 0 &&
+                                                     now - lane->pace[!own][kind].measured_ns < FORGET_NS;
+
+                if (!fresh || mine >= SLOWED * lane->best_pace[own][kind])
+                        continue;
+                if (known && theirs > CHANGE * mine)
+                        return true;
+                *ret_try = *ret_try || !known;
+        }
+        return false;
+}
+
+static uint32_t either(struct tdm_scheduler *s, const struct class *c, struct route ret[2])
+{
+        enum tdm_worker_index w = c->lane->prefers_npu ? TDM_WORKER_NPU : TDM_WORKER_GPU;
+        bool tries = false;
+
+        if (!tdm_fleet_worker_is_up(s->fleet, w)) {
+                w = (enum tdm_worker_index)!w;
+        } else if (tdm_fleet_worker_is_up(s->fleet, (enum tdm_worker_index)!w)) {
+                if (change(c->lane, w, &tries))
+                        c->lane->prefers_npu = !c->lane->prefers_npu;
+                if (tries || c->lane->prefers_npu != (w == TDM_WORKER_NPU))
+                        w = (enum tdm_worker_index)!w;
+        }
+        if (!tdm_fleet_worker_is_up(s->fleet, w) || s->load[w] >= max_load(s, false, false))
+                return 0;
+        /* Paced like a balanced step, without shares. */
+        ret[0] = (struct route){ .placement = worker_placement[w], .balanced = true, .worker = w, .width = 1 };
+        return 1;
+}
+
 /* "split" while one of the two is away for a moment: the other one alone, where that gives the same bits. NULL: nobody is
  * away, or nobody may stand in. */
 static const char *stand_in(const struct tdm_scheduler *s, const struct class *c)
@@ -137,7 +186,7 @@ uint32_t tdm_scheduler_routes(struct tdm_scheduler *s, const struct class *c, st
                 n = fixed(s, c, "gpu", ret);
                 break;
         case TDM_MEASURED_EITHER:
-                n = fixed(s, c, tdm_fleet_worker_is_up(s->fleet, TDM_WORKER_GPU) ? "gpu" : "npu", ret);
+                n = either(s, c, ret);
                 break;
         case TDM_MEASURED_BALANCED:
                 n = balanced(s, c, ret);
@@ -180,7 +229,7 @@ void tdm_scheduler_deal(struct tdm_scheduler *s, const struct class *c, const st
         double share;
 
         *ret = (struct deal){ .n_decode = UINT32_MAX, .prompt_rows = UINT32_MAX, .chunk_rows = UINT32_MAX };
-        if (!route->balanced || !tdm_fleet_worker_is_up(s->fleet, (enum tdm_worker_index)!route->worker))
+        if (!route->balanced || route->width == 1 || !tdm_fleet_worker_is_up(s->fleet, (enum tdm_worker_index)!route->worker))
                 return;
         tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node) {
                 if (!tdm_class_has(s, c, job))

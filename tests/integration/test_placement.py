@@ -2,15 +2,20 @@
 middle of them, and that nobody can tell any of it from the ids."""
 import random
 import signal
+import threading
 import time
 
 import os
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "chaos"))
 from tandem_test import *  # noqa: E402,F403
+import tandem_test  # noqa: E402
+from private_bin import PrivateBin  # noqa: E402
 
 CORES = sorted(os.sched_getaffinity(0))
+LATER_S = 4 if not SANITIZER else 1000
 SEED = int(os.environ.get("TANDEM_TEST_SEED", "20"))
 
 
@@ -49,9 +54,11 @@ def one_resource():
     with Daemon(env={"TANDEM_PLACEMENT": "measured"}) as d:
         d.wait_ready()
         want = d.generate(n=600)
-        check(ran(d)["npu"] == 0 and ran(d)["gpu"] > 0, "the gpu worker ran everything", ran(d))
-        check(d.model("tale")["placement"].startswith("measured: single gpu"), "placement", d.model("tale"))
-        pid = d.worker_pid("gpu")
+        check(d.model("tale")["placement"].startswith("measured: single, the other in reserve"), "placement", d.model("tale"))
+        first = max(ran(d), key=ran(d).get)
+        other = "npu" if first == "gpu" else "gpu"
+        check(ran(d)[other] * 10 < ran(d)[first], "one worker ran nearly everything", ran(d))
+        pid, before = d.worker_pid(first), ran(d)[other]
         job = d.start_job(n=600)
         job.until(20)
         os.kill(pid, signal.SIGKILL)
@@ -59,7 +66,7 @@ def one_resource():
         same_ids(r.ids, want.ids, "ids of a job that changed its worker")
         equal(r.done["numerics_id"], want.done["numerics_id"], "numerics id")
         check(not r.done.get("degraded"), "not degraded")
-        check(ran(d)["npu"] > 0, "the npu worker went on meanwhile", ran(d))
+        check(ran(d)[other] > before, "the other one went on meanwhile", ran(d), before)
 
 
 @test
@@ -136,6 +143,81 @@ def killed_in_a_prompt():
                 except (ProcessLookupError, PermissionError):
                     pass
     check(hits > 0, "a signal met a running job")
+
+
+def shares(daemon, seconds, load):
+    """The part of FFN rows that the npu worker had, lately in the time given, while `load` runs."""
+    def rows():
+        return {n: next(b.get("rows", 0) for b in w["blocks"] if b["kind"] == "ffn") for n, w in daemon.workers().items()}
+    over, threads = [], [threading.Thread(target=lambda q=q: [daemon.generate(**q) for _ in iter(lambda: not over, False)])
+                         for q in load]
+    for t in threads:
+        t.start()
+    try:
+        out, before = [], rows()
+        for _ in range(int(seconds * 2)):
+            time.sleep(0.5)
+            now = rows()
+            out.append((now["npu"] - before["npu"]) / max(1, sum(now.values()) - sum(before.values())))
+            before = now
+    finally:
+        over.append(True)
+        for t in threads:
+            t.join()
+    return out
+
+
+def slowed(env, load):
+    private = PrivateBin(faulty=True)
+    try:
+        with Daemon(threads=0, env=dict(env, TANDEM_FAULT_GPU="slow=300,slow-after=3000"), placement="measured") as d:
+            d.wait_ready()
+            want = [d.generate(**q).ids for q in load]
+            out = shares(d, 7 if not SANITIZER else 20, load)
+            for q, ids in zip(load, want):
+                same_ids(d.generate(**q).ids, ids, "ids after the plan has moved")
+            return out
+    finally:
+        tandem_test.BIN = private.built
+
+
+@test
+def plan_moves_on_one_resource():
+    """The worker that has everything gets slower: within seconds the other one has it."""
+    out = slowed({}, [{"n": 80, "seed": i, "temp": 0.7} for i in range(3)])
+    check(sum(out[-4:]) / 4 > 0.8, "the npu worker has nearly all of the rows", [round(x, 2) for x in out])
+
+
+@test
+def plan_moves_on_two_resources():
+    """One of two gets slower: its share shrinks within seconds."""
+    if len(CORES) < 2:
+        raise Skip("needs two CPUs")
+    out = slowed({"TANDEM_NPU_CPUS": str(CORES[0]), "TANDEM_GPU_CPUS": str(CORES[1])},
+                 [{"n": 60, "seed": i, "temp": 0.7} for i in range(8)])
+    check(sum(out[-4:]) / 4 > 0.6, "the npu worker has the larger share", [round(x, 2) for x in out])
+
+
+@test
+def devices_that_differ():
+    """Other bits: one plan, tried out at load, shown, named by the job, and kept when the load changes."""
+    private = PrivateBin(faulty=True)
+    try:
+        for slow, want in (("NPU", "single gpu"), ("GPU", "single npu")):
+            other = "GPU" if slow == "NPU" else "NPU"
+            with Daemon(placement="measured", env={f"TANDEM_FAULT_{slow}": "numerics=-slow,slow=900",
+                                                   f"TANDEM_FAULT_{other}": f"numerics=-quick,slow=900,slow-after={LATER_S * 1000}"}) as d:
+                d.wait_ready()
+                r = d.generate(n=30)
+                equal(d.model("tale").get("placement"), f"measured: {want}", "placement in status")
+                check("-quick" in r.done["numerics_id"] and "-slow" not in r.done["numerics_id"], "numerics id", r.done)
+                check("is the cheapest plan" in d.log(), "the log says what was measured")
+                time.sleep(LATER_S if not SANITIZER else 0)  # now the quick one is slow too
+                again = d.generate(n=30)
+                same_ids(again.ids, r.ids, "ids")
+                equal(again.done["numerics_id"], r.done["numerics_id"], "numerics id when the load has changed")
+    finally:
+        tandem_test.BIN = private.built
 
 
 @test
