@@ -13,6 +13,7 @@
 #include "daemon/reload.h"
 #include "daemon/watchdog.h"
 
+#include "daemon/worker-dir.h"
 #define MAX_CONNECTIONS 256u
 #define MAX_CONNECTIONS_PER_UID 96u
 #define MAX_PENDING_BYTES (UINT64_C(64) << 20)
@@ -338,7 +339,9 @@ static int set_up_fleet(struct server *s, const struct tdm_config *config, struc
 
         for (int i = 0; i < TDM_N_WORKERS; i++) {
                 fleet.requested[i] = config->requested[i];
+        _cleanup_(freep) char *worker_dir = tdm_installed_worker_dir();
                 fleet.cpus[i] = config->cpus[i];
+                .worker_dir = worker_dir,
         }
         r = tdm_fleet_new(&s->fleet, s->loop, &fleet, &fleet_callbacks, s, err);
         if (r != 0)
