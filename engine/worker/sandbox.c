@@ -7,6 +7,7 @@
  * that are left. */
 #include "engine/worker/sandbox.h"
 
+#include <sched.h>
 #include <fcntl.h>
 #include <seccomp.h>
 #include <sys/mman.h>
@@ -116,6 +117,16 @@ static const char *const no_files[] = {
         "memfd_create",
 };
 
+/* What a device's driver goes on doing in our process once it is open: talking to its nodes, opening them again to map
+ * memory, compiling, starting threads. Without it a GPU cannot be used at all. */
+static const char *const driver[] = {
+        "ioctl", "open", "openat", "stat", "lstat", "statx", "access", "faccessat", "faccessat2", "readlink", "readlinkat",
+        "newfstatat", "fstatfs", "statfs", "getdents64", "pread64", "pwrite64", "memfd_create", "ftruncate", "fallocate", "fcntl",
+        "dup", "eventfd2", "pipe2", "mincore", "msync", "get_mempolicy", "sched_setscheduler", "sched_getscheduler",
+        "sched_get_priority_max", "sched_get_priority_min", "setpriority", "getpriority", "prctl", "tgkill", "epoll_create1",
+        "epoll_ctl", "epoll_wait", "epoll_pwait",
+};
+
 static int add_list(scmp_filter_ctx ctx, uint32_t action, const char *const *names, size_t n)
 {
         for (size_t i = 0; i < n; i++) {
@@ -132,7 +143,18 @@ static int add_list(scmp_filter_ctx ctx, uint32_t action, const char *const *nam
         return 0;
 }
 
-/* Calls that are fine with some arguments only. */
+static int add_driver(scmp_filter_ctx ctx)
+{
+        int r = add_list(ctx, SCMP_ACT_ALLOW, driver, TDM_ARRAY_SIZE(driver));
+
+        /* Threads, never processes. clone3()'s flags lie in memory: libc falls back to clone(). */
+        if (r == 0)
+                r = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1,
+                                     SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD | CLONE_VM, CLONE_THREAD | CLONE_VM));
+        return r == 0 ? seccomp_rule_add(ctx, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0) : r;
+}
+
+/* Calls that are fine with some arguments only. A driver's list has some of them without conditions: those rules win. */
 static int add_conditional(scmp_filter_ctx ctx, bool makes_code)
 {
         static const int prctls[] = { PR_SET_NAME, PR_GET_NAME, PR_SET_VMA, PR_GET_DUMPABLE };
@@ -175,6 +197,8 @@ int tdm_sandbox_syscalls(struct tdm_sandbox *s)
                 r = add_list(ctx, SCMP_ACT_ALLOW, allowed, TDM_ARRAY_SIZE(allowed));
         if (r == 0)
                 r = add_list(ctx, SCMP_ACT_KILL_PROCESS, fatal, TDM_ARRAY_SIZE(fatal));
+        if (r == 0 && s->makes_code)
+                r = add_driver(ctx);
         if (r == 0)
                 r = add_list(ctx, SCMP_ACT_ERRNO(EACCES), no_files, TDM_ARRAY_SIZE(no_files));
         if (r == 0)
@@ -199,7 +223,8 @@ const char *tdm_sandbox_describe(struct tdm_sandbox *s)
                 return s->text;
         }
         snprintf(landlock, sizeof(landlock), s->landlock ? "landlock %d" : "no landlock", s->landlock);
-        snprintf(s->text, sizeof(s->text), "%s, %s, %s", landlock, s->seccomp ? "seccomp" : "no seccomp",
+        snprintf(s->text, sizeof(s->text), "%s, %s%s, %s", landlock, s->seccomp ? "seccomp" : "no seccomp",
+                 s->seccomp && s->makes_code ? " (with files and ioctl, for the driver)" : "",
                  s->not_dumpable ? "not dumpable" : "dumpable");
         return s->text;
 }

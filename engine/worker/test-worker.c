@@ -178,7 +178,7 @@ static void bad_init(void **state)
         message = receive(&c);
         assert_non_null(message);
         assert_int_equal(message->kind_case, TANDEM__WORKER__FROM_WORKER__KIND_NO_DEVICE);
-        assert_non_null(strstr(message->no_device->reason, "no vulkan device"));
+        assert_non_null(strstr(message->no_device->reason, "ulkan")); /* not in this build, or no driver */
         tandem__worker__from_worker__free_unpacked(message, NULL);
         assert_int_equal(child_end(&c), 1);
 }
@@ -305,5 +305,7 @@ int main(void)
         };
 
         signal(SIGPIPE, SIG_IGN);
+        setenv("VK_DRIVER_FILES", "/nowhere", 1); /* a driver that is there does not count */
+        setenv("VK_ICD_FILENAMES", "/nowhere", 1);
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -93,7 +93,12 @@ static int choose_device(const struct tdm_worker_program *program, const char *r
 
         for (unsigned i = 0; i < program->n_devices; i++) {
                 const struct tdm_worker_device *d = &program->devices[i];
+                struct tdm_error why = { 0 };
 
+                if (any && d->ops && d->probe && d->probe(&why) != 0) {
+                        tdm_log_info("not taking the device %s: %s", d->name, why.message);
+                        continue;
+                }
                 if (d->ops && (any || strcmp(requested, d->name) == 0)) {
                         *ret = d;
                         return 0;

@@ -13,13 +13,15 @@ struct tdm_worker_device {
         const char *name;                 /* what TANDEM_NPU or TANDEM_GPU may ask for */
         const struct tdm_device_ops *ops; /* NULL: known by name, not in this build */
         bool needs_files;                 /* opens device nodes or libraries: no file sandbox before it is open */
-        bool makes_code;                  /* its driver compiles: may map memory executable */
+        bool makes_code;                  /* its driver goes on working once it is open: compiles, opens nodes, ioctl() */
+        /* Asked before "auto" takes the device: 0, or why not. NULL: always. */
+        int (*probe)(struct tdm_error *err);
 };
 
 struct tdm_worker_program {
         const char *name; /* "tandem-npu-worker" */
         enum tdm_worker_index index;
-        const struct tdm_worker_device *devices; /* "auto" takes the first that is in this build */
+        const struct tdm_worker_device *devices; /* "auto" takes the first that is in this build and fits this machine */
         unsigned n_devices;
 };
 

@@ -90,7 +90,7 @@ struct tdm_vk_device {
         uint64_t max_allocation;
         bool has_budget;
         bool import;           /* memory is unified: segments are used in place */
-        bool spin;             /* a GPU of its own: waiting on a core costs nobody else's */
+        bool is_cpu;           /* a CPU implementation: it needs the cores itself, and compiles slowly */
         uint64_t import_align; /* 0: cannot */
         uint32_t max_groups_x;
         VkQueue queue;

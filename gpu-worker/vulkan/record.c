@@ -7,7 +7,17 @@
 
 #include "gpu-worker/vulkan/private.h"
 
-static const uint32_t rows_variants[] = { 1, 2, 4, 8 }; /* rows of one workgroup of matvec */
+/* Rows of one workgroup of matvec, and blocks that it loads ahead. A CPU takes seconds to compile the big ones. */
+static const uint32_t rows_variants[] = { 1, 2, 4, 8 }, rows_variants_cpu[] = { 1, 4 };
+#define AHEAD 4u
+#define AHEAD_CPU 1u
+
+static uint32_t rows_variant(const struct tdm_vk_device *device, uint32_t n_rows)
+{
+        if (device->is_cpu)
+                return n_rows == 1 ? 1 : 4;
+        return n_rows <= 2 ? n_rows : n_rows <= 4 ? 4 : 8;
+}
 
 struct recorder {
         struct tdm_vk_model *m;
@@ -70,7 +80,7 @@ static void multiply(struct recorder *r, const struct tdm_vk_matrix *const *matr
                      uint64_t y, uint32_t y_stride)
 {
         struct tdm_vk_model *m = r->m;
-        uint32_t variant = n_rows <= 2 ? n_rows : n_rows <= 4 ? 4 : 8;
+        uint32_t variant = rows_variant(r->device, n_rows), ahead = r->device->is_cpu ? AHEAD_CPU : AHEAD;
 
         for (unsigned i = 0, n; i < n_matrices; i += n) {
                 const struct tdm_vk_matrix *a = matrices[i];
@@ -78,7 +88,7 @@ static void multiply(struct recorder *r, const struct tdm_vk_matrix *const *matr
                                                    .panel2 = UINT32_MAX, .panel_bytes = a->panel_bytes, .cols = a->cols,
                                                    .n_rows = n_rows, .y_stride = y_stride };
                 uint32_t n_panels = a->n_panels;
-                struct tdm_vk_pipeline *pipeline = tdm_vk_pipeline_get(r->device, TDM_VK_MATVEC, a->type, a->act, variant, 0);
+                struct tdm_vk_pipeline *pipeline = tdm_vk_pipeline_get(r->device, TDM_VK_MATVEC, a->type, a->act, variant, ahead);
 
                 push.n_out = a->rows;
                 for (n = 1; n < 3 && i + n < n_matrices && matrices[i + n]->type == a->type && matrices[i + n]->act == a->act &&
@@ -374,10 +384,12 @@ static int need(struct tdm_vk_model *m, enum tdm_vk_shader shader, uint32_t c0, 
 
 static int need_matrix(struct tdm_vk_model *m, const struct tdm_vk_matrix *a, struct tdm_error *err)
 {
+        const uint32_t *variants = m->device->is_cpu ? rows_variants_cpu : rows_variants, ahead = m->device->is_cpu ? AHEAD_CPU : AHEAD;
+        unsigned n = m->device->is_cpu ? TDM_ARRAY_SIZE(rows_variants_cpu) : TDM_ARRAY_SIZE(rows_variants);
         int r = 0;
 
-        for (unsigned i = 0; i < TDM_ARRAY_SIZE(rows_variants) && r == 0; i++)
-                r = need(m, TDM_VK_MATVEC, a->type, a->act, rows_variants[i], 0, err);
+        for (unsigned i = 0; i < n && r == 0; i++)
+                r = need(m, TDM_VK_MATVEC, a->type, a->act, variants[i], ahead, err);
         return r;
 }
 

@@ -8,9 +8,8 @@ layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint TYPE = 0;
 layout(constant_id = 1) const uint ACT = 0;
 layout(constant_id = 2) const uint ROWS = 1;
+layout(constant_id = 3) const uint AHEAD = 4; // blocks whose weights are on their way at once
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
-
-#define AHEAD 4 // blocks whose weights are on their way at once
 
 shared float s_part[TDM_VK_SEGMENTS][ROWS][16];
 

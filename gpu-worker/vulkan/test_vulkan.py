@@ -1,0 +1,68 @@
+"""The vulkan device behind the daemon: split and single placement, what status shows, and the same tokens after the GPU worker
+was killed, with its cache in shared memory. Skipped where there is no Vulkan device."""
+import ctypes
+import glob
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tests", "lib"))
+from tandem_test import *  # noqa: E402,F403
+
+# A CPU implementation compiles a kernel when it first runs: kept between runs, and no deadline is fair to it.
+SHADERS = os.path.join(os.environ.get("TANDEM_TEST_CACHE", "/tmp"), "shaders")
+
+
+def there_is_vulkan():
+    try:
+        ctypes.CDLL("libvulkan.so.1")
+    except OSError:
+        return False
+    return bool(glob.glob("/usr/share/vulkan/icd.d/*.json") + glob.glob("/etc/vulkan/icd.d/*.json"))
+
+
+def vulkan(placement, memory, npu="host"):
+    if not there_is_vulkan():
+        raise Skip("no Vulkan loader or driver (Debian: libvulkan1 mesa-vulkan-drivers)")
+    os.makedirs(SHADERS, exist_ok=True)
+    return Daemon(models=(SPROUT,), placement=placement, hang_ms=60000,
+                  env=dict(TANDEM_GPU="vulkan", TANDEM_NPU=npu, TANDEM_VULKAN_MEMORY=memory, MESA_SHADER_CACHE_DIR=SHADERS))
+
+
+@test
+def shown():
+    """Device, memory and path are in status; nothing was replaced silently."""
+    for memory in ("import", "copy"):
+        with vulkan("split", memory) as d:
+            d.wait_ready()
+            w = d.workers()
+            equal(w["gpu"]["device"], "vulkan", "device of the gpu worker")
+            equal(w["npu"]["device"], "host", "device of the npu worker")
+            check(("imported" if memory == "import" else "copied") in w["gpu"]["detail"], "path of memory", w["gpu"]["detail"])
+
+
+@test
+def same_tokens():
+    """Memory imported or copied: the same ids; and greedy text has the prompt's language."""
+    ids = {}
+    for placement in ("split", "gpu"):
+        for memory in ("import", "copy"):
+            with vulkan(placement, memory) as d:
+                ids[placement, memory] = d.generate(n=24).ids
+        equal(ids[placement, "import"], ids[placement, "copy"], f"ids of {placement}")
+
+
+@test
+def killed():
+    """kill -9 of the GPU worker in the middle of a job: no token is lost or changed, in both ways of memory."""
+    for placement, memory in (("split", "import"), ("gpu", "copy")):
+        with vulkan(placement, memory) as d:
+            want = d.generate(n=40).ids
+            job = d.start_job(n=40)
+            job.until(12)
+            os.kill(d.workers()["gpu"]["pid"], signal.SIGKILL)
+            got = job.wait()
+            equal(got.ids, want, f"ids, {placement}, {memory}")
+            check(got.recoveries >= 1, "it was a recovery", got)
+
+
+main()
