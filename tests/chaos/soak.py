@@ -1,0 +1,175 @@
+"""A long mixed load: two models, prompts short and long, jobs that finish, are cancelled or vanish, status and tokenize calls,
+and in the beginning now and then a worker that is killed. Nothing may grow: memory (Pss without the KV cache, whose
+pages are a budget), file descriptors and threads of each process are sampled all the time, and the last third is
+compared with the second. No false alarm, no job lost.
+
+usage: soak.py [--seconds S] [--full] [--seed K] [--placement P]      (20 s; 20 minutes in full)
+"""
+import argparse
+import os
+import random
+import re
+import signal
+import statistics
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from tandem_test import SANITIZER, SPROUT, TALE, Closed, Daemon, Refused, check, main, same_ids, test, wait_for  # noqa: E402
+
+WORDS = "the king his daughter a fox and an old mill in the wood once upon time said rode away golden apple sea".split()
+CLIENTS = 6
+GROWTH_BYTES = 6 << 20  # what malloc's arenas and the trace rings' pages may still move in the last third
+
+
+def random_request(rng):
+    prompt = " ".join(rng.choice(WORDS) for _ in range(rng.choice((1, 5, 30, 200, 600))))
+    return {"prompt": prompt, "n": rng.choice((1, 10, 60, 200)), "temp": rng.choice((0.0, 0.8)), "seed": rng.randrange(99),
+            "model": rng.choice(("tale", "tale", "sprout")), "priority": rng.choice((0, 1))}
+
+
+def process_figures(pid):
+    """(bytes without the KV cache, fds, threads); None when it is gone."""
+    try:
+        size, kind = 0, ""
+        with open(f"/proc/{pid}/smaps") as f:
+            for line in f:
+                if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+                    kind = line
+                elif line.startswith("Pss:") and "memfd:tandem-kv" not in kind:
+                    size += int(line.split()[1]) << 10
+        with open(f"/proc/{pid}/status") as f:
+            threads = int(re.search(r"^Threads:\s+(\d+)", f.read(), re.M).group(1))
+        return size, len(os.listdir(f"/proc/{pid}/fd")), threads
+    except (OSError, AttributeError):
+        return None
+
+
+class Soak:
+    def __init__(self, daemon, seconds, seed):
+        self.d, self.seconds, self.rng = daemon, seconds, random.Random(seed)
+        self.pool = [random_request(self.rng) for _ in range(24)]
+        self.want = [daemon.generate(**q) for q in self.pool]
+        self.over, self.errors, self.lock = False, [], threading.Lock()
+        self.counts = {"jobs": 0, "tokens": 0, "cancelled": 0, "vanished": 0, "calls": 0, "kills": 0}
+        self.samples = []  # (time, {name: (bytes, fds, threads)})
+        self.killed = set()
+
+    def count(self, what, n=1):
+        with self.lock:
+            self.counts[what] += n
+
+    def client(self, seed):
+        rng = random.Random(seed)
+        try:
+            while not self.over and not self.errors:
+                self.one(rng)
+                time.sleep(rng.random() * 0.05)
+        except BaseException as e:
+            self.errors.append(e)
+
+    def one(self, rng):
+        i, what = rng.randrange(len(self.pool)), rng.random()
+        if what < 0.1:
+            self.d.tokenize("Es war einmal " * rng.randrange(1, 200), model="tale")
+            self.d.status()
+            self.count("calls", 2)
+            return
+        job = self.d.start_job(**self.pool[i])
+        if what < 0.25:
+            job.until(rng.randrange(1, 20))
+            if what < 0.18 or job.result.done:
+                job.vanish()
+                self.count("vanished")
+                return
+            try:
+                job.cancel()
+            except Refused as e:
+                check(e.code == "no-job", "cancel", e)
+            job.wait()
+            self.count("cancelled")
+            return
+        r = job.wait()
+        check(r.reason != "DONE_ERROR", "a job failed", r.error)
+        same_ids(r.ids, self.want[i].ids, f"job {self.pool[i]}")
+        self.count("jobs")
+        self.count("tokens", len(r.ids))
+
+    def sample(self):
+        workers = self.d.workers()
+        pids = {"tandemd": self.d.process.pid, **{n: w.get("pid", 0) for n, w in workers.items()}}
+        figures = {n: process_figures(p) for n, p in pids.items()}
+        if all(figures.values()):
+            self.samples.append((time.monotonic(), figures))
+
+    def run(self):
+        clients = [threading.Thread(target=self.client, args=(self.rng.randrange(1 << 30),)) for _ in range(CLIENTS)]
+        begin = time.monotonic()
+        next_kill = begin + self.seconds * 0.1
+        for c in clients:
+            c.start()
+        try:
+            while time.monotonic() - begin < self.seconds and not self.errors:
+                time.sleep(min(2.0, self.seconds / 60))
+                self.sample()
+                if time.monotonic() > next_kill:  # rare: a worker of the last third has to be an old one
+                    pid = self.d.worker_pid(self.rng.choice(("npu", "gpu")))
+                    if pid and time.monotonic() - begin < self.seconds * 0.4:
+                        os.kill(pid, signal.SIGKILL)
+                        self.killed.add(pid)
+                        self.count("kills")
+                    next_kill += self.seconds * 0.1
+        except BaseException as e:
+            self.errors.append(e)
+        self.over = True
+        for c in clients:
+            c.join()
+        if self.errors:
+            raise self.errors[0]
+
+    def judge(self):
+        end, begin = self.samples[-1][0], self.samples[0][0]
+        third = (end - begin) / 3
+        parts = [[f for t, f in self.samples if begin + k * third <= t <= begin + (k + 1) * third] for k in (1, 2)]
+        grown = []
+        for name in ("tandemd", "npu", "gpu"):
+            for k, what, slack in ((0, "bytes", GROWTH_BYTES), (1, "fds", 3), (2, "threads", 0)):
+                a, b = (statistics.median(f[name][k] for f in part) for part in parts)
+                if what == "fds":  # each client is one
+                    slack = CLIENTS + 3 if name == "tandemd" else 0
+                if b > a + slack:
+                    grown.append(f"{what} of {name}: {a:.0f} → {b:.0f}")
+                print(f"FIGURE soak: {name} {what}: second third {a / (1 << 20 if k == 0 else 1):.1f}, "
+                      f"last third {b / (1 << 20 if k == 0 else 1):.1f}{' MiB' if k == 0 else ''}")
+        lost = re.findall(r"worker \(pid (\d+)\) lost: (.*)", self.d.log())
+        alarms = [f"{pid}: {text}" for pid, text in lost if int(pid) not in self.killed]
+        print(f"FIGURE soak: {end - begin:.0f} s, {self.counts}, false alarms {len(alarms)} {alarms}", flush=True)
+        check(not grown or SANITIZER, "nothing grows", grown)
+        check(not alarms or SANITIZER, "no false alarm", alarms)
+        check(self.counts["jobs"] > 0, "jobs ran", self.counts)
+
+
+@test
+def soak():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--seed", type=int, default=int(os.environ.get("TANDEM_TEST_SEED", str(int(time.time())))))
+    parser.add_argument("--placement", default="measured", help="as TANDEM_PLACEMENT")
+    parser.add_argument("--full", action="store_true")
+    args = parser.parse_args()
+    print(f"seed {args.seed}", flush=True)
+    with Daemon([TALE, SPROUT], placement=args.placement, threads=0) as d:
+        d.wait_ready()
+        s = Soak(d, args.seconds or (1200 if args.full else 20), args.seed)
+        try:
+            s.run()
+        except (Closed, Refused):
+            check(d.process.poll() is None, f"tandemd left with {d.process.poll()}")
+            raise
+        wait_for(lambda: d.status().get("jobs_running", 0) == 0, "idle at the end", 10)
+        s.judge()
+
+
+if __name__ == "__main__":
+    main(every=True)
