@@ -25,7 +25,8 @@ SAME(DEVICE_FAULT);
 SAME(DAEMON_LOST);
 SAME(PROTOCOL);
 SAME(NO_WORKER);
-static_assert((int)TDM_E_NO_WORKER + 1 == (int)TDM_E_MAX, "a new code wants a public number in tandem.h");
+SAME(DEADLINE);
+static_assert((int)TDM_E_DEADLINE + 1 == (int)TDM_E_MAX, "a new code wants a public number in tandem.h");
 
 const char *tandem_code_name(int code)
 {

@@ -436,6 +436,7 @@ int tandem_generate(struct tandem *t, const struct tandem_generate_options *give
         generate.n_stop = o.n_stop;
         generate.stop = stops;
         generate.priority = (Tandem__Priority)o.priority;
+        generate.deadline_ms = o.deadline_ms;
         generate.ignore_end = o.ignore_end;
         generate.prefill_chunk = o.prefill_chunk;
         if (o.placement)

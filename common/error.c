@@ -23,6 +23,7 @@ static const char *const error_names[TDM_E_MAX] = {
         [TDM_E_DAEMON_LOST] = "daemon-lost",
         [TDM_E_PROTOCOL] = "protocol",
         [TDM_E_NO_WORKER] = "no-worker",
+        [TDM_E_DEADLINE] = "deadline",
 };
 
 /* A cut message ends in an ellipsis and never in half a UTF-8 character. */

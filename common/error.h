@@ -31,6 +31,7 @@ enum tdm_error_code {
         TDM_E_DAEMON_LOST,   /* "daemon-lost": connection to tandemd gone */
         TDM_E_PROTOCOL,      /* "protocol": a peer broke the rules of the wire or the ring */
         TDM_E_NO_WORKER,     /* "no-worker": no worker can run the model now */
+        TDM_E_DEADLINE,      /* "deadline": the client's time limit passed before it was done */
         TDM_E_MAX
 };
 

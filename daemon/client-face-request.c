@@ -170,6 +170,7 @@ static int take_generate(const struct client *c, const Tandem__Generate *g, stru
         p.max_tokens = g->max_tokens;
         p.prefill_chunk = g->prefill_chunk;
         p.ignore_end = g->ignore_end;
+        p.deadline_ms = g->deadline_ms;
         return tdm_job_new(ret, &p, err);
 }
 

@@ -20,6 +20,8 @@ static const struct key {
         { "daemon", "models", KIND_DIRS, offsetof(struct tdm_config, model_dirs), 0, 0 },
         { "daemon", "max-jobs", KIND_NUMBER, offsetof(struct tdm_config, max_jobs), 1, 65536 },
         { "daemon", "max-jobs-per-user", KIND_NUMBER, offsetof(struct tdm_config, max_jobs_per_user), 1, 65536 },
+        { "daemon", "max-running-per-user", KIND_NUMBER, offsetof(struct tdm_config, max_running_per_user), 0, 65536 },
+        { "daemon", "max-tokens-per-user", KIND_NUMBER, offsetof(struct tdm_config, max_tokens_per_user), 0, UINT32_MAX },
         { "engine", "threads", KIND_NUMBER, offsetof(struct tdm_config, threads), 0, TDM_CONFIG_MAX_THREADS },
         { "engine", "precision", KIND_PRECISION, offsetof(struct tdm_config, precision), 0, 0 },
         { "engine", "kv-type", KIND_KV_TYPE, offsetof(struct tdm_config, kv_type), 0, 0 },

@@ -4,6 +4,7 @@
  * exist; then the drop-ins FILE.d/<name>.conf (--system: of /usr/lib/tandem/tandem.conf.d too), sorted by name.
  *   [daemon]  log = error|warning|info|debug
  *             socket = PATH              models = DIR:DIR…          max-jobs = N    max-jobs-per-user = N
+ *             max-running-per-user = N   max-tokens-per-user = N (0: as many as there is room for)
  *   [engine]  threads = N (0: all)       precision = default|precise|f32            placement = measured|split|npu|gpu
  *             kv-memory = BYTES[K|M|G] (0: a quarter of what is free)               max-rows = N    prefill-rows = N
  *             max-sequences = N          steps-in-flight = 0…4 (0: what the placement needs)        hang-ms = N
@@ -35,6 +36,8 @@ struct tdm_config {
         enum tdm_log_level log_level;
         uint32_t max_jobs;
         uint32_t max_jobs_per_user;
+        uint32_t max_running_per_user; /* 0: no cap of its own */
+        uint32_t max_tokens_per_user;  /* prompts and asked-for answers of all jobs of a user; 0: no cap */
         uint32_t threads;
         enum tdm_precision precision;
         enum tdm_kv_type kv_type; /* 0: f16 */

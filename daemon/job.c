@@ -123,6 +123,8 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
         job->prefill_chunk = p->prefill_chunk;
         job->ignore_end = p->ignore_end;
         job->created_ns = tdm_now_ns();
+        if (p->deadline_ms > 0)
+                job->deadline_ns = job->created_ns + p->deadline_ms * TDM_NSEC_PER_MSEC;
         job->told_state = TDM_JOB_DONE; /* nothing told yet */
 
         if (p->n_ids > 0)

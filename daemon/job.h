@@ -84,6 +84,7 @@ struct tdm_job_params {
         uint32_t repeat_last;         /* 0: 64; at most TDM_HISTORY_MAX */
         uint32_t max_tokens;          /* 0: see TDM_IMPLICIT_MAX_TOKENS */
         uint32_t prefill_chunk;       /* 0: the scheduler decides */
+        uint32_t deadline_ms;         /* 0: none */
         bool ignore_end;
 };
 
@@ -157,6 +158,7 @@ struct tdm_job {
         char tail[64 + TDM_MAX_STOP_BYTES]; /* text still held when it ended */
         size_t tail_size;
 
+        uint64_t deadline_ns; /* 0: none */
         uint64_t created_ns, accepted_ns, prefill_ns, first_token_ns, last_token_ns, last_progress_ns;
         uint32_t recoveries;
         uint32_t evictions;     /* times it gave its pages back for another job */
@@ -169,6 +171,8 @@ struct tdm_job {
         struct tdm_list queue; /* waiting for admission, in order of arrival */
         struct tdm_sequence seq;
         size_t charged_bytes; /* against the cap of what waits to be tokenized */
+        uint64_t charged_tokens; /* against the user's cap */
+        uint64_t user_served;    /* rows that its user had when a step was built: those with fewer go first */
         uint32_t n_bypassed;
         uint32_t queue_position;
         uint64_t progress_done, progress_total; /* bytes while it loads, then prompt tokens */

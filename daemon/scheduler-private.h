@@ -84,7 +84,9 @@ struct emit {
 
 struct user {
         uid_t uid;
-        uint32_t n_jobs;
+        uint32_t n_jobs, n_running;
+        uint64_t n_tokens; /* charged */
+        uint64_t served;   /* rows, from what the least served of those present had when it came */
         uint64_t admitted; /* stamp of the last admission */
 };
 
@@ -93,6 +95,7 @@ struct tdm_scheduler {
         struct tdm_fleet *fleet;
         struct tdm_scheduler_config config;
         struct tdm_source *work;
+        struct tdm_source *deadline; /* armed for the next job's */
 
         struct tdm_list jobs;    /* all */
         struct tdm_list waiting; /* not admitted, by queue, in order of arrival */
@@ -153,7 +156,8 @@ static inline bool tdm_class_has(const struct tdm_scheduler *s, const struct cla
 }
 
 /* scheduler.c */
-void tdm_scheduler_release(struct lane *lane, struct tdm_job *job); /* its pages and its place; as if never admitted */
+struct user *tdm_scheduler_user(struct tdm_scheduler *s, uid_t uid); /* NULL: has no jobs */
+void tdm_scheduler_release(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job); /* its pages and its place; as if never admitted */
 void tdm_scheduler_retire(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job); /* finished, not in flight */
 void tdm_scheduler_run(struct tdm_scheduler *s);                     /* admits, fills the pipeline, tells everybody */
 struct lane *tdm_scheduler_lane(struct tdm_scheduler *s, uint32_t model_id);

@@ -48,7 +48,7 @@ static void evict(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *jo
 
         assert(!job->seq.in_flight && !job->finished);
         tdm_log_debug("job %llu makes room: %u tokens will be read again", (unsigned long long)job->id, job->seq.n_committed);
-        tdm_scheduler_release(lane, job);
+        tdm_scheduler_release(s, lane, job);
         job->evictions++;
         s->stats.evictions++;
         job->state = TDM_JOB_QUEUED;
@@ -81,15 +81,28 @@ static bool will_have_room(const struct lane *lane, const struct tdm_pages_need 
         return rest.n[TDM_KV_FULL] == 0 && rest.n[TDM_KV_WINDOW] == 0;
 }
 
-static struct tdm_job *least(struct lane *lane, const struct tdm_job *than, bool age)
+/* The least important one that may go for `than`. One that waits takes the place of what is paused or of a lower class, or
+ * of a job of its own class whose user has two more running than its own: afterwards it is no more than even. */
+static struct tdm_job *least(struct tdm_scheduler *s, struct lane *lane, const struct tdm_job *than, bool runs)
 {
-        struct tdm_job *job, *found = NULL;
+        uint32_t n_own = tdm_scheduler_user(s, than->uid)->n_running, n_most = 0;
+        struct tdm_job *job, *found = NULL, *greedy = NULL;
 
-        tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node)
-                if (job != than && !job->seq.leaving && !job->finished && is_less(job, than, age) &&
-                    (!found || is_less(job, found, true)))
+        tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node) {
+                uint32_t n = tdm_scheduler_user(s, job->uid)->n_running;
+
+                if (job == than || job->seq.leaving || job->finished)
+                        continue;
+                if (is_less(job, than, runs) && (!found || is_less(job, found, true)))
                         found = job;
-        return found;
+                if (runs || is_less(than, job, false) || n < n_own + 2)
+                        continue;
+                if (!greedy || n > n_most || (n == n_most && is_less(job, greedy, true))) {
+                        greedy = job;
+                        n_most = n;
+                }
+        }
+        return found ?: greedy;
 }
 
 static void dismiss(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job, const struct flight *building)
@@ -110,7 +123,7 @@ bool tdm_scheduler_make_room(struct tdm_scheduler *s, struct lane *lane, const s
 
                 if (will_have_room(lane, need))
                         return false;
-                victim = least(lane, job, running);
+                victim = least(s, lane, job, running);
                 if (!victim)
                         return false;
                 dismiss(s, lane, victim, building);
@@ -125,7 +138,7 @@ bool tdm_scheduler_make_place(struct tdm_scheduler *s, struct lane *lane, const 
         tdm_list_for_each(victim, &lane->active, struct tdm_job, seq.node)
                 if (victim->seq.leaving || victim->finished)
                         return false; /* soon */
-        victim = least(lane, job, false);
+        victim = least(s, lane, job, false);
         if (victim)
                 dismiss(s, lane, victim, NULL);
         return lane->n_active < s->config.max_sequences;

@@ -2,7 +2,7 @@
  *
  * A step holds sequences of one class: one model, one placement, one group of suspects (or none). Classes with something
  * to do take turns. Within a step every sequence that generates has one row; what the row budget leaves goes to prompts,
- * interactive ones first, in order of arrival; background ones get little of it while somebody is at the screen.
+ * interactive ones first, then those of the user who had the fewest rows, then in order of arrival; background ones get little of it while somebody is at the screen.
  *
  * A prompt may be in two steps at once: one piece on a worker, the next on the other, which follows a layer behind. They
  * are committed in order, and void together. A sequence's page tables only grow while it is in a step. */
@@ -64,6 +64,8 @@ static bool goes_before(const struct tdm_job *a, const struct tdm_job *b, uint8_
                 return a->seq.home == home;
         if (a->priority != b->priority)
                 return a->priority < b->priority;
+        if (!a_decodes && a->user_served != b->user_served)
+                return a->user_served < b->user_served;
         return a->id < b->id;
 }
 
@@ -114,6 +116,7 @@ static uint32_t collect(struct tdm_scheduler *s, const struct class *c, const st
                 if (!is_candidate(c, route, job, chain))
                         continue;
                 n_decode += tdm_job_is_decoding(job);
+                job->user_served = tdm_scheduler_user(s, job->uid)->served;
                 for (i = n++; i > 0 && goes_before(job, s->candidates[i - 1], route->balanced ? home : 0); i--)
                         s->candidates[i] = s->candidates[i - 1];
                 s->candidates[i] = job;
@@ -576,6 +579,7 @@ static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flig
                         s->stats.decode_rows++;
                 else
                         s->stats.prefill_rows += fs->n_rows;
+                tdm_scheduler_user(s, job->uid)->served += fs->n_rows;
                 n_again = TDM_MIN(job->seq.n_committed, job->n_read) - TDM_MIN(first, job->n_read);
                 job->reread_tokens += n_again;
                 s->stats.reread_tokens += n_again;

@@ -11,6 +11,8 @@
 /* A job that waits for memory lets so many smaller ones pass before it stops the queue. */
 #define MAX_BYPASSED 16u
 
+static int on_deadline(struct tdm_source *source, uint64_t now_ns, void *userdata);
+
 static int on_work(struct tdm_source *source, void *userdata)
 {
         tdm_scheduler_run(userdata);
@@ -38,6 +40,8 @@ int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const s
         if (!s->users || !s->results || !s->emits || !s->candidates)
                 return -ENOMEM;
         r = tdm_loop_add_defer(loop, on_work, s, &s->work);
+        if (r == 0)
+                r = tdm_loop_add_timer(loop, on_deadline, s, &s->deadline);
         if (r == 0)
                 r = tdm_background_new(&s->background, loop);
         if (r < 0)
@@ -100,7 +104,7 @@ struct lane *tdm_scheduler_lane(struct tdm_scheduler *s, uint32_t model_id)
         return NULL;
 }
 
-static struct user *find_user(struct tdm_scheduler *s, uid_t uid)
+struct user *tdm_scheduler_user(struct tdm_scheduler *s, uid_t uid)
 {
         for (uint32_t i = 0; i < s->n_users; i++)
                 if (s->users[i].uid == uid)
@@ -110,10 +114,11 @@ static struct user *find_user(struct tdm_scheduler *s, uid_t uid)
 
 static void forget_job(struct tdm_scheduler *s, struct tdm_job *job)
 {
-        struct user *u = find_user(s, job->uid);
+        struct user *u = tdm_scheduler_user(s, job->uid);
 
         tdm_list_remove(&job->node);
         s->n_jobs--;
+        u->n_tokens -= job->charged_tokens;
         if (--u->n_jobs == 0)
                 *u = s->users[--s->n_users];
         tdm_model_job_end(job->model);
@@ -145,6 +150,7 @@ void tdm_scheduler_destroy(struct tdm_scheduler *s)
                 tdm_job_unref(job);
         }
         tdm_source_destroyp(&s->work);
+        tdm_source_destroyp(&s->deadline);
         free(s->users);
         free(s->results);
         free(s->emits);
@@ -158,11 +164,11 @@ void tdm_scheduler_destroyp(struct tdm_scheduler **s)
         *s = NULL;
 }
 
-/* ---- in ---- */
+/* ---- limits ---- */
 
 static int check_room(struct tdm_scheduler *s, const struct tdm_job *job, struct tdm_error *err)
 {
-        const struct user *u = find_user(s, job->uid);
+        const struct user *u = tdm_scheduler_user(s, job->uid);
 
         if (s->draining)
                 return tdm_error_set(err, TDM_E_DRAINING, "tandemd is shutting down and takes no new jobs");
@@ -176,6 +182,41 @@ static int check_room(struct tdm_scheduler *s, const struct tdm_job *job, struct
         return 0;
 }
 
+/* ---- deadlines ---- */
+
+static void arm_deadline(struct tdm_scheduler *s)
+{
+        uint64_t next = UINT64_MAX;
+        struct tdm_job *job;
+
+        tdm_list_for_each(job, &s->jobs, struct tdm_job, node)
+                if (job->deadline_ns && !job->finished)
+                        next = TDM_MIN(next, job->deadline_ns);
+        tdm_source_arm(s->deadline, next == UINT64_MAX ? 0 : next);
+}
+
+static int on_deadline(struct tdm_source *source, uint64_t now_ns, void *userdata)
+{
+        struct tdm_scheduler *s = userdata;
+        struct tdm_job *job;
+
+        tdm_list_for_each(job, &s->jobs, struct tdm_job, node) {
+                struct tdm_error err;
+
+                if (!job->deadline_ns || job->deadline_ns > now_ns || job->finished)
+                        continue;
+                tdm_error_set(&err, TDM_E_DEADLINE, "the job was not done within its %llu ms: %s, %u tokens generated",
+                              (unsigned long long)((job->deadline_ns - job->created_ns) / TDM_NSEC_PER_MSEC),
+                              tdm_job_state_name(job->state), job->generated);
+                tdm_job_finish(job, TDM_JOB_END_ERROR, &err);
+        }
+        arm_deadline(s);
+        tdm_source_schedule(s->work);
+        return 0;
+}
+
+/* ---- in ---- */
+
 int tdm_scheduler_submit(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_model *model, struct tdm_error *err)
 {
         int r = check_room(s, job, err);
@@ -183,10 +224,14 @@ int tdm_scheduler_submit(struct tdm_scheduler *s, struct tdm_job *job, struct td
 
         if (r != 0)
                 return r;
-        u = find_user(s, job->uid);
+        u = tdm_scheduler_user(s, job->uid);
         if (!u) {
+                uint64_t least = s->n_users > 0 ? UINT64_MAX : 0;
+
+                for (uint32_t i = 0; i < s->n_users; i++)
+                        least = TDM_MIN(least, s->users[i].served);
                 u = &s->users[s->n_users++];
-                *u = (struct user){ .uid = job->uid };
+                *u = (struct user){ .uid = job->uid, .served = least };
         }
         u->n_jobs++;
         s->n_jobs++;
@@ -198,6 +243,8 @@ int tdm_scheduler_submit(struct tdm_scheduler *s, struct tdm_job *job, struct td
         tdm_job_ref(job);
         tdm_list_append(&s->jobs, &job->node);
         tdm_list_append(&s->waiting, &job->queue);
+        if (job->deadline_ns)
+                arm_deadline(s);
         tdm_source_schedule(s->work);
         return 0;
 }
@@ -217,7 +264,7 @@ void tdm_scheduler_kick(struct tdm_scheduler *s)
 
 /* ---- out ---- */
 
-void tdm_scheduler_release(struct lane *lane, struct tdm_job *job)
+void tdm_scheduler_release(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job)
 {
         struct tdm_sequence *q = &job->seq;
         struct tdm_model *model = lane->model;
@@ -236,6 +283,7 @@ void tdm_scheduler_release(struct lane *lane, struct tdm_job *job)
         lane->table_used[q->table] = false;
         tdm_list_remove(&q->node);
         lane->n_active--;
+        tdm_scheduler_user(s, job->uid)->n_running--;
         suspects = q->suspects;
         *q = (struct tdm_sequence){ .table = UINT32_MAX, .suspects = suspects };
         tdm_list_init(&q->node);
@@ -250,7 +298,7 @@ void tdm_scheduler_retire(struct tdm_scheduler *s, struct lane *lane, struct tdm
         job->charged_bytes = 0;
         job->state = TDM_JOB_DONE;
         if (job->seq.table != UINT32_MAX)
-                tdm_scheduler_release(lane, job);
+                tdm_scheduler_release(s, lane, job);
         tdm_suspects_unref(steal_ptr(&job->seq.suspects));
         tdm_list_remove(&job->queue);
         tdm_list_append(&s->ended, &job->queue);
@@ -337,7 +385,9 @@ static bool start_encoding(struct tdm_scheduler *s, struct tdm_job *job)
 static void prepare(struct tdm_scheduler *s, struct tdm_job *job)
 {
         struct tdm_model *model = job->model;
+        struct user *u = tdm_scheduler_user(s, job->uid);
         struct tdm_error err = { 0 };
+        uint64_t tokens;
         int r;
 
         r = tdm_model_check_file(model, &err);
@@ -351,6 +401,18 @@ static void prepare(struct tdm_scheduler *s, struct tdm_job *job)
                 finish_error(job, &err);
                 return;
         }
+        tokens = (uint64_t)job->prompt_tokens + job->max_tokens;
+        if (s->config.max_tokens_per_uid > 0 && u->n_tokens + tokens > s->config.max_tokens_per_uid) {
+                tdm_error_set(&err, TDM_E_QUOTA,
+                              "user %u has jobs of %llu tokens already, and this one has %u and up to %u more; %llu are allowed "
+                              "(max-tokens-per-user)",
+                              (unsigned)job->uid, (unsigned long long)u->n_tokens, job->prompt_tokens, job->max_tokens,
+                              (unsigned long long)s->config.max_tokens_per_uid);
+                finish_error(job, &err);
+                return;
+        }
+        u->n_tokens += tokens;
+        job->charged_tokens = tokens;
         s->pending_bytes -= job->charged_bytes;
         job->charged_bytes = 0;
         job->accepted = true;
@@ -416,30 +478,39 @@ static void admit_job(struct tdm_scheduler *s, struct lane *lane, struct tdm_job
         tdm_list_append(&lane->active, &q->node);
         lane->n_active++;
         job->state = TDM_JOB_PREFILL;
-        find_user(s, job->uid)->admitted = ++s->stamp;
+        tdm_scheduler_user(s, job->uid)->n_running++;
+        tdm_scheduler_user(s, job->uid)->admitted = ++s->stamp;
 }
 
-/* Interactive before background; of those, the user who was served longest ago; of theirs, the oldest. */
+static bool is_before(struct tdm_scheduler *s, const struct tdm_job *a, const struct tdm_job *b)
+{
+        const struct user *ua = tdm_scheduler_user(s, a->uid), *ub = tdm_scheduler_user(s, b->uid);
+
+        if (a->priority != b->priority)
+                return a->priority < b->priority;
+        if (ua->served != ub->served)
+                return ua->served < ub->served;
+        return ua->admitted < ub->admitted; /* one user's: in order of arrival */
+}
+
+/* Interactive before background; of those, the user who had the fewest rows; of theirs, the oldest. */
 static struct tdm_job *next_waiting(struct tdm_scheduler *s, const struct lane *lane, const struct tdm_job *const *skip,
                                     unsigned n_skip)
 {
         struct tdm_job *job, *best = NULL;
-        uint64_t best_stamp = 0;
 
         tdm_list_for_each(job, &s->waiting, struct tdm_job, queue) {
-                uint64_t stamp = find_user(s, job->uid)->admitted;
                 bool skipped = false;
 
                 if (job->model != lane->model || !job->accepted || job->finished || (job->paused && job->evictions > 0))
                         continue;
+                if (s->config.max_running_per_uid > 0 &&
+                    tdm_scheduler_user(s, job->uid)->n_running >= s->config.max_running_per_uid)
+                        continue;
                 for (unsigned i = 0; i < n_skip; i++)
                         skipped = skipped || skip[i] == job;
-                if (skipped)
-                        continue;
-                if (!best || job->priority < best->priority || (job->priority == best->priority && stamp < best_stamp)) {
+                if (!skipped && (!best || is_before(s, job, best)))
                         best = job;
-                        best_stamp = stamp;
-                }
         }
         return best;
 }
@@ -494,10 +565,11 @@ static void tell_progress(struct tdm_scheduler *s, struct tdm_job *job, uint64_t
                 job->events->progress(job, job->userdata);
 }
 
-static void update_progress(struct tdm_job *job, uint32_t *position)
+/* position: of the next one that waits, by priority. */
+static void update_progress(struct tdm_job *job, uint32_t position[2])
 {
         if (job->state == TDM_JOB_QUEUED || job->state == TDM_JOB_LOADING) {
-                job->queue_position = ++*position;
+                job->queue_position = position[job->priority == TDM_JOB_BACKGROUND]++;
                 job->state = job->model->state == TDM_MODEL_READY ? TDM_JOB_QUEUED : TDM_JOB_LOADING;
         }
         if (job->state == TDM_JOB_LOADING)
@@ -513,9 +585,11 @@ static void update_progress(struct tdm_job *job, uint32_t *position)
 static void tell(struct tdm_scheduler *s)
 {
         uint64_t now = tdm_now_ns();
-        uint32_t position = 0;
+        uint32_t position[2] = { 0 }; /* interactive ones wait before all background ones */
         struct tdm_job *job;
 
+        tdm_list_for_each(job, &s->waiting, struct tdm_job, queue)
+                position[1] += job->accepted && job->priority == TDM_JOB_INTERACTIVE;
         tdm_list_for_each(job, &s->jobs, struct tdm_job, node) {
                 if (!job->accepted || job->state == TDM_JOB_DONE)
                         continue;
@@ -524,7 +598,7 @@ static void tell(struct tdm_scheduler *s)
                         if (job->events)
                                 job->events->accepted(job, job->userdata);
                 }
-                update_progress(job, &position);
+                update_progress(job, position);
                 tell_progress(s, job, now);
         }
         for (uint32_t i = 0; i < s->n_emits; i++) {

@@ -1,7 +1,8 @@
 /* Which rows run when: the queue, admission, the building of steps, and what happens when a worker is lost.
  *
  * Continuous batching: every step takes one row of each sequence that generates, then pieces of prompts within the row
- * budget. Admission is fair between users (interactive jobs before background ones). When the cache runs out of pages, the
+ * budget. Interactive jobs come before background ones, and users take turns by the rows they had: at admission, within
+ * steps, and where one has all the places. When the cache runs out of pages, the
  * least important job gives its own back and reads its tokens again later. What is committed advances only when a step is done:
  * after a loss the same rows are issued again and the same tokens come out.
  *
@@ -18,6 +19,8 @@ struct tdm_scheduler;
 struct tdm_scheduler_config {
         uint32_t max_jobs;          /* known at once, waiting ones included */
         uint32_t max_jobs_per_uid;
+        uint32_t max_running_per_uid; /* 0: as many as there are places */
+        uint64_t max_tokens_per_uid;  /* prompts and asked-for answers of all jobs of a user; 0: no cap */
         uint64_t max_pending_bytes; /* of prompts that wait to be tokenized */
         uint32_t max_rows;          /* of a step: the models' max_rows */
         uint32_t prefill_rows;      /* row budget of a step, <= max_rows */

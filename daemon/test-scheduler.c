@@ -277,6 +277,7 @@ struct client_job {
         uint32_t prompt[N_CTX];
         uint32_t n_prompt, max_tokens;
         uint64_t seed;
+        uint32_t deadline_ms;
         bool penalty, score, cancelled, killer, breaker;
         uint32_t got[N_CTX];
         float nll[N_CTX];
@@ -498,6 +499,7 @@ static void submit(struct world *w, struct client_job *c, uint32_t model, uid_t 
                 .sampling = { .top_p = 1, .repeat_penalty = c->penalty ? 1.5f : 1, .seed = c->seed, .n_top = c->score ? 2 : 0 },
                 .max_tokens = c->max_tokens,
                 .prefill_chunk = chunk,
+                .deadline_ms = c->deadline_ms,
                 .ignore_end = true,
         };
         struct tdm_error err = { 0 };
@@ -1100,6 +1102,93 @@ static void test_polite(void **state)
         world_close(&w);
 }
 
+/* One user has all the places; another one comes and gets as many, no more. */
+static void test_shares(void **state)
+{
+        struct tdm_scheduler_config config = plain;
+        struct world w;
+
+        config.max_jobs = 16;
+        config.max_jobs_per_uid = 8;
+        world_open(&w, 1, 64, 64, &config);
+        for (int i = 0; i < 8; i++)
+                add_job(&w, 20, 100, 1, TDM_JOB_INTERACTIVE);
+        for (int i = 0; i < 10; i++) {
+                turn(&w);
+                finish_step(&w, some_step(&w));
+        }
+        assert_int_equal(w.s->users[0].n_running, 4);
+        for (int i = 0; i < 4; i++)
+                add_job(&w, 20, 100, 2, TDM_JOB_INTERACTIVE);
+        for (int i = 0; i < 6; i++) {
+                turn(&w);
+                finish_step(&w, some_step(&w));
+        }
+        assert_int_equal(w.s->users[0].n_running, 2);
+        assert_int_equal(w.s->users[1].n_running, 2);
+        assert_true(w.jobs[8].n_got > 0 && w.jobs[9].n_got > 0);
+        assert_int_equal(w.jobs[0].job->evictions + w.jobs[1].job->evictions, 0); /* the younger ones went */
+        assert_int_equal(w.jobs[2].job->evictions + w.jobs[3].job->evictions, 2);
+        drive(&w);
+        for (uint32_t i = 0; i < 12; i++) {
+                check_result(&w.jobs[i], tdm_model_hparams(w.fleet.models[0])->n_vocab);
+                assert_true(w.jobs[i].job->evictions <= 1);
+        }
+        world_close(&w);
+}
+
+static void test_caps_of_a_user(void **state)
+{
+        struct tdm_scheduler_config config = plain;
+        struct world w;
+
+        config.max_running_per_uid = 1;
+        config.max_tokens_per_uid = 100;
+        world_open(&w, 1, 64, 64, &config);
+        add_job(&w, 30, 20, 1, TDM_JOB_INTERACTIVE);
+        add_job(&w, 30, 20, 1, TDM_JOB_INTERACTIVE);
+        add_job(&w, 3, 1, 1, TDM_JOB_INTERACTIVE); /* 104 */
+        add_job(&w, 30, 20, 2, TDM_JOB_INTERACTIVE);
+        turn(&w);
+        assert_true(w.jobs[2].done && !w.jobs[2].accepted);
+        assert_int_equal(w.jobs[2].error, TDM_E_QUOTA);
+        assert_int_equal(w.s->users[0].n_running, 1);
+        assert_int_equal(w.s->users[1].n_running, 1);
+        drive(&w);
+        add_job(&w, 3, 1, 1, TDM_JOB_INTERACTIVE);
+        drive(&w);
+        assert_int_equal(w.jobs[4].end, TDM_JOB_END_LENGTH);
+        world_close(&w);
+}
+
+static void test_deadline(void **state)
+{
+        struct tdm_scheduler_config config = plain;
+        struct client_job *c;
+        struct world w;
+
+        config.max_sequences = 1;
+        world_open(&w, 1, 64, 64, &config);
+        for (int i = 0; i < 3; i++) { /* one runs, one waits, one has time */
+                c = &w.jobs[w.n_arrived++];
+                make_prompt(&w, c, 30, 20);
+                c->deadline_ms = i < 2 ? 30 : 600000;
+                submit(&w, c, 0, 1, TDM_JOB_INTERACTIVE, TDM_PLACE_ANY, 0);
+        }
+        turn(&w);
+        finish_step(&w, some_step(&w));
+        finish_step(&w, some_step(&w));
+        for (uint64_t begin = tdm_now_ns(); tdm_now_ns() - begin < 40 * TDM_NSEC_PER_MSEC;)
+                turn(&w);
+        assert_int_equal(w.jobs[1].error, TDM_E_DEADLINE);
+        assert_false(w.jobs[0].done); /* in flight still */
+        drive(&w);
+        assert_int_equal(w.jobs[0].error, TDM_E_DEADLINE);
+        assert_int_equal(w.jobs[0].n_got, 1);
+        check_result(&w.jobs[2], tdm_model_hparams(w.fleet.models[0])->n_vocab);
+        world_close(&w);
+}
+
 /* Rows of two kinds of bits in one sequence: nobody may have them. */
 static void test_mixed_numerics(void **state)
 {
@@ -1155,6 +1244,9 @@ int main(void)
                 cmocka_unit_test(test_mixed_numerics),
                 cmocka_unit_test(test_pushed_out),
                 cmocka_unit_test(test_polite),
+                cmocka_unit_test(test_shares),
+                cmocka_unit_test(test_caps_of_a_user),
+                cmocka_unit_test(test_deadline),
                 cmocka_unit_test(test_interactive_takes_room),
                 cmocka_unit_test(test_model_changed),
                 cmocka_unit_test(test_random),

@@ -79,6 +79,7 @@ enum tandem_code {
         TANDEM_E_DAEMON_LOST = 16,   /* "daemon-lost": the connection is gone */
         TANDEM_E_PROTOCOL = 17,      /* "protocol": the daemon broke the rules of the wire */
         TANDEM_E_NO_WORKER = 18,     /* "no-worker": no worker can run the model now */
+        TANDEM_E_DEADLINE = 19,      /* "deadline": deadline_ms passed before the job was done */
         /* The library's own: */
         TANDEM_E_NO_DAEMON = 100,    /* "no-daemon": nobody listens on the socket */
         TANDEM_E_TIMEOUT = 101,      /* "timeout": no answer in the time that was given */
@@ -180,6 +181,7 @@ struct tandem_generate_options {
         bool ignore_end;        /* benchmarks: end tokens do not end the job */
         uint32_t prefill_chunk; /* tests: prompt tokens in one step; 0: the daemon decides */
         const char *placement;  /* tests: "split", "npu", "gpu"; NULL: the daemon decides */
+        uint32_t deadline_ms;   /* after so long the job ends with TANDEM_E_DEADLINE, wherever it is; 0: never */
 };
 
 struct tandem_score_options {
@@ -203,7 +205,7 @@ struct tandem_progress {
         uint64_t job;
         int state; /* enum tandem_job_state; a newer daemon may send others */
         uint64_t done, total;
-        uint32_t queue_position; /* jobs before this one */
+        uint32_t queue_position; /* waiting jobs before this one */
 };
 
 struct tandem_token {
