@@ -126,6 +126,7 @@ struct tdm_fleet_worker {
 
         /* over its lives */
         bool ever_started;
+        bool pinned; /* it opens the device that it had: "auto" is decided once, or a job's bits would change in the middle */
         unsigned deaths;      /* with no finished step between */
         unsigned idle_deaths; /* of those that were in reserve all their life */
         unsigned ring_faults; /* the same */

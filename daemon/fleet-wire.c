@@ -83,7 +83,7 @@ int tdm_fleet_wire_init(struct tdm_fleet_worker *w)
                 return r;
         body.abi = TDM_WORKER_ABI;
         body.worker = w->index;
-        body.requested = w->requested;
+        body.requested = w->pinned ? w->device : w->requested;
         body.n_threads = w->fleet->n_threads;
         return send_message(w, &message, &fd, 1);
 }

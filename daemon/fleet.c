@@ -117,6 +117,7 @@ static void pump_requests(struct tdm_fleet *f)
                 w->idle_deaths = 0;
                 w->ring_faults = 0;
                 w->quarantines = 0;
+                w->pinned = false;
                 w->no_device = false;
                 w->start_at_ns = 0;
                 if (w->state == TDM_WORKER_QUARANTINED && (w->phase == TDM_FLEET_NO_PROCESS || w->on_trial)) {
@@ -346,6 +347,7 @@ static int on_pump(struct tdm_source *source, void *userdata)
 void tdm_fleet_on_hello(struct tdm_fleet_worker *w)
 {
         w->phase = TDM_FLEET_PROCESS_UP;
+        w->pinned = true;
         tdm_log_info("%s worker: pid %d, %s (%s), asked for %s, sandbox: %s", w->name, (int)w->pid, w->device, w->detail,
                      w->requested, w->sandbox);
         tdm_fleet_pump_soon(w->fleet);

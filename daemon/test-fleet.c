@@ -1201,6 +1201,28 @@ static void devices(void **state)
         rig_free(rig);
 }
 
+/* "auto" is decided once: a worker that comes back opens what it had, or nothing, until an admin says otherwise. */
+static void same_device_again(void **state)
+{
+        const struct tdm_fleet_config config = {
+                .worker_dir = TANDEM_BIN_DIR, .requested = { "auto", "host" }, .n_threads = 1, .hang_min_ns = HANG_NS
+        };
+        struct rig *rig = rig_new_with(&config);
+        struct tdm_fleet_worker *npu = &rig->fleet->workers[TDM_WORKER_NPU];
+
+        wait_for(rig, is_whole(rig));
+        assert_string_equal(npu->device, "host");
+        snprintf(npu->device, sizeof(npu->device), "xrt"); /* as if it had been one, which is gone */
+        kill(npu->pid, SIGKILL);
+        wait_for(rig, npu->state == TDM_WORKER_QUARANTINED);
+        assert_non_null(strstr(npu->last_exit, "xrt"));
+        assert_int_equal(npu->try_at_ns, 0);
+        assert_int_equal(tdm_fleet_restart(rig->fleet, TDM_WORKER_NPU, "a test"), 0);
+        wait_for(rig, npu->state == TDM_WORKER_READY);
+        assert_string_equal(npu->device, "host");
+        rig_free(rig);
+}
+
 /* ---- models and steps that cannot ---- */
 
 static void models_come_and_go(void **state)
@@ -1275,7 +1297,7 @@ int main(void)
                 cmocka_unit_test(scribbled_often),  cmocka_unit_test(quarantined),
                 cmocka_unit_test(quarantined_at_work), cmocka_unit_test(devices),
                 cmocka_unit_test(not_ready_before_the_survivor), cmocka_unit_test(survivor),
-                cmocka_unit_test(measured),         cmocka_unit_test(measured_to_death),
+                cmocka_unit_test(same_device_again), cmocka_unit_test(measured),         cmocka_unit_test(measured_to_death),
                 cmocka_unit_test(back_from_quarantine), cmocka_unit_test(stopped_idle),
                 cmocka_unit_test(starved),          cmocka_unit_test(starved_or_not),
                 cmocka_unit_test(models_come_and_go), cmocka_unit_test(bad_steps),
