@@ -1,0 +1,79 @@
+/* A set of NPU programs: one directory with a manifest, an xclbin and an instruction file for each program.
+ *
+ * An NPU program does one operation of one shape: an mlir-aie or IRON build makes them ahead, none is compiled here. The
+ * manifest says what each does, so that the planner (plan.h) can put a model together from what there is. It comes from
+ * outside and is not trusted: every value is checked, and what is wrong is said with file, line, what was found and what
+ * is allowed. All programs of a set share one xclbin, because changing it costs the NPU about 2 ms.
+ *
+ *   [set]                          one, first
+ *   format = 1
+ *   generation = phoenix           what it was built for: phoenix, strix, …, emulated
+ *   xclbin = tandem.xclbin         a file in the same directory, as all are
+ *   kernel = MLIR_AIE
+ *
+ *   [a name]                       one for each program, at most 512
+ *   op = gemm                      C = A · B; gemv: the same with one row; others are known by name and not used yet
+ *   shape = 64x1152x1536           rows of A x columns of A (K) x columns of B (N)
+ *   type = bf16                    of A and B, C is f32; int8: C is int32
+ *   a = rows                       layout in memory: rows (the only one for A and C)
+ *   b = columns                    rows, columns, or tiles 8x8: [K / 8][N / 8][8 k][8 n]
+ *   c = rows
+ *   order = lanes8                 in which it adds up over K, a name of its own for each order: programs of one type, K
+ *                                  and order give equal bits. int8 sums are exact: exact
+ *   columns = 4                    of the array that it occupies
+ *   instructions = gemm-64.bin     little-endian 32-bit words
+ *   arguments = a b c              their order behind opcode, instructions and word count */
+#ifndef TDM_NPU_MANIFEST_H
+#define TDM_NPU_MANIFEST_H
+
+#include "common/error.h"
+
+#define TDM_NPU_MANIFEST_NAME "manifest"
+#define TDM_NPU_MAX_PROGRAMS 512u
+#define TDM_NPU_MAX_ROWS 4096u
+#define TDM_NPU_MAX_SIZE 65536u /* K and N */
+
+enum tdm_npu_op { TDM_NPU_GEMM = 1, TDM_NPU_GEMV, TDM_NPU_RMSNORM, TDM_NPU_ROPE, TDM_NPU_SOFTMAX, TDM_NPU_ATTENTION };
+enum tdm_npu_type { TDM_NPU_BF16 = 1, TDM_NPU_INT8 };
+const char *tdm_npu_type_name(enum tdm_npu_type type);
+int tdm_npu_type_from_name(const char *name); /* -EINVAL */
+static inline uint32_t tdm_npu_type_bytes(enum tdm_npu_type type)
+{
+        return type == TDM_NPU_BF16 ? 2 : 1;
+}
+
+struct tdm_npu_layout {
+        enum tdm_npu_layout_kind { TDM_NPU_ROWS = 1, TDM_NPU_COLUMNS, TDM_NPU_TILES } kind;
+        uint32_t tile_rows, tile_cols; /* TILES */
+};
+
+struct tdm_npu_program {
+        char name[48];
+        enum tdm_npu_op op;
+        uint32_t m, k, n;
+        enum tdm_npu_type type;
+        struct tdm_npu_layout b; /* A and C: rows */
+        char order[16];
+        uint32_t columns;
+        char instructions[96];
+        uint8_t argument[3]; /* where A, B and C are: 0 is the first behind the word count */
+};
+
+struct tdm_npu_manifest {
+        char directory[256];
+        char generation[24];
+        char xclbin[96];
+        char kernel[48];
+        uint64_t hash;      /* of the text: part of the numerics id */
+        uint32_t n_programs;
+        struct tdm_npu_program programs[TDM_NPU_MAX_PROGRAMS];
+};
+
+/* Reads directory/manifest. generation: what the device is; NULL: not known, anything goes. TDM_E_BAD_MODEL says what is
+ * wrong where. Instruction files are looked at when a plan wants them. The caller frees. */
+int tdm_npu_manifest_load(const char *directory, const char *generation, struct tdm_npu_manifest **ret, struct tdm_error *err);
+/* The same from text: for tests and fuzzing. path is for messages. */
+int tdm_npu_manifest_parse(const char *text, size_t size_bytes, const char *path, const char *generation,
+                           struct tdm_npu_manifest **ret, struct tdm_error *err);
+
+#endif
