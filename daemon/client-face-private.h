@@ -7,7 +7,7 @@
 #include "daemon/client-face.h"
 #include "proto/tandem.pb-c.h"
 
-#define MAX_OPEN_REQUESTS 128u
+#define MAX_OPEN_REQUESTS 1024u
 /* Unread replies at which a connection's jobs pause, and at which it is over. */
 #define PAUSE_BYTES (UINT64_C(256) << 10)
 #define MAX_QUEUE_BYTES (UINT64_C(8) << 20)

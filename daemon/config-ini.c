@@ -7,7 +7,8 @@
 #include <inttypes.h>
 #include "common/log.h"
 
-enum kind { KIND_NUMBER, KIND_BYTES, KIND_STRING, KIND_DIRS, KIND_PRECISION, KIND_KV_TYPE, KIND_PLACEMENT, KIND_CPUS, KIND_SWITCH, KIND_LOG };
+enum kind { KIND_NUMBER, KIND_BYTES, KIND_STRING, KIND_DIRS, KIND_PRECISION, KIND_KV_TYPE, KIND_PLACEMENT, KIND_CPUS, KIND_SWITCH,
+            KIND_SECONDS, KIND_LOG };
 
 static const struct key {
         const char *section, *name;
@@ -27,6 +28,7 @@ static const struct key {
         { "engine", "kv-type", KIND_KV_TYPE, offsetof(struct tdm_config, kv_type), 0, 0 },
         { "engine", "placement", KIND_PLACEMENT, offsetof(struct tdm_config, placement), 0, 0 },
         { "engine", "kv-memory", KIND_BYTES, offsetof(struct tdm_config, kv_bytes), 0, UINT64_C(1) << 40 },
+        { "engine", "idle-unload", KIND_SECONDS, offsetof(struct tdm_config, idle_unload_s), 0, UINT64_C(365) * 86400 },
         { "engine", "prefix-cache", KIND_SWITCH, offsetof(struct tdm_config, prefix_cache), 0, 0 },
         { "engine", "max-rows", KIND_NUMBER, offsetof(struct tdm_config, max_rows), 1, TDM_MAX_STEP_ROWS },
         { "engine", "prefill-rows", KIND_NUMBER, offsetof(struct tdm_config, prefill_rows), 1, TDM_MAX_STEP_ROWS },
@@ -95,6 +97,34 @@ static int parse_bytes(const char *value, uint64_t max, uint64_t *ret, char *why
         return 0;
 }
 
+static int parse_seconds(const char *value, uint64_t max, uint32_t *ret, char *why, size_t why_size)
+{
+        static const struct {
+                const char *name;
+                uint32_t seconds;
+        } units[] = { { "", 1 }, { "s", 1 }, { "min", 60 }, { "h", 3600 } };
+        size_t len = strspn(value, "0123456789");
+        char digits[32];
+        uint64_t n;
+
+        if (strcmp(value, "off") == 0) {
+                *ret = 0;
+                return 0;
+        }
+        for (size_t i = 0; len > 0 && len < sizeof(digits) && i < TDM_ARRAY_SIZE(units); i++) {
+                if (strcmp(value + len, units[i].name) != 0)
+                        continue;
+                memcpy(digits, value, len);
+                digits[len] = '\0';
+                if (tdm_config_parse_number(digits, 0, max / units[i].seconds, &n, why, why_size) < 0)
+                        return -EINVAL;
+                *ret = (uint32_t)n * units[i].seconds;
+                return 0;
+        }
+        snprintf(why, why_size, "\"%.60s\" is no time like 30s, 10min, 2h, nor off", value);
+        return -EINVAL;
+}
+
 static int add_dirs(char ***dirs, const char *value)
 {
         int r = 0;
@@ -160,6 +190,8 @@ static int set_value(struct tdm_config *c, const struct key *key, const char *va
         case KIND_CPUS:
                 r = tdm_cpus_parse(value, &set, why, why_size);
                 return r < 0 ? r : tdm_config_set_string(to, value);
+        case KIND_SECONDS:
+                return parse_seconds(value, key->max, to, why, why_size);
         case KIND_SWITCH:
                 if (strcmp(value, "on") == 0 || strcmp(value, "off") == 0) {
                         *(bool *)to = value[1] == 'n';
@@ -260,6 +292,9 @@ static void print_value(const struct tdm_config *c, const struct key *key, FILE 
         case KIND_PLACEMENT:
                 placement = *(const enum tdm_job_placement *)from;
                 fputs(placement == TDM_PLACE_ANY ? "measured" : tdm_job_placement_name(placement), to);
+                return;
+        case KIND_SECONDS:
+                fprintf(to, *(const uint32_t *)from ? "%us" : "off", *(const uint32_t *)from);
                 return;
         case KIND_SWITCH:
                 fputs(*(const bool *)from ? "on" : "off", to);

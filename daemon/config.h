@@ -10,6 +10,7 @@
  *             max-sequences = N          steps-in-flight = 0…4 (0: what the placement needs)        hang-ms = N
  *             kv-type = f16|f32|q8_0     (precision f32 has f32 always)
  *             prefix-cache = on|off      (beginnings that were read before are not read again)
+ *             idle-unload = off|N[s|min|h]  (models that nobody used for so long leave memory)
  *             npu-cpus, gpu-cpus = LIST of CPUs for that worker, like 0,2-5 (none: all)
  * An unknown key or section is warned of, a value out of range is an error; both name file and line. A key that is given
  * again replaces what it had, lists included. */
@@ -44,6 +45,7 @@ struct tdm_config {
         enum tdm_job_placement placement; /* TDM_PLACE_ANY: measured */
         uint64_t kv_bytes;
         bool prefix_cache;
+        uint32_t idle_unload_s; /* 0: off */
         uint32_t max_rows;
         uint32_t prefill_rows;
         uint32_t max_sequences;

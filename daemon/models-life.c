@@ -24,6 +24,11 @@ void tdm_model_notify(struct tdm_model *model)
                 m->observers[i].fn(model, m->observers[i].userdata);
 }
 
+static bool may_idle_out(const struct tdm_model *model)
+{
+        return model->models->idle_ns > 0 && model->state == TDM_MODEL_READY && model->n_jobs == 0 && model->n_steps == 0;
+}
+
 void tdm_models_arm_tick(struct tdm_models *m)
 {
         uint64_t now = tdm_now_ns(), at = UINT64_MAX;
@@ -36,6 +41,8 @@ void tdm_models_arm_tick(struct tdm_models *m)
                         at = now + TICK_NS;
                 else if (model->n_jobs > 0)
                         at = TDM_MIN(at, now + FILE_CHECK_NS);
+                else if (may_idle_out(model))
+                        at = TDM_MIN(at, TDM_MAX(model->last_used_ns + m->idle_ns, now + 1));
         }
         tdm_source_arm(m->tick, at == UINT64_MAX ? 0 : at);
 }
@@ -394,6 +401,7 @@ static void become_ready(struct tdm_model *model)
         tdm_log_info("model %s loaded in %.0f ms: %s, weights %.1f MiB, cache up to %.1f MiB", model->name, model->load_ms,
                      model->metadata->quantisation, MIB(model->weights->size_bytes), MIB(model->geometry.size_bytes));
         tdm_model_notify(model);
+        tdm_models_arm_tick(model->models);
 }
 
 void tdm_models_on_model_ready(struct tdm_models *m, uint32_t id)
@@ -447,6 +455,11 @@ int tdm_models_on_tick(struct tdm_source *source, uint64_t now_ns, void *userdat
                         (void)tdm_model_check_file(model, &err); /* fails the model itself */
                 if (model->state == TDM_MODEL_READING || model->state == TDM_MODEL_LOADING || model->state == TDM_MODEL_MAPPING)
                         tdm_model_notify(model);
+                if (may_idle_out(model) && now_ns >= model->last_used_ns + m->idle_ns) {
+                        tdm_log_info("model %s unloaded: nobody used it for %llu s (idle-unload); %.1f MiB are free again", model->name,
+                                     (unsigned long long)(m->idle_ns / TDM_NSEC_PER_SEC), MIB(tdm_model_resident_bytes(model)));
+                        tdm_model_retire(model);
+                }
         }
         continue_one_squeezed(m);
         tdm_models_arm_tick(m);

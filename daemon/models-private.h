@@ -29,6 +29,7 @@ struct tdm_models {
         enum tdm_kv_type kv_type;
         uint64_t kv_bytes;
         bool no_prefix_cache;
+        uint64_t idle_ns;
         uint32_t max_rows, max_sequences;
 
         struct tdm_list list;

@@ -100,6 +100,7 @@ int tdm_models_new(struct tdm_models **ret, struct tdm_loop *loop, const struct 
         m->kv_type = tdm_precision_kv_type(config->precision, config->kv_type);
         m->kv_bytes = config->kv_bytes;
         m->no_prefix_cache = config->no_prefix_cache;
+        m->idle_ns = config->idle_s * TDM_NSEC_PER_SEC;
         m->max_rows = config->max_rows;
         m->max_sequences = config->max_sequences;
         tdm_list_init(&m->list);
@@ -334,6 +335,7 @@ void tdm_model_job_end(struct tdm_model *model)
 {
         model->n_jobs--;
         model->last_used_ns = tdm_now_ns();
+        tdm_models_arm_tick(model->models);
 }
 
 void tdm_model_step_begin(struct tdm_model *model)

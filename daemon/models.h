@@ -3,7 +3,7 @@
  * A model is opened by name (model directories, --model) or by an fd that a client passed. Two requests for the same file
  * (device, inode, size, time of change) share one load. Loading runs on a thread (daemon/model-load.h): first the metadata,
  * which is enough to tokenize, then, when a job wants it, the weights into a sealed segment; then the workers map it. An
- * idle model stays until its memory is needed. A file that is cut short or rewritten while it is in use fails that model
+ * idle model stays until its memory is needed, or until it has been idle for as long as the configuration says. A file that is cut short or rewritten while it is in use fails that model
  * only. Observers hear of every change. Loop thread only. */
 #ifndef TDM_DAEMON_MODELS_H
 #define TDM_DAEMON_MODELS_H
@@ -77,6 +77,7 @@ struct tdm_models_config {
         enum tdm_kv_type kv_type; /* wanted; 0: f16 */
         uint64_t kv_bytes; /* 0: a quarter of what is free */
         bool no_prefix_cache;
+        uint32_t idle_s; /* a model that nobody used for so long is unloaded; 0: never */
         uint32_t max_rows; /* of a step */
         uint32_t max_sequences;
 };

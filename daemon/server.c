@@ -291,6 +291,7 @@ static int set_up_models(struct server *s, const struct tdm_config *config, stru
                 .kv_type = config->kv_type,
                 .kv_bytes = config->kv_bytes,
                 .no_prefix_cache = !config->prefix_cache,
+                .idle_s = config->idle_unload_s,
                 .max_rows = config->max_rows,
                 .max_sequences = config->max_sequences,
         };

@@ -1,0 +1,135 @@
+"""Limits: one user floods, others do not notice; deadlines; the queue; a model that nobody uses."""
+import contextlib
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from tandem_test import *  # noqa: E402,F403
+
+KEPT = []  # files that go with this process
+
+
+def config(text):
+    f = tempfile.NamedTemporaryFile("w", prefix="tandem-", suffix=".conf")
+    f.write(text)
+    f.flush()
+    KEPT.append(f)
+    return ["--config", f.name]
+
+
+@contextlib.contextmanager
+def as_user(uid):
+    """Connections that are made meanwhile come from that user."""
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def rss(pid):
+    with open(f"/proc/{pid}/smaps_rollup") as f:
+        return sum(int(line.split()[1]) for line in f if line.startswith("Pss_Anon:")) << 10
+
+
+@test
+def flood():
+    if os.getuid() != 0:
+        raise Skip("needs root, to be two users")
+    n = times(10000, 10000, 2000)
+    with Daemon(system=True, threads=0) as d:
+        for path in (d.dir, os.path.dirname(d.socket)):
+            os.chmod(path, 0o755)
+        os.chmod(d.socket, 0o666)
+        d.generate(n=2)
+        with as_user(65534):
+            wire = d.wire()
+        job = request(n=3000, temp=1.0)
+        refused, accepted, slowest = 0, 0, 0.0
+        for i in range(128):
+            wire.send("generate", dict(job, prompt_ids=[2] + [300 + i] * 20, prompt=b""))
+        before = rss(d.process.pid)
+        for i in range(n - 128):
+            begin = time.monotonic()
+            number = wire.send("generate", job)
+            kind, m = wire.receive(number)
+            equal(kind, "error", "answer")
+            slowest = max(slowest, time.monotonic() - begin)
+            equal(m.get("code"), "quota", f"answer to job {129 + i}")
+            refused += 1
+        grown = rss(d.process.pid) - before
+        begin = time.monotonic()
+        with as_user(65533):
+            other = d.start_job(ids=[2, 300, 301], n=3)
+        other.until(1)
+        took = time.monotonic() - begin
+        print(f"FIGURE flood: {refused} of {n} refused, slowest answer {1000 * slowest:.1f} ms, daemon grew {grown >> 10} KiB; "
+              f"another user's first token after {1000 * took:.0f} ms")
+        if not SANITIZER:
+            check(grown < 4 << 20, "memory of the daemon grew", grown)
+        check(took < 1.0 * SLOW, "another user's job", took)
+        other.wait()
+        wire.close()
+        wait_for(lambda: d.status().get("jobs_running", 0) + d.status().get("jobs_queued", 0) == 0, "all gone")
+
+
+@test
+def deadlines():
+    with Daemon(args=config("[engine]\nmax-sequences = 1\n")) as d:
+        d.generate(n=2)
+        running = Job(d, **dict(request(n=4000), deadline_ms=int(400 * SLOW)))
+        running.until(1)
+        waiting = Job(d, **dict(request(n=10), deadline_ms=int(200 * SLOW)))
+        patient = Job(d, **dict(request(n=10), deadline_ms=int(60000 * SLOW)))
+        begin = time.monotonic()
+        r = waiting.wait()
+        equal((r.reason, r.error.get("code"), len(r.ids)), ("DONE_ERROR", "deadline", 0), "the one that waited")
+        r = running.wait()
+        equal((r.reason, r.error.get("code")), ("DONE_ERROR", "deadline"), "the one that ran")
+        check(len(r.ids) > 1, "tokens before the deadline")
+        check(time.monotonic() - begin < 1.0 * SLOW, "ends in time")
+        equal(len(patient.wait().ids), 10, "the one with time")
+
+
+@test
+def queue_positions():
+    """Waiting jobs before one's own; those at the screen come before the background."""
+    with Daemon(args=config("[engine]\nmax-sequences = 1\n")) as d:
+        running = d.start_job(n=4000)
+        running.until(1)
+        back = [d.start_job(n=2, priority=1) for _ in range(2)]
+        front = [d.start_job(n=2) for _ in range(2)]
+        wires = [(j, []) for j in (*back, *front)]
+        time.sleep(0.4 * SLOW)
+        running.vanish()
+        for job, seen in wires:
+            while True:
+                kind, m = job.wire.receive(job.id)
+                if kind == "progress" and m.get("state", "JOB_QUEUED") == "JOB_QUEUED":
+                    seen.append(m.get("queue_position", 0))
+                if kind == "done":
+                    break
+            job.wire.close()
+        seen = [s for _, s in wires]
+        equal([max(s) for s in seen], [2, 3, 0, 1], f"worst position of each ({seen})")
+        for s in seen[2:]:
+            equal(s, sorted(s, reverse=True), "positions of interactive jobs only fall")
+
+
+@test
+def an_idle_model_leaves():
+    with Daemon(args=config("[engine]\nidle-unload = 1s\n")) as d:
+        want = d.generate(n=8).ids
+        loaded = d.status().get("arena_bytes", 0)
+        job = d.start_job(n=3000)  # in use for longer than that
+        job.until(10)
+        time.sleep(1.3)
+        equal(d.model("tale")["state"], "loaded", "state while it is used")
+        job.vanish()
+        wait_for(lambda: not d.status()["models"], "the model leaves", 5)
+        wait_for(lambda: d.status().get("arena_bytes", 0) < loaded / 10, "its memory is given back", 5)
+        check("unloaded: nobody used it" in d.log(), "the log says so")
+        same_ids(d.generate(n=8).ids, want, "loaded again")
+
+
+main()
