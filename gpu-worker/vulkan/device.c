@@ -420,9 +420,9 @@ void tdm_vulkan_counters(const struct tdm_device *device, struct tdm_vulkan_coun
         *ret = ((const struct tdm_vk_device *)device)->counters;
 }
 
-void tdm_vulkan_profile_start(struct tdm_device *device)
+void tdm_vulkan_profile(struct tdm_device *device, bool on)
 {
-        ((struct tdm_vk_device *)device)->profiling = true;
+        ((struct tdm_vk_device *)device)->profiling = on;
 }
 
 unsigned tdm_vulkan_profile_take(struct tdm_device *public, struct tdm_vulkan_profile ret[TDM_VULKAN_PROFILE_MAX])

@@ -304,11 +304,12 @@ static void blocks(struct recorder *r)
 
 /* ---- recordings ---- */
 
-static bool fits(const struct tdm_vk_recording *c, const struct tdm_vk_work *w)
+static bool fits(const struct tdm_vk_recording *c, const struct tdm_vk_work *w, bool profiling)
 {
         return c->used && c->slot == w->slot && c->hidden == w->slot->hidden && c->first == w->first && c->n == w->n &&
                c->n_rows == w->slot->n_rows && c->first_logit == w->first_logit && c->n_logits == w->n_logits &&
-               c->many == w->slot->many && c->upload == w->upload && c->download == w->download;
+               c->many == w->slot->many && c->upload == w->upload && c->download == w->download &&
+               c->profiled == profiling;
 }
 
 static VkResult record(struct tdm_vk_model *m, const struct tdm_vk_work *work, struct tdm_vk_recording *c)
@@ -347,7 +348,7 @@ int tdm_vk_record(struct tdm_vk_model *m, const struct tdm_vk_work *w, struct td
         for (unsigned i = 0; i < TDM_VK_RECORDINGS; i++) {
                 struct tdm_vk_recording *c = &m->recordings[i];
 
-                if (fits(c, w)) {
+                if (fits(c, w, m->device->profiling)) {
                         c->used = ++m->clock;
                         *ret = c;
                         return 0;
@@ -370,6 +371,7 @@ int tdm_vk_record(struct tdm_vk_model *m, const struct tdm_vk_work *w, struct td
         oldest->many = w->slot->many;
         oldest->upload = w->upload;
         oldest->download = w->download;
+        oldest->profiled = m->device->profiling;
         oldest->used = ++m->clock;
         *ret = oldest;
         return 0;

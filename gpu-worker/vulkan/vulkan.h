@@ -25,13 +25,13 @@ struct tdm_vulkan_counters {
 };
 void tdm_vulkan_counters(const struct tdm_device *device, struct tdm_vulkan_counters *ret);
 
-/* Time on the device by kernel, for benchmarks: off until asked for. ret: names and sums since the last call. */
+/* Time on the device by kernel, for benchmarks: off until asked for (it costs some time itself). ret: names and sums since the last call. */
 #define TDM_VULKAN_PROFILE_MAX 32u
 struct tdm_vulkan_profile {
         const char *name;
         uint64_t n, ns;
 };
-void tdm_vulkan_profile_start(struct tdm_device *device);
+void tdm_vulkan_profile(struct tdm_device *device, bool on);
 unsigned tdm_vulkan_profile_take(struct tdm_device *device, struct tdm_vulkan_profile ret[TDM_VULKAN_PROFILE_MAX]);
 
 #endif

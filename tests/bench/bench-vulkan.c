@@ -1,0 +1,248 @@
+/* How fast the vulkan device runs: random weights of a known shape made in memory, driven in process through engine/device.h as
+ * a worker drives it. Prints tokens/s, what that is in memory read, and the device's time by kernel. Needs nothing but libc
+ * and libvulkan.so.1, so that it can be carried to a machine with a GPU.
+ *
+ * usage: bench-vulkan [-q] [-b BLOCKS] [-c CONTEXT] [-s SECONDS] [SIZE[:TYPE]] …
+ *   sizes 1b, 4b, 12b, 27b; types q4_0 (without any), q8_0, f16; -q: without the profile; -b: blocks of a run() (0: all at
+ *   once; else as a worker that looks up from its work every so often); -c: decode alone behind so many tokens too */
+#include <ctype.h>
+
+#include "gpu-worker/vulkan/random-model.h"
+#include "gpu-worker/vulkan/test-drive.h"
+#include "gpu-worker/vulkan/vulkan.h"
+
+#define PROMPT 512u
+#define MAX_BATCH 32u
+
+static double seconds_each = 2;
+static uint32_t run_blocks, context;
+static bool quiet;
+
+static double since(uint64_t begin_ns)
+{
+        return (double)(tdm_now_ns() - begin_ns) / 1e9;
+}
+
+static uint64_t matrix_bytes(const uint8_t *weights)
+{
+        const struct tdm_weights_header *header = tdm_weights_header(weights);
+        const struct tdm_weights_tensor *t = (const struct tdm_weights_tensor *)(weights + header->tensors_offset);
+        uint64_t sum = 0;
+
+        for (uint32_t i = 0; i < header->n_tensors; i++) /* the embedding counts once: as the output matrix */
+                sum += t[i].size_bytes;
+        return sum;
+}
+
+static void print_profile(struct tdm_device *device, unsigned steps)
+{
+        struct tdm_vulkan_profile profile[TDM_VULKAN_PROFILE_MAX];
+        unsigned n = tdm_vulkan_profile_take(device, profile);
+        uint64_t total = 0;
+
+        for (unsigned i = 0; i < n; i++)
+                total += profile[i].ns;
+        for (unsigned i = 0; i < n; i++)
+                printf("      %-22s %6.1f a step %9.3f ms a step %8.2f us each %5.1f%%\n", profile[i].name, (double)profile[i].n / steps,
+                       (double)profile[i].ns / 1e6 / steps, (double)profile[i].ns / 1e3 / (double)profile[i].n,
+                       100.0 * (double)profile[i].ns / (double)total);
+        printf("      %-22s %26.3f ms a step\n", "all kernels", (double)total / 1e6 / steps);
+}
+
+struct bench {
+        struct drive *drive;
+        const struct tdm_hparams *hp;
+        uint32_t *ids, n_ids;
+        uint64_t bytes;
+        uint32_t at[DRIVE_TABLES]; /* next position of each sequence */
+};
+
+static void step(struct bench *b, uint32_t n_seqs, uint32_t n)
+{
+        struct drive_part parts[DRIVE_TABLES];
+
+        for (uint32_t i = 0; i < n_seqs; i++) {
+                parts[i] = (struct drive_part){ .table = i, .ids = b->ids, .n_ids = b->n_ids, .first = b->at[i], .n = n, .n_logits = 1,
+                                                .sampling = { .top_p = 1, .repeat_penalty = 1 } };
+                b->at[i] += n;
+        }
+        drive_step(b->drive, parts, n_seqs, NULL, NULL);
+}
+
+static void restart(struct bench *b, uint32_t n_seqs, uint32_t position)
+{
+        for (uint32_t i = 0; i < n_seqs; i++) {
+                if (position == 0)
+                        drive_forget(b->drive, i);
+                b->at[i] = position;
+        }
+}
+
+static void report(const struct bench *b, const char *what, uint32_t tokens_a_step, unsigned steps, double s)
+{
+        printf("   %-28s %9.1f tokens/s %9.3f ms a step", what, tokens_a_step * steps / s, 1e3 * s / steps);
+        if (tokens_a_step <= MAX_BATCH)
+                printf(" %8.1f GB/s of weights", (double)b->bytes * steps / s / 1e9);
+        printf("\n");
+        fflush(stdout);
+}
+
+/* room: positions that a sequence has left. */
+static void decode(struct bench *b, uint32_t n_seqs, uint32_t room, const char *what)
+{
+        struct tdm_device *device = drive_device(b->drive, 0);
+        struct tdm_vulkan_counters before, after;
+        unsigned steps = 0, profiled = 0;
+        uint64_t begin;
+        double s;
+
+        for (unsigned i = 0; i < 8; i++) /* every slot's recordings */
+                step(b, n_seqs, 1);
+        tdm_vulkan_counters(device, &before);
+        begin = tdm_now_ns();
+        do {
+                step(b, n_seqs, 1);
+                steps++;
+        } while (since(begin) < seconds_each && steps + 32 < room);
+        s = since(begin);
+        tdm_vulkan_counters(device, &after);
+        report(b, what, n_seqs, steps, s);
+        if (after.allocations != before.allocations || after.pipelines != before.pipelines || after.recordings != before.recordings)
+                printf("      NOT STEADY: %llu allocations, %llu pipelines, %llu recordings\n",
+                       (unsigned long long)(after.allocations - before.allocations), (unsigned long long)(after.pipelines - before.pipelines),
+                       (unsigned long long)(after.recordings - before.recordings));
+        if (quiet)
+                return;
+        tdm_vulkan_profile(device, true);
+        for (; profiled < 8; profiled++)
+                step(b, n_seqs, 1);
+        print_profile(device, profiled);
+        tdm_vulkan_profile(device, false);
+}
+
+static void prefill(struct bench *b)
+{
+        struct tdm_device *device = drive_device(b->drive, 0);
+        unsigned steps = 0;
+        uint64_t begin;
+
+        for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) { /* every slot's recordings */
+                restart(b, 1, 0);
+                step(b, 1, PROMPT);
+        }
+        begin = tdm_now_ns();
+        do {
+                restart(b, 1, 0);
+                step(b, 1, PROMPT);
+                steps++;
+        } while (since(begin) < seconds_each);
+        report(b, "prompt of 512", PROMPT, steps, since(begin));
+        if (!quiet) {
+                tdm_vulkan_profile(device, true);
+                restart(b, 1, 0);
+                step(b, 1, PROMPT);
+                print_profile(device, 1);
+                tdm_vulkan_profile(device, false);
+        }
+        restart(b, 1, 0);
+}
+
+static struct drive *begin_drive(struct bench *b, const uint8_t *weights, uint32_t n_tables, uint32_t max_positions)
+{
+        const struct drive_options options = { .ops = { &tdm_vulkan_device_ops }, .n_tables = n_tables, .max_rows = PROMPT,
+                                               .max_positions = max_positions, .keep_pages = true, .run_blocks = run_blocks };
+        uint64_t begin = tdm_now_ns();
+        struct drive *drive = drive_new(weights, &options);
+
+        printf("   load: %.2f s for %.2f GB (%.1f GB/s), kernels compiled\n", since(begin), (double)b->bytes / 1e9,
+               (double)b->bytes / 1e9 / since(begin));
+        return b->drive = drive;
+}
+
+static int bench(const char *arg)
+{
+        static const uint32_t batches[] = { 1, 8, 32 };
+        struct tdm_hparams hp;
+        struct bench b = {};
+        char size[16] = "", type_name[16] = "Q4_0";
+        uint32_t type = TDM_TYPE_Q4_0;
+        uint8_t *weights;
+        uint64_t begin = tdm_now_ns();
+
+        sscanf(arg, "%15[^:]:%15s", size, type_name);
+        for (char *c = type_name; *c; c++)
+                *c = (char)toupper((unsigned char)*c);
+        for (uint32_t i = 0; i <= TDM_TYPE_BF16; i++)
+                if (tdm_type_info(i) && strcmp(tdm_type_info(i)->name, type_name) == 0)
+                        type = i;
+        if (!random_model_hparams(size, &hp)) {
+                fprintf(stderr, "no size %s: known are tiny, 1b, 4b, 12b, 27b\n", size);
+                return 2;
+        }
+        weights = random_model_new(&hp, type, type);
+        if (!weights)
+                return 1;
+        b.hp = &hp;
+        b.bytes = matrix_bytes(weights);
+        b.n_ids = TDM_MAX(context, 1024u) + 1024;
+        b.ids = malloc(b.n_ids * sizeof(*b.ids));
+        for (uint32_t i = 0; i < b.n_ids; i++)
+                b.ids[i] = 3 + i * 7919 % (hp.n_vocab - 3);
+        printf("%s %s: %.2f GB of weights, made in %.1f s\n", size, tdm_type_info(type)->name, (double)b.bytes / 1e9, since(begin));
+
+        begin_drive(&b, weights, MAX_BATCH, 1024);
+        printf("   %s\n", tdm_vulkan_device_ops.describe(drive_device(b.drive, 0)));
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(batches); i++) {
+                char what[40];
+
+                snprintf(what, sizeof(what), batches[i] == 1 ? "decode, alone" : "decode, %u together", batches[i]);
+                restart(&b, batches[i], 0);
+                step(&b, batches[i], TDM_MIN(128u, PROMPT / batches[i]));
+                decode(&b, batches[i], 1024 - 128, what);
+        }
+        prefill(&b);
+        drive_destroy(b.drive);
+        if (context) {
+                char what[40];
+
+                begin_drive(&b, weights, 1, b.n_ids);
+                restart(&b, 1, 0);
+                begin = tdm_now_ns();
+                while (b.at[0] + PROMPT <= context)
+                        step(&b, 1, PROMPT);
+                printf("   prompt of %u in steps of %u: %.1f tokens/s\n", b.at[0], PROMPT, b.at[0] / since(begin));
+                snprintf(what, sizeof(what), "decode, behind %u", b.at[0]);
+                decode(&b, 1, b.n_ids - b.at[0], what);
+                drive_destroy(b.drive);
+        }
+        random_model_destroy(weights);
+        free(b.ids);
+        return 0;
+}
+
+int main(int argc, char **argv)
+{
+        static const char *const all[] = { "4b", "27b" };
+        int c, r = 0;
+
+        while ((c = getopt(argc, argv, "qb:c:s:")) != -1) {
+                if (c == 'q')
+                        quiet = true;
+                else if (c == 'b')
+                        run_blocks = (uint32_t)strtoul(optarg, NULL, 10);
+                else if (c == 'c')
+                        context = (uint32_t)strtoul(optarg, NULL, 10);
+                else if (c == 's')
+                        seconds_each = atof(optarg);
+                else {
+                        fprintf(stderr, "usage: bench-vulkan [-q] [-b BLOCKS] [-c CONTEXT] [-s SECONDS] [SIZE[:TYPE]] …\n");
+                        return 2;
+                }
+        }
+        if (optind == argc)
+                for (unsigned i = 0; i < TDM_ARRAY_SIZE(all) && r == 0; i++)
+                        r = bench(all[i]);
+        for (int i = optind; i < argc && r == 0; i++)
+                r = bench(argv[i]);
+        return r;
+}
