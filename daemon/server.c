@@ -8,12 +8,13 @@
 #include "common/log.h"
 #include "common/sigbus.h"
 #include "daemon/client-face.h"
+#include "daemon/dbus.h"
 #include "daemon/listener.h"
 #include "daemon/notify.h"
 #include "daemon/reload.h"
 #include "daemon/watchdog.h"
-
 #include "daemon/worker-dir.h"
+
 #define MAX_CONNECTIONS 256u
 #define MAX_CONNECTIONS_PER_UID 96u
 #define MAX_PENDING_BYTES (UINT64_C(64) << 20)
@@ -30,6 +31,7 @@ struct server {
         struct tdm_models *models;
         struct tdm_scheduler *scheduler;
         struct tdm_face *face;
+        struct tdm_dbus *dbus; /* NULL: no bus is wanted */
         struct tdm_fleet *fleet;
         struct tdm_watchdog *watchdog;
         struct tdm_source *sigterm, *sigint, *sighup;
@@ -49,6 +51,7 @@ static void on_ready(uint32_t epoch, void *userdata)
         struct server *s = userdata;
 
         tdm_models_on_fleet_ready(s->models);
+        tdm_dbus_on_workers_changed(s->dbus);
         tdm_scheduler_on_fleet_ready(s->scheduler);
 }
 
@@ -66,6 +69,7 @@ static void on_reset(uint32_t epoch, enum tdm_worker_index worker, const char *r
                      uint32_t guilty_slot, uint64_t guilty_step, void *userdata)
 {
         tdm_scheduler_on_reset(((struct server *)userdata)->scheduler, reason, guilty_model, guilty_slot, guilty_step);
+        tdm_dbus_on_workers_changed(((struct server *)userdata)->dbus);
 }
 
 static void on_model_failed(uint32_t model_id, const struct tdm_error *err, void *userdata)
@@ -93,6 +97,7 @@ static void on_model_changed(struct tdm_model *model, void *userdata)
 
         tdm_scheduler_on_model_changed(s->scheduler, model);
         tdm_face_on_model_changed(s->face, model);
+        tdm_dbus_on_model_changed(s->dbus, model);
 }
 
 static void on_accept(int fd, void *userdata)
@@ -130,7 +135,7 @@ static int on_ending(struct tdm_source *source, uint64_t now_ns, void *userdata)
                 s->reading_ns = now_ns;
                 tdm_face_finish(s->face);
         }
-        if (tdm_face_n_connections(s->face) > 0 && now_ns - s->reading_ns < READ_NS) {
+        if ((tdm_face_n_connections(s->face) > 0 || !tdm_dbus_is_drained(s->dbus)) && now_ns - s->reading_ns < READ_NS) {
                 tdm_source_arm(source, now_ns + LOOK_NS);
                 return 0;
         }
@@ -152,6 +157,7 @@ static int on_signal(struct tdm_source *source, int signo, void *userdata)
                      (unsigned long long)(FINISH_NS / TDM_NSEC_PER_SEC));
         tdm_listener_destroyp(&s->listener);
         tdm_face_set_draining(s->face);
+        tdm_dbus_set_draining(s->dbus);
         tdm_scheduler_drain(s->scheduler);
         tdm_source_arm(s->ending, s->ending_ns + 1);
         return 0;
@@ -334,7 +340,9 @@ static int set_up_serving(struct server *s, const struct tdm_config *config, str
 
 static int set_up_fleet(struct server *s, const struct tdm_config *config, struct tdm_error *err)
 {
+        _cleanup_(freep) char *worker_dir = tdm_installed_worker_dir();
         struct tdm_fleet_config fleet = {
+                .worker_dir = worker_dir,
                 .n_threads = config->threads,
                 .hang_min_ns = (uint64_t)config->hang_ms * TDM_NSEC_PER_MSEC,
         };
@@ -342,9 +350,7 @@ static int set_up_fleet(struct server *s, const struct tdm_config *config, struc
 
         for (int i = 0; i < TDM_N_WORKERS; i++) {
                 fleet.requested[i] = config->requested[i];
-        _cleanup_(freep) char *worker_dir = tdm_installed_worker_dir();
                 fleet.cpus[i] = config->cpus[i];
-                .worker_dir = worker_dir,
         }
         r = tdm_fleet_new(&s->fleet, s->loop, &fleet, &fleet_callbacks, s, err);
         if (r != 0)
@@ -353,6 +359,15 @@ static int set_up_fleet(struct server *s, const struct tdm_config *config, struc
         tdm_scheduler_set_fleet(s->scheduler, s->fleet);
         tdm_face_set_fleet(s->face, s->fleet);
         return 0;
+}
+
+static int set_up_bus(struct server *s, const struct tdm_config *config, struct tdm_error *err)
+{
+        struct tdm_dbus_config bus = { .system = config->system, .bus = config->bus };
+        int r = tdm_dbus_new(&s->dbus, s->loop, s->models, s->scheduler, &bus, err);
+
+        tdm_dbus_set_fleet(s->dbus, s->fleet);
+        return r;
 }
 
 static void server_deinit(struct server *s)
@@ -365,7 +380,9 @@ static void server_deinit(struct server *s)
                 tdm_scheduler_set_fleet(s->scheduler, NULL);
         if (s->face)
                 tdm_face_set_fleet(s->face, NULL);
+        tdm_dbus_set_fleet(s->dbus, NULL);
         tdm_fleet_destroyp(&s->fleet);
+        tdm_dbus_destroyp(&s->dbus);
         tdm_face_destroyp(&s->face);
         tdm_scheduler_destroyp(&s->scheduler);
         tdm_models_destroyp(&s->models);
@@ -392,6 +409,8 @@ int tdm_server_run(const struct tdm_config *config, struct tdm_error *err)
                 r = set_up_serving(&s, config, err);
         if (r == 0)
                 r = set_up_fleet(&s, config, err);
+        if (r == 0)
+                r = set_up_bus(&s, config, err);
         if (r == 0) {
                 r = tdm_watchdog_new(&s.watchdog, s.loop, &watchdog_ops, &s);
                 if (r < 0)
@@ -399,8 +418,6 @@ int tdm_server_run(const struct tdm_config *config, struct tdm_error *err)
         }
         if (r != 0)
                 return r;
-        if (config->bus && strcmp(config->bus, "none") != 0)
-                tdm_log_warning("--bus %s: this version has no bus face; only the socket is served", config->bus);
         tdm_log_info("tandemd %s serves %s on %s, default model %s", TANDEM_VERSION, config->system ? "the system" : "its user",
                      tdm_listener_path(s.listener), tdm_models_default_name(s.models));
         tdm_notify("READY=1");
