@@ -1,8 +1,8 @@
 /* Which plan is the cheapest for a model on two devices that differ in bits? Tried out when the model is loaded, before
  * anybody hears of it: a step of one row and a step of many under each plan, a few times each, the best time counts.
  *
- * What is chosen stays: a job's bits depend on it. So it is measured once for a model and a pair of devices while tandemd
- * lives, and a worker's restart, or the model's coming back, finds the same answer. Devices of equal bits need none of this
+ * What is chosen stays: a job's bits depend on it. So it is measured once for a model and a pair of devices, and a restart,
+ * of a worker or of tandemd (fleet-memory.c), or the model's coming back, finds the same answer. Devices of equal bits need none of this
  * (fleet-plan.c): there the scheduler follows the load.
  *
  * The steps are like any other, in slot 0 with ids of their own, and on the first page of the cache: nobody's yet. A device
@@ -39,7 +39,7 @@ static struct tdm_fleet_memory *recall(struct tdm_fleet *f, const char *text)
 }
 
 /* The oldest makes room. */
-static void remember(struct tdm_fleet *f, const char *text, enum tdm_measured measured)
+void tdm_fleet_remember(struct tdm_fleet *f, const char *text, enum tdm_measured measured)
 {
         struct tdm_fleet_memory *m = &f->memory[f->n_remembered++ % TDM_FLEET_MODELS];
 
@@ -69,7 +69,9 @@ static void settle(struct tdm_fleet *f, struct tdm_fleet_entry *entry, bool know
                 entry->on[i].wants_kv = best == 0 ? i == TDM_WORKER_NPU : choices[best].measured == (i == TDM_WORKER_NPU ?
                                                                           TDM_MEASURED_NPU : TDM_MEASURED_GPU);
         identity(f, entry, text, sizeof(text));
-        remember(f, text, entry->measured);
+        tdm_fleet_remember(f, text, entry->measured);
+        if (known)
+                tdm_fleet_memory_save(f);
         if (!known) {
                 tdm_log_warning("model %s: a device was lost whenever plans were tried out; taking %s", entry->name,
                                 tdm_measured_name(entry->measured));

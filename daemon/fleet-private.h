@@ -1,7 +1,7 @@
 /* What the files of the fleet share: fleet.c (the face and the one place where it is decided what happens next),
  * fleet-worker.c (a process: start, loss, reap, back-off), fleet-rings.c (epochs, submitting, results), fleet-watch.c
  * (hangs, counters), fleet-starved.c (a hang or no CPU), fleet-measure.c (the
- * cheapest plan), fleet-trace.c (what happened when), fleet-wire.c (worker.proto, the only file that knows it).
+ * cheapest plan), fleet-memory.c (where it is kept), fleet-trace.c (what happened when), fleet-wire.c (worker.proto, the only file that knows it).
  *
  * Events (a frame, an exit, a timer, a descriptor) change state and schedule the pump; the pump looks at the state and
  * does what is due: starts processes, sends models and rings, announces. So no event has to know what else is going on,
@@ -260,6 +260,11 @@ uint64_t tdm_fleet_starved_ns(struct tdm_fleet_sample *sample, pid_t pid, uint64
 /* Sees to it that the model's plan is found out. True when it is, or need not be; else it is looked at on the next pump. */
 bool tdm_fleet_measure(struct tdm_fleet *fleet, struct tdm_fleet_entry *entry);
 void tdm_fleet_measure_step_done(struct tdm_fleet *fleet, struct tdm_fleet_entry *entry);
+void tdm_fleet_remember(struct tdm_fleet *fleet, const char *identity, enum tdm_measured measured);
+
+/* ---- fleet-memory.c ---- */
+void tdm_fleet_memory_load(struct tdm_fleet *fleet);
+void tdm_fleet_memory_save(const struct tdm_fleet *fleet);
 
 /* ---- fleet-trace.c ---- */
 void tdm_fleet_trace(struct tdm_fleet *fleet, enum tdm_trace_kind kind, uint64_t step, uint32_t rows, uint64_t arg);

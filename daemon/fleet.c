@@ -560,6 +560,7 @@ int tdm_fleet_new(struct tdm_fleet **ret, struct tdm_loop *loop, const struct td
         }
         tdm_fleet_close_rings(f);
         raise_fd_limit();
+        tdm_fleet_memory_load(f);
         r = find_worker_dir(config, &f->worker_dir, err);
         if (r != 0)
                 return r;

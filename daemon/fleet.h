@@ -90,7 +90,7 @@ int tdm_fleet_plan(struct tdm_fleet *fleet, const struct tdm_hparams *hp, const 
                    bool *ret_degraded);
 
 /* What "measured" comes to for a model: one of the first three where the devices differ in bits (the cheapest, tried out when
- * the model is loaded; it stays while tandemd lives) or one is out of reach;
+ * the model is loaded; it stays) or one is out of reach;
  * of the others, steps may run on any worker that is up, and nobody can tell where from the bits. */
 enum tdm_measured {
         TDM_MEASURED_SPLIT,

@@ -878,6 +878,18 @@ static void stopped_idle(void **state)
 
 /* ---- plans that are measured ---- */
 
+static void append_plans(const char *text)
+{
+        char path[512];
+        FILE *file;
+
+        snprintf(path, sizeof(path), "%s/tandem/plans", getenv("XDG_STATE_HOME"));
+        file = fopen(path, "ae");
+        assert_non_null(file);
+        fputs(text, file);
+        fclose(file);
+}
+
 /* Devices that say they differ: the slow one gets nothing, the choice is made once, and no job hears of it. */
 static void measured(void **state)
 {
@@ -915,6 +927,15 @@ static void measured(void **state)
                 assert_int_equal(rig->fleet->n_own_steps, n_steps);
                 run_jobs(rig, "split");
                 rig_free(rig);
+
+                /* Over tandemd's restart too, whatever else the file says. */
+                append_plans("nonsense\nsprout\tboth\n\tgpu\ncut off\tgp");
+                rig = rig_new_with(&config);
+                wait_for(rig, rig->n_model_ready == 1);
+                assert_int_equal(tdm_fleet_measured(rig->fleet, 1), want[i]);
+                assert_int_equal(rig->fleet->n_own_steps, 0);
+                assert_int_equal(rig->fleet->n_remembered, 1 + i);
+                rig_free(rig);
                 unsetenv(slow[i]);
                 unsetenv(slow[!i]);
         }
@@ -943,8 +964,8 @@ static void measured_to_death(void **state)
 
 /* ---- no CPU ---- */
 
-/* All threads of a process: only when nobody else wants the CPU. */
-static void make_idle_class(pid_t pid)
+/* All threads of a process. SCHED_IDLE: only when nobody else wants the CPU. */
+static void set_class(pid_t pid, int policy)
 {
         const struct sched_param param = { 0 };
         struct dirent *entry;
@@ -956,7 +977,7 @@ static void make_idle_class(pid_t pid)
         assert_non_null(dir);
         while ((entry = readdir(dir)))
                 if (atoi(entry->d_name) > 0)
-                        assert_int_equal(sched_setscheduler(atoi(entry->d_name), SCHED_IDLE, &param), 0);
+                        assert_int_equal(sched_setscheduler(atoi(entry->d_name), policy, &param), 0);
         closedir(dir);
 }
 
@@ -998,7 +1019,7 @@ static void starved(void **state)
         rig = rig_new_with(&config);
         npu = &rig->fleet->workers[TDM_WORKER_NPU];
         wait_for(rig, is_whole(rig));
-        make_idle_class(npu->pid);
+        set_class(npu->pid, SCHED_IDLE);
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(spinners); i++)
                 spinners[i] = spinner(first);
         start_jobs(rig, "split");
@@ -1018,6 +1039,7 @@ static void starved(void **state)
         }
         wait_for(rig, jobs_finished(rig));
         assert_int_equal(rig->n_resets, 0);
+        set_class(npu->pid, SCHED_OTHER); /* it shall leave in time */
         rig_free(rig);
 }
 
@@ -1304,8 +1326,19 @@ int main(void)
                 cmocka_unit_test(abandoned),        cmocka_unit_test(orphans),
         };
 
-        if (tdm_sigbus_init() < 0)
+        char state[] = "/tmp/tandem-test-state-XXXXXX", path[128];
+        int r;
+
+        if (tdm_sigbus_init() < 0 || !mkdtemp(state))
                 return EXIT_FAILURE;
+        setenv("XDG_STATE_HOME", state, 1);
+        unsetenv("STATE_DIRECTORY");
         tdm_log_init("test-fleet");
-        return cmocka_run_group_tests(tests, NULL, NULL);
+        r = cmocka_run_group_tests(tests, NULL, NULL);
+        snprintf(path, sizeof(path), "%s/tandem/plans", state);
+        unlink(path);
+        snprintf(path, sizeof(path), "%s/tandem", state);
+        rmdir(path);
+        rmdir(state);
+        return r;
 }
