@@ -141,6 +141,15 @@ static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned
                 atomic_fetch_add_explicit(&model->n_saturated, n_saturated, memory_order_relaxed);
 }
 
+void tdm_host_attend(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, uint32_t first, uint32_t n)
+{
+        struct pass pass = { .model = model, .step = step, .layer = layer, .first_row = first, .n_rows = n };
+
+        each_row(&pass, (model->hp.n_heads + 2 * model->hp.n_kv_heads) * model->hp.head_dim, rotate_and_store_row);
+        tdm_attention_run(model->attention, model->pool, model->kernels, &model->hp, &model->kv, model->kv_base, step, layer, first,
+                          n, model->q, model->attn);
+}
+
 void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden)
 {
         const struct tdm_host_layer *l = &model->layers[layer];
@@ -160,10 +169,7 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
                 each_row(&pass, d, norm_row);
                 tdm_matmul(pool, kernels, pass.acts, n, (struct tdm_matmul_out[]){ out(&l->q, model->q, q_width),
                            out(&l->k, model->k, kv_width), out(&l->v, model->v, kv_width) }, 3);
-                each_row(&pass, q_width + 2 * kv_width, rotate_and_store_row);
-
-                tdm_attention_run(model->attention, pool, kernels, &model->hp, &model->kv, model->kv_base, step, layer, first, n,
-                                  model->q, model->attn);
+                tdm_host_attend(model, step, layer, first, n);
 
                 tdm_acts_prepare(&model->acts[TDM_HOST_ATTN_OUT], kernels, pool, model->attn, q_width, n, q_width);
                 tdm_matmul(pool, kernels, &model->acts[TDM_HOST_ATTN_OUT], n,

@@ -1,4 +1,5 @@
-/* A model loaded on the host device, and its blocks. Private to engine/host: device.c makes and frees it, forward.c runs it. */
+/* A model loaded on the host device, and its blocks. device.c makes and frees it, forward.c runs it. Private to
+ * engine/host, and to devices that leave to it what their hardware does not do (npu-worker/). */
 #ifndef TDM_ENGINE_HOST_FORWARD_H
 #define TDM_ENGINE_HOST_FORWARD_H
 
@@ -62,6 +63,9 @@ struct tdm_host_model {
 /* Each runs one block on all rows of the step. hidden [n_rows][d_model], in place; head and sample only read it. */
 void tdm_host_embed(struct tdm_host_model *model, const struct tdm_step *step, float *hidden);
 void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden);
+/* The middle of an attention block, for a device that makes its matrix products elsewhere: model->q, k and v of rows
+ * first … first + n - 1 (n <= tile_rows), as the products leave them, to model->attn; keys and values go into the cache. */
+void tdm_host_attend(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, uint32_t first, uint32_t n);
 void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden);
 /* The logits stay in the model until sample. Where they would not fit (logits_rows), sample makes them tile by tile. */
 void tdm_host_head(struct tdm_host_model *model, const struct tdm_step *step, const float *hidden);
