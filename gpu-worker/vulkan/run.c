@@ -162,7 +162,7 @@ static int run_some(struct run *run, uint32_t block, uint32_t *ret_n, struct tdm
         if (work.download)
                 memcpy(run->hidden, m->hidden_host.map, hidden_bytes);
         m->device->counters.hidden_copies += work.upload + work.download;
-        slot->on_device = true;
+        slot->on_device = !work.download; /* handed over: whoever has them next may change them */
         if (n_layers) {
                 tdm_vk_kv_behind(m, run->step, first_layer, n_layers);
                 slot->attention_layers += n_layers;

@@ -1,4 +1,5 @@
 /* One or two devices and the bookkeeping that tandemd does elsewhere: see test-drive.h. */
+#include <math.h>
 #include <sys/mman.h>
 
 #include "gpu-worker/vulkan/test-drive.h"
@@ -21,6 +22,7 @@ struct drive {
         _Atomic uint64_t heartbeat;
         struct tdm_device *devices[2];
         struct tdm_device_model *models[2];
+        double differences[TDM_N_BLOCK_KINDS];
 };
 
 static _Noreturn void fail(const char *what, const struct tdm_error *err, int code)
@@ -75,7 +77,7 @@ static void devices_open(struct drive *d)
 {
         for (unsigned i = 0; i < 2 && d->options.ops[i]; i++) {
                 const struct tdm_device_config config = { .heartbeat = &d->heartbeat };
-                bool attends = (d->options.plan == DRIVE_SPLIT) == (i == 1);
+                bool attends = d->options.plan == DRIVE_COMPARE || (d->options.plan == DRIVE_SPLIT) == (i == 1);
                 const struct tdm_device_model_config model = {
                         .weights = d->weights,
                         .kv = d->kv,
@@ -215,6 +217,8 @@ static void make_plan(const struct drive *d, uint8_t *plan)
                 bool attention = tdm_block_kind(d->hp, block) == TDM_BLOCK_ATTENTION;
 
                 plan[block] = d->options.plan != DRIVE_SINGLE && attention == (d->options.plan == DRIVE_SPLIT);
+                if (d->options.plan == DRIVE_COMPARE) /* hidden rows are handed over each time */
+                        plan[block] = TDM_MIN(block, n_blocks - 2) & 1;
         }
 }
 
@@ -255,6 +259,62 @@ static void make_step(struct drive *d, const struct drive_part *parts, uint32_t 
                 fail("step", &err, r);
 }
 
+double drive_difference(const struct drive *d, enum tdm_block_kind kind)
+{
+        return d->differences[kind];
+}
+
+static void note(struct drive *d, enum tdm_block_kind kind, double difference)
+{
+        if (!(difference <= d->differences[kind])) /* a NaN is the largest */
+                d->differences[kind] = difference;
+}
+
+static void note_rows(struct drive *d, enum tdm_block_kind kind, const float *a, const float *b)
+{
+        size_t n = (size_t)d->step->head.n_rows * d->hp->d_model;
+        double square = 0, largest = 0;
+
+        for (size_t i = 0; i < n; i++) {
+                double difference = fabs((double)a[i] - b[i]);
+
+                square += (double)b[i] * b[i];
+                if (!(difference <= largest))
+                        largest = difference;
+        }
+        note(d, kind, largest / sqrt(square / (double)n));
+}
+
+static int compare_blocks(struct drive *d, float *rows, struct tdm_error *err)
+{
+        uint32_t n_blocks = tdm_model_n_blocks(d->hp), n_rows = d->step->head.n_rows;
+        struct tdm_result *results = calloc(d->limits.max_logits, sizeof(*results));
+        float *before = calloc((size_t)n_rows * d->hp->d_model, sizeof(float)), *after = calloc((size_t)n_rows * d->hp->d_model, sizeof(float));
+        size_t bytes = (size_t)n_rows * d->hp->d_model * sizeof(float);
+        int r = 0;
+
+        for (uint32_t b = 0, n; b < n_blocks && r == 0; b += n) {
+                enum tdm_block_kind kind = tdm_block_kind(d->hp, b);
+
+                n = kind == TDM_BLOCK_HEAD ? 2 : 1;
+                memcpy(before, rows, bytes);
+                r = d->options.ops[0]->run(d->models[0], d->step, b, n, rows, results, NULL, NULL, err);
+                memcpy(after, rows, bytes);
+                memcpy(rows, before, bytes);
+                if (r == 0)
+                        r = d->options.ops[1]->run(d->models[1], d->step, b, n, rows, d->results, NULL, NULL, err);
+                if (n == 1)
+                        note_rows(d, kind, after, rows);
+                for (uint32_t i = 0; i < d->step->head.n_logits && n == 2; i++)
+                        note(d, TDM_BLOCK_SAMPLE, isnan(d->results[i].target_logprob) ? 0 :
+                             fabs((double)results[i].target_logprob - d->results[i].target_logprob));
+        }
+        free(results);
+        free(before);
+        free(after);
+        return r;
+}
+
 void drive_step(struct drive *d, const struct drive_part *parts, uint32_t n_parts, float *hidden, struct tdm_result *results)
 {
         uint32_t n_blocks = tdm_model_n_blocks(d->hp), most = d->options.run_blocks ? d->options.run_blocks : n_blocks;
@@ -269,7 +329,9 @@ void drive_step(struct drive *d, const struct drive_part *parts, uint32_t n_part
         rows = (float *)d->activations + (d->step_id % TDM_STEP_SLOTS) * d->limits.max_rows * d->hp->d_model;
         if (d->options.see_hidden && d->options.plan == DRIVE_SINGLE)
                 d->step->head.plan[n_blocks - 2] = d->step->head.plan[n_blocks - 1] = 1; /* as if another worker had the head */
-        for (uint32_t b = 0, n; b < n_blocks && !r; b += n) {
+        if (d->options.plan == DRIVE_COMPARE)
+                r = compare_blocks(d, rows, &err);
+        for (uint32_t b = 0, n; b < n_blocks && !r && d->options.plan != DRIVE_COMPARE; b += n) {
                 unsigned device = d->options.plan == DRIVE_SINGLE ? 0 : plan[b];
 
                 for (n = 1; b + n < n_blocks && plan[b + n] == plan[b] && (n < most || b + n == n_blocks - 1); n++)

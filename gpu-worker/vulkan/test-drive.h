@@ -12,6 +12,7 @@ enum drive_plan {
         DRIVE_SINGLE, /* all on the first device */
         DRIVE_SPLIT,  /* attention on the second */
         DRIVE_SWAPPED, /* all but attention on the second */
+        DRIVE_COMPARE, /* each block on both, from the second's hidden rows: see drive_difference() */
 };
 
 struct drive_options {
@@ -48,6 +49,9 @@ void drive_restart(struct drive *drive);
 void drive_step(struct drive *drive, const struct drive_part *parts, uint32_t n_parts, float *hidden, struct tdm_result *results);
 /* A sequence's pages are free, and NaN, again. */
 void drive_forget(struct drive *drive, uint32_t table);
+/* With DRIVE_COMPARE: the largest difference that a block of this kind made between the two devices, as a share of the rows'
+ * root mean square; of sample: of log-probabilities, as it is. */
+double drive_difference(const struct drive *drive, enum tdm_block_kind kind);
 uint64_t drive_n_saturated(const struct drive *drive);
 
 #endif

@@ -1,0 +1,301 @@
+/* The vulkan device on whatever Vulkan device there is (here: a CPU implementation; TANDEM_VULKAN_DEVICE chooses): block by
+ * block against the host device for every type of weights, exactness over chunks, neighbours, runs, placements of memory and
+ * restarts, nothing allocated in steady state, and what it refuses. Skipped, with the reason, where there is no device. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "gpu-worker/vulkan/random-model.h"
+#include "gpu-worker/vulkan/test-drive.h"
+#include "gpu-worker/vulkan/vulkan.h"
+
+#define MAX_ROWS 64u
+#define N_IDS 400u
+
+static uint32_t ids[8][N_IDS];
+static const struct tdm_sampling sampling = { .temperature = 0.9f, .top_p = 0.95f, .min_p = 0.01f, .repeat_penalty = 1, .top_k = 40,
+                                              .n_top = 4, .seed = 7 };
+
+static uint8_t *model_new(uint32_t type)
+{
+        struct tdm_hparams hp;
+        uint8_t *weights;
+
+        assert_true(random_model_hparams("tiny", &hp));
+        for (unsigned s = 0; s < TDM_ARRAY_SIZE(ids); s++)
+                for (uint32_t i = 0; i < N_IDS; i++)
+                        ids[s][i] = 3 + (i * 7919 + s * 104729 + i * i % 101) % (hp.n_vocab - 3);
+        weights = random_model_new(&hp, type, type);
+        assert_non_null(weights);
+        return weights;
+}
+
+static struct drive_part part(uint32_t table, uint32_t first, uint32_t n)
+{
+        return (struct drive_part){ .table = table, .ids = ids[table], .n_ids = N_IDS, .first = first, .n = n, .n_logits = TDM_MIN(n, 4u),
+                                    .sampling = sampling };
+}
+
+/* ---- against the host ---- */
+
+static const struct {
+        uint32_t type;
+        enum tdm_precision precision;
+        /* Largest difference, as a share of the rows' size. Orders of sums differ, and where activations are rounded a last
+         * place may tip a value over to the next step of its 255 (or 65,025). */
+        double limit;
+} ways[] = {
+        { TDM_TYPE_Q4_0, TDM_PRECISION_DEFAULT, 0.03 },  { TDM_TYPE_Q8_0, TDM_PRECISION_DEFAULT, 0.03 },
+        { TDM_TYPE_Q4_0, TDM_PRECISION_PRECISE, 3e-4 },  { TDM_TYPE_Q8_0, TDM_PRECISION_PRECISE, 3e-4 },
+        { TDM_TYPE_Q4_0, TDM_PRECISION_F32, 3e-5 },      { TDM_TYPE_Q8_0, TDM_PRECISION_F32, 3e-5 },
+        { TDM_TYPE_F32, TDM_PRECISION_F32, 3e-5 },       { TDM_TYPE_F16, TDM_PRECISION_F32, 3e-5 },
+        { TDM_TYPE_BF16, TDM_PRECISION_F32, 3e-5 },
+};
+
+static void against_host(void **state)
+{
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(ways); i++) {
+                uint8_t *weights = model_new(ways[i].type);
+                const struct drive_options options = { .ops = { &tdm_vulkan_device_ops, &tdm_host_device_ops }, .plan = DRIVE_COMPARE,
+                                                       .precision = ways[i].precision, .max_rows = MAX_ROWS, .n_tables = 4,
+                                                       .max_positions = 512 };
+                struct drive *drive = drive_new(weights, &options);
+                /* Up to MAX_ROWS at once, then one alone, then a few of each of three; over the first span's end. */
+                for (uint32_t first = 0; first < 256; first += 64)
+                        drive_step(drive, (struct drive_part[]){ part(0, first, 64) }, 1, NULL, NULL);
+                drive_step(drive, (struct drive_part[]){ part(0, 256, 1) }, 1, NULL, NULL);
+                drive_step(drive, (struct drive_part[]){ part(0, 257, 3), part(1, 0, 17), part(2, 0, 1) }, 3, NULL, NULL);
+                for (int kind = 0; kind < TDM_N_BLOCK_KINDS; kind++) {
+                        double difference = drive_difference(drive, (enum tdm_block_kind)kind);
+                        double limit = kind == TDM_BLOCK_EMBED ? 0 : ways[i].limit;
+
+                        if (!(difference <= limit))
+                                fail_msg("weights %s, precision %s, %s: off by %g, limit %g", tdm_type_info(ways[i].type)->name,
+                                         tdm_precision_name(ways[i].precision), tdm_block_kind_name((enum tdm_block_kind)kind), difference, limit);
+                        if (getenv("TANDEM_TEST_VERBOSE"))
+                                print_message("%s %s %s: %g\n", tdm_type_info(ways[i].type)->name, tdm_precision_name(ways[i].precision),
+                                              tdm_block_kind_name((enum tdm_block_kind)kind), difference);
+                }
+                drive_destroy(drive);
+                random_model_destroy(weights);
+        }
+}
+
+/* ---- exactness ---- */
+
+struct outcome {
+        float *hidden; /* [n][d_model] */
+        struct tdm_result results[N_IDS];
+        bool has_result[N_IDS];
+};
+
+struct variant {
+        const char *memory; /* TANDEM_VULKAN_MEMORY */
+        uint32_t chunk, n_others, run_blocks, restart_at; /* 0: never */
+        bool anywhere;
+};
+
+static struct outcome run(const uint8_t *weights, const struct variant *v, uint32_t n_rows)
+{
+        const struct drive_options options = { .ops = { &tdm_vulkan_device_ops }, .max_rows = 384, .n_tables = 8, .max_positions = 512,
+                                               .see_hidden = true, .run_blocks = v->run_blocks, .anywhere = v->anywhere };
+        uint32_t d = tdm_weights_header(weights)->hparams.d_model, others_at[8] = {};
+        struct outcome o = { .hidden = calloc(n_rows, d * sizeof(float)) };
+        float *hidden = calloc(options.max_rows, d * sizeof(float));
+        struct tdm_result results[32];
+        struct drive *drive;
+        bool restarted = false;
+
+        setenv("TANDEM_VULKAN_MEMORY", v->memory, 1);
+        drive = drive_new(weights, &options);
+        for (uint32_t first = 0, n, turn = 0; first < n_rows; first += n, turn++) {
+                struct drive_part parts[8];
+                uint32_t row = 0, logits = 0, n_parts = 0, at;
+
+                n = TDM_MIN(v->chunk, n_rows - first);
+                if (v->restart_at && first >= v->restart_at && !restarted) {
+                        drive_restart(drive);
+                        restarted = true;
+                }
+                for (uint32_t i = 1; i <= v->n_others; i++) {
+                        parts[n_parts] = part(i, others_at[i], TDM_MIN(1 + (i * 5 + turn * 3) % 11, N_IDS - others_at[i]));
+                        parts[n_parts].n_logits = i % 2;
+                        if (others_at[i] == 0)
+                                drive_forget(drive, i);
+                        others_at[i] = (others_at[i] + parts[n_parts].n) % N_IDS;
+                        n_parts++;
+                }
+                at = turn % (n_parts + 1); /* ours: everywhere in turn */
+                for (uint32_t i = n_parts; i > at; i--)
+                        parts[i] = parts[i - 1];
+                parts[at] = part(0, first, n);
+                for (uint32_t i = 0; i < at; i++) {
+                        row += parts[i].n;
+                        logits += parts[i].n_logits;
+                }
+                drive_step(drive, parts, n_parts + 1, hidden, results);
+                memcpy(o.hidden + (size_t)first * d, hidden + (size_t)row * d, (size_t)n * d * sizeof(float));
+                for (uint32_t i = 0; i < parts[at].n_logits; i++) {
+                        o.results[first + n - parts[at].n_logits + i] = results[logits + i];
+                        o.has_result[first + n - parts[at].n_logits + i] = true;
+                }
+        }
+        drive_destroy(drive);
+        unsetenv("TANDEM_VULKAN_MEMORY");
+        free(hidden);
+        return o;
+}
+
+static void exact(void **state)
+{
+        static const struct variant base = { .memory = "import", .chunk = 384 };
+        static const struct variant variants[] = {
+                { .memory = "import", .chunk = 64, .n_others = 5 },
+                { .memory = "import", .chunk = 7, .run_blocks = 2 },
+                { .memory = "import", .chunk = 130, .n_others = 2, .restart_at = 100, .anywhere = true },
+                { .memory = "copy", .chunk = 384 },
+                { .memory = "copy", .chunk = 29, .n_others = 3, .run_blocks = 1 },
+                { .memory = "copy", .chunk = 40, .restart_at = 200, .run_blocks = 3 },
+                { .memory = "import", .chunk = 1 },
+        };
+        uint8_t *weights = model_new(TDM_TYPE_Q4_0);
+        uint32_t d = tdm_weights_header(weights)->hparams.d_model, n_rows = 300;
+        struct outcome want = run(weights, &base, n_rows);
+        bool differ = false;
+
+        for (uint32_t i = 1; i < n_rows; i++) /* a comparison of nothing with nothing would pass */
+                differ |= memcmp(want.hidden, want.hidden + (size_t)i * d, d * sizeof(float)) != 0;
+        assert_true(differ && isfinite(want.hidden[0]));
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(variants); i++) {
+                uint32_t n = variants[i].chunk == 1 ? 40 : n_rows;
+                struct outcome got = run(weights, &variants[i], n);
+
+                for (uint32_t row = 0; row < n; row++) {
+                        if (memcmp(want.hidden + (size_t)row * d, got.hidden + (size_t)row * d, d * sizeof(float)) != 0)
+                                fail_msg("variant %u: hidden row of position %u differs", i, row);
+                        if (want.has_result[row] && got.has_result[row] &&
+                            (want.results[row].token != got.results[row].token || want.results[row].n_top != got.results[row].n_top ||
+                             memcmp(&want.results[row].logprob, &got.results[row].logprob, sizeof(float)) != 0 ||
+                             memcmp(want.results[row].top, got.results[row].top, got.results[row].n_top * sizeof(struct tdm_top)) != 0))
+                                fail_msg("variant %u: result of position %u differs", i, row);
+                }
+                free(got.hidden);
+        }
+        free(want.hidden);
+        random_model_destroy(weights);
+}
+
+/* ---- steady state ---- */
+
+static void steady(void **state)
+{
+        uint8_t *weights = model_new(TDM_TYPE_Q4_0);
+
+        for (int copy = 0; copy < 2; copy++) {
+                const struct drive_options options = { .ops = { &tdm_vulkan_device_ops }, .max_rows = 8, .n_tables = 1, .max_positions = 512 };
+                struct tdm_vulkan_counters before = {}, after;
+                struct drive *drive;
+
+                setenv("TANDEM_VULKAN_MEMORY", copy ? "copy" : "import", 1);
+                drive = drive_new(weights, &options);
+                for (uint32_t i = 0; i < 60; i++) {
+                        if (i == 10)
+                                tdm_vulkan_counters(drive_device(drive, 0), &before);
+                        drive_step(drive, (struct drive_part[]){ part(0, i, 1) }, 1, NULL, NULL);
+                }
+                tdm_vulkan_counters(drive_device(drive, 0), &after);
+                assert_true(before.allocations > 0 && before.pipelines > 0);
+                assert_int_equal(after.allocations, before.allocations);
+                assert_int_equal(after.pipelines, before.pipelines);
+                assert_int_equal(after.recordings, before.recordings);
+                assert_int_equal(after.submissions - before.submissions, 50); /* a token is one submission */
+                assert_int_equal(after.hidden_copies, 0);                     /* nobody else looks at them */
+                assert_int_equal(after.kv_restored_bytes, 0);
+                drive_destroy(drive);
+        }
+        unsetenv("TANDEM_VULKAN_MEMORY");
+        random_model_destroy(weights);
+}
+
+/* ---- refusals ---- */
+
+static _Atomic uint64_t heartbeat;
+
+static void refused(void **state)
+{
+        const struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
+        uint8_t *weights = model_new(TDM_TYPE_Q4_0);
+        const struct tdm_hparams *hp = &tdm_weights_header(weights)->hparams;
+        struct tdm_device_model_config good = { .weights = weights, .limits = { 64, 4, 8, 4, 8 } }, bad;
+        const struct tdm_device_ops *ops = &tdm_vulkan_device_ops;
+        struct tdm_device_model *model = NULL;
+        struct tdm_step_row row = { 17, 0, 0, UINT32_MAX };
+        struct tdm_step step = { .head = { .step_id = 1, .n_rows = 1, .n_seqs = 1 }, .rows = &row };
+        struct tdm_device *device;
+        struct tdm_error err = {};
+        float *hidden = calloc(hp->d_model, sizeof(float));
+
+        setenv("TANDEM_VULKAN_MEMORY", "copy", 1);
+        assert_int_equal(ops->open(&device, &config, &err), 0);
+        assert_non_null(strstr(ops->describe(device), "memory copied"));
+        assert_non_null(strstr(ops->numerics_id(device), "vulkan-1/"));
+        assert_int_equal(tdm_kv_geometry_init(&good.kv, hp, TDM_KV_F16, 4, 4), 0);
+
+        bad = good;
+        bad.precision = (enum tdm_precision)99;
+        assert_int_equal(ops->model_load(device, &bad, &model, &err), TDM_E_PROTOCOL);
+        bad = good;
+        bad.kv.part_bytes /= 2;
+        assert_int_equal(ops->model_load(device, &bad, &model, &err), TDM_E_PROTOCOL);
+        bad = good;
+        assert_int_equal(tdm_kv_geometry_init(&bad.kv, hp, TDM_KV_Q8_0, 4, 4), 0);
+        assert_int_equal(ops->model_load(device, &bad, &model, &err), TDM_E_UNSUPPORTED);
+        assert_non_null(strstr(err.message, "q8_0"));
+
+        setenv("TANDEM_VULKAN_MEMORY_MIB", "1", 1);
+        assert_int_equal(ops->model_load(device, &good, &model, &err), TDM_E_NO_MEMORY);
+        assert_non_null(strstr(err.message, "MiB on the GPU (weights"));
+        unsetenv("TANDEM_VULKAN_MEMORY_MIB");
+
+        assert_int_equal(ops->model_load(device, &good, &model, &err), 0);
+        assert_int_equal(ops->run(model, &step, 1, 1, hidden, NULL, NULL, NULL, &err), -EINVAL); /* attention without a cache */
+        ops->model_unload(model);
+        ops->close(device);
+        ops->model_unload(NULL);
+        ops->close(NULL);
+
+        setenv("TANDEM_VULKAN_MEMORY", "magic", 1);
+        assert_int_equal(ops->open(&device, &config, &err), TDM_E_UNSUPPORTED);
+        assert_non_null(strstr(err.message, "magic"));
+        unsetenv("TANDEM_VULKAN_MEMORY");
+        setenv("TANDEM_VULKAN_DEVICE", "no such GPU", 1);
+        assert_int_equal(ops->open(&device, &config, &err), TDM_E_UNSUPPORTED);
+        assert_non_null(strstr(err.message, "no such GPU"));
+        unsetenv("TANDEM_VULKAN_DEVICE");
+        random_model_destroy(weights);
+        free(hidden);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(against_host),
+                cmocka_unit_test(exact),
+                cmocka_unit_test(steady),
+                cmocka_unit_test(refused),
+        };
+        const struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
+        struct tdm_device *device;
+        struct tdm_error err = {};
+
+        if (tdm_vulkan_device_ops.open(&device, &config, &err) != 0) {
+                fprintf(stderr, "skipped: %s\n", err.message);
+                return 77;
+        }
+        fprintf(stderr, "%s\n", tdm_vulkan_device_ops.describe(device));
+        tdm_vulkan_device_ops.close(device);
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
