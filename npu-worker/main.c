@@ -1,17 +1,21 @@
 /* tandem-npu-worker: the process that owns the NPU; by default it runs attention.
- * Today its only device is the host's CPU. A device that is asked for and not in this build is said to be missing, it is
- * never replaced silently. Everything else is the worker loop's (engine/worker/). */
+ * What auto means depends on the machine and is found out here, before the sandbox: with no NPU in sight it is the host
+ * device, which needs no files and gets the whole sandbox. A device that is asked for by name and cannot be had is said to
+ * be missing, it is never replaced silently. Everything else is the worker loop's (engine/worker/). */
 #include "engine/worker/worker.h"
-
-static const struct tdm_worker_device devices[] = {
-        { .name = "xrt" },
-        { .name = "emulated" },
-        { .name = "host", .ops = &tdm_host_device_ops },
-};
+#include "npu-worker/device.h"
 
 int main(int argc, char **argv)
 {
-        static const struct tdm_worker_program program = {
+        const struct tdm_worker_device automatic = { .name = "auto", .ops = &tdm_npu_auto_device_ops, .needs_files = true };
+        const struct tdm_worker_device nothing = { .name = "auto", .ops = &tdm_npu_no_device_ops };
+        const struct tdm_worker_device devices[] = {
+                tdm_npu_missing() ? nothing : automatic,
+                { .name = "xrt", .ops = &tdm_xrt_device_ops, .needs_files = true },
+                { .name = "emulated", .ops = &tdm_emulated_device_ops, .needs_files = true },
+                { .name = "host", .ops = &tdm_host_device_ops },
+        };
+        const struct tdm_worker_program program = {
                 .name = "tandem-npu-worker",
                 .index = TDM_WORKER_NPU,
                 .devices = devices,

@@ -1,0 +1,387 @@
+/* The NPU behind engine/device.h: see device.h for what runs where.
+ *
+ * Which layers go to the NPU follows from the budget and the model alone, and the numerics id names everything that could
+ * change a bit: kind of device, type, the set of programs, the budget. */
+#include "npu-worker/device-private.h"
+
+#include <assert.h>
+
+#include "common/log.h"
+
+#define NUMERICS "1" /* changes when an order of operations or a rounding does */
+
+struct npu_device {
+        struct tdm_device public;
+        struct tdm_device *host;
+        struct tdm_npu *npu;
+        enum tdm_npu_type type;
+        char description[128];
+        char numerics_id[96];
+};
+
+/* struct tdm_device_model is never defined: its address is that of our struct. */
+static struct tdm_npu_model *npu_model_of(const struct tdm_device_model *model)
+{
+        return (struct tdm_npu_model *)model;
+}
+
+/* ---- opening ---- */
+
+static int read_environment(struct npu_device *device, struct tdm_npu_config *config, struct tdm_error *err)
+{
+        const char *format = getenv("TANDEM_NPU_FORMAT"), *memory = getenv("TANDEM_NPU_MEMORY_MB");
+        const char *programs = getenv("TANDEM_NPU_PROGRAMS");
+        int type = format && *format ? tdm_npu_type_from_name(format) : TDM_NPU_BF16;
+        unsigned long long mb = 0;
+        char *end = NULL;
+
+        if (type < 0)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "TANDEM_NPU_FORMAT=%.32s: there is bf16 and int8", format);
+        if (memory && *memory) {
+                errno = 0;
+                mb = strtoull(memory, &end, 10);
+                if (errno != 0 || *end || mb == 0 || mb > 1u << 24)
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "TANDEM_NPU_MEMORY_MB=%.32s is not a number of MiB", memory);
+        }
+        device->type = (enum tdm_npu_type)type;
+        config->budget_bytes = (uint64_t)mb << 20;
+        config->programs = programs && *programs ? programs : NULL;
+        return 0;
+}
+
+static void npu_close(struct tdm_device *public)
+{
+        struct npu_device *device = (struct npu_device *)public;
+
+        if (!device)
+                return;
+        tdm_npu_close(device->npu);
+        if (device->host)
+                device->host->ops->close(device->host);
+        free(device);
+}
+
+static int open_device(struct tdm_device **ret, const struct tdm_device_config *config, const struct tdm_device_ops *ops,
+                       struct tdm_error *err)
+{
+        struct npu_device *device = calloc(1, sizeof(*device));
+        struct tdm_npu_config npu_config = { .emulated = ops == &tdm_emulated_device_ops, .heartbeat = config->heartbeat };
+        const struct tdm_npu_manifest *manifest;
+        uint32_t n = 0;
+        int r;
+
+        if (!device)
+                return tdm_error_set(err, -ENOMEM, "no memory for the NPU");
+        device->public.ops = ops;
+        r = read_environment(device, &npu_config, err);
+        if (r == 0) {
+                r = tdm_npu_open(&device->npu, &npu_config, err);
+                if (r != 0)
+                        tdm_error_prefix(err, "no %s device", ops->name);
+        }
+        if (r == 0)
+                r = tdm_host_device_ops.open(&device->host, config, err);
+        if (r != 0) {
+                npu_close(&device->public);
+                return r;
+        }
+        manifest = tdm_npu_manifest(device->npu);
+        for (uint32_t i = 0; i < manifest->n_programs; i++)
+                n += manifest->programs[i].type == device->type;
+        snprintf(device->description, sizeof(device->description), "%s NPU, %u %s programs, %s; beside it %s", manifest->generation, n,
+                 tdm_npu_type_name(device->type), tdm_npu_flavour(device->npu), device->host->ops->describe(device->host));
+        snprintf(device->numerics_id, sizeof(device->numerics_id), "%s-" NUMERICS "-%s-%016llx-%llu+%s", ops->name,
+                 tdm_npu_type_name(device->type), (unsigned long long)manifest->hash,
+                 (unsigned long long)(tdm_npu_budget(device->npu) >> 20), device->host->ops->numerics_id(device->host));
+        *ret = &device->public;
+        return 0;
+}
+
+static int xrt_open(struct tdm_device **ret, const struct tdm_device_config *config, struct tdm_error *err)
+{
+        return open_device(ret, config, &tdm_xrt_device_ops, err);
+}
+
+static int emulated_open(struct tdm_device **ret, const struct tdm_device_config *config, struct tdm_error *err)
+{
+        return open_device(ret, config, &tdm_emulated_device_ops, err);
+}
+
+static const char *npu_describe(const struct tdm_device *device)
+{
+        return ((const struct npu_device *)device)->description;
+}
+
+static const char *npu_numerics_id(const struct tdm_device *device)
+{
+        return ((const struct npu_device *)device)->numerics_id;
+}
+
+/* ---- models ---- */
+
+static double share_of(const struct tdm_npu_model *model)
+{
+        uint64_t all = model->npu_macs + model->host_macs;
+
+        return all ? 100.0 * (double)model->npu_macs / (double)all : 0;
+}
+
+static void npu_unload(struct tdm_device_model *public)
+{
+        struct tdm_npu_model *model = npu_model_of(public);
+        const struct tdm_npu_counters *c;
+
+        if (!model)
+                return;
+        c = tdm_npu_counters(model->npu);
+        if (model->npu_macs + model->host_macs > 0)
+                tdm_log_info("npu: %.1f%% of attention's multiplications ran on the NPU; %llu submissions of %llu commands in all, "
+                             "%llu repeated, %llu contexts made anew", share_of(model), (unsigned long long)c->n_submissions,
+                             (unsigned long long)c->n_commands, (unsigned long long)c->n_retries,
+                             (unsigned long long)c->n_contexts);
+        for (uint32_t i = 0; model->layers && i < model->host->hp.n_layers; i++) {
+                tdm_npu_weights_destroy(model->layers[i].qkv);
+                tdm_npu_weights_destroy(model->layers[i].out);
+        }
+        free(model->layers);
+        tdm_npu_product_destroy(model->qkv);
+        tdm_npu_product_destroy(model->out);
+        tdm_host_device_ops.model_unload((struct tdm_device_model *)model->host);
+        free(model);
+}
+
+struct fill {
+        const struct tdm_host_model *host;
+        struct tdm_npu_weights *weights;
+        const struct tdm_weights_tensor *tensors[3]; /* one below the other */
+        unsigned n_tensors;
+        float *rows;                                 /* [n_threads][cols] */
+        uint32_t cols;
+};
+
+#define FILL_ROWS 16u
+
+static void fill_rows(void *arg, unsigned chunk, unsigned thread)
+{
+        const struct fill *fill = arg;
+        float *values = fill->rows + (size_t)thread * fill->cols;
+        uint32_t n_rows = 0;
+
+        for (unsigned i = 0; i < fill->n_tensors; i++)
+                n_rows += fill->tensors[i]->rows;
+        for (uint32_t output = chunk * FILL_ROWS; output < TDM_MIN((chunk + 1) * FILL_ROWS, n_rows); output++) {
+                uint32_t row = output;
+                unsigned t = 0;
+
+                while (row >= fill->tensors[t]->rows)
+                        row -= fill->tensors[t++]->rows;
+                tdm_weights_row(fill->host->weights, fill->tensors[t], row, values);
+                tdm_npu_weights_fill(fill->weights, output, values);
+        }
+}
+
+/* Tensors, one below the other, into buffers of the device. */
+static int put_weights(struct tdm_npu_model *model, struct tdm_npu_product *product, uint32_t layer,
+                       const enum tdm_tensor_kind *kinds, unsigned n_kinds, struct tdm_npu_weights **ret, struct tdm_error *err)
+{
+        const struct tdm_host_model *host = model->host;
+        struct fill fill = { .host = host, .n_tensors = n_kinds };
+        uint32_t n_rows = 0;
+        int r;
+
+        for (unsigned i = 0; i < n_kinds; i++) {
+                fill.tensors[i] = tdm_weights_find(host->weights, kinds[i], layer);
+                n_rows += fill.tensors[i]->rows;
+        }
+        fill.cols = fill.tensors[0]->cols;
+        r = tdm_npu_weights_new(product, &fill.weights, err);
+        if (r != 0)
+                return r;
+        fill.rows = malloc((size_t)tdm_pool_n_threads(host->pool) * fill.cols * sizeof(float));
+        if (!fill.rows) {
+                tdm_npu_weights_destroy(fill.weights);
+                return tdm_error_set(err, -ENOMEM, "no memory to convert weights for the NPU");
+        }
+        tdm_pool_run(host->pool, TDM_DIV_UP(n_rows, FILL_ROWS), fill_rows, &fill);
+        free(fill.rows);
+        r = tdm_npu_weights_finish(fill.weights, err);
+        if (r != 0) {
+                tdm_npu_weights_destroy(fill.weights);
+                return r;
+        }
+        *ret = fill.weights;
+        return 0;
+}
+
+static int load_layers(struct tdm_npu_model *model, struct tdm_error *err)
+{
+        static const enum tdm_tensor_kind qkv[] = { TDM_TENSOR_Q, TDM_TENSOR_K, TDM_TENSOR_V }, out[] = { TDM_TENSOR_O };
+
+        for (uint32_t i = 0; i < model->host->hp.n_layers; i++) {
+                struct tdm_npu_layer layer = {};
+                struct tdm_error why = {};
+                int r = put_weights(model, model->qkv, i, qkv, TDM_ARRAY_SIZE(qkv), &layer.qkv, &why);
+
+                if (r == 0)
+                        r = put_weights(model, model->out, i, out, TDM_ARRAY_SIZE(out), &layer.out, &why);
+                if (r != 0) {
+                        tdm_npu_weights_destroy(layer.qkv);
+                        if (r != TDM_E_NO_MEMORY)
+                                return tdm_error_set(err, r, "%s", why.message);
+                        tdm_log_warning("npu: layers from %u on run on the CPU: %s", i, why.message);
+                        return 0;
+                }
+                model->layers[i] = layer;
+                model->n_npu_layers++;
+        }
+        return 0;
+}
+
+static int load_npu(struct npu_device *device, struct tdm_npu_model *model, struct tdm_error *err)
+{
+        const struct tdm_hparams *hp = &model->host->hp;
+        uint32_t q_width = hp->n_heads * hp->head_dim, qkv_width = q_width + 2 * hp->n_kv_heads * hp->head_dim;
+        const struct tdm_npu_manifest *manifest = tdm_npu_manifest(device->npu);
+        struct tdm_npu_plan qkv, out;
+        struct tdm_error why = {};
+        int r;
+
+        r = tdm_npu_plan_matrix(manifest, device->type, qkv_width, hp->d_model, &qkv, &why);
+        if (r == 0)
+                r = tdm_npu_plan_matrix(manifest, device->type, hp->d_model, q_width, &out, &why);
+        if (r == 0)
+                r = tdm_npu_product_new(device->npu, &qkv, model->host->tile_rows, &model->qkv, &why);
+        if (r == 0)
+                r = tdm_npu_product_new(device->npu, &out, model->host->tile_rows, &model->out, &why);
+        if (r == TDM_E_UNSUPPORTED || r == TDM_E_NO_MEMORY) {
+                tdm_log_warning("npu: this model's attention runs on the CPU: %s", why.message);
+                return 0;
+        }
+        if (r != 0)
+                return tdm_error_set(err, r, "%s", why.message);
+        r = load_layers(model, err);
+        if (r != 0)
+                return r;
+        tdm_log_info("npu: %u of %u attention layers on the NPU in %s: qkv %u command%s of %ux%u, output %u of %ux%u, up to %u rows; "
+                     "%llu of %llu MiB used", model->n_npu_layers, hp->n_layers, tdm_npu_type_name(device->type),
+                     tdm_npu_plan_commands(&qkv), tdm_npu_plan_commands(&qkv) == 1 ? "" : "s", qkv.k, qkv.n,
+                     tdm_npu_plan_commands(&out), out.k, out.n, tdm_npu_product_rows(model->qkv),
+                     (unsigned long long)((tdm_npu_budget(device->npu) - tdm_npu_budget_left(device->npu)) >> 20),
+                     (unsigned long long)(tdm_npu_budget(device->npu) >> 20));
+        return 0;
+}
+
+static int npu_load(struct tdm_device *public, const struct tdm_device_model_config *config, struct tdm_device_model **ret,
+                    struct tdm_error *err)
+{
+        struct npu_device *device = (struct npu_device *)public;
+        struct tdm_npu_model *model = calloc(1, sizeof(*model));
+        int r;
+
+        if (!model)
+                return tdm_error_set(err, -ENOMEM, "no memory for a model on the NPU");
+        model->npu = device->npu;
+        r = tdm_host_device_ops.model_load(device->host, config, (struct tdm_device_model **)&model->host, err);
+        if (r != 0) {
+                free(model);
+                return r;
+        }
+        model->layers = calloc(model->host->hp.n_layers, sizeof(*model->layers));
+        if (!model->layers)
+                r = tdm_error_set(err, -ENOMEM, "no memory for a model on the NPU");
+        else if (config->precision != TDM_PRECISION_DEFAULT)
+                tdm_log_info("npu: with precision %s attention runs on the CPU", tdm_precision_name(config->precision));
+        else
+                r = load_npu(device, model, err);
+        if (r != 0) {
+                npu_unload((struct tdm_device_model *)model);
+                return r;
+        }
+        *ret = (struct tdm_device_model *)model;
+        return 0;
+}
+
+static void npu_set_kv(struct tdm_device_model *public, uint8_t *kv_base)
+{
+        tdm_host_device_ops.set_kv((struct tdm_device_model *)npu_model_of(public)->host, kv_base);
+}
+
+static uint64_t npu_scratch_bytes(const struct tdm_device_model *public)
+{
+        const struct tdm_npu_model *model = npu_model_of(public);
+
+        return tdm_host_device_ops.model_scratch_bytes((const struct tdm_device_model *)model->host) +
+               tdm_npu_budget(model->npu) - tdm_npu_budget_left(model->npu);
+}
+
+static uint64_t npu_n_saturated(const struct tdm_device_model *public)
+{
+        return tdm_host_device_ops.n_saturated((const struct tdm_device_model *)npu_model_of(public)->host);
+}
+
+/* ---- running ---- */
+
+static uint64_t projection_macs(const struct tdm_hparams *hp, uint32_t n_rows)
+{
+        return (uint64_t)n_rows * hp->d_model * hp->head_dim * (2 * hp->n_heads + 2 * hp->n_kv_heads);
+}
+
+static int run_attention(struct tdm_npu_model *model, const struct tdm_step *step, uint32_t block, float *hidden, struct tdm_error *err)
+{
+        const struct tdm_hparams *hp = &model->host->hp;
+        uint32_t layer = tdm_block_layer(block);
+        uint64_t products = projection_macs(hp, step->head.n_rows);
+
+        model->host_macs += tdm_npu_attend_macs(hp, step, layer);
+        if (!model->layers[layer].out) {
+                model->host_macs += products;
+                return tdm_host_device_ops.run((struct tdm_device_model *)model->host, step, block, 1, hidden, NULL, NULL, NULL, err);
+        }
+        if (!model->host->kv_base)
+                return tdm_error_set(err, -EINVAL, "NPU: asked for attention without a KV cache");
+        model->npu_macs += products;
+        tdm_npu_attention(model, step, layer, hidden);
+        return 0;
+}
+
+static int npu_run(struct tdm_device_model *public, const struct tdm_step *step, uint32_t first, uint32_t n, float *hidden,
+                   struct tdm_result *results, void (*on_block)(uint32_t block, void *userdata), void *userdata,
+                   struct tdm_error *err)
+{
+        struct tdm_npu_model *model = npu_model_of(public);
+        const struct tdm_hparams *hp = &model->host->hp;
+
+        assert(first + n <= tdm_model_n_blocks(hp));
+        for (uint32_t block = first; block < first + n; block++) {
+                int r;
+
+                if (tdm_block_kind(hp, block) == TDM_BLOCK_ATTENTION)
+                        r = run_attention(model, step, block, hidden, err);
+                else
+                        r = tdm_host_device_ops.run((struct tdm_device_model *)model->host, step, block, 1, hidden, results, NULL,
+                                                    NULL, err);
+                if (r)
+                        return r;
+                if (on_block)
+                        on_block(block, userdata);
+        }
+        return 0;
+}
+
+void tdm_npu_device_share(const struct tdm_device_model *public, struct tdm_npu_share *ret)
+{
+        const struct tdm_npu_model *model = npu_model_of(public);
+
+        *ret = (struct tdm_npu_share){ .n_layers = model->host->hp.n_layers, .n_npu_layers = model->n_npu_layers,
+                                       .npu_macs = model->npu_macs, .host_macs = model->host_macs,
+                                       .counters = *tdm_npu_counters(model->npu) };
+}
+
+#define NPU_OPS(its_name, its_open)                                                                                   \
+        {                                                                                                             \
+                .name = its_name, .open = its_open, .close = npu_close, .describe = npu_describe,                         \
+                .numerics_id = npu_numerics_id, .model_load = npu_load, .model_unload = npu_unload, .set_kv = npu_set_kv,   \
+                .model_scratch_bytes = npu_scratch_bytes, .run = npu_run, .n_saturated = npu_n_saturated,                 \
+        }
+const struct tdm_device_ops tdm_xrt_device_ops = NPU_OPS("xrt", xrt_open);
+const struct tdm_device_ops tdm_emulated_device_ops = NPU_OPS("emulated", emulated_open);

@@ -1,0 +1,162 @@
+/* The planner, and the conversion of f32 into what programs read: see plan.h. No device is touched here. */
+#include "npu-worker/plan.h"
+
+#include <float.h>
+#include <math.h>
+
+#include "engine/half.h"
+
+/* What a command costs beside its multiplications, in multiplications: about 100 µs of a few TOPS. Only compared, so a
+ * round number does. */
+#define COMMAND_COST (UINT64_C(1) << 26)
+
+static bool same_family(const struct tdm_npu_program *a, const struct tdm_npu_program *b)
+{
+        return a->k == b->k && a->n == b->n && a->type == b->type && a->b.kind == b->b.kind &&
+               a->b.tile_rows == b->b.tile_rows && a->b.tile_cols == b->b.tile_cols && strcmp(a->order, b->order) == 0;
+}
+
+static bool is_product(const struct tdm_npu_program *p)
+{
+        return p->op == TDM_NPU_GEMM || p->op == TDM_NPU_GEMV;
+}
+
+static void add_variant(struct tdm_npu_plan *plan, const struct tdm_npu_program *p)
+{
+        uint32_t i = plan->n_variants;
+
+        for (uint32_t j = 0; j < plan->n_variants; j++)
+                if (plan->variants[j]->m == p->m)
+                        return; /* the first one serves */
+        if (i == TDM_NPU_MAX_VARIANTS)
+                return;
+        for (; i > 0 && plan->variants[i - 1]->m > p->m; i--)
+                plan->variants[i] = plan->variants[i - 1];
+        plan->variants[i] = p;
+        plan->n_variants++;
+}
+
+uint32_t tdm_npu_plan_variant(const struct tdm_npu_plan *plan, uint32_t n_rows)
+{
+        uint32_t v = 0;
+
+        while (v + 1 < plan->n_variants && plan->variants[v]->m < n_rows)
+                v++;
+        return v;
+}
+
+int tdm_npu_plan_matrix(const struct tdm_npu_manifest *manifest, enum tdm_npu_type type, uint32_t rows, uint32_t cols,
+                        struct tdm_npu_plan *ret, struct tdm_error *err)
+{
+        const struct tdm_npu_program *best = NULL;
+        uint64_t best_cost = UINT64_MAX;
+        struct tdm_npu_plan plan;
+
+        for (uint32_t i = 0; i < manifest->n_programs; i++) {
+                const struct tdm_npu_program *p = &manifest->programs[i];
+                uint64_t n_commands, cost;
+
+                if (!is_product(p) || p->type != type)
+                        continue;
+                n_commands = (uint64_t)TDM_DIV_UP(rows, p->n) * TDM_DIV_UP(cols, p->k);
+                cost = n_commands * (COMMAND_COST + (uint64_t)p->k * p->n);
+                if (n_commands <= TDM_NPU_MAX_COMMANDS && cost < best_cost) {
+                        best = p;
+                        best_cost = cost;
+                }
+        }
+        if (!best)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "the NPU programs of %s have none that makes a %s product of %u x %u in at "
+                                     "most %u commands", manifest->directory[0] ? manifest->directory : "this set",
+                                     tdm_npu_type_name(type), cols, rows, TDM_NPU_MAX_COMMANDS);
+        plan = (struct tdm_npu_plan){ .rows = rows, .cols = cols, .k = best->k, .n = best->n, .type = type, .b = best->b,
+                                      .n_tiles = TDM_DIV_UP(rows, best->n), .n_segments = TDM_DIV_UP(cols, best->k) };
+        for (uint32_t i = 0; i < manifest->n_programs; i++)
+                if (is_product(&manifest->programs[i]) && same_family(&manifest->programs[i], best))
+                        add_variant(&plan, &manifest->programs[i]);
+        *ret = plan;
+        return 0;
+}
+
+/* ---- conversion ---- */
+
+static uint16_t to_bf16(float f)
+{
+        uint32_t bits = tdm_f32_to_bits(f);
+
+        if ((bits & 0x7fffffff) > 0x7f800000)
+                return (uint16_t)(bits >> 16 | 0x40); /* a NaN stays one */
+        return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/* NaN counts as zero, infinity as the largest number, as in the host's kernels. */
+static float saturated(float x)
+{
+        return x != x ? 0 : fmaxf(fminf(x, FLT_MAX), -FLT_MAX);
+}
+
+static float scale_of(const float *values, uint32_t n)
+{
+        float largest = 0;
+
+        for (uint32_t i = 0; i < n; i++)
+                largest = fmaxf(largest, fabsf(saturated(values[i])));
+        return largest > 0 ? largest / 127 : 1;
+}
+
+static int8_t to_int8(float x, float scale)
+{
+        /* A scale that is subnormal may be rounded down so far that the quotient passes 127. */
+        return (int8_t)rintf(fmaxf(fminf(saturated(x) / scale, 127), -127));
+}
+
+/* Where value k of output `column` lies in a tile, in values. */
+static size_t place(const struct tdm_npu_plan *plan, uint32_t k, uint32_t column)
+{
+        uint32_t tr = plan->b.tile_rows, tc = plan->b.tile_cols;
+
+        switch (plan->b.kind) {
+        case TDM_NPU_COLUMNS:
+                return (size_t)column * plan->k + k;
+        case TDM_NPU_TILES:
+                return ((size_t)(k / tr) * (plan->n / tc) + column / tc) * tr * tc + (size_t)(k % tr) * tc + column % tc;
+        default:
+                return (size_t)k * plan->n + column;
+        }
+}
+
+float tdm_npu_put_weights(const struct tdm_npu_plan *plan, const float *values, uint32_t n_values, uint32_t column, void *tile)
+{
+        float scale = 1;
+
+        if (plan->type == TDM_NPU_BF16) {
+                for (uint32_t k = 0; k < plan->k; k++)
+                        ((uint16_t *)tile)[place(plan, k, column)] = k < n_values ? to_bf16(values[k]) : 0;
+                return scale;
+        }
+        scale = scale_of(values, n_values);
+        for (uint32_t k = 0; k < plan->k; k++)
+                ((int8_t *)tile)[place(plan, k, column)] = k < n_values ? to_int8(values[k], scale) : 0;
+        return scale;
+}
+
+float tdm_npu_put_row(const struct tdm_npu_plan *plan, const float *values, uint32_t n_values, void *row)
+{
+        float scale = 1;
+
+        if (plan->type == TDM_NPU_BF16) {
+                uint16_t *to = row;
+
+                for (uint32_t k = 0; k < n_values; k++)
+                        to[k] = to_bf16(values[k]);
+                memset(to + n_values, 0, (plan->k - n_values) * sizeof(*to));
+        } else {
+                int8_t *to = row;
+
+                scale = scale_of(values, n_values);
+                for (uint32_t k = 0; k < n_values; k++)
+                        to[k] = to_int8(values[k], scale);
+                memset(to + n_values, 0, plan->k - n_values);
+        }
+        return scale;
+}
