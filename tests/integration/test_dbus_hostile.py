@@ -36,7 +36,7 @@ def n_fds(d):
 
 class Caller:
     def __init__(self, bus, rng):
-        self.c, self.r = Client(bus), rng
+        self.bus, self.c, self.r = bus, Client(bus), rng
         self.dbus = self.c.dbus
 
     def string(self):
@@ -141,6 +141,9 @@ class Caller:
         try:
             answer = self.c.connection.send_message_with_reply_and_block(m, 60 * SLOW)
         except self.dbus.DBusException as e:
+            if e.get_dbus_name() == "org.freedesktop.DBus.Error.Disconnected":
+                self.c = Client(self.bus)  # the bus itself threw it out: that never came to the daemon
+                return None
             check(e.get_dbus_message() or e.get_dbus_name().startswith("org.freedesktop"), "an error says why", e)
             return e.get_dbus_name()
         for a in answer.get_args_list():
