@@ -47,7 +47,7 @@ int tdm_config_init(struct tdm_config *c)
                 .prefill_rows = 256,
                 .max_sequences = 64,
                 .prefix_cache = true,
-                .placement = TDM_PLACE_SPLIT,
+                .placement = TDM_PLACE_ANY,
                 .log_level = TDM_LOG_INFO,
         };
         c->models = calloc(1, sizeof(*c->models));

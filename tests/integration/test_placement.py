@@ -51,7 +51,7 @@ def alone(all_requests):
 @test
 def one_resource():
     """Two workers on the same cores: one does all, the other takes over and is nobody's loss."""
-    with Daemon(env={"TANDEM_PLACEMENT": "measured"}) as d:
+    with Daemon(placement=None) as d:  # it is the default
         d.wait_ready()
         want = d.generate(n=600)
         check(d.model("tale")["placement"].startswith("measured: single, the other in reserve"), "placement", d.model("tale"))
