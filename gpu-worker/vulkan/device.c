@@ -220,6 +220,18 @@ static int choose_queue(struct tdm_vk_device *device)
         return found;
 }
 
+/* Subgroups are always of 32. TANDEM_VULKAN_MATRICES=off says no for whoever wants to compare. */
+static bool is_fixed_at_32(const struct tdm_vk_device *device)
+{
+        VkPhysicalDeviceVulkan13Properties p13 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES };
+        VkPhysicalDeviceProperties2 p = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &p13 };
+        const char *off = getenv("TANDEM_VULKAN_MATRICES");
+
+        device->vk.GetPhysicalDeviceProperties2(device->physical, &p);
+        return p13.minSubgroupSize == 32 && p13.maxSubgroupSize == 32 && !(off && strcmp(off, "off") == 0) &&
+               p.properties.limits.maxComputeSharedMemorySize >= 48 << 10;
+}
+
 static int create_device(struct tdm_vk_device *device, const VkPhysicalDeviceProperties *properties, struct tdm_error *err)
 {
         VkPhysicalDeviceVulkan13Features f13 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES };
@@ -230,6 +242,8 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
         const VkDeviceQueueCreateInfo queue = { .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
                                                 .queueFamilyIndex = device->queue_family, .queueCount = 1, .pQueuePriorities = &priority };
         _cleanup_(freep) VkExtensionProperties *extensions = NULL;
+        struct tdm_vk_matrix_features matrix_features;
+        bool has_int8, has_memory_model;
         const char *names[4];
         VkDeviceCreateInfo info = { .sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, .pNext = &features, .queueCreateInfoCount = 1,
                                     .pQueueCreateInfos = &queue, .ppEnabledExtensionNames = names };
@@ -260,11 +274,21 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
             !f12.bufferDeviceAddress || !f13.shaderIntegerDotProduct || !f13.maintenance4)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "%s lacks one of shaderInt64, shaderInt16, storageBuffer16BitAccess, "
                                      "bufferDeviceAddress, shaderIntegerDotProduct, maintenance4", properties->deviceName);
+        has_int8 = f12.shaderInt8;
+        has_memory_model = f12.vulkanMemoryModel;
         /* Only what is used: a feature may cost. */
         features.features = (VkPhysicalDeviceFeatures){ .shaderInt64 = VK_TRUE, .shaderInt16 = VK_TRUE };
         f11 = (VkPhysicalDeviceVulkan11Features){ .sType = f11.sType, .pNext = &f12, .storageBuffer16BitAccess = VK_TRUE };
         f12 = (VkPhysicalDeviceVulkan12Features){ .sType = f12.sType, .pNext = &f13, .bufferDeviceAddress = VK_TRUE };
         f13 = (VkPhysicalDeviceVulkan13Features){ .sType = f13.sType, .shaderIntegerDotProduct = VK_TRUE, .maintenance4 = VK_TRUE };
+        names[info.enabledExtensionCount] = tdm_vk_matrix_feature(&matrix_features);
+        device->matrix_units = has_int8 && has_memory_model && is_fixed_at_32(device) &&
+                               has_extension(extensions, n, names[info.enabledExtensionCount]) && tdm_vk_matrix_units(device);
+        if (device->matrix_units) {
+                info.enabledExtensionCount++;
+                f13.pNext = &matrix_features;
+                f12.shaderInt8 = f12.vulkanMemoryModel = VK_TRUE;
+        }
         r = device->vk.CreateDevice(device->physical, &info, NULL, &device->vk.device);
         if (r != VK_SUCCESS) {
                 device->vk.device = VK_NULL_HANDLE;
@@ -354,16 +378,21 @@ static int open_gpu(struct tdm_vk_device *device, struct tdm_error *err)
         device->max_groups_x = properties.limits.maxComputeWorkGroupCount[0];
         device->ns_per_tick = properties.limits.timestampPeriod;
         device->is_cpu = properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
-        snprintf(device->description, sizeof(device->description), "%.60s, %s, memory %s, %.1f GiB, subgroups of %u, %.40s", properties.deviceName,
-                 type_name(properties.deviceType), device->import ? "imported" : "copied",
-                 (double)device->memory.memoryHeaps[device->device_heap].size / 0x1p30, p11.subgroupSize, p12.driverInfo);
         snprintf(device->numerics_id, sizeof(device->numerics_id), "vulkan-1/%.80s/%.40s/%.60s", properties.deviceName, p12.driverName,
                  p12.driverInfo);
         /* A driver loads its compiler with the first kernel: that must happen before files are out of reach. */
         r = tdm_vk_pipeline_need(device, TDM_VK_NORM, (const uint32_t[]){ 0, TDM_VK_ACT_I8, 0, 0 }, err);
         for (unsigned i = 0; i < TDM_VK_STAGES && r == 0; i++)
                 r = tdm_vk_buffer_init(device, &device->stages[i], TDM_VK_STAGE_BYTES, TDM_VK_HOST_MEMORY, "staging", err);
-        return r;
+        if (r == 0)
+                r = tdm_vk_prove(device, err);
+        if (r != 0)
+                return r;
+        snprintf(device->description, sizeof(device->description), "%.60s, %s, memory %s, %.1f GiB, subgroups of %u%s, %.40s", properties.deviceName,
+                 type_name(properties.deviceType), device->import ? "imported" : "copied",
+                 (double)device->memory.memoryHeaps[device->device_heap].size / 0x1p30, p11.subgroupSize,
+                 !device->matrix_units ? "" : device->matrix_proofs == 4 ? ", int8 matrices" : ", int8 matrices not exact: unused", p12.driverInfo);
+        return 0;
 }
 
 static int vulkan_open(struct tdm_device **ret, const struct tdm_device_config *config, struct tdm_error *err)

@@ -20,6 +20,9 @@ static const uint32_t norm_code[] =
 static const uint32_t matvec_code[] =
 #include "matvec.inc"
         ;
+static const uint32_t matmat_code[] = /* see shaders/matmat.comp for how it is made */
+#include "gpu-worker/vulkan/shaders/compiled/matmat.inc"
+        ;
 static const uint32_t rotate_code[] =
 #include "rotate.inc"
         ;
@@ -41,6 +44,7 @@ static const struct {
         [TDM_VK_EMBED] = { "embed", embed_code, sizeof(embed_code) },
         [TDM_VK_NORM] = { "norm", norm_code, sizeof(norm_code) },
         [TDM_VK_MATVEC] = { "matvec", matvec_code, sizeof(matvec_code) },
+        [TDM_VK_MATMAT] = { "matmat", matmat_code, sizeof(matmat_code) },
         [TDM_VK_ROTATE] = { "rotate", rotate_code, sizeof(rotate_code) },
         [TDM_VK_ATTEND] = { "attend", attend_code, sizeof(attend_code) },
         [TDM_VK_MERGE] = { "merge", merge_code, sizeof(merge_code) },
@@ -63,6 +67,11 @@ struct tdm_vk_pipeline *tdm_vk_pipeline_get(struct tdm_vk_device *device, enum t
 
         assert(pipeline);
         return pipeline;
+}
+
+struct tdm_vk_pipeline *tdm_vk_pipeline_find(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0, uint32_t c1)
+{
+        return find(device, shader, (const uint32_t[]){ c0, c1, 0, 0 });
 }
 
 static VkResult compile(struct tdm_vk_device *device, enum tdm_vk_shader shader, const uint32_t *constants, VkPipeline *ret)

@@ -50,6 +50,7 @@ enum tdm_vk_shader {
         TDM_VK_EMBED,
         TDM_VK_NORM,
         TDM_VK_MATVEC,
+        TDM_VK_MATMAT, /* the same bits for many rows at once, where the device has integer matrix units */
         TDM_VK_ROTATE,
         TDM_VK_ATTEND,
         TDM_VK_MERGE,
@@ -62,6 +63,7 @@ struct tdm_vk_pipeline {
         enum tdm_vk_shader shader;
         uint32_t constants[TDM_VK_N_CONSTANTS];
         VkPipeline pipeline;
+        bool proven; /* MATMAT: gives the bits of MATVEC on this device */
         char name[32]; /* for profiles */
         uint64_t profile_n, profile_ns;
 };
@@ -73,6 +75,8 @@ int tdm_vk_pipeline_need(struct tdm_vk_device *device, enum tdm_vk_shader shader
 /* One that was needed before. */
 struct tdm_vk_pipeline *tdm_vk_pipeline_get(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0, uint32_t c1,
                                             uint32_t c2, uint32_t c3);
+/* NULL where it was never needed. */
+struct tdm_vk_pipeline *tdm_vk_pipeline_find(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0, uint32_t c1);
 void tdm_vk_pipelines_deinit(struct tdm_vk_device *device);
 
 /* ---- device.c ---- */
@@ -108,6 +112,8 @@ struct tdm_vk_device {
         VkQueryPool queries;
         float ns_per_tick;
         bool profiling;
+        bool matrix_units;      /* there are some that MATMAT can use */
+        unsigned matrix_proofs; /* how many of its variants are proven */
         struct tdm_pool *threads; /* copies and sampling */
         _Atomic uint64_t *heartbeat;
         struct tdm_vulkan_counters counters;
@@ -119,6 +125,19 @@ struct tdm_vk_device {
 int tdm_vk_submit(struct tdm_vk_device *device, VkCommandBuffer commands, struct tdm_error *err);
 int tdm_vk_fault(struct tdm_vk_device *device, const char *what, VkResult result, struct tdm_error *err);
 int tdm_vk_wait(struct tdm_vk_device *device, VkFence fence, struct tdm_error *err);
+
+/* ---- prove.c ---- */
+
+struct tdm_vk_matrix_features {
+        VkStructureType type;
+        void *next;
+        VkBool32 cooperative_matrix;
+        VkBool32 robust;
+};
+bool tdm_vk_matrix_units(const struct tdm_vk_device *device);
+/* What to enable with the extension whose name it returns. */
+const char *tdm_vk_matrix_feature(struct tdm_vk_matrix_features *features);
+int tdm_vk_prove(struct tdm_vk_device *device, struct tdm_error *err);
 
 /* ---- model.c ---- */
 

@@ -14,6 +14,8 @@ bool random_model_hparams(const char *size, struct tdm_hparams *ret)
                 uint32_t n_layers, d_model, n_heads, n_kv_heads, head_dim, d_ff, window, n_vocab, n_ctx;
         } sizes[] = {
                 { "tiny", 3, 160, 6, 2, 48, 352, 64, 1003, 1024 },
+                { "tiny-128", 2, 256, 4, 2, 128, 512, 64, 515, 1024 },
+                { "tiny-256", 2, 128, 4, 1, 256, 256, 64, 515, 1024 },
                 { "1b", 26, 1152, 4, 1, 256, 6912, 512, 262144, 32768 },
                 { "4b", 34, 2560, 8, 4, 256, 10240, 1024, 262144, 131072 },
                 { "12b", 48, 3840, 16, 8, 256, 15360, 1024, 262144, 131072 },

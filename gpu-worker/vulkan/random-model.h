@@ -5,7 +5,8 @@
 
 #include "engine/weights.h"
 
-/* "1b", "4b", "12b", "27b" (as FACTS of the real ones), "tiny" (odd sizes, quickly computed). false: no such size. */
+/* "1b", "4b", "12b", "27b" (as FACTS of the real ones), "tiny" (odd sizes, quickly computed), "tiny-128" and
+ * "tiny-256" (heads of that size). false: no such size. */
 bool random_model_hparams(const char *size, struct tdm_hparams *ret);
 /* Matrices of `type`, the embedding of `embedding_type`. A checked segment, page-aligned; NULL and a message on stderr. */
 uint8_t *random_model_new(const struct tdm_hparams *hp, uint32_t type, uint32_t embedding_type);

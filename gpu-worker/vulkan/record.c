@@ -88,8 +88,14 @@ static void multiply(struct recorder *r, const struct tdm_vk_matrix *const *matr
                                                    .panel2 = UINT32_MAX, .panel_bytes = a->panel_bytes, .cols = a->cols,
                                                    .n_rows = n_rows, .y_stride = y_stride };
                 uint32_t n_panels = a->n_panels;
-                struct tdm_vk_pipeline *pipeline = tdm_vk_pipeline_get(r->device, TDM_VK_MATVEC, a->type, a->act, variant, ahead);
+                struct tdm_vk_pipeline *pipeline = n_rows > 8 ? tdm_vk_pipeline_find(r->device, TDM_VK_MATMAT, a->type, a->act) : NULL;
+                uint32_t panels = 2, rows = 32; /* of a workgroup */
 
+                if (!pipeline || !pipeline->proven) {
+                        pipeline = tdm_vk_pipeline_get(r->device, TDM_VK_MATVEC, a->type, a->act, variant, ahead);
+                        panels = 1;
+                        rows = variant;
+                }
                 push.n_out = a->rows;
                 for (n = 1; n < 3 && i + n < n_matrices && matrices[i + n]->type == a->type && matrices[i + n]->act == a->act &&
                             matrices[i + n - 1]->rows % TDM_PANEL_ROWS == 0; n++) {
@@ -98,9 +104,10 @@ static void multiply(struct recorder *r, const struct tdm_vk_matrix *const *matr
                         n_panels += matrices[i + n]->n_panels;
                         push.n_out += matrices[i + n]->rows;
                 }
-                for (; push.panel0 < n_panels; push.panel0 += r->device->max_groups_x)
-                        dispatch(r, pipeline, &push, sizeof(push), TDM_MIN(n_panels - push.panel0, r->device->max_groups_x),
-                                 TDM_DIV_UP(n_rows, variant));
+                for (uint32_t groups; push.panel0 < n_panels; push.panel0 += groups * panels) {
+                        groups = TDM_MIN(TDM_DIV_UP(n_panels - push.panel0, panels), r->device->max_groups_x);
+                        dispatch(r, pipeline, &push, sizeof(push), groups, TDM_DIV_UP(n_rows, rows));
+                }
                 y += push.n_out * sizeof(float);
         }
 }

@@ -19,12 +19,12 @@ static uint32_t ids[8][N_IDS];
 static const struct tdm_sampling sampling = { .temperature = 0.9f, .top_p = 0.95f, .min_p = 0.01f, .repeat_penalty = 1, .top_k = 40,
                                               .n_top = 4, .seed = 7 };
 
-static uint8_t *model_new(uint32_t type)
+static uint8_t *model_new(const char *size, uint32_t type)
 {
         struct tdm_hparams hp;
         uint8_t *weights;
 
-        assert_true(random_model_hparams("tiny", &hp));
+        assert_true(random_model_hparams(size, &hp));
         for (unsigned s = 0; s < TDM_ARRAY_SIZE(ids); s++)
                 for (uint32_t i = 0; i < N_IDS; i++)
                         ids[s][i] = 3 + (i * 7919 + s * 104729 + i * i % 101) % (hp.n_vocab - 3);
@@ -42,23 +42,26 @@ static struct drive_part part(uint32_t table, uint32_t first, uint32_t n)
 /* ---- against the host ---- */
 
 static const struct {
+        const char *size;
         uint32_t type;
         enum tdm_precision precision;
         /* Largest difference, as a share of the rows' size. Orders of sums differ, and where activations are rounded a last
          * place may tip a value over to the next step of its 255 (or 65,025). */
         double limit;
 } ways[] = {
-        { TDM_TYPE_Q4_0, TDM_PRECISION_DEFAULT, 0.03 },  { TDM_TYPE_Q8_0, TDM_PRECISION_DEFAULT, 0.03 },
-        { TDM_TYPE_Q4_0, TDM_PRECISION_PRECISE, 3e-4 },  { TDM_TYPE_Q8_0, TDM_PRECISION_PRECISE, 3e-4 },
-        { TDM_TYPE_Q4_0, TDM_PRECISION_F32, 3e-5 },      { TDM_TYPE_Q8_0, TDM_PRECISION_F32, 3e-5 },
-        { TDM_TYPE_F32, TDM_PRECISION_F32, 3e-5 },       { TDM_TYPE_F16, TDM_PRECISION_F32, 3e-5 },
-        { TDM_TYPE_BF16, TDM_PRECISION_F32, 3e-5 },
+        { "tiny", TDM_TYPE_Q4_0, TDM_PRECISION_DEFAULT, 0.03 },  { "tiny", TDM_TYPE_Q8_0, TDM_PRECISION_DEFAULT, 0.03 },
+        { "tiny", TDM_TYPE_Q4_0, TDM_PRECISION_PRECISE, 3e-4 },  { "tiny", TDM_TYPE_Q8_0, TDM_PRECISION_PRECISE, 3e-4 },
+        { "tiny", TDM_TYPE_Q4_0, TDM_PRECISION_F32, 3e-5 },      { "tiny", TDM_TYPE_Q8_0, TDM_PRECISION_F32, 3e-5 },
+        { "tiny", TDM_TYPE_F32, TDM_PRECISION_F32, 3e-5 },       { "tiny", TDM_TYPE_F16, TDM_PRECISION_F32, 3e-5 },
+        { "tiny", TDM_TYPE_BF16, TDM_PRECISION_F32, 3e-5 },
+        { "tiny-128", TDM_TYPE_F16, TDM_PRECISION_F32, 3e-5 },
+        { "tiny-256", TDM_TYPE_F16, TDM_PRECISION_F32, 3e-5 },
 };
 
 static void against_host(void **state)
 {
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(ways); i++) {
-                uint8_t *weights = model_new(ways[i].type);
+                uint8_t *weights = model_new(ways[i].size, ways[i].type);
                 const struct drive_options options = { .ops = { &tdm_vulkan_device_ops, &tdm_host_device_ops }, .plan = DRIVE_COMPARE,
                                                        .precision = ways[i].precision, .max_rows = MAX_ROWS, .n_tables = 4,
                                                        .max_positions = 512 };
@@ -73,7 +76,7 @@ static void against_host(void **state)
                         double limit = kind == TDM_BLOCK_EMBED ? 0 : ways[i].limit;
 
                         if (!(difference <= limit))
-                                fail_msg("weights %s, precision %s, %s: off by %g, limit %g", tdm_type_info(ways[i].type)->name,
+                                fail_msg("%s, weights %s, precision %s, %s: off by %g, limit %g", ways[i].size, tdm_type_info(ways[i].type)->name,
                                          tdm_precision_name(ways[i].precision), tdm_block_kind_name((enum tdm_block_kind)kind), difference, limit);
                         if (getenv("TANDEM_TEST_VERBOSE"))
                                 print_message("%s %s %s: %g\n", tdm_type_info(ways[i].type)->name, tdm_precision_name(ways[i].precision),
@@ -161,7 +164,7 @@ static void exact(void **state)
                 { .memory = "copy", .chunk = 40, .restart_at = 200, .run_blocks = 3 },
                 { .memory = "import", .chunk = 1 },
         };
-        uint8_t *weights = model_new(TDM_TYPE_Q4_0);
+        uint8_t *weights = model_new("tiny", TDM_TYPE_Q4_0);
         uint32_t d = tdm_weights_header(weights)->hparams.d_model, n_rows = 300;
         struct outcome want = run(weights, &base, n_rows);
         bool differ = false;
@@ -192,7 +195,7 @@ static void exact(void **state)
 
 static void steady(void **state)
 {
-        uint8_t *weights = model_new(TDM_TYPE_Q4_0);
+        uint8_t *weights = model_new("tiny", TDM_TYPE_Q4_0);
 
         for (int copy = 0; copy < 2; copy++) {
                 const struct drive_options options = { .ops = { &tdm_vulkan_device_ops }, .max_rows = 8, .n_tables = 1, .max_positions = 512 };
@@ -227,7 +230,7 @@ static _Atomic uint64_t heartbeat;
 static void refused(void **state)
 {
         const struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
-        uint8_t *weights = model_new(TDM_TYPE_Q4_0);
+        uint8_t *weights = model_new("tiny", TDM_TYPE_Q4_0);
         const struct tdm_hparams *hp = &tdm_weights_header(weights)->hparams;
         struct tdm_device_model_config good = { .weights = weights, .limits = { 64, 4, 8, 4, 8 } }, bad;
         const struct tdm_device_ops *ops = &tdm_vulkan_device_ops;

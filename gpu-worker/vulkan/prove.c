@@ -1,0 +1,162 @@
+/* Kernels that are only used where they are proven: the one for integer matrix units must give the bits of the one that every
+ * device has, on random weights and rows with odd tails, on this very device and driver. Where it does not, or where there are
+ * no such units, many rows take the other: slower, never different. Runs once, when the device is opened. */
+#include "gpu-worker/vulkan/private.h"
+
+/* As in the extension's specification; older headers do not have it. */
+#define COOPERATIVE_MATRIX_EXTENSION "VK_KHR_cooperative_matrix"
+#define STRUCTURE_TYPE_FEATURES ((VkStructureType)1000506000)
+#define STRUCTURE_TYPE_PROPERTIES ((VkStructureType)1000506001)
+#define COMPONENT_SINT8 3
+#define COMPONENT_SINT32 5
+#define SCOPE_SUBGROUP 3
+
+struct cooperative_properties {
+        VkStructureType sType;
+        void *pNext;
+        uint32_t m, n, k;
+        uint32_t a, b, c, result;
+        VkBool32 saturating;
+        uint32_t scope;
+};
+typedef VkResult(VKAPI_PTR *cooperative_properties_fn)(VkPhysicalDevice, uint32_t *, struct cooperative_properties *);
+
+#define N_BLOCKS 37u /* of a row: segments of 3, the last ones short or empty */
+#define N_OUT 72u    /* five panels, the last half empty */
+#define N_ROWS 43u
+#define PLACE (UINT64_C(2) << 20) /* of each thing in the staging buffer */
+
+bool tdm_vk_matrix_units(const struct tdm_vk_device *device)
+{
+        cooperative_properties_fn list = (cooperative_properties_fn)device->vk.GetInstanceProcAddr(
+                device->vk.instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR");
+        struct cooperative_properties properties[64];
+        uint32_t n = TDM_ARRAY_SIZE(properties);
+
+        for (uint32_t i = 0; i < n; i++)
+                properties[i] = (struct cooperative_properties){ .sType = STRUCTURE_TYPE_PROPERTIES };
+        if (!list || list(device->physical, &n, properties) < 0)
+                return false;
+        for (uint32_t i = 0; i < n; i++) {
+                const struct cooperative_properties *p = &properties[i];
+
+                if (p->m == 16 && p->n == 16 && p->k == 32 && p->a == COMPONENT_SINT8 && p->b == COMPONENT_SINT8 &&
+                    p->c == COMPONENT_SINT32 && p->result == COMPONENT_SINT32 && p->scope == SCOPE_SUBGROUP && !p->saturating)
+                        return true;
+        }
+        return false;
+}
+
+const char *tdm_vk_matrix_feature(struct tdm_vk_matrix_features *features)
+{
+        *features = (struct tdm_vk_matrix_features){ .type = STRUCTURE_TYPE_FEATURES, .cooperative_matrix = VK_TRUE };
+        return COOPERATIVE_MATRIX_EXTENSION;
+}
+
+static uint32_t random_u32(uint64_t *state)
+{
+        *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        return (uint32_t)(*state >> 32);
+}
+
+static void random_weights(uint8_t *panels, uint32_t type, uint64_t *state)
+{
+        uint64_t panel_bytes = tdm_weights_panel_bytes(type, N_BLOCKS * TDM_BLOCK_VALUES);
+
+        for (uint32_t panel = 0; panel < TDM_DIV_UP(N_OUT, TDM_PANEL_ROWS); panel++, panels += panel_bytes) {
+                for (uint64_t i = 0; i < panel_bytes; i++)
+                        panels[i] = (uint8_t)random_u32(state);
+                for (uint32_t i = 0; i < N_BLOCKS * TDM_PANEL_ROWS; i++) /* scales of 2^-8 to 2^-4 */
+                        ((uint16_t *)panels)[i] = (uint16_t)((7 + random_u32(state) % 4) << 10 | (random_u32(state) & 0x3ff));
+        }
+}
+
+static void random_rows(uint8_t *rows, uint32_t act, uint64_t *state)
+{
+        uint32_t cols = N_BLOCKS * TDM_BLOCK_VALUES, most = act == TDM_VK_ACT_I8 ? 127 : 32512;
+
+        for (uint32_t r = 0; r < N_ROWS; r++, rows += TDM_VK_ACT_STRIDE(act, cols))
+                for (uint32_t b = 0; b < N_BLOCKS; b++) {
+                        int32_t sum = 0;
+
+                        for (uint32_t i = b * TDM_BLOCK_VALUES; i < (b + 1) * TDM_BLOCK_VALUES; i++) {
+                                int32_t q = (int32_t)(random_u32(state) % (2 * most + 1)) - (int32_t)most, high = (q + 128) >> 8;
+
+                                sum += q;
+                                rows[i] = (uint8_t)(act == TDM_VK_ACT_I8 ? q : high);
+                                if (act == TDM_VK_ACT_I16)
+                                        rows[cols + i] = (uint8_t)(q - 256 * high);
+                        }
+                        ((float *)(rows + TDM_VK_ACT_SCALES(act, cols)))[b] = (float)(1 + random_u32(state) % 1000) / 65536.0f;
+                        ((int32_t *)(rows + TDM_VK_ACT_SUMS(act, cols)))[b] = sum;
+                }
+}
+
+/* Runs a kernel over the staging buffer, its outputs to `place`. */
+static int run_kernel(struct tdm_vk_device *device, struct tdm_vk_pipeline *pipeline, uint32_t type, uint32_t x, uint32_t y,
+                      unsigned place, struct tdm_error *err)
+{
+        const struct tdm_vk_buffer *stage = &device->stages[0];
+        const struct tdm_vk_matmul_push push = {
+                .x = stage->address + PLACE,
+                .y = stage->address + place * PLACE,
+                .w0 = stage->address,
+                .panel1 = UINT32_MAX,
+                .panel2 = UINT32_MAX,
+                .panel_bytes = (uint32_t)tdm_weights_panel_bytes(type, N_BLOCKS * TDM_BLOCK_VALUES),
+                .cols = N_BLOCKS * TDM_BLOCK_VALUES,
+                .n_out = N_OUT,
+                .n_rows = N_ROWS,
+                .y_stride = N_OUT,
+        };
+        const VkCommandBufferBeginInfo begin = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
+                                                 .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT };
+        const VkMemoryBarrier barrier = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER, .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT,
+                                          .dstAccessMask = VK_ACCESS_HOST_READ_BIT };
+        VkCommandBuffer commands = device->stage_commands[0];
+        struct tdm_vk *vk = &device->vk;
+        VkResult r = vk->BeginCommandBuffer(commands, &begin);
+
+        if (r == VK_SUCCESS) {
+                vk->CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline->pipeline);
+                vk->CmdPushConstants(commands, device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(push), &push);
+                vk->CmdDispatch(commands, x, y, 1);
+                vk->CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &barrier, 0, NULL,
+                                       0, NULL);
+                r = vk->EndCommandBuffer(commands);
+        }
+        return r == VK_SUCCESS ? tdm_vk_submit(device, commands, err) : tdm_vk_fault(device, "proving a kernel", r, err);
+}
+
+/* Leaves device->matrix_proofs: how many of the four kernels are proven. Not finding it so is no error. */
+int tdm_vk_prove(struct tdm_vk_device *device, struct tdm_error *err)
+{
+        static const uint32_t types[] = { TDM_TYPE_Q4_0, TDM_TYPE_Q8_0 }, acts[] = { TDM_VK_ACT_I8, TDM_VK_ACT_I16 };
+        uint32_t panels = TDM_DIV_UP(N_OUT, TDM_PANEL_ROWS);
+        uint8_t *map = device->stages[0].map;
+        uint64_t state = 1;
+
+        for (unsigned i = 0; i < 4 && device->matrix_units; i++) {
+                uint32_t type = types[i / 2], act = acts[i % 2];
+                struct tdm_vk_pipeline *reference, *pipeline;
+                int r = tdm_vk_pipeline_need(device, TDM_VK_MATVEC, (const uint32_t[]){ type, act, 4, 4 }, err);
+
+                if (r != 0)
+                        return r;
+                if (tdm_vk_pipeline_need(device, TDM_VK_MATMAT, (const uint32_t[]){ type, act, 0, 0 }, NULL) != 0)
+                        continue; /* a driver that cannot compile it proves nothing */
+                reference = tdm_vk_pipeline_get(device, TDM_VK_MATVEC, type, act, 4, 4);
+                pipeline = tdm_vk_pipeline_get(device, TDM_VK_MATMAT, type, act, 0, 0);
+                random_weights(map, type, &state);
+                random_rows(map + PLACE, act, &state);
+                memset(map + 2 * PLACE, 0xff, 2 * PLACE);
+                r = run_kernel(device, reference, type, panels, TDM_DIV_UP(N_ROWS, 4u), 2, err);
+                if (r == 0)
+                        r = run_kernel(device, pipeline, type, TDM_DIV_UP(panels, 2u), TDM_DIV_UP(N_ROWS, 32u), 3, err);
+                if (r != 0)
+                        return r;
+                pipeline->proven = memcmp(map + 2 * PLACE, map + 3 * PLACE, PLACE) == 0;
+                device->matrix_proofs += pipeline->proven;
+        }
+        return 0;
+}
