@@ -106,7 +106,8 @@ static int choose_device(const struct tdm_worker_program *program, const char *r
                 if (strcmp(requested, d->name) == 0)
                         return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                              "this build has no %s device yet; ask for host or auto", d->name);
-                snprintf(known + strlen(known), sizeof(known) - strlen(known), ", %s", d->name);
+                if (strcmp(d->name, "auto") != 0) /* a program that says itself what auto takes */
+                        snprintf(known + strlen(known), sizeof(known) - strlen(known), ", %s", d->name);
         }
         return tdm_error_set(err, TDM_E_UNSUPPORTED, "there is no device \"%s\"; known are %s and off", requested, known);
 }

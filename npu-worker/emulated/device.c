@@ -7,7 +7,7 @@
  * must be a dma-buf; a command that takes 2 s is killed and takes its context with it. Faults come from the control page
  * (control.h). Every refusal is counted and, with TANDEM_NPU_EMULATED_TRACE, printed.
  *
- * One device, opened once per process. A queue of commands and one thread that runs them in order. What it will not do: be
+ * One device, opened once at a time. A queue of commands and one thread that runs them in order. What it will not do: be
  * a model of an NPU's speed. */
 #include "npu-worker/emulated/control.h"
 #include "npu-worker/emulated/device.h"
@@ -61,6 +61,7 @@ struct emulated {
         unsigned queue[QUEUE], head, tail;
         unsigned n_done;                    /* since somebody waited */
         unsigned n_contexts;                /* open */
+        bool opened;
         bool context_lost;
         bool gone;
         struct tdm_emulated_control *control, own_control;
@@ -125,23 +126,27 @@ unsigned xclProbe(void)
 
 xclDeviceHandle xclOpen(unsigned index, const char *log, enum xclVerbosityLevel level)
 {
-        static bool opened;
+        static bool started;
 
-        if (index != 0 || opened) {
-                refuse("device %u: there is one, and it is opened once", index);
+        if (index != 0 || emulated.opened) {
+                refuse("device %u: there is one, and it is opened once at a time", index);
                 return NULL;
         }
-        opened = true;
-        control_open();
+        if (!started) {
+                control_open();
+                if (pthread_create(&emulated.thread, NULL, run_commands, NULL) != 0)
+                        return NULL;
+                started = true;
+        }
         tdm_emulated_core_register(emulated.shared_ptr, &emulated, index);
-        if (pthread_create(&emulated.thread, NULL, run_commands, NULL) != 0)
-                return NULL;
+        emulated.opened = true;
         return &emulated;
 }
 
-/* The thread stays: a process opens the device once and ends with it. */
+/* The thread stays and waits for the next one who opens. */
 void xclClose(xclDeviceHandle h)
 {
+        emulated.opened = false;
 }
 
 int xclLoadXclBin(xclDeviceHandle h, const struct axlf *image)

@@ -148,12 +148,14 @@ struct runner *runner_new(const struct runner_model *model, const struct runner_
                         .precision = o->precision,
                 };
 
-                ret = tdm_host_device_ops.open(&r->devices[i], &config, &err);
+                const struct tdm_device_ops *ops = i == r->n_devices - 1 && o->ops ? o->ops : &tdm_host_device_ops;
+
+                ret = ops->open(&r->devices[i], &config, &err);
                 if (!ret)
-                        ret = tdm_host_device_ops.model_load(r->devices[i], &model_config, &r->models[i], &err);
+                        ret = ops->model_load(r->devices[i], &model_config, &r->models[i], &err);
                 if (ret)
-                        fail("host device", &err, ret);
-                if (o->logits_rows) /* a large vocabulary would do it */
+                        fail(ops->name, &err, ret);
+                if (o->logits_rows && ops == &tdm_host_device_ops) /* a large vocabulary would do it */
                         ((struct tdm_host_model *)r->models[i])->logits_rows = o->logits_rows;
         }
         return r;
@@ -162,8 +164,8 @@ struct runner *runner_new(const struct runner_model *model, const struct runner_
 void runner_destroy(struct runner *r)
 {
         for (unsigned i = 0; i < r->n_devices; i++) {
-                tdm_host_device_ops.model_unload(r->models[i]);
-                tdm_host_device_ops.close(r->devices[i]);
+                r->devices[i]->ops->model_unload(r->models[i]);
+                r->devices[i]->ops->close(r->devices[i]);
         }
         munmap(r->hidden, (uint64_t)r->limits.max_rows * r->model->hp->d_model * sizeof(float));
         munmap(r->steps, r->layout.size_bytes);
@@ -177,12 +179,17 @@ void runner_destroy(struct runner *r)
 
 const char *runner_describe(const struct runner *r)
 {
-        return tdm_host_device_ops.describe(r->devices[0]);
+        return r->devices[r->n_devices - 1]->ops->describe(r->devices[r->n_devices - 1]);
+}
+
+const struct tdm_device_model *runner_device_model(const struct runner *r)
+{
+        return r->models[r->n_devices - 1];
 }
 
 uint64_t runner_n_saturated(const struct runner *r)
 {
-        return tdm_host_device_ops.n_saturated(r->models[r->n_devices - 1]);
+        return r->devices[r->n_devices - 1]->ops->n_saturated(r->models[r->n_devices - 1]);
 }
 
 static void on_block(uint32_t block, void *userdata)
@@ -279,7 +286,7 @@ void runner_step(struct runner *r, const struct runner_part *parts, uint32_t n_p
                 unsigned device = r->n_devices == 2 && tdm_block_kind(hp, b) == TDM_BLOCK_ATTENTION;
 
                 n = r->n_devices == 2 && b <= 2 * hp->n_layers ? 1 : n_blocks - b;
-                ret = tdm_host_device_ops.run(r->models[device], r->step, b, n, r->hidden, r->results, on_block, r, &err);
+                ret = r->devices[device]->ops->run(r->models[device], r->step, b, n, r->hidden, r->results, on_block, r, &err);
         }
         if (ret)
                 fail("run", &err, ret);

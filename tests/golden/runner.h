@@ -1,4 +1,4 @@
-/* Runs a model on the host device without any daemon: loads a GGUF, builds steps in a segment of its own, keeps page tables
+/* Runs a model on the host device, or beside another one, without any daemon: loads a GGUF, builds steps in a segment of its own, keeps page tables
  * with scattered page numbers, frees window pages as they slide out, and fills every free page with NaNs, so that a read of
  * what is not there shows. Test code: ends the program with a message where something fails. */
 #ifndef TANDEM_TESTS_RUNNER_H
@@ -17,6 +17,7 @@ void runner_model_load(struct runner_model *ret, const char *path);
 void runner_model_unload(struct runner_model *model);
 
 struct runner_options {
+        const struct tdm_device_ops *ops; /* of the device that runs attention; NULL: the host device */
         enum tdm_precision precision;
         enum tdm_kv_type kv_type; /* 0: the precision's own */
         const char *cpu;          /* TANDEM_CPU; NULL: the best */
@@ -31,7 +32,8 @@ struct runner;
 
 struct runner *runner_new(const struct runner_model *model, const struct runner_options *options);
 void runner_destroy(struct runner *runner);
-const char *runner_describe(const struct runner *runner);
+const char *runner_describe(const struct runner *runner); /* the device that runs attention */
+const struct tdm_device_model *runner_device_model(const struct runner *runner); /* of the same */
 uint64_t runner_n_saturated(const struct runner *runner);
 /* Time spent in blocks of a kind since the last reset. */
 double runner_block_seconds(const struct runner *runner, int kind);
