@@ -723,12 +723,14 @@ static void quarantined(void **state)
 
         assert_non_null(mkdtemp(dir));
         config.worker_dir = dir;
+        config.quarantine_ns = 50 * TDM_NSEC_PER_MSEC;
         write_script(dir, "tandem-npu-worker", "#!/bin/sh\nexit 3\n");
         write_script(dir, "tandem-gpu-worker", "#!/bin/sh\nexit 4\n");
 
         /* Both: then nobody waits for ever. */
         rig = rig_new_with(&config);
         wait_for(rig, rig->model_error.code != 0);
+        config.quarantine_ns = 0;
         assert_int_equal(rig->model_error.code, TDM_E_NO_WORKER);
         assert_non_null(strstr(rig->model_error.message, "status 4"));
         assert_int_equal(tdm_fleet_add_model(rig->fleet, &rig->model, &err), TDM_E_NO_WORKER);
@@ -836,6 +838,50 @@ static void back_from_quarantine(void **state)
         unlink(path);
         snprintf(path, sizeof(path), "%s/tandem-gpu-worker", dir);
         unlink(path);
+        rmdir(dir);
+}
+
+/* Both at once, with work in flight: it waits for the first one that comes back. */
+static void both_back_from_quarantine(void **state)
+{
+        char dir[] = "/tmp/tandem-test-fleet-XXXXXX", path[256];
+        const struct tdm_fleet_config config = {
+                .worker_dir = dir, .requested = { "host", "host" }, .n_threads = 1, .hang_min_ns = HANG_NS,
+                .quarantine_ns = TDM_NSEC_PER_SEC,
+        };
+        static const char *const names[TDM_N_WORKERS] = { "tandem-npu-worker", "tandem-gpu-worker" };
+        struct rig *rig;
+
+        assert_non_null(mkdtemp(dir));
+        for (unsigned i = 0; i < TDM_N_WORKERS; i++)
+                link_worker(dir, names[i]);
+        rig = rig_new_with(&config);
+        wait_for(rig, is_whole(rig));
+        start_jobs(rig, "either");
+        rig->hold = false;
+        jobs_submit(rig);
+        wait_for(rig, rig->n_steps > 10);
+        for (unsigned i = 0; i < TDM_N_WORKERS; i++)
+                write_script(dir, names[i], "#!/bin/sh\nexit 3\n");
+        for (unsigned i = 0; i < TDM_N_WORKERS; i++)
+                kill(worker_pid(rig, (enum tdm_worker_index)i), SIGKILL);
+        wait_for(rig, rig->fleet->workers[0].state == TDM_WORKER_QUARANTINED &&
+                              rig->fleet->workers[1].state == TDM_WORKER_QUARANTINED);
+        for (unsigned i = 0; i < TDM_N_WORKERS; i++)
+                link_worker(dir, names[i]);
+        assert_int_equal(rig->model_error.code, 0);
+        wait_for(rig, jobs_finished(rig));
+        for (unsigned i = 0; i < N_JOBS; i++)
+                assert_memory_equal(rig->jobs[i].tokens, expected[i], sizeof(expected[i]));
+        assert_int_equal(rig->model_error.code, 0);
+        rig->hold = true;
+        wait_for(rig, is_whole(rig));
+        run_jobs(rig, "split");
+        rig_free(rig);
+        for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
+                snprintf(path, sizeof(path), "%s/%s", dir, names[i]);
+                unlink(path);
+        }
         rmdir(dir);
 }
 
@@ -1321,6 +1367,7 @@ int main(void)
                 cmocka_unit_test(not_ready_before_the_survivor), cmocka_unit_test(survivor),
                 cmocka_unit_test(same_device_again), cmocka_unit_test(measured),         cmocka_unit_test(measured_to_death),
                 cmocka_unit_test(back_from_quarantine), cmocka_unit_test(stopped_idle),
+                cmocka_unit_test(both_back_from_quarantine),
                 cmocka_unit_test(starved),          cmocka_unit_test(starved_or_not),
                 cmocka_unit_test(models_come_and_go), cmocka_unit_test(bad_steps),
                 cmocka_unit_test(abandoned),        cmocka_unit_test(orphans),
