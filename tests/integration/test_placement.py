@@ -83,6 +83,33 @@ def reserve_does_not_wear_out():
 
 
 @test
+def quarantine_and_back():
+    """A worker that leaves at every start is quarantined: jobs go on, degraded. When it can start again it comes back by
+    itself, and so does the flag."""
+    private = PrivateBin()
+    try:
+        with Daemon(placement="measured") as d:
+            d.wait_ready()
+            want = d.generate(n=40)
+            private.put_script("npu", "exit 3\n")
+            os.kill(d.worker_pid("npu"), signal.SIGKILL)
+            wait_for(lambda: d.workers()["npu"].get("state") == "quarantined", "the npu worker is quarantined", 30)
+            r = d.generate(n=40)
+            same_ids(r.ids, want.ids, "ids meanwhile")
+            check(r.done.get("degraded"), "degraded", r.done)
+            check("degraded" in d.model("tale").get("placement"), "degraded in status", d.model("tale"))
+            private.restore("npu")
+            job = d.start_job(n=1500)
+            d.wait_ready(30)
+            equal(job.wait().reason, "DONE_LENGTH", "a job that ran meanwhile")
+            r = d.generate(n=40)
+            same_ids(r.ids, want.ids, "ids afterwards")
+            check(not r.done.get("degraded"), "not degraded any more", r.done)
+    finally:
+        tandem_test.BIN = private.built
+
+
+@test
 def balanced():
     with pinned() as d:
         w = d.wait_ready()
