@@ -43,7 +43,8 @@ int tdm_vk_open(struct tdm_vk *vk, struct tdm_error *err)
         uint32_t version = 0;
         VkResult r;
 
-        *vk = (struct tdm_vk){ .library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL) };
+        /* For good: drivers leave threads and exit handlers behind. */
+        *vk = (struct tdm_vk){ .library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) };
         if (!vk->library)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "cannot load %s (%s): install the Vulkan loader (Debian: libvulkan1) "
                                      "and a driver", LIBRARY, dlerror());
