@@ -59,7 +59,7 @@ static int auto_open(struct tdm_device **ret, const struct tdm_device_config *co
 
         if (tdm_xrt_device_ops.open(ret, config, &why) == 0)
                 return 0;
-        tdm_log_warning("%s; attention runs on the CPU", why.message);
+        tdm_log_warning("the NPU is not taken: attention runs on the CPU"); /* why has been logged */
         return open_noted(ret, config, why.message, err);
 }
 

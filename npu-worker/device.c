@@ -82,6 +82,8 @@ static int open_device(struct tdm_device **ret, const struct tdm_device_config *
         if (r == 0)
                 r = tdm_host_device_ops.open(&device->host, config, err);
         if (r != 0) {
+                /* Here in full: where it is shown there may be less room. */
+                tdm_log_error("%s", err ? err->message : ops->name);
                 npu_close(&device->public);
                 return r;
         }

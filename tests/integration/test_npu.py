@@ -1,0 +1,202 @@
+"""The NPU worker through a real tandemd, on the emulated NPU behind the real XRT front end: what runs there, that ids do
+not depend on company, chunks, restarts or faults, and what is said where there is no NPU or its programs are wrong.
+
+Faults are written into the emulated NPU's control page (npu-worker/emulated/control.h); the next command takes them.
+With --full each kind strikes 20 times, at random under four jobs.
+"""
+import mmap
+import random
+import re
+import struct
+import tempfile
+
+import os
+import shutil
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from tandem_test import *  # noqa: E402,F403
+
+PROGRAMS = os.path.join(BIN, "..", "lib", "npu-emulated", "programs")
+ERROR, HANG, CONTEXT, GONE, FIRMWARE, SLOW_COMMAND = 1, 2, 3, 4, 5, 6
+NAMES = {ERROR: "error", HANG: "hang", CONTEXT: "context lost", GONE: "device gone", FIRMWARE: "firmware timeout",
+         SLOW_COMMAND: "slow"}
+SEED = int(os.environ.get("TANDEM_TEST_SEED", "6"))
+LONG = "Once upon a time there was a king who had three sons. " * 6
+
+
+class Control:
+    """The control page: faults in, counters out."""
+
+    def __init__(self):
+        self.file = tempfile.NamedTemporaryFile(prefix="tandem-test-npu-")
+        self.file.truncate(4096)
+        self.page = mmap.mmap(self.file.fileno(), 4096)
+        self.path = self.file.name
+
+    def fault(self, kind):
+        struct.pack_into("<I", self.page, 0, kind)
+
+    def taken(self):
+        return struct.unpack_from("<I", self.page, 0)[0] == 0
+
+    def counters(self):
+        n_faults, = struct.unpack_from("<I", self.page, 4)
+        commands, macs, contexts, refused, up, down = struct.unpack_from("<6Q", self.page, 8)
+        return {"faults": n_faults, "commands": commands, "macs": macs, "contexts": contexts, "refused": refused,
+                "up": up, "down": down}
+
+
+def daemon(control=None, **env):
+    if not os.path.exists(os.path.join(PROGRAMS, "manifest")):
+        raise Skip("the emulated NPU is not in this build (Debian 12: libxrt-dev, uuid-dev)")
+    env.setdefault("TANDEM_NPU", "emulated")
+    env["TANDEM_GPU"] = "host"
+    if control:
+        env["TANDEM_NPU_EMULATED_CONTROL"] = control.path
+    return Daemon(env=env)
+
+
+def jobs(n):
+    rng = random.Random(SEED)
+    return [{"prompt": LONG if i % 2 else PROMPT, "n": n, "temp": (0.0, 0.8)[i % 2], "seed": i,
+             "chunk": rng.choice((0, 7))} for i in range(4)]
+
+
+def compare(results, want, what):
+    for i, (r, w) in enumerate(zip(results, want)):
+        same_ids(r.ids, w.ids, f"{what}: ids of job {i}")
+        same_ids(r.logprobs, w.logprobs, f"{what}: log-probabilities of job {i}")
+
+
+@test
+def runs_on_the_npu():
+    """Every product of attention is a program; both sides count the same; nothing is refused."""
+    control = Control()
+    with daemon(control) as d:
+        w = d.wait_ready()["npu"]
+        equal(w["device"], "emulated", "device")
+        check("bf16 programs, XRT 2.13" in w["detail"], "what it says of itself", w["detail"])
+        r = d.generate(n=30)
+        check("emulated-1-bf16-" in r.done["numerics_id"], "numerics id", r.done["numerics_id"])
+        d.expect_exit = None
+        wrong = d.stop()
+        check(not wrong, wrong)
+        log = d.log()
+    line = re.search(r"npu: ([0-9.]+)% of attention's multiplications ran on the NPU; (\d+) submissions of (\d+) commands", log)
+    check(line, "the worker's account", log)
+    got = control.counters()
+    equal(int(line[3]), got["commands"], "commands that the worker and the emulated NPU count")
+    equal(int(line[2]), got["commands"], "submissions: one for each product")
+    equal(got["refused"], 0, "calls that a driver would refuse")
+    check(float(line[1]) > 80, "share of attention on the NPU", line[0])
+    check("12 of 12 attention layers on the NPU in bf16" in log, "the plan", log)
+
+
+@test
+def exact():
+    """Chunks, company and a restart change nothing, in either type."""
+    for kind in ("bf16", "int8"):
+        n = times(24, 60, 8)
+        with daemon(TANDEM_NPU_FORMAT=kind) as d:
+            alone = [d.generate(**q) for q in jobs(n)]
+            compare(together(d, jobs(n)), alone, f"{kind}, together")
+            compare([d.generate(**dict(q, chunk=5)) for q in jobs(n)], alone, f"{kind}, chunks of 5")
+            job = d.start_job(**jobs(n)[0])
+            job.until(n // 2)
+            os.kill(d.worker_pid("npu"), 9)
+            compare([job.wait()], alone[:1], f"{kind}, the worker killed")
+        with daemon(TANDEM_NPU_FORMAT=kind) as d:
+            compare([d.generate(**q) for q in jobs(n)], alone, f"{kind}, another daemon")
+
+
+@test
+def faults():
+    """Four jobs, faults at random moments: the same ids; the worker never dies by a signal."""
+    control = Control()
+    rng = random.Random(SEED)
+    n = times(150, 400, 40)
+    plan = [kind for kind in NAMES for _ in range(times(2, 20, 1))]
+    rng.shuffle(plan)
+    took = {}
+    with daemon(control) as d:
+        want = together(d, jobs(n))
+        while plan:
+            results, stop = [], threading.Event()
+            runner = threading.Thread(target=lambda: results.append(together(d, jobs(n))))
+            runner.start()
+            while plan and runner.is_alive():
+                time.sleep(rng.uniform(0.01, 0.1))
+                kind = plan.pop()
+                begin, rows = time.monotonic(), d.status().get("tokens_generated", 0)
+                control.fault(kind)
+                while runner.is_alive() and not control.taken():
+                    time.sleep(0.002)
+                if not control.taken():
+                    control.fault(0)
+                    plan.append(kind)  # the jobs were over first
+                    break
+                # Until others have taken their turn with the device: not one fault into the recovery of another.
+                wait_for(lambda: not runner.is_alive() or d.status().get("tokens_generated", 0) > rows + 8, "going on", 60)
+                took.setdefault(NAMES[kind], []).append(time.monotonic() - begin)
+            runner.join()
+            check(results, "four jobs")
+            compare(results[0], want, "faults")
+        log = d.log()
+    check("signal" not in log, "a worker that died by a signal", log[-3000:])
+    check("is left alone" not in log, "no quarantine", log[-3000:])
+    for name, seconds in sorted(took.items()):
+        seconds.sort()
+        print(f"{name}: {len(seconds)} times, going on after {seconds[len(seconds) // 2] * 1e3:.0f} ms (median), "
+              f"{seconds[-1] * 1e3:.0f} ms (longest)")
+
+
+@test
+def says_what_is_missing():
+    """auto goes on with the CPU and says why; what was asked for by name is not replaced."""
+    if not os.path.exists("/dev/accel"):
+        with daemon(TANDEM_NPU="auto") as d:
+            w = d.wait_ready()["npu"]
+            equal(w["device"], "host", "device")
+            check("no NPU: no /dev/accel" in w["detail"], "the reason", w["detail"])
+            d.generate(n=4)
+        with daemon(TANDEM_NPU="xrt") as d:
+            wait_for(lambda: d.workers()["npu"].get("state") == "quarantined", "no device")
+            check("no xrt device" in d.workers()["npu"]["last_exit"], "the reason", d.workers()["npu"])
+    directory = tempfile.mkdtemp(prefix="tandem-test-npu-")
+    try:
+        for name, change, says in (
+                ("manifest", lambda s: s.replace(b"generation = emulated", b"generation = strix"), "is for generation strix"),
+                ("manifest", lambda s: s.replace(b"op = gemm", b"op = magic", 1), 'there is no "magic"'),
+                ("tandem.xclbin", lambda s: s[:-1], "truncated copy?"),
+                ("tandem.xclbin", None, "No such file"),
+                ("general-bf16-8.insts", lambda s: s[:-1], "not a number of 32-bit words")):
+            shutil.rmtree(directory)
+            shutil.copytree(PROGRAMS, directory)
+            path = os.path.join(directory, name)
+            with open(path, "rb") as f:
+                data = f.read()
+            os.unlink(path)
+            if change:
+                with open(path, "wb") as f:
+                    f.write(change(data))
+            with daemon(TANDEM_NPU_PROGRAMS=directory) as d:
+                wait_for(lambda: "is left alone" in d.log(), "no device")
+                check(says in d.log(), f"{name}: the reason", d.log())
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@test
+def budget():
+    """What does not fit the NPU's memory stays on the CPU."""
+    with daemon(TANDEM_NPU_MEMORY_MB="3") as d:
+        d.wait_ready()
+        a = d.generate(n=12)
+        check(re.search(r"layers from \d+ on run on the CPU", d.log()), "what does not fit", d.log())
+        same_ids(d.generate(n=12, chunk=2).ids, a.ids, "part on the NPU, part on the CPU")
+
+
+main()
