@@ -150,6 +150,7 @@ void bus_tear_down(struct tdm_dbus *bus)
         dbus_connection_set_watch_functions(connection, NULL, NULL, NULL, NULL, NULL);
         dbus_connection_set_timeout_functions(connection, NULL, NULL, NULL, NULL, NULL);
         dbus_connection_unref(connection);
+        bus->lost = false; /* whatever its last callbacks thought */
 }
 
 static int on_retry(struct tdm_source *source, uint64_t now_ns, void *userdata)
@@ -395,30 +396,24 @@ void bus_forget_asking(DBusPendingCall **asking)
 
 /* ---- answers ---- */
 
+/* "no-model" is dev.tandem.Tandem1.Error.NoModel: the names of the wire, spelt as D-Bus does. */
 const char *bus_error_name(int code)
 {
-        static const char *const names[TDM_E_MAX] = {
-                [TDM_E_INTERNAL] = BUS_ERROR "Internal",
-                [TDM_E_NO_MODEL] = BUS_ERROR "NoModel",
-                [TDM_E_BAD_MODEL] = BUS_ERROR "BadModel",
-                [TDM_E_UNSUPPORTED] = BUS_ERROR "Unsupported",
-                [TDM_E_MODEL_CHANGED] = BUS_ERROR "ModelChanged",
-                [TDM_E_BAD_REQUEST] = BUS_ERROR "BadRequest",
-                [TDM_E_TOO_LONG] = BUS_ERROR "TooLong",
-                [TDM_E_BUSY] = BUS_ERROR "Busy",
-                [TDM_E_QUOTA] = BUS_ERROR "Quota",
-                [TDM_E_NO_MEMORY] = BUS_ERROR "NoMemory",
-                [TDM_E_DENIED] = BUS_ERROR "Denied",
-                [TDM_E_NO_JOB] = BUS_ERROR "NoJob",
-                [TDM_E_DRAINING] = BUS_ERROR "Draining",
-                [TDM_E_CANCELLED] = BUS_ERROR "Cancelled",
-                [TDM_E_DEVICE_FAULT] = BUS_ERROR "DeviceFault",
-                [TDM_E_DAEMON_LOST] = BUS_ERROR "DaemonLost",
-                [TDM_E_PROTOCOL] = BUS_ERROR "Protocol",
-                [TDM_E_NO_WORKER] = BUS_ERROR "NoWorker",
-        };
+        static char names[TDM_E_MAX][64];
+        char *name = names[code > 0 && code < TDM_E_MAX ? code : TDM_E_INTERNAL];
+        bool upper = true;
+        size_t n;
 
-        return code > 0 && code < TDM_E_MAX && names[code] ? names[code] : names[TDM_E_INTERNAL];
+        if (name[0])
+                return name;
+        n = (size_t)snprintf(name, sizeof(names[0]), "%s", BUS_ERROR);
+        for (const char *p = tdm_error_name(code); *p && n + 1 < sizeof(names[0]); p++) {
+                if (*p != '-')
+                        name[n++] = (char)(upper ? *p - 'a' + 'A' : *p);
+                upper = *p == '-';
+        }
+        name[n] = '\0';
+        return name;
 }
 
 DBusMessage *bus_reply_new(DBusMessage *call)

@@ -8,14 +8,15 @@
 #include <math.h>
 
 enum kind { MODEL, MODEL_FD, PROMPT_IDS, MAX_TOKENS, TEMPERATURE, TOP_K, TOP_P, MIN_P, REPEAT_PENALTY, REPEAT_LAST, SEED, STOP,
-            PRIORITY, IGNORE_END, PREFILL_CHUNK, PLACEMENT, TOKEN, LINGER, OUTPUT, N_OPTIONS };
+            PRIORITY, IGNORE_END, PREFILL_CHUNK, PLACEMENT, DEADLINE_MS, TOKEN, LINGER, OUTPUT,
+            N_OPTIONS };
 
 static const char *const names[N_OPTIONS] = {
         [MODEL] = "model", [MODEL_FD] = "model-fd", [PROMPT_IDS] = "prompt-ids", [MAX_TOKENS] = "max-tokens",
         [TEMPERATURE] = "temperature", [TOP_K] = "top-k", [TOP_P] = "top-p", [MIN_P] = "min-p",
         [REPEAT_PENALTY] = "repeat-penalty", [REPEAT_LAST] = "repeat-last", [SEED] = "seed", [STOP] = "stop",
         [PRIORITY] = "priority", [IGNORE_END] = "ignore-end", [PREFILL_CHUNK] = "prefill-chunk", [PLACEMENT] = "placement",
-        [TOKEN] = "token", [LINGER] = "linger", [OUTPUT] = "output",
+        [DEADLINE_MS] = "deadline-ms", [TOKEN] = "token", [LINGER] = "linger", [OUTPUT] = "output",
 };
 
 /* ---- single values ---- */
@@ -266,6 +267,8 @@ static int read_option(DBusMessageIter *at, enum kind kind, struct bus_request *
                 return read_bool(at, names[kind], &p->ignore_end, err);
         case PREFILL_CHUNK:
                 return read_u32(at, names[kind], &p->prefill_chunk, err);
+        case DEADLINE_MS:
+                return read_u32(at, names[kind], &p->deadline_ms, err);
         case TOKEN:
                 return read_token(at, &request->token, err);
         case LINGER:

@@ -9,3 +9,4 @@ target_sources(tandem-daemon PRIVATE ${bus_xml_c} dbus-bus.c dbus-peer.c dbus-po
   dbus-options.c dbus-job.c dbus-job-object.c dbus-stream.c dbus-status.c dbus-writer.c)
 target_link_libraries(tandem-daemon PUBLIC PkgConfig::DBUS)
 install(FILES ${bus_xml} DESTINATION ${CMAKE_INSTALL_DATADIR}/dbus-1/interfaces)
+tandem_unit_test(test-daemon-dbus-parts test-dbus-parts.c LIBS tandem-daemon)
