@@ -1,5 +1,5 @@
 /* Which plan is the cheapest for a model on two devices that differ in bits? Tried out when the model is loaded, before
- * anybody hears of it: a step of one row and a step of many under each plan, a few times each, the best time counts.
+ * anybody hears of it: a step of one row and a step of many under each plan, in turns, a few times each, the best time counts.
  *
  * What is chosen stays: a job's bits depend on it. So it is measured once for a model and a pair of devices, and a restart,
  * of a worker or of tandemd (fleet-memory.c), or the model's coming back, finds the same answer. Devices of equal bits need none of this
@@ -12,10 +12,12 @@
 #define MANY_ROWS 32u
 /* What is expected of a model between two prompts; both shapes count alike then. */
 #define WEIGHT_OF_ONE 32u
-#define N_TIMES 4u /* the first one warms up */
+#define MIN_TIMES 4u
+#define MAX_TIMES 64u
 #define MAX_LOSSES 3u
-/* A big model is not tried more often than this takes, for each plan and shape. */
-#define ENOUGH_NS (2 * TDM_NSEC_PER_SEC)
+/* For each shape: a small model is tried for so long at least, or the load of a moment would choose; a big one no longer. */
+#define AMPLE_NS (200 * TDM_NSEC_PER_MSEC)
+#define ENOUGH_NS (4 * TDM_NSEC_PER_SEC)
 
 static const struct {
         enum tdm_measured measured;
@@ -114,6 +116,7 @@ static void post_next(struct tdm_fleet *f, struct tdm_fleet_entry *entry)
         int r;
 
         m->n_rows = TDM_MIN(MANY_ROWS, entry->model.layout.limits.max_rows);
+        m->posted_ns = tdm_now_ns(); /* it may be done before we get to run again */
         r = write_step(f, entry, choices[m->choice].plan, m->shape == 0 ? 1 : m->n_rows);
         if (r == 0)
                 r = tdm_fleet_submit(f, entry->model.model_id, 0);
@@ -125,7 +128,6 @@ static void post_next(struct tdm_fleet *f, struct tdm_fleet_entry *entry)
                 return;
         }
         m->step_id = entry->steps[0].step_id;
-        m->posted_ns = tdm_now_ns();
 }
 
 bool tdm_fleet_measure(struct tdm_fleet *f, struct tdm_fleet_entry *entry)
@@ -148,13 +150,47 @@ bool tdm_fleet_measure(struct tdm_fleet *f, struct tdm_fleet_entry *entry)
                 return false; /* on its way */
         if (m->step_id != 0) { /* void: a worker was lost, or could not run it */
                 m->step_id = 0;
-                m->n = 0;
                 if (++m->n_losses == MAX_LOSSES)
                         settle(f, entry, false);
         }
         if (!m->done && tdm_fleet_worker_is_up(f, TDM_WORKER_NPU) && tdm_fleet_worker_is_up(f, TDM_WORKER_GPU))
                 post_next(f, entry);
         return m->done;
+}
+
+/* Twice as slow with one row as the best: it cannot make up for that, for many rows never take longer than as many times
+ * one. A device that is far too slow (a GPU played by the CPU) would take minutes to show it. */
+static bool is_hopeless(const struct tdm_fleet_measuring *m, unsigned choice)
+{
+        for (unsigned i = 0; i < TDM_FLEET_CHOICES; i++)
+                if (m->best_ns[choice][0] >= 2 * m->best_ns[i][0])
+                        return true;
+        return false;
+}
+
+static bool is_enough(const struct tdm_fleet_measuring *m)
+{
+        return m->n >= MAX_TIMES || (m->n >= MIN_TIMES && m->spent_ns > AMPLE_NS) || (m->n > 0 && m->spent_ns > ENOUGH_NS);
+}
+
+/* The next thing to try; false: all is known. One row first; the plans in turns, so that the machine's moods hit all. */
+static bool advance(struct tdm_fleet_measuring *m)
+{
+        do {
+                if (++m->choice == TDM_FLEET_CHOICES) {
+                        m->choice = 0;
+                        m->n++;
+                }
+                if (m->choice == 0 && is_enough(m)) {
+                        m->n = 0;
+                        m->spent_ns = 0;
+                        m->shape++;
+                        for (unsigned i = 0; m->shape == 1 && i < TDM_FLEET_CHOICES; i++)
+                                if (is_hopeless(m, i))
+                                        m->best_ns[i][1] = m->n_rows * m->best_ns[i][0];
+                }
+        } while (m->shape == 1 && is_hopeless(m, m->choice));
+        return m->shape < 2;
 }
 
 void tdm_fleet_measure_step_done(struct tdm_fleet *f, struct tdm_fleet_entry *entry)
@@ -164,16 +200,9 @@ void tdm_fleet_measure_step_done(struct tdm_fleet *f, struct tdm_fleet_entry *en
 
         m->step_id = 0;
         m->spent_ns += ns;
-        if (m->n == 1 || (m->n > 1 && ns < *best) || (m->n == 0 && m->spent_ns > ENOUGH_NS))
+        if (*best == 0 || ns < *best) /* the first ones warm up, and are no better */
                 *best = ns;
         tdm_fleet_pump_soon(f);
-        if (++m->n < N_TIMES && m->spent_ns <= ENOUGH_NS)
-                return;
-        m->n = 0;
-        m->spent_ns = 0;
-        if (++m->shape < 2)
-                return;
-        m->shape = 0;
-        if (++m->choice == TDM_FLEET_CHOICES)
+        if (!advance(m))
                 settle(f, entry, true);
 }
