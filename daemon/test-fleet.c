@@ -800,6 +800,7 @@ static void back_from_quarantine(void **state)
         };
         struct tdm_fleet_worker *npu;
         struct rig *rig;
+        unsigned n;
 
         assert_non_null(mkdtemp(dir));
         write_script(dir, "tandem-npu-worker", "#!/bin/sh\nexit 3\n");
@@ -807,12 +808,13 @@ static void back_from_quarantine(void **state)
         rig = rig_new_with(&config);
         npu = &rig->fleet->workers[TDM_WORKER_NPU];
         wait_for(rig, npu->state == TDM_WORKER_QUARANTINED && tdm_fleet_is_ready(rig->fleet));
-        run_jobs(rig, "gpu");
-        wait_for(rig, npu->quarantines == 3);
+        n = TDM_MAX(npu->quarantines, 2u);
+        wait_for(rig, npu->quarantines > n);
         assert_int_equal(npu->state, TDM_WORKER_QUARANTINED);
+        assert_true(npu->try_at_ns > tdm_now_ns() + 100 * TDM_NSEC_PER_MSEC); /* 50, 100, 200 … */
+        run_jobs(rig, "gpu");
         assert_true(tdm_fleet_is_degraded(rig->fleet));
         assert_int_equal(rig->n_resets, 0);
-        assert_true(npu->try_at_ns > tdm_now_ns() + 100 * TDM_NSEC_PER_MSEC); /* 50, 100, 200 */
 
         link_worker(dir, "tandem-npu-worker");
         wait_for(rig, npu->state == TDM_WORKER_READY);
