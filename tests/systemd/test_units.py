@@ -83,6 +83,8 @@ def polkit_actions():
     for a in root.iter("action"):
         levels = {d.tag: d.text for d in a.find("defaults")}
         equal(set(levels), {"allow_any", "allow_inactive", "allow_active"}, f"defaults of {a.get('id')}")
+        equal([n.text for n in a.findall("annotate") if n.get("key") == "org.freedesktop.policykit.owner"], ["unix-user:tandem"],
+              f"the owner of {a.get('id')}: without it polkit does not answer a daemon that is not root")
         check(set(levels.values()) <= {"yes", "no", "auth_admin", "auth_admin_keep"}, "levels", levels)
     source = os.path.join(TREE, "daemon", "dbus-polkit.c")
     if not os.path.exists(source):
