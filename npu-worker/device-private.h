@@ -9,7 +9,10 @@ struct tdm_npu_layer {
         struct tdm_npu_weights *qkv, *out; /* NULL: the host runs this layer */
 };
 
+struct tdm_npu_device; /* device.c */
+
 struct tdm_npu_model {
+        struct tdm_npu_device *device;
         struct tdm_npu *npu;
         struct tdm_host_model *host;      /* weights, cache, scratch, pool: all that is not on the NPU */
         struct tdm_npu_product *qkv, *out;

@@ -10,12 +10,14 @@
 
 #define NUMERICS "1" /* changes when an order of operations or a rounding does */
 
-struct npu_device {
+struct tdm_npu_device {
         struct tdm_device public;
         struct tdm_device *host;
         struct tdm_npu *npu;
         enum tdm_npu_type type;
         char description[128];
+        char text[256];              /* the description with what has happened since */
+        const struct tdm_npu_model *newest;
         char numerics_id[96];
 };
 
@@ -27,7 +29,7 @@ static struct tdm_npu_model *npu_model_of(const struct tdm_device_model *model)
 
 /* ---- opening ---- */
 
-static int read_environment(struct npu_device *device, struct tdm_npu_config *config, struct tdm_error *err)
+static int read_environment(struct tdm_npu_device *device, struct tdm_npu_config *config, struct tdm_error *err)
 {
         const char *format = getenv("TANDEM_NPU_FORMAT"), *memory = getenv("TANDEM_NPU_MEMORY_MB");
         const char *programs = getenv("TANDEM_NPU_PROGRAMS");
@@ -51,7 +53,7 @@ static int read_environment(struct npu_device *device, struct tdm_npu_config *co
 
 static void npu_close(struct tdm_device *public)
 {
-        struct npu_device *device = (struct npu_device *)public;
+        struct tdm_npu_device *device = (struct tdm_npu_device *)public;
 
         if (!device)
                 return;
@@ -64,7 +66,7 @@ static void npu_close(struct tdm_device *public)
 static int open_device(struct tdm_device **ret, const struct tdm_device_config *config, const struct tdm_device_ops *ops,
                        struct tdm_error *err)
 {
-        struct npu_device *device = calloc(1, sizeof(*device));
+        struct tdm_npu_device *device = calloc(1, sizeof(*device));
         struct tdm_npu_config npu_config = { .emulated = ops == &tdm_emulated_device_ops, .heartbeat = config->heartbeat };
         const struct tdm_npu_manifest *manifest;
         uint32_t n = 0;
@@ -109,14 +111,10 @@ static int emulated_open(struct tdm_device **ret, const struct tdm_device_config
         return open_device(ret, config, &tdm_emulated_device_ops, err);
 }
 
-static const char *npu_describe(const struct tdm_device *device)
-{
-        return ((const struct npu_device *)device)->description;
-}
 
 static const char *npu_numerics_id(const struct tdm_device *device)
 {
-        return ((const struct npu_device *)device)->numerics_id;
+        return ((const struct tdm_npu_device *)device)->numerics_id;
 }
 
 /* ---- models ---- */
@@ -128,6 +126,19 @@ static double share_of(const struct tdm_npu_model *model)
         return all ? 100.0 * (double)model->npu_macs / (double)all : 0;
 }
 
+static const char *npu_describe(const struct tdm_device *public)
+{
+        struct tdm_npu_device *device = (struct tdm_npu_device *)public;
+        const struct tdm_npu_model *model = device->newest;
+
+        if (!model)
+                return device->description;
+        snprintf(device->text, sizeof(device->text), "%u of %u attention layers on it, %.1f%% of attention, %llu submissions; %s",
+                 model->n_npu_layers, model->host->hp.n_layers, share_of(model),
+                 (unsigned long long)tdm_npu_counters(device->npu)->n_submissions, device->description);
+        return device->text;
+}
+
 static void npu_unload(struct tdm_device_model *public)
 {
         struct tdm_npu_model *model = npu_model_of(public);
@@ -135,6 +146,8 @@ static void npu_unload(struct tdm_device_model *public)
 
         if (!model)
                 return;
+        if (model->device->newest == model)
+                model->device->newest = NULL;
         c = tdm_npu_counters(model->npu);
         if (model->npu_macs + model->host_macs > 0)
                 tdm_log_info("npu: %.1f%% of attention's multiplications ran on the NPU; %llu submissions of %llu commands in all, "
@@ -239,7 +252,7 @@ static int load_layers(struct tdm_npu_model *model, struct tdm_error *err)
         return 0;
 }
 
-static int load_npu(struct npu_device *device, struct tdm_npu_model *model, struct tdm_error *err)
+static int load_npu(struct tdm_npu_device *device, struct tdm_npu_model *model, struct tdm_error *err)
 {
         const struct tdm_hparams *hp = &model->host->hp;
         uint32_t q_width = hp->n_heads * hp->head_dim, qkv_width = q_width + 2 * hp->n_kv_heads * hp->head_dim;
@@ -276,12 +289,13 @@ static int load_npu(struct npu_device *device, struct tdm_npu_model *model, stru
 static int npu_load(struct tdm_device *public, const struct tdm_device_model_config *config, struct tdm_device_model **ret,
                     struct tdm_error *err)
 {
-        struct npu_device *device = (struct npu_device *)public;
+        struct tdm_npu_device *device = (struct tdm_npu_device *)public;
         struct tdm_npu_model *model = calloc(1, sizeof(*model));
         int r;
 
         if (!model)
                 return tdm_error_set(err, -ENOMEM, "no memory for a model on the NPU");
+        model->device = device;
         model->npu = device->npu;
         r = tdm_host_device_ops.model_load(device->host, config, (struct tdm_device_model **)&model->host, err);
         if (r != 0) {
@@ -299,6 +313,7 @@ static int npu_load(struct tdm_device *public, const struct tdm_device_model_con
                 npu_unload((struct tdm_device_model *)model);
                 return r;
         }
+        device->newest = model;
         *ret = (struct tdm_device_model *)model;
         return 0;
 }

@@ -114,6 +114,7 @@ static void test_distance(void **state)
                               (unsigned long long)share.counters.n_submissions);
                 assert_true(mean <= limits[i].mean && first >= limits[i].first);
                 assert_int_equal(share.n_npu_layers, share.n_layers);
+                assert_non_null(strstr(runner_describe(runner), "12 of 12 attention layers on it, 61."));
                 runner_destroy(runner);
         }
 }
