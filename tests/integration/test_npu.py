@@ -4,9 +4,13 @@ not depend on company, chunks, restarts or faults, and what is said where there 
 Faults are written into the emulated NPU's control page (npu-worker/emulated/control.h); the next command takes them.
 With --full each kind strikes 20 times, at random under four jobs.
 """
+import ctypes
+import glob
+import json
 import mmap
 import random
 import re
+import signal
 import struct
 import tempfile
 
@@ -49,9 +53,13 @@ class Control:
                 "up": up, "down": down}
 
 
-def daemon(control=None, **env):
+def need_emulated():
     if not os.path.exists(os.path.join(PROGRAMS, "manifest")):
         raise Skip("the emulated NPU is not in this build (Debian 12: libxrt-dev, uuid-dev)")
+
+
+def daemon(control=None, **env):
+    need_emulated()
     env.setdefault("TANDEM_NPU", "emulated")
     env["TANDEM_GPU"] = "host"
     if control:
@@ -187,6 +195,43 @@ def says_what_is_missing():
                 check(says in d.log(), f"{name}: the reason", d.log())
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@test
+def chain_with_vulkan():
+    """tandemd, emulated NPU and lavapipe, memory shared all the way: ids as alone, and both lanes at work at once."""
+    need_emulated()
+    try:
+        ctypes.CDLL("libvulkan.so.1")
+    except OSError as e:
+        raise Skip("no Vulkan loader (Debian: libvulkan1 mesa-vulkan-drivers)") from e
+    if SANITIZER or not glob.glob("/usr/share/vulkan/icd.d/lvp_icd*.json"):
+        raise Skip("no lavapipe, or too slow under a sanitizer")
+    shaders = os.path.join(os.environ.get("TANDEM_TEST_CACHE", "/tmp"), "shaders")
+    os.makedirs(shaders, exist_ok=True)
+    with Daemon(models=(SPROUT,), hang_ms=60000,
+                env=dict(TANDEM_NPU="emulated", TANDEM_GPU="vulkan", TANDEM_VULKAN_MEMORY="import", MESA_SHADER_CACHE_DIR=shaders,
+                         VK_ICD_FILENAMES=glob.glob("/usr/share/vulkan/icd.d/lvp_icd*.json")[0])) as d:
+        w = d.wait_ready(120)
+        equal((w["npu"]["device"], w["gpu"]["device"]), ("emulated", "vulkan"), "devices")
+        check("imported" in w["gpu"]["detail"], "the GPU's path of memory", w["gpu"]["detail"])
+        wanted = [{"n": 24, "temp": 0.7, "seed": i, "prompt": PROMPT + " " + "and" * i} for i in range(4)]
+        alone = [d.generate(**q) for q in wanted]
+        path = os.path.join(d.dir, "t.json")
+        recorder = d.popen_cli("trace", "-o", path, "--seconds", "300")
+        time.sleep(0.3)
+        compare(together(d, wanted), alone, "together")
+        recorder.send_signal(signal.SIGINT)
+        recorder.communicate(timeout=20)
+        with open(path) as f:
+            lanes = {2: [], 3: []}  # of the npu and the gpu worker
+            for e in json.load(f)["traceEvents"]:
+                if e["ph"] == "X" and e["tid"] in lanes:
+                    lanes[e["tid"]].append((e["ts"], e["ts"] + e["dur"]))
+        both = sum(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a in lanes[2] for b in lanes[3])
+        npu = sum(end - begin for begin, end in lanes[2])
+        check(both > 0, "both lanes at work at once", both)
+        print(f"npu lane busy for {npu / 1e3:.0f} ms, {100 * both / npu:.0f}% of it while the gpu lane was")
 
 
 @test
