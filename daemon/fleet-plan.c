@@ -93,8 +93,9 @@ int tdm_fleet_plan(struct tdm_fleet *f, const struct tdm_hparams *hp, const char
         } else {
                 return -EINVAL;
         }
-        if (!usable[attention] || !usable[rest])
+        if (tdm_fleet_given_up(&f->workers[attention]) || tdm_fleet_given_up(&f->workers[rest]))
                 return -EHOSTDOWN;
+        degraded = degraded || !usable[attention] || !usable[rest];
         for (uint32_t b = 0; b < n_blocks; b++)
                 plan[b] = (uint8_t)(tdm_block_kind(hp, b) == TDM_BLOCK_ATTENTION ? attention : rest);
         if (ret_degraded)

@@ -203,6 +203,12 @@ static inline bool tdm_fleet_usable(const struct tdm_fleet_worker *w)
 {
         return w->state != TDM_WORKER_OFF && w->state != TDM_WORKER_QUARANTINED;
 }
+/* Off; or quarantined and not expected back soon: one trial at least has shown the same. */
+static inline bool tdm_fleet_given_up(const struct tdm_fleet_worker *w)
+{
+        return !tdm_fleet_usable(w) &&
+               (w->state == TDM_WORKER_OFF || w->no_device || w->abandoned || (w->quarantines > 1 && !w->on_trial));
+}
 static inline struct tdm_fleet_worker *tdm_fleet_other(struct tdm_fleet_worker *w)
 {
         return &w->fleet->workers[w->index == TDM_WORKER_NPU ? TDM_WORKER_GPU : TDM_WORKER_NPU];

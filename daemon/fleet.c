@@ -200,19 +200,12 @@ static void pump_messages(struct tdm_fleet *f, struct tdm_fleet_worker *w)
                 tdm_fleet_watch_soon(f);
 }
 
-/* Quarantined, and not expected back soon: one trial at least has shown the same. */
-static bool is_given_up(const struct tdm_fleet_worker *w)
-{
-        return !tdm_fleet_usable(w) &&
-               (w->state == TDM_WORKER_OFF || w->no_device || w->abandoned || (w->quarantines > 1 && !w->on_trial));
-}
-
 /* Nobody is left to run a model: waiting for on_ready could be waiting for ever. */
 static void pump_nobody_left(struct tdm_fleet *f)
 {
         const struct tdm_fleet_worker *npu = &f->workers[TDM_WORKER_NPU], *gpu = &f->workers[TDM_WORKER_GPU];
 
-        if (!is_given_up(npu) || !is_given_up(gpu))
+        if (!tdm_fleet_given_up(npu) || !tdm_fleet_given_up(gpu))
                 return;
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++) {
                 struct tdm_fleet_entry *entry = f->models[i];

@@ -84,8 +84,8 @@ uint32_t tdm_fleet_epoch(const struct tdm_fleet *fleet);
 
 /* "split": attention on the NPU worker, the rest on the GPU worker; "npu", "gpu": all on one; "": the fleet decides (split,
  * or all on the survivor when the other is off or quarantined, which sets *ret_degraded when it was quarantined). Fills plan
- * [n_blocks]. -EINVAL for another name, -EHOSTDOWN when a worker that the name needs is off or quarantined (not when it is
- * merely restarting: wait for on_ready then). */
+ * [n_blocks]. -EINVAL for another name, -EHOSTDOWN when a worker that the name needs is off, or quarantined and has failed a
+ * trial since (not when it is merely restarting, or will be tried soon: wait for on_ready then). */
 int tdm_fleet_plan(struct tdm_fleet *fleet, const struct tdm_hparams *hp, const char *placement, uint8_t *plan,
                    bool *ret_degraded);
 

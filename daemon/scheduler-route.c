@@ -163,7 +163,7 @@ static const char *stand_in(const struct tdm_scheduler *s, const struct class *c
 
         if (npu == gpu || !tdm_fleet_equal_bits(s->fleet))
                 return NULL;
-        /* Off or quarantined is not away: who forces a placement is told. */
+        /* Off, or quarantined for long, is not away: who forces a placement is told. */
         if (tdm_fleet_plan(s->fleet, tdm_model_hparams(c->lane->model), "split", plan, NULL) < 0)
                 return NULL;
         return worker_placement[npu ? TDM_WORKER_NPU : TDM_WORKER_GPU];
@@ -174,8 +174,13 @@ uint32_t tdm_scheduler_routes(struct tdm_scheduler *s, const struct class *c, st
         bool degraded = tdm_fleet_is_degraded(s->fleet);
         uint32_t n;
 
-        if (c->placement == TDM_PLACE_SPLIT)
-                return fixed(s, c, stand_in(s, c) ?: "split", ret);
+        if (c->placement == TDM_PLACE_SPLIT) {
+                const char *alone = stand_in(s, c);
+
+                n = fixed(s, c, alone ?: "split", ret);
+                ret->degraded = alone && degraded;
+                return n;
+        }
         if (c->placement != TDM_PLACE_ANY)
                 return fixed(s, c, tdm_job_placement_name(c->placement), ret);
         switch (tdm_fleet_measured(s->fleet, c->lane->model->id)) {
