@@ -110,6 +110,7 @@ def polkit(address, table, delay, answer):
     flags = Gio.DBusConnectionFlags
     c = Gio.DBusConnection.new_for_address_sync(address, flags.AUTHENTICATION_CLIENT | flags.MESSAGE_BUS_CONNECTION,
                                                 None, None)
+    c.set_exit_on_close(True)  # with the test's bus, however the test ended
     xml = """<node><interface name="org.freedesktop.PolicyKit1.Authority"><method name="CheckAuthorization">
       <arg type="(sa{sv})" direction="in"/><arg type="s" direction="in"/><arg type="a{ss}" direction="in"/>
       <arg type="u" direction="in"/><arg type="s" direction="in"/><arg type="(bba{ss})" direction="out"/>
@@ -278,7 +279,6 @@ def polkit_fails_or_sleeps():
 
 def flood(address):
     """A hundred calls at once that polkit never answers; how they ended."""
-    import dbus
     from collections import Counter
     import gi
     gi.require_version("Gio", "2.0")
@@ -286,6 +286,7 @@ def flood(address):
     flags = Gio.DBusConnectionFlags
     c = Gio.DBusConnection.new_for_address_sync(address, flags.AUTHENTICATION_CLIENT | flags.MESSAGE_BUS_CONNECTION,
                                                 None, None)
+    c.set_exit_on_close(True)
     loop, ends = GLib.MainLoop(), Counter()
 
     def done(connection, result):
@@ -303,7 +304,6 @@ def flood(address):
                None, done)
     loop.run()
     print(json.dumps(ends))
-    del dbus
 
 
 if __name__ == "__main__":
