@@ -3,6 +3,7 @@
 #include "daemon/client-face-private.h"
 
 #include "common/log.h"
+#include "daemon/request.h"
 
 #define UNPACK_BUDGET_BYTES (UINT64_C(64) << 20)
 #define PROTOCOL 1u
@@ -91,23 +92,13 @@ static int take_sampling(const Tandem__Sampling *s, struct tdm_job_params *p)
                 return 0;
         p->sampling.temperature = s->temperature;
         p->sampling.top_k = s->top_k;
-        p->sampling.top_p = s->top_p == 0 ? 1 : s->top_p;
+        p->sampling.top_p = s->top_p;
         p->sampling.min_p = s->min_p;
-        p->sampling.repeat_penalty = s->repeat_penalty == 0 ? 1 : s->repeat_penalty;
+        p->sampling.repeat_penalty = s->repeat_penalty;
         p->sampling.seed = s->seed;
+        tdm_request_zero_is_off(&p->sampling);
         p->repeat_last = s->repeat_last;
         return 0;
-}
-
-static int role_of(const char *name)
-{
-        static const char *const names[] = { [TDM_CHAT_SYSTEM] = "system", [TDM_CHAT_USER] = "user",
-                                             [TDM_CHAT_ASSISTANT] = "assistant" };
-
-        for (int i = 0; i < (int)TDM_ARRAY_SIZE(names); i++)
-                if (strcmp(names[i], name) == 0)
-                        return i;
-        return -EINVAL;
 }
 
 static int take_chat(const Tandem__Generate *g, struct tdm_chat_message **ret, struct tdm_error *err)
@@ -123,7 +114,7 @@ static int take_chat(const Tandem__Generate *g, struct tdm_chat_message **ret, s
         if (!messages)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
         for (size_t i = 0; i < g->n_chat; i++) {
-                int role = role_of(g->chat[i]->role);
+                int role = tdm_request_role(g->chat[i]->role);
 
                 if (role < 0)
                         return tdm_error_set(err, TDM_E_BAD_REQUEST,

@@ -6,10 +6,10 @@
 #include "daemon/dbus-private.h"
 
 #include <math.h>
+#include "daemon/request.h"
 
 enum kind { MODEL, MODEL_FD, PROMPT_IDS, MAX_TOKENS, TEMPERATURE, TOP_K, TOP_P, MIN_P, REPEAT_PENALTY, REPEAT_LAST, SEED, STOP,
-            PRIORITY, IGNORE_END, PREFILL_CHUNK, PLACEMENT, DEADLINE_MS, TOKEN, LINGER, OUTPUT,
-            N_OPTIONS };
+            PRIORITY, IGNORE_END, PREFILL_CHUNK, PLACEMENT, DEADLINE_MS, TOKEN, LINGER, OUTPUT, N_OPTIONS };
 
 static const char *const names[N_OPTIONS] = {
         [MODEL] = "model", [MODEL_FD] = "model-fd", [PROMPT_IDS] = "prompt-ids", [MAX_TOKENS] = "max-tokens",
@@ -228,7 +228,6 @@ static int read_option(DBusMessageIter *at, enum kind kind, struct bus_request *
 {
         struct tdm_job_params *p = &request->params;
         struct tdm_sampling *s = &p->sampling;
-        int r;
 
         switch (kind) {
         case MODEL:
@@ -244,15 +243,11 @@ static int read_option(DBusMessageIter *at, enum kind kind, struct bus_request *
         case TOP_K:
                 return read_u32(at, names[kind], &s->top_k, err);
         case TOP_P:
-                r = read_real(at, names[kind], &s->top_p, err);
-                s->top_p = s->top_p == 0 ? 1 : s->top_p; /* off, as over the socket */
-                return r;
+                return read_real(at, names[kind], &s->top_p, err);
         case MIN_P:
                 return read_real(at, names[kind], &s->min_p, err);
         case REPEAT_PENALTY:
-                r = read_real(at, names[kind], &s->repeat_penalty, err);
-                s->repeat_penalty = s->repeat_penalty == 0 ? 1 : s->repeat_penalty;
-                return r;
+                return read_real(at, names[kind], &s->repeat_penalty, err);
         case REPEAT_LAST:
                 return read_u32(at, names[kind], &p->repeat_last, err);
         case SEED:
@@ -311,17 +306,6 @@ static int which(const char *name, const char *const *known, size_t n, uint32_t 
         return tdm_error_set(err, TDM_E_BAD_REQUEST, "option \"%.60s\" is not known here", name);
 }
 
-static int role_of(const char *name)
-{
-        static const char *const roles[] = { [TDM_CHAT_SYSTEM] = "system", [TDM_CHAT_USER] = "user",
-                                             [TDM_CHAT_ASSISTANT] = "assistant" };
-
-        for (int i = 0; i < (int)TDM_ARRAY_SIZE(roles); i++)
-                if (strcmp(roles[i], name) == 0)
-                        return i;
-        return -EINVAL;
-}
-
 static int read_chat(DBusMessageIter *at, struct bus_request *request, struct tdm_error *err)
 {
         DBusMessageIter messages, message;
@@ -344,7 +328,7 @@ static int read_chat(DBusMessageIter *at, struct bus_request *request, struct td
                 dbus_message_iter_get_basic(&message, &role);
                 dbus_message_iter_next(&message);
                 dbus_message_iter_get_basic(&message, &text);
-                r = role_of(role);
+                r = tdm_request_role(role);
                 if (r < 0)
                         return tdm_error_set(err, TDM_E_BAD_REQUEST,
                                              "role \"%.40s\" of message %zu is none of system, user, assistant", role, n + 1);
@@ -379,6 +363,7 @@ int bus_read_request(DBusMessageIter *args, bool chat, struct bus_request *ret, 
                 if (r == 0)
                         r = read_option(&value, (enum kind)which_one, ret, err);
         }
+        tdm_request_zero_is_off(&ret->params.sampling);
         return r;
 }
 
