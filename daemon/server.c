@@ -213,11 +213,11 @@ static void describe(char *text, size_t size, void *userdata)
 
         tdm_scheduler_stats(s->scheduler, &stats);
         if (s->ending_ns != 0)
-                snprintf(text, size, "Ending; %u jobs left", stats.n_running + stats.n_queued);
+                snprintf(text, size, "Ending, %u to go", stats.n_running + stats.n_queued);
         else if (stats.n_running + stats.n_queued == 0)
                 snprintf(text, size, "Idle%s", tdm_fleet_is_degraded(s->fleet) ? ", a worker is quarantined" : "");
         else
-                snprintf(text, size, "%u jobs run, %u wait%s", stats.n_running, stats.n_queued,
+                snprintf(text, size, "%u running, %u waiting%s", stats.n_running, stats.n_queued,
                          tdm_fleet_is_degraded(s->fleet) ? ", a worker is quarantined" : "");
 }
 

@@ -88,7 +88,7 @@ def watchdog():
         check(any("STATUS=Idle" in m for m in idle), "status line", idle)
         job = d.start_job(n=3000)
         job.until(3)
-        d.wait_told("STATUS=1 jobs run")
+        d.wait_told("STATUS=1 running")
         job.cancel()
         job.wait()
         os.kill(d.process.pid, signal.SIGSTOP)

@@ -11,7 +11,8 @@ from tandem_test import *  # noqa: E402,F403
 from machine import Machine, packages  # noqa: E402
 
 BUS = ("dev.tandem.Tandem1", "/dev/tandem/Tandem1", "dev.tandem.Tandem1.Manager")
-LONG = ("tandem", "generate", "--temp", "0", "-n", "600", "--ignore-end", "--json", PROMPT)
+# More than a pipe holds: until its reader goes on, the job is in the middle.
+LONG = ("tandem", "generate", "--temp", "0", "-n", "2500", "--ignore-end", "--json", PROMPT)
 RULE = """polkit.addRule(function(action, subject) {
     if (action.id == "dev.tandem.Tandem1.restart-worker" && subject.user == "bob")
         return polkit.Result.YES;
@@ -143,7 +144,7 @@ def manager(m):
     m.run("systemctl", "reload", "tandemd")
     m.wait(lambda: "max-jobs-per-user = 3" in m.journal(), "the reload in the journal")
     check("50-test.conf:3: key odd" in m.journal(), "the unknown key with file and line", m.journal()[-800:])
-    check("Idle" in m.show("tandemd.service", "StatusText"), "the status line", m.show("tandemd.service", "StatusText"))
+    m.wait(lambda: "Idle" in m.show("tandemd.service", "StatusText"), "the status line, which comes with the watchdog's pings")
     m.run("systemctl", "restart", "tandemd")
     check(len(generate(m)) > 10, "after systemctl restart")
     m.run("sh", "-c", "mkdir -p /run/systemd/system/tandemd.service.d; printf '[Service]\\nWatchdogSec=2s\\n' "

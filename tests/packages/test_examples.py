@@ -1,0 +1,141 @@
+"""The examples do what they say: each against a private daemon, those over D-Bus on a private bus. The GTK one runs where
+GTK and Xvfb are."""
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from tandem_test import *  # noqa: E402,F403
+
+EXAMPLES = os.path.join(TREE, "examples")
+BUILT = os.path.join(os.path.dirname(BIN), "examples")
+BUS_CONFIG = """<busconfig><type>session</type><listen>unix:path=%s</listen><auth>EXTERNAL</auth>
+<policy context="default"><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy>
+</busconfig>"""
+
+
+class Bus:
+    """A bus of our own."""
+
+    def __enter__(self):
+        if not shutil.which("dbus-daemon"):
+            raise Skip("no dbus-daemon here (Debian: dbus-daemon)")
+        self.dir = tempfile.mkdtemp(prefix="tandem-test-bus-")
+        with open(os.path.join(self.dir, "conf"), "w") as f:
+            f.write(BUS_CONFIG % os.path.join(self.dir, "bus"))
+        self.address = "unix:path=" + os.path.join(self.dir, "bus")
+        self.process = subprocess.Popen(["dbus-daemon", "--nofork", "--nopidfile", "--config-file",
+                                         os.path.join(self.dir, "conf")], stdin=subprocess.DEVNULL)
+        wait_for(lambda: os.path.exists(os.path.join(self.dir, "bus")), "the bus", 10 * SLOW)
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def on_bus(bus):
+    # the last --bus counts
+    return Daemon(args=["--bus", bus.address])
+
+
+@test
+def libtandem_in_c():
+    with Daemon() as d:
+        env = dict(d.environment(), TANDEM_SOCKET=d.socket)
+        r = subprocess.run([os.path.join(BUILT, "example-story"), "The king said"], env=env, stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE, text=True, timeout=60 * SLOW)
+        equal((r.returncode, r.stderr), (0, ""), "example-story")
+        check(len(r.stdout) > 100 and " tokens]" in r.stdout, "a story", r.stdout)
+        env["TANDEM_SOCKET"] = "/nonexistent/socket"
+        r = subprocess.run([os.path.join(BUILT, "example-story")], env=env, stderr=subprocess.PIPE, text=True, timeout=60)
+        check(r.returncode == 1 and "/nonexistent/socket" in r.stderr, "without a daemon", r.stderr)
+
+
+@test
+def shell():
+    with Daemon() as d:
+        env = dict(d.environment(), TANDEM_SOCKET=d.socket)
+        env["PATH"] = BIN + ":" + env["PATH"]
+        answers = []
+        for folder in ("a", "b"):
+            lines = "Once upon a time\nThe king said\n\nIn a \"dark\" $HOME wood\n"
+            with open(os.path.join(d.dir, "lines"), "w") as f:
+                f.write(lines)
+            subprocess.run([os.path.join(EXAMPLES, "many.sh"), "lines", folder], cwd=d.dir, env=env, check=True,
+                           timeout=120 * SLOW)
+            out = {}
+            for name in sorted(os.listdir(os.path.join(d.dir, folder))):
+                with open(os.path.join(d.dir, folder, name), "rb") as f:
+                    out[name] = f.read()
+            answers.append(out)
+        equal(sorted(answers[0]), ["1.txt", "2.txt", "3.txt"], "a file for each line")
+        check(all(len(text) > 20 for text in answers[0].values()), "with an answer each", answers[0])
+        equal(answers[0], answers[1], "same seed, same answers")
+
+
+@test
+def python_over_the_bus():
+    with Bus() as bus, on_bus(bus) as d:
+        wait_for(lambda: "serving on bus" in d.log(), "tandemd on the bus", 20)
+        env = dict(d.environment(), DBUS_SESSION_BUS_ADDRESS=bus.address)
+        r = subprocess.run(["/usr/bin/python3", "-c", "import gi"], stderr=subprocess.PIPE)
+        if r.returncode != 0:
+            raise Skip("no python3-gi here")
+        r = subprocess.run(["/usr/bin/python3", os.path.join(EXAMPLES, "stream.py"), "The", "king", "said"], env=env,
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120 * SLOW)
+        equal(r.returncode, 0, "stream.py: " + r.stderr)
+        check(len(r.stdout) > 100 and re.search(r"\n\[(length|stop)\]\n$", r.stdout), "a story and its result", r.stdout)
+
+
+@test
+def gtk_over_the_bus():
+    """Under Xvfb. What it shows is seen in what the daemon was asked: a job from the bus that generates."""
+    program = os.path.join(BUILT, "example-gtk")
+    if not os.path.exists(program):
+        raise Skip("the GTK example was not built (Debian: libgtk-4-dev)")
+    if not shutil.which("Xvfb") or not shutil.which("xdotool"):
+        raise Skip("no Xvfb or xdotool here (Debian: xvfb, xdotool)")
+    with Bus() as bus, on_bus(bus) as d:
+        wait_for(lambda: "serving on bus" in d.log(), "tandemd on the bus", 20)
+        read, write = os.pipe()
+        server = subprocess.Popen(["Xvfb", "-displayfd", str(write), "-screen", "0", "800x600x24", "-nolisten", "tcp"],
+                                  pass_fds=[write], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        os.close(write)
+        app = None
+        try:
+            with os.fdopen(read) as f:
+                display = ":" + f.readline().strip()
+            env = dict(d.environment(), DBUS_SESSION_BUS_ADDRESS=bus.address, DISPLAY=display, GDK_BACKEND="x11",
+                       GSK_RENDERER="cairo", GTK_A11Y="none", GSETTINGS_BACKEND="memory")
+            app = subprocess.Popen([program], env=env, stdin=subprocess.DEVNULL)
+
+            def window():
+                check(app.poll() is None, "the app has left", app.returncode)
+                r = subprocess.run(["xdotool", "search", "--name", "Tandem Story"], env=env, stdout=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL, text=True)
+                return r.stdout.split()
+            wait_for(window, "the window", 60 * SLOW)
+            before = d.status().get("tokens_generated", 0)
+            time.sleep(0.5)
+            subprocess.run(["xdotool", "windowfocus", window()[0]], env=env, stderr=subprocess.DEVNULL)
+            # Without a window manager a key goes where the pointer is.
+            subprocess.run(["xdotool", "mousemove", "--window", window()[0], "300", "30", "click", "1", "key", "Return"],
+                           env=env, check=True)
+            wait_for(lambda: d.status().get("tokens_generated", 0) > before + 30, "a story is told", 60 * SLOW)
+            wait_for(lambda: d.status().get("jobs_done", 0) >= 1, "to its end", 60 * SLOW)
+            time.sleep(0.5)
+            check(app.poll() is None, "the app goes on", app.returncode)
+            if os.environ.get("TANDEM_TEST_PICTURE"):
+                subprocess.run(["import", "-window", window()[0], os.environ["TANDEM_TEST_PICTURE"]], env=env, check=True)
+        finally:
+            for p in (app, server):
+                if p:
+                    p.terminate()
+                    p.wait()
+
+
+main()
