@@ -115,7 +115,8 @@ def bus_interface():
     names = set(re.findall(r'\[[A-Z_]+\] = "([a-z-]+)"', options.split("};")[1]))
     section = text.split("## Options of Generate and Chat")[1].split("\n# ")[0]
     both_ways(names, set(re.findall(r"\*([a-z-]+)\*(?: \(|,|\n)", section)) - {"tandem"}, "options of Generate")
-    errors = set(re.findall(r'BUS_ERROR "(\w+)"', source("daemon", "dbus-bus.c")))
+    # Made of the socket's names: "no-model" is NoModel.
+    errors = {name.title().replace("-", "") for name in re.findall(r'\[TDM_E_\w+\] = "([a-z-]+)"', source("common", "error.c"))}
     both_ways(errors, set(re.findall(r"\*(\w+)\*", text.split("# ERRORS")[1].split("\n# ")[0])), "errors")
 
 
