@@ -116,7 +116,7 @@ def bus_interface():
     section = text.split("## Options of Generate and Chat")[1].split("\n# ")[0]
     both_ways(names, set(re.findall(r"\*([a-z-]+)\*(?: \(|,|\n)", section)) - {"tandem"}, "options of Generate")
     # Made of the socket's names: "no-model" is NoModel.
-    errors = {name.title().replace("-", "") for name in re.findall(r'\[TDM_E_\w+\] = "([a-z-]+)"', source("common", "error.c"))}
+    errors = {name.title().replace("-", "") for name in re.findall(r'\[TDM_E_\w+\] = "([a-z-]+)"', source("common", "error.c"))} - {"None"}
     both_ways(errors, set(re.findall(r"\*(\w+)\*", text.split("# ERRORS")[1].split("\n# ")[0])), "errors")
 
 
