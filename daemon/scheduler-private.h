@@ -183,10 +183,10 @@ void tdm_scheduler_enter(struct lane *lane, struct tdm_job *job); /* its pages t
 /* scheduler-room.c */
 /* What a job is promised when it is admitted. */
 struct tdm_pages_need tdm_scheduler_promise(const struct tdm_scheduler *s, const struct tdm_job *job);
-/* Whether there is room for need, pushing out less important ones than job. False: not now; some may be on their way out.
- * A job that waits pushes out only what is paused or of a lower class. building: a step whose sequences must stay; NULL: none. */
-bool tdm_scheduler_make_room(struct tdm_scheduler *s, struct lane *lane, const struct tdm_job *job,
-                             const struct tdm_pages_need *need, const struct flight *building);
+/* 0: there is room for need; others may have been pushed out for it. -EAGAIN: those that are on their way out leave enough.
+ * -ENOSPC: nobody may go. building: a step whose sequences are as good as in flight; NULL: none. */
+int tdm_scheduler_make_room(struct tdm_scheduler *s, struct lane *lane, const struct tdm_job *job,
+                            const struct tdm_pages_need *need, const struct flight *building);
 /* The same for a place among max_sequences. */
 bool tdm_scheduler_make_place(struct tdm_scheduler *s, struct lane *lane, const struct tdm_job *job);
 /* Promises an admitted job pages for n_positions; returns for how many of them there are some. */

@@ -81,28 +81,42 @@ static bool will_have_room(const struct lane *lane, const struct tdm_pages_need 
         return rest.n[TDM_KV_FULL] == 0 && rest.n[TDM_KV_WINDOW] == 0;
 }
 
-/* The least important one that may go for `than`. One that waits takes the place of what is paused or of a lower class, or
- * of a job of its own class whose user has two more running than its own: afterwards it is no more than even. */
+static uint32_t n_running(struct tdm_scheduler *s, const struct tdm_job *job)
+{
+        return tdm_scheduler_user(s, job->uid)->n_running;
+}
+
+/* May it go for `than`? One that waits takes the place of what is paused or of a lower class, or of a job of its own class
+ * whose user has two more running than its own: afterwards they are even at most. */
+static bool may_go(struct tdm_scheduler *s, const struct tdm_job *job, const struct tdm_job *than, bool runs)
+{
+        if (job == than || job->seq.leaving || job->finished)
+                return false;
+        if (is_less(job, than, runs))
+                return true;
+        return !runs && !is_less(than, job, false) && n_running(s, job) >= n_running(s, than) + 2;
+}
+
+/* The one that goes first: the least important, or of the user who has the most. */
 static struct tdm_job *least(struct tdm_scheduler *s, struct lane *lane, const struct tdm_job *than, bool runs)
 {
-        uint32_t n_own = tdm_scheduler_user(s, than->uid)->n_running, n_most = 0;
-        struct tdm_job *job, *found = NULL, *greedy = NULL;
+        struct tdm_job *job, *found = NULL;
 
         tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node) {
-                uint32_t n = tdm_scheduler_user(s, job->uid)->n_running;
+                bool before = !found;
 
-                if (job == than || job->seq.leaving || job->finished)
+                if (!may_go(s, job, than, runs))
                         continue;
-                if (is_less(job, than, runs) && (!found || is_less(job, found, true)))
+                if (found && is_less(job, found, false) != is_less(found, job, false))
+                        before = is_less(job, found, false);
+                else if (found && !runs && n_running(s, job) != n_running(s, found))
+                        before = n_running(s, job) > n_running(s, found);
+                else if (found)
+                        before = job->id > found->id;
+                if (before)
                         found = job;
-                if (runs || is_less(than, job, false) || n < n_own + 2)
-                        continue;
-                if (!greedy || n > n_most || (n == n_most && is_less(job, greedy, true))) {
-                        greedy = job;
-                        n_most = n;
-                }
         }
-        return found ?: greedy;
+        return found;
 }
 
 static void dismiss(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job, const struct flight *building)
@@ -113,22 +127,38 @@ static void dismiss(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *
                 evict(s, lane, job);
 }
 
-bool tdm_scheduler_make_room(struct tdm_scheduler *s, struct lane *lane, const struct tdm_job *job,
-                             const struct tdm_pages_need *need, const struct flight *building)
+/* Would it do if all went that may? In vain nobody goes, or they would come back at once, and go again. */
+static bool could_have_room(struct tdm_scheduler *s, struct lane *lane, const struct tdm_job *than,
+                            const struct tdm_pages_need *need)
 {
-        bool running = job->seq.table != UINT32_MAX;
+        struct tdm_pages_need rest = *need;
+        struct tdm_job *job;
+
+        for (int g = 0; g < TDM_KV_GROUPS; g++)
+                rest.n[g] -= TDM_MIN(rest.n[g], tdm_pages_room(lane->model->pages, (enum tdm_kv_group)g));
+        tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node)
+                for (int g = 0; (job->seq.leaving || job->finished || may_go(s, job, than, false)) && g < TDM_KV_GROUPS; g++)
+                        rest.n[g] -= TDM_MIN(rest.n[g], job->seq.n_pages[g] - job->seq.first_page[g] + job->seq.reserved.n[g]);
+        return rest.n[TDM_KV_FULL] == 0 && rest.n[TDM_KV_WINDOW] == 0;
+}
+
+int tdm_scheduler_make_room(struct tdm_scheduler *s, struct lane *lane, const struct tdm_job *job,
+                            const struct tdm_pages_need *need, const struct flight *building)
+{
+        bool runs = job->seq.table != UINT32_MAX;
 
         while (!has_room(lane->model->pages, need)) {
                 struct tdm_job *victim;
 
                 if (will_have_room(lane, need))
-                        return false;
-                victim = least(s, lane, job, running);
+                        return -EAGAIN;
+                /* One that runs may take every page that it gets: even less than it wants lets it go on. */
+                victim = runs || could_have_room(s, lane, job, need) ? least(s, lane, job, runs) : NULL;
                 if (!victim)
-                        return false;
+                        return -ENOSPC;
                 dismiss(s, lane, victim, building);
         }
-        return true;
+        return 0;
 }
 
 bool tdm_scheduler_make_place(struct tdm_scheduler *s, struct lane *lane, const struct tdm_job *job)
@@ -155,7 +185,7 @@ uint32_t tdm_scheduler_grow(struct tdm_scheduler *s, struct lane *lane, struct t
         for (int g = 0; g < TDM_KV_GROUPS; g++)
                 if (model->geometry.n_layers[g] && n_pages > q->n_pages[g] + q->reserved.n[g])
                         more.n[g] = n_pages - q->n_pages[g] - q->reserved.n[g];
-        if (!has_room(model->pages, &more) && !tdm_scheduler_make_room(s, lane, job, &more, building)) {
+        if (tdm_scheduler_make_room(s, lane, job, &more, building) < 0) {
                 /* Not all of it: as far as there are pages. */
                 for (int g = 0; g < TDM_KV_GROUPS; g++) {
                         uint32_t room = tdm_pages_room(model->pages, (enum tdm_kv_group)g);

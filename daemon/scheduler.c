@@ -524,6 +524,7 @@ static void admit(struct tdm_scheduler *s, struct lane *lane)
                 struct tdm_job *job = next_waiting(s, lane, skip, n_skip);
                 struct tdm_pages_need need;
                 struct tdm_error err;
+                int r;
 
                 if (!job)
                         return;
@@ -534,7 +535,10 @@ static void admit(struct tdm_scheduler *s, struct lane *lane)
                 if (lane->n_active == s->config.max_sequences && !tdm_scheduler_make_place(s, lane, job))
                         return;
                 need = tdm_scheduler_promise(s, job);
-                if (tdm_scheduler_make_room(s, lane, job, &need, NULL) && tdm_pages_reserve(lane->model->pages, &need)) {
+                r = tdm_scheduler_make_room(s, lane, job, &need, NULL);
+                if (r == -EAGAIN)
+                        return; /* or a smaller one would take what is being made free */
+                if (r == 0 && tdm_pages_reserve(lane->model->pages, &need)) {
                         for (unsigned i = 0; i < n_skip; i++)
                                 ((struct tdm_job *)skip[i])->n_bypassed++;
                         admit_job(s, lane, job, &need);

@@ -1189,6 +1189,23 @@ static void test_deadline(void **state)
         world_close(&w);
 }
 
+/* Nobody goes in vain: what would not be enough stays. */
+static void test_not_in_vain(void **state)
+{
+        struct world w;
+
+        world_open(&w, 4, 12, 20, &plain);
+        add_job(&w, 200, 60, 1, TDM_JOB_INTERACTIVE); /* 9 pages */
+        add_job(&w, 20, 40, 1, TDM_JOB_BACKGROUND);   /* 2 pages */
+        turn(&w);
+        add_job(&w, 150, 10, 1, TDM_JOB_INTERACTIVE); /* 5 pages: with the background's there would be 3 */
+        drive(&w);
+        assert_int_equal(w.jobs[1].job->evictions, 0);
+        for (uint32_t i = 0; i < 3; i++)
+                check_result(&w.jobs[i], tdm_model_hparams(w.fleet.models[0])->n_vocab);
+        world_close(&w);
+}
+
 /* Rows of two kinds of bits in one sequence: nobody may have them. */
 static void test_mixed_numerics(void **state)
 {
@@ -1244,6 +1261,7 @@ int main(void)
                 cmocka_unit_test(test_mixed_numerics),
                 cmocka_unit_test(test_pushed_out),
                 cmocka_unit_test(test_polite),
+                cmocka_unit_test(test_not_in_vain),
                 cmocka_unit_test(test_shares),
                 cmocka_unit_test(test_caps_of_a_user),
                 cmocka_unit_test(test_deadline),

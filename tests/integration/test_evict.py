@@ -24,18 +24,18 @@ def pages(d):
 
 
 def requests(n):
-    return [{"ids": [2] + [300 + (i * 91 + k * 7) % 5000 for k in range(20 + i * 17 % 150)], "n": 150 + i * 31 % 200,
+    return [{"ids": [2] + [300 + (i * 91 + k * 7) % 5000 for k in range(20 + i * 17 % 150)], "n": 250 + i * 31 % 200,
              "temp": 0.8 if i % 2 else 0.0, "seed": i, "priority": i % 3 == 0} for i in range(n)]
 
 
 @test
 def pushed_out():
     """With a prefix cache (what was pushed out may still be found) and without (all of it is read again)."""
-    jobs = requests(times(12, 40, 8))
-    with Daemon() as d:
+    jobs = requests(times(10, 40, 8))
+    with Daemon(threads=0) as d:
         want = [d.generate(**q) for q in jobs]
     for more in ("", "prefix-cache = off\n"):
-        with Daemon(args=config(SMALL + more)) as d:
+        with Daemon(threads=0, args=config(SMALL + more)) as d:
             got = together(d, jobs)
             for i, (a, b) in enumerate(zip(got, want)):
                 same_ids(a.ids, b.ids, f"job {i}, pushed out {a.done.get('evictions', 0)} times")
@@ -44,7 +44,7 @@ def pushed_out():
             total = sum(r.done.get("evictions", 0) for r in got)
             reread = sum(r.done.get("reread_tokens", 0) for r in got)
             print(f"FIGURE {len(jobs)} jobs on {pages(d)} pages: pushed out {total} times, {reread} tokens read again")
-            check(total >= 3, "jobs that were pushed out", total)
+            check(total >= 1, "jobs that were pushed out", total)
             equal(s.get("evictions", 0), total, "evictions in status")
             equal(s.get("reread_tokens", 0), reread, "tokens read again in status")
             if more:
