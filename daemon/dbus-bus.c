@@ -4,8 +4,8 @@
  * RequestName and AddMatch are ordinary calls whose answers come through the loop. Only connect() itself is waited for,
  * and on a Unix socket it does not wait. A bus that is not there or that hangs up is tried again, less and less often.
  *
- * Two things keep a flood from filling memory: only so many messages are handled in one turn of the loop, and none while
- * the bus has not taken what was said before. What is not read stays with the sender. */
+ * Two things keep a flood from doing harm: messages are handled for a millisecond in one turn of the loop, so that steps are
+ * not kept waiting, and not at all while the bus has not taken what was said before. What is not read stays with the sender. */
 #include "daemon/dbus-private.h"
 
 #include <signal.h>
@@ -13,6 +13,7 @@
 #include "common/log.h"
 
 #define DISPATCH_MAX 32u
+#define DISPATCH_NS TDM_NSEC_PER_MSEC
 #define RETRY_MIN_NS (250 * TDM_NSEC_PER_MSEC)
 #define RETRY_MAX_NS (30 * TDM_NSEC_PER_SEC)
 #define LOOK_AGAIN_NS (5 * TDM_NSEC_PER_MSEC)
@@ -167,10 +168,11 @@ static int on_retry(struct tdm_source *source, uint64_t now_ns, void *userdata)
 static int on_dispatch(struct tdm_source *source, void *userdata)
 {
         struct tdm_dbus *bus = userdata;
+        uint64_t until_ns = tdm_now_ns() + DISPATCH_NS;
 
         if (!bus->connection)
                 return 0;
-        for (unsigned i = 0; i < DISPATCH_MAX && !bus->lost; i++) {
+        for (unsigned i = 0; i < DISPATCH_MAX && !bus->lost && (i == 0 || tdm_now_ns() < until_ns); i++) {
                 if (dbus_connection_get_outgoing_size(bus->connection) > BUS_MAX_OUTGOING_BYTES) {
                         tdm_source_arm(bus->retry, tdm_now_ns() + LOOK_AGAIN_NS);
                         return 0;

@@ -94,7 +94,7 @@ struct bus_stream {
         struct tdm_source *writable;
 };
 
-/* Members that a job's objects shows, and when they were last told. */
+/* A job as an object: who may hear of it, what it has said, and when its properties were last told. */
 struct bus_job {
         struct tdm_dbus *bus;
         struct tdm_list node;
@@ -143,8 +143,7 @@ struct tdm_dbus {
         unsigned n_held, n_held_with_fds;
         uint64_t held_bytes;
 
-        struct tdm_list jobs;
-        uint64_t kept_bytes;
+        struct tdm_list jobs; /* struct bus_job; those that have ended lie in the order of their ends */
 
         struct {
                 enum tdm_worker_state state;

@@ -249,7 +249,7 @@ def floods_of_jobs():
         c = Client(bus).wait()
         other = Client(bus)
         D = c.dbus
-        options = D.Dictionary({"max-tokens": 300, "ignore-end": True, "output": "events", "linger": True}, signature="sv")
+        options = D.Dictionary({"max-tokens": 120, "ignore-end": True, "output": "events", "linger": True}, signature="sv")
         n = times(2000, 10000, 600)
         for i in range(n):  # nobody waits for an answer; the descriptors in them are dropped with them
             m = D.lowlevel.MethodCallMessage(NAME, ROOT, MANAGER, "Generate")
