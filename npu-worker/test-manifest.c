@@ -147,12 +147,59 @@ static void test_xclbin(void **state)
         assert_non_null(strstr(err.message, "cannot hold"));
 }
 
+/* Whatever is done to a good one: accepted or refused with a reason, nothing else. */
+static void test_damaged(void **state)
+{
+        static const char good[] = SET GOOD "[q]\nop = gemv\n" REST("1x64x128", "int8", "tiles 8x8", "exact");
+        uint32_t random = 4711;
+        unsigned n_good = 0;
+
+        for (unsigned i = 0; i < 20000; i++) {
+                struct tdm_npu_manifest *m = NULL;
+                struct tdm_error err = {};
+                char text[sizeof(good)];
+                size_t size = sizeof(good) - 1;
+                int r;
+
+                memcpy(text, good, sizeof(good));
+                for (unsigned n = 0; n <= i % 3; n++) {
+                        uint32_t at;
+
+                        random = random * 1664525 + 1013904223;
+                        at = random / 16 % (uint32_t)size;
+                        switch (random >> 30) {
+                        case 0:
+                                text[at] = (char)(random >> 8);
+                                break;
+                        case 1:
+                                text[at] = good[random / 3 % size];
+                                break;
+                        case 2:
+                                memmove(text + at, text + at + 1, size - at - 1);
+                                size--;
+                                break;
+                        default:
+                                text[at] ^= (char)(1u << (random >> 10 & 7));
+                        }
+                }
+                r = tdm_npu_manifest_parse(text, size, "m", NULL, &m, &err);
+                n_good += r == 0;
+                if (r == 0)
+                        assert_in_range(m->n_programs, 1, 2);
+                else
+                        assert_true(r == TDM_E_BAD_MODEL && err.message[0]);
+                free(m);
+        }
+        assert_true(n_good > 100 && n_good < 19000);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_good),
                 cmocka_unit_test(test_wrong),
                 cmocka_unit_test(test_rest),
+                cmocka_unit_test(test_damaged),
                 cmocka_unit_test(test_xclbin),
         };
 
