@@ -4,7 +4,9 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
+import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import *  # noqa: E402,F403
@@ -175,6 +177,38 @@ def purge(m, before):
     # render is udev's group, which a bare root without udev lacks: others may own devices by it now.
     equal(sorted(names(m) - before[1] - {"render"}), [], "users and groups that purge leaves behind")
     equal(m.run("systemctl", "list-units", "--all", "--no-legend", "tandem*").stdout.strip(), "", "units that are left")
+
+
+@test
+def policy():
+    """Debian's own judge has no error to name."""
+    if SANITIZER:
+        raise Skip("packages are built without sanitizers")
+    if not shutil.which("lintian"):
+        raise Skip("no lintian here (Debian: lintian)")
+    r = subprocess.run(["lintian", "--tag-display-limit", "0", "--fail-on", "error", *packages()], stdout=subprocess.PIPE,
+                       stderr=subprocess.PIPE, text=True, timeout=300)
+    equal((r.returncode, [line for line in r.stdout.splitlines() if line.startswith("E:")]), (0, []), "lintian")
+
+
+@test
+def development():
+    """A program is built from what the development package holds, by pkg-config alone, and needs the library by soname."""
+    if SANITIZER:
+        raise Skip("packages are built without sanitizers")
+    with tempfile.TemporaryDirectory() as d:
+        for deb in packages():
+            if os.path.basename(deb).startswith("libtandem"):
+                subprocess.run(["dpkg-deb", "-x", deb, d], check=True)
+        folder = subprocess.run(["find", d, "-name", "pkgconfig"], stdout=subprocess.PIPE, text=True).stdout.strip()
+        flags = subprocess.run(["pkg-config", "--cflags", "--libs", "libtandem"], stdout=subprocess.PIPE, text=True, check=True,
+                               env=dict(os.environ, PKG_CONFIG_LIBDIR=folder, PKG_CONFIG_SYSROOT_DIR=d,
+                                        PKG_CONFIG_ALLOW_SYSTEM_CFLAGS="1", PKG_CONFIG_ALLOW_SYSTEM_LIBS="1")).stdout.split()
+        example = os.path.join(d, "usr/share/doc/libtandem-dev/examples/story.c")
+        subprocess.run(["cc", "-Wall", "-Werror", example, *flags, "-o", os.path.join(d, "story")], check=True, timeout=60)
+        needed = subprocess.run(["objdump", "-p", os.path.join(d, "story")], stdout=subprocess.PIPE, text=True, check=True).stdout
+        check(re.search(r"NEEDED\s+libtandem\.so\.\d+\n", needed), "the library by soname", needed[:600])
+        check(re.search(r"TANDEM_0\.1", needed), "with symbol versions", needed[:600])
 
 
 @test
