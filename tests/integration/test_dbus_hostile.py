@@ -159,7 +159,7 @@ def malformed_by_the_thousand():
         c = Client(bus).wait()
         job, fd = c.generate(max_tokens=8, linger=True)
         read_all(fd)
-        caller = Caller(bus, rng)
+        caller, fds = Caller(bus, rng), n_fds(d)
         late, stop = [], threading.Event()
 
         def somebody_else():
@@ -194,6 +194,7 @@ def malformed_by_the_thousand():
         check(ERROR + "Internal" not in counts and "org.freedesktop.DBus.Error.NoReply" not in counts,
               "internal errors", counts)
         check(len([x for x in counts if x != "answered"]) >= 6, "kinds of errors", counts)
+        wait_for(lambda: not d.jobs() and n_fds(d) <= fds + 4, "descriptors of all those calls to be closed", 30)
         after = memory(d)
         worst = sorted(late)
         print(f"FIGURE {sum(counts.values())} malformed messages: memory {warm} MiB after a third, {after} MiB at the end; "
