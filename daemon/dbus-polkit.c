@@ -67,7 +67,7 @@ static bool read_answer(DBusMessage *reply, enum bus_action action, char *why, s
         dbus_message_iter_next(&answer);
         dbus_message_iter_get_basic(&answer, &challenge);
         snprintf(why, size, "polkit action %s is not granted%s", action_ids[action],
-                 challenge ? "; it could be after authentication, if the call allowed to ask for it" : "");
+                 challenge ? "; it could be after authentication, by an agent that can ask for it" : "");
         return yes;
 }
 
