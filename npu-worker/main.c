@@ -7,7 +7,8 @@
 
 int main(int argc, char **argv)
 {
-        const struct tdm_worker_device automatic = { .name = "auto", .ops = &tdm_npu_auto_device_ops, .needs_files = true, .makes_code = true };
+        const struct tdm_worker_device automatic = { .name = "auto", .ops = &tdm_npu_auto_device_ops, .needs_files = true,
+                                                     .makes_code = true };
         const struct tdm_worker_device nothing = { .name = "auto", .ops = &tdm_npu_no_device_ops };
         const struct tdm_worker_device devices[] = {
                 tdm_npu_missing() ? nothing : automatic,

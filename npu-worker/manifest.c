@@ -194,7 +194,8 @@ static int parse_set_key(struct reader *r, enum set_key key, const char *value)
         switch (key) {
         case SET_FORMAT:
                 if (strcmp(value, "1") != 0)
-                        return wrong(r, "format: this program reads format 1, the set has \"%s\": it is for another version of Tandem", value);
+                        return wrong(r, "format: this program reads format 1, the set has \"%s\": it is for another version of Tandem",
+                                     value);
                 return 0;
         case SET_GENERATION:
                 return copy_word(r, set_keys[key], value, m->generation, sizeof(m->generation));
