@@ -363,7 +363,7 @@ def ending_politely():
         me.until(lambda: me.of(path, "Finished"), "Finished")
         equal(me.of(path, "Finished")[0][4][0], "length", "result")
         equal(len(read_all(fd)), me.of(path, "Finished")[0][4][1]["text-bytes"], "text")
-        check(any(s[3] == "PropertiesChanged" and s[4][1].get("Draining") for s in me.signals), "Draining was told")
+        me.until(lambda: any(s[3] == "PropertiesChanged" and s[4][1].get("Draining") for s in me.signals), "Draining")
         d.process.wait(15 * SLOW)
         equal(d.process.returncode, 0, "exit status")
         d.expect_exit = None
