@@ -391,7 +391,8 @@ static int open_gpu(struct tdm_vk_device *device, struct tdm_error *err)
         snprintf(device->description, sizeof(device->description), "%.60s, %s, memory %s, %.1f GiB, subgroups of %u%s, %.40s", properties.deviceName,
                  type_name(properties.deviceType), device->import ? "imported" : "copied",
                  (double)device->memory.memoryHeaps[device->device_heap].size / 0x1p30, p11.subgroupSize,
-                 !device->matrix_units ? "" : device->matrix_proofs == 4 ? ", int8 matrices" : ", int8 matrices not exact: unused", p12.driverInfo);
+                 !device->matrix_units ? "" : device->matrix_proofs == TDM_VK_MATRIX_KERNELS ? ", int8 matrices" :
+                 ", not all int8 matrices exact: those unused", p12.driverInfo);
         return 0;
 }
 

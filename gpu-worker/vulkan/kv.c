@@ -1,11 +1,13 @@
-/* The cache. Where memory is unified it is the shared segment itself. On a GPU of its own each layer's pages lie in a buffer
- * on the device, [page][kv head] parts, and the segment is their twin: what a submission stores is logged by the kernel that
+/* The cache. Where memory is unified it is the shared segment itself. On a GPU of its own each layer's pages lie in buffers
+ * on the device, [page][kv head] parts, as many as an allocation may hold in each, and the segment is their twin: what a submission stores is logged by the kernel that
  * stores it (rows, as stored) and written into the twin before run() returns, so that the segment is complete for whatever
  * was reported done. The other way round: before a step looks back on pages that the device did not write itself, one step
  * after the other (a new process, a reused prefix, a step that another worker ran meanwhile), they are copied from the twin. */
 #include "gpu-worker/vulkan/private.h"
 
 #define LOG_BYTES (UINT64_C(32) << 20)
+#define PIECE_BYTES (UINT64_C(1) << 30)
+#define PIECES_MAX 65536u
 
 static uint32_t element_bytes(const struct tdm_vk_model *m)
 {
@@ -29,6 +31,7 @@ void tdm_vk_kv_deinit(struct tdm_vk_model *m)
 {
         for (unsigned i = 0; i < m->n_kv_buffers; i++)
                 tdm_vk_buffer_deinit(m->device, &m->kv_buffers[i]);
+        tdm_vk_buffer_deinit(m->device, &m->kv_pieces);
         tdm_vk_buffer_deinit(m->device, &m->log);
         free(m->kv_buffers);
         m->kv_buffers = NULL;
@@ -36,9 +39,32 @@ void tdm_vk_kv_deinit(struct tdm_vk_model *m)
         m->kv_imported = false;
 }
 
+/* Room for every piece, and for the table of their addresses that kernels read. */
+static int make_table(struct tdm_vk_model *m, uint32_t n_pieces, struct tdm_error *err)
+{
+        m->kv_buffers = calloc(n_pieces, sizeof(*m->kv_buffers));
+        if (!m->kv_buffers)
+                return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for a KV cache in %u pieces", n_pieces);
+        return tdm_vk_buffer_init(m->device, &m->kv_pieces, (uint64_t)TDM_MAX(n_pieces, m->hp.n_layers) * sizeof(uint64_t),
+                                  TDM_VK_SHARED_MEMORY, "the KV cache's table", err);
+}
+
+/* How many pages a piece has, as a shift: what one allocation may hold, and little enough that the last one wastes little. */
+static uint32_t piece_shift(const struct tdm_vk_model *m, uint64_t page_bytes)
+{
+        const char *kib = getenv("TANDEM_VULKAN_PIECE_KIB"); /* tests make many of a small cache */
+        uint64_t limit = TDM_MIN(kib && *kib ? strtoull(kib, NULL, 10) << 10 : PIECE_BYTES, m->device->max_allocation);
+        uint32_t shift = 0;
+
+        while (shift < 30 && page_bytes << (shift + 1) <= limit)
+                shift++;
+        return shift;
+}
+
 static int make_buffers(struct tdm_vk_model *m, struct tdm_error *err)
 {
-        uint64_t part = m->kv.part_bytes * m->hp.n_kv_heads, left, total;
+        uint64_t page = m->kv.part_bytes * m->hp.n_kv_heads, left, total, n_pieces = 0;
+        uint32_t shift = piece_shift(m, page);
         int r;
 
         tdm_vk_memory_left(m->device, &left, &total);
@@ -46,51 +72,72 @@ static int make_buffers(struct tdm_vk_model *m, struct tdm_error *err)
                 return tdm_error_set(err, TDM_E_NO_MEMORY, "the KV cache needs %.1f MiB on the GPU and %.1f of its %.1f MiB are free: a shorter "
                                      "context or fewer jobs at once", (double)m->kv.size_bytes / 0x1p20, (double)left / 0x1p20,
                                      (double)total / 0x1p20);
-        r = tdm_vk_buffer_init(m->device, &m->log, TDM_MAX(log_row_bytes(m) * m->limits.max_rows, LOG_BYTES), TDM_VK_HOST_MEMORY,
-                               "the KV cache's write-behind", err);
+        for (int group = 0; group < TDM_KV_GROUPS; group++) {
+                n_pieces += (uint64_t)m->kv.n_layers[group] * TDM_DIV_UP(m->kv.n_pages[group], 1u << shift);
+                m->kv_page_bytes[group] = (uint32_t)page;
+                m->kv_piece_shift[group] = shift;
+        }
+        if (n_pieces > PIECES_MAX || page > UINT32_MAX)
+                return tdm_error_set(err, TDM_E_NO_MEMORY, "a KV cache of %.1f MiB in pieces of %.1f MiB: there may be %u pieces",
+                                     (double)m->kv.size_bytes / 0x1p20, (double)(page << shift) / 0x1p20, PIECES_MAX);
+        r = make_table(m, (uint32_t)n_pieces, err);
+        if (r == 0)
+                r = tdm_vk_buffer_init(m->device, &m->log, TDM_MAX(log_row_bytes(m) * m->limits.max_rows, LOG_BYTES), TDM_VK_HOST_MEMORY,
+                                       "the KV cache's write-behind", err);
         for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
-                enum tdm_kv_group group = tdm_kv_group_of(&m->hp, i);
+                uint32_t n_pages = m->kv.n_pages[tdm_kv_group_of(&m->hp, i)];
 
-                r = tdm_vk_buffer_init(m->device, &m->kv_buffers[i], part * m->kv.n_pages[group], TDM_VK_DEVICE_MEMORY, "the KV cache", err);
-                if (r != 0)
-                        return r;
-                m->n_kv_buffers = i + 1;
-                m->layers[i].kv = m->kv_buffers[i].address;
-                m->kv_page_bytes[group] = part;
+                m->layers[i].kv_first = m->n_kv_buffers;
+                m->layers[i].kv_pieces = m->kv_pieces.address + m->n_kv_buffers * sizeof(uint64_t);
+                for (uint32_t first = 0; first < n_pages && r == 0; first += 1u << shift) {
+                        struct tdm_vk_buffer *piece = &m->kv_buffers[m->n_kv_buffers];
+
+                        r = tdm_vk_buffer_init(m->device, piece, page * TDM_MIN(n_pages - first, 1u << shift), TDM_VK_DEVICE_MEMORY,
+                                               "a piece of the KV cache", err);
+                        if (r == 0)
+                                ((uint64_t *)m->kv_pieces.map)[m->n_kv_buffers++] = piece->address;
+                }
         }
         return r;
 }
 
-void tdm_vk_kv_set(struct tdm_vk_model *m, uint8_t *base)
+/* Each layer begins at another place of the segment, and is one piece. -EOPNOTSUPP where it cannot be imported. */
+static int import_segment(struct tdm_vk_model *m, uint8_t *base)
 {
         struct tdm_vk_device *device = m->device;
+        int r = device->import ? make_table(m, 1, NULL) : -EOPNOTSUPP;
 
+        for (int group = 0; group < TDM_KV_GROUPS; group++) {
+                if (m->kv.page_bytes[group] > UINT32_MAX)
+                        r = -EOPNOTSUPP;
+                m->kv_page_bytes[group] = (uint32_t)m->kv.page_bytes[group];
+                m->kv_piece_shift[group] = 31;
+        }
+        if (r == 0)
+                r = tdm_vk_buffer_import(device, &m->kv_buffers[0], base, TDM_ALIGN_UP(m->kv.size_bytes, device->import_align));
+        if (r != 0)
+                return r;
+        m->n_kv_buffers = 1;
+        m->kv_imported = true;
+        for (uint32_t i = 0; i < m->hp.n_layers; i++) {
+                ((uint64_t *)m->kv_pieces.map)[i] = m->kv_buffers[0].address +
+                        tdm_kv_part_offset(&m->kv, tdm_kv_group_of(&m->hp, i), 0, tdm_kv_layer_index(&m->hp, i), 0);
+                m->layers[i].kv_pieces = m->kv_pieces.address + i * sizeof(uint64_t);
+        }
+        return 0;
+}
+
+void tdm_vk_kv_set(struct tdm_vk_model *m, uint8_t *base)
+{
         tdm_vk_kv_deinit(m);
         m->kv_base = base;
         m->kv_error = (struct tdm_error){};
         for (unsigned i = 0; i < TDM_VK_RECORDINGS; i++) /* they know the old addresses */
                 m->recordings[i].used = 0;
         memset(m->sequences, 0, m->limits.n_tables * sizeof(*m->sequences));
-        if (!base)
+        if (!base || import_segment(m, base) == 0)
                 return;
-        m->kv_buffers = calloc(m->hp.n_layers, sizeof(*m->kv_buffers));
-        if (!m->kv_buffers) {
-                tdm_error_set(&m->kv_error, TDM_E_NO_MEMORY, "vulkan device: no memory for a KV cache of %u layers", m->hp.n_layers);
-                return;
-        }
-        if (device->import && tdm_vk_buffer_import(device, &m->kv_buffers[0], base,
-                                                   TDM_ALIGN_UP(m->kv.size_bytes, device->import_align)) == 0) {
-                m->n_kv_buffers = 1;
-                m->kv_imported = true;
-                for (uint32_t i = 0; i < m->hp.n_layers; i++) {
-                        enum tdm_kv_group group = tdm_kv_group_of(&m->hp, i);
-
-                        m->layers[i].kv = m->kv_buffers[0].address +
-                                          tdm_kv_part_offset(&m->kv, group, 0, tdm_kv_layer_index(&m->hp, i), 0);
-                        m->kv_page_bytes[group] = m->kv.page_bytes[group];
-                }
-                return;
-        }
+        tdm_vk_kv_deinit(m);
         if (make_buffers(m, &m->kv_error) != 0)
                 tdm_vk_kv_deinit(m);
 }
@@ -130,6 +177,8 @@ static int restore_piece(struct restore *restore, uint32_t layer, uint32_t page,
         struct tdm_vk_device *device = m->device;
         enum tdm_kv_group group = tdm_kv_group_of(&m->hp, layer);
         uint64_t at = tdm_kv_part_offset(&m->kv, group, page, tdm_kv_layer_index(&m->hp, layer), 0), n = m->kv_page_bytes[group];
+        uint32_t shift = m->kv_piece_shift[group], in_piece = page & ((1u << shift) - 1);
+        const struct tdm_vk_buffer *piece = &m->kv_buffers[m->layers[layer].kv_first + (page >> shift)];
 
         for (uint64_t done = 0, part; done < n; done += part) {
                 VkBufferCopy copy;
@@ -149,8 +198,8 @@ static int restore_piece(struct restore *restore, uint32_t layer, uint32_t page,
                 }
                 part = TDM_MIN(n - done, TDM_VK_STAGE_BYTES - restore->filled);
                 memcpy(device->stages[0].map + restore->filled, m->kv_base + at + done, part);
-                copy = (VkBufferCopy){ restore->filled, page * n + done, part };
-                device->vk.CmdCopyBuffer(restore->commands, device->stages[0].buffer, m->kv_buffers[layer].buffer, 1, &copy);
+                copy = (VkBufferCopy){ restore->filled, in_piece * n + done, part };
+                device->vk.CmdCopyBuffer(restore->commands, device->stages[0].buffer, piece->buffer, 1, &copy);
                 restore->filled += part;
                 device->counters.kv_restored_bytes += part;
         }

@@ -9,7 +9,7 @@ static_assert(TDM_VK_ACT_F32 == TDM_ACT_F32 && TDM_VK_ACT_I8 == TDM_ACT_I8 && TD
 static_assert(TDM_VK_F32 == TDM_TYPE_F32 && TDM_VK_F16 == TDM_TYPE_F16 && TDM_VK_Q4_0 == TDM_TYPE_Q4_0 &&
               TDM_VK_Q8_0 == TDM_TYPE_Q8_0 && TDM_VK_BF16 == TDM_TYPE_BF16, "shaders and host name types alike");
 static_assert(TDM_VK_KV_F16 == TDM_KV_F16 && TDM_VK_KV_F32 == TDM_KV_F32 && TDM_VK_PAGE_TOKENS == TDM_KV_PAGE_TOKENS &&
-              TDM_VK_SPAN == TDM_ATTENTION_SPAN && TDM_VK_NO_PAGE == TDM_KV_NO_PAGE, "shaders and host see one cache");
+              TDM_VK_SPAN == TDM_ATTENTION_SPAN, "shaders and host see one cache");
 
 static const uint32_t embed_code[] =
 #include "embed.inc"
@@ -22,6 +22,9 @@ static const uint32_t matvec_code[] =
         ;
 static const uint32_t matmat_code[] = /* see shaders/matmat.comp for how it is made */
 #include "gpu-worker/vulkan/shaders/compiled/matmat.inc"
+        ;
+static const uint32_t matwide_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/matwide.inc"
         ;
 static const uint32_t rotate_code[] =
 #include "rotate.inc"
@@ -45,6 +48,7 @@ static const struct {
         [TDM_VK_NORM] = { "norm", norm_code, sizeof(norm_code) },
         [TDM_VK_MATVEC] = { "matvec", matvec_code, sizeof(matvec_code) },
         [TDM_VK_MATMAT] = { "matmat", matmat_code, sizeof(matmat_code) },
+        [TDM_VK_MATWIDE] = { "matwide", matwide_code, sizeof(matwide_code) },
         [TDM_VK_ROTATE] = { "rotate", rotate_code, sizeof(rotate_code) },
         [TDM_VK_ATTEND] = { "attend", attend_code, sizeof(attend_code) },
         [TDM_VK_MERGE] = { "merge", merge_code, sizeof(merge_code) },
@@ -69,9 +73,16 @@ struct tdm_vk_pipeline *tdm_vk_pipeline_get(struct tdm_vk_device *device, enum t
         return pipeline;
 }
 
-struct tdm_vk_pipeline *tdm_vk_pipeline_find(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0, uint32_t c1)
+struct tdm_vk_pipeline *tdm_vk_pipeline_proven(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t type, uint32_t act,
+                                               uint32_t row_tiles)
 {
-        return find(device, shader, (const uint32_t[]){ c0, c1, 0, 0 });
+        for (uint32_t general = 0; general < 2; general++) {
+                struct tdm_vk_pipeline *pipeline = find(device, shader, (const uint32_t[]){ type, act, row_tiles, general });
+
+                if (pipeline && pipeline->proven)
+                        return pipeline;
+        }
+        return NULL;
 }
 
 static VkResult compile(struct tdm_vk_device *device, enum tdm_vk_shader shader, const uint32_t *constants, VkPipeline *ret)

@@ -50,7 +50,8 @@ enum tdm_vk_shader {
         TDM_VK_EMBED,
         TDM_VK_NORM,
         TDM_VK_MATVEC,
-        TDM_VK_MATMAT, /* the same bits for many rows at once, where the device has integer matrix units */
+        TDM_VK_MATMAT,  /* the same bits for some rows at once, where the device has integer matrix units */
+        TDM_VK_MATWIDE, /* and for hundreds */
         TDM_VK_ROTATE,
         TDM_VK_ATTEND,
         TDM_VK_MERGE,
@@ -63,7 +64,7 @@ struct tdm_vk_pipeline {
         enum tdm_vk_shader shader;
         uint32_t constants[TDM_VK_N_CONSTANTS];
         VkPipeline pipeline;
-        bool proven; /* MATMAT: gives the bits of MATVEC on this device */
+        bool proven; /* MATMAT, MATWIDE: gives the bits of MATVEC on this device */
         char name[32]; /* for profiles */
         uint64_t profile_n, profile_ns;
 };
@@ -75,8 +76,9 @@ int tdm_vk_pipeline_need(struct tdm_vk_device *device, enum tdm_vk_shader shader
 /* One that was needed before. */
 struct tdm_vk_pipeline *tdm_vk_pipeline_get(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0, uint32_t c1,
                                             uint32_t c2, uint32_t c3);
-/* NULL where it was never needed. */
-struct tdm_vk_pipeline *tdm_vk_pipeline_find(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0, uint32_t c1);
+/* A MATMAT or MATWIDE (row_tiles 0) that is proven; NULL: none. */
+struct tdm_vk_pipeline *tdm_vk_pipeline_proven(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t type, uint32_t act,
+                                               uint32_t row_tiles);
 void tdm_vk_pipelines_deinit(struct tdm_vk_device *device);
 
 /* ---- device.c ---- */
@@ -128,6 +130,8 @@ int tdm_vk_wait(struct tdm_vk_device *device, VkFence fence, struct tdm_error *e
 
 /* ---- prove.c ---- */
 
+#define TDM_VK_MATRIX_KERNELS 12u
+
 struct tdm_vk_matrix_features {
         VkStructureType type;
         void *next;
@@ -151,7 +155,8 @@ struct tdm_vk_matrix {
 struct tdm_vk_layer {
         struct tdm_vk_matrix q, k, v, o, gate, up, down;
         uint64_t attn_norm, q_norm, k_norm, post_attn_norm, ffn_norm, post_ffw_norm;
-        uint64_t kv; /* of page 0; 0: no cache yet */
+        uint64_t kv_pieces; /* address of its pieces' addresses */
+        uint32_t kv_first;  /* its first piece in kv_buffers */
 };
 
 /* A step as shaders see it, and where its hidden rows are. One for each slot that run() has been called with. */
@@ -211,10 +216,12 @@ struct tdm_vk_model {
         uint64_t output_norm;
 
         /* kv.c */
-        struct tdm_vk_buffer *kv_buffers; /* [n_layers], or one of the imported segment */
+        struct tdm_vk_buffer *kv_buffers; /* pieces of 1 << kv_piece_shift pages, layer by layer; or one of the imported segment */
         unsigned n_kv_buffers;
+        struct tdm_vk_buffer kv_pieces; /* their addresses */
         bool kv_imported;
-        uint64_t kv_page_bytes[TDM_KV_GROUPS]; /* from page to page of a layer */
+        uint32_t kv_page_bytes[TDM_KV_GROUPS]; /* from page to page of a layer */
+        uint32_t kv_piece_shift[TDM_KV_GROUPS];
         struct tdm_error kv_error;             /* why there is no cache; code 0: there is, or none was given */
         struct tdm_vk_buffer log;              /* [layer of the submission][row][kv head][key, value] */
         struct tdm_vk_sequence *sequences;     /* [n_tables] */

@@ -1,6 +1,8 @@
 /* Kernels that are only used where they are proven: the one for integer matrix units must give the bits of the one that every
  * device has, on random weights and rows with odd tails, on this very device and driver. Where it does not, or where there are
  * no such units, many rows take the other: slower, never different. Runs once, when the device is opened. */
+#include <assert.h>
+
 #include "gpu-worker/vulkan/private.h"
 
 /* As in the extension's specification; older headers do not have it. */
@@ -128,35 +130,65 @@ static int run_kernel(struct tdm_vk_device *device, struct tdm_vk_pipeline *pipe
         return r == VK_SUCCESS ? tdm_vk_submit(device, commands, err) : tdm_vk_fault(device, "proving a kernel", r, err);
 }
 
-/* Leaves device->matrix_proofs: how many of the four kernels are proven. Not finding it so is no error. */
+static const struct {
+        enum tdm_vk_shader shader;
+        uint32_t row_tiles, panels, rows; /* of a workgroup */
+} kernels[] = {
+        { TDM_VK_MATMAT, 1, 2, 16 },
+        { TDM_VK_MATMAT, 2, 2, 32 },
+        { TDM_VK_MATWIDE, 0, 8, 64 },
+};
+
+/* The outputs of the reference lie in place 2. The special form of a kernel first, which needs elements to lie as it thinks. */
+static int prove_kernel(struct tdm_vk_device *device, unsigned kernel, uint32_t type, uint32_t act, struct tdm_error *err)
+{
+        uint8_t *map = device->stages[0].map;
+
+        for (uint32_t general = 0; general < 2; general++) {
+                const uint32_t constants[TDM_VK_N_CONSTANTS] = { type, act, kernels[kernel].row_tiles, general };
+                struct tdm_vk_pipeline *pipeline;
+                int r;
+
+                if (tdm_vk_pipeline_need(device, kernels[kernel].shader, constants, NULL) != 0)
+                        continue; /* a driver that cannot compile it proves nothing */
+                pipeline = tdm_vk_pipeline_get(device, kernels[kernel].shader, type, act, kernels[kernel].row_tiles, general);
+                memset(map + 3 * PLACE, 0xff, PLACE);
+                r = run_kernel(device, pipeline, type, TDM_DIV_UP(TDM_DIV_UP(N_OUT, TDM_PANEL_ROWS), kernels[kernel].panels),
+                               TDM_DIV_UP(N_ROWS, kernels[kernel].rows), 3, err);
+                if (r != 0)
+                        return r;
+                pipeline->proven = memcmp(map + 2 * PLACE, map + 3 * PLACE, PLACE) == 0;
+                if (pipeline->proven) {
+                        device->matrix_proofs++;
+                        return 0;
+                }
+        }
+        return 0;
+}
+
+/* Leaves device->matrix_proofs: how many of the TDM_VK_MATRIX_KERNELS are proven. Not finding it so is no error. */
 int tdm_vk_prove(struct tdm_vk_device *device, struct tdm_error *err)
 {
         static const uint32_t types[] = { TDM_TYPE_Q4_0, TDM_TYPE_Q8_0 }, acts[] = { TDM_VK_ACT_I8, TDM_VK_ACT_I16 };
-        uint32_t panels = TDM_DIV_UP(N_OUT, TDM_PANEL_ROWS);
         uint8_t *map = device->stages[0].map;
         uint64_t state = 1;
 
+        static_assert(4 * TDM_ARRAY_SIZE(kernels) == TDM_VK_MATRIX_KERNELS, "each kernel for each type and rounding");
         for (unsigned i = 0; i < 4 && device->matrix_units; i++) {
                 uint32_t type = types[i / 2], act = acts[i % 2];
-                struct tdm_vk_pipeline *reference, *pipeline;
                 int r = tdm_vk_pipeline_need(device, TDM_VK_MATVEC, (const uint32_t[]){ type, act, 4, 4 }, err);
 
                 if (r != 0)
                         return r;
-                if (tdm_vk_pipeline_need(device, TDM_VK_MATMAT, (const uint32_t[]){ type, act, 0, 0 }, NULL) != 0)
-                        continue; /* a driver that cannot compile it proves nothing */
-                reference = tdm_vk_pipeline_get(device, TDM_VK_MATVEC, type, act, 4, 4);
-                pipeline = tdm_vk_pipeline_get(device, TDM_VK_MATMAT, type, act, 0, 0);
                 random_weights(map, type, &state);
                 random_rows(map + PLACE, act, &state);
-                memset(map + 2 * PLACE, 0xff, 2 * PLACE);
-                r = run_kernel(device, reference, type, panels, TDM_DIV_UP(N_ROWS, 4u), 2, err);
-                if (r == 0)
-                        r = run_kernel(device, pipeline, type, TDM_DIV_UP(panels, 2u), TDM_DIV_UP(N_ROWS, 32u), 3, err);
+                memset(map + 2 * PLACE, 0xff, PLACE);
+                r = run_kernel(device, tdm_vk_pipeline_get(device, TDM_VK_MATVEC, type, act, 4, 4), type, TDM_DIV_UP(N_OUT, TDM_PANEL_ROWS),
+                               TDM_DIV_UP(N_ROWS, 4u), 2, err);
+                for (unsigned k = 0; k < TDM_ARRAY_SIZE(kernels) && r == 0; k++)
+                        r = prove_kernel(device, k, type, act, err);
                 if (r != 0)
                         return r;
-                pipeline->proven = memcmp(map + 2 * PLACE, map + 3 * PLACE, PLACE) == 0;
-                device->matrix_proofs += pipeline->proven;
         }
         return 0;
 }

@@ -10,13 +10,50 @@
 /* Rows of one workgroup of matvec, and blocks that it loads ahead. A CPU takes seconds to compile the big ones. */
 static const uint32_t rows_variants[] = { 1, 2, 4, 8 }, rows_variants_cpu[] = { 1, 4 };
 #define AHEAD 4u
+#define AHEAD_ALONE 8u /* at most, for one row */
 #define AHEAD_CPU 1u
+#define MATRIX_ROWS_MIN 5u  /* from here on matrix units are faster */
+#define WIDE_GROUPS_MIN 96u /* workgroups of MATWIDE that keep a GPU busy */
 
 static uint32_t rows_variant(const struct tdm_vk_device *device, uint32_t n_rows)
 {
         if (device->is_cpu)
                 return n_rows == 1 ? 1 : 4;
         return n_rows <= 2 ? n_rows : n_rows <= 4 ? 4 : 8;
+}
+
+/* In as few turns as may be, and those full: a segment of K is as long as the matrix is wide. */
+static uint32_t ahead_of(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t variant)
+{
+        uint32_t length = TDM_VK_SEGMENT_BLOCKS(a->cols);
+
+        if (device->is_cpu)
+                return AHEAD_CPU;
+        return variant > 2 ? AHEAD : TDM_DIV_UP(length, TDM_DIV_UP(length, AHEAD_ALONE));
+}
+
+/* The fastest of those that give the same bits; what one workgroup of it makes. */
+static struct tdm_vk_pipeline *choose_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t n_rows,
+                                             uint32_t *ret_panels, uint32_t *ret_rows)
+{
+        uint32_t row_tiles = n_rows <= 16 ? 1 : 2, variant = rows_variant(device, n_rows);
+        struct tdm_vk_pipeline *pipeline = NULL;
+
+        *ret_panels = 8;
+        *ret_rows = 64;
+        if (n_rows > 32 && TDM_DIV_UP(n_panels, *ret_panels) * TDM_DIV_UP(n_rows, *ret_rows) >= WIDE_GROUPS_MIN)
+                pipeline = tdm_vk_pipeline_proven(device, TDM_VK_MATWIDE, a->type, a->act, 0);
+        if (pipeline)
+                return pipeline;
+        *ret_panels = 2;
+        *ret_rows = row_tiles * 16;
+        if (n_rows >= MATRIX_ROWS_MIN)
+                pipeline = tdm_vk_pipeline_proven(device, TDM_VK_MATMAT, a->type, a->act, row_tiles);
+        if (pipeline)
+                return pipeline;
+        *ret_panels = 1;
+        *ret_rows = variant;
+        return tdm_vk_pipeline_get(device, TDM_VK_MATVEC, a->type, a->act, variant, ahead_of(device, a, variant));
 }
 
 struct recorder {
@@ -80,22 +117,15 @@ static void multiply(struct recorder *r, const struct tdm_vk_matrix *const *matr
                      uint64_t y, uint32_t y_stride)
 {
         struct tdm_vk_model *m = r->m;
-        uint32_t variant = rows_variant(r->device, n_rows), ahead = r->device->is_cpu ? AHEAD_CPU : AHEAD;
 
         for (unsigned i = 0, n; i < n_matrices; i += n) {
                 const struct tdm_vk_matrix *a = matrices[i];
                 struct tdm_vk_matmul_push push = { .x = m->acts[a->act].address, .y = y, .w0 = a->address, .panel1 = UINT32_MAX,
                                                    .panel2 = UINT32_MAX, .panel_bytes = a->panel_bytes, .cols = a->cols,
                                                    .n_rows = n_rows, .y_stride = y_stride };
-                uint32_t n_panels = a->n_panels;
-                struct tdm_vk_pipeline *pipeline = n_rows > 8 ? tdm_vk_pipeline_find(r->device, TDM_VK_MATMAT, a->type, a->act) : NULL;
-                uint32_t panels = 2, rows = 32; /* of a workgroup */
+                uint32_t n_panels = a->n_panels, panels, rows;
+                struct tdm_vk_pipeline *pipeline;
 
-                if (!pipeline || !pipeline->proven) {
-                        pipeline = tdm_vk_pipeline_get(r->device, TDM_VK_MATVEC, a->type, a->act, variant, ahead);
-                        panels = 1;
-                        rows = variant;
-                }
                 push.n_out = a->rows;
                 for (n = 1; n < 3 && i + n < n_matrices && matrices[i + n]->type == a->type && matrices[i + n]->act == a->act &&
                             matrices[i + n - 1]->rows % TDM_PANEL_ROWS == 0; n++) {
@@ -104,6 +134,7 @@ static void multiply(struct recorder *r, const struct tdm_vk_matrix *const *matr
                         n_panels += matrices[i + n]->n_panels;
                         push.n_out += matrices[i + n]->rows;
                 }
+                pipeline = choose_kernel(r->device, a, n_panels, n_rows, &panels, &rows);
                 for (uint32_t groups; push.panel0 < n_panels; push.panel0 += groups * panels) {
                         groups = TDM_MIN(TDM_DIV_UP(n_panels - push.panel0, panels), r->device->max_groups_x);
                         dispatch(r, pipeline, &push, sizeof(push), groups, TDM_DIV_UP(n_rows, rows));
@@ -187,8 +218,9 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .angles = r->step + r->layout.angles[group],
                 .q_gain = l->q_norm,
                 .k_gain = l->k_norm,
-                .kv = l->kv,
+                .pieces = l->kv_pieces,
                 .page_bytes = m->kv_page_bytes[group],
+                .piece_shift = m->kv_piece_shift[group],
                 .counters = m->counters.address,
                 .log = log,
                 .part_bytes = (uint32_t)m->kv.part_bytes,
@@ -206,8 +238,9 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .table = rotate.table,
                 .items = r->step + r->layout.items[group] + (uint64_t)tile * m->max_items * sizeof(struct tdm_vk_item),
                 .partial = m->partial.address,
-                .kv = l->kv,
+                .pieces = l->kv_pieces,
                 .page_bytes = rotate.page_bytes,
+                .piece_shift = rotate.piece_shift,
                 .part_bytes = rotate.part_bytes,
                 .first_row = r->first_row,
                 .n_heads = hp->n_heads,
@@ -393,12 +426,12 @@ static int need(struct tdm_vk_model *m, enum tdm_vk_shader shader, uint32_t c0, 
 
 static int need_matrix(struct tdm_vk_model *m, const struct tdm_vk_matrix *a, struct tdm_error *err)
 {
-        const uint32_t *variants = m->device->is_cpu ? rows_variants_cpu : rows_variants, ahead = m->device->is_cpu ? AHEAD_CPU : AHEAD;
+        const uint32_t *variants = m->device->is_cpu ? rows_variants_cpu : rows_variants;
         unsigned n = m->device->is_cpu ? TDM_ARRAY_SIZE(rows_variants_cpu) : TDM_ARRAY_SIZE(rows_variants);
         int r = 0;
 
         for (unsigned i = 0; i < n && r == 0; i++)
-                r = need(m, TDM_VK_MATVEC, a->type, a->act, variants[i], ahead, err);
+                r = need(m, TDM_VK_MATVEC, a->type, a->act, variants[i], ahead_of(m->device, a, variants[i]), err);
         return r;
 }
 

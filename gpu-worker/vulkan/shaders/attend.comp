@@ -20,12 +20,14 @@ const uint GROUPS = HEAD_DIM / 8;  // of 8 dimensions
 const uint SPLITS = 256 / GROUPS;
 const uint SPLIT_KEYS = (TDM_VK_SPAN + SPLITS - 1) / SPLITS;
 const uint OWN = (HEAD_DIM + 255) / 256; // dimensions of a result that one thread keeps
+const uint STEP = HEAD_DIM % 64 == 0 ? 8 : HEAD_DIM % 32 == 0 ? 4 : 2; // dimensions, and keys, loaded at once
+const uint VALUE_STEP = 4;
 
 shared float s_part[2048];
 shared float s_prob[QUERIES * TDM_VK_SPAN];
 shared float s_query[QUERIES * HEAD_DIM];
 shared float s_reduce[256];
-shared uint s_page[TDM_VK_SPAN / TDM_VK_PAGE_TOKENS];
+shared uint64_t s_parts[TDM_VK_SPAN / TDM_VK_PAGE_TOKENS]; // of the kv head, in each page; 0: not wanted
 
 // Eight neighbouring elements of a part, from the element with this index on.
 void load8(uint64_t at, uint index, out float v[8])
@@ -61,7 +63,6 @@ void main()
         uint width = (p.n_heads + 2 * p.n_kv_heads) * HEAD_DIM;
         tdm_vk_row first = Rows(p.rows).v[item.first_row];
         uint end = first.position + item.n_rows, begin = first_seen(first.position);
-        uint64_t parts = p.kv + uint64_t(kv_head) * p.part_bytes;
         tdm_running running[QUERIES];
         precise float out_o[QUERIES * OWN];
 
@@ -87,32 +88,35 @@ void main()
                         uint t = thread * TDM_VK_PAGE_TOKENS;
                         bool wanted = t < hi && t + TDM_VK_PAGE_TOKENS > lo;
 
-                        s_page[thread] = wanted ? U32s(p.table).v[first.seq * p.table_entries + base / TDM_VK_PAGE_TOKENS + thread]
-                                                : TDM_VK_NO_PAGE;
+                        uint page = wanted ? U32s(p.table).v[first.seq * p.table_entries + base / TDM_VK_PAGE_TOKENS + thread] : 0;
+
+                        s_parts[thread] = wanted ? tdm_page(p.pieces, p.piece_shift, page, p.page_bytes) + uint64_t(kv_head) * p.part_bytes
+                                                 : uint64_t(0);
                 }
                 barrier();
 
                 // Scores: thread = (eighth of the dimensions, 8 neighbouring keys).
                 {
                         uint t = (thread & 31u) * 8, eighth = thread >> 5, d0 = eighth * (HEAD_DIM / 8);
-                        uint page = s_page[t / TDM_VK_PAGE_TOKENS];
+                        uint64_t keys = s_parts[t / TDM_VK_PAGE_TOKENS];
 
                         [[unroll]] for (uint i = 0; i < QUERIES * 8; i++)
                                 acc[i] = 0;
-                        if (page != TDM_VK_NO_PAGE && t < hi && t + 8 > lo) {
-                                uint64_t keys = parts + uint64_t(page) * p.page_bytes;
+                        if (keys != 0 && t < hi && t + 8 > lo) {
                                 uint at = (t % TDM_VK_PAGE_TOKENS / 16 * HEAD_DIM + d0) * 16 + t % 16;
 
-                                for (uint d = 0; d < HEAD_DIM / 8; d++) {
-                                        float k[8];
+                                for (uint d = 0; d < HEAD_DIM / 8; d += STEP) {
+                                        float k[STEP][8]; // all on their way before the first is used
 
-                                        load8(keys, at + d * 16, k);
-                                        [[unroll]] for (uint q = 0; q < QUERIES; q++) {
-                                                float x = s_query[q * HEAD_DIM + d0 + d];
+                                        [[unroll]] for (uint u = 0; u < STEP; u++)
+                                                load8(keys, at + (d + u) * 16, k[u]);
+                                        [[unroll]] for (uint u = 0; u < STEP; u++)
+                                                [[unroll]] for (uint q = 0; q < QUERIES; q++) {
+                                                        float x = s_query[q * HEAD_DIM + d0 + d + u];
 
-                                                [[unroll]] for (uint i = 0; i < 8; i++)
-                                                        acc[q * 8 + i] = fma(x, k[i], acc[q * 8 + i]);
-                                        }
+                                                        [[unroll]] for (uint i = 0; i < 8; i++)
+                                                                acc[q * 8 + i] = fma(x, k[u][i], acc[q * 8 + i]);
+                                                }
                                 }
                         }
                         [[unroll]] for (uint q = 0; q < QUERIES; q++) {
@@ -175,16 +179,23 @@ void main()
                 if (split < SPLITS) {
                         uint t1 = min(min((split + 1) * SPLIT_KEYS, TDM_VK_SPAN), hi);
 
-                        for (uint t = max(split * SPLIT_KEYS, lo); t < t1; t++) {
-                                uint64_t values = parts + uint64_t(s_page[t / TDM_VK_PAGE_TOKENS]) * p.page_bytes + p.part_bytes / 2;
-                                float v[8];
+                        for (uint t0 = max(split * SPLIT_KEYS, lo); t0 < t1; t0 += VALUE_STEP) {
+                                float v[VALUE_STEP][8];
 
-                                load8(values, t % TDM_VK_PAGE_TOKENS * HEAD_DIM + group * 8, v);
-                                [[unroll]] for (uint q = 0; q < QUERIES; q++) {
-                                        float prob = s_prob[q * TDM_VK_SPAN + t];
+                                [[unroll]] for (uint u = 0; u < VALUE_STEP; u++) {
+                                        uint t = min(t0 + u, t1 - 1);
 
-                                        [[unroll]] for (uint i = 0; i < 8; i++)
-                                                acc[q * 8 + i] = fma(prob, v[i], acc[q * 8 + i]);
+                                        load8(s_parts[t / TDM_VK_PAGE_TOKENS] + p.part_bytes / 2, t % TDM_VK_PAGE_TOKENS * HEAD_DIM + group * 8, v[u]);
+                                }
+                                [[unroll]] for (uint u = 0; u < VALUE_STEP; u++) {
+                                        if (t0 + u >= t1)
+                                                break;
+                                        [[unroll]] for (uint q = 0; q < QUERIES; q++) {
+                                                float prob = s_prob[q * TDM_VK_SPAN + t0 + u];
+
+                                                [[unroll]] for (uint i = 0; i < 8; i++)
+                                                        acc[q * 8 + i] = fma(prob, v[u][i], acc[q * 8 + i]);
+                                        }
                                 }
                         }
                 }

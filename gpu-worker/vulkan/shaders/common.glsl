@@ -17,6 +17,7 @@ layout(buffer_reference, std430, buffer_reference_align = 16) buffer F32x4s { ve
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer U32s { uint v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer U32x2s { uvec2 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer U32x4s { uvec4 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 8) buffer U64s { uint64_t v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 2) buffer U16s { uint16_t v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer Rows { tdm_vk_row v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer Items { tdm_vk_item v[]; };
@@ -61,6 +62,14 @@ float tdm_exp(float x)
         half_i = i >> 1;
         p = p * uintBitsToFloat(uint(half_i + 127) << 23);
         return p * uintBitsToFloat(uint(i - half_i + 127) << 23);
+}
+
+// ---- the cache ----
+
+// A layer's pages lie in pieces of 2^shift pages each: no allocation need hold them all.
+uint64_t tdm_page(uint64_t pieces, uint shift, uint page, uint page_bytes)
+{
+        return U64s(pieces).v[page >> shift] + uint64_t(page & (1u << shift) - 1u) * page_bytes;
 }
 
 // ---- the panels of a matrix ----

@@ -1,8 +1,8 @@
 #version 460
-// y = x Wᵀ for many rows, on the device's integer matrix units: the same bits as matvec.comp, since a block's 32 products are
+// y = x Wᵀ for some rows, on the device's integer matrix units: the same bits as matvec.comp, since a block's 32 products are
 // summed as integers, exactly, and what is done in floats has the same order (shared.h). A workgroup of 8 subgroups of 32 makes
-// 32 outputs (two panels) of 32 rows; each subgroup takes two segments of K on its own, and at the end they add their
-// sums one after the other.
+// 32 outputs (two panels) of 16 or 32 rows; each subgroup takes two segments of K on its own, and at the end they add their
+// sums one after the other. GENERAL: see matwide.comp.
 //
 // Needs a compiler that knows cooperative matrices, which not every distribution has: compiled/matmat.inc is this file,
 // made by `glslc --target-env=vulkan1.3 -O -mfmt=c -I . -o compiled/matmat.inc matmat.comp` (shaderc 2025.2).
@@ -14,9 +14,11 @@
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint TYPE = TDM_VK_Q4_0;
 layout(constant_id = 1) const uint ACT = TDM_VK_ACT_I8;
+layout(constant_id = 2) const uint ROW_TILES = 2; // of 16
+layout(constant_id = 3) const uint GENERAL = 0;
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 
-#define TILE 32        // outputs and rows
+#define TILE 32        // outputs, and rows at most
 #define STRIDE 12      // words of a row of 32 bytes in shared memory: 16-byte steps that meet no bank twice
 #define ELEMENTS 8     // of a 16 by 16 matrix, in each of 32 threads
 #define SUBGROUPS 8
@@ -27,8 +29,8 @@ const uint WORDS = TYPE == TDM_VK_Q4_0 ? 4 : 8; // of weights, per thread and bl
 #define WEIGHTS coopmat<int8_t, gl_ScopeSubgroup, 16, 32, gl_MatrixUseA>
 #define ROWS coopmat<int8_t, gl_ScopeSubgroup, 32, 16, gl_MatrixUseB>
 
-shared i8vec4 s_weights[SUBGROUPS][TILE * STRIDE];
-shared i8vec4 s_rows[SUBGROUPS][PLANES * TILE * STRIDE];
+shared uint s_weights[SUBGROUPS][TILE * STRIDE];
+shared uvec4 s_rows[SUBGROUPS][PLANES * TILE * STRIDE / 4];
 shared float s_weight_scales[SUBGROUPS][TILE];
 shared float s_row_scales[SUBGROUPS][TILE];
 shared float s_total[TILE * TILE]; // [row][output]
@@ -40,6 +42,16 @@ uint64_t panel_address(uint panel)
                                 : p.w2 + uint64_t(panel - p.panel2) * p.panel_bytes;
 }
 
+uint out_twin(uint e)
+{
+        return GENERAL != 0 ? e : e & 2u;
+}
+
+uint row_twin(uint e)
+{
+        return GENERAL != 0 ? e : e & 5u;
+}
+
 void sync()
 {
         subgroupMemoryBarrierShared();
@@ -49,7 +61,7 @@ void sync()
 void main()
 {
         uint lane = gl_SubgroupInvocationID, sub = gl_SubgroupID, nb = p.cols / 32, length = TDM_VK_SEGMENT_BLOCKS(p.cols);
-        uint panel0 = p.panel0 + gl_WorkGroupID.x * 2, row0 = gl_WorkGroupID.y * TILE, last_panel = (p.n_out + 15) / 16 - 1;
+        uint panel0 = p.panel0 + gl_WorkGroupID.x * 2, row0 = gl_WorkGroupID.y * ROW_TILES * 16, last_panel = (p.n_out + 15) / 16 - 1;
         uint64_t panels[2] = { panel_address(panel0), panel_address(min(panel0 + 1, last_panel)) };
         uint64_t x = p.x + uint64_t(min(row0 + lane, p.n_rows - 1)) * TDM_VK_ACT_STRIDE(ACT, p.cols);
         uint64_t scales_bytes = tdm_scales_bytes(p.cols), lane_panel = lane < 16 ? panels[0] : panels[1];
@@ -93,15 +105,14 @@ void main()
                                         if (TYPE == TDM_VK_Q4_0) { // 0 … 15 to -8 … 7, four at once
                                                 uint low = w[i] & 0x0f0f0f0fu, high = w[i] >> 4 & 0x0f0f0f0fu;
 
-                                                s_weights[sub][base] = unpack8(int((low | 0x80808080u) - 0x08080808u ^ 0x80808080u));
-                                                s_weights[sub][base + 4] = unpack8(int((high | 0x80808080u) - 0x08080808u ^ 0x80808080u));
+                                                s_weights[sub][base] = (low | 0x80808080u) - 0x08080808u ^ 0x80808080u;
+                                                s_weights[sub][base + 4] = (high | 0x80808080u) - 0x08080808u ^ 0x80808080u;
                                         } else {
-                                                s_weights[sub][base] = unpack8(int(w[i] ^ 0x80808080u));
+                                                s_weights[sub][base] = w[i] ^ 0x80808080u;
                                         }
                                 }
                                 [[unroll]] for (uint i = 0; i < 2 * PLANES; i++)
-                                        [[unroll]] for (uint j = 0; j < 4; j++)
-                                                s_rows[sub][(i / 2 * TILE + lane) * STRIDE + i % 2 * 4 + j] = unpack8(int(rows[i][j]));
+                                        s_rows[sub][(i / 2 * TILE + lane) * (STRIDE / 4) + i % 2] = rows[i];
                                 s_weight_scales[sub][lane] = weight_scale;
                                 s_row_scales[sub][lane] = row_scale;
                                 sync();
@@ -120,36 +131,40 @@ void main()
                         if (b == b0)
                                 continue;
                         WEIGHTS a[2];
-                        ROWS high[2], low[2];
-                        float a_scale[2][ELEMENTS], x_scale[2][ELEMENTS];
+                        float a_scale[2][ELEMENTS];
 
                         [[unroll]] for (uint i = 0; i < 2; i++) {
                                 coopMatLoad(a[i], s_weights[sub], i * 16 * STRIDE, STRIDE, gl_CooperativeMatrixLayoutRowMajor);
-                                coopMatLoad(high[i], s_rows[sub], i * 16 * STRIDE, STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
-                                if (ACT == TDM_VK_ACT_I16)
-                                        coopMatLoad(low[i], s_rows[sub], (TILE + i * 16) * STRIDE, STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
-                                [[unroll]] for (uint e = 0; e < ELEMENTS; e++) {
-                                        a_scale[i][e] = s_weight_scales[sub][i * 16 + out_of[e]];
-                                        x_scale[i][e] = s_row_scales[sub][i * 16 + row_of[e]];
-                                }
+                                [[unroll]] for (uint e = 0; e < ELEMENTS; e++)
+                                        a_scale[i][e] = out_twin(e) != e ? a_scale[i][out_twin(e)] : s_weight_scales[sub][i * 16 + out_of[e]];
                         }
-                        [[unroll]] for (uint i = 0; i < 2; i++)
-                                [[unroll]] for (uint j = 0; j < 2; j++) {
-                                        ACCUMULATOR(int) isum = coopMatMulAdd(a[i], high[j], ACCUMULATOR(int)(0));
+                        [[unroll]] for (uint j = 0; j < 2; j++) {
+                                if (j >= ROW_TILES)
+                                        continue;
+                                ROWS high, low;
+                                float x_scale[ELEMENTS];
+
+                                coopMatLoad(high, s_rows[sub], j * 16 * (STRIDE / 4), STRIDE / 4, gl_CooperativeMatrixLayoutColumnMajor);
+                                if (ACT == TDM_VK_ACT_I16)
+                                        coopMatLoad(low, s_rows[sub], (TILE + j * 16) * (STRIDE / 4), STRIDE / 4,
+                                                    gl_CooperativeMatrixLayoutColumnMajor);
+                                [[unroll]] for (uint e = 0; e < ELEMENTS; e++)
+                                        x_scale[e] = row_twin(e) != e ? x_scale[row_twin(e)] : s_row_scales[sub][j * 16 + row_of[e]];
+                                [[unroll]] for (uint i = 0; i < 2; i++) {
+                                        ACCUMULATOR(int) isum = coopMatMulAdd(a[i], high, ACCUMULATOR(int)(0));
 
                                         if (ACT == TDM_VK_ACT_I16) {
                                                 isum = isum * 256;
-                                                isum = coopMatMulAdd(a[i], low[j], isum);
+                                                isum = coopMatMulAdd(a[i], low, isum);
                                         }
-                                        ACCUMULATOR(float) exact = ACCUMULATOR(float)(isum);
-
                                         [[unroll]] for (uint e = 0; e < ELEMENTS; e++) {
-                                                precise float scale = a_scale[i][e] * x_scale[j][e];
-                                                precise float sum = fma(exact[e], scale, sums[s][i][j][e]);
+                                                precise float scale = a_scale[i][e] * x_scale[e];
+                                                precise float sum = fma(float(isum[e]), scale, sums[s][i][j][e]);
 
                                                 sums[s][i][j][e] = sum;
                                         }
                                 }
+                        }
                 }
         }
 
@@ -164,6 +179,8 @@ void main()
                                                         uint at = (j * 16 + row_of[e]) * TILE + i * 16 + out_of[e];
                                                         precise float sum = sums[s][i][j][e];
 
+                                                        if (j >= ROW_TILES)
+                                                                continue;
                                                         if (2 * sub + s > 0)
                                                                 sum = s_total[at] + sum;
                                                         s_total[at] = sum;
@@ -171,7 +188,7 @@ void main()
                         }
                 barrier();
         }
-        for (uint i = gl_LocalInvocationID.x; i < TILE * TILE; i += 256) {
+        for (uint i = gl_LocalInvocationID.x; i < ROW_TILES * 16 * TILE; i += 256) {
                 uint row = row0 + i / TILE, at = panel0 * 16 + i % TILE;
 
                 if (row < p.n_rows && at < p.n_out)

@@ -64,10 +64,8 @@ void main()
                                         w_high[u] = uvec4(words.v[at + 64], words.v[at + 80], words.v[at + 96], words.v[at + 112]);
                         }
                         [[unroll]] for (uint u = 0; u < AHEAD; u++) {
-                                uint block = b + u;
+                                uint block = min(b + u, b1 - 1); // past the end: computed, not counted, so that no load waits
 
-                                if (block >= b1)
-                                        break;
                                 if (TYPE == TDM_VK_Q8_0) {
                                         w_low[u] ^= 0x80808080u;
                                         w_high[u] ^= 0x80808080u;
@@ -85,7 +83,8 @@ void main()
                                         if (TYPE == TDM_VK_Q4_0)
                                                 isum -= 8 * int(U32s(x[r] + TDM_VK_ACT_SUMS(ACT, p.cols)).v[block]);
                                         precise float scale = w_scale[u] * F32s(x[r] + TDM_VK_ACT_SCALES(ACT, p.cols)).v[block];
-                                        acc[r] = fma(float(isum), scale, acc[r]);
+                                        precise float sum = fma(float(isum), scale, acc[r]);
+                                        acc[r] = b + u < b1 ? sum : acc[r];
                                 }
                         }
                 }

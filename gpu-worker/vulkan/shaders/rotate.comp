@@ -44,7 +44,8 @@ void main()
                 uint element = KV_TYPE == TDM_VK_KV_F32 ? 4 : 2, which = is_value ? 2 * (kv_head - p.n_kv_heads) + 1 : 2 * kv_head;
                 uint page = U32s(p.table).v[r.seq * p.table_entries + r.position / TDM_VK_PAGE_TOKENS];
 
-                part = p.kv + uint64_t(page) * p.page_bytes + uint64_t(is_value ? kv_head - p.n_kv_heads : kv_head) * p.part_bytes;
+                part = tdm_page(p.pieces, p.piece_shift, page, p.page_bytes) +
+                       uint64_t(is_value ? kv_head - p.n_kv_heads : kv_head) * p.part_bytes;
                 if (p.log != 0)
                         log_at = p.log + (uint64_t(p.first_row + row) * p.n_kv_heads * 2 + which) * p.head_dim * element;
         }

@@ -32,7 +32,6 @@
 #define TDM_VK_KV_F32 2
 #define TDM_VK_PAGE_TOKENS 32
 #define TDM_VK_SPAN 256
-#define TDM_VK_NO_PAGE 0xffffffffu
 
 /* A row of activations: F32 [cols]; I8: q i8 [cols], scale f32 [nb], sum i32 [nb]; I16: hi i8 [cols], lo i8 [cols], scale
  * f32 [nb], sum i32 [nb] of 256 hi + lo. nb = cols / 32. */
@@ -129,8 +128,9 @@ struct tdm_vk_rotate_push {
         TDM_U64 angles; /* [row][cos head_dim / 2, sin head_dim / 2] */
         TDM_U64 q_gain;
         TDM_U64 k_gain;
-        TDM_U64 kv; /* of page 0 and this layer */
-        TDM_U64 page_bytes; /* from page to page of this layer */
+        TDM_U64 pieces; /* addresses of this layer's page 0, 1 << piece_shift, 2 << piece_shift, … */
+        TDM_U32 page_bytes; /* from page to page of this layer */
+        TDM_U32 piece_shift;
         TDM_U64 counters;
         TDM_U64 log; /* [row of the step][kv head][key, value], as stored; 0: none */
         TDM_U32 part_bytes;
@@ -149,8 +149,9 @@ struct tdm_vk_attend_push {
         TDM_U64 table;
         TDM_U64 items;
         TDM_U64 partial;
-        TDM_U64 kv;
-        TDM_U64 page_bytes;
+        TDM_U64 pieces;
+        TDM_U32 page_bytes;
+        TDM_U32 piece_shift;
         TDM_U32 part_bytes;
         TDM_U32 first_row; /* of the tile: qkv's first */
         TDM_U32 n_heads;

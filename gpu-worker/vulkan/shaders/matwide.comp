@@ -1,0 +1,197 @@
+#version 460
+// y = x Wᵀ for hundreds of rows, on the device's integer matrix units: the bits of matvec.comp, as matmat.comp gives them (see
+// there for why, and for how compiled/matwide.inc is made). A workgroup of 8 subgroups of 32 makes 128 outputs (eight panels) of
+// 64 rows, 32 by 32 in each subgroup, and walks along all of K: what is loaded once is used 128 or 64 times. Four blocks of 32
+// lie in shared memory while the next four are on their way.
+//
+// GENERAL 0 takes it that an element's output follows from bit 1 of its index in a thread and its row from the other two, so
+// that threads read each scale once; where that does not hold the proof fails, and 1 is tried.
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
+#include "common.glsl"
+layout(local_size_x = 256) in;
+layout(constant_id = 0) const uint TYPE = TDM_VK_Q4_0;
+layout(constant_id = 1) const uint ACT = TDM_VK_ACT_I8;
+layout(constant_id = 3) const uint GENERAL = 0;
+layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
+
+#define OUTS 128
+#define TILE_ROWS 64
+#define BLOCKS 4       // of 32 along K, at a time
+#define STRIDE 36      // words of 128 bytes in shared memory: 16-byte steps that meet no bank twice
+#define ELEMENTS 8     // of a 16 by 16 matrix, in each of 32 threads
+#define MAGIC 0x4b400000 // as f32: 1.5 * 2^23, whose last place is 1
+const uint PLANES = ACT == TDM_VK_ACT_I16 ? 2 : 1;
+const uint LOADS = TYPE == TDM_VK_Q4_0 ? 2 : 4; // of 16 bytes of weights, per thread
+
+#define ACCUMULATOR(type) coopmat<type, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
+#define WEIGHTS coopmat<int8_t, gl_ScopeSubgroup, 16, 32, gl_MatrixUseA>
+#define ROWS coopmat<int8_t, gl_ScopeSubgroup, 32, 16, gl_MatrixUseB>
+
+shared uint s_weights[OUTS * STRIDE];
+shared uvec4 s_rows[PLANES * TILE_ROWS * STRIDE / 4];
+shared float s_weight_scales[BLOCKS * OUTS];
+shared float s_row_scales[BLOCKS * TILE_ROWS];
+
+uint64_t panel_address(uint panel)
+{
+        return panel < p.panel1 ? p.w0 + uint64_t(panel) * p.panel_bytes
+             : panel < p.panel2 ? p.w1 + uint64_t(panel - p.panel1) * p.panel_bytes
+                                : p.w2 + uint64_t(panel - p.panel2) * p.panel_bytes;
+}
+
+uint out_twin(uint e)
+{
+        return GENERAL != 0 ? e : e & 2u;
+}
+
+uint row_twin(uint e)
+{
+        return GENERAL != 0 ? e : e & 5u;
+}
+
+void main()
+{
+        uint thread = gl_LocalInvocationID.x, lane = gl_SubgroupInvocationID, sub = gl_SubgroupID;
+        uint nb = p.cols / 32, length = TDM_VK_SEGMENT_BLOCKS(p.cols), stride = TDM_VK_ACT_STRIDE(ACT, p.cols);
+        uint panel0 = p.panel0 + gl_WorkGroupID.x * (OUTS / 16), row0 = gl_WorkGroupID.y * TILE_ROWS, last_panel = (p.n_out + 15) / 16 - 1;
+        uint64_t panel = panel_address(min(panel0 + sub, last_panel)), quants = panel + tdm_scales_bytes(p.cols);
+        uint out0 = sub % 4 * 32, own_row0 = sub / 4 * 32; // of this subgroup, in the tile
+        uint out_of[ELEMENTS], row_of[ELEMENTS], left = length;
+        bool first = true;
+        ACCUMULATOR(float) sums[2][2], totals[2][2]; // of the segment, of those before
+        uvec4 w[LOADS], rows[2 * PLANES];
+        uint weight_scales = 0;
+        float row_scale = 0;
+
+        s_weight_scales[thread] = float(thread);
+        barrier();
+        {
+                ACCUMULATOR(float) index;
+
+                coopMatLoad(index, s_weight_scales, 0, 16, gl_CooperativeMatrixLayoutRowMajor);
+                [[unroll]] for (uint e = 0; e < ELEMENTS; e++) {
+                        out_of[e] = uint(index[e]) / 16;
+                        row_of[e] = uint(index[e]) % 16;
+                }
+        }
+        [[unroll]] for (uint i = 0; i < 2; i++)
+                [[unroll]] for (uint j = 0; j < 2; j++)
+                        sums[i][j] = totals[i][j] = ACCUMULATOR(float)(0.0);
+
+        for (uint b0 = 0; b0 < nb + BLOCKS; b0 += BLOCKS) {
+                // What was loaded in the last turn goes to shared memory, the next blocks are asked for, then the last are used.
+                if (b0 > 0) {
+                        barrier();
+                        [[unroll]] for (uint i = 0; i < LOADS; i++) {
+                                uint at = i * 32 + lane;
+                                uint block = TYPE == TDM_VK_Q4_0 ? at / 16 : i, group = (TYPE == TDM_VK_Q4_0 ? at % 16 : lane) / 4;
+                                uint base = (sub * 16 + at % 4 * 4) * STRIDE + block * 8 + group;
+
+                                [[unroll]] for (uint c = 0; c < 4; c++)
+                                        if (TYPE == TDM_VK_Q4_0) { // 0 … 15 to -8 … 7, four at once
+                                                uint low = w[i][c] & 0x0f0f0f0fu, high = w[i][c] >> 4 & 0x0f0f0f0fu;
+
+                                                s_weights[base + c * STRIDE] = (low | 0x80808080u) - 0x08080808u ^ 0x80808080u;
+                                                s_weights[base + c * STRIDE + 4] = (high | 0x80808080u) - 0x08080808u ^ 0x80808080u;
+                                        } else {
+                                                s_weights[base + c * STRIDE] = w[i][c] ^ 0x80808080u;
+                                        }
+                        }
+                        [[unroll]] for (uint i = 0; i < 2 * PLANES; i++) {
+                                uint at = i % 2 * 256 + thread;
+
+                                s_rows[(i / 2 * TILE_ROWS + at / 8) * (STRIDE / 4) + at % 8] = rows[i];
+                        }
+                        vec2 pair = unpackHalf2x16(weight_scales);
+                        s_weight_scales[lane / 8 * OUTS + sub * 16 + lane % 8 * 2] = pair.x;
+                        s_weight_scales[lane / 8 * OUTS + sub * 16 + lane % 8 * 2 + 1] = pair.y;
+                        s_row_scales[thread % 4 * TILE_ROWS + thread / 4] = row_scale;
+                        barrier();
+                }
+                if (b0 < nb) { // past the end: the last block again, not used
+                        [[unroll]] for (uint i = 0; i < LOADS; i++) {
+                                uint at = i * 32 + lane;
+
+                                if (TYPE == TDM_VK_Q4_0)
+                                        w[i] = U32x4s(quants).v[min(b0 + at / 16, nb - 1) * 16 + at % 16];
+                                else
+                                        w[i] = U32x4s(quants).v[min(b0 + i, nb - 1) * 32 + lane];
+                        }
+                        weight_scales = U32s(panel).v[min(b0 + lane / 8, nb - 1) * 8 + lane % 8];
+                        [[unroll]] for (uint i = 0; i < 2 * PLANES; i++) {
+                                uint at = i % 2 * 256 + thread;
+                                uint64_t x = p.x + uint64_t(min(row0 + at / 8, p.n_rows - 1)) * stride;
+
+                                rows[i] = U32x4s(x).v[i / 2 * (p.cols / 16) + min(b0 + at % 8 / 2, nb - 1) * 2 + at % 2];
+                        }
+                        row_scale = F32s(p.x + uint64_t(min(row0 + thread / 4, p.n_rows - 1)) * stride +
+                                         TDM_VK_ACT_SCALES(ACT, p.cols)).v[min(b0 + thread % 4, nb - 1)];
+                }
+                if (b0 == 0)
+                        continue;
+                for (uint u = 0; u < min(BLOCKS, nb - (b0 - BLOCKS)); u++) {
+                        WEIGHTS a[2];
+                        ROWS high[2], low[2];
+                        float a_scale[2][ELEMENTS], x_scale[2][ELEMENTS];
+
+                        [[unroll]] for (uint i = 0; i < 2; i++) {
+                                coopMatLoad(a[i], s_weights, (out0 + i * 16) * STRIDE + u * 8, STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+                                coopMatLoad(high[i], s_rows, (own_row0 + i * 16) * (STRIDE / 4) + u * 2, STRIDE / 4,
+                                            gl_CooperativeMatrixLayoutColumnMajor);
+                                if (ACT == TDM_VK_ACT_I16)
+                                        coopMatLoad(low[i], s_rows, (TILE_ROWS + own_row0 + i * 16) * (STRIDE / 4) + u * 2, STRIDE / 4,
+                                                    gl_CooperativeMatrixLayoutColumnMajor);
+                                [[unroll]] for (uint e = 0; e < ELEMENTS; e++) {
+                                        a_scale[i][e] = out_twin(e) != e ? a_scale[i][out_twin(e)]
+                                                                         : s_weight_scales[u * OUTS + out0 + i * 16 + out_of[e]];
+                                        x_scale[i][e] = row_twin(e) != e ? x_scale[i][row_twin(e)]
+                                                                         : s_row_scales[u * TILE_ROWS + own_row0 + i * 16 + row_of[e]];
+                                }
+                        }
+                        [[unroll]] for (uint i = 0; i < 2; i++)
+                                [[unroll]] for (uint j = 0; j < 2; j++) {
+                                        // Of I8 a block's sum is far below 2^22: it makes a float of itself in the magic number's places.
+                                        ACCUMULATOR(int) isum = coopMatMulAdd(a[i], high[j],
+                                                                              ACCUMULATOR(int)(ACT == TDM_VK_ACT_I16 ? 0 : MAGIC));
+
+                                        if (ACT == TDM_VK_ACT_I16) {
+                                                isum = isum * 256;
+                                                isum = coopMatMulAdd(a[i], low[j], isum);
+                                        }
+                                        [[unroll]] for (uint e = 0; e < ELEMENTS; e++) {
+                                                precise float exact = ACT == TDM_VK_ACT_I16 ? float(isum[e])
+                                                                                            : intBitsToFloat(isum[e]) - 12582912.0;
+                                                precise float scale = a_scale[i][e] * x_scale[j][e];
+                                                precise float sum = fma(exact, scale, sums[i][j][e]);
+
+                                                sums[i][j][e] = sum;
+                                        }
+                                }
+                        if (--left == 0 || b0 - BLOCKS + u + 1 == nb) {
+                                [[unroll]] for (uint i = 0; i < 2; i++)
+                                        [[unroll]] for (uint j = 0; j < 2; j++) {
+                                                [[unroll]] for (uint e = 0; e < ELEMENTS; e++) {
+                                                        precise float sum = totals[i][j][e] + sums[i][j][e];
+
+                                                        totals[i][j][e] = first ? sums[i][j][e] : sum;
+                                                }
+                                                sums[i][j] = ACCUMULATOR(float)(0.0);
+                                        }
+                                first = false;
+                                left = length;
+                        }
+                }
+        }
+
+        [[unroll]] for (uint i = 0; i < 2; i++)
+                [[unroll]] for (uint j = 0; j < 2; j++)
+                        [[unroll]] for (uint e = 0; e < ELEMENTS; e++) {
+                                uint row = row0 + own_row0 + j * 16 + row_of[e], at = panel0 * 16 + out0 + i * 16 + out_of[e];
+
+                                if (row < p.n_rows && at < p.n_out)
+                                        F32s(p.y + (uint64_t(row) * p.y_stride + at) * 4).v[0] = totals[i][j][e];
+                        }
+}
