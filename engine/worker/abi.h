@@ -14,6 +14,8 @@
         (TDM_WORKER_PROTOCOL << 24 | TDM_RING_ABI << 18 | TDM_PROGRESS_ABI << 12 | TDM_STEPS_ABI << 6 | TDM_WEIGHTS_ABI)
 
 #define TDM_WORKER_CONTROL_FD 3
+/* First byte of a worker that was connected to, so that the kernel says whose it is. */
+#define TDM_WORKER_GREETING 'T'
 #define TDM_WORKER_MAX_FRAME (64u << 10)
 /* Rings of one epoch: every step of every model can be in flight at once and still fits. */
 #define TDM_WORKER_RING_SLOTS 256u

@@ -1,6 +1,6 @@
-/* Life of a worker process: what it is given (an open socket as fd 3), the device it opens, what it gives up, and the two
- * threads. The order is the point: not dumpable before anything arrives, the file sandbox before threads exist, the
- * system-call sandbox before the first model. */
+/* Life of a worker process: what it is given (an open socket as fd 3; as a unit a listening one, listen.c), the device it
+ * opens, what it gives up, and the two threads. The order is the point: not dumpable before anything arrives, the file
+ * sandbox before threads exist, the system-call sandbox before the first model. */
 #include "engine/worker/private.h"
 
 #include <fcntl.h>
@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include "common/log.h"
+#include "engine/worker/listen.h"
 
 /* How long to spin for a descriptor before sleeping, at most: exec.c learns whether it pays. */
 #define SPIN_US_DEFAULT 50u
@@ -69,6 +70,18 @@ static int parse_args(const struct tdm_worker_program *program, int argc, char *
         }
         *ret_fd = fd;
         return 0;
+}
+
+/* 0; or an exit status; or -ETIMEDOUT: nobody came, which is no failure. */
+static int accept_daemon(int *ret_fd)
+{
+        struct tdm_error err = { 0 };
+        int r = tdm_worker_accept(ret_fd, &err);
+
+        if (r == 0)
+                return 0;
+        tdm_log(r == -ETIMEDOUT ? TDM_LOG_INFO : TDM_LOG_ERROR, "%s", err.message);
+        return r == -ETIMEDOUT ? r : EXIT_FAILURE;
 }
 
 static void prepare_process(int control_fd)
@@ -192,10 +205,10 @@ int tdm_worker_main(const struct tdm_worker_program *program, int argc, char **a
         struct tdm_worker *w = &worker;
         int r;
 
-        r = parse_args(program, argc, argv, &w->control_fd);
-        if (r != 0)
-                return r;
         tdm_log_init(program->name);
+        r = tdm_worker_is_unit() ? accept_daemon(&w->control_fd) : parse_args(program, argc, argv, &w->control_fd);
+        if (r != 0)
+                return r > 0 ? r : EXIT_SUCCESS;
         prepare_process(w->control_fd);
         w->program = program;
         w->spin_max_ns = spin_ns();
