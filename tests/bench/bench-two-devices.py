@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Do two devices add up? Each worker on the host device and on a core of its own (`measured`), against one worker that
 has both cores (`gpu`), in turns: 32 sequences that generate, and a prompt of 512 tokens. Then one worker is slowed down
-by half from outside (stopped and continued in short turns), and the shares have to follow. Last, what `split` costs a
-single stream.
+by half from outside (stopped and continued in short turns), and the shares have to follow. Then what `split` costs a
+single stream, how many times a single stream's tokens 32 give together, and how much of the time each worker's lane in
+`tandem trace` is busy with blocks while they do.
 
-usage: TANDEM_BIN=build/bin bench-two-devices.py MODEL.gguf [--rounds N] [--json] [--only decode,prefill,slow,split]
+usage: TANDEM_BIN=build/bin bench-two-devices.py MODEL.gguf [--rounds N] [--json] [--only decode,prefill,slow,split,scale,lanes]
 
 It prints figures and judges them only with --check. The machine should be quiet: others' load is measured too.
 """
@@ -22,7 +23,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from tandem_test import Daemon  # noqa: E402
 
 SEQUENCES, PROMPT_TOKENS = 32, 512
-WANTED = {"decode": 0.9, "prefill": 0.9, "slow": 0.9, "split": 0.95, "split pinned": 0.95}
+WANTED = {"decode": 0.9, "prefill": 0.9, "slow": 0.9, "split": 0.95, "split pinned": 0.95, "scale": 6}
+LANE_BUSY = 0.8
 
 
 def ids(rng, n):
@@ -33,12 +35,17 @@ def warm_up(daemon):
     daemon.generate(ids=ids(random.Random(0), 64), n=4)
 
 
-def decode_speed(daemon, n_tokens, rng):
-    """Tokens a second of all, while all of them generate."""
+def all_at_once(daemon, n_tokens, rng):
     jobs = [daemon.start_job(ids=ids(rng, 8), n=n_tokens) for _ in range(SEQUENCES)]
     threads = [threading.Thread(target=j.wait) for j in jobs]
     for t in threads:
         t.start()
+    return jobs, threads
+
+
+def decode_speed(daemon, n_tokens, rng):
+    """Tokens a second of all, while all of them generate."""
+    jobs, threads = all_at_once(daemon, n_tokens, rng)
     for t in threads:
         t.join()
     times = [j.result.times for j in jobs]
@@ -62,6 +69,29 @@ def pairs(rounds, one, other):
         for f, to in ((one, a), (other, b)) if i % 2 else ((other, b), (one, a)):
             to.append(f())
     return statistics.median(a), statistics.median(b), statistics.median(x / y for x, y in zip(a, b))
+
+
+def lanes(daemon, n_tokens, rng):
+    """Share of the time that each worker computes blocks while all sequences generate, from the trace."""
+    path = os.path.join(daemon.dir, "lanes.json")
+    jobs, threads = all_at_once(daemon, n_tokens, rng)
+    while any(len(j.result.times) < 2 for j in jobs):
+        time.sleep(0.02)
+    daemon.cli("trace", "-o", path, "--seconds", "1", check_exit=0)
+    traced = time.monotonic()
+    for t in threads:
+        t.join()
+    if min(j.result.times[-1] for j in jobs) < traced:
+        raise RuntimeError("the sequences ended before the trace did: ask for more --tokens")
+    with open(path, encoding="utf-8") as f:
+        events = json.load(f)["traceEvents"]
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+    blocks = {}
+    for e in events:
+        if e["ph"] == "X" and e.get("cat") == "block":
+            blocks.setdefault(names[e["pid"], e["tid"]], []).append((e["ts"], e["ts"] + e["dur"]))
+    begin, end = min(b[0][0] for b in blocks.values()), max(b[-1][1] for b in blocks.values())
+    return {lane: sum(y - x for x, y in spans) / (end - begin) for lane, spans in blocks.items()}
 
 
 class Slowed:
@@ -112,7 +142,7 @@ def main():
     parser.add_argument("model")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=24)
-    parser.add_argument("--only", default="decode,prefill,slow,split")
+    parser.add_argument("--only", default="decode,prefill,slow,split,scale,lanes")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
@@ -139,6 +169,11 @@ def main():
             # Half of one of two: three quarters of the whole are left.
             out["slow"] = (slowed, 0.75 * warm, slowed / (0.75 * warm))
             out["shares"] = share
+        if "lanes" in only:
+            out["lanes"] = lanes(own, 5 * args.tokens, rng)
+        if "scale" in only:
+            a, b, ratio = pairs(args.rounds, lambda: decode_speed(one, args.tokens, rng), lambda: single_speed(one, args.tokens, rng))
+            out["scale"] = (a, b, ratio)
     for name, env, single in (("split", both, "gpu"), ("split pinned", pinned, "gpu")):
         if "split" not in only:
             break
@@ -150,12 +185,15 @@ def main():
     if args.json:
         print(json.dumps(out))
     else:
-        for name, (a, b, ratio) in ((n, v) for n, v in out.items() if n != "shares"):
+        for name, (a, b, ratio) in ((n, v) for n, v in out.items() if n not in ("shares", "lanes")):
             print(f"{name:14} {a:8.2f} tokens/s against {b:8.2f}: {ratio:.3f}")
         if "shares" in out:
             print("share of the slowed worker: %.2f before, %.2f after" % tuple(out["shares"]))
+        for name, busy in out.get("lanes", {}).items():
+            print(f"{name:14} computes {100 * busy:.0f}% of the time")
     if args.check:
         bad = [n for n, want in WANTED.items() if n in out and out[n][2] < want]
+        bad += [n for n, busy in out.get("lanes", {}).items() if busy < LANE_BUSY]
         if "shares" in out and out["shares"][1] > 0.8 * out["shares"][0]:
             bad.append("shares")
         if bad:
