@@ -10,6 +10,7 @@ struct answer {
         void *ptrs;
         void *more_items, *more_ptrs;
         void *blocks, *block_ptrs;
+        struct tandem_device_use *uses;
 };
 
 struct status_answer {
@@ -37,6 +38,7 @@ static void answer_free(struct answer *answer)
         free(answer->more_ptrs);
         free(answer->blocks);
         free(answer->block_ptrs);
+        free(answer->uses);
         free_reply(answer->reply);
         free(answer);
 }
@@ -89,9 +91,33 @@ static void fill_model(struct tandem_model *m, const Tandem__ModelStatus *w)
         };
 }
 
-static void fill_worker(struct tandem_worker *out, const Tandem__WorkerStatus *w, struct tandem_block_count *blocks,
-                        const struct tandem_block_count **block_ptrs)
+static void fill_use(struct tandem_device_use *out, const Tandem__DeviceUse *w)
 {
+        const Tandem__DeviceTelemetry *t = w->telemetry;
+
+        *out = (struct tandem_device_use){
+                .device_macs = w->device_macs,
+                .host_macs = w->host_macs,
+                .blocks = w->blocks,
+                .submissions = w->submissions,
+                .commands = w->commands,
+                .repeats = w->repeats,
+                .contexts = w->contexts,
+                .has_telemetry = t != NULL,
+                .age_s = t ? t->age_s : 0,
+                .power_w = t ? t->power_w : -1,
+                .utilisation = t ? t->utilisation : -1,
+                .temperature_c = t ? t->temperature_c : -1,
+                .driver_contexts = t ? t->contexts : 0,
+                .context_errors = t ? t->context_errors : 0,
+        };
+}
+
+static void fill_worker(struct tandem_worker *out, const Tandem__WorkerStatus *w, struct tandem_block_count *blocks,
+                        const struct tandem_block_count **block_ptrs, struct tandem_device_use *use)
+{
+        if (w->use)
+                fill_use(use, w->use);
         for (size_t i = 0; i < w->n_blocks; i++) {
                 blocks[i] = (struct tandem_block_count){ .kind = w->blocks[i]->kind,
                                                          .blocks = w->blocks[i]->blocks,
@@ -118,6 +144,9 @@ static void fill_worker(struct tandem_worker *out, const Tandem__WorkerStatus *w
                 .handover_ns = w->handover_ns,
                 .waiting_ns = w->waiting_ns,
                 .busy_ns = w->busy_ns,
+                .reason = w->reason,
+                .plan = w->plan,
+                .use = w->use ? use : NULL,
         };
 }
 
@@ -186,13 +215,14 @@ int tandem_get_status(struct tandem *t, struct tandem_status **ret, struct tande
         for (size_t i = 0; i < w->n_workers; i++)
                 n_blocks += w->workers[i]->n_blocks;
         if (!make_array(w->n_workers, sizeof(struct tandem_worker), &a->answer.items, &a->answer.ptrs) ||
-            !make_array(n_blocks, sizeof(struct tandem_block_count), &a->answer.blocks, &a->answer.block_ptrs))
+            !make_array(n_blocks, sizeof(struct tandem_block_count), &a->answer.blocks, &a->answer.block_ptrs) ||
+            !(a->answer.uses = calloc(w->n_workers + 1, sizeof(*a->answer.uses))))
                 return lib_error(err, TANDEM_E_NO_MEMORY, "no memory for tandemd's status");
         n_blocks = 0;
         for (size_t i = 0; i < w->n_workers; i++) {
                 fill_worker((struct tandem_worker *)a->answer.items + i, w->workers[i],
                             (struct tandem_block_count *)a->answer.blocks + n_blocks,
-                            (const struct tandem_block_count **)a->answer.block_ptrs + n_blocks);
+                            (const struct tandem_block_count **)a->answer.block_ptrs + n_blocks, &a->answer.uses[i]);
                 n_blocks += w->workers[i]->n_blocks;
         }
         code = fill_models(&a->answer, w->n_models, w->models, &a->answer.more_items, &a->answer.more_ptrs, err);

@@ -76,6 +76,9 @@ static void fill_model(struct tdm_face *face, struct tdm_model *model, Tandem__M
 
 struct worker_scratch {
         Tandem__WorkerStatus status;
+        struct tdm_worker_status from;
+        Tandem__DeviceUse use;
+        Tandem__DeviceTelemetry telemetry;
         Tandem__BlockCount counts[TDM_N_BLOCK_KINDS], *list[TDM_N_BLOCK_KINDS];
 };
 
@@ -84,11 +87,44 @@ static char *or_empty(const char *s)
         return (char *)(s ? s : "");
 }
 
+static double thousandths(uint32_t value)
+{
+        return value == TDM_DEVICE_UNKNOWN ? -1 : value / 1e3;
+}
+
+static void fill_use(struct worker_scratch *w, const struct tdm_device_use *use, uint64_t now)
+{
+        Tandem__DeviceTelemetry *t = &w->telemetry;
+
+        if (use->blocks + use->submissions + use->host_macs + use->sampled_ns == 0)
+                return;
+        tandem__device_use__init(&w->use);
+        w->use.device_macs = use->device_macs;
+        w->use.host_macs = use->host_macs;
+        w->use.blocks = use->blocks;
+        w->use.submissions = use->submissions;
+        w->use.commands = use->commands;
+        w->use.repeats = use->repeats;
+        w->use.contexts = use->contexts;
+        w->status.use = &w->use;
+        if (use->sampled_ns == 0)
+                return;
+        tandem__device_telemetry__init(t);
+        t->age_s = now > use->sampled_ns ? (double)(now - use->sampled_ns) / 1e9 : 0;
+        t->power_w = thousandths(use->power_mw);
+        t->utilisation = thousandths(use->utilisation_permille);
+        t->temperature_c = thousandths(use->temperature_mc);
+        t->contexts = use->n_contexts;
+        t->context_errors = use->context_errors;
+        w->use.telemetry = t;
+}
+
 static void fill_worker(struct tdm_face *face, enum tdm_worker_index index, struct worker_scratch *w, uint64_t now)
 {
         struct tdm_worker_status s;
 
-        tdm_fleet_worker_status(face->fleet, index, &s);
+        tdm_fleet_worker_status(face->fleet, index, &w->from);
+        s = w->from;
         tandem__worker_status__init(&w->status);
         w->status.name = or_empty(s.name);
         w->status.requested = or_empty(s.requested);
@@ -102,6 +138,9 @@ static void fill_worker(struct tdm_face *face, enum tdm_worker_index index, stru
         w->status.uptime_s = s.pid > 0 && s.started_ns ? (double)(now - s.started_ns) / 1e9 : 0;
         w->status.sandbox = or_empty(s.sandbox);
         w->status.numerics_id = or_empty(s.numerics_id);
+        w->status.reason = or_empty(s.reason);
+        w->status.plan = w->from.plan;
+        fill_use(w, &s.use, now);
         w->status.handovers = s.handovers;
         w->status.handover_ns = s.handover_ns;
         w->status.waiting_ns = s.waiting_ns;

@@ -8,7 +8,7 @@
 #include "common/log.h"
 
 enum kind { KIND_NUMBER, KIND_BYTES, KIND_STRING, KIND_DIRS, KIND_PRECISION, KIND_KV_TYPE, KIND_PLACEMENT, KIND_CPUS, KIND_SWITCH,
-            KIND_SECONDS, KIND_LOG };
+            KIND_SECONDS, KIND_LOG, KIND_NPU, KIND_GPU, KIND_NPU_FORMAT };
 
 static const struct key {
         const char *section, *name;
@@ -34,6 +34,11 @@ static const struct key {
         { "engine", "prefill-rows", KIND_NUMBER, offsetof(struct tdm_config, prefill_rows), 1, TDM_MAX_STEP_ROWS },
         { "engine", "max-sequences", KIND_NUMBER, offsetof(struct tdm_config, max_sequences), 1, TDM_MAX_STEP_SEQS },
         { "engine", "steps-in-flight", KIND_NUMBER, offsetof(struct tdm_config, steps_in_flight), 0, TDM_STEP_SLOTS },
+        { "engine", "npu", KIND_NPU, offsetof(struct tdm_config, requested[TDM_WORKER_NPU]), 0, 0 },
+        { "engine", "npu-programs", KIND_STRING, offsetof(struct tdm_config, npu_programs), 0, 0 },
+        { "engine", "npu-memory", KIND_BYTES, offsetof(struct tdm_config, npu_bytes), 0, UINT64_C(1) << 44 },
+        { "engine", "npu-format", KIND_NPU_FORMAT, offsetof(struct tdm_config, npu_format), 0, 0 },
+        { "engine", "gpu", KIND_GPU, offsetof(struct tdm_config, requested[TDM_WORKER_GPU]), 0, 0 },
         { "engine", "npu-cpus", KIND_CPUS, offsetof(struct tdm_config, cpus[TDM_WORKER_NPU]), 0, 0 },
         { "engine", "gpu-cpus", KIND_CPUS, offsetof(struct tdm_config, cpus[TDM_WORKER_GPU]), 0, 0 },
         { "engine", "hang-ms", KIND_NUMBER, offsetof(struct tdm_config, hang_ms), 0, TDM_CONFIG_MAX_HANG_MS },
@@ -139,6 +144,18 @@ static int add_dirs(char ***dirs, const char *value)
         return r;
 }
 
+/* names: "auto, xrt, host" */
+static int set_word(char **to, const char *value, const char *names, char *why, size_t why_size)
+{
+        size_t len = strlen(value);
+
+        for (const char *name = names; name; name = strchr(name, ' '), name += name ? 1 : 0)
+                if (len > 0 && strncmp(name, value, len) == 0 && (name[len] == ',' || name[len] == 0))
+                        return tdm_config_set_string(to, value);
+        snprintf(why, why_size, "\"%.60s\" is not one of %s", value, names);
+        return -EINVAL;
+}
+
 /* -EINVAL with a sentence in why, -ENOMEM. */
 static int set_value(struct tdm_config *c, const struct key *key, const char *value, char *why, size_t why_size)
 {
@@ -187,6 +204,12 @@ static int set_value(struct tdm_config *c, const struct key *key, const char *va
                 if (r >= 0)
                         *(enum tdm_log_level *)to = (enum tdm_log_level)r;
                 return TDM_MIN(r, 0);
+        case KIND_NPU:
+                return set_word(to, value, "auto, xrt, emulated, host, off", why, why_size);
+        case KIND_GPU:
+                return set_word(to, value, "auto, vulkan, host, off", why, why_size);
+        case KIND_NPU_FORMAT:
+                return set_word(to, value, TDM_CONFIG_NPU_FORMATS, why, why_size);
         case KIND_CPUS:
                 r = tdm_cpus_parse(value, &set, why, why_size);
                 return r < 0 ? r : tdm_config_set_string(to, value);
@@ -275,6 +298,13 @@ static void print_value(const struct tdm_config *c, const struct key *key, FILE 
                 return;
         case KIND_BYTES:
                 fprintf(to, "%" PRIu64, *(const uint64_t *)from);
+                return;
+        case KIND_NPU:
+        case KIND_GPU:
+                fputs(*(char *const *)from ? *(char *const *)from : "auto", to);
+                return;
+        case KIND_NPU_FORMAT:
+                fputs(*(char *const *)from ? *(char *const *)from : "bf16", to);
                 return;
         case KIND_STRING:
         case KIND_CPUS:

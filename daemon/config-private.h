@@ -6,6 +6,7 @@
 
 #define TDM_CONFIG_MAX_THREADS 1024u
 #define TDM_CONFIG_MAX_HANG_MS 600000u
+#define TDM_CONFIG_NPU_FORMATS "bf16, int8"
 
 int tdm_config_read_default_files(struct tdm_config *c, struct tdm_error *err); /* those of --config, --system, --user */
 void tdm_config_strv_clear(char ***v);

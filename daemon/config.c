@@ -27,6 +27,10 @@ const char tdm_config_help[] =
         "  TANDEM_NPU            device of the NPU worker: auto, xrt, emulated, host, off\n"
         "  TANDEM_GPU            device of the GPU worker: auto, vulkan, host, off\n"
         "  TANDEM_LOG            error, warning, info or debug\n"
+        "over the configuration file:\n"
+        "  TANDEM_NPU_PROGRAMS   directory of NPU programs\n"
+        "  TANDEM_NPU_MEMORY_MB  budget of the NPU's buffers\n"
+        "  TANDEM_NPU_FORMAT     bf16, int8: numbers in NPU programs\n"
         "for tests, over the configuration file:\n"
         "  TANDEM_PRECISION      default, precise, f32\n"
         "  TANDEM_KV_TYPE        f16, f32, q8_0\n"
@@ -73,6 +77,8 @@ void tdm_config_deinit(struct tdm_config *c)
                 free(c->requested[i]);
                 free(c->cpus[i]);
         }
+        free(c->npu_programs);
+        free(c->npu_format);
         *c = (struct tdm_config){ 0 };
 }
 
@@ -160,6 +166,25 @@ int tdm_config_placement(const char *value)
         return strcmp(value, "measured") == 0 ? TDM_PLACE_ANY : tdm_job_placement_from_name(value);
 }
 
+static int env_npu(struct tdm_config *c, struct tdm_error *err)
+{
+        const char *programs = getenv("TANDEM_NPU_PROGRAMS"), *format = getenv("TANDEM_NPU_FORMAT");
+        uint32_t mb = 0;
+        int r = env_number("TANDEM_NPU_MEMORY_MB", 1, 1u << 24, &mb, err);
+
+        if (r != 0)
+                return r;
+        if (mb > 0)
+                c->npu_bytes = (uint64_t)mb << 20;
+        if (format && format[0] && strcmp(format, "bf16") != 0 && strcmp(format, "int8") != 0)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "TANDEM_NPU_FORMAT: \"%.60s\" is not one of " TDM_CONFIG_NPU_FORMATS,
+                                     format);
+        if ((programs && programs[0] && tdm_config_set_string(&c->npu_programs, programs) < 0) ||
+            (format && format[0] && tdm_config_set_string(&c->npu_format, format) < 0))
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        return 0;
+}
+
 int tdm_config_read_environment(struct tdm_config *c, struct tdm_error *err)
 {
         static const char *const device_names[TDM_N_WORKERS] = { [TDM_WORKER_NPU] = "TANDEM_NPU", [TDM_WORKER_GPU] = "TANDEM_GPU" };
@@ -203,6 +228,8 @@ int tdm_config_read_environment(struct tdm_config *c, struct tdm_error *err)
                         return r;
         }
         r = env_number("TANDEM_THREADS", 0, TDM_CONFIG_MAX_THREADS, &c->threads, err);
+        if (r == 0)
+                r = env_npu(c, err);
         if (r == 0)
                 r = env_number("TANDEM_PREFILL_ROWS", 1, TDM_MAX_STEP_ROWS, &c->prefill_rows, err);
         if (r == 0)

@@ -53,6 +53,9 @@ struct tdm_config {
         uint32_t hang_ms;
         char *requested[TDM_N_WORKERS]; /* TANDEM_NPU, TANDEM_GPU; NULL: auto */
         char *cpus[TDM_N_WORKERS];      /* checked by tdm_cpus_parse(); NULL: all */
+        char *npu_programs;             /* directory of NPU programs; NULL: the installed ones */
+        char *npu_format;               /* "bf16", "int8"; NULL: bf16 */
+        uint64_t npu_bytes;             /* of the NPU's buffers; 0: a quarter of memory */
 };
 
 int tdm_config_init(struct tdm_config *config); /* the defaults */

@@ -13,7 +13,8 @@ const char *const bus_worker_names[TDM_N_WORKERS] = { [TDM_WORKER_NPU] = "npu", 
 /* ---- workers ---- */
 
 enum worker_property { W_NAME, W_REQUESTED, W_DEVICE, W_DETAIL, W_STATE, W_PID, W_RESTARTS, W_LAST_EXIT, W_SANDBOX, W_NUMERICS_ID,
-                       W_BUSY_SHARE, W_PLACEMENT_SHARE, W_BLOCKS_DONE, N_WORKER_PROPERTIES };
+                       W_BUSY_SHARE, W_PLACEMENT_SHARE, W_BLOCKS_DONE, W_REASON, W_PLAN, W_DEVICE_SHARE, W_DEVICE_USE,
+                       N_WORKER_PROPERTIES };
 
 static const struct bus_property worker_properties[N_WORKER_PROPERTIES] = {
         [W_NAME] = { "Name", "s", false },
@@ -29,6 +30,10 @@ static const struct bus_property worker_properties[N_WORKER_PROPERTIES] = {
         [W_BUSY_SHARE] = { "BusyShare", "d", false },
         [W_PLACEMENT_SHARE] = { "PlacementShare", "d", false },
         [W_BLOCKS_DONE] = { "BlocksDone", "a{st}", false },
+        [W_REASON] = { "Reason", "s", true },
+        [W_PLAN] = { "Plan", "s", false },
+        [W_DEVICE_SHARE] = { "DeviceShare", "d", false },
+        [W_DEVICE_USE] = { "DeviceUse", "a{st}", false },
 };
 
 static uint64_t blocks_done(struct tdm_dbus *bus, enum tdm_worker_index index)
@@ -65,6 +70,50 @@ static double placement_share(struct tdm_dbus *bus, enum tdm_worker_index index)
         for (int i = 0; i < TDM_N_WORKERS; i++)
                 all += blocks_done(bus, (enum tdm_worker_index)i);
         return all ? (double)blocks_done(bus, index) / (double)all : 0;
+}
+
+static void write_count(struct bus_writer *w, const char *name, uint64_t n)
+{
+        bus_open(w, DBUS_TYPE_DICT_ENTRY, NULL);
+        bus_write_string(w, name);
+        bus_write_u64(w, n);
+        bus_close(w);
+}
+
+/* Empty where the device does not count; of the driver's numbers those that it gives. */
+static void write_use(struct bus_writer *w, const struct tdm_device_use *use)
+{
+        const struct {
+                const char *name;
+                uint32_t value;
+        } given[] = { { "power-mw", use->power_mw }, { "utilisation-permille", use->utilisation_permille },
+                      { "temperature-mc", use->temperature_mc } };
+
+        bus_open(w, DBUS_TYPE_ARRAY, "{st}");
+        if (use->blocks + use->submissions + use->host_macs > 0) {
+                write_count(w, "device-macs", use->device_macs);
+                write_count(w, "host-macs", use->host_macs);
+                write_count(w, "blocks", use->blocks);
+                write_count(w, "submissions", use->submissions);
+                write_count(w, "commands", use->commands);
+                write_count(w, "repeats", use->repeats);
+                write_count(w, "contexts-renewed", use->contexts);
+        }
+        if (use->sampled_ns) {
+                for (size_t i = 0; i < TDM_ARRAY_SIZE(given); i++)
+                        if (given[i].value != TDM_DEVICE_UNKNOWN)
+                                write_count(w, given[i].name, given[i].value);
+                write_count(w, "contexts", use->n_contexts);
+                write_count(w, "context-errors", use->context_errors);
+        }
+        bus_close(w);
+}
+
+static double device_share(const struct tdm_device_use *use)
+{
+        uint64_t all = use->device_macs + use->host_macs;
+
+        return all ? (double)use->device_macs / (double)all : 0;
 }
 
 static void write_worker(struct bus_writer *w, struct tdm_dbus *bus, void *object, size_t i)
@@ -119,6 +168,18 @@ static void write_worker(struct bus_writer *w, struct tdm_dbus *bus, void *objec
                         bus_close(w);
                 }
                 bus_close(w);
+                break;
+        case W_REASON:
+                bus_write_string(w, s.reason);
+                break;
+        case W_PLAN:
+                bus_write_string(w, s.plan);
+                break;
+        case W_DEVICE_SHARE:
+                bus_write_double(w, device_share(&s.use));
+                break;
+        case W_DEVICE_USE:
+                write_use(w, &s.use);
                 break;
         case N_WORKER_PROPERTIES:
                 break;

@@ -87,6 +87,7 @@ struct tdm_fleet_entry {
                 enum tdm_fleet_kv kv;
                 bool wants_kv; /* has run attention of this model: gets the KV at once after a restart */
                 uint64_t scratch_bytes;
+                char plan[256];
         } on[TDM_N_WORKERS];
         struct tdm_fleet_step steps[TDM_STEP_SLOTS];
 };
@@ -138,6 +139,7 @@ struct tdm_fleet_worker {
         char device[16];
         char detail[128];
         char numerics_id[128];
+        char reason[256];
         char sandbox[128];
         char last_exit[160];
         struct {
@@ -175,6 +177,8 @@ struct tdm_fleet {
         void *userdata;
         char *worker_dir;
         unsigned n_threads;
+        char *npu_programs, *npu_format;
+        uint64_t npu_memory_bytes;
         uint64_t hang_min_ns;
         uint64_t quarantine_ns;
 
@@ -218,7 +222,7 @@ void tdm_fleet_cannot_send(struct tdm_fleet_worker *w, int r);
 /* What fleet-wire.c heard. */
 void tdm_fleet_on_hello(struct tdm_fleet_worker *w);
 void tdm_fleet_on_no_device(struct tdm_fleet_worker *w, const char *reason);
-void tdm_fleet_on_loaded(struct tdm_fleet_worker *w, uint32_t model_id, uint64_t scratch_bytes);
+void tdm_fleet_on_loaded(struct tdm_fleet_worker *w, uint32_t model_id, uint64_t scratch_bytes, const char *plan);
 void tdm_fleet_on_load_failed(struct tdm_fleet_worker *w, uint32_t model_id, int code, const char *message);
 void tdm_fleet_on_kv_ready(struct tdm_fleet_worker *w, uint32_t model_id);
 void tdm_fleet_on_unloaded(struct tdm_fleet_worker *w, uint32_t model_id);

@@ -380,6 +380,37 @@ void tdm_fleet_fold_progress(struct tdm_fleet_worker *w)
         tdm_fleet_keep_trace(w);
 }
 
+static uint64_t load64(const _Atomic uint64_t *word)
+{
+        return atomic_load_explicit(word, memory_order_relaxed);
+}
+
+static uint32_t load32(const _Atomic uint32_t *word)
+{
+        return atomic_load_explicit(word, memory_order_relaxed);
+}
+
+static void read_use(const struct tdm_device_counters *c, struct tdm_device_use *ret)
+{
+        *ret = (struct tdm_device_use){
+                .device_macs = load64(&c->device_macs), .host_macs = load64(&c->host_macs),
+                .blocks = load64(&c->blocks), .submissions = load64(&c->submissions),
+                .commands = load64(&c->commands), .repeats = load64(&c->repeats),
+                .contexts = load64(&c->contexts), .sampled_ns = load64(&c->sampled_ns),
+                .context_errors = load64(&c->context_errors), .n_contexts = load32(&c->n_contexts),
+                .power_mw = load32(&c->power_mw), .utilisation_permille = load32(&c->utilisation_permille),
+                .temperature_mc = load32(&c->temperature_mc),
+        };
+}
+
+static void add_plan(const struct tdm_fleet_entry *entry, enum tdm_worker_index worker, char *text, size_t size)
+{
+        size_t n = strlen(text);
+
+        if (entry->on[worker].plan[0] && entry->on[worker].load == TDM_FLEET_LOADED)
+                snprintf(text + n, size - n, "%s%s: %s", n ? "; " : "", entry->name, entry->on[worker].plan);
+}
+
 void tdm_fleet_worker_status(struct tdm_fleet *f, enum tdm_worker_index worker, struct tdm_worker_status *ret)
 {
         const struct tdm_fleet_worker *w = &f->workers[worker];
@@ -400,9 +431,14 @@ void tdm_fleet_worker_status(struct tdm_fleet *f, enum tdm_worker_index worker, 
         ret->waiting_ns = waiting_ns(w);
         ret->handovers = handovers(w);
         ret->handover_ns = handover_ns(w);
+        ret->reason = w->reason;
+        if (w->progress)
+                read_use(&w->progress->device, &ret->use);
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
-                if (f->models[i])
+                if (f->models[i]) {
                         ret->scratch_bytes += f->models[i]->on[w->index].scratch_bytes;
+                        add_plan(f->models[i], w->index, ret->plan, sizeof(ret->plan));
+                }
         for (unsigned i = 0; i < TDM_N_BLOCK_KINDS; i++)
                 read_kind(w, i, &ret->done[i].blocks, &ret->done[i].rows, &ret->done[i].ns);
 }

@@ -85,6 +85,11 @@ int tdm_fleet_wire_init(struct tdm_fleet_worker *w)
         body.worker = w->index;
         body.requested = w->pinned ? w->device : w->requested;
         body.n_threads = w->fleet->n_threads;
+        if (w->index == TDM_WORKER_NPU) {
+                body.programs = w->fleet->npu_programs ? w->fleet->npu_programs : body.programs;
+                body.number_format = w->fleet->npu_format ? w->fleet->npu_format : body.number_format;
+                body.memory_bytes = w->fleet->npu_memory_bytes;
+        }
         return send_message(w, &message, &fd, 1);
 }
 
@@ -204,6 +209,8 @@ static int receive_hello(struct tdm_fleet_worker *w, const Tandem__Worker__Hello
         }
         copy_text(w->numerics_id, sizeof(w->numerics_id), hello->numerics_id);
         copy_text(w->sandbox, sizeof(w->sandbox), hello->sandbox);
+        if (hello->reason[0] || !w->pinned) /* who was pinned to what "auto" took does not know why any more */
+                copy_text(w->reason, sizeof(w->reason), hello->reason);
         tdm_fleet_on_hello(w);
         return 0;
 }
@@ -230,7 +237,8 @@ static int dispatch(struct tdm_fleet_worker *w, const Tandem__Worker__FromWorker
                 tdm_fleet_on_no_device(w, text);
                 return 0;
         case TANDEM__WORKER__FROM_WORKER__KIND_LOADED:
-                tdm_fleet_on_loaded(w, message->loaded->model_id, message->loaded->scratch_bytes);
+                copy_text(text, sizeof(text), message->loaded->plan);
+                tdm_fleet_on_loaded(w, message->loaded->model_id, message->loaded->scratch_bytes, text);
                 return 0;
         case TANDEM__WORKER__FROM_WORKER__KIND_LOAD_FAILED:
                 copy_text(text, sizeof(text), message->load_failed->message);

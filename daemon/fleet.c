@@ -348,8 +348,8 @@ void tdm_fleet_on_hello(struct tdm_fleet_worker *w)
 {
         w->phase = TDM_FLEET_PROCESS_UP;
         w->pinned = true;
-        tdm_log_info("%s worker: pid %d, %s (%s), asked for %s, sandbox: %s", w->name, (int)w->pid, w->device, w->detail,
-                     w->requested, w->sandbox);
+        tdm_log_info("%s worker: pid %d, %s (%s), asked for %s%s%s, sandbox: %s", w->name, (int)w->pid, w->device, w->detail,
+                     w->requested, w->reason[0] ? ": " : "", w->reason, w->sandbox);
         tdm_fleet_pump_soon(w->fleet);
 }
 
@@ -359,7 +359,7 @@ void tdm_fleet_on_no_device(struct tdm_fleet_worker *w, const char *reason)
         tdm_fleet_worker_lost(w, false, "%s", reason);
 }
 
-void tdm_fleet_on_loaded(struct tdm_fleet_worker *w, uint32_t model_id, uint64_t scratch_bytes)
+void tdm_fleet_on_loaded(struct tdm_fleet_worker *w, uint32_t model_id, uint64_t scratch_bytes, const char *plan)
 {
         struct tdm_fleet_entry *entry = tdm_fleet_find(w->fleet, model_id);
 
@@ -369,6 +369,7 @@ void tdm_fleet_on_loaded(struct tdm_fleet_worker *w, uint32_t model_id, uint64_t
         }
         entry->on[w->index].load = TDM_FLEET_LOADED;
         entry->on[w->index].scratch_bytes = scratch_bytes;
+        snprintf(entry->on[w->index].plan, sizeof(entry->on[w->index].plan), "%s", plan);
         tdm_fleet_pump_soon(w->fleet);
 }
 
@@ -549,6 +550,11 @@ int tdm_fleet_new(struct tdm_fleet **ret, struct tdm_loop *loop, const struct td
         f->callbacks = *callbacks;
         f->userdata = userdata;
         f->n_threads = config->n_threads;
+        f->npu_memory_bytes = config->npu_memory_bytes;
+        f->npu_programs = config->npu_programs ? strdup(config->npu_programs) : NULL;
+        f->npu_format = config->npu_format ? strdup(config->npu_format) : NULL;
+        if ((config->npu_programs && !f->npu_programs) || (config->npu_format && !f->npu_format))
+                return tdm_error_set(err, -ENOMEM, "out of memory");
         f->hang_min_ns = hang_min_ns(config);
         f->quarantine_ns = config->quarantine_ns > 0 ? config->quarantine_ns : QUARANTINE_NS;
         f->epoch = 1;
@@ -598,6 +604,8 @@ void tdm_fleet_destroy(struct tdm_fleet *f)
         tdm_source_destroy(f->pump);
         tdm_source_destroy(f->watch);
         free(f->worker_dir);
+        free(f->npu_programs);
+        free(f->npu_format);
         free(f->trace);
         free(f);
 }

@@ -27,6 +27,10 @@ enum tdm_worker_state {
 struct tdm_fleet_config {
         const char *worker_dir;       /* where tandem-{npu,gpu}-worker lie; NULL: beside this executable */
         const char *requested[TDM_N_WORKERS]; /* "auto", "host", "off", …: passed on; NULL: auto */
+        /* For the NPU worker's device; see struct tdm_device_config. */
+        const char *npu_programs;
+        uint64_t npu_memory_bytes;
+        const char *npu_format;
         const char *cpus[TDM_N_WORKERS]; /* CPUs that a worker may use, "0,2-5"; NULL: those of this process */
         unsigned n_threads;           /* of each worker; 0: its own choice */
         uint64_t hang_min_ns;         /* shortest silence that counts as a hang; 0: 500 ms */
@@ -125,6 +129,13 @@ struct tdm_worker_status {
         const char *last_exit;
         const char *sandbox;
         const char *numerics_id;
+        const char *reason; /* why "auto" took this device */
+        char plan[640];     /* "MODEL: what runs where", of each model it has */
+        struct tdm_device_use {
+                uint64_t device_macs, host_macs, blocks, submissions, commands, repeats, contexts; /* device-counters.h */
+                uint64_t sampled_ns, context_errors;
+                uint32_t power_mw, utilisation_permille, temperature_mc, n_contexts;
+        } use; /* of its present life */
         enum tdm_worker_state state;
         pid_t pid;
         uint32_t restarts;

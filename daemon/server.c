@@ -344,6 +344,9 @@ static int set_up_fleet(struct server *s, const struct tdm_config *config, struc
         struct tdm_fleet_config fleet = {
                 .worker_dir = worker_dir,
                 .n_threads = config->threads,
+                .npu_programs = config->npu_programs,
+                .npu_memory_bytes = config->npu_bytes,
+                .npu_format = config->npu_format,
                 .hang_min_ns = (uint64_t)config->hang_ms * TDM_NSEC_PER_MSEC,
         };
         int r;

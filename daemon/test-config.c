@@ -80,6 +80,43 @@ static void test_file(void **state)
         tdm_config_deinit(&c);
 }
 
+static void test_npu_keys(void **state)
+{
+        struct tdm_config c;
+        struct tdm_error err;
+
+        write_file("[engine]\nnpu = emulated\nnpu-programs = /srv/npu\nnpu-memory = 96M\nnpu-format = int8\ngpu = host\n");
+        assert_int_equal(LOAD(&c, &err, "--config", path, "--socket", "/run/y"), 0);
+        assert_string_equal(c.requested[TDM_WORKER_NPU], "emulated");
+        assert_string_equal(c.requested[TDM_WORKER_GPU], "host");
+        assert_string_equal(c.npu_programs, "/srv/npu");
+        assert_string_equal(c.npu_format, "int8");
+        assert_int_equal(c.npu_bytes, 96 << 20);
+        tdm_config_deinit(&c);
+
+        setenv("TANDEM_NPU_MEMORY_MB", "3", 1);
+        setenv("TANDEM_NPU_FORMAT", "bf16", 1);
+        setenv("TANDEM_NPU_PROGRAMS", "/elsewhere", 1);
+        assert_int_equal(LOAD(&c, &err, "--config", path, "--socket", "/run/y"), 0);
+        assert_string_equal(c.npu_programs, "/elsewhere");
+        assert_string_equal(c.npu_format, "bf16");
+        assert_int_equal(c.npu_bytes, 3 << 20);
+        tdm_config_deinit(&c);
+        setenv("TANDEM_NPU_FORMAT", "f16", 1);
+        assert_int_equal(LOAD(&c, &err, "--config", path, "--socket", "/run/y"), TDM_E_BAD_REQUEST);
+        assert_non_null(strstr(err.message, "bf16, int8"));
+        tdm_config_deinit(&c);
+        unsetenv("TANDEM_NPU_MEMORY_MB");
+        unsetenv("TANDEM_NPU_FORMAT");
+        unsetenv("TANDEM_NPU_PROGRAMS");
+
+        assert_int_equal(refused("[engine]\nnpu = tpu\n", ":2: npu: \"tpu\" is not one of auto, xrt"), TDM_E_BAD_REQUEST);
+        assert_int_equal(refused("[engine]\nnpu = aut\n", ":2"), TDM_E_BAD_REQUEST);
+        assert_int_equal(refused("[engine]\ngpu = xrt\n", ":2"), TDM_E_BAD_REQUEST);
+        assert_int_equal(refused("[engine]\nnpu-format = int4\n", "bf16, int8"), TDM_E_BAD_REQUEST);
+        assert_int_equal(refused("[engine]\nnpu-memory = lots\n", ":2"), TDM_E_BAD_REQUEST);
+}
+
 static void test_file_refused(void **state)
 {
         char text[600] = "[daemon]\nsocket = ";
@@ -214,7 +251,8 @@ static void test_print(void **state)
 {
         print_again("");
         print_again("[daemon]\nsocket = /run/x\nmodels = /a:/b\nlog = warning\n[engine]\nkv-memory = 3M\n"
-                    "kv-type = q8_0\nplacement = measured\nprecision = precise\nnpu-cpus = 0\n");
+                    "kv-type = q8_0\nplacement = measured\nprecision = precise\nnpu-cpus = 0\n"
+                    "npu = host\nnpu-programs = /p\nnpu-memory = 1G\nnpu-format = int8\ngpu = vulkan\n");
 }
 
 static void test_precedence(void **state)
@@ -303,6 +341,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_file),
                 cmocka_unit_test(test_file_refused),
+                cmocka_unit_test(test_npu_keys),
                 cmocka_unit_test(test_drop_ins),
                 cmocka_unit_test(test_print),
                 cmocka_unit_test(test_precedence),

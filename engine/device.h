@@ -8,6 +8,7 @@
 #define TDM_ENGINE_DEVICE_H
 
 #include <stdatomic.h>
+#include "engine/device-counters.h"
 #include "engine/step.h"
 #include "engine/weights.h"
 
@@ -24,6 +25,11 @@ enum tdm_kv_type tdm_precision_kv_type(enum tdm_precision precision, enum tdm_kv
 struct tdm_device_config {
         unsigned n_threads;              /* 0: as many as the process may run on */
         _Atomic uint64_t *heartbeat;     /* bumped while run() works: at least every few milliseconds; never NULL */
+        struct tdm_device_counters *counters; /* NULL: nobody looks */
+        /* Of tandem.conf, for devices that know them; NULL and 0: not set there. */
+        const char *programs;            /* directory of ready-made programs */
+        uint64_t memory_bytes;           /* budget of the device's buffers */
+        const char *number_format;       /* "bf16", "int8" */
 };
 
 /* What a model is to a device: mapped segments, all checked. Valid until model_unload(). */
@@ -63,6 +69,10 @@ struct tdm_device_ops {
         int (*run)(struct tdm_device_model *model, const struct tdm_step *step, uint32_t first, uint32_t n, float *hidden,
                    struct tdm_result *results, void (*on_block)(uint32_t block, void *userdata), void *userdata,
                    struct tdm_error *err);
+        /* Optional. Why it is this device that "auto" took and no other; "": nothing to say. */
+        const char *(*reason)(const struct tdm_device *device);
+        /* Optional. One line: what of the model runs where, and where its rows lie. */
+        const char *(*plan)(const struct tdm_device_model *model);
         /* Values that had to be saturated to fit f16 (V rows), since load. */
         uint64_t (*n_saturated)(const struct tdm_device_model *model);
 };

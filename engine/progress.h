@@ -10,11 +10,12 @@
 
 #include <assert.h>
 #include <stdatomic.h>
+#include "engine/device-counters.h"
 #include "engine/step.h"
 #include "engine/trace.h"
 
 #define TDM_PROGRESS_MAGIC UINT32_C(0x47525054) /* "TPRG" */
-#define TDM_PROGRESS_ABI 3u
+#define TDM_PROGRESS_ABI 4u
 #define TDM_PROGRESS_TRACE UINT64_C(4096) /* offset of the flight recorder */
 #define TDM_PROGRESS_BYTES (TDM_PROGRESS_TRACE + TDM_TRACE_BYTES)
 #define TDM_PROGRESS_MODELS 32u    /* models that a fleet can hold at once */
@@ -63,6 +64,7 @@ struct tdm_progress {
         /* [model's row][slot]: tdm_progress_pack(step, next block to run), written after the step was handed on, so that
          * who holds a step is always who is silent about it. Release; pairs with the watch's acquire. */
         _Atomic uint64_t steps[TDM_PROGRESS_MODELS][TDM_STEP_SLOTS];
+        struct tdm_device_counters device; /* the device's */
 };
 static_assert(offsetof(struct tdm_progress, heartbeat) == 64, "progress layout");
 static_assert(offsetof(struct tdm_progress, answered) == 72, "progress layout");

@@ -1,5 +1,5 @@
-/* What auto takes: an NPU where there is one that works, else the host device, with the reason in its description, which
- * `tandem status` shows. The reason is short there and in full in the log. */
+/* What auto takes: an NPU where there is one that works, else the host device, with the reason, which `tandem status`
+ * shows. */
 #include "npu-worker/device.h"
 
 #include <glob.h>
@@ -9,7 +9,7 @@
 #define NODES "/dev/accel/accel*"
 
 static struct tdm_device_ops noted_ops; /* the host's, but for what it says of itself */
-static char note[64], text[192];
+static char note[256];
 
 const char *tdm_npu_missing(void)
 {
@@ -18,8 +18,8 @@ const char *tdm_npu_missing(void)
         int r = glob(NODES, GLOB_NOSORT, NULL, &found);
 
         if (r != 0)
-                return "no " NODES;
-        missing = "no permission for " NODES;
+                return "there is no " NODES " (no NPU, or its driver amdxdna is not loaded)";
+        missing = "no permission to open " NODES " (is this user in the group render?)";
         for (size_t i = 0; i < found.gl_pathc; i++)
                 if (access(found.gl_pathv[i], R_OK | W_OK) == 0)
                         missing = NULL;
@@ -27,10 +27,9 @@ const char *tdm_npu_missing(void)
         return missing;
 }
 
-static const char *noted_describe(const struct tdm_device *device)
+static const char *noted_reason(const struct tdm_device *device)
 {
-        snprintf(text, sizeof(text), "%s; no NPU: %s", tdm_host_device_ops.describe(device), note);
-        return text;
+        return note;
 }
 
 static int open_noted(struct tdm_device **ret, const struct tdm_device_config *config, const char *why, struct tdm_error *err)
@@ -39,9 +38,9 @@ static int open_noted(struct tdm_device **ret, const struct tdm_device_config *c
 
         if (r != 0)
                 return r;
-        snprintf(note, sizeof(note), "%.60s", why);
+        snprintf(note, sizeof(note), "auto took the CPU: %s", why);
         noted_ops = tdm_host_device_ops;
-        noted_ops.describe = noted_describe;
+        noted_ops.reason = noted_reason;
         (*ret)->ops = &noted_ops;
         return 0;
 }

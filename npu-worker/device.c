@@ -16,8 +16,7 @@ struct tdm_npu_device {
         struct tdm_npu *npu;
         enum tdm_npu_type type;
         char description[128];
-        char text[256];              /* the description with what has happened since */
-        const struct tdm_npu_model *newest;
+        struct tdm_device_counters *counters, own_counters; /* the first may be the second */
         char numerics_id[96];
 };
 
@@ -29,16 +28,18 @@ static struct tdm_npu_model *npu_model_of(const struct tdm_device_model *model)
 
 /* ---- opening ---- */
 
-static int read_environment(struct tdm_npu_device *device, struct tdm_npu_config *config, struct tdm_error *err)
+static int read_settings(struct tdm_npu_device *device, const struct tdm_device_config *from, struct tdm_npu_config *config,
+                         struct tdm_error *err)
 {
-        const char *format = getenv("TANDEM_NPU_FORMAT"), *memory = getenv("TANDEM_NPU_MEMORY_MB");
-        const char *programs = getenv("TANDEM_NPU_PROGRAMS");
+        const char *format = from->number_format ? from->number_format : getenv("TANDEM_NPU_FORMAT");
+        const char *memory = from->memory_bytes ? NULL : getenv("TANDEM_NPU_MEMORY_MB");
+        const char *programs = from->programs ? from->programs : getenv("TANDEM_NPU_PROGRAMS");
         int type = format && *format ? tdm_npu_type_from_name(format) : TDM_NPU_BF16;
         unsigned long long mb = 0;
         char *end = NULL;
 
         if (type < 0)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "TANDEM_NPU_FORMAT=%.32s: there is bf16 and int8", format);
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "number format %.32s for the NPU: there is bf16 and int8", format);
         if (memory && *memory) {
                 errno = 0;
                 mb = strtoull(memory, &end, 10);
@@ -46,7 +47,7 @@ static int read_environment(struct tdm_npu_device *device, struct tdm_npu_config
                         return tdm_error_set(err, TDM_E_BAD_REQUEST, "TANDEM_NPU_MEMORY_MB=%.32s is not a number of MiB", memory);
         }
         device->type = (enum tdm_npu_type)type;
-        config->budget_bytes = (uint64_t)mb << 20;
+        config->budget_bytes = from->memory_bytes ? from->memory_bytes : (uint64_t)mb << 20;
         config->programs = programs && *programs ? programs : NULL;
         return 0;
 }
@@ -75,7 +76,8 @@ static int open_device(struct tdm_device **ret, const struct tdm_device_config *
         if (!device)
                 return tdm_error_set(err, -ENOMEM, "no memory for the NPU");
         device->public.ops = ops;
-        r = read_environment(device, &npu_config, err);
+        device->counters = config->counters ? config->counters : &device->own_counters;
+        r = read_settings(device, config, &npu_config, err);
         if (r == 0) {
                 r = tdm_npu_open(&device->npu, &npu_config, err);
                 if (r != 0)
@@ -128,15 +130,12 @@ static double share_of(const struct tdm_npu_model *model)
 
 static const char *npu_describe(const struct tdm_device *public)
 {
-        struct tdm_npu_device *device = (struct tdm_npu_device *)public;
-        const struct tdm_npu_model *model = device->newest;
+        return ((const struct tdm_npu_device *)public)->description;
+}
 
-        if (!model)
-                return device->description;
-        snprintf(device->text, sizeof(device->text), "%u of %u attention layers on it, %.1f%% of attention, %llu submissions; %s",
-                 model->n_npu_layers, model->host->hp.n_layers, share_of(model),
-                 (unsigned long long)tdm_npu_counters(device->npu)->n_submissions, device->description);
-        return device->text;
+static const char *npu_plan(const struct tdm_device_model *public)
+{
+        return npu_model_of(public)->plan;
 }
 
 static void npu_unload(struct tdm_device_model *public)
@@ -146,8 +145,6 @@ static void npu_unload(struct tdm_device_model *public)
 
         if (!model)
                 return;
-        if (model->device->newest == model)
-                model->device->newest = NULL;
         c = tdm_npu_counters(model->npu);
         if (model->npu_macs + model->host_macs > 0)
                 tdm_log_info("npu: %.1f%% of attention's multiplications ran on the NPU; %llu submissions of %llu commands in all, "
@@ -270,6 +267,7 @@ static int load_npu(struct tdm_npu_device *device, struct tdm_npu_model *model, 
                 r = tdm_npu_product_new(device->npu, &out, model->host->tile_rows, &model->out, &why);
         if (r == TDM_E_UNSUPPORTED || r == TDM_E_NO_MEMORY) {
                 tdm_log_warning("npu: this model's attention runs on the CPU: %s", why.message);
+                snprintf(model->plan, sizeof(model->plan), "attention on the CPU: %s", why.message);
                 return 0;
         }
         if (r != 0)
@@ -277,13 +275,22 @@ static int load_npu(struct tdm_npu_device *device, struct tdm_npu_model *model, 
         r = load_layers(model, err);
         if (r != 0)
                 return r;
-        tdm_log_info("npu: %u of %u attention layers on the NPU in %s: qkv %u command%s of %ux%u, output %u of %ux%u, up to %u rows; "
-                     "%llu of %llu MiB used", model->n_npu_layers, hp->n_layers, tdm_npu_type_name(device->type),
-                     tdm_npu_plan_commands(&qkv), tdm_npu_plan_commands(&qkv) == 1 ? "" : "s", qkv.k, qkv.n,
-                     tdm_npu_plan_commands(&out), out.k, out.n, tdm_npu_product_rows(model->qkv),
-                     (unsigned long long)((tdm_npu_budget(device->npu) - tdm_npu_budget_left(device->npu)) >> 20),
-                     (unsigned long long)(tdm_npu_budget(device->npu) >> 20));
+        snprintf(model->plan, sizeof(model->plan), "%u of %u attention layers on the NPU in %s: qkv %u command%s of %ux%u, output %u "
+                 "of %ux%u, up to %u rows; %llu of %llu MiB used; rows copied: read in the arena, rounded into the NPU's buffers",
+                 model->n_npu_layers, hp->n_layers, tdm_npu_type_name(device->type), tdm_npu_plan_commands(&qkv),
+                 tdm_npu_plan_commands(&qkv) == 1 ? "" : "s", qkv.k, qkv.n, tdm_npu_plan_commands(&out), out.k, out.n,
+                 tdm_npu_product_rows(model->qkv),
+                 (unsigned long long)((tdm_npu_budget(device->npu) - tdm_npu_budget_left(device->npu)) >> 20),
+                 (unsigned long long)(tdm_npu_budget(device->npu) >> 20));
+        tdm_log_info("npu: %s", model->plan);
         return 0;
+}
+
+static void say_on_cpu(struct tdm_npu_model *model, enum tdm_precision precision)
+{
+        snprintf(model->plan, sizeof(model->plan), "attention on the CPU: precision %s promises more than an NPU's formats hold",
+                 tdm_precision_name(precision));
+        tdm_log_info("npu: %s", model->plan);
 }
 
 static int npu_load(struct tdm_device *public, const struct tdm_device_model_config *config, struct tdm_device_model **ret,
@@ -306,14 +313,13 @@ static int npu_load(struct tdm_device *public, const struct tdm_device_model_con
         if (!model->layers)
                 r = tdm_error_set(err, -ENOMEM, "no memory for a model on the NPU");
         else if (config->precision != TDM_PRECISION_DEFAULT)
-                tdm_log_info("npu: with precision %s attention runs on the CPU", tdm_precision_name(config->precision));
+                say_on_cpu(model, config->precision);
         else
                 r = load_npu(device, model, err);
         if (r != 0) {
                 npu_unload((struct tdm_device_model *)model);
                 return r;
         }
-        device->newest = model;
         *ret = (struct tdm_device_model *)model;
         return 0;
 }
@@ -343,21 +349,46 @@ static uint64_t projection_macs(const struct tdm_hparams *hp, uint32_t n_rows)
         return (uint64_t)n_rows * hp->d_model * hp->head_dim * (2 * hp->n_heads + 2 * hp->n_kv_heads);
 }
 
+static void set(_Atomic uint64_t *word, uint64_t value)
+{
+        atomic_store_explicit(word, value, memory_order_relaxed);
+}
+
+static void add(_Atomic uint64_t *word, uint64_t n)
+{
+        set(word, atomic_load_explicit(word, memory_order_relaxed) + n);
+}
+
+static void count(struct tdm_npu_model *model, uint64_t npu_macs, uint64_t host_macs)
+{
+        struct tdm_device_counters *to = model->device->counters;
+        const struct tdm_npu_counters *c = tdm_npu_counters(model->npu);
+
+        model->npu_macs += npu_macs;
+        model->host_macs += host_macs;
+        add(&to->device_macs, npu_macs);
+        add(&to->host_macs, host_macs);
+        add(&to->blocks, npu_macs > 0);
+        set(&to->submissions, c->n_submissions);
+        set(&to->commands, c->n_commands);
+        set(&to->repeats, c->n_retries);
+        set(&to->contexts, c->n_contexts);
+}
+
 static int run_attention(struct tdm_npu_model *model, const struct tdm_step *step, uint32_t block, float *hidden, struct tdm_error *err)
 {
         const struct tdm_hparams *hp = &model->host->hp;
         uint32_t layer = tdm_block_layer(block);
-        uint64_t products = projection_macs(hp, step->head.n_rows);
+        uint64_t products = projection_macs(hp, step->head.n_rows), attend = tdm_npu_attend_macs(hp, step, layer);
 
-        model->host_macs += tdm_npu_attend_macs(hp, step, layer);
         if (!model->layers[layer].out) {
-                model->host_macs += products;
+                count(model, 0, products + attend);
                 return tdm_host_device_ops.run((struct tdm_device_model *)model->host, step, block, 1, hidden, NULL, NULL, NULL, err);
         }
         if (!model->host->kv_base)
                 return tdm_error_set(err, -EINVAL, "NPU: asked for attention without a KV cache");
-        model->npu_macs += products;
         tdm_npu_attention(model, step, layer, hidden);
+        count(model, products, attend);
         return 0;
 }
 
@@ -399,6 +430,7 @@ void tdm_npu_device_share(const struct tdm_device_model *public, struct tdm_npu_
                 .name = its_name, .open = its_open, .close = npu_close, .describe = npu_describe,                         \
                 .numerics_id = npu_numerics_id, .model_load = npu_load, .model_unload = npu_unload, .set_kv = npu_set_kv,   \
                 .model_scratch_bytes = npu_scratch_bytes, .run = npu_run, .n_saturated = npu_n_saturated,                 \
+                .plan = npu_plan,                                                                                         \
         }
 const struct tdm_device_ops tdm_xrt_device_ops = NPU_OPS("xrt", xrt_open);
 const struct tdm_device_ops tdm_emulated_device_ops = NPU_OPS("emulated", emulated_open);

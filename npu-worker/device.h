@@ -3,10 +3,11 @@
  * An attention block runs as two products on the NPU (q, k, v in one; output) with the host's arithmetic between them;
  * layers that do not fit the NPU's memory budget, and all other blocks, run on a host device inside. In precisions other
  * than the default nothing runs on the NPU: they promise more than bf16 holds. What a model's load decided, and at its end
- * what has run where, is logged.
+ * what has run where, is logged; both are told to tandemd (plan(), counters) while it works.
  *
- * The environment: TANDEM_NPU_FORMAT=bf16|int8 (bf16), TANDEM_NPU_MEMORY_MB (a quarter of RAM), TANDEM_NPU_PROGRAMS (a
- * directory with a manifest). Each is checked when the device is opened. */
+ * Settings come with struct tdm_device_config; where one is not set there, the environment is asked (tests):
+ * TANDEM_NPU_FORMAT=bf16|int8 (bf16), TANDEM_NPU_MEMORY_MB (a quarter of RAM), TANDEM_NPU_PROGRAMS (a directory with a
+ * manifest). Each is checked when the device is opened. */
 #ifndef TDM_NPU_DEVICE_H
 #define TDM_NPU_DEVICE_H
 
@@ -15,7 +16,7 @@
 
 extern const struct tdm_device_ops tdm_xrt_device_ops;
 extern const struct tdm_device_ops tdm_emulated_device_ops;
-/* What auto takes: the NPU, and where it cannot be opened the host device, which then says why in its description. */
+/* What auto takes: the NPU, and where it cannot be opened the host device, whose reason() then says why. */
 extern const struct tdm_device_ops tdm_npu_auto_device_ops;
 /* The host device, because there is no NPU on this machine: says so. */
 extern const struct tdm_device_ops tdm_npu_no_device_ops;

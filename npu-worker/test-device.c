@@ -286,7 +286,7 @@ static void test_open_errors(void **state)
 
         assert_non_null(mkdtemp(directory));
         assert_int_equal(open_with("TANDEM_NPU_FORMAT", "f16", &err), TDM_E_BAD_REQUEST);
-        assert_non_null(strstr(err.message, "there is bf16 and int8"));
+        assert_non_null(strstr(err.message, "number format f16 for the NPU: there is bf16 and int8"));
         assert_int_equal(open_with("TANDEM_NPU_MEMORY_MB", "lots", &err), TDM_E_BAD_REQUEST);
         assert_int_equal(open_with("TANDEM_NPU_PROGRAMS", "/nowhere", &err), -ENOENT);
         assert_non_null(strstr(err.message, "no emulated device: no NPU programs: cannot open /nowhere/manifest"));

@@ -18,6 +18,42 @@ void format_duration(char *to, size_t size, double seconds)
                 snprintf(to, size, "%" PRIu64 " days", s / 86400);
 }
 
+static double device_share(const struct tandem_device_use *use)
+{
+        uint64_t all = use->device_macs + use->host_macs;
+
+        return all ? (double)use->device_macs / (double)all : 0;
+}
+
+static void json_use(struct buf *b, const struct tandem_device_use *use)
+{
+        json_key(b, "device_use");
+        buf_puts(b, "{");
+        json_field_number(b, "share", device_share(use));
+        json_field_u64(b, "device_macs", use->device_macs);
+        json_field_u64(b, "host_macs", use->host_macs);
+        json_field_u64(b, "blocks", use->blocks);
+        json_field_u64(b, "submissions", use->submissions);
+        json_field_u64(b, "commands", use->commands);
+        json_field_u64(b, "repeats", use->repeats);
+        json_field_u64(b, "contexts_renewed", use->contexts);
+        if (use->has_telemetry) {
+                json_key(b, "telemetry");
+                buf_puts(b, "{");
+                json_field_number(b, "age_s", use->age_s);
+                if (use->power_w >= 0)
+                        json_field_number(b, "power_w", use->power_w);
+                if (use->utilisation >= 0)
+                        json_field_number(b, "utilisation", use->utilisation);
+                if (use->temperature_c >= 0)
+                        json_field_number(b, "temperature_c", use->temperature_c);
+                json_field_u64(b, "contexts", use->driver_contexts);
+                json_field_u64(b, "context_errors", use->context_errors);
+                buf_puts(b, "}");
+        }
+        buf_puts(b, "}");
+}
+
 static void json_worker(struct buf *b, const struct tandem_worker *w)
 {
         buf_puts(b, "{");
@@ -50,6 +86,10 @@ static void json_worker(struct buf *b, const struct tandem_worker *w)
         json_field_u64(b, "handover_ns", w->handover_ns);
         json_field_u64(b, "waiting_ns", w->waiting_ns);
         json_field_u64(b, "busy_ns", w->busy_ns);
+        json_field_string(b, "reason", w->reason);
+        json_field_string(b, "plan", w->plan);
+        if (w->use)
+                json_use(b, w->use);
         buf_puts(b, "}");
 }
 
@@ -158,6 +198,26 @@ static void json_status(struct buf *b, const struct tandem_status *s)
 
 /* ---- tables ------------------------------------------------------------------------------------------------------ */
 
+static void print_use(const struct tandem_device_use *use)
+{
+        out_printf("  use      %.1f%% of its blocks' multiplications on the device; %" PRIu64 " submissions of %" PRIu64
+                   " commands in %" PRIu64 " blocks", 100 * device_share(use), use->submissions, use->commands, use->blocks);
+        if (use->repeats + use->contexts > 0)
+                out_printf("; after faults %" PRIu64 " sent again, %" PRIu64 " contexts made anew", use->repeats, use->contexts);
+        out_puts("\n");
+        if (!use->has_telemetry)
+                return;
+        out_printf("  driver   %" PRIu32 " %s, %" PRIu64 " errors", use->driver_contexts,
+                   use->driver_contexts == 1 ? "context" : "contexts", use->context_errors);
+        if (use->utilisation >= 0)
+                out_printf(", %.0f%% used", 100 * use->utilisation);
+        if (use->power_w >= 0)
+                out_printf(", %.2f W", use->power_w);
+        if (use->temperature_c >= 0)
+                out_printf(", %.0f degrees C", use->temperature_c);
+        out_printf(" (%.0f s ago)\n", use->age_s);
+}
+
 static void print_worker(const struct tandem_worker *w)
 {
         char uptime[32], busy[32];
@@ -173,6 +233,12 @@ static void print_worker(const struct tandem_worker *w)
         out_printf(", %" PRIu32 " %s\n", w->restarts, w->restarts == 1 ? "restart" : "restarts");
         out_printf("  device   %s (asked for: %s)%s%s\n", *w->device ? term_safe(w->device) : "none",
                    term_safe(w->requested), *w->detail ? ", " : "", term_safe(w->detail));
+        if (*w->reason)
+                out_printf("  because  %s\n", term_safe(w->reason));
+        if (*w->plan)
+                out_printf("  plan     %s\n", term_safe(w->plan));
+        if (w->use)
+                print_use(w->use);
         if (*w->last_exit)
                 out_printf("  lost     %s\n", term_safe(w->last_exit));
         if (*w->sandbox)

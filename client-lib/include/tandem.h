@@ -319,6 +319,8 @@ struct tandem_block_count {
         double seconds;
 };
 
+struct tandem_device_use; /* below */
+
 struct tandem_worker {
         const char *name;      /* "npu", "gpu" */
         const char *requested; /* what was asked for: "auto", "host", … */
@@ -338,6 +340,22 @@ struct tandem_worker {
         uint64_t handover_ns; /* from being handed on to being taken, summed */
         uint64_t waiting_ns;  /* without anything to do */
         uint64_t busy_ns;     /* in blocks */
+        const char *reason;   /* why "auto" took this device; "" where there is nothing to say */
+        const char *plan;     /* "MODEL: what of it runs where", of each model */
+        const struct tandem_device_use *use; /* NULL where the device does not count */
+};
+
+/* What a device that is not the CPU did since the worker's present start. */
+struct tandem_device_use {
+        uint64_t device_macs, host_macs; /* multiplications of its kind of blocks: on it, and on the CPU beside it */
+        uint64_t blocks;                 /* in which it had a part */
+        uint64_t submissions, commands;
+        uint64_t repeats, contexts;      /* submissions sent again, contexts made anew after a fault */
+        bool has_telemetry;              /* the rest, from its driver; negative: not given */
+        double age_s;
+        double power_w, utilisation, temperature_c;
+        uint32_t driver_contexts;
+        uint64_t context_errors;
 };
 
 struct tandem_model {

@@ -335,6 +335,10 @@ int tdm_worker_receive_init(struct tdm_worker *w, struct tdm_worker_init *ret, s
         ret->worker = message->init->worker;
         ret->n_threads = message->init->n_threads;
         snprintf(ret->requested, sizeof(ret->requested), "%s", message->init->requested);
+        ret->memory_bytes = message->init->memory_bytes;
+        snprintf(ret->number_format, sizeof(ret->number_format), "%s", message->init->number_format);
+        if (snprintf(ret->programs, sizeof(ret->programs), "%s", message->init->programs) >= (int)sizeof(ret->programs))
+                return tdm_error_set(err, -ENAMETOOLONG, "the path of the device's programs is too long");
         ret->progress_fd = steal_fd(&fds[0]);
         return 0;
 }
@@ -393,6 +397,8 @@ void tdm_worker_send_hello(struct tdm_worker *w)
         body.detail = (char *)w->device->ops->describe(w->device);
         body.numerics_id = (char *)w->device->ops->numerics_id(w->device);
         body.sandbox = (char *)tdm_sandbox_describe(&w->sandbox);
+        if (w->device->ops->reason)
+                body.reason = (char *)w->device->ops->reason(w->device);
         send_message(w, &message);
 }
 
@@ -405,13 +411,15 @@ void tdm_worker_send_no_device(struct tdm_worker *w, const char *reason)
         send_message(w, &message);
 }
 
-void tdm_worker_send_loaded(struct tdm_worker *w, uint32_t model_id, uint64_t scratch_bytes)
+void tdm_worker_send_loaded(struct tdm_worker *w, const struct tdm_worker_model *m)
 {
         Tandem__Worker__Loaded body = TANDEM__WORKER__LOADED__INIT;
         const Tandem__Worker__FromWorker message = FROM_WORKER(loaded, LOADED);
 
-        body.model_id = model_id;
-        body.scratch_bytes = scratch_bytes;
+        body.model_id = m->model_id;
+        body.scratch_bytes = w->device->ops->model_scratch_bytes(m->device_model);
+        if (w->device->ops->plan)
+                body.plan = (char *)w->device->ops->plan(m->device_model);
         send_message(w, &message);
 }
 

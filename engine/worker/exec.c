@@ -420,7 +420,7 @@ static int run_command(struct tdm_worker *w, struct tdm_worker_command *command)
                         break;
                 }
                 m = tdm_worker_model_find(w, command->model_id);
-                tdm_worker_send_loaded(w, m->model_id, w->device->ops->model_scratch_bytes(m->device_model));
+                tdm_worker_send_loaded(w, m);
                 break;
         case TDM_WORKER_KV:
                 if (tdm_worker_model_kv(w, command, &err) != 0)

@@ -113,6 +113,9 @@ struct tdm_worker_init {
         uint32_t worker;
         char requested[32];
         uint32_t n_threads;
+        char programs[256];
+        uint64_t memory_bytes;
+        char number_format[16];
         int progress_fd;
 };
 
@@ -129,7 +132,7 @@ struct tdm_worker_command *tdm_worker_take_command(struct tdm_worker *worker);
 /* Executor only. A failure means that tandemd is gone: they do not return then. */
 void tdm_worker_send_hello(struct tdm_worker *worker);
 void tdm_worker_send_no_device(struct tdm_worker *worker, const char *reason);
-void tdm_worker_send_loaded(struct tdm_worker *worker, uint32_t model_id, uint64_t scratch_bytes);
+void tdm_worker_send_loaded(struct tdm_worker *worker, const struct tdm_worker_model *model);
 void tdm_worker_send_load_failed(struct tdm_worker *worker, uint32_t model_id, const struct tdm_error *err);
 void tdm_worker_send_kv_ready(struct tdm_worker *worker, uint32_t model_id);
 void tdm_worker_send_unloaded(struct tdm_worker *worker, uint32_t model_id);

@@ -143,7 +143,14 @@ static int open_progress(struct tdm_worker *w, int fd, struct tdm_error *err)
 
 static int open_device(struct tdm_worker *w, const struct tdm_worker_init *init, struct tdm_error *err)
 {
-        const struct tdm_device_config config = { .n_threads = init->n_threads, .heartbeat = &w->progress->heartbeat };
+        const struct tdm_device_config config = {
+                .n_threads = init->n_threads,
+                .heartbeat = &w->progress->heartbeat,
+                .counters = &w->progress->device,
+                .programs = init->programs[0] ? init->programs : NULL,
+                .memory_bytes = init->memory_bytes,
+                .number_format = init->number_format[0] ? init->number_format : NULL,
+        };
         const struct tdm_worker_device *device = NULL;
         int r;
 

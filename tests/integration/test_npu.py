@@ -79,6 +79,35 @@ def compare(results, want, what):
         same_ids(r.logprobs, w.logprobs, f"{what}: log-probabilities of job {i}")
 
 
+def shown(d):
+    """What status shows of the NPU worker, the same as an object and as text. Returns it and device_use."""
+    w = d.cli_json("status", "--json")[0]["workers"][0]
+    use = w["device_use"]
+    check("tale: 12 of 12 attention layers on the NPU in " in w["plan"] and "rows " in w["plan"], "the plan in status", w["plan"])
+    text = d.cli("status").stdout.decode()
+    check(w["plan"] in text, "the plan in the text", text)
+    check(f"{100 * use['share']:.1f}% of its blocks' multiplications on the device" in text, "the share in the text", text)
+    return w, use
+
+
+@test
+def configured():
+    """tandem.conf says which device, programs, memory and format; the environment has the last word."""
+    need_emulated()
+    conf = tempfile.NamedTemporaryFile("w", prefix="tandem-test-npu-", suffix=".conf")
+    conf.write(f"[engine]\nnpu = emulated\nnpu-programs = {os.path.realpath(PROGRAMS)}\nnpu-memory = 3M\nnpu-format = int8\n"
+               "gpu = host\n")
+    conf.flush()
+    for env, kind, n in (({}, "int8", 12), ({"TANDEM_NPU_FORMAT": "bf16"}, "bf16", 8)):
+        with Daemon(args=("--config", conf.name), env=env) as d:
+            w = d.wait_ready()["npu"]
+            equal((w["device"], w["requested"]), ("emulated", "emulated"), "device")
+            d.generate(n=4)
+            found = re.search(r"tale: (\d+) of 12 attention layers on the NPU in (\w+):", d.workers()["npu"]["plan"])
+            check(found and found[2] == kind, "the format", d.workers()["npu"]["plan"])
+            check(int(found[1]) <= n, "the budget", d.workers()["npu"]["plan"])
+
+
 @test
 def runs_on_the_npu():
     """Every product of attention is a program; both sides count the same; nothing is refused."""
@@ -89,6 +118,11 @@ def runs_on_the_npu():
         check("bf16 programs, XRT 2.13" in w["detail"], "what it says of itself", w["detail"])
         r = d.generate(n=30)
         check("emulated-1-bf16-" in r.done["numerics_id"], "numerics id", r.done["numerics_id"])
+        w, use = shown(d)
+        check(use["blocks"] >= 12 * d.status()["steps_done"], "blocks in which the NPU had a part", use)
+        equal(use["submissions"], 2 * use["blocks"], "submissions")
+        print(f"status: {100 * use['share']:.1f}% of attention on the NPU, "
+              f"{use['submissions'] / use['blocks']:.0f} submissions a block")
         d.expect_exit = None
         wrong = d.stop()
         check(not wrong, wrong)
@@ -168,7 +202,7 @@ def says_what_is_missing():
         with daemon(TANDEM_NPU="auto") as d:
             w = d.wait_ready()["npu"]
             equal(w["device"], "host", "device")
-            check("no NPU: no /dev/accel" in w["detail"], "the reason", w["detail"])
+            check("there is no /dev/accel" in w["reason"], "the reason", w)
             d.generate(n=4)
         with daemon(TANDEM_NPU="xrt") as d:
             wait_for(lambda: d.workers()["npu"].get("state") == "quarantined", "no device")
