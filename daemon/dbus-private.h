@@ -1,6 +1,6 @@
 /* What the files of the D-Bus face share: dbus-bus.c (the connection), dbus-peer.c (who calls), dbus-polkit.c (may they),
  * dbus-objects.c (which object and method is meant), dbus-manager.c, dbus-options.c, dbus-job.c and dbus-job-object.c (jobs),
- * dbus-stream.c (pipes), dbus-status.c (workers and models), dbus-writer.c (making messages). */
+ * dbus-stream.c (pipes), dbus-units.c (systemd), dbus-status.c (workers and models), dbus-writer.c (making messages). */
 #ifndef TDM_DAEMON_DBUS_PRIVATE_H
 #define TDM_DAEMON_DBUS_PRIVATE_H
 

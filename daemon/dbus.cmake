@@ -6,7 +6,7 @@ add_custom_command(OUTPUT ${bus_xml_c}
   COMMAND ${CMAKE_COMMAND} -DIN=${bus_xml} -DOUT=${bus_xml_c} -DNAME=bus_introspection_xml -P ${CMAKE_CURRENT_SOURCE_DIR}/dbus-embed.cmake
   DEPENDS ${bus_xml} dbus-embed.cmake VERBATIM)
 target_sources(tandem-daemon PRIVATE ${bus_xml_c} dbus-bus.c dbus-peer.c dbus-polkit.c dbus-objects.c dbus-manager.c
-  dbus-options.c dbus-job.c dbus-job-object.c dbus-stream.c dbus-status.c dbus-writer.c)
+  dbus-options.c dbus-job.c dbus-job-object.c dbus-stream.c dbus-status.c dbus-units.c dbus-writer.c)
 target_link_libraries(tandem-daemon PUBLIC PkgConfig::DBUS)
 install(FILES ${bus_xml} DESTINATION ${CMAKE_INSTALL_DATADIR}/dbus-1/interfaces)
 tandem_unit_test(test-daemon-dbus-parts test-dbus-parts.c LIBS tandem-daemon)

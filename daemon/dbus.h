@@ -24,6 +24,8 @@ int tdm_dbus_new(struct tdm_dbus **ret, struct tdm_loop *loop, struct tdm_models
 void tdm_dbus_set_fleet(struct tdm_dbus *bus, struct tdm_fleet *fleet);
 void tdm_dbus_on_model_changed(struct tdm_dbus *bus, struct tdm_model *model);
 void tdm_dbus_on_workers_changed(struct tdm_dbus *bus); /* or may have */
+/* Asks systemd on this bus to kill what runs as this unit; on the system's bus a polkit rule of ours allows it. */
+void tdm_dbus_kill_unit(struct tdm_dbus *bus, const char *unit);
 void tdm_dbus_set_draining(struct tdm_dbus *bus);
 /* Everything that was said has left, pipes included. */
 bool tdm_dbus_is_drained(const struct tdm_dbus *bus);

@@ -1,5 +1,5 @@
 /* What the files of the fleet share: fleet.c (the face and the one place where it is decided what happens next),
- * fleet-worker.c (a process: start, loss, reap, back-off), fleet-rings.c (epochs, submitting, results), fleet-watch.c
+ * fleet-worker.c (a process: start, loss, reap, back-off), fleet-unit.c (one that a service manager starts), fleet-rings.c (epochs, submitting, results), fleet-watch.c
  * (hangs, counters), fleet-starved.c (a hang or no CPU), fleet-measure.c (the
  * cheapest plan), fleet-memory.c (where it is kept), fleet-trace.c (what happened when), fleet-wire.c (worker.proto, the only file that knows it).
  *
@@ -9,6 +9,7 @@
 #ifndef TDM_DAEMON_FLEET_PRIVATE_H
 #define TDM_DAEMON_FLEET_PRIVATE_H
 
+#include <signal.h>
 #include "common/conn.h"
 #include "common/log.h"
 #include "daemon/cpus.h"
@@ -25,7 +26,7 @@ enum tdm_fleet_load { TDM_FLEET_ABSENT, TDM_FLEET_LOADING, TDM_FLEET_LOADED, TDM
 enum tdm_fleet_kv { TDM_FLEET_KV_NONE, TDM_FLEET_KV_ASKED, TDM_FLEET_KV_GRANTED };
 enum tdm_fleet_phase {
         TDM_FLEET_NO_PROCESS,
-        TDM_FLEET_PROCESS_STARTING, /* Init sent, Hello awaited */
+        TDM_FLEET_PROCESS_STARTING, /* Hello awaited; of a unit first its greeting (no pid yet), then Init is sent */
         TDM_FLEET_PROCESS_UP,
         TDM_FLEET_PROCESS_DYING, /* killed or asked to leave, not yet reaped */
 };
@@ -101,11 +102,19 @@ struct tdm_fleet_worker {
         cpu_set_t cpus;
         enum tdm_worker_state state;
 
+        /* A unit of its own: where its manager listens, and its name. NULL: started by us. */
+        char *socket_path;
+        char unit[40];
+
         /* this life */
         enum tdm_fleet_phase phase;
         pid_t pid;
         int pidfd;
         struct tdm_source *exit_source;
+        int greeting_fd; /* unit: until it has said who it is */
+        struct tdm_source *greeting, *exit_timer;
+        uint64_t exited_ns, kill_asked_ns;
+        bool not_ours; /* unit: we may not send it signals */
         struct tdm_conn *conn;
         struct tdm_segment *progress_segment;
         struct tdm_progress *progress;
@@ -239,6 +248,22 @@ void tdm_fleet_worker_kill(struct tdm_fleet_worker *w);
 void tdm_fleet_worker_abandon(struct tdm_fleet_worker *w);
 void tdm_fleet_worker_deinit(struct tdm_fleet_worker *w);
 bool tdm_fleet_worker_is_stopped(const struct tdm_fleet_worker *w);
+/* The process is there and pidfd is its: control frames over fd, which it takes, from now on. */
+int tdm_fleet_worker_talk(struct tdm_fleet_worker *w, int fd);
+/* There is no process any more; NULL: nobody knows how it ended. */
+void tdm_fleet_worker_ended(struct tdm_fleet_worker *w, const siginfo_t *si);
+
+/* ---- fleet-unit.c ---- */
+int tdm_fleet_unit_init(struct tdm_fleet_worker *w, const char *folder, struct tdm_error *err);
+/* Its process starts, or will soon; a negative errno: it cannot be reached. */
+int tdm_fleet_unit_connect(struct tdm_fleet_worker *w);
+/* The pidfd says that it has ended: finds out how. */
+int tdm_fleet_unit_exited(struct tdm_fleet_worker *w);
+/* Has its manager kill it; may be called again and again. */
+void tdm_fleet_unit_kill(struct tdm_fleet_worker *w);
+/* It has not said who it is, and is not waited for any longer. */
+void tdm_fleet_unit_give_up(struct tdm_fleet_worker *w);
+void tdm_fleet_unit_deinit(struct tdm_fleet_worker *w);
 
 /* ---- fleet-rings.c ---- */
 /* Everything in flight is void; rings are gone. Calls on_reset when the fleet was ready. `step` (0: none) is to blame. */

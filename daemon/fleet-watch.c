@@ -20,6 +20,8 @@
 #define CONTROL_BYTES_PER_SEC (UINT64_C(256) << 20)
 #define CONN_LOST_NS (100 * TDM_NSEC_PER_MSEC)
 #define QUIT_NS TDM_NSEC_PER_SEC
+/* A unit has so long to leave by itself once we have hung up. */
+#define HUNG_UP_NS (50 * TDM_NSEC_PER_MSEC)
 #define PING_NS TDM_NSEC_PER_SEC
 #define ABANDON_NS (5 * TDM_NSEC_PER_SEC)
 
@@ -251,6 +253,8 @@ static void watch_dying(struct tdm_fleet_worker *w, uint64_t elapsed_ns)
         w->dying_ns += elapsed_ns;
         if (w->asked_to_leave && !w->quit_killed && w->dying_ns > QUIT_NS)
                 tdm_fleet_worker_kill(w);
+        if (w->not_ours && w->dying_ns > HUNG_UP_NS + (w->asked_to_leave ? QUIT_NS : 0))
+                tdm_fleet_unit_kill(w);
         if (w->dying_ns > ABANDON_NS + (w->asked_to_leave ? QUIT_NS : 0))
                 tdm_fleet_worker_abandon(w);
 }

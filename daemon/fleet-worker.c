@@ -120,6 +120,7 @@ static void life_is_over(struct tdm_fleet_worker *w)
         struct tdm_fleet *f = w->fleet;
 
         tdm_fleet_fold_progress(w);
+        tdm_fleet_unit_deinit(w);
         tdm_source_destroyp(&w->exit_source);
         tdm_conn_destroyp(&w->conn);
         closep(&w->pidfd);
@@ -128,6 +129,8 @@ static void life_is_over(struct tdm_fleet_worker *w)
         w->pid = 0;
         w->conn_lost = false;
         w->abandoned = false;
+        w->not_ours = false;
+        w->kill_asked_ns = 0;
         w->epoch_sent = w->epoch_acked = w->ready_epoch = 0;
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
                 if (f->models[i]) {
@@ -147,12 +150,26 @@ static void life_is_over(struct tdm_fleet_worker *w)
                 schedule_start(w);
 }
 
+void tdm_fleet_worker_ended(struct tdm_fleet_worker *w, const siginfo_t *si)
+{
+        char text[128];
+
+        if (si)
+                describe_exit(si, text, sizeof(text));
+        else
+                snprintf(text, sizeof(text), "ended, this kernel does not say how; see journalctl -u %s", w->unit);
+        tdm_fleet_worker_lost(w, !si || exit_is_own_fault(si), "%s", text);
+        tdm_log_debug("%s worker (pid %d) reaped: %s", w->name, (int)w->pid, text);
+        life_is_over(w);
+}
+
 static int on_process_exit(struct tdm_source *source, int fd, uint32_t events, void *userdata)
 {
         struct tdm_fleet_worker *w = userdata;
         siginfo_t si = { 0 };
-        char text[128];
 
+        if (w->socket_path)
+                return tdm_fleet_unit_exited(w);
         if (waitid(P_PIDFD, (id_t)fd, &si, WEXITED | WNOHANG) < 0) {
                 tdm_log_error("cannot reap the %s worker: %m", w->name); /* ECHILD: somebody reaped it for us */
                 tdm_fleet_worker_lost(w, false, "gone, and nobody knows how");
@@ -161,17 +178,17 @@ static int on_process_exit(struct tdm_source *source, int fd, uint32_t events, v
         }
         if (si.si_pid == 0)
                 return 0;
-        describe_exit(&si, text, sizeof(text));
-        tdm_fleet_worker_lost(w, exit_is_own_fault(&si), "%s", text);
-        tdm_log_debug("%s worker (pid %d) reaped: %s", w->name, (int)w->pid, text);
-        life_is_over(w);
+        tdm_fleet_worker_ended(w, &si);
         return 0;
 }
 
 void tdm_fleet_worker_kill(struct tdm_fleet_worker *w)
 {
         w->quit_killed = true;
-        (void)send_signal(w, SIGKILL); /* ESRCH: it is dead already and waits to be reaped */
+        if (w->socket_path)
+                tdm_conn_destroyp(&w->conn); /* it leaves, unless it is stopped */
+        /* ESRCH: it is dead already and waits to be reaped */
+        w->not_ours = send_signal(w, SIGKILL) == -EPERM;
 }
 
 static void begin_dying(struct tdm_fleet_worker *w, bool politely)
@@ -231,10 +248,16 @@ void tdm_fleet_worker_lost(struct tdm_fleet_worker *w, bool blame, const char *f
         begin_dying(w, false);
         tdm_fleet_worker_kill(w);
         end_its_epoch(w, reason, guilty);
+        if (w->pidfd < 0) { /* a unit that never said who it is: it was given nothing, and nothing will tell its end */
+                tdm_fleet_unit_give_up(w);
+                life_is_over(w);
+        }
 }
 
 void tdm_fleet_worker_leave(struct tdm_fleet_worker *w, const char *reason)
 {
+        if (w->pidfd < 0)
+                return; /* a unit that is only starting */
         snprintf(w->last_exit, sizeof(w->last_exit), "%s", reason);
         tdm_log_info("%s worker (pid %d) asked to leave: %s", w->name, (int)w->pid, reason);
         begin_dying(w, true);
@@ -362,19 +385,34 @@ static int make_progress(struct tdm_fleet_worker *w)
         return 0;
 }
 
-static int start_process(struct tdm_fleet_worker *w)
+int tdm_fleet_worker_talk(struct tdm_fleet_worker *w, int fd)
 {
         static const struct tdm_conn_limits limits = {
                 .max_frame_bytes = TDM_WORKER_MAX_FRAME,
                 .max_queue_bytes = 4u << 20,
                 .stall_timeout_ns = 10 * TDM_NSEC_PER_SEC,
         };
+        _cleanup_(closep) int ours = fd;
+        int r = tdm_loop_add_io(w->fleet->loop, w->pidfd, EPOLLIN, on_process_exit, w, &w->exit_source);
+
+        if (r == 0)
+                r = tdm_conn_new(&w->conn, w->fleet->loop, ours, &limits, on_frame, on_closed, w);
+        if (r < 0)
+                return r;
+        ours = -1;
+        return tdm_fleet_wire_init(w);
+}
+
+static int start_process(struct tdm_fleet_worker *w)
+{
         int pair[2], r;
         _cleanup_(closep) int ours = -1, theirs = -1;
 
         r = make_progress(w);
         if (r < 0)
                 return r;
+        if (w->socket_path)
+                return tdm_fleet_unit_connect(w);
         if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
                 return -errno;
         ours = pair[0];
@@ -396,13 +434,7 @@ static int start_process(struct tdm_fleet_worker *w)
                 tdm_log_warning("cannot bind the %s worker to its CPUs: %m", w->name);
         w->phase = TDM_FLEET_PROCESS_STARTING;
         w->started_ns = tdm_now_ns();
-        r = tdm_loop_add_io(w->fleet->loop, w->pidfd, EPOLLIN, on_process_exit, w, &w->exit_source);
-        if (r == 0)
-                r = tdm_conn_new(&w->conn, w->fleet->loop, ours, &limits, on_frame, on_closed, w);
-        if (r < 0)
-                return r;
-        ours = -1;
-        return tdm_fleet_wire_init(w);
+        return tdm_fleet_worker_talk(w, steal_fd(&ours));
 }
 
 void tdm_fleet_worker_start(struct tdm_fleet_worker *w)
@@ -430,7 +462,8 @@ void tdm_fleet_worker_start(struct tdm_fleet_worker *w)
                 tdm_fleet_worker_lost(w, false, "cannot be set up: %s", strerror(-r));
                 return;
         }
-        snprintf(w->last_exit, sizeof(w->last_exit), "cannot be started: %s", strerror(-r));
+        snprintf(w->last_exit, sizeof(w->last_exit), "cannot be started: %s%s%s", w->socket_path ? w->socket_path : "",
+                 w->socket_path ? ": " : "", strerror(-r));
         tdm_log_warning("%s worker %s", w->name, w->last_exit);
         if (w->pidfd >= 0) {
                 siginfo_t si;
@@ -480,6 +513,8 @@ void tdm_fleet_worker_deinit(struct tdm_fleet_worker *w)
                 waitid(P_PIDFD, (id_t)w->pidfd, &si, WEXITED | WNOHANG);
         }
         tdm_fleet_close_ends(w);
+        tdm_fleet_unit_deinit(w);
+        free(steal_ptr(&w->socket_path));
         tdm_source_destroyp(&w->exit_source);
         tdm_source_destroyp(&w->start_timer);
         tdm_conn_destroyp(&w->conn);

@@ -511,6 +511,7 @@ static int worker_init(struct tdm_fleet *f, enum tdm_worker_index index, const s
 {
         struct tdm_fleet_worker *w = &f->workers[index];
         const char *requested = config->requested[index];
+        const char *sockets = config->worker_sockets ? config->worker_sockets : getenv("TANDEM_WORKER_SOCKETS");
         char path[4096];
         int r = init_cpus(w, config->cpus[index], err);
 
@@ -527,6 +528,10 @@ static int worker_init(struct tdm_fleet *f, enum tdm_worker_index index, const s
         w->state = strcmp(requested, "off") == 0 ? TDM_WORKER_OFF : TDM_WORKER_STARTING;
         if (w->state == TDM_WORKER_OFF)
                 return 0;
+        if (sockets && *sockets) {
+                r = tdm_fleet_unit_init(w, sockets, err);
+                return r != 0 ? r : tdm_loop_add_timer(f->loop, on_start_timer, w, &w->start_timer);
+        }
         snprintf(path, sizeof(path), "%s/tandem-%s-worker", f->worker_dir, w->name);
         if (access(path, X_OK) < 0)
                 return tdm_error_set(err, TDM_E_NO_WORKER, "cannot run the worker %s: %m (is it installed beside tandemd?)",
@@ -562,7 +567,7 @@ int tdm_fleet_new(struct tdm_fleet **ret, struct tdm_loop *loop, const struct td
                 f->workers[i].fleet = f;
                 f->workers[i].index = (enum tdm_worker_index)i;
                 f->workers[i].name = worker_names[i];
-                f->workers[i].pidfd = -1;
+                f->workers[i].pidfd = f->workers[i].greeting_fd = -1;
         }
         tdm_fleet_close_rings(f);
         raise_fd_limit();

@@ -1,5 +1,6 @@
 # The fleet's edge to worker.proto, traces, and the test of it.
-target_sources(tandem-daemon PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/fleet-wire.c ${CMAKE_CURRENT_SOURCE_DIR}/fleet-trace.c
+target_sources(tandem-daemon PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/fleet-wire.c ${CMAKE_CURRENT_SOURCE_DIR}/fleet-unit.c
+  ${CMAKE_CURRENT_SOURCE_DIR}/fleet-trace.c
   ${CMAKE_CURRENT_SOURCE_DIR}/fleet-starved.c ${CMAKE_CURRENT_SOURCE_DIR}/fleet-measure.c ${CMAKE_CURRENT_SOURCE_DIR}/fleet-memory.c
   ${CMAKE_CURRENT_SOURCE_DIR}/client-face-trace.c)
 

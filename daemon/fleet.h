@@ -26,6 +26,9 @@ enum tdm_worker_state {
 
 struct tdm_fleet_config {
         const char *worker_dir;       /* where tandem-{npu,gpu}-worker lie; NULL: beside this executable */
+        /* Where a service manager listens for both ({npu,gpu}-worker.socket) and starts them when we connect; NULL:
+         * $TANDEM_WORKER_SOCKETS; empty: they are started from here, as children. */
+        const char *worker_sockets;
         const char *requested[TDM_N_WORKERS]; /* "auto", "host", "off", …: passed on; NULL: auto */
         /* For the NPU worker's device; see struct tdm_device_config. */
         const char *npu_programs;
@@ -56,6 +59,8 @@ struct tdm_fleet_callbacks {
         /* The model is mapped by every running worker and its plan is known (once after tdm_fleet_add_model); of two that give the same bits one
          * that is only starting is not waited for. */
         void (*on_model_ready)(uint32_t model_id, void *userdata);
+        /* A worker that is a unit of its own has to die and we may not kill it: its manager is to do it. */
+        void (*on_kill_unit)(const char *unit, void *userdata);
 };
 
 /* A model's place in shared memory. The segments stay the caller's and must outlive the model's stay in the fleet (until

@@ -82,6 +82,11 @@ static void on_model_ready(uint32_t model_id, void *userdata)
         tdm_models_on_model_ready(((struct server *)userdata)->models, model_id);
 }
 
+static void on_kill_unit(const char *unit, void *userdata)
+{
+        tdm_dbus_kill_unit(((struct server *)userdata)->dbus, unit);
+}
+
 static const struct tdm_fleet_callbacks fleet_callbacks = {
         .on_ready = on_ready,
         .on_step_done = on_step_done,
@@ -89,6 +94,7 @@ static const struct tdm_fleet_callbacks fleet_callbacks = {
         .on_reset = on_reset,
         .on_model_failed = on_model_failed,
         .on_model_ready = on_model_ready,
+        .on_kill_unit = on_kill_unit,
 };
 
 static void on_model_changed(struct tdm_model *model, void *userdata)
