@@ -243,7 +243,7 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
                                                 .queueFamilyIndex = device->queue_family, .queueCount = 1, .pQueuePriorities = &priority };
         _cleanup_(freep) VkExtensionProperties *extensions = NULL;
         struct tdm_vk_matrix_features matrix_features;
-        bool has_int8, has_memory_model;
+        bool has_memory_model;
         const char *names[4];
         VkDeviceCreateInfo info = { .sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, .pNext = &features, .queueCreateInfoCount = 1,
                                     .pQueueCreateInfos = &queue, .ppEnabledExtensionNames = names };
@@ -271,23 +271,24 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
 
         device->vk.GetPhysicalDeviceFeatures2(device->physical, &features);
         if (!features.features.shaderInt64 || !features.features.shaderInt16 || !f11.storageBuffer16BitAccess ||
+            !f12.storageBuffer8BitAccess || !f12.shaderInt8 ||
             !f12.bufferDeviceAddress || !f13.shaderIntegerDotProduct || !f13.maintenance4)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "%s lacks one of shaderInt64, shaderInt16, storageBuffer16BitAccess, "
-                                     "bufferDeviceAddress, shaderIntegerDotProduct, maintenance4", properties->deviceName);
-        has_int8 = f12.shaderInt8;
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "%s lacks one of shaderInt64, shaderInt16, shaderInt8, "
+                                     "storageBuffer16BitAccess, storageBuffer8BitAccess, bufferDeviceAddress, shaderIntegerDotProduct, maintenance4", properties->deviceName);
         has_memory_model = f12.vulkanMemoryModel;
         /* Only what is used: a feature may cost. */
         features.features = (VkPhysicalDeviceFeatures){ .shaderInt64 = VK_TRUE, .shaderInt16 = VK_TRUE };
         f11 = (VkPhysicalDeviceVulkan11Features){ .sType = f11.sType, .pNext = &f12, .storageBuffer16BitAccess = VK_TRUE };
-        f12 = (VkPhysicalDeviceVulkan12Features){ .sType = f12.sType, .pNext = &f13, .bufferDeviceAddress = VK_TRUE };
+        f12 = (VkPhysicalDeviceVulkan12Features){ .sType = f12.sType, .pNext = &f13, .bufferDeviceAddress = VK_TRUE,
+                                                  .shaderInt8 = VK_TRUE, .storageBuffer8BitAccess = VK_TRUE };
         f13 = (VkPhysicalDeviceVulkan13Features){ .sType = f13.sType, .shaderIntegerDotProduct = VK_TRUE, .maintenance4 = VK_TRUE };
         names[info.enabledExtensionCount] = tdm_vk_matrix_feature(&matrix_features);
-        device->matrix_units = has_int8 && has_memory_model && is_fixed_at_32(device) &&
+        device->matrix_units = has_memory_model && is_fixed_at_32(device) &&
                                has_extension(extensions, n, names[info.enabledExtensionCount]) && tdm_vk_matrix_units(device);
         if (device->matrix_units) {
                 info.enabledExtensionCount++;
                 f13.pNext = &matrix_features;
-                f12.shaderInt8 = f12.vulkanMemoryModel = VK_TRUE;
+                f12.vulkanMemoryModel = VK_TRUE;
         }
         r = device->vk.CreateDevice(device->physical, &info, NULL, &device->vk.device);
         if (r != VK_SUCCESS) {

@@ -74,7 +74,7 @@ int main(int argc, char **argv)
                 { "first", required_argument, NULL, 'f' },     {},
         };
         static _Atomic uint64_t heartbeat;
-        struct drive_options o = { .ops = { &tdm_vulkan_device_ops }, .n_tables = 1, .max_positions = 1024 };
+        struct drive_options o = { .ops = { &tdm_vulkan_device_ops }, .n_tables = 1 };
         const struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
         double mean_limit = INFINITY, first_limit = 0, mean, first;
         uint32_t chunk = 256, n_cases = UINT32_MAX;
@@ -125,6 +125,8 @@ int main(int argc, char **argv)
         tdm_vulkan_device_ops.close(device);
         runner_model_load(&model, argv[optind]);
         golden_file_read(&file, argv[optind + 1]);
+        for (uint32_t i = 0; i < TDM_MIN(file.n_cases, n_cases); i++)
+                o.max_positions = TDM_MAX(o.max_positions, file.cases[i].n_ids);
         drive = drive_new(model.weights, &o);
         for (uint32_t i = 0; i < TDM_MIN(file.n_cases, n_cases); i++)
                 score_case(drive, &file.cases[i], chunk, &d);

@@ -11,20 +11,25 @@
 
 static uint32_t element_bytes(const struct tdm_vk_model *m)
 {
-        return m->kv.type == TDM_KV_F32 ? 4 : 2;
+        return m->kv.type == TDM_KV_F32 ? 4 : m->kv.type == TDM_KV_F16 ? 2 : 1;
 }
 
-/* What one attention layer logs of a row. */
-static uint64_t log_row_bytes(const struct tdm_vk_model *m)
+/* A head's key or value as it is logged: its elements, then, of q8_0, the scales of its blocks. */
+static uint32_t head_bytes(const struct tdm_vk_model *m)
 {
-        return (uint64_t)2 * m->hp.n_kv_heads * m->hp.head_dim * element_bytes(m);
+        return m->hp.head_dim * element_bytes(m) + (m->kv.type == TDM_KV_Q8_0 ? 2 * tdm_kv_n_blocks(m->hp.head_dim) : 0);
+}
+
+uint64_t tdm_vk_kv_log_row_bytes(const struct tdm_vk_model *m)
+{
+        return (uint64_t)2 * m->hp.n_kv_heads * head_bytes(m);
 }
 
 uint32_t tdm_vk_kv_log_layers(const struct tdm_vk_model *m, uint32_t n_rows)
 {
         if (m->kv_imported || !m->log.size_bytes)
                 return UINT32_MAX;
-        return (uint32_t)TDM_MAX(m->log.size_bytes / (log_row_bytes(m) * n_rows), UINT64_C(1));
+        return (uint32_t)TDM_MAX(m->log.size_bytes / (tdm_vk_kv_log_row_bytes(m) * n_rows), UINT64_C(1));
 }
 
 void tdm_vk_kv_deinit(struct tdm_vk_model *m)
@@ -82,7 +87,7 @@ static int make_buffers(struct tdm_vk_model *m, struct tdm_error *err)
                                      (double)m->kv.size_bytes / 0x1p20, (double)(page << shift) / 0x1p20, PIECES_MAX);
         r = make_table(m, (uint32_t)n_pieces, err);
         if (r == 0)
-                r = tdm_vk_buffer_init(m->device, &m->log, TDM_MAX(log_row_bytes(m) * m->limits.max_rows, LOG_BYTES), TDM_VK_HOST_MEMORY,
+                r = tdm_vk_buffer_init(m->device, &m->log, TDM_MAX(tdm_vk_kv_log_row_bytes(m) * m->limits.max_rows, LOG_BYTES), TDM_VK_HOST_MEMORY,
                                        "the KV cache's write-behind", err);
         for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
                 uint32_t n_pages = m->kv.n_pages[tdm_kv_group_of(&m->hp, i)];
@@ -330,20 +335,28 @@ static void behind_row(void *arg, unsigned chunk, unsigned thread)
         const struct tdm_step_row *r = &job->step->rows[row];
         enum tdm_kv_group group = tdm_kv_group_of(&m->hp, layer);
         uint32_t page = table_of(job->step, group, r->seq)[r->position / TDM_KV_PAGE_TOKENS], t = r->position % TDM_KV_PAGE_TOKENS;
-        uint32_t head_dim = m->hp.head_dim, size = element_bytes(m);
-        const uint8_t *log = m->log.map + chunk * log_row_bytes(m);
+        uint32_t head_dim = m->hp.head_dim, size = element_bytes(m), n_blocks = tdm_kv_n_blocks(head_dim), logged = head_bytes(m);
+        const uint8_t *log = m->log.map + chunk * tdm_vk_kv_log_row_bytes(m);
 
-        for (uint32_t head = 0; head < m->hp.n_kv_heads; head++, log += 2 * head_dim * size) {
+        for (uint32_t head = 0; head < m->hp.n_kv_heads; head++, log += 2 * logged) {
                 uint8_t *part = m->kv_base + tdm_kv_part_offset(&m->kv, group, page, tdm_kv_layer_index(&m->hp, layer), head);
-                uint8_t *keys = part + ((size_t)(t / 16) * head_dim * 16 + t % 16) * size;
+                uint8_t *keys = part + ((size_t)(t / 16) * head_dim * 16 + t % 16) * size, *values = part + m->kv.part_bytes / 2;
 
-                if (size == 2)
+                if (size == 1) {
+                        uint16_t *scales = (uint16_t *)(part + TDM_KV_PAGE_TOKENS * head_dim) + (size_t)(t / 16) * n_blocks * 16 + t % 16;
+
+                        for (uint32_t d = 0; d < head_dim; d++)
+                                keys[d * 16] = log[d];
+                        for (uint32_t b = 0; b < n_blocks; b++)
+                                memcpy(&scales[b * 16], log + head_dim + 2 * b, 2);
+                        memcpy(values + TDM_KV_PAGE_TOKENS * head_dim + (size_t)t * n_blocks * 2, log + logged + head_dim, n_blocks * 2);
+                } else if (size == 2)
                         for (uint32_t d = 0; d < head_dim; d++)
                                 ((uint16_t *)keys)[d * 16] = ((const uint16_t *)log)[d];
                 else
                         for (uint32_t d = 0; d < head_dim; d++)
                                 ((uint32_t *)keys)[d * 16] = ((const uint32_t *)log)[d];
-                memcpy(part + m->kv.part_bytes / 2 + (size_t)t * head_dim * size, log + head_dim * size, head_dim * size);
+                memcpy(values + (size_t)t * head_dim * size, log + logged, head_dim * size);
         }
 }
 

@@ -2,6 +2,7 @@
  * After this nothing is allocated or compiled. What does not fit is told with sizes before anything is uploaded. */
 #include <assert.h>
 
+#include "engine/weights-k.h"
 #include "gpu-worker/vulkan/private.h"
 
 #define REGION_BYTES (UINT64_C(1) << 30) /* a region of several tensors, at most */
@@ -20,7 +21,8 @@ static const enum tdm_act input_acts[][N_INPUTS] = {
 
 static bool type_known(uint32_t type)
 {
-        return type == TDM_TYPE_F32 || type == TDM_TYPE_F16 || type == TDM_TYPE_BF16 || type == TDM_TYPE_Q8_0 || type == TDM_TYPE_Q4_0;
+        return type == TDM_TYPE_F32 || type == TDM_TYPE_F16 || type == TDM_TYPE_BF16 || type == TDM_TYPE_Q8_0 || type == TDM_TYPE_Q4_0 ||
+               tdm_k_type(type);
 }
 
 /* The cache's geometry comes from a peer: it must be what the model's sizes make of it. */
@@ -55,13 +57,10 @@ static int check(const struct tdm_device_model_config *config, const struct tdm_
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "vulkan device: %u heads of %u values, %u in the FFN: heads of at most %u, a "
                                      "multiple of 16, and both products multiples of %u are known", hp->n_heads, hp->head_dim, hp->d_ff,
                                      HEAD_DIM_MAX, TDM_BLOCK_VALUES);
-        if (config->kv.type != TDM_KV_F16 && config->kv.type != TDM_KV_F32)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "vulkan device: no KV cache in %s yet; f16 and f32 are there",
-                                     tdm_kv_type_name((enum tdm_kv_type)config->kv.type));
         for (uint32_t i = 0; i < header->n_tensors; i++)
                 if (tensors[i].layout == TDM_LAYOUT_PANEL16 && !type_known(tensors[i].type))
-                        return tdm_error_set(err, TDM_E_UNSUPPORTED, "vulkan device: no kernels for weights in %s yet (F32, F16, BF16, Q8_0 and "
-                                             "Q4_0 are there); TANDEM_GPU=host runs them on the CPU", tdm_type_info(tensors[i].type)->name);
+                        return tdm_error_set(err, TDM_E_UNSUPPORTED, "vulkan device: no kernels for weights in %s; TANDEM_GPU=host runs them "
+                                             "on the CPU", tdm_type_info(tensors[i].type)->name);
         return 0;
 }
 

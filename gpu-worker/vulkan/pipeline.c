@@ -7,8 +7,11 @@
 static_assert(TDM_VK_ACT_F32 == TDM_ACT_F32 && TDM_VK_ACT_I8 == TDM_ACT_I8 && TDM_VK_ACT_I16 == TDM_ACT_I16 &&
               TDM_VK_ACT_NONE == TDM_N_ACTS, "shaders and host name activations alike");
 static_assert(TDM_VK_F32 == TDM_TYPE_F32 && TDM_VK_F16 == TDM_TYPE_F16 && TDM_VK_Q4_0 == TDM_TYPE_Q4_0 &&
-              TDM_VK_Q8_0 == TDM_TYPE_Q8_0 && TDM_VK_BF16 == TDM_TYPE_BF16, "shaders and host name types alike");
-static_assert(TDM_VK_KV_F16 == TDM_KV_F16 && TDM_VK_KV_F32 == TDM_KV_F32 && TDM_VK_PAGE_TOKENS == TDM_KV_PAGE_TOKENS &&
+              TDM_VK_Q8_0 == TDM_TYPE_Q8_0 && TDM_VK_BF16 == TDM_TYPE_BF16 && TDM_VK_Q4_1 == TDM_TYPE_Q4_1 &&
+              TDM_VK_Q5_0 == TDM_TYPE_Q5_0 && TDM_VK_Q5_1 == TDM_TYPE_Q5_1 && TDM_VK_Q2_K == TDM_TYPE_Q2_K &&
+              TDM_VK_Q3_K == TDM_TYPE_Q3_K && TDM_VK_Q4_K == TDM_TYPE_Q4_K && TDM_VK_Q5_K == TDM_TYPE_Q5_K &&
+              TDM_VK_Q6_K == TDM_TYPE_Q6_K && TDM_VK_IQ4_NL == TDM_TYPE_IQ4_NL && TDM_VK_IQ4_XS == TDM_TYPE_IQ4_XS, "shaders and host name types alike");
+static_assert(TDM_VK_KV_F16 == TDM_KV_F16 && TDM_VK_KV_F32 == TDM_KV_F32 && TDM_VK_KV_Q8_0 == TDM_KV_Q8_0 && TDM_VK_PAGE_TOKENS == TDM_KV_PAGE_TOKENS &&
               TDM_VK_SPAN == TDM_ATTENTION_SPAN, "shaders and host see one cache");
 
 static const uint32_t embed_code[] =
@@ -19,6 +22,9 @@ static const uint32_t norm_code[] =
         ;
 static const uint32_t matvec_code[] =
 #include "matvec.inc"
+        ;
+static const uint32_t matvec_k_code[] =
+#include "matvec-k.inc"
         ;
 static const uint32_t matmat_code[] = /* see shaders/matmat.comp for how it is made */
 #include "gpu-worker/vulkan/shaders/compiled/matmat.inc"
@@ -47,6 +53,7 @@ static const struct {
         [TDM_VK_EMBED] = { "embed", embed_code, sizeof(embed_code) },
         [TDM_VK_NORM] = { "norm", norm_code, sizeof(norm_code) },
         [TDM_VK_MATVEC] = { "matvec", matvec_code, sizeof(matvec_code) },
+        [TDM_VK_MATVEC_K] = { "matvec-k", matvec_k_code, sizeof(matvec_k_code) },
         [TDM_VK_MATMAT] = { "matmat", matmat_code, sizeof(matmat_code) },
         [TDM_VK_MATWIDE] = { "matwide", matwide_code, sizeof(matwide_code) },
         [TDM_VK_ROTATE] = { "rotate", rotate_code, sizeof(rotate_code) },

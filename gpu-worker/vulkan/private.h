@@ -50,6 +50,7 @@ enum tdm_vk_shader {
         TDM_VK_EMBED,
         TDM_VK_NORM,
         TDM_VK_MATVEC,
+        TDM_VK_MATVEC_K, /* of the types of engine/weights-k.h */
         TDM_VK_MATMAT,  /* the same bits for some rows at once, where the device has integer matrix units */
         TDM_VK_MATWIDE, /* and for hundreds */
         TDM_VK_ROTATE,
@@ -68,7 +69,7 @@ struct tdm_vk_pipeline {
         char name[32]; /* for profiles */
         uint64_t profile_n, profile_ns;
 };
-#define TDM_VK_MAX_PIPELINES 160u
+#define TDM_VK_MAX_PIPELINES 256u
 
 /* Compiles where it is not there yet: at load, never in run(). */
 int tdm_vk_pipeline_need(struct tdm_vk_device *device, enum tdm_vk_shader shader, const uint32_t constants[TDM_VK_N_CONSTANTS],
@@ -262,6 +263,8 @@ static inline uint32_t tdm_vk_kv_width(const struct tdm_hparams *hp)
 
 void tdm_vk_kv_set(struct tdm_vk_model *model, uint8_t *base);
 void tdm_vk_kv_deinit(struct tdm_vk_model *model);
+/* What one attention layer logs of a row. */
+uint64_t tdm_vk_kv_log_row_bytes(const struct tdm_vk_model *model);
 /* How many attention layers of n_rows rows the log holds. */
 uint32_t tdm_vk_kv_log_layers(const struct tdm_vk_model *model, uint32_t n_rows);
 /* Before the first attention layer of a step on this device: what the step's sequences look back on is on the device. */

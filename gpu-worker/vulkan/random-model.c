@@ -3,6 +3,7 @@
 #include <math.h>
 #include <sys/mman.h>
 
+#include "engine/weights-k.h"
 #include "gpu-worker/vulkan/random-model.h"
 
 #define N_PANELS 61u /* different ones */
@@ -15,10 +16,12 @@ bool random_model_hparams(const char *size, struct tdm_hparams *ret)
         } sizes[] = {
                 { "tiny", 3, 160, 6, 2, 48, 352, 64, 1003, 1024 },
                 { "tiny-128", 2, 256, 4, 2, 128, 512, 64, 515, 1024 },
+                { "tiny-k", 1, 256, 4, 2, 64, 256, 64, 259, 512 }, /* everything a multiple of 256 */
                 { "tiny-256", 2, 128, 4, 1, 256, 256, 64, 515, 1024 },
                 { "1b", 26, 1152, 4, 1, 256, 6912, 512, 262144, 32768 },
                 { "4b", 34, 2560, 8, 4, 256, 10240, 1024, 262144, 131072 },
                 { "12b", 48, 3840, 16, 8, 256, 15360, 1024, 262144, 131072 },
+                { "27b-4", 4, 5376, 32, 16, 128, 21504, 1024, 32768, 131072 }, /* a quick look at its kernels */
                 { "27b", 62, 5376, 32, 16, 128, 21504, 1024, 262144, 131072 },
         };
 
@@ -64,6 +67,41 @@ static uint16_t random_half(uint64_t random, unsigned exponent, bool any_sign)
         return (uint16_t)((15 - exponent) << 10 | (random & 0x3ff) | (any_sign ? random >> 10 & 1 : 0) << 15);
 }
 
+/* How many places further down the 16-bit numbers in front of a type of engine/weights-k.h must be for values of that size. */
+static void k_exponents(uint32_t type, unsigned ret[2])
+{
+        static const struct {
+                uint32_t type;
+                unsigned exponents[2];
+        } known[] = {
+                { TDM_TYPE_Q4_1, { 3, 0 } }, { TDM_TYPE_Q5_0, { 4, 0 } }, { TDM_TYPE_Q5_1, { 4, 0 } },  { TDM_TYPE_Q2_K, { 4, 3 } },
+                { TDM_TYPE_Q3_K, { 5, 0 } }, { TDM_TYPE_Q4_K, { 8, 5 } }, { TDM_TYPE_Q5_K, { 9, 5 } },  { TDM_TYPE_Q6_K, { 10, 0 } },
+                { TDM_TYPE_IQ4_NL, { 6, 0 } }, { TDM_TYPE_IQ4_XS, { 10, 0 } },
+        };
+
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(known); i++)
+                if (known[i].type == type)
+                        memcpy(ret, known[i].exponents, sizeof(known[i].exponents));
+}
+
+static void make_k_panel(uint8_t *panel, uint32_t type, uint32_t cols, uint64_t bytes, unsigned exponent, uint64_t *state)
+{
+        const struct tdm_k_info info = tdm_k_info(type);
+        unsigned down[2] = {};
+
+        k_exponents(type, down);
+        for (uint64_t i = 0; i + 8 <= bytes; i += 8)
+                memcpy(panel + i, &(uint64_t){ random_u64(state) }, 8);
+        for (uint32_t i = 0; i < cols / info.unit_values * info.halves * TDM_PANEL_ROWS; i++) {
+                uint32_t h = i / TDM_PANEL_ROWS % info.halves;
+                bool is_min = h == 1 && (type == TDM_TYPE_Q4_1 || type == TDM_TYPE_Q5_1);
+                uint16_t half = random_half(random_u64(state), TDM_MIN(exponent + down[h], 14u), false);
+
+                if (h == 0 || type != TDM_TYPE_IQ4_XS) /* there it is bits of scales */
+                        ((uint16_t *)panel)[i] = is_min ? half | 0x8000 : half;
+        }
+}
+
 static void make_panel(uint8_t *panel, uint32_t type, uint32_t cols, uint64_t bytes, uint64_t *state)
 {
         uint64_t scales = (uint64_t)cols / TDM_BLOCK_VALUES * TDM_PANEL_ROWS;
@@ -75,6 +113,10 @@ static void make_panel(uint8_t *panel, uint32_t type, uint32_t cols, uint64_t by
                         memcpy(panel + i, &(uint64_t){ random_u64(state) }, 8);
                 for (uint64_t i = 0; i < scales; i++)
                         ((uint16_t *)panel)[i] = random_half(random_u64(state), exponent + (type == TDM_TYPE_Q4_0 ? 2 : 6), false);
+                return;
+        }
+        if (tdm_k_type(type)) {
+                make_k_panel(panel, type, cols, bytes, exponent, state);
                 return;
         }
         for (uint64_t i = 0; i < (uint64_t)cols * TDM_PANEL_ROWS; i++) {

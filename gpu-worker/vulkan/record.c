@@ -5,6 +5,7 @@
  * beginning of the next are one kernel (norm.comp). */
 #include <assert.h>
 
+#include "engine/weights-k.h"
 #include "gpu-worker/vulkan/private.h"
 
 /* Rows of one workgroup of matvec, and blocks that it loads ahead. A CPU takes seconds to compile the big ones. */
@@ -53,6 +54,8 @@ static struct tdm_vk_pipeline *choose_kernel(struct tdm_vk_device *device, const
                 return pipeline;
         *ret_panels = 1;
         *ret_rows = variant;
+        if (tdm_k_type(a->type))
+                return tdm_vk_pipeline_get(device, TDM_VK_MATVEC_K, a->type, a->act, variant, 0);
         return tdm_vk_pipeline_get(device, TDM_VK_MATVEC, a->type, a->act, variant, ahead_of(device, a, variant));
 }
 
@@ -319,7 +322,7 @@ static void blocks(struct recorder *r)
 {
         struct tdm_vk_model *m = r->m;
         const struct tdm_vk_slot *slot = r->work->slot;
-        uint64_t log = m->log.address, log_bytes = (uint64_t)2 * tdm_vk_kv_width(&m->hp) * (m->kv.type == TDM_KV_F32 ? 4 : 2) * slot->n_rows;
+        uint64_t log = m->log.address, log_bytes = tdm_vk_kv_log_row_bytes(m) * slot->n_rows;
 
         for (uint32_t block = r->work->first; block < r->work->first + r->work->n; block++) {
                 enum tdm_block_kind kind = tdm_block_kind(&m->hp, block);
@@ -431,7 +434,8 @@ static int need_matrix(struct tdm_vk_model *m, const struct tdm_vk_matrix *a, st
         int r = 0;
 
         for (unsigned i = 0; i < n && r == 0; i++)
-                r = need(m, TDM_VK_MATVEC, a->type, a->act, variants[i], ahead_of(m->device, a, variants[i]), err);
+                r = tdm_k_type(a->type) ? need(m, TDM_VK_MATVEC_K, a->type, a->act, variants[i], 0, err)
+                                        : need(m, TDM_VK_MATVEC, a->type, a->act, variants[i], ahead_of(m->device, a, variants[i]), err);
         return r;
 }
 

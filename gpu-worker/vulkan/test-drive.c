@@ -132,7 +132,7 @@ struct drive *drive_new(const uint8_t *weights, const struct drive_options *o)
                 .table_entries = TDM_DIV_UP(o->max_positions ? o->max_positions : d->hp->n_ctx, TDM_KV_PAGE_TOKENS),
         };
         pages = n_tables * d->limits.table_entries;
-        r = tdm_kv_geometry_init(&d->kv, d->hp, tdm_precision_kv_type(o->precision, 0), pages, pages);
+        r = tdm_kv_geometry_init(&d->kv, d->hp, tdm_precision_kv_type(o->precision, o->kv), pages, pages);
         if (r < 0)
                 fail("geometry of the KV cache", NULL, r);
         if (tdm_steps_limits_check(&d->limits, &err))
@@ -198,6 +198,7 @@ static void assign_pages(struct drive *d, const struct drive_part *part)
 
                 if (!d->kv.n_layers[group])
                         continue;
+                assert(part->first + part->n <= d->limits.table_entries * TDM_KV_PAGE_TOKENS);
                 for (uint32_t i = 0; i < gone; i++)
                         if (table[i] != TDM_KV_NO_PAGE) {
                                 free_page(d, group, table[i]);

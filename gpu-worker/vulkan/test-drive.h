@@ -19,6 +19,7 @@ struct drive_options {
         const struct tdm_device_ops *ops[2]; /* the second: NULL where there is none */
         enum drive_plan plan;
         enum tdm_precision precision;
+        enum tdm_kv_type kv;     /* 0: the precision's own */
         uint32_t max_rows;       /* 0: 256 */
         uint32_t max_positions;  /* of a sequence, 0: the model's context */
         uint32_t n_tables;       /* 0: DRIVE_TABLES */

@@ -29,6 +29,59 @@ shared float s_query[QUERIES * HEAD_DIM];
 shared float s_reduce[256];
 shared uint64_t s_parts[TDM_VK_SPAN / TDM_VK_PAGE_TOKENS]; // of the kv head, in each page; 0: not wanted
 
+const uint HEAD_BLOCKS = (HEAD_DIM + 31) / 32;
+
+// Eight neighbouring signed bytes.
+void load8_bytes(uint64_t at, uint index, out float v[8])
+{
+        uvec2 w = U32x2s(at).v[index / 8];
+
+        for (uint i = 0; i < 8; i++)
+                v[i] = float(int(w[i / 4]) << (24 - i % 4 * 8) >> 24);
+}
+
+// Dimension d of eight neighbouring keys from t on; of a byte and its scale the product is exact.
+void load8(uint64_t at, uint index, out float v[8]);
+void load_keys(uint64_t part, uint t, uint d, out float v[8])
+{
+        uint index = (t % TDM_VK_PAGE_TOKENS / 16 * HEAD_DIM + d) * 16 + t % 16;
+
+        if (KV_TYPE != TDM_VK_KV_Q8_0) {
+                load8(part, index, v);
+                return;
+        }
+        uvec4 w = U32x4s(part + TDM_VK_PAGE_TOKENS * HEAD_DIM).v[((t % TDM_VK_PAGE_TOKENS / 16 * HEAD_BLOCKS + d / 32) * 16 + t % 16) / 8];
+
+        load8_bytes(part, index, v);
+        for (uint i = 0; i < 4; i++) {
+                vec2 pair = unpackHalf2x16(w[i]);
+                precise float left = v[2 * i] * pair.x, right = v[2 * i + 1] * pair.y;
+
+                v[2 * i] = left;
+                v[2 * i + 1] = right;
+        }
+}
+
+// Eight neighbouring dimensions from d on of the value at t.
+void load_values(uint64_t part, uint t, uint d, out float v[8])
+{
+        uint row = t % TDM_VK_PAGE_TOKENS;
+
+        part += p.part_bytes / 2;
+        if (KV_TYPE != TDM_VK_KV_Q8_0) {
+                load8(part, row * HEAD_DIM + d, v);
+                return;
+        }
+        float scale = tdm_f16(uint(U16s(part + TDM_VK_PAGE_TOKENS * HEAD_DIM).v[row * HEAD_BLOCKS + d / 32]));
+
+        load8_bytes(part, row * HEAD_DIM + d, v);
+        for (uint i = 0; i < 8; i++) {
+                precise float value = v[i] * scale;
+
+                v[i] = value;
+        }
+}
+
 // Eight neighbouring elements of a part, from the element with this index on.
 void load8(uint64_t at, uint index, out float v[8])
 {
@@ -103,13 +156,11 @@ void main()
                         [[unroll]] for (uint i = 0; i < QUERIES * 8; i++)
                                 acc[i] = 0;
                         if (keys != 0 && t < hi && t + 8 > lo) {
-                                uint at = (t % TDM_VK_PAGE_TOKENS / 16 * HEAD_DIM + d0) * 16 + t % 16;
-
                                 for (uint d = 0; d < HEAD_DIM / 8; d += STEP) {
                                         float k[STEP][8]; // all on their way before the first is used
 
                                         [[unroll]] for (uint u = 0; u < STEP; u++)
-                                                load8(keys, at + (d + u) * 16, k[u]);
+                                                load_keys(keys, t, d0 + d + u, k[u]);
                                         [[unroll]] for (uint u = 0; u < STEP; u++)
                                                 [[unroll]] for (uint q = 0; q < QUERIES; q++) {
                                                         float x = s_query[q * HEAD_DIM + d0 + d + u];
@@ -185,7 +236,7 @@ void main()
                                 [[unroll]] for (uint u = 0; u < VALUE_STEP; u++) {
                                         uint t = min(t0 + u, t1 - 1);
 
-                                        load8(s_parts[t / TDM_VK_PAGE_TOKENS] + p.part_bytes / 2, t % TDM_VK_PAGE_TOKENS * HEAD_DIM + group * 8, v[u]);
+                                        load_values(s_parts[t / TDM_VK_PAGE_TOKENS], t, group * 8, v[u]);
                                 }
                                 [[unroll]] for (uint u = 0; u < VALUE_STEP; u++) {
                                         if (t0 + u >= t1)

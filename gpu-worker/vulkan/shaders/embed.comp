@@ -1,6 +1,7 @@
 #version 460
 // Rows of the embedding matrix, dequantised and scaled, into the residual stream.
 #include "common.glsl"
+#include "k.glsl"
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint TYPE = 0;
 layout(push_constant) uniform Push { tdm_vk_embed_push p; };
@@ -11,7 +12,9 @@ void main()
         uint64_t panel = p.weights + uint64_t(token / 16) * p.panel_bytes;
 
         for (uint k = gl_LocalInvocationID.x; k < p.d; k += 256) {
-                precise float x = tdm_panel_value(TYPE, panel, p.d, k, token % 16) * p.scale;
+                float w = tdm_k_type(TYPE) ? tdm_k_value(TYPE, tdm_k_read(TYPE, panel, p.d, k / 32, token % 16), k % 32)
+                                           : tdm_panel_value(TYPE, panel, p.d, k, token % 16);
+                precise float x = w * p.scale;
                 F32s(p.hidden + uint64_t(row) * p.d * 4).v[k] = x;
         }
 }

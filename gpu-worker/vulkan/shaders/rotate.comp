@@ -2,16 +2,60 @@
 // Queries and keys: norm of each head and rotation; queries are scaled and stay where they are, keys and values go into the
 // cache (engine/kv.h). One workgroup is one head of one row: n_heads queries, then n_kv_heads keys, then the values.
 #define WORKERS 128
+#extension GL_EXT_shader_8bit_storage : require
 #include "common.glsl"
 layout(local_size_x = WORKERS) in;
 layout(constant_id = 0) const uint KV_TYPE = TDM_VK_KV_F16;
 layout(push_constant) uniform Push { tdm_vk_rotate_push p; };
 #include "sum.glsl"
 
+shared float s_x[512]; // Q8_0: the head, until its blocks are rounded
+
+
+layout(buffer_reference, std430, buffer_reference_align = 1) buffer U8s { uint8_t v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer Counters { uint n_saturated; };
 
+// Rounds a head in s_x as the host's store_block() does, block by block; every thread of the workgroup must come here. Scales
+// of a part lie scale_step apart, quants quant_step; in the log both lie side by side.
+void store_blocks(uint64_t quants, uint quant_step, uint64_t scales, uint scale_step, uint64_t log_at)
+{
+        uint n_blocks = (p.head_dim + 31) / 32, saturated = 0;
+
+        barrier();
+        for (uint d = gl_LocalInvocationID.x; d < p.head_dim; d += WORKERS) {
+                uint first = d & ~31u, end = min(first + 32, p.head_dim), half16;
+                float amax = 0, x = s_x[d];
+                precise float scale, inverse = 0, share;
+
+                for (uint i = first; i < end; i++)
+                        amax = isnan(s_x[i]) ? amax : max(amax, min(abs(s_x[i]), 8319008.0));
+                share = amax / 127.0;
+                half16 = tdm_to_f16(min(share, 65504.0));
+                scale = tdm_f16(half16);
+                if (scale > 0)
+                        inverse = 1.0 / scale;
+                if (!(abs(x) <= 8319008.0)) {
+                        saturated++;
+                        x = isnan(x) ? 0 : clamp(x, -8319008.0, 8319008.0);
+                }
+                precise float scaled = clamp(x * inverse, -127.0, 127.0);
+                uint8_t q = uint8_t(int(roundEven(scaled)) & 0xff);
+
+                U8s(quants).v[d * quant_step] = q;
+                if (log_at != 0)
+                        U8s(log_at).v[d] = q;
+                if (d == first) {
+                        U16s(scales).v[d / 32 * scale_step] = uint16_t(half16);
+                        if (log_at != 0)
+                                U16s(log_at).v[p.head_dim / 2 + d / 32] = uint16_t(half16);
+                }
+        }
+        if (saturated != 0)
+                atomicAdd(Counters(p.counters).n_saturated, saturated);
+}
+
 // At an element of a part, and at one of the log, from which the host keeps the cache's twin.
-void store(uint64_t at, uint index, uint64_t log_at, uint log_index, float x)
+void store_one(uint64_t at, uint index, uint64_t log_at, uint log_index, float x)
 {
         if (KV_TYPE == TDM_VK_KV_F32) {
                 F32s(at).v[index] = x;
@@ -38,20 +82,30 @@ void main()
         uint kv_head = head - p.n_heads, t = r.position % TDM_VK_PAGE_TOKENS;
         bool is_value = head >= p.n_heads + p.n_kv_heads, is_query = head < p.n_heads;
         uint64_t part = 0, log_at = 0, gain = is_query ? p.q_gain : p.k_gain;
+        uint n_blocks = (p.head_dim + 31) / 32;
         precise float sum = 0, scale;
 
         if (!is_query) {
-                uint element = KV_TYPE == TDM_VK_KV_F32 ? 4 : 2, which = is_value ? 2 * (kv_head - p.n_kv_heads) + 1 : 2 * kv_head;
+                uint head_bytes = KV_TYPE == TDM_VK_KV_F32 ? p.head_dim * 4 : KV_TYPE == TDM_VK_KV_F16 ? p.head_dim * 2 : p.head_dim + n_blocks * 2;
+                uint which = is_value ? 2 * (kv_head - p.n_kv_heads) + 1 : 2 * kv_head;
                 uint page = U32s(p.table).v[r.seq * p.table_entries + r.position / TDM_VK_PAGE_TOKENS];
 
                 part = tdm_page(p.pieces, p.piece_shift, page, p.page_bytes) +
                        uint64_t(is_value ? kv_head - p.n_kv_heads : kv_head) * p.part_bytes;
                 if (p.log != 0)
-                        log_at = p.log + (uint64_t(p.first_row + row) * p.n_kv_heads * 2 + which) * p.head_dim * element;
+                        log_at = p.log + (uint64_t(p.first_row + row) * p.n_kv_heads * 2 + which) * head_bytes;
+        }
+        if (is_value && KV_TYPE == TDM_VK_KV_Q8_0) {
+                uint64_t values = part + p.part_bytes / 2;
+
+                for (uint d = thread; d < p.head_dim; d += WORKERS)
+                        s_x[d] = F32s(x).v[d];
+                store_blocks(values + t * p.head_dim, 1, values + TDM_VK_PAGE_TOKENS * p.head_dim + t * n_blocks * 2, 1, log_at);
+                return;
         }
         if (is_value) {
                 for (uint d = thread; d < p.head_dim; d += WORKERS)
-                        store(part + p.part_bytes / 2, t * p.head_dim + d, log_at, d, F32s(x).v[d]);
+                        store_one(part + p.part_bytes / 2, t * p.head_dim + d, log_at, d, F32s(x).v[d]);
                 return;
         }
         for (uint d = thread; d < p.head_dim; d += WORKERS)
@@ -70,9 +124,15 @@ void main()
                         precise float scaled_left = new_left * p.query_scale, scaled_right = new_right * p.query_scale;
                         F32s(x).v[d] = scaled_left;
                         F32s(x).v[half_dim + d] = scaled_right;
+                } else if (KV_TYPE == TDM_VK_KV_Q8_0) {
+                        s_x[d] = new_left;
+                        s_x[half_dim + d] = new_right;
                 } else {
-                        store(part, (t / 16 * p.head_dim + d) * 16 + t % 16, log_at, d, new_left);
-                        store(part, (t / 16 * p.head_dim + half_dim + d) * 16 + t % 16, log_at, half_dim + d, new_right);
+                        store_one(part, (t / 16 * p.head_dim + d) * 16 + t % 16, log_at, d, new_left);
+                        store_one(part, (t / 16 * p.head_dim + half_dim + d) * 16 + t % 16, log_at, half_dim + d, new_right);
                 }
         }
+        if (!is_query && KV_TYPE == TDM_VK_KV_Q8_0)
+                store_blocks(part + t / 16 * p.head_dim * 16 + t % 16, 16,
+                             part + TDM_VK_PAGE_TOKENS * p.head_dim + (t / 16 * n_blocks * 16 + t % 16) * 2, 16, log_at);
 }

@@ -25,11 +25,22 @@
 #define TDM_VK_F32 0
 #define TDM_VK_F16 1
 #define TDM_VK_Q4_0 2
+#define TDM_VK_Q4_1 3
+#define TDM_VK_Q5_0 6
+#define TDM_VK_Q5_1 7
 #define TDM_VK_Q8_0 8
+#define TDM_VK_Q2_K 10
+#define TDM_VK_Q3_K 11
+#define TDM_VK_Q4_K 12
+#define TDM_VK_Q5_K 13
+#define TDM_VK_Q6_K 14
+#define TDM_VK_IQ4_NL 20
+#define TDM_VK_IQ4_XS 23
 #define TDM_VK_BF16 30
 
 #define TDM_VK_KV_F16 1
 #define TDM_VK_KV_F32 2
+#define TDM_VK_KV_Q8_0 3
 #define TDM_VK_PAGE_TOKENS 32
 #define TDM_VK_SPAN 256
 
