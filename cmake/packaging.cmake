@@ -2,6 +2,7 @@
 #   tandem             the daemon, its workers, the command, units, man pages, completions
 #   libtandem0         the client library; its package is called after its soname
 #   libtandem-dev      header, pkg-config, examples
+#   tandem-xrt         the NPU worker's way to XRT, apart since it needs libxrt; only where XRT's headers were there
 #   tandem-model-tale  the small model that tells stories, so that an installation can be tried at once
 include(${CMAKE_CURRENT_LIST_DIR}/symbols.cmake)
 set(debian ${CMAKE_CURRENT_LIST_DIR}/debian)
@@ -31,7 +32,11 @@ configure_file(${debian}/changelog.in ${made}/changelog @ONLY)
 if(GZIP)
   execute_process(COMMAND ${GZIP} -9nc ${made}/changelog OUTPUT_FILE ${made}/changelog.Debian.gz)
 endif()
-foreach(pair daemon:tandem library:${library_package} development:libtandem-dev model:tandem-model-tale)
+set(pairs daemon:tandem library:${library_package} development:libtandem-dev model:tandem-model-tale)
+if(TARGET tandem-xrt)
+  list(APPEND pairs xrt:tandem-xrt)
+endif()
+foreach(pair ${pairs})
   string(REPLACE ":" ";" pair ${pair})
   list(GET pair 0 component)
   list(GET pair 1 package)
@@ -54,6 +59,9 @@ set(CPACK_PACKAGE_CONTACT "The Tandem authors <maintainers@tandem.example>")
 set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
 set(CPACK_GENERATOR DEB)
 set(CPACK_COMPONENTS_ALL daemon library development model)
+if(TARGET tandem-xrt)
+  list(APPEND CPACK_COMPONENTS_ALL xrt)
+endif()
 set(CPACK_COMPONENTS_GROUPING IGNORE)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 # /etc and the unit folders are absolute: they go below DESTDIR with everything else.
@@ -76,7 +84,7 @@ set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_LIBRARY_OUTPUT_DIRECTORY
 set(CPACK_DEBIAN_DAEMON_PACKAGE_DEPENDS
   "${library_package} (= ${PROJECT_VERSION}-1), init-system-helpers (>= 1.54), systemd | systemd-standalone-sysusers, systemd | systemd-standalone-tmpfiles")
 set(CPACK_DEBIAN_DAEMON_PACKAGE_RECOMMENDS "tandem-model-tale, default-dbus-system-bus | dbus-system-bus, polkitd, libvulkan1")
-set(CPACK_DEBIAN_DAEMON_PACKAGE_SUGGESTS "mesa-vulkan-drivers, libtandem-dev")
+set(CPACK_DEBIAN_DAEMON_PACKAGE_SUGGESTS "mesa-vulkan-drivers, tandem-xrt, libtandem-dev")
 set(CPACK_DEBIAN_DAEMON_PACKAGE_CONTROL_EXTRA
   "${debian}/postinst;${debian}/prerm;${debian}/postrm;${debian}/conffiles")
 
@@ -97,6 +105,14 @@ D-Bus interface dev.tandem.Tandem1.")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "${library_package} (= ${PROJECT_VERSION}-1)")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SUGGESTS "tandem, python3-gi")
+
+set(CPACK_COMPONENT_XRT_DESCRIPTION "language models on a machine's NPU and GPU together (XRT)
+What Tandem's NPU worker needs to drive an AMD NPU: the module that connects
+it to XRT. Programs for the NPU are not part of it; docs/npu-kernels.md in
+the sources says how they are built.")
+set(CPACK_DEBIAN_XRT_PACKAGE_SECTION utils)
+set(CPACK_DEBIAN_XRT_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_XRT_PACKAGE_DEPENDS "tandem (= ${PROJECT_VERSION}-1)")
 
 set(CPACK_COMPONENT_MODEL_DESCRIPTION "small story-telling language model for Tandem
 A Gemma 3 model of 14 MB, trained from scratch on children's books in the

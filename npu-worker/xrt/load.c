@@ -74,8 +74,8 @@ int tdm_xrt_load(bool emulated, const struct tdm_xrt_front **ret, struct tdm_err
                         break;
                 if (i + 1 == TDM_ARRAY_SIZE(places))
                         return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                             "this build has no XRT module (%s): XRT's development files were not there when it was "
-                                             "configured", MODULE);
+                                             "%s is not there: install the package tandem-xrt, or build with XRT's development "
+                                             "files (Debian 12: libxrt-dev)", MODULE);
         }
         module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
         if (!module) {

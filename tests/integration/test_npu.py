@@ -12,6 +12,7 @@ import random
 import re
 import signal
 import struct
+import subprocess
 import tempfile
 
 import os
@@ -21,6 +22,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import tandem_test  # noqa: E402
 from tandem_test import *  # noqa: E402,F403
 
 PROGRAMS = os.path.join(BIN, "..", "lib", "npu-emulated", "programs")
@@ -229,6 +231,60 @@ def says_what_is_missing():
                 check(says in d.log(), f"{name}: the reason", d.log())
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def install(to):
+    """`cmake --install` of what the daemon needs, below `to`."""
+    build = os.path.dirname(BIN)
+    if not shutil.which("cmake") or not os.path.exists(os.path.join(build, "cmake_install.cmake")):
+        raise Skip("no CMake or no build tree here")
+    for component in ("daemon", "library", "xrt"):
+        r = subprocess.run(["cmake", "--install", build, "--component", component], env=dict(os.environ, DESTDIR=to),
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+        if "file INSTALL cannot find" in r.stdout:
+            raise Skip(f"not everything is built here: {r.stdout[-200:]}")
+        check(r.returncode == 0, f"install {component}", r.stdout)
+    return {os.path.relpath(os.path.join(at, name), to) for at, _, names in os.walk(to) for name in names}
+
+
+@test
+def installed():
+    """The module for XRT is installed beside the worker, the emulated NPU nowhere; each that is missing is named."""
+    need_emulated()
+    with tempfile.TemporaryDirectory(prefix="tandem-test-npu-") as to:
+        files = install(to)
+        module = next((f for f in files if os.path.basename(f) == "tandem-xrt.so"), None)
+        check(module and os.path.basename(os.path.dirname(module)) == "tandem", "tandem-xrt.so beside the workers", files)
+        check(os.path.join(os.path.dirname(module), "tandem-npu-worker") in files, "the worker", files)
+        check(not [f for f in files if "emulated" in f or "libxrt_core" in f or "xclbin" in f], "nothing emulated", files)
+        worker = next(os.path.join(to, f) for f in files if f.endswith("bin/tandemd"))
+        module = os.path.join(to, module)
+        with open(module, "rb") as f:
+            data = f.read()
+        check(data.count(b"libxrt_coreutil.so.2") == 1, "the module names XRT's library")
+
+        class Installed(Daemon):
+            def start(self):
+                here, tandem_test.BIN = tandem_test.BIN, os.path.dirname(worker)
+                try:
+                    super().start()
+                finally:
+                    tandem_test.BIN = here
+
+        def refusal(device, says):
+            with Installed(env={"TANDEM_NPU": device, "TANDEM_GPU": "host"}) as d:
+                wait_for(lambda: d.workers()["npu"].get("state") == "quarantined", "no device")
+                check(says in d.workers()["npu"]["last_exit"] or says in d.log(), says, d.log())
+
+        refusal("emulated", "it is never installed")
+        with open(module, "wb") as f:
+            f.write(data.replace(b"libxrt_coreutil.so.2", b"libxrt_notthere.so.2"))
+        refusal("xrt", "XRT is not installed or of another version (Debian 12: libxrt1): libxrt_notthere.so.2")
+        os.unlink(module)
+        refusal("xrt", "install the package tandem-xrt")
+        with Installed(env={"TANDEM_NPU": "auto", "TANDEM_GPU": "host"}) as d:
+            equal(d.wait_ready()["npu"]["device"], "host", "device of auto without XRT")
+            d.generate(n=4)
 
 
 @test
