@@ -7,15 +7,19 @@
  * that are left. */
 #include "engine/worker/sandbox.h"
 
-#include <sched.h>
 #include <fcntl.h>
+#include <glob.h>
+#include <sched.h>
 #include <seccomp.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include "common/log.h"
 
 #ifndef SYS_landlock_create_ruleset
 #define SYS_landlock_create_ruleset 444
+#define SYS_landlock_add_rule 445
 #define SYS_landlock_restrict_self 446
 #endif
 #define LANDLOCK_VERSION_FLAG 1u
@@ -48,20 +52,28 @@ int tdm_sandbox_init(struct tdm_sandbox *s)
         return 0;
 }
 
-int tdm_sandbox_files(struct tdm_sandbox *s)
+#define FS_EXECUTE (UINT64_C(1) << 0)
+#define FS_WRITE_FILE (UINT64_C(1) << 1)
+#define FS_READ_FILE (UINT64_C(1) << 2)
+#define FS_READ_DIR (UINT64_C(1) << 3)
+#define FS_TRUNCATE (UINT64_C(1) << 14)
+#define FS_IOCTL_DEV (UINT64_C(1) << 15)
+#define FS_READ (FS_EXECUTE | FS_READ_FILE | FS_READ_DIR)
+/* All that may be said of what is no folder. */
+#define FS_OF_A_FILE (FS_EXECUTE | FS_WRITE_FILE | FS_READ_FILE | FS_TRUNCATE | FS_IOCTL_DEV)
+
+/* A ruleset that forbids every right that this ABI knows, and no rule yet that would give one back. *ret_abi 0: a kernel without
+ * it, or with it switched off: said by describe(). */
+static int new_ruleset(int *ret_fd, struct ruleset *ret_rules, int *ret_abi)
 {
         struct ruleset rules = { 0 };
         size_t size = sizeof(rules.fs);
-        _cleanup_(closep) int fd = -1;
-        long abi;
+        long abi = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_VERSION_FLAG);
+        int fd;
 
-        if (s->off)
-                return 0;
-        abi = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_VERSION_FLAG);
+        *ret_abi = 0;
         if (abi < 1)
-                return 0; /* a kernel without it, or with it switched off: said by describe() */
-
-        /* Every right that this ABI knows, and no rule that would give one back. */
+                return 0;
         rules.fs = (UINT64_C(1) << 13) - 1;
         if (abi >= 2)
                 rules.fs |= UINT64_C(1) << 13; /* refer */
@@ -80,10 +92,170 @@ int tdm_sandbox_files(struct tdm_sandbox *s)
         fd = (int)syscall(SYS_landlock_create_ruleset, &rules, size, 0);
         if (fd < 0)
                 return -errno;
+        *ret_fd = fd;
+        *ret_rules = rules;
+        *ret_abi = (int)abi;
+        return 0;
+}
+
+static int enforce(struct tdm_sandbox *s, int fd, int abi)
+{
         if (syscall(SYS_landlock_restrict_self, fd, 0) < 0)
                 return -errno;
-        s->landlock = (int)abi;
+        s->landlock = abi;
         return 0;
+}
+
+int tdm_sandbox_files(struct tdm_sandbox *s)
+{
+        struct ruleset rules;
+        _cleanup_(closep) int fd = -1;
+        int abi = 0, r;
+
+        if (s->off)
+                return 0;
+        r = new_ruleset(&fd, &rules, &abi);
+        if (r == 0 && abi > 0)
+                r = enforce(s, fd, abi);
+        s->no_files = r == 0 && abi > 0;
+        return r;
+}
+
+/* ---- what a driver may open ---- */
+
+/* Whoever looks for a driver reads these: programs and libraries, descriptions of devices, its own process. Of /etc what tells
+ * loaders and drivers where each other is. Where one does not exist there is nothing to allow. */
+static const char *const readable[] = {
+        "/usr", "/lib", "/lib64", "/opt", "/sys", "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/version",
+        "/proc/devices", "/proc/modules", "/proc/driver", "/proc/sys/vm", "/proc/sys/kernel/osrelease",
+        "/etc/ld.so.cache", "/etc/alternatives", "/etc/vulkan", "/etc/OpenCL", "/etc/glvnd", "/etc/drirc", "/etc/nvidia",
+};
+/* The same for what somebody has told the loaders in our environment: lists of folders or of files, separated by colons. A
+ * file's folder is meant too, since descriptions name libraries beside them. */
+static const char *const readable_env[] = {
+        "LD_LIBRARY_PATH", "VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES", "VK_LAYER_PATH", "VK_ADD_LAYER_PATH",
+        "LIBGL_DRIVERS_PATH", "XILINX_XRT", "TANDEM_NPU_PROGRAMS",
+};
+static const char *const shared_nodes[] = { "/dev/null", "/dev/zero", "/dev/urandom" };
+static const char *const nodes[TDM_N_WORKERS][4] = {
+        [TDM_WORKER_NPU] = { "/dev/accel/*" },
+        [TDM_WORKER_GPU] = { "/dev/dri/*", "/dev/nvidia[0-9]*", "/dev/nvidia-*", "/dev/nvidiactl" },
+};
+
+struct path_rule {
+        uint64_t rights;
+        int32_t fd;
+} __attribute__((packed));
+
+static void allow(int ruleset, const struct ruleset *rules, const char *path, uint64_t rights)
+{
+        _cleanup_(closep) int fd = open(path, O_PATH | O_CLOEXEC);
+        struct path_rule rule = { .rights = rights & rules->fs, .fd = fd };
+        struct stat st;
+
+        if (fd < 0 || fstat(fd, &st) < 0)
+                return;
+        if (!S_ISDIR(st.st_mode))
+                rule.rights &= FS_OF_A_FILE;
+        if (syscall(SYS_landlock_add_rule, ruleset, 1 /* beneath this path */, &rule, 0) < 0)
+                tdm_log_debug("cannot allow %s: %s", path, strerror(errno));
+}
+
+static void allow_list(int ruleset, const struct ruleset *rules, const char *list)
+{
+        _cleanup_(freep) char *copy = list ? strdup(list) : NULL;
+        char *rest = copy, *path;
+
+        while (copy && (path = strsep(&rest, ":"))) {
+                struct stat st;
+                char *slash;
+
+                if (path[0] != '/')
+                        continue;
+                if (stat(path, &st) == 0 && !S_ISDIR(st.st_mode)) {
+                        slash = strrchr(path, '/');
+                        if (slash > path)
+                                *slash = 0;
+                }
+                allow(ruleset, rules, path, FS_READ);
+        }
+}
+
+static void allow_nodes(int ruleset, const struct ruleset *rules, const char *pattern)
+{
+        glob_t found;
+
+        if (pattern && glob(pattern, GLOB_NOSORT, NULL, &found) == 0) {
+                for (size_t i = 0; i < found.gl_pathc; i++)
+                        allow(ruleset, rules, found.gl_pathv[i], FS_READ | FS_WRITE_FILE | FS_IOCTL_DEV);
+                globfree(&found);
+        }
+}
+
+/* A folder of our own for compiled shaders, so that no other program's cache has to be open to us. */
+static void allow_cache(int ruleset, const struct ruleset *rules)
+{
+        const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+        char path[4096];
+        int n;
+
+        if (cache && cache[0] == '/')
+                n = snprintf(path, sizeof(path), "%s/tandem", cache);
+        else if (home && home[0] == '/')
+                n = snprintf(path, sizeof(path), "%s/.cache/tandem", home);
+        else
+                return;
+        if (n >= (int)sizeof(path) || (mkdir(path, 0700) < 0 && errno != EEXIST))
+                return; /* then nothing is kept */
+        allow(ruleset, rules, path, rules->fs & ~(FS_EXECUTE | FS_IOCTL_DEV));
+        setenv("MESA_SHADER_CACHE_DIR", path, 0);
+        setenv("__GL_SHADER_DISK_CACHE_PATH", path, 0);
+}
+
+/* Beside the worker (a build tree): the folder above the one that the program lies in. */
+static void allow_own_tree(int ruleset, const struct ruleset *rules)
+{
+        char path[4096], *slash;
+        ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+
+        for (int i = 0; n > 0 && i < 2; i++) {
+                path[n] = 0;
+                slash = strrchr(path, '/');
+                n = slash ? slash - path : 0;
+                if (slash)
+                        *slash = 0;
+        }
+        if (n > 1)
+                allow(ruleset, rules, path, FS_READ);
+}
+
+int tdm_sandbox_driver_files(struct tdm_sandbox *s, enum tdm_worker_index worker, const char *more)
+{
+        const char *control = getenv("TANDEM_NPU_EMULATED_CONTROL"); /* how tests talk to the emulated NPU */
+        struct ruleset rules;
+        _cleanup_(closep) int fd = -1;
+        int abi = 0, r;
+
+        if (s->off)
+                return 0;
+        r = new_ruleset(&fd, &rules, &abi);
+        if (r < 0 || abi == 0)
+                return r;
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(readable); i++)
+                allow(fd, &rules, readable[i], FS_READ);
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(readable_env); i++)
+                allow_list(fd, &rules, getenv(readable_env[i]));
+        allow_list(fd, &rules, more);
+        allow_own_tree(fd, &rules);
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(shared_nodes); i++)
+                allow(fd, &rules, shared_nodes[i], FS_READ_FILE | FS_WRITE_FILE);
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(nodes[worker]); i++)
+                allow_nodes(fd, &rules, nodes[worker][i]);
+        if (worker == TDM_WORKER_GPU)
+                allow_cache(fd, &rules);
+        if (control)
+                allow(fd, &rules, control, FS_READ_FILE | FS_WRITE_FILE);
+        return enforce(s, fd, abi);
 }
 
 /* What a running worker calls: memory, the threads it has, time, the fds it holds, a line for the log, its own end. */
@@ -216,13 +388,14 @@ int tdm_sandbox_syscalls(struct tdm_sandbox *s)
 
 const char *tdm_sandbox_describe(struct tdm_sandbox *s)
 {
-        char landlock[24];
+        char landlock[48];
 
         if (s->off) {
                 snprintf(s->text, sizeof(s->text), "off (%s)", s->off_reason);
                 return s->text;
         }
-        snprintf(landlock, sizeof(landlock), s->landlock ? "landlock %d" : "no landlock", s->landlock);
+        snprintf(landlock, sizeof(landlock), !s->landlock ? "no landlock" : s->no_files ? "landlock %d" :
+                 "landlock %d (a driver's files)", s->landlock);
         snprintf(s->text, sizeof(s->text), "%s, %s%s, %s", landlock, s->seccomp ? "seccomp" : "no seccomp",
                  s->seccomp && s->makes_code ? " (with files and ioctl, for the driver)" : "",
                  s->not_dumpable ? "not dumpable" : "dumpable");

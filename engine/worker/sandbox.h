@@ -1,19 +1,21 @@
 /* What a worker gives up before it handles anybody's data: files (Landlock), system calls (seccomp), being read by its
  * siblings (not dumpable). Best effort by kernel, and what is missing is said, because `tandem status` shows it.
  *
- * Order matters. Landlock binds the calling thread and the threads it makes later, so tdm_sandbox_files() comes before
- * the device makes its threads where the device needs no files; seccomp comes last and binds all threads at once.
+ * Order matters. Landlock binds the calling thread and the threads it makes later, so what a driver may open is settled before
+ * any driver is loaded (tdm_sandbox_driver_files()), and the rest is given up (tdm_sandbox_files()) before a device that
+ * needs no files makes its threads; seccomp comes last and binds all threads at once.
  * TANDEM_SANDBOX=off leaves all of it out (for debuggers), and so do sanitizer builds, which need /proc and more. */
 #ifndef TDM_ENGINE_WORKER_SANDBOX_H
 #define TDM_ENGINE_WORKER_SANDBOX_H
 
-#include "common/error.h"
+#include "engine/device.h"
 
 struct tdm_sandbox {
         bool off;
         const char *off_reason;
         bool not_dumpable;
         int landlock; /* ABI in force, 0: none */
+        bool no_files;
         bool seccomp;
         bool makes_code; /* the device's driver maps memory executable */
         char text[128];
@@ -21,6 +23,10 @@ struct tdm_sandbox {
 
 /* No core dumps, no ptrace by others, no new privileges. Call first. */
 int tdm_sandbox_init(struct tdm_sandbox *sandbox);
+/* Of the file system only what a driver needs: libraries and descriptions of devices to read; the nodes of this worker's kind
+ * of device, and a folder for compiled shaders, to write. No new TCP, no signals to others. more: a folder that was
+ * configured, or NULL. */
+int tdm_sandbox_driver_files(struct tdm_sandbox *sandbox, enum tdm_worker_index worker, const char *more);
 /* No file system at all, no new TCP, no signals to others. */
 int tdm_sandbox_files(struct tdm_sandbox *sandbox);
 /* Only the system calls of a worker that has everything it needs. Files can be opened no more (EACCES), what no worker

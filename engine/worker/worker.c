@@ -154,6 +154,10 @@ static int open_device(struct tdm_worker *w, const struct tdm_worker_init *init,
         const struct tdm_worker_device *device = NULL;
         int r;
 
+        /* Looking for a device loads drivers: what they may open is settled before. */
+        r = tdm_sandbox_driver_files(&w->sandbox, w->program->index, init->programs);
+        if (r < 0)
+                return tdm_error_set(err, r, "cannot give up most of the file system: %s", strerror(-r));
         r = choose_device(w->program, init->requested, &device, err);
         if (r != 0)
                 return r;
