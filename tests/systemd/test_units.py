@@ -31,14 +31,20 @@ def verify():
     need("systemd-analyze")
     for flavour in ("system", "user"):
         with tempfile.TemporaryDirectory() as d:
-            for name in os.listdir(os.path.join(UNITS, flavour)):
+            names = sorted(n for n in os.listdir(os.path.join(UNITS, flavour)) if not n.endswith(".d"))
+            for name in names:
                 with open(os.path.join(UNITS, flavour, name)) as f:
-                    unit = re.sub(r"^ExecStart=\S+", "ExecStart=" + os.path.join(BIN, "tandemd"), f.read(), flags=re.M)
+                    program = os.path.join(BIN, "tandemd" if name.startswith("tandemd") else name.rsplit(".", 1)[0])
+                    unit = re.sub(r"^ExecStart=\S+", "ExecStart=" + program, f.read(), flags=re.M)
                 unit = re.sub(r"^Documentation=.*\n", "", unit, flags=re.M)  # its pages are not installed either
                 with open(os.path.join(d, name), "w") as f:
                     f.write(unit)
             command = ["systemd-analyze", "verify"] + (["--user"] if flavour == "user" else [])
-            r = subprocess.run(command + [os.path.join(d, "tandemd.service"), os.path.join(d, "tandemd.socket")],
+            for name in os.listdir(os.path.join(UNITS, flavour)):
+                if name.endswith(".d"):
+                    shutil.copytree(os.path.join(UNITS, flavour, name), os.path.join(d, name))
+            check(len(names) >= 6, "units", names)
+            r = subprocess.run(command + [os.path.join(d, name) for name in names],
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60,
                                env=dict(os.environ, SYSTEMD_UNIT_PATH=d + ":", XDG_RUNTIME_DIR=d))
             ours = [line for line in (r.stderr + r.stdout).splitlines() if d in line or "tandem" in line]
@@ -47,14 +53,45 @@ def verify():
 
 @test
 def exposure():
+    """Of each of the three, its drop-ins included."""
     need("systemd-analyze")
-    r = subprocess.run(["systemd-analyze", "security", "--offline=true", "--no-pager",
-                        os.path.join(UNITS, "system", "tandemd.service")],
-                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
-    found = re.search(r"Overall exposure level for tandemd.service: ([\d.]+)", r.stdout)
-    check(found, "a score", r.stdout[-400:], r.stderr)
-    print(f"exposure of tandemd.service: {found[1]}")
-    check(float(found[1]) <= MOST, f"exposure {found[1]}, at most {MOST}")
+    for unit in ("tandemd", "tandem-npu-worker", "tandem-gpu-worker"):
+        r = subprocess.run(["systemd-analyze", "security", "--offline=true", "--no-pager",
+                            os.path.join(UNITS, "system", unit + ".service")],
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+        found = re.search(rf"Overall exposure level for {unit}.service: ([\d.]+)", r.stdout)
+        check(found, "a score", r.stdout[-400:], r.stderr)
+        if unit.endswith("worker"):
+            check("char-accel" in r.stdout or "char-drm" in r.stdout, "the drop-ins are counted", r.stdout[-2000:])
+        print(f"exposure of {unit}.service: {found[1]}")
+        check(float(found[1]) <= MOST, f"exposure of {unit} {found[1]}, at most {MOST}")
+
+
+@test
+def walls():
+    """What a worker's unit must not have, whatever the ruler says of it; and the one exception is one unit's alone."""
+    for flavour in ("system", "user"):
+        for name in ("npu", "gpu"):
+            unit = text(flavour, f"tandem-{name}-worker.service.in")
+            check("RestrictAddressFamilies=none\n" in unit, f"{flavour} {name}: no address family")
+            check(re.search(r"^SystemCallFilter=~.*@network-io.* io_uring_setup io_uring_enter io_uring_register$", unit, re.M),
+                  f"{flavour} {name}: no io_uring")
+            back = re.findall(r"^SystemCallFilter=([^~@].*)$", unit, re.M)
+            equal(back, ["accept4 getsockopt recvfrom recvmsg sendmsg sendto shutdown"], f"{flavour} {name}: what comes back")
+            equal("MemoryDenyWriteExecute=yes\n" in unit, name == "npu", f"{flavour} {name}: executable memory")
+            socket = text(flavour, f"tandem-{name}-worker.socket")
+            check("SocketMode=0600\n" in socket, f"{flavour} {name}: who may connect")
+            folder = "/run" if flavour == "system" else "%t"
+            check(f"ListenStream={folder}/tandem/{name}-worker.socket\n" in socket, f"{flavour} {name}: where")
+        check("Environment=TANDEM_WORKER_SOCKETS=%t/tandem\n" in text(flavour, "tandemd.service.in"), "tandemd looks there")
+    for name in ("npu", "gpu"):
+        unit = text("system", f"tandem-{name}-worker.service.in")
+        for line in ("DynamicUser=yes", "PrivateNetwork=yes", "DevicePolicy=closed", "CapabilityBoundingSet=", "StartLimitIntervalSec=0"):
+            check(line + "\n" in unit, f"{name}: {line}")
+        check("DeviceAllow" not in unit, f"{name}: devices are in the drop-ins")
+    rules = text("polkit.rules")
+    equal(set(re.findall(r'"(tandem[\w.-]*)"', rules)), {"tandem", "tandem-npu-worker.service", "tandem-gpu-worker.service"},
+          "whom polkit's rule is about")
 
 
 @test
