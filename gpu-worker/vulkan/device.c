@@ -179,6 +179,7 @@ static void vulkan_close(struct tdm_device *public)
                 if (!device->lost)
                         vk->DeviceWaitIdle(vk->device);
                 tdm_vk_pipelines_deinit(device);
+                tdm_vk_cache_close(device);
                 for (unsigned i = 0; i < TDM_VK_STAGES; i++) {
                         tdm_vk_buffer_deinit(device, &device->stages[i]);
                         if (device->stage_fences[i])
@@ -381,14 +382,17 @@ static int open_gpu(struct tdm_vk_device *device, struct tdm_error *err)
         device->is_cpu = properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
         snprintf(device->numerics_id, sizeof(device->numerics_id), "vulkan-1/%.80s/%.40s/%.60s", properties.deviceName, p12.driverName,
                  p12.driverInfo);
+        device->properties = properties;
+        tdm_vk_cache_open(device);
         /* A driver loads its compiler with the first kernel: that must happen before files are out of reach. */
-        r = tdm_vk_pipeline_need(device, TDM_VK_NORM, (const uint32_t[]){ 0, TDM_VK_ACT_I8, 0, 0 }, err);
+        r = tdm_vk_pipeline_need(device, TDM_VK_NORM, (const uint32_t[]){ 0, TDM_VK_ACT_I8, 1, 0 }, err);
         for (unsigned i = 0; i < TDM_VK_STAGES && r == 0; i++)
                 r = tdm_vk_buffer_init(device, &device->stages[i], TDM_VK_STAGE_BYTES, TDM_VK_HOST_MEMORY, "staging", err);
         if (r == 0)
                 r = tdm_vk_prove(device, err);
         if (r != 0)
                 return r;
+        tdm_vk_cache_save(device);
         snprintf(device->description, sizeof(device->description), "%.60s, %s, memory %s, %.1f GiB, subgroups of %u%s, %.40s", properties.deviceName,
                  type_name(properties.deviceType), device->import ? "imported" : "copied",
                  (double)device->memory.memoryHeaps[device->device_heap].size / 0x1p30, p11.subgroupSize,

@@ -10,6 +10,7 @@
 #define LOGITS_BYTES_MAX (UINT64_C(64) << 20)
 #define PARTIALS_MIN 32768u              /* partial results of attention: for a few rows behind a long context */
 #define HEAD_DIM_MAX 512u
+#define D_MODEL_MAX 14336u               /* what norm.comp keeps of a row in 32 KiB of shared memory */
 
 /* As the host device's: the one place that says how the input of each matrix is rounded. */
 enum input { QKV, ATTN_OUT, GATE_UP, DOWN, HEAD, N_INPUTS };
@@ -57,6 +58,8 @@ static int check(const struct tdm_device_model_config *config, const struct tdm_
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "vulkan device: %u heads of %u values, %u in the FFN: heads of at most %u, a "
                                      "multiple of 16, and both products multiples of %u are known", hp->n_heads, hp->head_dim, hp->d_ff,
                                      HEAD_DIM_MAX, TDM_BLOCK_VALUES);
+        if (hp->d_model > D_MODEL_MAX)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "vulkan device: rows of %u values: at most %u are known", hp->d_model, D_MODEL_MAX);
         for (uint32_t i = 0; i < header->n_tensors; i++)
                 if (tensors[i].layout == TDM_LAYOUT_PANEL16 && !type_known(tensors[i].type))
                         return tdm_error_set(err, TDM_E_UNSUPPORTED, "vulkan device: no kernels for weights in %s; TANDEM_GPU=host runs them "
@@ -353,6 +356,7 @@ static int load(struct tdm_vk_model *m, const struct tdm_device_model_config *co
         r = recordings_init(m, err);
         if (r == 0)
                 r = tdm_vk_record_prepare(m, err);
+        tdm_vk_cache_save(device);
         if (r == 0 && config->kv_base) {
                 tdm_vk_kv_set(m, config->kv_base);
                 if (m->kv_error.code) {

@@ -83,11 +83,11 @@ struct tdm_vk_pipeline *tdm_vk_pipeline_get(struct tdm_vk_device *device, enum t
 struct tdm_vk_pipeline *tdm_vk_pipeline_proven(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t type, uint32_t act,
                                                uint32_t row_tiles)
 {
-        for (uint32_t general = 0; general < 2; general++) {
-                struct tdm_vk_pipeline *pipeline = find(device, shader, (const uint32_t[]){ type, act, row_tiles, general });
+        for (unsigned i = 0; i < device->n_pipelines; i++) {
+                struct tdm_vk_pipeline *p = &device->pipelines[i];
 
-                if (pipeline && pipeline->proven)
-                        return pipeline;
+                if (p->proven && p->shader == shader && p->constants[0] == type && p->constants[1] == act && p->constants[2] == row_tiles)
+                        return p;
         }
         return NULL;
 }
@@ -111,7 +111,7 @@ static VkResult compile(struct tdm_vk_device *device, enum tdm_vk_shader shader,
         r = device->vk.CreateShaderModule(device->vk.device, &module_info, NULL, &info.stage.module);
         if (r != VK_SUCCESS)
                 return r;
-        r = device->vk.CreateComputePipelines(device->vk.device, VK_NULL_HANDLE, 1, &info, NULL, ret);
+        r = device->vk.CreateComputePipelines(device->vk.device, device->cache, 1, &info, NULL, ret);
         device->vk.DestroyShaderModule(device->vk.device, info.stage.module, NULL);
         return r;
 }

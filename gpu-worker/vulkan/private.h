@@ -82,6 +82,13 @@ struct tdm_vk_pipeline *tdm_vk_pipeline_proven(struct tdm_vk_device *device, enu
                                                uint32_t row_tiles);
 void tdm_vk_pipelines_deinit(struct tdm_vk_device *device);
 
+/* ---- cache.c ---- */
+
+/* Compiled kernels that were kept: never an error, since nothing depends on them but time. */
+void tdm_vk_cache_open(struct tdm_vk_device *device);
+void tdm_vk_cache_save(struct tdm_vk_device *device);
+void tdm_vk_cache_close(struct tdm_vk_device *device);
+
 /* ---- device.c ---- */
 
 #define TDM_VK_STAGES 4u
@@ -104,6 +111,10 @@ struct tdm_vk_device {
         uint32_t queue_family;
         VkCommandPool pool;
         VkPipelineLayout layout;
+        VkPhysicalDeviceProperties properties;
+        VkPipelineCache cache; /* NULL: none */
+        size_t cached_bytes;   /* that lie on disk */
+        unsigned cache_pipelines; /* n_pipelines when it was last saved */
         struct tdm_vk_pipeline pipelines[TDM_VK_MAX_PIPELINES];
         unsigned n_pipelines;
         struct tdm_vk_buffer stages[TDM_VK_STAGES]; /* of uploads */

@@ -8,36 +8,54 @@
 #include "engine/weights-k.h"
 #include "gpu-worker/vulkan/private.h"
 
-/* Rows of one workgroup of matvec, and blocks that it loads ahead. A CPU takes seconds to compile the big ones. */
-static const uint32_t rows_variants[] = { 1, 2, 4, 8 }, rows_variants_cpu[] = { 1, 4 };
-#define AHEAD 4u
-#define AHEAD_ALONE 8u /* at most, for one row */
-#define AHEAD_CPU 1u
-#define MATRIX_ROWS_MIN 5u  /* from here on matrix units are faster */
-#define WIDE_GROUPS_MIN 96u /* workgroups of MATWIDE that keep a GPU busy */
+/* Rows of one workgroup of matvec. A CPU takes seconds to compile the big ones. */
+static const uint32_t rows_variants[] = { 1, 2, 4, 8, 16 }, rows_variants_cpu[] = { 1, 4 };
+#define AHEAD_ALONE 8u       /* blocks that it loads ahead at most, for one row */
+#define MATRIX_ROWS_MIN 33u  /* from here on matrix units are faster: measured on an H200 */
+#define WIDE_GROUPS_MIN 96u  /* workgroups of MATWIDE that keep a GPU busy */
 
 static uint32_t rows_variant(const struct tdm_vk_device *device, uint32_t n_rows)
 {
+        uint32_t variant = 1;
+
         if (device->is_cpu)
                 return n_rows == 1 ? 1 : 4;
-        return n_rows <= 2 ? n_rows : n_rows <= 4 ? 4 : 8;
+        while (variant < n_rows && variant < 16)
+                variant *= 2;
+        return variant;
 }
 
-/* In as few turns as may be, and those full: a segment of K is as long as the matrix is wide. */
-static uint32_t ahead_of(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t variant)
+/* Panels of one workgroup and blocks loaded ahead, as SHAPE of matvec.comp: the more panels the less is loaded of rows, but
+ * there must be workgroups enough to keep a GPU busy. Turns along a segment of K as few as may be, and those full. */
+static uint32_t shape_of(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t variant)
 {
-        uint32_t length = TDM_VK_SEGMENT_BLOCKS(a->cols);
+        uint32_t length = TDM_VK_SEGMENT_BLOCKS(a->cols), panels = variant == 16 ? 2 : 4, ahead;
 
-        if (device->is_cpu)
-                return AHEAD_CPU;
-        return variant > 2 ? AHEAD : TDM_DIV_UP(length, TDM_DIV_UP(length, AHEAD_ALONE));
+        if (device->is_cpu || a->act == TDM_ACT_F32)
+                return 1 | 1 << 8;
+        while (panels > 1 && n_panels / panels < 400)
+                panels /= 2;
+        ahead = variant <= 2 ? TDM_DIV_UP(length, TDM_DIV_UP(length, AHEAD_ALONE / panels)) : variant == 16 || panels == 4 ? 1 : 2;
+        return ahead | panels << 8;
+}
+
+/* Matrices that can be multiplied in one dispatch: of one type and rounding, beside each other. At most three. */
+static unsigned group_of(const struct tdm_vk_matrix *const *matrices, unsigned n_matrices, uint32_t *ret_panels)
+{
+        unsigned n = 1;
+
+        *ret_panels = matrices[0]->n_panels;
+        for (; n < 3 && n < n_matrices && matrices[n]->type == matrices[0]->type && matrices[n]->act == matrices[0]->act &&
+               matrices[n - 1]->rows % TDM_PANEL_ROWS == 0; n++)
+                *ret_panels += matrices[n]->n_panels;
+        return n;
 }
 
 /* The fastest of those that give the same bits; what one workgroup of it makes. */
 static struct tdm_vk_pipeline *choose_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t n_rows,
                                              uint32_t *ret_panels, uint32_t *ret_rows)
 {
-        uint32_t row_tiles = n_rows <= 16 ? 1 : 2, variant = rows_variant(device, n_rows);
+        uint32_t row_tiles = n_rows <= 16 ? 1 : 2, variant = rows_variant(device, n_rows), shape = shape_of(device, a, n_panels, variant);
         struct tdm_vk_pipeline *pipeline = NULL;
 
         *ret_panels = 8;
@@ -52,11 +70,12 @@ static struct tdm_vk_pipeline *choose_kernel(struct tdm_vk_device *device, const
                 pipeline = tdm_vk_pipeline_proven(device, TDM_VK_MATMAT, a->type, a->act, row_tiles);
         if (pipeline)
                 return pipeline;
-        *ret_panels = 1;
         *ret_rows = variant;
+        *ret_panels = 1;
         if (tdm_k_type(a->type))
                 return tdm_vk_pipeline_get(device, TDM_VK_MATVEC_K, a->type, a->act, variant, 0);
-        return tdm_vk_pipeline_get(device, TDM_VK_MATVEC, a->type, a->act, variant, ahead_of(device, a, variant));
+        *ret_panels = shape >> 8;
+        return tdm_vk_pipeline_get(device, TDM_VK_MATVEC, a->type, a->act, variant, shape);
 }
 
 struct recorder {
@@ -126,16 +145,15 @@ static void multiply(struct recorder *r, const struct tdm_vk_matrix *const *matr
                 struct tdm_vk_matmul_push push = { .x = m->acts[a->act].address, .y = y, .w0 = a->address, .panel1 = UINT32_MAX,
                                                    .panel2 = UINT32_MAX, .panel_bytes = a->panel_bytes, .cols = a->cols,
                                                    .n_rows = n_rows, .y_stride = y_stride };
-                uint32_t n_panels = a->n_panels, panels, rows;
+                uint32_t n_panels, panels, rows;
                 struct tdm_vk_pipeline *pipeline;
 
+                n = group_of(matrices + i, n_matrices - i, &n_panels);
                 push.n_out = a->rows;
-                for (n = 1; n < 3 && i + n < n_matrices && matrices[i + n]->type == a->type && matrices[i + n]->act == a->act &&
-                            matrices[i + n - 1]->rows % TDM_PANEL_ROWS == 0; n++) {
-                        *(n == 1 ? &push.w1 : &push.w2) = matrices[i + n]->address;
-                        *(n == 1 ? &push.panel1 : &push.panel2) = n_panels;
-                        n_panels += matrices[i + n]->n_panels;
-                        push.n_out += matrices[i + n]->rows;
+                for (unsigned k = 1, panel = a->n_panels; k < n; panel += matrices[i + k++]->n_panels) {
+                        *(k == 1 ? &push.w1 : &push.w2) = matrices[i + k]->address;
+                        *(k == 1 ? &push.panel1 : &push.panel2) = panel;
+                        push.n_out += matrices[i + k]->rows;
                 }
                 pipeline = choose_kernel(r->device, a, n_panels, n_rows, &panels, &rows);
                 for (uint32_t groups; push.panel0 < n_panels; push.panel0 += groups * panels) {
@@ -151,6 +169,12 @@ static uint64_t hidden_rows(const struct recorder *r)
         return r->work->slot->hidden + (uint64_t)r->first_row * r->m->hp.d_model * sizeof(float);
 }
 
+/* PER of norm.comp. */
+static uint32_t norm_per(const struct tdm_vk_model *m)
+{
+        return TDM_DIV_UP(m->hp.d_model, 2048u);
+}
+
 /* Rounds the tile's rows for `matrices`, in each form that one of them takes; add_gain: 0, or y is added first. */
 static void norm(struct recorder *r, uint64_t add_gain, uint64_t gain, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices)
 {
@@ -163,12 +187,12 @@ static void norm(struct recorder *r, uint64_t add_gain, uint64_t gain, const str
         for (unsigned i = 0; i < n_matrices; i++)
                 forms |= 1u << matrices[i]->act;
         if (!forms)
-                dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, flags, TDM_VK_ACT_NONE, 0, 0), &push, sizeof(push), r->rows, 1);
+                dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, flags, TDM_VK_ACT_NONE, norm_per(m), 0), &push, sizeof(push), r->rows, 1);
         for (uint32_t act = 0; act < TDM_N_ACTS; act++) {
                 if (!(forms >> act & 1))
                         continue;
                 push.acts = m->acts[act].address;
-                dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, flags, act, 0, 0), &push, sizeof(push), r->rows, 1);
+                dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, flags, act, norm_per(m), 0), &push, sizeof(push), r->rows, 1);
                 flags = 0; /* added once */
         }
 }
@@ -311,7 +335,7 @@ static void head_block(struct recorder *r)
                                                .d = m->hp.d_model, .eps = m->hp.norm_eps };
         const VkBufferCopy copy = { .size = (uint64_t)r->work->n_logits * m->logits_stride * sizeof(float) };
 
-        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, TDM_VK_NORM_GATHER, m->output.act, 0, 0), &push, sizeof(push),
+        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, TDM_VK_NORM_GATHER, m->output.act, norm_per(m), 0), &push, sizeof(push),
                  r->work->n_logits, 1);
         multiply(r, output, 1, r->work->n_logits, m->logits.address, m->logits_stride);
         barrier_all(r);
@@ -427,15 +451,21 @@ static int need(struct tdm_vk_model *m, enum tdm_vk_shader shader, uint32_t c0, 
         return tdm_vk_pipeline_need(m->device, shader, (const uint32_t[]){ c0, c1, c2, c3 }, err);
 }
 
-static int need_matrix(struct tdm_vk_model *m, const struct tdm_vk_matrix *a, struct tdm_error *err)
+static int need_matrices(struct tdm_vk_model *m, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices, struct tdm_error *err)
 {
         const uint32_t *variants = m->device->is_cpu ? rows_variants_cpu : rows_variants;
-        unsigned n = m->device->is_cpu ? TDM_ARRAY_SIZE(rows_variants_cpu) : TDM_ARRAY_SIZE(rows_variants);
+        unsigned n_variants = m->device->is_cpu ? TDM_ARRAY_SIZE(rows_variants_cpu) : TDM_ARRAY_SIZE(rows_variants);
         int r = 0;
 
-        for (unsigned i = 0; i < n && r == 0; i++)
-                r = tdm_k_type(a->type) ? need(m, TDM_VK_MATVEC_K, a->type, a->act, variants[i], 0, err)
-                                        : need(m, TDM_VK_MATVEC, a->type, a->act, variants[i], ahead_of(m->device, a, variants[i]), err);
+        for (unsigned i = 0; i < n_matrices && r == 0;) {
+                const struct tdm_vk_matrix *a = matrices[i];
+                uint32_t n_panels;
+
+                i += group_of(matrices + i, n_matrices - i, &n_panels);
+                for (unsigned v = 0; v < n_variants && r == 0; v++)
+                        r = tdm_k_type(a->type) ? need(m, TDM_VK_MATVEC_K, a->type, a->act, variants[v], 0, err)
+                                                : need(m, TDM_VK_MATVEC, a->type, a->act, variants[v], shape_of(m->device, a, n_panels, variants[v]), err);
+        }
         return r;
 }
 
@@ -445,24 +475,30 @@ int tdm_vk_record_prepare(struct tdm_vk_model *m, struct tdm_error *err)
 
         for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
-                const struct tdm_vk_matrix *all[] = { &l->q, &l->k, &l->v, &l->gate, &l->up, &l->o, &l->down };
+                const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v }, *gate_up[] = { &l->gate, &l->up }, *o[] = { &l->o };
+                const struct tdm_vk_matrix *down[] = { &l->down }, *normed[] = { &l->q, &l->k, &l->v, &l->gate, &l->up };
 
-                for (unsigned k = 0; k < TDM_ARRAY_SIZE(all) && r == 0; k++) {
-                        r = need_matrix(m, all[k], err);
-                        for (uint32_t flags = 0; flags <= TDM_VK_NORM_ADD && k < 5 && r == 0; flags++)
-                                r = need(m, TDM_VK_NORM, flags, all[k]->act, 0, 0, err);
-                }
+                r = need_matrices(m, qkv, 3, err);
+                if (r == 0)
+                        r = need_matrices(m, o, 1, err);
+                if (r == 0)
+                        r = need_matrices(m, gate_up, 2, err);
+                if (r == 0)
+                        r = need_matrices(m, down, 1, err);
+                for (unsigned k = 0; k < TDM_ARRAY_SIZE(normed) && r == 0; k++)
+                        for (uint32_t flags = 0; flags <= TDM_VK_NORM_ADD && r == 0; flags++)
+                                r = need(m, TDM_VK_NORM, flags, normed[k]->act, norm_per(m), 0, err);
                 if (r == 0)
                         r = need(m, TDM_VK_MERGE, 0, l->o.act, 0, 0, err);
                 if (r == 0)
                         r = need(m, TDM_VK_GELU, 0, l->down.act, 0, 0, err);
         }
         if (r == 0)
-                r = need_matrix(m, &m->output, err);
+                r = need_matrices(m, (const struct tdm_vk_matrix *[]){ &m->output }, 1, err);
         if (r == 0)
-                r = need(m, TDM_VK_NORM, TDM_VK_NORM_GATHER, m->output.act, 0, 0, err);
+                r = need(m, TDM_VK_NORM, TDM_VK_NORM_GATHER, m->output.act, norm_per(m), 0, err);
         if (r == 0)
-                r = need(m, TDM_VK_NORM, TDM_VK_NORM_ADD, TDM_VK_ACT_NONE, 0, 0, err);
+                r = need(m, TDM_VK_NORM, TDM_VK_NORM_ADD, TDM_VK_ACT_NONE, norm_per(m), 0, err);
         if (r == 0)
                 r = need(m, TDM_VK_ROTATE, m->kv.type, 0, 0, 0, err);
         if (r == 0)

@@ -1,4 +1,5 @@
 /* One or two devices and the bookkeeping that tandemd does elsewhere: see test-drive.h. */
+#include <assert.h>
 #include <math.h>
 #include <sys/mman.h>
 

@@ -1,8 +1,10 @@
 /* The vulkan device on whatever Vulkan device there is (here: a CPU implementation; TANDEM_VULKAN_DEVICE chooses): block by
  * block against the host device for every type of weights, exactness over chunks, neighbours, runs, placements of memory and
  * restarts, nothing allocated in steady state, and what it refuses. Skipped, with the reason, where there is no device. */
+#include <glob.h>
 #include <math.h>
 #include <setjmp.h>
+#include <sys/stat.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -315,6 +317,103 @@ static void refused(void **state)
         free(hidden);
 }
 
+/* ---- compiled kernels on disk ---- */
+
+static char *kept_file(const char *folder)
+{
+        char pattern[256];
+        glob_t found;
+        char *path;
+
+        snprintf(pattern, sizeof(pattern), "%s/tandem/kernels-*", folder);
+        assert_int_equal(glob(pattern, 0, NULL, &found), 0);
+        assert_int_equal(found.gl_pathc, 1); /* nothing half-written beside it */
+        path = strdup(found.gl_pathv[0]);
+        globfree(&found);
+        return path;
+}
+
+static size_t read_file(const char *path, uint8_t *to, size_t size)
+{
+        FILE *f = fopen(path, "re");
+        size_t n;
+
+        assert_non_null(f);
+        n = fread(to, 1, size, f);
+        fclose(f);
+        return n;
+}
+
+static void open_and_close(void)
+{
+        const struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
+        struct tdm_device *device;
+        struct tdm_error err;
+
+        assert_int_equal(tdm_vulkan_device_ops.open(&device, &config, &err), 0);
+        tdm_vulkan_device_ops.close(device);
+}
+
+/* What is kept is taken when it is whole, ours and nobody else's to write, and replaced in every other case. */
+static void kept(void **state)
+{
+        static uint8_t want[64 << 10], got[64 << 10];
+        char folder[] = "/tmp/test-vulkan-XXXXXX", sub_folder[64], *path;
+        const char *before = getenv("XDG_CACHE_HOME");
+        _cleanup_(freep) char *old = before ? strdup(before) : NULL;
+        struct stat st;
+        size_t n;
+        FILE *f;
+
+        assert_non_null(mkdtemp(folder));
+        snprintf(sub_folder, sizeof(sub_folder), "%s/tandem", folder);
+        assert_int_equal(mkdir(sub_folder, 0700), 0);
+        setenv("XDG_CACHE_HOME", folder, 1);
+        open_and_close();
+        path = kept_file(folder);
+        assert_int_equal(stat(path, &st), 0);
+        assert_int_equal(st.st_mode & 0777, 0600);
+        n = read_file(path, want, sizeof(want));
+        assert_true(n > 56);
+        open_and_close();
+        assert_int_equal(read_file(path, got, sizeof(got)), n);
+
+        for (unsigned damage = 0; damage < 5; damage++) {
+                struct stat after;
+
+                if (damage == 0) { /* one bit of what the driver would get */
+                        memcpy(got, want, n);
+                        got[n - 1] ^= 1;
+                        f = fopen(path, "we");
+                        assert_int_equal(fwrite(got, 1, n, f), n);
+                        fclose(f);
+                } else if (damage == 1) { /* cut */
+                        assert_int_equal(truncate(path, (off_t)n / 2), 0);
+                } else if (damage == 2) {
+                        assert_int_equal(truncate(path, 0), 0);
+                } else if (damage == 3) { /* others could have written it */
+                        assert_int_equal(chmod(path, 0622), 0);
+                } else { /* a link to who knows where */
+                        assert_int_equal(unlink(path), 0);
+                        assert_int_equal(symlink("/etc/passwd", path), 0);
+                }
+                open_and_close();
+                assert_int_equal(lstat(path, &after), 0);
+                assert_true(S_ISREG(after.st_mode) && (after.st_mode & 0777) == 0600);
+                assert_int_equal(read_file(path, got, sizeof(got)), n > sizeof(got) ? sizeof(got) : n);
+                assert_int_equal(got[55], want[55]);
+        }
+        assert_int_equal(unlink(path), 0);
+        free(path);
+        assert_int_equal(rmdir(sub_folder), 0);
+        open_and_close(); /* no folder: nothing is kept, and nothing is wrong */
+        assert_int_equal(rmdir(folder), 0);
+        if (old)
+                setenv("XDG_CACHE_HOME", old, 1);
+        else
+                unsetenv("XDG_CACHE_HOME");
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -323,6 +422,7 @@ int main(void)
                 cmocka_unit_test(exact),
                 cmocka_unit_test(steady),
                 cmocka_unit_test(refused),
+                cmocka_unit_test(kept),
         };
         const struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
         struct tdm_device *device;

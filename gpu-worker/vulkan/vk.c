@@ -35,6 +35,18 @@ const char *tdm_vk_result_name(VkResult result)
         }
 }
 
+/* What every tdm_vk has of the process; instance NULL: not there yet. */
+static struct tdm_vk shared;
+
+static void close_all(struct tdm_vk *vk)
+{
+        if (vk->instance && vk->DestroyInstance)
+                vk->DestroyInstance(vk->instance, NULL);
+        if (vk->library)
+                dlclose(vk->library);
+        *vk = (struct tdm_vk){};
+}
+
 int tdm_vk_open(struct tdm_vk *vk, struct tdm_error *err)
 {
         const VkApplicationInfo application = { .sType = VK_STRUCTURE_TYPE_APPLICATION_INFO, .pApplicationName = "tandem",
@@ -43,37 +55,41 @@ int tdm_vk_open(struct tdm_vk *vk, struct tdm_error *err)
         uint32_t version = 0;
         VkResult r;
 
-        /* For good: drivers leave threads and exit handlers behind. */
+        if (shared.instance) {
+                *vk = shared;
+                return 0;
+        }
         *vk = (struct tdm_vk){ .library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) };
         if (!vk->library)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "cannot load %s (%s): install the Vulkan loader (Debian: libvulkan1) "
                                      "and a driver", LIBRARY, dlerror());
         *(void **)&vk->GetInstanceProcAddr = dlsym(vk->library, "vkGetInstanceProcAddr");
         if (!vk->GetInstanceProcAddr) {
-                tdm_vk_close(vk);
+                close_all(vk);
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "%s is no Vulkan loader", LIBRARY);
         }
 #define LOAD_GLOBAL(name) vk->name = (PFN_vk##name)vk->GetInstanceProcAddr(NULL, "vk" #name);
         TDM_VK_GLOBAL_FUNCTIONS(LOAD_GLOBAL)
         if (!vk->CreateInstance || !vk->EnumerateInstanceVersion || vk->EnumerateInstanceVersion(&version) != VK_SUCCESS ||
             version < VK_API_VERSION_1_3) {
-                tdm_vk_close(vk);
+                close_all(vk);
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "the Vulkan loader speaks version %u.%u, needed is 1.3",
                                      VK_API_VERSION_MAJOR(version), VK_API_VERSION_MINOR(version));
         }
         r = vk->CreateInstance(&info, NULL, &vk->instance);
         if (r != VK_SUCCESS) {
                 vk->instance = VK_NULL_HANDLE;
-                tdm_vk_close(vk);
+                close_all(vk);
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "cannot start Vulkan: %s (no driver installed?)", tdm_vk_result_name(r));
         }
 #define LOAD_INSTANCE(name) vk->name = (PFN_vk##name)vk->GetInstanceProcAddr(vk->instance, "vk" #name);
         TDM_VK_INSTANCE_FUNCTIONS(LOAD_INSTANCE)
 #define CHECK_INSTANCE(name) || !vk->name
         if (false TDM_VK_INSTANCE_FUNCTIONS(CHECK_INSTANCE)) {
-                tdm_vk_close(vk);
+                close_all(vk);
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "the Vulkan loader lacks a function of version 1.3");
         }
+        shared = *vk;
         return 0;
 }
 
@@ -93,9 +109,5 @@ void tdm_vk_close(struct tdm_vk *vk)
 {
         if (vk->device && vk->DestroyDevice)
                 vk->DestroyDevice(vk->device, NULL);
-        if (vk->instance && vk->DestroyInstance)
-                vk->DestroyInstance(vk->instance, NULL);
-        if (vk->library)
-                dlclose(vk->library);
         *vk = (struct tdm_vk){};
 }

@@ -38,6 +38,9 @@
         X(DestroyPipelineLayout)                                                                                       \
         X(CreateComputePipelines)                                                                                      \
         X(DestroyPipeline)                                                                                             \
+        X(CreatePipelineCache)                                                                                         \
+        X(DestroyPipelineCache)                                                                                        \
+        X(GetPipelineCacheData)                                                                                        \
         X(CreateCommandPool)                                                                                           \
         X(DestroyCommandPool)                                                                                          \
         X(FreeCommandBuffers)                                                                                          \
@@ -74,11 +77,12 @@ struct tdm_vk {
         PFN_vkGetMemoryHostPointerPropertiesEXT GetMemoryHostPointerPropertiesEXT; /* NULL without the extension */
 };
 
-/* Loader, instance and its functions. TDM_E_UNSUPPORTED with what is missing and what to install. */
+/* Loader, instance and its functions. Instance and driver are the process's: made by the first call and kept for good, since
+ * drivers leave threads and thread-local memory behind that their unloading would pull away. TDM_E_UNSUPPORTED with what is missing and what to install. */
 int tdm_vk_open(struct tdm_vk *vk, struct tdm_error *err);
 /* The device's functions; vk->device is set. */
 int tdm_vk_open_device(struct tdm_vk *vk, struct tdm_error *err);
-/* Device, instance and library, as far as they are there. */
+/* The device, where there is one. */
 void tdm_vk_close(struct tdm_vk *vk);
 
 const char *tdm_vk_result_name(VkResult result);

@@ -1,34 +1,31 @@
 // Rounding rows into the form that a matrix reads. Included by kernels whose workgroup has WORKERS threads, a multiple of 32,
-// each with four neighbouring values; ACT is theirs.
-shared float s_amax[WORKERS];
-shared int s_sum[WORKERS];
+// each with COPIES times four neighbouring values; ACT is theirs. In three steps with a barrier between them, each for every copy.
+#ifndef COPIES
+#define COPIES 1
+#endif
+shared float s_amax[COPIES * WORKERS];
+shared int s_sum[COPIES * WORKERS];
 
 float tdm_finite(float x)
 {
         return isnan(x) ? 0 : clamp(x, -3.402823466e38, 3.402823466e38);
 }
 
-// Column `col` and the three after it. Every thread of the workgroup must come here; those with `used` have col < cols.
-void tdm_put_acts(uint64_t row, uint cols, uint col, vec4 x, bool used)
+void tdm_acts_look(uint copy, inout vec4 x, bool used)
 {
-        uint thread = gl_LocalInvocationID.x, first = thread & ~7u;
-        precise float scale, inverse;
-        float amax = 0;
-        ivec4 q, hi;
-        int sum = 0;
-
-        if (ACT == TDM_VK_ACT_F32) {
-                if (used)
-                        F32x4s(row).v[col / 4] = x;
-                return;
-        }
         x = vec4(tdm_finite(x.x), tdm_finite(x.y), tdm_finite(x.z), tdm_finite(x.w));
-        s_amax[thread] = used ? max(max(abs(x.x), abs(x.y)), max(abs(x.z), abs(x.w))) : 0;
-        barrier();
+        s_amax[copy * WORKERS + gl_LocalInvocationID.x] = used ? max(max(abs(x.x), abs(x.y)), max(abs(x.z), abs(x.w))) : 0;
+}
+
+float tdm_acts_round(uint copy, vec4 x, out ivec4 q)
+{
+        uint thread = copy * WORKERS + gl_LocalInvocationID.x, first = thread & ~7u;
+        precise float scale, inverse = 0;
+        float amax = 0;
+
         for (uint i = 0; i < 8; i++)
                 amax = max(amax, s_amax[first + i]);
         scale = amax / (ACT == TDM_VK_ACT_I8 ? 127.0 : 32512.0);
-        inverse = 0;
         if (scale < 1.17549435e-38)
                 scale = 0;
         else
@@ -37,22 +34,47 @@ void tdm_put_acts(uint64_t row, uint cols, uint col, vec4 x, bool used)
         // A quotient that the device rounds up by a few places must not leave the range.
         q = ivec4(clamp(roundEven(scaled), vec4(ACT == TDM_VK_ACT_I8 ? -127.0 : -32512.0), vec4(ACT == TDM_VK_ACT_I8 ? 127.0 : 32512.0)));
         s_sum[thread] = q.x + q.y + q.z + q.w;
-        barrier();
-        if (used) {
-                if (ACT == TDM_VK_ACT_I8) {
-                        U32s(row).v[col / 4] = (q.x & 0xff) | (q.y & 0xff) << 8 | (q.z & 0xff) << 16 | q.w << 24;
-                } else {
-                        hi = q + 128 >> 8;
-                        q -= hi * 256;
-                        U32s(row).v[col / 4] = (hi.x & 0xff) | (hi.y & 0xff) << 8 | (hi.z & 0xff) << 16 | hi.w << 24;
-                        U32s(row).v[(cols + col) / 4] = (q.x & 0xff) | (q.y & 0xff) << 8 | (q.z & 0xff) << 16 | q.w << 24;
-                }
-                if (thread == first) {
-                        for (uint i = 0; i < 8; i++)
-                                sum += s_sum[first + i];
-                        F32s(row + TDM_VK_ACT_SCALES(ACT, cols)).v[col / 32] = scale;
-                        U32s(row + TDM_VK_ACT_SUMS(ACT, cols)).v[col / 32] = uint(sum);
-                }
+        return scale;
+}
+
+void tdm_acts_write(uint copy, uint64_t row, uint cols, uint col, ivec4 q, float scale)
+{
+        uint thread = copy * WORKERS + gl_LocalInvocationID.x;
+        ivec4 hi;
+        int sum = 0;
+
+        if (ACT == TDM_VK_ACT_I8) {
+                U32s(row).v[col / 4] = (q.x & 0xff) | (q.y & 0xff) << 8 | (q.z & 0xff) << 16 | q.w << 24;
+        } else {
+                hi = q + 128 >> 8;
+                q -= hi * 256;
+                U32s(row).v[col / 4] = (hi.x & 0xff) | (hi.y & 0xff) << 8 | (hi.z & 0xff) << 16 | hi.w << 24;
+                U32s(row).v[(cols + col) / 4] = (q.x & 0xff) | (q.y & 0xff) << 8 | (q.z & 0xff) << 16 | q.w << 24;
         }
+        if ((thread & 7u) == 0) {
+                for (uint i = 0; i < 8; i++)
+                        sum += s_sum[thread + i];
+                F32s(row + TDM_VK_ACT_SCALES(ACT, cols)).v[col / 32] = scale;
+                U32s(row + TDM_VK_ACT_SUMS(ACT, cols)).v[col / 32] = uint(sum);
+        }
+}
+
+// Column `col` and the three after it, where there is one copy. Every thread of the workgroup must come here; those with `used`
+// have col < cols.
+void tdm_put_acts(uint64_t row, uint cols, uint col, vec4 x, bool used)
+{
+        ivec4 q;
+        float scale;
+
+        if (ACT == TDM_VK_ACT_F32) {
+                if (used)
+                        F32x4s(row).v[col / 4] = x;
+                return;
+        }
+        tdm_acts_look(0, x, used);
         barrier();
+        scale = tdm_acts_round(0, x, q);
+        barrier();
+        if (used)
+                tdm_acts_write(0, row, cols, col, q, scale);
 }

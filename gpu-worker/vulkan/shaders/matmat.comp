@@ -2,7 +2,7 @@
 // y = x Wᵀ for some rows, on the device's integer matrix units: the same bits as matvec.comp, since a block's 32 products are
 // summed as integers, exactly, and what is done in floats has the same order (shared.h). A workgroup of 8 subgroups of 32 makes
 // 32 outputs (two panels) of 16 or 32 rows; each subgroup takes two segments of K on its own, and at the end they add their
-// sums one after the other. GENERAL: see matwide.comp.
+// sums one after the other. FORM: see matwide.comp.
 //
 // Needs a compiler that knows cooperative matrices, which not every distribution has: compiled/matmat.inc is this file,
 // made by `glslc --target-env=vulkan1.3 -O -mfmt=c -I . -o compiled/matmat.inc matmat.comp` (shaderc 2025.2).
@@ -15,7 +15,7 @@ layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint TYPE = TDM_VK_Q4_0;
 layout(constant_id = 1) const uint ACT = TDM_VK_ACT_I8;
 layout(constant_id = 2) const uint ROW_TILES = 2; // of 16
-layout(constant_id = 3) const uint GENERAL = 0;
+layout(constant_id = 3) const uint FORM = 63;
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 
 #define TILE 32        // outputs, and rows at most
@@ -44,12 +44,12 @@ uint64_t panel_address(uint panel)
 
 uint out_twin(uint e)
 {
-        return GENERAL != 0 ? e : e & 2u;
+        return e & FORM & 7u;
 }
 
 uint row_twin(uint e)
 {
-        return GENERAL != 0 ? e : e & 5u;
+        return e & FORM >> 3;
 }
 
 void sync()

@@ -4,8 +4,8 @@
 // 64 rows, 32 by 32 in each subgroup, and walks along all of K: what is loaded once is used 128 or 64 times. Four blocks of 32
 // lie in shared memory while the next four are on their way.
 //
-// GENERAL 0 takes it that an element's output follows from bit 1 of its index in a thread and its row from the other two, so
-// that threads read each scale once; where that does not hold the proof fails, and 1 is tried.
+// FORM: which bits of an element's index in a thread its output follows from, and (times 8) which its row, so that threads read
+// each scale once. Where that does not hold the proof fails, and another is tried; 63 always holds.
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
@@ -14,7 +14,7 @@
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint TYPE = TDM_VK_Q4_0;
 layout(constant_id = 1) const uint ACT = TDM_VK_ACT_I8;
-layout(constant_id = 3) const uint GENERAL = 0;
+layout(constant_id = 3) const uint FORM = 63;
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 
 #define OUTS 128
@@ -44,12 +44,12 @@ uint64_t panel_address(uint panel)
 
 uint out_twin(uint e)
 {
-        return GENERAL != 0 ? e : e & 2u;
+        return e & FORM & 7u;
 }
 
 uint row_twin(uint e)
 {
-        return GENERAL != 0 ? e : e & 5u;
+        return e & FORM >> 3;
 }
 
 void main()

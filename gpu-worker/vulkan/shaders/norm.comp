@@ -1,11 +1,13 @@
 #version 460
 // The end of a block and the beginning of the next: residual += rmsnorm(y), and rmsnorm(residual) rounded for a matrix. Either
-// half can be left out; what is computed is the same bits, fused or not. One workgroup is one row.
+// half can be left out; what is computed is the same bits, fused or not. One workgroup is one row, which stays in registers.
 #define WORKERS 512
+#define COPIES PER
 #include "common.glsl"
 layout(local_size_x = WORKERS) in;
 layout(constant_id = 0) const uint FLAGS = 0;
 layout(constant_id = 1) const uint ACT = 0;
+layout(constant_id = 2) const uint PER = 1; // times four values of a thread
 layout(push_constant) uniform Push { tdm_vk_norm_push p; };
 #include "acts.glsl"
 #include "sum.glsl"
@@ -20,52 +22,76 @@ float norm_scale(float sum)
 void main()
 {
         uint row = gl_WorkGroupID.x, thread = gl_LocalInvocationID.x, n4 = p.d / 4;
-        uint64_t h = p.hidden;
+        uint64_t h = p.hidden, acts = p.acts + uint64_t(row) * TDM_VK_ACT_STRIDE(ACT, p.d);
+        precise vec4 value[PER];
+        vec4 gain[PER];
         precise float sum = 0;
         precise float scale;
 
         h += uint64_t((FLAGS & TDM_VK_NORM_GATHER) != 0 ? U32s(p.gather).v[row] : row) * p.d * 4;
+        [[unroll]] for (uint i = 0; i < PER; i++) {
+                uint at = min(i * WORKERS + thread, n4 - 1);
+
+                value[i] = F32x4s(h).v[at];
+                if (ACT != TDM_VK_ACT_NONE)
+                        gain[i] = F32x4s(p.gain).v[at];
+        }
         if ((FLAGS & TDM_VK_NORM_ADD) != 0) {
                 uint64_t y = p.y + uint64_t(row) * p.y_stride * 4;
+                vec4 added[PER], add_gain[PER];
 
-                for (uint i = thread; i < n4; i += WORKERS) {
-                        vec4 v = F32x4s(y).v[i];
-                        sum = fma(v.x, v.x, sum);
-                        sum = fma(v.y, v.y, sum);
-                        sum = fma(v.z, v.z, sum);
-                        sum = fma(v.w, v.w, sum);
+                [[unroll]] for (uint i = 0; i < PER; i++) {
+                        uint at = min(i * WORKERS + thread, n4 - 1);
+
+                        added[i] = F32x4s(y).v[at];
+                        add_gain[i] = F32x4s(p.add_gain).v[at];
                 }
+                [[unroll]] for (uint i = 0; i < PER; i++)
+                        if (i * WORKERS + thread < n4) {
+                                sum = fma(added[i].x, added[i].x, sum);
+                                sum = fma(added[i].y, added[i].y, sum);
+                                sum = fma(added[i].z, added[i].z, sum);
+                                sum = fma(added[i].w, added[i].w, sum);
+                        }
                 scale = norm_scale(tdm_workgroup_sum(sum));
                 sum = 0;
-                for (uint i = thread; i < n4; i += WORKERS) {
-                        precise vec4 add = F32x4s(y).v[i] * scale * F32x4s(p.add_gain).v[i];
-                        precise vec4 v = F32x4s(h).v[i] + add;
-                        F32x4s(h).v[i] = v;
-                        sum = fma(v.x, v.x, sum);
-                        sum = fma(v.y, v.y, sum);
-                        sum = fma(v.z, v.z, sum);
-                        sum = fma(v.w, v.w, sum);
-                }
-        } else {
-                for (uint i = thread; i < n4; i += WORKERS) {
-                        vec4 v = F32x4s(h).v[i];
-                        sum = fma(v.x, v.x, sum);
-                        sum = fma(v.y, v.y, sum);
-                        sum = fma(v.z, v.z, sum);
-                        sum = fma(v.w, v.w, sum);
+                [[unroll]] for (uint i = 0; i < PER; i++) {
+                        precise vec4 add = added[i] * scale * add_gain[i];
+
+                        value[i] = value[i] + add;
+                        if (i * WORKERS + thread < n4)
+                                F32x4s(h).v[i * WORKERS + thread] = value[i];
                 }
         }
         if (ACT == TDM_VK_ACT_NONE)
                 return;
+        [[unroll]] for (uint i = 0; i < PER; i++)
+                if (i * WORKERS + thread < n4) {
+                        sum = fma(value[i].x, value[i].x, sum);
+                        sum = fma(value[i].y, value[i].y, sum);
+                        sum = fma(value[i].z, value[i].z, sum);
+                        sum = fma(value[i].w, value[i].w, sum);
+                }
         scale = norm_scale(tdm_workgroup_sum(sum));
-        // A thread reads what it wrote itself.
-        for (uint base = 0; base < n4; base += WORKERS) {
-                uint i = base + thread;
-                bool used = i < n4;
-                precise vec4 x = vec4(0);
+        ivec4 q[PER];
+        float scales[PER];
 
-                if (used)
-                        x = F32x4s(h).v[i] * scale * F32x4s(p.gain).v[i];
-                tdm_put_acts(p.acts + uint64_t(row) * TDM_VK_ACT_STRIDE(ACT, p.d), p.d, i * 4, x, used);
+        [[unroll]] for (uint i = 0; i < PER; i++) {
+                precise vec4 x = value[i] * scale * gain[i];
+
+                if (ACT != TDM_VK_ACT_F32)
+                        tdm_acts_look(i, x, i * WORKERS + thread < n4);
+                else if (i * WORKERS + thread < n4)
+                        F32x4s(acts).v[i * WORKERS + thread] = x;
+                value[i] = x;
         }
+        if (ACT == TDM_VK_ACT_F32)
+                return;
+        barrier();
+        [[unroll]] for (uint i = 0; i < PER; i++)
+                scales[i] = tdm_acts_round(i, value[i], q[i]);
+        barrier();
+        [[unroll]] for (uint i = 0; i < PER; i++)
+                if (i * WORKERS + thread < n4)
+                        tdm_acts_write(i, acts, p.d, (i * WORKERS + thread) * 4, q[i], scales[i]);
 }

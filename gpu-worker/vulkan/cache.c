@@ -1,0 +1,157 @@
+/* Compiled kernels on disk, so that only the first start of a driver's version compiles. The file lies in the worker's own folder
+ * ($XDG_CACHE_HOME/tandem, else ~/.cache/tandem); without one nothing is kept.
+ *
+ * It is not trusted: it must be a plain file of this user that nobody else may write, of a sane size, made for this very device
+ * and driver, and whole (a checksum, which finds damage; that nobody else writes there is what keeps malice out). Anything else
+ * is as if there were none, and is replaced. Never an error: a cache only saves time. */
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "gpu-worker/vulkan/private.h"
+
+#define MAGIC UINT32_C(0x4b565454) /* "TTVK" */
+#define VERSION 1u
+#define BYTES_MAX (UINT64_C(64) << 20)
+
+struct cache_header {
+        uint32_t magic, version;
+        uint32_t vendor, device, driver, reserved;
+        uint8_t uuid[VK_UUID_SIZE];
+        uint64_t bytes, checksum;
+};
+static_assert(sizeof(struct cache_header) == 56, "as it lies in the file");
+
+static uint64_t checksum_of(const uint8_t *data, size_t n)
+{
+        uint64_t hash = UINT64_C(0xcbf29ce484222325);
+
+        for (size_t i = 0; i < n; i++)
+                hash = (hash ^ data[i]) * UINT64_C(0x100000001b3);
+        return hash;
+}
+
+static bool path_of(const struct tdm_vk_device *device, char *path, size_t size)
+{
+        const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+        char uuid[2 * VK_UUID_SIZE + 1];
+        int n;
+
+        for (unsigned i = 0; i < VK_UUID_SIZE; i++)
+                snprintf(uuid + 2 * i, 3, "%02x", device->properties.pipelineCacheUUID[i]);
+        if (cache && cache[0] == '/')
+                n = snprintf(path, size, "%s/tandem/kernels-%s", cache, uuid);
+        else if (home && home[0] == '/')
+                n = snprintf(path, size, "%s/.cache/tandem/kernels-%s", home, uuid);
+        else
+                return false;
+        return n > 0 && (size_t)n < size - 8;
+}
+
+static void header_init(const struct tdm_vk_device *device, struct cache_header *header, const uint8_t *data, size_t n)
+{
+        *header = (struct cache_header){ .magic = MAGIC, .version = VERSION, .vendor = device->properties.vendorID,
+                                         .device = device->properties.deviceID, .driver = device->properties.driverVersion, .bytes = n,
+                                         .checksum = checksum_of(data, n) };
+        memcpy(header->uuid, device->properties.pipelineCacheUUID, VK_UUID_SIZE);
+}
+
+static bool read_all(int fd, uint8_t *to, size_t n)
+{
+        for (size_t done = 0; done < n;) {
+                ssize_t r = read(fd, to + done, n - done);
+
+                if (r <= 0)
+                        return false;
+                done += (size_t)r;
+        }
+        return true;
+}
+
+static bool write_all(int fd, const void *from, size_t n)
+{
+        for (size_t done = 0; done < n;) {
+                ssize_t r = write(fd, (const uint8_t *)from + done, n - done);
+
+                if (r <= 0)
+                        return false;
+                done += (size_t)r;
+        }
+        return true;
+}
+
+/* What lies there, or NULL. */
+static uint8_t *load(const struct tdm_vk_device *device, size_t *ret_n)
+{
+        struct cache_header header, want;
+        _cleanup_(closep) int fd = -1;
+        uint8_t *data = NULL;
+        char path[4096];
+        struct stat st;
+
+        if (!path_of(device, path, sizeof(path)))
+                return NULL;
+        fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_mode & (S_IWGRP | S_IWOTH) ||
+            st.st_size < (off_t)sizeof(header) || (uint64_t)st.st_size > BYTES_MAX || !read_all(fd, (uint8_t *)&header, sizeof(header)) ||
+            header.bytes != (uint64_t)st.st_size - sizeof(header))
+                return NULL;
+        data = malloc(header.bytes + 1);
+        if (data && read_all(fd, data, header.bytes)) {
+                header_init(device, &want, data, header.bytes);
+                if (memcmp(&header, &want, sizeof(header)) == 0) {
+                        *ret_n = header.bytes;
+                        return data;
+                }
+        }
+        free(data);
+        return NULL;
+}
+
+void tdm_vk_cache_open(struct tdm_vk_device *device)
+{
+        VkPipelineCacheCreateInfo info = { .sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO };
+        size_t n = 0;
+        _cleanup_(freep) uint8_t *data = load(device, &n);
+
+        info.initialDataSize = n;
+        info.pInitialData = data;
+        if (device->vk.CreatePipelineCache(device->vk.device, &info, NULL, &device->cache) != VK_SUCCESS)
+                device->cache = VK_NULL_HANDLE;
+        device->cached_bytes = device->cache ? n : 0;
+}
+
+void tdm_vk_cache_save(struct tdm_vk_device *device)
+{
+        _cleanup_(closep) int fd = -1;
+        _cleanup_(freep) uint8_t *data = NULL;
+        char path[4096], new_path[4096 + 8];
+        struct cache_header header;
+        size_t n = 0;
+
+        if (!device->cache || device->cache_pipelines == device->n_pipelines || !path_of(device, path, sizeof(path)))
+                return;
+        device->cache_pipelines = device->n_pipelines;
+        if (device->vk.GetPipelineCacheData(device->vk.device, device->cache, &n, NULL) != VK_SUCCESS || n == 0 || n == device->cached_bytes ||
+            n > BYTES_MAX - sizeof(header))
+                return;
+        data = malloc(n);
+        if (!data || device->vk.GetPipelineCacheData(device->vk.device, device->cache, &n, data) != VK_SUCCESS)
+                return;
+        header_init(device, &header, data, n);
+        snprintf(new_path, sizeof(new_path), "%s.new", path);
+        unlink(new_path);
+        fd = open(new_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+        if (fd < 0)
+                return;
+        if (!write_all(fd, &header, sizeof(header)) || !write_all(fd, data, n) || rename(new_path, path) < 0)
+                unlink(new_path);
+        else
+                device->cached_bytes = n;
+}
+
+void tdm_vk_cache_close(struct tdm_vk_device *device)
+{
+        if (device->cache)
+                device->vk.DestroyPipelineCache(device->vk.device, device->cache, NULL);
+        device->cache = VK_NULL_HANDLE;
+}
