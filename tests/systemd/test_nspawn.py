@@ -14,7 +14,7 @@ from machine import Machine, packages  # noqa: E402
 
 BUS = ("dev.tandem.Tandem1", "/dev/tandem/Tandem1", "dev.tandem.Tandem1.Manager")
 # More than a pipe holds: until its reader goes on, the job is in the middle.
-LONG = ("tandem", "generate", "--temp", "0", "-n", "2500", "--ignore-end", "--json", PROMPT)
+LONG = ("tandem", "generate", "--temp", "0", "-n", "1600", "--ignore-end", "--json", PROMPT)
 RULE = """polkit.addRule(function(action, subject) {
     if (action.id == "dev.tandem.Tandem1.restart-worker" && subject.user == "bob")
         return polkit.Result.YES;
@@ -68,10 +68,18 @@ def activation(m):
     check(len(text) > 10, "a story for an ordinary user", text)
     equal(m.show("tandemd.service", "ActiveState"), "active", "the daemon after its first client")
     status = json.loads(m.run("tandem", "status", "--json", user="alice").stdout)
+    owners = []
     for w in status["workers"]:
         check("seccomp" in w["sandbox"] and "not dumpable" in w["sandbox"] and "no seccomp" not in w["sandbox"], "sandbox", w)
         print(f"     sandbox of the {w['name']} worker: {w['sandbox']}")
-        equal(m.run("ps", "-o", "user=", "-p", str(w["pid"])).stdout.strip(), "tandem", "whose process")
+        unit = f"tandem-{w['name']}-worker"
+        equal(m.show(unit + ".service", "MainPID"), str(w["pid"]), f"the process of {unit}.service")
+        owner = m.run("ps", "-o", "user:32=", "-p", str(w["pid"])).stdout.strip()
+        check(owner not in ("root", "tandem"), "a user of its own", owner)
+        owners.append(owner)
+    equal(len(set(owners)), 2, "two users")
+    equal(m.run("stat", "-c", "%a %U", "/run/tandem/npu-worker.socket", "/run/tandem/gpu-worker.socket").stdout.split(),
+          ["600", "tandem"] * 2, "the workers' sockets")
     return text
 
 
@@ -103,8 +111,12 @@ def disturbed(m):
 
     def kill(signal_name, name):
         return lambda: m.run("kill", "-" + signal_name, str(worker(name)))
-    for what, act in (("tandem restart npu", lambda: m.run("tandem", "restart", "npu")),
-                      ("kill -9 gpu", kill("KILL", "gpu")), ("kill -STOP npu", kill("STOP", "npu"))):
+    for what, name, act in (("systemctl restart tandem-gpu-worker", "gpu", lambda: m.run("systemctl", "restart", "tandem-gpu-worker")),
+                            ("tandem restart npu", "npu", lambda: m.run("tandem", "restart", "npu")),
+                            ("systemctl stop tandem-npu-worker", "npu", lambda: m.run("systemctl", "stop", "tandem-npu-worker")),
+                            ("kill -9 gpu", "gpu", kill("KILL", "gpu")), ("kill -STOP npu", "npu", kill("STOP", "npu")),
+                            ("kill -STOP gpu", "gpu", kill("STOP", "gpu"))):
+        before, begin = worker(name), time.monotonic()
         p = m.popen(*LONG, user="alice")
         lines = [p.stdout.readline() for _ in range(20)]
         act()
@@ -113,6 +125,13 @@ def disturbed(m):
         got, done = ids(m, "".join(lines) + out)
         same_ids(got, want, what)
         check(done["recoveries"] >= 1, f"{what}: a recovery", done)
+        m.wait(lambda: worker(name) not in (0, before), f"{what}: another process")
+        equal(m.show(f"tandem-{name}-worker.service", "MainPID"), str(worker(name)), "the unit's process")
+        print(f"     {what}: same {len(got)} ids, {done['recoveries']} recoveries, {time.monotonic() - begin:.1f} s", flush=True)
+    log = m.journal()
+    check("lost: killed by signal 9" in log and "killed by signal 15" in log, "how they ended is known", log[-2000:])
+    check("stopped by a signal" in log and "asking systemd to kill tandem-npu-worker.service" in log and
+          "systemd does not kill" not in log, "a stopped worker is killed by systemd", log[-2000:])
 
 
 def rights(m):
@@ -128,6 +147,11 @@ def rights(m):
     m.wait(lambda: ask("bob").returncode == 0, "bob with a rule")
     check(ask("alice").returncode != 0, "alice with bob's rule")
     m.run("rm", "/etc/polkit-1/rules.d/50-bob.rules")
+    # What lets tandemd kill its workers lets it kill nothing else, and nobody else kill them.
+    for who, unit, verb in (("tandem", "dbus.service", "kill"), ("tandem", "tandem-npu-worker.service", "stop"),
+                            ("alice", "tandem-npu-worker.service", "kill")):
+        r = m.run("systemctl", "--no-ask-password", verb, unit, user=who, may_fail=True)
+        check(r.returncode != 0, f"{who} may {verb} {unit}", r.stdout, r.stderr)
     p = m.popen("tandem", "generate", "-n", "600", "--ignore-end", "--json", PROMPT, user="alice")
     p.stdout.readline()
     job = json.loads(m.run("tandem", "jobs", "--json").stdout)
@@ -161,7 +185,7 @@ def manager(m):
     m.wait(lambda: m.show("tandemd.service", "NRestarts") not in ("", "0") and
            m.show("tandemd.service", "MainPID") not in ("0", main_pid), "the watchdog restarts a stuck daemon", 30)
     check(len(generate(m)) > 10, "after the watchdog")
-    check(not m.run("pgrep", "-f", "tandem-.*-worker --control-fd", may_fail=True).stdout.split()[2:], "no worker was left over")
+    check(len(m.run("pgrep", "-f", "libexec/tandem/tandem-.*-worker", may_fail=True).stdout.split()) <= 2, "no worker was left over")
     m.run("rm", "-r", "/run/systemd/system/tandemd.service.d")
     m.run("systemctl", "daemon-reload")
 
