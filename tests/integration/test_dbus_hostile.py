@@ -282,6 +282,7 @@ def comers_and_goers():
     """Thousands of connections that call once and leave, and jobs whose owner is gone before the answer is."""
     with Bus() as bus, bus.daemon() as d:
         Client(bus).wait()
+        d.generate(n=3)  # the model is there to stay
         before = None
         n = times(400, 3000, 100)
         for i in range(n):

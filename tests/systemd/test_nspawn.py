@@ -12,6 +12,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from tandem_test import *  # noqa: E402,F403
 from machine import Machine, packages  # noqa: E402
 
+HOSTILE = os.path.join(os.path.dirname(BIN), "hostile")
 BUS = ("dev.tandem.Tandem1", "/dev/tandem/Tandem1", "dev.tandem.Tandem1.Manager")
 # More than a pipe holds: until its reader goes on, the job is in the middle.
 LONG = ("tandem", "generate", "--temp", "0", "-n", "1600", "--ignore-end", "--json", PROMPT)
@@ -163,6 +164,94 @@ def rights(m):
     p.wait(60 * SLOW)
 
 
+# What a unit refuses by itself, the worker's own sandbox being off; and what that sandbox kills for.
+BY_THE_UNIT = ("passwd", "passwd-write", "init", "parent-memory", "device", "inet", "unix", "netlink", "uring-passwd", "uring-device",
+               "uring-socket")
+BY_ITSELF = ("passwd", "device")
+DEADLY = ("inet", "unix", "exec", "uring-passwd", "uring-device", "uring-socket")
+NODE = "/dev/net/tun"  # a device that anybody else may open then
+
+
+def hostile(m):
+    """The program of tests/hostile, as the units run it: first behind the unit's walls alone, then with its own."""
+    m.run("chmod", "666", NODE)
+    m.run("python3", "-c", f"open('{NODE}', 'r+b', 0)", user="alice")
+
+    def become(name, more="", **env):
+        folder = f"/run/systemd/system/tandem-{name}-worker.service.d"
+        lines = "".join(f"Environment={k}={v}\n" for k, v in env.items())
+        m.run("sh", "-c", f"mkdir -p {folder}; cat >{folder}/99-hostile.conf",
+              input=f"[Service]\nExecStart=\nExecStart=/host/hostile-{name}-worker\nEnvironment=TANDEM_HOSTILE_DEVICE={NODE}\n{lines}{more}")
+        m.run("systemctl", "daemon-reload")
+        m.run("journalctl", "--rotate")
+        m.run("journalctl", "--vacuum-time=1ms", may_fail=True)
+        m.run("tandem", "restart", name)
+
+    def said(name):
+        return m.journal(f"tandem-{name}-worker.service")
+    for name in ("npu", "gpu"):
+        shutil.copy(os.path.join(HOSTILE, f"tandem-{name}-worker"), os.path.join(m.host, f"hostile-{name}-worker"))
+        generate(m)
+        become(name, TANDEM_HOSTILE=",".join(BY_THE_UNIT), TANDEM_HOSTILE_AT="open", TANDEM_SANDBOX="off")
+        m.wait(lambda: "hostile: done at open" in said(name), "the attempts")
+        got = dict(re.findall(r"hostile: ([\w-]+) at open: (refused \(.*\)|GOT IN)", said(name)))
+        equal({k for k, v in got.items() if v.startswith("refused")}, set(BY_THE_UNIT), f"refused by the {name} worker's unit")
+        print(f"     the {name} unit refuses: " + ", ".join(f"{k} {v[8:]}" for k, v in got.items()), flush=True)
+        # As a vendor's drop-in would have it: the node is there then, so it was the unit that refused it.
+        become(name, TANDEM_HOSTILE="device", TANDEM_HOSTILE_AT="open", TANDEM_SANDBOX="off", more=f"DeviceAllow={NODE} rw\nBindPaths={NODE}\n")
+        m.wait(lambda: "hostile: device at open: GOT IN" in said(name), "a node that is allowed")
+        become(name, TANDEM_HOSTILE=",".join(BY_ITSELF))
+        m.wait(lambda: "hostile: done at load" in said(name), "the attempts")
+        equal(said(name).count(": refused ("), len(BY_ITSELF), "refused by its sandbox")
+        for attempt in DEADLY:
+            become(name, TANDEM_HOSTILE=attempt)
+            m.wait(lambda: "a system call that its sandbox forbids" in m.journal(), f"{attempt} kills")
+            check("trying" in said(name) and "GOT IN" not in said(name) and "done" not in said(name), attempt, said(name)[-600:])
+        m.run("rm", "-r", f"/run/systemd/system/tandem-{name}-worker.service.d")
+        m.run("systemctl", "daemon-reload")
+        m.run("tandem", "restart", name)
+        check(len(generate(m)) > 10, "served after all that")
+
+
+def user_units(m):
+    """The same for one user: alice's own manager, her socket, her workers."""
+    uid = m.run("id", "-u", "alice").stdout.strip()
+    r = m.run("systemctl", "start", f"user@{uid}.service", may_fail=True)
+    if r.returncode != 0:
+        print(f"     no user manager here: {r.stderr.strip()[-200:]}")
+        return
+    runtime = f"/run/user/{uid}"
+
+    def own(*args, may_fail=False):
+        return m.run("env", f"XDG_RUNTIME_DIR={runtime}", "HOME=/home/alice", *args, user="alice", may_fail=may_fail, timeout=120)
+    own("systemctl", "--user", "start", "tandemd.socket")
+    equal(m.run("stat", "-c", "%a %U", runtime + "/tandem/socket").stdout.strip(), "600 alice", "the socket")
+    equal(own("systemctl", "--user", "is-active", "tandemd.service", may_fail=True).stdout.strip(), "inactive", "before a client")
+    command = ("tandem", "--socket", runtime + "/tandem/socket")
+    want, _ = ids(m, own(*command, *LONG[1:]).stdout)
+    status = json.loads(own(*command, "status", "--json").stdout)
+    for w in status["workers"]:
+        equal(own("systemctl", "--user", "show", "-P", "MainPID", f"tandem-{w['name']}-worker.service").stdout.strip(), str(w["pid"]),
+              "the unit's process")
+        equal(m.run("ps", "-o", "user=", "-p", str(w["pid"])).stdout.strip(), "alice", "whose process")
+        check("landlock" in w["sandbox"] or "no landlock" in w["sandbox"], "sandbox", w)
+    for what, act in (("systemctl --user restart tandem-gpu-worker",
+                       lambda: own("systemctl", "--user", "restart", "tandem-gpu-worker.service")),
+                      ("kill -STOP npu", lambda: own("systemctl", "--user", "kill", "-s", "STOP", "tandem-npu-worker.service"))):
+        p = m.popen("env", f"XDG_RUNTIME_DIR={runtime}", *command, *LONG[1:], user="alice")
+        lines = [p.stdout.readline() for _ in range(20)]
+        act()
+        out = p.stdout.read()
+        p.wait(120 * SLOW)
+        got, done = ids(m, "".join(lines) + out)
+        same_ids(got, want, what)
+        check(done["recoveries"] >= 1, what, done)
+        print(f"     {what}: same ids", flush=True)
+    own("systemctl", "--user", "stop", "tandemd.socket", "tandemd.service")
+    m.run("systemctl", "stop", f"user@{uid}.service")
+    m.wait(lambda: m.run("pgrep", "-u", "alice", "tandem", may_fail=True).stdout == "", "nothing of alice's runs")
+
+
 def manager(m):
     """Reload, restart by systemctl, and the watchdog."""
     m.run("sh", "-c", "mkdir -p /etc/tandem/tandem.conf.d; printf '[daemon]\\nmax-jobs-per-user = 3\\nodd = 1\\n' "
@@ -240,11 +329,17 @@ def from_install_to_purge():
     if SANITIZER:
         raise Skip("packages are built without sanitizers")
     debs = packages()
+    parts = [disturbed, rights, hostile, user_units, manager]
+    if not os.path.exists(os.path.join(HOSTILE, "tandem-gpu-worker")):
+        parts.remove(hostile)
+        print(f"     no hostile workers in {HOSTILE} (built with the tests): that part is left out")
+    if os.environ.get("TANDEM_NSPAWN_PARTS"):  # while one works on one of them
+        parts = [p for p in parts if p.__name__ in os.environ["TANDEM_NSPAWN_PARTS"].split(",")]
     with Machine() as m:
         before = install(m, debs)
         text = activation(m)
         bus(m, text)
-        for part in (disturbed, rights, manager):
+        for part in parts:
             begin = time.monotonic()
             part(m)
             print(f"     {part.__name__} ({time.monotonic() - begin:.1f} s)", flush=True)
