@@ -21,6 +21,13 @@
 #define FEW_ROWS 3u
 #define PREFETCH_BYTES 1024
 
+/* What a tile of many rows fetches while it computes: its share of the panels after its own. A panel is read by the first
+ * tile that needs it, and that one would wait for memory while the multipliers stand still. */
+struct ahead {
+        const uint8_t *from;
+        size_t block_bytes; /* for each block of the tile's columns; 0: nothing */
+};
+
 INLINE size_t scales_bytes(const struct tdm_matrix *matrix)
 {
         return TDM_ALIGN_UP((size_t)matrix->cols / BLOCK * LANES * 2, (size_t)64);
@@ -86,7 +93,7 @@ INLINE void block_dot(const unsigned N_P, const unsigned N_R, const uint32_t typ
 
 INLINE void tile_quantised(const unsigned N_P, const unsigned N_R, const uint32_t type, const enum tdm_act act,
                            const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t first_panel,
-                           float *y, size_t y_stride)
+                           float *y, size_t y_stride, const struct ahead *ahead)
 {
         const unsigned shift = type == TDM_TYPE_Q8_0 ? 7 : 3; /* weights are stored plus 128 or 8 */
         const int32_t offset = 1 << shift;
@@ -97,6 +104,7 @@ INLINE void tile_quantised(const unsigned N_P, const unsigned N_R, const uint32_
         const int32_t *sum[MAX_TILE_ROWS], *sum_lo[MAX_TILE_ROWS];
         __m512 acc[4][MAX_TILE_ROWS];
         uint32_t nb = matrix->cols / BLOCK;
+        const uint8_t *fetch = ahead->from;
 
         UNROLL for (unsigned p = 0; p < N_P; p++) {
                 scales[p] = panel_data(matrix, first_panel + p);
@@ -116,6 +124,11 @@ INLINE void tile_quantised(const unsigned N_P, const unsigned N_R, const uint32_
                 __m512i isum[4][MAX_TILE_ROWS];
                 __m512 w_scale[4];
 
+                if (N_R > FEW_ROWS) {
+                        for (size_t at = 0; at < ahead->block_bytes; at += 64)
+                                _mm_prefetch(fetch + at, _MM_HINT_T1);
+                        fetch += ahead->block_bytes;
+                }
                 if (act == TDM_ACT_I8) {
                         UNROLL for (unsigned r = 0; r < N_R; r++) {
                                 __m512i start = _mm512_slli_epi32(_mm512_set1_epi32(sum[r][b]), shift);
@@ -177,7 +190,8 @@ INLINE __m512 dequantise(__m512i v, unsigned shift, int mask, int offset, __m512
 }
 
 INLINE void tile_float(const unsigned N_P, const unsigned N_R, const uint32_t type, const struct tdm_matrix *matrix,
-                       const struct tdm_act_row *rows, uint32_t first_panel, float *y, size_t y_stride)
+                       const struct tdm_act_row *rows, uint32_t first_panel, float *y, size_t y_stride,
+                       const struct ahead *ahead)
 {
         const uint8_t *data[4];
         const float *x[MAX_TILE_ROWS];
@@ -240,7 +254,8 @@ INLINE void tile_float(const unsigned N_P, const unsigned N_R, const uint32_t ty
 /* ---- tiles and calls ---- */
 
 #define TILE_ARGS                                                                                                      \
-        const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t first_panel, float *y, size_t y_stride
+        const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t first_panel, float *y,               \
+                size_t y_stride, const struct ahead *ahead
 
 /* [rows]; NULL: not of this size. Of `four`, only few rows. */
 struct tiles {
@@ -250,23 +265,37 @@ struct tiles {
         void (*four[FEW_ROWS + 1])(TILE_ARGS);
 };
 
+/* Bytes of the `step` panels, or as many as there are, that follow the step from `panel` on. */
+static size_t bytes_ahead(const struct tdm_matrix *matrix, uint32_t panel, uint32_t step)
+{
+        uint32_t end = TDM_DIV_UP(matrix->rows, LANES), next = panel + step;
+
+        return next < end ? TDM_MIN(step, end - next) * matrix->panel_bytes : 0;
+}
+
 /* Row tiles of nearly equal size, so that 8 rows are 4 + 4, not 6 + 2. */
 static void run_tiles(const struct tiles *tiles, const struct tdm_matrix *matrix, const struct tdm_act_row *rows,
                       uint32_t n_rows, uint32_t first_panel, uint32_t n_panels, float *y, size_t y_stride)
 {
         uint32_t n_tiles = TDM_DIV_UP(n_rows, tiles->max_rows);
+        size_t ahead_bytes;
 
         for (uint32_t p = 0, step; p < n_panels; p += step) {
                 uint32_t left = n_panels - p;
 
                 step = n_rows <= FEW_ROWS && left >= 4 ? 4 : tiles->two[1] && left >= 2 ? 2 : 1;
+                ahead_bytes = bytes_ahead(matrix, first_panel + p, step);
                 for (uint32_t t = 0, r = 0; t < n_tiles; t++) {
+                        const struct ahead ahead = {
+                                .from = panel_data(matrix, first_panel + p + step) + ahead_bytes / n_tiles * t,
+                                .block_bytes = ahead_bytes / n_tiles / TDM_MAX(matrix->cols / BLOCK, 1u),
+                        };
                         uint32_t n = (n_rows - r) / (n_tiles - t);
                         void (*tile)(TILE_ARGS) = step == 4   ? tiles->four[n]
                                                   : step == 2 ? tiles->two[n]
                                                               : tiles->one[n];
 
-                        tile(matrix, rows + r, first_panel + p, y + r * y_stride + p * LANES, y_stride);
+                        tile(matrix, rows + r, first_panel + p, y + r * y_stride + p * LANES, y_stride, &ahead);
                         r += n;
                 }
         }
@@ -275,7 +304,7 @@ static void run_tiles(const struct tiles *tiles, const struct tdm_matrix *matrix
 #define TILE(name, n_p, n_r, call, ...)                                                                                \
         static void name##_##n_p##x##n_r(TILE_ARGS)                                                                    \
         {                                                                                                              \
-                call(n_p, n_r, __VA_ARGS__, matrix, rows, first_panel, y, y_stride);                                   \
+                call(n_p, n_r, __VA_ARGS__, matrix, rows, first_panel, y, y_stride, ahead);                            \
         }
 #define TILES_6(name, n_p, ...)                                                                                        \
         TILE(name, n_p, 1, __VA_ARGS__)                                                                                \
