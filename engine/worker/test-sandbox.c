@@ -25,6 +25,19 @@ static int enter(struct tdm_sandbox *s)
         return r;
 }
 
+/* As a worker whose device has a driver. */
+static int enter_with_driver(struct tdm_sandbox *s)
+{
+        int r = tdm_sandbox_init(s);
+
+        s->makes_code = true;
+        if (r == 0)
+                r = tdm_sandbox_driver_files(s, TDM_WORKER_GPU, "/nowhere:relative:/etc/default");
+        return r == 0 ? tdm_sandbox_syscalls(s) : r;
+}
+
+static int (*how)(struct tdm_sandbox *s) = enter;
+
 /* Exit status of the attempt, or minus the signal that ended it. */
 static int in_child(int (*attempt)(void))
 {
@@ -35,7 +48,7 @@ static int in_child(int (*attempt)(void))
         if (pid == 0) {
                 struct tdm_sandbox s;
 
-                if (enter(&s) < 0)
+                if (how(&s) < 0)
                         _exit(200);
                 _exit(attempt());
         }
@@ -120,6 +133,36 @@ static int try_undump(void)
         return prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) == 0 ? 0 : errno;
 }
 
+static int try_library(void)
+{
+        return open("/usr/lib/os-release", O_RDONLY | O_CLOEXEC) >= 0 ? 0 : errno;
+}
+
+static int try_null(void)
+{
+        return open("/dev/null", O_RDWR | O_CLOEXEC) >= 0 ? 0 : errno;
+}
+
+static int try_other_node(void)
+{
+        return open("/dev/full", O_RDWR | O_CLOEXEC) >= 0 ? 0 : errno;
+}
+
+static int try_change_library(void)
+{
+        return open("/usr/lib/os-release", O_WRONLY | O_CLOEXEC) >= 0 ? 0 : errno;
+}
+
+static int try_configured(void)
+{
+        return open("/etc/default", O_RDONLY | O_DIRECTORY | O_CLOEXEC) >= 0 ? 0 : errno;
+}
+
+static int try_way_up(void)
+{
+        return open("/proc/self/root/etc/passwd", O_RDONLY | O_CLOEXEC) >= 0 ? 0 : errno;
+}
+
 /* What a worker does all day. */
 static int try_work(void)
 {
@@ -157,6 +200,31 @@ static void attempts(void **state)
         assert_int_equal(in_child(try_make_executable), EPERM);
         assert_int_equal(in_child(try_uring), -SIGSYS);
         assert_int_equal(in_child(try_undump), EPERM);
+}
+
+/* A driver's sandbox is wider, by a list. */
+static void with_driver(void **state)
+{
+        if (syscall(444 /* landlock_create_ruleset */, NULL, 0, 1) < 1)
+                skip(); /* a kernel without it: then only seccomp is there, and describe() says so */
+        how = enter_with_driver;
+        assert_int_equal(in_child(try_work), 0);
+        assert_int_equal(in_child(try_library), 0);
+        assert_int_equal(in_child(try_configured), 0);
+        assert_int_equal(in_child(try_null), 0);
+        assert_int_equal(in_child(try_thread), 0);
+        assert_int_equal(in_child(try_executable_memory), 0);
+        assert_int_equal(in_child(try_change_library), EACCES);
+        assert_int_equal(in_child(try_open), EACCES);
+        assert_int_equal(in_child(try_way_up), EACCES);
+        assert_int_equal(in_child(try_create), EACCES);
+        assert_int_equal(in_child(try_other_node), EACCES);
+        assert_int_equal(in_child(try_socket), -SIGSYS);
+        assert_int_equal(in_child(try_unix_socket), -SIGSYS);
+        assert_int_equal(in_child(try_exec), -SIGSYS);
+        assert_int_equal(in_child(try_fork), -SIGSYS);
+        assert_int_equal(in_child(try_uring), -SIGSYS);
+        how = enter;
 }
 
 /* The filter binds threads that exist already. */
@@ -232,6 +300,7 @@ int main(void)
                 cmocka_unit_test(off),
 #ifndef TANDEM_SANITIZED /* a sanitizer needs what the sandbox takes away, so such builds have none */
                 cmocka_unit_test(attempts),
+                cmocka_unit_test(with_driver),
                 cmocka_unit_test(all_threads),
                 cmocka_unit_test(described),
 #endif
@@ -239,6 +308,7 @@ int main(void)
 
 #ifdef TANDEM_SANITIZED
         (void)attempts;
+        (void)with_driver;
         (void)all_threads;
         (void)described;
 #endif
