@@ -117,7 +117,7 @@ void tdm_vk_cache_open(struct tdm_vk_device *device)
         info.pInitialData = data;
         if (device->vk.CreatePipelineCache(device->vk.device, &info, NULL, &device->cache) != VK_SUCCESS)
                 device->cache = VK_NULL_HANDLE;
-        device->cached_bytes = device->cache ? n : 0;
+        device->cached_bytes = device->loaded_bytes = device->cache ? n : 0;
 }
 
 void tdm_vk_cache_save(struct tdm_vk_device *device)

@@ -148,14 +148,27 @@ int tdm_vk_wait(struct tdm_vk_device *device, VkFence fence, struct tdm_error *e
 
 int tdm_vk_submit(struct tdm_vk_device *device, VkCommandBuffer commands, struct tdm_error *err)
 {
+        int r = tdm_vk_submit_begin(device, commands, err);
+
+        return r == 0 ? tdm_vk_submit_end(device, err) : r;
+}
+
+int tdm_vk_submit_begin(struct tdm_vk_device *device, VkCommandBuffer commands, struct tdm_error *err)
+{
         const VkSubmitInfo submit = { .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = 1, .pCommandBuffers = &commands };
         VkResult r = device->vk.QueueSubmit(device->queue, 1, &submit, device->fence);
-        int ret;
 
         if (r != VK_SUCCESS)
                 return tdm_vk_fault(device, "submitting work", r, err);
         device->counters.submissions++;
-        ret = tdm_vk_wait(device, device->fence, err);
+        return 0;
+}
+
+int tdm_vk_submit_end(struct tdm_vk_device *device, struct tdm_error *err)
+{
+        int ret = tdm_vk_wait(device, device->fence, err);
+        VkResult r;
+
         if (ret != 0)
                 return ret;
         r = device->vk.ResetFences(device->vk.device, 1, &device->fence);
@@ -445,6 +458,21 @@ static uint64_t vulkan_scratch_bytes(const struct tdm_device_model *public)
         return ((const struct tdm_vk_model *)public)->memory_bytes;
 }
 
+/* Asked for when a model is loaded; the cache may come later, and says for itself why not. */
+static const char *vulkan_plan(const struct tdm_device_model *public)
+{
+        struct tdm_vk_model *m = (struct tdm_vk_model *)public;
+        const struct tdm_vk_device *device = m->device;
+
+        snprintf(m->plan, sizeof(m->plan), "weights %s, cache %s, hidden rows %s; %.1f MiB on the device in %llu allocations of at most %.0f MiB; "
+                 "%llu kernels, %zu KiB of them from disk", m->weights_imported ? "imported in place" : "copied to the device",
+                 m->kv_imported || (!m->n_kv_buffers && device->import) ? "imported in place" : "on the device, written behind into its segment",
+                 m->activations_buffer.buffer ? "imported in place (host pointer)" : "copied where another worker follows",
+                 (double)m->memory_bytes / 0x1p20, (unsigned long long)device->counters.allocations, (double)device->max_allocation / 0x1p20,
+                 (unsigned long long)device->counters.pipelines, device->loaded_bytes >> 10);
+        return m->plan;
+}
+
 static uint64_t vulkan_n_saturated(const struct tdm_device_model *public)
 {
         return *(const volatile uint32_t *)((const struct tdm_vk_model *)public)->counters.map;
@@ -486,5 +514,6 @@ const struct tdm_device_ops tdm_vulkan_device_ops = {
         .set_kv = vulkan_set_kv,
         .model_scratch_bytes = vulkan_scratch_bytes,
         .run = tdm_vk_run,
+        .plan = vulkan_plan,
         .n_saturated = vulkan_n_saturated,
 };

@@ -29,7 +29,7 @@ uint32_t tdm_vk_kv_log_layers(const struct tdm_vk_model *m, uint32_t n_rows)
 {
         if (m->kv_imported || !m->log.size_bytes)
                 return UINT32_MAX;
-        return (uint32_t)TDM_MAX(m->log.size_bytes / (tdm_vk_kv_log_row_bytes(m) * n_rows), UINT64_C(1));
+        return (uint32_t)TDM_MAX(m->log.size_bytes / 2 / (tdm_vk_kv_log_row_bytes(m) * n_rows), UINT64_C(1));
 }
 
 void tdm_vk_kv_deinit(struct tdm_vk_model *m)
@@ -87,7 +87,7 @@ static int make_buffers(struct tdm_vk_model *m, struct tdm_error *err)
                                      (double)m->kv.size_bytes / 0x1p20, (double)(page << shift) / 0x1p20, PIECES_MAX);
         r = make_table(m, (uint32_t)n_pieces, err);
         if (r == 0)
-                r = tdm_vk_buffer_init(m->device, &m->log, TDM_MAX(tdm_vk_kv_log_row_bytes(m) * m->limits.max_rows, LOG_BYTES), TDM_VK_HOST_MEMORY,
+                r = tdm_vk_buffer_init(m->device, &m->log, 2 * TDM_MAX(tdm_vk_kv_log_row_bytes(m) * m->limits.max_rows, LOG_BYTES), TDM_VK_HOST_MEMORY,
                                        "the KV cache's write-behind", err);
         for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
                 uint32_t n_pages = m->kv.n_pages[tdm_kv_group_of(&m->hp, i)];
@@ -325,6 +325,7 @@ struct behind_job {
         struct tdm_vk_model *m;
         const struct tdm_step *step;
         uint32_t first_layer;
+        const uint8_t *log;
 };
 
 static void behind_row(void *arg, unsigned chunk, unsigned thread)
@@ -336,7 +337,7 @@ static void behind_row(void *arg, unsigned chunk, unsigned thread)
         enum tdm_kv_group group = tdm_kv_group_of(&m->hp, layer);
         uint32_t page = table_of(job->step, group, r->seq)[r->position / TDM_KV_PAGE_TOKENS], t = r->position % TDM_KV_PAGE_TOKENS;
         uint32_t head_dim = m->hp.head_dim, size = element_bytes(m), n_blocks = tdm_kv_n_blocks(head_dim), logged = head_bytes(m);
-        const uint8_t *log = m->log.map + chunk * tdm_vk_kv_log_row_bytes(m);
+        const uint8_t *log = job->log + chunk * tdm_vk_kv_log_row_bytes(m);
 
         for (uint32_t head = 0; head < m->hp.n_kv_heads; head++, log += 2 * logged) {
                 uint8_t *part = m->kv_base + tdm_kv_part_offset(&m->kv, group, page, tdm_kv_layer_index(&m->hp, layer), head);
@@ -360,9 +361,9 @@ static void behind_row(void *arg, unsigned chunk, unsigned thread)
         }
 }
 
-void tdm_vk_kv_behind(struct tdm_vk_model *m, const struct tdm_step *step, uint32_t first_layer, uint32_t n_layers)
+void tdm_vk_kv_behind(struct tdm_vk_model *m, const struct tdm_step *step, uint32_t first_layer, uint32_t n_layers, uint32_t half)
 {
-        struct behind_job job = { m, step, first_layer };
+        struct behind_job job = { m, step, first_layer, m->log.map + half * (m->log.size_bytes / 2) };
 
         if (!m->kv_imported)
                 tdm_pool_run(m->device->threads, n_layers * step->head.n_rows, behind_row, &job);

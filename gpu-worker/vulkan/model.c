@@ -10,12 +10,13 @@
 #define LOGITS_BYTES_MAX (UINT64_C(64) << 20)
 #define PARTIALS_MIN 32768u              /* partial results of attention: for a few rows behind a long context */
 #define HEAD_DIM_MAX 512u
+#define SUBMISSION_ROW_BLOCKS 4096u
 #define D_MODEL_MAX 14336u               /* what norm.comp keeps of a row in 32 KiB of shared memory */
 
 /* As the host device's: the one place that says how the input of each matrix is rounded. */
 enum input { QKV, ATTN_OUT, GATE_UP, DOWN, HEAD, N_INPUTS };
 static const enum tdm_act input_acts[][N_INPUTS] = {
-        [TDM_PRECISION_DEFAULT] = { TDM_ACT_I8, TDM_ACT_I8, TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8 },
+        [TDM_PRECISION_DEFAULT] = { TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8 },
         [TDM_PRECISION_PRECISE] = { TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16 },
         [TDM_PRECISION_F32] = { TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32 },
 };
@@ -372,6 +373,7 @@ int tdm_vk_model_load(struct tdm_device *public, const struct tdm_device_model_c
 {
         struct tdm_vk_device *device = (struct tdm_vk_device *)public;
         const struct tdm_hparams *hp = &tdm_weights_header(config->weights)->hparams;
+        const char *submission = getenv("TANDEM_VULKAN_SUBMISSION"); /* tests make many of a small step */
         struct tdm_error ignored;
         struct tdm_vk_model *m;
         int r = check(config, hp, err);
@@ -392,6 +394,7 @@ int tdm_vk_model_load(struct tdm_device *public, const struct tdm_device_model_c
         m->kv_base = config->kv_base;
         m->limits = config->limits;
         m->precision = config->precision;
+        m->submission_row_blocks = submission && *submission ? (uint32_t)strtoul(submission, NULL, 10) : SUBMISSION_ROW_BLOCKS;
         r = load(m, config, err ? err : &ignored);
         if (r != 0) {
                 tdm_vk_model_unload((struct tdm_device_model *)m);

@@ -114,6 +114,7 @@ struct tdm_vk_device {
         VkPhysicalDeviceProperties properties;
         VkPipelineCache cache; /* NULL: none */
         size_t cached_bytes;   /* that lie on disk */
+        size_t loaded_bytes;   /* that lay there at the beginning */
         unsigned cache_pipelines; /* n_pipelines when it was last saved */
         struct tdm_vk_pipeline pipelines[TDM_VK_MAX_PIPELINES];
         unsigned n_pipelines;
@@ -137,6 +138,9 @@ struct tdm_vk_device {
 
 /* Submits and waits, with a limit. 0 or TDM_E_DEVICE_FAULT. */
 int tdm_vk_submit(struct tdm_vk_device *device, VkCommandBuffer commands, struct tdm_error *err);
+/* The same in two halves, with time for other things between; one submission is under way at a time. */
+int tdm_vk_submit_begin(struct tdm_vk_device *device, VkCommandBuffer commands, struct tdm_error *err);
+int tdm_vk_submit_end(struct tdm_vk_device *device, struct tdm_error *err);
 int tdm_vk_fault(struct tdm_vk_device *device, const char *what, VkResult result, struct tdm_error *err);
 int tdm_vk_wait(struct tdm_vk_device *device, VkFence fence, struct tdm_error *err);
 
@@ -194,7 +198,7 @@ struct tdm_vk_recording {
         uint64_t used; /* 0: never */
         const struct tdm_vk_slot *slot;
         uint64_t hidden;
-        uint32_t first, n, n_rows, first_logit, n_logits;
+        uint32_t first, n, n_rows, first_logit, n_logits, log_half;
         bool many, upload, download, profiled;
         uint32_t n_marks;
         struct tdm_vk_pipeline *marks[TDM_VK_MAX_QUERIES]; /* of each timestamp, when profiling */
@@ -235,7 +239,7 @@ struct tdm_vk_model {
         uint32_t kv_page_bytes[TDM_KV_GROUPS]; /* from page to page of a layer */
         uint32_t kv_piece_shift[TDM_KV_GROUPS];
         struct tdm_error kv_error;             /* why there is no cache; code 0: there is, or none was given */
-        struct tdm_vk_buffer log;              /* [layer of the submission][row][kv head][key, value] */
+        struct tdm_vk_buffer log;              /* two halves of [layer of the submission][row][kv head][key, value] */
         struct tdm_vk_sequence *sequences;     /* [n_tables] */
         uint32_t *known_pages;                 /* [n_tables][groups][table_entries] */
 
@@ -253,9 +257,11 @@ struct tdm_vk_model {
         struct tdm_vk_slot slots[TDM_STEP_SLOTS];
         struct tdm_vk_recording *recordings; /* [TDM_VK_RECORDINGS] */
         uint64_t clock;
+        uint32_t submission_row_blocks; /* rows times blocks of a submission: bounds how long the device is out of reach */
         uint8_t *sampler_scratch; /* [n_threads][sampler_stride] */
         size_t sampler_stride;
         uint64_t memory_bytes;
+        char plan[384];
 };
 
 int tdm_vk_model_load(struct tdm_device *device, const struct tdm_device_model_config *config, struct tdm_device_model **ret,
@@ -276,12 +282,12 @@ void tdm_vk_kv_set(struct tdm_vk_model *model, uint8_t *base);
 void tdm_vk_kv_deinit(struct tdm_vk_model *model);
 /* What one attention layer logs of a row. */
 uint64_t tdm_vk_kv_log_row_bytes(const struct tdm_vk_model *model);
-/* How many attention layers of n_rows rows the log holds. */
+/* How many attention layers of n_rows rows a half of the log holds. */
 uint32_t tdm_vk_kv_log_layers(const struct tdm_vk_model *model, uint32_t n_rows);
 /* Before the first attention layer of a step on this device: what the step's sequences look back on is on the device. */
 int tdm_vk_kv_begin(struct tdm_vk_model *model, const struct tdm_step *step, struct tdm_error *err);
-/* After a submission with attention layers [first, first + n): their rows go into the twin. */
-void tdm_vk_kv_behind(struct tdm_vk_model *model, const struct tdm_step *step, uint32_t first_layer, uint32_t n_layers);
+/* After a submission with attention layers [first, first + n): their rows go from its half of the log into the twin. */
+void tdm_vk_kv_behind(struct tdm_vk_model *model, const struct tdm_step *step, uint32_t first_layer, uint32_t n_layers, uint32_t half);
 /* All attention layers of the step have run here. */
 void tdm_vk_kv_end(struct tdm_vk_model *model, const struct tdm_step *step);
 
@@ -305,6 +311,7 @@ struct tdm_vk_work {
         struct tdm_vk_slot *slot;
         uint32_t first, n;
         uint32_t first_logit, n_logits; /* n_logits 0: no head */
+        uint32_t log_half;      /* of the log, which this submission writes */
         bool upload, download;
 };
 int tdm_vk_record(struct tdm_vk_model *model, const struct tdm_vk_work *work, struct tdm_vk_recording **ret, struct tdm_error *err);

@@ -346,7 +346,7 @@ static void blocks(struct recorder *r)
 {
         struct tdm_vk_model *m = r->m;
         const struct tdm_vk_slot *slot = r->work->slot;
-        uint64_t log = m->log.address, log_bytes = tdm_vk_kv_log_row_bytes(m) * slot->n_rows;
+        uint64_t log = m->log.address + r->work->log_half * (m->log.size_bytes / 2), log_bytes = tdm_vk_kv_log_row_bytes(m) * slot->n_rows;
 
         for (uint32_t block = r->work->first; block < r->work->first + r->work->n; block++) {
                 enum tdm_block_kind kind = tdm_block_kind(&m->hp, block);
@@ -375,7 +375,7 @@ static bool fits(const struct tdm_vk_recording *c, const struct tdm_vk_work *w, 
 {
         return c->used && c->slot == w->slot && c->hidden == w->slot->hidden && c->first == w->first && c->n == w->n &&
                c->n_rows == w->slot->n_rows && c->first_logit == w->first_logit && c->n_logits == w->n_logits &&
-               c->many == w->slot->many && c->upload == w->upload && c->download == w->download &&
+               c->log_half == w->log_half && c->many == w->slot->many && c->upload == w->upload && c->download == w->download &&
                c->profiled == profiling;
 }
 
@@ -435,6 +435,7 @@ int tdm_vk_record(struct tdm_vk_model *m, const struct tdm_vk_work *w, struct td
         oldest->n_rows = w->slot->n_rows;
         oldest->first_logit = w->first_logit;
         oldest->n_logits = w->n_logits;
+        oldest->log_half = w->log_half;
         oldest->many = w->slot->many;
         oldest->upload = w->upload;
         oldest->download = w->download;

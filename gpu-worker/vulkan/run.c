@@ -4,8 +4,6 @@
 
 #include "gpu-worker/vulkan/private.h"
 
-#define SUBMISSION_ROW_BLOCKS 4096u /* rows times blocks: bounds how long the device is out of reach */
-
 static void take_profile(struct tdm_vk_device *device, const struct tdm_vk_recording *c)
 {
         static uint64_t ticks[TDM_VK_MAX_QUERIES];
@@ -111,13 +109,30 @@ struct run {
         uint32_t end; /* of the kernels' blocks: sample is the host's */
         bool bring_back;
         bool made_logits;
+        uint32_t n_submissions;
+        struct {
+                uint32_t first, n, first_layer, n_layers, half;
+        } last; /* blocks that the device has done, whose rows are not in the twin yet and that nobody has been told of */
+        void (*on_block)(uint32_t block, void *userdata);
+        void *userdata;
 };
+
+/* Writes the last submission's rows behind, then tells of its blocks: what was told of is complete in the segment. */
+static void settle(struct run *run)
+{
+        if (run->last.n_layers)
+                tdm_vk_kv_behind(run->m, run->step, run->last.first_layer, run->last.n_layers, run->last.half);
+        for (uint32_t i = 0; i < run->last.n && run->on_block; i++)
+                run->on_block(run->last.first + i, run->userdata);
+        run->last.n = run->last.n_layers = 0;
+}
+
 
 /* How many blocks from `block` on go into one submission, and the attention layers among them. */
 static uint32_t cut(const struct run *run, uint32_t block, uint32_t *ret_first_layer, uint32_t *ret_n_layers)
 {
         struct tdm_vk_model *m = run->m;
-        uint32_t most = TDM_MAX(SUBMISSION_ROW_BLOCKS / run->slot->n_rows, 2u), log_layers = tdm_vk_kv_log_layers(m, run->slot->n_rows);
+        uint32_t most = TDM_MAX(m->submission_row_blocks / run->slot->n_rows, 2u), log_layers = tdm_vk_kv_log_layers(m, run->slot->n_rows);
         uint32_t n = 0;
 
         *ret_n_layers = 0;
@@ -140,6 +155,7 @@ static int run_some(struct run *run, uint32_t block, uint32_t *ret_n, struct tdm
         size_t hidden_bytes = (size_t)slot->n_rows * m->hp.d_model * sizeof(float);
         uint32_t first_layer, n_layers;
         struct tdm_vk_work work = { .slot = slot, .first = block };
+        struct tdm_vk_recording *recording;
         int r;
 
         work.n = *ret_n = cut(run, block, &first_layer, &n_layers);
@@ -156,19 +172,27 @@ static int run_some(struct run *run, uint32_t block, uint32_t *ret_n, struct tdm
         work.download = !slot->in_place && run->bring_back && block + work.n == run->end;
         if (work.upload)
                 memcpy(m->hidden_host.map, run->hidden, hidden_bytes);
-        r = submit(m, &work, err);
+        work.log_half = run->n_submissions++ % 2;
+        r = tdm_vk_record(m, &work, &recording, err);
+        if (r == 0)
+                r = tdm_vk_submit_begin(m->device, recording->commands, err);
         if (r != 0)
                 return r;
+        settle(run); /* of the submission before this one, while this one runs */
+        r = tdm_vk_submit_end(m->device, err);
+        if (r != 0)
+                return r;
+        take_profile(m->device, recording);
         if (work.download)
                 memcpy(run->hidden, m->hidden_host.map, hidden_bytes);
         m->device->counters.hidden_copies += work.upload + work.download;
         slot->on_device = !work.download; /* handed over: whoever has them next may change them */
-        if (n_layers) {
-                tdm_vk_kv_behind(m, run->step, first_layer, n_layers);
-                slot->attention_layers += n_layers;
-                if (slot->attention_layers == m->hp.n_layers)
-                        tdm_vk_kv_end(m, run->step);
-        }
+        run->last.first = block;
+        run->last.n = work.n;
+        run->last.first_layer = first_layer;
+        run->last.n_layers = n_layers;
+        run->last.half = work.log_half;
+        slot->attention_layers += n_layers;
         return 0;
 }
 
@@ -207,7 +231,8 @@ int tdm_vk_run(struct tdm_device_model *public, const struct tdm_step *step, uin
 {
         struct tdm_vk_model *m = (struct tdm_vk_model *)public;
         uint32_t n_blocks = tdm_model_n_blocks(&m->hp), end = first + n;
-        struct run run = { .m = m, .step = step, .hidden = hidden, .end = TDM_MIN(end, n_blocks - 1) };
+        struct run run = { .m = m, .step = step, .hidden = hidden, .end = TDM_MIN(end, n_blocks - 1), .on_block = on_block,
+                           .userdata = userdata };
         int r;
 
         assert(end <= n_blocks);
@@ -215,10 +240,14 @@ int tdm_vk_run(struct tdm_device_model *public, const struct tdm_step *step, uin
                 return tdm_error_set(err, TDM_E_DEVICE_FAULT, "vulkan device: lost before; the worker must be restarted");
         run.bring_back = end < n_blocks - 1 && step->head.plan[end] != step->head.plan[first];
         r = prepare(&run, first, err);
-        for (uint32_t block = first, some; block < run.end && r == 0; block += some) {
+        for (uint32_t block = first, some; block < run.end && r == 0; block += some)
                 r = run_some(&run, block, &some, err);
-                for (uint32_t i = 0; i < some && r == 0 && on_block; i++)
-                        on_block(block + i, userdata);
+        if (r == 0) {
+                settle(&run);
+                if (run.slot->attention_layers == m->hp.n_layers) {
+                        tdm_vk_kv_end(m, step);
+                        run.slot->attention_layers = 0;
+                }
         }
         if (r == 0 && end == n_blocks) {
                 if (first == n_blocks - 1 && !run.slot->in_place && !run.slot->on_device)

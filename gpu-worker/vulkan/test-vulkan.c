@@ -15,7 +15,7 @@
 #include "gpu-worker/vulkan/vulkan.h"
 
 #define MAX_ROWS 64u
-#define N_IDS 400u
+#define N_IDS 1024u
 
 static uint32_t ids[8][N_IDS];
 static const struct tdm_sampling sampling = { .temperature = 0.9f, .top_p = 0.95f, .min_p = 0.01f, .repeat_penalty = 1, .top_k = 40,
@@ -125,6 +125,7 @@ struct variant {
         uint32_t n_rows, chunk, n_others, run_blocks, restart_at; /* 0: never */
         bool anywhere;
         enum tdm_kv_type kv; /* 0: the precision's own */
+        const char *submission; /* rows times blocks in one; NULL: as always */
 };
 
 static struct outcome run(const uint8_t *weights, const struct variant *v)
@@ -139,7 +140,10 @@ static struct outcome run(const uint8_t *weights, const struct variant *v)
         bool restarted = false;
 
         setenv("TANDEM_VULKAN_MEMORY", v->memory, 1);
+        if (v->submission)
+                setenv("TANDEM_VULKAN_SUBMISSION", v->submission, 1);
         drive = drive_new(weights, &options);
+        unsetenv("TANDEM_VULKAN_SUBMISSION");
         for (uint32_t first = 0, n, turn = 0; first < n_rows; first += n, turn++) {
                 struct drive_part parts[8];
                 uint32_t row = 0, logits = 0, n_parts = 0, at;
@@ -185,7 +189,7 @@ static void exact(void **state)
         static const struct variant base = { "import", .n_rows = 270, .chunk = 384 };
         static const struct variant base_q8 = { "import", .n_rows = 90, .chunk = 384, .kv = TDM_KV_Q8_0 };
         static const struct variant variants_q8[] = {
-                { "copy", .n_rows = 90, .chunk = 29, .n_others = 3, .restart_at = 50, .kv = TDM_KV_Q8_0 },
+                { "copy", .n_rows = 90, .chunk = 29, .n_others = 3, .restart_at = 50, .kv = TDM_KV_Q8_0, .submission = "8" },
                 { "import", .n_rows = 40, .chunk = 13, .restart_at = 20, .kv = TDM_KV_Q8_0 },
         };
         static const struct variant variants[] = {
@@ -194,6 +198,7 @@ static void exact(void **state)
                 { "import", .n_rows = 80, .chunk = 40, .n_others = 2, .restart_at = 40, .anywhere = true },
                 { "copy", .n_rows = 60, .chunk = 29, .n_others = 3, .run_blocks = 1 },
                 { "copy", .n_rows = 270, .chunk = 100, .restart_at = 200, .run_blocks = 3 },
+                { "copy", .n_rows = 270, .chunk = 70, .n_others = 1, .restart_at = 140, .submission = "8" },
                 { "import", .n_rows = 16, .chunk = 1 },
         };
         uint8_t *weights = model_new("tiny", TDM_TYPE_Q4_0);
@@ -237,13 +242,13 @@ static void steady(void **state)
         uint8_t *weights = model_new("tiny", TDM_TYPE_Q4_0);
 
         for (int copy = 0; copy < 2; copy++) {
-                const struct drive_options options = { .ops = { &tdm_vulkan_device_ops }, .max_rows = 8, .n_tables = 1, .max_positions = 512 };
+                const struct drive_options options = { .ops = { &tdm_vulkan_device_ops }, .max_rows = 8, .n_tables = 1, .max_positions = 1024 };
                 struct tdm_vulkan_counters before = {}, after;
                 struct drive *drive;
 
                 setenv("TANDEM_VULKAN_MEMORY", copy ? "copy" : "import", 1);
                 drive = drive_new(weights, &options);
-                for (uint32_t i = 0; i < 60; i++) {
+                for (uint32_t i = 0; i < 1000; i++) {
                         if (i == 10)
                                 tdm_vulkan_counters(drive_device(drive, 0), &before);
                         drive_step(drive, (struct drive_part[]){ part(0, i, 1) }, 1, NULL, NULL);
@@ -253,7 +258,7 @@ static void steady(void **state)
                 assert_int_equal(after.allocations, before.allocations);
                 assert_int_equal(after.pipelines, before.pipelines);
                 assert_int_equal(after.recordings, before.recordings);
-                assert_int_equal(after.submissions - before.submissions, 50); /* a token is one submission */
+                assert_int_equal(after.submissions - before.submissions, 990); /* a token is one submission */
                 assert_int_equal(after.hidden_copies, 0);                     /* nobody else looks at them */
                 assert_int_equal(after.kv_restored_bytes, 0);
                 drive_destroy(drive);

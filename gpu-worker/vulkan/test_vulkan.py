@@ -52,6 +52,28 @@ def same_tokens():
 
 
 @test
+def killed_often():
+    """split with imported memory (no copy of hidden rows: status says so): either worker dies again and again, 20 times in all
+    with --full, and every job's ids are those of an undisturbed one."""
+    with vulkan("split", "import") as d:
+        want = d.generate(n=120).ids
+        check("hidden rows imported in place" in d.workers()["gpu"].get("plan", ""), "path of hidden rows", d.workers()["gpu"])
+        kills = 0
+        while kills < times(4, 20):
+            job = d.start_job(n=120)
+            for at in (20, 60):
+                name = ("gpu", "npu")[kills % 2]
+                job.until(at)
+                os.kill(d.workers()[name]["pid"], signal.SIGKILL)
+                kills += 1
+            got = job.wait()
+            equal(got.ids, want, f"ids after {kills} kills")
+            check(got.recoveries >= 1, "it was a recovery", got)
+            d.wait_ready(120)
+        print(f"FIGURE {kills} kills of either worker, ids identical")
+
+
+@test
 def killed():
     """kill -9 of the GPU worker in the middle of a job: no token is lost or changed, in both ways of memory."""
     for placement, memory in (("split", "import"), ("gpu", "copy")):

@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+"""The GPU worker on Vulkan, through the daemon, with everything on the GPU (placement gpu): random Gemma 3 weights, one table with
+the targets of an NVIDIA H200, llama.cpp's Vulkan backend there, and how far each figure is from what the memory or the
+arithmetic allows. Then golden distances, kills of the GPU worker, and how long loading takes.
+
+usage: TANDEM_BIN=bin bench-h200.py [--models FOLDER] [--unit FOLDER] [--quick] [--only speed,golden,kill,load] [--sizes 27b,4b] [--json]
+  --models  where weights are made and kept (24 GB; a tmpfs is best), /dev/shm by default
+  --unit    where golden-vulkan lies; without it no golden distances
+  --quick   fewer tokens
+
+Needs python3 alone, and beside the programs whatever of liburing, protobuf-c and libdbus the machine lacks (LD_LIBRARY_PATH).
+It judges nothing: it prints which device it ran on, and a figure from another device is no figure for an H200. Decoding is
+measured behind short prompts (64 tokens), so that all sequences really generate together; all of it is with exactness on,
+since there is no other mode.
+"""
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+TREE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BIN = os.environ.get("TANDEM_BIN") or os.path.join(TREE, "build", "bin")
+MEMORY = 4.3e12         # bytes a second that an H200 reads
+INT8 = 1979e12 / 2      # multiplications and additions a second of its int8 units, dense
+WEIGHTS = {"27b": 27.0e9, "12b": 11.8e9, "4b": 3.88e9, "1b": 1.0e9}  # that a token passes, with the head
+#         size, what, prompt, tokens, together, figure, target, llama.cpp
+SPEEDS = (("27b", "alone", 64, 128, 1, "decode_tps", 170, 85.7),
+          ("27b", "8 together", 64, 128, 8, "decode_tps", 1000, 249),
+          ("27b", "32 together", 64, 128, 32, "decode_tps", 3200, 428),
+          ("27b", "prompt of 512", 512, 2, 1, "prefill_tps", 4600, 3077),
+          ("27b", "alone behind 8,192", 8192, 64, 1, "decode_tps", 150, 79.5),
+          ("4b", "alone", 64, 128, 1, "decode_tps", 550, 276))
+
+
+def model(folder, size):
+    path = os.path.join(folder, f"{size}-q4_0.gguf")
+    if not os.path.exists(path):
+        subprocess.run([sys.executable, os.path.join(TREE, "tools", "mkgguf.py"), "--size", size, "--type", "q4_0", "--fast",
+                        path + ".part"], check=True, stdout=subprocess.DEVNULL)
+        os.rename(path + ".part", path)
+    return path
+
+
+class Server:
+    """A private tandemd; leave: its log."""
+
+    def __init__(self, cache):
+        self.dir = tempfile.mkdtemp(prefix="tandem-h200-")
+        self.socket = os.path.join(self.dir, "socket")
+        env = dict(os.environ, HOME=self.dir, XDG_CACHE_HOME=cache, XDG_STATE_HOME=self.dir, TANDEM_GPU="vulkan", TANDEM_NPU="host",
+                   TANDEM_PLACEMENT="gpu")
+        self.log_path = os.path.join(self.dir, "log")
+        with open(self.log_path, "wb") as log:
+            self.begin = time.monotonic()
+            self.process = subprocess.Popen([os.path.join(BIN, "tandemd"), "--user", "--socket", self.socket, "--bus", "none"],
+                                            env=env, stderr=log, stdout=log)
+        while not os.path.exists(self.socket) and self.process.poll() is None:
+            time.sleep(0.01)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    def cli(self, *args, timeout=300):
+        r = subprocess.run([os.path.join(BIN, "tandem"), "--socket", self.socket] + [str(a) for a in args], stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE, timeout=timeout)
+        if r.returncode != 0:
+            with open(self.log_path, errors="replace") as log:
+                raise RuntimeError(f"tandem {' '.join(map(str, args))}: {r.stderr.decode(errors='replace')[-300:]}\n{log.read()[-1500:]}")
+        return r.stdout.decode()
+
+    def status(self):
+        return json.loads(self.cli("status", "--json"))
+
+    def gpu(self):
+        return next(w for w in self.status()["workers"] if w["name"] == "gpu")
+
+    def generate(self, path, n, *args):
+        return json.loads(self.cli("generate", "-m", path, "-n", n, "--json", *args, "Once upon a time").strip().splitlines()[-1])
+
+
+def limit_of(size, figure, together, path):
+    """Tokens a second that the memory (decoding: weights are read once a step) or the int8 units (a prompt) allow at most."""
+    if figure == "prefill_tps":
+        return INT8 / WEIGHTS[size], "int8 units"
+    memory, arithmetic = together * MEMORY / os.path.getsize(path), INT8 / WEIGHTS[size]
+    return (memory, "memory") if memory < arithmetic else (arithmetic, "int8 units")
+
+
+def speeds(args, cache, out):
+    for size in [s for s in ("27b", "4b") if s in args.sizes]:
+        path = model(args.models, size)
+        with Server(cache) as server:
+            for _, what, prompt, n, together, figure, target, peer in [s for s in SPEEDS if s[0] == size]:
+                try:
+                    r = json.loads(server.cli("bench", "-m", path, "-p", prompt, "-n", n // 2 if args.quick else n, "-b", together,
+                                              "--json"))["results"][-1]
+                except RuntimeError as e:
+                    print(f"{size} {what}: {e}", file=sys.stderr)
+                    continue
+                limit, by = limit_of(size, figure, together, path)
+                out["speeds"].append(dict(size=size, what=what, tps=r[figure], target=target, peer=peer, limit=limit, limit_by=by,
+                                          recoveries=r["recoveries"]))
+                out["device"] = server.gpu()["detail"]
+            out["plans"][size] = server.gpu().get("plan", "")
+
+
+def golden(args, out):
+    for precision in ("default", "precise", "f32"):
+        r = subprocess.run([os.path.join(args.unit, "golden-vulkan"), os.path.join(TREE, "models", "tale.gguf"),
+                            os.path.join(TREE, "tests", "golden", "tale.golden.json"), "--precision", precision],
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
+        out["golden"].append(r.stdout.decode().strip()[-300:] or f"golden-vulkan {precision}: ended with {r.returncode}")
+
+
+def kills(args, cache, out):
+    path = os.path.join(TREE, "models", "tale.gguf")
+    sampling = ("--temp", "0.8", "--seed", "3")
+    with Server(cache) as server:
+        want = server.generate(path, 400, *sampling)
+        command = [os.path.join(BIN, "tandem"), "--socket", server.socket, "generate", "-m", path, "-n", "400", "--json", *sampling,
+                   "Once upon a time"]
+        job = subprocess.Popen(command, stdout=subprocess.PIPE)
+        killed = 0
+        while job.poll() is None and killed < 5:
+            time.sleep(0.25)
+            worker = server.gpu()
+            if worker.get("state") == "ready" and job.poll() is None:
+                os.kill(worker["pid"], signal.SIGKILL)
+                killed += 1
+        got = json.loads(job.communicate()[0].decode().strip().splitlines()[-1])
+        out["kills"] = dict(killed=killed, identical=got["ids"] == want["ids"], tokens=len(got["ids"]), recoveries=got["recoveries"],
+                            device=server.gpu()["detail"])
+
+
+def loads(args, cache, out):
+    """The second start: the file is in the page cache, the kernels are on disk."""
+    for size in [s for s in ("27b", "4b") if s in args.sizes]:
+        path = model(args.models, size)
+        with Server(cache) as server:
+            server.generate(path, 1)
+            seconds = time.monotonic() - server.begin
+            with open(server.log_path, errors="replace") as f:
+                line = next((x for x in f if " loaded in " in x), "")
+        ms = int(line.split(" loaded in ")[1].split()[0]) if line else 0
+        gb = os.path.getsize(path) / 1e9
+        out["loads"].append(dict(size=size, start_to_first_token_s=seconds, load_s=ms / 1e3, gb=gb, gb_s=gb / (ms / 1e3) if ms else 0))
+
+
+def show(out):
+    print(f"device: {out.get('device', 'none')}")
+    print(f"{'':28}{'tokens/s':>10}{'target':>8}{'peer':>8}{'limit':>10}   of the limit")
+    for s in out["speeds"]:
+        print(f"{s['size'] + ' Q4_0 ' + s['what']:28}{s['tps']:10.1f}{s['target']:8}{s['peer']:8}{s['limit']:10.0f}"
+              f"   {100 * s['tps'] / s['limit']:.0f}% ({s['limit_by']})")
+    for size, plan in out["plans"].items():
+        print(f"{size}: {plan}")
+    for line in out["golden"]:
+        print(line)
+    if "kills" in out:
+        k = out["kills"]
+        print(f"{k['killed']} kills of the GPU worker ({k['device']}): ids {'identical' if k['identical'] else 'DIFFER'}, {k['tokens']} "
+              f"tokens, {k['recoveries']} recoveries")
+    for x in out["loads"]:
+        print(f"{x['size']}: loaded in {x['load_s']:.1f} s ({x['gb']:.1f} GB, {x['gb_s']:.1f} GB/s), {x['start_to_first_token_s']:.1f} s from "
+              "the daemon's start to the first token, files in the page cache")
+
+
+class Ended(Exception):
+    pass
+
+
+def ended(*_):
+    raise Ended()
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--models", default="/dev/shm")
+    p.add_argument("--unit")
+    p.add_argument("--quick", action="store_true")
+    p.add_argument("--only", default="speed,golden,kill,load")
+    p.add_argument("--sizes", default="27b,4b")
+    p.add_argument("--json", action="store_true")
+    args = p.parse_args()
+    args.sizes = args.sizes.split(",")
+    out = {"speeds": [], "plans": {}, "golden": [], "loads": []}
+    cache = tempfile.mkdtemp(prefix="tandem-h200-cache-")
+    parts = args.only.split(",")
+    signal.signal(signal.SIGTERM, ended)  # what is there by then is shown
+    try:
+        for name, part in (("golden", lambda: args.unit and golden(args, out)), ("kill", lambda: kills(args, cache, out)),
+                           ("speed", lambda: speeds(args, cache, out)), ("load", lambda: loads(args, cache, out))):
+            if name in parts:
+                begin = time.monotonic()
+                try:
+                    part()
+                except Ended:
+                    break
+                except (RuntimeError, OSError, subprocess.SubprocessError, StopIteration, KeyError, ValueError) as e:
+                    print(f"{name}: {type(e).__name__}: {e}", file=sys.stderr)
+                print(f"({name}: {time.monotonic() - begin:.0f} s)", file=sys.stderr, flush=True)
+    finally:
+        shutil.rmtree(cache, ignore_errors=True)
+    print(json.dumps(out)) if args.json else show(out)
+
+
+main()
