@@ -33,13 +33,13 @@ static void test_open(void **unused)
         assert_int_equal(tdm_host_device_ops.open(&device, &config, &err), 0);
         assert_ptr_equal(device->ops, &tdm_host_device_ops);
         assert_non_null(strstr(tdm_host_device_ops.describe(device), ", 2 threads"));
-        assert_string_equal(tdm_host_device_ops.numerics_id(device), "host-1");
+        assert_string_equal(tdm_host_device_ops.numerics_id(device), "host-2");
         tdm_host_device_ops.close(device);
 
         config.n_threads = 1;
         setenv("TANDEM_CPU", "c", 1);
         assert_int_equal(tdm_host_device_ops.open(&device, &config, &err), 0);
-        assert_string_equal(tdm_host_device_ops.numerics_id(device), "host-1"); /* equal bits */
+        assert_string_equal(tdm_host_device_ops.numerics_id(device), "host-2"); /* equal bits */
         tdm_host_device_ops.close(device);
         setenv("TANDEM_CPU", "abacus", 1);
         assert_int_not_equal(tdm_host_device_ops.open(&device, &config, &err), 0);
