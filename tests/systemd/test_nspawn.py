@@ -133,6 +133,13 @@ def disturbed(m):
     check("lost: killed by signal 9" in log and "killed by signal 15" in log, "how they ended is known", log[-2000:])
     check("stopped by a signal" in log and "asking systemd to kill tandem-npu-worker.service" in log and
           "systemd does not kill" not in log, "a stopped worker is killed by systemd", log[-2000:])
+    lost = None
+    for line in m.run("journalctl", "-u", "tandemd.service", "--no-pager", "-o", "short-unix").stdout.splitlines():
+        if "stopped by a signal" in line and " lost: " in line:
+            lost = float(line.split()[0])
+        elif lost and re.search(r"worker: pid \d+, ", line):
+            print(f"     from its loss to another process, stopped by a signal: {1000 * (float(line.split()[0]) - lost):.0f} ms")
+            lost = None
 
 
 def rights(m):
@@ -262,6 +269,13 @@ def manager(m):
     m.wait(lambda: "Idle" in m.show("tandemd.service", "StatusText"), "the status line, which comes with the watchdog's pings")
     m.run("systemctl", "restart", "tandemd")
     check(len(generate(m)) > 10, "after systemctl restart")
+    # A worker that hangs while tandemd goes is there still when the next one comes, and is in its way.
+    m.run("systemctl", "kill", "-s", "STOP", "tandem-gpu-worker")
+    stuck = m.show("tandem-gpu-worker.service", "MainPID")
+    m.run("systemctl", "restart", "tandemd")
+    check(len(generate(m)) > 10, "served by the other worker meanwhile")
+    m.wait(lambda: '"gpu"' in m.run("tandem", "status", "--json").stdout and
+           m.show("tandem-gpu-worker.service", "MainPID") not in ("0", stuck), "the next tandemd has it killed", 40)
     m.run("sh", "-c", "mkdir -p /run/systemd/system/tandemd.service.d; printf '[Service]\\nWatchdogSec=2s\\n' "
                       ">/run/systemd/system/tandemd.service.d/test.conf")
     m.run("systemctl", "daemon-reload")

@@ -1,10 +1,13 @@
 """Workers as units of their own, without systemd: this script plays the manager, listening on their sockets and starting a
 worker when tandemd connects. What happens under the real one is test_nspawn.py's subject."""
+import ctypes
 import os
+import platform
 import pwd
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -15,6 +18,21 @@ from tandem_test import *  # noqa: E402,F403
 ACTIVATE = 'export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=control; exec "$@"'
 NAMES = ("npu", "gpu")
 HANG_TOKEN = 311
+
+
+def as_on_linux_6_1():
+    """This process and what it becomes know neither SO_PASSPIDFD (6.5) nor PIDFD_GET_INFO (6.13)."""
+    ioctl, setsockopt = {"x86_64": (16, 54), "aarch64": (29, 208)}[platform.machine()]
+    load, equal_, ret = 0x20, 0x15, 0x06
+    allow, error = 0x7fff0000, 0x00050000
+    program = [(load, 0, 0, 0), (equal_, 0, 3, ioctl), (load, 0, 0, 24), (equal_, 5, 0, 0xc040ff0b), (ret, 0, 0, allow),
+               (equal_, 0, 2, setsockopt), (load, 0, 0, 32), (equal_, 2, 0, 76), (ret, 0, 0, allow), (ret, 0, 0, error | 25),
+               (ret, 0, 0, error | 92)]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
+    head = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program), ctypes.addressof(code)))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(38, 1, 0, 0, 0) != 0 or libc.prctl(22, 2, head, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "no seccomp")
 
 
 class Units:
@@ -85,10 +103,10 @@ class Units:
 class Unit(Daemon):
     """A tandemd that starts no worker itself."""
 
-    def __init__(self, program=None, user=None, faults=None, **more):
+    def __init__(self, program=None, user=None, faults=None, older=None, **more):
         """root tandemd could kill anybody: with a user it gives up that right, as its unit does."""
         super().__init__(**more)
-        self.program, self.user, self.faults = program, user, faults
+        self.program, self.user, self.faults, self.older = program, user, faults, older
         self.daemon = ("setpriv", "--bounding-set=-kill", "--inh-caps=-kill") if user else ()
 
     def start(self):
@@ -102,7 +120,8 @@ class Unit(Daemon):
         command = [*self.daemon, os.path.join(BIN, "tandemd"), "--user", "--socket", self.socket, "--bus", "none"]
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(command + [a for m in self.models for a in ("--model", m)], env=self.environment(),
-                                            cwd=self.dir, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+                                            cwd=self.dir, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                                            preexec_fn=self.older)
         wait_for(self._listens, "tandemd's socket", 20)
 
     def __exit__(self, kind, value, trace):
@@ -161,6 +180,20 @@ def killed_and_stopped():
             check(r.recoveries >= 1, f"{what}: a recovery")
             wait_for(lambda: d.pid(name) not in (0, before) and d.worker(name)["state"] == "ready", "a new process")
             check(said in d.log() or what == "restart", f"{what}: how it ended is known", d.log()[-800:])
+
+
+@test
+def on_an_older_kernel():
+    """Debian 12's says less: the process is found by its number, and how it ended stays unknown. Jobs do not notice."""
+    with Unit(older=as_on_linux_6_1) as d:
+        want = d.generate(n=200).ids
+        for name, signo in (("gpu", signal.SIGKILL), ("npu", signal.SIGSEGV)):
+            job = d.start_job(n=200)
+            job.until(20)
+            equal(d.pid(name), d.units.running[name].pid, "the process that tandemd knows")
+            os.kill(d.pid(name), signo)
+            same_ids(job.wait().ids, want, name)
+            check("this kernel does not say how" in d.worker(name)["last_exit"], "what is known", d.worker(name))
 
 
 @test
