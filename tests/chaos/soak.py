@@ -3,7 +3,7 @@ and in the beginning now and then a worker that is killed. Nothing may grow: mem
 pages are a budget), file descriptors and threads of each process are sampled all the time, and the last third is
 compared with the second. No false alarm, no job lost.
 
-usage: soak.py [--seconds S] [--full] [--seed K] [--placement P]      (20 s; 20 minutes in full)
+usage: soak.py [--seconds S] [--full] [--seed K] [--placement P]      (20 s; 20 minutes in full, 5 of them under a sanitizer)
 """
 import argparse
 import os
@@ -161,7 +161,7 @@ def soak():
     print(f"seed {args.seed}", flush=True)
     with Daemon([TALE, SPROUT], placement=args.placement, threads=0) as d:
         d.wait_ready()
-        s = Soak(d, args.seconds or (1200 if args.full else 20), args.seed)
+        s = Soak(d, args.seconds or (20 if not args.full else 300 if SANITIZER else 1200), args.seed)
         try:
             s.run()
         except (Closed, Refused):
