@@ -76,7 +76,7 @@ struct tdm_vk_pipeline *tdm_vk_pipeline_get(struct tdm_vk_device *device, enum t
 {
         struct tdm_vk_pipeline *pipeline = find(device, shader, (const uint32_t[]){ c0, c1, c2, c3 });
 
-        assert(pipeline);
+        assert(pipeline && pipeline->pipeline);
         return pipeline;
 }
 
@@ -86,7 +86,7 @@ struct tdm_vk_pipeline *tdm_vk_pipeline_proven(struct tdm_vk_device *device, enu
         for (unsigned i = 0; i < device->n_pipelines; i++) {
                 struct tdm_vk_pipeline *p = &device->pipelines[i];
 
-                if (p->proven && p->shader == shader && p->constants[0] == type && p->constants[1] == act && p->constants[2] == row_tiles)
+                if (p->pipeline && p->proven && p->shader == shader && p->constants[0] == type && p->constants[1] == act && p->constants[2] == row_tiles)
                         return p;
         }
         return NULL;
@@ -116,26 +116,75 @@ static VkResult compile(struct tdm_vk_device *device, enum tdm_vk_shader shader,
         return r;
 }
 
+/* Those that were only put down so far, each thread the next one. */
+struct compile_job {
+        struct tdm_vk_device *device;
+        unsigned waiting[TDM_VK_MAX_PIPELINES];
+        VkResult results[TDM_VK_MAX_PIPELINES];
+};
+
+static void compile_one(void *arg, unsigned chunk, unsigned thread)
+{
+        struct compile_job *job = arg;
+        struct tdm_vk_pipeline *p = &job->device->pipelines[job->waiting[chunk]];
+
+        job->results[chunk] = compile(job->device, p->shader, p->constants, &p->pipeline);
+        if (job->results[chunk] != VK_SUCCESS)
+                p->pipeline = VK_NULL_HANDLE;
+        atomic_fetch_add_explicit(job->device->heartbeat, 1, memory_order_relaxed);
+}
+
+static int told(const struct tdm_vk_pipeline *p, VkResult result, struct tdm_error *err)
+{
+        return tdm_error_set(err, TDM_E_DEVICE_FAULT, "vulkan device: the driver cannot compile the kernel %s: %s", p->name,
+                             tdm_vk_result_name(result));
+}
+
+int tdm_vk_pipelines_compile(struct tdm_vk_device *device, struct tdm_error *err)
+{
+        struct compile_job job = { .device = device };
+        unsigned n = 0;
+        int r = 0;
+
+        device->deferring = false;
+        for (unsigned i = 0; i < device->n_pipelines; i++)
+                if (!device->pipelines[i].pipeline)
+                        job.waiting[n++] = i;
+        tdm_pool_run(device->threads, n, compile_one, &job);
+        for (unsigned i = 0; i < n; i++)
+                if (job.results[i] == VK_SUCCESS)
+                        device->counters.pipelines++;
+                else if (r == 0)
+                        r = told(&device->pipelines[job.waiting[i]], job.results[i], err);
+        return r;
+}
+
 int tdm_vk_pipeline_need(struct tdm_vk_device *device, enum tdm_vk_shader shader, const uint32_t constants[TDM_VK_N_CONSTANTS],
                          struct tdm_error *err)
 {
         struct tdm_vk_pipeline *p;
         VkResult r;
 
-        if (find(device, shader, constants))
+        p = find(device, shader, constants);
+        if (p && (p->pipeline || device->deferring))
                 return 0;
-        if (device->n_pipelines == TDM_VK_MAX_PIPELINES)
+        if (!p && device->n_pipelines == TDM_VK_MAX_PIPELINES)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "vulkan device: models of too many different shapes were loaded; restart "
                                      "the worker");
-        p = &device->pipelines[device->n_pipelines];
-        *p = (struct tdm_vk_pipeline){ .shader = shader };
-        memcpy(p->constants, constants, sizeof(p->constants));
-        snprintf(p->name, sizeof(p->name), "%s-%u-%u-%u-%u", shaders[shader].name, constants[0], constants[1], constants[2], constants[3]);
+        if (!p) {
+                p = &device->pipelines[device->n_pipelines++];
+                *p = (struct tdm_vk_pipeline){ .shader = shader };
+                memcpy(p->constants, constants, sizeof(p->constants));
+                snprintf(p->name, sizeof(p->name), "%s-%u-%u-%u-%u", shaders[shader].name, constants[0], constants[1], constants[2],
+                         constants[3]);
+        }
+        if (device->deferring)
+                return 0;
         r = compile(device, shader, constants, &p->pipeline);
-        if (r != VK_SUCCESS)
-                return tdm_error_set(err, TDM_E_DEVICE_FAULT, "vulkan device: the driver cannot compile the kernel %s: %s", p->name,
-                                     tdm_vk_result_name(r));
-        device->n_pipelines++;
+        if (r != VK_SUCCESS) {
+                p->pipeline = VK_NULL_HANDLE;
+                return told(p, r, err);
+        }
         device->counters.pipelines++;
         atomic_fetch_add_explicit(device->heartbeat, 1, memory_order_relaxed);
         return 0;
@@ -144,6 +193,7 @@ int tdm_vk_pipeline_need(struct tdm_vk_device *device, enum tdm_vk_shader shader
 void tdm_vk_pipelines_deinit(struct tdm_vk_device *device)
 {
         for (unsigned i = 0; i < device->n_pipelines; i++)
-                device->vk.DestroyPipeline(device->vk.device, device->pipelines[i].pipeline, NULL);
+                if (device->pipelines[i].pipeline)
+                        device->vk.DestroyPipeline(device->vk.device, device->pipelines[i].pipeline, NULL);
         device->n_pipelines = 0;
 }

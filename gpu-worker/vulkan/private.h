@@ -74,6 +74,9 @@ struct tdm_vk_pipeline {
 /* Compiles where it is not there yet: at load, never in run(). */
 int tdm_vk_pipeline_need(struct tdm_vk_device *device, enum tdm_vk_shader shader, const uint32_t constants[TDM_VK_N_CONSTANTS],
                          struct tdm_error *err);
+/* Compiles all that were needed while device->deferring was set, on all threads, and ends that. Those that the driver cannot
+ * compile can be needed again; the first is told of. */
+int tdm_vk_pipelines_compile(struct tdm_vk_device *device, struct tdm_error *err);
 /* One that was needed before. */
 struct tdm_vk_pipeline *tdm_vk_pipeline_get(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0, uint32_t c1,
                                             uint32_t c2, uint32_t c3);
@@ -118,6 +121,7 @@ struct tdm_vk_device {
         unsigned cache_pipelines; /* n_pipelines when it was last saved */
         struct tdm_vk_pipeline pipelines[TDM_VK_MAX_PIPELINES];
         unsigned n_pipelines;
+        bool deferring; /* kernels are put down, to be compiled together */
         struct tdm_vk_buffer stages[TDM_VK_STAGES]; /* of uploads */
         VkFence stage_fences[TDM_VK_STAGES];
         VkCommandBuffer stage_commands[TDM_VK_STAGES];

@@ -179,6 +179,17 @@ int tdm_vk_prove(struct tdm_vk_device *device, struct tdm_error *err)
         unsigned form = 0;
 
         static_assert(4 * TDM_ARRAY_SIZE(kernels) == TDM_VK_MATRIX_KERNELS, "each kernel for each type and rounding");
+        /* All together first: those that cannot be compiled are met again below. */
+        device->deferring = device->matrix_units;
+        for (unsigned i = 0; i < 4 && device->matrix_units; i++) {
+                uint32_t type = types[i / 2], act = acts[i % 2];
+
+                tdm_vk_pipeline_need(device, TDM_VK_MATVEC, (const uint32_t[]){ type, act, 4, 4 | 1 << 8 }, NULL);
+                for (unsigned k = 0; k < TDM_ARRAY_SIZE(kernels); k++)
+                        tdm_vk_pipeline_need(device, kernels[k].shader, (const uint32_t[]){ type, act, kernels[k].row_tiles, forms[0] }, NULL);
+        }
+        if (device->matrix_units)
+                tdm_vk_pipelines_compile(device, NULL);
         for (unsigned i = 0; i < 4 && device->matrix_units; i++) {
                 uint32_t type = types[i / 2], act = acts[i % 2];
                 int r = tdm_vk_pipeline_need(device, TDM_VK_MATVEC, (const uint32_t[]){ type, act, 4, 4 | 1 << 8 }, err);

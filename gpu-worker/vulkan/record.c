@@ -470,7 +470,7 @@ static int need_matrices(struct tdm_vk_model *m, const struct tdm_vk_matrix *con
         return r;
 }
 
-int tdm_vk_record_prepare(struct tdm_vk_model *m, struct tdm_error *err)
+static int list_kernels(struct tdm_vk_model *m, struct tdm_error *err)
 {
         int r = need(m, TDM_VK_EMBED, m->embedding.type, 0, 0, 0, err);
 
@@ -507,4 +507,17 @@ int tdm_vk_record_prepare(struct tdm_vk_model *m, struct tdm_error *err)
         if (r == 0)
                 r = need(m, TDM_VK_ATTEND, m->hp.head_dim, m->kv.type, m->many_rows, m->queries_heads, err);
         return r;
+}
+
+int tdm_vk_record_prepare(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        int r;
+
+        m->device->deferring = true;
+        r = list_kernels(m, err);
+        if (r != 0) {
+                m->device->deferring = false;
+                return r;
+        }
+        return tdm_vk_pipelines_compile(m->device, err);
 }

@@ -52,7 +52,7 @@ class Server:
     def __init__(self, cache):
         self.dir = tempfile.mkdtemp(prefix="tandem-h200-")
         self.socket = os.path.join(self.dir, "socket")
-        env = dict(os.environ, HOME=self.dir, XDG_CACHE_HOME=cache, XDG_STATE_HOME=self.dir, TANDEM_GPU="vulkan", TANDEM_NPU="host",
+        env = dict(os.environ, HOME=self.dir, XDG_CACHE_HOME=cache, XDG_STATE_HOME=self.dir, TANDEM_GPU="vulkan", TANDEM_NPU="off",
                    TANDEM_PLACEMENT="gpu")
         self.log_path = os.path.join(self.dir, "log")
         with open(self.log_path, "wb") as log:
