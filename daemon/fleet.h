@@ -135,7 +135,7 @@ struct tdm_worker_status {
         const char *sandbox;
         const char *numerics_id;
         const char *reason; /* why "auto" took this device */
-        char plan[640];     /* "MODEL: what runs where", of each model it has */
+        char plan[1024];    /* "MODEL: what runs where", of each model it has */
         struct tdm_device_use {
                 uint64_t device_macs, host_macs, blocks, submissions, commands, repeats, contexts; /* device-counters.h */
                 uint64_t sampled_ns, context_errors;

@@ -38,7 +38,7 @@ static int open_noted(struct tdm_device **ret, const struct tdm_device_config *c
 
         if (r != 0)
                 return r;
-        snprintf(note, sizeof(note), "auto took the CPU: %s", why);
+        snprintf(note, sizeof(note), "auto took the CPU: %.230s", why);
         noted_ops = tdm_host_device_ops;
         noted_ops.reason = noted_reason;
         (*ret)->ops = &noted_ops;

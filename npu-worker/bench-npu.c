@@ -16,7 +16,7 @@ static _Atomic uint64_t heartbeat;
 
 static void bench_product(struct tdm_npu *npu, uint32_t m, uint32_t k, uint32_t n)
 {
-        struct tdm_emulated_program program = { .type = TDM_EMULATED_BF16, .b_layout = TDM_EMULATED_COLUMNS, .m = m, .k = k, .n = n };
+        struct tdm_emulated_program program = { .op = TDM_EMULATED_OP_GEMM, .type = TDM_EMULATED_BF16, .b_layout = TDM_EMULATED_COLUMNS, .m = m, .k = k, .n = n };
         uint16_t *a = calloc((size_t)m * k, 2), *b = calloc((size_t)k * n, 2);
         float *c = calloc((size_t)m * n, 4), *x = calloc(k, 4);
         struct tdm_npu_product *product;
@@ -36,7 +36,7 @@ static void bench_product(struct tdm_npu *npu, uint32_t m, uint32_t k, uint32_t 
         if (tdm_npu_weights_finish(weights, &err))
                 exit(1);
         for (uint64_t end = tdm_now_ns() + SECONDS_NS; (begin = tdm_now_ns()) < end;) {
-                tdm_emulated_program_run(&program, a, b, c);
+                tdm_emulated_program_gemm(&program, a, b, c);
                 direct = fmin(direct, (double)(tdm_now_ns() - begin) / 1e3);
         }
         for (uint64_t end = tdm_now_ns() + SECONDS_NS; (begin = tdm_now_ns()) < end;) {

@@ -3,6 +3,7 @@
  * Which layers go to the NPU follows from the budget and the model alone, and the numerics id names everything that could
  * change a bit: kind of device, type, the set of programs, the budget. */
 #include "npu-worker/device-private.h"
+#include "npu-worker/npu-private.h"
 
 #include <assert.h>
 
@@ -154,8 +155,12 @@ static void npu_unload(struct tdm_device_model *public)
         for (uint32_t i = 0; model->layers && i < model->host->hp.n_layers; i++) {
                 tdm_npu_weights_destroy(model->layers[i].qkv);
                 tdm_npu_weights_destroy(model->layers[i].out);
+                tdm_npu_block_weights_destroy(model->layers[i].block);
         }
         free(model->layers);
+        free(model->reads);
+        free(model->writes);
+        tdm_npu_block_destroy(model->block);
         tdm_npu_product_destroy(model->qkv);
         tdm_npu_product_destroy(model->out);
         tdm_host_device_ops.model_unload((struct tdm_device_model *)model->host);
@@ -164,7 +169,9 @@ static void npu_unload(struct tdm_device_model *public)
 
 struct fill {
         const struct tdm_host_model *host;
-        struct tdm_npu_weights *weights;
+        struct tdm_npu_weights *weights;     /* of a product, or */
+        struct tdm_npu_block_weights *block; /* of a block: the output, or q, k and v */
+        bool out;
         const struct tdm_weights_tensor *tensors[3]; /* one below the other */
         unsigned n_tensors;
         float *rows;                                 /* [n_threads][cols] */
@@ -188,35 +195,67 @@ static void fill_rows(void *arg, unsigned chunk, unsigned thread)
                 while (row >= fill->tensors[t]->rows)
                         row -= fill->tensors[t++]->rows;
                 tdm_weights_row(fill->host->weights, fill->tensors[t], row, values);
-                tdm_npu_weights_fill(fill->weights, output, values);
+                if (fill->block)
+                        tdm_npu_block_weights_fill(fill->block, fill->out, output, values);
+                else
+                        tdm_npu_weights_fill(fill->weights, output, values);
         }
 }
 
-/* Tensors, one below the other, into buffers of the device. */
+/* Tensors, one below the other, to where fill says. */
+static int convert(struct fill *fill, uint32_t layer, const enum tdm_tensor_kind *kinds, unsigned n_kinds, struct tdm_error *err)
+{
+        const struct tdm_host_model *host = fill->host;
+        uint32_t n_rows = 0;
+
+        fill->n_tensors = n_kinds;
+        for (unsigned i = 0; i < n_kinds; i++) {
+                fill->tensors[i] = tdm_weights_find(host->weights, kinds[i], layer);
+                n_rows += fill->tensors[i]->rows;
+        }
+        fill->cols = fill->tensors[0]->cols;
+        fill->rows = malloc((size_t)tdm_pool_n_threads(host->pool) * fill->cols * sizeof(float));
+        if (!fill->rows)
+                return tdm_error_set(err, -ENOMEM, "no memory to convert weights for the NPU");
+        tdm_pool_run(host->pool, TDM_DIV_UP(n_rows, FILL_ROWS), fill_rows, fill);
+        free(fill->rows);
+        return 0;
+}
+
+static const enum tdm_tensor_kind qkv_kinds[] = { TDM_TENSOR_Q, TDM_TENSOR_K, TDM_TENSOR_V }, out_kinds[] = { TDM_TENSOR_O };
+
+static int put_block(struct tdm_npu_model *model, uint32_t layer, struct tdm_npu_block_weights **ret, struct tdm_error *err)
+{
+        struct fill fill = { .host = model->host };
+        int r = tdm_npu_block_weights_new(model->block, &fill.block, err);
+
+        if (r != 0)
+                return r;
+        r = convert(&fill, layer, qkv_kinds, TDM_ARRAY_SIZE(qkv_kinds), err);
+        fill.out = true;
+        if (r == 0)
+                r = convert(&fill, layer, out_kinds, TDM_ARRAY_SIZE(out_kinds), err);
+        if (r == 0)
+                r = tdm_npu_block_weights_finish(fill.block, err);
+        if (r != 0)
+                tdm_npu_block_weights_destroy(fill.block);
+        else
+                *ret = fill.block;
+        return r;
+}
+
+/* Into buffers of the device. */
 static int put_weights(struct tdm_npu_model *model, struct tdm_npu_product *product, uint32_t layer,
                        const enum tdm_tensor_kind *kinds, unsigned n_kinds, struct tdm_npu_weights **ret, struct tdm_error *err)
 {
-        const struct tdm_host_model *host = model->host;
-        struct fill fill = { .host = host, .n_tensors = n_kinds };
-        uint32_t n_rows = 0;
-        int r;
+        struct fill fill = { .host = model->host };
+        int r = tdm_npu_weights_new(product, &fill.weights, err);
 
-        for (unsigned i = 0; i < n_kinds; i++) {
-                fill.tensors[i] = tdm_weights_find(host->weights, kinds[i], layer);
-                n_rows += fill.tensors[i]->rows;
-        }
-        fill.cols = fill.tensors[0]->cols;
-        r = tdm_npu_weights_new(product, &fill.weights, err);
         if (r != 0)
                 return r;
-        fill.rows = malloc((size_t)tdm_pool_n_threads(host->pool) * fill.cols * sizeof(float));
-        if (!fill.rows) {
-                tdm_npu_weights_destroy(fill.weights);
-                return tdm_error_set(err, -ENOMEM, "no memory to convert weights for the NPU");
-        }
-        tdm_pool_run(host->pool, TDM_DIV_UP(n_rows, FILL_ROWS), fill_rows, &fill);
-        free(fill.rows);
-        r = tdm_npu_weights_finish(fill.weights, err);
+        r = convert(&fill, layer, kinds, n_kinds, err);
+        if (r == 0)
+                r = tdm_npu_weights_finish(fill.weights, err);
         if (r != 0) {
                 tdm_npu_weights_destroy(fill.weights);
                 return r;
@@ -227,15 +266,17 @@ static int put_weights(struct tdm_npu_model *model, struct tdm_npu_product *prod
 
 static int load_layers(struct tdm_npu_model *model, struct tdm_error *err)
 {
-        static const enum tdm_tensor_kind qkv[] = { TDM_TENSOR_Q, TDM_TENSOR_K, TDM_TENSOR_V }, out[] = { TDM_TENSOR_O };
-
         for (uint32_t i = 0; i < model->host->hp.n_layers; i++) {
                 struct tdm_npu_layer layer = {};
                 struct tdm_error why = {};
-                int r = put_weights(model, model->qkv, i, qkv, TDM_ARRAY_SIZE(qkv), &layer.qkv, &why);
+                int r;
 
-                if (r == 0)
-                        r = put_weights(model, model->out, i, out, TDM_ARRAY_SIZE(out), &layer.out, &why);
+                if (model->block)
+                        r = put_block(model, i, &layer.block, &why);
+                else
+                        r = put_weights(model, model->qkv, i, qkv_kinds, TDM_ARRAY_SIZE(qkv_kinds), &layer.qkv, &why);
+                if (r == 0 && !model->block)
+                        r = put_weights(model, model->out, i, out_kinds, TDM_ARRAY_SIZE(out_kinds), &layer.out, &why);
                 if (r != 0) {
                         tdm_npu_weights_destroy(layer.qkv);
                         if (r != TDM_E_NO_MEMORY)
@@ -249,15 +290,70 @@ static int load_layers(struct tdm_npu_model *model, struct tdm_error *err)
         return 0;
 }
 
-static int load_npu(struct tdm_npu_device *device, struct tdm_npu_model *model, struct tdm_error *err)
+/* NULL: whole blocks run on the NPU; else why not, "" where the set has no programs for it. */
+static const char *why_no_blocks(struct tdm_npu_device *device, const struct tdm_npu_model *model, uint32_t n_pages,
+                                 struct tdm_npu_block_plan *ret)
+{
+        const struct tdm_hparams *hp = &model->host->hp;
+
+        if (device->type != TDM_NPU_BF16 || tdm_npu_plan_block(tdm_npu_manifest(device->npu), hp->d_model, hp->n_heads,
+                                                               hp->n_kv_heads, hp->head_dim, n_pages, ret) != 0)
+                return "";
+        if (model->host->kv.type != TDM_KV_F16)
+                return "attention over pages wants kv-type f16";
+        return NULL;
+}
+
+static int load_blocks(struct tdm_npu_device *device, struct tdm_npu_model *model, const struct tdm_npu_block_plan *plan,
+                       struct tdm_error *err)
+{
+        uint64_t limit = tdm_npu_memlock(device->npu), cache_bytes = model->host->kv.size_bytes;
+        char path[128] = "imported (user memory)";
+        size_t n_parts;
+        int r = tdm_npu_block_new(device->npu, plan, model->host->tile_rows, cache_bytes, &model->block, err);
+
+        if (r != 0)
+                return r;
+        n_parts = (size_t)tdm_npu_block_rows(model->block) * (plan->pages + 1);
+        model->reads = calloc(n_parts, sizeof(*model->reads));
+        model->writes = calloc(n_parts, sizeof(*model->writes));
+        if (!model->reads || !model->writes)
+                return tdm_error_set(err, -ENOMEM, "no memory for an attention block on the NPU");
+        r = load_layers(model, err);
+        if (r != 0)
+                return r;
+        if (cache_bytes > limit)
+                snprintf(path, sizeof(path), "copied: RLIMIT_MEMLOCK is %llu KiB, importing it takes %llu (LimitMEMLOCK=, kv-memory=)",
+                         (unsigned long long)limit >> 10, (unsigned long long)cache_bytes >> 10);
+        snprintf(model->plan, sizeof(model->plan), "%u of %u attention layers on the NPU in bf16, 1 command a block over the cache's "
+                 "pages, up to %u rows; %llu of %llu MiB used; rows copied, cache %s", model->n_npu_layers,
+                 model->host->hp.n_layers, tdm_npu_block_rows(model->block),
+                 (unsigned long long)((tdm_npu_budget(device->npu) - tdm_npu_budget_left(device->npu)) >> 20),
+                 (unsigned long long)(tdm_npu_budget(device->npu) >> 20), path);
+        tdm_log_info("npu: %s", model->plan);
+        return 0;
+}
+
+static int load_npu(struct tdm_npu_device *device, struct tdm_npu_model *model, uint32_t n_pages, struct tdm_error *err)
 {
         const struct tdm_hparams *hp = &model->host->hp;
         uint32_t q_width = hp->n_heads * hp->head_dim, qkv_width = q_width + 2 * hp->n_kv_heads * hp->head_dim;
         const struct tdm_npu_manifest *manifest = tdm_npu_manifest(device->npu);
+        struct tdm_npu_block_plan blocks;
         struct tdm_npu_plan qkv, out;
         struct tdm_error why = {};
+        const char *no_blocks;
         int r;
 
+        no_blocks = why_no_blocks(device, model, n_pages, &blocks);
+        if (!no_blocks) {
+                r = load_blocks(device, model, &blocks, &why);
+                if (r != TDM_E_NO_MEMORY || model->block)
+                        return r == 0 ? 0 : tdm_error_set(err, r, "%s", why.message);
+                no_blocks = "attention over pages does not fit npu-memory";
+        }
+        if (no_blocks[0])
+                tdm_log_warning("npu: no attention over pages: %s", no_blocks);
         r = tdm_npu_plan_matrix(manifest, device->type, qkv_width, hp->d_model, &qkv, &why);
         if (r == 0)
                 r = tdm_npu_plan_matrix(manifest, device->type, hp->d_model, q_width, &out, &why);
@@ -267,7 +363,7 @@ static int load_npu(struct tdm_npu_device *device, struct tdm_npu_model *model, 
                 r = tdm_npu_product_new(device->npu, &out, model->host->tile_rows, &model->out, &why);
         if (r == TDM_E_UNSUPPORTED || r == TDM_E_NO_MEMORY) {
                 tdm_log_warning("npu: this model's attention runs on the CPU: %s", why.message);
-                snprintf(model->plan, sizeof(model->plan), "attention on the CPU: %s", why.message);
+                snprintf(model->plan, sizeof(model->plan), "attention on the CPU: %.350s", why.message);
                 return 0;
         }
         if (r != 0)
@@ -276,12 +372,12 @@ static int load_npu(struct tdm_npu_device *device, struct tdm_npu_model *model, 
         if (r != 0)
                 return r;
         snprintf(model->plan, sizeof(model->plan), "%u of %u attention layers on the NPU in %s: qkv %u command%s of %ux%u, output %u "
-                 "of %ux%u, up to %u rows; %llu of %llu MiB used; rows copied: read in the arena, rounded into the NPU's buffers",
+                 "of %ux%u, up to %u rows; %llu of %llu MiB used; rows copied (rounded on the way)%s%s",
                  model->n_npu_layers, hp->n_layers, tdm_npu_type_name(device->type), tdm_npu_plan_commands(&qkv),
                  tdm_npu_plan_commands(&qkv) == 1 ? "" : "s", qkv.k, qkv.n, tdm_npu_plan_commands(&out), out.k, out.n,
                  tdm_npu_product_rows(model->qkv),
                  (unsigned long long)((tdm_npu_budget(device->npu) - tdm_npu_budget_left(device->npu)) >> 20),
-                 (unsigned long long)(tdm_npu_budget(device->npu) >> 20));
+                 (unsigned long long)(tdm_npu_budget(device->npu) >> 20), no_blocks[0] ? "; " : "", no_blocks);
         tdm_log_info("npu: %s", model->plan);
         return 0;
 }
@@ -291,6 +387,17 @@ static void say_on_cpu(struct tdm_npu_model *model, enum tdm_precision precision
         snprintf(model->plan, sizeof(model->plan), "attention on the CPU: precision %s promises more than an NPU's formats hold",
                  tdm_precision_name(precision));
         tdm_log_info("npu: %s", model->plan);
+}
+
+static void npu_set_kv(struct tdm_device_model *public, uint8_t *kv_base)
+{
+        struct tdm_npu_model *model = npu_model_of(public);
+        struct tdm_error err = {};
+
+        /* There is room: planning saw to that. Going on without it would change bits. */
+        if (model->block && tdm_npu_block_set_cache(model->block, kv_base, &err) != 0)
+                tdm_npu_leave(model->npu, err.message);
+        tdm_host_device_ops.set_kv((struct tdm_device_model *)model->host, kv_base);
 }
 
 static int npu_load(struct tdm_device *public, const struct tdm_device_model_config *config, struct tdm_device_model **ret,
@@ -315,7 +422,9 @@ static int npu_load(struct tdm_device *public, const struct tdm_device_model_con
         else if (config->precision != TDM_PRECISION_DEFAULT)
                 say_on_cpu(model, config->precision);
         else
-                r = load_npu(device, model, err);
+                r = load_npu(device, model, config->limits.table_entries, err);
+        if (r == 0 && config->kv_base)
+                npu_set_kv((struct tdm_device_model *)model, config->kv_base);
         if (r != 0) {
                 npu_unload((struct tdm_device_model *)model);
                 return r;
@@ -324,10 +433,6 @@ static int npu_load(struct tdm_device *public, const struct tdm_device_model_con
         return 0;
 }
 
-static void npu_set_kv(struct tdm_device_model *public, uint8_t *kv_base)
-{
-        tdm_host_device_ops.set_kv((struct tdm_device_model *)npu_model_of(public)->host, kv_base);
-}
 
 static uint64_t npu_scratch_bytes(const struct tdm_device_model *public)
 {
@@ -381,14 +486,19 @@ static int run_attention(struct tdm_npu_model *model, const struct tdm_step *ste
         uint32_t layer = tdm_block_layer(block);
         uint64_t products = projection_macs(hp, step->head.n_rows), attend = tdm_npu_attend_macs(hp, step, layer);
 
-        if (!model->layers[layer].out) {
+        if (!model->layers[layer].out && !model->layers[layer].block) {
                 count(model, 0, products + attend);
                 return tdm_host_device_ops.run((struct tdm_device_model *)model->host, step, block, 1, hidden, NULL, NULL, NULL, err);
         }
         if (!model->host->kv_base)
                 return tdm_error_set(err, -EINVAL, "NPU: asked for attention without a KV cache");
-        tdm_npu_attention(model, step, layer, hidden);
-        count(model, products, attend);
+        if (model->layers[layer].block) {
+                tdm_npu_attention_block(model, step, layer, hidden);
+                count(model, products + attend, 0);
+        } else {
+                tdm_npu_attention(model, step, layer, hidden);
+                count(model, products, attend);
+        }
         return 0;
 }
 

@@ -11,8 +11,10 @@
 #define MAX_BYTES (UINT64_C(1) << 20)
 #define MAX_LINE 256u
 
-enum key { KEY_OP, KEY_SHAPE, KEY_TYPE, KEY_A, KEY_B, KEY_C, KEY_ORDER, KEY_COLUMNS, KEY_INSTRUCTIONS, KEY_ARGUMENTS, N_KEYS };
-static const char *const keys[N_KEYS] = { "op", "shape", "type", "a", "b", "c", "order", "columns", "instructions", "arguments" };
+enum key { KEY_OP, KEY_SHAPE, KEY_TYPE, KEY_A, KEY_B, KEY_C, KEY_ORDER, KEY_COLUMNS, KEY_INSTRUCTIONS, KEY_ARGUMENTS,
+           KEY_HEADS, KEY_PAGES, N_KEYS, N_COMMON_KEYS = KEY_HEADS };
+static const char *const keys[N_KEYS] = { "op", "shape", "type", "a", "b", "c", "order", "columns", "instructions", "arguments",
+                                        "heads", "pages" };
 enum set_key { SET_FORMAT, SET_GENERATION, SET_XCLBIN, SET_KERNEL, N_SET_KEYS };
 static const char *const set_keys[N_SET_KEYS] = { "format", "generation", "xclbin", "kernel" };
 
@@ -127,20 +129,23 @@ static int parse_rows(const struct reader *r, const char *key, const char *value
         return ret;
 }
 
-static int parse_arguments(const struct reader *r, const char *value, uint8_t *ret)
+static int parse_arguments(const struct reader *r, const char *value, struct tdm_npu_program *p)
 {
-        bool have[3] = { false };
+        static const char wanted[] = "arguments: \"%s\" is not a, b and c in some order (for attention also d and e)";
+        bool have[TDM_NPU_MAX_ARGUMENTS] = { false };
+        size_t n = (strlen(value) + 1) / 2;
 
-        if (strlen(value) != 5 || value[1] != ' ' || value[3] != ' ')
-                return wrong(r, "arguments: \"%s\" is not a, b and c in some order", value);
-        for (uint8_t i = 0; i < 3; i++) {
+        if (strlen(value) % 2 == 0 || (n != 3 && n != TDM_NPU_MAX_ARGUMENTS))
+                return wrong(r, wanted, value);
+        for (uint8_t i = 0; i < n; i++) {
                 int which = value[2 * i] - 'a';
 
-                if (which < 0 || which > 2 || have[which])
-                        return wrong(r, "arguments: \"%s\" is not a, b and c in some order", value);
+                if (which < 0 || which >= (int)n || have[which] || (i > 0 && value[2 * i - 1] != ' '))
+                        return wrong(r, wanted, value);
                 have[which] = true;
-                ret[which] = i;
+                p->argument[which] = i;
         }
+        p->n_arguments = (uint8_t)n;
         return 0;
 }
 
@@ -182,8 +187,18 @@ static int parse_program_key(struct reader *r, enum key key, const char *value)
                 return 0;
         case KEY_INSTRUCTIONS:
                 return copy_file(r, keys[key], value, p->instructions, sizeof(p->instructions));
+        case KEY_HEADS:
+                rest = parse_number(value, 256, 'x', &p->n_heads);
+                rest = rest ? parse_number(rest, 256, 'x', &p->n_kv_heads) : NULL;
+                if (!rest || !parse_number(rest, 1024, 0, &p->head_dim))
+                        return wrong(r, "heads: \"%s\" is not query heads x key heads x values of a head, like 4x1x256", value);
+                return 0;
+        case KEY_PAGES:
+                if (!parse_number(value, 4096, 0, &p->pages))
+                        return wrong(r, "pages: \"%s\" is not a number from 1 to 4096", value);
+                return 0;
         default:
-                return parse_arguments(r, value, p->argument);
+                return parse_arguments(r, value, p);
         }
 }
 
@@ -208,10 +223,32 @@ static int parse_set_key(struct reader *r, enum set_key key, const char *value)
 
 /* ---- sections ---- */
 
+static int check_attention(const struct reader *r)
+{
+        const struct tdm_npu_program *p = r->program;
+
+        if (p->n_heads == 0 || p->pages == 0)
+                return wrong_at(r, r->section_line, "[%s]: attention needs %s", p->name, p->n_heads == 0 ? "heads" : "pages");
+        if (p->n_heads % p->n_kv_heads != 0 || p->head_dim % 16 != 0)
+                return wrong_at(r, r->section_line, "[%s]: heads %ux%ux%u: the first must be a multiple of the second, the third of 16",
+                                p->name, p->n_heads, p->n_kv_heads, p->head_dim);
+        if (p->n != (p->n_heads + 2 * p->n_kv_heads) * p->head_dim)
+                return wrong_at(r, r->section_line, "[%s]: N is %u, q, k and v of heads %ux%ux%u are %u wide", p->name, p->n,
+                                p->n_heads, p->n_kv_heads, p->head_dim, (p->n_heads + 2 * p->n_kv_heads) * p->head_dim);
+        if (p->k % 8 != 0 || p->type != TDM_NPU_BF16 || p->b.kind != TDM_NPU_COLUMNS)
+                return wrong_at(r, r->section_line, "[%s]: attention is of type bf16, b = columns, K a multiple of 8", p->name);
+        return 0;
+}
+
 static int check_program(const struct reader *r)
 {
         const struct tdm_npu_program *p = r->program;
 
+        if (p->n_arguments != (p->op == TDM_NPU_ATTENTION ? TDM_NPU_MAX_ARGUMENTS : 3))
+                return wrong_at(r, r->section_line, "[%s]: %u arguments, this operation has %u", p->name, p->n_arguments,
+                                p->op == TDM_NPU_ATTENTION ? TDM_NPU_MAX_ARGUMENTS : 3);
+        if (p->op == TDM_NPU_ATTENTION)
+                return check_attention(r);
         if (p->op != TDM_NPU_GEMM && p->op != TDM_NPU_GEMV)
                 return 0; /* nobody uses it */
         if (p->op == TDM_NPU_GEMV && p->m != 1)
@@ -234,7 +271,7 @@ static int end_section(struct reader *r)
 {
         const struct tdm_npu_manifest *m = r->manifest;
         const char *const *names = r->program ? keys : set_keys;
-        uint32_t n = r->program ? N_KEYS : N_SET_KEYS;
+        uint32_t n = r->program ? N_COMMON_KEYS : N_SET_KEYS;
 
         if (!r->had_set)
                 return 0;

@@ -22,7 +22,12 @@
  *                                  and order give equal bits. int8 sums are exact: exact
  *   columns = 4                    of the array that it occupies
  *   instructions = gemm-64.bin     little-endian 32-bit words
- *   arguments = a b c              their order behind opcode, instructions and word count */
+ *   arguments = a b c              their order behind opcode, instructions and word count
+ *
+ * op = attention is a whole attention block over the paged cache in one command (attention-abi.h): shape is rows x d_model x
+ * width of q, k and v together, type bf16, b = columns, arguments a b c d e in some order, and two keys more:
+ *   heads = 4x1x256                query heads x key and value heads x values of a head
+ *   pages = 64                     of a sequence, at most, 32 positions each */
 #ifndef TDM_NPU_MANIFEST_H
 #define TDM_NPU_MANIFEST_H
 
@@ -32,6 +37,7 @@
 #define TDM_NPU_MAX_PROGRAMS 512u
 #define TDM_NPU_MAX_ROWS 4096u
 #define TDM_NPU_MAX_SIZE 65536u /* K and N */
+#define TDM_NPU_MAX_ARGUMENTS 5u
 
 enum tdm_npu_op { TDM_NPU_GEMM = 1, TDM_NPU_GEMV, TDM_NPU_RMSNORM, TDM_NPU_ROPE, TDM_NPU_SOFTMAX, TDM_NPU_ATTENTION };
 enum tdm_npu_type { TDM_NPU_BF16 = 1, TDM_NPU_INT8 };
@@ -56,7 +62,9 @@ struct tdm_npu_program {
         char order[16];
         uint32_t columns;
         char instructions[96];
-        uint8_t argument[3]; /* where A, B and C are: 0 is the first behind the word count */
+        uint8_t argument[TDM_NPU_MAX_ARGUMENTS]; /* where A, B, C (D, E) are: 0 is the first behind the word count */
+        uint8_t n_arguments; /* 3 or 5 */
+        uint32_t n_heads, n_kv_heads, head_dim, pages; /* attention */
 };
 
 struct tdm_npu_manifest {

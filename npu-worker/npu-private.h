@@ -7,7 +7,7 @@
 #define TDM_NPU_MAX_INSTRUCTIONS (UINT64_C(4) << 20)
 
 /* Arguments of every open NPU program: opcode, instructions, their words, then data. */
-enum { TDM_NPU_ARG_OPCODE, TDM_NPU_ARG_INSTRUCTIONS, TDM_NPU_ARG_WORDS, TDM_NPU_ARG_DATA, TDM_NPU_N_ARGS = TDM_NPU_ARG_DATA + 3 };
+enum { TDM_NPU_ARG_OPCODE, TDM_NPU_ARG_INSTRUCTIONS, TDM_NPU_ARG_WORDS, TDM_NPU_ARG_DATA, TDM_NPU_N_ARGS = TDM_NPU_ARG_DATA + TDM_NPU_MAX_ARGUMENTS };
 #define TDM_NPU_OPCODE_RUN 3u
 
 struct tdm_npu_instructions {
@@ -23,8 +23,9 @@ struct tdm_npu {
         struct tdm_npu_manifest *manifest;
         struct tdm_npu_instructions instructions[TDM_NPU_MAX_PROGRAMS];
         unsigned groups[TDM_NPU_N_ARGS]; /* memory group of each argument */
-        uint64_t budget_bytes, used_bytes;
+        uint64_t budget_bytes, used_bytes, memlock_bytes;
         struct tdm_npu_product *products; /* whose runs die with the context */
+        struct tdm_npu_block *blocks;     /* the same */
         struct tdm_npu_counters counters;
         _Atomic uint64_t *heartbeat;
 };
@@ -51,6 +52,16 @@ void tdm_npu_renew_context(struct tdm_npu *npu, const char *reason);
 _Noreturn void tdm_npu_leave(const struct tdm_npu *npu, const char *what);
 int tdm_npu_xrt_error(const struct tdm_npu *npu, int r, struct tdm_error *err, const char *what);
 
+/* A command with its opcode and instructions; its data are the caller's to set. */
+int tdm_npu_run_new(struct tdm_npu *npu, const struct tdm_npu_program *program, struct tdm_xrt_run **ret, struct tdm_error *err);
+/* Sends commands and waits for them. NULL, or why it failed; lost: the context is. Does not return where one may still run. */
+const char *tdm_npu_execute(struct tdm_npu *npu, struct tdm_xrt_run *const *runs, uint32_t n, bool *lost);
+/* After the n_tries-th failure: a new context where that may help. Does not return where nothing does. */
+void tdm_npu_try_again(struct tdm_npu *npu, const char *why, bool lost, unsigned n_tries);
+
+int tdm_npu_block_make_runs(struct tdm_npu_block *block, struct tdm_error *err);
+void tdm_npu_block_free_runs(struct tdm_npu_block *block);
+struct tdm_npu_block *tdm_npu_block_next(const struct tdm_npu_block *block);
 int tdm_npu_product_make_runs(struct tdm_npu_product *product, struct tdm_error *err);
 void tdm_npu_product_free_runs(struct tdm_npu_product *product);
 

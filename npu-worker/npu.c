@@ -1,6 +1,7 @@
 /* Opening an NPU and keeping it going: see npu.h. Products are in product.c. */
 #include "npu-worker/npu-private.h"
 
+#include <sys/resource.h>
 #include <sys/sysinfo.h>
 
 #include "common/log.h"
@@ -10,6 +11,9 @@
 #define TDM_NPU_PROGRAMS_DIR "/usr/share/tandem/npu"
 #endif
 #define BUDGET_SHARE 4u /* of the machine's memory, one part in so many */
+#define SLICE_MS 50u   /* of waiting, between two beats of the heart */
+#define LIMIT_MS 5000u /* the driver's watchdog speaks after 2 s: who is silent so long will not speak */
+#define MAX_TRIES 4u
 #define EMULATED_PROGRAMS "../lib/npu-emulated/programs"
 
 /* What devices call themselves, and what their sets of programs are called. */
@@ -106,7 +110,7 @@ static int load_instructions(struct tdm_npu *npu, struct tdm_error *err)
                 size_t size;
                 int r;
 
-                if (p->op != TDM_NPU_GEMM && p->op != TDM_NPU_GEMV)
+                if (p->op != TDM_NPU_GEMM && p->op != TDM_NPU_GEMV && p->op != TDM_NPU_ATTENTION)
                         continue;
                 snprintf(path, sizeof(path), "%s/%s", npu->manifest->directory, p->instructions);
                 r = tdm_npu_read_file(path, TDM_NPU_MAX_INSTRUCTIONS, &to->words, &size, err);
@@ -144,6 +148,7 @@ static int context_new(struct tdm_npu *npu, struct tdm_error *err)
 int tdm_npu_open(struct tdm_npu **ret, const struct tdm_npu_config *config, struct tdm_error *err)
 {
         struct tdm_npu *npu = calloc(1, sizeof(*npu));
+        struct rlimit locked;
         struct sysinfo info;
         int r;
 
@@ -151,6 +156,10 @@ int tdm_npu_open(struct tdm_npu **ret, const struct tdm_npu_config *config, stru
                 return tdm_error_set(err, -ENOMEM, "no memory for the NPU");
         npu->heartbeat = config->heartbeat;
         npu->budget_bytes = config->budget_bytes;
+        /* Asked now: the sandbox will not let us. */
+        npu->memlock_bytes = UINT64_MAX;
+        if (getrlimit(RLIMIT_MEMLOCK, &locked) == 0 && locked.rlim_cur != RLIM_INFINITY)
+                npu->memlock_bytes = locked.rlim_cur;
         if (npu->budget_bytes == 0 && sysinfo(&info) == 0)
                 npu->budget_bytes = (uint64_t)info.totalram * info.mem_unit / BUDGET_SHARE;
         r = tdm_xrt_load(config->emulated, &npu->xrt, err);
@@ -259,12 +268,79 @@ void tdm_npu_renew_context(struct tdm_npu *npu, const char *reason)
         npu->counters.n_contexts++;
         for (struct tdm_npu_product *p = npu->products; p; p = p->next)
                 tdm_npu_product_free_runs(p);
+        for (struct tdm_npu_block *b = npu->blocks; b; b = tdm_npu_block_next(b))
+                tdm_npu_block_free_runs(b);
         npu->xrt->context_free(npu->context);
         r = context_new(npu, &err);
         for (struct tdm_npu_product *p = npu->products; p && r == 0; p = p->next)
                 r = tdm_npu_product_make_runs(p, &err);
+        for (struct tdm_npu_block *b = npu->blocks; b && r == 0; b = tdm_npu_block_next(b))
+                r = tdm_npu_block_make_runs(b, &err);
         if (r != 0)
                 tdm_npu_leave(npu, err.message);
+}
+
+/* ---- commands ---- */
+
+int tdm_npu_run_new(struct tdm_npu *npu, const struct tdm_npu_program *program, struct tdm_xrt_run **ret, struct tdm_error *err)
+{
+        const struct tdm_xrt_front *xrt = npu->xrt;
+        struct tdm_npu_instructions *instructions;
+        int r = tdm_npu_instructions(npu, program, &instructions, err);
+
+        if (r != 0)
+                return r;
+        r = xrt->run_new(npu->context, ret);
+        if (r < 0)
+                return tdm_npu_xrt_error(npu, r, err, "no command for the NPU");
+        r = xrt->run_set_number(*ret, TDM_NPU_ARG_OPCODE, TDM_NPU_OPCODE_RUN, 8);
+        if (r == 0)
+                r = xrt->run_set_buffer(*ret, TDM_NPU_ARG_INSTRUCTIONS, instructions->buffer);
+        if (r == 0)
+                r = xrt->run_set_number(*ret, TDM_NPU_ARG_WORDS, instructions->n_words, 4);
+        return r < 0 ? tdm_npu_xrt_error(npu, r, err, "an NPU command does not take its instructions") : 0;
+}
+
+const char *tdm_npu_execute(struct tdm_npu *npu, struct tdm_xrt_run *const *runs, uint32_t n, bool *lost)
+{
+        int state = TDM_XRT_RUNNING, r = npu->xrt->submit(npu->context, runs, n);
+
+        *lost = true;
+        if (r > 0)
+                npu->counters.n_submissions += (uint64_t)r;
+        /* Also after a failure: commands before it may be running. */
+        for (uint32_t waited_ms = 0; state == TDM_XRT_RUNNING && waited_ms < LIMIT_MS; waited_ms += SLICE_MS) {
+                state = npu->xrt->wait(npu->context, runs, n, SLICE_MS);
+                atomic_fetch_add_explicit(npu->heartbeat, 1, memory_order_relaxed);
+        }
+        if (state == TDM_XRT_RUNNING)
+                tdm_npu_leave(npu, "a command neither ends nor is ended by the driver");
+        if (state < 0)
+                tdm_npu_leave(npu, "the state of a command cannot be had");
+        if (r < 0)
+                return "a command cannot be sent";
+        switch (state) {
+        case TDM_XRT_DONE:
+                npu->counters.n_commands += n;
+                return NULL;
+        case TDM_XRT_ERROR:
+                *lost = false;
+                return "a command ended with an error";
+        case TDM_XRT_TIMEOUT:
+                return "a command took too long";
+        default:
+                return "commands are aborted";
+        }
+}
+
+void tdm_npu_try_again(struct tdm_npu *npu, const char *why, bool lost, unsigned n_tries)
+{
+        if (n_tries == MAX_TRIES)
+                tdm_npu_leave(npu, why);
+        npu->counters.n_retries++;
+        /* An error that comes back is not of the command alone. */
+        if (lost || n_tries > 1)
+                tdm_npu_renew_context(npu, why);
 }
 
 const struct tdm_npu_manifest *tdm_npu_manifest(const struct tdm_npu *npu)
@@ -280,6 +356,11 @@ const struct tdm_npu_counters *tdm_npu_counters(const struct tdm_npu *npu)
 const char *tdm_npu_flavour(const struct tdm_npu *npu)
 {
         return npu->xrt->flavour;
+}
+
+uint64_t tdm_npu_memlock(const struct tdm_npu *npu)
+{
+        return npu->memlock_bytes;
 }
 
 uint64_t tdm_npu_budget(const struct tdm_npu *npu)

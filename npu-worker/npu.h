@@ -43,6 +43,7 @@ void tdm_npu_close(struct tdm_npu *npu);
 const struct tdm_npu_manifest *tdm_npu_manifest(const struct tdm_npu *npu);
 const struct tdm_npu_counters *tdm_npu_counters(const struct tdm_npu *npu);
 const char *tdm_npu_flavour(const struct tdm_npu *npu);
+uint64_t tdm_npu_memlock(const struct tdm_npu *npu); /* RLIMIT_MEMLOCK; UINT64_MAX: none */
 uint64_t tdm_npu_budget_left(const struct tdm_npu *npu);
 uint64_t tdm_npu_budget(const struct tdm_npu *npu);
 

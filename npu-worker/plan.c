@@ -78,6 +78,33 @@ int tdm_npu_plan_matrix(const struct tdm_npu_manifest *manifest, enum tdm_npu_ty
         return 0;
 }
 
+int tdm_npu_plan_block(const struct tdm_npu_manifest *manifest, uint32_t d_model, uint32_t n_heads, uint32_t n_kv_heads,
+                       uint32_t head_dim, uint32_t n_pages, struct tdm_npu_block_plan *ret)
+{
+        struct tdm_npu_block_plan plan = { .d_model = d_model, .n_heads = n_heads, .n_kv_heads = n_kv_heads, .head_dim = head_dim };
+
+        for (uint32_t i = 0; i < manifest->n_programs && plan.n_variants < TDM_NPU_MAX_VARIANTS; i++) {
+                const struct tdm_npu_program *p = &manifest->programs[i];
+                uint32_t at = plan.n_variants;
+
+                if (p->op != TDM_NPU_ATTENTION || p->k != d_model || p->n_heads != n_heads || p->n_kv_heads != n_kv_heads ||
+                    p->head_dim != head_dim || p->pages < n_pages)
+                        continue;
+                if (plan.n_variants > 0 && (p->pages != plan.pages || strcmp(p->order, plan.variants[0]->order) != 0))
+                        continue; /* of another family: other bits */
+                plan.pages = p->pages;
+                plan.width = p->n;
+                for (; at > 0 && plan.variants[at - 1]->m > p->m; at--)
+                        plan.variants[at] = plan.variants[at - 1];
+                plan.variants[at] = p;
+                plan.n_variants++;
+        }
+        if (plan.n_variants == 0)
+                return TDM_E_UNSUPPORTED;
+        *ret = plan;
+        return 0;
+}
+
 /* ---- conversion ---- */
 
 static uint16_t to_bf16(float f)

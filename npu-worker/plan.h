@@ -43,6 +43,16 @@ uint32_t tdm_npu_plan_variant(const struct tdm_npu_plan *plan, uint32_t n_rows);
 int tdm_npu_plan_matrix(const struct tdm_npu_manifest *manifest, enum tdm_npu_type type, uint32_t rows, uint32_t cols,
                         struct tdm_npu_plan *ret, struct tdm_error *err);
 
+/* Programs that are a whole attention block of one shape, in ascending rows. */
+struct tdm_npu_block_plan {
+        uint32_t d_model, width, n_heads, n_kv_heads, head_dim, pages;
+        uint32_t n_variants;
+        const struct tdm_npu_program *variants[TDM_NPU_MAX_VARIANTS];
+};
+/* n_pages: of the longest sequence that the model may have. TDM_E_UNSUPPORTED: the set has none. */
+int tdm_npu_plan_block(const struct tdm_npu_manifest *manifest, uint32_t d_model, uint32_t n_heads, uint32_t n_kv_heads,
+                       uint32_t head_dim, uint32_t n_pages, struct tdm_npu_block_plan *ret);
+
 /* Puts one output's weights into the buffer of its tile: output `column` (< n) of a tile, k values of a segment. bf16:
  * rounded to nearest even. int8: rint(x / scale), the scale is the largest |x| / 127, returned; else 1. Padding past
  * n_values is zero. */

@@ -3,9 +3,6 @@
 
 #include <assert.h>
 
-#define SLICE_MS 50u   /* of waiting, between two beats of the heart */
-#define LIMIT_MS 5000u /* the driver's watchdog speaks after 2 s: who is silent so long will not speak */
-#define MAX_TRIES 4u
 
 struct tdm_npu_weights {
         struct tdm_npu_product *product;
@@ -39,21 +36,11 @@ static int make_run(struct tdm_npu_product *p, const struct tdm_npu_program *pro
                     struct tdm_error *err)
 {
         const struct tdm_xrt_front *xrt = p->npu->xrt;
-        struct tdm_npu_instructions *instructions;
-        int r = tdm_npu_instructions(p->npu, program, &instructions, err);
+        int r = tdm_npu_run_new(p->npu, program, ret, err);
 
         if (r != 0)
                 return r;
-        r = xrt->run_new(p->npu->context, ret);
-        if (r < 0)
-                return tdm_npu_xrt_error(p->npu, r, err, "no command for the NPU");
-        r = xrt->run_set_number(*ret, TDM_NPU_ARG_OPCODE, TDM_NPU_OPCODE_RUN, 8);
-        if (r == 0)
-                r = xrt->run_set_buffer(*ret, TDM_NPU_ARG_INSTRUCTIONS, instructions->buffer);
-        if (r == 0)
-                r = xrt->run_set_number(*ret, TDM_NPU_ARG_WORDS, instructions->n_words, 4);
-        if (r == 0)
-                r = xrt->run_set_buffer(*ret, TDM_NPU_ARG_DATA + program->argument[0], p->a[command % p->plan.n_segments]);
+        r = xrt->run_set_buffer(*ret, TDM_NPU_ARG_DATA + program->argument[0], p->a[command % p->plan.n_segments]);
         if (r == 0)
                 r = xrt->run_set_buffer(*ret, TDM_NPU_ARG_DATA + program->argument[2], p->c[command]);
         return r < 0 ? tdm_npu_xrt_error(p->npu, r, err, "an NPU command does not take its arguments") : 0;
@@ -221,14 +208,15 @@ void tdm_npu_product_put(struct tdm_npu_product *p, uint32_t row, const float *x
                                         (uint8_t *)p->a_map[s] + a_bytes(p, row));
 }
 
-/* 0, or why it failed; `lost`: the context is. Does not return where a command may still be running. */
+/* NULL, or why it failed; `lost`: the context is. Does not return where a command may still be running. */
 static const char *try_once(struct tdm_npu_product *p, const struct tdm_npu_weights *w, uint32_t variant, bool *lost)
 {
         const struct tdm_npu_program *program = p->plan.variants[variant];
         const struct tdm_xrt_front *xrt = p->npu->xrt;
         uint32_t n = tdm_npu_plan_commands(&p->plan);
         struct tdm_xrt_run *const *runs = &p->runs[variant * n];
-        int state = TDM_XRT_RUNNING, r = 0;
+        const char *why;
+        int r = 0;
 
         *lost = true;
         for (uint32_t i = 0; r == 0 && i < n; i++)
@@ -237,36 +225,13 @@ static const char *try_once(struct tdm_npu_product *p, const struct tdm_npu_weig
                 r = xrt->buffer_to_device(p->a[s], a_bytes(p, program->m));
         if (r < 0)
                 return "its input does not reach the NPU";
-        r = xrt->submit(p->npu->context, runs, n);
-        if (r > 0)
-                p->npu->counters.n_submissions += (uint64_t)r;
-        /* Also after a failure: commands before it may be running. */
-        for (uint32_t waited_ms = 0; state == TDM_XRT_RUNNING && waited_ms < LIMIT_MS; waited_ms += SLICE_MS) {
-                state = xrt->wait(p->npu->context, runs, n, SLICE_MS);
-                atomic_fetch_add_explicit(p->npu->heartbeat, 1, memory_order_relaxed);
-        }
-        if (state == TDM_XRT_RUNNING)
-                tdm_npu_leave(p->npu, "a command neither ends nor is ended by the driver");
-        if (state < 0)
-                tdm_npu_leave(p->npu, "the state of a command cannot be had");
-        if (r < 0)
-                return "a command cannot be sent";
-        switch (state) {
-        case TDM_XRT_DONE:
-                break;
-        case TDM_XRT_ERROR:
-                *lost = false;
-                return "a command ended with an error";
-        case TDM_XRT_TIMEOUT:
-                return "a command took too long";
-        default:
-                return "commands are aborted";
-        }
+        why = tdm_npu_execute(p->npu, runs, n, lost);
+        if (why)
+                return why;
         for (uint32_t i = 0; r >= 0 && i < n; i++)
                 r = xrt->buffer_from_device(p->c[i], c_bytes(p, program->m));
         if (r < 0)
                 return "its output does not come back";
-        p->npu->counters.n_commands += n;
         return NULL;
 }
 
@@ -277,14 +242,8 @@ void tdm_npu_product_run(struct tdm_npu_product *p, const struct tdm_npu_weights
         bool lost;
 
         assert(n_rows > 0 && n_rows <= p->max_rows && w->product == p);
-        for (unsigned n_tries = 1; (why = try_once(p, w, variant, &lost)); n_tries++) {
-                if (n_tries == MAX_TRIES)
-                        tdm_npu_leave(p->npu, why);
-                p->npu->counters.n_retries++;
-                /* An error that comes back is not of the command alone. */
-                if (lost || n_tries > 1)
-                        tdm_npu_renew_context(p->npu, why);
-        }
+        for (unsigned n_tries = 1; (why = try_once(p, w, variant, &lost)); n_tries++)
+                tdm_npu_try_again(p->npu, why, lost, n_tries);
         p->npu->counters.n_macs += (uint64_t)n_rows * p->plan.rows * p->plan.cols;
 }
 

@@ -11,6 +11,7 @@
 
 #include "npu-worker/device.h"
 #include "npu-worker/emulated/control.h"
+#include "npu-worker/xrt/load.h"
 #include "tests/golden/golden-file.h"
 #include "tests/golden/runner.h"
 
@@ -42,11 +43,20 @@ static int setup(void **state)
         return 0;
 }
 
+/* "blocks": bf16, and a set of programs that has attention over pages. */
 static struct runner *new_runner(const char *format, unsigned n_threads)
 {
         const struct runner_options o = { .ops = &tdm_emulated_device_ops, .n_threads = n_threads, .max_rows = MAX_ROWS,
                                           .max_positions = 2048 };
 
+        char programs[4096];
+
+        unsetenv("TANDEM_NPU_PROGRAMS");
+        if (strcmp(format, "blocks") == 0) {
+                assert_int_equal(tdm_xrt_program_path("../lib/npu-emulated/programs-attention", programs, sizeof(programs)), 0);
+                setenv("TANDEM_NPU_PROGRAMS", programs, 1);
+                format = "bf16";
+        }
         setenv("TANDEM_NPU_FORMAT", format, 1);
         return runner_new(&tale, &o);
 }
@@ -103,7 +113,7 @@ static void test_distance(void **state)
         static const struct {
                 const char *format;
                 double mean, first;
-        } limits[] = { { "bf16", 0.0745, 98 }, { "int8", 0.1255, 97 } };
+        } limits[] = { { "bf16", 0.0745, 98 }, { "int8", 0.1255, 97 }, { "blocks", 0.0745, 98 } };
 
         for (size_t i = 0; i < TDM_ARRAY_SIZE(limits); i++) {
                 struct runner *runner = new_runner(limits[i].format, 2);
@@ -119,7 +129,7 @@ static void test_distance(void **state)
                 if (MAX_CASE_ROWS == UINT32_MAX)
                         assert_true(mean <= limits[i].mean && first >= limits[i].first);
                 assert_int_equal(share.n_npu_layers, share.n_layers);
-                assert_non_null(strstr(runner_describe(runner), "12 of 12 attention layers on it, "));
+                assert_non_null(strstr(tdm_emulated_device_ops.plan(runner_device_model(runner)), "12 of 12 attention layers on the NPU"));
                 runner_destroy(runner);
         }
 }
@@ -183,11 +193,12 @@ static void test_exact(void **state)
 {
         static const enum tdm_emulated_fault faults[] = { TDM_EMULATED_FAULT_ERROR, TDM_EMULATED_FAULT_CONTEXT,
                                                           TDM_EMULATED_FAULT_NONE, TDM_EMULATED_FAULT_CONTEXT };
-        const char *formats[] = { "bf16", "int8" };
+        const char *formats[] = { "bf16", "int8", "blocks" };
         struct tdm_npu_share share;
 
         for (size_t i = 0; i < TDM_ARRAY_SIZE(formats); i++) {
                 const char *format = formats[i];
+
                 float *want = rows(format, 64, 0, 1, NULL, 0, &share);
                 uint64_t n_faults = atomic_load(&control->n_faults);
 
@@ -229,6 +240,23 @@ static void test_counters(void **state)
         assert_int_equal(share.counters.n_commands, atomic_load(&control->n_commands) - commands);
         assert_int_equal(share.counters.n_macs, atomic_load(&control->n_macs) - macs);
         assert_int_equal(share.counters.n_macs, share.npu_macs);
+        assert_int_equal(atomic_load(&control->n_refused), refused);
+}
+
+/* One submission a block, and all of attention on the NPU. */
+static void test_blocks(void **state)
+{
+        uint64_t commands = atomic_load(&control->n_commands), macs = atomic_load(&control->n_macs);
+        uint64_t refused = atomic_load(&control->n_refused);
+        struct tdm_npu_share share;
+
+        free(rows("blocks", 1, 0, 1, NULL, 0, &share));
+        assert_int_equal(share.counters.n_submissions, share.n_layers * N_ROWS);
+        assert_int_equal(share.counters.n_commands, share.counters.n_submissions);
+        assert_int_equal(share.counters.n_commands, atomic_load(&control->n_commands) - commands);
+        assert_int_equal(share.counters.n_macs, atomic_load(&control->n_macs) - macs);
+        assert_int_equal(share.host_macs, 0);
+        assert_true(share.npu_macs > share.counters.n_macs); /* scores and values too */
         assert_int_equal(atomic_load(&control->n_refused), refused);
 }
 
@@ -319,7 +347,8 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_distance), cmocka_unit_test(test_exact),  cmocka_unit_test(test_hang),
-                cmocka_unit_test(test_counters), cmocka_unit_test(test_budget), cmocka_unit_test(test_open_errors),
+                cmocka_unit_test(test_counters), cmocka_unit_test(test_blocks), cmocka_unit_test(test_budget),
+                cmocka_unit_test(test_open_errors),
         };
 
         return cmocka_run_group_tests(tests, setup, NULL);

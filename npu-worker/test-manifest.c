@@ -16,6 +16,10 @@
 #define PROGRAM(shape, type, b, order) "[p]\nop = gemm\n" REST(shape, type, b, order)
 #define GOOD PROGRAM("8x64x128", "bf16", "columns", "lanes8")
 
+#define BLOCK(n, args, more)                                                                                          \
+        "[p]\nop = attention\nshape = 8x64x" n "\ntype = bf16\na = rows\nb = columns\nc = rows\norder = lanes8\n"              \
+        "columns = 4\ninstructions = p.bin\narguments = " args "\n" more
+
 static int parse(const char *text, const char *generation, struct tdm_npu_manifest **ret, struct tdm_error *err)
 {
         return tdm_npu_manifest_parse(text, strlen(text), "m", generation, ret, err);
@@ -37,6 +41,11 @@ static void test_good(void **state)
         assert_int_equal(m->programs[1].type, TDM_NPU_INT8);
         assert_int_equal(m->programs[1].b.tile_cols, 8);
         assert_int_equal(m->programs[1].argument[2], 2);
+        free(m);
+        assert_int_equal(parse(SET BLOCK("256", "e d c b a", "heads = 2x1x64\npages = 64\n"), NULL, &m, &err), 0);
+        assert_int_equal(m->programs[0].n_arguments, 5);
+        assert_int_equal(m->programs[0].argument[4], 0);
+        assert_int_equal(m->programs[0].n_heads * 100 + m->programs[0].head_dim, 264);
         free(m);
 }
 
@@ -62,6 +71,14 @@ static void test_wrong(void **state)
                 { SET "[p]\nop = gemm\nshape = 8x64\n", "m:8: shape: \"8x64\" is not MxKxN" },
                 { SET "[p]\nop = gemm\nshape = 8x64x0\n", "m:8: shape: \"8x64x0\"" },
                 { SET "[p]\nop = gemm\nshape = 8x64x99999999999\n", "m:8: shape" },
+                { SET BLOCK("256", "a b c d e", "pages = 64\n"), "m:6: [p]: attention needs heads" },
+                { SET BLOCK("256", "a b c d e", "heads = 2x1x64\n"), "m:6: [p]: attention needs pages" },
+                { SET BLOCK("256", "a b c d e", "heads = 2x64\n"), "heads: \"2x64\" is not query heads x key heads" },
+                { SET BLOCK("256", "a b c d e", "heads = 3x2x64\npages = 1\n"), "the first must be a multiple of the second" },
+                { SET BLOCK("192", "a b c d e", "heads = 2x1x64\npages = 64\n"), "N is 192, q, k and v of heads 2x1x64 are 256 wide" },
+                { SET BLOCK("256", "a b c", "heads = 2x1x64\npages = 64\n"), "m:6: [p]: 3 arguments, this operation has 5" },
+                { SET BLOCK("256", "a b c d d", ""), "is not a, b and c in some order" },
+                { SET BLOCK("256", "a b c d e", "heads = 2x1x64\npages = 0\n"), "pages: \"0\" is not a number" },
                 { SET PROGRAM("8x64x128", "f16", "columns", "lanes8"), "m:9: type: there is no \"f16\"" },
                 { SET PROGRAM("8x64x128", "bf16", "zigzag", "lanes8"), "m:11: b: there is no layout \"zigzag\"" },
                 { SET PROGRAM("8x64x128", "bf16", "tiles 8", "lanes8"), "m:11: b: \"tiles 8\": a tile is written as 8x8" },

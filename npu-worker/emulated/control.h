@@ -18,6 +18,7 @@ enum tdm_emulated_fault {
         TDM_EMULATED_FAULT_GONE,     /* the device is gone: every call fails until the process opens it anew */
         TDM_EMULATED_FAULT_FIRMWARE, /* neither the command nor the watchdog ever answers */
         TDM_EMULATED_FAULT_SLOW,     /* it takes 0.3 s longer */
+        TDM_EMULATED_FAULT_SUSPEND,  /* half a second of nothing, then all contexts are lost: the machine slept */
         TDM_EMULATED_N_FAULTS
 };
 

@@ -27,6 +27,7 @@
 #define PAGE 4096u
 #define WATCHDOG_NS (2 * TDM_NSEC_PER_SEC)
 #define SLOW_NS (300 * TDM_NSEC_PER_MSEC)
+#define SUSPEND_NS (500 * TDM_NSEC_PER_MSEC)
 #define DMA_BUF_FS_MAGIC UINT32_C(0x444d4142)
 /* Memory groups, in the order in which make-programs.c writes them into the xclbin. */
 #define GROUP_DATA 0u
@@ -57,7 +58,7 @@ struct emulated {
         struct buffer buffers[MAX_BUFFERS]; /* 0 is none */
         unsigned n_handles;                 /* all handles in use are below */
         uint64_t next_address;
-        uint64_t user_bytes;
+        uint64_t user_bytes, memlock_bytes;
         unsigned queue[QUEUE], head, tail;
         unsigned n_done;                    /* since somebody waited */
         unsigned n_contexts;                /* open */
@@ -119,6 +120,15 @@ static void control_open(void)
 
 static void *run_commands(void *arg);
 
+/* A driver knows it of itself. A worker in its sandbox cannot ask any more: then what was true before goes on. */
+static void ask_limit(void)
+{
+        struct rlimit limit;
+
+        if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0)
+                emulated.memlock_bytes = limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
+}
+
 unsigned xclProbe(void)
 {
         return 1;
@@ -138,6 +148,8 @@ xclDeviceHandle xclOpen(unsigned index, const char *log, enum xclVerbosityLevel 
                         return NULL;
                 started = true;
         }
+        emulated.memlock_bytes = UINT64_MAX;
+        ask_limit();
         tdm_emulated_core_register(emulated.shared_ptr, &emulated, index);
         emulated.opened = true;
         return &emulated;
@@ -281,7 +293,6 @@ xclBufferHandle xclAllocBO(xclDeviceHandle h, size_t size, int unused, unsigned 
 
 xclBufferHandle xclAllocUserPtrBO(xclDeviceHandle h, void *p, size_t size, unsigned flags)
 {
-        struct rlimit limit = { RLIM_INFINITY, RLIM_INFINITY };
         unsigned handle = 0;
 
         /* XRT 2.13 gives user memory no kind; the group it does give. */
@@ -290,10 +301,10 @@ xclBufferHandle xclAllocUserPtrBO(xclDeviceHandle h, void *p, size_t size, unsig
                 errno = EINVAL;
                 return NULLBO;
         }
-        getrlimit(RLIMIT_MEMLOCK, &limit);
         pthread_mutex_lock(&emulated.lock);
-        if (limit.rlim_cur != RLIM_INFINITY && emulated.user_bytes + size > limit.rlim_cur) {
-                refuse("user memory of %zu bytes: over RLIMIT_MEMLOCK (%llu)", size, (unsigned long long)limit.rlim_cur);
+        ask_limit();
+        if (emulated.user_bytes + size > emulated.memlock_bytes) {
+                refuse("user memory of %zu bytes: over RLIMIT_MEMLOCK (%llu)", size, (unsigned long long)emulated.memlock_bytes);
                 errno = ENOMEM;
         } else {
                 handle = buffer_new(size, flags, p, -1);
@@ -394,8 +405,8 @@ int xclGetBOProperties(xclDeviceHandle h, xclBufferHandle handle, struct xclBOPr
 
 /* ---- commands ---- */
 
-/* The device's copy at an address, where size_bytes of a buffer of that group lie there. */
-static void *find(uint64_t address, uint64_t size_bytes, uint32_t group, const char *what)
+/* The device's copy at an address, where size_bytes of a buffer of that group lie there, and how many there are. */
+static void *find(uint64_t address, uint64_t size_bytes, uint32_t group, const char *what, uint64_t *ret_bytes)
 {
         for (unsigned i = 1; i < emulated.n_handles; i++) {
                 struct buffer *b = &emulated.buffers[i];
@@ -411,6 +422,7 @@ static void *find(uint64_t address, uint64_t size_bytes, uint32_t group, const c
                         refuse("%s lies in memory group %u", what, b->flags & 0xffff);
                         return NULL;
                 }
+                *ret_bytes = b->size_bytes - (address - b->address);
                 return b->device + (address - b->address);
         }
         refuse("%s: no buffer at address %#llx", what, (unsigned long long)address);
@@ -423,7 +435,7 @@ struct registers {
         uint64_t instructions;
         uint32_t n_words;
         uint32_t reserved;
-        uint64_t data[3]; /* A, B, C */
+        uint64_t data[TDM_EMULATED_MAX_ARGS]; /* A, B, C; an attention also D, E */
 };
 
 /* With the lock held; buffers stay while a command uses them, as a driver pins them, so the lock is held throughout. */
@@ -431,32 +443,36 @@ static int execute(const struct ert_start_kernel_cmd *command)
 {
         struct tdm_emulated_program program;
         struct registers r;
-        uint64_t bytes[3];
-        void *instructions, *data[3];
+        uint64_t bytes[TDM_EMULATED_MAX_ARGS], cache_bytes = 0;
+        void *instructions, *data[TDM_EMULATED_MAX_ARGS];
+        unsigned n_args;
 
         memcpy(&r, command->data + command->extra_cu_masks, sizeof(r));
         if (r.opcode != OPCODE_RUN) {
                 refuse("opcode %llu", (unsigned long long)r.opcode);
                 return ERT_CMD_STATE_ERROR;
         }
-        instructions = find(r.instructions, (uint64_t)r.n_words * 4, GROUP_INSTRUCTIONS, "the instructions");
+        instructions = find(r.instructions, (uint64_t)r.n_words * 4, GROUP_INSTRUCTIONS, "the instructions", &cache_bytes);
         if (!instructions)
                 return ERT_CMD_STATE_ERROR;
         if (!tdm_emulated_program_check(instructions, r.n_words, &program)) {
                 refuse("%u words that are no program", r.n_words);
                 return ERT_CMD_STATE_ERROR;
         }
-        tdm_emulated_program_bytes(&program, &bytes[0], &bytes[1], &bytes[2]);
-        for (unsigned i = 0; i < 3; i++) {
-                static const char *const names[] = { "A", "B", "C" };
+        n_args = tdm_emulated_program_bytes(&program, bytes);
+        for (unsigned i = 0; i < n_args; i++) {
+                static const char *const names[TDM_EMULATED_MAX_ARGS] = { "A", "B", "C", "D", "E" };
 
-                data[i] = find(r.data[i], bytes[i], GROUP_DATA, names[i]);
+                data[i] = find(r.data[i], bytes[i], GROUP_DATA, names[i], &cache_bytes);
                 if (!data[i])
                         return ERT_CMD_STATE_ERROR;
         }
-        tdm_emulated_program_run(&program, data[0], data[1], data[2]);
+        if (!tdm_emulated_program_run(&program, data, cache_bytes)) {
+                refuse("the head of an attention that leads outside of its buffers");
+                return ERT_CMD_STATE_ERROR;
+        }
         atomic_fetch_add(&emulated.control->n_commands, 1);
-        atomic_fetch_add(&emulated.control->n_macs, (uint64_t)program.m * program.k * program.n);
+        atomic_fetch_add(&emulated.control->n_macs, tdm_emulated_program_macs(&program));
         return ERT_CMD_STATE_COMPLETED;
 }
 
@@ -486,6 +502,10 @@ static int run_one(const struct ert_start_kernel_cmd *command)
                 emulated.context_lost = true;
                 return ERT_CMD_STATE_TIMEOUT;
         case TDM_EMULATED_FAULT_CONTEXT:
+                emulated.context_lost = true;
+                return ERT_CMD_STATE_ABORT;
+        case TDM_EMULATED_FAULT_SUSPEND:
+                pause_unlocked(SUSPEND_NS);
                 emulated.context_lost = true;
                 return ERT_CMD_STATE_ABORT;
         case TDM_EMULATED_FAULT_GONE:

@@ -5,7 +5,9 @@
  * submissions, in 1, 8, 64 and 256 rows; and a general one of 256 x 256 for models of other sizes. bf16 takes a weight
  * matrix as it lies (columns), int8 in AIE2's tiles.
  *
- * usage: make-npu-programs DIRECTORY */
+ * With --attention the set also has whole attention blocks over the paged cache, for the two shipped models.
+ *
+ * usage: make-npu-programs [--attention] DIRECTORY */
 #include <xrt/xclbin.h>
 
 #include "npu-worker/emulated/program.h"
@@ -25,6 +27,11 @@ static const struct shape shapes[] = {
         { "gemma3-27b-qkv", 5376, 8192 }, { "gemma3-27b-out", 4096, 5376 },
 };
 static const uint32_t row_counts[] = { 1, 8, 64, 256 };
+static const struct {
+        const char *name;
+        uint32_t d_model, n_heads, n_kv_heads, head_dim, pages;
+} blocks[] = { { "sprout-block", 128, 2, 1, 64, 1024 }, { "tale-block", 256, 4, 1, 64, 1024 } };
+static const uint32_t block_rows[] = { 1, 8, 64 };
 
 static _Noreturn void fail(const char *what, const char *path)
 {
@@ -61,6 +68,8 @@ static const char xml[] =
         ARGUMENT("a", "1", "3", "M_AXI", "0x8", "0x18", "void *")
         ARGUMENT("b", "1", "4", "M_AXI", "0x8", "0x20", "void *")
         ARGUMENT("c", "1", "5", "M_AXI", "0x8", "0x28", "void *")
+        ARGUMENT("d", "1", "6", "M_AXI", "0x8", "0x30", "void *")
+        ARGUMENT("e", "1", "7", "M_AXI", "0x8", "0x38", "void *")
         "<instance name=\"MLIRAIE\"><addrRemap base=\"0x0\" port=\"S_AXI\"/></instance>"
         "</kernel></core></device></platform></project>";
 
@@ -69,8 +78,8 @@ static void write_xclbin(const char *directory)
         /* xclbin.h's own structs end in an array of one. */
         static struct { int32_t n, pad; struct mem_data data[2]; } memory = { .n = 2 };
         static struct { int32_t n, pad; struct ip_data data[1]; } ip = { .n = 1 };
-        static const struct { int32_t n; struct connection c[4]; } connections = {
-                .n = 4, .c = { { 1, 0, 1 }, { 3, 0, 0 }, { 4, 0, 0 }, { 5, 0, 0 } } /* argument, ip, memory group */
+        static const struct { int32_t n; struct connection c[6]; } connections = {
+                .n = 6, .c = { { 1, 0, 1 }, { 3, 0, 0 }, { 4, 0, 0 }, { 5, 0, 0 }, { 6, 0, 0 }, { 7, 0, 0 } } /* argument, ip, memory group */
         };
         const struct { uint32_t kind; const char *name; const void *p; size_t size; } sections[] = {
                 { EMBEDDED_METADATA, "xml", xml, sizeof(xml) - 1 },
@@ -133,19 +142,41 @@ static void add_program(const char *directory, FILE *manifest, const struct shap
 
         snprintf(name, sizeof(name), "%s-%s-%u", s->name, bf16 ? "bf16" : "int8", m);
         snprintf(file, sizeof(file), "%s.insts", name);
-        write_file(directory, file, &program, sizeof(program));
+        write_file(directory, file, &program, TDM_EMULATED_GEMM_WORDS * sizeof(uint32_t));
         fprintf(manifest, "\n[%s]\nop = %s\nshape = %ux%ux%u\ntype = %s\na = rows\nb = %s\nc = rows\norder = %s\ncolumns = 4\n"
                 "instructions = %s\narguments = a b c\n", name, m == 1 ? "gemv" : "gemm", m, s->k, s->n, bf16 ? "bf16" : "int8",
                 bf16 ? "columns" : "tiles 8x8", bf16 ? "lanes8" : "exact", file);
 }
 
+static void add_block(const char *directory, FILE *manifest, size_t which, uint32_t m)
+{
+        const struct tdm_emulated_program program = {
+                .magic = TDM_EMULATED_MAGIC, .op = TDM_EMULATED_OP_ATTENTION, .type = TDM_EMULATED_BF16,
+                .b_layout = TDM_EMULATED_COLUMNS, .m = m, .k = blocks[which].d_model,
+                .n = (blocks[which].n_heads + 2 * blocks[which].n_kv_heads) * blocks[which].head_dim,
+                .n_heads = blocks[which].n_heads, .n_kv_heads = blocks[which].n_kv_heads,
+                .head_dim = blocks[which].head_dim, .pages = blocks[which].pages,
+        };
+        char name[64], file[80];
+
+        snprintf(name, sizeof(name), "%s-%u", blocks[which].name, m);
+        snprintf(file, sizeof(file), "%s.insts", name);
+        write_file(directory, file, &program, sizeof(program));
+        fprintf(manifest, "\n[%s]\nop = attention\nshape = %ux%ux%u\ntype = bf16\na = rows\nb = columns\nc = rows\n"
+                "order = lanes8\ncolumns = 4\ninstructions = %s\narguments = a b c d e\nheads = %ux%ux%u\npages = %u\n", name, m,
+                program.k, program.n, file, program.n_heads, program.n_kv_heads, program.head_dim, program.pages);
+}
+
 int main(int argc, char **argv)
 {
+        bool attention = argc == 3 && strcmp(argv[1], "--attention") == 0;
         char path[4096];
         FILE *manifest;
 
-        if (argc != 2) {
-                fprintf(stderr, "usage: make-npu-programs DIRECTORY\n");
+        if (attention)
+                argv++;
+        else if (argc != 2) {
+                fprintf(stderr, "usage: make-npu-programs [--attention] DIRECTORY\n");
                 return 2;
         }
         write_xclbin(argv[1]);
@@ -160,6 +191,9 @@ int main(int argc, char **argv)
                         add_program(argv[1], manifest, &shapes[i], row_counts[r], TDM_EMULATED_BF16);
                         add_program(argv[1], manifest, &shapes[i], row_counts[r], TDM_EMULATED_INT8);
                 }
+        for (size_t i = 0; attention && i < TDM_ARRAY_SIZE(blocks); i++)
+                for (size_t r = 0; r < TDM_ARRAY_SIZE(block_rows); r++)
+                        add_block(argv[1], manifest, i, block_rows[r]);
         if (fclose(manifest) != 0)
                 fail("cannot write", path);
         return 0;

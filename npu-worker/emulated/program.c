@@ -8,12 +8,19 @@
 
 bool tdm_emulated_program_check(const void *instructions, uint32_t n_words, struct tdm_emulated_program *ret)
 {
-        struct tdm_emulated_program p;
+        struct tdm_emulated_program p = {};
 
-        if (n_words != sizeof(p) / sizeof(uint32_t))
+        if (n_words != TDM_EMULATED_GEMM_WORDS && n_words != sizeof(p) / sizeof(uint32_t))
                 return false;
-        memcpy(&p, instructions, sizeof(p));
-        if (p.magic != TDM_EMULATED_MAGIC || p.op != TDM_EMULATED_OP_GEMM || p.m == 0 || p.k == 0 || p.n == 0 ||
+        memcpy(&p, instructions, n_words * sizeof(uint32_t));
+        if ((p.op == TDM_EMULATED_OP_ATTENTION) != (n_words != TDM_EMULATED_GEMM_WORDS))
+                return false;
+        if (p.op == TDM_EMULATED_OP_ATTENTION &&
+            (p.type != TDM_EMULATED_BF16 || p.n_kv_heads == 0 || p.n_heads % p.n_kv_heads != 0 || p.head_dim == 0 ||
+             p.head_dim % 16 != 0 || p.head_dim > 1024 || p.n_heads > 256 || p.pages == 0 || p.pages > 4096 ||
+             p.n != (p.n_heads + 2 * p.n_kv_heads) * p.head_dim))
+                return false;
+        if (p.magic != TDM_EMULATED_MAGIC || (p.op != TDM_EMULATED_OP_GEMM && p.op != TDM_EMULATED_OP_ATTENTION) || p.m == 0 || p.k == 0 || p.n == 0 ||
             p.m > TDM_EMULATED_MAX_SIZE || p.k > TDM_EMULATED_MAX_SIZE || p.n > TDM_EMULATED_MAX_SIZE ||
             p.k % LANES != 0 || p.n % TDM_EMULATED_TILE != 0)
                 return false;
@@ -24,13 +31,27 @@ bool tdm_emulated_program_check(const void *instructions, uint32_t n_words, stru
         return true;
 }
 
-void tdm_emulated_program_bytes(const struct tdm_emulated_program *p, uint64_t *a, uint64_t *b, uint64_t *c)
+unsigned tdm_emulated_program_bytes(const struct tdm_emulated_program *p, uint64_t *bytes)
 {
         uint64_t value = p->type == TDM_EMULATED_BF16 ? 2 : 1;
 
-        *a = (uint64_t)p->m * p->k * value;
-        *b = (uint64_t)p->k * p->n * value;
-        *c = (uint64_t)p->m * p->n * 4;
+        bytes[0] = (uint64_t)p->m * p->k * value;
+        bytes[1] = (uint64_t)p->k * p->n * value;
+        bytes[2] = (uint64_t)p->m * p->n * 4;
+        if (p->op == TDM_EMULATED_OP_GEMM)
+                return 3;
+        bytes[1] += (uint64_t)p->k * p->n_heads * p->head_dim * value;
+        bytes[2] = (uint64_t)p->m * p->k * 4;
+        bytes[3] = tdm_npu_attention_table_bytes(p->m, p->head_dim, p->pages);
+        bytes[4] = 1;
+        return 5;
+}
+
+uint64_t tdm_emulated_program_macs(const struct tdm_emulated_program *p)
+{
+        uint64_t macs = (uint64_t)p->m * p->k * p->n;
+
+        return p->op == TDM_EMULATED_OP_GEMM ? macs : macs + (uint64_t)p->m * p->k * p->n_heads * p->head_dim;
 }
 
 static inline __attribute__((always_inline)) float bf16(uint16_t h)
@@ -113,7 +134,7 @@ static __attribute__((target("avx2"))) void run_avx2(const struct tdm_emulated_p
 }
 #endif
 
-void tdm_emulated_program_run(const struct tdm_emulated_program *p, const void *a, const void *b, void *c)
+void tdm_emulated_program_gemm(const struct tdm_emulated_program *p, const void *a, const void *b, void *c)
 {
 #if defined(__x86_64__)
         if (__builtin_cpu_supports("avx2")) {
@@ -122,4 +143,12 @@ void tdm_emulated_program_run(const struct tdm_emulated_program *p, const void *
         }
 #endif
         run_base(p, a, b, c);
+}
+
+bool tdm_emulated_program_run(const struct tdm_emulated_program *p, void *const *data, uint64_t cache_bytes)
+{
+        if (p->op == TDM_EMULATED_OP_ATTENTION)
+                return tdm_emulated_program_attention(p, data, cache_bytes);
+        tdm_emulated_program_gemm(p, data[0], data[1], data[2]);
+        return true;
 }

@@ -12,9 +12,13 @@
 #define TDM_NPU_EMULATED_PROGRAM_H
 
 #include "common/util.h"
+#include "npu-worker/attention-abi.h"
 
 #define TDM_EMULATED_MAGIC UINT32_C(0x554e5054) /* "TPNU" */
 #define TDM_EMULATED_OP_GEMM 1u
+#define TDM_EMULATED_OP_ATTENTION 2u
+#define TDM_EMULATED_MAX_ARGS 5u
+#define TDM_EMULATED_GEMM_WORDS 7u /* an attention has all of them */
 #define TDM_EMULATED_TILE 8u
 #define TDM_EMULATED_MAX_SIZE 65536u
 
@@ -27,11 +31,19 @@ struct tdm_emulated_program {
         uint32_t type;     /* enum tdm_emulated_type, of A and B */
         uint32_t b_layout; /* enum tdm_emulated_layout */
         uint32_t m, k, n;
+        uint32_t n_heads, n_kv_heads, head_dim, pages; /* attention: npu-worker/attention-abi.h */
 };
 
 /* False: no NPU would have been built such a program, or it is not one. */
 bool tdm_emulated_program_check(const void *instructions, uint32_t n_words, struct tdm_emulated_program *ret);
-void tdm_emulated_program_bytes(const struct tdm_emulated_program *program, uint64_t *a, uint64_t *b, uint64_t *c);
-void tdm_emulated_program_run(const struct tdm_emulated_program *program, const void *a, const void *b, void *c);
+/* How long each argument must be at least; returns how many there are. The last of an attention is what the head says. */
+unsigned tdm_emulated_program_bytes(const struct tdm_emulated_program *program, uint64_t *bytes);
+/* Multiplications of its matrix products. */
+uint64_t tdm_emulated_program_macs(const struct tdm_emulated_program *program);
+/* The parts of run(). */
+void tdm_emulated_program_gemm(const struct tdm_emulated_program *program, const void *a, const void *b, void *c);
+bool tdm_emulated_program_attention(const struct tdm_emulated_program *program, void *const *data, uint64_t cache_bytes);
+/* False: the head of an attention says what cannot be. data: A, B, C (D, E); cache_bytes of E. */
+bool tdm_emulated_program_run(const struct tdm_emulated_program *program, void *const *data, uint64_t cache_bytes);
 
 #endif

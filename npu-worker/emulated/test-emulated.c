@@ -41,8 +41,8 @@ static void set_program(enum tdm_emulated_type type)
                 .b_layout = type == TDM_EMULATED_BF16 ? TDM_EMULATED_COLUMNS : TDM_EMULATED_TILES, .m = M, .k = K, .n = N,
         };
 
-        memcpy(map(instructions), &program, sizeof(program));
-        assert_int_equal(xrt->buffer_to_device(instructions, sizeof(program)), 0);
+        memcpy(map(instructions), &program, 4 * TDM_EMULATED_GEMM_WORDS);
+        assert_int_equal(xrt->buffer_to_device(instructions, 4 * TDM_EMULATED_GEMM_WORDS), 0);
 }
 
 static struct tdm_xrt_run *run_new(struct tdm_xrt_buffer *out)
@@ -52,7 +52,7 @@ static struct tdm_xrt_run *run_new(struct tdm_xrt_buffer *out)
         assert_int_equal(xrt->run_new(context, &run), 0);
         assert_int_equal(xrt->run_set_number(run, 0, 3, 8), 0);
         assert_int_equal(xrt->run_set_buffer(run, 1, instructions), 0);
-        assert_int_equal(xrt->run_set_number(run, 2, sizeof(struct tdm_emulated_program) / 4, 4), 0);
+        assert_int_equal(xrt->run_set_number(run, 2, TDM_EMULATED_GEMM_WORDS, 4), 0);
         assert_int_equal(xrt->run_set_buffer(run, 3, a), 0);
         assert_int_equal(xrt->run_set_buffer(run, 4, b), 0);
         assert_int_equal(xrt->run_set_buffer(run, 5, out), 0);

@@ -204,6 +204,14 @@ int buffer_from_device(struct tdm_xrt_buffer *buffer, size_t size_bytes)
         });
 }
 
+int buffer_part(struct tdm_xrt_buffer *buffer, size_t offset, size_t size_bytes, int to_device)
+{
+        return guard([&] {
+                buffer->bo.sync(to_device ? XCL_BO_SYNC_BO_TO_DEVICE : XCL_BO_SYNC_BO_FROM_DEVICE, size_bytes, offset);
+                return 0;
+        });
+}
+
 int run_new(struct tdm_xrt_context *context, struct tdm_xrt_run **ret)
 {
         return guard([&] {
@@ -342,6 +350,7 @@ const struct tdm_xrt_front tdm_xrt_front = {
         buffer_map,
         buffer_to_device,
         buffer_from_device,
+        buffer_part,
         destroy<tdm_xrt_buffer>,
         run_new,
         run_set_number,

@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define TDM_XRT_FRONT_ABI 1u
+#define TDM_XRT_FRONT_ABI 2u
 #define TDM_XRT_FRONT_SYMBOL "tdm_xrt_front"
 #define TDM_XRT_MAX_ARGS 16u
 
@@ -63,6 +63,7 @@ struct tdm_xrt_front {
         void *(*buffer_map)(struct tdm_xrt_buffer *buffer);
         int (*buffer_to_device)(struct tdm_xrt_buffer *buffer, size_t size_bytes);   /* the first size_bytes */
         int (*buffer_from_device)(struct tdm_xrt_buffer *buffer, size_t size_bytes); /* the same */
+        int (*buffer_part)(struct tdm_xrt_buffer *buffer, size_t offset, size_t size_bytes, int to_device); /* a part of it */
         void (*buffer_free)(struct tdm_xrt_buffer *buffer);
 
         int (*run_new)(struct tdm_xrt_context *context, struct tdm_xrt_run **ret);

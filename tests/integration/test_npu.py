@@ -10,6 +10,7 @@ import json
 import mmap
 import random
 import re
+import resource
 import signal
 import struct
 import subprocess
@@ -26,9 +27,9 @@ import tandem_test  # noqa: E402
 from tandem_test import *  # noqa: E402,F403
 
 PROGRAMS = os.path.join(BIN, "..", "lib", "npu-emulated", "programs")
-ERROR, HANG, CONTEXT, GONE, FIRMWARE, SLOW_COMMAND = 1, 2, 3, 4, 5, 6
+ERROR, HANG, CONTEXT, GONE, FIRMWARE, SLOW_COMMAND, SUSPEND = 1, 2, 3, 4, 5, 6, 7
 NAMES = {ERROR: "error", HANG: "hang", CONTEXT: "context lost", GONE: "device gone", FIRMWARE: "firmware timeout",
-         SLOW_COMMAND: "slow"}
+         SLOW_COMMAND: "slow", SUSPEND: "suspend and resume"}
 SEED = int(os.environ.get("TANDEM_TEST_SEED", "6"))
 LONG = "Once upon a time there was a king who had three sons. " * 6
 
@@ -137,6 +138,45 @@ def runs_on_the_npu():
     equal(got["refused"], 0, "calls that a driver would refuse")
     check(float(line[1]) > 80, "share of attention on the NPU", line[0])
     check("12 of 12 attention layers on the NPU in bf16" in log, "the plan", log)
+
+
+@test
+def attention_over_pages():
+    """A set with attention over pages: one submission a block; the cache copied, and imported where it may be locked."""
+    need_emulated()
+    conf = tempfile.NamedTemporaryFile("w", prefix="tandem-test-npu-", suffix=".conf")
+    conf.write("[engine]\nkv-memory = 6M\n")
+    conf.flush()
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    control = Control()
+    want = None
+    for args in ((), ("--config", conf.name)):
+        env = {"TANDEM_NPU": "emulated", "TANDEM_GPU": "host", "TANDEM_NPU_PROGRAMS": os.path.realpath(PROGRAMS) + "-attention",
+               "TANDEM_NPU_EMULATED_CONTROL": control.path}
+        with Daemon(args=args, env=env) as d:
+            d.wait_ready()
+            alone = [d.generate(**q) for q in jobs(20)]
+            w, use = shown(d)
+            check("1 command a block over the cache's pages" in w["plan"], "the plan", w["plan"])
+            kib = d.model("tale")["kv_bytes"] >> 10
+            if limit != resource.RLIM_INFINITY and kib << 10 > limit:
+                check(f"cache copied: RLIMIT_MEMLOCK is {limit >> 10} KiB, importing it takes {kib}" in w["plan"],
+                      "why it is copied, and what to do", w["plan"])
+            else:
+                check("cache imported (user memory)" in w["plan"], "the path of the cache", w["plan"])
+            equal(use["submissions"], use["blocks"] + use["repeats"], "submissions: one a block")
+            equal(use["share"], 1, "share of attention on the NPU")
+            compare(together(d, jobs(20)), alone, "together")
+            compare([d.generate(**dict(q, chunk=5)) for q in jobs(20)], alone, "chunks of 5")
+            if want:
+                compare(alone, want, "the cache imported")
+            want = want or alone
+            control.fault(CONTEXT)
+            job = d.start_job(**jobs(20)[0])
+            job.until(10)
+            os.kill(d.worker_pid("npu"), 9)
+            compare([job.wait()], alone[:1], "a context lost, the worker killed")
+    equal(control.counters()["refused"], 0, "calls that a driver would refuse")
 
 
 @test
