@@ -189,6 +189,8 @@ void tdm_fleet_worker_kill(struct tdm_fleet_worker *w)
                 tdm_conn_destroyp(&w->conn); /* it leaves, unless it is stopped */
         /* ESRCH: it is dead already and waits to be reaped */
         w->not_ours = send_signal(w, SIGKILL) == -EPERM;
+        if (w->not_ours && tdm_fleet_worker_is_stopped(w))
+                tdm_fleet_unit_kill(w); /* it will not hear that we have hung up */
 }
 
 static void begin_dying(struct tdm_fleet_worker *w, bool politely)

@@ -165,10 +165,10 @@ def killed_and_stopped():
     """Mid-generation, by signals from outside, by `tandem restart`, by the manager: ids are unchanged each time, and each time
     tandemd knows how the old process ended."""
     with Unit() as d:
-        want = d.generate(n=300).ids
+        want = d.generate(n=700).ids
         for what, name, said in (("KILL", "gpu", "signal 9"), ("TERM", "npu", "signal 15"), ("STOP", "npu", "stopped by a signal"),
                                  ("restart", "gpu", "asked")):
-            job = d.start_job(n=300)
+            job = d.start_job(n=700)
             job.until(20)
             before = d.pid(name)
             if what == "restart":
@@ -186,9 +186,9 @@ def killed_and_stopped():
 def on_an_older_kernel():
     """Debian 12's says less: the process is found by its number, and how it ended stays unknown. Jobs do not notice."""
     with Unit(older=as_on_linux_6_1) as d:
-        want = d.generate(n=200).ids
+        want = d.generate(n=700).ids
         for name, signo in (("gpu", signal.SIGKILL), ("npu", signal.SIGSEGV)):
-            job = d.start_job(n=200)
+            job = d.start_job(n=700)
             job.until(20)
             equal(d.pid(name), d.units.running[name].pid, "the process that tandemd knows")
             os.kill(d.pid(name), signo)
@@ -210,12 +210,12 @@ def of_another_user():
             shutil.copy(os.path.join(faulty, f"tandem-{name}-worker"), folder)
         with Unit(user=user, program=lambda n: os.path.join(folder, f"tandem-{n}-worker"),
                   faults={"TANDEM_FAULT_GPU": f"hang={HANG_TOKEN}"}) as d:
-            want = d.generate(n=300).ids
+            want = d.generate(n=700).ids
             uid = pwd.getpwnam(user).pw_uid
             for name in NAMES:
                 with open(f"/proc/{d.pid(name)}/status") as f:
                     equal(next(line for line in f if line.startswith("Uid:")).split()[1], str(uid), "whose process")
-            job = d.start_job(n=300)
+            job = d.start_job(n=700)
             job.until(20)
             os.kill(d.pid("gpu"), signal.SIGKILL)
             same_ids(job.wait().ids, want, "after a loss")
@@ -228,7 +228,7 @@ def of_another_user():
             wait_for(lambda: "cannot ask systemd to kill tandem-npu-worker.service" in d.log(), "the manager is needed")
             os.kill(before, signal.SIGKILL)
             wait_for(lambda: d.worker("npu")["state"] == "ready" and d.pid("npu") != before, "a new process")
-            same_ids(d.generate(n=300).ids, want, "after it was stopped")
+            same_ids(d.generate(n=700).ids, want, "after it was stopped")
 
 
 @test
