@@ -4,6 +4,7 @@
  * change a bit: kind of device, type, the set of programs, the budget. */
 #include "npu-worker/device-private.h"
 #include "npu-worker/npu-private.h"
+#include "npu-worker/telemetry.h"
 
 #include <assert.h>
 
@@ -18,6 +19,7 @@ struct tdm_npu_device {
         enum tdm_npu_type type;
         char description[128];
         struct tdm_device_counters *counters, own_counters; /* the first may be the second */
+        struct tdm_npu_telemetry telemetry;
         char numerics_id[96];
 };
 
@@ -60,6 +62,7 @@ static void npu_close(struct tdm_device *public)
         if (!device)
                 return;
         tdm_npu_close(device->npu);
+        tdm_npu_telemetry_close(&device->telemetry);
         if (device->host)
                 device->host->ops->close(device->host);
         free(device);
@@ -77,6 +80,9 @@ static int open_device(struct tdm_device **ret, const struct tdm_device_config *
         if (!device)
                 return tdm_error_set(err, -ENOMEM, "no memory for the NPU");
         device->public.ops = ops;
+        device->telemetry.fd = -1;
+        if (ops == &tdm_xrt_device_ops)
+                tdm_npu_telemetry_open(&device->telemetry);
         device->counters = config->counters ? config->counters : &device->own_counters;
         r = read_settings(device, config, &npu_config, err);
         if (r == 0) {
@@ -478,6 +484,7 @@ static void count(struct tdm_npu_model *model, uint64_t npu_macs, uint64_t host_
         set(&to->commands, c->n_commands);
         set(&to->repeats, c->n_retries);
         set(&to->contexts, c->n_contexts);
+        tdm_npu_telemetry_sample(&model->device->telemetry, tdm_now_ns(), to);
 }
 
 static int run_attention(struct tdm_npu_model *model, const struct tdm_step *step, uint32_t block, float *hidden, struct tdm_error *err)

@@ -140,6 +140,27 @@ def runs_on_the_npu():
     check("12 of 12 attention layers on the NPU in bf16" in log, "the plan", log)
 
 
+@full_only
+def the_1b_shape():
+    """Random weights in the shape of the 1B: every product of attention on the NPU, whole and in company, in both types."""
+    model = make_model("1b", "q4_0")
+    for kind in ("bf16", "int8"):
+        control = Control()
+        with Daemon(models=(model,), hang_ms=60000, env={"TANDEM_NPU": "emulated", "TANDEM_GPU": "host", "TANDEM_NPU_FORMAT": kind,
+                                                         "TANDEM_NPU_EMULATED_CONTROL": control.path}) as d:
+            d.wait_ready(120)
+            wanted = [{"n": 8, "temp": 0.7, "seed": i, "prompt": PROMPT + " and" * i} for i in range(3)]
+            alone = [d.generate(**q) for q in wanted]
+            compare(together(d, wanted), alone, f"{kind}, together")
+            w = d.cli_json("status", "--json")[0]["workers"][0]
+            check("26 of 26 attention layers on the NPU in " + kind in w["plan"], "the plan", w["plan"])
+            use = w["device_use"]
+            equal(use["submissions"], 2 * use["blocks"], "submissions: two a block")
+            equal(control.counters()["commands"], use["commands"], "commands that the worker and the emulated NPU count")
+            equal(control.counters()["refused"], 0, "calls that a driver would refuse")
+            print(f"1b shape, {kind}: {100 * use['share']:.1f}% of attention on the NPU, {use['commands']} commands; {w['plan']}")
+
+
 @test
 def attention_over_pages():
     """A set with attention over pages: one submission a block; the cache copied, and imported where it may be locked."""
