@@ -94,6 +94,31 @@ def shown(d):
 
 
 @test
+def over_the_bus():
+    """The worker's object says the same as status."""
+    need_emulated()
+    try:
+        import tandem_bus
+        bus = tandem_bus.Bus()
+    except ImportError as e:
+        raise Skip(f"no Python bindings of D-Bus here: {e}") from e
+    with bus, bus.daemon(env={"TANDEM_NPU": "emulated", "TANDEM_GPU": "host"}) as d:
+        client = tandem_bus.Client(bus).wait()
+        d.generate(n=8)
+        w, use = shown(d)
+        npu = client.all(tandem_bus.ROOT + "/workers/npu", tandem_bus.WORKER)
+        equal(str(npu["Plan"]), w["plan"], "Plan")
+        equal(str(npu["Reason"]), "", "Reason, of a device that was asked for by name")
+        check(abs(float(npu["DeviceShare"]) - use["share"]) < 1e-4, "DeviceShare", npu["DeviceShare"], use)
+        counts = {str(k): int(v) for k, v in npu["DeviceUse"].items()}
+        equal({k: counts[k] for k in ("blocks", "submissions", "commands", "contexts-renewed")},
+              {"blocks": use["blocks"], "submissions": use["submissions"], "commands": use["commands"], "contexts-renewed": 0},
+              "DeviceUse")
+        check("power-mw" not in counts and "context-errors" not in counts, "no driver, no telemetry", counts)
+        equal(dict(client.all(tandem_bus.ROOT + "/workers/gpu", tandem_bus.WORKER)["DeviceUse"]), {}, "the CPU counts nothing")
+
+
+@test
 def configured():
     """tandem.conf says which device, programs, memory and format; the environment has the last word."""
     need_emulated()
