@@ -417,6 +417,19 @@ class Others(unittest.TestCase):
                                         "evictions", "reread_tokens"])
         self.assertEqual(status["workers"][0]["blocks"], [{"kind": "attention", "blocks": 120, "rows": 4000, "seconds": 0.25}])
         self.assertEqual(status["workers"][1]["blocks"][0]["kind"], "ffn")
+        self.assertEqual(status["workers"][0]["plan"], "tale: 12 of 12 attention layers")
+        self.assertEqual(status["workers"][0]["device_use"],
+                         {"share": 0.9, "device_macs": 900, "host_macs": 100, "blocks": 7, "submissions": 15, "commands": 15,
+                          "repeats": 1, "contexts_renewed": 1,
+                          "telemetry": {"age_s": 0, "power_w": 1.25, "utilisation": 0.375, "contexts": 1, "context_errors": 3}})
+        self.assertNotIn("device_use", status["workers"][1])
+        self.assertIn("no GPU", status["workers"][1]["reason"])
+        text = tandem("status").stdout.decode()
+        for line in ("plan     tale: 12 of 12", "90.0% of its blocks' multiplications on the device; 15 submissions of 15 commands in 7 blocks; "
+                     "after faults 1 sent again, 1 contexts made anew", "driver   1 context, 3 errors, 38% used, 1.25 W (0 s ago)",
+                     "because  auto took the CPU: "):
+            self.assertIn(line, text)
+        self.assertNotIn("degrees", text)
         self.assertEqual(status["models"][0]["name"], "tale")
         r = tandem("status")
         text = r.stdout.decode()

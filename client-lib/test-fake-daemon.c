@@ -388,6 +388,8 @@ static void got_status(struct conn *c, uint32_t id)
         Tandem__Status status = TANDEM__STATUS__INIT;
         Tandem__WorkerStatus workers[2], *worker_list[] = { &workers[0], &workers[1] };
         Tandem__BlockCount blocks[2], *block_list[] = { &blocks[0], &blocks[1] };
+        Tandem__DeviceTelemetry telemetry = TANDEM__DEVICE_TELEMETRY__INIT;
+        Tandem__DeviceUse use = TANDEM__DEVICE_USE__INIT;
         Tandem__ModelStatus model, *model_list[] = { &model };
         REPLY(STATUS, status, &status);
 
@@ -410,6 +412,20 @@ static void got_status(struct conn *c, uint32_t id)
                 workers[i].n_blocks = 1;
                 workers[i].blocks = &block_list[i];
         }
+        use.device_macs = 900;
+        use.host_macs = 100;
+        use.blocks = 7;
+        use.submissions = use.commands = 15;
+        use.repeats = use.contexts = 1;
+        telemetry.power_w = 1.25;
+        telemetry.utilisation = 0.375;
+        telemetry.temperature_c = -1; /* not given */
+        telemetry.contexts = 1;
+        telemetry.context_errors = 3;
+        use.telemetry = &telemetry;
+        workers[0].use = &use;
+        workers[0].plan = (char *)(uintptr_t) "tale: 12 of 12 attention layers";
+        workers[1].reason = (char *)(uintptr_t) "auto took the CPU: \x1b[31m no GPU";
         status.version = (char *)(uintptr_t) "0.1.0";
         status.pid = 3999;
         status.uptime_s = 61.5;
