@@ -31,27 +31,6 @@ struct ruleset {
         uint64_t scoped;
 };
 
-int tdm_sandbox_init(struct tdm_sandbox *s)
-{
-        const char *e = getenv("TANDEM_SANDBOX");
-
-        memset(s, 0, sizeof(*s));
-#ifdef TANDEM_SANITIZED
-        s->off = true;
-        s->off_reason = "sanitizer build";
-#endif
-        if (e && strcmp(e, "off") == 0) {
-                s->off = true;
-                s->off_reason = "TANDEM_SANDBOX=off";
-        }
-        if (s->off)
-                return 0;
-        if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
-                return -errno;
-        s->not_dumpable = true;
-        return 0;
-}
-
 #define FS_EXECUTE (UINT64_C(1) << 0)
 #define FS_WRITE_FILE (UINT64_C(1) << 1)
 #define FS_READ_FILE (UINT64_C(1) << 2)
@@ -313,6 +292,50 @@ static int add_list(scmp_filter_ctx ctx, uint32_t action, const char *const *nam
                         return r;
         }
         return 0;
+}
+
+/* While a device is opened its driver may do what it likes, but for what no driver has a reason to: sockets, io_uring, other
+ * processes. Refused and not killed for, since a library may try (syslog, a service that is not there) and cope. */
+static int no_way_out(void)
+{
+        static const char *const later[] = { "execve", "execveat", "fork", "vfork" };
+        scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ALLOW);
+        int r = ctx ? 0 : -ENOMEM;
+
+        for (size_t i = 0; r == 0 && i < TDM_ARRAY_SIZE(fatal); i++) {
+                bool skip = false;
+
+                for (size_t k = 0; k < TDM_ARRAY_SIZE(later); k++)
+                        skip = skip || strcmp(fatal[i], later[k]) == 0;
+                if (!skip)
+                        r = add_list(ctx, SCMP_ACT_ERRNO(EPERM), &fatal[i], 1);
+        }
+        if (r == 0)
+                r = seccomp_load(ctx);
+        seccomp_release(ctx);
+        /* As in tdm_sandbox_syscalls(): a kernel without seccomp is shown, not died of. */
+        return r == -EINVAL || r == -ENOSYS || r == -ECANCELED ? 0 : r;
+}
+
+int tdm_sandbox_init(struct tdm_sandbox *s)
+{
+        const char *e = getenv("TANDEM_SANDBOX");
+
+        memset(s, 0, sizeof(*s));
+#ifdef TANDEM_SANITIZED
+        s->off = true;
+        s->off_reason = "sanitizer build";
+#endif
+        if (e && strcmp(e, "off") == 0) {
+                s->off = true;
+                s->off_reason = "TANDEM_SANDBOX=off";
+        }
+        if (s->off)
+                return 0;
+        if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+                return -errno;
+        s->not_dumpable = true;
+        return no_way_out();
 }
 
 static int add_driver(scmp_filter_ctx ctx)

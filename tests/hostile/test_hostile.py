@@ -84,6 +84,20 @@ def refused(driver):
 
 
 @test
+def while_opening():
+    """A driver that is bad from the start: before the last wall stands, files, devices, sockets and io_uring are refused already."""
+    names = FILES + ("passwd-write", "parent-memory", "inet", "unix", "netlink", "uring-passwd", "uring-device", "uring-socket")
+
+    def run():
+        with Taken(names, True, TANDEM_HOSTILE_AT="open") as d:
+            wait_for(lambda: "hostile: done at open" in d.log(), "the attempts")
+            said = d.said()
+            equal({k for k, v in said.items() if v.startswith("refused")}, set(names), "refused while the device is opened")
+            check(len(d.generate(n=8).ids) == 8, "it works all the same")
+    with_hostile(run)
+
+
+@test
 def computing():
     """The sandbox of a device that only computes."""
     refused(False)
