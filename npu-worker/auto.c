@@ -11,11 +11,11 @@
 static struct tdm_device_ops noted_ops; /* the host's, but for what it says of itself */
 static char note[256];
 
-const char *tdm_npu_missing(void)
+const char *tdm_npu_missing_at(const char *nodes)
 {
         glob_t found;
         const char *missing = NULL;
-        int r = glob(NODES, GLOB_NOSORT, NULL, &found);
+        int r = glob(nodes, GLOB_NOSORT, NULL, &found);
 
         if (r != 0)
                 return "there is no " NODES " (no NPU, or its driver amdxdna is not loaded)";
@@ -25,6 +25,11 @@ const char *tdm_npu_missing(void)
                         missing = NULL;
         globfree(&found);
         return missing;
+}
+
+const char *tdm_npu_missing(void)
+{
+        return tdm_npu_missing_at(NODES);
 }
 
 static const char *noted_reason(const struct tdm_device *device)

@@ -22,6 +22,7 @@ extern const struct tdm_device_ops tdm_npu_auto_device_ops;
 extern const struct tdm_device_ops tdm_npu_no_device_ops;
 /* NULL: there may be an NPU; else what is missing. */
 const char *tdm_npu_missing(void);
+const char *tdm_npu_missing_at(const char *nodes); /* a pattern: for tests */
 
 /* Of the newest model of a device that is one of the two above: for tests. */
 struct tdm_npu_share {

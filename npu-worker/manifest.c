@@ -407,7 +407,7 @@ int tdm_npu_manifest_parse(const char *text, size_t size_bytes, const char *path
                 return wrong(&r, "the set has no programs");
         if (generation && strcmp(manifest->generation, generation) != 0)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "%s is for generation %s, the device is of generation %s: install the "
-                                     "programs for it or point TANDEM_NPU_PROGRAMS at them", path, manifest->generation, generation);
+                                     "programs for it or point npu-programs (tandem.conf) at them", path, manifest->generation, generation);
         manifest->hash = fnv(text, size_bytes);
         *ret = steal_ptr(&manifest);
         return 0;

@@ -74,7 +74,7 @@ static int load_programs(struct tdm_npu *npu, const struct tdm_npu_config *confi
                 r = tdm_xrt_program_path(EMULATED_PROGRAMS, path, sizeof(path));
         } else if (!generation) {
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "this NPU is of a generation that is not known here; "
-                                     "TANDEM_NPU_PROGRAMS=DIRECTORY names a set of programs for it");
+                                     "npu-programs = DIRECTORY in tandem.conf names a set of programs for it");
         } else {
                 snprintf(path, sizeof(path), TDM_NPU_PROGRAMS_DIR "/%s", generation);
         }
@@ -213,7 +213,7 @@ int tdm_npu_buffer(struct tdm_npu *npu, uint64_t bytes, unsigned arg, struct tdm
         bytes = TDM_ALIGN_UP(bytes, UINT64_C(4096));
         if (bytes > npu->budget_bytes - TDM_MIN(npu->used_bytes, npu->budget_bytes))
                 return tdm_error_set(err, TDM_E_NO_MEMORY, "the NPU's budget of %llu MiB has no room for %llu bytes more "
-                                     "(TANDEM_NPU_MEMORY_MB raises it)", (unsigned long long)(npu->budget_bytes >> 20),
+                                     "(npu-memory in tandem.conf raises it)", (unsigned long long)(npu->budget_bytes >> 20),
                                      (unsigned long long)bytes);
         r = npu->xrt->buffer_new(npu->device, bytes, arg == TDM_NPU_ARG_INSTRUCTIONS ? TDM_XRT_INSTRUCTIONS : TDM_XRT_DATA,
                                  npu->groups[arg], &buffer);

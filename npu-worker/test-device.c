@@ -6,7 +6,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <cmocka.h>
 
 #include "npu-worker/device.h"
@@ -343,12 +346,65 @@ static void test_open_errors(void **state)
         }
 }
 
+/* Why auto takes the CPU when its NPU cannot be had; "": it does not. XRT is the emulation's in this process. */
+static const char *reason_of_auto(const char *programs)
+{
+        static char reason[300];
+        _Atomic uint64_t heartbeat = 0;
+        const struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat, .programs = programs };
+        struct tdm_device *device = NULL;
+        struct tdm_error err = {};
+
+        assert_int_equal(tdm_npu_auto_device_ops.open(&device, &config, &err), 0);
+        snprintf(reason, sizeof(reason), "%s", device->ops->reason ? device->ops->reason(device) : "");
+        if (reason[0])
+                assert_string_equal(device->ops->name, "host");
+        device->ops->close(device);
+        return reason;
+}
+
+static void test_auto(void **state)
+{
+        char directory[] = "/tmp/tandem-test-npu-XXXXXX", node[64], pattern[64], command[64];
+        int status;
+
+        assert_non_null(mkdtemp(directory));
+        /* A device of a generation that nobody here knows, then sets that are wrong for it. */
+        assert_non_null(strstr(reason_of_auto(NULL), "auto took the CPU: no xrt device: this NPU is of a generation that is not known"));
+        assert_non_null(strstr(reason_of_auto("/nowhere"), "cannot open /nowhere/manifest"));
+        copy_set(directory, "tandem.xclbin", NULL, 0);
+        assert_non_null(strstr(reason_of_auto(directory), "tandem.xclbin: No such file"));
+        copy_set(directory, "manifest", "[set]\nformat = 7\n", 17);
+        assert_non_null(strstr(reason_of_auto(directory), "manifest:2: format: this program reads format 1"));
+        copy_set(directory, "tale-qkv-bf16-8.insts", "abcd", 4);
+        assert_string_equal(reason_of_auto(directory), "");
+        snprintf(command, sizeof(command), "rm -rf %s", directory);
+        assert_int_equal(system(command), 0);
+
+        /* Device nodes: none, and one that this user may not open. */
+        assert_int_equal(mkdir(directory, 0755), 0);
+        snprintf(pattern, sizeof(pattern), "%s/accel*", directory);
+        snprintf(node, sizeof(node), "%s/accel0", directory);
+        assert_non_null(strstr(tdm_npu_missing_at(pattern), "there is no /dev/accel"));
+        close(open(node, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+        assert_null(tdm_npu_missing_at(pattern));
+        assert_int_equal(chmod(node, 0), 0);
+        if (fork() == 0) {
+                if (geteuid() == 0 && (setgid(65534) < 0 || setuid(65534) < 0))
+                        _exit(0);
+                _exit(strstr(tdm_npu_missing_at(pattern) ?: "", "no permission to open") ? 0 : 1);
+        }
+        assert_true(wait(&status) > 0);
+        assert_int_equal(status, 0);
+        assert_int_equal(unlink(node) | rmdir(directory), 0);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_distance), cmocka_unit_test(test_exact),  cmocka_unit_test(test_hang),
                 cmocka_unit_test(test_counters), cmocka_unit_test(test_blocks), cmocka_unit_test(test_budget),
-                cmocka_unit_test(test_open_errors),
+                cmocka_unit_test(test_open_errors), cmocka_unit_test(test_auto),
         };
 
         return cmocka_run_group_tests(tests, setup, NULL);
