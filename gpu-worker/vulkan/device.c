@@ -372,6 +372,7 @@ static int open_gpu(struct tdm_vk_device *device, struct tdm_error *err)
         VkPhysicalDeviceVulkan12Properties p12 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES };
         VkPhysicalDeviceVulkan11Properties p11 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES, .pNext = &p12 };
         VkPhysicalDeviceProperties2 p = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &p11 };
+        const char *kernels = getenv("TANDEM_VULKAN_KERNELS");
         VkPhysicalDeviceProperties properties;
         VkResult result;
         int r = choose_gpu(&device->vk, &device->physical, &properties, err), queue;
@@ -395,6 +396,7 @@ static int open_gpu(struct tdm_vk_device *device, struct tdm_error *err)
         device->max_groups_x = properties.limits.maxComputeWorkGroupCount[0];
         device->ns_per_tick = properties.limits.timestampPeriod;
         device->is_cpu = properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
+        device->few_kernels = device->is_cpu && !(kernels && strcmp(kernels, "all") == 0);
         snprintf(device->numerics_id, sizeof(device->numerics_id), "vulkan-1/%.80s/%.40s/%.60s", properties.deviceName, p12.driverName,
                  p12.driverInfo);
         device->properties = properties;

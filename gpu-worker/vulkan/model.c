@@ -187,7 +187,7 @@ struct need {
 static void sizes_init(struct tdm_vk_model *m)
 {
         const struct tdm_hparams *hp = &m->hp;
-        uint32_t heads_per_kv = hp->n_heads / hp->n_kv_heads, queries_max = hp->head_dim > 256 || m->device->is_cpu ? 4 : 8;
+        uint32_t heads_per_kv = hp->n_heads / hp->n_kv_heads, queries_max = hp->head_dim > 256 || m->device->few_kernels ? 4 : 8;
 
         m->tile_rows = TDM_MIN(m->limits.max_rows, TILE_ROWS);
         for (uint32_t heads = 1; heads <= TDM_MIN(heads_per_kv, queries_max); heads++)

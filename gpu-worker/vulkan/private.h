@@ -108,6 +108,7 @@ struct tdm_vk_device {
         bool has_budget;
         bool import;           /* memory is unified: segments are used in place */
         bool is_cpu;           /* a CPU implementation: it needs the cores itself, and compiles slowly */
+        bool few_kernels;      /* so: without those that only make a GPU faster; TANDEM_VULKAN_KERNELS=all has them (tests) */
         uint64_t import_align; /* 0: cannot */
         uint32_t max_groups_x;
         VkQueue queue;

@@ -18,7 +18,7 @@ static uint32_t rows_variant(const struct tdm_vk_device *device, uint32_t n_rows
 {
         uint32_t variant = 1;
 
-        if (device->is_cpu)
+        if (device->few_kernels)
                 return n_rows == 1 ? 1 : 4;
         while (variant < n_rows && variant < 16)
                 variant *= 2;
@@ -31,9 +31,9 @@ static uint32_t shape_of(const struct tdm_vk_device *device, const struct tdm_vk
 {
         uint32_t length = TDM_VK_SEGMENT_BLOCKS(a->cols), panels = variant == 16 ? 2 : 4, ahead;
 
-        if (device->is_cpu || a->act == TDM_ACT_F32)
+        if (device->few_kernels || a->act == TDM_ACT_F32)
                 return 1 | 1 << 8;
-        while (panels > 1 && n_panels / panels < 400)
+        while (panels > 1 && n_panels / panels < (device->is_cpu ? 2 : 400))
                 panels /= 2;
         ahead = variant <= 2 ? TDM_DIV_UP(length, TDM_DIV_UP(length, AHEAD_ALONE / panels)) : variant == 16 || panels == 4 ? 1 : 2;
         return ahead | panels << 8;
@@ -454,8 +454,8 @@ static int need(struct tdm_vk_model *m, enum tdm_vk_shader shader, uint32_t c0, 
 
 static int need_matrices(struct tdm_vk_model *m, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices, struct tdm_error *err)
 {
-        const uint32_t *variants = m->device->is_cpu ? rows_variants_cpu : rows_variants;
-        unsigned n_variants = m->device->is_cpu ? TDM_ARRAY_SIZE(rows_variants_cpu) : TDM_ARRAY_SIZE(rows_variants);
+        const uint32_t *variants = m->device->few_kernels ? rows_variants_cpu : rows_variants;
+        unsigned n_variants = m->device->few_kernels ? TDM_ARRAY_SIZE(rows_variants_cpu) : TDM_ARRAY_SIZE(rows_variants);
         int r = 0;
 
         for (unsigned i = 0; i < n_matrices && r == 0;) {
