@@ -1,9 +1,10 @@
-/* Compiled kernels on disk, so that only the first start of a driver's version compiles. The file lies in the worker's own folder
+/* Compiled kernels on disk, so that only the first start of a driver's version compiles. The file lies in the worker's
+ * own folder
  * ($XDG_CACHE_HOME/tandem, else ~/.cache/tandem); without one nothing is kept.
  *
- * It is not trusted: it must be a plain file of this user that nobody else may write, of a sane size, made for this very device
- * and driver, and whole (a checksum, which finds damage; that nobody else writes there is what keeps malice out). Anything else
- * is as if there were none, and is replaced. Never an error: a cache only saves time. */
+ * It is not trusted: it must be a plain file of this user that nobody else may write, of a sane size, made for this
+ * very device and driver, and whole (a checksum, which finds damage; that nobody else writes there is what keeps malice
+ * out). Anything else is as if there were none, and is replaced. Never an error: a cache only saves time. */
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -49,8 +50,12 @@ static bool path_of(const struct tdm_vk_device *device, char *path, size_t size)
 
 static void header_init(const struct tdm_vk_device *device, struct cache_header *header, const uint8_t *data, size_t n)
 {
-        *header = (struct cache_header){ .magic = MAGIC, .version = VERSION, .vendor = device->properties.vendorID,
-                                         .device = device->properties.deviceID, .driver = device->properties.driverVersion, .bytes = n,
+        *header = (struct cache_header){ .magic = MAGIC,
+                                         .version = VERSION,
+                                         .vendor = device->properties.vendorID,
+                                         .device = device->properties.deviceID,
+                                         .driver = device->properties.driverVersion,
+                                         .bytes = n,
                                          .checksum = checksum_of(data, n) };
         memcpy(header->uuid, device->properties.pipelineCacheUUID, VK_UUID_SIZE);
 }
@@ -91,8 +96,9 @@ static uint8_t *load(const struct tdm_vk_device *device, size_t *ret_n)
         if (!path_of(device, path, sizeof(path)))
                 return NULL;
         fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-        if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_mode & (S_IWGRP | S_IWOTH) ||
-            st.st_size < (off_t)sizeof(header) || (uint64_t)st.st_size > BYTES_MAX || !read_all(fd, (uint8_t *)&header, sizeof(header)) ||
+        if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid() ||
+            st.st_mode & (S_IWGRP | S_IWOTH) || st.st_size < (off_t)sizeof(header) ||
+            (uint64_t)st.st_size > BYTES_MAX || !read_all(fd, (uint8_t *)&header, sizeof(header)) ||
             header.bytes != (uint64_t)st.st_size - sizeof(header))
                 return NULL;
         data = malloc(header.bytes + 1);
@@ -131,8 +137,8 @@ void tdm_vk_cache_save(struct tdm_vk_device *device)
         if (!device->cache || device->cache_pipelines == device->n_pipelines || !path_of(device, path, sizeof(path)))
                 return;
         device->cache_pipelines = device->n_pipelines;
-        if (device->vk.GetPipelineCacheData(device->vk.device, device->cache, &n, NULL) != VK_SUCCESS || n == 0 || n == device->cached_bytes ||
-            n > BYTES_MAX - sizeof(header))
+        if (device->vk.GetPipelineCacheData(device->vk.device, device->cache, &n, NULL) != VK_SUCCESS || n == 0 ||
+            n == device->cached_bytes || n > BYTES_MAX - sizeof(header))
                 return;
         data = malloc(n);
         if (!data || device->vk.GetPipelineCacheData(device->vk.device, device->cache, &n, data) != VK_SUCCESS)

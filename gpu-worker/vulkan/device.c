@@ -1,4 +1,5 @@
-/* The vulkan device: finds a GPU, makes a logical device with one queue, submits and waits with limits, and says what it is.
+/* The vulkan device: finds a GPU, makes a logical device with one queue, submits and waits with limits, and says what
+ * it is.
  *
  * Which GPU: TANDEM_VULKAN_DEVICE (an index or a part of the name), else the first discrete one, then integrated, then
  * virtual, then a CPU implementation: the last only because the device was asked for by name, since tdm_vulkan_probe()
@@ -8,7 +9,7 @@
 #include "gpu-worker/vulkan/private.h"
 
 #define WAIT_SLICE_NS (UINT64_C(100) * TDM_NSEC_PER_MSEC)
-#define WAIT_MAX_NS (UINT64_C(10) * TDM_NSEC_PER_SEC) /* the longest submission is far below a second */
+#define WAIT_MAX_NS (UINT64_C(10) * TDM_NSEC_PER_SEC)      /* the longest submission is far below a second */
 #define WAIT_CPU_MAX_NS (UINT64_C(120) * TDM_NSEC_PER_SEC) /* a kernel is compiled when it first runs */
 #define SPIN_NS (UINT64_C(20) * TDM_NSEC_PER_MSEC)
 #define MAX_GPUS 16u
@@ -32,7 +33,8 @@ static int rank_of(VkPhysicalDeviceType type)
 
 static const char *type_name(VkPhysicalDeviceType type)
 {
-        static const char *const names[] = { "other", "CPU implementation", "virtual GPU", "integrated GPU", "discrete GPU" };
+        static const char *const names[] = { "other", "CPU implementation", "virtual GPU", "integrated GPU",
+                                             "discrete GPU" };
 
         return names[rank_of(type)];
 }
@@ -56,7 +58,8 @@ static bool is_wanted(const char *wanted, uint32_t index, const char *name)
         return *end == 0 ? n == index : strcasestr(name, wanted) != NULL;
 }
 
-static int choose_gpu(struct tdm_vk *vk, VkPhysicalDevice *ret, VkPhysicalDeviceProperties *ret_properties, struct tdm_error *err)
+static int choose_gpu(struct tdm_vk *vk, VkPhysicalDevice *ret, VkPhysicalDeviceProperties *ret_properties,
+                      struct tdm_error *err)
 {
         const char *wanted = getenv("TANDEM_VULKAN_DEVICE");
         VkPhysicalDevice gpus[MAX_GPUS];
@@ -71,8 +74,10 @@ static int choose_gpu(struct tdm_vk *vk, VkPhysicalDevice *ret, VkPhysicalDevice
                 VkPhysicalDeviceProperties p;
 
                 properties_of(vk, gpus[i], &p);
-                snprintf(seen + strlen(seen), sizeof(seen) - strlen(seen), "%s%u: %.80s", i ? ", " : "", i, p.deviceName);
-                if (p.apiVersion < VK_API_VERSION_1_3 || !is_wanted(wanted, i, p.deviceName) || rank_of(p.deviceType) <= best)
+                snprintf(seen + strlen(seen), sizeof(seen) - strlen(seen), "%s%u: %.80s", i ? ", " : "", i,
+                         p.deviceName);
+                if (p.apiVersion < VK_API_VERSION_1_3 || !is_wanted(wanted, i, p.deviceName) ||
+                    rank_of(p.deviceType) <= best)
                         continue;
                 best = rank_of(p.deviceType);
                 *ret = gpus[i];
@@ -80,8 +85,9 @@ static int choose_gpu(struct tdm_vk *vk, VkPhysicalDevice *ret, VkPhysicalDevice
         }
         if (best)
                 return 0;
-        return tdm_error_set(err, TDM_E_UNSUPPORTED, "no Vulkan 1.3 device%s%s (there %s %s)", wanted && *wanted ? " like " : "",
-                             wanted ? wanted : "", n == 1 ? "is" : "are", n ? seen : "none");
+        return tdm_error_set(err, TDM_E_UNSUPPORTED, "no Vulkan 1.3 device%s%s (there %s %s)",
+                             wanted && *wanted ? " like " : "", wanted ? wanted : "", n == 1 ? "is" : "are",
+                             n ? seen : "none");
 }
 
 static bool has_node(const char *directory, const char *prefix)
@@ -105,13 +111,15 @@ int tdm_vulkan_probe(struct tdm_error *err)
         int r;
 
         if (!has_node("/dev/dri", "renderD") && !has_node("/dev", "nvidia") && !has_node("/dev", "dxg"))
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "no GPU: neither /dev/dri/renderD* nor /dev/nvidia* nor /dev/dxg is there");
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "no GPU: neither /dev/dri/renderD* nor /dev/nvidia* nor /dev/dxg is there");
         r = tdm_vk_open(&vk, err);
         if (r != 0)
                 return r;
         r = choose_gpu(&vk, &gpu, &properties, err);
         if (r == 0 && properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU)
-                r = tdm_error_set(err, TDM_E_UNSUPPORTED, "the only Vulkan device is a CPU implementation (%s); TANDEM_GPU=vulkan takes it",
+                r = tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                  "the only Vulkan device is a CPU implementation (%s); TANDEM_GPU=vulkan takes it",
                                   properties.deviceName);
         tdm_vk_close(&vk);
         return r;
@@ -122,8 +130,8 @@ int tdm_vulkan_probe(struct tdm_error *err)
 int tdm_vk_fault(struct tdm_vk_device *device, const char *what, VkResult result, struct tdm_error *err)
 {
         device->lost = true;
-        return tdm_error_set(err, TDM_E_DEVICE_FAULT, "vulkan device: %s failed: %s; the worker must be restarted", what,
-                             tdm_vk_result_name(result));
+        return tdm_error_set(err, TDM_E_DEVICE_FAULT, "vulkan device: %s failed: %s; the worker must be restarted",
+                             what, tdm_vk_result_name(result));
 }
 
 int tdm_vk_wait(struct tdm_vk_device *device, VkFence fence, struct tdm_error *err)
@@ -145,7 +153,8 @@ int tdm_vk_wait(struct tdm_vk_device *device, VkFence fence, struct tdm_error *e
         } while (r == VK_TIMEOUT && waited_ns < (device->is_cpu ? WAIT_CPU_MAX_NS : WAIT_MAX_NS));
         if (r == VK_SUCCESS)
                 return 0;
-        return tdm_vk_fault(device, r == VK_TIMEOUT ? "waiting for one submission (hung?)" : "waiting for the GPU", r, err);
+        return tdm_vk_fault(device, r == VK_TIMEOUT ? "waiting for one submission (hung?)" : "waiting for the GPU", r,
+                            err);
 }
 
 int tdm_vk_submit(struct tdm_vk_device *device, VkCommandBuffer commands, struct tdm_error *err)
@@ -157,7 +166,9 @@ int tdm_vk_submit(struct tdm_vk_device *device, VkCommandBuffer commands, struct
 
 int tdm_vk_submit_begin(struct tdm_vk_device *device, VkCommandBuffer commands, struct tdm_error *err)
 {
-        const VkSubmitInfo submit = { .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = 1, .pCommandBuffers = &commands };
+        const VkSubmitInfo submit = { .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
+                                      .commandBufferCount = 1,
+                                      .pCommandBuffers = &commands };
         VkResult r = device->vk.QueueSubmit(device->queue, 1, &submit, device->fence);
 
         if (r != VK_SUCCESS)
@@ -231,7 +242,8 @@ static int choose_queue(struct tdm_vk_device *device)
 
         device->vk.GetPhysicalDeviceQueueFamilyProperties(device->physical, &n, families);
         for (uint32_t i = 0; i < n; i++)
-                if (families[i].queueFlags & VK_QUEUE_COMPUTE_BIT && (found < 0 || !(families[i].queueFlags & VK_QUEUE_GRAPHICS_BIT)))
+                if (families[i].queueFlags & VK_QUEUE_COMPUTE_BIT &&
+                    (found < 0 || !(families[i].queueFlags & VK_QUEUE_GRAPHICS_BIT)))
                         found = (int)i;
         return found;
 }
@@ -248,21 +260,29 @@ static bool is_fixed_at_32(const struct tdm_vk_device *device)
                p.properties.limits.maxComputeSharedMemorySize >= 48 << 10;
 }
 
-static int create_device(struct tdm_vk_device *device, const VkPhysicalDeviceProperties *properties, struct tdm_error *err)
+static int create_device(struct tdm_vk_device *device, const VkPhysicalDeviceProperties *properties,
+                         struct tdm_error *err)
 {
         VkPhysicalDeviceVulkan13Features f13 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES };
-        VkPhysicalDeviceVulkan12Features f12 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES, .pNext = &f13 };
-        VkPhysicalDeviceVulkan11Features f11 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES, .pNext = &f12 };
+        VkPhysicalDeviceVulkan12Features f12 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
+                                                 .pNext = &f13 };
+        VkPhysicalDeviceVulkan11Features f11 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,
+                                                 .pNext = &f12 };
         VkPhysicalDeviceFeatures2 features = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &f11 };
         const float priority = 1;
         const VkDeviceQueueCreateInfo queue = { .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
-                                                .queueFamilyIndex = device->queue_family, .queueCount = 1, .pQueuePriorities = &priority };
+                                                .queueFamilyIndex = device->queue_family,
+                                                .queueCount = 1,
+                                                .pQueuePriorities = &priority };
         _cleanup_(freep) VkExtensionProperties *extensions = NULL;
         struct tdm_vk_matrix_features matrix_features;
         bool has_memory_model;
         const char *names[4];
-        VkDeviceCreateInfo info = { .sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, .pNext = &features, .queueCreateInfoCount = 1,
-                                    .pQueueCreateInfos = &queue, .ppEnabledExtensionNames = names };
+        VkDeviceCreateInfo info = { .sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
+                                    .pNext = &features,
+                                    .queueCreateInfoCount = 1,
+                                    .pQueueCreateInfos = &queue,
+                                    .ppEnabledExtensionNames = names };
         uint32_t n = 0;
         VkResult r;
 
@@ -274,7 +294,8 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
                 VkPhysicalDeviceExternalMemoryHostPropertiesEXT host = {
                         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_MEMORY_HOST_PROPERTIES_EXT,
                 };
-                VkPhysicalDeviceProperties2 p = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &host };
+                VkPhysicalDeviceProperties2 p = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
+                                                  .pNext = &host };
 
                 device->vk.GetPhysicalDeviceProperties2(device->physical, &p);
                 device->import_align = host.minImportedHostPointerAlignment;
@@ -287,20 +308,31 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
 
         device->vk.GetPhysicalDeviceFeatures2(device->physical, &features);
         if (!features.features.shaderInt64 || !features.features.shaderInt16 || !f11.storageBuffer16BitAccess ||
-            !f12.storageBuffer8BitAccess || !f12.shaderInt8 ||
-            !f12.bufferDeviceAddress || !f13.shaderIntegerDotProduct || !f13.maintenance4)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "%s lacks one of shaderInt64, shaderInt16, shaderInt8, "
-                                     "storageBuffer16BitAccess, storageBuffer8BitAccess, bufferDeviceAddress, shaderIntegerDotProduct, maintenance4", properties->deviceName);
+            !f12.storageBuffer8BitAccess || !f12.shaderInt8 || !f12.bufferDeviceAddress ||
+            !f13.shaderIntegerDotProduct || !f13.maintenance4)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "%s lacks one of shaderInt64, shaderInt16, shaderInt8, "
+                                     "storageBuffer16BitAccess, storageBuffer8BitAccess, bufferDeviceAddress, "
+                                     "shaderIntegerDotProduct, maintenance4",
+                                     properties->deviceName);
         has_memory_model = f12.vulkanMemoryModel;
         /* Only what is used: a feature may cost. */
         features.features = (VkPhysicalDeviceFeatures){ .shaderInt64 = VK_TRUE, .shaderInt16 = VK_TRUE };
-        f11 = (VkPhysicalDeviceVulkan11Features){ .sType = f11.sType, .pNext = &f12, .storageBuffer16BitAccess = VK_TRUE };
-        f12 = (VkPhysicalDeviceVulkan12Features){ .sType = f12.sType, .pNext = &f13, .bufferDeviceAddress = VK_TRUE,
-                                                  .shaderInt8 = VK_TRUE, .storageBuffer8BitAccess = VK_TRUE };
-        f13 = (VkPhysicalDeviceVulkan13Features){ .sType = f13.sType, .shaderIntegerDotProduct = VK_TRUE, .maintenance4 = VK_TRUE };
+        f11 = (VkPhysicalDeviceVulkan11Features){ .sType = f11.sType,
+                                                  .pNext = &f12,
+                                                  .storageBuffer16BitAccess = VK_TRUE };
+        f12 = (VkPhysicalDeviceVulkan12Features){ .sType = f12.sType,
+                                                  .pNext = &f13,
+                                                  .bufferDeviceAddress = VK_TRUE,
+                                                  .shaderInt8 = VK_TRUE,
+                                                  .storageBuffer8BitAccess = VK_TRUE };
+        f13 = (VkPhysicalDeviceVulkan13Features){ .sType = f13.sType,
+                                                  .shaderIntegerDotProduct = VK_TRUE,
+                                                  .maintenance4 = VK_TRUE };
         names[info.enabledExtensionCount] = tdm_vk_matrix_feature(&matrix_features);
         device->matrix_units = has_memory_model && is_fixed_at_32(device) &&
-                               has_extension(extensions, n, names[info.enabledExtensionCount]) && tdm_vk_matrix_units(device);
+                               has_extension(extensions, n, names[info.enabledExtensionCount]) &&
+                               tdm_vk_matrix_units(device);
         if (device->matrix_units) {
                 info.enabledExtensionCount++;
                 f13.pNext = &matrix_features;
@@ -309,7 +341,8 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
         r = device->vk.CreateDevice(device->physical, &info, NULL, &device->vk.device);
         if (r != VK_SUCCESS) {
                 device->vk.device = VK_NULL_HANDLE;
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "cannot open %s: %s", properties->deviceName, tdm_vk_result_name(r));
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "cannot open %s: %s", properties->deviceName,
+                                     tdm_vk_result_name(r));
         }
         return tdm_vk_open_device(&device->vk, err);
 }
@@ -322,12 +355,15 @@ static VkResult create_objects(struct tdm_vk_device *device)
                                                .queueFamilyIndex = device->queue_family };
         const VkPushConstantRange range = { VK_SHADER_STAGE_COMPUTE_BIT, 0, TDM_VK_PUSH_BYTES };
         const VkPipelineLayoutCreateInfo layout = { .sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
-                                                    .pushConstantRangeCount = 1, .pPushConstantRanges = &range };
-        const VkQueryPoolCreateInfo queries = { .sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO, .queryType = VK_QUERY_TYPE_TIMESTAMP,
+                                                    .pushConstantRangeCount = 1,
+                                                    .pPushConstantRanges = &range };
+        const VkQueryPoolCreateInfo queries = { .sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO,
+                                                .queryType = VK_QUERY_TYPE_TIMESTAMP,
                                                 .queryCount = TDM_VK_MAX_QUERIES };
         const VkFenceCreateInfo fence = { .sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO };
         VkCommandBufferAllocateInfo commands = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
-                                                 .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY, .commandBufferCount = TDM_VK_STAGES };
+                                                 .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
+                                                 .commandBufferCount = TDM_VK_STAGES };
         VkResult r;
 
         vk->GetDeviceQueue(vk->device, device->queue_family, 0, &device->queue);
@@ -345,14 +381,17 @@ static VkResult create_objects(struct tdm_vk_device *device)
 /* Whether memory is unified, and the largest heap of the device's own. */
 static int look_at_memory(struct tdm_vk_device *device, VkPhysicalDeviceType type, struct tdm_error *err)
 {
-        VkPhysicalDeviceMemoryProperties2 properties = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2 };
+        VkPhysicalDeviceMemoryProperties2 properties = {
+                .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2
+        };
         const char *forced = getenv("TANDEM_VULKAN_MEMORY");
         uint64_t largest = 0;
 
         device->vk.GetPhysicalDeviceMemoryProperties2(device->physical, &properties);
         device->memory = properties.memoryProperties;
         for (uint32_t i = 0; i < device->memory.memoryHeapCount; i++)
-                if (device->memory.memoryHeaps[i].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT && device->memory.memoryHeaps[i].size > largest) {
+                if (device->memory.memoryHeaps[i].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT &&
+                    device->memory.memoryHeaps[i].size > largest) {
                         largest = device->memory.memoryHeaps[i].size;
                         device->device_heap = i;
                 }
@@ -361,8 +400,10 @@ static int look_at_memory(struct tdm_vk_device *device, VkPhysicalDeviceType typ
         if (!forced || !*forced || strcmp(forced, "auto") == 0)
                 return 0;
         if (strcmp(forced, "copy") != 0 && (strcmp(forced, "import") != 0 || !device->import_align))
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "TANDEM_VULKAN_MEMORY=%s: known are auto, copy and, where the driver imports "
-                                     "host memory, import", forced);
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "TANDEM_VULKAN_MEMORY=%s: known are auto, copy and, where the driver imports "
+                                     "host memory, import",
+                                     forced);
         device->import = forced[0] == 'i';
         return 0;
 }
@@ -370,7 +411,8 @@ static int look_at_memory(struct tdm_vk_device *device, VkPhysicalDeviceType typ
 static int open_gpu(struct tdm_vk_device *device, struct tdm_error *err)
 {
         VkPhysicalDeviceVulkan12Properties p12 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES };
-        VkPhysicalDeviceVulkan11Properties p11 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES, .pNext = &p12 };
+        VkPhysicalDeviceVulkan11Properties p11 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES,
+                                                   .pNext = &p12 };
         VkPhysicalDeviceProperties2 p = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &p11 };
         const char *kernels = getenv("TANDEM_VULKAN_KERNELS");
         VkPhysicalDeviceProperties properties;
@@ -391,30 +433,35 @@ static int open_gpu(struct tdm_vk_device *device, struct tdm_error *err)
                 return r;
         result = create_objects(device);
         if (result != VK_SUCCESS)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "cannot open %s: %s", properties.deviceName, tdm_vk_result_name(result));
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "cannot open %s: %s", properties.deviceName,
+                                     tdm_vk_result_name(result));
         device->max_allocation = p11.maxMemoryAllocationSize;
         device->max_groups_x = properties.limits.maxComputeWorkGroupCount[0];
         device->ns_per_tick = properties.limits.timestampPeriod;
         device->is_cpu = properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
         device->few_kernels = device->is_cpu && !(kernels && strcmp(kernels, "all") == 0);
-        snprintf(device->numerics_id, sizeof(device->numerics_id), "vulkan-1/%.80s/%.40s/%.60s", properties.deviceName, p12.driverName,
-                 p12.driverInfo);
+        snprintf(device->numerics_id, sizeof(device->numerics_id), "vulkan-1/%.80s/%.40s/%.60s", properties.deviceName,
+                 p12.driverName, p12.driverInfo);
         device->properties = properties;
         tdm_vk_cache_open(device);
         /* A driver loads its compiler with the first kernel: that must happen before files are out of reach. */
         r = tdm_vk_pipeline_need(device, TDM_VK_NORM, (const uint32_t[]){ 0, TDM_VK_ACT_I8, 1, 0 }, err);
         for (unsigned i = 0; i < TDM_VK_STAGES && r == 0; i++)
-                r = tdm_vk_buffer_init(device, &device->stages[i], TDM_VK_STAGE_BYTES, TDM_VK_HOST_MEMORY, "staging", err);
+                r = tdm_vk_buffer_init(device, &device->stages[i], TDM_VK_STAGE_BYTES, TDM_VK_HOST_MEMORY, "staging",
+                                       err);
         if (r == 0)
                 r = tdm_vk_prove(device, err);
         if (r != 0)
                 return r;
         tdm_vk_cache_save(device);
-        snprintf(device->description, sizeof(device->description), "%.60s, %s, memory %s, %.1f GiB, subgroups of %u%s, %.40s", properties.deviceName,
+        snprintf(device->description, sizeof(device->description),
+                 "%.60s, %s, memory %s, %.1f GiB, subgroups of %u%s, %.40s", properties.deviceName,
                  type_name(properties.deviceType), device->import ? "imported" : "copied",
                  (double)device->memory.memoryHeaps[device->device_heap].size / 0x1p30, p11.subgroupSize,
-                 !device->matrix_units ? "" : device->matrix_proofs == TDM_VK_MATRIX_KERNELS ? ", int8 matrices" :
-                 ", not all int8 matrices exact: those unused", p12.driverInfo);
+                 !device->matrix_units                            ? ""
+                 : device->matrix_proofs == TDM_VK_MATRIX_KERNELS ? ", int8 matrices"
+                                                                  : ", not all int8 matrices exact: those unused",
+                 p12.driverInfo);
         return 0;
 }
 
@@ -468,12 +515,19 @@ static const char *vulkan_plan(const struct tdm_device_model *public)
         struct tdm_vk_model *m = (struct tdm_vk_model *)public;
         const struct tdm_vk_device *device = m->device;
 
-        snprintf(m->plan, sizeof(m->plan), "weights %s, cache %s, hidden rows %s; %.1f MiB on the device in %llu allocations of at most %.0f MiB; "
-                 "%llu kernels, %zu KiB of them from disk", m->weights_imported ? "imported in place" : "copied to the device",
-                 m->kv_imported || (!m->n_kv_buffers && device->import) ? "imported in place" : "on the device, written behind into its segment",
-                 m->activations_buffer.buffer ? "imported in place (host pointer)" : "copied where another worker follows",
-                 (double)m->memory_bytes / 0x1p20, (unsigned long long)device->counters.allocations, (double)device->max_allocation / 0x1p20,
-                 (unsigned long long)device->counters.pipelines, device->loaded_bytes >> 10);
+        snprintf(
+                m->plan, sizeof(m->plan),
+                "weights %s, cache %s, hidden rows %s; %.1f MiB on the device in %llu allocations of at most %.0f MiB; "
+                "%llu kernels, %zu KiB of them from disk",
+                m->weights_imported ? "imported in place" : "copied to the device",
+                m->kv_imported || (!m->n_kv_buffers && device->import)
+                        ? "imported in place"
+                        : "on the device, written behind into its segment",
+                m->activations_buffer.buffer ? "imported in place (host pointer)"
+                                             : "copied where another worker follows",
+                (double)m->memory_bytes / 0x1p20, (unsigned long long)device->counters.allocations,
+                (double)device->max_allocation / 0x1p20, (unsigned long long)device->counters.pipelines,
+                device->loaded_bytes >> 10);
         return m->plan;
 }
 

@@ -1,7 +1,9 @@
-/* How far the vulkan device is from the reference: scores a golden file in process and prints the distance (what it means is
- * said in tests/golden/golden-host.c). Exits 1 where a limit that was given is missed, 77 where there is no device.
+/* How far the vulkan device is from the reference: scores a golden file in process and prints the distance (what it
+ * means is said in tests/golden/golden-host.c). Exits 1 where a limit that was given is missed, 77 where there is no
+ * device.
  *
- * usage: golden-vulkan MODEL.gguf GOLDEN.json [--precision P] [--chunk N] [--cases N] [--split] [--swapped] [--mean LIMIT]
+ * usage: golden-vulkan MODEL.gguf GOLDEN.json [--precision P] [--chunk N] [--cases N] [--split] [--swapped] [--mean
+ * LIMIT]
  *                      [--first PERCENT]     --split: attention on the host device; --swapped: all else on it */
 #include <getopt.h>
 #include <math.h>
@@ -46,7 +48,9 @@ static void score_case(struct drive *drive, const struct golden_case *c, uint32_
         uint32_t n_rows = c->prompt_len - 1 + c->n_top;
 
         for (uint32_t first = 0, n; first < n_rows; first += n) {
-                struct drive_part part = { .ids = c->ids, .n_ids = c->n_ids, .first = first,
+                struct drive_part part = { .ids = c->ids,
+                                           .n_ids = c->n_ids,
+                                           .first = first,
                                            .sampling = { .top_p = 1, .repeat_penalty = 1, .n_top = TDM_MAX_TOP } };
 
                 part.n = part.n_logits = n = TDM_MIN(chunk, n_rows - first);
@@ -60,7 +64,8 @@ static void score_case(struct drive *drive, const struct golden_case *c, uint32_
 
 static int usage(void)
 {
-        fprintf(stderr, "usage: golden-vulkan MODEL.gguf GOLDEN.json [--precision P] [--chunk N] [--cases N] [--split] [--swapped] "
+        fprintf(stderr, "usage: golden-vulkan MODEL.gguf GOLDEN.json [--precision P] [--chunk N] [--cases N] [--split] "
+                        "[--swapped] "
                         "[--mean LIMIT] [--first PERCENT]\n");
         return 2;
 }
@@ -134,9 +139,12 @@ int main(int argc, char **argv)
         mean = d.sum / d.n;
         first = 100.0 * d.n_same / d.n;
         passed = mean <= mean_limit && first >= first_limit; /* a NaN passes nothing */
-        printf("%s %s (%s)%s: mean %.5f, worst %.4f, first choice %.2f%% of %u: %s\n", argv[optind], tdm_precision_name(o.precision),
-               tdm_vulkan_device_ops.describe(drive_device(drive, 0)), o.plan == DRIVE_SPLIT ? " split" : o.plan ? " swapped" : "", mean,
-               d.worst, first, d.n, passed ? "within limits" : "LIMITS MISSED");
+        printf("%s %s (%s)%s: mean %.5f, worst %.4f, first choice %.2f%% of %u: %s\n", argv[optind],
+               tdm_precision_name(o.precision), tdm_vulkan_device_ops.describe(drive_device(drive, 0)),
+               o.plan == DRIVE_SPLIT ? " split"
+               : o.plan              ? " swapped"
+                                     : "",
+               mean, d.worst, first, d.n, passed ? "within limits" : "LIMITS MISSED");
         drive_destroy(drive);
         runner_model_unload(&model);
         golden_file_deinit(&file);

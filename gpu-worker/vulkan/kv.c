@@ -1,8 +1,9 @@
-/* The cache. Where memory is unified it is the shared segment itself. On a GPU of its own each layer's pages lie in buffers
- * on the device, [page][kv head] parts, as many as an allocation may hold in each, and the segment is their twin: what a submission stores is logged by the kernel that
- * stores it (rows, as stored) and written into the twin before run() returns, so that the segment is complete for whatever
- * was reported done. The other way round: before a step looks back on pages that the device did not write itself, one step
- * after the other (a new process, a reused prefix, a step that another worker ran meanwhile), they are copied from the twin. */
+/* The cache. Where memory is unified it is the shared segment itself. On a GPU of its own each layer's pages lie in
+ * buffers on the device, [page][kv head] parts, as many as an allocation may hold in each, and the segment is their
+ * twin: what a submission stores is logged by the kernel that stores it (rows, as stored) and written into the twin
+ * before run() returns, so that the segment is complete for whatever was reported done. The other way round: before a
+ * step looks back on pages that the device did not write itself, one step after the other (a new process, a reused
+ * prefix, a step that another worker ran meanwhile), they are copied from the twin. */
 #include "gpu-worker/vulkan/private.h"
 
 #define LOG_BYTES (UINT64_C(32) << 20)
@@ -17,7 +18,8 @@ static uint32_t element_bytes(const struct tdm_vk_model *m)
 /* A head's key or value as it is logged: its elements, then, of q8_0, the scales of its blocks. */
 static uint32_t head_bytes(const struct tdm_vk_model *m)
 {
-        return m->hp.head_dim * element_bytes(m) + (m->kv.type == TDM_KV_Q8_0 ? 2 * tdm_kv_n_blocks(m->hp.head_dim) : 0);
+        return m->hp.head_dim * element_bytes(m) +
+               (m->kv.type == TDM_KV_Q8_0 ? 2 * tdm_kv_n_blocks(m->hp.head_dim) : 0);
 }
 
 uint64_t tdm_vk_kv_log_row_bytes(const struct tdm_vk_model *m)
@@ -49,12 +51,15 @@ static int make_table(struct tdm_vk_model *m, uint32_t n_pieces, struct tdm_erro
 {
         m->kv_buffers = calloc(n_pieces, sizeof(*m->kv_buffers));
         if (!m->kv_buffers)
-                return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for a KV cache in %u pieces", n_pieces);
-        return tdm_vk_buffer_init(m->device, &m->kv_pieces, (uint64_t)TDM_MAX(n_pieces, m->hp.n_layers) * sizeof(uint64_t),
-                                  TDM_VK_SHARED_MEMORY, "the KV cache's table", err);
+                return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for a KV cache in %u pieces",
+                                     n_pieces);
+        return tdm_vk_buffer_init(m->device, &m->kv_pieces,
+                                  (uint64_t)TDM_MAX(n_pieces, m->hp.n_layers) * sizeof(uint64_t), TDM_VK_SHARED_MEMORY,
+                                  "the KV cache's table", err);
 }
 
-/* How many pages a piece has, as a shift: what one allocation may hold, and little enough that the last one wastes little. */
+/* How many pages a piece has, as a shift: what one allocation may hold, and little enough that the last one wastes
+ * little. */
 static uint32_t piece_shift(const struct tdm_vk_model *m, uint64_t page_bytes)
 {
         const char *kib = getenv("TANDEM_VULKAN_PIECE_KIB"); /* tests make many of a small cache */
@@ -74,21 +79,25 @@ static int make_buffers(struct tdm_vk_model *m, struct tdm_error *err)
 
         tdm_vk_memory_left(m->device, &left, &total);
         if (m->kv.size_bytes > left)
-                return tdm_error_set(err, TDM_E_NO_MEMORY, "the KV cache needs %.1f MiB on the GPU and %.1f of its %.1f MiB are free: a shorter "
-                                     "context or fewer jobs at once", (double)m->kv.size_bytes / 0x1p20, (double)left / 0x1p20,
-                                     (double)total / 0x1p20);
+                return tdm_error_set(
+                        err, TDM_E_NO_MEMORY,
+                        "the KV cache needs %.1f MiB on the GPU and %.1f of its %.1f MiB are free: a shorter "
+                        "context or fewer jobs at once",
+                        (double)m->kv.size_bytes / 0x1p20, (double)left / 0x1p20, (double)total / 0x1p20);
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
                 n_pieces += (uint64_t)m->kv.n_layers[group] * TDM_DIV_UP(m->kv.n_pages[group], 1u << shift);
                 m->kv_page_bytes[group] = (uint32_t)page;
                 m->kv_piece_shift[group] = shift;
         }
         if (n_pieces > PIECES_MAX || page > UINT32_MAX)
-                return tdm_error_set(err, TDM_E_NO_MEMORY, "a KV cache of %.1f MiB in pieces of %.1f MiB: there may be %u pieces",
+                return tdm_error_set(err, TDM_E_NO_MEMORY,
+                                     "a KV cache of %.1f MiB in pieces of %.1f MiB: there may be %u pieces",
                                      (double)m->kv.size_bytes / 0x1p20, (double)(page << shift) / 0x1p20, PIECES_MAX);
         r = make_table(m, (uint32_t)n_pieces, err);
         if (r == 0)
-                r = tdm_vk_buffer_init(m->device, &m->log, 2 * TDM_MAX(tdm_vk_kv_log_row_bytes(m) * m->limits.max_rows, LOG_BYTES), TDM_VK_HOST_MEMORY,
-                                       "the KV cache's write-behind", err);
+                r = tdm_vk_buffer_init(m->device, &m->log,
+                                       2 * TDM_MAX(tdm_vk_kv_log_row_bytes(m) * m->limits.max_rows, LOG_BYTES),
+                                       TDM_VK_HOST_MEMORY, "the KV cache's write-behind", err);
         for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
                 uint32_t n_pages = m->kv.n_pages[tdm_kv_group_of(&m->hp, i)];
 
@@ -97,8 +106,8 @@ static int make_buffers(struct tdm_vk_model *m, struct tdm_error *err)
                 for (uint32_t first = 0; first < n_pages && r == 0; first += 1u << shift) {
                         struct tdm_vk_buffer *piece = &m->kv_buffers[m->n_kv_buffers];
 
-                        r = tdm_vk_buffer_init(m->device, piece, page * TDM_MIN(n_pages - first, 1u << shift), TDM_VK_DEVICE_MEMORY,
-                                               "a piece of the KV cache", err);
+                        r = tdm_vk_buffer_init(m->device, piece, page * TDM_MIN(n_pages - first, 1u << shift),
+                                               TDM_VK_DEVICE_MEMORY, "a piece of the KV cache", err);
                         if (r == 0)
                                 ((uint64_t *)m->kv_pieces.map)[m->n_kv_buffers++] = piece->address;
                 }
@@ -119,13 +128,15 @@ static int import_segment(struct tdm_vk_model *m, uint8_t *base)
                 m->kv_piece_shift[group] = 31;
         }
         if (r == 0)
-                r = tdm_vk_buffer_import(device, &m->kv_buffers[0], base, TDM_ALIGN_UP(m->kv.size_bytes, device->import_align));
+                r = tdm_vk_buffer_import(device, &m->kv_buffers[0], base,
+                                         TDM_ALIGN_UP(m->kv.size_bytes, device->import_align));
         if (r != 0)
                 return r;
         m->n_kv_buffers = 1;
         m->kv_imported = true;
         for (uint32_t i = 0; i < m->hp.n_layers; i++) {
-                ((uint64_t *)m->kv_pieces.map)[i] = m->kv_buffers[0].address +
+                ((uint64_t *)m->kv_pieces.map)[i] =
+                        m->kv_buffers[0].address +
                         tdm_kv_part_offset(&m->kv, tdm_kv_group_of(&m->hp, i), 0, tdm_kv_layer_index(&m->hp, i), 0);
                 m->layers[i].kv_pieces = m->kv_pieces.address + i * sizeof(uint64_t);
         }
@@ -160,18 +171,20 @@ struct restore {
 static int restore_flush(struct restore *restore, struct tdm_error *err)
 {
         struct tdm_vk_device *device = restore->m->device;
-        const VkMemoryBarrier barrier = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER, .srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT,
+        const VkMemoryBarrier barrier = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
+                                          .srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT,
                                           .dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT };
         VkResult r;
 
         if (!restore->begun)
                 return 0;
-        device->vk.CmdPipelineBarrier(restore->commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1,
-                                      &barrier, 0, NULL, 0, NULL);
+        device->vk.CmdPipelineBarrier(restore->commands, VK_PIPELINE_STAGE_TRANSFER_BIT,
+                                      VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &barrier, 0, NULL, 0, NULL);
         restore->begun = false;
         restore->filled = 0;
         r = device->vk.EndCommandBuffer(restore->commands);
-        return r == VK_SUCCESS ? tdm_vk_submit(device, restore->commands, err) : tdm_vk_fault(device, "restoring the KV cache", r, err);
+        return r == VK_SUCCESS ? tdm_vk_submit(device, restore->commands, err)
+                               : tdm_vk_fault(device, "restoring the KV cache", r, err);
 }
 
 static int restore_piece(struct restore *restore, uint32_t layer, uint32_t page, struct tdm_error *err)
@@ -181,7 +194,8 @@ static int restore_piece(struct restore *restore, uint32_t layer, uint32_t page,
         struct tdm_vk_model *m = restore->m;
         struct tdm_vk_device *device = m->device;
         enum tdm_kv_group group = tdm_kv_group_of(&m->hp, layer);
-        uint64_t at = tdm_kv_part_offset(&m->kv, group, page, tdm_kv_layer_index(&m->hp, layer), 0), n = m->kv_page_bytes[group];
+        uint64_t at = tdm_kv_part_offset(&m->kv, group, page, tdm_kv_layer_index(&m->hp, layer), 0),
+                 n = m->kv_page_bytes[group];
         uint32_t shift = m->kv_piece_shift[group], in_piece = page & ((1u << shift) - 1);
         const struct tdm_vk_buffer *piece = &m->kv_buffers[m->layers[layer].kv_first + (page >> shift)];
 
@@ -222,8 +236,10 @@ static uint32_t *known(struct tdm_vk_model *m, uint32_t table, int group)
 static uint64_t value_hash(const struct tdm_vk_model *m, int group, const uint32_t *pages, uint32_t position)
 {
         uint32_t row_bytes = m->hp.head_dim * element_bytes(m);
-        const uint8_t *row = m->kv_base + tdm_kv_part_offset(&m->kv, (enum tdm_kv_group)group, pages[position / TDM_KV_PAGE_TOKENS], 0, 0) +
-                             m->kv.part_bytes / 2 + position % TDM_KV_PAGE_TOKENS * row_bytes;
+        const uint8_t *row =
+                m->kv_base +
+                tdm_kv_part_offset(&m->kv, (enum tdm_kv_group)group, pages[position / TDM_KV_PAGE_TOKENS], 0, 0) +
+                m->kv.part_bytes / 2 + position % TDM_KV_PAGE_TOKENS * row_bytes;
         uint64_t hash = UINT64_C(0xcbf29ce484222325);
 
         for (uint32_t i = 0; i < row_bytes; i++)
@@ -261,11 +277,13 @@ static bool is_known(struct tdm_vk_model *m, const struct tdm_step *step, uint32
                 uint32_t first, end;
 
                 look_back(m, group, position, &first, &end);
-                if (m->kv.n_layers[group] && memcmp(known(m, step->seqs[seq].table, group) + first, table_of(step, group, seq) + first,
-                                                    (end - first) * sizeof(uint32_t)) != 0)
+                if (m->kv.n_layers[group] &&
+                    memcmp(known(m, step->seqs[seq].table, group) + first, table_of(step, group, seq) + first,
+                           (end - first) * sizeof(uint32_t)) != 0)
                         return false;
         }
-        return s->n_valid != position || s->last_hash == value_hash(m, group0, table_of(step, group0, seq), position - 1);
+        return s->n_valid != position ||
+               s->last_hash == value_hash(m, group0, table_of(step, group0, seq), position - 1);
 }
 
 int tdm_vk_kv_begin(struct tdm_vk_model *m, const struct tdm_step *step, struct tdm_error *err)
@@ -307,11 +325,13 @@ void tdm_vk_kv_end(struct tdm_vk_model *m, const struct tdm_step *step)
                 uint32_t position = step->rows[q->first_row].position, end_position = position + q->n_rows;
 
                 for (int group = 0; group < TDM_KV_GROUPS; group++) {
-                        uint32_t first = tdm_window_first(&m->hp, (enum tdm_kv_group)group, position) / TDM_KV_PAGE_TOKENS;
+                        uint32_t first =
+                                tdm_window_first(&m->hp, (enum tdm_kv_group)group, position) / TDM_KV_PAGE_TOKENS;
                         uint32_t end = TDM_DIV_UP(end_position, TDM_KV_PAGE_TOKENS);
 
                         if (m->kv.n_layers[group])
-                                memcpy(known(m, q->table, group) + first, table_of(step, group, seq) + first, (end - first) * sizeof(uint32_t));
+                                memcpy(known(m, q->table, group) + first, table_of(step, group, seq) + first,
+                                       (end - first) * sizeof(uint32_t));
                 }
                 s->n_valid = end_position;
                 s->epoch = step->head.epoch;
@@ -335,22 +355,28 @@ static void behind_row(void *arg, unsigned chunk, unsigned thread)
         uint32_t n_rows = job->step->head.n_rows, layer = job->first_layer + chunk / n_rows, row = chunk % n_rows;
         const struct tdm_step_row *r = &job->step->rows[row];
         enum tdm_kv_group group = tdm_kv_group_of(&m->hp, layer);
-        uint32_t page = table_of(job->step, group, r->seq)[r->position / TDM_KV_PAGE_TOKENS], t = r->position % TDM_KV_PAGE_TOKENS;
-        uint32_t head_dim = m->hp.head_dim, size = element_bytes(m), n_blocks = tdm_kv_n_blocks(head_dim), logged = head_bytes(m);
+        uint32_t page = table_of(job->step, group, r->seq)[r->position / TDM_KV_PAGE_TOKENS],
+                 t = r->position % TDM_KV_PAGE_TOKENS;
+        uint32_t head_dim = m->hp.head_dim, size = element_bytes(m), n_blocks = tdm_kv_n_blocks(head_dim),
+                 logged = head_bytes(m);
         const uint8_t *log = job->log + chunk * tdm_vk_kv_log_row_bytes(m);
 
         for (uint32_t head = 0; head < m->hp.n_kv_heads; head++, log += 2 * logged) {
-                uint8_t *part = m->kv_base + tdm_kv_part_offset(&m->kv, group, page, tdm_kv_layer_index(&m->hp, layer), head);
-                uint8_t *keys = part + ((size_t)(t / 16) * head_dim * 16 + t % 16) * size, *values = part + m->kv.part_bytes / 2;
+                uint8_t *part =
+                        m->kv_base + tdm_kv_part_offset(&m->kv, group, page, tdm_kv_layer_index(&m->hp, layer), head);
+                uint8_t *keys = part + ((size_t)(t / 16) * head_dim * 16 + t % 16) * size,
+                        *values = part + m->kv.part_bytes / 2;
 
                 if (size == 1) {
-                        uint16_t *scales = (uint16_t *)(part + TDM_KV_PAGE_TOKENS * head_dim) + (size_t)(t / 16) * n_blocks * 16 + t % 16;
+                        uint16_t *scales = (uint16_t *)(part + TDM_KV_PAGE_TOKENS * head_dim) +
+                                           (size_t)(t / 16) * n_blocks * 16 + t % 16;
 
                         for (uint32_t d = 0; d < head_dim; d++)
                                 keys[d * 16] = log[d];
                         for (uint32_t b = 0; b < n_blocks; b++)
                                 memcpy(&scales[b * 16], log + head_dim + 2 * b, 2);
-                        memcpy(values + TDM_KV_PAGE_TOKENS * head_dim + (size_t)t * n_blocks * 2, log + logged + head_dim, n_blocks * 2);
+                        memcpy(values + TDM_KV_PAGE_TOKENS * head_dim + (size_t)t * n_blocks * 2,
+                               log + logged + head_dim, n_blocks * 2);
                 } else if (size == 2)
                         for (uint32_t d = 0; d < head_dim; d++)
                                 ((uint16_t *)keys)[d * 16] = ((const uint16_t *)log)[d];
@@ -361,7 +387,8 @@ static void behind_row(void *arg, unsigned chunk, unsigned thread)
         }
 }
 
-void tdm_vk_kv_behind(struct tdm_vk_model *m, const struct tdm_step *step, uint32_t first_layer, uint32_t n_layers, uint32_t half)
+void tdm_vk_kv_behind(struct tdm_vk_model *m, const struct tdm_step *step, uint32_t first_layer, uint32_t n_layers,
+                      uint32_t half)
 {
         struct behind_job job = { m, step, first_layer, m->log.map + half * (m->log.size_bytes / 2) };
 

@@ -1,16 +1,18 @@
-/* Buffers: allocated at load, addressed by device address, imported from the host's memory where that is unified; and the ring
- * of staging buffers through which weights get onto a GPU of its own. There is no sub-allocator: a model is a few dozen
- * buffers, and big ones want memory of their own. */
+/* Buffers: allocated at load, addressed by device address, imported from the host's memory where that is unified; and
+ * the ring of staging buffers through which weights get onto a GPU of its own. There is no sub-allocator: a model is a
+ * few dozen buffers, and big ones want memory of their own. */
 #include "gpu-worker/vulkan/private.h"
 
 #define USAGE                                                                                                          \
-        (VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | \
-         VK_BUFFER_USAGE_TRANSFER_DST_BIT | VK_BUFFER_USAGE_INDIRECT_BUFFER_BIT)
+        (VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT |                              \
+         VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT | VK_BUFFER_USAGE_INDIRECT_BUFFER_BIT)
 #define COPY_BYTES (UINT64_C(1) << 20) /* of a thread at a time */
 
 void tdm_vk_memory_left(struct tdm_vk_device *device, uint64_t *ret_left, uint64_t *ret_total)
 {
-        VkPhysicalDeviceMemoryBudgetPropertiesEXT budget = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT };
+        VkPhysicalDeviceMemoryBudgetPropertiesEXT budget = {
+                .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT
+        };
         VkPhysicalDeviceMemoryProperties2 properties = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2,
                                                          .pNext = device->has_budget ? &budget : NULL };
         const char *limit = getenv("TANDEM_VULKAN_MEMORY_MIB");
@@ -30,7 +32,8 @@ void tdm_vk_memory_left(struct tdm_vk_device *device, uint64_t *ret_left, uint64
 }
 
 /* The first type that is allowed and has all of `must`, preferring those that have `nice` too. -1: none. */
-static int find_type(const struct tdm_vk_device *device, uint32_t allowed, VkMemoryPropertyFlags must, VkMemoryPropertyFlags nice)
+static int find_type(const struct tdm_vk_device *device, uint32_t allowed, VkMemoryPropertyFlags must,
+                     VkMemoryPropertyFlags nice)
 {
         for (int pass = 0; pass < 2; pass++) {
                 VkMemoryPropertyFlags want = pass == 0 ? must | nice : must;
@@ -62,8 +65,10 @@ static VkResult create(struct tdm_vk_device *device, struct tdm_vk_buffer *buffe
                 .sType = VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO,
                 .handleTypes = VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT,
         };
-        const VkBufferCreateInfo info = { .sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO, .pNext = imported ? &external : NULL,
-                                          .size = size_bytes, .usage = USAGE };
+        const VkBufferCreateInfo info = { .sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
+                                          .pNext = imported ? &external : NULL,
+                                          .size = size_bytes,
+                                          .usage = USAGE };
 
         *buffer = (struct tdm_vk_buffer){ .size_bytes = size_bytes };
         return device->vk.CreateBuffer(device->vk.device, &info, NULL, &buffer->buffer);
@@ -72,7 +77,8 @@ static VkResult create(struct tdm_vk_device *device, struct tdm_vk_buffer *buffe
 /* Binds what is allocated, and asks for the address. */
 static VkResult finish(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer)
 {
-        const VkBufferDeviceAddressInfo info = { .sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO, .buffer = buffer->buffer };
+        const VkBufferDeviceAddressInfo info = { .sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO,
+                                                 .buffer = buffer->buffer };
         VkResult r = device->vk.BindBufferMemory(device->vk.device, buffer->buffer, buffer->memory, 0);
 
         if (r != VK_SUCCESS)
@@ -111,8 +117,8 @@ static VkResult allocate(struct tdm_vk_device *device, struct tdm_vk_buffer *buf
         return r;
 }
 
-int tdm_vk_buffer_init(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer, uint64_t size_bytes, enum tdm_vk_place place,
-                       const char *what, struct tdm_error *err)
+int tdm_vk_buffer_init(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer, uint64_t size_bytes,
+                       enum tdm_vk_place place, const char *what, struct tdm_error *err)
 {
         struct tdm_vk_buffer b;
         uint64_t left, total;
@@ -132,10 +138,11 @@ int tdm_vk_buffer_init(struct tdm_vk_device *device, struct tdm_vk_buffer *buffe
         if (r == VK_ERROR_DEVICE_LOST)
                 return tdm_vk_fault(device, "allocating memory", r, err);
         tdm_vk_memory_left(device, &left, &total);
-        return tdm_error_set(err, TDM_E_NO_MEMORY,
-                             "cannot allocate %.1f MiB for %s: %s; %.1f of the GPU's %.1f MiB are free, one piece may have %.1f MiB",
-                             (double)size_bytes / 0x1p20, what, tdm_vk_result_name(r), (double)left / 0x1p20, (double)total / 0x1p20,
-                             (double)device->max_allocation / 0x1p20);
+        return tdm_error_set(
+                err, TDM_E_NO_MEMORY,
+                "cannot allocate %.1f MiB for %s: %s; %.1f of the GPU's %.1f MiB are free, one piece may have %.1f MiB",
+                (double)size_bytes / 0x1p20, what, tdm_vk_result_name(r), (double)left / 0x1p20, (double)total / 0x1p20,
+                (double)device->max_allocation / 0x1p20);
 }
 
 int tdm_vk_buffer_import(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer, uint8_t *base, uint64_t size_bytes)
@@ -146,9 +153,12 @@ int tdm_vk_buffer_import(struct tdm_vk_device *device, struct tdm_vk_buffer *buf
                 .handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT,
                 .pHostPointer = base,
         };
-        VkMemoryAllocateFlagsInfo flags = { .sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO, .pNext = &import,
+        VkMemoryAllocateFlagsInfo flags = { .sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO,
+                                            .pNext = &import,
                                             .flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT };
-        VkMemoryAllocateInfo info = { .sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, .pNext = &flags, .allocationSize = size_bytes };
+        VkMemoryAllocateInfo info = { .sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
+                                      .pNext = &flags,
+                                      .allocationSize = size_bytes };
         VkMemoryRequirements need;
         struct tdm_vk_buffer b;
         int type;
@@ -156,14 +166,17 @@ int tdm_vk_buffer_import(struct tdm_vk_device *device, struct tdm_vk_buffer *buf
         if (!device->import_align || (uintptr_t)base % device->import_align || size_bytes % device->import_align ||
             size_bytes > device->max_allocation)
                 return -EOPNOTSUPP;
-        if (device->vk.GetMemoryHostPointerPropertiesEXT(device->vk.device, import.handleType, base, &properties) != VK_SUCCESS ||
+        if (device->vk.GetMemoryHostPointerPropertiesEXT(device->vk.device, import.handleType, base, &properties) !=
+                    VK_SUCCESS ||
             create(device, &b, size_bytes, true) != VK_SUCCESS)
                 return -EOPNOTSUPP;
         device->vk.GetBufferMemoryRequirements(device->vk.device, b.buffer, &need);
-        type = find_type(device, need.memoryTypeBits & properties.memoryTypeBits, VK_MEMORY_PROPERTY_HOST_COHERENT_BIT, 0);
+        type = find_type(device, need.memoryTypeBits & properties.memoryTypeBits, VK_MEMORY_PROPERTY_HOST_COHERENT_BIT,
+                         0);
         info.memoryTypeIndex = (uint32_t)type;
         if (type < 0 || need.size > size_bytes ||
-            device->vk.AllocateMemory(device->vk.device, &info, NULL, &b.memory) != VK_SUCCESS || finish(device, &b) != VK_SUCCESS) {
+            device->vk.AllocateMemory(device->vk.device, &info, NULL, &b.memory) != VK_SUCCESS ||
+            finish(device, &b) != VK_SUCCESS) {
                 tdm_vk_buffer_deinit(device, &b);
                 return -EOPNOTSUPP;
         }
@@ -219,17 +232,19 @@ static int stage_send(struct tdm_vk_device *device, unsigned i, struct tdm_vk_bu
         const VkCommandBufferBeginInfo begin = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
                                                  .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT };
         const VkBufferCopy copy = { .dstOffset = offset, .size = n };
-        const VkMemoryBarrier barrier = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER, .srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT,
+        const VkMemoryBarrier barrier = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
+                                          .srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT,
                                           .dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT };
-        const VkSubmitInfo submit = { .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = 1,
+        const VkSubmitInfo submit = { .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
+                                      .commandBufferCount = 1,
                                       .pCommandBuffers = &device->stage_commands[i] };
         VkCommandBuffer commands = device->stage_commands[i];
         VkResult r = device->vk.BeginCommandBuffer(commands, &begin);
 
         if (r == VK_SUCCESS) {
                 device->vk.CmdCopyBuffer(commands, device->stages[i].buffer, to->buffer, 1, &copy);
-                device->vk.CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1,
-                                              &barrier, 0, NULL, 0, NULL);
+                device->vk.CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_TRANSFER_BIT,
+                                              VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &barrier, 0, NULL, 0, NULL);
                 r = device->vk.EndCommandBuffer(commands);
         }
         if (r == VK_SUCCESS)
@@ -240,8 +255,8 @@ static int stage_send(struct tdm_vk_device *device, unsigned i, struct tdm_vk_bu
         return 0;
 }
 
-int tdm_vk_upload(struct tdm_vk_device *device, struct tdm_vk_buffer *to, uint64_t offset, const uint8_t *from, uint64_t n,
-                  struct tdm_error *err)
+int tdm_vk_upload(struct tdm_vk_device *device, struct tdm_vk_buffer *to, uint64_t offset, const uint8_t *from,
+                  uint64_t n, struct tdm_error *err)
 {
         int r = 0;
 

@@ -1,5 +1,6 @@
-/* Loading a model: its weights onto the device (or used where they lie), every buffer that a step will need, every kernel.
- * After this nothing is allocated or compiled. What does not fit is told with sizes before anything is uploaded. */
+/* Loading a model: its weights onto the device (or used where they lie), every buffer that a step will need, every
+ * kernel. After this nothing is allocated or compiled. What does not fit is told with sizes before anything is
+ * uploaded. */
 #include <assert.h>
 
 #include "engine/weights-k.h"
@@ -8,10 +9,10 @@
 #define REGION_BYTES (UINT64_C(1) << 30) /* a region of several tensors, at most */
 #define TILE_ROWS 512u                   /* rows that go through a block together */
 #define LOGITS_BYTES_MAX (UINT64_C(64) << 20)
-#define PARTIALS_MIN 32768u              /* partial results of attention: for a few rows behind a long context */
+#define PARTIALS_MIN 32768u /* partial results of attention: for a few rows behind a long context */
 #define HEAD_DIM_MAX 512u
 #define SUBMISSION_ROW_BLOCKS 4096u
-#define D_MODEL_MAX 14336u               /* what norm.comp keeps of a row in 32 KiB of shared memory */
+#define D_MODEL_MAX 14336u /* what norm.comp keeps of a row in 32 KiB of shared memory */
 
 /* As the host device's: the one place that says how the input of each matrix is rounded. */
 enum input { QKV, ATTN_OUT, GATE_UP, DOWN, HEAD, N_INPUTS };
@@ -23,8 +24,8 @@ static const enum tdm_act input_acts[][N_INPUTS] = {
 
 static bool type_known(uint32_t type)
 {
-        return type == TDM_TYPE_F32 || type == TDM_TYPE_F16 || type == TDM_TYPE_BF16 || type == TDM_TYPE_Q8_0 || type == TDM_TYPE_Q4_0 ||
-               tdm_k_type(type);
+        return type == TDM_TYPE_F32 || type == TDM_TYPE_F16 || type == TDM_TYPE_BF16 || type == TDM_TYPE_Q8_0 ||
+               type == TDM_TYPE_Q4_0 || tdm_k_type(type);
 }
 
 /* The cache's geometry comes from a peer: it must be what the model's sizes make of it. */
@@ -33,7 +34,8 @@ static bool geometry_fits(const struct tdm_kv_geometry *kv, const struct tdm_hpa
         struct tdm_kv_geometry want;
 
         if (!tdm_kv_type_name((enum tdm_kv_type)kv->type) ||
-            tdm_kv_geometry_init(&want, hp, (enum tdm_kv_type)kv->type, kv->n_pages[TDM_KV_FULL], kv->n_pages[TDM_KV_WINDOW]) < 0)
+            tdm_kv_geometry_init(&want, hp, (enum tdm_kv_type)kv->type, kv->n_pages[TDM_KV_FULL],
+                                 kv->n_pages[TDM_KV_WINDOW]) < 0)
                 return false;
         return memcmp(kv->n_layers, want.n_layers, sizeof(want.n_layers)) == 0 &&
                memcmp(kv->n_pages, want.n_pages, sizeof(want.n_pages)) == 0 &&
@@ -45,26 +47,34 @@ static bool geometry_fits(const struct tdm_kv_geometry *kv, const struct tdm_hpa
 static int check(const struct tdm_device_model_config *config, const struct tdm_hparams *hp, struct tdm_error *err)
 {
         const struct tdm_weights_header *header = tdm_weights_header(config->weights);
-        const struct tdm_weights_tensor *tensors = (const struct tdm_weights_tensor *)(config->weights + header->tensors_offset);
+        const struct tdm_weights_tensor *tensors =
+                (const struct tdm_weights_tensor *)(config->weights + header->tensors_offset);
         int r;
 
         if ((unsigned)config->precision >= TDM_ARRAY_SIZE(input_acts))
-                return tdm_error_set(err, TDM_E_PROTOCOL, "vulkan device: no precision %u", (unsigned)config->precision);
+                return tdm_error_set(err, TDM_E_PROTOCOL, "vulkan device: no precision %u",
+                                     (unsigned)config->precision);
         r = tdm_steps_limits_check(&config->limits, err);
         if (r)
                 return r;
         if (!geometry_fits(&config->kv, hp))
-                return tdm_error_set(err, TDM_E_PROTOCOL, "vulkan device: the KV cache's geometry does not fit the model's sizes");
-        if (hp->n_heads * hp->head_dim % TDM_BLOCK_VALUES || hp->d_ff % TDM_BLOCK_VALUES || hp->head_dim % 16 || hp->head_dim > HEAD_DIM_MAX)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "vulkan device: %u heads of %u values, %u in the FFN: heads of at most %u, a "
-                                     "multiple of 16, and both products multiples of %u are known", hp->n_heads, hp->head_dim, hp->d_ff,
-                                     HEAD_DIM_MAX, TDM_BLOCK_VALUES);
+                return tdm_error_set(err, TDM_E_PROTOCOL,
+                                     "vulkan device: the KV cache's geometry does not fit the model's sizes");
+        if (hp->n_heads * hp->head_dim % TDM_BLOCK_VALUES || hp->d_ff % TDM_BLOCK_VALUES || hp->head_dim % 16 ||
+            hp->head_dim > HEAD_DIM_MAX)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "vulkan device: %u heads of %u values, %u in the FFN: heads of at most %u, a "
+                                     "multiple of 16, and both products multiples of %u are known",
+                                     hp->n_heads, hp->head_dim, hp->d_ff, HEAD_DIM_MAX, TDM_BLOCK_VALUES);
         if (hp->d_model > D_MODEL_MAX)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "vulkan device: rows of %u values: at most %u are known", hp->d_model, D_MODEL_MAX);
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "vulkan device: rows of %u values: at most %u are known",
+                                     hp->d_model, D_MODEL_MAX);
         for (uint32_t i = 0; i < header->n_tensors; i++)
                 if (tensors[i].layout == TDM_LAYOUT_PANEL16 && !type_known(tensors[i].type))
-                        return tdm_error_set(err, TDM_E_UNSUPPORTED, "vulkan device: no kernels for weights in %s; TANDEM_GPU=host runs them "
-                                             "on the CPU", tdm_type_info(tensors[i].type)->name);
+                        return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                             "vulkan device: no kernels for weights in %s; TANDEM_GPU=host runs them "
+                                             "on the CPU",
+                                             tdm_type_info(tensors[i].type)->name);
         return 0;
 }
 
@@ -74,18 +84,22 @@ static int check(const struct tdm_device_model_config *config, const struct tdm_
 static int find_regions(struct tdm_vk_model *m, uint64_t align, uint64_t *ends, struct tdm_error *err)
 {
         const struct tdm_weights_header *header = tdm_weights_header(m->weights);
-        const struct tdm_weights_tensor *tensors = (const struct tdm_weights_tensor *)(m->weights + header->tensors_offset);
+        const struct tdm_weights_tensor *tensors =
+                (const struct tdm_weights_tensor *)(m->weights + header->tensors_offset);
 
         for (uint32_t i = 0; i < header->n_tensors; i++) {
-                uint64_t begin = tensors[i].offset & ~(align - 1), end = TDM_ALIGN_UP(tensors[i].offset + tensors[i].size_bytes, align);
+                uint64_t begin = tensors[i].offset & ~(align - 1),
+                         end = TDM_ALIGN_UP(tensors[i].offset + tensors[i].size_bytes, align);
                 unsigned last = m->n_regions - 1;
 
-                if (m->n_regions && begin >= m->region_begin[last] && begin <= ends[last] && end - m->region_begin[last] <= REGION_BYTES) {
+                if (m->n_regions && begin >= m->region_begin[last] && begin <= ends[last] &&
+                    end - m->region_begin[last] <= REGION_BYTES) {
                         ends[last] = TDM_MAX(ends[last], end);
                         continue;
                 }
                 if (m->n_regions == TDM_VK_MAX_REGIONS)
-                        return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: weights of %llu bytes lie in too many pieces",
+                        return tdm_error_set(err, TDM_E_NO_MEMORY,
+                                             "vulkan device: weights of %llu bytes lie in too many pieces",
                                              (unsigned long long)header->size_bytes);
                 m->region_begin[m->n_regions] = begin;
                 ends[m->n_regions++] = end;
@@ -135,7 +149,8 @@ static uint64_t vector(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, 
         return address_of(m, tdm_weights_find(m->weights, kind, layer));
 }
 
-static struct tdm_vk_matrix matrix(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer, enum input input)
+static struct tdm_vk_matrix matrix(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer,
+                                   enum input input)
 {
         const struct tdm_weights_tensor *t = tdm_weights_find(m->weights, kind, layer);
 
@@ -169,7 +184,9 @@ static void find_tensors(struct tdm_vk_model *m)
                 l->ffn_norm = vector(m, TDM_TENSOR_FFN_NORM, i);
                 l->post_ffw_norm = vector(m, TDM_TENSOR_POST_FFW_NORM, i);
         }
-        m->output = matrix(m, tdm_weights_find(m->weights, TDM_TENSOR_OUTPUT, 0) ? TDM_TENSOR_OUTPUT : TDM_TENSOR_TOKEN_EMBD, 0, HEAD);
+        m->output = matrix(
+                m, tdm_weights_find(m->weights, TDM_TENSOR_OUTPUT, 0) ? TDM_TENSOR_OUTPUT : TDM_TENSOR_TOKEN_EMBD, 0,
+                HEAD);
         m->embedding = matrix(m, TDM_TENSOR_TOKEN_EMBD, 0, HEAD);
         m->output_norm = vector(m, TDM_TENSOR_OUTPUT_NORM, 0);
 }
@@ -187,7 +204,8 @@ struct need {
 static void sizes_init(struct tdm_vk_model *m)
 {
         const struct tdm_hparams *hp = &m->hp;
-        uint32_t heads_per_kv = hp->n_heads / hp->n_kv_heads, queries_max = hp->head_dim > 256 || m->device->few_kernels ? 4 : 8;
+        uint32_t heads_per_kv = hp->n_heads / hp->n_kv_heads,
+                 queries_max = hp->head_dim > 256 || m->device->few_kernels ? 4 : 8;
 
         m->tile_rows = TDM_MIN(m->limits.max_rows, TILE_ROWS);
         for (uint32_t heads = 1; heads <= TDM_MIN(heads_per_kv, queries_max); heads++)
@@ -197,7 +215,8 @@ static void sizes_init(struct tdm_vk_model *m)
         m->max_slots = TDM_MAX(m->tile_rows * hp->n_heads, PARTIALS_MIN);
         m->max_items = TDM_MAX(m->tile_rows, m->max_slots / hp->n_heads);
         m->logits_stride = TDM_ALIGN_UP(hp->n_vocab, 16u);
-        m->logits_rows = (uint32_t)TDM_MIN(TDM_MAX(LOGITS_BYTES_MAX / (m->logits_stride * sizeof(float)), 1u), m->limits.max_logits);
+        m->logits_rows = (uint32_t)TDM_MIN(TDM_MAX(LOGITS_BYTES_MAX / (m->logits_stride * sizeof(float)), 1u),
+                                           m->limits.max_logits);
         m->y_stride_max = TDM_MAX(TDM_MAX(tdm_vk_q_width(hp) + 2 * tdm_vk_kv_width(hp), 2 * hp->d_ff), hp->d_model);
         m->sampler_stride = TDM_ALIGN_UP(tdm_sampler_scratch_bytes(hp->n_vocab), (size_t)64);
 }
@@ -206,7 +225,8 @@ static void need_act(struct need *needs, const struct tdm_vk_matrix *matrix, uin
 {
         uint32_t cols = matrix->cols;
 
-        needs[matrix->act].bytes = TDM_MAX(needs[matrix->act].bytes, (uint64_t)rows * TDM_VK_ACT_STRIDE(matrix->act, cols));
+        needs[matrix->act].bytes =
+                TDM_MAX(needs[matrix->act].bytes, (uint64_t)rows * TDM_VK_ACT_STRIDE(matrix->act, cols));
 }
 
 static unsigned list_needs(struct tdm_vk_model *m, struct need *needs)
@@ -228,9 +248,11 @@ static unsigned list_needs(struct tdm_vk_model *m, struct need *needs)
                         need_act(needs, matrices[k], m->tile_rows);
         }
         need_act(needs, &m->output, m->logits_rows);
-        needs[n++] = (struct need){ &m->y, (uint64_t)m->tile_rows * m->y_stride_max * sizeof(float), TDM_VK_DEVICE_MEMORY, "matrix products" };
-        needs[n++] = (struct need){ &m->partial, (uint64_t)m->max_slots * TDM_VK_PARTIAL_WIDTH(hp->head_dim) * sizeof(float),
-                                    TDM_VK_DEVICE_MEMORY, "attention" };
+        needs[n++] = (struct need){ &m->y, (uint64_t)m->tile_rows * m->y_stride_max * sizeof(float),
+                                    TDM_VK_DEVICE_MEMORY, "matrix products" };
+        needs[n++] =
+                (struct need){ &m->partial, (uint64_t)m->max_slots * TDM_VK_PARTIAL_WIDTH(hp->head_dim) * sizeof(float),
+                               TDM_VK_DEVICE_MEMORY, "attention" };
         needs[n++] = (struct need){ &m->logits, logits_bytes, TDM_VK_DEVICE_MEMORY, "logits" };
         needs[n++] = (struct need){ &m->logits_host, logits_bytes, TDM_VK_HOST_MEMORY, "logits" };
         needs[n++] = (struct need){ &m->counters, 64, TDM_VK_HOST_MEMORY, "counters" };
@@ -238,7 +260,8 @@ static unsigned list_needs(struct tdm_vk_model *m, struct need *needs)
         for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
                 needs[n++] = (struct need){ &m->slots[i].step, layout.size_bytes, TDM_VK_SHARED_MEMORY, "steps" };
                 if (!m->activations_buffer.buffer)
-                        needs[n++] = (struct need){ &m->slots[i].hidden_buffer, hidden_bytes, TDM_VK_DEVICE_MEMORY, "hidden rows" };
+                        needs[n++] = (struct need){ &m->slots[i].hidden_buffer, hidden_bytes, TDM_VK_DEVICE_MEMORY,
+                                                    "hidden rows" };
         }
         if (!m->activations_buffer.buffer)
                 needs[n++] = (struct need){ &m->hidden_host, hidden_bytes, TDM_VK_HOST_MEMORY, "hidden rows" };
@@ -246,7 +269,8 @@ static unsigned list_needs(struct tdm_vk_model *m, struct need *needs)
 }
 
 /* Everything that will lie on the device, before anything is put there. */
-static int check_memory(struct tdm_vk_model *m, const struct need *needs, unsigned n, const uint64_t *ends, struct tdm_error *err)
+static int check_memory(struct tdm_vk_model *m, const struct need *needs, unsigned n, const uint64_t *ends,
+                        struct tdm_error *err)
 {
         uint64_t weights = 0, cache = 0, work = 0, left, total;
 
@@ -259,16 +283,20 @@ static int check_memory(struct tdm_vk_model *m, const struct need *needs, unsign
         tdm_vk_memory_left(m->device, &left, &total);
         if (weights + cache + work <= left)
                 return 0;
-        return tdm_error_set(err, TDM_E_NO_MEMORY, "the model needs %.1f MiB on the GPU (weights %.1f, KV cache %.1f, work %.1f) and %.1f of its "
-                             "%.1f MiB are free: a smaller model, fewer pages or TANDEM_GPU=host", (double)(weights + cache + work) / 0x1p20,
-                             (double)weights / 0x1p20, (double)cache / 0x1p20, (double)work / 0x1p20, (double)left / 0x1p20,
-                             (double)total / 0x1p20);
+        return tdm_error_set(
+                err, TDM_E_NO_MEMORY,
+                "the model needs %.1f MiB on the GPU (weights %.1f, KV cache %.1f, work %.1f) and %.1f of its "
+                "%.1f MiB are free: a smaller model, fewer pages or TANDEM_GPU=host",
+                (double)(weights + cache + work) / 0x1p20, (double)weights / 0x1p20, (double)cache / 0x1p20,
+                (double)work / 0x1p20, (double)left / 0x1p20, (double)total / 0x1p20);
 }
 
 static int buffers_init(struct tdm_vk_model *m, const struct need *needs, unsigned n, struct tdm_error *err)
 {
         for (unsigned i = 0; i < n; i++) {
-                int r = needs[i].bytes ? tdm_vk_buffer_init(m->device, needs[i].buffer, needs[i].bytes, needs[i].place, needs[i].what, err) : 0;
+                int r = needs[i].bytes ? tdm_vk_buffer_init(m->device, needs[i].buffer, needs[i].bytes, needs[i].place,
+                                                            needs[i].what, err)
+                                       : 0;
 
                 if (r != 0)
                         return r;
@@ -282,8 +310,10 @@ static int recordings_init(struct tdm_vk_model *m, struct tdm_error *err)
 {
         struct tdm_vk_device *device = m->device;
         VkCommandBuffer commands[TDM_VK_RECORDINGS];
-        const VkCommandBufferAllocateInfo info = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO, .commandPool = device->pool,
-                                                   .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY, .commandBufferCount = TDM_VK_RECORDINGS };
+        const VkCommandBufferAllocateInfo info = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+                                                   .commandPool = device->pool,
+                                                   .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
+                                                   .commandBufferCount = TDM_VK_RECORDINGS };
         VkResult r;
 
         m->recordings = calloc(TDM_VK_RECORDINGS, sizeof(*m->recordings));
@@ -291,7 +321,8 @@ static int recordings_init(struct tdm_vk_model *m, struct tdm_error *err)
                 return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for command buffers");
         r = device->vk.AllocateCommandBuffers(device->vk.device, &info, commands);
         if (r != VK_SUCCESS)
-                return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no command buffers: %s", tdm_vk_result_name(r));
+                return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no command buffers: %s",
+                                     tdm_vk_result_name(r));
         for (unsigned i = 0; i < TDM_VK_RECORDINGS; i++)
                 m->recordings[i].commands = commands[i];
         return 0;
@@ -368,8 +399,8 @@ static int load(struct tdm_vk_model *m, const struct tdm_device_model_config *co
         return r;
 }
 
-int tdm_vk_model_load(struct tdm_device *public, const struct tdm_device_model_config *config, struct tdm_device_model **ret,
-                      struct tdm_error *err)
+int tdm_vk_model_load(struct tdm_device *public, const struct tdm_device_model_config *config,
+                      struct tdm_device_model **ret, struct tdm_error *err)
 {
         struct tdm_vk_device *device = (struct tdm_vk_device *)public;
         const struct tdm_hparams *hp = &tdm_weights_header(config->weights)->hparams;
@@ -394,7 +425,8 @@ int tdm_vk_model_load(struct tdm_device *public, const struct tdm_device_model_c
         m->kv_base = config->kv_base;
         m->limits = config->limits;
         m->precision = config->precision;
-        m->submission_row_blocks = submission && *submission ? (uint32_t)strtoul(submission, NULL, 10) : SUBMISSION_ROW_BLOCKS;
+        m->submission_row_blocks =
+                submission && *submission ? (uint32_t)strtoul(submission, NULL, 10) : SUBMISSION_ROW_BLOCKS;
         r = load(m, config, err ? err : &ignored);
         if (r != 0) {
                 tdm_vk_model_unload((struct tdm_device_model *)m);

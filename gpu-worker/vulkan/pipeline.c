@@ -1,18 +1,22 @@
-/* Kernels: one row of the table for each shader, one pipeline for each set of specialization constants that a model needs.
- * All are compiled when a model is loaded. */
+/* Kernels: one row of the table for each shader, one pipeline for each set of specialization constants that a model
+ * needs. All are compiled when a model is loaded. */
 #include <assert.h>
 
 #include "gpu-worker/vulkan/private.h"
 
 static_assert(TDM_VK_ACT_F32 == TDM_ACT_F32 && TDM_VK_ACT_I8 == TDM_ACT_I8 && TDM_VK_ACT_I16 == TDM_ACT_I16 &&
-              TDM_VK_ACT_NONE == TDM_N_ACTS, "shaders and host name activations alike");
+                      TDM_VK_ACT_NONE == TDM_N_ACTS,
+              "shaders and host name activations alike");
 static_assert(TDM_VK_F32 == TDM_TYPE_F32 && TDM_VK_F16 == TDM_TYPE_F16 && TDM_VK_Q4_0 == TDM_TYPE_Q4_0 &&
-              TDM_VK_Q8_0 == TDM_TYPE_Q8_0 && TDM_VK_BF16 == TDM_TYPE_BF16 && TDM_VK_Q4_1 == TDM_TYPE_Q4_1 &&
-              TDM_VK_Q5_0 == TDM_TYPE_Q5_0 && TDM_VK_Q5_1 == TDM_TYPE_Q5_1 && TDM_VK_Q2_K == TDM_TYPE_Q2_K &&
-              TDM_VK_Q3_K == TDM_TYPE_Q3_K && TDM_VK_Q4_K == TDM_TYPE_Q4_K && TDM_VK_Q5_K == TDM_TYPE_Q5_K &&
-              TDM_VK_Q6_K == TDM_TYPE_Q6_K && TDM_VK_IQ4_NL == TDM_TYPE_IQ4_NL && TDM_VK_IQ4_XS == TDM_TYPE_IQ4_XS, "shaders and host name types alike");
-static_assert(TDM_VK_KV_F16 == TDM_KV_F16 && TDM_VK_KV_F32 == TDM_KV_F32 && TDM_VK_KV_Q8_0 == TDM_KV_Q8_0 && TDM_VK_PAGE_TOKENS == TDM_KV_PAGE_TOKENS &&
-              TDM_VK_SPAN == TDM_ATTENTION_SPAN, "shaders and host see one cache");
+                      TDM_VK_Q8_0 == TDM_TYPE_Q8_0 && TDM_VK_BF16 == TDM_TYPE_BF16 && TDM_VK_Q4_1 == TDM_TYPE_Q4_1 &&
+                      TDM_VK_Q5_0 == TDM_TYPE_Q5_0 && TDM_VK_Q5_1 == TDM_TYPE_Q5_1 && TDM_VK_Q2_K == TDM_TYPE_Q2_K &&
+                      TDM_VK_Q3_K == TDM_TYPE_Q3_K && TDM_VK_Q4_K == TDM_TYPE_Q4_K && TDM_VK_Q5_K == TDM_TYPE_Q5_K &&
+                      TDM_VK_Q6_K == TDM_TYPE_Q6_K && TDM_VK_IQ4_NL == TDM_TYPE_IQ4_NL &&
+                      TDM_VK_IQ4_XS == TDM_TYPE_IQ4_XS,
+              "shaders and host name types alike");
+static_assert(TDM_VK_KV_F16 == TDM_KV_F16 && TDM_VK_KV_F32 == TDM_KV_F32 && TDM_VK_KV_Q8_0 == TDM_KV_Q8_0 &&
+                      TDM_VK_PAGE_TOKENS == TDM_KV_PAGE_TOKENS && TDM_VK_SPAN == TDM_ATTENTION_SPAN,
+              "shaders and host see one cache");
 
 static const uint32_t embed_code[] =
 #include "embed.inc"
@@ -71,8 +75,8 @@ static struct tdm_vk_pipeline *find(struct tdm_vk_device *device, enum tdm_vk_sh
         return NULL;
 }
 
-struct tdm_vk_pipeline *tdm_vk_pipeline_get(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0, uint32_t c1,
-                                            uint32_t c2, uint32_t c3)
+struct tdm_vk_pipeline *tdm_vk_pipeline_get(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0,
+                                            uint32_t c1, uint32_t c2, uint32_t c3)
 {
         struct tdm_vk_pipeline *pipeline = find(device, shader, (const uint32_t[]){ c0, c1, c2, c3 });
 
@@ -80,28 +84,34 @@ struct tdm_vk_pipeline *tdm_vk_pipeline_get(struct tdm_vk_device *device, enum t
         return pipeline;
 }
 
-struct tdm_vk_pipeline *tdm_vk_pipeline_proven(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t type, uint32_t act,
-                                               uint32_t row_tiles)
+struct tdm_vk_pipeline *tdm_vk_pipeline_proven(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t type,
+                                               uint32_t act, uint32_t row_tiles)
 {
         for (unsigned i = 0; i < device->n_pipelines; i++) {
                 struct tdm_vk_pipeline *p = &device->pipelines[i];
 
-                if (p->pipeline && p->proven && p->shader == shader && p->constants[0] == type && p->constants[1] == act && p->constants[2] == row_tiles)
+                if (p->pipeline && p->proven && p->shader == shader && p->constants[0] == type &&
+                    p->constants[1] == act && p->constants[2] == row_tiles)
                         return p;
         }
         return NULL;
 }
 
-static VkResult compile(struct tdm_vk_device *device, enum tdm_vk_shader shader, const uint32_t *constants, VkPipeline *ret)
+static VkResult compile(struct tdm_vk_device *device, enum tdm_vk_shader shader, const uint32_t *constants,
+                        VkPipeline *ret)
 {
         VkSpecializationMapEntry entries[TDM_VK_N_CONSTANTS];
-        const VkSpecializationInfo specialization = { TDM_VK_N_CONSTANTS, entries, TDM_VK_N_CONSTANTS * sizeof(uint32_t), constants };
+        const VkSpecializationInfo specialization = { TDM_VK_N_CONSTANTS, entries,
+                                                      TDM_VK_N_CONSTANTS * sizeof(uint32_t), constants };
         const VkShaderModuleCreateInfo module_info = { .sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
-                                                       .codeSize = shaders[shader].code_bytes, .pCode = shaders[shader].code };
+                                                       .codeSize = shaders[shader].code_bytes,
+                                                       .pCode = shaders[shader].code };
         VkComputePipelineCreateInfo info = {
                 .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
-                .stage = { .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO, .stage = VK_SHADER_STAGE_COMPUTE_BIT,
-                           .pName = "main", .pSpecializationInfo = &specialization },
+                .stage = { .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                           .stage = VK_SHADER_STAGE_COMPUTE_BIT,
+                           .pName = "main",
+                           .pSpecializationInfo = &specialization },
                 .layout = device->layout,
         };
         VkResult r;
@@ -136,8 +146,8 @@ static void compile_one(void *arg, unsigned chunk, unsigned thread)
 
 static int told(const struct tdm_vk_pipeline *p, VkResult result, struct tdm_error *err)
 {
-        return tdm_error_set(err, TDM_E_DEVICE_FAULT, "vulkan device: the driver cannot compile the kernel %s: %s", p->name,
-                             tdm_vk_result_name(result));
+        return tdm_error_set(err, TDM_E_DEVICE_FAULT, "vulkan device: the driver cannot compile the kernel %s: %s",
+                             p->name, tdm_vk_result_name(result));
 }
 
 int tdm_vk_pipelines_compile(struct tdm_vk_device *device, struct tdm_error *err)
@@ -159,8 +169,8 @@ int tdm_vk_pipelines_compile(struct tdm_vk_device *device, struct tdm_error *err
         return r;
 }
 
-int tdm_vk_pipeline_need(struct tdm_vk_device *device, enum tdm_vk_shader shader, const uint32_t constants[TDM_VK_N_CONSTANTS],
-                         struct tdm_error *err)
+int tdm_vk_pipeline_need(struct tdm_vk_device *device, enum tdm_vk_shader shader,
+                         const uint32_t constants[TDM_VK_N_CONSTANTS], struct tdm_error *err)
 {
         struct tdm_vk_pipeline *p;
         VkResult r;
@@ -169,14 +179,15 @@ int tdm_vk_pipeline_need(struct tdm_vk_device *device, enum tdm_vk_shader shader
         if (p && (p->pipeline || device->deferring))
                 return 0;
         if (!p && device->n_pipelines == TDM_VK_MAX_PIPELINES)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "vulkan device: models of too many different shapes were loaded; restart "
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "vulkan device: models of too many different shapes were loaded; restart "
                                      "the worker");
         if (!p) {
                 p = &device->pipelines[device->n_pipelines++];
                 *p = (struct tdm_vk_pipeline){ .shader = shader };
                 memcpy(p->constants, constants, sizeof(p->constants));
-                snprintf(p->name, sizeof(p->name), "%s-%u-%u-%u-%u", shaders[shader].name, constants[0], constants[1], constants[2],
-                         constants[3]);
+                snprintf(p->name, sizeof(p->name), "%s-%u-%u-%u-%u", shaders[shader].name, constants[0], constants[1],
+                         constants[2], constants[3]);
         }
         if (device->deferring)
                 return 0;

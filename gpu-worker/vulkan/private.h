@@ -1,10 +1,10 @@
-/* What the files of the vulkan device share. device.c opens a GPU; memory.c has its buffers; pipeline.c its kernels; model.c
- * loads a model; kv.c keeps the cache and its twin; step.c writes what shaders read about a step; record.c turns blocks into
- * command buffers; run.c submits them and samples.
+/* What the files of the vulkan device share. device.c opens a GPU; memory.c has its buffers; pipeline.c its kernels;
+ * model.c loads a model; kv.c keeps the cache and its twin; step.c writes what shaders read about a step; record.c
+ * turns blocks into command buffers; run.c submits them and samples.
  *
- * Memory is either imported (unified memory: weights, cache and hidden rows are used where they lie in the shared segments)
- * or copied (a discrete GPU: weights are uploaded once, the cache lives on the device and is written behind into its
- * segment, hidden rows are copied where a block of another worker follows). */
+ * Memory is either imported (unified memory: weights, cache and hidden rows are used where they lie in the shared
+ * segments) or copied (a discrete GPU: weights are uploaded once, the cache lives on the device and is written behind
+ * into its segment, hidden rows are copied where a block of another worker follows). */
 #ifndef TDM_VULKAN_PRIVATE_H
 #define TDM_VULKAN_PRIVATE_H
 
@@ -33,16 +33,18 @@ struct tdm_vk_buffer {
 
 struct tdm_vk_device;
 /* what: for the message. TDM_E_NO_MEMORY with sizes. */
-int tdm_vk_buffer_init(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer, uint64_t size_bytes, enum tdm_vk_place place,
-                       const char *what, struct tdm_error *err);
-/* Uses host memory in place; base and size are multiples of device->import_align. -EOPNOTSUPP where the driver will not. */
-int tdm_vk_buffer_import(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer, uint8_t *base, uint64_t size_bytes);
+int tdm_vk_buffer_init(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer, uint64_t size_bytes,
+                       enum tdm_vk_place place, const char *what, struct tdm_error *err);
+/* Uses host memory in place; base and size are multiples of device->import_align. -EOPNOTSUPP where the driver will
+ * not. */
+int tdm_vk_buffer_import(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer, uint8_t *base,
+                         uint64_t size_bytes);
 void tdm_vk_buffer_deinit(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer);
 /* Memory of the device that is left, and that it has. */
 void tdm_vk_memory_left(struct tdm_vk_device *device, uint64_t *ret_left, uint64_t *ret_total);
 /* Copies from host memory into a device buffer, through the device's staging ring. */
-int tdm_vk_upload(struct tdm_vk_device *device, struct tdm_vk_buffer *to, uint64_t offset, const uint8_t *from, uint64_t n,
-                  struct tdm_error *err);
+int tdm_vk_upload(struct tdm_vk_device *device, struct tdm_vk_buffer *to, uint64_t offset, const uint8_t *from,
+                  uint64_t n, struct tdm_error *err);
 
 /* ---- pipeline.c ---- */
 
@@ -51,8 +53,8 @@ enum tdm_vk_shader {
         TDM_VK_NORM,
         TDM_VK_MATVEC,
         TDM_VK_MATVEC_K, /* of the types of engine/weights-k.h */
-        TDM_VK_MATMAT,  /* the same bits for some rows at once, where the device has integer matrix units */
-        TDM_VK_MATWIDE, /* and for hundreds */
+        TDM_VK_MATMAT,   /* the same bits for some rows at once, where the device has integer matrix units */
+        TDM_VK_MATWIDE,  /* and for hundreds */
         TDM_VK_ROTATE,
         TDM_VK_ATTEND,
         TDM_VK_MERGE,
@@ -65,24 +67,24 @@ struct tdm_vk_pipeline {
         enum tdm_vk_shader shader;
         uint32_t constants[TDM_VK_N_CONSTANTS];
         VkPipeline pipeline;
-        bool proven; /* MATMAT, MATWIDE: gives the bits of MATVEC on this device */
+        bool proven;   /* MATMAT, MATWIDE: gives the bits of MATVEC on this device */
         char name[32]; /* for profiles */
         uint64_t profile_n, profile_ns;
 };
 #define TDM_VK_MAX_PIPELINES 256u
 
 /* Compiles where it is not there yet: at load, never in run(). */
-int tdm_vk_pipeline_need(struct tdm_vk_device *device, enum tdm_vk_shader shader, const uint32_t constants[TDM_VK_N_CONSTANTS],
-                         struct tdm_error *err);
-/* Compiles all that were needed while device->deferring was set, on all threads, and ends that. Those that the driver cannot
- * compile can be needed again; the first is told of. */
+int tdm_vk_pipeline_need(struct tdm_vk_device *device, enum tdm_vk_shader shader,
+                         const uint32_t constants[TDM_VK_N_CONSTANTS], struct tdm_error *err);
+/* Compiles all that were needed while device->deferring was set, on all threads, and ends that. Those that the driver
+ * cannot compile can be needed again; the first is told of. */
 int tdm_vk_pipelines_compile(struct tdm_vk_device *device, struct tdm_error *err);
 /* One that was needed before. */
-struct tdm_vk_pipeline *tdm_vk_pipeline_get(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0, uint32_t c1,
-                                            uint32_t c2, uint32_t c3);
+struct tdm_vk_pipeline *tdm_vk_pipeline_get(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0,
+                                            uint32_t c1, uint32_t c2, uint32_t c3);
 /* A MATMAT or MATWIDE (row_tiles 0) that is proven; NULL: none. */
-struct tdm_vk_pipeline *tdm_vk_pipeline_proven(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t type, uint32_t act,
-                                               uint32_t row_tiles);
+struct tdm_vk_pipeline *tdm_vk_pipeline_proven(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t type,
+                                               uint32_t act, uint32_t row_tiles);
 void tdm_vk_pipelines_deinit(struct tdm_vk_device *device);
 
 /* ---- cache.c ---- */
@@ -106,9 +108,10 @@ struct tdm_vk_device {
         uint32_t device_heap;
         uint64_t max_allocation;
         bool has_budget;
-        bool import;           /* memory is unified: segments are used in place */
-        bool is_cpu;           /* a CPU implementation: it needs the cores itself, and compiles slowly */
-        bool few_kernels;      /* so: without those that only make a GPU faster; TANDEM_VULKAN_KERNELS=all has them (tests) */
+        bool import;      /* memory is unified: segments are used in place */
+        bool is_cpu;      /* a CPU implementation: it needs the cores itself, and compiles slowly */
+        bool few_kernels; /* so: without those that only make a GPU faster; TANDEM_VULKAN_KERNELS=all has them (tests)
+                           */
         uint64_t import_align; /* 0: cannot */
         uint32_t max_groups_x;
         VkQueue queue;
@@ -116,13 +119,13 @@ struct tdm_vk_device {
         VkCommandPool pool;
         VkPipelineLayout layout;
         VkPhysicalDeviceProperties properties;
-        VkPipelineCache cache; /* NULL: none */
-        size_t cached_bytes;   /* that lie on disk */
-        size_t loaded_bytes;   /* that lay there at the beginning */
+        VkPipelineCache cache;    /* NULL: none */
+        size_t cached_bytes;      /* that lie on disk */
+        size_t loaded_bytes;      /* that lay there at the beginning */
         unsigned cache_pipelines; /* n_pipelines when it was last saved */
         struct tdm_vk_pipeline pipelines[TDM_VK_MAX_PIPELINES];
         unsigned n_pipelines;
-        bool deferring; /* kernels are put down, to be compiled together */
+        bool deferring;                             /* kernels are put down, to be compiled together */
         struct tdm_vk_buffer stages[TDM_VK_STAGES]; /* of uploads */
         VkFence stage_fences[TDM_VK_STAGES];
         VkCommandBuffer stage_commands[TDM_VK_STAGES];
@@ -132,8 +135,8 @@ struct tdm_vk_device {
         VkQueryPool queries;
         float ns_per_tick;
         bool profiling;
-        bool matrix_units;      /* there are some that MATMAT can use */
-        unsigned matrix_proofs; /* how many of its variants are proven */
+        bool matrix_units;        /* there are some that MATMAT can use */
+        unsigned matrix_proofs;   /* how many of its variants are proven */
         struct tdm_pool *threads; /* copies and sampling */
         _Atomic uint64_t *heartbeat;
         struct tdm_vulkan_counters counters;
@@ -182,9 +185,9 @@ struct tdm_vk_layer {
 
 /* A step as shaders see it, and where its hidden rows are. One for each slot that run() has been called with. */
 struct tdm_vk_slot {
-        const float *key;   /* run()'s hidden; NULL: free */
-        uint64_t used;      /* when, for choosing the one to forget */
-        uint64_t hidden;    /* device address of row 0 */
+        const float *key; /* run()'s hidden; NULL: free */
+        uint64_t used;    /* when, for choosing the one to forget */
+        uint64_t hidden;  /* device address of row 0 */
         bool in_place;
         struct tdm_vk_buffer hidden_buffer; /* where not in place */
         struct tdm_vk_buffer step;          /* shared memory: layout in step.c */
@@ -193,8 +196,8 @@ struct tdm_vk_slot {
         uint32_t epoch, next_block; /* next_block 0: nothing */
         bool on_device;             /* hidden rows are newer there than in the step's memory */
         uint32_t n_rows, n_logits, n_tiles;
-        bool many;                  /* attention with several rows an item */
-        uint32_t attention_layers;  /* done of this step */
+        bool many;                 /* attention with several rows an item */
+        uint32_t attention_layers; /* done of this step */
 };
 
 /* A command buffer and what it was recorded for. */
@@ -237,16 +240,17 @@ struct tdm_vk_model {
         uint64_t output_norm;
 
         /* kv.c */
-        struct tdm_vk_buffer *kv_buffers; /* pieces of 1 << kv_piece_shift pages, layer by layer; or one of the imported segment */
+        struct tdm_vk_buffer
+                *kv_buffers; /* pieces of 1 << kv_piece_shift pages, layer by layer; or one of the imported segment */
         unsigned n_kv_buffers;
         struct tdm_vk_buffer kv_pieces; /* their addresses */
         bool kv_imported;
         uint32_t kv_page_bytes[TDM_KV_GROUPS]; /* from page to page of a layer */
         uint32_t kv_piece_shift[TDM_KV_GROUPS];
-        struct tdm_error kv_error;             /* why there is no cache; code 0: there is, or none was given */
-        struct tdm_vk_buffer log;              /* two halves of [layer of the submission][row][kv head][key, value] */
-        struct tdm_vk_sequence *sequences;     /* [n_tables] */
-        uint32_t *known_pages;                 /* [n_tables][groups][table_entries] */
+        struct tdm_error kv_error;         /* why there is no cache; code 0: there is, or none was given */
+        struct tdm_vk_buffer log;          /* two halves of [layer of the submission][row][kv head][key, value] */
+        struct tdm_vk_sequence *sequences; /* [n_tables] */
+        uint32_t *known_pages;             /* [n_tables][groups][table_entries] */
 
         uint8_t *activations;
         uint64_t activations_bytes;
@@ -262,15 +266,16 @@ struct tdm_vk_model {
         struct tdm_vk_slot slots[TDM_STEP_SLOTS];
         struct tdm_vk_recording *recordings; /* [TDM_VK_RECORDINGS] */
         uint64_t clock;
-        uint32_t submission_row_blocks; /* rows times blocks of a submission: bounds how long the device is out of reach */
-        uint8_t *sampler_scratch; /* [n_threads][sampler_stride] */
+        uint32_t submission_row_blocks; /* rows times blocks of a submission: bounds how long the device is out of reach
+                                         */
+        uint8_t *sampler_scratch;       /* [n_threads][sampler_stride] */
         size_t sampler_stride;
         uint64_t memory_bytes;
         char plan[384];
 };
 
-int tdm_vk_model_load(struct tdm_device *device, const struct tdm_device_model_config *config, struct tdm_device_model **ret,
-                      struct tdm_error *err);
+int tdm_vk_model_load(struct tdm_device *device, const struct tdm_device_model_config *config,
+                      struct tdm_device_model **ret, struct tdm_error *err);
 void tdm_vk_model_unload(struct tdm_device_model *model);
 static inline uint32_t tdm_vk_q_width(const struct tdm_hparams *hp)
 {
@@ -289,17 +294,20 @@ void tdm_vk_kv_deinit(struct tdm_vk_model *model);
 uint64_t tdm_vk_kv_log_row_bytes(const struct tdm_vk_model *model);
 /* How many attention layers of n_rows rows a half of the log holds. */
 uint32_t tdm_vk_kv_log_layers(const struct tdm_vk_model *model, uint32_t n_rows);
-/* Before the first attention layer of a step on this device: what the step's sequences look back on is on the device. */
+/* Before the first attention layer of a step on this device: what the step's sequences look back on is on the device.
+ */
 int tdm_vk_kv_begin(struct tdm_vk_model *model, const struct tdm_step *step, struct tdm_error *err);
 /* After a submission with attention layers [first, first + n): their rows go from its half of the log into the twin. */
-void tdm_vk_kv_behind(struct tdm_vk_model *model, const struct tdm_step *step, uint32_t first_layer, uint32_t n_layers, uint32_t half);
+void tdm_vk_kv_behind(struct tdm_vk_model *model, const struct tdm_step *step, uint32_t first_layer, uint32_t n_layers,
+                      uint32_t half);
 /* All attention layers of the step have run here. */
 void tdm_vk_kv_end(struct tdm_vk_model *model, const struct tdm_step *step);
 
 /* ---- step.c ---- */
 
 struct tdm_vk_step_layout {
-        uint64_t rows, gather, args, tables[TDM_KV_GROUPS], angles[TDM_KV_GROUPS], items[TDM_KV_GROUPS], row_items[TDM_KV_GROUPS];
+        uint64_t rows, gather, args, tables[TDM_KV_GROUPS], angles[TDM_KV_GROUPS], items[TDM_KV_GROUPS],
+                row_items[TDM_KV_GROUPS];
         uint64_t size_bytes;
 };
 void tdm_vk_step_layout(const struct tdm_vk_model *model, struct tdm_vk_step_layout *ret);
@@ -316,16 +324,18 @@ struct tdm_vk_work {
         struct tdm_vk_slot *slot;
         uint32_t first, n;
         uint32_t first_logit, n_logits; /* n_logits 0: no head */
-        uint32_t log_half;      /* of the log, which this submission writes */
+        uint32_t log_half;              /* of the log, which this submission writes */
         bool upload, download;
 };
-int tdm_vk_record(struct tdm_vk_model *model, const struct tdm_vk_work *work, struct tdm_vk_recording **ret, struct tdm_error *err);
+int tdm_vk_record(struct tdm_vk_model *model, const struct tdm_vk_work *work, struct tdm_vk_recording **ret,
+                  struct tdm_error *err);
 /* Compiles all that record() can ask for. */
 int tdm_vk_record_prepare(struct tdm_vk_model *model, struct tdm_error *err);
 
 /* ---- run.c ---- */
 
 int tdm_vk_run(struct tdm_device_model *model, const struct tdm_step *step, uint32_t first, uint32_t n, float *hidden,
-               struct tdm_result *results, void (*on_block)(uint32_t block, void *userdata), void *userdata, struct tdm_error *err);
+               struct tdm_result *results, void (*on_block)(uint32_t block, void *userdata), void *userdata,
+               struct tdm_error *err);
 
 #endif

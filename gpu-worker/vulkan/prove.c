@@ -1,6 +1,7 @@
-/* Kernels that are only used where they are proven: the one for integer matrix units must give the bits of the one that every
- * device has, on random weights and rows with odd tails, on this very device and driver. Where it does not, or where there are
- * no such units, many rows take the other: slower, never different. Runs once, when the device is opened. */
+/* Kernels that are only used where they are proven: the one for integer matrix units must give the bits of the one that
+ * every device has, on random weights and rows with odd tails, on this very device and driver. Where it does not, or
+ * where there are no such units, many rows take the other: slower, never different. Runs once, when the device is
+ * opened. */
 #include <assert.h>
 
 #include "gpu-worker/vulkan/private.h"
@@ -43,7 +44,8 @@ bool tdm_vk_matrix_units(const struct tdm_vk_device *device)
                 const struct cooperative_properties *p = &properties[i];
 
                 if (p->m == 16 && p->n == 16 && p->k == 32 && p->a == COMPONENT_SINT8 && p->b == COMPONENT_SINT8 &&
-                    p->c == COMPONENT_SINT32 && p->result == COMPONENT_SINT32 && p->scope == SCOPE_SUBGROUP && !p->saturating)
+                    p->c == COMPONENT_SINT32 && p->result == COMPONENT_SINT32 && p->scope == SCOPE_SUBGROUP &&
+                    !p->saturating)
                         return true;
         }
         return false;
@@ -69,7 +71,8 @@ static void random_weights(uint8_t *panels, uint32_t type, uint64_t *state)
                 for (uint64_t i = 0; i < panel_bytes; i++)
                         panels[i] = (uint8_t)random_u32(state);
                 for (uint32_t i = 0; i < N_BLOCKS * TDM_PANEL_ROWS; i++) /* scales of 2^-8 to 2^-4 */
-                        ((uint16_t *)panels)[i] = (uint16_t)((7 + random_u32(state) % 4) << 10 | (random_u32(state) & 0x3ff));
+                        ((uint16_t *)panels)[i] =
+                                (uint16_t)((7 + random_u32(state) % 4) << 10 | (random_u32(state) & 0x3ff));
         }
 }
 
@@ -82,21 +85,23 @@ static void random_rows(uint8_t *rows, uint32_t act, uint64_t *state)
                         int32_t sum = 0;
 
                         for (uint32_t i = b * TDM_BLOCK_VALUES; i < (b + 1) * TDM_BLOCK_VALUES; i++) {
-                                int32_t q = (int32_t)(random_u32(state) % (2 * most + 1)) - (int32_t)most, high = (q + 128) >> 8;
+                                int32_t q = (int32_t)(random_u32(state) % (2 * most + 1)) - (int32_t)most,
+                                        high = (q + 128) >> 8;
 
                                 sum += q;
                                 rows[i] = (uint8_t)(act == TDM_VK_ACT_I8 ? q : high);
                                 if (act == TDM_VK_ACT_I16)
                                         rows[cols + i] = (uint8_t)(q - 256 * high);
                         }
-                        ((float *)(rows + TDM_VK_ACT_SCALES(act, cols)))[b] = (float)(1 + random_u32(state) % 1000) / 65536.0f;
+                        ((float *)(rows + TDM_VK_ACT_SCALES(act, cols)))[b] =
+                                (float)(1 + random_u32(state) % 1000) / 65536.0f;
                         ((int32_t *)(rows + TDM_VK_ACT_SUMS(act, cols)))[b] = sum;
                 }
 }
 
 /* Runs a kernel over the staging buffer, its outputs to `place`. */
-static int run_kernel(struct tdm_vk_device *device, struct tdm_vk_pipeline *pipeline, uint32_t type, uint32_t x, uint32_t y,
-                      unsigned place, struct tdm_error *err)
+static int run_kernel(struct tdm_vk_device *device, struct tdm_vk_pipeline *pipeline, uint32_t type, uint32_t x,
+                      uint32_t y, unsigned place, struct tdm_error *err)
 {
         const struct tdm_vk_buffer *stage = &device->stages[0];
         const struct tdm_vk_matmul_push push = {
@@ -113,7 +118,8 @@ static int run_kernel(struct tdm_vk_device *device, struct tdm_vk_pipeline *pipe
         };
         const VkCommandBufferBeginInfo begin = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
                                                  .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT };
-        const VkMemoryBarrier barrier = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER, .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT,
+        const VkMemoryBarrier barrier = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
+                                          .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT,
                                           .dstAccessMask = VK_ACCESS_HOST_READ_BIT };
         VkCommandBuffer commands = device->stage_commands[0];
         struct tdm_vk *vk = &device->vk;
@@ -123,11 +129,12 @@ static int run_kernel(struct tdm_vk_device *device, struct tdm_vk_pipeline *pipe
                 vk->CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline->pipeline);
                 vk->CmdPushConstants(commands, device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(push), &push);
                 vk->CmdDispatch(commands, x, y, 1);
-                vk->CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &barrier, 0, NULL,
-                                       0, NULL);
+                vk->CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_PIPELINE_STAGE_HOST_BIT, 0, 1,
+                                       &barrier, 0, NULL, 0, NULL);
                 r = vk->EndCommandBuffer(commands);
         }
-        return r == VK_SUCCESS ? tdm_vk_submit(device, commands, err) : tdm_vk_fault(device, "proving a kernel", r, err);
+        return r == VK_SUCCESS ? tdm_vk_submit(device, commands, err)
+                               : tdm_vk_fault(device, "proving a kernel", r, err);
 }
 
 static const struct {
@@ -142,8 +149,10 @@ static const struct {
 /* FORM of matwide.comp, the commoner first; the last always holds. */
 static const uint32_t forms[] = { 4 | 3 << 3, 2 | 5 << 3, 63 };
 
-/* The outputs of the reference lie in place 2. *form: those before it failed for another kernel, and are not tried again. */
-static int prove_kernel(struct tdm_vk_device *device, unsigned kernel, uint32_t type, uint32_t act, unsigned *form, struct tdm_error *err)
+/* The outputs of the reference lie in place 2. *form: those before it failed for another kernel, and are not tried
+ * again. */
+static int prove_kernel(struct tdm_vk_device *device, unsigned kernel, uint32_t type, uint32_t act, unsigned *form,
+                        struct tdm_error *err)
 {
         uint8_t *map = device->stages[0].map;
 
@@ -154,9 +163,11 @@ static int prove_kernel(struct tdm_vk_device *device, unsigned kernel, uint32_t 
 
                 if (tdm_vk_pipeline_need(device, kernels[kernel].shader, constants, NULL) != 0)
                         return 0; /* a driver that cannot compile it proves nothing */
-                pipeline = tdm_vk_pipeline_get(device, kernels[kernel].shader, type, act, kernels[kernel].row_tiles, forms[i]);
+                pipeline = tdm_vk_pipeline_get(device, kernels[kernel].shader, type, act, kernels[kernel].row_tiles,
+                                               forms[i]);
                 memset(map + 3 * PLACE, 0xff, PLACE);
-                r = run_kernel(device, pipeline, type, TDM_DIV_UP(TDM_DIV_UP(N_OUT, TDM_PANEL_ROWS), kernels[kernel].panels),
+                r = run_kernel(device, pipeline, type,
+                               TDM_DIV_UP(TDM_DIV_UP(N_OUT, TDM_PANEL_ROWS), kernels[kernel].panels),
                                TDM_DIV_UP(N_ROWS, kernels[kernel].rows), 3, err);
                 if (r != 0)
                         return r;
@@ -186,21 +197,23 @@ int tdm_vk_prove(struct tdm_vk_device *device, struct tdm_error *err)
 
                 tdm_vk_pipeline_need(device, TDM_VK_MATVEC, (const uint32_t[]){ type, act, 4, 4 | 1 << 8 }, NULL);
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(kernels); k++)
-                        tdm_vk_pipeline_need(device, kernels[k].shader, (const uint32_t[]){ type, act, kernels[k].row_tiles, forms[0] }, NULL);
+                        tdm_vk_pipeline_need(device, kernels[k].shader,
+                                             (const uint32_t[]){ type, act, kernels[k].row_tiles, forms[0] }, NULL);
         }
         if (device->matrix_units)
                 tdm_vk_pipelines_compile(device, NULL);
         for (unsigned i = 0; i < 4 && device->matrix_units; i++) {
                 uint32_t type = types[i / 2], act = acts[i % 2];
-                int r = tdm_vk_pipeline_need(device, TDM_VK_MATVEC, (const uint32_t[]){ type, act, 4, 4 | 1 << 8 }, err);
+                int r = tdm_vk_pipeline_need(device, TDM_VK_MATVEC, (const uint32_t[]){ type, act, 4, 4 | 1 << 8 },
+                                             err);
 
                 if (r != 0)
                         return r;
                 random_weights(map, type, &state);
                 random_rows(map + PLACE, act, &state);
                 memset(map + 2 * PLACE, 0xff, PLACE);
-                r = run_kernel(device, tdm_vk_pipeline_get(device, TDM_VK_MATVEC, type, act, 4, 4 | 1 << 8), type, TDM_DIV_UP(N_OUT, TDM_PANEL_ROWS),
-                               TDM_DIV_UP(N_ROWS, 4u), 2, err);
+                r = run_kernel(device, tdm_vk_pipeline_get(device, TDM_VK_MATVEC, type, act, 4, 4 | 1 << 8), type,
+                               TDM_DIV_UP(N_OUT, TDM_PANEL_ROWS), TDM_DIV_UP(N_ROWS, 4u), 2, err);
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(kernels) && r == 0; k++)
                         r = prove_kernel(device, k, type, act, &form, err);
                 if (r != 0)

@@ -1,5 +1,6 @@
-/* Random weights in the segment's layout: see random-model.h. One panel is made for each type and number of columns, and
- * copied: 16 GB are written in a second or two, and no two neighbouring panels are the same, since each begins elsewhere. */
+/* Random weights in the segment's layout: see random-model.h. One panel is made for each type and number of columns,
+ * and copied: 16 GB are written in a second or two, and no two neighbouring panels are the same, since each begins
+ * elsewhere. */
 #include <math.h>
 #include <sys/mman.h>
 
@@ -67,16 +68,18 @@ static uint16_t random_half(uint64_t random, unsigned exponent, bool any_sign)
         return (uint16_t)((15 - exponent) << 10 | (random & 0x3ff) | (any_sign ? random >> 10 & 1 : 0) << 15);
 }
 
-/* How many places further down the 16-bit numbers in front of a type of engine/weights-k.h must be for values of that size. */
+/* How many places further down the 16-bit numbers in front of a type of engine/weights-k.h must be for values of that
+ * size. */
 static void k_exponents(uint32_t type, unsigned ret[2])
 {
         static const struct {
                 uint32_t type;
                 unsigned exponents[2];
         } known[] = {
-                { TDM_TYPE_Q4_1, { 3, 0 } }, { TDM_TYPE_Q5_0, { 4, 0 } }, { TDM_TYPE_Q5_1, { 4, 0 } },  { TDM_TYPE_Q2_K, { 4, 3 } },
-                { TDM_TYPE_Q3_K, { 5, 0 } }, { TDM_TYPE_Q4_K, { 8, 5 } }, { TDM_TYPE_Q5_K, { 9, 5 } },  { TDM_TYPE_Q6_K, { 10, 0 } },
-                { TDM_TYPE_IQ4_NL, { 6, 0 } }, { TDM_TYPE_IQ4_XS, { 10, 0 } },
+                { TDM_TYPE_Q4_1, { 3, 0 } },    { TDM_TYPE_Q5_0, { 4, 0 } },  { TDM_TYPE_Q5_1, { 4, 0 } },
+                { TDM_TYPE_Q2_K, { 4, 3 } },    { TDM_TYPE_Q3_K, { 5, 0 } },  { TDM_TYPE_Q4_K, { 8, 5 } },
+                { TDM_TYPE_Q5_K, { 9, 5 } },    { TDM_TYPE_Q6_K, { 10, 0 } }, { TDM_TYPE_IQ4_NL, { 6, 0 } },
+                { TDM_TYPE_IQ4_XS, { 10, 0 } },
         };
 
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(known); i++)
@@ -84,7 +87,8 @@ static void k_exponents(uint32_t type, unsigned ret[2])
                         memcpy(ret, known[i].exponents, sizeof(known[i].exponents));
 }
 
-static void make_k_panel(uint8_t *panel, uint32_t type, uint32_t cols, uint64_t bytes, unsigned exponent, uint64_t *state)
+static void make_k_panel(uint8_t *panel, uint32_t type, uint32_t cols, uint64_t bytes, unsigned exponent,
+                         uint64_t *state)
 {
         const struct tdm_k_info info = tdm_k_info(type);
         unsigned down[2] = {};
@@ -112,7 +116,8 @@ static void make_panel(uint8_t *panel, uint32_t type, uint32_t cols, uint64_t by
                 for (uint64_t i = 0; i + 8 <= bytes; i += 8)
                         memcpy(panel + i, &(uint64_t){ random_u64(state) }, 8);
                 for (uint64_t i = 0; i < scales; i++)
-                        ((uint16_t *)panel)[i] = random_half(random_u64(state), exponent + (type == TDM_TYPE_Q4_0 ? 2 : 6), false);
+                        ((uint16_t *)panel)[i] =
+                                random_half(random_u64(state), exponent + (type == TDM_TYPE_Q4_0 ? 2 : 6), false);
                 return;
         }
         if (tdm_k_type(type)) {
@@ -143,11 +148,16 @@ static void make_matrix(uint8_t *to, const struct tdm_weights_tensor *t)
                 memcpy(to + i * t->panel_bytes, to + (i - n) * t->panel_bytes, t->panel_bytes);
 }
 
-static void add(struct tdm_weights_tensor *tensors, uint32_t *n, uint64_t *at, uint32_t kind, uint32_t layer, uint32_t type, uint32_t rows,
-                uint32_t cols)
+static void add(struct tdm_weights_tensor *tensors, uint32_t *n, uint64_t *at, uint32_t kind, uint32_t layer,
+                uint32_t type, uint32_t rows, uint32_t cols)
 {
-        struct tdm_weights_tensor t = { .kind = kind, .layer = layer, .type = rows == 1 ? TDM_TYPE_F32 : type,
-                                        .layout = rows == 1 ? TDM_LAYOUT_ROWS : TDM_LAYOUT_PANEL16, .rows = rows, .cols = cols, .offset = *at };
+        struct tdm_weights_tensor t = { .kind = kind,
+                                        .layer = layer,
+                                        .type = rows == 1 ? TDM_TYPE_F32 : type,
+                                        .layout = rows == 1 ? TDM_LAYOUT_ROWS : TDM_LAYOUT_PANEL16,
+                                        .rows = rows,
+                                        .cols = cols,
+                                        .offset = *at };
 
         t.panel_bytes = rows == 1 ? 0 : tdm_weights_panel_bytes(type, cols);
         t.size_bytes = rows == 1 ? (uint64_t)cols * sizeof(float) : TDM_DIV_UP(rows, TDM_PANEL_ROWS) * t.panel_bytes;
@@ -155,7 +165,8 @@ static void add(struct tdm_weights_tensor *tensors, uint32_t *n, uint64_t *at, u
         tensors[(*n)++] = t;
 }
 
-static uint32_t list(const struct tdm_hparams *hp, uint32_t type, uint32_t embedding_type, struct tdm_weights_tensor *tensors, uint64_t *at)
+static uint32_t list(const struct tdm_hparams *hp, uint32_t type, uint32_t embedding_type,
+                     struct tdm_weights_tensor *tensors, uint64_t *at)
 {
         uint32_t q = hp->n_heads * hp->head_dim, kv = hp->n_kv_heads * hp->head_dim, d = hp->d_model, n = 0;
 
@@ -182,7 +193,10 @@ static uint32_t list(const struct tdm_hparams *hp, uint32_t type, uint32_t embed
 uint8_t *random_model_new(const struct tdm_hparams *hp, uint32_t type, uint32_t embedding_type)
 {
         uint32_t n_max = 2 + 13 * hp->n_layers, n;
-        uint64_t begin = TDM_ALIGN_UP(sizeof(struct tdm_weights_header) + 64 + n_max * sizeof(struct tdm_weights_tensor), UINT64_C(64)), at = begin;
+        uint64_t begin = TDM_ALIGN_UP(sizeof(struct tdm_weights_header) + 64 +
+                                              n_max * sizeof(struct tdm_weights_tensor),
+                                      UINT64_C(64)),
+                 at = begin;
         struct tdm_weights_tensor *tensors = calloc(n_max, sizeof(*tensors));
         struct tdm_weights_header *header;
         struct tdm_error err = {};
@@ -196,8 +210,12 @@ uint8_t *random_model_new(const struct tdm_hparams *hp, uint32_t type, uint32_t 
                 return NULL;
         }
         header = (struct tdm_weights_header *)base;
-        *header = (struct tdm_weights_header){ .magic = TDM_WEIGHTS_MAGIC, .abi = TDM_WEIGHTS_ABI, .size_bytes = at, .hparams = *hp,
-                                               .n_tensors = n, .tensors_offset = TDM_ALIGN_UP(sizeof(*header), (size_t)64) };
+        *header = (struct tdm_weights_header){ .magic = TDM_WEIGHTS_MAGIC,
+                                               .abi = TDM_WEIGHTS_ABI,
+                                               .size_bytes = at,
+                                               .hparams = *hp,
+                                               .n_tensors = n,
+                                               .tensors_offset = TDM_ALIGN_UP(sizeof(*header), (size_t)64) };
         memcpy(base + header->tensors_offset, tensors, n * sizeof(*tensors));
         for (uint32_t i = 0; i < n; i++)
                 if (tensors[i].rows > 1)

@@ -1,5 +1,6 @@
-/* Blocks as command buffers: each reads top to bottom here. A recording depends on shapes and addresses only (which slot, which
- * blocks, how many rows and logits), never on tokens, positions or pages, and is used again for the next step of its shape.
+/* Blocks as command buffers: each reads top to bottom here. A recording depends on shapes and addresses only (which
+ * slot, which blocks, how many rows and logits), never on tokens, positions or pages, and is used again for the next
+ * step of its shape.
  *
  * Every kernel waits for the one before it. Where a block follows another in one recording, the end of the one and the
  * beginning of the next are one kernel (norm.comp). */
@@ -10,9 +11,9 @@
 
 /* Rows of one workgroup of matvec. A CPU takes seconds to compile the big ones. */
 static const uint32_t rows_variants[] = { 1, 2, 4, 8, 16 }, rows_variants_cpu[] = { 1, 4 };
-#define AHEAD_ALONE 8u       /* blocks that it loads ahead at most, for one row */
-#define MATRIX_ROWS_MIN 33u  /* from here on matrix units are faster: measured on an H200 */
-#define WIDE_GROUPS_MIN 96u  /* workgroups of MATWIDE that keep a GPU busy */
+#define AHEAD_ALONE 8u      /* blocks that it loads ahead at most, for one row */
+#define MATRIX_ROWS_MIN 33u /* from here on matrix units are faster: measured on an H200 */
+#define WIDE_GROUPS_MIN 96u /* workgroups of MATWIDE that keep a GPU busy */
 
 static uint32_t rows_variant(const struct tdm_vk_device *device, uint32_t n_rows)
 {
@@ -25,9 +26,11 @@ static uint32_t rows_variant(const struct tdm_vk_device *device, uint32_t n_rows
         return variant;
 }
 
-/* Panels of one workgroup and blocks loaded ahead, as SHAPE of matvec.comp: the more panels the less is loaded of rows, but
- * there must be workgroups enough to keep a GPU busy. Turns along a segment of K as few as may be, and those full. */
-static uint32_t shape_of(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t variant)
+/* Panels of one workgroup and blocks loaded ahead, as SHAPE of matvec.comp: the more panels the less is loaded of rows,
+ * but there must be workgroups enough to keep a GPU busy. Turns along a segment of K as few as may be, and those full.
+ */
+static uint32_t shape_of(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
+                         uint32_t variant)
 {
         uint32_t length = TDM_VK_SEGMENT_BLOCKS(a->cols), panels = variant == 16 ? 2 : 4, ahead;
 
@@ -35,7 +38,9 @@ static uint32_t shape_of(const struct tdm_vk_device *device, const struct tdm_vk
                 return 1 | 1 << 8;
         while (panels > 1 && n_panels / panels < (device->is_cpu ? 2 : 400))
                 panels /= 2;
-        ahead = variant <= 2 ? TDM_DIV_UP(length, TDM_DIV_UP(length, AHEAD_ALONE / panels)) : variant == 16 || panels == 4 ? 1 : 2;
+        ahead = variant <= 2                   ? TDM_DIV_UP(length, TDM_DIV_UP(length, AHEAD_ALONE / panels))
+                : variant == 16 || panels == 4 ? 1
+                                               : 2;
         return ahead | panels << 8;
 }
 
@@ -45,17 +50,20 @@ static unsigned group_of(const struct tdm_vk_matrix *const *matrices, unsigned n
         unsigned n = 1;
 
         *ret_panels = matrices[0]->n_panels;
-        for (; n < 3 && n < n_matrices && matrices[n]->type == matrices[0]->type && matrices[n]->act == matrices[0]->act &&
-               matrices[n - 1]->rows % TDM_PANEL_ROWS == 0; n++)
+        for (; n < 3 && n < n_matrices && matrices[n]->type == matrices[0]->type &&
+               matrices[n]->act == matrices[0]->act && matrices[n - 1]->rows % TDM_PANEL_ROWS == 0;
+             n++)
                 *ret_panels += matrices[n]->n_panels;
         return n;
 }
 
 /* The fastest of those that give the same bits; what one workgroup of it makes. */
-static struct tdm_vk_pipeline *choose_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t n_rows,
-                                             uint32_t *ret_panels, uint32_t *ret_rows)
+static struct tdm_vk_pipeline *choose_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                                             uint32_t n_panels, uint32_t n_rows, uint32_t *ret_panels,
+                                             uint32_t *ret_rows)
 {
-        uint32_t row_tiles = n_rows <= 16 ? 1 : 2, variant = rows_variant(device, n_rows), shape = shape_of(device, a, n_panels, variant);
+        uint32_t row_tiles = n_rows <= 16 ? 1 : 2, variant = rows_variant(device, n_rows),
+                 shape = shape_of(device, a, n_panels, variant);
         struct tdm_vk_pipeline *pipeline = NULL;
 
         *ret_panels = 8;
@@ -90,10 +98,12 @@ struct recorder {
         bool acts_ready;          /* the next block's input was rounded by the end of the last one */
 };
 
-static void barrier(const struct recorder *r, VkPipelineStageFlags from_stage, VkAccessFlags from, VkPipelineStageFlags to_stage,
-                    VkAccessFlags to)
+static void barrier(const struct recorder *r, VkPipelineStageFlags from_stage, VkAccessFlags from,
+                    VkPipelineStageFlags to_stage, VkAccessFlags to)
 {
-        const VkMemoryBarrier memory = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER, .srcAccessMask = from, .dstAccessMask = to };
+        const VkMemoryBarrier memory = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
+                                         .srcAccessMask = from,
+                                         .dstAccessMask = to };
 
         r->device->vk.CmdPipelineBarrier(r->commands, from_stage, to_stage, 0, 1, &memory, 0, NULL, 0, NULL);
 }
@@ -104,20 +114,22 @@ static void barrier_all(const struct recorder *r)
         barrier(r, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
                 VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
                 VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT | VK_PIPELINE_STAGE_HOST_BIT,
-                VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_HOST_READ_BIT);
+                VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT |
+                        VK_ACCESS_HOST_READ_BIT);
 }
 
 static void set(struct recorder *r, const struct tdm_vk_pipeline *pipeline, const void *push, uint32_t push_bytes)
 {
         r->device->vk.CmdBindPipeline(r->commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline->pipeline);
-        r->device->vk.CmdPushConstants(r->commands, r->device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, push_bytes, push);
+        r->device->vk.CmdPushConstants(r->commands, r->device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, push_bytes,
+                                       push);
 }
 
 /* Before the next kernel that needs what this one wrote. */
 static void done(struct recorder *r, struct tdm_vk_pipeline *pipeline)
 {
-        barrier(r, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
-                VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+        barrier(r, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
+                VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
         if (r->device->profiling && r->recording->n_marks + 1 < TDM_VK_MAX_QUERIES) {
                 r->recording->marks[r->recording->n_marks++] = pipeline;
                 r->device->vk.CmdWriteTimestamp(r->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, r->device->queries,
@@ -125,7 +137,8 @@ static void done(struct recorder *r, struct tdm_vk_pipeline *pipeline)
         }
 }
 
-static void dispatch(struct recorder *r, struct tdm_vk_pipeline *pipeline, const void *push, uint32_t push_bytes, uint32_t x, uint32_t y)
+static void dispatch(struct recorder *r, struct tdm_vk_pipeline *pipeline, const void *push, uint32_t push_bytes,
+                     uint32_t x, uint32_t y)
 {
         set(r, pipeline, push, push_bytes);
         r->device->vk.CmdDispatch(r->commands, x, y, 1);
@@ -135,16 +148,22 @@ static void dispatch(struct recorder *r, struct tdm_vk_pipeline *pipeline, const
 /* ---- pieces ---- */
 
 /* matrices: of one input, in rising order of their outputs, which lie beside each other in y [rows][y_stride]. */
-static void multiply(struct recorder *r, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices, uint32_t n_rows,
-                     uint64_t y, uint32_t y_stride)
+static void multiply(struct recorder *r, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices,
+                     uint32_t n_rows, uint64_t y, uint32_t y_stride)
 {
         struct tdm_vk_model *m = r->m;
 
         for (unsigned i = 0, n; i < n_matrices; i += n) {
                 const struct tdm_vk_matrix *a = matrices[i];
-                struct tdm_vk_matmul_push push = { .x = m->acts[a->act].address, .y = y, .w0 = a->address, .panel1 = UINT32_MAX,
-                                                   .panel2 = UINT32_MAX, .panel_bytes = a->panel_bytes, .cols = a->cols,
-                                                   .n_rows = n_rows, .y_stride = y_stride };
+                struct tdm_vk_matmul_push push = { .x = m->acts[a->act].address,
+                                                   .y = y,
+                                                   .w0 = a->address,
+                                                   .panel1 = UINT32_MAX,
+                                                   .panel2 = UINT32_MAX,
+                                                   .panel_bytes = a->panel_bytes,
+                                                   .cols = a->cols,
+                                                   .n_rows = n_rows,
+                                                   .y_stride = y_stride };
                 uint32_t n_panels, panels, rows;
                 struct tdm_vk_pipeline *pipeline;
 
@@ -176,23 +195,31 @@ static uint32_t norm_per(const struct tdm_vk_model *m)
 }
 
 /* Rounds the tile's rows for `matrices`, in each form that one of them takes; add_gain: 0, or y is added first. */
-static void norm(struct recorder *r, uint64_t add_gain, uint64_t gain, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices)
+static void norm(struct recorder *r, uint64_t add_gain, uint64_t gain, const struct tdm_vk_matrix *const *matrices,
+                 unsigned n_matrices)
 {
         struct tdm_vk_model *m = r->m;
-        struct tdm_vk_norm_push push = { .y = m->y.address, .add_gain = add_gain, .hidden = hidden_rows(r), .gain = gain,
-                                         .d = m->hp.d_model, .y_stride = m->hp.d_model, .eps = m->hp.norm_eps };
+        struct tdm_vk_norm_push push = { .y = m->y.address,
+                                         .add_gain = add_gain,
+                                         .hidden = hidden_rows(r),
+                                         .gain = gain,
+                                         .d = m->hp.d_model,
+                                         .y_stride = m->hp.d_model,
+                                         .eps = m->hp.norm_eps };
         uint32_t flags = add_gain ? TDM_VK_NORM_ADD : 0;
         unsigned forms = 0;
 
         for (unsigned i = 0; i < n_matrices; i++)
                 forms |= 1u << matrices[i]->act;
         if (!forms)
-                dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, flags, TDM_VK_ACT_NONE, norm_per(m), 0), &push, sizeof(push), r->rows, 1);
+                dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, flags, TDM_VK_ACT_NONE, norm_per(m), 0), &push,
+                         sizeof(push), r->rows, 1);
         for (uint32_t act = 0; act < TDM_N_ACTS; act++) {
                 if (!(forms >> act & 1))
                         continue;
                 push.acts = m->acts[act].address;
-                dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, flags, act, norm_per(m), 0), &push, sizeof(push), r->rows, 1);
+                dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, flags, act, norm_per(m), 0), &push,
+                         sizeof(push), r->rows, 1);
                 flags = 0; /* added once */
         }
 }
@@ -224,11 +251,15 @@ static void end_block(struct recorder *r, uint32_t block, uint64_t add_gain)
 static void embed(struct recorder *r)
 {
         struct tdm_vk_model *m = r->m;
-        const struct tdm_vk_embed_push push = { .weights = m->embedding.address, .hidden = r->work->slot->hidden,
-                                                .rows = r->step + r->layout.rows, .d = m->hp.d_model,
-                                                .panel_bytes = m->embedding.panel_bytes, .scale = m->hp.embed_scale };
+        const struct tdm_vk_embed_push push = { .weights = m->embedding.address,
+                                                .hidden = r->work->slot->hidden,
+                                                .rows = r->step + r->layout.rows,
+                                                .d = m->hp.d_model,
+                                                .panel_bytes = m->embedding.panel_bytes,
+                                                .scale = m->hp.embed_scale };
 
-        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_EMBED, m->embedding.type, 0, 0, 0), &push, sizeof(push), r->work->slot->n_rows, 1);
+        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_EMBED, m->embedding.type, 0, 0, 0), &push, sizeof(push),
+                 r->work->slot->n_rows, 1);
 }
 
 static void attend(struct recorder *r, uint32_t layer, uint64_t log)
@@ -286,13 +317,16 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
         struct tdm_vk_pipeline *kernel = tdm_vk_pipeline_get(r->device, TDM_VK_ATTEND, hp->head_dim, m->kv.type,
                                                              r->work->slot->many ? m->many_rows : 1, m->queries_heads);
 
-        static_assert(sizeof(rotate) <= TDM_VK_PUSH_BYTES && sizeof(push) <= TDM_VK_PUSH_BYTES, "push constants fit everywhere");
+        static_assert(sizeof(rotate) <= TDM_VK_PUSH_BYTES && sizeof(push) <= TDM_VK_PUSH_BYTES,
+                      "push constants fit everywhere");
         dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_ROTATE, m->kv.type, 0, 0, 0), &rotate, sizeof(rotate),
                  hp->n_heads + 2 * hp->n_kv_heads, r->rows);
         set(r, kernel, &push, sizeof(push));
-        r->device->vk.CmdDispatchIndirect(r->commands, r->work->slot->step.buffer, tdm_vk_step_args(&r->layout, tile, group));
+        r->device->vk.CmdDispatchIndirect(r->commands, r->work->slot->step.buffer,
+                                          tdm_vk_step_args(&r->layout, tile, group));
         done(r, kernel);
-        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_MERGE, 0, l->o.act, 0, 0), &merge, sizeof(merge), TDM_DIV_UP(cols, 1024), r->rows);
+        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_MERGE, 0, l->o.act, 0, 0), &merge, sizeof(merge),
+                 TDM_DIV_UP(cols, 1024), r->rows);
 }
 
 static void attention_block(struct recorder *r, uint32_t block, uint64_t log)
@@ -315,13 +349,16 @@ static void ffn_block(struct recorder *r, uint32_t block)
         struct tdm_vk_model *m = r->m;
         const struct tdm_vk_layer *l = &m->layers[tdm_block_layer(block)];
         const struct tdm_vk_matrix *gate_up[] = { &l->gate, &l->up }, *down[] = { &l->down };
-        const struct tdm_vk_gelu_push gelu = { .y = m->y.address, .acts = m->acts[l->down.act].address, .d_ff = m->hp.d_ff };
+        const struct tdm_vk_gelu_push gelu = { .y = m->y.address,
+                                               .acts = m->acts[l->down.act].address,
+                                               .d_ff = m->hp.d_ff };
 
         if (!r->acts_ready)
                 norm(r, 0, l->ffn_norm, gate_up, 2);
         r->acts_ready = false;
         multiply(r, gate_up, 2, r->rows, m->y.address, 2 * m->hp.d_ff);
-        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GELU, 0, l->down.act, 0, 0), &gelu, sizeof(gelu), TDM_DIV_UP(m->hp.d_ff, 1024), r->rows);
+        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GELU, 0, l->down.act, 0, 0), &gelu, sizeof(gelu),
+                 TDM_DIV_UP(m->hp.d_ff, 1024), r->rows);
         multiply(r, down, 1, r->rows, m->y.address, m->hp.d_model);
         end_block(r, block, l->post_ffw_norm);
 }
@@ -330,13 +367,17 @@ static void head_block(struct recorder *r)
 {
         struct tdm_vk_model *m = r->m;
         const struct tdm_vk_matrix *output[] = { &m->output };
-        const struct tdm_vk_norm_push push = { .hidden = r->work->slot->hidden, .gain = m->output_norm, .acts = m->acts[m->output.act].address,
-                                               .gather = r->step + r->layout.gather + r->work->first_logit * sizeof(uint32_t),
-                                               .d = m->hp.d_model, .eps = m->hp.norm_eps };
+        const struct tdm_vk_norm_push push = { .hidden = r->work->slot->hidden,
+                                               .gain = m->output_norm,
+                                               .acts = m->acts[m->output.act].address,
+                                               .gather = r->step + r->layout.gather +
+                                                         r->work->first_logit * sizeof(uint32_t),
+                                               .d = m->hp.d_model,
+                                               .eps = m->hp.norm_eps };
         const VkBufferCopy copy = { .size = (uint64_t)r->work->n_logits * m->logits_stride * sizeof(float) };
 
-        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, TDM_VK_NORM_GATHER, m->output.act, norm_per(m), 0), &push, sizeof(push),
-                 r->work->n_logits, 1);
+        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, TDM_VK_NORM_GATHER, m->output.act, norm_per(m), 0),
+                 &push, sizeof(push), r->work->n_logits, 1);
         multiply(r, output, 1, r->work->n_logits, m->logits.address, m->logits_stride);
         barrier_all(r);
         r->device->vk.CmdCopyBuffer(r->commands, m->logits.buffer, m->logits_host.buffer, 1, &copy);
@@ -346,7 +387,8 @@ static void blocks(struct recorder *r)
 {
         struct tdm_vk_model *m = r->m;
         const struct tdm_vk_slot *slot = r->work->slot;
-        uint64_t log = m->log.address + r->work->log_half * (m->log.size_bytes / 2), log_bytes = tdm_vk_kv_log_row_bytes(m) * slot->n_rows;
+        uint64_t log = m->log.address + r->work->log_half * (m->log.size_bytes / 2),
+                 log_bytes = tdm_vk_kv_log_row_bytes(m) * slot->n_rows;
 
         for (uint32_t block = r->work->first; block < r->work->first + r->work->n; block++) {
                 enum tdm_block_kind kind = tdm_block_kind(&m->hp, block);
@@ -375,15 +417,19 @@ static bool fits(const struct tdm_vk_recording *c, const struct tdm_vk_work *w, 
 {
         return c->used && c->slot == w->slot && c->hidden == w->slot->hidden && c->first == w->first && c->n == w->n &&
                c->n_rows == w->slot->n_rows && c->first_logit == w->first_logit && c->n_logits == w->n_logits &&
-               c->log_half == w->log_half && c->many == w->slot->many && c->upload == w->upload && c->download == w->download &&
-               c->profiled == profiling;
+               c->log_half == w->log_half && c->many == w->slot->many && c->upload == w->upload &&
+               c->download == w->download && c->profiled == profiling;
 }
 
 static VkResult record(struct tdm_vk_model *m, const struct tdm_vk_work *work, struct tdm_vk_recording *c)
 {
         const VkCommandBufferBeginInfo begin = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO };
         const VkBufferCopy rows = { .size = (uint64_t)work->slot->n_rows * m->hp.d_model * sizeof(float) };
-        struct recorder r = { .m = m, .device = m->device, .commands = c->commands, .recording = c, .work = work,
+        struct recorder r = { .m = m,
+                              .device = m->device,
+                              .commands = c->commands,
+                              .recording = c,
+                              .work = work,
                               .step = work->slot->step.address };
         VkResult result = m->device->vk.BeginCommandBuffer(c->commands, &begin);
 
@@ -393,21 +439,25 @@ static VkResult record(struct tdm_vk_model *m, const struct tdm_vk_work *work, s
         c->n_marks = 0;
         if (m->device->profiling) {
                 m->device->vk.CmdResetQueryPool(c->commands, m->device->queries, 0, TDM_VK_MAX_QUERIES);
-                m->device->vk.CmdWriteTimestamp(c->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, m->device->queries, 0);
+                m->device->vk.CmdWriteTimestamp(c->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, m->device->queries,
+                                                0);
         }
         if (work->upload)
-                m->device->vk.CmdCopyBuffer(c->commands, m->hidden_host.buffer, work->slot->hidden_buffer.buffer, 1, &rows);
+                m->device->vk.CmdCopyBuffer(c->commands, m->hidden_host.buffer, work->slot->hidden_buffer.buffer, 1,
+                                            &rows);
         barrier_all(&r);
         blocks(&r);
         barrier_all(&r);
         if (work->download) {
-                m->device->vk.CmdCopyBuffer(c->commands, work->slot->hidden_buffer.buffer, m->hidden_host.buffer, 1, &rows);
+                m->device->vk.CmdCopyBuffer(c->commands, work->slot->hidden_buffer.buffer, m->hidden_host.buffer, 1,
+                                            &rows);
                 barrier_all(&r);
         }
         return m->device->vk.EndCommandBuffer(c->commands);
 }
 
-int tdm_vk_record(struct tdm_vk_model *m, const struct tdm_vk_work *w, struct tdm_vk_recording **ret, struct tdm_error *err)
+int tdm_vk_record(struct tdm_vk_model *m, const struct tdm_vk_work *w, struct tdm_vk_recording **ret,
+                  struct tdm_error *err)
 {
         struct tdm_vk_recording *oldest = &m->recordings[0];
         VkResult result;
@@ -447,15 +497,18 @@ int tdm_vk_record(struct tdm_vk_model *m, const struct tdm_vk_work *w, struct td
 
 /* ---- kernels ---- */
 
-static int need(struct tdm_vk_model *m, enum tdm_vk_shader shader, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, struct tdm_error *err)
+static int need(struct tdm_vk_model *m, enum tdm_vk_shader shader, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3,
+                struct tdm_error *err)
 {
         return tdm_vk_pipeline_need(m->device, shader, (const uint32_t[]){ c0, c1, c2, c3 }, err);
 }
 
-static int need_matrices(struct tdm_vk_model *m, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices, struct tdm_error *err)
+static int need_matrices(struct tdm_vk_model *m, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices,
+                         struct tdm_error *err)
 {
         const uint32_t *variants = m->device->few_kernels ? rows_variants_cpu : rows_variants;
-        unsigned n_variants = m->device->few_kernels ? TDM_ARRAY_SIZE(rows_variants_cpu) : TDM_ARRAY_SIZE(rows_variants);
+        unsigned n_variants =
+                m->device->few_kernels ? TDM_ARRAY_SIZE(rows_variants_cpu) : TDM_ARRAY_SIZE(rows_variants);
         int r = 0;
 
         for (unsigned i = 0; i < n_matrices && r == 0;) {
@@ -465,7 +518,8 @@ static int need_matrices(struct tdm_vk_model *m, const struct tdm_vk_matrix *con
                 i += group_of(matrices + i, n_matrices - i, &n_panels);
                 for (unsigned v = 0; v < n_variants && r == 0; v++)
                         r = tdm_k_type(a->type) ? need(m, TDM_VK_MATVEC_K, a->type, a->act, variants[v], 0, err)
-                                                : need(m, TDM_VK_MATVEC, a->type, a->act, variants[v], shape_of(m->device, a, n_panels, variants[v]), err);
+                                                : need(m, TDM_VK_MATVEC, a->type, a->act, variants[v],
+                                                       shape_of(m->device, a, n_panels, variants[v]), err);
         }
         return r;
 }
@@ -476,8 +530,10 @@ static int list_kernels(struct tdm_vk_model *m, struct tdm_error *err)
 
         for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
-                const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v }, *gate_up[] = { &l->gate, &l->up }, *o[] = { &l->o };
-                const struct tdm_vk_matrix *down[] = { &l->down }, *normed[] = { &l->q, &l->k, &l->v, &l->gate, &l->up };
+                const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v }, *gate_up[] = { &l->gate, &l->up },
+                                           *o[] = { &l->o };
+                const struct tdm_vk_matrix *down[] = { &l->down },
+                                           *normed[] = { &l->q, &l->k, &l->v, &l->gate, &l->up };
 
                 r = need_matrices(m, qkv, 3, err);
                 if (r == 0)

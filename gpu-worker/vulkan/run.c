@@ -1,5 +1,6 @@
-/* run(): blocks become one submission, or a few where they would take long; then tokens are drawn. Logits go to the host, and
- * the host's own sampler draws: the same tokens from the same logits as everywhere else. Nothing is allocated here. */
+/* run(): blocks become one submission, or a few where they would take long; then tokens are drawn. Logits go to the
+ * host, and the host's own sampler draws: the same tokens from the same logits as everywhere else. Nothing is allocated
+ * here. */
 #include <assert.h>
 
 #include "gpu-worker/vulkan/private.h"
@@ -9,7 +10,8 @@ static void take_profile(struct tdm_vk_device *device, const struct tdm_vk_recor
         static uint64_t ticks[TDM_VK_MAX_QUERIES];
 
         if (!device->profiling || !c->n_marks ||
-            device->vk.GetQueryPoolResults(device->vk.device, device->queries, 0, c->n_marks + 1, sizeof(ticks), ticks, sizeof(ticks[0]),
+            device->vk.GetQueryPoolResults(device->vk.device, device->queries, 0, c->n_marks + 1, sizeof(ticks), ticks,
+                                           sizeof(ticks[0]),
                                            VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT) != VK_SUCCESS)
                 return;
         for (uint32_t i = 0; i < c->n_marks; i++) {
@@ -68,19 +70,22 @@ static void sample_one(void *arg, unsigned chunk, unsigned thread)
         if (m->hp.logit_softcap > 0)
                 softcap(job, logits);
         if (tdm_sample(logits, m->hp.n_vocab, &l->sampling, step->history + l->history_offset, l->n_history,
-                       step->rows[l->row].position + 1, l->target, m->sampler_scratch + thread * m->sampler_stride, &result) < 0)
+                       step->rows[l->row].position + 1, l->target, m->sampler_scratch + thread * m->sampler_stride,
+                       &result) < 0)
                 atomic_store_explicit(&job->bad_row, l->row, memory_order_relaxed);
         else
                 job->results[job->first + chunk] = result;
 }
 
 /* The first logits_rows rows of logits are there already where `made` says so. */
-static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct tdm_step *step, bool made, struct tdm_result *results,
-                  struct tdm_error *err)
+static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct tdm_step *step, bool made,
+                  struct tdm_result *results, struct tdm_error *err)
 {
         for (uint32_t first = 0, n; first < step->head.n_logits; first += n) {
                 struct sample_job job = { m, step, NULL, first, results, UINT32_MAX };
-                struct tdm_vk_work work = { .slot = slot, .first = 2 * m->hp.n_layers + 1, .n = 1, .first_logit = first };
+                struct tdm_vk_work work = {
+                        .slot = slot, .first = 2 * m->hp.n_layers + 1, .n = 1, .first_logit = first
+                };
 
                 work.n_logits = n = TDM_MIN(step->head.n_logits - first, m->logits_rows);
                 if (first > 0 || !made) {
@@ -93,8 +98,10 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
                         job.kernels = tdm_kernels_choose(NULL);
                 tdm_pool_run(m->device->threads, n, sample_one, &job);
                 if (job.bad_row != UINT32_MAX)
-                        return tdm_error_set(err, -EDOM, "vulkan device: the logits of row %u (position %u) hold a NaN (damaged weights?)",
-                                             job.bad_row, step->rows[job.bad_row].position);
+                        return tdm_error_set(
+                                err, -EDOM,
+                                "vulkan device: the logits of row %u (position %u) hold a NaN (damaged weights?)",
+                                job.bad_row, step->rows[job.bad_row].position);
         }
         return 0;
 }
@@ -112,7 +119,8 @@ struct run {
         uint32_t n_submissions;
         struct {
                 uint32_t first, n, first_layer, n_layers, half;
-        } last; /* blocks that the device has done, whose rows are not in the twin yet and that nobody has been told of */
+        } last; /* blocks that the device has done, whose rows are not in the twin yet and that nobody has been told of
+                 */
         void (*on_block)(uint32_t block, void *userdata);
         void *userdata;
 };
@@ -127,12 +135,12 @@ static void settle(struct run *run)
         run->last.n = run->last.n_layers = 0;
 }
 
-
 /* How many blocks from `block` on go into one submission, and the attention layers among them. */
 static uint32_t cut(const struct run *run, uint32_t block, uint32_t *ret_first_layer, uint32_t *ret_n_layers)
 {
         struct tdm_vk_model *m = run->m;
-        uint32_t most = TDM_MAX(m->submission_row_blocks / run->slot->n_rows, 2u), log_layers = tdm_vk_kv_log_layers(m, run->slot->n_rows);
+        uint32_t most = TDM_MAX(m->submission_row_blocks / run->slot->n_rows, 2u),
+                 log_layers = tdm_vk_kv_log_layers(m, run->slot->n_rows);
         uint32_t n = 0;
 
         *ret_n_layers = 0;
@@ -199,8 +207,9 @@ static int run_some(struct run *run, uint32_t block, uint32_t *ret_n, struct tdm
 /* Whether the slot holds this step, and what follows is what was left. */
 static bool goes_on(const struct tdm_vk_slot *slot, const struct tdm_step *step, uint32_t first)
 {
-        return slot->next_block && first >= slot->next_block && slot->step_id == step->head.step_id && slot->epoch == step->head.epoch &&
-               slot->n_rows == step->head.n_rows && slot->n_logits == step->head.n_logits;
+        return slot->next_block && first >= slot->next_block && slot->step_id == step->head.step_id &&
+               slot->epoch == step->head.epoch && slot->n_rows == step->head.n_rows &&
+               slot->n_logits == step->head.n_logits;
 }
 
 static int prepare(struct run *run, uint32_t first, struct tdm_error *err)
@@ -210,7 +219,8 @@ static int prepare(struct run *run, uint32_t first, struct tdm_error *err)
         for (uint32_t block = first; block < run->end; block++)
                 if (tdm_block_kind(&m->hp, block) == TDM_BLOCK_ATTENTION && !m->n_kv_buffers) {
                         if (!m->kv_error.code)
-                                return tdm_error_set(err, -EINVAL, "vulkan device: asked for attention without a KV cache");
+                                return tdm_error_set(err, -EINVAL,
+                                                     "vulkan device: asked for attention without a KV cache");
                         if (err)
                                 *err = m->kv_error;
                         return m->kv_error.code;
@@ -222,22 +232,28 @@ static int prepare(struct run *run, uint32_t first, struct tdm_error *err)
                 tdm_vk_step_fill(m, run->slot, run->step);
         else if (run->slot->next_block != first)
                 run->slot->on_device = false; /* blocks between were run elsewhere */
-        run->slot->next_block = 0; /* should this fail */
+        run->slot->next_block = 0;            /* should this fail */
         return 0;
 }
 
 int tdm_vk_run(struct tdm_device_model *public, const struct tdm_step *step, uint32_t first, uint32_t n, float *hidden,
-               struct tdm_result *results, void (*on_block)(uint32_t block, void *userdata), void *userdata, struct tdm_error *err)
+               struct tdm_result *results, void (*on_block)(uint32_t block, void *userdata), void *userdata,
+               struct tdm_error *err)
 {
         struct tdm_vk_model *m = (struct tdm_vk_model *)public;
         uint32_t n_blocks = tdm_model_n_blocks(&m->hp), end = first + n;
-        struct run run = { .m = m, .step = step, .hidden = hidden, .end = TDM_MIN(end, n_blocks - 1), .on_block = on_block,
+        struct run run = { .m = m,
+                           .step = step,
+                           .hidden = hidden,
+                           .end = TDM_MIN(end, n_blocks - 1),
+                           .on_block = on_block,
                            .userdata = userdata };
         int r;
 
         assert(end <= n_blocks);
         if (m->device->lost)
-                return tdm_error_set(err, TDM_E_DEVICE_FAULT, "vulkan device: lost before; the worker must be restarted");
+                return tdm_error_set(err, TDM_E_DEVICE_FAULT,
+                                     "vulkan device: lost before; the worker must be restarted");
         run.bring_back = end < n_blocks - 1 && step->head.plan[end] != step->head.plan[first];
         r = prepare(&run, first, err);
         for (uint32_t block = first, some; block < run.end && r == 0; block += some)

@@ -1,9 +1,9 @@
-/* What shaders read about a step: rows, page tables, rotation angles, and how attention is cut into items. Written once for a
- * step, into memory that the device reads where it is; command buffers are recorded without any of it, so that they can be
- * used again.
+/* What shaders read about a step: rows, page tables, rotation angles, and how attention is cut into items. Written once
+ * for a step, into memory that the device reads where it is; command buffers are recorded without any of it, so that
+ * they can be used again.
  *
- *   rows, gather [max_logits], dispatch arguments [tile][group], then for each group: page tables [max_seqs][table_entries],
- *   angles [max_rows][head_dim], items [tile][max_items], row items [max_rows] */
+ *   rows, gather [max_logits], dispatch arguments [tile][group], then for each group: page tables
+ * [max_seqs][table_entries], angles [max_rows][head_dim], items [tile][max_items], row items [max_rows] */
 #include "gpu-worker/vulkan/private.h"
 
 #define ARGS_BYTES 16u /* of a VkDispatchIndirectCommand, padded */
@@ -26,7 +26,8 @@ void tdm_vk_step_layout(const struct tdm_vk_model *m, struct tdm_vk_step_layout 
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
                 bool used = m->kv.n_layers[group] != 0;
 
-                ret->tables[group] = take(&at, used ? (uint64_t)m->limits.max_seqs * m->limits.table_entries * sizeof(uint32_t) : 0);
+                ret->tables[group] =
+                        take(&at, used ? (uint64_t)m->limits.max_seqs * m->limits.table_entries * sizeof(uint32_t) : 0);
                 ret->angles[group] = take(&at, used ? max_rows * m->hp.head_dim * sizeof(float) : 0);
                 ret->items[group] = take(&at, used ? n_tiles * m->max_items * sizeof(struct tdm_vk_item) : 0);
                 ret->row_items[group] = take(&at, used ? max_rows * sizeof(struct tdm_vk_row_items) : 0);
@@ -58,7 +59,8 @@ struct tdm_vk_slot *tdm_vk_slot_of(struct tdm_vk_model *m, const float *hidden)
         oldest->in_place = m->activations_buffer.buffer != VK_NULL_HANDLE;
         oldest->hidden = oldest->hidden_buffer.address;
         if (oldest->in_place) {
-                if ((const uint8_t *)hidden < m->activations || (const uint8_t *)hidden + bytes > m->activations + m->activations_bytes) {
+                if ((const uint8_t *)hidden < m->activations ||
+                    (const uint8_t *)hidden + bytes > m->activations + m->activations_bytes) {
                         oldest->key = NULL;
                         return NULL;
                 }
@@ -77,23 +79,25 @@ static uint32_t block_rows(const struct tdm_step *step, uint32_t row, uint32_t e
         return n;
 }
 
-static void block_spans(const struct tdm_vk_model *m, const struct tdm_step *step, enum tdm_kv_group group, uint32_t row, uint32_t n,
-                        uint32_t *first, uint32_t *last)
+static void block_spans(const struct tdm_vk_model *m, const struct tdm_step *step, enum tdm_kv_group group,
+                        uint32_t row, uint32_t n, uint32_t *first, uint32_t *last)
 {
         *first = tdm_window_first(&m->hp, group, step->rows[row].position) / TDM_ATTENTION_SPAN;
         *last = (step->rows[row].position + n - 1) / TDM_ATTENTION_SPAN;
 }
 
-/* Cuts a tile's attention: each span apart where that gives the device enough to do at once and fits, else an item walks
- * through its spans. Which of the two changes no bit. */
+/* Cuts a tile's attention: each span apart where that gives the device enough to do at once and fits, else an item
+ * walks through its spans. Which of the two changes no bit. */
 static void cut_tile(const struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct tdm_vk_step_layout *layout,
                      const struct tdm_step *step, enum tdm_kv_group group, uint32_t tile)
 {
         uint32_t first_row = tile * m->tile_rows, end = TDM_MIN(first_row + m->tile_rows, step->head.n_rows);
         uint32_t most = slot->many ? m->many_rows : 1, n_heads = m->hp.n_heads, n_items = 0, slots = 0;
-        struct tdm_vk_item *items = (struct tdm_vk_item *)(slot->step.map + layout->items[group]) + (size_t)tile * m->max_items;
+        struct tdm_vk_item *items =
+                (struct tdm_vk_item *)(slot->step.map + layout->items[group]) + (size_t)tile * m->max_items;
         struct tdm_vk_row_items *row_items = (struct tdm_vk_row_items *)(slot->step.map + layout->row_items[group]);
-        VkDispatchIndirectCommand *args = (VkDispatchIndirectCommand *)(slot->step.map + tdm_vk_step_args(layout, tile, group));
+        VkDispatchIndirectCommand *args =
+                (VkDispatchIndirectCommand *)(slot->step.map + tdm_vk_step_args(layout, tile, group));
         uint64_t all_items = 0, all_slots = 0;
         bool apart;
 
@@ -117,8 +121,11 @@ static void cut_tile(const struct tdm_vk_model *m, struct tdm_vk_slot *slot, con
                 for (uint32_t i = 0; i < n; i++)
                         row_items[row + i] = (struct tdm_vk_row_items){ slots + i * n_heads, step_slots, n_parts, 0 };
                 for (uint32_t i = 0; i < n_parts; i++, slots += step_slots)
-                        items[n_items++] = (struct tdm_vk_item){ .first_row = row, .n_rows = n, .span_first = first + i,
-                                                                 .span_last = apart ? first + i : last, .slot = slots };
+                        items[n_items++] = (struct tdm_vk_item){ .first_row = row,
+                                                                 .n_rows = n,
+                                                                 .span_first = first + i,
+                                                                 .span_last = apart ? first + i : last,
+                                                                 .slot = slots };
         }
         *args = (VkDispatchIndirectCommand){ n_items, n_heads / m->queries_heads, 1 };
 }
@@ -152,8 +159,8 @@ void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const st
                         const struct tdm_step_seq *s = &step->seqs[seq];
                         uint32_t n = (step->rows[s->first_row].position + s->n_rows - 1) / TDM_KV_PAGE_TOKENS + 1;
 
-                        memcpy(tables + (size_t)seq * m->limits.table_entries, step->tables[group] + (size_t)seq * step->table_entries,
-                               n * sizeof(uint32_t));
+                        memcpy(tables + (size_t)seq * m->limits.table_entries,
+                               step->tables[group] + (size_t)seq * step->table_entries, n * sizeof(uint32_t));
                 }
                 for (uint32_t i = 0; i < step->head.n_rows; i++) {
                         float *angles = (float *)(base + layout.angles[group]) + (size_t)i * m->hp.head_dim;

@@ -44,7 +44,8 @@ static void *map(uint64_t size_bytes)
 static void free_page(struct drive *d, int group, uint32_t page)
 {
         if (!d->options.keep_pages)
-                memset(d->kv_base + d->kv.offset[group] + page * d->kv.page_bytes[group], 0xff, d->kv.page_bytes[group]);
+                memset(d->kv_base + d->kv.offset[group] + page * d->kv.page_bytes[group], 0xff,
+                       d->kv.page_bytes[group]);
         d->free_pages[group][d->n_free[group]++] = page;
 }
 
@@ -139,7 +140,8 @@ struct drive *drive_new(const uint8_t *weights, const struct drive_options *o)
         if (tdm_steps_limits_check(&d->limits, &err))
                 fail("limits", &err, 0);
         tdm_steps_layout(&d->limits, &d->layout);
-        d->activations_bytes = TDM_ALIGN_UP((uint64_t)TDM_STEP_SLOTS * max_rows * d->hp->d_model * sizeof(float), UINT64_C(4096));
+        d->activations_bytes =
+                TDM_ALIGN_UP((uint64_t)TDM_STEP_SLOTS * max_rows * d->hp->d_model * sizeof(float), UINT64_C(4096));
         d->activations = map(d->activations_bytes);
         d->kv_base = map(d->kv.size_bytes);
         d->steps = map(d->layout.size_bytes);
@@ -205,7 +207,8 @@ static void assign_pages(struct drive *d, const struct drive_part *part)
                                 free_page(d, group, table[i]);
                                 table[i] = TDM_KV_NO_PAGE;
                         }
-                for (uint32_t i = part->first / TDM_KV_PAGE_TOKENS; i <= (part->first + part->n - 1) / TDM_KV_PAGE_TOKENS; i++)
+                for (uint32_t i = part->first / TDM_KV_PAGE_TOKENS;
+                     i <= (part->first + part->n - 1) / TDM_KV_PAGE_TOKENS; i++)
                         if (table[i] == TDM_KV_NO_PAGE)
                                 table[i] = d->free_pages[group][--d->n_free[group]];
         }
@@ -291,7 +294,8 @@ static int compare_blocks(struct drive *d, float *rows, struct tdm_error *err)
 {
         uint32_t n_blocks = tdm_model_n_blocks(d->hp), n_rows = d->step->head.n_rows;
         struct tdm_result *results = calloc(d->limits.max_logits, sizeof(*results));
-        float *before = calloc((size_t)n_rows * d->hp->d_model, sizeof(float)), *after = calloc((size_t)n_rows * d->hp->d_model, sizeof(float));
+        float *before = calloc((size_t)n_rows * d->hp->d_model, sizeof(float)),
+              *after = calloc((size_t)n_rows * d->hp->d_model, sizeof(float));
         size_t bytes = (size_t)n_rows * d->hp->d_model * sizeof(float);
         int r = 0;
 
@@ -308,8 +312,10 @@ static int compare_blocks(struct drive *d, float *rows, struct tdm_error *err)
                 if (n == 1)
                         note_rows(d, kind, after, rows);
                 for (uint32_t i = 0; i < d->step->head.n_logits && n == 2; i++)
-                        note(d, TDM_BLOCK_SAMPLE, isnan(d->results[i].target_logprob) ? 0 :
-                             fabs((double)results[i].target_logprob - d->results[i].target_logprob));
+                        note(d, TDM_BLOCK_SAMPLE,
+                             isnan(d->results[i].target_logprob)
+                                     ? 0
+                                     : fabs((double)results[i].target_logprob - d->results[i].target_logprob));
         }
         free(results);
         free(before);
@@ -317,7 +323,8 @@ static int compare_blocks(struct drive *d, float *rows, struct tdm_error *err)
         return r;
 }
 
-void drive_step(struct drive *d, const struct drive_part *parts, uint32_t n_parts, float *hidden, struct tdm_result *results)
+void drive_step(struct drive *d, const struct drive_part *parts, uint32_t n_parts, float *hidden,
+                struct tdm_result *results)
 {
         uint32_t n_blocks = tdm_model_n_blocks(d->hp), most = d->options.run_blocks ? d->options.run_blocks : n_blocks;
         float *rows;
@@ -330,7 +337,8 @@ void drive_step(struct drive *d, const struct drive_part *parts, uint32_t n_part
         /* Slots in turn, as tandemd has several steps in flight. */
         rows = (float *)d->activations + (d->step_id % TDM_STEP_SLOTS) * d->limits.max_rows * d->hp->d_model;
         if (d->options.see_hidden && d->options.plan == DRIVE_SINGLE)
-                d->step->head.plan[n_blocks - 2] = d->step->head.plan[n_blocks - 1] = 1; /* as if another worker had the head */
+                d->step->head.plan[n_blocks - 2] = d->step->head.plan[n_blocks - 1] =
+                        1; /* as if another worker had the head */
         if (d->options.plan == DRIVE_COMPARE)
                 r = compare_blocks(d, rows, &err);
         for (uint32_t b = 0, n; b < n_blocks && !r && d->options.plan != DRIVE_COMPARE; b += n) {

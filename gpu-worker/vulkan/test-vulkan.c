@@ -1,6 +1,7 @@
-/* The vulkan device on whatever Vulkan device there is (here: a CPU implementation; TANDEM_VULKAN_DEVICE chooses): block by
- * block against the host device for every type of weights, exactness over chunks, neighbours, runs, placements of memory and
- * restarts, nothing allocated in steady state, and what it refuses. Skipped, with the reason, where there is no device. */
+/* The vulkan device on whatever Vulkan device there is (here: a CPU implementation; TANDEM_VULKAN_DEVICE chooses):
+ * block by block against the host device for every type of weights, exactness over chunks, neighbours, runs, placements
+ * of memory and restarts, nothing allocated in steady state, and what it refuses. Skipped, with the reason, where there
+ * is no device. */
 #include <glob.h>
 #include <math.h>
 #include <setjmp.h>
@@ -18,8 +19,9 @@
 #define N_IDS 1024u
 
 static uint32_t ids[8][N_IDS];
-static const struct tdm_sampling sampling = { .temperature = 0.9f, .top_p = 0.95f, .min_p = 0.01f, .repeat_penalty = 1, .top_k = 40,
-                                              .n_top = 4, .seed = 7 };
+static const struct tdm_sampling sampling = {
+        .temperature = 0.9f, .top_p = 0.95f, .min_p = 0.01f, .repeat_penalty = 1, .top_k = 40, .n_top = 4, .seed = 7
+};
 
 static uint8_t *model_new(const char *size, uint32_t type)
 {
@@ -37,7 +39,12 @@ static uint8_t *model_new(const char *size, uint32_t type)
 
 static struct drive_part part(uint32_t table, uint32_t first, uint32_t n)
 {
-        return (struct drive_part){ .table = table, .ids = ids[table], .n_ids = N_IDS, .first = first, .n = n, .n_logits = TDM_MIN(n, 4u),
+        return (struct drive_part){ .table = table,
+                                    .ids = ids[table],
+                                    .n_ids = N_IDS,
+                                    .first = first,
+                                    .n = n,
+                                    .n_logits = TDM_MIN(n, 4u),
                                     .sampling = sampling };
 }
 
@@ -47,15 +54,19 @@ static const struct {
         const char *size;
         uint32_t type;
         enum tdm_precision precision;
-        /* Largest difference, as a share of the rows' size. Orders of sums differ, and where activations are rounded a last
-         * place may tip a value over to the next step of its 255 (or 65,025). */
+        /* Largest difference, as a share of the rows' size. Orders of sums differ, and where activations are rounded a
+         * last place may tip a value over to the next step of its 255 (or 65,025). */
         double limit;
         enum tdm_kv_type kv; /* 0: the precision's own */
 } ways[] = {
-        { "tiny", TDM_TYPE_Q4_0, TDM_PRECISION_DEFAULT, 0.03 },  { "tiny", TDM_TYPE_Q8_0, TDM_PRECISION_DEFAULT, 0.03 },
-        { "tiny", TDM_TYPE_Q4_0, TDM_PRECISION_PRECISE, 3e-4 },  { "tiny", TDM_TYPE_Q8_0, TDM_PRECISION_PRECISE, 3e-4 },
-        { "tiny", TDM_TYPE_Q4_0, TDM_PRECISION_F32, 3e-5 },      { "tiny", TDM_TYPE_Q8_0, TDM_PRECISION_F32, 3e-5 },
-        { "tiny", TDM_TYPE_F32, TDM_PRECISION_F32, 3e-5 },       { "tiny", TDM_TYPE_F16, TDM_PRECISION_F32, 3e-5 },
+        { "tiny", TDM_TYPE_Q4_0, TDM_PRECISION_DEFAULT, 0.03 },
+        { "tiny", TDM_TYPE_Q8_0, TDM_PRECISION_DEFAULT, 0.03 },
+        { "tiny", TDM_TYPE_Q4_0, TDM_PRECISION_PRECISE, 3e-4 },
+        { "tiny", TDM_TYPE_Q8_0, TDM_PRECISION_PRECISE, 3e-4 },
+        { "tiny", TDM_TYPE_Q4_0, TDM_PRECISION_F32, 3e-5 },
+        { "tiny", TDM_TYPE_Q8_0, TDM_PRECISION_F32, 3e-5 },
+        { "tiny", TDM_TYPE_F32, TDM_PRECISION_F32, 3e-5 },
+        { "tiny", TDM_TYPE_F16, TDM_PRECISION_F32, 3e-5 },
         { "tiny", TDM_TYPE_BF16, TDM_PRECISION_F32, 3e-5 },
         { "tiny-128", TDM_TYPE_F16, TDM_PRECISION_F32, 3e-5 },
         { "tiny-256", TDM_TYPE_F16, TDM_PRECISION_F32, 3e-5 },
@@ -64,21 +75,27 @@ static const struct {
         { "tiny-128", TDM_TYPE_F16, TDM_PRECISION_DEFAULT, 0.003, TDM_KV_Q8_0 },
         { "tiny", TDM_TYPE_Q4_0, TDM_PRECISION_DEFAULT, 0.03, TDM_KV_Q8_0 },
 };
-static const uint32_t k_types[] = { TDM_TYPE_Q4_1, TDM_TYPE_Q5_0, TDM_TYPE_Q5_1, TDM_TYPE_Q2_K, TDM_TYPE_Q3_K,
+static const uint32_t k_types[] = { TDM_TYPE_Q4_1, TDM_TYPE_Q5_0, TDM_TYPE_Q5_1, TDM_TYPE_Q2_K,   TDM_TYPE_Q3_K,
                                     TDM_TYPE_Q4_K, TDM_TYPE_Q5_K, TDM_TYPE_Q6_K, TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS };
 
 /* Every block of a few steps on both devices. */
-static void compare(const char *size, uint32_t type, enum tdm_precision precision, enum tdm_kv_type kv, uint32_t rows, double limit)
+static void compare(const char *size, uint32_t type, enum tdm_precision precision, enum tdm_kv_type kv, uint32_t rows,
+                    double limit)
 {
         uint8_t *weights = model_new(size, type);
-        const struct drive_options options = { .ops = { &tdm_vulkan_device_ops, &tdm_host_device_ops }, .plan = DRIVE_COMPARE,
-                                               .precision = precision, .kv = kv, .max_rows = MAX_ROWS, .n_tables = 4,
+        const struct drive_options options = { .ops = { &tdm_vulkan_device_ops, &tdm_host_device_ops },
+                                               .plan = DRIVE_COMPARE,
+                                               .precision = precision,
+                                               .kv = kv,
+                                               .max_rows = MAX_ROWS,
+                                               .n_tables = 4,
                                                .max_positions = 512 };
         struct drive *drive = drive_new(weights, &options);
 
         /* Up to MAX_ROWS at once, then one alone, then a few of each of three. */
         for (uint32_t first = 0, n; first < rows; first += n)
-                drive_step(drive, (struct drive_part[]){ part(0, first, n = TDM_MIN(MAX_ROWS, rows - first)) }, 1, NULL, NULL);
+                drive_step(drive, (struct drive_part[]){ part(0, first, n = TDM_MIN(MAX_ROWS, rows - first)) }, 1, NULL,
+                           NULL);
         drive_step(drive, (struct drive_part[]){ part(0, rows, 1) }, 1, NULL, NULL);
         drive_step(drive, (struct drive_part[]){ part(0, rows + 1, 3), part(1, 0, 17), part(2, 0, 1) }, 3, NULL, NULL);
         for (int kind = 0; kind < TDM_N_BLOCK_KINDS; kind++) {
@@ -86,12 +103,14 @@ static void compare(const char *size, uint32_t type, enum tdm_precision precisio
                 bool is_embed = kind == TDM_BLOCK_EMBED;
 
                 if (!(difference <= (is_embed ? 0 : limit)))
-                        fail_msg("%s, weights %s, precision %s, cache %s, %s: off by %g, limit %g", size, tdm_type_info(type)->name,
-                                 tdm_precision_name(precision), kv ? tdm_kv_type_name(kv) : "as it is",
-                                 tdm_block_kind_name((enum tdm_block_kind)kind), difference, is_embed ? 0 : limit);
+                        fail_msg("%s, weights %s, precision %s, cache %s, %s: off by %g, limit %g", size,
+                                 tdm_type_info(type)->name, tdm_precision_name(precision),
+                                 kv ? tdm_kv_type_name(kv) : "as it is", tdm_block_kind_name((enum tdm_block_kind)kind),
+                                 difference, is_embed ? 0 : limit);
                 if (getenv("TANDEM_TEST_VERBOSE"))
                         print_message("%s %s %s %s: %g\n", tdm_type_info(type)->name, tdm_precision_name(precision),
-                                      kv ? tdm_kv_type_name(kv) : "", tdm_block_kind_name((enum tdm_block_kind)kind), difference);
+                                      kv ? tdm_kv_type_name(kv) : "", tdm_block_kind_name((enum tdm_block_kind)kind),
+                                      difference);
         }
         drive_destroy(drive);
         random_model_destroy(weights);
@@ -121,17 +140,23 @@ struct outcome {
 };
 
 struct variant {
-        const char *memory; /* TANDEM_VULKAN_MEMORY */
+        const char *memory;                                       /* TANDEM_VULKAN_MEMORY */
         uint32_t n_rows, chunk, n_others, run_blocks, restart_at; /* 0: never */
         bool anywhere;
-        enum tdm_kv_type kv; /* 0: the precision's own */
+        enum tdm_kv_type kv;    /* 0: the precision's own */
         const char *submission; /* rows times blocks in one; NULL: as always */
 };
 
 static struct outcome run(const uint8_t *weights, const struct variant *v)
 {
-        const struct drive_options options = { .ops = { &tdm_vulkan_device_ops }, .max_rows = 384, .n_tables = 8, .max_positions = 512,
-                                               .kv = v->kv, .see_hidden = true, .run_blocks = v->run_blocks, .anywhere = v->anywhere };
+        const struct drive_options options = { .ops = { &tdm_vulkan_device_ops },
+                                               .max_rows = 384,
+                                               .n_tables = 8,
+                                               .max_positions = 512,
+                                               .kv = v->kv,
+                                               .see_hidden = true,
+                                               .run_blocks = v->run_blocks,
+                                               .anywhere = v->anywhere };
         uint32_t d = tdm_weights_header(weights)->hparams.d_model, others_at[8] = {}, n_rows = v->n_rows;
         struct outcome o = { .hidden = calloc(n_rows, d * sizeof(float)) };
         float *hidden = calloc(options.max_rows, d * sizeof(float));
@@ -154,7 +179,8 @@ static struct outcome run(const uint8_t *weights, const struct variant *v)
                         restarted = true;
                 }
                 for (uint32_t i = 1; i <= v->n_others; i++) {
-                        parts[n_parts] = part(i, others_at[i], TDM_MIN(1 + (i * 5 + turn * 3) % 11, N_IDS - others_at[i]));
+                        parts[n_parts] =
+                                part(i, others_at[i], TDM_MIN(1 + (i * 5 + turn * 3) % 11, N_IDS - others_at[i]));
                         parts[n_parts].n_logits = i % 2;
                         if (others_at[i] == 0)
                                 drive_forget(drive, i);
@@ -182,14 +208,16 @@ static struct outcome run(const uint8_t *weights, const struct variant *v)
         return o;
 }
 
-static void same_bits(const uint8_t *weights, const struct variant *base, const struct variant *variants, unsigned n_variants);
+static void same_bits(const uint8_t *weights, const struct variant *base, const struct variant *variants,
+                      unsigned n_variants);
 
 static void exact(void **state)
 {
         static const struct variant base = { "import", .n_rows = 270, .chunk = 384 };
         static const struct variant base_q8 = { "import", .n_rows = 90, .chunk = 384, .kv = TDM_KV_Q8_0 };
         static const struct variant variants_q8[] = {
-                { "copy", .n_rows = 90, .chunk = 29, .n_others = 3, .restart_at = 50, .kv = TDM_KV_Q8_0, .submission = "8" },
+                { "copy", .n_rows = 90, .chunk = 29, .n_others = 3, .restart_at = 50, .kv = TDM_KV_Q8_0,
+                  .submission = "8" },
                 { "import", .n_rows = 40, .chunk = 13, .restart_at = 20, .kv = TDM_KV_Q8_0 },
         };
         static const struct variant variants[] = {
@@ -208,7 +236,8 @@ static void exact(void **state)
         random_model_destroy(weights);
 }
 
-static void same_bits(const uint8_t *weights, const struct variant *base, const struct variant *variants, unsigned n_variants)
+static void same_bits(const uint8_t *weights, const struct variant *base, const struct variant *variants,
+                      unsigned n_variants)
 {
         uint32_t d = tdm_weights_header(weights)->hparams.d_model, n_rows = base->n_rows;
         struct outcome want = run(weights, base);
@@ -223,11 +252,14 @@ static void same_bits(const uint8_t *weights, const struct variant *base, const 
 
                 for (uint32_t row = 0; row < n; row++) {
                         if (memcmp(want.hidden + (size_t)row * d, got.hidden + (size_t)row * d, d * sizeof(float)) != 0)
-                                fail_msg("%s, variant %u: hidden row of position %u differs", base->kv ? "q8_0" : "f16", i, row);
+                                fail_msg("%s, variant %u: hidden row of position %u differs", base->kv ? "q8_0" : "f16",
+                                         i, row);
                         if (want.has_result[row] && got.has_result[row] &&
-                            (want.results[row].token != got.results[row].token || want.results[row].n_top != got.results[row].n_top ||
+                            (want.results[row].token != got.results[row].token ||
+                             want.results[row].n_top != got.results[row].n_top ||
                              memcmp(&want.results[row].logprob, &got.results[row].logprob, sizeof(float)) != 0 ||
-                             memcmp(want.results[row].top, got.results[row].top, got.results[row].n_top * sizeof(struct tdm_top)) != 0))
+                             memcmp(want.results[row].top, got.results[row].top,
+                                    got.results[row].n_top * sizeof(struct tdm_top)) != 0))
                                 fail_msg("variant %u: result of position %u differs", i, row);
                 }
                 free(got.hidden);
@@ -242,13 +274,16 @@ static void steady(void **state)
         uint8_t *weights = model_new("tiny", TDM_TYPE_Q4_0);
 
         for (int copy = 0; copy < 2; copy++) {
-                const struct drive_options options = { .ops = { &tdm_vulkan_device_ops }, .max_rows = 8, .n_tables = 1, .max_positions = 1024 };
+                const struct drive_options options = {
+                        .ops = { &tdm_vulkan_device_ops }, .max_rows = 8, .n_tables = 1, .max_positions = 1024
+                };
                 struct tdm_vulkan_counters before = {}, after;
+                uint32_t n_tokens = copy ? 1000 : 100;
                 struct drive *drive;
 
                 setenv("TANDEM_VULKAN_MEMORY", copy ? "copy" : "import", 1);
                 drive = drive_new(weights, &options);
-                for (uint32_t i = 0; i < 1000; i++) {
+                for (uint32_t i = 0; i < n_tokens; i++) {
                         if (i == 10)
                                 tdm_vulkan_counters(drive_device(drive, 0), &before);
                         drive_step(drive, (struct drive_part[]){ part(0, i, 1) }, 1, NULL, NULL);
@@ -258,8 +293,8 @@ static void steady(void **state)
                 assert_int_equal(after.allocations, before.allocations);
                 assert_int_equal(after.pipelines, before.pipelines);
                 assert_int_equal(after.recordings, before.recordings);
-                assert_int_equal(after.submissions - before.submissions, 990); /* a token is one submission */
-                assert_int_equal(after.hidden_copies, 0);                     /* nobody else looks at them */
+                assert_int_equal(after.submissions - before.submissions, n_tokens - 10); /* a token is one submission */
+                assert_int_equal(after.hidden_copies, 0);                                /* nobody else looks at them */
                 assert_int_equal(after.kv_restored_bytes, 0);
                 drive_destroy(drive);
         }
@@ -304,7 +339,8 @@ static void refused(void **state)
         unsetenv("TANDEM_VULKAN_MEMORY_MIB");
 
         assert_int_equal(ops->model_load(device, &good, &model, &err), 0);
-        assert_int_equal(ops->run(model, &step, 1, 1, hidden, NULL, NULL, NULL, &err), -EINVAL); /* attention without a cache */
+        assert_int_equal(ops->run(model, &step, 1, 1, hidden, NULL, NULL, NULL, &err),
+                         -EINVAL); /* attention without a cache */
         ops->model_unload(model);
         ops->close(device);
         ops->model_unload(NULL);
@@ -429,12 +465,8 @@ static void kept(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(against_host),
-                cmocka_unit_test(k_against_host),
-                cmocka_unit_test(exact),
-                cmocka_unit_test(steady),
-                cmocka_unit_test(refused),
-                cmocka_unit_test(kept),
+                cmocka_unit_test(against_host), cmocka_unit_test(k_against_host), cmocka_unit_test(exact),
+                cmocka_unit_test(steady),       cmocka_unit_test(refused),        cmocka_unit_test(kept),
         };
         const struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
         struct tdm_device *device;

@@ -49,9 +49,11 @@ static void close_all(struct tdm_vk *vk)
 
 int tdm_vk_open(struct tdm_vk *vk, struct tdm_error *err)
 {
-        const VkApplicationInfo application = { .sType = VK_STRUCTURE_TYPE_APPLICATION_INFO, .pApplicationName = "tandem",
+        const VkApplicationInfo application = { .sType = VK_STRUCTURE_TYPE_APPLICATION_INFO,
+                                                .pApplicationName = "tandem",
                                                 .apiVersion = VK_API_VERSION_1_3 };
-        const VkInstanceCreateInfo info = { .sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO, .pApplicationInfo = &application };
+        const VkInstanceCreateInfo info = { .sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO,
+                                            .pApplicationInfo = &application };
         uint32_t version = 0;
         VkResult r;
 
@@ -61,8 +63,10 @@ int tdm_vk_open(struct tdm_vk *vk, struct tdm_error *err)
         }
         *vk = (struct tdm_vk){ .library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) };
         if (!vk->library)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "cannot load %s (%s): install the Vulkan loader (Debian: libvulkan1) "
-                                     "and a driver", LIBRARY, dlerror());
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "cannot load %s (%s): install the Vulkan loader (Debian: libvulkan1) "
+                                     "and a driver",
+                                     LIBRARY, dlerror());
         *(void **)&vk->GetInstanceProcAddr = dlsym(vk->library, "vkGetInstanceProcAddr");
         if (!vk->GetInstanceProcAddr) {
                 close_all(vk);
@@ -70,8 +74,8 @@ int tdm_vk_open(struct tdm_vk *vk, struct tdm_error *err)
         }
 #define LOAD_GLOBAL(name) vk->name = (PFN_vk##name)vk->GetInstanceProcAddr(NULL, "vk" #name);
         TDM_VK_GLOBAL_FUNCTIONS(LOAD_GLOBAL)
-        if (!vk->CreateInstance || !vk->EnumerateInstanceVersion || vk->EnumerateInstanceVersion(&version) != VK_SUCCESS ||
-            version < VK_API_VERSION_1_3) {
+        if (!vk->CreateInstance || !vk->EnumerateInstanceVersion ||
+            vk->EnumerateInstanceVersion(&version) != VK_SUCCESS || version < VK_API_VERSION_1_3) {
                 close_all(vk);
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "the Vulkan loader speaks version %u.%u, needed is 1.3",
                                      VK_API_VERSION_MAJOR(version), VK_API_VERSION_MINOR(version));
@@ -80,7 +84,8 @@ int tdm_vk_open(struct tdm_vk *vk, struct tdm_error *err)
         if (r != VK_SUCCESS) {
                 vk->instance = VK_NULL_HANDLE;
                 close_all(vk);
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "cannot start Vulkan: %s (no driver installed?)", tdm_vk_result_name(r));
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "cannot start Vulkan: %s (no driver installed?)",
+                                     tdm_vk_result_name(r));
         }
 #define LOAD_INSTANCE(name) vk->name = (PFN_vk##name)vk->GetInstanceProcAddr(vk->instance, "vk" #name);
         TDM_VK_INSTANCE_FUNCTIONS(LOAD_INSTANCE)
@@ -100,8 +105,8 @@ int tdm_vk_open_device(struct tdm_vk *vk, struct tdm_error *err)
 #define CHECK_DEVICE(name) || !vk->name
         if (false TDM_VK_DEVICE_FUNCTIONS(CHECK_DEVICE))
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "the Vulkan driver lacks a function of version 1.3");
-        vk->GetMemoryHostPointerPropertiesEXT =
-                (PFN_vkGetMemoryHostPointerPropertiesEXT)vk->GetDeviceProcAddr(vk->device, "vkGetMemoryHostPointerPropertiesEXT");
+        vk->GetMemoryHostPointerPropertiesEXT = (PFN_vkGetMemoryHostPointerPropertiesEXT)vk->GetDeviceProcAddr(
+                vk->device, "vkGetMemoryHostPointerPropertiesEXT");
         return 0;
 }
 

@@ -1,8 +1,9 @@
-/* The `vulkan` device of the GPU worker: all blocks of a model on one GPU, through compute shaders and nothing else of Vulkan.
+/* The `vulkan` device of the GPU worker: all blocks of a model on one GPU, through compute shaders and nothing else of
+ * Vulkan.
  *
- * Exactness: the order of every sum follows from a matrix's shape or from absolute positions (shaders/shared.h, attend.comp);
- * one row and many take the same. Bits differ from driver to driver, so the numerics id names device and driver.
- * Not thread-safe: one thread opens, loads, runs and closes. */
+ * Exactness: the order of every sum follows from a matrix's shape or from absolute positions (shaders/shared.h,
+ * attend.comp); one row and many take the same. Bits differ from driver to driver, so the numerics id names device and
+ * driver. Not thread-safe: one thread opens, loads, runs and closes. */
 #ifndef TDM_VULKAN_VULKAN_H
 #define TDM_VULKAN_VULKAN_H
 
@@ -16,16 +17,17 @@ int tdm_vulkan_probe(struct tdm_error *err);
 
 /* Counters of a device since it was opened: all stay as they are while steps run again and again. */
 struct tdm_vulkan_counters {
-        uint64_t allocations;  /* of device memory, imports too */
-        uint64_t pipelines;    /* compiled */
-        uint64_t recordings;   /* of command buffers */
+        uint64_t allocations; /* of device memory, imports too */
+        uint64_t pipelines;   /* compiled */
+        uint64_t recordings;  /* of command buffers */
         uint64_t submissions;
         uint64_t hidden_copies; /* of hidden rows between the step's memory and the device's */
         uint64_t kv_restored_bytes;
 };
 void tdm_vulkan_counters(const struct tdm_device *device, struct tdm_vulkan_counters *ret);
 
-/* Time on the device by kernel, for benchmarks: off until asked for (it costs some time itself). ret: names and sums since the last call. */
+/* Time on the device by kernel, for benchmarks: off until asked for (it costs some time itself). ret: names and sums
+ * since the last call. */
 #define TDM_VULKAN_PROFILE_MAX 32u
 struct tdm_vulkan_profile {
         const char *name;
