@@ -102,21 +102,24 @@ def record(args):
     with open("/proc/meminfo") as f:
         memory = int(f.readline().split()[1]) >> 20
     dirty = output_of("git", "status", "--porcelain", "--untracked-files=no")
+    head = output_of("git", "rev-parse", "HEAD")
     lines = ["# The last full test run", "",
-             "Written by `./bootstrap test --full --record`; never by hand.", "",
-             f"- commit: `{output_of('git', 'rev-parse', 'HEAD')}`" + (" with uncommitted changes" if dirty else ""),
+             "Written by `./bootstrap test --full --record` or by tests/lib/report.py from several runs; never by hand.", "",
+             f"- commit: `{head}`" + (" with uncommitted changes" if dirty else "") + "; a preset's own where it ran on another one",
              f"- date: {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC",
              f"- machine: {len(os.sched_getaffinity(0))} cores of {cpu.group(1) if cpu else platform.machine()}, "
              f"{memory} GiB, Linux {platform.release().split('-')[0]}, {platform.freedesktop_os_release().get('PRETTY_NAME', '?')}",
              f"- verdict: **{args.verdict}**, {args.seconds // 60} min {args.seconds % 60} s in all", "",
-             "| preset | tests | failed | skips | time summed over tests |", "|---|---|---|---|---|"]
-    runs = []
+             "| preset | commit | tests | failed | skips | time summed over tests |", "|---|---|---|---|---|---|"]
+    runs, commits = [], []
     for item in args.runs:
         preset, path = item.split("=", 1)
+        path, _, commit = path.partition("@")
         if os.path.exists(path):
             runs.append((preset, Run(path)))
-    for preset, run in runs:
-        lines.append(f"| {preset} | {run.tests} | {run.failed} | {len(run.skips)} | {run.seconds:.0f} s |")
+            commits.append(commit or head[:7])
+    for (preset, run), commit in zip(runs, commits):
+        lines.append(f"| {preset} | {commit} | {run.tests} | {run.failed} | {len(run.skips)} | {run.seconds:.0f} s |")
     for title, pick in (("Failed", lambda r: r.failures), ("Skipped", lambda r: [f"{n}: {w}" for n, w in r.skips]),
                         ("Figures", lambda r: r.figures)):
         rows = [f"- {preset}: {row}" for preset, run in runs for row in pick(run)]
