@@ -16,7 +16,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
-from tandem_test import SANITIZER, SPROUT, TALE, Closed, Daemon, Refused, check, main, same_ids, test, wait_for  # noqa: E402
+from tandem_test import SANITIZER, SPROUT, TALE, Closed, Daemon, Refused, check, main, same_ids, send_signal, test, wait_for  # noqa: E402
 
 WORDS = "the king his daughter a fox and an old mill in the wood once upon time said rode away golden apple sea".split()
 CLIENTS = 6
@@ -116,7 +116,7 @@ class Soak:
                 if time.monotonic() > next_kill:  # rare: a worker of the last third has to be an old one
                     pid = self.d.worker_pid(self.rng.choice(("npu", "gpu")))
                     if pid and time.monotonic() - begin < self.seconds * 0.4:
-                        os.kill(pid, signal.SIGKILL)
+                        send_signal(pid, signal.SIGKILL)
                         self.killed.add(pid)
                         self.count("kills")
                     next_kill += self.seconds * 0.1

@@ -150,7 +150,7 @@ def workers_die():
         name = rng.choice(("npu", "gpu"))
         pid = d.worker_pid(name)
         if pid and alive(pid):
-            os.kill(pid, signal.SIGKILL)
+            send_signal(pid, signal.SIGKILL)
             killed.append(name)
 
     with Daemon(threads=0, args=config("kv-memory = 12M\n")) as d:

@@ -67,7 +67,7 @@ def one_resource():
         pid, before = d.worker_pid(first), ran(d)[other]
         job = d.start_job(n=600)
         job.until(20)
-        os.kill(pid, signal.SIGKILL)
+        send_signal(pid, signal.SIGKILL)
         r = job.wait()
         same_ids(r.ids, want.ids, "ids of a job that changed its worker")
         equal(r.done["numerics_id"], want.done["numerics_id"], "numerics id")
@@ -82,7 +82,7 @@ def reserve_does_not_wear_out():
         d.wait_ready()
         for _ in range(7):
             pid = d.worker_pid("npu")
-            os.kill(pid, signal.SIGKILL)
+            send_signal(pid, signal.SIGKILL)
             wait_for(lambda: d.worker_pid("npu") not in (0, pid), "a new npu worker")
             d.wait_ready()
             d.generate(n=2)
@@ -98,7 +98,7 @@ def quarantine_and_back():
             d.wait_ready()
             want = d.generate(n=40)
             private.put_script("npu", "exit 3\n")
-            os.kill(d.worker_pid("npu"), signal.SIGKILL)
+            send_signal(d.worker_pid("npu"), signal.SIGKILL)
             wait_for(lambda: d.workers()["npu"].get("state") == "quarantined", "the npu worker is quarantined", 30)
             r = d.generate(n=40)
             same_ids(r.ids, want.ids, "ids meanwhile")
@@ -164,15 +164,15 @@ def killed_in_a_prompt():
             pids = [d.worker_pid(v) for v in victims]
             for pid in pids:
                 if pid:
-                    os.kill(pid, signal.SIGSTOP if rng.random() < 0.2 else signal.SIGKILL)
+                    send_signal(pid, signal.SIGSTOP if rng.random() < 0.2 else signal.SIGKILL)
             r = job.wait()
             hits += r.recoveries > 0
             compare([r], [want[k]], f"round {i}, {'+'.join(victims)}")
             for o in others:
                 equal(o.wait().reason, "DONE_LENGTH", f"round {i}: another job")
-            for pid in pids:
+            for pid in filter(None, pids):
                 try:
-                    os.kill(pid, signal.SIGKILL)  # one that was stopped when nothing was owed
+                    send_signal(pid, signal.SIGKILL)  # one that was stopped when nothing was owed
                 except (ProcessLookupError, PermissionError):
                     pass
     check(hits > 0, "a signal met a running job")

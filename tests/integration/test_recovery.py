@@ -68,12 +68,12 @@ def disturb(kind, rounds, send):
 
 @test
 def killed():
-    disturb("kill -9", times(10, 50, 4), lambda pid: os.kill(pid, signal.SIGKILL))
+    disturb("kill -9", times(10, 50, 4), lambda pid: send_signal(pid, signal.SIGKILL))
 
 
 @test
 def hung():
-    disturb("SIGSTOP", times(4, 50, 2), lambda pid: os.kill(pid, signal.SIGSTOP))
+    disturb("SIGSTOP", times(4, 50, 2), lambda pid: send_signal(pid, signal.SIGSTOP))
 
 
 @test
@@ -90,7 +90,7 @@ def measured_placement():
             for victim in rng.choice((["npu"], ["gpu"], ["npu", "gpu"])):
                 pid = d.worker_pid(victim)
                 if pid and alive(pid):
-                    os.kill(pid, signal.SIGKILL)
+                    send_signal(pid, signal.SIGKILL)
             r = job.wait()
             same_ids(r.ids, want[name].ids, f"measured, round {i} ({name})")
             for w in d.workers().values():
@@ -106,7 +106,7 @@ def killed_while_idle():
         want = d.generate(n=40)
         for victim in ("npu", "gpu"):
             pid = d.worker_pid(victim)
-            os.kill(pid, signal.SIGKILL)
+            send_signal(pid, signal.SIGKILL)
             wait_for(lambda: d.worker_pid(victim) not in (0, pid), f"a new {victim} worker")
             same_ids(d.generate(n=40).ids, want.ids, f"ids after {victim} died while idle")
 
@@ -120,7 +120,7 @@ def many_jobs_survive():
         alone = [d.generate(**q) for q in requests]
         jobs = [d.start_job(**q) for q in requests]
         jobs[3].until(30)
-        os.kill(d.worker_pid("gpu"), signal.SIGKILL)
+        send_signal(d.worker_pid("gpu"), signal.SIGKILL)
         for job, want in zip(jobs, alone):
             same_ids(job.wait().ids, want.ids, "a job of eight")
         check(any(j.result.recoveries for j in jobs), "recoveries counted")

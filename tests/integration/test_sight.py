@@ -130,7 +130,7 @@ def what_a_dead_worker_did_last():
         job = d.start_job(n=3000, placement="split")
         check(job.until(20), "tokens")
         pid = d.worker_pid("gpu")
-        os.kill(pid, signal.SIGKILL)
+        send_signal(pid, signal.SIGKILL)
         wait_for(lambda: d.worker_pid("gpu") not in (0, pid), "another gpu worker")
         check(job.until(len(job.result.ids) + 5), "more tokens")
         job.cancel()
@@ -330,7 +330,7 @@ class Screen:
         if key:
             os.write(self.fd, key)
         if signo:
-            os.kill(self.pid, signo)
+            send_signal(self.pid, signo)
         deadline = time.monotonic() + 10 * SLOW
         while True:
             self.pump(0.05)
@@ -360,7 +360,7 @@ def top_on_a_terminal():
             s.wait_for(rf"(?m)^{worker} +busy \[[#.]+\] +\d+% +ready +host +hand-over [0-9.]+ us, \d+/s")
         s.wait_for(r"jobs +1 running, 0 queued")
         s.wait_for(r"KV pages full \[[#.]+\] [1-9]\d*/\d+")
-        os.kill(d.worker_pid("gpu"), signal.SIGKILL)
+        send_signal(d.worker_pid("gpu"), signal.SIGKILL)
         s.wait_for(r"1 recovery")
         s.wait_for(r"recovered 1 time")
         s.resize(9, 40)

@@ -27,13 +27,13 @@ class Away:
         self.private.put_script(self.name, "exec sleep 1000\n")
         pid = self.d.worker_pid(self.name)
         at = time.monotonic()
-        os.kill(pid, signal.SIGKILL)
+        send_signal(pid, signal.SIGKILL)
         wait_for(lambda: self.d.worker_pid(self.name) not in (0, pid), f"the next {self.name} process")
         return at
 
     def come_back(self):
         self.private.put(self.name, self.private.worker(self.name, self.faulty))
-        os.kill(self.d.worker_pid(self.name), signal.SIGKILL)
+        send_signal(self.d.worker_pid(self.name), signal.SIGKILL)
         self.d.wait_ready(30)
 
 

@@ -62,6 +62,12 @@ def times(quick, full=None, slow=None):
     return full if FULL and full is not None else quick
 
 
+def send_signal(pid, signo):
+    """To one process that is there: 0, which status gives for a worker between two lives, would be this test and its runner."""
+    check(pid > 0, "a process to signal", pid)
+    os.kill(pid, signo)
+
+
 def wait_for(condition, what, timeout=30.0, pause=0.02):
     deadline = time.monotonic() + timeout * SLOW
     while True:
