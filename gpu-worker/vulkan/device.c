@@ -33,15 +33,15 @@ static int rank_of(VkPhysicalDeviceType type)
 
 static const char *type_name(VkPhysicalDeviceType type)
 {
-        static const char *const names[] = { "other", "CPU implementation", "virtual GPU", "integrated GPU",
-                                             "discrete GPU" };
+        static const char *const names[] = {"other", "CPU implementation", "virtual GPU", "integrated GPU",
+                                            "discrete GPU"};
 
         return names[rank_of(type)];
 }
 
 static void properties_of(struct tdm_vk *vk, VkPhysicalDevice gpu, VkPhysicalDeviceProperties *ret)
 {
-        VkPhysicalDeviceProperties2 properties = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2 };
+        VkPhysicalDeviceProperties2 properties = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2};
 
         vk->GetPhysicalDeviceProperties2(gpu, &properties);
         *ret = properties.properties;
@@ -166,9 +166,8 @@ int tdm_vk_submit(struct tdm_vk_device *device, VkCommandBuffer commands, struct
 
 int tdm_vk_submit_begin(struct tdm_vk_device *device, VkCommandBuffer commands, struct tdm_error *err)
 {
-        const VkSubmitInfo submit = { .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
-                                      .commandBufferCount = 1,
-                                      .pCommandBuffers = &commands };
+        const VkSubmitInfo submit = {
+                .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = 1, .pCommandBuffers = &commands};
         VkResult r = device->vk.QueueSubmit(device->queue, 1, &submit, device->fence);
 
         if (r != VK_SUCCESS)
@@ -251,8 +250,8 @@ static int choose_queue(struct tdm_vk_device *device)
 /* Subgroups are always of 32. TANDEM_VULKAN_MATRICES=off says no for whoever wants to compare. */
 static bool is_fixed_at_32(const struct tdm_vk_device *device)
 {
-        VkPhysicalDeviceVulkan13Properties p13 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES };
-        VkPhysicalDeviceProperties2 p = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &p13 };
+        VkPhysicalDeviceVulkan13Properties p13 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES};
+        VkPhysicalDeviceProperties2 p = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &p13};
         const char *off = getenv("TANDEM_VULKAN_MATRICES");
 
         device->vk.GetPhysicalDeviceProperties2(device->physical, &p);
@@ -263,26 +262,26 @@ static bool is_fixed_at_32(const struct tdm_vk_device *device)
 static int create_device(struct tdm_vk_device *device, const VkPhysicalDeviceProperties *properties,
                          struct tdm_error *err)
 {
-        VkPhysicalDeviceVulkan13Features f13 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES };
-        VkPhysicalDeviceVulkan12Features f12 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
-                                                 .pNext = &f13 };
-        VkPhysicalDeviceVulkan11Features f11 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,
-                                                 .pNext = &f12 };
-        VkPhysicalDeviceFeatures2 features = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &f11 };
+        VkPhysicalDeviceVulkan13Features f13 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES};
+        VkPhysicalDeviceVulkan12Features f12 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
+                                                .pNext = &f13};
+        VkPhysicalDeviceVulkan11Features f11 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,
+                                                .pNext = &f12};
+        VkPhysicalDeviceFeatures2 features = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &f11};
         const float priority = 1;
-        const VkDeviceQueueCreateInfo queue = { .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
-                                                .queueFamilyIndex = device->queue_family,
-                                                .queueCount = 1,
-                                                .pQueuePriorities = &priority };
+        const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+                                               .queueFamilyIndex = device->queue_family,
+                                               .queueCount = 1,
+                                               .pQueuePriorities = &priority};
         _cleanup_(freep) VkExtensionProperties *extensions = NULL;
         struct tdm_vk_matrix_features matrix_features;
         bool has_memory_model;
         const char *names[4];
-        VkDeviceCreateInfo info = { .sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
-                                    .pNext = &features,
-                                    .queueCreateInfoCount = 1,
-                                    .pQueueCreateInfos = &queue,
-                                    .ppEnabledExtensionNames = names };
+        VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
+                                   .pNext = &features,
+                                   .queueCreateInfoCount = 1,
+                                   .pQueueCreateInfos = &queue,
+                                   .ppEnabledExtensionNames = names};
         uint32_t n = 0;
         VkResult r;
 
@@ -294,8 +293,8 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
                 VkPhysicalDeviceExternalMemoryHostPropertiesEXT host = {
                         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_MEMORY_HOST_PROPERTIES_EXT,
                 };
-                VkPhysicalDeviceProperties2 p = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
-                                                  .pNext = &host };
+                VkPhysicalDeviceProperties2 p = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
+                                                 .pNext = &host};
 
                 device->vk.GetPhysicalDeviceProperties2(device->physical, &p);
                 device->import_align = host.minImportedHostPointerAlignment;
@@ -317,18 +316,16 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
                                      properties->deviceName);
         has_memory_model = f12.vulkanMemoryModel;
         /* Only what is used: a feature may cost. */
-        features.features = (VkPhysicalDeviceFeatures){ .shaderInt64 = VK_TRUE, .shaderInt16 = VK_TRUE };
-        f11 = (VkPhysicalDeviceVulkan11Features){ .sType = f11.sType,
-                                                  .pNext = &f12,
-                                                  .storageBuffer16BitAccess = VK_TRUE };
-        f12 = (VkPhysicalDeviceVulkan12Features){ .sType = f12.sType,
-                                                  .pNext = &f13,
-                                                  .bufferDeviceAddress = VK_TRUE,
-                                                  .shaderInt8 = VK_TRUE,
-                                                  .storageBuffer8BitAccess = VK_TRUE };
-        f13 = (VkPhysicalDeviceVulkan13Features){ .sType = f13.sType,
-                                                  .shaderIntegerDotProduct = VK_TRUE,
-                                                  .maintenance4 = VK_TRUE };
+        features.features = (VkPhysicalDeviceFeatures){.shaderInt64 = VK_TRUE, .shaderInt16 = VK_TRUE};
+        f11 = (VkPhysicalDeviceVulkan11Features){
+                .sType = f11.sType, .pNext = &f12, .storageBuffer16BitAccess = VK_TRUE};
+        f12 = (VkPhysicalDeviceVulkan12Features){.sType = f12.sType,
+                                                 .pNext = &f13,
+                                                 .bufferDeviceAddress = VK_TRUE,
+                                                 .shaderInt8 = VK_TRUE,
+                                                 .storageBuffer8BitAccess = VK_TRUE};
+        f13 = (VkPhysicalDeviceVulkan13Features){
+                .sType = f13.sType, .shaderIntegerDotProduct = VK_TRUE, .maintenance4 = VK_TRUE};
         names[info.enabledExtensionCount] = tdm_vk_matrix_feature(&matrix_features);
         device->matrix_units = has_memory_model && is_fixed_at_32(device) &&
                                has_extension(extensions, n, names[info.enabledExtensionCount]) &&
@@ -350,20 +347,20 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
 static VkResult create_objects(struct tdm_vk_device *device)
 {
         struct tdm_vk *vk = &device->vk;
-        const VkCommandPoolCreateInfo pool = { .sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
-                                               .flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
-                                               .queueFamilyIndex = device->queue_family };
-        const VkPushConstantRange range = { VK_SHADER_STAGE_COMPUTE_BIT, 0, TDM_VK_PUSH_BYTES };
-        const VkPipelineLayoutCreateInfo layout = { .sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
-                                                    .pushConstantRangeCount = 1,
-                                                    .pPushConstantRanges = &range };
-        const VkQueryPoolCreateInfo queries = { .sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO,
-                                                .queryType = VK_QUERY_TYPE_TIMESTAMP,
-                                                .queryCount = TDM_VK_MAX_QUERIES };
-        const VkFenceCreateInfo fence = { .sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO };
-        VkCommandBufferAllocateInfo commands = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
-                                                 .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
-                                                 .commandBufferCount = TDM_VK_STAGES };
+        const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
+                                              .flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
+                                              .queueFamilyIndex = device->queue_family};
+        const VkPushConstantRange range = {VK_SHADER_STAGE_COMPUTE_BIT, 0, TDM_VK_PUSH_BYTES};
+        const VkPipelineLayoutCreateInfo layout = {.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
+                                                   .pushConstantRangeCount = 1,
+                                                   .pPushConstantRanges = &range};
+        const VkQueryPoolCreateInfo queries = {.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO,
+                                               .queryType = VK_QUERY_TYPE_TIMESTAMP,
+                                               .queryCount = TDM_VK_MAX_QUERIES};
+        const VkFenceCreateInfo fence = {.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
+        VkCommandBufferAllocateInfo commands = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+                                                .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
+                                                .commandBufferCount = TDM_VK_STAGES};
         VkResult r;
 
         vk->GetDeviceQueue(vk->device, device->queue_family, 0, &device->queue);
@@ -381,9 +378,7 @@ static VkResult create_objects(struct tdm_vk_device *device)
 /* Whether memory is unified, and the largest heap of the device's own. */
 static int look_at_memory(struct tdm_vk_device *device, VkPhysicalDeviceType type, struct tdm_error *err)
 {
-        VkPhysicalDeviceMemoryProperties2 properties = {
-                .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2
-        };
+        VkPhysicalDeviceMemoryProperties2 properties = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2};
         const char *forced = getenv("TANDEM_VULKAN_MEMORY");
         uint64_t largest = 0;
 
@@ -410,10 +405,10 @@ static int look_at_memory(struct tdm_vk_device *device, VkPhysicalDeviceType typ
 
 static int open_gpu(struct tdm_vk_device *device, struct tdm_error *err)
 {
-        VkPhysicalDeviceVulkan12Properties p12 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES };
-        VkPhysicalDeviceVulkan11Properties p11 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES,
-                                                   .pNext = &p12 };
-        VkPhysicalDeviceProperties2 p = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &p11 };
+        VkPhysicalDeviceVulkan12Properties p12 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES};
+        VkPhysicalDeviceVulkan11Properties p11 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES,
+                                                  .pNext = &p12};
+        VkPhysicalDeviceProperties2 p = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &p11};
         const char *kernels = getenv("TANDEM_VULKAN_KERNELS");
         VkPhysicalDeviceProperties properties;
         VkResult result;
@@ -445,12 +440,10 @@ static int open_gpu(struct tdm_vk_device *device, struct tdm_error *err)
         device->properties = properties;
         tdm_vk_cache_open(device);
         /* A driver loads its compiler with the first kernel: that must happen before files are out of reach. */
-        r = tdm_vk_pipeline_need(device, TDM_VK_NORM, (const uint32_t[]){ 0, TDM_VK_ACT_I8, 1, 0 }, err);
+        r = tdm_vk_pipeline_need(device, TDM_VK_NORM, (const uint32_t[]){0, TDM_VK_ACT_I8, 1, 0}, err);
         for (unsigned i = 0; i < TDM_VK_STAGES && r == 0; i++)
                 r = tdm_vk_buffer_init(device, &device->stages[i], TDM_VK_STAGE_BYTES, TDM_VK_HOST_MEMORY, "staging",
                                        err);
-        if (r == 0)
-                r = tdm_vk_prove(device, err);
         if (r != 0)
                 return r;
         tdm_vk_cache_save(device);
@@ -458,10 +451,7 @@ static int open_gpu(struct tdm_vk_device *device, struct tdm_error *err)
                  "%.60s, %s, memory %s, %.1f GiB, subgroups of %u%s, %.40s", properties.deviceName,
                  type_name(properties.deviceType), device->import ? "imported" : "copied",
                  (double)device->memory.memoryHeaps[device->device_heap].size / 0x1p30, p11.subgroupSize,
-                 !device->matrix_units                            ? ""
-                 : device->matrix_proofs == TDM_VK_MATRIX_KERNELS ? ", int8 matrices"
-                                                                  : ", not all int8 matrices exact: those unused",
-                 p12.driverInfo);
+                 device->matrix_units ? ", int8 matrices" : "", p12.driverInfo);
         return 0;
 }
 
@@ -514,11 +504,16 @@ static const char *vulkan_plan(const struct tdm_device_model *public)
 {
         struct tdm_vk_model *m = (struct tdm_vk_model *)public;
         const struct tdm_vk_device *device = m->device;
+        unsigned tried = 0, proven = 0;
 
+        for (unsigned i = 0; i < device->n_pipelines; i++) {
+                tried += device->pipelines[i].tried;
+                proven += device->pipelines[i].proven;
+        }
         snprintf(
                 m->plan, sizeof(m->plan),
                 "weights %s, cache %s, hidden rows %s; %.1f MiB on the device in %llu allocations of at most %.0f MiB; "
-                "%llu kernels, %zu KiB of them from disk",
+                "%llu kernels, %zu KiB of them from disk; %u of %u with matrix units exact, so in use",
                 m->weights_imported ? "imported in place" : "copied to the device",
                 m->kv_imported || (!m->n_kv_buffers && device->import)
                         ? "imported in place"
@@ -527,7 +522,7 @@ static const char *vulkan_plan(const struct tdm_device_model *public)
                                              : "copied where another worker follows",
                 (double)m->memory_bytes / 0x1p20, (unsigned long long)device->counters.allocations,
                 (double)device->max_allocation / 0x1p20, (unsigned long long)device->counters.pipelines,
-                device->loaded_bytes >> 10);
+                device->loaded_bytes >> 10, proven, tried);
         return m->plan;
 }
 
@@ -555,7 +550,7 @@ unsigned tdm_vulkan_profile_take(struct tdm_device *public, struct tdm_vulkan_pr
                 struct tdm_vk_pipeline *p = &device->pipelines[i];
 
                 if (p->profile_n)
-                        ret[n++] = (struct tdm_vulkan_profile){ p->name, p->profile_n, p->profile_ns };
+                        ret[n++] = (struct tdm_vulkan_profile){p->name, p->profile_n, p->profile_ns};
                 p->profile_n = p->profile_ns = 0;
         }
         return n;

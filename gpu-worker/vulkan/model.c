@@ -9,6 +9,7 @@
 #define REGION_BYTES (UINT64_C(1) << 30) /* a region of several tensors, at most */
 #define TILE_ROWS 512u                   /* rows that go through a block together */
 #define LOGITS_BYTES_MAX (UINT64_C(64) << 20)
+#define MATRIX_ROWS 64u     /* that a kernel for matrix units reads together, at most */
 #define PARTIALS_MIN 32768u /* partial results of attention: for a few rows behind a long context */
 #define HEAD_DIM_MAX 512u
 #define SUBMISSION_ROW_BLOCKS 4096u
@@ -17,9 +18,9 @@
 /* As the host device's: the one place that says how the input of each matrix is rounded. */
 enum input { QKV, ATTN_OUT, GATE_UP, DOWN, HEAD, N_INPUTS };
 static const enum tdm_act input_acts[][N_INPUTS] = {
-        [TDM_PRECISION_DEFAULT] = { TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8 },
-        [TDM_PRECISION_PRECISE] = { TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16 },
-        [TDM_PRECISION_F32] = { TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32 },
+        [TDM_PRECISION_DEFAULT] = {TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8},
+        [TDM_PRECISION_PRECISE] = {TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16},
+        [TDM_PRECISION_F32] = {TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32},
 };
 
 static bool type_known(uint32_t type)
@@ -199,7 +200,7 @@ struct need {
         enum tdm_vk_place place;
         const char *what;
 };
-#define MAX_NEEDS (16u + 2u * TDM_STEP_SLOTS)
+#define MAX_NEEDS (20u + 2u * TDM_STEP_SLOTS)
 
 static void sizes_init(struct tdm_vk_model *m)
 {
@@ -208,6 +209,7 @@ static void sizes_init(struct tdm_vk_model *m)
                  queries_max = hp->head_dim > 256 || m->device->few_kernels ? 4 : 8;
 
         m->tile_rows = TDM_MIN(m->limits.max_rows, TILE_ROWS);
+        m->side_rows = m->device->matrix_units ? TDM_VK_DIRECT_ROWS_MAX : 0;
         for (uint32_t heads = 1; heads <= TDM_MIN(heads_per_kv, queries_max); heads++)
                 if (heads_per_kv % heads == 0)
                         m->queries_heads = heads;
@@ -221,12 +223,16 @@ static void sizes_init(struct tdm_vk_model *m)
         m->sampler_stride = TDM_ALIGN_UP(tdm_sampler_scratch_bytes(hp->n_vocab), (size_t)64);
 }
 
-static void need_act(struct need *needs, const struct tdm_vk_matrix *matrix, uint32_t rows)
+/* Whole tiles of rows: matrix units read what they do not use. */
+static void need_act(struct need *needs, const struct tdm_vk_matrix *matrix, uint32_t rows, uint32_t side_rows)
 {
         uint32_t cols = matrix->cols;
 
-        needs[matrix->act].bytes =
-                TDM_MAX(needs[matrix->act].bytes, (uint64_t)rows * TDM_VK_ACT_STRIDE(matrix->act, cols));
+        needs[matrix->act].bytes = TDM_MAX(needs[matrix->act].bytes, TDM_ALIGN_UP((uint64_t)rows, MATRIX_ROWS) *
+                                                                             TDM_VK_ACT_STRIDE(matrix->act, cols));
+        if (side_rows && matrix->act != TDM_ACT_F32)
+                needs[TDM_N_ACTS + matrix->act].bytes = TDM_MAX(needs[TDM_N_ACTS + matrix->act].bytes,
+                                                                (uint64_t)side_rows * cols / TDM_BLOCK_VALUES * 8);
 }
 
 static unsigned list_needs(struct tdm_vk_model *m, struct need *needs)
@@ -239,32 +245,34 @@ static unsigned list_needs(struct tdm_vk_model *m, struct need *needs)
 
         memset(needs, 0, MAX_NEEDS * sizeof(*needs));
         for (; n < TDM_N_ACTS; n++)
-                needs[n] = (struct need){ &m->acts[n], 0, TDM_VK_DEVICE_MEMORY, "rounded activations" };
+                needs[n] = (struct need){&m->acts[n], 0, TDM_VK_DEVICE_MEMORY, "rounded activations"};
+        for (; n < 2 * TDM_N_ACTS; n++)
+                needs[n] = (struct need){&m->sides[n - TDM_N_ACTS], 0, TDM_VK_DEVICE_MEMORY, "their scales"};
         for (uint32_t i = 0; i < hp->n_layers; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
-                const struct tdm_vk_matrix *matrices[] = { &l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down };
+                const struct tdm_vk_matrix *matrices[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
 
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(matrices); k++)
-                        need_act(needs, matrices[k], m->tile_rows);
+                        need_act(needs, matrices[k], m->tile_rows, m->side_rows);
         }
-        need_act(needs, &m->output, m->logits_rows);
-        needs[n++] = (struct need){ &m->y, (uint64_t)m->tile_rows * m->y_stride_max * sizeof(float),
-                                    TDM_VK_DEVICE_MEMORY, "matrix products" };
+        need_act(needs, &m->output, m->logits_rows, m->side_rows);
+        needs[n++] = (struct need){&m->y, (uint64_t)m->tile_rows * m->y_stride_max * sizeof(float),
+                                   TDM_VK_DEVICE_MEMORY, "matrix products"};
         needs[n++] =
-                (struct need){ &m->partial, (uint64_t)m->max_slots * TDM_VK_PARTIAL_WIDTH(hp->head_dim) * sizeof(float),
-                               TDM_VK_DEVICE_MEMORY, "attention" };
-        needs[n++] = (struct need){ &m->logits, logits_bytes, TDM_VK_DEVICE_MEMORY, "logits" };
-        needs[n++] = (struct need){ &m->logits_host, logits_bytes, TDM_VK_HOST_MEMORY, "logits" };
-        needs[n++] = (struct need){ &m->counters, 64, TDM_VK_HOST_MEMORY, "counters" };
+                (struct need){&m->partial, (uint64_t)m->max_slots * TDM_VK_PARTIAL_WIDTH(hp->head_dim) * sizeof(float),
+                              TDM_VK_DEVICE_MEMORY, "attention"};
+        needs[n++] = (struct need){&m->logits, logits_bytes, TDM_VK_DEVICE_MEMORY, "logits"};
+        needs[n++] = (struct need){&m->logits_host, logits_bytes, TDM_VK_HOST_MEMORY, "logits"};
+        needs[n++] = (struct need){&m->counters, 64, TDM_VK_HOST_MEMORY, "counters"};
         tdm_vk_step_layout(m, &layout);
         for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
-                needs[n++] = (struct need){ &m->slots[i].step, layout.size_bytes, TDM_VK_SHARED_MEMORY, "steps" };
+                needs[n++] = (struct need){&m->slots[i].step, layout.size_bytes, TDM_VK_SHARED_MEMORY, "steps"};
                 if (!m->activations_buffer.buffer)
-                        needs[n++] = (struct need){ &m->slots[i].hidden_buffer, hidden_bytes, TDM_VK_DEVICE_MEMORY,
-                                                    "hidden rows" };
+                        needs[n++] = (struct need){&m->slots[i].hidden_buffer, hidden_bytes, TDM_VK_DEVICE_MEMORY,
+                                                   "hidden rows"};
         }
         if (!m->activations_buffer.buffer)
-                needs[n++] = (struct need){ &m->hidden_host, hidden_bytes, TDM_VK_HOST_MEMORY, "hidden rows" };
+                needs[n++] = (struct need){&m->hidden_host, hidden_bytes, TDM_VK_HOST_MEMORY, "hidden rows"};
         return n;
 }
 
@@ -310,10 +318,10 @@ static int recordings_init(struct tdm_vk_model *m, struct tdm_error *err)
 {
         struct tdm_vk_device *device = m->device;
         VkCommandBuffer commands[TDM_VK_RECORDINGS];
-        const VkCommandBufferAllocateInfo info = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
-                                                   .commandPool = device->pool,
-                                                   .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
-                                                   .commandBufferCount = TDM_VK_RECORDINGS };
+        const VkCommandBufferAllocateInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+                                                  .commandPool = device->pool,
+                                                  .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
+                                                  .commandBufferCount = TDM_VK_RECORDINGS};
         VkResult r;
 
         m->recordings = calloc(TDM_VK_RECORDINGS, sizeof(*m->recordings));
@@ -454,8 +462,10 @@ void tdm_vk_model_unload(struct tdm_device_model *public)
         tdm_vk_kv_deinit(m);
         for (unsigned i = 0; i < m->n_regions; i++)
                 tdm_vk_buffer_deinit(device, &m->regions[i]);
-        for (unsigned i = 0; i < TDM_N_ACTS; i++)
+        for (unsigned i = 0; i < TDM_N_ACTS; i++) {
                 tdm_vk_buffer_deinit(device, &m->acts[i]);
+                tdm_vk_buffer_deinit(device, &m->sides[i]);
+        }
         for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
                 tdm_vk_buffer_deinit(device, &m->slots[i].step);
                 tdm_vk_buffer_deinit(device, &m->slots[i].hidden_buffer);

@@ -52,9 +52,9 @@ enum tdm_vk_shader {
         TDM_VK_EMBED,
         TDM_VK_NORM,
         TDM_VK_MATVEC,
-        TDM_VK_MATVEC_K, /* of the types of engine/weights-k.h */
-        TDM_VK_MATMAT,   /* the same bits for some rows at once, where the device has integer matrix units */
-        TDM_VK_MATWIDE,  /* and for hundreds */
+        TDM_VK_MATVEC_K,  /* of the types of engine/weights-k.h */
+        TDM_VK_MATDIRECT, /* the same bits for some rows at once, where the device has integer matrix units */
+        TDM_VK_MATWIDE,   /* and for hundreds */
         TDM_VK_ROTATE,
         TDM_VK_ATTEND,
         TDM_VK_MERGE,
@@ -63,12 +63,18 @@ enum tdm_vk_shader {
 };
 #define TDM_VK_N_CONSTANTS 4
 
+/* For matrix units: only used where it is proven, and not missed where it cannot be compiled. */
+static inline bool tdm_vk_matrix_kernel(enum tdm_vk_shader shader)
+{
+        return shader == TDM_VK_MATDIRECT || shader == TDM_VK_MATWIDE;
+}
+
 struct tdm_vk_pipeline {
         enum tdm_vk_shader shader;
         uint32_t constants[TDM_VK_N_CONSTANTS];
         VkPipeline pipeline;
-        bool proven;   /* MATMAT, MATWIDE: gives the bits of MATVEC on this device */
-        char name[32]; /* for profiles */
+        bool tried, proven; /* kernels for matrix units: whether it gives the bits of MATVEC on this device */
+        char name[32];      /* for profiles */
         uint64_t profile_n, profile_ns;
 };
 #define TDM_VK_MAX_PIPELINES 256u
@@ -77,14 +83,14 @@ struct tdm_vk_pipeline {
 int tdm_vk_pipeline_need(struct tdm_vk_device *device, enum tdm_vk_shader shader,
                          const uint32_t constants[TDM_VK_N_CONSTANTS], struct tdm_error *err);
 /* Compiles all that were needed while device->deferring was set, on all threads, and ends that. Those that the driver
- * cannot compile can be needed again; the first is told of. */
+ * cannot compile can be needed again; the first is told of, where it is no kernel for matrix units. */
 int tdm_vk_pipelines_compile(struct tdm_vk_device *device, struct tdm_error *err);
 /* One that was needed before. */
 struct tdm_vk_pipeline *tdm_vk_pipeline_get(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0,
                                             uint32_t c1, uint32_t c2, uint32_t c3);
-/* A MATMAT or MATWIDE (row_tiles 0) that is proven; NULL: none. */
-struct tdm_vk_pipeline *tdm_vk_pipeline_proven(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t type,
-                                               uint32_t act, uint32_t row_tiles);
+/* A kernel for matrix units, where it is proven; else NULL. */
+struct tdm_vk_pipeline *tdm_vk_pipeline_proven(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0,
+                                               uint32_t c1, uint32_t c2, uint32_t c3);
 void tdm_vk_pipelines_deinit(struct tdm_vk_device *device);
 
 /* ---- cache.c ---- */
@@ -135,8 +141,7 @@ struct tdm_vk_device {
         VkQueryPool queries;
         float ns_per_tick;
         bool profiling;
-        bool matrix_units;        /* there are some that MATMAT can use */
-        unsigned matrix_proofs;   /* how many of its variants are proven */
+        bool matrix_units;        /* there are some that MATDIRECT and MATWIDE can use */
         struct tdm_pool *threads; /* copies and sampling */
         _Atomic uint64_t *heartbeat;
         struct tdm_vulkan_counters counters;
@@ -154,8 +159,6 @@ int tdm_vk_wait(struct tdm_vk_device *device, VkFence fence, struct tdm_error *e
 
 /* ---- prove.c ---- */
 
-#define TDM_VK_MATRIX_KERNELS 12u
-
 struct tdm_vk_matrix_features {
         VkStructureType type;
         void *next;
@@ -165,6 +168,9 @@ struct tdm_vk_matrix_features {
 bool tdm_vk_matrix_units(const struct tdm_vk_device *device);
 /* What to enable with the extension whose name it returns. */
 const char *tdm_vk_matrix_feature(struct tdm_vk_matrix_features *features);
+/* The kernel that proofs of this type and rounding need. */
+int tdm_vk_prove_need(struct tdm_vk_device *device, uint32_t type, uint32_t act, struct tdm_error *err);
+/* Those that were compiled and not yet tried. */
 int tdm_vk_prove(struct tdm_vk_device *device, struct tdm_error *err);
 
 /* ---- model.c ---- */
@@ -259,6 +265,8 @@ struct tdm_vk_model {
         uint32_t tile_rows, queries_heads, many_rows; /* of an attention item: heads, rows at most */
         uint32_t max_slots, max_items;                /* of partial results, and items, per tile */
         struct tdm_vk_buffer acts[TDM_N_ACTS];        /* size 0: form not used */
+        struct tdm_vk_buffer sides[TDM_N_ACTS];       /* see tdm_vk_matmul_push; size 0: nobody reads them */
+        uint32_t side_rows;
         struct tdm_vk_buffer y, partial, logits, logits_host, hidden_host, counters;
         uint32_t y_stride_max;
         uint32_t logits_rows, logits_stride;
@@ -271,7 +279,7 @@ struct tdm_vk_model {
         uint8_t *sampler_scratch;       /* [n_threads][sampler_stride] */
         size_t sampler_stride;
         uint64_t memory_bytes;
-        char plan[384];
+        char plan[448];
 };
 
 int tdm_vk_model_load(struct tdm_device *device, const struct tdm_device_model_config *config,
@@ -319,6 +327,8 @@ uint64_t tdm_vk_step_args(const struct tdm_vk_step_layout *layout, uint32_t tile
 
 /* ---- record.c ---- */
 
+#define TDM_VK_DIRECT_ROWS_MAX 64u /* of a dispatch of MATDIRECT, which reads tdm_vk_model.sides */
+
 /* Blocks first … first + n - 1 without sample; a head makes logits [first_logit, + n_logits). */
 struct tdm_vk_work {
         struct tdm_vk_slot *slot;
@@ -329,6 +339,8 @@ struct tdm_vk_work {
 };
 int tdm_vk_record(struct tdm_vk_model *model, const struct tdm_vk_work *work, struct tdm_vk_recording **ret,
                   struct tdm_error *err);
+/* Panels and rows of one workgroup of a matrix kernel. */
+void tdm_vk_matrix_tile(const struct tdm_vk_pipeline *pipeline, uint32_t *ret_panels, uint32_t *ret_rows);
 /* Compiles all that record() can ask for. */
 int tdm_vk_record_prepare(struct tdm_vk_model *model, struct tdm_error *err);
 

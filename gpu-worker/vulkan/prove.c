@@ -1,7 +1,7 @@
-/* Kernels that are only used where they are proven: the one for integer matrix units must give the bits of the one that
- * every device has, on random weights and rows with odd tails, on this very device and driver. Where it does not, or
- * where there are no such units, many rows take the other: slower, never different. Runs once, when the device is
- * opened. */
+/* Kernels that are only used where they are proven: those for integer matrix units must give the bits of the one that
+ * every device has, on random weights and rows with odd tails, on this very device and driver. Where they do not, or
+ * where there are no such units, many rows take the other: slower, never different. Runs when a model is loaded, for
+ * each kernel once. */
 #include <assert.h>
 
 #include "gpu-worker/vulkan/private.h"
@@ -27,6 +27,7 @@ typedef VkResult(VKAPI_PTR *cooperative_properties_fn)(VkPhysicalDevice, uint32_
 #define N_BLOCKS 37u /* of a row: segments of 3, the last ones short or empty */
 #define N_OUT 72u    /* five panels, the last half empty */
 #define N_ROWS 43u
+#define SIDE_ROWS 64u
 #define PLACE (UINT64_C(2) << 20) /* of each thing in the staging buffer */
 
 bool tdm_vk_matrix_units(const struct tdm_vk_device *device)
@@ -37,13 +38,13 @@ bool tdm_vk_matrix_units(const struct tdm_vk_device *device)
         uint32_t n = TDM_ARRAY_SIZE(properties);
 
         for (uint32_t i = 0; i < n; i++)
-                properties[i] = (struct cooperative_properties){ .sType = STRUCTURE_TYPE_PROPERTIES };
+                properties[i] = (struct cooperative_properties){.sType = STRUCTURE_TYPE_PROPERTIES};
         if (!list || list(device->physical, &n, properties) < 0)
                 return false;
         for (uint32_t i = 0; i < n; i++) {
                 const struct cooperative_properties *p = &properties[i];
 
-                if (p->m == 16 && p->n == 16 && p->k == 32 && p->a == COMPONENT_SINT8 && p->b == COMPONENT_SINT8 &&
+                if (p->m == 16 && p->n == 8 && p->k == 32 && p->a == COMPONENT_SINT8 && p->b == COMPONENT_SINT8 &&
                     p->c == COMPONENT_SINT32 && p->result == COMPONENT_SINT32 && p->scope == SCOPE_SUBGROUP &&
                     !p->saturating)
                         return true;
@@ -53,7 +54,7 @@ bool tdm_vk_matrix_units(const struct tdm_vk_device *device)
 
 const char *tdm_vk_matrix_feature(struct tdm_vk_matrix_features *features)
 {
-        *features = (struct tdm_vk_matrix_features){ .type = STRUCTURE_TYPE_FEATURES, .cooperative_matrix = VK_TRUE };
+        *features = (struct tdm_vk_matrix_features){.type = STRUCTURE_TYPE_FEATURES, .cooperative_matrix = VK_TRUE};
         return COOPERATIVE_MATRIX_EXTENSION;
 }
 
@@ -76,7 +77,8 @@ static void random_weights(uint8_t *panels, uint32_t type, uint64_t *state)
         }
 }
 
-static void random_rows(uint8_t *rows, uint32_t act, uint64_t *state)
+/* side: as in tdm_vk_matmul_push. */
+static void random_rows(uint8_t *rows, uint32_t *side, uint32_t act, uint64_t *state)
 {
         uint32_t cols = N_BLOCKS * TDM_BLOCK_VALUES, most = act == TDM_VK_ACT_I8 ? 127 : 32512;
 
@@ -96,6 +98,9 @@ static void random_rows(uint8_t *rows, uint32_t act, uint64_t *state)
                         ((float *)(rows + TDM_VK_ACT_SCALES(act, cols)))[b] =
                                 (float)(1 + random_u32(state) % 1000) / 65536.0f;
                         ((int32_t *)(rows + TDM_VK_ACT_SUMS(act, cols)))[b] = sum;
+                        memcpy(side + (b * SIDE_ROWS + r) * 2, rows + TDM_VK_ACT_SCALES(act, cols) + b * sizeof(float),
+                               sizeof(float));
+                        side[(b * SIDE_ROWS + r) * 2 + 1] = (uint32_t)sum;
                 }
 }
 
@@ -108,6 +113,8 @@ static int run_kernel(struct tdm_vk_device *device, struct tdm_vk_pipeline *pipe
                 .x = stage->address + PLACE,
                 .y = stage->address + place * PLACE,
                 .w0 = stage->address,
+                .side = stage->address + 4 * PLACE,
+                .side_rows = SIDE_ROWS,
                 .panel1 = UINT32_MAX,
                 .panel2 = UINT32_MAX,
                 .panel_bytes = (uint32_t)tdm_weights_panel_bytes(type, N_BLOCKS * TDM_BLOCK_VALUES),
@@ -116,11 +123,11 @@ static int run_kernel(struct tdm_vk_device *device, struct tdm_vk_pipeline *pipe
                 .n_rows = N_ROWS,
                 .y_stride = N_OUT,
         };
-        const VkCommandBufferBeginInfo begin = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
-                                                 .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT };
-        const VkMemoryBarrier barrier = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
-                                          .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT,
-                                          .dstAccessMask = VK_ACCESS_HOST_READ_BIT };
+        const VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
+                                                .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT};
+        const VkMemoryBarrier barrier = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
+                                         .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT,
+                                         .dstAccessMask = VK_ACCESS_HOST_READ_BIT};
         VkCommandBuffer commands = device->stage_commands[0];
         struct tdm_vk *vk = &device->vk;
         VkResult r = vk->BeginCommandBuffer(commands, &begin);
@@ -137,87 +144,66 @@ static int run_kernel(struct tdm_vk_device *device, struct tdm_vk_pipeline *pipe
                                : tdm_vk_fault(device, "proving a kernel", r, err);
 }
 
-static const struct {
-        enum tdm_vk_shader shader;
-        uint32_t row_tiles, panels, rows; /* of a workgroup */
-} kernels[] = {
-        { TDM_VK_MATMAT, 1, 2, 16 },
-        { TDM_VK_MATMAT, 2, 2, 32 },
-        { TDM_VK_MATWIDE, 0, 8, 64 },
-};
+/* ROWS and SHAPE of the matvec that the others must equal. */
+static const uint32_t reference_tail[] = {4, 4 | 1 << 8};
 
-/* FORM of matwide.comp, the commoner first; the last always holds. */
-static const uint32_t forms[] = { 4 | 3 << 3, 2 | 5 << 3, 63 };
-
-/* The outputs of the reference lie in place 2. *form: those before it failed for another kernel, and are not tried
- * again. */
-static int prove_kernel(struct tdm_vk_device *device, unsigned kernel, uint32_t type, uint32_t act, unsigned *form,
-                        struct tdm_error *err)
+int tdm_vk_prove_need(struct tdm_vk_device *device, uint32_t type, uint32_t act, struct tdm_error *err)
 {
-        uint8_t *map = device->stages[0].map;
+        const uint32_t constants[TDM_VK_N_CONSTANTS] = {type, act, reference_tail[0], reference_tail[1]};
 
-        for (unsigned i = *form; i < TDM_ARRAY_SIZE(forms); i++) {
-                const uint32_t constants[TDM_VK_N_CONSTANTS] = { type, act, kernels[kernel].row_tiles, forms[i] };
-                struct tdm_vk_pipeline *pipeline;
-                int r;
-
-                if (tdm_vk_pipeline_need(device, kernels[kernel].shader, constants, NULL) != 0)
-                        return 0; /* a driver that cannot compile it proves nothing */
-                pipeline = tdm_vk_pipeline_get(device, kernels[kernel].shader, type, act, kernels[kernel].row_tiles,
-                                               forms[i]);
-                memset(map + 3 * PLACE, 0xff, PLACE);
-                r = run_kernel(device, pipeline, type,
-                               TDM_DIV_UP(TDM_DIV_UP(N_OUT, TDM_PANEL_ROWS), kernels[kernel].panels),
-                               TDM_DIV_UP(N_ROWS, kernels[kernel].rows), 3, err);
-                if (r != 0)
-                        return r;
-                pipeline->proven = memcmp(map + 2 * PLACE, map + 3 * PLACE, PLACE) == 0;
-                if (pipeline->proven) {
-                        device->matrix_proofs++;
-                        *form = i;
-                        return 0;
-                }
-        }
-        return 0;
+        return tdm_vk_pipeline_need(device, TDM_VK_MATVEC, constants, err);
 }
 
-/* Leaves device->matrix_proofs: how many of the TDM_VK_MATRIX_KERNELS are proven. Not finding it so is no error. */
-int tdm_vk_prove(struct tdm_vk_device *device, struct tdm_error *err)
+/* Weights, rows and the outputs of the reference, in places 0, 1 and 4, and 2. */
+static int make_reference(struct tdm_vk_device *device, uint32_t type, uint32_t act, struct tdm_error *err)
 {
-        static const uint32_t types[] = { TDM_TYPE_Q4_0, TDM_TYPE_Q8_0 }, acts[] = { TDM_VK_ACT_I8, TDM_VK_ACT_I16 };
         uint8_t *map = device->stages[0].map;
         uint64_t state = 1;
-        unsigned form = 0;
 
-        static_assert(4 * TDM_ARRAY_SIZE(kernels) == TDM_VK_MATRIX_KERNELS, "each kernel for each type and rounding");
-        /* All together first: those that cannot be compiled are met again below. */
-        device->deferring = device->matrix_units;
-        for (unsigned i = 0; i < 4 && device->matrix_units; i++) {
-                uint32_t type = types[i / 2], act = acts[i % 2];
+        random_weights(map, type, &state);
+        random_rows(map + PLACE, (uint32_t *)(map + 4 * PLACE), act, &state);
+        memset(map + 2 * PLACE, 0xff, PLACE);
+        return run_kernel(device,
+                          tdm_vk_pipeline_get(device, TDM_VK_MATVEC, type, act, reference_tail[0], reference_tail[1]),
+                          type, TDM_DIV_UP(N_OUT, TDM_PANEL_ROWS), TDM_DIV_UP(N_ROWS, reference_tail[0]), 2, err);
+}
 
-                tdm_vk_pipeline_need(device, TDM_VK_MATVEC, (const uint32_t[]){ type, act, 4, 4 | 1 << 8 }, NULL);
-                for (unsigned k = 0; k < TDM_ARRAY_SIZE(kernels); k++)
-                        tdm_vk_pipeline_need(device, kernels[k].shader,
-                                             (const uint32_t[]){ type, act, kernels[k].row_tiles, forms[0] }, NULL);
+static int prove_kernel(struct tdm_vk_device *device, struct tdm_vk_pipeline *p, struct tdm_error *err)
+{
+        uint8_t *map = device->stages[0].map;
+        uint32_t panels, rows;
+        int r;
+
+        p->tried = true;
+        tdm_vk_matrix_tile(p, &panels, &rows);
+        memset(map + 3 * PLACE, 0xff, PLACE);
+        r = run_kernel(device, p, p->constants[0], TDM_DIV_UP(TDM_DIV_UP(N_OUT, TDM_PANEL_ROWS), panels),
+                       TDM_DIV_UP(N_ROWS, rows), 3, err);
+        p->proven = r == 0 && memcmp(map + 2 * PLACE, map + 3 * PLACE, PLACE) == 0;
+        return r;
+}
+
+/* Not finding it so is no error. */
+int tdm_vk_prove(struct tdm_vk_device *device, struct tdm_error *err)
+{
+        static const uint32_t types[] = {TDM_TYPE_Q4_0, TDM_TYPE_Q8_0}, acts[] = {TDM_VK_ACT_I8, TDM_VK_ACT_I16};
+        int r = 0;
+
+        for (unsigned k = 0; k < 4 && r == 0; k++) {
+                bool made = false;
+
+                for (unsigned i = 0; i < device->n_pipelines && r == 0; i++) {
+                        struct tdm_vk_pipeline *p = &device->pipelines[i];
+
+                        if (!tdm_vk_matrix_kernel(p->shader) || p->tried || !p->pipeline ||
+                            p->constants[0] != types[k / 2] || p->constants[1] != acts[k % 2])
+                                continue;
+                        if (!made)
+                                r = make_reference(device, types[k / 2], acts[k % 2], err);
+                        made = true;
+                        if (r == 0)
+                                r = prove_kernel(device, p, err);
+                }
         }
-        if (device->matrix_units)
-                tdm_vk_pipelines_compile(device, NULL);
-        for (unsigned i = 0; i < 4 && device->matrix_units; i++) {
-                uint32_t type = types[i / 2], act = acts[i % 2];
-                int r = tdm_vk_pipeline_need(device, TDM_VK_MATVEC, (const uint32_t[]){ type, act, 4, 4 | 1 << 8 },
-                                             err);
-
-                if (r != 0)
-                        return r;
-                random_weights(map, type, &state);
-                random_rows(map + PLACE, act, &state);
-                memset(map + 2 * PLACE, 0xff, PLACE);
-                r = run_kernel(device, tdm_vk_pipeline_get(device, TDM_VK_MATVEC, type, act, 4, 4 | 1 << 8), type,
-                               TDM_DIV_UP(N_OUT, TDM_PANEL_ROWS), TDM_DIV_UP(N_ROWS, 4u), 2, err);
-                for (unsigned k = 0; k < TDM_ARRAY_SIZE(kernels) && r == 0; k++)
-                        r = prove_kernel(device, k, type, act, &form, err);
-                if (r != 0)
-                        return r;
-        }
-        return 0;
+        return r;
 }

@@ -10,10 +10,11 @@
 #include "gpu-worker/vulkan/private.h"
 
 /* Rows of one workgroup of matvec. A CPU takes seconds to compile the big ones. */
-static const uint32_t rows_variants[] = { 1, 2, 4, 8, 16 }, rows_variants_cpu[] = { 1, 4 };
-#define AHEAD_ALONE 8u      /* blocks that it loads ahead at most, for one row */
-#define MATRIX_ROWS_MIN 33u /* from here on matrix units are faster: measured on an H200 */
-#define WIDE_GROUPS_MIN 96u /* workgroups of MATWIDE that keep a GPU busy */
+static const uint32_t rows_variants[] = {1, 2, 4, 8, 16}, rows_variants_cpu[] = {1, 4};
+#define AHEAD_ALONE 8u        /* blocks that it loads ahead at most, for one row */
+#define DIRECT_ROWS_MIN 2u    /* from here on matrix units are faster: measured on an H200, as the next two */
+#define DIRECT_GROUPS_MIN 80u /* workgroups of MATDIRECT rather than more panels in each */
+#define WIDE_GROUPS_MIN 96u   /* workgroups of MATWIDE that keep a GPU busy */
 
 static uint32_t rows_variant(const struct tdm_vk_device *device, uint32_t n_rows)
 {
@@ -57,27 +58,43 @@ static unsigned group_of(const struct tdm_vk_matrix *const *matrices, unsigned n
         return n;
 }
 
+/* TILES and PANELS of matdirect.comp. */
+static uint32_t direct_tiles(uint32_t n_rows)
+{
+        return n_rows <= 8 ? 1 : n_rows <= 16 ? 2 : 4;
+}
+
+static uint32_t direct_panels(uint32_t n_panels)
+{
+        return n_panels / 2 >= DIRECT_GROUPS_MIN ? 2 : 1;
+}
+
+void tdm_vk_matrix_tile(const struct tdm_vk_pipeline *pipeline, uint32_t *ret_panels, uint32_t *ret_rows)
+{
+        bool wide = pipeline->shader == TDM_VK_MATWIDE;
+
+        *ret_panels = wide ? 8 : pipeline->constants[3];
+        *ret_rows = wide ? 64 : pipeline->constants[2] * 8;
+}
+
 /* The fastest of those that give the same bits; what one workgroup of it makes. */
 static struct tdm_vk_pipeline *choose_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
                                              uint32_t n_panels, uint32_t n_rows, uint32_t *ret_panels,
                                              uint32_t *ret_rows)
 {
-        uint32_t row_tiles = n_rows <= 16 ? 1 : 2, variant = rows_variant(device, n_rows),
-                 shape = shape_of(device, a, n_panels, variant);
+        uint32_t variant = rows_variant(device, n_rows), shape = shape_of(device, a, n_panels, variant);
         struct tdm_vk_pipeline *pipeline = NULL;
 
-        *ret_panels = 8;
-        *ret_rows = 64;
-        if (n_rows > 32 && TDM_DIV_UP(n_panels, *ret_panels) * TDM_DIV_UP(n_rows, *ret_rows) >= WIDE_GROUPS_MIN)
-                pipeline = tdm_vk_pipeline_proven(device, TDM_VK_MATWIDE, a->type, a->act, 0);
-        if (pipeline)
+        if (n_rows > 32 &&
+            (n_rows > TDM_VK_DIRECT_ROWS_MAX || TDM_DIV_UP(n_panels, 8) * TDM_DIV_UP(n_rows, 64) >= WIDE_GROUPS_MIN))
+                pipeline = tdm_vk_pipeline_proven(device, TDM_VK_MATWIDE, a->type, a->act, 0, 0);
+        if (!pipeline && n_rows >= DIRECT_ROWS_MIN && n_rows <= TDM_VK_DIRECT_ROWS_MAX)
+                pipeline = tdm_vk_pipeline_proven(device, TDM_VK_MATDIRECT, a->type, a->act, direct_tiles(n_rows),
+                                                  direct_panels(n_panels));
+        if (pipeline) {
+                tdm_vk_matrix_tile(pipeline, ret_panels, ret_rows);
                 return pipeline;
-        *ret_panels = 2;
-        *ret_rows = row_tiles * 16;
-        if (n_rows >= MATRIX_ROWS_MIN)
-                pipeline = tdm_vk_pipeline_proven(device, TDM_VK_MATMAT, a->type, a->act, row_tiles);
-        if (pipeline)
-                return pipeline;
+        }
         *ret_rows = variant;
         *ret_panels = 1;
         if (tdm_k_type(a->type))
@@ -101,9 +118,8 @@ struct recorder {
 static void barrier(const struct recorder *r, VkPipelineStageFlags from_stage, VkAccessFlags from,
                     VkPipelineStageFlags to_stage, VkAccessFlags to)
 {
-        const VkMemoryBarrier memory = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
-                                         .srcAccessMask = from,
-                                         .dstAccessMask = to };
+        const VkMemoryBarrier memory = {
+                .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER, .srcAccessMask = from, .dstAccessMask = to};
 
         r->device->vk.CmdPipelineBarrier(r->commands, from_stage, to_stage, 0, 1, &memory, 0, NULL, 0, NULL);
 }
@@ -155,15 +171,17 @@ static void multiply(struct recorder *r, const struct tdm_vk_matrix *const *matr
 
         for (unsigned i = 0, n; i < n_matrices; i += n) {
                 const struct tdm_vk_matrix *a = matrices[i];
-                struct tdm_vk_matmul_push push = { .x = m->acts[a->act].address,
-                                                   .y = y,
-                                                   .w0 = a->address,
-                                                   .panel1 = UINT32_MAX,
-                                                   .panel2 = UINT32_MAX,
-                                                   .panel_bytes = a->panel_bytes,
-                                                   .cols = a->cols,
-                                                   .n_rows = n_rows,
-                                                   .y_stride = y_stride };
+                struct tdm_vk_matmul_push push = {.x = m->acts[a->act].address,
+                                                  .y = y,
+                                                  .w0 = a->address,
+                                                  .panel1 = UINT32_MAX,
+                                                  .panel2 = UINT32_MAX,
+                                                  .panel_bytes = a->panel_bytes,
+                                                  .cols = a->cols,
+                                                  .n_rows = n_rows,
+                                                  .y_stride = y_stride,
+                                                  .side = m->sides[a->act].address,
+                                                  .side_rows = m->side_rows};
                 uint32_t n_panels, panels, rows;
                 struct tdm_vk_pipeline *pipeline;
 
@@ -183,6 +201,12 @@ static void multiply(struct recorder *r, const struct tdm_vk_matrix *const *matr
         }
 }
 
+/* Where rows of activations are rounded for a kernel that reads it; 0: none will. */
+static uint64_t side_of(const struct recorder *r, uint32_t act, uint32_t n_rows)
+{
+        return n_rows <= TDM_VK_DIRECT_ROWS_MAX ? r->m->sides[act].address : 0;
+}
+
 static uint64_t hidden_rows(const struct recorder *r)
 {
         return r->work->slot->hidden + (uint64_t)r->first_row * r->m->hp.d_model * sizeof(float);
@@ -199,13 +223,14 @@ static void norm(struct recorder *r, uint64_t add_gain, uint64_t gain, const str
                  unsigned n_matrices)
 {
         struct tdm_vk_model *m = r->m;
-        struct tdm_vk_norm_push push = { .y = m->y.address,
-                                         .add_gain = add_gain,
-                                         .hidden = hidden_rows(r),
-                                         .gain = gain,
-                                         .d = m->hp.d_model,
-                                         .y_stride = m->hp.d_model,
-                                         .eps = m->hp.norm_eps };
+        struct tdm_vk_norm_push push = {.y = m->y.address,
+                                        .add_gain = add_gain,
+                                        .hidden = hidden_rows(r),
+                                        .gain = gain,
+                                        .d = m->hp.d_model,
+                                        .y_stride = m->hp.d_model,
+                                        .eps = m->hp.norm_eps,
+                                        .side_rows = m->side_rows};
         uint32_t flags = add_gain ? TDM_VK_NORM_ADD : 0;
         unsigned forms = 0;
 
@@ -218,6 +243,7 @@ static void norm(struct recorder *r, uint64_t add_gain, uint64_t gain, const str
                 if (!(forms >> act & 1))
                         continue;
                 push.acts = m->acts[act].address;
+                push.side = side_of(r, act, r->rows);
                 dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, flags, act, norm_per(m), 0), &push,
                          sizeof(push), r->rows, 1);
                 flags = 0; /* added once */
@@ -235,11 +261,11 @@ static void end_block(struct recorder *r, uint32_t block, uint64_t add_gain)
 
                 r->acts_ready = l != NULL;
                 if (l && tdm_block_kind(&m->hp, next) == TDM_BLOCK_ATTENTION) {
-                        norm(r, add_gain, l->attn_norm, (const struct tdm_vk_matrix *[]){ &l->q, &l->k, &l->v }, 3);
+                        norm(r, add_gain, l->attn_norm, (const struct tdm_vk_matrix *[]){&l->q, &l->k, &l->v}, 3);
                         return;
                 }
                 if (l) {
-                        norm(r, add_gain, l->ffn_norm, (const struct tdm_vk_matrix *[]){ &l->gate, &l->up }, 2);
+                        norm(r, add_gain, l->ffn_norm, (const struct tdm_vk_matrix *[]){&l->gate, &l->up}, 2);
                         return;
                 }
         }
@@ -251,12 +277,12 @@ static void end_block(struct recorder *r, uint32_t block, uint64_t add_gain)
 static void embed(struct recorder *r)
 {
         struct tdm_vk_model *m = r->m;
-        const struct tdm_vk_embed_push push = { .weights = m->embedding.address,
-                                                .hidden = r->work->slot->hidden,
-                                                .rows = r->step + r->layout.rows,
-                                                .d = m->hp.d_model,
-                                                .panel_bytes = m->embedding.panel_bytes,
-                                                .scale = m->hp.embed_scale };
+        const struct tdm_vk_embed_push push = {.weights = m->embedding.address,
+                                               .hidden = r->work->slot->hidden,
+                                               .rows = r->step + r->layout.rows,
+                                               .d = m->hp.d_model,
+                                               .panel_bytes = m->embedding.panel_bytes,
+                                               .scale = m->hp.embed_scale};
 
         dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_EMBED, m->embedding.type, 0, 0, 0), &push, sizeof(push),
                  r->work->slot->n_rows, 1);
@@ -310,6 +336,8 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .partial = m->partial.address,
                 .row_items = r->step + r->layout.row_items[group],
                 .acts = m->acts[l->o.act].address,
+                .side = side_of(r, l->o.act, r->rows),
+                .side_rows = m->side_rows,
                 .first_row = r->first_row,
                 .n_heads = hp->n_heads,
                 .head_dim = hp->head_dim,
@@ -333,7 +361,7 @@ static void attention_block(struct recorder *r, uint32_t block, uint64_t log)
 {
         struct tdm_vk_model *m = r->m;
         const struct tdm_vk_layer *l = &m->layers[tdm_block_layer(block)];
-        const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v }, *o[] = { &l->o };
+        const struct tdm_vk_matrix *qkv[] = {&l->q, &l->k, &l->v}, *o[] = {&l->o};
 
         if (!r->acts_ready)
                 norm(r, 0, l->attn_norm, qkv, 3);
@@ -348,10 +376,12 @@ static void ffn_block(struct recorder *r, uint32_t block)
 {
         struct tdm_vk_model *m = r->m;
         const struct tdm_vk_layer *l = &m->layers[tdm_block_layer(block)];
-        const struct tdm_vk_matrix *gate_up[] = { &l->gate, &l->up }, *down[] = { &l->down };
-        const struct tdm_vk_gelu_push gelu = { .y = m->y.address,
-                                               .acts = m->acts[l->down.act].address,
-                                               .d_ff = m->hp.d_ff };
+        const struct tdm_vk_matrix *gate_up[] = {&l->gate, &l->up}, *down[] = {&l->down};
+        const struct tdm_vk_gelu_push gelu = {.y = m->y.address,
+                                              .acts = m->acts[l->down.act].address,
+                                              .side = side_of(r, l->down.act, r->rows),
+                                              .side_rows = m->side_rows,
+                                              .d_ff = m->hp.d_ff};
 
         if (!r->acts_ready)
                 norm(r, 0, l->ffn_norm, gate_up, 2);
@@ -366,15 +396,17 @@ static void ffn_block(struct recorder *r, uint32_t block)
 static void head_block(struct recorder *r)
 {
         struct tdm_vk_model *m = r->m;
-        const struct tdm_vk_matrix *output[] = { &m->output };
-        const struct tdm_vk_norm_push push = { .hidden = r->work->slot->hidden,
-                                               .gain = m->output_norm,
-                                               .acts = m->acts[m->output.act].address,
-                                               .gather = r->step + r->layout.gather +
-                                                         r->work->first_logit * sizeof(uint32_t),
-                                               .d = m->hp.d_model,
-                                               .eps = m->hp.norm_eps };
-        const VkBufferCopy copy = { .size = (uint64_t)r->work->n_logits * m->logits_stride * sizeof(float) };
+        const struct tdm_vk_matrix *output[] = {&m->output};
+        const struct tdm_vk_norm_push push = {.hidden = r->work->slot->hidden,
+                                              .gain = m->output_norm,
+                                              .acts = m->acts[m->output.act].address,
+                                              .side = side_of(r, m->output.act, r->work->n_logits),
+                                              .side_rows = m->side_rows,
+                                              .gather = r->step + r->layout.gather +
+                                                        r->work->first_logit * sizeof(uint32_t),
+                                              .d = m->hp.d_model,
+                                              .eps = m->hp.norm_eps};
+        const VkBufferCopy copy = {.size = (uint64_t)r->work->n_logits * m->logits_stride * sizeof(float)};
 
         dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, TDM_VK_NORM_GATHER, m->output.act, norm_per(m), 0),
                  &push, sizeof(push), r->work->n_logits, 1);
@@ -423,14 +455,14 @@ static bool fits(const struct tdm_vk_recording *c, const struct tdm_vk_work *w, 
 
 static VkResult record(struct tdm_vk_model *m, const struct tdm_vk_work *work, struct tdm_vk_recording *c)
 {
-        const VkCommandBufferBeginInfo begin = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO };
-        const VkBufferCopy rows = { .size = (uint64_t)work->slot->n_rows * m->hp.d_model * sizeof(float) };
-        struct recorder r = { .m = m,
-                              .device = m->device,
-                              .commands = c->commands,
-                              .recording = c,
-                              .work = work,
-                              .step = work->slot->step.address };
+        const VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
+        const VkBufferCopy rows = {.size = (uint64_t)work->slot->n_rows * m->hp.d_model * sizeof(float)};
+        struct recorder r = {.m = m,
+                             .device = m->device,
+                             .commands = c->commands,
+                             .recording = c,
+                             .work = work,
+                             .step = work->slot->step.address};
         VkResult result = m->device->vk.BeginCommandBuffer(c->commands, &begin);
 
         if (result != VK_SUCCESS)
@@ -500,11 +532,23 @@ int tdm_vk_record(struct tdm_vk_model *m, const struct tdm_vk_work *w, struct td
 static int need(struct tdm_vk_model *m, enum tdm_vk_shader shader, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3,
                 struct tdm_error *err)
 {
-        return tdm_vk_pipeline_need(m->device, shader, (const uint32_t[]){ c0, c1, c2, c3 }, err);
+        return tdm_vk_pipeline_need(m->device, shader, (const uint32_t[]){c0, c1, c2, c3}, err);
 }
 
+/* Not being able to compile one is no error here. */
+static int need_units(struct tdm_vk_model *m, const struct tdm_vk_matrix *a, uint32_t n_panels, struct tdm_error *err)
+{
+        if (!m->device->matrix_units || (a->type != TDM_TYPE_Q4_0 && a->type != TDM_TYPE_Q8_0) || a->act == TDM_ACT_F32)
+                return 0;
+        need(m, TDM_VK_MATWIDE, a->type, a->act, 0, 0, NULL);
+        for (uint32_t tiles = 1; tiles <= 4; tiles *= 2)
+                need(m, TDM_VK_MATDIRECT, a->type, a->act, tiles, direct_panels(n_panels), NULL);
+        return tdm_vk_prove_need(m->device, a->type, a->act, err);
+}
+
+/* units: those for matrix units; else the others, where none of the former does the same. */
 static int need_matrices(struct tdm_vk_model *m, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices,
-                         struct tdm_error *err)
+                         bool units, struct tdm_error *err)
 {
         const uint32_t *variants = m->device->few_kernels ? rows_variants_cpu : rows_variants;
         unsigned n_variants =
@@ -516,32 +560,50 @@ static int need_matrices(struct tdm_vk_model *m, const struct tdm_vk_matrix *con
                 uint32_t n_panels;
 
                 i += group_of(matrices + i, n_matrices - i, &n_panels);
-                for (unsigned v = 0; v < n_variants && r == 0; v++)
+                if (units)
+                        r = need_units(m, a, n_panels, err);
+                for (unsigned v = 0; v < n_variants && r == 0 && !units; v++) {
+                        if (variants[v] >= DIRECT_ROWS_MIN &&
+                            tdm_vk_pipeline_proven(m->device, TDM_VK_MATDIRECT, a->type, a->act,
+                                                   direct_tiles(variants[v]), direct_panels(n_panels)) &&
+                            tdm_vk_pipeline_proven(m->device, TDM_VK_MATWIDE, a->type, a->act, 0, 0))
+                                continue;
                         r = tdm_k_type(a->type) ? need(m, TDM_VK_MATVEC_K, a->type, a->act, variants[v], 0, err)
                                                 : need(m, TDM_VK_MATVEC, a->type, a->act, variants[v],
                                                        shape_of(m->device, a, n_panels, variants[v]), err);
+                }
         }
         return r;
 }
 
-static int list_kernels(struct tdm_vk_model *m, struct tdm_error *err)
+static int list_matrices(struct tdm_vk_model *m, bool units, struct tdm_error *err)
+{
+        int r = need_matrices(m, (const struct tdm_vk_matrix *[]){&m->output}, 1, units, err);
+
+        for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
+                const struct tdm_vk_layer *l = &m->layers[i];
+                const struct tdm_vk_matrix *qkv[] = {&l->q, &l->k, &l->v}, *gate_up[] = {&l->gate, &l->up},
+                                           *o[] = {&l->o}, *down[] = {&l->down};
+
+                r = need_matrices(m, qkv, 3, units, err);
+                if (r == 0)
+                        r = need_matrices(m, o, 1, units, err);
+                if (r == 0)
+                        r = need_matrices(m, gate_up, 2, units, err);
+                if (r == 0)
+                        r = need_matrices(m, down, 1, units, err);
+        }
+        return r;
+}
+
+static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
 {
         int r = need(m, TDM_VK_EMBED, m->embedding.type, 0, 0, 0, err);
 
         for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
-                const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v }, *gate_up[] = { &l->gate, &l->up },
-                                           *o[] = { &l->o };
-                const struct tdm_vk_matrix *down[] = { &l->down },
-                                           *normed[] = { &l->q, &l->k, &l->v, &l->gate, &l->up };
+                const struct tdm_vk_matrix *normed[] = {&l->q, &l->k, &l->v, &l->gate, &l->up};
 
-                r = need_matrices(m, qkv, 3, err);
-                if (r == 0)
-                        r = need_matrices(m, o, 1, err);
-                if (r == 0)
-                        r = need_matrices(m, gate_up, 2, err);
-                if (r == 0)
-                        r = need_matrices(m, down, 1, err);
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(normed) && r == 0; k++)
                         for (uint32_t flags = 0; flags <= TDM_VK_NORM_ADD && r == 0; flags++)
                                 r = need(m, TDM_VK_NORM, flags, normed[k]->act, norm_per(m), 0, err);
@@ -550,8 +612,6 @@ static int list_kernels(struct tdm_vk_model *m, struct tdm_error *err)
                 if (r == 0)
                         r = need(m, TDM_VK_GELU, 0, l->down.act, 0, 0, err);
         }
-        if (r == 0)
-                r = need_matrices(m, (const struct tdm_vk_matrix *[]){ &m->output }, 1, err);
         if (r == 0)
                 r = need(m, TDM_VK_NORM, TDM_VK_NORM_GATHER, m->output.act, norm_per(m), 0, err);
         if (r == 0)
@@ -565,15 +625,25 @@ static int list_kernels(struct tdm_vk_model *m, struct tdm_error *err)
         return r;
 }
 
+/* Kernels for matrix units first, together with all that has nothing to do with them: what they are proven for needs no
+ * other. */
 int tdm_vk_record_prepare(struct tdm_vk_model *m, struct tdm_error *err)
 {
         int r;
 
         m->device->deferring = true;
-        r = list_kernels(m, err);
-        if (r != 0) {
-                m->device->deferring = false;
-                return r;
-        }
-        return tdm_vk_pipelines_compile(m->device, err);
+        r = list_others(m, err);
+        if (r == 0)
+                r = list_matrices(m, true, err);
+        if (r == 0)
+                r = tdm_vk_pipelines_compile(m->device, err);
+        if (r == 0)
+                r = tdm_vk_prove(m->device, err);
+        m->device->deferring = true;
+        if (r == 0)
+                r = list_matrices(m, false, err);
+        if (r == 0)
+                r = tdm_vk_pipelines_compile(m->device, err);
+        m->device->deferring = false;
+        return r;
 }

@@ -6,6 +6,12 @@
 shared float s_amax[COPIES * WORKERS];
 shared int s_sum[COPIES * WORKERS];
 
+// Where a row's begins.
+uint64_t tdm_side(uint64_t side, uint row)
+{
+        return side == 0 ? 0 : side + uint64_t(row) * 8;
+}
+
 float tdm_finite(float x)
 {
         return isnan(x) ? 0 : clamp(x, -3.402823466e38, 3.402823466e38);
@@ -37,7 +43,8 @@ float tdm_acts_round(uint copy, vec4 x, out ivec4 q)
         return scale;
 }
 
-void tdm_acts_write(uint copy, uint64_t row, uint cols, uint col, ivec4 q, float scale)
+// side: address of the row's (scale, sum) of block 0, those of the next block side_rows further; 0: none.
+void tdm_acts_write(uint copy, uint64_t row, uint cols, uint col, ivec4 q, float scale, uint64_t side, uint side_rows)
 {
         uint thread = copy * WORKERS + gl_LocalInvocationID.x;
         ivec4 hi;
@@ -56,12 +63,14 @@ void tdm_acts_write(uint copy, uint64_t row, uint cols, uint col, ivec4 q, float
                         sum += s_sum[thread + i];
                 F32s(row + TDM_VK_ACT_SCALES(ACT, cols)).v[col / 32] = scale;
                 U32s(row + TDM_VK_ACT_SUMS(ACT, cols)).v[col / 32] = uint(sum);
+                if (side != 0)
+                        U32x2s(side).v[col / 32 * side_rows] = uvec2(floatBitsToUint(scale), uint(sum));
         }
 }
 
 // Column `col` and the three after it, where there is one copy. Every thread of the workgroup must come here; those with `used`
 // have col < cols.
-void tdm_put_acts(uint64_t row, uint cols, uint col, vec4 x, bool used)
+void tdm_put_acts(uint64_t row, uint cols, uint col, vec4 x, bool used, uint64_t side, uint side_rows)
 {
         ivec4 q;
         float scale;
@@ -76,5 +85,5 @@ void tdm_put_acts(uint64_t row, uint cols, uint col, vec4 x, bool used)
         scale = tdm_acts_round(0, x, q);
         barrier();
         if (used)
-                tdm_acts_write(0, row, cols, col, q, scale);
+                tdm_acts_write(0, row, cols, col, q, scale, side, side_rows);
 }

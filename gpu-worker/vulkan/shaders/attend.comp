@@ -16,6 +16,10 @@ layout(push_constant) uniform Push { tdm_vk_attend_push p; };
 #include "merge.glsl"
 
 const uint QUERIES = ROWS * HEADS; // at most 8
+// Written out, so that every index is known to the compiler: an array that is indexed by a variable would lie in memory, not in
+// registers, and a loop with a barrier in it is not unrolled.
+#define QUERIES_MAX 8
+#define EACH_QUERY(what) what(0) what(1) what(2) what(3) what(4) what(5) what(6) what(7)
 const uint GROUPS = HEAD_DIM / 8;  // of 8 dimensions
 const uint SPLITS = 256 / GROUPS;
 const uint SPLIT_KEYS = (TDM_VK_SPAN + SPLITS - 1) / SPLITS;
@@ -27,6 +31,8 @@ shared float s_part[2048];
 shared float s_prob[QUERIES * TDM_VK_SPAN];
 shared float s_query[QUERIES * HEAD_DIM];
 shared float s_reduce[256];
+shared float s_largest[QUERIES_MAX];
+shared float s_l[QUERIES_MAX];
 shared uint64_t s_parts[TDM_VK_SPAN / TDM_VK_PAGE_TOKENS]; // of the kv head, in each page; 0: not wanted
 
 const uint HEAD_BLOCKS = (HEAD_DIM + 31) / 32;
@@ -36,7 +42,7 @@ void load8_bytes(uint64_t at, uint index, out float v[8])
 {
         uvec2 w = U32x2s(at).v[index / 8];
 
-        for (uint i = 0; i < 8; i++)
+        [[unroll]] for (uint i = 0; i < 8; i++)
                 v[i] = float(int(w[i / 4]) << (24 - i % 4 * 8) >> 24);
 }
 
@@ -53,7 +59,7 @@ void load_keys(uint64_t part, uint t, uint d, out float v[8])
         uvec4 w = U32x4s(part + TDM_VK_PAGE_TOKENS * HEAD_DIM).v[((t % TDM_VK_PAGE_TOKENS / 16 * HEAD_BLOCKS + d / 32) * 16 + t % 16) / 8];
 
         load8_bytes(part, index, v);
-        for (uint i = 0; i < 4; i++) {
+        [[unroll]] for (uint i = 0; i < 4; i++) {
                 vec2 pair = unpackHalf2x16(w[i]);
                 precise float left = v[2 * i] * pair.x, right = v[2 * i + 1] * pair.y;
 
@@ -75,7 +81,7 @@ void load_values(uint64_t part, uint t, uint d, out float v[8])
         float scale = tdm_f16(uint(U16s(part + TDM_VK_PAGE_TOKENS * HEAD_DIM).v[row * HEAD_BLOCKS + d / 32]));
 
         load8_bytes(part, row * HEAD_DIM + d, v);
-        for (uint i = 0; i < 8; i++) {
+        [[unroll]] for (uint i = 0; i < 8; i++) {
                 precise float value = v[i] * scale;
 
                 v[i] = value;
@@ -88,14 +94,14 @@ void load8(uint64_t at, uint index, out float v[8])
         if (KV_TYPE == TDM_VK_KV_F32) {
                 vec4 a = F32x4s(at).v[index / 4], b = F32x4s(at).v[index / 4 + 1];
 
-                for (uint i = 0; i < 4; i++) {
+                [[unroll]] for (uint i = 0; i < 4; i++) {
                         v[i] = a[i];
                         v[i + 4] = b[i];
                 }
         } else {
                 uvec4 w = U32x4s(at).v[index / 8];
 
-                for (uint i = 0; i < 4; i++) {
+                [[unroll]] for (uint i = 0; i < 4; i++) {
                         vec2 pair = unpackHalf2x16(w[i]);
                         v[2 * i] = pair.x;
                         v[2 * i + 1] = pair.y;
@@ -116,25 +122,24 @@ void main()
         uint width = (p.n_heads + 2 * p.n_kv_heads) * HEAD_DIM;
         tdm_vk_row first = Rows(p.rows).v[item.first_row];
         uint end = first.position + item.n_rows, begin = first_seen(first.position);
-        tdm_running running[QUERIES];
-        precise float out_o[QUERIES * OWN];
+        tdm_running running[QUERIES_MAX];
+        precise float out_o[QUERIES_MAX * OWN];
 
         for (uint i = thread; i < QUERIES * HEAD_DIM; i += 256) {
                 uint q = i / HEAD_DIM, row = min(q / HEADS, item.n_rows - 1);
 
                 s_query[i] = F32s(p.qkv).v[(item.first_row - p.first_row + row) * width + (head0 + q % HEADS) * HEAD_DIM + i % HEAD_DIM];
         }
-        [[unroll]] for (uint q = 0; q < QUERIES; q++) {
-                running[q].m = 0;
-                running[q].l = 0;
-                for (uint i = 0; i < OWN; i++)
-                        out_o[q * OWN + i] = 0;
-        }
+#define CLEAR(q) \
+        running[q] = tdm_running(0, 0); \
+        [[unroll]] for (uint i = 0; i < OWN; i++) \
+                out_o[q * OWN + i] = 0;
+        EACH_QUERY(CLEAR)
 
         for (uint span = item.span_first; span <= item.span_last; span++) {
                 uint base = span * TDM_VK_SPAN;
                 uint lo = max(begin, base) - base, hi = min(end, base + TDM_VK_SPAN) - base; // seen by any row of the item
-                precise float acc[QUERIES * 8];
+                precise float acc[QUERIES_MAX * 8];
 
                 barrier(); // the last span's readers are done
                 if (thread < TDM_VK_SPAN / TDM_VK_PAGE_TOKENS) {
@@ -153,7 +158,7 @@ void main()
                         uint t = (thread & 31u) * 8, eighth = thread >> 5, d0 = eighth * (HEAD_DIM / 8);
                         uint64_t keys = s_parts[t / TDM_VK_PAGE_TOKENS];
 
-                        [[unroll]] for (uint i = 0; i < QUERIES * 8; i++)
+                        [[unroll]] for (uint i = 0; i < QUERIES_MAX * 8; i++)
                                 acc[i] = 0;
                         if (keys != 0 && t < hi && t + 8 > lo) {
                                 for (uint d = 0; d < HEAD_DIM / 8; d += STEP) {
@@ -170,62 +175,69 @@ void main()
                                                 }
                                 }
                         }
-                        [[unroll]] for (uint q = 0; q < QUERIES; q++) {
-                                uint position = first.position + min(q / HEADS, item.n_rows - 1), key = base + thread;
-
-                                [[unroll]] for (uint i = 0; i < 8; i++)
-                                        s_part[eighth * TDM_VK_SPAN + t + i] = acc[q * 8 + i];
-                                barrier();
-                                precise float score = s_part[thread];
-                                for (uint i = 1; i < 8; i++)
-                                        score += s_part[i * TDM_VK_SPAN + thread];
-                                s_prob[q * TDM_VK_SPAN + thread] = key <= position && key >= first_seen(position) ? score : -3.0e38;
-                                barrier();
-                        }
+                        uint key = base + thread;
+#define PUT_SCORES(q) \
+        if (q < QUERIES) { \
+                uint position = first.position + min(q / HEADS, item.n_rows - 1); \
+\
+                [[unroll]] for (uint i = 0; i < 8; i++) \
+                        s_part[eighth * TDM_VK_SPAN + t + i] = acc[q * 8 + i]; \
+                barrier(); \
+                precise float score = s_part[thread]; \
+                [[unroll]] for (uint i = 1; i < 8; i++) \
+                        score += s_part[i * TDM_VK_SPAN + thread]; \
+                s_prob[q * TDM_VK_SPAN + thread] = key <= position && key >= first_seen(position) ? score : -3.0e38; \
+                barrier(); \
+        }
+                        EACH_QUERY(PUT_SCORES)
                 }
 
                 // Softmax: 32 threads a query.
                 uint own = thread >> 5, j = thread & 31u;
-                float largest[QUERIES];
 
                 if (own < QUERIES) {
                         float m = s_prob[own * TDM_VK_SPAN + j];
 
-                        for (uint t = j + 32; t < TDM_VK_SPAN; t += 32)
-                                m = max(m, s_prob[own * TDM_VK_SPAN + t]);
+                        [[unroll]] for (uint i = 1; i < TDM_VK_SPAN / 32; i++)
+                                m = max(m, s_prob[own * TDM_VK_SPAN + i * 32 + j]);
                         s_reduce[thread] = m;
                 }
                 barrier();
-                [[unroll]] for (uint q = 0; q < QUERIES; q++) {
-                        largest[q] = s_reduce[q * 32];
-                        for (uint i = 1; i < 32; i++)
-                                largest[q] = max(largest[q], s_reduce[q * 32 + i]);
-                        largest[q] += 0.0;
+                if (thread < QUERIES) {
+                        float m = s_reduce[thread * 32];
+
+                        [[unroll]] for (uint i = 1; i < 32; i++)
+                                m = max(m, s_reduce[thread * 32 + i]);
+                        s_largest[thread] = m + 0.0;
                 }
                 barrier();
                 if (own < QUERIES) {
-                        float m = 0;
+                        float m = s_largest[own];
                         precise float l = 0;
 
-                        [[unroll]] for (uint q = 0; q < QUERIES; q++)
-                                if (q == own)
-                                        m = largest[q];
-                        for (uint t = j; t < TDM_VK_SPAN; t += 32) {
-                                float score = s_prob[own * TDM_VK_SPAN + t];
+                        for (uint i = 0; i < TDM_VK_SPAN / 32; i++) { // not unrolled: shaderc of 2023 does it wrongly
+                                float score = s_prob[own * TDM_VK_SPAN + i * 32 + j];
                                 precise float distance = score - m;
                                 float prob = score > -2.9e38 ? tdm_exp(distance) : 0;
 
-                                s_prob[own * TDM_VK_SPAN + t] = prob;
+                                s_prob[own * TDM_VK_SPAN + i * 32 + j] = prob;
                                 l += prob;
                         }
                         s_reduce[thread] = l;
                 }
                 barrier();
+                if (thread < QUERIES) {
+                        precise float l = 0;
+
+                        [[unroll]] for (uint i = 0; i < 32; i++)
+                                l += s_reduce[thread * 32 + i];
+                        s_l[thread] = l;
+                }
 
                 // Values: thread = (8 dimensions, neighbouring keys).
                 uint group = thread % GROUPS, split = thread / GROUPS;
 
-                [[unroll]] for (uint i = 0; i < QUERIES * 8; i++)
+                [[unroll]] for (uint i = 0; i < QUERIES_MAX * 8; i++)
                         acc[i] = 0;
                 if (split < SPLITS) {
                         uint t1 = min(min((split + 1) * SPLIT_KEYS, TDM_VK_SPAN), hi);
@@ -238,9 +250,7 @@ void main()
 
                                         load_values(s_parts[t / TDM_VK_PAGE_TOKENS], t, group * 8, v[u]);
                                 }
-                                [[unroll]] for (uint u = 0; u < VALUE_STEP; u++) {
-                                        if (t0 + u >= t1)
-                                                break;
+                                [[unroll]] for (uint u = 0; u < VALUE_STEP; u++) if (t0 + u < t1) {
                                         [[unroll]] for (uint q = 0; q < QUERIES; q++) {
                                                 float prob = s_prob[q * TDM_VK_SPAN + t0 + u];
 
@@ -250,50 +260,44 @@ void main()
                                 }
                         }
                 }
-                [[unroll]] for (uint q = 0; q < QUERIES; q++) {
-                        precise float l = 0;
-                        float old_factor, new_factor;
-                        bool merged;
-
-                        if (split < SPLITS)
-                                [[unroll]] for (uint i = 0; i < 8; i++)
-                                        s_part[split * HEAD_DIM + group * 8 + i] = acc[q * 8 + i];
-                        barrier();
-                        for (uint i = 0; i < 32; i++)
-                                l += s_reduce[q * 32 + i];
-                        if (l > 0) {
-                                merged = tdm_merge(running[q], largest[q], l, old_factor, new_factor);
-                                for (uint i = 0; i < OWN; i++) {
-                                        uint d = i * 256 + thread;
-
-                                        if (d < HEAD_DIM) {
-                                                precise float o = s_part[d];
-
-                                                for (uint s = 1; s < SPLITS; s++)
-                                                        o += s_part[s * HEAD_DIM + d];
-                                                precise float add = o * new_factor;
-                                                out_o[q * OWN + i] = merged ? fma(out_o[q * OWN + i], old_factor, add) : o;
-                                        }
-                                }
-                        }
-                        barrier();
-                }
+#define MERGE(q) \
+        if (q < QUERIES) { \
+                float old_factor, new_factor; \
+\
+                if (split < SPLITS) \
+                        [[unroll]] for (uint i = 0; i < 8; i++) \
+                                s_part[split * HEAD_DIM + group * 8 + i] = acc[q * 8 + i]; \
+                barrier(); \
+                if (s_l[q] > 0) { \
+                        bool merged = tdm_merge(running[q], s_largest[q], s_l[q], old_factor, new_factor); \
+\
+                        [[unroll]] for (uint i = 0; i < OWN; i++) \
+                                if (i * 256 + thread < HEAD_DIM) { \
+                                        precise float o = s_part[i * 256 + thread]; \
+\
+                                        for (uint s = 1; s < SPLITS; s++) \
+                                                o += s_part[s * HEAD_DIM + i * 256 + thread]; \
+                                        precise float add = o * new_factor; \
+                                        out_o[q * OWN + i] = merged ? fma(out_o[q * OWN + i], old_factor, add) : o; \
+                                } \
+                } \
+                barrier(); \
+        }
+                EACH_QUERY(MERGE)
         }
 
-        [[unroll]] for (uint q = 0; q < QUERIES; q++) {
-                uint row = q / HEADS;
-
-                if (row < item.n_rows) {
-                        uint64_t slot = p.partial + uint64_t(item.slot + row * p.n_heads + head0 + q % HEADS) *
-                                                            TDM_VK_PARTIAL_WIDTH(HEAD_DIM) * 4;
-
-                        for (uint i = 0; i < OWN; i++)
-                                if (i * 256 + thread < HEAD_DIM)
-                                        F32s(slot).v[i * 256 + thread] = out_o[q * OWN + i];
-                        if (thread == 0) {
-                                F32s(slot).v[HEAD_DIM] = running[q].m;
-                                F32s(slot).v[HEAD_DIM + 1] = running[q].l;
-                        }
-                }
+#define PUT(q) \
+        if (q < QUERIES && q / HEADS < item.n_rows) { \
+                uint64_t slot = p.partial + uint64_t(item.slot + q / HEADS * p.n_heads + head0 + q % HEADS) * \
+                                                    TDM_VK_PARTIAL_WIDTH(HEAD_DIM) * 4; \
+\
+                [[unroll]] for (uint i = 0; i < OWN; i++) \
+                        if (i * 256 + thread < HEAD_DIM) \
+                                F32s(slot).v[i * 256 + thread] = out_o[q * OWN + i]; \
+                if (thread == 0) { \
+                        F32s(slot).v[HEAD_DIM] = running[q].m; \
+                        F32s(slot).v[HEAD_DIM + 1] = running[q].l; \
+                } \
         }
+        EACH_QUERY(PUT)
 }

@@ -1,11 +1,12 @@
 #version 460
-// y = x Wᵀ for hundreds of rows, on the device's integer matrix units: the bits of matvec.comp, as matmat.comp gives them (see
-// there for why, and for how compiled/matwide.inc is made). A workgroup of 8 subgroups of 32 makes 128 outputs (eight panels) of
-// 64 rows, 32 by 32 in each subgroup, and walks along all of K: what is loaded once is used 128 or 64 times. Four blocks of 32
-// lie in shared memory while the next four are on their way.
+// y = x Wᵀ for hundreds of rows, on the device's integer matrix units: the bits of matvec.comp, since a block's 32 products are
+// summed as integers, exactly, and what is done in floats has the same order (shared.h). A workgroup of 8 subgroups of 32 makes
+// 128 outputs (eight panels) of 64 rows, 32 by 32 in each subgroup, and walks along all of K: what is loaded once is used 128
+// or 64 times. Four blocks of 32 lie in shared memory while the next four are on their way. Elements of a matrix in a thread:
+// see matdirect.comp.
 //
-// FORM: which bits of an element's index in a thread its output follows from, and (times 8) which its row, so that threads read
-// each scale once. Where that does not hold the proof fails, and another is tried; 63 always holds.
+// Needs a compiler that knows cooperative matrices, which not every distribution has: compiled/matwide.inc is this file, made by
+// `glslc --target-env=vulkan1.3 -O -mfmt=c -I . -o compiled/matwide.inc matwide.comp` (shaderc 2025.2).
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
@@ -14,26 +15,23 @@
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint TYPE = TDM_VK_Q4_0;
 layout(constant_id = 1) const uint ACT = TDM_VK_ACT_I8;
-layout(constant_id = 3) const uint FORM = 63;
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 
 #define OUTS 128
 #define TILE_ROWS 64
-#define BLOCKS 4       // of 32 along K, at a time
-#define STRIDE 36      // words of 128 bytes in shared memory: 16-byte steps that meet no bank twice
-#define ELEMENTS 8     // of a 16 by 16 matrix, in each of 32 threads
-#define MAGIC 0x4b400000 // as f32: 1.5 * 2^23, whose last place is 1
+#define BLOCKS 4         // of 32 along K, at a time
+#define STRIDE 36        // words of 128 bytes in shared memory: 16-byte steps that meet no bank twice
 const uint PLANES = ACT == TDM_VK_ACT_I16 ? 2 : 1;
 const uint LOADS = TYPE == TDM_VK_Q4_0 ? 2 : 4; // of 16 bytes of weights, per thread
 
-#define ACCUMULATOR(type) coopmat<type, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
+#define RESULT coopmat<int, gl_ScopeSubgroup, 16, 8, gl_MatrixUseAccumulator>
 #define WEIGHTS coopmat<int8_t, gl_ScopeSubgroup, 16, 32, gl_MatrixUseA>
-#define ROWS coopmat<int8_t, gl_ScopeSubgroup, 32, 16, gl_MatrixUseB>
+#define ROWS coopmat<int8_t, gl_ScopeSubgroup, 32, 8, gl_MatrixUseB>
 
 shared uint s_weights[OUTS * STRIDE];
 shared uvec4 s_rows[PLANES * TILE_ROWS * STRIDE / 4];
 shared float s_weight_scales[BLOCKS * OUTS];
-shared float s_row_scales[BLOCKS * TILE_ROWS];
+shared vec2 s_row_scales[BLOCKS * TILE_ROWS / 2];
 
 uint64_t panel_address(uint panel)
 {
@@ -42,44 +40,21 @@ uint64_t panel_address(uint panel)
                                 : p.w2 + uint64_t(panel - p.panel2) * p.panel_bytes;
 }
 
-uint out_twin(uint e)
-{
-        return e & FORM & 7u;
-}
-
-uint row_twin(uint e)
-{
-        return e & FORM >> 3;
-}
-
 void main()
 {
-        uint thread = gl_LocalInvocationID.x, lane = gl_SubgroupInvocationID, sub = gl_SubgroupID;
+        uint thread = gl_LocalInvocationID.x, lane = gl_SubgroupInvocationID, sub = gl_SubgroupID, own = lane / 4, quad = lane % 4;
         uint nb = p.cols / 32, length = TDM_VK_SEGMENT_BLOCKS(p.cols), stride = TDM_VK_ACT_STRIDE(ACT, p.cols);
         uint panel0 = p.panel0 + gl_WorkGroupID.x * (OUTS / 16), row0 = gl_WorkGroupID.y * TILE_ROWS, last_panel = (p.n_out + 15) / 16 - 1;
         uint64_t panel = panel_address(min(panel0 + sub, last_panel)), quants = panel + tdm_scales_bytes(p.cols);
-        uint out0 = sub % 4 * 32, own_row0 = sub / 4 * 32; // of this subgroup, in the tile
-        uint out_of[ELEMENTS], row_of[ELEMENTS], left = length;
+        uint out0 = sub % 4 * 32, own_row0 = sub / 4 * 32, left = length; // of this subgroup, in the tile
         bool first = true;
-        ACCUMULATOR(float) sums[2][2], totals[2][2]; // of the segment, of those before
+        precise float sums[32], totals[32]; // [16 outputs][8 rows][element], of the segment, of those before
         uvec4 w[LOADS], rows[2 * PLANES];
         uint weight_scales = 0;
         float row_scale = 0;
 
-        s_weight_scales[thread] = float(thread);
-        barrier();
-        {
-                ACCUMULATOR(float) index;
-
-                coopMatLoad(index, s_weight_scales, 0, 16, gl_CooperativeMatrixLayoutRowMajor);
-                [[unroll]] for (uint e = 0; e < ELEMENTS; e++) {
-                        out_of[e] = uint(index[e]) / 16;
-                        row_of[e] = uint(index[e]) % 16;
-                }
-        }
-        [[unroll]] for (uint i = 0; i < 2; i++)
-                [[unroll]] for (uint j = 0; j < 2; j++)
-                        sums[i][j] = totals[i][j] = ACCUMULATOR(float)(0.0);
+        [[unroll]] for (uint e = 0; e < 32; e++)
+                sums[e] = totals[e] = 0;
 
         for (uint b0 = 0; b0 < nb + BLOCKS; b0 += BLOCKS) {
                 // What was loaded in the last turn goes to shared memory, the next blocks are asked for, then the last are used.
@@ -108,7 +83,7 @@ void main()
                         vec2 pair = unpackHalf2x16(weight_scales);
                         s_weight_scales[lane / 8 * OUTS + sub * 16 + lane % 8 * 2] = pair.x;
                         s_weight_scales[lane / 8 * OUTS + sub * 16 + lane % 8 * 2 + 1] = pair.y;
-                        s_row_scales[thread % 4 * TILE_ROWS + thread / 4] = row_scale;
+                        s_row_scales[thread % 4 * (TILE_ROWS / 2) + thread / 8][thread / 4 % 2] = row_scale;
                         barrier();
                 }
                 if (b0 < nb) { // past the end: the last block again, not used
@@ -132,66 +107,57 @@ void main()
                 }
                 if (b0 == 0)
                         continue;
-                for (uint u = 0; u < min(BLOCKS, nb - (b0 - BLOCKS)); u++) {
+                [[dont_unroll]] for (uint u = 0; u < min(BLOCKS, nb - (b0 - BLOCKS)); u++) {
                         WEIGHTS a[2];
-                        ROWS high[2], low[2];
-                        float a_scale[2][ELEMENTS], x_scale[2][ELEMENTS];
+                        float a_scale[4];
 
                         [[unroll]] for (uint i = 0; i < 2; i++) {
                                 coopMatLoad(a[i], s_weights, (out0 + i * 16) * STRIDE + u * 8, STRIDE, gl_CooperativeMatrixLayoutRowMajor);
-                                coopMatLoad(high[i], s_rows, (own_row0 + i * 16) * (STRIDE / 4) + u * 2, STRIDE / 4,
-                                            gl_CooperativeMatrixLayoutColumnMajor);
-                                if (ACT == TDM_VK_ACT_I16)
-                                        coopMatLoad(low[i], s_rows, (TILE_ROWS + own_row0 + i * 16) * (STRIDE / 4) + u * 2, STRIDE / 4,
-                                                    gl_CooperativeMatrixLayoutColumnMajor);
-                                [[unroll]] for (uint e = 0; e < ELEMENTS; e++) {
-                                        a_scale[i][e] = out_twin(e) != e ? a_scale[i][out_twin(e)]
-                                                                         : s_weight_scales[u * OUTS + out0 + i * 16 + out_of[e]];
-                                        x_scale[i][e] = row_twin(e) != e ? x_scale[i][row_twin(e)]
-                                                                         : s_row_scales[u * TILE_ROWS + own_row0 + i * 16 + row_of[e]];
-                                }
+                                [[unroll]] for (uint h = 0; h < 2; h++)
+                                        a_scale[i * 2 + h] = s_weight_scales[u * OUTS + out0 + i * 16 + h * 8 + own];
                         }
-                        [[unroll]] for (uint i = 0; i < 2; i++)
-                                [[unroll]] for (uint j = 0; j < 2; j++) {
-                                        // Of I8 a block's sum is far below 2^22: it makes a float of itself in the magic number's places.
-                                        ACCUMULATOR(int) isum = coopMatMulAdd(a[i], high[j],
-                                                                              ACCUMULATOR(int)(ACT == TDM_VK_ACT_I16 ? 0 : MAGIC));
+                        [[unroll]] for (uint j = 0; j < 4; j++) {
+                                uint row = own_row0 + j * 8;
+                                vec2 x_scale = s_row_scales[(u * TILE_ROWS + row) / 2 + quad];
+                                ROWS high, low;
+
+                                coopMatLoad(high, s_rows, row * (STRIDE / 4) + u * 2, STRIDE / 4, gl_CooperativeMatrixLayoutColumnMajor);
+                                if (ACT == TDM_VK_ACT_I16)
+                                        coopMatLoad(low, s_rows, (TILE_ROWS + row) * (STRIDE / 4) + u * 2, STRIDE / 4,
+                                                    gl_CooperativeMatrixLayoutColumnMajor);
+                                [[unroll]] for (uint i = 0; i < 2; i++) {
+                                        RESULT sum32 = coopMatMulAdd(a[i], high, RESULT(0));
 
                                         if (ACT == TDM_VK_ACT_I16) {
-                                                isum = isum * 256;
-                                                isum = coopMatMulAdd(a[i], low[j], isum);
+                                                sum32 = sum32 * 256;
+                                                sum32 = coopMatMulAdd(a[i], low, sum32);
                                         }
-                                        [[unroll]] for (uint e = 0; e < ELEMENTS; e++) {
-                                                precise float exact = ACT == TDM_VK_ACT_I16 ? float(isum[e])
-                                                                                            : intBitsToFloat(isum[e]) - 12582912.0;
-                                                precise float scale = a_scale[i][e] * x_scale[j][e];
-                                                precise float sum = fma(exact, scale, sums[i][j][e]);
+                                        [[unroll]] for (uint e = 0; e < 4; e++) {
+                                                uint at = (i * 4 + j) * 4 + e;
+                                                precise float scale = a_scale[i * 2 + e / 2] * x_scale[e % 2];
+                                                precise float sum = fma(float(sum32[e]), scale, sums[at]);
 
-                                                sums[i][j][e] = sum;
+                                                sums[at] = sum;
                                         }
                                 }
+                        }
                         if (--left == 0 || b0 - BLOCKS + u + 1 == nb) {
-                                [[unroll]] for (uint i = 0; i < 2; i++)
-                                        [[unroll]] for (uint j = 0; j < 2; j++) {
-                                                [[unroll]] for (uint e = 0; e < ELEMENTS; e++) {
-                                                        precise float sum = totals[i][j][e] + sums[i][j][e];
+                                [[unroll]] for (uint e = 0; e < 32; e++) {
+                                        precise float sum = totals[e] + sums[e];
 
-                                                        totals[i][j][e] = first ? sums[i][j][e] : sum;
-                                                }
-                                                sums[i][j] = ACCUMULATOR(float)(0.0);
-                                        }
+                                        totals[e] = first ? sums[e] : sum;
+                                        sums[e] = 0;
+                                }
                                 first = false;
                                 left = length;
                         }
                 }
         }
 
-        [[unroll]] for (uint i = 0; i < 2; i++)
-                [[unroll]] for (uint j = 0; j < 2; j++)
-                        [[unroll]] for (uint e = 0; e < ELEMENTS; e++) {
-                                uint row = row0 + own_row0 + j * 16 + row_of[e], at = panel0 * 16 + out0 + i * 16 + out_of[e];
+        [[unroll]] for (uint e = 0; e < 32; e++) {
+                uint row = row0 + own_row0 + e / 4 % 4 * 8 + quad * 2 + e % 2, at = panel0 * 16 + out0 + e / 16 * 16 + e / 2 % 2 * 8 + own;
 
-                                if (row < p.n_rows && at < p.n_out)
-                                        F32s(p.y + (uint64_t(row) * p.y_stride + at) * 4).v[0] = totals[i][j][e];
-                        }
+                if (row < p.n_rows && at < p.n_out)
+                        F32s(p.y + (uint64_t(row) * p.y_stride + at) * 4).v[0] = totals[e];
+        }
 }

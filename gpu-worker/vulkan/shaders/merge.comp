@@ -34,5 +34,5 @@ void main()
                 precise float inverse = 1.0 / running.l;
                 o = o * inverse;
         }
-        tdm_put_acts(p.acts + uint64_t(row) * TDM_VK_ACT_STRIDE(ACT, cols), cols, col, o, used);
+        tdm_put_acts(p.acts + uint64_t(row) * TDM_VK_ACT_STRIDE(ACT, cols), cols, col, o, used, tdm_side(p.side, row), p.side_rows);
 }

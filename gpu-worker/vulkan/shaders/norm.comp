@@ -93,5 +93,5 @@ void main()
         barrier();
         [[unroll]] for (uint i = 0; i < PER; i++)
                 if (i * WORKERS + thread < n4)
-                        tdm_acts_write(i, acts, p.d, (i * WORKERS + thread) * 4, q[i], scales[i]);
+                        tdm_acts_write(i, acts, p.d, (i * WORKERS + thread) * 4, q[i], scales[i], tdm_side(p.side, row), p.side_rows);
 }

@@ -109,10 +109,11 @@ struct tdm_vk_norm_push {
         TDM_U64 gain;
         TDM_U64 acts;
         TDM_U64 gather;
+        TDM_U64 side; /* as in tdm_vk_matmul_push, written beside acts; 0: not */
         TDM_U32 d;
         TDM_U32 y_stride;
         TDM_F32 eps;
-        TDM_U32 pad0;
+        TDM_U32 side_rows;
 };
 
 /* y [n_rows][y_stride], the outputs of up to three matrices of one type beside each other. */
@@ -122,6 +123,7 @@ struct tdm_vk_matmul_push {
         TDM_U64 w0;
         TDM_U64 w1;
         TDM_U64 w2;
+        TDM_U64 side; /* scale f32 and sum i32 of x, [block][side_rows]; matdirect.comp */
         TDM_U32 panel1; /* first panel of w1, of w2 */
         TDM_U32 panel2;
         TDM_U32 panel_bytes;
@@ -130,6 +132,8 @@ struct tdm_vk_matmul_push {
         TDM_U32 n_rows;
         TDM_U32 y_stride;
         TDM_U32 panel0; /* of the dispatch */
+        TDM_U32 side_rows;
+        TDM_U32 pad0;
 };
 
 struct tdm_vk_rotate_push {
@@ -175,17 +179,19 @@ struct tdm_vk_merge_push {
         TDM_U64 partial;
         TDM_U64 row_items;
         TDM_U64 acts;
+        TDM_U64 side;
         TDM_U32 first_row;
         TDM_U32 n_heads;
         TDM_U32 head_dim;
-        TDM_U32 pad0;
+        TDM_U32 side_rows;
 };
 
 struct tdm_vk_gelu_push {
         TDM_U64 y; /* [row][gate d_ff, up d_ff] */
         TDM_U64 acts;
+        TDM_U64 side;
         TDM_U32 d_ff;
-        TDM_U32 pad0;
+        TDM_U32 side_rows;
 };
 
 #define TDM_VK_PUSH_BYTES 128
