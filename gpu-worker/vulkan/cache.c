@@ -4,7 +4,10 @@
  *
  * It is not trusted: it must be a plain file of this user that nobody else may write, of a sane size, made for this
  * very device and driver, and whole (a checksum, which finds damage; that nobody else writes there is what keeps malice
- * out). Anything else is as if there were none, and is replaced. Never an error: a cache only saves time. */
+ * out). Anything else is as if there were none, and is replaced. Never an error: a cache only saves time.
+ *
+ * It is held open from the beginning and written in place, its header last: most kernels are compiled when a model is
+ * loaded, and then a worker can name no files any more. */
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -72,10 +75,10 @@ static bool read_all(int fd, uint8_t *to, size_t n)
         return true;
 }
 
-static bool write_all(int fd, const void *from, size_t n)
+static bool write_all(int fd, const void *from, size_t n, size_t at)
 {
         for (size_t done = 0; done < n;) {
-                ssize_t r = write(fd, (const uint8_t *)from + done, n - done);
+                ssize_t r = pwrite(fd, (const uint8_t *)from + done, n - done, (off_t)(at + done));
 
                 if (r <= 0)
                         return false;
@@ -85,21 +88,15 @@ static bool write_all(int fd, const void *from, size_t n)
 }
 
 /* What lies there, or NULL. */
-static uint8_t *load(const struct tdm_vk_device *device, size_t *ret_n)
+static uint8_t *load(const struct tdm_vk_device *device, int fd, size_t *ret_n)
 {
         struct cache_header header, want;
-        _cleanup_(closep) int fd = -1;
         uint8_t *data = NULL;
-        char path[4096];
         struct stat st;
 
-        if (!path_of(device, path, sizeof(path)))
-                return NULL;
-        fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-        if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid() ||
-            st.st_mode & (S_IWGRP | S_IWOTH) || st.st_size < (off_t)sizeof(header) ||
-            (uint64_t)st.st_size > BYTES_MAX || !read_all(fd, (uint8_t *)&header, sizeof(header)) ||
-            header.bytes != (uint64_t)st.st_size - sizeof(header))
+        if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_mode & (S_IWGRP | S_IWOTH) ||
+            st.st_size < (off_t)sizeof(header) || (uint64_t)st.st_size > BYTES_MAX ||
+            !read_all(fd, (uint8_t *)&header, sizeof(header)) || header.bytes != (uint64_t)st.st_size - sizeof(header))
                 return NULL;
         data = malloc(header.bytes + 1);
         if (data && read_all(fd, data, header.bytes)) {
@@ -116,9 +113,23 @@ static uint8_t *load(const struct tdm_vk_device *device, size_t *ret_n)
 void tdm_vk_cache_open(struct tdm_vk_device *device)
 {
         VkPipelineCacheCreateInfo info = { .sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO };
+        _cleanup_(freep) uint8_t *data = NULL;
+        char path[4096];
         size_t n = 0;
-        _cleanup_(freep) uint8_t *data = load(device, &n);
 
+        device->cache_fd = -1;
+        if (path_of(device, path, sizeof(path))) {
+                device->cache_fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+                if (device->cache_fd >= 0)
+                        data = load(device, device->cache_fd, &n);
+                if (!data) { /* somebody may hold what is there: it is not written to */
+                        _cleanup_(closep) int refused = device->cache_fd;
+
+                        unlink(path);
+                        device->cache_fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+                        (void)refused;
+                }
+        }
         info.initialDataSize = n;
         info.pInitialData = data;
         if (device->vk.CreatePipelineCache(device->vk.device, &info, NULL, &device->cache) != VK_SUCCESS)
@@ -128,13 +139,11 @@ void tdm_vk_cache_open(struct tdm_vk_device *device)
 
 void tdm_vk_cache_save(struct tdm_vk_device *device)
 {
-        _cleanup_(closep) int fd = -1;
         _cleanup_(freep) uint8_t *data = NULL;
-        char path[4096], new_path[4096 + 8];
         struct cache_header header;
         size_t n = 0;
 
-        if (!device->cache || device->cache_pipelines == device->n_pipelines || !path_of(device, path, sizeof(path)))
+        if (!device->cache || device->cache_fd < 0 || device->cache_pipelines == device->n_pipelines)
                 return;
         device->cache_pipelines = device->n_pipelines;
         if (device->vk.GetPipelineCacheData(device->vk.device, device->cache, &n, NULL) != VK_SUCCESS || n == 0 ||
@@ -144,14 +153,8 @@ void tdm_vk_cache_save(struct tdm_vk_device *device)
         if (!data || device->vk.GetPipelineCacheData(device->vk.device, device->cache, &n, data) != VK_SUCCESS)
                 return;
         header_init(device, &header, data, n);
-        snprintf(new_path, sizeof(new_path), "%s.new", path);
-        unlink(new_path);
-        fd = open(new_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-        if (fd < 0)
-                return;
-        if (!write_all(fd, &header, sizeof(header)) || !write_all(fd, data, n) || rename(new_path, path) < 0)
-                unlink(new_path);
-        else
+        if (ftruncate(device->cache_fd, 0) == 0 && write_all(device->cache_fd, data, n, sizeof(header)) &&
+            write_all(device->cache_fd, &header, sizeof(header), 0))
                 device->cached_bytes = n;
 }
 
@@ -160,4 +163,7 @@ void tdm_vk_cache_close(struct tdm_vk_device *device)
         if (device->cache)
                 device->vk.DestroyPipelineCache(device->vk.device, device->cache, NULL);
         device->cache = VK_NULL_HANDLE;
+        if (device->cache_fd >= 0)
+                close(device->cache_fd);
+        device->cache_fd = -1;
 }

@@ -463,6 +463,7 @@ static int vulkan_open(struct tdm_device **ret, const struct tdm_device_config *
         if (!device)
                 return tdm_error_set(err, -ENOMEM, "vulkan device: no memory");
         device->public.ops = &tdm_vulkan_device_ops;
+        device->cache_fd = -1;
         device->heartbeat = config->heartbeat;
         r = tdm_pool_new(&device->threads, config->n_threads, config->heartbeat);
         if (r < 0)

@@ -126,6 +126,7 @@ struct tdm_vk_device {
         VkPipelineLayout layout;
         VkPhysicalDeviceProperties properties;
         VkPipelineCache cache;    /* NULL: none */
+        int cache_fd;             /* of its file; -1: none */
         size_t cached_bytes;      /* that lie on disk */
         size_t loaded_bytes;      /* that lay there at the beginning */
         unsigned cache_pipelines; /* n_pipelines when it was last saved */
