@@ -5,9 +5,12 @@
 #include "daemon/model-load.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/time.h>
+
+#define PACKERS_MAX 8
 
 enum stage { STAGE_NONE, STAGE_METADATA, STAGE_WEIGHTS };
 
@@ -125,6 +128,16 @@ static int on_progress(uint64_t done, uint64_t total, void *userdata)
         return atomic_load_explicit(&l->cancel, memory_order_relaxed);
 }
 
+/* Packing is a copy with a turn: a few threads take all the memory there is, and leave cores to who works here. */
+static unsigned n_packers(void)
+{
+        cpu_set_t cpus;
+
+        if (sched_getaffinity(0, sizeof(cpus), &cpus) < 0)
+                return 1;
+        return (unsigned)TDM_MIN(TDM_MAX(CPU_COUNT(&cpus) / 2, 1), PACKERS_MAX);
+}
+
 static void *run_stage(void *userdata)
 {
         struct tdm_model_load *l = userdata;
@@ -132,7 +145,8 @@ static void *run_stage(void *userdata)
         if (l->stage == STAGE_METADATA)
                 l->r = read_metadata(l);
         else
-                l->r = tdm_weights_build(l->metadata->plan, l->metadata->gguf, l->dst, on_progress, l, &l->err);
+                l->r = tdm_weights_build(l->metadata->plan, l->metadata->gguf, l->dst, n_packers(), on_progress, l,
+                                         &l->err);
         tdm_loop_wake(l->wake);
         return NULL;
 }

@@ -199,7 +199,7 @@ static void build_model(struct rig *rig)
         m->name = "sprout";
         m->hparams = rig->description.hparams;
         assert_int_equal(tdm_segment_create(&m->weights, "weights", tdm_weights_plan_size(plan)), 0);
-        if (tdm_weights_build(plan, rig->gguf, m->weights->base, NULL, NULL, &err) != 0)
+        if (tdm_weights_build(plan, rig->gguf, m->weights->base, 1, NULL, NULL, &err) != 0)
                 fail_msg("%s", err.message);
         tdm_weights_plan_destroy(plan);
         assert_int_equal(tdm_segment_seal(m->weights), 0);

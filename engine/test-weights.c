@@ -251,7 +251,16 @@ static int pack(const struct file *f, uint8_t **ret, uint64_t *ret_size, struct 
                 *ret_size = tdm_weights_plan_size(plan);
                 *ret = aligned_alloc(64, *ret_size);
                 assert_non_null(*ret);
-                r = tdm_weights_build(plan, o.gguf, *ret, NULL, NULL, err);
+                r = tdm_weights_build(plan, o.gguf, *ret, 3, NULL, NULL, err);
+        }
+        if (r == 0) { /* by one thread the same */
+                _cleanup_(freep) uint8_t *alone = aligned_alloc(64, *ret_size);
+
+                memset(alone, 0xa5, *ret_size);
+                memset(*ret, 0xa5, *ret_size);
+                assert_int_equal(tdm_weights_build(plan, o.gguf, alone, 1, NULL, NULL, err), 0);
+                assert_int_equal(tdm_weights_build(plan, o.gguf, *ret, 3, NULL, NULL, err), 0);
+                assert_memory_equal(alone, *ret, *ret_size);
         }
         file_close(&o);
         return r;
@@ -404,12 +413,12 @@ static void test_progress(void **state)
                 file_open(&file, &o);
                 assert_int_equal(tdm_weights_plan_new(&plan, &o.model, &err), 0);
                 base = aligned_alloc(64, tdm_weights_plan_size(plan));
-                assert_int_equal(tdm_weights_build(plan, o.gguf, base, tell, &told, &err), cancel ? -ECANCELED : 0);
+                assert_int_equal(tdm_weights_build(plan, o.gguf, base, 3, tell, &told, &err), cancel ? -ECANCELED : 0);
                 assert_true(told.n >= 1);
                 if (!cancel)
                         assert_int_equal(told.done, told.total);
                 tdm_gguf_unmap_data(o.gguf);
-                assert_int_equal(tdm_weights_build(plan, o.gguf, base, NULL, NULL, &err), -EINVAL);
+                assert_int_equal(tdm_weights_build(plan, o.gguf, base, 3, NULL, NULL, &err), -EINVAL);
                 file_close(&o);
         }
 }
@@ -430,7 +439,7 @@ static void test_shrinks(void **state)
                 assert_int_equal(tdm_weights_plan_new(&plan, &o.model, &err), 0);
                 base = aligned_alloc(64, tdm_weights_plan_size(plan));
                 assert_int_equal(ftruncate(o.fd, random_u32() % (file.size - 8192)), 0);
-                assert_int_equal(tdm_weights_build(plan, o.gguf, base, NULL, NULL, &err), TDM_E_MODEL_CHANGED);
+                assert_int_equal(tdm_weights_build(plan, o.gguf, base, 3, NULL, NULL, &err), TDM_E_MODEL_CHANGED);
                 assert_non_null(strstr(err.message, "test.gguf"));
                 file_close(&o);
         }

@@ -9,11 +9,13 @@
 #include <inttypes.h>
 #include "common/sigbus.h"
 #include "engine/half.h"
+#include "engine/host/pool.h"
 #include "engine/weights-k.h"
 #include "engine/weights.h"
 
 #define ALIGNMENT UINT64_C(64)
 #define PROGRESS_BYTES (UINT64_C(4) << 20)
+#define CHUNK_BYTES (UINT64_C(1) << 16) /* that a thread packs at a time */
 #define MAX_TENSORS (TDM_N_TENSOR_KINDS * TDM_MAX_LAYERS)
 
 static_assert(sizeof(struct tdm_weights_tensor) == 56, "part of the segment's layout");
@@ -378,21 +380,24 @@ static bool convert_vector(uint32_t type, float *dst, const uint8_t *src, uint32
 }
 
 struct build {
-        uint64_t done_bytes, total_bytes, told_bytes;
+        struct tdm_pool *threads; /* NULL: the caller alone */
+        uint64_t total_bytes, told_bytes;
+        _Atomic uint64_t done_bytes;
+        _Atomic bool stop; /* cancelled, or something was wrong: what is left is not touched */
         int (*progress)(uint64_t done, uint64_t total, void *userdata);
         void *userdata;
 };
 
-static int build_progress(struct build *build, uint64_t bytes, struct tdm_error *err)
+/* Of the thread that asked for all this only. */
+static void tell_progress(struct build *build)
 {
-        build->done_bytes += bytes;
-        if (!build->progress ||
-            (build->done_bytes - build->told_bytes < PROGRESS_BYTES && build->done_bytes < build->total_bytes))
-                return 0;
-        build->told_bytes = build->done_bytes;
-        if (build->progress(build->done_bytes, build->total_bytes, build->userdata) != 0)
-                return tdm_error_set(err, -ECANCELED, "loading was cancelled");
-        return 0;
+        uint64_t done = atomic_load_explicit(&build->done_bytes, memory_order_relaxed);
+
+        if (!build->progress || (done - build->told_bytes < PROGRESS_BYTES && done < build->total_bytes))
+                return;
+        build->told_bytes = done;
+        if (build->progress(done, build->total_bytes, build->userdata) != 0)
+                atomic_store_explicit(&build->stop, true, memory_order_relaxed);
 }
 
 /* Zero rows that the file lost meanwhile look like data: the guard is asked before anything read is believed. */
@@ -412,45 +417,91 @@ static int not_finite(const struct tdm_gguf *gguf, const struct tdm_gguf_tensor 
                              tdm_gguf_name(gguf), name_length(source), source->name.data);
 }
 
+/* One tensor's panels, by several threads. */
+struct pack_job {
+        struct build *build;
+        const struct tdm_weights_tensor *tensor;
+        const uint8_t *data;
+        uint64_t row_bytes;
+        uint8_t *dst;
+        uint32_t n_panels, chunk_panels;
+        _Atomic bool not_finite;
+};
+
+static void pack_chunk(void *arg, unsigned chunk, unsigned thread)
+{
+        struct pack_job *job = arg;
+        const struct tdm_weights_tensor *tensor = job->tensor;
+        uint32_t first = chunk * job->chunk_panels, end = TDM_MIN(first + job->chunk_panels, job->n_panels);
+
+        for (uint32_t panel = first; panel < end; panel++) {
+                uint32_t row = panel * TDM_PANEL_ROWS;
+
+                if (atomic_load_explicit(&job->build->stop, memory_order_relaxed))
+                        return;
+                if (!pack_panel(tensor->type, job->dst + panel * tensor->panel_bytes, job->data + row * job->row_bytes,
+                                job->row_bytes, TDM_MIN(tensor->rows - row, TDM_PANEL_ROWS), tensor->cols)) {
+                        atomic_store_explicit(&job->not_finite, true, memory_order_relaxed);
+                        atomic_store_explicit(&job->build->stop, true, memory_order_relaxed);
+                        return;
+                }
+                atomic_fetch_add_explicit(&job->build->done_bytes, tensor->panel_bytes, memory_order_relaxed);
+                if (thread == 0)
+                        tell_progress(job->build);
+        }
+}
+
 static int build_tensor(struct build *build, const struct tdm_weights_tensor *tensor, const struct tdm_gguf *gguf,
                         const struct tdm_gguf_tensor *source, const struct tdm_sigbus_guard *guard, const uint8_t *data,
                         uint8_t *dst, struct tdm_error *err)
 {
-        uint64_t row_bytes = source->size_bytes / tensor->rows;
-        int r;
+        struct pack_job job = { .build = build,
+                                .tensor = tensor,
+                                .data = data,
+                                .row_bytes = source->size_bytes / tensor->rows,
+                                .dst = dst,
+                                .n_panels = TDM_DIV_UP(tensor->rows, TDM_PANEL_ROWS) };
+        bool finite = true;
 
         if (tensor->layout == TDM_LAYOUT_ROWS) {
-                bool finite = convert_vector(source->type, (float *)(void *)dst, data, tensor->rows * tensor->cols);
+                finite = convert_vector(source->type, (float *)(void *)dst, data, tensor->rows * tensor->cols);
+                atomic_fetch_add_explicit(&build->done_bytes, tensor->size_bytes, memory_order_relaxed);
+        } else {
+                unsigned n_chunks;
 
-                if (tdm_sigbus_guard_hit(guard))
-                        return changed(gguf, source, err);
-                return finite ? build_progress(build, tensor->size_bytes, err) : not_finite(gguf, source, err);
+                job.chunk_panels = (uint32_t)TDM_MAX(CHUNK_BYTES / tensor->panel_bytes, UINT64_C(1));
+                n_chunks = TDM_DIV_UP(job.n_panels, job.chunk_panels);
+                if (build->threads)
+                        tdm_pool_run(build->threads, n_chunks, pack_chunk, &job);
+                else
+                        for (unsigned i = 0; i < n_chunks; i++)
+                                pack_chunk(&job, i, 0);
+                finite = !atomic_load_explicit(&job.not_finite, memory_order_relaxed);
         }
-        for (uint32_t row = 0; row < tensor->rows; row += TDM_PANEL_ROWS) {
-                bool finite = pack_panel(tensor->type, dst, data + row * row_bytes, row_bytes,
-                                         TDM_MIN(tensor->rows - row, TDM_PANEL_ROWS), tensor->cols);
-
-                if (tdm_sigbus_guard_hit(guard))
-                        return changed(gguf, source, err);
-                if (!finite)
-                        return not_finite(gguf, source, err);
-                if ((r = build_progress(build, tensor->panel_bytes, err)))
-                        return r;
-                dst += tensor->panel_bytes;
-        }
-        return 0;
+        if (tdm_sigbus_guard_hit(guard))
+                return changed(gguf, source, err);
+        if (!finite)
+                return not_finite(gguf, source, err);
+        tell_progress(build);
+        return atomic_load_explicit(&build->stop, memory_order_relaxed)
+                       ? tdm_error_set(err, -ECANCELED, "loading was cancelled")
+                       : 0;
 }
 
 int tdm_weights_build(const struct tdm_weights_plan *plan, const struct tdm_gguf *gguf, uint8_t *dst,
-                      int (*progress)(uint64_t done, uint64_t total, void *userdata), void *userdata,
-                      struct tdm_error *err)
+                      unsigned n_threads, int (*progress)(uint64_t done, uint64_t total, void *userdata),
+                      void *userdata, struct tdm_error *err)
 {
-        struct build build = {.progress = progress, .userdata = userdata};
+        _cleanup_(tdm_pool_destroyp) struct tdm_pool *threads = NULL;
+        struct build build = { .progress = progress, .userdata = userdata };
         const struct tdm_weights_header *header = &plan->header;
 
         assert((uintptr_t)dst % ALIGNMENT == 0);
         for (uint32_t i = 0; i < header->n_tensors; i++)
                 build.total_bytes += plan->tensors[i].size_bytes;
+        /* Without helpers it only takes longer. */
+        if (n_threads > 1 && build.total_bytes > 2 * CHUNK_BYTES && tdm_pool_new(&threads, n_threads, NULL) == 0)
+                build.threads = threads;
 
         for (uint32_t i = 0; i < header->n_tensors; i++) {
                 const struct tdm_gguf_tensor *source = plan->sources[i];

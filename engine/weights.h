@@ -61,9 +61,10 @@ struct tdm_weights_plan; /* where each tensor will lie */
 int tdm_weights_plan_new(struct tdm_weights_plan **ret, const struct tdm_model_description *model, struct tdm_error *err);
 uint64_t tdm_weights_plan_size(const struct tdm_weights_plan *plan);
 /* Writes header and tensors into dst [plan_size], reading the mapped gguf under a guard. May take seconds: run it on a
- * thread of its own. progress(done_bytes, total_bytes) is called now and then; a non-zero return cancels (-ECANCELED).
- * TDM_E_MODEL_CHANGED when the file shrank meanwhile. Scales that are not finite are TDM_E_BAD_MODEL (tensor named). */
-int tdm_weights_build(const struct tdm_weights_plan *plan, const struct tdm_gguf *gguf, uint8_t *dst,
+ * thread of its own. n_threads: that pack, the caller among them; their number changes no byte. progress(done_bytes,
+ * total_bytes) is called now and then, by the caller's thread; a non-zero return cancels (-ECANCELED). TDM_E_MODEL_CHANGED
+ * when the file shrank meanwhile. Scales that are not finite are TDM_E_BAD_MODEL (tensor named). */
+int tdm_weights_build(const struct tdm_weights_plan *plan, const struct tdm_gguf *gguf, uint8_t *dst, unsigned n_threads,
                       int (*progress)(uint64_t done, uint64_t total, void *userdata), void *userdata, struct tdm_error *err);
 void tdm_weights_plan_destroy(struct tdm_weights_plan *plan);
 void tdm_weights_plan_destroyp(struct tdm_weights_plan **plan);

@@ -60,7 +60,7 @@ void runner_model_load(struct runner_model *ret, const char *path)
         if (r)
                 fail(path, &err, r);
         ret->weights = map(tdm_weights_plan_size(plan));
-        r = tdm_weights_build(plan, gguf, ret->weights, NULL, NULL, &err);
+        r = tdm_weights_build(plan, gguf, ret->weights, 1, NULL, NULL, &err);
         if (!r)
                 r = tdm_weights_check(ret->weights, tdm_weights_plan_size(plan), &err);
         if (r)
