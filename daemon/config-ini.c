@@ -39,6 +39,8 @@ static const struct key {
         { "engine", "npu-memory", KIND_BYTES, offsetof(struct tdm_config, npu_bytes), 0, UINT64_C(1) << 44 },
         { "engine", "npu-format", KIND_NPU_FORMAT, offsetof(struct tdm_config, npu_format), 0, 0 },
         { "engine", "gpu", KIND_GPU, offsetof(struct tdm_config, requested[TDM_WORKER_GPU]), 0, 0 },
+        { "engine", "gpu-device", KIND_STRING, offsetof(struct tdm_config, gpu_device), 0, 0 },
+        { "engine", "gpu-memory", KIND_BYTES, offsetof(struct tdm_config, gpu_bytes), 0, UINT64_C(1) << 44 },
         { "engine", "npu-cpus", KIND_CPUS, offsetof(struct tdm_config, cpus[TDM_WORKER_NPU]), 0, 0 },
         { "engine", "gpu-cpus", KIND_CPUS, offsetof(struct tdm_config, cpus[TDM_WORKER_GPU]), 0, 0 },
         { "engine", "hang-ms", KIND_NUMBER, offsetof(struct tdm_config, hang_ms), 0, TDM_CONFIG_MAX_HANG_MS },

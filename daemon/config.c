@@ -31,6 +31,7 @@ const char tdm_config_help[] =
         "  TANDEM_NPU_PROGRAMS   directory of NPU programs\n"
         "  TANDEM_NPU_MEMORY_MB  budget of the NPU's buffers\n"
         "  TANDEM_NPU_FORMAT     bf16, int8: numbers in NPU programs\n"
+        "  TANDEM_GPU_DEVICE     which GPU: part of its name, or its number\n"
         "for tests, over the configuration file:\n"
         "  TANDEM_PRECISION      default, precise, f32\n"
         "  TANDEM_KV_TYPE        f16, f32, q8_0\n"
@@ -78,6 +79,7 @@ void tdm_config_deinit(struct tdm_config *c)
                 free(c->cpus[i]);
         }
         free(c->npu_programs);
+        free(c->gpu_device);
         free(c->npu_format);
         *c = (struct tdm_config){ 0 };
 }
@@ -185,6 +187,15 @@ static int env_npu(struct tdm_config *c, struct tdm_error *err)
         return 0;
 }
 
+static int env_gpu(struct tdm_config *c, struct tdm_error *err)
+{
+        const char *device = getenv("TANDEM_GPU_DEVICE");
+
+        if (device && device[0] && tdm_config_set_string(&c->gpu_device, device) < 0)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        return 0;
+}
+
 int tdm_config_read_environment(struct tdm_config *c, struct tdm_error *err)
 {
         static const char *const device_names[TDM_N_WORKERS] = { [TDM_WORKER_NPU] = "TANDEM_NPU", [TDM_WORKER_GPU] = "TANDEM_GPU" };
@@ -230,6 +241,8 @@ int tdm_config_read_environment(struct tdm_config *c, struct tdm_error *err)
         r = env_number("TANDEM_THREADS", 0, TDM_CONFIG_MAX_THREADS, &c->threads, err);
         if (r == 0)
                 r = env_npu(c, err);
+        if (r == 0)
+                r = env_gpu(c, err);
         if (r == 0)
                 r = env_number("TANDEM_PREFILL_ROWS", 1, TDM_MAX_STEP_ROWS, &c->prefill_rows, err);
         if (r == 0)

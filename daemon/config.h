@@ -56,6 +56,8 @@ struct tdm_config {
         char *npu_programs;             /* directory of NPU programs; NULL: the installed ones */
         char *npu_format;               /* "bf16", "int8"; NULL: bf16 */
         uint64_t npu_bytes;             /* of the NPU's buffers; 0: a quarter of memory */
+        char *gpu_device;               /* part of a GPU's name, or its number; NULL: the best */
+        uint64_t gpu_bytes;             /* of a GPU's own memory; 0: what its driver gives */
 };
 
 int tdm_config_init(struct tdm_config *config); /* the defaults */

@@ -186,7 +186,8 @@ struct tdm_fleet {
         void *userdata;
         char *worker_dir;
         unsigned n_threads;
-        char *npu_programs, *npu_format;
+        char *npu_programs, *npu_format, *gpu_device;
+        uint64_t gpu_memory_bytes;
         uint64_t npu_memory_bytes;
         uint64_t hang_min_ns;
         uint64_t quarantine_ns;

@@ -89,6 +89,9 @@ int tdm_fleet_wire_init(struct tdm_fleet_worker *w)
                 body.programs = w->fleet->npu_programs ? w->fleet->npu_programs : body.programs;
                 body.number_format = w->fleet->npu_format ? w->fleet->npu_format : body.number_format;
                 body.memory_bytes = w->fleet->npu_memory_bytes;
+        } else {
+                body.device_name = w->fleet->gpu_device ? w->fleet->gpu_device : body.device_name;
+                body.memory_bytes = w->fleet->gpu_memory_bytes;
         }
         return send_message(w, &message, &fd, 1);
 }

@@ -558,7 +558,10 @@ int tdm_fleet_new(struct tdm_fleet **ret, struct tdm_loop *loop, const struct td
         f->npu_memory_bytes = config->npu_memory_bytes;
         f->npu_programs = config->npu_programs ? strdup(config->npu_programs) : NULL;
         f->npu_format = config->npu_format ? strdup(config->npu_format) : NULL;
-        if ((config->npu_programs && !f->npu_programs) || (config->npu_format && !f->npu_format))
+        f->gpu_memory_bytes = config->gpu_memory_bytes;
+        f->gpu_device = config->gpu_device ? strdup(config->gpu_device) : NULL;
+        if ((config->npu_programs && !f->npu_programs) || (config->npu_format && !f->npu_format) ||
+            (config->gpu_device && !f->gpu_device))
                 return tdm_error_set(err, -ENOMEM, "out of memory");
         f->hang_min_ns = hang_min_ns(config);
         f->quarantine_ns = config->quarantine_ns > 0 ? config->quarantine_ns : QUARANTINE_NS;
@@ -610,6 +613,7 @@ void tdm_fleet_destroy(struct tdm_fleet *f)
         tdm_source_destroy(f->watch);
         free(f->worker_dir);
         free(f->npu_programs);
+        free(f->gpu_device);
         free(f->npu_format);
         free(f->trace);
         free(f);

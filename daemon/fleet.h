@@ -34,6 +34,9 @@ struct tdm_fleet_config {
         const char *npu_programs;
         uint64_t npu_memory_bytes;
         const char *npu_format;
+        /* For the GPU worker's. */
+        const char *gpu_device;
+        uint64_t gpu_memory_bytes;
         const char *cpus[TDM_N_WORKERS]; /* CPUs that a worker may use, "0,2-5"; NULL: those of this process */
         unsigned n_threads;           /* of each worker; 0: its own choice */
         uint64_t hang_min_ns;         /* shortest silence that counts as a hang; 0: 500 ms */

@@ -353,6 +353,8 @@ static int set_up_fleet(struct server *s, const struct tdm_config *config, struc
                 .npu_programs = config->npu_programs,
                 .npu_memory_bytes = config->npu_bytes,
                 .npu_format = config->npu_format,
+                .gpu_device = config->gpu_device,
+                .gpu_memory_bytes = config->gpu_bytes,
                 .hang_min_ns = (uint64_t)config->hang_ms * TDM_NSEC_PER_MSEC,
         };
         int r;

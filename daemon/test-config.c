@@ -85,13 +85,16 @@ static void test_npu_keys(void **state)
         struct tdm_config c;
         struct tdm_error err;
 
-        write_file("[engine]\nnpu = emulated\nnpu-programs = /srv/npu\nnpu-memory = 96M\nnpu-format = int8\ngpu = host\n");
+        write_file("[engine]\nnpu = emulated\nnpu-programs = /srv/npu\nnpu-memory = 96M\nnpu-format = int8\ngpu = host\n"
+                   "gpu-device = Radeon 780M\ngpu-memory = 3G\n");
         assert_int_equal(LOAD(&c, &err, "--config", path, "--socket", "/run/y"), 0);
         assert_string_equal(c.requested[TDM_WORKER_NPU], "emulated");
         assert_string_equal(c.requested[TDM_WORKER_GPU], "host");
         assert_string_equal(c.npu_programs, "/srv/npu");
         assert_string_equal(c.npu_format, "int8");
         assert_int_equal(c.npu_bytes, 96 << 20);
+        assert_string_equal(c.gpu_device, "Radeon 780M");
+        assert_int_equal(c.gpu_bytes, UINT64_C(3) << 30);
         tdm_config_deinit(&c);
 
         setenv("TANDEM_NPU_MEMORY_MB", "3", 1);
@@ -252,7 +255,8 @@ static void test_print(void **state)
         print_again("");
         print_again("[daemon]\nsocket = /run/x\nmodels = /a:/b\nlog = warning\n[engine]\nkv-memory = 3M\n"
                     "kv-type = q8_0\nplacement = measured\nprecision = precise\nnpu-cpus = 0\n"
-                    "npu = host\nnpu-programs = /p\nnpu-memory = 1G\nnpu-format = int8\ngpu = vulkan\n");
+                    "npu = host\nnpu-programs = /p\nnpu-memory = 1G\nnpu-format = int8\ngpu = vulkan\n"
+                    "gpu-device = radeon\ngpu-memory = 8G\n");
 }
 
 static void test_precedence(void **state)

@@ -336,6 +336,7 @@ int tdm_worker_receive_init(struct tdm_worker *w, struct tdm_worker_init *ret, s
         ret->n_threads = message->init->n_threads;
         snprintf(ret->requested, sizeof(ret->requested), "%s", message->init->requested);
         ret->memory_bytes = message->init->memory_bytes;
+        snprintf(ret->device_name, sizeof(ret->device_name), "%s", message->init->device_name);
         snprintf(ret->number_format, sizeof(ret->number_format), "%s", message->init->number_format);
         if (snprintf(ret->programs, sizeof(ret->programs), "%s", message->init->programs) >= (int)sizeof(ret->programs))
                 return tdm_error_set(err, -ENAMETOOLONG, "the path of the device's programs is too long");

@@ -114,6 +114,7 @@ struct tdm_worker_init {
         uint32_t worker;
         char requested[32];
         uint32_t n_threads;
+        char device_name[128];
         char programs[256];
         uint64_t memory_bytes;
         char number_format[16];

@@ -99,7 +99,8 @@ static void prepare_process(int control_fd)
 }
 
 static int choose_device(const struct tdm_worker_program *program, const char *requested,
-                         const struct tdm_worker_device **ret, struct tdm_error *err)
+                         const struct tdm_device_config *config, const struct tdm_worker_device **ret,
+                         struct tdm_error *err)
 {
         bool any = strcmp(requested, "auto") == 0 || !requested[0];
         char known[128] = "auto";
@@ -108,7 +109,7 @@ static int choose_device(const struct tdm_worker_program *program, const char *r
                 const struct tdm_worker_device *d = &program->devices[i];
                 struct tdm_error why = { 0 };
 
-                if (any && d->ops && d->probe && d->probe(&why) != 0) {
+                if (any && d->ops && d->probe && d->probe(config, &why) != 0) {
                         tdm_log_info("not taking the device %s: %s", d->name, why.message);
                         continue;
                 }
@@ -147,6 +148,7 @@ static int open_device(struct tdm_worker *w, const struct tdm_worker_init *init,
                 .n_threads = init->n_threads,
                 .heartbeat = &w->progress->heartbeat,
                 .counters = &w->progress->device,
+                .device_name = init->device_name[0] ? init->device_name : NULL,
                 .programs = init->programs[0] ? init->programs : NULL,
                 .memory_bytes = init->memory_bytes,
                 .number_format = init->number_format[0] ? init->number_format : NULL,
@@ -158,7 +160,7 @@ static int open_device(struct tdm_worker *w, const struct tdm_worker_init *init,
         r = tdm_sandbox_driver_files(&w->sandbox, w->program->index, init->programs);
         if (r < 0)
                 return tdm_error_set(err, r, "cannot give up most of the file system: %s", strerror(-r));
-        r = choose_device(w->program, init->requested, &device, err);
+        r = choose_device(w->program, init->requested, &config, &device, err);
         if (r != 0)
                 return r;
         w->sandbox.makes_code = device->makes_code;

@@ -15,7 +15,7 @@ struct tdm_worker_device {
         bool needs_files;                 /* opens device nodes or libraries: no file sandbox before it is open */
         bool makes_code;                  /* its driver goes on working once it is open: compiles, opens nodes, ioctl() */
         /* Asked before "auto" takes the device: 0, or why not. NULL: always. */
-        int (*probe)(struct tdm_error *err);
+        int (*probe)(const struct tdm_device_config *config, struct tdm_error *err);
 };
 
 struct tdm_worker_program {

@@ -58,28 +58,47 @@ static bool is_wanted(const char *wanted, uint32_t index, const char *name)
         return *end == 0 ? n == index : strcasestr(name, wanted) != NULL;
 }
 
-static int choose_gpu(struct tdm_vk *vk, VkPhysicalDevice *ret, VkPhysicalDeviceProperties *ret_properties,
-                      struct tdm_error *err)
+/* Memory of its own that a device has. */
+static uint64_t memory_of(struct tdm_vk *vk, VkPhysicalDevice gpu)
 {
-        const char *wanted = getenv("TANDEM_VULKAN_DEVICE");
+        VkPhysicalDeviceMemoryProperties2 properties = {
+                .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2
+        };
+        uint64_t bytes = 0;
+
+        vk->GetPhysicalDeviceMemoryProperties2(gpu, &properties);
+        for (uint32_t i = 0; i < properties.memoryProperties.memoryHeapCount; i++)
+                if (properties.memoryProperties.memoryHeaps[i].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT)
+                        bytes += properties.memoryProperties.memoryHeaps[i].size;
+        return bytes;
+}
+
+/* The one that was named, else the first of the best type with the most memory. */
+static int choose_gpu(struct tdm_vk *vk, const struct tdm_device_config *config, VkPhysicalDevice *ret,
+                      VkPhysicalDeviceProperties *ret_properties, struct tdm_error *err)
+{
+        const char *wanted = config->device_name ? config->device_name : getenv("TANDEM_VULKAN_DEVICE");
         VkPhysicalDevice gpus[MAX_GPUS];
         uint32_t n = MAX_GPUS;
         VkResult r = vk->EnumeratePhysicalDevices(vk->instance, &n, gpus);
         char seen[2048] = "";
+        uint64_t most = 0;
         int best = 0;
 
         if (r != VK_SUCCESS && r != VK_INCOMPLETE)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "cannot list Vulkan devices: %s", tdm_vk_result_name(r));
         for (uint32_t i = 0; i < n; i++) {
                 VkPhysicalDeviceProperties p;
+                uint64_t bytes = memory_of(vk, gpus[i]);
 
                 properties_of(vk, gpus[i], &p);
                 snprintf(seen + strlen(seen), sizeof(seen) - strlen(seen), "%s%u: %.80s", i ? ", " : "", i,
                          p.deviceName);
                 if (p.apiVersion < VK_API_VERSION_1_3 || !is_wanted(wanted, i, p.deviceName) ||
-                    rank_of(p.deviceType) <= best)
+                    rank_of(p.deviceType) < best || (rank_of(p.deviceType) == best && bytes <= most))
                         continue;
                 best = rank_of(p.deviceType);
+                most = bytes;
                 *ret = gpus[i];
                 *ret_properties = p;
         }
@@ -103,7 +122,7 @@ static bool has_node(const char *directory, const char *prefix)
         return found;
 }
 
-int tdm_vulkan_probe(struct tdm_error *err)
+int tdm_vulkan_probe(const struct tdm_device_config *config, struct tdm_error *err)
 {
         VkPhysicalDeviceProperties properties;
         VkPhysicalDevice gpu;
@@ -116,7 +135,7 @@ int tdm_vulkan_probe(struct tdm_error *err)
         r = tdm_vk_open(&vk, err);
         if (r != 0)
                 return r;
-        r = choose_gpu(&vk, &gpu, &properties, err);
+        r = choose_gpu(&vk, config, &gpu, &properties, err);
         if (r == 0 && properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU)
                 r = tdm_error_set(err, TDM_E_UNSUPPORTED,
                                   "the only Vulkan device is a CPU implementation (%s); TANDEM_GPU=vulkan takes it",
@@ -403,7 +422,7 @@ static int look_at_memory(struct tdm_vk_device *device, VkPhysicalDeviceType typ
         return 0;
 }
 
-static int open_gpu(struct tdm_vk_device *device, struct tdm_error *err)
+static int open_gpu(struct tdm_vk_device *device, const struct tdm_device_config *config, struct tdm_error *err)
 {
         VkPhysicalDeviceVulkan12Properties p12 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES};
         VkPhysicalDeviceVulkan11Properties p11 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES,
@@ -412,7 +431,7 @@ static int open_gpu(struct tdm_vk_device *device, struct tdm_error *err)
         const char *kernels = getenv("TANDEM_VULKAN_KERNELS");
         VkPhysicalDeviceProperties properties;
         VkResult result;
-        int r = choose_gpu(&device->vk, &device->physical, &properties, err), queue;
+        int r = choose_gpu(&device->vk, config, &device->physical, &properties, err), queue;
 
         if (r != 0)
                 return r;
@@ -465,13 +484,14 @@ static int vulkan_open(struct tdm_device **ret, const struct tdm_device_config *
         device->public.ops = &tdm_vulkan_device_ops;
         device->cache_fd = -1;
         device->heartbeat = config->heartbeat;
+        device->memory_limit = config->memory_bytes;
         r = tdm_pool_new(&device->threads, config->n_threads, config->heartbeat);
         if (r < 0)
                 tdm_error_set(err, r, "vulkan device: cannot start threads: %s", strerror(-r));
         else
                 r = tdm_vk_open(&device->vk, err);
         if (r == 0)
-                r = open_gpu(device, err);
+                r = open_gpu(device, config, err);
         if (r != 0) {
                 vulkan_close(&device->public);
                 return r;

@@ -21,12 +21,15 @@ void tdm_vk_memory_left(struct tdm_vk_device *device, uint64_t *ret_left, uint64
         device->vk.GetPhysicalDeviceMemoryProperties2(device->physical, &properties);
         size = properties.memoryProperties.memoryHeaps[device->device_heap].size;
         *ret_total = *ret_left = size;
-        /* What the driver would still give, or less where the admin says so (TANDEM_VULKAN_MEMORY_MIB). */
+        /* What the driver would still give, or less where the admin says so (gpu-memory; tests:
+         * TANDEM_VULKAN_MEMORY_MIB). */
         if (device->has_budget) {
                 uint64_t allowed = budget.heapBudget[device->device_heap], used = budget.heapUsage[device->device_heap];
 
                 *ret_left = allowed > used ? allowed - used : 0;
         }
+        if (device->memory_limit)
+                *ret_left = TDM_MIN(*ret_left, device->memory_limit - TDM_MIN(device->memory_used, device->memory_limit));
         if (limit && *limit)
                 *ret_left = TDM_MIN(*ret_left, strtoull(limit, NULL, 10) << 20);
 }
@@ -132,6 +135,8 @@ int tdm_vk_buffer_init(struct tdm_vk_device *device, struct tdm_vk_buffer *buffe
                         tdm_vk_buffer_deinit(device, &b);
         }
         if (r == VK_SUCCESS) {
+                b.counted_bytes = place == TDM_VK_DEVICE_MEMORY ? size_bytes : 0;
+                device->memory_used += b.counted_bytes;
                 *buffer = b;
                 return 0;
         }
@@ -190,6 +195,7 @@ void tdm_vk_buffer_deinit(struct tdm_vk_device *device, struct tdm_vk_buffer *bu
                 device->vk.DestroyBuffer(device->vk.device, buffer->buffer, NULL);
         if (buffer->memory)
                 device->vk.FreeMemory(device->vk.device, buffer->memory, NULL);
+        device->memory_used -= buffer->counted_bytes;
         *buffer = (struct tdm_vk_buffer){};
 }
 

@@ -294,7 +294,7 @@ static int check_memory(struct tdm_vk_model *m, const struct need *needs, unsign
         return tdm_error_set(
                 err, TDM_E_NO_MEMORY,
                 "the model needs %.1f MiB on the GPU (weights %.1f, KV cache %.1f, work %.1f) and %.1f of its "
-                "%.1f MiB are free: a smaller model, fewer pages or TANDEM_GPU=host",
+                "%.1f MiB are free: a smaller model, fewer pages, more gpu-memory or gpu = host",
                 (double)(weights + cache + work) / 0x1p20, (double)weights / 0x1p20, (double)cache / 0x1p20,
                 (double)work / 0x1p20, (double)left / 0x1p20, (double)total / 0x1p20);
 }

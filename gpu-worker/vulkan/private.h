@@ -28,6 +28,7 @@ struct tdm_vk_buffer {
         VkDeviceMemory memory;
         VkDeviceAddress address;
         uint64_t size_bytes;
+        uint64_t counted_bytes; /* in tdm_vk_device.memory_used */
         uint8_t *map;
 };
 
@@ -114,6 +115,8 @@ struct tdm_vk_device {
         uint32_t device_heap;
         uint64_t max_allocation;
         bool has_budget;
+        uint64_t memory_limit; /* of the configuration; 0: none */
+        uint64_t memory_used;  /* of the device's memory */
         bool import;      /* memory is unified: segments are used in place */
         bool is_cpu;      /* a CPU implementation: it needs the cores itself, and compiles slowly */
         bool few_kernels; /* so: without those that only make a GPU faster; TANDEM_VULKAN_KERNELS=all has them (tests)

@@ -20,12 +20,12 @@ def there_is_vulkan():
     return bool(glob.glob("/usr/share/vulkan/icd.d/*.json") + glob.glob("/etc/vulkan/icd.d/*.json"))
 
 
-def vulkan(placement, memory, npu="host"):
+def vulkan(placement, memory, npu="host", **more):
     if not there_is_vulkan():
         raise Skip("no Vulkan loader or driver (Debian: libvulkan1 mesa-vulkan-drivers)")
     os.makedirs(SHADERS, exist_ok=True)
     return Daemon(models=(SPROUT,), placement=placement, hang_ms=60000,
-                  env=dict(TANDEM_GPU="vulkan", TANDEM_NPU=npu, TANDEM_VULKAN_MEMORY=memory, MESA_SHADER_CACHE_DIR=SHADERS))
+                  env=dict(TANDEM_GPU="vulkan", TANDEM_NPU=npu, TANDEM_VULKAN_MEMORY=memory, MESA_SHADER_CACHE_DIR=SHADERS), **more)
 
 
 @test
@@ -38,6 +38,32 @@ def shown():
             equal(w["gpu"]["device"], "vulkan", "device of the gpu worker")
             equal(w["npu"]["device"], "host", "device of the npu worker")
             check(("imported" if memory == "import" else "copied") in w["gpu"]["detail"], "path of memory", w["gpu"]["detail"])
+
+
+def config(text):
+    f = tempfile.NamedTemporaryFile("w", prefix="tandem-", suffix=".conf", delete=False)
+    f.write("[engine]\n" + text)
+    f.close()
+    return ["--config", f.name]
+
+
+@test
+def chosen():
+    """Which GPU and how much of its memory: by name or number in the configuration. What is not there or too much is said."""
+    with vulkan("gpu", "copy", args=config("gpu-device = LLVMPIPE\ngpu-memory = 1G\n")) as d:
+        d.wait_ready()
+        check("llvmpipe" in d.workers()["gpu"]["detail"], "the named device", d.workers()["gpu"])
+        equal(len(d.generate(n=3).ids), 3, "tokens")
+    with vulkan("gpu", "copy", args=config("gpu-device = 0\ngpu-memory = 2M\n")) as d:
+        try:
+            d.generate(n=3)
+            check(False, "a model that takes more than 2 MiB was refused")
+        except Refused as e:
+            check("MiB on the GPU" in str(e) and "gpu-memory" in str(e), "what is said", str(e))
+    with vulkan("measured", "copy", args=config("gpu-device = No such card\n")) as d:
+        wait_for(lambda: "no Vulkan 1.3 device like No such card (there" in d.log(),
+                 "the message")
+        equal(d.generate(n=3).reason, "DONE_LENGTH", "the other worker goes on")
 
 
 @test

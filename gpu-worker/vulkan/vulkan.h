@@ -13,7 +13,7 @@ extern const struct tdm_device_ops tdm_vulkan_device_ops;
 
 /* For a device that was not asked for by name: 0 where there is a GPU (never a CPU implementation), else a TDM_E_* or
  * -errno with the reason. Looks for device nodes first, so that a machine without a GPU never loads a driver. */
-int tdm_vulkan_probe(struct tdm_error *err);
+int tdm_vulkan_probe(const struct tdm_device_config *config, struct tdm_error *err);
 
 /* Counters of a device since it was opened: all stay as they are while steps run again and again. */
 struct tdm_vulkan_counters {

@@ -132,7 +132,7 @@ def kills(args, cache, out):
         job = subprocess.Popen(command, stdout=subprocess.PIPE)
         killed = 0
         while job.poll() is None and killed < 5:
-            time.sleep(0.25)
+            time.sleep(0.1)
             worker = server.gpu()
             if worker.get("state") == "ready" and job.poll() is None:
                 os.kill(worker["pid"], signal.SIGKILL)
