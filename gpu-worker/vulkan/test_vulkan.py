@@ -40,10 +40,14 @@ def shown():
             check(("imported" if memory == "import" else "copied") in w["gpu"]["detail"], "path of memory", w["gpu"]["detail"])
 
 
+KEPT = []  # files that go with this process
+
+
 def config(text):
-    f = tempfile.NamedTemporaryFile("w", prefix="tandem-", suffix=".conf", delete=False)
+    f = tempfile.NamedTemporaryFile("w", prefix="tandem-", suffix=".conf")
     f.write("[engine]\n" + text)
-    f.close()
+    f.flush()
+    KEPT.append(f)
     return ["--config", f.name]
 
 

@@ -168,6 +168,8 @@ def show(out):
         print(line)
     if "kills" in out:
         k = out["kills"]
+        if not k["killed"]:
+            print("no kill: the job was over before, so this showed nothing")
         print(f"{k['killed']} kills of the GPU worker ({k['device']}): ids {'identical' if k['identical'] else 'DIFFER'}, {k['tokens']} "
               f"tokens, {k['recoveries']} recoveries")
     for x in out["loads"]:
