@@ -94,7 +94,7 @@ def killed_often():
             for at in (20, 60):
                 name = ("gpu", "npu")[kills % 2]
                 job.until(at)
-                os.kill(d.workers()[name]["pid"], signal.SIGKILL)
+                send_signal(d.worker_pid(name), signal.SIGKILL)
                 kills += 1
             got = job.wait()
             equal(got.ids, want, f"ids after {kills} kills")
@@ -111,7 +111,7 @@ def killed():
             want = d.generate(n=40).ids
             job = d.start_job(n=40)
             job.until(12)
-            os.kill(d.workers()["gpu"]["pid"], signal.SIGKILL)
+            send_signal(d.worker_pid("gpu"), signal.SIGKILL)
             got = job.wait()
             equal(got.ids, want, f"ids, {placement}, {memory}")
             check(got.recoveries >= 1, "it was a recovery", got)

@@ -8,7 +8,7 @@ import signal
 import struct
 import time
 
-from tandem_test import SANITIZER, SLOW, alive, wait_for
+from tandem_test import SANITIZER, SLOW, alive, send_signal, wait_for
 
 PRODUCED, CONSUMED, RING_HEADER = 64, 128, 256  # common/ring-layout.h
 
@@ -16,7 +16,7 @@ PRODUCED, CONSUMED, RING_HEADER = 64, 128, 256  # common/ring-layout.h
 def send(pids, signum):
     for p in pids:
         try:
-            os.kill(p, signum)
+            send_signal(p, signum)
         except ProcessLookupError:
             pass
 
