@@ -32,16 +32,17 @@ static uint32_t rows_variant(const struct tdm_vk_device *device, uint32_t n_rows
 static uint32_t shape_of(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
                          uint32_t variant)
 {
-        uint32_t length = TDM_VK_SEGMENT_BLOCKS(a->cols), panels = variant == 16 || variant <= 2 ? 2 : 4, ahead;
+        uint32_t length = TDM_VK_SEGMENT_BLOCKS(a->cols), panels = variant == 16 || variant <= 2 ? 2 : 4, most;
 
         if (device->few_kernels || a->act == TDM_ACT_F32)
                 return 1 | 1 << 8;
         while (panels > 1 && n_panels / panels < (device->is_cpu ? 2 : 400))
                 panels /= 2;
+        if (variant > 2)
+                return (variant == 16 || panels == 4 ? 1u : 2u) | panels << 8;
         /* Measured on an H200: 16 bit input takes longer to use than to load. */
-        ahead = panels == 1 && a->act == TDM_ACT_I16 ? 8 : 4;
-        ahead = variant <= 2 ? TDM_DIV_UP(length, TDM_DIV_UP(length, ahead)) : variant == 16 || panels == 4 ? 1 : 2;
-        return ahead | panels << 8;
+        most = panels == 1 && a->act == TDM_ACT_I16 ? 8 : 4;
+        return TDM_DIV_UP(length, TDM_DIV_UP(length, most)) | panels << 8;
 }
 
 /* Matrices that can be multiplied in one dispatch: of one type and rounding, beside each other. At most three. */
