@@ -117,7 +117,6 @@ void tdm_vk_cache_open(struct tdm_vk_device *device)
         char path[4096];
         size_t n = 0;
 
-        device->cache_fd = -1;
         if (path_of(device, path, sizeof(path))) {
                 device->cache_fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
                 if (device->cache_fd >= 0)

@@ -1,9 +1,9 @@
 /* The vulkan device: finds a GPU, makes a logical device with one queue, submits and waits with limits, and says what
  * it is.
  *
- * Which GPU: TANDEM_VULKAN_DEVICE (an index or a part of the name), else the first discrete one, then integrated, then
- * virtual, then a CPU implementation: the last only because the device was asked for by name, since tdm_vulkan_probe()
- * refuses it. TANDEM_VULKAN_MEMORY=import|copy overrides whether memory counts as unified (tests run both ways). */
+ * Which GPU: gpu-device (an index or a part of the name; for programs without a configuration TANDEM_VULKAN_DEVICE), else
+ * a discrete one, then integrated, then virtual, then a CPU implementation, the one with the most memory first: the last
+ * only because the device was asked for by name, since tdm_vulkan_probe() refuses it. TANDEM_VULKAN_MEMORY=import|copy overrides whether memory counts as unified (tests run both ways). */
 #include <dirent.h>
 
 #include "gpu-worker/vulkan/private.h"

@@ -15,14 +15,12 @@ void tdm_vk_memory_left(struct tdm_vk_device *device, uint64_t *ret_left, uint64
         };
         VkPhysicalDeviceMemoryProperties2 properties = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2,
                                                          .pNext = device->has_budget ? &budget : NULL };
-        const char *limit = getenv("TANDEM_VULKAN_MEMORY_MIB");
         uint64_t size;
 
         device->vk.GetPhysicalDeviceMemoryProperties2(device->physical, &properties);
         size = properties.memoryProperties.memoryHeaps[device->device_heap].size;
         *ret_total = *ret_left = size;
-        /* What the driver would still give, or less where the admin says so (gpu-memory; tests:
-         * TANDEM_VULKAN_MEMORY_MIB). */
+        /* What the driver would still give, or less where the admin says so (gpu-memory). */
         if (device->has_budget) {
                 uint64_t allowed = budget.heapBudget[device->device_heap], used = budget.heapUsage[device->device_heap];
 
@@ -30,8 +28,6 @@ void tdm_vk_memory_left(struct tdm_vk_device *device, uint64_t *ret_left, uint64
         }
         if (device->memory_limit)
                 *ret_left = TDM_MIN(*ret_left, device->memory_limit - TDM_MIN(device->memory_used, device->memory_limit));
-        if (limit && *limit)
-                *ret_left = TDM_MIN(*ret_left, strtoull(limit, NULL, 10) << 20);
 }
 
 /* The first type that is allowed and has all of `must`, preferring those that have `nice` too. -1: none. */

@@ -316,7 +316,8 @@ static void refused(void **state)
         struct tdm_device_model *model = NULL;
         struct tdm_step_row row = { 17, 0, 0, UINT32_MAX };
         struct tdm_step step = { .head = { .step_id = 1, .n_rows = 1, .n_seqs = 1 }, .rows = &row };
-        struct tdm_device *device;
+        const struct tdm_device_config little_config = { .n_threads = 1, .heartbeat = &heartbeat, .memory_bytes = 1 << 20 };
+        struct tdm_device *device, *little;
         struct tdm_error err = {};
         float *hidden = calloc(hp->d_model, sizeof(float));
 
@@ -333,10 +334,10 @@ static void refused(void **state)
         bad.kv.part_bytes /= 2;
         assert_int_equal(ops->model_load(device, &bad, &model, &err), TDM_E_PROTOCOL);
 
-        setenv("TANDEM_VULKAN_MEMORY_MIB", "1", 1);
-        assert_int_equal(ops->model_load(device, &good, &model, &err), TDM_E_NO_MEMORY);
+        assert_int_equal(ops->open(&little, &little_config, &err), 0);
+        assert_int_equal(ops->model_load(little, &good, &model, &err), TDM_E_NO_MEMORY);
         assert_non_null(strstr(err.message, "MiB on the GPU (weights"));
-        unsetenv("TANDEM_VULKAN_MEMORY_MIB");
+        ops->close(little);
 
         assert_int_equal(ops->model_load(device, &good, &model, &err), 0);
         assert_int_equal(ops->run(model, &step, 1, 1, hidden, NULL, NULL, NULL, &err),
