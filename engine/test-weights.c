@@ -257,10 +257,12 @@ static int pack(const struct file *f, uint8_t **ret, uint64_t *ret_size, struct 
                 _cleanup_(freep) uint8_t *alone = aligned_alloc(64, *ret_size);
 
                 memset(alone, 0xa5, *ret_size);
-                memset(*ret, 0xa5, *ret_size);
                 assert_int_equal(tdm_weights_build(plan, o.gguf, alone, 1, NULL, NULL, err), 0);
-                assert_int_equal(tdm_weights_build(plan, o.gguf, *ret, 3, NULL, NULL, err), 0);
-                assert_memory_equal(alone, *ret, *ret_size);
+                for (unsigned i = 0; i < 8; i++) { /* the helpers do not get a piece each time */
+                        memset(*ret, 0xa5, *ret_size);
+                        assert_int_equal(tdm_weights_build(plan, o.gguf, *ret, 3, NULL, NULL, err), 0);
+                        assert_memory_equal(alone, *ret, *ret_size);
+                }
         }
         file_close(&o);
         return r;

@@ -15,7 +15,7 @@
 
 #define ALIGNMENT UINT64_C(64)
 #define PROGRESS_BYTES (UINT64_C(4) << 20)
-#define CHUNK_BYTES (UINT64_C(1) << 16) /* that a thread packs at a time */
+#define CHUNK_BYTES (UINT64_C(1) << 14) /* that a thread packs at a time */
 #define MAX_TENSORS (TDM_N_TENSOR_KINDS * TDM_MAX_LAYERS)
 
 static_assert(sizeof(struct tdm_weights_tensor) == 56, "part of the segment's layout");
