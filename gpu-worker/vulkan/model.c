@@ -145,6 +145,66 @@ static uint64_t address_of(const struct tdm_vk_model *m, const struct tdm_weight
         return 0;
 }
 
+static bool is_turned(const struct tdm_vk_model *m, const struct tdm_weights_tensor *tensor)
+{
+        return !m->weights_imported && tensor->layout == TDM_LAYOUT_PANEL16 &&
+               (tensor->type == TDM_TYPE_Q4_0 || tensor->type == TDM_TYPE_Q8_0);
+}
+
+/* Turns (shaders/turn.comp) every matrix that is better read so, all in one submission. */
+static int turn_weights(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        const struct tdm_weights_header *header = tdm_weights_header(m->weights);
+        const struct tdm_weights_tensor *tensors =
+                (const struct tdm_weights_tensor *)(m->weights + header->tensors_offset);
+        const VkCommandBufferBeginInfo begin = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
+                                                 .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT };
+        const VkMemoryBarrier barrier = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
+                                          .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
+                                          .dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT };
+        struct tdm_vk_device *device = m->device;
+        struct tdm_vk *vk = &device->vk;
+        VkCommandBuffer commands = device->stage_commands[0];
+        VkResult result;
+
+        if (m->weights_imported)
+                return 0;
+        for (uint32_t words = 4; words <= 8; words += 4) {
+                int r = tdm_vk_pipeline_need(device, TDM_VK_TURN, (const uint32_t[]){ words, 0, 0, 0 }, err);
+
+                if (r != 0)
+                        return r;
+        }
+        result = vk->BeginCommandBuffer(commands, &begin);
+        if (result != VK_SUCCESS)
+                return tdm_vk_fault(device, "recording commands", result, err);
+        for (int end = 0; end < 2; end++) { /* after the uploads, and before whoever reads */
+                vk->CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_TRANSFER_BIT | VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+                                       VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &barrier, 0, NULL, 0, NULL);
+                for (uint32_t i = 0; i < header->n_tensors && end == 0; i++) {
+                        const struct tdm_weights_tensor *t = &tensors[i];
+                        uint32_t words = t->type == TDM_TYPE_Q4_0 ? 4 : 8, n_panels = TDM_DIV_UP(t->rows, TDM_PANEL_ROWS);
+                        struct tdm_vk_matmul_push push = { .w0 = address_of(m, t),
+                                                           .panel_bytes = (uint32_t)t->panel_bytes,
+                                                           .cols = t->cols };
+
+                        if (!is_turned(m, t))
+                                continue;
+                        vk->CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE,
+                                            tdm_vk_pipeline_get(device, TDM_VK_TURN, words, 0, 0, 0)->pipeline);
+                        for (uint32_t n; push.panel0 < n_panels; push.panel0 += n) {
+                                n = TDM_MIN(n_panels - push.panel0, 65535u);
+                                vk->CmdPushConstants(commands, device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(push),
+                                                     &push);
+                                vk->CmdDispatch(commands, TDM_DIV_UP(t->cols / TDM_BLOCK_VALUES * words * 16, 256u), n, 1);
+                        }
+                }
+        }
+        result = vk->EndCommandBuffer(commands);
+        return result == VK_SUCCESS ? tdm_vk_submit(device, commands, err)
+                                    : tdm_vk_fault(device, "recording commands", result, err);
+}
+
 static uint64_t vector(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer)
 {
         return address_of(m, tdm_weights_find(m->weights, kind, layer));
@@ -157,7 +217,7 @@ static struct tdm_vk_matrix matrix(const struct tdm_vk_model *m, enum tdm_tensor
 
         return (struct tdm_vk_matrix){
                 .address = address_of(m, t),
-                .type = t->type,
+                .type = t->type | (is_turned(m, t) ? TDM_VK_TURNED : 0u),
                 .act = tdm_weights_type_quantised(t->type) ? input_acts[m->precision][input] : TDM_ACT_F32,
                 .rows = t->rows,
                 .cols = t->cols,
@@ -390,6 +450,8 @@ static int load(struct tdm_vk_model *m, const struct tdm_device_model_config *co
                 r = host_memory_init(m, err);
         if (r == 0)
                 r = load_weights(m, ends, err);
+        if (r == 0)
+                r = turn_weights(m, err);
         if (r != 0)
                 return r;
         find_tensors(m);

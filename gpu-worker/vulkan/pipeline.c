@@ -21,6 +21,9 @@ static_assert(TDM_VK_KV_F16 == TDM_KV_F16 && TDM_VK_KV_F32 == TDM_KV_F32 && TDM_
 static const uint32_t embed_code[] =
 #include "embed.inc"
         ;
+static const uint32_t turn_code[] =
+#include "turn.inc"
+        ;
 static const uint32_t norm_code[] =
 #include "norm.inc"
         ;
@@ -55,6 +58,7 @@ static const struct {
         size_t code_bytes;
 } shaders[TDM_VK_N_SHADERS] = {
         [TDM_VK_EMBED] = {"embed", embed_code, sizeof(embed_code)},
+        [TDM_VK_TURN] = { "turn", turn_code, sizeof(turn_code) },
         [TDM_VK_NORM] = {"norm", norm_code, sizeof(norm_code)},
         [TDM_VK_MATVEC] = {"matvec", matvec_code, sizeof(matvec_code)},
         [TDM_VK_MATVEC_K] = {"matvec-k", matvec_k_code, sizeof(matvec_k_code)},

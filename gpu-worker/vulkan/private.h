@@ -51,6 +51,7 @@ int tdm_vk_upload(struct tdm_vk_device *device, struct tdm_vk_buffer *to, uint64
 
 enum tdm_vk_shader {
         TDM_VK_EMBED,
+        TDM_VK_TURN,
         TDM_VK_NORM,
         TDM_VK_MATVEC,
         TDM_VK_MATVEC_K,  /* of the types of engine/weights-k.h */
@@ -181,7 +182,7 @@ int tdm_vk_prove(struct tdm_vk_device *device, struct tdm_error *err);
 
 struct tdm_vk_matrix {
         uint64_t address;
-        uint32_t type, act;
+        uint32_t type, act; /* type: with TDM_VK_TURNED where it is */
         uint32_t rows, cols;
         uint32_t n_panels, panel_bytes;
 };

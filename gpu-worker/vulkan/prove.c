@@ -66,7 +66,7 @@ static uint32_t random_u32(uint64_t *state)
 
 static void random_weights(uint8_t *panels, uint32_t type, uint64_t *state)
 {
-        uint64_t panel_bytes = tdm_weights_panel_bytes(type, N_BLOCKS * TDM_BLOCK_VALUES);
+        uint64_t panel_bytes = tdm_weights_panel_bytes(type & ~TDM_VK_TURNED, N_BLOCKS * TDM_BLOCK_VALUES);
 
         for (uint32_t panel = 0; panel < TDM_DIV_UP(N_OUT, TDM_PANEL_ROWS); panel++, panels += panel_bytes) {
                 for (uint64_t i = 0; i < panel_bytes; i++)
@@ -117,7 +117,7 @@ static int run_kernel(struct tdm_vk_device *device, struct tdm_vk_pipeline *pipe
                 .side_rows = SIDE_ROWS,
                 .panel1 = UINT32_MAX,
                 .panel2 = UINT32_MAX,
-                .panel_bytes = (uint32_t)tdm_weights_panel_bytes(type, N_BLOCKS * TDM_BLOCK_VALUES),
+                .panel_bytes = (uint32_t)tdm_weights_panel_bytes(type & ~TDM_VK_TURNED, N_BLOCKS * TDM_BLOCK_VALUES),
                 .cols = N_BLOCKS * TDM_BLOCK_VALUES,
                 .n_out = N_OUT,
                 .n_rows = N_ROWS,
@@ -186,10 +186,12 @@ static int prove_kernel(struct tdm_vk_device *device, struct tdm_vk_pipeline *p,
 /* Not finding it so is no error. */
 int tdm_vk_prove(struct tdm_vk_device *device, struct tdm_error *err)
 {
-        static const uint32_t types[] = {TDM_TYPE_Q4_0, TDM_TYPE_Q8_0}, acts[] = {TDM_VK_ACT_I8, TDM_VK_ACT_I16};
+        static const uint32_t types[] = { TDM_TYPE_Q4_0, TDM_TYPE_Q8_0, TDM_TYPE_Q4_0 | TDM_VK_TURNED,
+                                          TDM_TYPE_Q8_0 | TDM_VK_TURNED },
+                              acts[] = { TDM_VK_ACT_I8, TDM_VK_ACT_I16 };
         int r = 0;
 
-        for (unsigned k = 0; k < 4 && r == 0; k++) {
+        for (unsigned k = 0; k < 2 * TDM_ARRAY_SIZE(types) && r == 0; k++) {
                 bool made = false;
 
                 for (unsigned i = 0; i < device->n_pipelines && r == 0; i++) {

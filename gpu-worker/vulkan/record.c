@@ -538,7 +538,9 @@ static int need(struct tdm_vk_model *m, enum tdm_vk_shader shader, uint32_t c0, 
 /* Not being able to compile one is no error here. */
 static int need_units(struct tdm_vk_model *m, const struct tdm_vk_matrix *a, uint32_t n_panels, struct tdm_error *err)
 {
-        if (!m->device->matrix_units || (a->type != TDM_TYPE_Q4_0 && a->type != TDM_TYPE_Q8_0) || a->act == TDM_ACT_F32)
+        uint32_t type = a->type & ~TDM_VK_TURNED;
+
+        if (!m->device->matrix_units || (type != TDM_TYPE_Q4_0 && type != TDM_TYPE_Q8_0) || a->act == TDM_ACT_F32)
                 return 0;
         need(m, TDM_VK_MATWIDE, a->type, a->act, 0, 0, NULL);
         for (uint32_t tiles = 1; tiles <= 4; tiles *= 2)

@@ -85,8 +85,14 @@ float tdm_panel_scale(uint64_t panel, uint b, uint lane)
         return tdm_f16(uint(U16s(panel).v[b * 16 + lane]));
 }
 
+// Where word g of a lane's block lies, of `words` each.
+uint tdm_word(const bool turned, const uint words, uint b, uint g, uint lane)
+{
+        return turned ? (b * 16 + lane) * words + g : (b * words + g) * 16 + lane;
+}
+
 // Column k of a lane, dequantised exactly: one rounding at most, in q * scale.
-float tdm_panel_value(const uint type, uint64_t panel, uint cols, uint k, uint lane)
+float tdm_panel_value(const uint type, const bool turned, uint64_t panel, uint cols, uint k, uint lane)
 {
         uint64_t quants = panel + tdm_scales_bytes(cols);
         uint b = k / 32, g = k % 32 / 4, word;
@@ -99,10 +105,10 @@ float tdm_panel_value(const uint type, uint64_t panel, uint cols, uint k, uint l
         if (type == TDM_VK_BF16)
                 return uintBitsToFloat(uint(U16s(panel).v[k * 16 + lane]) << 16);
         if (type == TDM_VK_Q8_0) {
-                word = U32s(quants).v[(b * 8 + g) * 16 + lane];
+                word = U32s(quants).v[tdm_word(turned, 8, b, g, lane)];
                 q = int(word >> k % 4 * 8 & 0xffu) - 128;
         } else {
-                word = U32s(quants).v[(b * 4 + g % 4) * 16 + lane];
+                word = U32s(quants).v[tdm_word(turned, 4, b, g % 4, lane)];
                 q = int(word >> (k % 4 * 8 + g / 4 * 4) & 0xfu) - 8;
         }
         precise float w = float(q) * tdm_panel_scale(panel, b, lane);

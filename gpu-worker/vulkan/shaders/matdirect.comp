@@ -16,12 +16,14 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
 #include "common.glsl"
 layout(local_size_x = 512) in;
-layout(constant_id = 0) const uint TYPE = TDM_VK_Q4_0;
+layout(constant_id = 0) const uint FORM = TDM_VK_Q4_0; // type, TDM_VK_TURNED
 layout(constant_id = 1) const uint ACT = TDM_VK_ACT_I8;
 layout(constant_id = 2) const uint TILES = 1; // of 8 rows
 layout(constant_id = 3) const uint PANELS = 2;
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 
+const uint TYPE = FORM & 63u;
+const bool TURNED = FORM >= TDM_VK_TURNED;
 const uint PLANES = ACT == TDM_VK_ACT_I16 ? 2 : 1;
 const uint WORDS = TYPE == TDM_VK_Q4_0 ? 2 : 4; // of a panel's block, in each thread
 const uint PART_STRIDE = 20;                    // floats of a row's 16 outputs in shared memory: no bank twice
@@ -80,7 +82,7 @@ void main()
                                 uint k = set * PANELS + i;
 
                                 [[unroll]] for (uint j = 0; j < WORDS; j++)
-                                        w[k * WORDS + j] = words.v[(block * WORDS * 2 + j / 2 * 4 + quad) * 16 + j % 2 * 8 + own];
+                                        w[k * WORDS + j] = words.v[tdm_word(TURNED, WORDS * 2, block, j / 2 * 4 + quad, j % 2 * 8 + own)];
                                 scales[k * 2] = U16s(panels[i]).v[block * 16 + own];
                                 scales[k * 2 + 1] = U16s(panels[i]).v[block * 16 + own + 8];
                         }

@@ -5,12 +5,14 @@
 // PANELS change only who loads what.
 #include "common.glsl"
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint TYPE = 0;
+layout(constant_id = 0) const uint FORM = 0; // type, TDM_VK_TURNED
 layout(constant_id = 1) const uint ACT = 0;
 layout(constant_id = 2) const uint ROWS = 1;
 layout(constant_id = 3) const uint SHAPE = 4 | 1 << 8;
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 
+const uint TYPE = FORM & 63u;
+const bool TURNED = FORM >= TDM_VK_TURNED;
 const uint AHEAD = SHAPE & 255u; // blocks whose weights are on their way at once
 const uint PANELS = SHAPE >> 8;  // of a workgroup: what is loaded of a row is used for each
 const uint WORDS = TYPE == TDM_VK_Q4_0 ? 4 : 8;
@@ -52,7 +54,7 @@ void main()
         if (ACT == TDM_VK_ACT_F32) {
                 for (uint k = b0 * 32; k < b1 * 32; k++)
                         [[unroll]] for (uint i = 0; i < PANELS; i++) {
-                                float w = tdm_panel_value(TYPE, panels[i], p.cols, k, lane);
+                                float w = tdm_panel_value(TYPE, TURNED, panels[i], p.cols, k, lane);
 
                                 [[unroll]] for (uint r = 0; r < ROWS; r++)
                                         acc[r * PANELS + i] = fma(w, F32s(x[r]).v[k], acc[r * PANELS + i]);
@@ -70,6 +72,12 @@ void main()
                                         U32s words = U32s(panels[i] + scales_bytes);
 
                                         w_scale[k] = uint(U16s(panels[i]).v[block * 16 + lane]);
+                                        if (TURNED) {
+                                                w_low[k] = U32x4s(panels[i] + scales_bytes).v[(block * 16 + lane) * (WORDS / 4)];
+                                                if (TYPE == TDM_VK_Q8_0)
+                                                        w_high[k] = U32x4s(panels[i] + scales_bytes).v[(block * 16 + lane) * 2 + 1];
+                                                continue;
+                                        }
                                         w_low[k] = uvec4(words.v[at], words.v[at + 16], words.v[at + 32], words.v[at + 48]);
                                         if (TYPE == TDM_VK_Q8_0)
                                                 w_high[k] = uvec4(words.v[at + 64], words.v[at + 80], words.v[at + 96], words.v[at + 112]);

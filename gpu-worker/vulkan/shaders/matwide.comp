@@ -13,7 +13,7 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
 #include "common.glsl"
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint TYPE = TDM_VK_Q4_0;
+layout(constant_id = 0) const uint FORM = TDM_VK_Q4_0; // type, TDM_VK_TURNED
 layout(constant_id = 1) const uint ACT = TDM_VK_ACT_I8;
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 
@@ -21,6 +21,8 @@ layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 #define TILE_ROWS 64
 #define BLOCKS 4         // of 32 along K, at a time
 #define STRIDE 36        // words of 128 bytes in shared memory: 16-byte steps that meet no bank twice
+const uint TYPE = FORM & 63u;
+const bool TURNED = FORM >= TDM_VK_TURNED;
 const uint PLANES = ACT == TDM_VK_ACT_I16 ? 2 : 1;
 const uint LOADS = TYPE == TDM_VK_Q4_0 ? 2 : 4; // of 16 bytes of weights, per thread
 
@@ -32,6 +34,12 @@ shared uint s_weights[OUTS * STRIDE];
 shared uvec4 s_rows[PLANES * TILE_ROWS * STRIDE / 4];
 shared float s_weight_scales[BLOCKS * OUTS];
 shared vec2 s_row_scales[BLOCKS * TILE_ROWS / 2];
+
+// 0 … 15 to -8 … 7, four at once.
+uint tdm_signed4(uint q)
+{
+        return (q | 0x80808080u) - 0x08080808u ^ 0x80808080u;
+}
 
 uint64_t panel_address(uint panel)
 {
@@ -65,12 +73,21 @@ void main()
                                 uint block = TYPE == TDM_VK_Q4_0 ? at / 16 : i, group = (TYPE == TDM_VK_Q4_0 ? at % 16 : lane) / 4;
                                 uint base = (sub * 16 + at % 4 * 4) * STRIDE + block * 8 + group;
 
-                                [[unroll]] for (uint c = 0; c < 4; c++)
-                                        if (TYPE == TDM_VK_Q4_0) { // 0 … 15 to -8 … 7, four at once
-                                                uint low = w[i][c] & 0x0f0f0f0fu, high = w[i][c] >> 4 & 0x0f0f0f0fu;
+                                if (TURNED) { // four words of one output
+                                        const uint per = TYPE == TDM_VK_Q4_0 ? 1 : 2;
+                                        uint to = (sub * 16 + at / per % 16) * STRIDE + at / (16 * per) * 8 + at % per * 4;
 
-                                                s_weights[base + c * STRIDE] = (low | 0x80808080u) - 0x08080808u ^ 0x80808080u;
-                                                s_weights[base + c * STRIDE + 4] = (high | 0x80808080u) - 0x08080808u ^ 0x80808080u;
+                                        [[unroll]] for (uint c = 0; c < 4; c++)
+                                                s_weights[to + c] = TYPE == TDM_VK_Q4_0 ? tdm_signed4(w[i][c] & 0x0f0f0f0fu) : w[i][c] ^ 0x80808080u;
+                                        if (TYPE == TDM_VK_Q4_0)
+                                                [[unroll]] for (uint c = 0; c < 4; c++)
+                                                        s_weights[to + 4 + c] = tdm_signed4(w[i][c] >> 4 & 0x0f0f0f0fu);
+                                        continue;
+                                }
+                                [[unroll]] for (uint c = 0; c < 4; c++)
+                                        if (TYPE == TDM_VK_Q4_0) {
+                                                s_weights[base + c * STRIDE] = tdm_signed4(w[i][c] & 0x0f0f0f0fu);
+                                                s_weights[base + c * STRIDE + 4] = tdm_signed4(w[i][c] >> 4 & 0x0f0f0f0fu);
                                         } else {
                                                 s_weights[base + c * STRIDE] = w[i][c] ^ 0x80808080u;
                                         }

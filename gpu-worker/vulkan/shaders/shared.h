@@ -38,6 +38,10 @@
 #define TDM_VK_IQ4_XS 23
 #define TDM_VK_BF16 30
 
+/* In a kernel's TYPE, of Q4_0 and Q8_0: each output's words of a block lie beside each other (turn.comp), not each word's of
+ * the 16 outputs. */
+#define TDM_VK_TURNED 64
+
 #define TDM_VK_KV_F16 1
 #define TDM_VK_KV_F32 2
 #define TDM_VK_KV_Q8_0 3
