@@ -534,7 +534,7 @@ static const char *vulkan_plan(const struct tdm_device_model *public)
         snprintf(
                 m->plan, sizeof(m->plan),
                 "weights %s, cache %s, hidden rows %s; %.1f MiB on the device in %llu allocations of at most %.0f MiB; "
-                "%llu kernels, %zu KiB of them from disk; %u of %u with matrix units exact, so in use",
+                "%llu kernels, %zu KiB of them from disk, one after the other %s; %u of %u with matrix units exact, so in use",
                 m->weights_imported ? "imported in place" : "copied to the device",
                 m->kv_imported || (!m->n_kv_buffers && device->import)
                         ? "imported in place"
@@ -543,7 +543,7 @@ static const char *vulkan_plan(const struct tdm_device_model *public)
                                              : "copied where another worker follows",
                 (double)m->memory_bytes / 0x1p20, (unsigned long long)device->counters.allocations,
                 (double)device->max_allocation / 0x1p20, (unsigned long long)device->counters.pipelines,
-                device->loaded_bytes >> 10, proven, tried);
+                device->loaded_bytes >> 10, device->chained ? "without barriers" : "by barriers", proven, tried);
         return m->plan;
 }
 

@@ -324,6 +324,7 @@ static unsigned list_needs(struct tdm_vk_model *m, struct need *needs)
         needs[n++] = (struct need){&m->logits, logits_bytes, TDM_VK_DEVICE_MEMORY, "logits"};
         needs[n++] = (struct need){&m->logits_host, logits_bytes, TDM_VK_HOST_MEMORY, "logits"};
         needs[n++] = (struct need){&m->counters, 64, TDM_VK_HOST_MEMORY, "counters"};
+        needs[n++] = (struct need){&m->chain, TDM_VK_CHAIN_WORDS * sizeof(uint32_t), TDM_VK_DEVICE_MEMORY, "counters"};
         tdm_vk_step_layout(m, &layout);
         for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
                 needs[n++] = (struct need){&m->slots[i].step, layout.size_bytes, TDM_VK_SHARED_MEMORY, "steps"};
@@ -539,6 +540,7 @@ void tdm_vk_model_unload(struct tdm_device_model *public)
         tdm_vk_buffer_deinit(device, &m->logits_host);
         tdm_vk_buffer_deinit(device, &m->hidden_host);
         tdm_vk_buffer_deinit(device, &m->counters);
+        tdm_vk_buffer_deinit(device, &m->chain);
         for (int group = 0; group < TDM_KV_GROUPS; group++)
                 tdm_rope_deinit(&m->rope[group]);
         free(m->sampler_scratch);

@@ -146,6 +146,7 @@ struct tdm_vk_device {
         VkQueryPool queries;
         float ns_per_tick;
         bool profiling;
+        bool chained;             /* kernels follow each other without barriers: chain.c */
         bool matrix_units;        /* there are some that MATDIRECT and MATWIDE can use */
         struct tdm_pool *threads; /* copies and sampling */
         _Atomic uint64_t *heartbeat;
@@ -177,6 +178,20 @@ const char *tdm_vk_matrix_feature(struct tdm_vk_matrix_features *features);
 int tdm_vk_prove_need(struct tdm_vk_device *device, uint32_t type, uint32_t act, struct tdm_error *err);
 /* Those that were compiled and not yet tried. */
 int tdm_vk_prove(struct tdm_vk_device *device, struct tdm_error *err);
+
+/* ---- chain.c ---- */
+
+struct tdm_vk_model;
+
+#define TDM_VK_CHAIN_WORDS 1024u /* of a submission: its chained dispatches, at most, and one */
+#define TDM_VK_GAVE_UP_WORD 4u   /* of tdm_vk_model.counters: somebody gave up waiting */
+
+bool tdm_vk_chain_wanted(const struct tdm_vk_device *device);
+/* Sets device->chained where dispatches of any size can follow each other so. gelu: any kernel of that name. */
+int tdm_vk_chain_try(struct tdm_vk_device *device, const struct tdm_vk_pipeline *gelu, const struct tdm_vk_buffer *words,
+                     struct tdm_error *err);
+/* After a submission. 0 or TDM_E_DEVICE_FAULT. */
+int tdm_vk_chain_check(struct tdm_vk_model *model, struct tdm_error *err);
 
 /* ---- model.c ---- */
 
@@ -272,7 +287,7 @@ struct tdm_vk_model {
         struct tdm_vk_buffer acts[TDM_N_ACTS];        /* size 0: form not used */
         struct tdm_vk_buffer sides[TDM_N_ACTS];       /* see tdm_vk_matmul_push; size 0: nobody reads them */
         uint32_t side_rows;
-        struct tdm_vk_buffer y, partial, logits, logits_host, hidden_host, counters;
+        struct tdm_vk_buffer y, partial, logits, logits_host, hidden_host, counters, chain;
         uint32_t y_stride_max;
         uint32_t logits_rows, logits_stride;
         struct tdm_rope rope[TDM_KV_GROUPS];

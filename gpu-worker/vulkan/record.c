@@ -2,8 +2,8 @@
  * slot, which blocks, how many rows and logits), never on tokens, positions or pages, and is used again for the next
  * step of its shape.
  *
- * Every kernel waits for the one before it. Where a block follows another in one recording, the end of the one and the
- * beginning of the next are one kernel (norm.comp). */
+ * Every kernel waits for the one before it: at a barrier, or on its own where both can (chain.c). Where a block follows
+ * another in one recording, the end of the one and the beginning of the next are one kernel (norm.comp). */
 #include <assert.h>
 
 #include "engine/weights-k.h"
@@ -14,6 +14,7 @@ static const uint32_t rows_variants[] = {1, 2, 4, 8, 16}, rows_variants_cpu[] = 
 #define DIRECT_ROWS_MIN 2u    /* from here on matrix units are faster: measured on an H200, as the next two */
 #define DIRECT_GROUPS_MIN 80u /* workgroups of MATDIRECT rather than more panels in each */
 #define WIDE_GROUPS_MIN 96u   /* workgroups of MATWIDE that keep a GPU busy */
+#define STAGE_BYTES (24u << 10) /* of a single row in shared memory, of which there may be 32 KiB */
 
 static uint32_t rows_variant(const struct tdm_vk_device *device, uint32_t n_rows)
 {
@@ -26,23 +27,31 @@ static uint32_t rows_variant(const struct tdm_vk_device *device, uint32_t n_rows
         return variant;
 }
 
-/* Panels of one workgroup and blocks loaded ahead, as SHAPE of matvec.comp: the more panels the less is loaded of rows,
- * but there must be workgroups enough to keep a GPU busy. Turns along a segment of K as few as may be, and those full.
- */
+/* SHAPE of matvec.comp: the more panels a workgroup has the less is loaded of rows, but there must be workgroups enough to
+ * keep a GPU busy. Blocks loaded ahead: turns along a segment of K as few as may be, and those full. */
 static uint32_t shape_of(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
                          uint32_t variant)
 {
-        uint32_t length = TDM_VK_SEGMENT_BLOCKS(a->cols), panels = variant == 16 || variant <= 2 ? 2 : 4, most;
+        uint32_t length = TDM_VK_SEGMENT_BLOCKS(a->cols), panels = variant == 16 || variant <= 2 ? 2 : 4, ahead, sets = 1,
+                 staged = 0, most;
 
-        if (device->few_kernels || a->act == TDM_ACT_F32)
-                return 1 | 1 << 8;
-        while (panels > 1 && n_panels / panels < (device->is_cpu ? 2 : 400))
+        while (panels > 1 && (a->act == TDM_ACT_F32 || n_panels / panels < (device->is_cpu ? 2 : 400)))
                 panels /= 2;
-        if (variant > 2)
-                return (variant == 16 || panels == 4 ? 1u : 2u) | panels << 8;
-        /* Measured on an H200: 16 bit input takes longer to use than to load. */
-        most = panels == 1 && a->act == TDM_ACT_I16 ? 8 : 4;
-        return TDM_DIV_UP(length, TDM_DIV_UP(length, most)) | panels << 8;
+        ahead = variant <= 2 ? TDM_DIV_UP(length, TDM_DIV_UP(length, 4)) : variant == 16 || panels == 4 ? 1 : 2;
+        if (variant == 1 && a->act == TDM_ACT_I16) {
+                /* Measured on an H200: 16 bit input is shared by two panels where segments are long. */
+                sets = 2;
+                panels = length >= 32 && n_panels >= 300 ? 2 : 1;
+                ahead = panels == 2 || length <= 8 ? 2 : 4;
+        }
+        if (device->few_kernels || a->act == TDM_ACT_F32)
+                panels = ahead = 1;
+        if (variant == 1 && a->act != TDM_ACT_F32) {
+                /* Tests, which run on CPU implementations, see several turns. */
+                most = device->is_cpu ? 3 : STAGE_BYTES / (TDM_VK_SEGMENTS * (a->act == TDM_ACT_I16 ? 72 : 40));
+                staged = TDM_ALIGN_UP(TDM_DIV_UP(length, TDM_DIV_UP(length, most)), sets * ahead);
+        }
+        return ahead | panels << 8 | sets << 16 | staged << 24;
 }
 
 /* Matrices that can be multiplied in one dispatch: of one type and rounding, beside each other. At most three. */
@@ -99,7 +108,7 @@ static struct tdm_vk_pipeline *choose_kernel(struct tdm_vk_device *device, const
         *ret_panels = 1;
         if (tdm_k_type(a->type))
                 return tdm_vk_pipeline_get(device, TDM_VK_MATVEC_K, a->type, a->act, variant, 0);
-        *ret_panels = shape >> 8;
+        *ret_panels = shape >> 8 & 255u;
         return tdm_vk_pipeline_get(device, TDM_VK_MATVEC, a->type, a->act, variant, shape);
 }
 
@@ -113,6 +122,9 @@ struct recorder {
         uint64_t step;            /* address of the slot's step buffer */
         uint32_t first_row, rows; /* of the tile */
         bool acts_ready;          /* the next block's input was rounded by the end of the last one */
+        enum { DONE, UNDER_WAY, CHAINED } before; /* the dispatches before the next one: done for it; a barrier is needed; or it
+                                                     can wait for chain_groups of dispatch chain_index */
+        uint32_t chain_index, chain_groups;
 };
 
 static void barrier(const struct recorder *r, VkPipelineStageFlags from_stage, VkAccessFlags from,
@@ -134,18 +146,41 @@ static void barrier_all(const struct recorder *r)
                         VK_ACCESS_HOST_READ_BIT);
 }
 
-static void set(struct recorder *r, const struct tdm_vk_pipeline *pipeline, const void *push, uint32_t push_bytes)
+static bool can_chain(const struct recorder *r, const struct tdm_vk_pipeline *pipeline)
 {
-        r->device->vk.CmdBindPipeline(r->commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline->pipeline);
-        r->device->vk.CmdPushConstants(r->commands, r->device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, push_bytes,
-                                       push);
+        return r->device->chained && !r->device->profiling && !tdm_vk_matrix_kernel(pipeline->shader) &&
+               r->chain_index + 1 < TDM_VK_CHAIN_WORDS;
 }
 
-/* Before the next kernel that needs what this one wrote. */
-static void done(struct recorder *r, struct tdm_vk_pipeline *pipeline)
+/* Before a dispatch. push ends with TDM_VK_CHAIN. */
+static void set(struct recorder *r, const struct tdm_vk_pipeline *pipeline, const void *push, uint32_t push_bytes)
 {
-        barrier(r, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
-                VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+        struct {
+                TDM_VK_CHAIN
+        } chain = { 0 };
+        uint8_t all[TDM_VK_PUSH_BYTES];
+
+        if (r->before == UNDER_WAY || (r->before == CHAINED && !can_chain(r, pipeline))) {
+                barrier(r, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
+                        VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+                r->before = DONE;
+        }
+        if (can_chain(r, pipeline)) {
+                chain.chain = r->m->chain.address;
+                chain.chain_index = ++r->chain_index;
+                chain.chain_wait = r->before == CHAINED ? r->chain_groups : 0;
+        }
+        memcpy(all, push, push_bytes - sizeof(chain));
+        memcpy(all + push_bytes - sizeof(chain), &chain, sizeof(chain));
+        r->device->vk.CmdBindPipeline(r->commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline->pipeline);
+        r->device->vk.CmdPushConstants(r->commands, r->device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, push_bytes, all);
+        r->before = chain.chain ? CHAINED : UNDER_WAY;
+}
+
+/* After a dispatch, of so many workgroups. */
+static void done(struct recorder *r, struct tdm_vk_pipeline *pipeline, uint32_t groups)
+{
+        r->chain_groups = groups;
         if (r->device->profiling && r->recording->n_marks + 1 < TDM_VK_MAX_QUERIES) {
                 r->recording->marks[r->recording->n_marks++] = pipeline;
                 r->device->vk.CmdWriteTimestamp(r->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, r->device->queries,
@@ -158,7 +193,7 @@ static void dispatch(struct recorder *r, struct tdm_vk_pipeline *pipeline, const
 {
         set(r, pipeline, push, push_bytes);
         r->device->vk.CmdDispatch(r->commands, x, y, 1);
-        done(r, pipeline);
+        done(r, pipeline, x * y);
 }
 
 /* ---- pieces ---- */
@@ -352,7 +387,7 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
         set(r, kernel, &push, sizeof(push));
         r->device->vk.CmdDispatchIndirect(r->commands, r->work->slot->step.buffer,
                                           tdm_vk_step_args(&r->layout, tile, group));
-        done(r, kernel);
+        done(r, kernel, TDM_VK_CHAIN_ALL);
         dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_MERGE, 0, l->o.act, 0, 0), &merge, sizeof(merge),
                  TDM_DIV_UP(cols, 1024), r->rows);
 }
@@ -412,6 +447,7 @@ static void head_block(struct recorder *r)
                  &push, sizeof(push), r->work->n_logits, 1);
         multiply(r, output, 1, r->work->n_logits, m->logits.address, m->logits_stride);
         barrier_all(r);
+        r->before = DONE;
         r->device->vk.CmdCopyBuffer(r->commands, m->logits.buffer, m->logits_host.buffer, 1, &copy);
 }
 
@@ -456,7 +492,8 @@ static bool fits(const struct tdm_vk_recording *c, const struct tdm_vk_work *w, 
 static VkResult record(struct tdm_vk_model *m, const struct tdm_vk_work *work, struct tdm_vk_recording *c)
 {
         const VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
-        const VkBufferCopy rows = {.size = (uint64_t)work->slot->n_rows * m->hp.d_model * sizeof(float)};
+        const VkBufferCopy rows = {.size = (uint64_t)work->slot->n_rows * m->hp.d_model * sizeof(float)},
+                           gave_up = {.dstOffset = TDM_VK_GAVE_UP_WORD * sizeof(uint32_t), .size = sizeof(uint32_t)};
         struct recorder r = {.m = m,
                              .device = m->device,
                              .commands = c->commands,
@@ -477,14 +514,18 @@ static VkResult record(struct tdm_vk_model *m, const struct tdm_vk_work *work, s
         if (work->upload)
                 m->device->vk.CmdCopyBuffer(c->commands, m->hidden_host.buffer, work->slot->hidden_buffer.buffer, 1,
                                             &rows);
+        if (m->device->chained)
+                m->device->vk.CmdFillBuffer(c->commands, m->chain.buffer, 0, TDM_VK_CHAIN_WORDS * sizeof(uint32_t), 0);
         barrier_all(&r);
         blocks(&r);
         barrier_all(&r);
-        if (work->download) {
+        if (work->download)
                 m->device->vk.CmdCopyBuffer(c->commands, work->slot->hidden_buffer.buffer, m->hidden_host.buffer, 1,
                                             &rows);
+        if (r.chain_index)
+                m->device->vk.CmdCopyBuffer(c->commands, m->chain.buffer, m->counters.buffer, 1, &gave_up);
+        if (work->download || r.chain_index)
                 barrier_all(&r);
-        }
         return m->device->vk.EndCommandBuffer(c->commands);
 }
 
@@ -647,5 +688,8 @@ int tdm_vk_record_prepare(struct tdm_vk_model *m, struct tdm_error *err)
         if (r == 0)
                 r = tdm_vk_pipelines_compile(m->device, err);
         m->device->deferring = false;
+        if (r == 0 && tdm_vk_chain_wanted(m->device))
+                r = tdm_vk_chain_try(m->device, tdm_vk_pipeline_get(m->device, TDM_VK_GELU, 0, m->layers[0].down.act, 0, 0),
+                                     &m->chain, err);
         return r;
 }

@@ -28,6 +28,8 @@ static int submit(struct tdm_vk_model *m, const struct tdm_vk_work *work, struct
         if (r == 0)
                 r = tdm_vk_submit(m->device, recording->commands, err);
         if (r == 0)
+                r = tdm_vk_chain_check(m, err);
+        if (r == 0)
                 take_profile(m->device, recording);
         return r;
 }
@@ -188,6 +190,8 @@ static int run_some(struct run *run, uint32_t block, uint32_t *ret_n, struct tdm
                 return r;
         settle(run); /* of the submission before this one, while this one runs */
         r = tdm_vk_submit_end(m->device, err);
+        if (r == 0)
+                r = tdm_vk_chain_check(m, err);
         if (r != 0)
                 return r;
         take_profile(m->device, recording);

@@ -52,6 +52,7 @@
         X(CmdDispatch)                                                                                                 \
         X(CmdDispatchIndirect)                                                                                         \
         X(CmdPipelineBarrier)                                                                                          \
+        X(CmdFillBuffer)                                                                                               \
         X(CmdCopyBuffer)                                                                                               \
         X(CmdWriteTimestamp)                                                                                           \
         X(CmdResetQueryPool)                                                                                           \

@@ -51,20 +51,20 @@ void tdm_acts_write(uint copy, uint64_t row, uint cols, uint col, ivec4 q, float
         int sum = 0;
 
         if (ACT == TDM_VK_ACT_I8) {
-                U32s(row).v[col / 4] = (q.x & 0xff) | (q.y & 0xff) << 8 | (q.z & 0xff) << 16 | q.w << 24;
+                Act32s(row).v[col / 4] = (q.x & 0xff) | (q.y & 0xff) << 8 | (q.z & 0xff) << 16 | q.w << 24;
         } else {
                 hi = q + 128 >> 8;
                 q -= hi * 256;
-                U32s(row).v[col / 4] = (hi.x & 0xff) | (hi.y & 0xff) << 8 | (hi.z & 0xff) << 16 | hi.w << 24;
-                U32s(row).v[(cols + col) / 4] = (q.x & 0xff) | (q.y & 0xff) << 8 | (q.z & 0xff) << 16 | q.w << 24;
+                Act32s(row).v[col / 4] = (hi.x & 0xff) | (hi.y & 0xff) << 8 | (hi.z & 0xff) << 16 | hi.w << 24;
+                Act32s(row).v[(cols + col) / 4] = (q.x & 0xff) | (q.y & 0xff) << 8 | (q.z & 0xff) << 16 | q.w << 24;
         }
         if ((thread & 7u) == 0) {
                 for (uint i = 0; i < 8; i++)
                         sum += s_sum[thread + i];
                 F32s(row + TDM_VK_ACT_SCALES(ACT, cols)).v[col / 32] = scale;
-                U32s(row + TDM_VK_ACT_SUMS(ACT, cols)).v[col / 32] = uint(sum);
+                Act32s(row + TDM_VK_ACT_SUMS(ACT, cols)).v[col / 32] = uint(sum);
                 if (side != 0)
-                        U32x2s(side).v[col / 32 * side_rows] = uvec2(floatBitsToUint(scale), uint(sum));
+                        Act32x2s(side).v[col / 32 * side_rows] = uvec2(floatBitsToUint(scale), uint(sum));
         }
 }
 

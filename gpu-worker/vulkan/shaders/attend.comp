@@ -12,6 +12,7 @@ layout(constant_id = 0) const uint HEAD_DIM = 128;
 layout(constant_id = 1) const uint KV_TYPE = TDM_VK_KV_F16;
 layout(constant_id = 2) const uint ROWS = 1;
 layout(constant_id = 3) const uint HEADS = 1;
+layout(buffer_reference, std430, buffer_reference_align = 2) coherent buffer Stored16s { uint16_t v[]; };
 layout(push_constant) uniform Push { tdm_vk_attend_push p; };
 #include "merge.glsl"
 
@@ -24,8 +25,11 @@ const uint GROUPS = HEAD_DIM / 8;  // of 8 dimensions
 const uint SPLITS = 256 / GROUPS;
 const uint SPLIT_KEYS = (TDM_VK_SPAN + SPLITS - 1) / SPLITS;
 const uint OWN = (HEAD_DIM + 255) / 256; // dimensions of a result that one thread keeps
-const uint STEP = HEAD_DIM % 64 == 0 ? 8 : HEAD_DIM % 32 == 0 ? 4 : 2; // dimensions, and keys, loaded at once
-const uint VALUE_STEP = 4;
+// Dimensions of keys, and values, that are on their way at once: items of one row are few, so that nothing but how long a load
+// takes counts, and their first values are asked for before the keys are used.
+const bool FEW = ROWS == 1;
+const uint STEP = HEAD_DIM % 128 == 0 ? (ROWS == 1 ? 16 : 8) : HEAD_DIM % 64 == 0 ? 8 : HEAD_DIM % 32 == 0 ? 4 : 2;
+const uint VALUE_STEP = FEW ? 16 : 4;
 
 shared float s_part[2048];
 shared float s_prob[QUERIES * TDM_VK_SPAN];
@@ -37,76 +41,55 @@ shared uint64_t s_parts[TDM_VK_SPAN / TDM_VK_PAGE_TOKENS]; // of the kv head, in
 
 const uint HEAD_BLOCKS = (HEAD_DIM + 31) / 32;
 
-// Eight neighbouring signed bytes.
-void load8_bytes(uint64_t at, uint index, out float v[8])
-{
-        uvec2 w = U32x2s(at).v[index / 8];
+// Eight neighbouring elements of a part as they are stored, and what they are scaled with: loaded first, all together, and
+// converted where they are used, since a conversion waits.
+struct tdm_eight {
+        uvec4 a, b;
+};
 
-        [[unroll]] for (uint i = 0; i < 8; i++)
-                v[i] = float(int(w[i / 4]) << (24 - i % 4 * 8) >> 24);
+void load8(uint64_t at, uint index, out tdm_eight e)
+{
+        if (KV_TYPE == TDM_VK_KV_F32) {
+                e.a = Act32x4s(at).v[index / 4];
+                e.b = Act32x4s(at).v[index / 4 + 1];
+        } else if (KV_TYPE == TDM_VK_KV_F16) {
+                e.a = Act32x4s(at).v[index / 8];
+        } else {
+                e.a.xy = Act32x2s(at).v[index / 8];
+        }
 }
 
-// Dimension d of eight neighbouring keys from t on; of a byte and its scale the product is exact.
-void load8(uint64_t at, uint index, out float v[8]);
-void load_keys(uint64_t part, uint t, uint d, out float v[8])
+// Dimension d of eight neighbouring keys from t on.
+void load_keys(uint64_t part, uint t, uint d, out tdm_eight e)
 {
-        uint index = (t % TDM_VK_PAGE_TOKENS / 16 * HEAD_DIM + d) * 16 + t % 16;
-
-        if (KV_TYPE != TDM_VK_KV_Q8_0) {
-                load8(part, index, v);
-                return;
-        }
-        uvec4 w = U32x4s(part + TDM_VK_PAGE_TOKENS * HEAD_DIM).v[((t % TDM_VK_PAGE_TOKENS / 16 * HEAD_BLOCKS + d / 32) * 16 + t % 16) / 8];
-
-        load8_bytes(part, index, v);
-        [[unroll]] for (uint i = 0; i < 4; i++) {
-                vec2 pair = unpackHalf2x16(w[i]);
-                precise float left = v[2 * i] * pair.x, right = v[2 * i + 1] * pair.y;
-
-                v[2 * i] = left;
-                v[2 * i + 1] = right;
-        }
+        load8(part, (t % TDM_VK_PAGE_TOKENS / 16 * HEAD_DIM + d) * 16 + t % 16, e);
+        if (KV_TYPE == TDM_VK_KV_Q8_0)
+                e.b = Act32x4s(part + TDM_VK_PAGE_TOKENS * HEAD_DIM).v[((t % TDM_VK_PAGE_TOKENS / 16 * HEAD_BLOCKS + d / 32) * 16 + t % 16) / 8];
 }
 
 // Eight neighbouring dimensions from d on of the value at t.
-void load_values(uint64_t part, uint t, uint d, out float v[8])
+void load_values(uint64_t part, uint t, uint d, out tdm_eight e)
 {
         uint row = t % TDM_VK_PAGE_TOKENS;
 
         part += p.part_bytes / 2;
-        if (KV_TYPE != TDM_VK_KV_Q8_0) {
-                load8(part, row * HEAD_DIM + d, v);
-                return;
-        }
-        float scale = tdm_f16(uint(U16s(part + TDM_VK_PAGE_TOKENS * HEAD_DIM).v[row * HEAD_BLOCKS + d / 32]));
+        load8(part, row * HEAD_DIM + d, e);
+        if (KV_TYPE == TDM_VK_KV_Q8_0) {
+                uint scale = uint(Stored16s(part + TDM_VK_PAGE_TOKENS * HEAD_DIM).v[row * HEAD_BLOCKS + d / 32]);
 
-        load8_bytes(part, row * HEAD_DIM + d, v);
-        [[unroll]] for (uint i = 0; i < 8; i++) {
-                precise float value = v[i] * scale;
-
-                v[i] = value;
+                e.b = uvec4(scale | scale << 16);
         }
 }
 
-// Eight neighbouring elements of a part, from the element with this index on.
-void load8(uint64_t at, uint index, out float v[8])
+// Of a byte and its scale the product is exact.
+float element(const tdm_eight e, const uint i)
 {
-        if (KV_TYPE == TDM_VK_KV_F32) {
-                vec4 a = F32x4s(at).v[index / 4], b = F32x4s(at).v[index / 4 + 1];
-
-                [[unroll]] for (uint i = 0; i < 4; i++) {
-                        v[i] = a[i];
-                        v[i + 4] = b[i];
-                }
-        } else {
-                uvec4 w = U32x4s(at).v[index / 8];
-
-                [[unroll]] for (uint i = 0; i < 4; i++) {
-                        vec2 pair = unpackHalf2x16(w[i]);
-                        v[2 * i] = pair.x;
-                        v[2 * i + 1] = pair.y;
-                }
-        }
+        if (KV_TYPE == TDM_VK_KV_F32)
+                return uintBitsToFloat(i < 4 ? e.a[i % 4] : e.b[i % 4]);
+        if (KV_TYPE == TDM_VK_KV_F16)
+                return unpackHalf2x16(e.a[i / 2])[i % 2];
+        precise float x = float(int(e.a[i / 4]) << (24 - i % 4 * 8) >> 24) * unpackHalf2x16(e.b[i / 2])[i % 2];
+        return x;
 }
 
 uint first_seen(uint position)
@@ -125,11 +108,6 @@ void main()
         tdm_running running[QUERIES_MAX];
         precise float out_o[QUERIES_MAX * OWN];
 
-        for (uint i = thread; i < QUERIES * HEAD_DIM; i += 256) {
-                uint q = i / HEAD_DIM, row = min(q / HEADS, item.n_rows - 1);
-
-                s_query[i] = F32s(p.qkv).v[(item.first_row - p.first_row + row) * width + (head0 + q % HEADS) * HEAD_DIM + i % HEAD_DIM];
-        }
 #define CLEAR(q) \
         running[q] = tdm_running(0, 0); \
         [[unroll]] for (uint i = 0; i < OWN; i++) \
@@ -139,7 +117,10 @@ void main()
         for (uint span = item.span_first; span <= item.span_last; span++) {
                 uint base = span * TDM_VK_SPAN;
                 uint lo = max(begin, base) - base, hi = min(end, base + TDM_VK_SPAN) - base; // seen by any row of the item
+                uint group = thread % GROUPS, split = thread / GROUPS; // of values: 8 dimensions, neighbouring keys
+                uint value0 = max(split * SPLIT_KEYS, lo), value1 = split < SPLITS ? min(min((split + 1) * SPLIT_KEYS, TDM_VK_SPAN), hi) : 0;
                 precise float acc[QUERIES_MAX * 8];
+                tdm_eight v[VALUE_STEP];
 
                 barrier(); // the last span's readers are done
                 if (thread < TDM_VK_SPAN / TDM_VK_PAGE_TOKENS) {
@@ -151,7 +132,24 @@ void main()
                         s_parts[thread] = wanted ? tdm_page(p.pieces, p.piece_shift, page, p.page_bytes) + uint64_t(kv_head) * p.part_bytes
                                                  : uint64_t(0);
                 }
+                if (span == item.span_first) { // what needs no kernel before this one is done by now
+                        tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
+                        for (uint i = thread; i < QUERIES * HEAD_DIM; i += 256) {
+                                uint q = i / HEAD_DIM, row = min(q / HEADS, item.n_rows - 1);
+
+                                s_query[i] = F32s(p.qkv).v[(item.first_row - p.first_row + row) * width + (head0 + q % HEADS) * HEAD_DIM + i % HEAD_DIM];
+                        }
+                }
                 barrier();
+
+#define LOAD_VALUES(t0) \
+        [[unroll]] for (uint u = 0; u < VALUE_STEP; u++) { \
+                uint at = min(t0 + u, value1 - 1); \
+\
+                load_values(s_parts[at / TDM_VK_PAGE_TOKENS], at, group * 8, v[u]); \
+        }
+                if (FEW && value0 < value1)
+                        LOAD_VALUES(value0)
 
                 // Scores: thread = (eighth of the dimensions, 8 neighbouring keys).
                 {
@@ -162,7 +160,7 @@ void main()
                                 acc[i] = 0;
                         if (keys != 0 && t < hi && t + 8 > lo) {
                                 for (uint d = 0; d < HEAD_DIM / 8; d += STEP) {
-                                        float k[STEP][8]; // all on their way before the first is used
+                                        tdm_eight k[STEP];
 
                                         [[unroll]] for (uint u = 0; u < STEP; u++)
                                                 load_keys(keys, t, d0 + d + u, k[u]);
@@ -171,7 +169,7 @@ void main()
                                                         float x = s_query[q * HEAD_DIM + d0 + d + u];
 
                                                         [[unroll]] for (uint i = 0; i < 8; i++)
-                                                                acc[q * 8 + i] = fma(x, k[u][i], acc[q * 8 + i]);
+                                                                acc[q * 8 + i] = fma(x, element(k[u], i), acc[q * 8 + i]);
                                                 }
                                 }
                         }
@@ -234,29 +232,18 @@ void main()
                         s_l[thread] = l;
                 }
 
-                // Values: thread = (8 dimensions, neighbouring keys).
-                uint group = thread % GROUPS, split = thread / GROUPS;
-
+                // Values.
                 [[unroll]] for (uint i = 0; i < QUERIES_MAX * 8; i++)
                         acc[i] = 0;
-                if (split < SPLITS) {
-                        uint t1 = min(min((split + 1) * SPLIT_KEYS, TDM_VK_SPAN), hi);
+                for (uint t0 = value0; t0 < value1; t0 += VALUE_STEP) {
+                        if (!FEW || t0 != value0)
+                                LOAD_VALUES(t0)
+                        [[unroll]] for (uint u = 0; u < VALUE_STEP; u++) if (t0 + u < value1) {
+                                [[unroll]] for (uint q = 0; q < QUERIES; q++) {
+                                        float prob = s_prob[q * TDM_VK_SPAN + t0 + u];
 
-                        for (uint t0 = max(split * SPLIT_KEYS, lo); t0 < t1; t0 += VALUE_STEP) {
-                                float v[VALUE_STEP][8];
-
-                                [[unroll]] for (uint u = 0; u < VALUE_STEP; u++) {
-                                        uint t = min(t0 + u, t1 - 1);
-
-                                        load_values(s_parts[t / TDM_VK_PAGE_TOKENS], t, group * 8, v[u]);
-                                }
-                                [[unroll]] for (uint u = 0; u < VALUE_STEP; u++) if (t0 + u < t1) {
-                                        [[unroll]] for (uint q = 0; q < QUERIES; q++) {
-                                                float prob = s_prob[q * TDM_VK_SPAN + t0 + u];
-
-                                                [[unroll]] for (uint i = 0; i < 8; i++)
-                                                        acc[q * 8 + i] = fma(prob, v[u][i], acc[q * 8 + i]);
-                                        }
+                                        [[unroll]] for (uint i = 0; i < 8; i++)
+                                                acc[q * 8 + i] = fma(prob, element(v[u], i), acc[q * 8 + i]);
                                 }
                         }
                 }
@@ -300,4 +287,5 @@ void main()
                 } \
         }
         EACH_QUERY(PUT)
+        tdm_chain_done_all(p.chain, p.chain_index);
 }

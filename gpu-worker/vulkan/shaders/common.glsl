@@ -6,14 +6,20 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_spirv_intrinsics : require
 #extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_memory_scope_semantics : require
 #include "shared.h"
 
 // Four signed bytes against four: exact. (OpSDot; the compiler has no word of its own for it.)
 spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [6018, 6019], id = 4450)
 int tdm_sdot(int a, int b, spirv_literal int format);
 
-layout(buffer_reference, std430, buffer_reference_align = 4) buffer F32s { float v[]; };
-layout(buffer_reference, std430, buffer_reference_align = 16) buffer F32x4s { vec4 v[]; };
+// What one kernel writes and another reads may be read while the one that wrote it still ends (chain.c): coherent.
+layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer F32s { float v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) coherent buffer F32x4s { vec4 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer Act32s { uint v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 8) coherent buffer Act32x2s { uvec2 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) coherent buffer Act32x4s { uvec4 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) volatile coherent buffer Chain { uint v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer U32s { uint v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer U32x2s { uvec2 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer U32x4s { uvec4 v[]; };
@@ -62,6 +68,51 @@ float tdm_exp(float x)
         half_i = i >> 1;
         p = p * uintBitsToFloat(uint(half_i + 127) << 23);
         return p * uintBitsToFloat(uint(i - half_i + 127) << 23);
+}
+
+// ---- the chain (chain.c) ----
+
+const uint CHAIN_TRIES = 1 << 21; // a second or so
+
+// Until the dispatch before is done. Every thread of the workgroup must come here, once.
+void tdm_chain_wait(uint64_t chain, uint index, uint wait_for)
+{
+        if (wait_for == 0)
+                return;
+        if (gl_LocalInvocationIndex == 0) {
+                Chain words = Chain(chain);
+
+                for (uint tries = 1; words.v[index - 1] < wait_for; tries++) {
+                        if (tries == CHAIN_TRIES)
+                                words.v[0] = 1;
+                        if (tries % 1024 == 0 && words.v[0] != 0)
+                                break;
+                }
+        }
+        controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
+}
+
+// What this workgroup had to write is written. Every thread must come here, once.
+uint tdm_chain_count(uint64_t chain, uint index)
+{
+        barrier();
+        if (gl_LocalInvocationIndex != 0)
+                return 0;
+        memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsRelease);
+        return atomicAdd(Chain(chain).v[index], 1) + 1;
+}
+
+void tdm_chain_done(uint64_t chain, uint index)
+{
+        if (chain != 0)
+                tdm_chain_count(chain, index);
+}
+
+// Of a dispatch whose number of workgroups the host does not know when it records.
+void tdm_chain_done_all(uint64_t chain, uint index)
+{
+        if (chain != 0 && tdm_chain_count(chain, index) == gl_NumWorkGroups.x * gl_NumWorkGroups.y)
+                atomicAdd(Chain(chain).v[index], TDM_VK_CHAIN_ALL);
 }
 
 // ---- the cache ----

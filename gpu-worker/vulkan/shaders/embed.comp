@@ -14,10 +14,12 @@ void main()
         uint row = gl_WorkGroupID.x, token = Rows(p.rows).v[row].token;
         uint64_t panel = p.weights + uint64_t(token / 16) * p.panel_bytes;
 
+        tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
         for (uint k = gl_LocalInvocationID.x; k < p.d; k += 256) {
                 float w = tdm_k_type(TYPE) ? tdm_k_value(TYPE, tdm_k_read(TYPE, panel, p.d, k / 32, token % 16), k % 32)
                                            : tdm_panel_value(TYPE, TURNED, panel, p.d, k, token % 16);
                 precise float x = w * p.scale;
                 F32s(p.hidden + uint64_t(row) * p.d * 4).v[k] = x;
         }
+        tdm_chain_done(p.chain, p.chain_index);
 }

@@ -33,6 +33,8 @@ void main()
         precise float acc[ROWS];
         uint64_t x[ROWS];
 
+        tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
+
         [[unroll]] for (uint r = 0; r < ROWS; r++) {
                 acc[r] = 0;
                 x[r] = p.x + uint64_t(min(row0 + r, p.n_rows - 1)) * stride;
@@ -58,13 +60,13 @@ void main()
                         int isum[2], xsum[2] = { 0, 0 };
 
                         [[unroll]] for (uint h = 0; h < 2; h++) {
-                                uvec4 high = U32x4s(x[r]).v[b * 2 + h];
+                                uvec4 high = Act32x4s(x[r]).v[b * 2 + h];
 
                                 isum[h] = dot4(w[h], high);
                                 if (tdm_k_has_min(TYPE) && tdm_k_sub16(TYPE))
                                         xsum[h] = dot4(ones, high);
                                 if (ACT == TDM_VK_ACT_I16) {
-                                        uvec4 low = U32x4s(x[r]).v[p.cols / 16 + b * 2 + h];
+                                        uvec4 low = Act32x4s(x[r]).v[p.cols / 16 + b * 2 + h];
 
                                         isum[h] = isum[h] * 256 + dot4(w[h], low);
                                         if (tdm_k_has_min(TYPE) && tdm_k_sub16(TYPE))
@@ -74,7 +76,7 @@ void main()
                         if (!tdm_k_sub16(TYPE)) {
                                 isum[0] += isum[1];
                                 if (tdm_k_has_min(TYPE))
-                                        xsum[0] = int(U32s(x[r] + TDM_VK_ACT_SUMS(ACT, p.cols)).v[b]);
+                                        xsum[0] = int(Act32s(x[r] + TDM_VK_ACT_SUMS(ACT, p.cols)).v[b]);
                         }
                         [[unroll]] for (uint h = 0; h < 2; h++) {
                                 if (h == 1 && !tdm_k_sub16(TYPE))
@@ -99,4 +101,5 @@ void main()
                 if (row0 + r < p.n_rows && panel_index * 16 + out_lane < p.n_out)
                         F32s(p.y + (uint64_t(row0 + r) * p.y_stride + panel_index * 16 + out_lane) * 4).v[0] = sum;
         }
+        tdm_chain_done(p.chain, p.chain_index);
 }

@@ -13,10 +13,11 @@ void main()
         uint row = gl_WorkGroupID.y, col = (gl_WorkGroupID.x * WORKERS + gl_LocalInvocationID.x) * 4;
         uint cols = p.n_heads * p.head_dim, width = TDM_VK_PARTIAL_WIDTH(p.head_dim);
         bool used = col < cols;
+        tdm_vk_row_items items = RowItems(p.row_items).v[p.first_row + row];
         precise vec4 o = vec4(0);
 
+        tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
         if (used) {
-                tdm_vk_row_items items = RowItems(p.row_items).v[p.first_row + row];
                 tdm_running running = tdm_running(0, 0);
 
                 for (uint i = 0; i < items.n; i++) {
@@ -35,4 +36,5 @@ void main()
                 o = o * inverse;
         }
         tdm_put_acts(p.acts + uint64_t(row) * TDM_VK_ACT_STRIDE(ACT, cols), cols, col, o, used, tdm_side(p.side, row), p.side_rows);
+        tdm_chain_done(p.chain, p.chain_index);
 }

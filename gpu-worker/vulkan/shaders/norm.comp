@@ -12,6 +12,9 @@ layout(push_constant) uniform Push { tdm_vk_norm_push p; };
 #include "acts.glsl"
 #include "sum.glsl"
 
+// Known long before: not coherent.
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Gains { vec4 v[]; };
+
 float norm_scale(float sum)
 {
         precise float mean = sum / float(p.d) + p.eps;
@@ -19,33 +22,56 @@ float norm_scale(float sum)
         return scale;
 }
 
+// Rounds the normalised row for a matrix. Every thread must come here.
+void put(uint row, inout vec4 value[PER])
+{
+        uint thread = gl_LocalInvocationID.x, n4 = p.d / 4;
+        uint64_t acts = p.acts + uint64_t(row) * TDM_VK_ACT_STRIDE(ACT, p.d);
+        ivec4 q[PER];
+        float scales[PER];
+
+        [[unroll]] for (uint i = 0; i < PER; i++)
+                if (ACT != TDM_VK_ACT_F32)
+                        tdm_acts_look(i, value[i], i * WORKERS + thread < n4);
+                else if (i * WORKERS + thread < n4)
+                        F32x4s(acts).v[i * WORKERS + thread] = value[i];
+        if (ACT == TDM_VK_ACT_F32)
+                return;
+        barrier();
+        [[unroll]] for (uint i = 0; i < PER; i++)
+                scales[i] = tdm_acts_round(i, value[i], q[i]);
+        barrier();
+        [[unroll]] for (uint i = 0; i < PER; i++)
+                if (i * WORKERS + thread < n4)
+                        tdm_acts_write(i, acts, p.d, (i * WORKERS + thread) * 4, q[i], scales[i], tdm_side(p.side, row), p.side_rows);
+}
+
 void main()
 {
         uint row = gl_WorkGroupID.x, thread = gl_LocalInvocationID.x, n4 = p.d / 4;
-        uint64_t h = p.hidden, acts = p.acts + uint64_t(row) * TDM_VK_ACT_STRIDE(ACT, p.d);
+        uint64_t h = p.hidden + uint64_t((FLAGS & TDM_VK_NORM_GATHER) != 0 ? U32s(p.gather).v[row] : row) * p.d * 4;
         precise vec4 value[PER];
-        vec4 gain[PER];
+        vec4 gain[PER], add_gain[PER];
         precise float sum = 0;
         precise float scale;
 
-        h += uint64_t((FLAGS & TDM_VK_NORM_GATHER) != 0 ? U32s(p.gather).v[row] : row) * p.d * 4;
         [[unroll]] for (uint i = 0; i < PER; i++) {
                 uint at = min(i * WORKERS + thread, n4 - 1);
 
-                value[i] = F32x4s(h).v[at];
                 if (ACT != TDM_VK_ACT_NONE)
-                        gain[i] = F32x4s(p.gain).v[at];
+                        gain[i] = Gains(p.gain).v[at];
+                if ((FLAGS & TDM_VK_NORM_ADD) != 0)
+                        add_gain[i] = Gains(p.add_gain).v[at];
         }
+        tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
+        [[unroll]] for (uint i = 0; i < PER; i++)
+                value[i] = F32x4s(h).v[min(i * WORKERS + thread, n4 - 1)];
         if ((FLAGS & TDM_VK_NORM_ADD) != 0) {
                 uint64_t y = p.y + uint64_t(row) * p.y_stride * 4;
-                vec4 added[PER], add_gain[PER];
+                vec4 added[PER];
 
-                [[unroll]] for (uint i = 0; i < PER; i++) {
-                        uint at = min(i * WORKERS + thread, n4 - 1);
-
-                        added[i] = F32x4s(y).v[at];
-                        add_gain[i] = F32x4s(p.add_gain).v[at];
-                }
+                [[unroll]] for (uint i = 0; i < PER; i++)
+                        added[i] = F32x4s(y).v[min(i * WORKERS + thread, n4 - 1)];
                 [[unroll]] for (uint i = 0; i < PER; i++)
                         if (i * WORKERS + thread < n4) {
                                 sum = fma(added[i].x, added[i].x, sum);
@@ -63,35 +89,21 @@ void main()
                                 F32x4s(h).v[i * WORKERS + thread] = value[i];
                 }
         }
-        if (ACT == TDM_VK_ACT_NONE)
-                return;
-        [[unroll]] for (uint i = 0; i < PER; i++)
-                if (i * WORKERS + thread < n4) {
-                        sum = fma(value[i].x, value[i].x, sum);
-                        sum = fma(value[i].y, value[i].y, sum);
-                        sum = fma(value[i].z, value[i].z, sum);
-                        sum = fma(value[i].w, value[i].w, sum);
+        if (ACT != TDM_VK_ACT_NONE) {
+                [[unroll]] for (uint i = 0; i < PER; i++)
+                        if (i * WORKERS + thread < n4) {
+                                sum = fma(value[i].x, value[i].x, sum);
+                                sum = fma(value[i].y, value[i].y, sum);
+                                sum = fma(value[i].z, value[i].z, sum);
+                                sum = fma(value[i].w, value[i].w, sum);
+                        }
+                scale = norm_scale(tdm_workgroup_sum(sum));
+                [[unroll]] for (uint i = 0; i < PER; i++) {
+                        precise vec4 x = value[i] * scale * gain[i];
+
+                        value[i] = x;
                 }
-        scale = norm_scale(tdm_workgroup_sum(sum));
-        ivec4 q[PER];
-        float scales[PER];
-
-        [[unroll]] for (uint i = 0; i < PER; i++) {
-                precise vec4 x = value[i] * scale * gain[i];
-
-                if (ACT != TDM_VK_ACT_F32)
-                        tdm_acts_look(i, x, i * WORKERS + thread < n4);
-                else if (i * WORKERS + thread < n4)
-                        F32x4s(acts).v[i * WORKERS + thread] = x;
-                value[i] = x;
+                put(row, value);
         }
-        if (ACT == TDM_VK_ACT_F32)
-                return;
-        barrier();
-        [[unroll]] for (uint i = 0; i < PER; i++)
-                scales[i] = tdm_acts_round(i, value[i], q[i]);
-        barrier();
-        [[unroll]] for (uint i = 0; i < PER; i++)
-                if (i * WORKERS + thread < n4)
-                        tdm_acts_write(i, acts, p.d, (i * WORKERS + thread) * 4, q[i], scales[i], tdm_side(p.side, row), p.side_rows);
+        tdm_chain_done(p.chain, p.chain_index);
 }

@@ -12,7 +12,9 @@ layout(push_constant) uniform Push { tdm_vk_rotate_push p; };
 shared float s_x[512]; // Q8_0: the head, until its blocks are rounded
 
 
-layout(buffer_reference, std430, buffer_reference_align = 1) buffer U8s { uint8_t v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 1) coherent buffer U8s { uint8_t v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 2) coherent buffer Stored16s { uint16_t v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Constants { float v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer Counters { uint n_saturated; };
 
 // Rounds a head in s_x as the host's store_block() does, block by block; every thread of the workgroup must come here. Scales
@@ -45,9 +47,9 @@ void store_blocks(uint64_t quants, uint quant_step, uint64_t scales, uint scale_
                 if (log_at != 0)
                         U8s(log_at).v[d] = q;
                 if (d == first) {
-                        U16s(scales).v[d / 32 * scale_step] = uint16_t(half16);
+                        Stored16s(scales).v[d / 32 * scale_step] = uint16_t(half16);
                         if (log_at != 0)
-                                U16s(log_at).v[p.head_dim / 2 + d / 32] = uint16_t(half16);
+                                Stored16s(log_at).v[p.head_dim / 2 + d / 32] = uint16_t(half16);
                 }
         }
         if (saturated != 0)
@@ -68,9 +70,9 @@ void store_one(uint64_t at, uint index, uint64_t log_at, uint log_index, float x
                 x = isnan(x) ? 0 : clamp(x, -65504.0, 65504.0);
         }
         uint16_t stored = uint16_t(tdm_to_f16(x));
-        U16s(at).v[index] = stored;
+        Stored16s(at).v[index] = stored;
         if (log_at != 0)
-                U16s(log_at).v[log_index] = stored;
+                Stored16s(log_at).v[log_index] = stored;
 }
 
 void main()
@@ -95,44 +97,44 @@ void main()
                 if (p.log != 0)
                         log_at = p.log + (uint64_t(p.first_row + row) * p.n_kv_heads * 2 + which) * head_bytes;
         }
+        tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
         if (is_value && KV_TYPE == TDM_VK_KV_Q8_0) {
                 uint64_t values = part + p.part_bytes / 2;
 
                 for (uint d = thread; d < p.head_dim; d += WORKERS)
                         s_x[d] = F32s(x).v[d];
                 store_blocks(values + t * p.head_dim, 1, values + TDM_VK_PAGE_TOKENS * p.head_dim + t * n_blocks * 2, 1, log_at);
-                return;
-        }
-        if (is_value) {
+        } else if (is_value) {
                 for (uint d = thread; d < p.head_dim; d += WORKERS)
                         store_one(part + p.part_bytes / 2, t * p.head_dim + d, log_at, d, F32s(x).v[d]);
-                return;
-        }
-        for (uint d = thread; d < p.head_dim; d += WORKERS)
-                sum = fma(F32s(x).v[d], F32s(x).v[d], sum);
-        precise float mean = tdm_workgroup_sum(sum) / float(p.head_dim) + p.eps;
-        scale = 1.0 / sqrt(mean);
-        for (uint d = thread; d < half_dim; d += WORKERS) {
-                uint64_t angles = p.angles + uint64_t(p.first_row + row) * p.head_dim * 4;
-                float c = F32s(angles).v[d], s = F32s(angles).v[half_dim + d];
-                precise float left = F32s(x).v[d] * scale * F32s(gain).v[d];
-                precise float right = F32s(x).v[half_dim + d] * scale * F32s(gain).v[half_dim + d];
-                precise float rs = right * s, ls = left * s;
-                precise float new_left = fma(left, c, -rs), new_right = fma(right, c, ls);
+        } else {
+                for (uint d = thread; d < p.head_dim; d += WORKERS)
+                        sum = fma(F32s(x).v[d], F32s(x).v[d], sum);
+                precise float mean = tdm_workgroup_sum(sum) / float(p.head_dim) + p.eps;
+                scale = 1.0 / sqrt(mean);
+                for (uint d = thread; d < half_dim; d += WORKERS) {
+                        uint64_t angles = p.angles + uint64_t(p.first_row + row) * p.head_dim * 4;
+                        float c = Constants(angles).v[d], s = Constants(angles).v[half_dim + d];
+                        precise float left = F32s(x).v[d] * scale * Constants(gain).v[d];
+                        precise float right = F32s(x).v[half_dim + d] * scale * Constants(gain).v[half_dim + d];
+                        precise float rs = right * s, ls = left * s;
+                        precise float new_left = fma(left, c, -rs), new_right = fma(right, c, ls);
 
-                if (is_query) {
-                        precise float scaled_left = new_left * p.query_scale, scaled_right = new_right * p.query_scale;
-                        F32s(x).v[d] = scaled_left;
-                        F32s(x).v[half_dim + d] = scaled_right;
-                } else if (KV_TYPE == TDM_VK_KV_Q8_0) {
-                        s_x[d] = new_left;
-                        s_x[half_dim + d] = new_right;
-                } else {
-                        store_one(part, (t / 16 * p.head_dim + d) * 16 + t % 16, log_at, d, new_left);
-                        store_one(part, (t / 16 * p.head_dim + half_dim + d) * 16 + t % 16, log_at, half_dim + d, new_right);
+                        if (is_query) {
+                                precise float scaled_left = new_left * p.query_scale, scaled_right = new_right * p.query_scale;
+                                F32s(x).v[d] = scaled_left;
+                                F32s(x).v[half_dim + d] = scaled_right;
+                        } else if (KV_TYPE == TDM_VK_KV_Q8_0) {
+                                s_x[d] = new_left;
+                                s_x[half_dim + d] = new_right;
+                        } else {
+                                store_one(part, (t / 16 * p.head_dim + d) * 16 + t % 16, log_at, d, new_left);
+                                store_one(part, (t / 16 * p.head_dim + half_dim + d) * 16 + t % 16, log_at, half_dim + d, new_right);
+                        }
                 }
+                if (!is_query && KV_TYPE == TDM_VK_KV_Q8_0)
+                        store_blocks(part + t / 16 * p.head_dim * 16 + t % 16, 16,
+                                     part + TDM_VK_PAGE_TOKENS * p.head_dim + (t / 16 * n_blocks * 16 + t % 16) * 2, 16, log_at);
         }
-        if (!is_query && KV_TYPE == TDM_VK_KV_Q8_0)
-                store_blocks(part + t / 16 * p.head_dim * 16 + t % 16, 16,
-                             part + TDM_VK_PAGE_TOKENS * p.head_dim + (t / 16 * n_blocks * 16 + t % 16) * 2, 16, log_at);
+        tdm_chain_done(p.chain, p.chain_index);
 }

@@ -94,6 +94,13 @@ struct tdm_vk_row_items {
 
 /* ---- push constants ---- */
 
+/* At the end of each: see chain.c. chain 0: not chained. */
+#define TDM_VK_CHAIN \
+        TDM_U64 chain;       /* words: [0] not 0 once somebody gave up waiting; [i] workgroups of the i-th dispatch that are done */ \
+        TDM_U32 chain_index; /* of this dispatch */ \
+        TDM_U32 chain_wait;  /* for so many of the dispatch before; 0: it is done */
+#define TDM_VK_CHAIN_ALL 0x100000 /* a dispatch whose number of workgroups nobody knows adds this at its end */
+
 struct tdm_vk_embed_push {
         TDM_U64 weights;
         TDM_U64 hidden;
@@ -102,6 +109,7 @@ struct tdm_vk_embed_push {
         TDM_U32 panel_bytes;
         TDM_F32 scale;
         TDM_U32 pad0;
+        TDM_VK_CHAIN
 };
 
 #define TDM_VK_NORM_ADD 1    /* hidden += rmsnorm(y) * add_gain, first */
@@ -118,6 +126,7 @@ struct tdm_vk_norm_push {
         TDM_U32 y_stride;
         TDM_F32 eps;
         TDM_U32 side_rows;
+        TDM_VK_CHAIN
 };
 
 /* y [n_rows][y_stride], the outputs of up to three matrices of one type beside each other. */
@@ -138,6 +147,7 @@ struct tdm_vk_matmul_push {
         TDM_U32 panel0; /* of the dispatch */
         TDM_U32 side_rows;
         TDM_U32 pad0;
+        TDM_VK_CHAIN
 };
 
 struct tdm_vk_rotate_push {
@@ -160,6 +170,7 @@ struct tdm_vk_rotate_push {
         TDM_U32 table_entries;
         TDM_F32 eps;
         TDM_F32 query_scale;
+        TDM_VK_CHAIN
 };
 
 struct tdm_vk_attend_push {
@@ -177,6 +188,7 @@ struct tdm_vk_attend_push {
         TDM_U32 n_kv_heads;
         TDM_U32 table_entries;
         TDM_U32 window; /* 0: none */
+        TDM_VK_CHAIN
 };
 
 struct tdm_vk_merge_push {
@@ -188,6 +200,7 @@ struct tdm_vk_merge_push {
         TDM_U32 n_heads;
         TDM_U32 head_dim;
         TDM_U32 side_rows;
+        TDM_VK_CHAIN
 };
 
 struct tdm_vk_gelu_push {
@@ -196,6 +209,7 @@ struct tdm_vk_gelu_push {
         TDM_U64 side;
         TDM_U32 d_ff;
         TDM_U32 side_rows;
+        TDM_VK_CHAIN
 };
 
 #define TDM_VK_PUSH_BYTES 128
