@@ -18,6 +18,7 @@
 #define LANES 16u
 #define SUM_BLOCK 256u
 #define MAX_BLOCK 64u
+#define PIECE 16384u /* logits: a multiple of both blocks */
 #define KEYS_CAPACITY 4096u
 #define MANTISSA_BITS 53
 
@@ -35,8 +36,19 @@ struct scratch {
         uint64_t adjusted[TDM_MAX_TOP_K + 2 * TDM_HISTORY_MAX];
         double weights[TDM_MAX_TOP_K];
         uint32_t history[TDM_HISTORY_MAX];
-        float block_max[]; /* [n_vocab / MAX_BLOCK, rounded up] */
+        double block_sum[]; /* [n_vocab / SUM_BLOCK], then floats: block_max [n_vocab / MAX_BLOCK], piece_max [n_vocab / PIECE],
+                               all rounded up */
 };
+
+static float *block_max_of(struct scratch *scratch, uint32_t n_vocab)
+{
+        return (float *)(scratch->block_sum + TDM_DIV_UP((size_t)n_vocab, SUM_BLOCK));
+}
+
+static float *piece_max_of(struct scratch *scratch, uint32_t n_vocab)
+{
+        return block_max_of(scratch, n_vocab) + TDM_DIV_UP((size_t)n_vocab, MAX_BLOCK);
+}
 
 void tdm_philox_4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t ret[4])
 {
@@ -87,9 +99,11 @@ int tdm_sampling_check(const struct tdm_sampling *s, struct tdm_error *err)
 
 size_t tdm_sampler_scratch_bytes(uint32_t n_vocab)
 {
-        size_t n_blocks = TDM_DIV_UP((size_t)n_vocab, MAX_BLOCK);
+        size_t n_floats = TDM_DIV_UP((size_t)n_vocab, MAX_BLOCK) + TDM_DIV_UP((size_t)n_vocab, PIECE);
 
-        return TDM_ALIGN_UP(sizeof(struct scratch) + n_blocks * sizeof(float), (size_t)64);
+        return TDM_ALIGN_UP(sizeof(struct scratch) + TDM_DIV_UP((size_t)n_vocab, SUM_BLOCK) * sizeof(double) +
+                                    n_floats * sizeof(float),
+                            (size_t)64);
 }
 
 /* 16 lanes at once, written with the compilers' generic vectors: they become whatever the target has. */
@@ -131,11 +145,9 @@ inline_always void load_lanes(lanes_f *v, const float *x, uint32_t n)
                 (*v)[lane] = lane < n ? x[lane] : -INFINITY;
 }
 
-/* Sum of e^(logit - max). */
-inline_always double sum_exp_generic(const float *logits, uint32_t n, float max)
+/* Of each block of 256, the sum of e^(logit - max). */
+inline_always void sum_exp_generic(const float *logits, uint32_t n, float max, double *block_sum)
 {
-        double total = 0.0;
-
         for (uint32_t at = 0; at < n; at += SUM_BLOCK) {
                 uint32_t end = TDM_MIN(at + SUM_BLOCK, n);
                 lanes_f sum = {0}, v;
@@ -153,13 +165,11 @@ inline_always double sum_exp_generic(const float *logits, uint32_t n, float max)
                         for (uint32_t lane = 0; lane < half; lane++)
                                 tree[lane] += tree[lane + half];
                 }
-                total += tree[0];
+                block_sum[at / SUM_BLOCK] = tree[0];
         }
-        return total;
 }
 
-/* The greatest of each block of 64. Returns the greatest of all, or NAN when a logit is NaN or +inf, or none is finite.
- */
+/* The greatest of each block of 64. Returns the greatest of all, or NAN when a logit is NaN or +inf. */
 inline_always float find_maxima_generic(const float *logits, uint32_t n, float *block_max)
 {
         float max = -INFINITY;
@@ -190,14 +200,14 @@ inline_always float find_maxima_generic(const float *logits, uint32_t n, float *
                 if (!fine[lane])
                         return NAN;
         }
-        return max > -INFINITY ? max : NAN;
+        return max;
 }
 
 /* The same source three times; the widest that the machine has. Contraction is off, so all give the same bits. */
 #define VARIANT(suffix, attribute)                                                                                     \
-        attribute static double sum_exp##suffix(const float *logits, uint32_t n, float max)                            \
+        attribute static void sum_exp##suffix(const float *logits, uint32_t n, float max, double *block_sum)           \
         {                                                                                                              \
-                return sum_exp_generic(logits, n, max);                                                                \
+                sum_exp_generic(logits, n, max, block_sum);                                                            \
         }                                                                                                              \
         attribute static float find_maxima##suffix(const float *logits, uint32_t n, float *block_max)                  \
         {                                                                                                              \
@@ -217,15 +227,19 @@ static bool has_avx512(void)
 }
 #endif
 
-static double sum_exp(const float *logits, uint32_t n, float max)
+static void sum_exp(const float *logits, uint32_t n, float max, double *block_sum)
 {
 #ifdef __x86_64__
-        if (has_avx512())
-                return sum_exp_avx512(logits, n, max);
-        if (__builtin_cpu_supports("avx2"))
-                return sum_exp_avx2(logits, n, max);
+        if (has_avx512()) {
+                sum_exp_avx512(logits, n, max, block_sum);
+                return;
+        }
+        if (__builtin_cpu_supports("avx2")) {
+                sum_exp_avx2(logits, n, max, block_sum);
+                return;
+        }
 #endif
-        return sum_exp_plain(logits, n, max);
+        sum_exp_plain(logits, n, max, block_sum);
 }
 
 static float find_maxima(const float *logits, uint32_t n, float *block_max)
@@ -357,18 +371,19 @@ static inline void selection_add(struct selection *s, float logit, uint32_t id)
 static size_t find_best(const float *logits, uint32_t n, size_t wanted, struct scratch *scratch)
 {
         uint32_t n_blocks = TDM_DIV_UP(n, MAX_BLOCK);
+        const float *block_max = block_max_of(scratch, n);
         struct selection s = {.keys = scratch->keys, .wanted = TDM_MIN(wanted, (size_t)n), .floor_logit = -INFINITY};
 
         /* As many logits as wanted are not less than the wanted-th greatest block maximum. */
         if (n_blocks > s.wanted) {
                 for (uint32_t b = 0; b < n_blocks; b++)
-                        selection_add(&s, scratch->block_max[b], b);
+                        selection_add(&s, block_max[b], b);
                 selection_shrink(&s);
                 s.floor = (s.floor >> 32 << 32) - 1;
                 s.n = 0;
         }
         for (uint32_t b = 0; b < n_blocks; b++) {
-                if (make_key(scratch->block_max[b], 0) <= s.floor)
+                if (make_key(block_max[b], 0) <= s.floor)
                         continue;
                 for (uint32_t i = b * MAX_BLOCK; i < TDM_MIN(n, (b + 1) * MAX_BLOCK); i++)
                         selection_add(&s, logits[i], i);
@@ -483,23 +498,75 @@ static uint32_t draw(const uint64_t *candidates, size_t n, const struct tdm_samp
         return key_id(candidates[0]); /* not reached: x < kept, and total has become kept */
 }
 
+/* ---- in pieces ---- */
+
+uint32_t tdm_sample_n_pieces(uint32_t n_vocab)
+{
+        return TDM_DIV_UP(n_vocab, PIECE);
+}
+
+void tdm_sample_maxima(const float *logits, uint32_t n_vocab, uint32_t piece, void *scratch)
+{
+        uint32_t at = piece * PIECE;
+
+        piece_max_of(scratch, n_vocab)[piece] = find_maxima(logits + at, TDM_MIN(PIECE, n_vocab - at),
+                                                            block_max_of(scratch, n_vocab) + at / MAX_BLOCK);
+}
+
+/* The greatest of all; NAN when there is none, or a piece has something that is none. */
+static float greatest_of(void *scratch, uint32_t n_vocab)
+{
+        const float *piece_max = piece_max_of(scratch, n_vocab);
+        float max = -INFINITY;
+
+        for (uint32_t i = 0; i < tdm_sample_n_pieces(n_vocab); i++) {
+                if (isnan(piece_max[i]))
+                        return NAN;
+                max = piece_max[i] > max ? piece_max[i] : max;
+        }
+        return max > -INFINITY ? max : NAN;
+}
+
+void tdm_sample_sums(const float *logits, uint32_t n_vocab, uint32_t piece, void *scratch)
+{
+        struct scratch *sc = scratch;
+        uint32_t at = piece * PIECE;
+        float max = greatest_of(scratch, n_vocab);
+
+        if (!isnan(max))
+                sum_exp(logits + at, TDM_MIN(PIECE, n_vocab - at), max, sc->block_sum + at / SUM_BLOCK);
+}
+
 int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling, const uint32_t *history,
                uint32_t n_history, uint32_t position, uint32_t target, void *scratch, struct tdm_result *ret)
+{
+        for (uint32_t i = 0; i < tdm_sample_n_pieces(n_vocab); i++)
+                tdm_sample_maxima(logits, n_vocab, i, scratch);
+        for (uint32_t i = 0; i < tdm_sample_n_pieces(n_vocab); i++)
+                tdm_sample_sums(logits, n_vocab, i, scratch);
+        return tdm_sample_finish(logits, n_vocab, sampling, history, n_history, position, target, scratch, ret);
+}
+
+int tdm_sample_finish(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling,
+                      const uint32_t *history, uint32_t n_history, uint32_t position, uint32_t target, void *scratch,
+                      struct tdm_result *ret)
 {
         struct scratch *sc = scratch;
         bool greedy = sampling->temperature == 0.0f, penalty = sampling->repeat_penalty != 1.0f;
         uint32_t top_k = sampling->top_k == 0 ? TDM_MAX_TOP_K : TDM_MIN(sampling->top_k, TDM_MAX_TOP_K);
         uint32_t n_penalised = 0, n_top = TDM_MIN(TDM_MIN(sampling->n_top, TDM_MAX_TOP), n_vocab);
         size_t n_best, n_candidates;
-        double log_sum;
+        double log_sum = 0.0;
         float max;
 
         if (n_vocab == 0 || (target != UINT32_MAX && target >= n_vocab))
                 return -EINVAL;
-        max = find_maxima(logits, n_vocab, sc->block_max);
+        max = greatest_of(scratch, n_vocab);
         if (isnan(max))
                 return -EDOM;
-        log_sum = (double)max + log(sum_exp(logits, n_vocab, max));
+        for (uint32_t i = 0; i < TDM_DIV_UP(n_vocab, SUM_BLOCK); i++)
+                log_sum += sc->block_sum[i];
+        log_sum = (double)max + log(log_sum);
         if (greedy)
                 top_k = 1;
         if (penalty)

@@ -45,6 +45,14 @@ size_t tdm_sampler_scratch_bytes(uint32_t n_vocab);
 int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling, const uint32_t *history,
                uint32_t n_history, uint32_t position, uint32_t target, void *scratch, struct tdm_result *ret);
 
+/* The same for several threads, which share the scratch: first the maxima of all pieces, then the sums of all, then the rest. */
+uint32_t tdm_sample_n_pieces(uint32_t n_vocab);
+void tdm_sample_maxima(const float *logits, uint32_t n_vocab, uint32_t piece, void *scratch);
+void tdm_sample_sums(const float *logits, uint32_t n_vocab, uint32_t piece, void *scratch);
+int tdm_sample_finish(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling,
+                      const uint32_t *history, uint32_t n_history, uint32_t position, uint32_t target, void *scratch,
+                      struct tdm_result *ret);
+
 /* The generator: 64 random bits of (seed, position, draw). Philox 4x32-10, Salmon et al. 2011, known-answer tested. */
 uint64_t tdm_random_u64(uint64_t seed, uint32_t position, uint32_t draw);
 void tdm_philox_4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t ret[4]);

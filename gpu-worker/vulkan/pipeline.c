@@ -30,6 +30,9 @@ static const uint32_t norm_code[] =
 static const uint32_t matvec_code[] =
 #include "matvec.inc"
         ;
+static const uint32_t matgelu_code[] =
+#include "matgelu.inc"
+        ;
 static const uint32_t matvec_k_code[] =
 #include "matvec-k.inc"
         ;
@@ -61,6 +64,7 @@ static const struct {
         [TDM_VK_TURN] = { "turn", turn_code, sizeof(turn_code) },
         [TDM_VK_NORM] = {"norm", norm_code, sizeof(norm_code)},
         [TDM_VK_MATVEC] = {"matvec", matvec_code, sizeof(matvec_code)},
+        [TDM_VK_MATGELU] = {"matgelu", matgelu_code, sizeof(matgelu_code)},
         [TDM_VK_MATVEC_K] = {"matvec-k", matvec_k_code, sizeof(matvec_k_code)},
         [TDM_VK_MATWIDE] = {"matwide", matwide_code, sizeof(matwide_code)},
         [TDM_VK_MATDIRECT] = {"matdirect", matdirect_code, sizeof(matdirect_code)},

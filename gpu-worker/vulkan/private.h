@@ -54,6 +54,7 @@ enum tdm_vk_shader {
         TDM_VK_TURN,
         TDM_VK_NORM,
         TDM_VK_MATVEC,
+        TDM_VK_MATGELU,   /* a single row's gate and up, and GELU after them */
         TDM_VK_MATVEC_K,  /* of the types of engine/weights-k.h */
         TDM_VK_MATDIRECT, /* the same bits for some rows at once, where the device has integer matrix units */
         TDM_VK_MATWIDE,   /* and for hundreds */
@@ -223,6 +224,7 @@ struct tdm_vk_slot {
         bool on_device;             /* hidden rows are newer there than in the step's memory */
         uint32_t n_rows, n_logits, n_tiles;
         bool many;                 /* attention with several rows an item */
+        uint32_t item_heads;       /* and so many heads */
         uint32_t attention_layers; /* done of this step */
 };
 
@@ -232,7 +234,7 @@ struct tdm_vk_recording {
         uint64_t used; /* 0: never */
         const struct tdm_vk_slot *slot;
         uint64_t hidden;
-        uint32_t first, n, n_rows, first_logit, n_logits, log_half;
+        uint32_t first, n, n_rows, first_logit, n_logits, log_half, item_heads;
         bool many, upload, download, profiled;
         uint32_t n_marks;
         struct tdm_vk_pipeline *marks[TDM_VK_MAX_QUERIES]; /* of each timestamp, when profiling */

@@ -54,6 +54,19 @@ static uint32_t shape_of(const struct tdm_vk_device *device, const struct tdm_vk
         return ahead | panels << 8 | sets << 16 | staged << 24;
 }
 
+/* SHAPE of matgelu.comp: two panels of each. */
+static uint32_t gelu_shape_of(const struct tdm_vk_device *device, const struct tdm_vk_layer *l)
+{
+        return (shape_of(device, &l->gate, l->gate.n_panels + l->up.n_panels, 1) & ~(255u << 8)) | 2u << 8;
+}
+
+/* Whether a single row's gate, up and GELU are one kernel. */
+static bool gelu_fits(const struct tdm_vk_layer *l)
+{
+        return l->gate.type == l->up.type && l->gate.act == l->up.act && l->gate.n_panels == l->up.n_panels &&
+               l->gate.act != TDM_ACT_F32 && l->down.act != TDM_ACT_F32 && !tdm_k_type(l->gate.type);
+}
+
 /* Matrices that can be multiplied in one dispatch: of one type and rounding, beside each other. At most three. */
 static unsigned group_of(const struct tdm_vk_matrix *const *matrices, unsigned n_matrices, uint32_t *ret_panels)
 {
@@ -242,6 +255,29 @@ static uint64_t side_of(const struct recorder *r, uint32_t act, uint32_t n_rows)
         return n_rows <= TDM_VK_DIRECT_ROWS_MAX ? r->m->sides[act].address : 0;
 }
 
+/* A single row from what gate and up read to what down reads. */
+static void multiply_gelu(struct recorder *r, const struct tdm_vk_layer *l)
+{
+        struct tdm_vk_model *m = r->m;
+        const struct tdm_vk_matmul_push push = {.x = m->acts[l->gate.act].address,
+                                                .w0 = l->gate.address,
+                                                .w1 = l->up.address,
+                                                .panel1 = l->gate.n_panels,
+                                                .panel2 = UINT32_MAX,
+                                                .panel_bytes = l->gate.panel_bytes,
+                                                .cols = l->gate.cols,
+                                                .n_out = l->gate.rows + l->up.rows,
+                                                .n_rows = 1,
+                                                .acts = m->acts[l->down.act].address,
+                                                .out_side = side_of(r, l->down.act, 1),
+                                                .side_rows = m->side_rows};
+
+        dispatch(r,
+                 tdm_vk_pipeline_get(r->device, TDM_VK_MATGELU, l->gate.type, l->gate.act, l->down.act,
+                                     gelu_shape_of(r->device, l)),
+                 &push, sizeof(push), l->gate.n_panels / 2, 1);
+}
+
 static uint64_t hidden_rows(const struct recorder *r)
 {
         return r->work->slot->hidden + (uint64_t)r->first_row * r->m->hp.d_model * sizeof(float);
@@ -320,7 +356,7 @@ static void embed(struct recorder *r)
                                                .scale = m->hp.embed_scale};
 
         dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_EMBED, m->embedding.type, 0, 0, 0), &push, sizeof(push),
-                 r->work->slot->n_rows, 1);
+                 r->work->slot->n_rows, TDM_DIV_UP(m->hp.d_model, 256u));
 }
 
 static void attend(struct recorder *r, uint32_t layer, uint64_t log)
@@ -378,7 +414,7 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .head_dim = hp->head_dim,
         };
         struct tdm_vk_pipeline *kernel = tdm_vk_pipeline_get(r->device, TDM_VK_ATTEND, hp->head_dim, m->kv.type,
-                                                             r->work->slot->many ? m->many_rows : 1, m->queries_heads);
+                                                             r->work->slot->many ? m->many_rows : 1, r->work->slot->item_heads);
 
         static_assert(sizeof(rotate) <= TDM_VK_PUSH_BYTES && sizeof(push) <= TDM_VK_PUSH_BYTES,
                       "push constants fit everywhere");
@@ -421,9 +457,13 @@ static void ffn_block(struct recorder *r, uint32_t block)
         if (!r->acts_ready)
                 norm(r, 0, l->ffn_norm, gate_up, 2);
         r->acts_ready = false;
-        multiply(r, gate_up, 2, r->rows, m->y.address, 2 * m->hp.d_ff);
-        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GELU, 0, l->down.act, 0, 0), &gelu, sizeof(gelu),
-                 TDM_DIV_UP(m->hp.d_ff, 1024), r->rows);
+        if (r->rows == 1 && gelu_fits(l)) {
+                multiply_gelu(r, l);
+        } else {
+                multiply(r, gate_up, 2, r->rows, m->y.address, 2 * m->hp.d_ff);
+                dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GELU, 0, l->down.act, 0, 0), &gelu, sizeof(gelu),
+                         TDM_DIV_UP(m->hp.d_ff, 1024), r->rows);
+        }
         multiply(r, down, 1, r->rows, m->y.address, m->hp.d_model);
         end_block(r, block, l->post_ffw_norm);
 }
@@ -485,7 +525,7 @@ static bool fits(const struct tdm_vk_recording *c, const struct tdm_vk_work *w, 
 {
         return c->used && c->slot == w->slot && c->hidden == w->slot->hidden && c->first == w->first && c->n == w->n &&
                c->n_rows == w->slot->n_rows && c->first_logit == w->first_logit && c->n_logits == w->n_logits &&
-               c->log_half == w->log_half && c->many == w->slot->many && c->upload == w->upload &&
+               c->log_half == w->log_half && c->many == w->slot->many && c->item_heads == w->slot->item_heads && c->upload == w->upload &&
                c->download == w->download && c->profiled == profiling;
 }
 
@@ -560,6 +600,7 @@ int tdm_vk_record(struct tdm_vk_model *m, const struct tdm_vk_work *w, struct td
         oldest->n_logits = w->n_logits;
         oldest->log_half = w->log_half;
         oldest->many = w->slot->many;
+        oldest->item_heads = w->slot->item_heads;
         oldest->upload = w->upload;
         oldest->download = w->download;
         oldest->profiled = m->device->profiling;
@@ -633,6 +674,9 @@ static int list_matrices(struct tdm_vk_model *m, bool units, struct tdm_error *e
                         r = need_matrices(m, o, 1, units, err);
                 if (r == 0)
                         r = need_matrices(m, gate_up, 2, units, err);
+                if (r == 0 && !units && gelu_fits(l))
+                        r = need(m, TDM_VK_MATGELU, l->gate.type, l->gate.act, l->down.act,
+                                 gelu_shape_of(m->device, l), err);
                 if (r == 0)
                         r = need_matrices(m, down, 1, units, err);
         }
@@ -663,6 +707,8 @@ static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
                 r = need(m, TDM_VK_ROTATE, m->kv.type, 0, 0, 0, err);
         if (r == 0)
                 r = need(m, TDM_VK_ATTEND, m->hp.head_dim, m->kv.type, 1, m->queries_heads, err);
+        if (r == 0)
+                r = need(m, TDM_VK_ATTEND, m->hp.head_dim, m->kv.type, 1, 1, err);
         if (r == 0)
                 r = need(m, TDM_VK_ATTEND, m->hp.head_dim, m->kv.type, m->many_rows, m->queries_heads, err);
         return r;

@@ -46,12 +46,12 @@ struct sample_job {
 };
 
 /* As the host device's: y = cap tanh(x / cap), tanh(z) = 1 - 2 / (exp(2z) + 1). */
-static void softcap(const struct sample_job *job, float *x)
+static void softcap(const struct sample_job *job, float *x, uint32_t n_logits)
 {
         float cap = job->m->hp.logit_softcap, e[64];
 
-        for (uint32_t i = 0, n; i < job->m->hp.n_vocab; i += n) {
-                n = TDM_MIN((uint32_t)TDM_ARRAY_SIZE(e), job->m->hp.n_vocab - i);
+        for (uint32_t i = 0, n; i < n_logits; i += n) {
+                n = TDM_MIN((uint32_t)TDM_ARRAY_SIZE(e), n_logits - i);
                 for (uint32_t j = 0; j < n; j++)
                         e[j] = x[i + j] * (2.0f / cap);
                 job->kernels->exp_array(e, n, e);
@@ -60,23 +60,85 @@ static void softcap(const struct sample_job *job, float *x)
         }
 }
 
+static float *logits_of(const struct tdm_vk_model *m, uint32_t i)
+{
+        return (float *)m->logits_host.map + (size_t)i * m->logits_stride;
+}
+
+static void take(struct sample_job *job, uint32_t i, int r, const struct tdm_result *result)
+{
+        if (r < 0)
+                atomic_store_explicit(&job->bad_row, job->step->logits[job->first + i].row, memory_order_relaxed);
+        else
+                job->results[job->first + i] = *result;
+}
+
 static void sample_one(void *arg, unsigned chunk, unsigned thread)
 {
         struct sample_job *job = arg;
         struct tdm_vk_model *m = job->m;
         const struct tdm_step *step = job->step;
         const struct tdm_step_logits *l = &step->logits[job->first + chunk];
-        float *logits = (float *)m->logits_host.map + (size_t)chunk * m->logits_stride;
         struct tdm_result result;
 
         if (m->hp.logit_softcap > 0)
-                softcap(job, logits);
-        if (tdm_sample(logits, m->hp.n_vocab, &l->sampling, step->history + l->history_offset, l->n_history,
-                       step->rows[l->row].position + 1, l->target, m->sampler_scratch + thread * m->sampler_stride,
-                       &result) < 0)
-                atomic_store_explicit(&job->bad_row, l->row, memory_order_relaxed);
-        else
-                job->results[job->first + chunk] = result;
+                softcap(job, logits_of(m, chunk), m->hp.n_vocab);
+        take(job, chunk,
+             tdm_sample(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, step->history + l->history_offset,
+                        l->n_history, step->rows[l->row].position + 1, l->target,
+                        m->sampler_scratch + thread * m->sampler_stride, &result),
+             &result);
+}
+
+/* Fewer rows than threads: they share each row's logits, in two rounds before what is left of a row. */
+static void sample_maxima(void *arg, unsigned chunk, unsigned thread)
+{
+        const struct sample_job *job = arg;
+        struct tdm_vk_model *m = job->m;
+        uint32_t n_pieces = tdm_sample_n_pieces(m->hp.n_vocab), i = chunk / n_pieces;
+
+        (void)thread;
+        tdm_sample_maxima(logits_of(m, i), m->hp.n_vocab, chunk % n_pieces, m->sampler_scratch + i * m->sampler_stride);
+}
+
+static void sample_sums(void *arg, unsigned chunk, unsigned thread)
+{
+        const struct sample_job *job = arg;
+        struct tdm_vk_model *m = job->m;
+        uint32_t n_pieces = tdm_sample_n_pieces(m->hp.n_vocab), i = chunk / n_pieces;
+
+        (void)thread;
+        tdm_sample_sums(logits_of(m, i), m->hp.n_vocab, chunk % n_pieces, m->sampler_scratch + i * m->sampler_stride);
+}
+
+static void sample_finish(void *arg, unsigned chunk, unsigned thread)
+{
+        struct sample_job *job = arg;
+        struct tdm_vk_model *m = job->m;
+        const struct tdm_step *step = job->step;
+        const struct tdm_step_logits *l = &step->logits[job->first + chunk];
+        struct tdm_result result;
+
+        (void)thread;
+        take(job, chunk,
+             tdm_sample_finish(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, step->history + l->history_offset,
+                               l->n_history, step->rows[l->row].position + 1, l->target,
+                               m->sampler_scratch + chunk * m->sampler_stride, &result),
+             &result);
+}
+
+static void sample_rows(struct sample_job *job, uint32_t n)
+{
+        struct tdm_vk_model *m = job->m;
+        uint32_t n_pieces = tdm_sample_n_pieces(m->hp.n_vocab);
+
+        if (m->hp.logit_softcap > 0 || n >= tdm_pool_n_threads(m->device->threads)) {
+                tdm_pool_run(m->device->threads, n, sample_one, job);
+                return;
+        }
+        tdm_pool_run(m->device->threads, n * n_pieces, sample_maxima, job);
+        tdm_pool_run(m->device->threads, n * n_pieces, sample_sums, job);
+        tdm_pool_run(m->device->threads, n, sample_finish, job);
 }
 
 /* The first logits_rows rows of logits are there already where `made` says so. */
@@ -98,7 +160,7 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
                 }
                 if (m->hp.logit_softcap > 0)
                         job.kernels = tdm_kernels_choose(NULL);
-                tdm_pool_run(m->device->threads, n, sample_one, &job);
+                sample_rows(&job, n);
                 if (job.bad_row != UINT32_MAX)
                         return tdm_error_set(
                                 err, -EDOM,

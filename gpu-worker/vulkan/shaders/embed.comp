@@ -15,7 +15,9 @@ void main()
         uint64_t panel = p.weights + uint64_t(token / 16) * p.panel_bytes;
 
         tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
-        for (uint k = gl_LocalInvocationID.x; k < p.d; k += 256) {
+        uint k = gl_WorkGroupID.y * 256 + gl_LocalInvocationID.x;
+
+        if (k < p.d) {
                 float w = tdm_k_type(TYPE) ? tdm_k_value(TYPE, tdm_k_read(TYPE, panel, p.d, k / 32, token % 16), k % 32)
                                            : tdm_panel_value(TYPE, TURNED, panel, p.d, k, token % 16);
                 precise float x = w * p.scale;

@@ -1,21 +1,12 @@
 #version 460
-// gelu_tanh(gate) * up, rounded for the down projection. As the host's gelu_mul.
+// gelu_tanh(gate) * up, rounded for the down projection.
 #define WORKERS 256
 #include "common.glsl"
 layout(local_size_x = WORKERS) in;
 layout(constant_id = 1) const uint ACT = 0;
 layout(push_constant) uniform Push { tdm_vk_gelu_push p; };
 #include "acts.glsl"
-
-float gelu_mul(float g, float up)
-{
-        precise float cube = g * g * 0.044715;
-        precise float t = fma(cube, g, g);
-        precise float u = t * 1.5957691216057308;
-        precise float e = tdm_exp(u);
-        precise float v = g * 0.5 * (2.0 - 2.0 / (e + 1.0)) * up;
-        return clamp(v, -3.402823466e38, 3.402823466e38);
-}
+#include "gelu.glsl"
 
 void main()
 {
@@ -27,7 +18,7 @@ void main()
         tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
         if (used) {
                 vec4 g = F32x4s(y).v[col / 4], up = F32x4s(y).v[(p.d_ff + col) / 4];
-                x = vec4(gelu_mul(g.x, up.x), gelu_mul(g.y, up.y), gelu_mul(g.z, up.z), gelu_mul(g.w, up.w));
+                x = vec4(tdm_gelu_mul(g.x, up.x), tdm_gelu_mul(g.y, up.y), tdm_gelu_mul(g.z, up.z), tdm_gelu_mul(g.w, up.w));
         }
         tdm_put_acts(p.acts + uint64_t(row) * TDM_VK_ACT_STRIDE(ACT, p.d_ff), p.d_ff, col, x, used, tdm_side(p.side, row), p.side_rows);
         tdm_chain_done(p.chain, p.chain_index);

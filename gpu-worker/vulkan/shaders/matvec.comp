@@ -1,9 +1,6 @@
 #version 460
-// y = x Wᵀ for ROWS rows at a time. A workgroup is some panels of 16 outputs: thread = (segment of K, lane), so that neighbours
-// read neighbours and each chain of additions is short. ORDER of an output: see shared.h; of a quantised block
-// acc = fma(float(isum), w_scale * x_scale, acc), of float activations acc = fma(w, x, acc) for each column. ROWS and
-// PANELS change only who loads what. Weights are on their way before the row is there (chain.c), and a single row goes
-// through shared memory: a thread that reads it block by block from far away waits for each.
+// y = x Wᵀ for ROWS rows at a time: see matvec.glsl.
+#define HALVES 1
 #include "common.glsl"
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint FORM = 0; // type, TDM_VK_TURNED
@@ -11,213 +8,17 @@ layout(constant_id = 1) const uint ACT = 0;
 layout(constant_id = 2) const uint ROWS = 1;
 layout(constant_id = 3) const uint SHAPE = 4 | 1 << 8 | 1 << 16 | 4 << 24;
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
-
-const uint TYPE = FORM & 63u;
-const bool TURNED = FORM >= TDM_VK_TURNED;
-const uint AHEAD = SHAPE & 255u;       // blocks whose weights are on their way at once
-const uint PANELS = SHAPE >> 8 & 255u; // of a workgroup: what is loaded of a row is used for each
-const uint WORDS = TYPE == TDM_VK_Q4_0 ? 4 : 8;
-const uint PLANES = ACT == TDM_VK_ACT_I16 ? 2 : 1;
-const uint SETS = SHAPE >> 16 & 255u;  // 2: AHEAD blocks are on their way while AHEAD others are used
-const uint STAGED = SHAPE >> 24; // blocks of each segment that lie in shared memory at once, a multiple of SETS * AHEAD; 0: none
-const uint STAGE_WORDS = STAGED == 0 ? 1 : TDM_VK_SEGMENTS * PLANES * STAGED * 2, STAGE_LOADS = (STAGE_WORDS + 255) / 256;
-const uint SIDE_LOADS = (TDM_VK_SEGMENTS * STAGED + 255) / 256 + (STAGED == 0 ? 1 : 0);
-const int MAGIC = 0x4b400000;    // as f32: 1.5 * 2^23, whose last place is 1
-
-shared float s_part[TDM_VK_SEGMENTS][ROWS * PANELS][16];
-shared uvec4 s_row[STAGE_WORDS]; // [segment][plane][block][half]
-shared uvec2 s_side[STAGED == 0 ? 1 : TDM_VK_SEGMENTS * STAGED];             // [segment][block]: scale, sum
-
-int dot8(int s, uvec4 w_low, uvec4 w_high, uvec4 x_low, uvec4 x_high)
-{
-        [[unroll]] for (uint i = 0; i < 4; i++) {
-                s += tdm_sdot(int(w_low[i]), int(x_low[i]), 0);
-                s += tdm_sdot(int(w_high[i]), int(x_high[i]), 0);
-        }
-        return s;
-}
-
-uint64_t panel_address(uint panel)
-{
-        return panel < p.panel1 ? p.w0 + uint64_t(panel) * p.panel_bytes
-             : panel < p.panel2 ? p.w1 + uint64_t(panel - p.panel1) * p.panel_bytes
-                                : p.w2 + uint64_t(panel - p.panel2) * p.panel_bytes;
-}
-
-float acc[ROWS * PANELS];
-uint64_t panels[PANELS], x[ROWS];
-uvec4 w_low[SETS * AHEAD * PANELS], w_high[SETS * AHEAD * PANELS];
-uint w_scale[SETS * AHEAD * PANELS];
-
-void load_weights(const uint set, uint b, uint b1, uint lane)
-{
-        uint scales_bytes = tdm_scales_bytes(p.cols);
-
-        [[unroll]] for (uint u = 0; u < AHEAD; u++)
-                [[unroll]] for (uint i = 0; i < PANELS; i++) {
-                        uint block = min(b + u, b1 - 1), at = block * WORDS * 16 + lane, k = (set * AHEAD + u) * PANELS + i;
-                        U32s words = U32s(panels[i] + scales_bytes);
-
-                        w_scale[k] = uint(U16s(panels[i]).v[block * 16 + lane]);
-                        if (TURNED) {
-                                w_low[k] = U32x4s(panels[i] + scales_bytes).v[(block * 16 + lane) * (WORDS / 4)];
-                                if (TYPE == TDM_VK_Q8_0)
-                                        w_high[k] = U32x4s(panels[i] + scales_bytes).v[(block * 16 + lane) * 2 + 1];
-                                continue;
-                        }
-                        w_low[k] = uvec4(words.v[at], words.v[at + 16], words.v[at + 32], words.v[at + 48]);
-                        if (TYPE == TDM_VK_Q8_0)
-                                w_high[k] = uvec4(words.v[at + 64], words.v[at + 80], words.v[at + 96], words.v[at + 112]);
-                }
-}
-
-// Blocks first … first + STAGED - 1 of each segment of the row; all on their way before the first is put down.
-void stage(uint64_t x, uint first, uint length, uint nb)
-{
-        uvec4 row[STAGE_LOADS];
-        uvec2 side[SIDE_LOADS];
-
-        [[unroll]] for (uint k = 0; k < STAGE_LOADS; k++) {
-                uint i = min(k * 256 + gl_LocalInvocationID.x, STAGE_WORDS - 1);
-                uint block = min(i / (PLANES * STAGED * 2) * length + first + i / 2 % STAGED, nb - 1), plane = i / (STAGED * 2) % PLANES;
-
-                row[k] = Act32x4s(x).v[plane * (p.cols / 16) + block * 2 + i % 2];
-        }
-        [[unroll]] for (uint k = 0; k < SIDE_LOADS; k++) {
-                uint i = min(k * 256 + gl_LocalInvocationID.x, TDM_VK_SEGMENTS * STAGED - 1), block = min(i / STAGED * length + first + i % STAGED, nb - 1);
-
-                side[k].x = Act32s(x + TDM_VK_ACT_SCALES(ACT, p.cols)).v[block];
-                side[k].y = Act32s(x + TDM_VK_ACT_SUMS(ACT, p.cols)).v[block];
-        }
-        [[unroll]] for (uint k = 0; k < STAGE_LOADS; k++)
-                s_row[min(k * 256 + gl_LocalInvocationID.x, STAGE_WORDS - 1)] = row[k];
-        [[unroll]] for (uint k = 0; k < SIDE_LOADS; k++)
-                s_side[min(k * 256 + gl_LocalInvocationID.x, TDM_VK_SEGMENTS * STAGED - 1)] = side[k];
-}
-
-// Blocks b … b + AHEAD - 1 of a segment, which are j … of what is staged.
-void use_weights(const uint set, uint b, uint b1, uint segment, uint j)
-{
-        [[unroll]] for (uint u = 0; u < AHEAD; u++) {
-                uint block = min(b + u, b1 - 1); // past the end: computed, not counted, so that no load waits
-
-                [[unroll]] for (uint i = 0; i < PANELS; i++) {
-                        uint k = (set * AHEAD + u) * PANELS + i;
-
-                        if (TYPE == TDM_VK_Q8_0) {
-                                w_low[k] ^= 0x80808080u;
-                                w_high[k] ^= 0x80808080u;
-                        } else {
-                                w_high[k] = w_low[k] >> 4 & 0x0f0f0f0fu;
-                                w_low[k] &= 0x0f0f0f0fu;
-                        }
-                }
-                [[unroll]] for (uint r = 0; r < ROWS; r++) {
-                        uvec4 high0, high1, low0, low1;
-                        float x_scale;
-                        int start;
-
-                        if (STAGED != 0) {
-                                uint at = (segment * PLANES * STAGED + j + u) * 2;
-                                uvec2 side = s_side[segment * STAGED + j + u];
-
-                                high0 = s_row[at];
-                                high1 = s_row[at + 1];
-                                if (ACT == TDM_VK_ACT_I16) {
-                                        low0 = s_row[at + STAGED * 2];
-                                        low1 = s_row[at + STAGED * 2 + 1];
-                                }
-                                x_scale = uintBitsToFloat(side.x);
-                                start = int(side.y);
-                        } else {
-                                Act32x4s planes = Act32x4s(x[r]);
-
-                                high0 = planes.v[block * 2];
-                                high1 = planes.v[block * 2 + 1];
-                                if (ACT == TDM_VK_ACT_I16) {
-                                        low0 = planes.v[p.cols / 16 + block * 2];
-                                        low1 = planes.v[p.cols / 16 + block * 2 + 1];
-                                }
-                                x_scale = F32s(x[r] + TDM_VK_ACT_SCALES(ACT, p.cols)).v[block];
-                                start = int(Act32s(x[r] + TDM_VK_ACT_SUMS(ACT, p.cols)).v[block]);
-                        }
-                        start = TYPE == TDM_VK_Q4_0 ? -8 * start : 0;
-                        if (ACT == TDM_VK_ACT_I8)
-                                start += MAGIC; // a sum far below 2^22 makes a float of itself in its places
-                        [[unroll]] for (uint i = 0; i < PANELS; i++) {
-                                uint k = (set * AHEAD + u) * PANELS + i, at = r * PANELS + i;
-                                precise float exact;
-
-                                if (ACT == TDM_VK_ACT_I16) {
-                                        int high = dot8(0, w_low[k], w_high[k], high0, high1);
-
-                                        exact = float(dot8(start + high * 256, w_low[k], w_high[k], low0, low1));
-                                } else {
-                                        exact = intBitsToFloat(dot8(start, w_low[k], w_high[k], high0, high1)) - 12582912.0;
-                                }
-                                precise float scale = tdm_f16(w_scale[k]) * x_scale;
-                                precise float sum = fma(exact, scale, acc[at]);
-                                acc[at] = b + u < b1 ? sum : acc[at];
-                        }
-                }
-        }
-}
+#include "matvec.glsl"
 
 void main()
 {
-        uint lane = gl_LocalInvocationID.x & 15u, segment = gl_LocalInvocationID.x >> 4;
-        uint panel0 = p.panel0 + gl_WorkGroupID.x * PANELS, row0 = gl_WorkGroupID.y * ROWS, nb = p.cols / 32;
-        uint length = TDM_VK_SEGMENT_BLOCKS(p.cols), b0 = segment * length, b1 = min(b0 + length, nb);
-        uint stride = TDM_VK_ACT_STRIDE(ACT, p.cols), last_panel = (p.n_out + 15) / 16 - 1;
+        uint panel0 = p.panel0 + gl_WorkGroupID.x * PANELS, row0 = gl_WorkGroupID.y * ROWS;
 
-        [[unroll]] for (uint i = 0; i < ROWS * PANELS; i++)
-                acc[i] = 0;
-        [[unroll]] for (uint i = 0; i < PANELS; i++)
-                panels[i] = panel_address(min(panel0 + i, last_panel));
-        [[unroll]] for (uint r = 0; r < ROWS; r++)
-                x[r] = p.x + uint64_t(min(row0 + r, p.n_rows - 1)) * stride;
-        if (ACT != TDM_VK_ACT_F32 && b0 < b1)
-                load_weights(0, b0, b1, lane);
-        tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
-        if (ACT == TDM_VK_ACT_F32) {
-                for (uint k = b0 * 32; k < b1 * 32; k++)
-                        [[unroll]] for (uint i = 0; i < PANELS; i++) {
-                                float w = tdm_panel_value(TYPE, TURNED, panels[i], p.cols, k, lane);
-
-                                [[unroll]] for (uint r = 0; r < ROWS; r++)
-                                        acc[r * PANELS + i] = fma(w, F32s(x[r]).v[k], acc[r * PANELS + i]);
-                        }
-        } else {
-                uint round = STAGED == 0 ? length : STAGED;
-
-                for (uint first = 0; first < length; first += round) {
-                        if (STAGED != 0) {
-                                if (first != 0)
-                                        barrier();
-                                stage(x[0], first, length, nb);
-                                barrier();
-                        }
-                        for (uint turn = 0; turn < round; turn += SETS * AHEAD) [[unroll]] for (uint set = 0; set < SETS; set++) {
-                                uint j = turn + set * AHEAD, b = b0 + first + j;
-
-                                if (SETS == 2 && b + AHEAD < b1)
-                                        load_weights(1 - set, b + AHEAD, b1, lane);
-                                if (j < round && b < b1)
-                                        use_weights(set, b, b1, segment, j);
-                                if (SETS == 1 && b + AHEAD < b1)
-                                        load_weights(0, b + AHEAD, b1, lane);
-                        }
-                }
-        }
-        [[unroll]] for (uint i = 0; i < ROWS * PANELS; i++)
-                s_part[segment][i][lane] = acc[i];
-        barrier();
+        multiply(panel0, row0);
         for (uint i = gl_LocalInvocationID.x; i < ROWS * PANELS * 16; i += 256) {
-                uint r = i / 16 / PANELS, out_index = (panel0 + i / 16 % PANELS) * 16 + i % 16, n_segments = (nb + length - 1) / length;
-                precise float sum = s_part[0][i / 16][i % 16];
+                uint r = i / 16 / PANELS, out_index = (panel0 + i / 16 % PANELS) * 16 + i % 16;
+                float sum = output_of(i / 16, i % 16);
 
-                for (uint s = 1; s < n_segments; s++)
-                        sum += s_part[s][i / 16][i % 16];
                 if (row0 + r < p.n_rows && out_index < p.n_out)
                         F32s(p.y + (uint64_t(row0 + r) * p.y_stride + out_index) * 4).v[0] = sum;
         }

@@ -147,6 +147,8 @@ struct tdm_vk_matmul_push {
         TDM_U32 panel0; /* of the dispatch */
         TDM_U32 side_rows;
         TDM_U32 pad0;
+        TDM_U64 acts;     /* matgelu.comp: what it leaves, and its side */
+        TDM_U64 out_side;
         TDM_VK_CHAIN
 };
 
