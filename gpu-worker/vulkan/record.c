@@ -27,26 +27,13 @@ static uint32_t rows_variant(const struct tdm_vk_device *device, uint32_t n_rows
         return variant;
 }
 
-/* SHAPE of matvec.comp: the more panels a workgroup has the less is loaded of rows, but there must be workgroups enough to
- * keep a GPU busy. Blocks loaded ahead: turns along a segment of K as few as may be, and those full. */
-static uint32_t shape_of(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
-                         uint32_t variant)
+/* SHAPE of matvec.glsl. */
+static uint32_t shape_with(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t panels,
+                           uint32_t ahead, uint32_t sets, bool stage)
 {
-        uint32_t length = TDM_VK_SEGMENT_BLOCKS(a->cols), panels = variant == 16 || variant <= 2 ? 2 : 4, ahead, sets = 1,
-                 staged = 0, most;
+        uint32_t length = TDM_VK_SEGMENT_BLOCKS(a->cols), staged = 0, most;
 
-        while (panels > 1 && (a->act == TDM_ACT_F32 || n_panels / panels < (device->is_cpu ? 2 : 400)))
-                panels /= 2;
-        ahead = variant <= 2 ? TDM_DIV_UP(length, TDM_DIV_UP(length, 4)) : variant == 16 || panels == 4 ? 1 : 2;
-        if (variant == 1 && a->act == TDM_ACT_I16) {
-                /* Measured on an H200: 16 bit input is shared by two panels where segments are long. */
-                sets = 2;
-                panels = length >= 32 && n_panels >= 300 ? 2 : 1;
-                ahead = panels == 2 || length <= 8 ? 2 : 4;
-        }
-        if (device->few_kernels || a->act == TDM_ACT_F32)
-                panels = ahead = 1;
-        if (variant == 1 && a->act != TDM_ACT_F32) {
+        if (stage) {
                 /* Tests, which run on CPU implementations, see several turns. */
                 most = device->is_cpu ? 3 : STAGE_BYTES / (TDM_VK_SEGMENTS * (a->act == TDM_ACT_I16 ? 72 : 40));
                 staged = TDM_ALIGN_UP(TDM_DIV_UP(length, TDM_DIV_UP(length, most)), sets * ahead);
@@ -54,10 +41,29 @@ static uint32_t shape_of(const struct tdm_vk_device *device, const struct tdm_vk
         return ahead | panels << 8 | sets << 16 | staged << 24;
 }
 
+/* The more panels a workgroup has the less is loaded of rows, but there must be workgroups enough to keep a GPU busy. Blocks
+ * loaded ahead: turns along a segment of K as few as may be, and those full. Measured on an H200. */
+static uint32_t shape_of(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
+                         uint32_t variant)
+{
+        uint32_t length = TDM_VK_SEGMENT_BLOCKS(a->cols), panels = variant == 16 || variant == 2 ? 2 : 4;
+
+        if (device->few_kernels || a->act == TDM_ACT_F32)
+                return shape_with(device, a, 1, 1, 1, variant == 1 && a->act != TDM_ACT_F32);
+        if (variant == 1 && a->act == TDM_ACT_I16)
+                return length >= 32 && n_panels >= 300 ? shape_with(device, a, 2, 2, 2, true)
+                                                       : shape_with(device, a, 1, length <= 8 ? 2 : 4, 2, true);
+        while (panels > 1 && n_panels / panels < (device->is_cpu ? 2 : 400))
+                panels /= 2;
+        if (panels == 4 || variant > 2)
+                return shape_with(device, a, panels, panels == 4 || variant == 16 ? 1 : 2, 1, variant == 1);
+        return shape_with(device, a, panels, TDM_DIV_UP(length, TDM_DIV_UP(length, 4)), 1, variant == 1);
+}
+
 /* SHAPE of matgelu.comp: two panels of each. */
 static uint32_t gelu_shape_of(const struct tdm_vk_device *device, const struct tdm_vk_layer *l)
 {
-        return (shape_of(device, &l->gate, l->gate.n_panels + l->up.n_panels, 1) & ~(255u << 8)) | 2u << 8;
+        return shape_with(device, &l->gate, 4, 1, 1, true);
 }
 
 /* Whether a single row's gate, up and GELU are one kernel. */

@@ -1,14 +1,13 @@
 #version 460
 // A single row's gate and up projections and what follows them, rounded for the down projection: the bits of matvec.comp and
-// gelu.comp, without y in memory between them. A workgroup makes a block of 32: one half of it the gates', the other the ups.
-#define HALVES 2
-#define WORKERS 512
+// gelu.comp, without y in memory between them. A workgroup makes a block of 32: two panels of gates, and the two of their ups.
+#define WORKERS 256
 #include "common.glsl"
 layout(local_size_x = WORKERS) in;
 layout(constant_id = 0) const uint FORM = 0; // type, TDM_VK_TURNED
 layout(constant_id = 1) const uint ACT = TDM_VK_ACT_I8;
 layout(constant_id = 2) const uint OUT_ACT = TDM_VK_ACT_I16;
-layout(constant_id = 3) const uint SHAPE = 4 | 2 << 8 | 1 << 16 | 4 << 24;
+layout(constant_id = 3) const uint SHAPE = 1 | 4 << 8 | 1 << 16 | 4 << 24;
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 #define ROWS 1
 #include "matvec.glsl"
@@ -18,19 +17,24 @@ layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 
 shared float s_out[64]; // gates, ups
 
+uint panel_of(uint i)
+{
+        return i / 2 * p.panel1 + gl_WorkGroupID.x * 2 + i % 2;
+}
+
 void main()
 {
-        uint thread = gl_LocalInvocationID.x, half_panels = p.panel1;
+        uint thread = gl_LocalInvocationID.x;
         bool used = thread < 8;
         vec4 x = vec4(0);
 
-        multiply(thread / 256 * half_panels + gl_WorkGroupID.x * PANELS, 0);
+        multiply(0);
         if (thread < 64)
                 s_out[thread] = output_of(thread / 16, thread % 16);
         barrier();
         if (used)
                 [[unroll]] for (uint i = 0; i < 4; i++)
                         x[i] = tdm_gelu_mul(s_out[thread * 4 + i], s_out[32 + thread * 4 + i]);
-        tdm_put_acts(p.acts, half_panels * 16, gl_WorkGroupID.x * 32 + thread * 4, x, used, p.out_side, p.side_rows);
+        tdm_put_acts(p.acts, p.panel1 * 16, gl_WorkGroupID.x * 32 + thread * 4, x, used, p.out_side, p.side_rows);
         tdm_chain_done(p.chain, p.chain_index);
 }

@@ -1,6 +1,5 @@
 #version 460
 // y = x Wᵀ for ROWS rows at a time: see matvec.glsl.
-#define HALVES 1
 #include "common.glsl"
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint FORM = 0; // type, TDM_VK_TURNED
@@ -10,13 +9,18 @@ layout(constant_id = 3) const uint SHAPE = 4 | 1 << 8 | 1 << 16 | 4 << 24;
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 #include "matvec.glsl"
 
+uint panel_of(uint i)
+{
+        return p.panel0 + gl_WorkGroupID.x * PANELS + i;
+}
+
 void main()
 {
-        uint panel0 = p.panel0 + gl_WorkGroupID.x * PANELS, row0 = gl_WorkGroupID.y * ROWS;
+        uint row0 = gl_WorkGroupID.y * ROWS;
 
-        multiply(panel0, row0);
+        multiply(row0);
         for (uint i = gl_LocalInvocationID.x; i < ROWS * PANELS * 16; i += 256) {
-                uint r = i / 16 / PANELS, out_index = (panel0 + i / 16 % PANELS) * 16 + i % 16;
+                uint r = i / 16 / PANELS, out_index = panel_of(i / 16 % PANELS) * 16 + i % 16;
                 float sum = output_of(i / 16, i % 16);
 
                 if (row0 + r < p.n_rows && out_index < p.n_out)

@@ -1,6 +1,5 @@
-// What matvec.comp and matgelu.comp share: y = x Wᵀ for ROWS rows, PANELS panels of 16 outputs for every 256 threads of the
-// workgroup, of which there are HALVES: thread = (segment of K, lane), so that neighbours read neighbours and each chain of
-// additions is short. ORDER of an output: see shared.h; of a quantised block acc = fma(float(isum), w_scale * x_scale, acc), of
+// What matvec.comp and matgelu.comp share: y = x Wᵀ for ROWS rows and the PANELS panels of 16 outputs that panel_of() names, in 256
+// threads: thread = (segment of K, lane), so that neighbours read neighbours and each chain of additions is short. ORDER of an output: see shared.h; of a quantised block acc = fma(float(isum), w_scale * x_scale, acc), of
 // float activations acc = fma(w, x, acc) for each column. ROWS and PANELS change only who loads what. Weights are on their way
 // before the row is there (chain.c), and a single row goes through shared memory: a thread that reads it block by block from
 // far away waits for each.
@@ -12,12 +11,11 @@ const uint WORDS = TYPE == TDM_VK_Q4_0 ? 4 : 8;
 const uint PLANES = ACT == TDM_VK_ACT_I16 ? 2 : 1;
 const uint SETS = SHAPE >> 16 & 255u;  // 2: AHEAD blocks are on their way while AHEAD others are used
 const uint STAGED = SHAPE >> 24; // blocks of each segment that lie in shared memory at once, a multiple of SETS * AHEAD; 0: none
-const uint THREADS = HALVES * 256;
-const uint STAGE_WORDS = STAGED == 0 ? 1 : TDM_VK_SEGMENTS * PLANES * STAGED * 2, STAGE_LOADS = (STAGE_WORDS + THREADS - 1) / THREADS;
-const uint SIDE_LOADS = STAGED == 0 ? 1 : (TDM_VK_SEGMENTS * STAGED + THREADS - 1) / THREADS;
+const uint STAGE_WORDS = STAGED == 0 ? 1 : TDM_VK_SEGMENTS * PLANES * STAGED * 2, STAGE_LOADS = (STAGE_WORDS + 255) / 256;
+const uint SIDE_LOADS = STAGED == 0 ? 1 : (TDM_VK_SEGMENTS * STAGED + 255) / 256;
 const int MAGIC = 0x4b400000;    // as f32: 1.5 * 2^23, whose last place is 1
 
-shared float s_part[TDM_VK_SEGMENTS][HALVES * ROWS * PANELS][16];
+shared float s_part[TDM_VK_SEGMENTS][ROWS * PANELS][16];
 shared uvec4 s_row[STAGE_WORDS]; // [segment][plane][block][half]
 shared uvec2 s_side[STAGED == 0 ? 1 : TDM_VK_SEGMENTS * STAGED];             // [segment][block]: scale, sum
 
@@ -29,6 +27,8 @@ int dot8(int s, uvec4 w_low, uvec4 w_high, uvec4 x_low, uvec4 x_high)
         }
         return s;
 }
+
+uint panel_of(uint i);
 
 uint64_t panel_address(uint panel)
 {
@@ -71,21 +71,21 @@ void stage(uint64_t x, uint first, uint length, uint nb)
         uvec2 side[SIDE_LOADS];
 
         [[unroll]] for (uint k = 0; k < STAGE_LOADS; k++) {
-                uint i = min(k * THREADS + gl_LocalInvocationID.x, STAGE_WORDS - 1);
+                uint i = min(k * 256 + gl_LocalInvocationID.x, STAGE_WORDS - 1);
                 uint block = min(i / (PLANES * STAGED * 2) * length + first + i / 2 % STAGED, nb - 1), plane = i / (STAGED * 2) % PLANES;
 
                 row[k] = Act32x4s(x).v[plane * (p.cols / 16) + block * 2 + i % 2];
         }
         [[unroll]] for (uint k = 0; k < SIDE_LOADS; k++) {
-                uint i = min(k * THREADS + gl_LocalInvocationID.x, TDM_VK_SEGMENTS * STAGED - 1), block = min(i / STAGED * length + first + i % STAGED, nb - 1);
+                uint i = min(k * 256 + gl_LocalInvocationID.x, TDM_VK_SEGMENTS * STAGED - 1), block = min(i / STAGED * length + first + i % STAGED, nb - 1);
 
                 side[k].x = Act32s(x + TDM_VK_ACT_SCALES(ACT, p.cols)).v[block];
                 side[k].y = Act32s(x + TDM_VK_ACT_SUMS(ACT, p.cols)).v[block];
         }
         [[unroll]] for (uint k = 0; k < STAGE_LOADS; k++)
-                s_row[min(k * THREADS + gl_LocalInvocationID.x, STAGE_WORDS - 1)] = row[k];
+                s_row[min(k * 256 + gl_LocalInvocationID.x, STAGE_WORDS - 1)] = row[k];
         [[unroll]] for (uint k = 0; k < SIDE_LOADS; k++)
-                s_side[min(k * THREADS + gl_LocalInvocationID.x, TDM_VK_SEGMENTS * STAGED - 1)] = side[k];
+                s_side[min(k * 256 + gl_LocalInvocationID.x, TDM_VK_SEGMENTS * STAGED - 1)] = side[k];
 }
 
 // Blocks b … b + AHEAD - 1 of a segment, which are j … of what is staged.
@@ -156,17 +156,17 @@ void use_weights(const uint set, uint b, uint b1, uint segment, uint j)
         }
 }
 
-// Leaves the sums of segments of panels panel0 … panel0 + PANELS - 1 for rows row0 … in s_part.
-void multiply(uint panel0, uint row0)
+// Leaves the sums of segments of the workgroup's panels for rows row0 … in s_part.
+void multiply(uint row0)
 {
-        uint lane = gl_LocalInvocationID.x & 15u, segment = gl_LocalInvocationID.x >> 4 & 15u, nb = p.cols / 32;
+        uint lane = gl_LocalInvocationID.x & 15u, segment = gl_LocalInvocationID.x >> 4, nb = p.cols / 32;
         uint length = TDM_VK_SEGMENT_BLOCKS(p.cols), b0 = segment * length, b1 = min(b0 + length, nb);
         uint stride = TDM_VK_ACT_STRIDE(ACT, p.cols), last_panel = (p.n_out + 15) / 16 - 1;
 
         [[unroll]] for (uint i = 0; i < ROWS * PANELS; i++)
                 acc[i] = 0;
         [[unroll]] for (uint i = 0; i < PANELS; i++)
-                panels[i] = panel_address(min(panel0 + i, last_panel));
+                panels[i] = panel_address(min(panel_of(i), last_panel));
         [[unroll]] for (uint r = 0; r < ROWS; r++)
                 x[r] = p.x + uint64_t(min(row0 + r, p.n_rows - 1)) * stride;
         if (ACT != TDM_VK_ACT_F32 && b0 < b1)
@@ -203,11 +203,11 @@ void multiply(uint panel0, uint row0)
                 }
         }
         [[unroll]] for (uint i = 0; i < ROWS * PANELS; i++)
-                s_part[segment][gl_LocalInvocationID.x / 256 * ROWS * PANELS + i][lane] = acc[i];
+                s_part[segment][i][lane] = acc[i];
         barrier();
 }
 
-// The sum of an output: of a row's panel, or a half's.
+// The sum of an output: of a row and panel.
 float output_of(uint which, uint lane)
 {
         uint nb = p.cols / 32, length = TDM_VK_SEGMENT_BLOCKS(p.cols), n_segments = (nb + length - 1) / length;
