@@ -1,4 +1,5 @@
-/* Compiled kernels on disk, so that only the first start of a driver's version compiles. The file lies in the worker's
+/* Compiled kernels and the shapes that were measured best (tune.c) on disk, so that only the first start of a driver's version
+ * compiles and measures. The file lies in the worker's
  * own folder
  * ($XDG_CACHE_HOME/tandem, else ~/.cache/tandem); without one nothing is kept.
  *
@@ -14,7 +15,7 @@
 #include "gpu-worker/vulkan/private.h"
 
 #define MAGIC UINT32_C(0x4b565454) /* "TTVK" */
-#define VERSION 1u
+#define VERSION 2u
 #define BYTES_MAX (UINT64_C(64) << 20)
 
 struct cache_header {
@@ -24,6 +25,12 @@ struct cache_header {
         uint64_t bytes, checksum;
 };
 static_assert(sizeof(struct cache_header) == 56, "as it lies in the file");
+
+/* What follows it, then what the driver gave. */
+struct cache_tuned {
+        uint32_t n, reserved;
+        struct tdm_vk_tuned tuned[TDM_VK_MAX_TUNED];
+};
 
 static uint64_t checksum_of(const uint8_t *data, size_t n)
 {
@@ -129,8 +136,16 @@ void tdm_vk_cache_open(struct tdm_vk_device *device)
                         (void)refused;
                 }
         }
-        info.initialDataSize = n;
-        info.pInitialData = data;
+        if (data && n >= sizeof(struct cache_tuned)) {
+                const struct cache_tuned *kept = (const struct cache_tuned *)data;
+
+                for (uint32_t i = 0; i < TDM_MIN(kept->n, TDM_VK_MAX_TUNED); i++)
+                        if (tdm_vk_tuned_sane(&kept->tuned[i]))
+                                device->tuned[device->n_tuned++] = kept->tuned[i];
+                device->cache_tuned = device->n_tuned;
+                info.initialDataSize = n - sizeof(*kept);
+                info.pInitialData = data + sizeof(*kept);
+        }
         if (device->vk.CreatePipelineCache(device->vk.device, &info, NULL, &device->cache) != VK_SUCCESS)
                 device->cache = VK_NULL_HANDLE;
         device->cached_bytes = device->loaded_bytes = device->cache ? n : 0;
@@ -140,17 +155,24 @@ void tdm_vk_cache_save(struct tdm_vk_device *device)
 {
         _cleanup_(freep) uint8_t *data = NULL;
         struct cache_header header;
+        struct cache_tuned *kept;
         size_t n = 0;
 
-        if (!device->cache || device->cache_fd < 0 || device->cache_pipelines == device->n_pipelines)
+        if (!device->cache || device->cache_fd < 0 ||
+            (device->cache_pipelines == device->n_pipelines && device->cache_tuned == device->n_tuned))
                 return;
         device->cache_pipelines = device->n_pipelines;
         if (device->vk.GetPipelineCacheData(device->vk.device, device->cache, &n, NULL) != VK_SUCCESS || n == 0 ||
-            n == device->cached_bytes || n > BYTES_MAX - sizeof(header))
+            (n + sizeof(*kept) == device->cached_bytes && device->cache_tuned == device->n_tuned) ||
+            n > BYTES_MAX - sizeof(header) - sizeof(*kept))
                 return;
-        data = malloc(n);
-        if (!data || device->vk.GetPipelineCacheData(device->vk.device, device->cache, &n, data) != VK_SUCCESS)
+        data = calloc(1, n + sizeof(*kept));
+        if (!data || device->vk.GetPipelineCacheData(device->vk.device, device->cache, &n, data + sizeof(*kept)) != VK_SUCCESS)
                 return;
+        kept = (struct cache_tuned *)data;
+        kept->n = device->cache_tuned = device->n_tuned;
+        memcpy(kept->tuned, device->tuned, sizeof(kept->tuned));
+        n += sizeof(*kept);
         header_init(device, &header, data, n);
         if (ftruncate(device->cache_fd, 0) == 0 && write_all(device->cache_fd, data, n, sizeof(header)) &&
             write_all(device->cache_fd, &header, sizeof(header), 0))

@@ -172,6 +172,14 @@ int tdm_vk_pipelines_compile(struct tdm_vk_device *device, struct tdm_error *err
         return r;
 }
 
+void tdm_vk_pipelines_forget(struct tdm_vk_device *device, unsigned first)
+{
+        for (unsigned i = first; i < device->n_pipelines; i++)
+                if (device->pipelines[i].pipeline)
+                        device->vk.DestroyPipeline(device->vk.device, device->pipelines[i].pipeline, NULL);
+        device->n_pipelines = first;
+}
+
 int tdm_vk_pipeline_need(struct tdm_vk_device *device, enum tdm_vk_shader shader,
                          const uint32_t constants[TDM_VK_N_CONSTANTS], struct tdm_error *err)
 {

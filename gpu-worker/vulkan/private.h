@@ -96,6 +96,27 @@ struct tdm_vk_pipeline *tdm_vk_pipeline_proven(struct tdm_vk_device *device, enu
                                                uint32_t c1, uint32_t c2, uint32_t c3);
 void tdm_vk_pipelines_deinit(struct tdm_vk_device *device);
 
+/* From this one on: none is in use. */
+void tdm_vk_pipelines_forget(struct tdm_vk_device *device, unsigned first);
+
+/* ---- tune.c ---- */
+
+/* A kernel of a single row and the shape that was found best for matrices of these sizes; as it lies on disk. */
+struct tdm_vk_tuned {
+        uint32_t shader, type, act, cols, n_panels;
+        uint8_t panels, ahead, sets, reserved;
+};
+#define TDM_VK_MAX_TUNED 128u
+
+struct tdm_vk_matrix;
+struct tdm_vk_model;
+const struct tdm_vk_tuned *tdm_vk_tuned(const struct tdm_vk_device *device, uint32_t shader,
+                                        const struct tdm_vk_matrix *matrix, uint32_t n_panels);
+/* Whether it could have been found here. */
+bool tdm_vk_tuned_sane(const struct tdm_vk_tuned *tuned);
+/* Measures what the model has and the device does not know yet. Weights are on the device. */
+int tdm_vk_tune(struct tdm_vk_model *model, struct tdm_error *err);
+
 /* ---- cache.c ---- */
 
 /* Compiled kernels that were kept: never an error, since nothing depends on them but time. */
@@ -135,8 +156,11 @@ struct tdm_vk_device {
         size_t cached_bytes;      /* that lie on disk */
         size_t loaded_bytes;      /* that lay there at the beginning */
         unsigned cache_pipelines; /* n_pipelines when it was last saved */
+        unsigned cache_tuned;     /* n_tuned then */
         struct tdm_vk_pipeline pipelines[TDM_VK_MAX_PIPELINES];
         unsigned n_pipelines;
+        struct tdm_vk_tuned tuned[TDM_VK_MAX_TUNED];
+        unsigned n_tuned;
         bool deferring;                             /* kernels are put down, to be compiled together */
         struct tdm_vk_buffer stages[TDM_VK_STAGES]; /* of uploads */
         VkFence stage_fences[TDM_VK_STAGES];
@@ -181,8 +205,6 @@ int tdm_vk_prove_need(struct tdm_vk_device *device, uint32_t type, uint32_t act,
 int tdm_vk_prove(struct tdm_vk_device *device, struct tdm_error *err);
 
 /* ---- chain.c ---- */
-
-struct tdm_vk_model;
 
 #define TDM_VK_CHAIN_WORDS 1024u /* of a submission: its chained dispatches, at most, and one */
 #define TDM_VK_GAVE_UP_WORD 4u   /* of tdm_vk_model.counters: somebody gave up waiting */
@@ -363,6 +385,14 @@ int tdm_vk_record(struct tdm_vk_model *model, const struct tdm_vk_work *work, st
                   struct tdm_error *err);
 /* Panels and rows of one workgroup of a matrix kernel. */
 void tdm_vk_matrix_tile(const struct tdm_vk_pipeline *pipeline, uint32_t *ret_panels, uint32_t *ret_rows);
+/* As many of the matrices as one dispatch takes, at least one: what it is pushed for a single row (all but y), and their panels. */
+unsigned tdm_vk_matmul_group(const struct tdm_vk_model *model, const struct tdm_vk_matrix *const *matrices,
+                             unsigned n_matrices, struct tdm_vk_matmul_push *ret, uint32_t *ret_panels);
+/* false: this layer's gate, up and GELU are not one kernel. */
+bool tdm_vk_matgelu_push(const struct tdm_vk_model *model, const struct tdm_vk_layer *layer, struct tdm_vk_matmul_push *ret);
+/* SHAPE of matvec.glsl. stage: the row goes through shared memory. */
+uint32_t tdm_vk_shape_with(const struct tdm_vk_device *device, const struct tdm_vk_matrix *matrix, uint32_t panels,
+                           uint32_t ahead, uint32_t sets, bool stage);
 /* Compiles all that record() can ask for. */
 int tdm_vk_record_prepare(struct tdm_vk_model *model, struct tdm_error *err);
 

@@ -27,8 +27,7 @@ static uint32_t rows_variant(const struct tdm_vk_device *device, uint32_t n_rows
         return variant;
 }
 
-/* SHAPE of matvec.glsl. */
-static uint32_t shape_with(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t panels,
+uint32_t tdm_vk_shape_with(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t panels,
                            uint32_t ahead, uint32_t sets, bool stage)
 {
         uint32_t length = TDM_VK_SEGMENT_BLOCKS(a->cols), staged = 0, most;
@@ -42,28 +41,36 @@ static uint32_t shape_with(const struct tdm_vk_device *device, const struct tdm_
 }
 
 /* The more panels a workgroup has the less is loaded of rows, but there must be workgroups enough to keep a GPU busy. Blocks
- * loaded ahead: turns along a segment of K as few as may be, and those full. Measured on an H200. */
+ * loaded ahead: turns along a segment of K as few as may be, and those full. Found on an H200; of a single row this is for where
+ * nothing was measured (tune.c). */
 static uint32_t shape_of(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
                          uint32_t variant)
 {
         uint32_t length = TDM_VK_SEGMENT_BLOCKS(a->cols), panels = variant == 16 || variant == 2 ? 2 : 4;
+        const struct tdm_vk_tuned *tuned = variant == 1 ? tdm_vk_tuned(device, TDM_VK_MATVEC, a, n_panels) : NULL;
+
+        if (tuned)
+                return tdm_vk_shape_with(device, a, tuned->panels, tuned->ahead, tuned->sets, true);
 
         if (device->few_kernels || a->act == TDM_ACT_F32)
-                return shape_with(device, a, 1, 1, 1, variant == 1 && a->act != TDM_ACT_F32);
+                return tdm_vk_shape_with(device, a, 1, 1, 1, variant == 1 && a->act != TDM_ACT_F32);
         if (variant == 1 && a->act == TDM_ACT_I16)
-                return length >= 32 && n_panels >= 300 ? shape_with(device, a, 2, 2, 2, true)
-                                                       : shape_with(device, a, 1, length <= 8 ? 2 : 4, 2, true);
+                return length >= 32 && n_panels >= 300 ? tdm_vk_shape_with(device, a, 2, 2, 2, true)
+                                                       : tdm_vk_shape_with(device, a, 1, length <= 8 ? 2 : 4, 2, true);
         while (panels > 1 && n_panels / panels < (device->is_cpu ? 2 : 400))
                 panels /= 2;
         if (panels == 4 || variant > 2)
-                return shape_with(device, a, panels, panels == 4 || variant == 16 ? 1 : 2, 1, variant == 1);
-        return shape_with(device, a, panels, TDM_DIV_UP(length, TDM_DIV_UP(length, 4)), 1, variant == 1);
+                return tdm_vk_shape_with(device, a, panels, panels == 4 || variant == 16 ? 1 : 2, 1, variant == 1);
+        return tdm_vk_shape_with(device, a, panels, TDM_DIV_UP(length, TDM_DIV_UP(length, 4)), 1, variant == 1);
 }
 
 /* SHAPE of matgelu.comp: two panels of each. */
 static uint32_t gelu_shape_of(const struct tdm_vk_device *device, const struct tdm_vk_layer *l)
 {
-        return shape_with(device, &l->gate, 4, 1, 1, true);
+        const struct tdm_vk_tuned *tuned = tdm_vk_tuned(device, TDM_VK_MATGELU, &l->gate, l->gate.n_panels);
+
+        return tuned ? tdm_vk_shape_with(device, &l->gate, tuned->panels, tuned->ahead, tuned->sets, true)
+                     : tdm_vk_shape_with(device, &l->gate, 4, 1, 1, true);
 }
 
 /* Whether a single row's gate, up and GELU are one kernel. */
@@ -217,36 +224,44 @@ static void dispatch(struct recorder *r, struct tdm_vk_pipeline *pipeline, const
 
 /* ---- pieces ---- */
 
+unsigned tdm_vk_matmul_group(const struct tdm_vk_model *m, const struct tdm_vk_matrix *const *matrices,
+                             unsigned n_matrices, struct tdm_vk_matmul_push *ret, uint32_t *ret_panels)
+{
+        const struct tdm_vk_matrix *a = matrices[0];
+        unsigned n = group_of(matrices, n_matrices, ret_panels);
+
+        *ret = (struct tdm_vk_matmul_push){.x = m->acts[a->act].address,
+                                           .w0 = a->address,
+                                           .panel1 = UINT32_MAX,
+                                           .panel2 = UINT32_MAX,
+                                           .panel_bytes = a->panel_bytes,
+                                           .cols = a->cols,
+                                           .n_out = a->rows,
+                                           .n_rows = 1,
+                                           .side = m->sides[a->act].address,
+                                           .side_rows = m->side_rows};
+        for (unsigned k = 1, panel = a->n_panels; k < n; panel += matrices[k++]->n_panels) {
+                *(k == 1 ? &ret->w1 : &ret->w2) = matrices[k]->address;
+                *(k == 1 ? &ret->panel1 : &ret->panel2) = panel;
+                ret->n_out += matrices[k]->rows;
+        }
+        return n;
+}
+
 /* matrices: of one input, in rising order of their outputs, which lie beside each other in y [rows][y_stride]. */
 static void multiply(struct recorder *r, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices,
                      uint32_t n_rows, uint64_t y, uint32_t y_stride)
 {
-        struct tdm_vk_model *m = r->m;
-
         for (unsigned i = 0, n; i < n_matrices; i += n) {
-                const struct tdm_vk_matrix *a = matrices[i];
-                struct tdm_vk_matmul_push push = {.x = m->acts[a->act].address,
-                                                  .y = y,
-                                                  .w0 = a->address,
-                                                  .panel1 = UINT32_MAX,
-                                                  .panel2 = UINT32_MAX,
-                                                  .panel_bytes = a->panel_bytes,
-                                                  .cols = a->cols,
-                                                  .n_rows = n_rows,
-                                                  .y_stride = y_stride,
-                                                  .side = m->sides[a->act].address,
-                                                  .side_rows = m->side_rows};
+                struct tdm_vk_matmul_push push;
                 uint32_t n_panels, panels, rows;
                 struct tdm_vk_pipeline *pipeline;
 
-                n = group_of(matrices + i, n_matrices - i, &n_panels);
-                push.n_out = a->rows;
-                for (unsigned k = 1, panel = a->n_panels; k < n; panel += matrices[i + k++]->n_panels) {
-                        *(k == 1 ? &push.w1 : &push.w2) = matrices[i + k]->address;
-                        *(k == 1 ? &push.panel1 : &push.panel2) = panel;
-                        push.n_out += matrices[i + k]->rows;
-                }
-                pipeline = choose_kernel(r->device, a, n_panels, n_rows, &panels, &rows);
+                n = tdm_vk_matmul_group(r->m, matrices + i, n_matrices - i, &push, &n_panels);
+                push.y = y;
+                push.n_rows = n_rows;
+                push.y_stride = y_stride;
+                pipeline = choose_kernel(r->device, matrices[i], n_panels, n_rows, &panels, &rows);
                 for (uint32_t groups; push.panel0 < n_panels; push.panel0 += groups * panels) {
                         groups = TDM_MIN(TDM_DIV_UP(n_panels - push.panel0, panels), r->device->max_groups_x);
                         dispatch(r, pipeline, &push, sizeof(push), groups, TDM_DIV_UP(n_rows, rows));
@@ -261,27 +276,21 @@ static uint64_t side_of(const struct recorder *r, uint32_t act, uint32_t n_rows)
         return n_rows <= TDM_VK_DIRECT_ROWS_MAX ? r->m->sides[act].address : 0;
 }
 
-/* A single row from what gate and up read to what down reads. */
-static void multiply_gelu(struct recorder *r, const struct tdm_vk_layer *l)
+bool tdm_vk_matgelu_push(const struct tdm_vk_model *m, const struct tdm_vk_layer *l, struct tdm_vk_matmul_push *ret)
 {
-        struct tdm_vk_model *m = r->m;
-        const struct tdm_vk_matmul_push push = {.x = m->acts[l->gate.act].address,
-                                                .w0 = l->gate.address,
-                                                .w1 = l->up.address,
-                                                .panel1 = l->gate.n_panels,
-                                                .panel2 = UINT32_MAX,
-                                                .panel_bytes = l->gate.panel_bytes,
-                                                .cols = l->gate.cols,
-                                                .n_out = l->gate.rows + l->up.rows,
-                                                .n_rows = 1,
-                                                .acts = m->acts[l->down.act].address,
-                                                .out_side = side_of(r, l->down.act, 1),
-                                                .side_rows = m->side_rows};
-
-        dispatch(r,
-                 tdm_vk_pipeline_get(r->device, TDM_VK_MATGELU, l->gate.type, l->gate.act, l->down.act,
-                                     gelu_shape_of(r->device, l)),
-                 &push, sizeof(push), l->gate.n_panels / 2, 1);
+        *ret = (struct tdm_vk_matmul_push){.x = m->acts[l->gate.act].address,
+                                           .w0 = l->gate.address,
+                                           .w1 = l->up.address,
+                                           .panel1 = l->gate.n_panels,
+                                           .panel2 = UINT32_MAX,
+                                           .panel_bytes = l->gate.panel_bytes,
+                                           .cols = l->gate.cols,
+                                           .n_out = l->gate.rows + l->up.rows,
+                                           .n_rows = 1,
+                                           .acts = m->acts[l->down.act].address,
+                                           .out_side = m->sides[l->down.act].address,
+                                           .side_rows = m->side_rows};
+        return gelu_fits(l);
 }
 
 static uint64_t hidden_rows(const struct recorder *r)
@@ -459,12 +468,16 @@ static void ffn_block(struct recorder *r, uint32_t block)
                                               .side = side_of(r, l->down.act, r->rows),
                                               .side_rows = m->side_rows,
                                               .d_ff = m->hp.d_ff};
+        struct tdm_vk_matmul_push push;
 
         if (!r->acts_ready)
                 norm(r, 0, l->ffn_norm, gate_up, 2);
         r->acts_ready = false;
-        if (r->rows == 1 && gelu_fits(l)) {
-                multiply_gelu(r, l);
+        if (r->rows == 1 && tdm_vk_matgelu_push(m, l, &push)) {
+                dispatch(r,
+                         tdm_vk_pipeline_get(r->device, TDM_VK_MATGELU, l->gate.type, l->gate.act, l->down.act,
+                                             gelu_shape_of(r->device, l)),
+                         &push, sizeof(push), l->gate.n_panels / 2, 1);
         } else {
                 multiply(r, gate_up, 2, r->rows, m->y.address, 2 * m->hp.d_ff);
                 dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GELU, 0, l->down.act, 0, 0), &gelu, sizeof(gelu),
@@ -734,6 +747,9 @@ int tdm_vk_record_prepare(struct tdm_vk_model *m, struct tdm_error *err)
                 r = tdm_vk_pipelines_compile(m->device, err);
         if (r == 0)
                 r = tdm_vk_prove(m->device, err);
+        m->device->deferring = false;
+        if (r == 0)
+                r = tdm_vk_tune(m, err);
         m->device->deferring = true;
         if (r == 0)
                 r = list_matrices(m, false, err);

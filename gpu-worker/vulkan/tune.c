@@ -1,0 +1,252 @@
+/* Which shape the kernels of a single row have on this GPU: how many panels a workgroup takes, how many blocks are on their way at
+ * once (shaders/matvec.glsl). No shape changes a bit, so the fastest is taken: measured when a model with a matrix of new
+ * sizes is loaded, over the weights of several layers so that they do not lie in the GPU's cache, and kept on disk with the
+ * compiled kernels (cache.c), so that later starts neither compile nor measure the others. A CPU implementation keeps to what
+ * record.c says: each kernel would take it seconds to compile. TANDEM_VULKAN_TUNE=on|off says it for tests. */
+#include "engine/weights-k.h"
+#include "gpu-worker/vulkan/private.h"
+
+#define PLACES 8u     /* matrices that are taken in turns */
+#define DISPATCHES 16u /* of one measurement */
+#define ROUNDS 4u      /* the best of them counts; the first warms up what there is to warm */
+#define MAX_KEYS 24u
+
+struct shape {
+        uint8_t panels, ahead, sets;
+};
+static const struct shape matvec_shapes[] = {{4, 1, 1}, {2, 2, 1}, {2, 4, 1}, {1, 4, 1}, {1, 2, 2}, {1, 4, 2}, {2, 2, 2}},
+                          gelu_shapes[] = {{4, 1, 1}, {4, 2, 1}, {4, 3, 1}, {4, 1, 2}};
+#define MAX_SHAPES TDM_ARRAY_SIZE(matvec_shapes)
+
+struct work {
+        struct tdm_vk_tuned key;
+        struct tdm_vk_matrix matrix;
+        uint32_t out_act; /* of MATGELU */
+        struct tdm_vk_matmul_push places[PLACES];
+        unsigned n_places;
+};
+
+static bool is_wanted(const struct tdm_vk_device *device)
+{
+        const char *wanted = getenv("TANDEM_VULKAN_TUNE");
+
+        if (wanted && *wanted)
+                return strcmp(wanted, "off") != 0;
+        return !device->is_cpu && device->properties.limits.timestampComputeAndGraphics;
+}
+
+static bool same(const struct tdm_vk_tuned *a, uint32_t shader, const struct tdm_vk_matrix *matrix, uint32_t n_panels)
+{
+        return a->shader == shader && a->type == matrix->type && a->act == matrix->act && a->cols == matrix->cols &&
+               a->n_panels == n_panels;
+}
+
+const struct tdm_vk_tuned *tdm_vk_tuned(const struct tdm_vk_device *device, uint32_t shader,
+                                        const struct tdm_vk_matrix *matrix, uint32_t n_panels)
+{
+        for (unsigned i = 0; i < device->n_tuned; i++)
+                if (same(&device->tuned[i], shader, matrix, n_panels))
+                        return &device->tuned[i];
+        return NULL;
+}
+
+bool tdm_vk_tuned_sane(const struct tdm_vk_tuned *tuned)
+{
+        bool gelu = tuned->shader == TDM_VK_MATGELU;
+        const struct shape *shapes = gelu ? gelu_shapes : matvec_shapes;
+
+        for (unsigned i = 0; i < (gelu ? TDM_ARRAY_SIZE(gelu_shapes) : TDM_ARRAY_SIZE(matvec_shapes)); i++)
+                if (tuned->panels == shapes[i].panels && tuned->ahead == shapes[i].ahead && tuned->sets == shapes[i].sets)
+                        return true;
+        return false;
+}
+
+/* ---- what a model has ---- */
+
+static void add(const struct tdm_vk_device *device, struct work *works, unsigned *n, enum tdm_vk_shader shader,
+                const struct tdm_vk_matrix *matrix, uint32_t n_panels, uint32_t out_act,
+                const struct tdm_vk_matmul_push *push)
+{
+        unsigned i = 0;
+
+        if (matrix->act == TDM_ACT_F32 || tdm_k_type(matrix->type) || tdm_vk_tuned(device, shader, matrix, n_panels))
+                return;
+        while (i < *n && !same(&works[i].key, shader, matrix, n_panels))
+                i++;
+        if (i == MAX_KEYS)
+                return;
+        if (i == *n)
+                works[(*n)++] = (struct work){.key = {.shader = shader,
+                                                      .type = matrix->type,
+                                                      .act = matrix->act,
+                                                      .cols = matrix->cols,
+                                                      .n_panels = n_panels},
+                                              .matrix = *matrix,
+                                              .out_act = out_act};
+        if (works[i].n_places < PLACES)
+                works[i].places[works[i].n_places++] = *push;
+}
+
+static void add_groups(const struct tdm_vk_model *m, struct work *works, unsigned *n,
+                       const struct tdm_vk_matrix *const *matrices, unsigned n_matrices)
+{
+        for (unsigned i = 0, n_group; i < n_matrices; i += n_group) {
+                struct tdm_vk_matmul_push push;
+                uint32_t n_panels;
+
+                n_group = tdm_vk_matmul_group(m, matrices + i, n_matrices - i, &push, &n_panels);
+                push.y = m->y.address;
+                if (matrices[i] == &m->output)
+                        push.y = m->logits.address;
+                add(m->device, works, n, TDM_VK_MATVEC, matrices[i], n_panels, 0, &push);
+        }
+}
+
+static unsigned list_works(const struct tdm_vk_model *m, struct work *works)
+{
+        unsigned n = 0;
+
+        for (uint32_t i = 0; i < m->hp.n_layers; i++) {
+                const struct tdm_vk_layer *l = &m->layers[i];
+                struct tdm_vk_matmul_push push;
+
+                add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){&l->q, &l->k, &l->v}, 3);
+                add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){&l->o}, 1);
+                add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){&l->down}, 1);
+                if (tdm_vk_matgelu_push(m, l, &push))
+                        add(m->device, works, &n, TDM_VK_MATGELU, &l->gate, l->gate.n_panels, l->down.act, &push);
+                else
+                        add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){&l->gate, &l->up}, 2);
+        }
+        add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){&m->output}, 1);
+        return n;
+}
+
+/* ---- measuring ---- */
+
+static void constants_of(const struct tdm_vk_device *device, const struct work *w, const struct shape *shape,
+                         uint32_t constants[TDM_VK_N_CONSTANTS])
+{
+        constants[0] = w->key.type;
+        constants[1] = w->key.act;
+        constants[2] = w->key.shader == TDM_VK_MATGELU ? w->out_act : 1;
+        constants[3] = tdm_vk_shape_with(device, &w->matrix, shape->panels, shape->ahead, shape->sets, true);
+}
+
+static VkResult record(struct tdm_vk_device *device, const struct work *w, const struct tdm_vk_pipeline *pipeline,
+                       uint32_t groups)
+{
+        const VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
+                                                .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT};
+        const VkMemoryBarrier barrier = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
+                                         .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT,
+                                         .dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT};
+        VkCommandBuffer commands = device->stage_commands[0];
+        struct tdm_vk *vk = &device->vk;
+        VkResult r = vk->BeginCommandBuffer(commands, &begin);
+
+        if (r != VK_SUCCESS)
+                return r;
+        vk->CmdResetQueryPool(commands, device->queries, 0, 2);
+        vk->CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline->pipeline);
+        vk->CmdWriteTimestamp(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, device->queries, 0);
+        for (unsigned i = 0; i < DISPATCHES; i++) {
+                vk->CmdPushConstants(commands, device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(w->places[0]),
+                                     &w->places[i % w->n_places]);
+                vk->CmdDispatch(commands, groups, 1, 1);
+                vk->CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+                                       VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &barrier, 0, NULL, 0, NULL);
+        }
+        vk->CmdWriteTimestamp(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, device->queries, 1);
+        return vk->EndCommandBuffer(commands);
+}
+
+static int measure(struct tdm_vk_device *device, const struct work *w, const struct tdm_vk_pipeline *pipeline,
+                   uint32_t groups, uint64_t *best, struct tdm_error *err)
+{
+        uint64_t ticks[2];
+        VkResult result = record(device, w, pipeline, groups);
+        int r;
+
+        if (result != VK_SUCCESS)
+                return tdm_vk_fault(device, "measuring a kernel", result, err);
+        r = tdm_vk_submit(device, device->stage_commands[0], err);
+        if (r != 0)
+                return r;
+        result = device->vk.GetQueryPoolResults(device->vk.device, device->queries, 0, 2, sizeof(ticks), ticks,
+                                                sizeof(ticks[0]), VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT);
+        if (result != VK_SUCCESS)
+                return tdm_vk_fault(device, "measuring a kernel", result, err);
+        *best = TDM_MIN(*best, ticks[1] - ticks[0]);
+        return 0;
+}
+
+static int tune(struct tdm_vk_device *device, struct work *w, const struct shape *shapes, unsigned n_shapes,
+                struct tdm_error *err)
+{
+        uint64_t best[MAX_SHAPES];
+        unsigned winner = 0;
+        int r = 0;
+
+        memset(best, 0xff, sizeof(best));
+        for (unsigned round = 0; round < ROUNDS && r == 0; round++)
+                for (unsigned i = 0; i < n_shapes && r == 0; i++) {
+                        uint32_t constants[TDM_VK_N_CONSTANTS], groups;
+
+                        constants_of(device, w, &shapes[i], constants);
+                        groups = w->key.shader == TDM_VK_MATGELU ? w->key.n_panels / 2
+                                                                 : TDM_DIV_UP(w->key.n_panels, (uint32_t)shapes[i].panels);
+                        r = measure(device, w,
+                                    tdm_vk_pipeline_get(device, w->key.shader, constants[0], constants[1], constants[2],
+                                                        constants[3]),
+                                    TDM_MIN(groups, device->max_groups_x), &best[i], err);
+                        if (round == 0)
+                                best[i] = UINT64_MAX;
+                }
+        for (unsigned i = 1; i < n_shapes; i++)
+                winner = best[i] < best[winner] ? i : winner;
+        w->key.panels = shapes[winner].panels;
+        w->key.ahead = shapes[winner].ahead;
+        w->key.sets = shapes[winner].sets;
+        return r;
+}
+
+int tdm_vk_tune(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        struct tdm_vk_device *device = m->device;
+        unsigned n = 0, before = device->n_pipelines;
+        _cleanup_(freep) struct work *works = NULL;
+        int r = 0;
+
+        if (!is_wanted(device))
+                return 0;
+        works = calloc(MAX_KEYS, sizeof(*works));
+        if (!works)
+                return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for measuring");
+        n = TDM_MIN(list_works(m, works), TDM_VK_MAX_TUNED - device->n_tuned);
+        device->deferring = true;
+        for (unsigned i = 0; i < n && r == 0; i++) {
+                bool gelu = works[i].key.shader == TDM_VK_MATGELU;
+
+                for (unsigned k = 0; k < (gelu ? TDM_ARRAY_SIZE(gelu_shapes) : TDM_ARRAY_SIZE(matvec_shapes)) && r == 0; k++) {
+                        uint32_t constants[TDM_VK_N_CONSTANTS];
+
+                        constants_of(device, &works[i], gelu ? &gelu_shapes[k] : &matvec_shapes[k], constants);
+                        r = tdm_vk_pipeline_need(device, (enum tdm_vk_shader)works[i].key.shader, constants, err);
+                }
+        }
+        if (r == 0)
+                r = tdm_vk_pipelines_compile(device, err);
+        device->deferring = false;
+        for (unsigned i = 0; i < n && r == 0; i++) {
+                bool gelu = works[i].key.shader == TDM_VK_MATGELU;
+
+                r = tune(device, &works[i], gelu ? gelu_shapes : matvec_shapes,
+                         gelu ? TDM_ARRAY_SIZE(gelu_shapes) : TDM_ARRAY_SIZE(matvec_shapes), err);
+                if (r == 0)
+                        device->tuned[device->n_tuned++] = works[i].key;
+        }
+        /* The others are not wanted again; those that are come back from the driver's own cache. */
+        tdm_vk_pipelines_forget(device, before);
+        return r;
+}
