@@ -25,9 +25,9 @@ struct cooperative_properties {
 typedef VkResult(VKAPI_PTR *cooperative_properties_fn)(VkPhysicalDevice, uint32_t *, struct cooperative_properties *);
 
 #define N_BLOCKS 37u /* of a row: segments of 3, the last ones short or empty */
-#define N_OUT 72u    /* five panels, the last half empty */
-#define N_ROWS 43u
-#define SIDE_ROWS 64u
+#define N_OUT 200u   /* 13 panels, the last half empty: two workgroups of the largest tile, either way */
+#define N_ROWS 139u
+#define SIDE_ROWS 160u
 #define PLACE (UINT64_C(2) << 20) /* of each thing in the staging buffer */
 
 bool tdm_vk_matrix_units(const struct tdm_vk_device *device)

@@ -11,9 +11,10 @@
 
 /* Rows of one workgroup of matvec. A CPU takes seconds to compile the big ones. */
 static const uint32_t rows_variants[] = {1, 2, 4, 8, 16}, rows_variants_cpu[] = {1, 4};
-#define DIRECT_ROWS_MIN 2u    /* from here on matrix units are faster: measured on an H200, as the next two */
-#define DIRECT_GROUPS_MIN 80u /* workgroups of MATDIRECT rather than more panels in each */
-#define WIDE_GROUPS_MIN 96u   /* workgroups of MATWIDE that keep a GPU busy */
+#define DIRECT_ROWS_MIN 2u      /* from here on matrix units are faster: measured on an H200, as the next four */
+#define UNITS_AT_ONCE 132u      /* workgroups of MATDIRECT or MATWIDE */
+#define WIDE_GROUPS_MIN 96u     /* workgroups of MATWIDE that keep a GPU busy */
+#define WIDE_THREADS 256u       /* of 64 rows; twice as many of 128 take half as long again */
 #define STAGE_BYTES (24u << 10) /* of a single row in shared memory, of which there may be 32 KiB */
 
 static uint32_t rows_variant(const struct tdm_vk_device *device, uint32_t n_rows)
@@ -93,15 +94,49 @@ static unsigned group_of(const struct tdm_vk_matrix *const *matrices, unsigned n
         return n;
 }
 
-/* TILES and PANELS of matdirect.comp. */
+/* TILES of matdirect.comp. */
 static uint32_t direct_tiles(uint32_t n_rows)
 {
         return n_rows <= 8 ? 1 : n_rows <= 16 ? 2 : 4;
 }
 
-static uint32_t direct_panels(uint32_t n_panels)
+/* PANELS of it, as many as registers hold: a workgroup takes about as long as that many and three more. */
+static uint32_t direct_panels(uint32_t n_panels, uint32_t tiles)
 {
-        return n_panels / 2 >= DIRECT_GROUPS_MIN ? 2 : 1;
+        uint32_t best = 1, least = UINT32_MAX;
+
+        for (uint32_t panels = 1; panels <= (tiles == 1 ? 6u : tiles == 2 ? 4u : 3u); panels++) {
+                uint32_t cost = TDM_DIV_UP(TDM_DIV_UP(n_panels, panels), UNITS_AT_ONCE) * (panels + 3);
+
+                if (cost > least)
+                        continue;
+                least = cost;
+                best = panels;
+        }
+        return best;
+}
+
+static struct tdm_vk_pipeline *direct_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                                             uint32_t n_panels, uint32_t n_rows)
+{
+        uint32_t tiles = direct_tiles(n_rows);
+
+        return tdm_vk_pipeline_proven(device, TDM_VK_MATDIRECT, a->type, a->act, tiles, direct_panels(n_panels, tiles));
+}
+
+/* Of 128 rows only where that pays, and not for 16-bit input, which has no room for as many. */
+static struct tdm_vk_pipeline *wide_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                                           uint32_t n_panels, uint32_t n_rows)
+{
+        uint32_t across = TDM_DIV_UP(n_panels, 8), turns = TDM_DIV_UP(across * TDM_DIV_UP(n_rows, 64), UNITS_AT_ONCE),
+                 large_turns = TDM_DIV_UP(across * TDM_DIV_UP(n_rows, 128), UNITS_AT_ONCE);
+        struct tdm_vk_pipeline *large = NULL;
+
+        if (a->cols < TDM_VK_WIDE_BLOCKS * TDM_BLOCK_VALUES)
+                return NULL;
+        if (a->act == TDM_ACT_I8 && large_turns * 3 <= turns * 2)
+                large = tdm_vk_pipeline_proven(device, TDM_VK_MATWIDE, a->type, a->act, 2 * WIDE_THREADS, 0);
+        return large ? large : tdm_vk_pipeline_proven(device, TDM_VK_MATWIDE, a->type, a->act, WIDE_THREADS, 0);
 }
 
 void tdm_vk_matrix_tile(const struct tdm_vk_pipeline *pipeline, uint32_t *ret_panels, uint32_t *ret_rows)
@@ -109,7 +144,7 @@ void tdm_vk_matrix_tile(const struct tdm_vk_pipeline *pipeline, uint32_t *ret_pa
         bool wide = pipeline->shader == TDM_VK_MATWIDE;
 
         *ret_panels = wide ? 8 : pipeline->constants[3];
-        *ret_rows = wide ? 64 : pipeline->constants[2] * 8;
+        *ret_rows = wide ? pipeline->constants[2] / 4 : pipeline->constants[2] * 8;
 }
 
 /* The fastest of those that give the same bits; what one workgroup of it makes. */
@@ -122,10 +157,9 @@ static struct tdm_vk_pipeline *choose_kernel(struct tdm_vk_device *device, const
 
         if (n_rows > 32 &&
             (n_rows > TDM_VK_DIRECT_ROWS_MAX || TDM_DIV_UP(n_panels, 8) * TDM_DIV_UP(n_rows, 64) >= WIDE_GROUPS_MIN))
-                pipeline = tdm_vk_pipeline_proven(device, TDM_VK_MATWIDE, a->type, a->act, 0, 0);
+                pipeline = wide_kernel(device, a, n_panels, n_rows);
         if (!pipeline && n_rows >= DIRECT_ROWS_MIN && n_rows <= TDM_VK_DIRECT_ROWS_MAX)
-                pipeline = tdm_vk_pipeline_proven(device, TDM_VK_MATDIRECT, a->type, a->act, direct_tiles(n_rows),
-                                                  direct_panels(n_panels));
+                pipeline = direct_kernel(device, a, n_panels, n_rows);
         if (pipeline) {
                 tdm_vk_matrix_tile(pipeline, ret_panels, ret_rows);
                 return pipeline;
@@ -643,9 +677,11 @@ static int need_units(struct tdm_vk_model *m, const struct tdm_vk_matrix *a, uin
 
         if (!m->device->matrix_units || (type != TDM_TYPE_Q4_0 && type != TDM_TYPE_Q8_0) || a->act == TDM_ACT_F32)
                 return 0;
-        need(m, TDM_VK_MATWIDE, a->type, a->act, 0, 0, NULL);
+        need(m, TDM_VK_MATWIDE, a->type, a->act, WIDE_THREADS, 0, NULL);
+        if (a->act == TDM_ACT_I8)
+                need(m, TDM_VK_MATWIDE, a->type, a->act, 2 * WIDE_THREADS, 0, NULL);
         for (uint32_t tiles = 1; tiles <= 4; tiles *= 2)
-                need(m, TDM_VK_MATDIRECT, a->type, a->act, tiles, direct_panels(n_panels), NULL);
+                need(m, TDM_VK_MATDIRECT, a->type, a->act, tiles, direct_panels(n_panels, tiles), NULL);
         return tdm_vk_prove_need(m->device, a->type, a->act, err);
 }
 
@@ -666,10 +702,9 @@ static int need_matrices(struct tdm_vk_model *m, const struct tdm_vk_matrix *con
                 if (units)
                         r = need_units(m, a, n_panels, err);
                 for (unsigned v = 0; v < n_variants && r == 0 && !units; v++) {
-                        if (variants[v] >= DIRECT_ROWS_MIN &&
-                            tdm_vk_pipeline_proven(m->device, TDM_VK_MATDIRECT, a->type, a->act,
-                                                   direct_tiles(variants[v]), direct_panels(n_panels)) &&
-                            tdm_vk_pipeline_proven(m->device, TDM_VK_MATWIDE, a->type, a->act, 0, 0))
+                        if (variants[v] >= DIRECT_ROWS_MIN && direct_kernel(m->device, a, n_panels, variants[v]) &&
+                            (variants[v] < 16 || direct_kernel(m->device, a, n_panels, 32)) &&
+                            wide_kernel(m->device, a, n_panels, 1))
                                 continue;
                         r = tdm_k_type(a->type) ? need(m, TDM_VK_MATVEC_K, a->type, a->act, variants[v], 0, err)
                                                 : need(m, TDM_VK_MATVEC, a->type, a->act, variants[v],

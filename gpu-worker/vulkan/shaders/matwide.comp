@@ -1,9 +1,14 @@
 #version 460
 // y = x Wᵀ for hundreds of rows, on the device's integer matrix units: the bits of matvec.comp, since a block's 32 products are
-// summed as integers, exactly, and what is done in floats has the same order (shared.h). A workgroup of 8 subgroups of 32 makes
-// 128 outputs (eight panels) of 64 rows, 32 by 32 in each subgroup, and walks along all of K: what is loaded once is used 128
-// or 64 times. Four blocks of 32 lie in shared memory while the next four are on their way. Elements of a matrix in a thread:
-// see matdirect.comp.
+// summed as integers, exactly, and what is done in floats has the same order (shared.h). A workgroup makes 128 outputs (eight
+// panels) of TILE_ROWS rows, 32 by 32 in each subgroup of 32, and walks along all of K: what is loaded once is used 128 or
+// TILE_ROWS times. Four blocks of 32 lie in shared memory while the next four are on their way. Elements of a matrix in a
+// thread: see matdirect.comp.
+//
+// On an H200 a subgroup's matrix keeps everything else waiting (6.7 cycles), so what counts is how many instructions there are to
+// an element and a block: to a float, the scales' product, the sum. Hence segments are loops of their own: where their ends
+// were found by counting, the compiler chose between old and new sums at every block (gate and up of 512 rows: 1,715 µs, then
+// 1,143). Two blocks at a time in two halves of shared memory, with one barrier, are slower (1,401): too short for what is on its way.
 //
 // Needs a compiler that knows cooperative matrices, which not every distribution has: compiled/matwide.inc is this file, made by
 // `glslc --target-env=vulkan1.3 -O -mfmt=c -I . -o compiled/matwide.inc matwide.comp` (shaderc 2025.2).
@@ -12,33 +17,41 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
 #include "common.glsl"
-layout(local_size_x = 256) in;
+layout(local_size_x_id = 2) in;
 layout(constant_id = 0) const uint FORM = TDM_VK_Q4_0; // type, TDM_VK_TURNED
 layout(constant_id = 1) const uint ACT = TDM_VK_ACT_I8;
+layout(constant_id = 2) const uint THREADS = 512; // 128 for each 32 rows
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 
 #define OUTS 128
-#define TILE_ROWS 64
-#define BLOCKS 4         // of 32 along K, at a time
-#define STRIDE 36        // words of 128 bytes in shared memory: 16-byte steps that meet no bank twice
+#define BLOCKS TDM_VK_WIDE_BLOCKS // of 32 along K, at a time
+#define STRIDE 9                  // times 16 bytes for the 128 of a row or an output in shared memory: no bank twice
 const uint TYPE = FORM & 63u;
 const bool TURNED = FORM >= TDM_VK_TURNED;
+const uint TILE_ROWS = THREADS / 4;
 const uint PLANES = ACT == TDM_VK_ACT_I16 ? 2 : 1;
-const uint LOADS = TYPE == TDM_VK_Q4_0 ? 2 : 4; // of 16 bytes of weights, per thread
+const uint HALVES = TYPE == TDM_VK_Q4_0 ? 1 : 2; // times 16 bytes: an output's block
+const uint LOADS = OUTS * BLOCKS * HALVES / THREADS, SCALE_LOADS = OUTS * BLOCKS / THREADS;
 
 #define RESULT coopmat<int, gl_ScopeSubgroup, 16, 8, gl_MatrixUseAccumulator>
 #define WEIGHTS coopmat<int8_t, gl_ScopeSubgroup, 16, 32, gl_MatrixUseA>
 #define ROWS coopmat<int8_t, gl_ScopeSubgroup, 32, 8, gl_MatrixUseB>
 
-shared uint s_weights[OUTS * STRIDE];
-shared uvec4 s_rows[PLANES * TILE_ROWS * STRIDE / 4];
-shared float s_weight_scales[BLOCKS * OUTS];
-shared vec2 s_row_scales[BLOCKS * TILE_ROWS / 2];
+shared uvec4 s_weights[OUTS * STRIDE];
+shared uvec4 s_rows[PLANES * TILE_ROWS * STRIDE];
+shared float s_weight_scales[BLOCKS * OUTS];   // [block][32 outputs][own][4]: those that a thread needs beside each other
+shared float s_row_scales[BLOCKS * TILE_ROWS]; // [block][32 rows][quad][8]
 
-// 0 … 15 to -8 … 7, four at once.
-uint tdm_signed4(uint q)
+// On their way.
+uvec4 w[LOADS], rows[2 * PLANES];
+uint16_t weight_scales[SCALE_LOADS];
+uint row_scale;
+uint64_t weights_at[LOADS], weight_scales_at[SCALE_LOADS], rows_at[2], row_scale_at;
+
+// 0 … 15 to -8 … 7, four at once, of the low halves of the bytes.
+uvec4 tdm_signed4(uvec4 q)
 {
-        return (q | 0x80808080u) - 0x08080808u ^ 0x80808080u;
+        return (q & 0x0f0f0f0fu | 0x80808080u) - 0x08080808u ^ 0x80808080u;
 }
 
 uint64_t panel_address(uint panel)
@@ -48,131 +61,155 @@ uint64_t panel_address(uint panel)
                                 : p.w2 + uint64_t(panel - p.panel2) * p.panel_bytes;
 }
 
+void load(uint b)
+{
+        [[unroll]] for (uint i = 0; i < LOADS; i++)
+                w[i] = U32x4s(weights_at[i]).v[b * 16 * HALVES];
+        [[unroll]] for (uint i = 0; i < SCALE_LOADS; i++)
+                weight_scales[i] = U16s(weight_scales_at[i]).v[b * 16];
+        [[unroll]] for (uint i = 0; i < 2 * PLANES; i++)
+                rows[i] = U32x4s(rows_at[i % 2]).v[i / 2 * (p.cols / 16) + b * 2];
+        row_scale = U32s(row_scale_at).v[b];
+}
+
 void main()
 {
-        uint thread = gl_LocalInvocationID.x, lane = gl_SubgroupInvocationID, sub = gl_SubgroupID, own = lane / 4, quad = lane % 4;
+        uint thread = gl_LocalInvocationID.x, sub = gl_SubgroupID, own = gl_SubgroupInvocationID / 4, quad = gl_SubgroupInvocationID % 4;
         uint nb = p.cols / 32, length = TDM_VK_SEGMENT_BLOCKS(p.cols), stride = TDM_VK_ACT_STRIDE(ACT, p.cols);
-        uint panel0 = p.panel0 + gl_WorkGroupID.x * (OUTS / 16), row0 = gl_WorkGroupID.y * TILE_ROWS, last_panel = (p.n_out + 15) / 16 - 1;
-        uint64_t panel = panel_address(min(panel0 + sub, last_panel)), quants = panel + tdm_scales_bytes(p.cols);
-        uint out0 = sub % 4 * 32, own_row0 = sub / 4 * 32, left = length; // of this subgroup, in the tile
-        bool first = true;
+        // All rows of some outputs at a time: weights come from memory once.
+        uint group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+        uint panel0 = p.panel0 + group / gl_NumWorkGroups.y * (OUTS / 16), row0 = group % gl_NumWorkGroups.y * TILE_ROWS;
+        uint last_panel = (p.n_out + 15) / 16 - 1;
+        uint own_outs = sub % 4 * 32, own_rows = sub / 4 * 32;  // of this subgroup, in the tile
         precise float sums[32], totals[32]; // [16 outputs][8 rows][element], of the segment, of those before
-        uvec4 w[LOADS], rows[2 * PLANES];
-        uint weight_scales = 0;
-        float row_scale = 0;
 
+        [[unroll]] for (uint i = 0; i < LOADS; i++) {
+                uint at = i * THREADS + thread;
+
+                weights_at[i] = panel_address(min(panel0 + at / (16 * BLOCKS * HALVES), last_panel)) + tdm_scales_bytes(p.cols) +
+                                at % (16 * BLOCKS * HALVES) * 16;
+        }
+        [[unroll]] for (uint i = 0; i < SCALE_LOADS; i++) {
+                uint at = i * THREADS + thread;
+
+                weight_scales_at[i] = panel_address(min(panel0 + at / (16 * BLOCKS), last_panel)) + at % (16 * BLOCKS) * 2;
+        }
+        [[unroll]] for (uint i = 0; i < 2; i++) {
+                uint at = i * THREADS + thread;
+
+                rows_at[i] = p.x + uint64_t(min(row0 + at / (2 * BLOCKS), p.n_rows - 1)) * stride + at % (2 * BLOCKS) * 16;
+        }
+        row_scale_at = p.x + uint64_t(min(row0 + thread / BLOCKS, p.n_rows - 1)) * stride + TDM_VK_ACT_SCALES(ACT, p.cols) +
+                       thread % BLOCKS * 4;
         [[unroll]] for (uint e = 0; e < 32; e++)
-                sums[e] = totals[e] = 0;
+                totals[e] = -0.0; // to which a sum is added as it is
 
-        for (uint b0 = 0; b0 < nb + BLOCKS; b0 += BLOCKS) {
-                // What was loaded in the last turn goes to shared memory, the next blocks are asked for, then the last are used.
-                if (b0 > 0) {
+        uint b = 0, loaded = 0; // where what is loaded begins: the last blocks again where there are not enough
+
+        load(0);
+        for (uint end = length; b < nb; end += length) { // a segment
+                uint stop = min(end, nb);
+
+                [[unroll]] for (uint e = 0; e < 32; e++)
+                        sums[e] = 0;
+                do {
+                        uint next = min(b + BLOCKS, stop), u0 = b - loaded, u1 = next - loaded;
+                        uvec4 low[LOADS], high[LOADS];
+                        float scales[SCALE_LOADS];
+
+                        [[unroll]] for (uint i = 0; i < LOADS; i++)
+                                if (TYPE == TDM_VK_Q4_0) {
+                                        low[i] = tdm_signed4(w[i]);
+                                        high[i] = tdm_signed4(w[i] >> 4);
+                                } else {
+                                        low[i] = w[i] ^ 0x80808080u;
+                                }
+                        [[unroll]] for (uint i = 0; i < SCALE_LOADS; i++)
+                                scales[i] = tdm_f16(uint(weight_scales[i]));
                         barrier();
                         [[unroll]] for (uint i = 0; i < LOADS; i++) {
-                                uint at = i * 32 + lane;
-                                uint block = TYPE == TDM_VK_Q4_0 ? at / 16 : i, group = (TYPE == TDM_VK_Q4_0 ? at % 16 : lane) / 4;
-                                uint base = (sub * 16 + at % 4 * 4) * STRIDE + block * 8 + group;
+                                uint at = i * THREADS + thread, q = at % (16 * HALVES);
+                                uint base = at / (16 * BLOCKS * HALVES) * 16 * STRIDE + at / (16 * HALVES) % BLOCKS * 2;
 
                                 if (TURNED) { // four words of one output
-                                        const uint per = TYPE == TDM_VK_Q4_0 ? 1 : 2;
-                                        uint to = (sub * 16 + at / per % 16) * STRIDE + at / (16 * per) * 8 + at % per * 4;
-
-                                        [[unroll]] for (uint c = 0; c < 4; c++)
-                                                s_weights[to + c] = TYPE == TDM_VK_Q4_0 ? tdm_signed4(w[i][c] & 0x0f0f0f0fu) : w[i][c] ^ 0x80808080u;
+                                        s_weights[base + q / HALVES * STRIDE + q % HALVES] = low[i];
                                         if (TYPE == TDM_VK_Q4_0)
-                                                [[unroll]] for (uint c = 0; c < 4; c++)
-                                                        s_weights[to + 4 + c] = tdm_signed4(w[i][c] >> 4 & 0x0f0f0f0fu);
+                                                s_weights[base + q * STRIDE + 1] = high[i];
                                         continue;
                                 }
-                                [[unroll]] for (uint c = 0; c < 4; c++)
-                                        if (TYPE == TDM_VK_Q4_0) {
-                                                s_weights[base + c * STRIDE] = tdm_signed4(w[i][c] & 0x0f0f0f0fu);
-                                                s_weights[base + c * STRIDE + 4] = tdm_signed4(w[i][c] >> 4 & 0x0f0f0f0fu);
-                                        } else {
-                                                s_weights[base + c * STRIDE] = w[i][c] ^ 0x80808080u;
-                                        }
+                                [[unroll]] for (uint c = 0; c < 4; c++) { // one word of four outputs
+                                        uint to = base + (q % 4 * 4 + c) * STRIDE;
+
+                                        s_weights[to + q / 16][q / 4 % 4] = low[i][c];
+                                        if (TYPE == TDM_VK_Q4_0)
+                                                s_weights[to + 1][q / 4] = high[i][c];
+                                }
+                        }
+                        [[unroll]] for (uint i = 0; i < SCALE_LOADS; i++) {
+                                uint at = i * THREADS + thread, o = at / (16 * BLOCKS) * 16 + at % 16; // output in the tile
+
+                                s_weight_scales[at / 16 % BLOCKS * OUTS + o / 32 * 32 + o % 8 * 4 + o / 8 % 4] = scales[i];
                         }
                         [[unroll]] for (uint i = 0; i < 2 * PLANES; i++) {
-                                uint at = i % 2 * 256 + thread;
+                                uint at = i % 2 * THREADS + thread;
 
-                                s_rows[(i / 2 * TILE_ROWS + at / 8) * (STRIDE / 4) + at % 8] = rows[i];
+                                s_rows[(i / 2 * TILE_ROWS + at / (2 * BLOCKS)) * STRIDE + at % (2 * BLOCKS)] = rows[i];
                         }
-                        vec2 pair = unpackHalf2x16(weight_scales);
-                        s_weight_scales[lane / 8 * OUTS + sub * 16 + lane % 8 * 2] = pair.x;
-                        s_weight_scales[lane / 8 * OUTS + sub * 16 + lane % 8 * 2 + 1] = pair.y;
-                        s_row_scales[thread % 4 * (TILE_ROWS / 2) + thread / 8][thread / 4 % 2] = row_scale;
+                        uint r = thread / BLOCKS; // row in the tile
+                        s_row_scales[thread % BLOCKS * TILE_ROWS + r / 32 * 32 + r / 2 % 4 * 8 + r / 8 % 4 * 2 + r % 2] =
+                                uintBitsToFloat(row_scale);
                         barrier();
-                }
-                if (b0 < nb) { // past the end: the last block again, not used
-                        [[unroll]] for (uint i = 0; i < LOADS; i++) {
-                                uint at = i * 32 + lane;
+                        loaded = min(next, nb - BLOCKS);
+                        if (next < nb)
+                                load(loaded);
+                        [[dont_unroll]] for (uint u = u0; u < u1; u++) {
+                                WEIGHTS a[2];
+                                float a_scale[4];
 
-                                if (TYPE == TDM_VK_Q4_0)
-                                        w[i] = U32x4s(quants).v[min(b0 + at / 16, nb - 1) * 16 + at % 16];
-                                else
-                                        w[i] = U32x4s(quants).v[min(b0 + i, nb - 1) * 32 + lane];
-                        }
-                        weight_scales = U32s(panel).v[min(b0 + lane / 8, nb - 1) * 8 + lane % 8];
-                        [[unroll]] for (uint i = 0; i < 2 * PLANES; i++) {
-                                uint at = i % 2 * 256 + thread;
-                                uint64_t x = p.x + uint64_t(min(row0 + at / 8, p.n_rows - 1)) * stride;
+                                [[unroll]] for (uint i = 0; i < 2; i++)
+                                        coopMatLoad(a[i], s_weights, (own_outs + i * 16) * STRIDE + u * 2, STRIDE,
+                                                    gl_CooperativeMatrixLayoutRowMajor);
+                                [[unroll]] for (uint i = 0; i < 4; i++)
+                                        a_scale[i] = s_weight_scales[u * OUTS + own_outs + own * 4 + i];
+                                [[unroll]] for (uint j = 0; j < 4; j++) {
+                                        uint row = own_rows + j * 8, scale_at = u * TILE_ROWS + own_rows + quad * 8 + j * 2;
+                                        float x_scale[2] = { s_row_scales[scale_at], s_row_scales[scale_at + 1] };
+                                        ROWS high_plane, low_plane;
 
-                                rows[i] = U32x4s(x).v[i / 2 * (p.cols / 16) + min(b0 + at % 8 / 2, nb - 1) * 2 + at % 2];
-                        }
-                        row_scale = F32s(p.x + uint64_t(min(row0 + thread / 4, p.n_rows - 1)) * stride +
-                                         TDM_VK_ACT_SCALES(ACT, p.cols)).v[min(b0 + thread % 4, nb - 1)];
-                }
-                if (b0 == 0)
-                        continue;
-                [[dont_unroll]] for (uint u = 0; u < min(BLOCKS, nb - (b0 - BLOCKS)); u++) {
-                        WEIGHTS a[2];
-                        float a_scale[4];
-
-                        [[unroll]] for (uint i = 0; i < 2; i++) {
-                                coopMatLoad(a[i], s_weights, (out0 + i * 16) * STRIDE + u * 8, STRIDE, gl_CooperativeMatrixLayoutRowMajor);
-                                [[unroll]] for (uint h = 0; h < 2; h++)
-                                        a_scale[i * 2 + h] = s_weight_scales[u * OUTS + out0 + i * 16 + h * 8 + own];
-                        }
-                        [[unroll]] for (uint j = 0; j < 4; j++) {
-                                uint row = own_row0 + j * 8;
-                                vec2 x_scale = s_row_scales[(u * TILE_ROWS + row) / 2 + quad];
-                                ROWS high, low;
-
-                                coopMatLoad(high, s_rows, row * (STRIDE / 4) + u * 2, STRIDE / 4, gl_CooperativeMatrixLayoutColumnMajor);
-                                if (ACT == TDM_VK_ACT_I16)
-                                        coopMatLoad(low, s_rows, (TILE_ROWS + row) * (STRIDE / 4) + u * 2, STRIDE / 4,
+                                        coopMatLoad(high_plane, s_rows, row * STRIDE + u * 2, STRIDE,
                                                     gl_CooperativeMatrixLayoutColumnMajor);
-                                [[unroll]] for (uint i = 0; i < 2; i++) {
-                                        RESULT sum32 = coopMatMulAdd(a[i], high, RESULT(0));
+                                        if (ACT == TDM_VK_ACT_I16)
+                                                coopMatLoad(low_plane, s_rows, (TILE_ROWS + row) * STRIDE + u * 2, STRIDE,
+                                                            gl_CooperativeMatrixLayoutColumnMajor);
+                                        [[unroll]] for (uint i = 0; i < 2; i++) {
+                                                RESULT sum32 = coopMatMulAdd(a[i], high_plane, RESULT(0));
 
-                                        if (ACT == TDM_VK_ACT_I16) {
-                                                sum32 = sum32 * 256;
-                                                sum32 = coopMatMulAdd(a[i], low, sum32);
-                                        }
-                                        [[unroll]] for (uint e = 0; e < 4; e++) {
-                                                uint at = (i * 4 + j) * 4 + e;
-                                                precise float scale = a_scale[i * 2 + e / 2] * x_scale[e % 2];
-                                                precise float sum = fma(float(sum32[e]), scale, sums[at]);
+                                                if (ACT == TDM_VK_ACT_I16) {
+                                                        sum32 = sum32 * 256;
+                                                        sum32 = coopMatMulAdd(a[i], low_plane, sum32);
+                                                }
+                                                [[unroll]] for (uint e = 0; e < 4; e++) {
+                                                        uint at = (i * 4 + j) * 4 + e;
+                                                        precise float scale = a_scale[i * 2 + e / 2] * x_scale[e % 2];
+                                                        precise float sum = fma(float(sum32[e]), scale, sums[at]);
 
-                                                sums[at] = sum;
+                                                        sums[at] = sum;
+                                                }
                                         }
                                 }
                         }
-                        if (--left == 0 || b0 - BLOCKS + u + 1 == nb) {
-                                [[unroll]] for (uint e = 0; e < 32; e++) {
-                                        precise float sum = totals[e] + sums[e];
+                        b = next;
+                } while (b < stop);
+                [[unroll]] for (uint e = 0; e < 32; e++) {
+                        precise float sum = totals[e] + sums[e];
 
-                                        totals[e] = first ? sums[e] : sum;
-                                        sums[e] = 0;
-                                }
-                                first = false;
-                                left = length;
-                        }
+                        totals[e] = sum;
                 }
         }
 
         [[unroll]] for (uint e = 0; e < 32; e++) {
-                uint row = row0 + own_row0 + e / 4 % 4 * 8 + quad * 2 + e % 2, at = panel0 * 16 + out0 + e / 16 * 16 + e / 2 % 2 * 8 + own;
+                uint row = row0 + own_rows + e / 4 % 4 * 8 + quad * 2 + e % 2;
+                uint at = panel0 * 16 + own_outs + e / 16 * 16 + e / 2 % 2 * 8 + own;
 
                 if (row < p.n_rows && at < p.n_out)
                         F32s(p.y + (uint64_t(row) * p.y_stride + at) * 4).v[0] = totals[e];

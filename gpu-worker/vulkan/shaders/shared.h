@@ -60,6 +60,9 @@
 #define TDM_VK_SEGMENTS 16
 #define TDM_VK_SEGMENT_BLOCKS(cols) (((cols) / 32 + TDM_VK_SEGMENTS - 1) / TDM_VK_SEGMENTS)
 
+/* Blocks of 32 that matwide.comp takes at a time: it needs as many. */
+#define TDM_VK_WIDE_BLOCKS 4
+
 /* ---- records in the step buffer ---- */
 
 struct tdm_vk_row {
