@@ -333,7 +333,7 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
                                      "storageBuffer16BitAccess, storageBuffer8BitAccess, bufferDeviceAddress, "
                                      "shaderIntegerDotProduct, maintenance4",
                                      properties->deviceName);
-        has_memory_model = f12.vulkanMemoryModel;
+        has_memory_model = f12.vulkanMemoryModel && f12.vulkanMemoryModelDeviceScope;
         /* Only what is used: a feature may cost. */
         features.features = (VkPhysicalDeviceFeatures){.shaderInt64 = VK_TRUE, .shaderInt16 = VK_TRUE};
         f11 = (VkPhysicalDeviceVulkan11Features){
@@ -352,7 +352,7 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
         if (device->matrix_units) {
                 info.enabledExtensionCount++;
                 f13.pNext = &matrix_features;
-                f12.vulkanMemoryModel = VK_TRUE;
+                f12.vulkanMemoryModel = f12.vulkanMemoryModelDeviceScope = VK_TRUE;
         }
         r = device->vk.CreateDevice(device->physical, &info, NULL, &device->vk.device);
         if (r != VK_SUCCESS) {

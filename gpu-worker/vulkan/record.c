@@ -208,7 +208,7 @@ static void barrier_all(const struct recorder *r)
 
 static bool can_chain(const struct recorder *r, const struct tdm_vk_pipeline *pipeline)
 {
-        return r->device->chained && !r->device->profiling && !tdm_vk_matrix_kernel(pipeline->shader) &&
+        return r->device->chained && !r->device->profiling && pipeline->shader != TDM_VK_MATWIDE &&
                r->chain_index + 1 < TDM_VK_CHAIN_WORDS;
 }
 

@@ -77,10 +77,14 @@ uint64_t panel_address(uint panel)
 
 void load_rows(uint b)
 {
-        x_scale = U32s(x_scale_at).v[b * p.side_rows * 2];
+        x_scale = Act32s(x_scale_at).v[b * p.side_rows * 2];
         [[unroll]] for (uint i = 0; i < X_LOADS; i++)
                 [[unroll]] for (uint plane = 0; plane < PLANES; plane++)
-                        x[plane * X_LOADS + i] = U32x4s(x_at[i]).v[plane * (p.cols / 16) + b * 2];
+                        x[plane * X_LOADS + i] = Act32x4s(x_at[i]).v[plane * (p.cols / 16) + b * 2];
+}
+
+void load_scales(uint b)
+{
         [[unroll]] for (uint i = 0; i < PAIRS; i++)
                 w_scales[i] = U16s(w_scales_at[i]).v[b * 16];
 }
@@ -117,10 +121,13 @@ void main()
         [[unroll]] for (uint i = 0; i < PANELS * TILES * 4; i++)
                 acc[i] = 0;
         if (b0 < b1) {
-                load_rows(b0);
+                load_scales(b0);
                 [[unroll]] for (uint pair = 0; pair < PAIRS; pair++)
                         load_weights(b0, pair);
         }
+        tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
+        if (b0 < b1)
+                load_rows(b0);
 
         for (uint b = b0; b < b1; b++) {
                 uint next = min(b + 1, b1 - 1); // past the end: the last block again, not used
@@ -175,8 +182,10 @@ void main()
                                                         high[c];
                         }
                         sync();
-                        if (pair == 0)
+                        if (pair == 0) {
                                 load_rows(next);
+                                load_scales(next);
+                        }
                         load_weights(next, pair);
                         [[unroll]] for (uint i = pair * 2; i < pair * 2 + 2 && i < PANELS; i++) {
                                 uint at = stage + SCALES + i * 16 + own * 2;
@@ -230,4 +239,5 @@ void main()
                 if (panel < PANELS && row < p.n_rows && out_index < p.n_out)
                         F32s(p.y + (uint64_t(row) * p.y_stride + out_index) * 4).v[0] = sum;
         }
+        tdm_chain_done(p.chain, p.chain_index);
 }
