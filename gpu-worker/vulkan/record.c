@@ -74,11 +74,13 @@ static uint32_t gelu_shape_of(const struct tdm_vk_device *device, const struct t
                      : tdm_vk_shape_with(device, &l->gate, 4, 1, 1, true);
 }
 
-/* Whether a single row's gate, up and GELU are one kernel. */
+/* Whether a single row's gate, up and GELU are one kernel. Not where it would write what it reads: there is one buffer for each way of
+ * rounding. */
 static bool gelu_fits(const struct tdm_vk_layer *l)
 {
         return l->gate.type == l->up.type && l->gate.act == l->up.act && l->gate.n_panels == l->up.n_panels &&
-               l->gate.act != TDM_ACT_F32 && l->down.act != TDM_ACT_F32 && !tdm_k_type(l->gate.type);
+               l->gate.act != TDM_ACT_F32 && l->down.act != TDM_ACT_F32 && l->gate.act != l->down.act &&
+               !tdm_k_type(l->gate.type);
 }
 
 /* Matrices that can be multiplied in one dispatch: of one type and rounding, beside each other. At most three. */
