@@ -32,9 +32,11 @@ void main()
         if (thread < 64)
                 s_out[thread] = output_of(thread / 16, thread % 16);
         barrier();
-        if (used)
-                [[unroll]] for (uint i = 0; i < 4; i++)
-                        x[i] = tdm_gelu_mul(s_out[thread * 4 + i], s_out[32 + thread * 4 + i]);
+        if (used) // no loop: shaderc of 2023 unrolls it wrongly
+                x = vec4(tdm_gelu_mul(s_out[thread * 4], s_out[32 + thread * 4]),
+                         tdm_gelu_mul(s_out[thread * 4 + 1], s_out[33 + thread * 4]),
+                         tdm_gelu_mul(s_out[thread * 4 + 2], s_out[34 + thread * 4]),
+                         tdm_gelu_mul(s_out[thread * 4 + 3], s_out[35 + thread * 4]));
         tdm_put_acts(p.acts, p.panel1 * 16, gl_WorkGroupID.x * 32 + thread * 4, x, used, p.out_side, p.side_rows);
         tdm_chain_done(p.chain, p.chain_index);
 }
