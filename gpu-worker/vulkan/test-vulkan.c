@@ -542,7 +542,8 @@ static void kept(void **state)
                 unsetenv("XDG_CACHE_HOME");
 }
 
-int main(void)
+/* Given a pattern, only the tests of such names. */
+int main(int argc, char **argv)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(against_host), cmocka_unit_test(k_against_host), cmocka_unit_test(exact),
@@ -559,5 +560,7 @@ int main(void)
         }
         fprintf(stderr, "%s\n", tdm_vulkan_device_ops.describe(device));
         tdm_vulkan_device_ops.close(device);
+        if (argc > 1)
+                cmocka_set_test_filter(argv[1]);
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
