@@ -18,7 +18,7 @@ static uint64_t page_bytes(void)
         return (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-static uint64_t chunk_size(const struct tdm_segment *s, unsigned i)
+uint64_t tdm_segment_chunk_size(const struct tdm_segment *s, unsigned i)
 {
         return TDM_MIN(s->chunk_bytes, s->size_bytes - (uint64_t)i * s->chunk_bytes);
 }
@@ -75,6 +75,7 @@ static struct tdm_segment *segment_alloc(const char *name, uint64_t size_bytes, 
         s->size_bytes = size_bytes;
         s->chunk_bytes = chunk_bytes;
         s->n_chunks = n_chunks;
+        s->dmabuf_fd = -1;
         for (unsigned i = 0; i < n_chunks; i++)
                 s->fds[i] = -1;
         return s;
@@ -82,7 +83,7 @@ static struct tdm_segment *segment_alloc(const char *name, uint64_t size_bytes, 
 
 static int map_chunk(struct tdm_segment *s, unsigned i, int fd, int prot)
 {
-        void *p = mmap(s->base + (uint64_t)i * s->chunk_bytes, chunk_size(s, i), prot, MAP_SHARED | MAP_FIXED, fd, 0);
+        void *p = mmap(s->base + (uint64_t)i * s->chunk_bytes, tdm_segment_chunk_size(s, i), prot, MAP_SHARED | MAP_FIXED, fd, 0);
 
         return p == MAP_FAILED ? -errno : 0;
 }
@@ -130,7 +131,7 @@ int tdm_segment_create(struct tdm_segment **ret, const char *name, uint64_t size
                 return -ENOMEM;
         s->writable = true;
         for (unsigned i = 0; i < s->n_chunks; i++) {
-                r = chunk_memfd(name, chunk_size(s, i));
+                r = chunk_memfd(name, tdm_segment_chunk_size(s, i));
                 if (r < 0)
                         return r;
                 s->fds[i] = r;
@@ -175,6 +176,8 @@ int tdm_segment_punch(struct tdm_segment *s, uint64_t offset, uint64_t len)
 
         if (!s->writable)
                 return -EPERM;
+        if (s->dmabuf_fd >= 0)
+                return -EBUSY;
         if (offset > s->size_bytes || len > s->size_bytes - offset)
                 return -EINVAL;
         end = (offset + len) & ~(page - 1);
@@ -242,9 +245,9 @@ static int check_chunk(const struct tdm_segment *s, unsigned i, int fd, bool wri
                                      s->name, i);
         if (fstat(fd, &st) < 0)
                 return tdm_error_set(err, -errno, "segment %s: cannot stat chunk %u: %m", s->name, i);
-        if ((uint64_t)st.st_size != chunk_size(s, i))
+        if ((uint64_t)st.st_size != tdm_segment_chunk_size(s, i))
                 return tdm_error_set(err, TDM_E_PROTOCOL, "segment %s: chunk %u has %lld bytes, should have %llu",
-                                     s->name, i, (long long)st.st_size, (unsigned long long)chunk_size(s, i));
+                                     s->name, i, (long long)st.st_size, (unsigned long long)tdm_segment_chunk_size(s, i));
         return 0;
 }
 
@@ -289,6 +292,7 @@ void tdm_segment_destroy(struct tdm_segment *s)
                 munmap(s->base, s->size_bytes);
         for (unsigned i = 0; i < s->n_chunks; i++)
                 closep(&s->fds[i]);
+        closep(&s->dmabuf_fd);
         free(s->fds);
         free(s);
 }

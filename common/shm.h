@@ -19,13 +19,18 @@ struct tdm_segment {
         unsigned n_chunks;
         int *fds; /* [n_chunks], owned */
         bool writable;
+        int dmabuf_fd; /* the same memory as one dma-buf (common/dmabuf.h), owned; -1: none */
 };
+
+/* Of chunk i, which is there. */
+uint64_t tdm_segment_chunk_size(const struct tdm_segment *segment, unsigned i);
 
 /* size_bytes is rounded up to a page. The memory is sparse (zero until touched). Mapped read-write. */
 int tdm_segment_create(struct tdm_segment **ret, const char *name, uint64_t size_bytes);
 /* No more writing, by anybody, for ever: remaps read-only and adds F_SEAL_WRITE. */
 int tdm_segment_seal(struct tdm_segment *segment);
-/* Gives whole pages in [offset, offset + len) back to the kernel; they read as zero afterwards. Creator only. */
+/* Gives whole pages in [offset, offset + len) back to the kernel; they read as zero afterwards. Creator only;
+ * -EBUSY where there is a dma-buf, which would keep the old pages. */
 int tdm_segment_punch(struct tdm_segment *segment, uint64_t offset, uint64_t len);
 /* Writes n_chunks new fds into fds[], read-only unless writable; the caller closes them. */
 int tdm_segment_dup_fds(struct tdm_segment *segment, bool writable, int *fds);

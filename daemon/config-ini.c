@@ -8,7 +8,7 @@
 #include "common/log.h"
 
 enum kind { KIND_NUMBER, KIND_BYTES, KIND_STRING, KIND_DIRS, KIND_PRECISION, KIND_KV_TYPE, KIND_PLACEMENT, KIND_CPUS, KIND_SWITCH,
-            KIND_SECONDS, KIND_LOG, KIND_NPU, KIND_GPU, KIND_NPU_FORMAT };
+            KIND_SECONDS, KIND_LOG, KIND_NPU, KIND_GPU, KIND_NPU_FORMAT, KIND_ACTIVATIONS };
 
 static const struct key {
         const char *section, *name;
@@ -27,6 +27,7 @@ static const struct key {
         { "engine", "precision", KIND_PRECISION, offsetof(struct tdm_config, precision), 0, 0 },
         { "engine", "kv-type", KIND_KV_TYPE, offsetof(struct tdm_config, kv_type), 0, 0 },
         { "engine", "placement", KIND_PLACEMENT, offsetof(struct tdm_config, placement), 0, 0 },
+        { "engine", "activations", KIND_ACTIVATIONS, offsetof(struct tdm_config, activations), 0, 0 },
         { "engine", "kv-memory", KIND_BYTES, offsetof(struct tdm_config, kv_bytes), 0, UINT64_C(1) << 40 },
         { "engine", "idle-unload", KIND_SECONDS, offsetof(struct tdm_config, idle_unload_s), 0, UINT64_C(365) * 86400 },
         { "engine", "prefix-cache", KIND_SWITCH, offsetof(struct tdm_config, prefix_cache), 0, 0 },
@@ -200,6 +201,12 @@ static int set_value(struct tdm_config *c, const struct key *key, const char *va
                 if (r >= 0)
                         *(enum tdm_job_placement *)to = (enum tdm_job_placement)r;
                 return TDM_MIN(r, 0);
+        case KIND_ACTIVATIONS:
+                r = tdm_activations_from_name(value);
+                snprintf(why, why_size, "\"%.60s\" is not one of auto, dma-buf, memfd", value);
+                if (r >= 0)
+                        *(enum tdm_activations *)to = (enum tdm_activations)r;
+                return TDM_MIN(r, 0);
         case KIND_LOG:
                 r = tdm_log_level_from_name(value);
                 snprintf(why, why_size, "\"%.60s\" is not one of error, warning, info, debug", value);
@@ -320,6 +327,9 @@ static void print_value(const struct tdm_config *c, const struct key *key, FILE 
                 return;
         case KIND_KV_TYPE:
                 fputs(tdm_kv_type_name(tdm_precision_kv_type(c->precision, *(const enum tdm_kv_type *)from)), to);
+                return;
+        case KIND_ACTIVATIONS:
+                fputs(tdm_activations_name(*(const enum tdm_activations *)from), to);
                 return;
         case KIND_PLACEMENT:
                 placement = *(const enum tdm_job_placement *)from;

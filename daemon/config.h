@@ -10,6 +10,7 @@
  *             max-sequences = N          steps-in-flight = 0…4 (0: what the placement needs)        hang-ms = N
  *             kv-type = f16|f32|q8_0     (precision f32 has f32 always)
  *             prefix-cache = on|off      (beginnings that were read before are not read again)
+ *             activations = auto|dma-buf|memfd  (how hidden rows get to a GPU)
  *             idle-unload = off|N[s|min|h]  (models that nobody used for so long leave memory)
  *             npu-cpus, gpu-cpus = LIST of CPUs for that worker, like 0,2-5 (none: all)
  * An unknown key or section is warned of, a value out of range is an error; both name file and line. A key that is given
@@ -17,6 +18,7 @@
 #ifndef TDM_DAEMON_CONFIG_H
 #define TDM_DAEMON_CONFIG_H
 
+#include "common/dmabuf.h"
 #include "common/log.h"
 #include "daemon/job.h"
 #include "engine/device.h"
@@ -44,6 +46,7 @@ struct tdm_config {
         enum tdm_kv_type kv_type; /* 0: f16 */
         enum tdm_job_placement placement; /* TDM_PLACE_ANY: measured */
         uint64_t kv_bytes;
+        enum tdm_activations activations;
         bool prefix_cache;
         uint32_t idle_unload_s; /* 0: off */
         uint32_t max_rows;

@@ -88,7 +88,7 @@ struct tdm_fleet_entry {
                 enum tdm_fleet_kv kv;
                 bool wants_kv; /* has run attention of this model: gets the KV at once after a restart */
                 uint64_t scratch_bytes;
-                char plan[384];
+                char plan[512];
         } on[TDM_N_WORKERS];
         struct tdm_fleet_step steps[TDM_STEP_SLOTS];
 };

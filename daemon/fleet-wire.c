@@ -2,6 +2,7 @@
  * checked and handed to the function that is concerned. It decides nothing. */
 #include "daemon/fleet-private.h"
 
+#include <fcntl.h>
 #include "proto/worker.pb-c.h"
 
 static int send_message(struct tdm_fleet_worker *w, const Tandem__Worker__ToWorker *message, const int *fds, unsigned n_fds)
@@ -53,14 +54,23 @@ static void fd_list_deinit(struct fd_list *list)
         free(list->fds);
 }
 
-static int add_segment(struct fd_list *list, struct tdm_segment *segment, bool writable, Tandem__Worker__Segment *ret)
+/* Room for n more. */
+static int fd_list_grow(struct fd_list *list, unsigned n)
 {
-        int *fds = realloc(list->fds, (list->n + segment->n_chunks) * sizeof(*fds)), r;
+        int *fds = realloc(list->fds, (list->n + n) * sizeof(*fds));
 
         if (!fds)
                 return -ENOMEM;
         list->fds = fds;
-        r = tdm_segment_dup_fds(segment, writable, fds + list->n);
+        return 0;
+}
+
+static int add_segment(struct fd_list *list, struct tdm_segment *segment, bool writable, Tandem__Worker__Segment *ret)
+{
+        int r = fd_list_grow(list, segment->n_chunks);
+
+        if (r == 0)
+                r = tdm_segment_dup_fds(segment, writable, list->fds + list->n);
         if (r < 0)
                 return r;
         list->n += segment->n_chunks;
@@ -68,6 +78,21 @@ static int add_segment(struct fd_list *list, struct tdm_segment *segment, bool w
         ret->size_bytes = segment->size_bytes;
         ret->chunk_bytes = segment->chunk_bytes;
         ret->n_fds = segment->n_chunks;
+        return 0;
+}
+
+/* Behind the segment's own fds. */
+static int add_dmabuf(struct fd_list *list, const struct tdm_segment *segment, Tandem__Worker__Segment *ret)
+{
+        int r = fd_list_grow(list, 1), fd;
+
+        if (r < 0)
+                return r;
+        fd = fcntl(segment->dmabuf_fd, F_DUPFD_CLOEXEC, 3);
+        if (fd < 0)
+                return -errno;
+        list->fds[list->n++] = fd;
+        ret->dmabuf = true;
         return 0;
 }
 
@@ -110,6 +135,8 @@ int tdm_fleet_wire_load(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entr
                 r = add_segment(&list, m->steps, false, &steps);
         if (r == 0)
                 r = add_segment(&list, m->activations, true, &activations);
+        if (r == 0 && w->index == TDM_WORKER_GPU && m->activations->dmabuf_fd >= 0)
+                r = add_dmabuf(&list, m->activations, &activations);
         if (r == 0)
                 r = add_segment(&list, m->results, true, &results);
         if (r < 0)
@@ -125,6 +152,7 @@ int tdm_fleet_wire_load(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entr
         body.steps = &steps;
         body.activations = &activations;
         body.results = &results;
+        body.dmabuf_only = m->dmabuf_only;
         return send_with_fds(w, &message, list.fds, list.n);
 }
 

@@ -73,13 +73,15 @@ struct tdm_fleet_model {
         const char *name;
         struct tdm_segment *weights;     /* sealed */
         struct tdm_segment *kv;
-        struct tdm_segment *activations; /* hidden [TDM_STEP_SLOTS][max_rows][d_model] f32 */
+        /* hidden [TDM_STEP_SLOTS][max_rows][d_model] f32; its dma-buf, where it has one, goes to the GPU worker */
+        struct tdm_segment *activations;
         struct tdm_segment *steps;       /* formatted; written by the scheduler */
         struct tdm_segment *results;
         struct tdm_kv_geometry kv_geometry;
         struct tdm_steps_layout layout;
         struct tdm_hparams hparams;
         enum tdm_precision precision;
+        bool dmabuf_only; /* hidden rows get to a GPU as a dma-buf or not at all */
 };
 
 int tdm_fleet_new(struct tdm_fleet **ret, struct tdm_loop *loop, const struct tdm_fleet_config *config,

@@ -231,6 +231,26 @@ static int create_segments(struct tdm_model *model, uint64_t activations_bytes)
         return r;
 }
 
+/* The hidden rows' memory as drivers import it. Where that cannot be and need not be, the log says why. */
+static int make_dmabuf(struct tdm_model *model, struct tdm_error *err)
+{
+        enum tdm_activations wanted = model->models->activations;
+        struct tdm_error why;
+        int r;
+
+        if (wanted == TDM_ACTIVATIONS_MEMFD)
+                return 0;
+        r = tdm_dmabuf_create(model->activations, &why);
+        if (r == 0)
+                return 0;
+        if (wanted == TDM_ACTIVATIONS_DMABUF)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "model %s: activations = dma-buf, but %s", model->name,
+                                     why.message);
+        tdm_log(r == -ENOENT ? TDM_LOG_DEBUG : TDM_LOG_INFO, "model %s: hidden rows are not shared as a dma-buf: %s",
+                model->name, why.message);
+        return 0;
+}
+
 static void on_stage_done(struct tdm_model_load *load, int r, const struct tdm_error *err, void *userdata);
 
 static int start_load(struct tdm_model *model)
@@ -294,6 +314,11 @@ void tdm_model_continue(struct tdm_model *model)
                 fail_errno(model, r, "create the shared memory");
                 return;
         }
+        r = make_dmabuf(model, &err);
+        if (r != 0) {
+                tdm_model_fail(model, &err);
+                return;
+        }
         r = start_load(model);
         if (r == 0)
                 r = tdm_model_load_weights(model->load, model->metadata, model->weights->base);
@@ -321,6 +346,7 @@ static void hand_to_fleet(struct tdm_model *model)
                 .layout = model->layout,
                 .hparams = *tdm_model_hparams(model),
                 .precision = model->precision,
+                .dmabuf_only = model->models->activations == TDM_ACTIVATIONS_DMABUF,
         };
         struct tdm_error err = { 0 };
         int r = tdm_segment_seal(model->weights);

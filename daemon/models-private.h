@@ -28,6 +28,7 @@ struct tdm_models {
         enum tdm_precision precision;
         enum tdm_kv_type kv_type;
         uint64_t kv_bytes;
+        enum tdm_activations activations;
         bool no_prefix_cache;
         uint64_t idle_ns;
         uint32_t max_rows, max_sequences;

@@ -99,6 +99,7 @@ int tdm_models_new(struct tdm_models **ret, struct tdm_loop *loop, const struct 
         m->precision = config->precision;
         m->kv_type = tdm_precision_kv_type(config->precision, config->kv_type);
         m->kv_bytes = config->kv_bytes;
+        m->activations = config->activations;
         m->no_prefix_cache = config->no_prefix_cache;
         m->idle_ns = config->idle_s * TDM_NSEC_PER_SEC;
         m->max_rows = config->max_rows;

@@ -8,6 +8,7 @@
 #ifndef TDM_DAEMON_MODELS_H
 #define TDM_DAEMON_MODELS_H
 
+#include "common/dmabuf.h"
 #include "daemon/fleet.h"
 #include "daemon/list.h"
 #include "daemon/model-load.h"
@@ -76,6 +77,7 @@ struct tdm_models_config {
         enum tdm_precision precision;
         enum tdm_kv_type kv_type; /* wanted; 0: f16 */
         uint64_t kv_bytes; /* 0: a quarter of what is free */
+        enum tdm_activations activations;
         bool no_prefix_cache;
         uint32_t idle_s; /* a model that nobody used for so long is unloaded; 0: never */
         uint32_t max_rows; /* of a step */

@@ -302,6 +302,7 @@ static int set_up_models(struct server *s, const struct tdm_config *config, stru
                 .precision = config->precision,
                 .kv_type = config->kv_type,
                 .kv_bytes = config->kv_bytes,
+                .activations = config->activations,
                 .no_prefix_cache = !config->prefix_cache,
                 .idle_s = config->idle_unload_s,
                 .max_rows = config->max_rows,

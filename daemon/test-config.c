@@ -86,7 +86,7 @@ static void test_npu_keys(void **state)
         struct tdm_error err;
 
         write_file("[engine]\nnpu = emulated\nnpu-programs = /srv/npu\nnpu-memory = 96M\nnpu-format = int8\ngpu = host\n"
-                   "gpu-device = Radeon 780M\ngpu-memory = 3G\n");
+                   "gpu-device = Radeon 780M\ngpu-memory = 3G\nactivations = dma-buf\n");
         assert_int_equal(LOAD(&c, &err, "--config", path, "--socket", "/run/y"), 0);
         assert_string_equal(c.requested[TDM_WORKER_NPU], "emulated");
         assert_string_equal(c.requested[TDM_WORKER_GPU], "host");
@@ -95,6 +95,7 @@ static void test_npu_keys(void **state)
         assert_int_equal(c.npu_bytes, 96 << 20);
         assert_string_equal(c.gpu_device, "Radeon 780M");
         assert_int_equal(c.gpu_bytes, UINT64_C(3) << 30);
+        assert_int_equal(c.activations, TDM_ACTIVATIONS_DMABUF);
         tdm_config_deinit(&c);
 
         setenv("TANDEM_NPU_MEMORY_MB", "3", 1);
@@ -118,6 +119,7 @@ static void test_npu_keys(void **state)
         assert_int_equal(refused("[engine]\ngpu = xrt\n", ":2"), TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\nnpu-format = int4\n", "bf16, int8"), TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\nnpu-memory = lots\n", ":2"), TDM_E_BAD_REQUEST);
+        assert_int_equal(refused("[engine]\nactivations = dmabuf\n", "auto, dma-buf, memfd"), TDM_E_BAD_REQUEST);
 }
 
 static void test_file_refused(void **state)
@@ -256,7 +258,7 @@ static void test_print(void **state)
         print_again("[daemon]\nsocket = /run/x\nmodels = /a:/b\nlog = warning\n[engine]\nkv-memory = 3M\n"
                     "kv-type = q8_0\nplacement = measured\nprecision = precise\nnpu-cpus = 0\n"
                     "npu = host\nnpu-programs = /p\nnpu-memory = 1G\nnpu-format = int8\ngpu = vulkan\n"
-                    "gpu-device = radeon\ngpu-memory = 8G\n");
+                    "gpu-device = radeon\ngpu-memory = 8G\nactivations = memfd\n");
 }
 
 static void test_precedence(void **state)

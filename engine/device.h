@@ -41,6 +41,9 @@ struct tdm_device_model_config {
         /* Where the hidden rows of every run() will lie, page-aligned, so that a device can import them once; NULL: anywhere. */
         uint8_t *activations;
         uint64_t activations_bytes;
+        /* The same memory as one dma-buf of that size, checked by tdm_dmabuf_import(); borrowed. 0: none. */
+        int activations_dmabuf;
+        bool dmabuf_only; /* where a driver is to import them: this way or not at all */
         struct tdm_steps_limits limits;
         enum tdm_precision precision;
 };

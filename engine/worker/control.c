@@ -13,8 +13,8 @@
 #include "common/log.h"
 #include "proto/worker.pb-c.h"
 
-/* Chunks of one model's segments: no more can be named by one message. */
-#define STASH_MAX (4u * TDM_SEGMENT_MAX_CHUNKS)
+/* Chunks of one model's segments and their dma-bufs: no more can be named by one message. */
+#define STASH_MAX (4u * (TDM_SEGMENT_MAX_CHUNKS + 1u))
 
 struct tdm_worker_stash {
         int *fds;
@@ -67,6 +67,7 @@ void tdm_worker_command_free(struct tdm_worker_command *command)
                 for (unsigned k = 0; command->segments[i].fds && k < command->segments[i].n_fds; k++)
                         closep(&command->segments[i].fds[k]);
                 free(command->segments[i].fds);
+                closep(&command->segments[i].dmabuf_fd);
         }
         for (unsigned i = 0; i < TDM_WORKER_N_RINGS; i++)
                 closep(&command->ring_fds[i]);
@@ -88,6 +89,8 @@ static struct tdm_worker_command *command_new(enum tdm_worker_command_kind kind)
                 return NULL;
         command->kind = kind;
         command->eventfd = -1;
+        for (unsigned i = 0; i < TDM_WORKER_N_SEGS; i++)
+                command->segments[i].dmabuf_fd = -1;
         for (unsigned i = 0; i < TDM_WORKER_N_RINGS; i++)
                 command->ring_fds[i] = -1;
         return command;
@@ -95,7 +98,8 @@ static struct tdm_worker_command *command_new(enum tdm_worker_command_kind kind)
 
 static int parse_segment(struct tdm_worker *w, const Tandem__Worker__Segment *from, struct tdm_worker_segment *to)
 {
-        if (!from || from->n_fds == 0 || from->n_fds > TDM_SEGMENT_MAX_CHUNKS || from->n_fds > stash_left(w->stash))
+        if (!from || from->n_fds == 0 || from->n_fds > TDM_SEGMENT_MAX_CHUNKS ||
+            from->n_fds + (from->dmabuf != 0) > stash_left(w->stash))
                 return -EPROTO;
         to->fds = calloc(from->n_fds, sizeof(*to->fds));
         if (!to->fds)
@@ -105,6 +109,8 @@ static int parse_segment(struct tdm_worker *w, const Tandem__Worker__Segment *fr
         to->n_fds = from->n_fds;
         for (unsigned i = 0; i < to->n_fds; i++)
                 to->fds[i] = stash_take(w->stash);
+        if (from->dmabuf)
+                to->dmabuf_fd = stash_take(w->stash);
         return 0;
 }
 
@@ -124,6 +130,7 @@ static int parse_load(struct tdm_worker *w, const Tandem__Worker__Load *load, st
         command->kv_type = load->kv_type;
         command->kv_pages[TDM_KV_FULL] = load->kv_full_pages;
         command->kv_pages[TDM_KV_WINDOW] = load->kv_window_pages;
+        command->dmabuf_only = load->dmabuf_only;
         for (unsigned i = 0; i < TDM_WORKER_N_SEGS; i++) {
                 int r = parse_segment(w, segments[i], &command->segments[i]);
 

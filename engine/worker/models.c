@@ -5,6 +5,8 @@
  * segment and from the page counts, and a segment that is too small for them is refused. */
 #include "engine/worker/private.h"
 
+#include "common/dmabuf.h"
+
 static const char *const segment_names[TDM_WORKER_N_SEGS] = {
         [TDM_WORKER_SEG_WEIGHTS] = "weights",
         [TDM_WORKER_SEG_STEPS] = "steps",
@@ -28,7 +30,12 @@ static int import_segment(struct tdm_worker_segment *from, const char *name, boo
         /* The mapping is all that the host device needs, and a thousand open fds are a limit for somebody else. */
         for (unsigned i = 0; i < (*ret)->n_chunks; i++)
                 closep(&(*ret)->fds[i]);
-        return 0;
+        if (from->dmabuf_fd < 0)
+                return 0;
+        r = tdm_dmabuf_import(*ret, from->dmabuf_fd, err);
+        if (r == 0)
+                from->dmabuf_fd = -1;
+        return r;
 }
 
 static void model_clear(struct tdm_worker *w, struct tdm_worker_model *m)
@@ -124,6 +131,8 @@ static int model_load(struct tdm_worker *w, struct tdm_worker_model *m, struct t
                 .kv = m->geometry,
                 .activations = m->segments[TDM_WORKER_SEG_ACTIVATIONS]->base,
                 .activations_bytes = m->segments[TDM_WORKER_SEG_ACTIVATIONS]->size_bytes,
+                .activations_dmabuf = TDM_MAX(m->segments[TDM_WORKER_SEG_ACTIVATIONS]->dmabuf_fd, 0),
+                .dmabuf_only = command->dmabuf_only,
                 .limits = m->layout.limits,
                 .precision = (enum tdm_precision)command->precision,
         };

@@ -23,6 +23,7 @@ struct tdm_worker_segment {
         uint64_t chunk_bytes;
         unsigned n_fds;
         int *fds; /* [n_fds], owned; -1 where taken */
+        int dmabuf_fd; /* owned; -1: none, or taken */
 };
 
 enum { TDM_WORKER_SEG_WEIGHTS, TDM_WORKER_SEG_STEPS, TDM_WORKER_SEG_ACTIVATIONS, TDM_WORKER_SEG_RESULTS, TDM_WORKER_N_SEGS };
@@ -40,6 +41,7 @@ struct tdm_worker_command {
         uint32_t precision;
         uint32_t kv_type;
         uint32_t kv_pages[TDM_KV_GROUPS];
+        bool dmabuf_only;
         struct tdm_worker_segment segments[TDM_WORKER_N_SEGS]; /* KV: the first one */
         /* PING */
         uint64_t ping;

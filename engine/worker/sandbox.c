@@ -242,7 +242,7 @@ static const char *const allowed[] = {
         "futex", "futex_waitv", "set_robust_list", "get_robust_list", "rseq", "membarrier", "restart_syscall",
         "brk", "munmap", "mremap", "madvise", "mlock", "munlock",
         "read", "readv", "preadv2", "write", "writev", "recvmsg", "sendmsg", "recvfrom", "sendto", "shutdown",
-        "close", "fstat", "lseek", "poll", "ppoll", "getsockopt",
+        "close", "fstat", "fstatfs", "lseek", "poll", "ppoll", "getsockopt",
         "clock_gettime", "clock_getres", "clock_nanosleep", "nanosleep", "gettimeofday", "time",
         "sched_yield", "sched_getaffinity", "sched_setaffinity", "getcpu", "getpid", "gettid", "getuid", "geteuid", "getgid", "getegid",
         "getrandom", "getrusage", "sysinfo", "uname",

@@ -234,6 +234,14 @@ static void nonsense(void **state)
         send_message(&c, TANDEM__WORKER__TO_WORKER__KIND_LOAD, &load, fds, 0);
         assert_int_equal(child_end(&c), 1);
         c = child_up();
+        segment.n_fds = 1;
+        segment.dmabuf = true;
+        fds[0] = c.fd;
+        send_message(&c, TANDEM__WORKER__TO_WORKER__KIND_LOAD, &load, fds, 1); /* a dma-buf that did not come */
+        assert_int_equal(child_end(&c), 1);
+        segment.n_fds = UINT32_MAX;
+        segment.dmabuf = false;
+        c = child_up();
         kv.kv = &segment;
         send_message(&c, TANDEM__WORKER__TO_WORKER__KIND_KV, &kv, NULL, 0);
         assert_int_equal(child_end(&c), 1);
@@ -253,19 +261,31 @@ static void bad_models(void **state)
         Tandem__Worker__Kv kv = TANDEM__WORKER__KV__INIT;
         Tandem__Worker__Quit body = TANDEM__WORKER__QUIT__INIT;
         Tandem__Worker__Segment segment = TANDEM__WORKER__SEGMENT__INIT;
+        Tandem__Worker__Segment with_dmabuf = TANDEM__WORKER__SEGMENT__INIT;
+        Tandem__Worker__FromWorker *message;
         struct child c = child_up();
         struct tdm_segment *zeros;
-        int fds[4];
+        int fds[5];
 
         assert_int_equal(tdm_segment_create(&zeros, "zeros", 4096), 0);
-        for (unsigned i = 0; i < 4; i++)
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(fds); i++)
                 assert_int_equal(tdm_segment_dup_fds(zeros, true, &fds[i]), 0);
         segment.n_fds = 1;
         segment.size_bytes = segment.chunk_bytes = 4096;
+        with_dmabuf = segment;
+        with_dmabuf.dmabuf = true;
         load.weights = load.steps = load.activations = load.results = &segment;
         load.model_id = 1;
         load.kv_type = TDM_KV_F16;
         load.name = (char *)"zeros";
+        load.activations = &with_dmabuf;
+        send_message(&c, TANDEM__WORKER__TO_WORKER__KIND_LOAD, &load, fds, 5); /* a memfd as its dma-buf */
+        message = receive(&c);
+        assert_non_null(message);
+        assert_int_equal(message->kind_case, TANDEM__WORKER__FROM_WORKER__KIND_LOAD_FAILED);
+        assert_non_null(strstr(message->load_failed->message, "segment activations: what came as its dma-buf is none"));
+        tandem__worker__from_worker__free_unpacked(message, NULL);
+        load.activations = &segment;
         for (unsigned i = 0; i < 5; i++) {
                 load.index = i == 1 ? TDM_PROGRESS_MODELS : i == 2 ? UINT32_MAX : 0;
                 load.precision = i == 3 ? 1000 : 0;
@@ -292,7 +312,7 @@ static void bad_models(void **state)
         expect(&c, TANDEM__WORKER__FROM_WORKER__KIND_LOAD_FAILED);
         send_message(&c, TANDEM__WORKER__TO_WORKER__KIND_QUIT, &body, NULL, 0);
         assert_int_equal(child_end(&c), 0);
-        for (unsigned i = 0; i < 4; i++)
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(fds); i++)
                 close(fds[i]);
         tdm_segment_destroy(zeros);
 }

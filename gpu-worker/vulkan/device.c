@@ -295,7 +295,7 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
         _cleanup_(freep) VkExtensionProperties *extensions = NULL;
         struct tdm_vk_matrix_features matrix_features;
         bool has_memory_model;
-        const char *names[4];
+        const char *names[6];
         VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
                                    .pNext = &features,
                                    .queueCreateInfoCount = 1,
@@ -318,6 +318,12 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
                 device->vk.GetPhysicalDeviceProperties2(device->physical, &p);
                 device->import_align = host.minImportedHostPointerAlignment;
                 names[info.enabledExtensionCount++] = VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME;
+        }
+        if (has_extension(extensions, n, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME) &&
+            has_extension(extensions, n, VK_EXT_EXTERNAL_MEMORY_DMA_BUF_EXTENSION_NAME)) {
+                device->has_dmabuf = true;
+                names[info.enabledExtensionCount++] = VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME;
+                names[info.enabledExtensionCount++] = VK_EXT_EXTERNAL_MEMORY_DMA_BUF_EXTENSION_NAME;
         }
         if (has_extension(extensions, n, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME)) {
                 device->has_budget = true;
@@ -409,8 +415,8 @@ static int look_at_memory(struct tdm_vk_device *device, VkPhysicalDeviceType typ
                         largest = device->memory.memoryHeaps[i].size;
                         device->device_heap = i;
                 }
-        device->import = device->import_align != 0 &&
-                         (type == VK_PHYSICAL_DEVICE_TYPE_CPU || type == VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU);
+        device->unified = type == VK_PHYSICAL_DEVICE_TYPE_CPU || type == VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU;
+        device->import = device->import_align != 0 && device->unified;
         if (!forced || !*forced || strcmp(forced, "auto") == 0)
                 return 0;
         if (strcmp(forced, "copy") != 0 && (strcmp(forced, "import") != 0 || !device->import_align))
@@ -418,7 +424,7 @@ static int look_at_memory(struct tdm_vk_device *device, VkPhysicalDeviceType typ
                                      "TANDEM_VULKAN_MEMORY=%s: known are auto, copy and, where the driver imports "
                                      "host memory, import",
                                      forced);
-        device->import = forced[0] == 'i';
+        device->import = device->unified = forced[0] == 'i';
         return 0;
 }
 
@@ -526,21 +532,26 @@ static const char *vulkan_plan(const struct tdm_device_model *public)
         struct tdm_vk_model *m = (struct tdm_vk_model *)public;
         const struct tdm_vk_device *device = m->device;
         unsigned tried = 0, proven = 0;
+        char no_dmabuf[96] = "";
 
+        if (m->no_dmabuf)
+                snprintf(no_dmabuf, sizeof(no_dmabuf), ", no dma-buf: %s", m->no_dmabuf);
         for (unsigned i = 0; i < device->n_pipelines; i++) {
                 tried += device->pipelines[i].tried;
                 proven += device->pipelines[i].proven;
         }
         snprintf(
                 m->plan, sizeof(m->plan),
-                "weights %s, cache %s, hidden rows %s; %.1f MiB on the device in %llu allocations of at most %.0f MiB; "
+                "weights %s, cache %s, hidden rows %s%s; %.1f MiB on the device in %llu allocations of at most %.0f MiB; "
                 "%llu kernels, %zu KiB of them from disk, one after the other %s; %u of %u with matrix units exact, so in use",
                 m->weights_imported ? "imported in place" : "copied to the device",
                 m->kv_imported || (!m->n_kv_buffers && device->import)
                         ? "imported in place"
                         : "on the device, written behind into its segment",
-                m->activations_buffer.buffer ? "imported in place (host pointer)"
-                                             : "copied where another worker follows",
+                m->activations_dmabuf          ? "imported in place (dma-buf)"
+                : m->activations_buffer.buffer ? "imported in place (host pointer)"
+                                               : "copied where another worker follows",
+                no_dmabuf,
                 (double)m->memory_bytes / 0x1p20, (unsigned long long)device->counters.allocations,
                 (double)device->max_allocation / 0x1p20, (unsigned long long)device->counters.pipelines,
                 device->loaded_bytes >> 10, device->chained ? "without barriers" : "by barriers", proven, tried);

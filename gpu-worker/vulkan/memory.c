@@ -1,6 +1,8 @@
 /* Buffers: allocated at load, addressed by device address, imported from the host's memory where that is unified; and
  * the ring of staging buffers through which weights get onto a GPU of its own. There is no sub-allocator: a model is a
  * few dozen buffers, and big ones want memory of their own. */
+#include <fcntl.h>
+
 #include "gpu-worker/vulkan/private.h"
 
 #define USAGE                                                                                                          \
@@ -58,14 +60,16 @@ static int choose_type(const struct tdm_vk_device *device, uint32_t allowed, enu
         }
 }
 
-static VkResult create(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer, uint64_t size_bytes, bool imported)
+/* handle_types: what its memory is imported from; 0: it is not. */
+static VkResult create(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer, uint64_t size_bytes,
+                       VkExternalMemoryHandleTypeFlags handle_types)
 {
         const VkExternalMemoryBufferCreateInfo external = {
                 .sType = VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO,
-                .handleTypes = VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT,
+                .handleTypes = handle_types,
         };
         const VkBufferCreateInfo info = { .sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
-                                          .pNext = imported ? &external : NULL,
+                                          .pNext = handle_types ? &external : NULL,
                                           .size = size_bytes,
                                           .usage = USAGE };
 
@@ -124,7 +128,7 @@ int tdm_vk_buffer_init(struct tdm_vk_device *device, struct tdm_vk_buffer *buffe
         VkResult r;
 
         size_bytes = TDM_ALIGN_UP(TDM_MAX(size_bytes, UINT64_C(256)), UINT64_C(256));
-        r = size_bytes > device->max_allocation ? VK_ERROR_OUT_OF_DEVICE_MEMORY : create(device, &b, size_bytes, false);
+        r = size_bytes > device->max_allocation ? VK_ERROR_OUT_OF_DEVICE_MEMORY : create(device, &b, size_bytes, 0);
         if (r == VK_SUCCESS) {
                 r = allocate(device, &b, place);
                 if (r != VK_SUCCESS)
@@ -146,41 +150,110 @@ int tdm_vk_buffer_init(struct tdm_vk_device *device, struct tdm_vk_buffer *buffe
                 (double)device->max_allocation / 0x1p20);
 }
 
+/* Memory for the buffer out of what `import`, a link of the allocation's chain, describes: of coherent types only, since
+ * others read and write it too. */
+static bool import_memory(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer, const void *import,
+                          uint32_t types, VkMemoryPropertyFlags nice)
+{
+        const VkMemoryAllocateFlagsInfo flags = { .sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO,
+                                                  .pNext = import,
+                                                  .flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT };
+        VkMemoryAllocateInfo info = { .sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
+                                      .pNext = &flags,
+                                      .allocationSize = buffer->size_bytes };
+        VkMemoryRequirements need;
+        int type;
+
+        device->vk.GetBufferMemoryRequirements(device->vk.device, buffer->buffer, &need);
+        type = find_type(device, need.memoryTypeBits & types, VK_MEMORY_PROPERTY_HOST_COHERENT_BIT, nice);
+        info.memoryTypeIndex = (uint32_t)type;
+        if (type >= 0 && need.size <= buffer->size_bytes &&
+            device->vk.AllocateMemory(device->vk.device, &info, NULL, &buffer->memory) == VK_SUCCESS)
+                return true;
+        buffer->memory = VK_NULL_HANDLE;
+        return false;
+}
+
 int tdm_vk_buffer_import(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer, uint8_t *base, uint64_t size_bytes)
 {
         VkMemoryHostPointerPropertiesEXT properties = { .sType = VK_STRUCTURE_TYPE_MEMORY_HOST_POINTER_PROPERTIES_EXT };
-        VkImportMemoryHostPointerInfoEXT import = {
+        const VkImportMemoryHostPointerInfoEXT import = {
                 .sType = VK_STRUCTURE_TYPE_IMPORT_MEMORY_HOST_POINTER_INFO_EXT,
                 .handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT,
                 .pHostPointer = base,
         };
-        VkMemoryAllocateFlagsInfo flags = { .sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO,
-                                            .pNext = &import,
-                                            .flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT };
-        VkMemoryAllocateInfo info = { .sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
-                                      .pNext = &flags,
-                                      .allocationSize = size_bytes };
-        VkMemoryRequirements need;
         struct tdm_vk_buffer b;
-        int type;
 
         if (!device->import_align || (uintptr_t)base % device->import_align || size_bytes % device->import_align ||
             size_bytes > device->max_allocation)
                 return -EOPNOTSUPP;
         if (device->vk.GetMemoryHostPointerPropertiesEXT(device->vk.device, import.handleType, base, &properties) !=
                     VK_SUCCESS ||
-            create(device, &b, size_bytes, true) != VK_SUCCESS)
+            create(device, &b, size_bytes, import.handleType) != VK_SUCCESS)
                 return -EOPNOTSUPP;
-        device->vk.GetBufferMemoryRequirements(device->vk.device, b.buffer, &need);
-        type = find_type(device, need.memoryTypeBits & properties.memoryTypeBits, VK_MEMORY_PROPERTY_HOST_COHERENT_BIT,
-                         0);
-        info.memoryTypeIndex = (uint32_t)type;
-        if (type < 0 || need.size > size_bytes ||
-            device->vk.AllocateMemory(device->vk.device, &info, NULL, &b.memory) != VK_SUCCESS ||
-            finish(device, &b) != VK_SUCCESS) {
+        if (!import_memory(device, &b, &import, properties.memoryTypeBits, 0) || finish(device, &b) != VK_SUCCESS) {
                 tdm_vk_buffer_deinit(device, &b);
                 return -EOPNOTSUPP;
         }
+        *buffer = b;
+        return 0;
+}
+
+/* Whether the driver imports dma-bufs as such buffers, and whether each wants memory of its own. */
+static bool may_import_dmabuf(const struct tdm_vk_device *device, bool *ret_dedicated)
+{
+        const VkPhysicalDeviceExternalBufferInfo info = {
+                .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_BUFFER_INFO,
+                .usage = USAGE,
+                .handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_DMA_BUF_BIT_EXT,
+        };
+        VkExternalBufferProperties properties = { .sType = VK_STRUCTURE_TYPE_EXTERNAL_BUFFER_PROPERTIES };
+        VkExternalMemoryFeatureFlags features;
+
+        if (!device->has_dmabuf || !device->vk.GetMemoryFdPropertiesKHR)
+                return false;
+        device->vk.GetPhysicalDeviceExternalBufferProperties(device->physical, &info, &properties);
+        features = properties.externalMemoryProperties.externalMemoryFeatures;
+        *ret_dedicated = features & VK_EXTERNAL_MEMORY_FEATURE_DEDICATED_ONLY_BIT;
+        return features & VK_EXTERNAL_MEMORY_FEATURE_IMPORTABLE_BIT;
+}
+
+/* Its pages are cached by the CPU: a type that is, too, where there is a choice. */
+int tdm_vk_buffer_import_dmabuf(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer, int fd, uint64_t size_bytes,
+                                const char **ret_why)
+{
+        VkMemoryFdPropertiesKHR properties = { .sType = VK_STRUCTURE_TYPE_MEMORY_FD_PROPERTIES_KHR };
+        VkMemoryDedicatedAllocateInfo dedicated = { .sType = VK_STRUCTURE_TYPE_MEMORY_DEDICATED_ALLOCATE_INFO };
+        VkImportMemoryFdInfoKHR import = {
+                .sType = VK_STRUCTURE_TYPE_IMPORT_MEMORY_FD_INFO_KHR,
+                .handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_DMA_BUF_BIT_EXT,
+        };
+        bool is_dedicated = false;
+        struct tdm_vk_buffer b;
+
+        *ret_why = "the driver imports none";
+        if (!may_import_dmabuf(device, &is_dedicated))
+                return -EOPNOTSUPP;
+        *ret_why = "too large for one piece of the device's memory";
+        if (size_bytes > device->max_allocation)
+                return -EOPNOTSUPP;
+        *ret_why = "the driver refuses it";
+        if (device->vk.GetMemoryFdPropertiesKHR(device->vk.device, import.handleType, fd, &properties) != VK_SUCCESS ||
+            create(device, &b, size_bytes, import.handleType) != VK_SUCCESS)
+                return -EOPNOTSUPP;
+        if (is_dedicated) {
+                dedicated.buffer = b.buffer;
+                import.pNext = &dedicated;
+        }
+        import.fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+        if (import.fd >= 0 &&
+            !import_memory(device, &b, &import, properties.memoryTypeBits, VK_MEMORY_PROPERTY_HOST_CACHED_BIT))
+                closep(&import.fd); /* else it is the memory's */
+        if (import.fd < 0 || finish(device, &b) != VK_SUCCESS) {
+                tdm_vk_buffer_deinit(device, &b);
+                return -EOPNOTSUPP;
+        }
+        *ret_why = NULL;
         *buffer = b;
         return 0;
 }

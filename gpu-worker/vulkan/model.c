@@ -421,6 +421,35 @@ static int host_memory_init(struct tdm_vk_model *m, struct tdm_error *err)
         return 0;
 }
 
+/* Where hidden rows are used in place: as a dma-buf, else as memory of this process, else not at all. A device with
+ * memory of its own is faster with a copy there, unless it was told otherwise. */
+static int import_activations(struct tdm_vk_model *m, const struct tdm_device_model_config *config,
+                              struct tdm_error *err)
+{
+        struct tdm_vk_device *device = m->device;
+        bool imported = false;
+
+        if (!config->activations)
+                return 0;
+        if (config->activations_dmabuf && (device->unified || config->dmabuf_only)) {
+                imported = tdm_vk_buffer_import_dmabuf(device, &m->activations_buffer, config->activations_dmabuf,
+                                                       config->activations_bytes, &m->no_dmabuf) == 0;
+                m->activations_dmabuf = imported ? config->activations_dmabuf : 0;
+        } else if (config->activations_dmabuf)
+                m->no_dmabuf = "the GPU's memory is its own";
+        if (!imported && config->dmabuf_only)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "activations = dma-buf, but %s cannot take one: %s",
+                                     device->properties.deviceName, m->no_dmabuf ? m->no_dmabuf : "none came");
+        if (!imported && device->import)
+                imported = tdm_vk_buffer_import(device, &m->activations_buffer, config->activations,
+                                                TDM_ALIGN_UP(config->activations_bytes, device->import_align)) == 0;
+        if (imported) {
+                m->activations = config->activations;
+                m->activations_bytes = config->activations_bytes;
+        }
+        return 0;
+}
+
 static int load(struct tdm_vk_model *m, const struct tdm_device_model_config *config, struct tdm_error *err)
 {
         struct tdm_vk_device *device = m->device;
@@ -431,12 +460,9 @@ static int load(struct tdm_vk_model *m, const struct tdm_device_model_config *co
 
         if (r != 0)
                 return r;
-        if (device->import && config->activations &&
-            tdm_vk_buffer_import(device, &m->activations_buffer, config->activations,
-                                 TDM_ALIGN_UP(config->activations_bytes, device->import_align)) == 0) {
-                m->activations = config->activations;
-                m->activations_bytes = config->activations_bytes;
-        }
+        r = import_activations(m, config, err);
+        if (r != 0)
+                return r;
         sizes_init(m);
         /* Addresses are not known yet, but shapes are: what is needed is found without them. */
         for (unsigned i = 0; i < m->n_regions; i++)

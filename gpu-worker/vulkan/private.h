@@ -40,6 +40,9 @@ int tdm_vk_buffer_init(struct tdm_vk_device *device, struct tdm_vk_buffer *buffe
  * not. */
 int tdm_vk_buffer_import(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer, uint8_t *base,
                          uint64_t size_bytes);
+/* The same for a dma-buf of that size, which stays the caller's. -EOPNOTSUPP and what is in the way, a few words. */
+int tdm_vk_buffer_import_dmabuf(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer, int fd, uint64_t size_bytes,
+                                const char **ret_why);
 void tdm_vk_buffer_deinit(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer);
 /* Memory of the device that is left, and that it has. */
 void tdm_vk_memory_left(struct tdm_vk_device *device, uint64_t *ret_left, uint64_t *ret_total);
@@ -140,11 +143,13 @@ struct tdm_vk_device {
         bool has_budget;
         uint64_t memory_limit; /* of the configuration; 0: none */
         uint64_t memory_used;  /* of the device's memory */
-        bool import;      /* memory is unified: segments are used in place */
+        bool unified;     /* memory is the host's */
+        bool import;      /* and can be used in place: segments are */
         bool is_cpu;      /* a CPU implementation: it needs the cores itself, and compiles slowly */
         bool few_kernels; /* so: without those that only make a GPU faster; TANDEM_VULKAN_KERNELS=all has them (tests)
                            */
         uint64_t import_align; /* 0: cannot */
+        bool has_dmabuf;       /* VK_EXT_external_memory_dma_buf */
         uint32_t max_groups_x;
         VkQueue queue;
         uint32_t queue_family;
@@ -305,6 +310,8 @@ struct tdm_vk_model {
         uint8_t *activations;
         uint64_t activations_bytes;
         struct tdm_vk_buffer activations_buffer; /* imported; size 0: not */
+        int activations_dmabuf;                  /* as which it was imported, borrowed; 0: as memory of the process */
+        const char *no_dmabuf;                   /* why not, where there was one; NULL: there was none */
 
         uint32_t tile_rows, queries_heads, many_rows; /* of an attention item: heads, rows at most */
         uint32_t max_slots, max_items;                /* of partial results, and items, per tile */
@@ -323,7 +330,7 @@ struct tdm_vk_model {
         uint8_t *sampler_scratch;       /* [n_threads][sampler_stride] */
         size_t sampler_stride;
         uint64_t memory_bytes;
-        char plan[448];
+        char plan[512];
 };
 
 int tdm_vk_model_load(struct tdm_device *device, const struct tdm_device_model_config *config,

@@ -3,6 +3,7 @@
  * here. */
 #include <assert.h>
 
+#include "common/dmabuf.h"
 #include "gpu-worker/vulkan/private.h"
 
 static void take_profile(struct tdm_vk_device *device, const struct tdm_vk_recording *c)
@@ -20,13 +21,38 @@ static void take_profile(struct tdm_vk_device *device, const struct tdm_vk_recor
         }
 }
 
+/* Hidden rows in a dma-buf change hands: between the CPUs of all processes and the device. */
+static int hand_over(struct tdm_vk_model *m, int (*over)(int fd), struct tdm_error *err)
+{
+        int r = m->activations_dmabuf ? over(m->activations_dmabuf) : 0;
+
+        return r < 0 ? tdm_error_set(err, r, "vulkan device: cannot hand over the dma-buf of hidden rows: %s",
+                                     strerror(-r)) : 0;
+}
+
+static int submit_begin(struct tdm_vk_model *m, const struct tdm_vk_recording *recording, struct tdm_error *err)
+{
+        int r = hand_over(m, tdm_dmabuf_to_device, err);
+
+        return r == 0 ? tdm_vk_submit_begin(m->device, recording->commands, err) : r;
+}
+
+static int submit_end(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        int r = tdm_vk_submit_end(m->device, err);
+
+        return r == 0 ? hand_over(m, tdm_dmabuf_to_cpu, err) : r;
+}
+
 static int submit(struct tdm_vk_model *m, const struct tdm_vk_work *work, struct tdm_error *err)
 {
         struct tdm_vk_recording *recording;
         int r = tdm_vk_record(m, work, &recording, err);
 
         if (r == 0)
-                r = tdm_vk_submit(m->device, recording->commands, err);
+                r = submit_begin(m, recording, err);
+        if (r == 0)
+                r = submit_end(m, err);
         if (r == 0)
                 r = tdm_vk_chain_check(m, err);
         if (r == 0)
@@ -247,11 +273,11 @@ static int run_some(struct run *run, uint32_t block, uint32_t *ret_n, struct tdm
         work.log_half = run->n_submissions++ % 2;
         r = tdm_vk_record(m, &work, &recording, err);
         if (r == 0)
-                r = tdm_vk_submit_begin(m->device, recording->commands, err);
+                r = submit_begin(m, recording, err);
         if (r != 0)
                 return r;
         settle(run); /* of the submission before this one, while this one runs */
-        r = tdm_vk_submit_end(m->device, err);
+        r = submit_end(m, err);
         if (r == 0)
                 r = tdm_vk_chain_check(m, err);
         if (r != 0)

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <sys/mman.h>
 
+#include "common/dmabuf.h"
 #include "gpu-worker/vulkan/test-drive.h"
 
 struct drive {
@@ -14,6 +15,7 @@ struct drive {
         struct tdm_steps_layout layout;
         uint8_t *kv_base, *steps, *activations;
         uint64_t activations_bytes;
+        struct tdm_segment *shared; /* activations with a dma-buf; NULL: mapped here */
         struct tdm_step *step;
         struct tdm_result *results;
         uint32_t *free_pages[TDM_KV_GROUPS];
@@ -86,6 +88,7 @@ static void devices_open(struct drive *d)
                         .kv_base = attends ? d->kv_base : NULL,
                         .activations = d->options.anywhere ? NULL : d->activations,
                         .activations_bytes = d->options.anywhere ? 0 : d->activations_bytes,
+                        .activations_dmabuf = d->shared ? d->shared->dmabuf_fd : 0,
                         .limits = d->limits,
                         .precision = d->options.precision,
                 };
@@ -142,7 +145,13 @@ struct drive *drive_new(const uint8_t *weights, const struct drive_options *o)
         tdm_steps_layout(&d->limits, &d->layout);
         d->activations_bytes =
                 TDM_ALIGN_UP((uint64_t)TDM_STEP_SLOTS * max_rows * d->hp->d_model * sizeof(float), UINT64_C(4096));
-        d->activations = map(d->activations_bytes);
+        if (o->dmabuf) {
+                if (tdm_segment_create(&d->shared, "activations", d->activations_bytes) != 0 ||
+                    tdm_dmabuf_create(d->shared, &err) != 0)
+                        fail("dma-buf", &err, 0);
+                d->activations = d->shared->base;
+        } else
+                d->activations = map(d->activations_bytes);
         d->kv_base = map(d->kv.size_bytes);
         d->steps = map(d->layout.size_bytes);
         tdm_steps_format(d->steps, &d->layout);
@@ -157,7 +166,9 @@ struct drive *drive_new(const uint8_t *weights, const struct drive_options *o)
 void drive_destroy(struct drive *d)
 {
         devices_close(d);
-        munmap(d->activations, d->activations_bytes);
+        if (!d->shared)
+                munmap(d->activations, d->activations_bytes);
+        tdm_segment_destroy(d->shared);
         munmap(d->steps, d->layout.size_bytes);
         munmap(d->kv_base, d->kv.size_bytes);
         for (int group = 0; group < TDM_KV_GROUPS; group++)
@@ -165,6 +176,11 @@ void drive_destroy(struct drive *d)
         tdm_step_destroy(d->step);
         free(d->results);
         free(d);
+}
+
+const char *drive_describe(const struct drive *d, unsigned i)
+{
+        return d->options.ops[i]->plan(d->models[i]);
 }
 
 struct tdm_device *drive_device(struct drive *d, unsigned i)

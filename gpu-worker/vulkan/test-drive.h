@@ -26,6 +26,7 @@ struct drive_options {
         bool see_hidden;        /* the head is planned apart, so that hidden rows come back */
         bool keep_pages;        /* do not fill free pages (a benchmark) */
         bool anywhere;          /* do not say where hidden rows will lie */
+        bool dmabuf;            /* they lie in a segment with a dma-buf: only where there is udmabuf */
         uint32_t run_blocks;    /* 0: as many as there are; else no run() has more */
 };
 
@@ -44,6 +45,8 @@ struct drive;
 struct drive *drive_new(const uint8_t *weights, const struct drive_options *options);
 void drive_destroy(struct drive *drive);
 struct tdm_device *drive_device(struct drive *drive, unsigned i);
+/* What the model says of itself. */
+const char *drive_describe(const struct drive *drive, unsigned i);
 /* The devices end and begin again; the cache's segment stays, as after the death of a worker. */
 void drive_restart(struct drive *drive);
 /* hidden [rows of all parts][d_model] and results [n_logits of all parts] may be NULL. */

@@ -2,6 +2,7 @@
  * block by block against the host device for every type of weights, exactness over chunks, neighbours, runs, placements
  * of memory and restarts, nothing allocated in steady state, and what it refuses. Skipped, with the reason, where there
  * is no device. */
+#include <fcntl.h>
 #include <glob.h>
 #include <math.h>
 #include <setjmp.h>
@@ -17,6 +18,8 @@
 
 #define MAX_ROWS 64u
 #define N_IDS 1024u
+
+static _Atomic uint64_t heartbeat;
 
 static uint32_t ids[8][N_IDS];
 static const struct tdm_sampling sampling = {
@@ -142,7 +145,7 @@ struct outcome {
 struct variant {
         const char *memory;                                       /* TANDEM_VULKAN_MEMORY */
         uint32_t n_rows, chunk, n_others, run_blocks, restart_at; /* 0: never */
-        bool anywhere;
+        bool anywhere, dmabuf;
         enum tdm_kv_type kv;    /* 0: the precision's own */
         const char *submission; /* rows times blocks in one; NULL: as always */
 };
@@ -156,7 +159,8 @@ static struct outcome run(const uint8_t *weights, const struct variant *v)
                                                .kv = v->kv,
                                                .see_hidden = true,
                                                .run_blocks = v->run_blocks,
-                                               .anywhere = v->anywhere };
+                                               .anywhere = v->anywhere,
+                                               .dmabuf = v->dmabuf };
         uint32_t d = tdm_weights_header(weights)->hparams.d_model, others_at[8] = {}, n_rows = v->n_rows;
         struct outcome o = { .hidden = calloc(n_rows, d * sizeof(float)) };
         float *hidden = calloc(options.max_rows, d * sizeof(float));
@@ -267,6 +271,81 @@ static void same_bits(const uint8_t *weights, const struct variant *base, const 
         free(want.hidden);
 }
 
+/* ---- hidden rows as a dma-buf ---- */
+
+/* The same bits through a dma-buf; a driver that imports none says so, and memory of the process it is. */
+static void as_dmabuf(void **state)
+{
+        static const struct variant base = { "import", .n_rows = 40, .chunk = 40 };
+        static const struct variant variants[] = {
+                { "import", .n_rows = 40, .chunk = 13, .n_others = 2, .run_blocks = 1, .restart_at = 20,
+                  .dmabuf = true },
+                { "copy", .n_rows = 40, .chunk = 40, .dmabuf = true },
+        };
+        const struct drive_options options = {
+                .ops = { &tdm_vulkan_device_ops }, .max_rows = 8, .n_tables = 1, .max_positions = 64, .dmabuf = true
+        };
+        uint8_t *weights;
+        struct drive *drive;
+        const char *plan;
+
+        if (access("/dev/udmabuf", R_OK | W_OK) != 0) {
+                print_message("no /dev/udmabuf here\n");
+                skip();
+        }
+        weights = model_new("tiny", TDM_TYPE_Q4_0);
+        drive = drive_new(weights, &options);
+        plan = drive_describe(drive, 0);
+        print_message("%s\n", plan);
+        assert_true(strstr(plan, "hidden rows imported in place (dma-buf)") != NULL ||
+                    strstr(plan, ", no dma-buf: ") != NULL);
+        drive_destroy(drive);
+        same_bits(weights, &base, variants, TDM_ARRAY_SIZE(variants));
+        random_model_destroy(weights);
+}
+
+/* What cannot be imported: the next best way, and the reason; or, where nothing else will do, a refusal. */
+static void no_dmabuf(void **state)
+{
+        const struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
+        const struct tdm_device_ops *ops = &tdm_vulkan_device_ops;
+        uint8_t *weights = model_new("tiny", TDM_TYPE_Q4_0);
+        const struct tdm_hparams *hp = &tdm_weights_header(weights)->hparams;
+        struct tdm_device_model_config c = { .weights = weights, .limits = { 64, 4, 8, 4, 8 } };
+        struct tdm_device_model *model = NULL;
+        struct tdm_device *device;
+        struct tdm_error err = {};
+        int pipes[2];
+
+        assert_int_equal(pipe(pipes), 0);
+        assert_int_equal(tdm_kv_geometry_init(&c.kv, hp, TDM_KV_F16, 4, 4), 0);
+        c.activations_bytes = TDM_ALIGN_UP(TDM_STEP_SLOTS * UINT64_C(64) * hp->d_model * sizeof(float), UINT64_C(4096));
+        c.activations = aligned_alloc(4096, c.activations_bytes);
+        for (int copy = 0; copy < 2; copy++) {
+                setenv("TANDEM_VULKAN_MEMORY", copy ? "copy" : "import", 1);
+                assert_int_equal(ops->open(&device, &config, &err), 0);
+                for (int fd = 0; fd < 2; fd++) {
+                        c.activations_dmabuf = fd ? pipes[0] : 0;
+                        c.dmabuf_only = true;
+                        assert_int_equal(ops->model_load(device, &c, &model, &err), TDM_E_UNSUPPORTED);
+                        assert_non_null(strstr(err.message, "activations = dma-buf, but "));
+                        c.dmabuf_only = false;
+                        assert_int_equal(ops->model_load(device, &c, &model, &err), 0);
+                        assert_non_null(strstr(ops->plan(model),
+                                               copy ? "hidden rows copied" : "imported in place (host pointer)"));
+                        assert_int_equal(strstr(ops->plan(model), ", no dma-buf: ") != NULL, fd);
+                        ops->model_unload(model);
+                }
+                ops->close(device);
+        }
+        unsetenv("TANDEM_VULKAN_MEMORY");
+        assert_int_equal(fcntl(pipes[0], F_GETFD), 0); /* borrowed */
+        close(pipes[0]);
+        close(pipes[1]);
+        free(c.activations);
+        random_model_destroy(weights);
+}
+
 /* ---- steady state ---- */
 
 static void steady(void **state)
@@ -303,8 +382,6 @@ static void steady(void **state)
 }
 
 /* ---- refusals ---- */
-
-static _Atomic uint64_t heartbeat;
 
 static void refused(void **state)
 {
@@ -465,10 +542,12 @@ static void kept(void **state)
                 unsetenv("XDG_CACHE_HOME");
 }
 
-int main(void)
+/* Given a pattern, only the tests of such names. */
+int main(int argc, char **argv)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(against_host), cmocka_unit_test(k_against_host), cmocka_unit_test(exact),
+                cmocka_unit_test(as_dmabuf),    cmocka_unit_test(no_dmabuf),
                 cmocka_unit_test(steady),       cmocka_unit_test(refused),        cmocka_unit_test(kept),
         };
         const struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
@@ -481,5 +560,7 @@ int main(void)
         }
         fprintf(stderr, "%s\n", tdm_vulkan_device_ops.describe(device));
         tdm_vulkan_device_ops.close(device);
+        if (argc > 1)
+                cmocka_set_test_filter(argv[1]);
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

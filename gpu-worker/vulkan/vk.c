@@ -107,6 +107,8 @@ int tdm_vk_open_device(struct tdm_vk *vk, struct tdm_error *err)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "the Vulkan driver lacks a function of version 1.3");
         vk->GetMemoryHostPointerPropertiesEXT = (PFN_vkGetMemoryHostPointerPropertiesEXT)vk->GetDeviceProcAddr(
                 vk->device, "vkGetMemoryHostPointerPropertiesEXT");
+        vk->GetMemoryFdPropertiesKHR =
+                (PFN_vkGetMemoryFdPropertiesKHR)vk->GetDeviceProcAddr(vk->device, "vkGetMemoryFdPropertiesKHR");
         return 0;
 }
 

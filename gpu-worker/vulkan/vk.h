@@ -17,6 +17,7 @@
         X(GetPhysicalDeviceFeatures2)                                                                                  \
         X(GetPhysicalDeviceMemoryProperties2)                                                                          \
         X(GetPhysicalDeviceQueueFamilyProperties)                                                                      \
+        X(GetPhysicalDeviceExternalBufferProperties)                                                                   \
         X(EnumerateDeviceExtensionProperties)                                                                          \
         X(CreateDevice)                                                                                                \
         X(GetDeviceProcAddr)
@@ -76,6 +77,7 @@ struct tdm_vk {
         TDM_VK_INSTANCE_FUNCTIONS(TDM_VK_DECLARE)
         TDM_VK_DEVICE_FUNCTIONS(TDM_VK_DECLARE)
         PFN_vkGetMemoryHostPointerPropertiesEXT GetMemoryHostPointerPropertiesEXT; /* NULL without the extension */
+        PFN_vkGetMemoryFdPropertiesKHR GetMemoryFdPropertiesKHR;                   /* the same */
 };
 
 /* Loader, instance and its functions. Instance and driver are the process's: made by the first call and kept for good, since
