@@ -15,10 +15,9 @@
 #include <float.h>
 #include <math.h>
 
-#define LANES 16u
-#define SUM_BLOCK 256u
-#define MAX_BLOCK 64u
-#define PIECE 16384u /* logits: a multiple of both blocks */
+#define LANES TDM_SAMPLE_LANES
+#define SUM_BLOCK TDM_SAMPLE_SUM_BLOCK
+#define MAX_BLOCK TDM_SAMPLE_MAX_BLOCK
 #define KEYS_CAPACITY 4096u
 #define MANTISSA_BITS 53
 
@@ -36,18 +35,13 @@ struct scratch {
         uint64_t adjusted[TDM_MAX_TOP_K + 2 * TDM_HISTORY_MAX];
         double weights[TDM_MAX_TOP_K];
         uint32_t history[TDM_HISTORY_MAX];
-        double block_sum[]; /* [n_vocab / SUM_BLOCK], then floats: block_max [n_vocab / MAX_BLOCK], piece_max [n_vocab / PIECE],
-                               all rounded up */
+        float max;          /* of all logits; NAN: there is one that is none, or none that is one */
+        double block_sum[]; /* [n_vocab / SUM_BLOCK], then block_max [n_vocab / MAX_BLOCK], both rounded up */
 };
 
 static float *block_max_of(struct scratch *scratch, uint32_t n_vocab)
 {
         return (float *)(scratch->block_sum + TDM_DIV_UP((size_t)n_vocab, SUM_BLOCK));
-}
-
-static float *piece_max_of(struct scratch *scratch, uint32_t n_vocab)
-{
-        return block_max_of(scratch, n_vocab) + TDM_DIV_UP((size_t)n_vocab, MAX_BLOCK);
 }
 
 void tdm_philox_4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t ret[4])
@@ -99,10 +93,8 @@ int tdm_sampling_check(const struct tdm_sampling *s, struct tdm_error *err)
 
 size_t tdm_sampler_scratch_bytes(uint32_t n_vocab)
 {
-        size_t n_floats = TDM_DIV_UP((size_t)n_vocab, MAX_BLOCK) + TDM_DIV_UP((size_t)n_vocab, PIECE);
-
         return TDM_ALIGN_UP(sizeof(struct scratch) + TDM_DIV_UP((size_t)n_vocab, SUM_BLOCK) * sizeof(double) +
-                                    n_floats * sizeof(float),
+                                    TDM_DIV_UP((size_t)n_vocab, MAX_BLOCK) * sizeof(float),
                             (size_t)64);
 }
 
@@ -145,13 +137,25 @@ inline_always void load_lanes(lanes_f *v, const float *x, uint32_t n)
                 (*v)[lane] = lane < n ? x[lane] : -INFINITY;
 }
 
+inline_always double sum_lanes(const float *lanes)
+{
+        double tree[LANES];
+
+        for (uint32_t lane = 0; lane < LANES; lane++)
+                tree[lane] = (double)lanes[lane];
+        for (uint32_t half = LANES / 2; half > 0; half /= 2) {
+                for (uint32_t lane = 0; lane < half; lane++)
+                        tree[lane] += tree[lane + half];
+        }
+        return tree[0];
+}
+
 /* Of each block of 256, the sum of e^(logit - max). */
 inline_always void sum_exp_generic(const float *logits, uint32_t n, float max, double *block_sum)
 {
         for (uint32_t at = 0; at < n; at += SUM_BLOCK) {
                 uint32_t end = TDM_MIN(at + SUM_BLOCK, n);
                 lanes_f sum = {0}, v;
-                double tree[LANES];
 
                 for (uint32_t i = at; i < end; i += LANES) {
                         load_lanes(&v, logits + i, end - i);
@@ -159,17 +163,12 @@ inline_always void sum_exp_generic(const float *logits, uint32_t n, float max, d
                         exp_negative(&v);
                         sum += v;
                 }
-                for (uint32_t lane = 0; lane < LANES; lane++)
-                        tree[lane] = (double)sum[lane];
-                for (uint32_t half = LANES / 2; half > 0; half /= 2) {
-                        for (uint32_t lane = 0; lane < half; lane++)
-                                tree[lane] += tree[lane + half];
-                }
-                block_sum[at / SUM_BLOCK] = tree[0];
+                block_sum[at / SUM_BLOCK] = sum_lanes((const float *)&sum);
         }
 }
 
-/* The greatest of each block of 64. Returns the greatest of all, or NAN when a logit is NaN or +inf. */
+/* The greatest of each block of 64. Returns the greatest of all, or NAN when a logit is NaN or +inf, or none is finite.
+ */
 inline_always float find_maxima_generic(const float *logits, uint32_t n, float *block_max)
 {
         float max = -INFINITY;
@@ -200,7 +199,20 @@ inline_always float find_maxima_generic(const float *logits, uint32_t n, float *
                 if (!fine[lane])
                         return NAN;
         }
-        return max;
+        return max > -INFINITY ? max : NAN;
+}
+
+/* The same of maxima that were found elsewhere, where NAN stands for a block with such a logit. */
+static float greatest_of(const float *block_max, uint32_t n_blocks)
+{
+        float max = -INFINITY;
+
+        for (uint32_t b = 0; b < n_blocks; b++) {
+                if (isnan(block_max[b]))
+                        return NAN;
+                max = block_max[b] > max ? block_max[b] : max;
+        }
+        return max > -INFINITY ? max : NAN;
 }
 
 /* The same source three times; the widest that the machine has. Contraction is off, so all give the same bits. */
@@ -498,52 +510,51 @@ static uint32_t draw(const uint64_t *candidates, size_t n, const struct tdm_samp
         return key_id(candidates[0]); /* not reached: x < kept, and total has become kept */
 }
 
-/* ---- in pieces ---- */
-
-uint32_t tdm_sample_n_pieces(uint32_t n_vocab)
+static uint32_t top_k_of(const struct tdm_sampling *s)
 {
-        return TDM_DIV_UP(n_vocab, PIECE);
+        if (s->temperature == 0.0f)
+                return 1;
+        return s->top_k == 0 ? TDM_MAX_TOP_K : TDM_MIN(s->top_k, TDM_MAX_TOP_K);
 }
 
-void tdm_sample_maxima(const float *logits, uint32_t n_vocab, uint32_t piece, void *scratch)
+static uint32_t n_top_of(const struct tdm_sampling *s, uint32_t n_vocab)
 {
-        uint32_t at = piece * PIECE;
-
-        piece_max_of(scratch, n_vocab)[piece] = find_maxima(logits + at, TDM_MIN(PIECE, n_vocab - at),
-                                                            block_max_of(scratch, n_vocab) + at / MAX_BLOCK);
+        return TDM_MIN(TDM_MIN(s->n_top, TDM_MAX_TOP), n_vocab);
 }
 
-/* The greatest of all; NAN when there is none, or a piece has something that is none. */
-static float greatest_of(void *scratch, uint32_t n_vocab)
+/* Of all logits, how many of the greatest are looked at. */
+static size_t n_wanted(const struct tdm_sampling *s, uint32_t n_vocab, uint32_t n_penalised)
 {
-        const float *piece_max = piece_max_of(scratch, n_vocab);
-        float max = -INFINITY;
-
-        for (uint32_t i = 0; i < tdm_sample_n_pieces(n_vocab); i++) {
-                if (isnan(piece_max[i]))
-                        return NAN;
-                max = piece_max[i] > max ? piece_max[i] : max;
-        }
-        return max > -INFINITY ? max : NAN;
+        return TDM_MAX(n_top_of(s, n_vocab), top_k_of(s) + n_penalised);
 }
 
-void tdm_sample_sums(const float *logits, uint32_t n_vocab, uint32_t piece, void *scratch)
+/* ---- whoever makes logits can have looked at them ---- */
+
+void tdm_sample_take(const float *block_max, const float *lane_sums, uint32_t n_vocab, void *scratch)
 {
         struct scratch *sc = scratch;
-        uint32_t at = piece * PIECE;
-        float max = greatest_of(scratch, n_vocab);
 
-        if (!isnan(max))
-                sum_exp(logits + at, TDM_MIN(PIECE, n_vocab - at), max, sc->block_sum + at / SUM_BLOCK);
+        memcpy(block_max_of(sc, n_vocab), block_max, TDM_DIV_UP((size_t)n_vocab, MAX_BLOCK) * sizeof(float));
+        for (uint32_t i = 0; i < TDM_DIV_UP(n_vocab, SUM_BLOCK); i++)
+                sc->block_sum[i] = sum_lanes(lane_sums + (size_t)i * LANES);
+        sc->max = greatest_of(block_max, TDM_DIV_UP(n_vocab, MAX_BLOCK));
+}
+
+uint32_t tdm_sample_n_wanted(const struct tdm_sampling *sampling, uint32_t n_vocab, uint32_t n_history)
+{
+        uint32_t n_penalised = sampling->repeat_penalty != 1.0f ? TDM_MIN(n_history, (uint32_t)TDM_HISTORY_MAX) : 0;
+
+        return (uint32_t)TDM_MIN(n_wanted(sampling, n_vocab, n_penalised), (size_t)n_vocab);
 }
 
 int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling, const uint32_t *history,
                uint32_t n_history, uint32_t position, uint32_t target, void *scratch, struct tdm_result *ret)
 {
-        for (uint32_t i = 0; i < tdm_sample_n_pieces(n_vocab); i++)
-                tdm_sample_maxima(logits, n_vocab, i, scratch);
-        for (uint32_t i = 0; i < tdm_sample_n_pieces(n_vocab); i++)
-                tdm_sample_sums(logits, n_vocab, i, scratch);
+        struct scratch *sc = scratch;
+
+        sc->max = find_maxima(logits, n_vocab, block_max_of(sc, n_vocab));
+        if (!isnan(sc->max))
+                sum_exp(logits, n_vocab, sc->max, sc->block_sum);
         return tdm_sample_finish(logits, n_vocab, sampling, history, n_history, position, target, scratch, ret);
 }
 
@@ -553,25 +564,21 @@ int tdm_sample_finish(const float *logits, uint32_t n_vocab, const struct tdm_sa
 {
         struct scratch *sc = scratch;
         bool greedy = sampling->temperature == 0.0f, penalty = sampling->repeat_penalty != 1.0f;
-        uint32_t top_k = sampling->top_k == 0 ? TDM_MAX_TOP_K : TDM_MIN(sampling->top_k, TDM_MAX_TOP_K);
-        uint32_t n_penalised = 0, n_top = TDM_MIN(TDM_MIN(sampling->n_top, TDM_MAX_TOP), n_vocab);
+        uint32_t top_k = top_k_of(sampling);
+        uint32_t n_penalised = 0, n_top = n_top_of(sampling, n_vocab);
         size_t n_best, n_candidates;
         double log_sum = 0.0;
-        float max;
 
         if (n_vocab == 0 || (target != UINT32_MAX && target >= n_vocab))
                 return -EINVAL;
-        max = greatest_of(scratch, n_vocab);
-        if (isnan(max))
+        if (isnan(sc->max))
                 return -EDOM;
         for (uint32_t i = 0; i < TDM_DIV_UP(n_vocab, SUM_BLOCK); i++)
                 log_sum += sc->block_sum[i];
-        log_sum = (double)max + log(log_sum);
-        if (greedy)
-                top_k = 1;
+        log_sum = (double)sc->max + log(log_sum);
         if (penalty)
                 n_penalised = sort_history(history, n_history, n_vocab, sc->history);
-        n_best = find_best(logits, n_vocab, TDM_MAX(n_top, top_k + n_penalised), sc);
+        n_best = find_best(logits, n_vocab, n_wanted(sampling, n_vocab, n_penalised), sc);
 
         ret->n_top = n_top;
         for (uint32_t i = 0; i < n_top; i++) {

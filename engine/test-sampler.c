@@ -474,6 +474,100 @@ static void test_known(void **state)
         assert_memory_equal(tokens, wanted, sizeof(tokens));
 }
 
+/* ---- logits that were looked at elsewhere ---- */
+
+/* The operations that sampler.h tells whoever makes lane sums to take, one number at a time. */
+static float exp_negative(float v)
+{
+        float shifted, n, r, p;
+        uint32_t bits;
+
+        if (v < -87.0f)
+                return 0;
+        shifted = v * 1.44269504f + 12582912.0f;
+        n = shifted - 12582912.0f;
+        r = (v - n * 0.693359375f) - n * -2.12194440e-4f;
+        p = r * (1.0f / 5040.0f) + 1.0f / 720.0f;
+        p = p * r + 1.0f / 120.0f;
+        p = p * r + 1.0f / 24.0f;
+        p = p * r + 1.0f / 6.0f;
+        p = p * r + 0.5f;
+        p = p * r + 1.0f;
+        p = p * r + 1.0f;
+        memcpy(&bits, &shifted, sizeof(bits));
+        bits = (bits + 127) << 23;
+        memcpy(&n, &bits, sizeof(n));
+        return p * n;
+}
+
+static uint32_t key_of(float v)
+{
+        uint32_t bits;
+
+        v += 0.0f;
+        memcpy(&bits, &v, sizeof(bits));
+        return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+static int falling(const void *a, const void *b)
+{
+        uint32_t x = key_of(*(const float *)a), y = key_of(*(const float *)b);
+
+        return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* Only the blocks that sampler.h names are there; the rest is NaN. The result is that of all logits, to the bit. */
+static void test_seen(void **state)
+{
+        for (unsigned round = 0; round < 60; round++) {
+                uint32_t n = 1 + (uint32_t)(random_uniform() * (round % 2 ? 40000 : 700)), n_history = round % 5 * 20,
+                         n_blocks = TDM_DIV_UP(n, TDM_SAMPLE_MAX_BLOCK), n_sums = TDM_DIV_UP(n, TDM_SAMPLE_SUM_BLOCK);
+                _cleanup_(freep) float *logits = calloc(n, sizeof(float)), *seen = calloc(n, sizeof(float)),
+                                       *block_max = calloc(n_blocks, sizeof(float)), *sorted = calloc(n_blocks, sizeof(float)),
+                                       *lanes = calloc((size_t)n_sums * TDM_SAMPLE_LANES, sizeof(float));
+                _cleanup_(freep) void *scratch = aligned_alloc(64, tdm_sampler_scratch_bytes(n));
+                struct tdm_sampling s = {round % 3 ? 0.8f : 0.0f, 0.95f, 0.01f, round % 4 ? 1.0f : 1.3f, round % 7 * 10,
+                                         round % 6, round};
+                uint32_t history[80], target = round % 2 ? (uint32_t)(random_uniform() * n) : UINT32_MAX, wanted;
+                struct tdm_result want, got;
+                float max = -INFINITY;
+
+                for (uint32_t i = 0; i < n; i++) {
+                        logits[i] = round % 10 == 9 ? rintf(random_normal()) : 6.0f * random_normal();
+                        max = logits[i] > max ? logits[i] : max;
+                }
+                for (uint32_t i = 0; i < n_history; i++)
+                        history[i] = (uint32_t)(random_uniform() * n);
+                for (uint32_t b = 0; b < n_blocks; b++) {
+                        block_max[b] = -INFINITY;
+                        for (uint32_t i = b * TDM_SAMPLE_MAX_BLOCK; i < TDM_MIN(n, (b + 1) * TDM_SAMPLE_MAX_BLOCK); i++)
+                                block_max[b] = logits[i] > block_max[b] ? logits[i] : block_max[b];
+                }
+                for (uint32_t i = 0; i < n; i++)
+                        lanes[i / TDM_SAMPLE_SUM_BLOCK * TDM_SAMPLE_LANES + i % TDM_SAMPLE_LANES] += exp_negative(logits[i] - max);
+                memcpy(sorted, block_max, n_blocks * sizeof(float));
+                qsort(sorted, n_blocks, sizeof(float), falling);
+                wanted = tdm_sample_n_wanted(&s, n, n_history);
+                for (uint32_t i = 0; i < n; i++) {
+                        uint32_t b = i / TDM_SAMPLE_MAX_BLOCK;
+                        bool named = target / TDM_SAMPLE_MAX_BLOCK == b;
+
+                        for (uint32_t k = 0; k < n_history && s.repeat_penalty != 1.0f; k++)
+                                named |= history[k] / TDM_SAMPLE_MAX_BLOCK == b;
+                        seen[i] = named || wanted >= n_blocks || key_of(block_max[b]) >= key_of(sorted[wanted - 1]) ? logits[i] : NAN;
+                }
+                want = sample(logits, n, s, history, n_history, round, target);
+                memset(scratch, 0xa5, tdm_sampler_scratch_bytes(n));
+                memset(&got, 0x5a, sizeof(got));
+                tdm_sample_take(block_max, lanes, n, scratch);
+                assert_int_equal(tdm_sample_finish(seen, n, &s, history, n_history, round, target, scratch, &got), 0);
+                assert_memory_equal(&got, &want, sizeof(got));
+                block_max[n_blocks / 2] = NAN;
+                tdm_sample_take(block_max, lanes, n, scratch);
+                assert_int_equal(tdm_sample_finish(seen, n, &s, history, n_history, round, target, scratch, &got), -EDOM);
+        }
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -483,6 +577,7 @@ int main(void)
                 cmocka_unit_test(test_penalty), cmocka_unit_test(test_bad_logits),
                 cmocka_unit_test(test_check),   cmocka_unit_test(test_penalty_reach),
                 cmocka_unit_test(test_known),
+                cmocka_unit_test(test_seen),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -260,10 +260,11 @@ struct need {
         enum tdm_vk_place place;
         const char *what;
 };
-#define MAX_NEEDS (20u + 2u * TDM_STEP_SLOTS)
+#define MAX_NEEDS (24u + 2u * TDM_STEP_SLOTS)
 
 static void sizes_init(struct tdm_vk_model *m)
 {
+        const char *logits = getenv("TANDEM_VULKAN_LOGITS");
         const struct tdm_hparams *hp = &m->hp;
         uint32_t heads_per_kv = hp->n_heads / hp->n_kv_heads,
                  queries_max = hp->head_dim > 256 || m->device->few_kernels ? 4 : 8;
@@ -280,6 +281,10 @@ static void sizes_init(struct tdm_vk_model *m)
         m->logits_rows = (uint32_t)TDM_MIN(TDM_MAX(LOGITS_BYTES_MAX / (m->logits_stride * sizeof(float)), 1u),
                                            m->limits.max_logits);
         m->y_stride_max = TDM_MAX(TDM_MAX(tdm_vk_q_width(hp) + 2 * tdm_vk_kv_width(hp), 2 * hp->d_ff), hp->d_model);
+        /* Whoever compares can have all logits: the choice changes no bit of what is drawn. */
+        m->logits_whole = hp->logit_softcap > 0 || (logits && strcmp(logits, "whole") == 0);
+        m->maxima_stride = TDM_DIV_UP(hp->n_vocab, TDM_SAMPLE_MAX_BLOCK);
+        m->sums_stride = TDM_DIV_UP(hp->n_vocab, TDM_SAMPLE_SUM_BLOCK) * TDM_SAMPLE_LANES;
         m->sampler_stride = TDM_ALIGN_UP(tdm_sampler_scratch_bytes(hp->n_vocab), (size_t)64);
 }
 
@@ -300,7 +305,8 @@ static unsigned list_needs(struct tdm_vk_model *m, struct need *needs)
         const struct tdm_hparams *hp = &m->hp;
         struct tdm_vk_step_layout layout;
         uint64_t hidden_bytes = (uint64_t)m->limits.max_rows * hp->d_model * sizeof(float);
-        uint64_t logits_bytes = (uint64_t)m->logits_rows * m->logits_stride * sizeof(float);
+        uint64_t logits_bytes = (uint64_t)m->logits_rows * m->logits_stride * sizeof(float),
+                 scan_row = ((uint64_t)m->maxima_stride + m->sums_stride) * sizeof(float);
         unsigned n = 0;
 
         memset(needs, 0, MAX_NEEDS * sizeof(*needs));
@@ -323,6 +329,8 @@ static unsigned list_needs(struct tdm_vk_model *m, struct need *needs)
                               TDM_VK_DEVICE_MEMORY, "attention"};
         needs[n++] = (struct need){&m->logits, logits_bytes, TDM_VK_DEVICE_MEMORY, "logits"};
         needs[n++] = (struct need){&m->logits_host, logits_bytes, TDM_VK_HOST_MEMORY, "logits"};
+        needs[n++] = (struct need){&m->scan, m->logits_rows * scan_row, TDM_VK_DEVICE_MEMORY, "logits"};
+        needs[n++] = (struct need){&m->scan_host, m->logits_rows * scan_row, TDM_VK_HOST_MEMORY, "logits"};
         needs[n++] = (struct need){&m->counters, 64, TDM_VK_HOST_MEMORY, "counters"};
         needs[n++] = (struct need){&m->chain, TDM_VK_CHAIN_WORDS * sizeof(uint32_t), TDM_VK_DEVICE_MEMORY, "counters"};
         tdm_vk_step_layout(m, &layout);
@@ -564,6 +572,8 @@ void tdm_vk_model_unload(struct tdm_device_model *public)
         tdm_vk_buffer_deinit(device, &m->partial);
         tdm_vk_buffer_deinit(device, &m->logits);
         tdm_vk_buffer_deinit(device, &m->logits_host);
+        tdm_vk_buffer_deinit(device, &m->scan);
+        tdm_vk_buffer_deinit(device, &m->scan_host);
         tdm_vk_buffer_deinit(device, &m->hidden_host);
         tdm_vk_buffer_deinit(device, &m->counters);
         tdm_vk_buffer_deinit(device, &m->chain);

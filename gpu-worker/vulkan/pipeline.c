@@ -54,6 +54,12 @@ static const uint32_t merge_code[] =
 static const uint32_t gelu_code[] =
 #include "gelu.inc"
         ;
+static const uint32_t logits_code[] =
+#include "logits.inc"
+        ;
+static const uint32_t gather_code[] =
+#include "gather.inc"
+        ;
 
 static const struct {
         const char *name;
@@ -72,6 +78,8 @@ static const struct {
         [TDM_VK_ATTEND] = {"attend", attend_code, sizeof(attend_code)},
         [TDM_VK_MERGE] = {"merge", merge_code, sizeof(merge_code)},
         [TDM_VK_GELU] = {"gelu", gelu_code, sizeof(gelu_code)},
+        [TDM_VK_LOGITS] = {"logits", logits_code, sizeof(logits_code)},
+        [TDM_VK_GATHER] = {"gather", gather_code, sizeof(gather_code)},
 };
 
 static struct tdm_vk_pipeline *find(struct tdm_vk_device *device, enum tdm_vk_shader shader, const uint32_t *constants)

@@ -65,6 +65,8 @@ enum tdm_vk_shader {
         TDM_VK_ATTEND,
         TDM_VK_MERGE,
         TDM_VK_GELU,
+        TDM_VK_LOGITS, /* what the sampler wants to know of all of them */
+        TDM_VK_GATHER, /* those that it wants to see */
         TDM_VK_N_SHADERS
 };
 #define TDM_VK_N_CONSTANTS 4
@@ -321,6 +323,9 @@ struct tdm_vk_model {
         struct tdm_vk_buffer y, partial, logits, logits_host, hidden_host, counters, chain;
         uint32_t y_stride_max;
         uint32_t logits_rows, logits_stride;
+        bool logits_whole; /* all of them come to the host: it changes them before it draws */
+        struct tdm_vk_buffer scan, scan_host; /* maxima [logits_rows][maxima_stride], then sums [logits_rows][sums_stride] */
+        uint32_t maxima_stride, sums_stride;
         struct tdm_rope rope[TDM_KV_GROUPS];
         struct tdm_vk_slot slots[TDM_STEP_SLOTS];
         struct tdm_vk_recording *recordings; /* [TDM_VK_RECORDINGS] */
@@ -365,7 +370,7 @@ void tdm_vk_kv_end(struct tdm_vk_model *model, const struct tdm_step *step);
 /* ---- step.c ---- */
 
 struct tdm_vk_step_layout {
-        uint64_t rows, gather, args, tables[TDM_KV_GROUPS], angles[TDM_KV_GROUPS], items[TDM_KV_GROUPS],
+        uint64_t rows, gather, wanted, args, tables[TDM_KV_GROUPS], angles[TDM_KV_GROUPS], items[TDM_KV_GROUPS],
                 row_items[TDM_KV_GROUPS];
         uint64_t size_bytes;
 };
@@ -373,6 +378,8 @@ void tdm_vk_step_layout(const struct tdm_vk_model *model, struct tdm_vk_step_lay
 /* The slot of these hidden rows, free or not. */
 struct tdm_vk_slot *tdm_vk_slot_of(struct tdm_vk_model *model, const float *hidden);
 void tdm_vk_step_fill(struct tdm_vk_model *model, struct tdm_vk_slot *slot, const struct tdm_step *step);
+/* What gather.comp reads of a row of logits: how many, how many named, which. */
+#define TDM_VK_WANTED_STRIDE (2u + TDM_HISTORY_MAX + 1u)
 /* Offset of a VkDispatchIndirectCommand. */
 uint64_t tdm_vk_step_args(const struct tdm_vk_step_layout *layout, uint32_t tile, enum tdm_kv_group group);
 

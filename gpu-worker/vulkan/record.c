@@ -523,6 +523,47 @@ static void ffn_block(struct recorder *r, uint32_t block)
         end_block(r, block, l->post_ffw_norm);
 }
 
+/* To the host: all logits, or what the sampler wants to know of them and to see. */
+static void bring_logits(struct recorder *r)
+{
+        const struct tdm_vk_model *m = r->m;
+        uint32_t n = r->work->n_logits;
+        uint64_t maxima_bytes = (uint64_t)m->logits_rows * m->maxima_stride * sizeof(float);
+        const VkBufferCopy whole = {.size = (uint64_t)n * m->logits_stride * sizeof(float)},
+                           scan[] = {{.size = (uint64_t)n * m->maxima_stride * sizeof(float)},
+                                     {.srcOffset = maxima_bytes,
+                                      .dstOffset = maxima_bytes,
+                                      .size = (uint64_t)n * m->sums_stride * sizeof(float)}};
+        const struct tdm_vk_logits_push logits = {.logits = m->logits.address,
+                                                  .maxima = m->scan.address,
+                                                  .sums = m->scan.address + maxima_bytes,
+                                                  .n_vocab = m->hp.n_vocab,
+                                                  .logits_stride = m->logits_stride,
+                                                  .maxima_stride = m->maxima_stride,
+                                                  .sums_stride = m->sums_stride};
+        const struct tdm_vk_gather_push gather = {.logits = m->logits.address,
+                                                  .host = m->logits_host.address,
+                                                  .maxima = m->scan.address,
+                                                  .wanted = r->step + r->layout.wanted +
+                                                            (uint64_t)r->work->first_logit * TDM_VK_WANTED_STRIDE *
+                                                                    sizeof(uint32_t),
+                                                  .logits_stride = m->logits_stride,
+                                                  .maxima_stride = m->maxima_stride,
+                                                  .wanted_stride = TDM_VK_WANTED_STRIDE};
+
+        for (uint32_t phase = 0; phase < 2 && !m->logits_whole; phase++)
+                dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_LOGITS, phase, 0, 0, 0), &logits, sizeof(logits),
+                         TDM_DIV_UP(m->hp.n_vocab, 4096u), n);
+        if (!m->logits_whole)
+                dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GATHER, 0, 0, 0, 0), &gather, sizeof(gather), n, 1);
+        barrier_all(r);
+        r->before = DONE;
+        if (m->logits_whole)
+                r->device->vk.CmdCopyBuffer(r->commands, m->logits.buffer, m->logits_host.buffer, 1, &whole);
+        else
+                r->device->vk.CmdCopyBuffer(r->commands, m->scan.buffer, m->scan_host.buffer, 2, scan);
+}
+
 static void head_block(struct recorder *r)
 {
         struct tdm_vk_model *m = r->m;
@@ -536,14 +577,11 @@ static void head_block(struct recorder *r)
                                                         r->work->first_logit * sizeof(uint32_t),
                                               .d = m->hp.d_model,
                                               .eps = m->hp.norm_eps};
-        const VkBufferCopy copy = {.size = (uint64_t)r->work->n_logits * m->logits_stride * sizeof(float)};
 
         dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, TDM_VK_NORM_GATHER, m->output.act, norm_per(m), 0),
                  &push, sizeof(push), r->work->n_logits, 1);
         multiply(r, output, 1, r->work->n_logits, m->logits.address, m->logits_stride);
-        barrier_all(r);
-        r->before = DONE;
-        r->device->vk.CmdCopyBuffer(r->commands, m->logits.buffer, m->logits_host.buffer, 1, &copy);
+        bring_logits(r);
 }
 
 static void blocks(struct recorder *r)
@@ -759,6 +797,10 @@ static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
                 r = need(m, TDM_VK_NORM, TDM_VK_NORM_GATHER, m->output.act, norm_per(m), 0, err);
         if (r == 0)
                 r = need(m, TDM_VK_NORM, TDM_VK_NORM_ADD, TDM_VK_ACT_NONE, norm_per(m), 0, err);
+        for (uint32_t phase = 0; phase < 2 && r == 0; phase++)
+                r = need(m, TDM_VK_LOGITS, phase, 0, 0, 0, err);
+        if (r == 0)
+                r = need(m, TDM_VK_GATHER, 0, 0, 0, 0, err);
         if (r == 0)
                 r = need(m, TDM_VK_ROTATE, m->kv.type, 0, 0, 0, err);
         if (r == 0)

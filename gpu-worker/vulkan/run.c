@@ -116,55 +116,23 @@ static void sample_one(void *arg, unsigned chunk, unsigned thread)
              &result);
 }
 
-/* Fewer rows than threads: they share each row's logits, in two rounds before what is left of a row. */
-static void sample_maxima(void *arg, unsigned chunk, unsigned thread)
-{
-        const struct sample_job *job = arg;
-        struct tdm_vk_model *m = job->m;
-        uint32_t n_pieces = tdm_sample_n_pieces(m->hp.n_vocab), i = chunk / n_pieces;
-
-        (void)thread;
-        tdm_sample_maxima(logits_of(m, i), m->hp.n_vocab, chunk % n_pieces, m->sampler_scratch + i * m->sampler_stride);
-}
-
-static void sample_sums(void *arg, unsigned chunk, unsigned thread)
-{
-        const struct sample_job *job = arg;
-        struct tdm_vk_model *m = job->m;
-        uint32_t n_pieces = tdm_sample_n_pieces(m->hp.n_vocab), i = chunk / n_pieces;
-
-        (void)thread;
-        tdm_sample_sums(logits_of(m, i), m->hp.n_vocab, chunk % n_pieces, m->sampler_scratch + i * m->sampler_stride);
-}
-
-static void sample_finish(void *arg, unsigned chunk, unsigned thread)
+/* Where only what the sampler wants to see came here. */
+static void sample_seen(void *arg, unsigned chunk, unsigned thread)
 {
         struct sample_job *job = arg;
         struct tdm_vk_model *m = job->m;
         const struct tdm_step *step = job->step;
         const struct tdm_step_logits *l = &step->logits[job->first + chunk];
+        const float *maxima = (const float *)m->scan_host.map, *sums = maxima + (size_t)m->logits_rows * m->maxima_stride;
+        uint8_t *scratch = m->sampler_scratch + thread * m->sampler_stride;
         struct tdm_result result;
 
-        (void)thread;
+        tdm_sample_take(maxima + (size_t)chunk * m->maxima_stride, sums + (size_t)chunk * m->sums_stride, m->hp.n_vocab,
+                        scratch);
         take(job, chunk,
              tdm_sample_finish(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, step->history + l->history_offset,
-                               l->n_history, step->rows[l->row].position + 1, l->target,
-                               m->sampler_scratch + chunk * m->sampler_stride, &result),
+                               l->n_history, step->rows[l->row].position + 1, l->target, scratch, &result),
              &result);
-}
-
-static void sample_rows(struct sample_job *job, uint32_t n)
-{
-        struct tdm_vk_model *m = job->m;
-        uint32_t n_pieces = tdm_sample_n_pieces(m->hp.n_vocab);
-
-        if (m->hp.logit_softcap > 0 || n >= tdm_pool_n_threads(m->device->threads)) {
-                tdm_pool_run(m->device->threads, n, sample_one, job);
-                return;
-        }
-        tdm_pool_run(m->device->threads, n * n_pieces, sample_maxima, job);
-        tdm_pool_run(m->device->threads, n * n_pieces, sample_sums, job);
-        tdm_pool_run(m->device->threads, n, sample_finish, job);
 }
 
 /* The first logits_rows rows of logits are there already where `made` says so. */
@@ -186,7 +154,7 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
                 }
                 if (m->hp.logit_softcap > 0)
                         job.kernels = tdm_kernels_choose(NULL);
-                sample_rows(&job, n);
+                tdm_pool_run(m->device->threads, n, m->logits_whole ? sample_one : sample_seen, &job);
                 if (job.bad_row != UINT32_MAX)
                         return tdm_error_set(
                                 err, -EDOM,

@@ -2,7 +2,7 @@
  * for a step, into memory that the device reads where it is; command buffers are recorded without any of it, so that
  * they can be used again.
  *
- *   rows, gather [max_logits], dispatch arguments [tile][group], then for each group: page tables
+ *   rows, gather [max_logits], wanted [max_logits], dispatch arguments [tile][group], then for each group: page tables
  * [max_seqs][table_entries], angles [max_rows][head_dim], items [tile][max_items], row items [max_rows] */
 #include "gpu-worker/vulkan/private.h"
 
@@ -23,6 +23,7 @@ void tdm_vk_step_layout(const struct tdm_vk_model *m, struct tdm_vk_step_layout 
 
         ret->rows = take(&at, max_rows * sizeof(struct tdm_vk_row));
         ret->gather = take(&at, m->limits.max_logits * sizeof(uint32_t));
+        ret->wanted = take(&at, (uint64_t)m->limits.max_logits * TDM_VK_WANTED_STRIDE * sizeof(uint32_t));
         ret->args = take(&at, n_tiles * TDM_KV_GROUPS * ARGS_BYTES);
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
                 bool used = m->kv.n_layers[group] != 0;
@@ -151,6 +152,24 @@ static void cut_tile(const struct tdm_vk_model *m, struct tdm_vk_slot *slot, con
         *args = (VkDispatchIndirectCommand){ n_items, n_heads / slot->item_heads, 1 };
 }
 
+static void fill_wanted(const struct tdm_vk_model *m, const struct tdm_step *step, const struct tdm_step_logits *l,
+                        uint32_t *to)
+{
+        uint32_t n = 0;
+
+        to[0] = tdm_sample_n_wanted(&l->sampling, m->hp.n_vocab, l->n_history);
+        for (uint32_t i = l->n_history > TDM_HISTORY_MAX ? l->n_history - TDM_HISTORY_MAX : 0;
+             i < l->n_history && l->sampling.repeat_penalty != 1.0f; i++) {
+                uint32_t id = step->history[l->history_offset + i];
+
+                if (id < m->hp.n_vocab)
+                        to[2 + n++] = id / TDM_SAMPLE_MAX_BLOCK;
+        }
+        if (l->target < m->hp.n_vocab)
+                to[2 + n++] = l->target / TDM_SAMPLE_MAX_BLOCK;
+        to[1] = n;
+}
+
 void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct tdm_step *step)
 {
         struct tdm_vk_step_layout layout;
@@ -170,8 +189,11 @@ void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const st
         slot->on_device = false;
         for (uint32_t i = 0; i < step->head.n_rows; i++)
                 rows[i] = (struct tdm_vk_row){ step->rows[i].token, step->rows[i].position, step->rows[i].seq, 0 };
-        for (uint32_t i = 0; i < step->head.n_logits; i++)
+        for (uint32_t i = 0; i < step->head.n_logits; i++) {
                 ((uint32_t *)(base + layout.gather))[i] = step->logits[i].row;
+                fill_wanted(m, step, &step->logits[i],
+                            (uint32_t *)(base + layout.wanted) + (size_t)i * TDM_VK_WANTED_STRIDE);
+        }
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
                 uint32_t *tables = (uint32_t *)(base + layout.tables[group]);
 

@@ -148,6 +148,7 @@ struct variant {
         bool anywhere, dmabuf;
         enum tdm_kv_type kv;    /* 0: the precision's own */
         const char *submission; /* rows times blocks in one; NULL: as always */
+        const char *logits;     /* "whole": all of them come to the host */
 };
 
 static struct outcome run(const uint8_t *weights, const struct variant *v)
@@ -171,8 +172,11 @@ static struct outcome run(const uint8_t *weights, const struct variant *v)
         setenv("TANDEM_VULKAN_MEMORY", v->memory, 1);
         if (v->submission)
                 setenv("TANDEM_VULKAN_SUBMISSION", v->submission, 1);
+        if (v->logits)
+                setenv("TANDEM_VULKAN_LOGITS", v->logits, 1);
         drive = drive_new(weights, &options);
         unsetenv("TANDEM_VULKAN_SUBMISSION");
+        unsetenv("TANDEM_VULKAN_LOGITS");
         for (uint32_t first = 0, n, turn = 0; first < n_rows; first += n, turn++) {
                 struct drive_part parts[8];
                 uint32_t row = 0, logits = 0, n_parts = 0, at;
@@ -225,7 +229,7 @@ static void exact(void **state)
                 { "import", .n_rows = 40, .chunk = 13, .restart_at = 20, .kv = TDM_KV_Q8_0 },
         };
         static const struct variant variants[] = {
-                { "import", .n_rows = 270, .chunk = 90, .n_others = 3 },
+                { "import", .n_rows = 270, .chunk = 90, .n_others = 3, .logits = "whole" },
                 { "import", .n_rows = 50, .chunk = 7, .run_blocks = 2 },
                 { "import", .n_rows = 80, .chunk = 40, .n_others = 2, .restart_at = 40, .anywhere = true },
                 { "copy", .n_rows = 60, .chunk = 29, .n_others = 3, .run_blocks = 1 },

@@ -86,11 +86,13 @@ void main()
                         barrier();
                 }
                 most = s_row[0];
-                [[unroll]] for (uint i = 0; i < 16; i++) {
-                        precise float distance = uintBitsToFloat(value[i]) - most;
-
-                        sum += exp_negative(distance);
-                }
+                // Written out: shaderc of 2023 unrolls a loop around an exp wrongly.
+#define ADD(i) { \
+        precise float distance = uintBitsToFloat(value[i]) - most; \
+\
+        sum += exp_negative(distance); \
+}
+                ADD(0) ADD(1) ADD(2) ADD(3) ADD(4) ADD(5) ADD(6) ADD(7) ADD(8) ADD(9) ADD(10) ADD(11) ADD(12) ADD(13) ADD(14) ADD(15)
                 if (block * 16 < p.sums_stride)
                         F32s(p.sums + uint64_t(row) * p.sums_stride * 4).v[block * 16 + lane] = sum;
         }

@@ -217,6 +217,29 @@ struct tdm_vk_gelu_push {
         TDM_VK_CHAIN
 };
 
+struct tdm_vk_logits_push {
+        TDM_U64 logits; /* [row][logits_stride] */
+        TDM_U64 maxima; /* [row][maxima_stride], one of each 64 */
+        TDM_U64 sums;   /* [row][sums_stride], 16 of each 256 */
+        TDM_U32 n_vocab;
+        TDM_U32 logits_stride;
+        TDM_U32 maxima_stride;
+        TDM_U32 sums_stride;
+        TDM_VK_CHAIN
+};
+
+struct tdm_vk_gather_push {
+        TDM_U64 logits; /* [row][logits_stride] */
+        TDM_U64 host;   /* the same rows */
+        TDM_U64 maxima; /* [row][maxima_stride] */
+        TDM_U64 wanted; /* [row][wanted_stride]: how many of the greatest, how many more, their blocks of 64 */
+        TDM_U32 logits_stride;
+        TDM_U32 maxima_stride;
+        TDM_U32 wanted_stride;
+        TDM_U32 pad0;
+        TDM_VK_CHAIN
+};
+
 #define TDM_VK_PUSH_BYTES 128
 
 #endif
