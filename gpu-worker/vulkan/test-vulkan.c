@@ -547,12 +547,76 @@ static void kept(void **state)
 }
 
 /* Given a pattern, only the tests of such names. */
+/* ---- measured shapes ---- */
+
+/* Kernels that were compiled for a model by a device that was opened anew. */
+static uint64_t compiled_for(const uint8_t *weights)
+{
+        const struct tdm_device_config config = { .n_threads = 2, .heartbeat = &heartbeat };
+        struct tdm_device_model_config model_config = { .weights = weights, .limits = { 64, 4, 8, 4, 8 } };
+        struct tdm_vulkan_counters counters;
+        struct tdm_device_model *model;
+        struct tdm_device *device;
+        struct tdm_error err = {};
+
+        assert_int_equal(tdm_kv_geometry_init(&model_config.kv, &tdm_weights_header(weights)->hparams, TDM_KV_F16, 4, 4), 0);
+        assert_int_equal(tdm_vulkan_device_ops.open(&device, &config, &err), 0);
+        if (tdm_vulkan_device_ops.model_load(device, &model_config, &model, &err) != 0)
+                fail_msg("%s", err.message);
+        tdm_vulkan_counters(device, &counters);
+        tdm_vulkan_device_ops.model_unload(model);
+        tdm_vulkan_device_ops.close(device);
+        return counters.pipelines;
+}
+
+/* The first load compiles and measures several shapes of each matrix; what it found is kept, so the next compiles those alone.
+ * Without the file it measures again. TANDEM_VULKAN_TUNE=on asks for it on a CPU implementation, which takes a minute. */
+static void tuned(void **state)
+{
+        char folder[] = "/tmp/test-vulkan-XXXXXX", sub_folder[64], *path;
+        const char *wanted = getenv("TANDEM_VULKAN_TUNE"), *before = getenv("XDG_CACHE_HOME");
+        _cleanup_(freep) char *old = before ? strdup(before) : NULL;
+        uint64_t first, second, third;
+        uint8_t *weights;
+
+        if (!wanted || strcmp(wanted, "on") != 0) {
+                print_message("TANDEM_VULKAN_TUNE is not on\n");
+                skip();
+        }
+        weights = model_new("tiny", TDM_TYPE_Q4_0);
+        assert_non_null(mkdtemp(folder));
+        snprintf(sub_folder, sizeof(sub_folder), "%s/tandem", folder);
+        assert_int_equal(mkdir(sub_folder, 0700), 0);
+        setenv("XDG_CACHE_HOME", folder, 1);
+        first = compiled_for(weights);
+        second = compiled_for(weights);
+        path = kept_file(folder);
+        assert_int_equal(unlink(path), 0);
+        free(path);
+        third = compiled_for(weights);
+        print_message("%llu kernels compiled, then %llu, without the file %llu\n", (unsigned long long)first,
+                      (unsigned long long)second, (unsigned long long)third);
+        assert_true(second + 10 < first);
+        assert_true(third == first);
+        path = kept_file(folder);
+        assert_int_equal(unlink(path), 0);
+        free(path);
+        assert_int_equal(rmdir(sub_folder), 0);
+        assert_int_equal(rmdir(folder), 0);
+        if (old)
+                setenv("XDG_CACHE_HOME", old, 1);
+        else
+                unsetenv("XDG_CACHE_HOME");
+        random_model_destroy(weights);
+}
+
 int main(int argc, char **argv)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(against_host), cmocka_unit_test(k_against_host), cmocka_unit_test(exact),
                 cmocka_unit_test(as_dmabuf),    cmocka_unit_test(no_dmabuf),
                 cmocka_unit_test(steady),       cmocka_unit_test(refused),        cmocka_unit_test(kept),
+                cmocka_unit_test(tuned),
         };
         const struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
         struct tdm_device *device;
