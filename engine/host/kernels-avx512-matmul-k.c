@@ -8,6 +8,7 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 #define MAX_TILE_ROWS 6u
+#define FEW_PREFETCH_BYTES 12288 /* memory that others read too answers late */
 #define V_BYTES 64u
 #define VI __m512i
 #define VF __m512
@@ -213,6 +214,13 @@ INLINE void tile_int(const unsigned N_R, const unsigned sub_values, const bool h
                         _mm512_store_ps(acc[r][p], sum[p][r]);
 }
 
+/* From how far ahead of a place in a panel, `left` bytes before its end, memory is fetched: the panels of a pair are read
+ * side by side, so behind the end of one come those of the next pair. */
+INLINE size_t few_ahead(const struct tdm_matrix *matrix, size_t left)
+{
+        return FEW_PREFETCH_BYTES + (FEW_PREFETCH_BYTES < left ? 0 : (PANELS - 1) * matrix->panel_bytes);
+}
+
 /* PANELS panels times a few rows, over all columns: what tile_int computes, in the same order. */
 INLINE void few_rows(const unsigned N_R, const uint32_t type, const enum tdm_act act, const struct tdm_matrix *matrix,
                      const struct tdm_act_row *rows, uint32_t panel, float *y, size_t y_stride)
@@ -224,6 +232,7 @@ INLINE void few_rows(const unsigned N_R, const uint32_t type, const enum tdm_act
         const uint8_t *front[PANELS], *body[PANELS];
         __m512 sum[PANELS][FEW_ROWS];
         uint32_t nb = matrix->cols / BLOCK;
+        size_t left = matrix->panel_bytes - tdm_k_front_bytes(&t, matrix->cols); /* of the panels, from body on */
 
         UNROLL for (unsigned p = 0; p < PANELS; p++) {
                 front[p] = matrix->data + (panel + p) * matrix->panel_bytes;
@@ -246,18 +255,20 @@ INLINE void few_rows(const unsigned N_R, const uint32_t type, const enum tdm_act
                                 continue;
                         unpack_scales(type, front[p], body[p], scale[p], min[p]);
                         UNROLL for (unsigned at = 0; at < t.scale_bytes; at += 64)
-                                prefetch(body[p] + at + PREFETCH_BYTES);
+                                prefetch(body[p] + at + few_ahead(matrix, left));
                         front[p] += t.halves * LANES * 2;
                         body[p] += t.scale_bytes;
                 }
+                left -= t.scale_bytes;
                 for (uint32_t b = 0; b < n_blocks; b++) {
-                        size_t k = (first + b) * BLOCK;
+                        size_t k = (first + b) * BLOCK, ahead = few_ahead(matrix, left);
 
+                        left -= t.block_bytes;
                         UNROLL for (unsigned p = 0; p < PANELS; p++) {
                                 __m512i w[8], hi[2][FEW_ROWS], lo[2][FEW_ROWS]; /* [half of the groups] */
 
                                 UNROLL for (unsigned at = 0; at < t.block_bytes; at += 64)
-                                        prefetch(body[p] + at + PREFETCH_BYTES);
+                                        prefetch(body[p] + at + ahead);
                                 block_groups(type, body[p], w);
                                 body[p] += t.block_bytes;
                                 UNROLL for (unsigned r = 0; r < N_R; r++) {
