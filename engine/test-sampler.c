@@ -476,30 +476,6 @@ static void test_known(void **state)
 
 /* ---- logits that were looked at elsewhere ---- */
 
-/* The operations that sampler.h tells whoever makes lane sums to take, one number at a time. */
-static float exp_negative(float v)
-{
-        float shifted, n, r, p;
-        uint32_t bits;
-
-        if (v < -87.0f)
-                return 0;
-        shifted = v * 1.44269504f + 12582912.0f;
-        n = shifted - 12582912.0f;
-        r = (v - n * 0.693359375f) - n * -2.12194440e-4f;
-        p = r * (1.0f / 5040.0f) + 1.0f / 720.0f;
-        p = p * r + 1.0f / 120.0f;
-        p = p * r + 1.0f / 24.0f;
-        p = p * r + 1.0f / 6.0f;
-        p = p * r + 0.5f;
-        p = p * r + 1.0f;
-        p = p * r + 1.0f;
-        memcpy(&bits, &shifted, sizeof(bits));
-        bits = (bits + 127) << 23;
-        memcpy(&n, &bits, sizeof(n));
-        return p * n;
-}
-
 static uint32_t key_of(float v)
 {
         uint32_t bits;
@@ -544,7 +520,7 @@ static void test_seen(void **state)
                                 block_max[b] = logits[i] > block_max[b] ? logits[i] : block_max[b];
                 }
                 for (uint32_t i = 0; i < n; i++)
-                        lanes[i / TDM_SAMPLE_SUM_BLOCK * TDM_SAMPLE_LANES + i % TDM_SAMPLE_LANES] += exp_negative(logits[i] - max);
+                        lanes[i / TDM_SAMPLE_SUM_BLOCK * TDM_SAMPLE_LANES + i % TDM_SAMPLE_LANES] += plain_exp(logits[i] - max);
                 memcpy(sorted, block_max, n_blocks * sizeof(float));
                 qsort(sorted, n_blocks, sizeof(float), falling);
                 wanted = tdm_sample_n_wanted(&s, n, n_history);

@@ -26,6 +26,7 @@ layout(constant_id = 1) const uint ACT = TDM_VK_ACT_I8;
 layout(constant_id = 2) const uint TILES = 1; // of 8 rows
 layout(constant_id = 3) const uint PANELS = 2;
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
+#include "panels.glsl"
 
 const uint TYPE = FORM & 63u;
 const bool TURNED = FORM >= TDM_VK_TURNED;
@@ -60,19 +61,6 @@ void sync()
 {
         subgroupMemoryBarrierShared();
         subgroupBarrier();
-}
-
-// 0 … 15 to -8 … 7, four at once, of the low halves of the bytes.
-uvec4 tdm_signed4(uvec4 q)
-{
-        return (q & 0x0f0f0f0fu | 0x80808080u) - 0x08080808u ^ 0x80808080u;
-}
-
-uint64_t panel_address(uint panel)
-{
-        return panel < p.panel1 ? p.w0 + uint64_t(panel) * p.panel_bytes
-             : panel < p.panel2 ? p.w1 + uint64_t(panel - p.panel1) * p.panel_bytes
-                                : p.w2 + uint64_t(panel - p.panel2) * p.panel_bytes;
 }
 
 void load_rows(uint b)

@@ -10,6 +10,7 @@ layout(constant_id = 2) const uint OUT_ACT = TDM_VK_ACT_I16;
 layout(constant_id = 3) const uint SHAPE = 1 | 4 << 8 | 1 << 16 | 4 << 24;
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 #define ROWS 1
+#include "panels.glsl"
 #include "matvec.glsl"
 #include "gelu.glsl"
 #define ACT OUT_ACT

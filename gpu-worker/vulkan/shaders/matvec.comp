@@ -7,6 +7,7 @@ layout(constant_id = 1) const uint ACT = 0;
 layout(constant_id = 2) const uint ROWS = 1;
 layout(constant_id = 3) const uint SHAPE = 4 | 1 << 8 | 1 << 16 | 4 << 24;
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
+#include "panels.glsl"
 #include "matvec.glsl"
 
 uint panel_of(uint i)

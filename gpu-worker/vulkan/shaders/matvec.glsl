@@ -30,13 +30,6 @@ int dot8(int s, uvec4 w_low, uvec4 w_high, uvec4 x_low, uvec4 x_high)
 
 uint panel_of(uint i);
 
-uint64_t panel_address(uint panel)
-{
-        return panel < p.panel1 ? p.w0 + uint64_t(panel) * p.panel_bytes
-             : panel < p.panel2 ? p.w1 + uint64_t(panel - p.panel1) * p.panel_bytes
-                                : p.w2 + uint64_t(panel - p.panel2) * p.panel_bytes;
-}
-
 float acc[ROWS * PANELS];
 uint64_t panels[PANELS], x[ROWS];
 uvec4 w_low[SETS * AHEAD * PANELS], w_high[SETS * AHEAD * PANELS];

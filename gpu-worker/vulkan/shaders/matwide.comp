@@ -22,6 +22,7 @@ layout(constant_id = 0) const uint FORM = TDM_VK_Q4_0; // type, TDM_VK_TURNED
 layout(constant_id = 1) const uint ACT = TDM_VK_ACT_I8;
 layout(constant_id = 2) const uint THREADS = 512; // 128 for each 32 rows
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
+#include "panels.glsl"
 
 #define OUTS 128
 #define BLOCKS TDM_VK_WIDE_BLOCKS // of 32 along K, at a time
@@ -47,19 +48,6 @@ uvec4 w[LOADS], rows[2 * PLANES];
 uint16_t weight_scales[SCALE_LOADS];
 uint row_scale;
 uint64_t weights_at[LOADS], weight_scales_at[SCALE_LOADS], rows_at[2], row_scale_at;
-
-// 0 … 15 to -8 … 7, four at once, of the low halves of the bytes.
-uvec4 tdm_signed4(uvec4 q)
-{
-        return (q & 0x0f0f0f0fu | 0x80808080u) - 0x08080808u ^ 0x80808080u;
-}
-
-uint64_t panel_address(uint panel)
-{
-        return panel < p.panel1 ? p.w0 + uint64_t(panel) * p.panel_bytes
-             : panel < p.panel2 ? p.w1 + uint64_t(panel - p.panel1) * p.panel_bytes
-                                : p.w2 + uint64_t(panel - p.panel2) * p.panel_bytes;
-}
 
 void load(uint b)
 {
