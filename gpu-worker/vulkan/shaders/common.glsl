@@ -82,11 +82,14 @@ void tdm_chain_wait(uint64_t chain, uint index, uint wait_for)
         if (gl_LocalInvocationIndex == 0) {
                 Chain words = Chain(chain);
 
-                for (uint tries = 1; words.v[index - 1] < wait_for; tries++) {
+                bool done = false;
+
+                for (uint tries = 1; !done; tries++) { // nothing is loaded in its condition: validation layers cannot instrument that
+                        done = words.v[index - 1] >= wait_for;
                         if (tries == CHAIN_TRIES)
                                 words.v[0] = 1;
                         if (tries % 1024 == 0 && words.v[0] != 0)
-                                break;
+                                done = true;
                 }
         }
         controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
