@@ -12,16 +12,6 @@
 
 #include "common/log.h"
 
-/* A long run is cut here and there, so that a step that is void already is dropped soon: one layer of a prefill takes
- * tens of milliseconds, all layers of a few decode rows take as much together. A device that is faster than that gets
- * more at once, since each run() costs it a submission and a wait: how many is learned for each size of step, in powers
- * of two far enough apart that it settles (a device may keep what it recorded for a run of so many blocks). */
-#define FEW_ROWS 16u
-#define BLOCKS_OF_FEW_ROWS 16u
-#define BLOCKS_OF_MANY_ROWS 2u
-#define RUN_SHORT_NS (3 * TDM_NSEC_PER_MSEC)
-#define RUN_LONG_NS (16 * TDM_NSEC_PER_MSEC)
-
 /* Spinning pays where the peer runs on a core of its own and answers soon; where it does not, we spin on the very core
  * that it needs. Which of the two it is changes with the load of the machine, so it is learned: a spin that was answered
  * keeps the full length, one that was not halves it down to none, and every so often one is tried. */
@@ -182,19 +172,11 @@ static int find_step(struct tdm_worker *w, unsigned ring, const struct tdm_desc 
 /* Where the blocks of a run() for so many rows are learned. */
 static uint32_t *blocks_at_once(struct tdm_worker_model *m, uint32_t n_rows)
 {
-        uint32_t *n = &m->blocks_at_once[n_rows <= FEW_ROWS ? 0 : n_rows <= 64 ? 1 : n_rows <= 256 ? 2 : 3];
+        unsigned size = tdm_run_size_of(n_rows);
 
-        if (*n == 0)
-                *n = n_rows <= FEW_ROWS ? BLOCKS_OF_FEW_ROWS : BLOCKS_OF_MANY_ROWS;
-        return n;
-}
-
-static void learn_blocks(uint32_t *n, uint64_t ns, uint32_t n_blocks)
-{
-        if (ns < RUN_SHORT_NS && *n < n_blocks)
-                *n *= 2;
-        else if (ns > RUN_LONG_NS && *n > BLOCKS_OF_MANY_ROWS)
-                *n /= 2;
+        if (m->blocks_at_once[size] == 0)
+                m->blocks_at_once[size] = tdm_run_first_guess(size);
+        return &m->blocks_at_once[size];
 }
 
 static int run_blocks(struct tdm_worker *w, struct tdm_worker_model *m, const struct tdm_desc *desc, uint32_t end,
@@ -234,7 +216,7 @@ static int run_blocks(struct tdm_worker *w, struct tdm_worker_model *m, const st
                         return r;
                 first += n;
                 if (full)
-                        learn_blocks(limit, tdm_now_ns() - begin_ns, n_blocks);
+                        tdm_run_learn(limit, tdm_now_ns() - begin_ns, n_blocks);
         }
         return 0;
 }

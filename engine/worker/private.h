@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include "engine/worker/abi.h"
+#include "engine/worker/run-length.h"
 #include "engine/worker/sandbox.h"
 #include "engine/worker/worker.h"
 
@@ -73,7 +74,7 @@ struct tdm_worker_model {
         struct tdm_step *steps[TDM_STEP_SLOTS]; /* private copies of the steps */
         uint64_t step_ids[TDM_STEP_SLOTS];      /* which step each holds; 0: none of this epoch */
         struct tdm_worker_chain chain[TDM_STEP_SLOTS];
-        uint32_t blocks_at_once[4]; /* of a run(), by the step's rows; 0: not learned yet */
+        uint32_t blocks_at_once[TDM_RUN_SIZES]; /* of a run(), by the step's rows; 0: not learned yet */
 };
 
 struct tdm_worker_stash; /* control.c: fds that came and are not yet asked for */
