@@ -596,8 +596,7 @@ static void tuned(void **state)
         third = compiled_for(weights);
         print_message("%llu kernels compiled, then %llu, without the file %llu\n", (unsigned long long)first,
                       (unsigned long long)second, (unsigned long long)third);
-        assert_true(second + 10 < first);
-        assert_true(third == first);
+        assert_true(second + 10 < first && second + 10 < third); /* which shapes win, and so how many kernels, may differ */
         path = kept_file(folder);
         assert_int_equal(unlink(path), 0);
         free(path);
