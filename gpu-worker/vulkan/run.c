@@ -72,12 +72,12 @@ struct sample_job {
 };
 
 /* As the host device's: y = cap tanh(x / cap), tanh(z) = 1 - 2 / (exp(2z) + 1). */
-static void softcap(const struct sample_job *job, float *x, uint32_t n_logits)
+static void softcap(const struct sample_job *job, float *x)
 {
         float cap = job->m->hp.logit_softcap, e[64];
 
-        for (uint32_t i = 0, n; i < n_logits; i += n) {
-                n = TDM_MIN((uint32_t)TDM_ARRAY_SIZE(e), n_logits - i);
+        for (uint32_t i = 0, n; i < job->m->hp.n_vocab; i += n) {
+                n = TDM_MIN((uint32_t)TDM_ARRAY_SIZE(e), job->m->hp.n_vocab - i);
                 for (uint32_t j = 0; j < n; j++)
                         e[j] = x[i + j] * (2.0f / cap);
                 job->kernels->exp_array(e, n, e);
@@ -108,7 +108,7 @@ static void sample_one(void *arg, unsigned chunk, unsigned thread)
         struct tdm_result result;
 
         if (m->hp.logit_softcap > 0)
-                softcap(job, logits_of(m, chunk), m->hp.n_vocab);
+                softcap(job, logits_of(m, chunk));
         take(job, chunk,
              tdm_sample(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, step->history + l->history_offset,
                         l->n_history, step->rows[l->row].position + 1, l->target,
