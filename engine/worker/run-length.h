@@ -9,8 +9,8 @@
 
 #include "common/util.h"
 
-#define TDM_RUN_SHORT_NS (3 * TDM_NSEC_PER_MSEC)
-#define TDM_RUN_LONG_NS (16 * TDM_NSEC_PER_MSEC)
+#define TDM_RUN_SHORT_NS (16 * TDM_NSEC_PER_MSEC)
+#define TDM_RUN_LONG_NS (48 * TDM_NSEC_PER_MSEC)
 #define TDM_RUN_FEW_ROWS 16u
 #define TDM_RUN_BLOCKS_MIN 2u       /* and the first guess for many rows */
 #define TDM_RUN_BLOCKS_OF_FEW 16u

@@ -178,16 +178,16 @@ int tdm_vk_wait(struct tdm_vk_device *device, VkFence fence, struct tdm_error *e
 
 int tdm_vk_submit(struct tdm_vk_device *device, VkCommandBuffer commands, struct tdm_error *err)
 {
-        int r = tdm_vk_submit_begin(device, commands, err);
+        int r = tdm_vk_submit_begin(device, 0, commands, err);
 
-        return r == 0 ? tdm_vk_submit_end(device, err) : r;
+        return r == 0 ? tdm_vk_submit_end(device, 0, err) : r;
 }
 
-int tdm_vk_submit_begin(struct tdm_vk_device *device, VkCommandBuffer commands, struct tdm_error *err)
+int tdm_vk_submit_begin(struct tdm_vk_device *device, unsigned which, VkCommandBuffer commands, struct tdm_error *err)
 {
         const VkSubmitInfo submit = {
                 .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = 1, .pCommandBuffers = &commands};
-        VkResult r = device->vk.QueueSubmit(device->queue, 1, &submit, device->fence);
+        VkResult r = device->vk.QueueSubmit(device->queue, 1, &submit, device->fences[which]);
 
         if (r != VK_SUCCESS)
                 return tdm_vk_fault(device, "submitting work", r, err);
@@ -195,14 +195,14 @@ int tdm_vk_submit_begin(struct tdm_vk_device *device, VkCommandBuffer commands, 
         return 0;
 }
 
-int tdm_vk_submit_end(struct tdm_vk_device *device, struct tdm_error *err)
+int tdm_vk_submit_end(struct tdm_vk_device *device, unsigned which, struct tdm_error *err)
 {
-        int ret = tdm_vk_wait(device, device->fence, err);
+        int ret = tdm_vk_wait(device, device->fences[which], err);
         VkResult r;
 
         if (ret != 0)
                 return ret;
-        r = device->vk.ResetFences(device->vk.device, 1, &device->fence);
+        r = device->vk.ResetFences(device->vk.device, 1, &device->fences[which]);
         if (r != VK_SUCCESS)
                 return tdm_vk_fault(device, "submitting work", r, err);
         atomic_fetch_add_explicit(device->heartbeat, 1, memory_order_relaxed);
@@ -229,8 +229,9 @@ static void vulkan_close(struct tdm_device *public)
                         if (device->stage_fences[i])
                                 vk->DestroyFence(vk->device, device->stage_fences[i], NULL);
                 }
-                if (device->fence)
-                        vk->DestroyFence(vk->device, device->fence, NULL);
+                for (unsigned i = 0; i < TDM_VK_IN_FLIGHT; i++)
+                        if (device->fences[i])
+                                vk->DestroyFence(vk->device, device->fences[i], NULL);
                 if (device->queries)
                         vk->DestroyQueryPool(vk->device, device->queries, NULL);
                 if (device->pool)
@@ -391,10 +392,11 @@ static VkResult create_objects(struct tdm_vk_device *device)
         vk->GetDeviceQueue(vk->device, device->queue_family, 0, &device->queue);
         if ((r = vk->CreateCommandPool(vk->device, &pool, NULL, &device->pool)) != VK_SUCCESS ||
             (r = vk->CreatePipelineLayout(vk->device, &layout, NULL, &device->layout)) != VK_SUCCESS ||
-            (r = vk->CreateQueryPool(vk->device, &queries, NULL, &device->queries)) != VK_SUCCESS ||
-            (r = vk->CreateFence(vk->device, &fence, NULL, &device->fence)) != VK_SUCCESS)
+            (r = vk->CreateQueryPool(vk->device, &queries, NULL, &device->queries)) != VK_SUCCESS)
                 return r;
         commands.commandPool = device->pool;
+        for (unsigned i = 0; i < TDM_VK_IN_FLIGHT && r == VK_SUCCESS; i++)
+                r = vk->CreateFence(vk->device, &fence, NULL, &device->fences[i]);
         for (unsigned i = 0; i < TDM_VK_STAGES && r == VK_SUCCESS; i++)
                 r = vk->CreateFence(vk->device, &fence, NULL, &device->stage_fences[i]);
         return r == VK_SUCCESS ? vk->AllocateCommandBuffers(vk->device, &commands, device->stage_commands) : r;

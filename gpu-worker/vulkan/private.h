@@ -131,6 +131,7 @@ void tdm_vk_cache_close(struct tdm_vk_device *device);
 
 /* ---- device.c ---- */
 
+#define TDM_VK_IN_FLIGHT 2u /* submissions */
 #define TDM_VK_STAGES 4u
 #define TDM_VK_STAGE_BYTES (UINT64_C(16) << 20)
 #define TDM_VK_MAX_QUERIES 4096u
@@ -173,7 +174,7 @@ struct tdm_vk_device {
         VkFence stage_fences[TDM_VK_STAGES];
         VkCommandBuffer stage_commands[TDM_VK_STAGES];
         bool stage_busy[TDM_VK_STAGES];
-        VkFence fence;
+        VkFence fences[TDM_VK_IN_FLIGHT];
         bool lost; /* every later run() fails: the worker is to be restarted */
         VkQueryPool queries;
         float ns_per_tick;
@@ -189,9 +190,10 @@ struct tdm_vk_device {
 
 /* Submits and waits, with a limit. 0 or TDM_E_DEVICE_FAULT. */
 int tdm_vk_submit(struct tdm_vk_device *device, VkCommandBuffer commands, struct tdm_error *err);
-/* The same in two halves, with time for other things between; one submission is under way at a time. */
-int tdm_vk_submit_begin(struct tdm_vk_device *device, VkCommandBuffer commands, struct tdm_error *err);
-int tdm_vk_submit_end(struct tdm_vk_device *device, struct tdm_error *err);
+/* The same in two halves, with time for other things between. `which` < TDM_VK_IN_FLIGHT: one submission each is under way
+ * at a time; they are done in the order in which they began. */
+int tdm_vk_submit_begin(struct tdm_vk_device *device, unsigned which, VkCommandBuffer commands, struct tdm_error *err);
+int tdm_vk_submit_end(struct tdm_vk_device *device, unsigned which, struct tdm_error *err);
 int tdm_vk_fault(struct tdm_vk_device *device, const char *what, VkResult result, struct tdm_error *err);
 int tdm_vk_wait(struct tdm_vk_device *device, VkFence fence, struct tdm_error *err);
 
@@ -268,7 +270,7 @@ struct tdm_vk_recording {
         uint32_t n_marks;
         struct tdm_vk_pipeline *marks[TDM_VK_MAX_QUERIES]; /* of each timestamp, when profiling */
 };
-#define TDM_VK_RECORDINGS 96u
+#define TDM_VK_RECORDINGS 256u
 
 /* What the device's copy of a sequence's cache is known to hold. */
 struct tdm_vk_sequence {

@@ -205,7 +205,7 @@ static void barrier_all(const struct recorder *r)
                 VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
                 VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT | VK_PIPELINE_STAGE_HOST_BIT,
                 VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT |
-                        VK_ACCESS_HOST_READ_BIT);
+                        VK_ACCESS_TRANSFER_WRITE_BIT | VK_ACCESS_HOST_READ_BIT);
 }
 
 static bool can_chain(const struct recorder *r, const struct tdm_vk_pipeline *pipeline)
@@ -648,7 +648,8 @@ static VkResult record(struct tdm_vk_model *m, const struct tdm_vk_work *work, s
                 m->device->vk.CmdCopyBuffer(c->commands, m->hidden_host.buffer, work->slot->hidden_buffer.buffer, 1,
                                             &rows);
         if (m->device->chained)
-                m->device->vk.CmdFillBuffer(c->commands, m->chain.buffer, 0, TDM_VK_CHAIN_WORDS * sizeof(uint32_t), 0);
+                m->device->vk.CmdFillBuffer(c->commands, m->chain.buffer, sizeof(uint32_t), /* who gave up stays known */
+                                            (TDM_VK_CHAIN_WORDS - 1) * sizeof(uint32_t), 0);
         barrier_all(&r);
         blocks(&r);
         barrier_all(&r);

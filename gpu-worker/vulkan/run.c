@@ -30,29 +30,17 @@ static int hand_over(struct tdm_vk_model *m, int (*over)(int fd), struct tdm_err
                                      strerror(-r)) : 0;
 }
 
-static int submit_begin(struct tdm_vk_model *m, const struct tdm_vk_recording *recording, struct tdm_error *err)
-{
-        int r = hand_over(m, tdm_dmabuf_to_device, err);
-
-        return r == 0 ? tdm_vk_submit_begin(m->device, recording->commands, err) : r;
-}
-
-static int submit_end(struct tdm_vk_model *m, struct tdm_error *err)
-{
-        int r = tdm_vk_submit_end(m->device, err);
-
-        return r == 0 ? hand_over(m, tdm_dmabuf_to_cpu, err) : r;
-}
-
 static int submit(struct tdm_vk_model *m, const struct tdm_vk_work *work, struct tdm_error *err)
 {
         struct tdm_vk_recording *recording;
         int r = tdm_vk_record(m, work, &recording, err);
 
         if (r == 0)
-                r = submit_begin(m, recording, err);
+                r = hand_over(m, tdm_dmabuf_to_device, err);
         if (r == 0)
-                r = submit_end(m, err);
+                r = tdm_vk_submit(m->device, recording->commands, err);
+        if (r == 0)
+                r = hand_over(m, tdm_dmabuf_to_cpu, err);
         if (r == 0)
                 r = tdm_vk_chain_check(m, err);
         if (r == 0)
@@ -166,6 +154,18 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
 
 /* ---- blocks ---- */
 
+/* Of a submission, where rows are few: most is written behind while the device is at the next one, and the last one leaves little
+ * to write when it is done. */
+#define SUBMISSION_BLOCKS_MAX 32u
+#define SUBMISSION_BLOCKS_LAST 6u
+
+/* A submission under way: its blocks, and the layers whose new rows it leaves in that half of the log. */
+struct flight {
+        struct tdm_vk_recording *recording;
+        uint32_t first, n, first_layer, n_layers, half;
+        bool download;
+};
+
 struct run {
         struct tdm_vk_model *m;
         struct tdm_vk_slot *slot;
@@ -174,33 +174,50 @@ struct run {
         uint32_t end; /* of the kernels' blocks: sample is the host's */
         bool bring_back;
         bool made_logits;
-        uint32_t n_submissions;
-        struct {
-                uint32_t first, n, first_layer, n_layers, half;
-        } last; /* blocks that the device has done, whose rows are not in the twin yet and that nobody has been told of
-                 */
+        uint32_t n_begun, n_done; /* submissions */
+        struct flight flights[TDM_VK_IN_FLIGHT]; /* the i-th is in i % TDM_VK_IN_FLIGHT */
         void (*on_block)(uint32_t block, void *userdata);
         void *userdata;
 };
 
-/* Writes the last submission's rows behind, then tells of its blocks: what was told of is complete in the segment. */
-static void settle(struct run *run)
+/* Waits for the oldest submission under way, writes its rows behind, then tells of its blocks: what was told of is complete in
+ * the segment. Meanwhile the device is at the next one. */
+static int settle(struct run *run, struct tdm_error *err)
 {
-        if (run->last.n_layers)
-                tdm_vk_kv_behind(run->m, run->step, run->last.first_layer, run->last.n_layers, run->last.half);
-        for (uint32_t i = 0; i < run->last.n && run->on_block; i++)
-                run->on_block(run->last.first + i, run->userdata);
-        run->last.n = run->last.n_layers = 0;
+        struct tdm_vk_model *m = run->m;
+        unsigned which = run->n_done % TDM_VK_IN_FLIGHT;
+        struct flight *flight = &run->flights[which];
+        int r = tdm_vk_submit_end(m->device, which, err);
+
+        if (r == 0)
+                r = tdm_vk_chain_check(m, err);
+        if (r != 0)
+                return r;
+        run->n_done++;
+        take_profile(m->device, flight->recording);
+        if (flight->download) {
+                size_t hidden_bytes = (size_t)run->slot->n_rows * m->hp.d_model * sizeof(float);
+
+                memcpy(run->hidden, m->hidden_host.map, hidden_bytes);
+                m->device->counters.hidden_copies++;
+        }
+        if (flight->n_layers)
+                tdm_vk_kv_behind(m, run->step, flight->first_layer, flight->n_layers, flight->half);
+        for (uint32_t i = 0; i < flight->n && run->on_block; i++)
+                run->on_block(flight->first + i, run->userdata);
+        return 0;
 }
 
 /* How many blocks from `block` on go into one submission, and the attention layers among them. */
 static uint32_t cut(const struct run *run, uint32_t block, uint32_t *ret_first_layer, uint32_t *ret_n_layers)
 {
         struct tdm_vk_model *m = run->m;
-        uint32_t most = TDM_MAX(m->submission_row_blocks / run->slot->n_rows, 2u),
+        uint32_t most = TDM_MIN(TDM_MAX(m->submission_row_blocks / run->slot->n_rows, 2u), SUBMISSION_BLOCKS_MAX),
                  log_layers = tdm_vk_kv_log_layers(m, run->slot->n_rows);
-        uint32_t n = 0;
+        uint32_t left = run->end - block, n = 0;
 
+        if (most > SUBMISSION_BLOCKS_LAST && left > 2 * SUBMISSION_BLOCKS_LAST)
+                most = TDM_MIN(most, left - SUBMISSION_BLOCKS_LAST);
         *ret_n_layers = 0;
         *ret_first_layer = 0;
         for (; n < most && block + n < run->end; n++) {
@@ -214,54 +231,55 @@ static uint32_t cut(const struct run *run, uint32_t block, uint32_t *ret_first_l
         return n;
 }
 
-static int run_some(struct run *run, uint32_t block, uint32_t *ret_n, struct tdm_error *err)
+/* Begins with the blocks from `block` on; *ret_n: how many. */
+static int begin_some(struct run *run, uint32_t block, uint32_t *ret_n, struct tdm_error *err)
 {
         struct tdm_vk_model *m = run->m;
         struct tdm_vk_slot *slot = run->slot;
-        size_t hidden_bytes = (size_t)slot->n_rows * m->hp.d_model * sizeof(float);
+        unsigned which = run->n_begun % TDM_VK_IN_FLIGHT;
+        struct flight *flight = &run->flights[which];
+        struct tdm_vk_work work = { .slot = slot, .first = block, .log_half = which };
         uint32_t first_layer, n_layers;
-        struct tdm_vk_work work = { .slot = slot, .first = block };
-        struct tdm_vk_recording *recording;
         int r;
 
         work.n = *ret_n = cut(run, block, &first_layer, &n_layers);
-        if (n_layers && slot->attention_layers == 0) {
-                r = tdm_vk_kv_begin(m, run->step, err);
-                if (r != 0)
-                        return r;
-        }
         if (tdm_block_kind(&m->hp, block + work.n - 1) == TDM_BLOCK_HEAD) {
                 work.n_logits = TDM_MIN(run->step->head.n_logits, m->logits_rows);
                 run->made_logits = true;
         }
         work.upload = !slot->in_place && !slot->on_device && block > 0;
         work.download = !slot->in_place && run->bring_back && block + work.n == run->end;
-        if (work.upload)
-                memcpy(m->hidden_host.map, run->hidden, hidden_bytes);
-        work.log_half = run->n_submissions++ % 2;
-        r = tdm_vk_record(m, &work, &recording, err);
+        if (work.upload) { /* only the first of a run: the others find them on the device */
+                memcpy(m->hidden_host.map, run->hidden, (size_t)slot->n_rows * m->hp.d_model * sizeof(float));
+                m->device->counters.hidden_copies++;
+        }
+        *flight = (struct flight){ NULL, block, work.n, first_layer, n_layers, which, work.download };
+        r = tdm_vk_record(m, &work, &flight->recording, err);
         if (r == 0)
-                r = submit_begin(m, recording, err);
+                r = tdm_vk_submit_begin(m->device, which, flight->recording->commands, err);
         if (r != 0)
                 return r;
-        settle(run); /* of the submission before this one, while this one runs */
-        r = submit_end(m, err);
-        if (r == 0)
-                r = tdm_vk_chain_check(m, err);
-        if (r != 0)
-                return r;
-        take_profile(m->device, recording);
-        if (work.download)
-                memcpy(run->hidden, m->hidden_host.map, hidden_bytes);
-        m->device->counters.hidden_copies += work.upload + work.download;
+        run->n_begun++;
         slot->on_device = !work.download; /* handed over: whoever has them next may change them */
-        run->last.first = block;
-        run->last.n = work.n;
-        run->last.first_layer = first_layer;
-        run->last.n_layers = n_layers;
-        run->last.half = work.log_half;
         slot->attention_layers += n_layers;
         return 0;
+}
+
+/* Blocks up to run->end: one submission is written behind while the next is on the device. */
+static int run_all(struct run *run, uint32_t first, struct tdm_error *err)
+{
+        uint32_t most = run->m->device->profiling ? 1 : TDM_VK_IN_FLIGHT; /* a profile has one set of timestamps */
+        int r = hand_over(run->m, tdm_dmabuf_to_device, err);
+
+        for (uint32_t block = first, some; block < run->end && r == 0; block += some) {
+                if (run->n_begun - run->n_done == most)
+                        r = settle(run, err);
+                if (r == 0)
+                        r = begin_some(run, block, &some, err);
+        }
+        while (run->n_done < run->n_begun && r == 0)
+                r = settle(run, err);
+        return r == 0 ? hand_over(run->m, tdm_dmabuf_to_cpu, err) : r;
 }
 
 /* Whether the slot holds this step, and what follows is what was left. */
@@ -275,16 +293,17 @@ static bool goes_on(const struct tdm_vk_slot *slot, const struct tdm_step *step,
 static int prepare(struct run *run, uint32_t first, struct tdm_error *err)
 {
         struct tdm_vk_model *m = run->m;
+        bool attends = false;
 
-        for (uint32_t block = first; block < run->end; block++)
-                if (tdm_block_kind(&m->hp, block) == TDM_BLOCK_ATTENTION && !m->n_kv_buffers) {
-                        if (!m->kv_error.code)
-                                return tdm_error_set(err, -EINVAL,
-                                                     "vulkan device: asked for attention without a KV cache");
-                        if (err)
-                                *err = m->kv_error;
-                        return m->kv_error.code;
-                }
+        for (uint32_t block = first; block < run->end && !attends; block++)
+                attends = tdm_block_kind(&m->hp, block) == TDM_BLOCK_ATTENTION;
+        if (attends && !m->n_kv_buffers) {
+                if (!m->kv_error.code)
+                        return tdm_error_set(err, -EINVAL, "vulkan device: asked for attention without a KV cache");
+                if (err)
+                        *err = m->kv_error;
+                return m->kv_error.code;
+        }
         run->slot = tdm_vk_slot_of(m, run->hidden);
         if (!run->slot)
                 return tdm_error_set(err, -EINVAL, "vulkan device: hidden rows outside of the activations");
@@ -293,7 +312,7 @@ static int prepare(struct run *run, uint32_t first, struct tdm_error *err)
         else if (run->slot->next_block != first)
                 run->slot->on_device = false; /* blocks between were run elsewhere */
         run->slot->next_block = 0;            /* should this fail */
-        return 0;
+        return attends && run->slot->attention_layers == 0 ? tdm_vk_kv_begin(m, run->step, err) : 0;
 }
 
 int tdm_vk_run(struct tdm_device_model *public, const struct tdm_step *step, uint32_t first, uint32_t n, float *hidden,
@@ -316,14 +335,11 @@ int tdm_vk_run(struct tdm_device_model *public, const struct tdm_step *step, uin
                                      "vulkan device: lost before; the worker must be restarted");
         run.bring_back = end < n_blocks - 1 && step->head.plan[end] != step->head.plan[first];
         r = prepare(&run, first, err);
-        for (uint32_t block = first, some; block < run.end && r == 0; block += some)
-                r = run_some(&run, block, &some, err);
-        if (r == 0) {
-                settle(&run);
-                if (run.slot->attention_layers == m->hp.n_layers) {
-                        tdm_vk_kv_end(m, step);
-                        run.slot->attention_layers = 0;
-                }
+        if (r == 0 && first < run.end)
+                r = run_all(&run, first, err);
+        if (r == 0 && run.slot->attention_layers == m->hp.n_layers) {
+                tdm_vk_kv_end(m, step);
+                run.slot->attention_layers = 0;
         }
         if (r == 0 && end == n_blocks) {
                 if (first == n_blocks - 1 && !run.slot->in_place && !run.slot->on_device)
