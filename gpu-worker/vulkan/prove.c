@@ -80,7 +80,7 @@ static void random_weights(uint8_t *panels, uint32_t type, uint64_t *state)
 /* side: as in tdm_vk_matmul_push. */
 static void random_rows(uint8_t *rows, uint32_t *side, uint32_t act, uint64_t *state)
 {
-        uint32_t cols = N_BLOCKS * TDM_BLOCK_VALUES, most = act == TDM_VK_ACT_I8 ? 127 : 32512;
+        uint32_t cols = N_BLOCKS * TDM_BLOCK_VALUES, most = act == TDM_VK_ACT_I8 ? 127 : TDM_VK_I16_MOST;
 
         for (uint32_t r = 0; r < N_ROWS; r++, rows += TDM_VK_ACT_STRIDE(act, cols))
                 for (uint32_t b = 0; b < N_BLOCKS; b++) {
@@ -88,12 +88,12 @@ static void random_rows(uint8_t *rows, uint32_t *side, uint32_t act, uint64_t *s
 
                         for (uint32_t i = b * TDM_BLOCK_VALUES; i < (b + 1) * TDM_BLOCK_VALUES; i++) {
                                 int32_t q = (int32_t)(random_u32(state) % (2 * most + 1)) - (int32_t)most,
-                                        high = (q + 128) >> 8;
+                                        high = (q + TDM_VK_I16_STEP / 2) >> 7;
 
                                 sum += q;
                                 rows[i] = (uint8_t)(act == TDM_VK_ACT_I8 ? q : high);
                                 if (act == TDM_VK_ACT_I16)
-                                        rows[cols + i] = (uint8_t)(q - 256 * high);
+                                        rows[cols + i] = (uint8_t)(q - TDM_VK_I16_STEP * high);
                         }
                         ((float *)(rows + TDM_VK_ACT_SCALES(act, cols)))[b] =
                                 (float)(1 + random_u32(state) % 1000) / 65536.0f;

@@ -107,7 +107,7 @@ static uint32_t direct_panels(uint32_t n_panels, uint32_t tiles)
 {
         uint32_t best = 1, least = UINT32_MAX;
 
-        for (uint32_t panels = 1; panels <= (tiles == 1 ? 6u : tiles == 2 ? 4u : 3u); panels++) {
+        for (uint32_t panels = 1; panels <= (tiles == 1 ? 8u : tiles == 2 ? 4u : 3u); panels++) {
                 uint32_t cost = TDM_DIV_UP(TDM_DIV_UP(n_panels, panels), UNITS_AT_ONCE) * (panels + 3);
 
                 if (cost > least)

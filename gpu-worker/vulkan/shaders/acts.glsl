@@ -27,18 +27,18 @@ float tdm_acts_round(uint copy, vec4 x, out ivec4 q)
 {
         uint thread = copy * WORKERS + gl_LocalInvocationID.x, first = thread & ~7u;
         precise float scale, inverse = 0;
-        float amax = 0;
+        float amax = 0, most = ACT == TDM_VK_ACT_I8 ? 127.0 : float(TDM_VK_I16_MOST);
 
         for (uint i = 0; i < 8; i++)
                 amax = max(amax, s_amax[first + i]);
-        scale = amax / (ACT == TDM_VK_ACT_I8 ? 127.0 : 32512.0);
+        scale = amax / most;
         if (scale < 1.17549435e-38)
                 scale = 0;
         else
                 inverse = 1 / scale;
         precise vec4 scaled = x * inverse;
         // A quotient that the device rounds up by a few places must not leave the range.
-        q = ivec4(clamp(roundEven(scaled), vec4(ACT == TDM_VK_ACT_I8 ? -127.0 : -32512.0), vec4(ACT == TDM_VK_ACT_I8 ? 127.0 : 32512.0)));
+        q = ivec4(clamp(roundEven(scaled), vec4(-most), vec4(most)));
         s_sum[thread] = q.x + q.y + q.z + q.w;
         return scale;
 }
@@ -53,8 +53,8 @@ void tdm_acts_write(uint copy, uint64_t row, uint cols, uint col, ivec4 q, float
         if (ACT == TDM_VK_ACT_I8) {
                 Act32s(row).v[col / 4] = (q.x & 0xff) | (q.y & 0xff) << 8 | (q.z & 0xff) << 16 | q.w << 24;
         } else {
-                hi = q + 128 >> 8;
-                q -= hi * 256;
+                hi = q + TDM_VK_I16_STEP / 2 >> 7; // to the nearest, of either sign
+                q -= hi * TDM_VK_I16_STEP;
                 Act32s(row).v[col / 4] = (hi.x & 0xff) | (hi.y & 0xff) << 8 | (hi.z & 0xff) << 16 | hi.w << 24;
                 Act32s(row).v[(cols + col) / 4] = (q.x & 0xff) | (q.y & 0xff) << 8 | (q.z & 0xff) << 16 | q.w << 24;
         }

@@ -28,7 +28,6 @@ layout(constant_id = 3) const uint PANELS = 2;
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 #include "panels.glsl"
 
-const uint TYPE = FORM & 63u;
 const bool TURNED = FORM >= TDM_VK_TURNED;
 const uint PLANES = ACT == TDM_VK_ACT_I16 ? 2 : 1;
 const uint HALVES = TYPE == TDM_VK_Q4_0 ? 1 : 2; // times 16 bytes: an output's block
@@ -139,7 +138,7 @@ void main()
 
                                         if (PANELS % 2 == 0 || at < PANELS * 16) // outputs n and n + 8 beside each other
                                                 s_words[stage + SCALES + at / 16 * 16 + at % 8 * 2 + at / 8 % 2] =
-                                                        floatBitsToUint(tdm_f16(uint(w_scales[i])));
+                                                        floatBitsToUint(tdm_f16(uint(w_scales[i])) * WEIGHTS_SCALE);
                                 }
                         }
                         sync();
@@ -157,7 +156,7 @@ void main()
                         [[unroll]] for (uint i = pair * HALVES; i < (pair + 1) * HALVES && i < W_LOADS; i++) {
                                 uint at = i * 32 + lane, q = at % (16 * HALVES);
                                 uint base = stage + (at / (16 * HALVES) - pair * 2) * 16 * STRIDE;
-                                uvec4 low = TYPE == TDM_VK_Q4_0 ? tdm_signed4(w[i]) : w[i] ^ 0x80808080u, high = tdm_signed4(w[i] >> 4);
+                                uvec4 low = TYPE == TDM_VK_Q4_0 ? tdm_weights4(w[i] << 4) : w[i] ^ 0x80808080u, high = tdm_weights4(w[i]);
 
                                 if (W_ITEMS % 32 != 0 && at >= W_ITEMS)
                                         break;
@@ -177,7 +176,7 @@ void main()
                         load_weights(next, pair);
                         [[unroll]] for (uint i = pair * 2; i < pair * 2 + 2 && i < PANELS; i++) {
                                 uint at = stage + SCALES + i * 16 + own * 2;
-                                float w_scale[2] = { uintBitsToFloat(s_words[at]), uintBitsToFloat(s_words[at + 1]) };
+                                vec2 w_scale = vec2(uintBitsToFloat(s_words[at]), uintBitsToFloat(s_words[at + 1]));
                                 WEIGHTS a;
 
                                 coopMatLoad(a, s_words, stage + (i - pair * 2) * 16 * STRIDE, STRIDE, gl_CooperativeMatrixLayoutRowMajor);
@@ -186,12 +185,12 @@ void main()
                                         RESULT sum32 = coopMatMulAdd(a, rows[t * PLANES], RESULT(0));
 
                                         if (ACT == TDM_VK_ACT_I16) {
-                                                sum32 = sum32 * 256;
+                                                sum32 = sum32 * TDM_VK_I16_STEP;
                                                 sum32 = coopMatMulAdd(a, rows[t * PLANES + 1], sum32);
                                         }
                                         [[unroll]] for (uint e = 0; e < 4; e++) {
-                                                precise float scale = w_scale[e / 2] * x_scales[t][e % 2];
-                                                precise float sum = fma(float(sum32[e]), scale, acc[sum_at + e]);
+                                                precise float weighted = float(sum32[e]) * w_scale[e / 2];
+                                                precise float sum = fma(weighted, x_scales[t][e % 2], acc[sum_at + e]);
 
                                                 acc[sum_at + e] = sum;
                                         }

@@ -68,9 +68,9 @@ void main()
                                 if (ACT == TDM_VK_ACT_I16) {
                                         uvec4 low = Act32x4s(x[r]).v[p.cols / 16 + b * 2 + h];
 
-                                        isum[h] = isum[h] * 256 + dot4(w[h], low);
+                                        isum[h] = isum[h] * TDM_VK_I16_STEP + dot4(w[h], low);
                                         if (tdm_k_has_min(TYPE) && tdm_k_sub16(TYPE))
-                                                xsum[h] = xsum[h] * 256 + dot4(ones, low);
+                                                xsum[h] = xsum[h] * TDM_VK_I16_STEP + dot4(ones, low);
                                 }
                         }
                         if (!tdm_k_sub16(TYPE)) {

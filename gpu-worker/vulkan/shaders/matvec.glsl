@@ -1,9 +1,8 @@
 // What matvec.comp and matgelu.comp share: y = x Wᵀ for ROWS rows and the PANELS panels of 16 outputs that panel_of() names, in 256
-// threads: thread = (segment of K, lane), so that neighbours read neighbours and each chain of additions is short. ORDER of an output: see shared.h; of a quantised block acc = fma(float(isum), w_scale * x_scale, acc), of
-// float activations acc = fma(w, x, acc) for each column. ROWS and PANELS change only who loads what. Weights are on their way
+// threads: thread = (segment of K, lane), so that neighbours read neighbours and each chain of additions is short. ORDER of an output: see shared.h; of a
+// quantised block acc = fma(float(isum) * w_scale, x_scale, acc), of float activations acc = fma(w, x, acc) for each column. ROWS and PANELS change only who loads what. Weights are on their way
 // before the row is there (chain.c), and a single row goes through shared memory: a thread that reads it block by block from
 // far away waits for each.
-const uint TYPE = FORM & 63u;
 const bool TURNED = FORM >= TDM_VK_TURNED;
 const uint AHEAD = SHAPE & 255u;       // blocks whose weights are on their way at once
 const uint PANELS = SHAPE >> 8 & 255u; // of a workgroup: what is loaded of a row is used for each
@@ -13,7 +12,6 @@ const uint SETS = SHAPE >> 16 & 255u;  // 2: AHEAD blocks are on their way while
 const uint STAGED = SHAPE >> 24; // blocks of each segment that lie in shared memory at once, a multiple of SETS * AHEAD; 0: none
 const uint STAGE_WORDS = STAGED == 0 ? 1 : TDM_VK_SEGMENTS * PLANES * STAGED * 2, STAGE_LOADS = (STAGE_WORDS + 255) / 256;
 const uint SIDE_LOADS = STAGED == 0 ? 1 : (TDM_VK_SEGMENTS * STAGED + 255) / 256;
-const int MAGIC = 0x4b400000;    // as f32: 1.5 * 2^23, whose last place is 1
 
 shared float s_part[TDM_VK_SEGMENTS][ROWS * PANELS][16];
 shared uvec4 s_row[STAGE_WORDS]; // [segment][plane][block][half]
@@ -128,21 +126,21 @@ void use_weights(const uint set, uint b, uint b1, uint segment, uint j)
                                 start = int(Act32s(x[r] + TDM_VK_ACT_SUMS(ACT, p.cols)).v[block]);
                         }
                         start = TYPE == TDM_VK_Q4_0 ? -8 * start : 0;
-                        if (ACT == TDM_VK_ACT_I8)
-                                start += MAGIC; // a sum far below 2^22 makes a float of itself in its places
+                        if (MAGIC != 0)
+                                start += MAGIC;
                         [[unroll]] for (uint i = 0; i < PANELS; i++) {
                                 uint k = (set * AHEAD + u) * PANELS + i, at = r * PANELS + i;
-                                precise float exact;
+                                int isum;
 
                                 if (ACT == TDM_VK_ACT_I16) {
-                                        int high = dot8(0, w_low[k], w_high[k], high0, high1);
-
-                                        exact = float(dot8(start + high * 256, w_low[k], w_high[k], low0, low1));
+                                        isum = dot8(0, w_low[k], w_high[k], high0, high1) * TDM_VK_I16_STEP;
+                                        isum = dot8(start + isum, w_low[k], w_high[k], low0, low1);
                                 } else {
-                                        exact = intBitsToFloat(dot8(start, w_low[k], w_high[k], high0, high1)) - 12582912.0;
+                                        isum = dot8(start, w_low[k], w_high[k], high0, high1);
                                 }
-                                precise float scale = tdm_f16(w_scale[k]) * x_scale;
-                                precise float sum = fma(exact, scale, acc[at]);
+                                precise float exact = MAGIC != 0 ? intBitsToFloat(isum) - MAGIC_VALUE : float(isum);
+                                precise float weighted = exact * tdm_f16(w_scale[k]);
+                                precise float sum = fma(weighted, x_scale, acc[at]);
                                 acc[at] = b + u < b1 ? sum : acc[at];
                         }
                 }

@@ -6,7 +6,7 @@
 // thread: see matdirect.comp.
 //
 // On an H200 a subgroup's matrix keeps everything else waiting (6.7 cycles), so what counts is how many instructions there are to
-// an element and a block: to a float, the scales' product, the sum. Hence segments are loops of their own: where their ends
+// an element and a block: with a sum that is a float already (panels.glsl) those are two. Hence segments are loops of their own: where their ends
 // were found by counting, the compiler chose between old and new sums at every block (gate and up of 512 rows: 1,715 µs, then
 // 1,143). Two blocks at a time in two halves of shared memory, with one barrier, are slower (1,401): too short for what is on its way.
 //
@@ -27,7 +27,6 @@ layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 #define OUTS 128
 #define BLOCKS TDM_VK_WIDE_BLOCKS // of 32 along K, at a time
 #define STRIDE 9                  // times 16 bytes for the 128 of a row or an output in shared memory: no bank twice
-const uint TYPE = FORM & 63u;
 const bool TURNED = FORM >= TDM_VK_TURNED;
 const uint TILE_ROWS = THREADS / 4;
 const uint PLANES = ACT == TDM_VK_ACT_I16 ? 2 : 1;
@@ -40,8 +39,8 @@ const uint LOADS = OUTS * BLOCKS * HALVES / THREADS, SCALE_LOADS = OUTS * BLOCKS
 
 shared uvec4 s_weights[OUTS * STRIDE];
 shared uvec4 s_rows[PLANES * TILE_ROWS * STRIDE];
-shared float s_weight_scales[BLOCKS * OUTS];   // [block][32 outputs][own][4]: those that a thread needs beside each other
-shared float s_row_scales[BLOCKS * TILE_ROWS]; // [block][32 rows][quad][8]
+shared vec4 s_weight_scales[BLOCKS * OUTS / 4];   // [block][32 outputs][own] of 4: those that a thread needs beside each other
+shared vec4 s_row_scales[BLOCKS * TILE_ROWS / 4]; // [block][32 rows][quad][2] of 4
 
 // On their way.
 uvec4 w[LOADS], rows[2 * PLANES];
@@ -107,13 +106,13 @@ void main()
 
                         [[unroll]] for (uint i = 0; i < LOADS; i++)
                                 if (TYPE == TDM_VK_Q4_0) {
-                                        low[i] = tdm_signed4(w[i]);
-                                        high[i] = tdm_signed4(w[i] >> 4);
+                                        low[i] = tdm_weights4(w[i] << 4);
+                                        high[i] = tdm_weights4(w[i]);
                                 } else {
                                         low[i] = w[i] ^ 0x80808080u;
                                 }
                         [[unroll]] for (uint i = 0; i < SCALE_LOADS; i++)
-                                scales[i] = tdm_f16(uint(weight_scales[i]));
+                                scales[i] = tdm_f16(uint(weight_scales[i])) * WEIGHTS_SCALE;
                         barrier();
                         [[unroll]] for (uint i = 0; i < LOADS; i++) {
                                 uint at = i * THREADS + thread, q = at % (16 * HALVES);
@@ -136,7 +135,7 @@ void main()
                         [[unroll]] for (uint i = 0; i < SCALE_LOADS; i++) {
                                 uint at = i * THREADS + thread, o = at / (16 * BLOCKS) * 16 + at % 16; // output in the tile
 
-                                s_weight_scales[at / 16 % BLOCKS * OUTS + o / 32 * 32 + o % 8 * 4 + o / 8 % 4] = scales[i];
+                                s_weight_scales[(at / 16 % BLOCKS * OUTS + o / 32 * 32) / 4 + o % 8][o / 8 % 4] = scales[i];
                         }
                         [[unroll]] for (uint i = 0; i < 2 * PLANES; i++) {
                                 uint at = i % 2 * THREADS + thread;
@@ -144,7 +143,7 @@ void main()
                                 s_rows[(i / 2 * TILE_ROWS + at / (2 * BLOCKS)) * STRIDE + at % (2 * BLOCKS)] = rows[i];
                         }
                         uint r = thread / BLOCKS; // row in the tile
-                        s_row_scales[thread % BLOCKS * TILE_ROWS + r / 32 * 32 + r / 2 % 4 * 8 + r / 8 % 4 * 2 + r % 2] =
+                        s_row_scales[(thread % BLOCKS * TILE_ROWS + r / 32 * 32) / 4 + r / 2 % 4 * 2 + r / 16 % 2][r / 8 % 2 * 2 + r % 2] =
                                 uintBitsToFloat(row_scale);
                         barrier();
                         loaded = min(next, nb - BLOCKS);
@@ -152,38 +151,41 @@ void main()
                                 load(loaded);
                         [[dont_unroll]] for (uint u = u0; u < u1; u++) {
                                 WEIGHTS a[2];
-                                float a_scale[4];
+                                RESULT sum32[8];
+                                vec4 a_scale = s_weight_scales[(u * OUTS + own_outs) / 4 + own];
+                                precise vec4 a_less = a_scale * -MAGIC_VALUE; // exact
 
                                 [[unroll]] for (uint i = 0; i < 2; i++)
                                         coopMatLoad(a[i], s_weights, (own_outs + i * 16) * STRIDE + u * 2, STRIDE,
                                                     gl_CooperativeMatrixLayoutRowMajor);
-                                [[unroll]] for (uint i = 0; i < 4; i++)
-                                        a_scale[i] = s_weight_scales[u * OUTS + own_outs + own * 4 + i];
                                 [[unroll]] for (uint j = 0; j < 4; j++) {
-                                        uint row = own_rows + j * 8, scale_at = u * TILE_ROWS + own_rows + quad * 8 + j * 2;
-                                        float x_scale[2] = { s_row_scales[scale_at], s_row_scales[scale_at + 1] };
-                                        ROWS high_plane, low_plane;
+                                        uint row = own_rows + j * 8;
+                                        ROWS plane;
 
-                                        coopMatLoad(high_plane, s_rows, row * STRIDE + u * 2, STRIDE,
-                                                    gl_CooperativeMatrixLayoutColumnMajor);
-                                        if (ACT == TDM_VK_ACT_I16)
-                                                coopMatLoad(low_plane, s_rows, (TILE_ROWS + row) * STRIDE + u * 2, STRIDE,
-                                                            gl_CooperativeMatrixLayoutColumnMajor);
-                                        [[unroll]] for (uint i = 0; i < 2; i++) {
-                                                RESULT sum32 = coopMatMulAdd(a[i], high_plane, RESULT(0));
+                                        coopMatLoad(plane, s_rows, row * STRIDE + u * 2, STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
+                                        [[unroll]] for (uint i = 0; i < 2; i++)
+                                                sum32[i * 4 + j] = coopMatMulAdd(a[i], plane, RESULT(ACT == TDM_VK_ACT_I16 ? 0 : MAGIC));
+                                }
+                                [[unroll]] for (uint j = 0; j < 4 && ACT == TDM_VK_ACT_I16; j++) {
+                                        uint row = own_rows + j * 8;
+                                        ROWS plane;
 
-                                                if (ACT == TDM_VK_ACT_I16) {
-                                                        sum32 = sum32 * 256;
-                                                        sum32 = coopMatMulAdd(a[i], low_plane, sum32);
-                                                }
+                                        coopMatLoad(plane, s_rows, (TILE_ROWS + row) * STRIDE + u * 2, STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
+                                        [[unroll]] for (uint i = 0; i < 2; i++)
+                                                sum32[i * 4 + j] = coopMatMulAdd(a[i], plane, sum32[i * 4 + j] * TDM_VK_I16_STEP + RESULT(MAGIC));
+                                }
+                                [[unroll]] for (uint j = 0; j < 4; j++) {
+                                        vec4 x_scale = s_row_scales[(u * TILE_ROWS + own_rows) / 4 + quad * 2 + j / 2];
+
+                                        [[unroll]] for (uint i = 0; i < 2; i++)
                                                 [[unroll]] for (uint e = 0; e < 4; e++) {
-                                                        uint at = (i * 4 + j) * 4 + e;
-                                                        precise float scale = a_scale[i * 2 + e / 2] * x_scale[e % 2];
-                                                        precise float sum = fma(float(sum32[e]), scale, sums[at]);
+                                                        uint at = (i * 4 + j) * 4 + e, o = i * 2 + e / 2;
+                                                        precise float weighted = MAGIC != 0 ? fma(intBitsToFloat(sum32[i * 4 + j][e]), a_scale[o], a_less[o])
+                                                                                            : float(sum32[i * 4 + j][e]) * a_scale[o];
+                                                        precise float sum = fma(weighted, x_scale[j % 2 * 2 + e % 2], sums[at]);
 
                                                         sums[at] = sum;
                                                 }
-                                        }
                                 }
                         }
                         b = next;

@@ -42,6 +42,11 @@
  * the 16 outputs. */
 #define TDM_VK_TURNED 64
 
+/* 15 bits of the 16, so that a block's sum with weights of 4 bits stays below 2^22: then it needs no conversion to become a
+ * float (matvec.glsl). */
+#define TDM_VK_I16_STEP 128
+#define TDM_VK_I16_MOST 16256 /* 127 * 128 */
+
 #define TDM_VK_KV_F16 1
 #define TDM_VK_KV_F32 2
 #define TDM_VK_KV_Q8_0 3
@@ -49,7 +54,7 @@
 #define TDM_VK_SPAN 256
 
 /* A row of activations: F32 [cols]; I8: q i8 [cols], scale f32 [nb], sum i32 [nb]; I16: hi i8 [cols], lo i8 [cols], scale
- * f32 [nb], sum i32 [nb] of 256 hi + lo. nb = cols / 32. */
+ * f32 [nb], sum i32 [nb] of TDM_VK_I16_STEP hi + lo. nb = cols / 32. */
 #define TDM_VK_ACT_SCALES(act, cols) ((act) * (cols))
 #define TDM_VK_ACT_SUMS(act, cols) ((act) * (cols) + (cols) / 8)
 #define TDM_VK_ACT_STRIDE(act, cols) \
