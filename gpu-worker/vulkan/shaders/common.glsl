@@ -21,7 +21,6 @@ layout(buffer_reference, std430, buffer_reference_align = 8) coherent buffer Act
 layout(buffer_reference, std430, buffer_reference_align = 16) coherent buffer Act32x4s { uvec4 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) volatile coherent buffer Chain { uint v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer U32s { uint v[]; };
-layout(buffer_reference, std430, buffer_reference_align = 8) buffer U32x2s { uvec2 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer U32x4s { uvec4 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer U64s { uint64_t v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 2) buffer U16s { uint16_t v[]; };
@@ -81,16 +80,16 @@ void tdm_chain_wait(uint64_t chain, uint index, uint wait_for)
                 return;
         if (gl_LocalInvocationIndex == 0) {
                 Chain words = Chain(chain);
-
                 bool done = false;
 
-                for (uint tries = 1; !done; tries++) { // nothing is loaded in its condition: validation layers cannot instrument that
+                // Nothing is loaded in the condition: validation layers cannot instrument that.
+                for (uint tries = 1; !done && tries < CHAIN_TRIES; tries++) {
                         done = words.v[index - 1] >= wait_for;
-                        if (tries == CHAIN_TRIES)
-                                words.v[0] = 1;
                         if (tries % 1024 == 0 && words.v[0] != 0)
-                                done = true;
+                                tries = CHAIN_TRIES;
                 }
+                if (!done) // after a loop of any length: CPU implementations end one that is too long for them
+                        words.v[0] = 1;
         }
         controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
 }
