@@ -325,7 +325,8 @@ static unsigned list_needs(struct tdm_vk_model *m, struct need *needs)
         needs[n++] = (struct need){&m->y, (uint64_t)m->tile_rows * m->y_stride_max * sizeof(float),
                                    TDM_VK_DEVICE_MEMORY, "matrix products"};
         needs[n++] =
-                (struct need){&m->partial, (uint64_t)m->max_slots * TDM_VK_PARTIAL_WIDTH(hp->head_dim) * sizeof(float),
+                (struct need){&m->partial, TDM_VK_ARRIVALS_BYTES +
+                              (uint64_t)m->max_slots * TDM_VK_PARTIAL_WIDTH(hp->head_dim) * sizeof(float),
                               TDM_VK_DEVICE_MEMORY, "attention"};
         needs[n++] = (struct need){&m->logits, logits_bytes, TDM_VK_DEVICE_MEMORY, "logits"};
         needs[n++] = (struct need){&m->logits_host, logits_bytes, TDM_VK_HOST_MEMORY, "logits"};
@@ -368,6 +369,28 @@ static int check_memory(struct tdm_vk_model *m, const struct need *needs, unsign
                 (double)work / 0x1p20, (double)left / 0x1p20, (double)total / 0x1p20);
 }
 
+/* See TDM_VK_ARRIVALS. */
+static int arrivals_init(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        const VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
+                                                .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT};
+        const VkMemoryBarrier filled = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
+                                        .srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT,
+                                        .dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT};
+        struct tdm_vk_device *device = m->device;
+        VkCommandBuffer commands = device->stage_commands[0];
+        VkResult r = device->vk.BeginCommandBuffer(commands, &begin);
+
+        if (r == VK_SUCCESS) {
+                device->vk.CmdFillBuffer(commands, m->partial.buffer, 0, TDM_VK_ARRIVALS_BYTES, 0);
+                device->vk.CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_TRANSFER_BIT,
+                                              VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &filled, 0, NULL, 0, NULL);
+                r = device->vk.EndCommandBuffer(commands);
+        }
+        return r == VK_SUCCESS ? tdm_vk_submit(device, commands, err)
+                               : tdm_vk_fault(device, "clearing a buffer", r, err);
+}
+
 static int buffers_init(struct tdm_vk_model *m, const struct need *needs, unsigned n, struct tdm_error *err)
 {
         for (unsigned i = 0; i < n; i++) {
@@ -380,7 +403,7 @@ static int buffers_init(struct tdm_vk_model *m, const struct need *needs, unsign
                 m->memory_bytes += needs[i].bytes;
         }
         memset(m->counters.map, 0, 64);
-        return 0;
+        return arrivals_init(m, err);
 }
 
 static int recordings_init(struct tdm_vk_model *m, struct tdm_error *err)

@@ -270,6 +270,7 @@ struct tdm_vk_recording {
         uint32_t n_marks;
         struct tdm_vk_pipeline *marks[TDM_VK_MAX_QUERIES]; /* of each timestamp, when profiling */
 };
+#define TDM_VK_ARRIVALS_BYTES (TDM_VK_ARRIVALS * sizeof(uint32_t)) /* at the front of what holds partial results */
 #define TDM_VK_RECORDINGS 256u
 
 /* What the device's copy of a sequence's cache is known to hold. */

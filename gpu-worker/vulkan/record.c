@@ -410,6 +410,19 @@ static void embed(struct recorder *r)
                  r->work->slot->n_rows, TDM_DIV_UP(m->hp.d_model, 256u));
 }
 
+/* Whether attend.comp is its own merge: where an item is one row, whose last item to come merges all. */
+static bool attend_merges(const struct tdm_vk_model *m, bool many, uint32_t item_heads)
+{
+        return !many && m->hp.head_dim % TDM_BLOCK_VALUES == 0 && item_heads * m->hp.head_dim <= 1024 &&
+               m->tile_rows * m->hp.n_heads <= TDM_VK_ARRIVALS;
+}
+
+/* HEADS of it. act: what it leaves, TDM_N_ACTS if it does not merge. */
+static uint32_t attend_heads(uint32_t heads, uint32_t act)
+{
+        return heads | (act == TDM_N_ACTS ? 0 : act + 1) << 8;
+}
+
 static void attend(struct recorder *r, uint32_t layer, uint64_t log)
 {
         struct tdm_vk_model *m = r->m;
@@ -438,12 +451,16 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .eps = hp->norm_eps,
                 .query_scale = hp->query_scale,
         };
+        bool merges = attend_merges(m, r->work->slot->many, r->work->slot->item_heads);
         const struct tdm_vk_attend_push push = {
                 .qkv = m->y.address,
                 .rows = rotate.rows,
                 .table = rotate.table,
                 .items = r->step + r->layout.items[group] + (uint64_t)tile * m->max_items * sizeof(struct tdm_vk_item),
-                .partial = m->partial.address,
+                .partial = m->partial.address + TDM_VK_ARRIVALS_BYTES,
+                .acts = m->acts[l->o.act].address,
+                .side = side_of(r, l->o.act, r->rows),
+                .side_rows = m->side_rows,
                 .pieces = l->kv_pieces,
                 .page_bytes = rotate.page_bytes,
                 .piece_shift = rotate.piece_shift,
@@ -455,7 +472,7 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .window = group == TDM_KV_WINDOW ? hp->window : 0,
         };
         const struct tdm_vk_merge_push merge = {
-                .partial = m->partial.address,
+                .partial = push.partial,
                 .row_items = r->step + r->layout.row_items[group],
                 .acts = m->acts[l->o.act].address,
                 .side = side_of(r, l->o.act, r->rows),
@@ -465,7 +482,8 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .head_dim = hp->head_dim,
         };
         struct tdm_vk_pipeline *kernel = tdm_vk_pipeline_get(r->device, TDM_VK_ATTEND, hp->head_dim, m->kv.type,
-                                                             r->work->slot->many ? m->many_rows : 1, r->work->slot->item_heads);
+                                                             r->work->slot->many ? m->many_rows : 1,
+                                                             attend_heads(r->work->slot->item_heads, merges ? l->o.act : TDM_N_ACTS));
 
         static_assert(sizeof(rotate) <= TDM_VK_PUSH_BYTES && sizeof(push) <= TDM_VK_PUSH_BYTES,
                       "push constants fit everywhere");
@@ -474,9 +492,10 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
         set(r, kernel, &push, sizeof(push));
         r->device->vk.CmdDispatchIndirect(r->commands, r->work->slot->step.buffer,
                                           tdm_vk_step_args(&r->layout, tile, group));
-        done(r, kernel, TDM_VK_CHAIN_ALL);
-        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_MERGE, 0, l->o.act, 0, 0), &merge, sizeof(merge),
-                 TDM_DIV_UP(cols, 1024), r->rows);
+        done(r, kernel, merges ? r->rows * hp->n_heads / r->work->slot->item_heads : TDM_VK_CHAIN_ALL);
+        if (!merges)
+                dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_MERGE, 0, l->o.act, 0, 0), &merge, sizeof(merge),
+                         TDM_DIV_UP(cols, 1024), r->rows);
 }
 
 static void attention_block(struct recorder *r, uint32_t block, uint64_t log)
@@ -805,11 +824,15 @@ static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
         if (r == 0)
                 r = need(m, TDM_VK_ROTATE, m->kv.type, 0, 0, 0, err);
         if (r == 0)
-                r = need(m, TDM_VK_ATTEND, m->hp.head_dim, m->kv.type, 1, m->queries_heads, err);
-        if (r == 0)
-                r = need(m, TDM_VK_ATTEND, m->hp.head_dim, m->kv.type, 1, 1, err);
-        if (r == 0)
-                r = need(m, TDM_VK_ATTEND, m->hp.head_dim, m->kv.type, m->many_rows, m->queries_heads, err);
+                r = need(m, TDM_VK_ATTEND, m->hp.head_dim, m->kv.type, m->many_rows,
+                         attend_heads(m->queries_heads, TDM_N_ACTS), err);
+        for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++)
+                for (uint32_t k = 0; k < 2 && r == 0; k++) {
+                        uint32_t heads = k == 0 ? m->queries_heads : 1;
+
+                        r = need(m, TDM_VK_ATTEND, m->hp.head_dim, m->kv.type, 1,
+                                 attend_heads(heads, attend_merges(m, false, heads) ? m->layers[i].o.act : TDM_N_ACTS), err);
+                }
         return r;
 }
 

@@ -147,7 +147,9 @@ static void cut_tile(const struct tdm_vk_model *m, struct tdm_vk_slot *slot, con
                                                                  .n_rows = n,
                                                                  .span_first = first + i,
                                                                  .span_last = apart ? first + i : last,
-                                                                 .slot = slots };
+                                                                 .slot = slots,
+                                                                 .first_slot = row_items[row].slot,
+                                                                 .n_items = n_parts };
         }
         *args = (VkDispatchIndirectCommand){ n_items, n_heads / slot->item_heads, 1 };
 }

@@ -149,6 +149,7 @@ struct variant {
         enum tdm_kv_type kv;    /* 0: the precision's own */
         const char *submission; /* rows times blocks in one; NULL: as always */
         const char *logits;     /* "whole": all of them come to the host */
+        uint32_t single_from;   /* from here on each sequence has one row in a step; 0: never */
 };
 
 static struct outcome run(const uint8_t *weights, const struct variant *v)
@@ -180,15 +181,16 @@ static struct outcome run(const uint8_t *weights, const struct variant *v)
         for (uint32_t first = 0, n, turn = 0; first < n_rows; first += n, turn++) {
                 struct drive_part parts[8];
                 uint32_t row = 0, logits = 0, n_parts = 0, at;
+                bool single = v->single_from && first >= v->single_from;
 
-                n = TDM_MIN(v->chunk, n_rows - first);
+                n = single ? 1 : TDM_MIN(v->chunk, (v->single_from ? v->single_from : n_rows) - first);
                 if (v->restart_at && first >= v->restart_at && !restarted) {
                         drive_restart(drive);
                         restarted = true;
                 }
                 for (uint32_t i = 1; i <= v->n_others; i++) {
                         parts[n_parts] =
-                                part(i, others_at[i], TDM_MIN(1 + (i * 5 + turn * 3) % 11, N_IDS - others_at[i]));
+                                part(i, others_at[i], single ? 1 : TDM_MIN(1 + (i * 5 + turn * 3) % 11, N_IDS - others_at[i]));
                         parts[n_parts].n_logits = i % 2;
                         if (others_at[i] == 0)
                                 drive_forget(drive, i);
@@ -237,11 +239,19 @@ static void exact(void **state)
                 { "copy", .n_rows = 270, .chunk = 70, .n_others = 1, .restart_at = 140, .submission = "8" },
                 { "import", .n_rows = 16, .chunk = 1 },
         };
-        uint8_t *weights = model_new("tiny", TDM_TYPE_Q4_0);
+        /* Single rows over the end of a span: the last of their items to come merges them all (attend.comp). */
+        static const struct variant base_single = { "copy", .n_rows = 270, .chunk = 384 };
+        static const struct variant variants_single[] = {
+                { "copy", .n_rows = 270, .chunk = 250, .single_from = 250 },
+                { "import", .n_rows = 270, .chunk = 125, .single_from = 250, .n_others = 3 },
+        };
+        uint8_t *weights = model_new("tiny", TDM_TYPE_Q4_0), *weights_128 = model_new("tiny-128", TDM_TYPE_Q4_0);
 
         same_bits(weights, &base, variants, TDM_ARRAY_SIZE(variants));
         same_bits(weights, &base_q8, variants_q8, TDM_ARRAY_SIZE(variants_q8));
+        same_bits(weights_128, &base_single, variants_single, TDM_ARRAY_SIZE(variants_single));
         random_model_destroy(weights);
+        random_model_destroy(weights_128);
 }
 
 static void same_bits(const uint8_t *weights, const struct variant *base, const struct variant *variants,

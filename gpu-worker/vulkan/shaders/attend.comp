@@ -6,15 +6,22 @@
 // to the last; l is 32 sums over keys j, j + 32, …, added in order; o[d] is SPLITS sums over neighbouring keys, added in
 // order; then the merge (merge.glsl). Keys that the query does not see count nothing, and where no query of the item sees a
 // key it is never read: so neither the item's other rows nor its other spans change a bit.
+#define WORKERS 256
 #include "common.glsl"
-layout(local_size_x = 256) in;
+layout(local_size_x = WORKERS) in;
 layout(constant_id = 0) const uint HEAD_DIM = 128;
 layout(constant_id = 1) const uint KV_TYPE = TDM_VK_KV_F16;
 layout(constant_id = 2) const uint ROWS = 1;
-layout(constant_id = 3) const uint HEADS = 1;
+layout(constant_id = 3) const uint FORM = 1; // heads; 256 times what is left, and 1; without it partial results are
 layout(buffer_reference, std430, buffer_reference_align = 2) coherent buffer Stored16s { uint16_t v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer Arrivals { uint v[]; };
 layout(push_constant) uniform Push { tdm_vk_attend_push p; };
 #include "merge.glsl"
+
+const uint HEADS = FORM & 255u;
+const bool MERGES = FORM >= 256;
+const uint ACT = MERGES ? (FORM >> 8) - 1 : 0;
+#include "acts.glsl"
 
 const uint QUERIES = ROWS * HEADS; // at most 8
 // Written out, so that every index is known to the compiler: an array that is indexed by a variable would lie in memory, not in
@@ -37,6 +44,7 @@ shared float s_query[QUERIES * HEAD_DIM];
 shared float s_reduce[256];
 shared float s_largest[QUERIES_MAX];
 shared float s_l[QUERIES_MAX];
+shared bool s_is_last;
 shared uint64_t s_parts[TDM_VK_SPAN / TDM_VK_PAGE_TOKENS]; // of the kv head, in each page; 0: not wanted
 
 const uint HEAD_BLOCKS = (HEAD_DIM + 31) / 32;
@@ -286,6 +294,74 @@ void main()
                         F32s(slot).v[HEAD_DIM + 1] = running[q].l; \
                 } \
         }
-        EACH_QUERY(PUT)
-        tdm_chain_done_all(p.chain, p.chain_index);
+        if (!MERGES || item.n_items > 1) {
+                EACH_QUERY(PUT)
+        }
+        if (!MERGES) {
+                tdm_chain_done_all(p.chain, p.chain_index);
+                return;
+        }
+
+        // The row's last item to come merges all of them, as merge.comp does.
+        uint row = item.first_row - p.first_row, quad = thread * 4;
+        bool used = quad < HEADS * HEAD_DIM;
+        precise vec4 o = vec4(0);
+
+        if (item.n_items > 1) {
+                barrier();
+                if (thread == 0) {
+                        Arrivals arrivals = Arrivals(p.partial - TDM_VK_ARRIVALS * 4);
+                        uint at = row * p.n_heads + head0;
+
+                        memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsRelease);
+                        s_is_last = atomicAdd(arrivals.v[at], 1) + 1 == item.n_items;
+                        if (s_is_last)
+                                arrivals.v[at] = 0;
+                        memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsAcquire);
+                }
+                barrier();
+                if (!s_is_last)
+                        return;
+        } else { // what merging a single result comes to
+#define KEEP(q) \
+        if (q < QUERIES) { \
+                [[unroll]] for (uint i = 0; i < OWN; i++) \
+                        if (i * 256 + thread < HEAD_DIM) \
+                                s_part[q * HEAD_DIM + i * 256 + thread] = out_o[q * OWN + i]; \
+                if (thread == 0) \
+                        s_l[q] = running[q].l; \
+        }
+                EACH_QUERY(KEEP)
+                barrier();
+                if (used) {
+                        precise float inverse = 1.0 / s_l[quad / HEAD_DIM];
+                        precise vec4 whole = vec4(s_part[quad], s_part[quad + 1], s_part[quad + 2], s_part[quad + 3]) * inverse;
+
+                        o = whole;
+                }
+        }
+        if (used && item.n_items > 1) {
+                tdm_running all = tdm_running(0, 0);
+
+                for (uint i = 0; i < item.n_items; i++) {
+                        uint64_t slot = p.partial + uint64_t(item.first_slot + i * p.n_heads + head0 + quad / HEAD_DIM) *
+                                                            TDM_VK_PARTIAL_WIDTH(HEAD_DIM) * 4;
+                        float m = F32s(slot).v[HEAD_DIM], l = F32s(slot).v[HEAD_DIM + 1], old_factor, new_factor;
+                        vec4 part = F32x4s(slot).v[quad % HEAD_DIM / 4];
+
+                        if (l > 0) {
+                                bool merged = tdm_merge(all, m, l, old_factor, new_factor);
+                                precise vec4 add = part * new_factor;
+
+                                o = merged ? fma(o, vec4(old_factor), add) : part;
+                        }
+                }
+                precise float inverse = 1.0 / all.l;
+                o = o * inverse;
+        }
+        uint cols = p.n_heads * HEAD_DIM;
+
+        tdm_put_acts(p.acts + uint64_t(row) * TDM_VK_ACT_STRIDE(ACT, cols), cols, head0 * HEAD_DIM + quad, o, used,
+                     tdm_side(p.side, row), p.side_rows);
+        tdm_chain_done(p.chain, p.chain_index);
 }

@@ -83,10 +83,10 @@ struct tdm_vk_item {
         TDM_U32 n_rows;
         TDM_U32 span_first;
         TDM_U32 span_last;
-        TDM_U32 slot; /* of its first row's first head, in the partial results */
+        TDM_U32 slot;       /* of its first row's first head, in the partial results */
+        TDM_U32 first_slot; /* of its row's first item, where it has one row */
+        TDM_U32 n_items;    /* of its row */
         TDM_U32 pad0;
-        TDM_U32 pad1;
-        TDM_U32 pad2;
 };
 
 /* Where a row's partial results lie: slot + i * slot_step + head, i < n. */
@@ -99,6 +99,9 @@ struct tdm_vk_row_items {
 
 /* A partial result: o [head_dim], m, l; l = 0: nothing was seen. */
 #define TDM_VK_PARTIAL_WIDTH(head_dim) ((head_dim) + 16)
+
+/* Before them lie [row of the tile][head] words: how many items of a row and its heads are done. 0 between kernels. */
+#define TDM_VK_ARRIVALS 32768
 
 /* ---- push constants ---- */
 
@@ -198,6 +201,10 @@ struct tdm_vk_attend_push {
         TDM_U32 n_kv_heads;
         TDM_U32 table_entries;
         TDM_U32 window; /* 0: none */
+        TDM_U64 acts;   /* as in tdm_vk_merge_push, where attend.comp merges too */
+        TDM_U64 side;
+        TDM_U32 side_rows;
+        TDM_U32 pad0;
         TDM_VK_CHAIN
 };
 
