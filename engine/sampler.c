@@ -579,6 +579,8 @@ int tdm_sample_finish(const float *logits, uint32_t n_vocab, const struct tdm_sa
         if (penalty)
                 n_penalised = sort_history(history, n_history, n_vocab, sc->history);
         n_best = find_best(logits, n_vocab, n_wanted(sampling, n_vocab, n_penalised), sc);
+        if (n_best < TDM_MAX(n_top, 1u))
+                return -EDOM; /* these are not the logits that the maxima are of */
 
         ret->n_top = n_top;
         for (uint32_t i = 0; i < n_top; i++) {

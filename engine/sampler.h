@@ -39,7 +39,7 @@ struct tdm_result {
 
 int tdm_sampling_check(const struct tdm_sampling *sampling, struct tdm_error *err); /* ranges, NaN */
 size_t tdm_sampler_scratch_bytes(uint32_t n_vocab);
-/* logits [n_vocab], left as they are; finite or -inf (NaN, +inf, or nothing but -inf gives -EDOM). position: absolute
+/* logits [n_vocab], left as they are; finite or -inf (NaN, +inf, or nothing but -inf gives -EDOM, as do maxima of other logits). position: absolute
  * position of the token that is being chosen. target: UINT32_MAX for none. scratch: tdm_sampler_scratch_bytes() bytes,
  * 64-byte aligned. */
 int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling, const uint32_t *history,

@@ -149,6 +149,7 @@ struct variant {
         enum tdm_kv_type kv;    /* 0: the precision's own */
         const char *submission; /* rows times blocks in one; NULL: as always */
         const char *logits;     /* "whole": all of them come to the host */
+        uint32_t top_k;         /* 0: as always */
         uint32_t single_from;   /* from here on each sequence has one row in a step; 0: never */
 };
 
@@ -201,6 +202,8 @@ static struct outcome run(const uint8_t *weights, const struct variant *v)
                 for (uint32_t i = n_parts; i > at; i--)
                         parts[i] = parts[i - 1];
                 parts[at] = part(0, first, n);
+                if (v->top_k)
+                        parts[at].sampling.top_k = v->top_k;
                 for (uint32_t i = 0; i < at; i++) {
                         row += parts[i].n;
                         logits += parts[i].n_logits;
@@ -245,13 +248,22 @@ static void exact(void **state)
                 { "copy", .n_rows = 270, .chunk = 250, .single_from = 250 },
                 { "import", .n_rows = 270, .chunk = 125, .single_from = 250, .n_others = 3 },
         };
-        uint8_t *weights = model_new("tiny", TDM_TYPE_Q4_0), *weights_128 = model_new("tiny-128", TDM_TYPE_Q4_0);
+        /* What comes to the host of many logits, and all of them. */
+        static const struct variant base_logits = { "copy", .n_rows = 12, .chunk = 4, .top_k = 4000 };
+        static const struct variant variants_logits[] = {
+                { "copy", .n_rows = 12, .chunk = 4, .top_k = 4000, .logits = "whole" },
+        };
+        uint8_t *weights = model_new("tiny", TDM_TYPE_Q4_0), *weights_128 = model_new("tiny-128", TDM_TYPE_Q4_0),
+                *weights_vocab;
 
         same_bits(weights, &base, variants, TDM_ARRAY_SIZE(variants));
         same_bits(weights, &base_q8, variants_q8, TDM_ARRAY_SIZE(variants_q8));
         same_bits(weights_128, &base_single, variants_single, TDM_ARRAY_SIZE(variants_single));
         random_model_destroy(weights);
         random_model_destroy(weights_128);
+        weights_vocab = model_new("tiny-vocab", TDM_TYPE_Q4_0);
+        same_bits(weights_vocab, &base_logits, variants_logits, 1);
+        random_model_destroy(weights_vocab);
 }
 
 static void same_bits(const uint8_t *weights, const struct variant *base, const struct variant *variants,
