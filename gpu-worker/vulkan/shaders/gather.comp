@@ -36,10 +36,13 @@ void load_keys(uint first)
 void copy_block(uint block, uint first)
 {
         uint64_t row = of_row(0, p.logits_stride);
+        uint value[4]; // asked for together
 
-        for (uint i = first; i < 64; i += 16)
-                if (block * 64 + i < p.logits_stride)
-                        Act32s(p.host + row).v[block * 64 + i] = Act32s(p.logits + row).v[block * 64 + i];
+        [[unroll]] for (uint i = 0; i < 4; i++)
+                value[i] = Act32s(p.logits + row).v[min(block * 64 + first + i * 16, p.logits_stride - 1)];
+        [[unroll]] for (uint i = 0; i < 4; i++)
+                if (block * 64 + first + i * 16 < p.logits_stride)
+                        Act32s(p.host + row).v[block * 64 + first + i * 16] = value[i];
 }
 
 void main()

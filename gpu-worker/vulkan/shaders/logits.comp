@@ -76,8 +76,14 @@ void main()
                 float most = uintBitsToFloat(NEGATIVE_INFINITY);
                 precise float sum = 0;
 
-                for (uint i = thread; i < p.maxima_stride; i += 256)
-                        most = max(most, F32s(maxima).v[i]);
+                for (uint first = 0; first < p.maxima_stride; first += 16 * 256) { // asked for together
+                        float part[16];
+
+                        [[unroll]] for (uint i = 0; i < 16; i++)
+                                part[i] = F32s(maxima).v[min(first + i * 256 + thread, p.maxima_stride - 1)];
+                        [[unroll]] for (uint i = 0; i < 16; i++)
+                                most = max(most, part[i]);
+                }
                 s_row[thread] = most;
                 barrier();
                 for (uint half_count = 128; half_count > 0; half_count /= 2) {

@@ -11,13 +11,13 @@ float tdm_workgroup_sum(float x)
         s_parts[thread] = x;
         barrier();
         if (thread < 32) {
-                for (uint i = thread; i < WORKERS; i += 32)
-                        sum += s_parts[i];
+                [[unroll]] for (uint i = 0; i < WORKERS / 32; i++)
+                        sum += s_parts[i * 32 + thread];
                 s_sums[thread] = sum;
         }
         barrier();
         sum = 0;
-        for (uint i = 0; i < 32; i++)
+        [[unroll]] for (uint i = 0; i < 32; i++)
                 sum += s_sums[i];
         barrier();
         return sum;
