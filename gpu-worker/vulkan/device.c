@@ -10,7 +10,7 @@
 
 #define WAIT_SLICE_NS (UINT64_C(100) * TDM_NSEC_PER_MSEC)
 #define WAIT_MAX_NS (UINT64_C(10) * TDM_NSEC_PER_SEC)      /* the longest submission is far below a second */
-#define WAIT_CPU_MAX_NS (UINT64_C(120) * TDM_NSEC_PER_SEC) /* a kernel is compiled when it first runs */
+#define WAIT_CPU_MAX_NS (UINT64_C(300) * TDM_NSEC_PER_SEC) /* a kernel is compiled when it first runs, in an emulator too */
 #define SPIN_NS (UINT64_C(20) * TDM_NSEC_PER_MSEC)
 #define MAX_GPUS 16u
 
