@@ -159,10 +159,10 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
 #define SUBMISSION_BLOCKS_MAX 32u
 #define SUBMISSION_BLOCKS_LAST 6u
 
-/* A submission under way: its blocks, and the layers whose new rows it leaves in that half of the log. */
+/* A submission under way: its blocks, and the layers whose new rows it leaves in its half of the log. */
 struct flight {
         struct tdm_vk_recording *recording;
-        uint32_t first, n, first_layer, n_layers, half;
+        uint32_t first, n, first_layer, n_layers;
         bool download;
 };
 
@@ -175,7 +175,7 @@ struct run {
         bool bring_back;
         bool made_logits;
         uint32_t n_begun, n_done; /* submissions */
-        struct flight flights[TDM_VK_IN_FLIGHT]; /* the i-th is in i % TDM_VK_IN_FLIGHT */
+        struct flight flights[TDM_VK_IN_FLIGHT]; /* the i-th is in i % TDM_VK_IN_FLIGHT, which is its half of the log too */
         void (*on_block)(uint32_t block, void *userdata);
         void *userdata;
 };
@@ -202,7 +202,7 @@ static int settle(struct run *run, struct tdm_error *err)
                 m->device->counters.hidden_copies++;
         }
         if (flight->n_layers)
-                tdm_vk_kv_behind(m, run->step, flight->first_layer, flight->n_layers, flight->half);
+                tdm_vk_kv_behind(m, run->step, flight->first_layer, flight->n_layers, which);
         for (uint32_t i = 0; i < flight->n && run->on_block; i++)
                 run->on_block(flight->first + i, run->userdata);
         return 0;
@@ -253,7 +253,7 @@ static int begin_some(struct run *run, uint32_t block, uint32_t *ret_n, struct t
                 memcpy(m->hidden_host.map, run->hidden, (size_t)slot->n_rows * m->hp.d_model * sizeof(float));
                 m->device->counters.hidden_copies++;
         }
-        *flight = (struct flight){ NULL, block, work.n, first_layer, n_layers, which, work.download };
+        *flight = (struct flight){ NULL, block, work.n, first_layer, n_layers, work.download };
         r = tdm_vk_record(m, &work, &flight->recording, err);
         if (r == 0)
                 r = tdm_vk_submit_begin(m->device, which, flight->recording->commands, err);

@@ -14,7 +14,6 @@ layout(constant_id = 1) const uint KV_TYPE = TDM_VK_KV_F16;
 layout(constant_id = 2) const uint ROWS = 1;
 layout(constant_id = 3) const uint FORM = 1; // heads; 256 times what is left, and 1; without it partial results are
 layout(buffer_reference, std430, buffer_reference_align = 2) coherent buffer Stored16s { uint16_t v[]; };
-layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer Arrivals { uint v[]; };
 layout(push_constant) uniform Push { tdm_vk_attend_push p; };
 #include "merge.glsl"
 
@@ -305,23 +304,23 @@ void main()
         // The row's last item to come merges all of them, as merge.comp does.
         uint row = item.first_row - p.first_row, quad = thread * 4;
         bool used = quad < HEADS * HEAD_DIM;
-        precise vec4 o = vec4(0);
+        vec4 o = vec4(0);
 
         if (item.n_items > 1) {
-                barrier();
-                if (thread == 0) {
-                        Arrivals arrivals = Arrivals(p.partial - TDM_VK_ARRIVALS * 4);
-                        uint at = row * p.n_heads + head0;
+                uint64_t arrivals = p.partial - TDM_VK_ARRIVALS * 4;
+                uint at = row * p.n_heads + head0, n_done = tdm_chain_count(arrivals, at);
 
-                        memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsRelease);
-                        s_is_last = atomicAdd(arrivals.v[at], 1) + 1 == item.n_items;
+                if (thread == 0) {
+                        s_is_last = n_done == item.n_items;
                         if (s_is_last)
-                                arrivals.v[at] = 0;
+                                Chain(arrivals).v[at] = 0;
                         memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsAcquire);
                 }
                 barrier();
                 if (!s_is_last)
                         return;
+                if (used)
+                        o = tdm_merge_items(p.partial, item.first_slot + head0 + quad / HEAD_DIM, p.n_heads, item.n_items, HEAD_DIM, quad % HEAD_DIM);
         } else { // what merging a single result comes to
 #define KEEP(q) \
         if (q < QUERIES) { \
@@ -339,25 +338,6 @@ void main()
 
                         o = whole;
                 }
-        }
-        if (used && item.n_items > 1) {
-                tdm_running all = tdm_running(0, 0);
-
-                for (uint i = 0; i < item.n_items; i++) {
-                        uint64_t slot = p.partial + uint64_t(item.first_slot + i * p.n_heads + head0 + quad / HEAD_DIM) *
-                                                            TDM_VK_PARTIAL_WIDTH(HEAD_DIM) * 4;
-                        float m = F32s(slot).v[HEAD_DIM], l = F32s(slot).v[HEAD_DIM + 1], old_factor, new_factor;
-                        vec4 part = F32x4s(slot).v[quad % HEAD_DIM / 4];
-
-                        if (l > 0) {
-                                bool merged = tdm_merge(all, m, l, old_factor, new_factor);
-                                precise vec4 add = part * new_factor;
-
-                                o = merged ? fma(o, vec4(old_factor), add) : part;
-                        }
-                }
-                precise float inverse = 1.0 / all.l;
-                o = o * inverse;
         }
         uint cols = p.n_heads * HEAD_DIM;
 

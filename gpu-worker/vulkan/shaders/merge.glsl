@@ -28,3 +28,28 @@ bool tdm_merge(inout tdm_running into, float m, float l, out float old_factor, o
         new_factor = b;
         return true;
 }
+
+// Four neighbouring dimensions of a row's head: the partial results of its items, merged from left to right and divided. They lie
+// slot_step apart; slot: the head's in the first.
+vec4 tdm_merge_items(uint64_t partial, uint slot, uint slot_step, uint n, uint head_dim, uint d)
+{
+        tdm_running running = tdm_running(0, 0);
+        precise vec4 o = vec4(0);
+
+        for (uint i = 0; i < n; i++) {
+                uint64_t item = partial + uint64_t(slot + i * slot_step) * TDM_VK_PARTIAL_WIDTH(head_dim) * 4;
+                float m = F32s(item).v[head_dim], l = F32s(item).v[head_dim + 1], old_factor, new_factor;
+                vec4 span = F32x4s(item).v[d / 4];
+
+                if (l > 0) {
+                        bool merged = tdm_merge(running, m, l, old_factor, new_factor);
+                        precise vec4 add = span * new_factor;
+
+                        o = merged ? fma(o, vec4(old_factor), add) : span;
+                }
+        }
+        precise float inverse = 1.0 / running.l;
+        precise vec4 divided = o * inverse;
+
+        return divided;
+}
