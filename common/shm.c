@@ -3,6 +3,7 @@
  * over it. An fd that only reads is a second open file (through /proc/self/fd), because access is a property of the
  * open file, not of the descriptor. This file does not know what a segment is for, and does not zero memory between
  * users: tdm_segment_punch() is there for that. */
+#include "common/hugepage.h"
 #include "common/shm.h"
 
 #include <fcntl.h>
@@ -94,14 +95,30 @@ static int keep_out_of_dumps(struct tdm_segment *s)
         return madvise(s->base, s->size_bytes, MADV_DONTDUMP) < 0 ? -errno : 0;
 }
 
+/* Address space that begins where a huge page may: chunks are whole huge pages, so every one of them begins there too. */
+static int reserve(struct tdm_segment *s)
+{
+        uint64_t slack = s->size_bytes < TDM_HUGEPAGE_BYTES ? 0 : TDM_HUGEPAGE_BYTES - page_bytes(), before, after;
+        uint8_t *p = mmap(NULL, s->size_bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+        if (p == MAP_FAILED)
+                return -errno;
+        before = slack ? TDM_ALIGN_UP((uintptr_t)p, TDM_HUGEPAGE_BYTES) - (uintptr_t)p : 0;
+        after = slack - before;
+        s->base = p + before;
+        if (before)
+                munmap(p, before);
+        if (after)
+                munmap(s->base + s->size_bytes, after);
+        return 0;
+}
+
 static int map_all(struct tdm_segment *s, const int *fds, int prot)
 {
-        void *base = mmap(NULL, s->size_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        int r = 0;
+        int r = reserve(s);
 
-        if (base == MAP_FAILED)
-                return -errno;
-        s->base = base;
+        if (r < 0)
+                return r;
         for (unsigned i = 0; i < s->n_chunks && r == 0; i++)
                 r = map_chunk(s, i, fds[i], prot);
         if (r == 0)

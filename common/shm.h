@@ -13,7 +13,7 @@
 
 struct tdm_segment {
         char name[32];
-        uint8_t *base;        /* [size_bytes], page-aligned, NULL when not mapped */
+        uint8_t *base;        /* [size_bytes], at a page, from TDM_HUGEPAGE_BYTES on at a huge one; NULL when not mapped */
         uint64_t size_bytes;  /* a multiple of the page size */
         uint64_t chunk_bytes; /* every chunk but the last has this size */
         unsigned n_chunks;

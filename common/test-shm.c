@@ -1,5 +1,6 @@
 /* Segments: chunks are one range, sizes and seals are enforced, a reader cannot write, sealed means sealed for all. */
 #include "common/shm.h"
+#include "common/test-hugepage.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -75,6 +76,41 @@ static void test_sizes(void **state)
         assert_int_equal(s->size_bytes, 4096);
         tdm_segment_destroyp(&s);
         tdm_segment_destroy(NULL);
+}
+
+/* Huge pages stay what they are through the seal and in who imports them; what is shorter begins at any page. */
+static void test_huge_pages(void **state)
+{
+        _cleanup_(tdm_segment_destroyp) struct tdm_segment *s = NULL, *reader = NULL;
+        uint64_t size = TDM_SEGMENT_CHUNK_BYTES + 3 * TDM_HUGEPAGE_BYTES / 2, whole = size - TDM_HUGEPAGE_BYTES / 2;
+        struct tdm_error err;
+        int fds[2], r = 0;
+
+        assert_int_equal(tdm_segment_create(&s, "weights", size), 0);
+        assert_int_equal((uintptr_t)s->base % TDM_HUGEPAGE_BYTES, 0);
+        for (uint64_t at = 0; at < whole && r == 0; at += TDM_HUGEPAGE_BYTES)
+                r = tdm_hugepage_make(s->base + at);
+        for (uint64_t at = 0; at < size; at += 4096)
+                s->base[at + 7] = (uint8_t)(at / 4096 * 11);
+        if (r == 0) { /* this kernel has them */
+                assert_int_equal(tdm_segment_resident(s), size);
+                assert_int_equal(test_huge_bytes(s), whole);
+        } else
+                assert_true(r == -EINVAL || r == -ENOMEM || r == -EAGAIN || r == -EBUSY);
+        assert_int_equal(tdm_segment_seal(s), 0);
+        assert_int_equal(tdm_segment_dup_fds(s, false, fds), 0);
+        if (tdm_segment_import(&reader, "weights", fds, 2, size, TDM_SEGMENT_CHUNK_BYTES, false, &err) != 0)
+                fail_msg("%s", err.message);
+        assert_int_equal((uintptr_t)reader->base % TDM_HUGEPAGE_BYTES, 0);
+        for (uint64_t at = 0; at < size; at += 4096) {
+                assert_int_equal(reader->base[at], 0);
+                assert_int_equal(reader->base[at + 7], (uint8_t)(at / 4096 * 11));
+                assert_int_equal(s->base[at + 7], (uint8_t)(at / 4096 * 11));
+        }
+        if (r == 0) {
+                assert_int_equal(test_huge_bytes(s), whole);
+                assert_int_equal(test_huge_bytes(reader), whole);
+        }
 }
 
 static void test_punch(void **state)
@@ -358,6 +394,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_chunks),          cmocka_unit_test(test_sizes),
+                cmocka_unit_test(test_huge_pages),
                 cmocka_unit_test(test_punch),           cmocka_unit_test(test_seal),
                 cmocka_unit_test(test_seal_busy),       cmocka_unit_test(test_import_readonly),
                 cmocka_unit_test(test_import_other_uid), cmocka_unit_test(test_import_writable),

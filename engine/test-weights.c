@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include "common/sigbus.h"
+#include "common/test-hugepage.h"
 #include "engine/weights.h"
 
 static uint64_t random_state = 3;
@@ -65,15 +66,16 @@ static double file_value(uint32_t type, const uint8_t *row, uint32_t col)
 
 #define N_LAYERS 2u
 #define N_TENSORS 32u
+#define N_VOCAB 37u
 
-static const struct tdm_hparams hparams = {
+static struct tdm_hparams hparams = { /* n_vocab is the test's */
         .n_layers = N_LAYERS,
         .d_model = 96,
         .n_heads = 2,
         .n_kv_heads = 1,
         .head_dim = 48,
         .d_ff = 160,
-        .n_vocab = 37,
+        .n_vocab = N_VOCAB,
         .n_ctx = 64,
         .window = 16,
         .norm_eps = 1e-6f,
@@ -86,11 +88,11 @@ static const struct tdm_hparams hparams = {
 };
 
 static const struct {
-        uint32_t kind, rows, cols;
+        uint32_t kind, rows /* 0: n_vocab */, cols;
         uint32_t type[2]; /* of layers 0 and 1 */
 } shapes[] = {
-        {TDM_TENSOR_TOKEN_EMBD, 37, 96, {TDM_TYPE_Q8_0}},
-        {TDM_TENSOR_OUTPUT, 37, 96, {TDM_TYPE_BF16}},
+        {TDM_TENSOR_TOKEN_EMBD, 0, 96, {TDM_TYPE_Q8_0}},
+        {TDM_TENSOR_OUTPUT, 0, 96, {TDM_TYPE_BF16}},
         {TDM_TENSOR_OUTPUT_NORM, 1, 96, {TDM_TYPE_F32}},
         {TDM_TENSOR_ATTN_NORM, 1, 96, {TDM_TYPE_F32, TDM_TYPE_F16}},
         {TDM_TENSOR_Q, 96, 96, {TDM_TYPE_Q4_0, TDM_TYPE_Q8_0}},
@@ -108,7 +110,7 @@ static const struct {
 };
 
 struct file {
-        uint8_t bytes[1 << 20];
+        uint8_t bytes[8 << 20];
         size_t size;
         size_t data; /* where the first tensor's data starts */
         struct {
@@ -163,18 +165,18 @@ static void file_make(struct file *f, int kind_changed, uint32_t type_changed)
         memset(f, 0, sizeof(*f));
         for (unsigned s = 0; s < TDM_ARRAY_SIZE(shapes); s++)
                 for (uint32_t layer = 0; layer < (s < 3 ? 1 : N_LAYERS); layer++) {
-                        uint32_t type = shapes[s].type[layer];
+                        uint32_t type = shapes[s].type[layer], rows = shapes[s].rows ? shapes[s].rows : hparams.n_vocab;
 
                         if ((int)shapes[s].kind == kind_changed && layer == 0)
                                 type = type_changed;
                         snprintf(f->tensors[f->n_tensors].name, 16, "t%u.%u", shapes[s].kind, layer);
                         f->tensors[f->n_tensors].kind = shapes[s].kind;
                         f->tensors[f->n_tensors].layer = layer;
-                        f->tensors[f->n_tensors].rows = shapes[s].rows;
+                        f->tensors[f->n_tensors].rows = rows;
                         f->tensors[f->n_tensors].cols = shapes[s].cols;
                         f->tensors[f->n_tensors].type = type;
                         f->tensors[f->n_tensors].offset = offset;
-                        f->tensors[f->n_tensors].size = type_bytes(type, (size_t)shapes[s].rows * shapes[s].cols);
+                        f->tensors[f->n_tensors].size = type_bytes(type, (size_t)rows * shapes[s].cols);
                         offset = TDM_ALIGN_UP(offset + f->tensors[f->n_tensors].size, (size_t)32);
                         f->n_tensors++;
                 }
@@ -270,6 +272,37 @@ static int pack(const struct file *f, uint8_t **ret, uint64_t *ret_size, struct 
 
 static struct file file; /* large: not on the stack */
 
+/* Every value of every tensor, against the file. */
+static void check_values(const struct file *f, const uint8_t *base, uint64_t size)
+{
+        struct tdm_error err = {0};
+
+        if (tdm_weights_check(base, size, &err) != 0)
+                fail_msg("%s", err.message);
+        assert_int_equal(tdm_weights_header(base)->n_tensors, f->n_tensors);
+        for (unsigned i = 0; i < f->n_tensors; i++) {
+                const struct tdm_weights_tensor *t = tdm_weights_find(base, f->tensors[i].kind, f->tensors[i].layer);
+                size_t row_bytes = f->tensors[i].size / f->tensors[i].rows;
+                float y[256];
+
+                assert_non_null(t);
+                assert_int_equal(t->rows, f->tensors[i].rows);
+                assert_int_equal(t->cols, f->tensors[i].cols);
+                for (uint32_t row = 0; row < t->rows; row++) {
+                        const uint8_t *from = f->bytes + f->data + f->tensors[i].offset + row * row_bytes;
+
+                        tdm_weights_row(base, t, row, y);
+                        for (uint32_t col = 0; col < t->cols; col++) {
+                                double want = file_value(f->tensors[i].type, from, col);
+
+                                if (y[col] != want || tdm_weights_value(base, t, row, col) != want)
+                                        fail_msg("tensor %u row %u column %u: %g, should be %g", i, row, col, (double)y[col], want);
+                        }
+                }
+        }
+        assert_null(tdm_weights_find(base, TDM_TENSOR_Q, N_LAYERS));
+}
+
 static void test_values(void **state)
 {
         _cleanup_(freep) uint8_t *base = NULL;
@@ -278,31 +311,34 @@ static void test_values(void **state)
 
         file_make(&file, -1, 0);
         assert_int_equal(pack(&file, &base, &size, &err), 0);
-        if (tdm_weights_check(base, size, &err) != 0)
-                fail_msg("%s", err.message);
-        assert_int_equal(tdm_weights_header(base)->n_tensors, file.n_tensors);
-        for (unsigned i = 0; i < file.n_tensors; i++) {
-                const struct tdm_weights_tensor *t =
-                        tdm_weights_find(base, file.tensors[i].kind, file.tensors[i].layer);
-                size_t row_bytes = file.tensors[i].size / file.tensors[i].rows;
-                float y[256];
+        check_values(&file, base, size);
+}
 
-                assert_non_null(t);
-                assert_int_equal(t->rows, file.tensors[i].rows);
-                assert_int_equal(t->cols, file.tensors[i].cols);
-                for (uint32_t row = 0; row < t->rows; row++) {
-                        const uint8_t *from = file.bytes + file.data + file.tensors[i].offset + row * row_bytes;
+/* More than three huge pages of tensors, whose borders lie inside of them. */
+static void test_huge_pages(void **state)
+{
+        _cleanup_(tdm_weights_plan_destroyp) struct tdm_weights_plan *plan = NULL;
+        _cleanup_(tdm_segment_destroyp) struct tdm_segment *small = NULL, *s = NULL;
+        struct tdm_error err = {0};
+        struct opened o;
 
-                        tdm_weights_row(base, t, row, y);
-                        for (uint32_t col = 0; col < t->cols; col++) {
-                                double want = file_value(file.tensors[i].type, from, col);
-
-                                assert_true(y[col] == want);
-                                assert_true(tdm_weights_value(base, t, row, col) == want);
-                        }
-                }
+        hparams.n_vocab = 24037;
+        file_make(&file, -1, 0);
+        file_open(&file, &o);
+        assert_int_equal(tdm_weights_plan_new(&plan, &o.model, &err), 0);
+        assert_int_equal(tdm_segment_create(&small, "one", TDM_HUGEPAGE_BYTES), 0);
+        for (unsigned n_threads = 1; n_threads <= 3; n_threads++) {
+                assert_int_equal(tdm_segment_create(&s, "weights", tdm_weights_plan_size(plan)), 0);
+                assert_true(s->size_bytes > 3 * TDM_HUGEPAGE_BYTES && s->size_bytes % TDM_HUGEPAGE_BYTES != 0);
+                if (tdm_weights_build(plan, o.gguf, s->base, n_threads, NULL, NULL, &err) != 0)
+                        fail_msg("%s", err.message);
+                check_values(&file, s->base, tdm_weights_plan_size(plan));
+                if (tdm_hugepage_make(small->base) == 0)
+                        assert_int_equal(test_huge_bytes(s), s->size_bytes / TDM_HUGEPAGE_BYTES * TDM_HUGEPAGE_BYTES);
+                tdm_segment_destroyp(&s);
         }
-        assert_null(tdm_weights_find(base, TDM_TENSOR_Q, N_LAYERS));
+        file_close(&o);
+        hparams.n_vocab = N_VOCAB;
 }
 
 /* Lanes behind the last row are zero weights: a product with them is 0, never NaN. */
@@ -568,7 +604,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_values),   cmocka_unit_test(test_padding), cmocka_unit_test(test_unsupported),
                 cmocka_unit_test(test_not_finite), cmocka_unit_test(test_progress), cmocka_unit_test(test_shrinks),
-                cmocka_unit_test(test_flips),    cmocka_unit_test(test_refused),
+                cmocka_unit_test(test_flips),    cmocka_unit_test(test_refused),  cmocka_unit_test(test_huge_pages),
         };
 
         if (tdm_sigbus_init() < 0 || sigaction(SIGBUS, NULL, &sigbus_action) < 0)

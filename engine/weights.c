@@ -7,6 +7,7 @@
  * Does not compress, convert or round: every weight keeps its exact value. */
 #include <assert.h>
 #include <inttypes.h>
+#include "common/hugepage.h"
 #include "common/sigbus.h"
 #include "engine/half.h"
 #include "engine/host/pool.h"
@@ -383,6 +384,8 @@ struct build {
         struct tdm_pool *threads; /* NULL: the caller alone */
         uint64_t total_bytes, told_bytes;
         _Atomic uint64_t done_bytes;
+        uint8_t *not_huge; /* up to here there are huge pages, or it was tried */
+        _Atomic unsigned n_not_huge;
         _Atomic bool stop; /* cancelled, or something was wrong: what is left is not touched */
         int (*progress)(uint64_t done, uint64_t total, void *userdata);
         void *userdata;
@@ -415,6 +418,36 @@ static int not_finite(const struct tdm_gguf *gguf, const struct tdm_gguf_tensor 
                              "model %s: tensor %.*s holds a scale or weight that is not a finite number "
                              "(damaged file?)",
                              tdm_gguf_name(gguf), name_length(source), source->name.data);
+}
+
+/* Memory that is used up to the ends does not get huge pages by asking once more. */
+#define NOT_HUGE_MAX 16u
+
+static void make_huge(void *arg, unsigned i, unsigned thread)
+{
+        struct build *build = arg;
+        int r;
+
+        if (atomic_load_explicit(&build->stop, memory_order_relaxed) ||
+            atomic_load_explicit(&build->n_not_huge, memory_order_relaxed) >= NOT_HUGE_MAX)
+                return;
+        r = tdm_hugepage_make(build->not_huge + i * TDM_HUGEPAGE_BYTES);
+        if (r < 0)
+                atomic_fetch_add_explicit(&build->n_not_huge, r == -EINVAL ? NOT_HUGE_MAX : 1, memory_order_relaxed);
+}
+
+/* Nothing behind not_huge has been written yet. What is not a whole huge page at the end of everything stays as it is. */
+static void make_huge_until(struct build *build, const uint8_t *until, const uint8_t *end)
+{
+        uint64_t bytes = TDM_ALIGN_UP((uint64_t)TDM_MAX(until - build->not_huge, 0), TDM_HUGEPAGE_BYTES);
+        unsigned n = (unsigned)(TDM_MIN(bytes, (uint64_t)TDM_MAX(end - build->not_huge, 0)) / TDM_HUGEPAGE_BYTES);
+
+        if (build->threads)
+                tdm_pool_run(build->threads, n, make_huge, build);
+        else
+                for (unsigned i = 0; i < n; i++)
+                        make_huge(build, i, 0);
+        build->not_huge += n * TDM_HUGEPAGE_BYTES;
 }
 
 /* One tensor's panels, by several threads. */
@@ -497,6 +530,7 @@ int tdm_weights_build(const struct tdm_weights_plan *plan, const struct tdm_gguf
         const struct tdm_weights_header *header = &plan->header;
 
         assert((uintptr_t)dst % ALIGNMENT == 0);
+        build.not_huge = (uint8_t *)TDM_ALIGN_UP((uintptr_t)dst, (uintptr_t)TDM_HUGEPAGE_BYTES);
         for (uint32_t i = 0; i < header->n_tensors; i++)
                 build.total_bytes += plan->tensors[i].size_bytes;
         /* Without helpers it only takes longer. */
@@ -515,6 +549,7 @@ int tdm_weights_build(const struct tdm_weights_plan *plan, const struct tdm_gguf
                 if (r < 0)
                         return tdm_error_set(err, r, "cannot guard the mapping of model %s: %s", tdm_gguf_name(gguf),
                                              strerror(-r));
+                make_huge_until(&build, dst + plan->tensors[i].offset + plan->tensors[i].size_bytes, dst + header->size_bytes);
                 r = build_tensor(&build, &plan->tensors[i], gguf, source, &guard, data, dst + plan->tensors[i].offset,
                                  err);
                 tdm_sigbus_guard_end(&guard);

@@ -1,0 +1,17 @@
+/* One huge page at a time, before it is filled: the kernel then clears one page and has nothing to copy. */
+#include "common/hugepage.h"
+
+#include <assert.h>
+#include <sys/mman.h>
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* Linux 6.1 */
+#endif
+
+int tdm_hugepage_make(uint8_t *base)
+{
+        assert((uintptr_t)base % TDM_HUGEPAGE_BYTES == 0);
+        /* A range with no page at all is refused. */
+        *(volatile uint8_t *)base = 0;
+        return madvise(base, TDM_HUGEPAGE_BYTES, MADV_COLLAPSE) < 0 ? -errno : 0;
+}
