@@ -1,15 +1,19 @@
 /* How fast the matrix kernels are: GMAC/s and GB/s of weights for the shapes of a 1B model and some of a 4B one, whose
  * widths blocks of 256 divide.
  *
- *   bench-matmul [-t THREADS] [-k c|avx2|avx512] [-w q8_0|q4_k|f16|… any type] [-a i8|i16|f32] [-r ROWS] [-s MS]
+ *   bench-matmul [-t THREADS] [-k c|avx2|avx512] [-w q8_0|q4_k|f16|… any type] [-a i8|i16|f32] [-r ROWS] [-s MS] [-m MIB]
  *
- * Weights rotate through 256 MiB, so that they come from memory as they do in a model. The best of several rounds
- * counts: the machine may be busy with other things. */
+ * Weights rotate through 256 MiB, so that they come from memory as they do in a model, in huge pages as there. Less (-m) than
+ * the cache holds shows what the instructions alone take. The best of several rounds counts: the machine may be busy with
+ * other things. */
 #include <getopt.h>
 #include <strings.h>
+#include "common/hugepage.h"
 #include "engine/host/matmul.h"
 
-#define ROTATE_BYTES (UINT64_C(256) << 20)
+#define MATRIX_BYTES_MAX (UINT64_C(256) << 20) /* in the widest type */
+
+static uint64_t rotate_bytes = UINT64_C(256) << 20;
 
 static const struct shape {
         const char *name;
@@ -67,7 +71,7 @@ static void bench(struct tdm_pool *pool, const struct tdm_kernels *kernels, cons
                 do {
                         matrix.data = memory + at;
                         tdm_matmul(pool, kernels, &acts, n_rows, &out, 1);
-                        at = at + 2 * bytes <= ROTATE_BYTES ? at + bytes : 0;
+                        at = at + 2 * bytes <= rotate_bytes ? at + bytes : 0;
                         n++;
                 } while (tdm_now_ns() - start_ns < 2 * TDM_NSEC_PER_MSEC);
                 best_ns = TDM_MIN(best_ns, (tdm_now_ns() - start_ns) / n);
@@ -89,7 +93,7 @@ int main(int argc, char **argv)
         enum tdm_act act = TDM_ACT_I8;
         int c;
 
-        while ((c = getopt(argc, argv, "t:k:w:a:r:s:")) != -1) {
+        while ((c = getopt(argc, argv, "t:k:w:a:r:s:m:")) != -1) {
                 switch (c) {
                 case 't':
                         n_threads = (unsigned)atoi(optarg);
@@ -115,17 +119,22 @@ int main(int argc, char **argv)
                 case 's':
                         budget_ns = (unsigned)atoi(optarg) * TDM_NSEC_PER_MSEC;
                         break;
+                case 'm':
+                        rotate_bytes = (uint64_t)TDM_MAX(atoi(optarg), 1) << 20;
+                        break;
                 default:
                         return 2;
                 }
         }
         act = tdm_matmul_act(type, act);
-        memory = aligned_alloc(64, ROTATE_BYTES);
+        memory = aligned_alloc(TDM_HUGEPAGE_BYTES, TDM_ALIGN_UP(TDM_MAX(rotate_bytes, MATRIX_BYTES_MAX), TDM_HUGEPAGE_BYTES));
         if (!kernels || !memory || tdm_pool_new(&pool, n_threads, NULL) < 0) {
                 fprintf(stderr, "no such kernels, or out of memory\n");
                 return 1;
         }
-        for (uint64_t i = 0; i < ROTATE_BYTES; i++)
+        for (uint64_t at = 0; at < rotate_bytes && tdm_hugepage_make(memory + at) == 0; at += TDM_HUGEPAGE_BYTES)
+                ;
+        for (uint64_t i = 0; i < TDM_MAX(rotate_bytes, MATRIX_BYTES_MAX); i++)
                 memory[i] = (uint8_t)(i * 7 % 61); /* any byte pair is a small f16 */
         printf("%s, %u threads, activations %s\n", kernels->describe, tdm_pool_n_threads(pool), act_names[act]);
         for (size_t s = 0; s < TDM_ARRAY_SIZE(shapes); s++)
