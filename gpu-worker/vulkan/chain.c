@@ -32,31 +32,22 @@ static uint32_t trial_size(const struct tdm_vk_device *device, uint32_t i)
         return device->is_cpu ? TDM_MIN(n, 16u) : n;
 }
 
-static VkResult record_trial(struct tdm_vk_device *device, const struct tdm_vk_pipeline *pipeline,
-                             const struct tdm_vk_buffer *words)
+int tdm_vk_chain_try(struct tdm_vk_device *device, const struct tdm_vk_pipeline *gelu, const struct tdm_vk_buffer *words,
+                     struct tdm_error *err)
 {
-        const VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
-                                                .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT};
-        const VkMemoryBarrier filled = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
-                                        .srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT,
-                                        .dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT},
-                              counted = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
-                                         .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT,
-                                         .dstAccessMask = VK_ACCESS_TRANSFER_READ_BIT},
-                              copied = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
-                                        .srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT,
-                                        .dstAccessMask = VK_ACCESS_HOST_READ_BIT};
         const VkBufferCopy copy = {.size = TDM_VK_CHAIN_WORDS * sizeof(uint32_t)};
-        VkCommandBuffer commands = device->stage_commands[0];
+        const uint32_t *seen = (const uint32_t *)device->stages[0].map;
+        const char *what = "trying chained dispatches";
         struct tdm_vk *vk = &device->vk;
-        VkResult r = vk->BeginCommandBuffer(commands, &begin);
+        VkCommandBuffer commands;
+        int r = tdm_vk_once_begin(device, &commands, what, err);
 
-        if (r != VK_SUCCESS)
+        if (r != 0)
                 return r;
         vk->CmdFillBuffer(commands, words->buffer, 0, copy.size, 0);
-        vk->CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1,
-                               &filled, 0, NULL, 0, NULL);
-        vk->CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline->pipeline);
+        tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
+                       VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+        vk->CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, gelu->pipeline);
         for (uint32_t i = 0; i < TRIAL_DISPATCHES; i++) {
                 /* No values: nothing is read or written but the words. */
                 const struct tdm_vk_gelu_push push = {.chain = words->address,
@@ -66,21 +57,12 @@ static VkResult record_trial(struct tdm_vk_device *device, const struct tdm_vk_p
                 vk->CmdPushConstants(commands, device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(push), &push);
                 vk->CmdDispatch(commands, trial_size(device, i), 1, 1);
         }
-        vk->CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_PIPELINE_STAGE_TRANSFER_BIT, 0, 1,
-                               &counted, 0, NULL, 0, NULL);
+        tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
+                       VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT);
         vk->CmdCopyBuffer(commands, words->buffer, device->stages[0].buffer, 1, &copy);
-        vk->CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &copied, 0,
-                               NULL, 0, NULL);
-        return vk->EndCommandBuffer(commands);
-}
-
-int tdm_vk_chain_try(struct tdm_vk_device *device, const struct tdm_vk_pipeline *gelu, const struct tdm_vk_buffer *words,
-                     struct tdm_error *err)
-{
-        const uint32_t *seen = (const uint32_t *)device->stages[0].map;
-        VkResult result = record_trial(device, gelu, words);
-        int r = result == VK_SUCCESS ? tdm_vk_submit(device, device->stage_commands[0], err)
-                                     : tdm_vk_fault(device, "trying chained dispatches", result, err);
+        tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
+                       VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
+        r = tdm_vk_once_end(device, what, err);
 
         device->chained = r == 0 && seen[0] == 0;
         for (uint32_t i = 0; i < TRIAL_DISPATCHES && device->chained; i++)

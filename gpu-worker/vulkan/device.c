@@ -183,6 +183,34 @@ int tdm_vk_submit(struct tdm_vk_device *device, VkCommandBuffer commands, struct
         return r == 0 ? tdm_vk_submit_end(device, 0, err) : r;
 }
 
+int tdm_vk_once_begin(struct tdm_vk_device *device, VkCommandBuffer *ret, const char *what, struct tdm_error *err)
+{
+        const VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
+                                                .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT};
+        VkResult r = device->vk.BeginCommandBuffer(device->stage_commands[0], &begin);
+
+        if (r != VK_SUCCESS)
+                return tdm_vk_fault(device, what, r, err);
+        *ret = device->stage_commands[0];
+        return 0;
+}
+
+int tdm_vk_once_end(struct tdm_vk_device *device, const char *what, struct tdm_error *err)
+{
+        VkResult r = device->vk.EndCommandBuffer(device->stage_commands[0]);
+
+        return r == VK_SUCCESS ? tdm_vk_submit(device, device->stage_commands[0], err) : tdm_vk_fault(device, what, r, err);
+}
+
+void tdm_vk_barrier(struct tdm_vk_device *device, VkCommandBuffer commands, VkPipelineStageFlags from, VkAccessFlags written,
+                    VkPipelineStageFlags to, VkAccessFlags wanted)
+{
+        const VkMemoryBarrier memory = {
+                .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER, .srcAccessMask = written, .dstAccessMask = wanted};
+
+        device->vk.CmdPipelineBarrier(commands, from, to, 0, 1, &memory, 0, NULL, 0, NULL);
+}
+
 int tdm_vk_submit_begin(struct tdm_vk_device *device, unsigned which, VkCommandBuffer commands, struct tdm_error *err)
 {
         const VkSubmitInfo submit = {

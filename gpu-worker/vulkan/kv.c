@@ -168,29 +168,23 @@ struct restore {
         bool begun;
 };
 
+static const char restoring[] = "restoring the KV cache";
+
 static int restore_flush(struct restore *restore, struct tdm_error *err)
 {
         struct tdm_vk_device *device = restore->m->device;
-        const VkMemoryBarrier barrier = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
-                                          .srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT,
-                                          .dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT };
-        VkResult r;
 
         if (!restore->begun)
                 return 0;
-        device->vk.CmdPipelineBarrier(restore->commands, VK_PIPELINE_STAGE_TRANSFER_BIT,
-                                      VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &barrier, 0, NULL, 0, NULL);
+        tdm_vk_barrier(device, restore->commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
+                       VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
         restore->begun = false;
         restore->filled = 0;
-        r = device->vk.EndCommandBuffer(restore->commands);
-        return r == VK_SUCCESS ? tdm_vk_submit(device, restore->commands, err)
-                               : tdm_vk_fault(device, "restoring the KV cache", r, err);
+        return tdm_vk_once_end(device, restoring, err);
 }
 
 static int restore_piece(struct restore *restore, uint32_t layer, uint32_t page, struct tdm_error *err)
 {
-        const VkCommandBufferBeginInfo begin = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
-                                                 .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT };
         struct tdm_vk_model *m = restore->m;
         struct tdm_vk_device *device = m->device;
         enum tdm_kv_group group = tdm_kv_group_of(&m->hp, layer);
@@ -209,10 +203,10 @@ static int restore_piece(struct restore *restore, uint32_t layer, uint32_t page,
                                 return r;
                 }
                 if (!restore->begun) {
-                        VkResult r = device->vk.BeginCommandBuffer(restore->commands, &begin);
+                        int r = tdm_vk_once_begin(device, &restore->commands, restoring, err);
 
-                        if (r != VK_SUCCESS)
-                                return tdm_vk_fault(device, "restoring the KV cache", r, err);
+                        if (r != 0)
+                                return r;
                         restore->begun = true;
                 }
                 part = TDM_MIN(n - done, TDM_VK_STAGE_BYTES - restore->filled);
@@ -288,7 +282,7 @@ static bool is_known(struct tdm_vk_model *m, const struct tdm_step *step, uint32
 
 int tdm_vk_kv_begin(struct tdm_vk_model *m, const struct tdm_step *step, struct tdm_error *err)
 {
-        struct restore restore = { .m = m, .commands = m->device->stage_commands[0] };
+        struct restore restore = { .m = m };
 
         if (m->kv_imported)
                 return 0;

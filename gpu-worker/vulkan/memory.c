@@ -307,9 +307,6 @@ static int stage_send(struct tdm_vk_device *device, unsigned i, struct tdm_vk_bu
         const VkCommandBufferBeginInfo begin = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
                                                  .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT };
         const VkBufferCopy copy = { .dstOffset = offset, .size = n };
-        const VkMemoryBarrier barrier = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
-                                          .srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT,
-                                          .dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT };
         const VkSubmitInfo submit = { .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
                                       .commandBufferCount = 1,
                                       .pCommandBuffers = &device->stage_commands[i] };
@@ -318,8 +315,8 @@ static int stage_send(struct tdm_vk_device *device, unsigned i, struct tdm_vk_bu
 
         if (r == VK_SUCCESS) {
                 device->vk.CmdCopyBuffer(commands, device->stages[i].buffer, to->buffer, 1, &copy);
-                device->vk.CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_TRANSFER_BIT,
-                                              VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &barrier, 0, NULL, 0, NULL);
+                tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
+                               VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
                 r = device->vk.EndCommandBuffer(commands);
         }
         if (r == VK_SUCCESS)

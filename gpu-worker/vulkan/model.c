@@ -157,30 +157,26 @@ static int turn_weights(struct tdm_vk_model *m, struct tdm_error *err)
         const struct tdm_weights_header *header = tdm_weights_header(m->weights);
         const struct tdm_weights_tensor *tensors =
                 (const struct tdm_weights_tensor *)(m->weights + header->tensors_offset);
-        const VkCommandBufferBeginInfo begin = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
-                                                 .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT };
-        const VkMemoryBarrier barrier = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
-                                          .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
-                                          .dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT };
+        const char *what = "turning the weights";
         struct tdm_vk_device *device = m->device;
         struct tdm_vk *vk = &device->vk;
-        VkCommandBuffer commands = device->stage_commands[0];
-        VkResult result;
+        VkCommandBuffer commands;
+        int r;
 
         if (m->weights_imported)
                 return 0;
         for (uint32_t words = 4; words <= 8; words += 4) {
-                int r = tdm_vk_pipeline_need(device, TDM_VK_TURN, (const uint32_t[]){ words, 0, 0, 0 }, err);
-
+                r = tdm_vk_pipeline_need(device, TDM_VK_TURN, (const uint32_t[]){ words, 0, 0, 0 }, err);
                 if (r != 0)
                         return r;
         }
-        result = vk->BeginCommandBuffer(commands, &begin);
-        if (result != VK_SUCCESS)
-                return tdm_vk_fault(device, "recording commands", result, err);
+        r = tdm_vk_once_begin(device, &commands, what, err);
+        if (r != 0)
+                return r;
         for (int end = 0; end < 2; end++) { /* after the uploads, and before whoever reads */
-                vk->CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_TRANSFER_BIT | VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
-                                       VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &barrier, 0, NULL, 0, NULL);
+                tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT | VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+                               VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+                               VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
                 for (uint32_t i = 0; i < header->n_tensors && end == 0; i++) {
                         const struct tdm_weights_tensor *t = &tensors[i];
                         uint32_t words = t->type == TDM_TYPE_Q4_0 ? 4 : 8, n_panels = TDM_DIV_UP(t->rows, TDM_PANEL_ROWS);
@@ -200,9 +196,7 @@ static int turn_weights(struct tdm_vk_model *m, struct tdm_error *err)
                         }
                 }
         }
-        result = vk->EndCommandBuffer(commands);
-        return result == VK_SUCCESS ? tdm_vk_submit(device, commands, err)
-                                    : tdm_vk_fault(device, "recording commands", result, err);
+        return tdm_vk_once_end(device, what, err);
 }
 
 static uint64_t vector(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer)
@@ -372,23 +366,17 @@ static int check_memory(struct tdm_vk_model *m, const struct need *needs, unsign
 /* See TDM_VK_ARRIVALS. */
 static int arrivals_init(struct tdm_vk_model *m, struct tdm_error *err)
 {
-        const VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
-                                                .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT};
-        const VkMemoryBarrier filled = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
-                                        .srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT,
-                                        .dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT};
+        const char *what = "clearing a buffer";
         struct tdm_vk_device *device = m->device;
-        VkCommandBuffer commands = device->stage_commands[0];
-        VkResult r = device->vk.BeginCommandBuffer(commands, &begin);
+        VkCommandBuffer commands;
+        int r = tdm_vk_once_begin(device, &commands, what, err);
 
-        if (r == VK_SUCCESS) {
-                device->vk.CmdFillBuffer(commands, m->partial.buffer, 0, TDM_VK_ARRIVALS_BYTES, 0);
-                device->vk.CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_TRANSFER_BIT,
-                                              VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &filled, 0, NULL, 0, NULL);
-                r = device->vk.EndCommandBuffer(commands);
-        }
-        return r == VK_SUCCESS ? tdm_vk_submit(device, commands, err)
-                               : tdm_vk_fault(device, "clearing a buffer", r, err);
+        if (r != 0)
+                return r;
+        device->vk.CmdFillBuffer(commands, m->partial.buffer, 0, TDM_VK_ARRIVALS_BYTES, 0);
+        tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
+                       VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+        return tdm_vk_once_end(device, what, err);
 }
 
 static int buffers_init(struct tdm_vk_model *m, const struct need *needs, unsigned n, struct tdm_error *err)

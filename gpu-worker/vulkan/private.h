@@ -194,6 +194,13 @@ int tdm_vk_submit(struct tdm_vk_device *device, VkCommandBuffer commands, struct
  * at a time; they are done in the order in which they began. */
 int tdm_vk_submit_begin(struct tdm_vk_device *device, unsigned which, VkCommandBuffer commands, struct tdm_error *err);
 int tdm_vk_submit_end(struct tdm_vk_device *device, unsigned which, struct tdm_error *err);
+/* Commands that are recorded for one submission, into stage_commands[0], between the two; end() submits them and waits. `what` is being
+ * done, for the error. */
+int tdm_vk_once_begin(struct tdm_vk_device *device, VkCommandBuffer *ret, const char *what, struct tdm_error *err);
+int tdm_vk_once_end(struct tdm_vk_device *device, const char *what, struct tdm_error *err);
+/* All memory, from what was written so in the stages before to what is read and written so in those behind. */
+void tdm_vk_barrier(struct tdm_vk_device *device, VkCommandBuffer commands, VkPipelineStageFlags from, VkAccessFlags written,
+                    VkPipelineStageFlags to, VkAccessFlags wanted);
 int tdm_vk_fault(struct tdm_vk_device *device, const char *what, VkResult result, struct tdm_error *err);
 int tdm_vk_wait(struct tdm_vk_device *device, VkFence fence, struct tdm_error *err);
 

@@ -123,25 +123,19 @@ static int run_kernel(struct tdm_vk_device *device, struct tdm_vk_pipeline *pipe
                 .n_rows = N_ROWS,
                 .y_stride = N_OUT,
         };
-        const VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
-                                                .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT};
-        const VkMemoryBarrier barrier = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
-                                         .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT,
-                                         .dstAccessMask = VK_ACCESS_HOST_READ_BIT};
-        VkCommandBuffer commands = device->stage_commands[0];
+        const char *what = "proving a kernel";
         struct tdm_vk *vk = &device->vk;
-        VkResult r = vk->BeginCommandBuffer(commands, &begin);
+        VkCommandBuffer commands;
+        int r = tdm_vk_once_begin(device, &commands, what, err);
 
-        if (r == VK_SUCCESS) {
-                vk->CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline->pipeline);
-                vk->CmdPushConstants(commands, device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(push), &push);
-                vk->CmdDispatch(commands, x, y, 1);
-                vk->CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_PIPELINE_STAGE_HOST_BIT, 0, 1,
-                                       &barrier, 0, NULL, 0, NULL);
-                r = vk->EndCommandBuffer(commands);
-        }
-        return r == VK_SUCCESS ? tdm_vk_submit(device, commands, err)
-                               : tdm_vk_fault(device, "proving a kernel", r, err);
+        if (r != 0)
+                return r;
+        vk->CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline->pipeline);
+        vk->CmdPushConstants(commands, device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(push), &push);
+        vk->CmdDispatch(commands, x, y, 1);
+        tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
+                       VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
+        return tdm_vk_once_end(device, what, err);
 }
 
 /* ROWS and SHAPE of the matvec that the others must equal. */

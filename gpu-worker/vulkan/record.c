@@ -189,23 +189,14 @@ struct recorder {
         uint32_t chain_index, chain_groups;
 };
 
-static void barrier(const struct recorder *r, VkPipelineStageFlags from_stage, VkAccessFlags from,
-                    VkPipelineStageFlags to_stage, VkAccessFlags to)
-{
-        const VkMemoryBarrier memory = {
-                .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER, .srcAccessMask = from, .dstAccessMask = to};
-
-        r->device->vk.CmdPipelineBarrier(r->commands, from_stage, to_stage, 0, 1, &memory, 0, NULL, 0, NULL);
-}
-
 /* Kernels, copies and the host: everything before is done and seen by everything after. */
 static void barrier_all(const struct recorder *r)
 {
-        barrier(r, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
-                VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
-                VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT | VK_PIPELINE_STAGE_HOST_BIT,
-                VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT |
-                        VK_ACCESS_TRANSFER_WRITE_BIT | VK_ACCESS_HOST_READ_BIT);
+        tdm_vk_barrier(r->device, r->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
+                       VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
+                       VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT | VK_PIPELINE_STAGE_HOST_BIT,
+                       VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT |
+                               VK_ACCESS_TRANSFER_WRITE_BIT | VK_ACCESS_HOST_READ_BIT);
 }
 
 static bool can_chain(const struct recorder *r, const struct tdm_vk_pipeline *pipeline)
@@ -223,8 +214,8 @@ static void set(struct recorder *r, const struct tdm_vk_pipeline *pipeline, cons
         uint8_t all[TDM_VK_PUSH_BYTES];
 
         if (r->before == UNDER_WAY || (r->before == CHAINED && !can_chain(r, pipeline))) {
-                barrier(r, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
-                        VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+                tdm_vk_barrier(r->device, r->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
+                               VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
                 r->before = DONE;
         }
         if (can_chain(r, pipeline)) {

@@ -133,19 +133,17 @@ static void constants_of(const struct tdm_vk_device *device, const struct work *
         constants[3] = tdm_vk_shape_with(device, &w->matrix, shape->panels, shape->ahead, shape->sets, true);
 }
 
-static VkResult record(struct tdm_vk_device *device, const struct work *w, const struct tdm_vk_pipeline *pipeline,
-                       uint32_t groups)
+static int measure(struct tdm_vk_device *device, const struct work *w, const struct tdm_vk_pipeline *pipeline,
+                   uint32_t groups, uint64_t *best, struct tdm_error *err)
 {
-        const VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
-                                                .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT};
-        const VkMemoryBarrier barrier = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
-                                         .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT,
-                                         .dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT};
-        VkCommandBuffer commands = device->stage_commands[0];
+        const char *what = "measuring a kernel";
         struct tdm_vk *vk = &device->vk;
-        VkResult r = vk->BeginCommandBuffer(commands, &begin);
+        VkCommandBuffer commands;
+        VkResult result;
+        uint64_t ticks[2];
+        int r = tdm_vk_once_begin(device, &commands, what, err);
 
-        if (r != VK_SUCCESS)
+        if (r != 0)
                 return r;
         vk->CmdResetQueryPool(commands, device->queries, 0, 2);
         vk->CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline->pipeline);
@@ -154,29 +152,17 @@ static VkResult record(struct tdm_vk_device *device, const struct work *w, const
                 vk->CmdPushConstants(commands, device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(w->places[0]),
                                      &w->places[i % w->n_places]);
                 vk->CmdDispatch(commands, groups, 1, 1);
-                vk->CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
-                                       VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &barrier, 0, NULL, 0, NULL);
+                tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
+                               VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
         }
         vk->CmdWriteTimestamp(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, device->queries, 1);
-        return vk->EndCommandBuffer(commands);
-}
-
-static int measure(struct tdm_vk_device *device, const struct work *w, const struct tdm_vk_pipeline *pipeline,
-                   uint32_t groups, uint64_t *best, struct tdm_error *err)
-{
-        uint64_t ticks[2];
-        VkResult result = record(device, w, pipeline, groups);
-        int r;
-
-        if (result != VK_SUCCESS)
-                return tdm_vk_fault(device, "measuring a kernel", result, err);
-        r = tdm_vk_submit(device, device->stage_commands[0], err);
+        r = tdm_vk_once_end(device, what, err);
         if (r != 0)
                 return r;
-        result = device->vk.GetQueryPoolResults(device->vk.device, device->queries, 0, 2, sizeof(ticks), ticks,
-                                                sizeof(ticks[0]), VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT);
+        result = vk->GetQueryPoolResults(vk->device, device->queries, 0, 2, sizeof(ticks), ticks, sizeof(ticks[0]),
+                                         VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT);
         if (result != VK_SUCCESS)
-                return tdm_vk_fault(device, "measuring a kernel", result, err);
+                return tdm_vk_fault(device, what, result, err);
         *best = TDM_MIN(*best, ticks[1] - ticks[0]);
         return 0;
 }
