@@ -28,6 +28,28 @@ def requests(n):
              "temp": 0.8 if i % 2 else 0.0, "seed": i, "priority": i % 3 == 0} for i in range(n)]
 
 
+def push_out(jobs, want, more):
+    """All at once on little memory; how many were pushed out."""
+    with Daemon(threads=0, args=config(SMALL + more)) as d:
+        got = together(d, jobs)
+        for i, (a, b) in enumerate(zip(got, want)):
+            same_ids(a.ids, b.ids, f"job {i}, pushed out {a.done.get('evictions', 0)} times")
+            check(a.logprobs == b.logprobs, f"log-probabilities of job {i}")
+        s = d.status()
+        total = sum(r.done.get("evictions", 0) for r in got)
+        reread = sum(r.done.get("reread_tokens", 0) for r in got)
+        print(f"FIGURE {len(jobs)} jobs on {pages(d)} pages: pushed out {total} times, {reread} tokens read again")
+        equal(s.get("evictions", 0), total, "evictions in status")
+        equal(s.get("reread_tokens", 0), reread, "tokens read again in status")
+        check(reread > 0 or total == 0 or not more, "without a prefix cache tokens are read again")
+        equal(got[0 if not jobs[0]["priority"] else 1].done.get("evictions", 0), 0,
+              "the oldest interactive job is never pushed out")
+        equal(s.get("jobs_failed", 0), 0, "failed jobs")
+        m = d.model("tale")
+        equal(m.get("kv_pages_full_used", 0) + m.get("kv_pages_window_used", 0), 0, "pages in use afterwards")
+        return total
+
+
 @test
 def pushed_out():
     """With a prefix cache (what was pushed out may still be found) and without (all of it is read again)."""
@@ -35,24 +57,8 @@ def pushed_out():
     with Daemon(threads=0) as d:
         want = [d.generate(**q) for q in jobs]
     for more in ("", "prefix-cache = off\n"):
-        with Daemon(threads=0, args=config(SMALL + more)) as d:
-            got = together(d, jobs)
-            for i, (a, b) in enumerate(zip(got, want)):
-                same_ids(a.ids, b.ids, f"job {i}, pushed out {a.done.get('evictions', 0)} times")
-                check(a.logprobs == b.logprobs, f"log-probabilities of job {i}")
-            s = d.status()
-            total = sum(r.done.get("evictions", 0) for r in got)
-            reread = sum(r.done.get("reread_tokens", 0) for r in got)
-            print(f"FIGURE {len(jobs)} jobs on {pages(d)} pages: pushed out {total} times, {reread} tokens read again")
-            check(total >= 1, "jobs that were pushed out", total)
-            equal(s.get("evictions", 0), total, "evictions in status")
-            equal(s.get("reread_tokens", 0), reread, "tokens read again in status")
-            if more:
-                check(reread > 0, "without a prefix cache tokens are read again")
-            equal(got[0 if not jobs[0]["priority"] else 1].done.get("evictions", 0), 0, "the oldest interactive job is never pushed out")
-            equal(s.get("jobs_failed", 0), 0, "failed jobs")
-            m = d.model("tale")
-            equal(m.get("kv_pages_full_used", 0) + m.get("kv_pages_window_used", 0), 0, "pages in use afterwards")
+        # On a busy machine jobs may come so far apart that there is room for each.
+        check(any(push_out(jobs, want, more) for _ in range(5)), "jobs were pushed out")
 
 
 @test
