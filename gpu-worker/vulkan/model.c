@@ -294,6 +294,29 @@ static void need_act(struct need *needs, const struct tdm_vk_matrix *matrix, uin
                                                                 (uint64_t)side_rows * cols / TDM_BLOCK_VALUES * 8);
 }
 
+/* Returns the size of what chain.c needs. */
+static uint64_t place_flagged(struct tdm_vk_model *m)
+{
+        uint64_t end = TDM_VK_FLAGGED_Y +
+                       TDM_MAX(tdm_vk_q_width(&m->hp) + 2ull * tdm_vk_kv_width(&m->hp), m->hp.d_model) * sizeof(uint64_t);
+
+        for (uint32_t act = 0; act < TDM_N_ACTS; act++) {
+                uint32_t words = 0;
+
+                for (uint32_t i = 0; i < m->hp.n_layers && act != TDM_ACT_F32; i++) {
+                        const struct tdm_vk_layer *l = &m->layers[i];
+                        const struct tdm_vk_matrix *matrices[] = {&l->q, &l->o, &l->gate, &l->down};
+
+                        for (unsigned k = 0; k < TDM_ARRAY_SIZE(matrices); k++)
+                                if (matrices[k]->act == act)
+                                        words = TDM_MAX(words, TDM_VK_ACT_STRIDE(act, matrices[k]->cols) / 4);
+                }
+                m->flagged_acts[act] = words ? end = TDM_ALIGN_UP(end, (uint64_t)64) : 0;
+                end += words * sizeof(uint64_t);
+        }
+        return end;
+}
+
 static unsigned list_needs(struct tdm_vk_model *m, struct need *needs)
 {
         const struct tdm_hparams *hp = &m->hp;
@@ -327,7 +350,7 @@ static unsigned list_needs(struct tdm_vk_model *m, struct need *needs)
         needs[n++] = (struct need){&m->scan, m->logits_rows * scan_row, TDM_VK_DEVICE_MEMORY, "logits"};
         needs[n++] = (struct need){&m->scan_host, m->logits_rows * scan_row, TDM_VK_HOST_MEMORY, "logits"};
         needs[n++] = (struct need){&m->counters, 64, TDM_VK_HOST_MEMORY, "counters"};
-        needs[n++] = (struct need){&m->chain, TDM_VK_CHAIN_WORDS * sizeof(uint32_t), TDM_VK_DEVICE_MEMORY, "counters"};
+        needs[n++] = (struct need){&m->chain, place_flagged(m), TDM_VK_DEVICE_MEMORY, "counters"};
         tdm_vk_step_layout(m, &layout);
         for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
                 needs[n++] = (struct need){&m->slots[i].step, layout.size_bytes, TDM_VK_SHARED_MEMORY, "steps"};

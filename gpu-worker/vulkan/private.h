@@ -222,7 +222,6 @@ int tdm_vk_prove(struct tdm_vk_device *device, struct tdm_error *err);
 
 /* ---- chain.c ---- */
 
-#define TDM_VK_CHAIN_WORDS 1024u /* of a submission: its chained dispatches, at most, and one */
 #define TDM_VK_GAVE_UP_WORD 4u   /* of tdm_vk_model.counters: somebody gave up waiting */
 
 bool tdm_vk_chain_wanted(const struct tdm_vk_device *device);
@@ -330,7 +329,9 @@ struct tdm_vk_model {
         struct tdm_vk_buffer acts[TDM_N_ACTS];        /* size 0: form not used */
         struct tdm_vk_buffer sides[TDM_N_ACTS];       /* see tdm_vk_matmul_push; size 0: nobody reads them */
         uint32_t side_rows;
-        struct tdm_vk_buffer y, partial, logits, logits_host, hidden_host, counters, chain;
+        struct tdm_vk_buffer y, partial, logits, logits_host, hidden_host, counters;
+        struct tdm_vk_buffer chain; /* TDM_VK_CHAIN_WORDS, then flagged words of a single row (chain.c): matrix products, and */
+        uint64_t flagged_acts[TDM_N_ACTS]; /* from these offsets activations in each form; 0: not used */
         uint32_t y_stride_max;
         uint32_t logits_rows, logits_stride;
         bool logits_whole; /* all of them come to the host: it changes them before it draws */

@@ -184,10 +184,15 @@ struct recorder {
         uint64_t step;            /* address of the slot's step buffer */
         uint32_t first_row, rows; /* of the tile */
         bool acts_ready;          /* the next block's input was rounded by the end of the last one */
-        enum { DONE, UNDER_WAY, CHAINED } before; /* the dispatches before the next one: done for it; a barrier is needed; or it
-                                                     can wait for chain_groups of dispatch chain_index */
+        enum { DONE, UNDER_WAY, CHAINED, FLAGGED } before; /* the dispatches before the next one: done for it; a barrier is needed; it
+                                                     can wait for chain_groups of dispatch chain_index; it must read that one's
+                                                     flagged words */
         uint32_t chain_index, chain_groups;
+        uint32_t hidden_index, hidden_groups; /* of the dispatch that last wrote hidden rows; 0: it is done */
+        bool flagged;                         /* what a single row's kernels leave for the next one is flagged: chain.c */
 };
+#define READS_FLAGS 1u
+#define LEAVES_FLAGS 2u
 
 /* Kernels, copies and the host: everything before is done and seen by everything after. */
 static void barrier_all(const struct recorder *r)
@@ -205,8 +210,8 @@ static bool can_chain(const struct recorder *r, const struct tdm_vk_pipeline *pi
                r->chain_index + 1 < TDM_VK_CHAIN_WORDS;
 }
 
-/* Before a dispatch. push ends with TDM_VK_CHAIN. */
-static void set(struct recorder *r, const struct tdm_vk_pipeline *pipeline, const void *push, uint32_t push_bytes)
+/* Before a dispatch. push ends with TDM_VK_CHAIN; flags: of what pushed addresses point to. */
+static void set(struct recorder *r, const struct tdm_vk_pipeline *pipeline, const void *push, uint32_t push_bytes, unsigned flags)
 {
         struct {
                 TDM_VK_CHAIN
@@ -221,13 +226,16 @@ static void set(struct recorder *r, const struct tdm_vk_pipeline *pipeline, cons
         if (can_chain(r, pipeline)) {
                 chain.chain = r->m->chain.address;
                 chain.chain_index = ++r->chain_index;
-                chain.chain_wait = r->before == CHAINED ? r->chain_groups : 0;
+                chain.chain_wait = r->before == FLAGGED ? TDM_VK_CHAIN_FLAGS : r->before == CHAINED ? r->chain_groups : 0;
+                if (flags & LEAVES_FLAGS)
+                        chain.chain_index |= TDM_VK_CHAIN_FLAGS;
         }
+        assert((r->before == FLAGGED) == !!(flags & READS_FLAGS) && (chain.chain || !flags));
         memcpy(all, push, push_bytes - sizeof(chain));
         memcpy(all + push_bytes - sizeof(chain), &chain, sizeof(chain));
         r->device->vk.CmdBindPipeline(r->commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline->pipeline);
         r->device->vk.CmdPushConstants(r->commands, r->device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, push_bytes, all);
-        r->before = chain.chain ? CHAINED : UNDER_WAY;
+        r->before = flags & LEAVES_FLAGS ? FLAGGED : chain.chain ? CHAINED : UNDER_WAY;
 }
 
 /* After a dispatch, of so many workgroups. */
@@ -241,12 +249,18 @@ static void done(struct recorder *r, struct tdm_vk_pipeline *pipeline, uint32_t 
         }
 }
 
+static void dispatch_flagged(struct recorder *r, struct tdm_vk_pipeline *pipeline, const void *push, uint32_t push_bytes,
+                             uint32_t x, uint32_t y, unsigned flags)
+{
+        set(r, pipeline, push, push_bytes, flags);
+        r->device->vk.CmdDispatch(r->commands, x, y, 1);
+        done(r, pipeline, x * y);
+}
+
 static void dispatch(struct recorder *r, struct tdm_vk_pipeline *pipeline, const void *push, uint32_t push_bytes,
                      uint32_t x, uint32_t y)
 {
-        set(r, pipeline, push, push_bytes);
-        r->device->vk.CmdDispatch(r->commands, x, y, 1);
-        done(r, pipeline, x * y);
+        dispatch_flagged(r, pipeline, push, push_bytes, x, y, 0);
 }
 
 /* ---- pieces ---- */
@@ -273,6 +287,64 @@ unsigned tdm_vk_matmul_group(const struct tdm_vk_model *m, const struct tdm_vk_m
                 ret->n_out += matrices[k]->rows;
         }
         return n;
+}
+
+/* Where kernels of a single row leave their outputs for the next one. */
+static uint64_t flagged_y(const struct recorder *r)
+{
+        return r->m->chain.address + TDM_VK_FLAGGED_Y;
+}
+
+static uint64_t flagged_acts(const struct recorder *r, uint32_t act)
+{
+        return r->m->chain.address + r->m->flagged_acts[act];
+}
+
+/* One dispatch, of a single row. */
+static void multiply_flagged(struct recorder *r, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices)
+{
+        unsigned reads = r->before == FLAGGED ? READS_FLAGS : 0;
+        struct tdm_vk_matmul_push push;
+        uint32_t n_panels, panels, rows;
+        struct tdm_vk_pipeline *pipeline;
+
+        tdm_vk_matmul_group(r->m, matrices, n_matrices, &push, &n_panels);
+        if (reads)
+                push.x = flagged_acts(r, matrices[0]->act);
+        push.y = flagged_y(r);
+        pipeline = choose_kernel(r->device, matrices[0], n_panels, 1, &panels, &rows);
+        dispatch_flagged(r, pipeline, &push, sizeof(push), TDM_DIV_UP(n_panels, panels), 1, reads | LEAVES_FLAGS);
+}
+
+/* Whether attend.comp is its own merge: where an item is one row, whose last item to come merges all. */
+static bool attend_merges(const struct tdm_vk_model *m, bool many, uint32_t item_heads)
+{
+        return !many && m->hp.head_dim % TDM_BLOCK_VALUES == 0 && item_heads * m->hp.head_dim <= 1024 &&
+               m->tile_rows * m->hp.n_heads <= TDM_VK_ARRIVALS;
+}
+
+/* Whether a recording's kernels can leave flagged words: those of a single row can, where each is one dispatch of a kernel that
+ * knows of them. */
+static bool can_flag(const struct recorder *r)
+{
+        const struct tdm_vk_model *m = r->m;
+        const struct tdm_vk_slot *slot = r->work->slot;
+
+        if (!r->device->chained || r->device->profiling || slot->n_rows != 1 || (r->work->n + 1) * 6 >= TDM_VK_CHAIN_WORDS ||
+            !attend_merges(m, slot->many, slot->item_heads))
+                return false;
+        for (uint32_t i = 0; i < m->hp.n_layers; i++) {
+                const struct tdm_vk_layer *l = &m->layers[i];
+                const struct tdm_vk_matrix *qkv[] = {&l->q, &l->k, &l->v}, *each[] = {&l->q, &l->o, &l->down};
+                uint32_t n_panels;
+
+                if (!gelu_fits(l) || group_of(qkv, 3, &n_panels) != 3 || n_panels > r->device->max_groups_x)
+                        return false;
+                for (unsigned k = 0; k < TDM_ARRAY_SIZE(each); k++)
+                        if (each[k]->act == TDM_ACT_F32 || tdm_k_type(each[k]->type) || each[k]->n_panels > r->device->max_groups_x)
+                                return false;
+        }
+        return true;
 }
 
 /* matrices: of one input, in rising order of their outputs, which lie beside each other in y [rows][y_stride]. */
@@ -336,31 +408,35 @@ static void norm(struct recorder *r, uint64_t add_gain, uint64_t gain, const str
                  unsigned n_matrices)
 {
         struct tdm_vk_model *m = r->m;
-        struct tdm_vk_norm_push push = {.y = m->y.address,
+        struct tdm_vk_norm_push push = {.y = r->before == FLAGGED ? flagged_y(r) : m->y.address,
                                         .add_gain = add_gain,
                                         .hidden = hidden_rows(r),
                                         .gain = gain,
                                         .d = m->hp.d_model,
                                         .y_stride = m->hp.d_model,
                                         .eps = m->hp.norm_eps,
-                                        .side_rows = m->side_rows};
+                                        .side_rows = m->side_rows,
+                                        .hidden_index = r->hidden_index,
+                                        .hidden_wait = r->hidden_groups};
         uint32_t flags = add_gain ? TDM_VK_NORM_ADD : 0;
-        unsigned forms = 0;
+        unsigned forms = 0, reads = r->before == FLAGGED ? READS_FLAGS : 0, leaves = r->flagged ? LEAVES_FLAGS : 0;
 
         for (unsigned i = 0; i < n_matrices; i++)
                 forms |= 1u << matrices[i]->act;
         if (!forms)
-                dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, flags, TDM_VK_ACT_NONE, norm_per(m), 0), &push,
-                         sizeof(push), r->rows, 1);
+                dispatch_flagged(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, flags, TDM_VK_ACT_NONE, norm_per(m), 0), &push,
+                                 sizeof(push), r->rows, 1, reads);
         for (uint32_t act = 0; act < TDM_N_ACTS; act++) {
                 if (!(forms >> act & 1))
                         continue;
-                push.acts = m->acts[act].address;
-                push.side = side_of(r, act, r->rows);
-                dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, flags, act, norm_per(m), 0), &push,
-                         sizeof(push), r->rows, 1);
+                push.acts = r->flagged ? flagged_acts(r, act) : m->acts[act].address;
+                push.side = r->flagged ? 0 : side_of(r, act, r->rows);
+                dispatch_flagged(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, flags, act, norm_per(m), 0), &push,
+                                 sizeof(push), r->rows, 1, reads | leaves);
                 flags = 0; /* added once */
         }
+        r->hidden_index = r->chain_index;
+        r->hidden_groups = r->rows;
 }
 
 /* What the next block of the recording begins with, at the end of this one. */
@@ -399,13 +475,8 @@ static void embed(struct recorder *r)
 
         dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_EMBED, m->embedding.type, 0, 0, 0), &push, sizeof(push),
                  r->work->slot->n_rows, TDM_DIV_UP(m->hp.d_model, 256u));
-}
-
-/* Whether attend.comp is its own merge: where an item is one row, whose last item to come merges all. */
-static bool attend_merges(const struct tdm_vk_model *m, bool many, uint32_t item_heads)
-{
-        return !many && m->hp.head_dim % TDM_BLOCK_VALUES == 0 && item_heads * m->hp.head_dim <= 1024 &&
-               m->tile_rows * m->hp.n_heads <= TDM_VK_ARRIVALS;
+        r->hidden_index = r->chain_index;
+        r->hidden_groups = r->chain_groups;
 }
 
 /* HEADS of it. act: what it leaves, TDM_N_ACTS if it does not merge. */
@@ -449,8 +520,8 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .table = rotate.table,
                 .items = r->step + r->layout.items[group] + (uint64_t)tile * m->max_items * sizeof(struct tdm_vk_item),
                 .partial = m->partial.address + TDM_VK_ARRIVALS_BYTES,
-                .acts = m->acts[l->o.act].address,
-                .side = side_of(r, l->o.act, r->rows),
+                .acts = r->flagged ? flagged_acts(r, l->o.act) : m->acts[l->o.act].address,
+                .side = r->flagged ? 0 : side_of(r, l->o.act, r->rows),
                 .side_rows = m->side_rows,
                 .pieces = l->kv_pieces,
                 .page_bytes = rotate.page_bytes,
@@ -478,9 +549,9 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
 
         static_assert(sizeof(rotate) <= TDM_VK_PUSH_BYTES && sizeof(push) <= TDM_VK_PUSH_BYTES,
                       "push constants fit everywhere");
-        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_ROTATE, m->kv.type, 0, 0, 0), &rotate, sizeof(rotate),
-                 hp->n_heads + 2 * hp->n_kv_heads, r->rows);
-        set(r, kernel, &push, sizeof(push));
+        dispatch_flagged(r, tdm_vk_pipeline_get(r->device, TDM_VK_ROTATE, m->kv.type, 0, 0, 0), &rotate, sizeof(rotate),
+                         hp->n_heads + 2 * hp->n_kv_heads, r->rows, r->flagged ? READS_FLAGS : 0);
+        set(r, kernel, &push, sizeof(push), r->flagged ? LEAVES_FLAGS : 0);
         r->device->vk.CmdDispatchIndirect(r->commands, r->work->slot->step.buffer,
                                           tdm_vk_step_args(&r->layout, tile, group));
         done(r, kernel, merges ? r->rows * hp->n_heads / r->work->slot->item_heads : TDM_VK_CHAIN_ALL);
@@ -498,9 +569,15 @@ static void attention_block(struct recorder *r, uint32_t block, uint64_t log)
         if (!r->acts_ready)
                 norm(r, 0, l->attn_norm, qkv, 3);
         r->acts_ready = false;
-        multiply(r, qkv, 3, r->rows, m->y.address, tdm_vk_q_width(&m->hp) + 2 * tdm_vk_kv_width(&m->hp));
+        if (r->flagged)
+                multiply_flagged(r, qkv, 3);
+        else
+                multiply(r, qkv, 3, r->rows, m->y.address, tdm_vk_q_width(&m->hp) + 2 * tdm_vk_kv_width(&m->hp));
         attend(r, tdm_block_layer(block), log);
-        multiply(r, o, 1, r->rows, m->y.address, m->hp.d_model);
+        if (r->flagged)
+                multiply_flagged(r, o, 1);
+        else
+                multiply(r, o, 1, r->rows, m->y.address, m->hp.d_model);
         end_block(r, block, l->post_attn_norm);
 }
 
@@ -520,16 +597,24 @@ static void ffn_block(struct recorder *r, uint32_t block)
                 norm(r, 0, l->ffn_norm, gate_up, 2);
         r->acts_ready = false;
         if (r->rows == 1 && tdm_vk_matgelu_push(m, l, &push)) {
-                dispatch(r,
-                         tdm_vk_pipeline_get(r->device, TDM_VK_MATGELU, l->gate.type, l->gate.act, l->down.act,
-                                             gelu_shape_of(r->device, l)),
-                         &push, sizeof(push), l->gate.n_panels / 2, 1);
+                if (r->flagged) {
+                        push.x = flagged_acts(r, l->gate.act);
+                        push.acts = flagged_acts(r, l->down.act);
+                        push.out_side = 0;
+                }
+                dispatch_flagged(r,
+                                 tdm_vk_pipeline_get(r->device, TDM_VK_MATGELU, l->gate.type, l->gate.act, l->down.act,
+                                                     gelu_shape_of(r->device, l)),
+                                 &push, sizeof(push), l->gate.n_panels / 2, 1, r->flagged ? READS_FLAGS | LEAVES_FLAGS : 0);
         } else {
                 multiply(r, gate_up, 2, r->rows, m->y.address, 2 * m->hp.d_ff);
                 dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GELU, 0, l->down.act, 0, 0), &gelu, sizeof(gelu),
                          TDM_DIV_UP(m->hp.d_ff, 1024), r->rows);
         }
-        multiply(r, down, 1, r->rows, m->y.address, m->hp.d_model);
+        if (r->flagged)
+                multiply_flagged(r, down, 1);
+        else
+                multiply(r, down, 1, r->rows, m->y.address, m->hp.d_model);
         end_block(r, block, l->post_ffw_norm);
 }
 
@@ -648,6 +733,7 @@ static VkResult record(struct tdm_vk_model *m, const struct tdm_vk_work *work, s
         if (result != VK_SUCCESS)
                 return result;
         tdm_vk_step_layout(m, &r.layout);
+        r.flagged = can_flag(&r);
         c->n_marks = 0;
         if (m->device->profiling) {
                 m->device->vk.CmdResetQueryPool(c->commands, m->device->queries, 0, TDM_VK_MAX_QUERIES);
@@ -659,7 +745,8 @@ static VkResult record(struct tdm_vk_model *m, const struct tdm_vk_work *work, s
                                             &rows);
         if (m->device->chained)
                 m->device->vk.CmdFillBuffer(c->commands, m->chain.buffer, sizeof(uint32_t), /* who gave up stays known */
-                                            (TDM_VK_CHAIN_WORDS - 1) * sizeof(uint32_t), 0);
+                                            (r.flagged ? m->chain.size_bytes : TDM_VK_CHAIN_WORDS * sizeof(uint32_t)) - sizeof(uint32_t),
+                                            0);
         barrier_all(&r);
         blocks(&r);
         barrier_all(&r);

@@ -158,6 +158,7 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
  * to write when it is done. */
 #define SUBMISSION_BLOCKS_MAX 32u
 #define SUBMISSION_BLOCKS_LAST 6u
+#define SUBMISSION_BLOCKS_SINGLE 160u /* of a single row, which has next to nothing to write: as many as can be chained (record.c) */
 
 /* A submission under way: its blocks, and the layers whose new rows it leaves in its half of the log. */
 struct flight {
@@ -212,11 +213,12 @@ static int settle(struct run *run, struct tdm_error *err)
 static uint32_t cut(const struct run *run, uint32_t block, uint32_t *ret_first_layer, uint32_t *ret_n_layers)
 {
         struct tdm_vk_model *m = run->m;
-        uint32_t most = TDM_MIN(TDM_MAX(m->submission_row_blocks / run->slot->n_rows, 2u), SUBMISSION_BLOCKS_MAX),
+        bool single = run->slot->n_rows == 1;
+        uint32_t most = TDM_MIN(TDM_MAX(m->submission_row_blocks / run->slot->n_rows, 2u), single ? SUBMISSION_BLOCKS_SINGLE : SUBMISSION_BLOCKS_MAX),
                  log_layers = tdm_vk_kv_log_layers(m, run->slot->n_rows);
         uint32_t left = run->end - block, n = 0;
 
-        if (most > SUBMISSION_BLOCKS_LAST && left > 2 * SUBMISSION_BLOCKS_LAST)
+        if (!single && most > SUBMISSION_BLOCKS_LAST && left > 2 * SUBMISSION_BLOCKS_LAST)
                 most = TDM_MIN(most, left - SUBMISSION_BLOCKS_LAST);
         *ret_n_layers = 0;
         *ret_first_layer = 0;

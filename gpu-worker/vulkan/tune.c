@@ -14,7 +14,8 @@
 struct shape {
         uint8_t panels, ahead, sets;
 };
-static const struct shape matvec_shapes[] = {{4, 1, 1}, {2, 2, 1}, {2, 4, 1}, {1, 4, 1}, {1, 2, 2}, {1, 4, 2}, {2, 2, 2}},
+static const struct shape matvec_shapes[] = {{4, 1, 1}, {2, 2, 1}, {2, 4, 1}, {1, 4, 1}, {1, 2, 2}, {1, 4, 2}, {2, 2, 2},
+                                              {1, 3, 1}, {1, 8, 1}, {2, 3, 1}, {2, 5, 1}, {3, 2, 1}},
                           gelu_shapes[] = {{4, 1, 1}, {4, 2, 1}, {4, 3, 1}, {4, 1, 2}};
 #define MAX_SHAPES TDM_ARRAY_SIZE(matvec_shapes)
 

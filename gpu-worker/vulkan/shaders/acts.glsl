@@ -43,26 +43,27 @@ float tdm_acts_round(uint copy, vec4 x, out ivec4 q)
         return scale;
 }
 
-// side: address of the row's (scale, sum) of block 0, those of the next block side_rows further; 0: none.
-void tdm_acts_write(uint copy, uint64_t row, uint cols, uint col, ivec4 q, float scale, uint64_t side, uint side_rows)
+// side: address of the row's (scale, sum) of block 0, those of the next block side_rows further; 0: none. flag: 0, or the row's words
+// are flagged.
+void tdm_acts_write(uint copy, uint64_t row, uint cols, uint col, ivec4 q, float scale, uint64_t side, uint side_rows, uint flag)
 {
         uint thread = copy * WORKERS + gl_LocalInvocationID.x;
         ivec4 hi;
         int sum = 0;
 
         if (ACT == TDM_VK_ACT_I8) {
-                Act32s(row).v[col / 4] = (q.x & 0xff) | (q.y & 0xff) << 8 | (q.z & 0xff) << 16 | q.w << 24;
+                tdm_put_word(row, col / 4, (q.x & 0xff) | (q.y & 0xff) << 8 | (q.z & 0xff) << 16 | q.w << 24, flag);
         } else {
                 hi = q + TDM_VK_I16_STEP / 2 >> 7; // to the nearest, of either sign
                 q -= hi * TDM_VK_I16_STEP;
-                Act32s(row).v[col / 4] = (hi.x & 0xff) | (hi.y & 0xff) << 8 | (hi.z & 0xff) << 16 | hi.w << 24;
-                Act32s(row).v[(cols + col) / 4] = (q.x & 0xff) | (q.y & 0xff) << 8 | (q.z & 0xff) << 16 | q.w << 24;
+                tdm_put_word(row, col / 4, (hi.x & 0xff) | (hi.y & 0xff) << 8 | (hi.z & 0xff) << 16 | hi.w << 24, flag);
+                tdm_put_word(row, (cols + col) / 4, (q.x & 0xff) | (q.y & 0xff) << 8 | (q.z & 0xff) << 16 | q.w << 24, flag);
         }
         if ((thread & 7u) == 0) {
                 for (uint i = 0; i < 8; i++)
                         sum += s_sum[thread + i];
-                F32s(row + TDM_VK_ACT_SCALES(ACT, cols)).v[col / 32] = scale;
-                Act32s(row + TDM_VK_ACT_SUMS(ACT, cols)).v[col / 32] = uint(sum);
+                tdm_put_word(row, (TDM_VK_ACT_SCALES(ACT, cols) + col / 8) / 4, floatBitsToUint(scale), flag);
+                tdm_put_word(row, (TDM_VK_ACT_SUMS(ACT, cols) + col / 8) / 4, uint(sum), flag);
                 if (side != 0)
                         Act32x2s(side).v[col / 32 * side_rows] = uvec2(floatBitsToUint(scale), uint(sum));
         }
@@ -70,7 +71,7 @@ void tdm_acts_write(uint copy, uint64_t row, uint cols, uint col, ivec4 q, float
 
 // Column `col` and the three after it, where there is one copy. Every thread of the workgroup must come here; those with `used`
 // have col < cols.
-void tdm_put_acts(uint64_t row, uint cols, uint col, vec4 x, bool used, uint64_t side, uint side_rows)
+void tdm_put_acts(uint64_t row, uint cols, uint col, vec4 x, bool used, uint64_t side, uint side_rows, uint flag)
 {
         ivec4 q;
         float scale;
@@ -85,5 +86,5 @@ void tdm_put_acts(uint64_t row, uint cols, uint col, vec4 x, bool used, uint64_t
         scale = tdm_acts_round(0, x, q);
         barrier();
         if (used)
-                tdm_acts_write(0, row, cols, col, q, scale, side, side_rows);
+                tdm_acts_write(0, row, cols, col, q, scale, side, side_rows, flag);
 }

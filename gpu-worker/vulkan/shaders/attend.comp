@@ -314,7 +314,7 @@ void main()
                         s_is_last = n_done == item.n_items;
                         if (s_is_last)
                                 Chain(arrivals).v[at] = 0;
-                        memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsAcquire);
+                        memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
                 }
                 barrier();
                 if (!s_is_last)
@@ -342,6 +342,6 @@ void main()
         uint cols = p.n_heads * HEAD_DIM;
 
         tdm_put_acts(p.acts + uint64_t(row) * TDM_VK_ACT_STRIDE(ACT, cols), cols, head0 * HEAD_DIM + quad, o, used,
-                     tdm_side(p.side, row), p.side_rows);
+                     tdm_side(p.side, row), p.side_rows, tdm_flag_left(p.chain_index));
         tdm_chain_done(p.chain, p.chain_index);
 }

@@ -20,6 +20,8 @@ layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer Act
 layout(buffer_reference, std430, buffer_reference_align = 8) coherent buffer Act32x2s { uvec2 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) coherent buffer Act32x4s { uvec4 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) volatile coherent buffer Chain { uint v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 8) volatile coherent buffer Flagged { uint64_t v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) volatile coherent buffer Flagged2s { u64vec2 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer U32s { uint v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer U32x4s { uvec4 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer U64s { uint64_t v[]; };
@@ -76,7 +78,7 @@ const uint CHAIN_TRIES = 1 << 21; // a second or so
 // Until the dispatch before is done. Every thread of the workgroup must come here, once.
 void tdm_chain_wait(uint64_t chain, uint index, uint wait_for)
 {
-        if (wait_for == 0)
+        if (wait_for == 0 || wait_for == TDM_VK_CHAIN_FLAGS)
                 return;
         if (gl_LocalInvocationIndex == 0) {
                 Chain words = Chain(chain);
@@ -84,7 +86,7 @@ void tdm_chain_wait(uint64_t chain, uint index, uint wait_for)
 
                 // Nothing is loaded in the condition: validation layers cannot instrument that.
                 for (uint tries = 1; !done && tries < CHAIN_TRIES; tries++) {
-                        done = words.v[index - 1] >= wait_for;
+                        done = words.v[(index & ~TDM_VK_CHAIN_FLAGS) - 1] >= wait_for;
                         if (tries % 1024 == 0 && words.v[0] != 0)
                                 tries = CHAIN_TRIES;
                 }
@@ -106,7 +108,7 @@ uint tdm_chain_count(uint64_t chain, uint index)
 
 void tdm_chain_done(uint64_t chain, uint index)
 {
-        if (chain != 0)
+        if (chain != 0 && (index & TDM_VK_CHAIN_FLAGS) == 0)
                 tdm_chain_count(chain, index);
 }
 
@@ -115,6 +117,67 @@ void tdm_chain_done_all(uint64_t chain, uint index)
 {
         if (chain != 0 && tdm_chain_count(chain, index) == gl_NumWorkGroups.x * gl_NumWorkGroups.y)
                 atomicAdd(Chain(chain).v[index], TDM_VK_CHAIN_ALL);
+}
+
+// Flagged words (chain.c): 32 bits, and in the upper half the index of the dispatch that wrote them. A row of them has the layout of
+// the row that it stands for, each word twice as wide.
+
+// Of what a dispatch leaves, of what it reads; 0: not flagged.
+uint tdm_flag_left(uint chain_index)
+{
+        return (chain_index & TDM_VK_CHAIN_FLAGS) != 0 ? chain_index & ~TDM_VK_CHAIN_FLAGS : 0;
+}
+
+uint tdm_flag_read(uint chain_index, uint chain_wait)
+{
+        return chain_wait == TDM_VK_CHAIN_FLAGS ? (chain_index & ~TDM_VK_CHAIN_FLAGS) - 1 : 0;
+}
+
+void tdm_put_word(uint64_t row, uint i, uint word, uint flag)
+{
+        if (flag != 0)
+                Flagged(row).v[i] = packUint2x32(uvec2(word, flag));
+        else
+                Act32s(row).v[i] = word;
+}
+
+uint tdm_flagged(uint64_t row, uint i, uint flag, inout bool there)
+{
+        uvec2 word = unpackUint2x32(Flagged(row).v[i]);
+
+        there = there && word.y == flag;
+        return word.x;
+}
+
+// Words 2i and 2i + 1; 4i … 4i + 3.
+uvec2 tdm_flagged2(uint64_t row, uint i, uint flag, inout bool there)
+{
+        u64vec2 both = Flagged2s(row).v[i];
+        uvec2 a = unpackUint2x32(both.x), b = unpackUint2x32(both.y);
+
+        there = there && a.y == flag && b.y == flag;
+        return uvec2(a.x, b.x);
+}
+
+uvec4 tdm_flagged4(uint64_t row, uint i, uint flag, inout bool there)
+{
+        uvec2 a = tdm_flagged2(row, i * 2, flag, there), b = tdm_flagged2(row, i * 2 + 1, flag, there);
+
+        return uvec4(a, b);
+}
+
+// Loads until all that a thread loads is there, or somebody gave up.
+#define TDM_UNTIL(chain, there, load) { \
+        bool there = false; \
+\
+        for (uint tries = 1; !there && tries < CHAIN_TRIES; tries++) { \
+                there = true; \
+                load \
+                if (tries % 1024 == 0 && Chain(chain).v[0] != 0) \
+                        tries = CHAIN_TRIES; \
+        } \
+        if (!there) \
+                Chain(chain).v[0] = 1; \
 }
 
 // ---- the cache ----

@@ -38,6 +38,6 @@ void main()
                          tdm_gelu_mul(s_out[thread * 4 + 1], s_out[33 + thread * 4]),
                          tdm_gelu_mul(s_out[thread * 4 + 2], s_out[34 + thread * 4]),
                          tdm_gelu_mul(s_out[thread * 4 + 3], s_out[35 + thread * 4]));
-        tdm_put_acts(p.acts, p.panel1 * 16, gl_WorkGroupID.x * 32 + thread * 4, x, used, p.out_side, p.side_rows);
+        tdm_put_acts(p.acts, p.panel1 * 16, gl_WorkGroupID.x * 32 + thread * 4, x, used, p.out_side, p.side_rows, tdm_flag_left(p.chain_index));
         tdm_chain_done(p.chain, p.chain_index);
 }

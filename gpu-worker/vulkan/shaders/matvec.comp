@@ -25,7 +25,7 @@ void main()
                 float sum = output_of(i / 16, i % 16);
 
                 if (row0 + r < p.n_rows && out_index < p.n_out)
-                        F32s(p.y + (uint64_t(row0 + r) * p.y_stride + out_index) * 4).v[0] = sum;
+                        tdm_put_word(p.y + uint64_t(row0 + r) * p.y_stride * 4, out_index, floatBitsToUint(sum), tdm_flag_left(p.chain_index));
         }
         tdm_chain_done(p.chain, p.chain_index);
 }

@@ -58,6 +58,7 @@ void load_weights(const uint set, uint b, uint b1, uint lane)
 // Blocks first … first + STAGED - 1 of each segment of the row; all on their way before the first is put down.
 void stage(uint64_t x, uint first, uint length, uint nb)
 {
+        uint flag = tdm_flag_read(p.chain_index, p.chain_wait), at[STAGE_LOADS], side_at[SIDE_LOADS];
         uvec4 row[STAGE_LOADS];
         uvec2 side[SIDE_LOADS];
 
@@ -65,13 +66,32 @@ void stage(uint64_t x, uint first, uint length, uint nb)
                 uint i = min(k * 256 + gl_LocalInvocationID.x, STAGE_WORDS - 1);
                 uint block = min(i / (PLANES * STAGED * 2) * length + first + i / 2 % STAGED, nb - 1), plane = i / (STAGED * 2) % PLANES;
 
-                row[k] = Act32x4s(x).v[plane * (p.cols / 16) + block * 2 + i % 2];
+                at[k] = plane * (p.cols / 16) + block * 2 + i % 2;
         }
         [[unroll]] for (uint k = 0; k < SIDE_LOADS; k++) {
-                uint i = min(k * 256 + gl_LocalInvocationID.x, TDM_VK_SEGMENTS * STAGED - 1), block = min(i / STAGED * length + first + i % STAGED, nb - 1);
+                uint i = min(k * 256 + gl_LocalInvocationID.x, TDM_VK_SEGMENTS * STAGED - 1);
 
-                side[k].x = Act32s(x + TDM_VK_ACT_SCALES(ACT, p.cols)).v[block];
-                side[k].y = Act32s(x + TDM_VK_ACT_SUMS(ACT, p.cols)).v[block];
+                side_at[k] = TDM_VK_ACT_SCALES(ACT, p.cols) / 4 + min(i / STAGED * length + first + i % STAGED, nb - 1);
+        }
+#define STAGE_FLAGGED \
+        [[unroll]] for (uint k = 0; k < STAGE_LOADS; k++) \
+                row[k] = tdm_flagged4(x, at[k], flag, there); \
+        [[unroll]] for (uint k = 0; k < SIDE_LOADS; k++) \
+                side[k] = uvec2(tdm_flagged(x, side_at[k], flag, there), tdm_flagged(x, side_at[k] + nb, flag, there));
+#define LOOK_FLAGGED \
+        tdm_flagged(x, gl_LocalInvocationID.x * (p.cols / 128), flag, there);
+        if (flag != 0) {
+                // A few words of the row are looked at until they are there: if hundreds of workgroups asked for all of it again and
+                // again, the kernel that they wait for would be slower.
+                if (first == 0 && gl_LocalInvocationID.x < 32)
+                        TDM_UNTIL(p.chain, there, LOOK_FLAGGED)
+                barrier();
+                TDM_UNTIL(p.chain, there, STAGE_FLAGGED)
+        } else {
+                [[unroll]] for (uint k = 0; k < STAGE_LOADS; k++)
+                        row[k] = Act32x4s(x).v[at[k]];
+                [[unroll]] for (uint k = 0; k < SIDE_LOADS; k++)
+                        side[k] = uvec2(Act32s(x).v[side_at[k]], Act32s(x).v[side_at[k] + nb]);
         }
         [[unroll]] for (uint k = 0; k < STAGE_LOADS; k++)
                 s_row[min(k * 256 + gl_LocalInvocationID.x, STAGE_WORDS - 1)] = row[k];

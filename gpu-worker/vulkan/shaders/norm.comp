@@ -43,7 +43,7 @@ void put(uint row, inout vec4 value[PER])
         barrier();
         [[unroll]] for (uint i = 0; i < PER; i++)
                 if (i * WORKERS + thread < n4)
-                        tdm_acts_write(i, acts, p.d, (i * WORKERS + thread) * 4, q[i], scales[i], tdm_side(p.side, row), p.side_rows);
+                        tdm_acts_write(i, acts, p.d, (i * WORKERS + thread) * 4, q[i], scales[i], tdm_side(p.side, row), p.side_rows, tdm_flag_left(p.chain_index));
 }
 
 void main()
@@ -63,15 +63,27 @@ void main()
                 if ((FLAGS & TDM_VK_NORM_ADD) != 0)
                         add_gain[i] = Gains(p.add_gain).v[at];
         }
-        tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
+        uint flag = tdm_flag_read(p.chain_index, p.chain_wait);
+
+        if (flag != 0)
+                tdm_chain_wait(p.chain, p.hidden_index + 1, p.hidden_wait);
+        else
+                tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
         [[unroll]] for (uint i = 0; i < PER; i++)
                 value[i] = F32x4s(h).v[min(i * WORKERS + thread, n4 - 1)];
         if ((FLAGS & TDM_VK_NORM_ADD) != 0) {
                 uint64_t y = p.y + uint64_t(row) * p.y_stride * 4;
                 vec4 added[PER];
 
-                [[unroll]] for (uint i = 0; i < PER; i++)
-                        added[i] = F32x4s(y).v[min(i * WORKERS + thread, n4 - 1)];
+#define ADD_FLAGGED \
+                [[unroll]] for (uint i = 0; i < PER; i++) \
+                        added[i] = uintBitsToFloat(tdm_flagged4(y, min(i * WORKERS + thread, n4 - 1), flag, there));
+                if (flag != 0) {
+                        TDM_UNTIL(p.chain, there, ADD_FLAGGED)
+                } else {
+                        [[unroll]] for (uint i = 0; i < PER; i++)
+                                added[i] = F32x4s(y).v[min(i * WORKERS + thread, n4 - 1)];
+                }
                 [[unroll]] for (uint i = 0; i < PER; i++)
                         if (i * WORKERS + thread < n4) {
                                 sum = fma(added[i].x, added[i].x, sum);
@@ -105,5 +117,6 @@ void main()
                 }
                 put(row, value);
         }
-        tdm_chain_done(p.chain, p.chain_index);
+        if (p.chain != 0) // flagged or not: hidden is not
+                tdm_chain_count(p.chain, p.chain_index & ~TDM_VK_CHAIN_FLAGS);
 }

@@ -9,8 +9,7 @@ layout(constant_id = 0) const uint KV_TYPE = TDM_VK_KV_F16;
 layout(push_constant) uniform Push { tdm_vk_rotate_push p; };
 #include "sum.glsl"
 
-shared float s_x[512]; // Q8_0: the head, until its blocks are rounded
-
+shared float s_x[512]; // the head; of Q8_0 as rotated, until its blocks are rounded
 
 layout(buffer_reference, std430, buffer_reference_align = 1) coherent buffer U8s { uint8_t v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 2) coherent buffer Stored16s { uint16_t v[]; };
@@ -98,25 +97,39 @@ void main()
                         log_at = p.log + (uint64_t(p.first_row + row) * p.n_kv_heads * 2 + which) * head_bytes;
         }
         tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
+
+        uint flag = tdm_flag_read(p.chain_index, p.chain_wait);
+
+        for (uint d = thread; d < half_dim; d += WORKERS) {
+                uvec2 two;
+
+#define ROTATE_FLAGGED \
+                two = tdm_flagged2(p.chain + TDM_VK_FLAGGED_Y, head * half_dim + d, flag, there);
+                if (flag != 0)
+                        TDM_UNTIL(p.chain, there, ROTATE_FLAGGED)
+                else
+                        two = Act32x2s(x).v[d];
+                s_x[d * 2] = uintBitsToFloat(two.x);
+                s_x[d * 2 + 1] = uintBitsToFloat(two.y);
+        }
+        barrier();
         if (is_value && KV_TYPE == TDM_VK_KV_Q8_0) {
                 uint64_t values = part + p.part_bytes / 2;
 
-                for (uint d = thread; d < p.head_dim; d += WORKERS)
-                        s_x[d] = F32s(x).v[d];
                 store_blocks(values + t * p.head_dim, 1, values + TDM_VK_PAGE_TOKENS * p.head_dim + t * n_blocks * 2, 1, log_at);
         } else if (is_value) {
                 for (uint d = thread; d < p.head_dim; d += WORKERS)
-                        store_one(part + p.part_bytes / 2, t * p.head_dim + d, log_at, d, F32s(x).v[d]);
+                        store_one(part + p.part_bytes / 2, t * p.head_dim + d, log_at, d, s_x[d]);
         } else {
                 for (uint d = thread; d < p.head_dim; d += WORKERS)
-                        sum = fma(F32s(x).v[d], F32s(x).v[d], sum);
+                        sum = fma(s_x[d], s_x[d], sum);
                 precise float mean = tdm_workgroup_sum(sum) / float(p.head_dim) + p.eps;
                 scale = 1.0 / sqrt(mean);
                 for (uint d = thread; d < half_dim; d += WORKERS) {
                         uint64_t angles = p.angles + uint64_t(p.first_row + row) * p.head_dim * 4;
                         float c = Constants(angles).v[d], s = Constants(angles).v[half_dim + d];
-                        precise float left = F32s(x).v[d] * scale * Constants(gain).v[d];
-                        precise float right = F32s(x).v[half_dim + d] * scale * Constants(gain).v[half_dim + d];
+                        precise float left = s_x[d] * scale * Constants(gain).v[d];
+                        precise float right = s_x[half_dim + d] * scale * Constants(gain).v[half_dim + d];
                         precise float rs = right * s, ls = left * s;
                         precise float new_left = fma(left, c, -rs), new_right = fma(right, c, ls);
 

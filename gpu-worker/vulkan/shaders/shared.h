@@ -110,6 +110,9 @@ struct tdm_vk_row_items {
         TDM_U64 chain;       /* words: [0] not 0 once somebody gave up waiting; [i] workgroups of the i-th dispatch that are done */ \
         TDM_U32 chain_index; /* of this dispatch */ \
         TDM_U32 chain_wait;  /* for so many of the dispatch before; 0: it is done */
+#define TDM_VK_CHAIN_FLAGS 0x80000000u /* of chain_index: this dispatch leaves flagged words; alone in chain_wait: the one before did */
+#define TDM_VK_CHAIN_WORDS 1024u /* of a submission: its chained dispatches, at most, and one */
+#define TDM_VK_FLAGGED_Y (TDM_VK_CHAIN_WORDS * 4u) /* from there on: a single row's matrix products, flagged */
 #define TDM_VK_CHAIN_ALL 0x100000 /* a dispatch whose number of workgroups nobody knows adds this at its end */
 
 struct tdm_vk_embed_push {
@@ -137,6 +140,8 @@ struct tdm_vk_norm_push {
         TDM_U32 y_stride;
         TDM_F32 eps;
         TDM_U32 side_rows;
+        TDM_U32 hidden_index; /* where y is flagged: hidden is of this dispatch, which has so many workgroups; 0: it is there */
+        TDM_U32 hidden_wait;
         TDM_VK_CHAIN
 };
 
