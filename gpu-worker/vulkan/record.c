@@ -300,7 +300,21 @@ static uint64_t flagged_acts(const struct recorder *r, uint32_t act)
         return r->m->chain.address + r->m->flagged_acts[act];
 }
 
-/* One dispatch, of a single row. */
+/* Whether matvec.glsl in this shape reads flagged rows. */
+static bool shape_flags(uint32_t shape, uint32_t act)
+{
+        uint32_t staged = shape >> 24, words = TDM_VK_SEGMENTS * (act == TDM_ACT_I16 ? 2 : 1) * staged * 2;
+
+        return staged && TDM_DIV_UP(words, 256u) <= TDM_VK_FLAGGED_LOADS;
+}
+
+static bool matrices_flag(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels)
+{
+        return a->act != TDM_ACT_F32 && !tdm_k_type(a->type) && n_panels <= device->max_groups_x &&
+               shape_flags(shape_of(device, a, n_panels, 1), a->act);
+}
+
+/* One dispatch, of a single row, which reads flagged words or not and leaves some. */
 static void multiply_flagged(struct recorder *r, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices)
 {
         unsigned reads = r->before == FLAGGED ? READS_FLAGS : 0;
@@ -324,7 +338,7 @@ static bool attend_merges(const struct tdm_vk_model *m, bool many, uint32_t item
 }
 
 /* Whether a recording's kernels can leave flagged words: those of a single row can, where each is one dispatch of a kernel that
- * knows of them. */
+ * knows of them. The down projection may do without. */
 static bool can_flag(const struct recorder *r)
 {
         const struct tdm_vk_model *m = r->m;
@@ -335,14 +349,14 @@ static bool can_flag(const struct recorder *r)
                 return false;
         for (uint32_t i = 0; i < m->hp.n_layers; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
-                const struct tdm_vk_matrix *qkv[] = {&l->q, &l->k, &l->v}, *each[] = {&l->q, &l->o, &l->down};
+                const struct tdm_vk_matrix *qkv[] = {&l->q, &l->k, &l->v};
                 uint32_t n_panels;
 
-                if (!gelu_fits(l) || group_of(qkv, 3, &n_panels) != 3 || n_panels > r->device->max_groups_x)
+                if (group_of(qkv, 3, &n_panels) != 3 || !matrices_flag(r->device, &l->q, n_panels) ||
+                    !matrices_flag(r->device, &l->o, l->o.n_panels) || !gelu_fits(l) ||
+                    !shape_flags(gelu_shape_of(r->device, l), l->gate.act) || tdm_k_type(l->down.type) ||
+                    l->down.n_panels > r->device->max_groups_x)
                         return false;
-                for (unsigned k = 0; k < TDM_ARRAY_SIZE(each); k++)
-                        if (each[k]->act == TDM_ACT_F32 || tdm_k_type(each[k]->type) || each[k]->n_panels > r->device->max_groups_x)
-                                return false;
         }
         return true;
 }
@@ -597,15 +611,19 @@ static void ffn_block(struct recorder *r, uint32_t block)
                 norm(r, 0, l->ffn_norm, gate_up, 2);
         r->acts_ready = false;
         if (r->rows == 1 && tdm_vk_matgelu_push(m, l, &push)) {
-                if (r->flagged) {
+                unsigned flags = r->flagged ? READS_FLAGS : 0;
+
+                if (r->flagged)
                         push.x = flagged_acts(r, l->gate.act);
+                if (r->flagged && matrices_flag(r->device, &l->down, l->down.n_panels)) {
                         push.acts = flagged_acts(r, l->down.act);
                         push.out_side = 0;
+                        flags |= LEAVES_FLAGS;
                 }
                 dispatch_flagged(r,
                                  tdm_vk_pipeline_get(r->device, TDM_VK_MATGELU, l->gate.type, l->gate.act, l->down.act,
                                                      gelu_shape_of(r->device, l)),
-                                 &push, sizeof(push), l->gate.n_panels / 2, 1, r->flagged ? READS_FLAGS | LEAVES_FLAGS : 0);
+                                 &push, sizeof(push), l->gate.n_panels / 2, 1, flags);
         } else {
                 multiply(r, gate_up, 2, r->rows, m->y.address, 2 * m->hp.d_ff);
                 dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GELU, 0, l->down.act, 0, 0), &gelu, sizeof(gelu),

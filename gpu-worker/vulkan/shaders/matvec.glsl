@@ -58,7 +58,7 @@ void load_weights(const uint set, uint b, uint b1, uint lane)
 // Blocks first … first + STAGED - 1 of each segment of the row; all on their way before the first is put down.
 void stage(uint64_t x, uint first, uint length, uint nb)
 {
-        uint flag = tdm_flag_read(p.chain_index, p.chain_wait), at[STAGE_LOADS], side_at[SIDE_LOADS];
+        uint flag = STAGE_LOADS <= TDM_VK_FLAGGED_LOADS ? tdm_flag_read(p.chain_index, p.chain_wait) : 0, at[STAGE_LOADS], side_at[SIDE_LOADS];
         uvec4 row[STAGE_LOADS];
         uvec2 side[SIDE_LOADS];
 

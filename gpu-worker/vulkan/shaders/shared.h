@@ -68,6 +68,9 @@
 /* Blocks of 32 that matwide.comp takes at a time: it needs as many. */
 #define TDM_VK_WIDE_BLOCKS 4
 
+/* A thread of matvec.glsl loads at most so many times 16 bytes of a flagged row at once: more would take registers from others. */
+#define TDM_VK_FLAGGED_LOADS 3
+
 /* ---- records in the step buffer ---- */
 
 struct tdm_vk_row {
