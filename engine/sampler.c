@@ -26,6 +26,7 @@ struct selection {
         uint64_t *keys; /* [KEYS_CAPACITY] */
         size_t n;
         size_t wanted;
+        size_t most; /* that are kept at once: the fewer, the sooner a floor is known, and the more often it is sought */
         uint64_t floor;    /* keys up to this one are not among the best */
         float floor_logit; /* nor are logits below this one */
 };
@@ -137,17 +138,22 @@ inline_always void load_lanes(lanes_f *v, const float *x, uint32_t n)
                 (*v)[lane] = lane < n ? x[lane] : -INFINITY;
 }
 
+/* As a tree: each of the first half with its twin in the second. */
 inline_always double sum_lanes(const float *lanes)
 {
-        double tree[LANES];
+        typedef float eight_f __attribute__((vector_size(32)));
+        typedef double eight_d __attribute__((vector_size(64))), four_d __attribute__((vector_size(32)));
+        eight_f first, second;
+        eight_d eight;
+        four_d low, high;
 
-        for (uint32_t lane = 0; lane < LANES; lane++)
-                tree[lane] = (double)lanes[lane];
-        for (uint32_t half = LANES / 2; half > 0; half /= 2) {
-                for (uint32_t lane = 0; lane < half; lane++)
-                        tree[lane] += tree[lane + half];
-        }
-        return tree[0];
+        memcpy(&first, lanes, sizeof(first));
+        memcpy(&second, lanes + 8, sizeof(second));
+        eight = __builtin_convertvector(first, eight_d) + __builtin_convertvector(second, eight_d);
+        memcpy(&low, &eight, sizeof(low));
+        memcpy(&high, (const double *)&eight + 4, sizeof(high));
+        low += high;
+        return (low[0] + low[2]) + (low[1] + low[3]);
 }
 
 /* Of each block of 256, the sum of e^(logit - max). */
@@ -203,16 +209,34 @@ inline_always float find_maxima_generic(const float *logits, uint32_t n, float *
 }
 
 /* The same of maxima that were found elsewhere, where NAN stands for a block with such a logit. */
-static float greatest_of(const float *block_max, uint32_t n_blocks)
+inline_always float greatest_of_generic(const float *block_max, uint32_t n_blocks)
 {
+        lanes_f greatest, v;
+        lanes_i fine = ~(lanes_i){0};
         float max = -INFINITY;
 
-        for (uint32_t b = 0; b < n_blocks; b++) {
-                if (isnan(block_max[b]))
+        load_lanes(&greatest, block_max, 0);
+        for (uint32_t b = 0; b < n_blocks; b += LANES) {
+                lanes_i more;
+
+                load_lanes(&v, block_max + b, n_blocks - b);
+                fine &= v == v;
+                more = v > greatest;
+                greatest = (lanes_f)(((lanes_i)v & more) | ((lanes_i)greatest & ~more));
+        }
+        for (uint32_t lane = 0; lane < LANES; lane++) {
+                if (!fine[lane])
                         return NAN;
-                max = block_max[b] > max ? block_max[b] : max;
+                max = greatest[lane] > max ? greatest[lane] : max;
         }
         return max > -INFINITY ? max : NAN;
+}
+
+/* Lane sums that were made elsewhere. */
+inline_always void sum_blocks_generic(const float *lane_sums, uint32_t n_blocks, double *block_sum)
+{
+        for (uint32_t i = 0; i < n_blocks; i++)
+                block_sum[i] = sum_lanes(lane_sums + (size_t)i * LANES);
 }
 
 /* The same source three times; the widest that the machine has. Contraction is off, so all give the same bits. */
@@ -224,6 +248,14 @@ static float greatest_of(const float *block_max, uint32_t n_blocks)
         attribute static float find_maxima##suffix(const float *logits, uint32_t n, float *block_max)                  \
         {                                                                                                              \
                 return find_maxima_generic(logits, n, block_max);                                                      \
+        }                                                                                                              \
+        attribute static float greatest_of##suffix(const float *block_max, uint32_t n_blocks)                          \
+        {                                                                                                              \
+                return greatest_of_generic(block_max, n_blocks);                                                       \
+        }                                                                                                              \
+        attribute static void sum_blocks##suffix(const float *lane_sums, uint32_t n_blocks, double *block_sum)         \
+        {                                                                                                              \
+                sum_blocks_generic(lane_sums, n_blocks, block_sum);                                                    \
         }
 VARIANT(_plain, )
 #ifdef __x86_64__
@@ -263,6 +295,32 @@ static float find_maxima(const float *logits, uint32_t n, float *block_max)
                 return find_maxima_avx2(logits, n, block_max);
 #endif
         return find_maxima_plain(logits, n, block_max);
+}
+
+static float greatest_of(const float *block_max, uint32_t n_blocks)
+{
+#ifdef __x86_64__
+        if (has_avx512())
+                return greatest_of_avx512(block_max, n_blocks);
+        if (__builtin_cpu_supports("avx2"))
+                return greatest_of_avx2(block_max, n_blocks);
+#endif
+        return greatest_of_plain(block_max, n_blocks);
+}
+
+static void sum_blocks(const float *lane_sums, uint32_t n_blocks, double *block_sum)
+{
+#ifdef __x86_64__
+        if (has_avx512()) {
+                sum_blocks_avx512(lane_sums, n_blocks, block_sum);
+                return;
+        }
+        if (__builtin_cpu_supports("avx2")) {
+                sum_blocks_avx2(lane_sums, n_blocks, block_sum);
+                return;
+        }
+#endif
+        sum_blocks_plain(lane_sums, n_blocks, block_sum);
 }
 
 static uint64_t make_key(float logit, uint32_t id)
@@ -374,7 +432,7 @@ static inline void selection_add(struct selection *s, float logit, uint32_t id)
         key = make_key(logit, id);
         if (key <= s->floor)
                 return;
-        if (s->n == KEYS_CAPACITY)
+        if (s->n == s->most)
                 selection_shrink(s);
         s->keys[s->n++] = key;
 }
@@ -386,6 +444,7 @@ static size_t find_best(const float *logits, uint32_t n, size_t wanted, struct s
         const float *block_max = block_max_of(scratch, n);
         struct selection s = {.keys = scratch->keys, .wanted = TDM_MIN(wanted, (size_t)n), .floor_logit = -INFINITY};
 
+        s.most = TDM_MIN(4 * s.wanted + 64, (size_t)KEYS_CAPACITY);
         /* As many logits as wanted are not less than the wanted-th greatest block maximum. */
         if (n_blocks > s.wanted) {
                 for (uint32_t b = 0; b < n_blocks; b++)
@@ -535,8 +594,7 @@ void tdm_sample_take(const float *block_max, const float *lane_sums, uint32_t n_
         struct scratch *sc = scratch;
 
         memcpy(block_max_of(sc, n_vocab), block_max, TDM_DIV_UP((size_t)n_vocab, MAX_BLOCK) * sizeof(float));
-        for (uint32_t i = 0; i < TDM_DIV_UP(n_vocab, SUM_BLOCK); i++)
-                sc->block_sum[i] = sum_lanes(lane_sums + (size_t)i * LANES);
+        sum_blocks(lane_sums, TDM_DIV_UP(n_vocab, SUM_BLOCK), sc->block_sum);
         sc->max = greatest_of(block_max, TDM_DIV_UP(n_vocab, MAX_BLOCK));
 }
 

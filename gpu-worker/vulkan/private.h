@@ -408,6 +408,10 @@ struct tdm_vk_work {
 };
 int tdm_vk_record(struct tdm_vk_model *model, const struct tdm_vk_work *work, struct tdm_vk_recording **ret,
                   struct tdm_error *err);
+/* After what it depends on besides the work has changed. No recording may be under way. */
+void tdm_vk_record_forget(struct tdm_vk_model *model);
+/* Whether its kernels leave flagged words for each other: chain.c. */
+bool tdm_vk_record_flags(const struct tdm_vk_model *model, const struct tdm_vk_work *work);
 /* Panels and rows of one workgroup of a matrix kernel. */
 void tdm_vk_matrix_tile(const struct tdm_vk_pipeline *pipeline, uint32_t *ret_panels, uint32_t *ret_rows);
 /* As many of the matrices as one dispatch takes, at least one: what it is pushed for a single row (all but y), and their panels. */

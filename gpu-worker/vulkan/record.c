@@ -337,14 +337,13 @@ static bool attend_merges(const struct tdm_vk_model *m, bool many, uint32_t item
                m->tile_rows * m->hp.n_heads <= TDM_VK_ARRIVALS;
 }
 
-/* Whether a recording's kernels can leave flagged words: those of a single row can, where each is one dispatch of a kernel that
- * knows of them. The down projection may do without. */
-static bool can_flag(const struct recorder *r)
+/* Those of a single row can, where each is one dispatch of a kernel that knows of them. The down projection may do without. */
+bool tdm_vk_record_flags(const struct tdm_vk_model *m, const struct tdm_vk_work *work)
 {
-        const struct tdm_vk_model *m = r->m;
-        const struct tdm_vk_slot *slot = r->work->slot;
+        const struct tdm_vk_device *device = m->device;
+        const struct tdm_vk_slot *slot = work->slot;
 
-        if (!r->device->chained || r->device->profiling || slot->n_rows != 1 || (r->work->n + 1) * 6 >= TDM_VK_CHAIN_WORDS ||
+        if (!device->chained || device->profiling || slot->n_rows != 1 || (work->n + 1) * 6 >= TDM_VK_CHAIN_WORDS ||
             !attend_merges(m, slot->many, slot->item_heads))
                 return false;
         for (uint32_t i = 0; i < m->hp.n_layers; i++) {
@@ -352,10 +351,10 @@ static bool can_flag(const struct recorder *r)
                 const struct tdm_vk_matrix *qkv[] = {&l->q, &l->k, &l->v};
                 uint32_t n_panels;
 
-                if (group_of(qkv, 3, &n_panels) != 3 || !matrices_flag(r->device, &l->q, n_panels) ||
-                    !matrices_flag(r->device, &l->o, l->o.n_panels) || !gelu_fits(l) ||
-                    !shape_flags(gelu_shape_of(r->device, l), l->gate.act) || tdm_k_type(l->down.type) ||
-                    l->down.n_panels > r->device->max_groups_x)
+                if (group_of(qkv, 3, &n_panels) != 3 || !matrices_flag(device, &l->q, n_panels) ||
+                    !matrices_flag(device, &l->o, l->o.n_panels) || !gelu_fits(l) ||
+                    !shape_flags(gelu_shape_of(device, l), l->gate.act) || tdm_k_type(l->down.type) ||
+                    l->down.n_panels > device->max_groups_x)
                         return false;
         }
         return true;
@@ -751,7 +750,7 @@ static VkResult record(struct tdm_vk_model *m, const struct tdm_vk_work *work, s
         if (result != VK_SUCCESS)
                 return result;
         tdm_vk_step_layout(m, &r.layout);
-        r.flagged = can_flag(&r);
+        r.flagged = tdm_vk_record_flags(m, work);
         c->n_marks = 0;
         if (m->device->profiling) {
                 m->device->vk.CmdResetQueryPool(c->commands, m->device->queries, 0, TDM_VK_MAX_QUERIES);
@@ -776,6 +775,12 @@ static VkResult record(struct tdm_vk_model *m, const struct tdm_vk_work *work, s
         if (work->download || r.chain_index)
                 barrier_all(&r);
         return m->device->vk.EndCommandBuffer(c->commands);
+}
+
+void tdm_vk_record_forget(struct tdm_vk_model *m)
+{
+        for (unsigned i = 0; i < TDM_VK_RECORDINGS; i++)
+                m->recordings[i].used = 0;
 }
 
 int tdm_vk_record(struct tdm_vk_model *m, const struct tdm_vk_work *w, struct tdm_vk_recording **ret,
@@ -947,6 +952,9 @@ int tdm_vk_record_prepare(struct tdm_vk_model *m, struct tdm_error *err)
         if (r == 0)
                 r = tdm_vk_prove(m->device, err);
         m->device->deferring = false;
+        if (r == 0 && tdm_vk_chain_wanted(m->device))
+                r = tdm_vk_chain_try(m->device, tdm_vk_pipeline_get(m->device, TDM_VK_GELU, 0, m->layers[0].down.act, 0, 0),
+                                     &m->chain, err);
         if (r == 0)
                 r = tdm_vk_tune(m, err);
         m->device->deferring = true;
@@ -955,8 +963,5 @@ int tdm_vk_record_prepare(struct tdm_vk_model *m, struct tdm_error *err)
         if (r == 0)
                 r = tdm_vk_pipelines_compile(m->device, err);
         m->device->deferring = false;
-        if (r == 0 && tdm_vk_chain_wanted(m->device))
-                r = tdm_vk_chain_try(m->device, tdm_vk_pipeline_get(m->device, TDM_VK_GELU, 0, m->layers[0].down.act, 0, 0),
-                                     &m->chain, err);
         return r;
 }

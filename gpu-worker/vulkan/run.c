@@ -158,7 +158,7 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
  * to write when it is done. */
 #define SUBMISSION_BLOCKS_MAX 32u
 #define SUBMISSION_BLOCKS_LAST 6u
-#define SUBMISSION_BLOCKS_SINGLE 160u /* of a single row, which has next to nothing to write: as many as can be chained (record.c) */
+#define SUBMISSION_BLOCKS_SINGLE 160u /* of a single row, which has little to write: as many as can be chained (record.c) */
 
 /* A submission under way: its blocks, and the layers whose new rows it leaves in its half of the log. */
 struct flight {
@@ -218,7 +218,7 @@ static uint32_t cut(const struct run *run, uint32_t block, uint32_t *ret_first_l
                  log_layers = tdm_vk_kv_log_layers(m, run->slot->n_rows);
         uint32_t left = run->end - block, n = 0;
 
-        if (!single && most > SUBMISSION_BLOCKS_LAST && left > 2 * SUBMISSION_BLOCKS_LAST)
+        if (most > SUBMISSION_BLOCKS_LAST && left > 2 * SUBMISSION_BLOCKS_LAST)
                 most = TDM_MIN(most, left - SUBMISSION_BLOCKS_LAST);
         *ret_n_layers = 0;
         *ret_first_layer = 0;

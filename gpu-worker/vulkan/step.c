@@ -199,7 +199,7 @@ void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const st
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
                 uint32_t *tables = (uint32_t *)(base + layout.tables[group]);
 
-                if (!m->kv.n_layers[group] || !m->kv_base)
+                if (!m->kv.n_layers[group] || !m->kv_page_bytes[group])
                         continue;
                 for (uint32_t seq = 0; seq < step->head.n_seqs; seq++) {
                         const struct tdm_step_seq *s = &step->seqs[seq];

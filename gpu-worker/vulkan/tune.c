@@ -1,8 +1,11 @@
 /* Which shape the kernels of a single row have on this GPU: how many panels a workgroup takes, how many blocks are on their way at
  * once (shaders/matvec.glsl). No shape changes a bit, so the fastest is taken: measured when a model with a matrix of new
- * sizes is loaded, over the weights of several layers so that they do not lie in the GPU's cache, and kept on disk with the
- * compiled kernels (cache.c), so that later starts neither compile nor measure the others. A CPU implementation keeps to what
- * record.c says: each kernel would take it seconds to compile. TANDEM_VULKAN_TUNE=on|off says it for tests. */
+ * sizes is loaded, and kept on disk with the compiled kernels (cache.c), so that later starts neither compile nor measure the
+ * others. First each kernel by itself, over the weights of several layers so that they do not lie in the GPU's cache. Then, where
+ * kernels follow each other without barriers (chain.c), some layers as they are run: there a kernel's workgroups lie beside those
+ * of the next ones, and the shape that is fastest by itself may leave these no room to begin (up to a tenth of a token's time on
+ * an H200). A CPU implementation keeps to what record.c says: each kernel would take it seconds to compile.
+ * TANDEM_VULKAN_TUNE=on|off says it for tests. */
 #include "engine/weights-k.h"
 #include "gpu-worker/vulkan/private.h"
 
@@ -10,6 +13,13 @@
 #define DISPATCHES 16u /* of one measurement */
 #define ROUNDS 4u      /* the best of them counts; the first warms up what there is to warm */
 #define MAX_KEYS 24u
+
+/* Layers in the chain: how many, at which position of a sequence, and of how many runs the best counts. */
+#define LAYERS 8u
+#define POSITION 100u
+#define RUNS 6u
+#define PASSES 2u
+#define GAIN 0.995 /* and less is another shape's time, or it is noise */
 
 struct shape {
         uint8_t panels, ahead, sets;
@@ -23,6 +33,7 @@ struct work {
         struct tdm_vk_tuned key;
         struct tdm_vk_matrix matrix;
         uint32_t out_act; /* of MATGELU */
+        uint32_t layer;   /* the first that has it; UINT32_MAX: none */
         struct tdm_vk_matmul_push places[PLACES];
         unsigned n_places;
 };
@@ -65,7 +76,7 @@ bool tdm_vk_tuned_sane(const struct tdm_vk_tuned *tuned)
 /* ---- what a model has ---- */
 
 static void add(const struct tdm_vk_device *device, struct work *works, unsigned *n, enum tdm_vk_shader shader,
-                const struct tdm_vk_matrix *matrix, uint32_t n_panels, uint32_t out_act,
+                const struct tdm_vk_matrix *matrix, uint32_t n_panels, uint32_t out_act, uint32_t layer,
                 const struct tdm_vk_matmul_push *push)
 {
         unsigned i = 0;
@@ -83,13 +94,14 @@ static void add(const struct tdm_vk_device *device, struct work *works, unsigned
                                                       .cols = matrix->cols,
                                                       .n_panels = n_panels},
                                               .matrix = *matrix,
-                                              .out_act = out_act};
+                                              .out_act = out_act,
+                                              .layer = layer};
         if (works[i].n_places < PLACES)
                 works[i].places[works[i].n_places++] = *push;
 }
 
 static void add_groups(const struct tdm_vk_model *m, struct work *works, unsigned *n,
-                       const struct tdm_vk_matrix *const *matrices, unsigned n_matrices)
+                       const struct tdm_vk_matrix *const *matrices, unsigned n_matrices, uint32_t layer)
 {
         for (unsigned i = 0, n_group; i < n_matrices; i += n_group) {
                 struct tdm_vk_matmul_push push;
@@ -99,7 +111,7 @@ static void add_groups(const struct tdm_vk_model *m, struct work *works, unsigne
                 push.y = m->y.address;
                 if (matrices[i] == &m->output)
                         push.y = m->logits.address;
-                add(m->device, works, n, TDM_VK_MATVEC, matrices[i], n_panels, 0, &push);
+                add(m->device, works, n, TDM_VK_MATVEC, matrices[i], n_panels, 0, layer, &push);
         }
 }
 
@@ -111,19 +123,29 @@ static unsigned list_works(const struct tdm_vk_model *m, struct work *works)
                 const struct tdm_vk_layer *l = &m->layers[i];
                 struct tdm_vk_matmul_push push;
 
-                add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){&l->q, &l->k, &l->v}, 3);
-                add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){&l->o}, 1);
-                add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){&l->down}, 1);
+                add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){&l->q, &l->k, &l->v}, 3, i);
+                add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){&l->o}, 1, i);
+                add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){&l->down}, 1, i);
                 if (tdm_vk_matgelu_push(m, l, &push))
-                        add(m->device, works, &n, TDM_VK_MATGELU, &l->gate, l->gate.n_panels, l->down.act, &push);
+                        add(m->device, works, &n, TDM_VK_MATGELU, &l->gate, l->gate.n_panels, l->down.act, i, &push);
                 else
-                        add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){&l->gate, &l->up}, 2);
+                        add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){&l->gate, &l->up}, 2, i);
         }
-        add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){&m->output}, 1);
+        add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){&m->output}, 1, UINT32_MAX);
         return n;
 }
 
 /* ---- measuring ---- */
+
+/* A CPU implementation, in tests, compiles each for seconds. */
+static unsigned shapes_of(const struct tdm_vk_device *device, const struct work *w, const struct shape **ret)
+{
+        bool gelu = w->key.shader == TDM_VK_MATGELU;
+        unsigned n = gelu ? TDM_ARRAY_SIZE(gelu_shapes) : TDM_ARRAY_SIZE(matvec_shapes);
+
+        *ret = gelu ? gelu_shapes : matvec_shapes;
+        return device->is_cpu ? TDM_MIN(n, 7u) : n;
+}
 
 static void constants_of(const struct tdm_vk_device *device, const struct work *w, const struct shape *shape,
                          uint32_t constants[TDM_VK_N_CONSTANTS])
@@ -198,6 +220,117 @@ static int tune(struct tdm_vk_device *device, struct work *w, const struct shape
         return r;
 }
 
+/* ---- in the chain ---- */
+
+/* A single row's step that is nobody's, and a small cache of its own; what it computes is of no account. */
+struct trial {
+        struct tdm_vk_model *m;
+        struct tdm_step *step;
+        struct tdm_vk_buffer cache, pieces;
+        struct tdm_vk_work work;
+};
+
+static void trial_deinit(struct trial *t)
+{
+        struct tdm_vk_model *m = t->m;
+
+        tdm_vk_record_forget(m);
+        for (uint32_t i = 0; i < m->hp.n_layers; i++)
+                m->layers[i].kv_pieces = 0;
+        for (int group = 0; group < TDM_KV_GROUPS; group++)
+                m->kv_page_bytes[group] = m->kv_piece_shift[group] = 0;
+        memset(m->counters.map, 0, m->counters.size_bytes);
+        tdm_vk_buffer_deinit(m->device, &t->cache);
+        tdm_vk_buffer_deinit(m->device, &t->pieces);
+        tdm_step_destroy(t->step);
+}
+
+static int trial_init(struct trial *t, struct tdm_vk_model *m, struct tdm_error *err)
+{
+        uint32_t n_layers = TDM_MIN(m->hp.n_layers, LAYERS), position = TDM_MIN(POSITION, m->hp.n_ctx - 1),
+                 n_pages = position / TDM_KV_PAGE_TOKENS + 1;
+        uint64_t page_bytes = m->kv.part_bytes * m->hp.n_kv_heads, layer_bytes = page_bytes * n_pages;
+        struct tdm_vk_slot *slot = &m->slots[0];
+        int r;
+
+        *t = (struct trial){.m = m, .work = {.slot = slot, .first = 1, .n = 2 * n_layers}};
+        if (tdm_step_new(&t->step, &m->limits) < 0)
+                return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for measuring");
+        r = tdm_vk_buffer_init(m->device, &t->cache, n_layers * layer_bytes, TDM_VK_DEVICE_MEMORY, "measuring", err);
+        if (r == 0)
+                r = tdm_vk_buffer_init(m->device, &t->pieces, n_layers * sizeof(uint64_t), TDM_VK_SHARED_MEMORY, "measuring", err);
+        if (r != 0)
+                return r;
+        for (uint32_t i = 0; i < n_layers; i++) {
+                ((uint64_t *)t->pieces.map)[i] = t->cache.address + i * layer_bytes;
+                m->layers[i].kv_pieces = t->pieces.address + i * sizeof(uint64_t);
+        }
+        t->step->head.n_rows = t->step->head.n_seqs = 1;
+        t->step->rows[0] = (struct tdm_step_row){.position = position};
+        t->step->seqs[0] = (struct tdm_step_seq){.n_rows = 1};
+        for (int group = 0; group < TDM_KV_GROUPS; group++) {
+                m->kv_page_bytes[group] = (uint32_t)page_bytes;
+                m->kv_piece_shift[group] = 31;
+                for (uint32_t i = 0; i < n_pages && t->step->tables[group]; i++)
+                        t->step->tables[group][i] = i;
+        }
+        slot->hidden = slot->hidden_buffer.address;
+        tdm_vk_step_fill(m, slot, t->step);
+        return 0;
+}
+
+static int trial_run(struct trial *t, uint64_t *ret_ns, struct tdm_error *err)
+{
+        struct tdm_vk_recording *recording;
+        int r;
+
+        tdm_vk_record_forget(t->m);
+        r = tdm_vk_record(t->m, &t->work, &recording, err);
+        *ret_ns = UINT64_MAX;
+        for (unsigned i = 0; i < RUNS && r == 0; i++) {
+                uint64_t begin = tdm_now_ns();
+
+                r = tdm_vk_submit(t->m->device, recording->commands, err);
+                *ret_ns = TDM_MIN(*ret_ns, tdm_now_ns() - begin);
+        }
+        return r == 0 ? tdm_vk_chain_check(t->m, err) : r;
+}
+
+/* Each kernel's shapes in turns while the others keep theirs. works[i] was found to be device->tuned[first + i] by itself. */
+static int tune_chained(struct tdm_vk_model *m, const struct work *works, unsigned n, unsigned first, struct tdm_error *err)
+{
+        struct trial trial;
+        uint64_t best, ns;
+        int r = trial_init(&trial, m, err);
+
+        if (r == 0 && tdm_vk_record_flags(m, &trial.work))
+                r = trial_run(&trial, &best, err);
+        else
+                n = 0;
+        for (unsigned pass = 0; pass < PASSES && r == 0; pass++)
+                for (unsigned i = 0; i < n && r == 0; i++) {
+                        struct tdm_vk_tuned *tuned = &m->device->tuned[first + i], kept = *tuned;
+                        const struct shape *shapes;
+                        unsigned n_shapes = shapes_of(m->device, &works[i], &shapes);
+
+                        for (unsigned k = 0; k < n_shapes && r == 0 && works[i].layer < LAYERS; k++) {
+                                tuned->panels = shapes[k].panels;
+                                tuned->ahead = shapes[k].ahead;
+                                tuned->sets = shapes[k].sets;
+                                if (!tdm_vk_record_flags(m, &trial.work))
+                                        continue;
+                                r = trial_run(&trial, &ns, err);
+                                if (r == 0 && (double)ns < (double)best * GAIN) {
+                                        best = ns;
+                                        kept = *tuned;
+                                }
+                        }
+                        *tuned = kept;
+                }
+        trial_deinit(&trial);
+        return r;
+}
+
 int tdm_vk_tune(struct tdm_vk_model *m, struct tdm_error *err)
 {
         struct tdm_vk_device *device = m->device;
@@ -213,12 +346,13 @@ int tdm_vk_tune(struct tdm_vk_model *m, struct tdm_error *err)
         n = TDM_MIN(list_works(m, works), TDM_VK_MAX_TUNED - device->n_tuned);
         device->deferring = true;
         for (unsigned i = 0; i < n && r == 0; i++) {
-                bool gelu = works[i].key.shader == TDM_VK_MATGELU;
+                const struct shape *shapes;
+                unsigned n_shapes = shapes_of(device, &works[i], &shapes);
 
-                for (unsigned k = 0; k < (gelu ? TDM_ARRAY_SIZE(gelu_shapes) : TDM_ARRAY_SIZE(matvec_shapes)) && r == 0; k++) {
+                for (unsigned k = 0; k < n_shapes && r == 0; k++) {
                         uint32_t constants[TDM_VK_N_CONSTANTS];
 
-                        constants_of(device, &works[i], gelu ? &gelu_shapes[k] : &matvec_shapes[k], constants);
+                        constants_of(device, &works[i], &shapes[k], constants);
                         r = tdm_vk_pipeline_need(device, (enum tdm_vk_shader)works[i].key.shader, constants, err);
                 }
         }
@@ -226,13 +360,16 @@ int tdm_vk_tune(struct tdm_vk_model *m, struct tdm_error *err)
                 r = tdm_vk_pipelines_compile(device, err);
         device->deferring = false;
         for (unsigned i = 0; i < n && r == 0; i++) {
-                bool gelu = works[i].key.shader == TDM_VK_MATGELU;
+                const struct shape *shapes;
+                unsigned n_shapes = shapes_of(device, &works[i], &shapes);
 
-                r = tune(device, &works[i], gelu ? gelu_shapes : matvec_shapes,
-                         gelu ? TDM_ARRAY_SIZE(gelu_shapes) : TDM_ARRAY_SIZE(matvec_shapes), err);
+                r = tune(device, &works[i], shapes, n_shapes, err);
                 if (r == 0)
                         device->tuned[device->n_tuned++] = works[i].key;
         }
+        /* Hidden rows that are used in place are somebody's. */
+        if (r == 0 && n && device->chained && !m->activations_buffer.buffer)
+                r = tune_chained(m, works, n, device->n_tuned - n, err);
         /* The others are not wanted again; those that are come back from the driver's own cache. */
         tdm_vk_pipelines_forget(device, before);
         return r;
