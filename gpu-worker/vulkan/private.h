@@ -412,6 +412,8 @@ int tdm_vk_record(struct tdm_vk_model *model, const struct tdm_vk_work *work, st
 void tdm_vk_record_forget(struct tdm_vk_model *model);
 /* Whether its kernels leave flagged words for each other: chain.c. */
 bool tdm_vk_record_flags(const struct tdm_vk_model *model, const struct tdm_vk_work *work);
+/* The matrix kernels of layers that do, in the shapes that they have now. */
+int tdm_vk_record_need_single(struct tdm_vk_model *model, struct tdm_error *err);
 /* Panels and rows of one workgroup of a matrix kernel. */
 void tdm_vk_matrix_tile(const struct tdm_vk_pipeline *pipeline, uint32_t *ret_panels, uint32_t *ret_rows);
 /* As many of the matrices as one dispatch takes, at least one: what it is pushed for a single row (all but y), and their panels. */
@@ -422,6 +424,8 @@ bool tdm_vk_matgelu_push(const struct tdm_vk_model *model, const struct tdm_vk_l
 /* SHAPE of matvec.glsl. stage: the row goes through shared memory. */
 uint32_t tdm_vk_shape_with(const struct tdm_vk_device *device, const struct tdm_vk_matrix *matrix, uint32_t panels,
                            uint32_t ahead, uint32_t sets, bool stage);
+/* Whether a kernel of this shape reads flagged rows (chain.c). */
+bool tdm_vk_shape_flags(uint32_t shape, uint32_t act);
 /* Compiles all that record() can ask for. */
 int tdm_vk_record_prepare(struct tdm_vk_model *model, struct tdm_error *err);
 

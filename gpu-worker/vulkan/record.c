@@ -300,8 +300,7 @@ static uint64_t flagged_acts(const struct recorder *r, uint32_t act)
         return r->m->chain.address + r->m->flagged_acts[act];
 }
 
-/* Whether matvec.glsl in this shape reads flagged rows. */
-static bool shape_flags(uint32_t shape, uint32_t act)
+bool tdm_vk_shape_flags(uint32_t shape, uint32_t act)
 {
         uint32_t staged = shape >> 24, words = TDM_VK_SEGMENTS * (act == TDM_ACT_I16 ? 2 : 1) * staged * 2;
 
@@ -311,7 +310,7 @@ static bool shape_flags(uint32_t shape, uint32_t act)
 static bool matrices_flag(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels)
 {
         return a->act != TDM_ACT_F32 && !tdm_k_type(a->type) && n_panels <= device->max_groups_x &&
-               shape_flags(shape_of(device, a, n_panels, 1), a->act);
+               tdm_vk_shape_flags(shape_of(device, a, n_panels, 1), a->act);
 }
 
 /* One dispatch, of a single row, which reads flagged words or not and leaves some. */
@@ -353,7 +352,7 @@ bool tdm_vk_record_flags(const struct tdm_vk_model *m, const struct tdm_vk_work 
 
                 if (group_of(qkv, 3, &n_panels) != 3 || !matrices_flag(device, &l->q, n_panels) ||
                     !matrices_flag(device, &l->o, l->o.n_panels) || !gelu_fits(l) ||
-                    !shape_flags(gelu_shape_of(device, l), l->gate.act) || tdm_k_type(l->down.type) ||
+                    !tdm_vk_shape_flags(gelu_shape_of(device, l), l->gate.act) || tdm_k_type(l->down.type) ||
                     l->down.n_panels > device->max_groups_x)
                         return false;
         }
@@ -894,6 +893,28 @@ static int list_matrices(struct tdm_vk_model *m, bool units, struct tdm_error *e
                                  gelu_shape_of(m->device, l), err);
                 if (r == 0)
                         r = need_matrices(m, down, 1, units, err);
+        }
+        return r;
+}
+
+int tdm_vk_record_need_single(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        int r = 0;
+
+        for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
+                const struct tdm_vk_layer *l = &m->layers[i];
+                const struct tdm_vk_matrix *qkv[] = {&l->q, &l->k, &l->v};
+                uint32_t n_panels;
+
+                group_of(qkv, 3, &n_panels);
+                r = need(m, TDM_VK_MATVEC, l->q.type, l->q.act, 1, shape_of(m->device, &l->q, n_panels, 1), err);
+                if (r == 0)
+                        r = need(m, TDM_VK_MATVEC, l->o.type, l->o.act, 1, shape_of(m->device, &l->o, l->o.n_panels, 1), err);
+                if (r == 0)
+                        r = need(m, TDM_VK_MATVEC, l->down.type, l->down.act, 1,
+                                 shape_of(m->device, &l->down, l->down.n_panels, 1), err);
+                if (r == 0)
+                        r = need(m, TDM_VK_MATGELU, l->gate.type, l->gate.act, l->down.act, gelu_shape_of(m->device, l), err);
         }
         return r;
 }

@@ -194,6 +194,7 @@ static int tune(struct tdm_vk_device *device, struct work *w, const struct shape
                 struct tdm_error *err)
 {
         uint64_t best[MAX_SHAPES];
+        bool flags[MAX_SHAPES], any_flags = false;
         unsigned winner = 0;
         int r = 0;
 
@@ -212,6 +213,17 @@ static int tune(struct tdm_vk_device *device, struct work *w, const struct shape
                         if (round == 0)
                                 best[i] = UINT64_MAX;
                 }
+        /* In the chain, one that reads no flagged rows would keep the others from it. */
+        for (unsigned i = 0; i < n_shapes; i++) {
+                uint32_t constants[TDM_VK_N_CONSTANTS];
+
+                constants_of(device, w, &shapes[i], constants);
+                flags[i] = device->chained && tdm_vk_shape_flags(constants[3], w->key.act);
+                any_flags = any_flags || flags[i];
+        }
+        for (unsigned i = 0; i < n_shapes; i++)
+                if (any_flags && !flags[i])
+                        best[i] = UINT64_MAX;
         for (unsigned i = 1; i < n_shapes; i++)
                 winner = best[i] < best[winner] ? i : winner;
         w->key.panels = shapes[winner].panels;
@@ -299,19 +311,28 @@ static int trial_run(struct trial *t, uint64_t *ret_ns, struct tdm_error *err)
 /* Each kernel's shapes in turns while the others keep theirs. works[i] was found to be device->tuned[first + i] by itself. */
 static int tune_chained(struct tdm_vk_model *m, const struct work *works, unsigned n, unsigned first, struct tdm_error *err)
 {
+        struct tdm_vk_device *device = m->device;
         struct trial trial;
         uint64_t best, ns;
         int r = trial_init(&trial, m, err);
 
-        if (r == 0 && tdm_vk_record_flags(m, &trial.work))
+        if (r == 0 && !tdm_vk_record_flags(m, &trial.work)) {
+                trial_deinit(&trial);
+                return 0;
+        }
+        device->deferring = true; /* what was found for other models, and so not compiled for this */
+        if (r == 0)
+                r = tdm_vk_record_need_single(m, err);
+        if (r == 0)
+                r = tdm_vk_pipelines_compile(device, err);
+        device->deferring = false;
+        if (r == 0)
                 r = trial_run(&trial, &best, err);
-        else
-                n = 0;
         for (unsigned pass = 0; pass < PASSES && r == 0; pass++)
                 for (unsigned i = 0; i < n && r == 0; i++) {
-                        struct tdm_vk_tuned *tuned = &m->device->tuned[first + i], kept = *tuned;
+                        struct tdm_vk_tuned *tuned = &device->tuned[first + i], kept = *tuned;
                         const struct shape *shapes;
-                        unsigned n_shapes = shapes_of(m->device, &works[i], &shapes);
+                        unsigned n_shapes = shapes_of(device, &works[i], &shapes);
 
                         for (unsigned k = 0; k < n_shapes && r == 0 && works[i].layer < LAYERS; k++) {
                                 tuned->panels = shapes[k].panels;
@@ -336,6 +357,7 @@ int tdm_vk_tune(struct tdm_vk_model *m, struct tdm_error *err)
         struct tdm_vk_device *device = m->device;
         unsigned n = 0, before = device->n_pipelines;
         _cleanup_(freep) struct work *works = NULL;
+        bool in_layers = false;
         int r = 0;
 
         if (!is_wanted(device))
@@ -367,8 +389,10 @@ int tdm_vk_tune(struct tdm_vk_model *m, struct tdm_error *err)
                 if (r == 0)
                         device->tuned[device->n_tuned++] = works[i].key;
         }
+        for (unsigned i = 0; i < n; i++)
+                in_layers = in_layers || works[i].layer < LAYERS;
         /* Hidden rows that are used in place are somebody's. */
-        if (r == 0 && n && device->chained && !m->activations_buffer.buffer)
+        if (r == 0 && in_layers && device->chained && !m->activations_buffer.buffer)
                 r = tune_chained(m, works, n, device->n_tuned - n, err);
         /* The others are not wanted again; those that are come back from the driver's own cache. */
         tdm_vk_pipelines_forget(device, before);
