@@ -7,7 +7,15 @@
  * This takes for granted that a device starts the workgroups of one dispatch before those of the next, which Vulkan does
  * not promise: else the waiting could keep the awaited from starting. So it is used only on devices of a vendor where it was
  * measured (NVIDIA), after a trial when a model is loaded, and waiting is bounded: who gives up says so, the submission is a
- * fault of the device, the worker is restarted, and its jobs go on. TANDEM_VULKAN_CHAIN=on|off says it for whoever tests. */
+ * fault of the device, the worker is restarted, and its jobs go on. TANDEM_VULKAN_CHAIN=on|off says it for whoever tests.
+ *
+ * A single row's kernels leave little for the next one, and a fence, then the count, then the row are three ways to memory and
+ * back. So there the row's words are flagged: each 32 bits travel with the index of the dispatch that wrote them, as one word of
+ * 64 bits, which these GPUs write and read whole where it is aligned. Who finds the index has the bits, whatever else is
+ * under way, and needs neither fence nor count (as in the "LL" protocol of collective communication libraries). All flagged
+ * words are cleared before a submission's first kernel, so an index in them names one dispatch. What a kernel leaves besides, or
+ * for a kernel that is not the next one (hidden rows, the cache), is counted and waited for as above. Of the kernels that wait, each
+ * workgroup looks at a few words of the row until they are there, and only then asks for all of it. */
 #include "gpu-worker/vulkan/private.h"
 
 #define VENDOR_NVIDIA 0x10deu
