@@ -526,7 +526,7 @@ static int load(struct tdm_vk_model *m, const struct tdm_device_model_config *co
         find_tensors(m);
         r = recordings_init(m, err);
         if (r == 0)
-                r = tdm_vk_record_prepare(m, err);
+                r = tdm_vk_kernels_prepare(m, err);
         tdm_vk_cache_save(device);
         if (r == 0 && config->kv_base) {
                 tdm_vk_kv_set(m, config->kv_base);

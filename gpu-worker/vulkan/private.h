@@ -1,6 +1,6 @@
 /* What the files of the vulkan device share. device.c opens a GPU; memory.c has its buffers; pipeline.c its kernels;
- * model.c loads a model; kv.c keeps the cache and its twin; step.c writes what shaders read about a step; record.c
- * turns blocks into command buffers; run.c submits them and samples.
+ * model.c loads a model; kv.c keeps the cache and its twin; step.c writes what shaders read about a step;
+ * kernels.c says which kernels a model wants; record.c turns blocks into command buffers; run.c submits them and samples.
  *
  * Memory is either imported (unified memory: weights, cache and hidden rows are used where they lie in the shared
  * segments) or copied (a discrete GPU: weights are uploaded once, the cache lives on the device and is written behind
@@ -394,9 +394,39 @@ void tdm_vk_step_fill(struct tdm_vk_model *model, struct tdm_vk_slot *slot, cons
 /* Offset of a VkDispatchIndirectCommand. */
 uint64_t tdm_vk_step_args(const struct tdm_vk_step_layout *layout, uint32_t tile, enum tdm_kv_group group);
 
-/* ---- record.c ---- */
+/* ---- kernels.c ---- */
 
 #define TDM_VK_DIRECT_ROWS_MAX 64u /* of a dispatch of MATDIRECT, which reads tdm_vk_model.sides */
+
+/* SHAPE of matvec.glsl. stage: the row goes through shared memory. */
+uint32_t tdm_vk_shape_with(const struct tdm_vk_device *device, const struct tdm_vk_matrix *matrix, uint32_t panels,
+                           uint32_t ahead, uint32_t sets, bool stage);
+/* Whether a kernel of this shape reads flagged rows (chain.c), whether those of a single row do that these matrices, a layer's
+ * gate and up, are multiplied with. */
+bool tdm_vk_shape_flags(uint32_t shape, uint32_t act);
+bool tdm_vk_matrices_flag(const struct tdm_vk_device *device, const struct tdm_vk_matrix *first, uint32_t n_panels);
+bool tdm_vk_gelu_flags(const struct tdm_vk_device *device, const struct tdm_vk_layer *layer);
+/* How many of the matrices, at most three, one dispatch can multiply: of one type and rounding, beside each other. */
+unsigned tdm_vk_group_of(const struct tdm_vk_matrix *const *matrices, unsigned n_matrices, uint32_t *ret_panels);
+/* Panels and rows of one workgroup of a matrix kernel. */
+void tdm_vk_matrix_tile(const struct tdm_vk_pipeline *pipeline, uint32_t *ret_panels, uint32_t *ret_rows);
+/* The fastest of those that give the same bits; what one workgroup of it makes. */
+struct tdm_vk_pipeline *tdm_vk_choose_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *first, uint32_t n_panels,
+                                             uint32_t n_rows, uint32_t *ret_panels, uint32_t *ret_rows);
+/* Whether a single row's gate, up and GELU are one kernel, and which. */
+bool tdm_vk_gelu_fits(const struct tdm_vk_layer *layer);
+struct tdm_vk_pipeline *tdm_vk_gelu_kernel(struct tdm_vk_device *device, const struct tdm_vk_layer *layer);
+/* PER of norm.comp. */
+uint32_t tdm_vk_norm_per(const struct tdm_vk_model *model);
+/* Whether attend.comp is its own merge: where an item is one row, whose last item to come merges all. */
+bool tdm_vk_attend_merges(const struct tdm_vk_model *model, bool many, uint32_t item_heads);
+/* FORM of attend.comp. act: what it leaves, TDM_N_ACTS if it does not merge. */
+uint32_t tdm_vk_attend_form(uint32_t heads, uint32_t act);
+/* Compiles all that record() can ask for; those of a single row in the shapes that they have now. */
+int tdm_vk_kernels_prepare(struct tdm_vk_model *model, struct tdm_error *err);
+int tdm_vk_kernels_need_single(struct tdm_vk_model *model, struct tdm_error *err);
+
+/* ---- record.c ---- */
 
 /* Blocks first … first + n - 1 without sample; a head makes logits [first_logit, + n_logits). */
 struct tdm_vk_work {
@@ -412,22 +442,11 @@ int tdm_vk_record(struct tdm_vk_model *model, const struct tdm_vk_work *work, st
 void tdm_vk_record_forget(struct tdm_vk_model *model);
 /* Whether its kernels leave flagged words for each other: chain.c. */
 bool tdm_vk_record_flags(const struct tdm_vk_model *model, const struct tdm_vk_work *work);
-/* The matrix kernels of layers that do, in the shapes that they have now. */
-int tdm_vk_record_need_single(struct tdm_vk_model *model, struct tdm_error *err);
-/* Panels and rows of one workgroup of a matrix kernel. */
-void tdm_vk_matrix_tile(const struct tdm_vk_pipeline *pipeline, uint32_t *ret_panels, uint32_t *ret_rows);
 /* As many of the matrices as one dispatch takes, at least one: what it is pushed for a single row (all but y), and their panels. */
 unsigned tdm_vk_matmul_group(const struct tdm_vk_model *model, const struct tdm_vk_matrix *const *matrices,
                              unsigned n_matrices, struct tdm_vk_matmul_push *ret, uint32_t *ret_panels);
 /* false: this layer's gate, up and GELU are not one kernel. */
 bool tdm_vk_matgelu_push(const struct tdm_vk_model *model, const struct tdm_vk_layer *layer, struct tdm_vk_matmul_push *ret);
-/* SHAPE of matvec.glsl. stage: the row goes through shared memory. */
-uint32_t tdm_vk_shape_with(const struct tdm_vk_device *device, const struct tdm_vk_matrix *matrix, uint32_t panels,
-                           uint32_t ahead, uint32_t sets, bool stage);
-/* Whether a kernel of this shape reads flagged rows (chain.c). */
-bool tdm_vk_shape_flags(uint32_t shape, uint32_t act);
-/* Compiles all that record() can ask for. */
-int tdm_vk_record_prepare(struct tdm_vk_model *model, struct tdm_error *err);
 
 /* ---- run.c ---- */
 

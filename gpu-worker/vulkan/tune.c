@@ -4,7 +4,7 @@
  * others. First each kernel by itself, over the weights of several layers so that they do not lie in the GPU's cache. Then, where
  * kernels follow each other without barriers (chain.c), some layers as they are run: there a kernel's workgroups lie beside those
  * of the next ones, and the shape that is fastest by itself may leave these no room to begin (up to a tenth of a token's time on
- * an H200). A CPU implementation keeps to what record.c says: each kernel would take it seconds to compile.
+ * an H200). A CPU implementation keeps to what kernels.c says: each kernel would take it seconds to compile.
  * TANDEM_VULKAN_TUNE=on|off says it for tests. */
 #include "engine/weights-k.h"
 #include "gpu-worker/vulkan/private.h"
@@ -322,7 +322,7 @@ static int tune_chained(struct tdm_vk_model *m, const struct work *works, unsign
         }
         device->deferring = true; /* what was found for other models, and so not compiled for this */
         if (r == 0)
-                r = tdm_vk_record_need_single(m, err);
+                r = tdm_vk_kernels_need_single(m, err);
         if (r == 0)
                 r = tdm_vk_pipelines_compile(device, err);
         device->deferring = false;
