@@ -29,7 +29,7 @@ def requests(n):
 
 
 def push_out(jobs, want, more):
-    """All at once on little memory; how many were pushed out."""
+    """All at once on little memory; how many were pushed out, how many tokens were read again."""
     with Daemon(threads=0, args=config(SMALL + more)) as d:
         got = together(d, jobs)
         for i, (a, b) in enumerate(zip(got, want)):
@@ -41,13 +41,12 @@ def push_out(jobs, want, more):
         print(f"FIGURE {len(jobs)} jobs on {pages(d)} pages: pushed out {total} times, {reread} tokens read again")
         equal(s.get("evictions", 0), total, "evictions in status")
         equal(s.get("reread_tokens", 0), reread, "tokens read again in status")
-        check(reread > 0 or total == 0 or not more, "without a prefix cache tokens are read again")
         equal(got[0 if not jobs[0]["priority"] else 1].done.get("evictions", 0), 0,
               "the oldest interactive job is never pushed out")
         equal(s.get("jobs_failed", 0), 0, "failed jobs")
         m = d.model("tale")
         equal(m.get("kv_pages_full_used", 0) + m.get("kv_pages_window_used", 0), 0, "pages in use afterwards")
-        return total
+        return total, reread
 
 
 @test
@@ -57,8 +56,13 @@ def pushed_out():
     with Daemon(threads=0) as d:
         want = [d.generate(**q) for q in jobs]
     for more in ("", "prefix-cache = off\n"):
-        # On a busy machine jobs may come so far apart that there is room for each.
-        check(any(push_out(jobs, want, more) for _ in range(5)), "jobs were pushed out")
+        # On a busy machine jobs may come so far apart that there is room for each, or that one is pushed out that had read nothing yet.
+        for _ in range(5):
+            total, reread = push_out(jobs, want, more)
+            if total > 0 and (reread > 0 or not more):
+                break
+        check(total > 0, "jobs were pushed out")
+        check(reread > 0 or not more, "without a prefix cache tokens are read again")
 
 
 @test
