@@ -257,9 +257,10 @@ static void trial_deinit(struct trial *t)
         tdm_step_destroy(t->step);
 }
 
-static int trial_init(struct trial *t, struct tdm_vk_model *m, struct tdm_error *err)
+static int trial_init(struct trial *t, struct tdm_vk_model *m)
 {
-        uint32_t n_layers = TDM_MIN(m->hp.n_layers, LAYERS), position = TDM_MIN(POSITION, m->hp.n_ctx - 1),
+        uint32_t n_layers = TDM_MIN(m->hp.n_layers, LAYERS),
+                 position = TDM_MIN(POSITION, TDM_MIN(m->hp.n_ctx, m->limits.table_entries * TDM_KV_PAGE_TOKENS) - 1),
                  n_pages = position / TDM_KV_PAGE_TOKENS + 1;
         uint64_t page_bytes = m->kv.part_bytes * m->hp.n_kv_heads, layer_bytes = page_bytes * n_pages;
         struct tdm_vk_slot *slot = &m->slots[0];
@@ -267,10 +268,10 @@ static int trial_init(struct trial *t, struct tdm_vk_model *m, struct tdm_error 
 
         *t = (struct trial){.m = m, .work = {.slot = slot, .first = 1, .n = 2 * n_layers}};
         if (tdm_step_new(&t->step, &m->limits) < 0)
-                return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for measuring");
-        r = tdm_vk_buffer_init(m->device, &t->cache, n_layers * layer_bytes, TDM_VK_DEVICE_MEMORY, "measuring", err);
+                return -ENOMEM;
+        r = tdm_vk_buffer_init(m->device, &t->cache, n_layers * layer_bytes, TDM_VK_DEVICE_MEMORY, "measuring", NULL);
         if (r == 0)
-                r = tdm_vk_buffer_init(m->device, &t->pieces, n_layers * sizeof(uint64_t), TDM_VK_SHARED_MEMORY, "measuring", err);
+                r = tdm_vk_buffer_init(m->device, &t->pieces, n_layers * sizeof(uint64_t), TDM_VK_SHARED_MEMORY, "measuring", NULL);
         if (r != 0)
                 return r;
         for (uint32_t i = 0; i < n_layers; i++) {
@@ -314,15 +315,14 @@ static int tune_chained(struct tdm_vk_model *m, const struct work *works, unsign
         struct tdm_vk_device *device = m->device;
         struct trial trial;
         uint64_t best, ns;
-        int r = trial_init(&trial, m, err);
+        int r;
 
-        if (r == 0 && !tdm_vk_record_flags(m, &trial.work)) {
+        if (trial_init(&trial, m) != 0 || !tdm_vk_record_flags(m, &trial.work)) { /* no memory to spare is no error */
                 trial_deinit(&trial);
                 return 0;
         }
         device->deferring = true; /* what was found for other models, and so not compiled for this */
-        if (r == 0)
-                r = tdm_vk_kernels_need_single(m, err);
+        r = tdm_vk_kernels_need_single(m, err);
         if (r == 0)
                 r = tdm_vk_pipelines_compile(device, err);
         device->deferring = false;
