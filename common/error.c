@@ -37,25 +37,6 @@ static void mark_cut(char *message)
         memcpy(message + end, ellipsis, sizeof(ellipsis));
 }
 
-/* Messages quote what a peer or a file says, whole or cut anywhere (%.60s), and travel as strings of protobuf and D-Bus,
- * which must be UTF-8: each byte that is not becomes a question mark. */
-static void mend_utf8(char *message)
-{
-        uint8_t *p = (uint8_t *)message;
-        size_t left = strlen(message);
-
-        while (left > 0) {
-                int n = tdm_utf8_length(p, left);
-
-                if (n <= 0) {
-                        *p = '?';
-                        n = 1;
-                }
-                p += n;
-                left -= (size_t)n;
-        }
-}
-
 int tdm_error_set(struct tdm_error *err, int code, const char *fmt, ...)
 {
         char message[TDM_ERROR_MESSAGE_MAX];
@@ -73,7 +54,7 @@ int tdm_error_set(struct tdm_error *err, int code, const char *fmt, ...)
                 message[0] = '\0';
         else if ((size_t)n >= sizeof(message))
                 mark_cut(message);
-        mend_utf8(message);
+        tdm_utf8_mend(message); /* it may quote what a peer or a file says, whole or cut anywhere (%.60s) */
 
         err->code = code;
         memcpy(err->message, message, sizeof(message));
@@ -95,7 +76,7 @@ int tdm_error_prefix(struct tdm_error *err, const char *fmt, ...)
 
         if ((size_t)n >= sizeof(message)) {
                 mark_cut(message);
-                mend_utf8(message);
+                tdm_utf8_mend(message);
                 memcpy(err->message, message, sizeof(message));
                 return err->code;
         }
@@ -107,7 +88,7 @@ int tdm_error_prefix(struct tdm_error *err, const char *fmt, ...)
                 return err->code;
         if ((size_t)n >= sizeof(message) - len)
                 mark_cut(message);
-        mend_utf8(message);
+        tdm_utf8_mend(message);
         memcpy(err->message, message, sizeof(message));
         return err->code;
 }

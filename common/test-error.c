@@ -1,6 +1,7 @@
 /* Errors: names are stable and round-trip, messages are cut cleanly. Log: one line, no forged lines, levels. */
 #include "common/error.h"
 #include "common/log.h"
+#include "common/utf8.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -106,6 +107,37 @@ static void test_mended(void **state)
         assert_string_equal(e.message, "\xe2\x82\xac ?: no model \"abc?\"");
 }
 
+/* Text that is kept is cut between characters, and what is none of UTF-8 becomes question marks. */
+static void test_utf8(void **state)
+{
+        static const struct {
+                const char *from, *to;
+                size_t size;
+        } copies[] = {
+                { "", "", 1 },          { "a", "", 1 },
+                { "abc", "ab", 3 },     { "abc", "abc", 4 },
+                { "a\xc3\xa9", "a", 3 }, { "a\xc3\xa9", "a\xc3\xa9", 4 },
+                { "\xf0\x9f\xa6\x8a!", "", 4 }, { "\xf0\x9f\xa6\x8a!", "\xf0\x9f\xa6\x8a", 5 },
+                { "\xa2\xff!", "?\?!", 9 }, { "\xa2\xff!", "??", 3 },
+                { "x\xe2\x82", "x??", 9 }, { "\xed\xa0\x80", "???", 9 },
+        };
+        char text[16];
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(copies); i++) {
+                memset(text, 0x7e, sizeof(text));
+                tdm_utf8_copy(text, copies[i].size, copies[i].from);
+                assert_string_equal(text, copies[i].to);
+                for (size_t k = copies[i].size; k < sizeof(text); k++)
+                        assert_int_equal(text[k], 0x7e);
+        }
+        assert_true(tdm_utf8_is_valid("a\xe2\x82\xac", 4));
+        assert_false(tdm_utf8_is_valid("a\xe2\x82\xac", 3));
+        assert_false(tdm_utf8_is_valid("\xa2", 1));
+        snprintf(text, sizeof(text), "%s", "a\xa2\xe2\x82\xac\xe2");
+        assert_ptr_equal(tdm_utf8_mend(text), text);
+        assert_string_equal(text, "a?\xe2\x82\xac?");
+}
+
 static void test_log(void **state)
 {
         char out[8192], big[5000];
@@ -142,7 +174,7 @@ int main(void)
                 cmocka_unit_test(test_names),
                 cmocka_unit_test(test_set_and_prefix),
                 cmocka_unit_test(test_cut),
-                cmocka_unit_test(test_mended),
+                cmocka_unit_test(test_mended), cmocka_unit_test(test_utf8),
                 cmocka_unit_test(test_log),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,7 @@
 #ifndef TDM_DAEMON_CLIENT_FACE_PRIVATE_H
 #define TDM_DAEMON_CLIENT_FACE_PRIVATE_H
 
+#include "common/utf8.h"
 #include "daemon/background.h"
 #include "daemon/client-face.h"
 #include "proto/tandem.pb-c.h"

@@ -245,7 +245,7 @@ static void on_scanned(const char *name, const char *path, uint64_t size_bytes, 
         }
         tandem__model_status__init(m);
         m->name = scan->own[scan->n].name;
-        m->path = scan->own[scan->n].path;
+        m->path = tdm_utf8_mend(scan->own[scan->n].path);
         m->state = (char *)"available";
         m->file_bytes = size_bytes;
         m->is_default = strcmp(name, tdm_models_default_name(scan->face->models)) == 0;

@@ -132,6 +132,7 @@ int tdm_face_new(struct tdm_face **ret, struct tdm_loop *loop, struct tdm_models
         face->socket = strdup(config->socket ? config->socket : "");
         if (!face->socket)
                 return -ENOMEM;
+        tdm_utf8_mend(face->socket);
         r = tdm_loop_add_timer(loop, on_reading, face, &face->reading);
         if (r == 0)
                 r = tdm_background_new(&face->background, loop);

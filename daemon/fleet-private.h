@@ -12,6 +12,7 @@
 #include <signal.h>
 #include "common/conn.h"
 #include "common/log.h"
+#include "common/utf8.h"
 #include "daemon/cpus.h"
 #include "daemon/fleet.h"
 #include "engine/worker/abi.h"

@@ -411,8 +411,10 @@ static void add_plan(const struct tdm_fleet_entry *entry, enum tdm_worker_index 
 {
         size_t n = strlen(text);
 
-        if (entry->on[worker].plan[0] && entry->on[worker].load == TDM_FLEET_LOADED)
+        if (entry->on[worker].plan[0] && entry->on[worker].load == TDM_FLEET_LOADED) {
                 snprintf(text + n, size - n, "%s%s: %s", n ? "; " : "", entry->name, entry->on[worker].plan);
+                tdm_utf8_mend(text + n); /* it may be cut within a character */
+        }
 }
 
 void tdm_fleet_worker_status(struct tdm_fleet *f, enum tdm_worker_index worker, struct tdm_worker_status *ret)

@@ -218,11 +218,10 @@ int tdm_fleet_wire_quit(struct tdm_fleet_worker *w)
 /* Shown to people and written to the log: what is not plain text is not shown. */
 static void copy_text(char *to, size_t size, const char *from)
 {
-        size_t n = 0;
-
-        for (; *from && n + 1 < size; from++)
-                to[n++] = (unsigned char)*from < 0x20 || *from == 0x7f ? '?' : *from;
-        to[n] = 0;
+        tdm_utf8_copy(to, size, from);
+        for (; *to; to++)
+                if ((unsigned char)*to < 0x20 || *to == 0x7f)
+                        *to = '?';
 }
 
 static int receive_hello(struct tdm_fleet_worker *w, const Tandem__Worker__Hello *hello)

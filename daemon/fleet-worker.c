@@ -245,7 +245,7 @@ void tdm_fleet_worker_lost(struct tdm_fleet_worker *w, bool blame, const char *f
                 guilty = tdm_progress_step(atomic_load_explicit(&w->progress->running, memory_order_relaxed));
 
         count_death(w);
-        snprintf(w->last_exit, sizeof(w->last_exit), "%s", reason);
+        tdm_utf8_copy(w->last_exit, sizeof(w->last_exit), reason);
         tdm_log_warning("%s worker (pid %d) lost: %s", w->name, (int)w->pid, reason);
         begin_dying(w, false);
         tdm_fleet_worker_kill(w);
@@ -260,7 +260,7 @@ void tdm_fleet_worker_leave(struct tdm_fleet_worker *w, const char *reason)
 {
         if (w->pidfd < 0)
                 return; /* a unit that is only starting */
-        snprintf(w->last_exit, sizeof(w->last_exit), "%s", reason);
+        tdm_utf8_copy(w->last_exit, sizeof(w->last_exit), reason);
         tdm_log_info("%s worker (pid %d) asked to leave: %s", w->name, (int)w->pid, reason);
         begin_dying(w, true);
         if (tdm_fleet_wire_quit(w) < 0)

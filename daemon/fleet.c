@@ -369,7 +369,7 @@ void tdm_fleet_on_loaded(struct tdm_fleet_worker *w, uint32_t model_id, uint64_t
         }
         entry->on[w->index].load = TDM_FLEET_LOADED;
         entry->on[w->index].scratch_bytes = scratch_bytes;
-        snprintf(entry->on[w->index].plan, sizeof(entry->on[w->index].plan), "%s", plan);
+        tdm_utf8_copy(entry->on[w->index].plan, sizeof(entry->on[w->index].plan), plan);
         tdm_fleet_pump_soon(w->fleet);
 }
 
@@ -646,7 +646,7 @@ int tdm_fleet_add_model(struct tdm_fleet *f, const struct tdm_fleet_model *model
         if (!entry)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
         entry->model = *model;
-        snprintf(entry->name, sizeof(entry->name), "%s", model->name ? model->name : "");
+        tdm_utf8_copy(entry->name, sizeof(entry->name), model->name ? model->name : "");
         entry->model.name = entry->name;
         entry->index = index;
         f->models[index] = entry;

@@ -114,10 +114,12 @@ char *tdm_model_name_of_path(const char *path)
 {
         const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
         size_t len = strlen(base);
+        char *name;
 
         if (len > 5 && strcmp(base + len - 5, ".gguf") == 0)
                 len -= 5;
-        return strndup(base, TDM_MIN(len, (size_t)MAX_NAME_BYTES));
+        name = strndup(base, TDM_MIN(len, (size_t)MAX_NAME_BYTES));
+        return name ? tdm_utf8_mend(name) : NULL;
 }
 
 int tdm_models_open_name(struct tdm_models *m, const char *name, int *ret_fd, char **ret_path, struct tdm_error *err)
@@ -207,7 +209,8 @@ int tdm_models_scan(struct tdm_models *m, void (*fn)(const char *name, const cha
                         size_t len = strlen(e->d_name);
                         char name[256];
 
-                        if (e->d_name[0] == '.' || len < 6 || len > MAX_NAME_BYTES || strcmp(e->d_name + len - 5, ".gguf") != 0)
+                        if (e->d_name[0] == '.' || len < 6 || len > MAX_NAME_BYTES || strcmp(e->d_name + len - 5, ".gguf") != 0 ||
+                            !tdm_utf8_is_valid(e->d_name, len))
                                 continue;
                         snprintf(name, sizeof(name), "%.*s", (int)len - 5, e->d_name);
                         snprintf(path, sizeof(path), "%.4096s/%s", *dir, e->d_name);

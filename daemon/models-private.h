@@ -3,6 +3,7 @@
 #ifndef TDM_DAEMON_MODELS_PRIVATE_H
 #define TDM_DAEMON_MODELS_PRIVATE_H
 
+#include "common/utf8.h"
 #include "daemon/models.h"
 
 #define MAX_OBSERVERS 4

@@ -4,6 +4,7 @@
 #include "daemon/models-private.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include "common/log.h"
@@ -282,7 +283,7 @@ int tdm_models_open(struct tdm_models *m, const char *name, int fd, struct tdm_m
         if (fd >= 0) {
                 int flags = fcntl(fd, F_GETFL);
 
-                path = strdup(name && name[0] ? name : "(passed by the client)");
+                path = name && name[0] ? strndup(name, PATH_MAX) : strdup("(passed by the client)");
                 if (!path)
                         return tdm_error_set(err, -ENOMEM, "out of memory");
                 if (flags < 0 || (flags & O_PATH) || (flags & O_ACCMODE) == O_WRONLY)
@@ -296,6 +297,7 @@ int tdm_models_open(struct tdm_models *m, const char *name, int fd, struct tdm_m
                 if (r != 0)
                         return r;
         }
+        tdm_utf8_mend(path);
         r = tdm_file_identify(own, &identity);
         if (r < 0)
                 return tdm_error_set(err, TDM_E_NO_MODEL, "cannot open model %.200s: %s", path,

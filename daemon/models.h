@@ -42,8 +42,8 @@ struct tdm_model {
         struct tdm_list node;
         unsigned n_refs;
         uint32_t id; /* as the fleet knows it */
-        char *name;
-        char *path;
+        char *name; /* UTF-8, as the path: what is not is shown as question marks */
+        char *path; /* for people: the file is fd */
         int fd; /* kept, to see whether the file is still what it was */
         struct tdm_file_identity identity;
         enum tdm_model_state state;
@@ -124,7 +124,7 @@ void tdm_model_progress(const struct tdm_model *model, uint64_t *ret_done, uint6
 int tdm_models_unload(struct tdm_models *models, const char *name, struct tdm_error *err);
 struct tdm_list *tdm_models_list(struct tdm_models *models); /* of struct tdm_model by node */
 const char *tdm_models_default_name(const struct tdm_models *models);
-/* Names and paths that can be opened, each name once, at most 1024. */
+/* Names and paths that can be opened, each name once, at most 1024. A file whose name is no UTF-8 has no name here. */
 int tdm_models_scan(struct tdm_models *models, void (*fn)(const char *name, const char *path, uint64_t size_bytes, void *userdata),
                     void *userdata);
 /* Bytes of the shared segments as they stand in memory. */

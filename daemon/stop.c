@@ -15,18 +15,6 @@ struct tdm_stop {
         size_t n_held;
 };
 
-static bool is_utf8(const char *data, size_t size)
-{
-        for (size_t i = 0; i < size;) {
-                int n = tdm_utf8_length((const uint8_t *)data + i, size - i);
-
-                if (n <= 0)
-                        return false;
-                i += (size_t)n;
-        }
-        return true;
-}
-
 int tdm_stop_new(struct tdm_stop **ret, const struct tdm_stop_string *strings, size_t n, struct tdm_error *err)
 {
         _cleanup_(tdm_stop_destroyp) struct tdm_stop *s = NULL;
@@ -42,7 +30,7 @@ int tdm_stop_new(struct tdm_stop **ret, const struct tdm_stop_string *strings, s
                 if (strings[i].size > TDM_MAX_STOP_BYTES)
                         return tdm_error_set(err, TDM_E_BAD_REQUEST, "stop string %zu has %zu bytes; at most %u are taken",
                                              i + 1, strings[i].size, TDM_MAX_STOP_BYTES);
-                if (!is_utf8(strings[i].data, strings[i].size))
+                if (!tdm_utf8_is_valid(strings[i].data, strings[i].size))
                         return tdm_error_set(err, TDM_E_BAD_REQUEST, "stop string %zu is not UTF-8", i + 1);
                 memcpy(s->strings[i].data, strings[i].data, strings[i].size);
                 s->strings[i].size = strings[i].size;

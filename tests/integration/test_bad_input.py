@@ -62,6 +62,32 @@ def requests():
 
 
 @test
+def names():
+    """Names and paths come from file systems and from clients, and neither promises UTF-8: what is shown is UTF-8 (this
+    client decodes strictly), and the model works."""
+    bad = b"/somewhere/" + b"\xe2\x82\xac\xa2" * 700 + b"/caf\xe9-" + b"\xf0\x9f\xa6\x8a" * 40 + b".gguf"
+    with tempfile.TemporaryDirectory() as tmp:
+        for name in (b"latin-\xe9.gguf", "grüße.gguf".encode()):
+            os.symlink(SPROUT, os.path.join(tmp.encode(), name))
+        with Daemon(env={"TANDEM_MODEL_PATH": tmp}) as d, open(SPROUT, "rb") as f, d.wire(timeout=60 * SLOW) as w:
+            listed = [m["name"] for m in d.call("models")["models"]]
+            check("grüße" in listed, "a name in UTF-8 is listed", listed)
+            check(not any("latin" in name for name in listed), "what is no name is not", listed)
+            rid = w.send("generate", dict(request(ids=[2, 300], n=2), model={"name": bad, "from_fd": True}),
+                         fd=f.fileno())
+            while True:
+                kind, m = w.receive(rid)
+                if kind == "done":
+                    break
+            check("error" not in m, "a job of the model with such a name", m)
+            for models in (d.call("models")["models"], d.status()["models"]):
+                shown = [m for m in models if m["name"].startswith("caf?-")]
+                equal(len(shown), 1, f"the model in the list {[m['name'] for m in models]}")
+                check(shown[0]["path"].startswith("/somewhere/\u20ac?\u20ac?"), "its path", shown[0]["path"])
+            serves(d)
+
+
+@test
 def frames():
     """100 MB announced, 100 MB sent, nonsense, an empty frame, half a frame and silence."""
     with Daemon() as d:
