@@ -532,7 +532,7 @@ class Others(unittest.TestCase):
         self.assertTrue(all(r["ignore_end"] and r["max_tokens"] == 8 for r in requests))
         tandem("bench", "-p", "16", "-n", "8", "-b", "1,4")
         again = [tuple(r["prompt_ids"]) for r in fake.fresh() if r.get("request") == "generate"][-5:]
-        self.assertEqual(prompts, again)
+        self.assertEqual(len(set(prompts + again)), 10)  # else the daemon's prefix cache would be measured
         r = tandem("bench", "-m", "busy", "-b", "2")
         self.assertEqual(r.returncode, 1)
         self.assertIn(b"tandem: busy", r.stderr)

@@ -10,8 +10,8 @@ usage: TANDEM_BIN=bin bench-h200.py [--models FOLDER] [--unit FOLDER] [--quick] 
 
 Needs python3 alone, and beside the programs whatever of liburing, protobuf-c and libdbus the machine lacks (LD_LIBRARY_PATH).
 It judges nothing: it prints which device it ran on, and a figure from another device is no figure for an H200. Decoding is
-measured behind short prompts (64 tokens), so that all sequences really generate together; all of it is with exactness on,
-since there is no other mode.
+measured behind short prompts (64 tokens), so that all sequences really generate together; before each measurement a few tokens
+of the same shape are run, as llama-bench does. All of it is with exactness on, since there is no other mode.
 """
 import argparse
 import json
@@ -102,6 +102,7 @@ def speeds(args, cache, out):
         with Server(cache) as server:
             for _, what, prompt, n, together, figure, target, peer in [s for s in SPEEDS if s[0] == size]:
                 try:
+                    server.cli("bench", "-m", path, "-p", min(prompt, 512), "-n", 8, "-b", together, "--json")
                     r = json.loads(server.cli("bench", "-m", path, "-p", prompt, "-n", n // 2 if args.quick else n, "-b", together,
                                               "--json"))["results"][-1]
                 except RuntimeError as e:
