@@ -2,6 +2,7 @@
 #include "common/hugepage.h"
 
 #include <assert.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 
 #ifndef MADV_COLLAPSE
@@ -11,7 +12,7 @@
 int tdm_hugepage_make(uint8_t *base)
 {
         assert((uintptr_t)base % TDM_HUGEPAGE_BYTES == 0);
-        /* A range with no page at all is refused. */
-        *(volatile uint8_t *)base = 0;
+        /* A range with no page at all is refused. Another process may be writing there. */
+        atomic_fetch_or_explicit((_Atomic uint8_t *)base, 0, memory_order_relaxed);
         return madvise(base, TDM_HUGEPAGE_BYTES, MADV_COLLAPSE) < 0 ? -errno : 0;
 }

@@ -11,9 +11,9 @@
 
 #define TDM_HUGEPAGE_BYTES (UINT64_C(2) << 20) /* of x86-64; elsewhere madvise() refuses */
 
-/* Puts [base, base + TDM_HUGEPAGE_BYTES) into one huge page. base: a multiple of TDM_HUGEPAGE_BYTES, mapped for writing and
- * not written yet; its first byte becomes 0. Negative errno: it stays in small pages, and is no worse than before; -EINVAL
- * when this kernel has no huge pages for it at all. */
+/* Puts [base, base + TDM_HUGEPAGE_BYTES) into one huge page. base: a multiple of TDM_HUGEPAGE_BYTES, mapped for writing; best not
+ * written yet, since what is there is kept by copying it. Negative errno: it stays in small pages, and is no worse than before;
+ * -EINVAL when this kernel has no huge pages for it at all. */
 int tdm_hugepage_make(uint8_t *base);
 
 #endif

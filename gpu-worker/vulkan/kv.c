@@ -3,7 +3,11 @@
  * twin: what a submission stores is logged by the kernel that stores it (rows, as stored) and written into the twin
  * before run() returns, so that the segment is complete for whatever was reported done. The other way round: before a
  * step looks back on pages that the device did not write itself, one step after the other (a new process, a reused
- * prefix, a step that another worker ran meanwhile), they are copied from the twin. */
+ * prefix, a step that another worker ran meanwhile), they are copied from the twin.
+ *
+ * A long prompt writes gigabytes a second into a twin that nobody touched before, and in small pages the kernel clears it more slowly
+ * than the device fills it: so it is asked for huge pages just before. */
+#include "common/hugepage.h"
 #include "gpu-worker/vulkan/private.h"
 
 #define LOG_BYTES (UINT64_C(32) << 20)
@@ -40,6 +44,8 @@ void tdm_vk_kv_deinit(struct tdm_vk_model *m)
                 tdm_vk_buffer_deinit(m->device, &m->kv_buffers[i]);
         tdm_vk_buffer_deinit(m->device, &m->kv_pieces);
         tdm_vk_buffer_deinit(m->device, &m->log);
+        free(steal_ptr(&m->huge));
+        free(steal_ptr(&m->new_huge));
         free(m->kv_buffers);
         m->kv_buffers = NULL;
         m->n_kv_buffers = 0;
@@ -71,6 +77,16 @@ static uint32_t piece_shift(const struct tdm_vk_model *m, uint64_t page_bytes)
         return shift;
 }
 
+static int make_huge_map(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        size_t n = m->kv.size_bytes / TDM_HUGEPAGE_BYTES + 1;
+
+        m->huge = calloc(TDM_DIV_UP(n, 64), sizeof(*m->huge));
+        m->new_huge = calloc(n, sizeof(*m->new_huge));
+        m->n_not_huge = 0;
+        return m->huge && m->new_huge ? 0 : tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for a KV cache");
+}
+
 static int make_buffers(struct tdm_vk_model *m, struct tdm_error *err)
 {
         uint64_t page = m->kv.part_bytes * m->hp.n_kv_heads, left, total, n_pieces = 0;
@@ -94,6 +110,8 @@ static int make_buffers(struct tdm_vk_model *m, struct tdm_error *err)
                                      "a KV cache of %.1f MiB in pieces of %.1f MiB: there may be %u pieces",
                                      (double)m->kv.size_bytes / 0x1p20, (double)(page << shift) / 0x1p20, PIECES_MAX);
         r = make_table(m, (uint32_t)n_pieces, err);
+        if (r == 0)
+                r = make_huge_map(m, err);
         if (r == 0)
                 r = tdm_vk_buffer_init(m->device, &m->log,
                                        2 * TDM_MAX(tdm_vk_kv_log_row_bytes(m) * m->limits.max_rows, LOG_BYTES),
@@ -381,11 +399,54 @@ static void behind_row(void *arg, unsigned chunk, unsigned thread)
         }
 }
 
+/* Memory that is used up to the ends does not get huge pages by asking once more. */
+#define NOT_HUGE_MAX 16u
+
+static void make_huge(void *arg, unsigned chunk, unsigned thread)
+{
+        struct tdm_vk_model *m = arg;
+        int r;
+
+        if (atomic_load_explicit(&m->n_not_huge, memory_order_relaxed) >= NOT_HUGE_MAX)
+                return;
+        r = tdm_hugepage_make(m->kv_base + m->new_huge[chunk] * TDM_HUGEPAGE_BYTES);
+        if (r < 0)
+                atomic_fetch_add_explicit(&m->n_not_huge, r == -EINVAL ? NOT_HUGE_MAX : 1, memory_order_relaxed);
+}
+
+/* What a sequence's new rows of these layers will touch, each huge page once; *n: of m->new_huge. */
+static void list_new_huge(struct tdm_vk_model *m, const struct tdm_step *step, uint32_t seq, uint32_t layer, uint32_t *n)
+{
+        enum tdm_kv_group group = tdm_kv_group_of(&m->hp, layer);
+        const struct tdm_step_seq *q = &step->seqs[seq];
+        uint32_t position = step->rows[q->first_row].position, end = TDM_DIV_UP(position + q->n_rows, TDM_KV_PAGE_TOKENS);
+
+        for (uint32_t i = position / TDM_KV_PAGE_TOKENS; i < end; i++) {
+                uint64_t from = tdm_kv_part_offset(&m->kv, group, table_of(step, group, seq)[i], tdm_kv_layer_index(&m->hp, layer), 0),
+                         last = from + m->kv.n_kv_heads * m->kv.part_bytes - 1;
+
+                for (uint64_t page = from / TDM_HUGEPAGE_BYTES; page <= last / TDM_HUGEPAGE_BYTES; page++) {
+                        if (m->huge[page / 64] >> page % 64 & 1 || (page + 1) * TDM_HUGEPAGE_BYTES > m->kv.size_bytes)
+                                continue;
+                        m->huge[page / 64] |= UINT64_C(1) << page % 64;
+                        m->new_huge[(*n)++] = (uint32_t)page;
+                }
+        }
+}
+
 void tdm_vk_kv_behind(struct tdm_vk_model *m, const struct tdm_step *step, uint32_t first_layer, uint32_t n_layers,
                       uint32_t half)
 {
         struct behind_job job = { m, step, first_layer, m->log.map + half * (m->log.size_bytes / 2) };
 
-        if (!m->kv_imported)
-                tdm_pool_run(m->device->threads, n_layers * step->head.n_rows, behind_row, &job);
+        uint32_t n_new = 0;
+
+        if (m->kv_imported)
+                return;
+        for (uint32_t layer = first_layer; layer < first_layer + n_layers && m->n_not_huge < NOT_HUGE_MAX; layer++)
+                for (uint32_t seq = 0; seq < step->head.n_seqs; seq++)
+                        list_new_huge(m, step, seq, layer, &n_new);
+        if (n_new)
+                tdm_pool_run(m->device->threads, n_new, make_huge, m);
+        tdm_pool_run(m->device->threads, n_layers * step->head.n_rows, behind_row, &job);
 }

@@ -314,6 +314,9 @@ struct tdm_vk_model {
         uint32_t kv_page_bytes[TDM_KV_GROUPS]; /* from page to page of a layer */
         uint32_t kv_piece_shift[TDM_KV_GROUPS];
         struct tdm_error kv_error;         /* why there is no cache; code 0: there is, or none was given */
+        uint64_t *huge;                    /* bit for each TDM_HUGEPAGE_BYTES of the segment: asked for as a huge page */
+        uint32_t *new_huge;                /* room for each of them */
+        _Atomic uint32_t n_not_huge;       /* that the kernel refused */
         struct tdm_vk_buffer log;          /* two halves of [layer of the submission][row][kv head][key, value] */
         struct tdm_vk_sequence *sequences; /* [n_tables] */
         uint32_t *known_pages;             /* [n_tables][groups][table_entries] */
