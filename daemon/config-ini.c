@@ -32,7 +32,7 @@ static const struct key {
         { "engine", "idle-unload", KIND_SECONDS, offsetof(struct tdm_config, idle_unload_s), 0, UINT64_C(365) * 86400 },
         { "engine", "prefix-cache", KIND_SWITCH, offsetof(struct tdm_config, prefix_cache), 0, 0 },
         { "engine", "max-rows", KIND_NUMBER, offsetof(struct tdm_config, max_rows), 1, TDM_MAX_STEP_ROWS },
-        { "engine", "prefill-rows", KIND_NUMBER, offsetof(struct tdm_config, prefill_rows), 1, TDM_MAX_STEP_ROWS },
+        { "engine", "prefill-rows", KIND_NUMBER, offsetof(struct tdm_config, prefill_rows), 0, TDM_MAX_STEP_ROWS },
         { "engine", "max-sequences", KIND_NUMBER, offsetof(struct tdm_config, max_sequences), 1, TDM_MAX_STEP_SEQS },
         { "engine", "steps-in-flight", KIND_NUMBER, offsetof(struct tdm_config, steps_in_flight), 0, TDM_STEP_SLOTS },
         { "engine", "npu", KIND_NPU, offsetof(struct tdm_config, requested[TDM_WORKER_NPU]), 0, 0 },

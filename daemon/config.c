@@ -43,13 +43,14 @@ const char tdm_config_help[] =
         "\n"
         "Signals: SIGTERM and SIGINT end the daemon; running jobs have 5 seconds. SIGHUP reads the configuration again.\n";
 
+#define PREFILL_ROWS 256u
+
 int tdm_config_init(struct tdm_config *c)
 {
         *c = (struct tdm_config){
                 .max_jobs = 256,
                 .max_jobs_per_user = 128,
-                .max_rows = 256,
-                .prefill_rows = 256,
+                .max_rows = 512,
                 .max_sequences = 64,
                 .prefix_cache = true,
                 .placement = TDM_PLACE_ANY,
@@ -244,7 +245,7 @@ int tdm_config_read_environment(struct tdm_config *c, struct tdm_error *err)
         if (r == 0)
                 r = env_gpu(c, err);
         if (r == 0)
-                r = env_number("TANDEM_PREFILL_ROWS", 1, TDM_MAX_STEP_ROWS, &c->prefill_rows, err);
+                r = env_number("TANDEM_PREFILL_ROWS", 0, TDM_MAX_STEP_ROWS, &c->prefill_rows, err);
         if (r == 0)
                 r = env_number("TANDEM_HANG_MS", 0, TDM_CONFIG_MAX_HANG_MS, &c->hang_ms, err);
         return r;
@@ -359,6 +360,9 @@ int tdm_config_load(struct tdm_config *c, int argc, char **argv, struct tdm_erro
                 c->socket = steal_ptr(&socket);
         }
         /* These belong together; the smaller ones rule, so that one key alone can be set. */
+        c->lone_rows = c->prefill_rows ? c->prefill_rows : c->max_rows;
+        if (!c->prefill_rows)
+                c->prefill_rows = TDM_MIN(PREFILL_ROWS, c->max_rows);
         c->max_rows = TDM_MAX(c->max_rows, TDM_MAX(c->prefill_rows, c->max_sequences));
         c->max_jobs_per_user = TDM_MIN(c->max_jobs_per_user, c->max_jobs);
         return default_socket(c, err);

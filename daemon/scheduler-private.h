@@ -29,6 +29,7 @@ struct flight {
         bool doomed; /* that step failed: what it made is garbage */
         bool marks;  /* another may follow it */
         bool paced;  /* its worker has no other step */
+        uint64_t lone_ns; /* when it was issued, with nothing else in flight; 0: something was */
         uint8_t workers;  /* mask of those with blocks in it */
         uint64_t after;   /* the step that it follows, while that is in flight; 0: none */
         uint64_t busy_ns; /* of its worker, when it was issued */
@@ -68,6 +69,7 @@ struct lane {
         double best_pace[TDM_N_WORKERS][2];
         uint32_t quota; /* sequences that generate on worker 0 … */
         uint32_t quota_of; /* … of these many */
+        uint64_t prompt_row_ns; /* of the last step with many rows that was alone in flight; 0: none yet */
         bool dead;                    /* the model failed or left: no more steps */
 };
 

@@ -14,6 +14,8 @@
 
 /* For so long after the last interactive job had rows, steps are kept short for the next one. */
 #define POLITE_NS (10 * TDM_NSEC_PER_SEC)
+/* A step that reads prompts may take so long where nobody generates. */
+#define LONE_STEP_NS (250 * TDM_NSEC_PER_MSEC)
 /* Classes that are looked at for one step. */
 #define MAX_TRIED 16u
 
@@ -264,16 +266,27 @@ static uint32_t background_budget(struct tdm_scheduler *s, uint32_t n_candidates
         return TDM_MIN(budget, TDM_MAX(s->config.prefill_rows / (reading ? 32u : 8u), 1u));
 }
 
+/* Fewer and longer steps read a prompt sooner, but whoever comes meanwhile waits for the one that is on its way. */
+static uint32_t prompt_rows(const struct build *b, uint32_t n_decode)
+{
+        const struct tdm_scheduler_config *config = &b->s->config;
+
+        if (n_decode > 0 || config->lone_rows <= config->prefill_rows || b->lane->prompt_row_ns == 0 ||
+            b->lane->prompt_row_ns > LONE_STEP_NS / config->lone_rows)
+                return config->prefill_rows;
+        return config->lone_rows;
+}
+
 static void fill_rows(struct build *b, uint32_t n_candidates)
 {
         struct tdm_scheduler *s = b->s;
-        uint32_t n_decode = 0, budget, behind;
+        uint32_t n_decode = 0, rows, budget, behind;
 
         while (n_decode < n_candidates && tdm_job_is_decoding(s->candidates[n_decode]))
                 n_decode++;
         /* However many generate, prompts get on: a quarter of the budget is theirs. */
-        budget = TDM_MAX(s->config.prefill_rows - TDM_MIN(s->config.prefill_rows, n_decode),
-                         TDM_MAX(s->config.prefill_rows / 4, 1u));
+        rows = prompt_rows(b, n_decode);
+        budget = TDM_MAX(rows - TDM_MIN(rows, n_decode), TDM_MAX(rows / 4, 1u));
         budget = TDM_MIN(budget, b->deal.prompt_rows);
         behind = background_budget(s, n_candidates, budget);
         for (uint32_t i = 0; i < n_candidates; i++) {
@@ -387,6 +400,7 @@ static void take_off(struct tdm_scheduler *s, const struct class *c, const struc
                 f->workers |= (uint8_t)(1u << (head->plan[i] == TDM_WORKER_NPU ? TDM_WORKER_NPU : TDM_WORKER_GPU));
         f->paced = route->balanced && s->load[route->worker] == 0;
         f->busy_ns = f->paced ? tdm_fleet_busy_ns(s->fleet, route->worker) : 0;
+        f->lone_ns = s->n_in_flight == 0 ? tdm_now_ns() : 0;
         for (unsigned w = 0; w < TDM_N_WORKERS; w++)
                 s->load[w] += f->workers >> w & 1;
         for (uint32_t i = 0; i < f->n_seqs; i++) {
@@ -652,6 +666,8 @@ void tdm_scheduler_on_step_done(struct tdm_scheduler *s, uint32_t model_id, uint
                 if (s->load[w] == 1 && busy_ns > f->busy_ns)
                         tdm_scheduler_note_pace(lane, w, f->n_rows, busy_ns - f->busy_ns);
         }
+        if (f->lone_ns && f->n_rows >= TDM_MAX(s->config.prefill_rows / 2, 2u))
+                lane->prompt_row_ns = (tdm_now_ns() - f->lone_ns) / f->n_rows;
         f->done = true;
         if (f->after != 0)
                 return; /* what it follows was written, but is not known to be good: in order, please */

@@ -23,7 +23,8 @@ struct tdm_scheduler_config {
         uint64_t max_tokens_per_uid;  /* prompts and asked-for answers of all jobs of a user; 0: no cap */
         uint64_t max_pending_bytes; /* of prompts that wait to be tokenized */
         uint32_t max_rows;          /* of a step: the models' max_rows */
-        uint32_t prefill_rows;      /* row budget of a step, <= max_rows */
+        uint32_t prefill_rows;      /* of prompts in a step, <= max_rows */
+        uint32_t lone_rows;         /* the same where nobody generates and the step is quick even so; <= max_rows; 0: no more */
         uint32_t max_sequences;     /* of one model that run at once, <= max_rows */
         uint32_t steps_in_flight;   /* 1 … TDM_STEP_SLOTS; 0: what the placement needs */
         bool no_chains;             /* a sequence is never in two steps at once */

@@ -326,6 +326,7 @@ static int set_up_serving(struct server *s, const struct tdm_config *config, str
                 .max_pending_bytes = MAX_PENDING_BYTES,
                 .max_rows = config->max_rows,
                 .prefill_rows = config->prefill_rows,
+                .lone_rows = config->lone_rows,
                 .max_sequences = config->max_sequences,
                 .steps_in_flight = config->steps_in_flight,
                 .placement = config->placement,

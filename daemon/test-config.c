@@ -189,7 +189,7 @@ static void test_drop_ins(void **state)
         assert_int_equal(tdm_config_read_files(&c, path, dirs, &err), 0);
         assert_int_equal(c.threads, 20);
         assert_int_equal(c.prefill_rows, 2);
-        assert_int_equal(c.max_rows, 256); /* the vendor's 10-a.conf is not read */
+        assert_int_equal(c.max_rows, 512); /* the vendor's 10-a.conf is not read */
         assert_int_equal(c.max_sequences, 20);
         assert_int_equal(c.log_level, TDM_LOG_DEBUG);
         assert_string_equal(c.model_dirs[0], "/c");

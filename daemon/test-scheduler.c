@@ -1102,6 +1102,38 @@ static void test_polite(void **state)
         world_close(&w);
 }
 
+/* A prompt is read in longer steps while nobody generates, if they are quick. */
+static void test_lone(void **state)
+{
+        struct tdm_scheduler_config config = plain;
+        struct world w;
+
+        config.max_rows = config.lone_rows = 64;
+        world_open(&w, 1, 64, 64, &config);
+        add_job(&w, 16 + 64 + 64 + 16 + 64 + 20, 2, 1, TDM_JOB_INTERACTIVE);
+        assert_int_equal(rows_of_next_step(&w), 16); /* nothing is known */
+        assert_int_equal(rows_of_next_step(&w), 64);
+        usleep(270000);
+        assert_int_equal(rows_of_next_step(&w), 64); /* was issued before */
+        assert_int_equal(rows_of_next_step(&w), 16); /* that one took too long */
+        add_job(&w, 3, 20, 1, TDM_JOB_INTERACTIVE);
+        assert_int_equal(rows_of_next_step(&w), 64); /* was issued before */
+        assert_int_equal(rows_of_next_step(&w), 23); /* the end of the one, all of the other */
+        assert_int_equal(rows_of_next_step(&w), 2);  /* now it generates */
+        drive(&w);
+        world_close(&w);
+
+        world_open(&w, 1, 64, 64, &config);
+        add_job(&w, 3, 40, 1, TDM_JOB_INTERACTIVE);
+        assert_int_equal(rows_of_next_step(&w), 3);
+        add_job(&w, 200, 2, 1, TDM_JOB_INTERACTIVE);
+        finish_step(&w, some_step(&w));
+        for (int i = 0; i < 5; i++)
+                assert_int_equal(rows_of_next_step(&w), 16); /* somebody generates */
+        drive(&w);
+        world_close(&w);
+}
+
 /* One user has all the places; another one comes and gets as many, no more. */
 static void test_shares(void **state)
 {
@@ -1260,7 +1292,7 @@ int main(void)
                 cmocka_unit_test(test_known_beginnings),
                 cmocka_unit_test(test_mixed_numerics),
                 cmocka_unit_test(test_pushed_out),
-                cmocka_unit_test(test_polite),
+                cmocka_unit_test(test_polite), cmocka_unit_test(test_lone),
                 cmocka_unit_test(test_not_in_vain),
                 cmocka_unit_test(test_shares),
                 cmocka_unit_test(test_caps_of_a_user),
