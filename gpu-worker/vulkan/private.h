@@ -261,7 +261,7 @@ struct tdm_vk_slot {
         bool on_device;             /* hidden rows are newer there than in the step's memory */
         uint32_t n_rows, n_logits, n_tiles;
         bool many;                 /* attention with several rows an item */
-        uint32_t item_heads;       /* and so many heads */
+        uint32_t item_heads[TDM_KV_GROUPS]; /* and so many heads */
         uint32_t attention_layers; /* done of this step */
 };
 
@@ -271,7 +271,7 @@ struct tdm_vk_recording {
         uint64_t used; /* 0: never */
         const struct tdm_vk_slot *slot;
         uint64_t hidden;
-        uint32_t first, n, n_rows, first_logit, n_logits, log_half, item_heads;
+        uint32_t first, n, n_rows, first_logit, n_logits, log_half, item_heads[TDM_KV_GROUPS];
         bool many, upload, download, profiled;
         uint32_t n_marks;
         struct tdm_vk_pipeline *marks[TDM_VK_MAX_QUERIES]; /* of each timestamp, when profiling */

@@ -158,7 +158,8 @@ bool tdm_vk_record_flags(const struct tdm_vk_model *m, const struct tdm_vk_work 
         const struct tdm_vk_slot *slot = work->slot;
 
         if (!device->chained || device->profiling || slot->n_rows != 1 || (work->n + 1) * 6 >= TDM_VK_CHAIN_WORDS ||
-            !tdm_vk_attend_merges(m, slot->many, slot->item_heads))
+            !tdm_vk_attend_merges(m, slot->many, slot->item_heads[TDM_KV_FULL]) ||
+            !tdm_vk_attend_merges(m, slot->many, slot->item_heads[TDM_KV_WINDOW]))
                 return false;
         for (uint32_t i = 0; i < m->hp.n_layers; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
@@ -327,7 +328,8 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .eps = hp->norm_eps,
                 .query_scale = hp->query_scale,
         };
-        bool merges = tdm_vk_attend_merges(m, r->work->slot->many, r->work->slot->item_heads);
+        uint32_t item_heads = r->work->slot->item_heads[group];
+        bool merges = tdm_vk_attend_merges(m, r->work->slot->many, item_heads);
         const struct tdm_vk_attend_push push = {
                 .qkv = m->y.address,
                 .rows = rotate.rows,
@@ -359,7 +361,7 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
         };
         struct tdm_vk_pipeline *kernel = tdm_vk_pipeline_get(r->device, TDM_VK_ATTEND, hp->head_dim, m->kv.type,
                                                              r->work->slot->many ? m->many_rows : 1,
-                                                             tdm_vk_attend_form(r->work->slot->item_heads, merges ? l->o.act : TDM_N_ACTS));
+                                                             tdm_vk_attend_form(item_heads, merges ? l->o.act : TDM_N_ACTS));
 
         static_assert(sizeof(rotate) <= TDM_VK_PUSH_BYTES && sizeof(push) <= TDM_VK_PUSH_BYTES,
                       "push constants fit everywhere");
@@ -368,7 +370,7 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
         set(r, kernel, &push, sizeof(push), r->flagged ? LEAVES_FLAGS : 0);
         r->device->vk.CmdDispatchIndirect(r->commands, r->work->slot->step.buffer,
                                           tdm_vk_step_args(&r->layout, tile, group));
-        done(r, kernel, merges ? r->rows * hp->n_heads / r->work->slot->item_heads : TDM_VK_CHAIN_ALL);
+        done(r, kernel, merges ? r->rows * hp->n_heads / item_heads : TDM_VK_CHAIN_ALL);
         if (!merges)
                 dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_MERGE, 0, l->o.act, 0, 0), &merge, sizeof(merge),
                          TDM_DIV_UP(cols, 1024), r->rows);
@@ -529,7 +531,7 @@ static bool fits(const struct tdm_vk_recording *c, const struct tdm_vk_work *w, 
 {
         return c->used && c->slot == w->slot && c->hidden == w->slot->hidden && c->first == w->first && c->n == w->n &&
                c->n_rows == w->slot->n_rows && c->first_logit == w->first_logit && c->n_logits == w->n_logits &&
-               c->log_half == w->log_half && c->many == w->slot->many && c->item_heads == w->slot->item_heads && c->upload == w->upload &&
+               c->log_half == w->log_half && c->many == w->slot->many && memcmp(c->item_heads, w->slot->item_heads, sizeof(c->item_heads)) == 0 && c->upload == w->upload &&
                c->download == w->download && c->profiled == profiling;
 }
 
@@ -613,7 +615,7 @@ int tdm_vk_record(struct tdm_vk_model *m, const struct tdm_vk_work *w, struct td
         oldest->n_logits = w->n_logits;
         oldest->log_half = w->log_half;
         oldest->many = w->slot->many;
-        oldest->item_heads = w->slot->item_heads;
+        memcpy(oldest->item_heads, w->slot->item_heads, sizeof(oldest->item_heads));
         oldest->upload = w->upload;
         oldest->download = w->download;
         oldest->profiled = m->device->profiling;

@@ -7,7 +7,7 @@
 #include "gpu-worker/vulkan/private.h"
 
 #define ARGS_BYTES 16u /* of a VkDispatchIndirectCommand, padded */
-#define ONE_HEAD_GROUPS 160u /* workgroups of attention with one head each, at most */
+#define ONE_HEAD_GROUPS 128u /* workgroups of attention with one head each, at most: an H200 has room for 132 at once */
 
 static uint64_t take(uint64_t *at, uint64_t bytes)
 {
@@ -90,22 +90,17 @@ static void block_spans(const struct tdm_vk_model *m, const struct tdm_step *ste
 
 /* Heads of an item: those that share keys, or one where there would be few workgroups then, each of which waits for its own
  * loads and sums and not for a second head's. Which of the two changes no bit. */
-static uint32_t item_heads(const struct tdm_vk_model *m, const struct tdm_step *step)
+static uint32_t item_heads(const struct tdm_vk_model *m, const struct tdm_step *step, enum tdm_kv_group group)
 {
-        uint64_t most = 0;
+        uint64_t n = 0;
 
-        for (int group = 0; group < TDM_KV_GROUPS; group++) {
-                uint64_t n = 0;
+        for (uint32_t row = 0; row < step->head.n_rows; row++) {
+                uint32_t first, last;
 
-                for (uint32_t row = 0; row < step->head.n_rows && m->kv.n_layers[group]; row++) {
-                        uint32_t first, last;
-
-                        block_spans(m, step, (enum tdm_kv_group)group, row, 1, &first, &last);
-                        n += last - first + 1;
-                }
-                most = TDM_MAX(most, n);
+                block_spans(m, step, group, row, 1, &first, &last);
+                n += last - first + 1;
         }
-        return most * m->hp.n_heads <= ONE_HEAD_GROUPS ? 1 : m->queries_heads;
+        return n * m->hp.n_heads <= ONE_HEAD_GROUPS ? 1 : m->queries_heads;
 }
 
 /* Cuts a tile's attention: each span apart where that gives the device enough to do at once and fits, else an item
@@ -151,7 +146,7 @@ static void cut_tile(const struct tdm_vk_model *m, struct tdm_vk_slot *slot, con
                                                                  .first_slot = row_items[row].slot,
                                                                  .n_items = n_parts };
         }
-        *args = (VkDispatchIndirectCommand){ n_items, n_heads / slot->item_heads, 1 };
+        *args = (VkDispatchIndirectCommand){ n_items, n_heads / slot->item_heads[group], 1 };
 }
 
 static void fill_wanted(const struct tdm_vk_model *m, const struct tdm_step *step, const struct tdm_step_logits *l,
@@ -186,7 +181,8 @@ void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const st
         slot->n_logits = step->head.n_logits;
         slot->n_tiles = TDM_DIV_UP(step->head.n_rows, m->tile_rows);
         slot->many = step->head.n_rows > step->head.n_seqs;
-        slot->item_heads = slot->many ? m->queries_heads : item_heads(m, step);
+        for (int group = 0; group < TDM_KV_GROUPS; group++)
+                slot->item_heads[group] = slot->many ? m->queries_heads : item_heads(m, step, (enum tdm_kv_group)group);
         slot->attention_layers = 0;
         slot->on_device = false;
         for (uint32_t i = 0; i < step->head.n_rows; i++)

@@ -29,6 +29,8 @@ bool tdm_merge(inout tdm_running into, float m, float l, out float old_factor, o
         return true;
 }
 
+const uint MERGE_AHEAD = 4; // partial results
+
 // Four neighbouring dimensions of a row's head: the partial results of its items, merged from left to right and divided. They lie
 // slot_step apart; slot: the head's in the first.
 vec4 tdm_merge_items(uint64_t partial, uint slot, uint slot_step, uint n, uint head_dim, uint d)
@@ -36,17 +38,25 @@ vec4 tdm_merge_items(uint64_t partial, uint slot, uint slot_step, uint n, uint h
         tdm_running running = tdm_running(0, 0);
         precise vec4 o = vec4(0);
 
-        for (uint i = 0; i < n; i++) {
-                uint64_t item = partial + uint64_t(slot + i * slot_step) * TDM_VK_PARTIAL_WIDTH(head_dim) * 4;
-                float m = F32s(item).v[head_dim], l = F32s(item).v[head_dim + 1], old_factor, new_factor;
-                vec4 span = F32x4s(item).v[d / 4];
+        for (uint first = 0; first < n; first += MERGE_AHEAD) {
+                vec4 spans[MERGE_AHEAD];
+                uvec2 ml[MERGE_AHEAD];
 
-                if (l > 0) {
-                        bool merged = tdm_merge(running, m, l, old_factor, new_factor);
-                        precise vec4 add = span * new_factor;
+                [[unroll]] for (uint i = 0; i < MERGE_AHEAD; i++) { // asked for at once
+                        uint64_t item = partial + uint64_t(slot + min(first + i, n - 1) * slot_step) * TDM_VK_PARTIAL_WIDTH(head_dim) * 4;
 
-                        o = merged ? fma(o, vec4(old_factor), add) : span;
+                        ml[i] = Act32x2s(item).v[head_dim / 2];
+                        spans[i] = F32x4s(item).v[d / 4];
                 }
+#define MERGE_ITEM(i) \
+                if (first + i < n && uintBitsToFloat(ml[i].y) > 0) { \
+                        float old_factor, new_factor; \
+                        bool merged = tdm_merge(running, uintBitsToFloat(ml[i].x), uintBitsToFloat(ml[i].y), old_factor, new_factor); \
+                        precise vec4 add = spans[i] * new_factor; \
+\
+                        o = merged ? fma(o, vec4(old_factor), add) : spans[i]; \
+                }
+                MERGE_ITEM(0) MERGE_ITEM(1) MERGE_ITEM(2) MERGE_ITEM(3) // no loop: shaderc of 2023 unrolls it wrongly
         }
         precise float inverse = 1.0 / running.l;
         precise vec4 divided = o * inverse;
