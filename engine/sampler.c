@@ -138,6 +138,13 @@ inline_always void load_lanes(lanes_f *v, const float *x, uint32_t n)
                 (*v)[lane] = lane < n ? x[lane] : -INFINITY;
 }
 
+inline_always void keep_greater(lanes_f *greatest, const lanes_f *v)
+{
+        lanes_i more = *v > *greatest;
+
+        *greatest = (lanes_f)(((lanes_i)*v & more) | ((lanes_i)*greatest & ~more));
+}
+
 /* As a tree: each of the first half with its twin in the second. */
 inline_always double sum_lanes(const float *lanes)
 {
@@ -188,12 +195,9 @@ inline_always float find_maxima_generic(const float *logits, uint32_t n, float *
                 load_lanes(&greatest, logits + at, end - at);
                 fine &= greatest <= FLT_MAX;
                 for (uint32_t i = at + LANES; i < end; i += LANES) {
-                        lanes_i more;
-
                         load_lanes(&v, logits + i, end - i);
                         fine &= v <= FLT_MAX;
-                        more = v > greatest;
-                        greatest = (lanes_f)(((lanes_i)v & more) | ((lanes_i)greatest & ~more));
+                        keep_greater(&greatest, &v);
                 }
                 most = greatest[0];
                 for (uint32_t lane = 1; lane < LANES; lane++)
@@ -217,12 +221,9 @@ inline_always float greatest_of_generic(const float *block_max, uint32_t n_block
 
         load_lanes(&greatest, block_max, 0);
         for (uint32_t b = 0; b < n_blocks; b += LANES) {
-                lanes_i more;
-
                 load_lanes(&v, block_max + b, n_blocks - b);
                 fine &= v == v;
-                more = v > greatest;
-                greatest = (lanes_f)(((lanes_i)v & more) | ((lanes_i)greatest & ~more));
+                keep_greater(&greatest, &v);
         }
         for (uint32_t lane = 0; lane < LANES; lane++) {
                 if (!fine[lane])
@@ -238,6 +239,13 @@ inline_always void sum_blocks_generic(const float *lane_sums, uint32_t n_blocks,
         for (uint32_t i = 0; i < n_blocks; i++)
                 block_sum[i] = sum_lanes(lane_sums + (size_t)i * LANES);
 }
+
+struct lane_functions {
+        void (*sum_exp)(const float *logits, uint32_t n, float max, double *block_sum);
+        float (*find_maxima)(const float *logits, uint32_t n, float *block_max);
+        float (*greatest_of)(const float *block_max, uint32_t n_blocks);
+        void (*sum_blocks)(const float *lane_sums, uint32_t n_blocks, double *block_sum);
+};
 
 /* The same source three times; the widest that the machine has. Contraction is off, so all give the same bits. */
 #define VARIANT(suffix, attribute)                                                                                     \
@@ -256,7 +264,9 @@ inline_always void sum_blocks_generic(const float *lane_sums, uint32_t n_blocks,
         attribute static void sum_blocks##suffix(const float *lane_sums, uint32_t n_blocks, double *block_sum)         \
         {                                                                                                              \
                 sum_blocks_generic(lane_sums, n_blocks, block_sum);                                                    \
-        }
+        }                                                                                                              \
+        static const struct lane_functions functions##suffix = { sum_exp##suffix, find_maxima##suffix,                 \
+                                                                 greatest_of##suffix, sum_blocks##suffix };
 VARIANT(_plain, )
 #ifdef __x86_64__
 VARIANT(_avx2, __attribute__((target("avx2"))))
@@ -271,56 +281,15 @@ static bool has_avx512(void)
 }
 #endif
 
-static void sum_exp(const float *logits, uint32_t n, float max, double *block_sum)
-{
-#ifdef __x86_64__
-        if (has_avx512()) {
-                sum_exp_avx512(logits, n, max, block_sum);
-                return;
-        }
-        if (__builtin_cpu_supports("avx2")) {
-                sum_exp_avx2(logits, n, max, block_sum);
-                return;
-        }
-#endif
-        sum_exp_plain(logits, n, max, block_sum);
-}
-
-static float find_maxima(const float *logits, uint32_t n, float *block_max)
+static const struct lane_functions *lane_functions(void)
 {
 #ifdef __x86_64__
         if (has_avx512())
-                return find_maxima_avx512(logits, n, block_max);
+                return &functions_avx512;
         if (__builtin_cpu_supports("avx2"))
-                return find_maxima_avx2(logits, n, block_max);
+                return &functions_avx2;
 #endif
-        return find_maxima_plain(logits, n, block_max);
-}
-
-static float greatest_of(const float *block_max, uint32_t n_blocks)
-{
-#ifdef __x86_64__
-        if (has_avx512())
-                return greatest_of_avx512(block_max, n_blocks);
-        if (__builtin_cpu_supports("avx2"))
-                return greatest_of_avx2(block_max, n_blocks);
-#endif
-        return greatest_of_plain(block_max, n_blocks);
-}
-
-static void sum_blocks(const float *lane_sums, uint32_t n_blocks, double *block_sum)
-{
-#ifdef __x86_64__
-        if (has_avx512()) {
-                sum_blocks_avx512(lane_sums, n_blocks, block_sum);
-                return;
-        }
-        if (__builtin_cpu_supports("avx2")) {
-                sum_blocks_avx2(lane_sums, n_blocks, block_sum);
-                return;
-        }
-#endif
-        sum_blocks_plain(lane_sums, n_blocks, block_sum);
+        return &functions_plain;
 }
 
 static uint64_t make_key(float logit, uint32_t id)
@@ -594,8 +563,8 @@ void tdm_sample_take(const float *block_max, const float *lane_sums, uint32_t n_
         struct scratch *sc = scratch;
 
         memcpy(block_max_of(sc, n_vocab), block_max, TDM_DIV_UP((size_t)n_vocab, MAX_BLOCK) * sizeof(float));
-        sum_blocks(lane_sums, TDM_DIV_UP(n_vocab, SUM_BLOCK), sc->block_sum);
-        sc->max = greatest_of(block_max, TDM_DIV_UP(n_vocab, MAX_BLOCK));
+        lane_functions()->sum_blocks(lane_sums, TDM_DIV_UP(n_vocab, SUM_BLOCK), sc->block_sum);
+        sc->max = lane_functions()->greatest_of(block_max, TDM_DIV_UP(n_vocab, MAX_BLOCK));
 }
 
 uint32_t tdm_sample_n_wanted(const struct tdm_sampling *sampling, uint32_t n_vocab, uint32_t n_history)
@@ -610,9 +579,9 @@ int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling 
 {
         struct scratch *sc = scratch;
 
-        sc->max = find_maxima(logits, n_vocab, block_max_of(sc, n_vocab));
+        sc->max = lane_functions()->find_maxima(logits, n_vocab, block_max_of(sc, n_vocab));
         if (!isnan(sc->max))
-                sum_exp(logits, n_vocab, sc->max, sc->block_sum);
+                lane_functions()->sum_exp(logits, n_vocab, sc->max, sc->block_sum);
         return tdm_sample_finish(logits, n_vocab, sampling, history, n_history, position, target, scratch, ret);
 }
 
