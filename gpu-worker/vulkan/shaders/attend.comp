@@ -33,9 +33,10 @@ const uint SPLIT_KEYS = (TDM_VK_SPAN + SPLITS - 1) / SPLITS;
 const uint OWN = (HEAD_DIM + 255) / 256; // dimensions of a result that one thread keeps
 // Dimensions of keys, and values, that are on their way at once. Items of one row and one head are few (step.c), so that nothing but how
 // long a load takes counts, and their first values are asked for before the keys are used; more of them leave each other more room.
+// Of several rows there is one item on a multiprocessor in any case.
 const bool FEW = ROWS == 1 && HEADS == 1;
-const uint STEP = HEAD_DIM % 128 == 0 ? (FEW ? 16 : 8) : HEAD_DIM % 64 == 0 ? 8 : HEAD_DIM % 32 == 0 ? 4 : 2;
-const uint VALUE_STEP = FEW ? 16 : ROWS == 1 ? 8 : 4;
+const uint STEP = HEAD_DIM % 128 == 0 ? (FEW || ROWS > 1 ? 16 : 8) : HEAD_DIM % 64 == 0 ? 8 : HEAD_DIM % 32 == 0 ? 4 : 2;
+const uint VALUE_STEP = FEW ? 16 : 8;
 
 shared float s_part[2048];
 shared float s_prob[QUERIES * TDM_VK_SPAN];
