@@ -196,6 +196,15 @@ static void multiply(struct recorder *r, const struct tdm_vk_matrix *const *matr
         }
 }
 
+/* Of the tile's rows, for the next kernel. */
+static void multiply_tile(struct recorder *r, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices, uint32_t y_stride)
+{
+        if (r->flagged)
+                multiply_flagged(r, matrices, n_matrices);
+        else
+                multiply(r, matrices, n_matrices, r->rows, r->m->y.address, y_stride);
+}
+
 /* Where rows of activations are rounded for a kernel that reads it; 0: none will. */
 static uint64_t side_of(const struct recorder *r, uint32_t act, uint32_t n_rows)
 {
@@ -385,15 +394,9 @@ static void attention_block(struct recorder *r, uint32_t block, uint64_t log)
         if (!r->acts_ready)
                 norm(r, 0, l->attn_norm, qkv, 3);
         r->acts_ready = false;
-        if (r->flagged)
-                multiply_flagged(r, qkv, 3);
-        else
-                multiply(r, qkv, 3, r->rows, m->y.address, tdm_vk_q_width(&m->hp) + 2 * tdm_vk_kv_width(&m->hp));
+        multiply_tile(r, qkv, 3, tdm_vk_q_width(&m->hp) + 2 * tdm_vk_kv_width(&m->hp));
         attend(r, tdm_block_layer(block), log);
-        if (r->flagged)
-                multiply_flagged(r, o, 1);
-        else
-                multiply(r, o, 1, r->rows, m->y.address, m->hp.d_model);
+        multiply_tile(r, o, 1, m->hp.d_model);
         end_block(r, block, l->post_attn_norm);
 }
 
@@ -429,10 +432,7 @@ static void ffn_block(struct recorder *r, uint32_t block)
                 dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GELU, 0, l->down.act, 0, 0), &gelu, sizeof(gelu),
                          TDM_DIV_UP(m->hp.d_ff, 1024), r->rows);
         }
-        if (r->flagged)
-                multiply_flagged(r, down, 1);
-        else
-                multiply(r, down, 1, r->rows, m->y.address, m->hp.d_model);
+        multiply_tile(r, down, 1, m->hp.d_model);
         end_block(r, block, l->post_ffw_norm);
 }
 
