@@ -402,12 +402,19 @@ static void behind_row(void *arg, unsigned chunk, unsigned thread)
 /* Memory that is used up to the ends does not get huge pages by asking once more. */
 #define NOT_HUGE_MAX 16u
 
+/* Segments of the daemon's begin where a huge page may. */
+static bool can_be_huge(const struct tdm_vk_model *m)
+{
+        return (uintptr_t)m->kv_base % TDM_HUGEPAGE_BYTES == 0 &&
+               atomic_load_explicit(&m->n_not_huge, memory_order_relaxed) < NOT_HUGE_MAX;
+}
+
 static void make_huge(void *arg, unsigned chunk, unsigned thread)
 {
         struct tdm_vk_model *m = arg;
         int r;
 
-        if (atomic_load_explicit(&m->n_not_huge, memory_order_relaxed) >= NOT_HUGE_MAX)
+        if (!can_be_huge(m))
                 return;
         r = tdm_hugepage_make(m->kv_base + m->new_huge[chunk] * TDM_HUGEPAGE_BYTES);
         if (r < 0)
@@ -443,7 +450,7 @@ void tdm_vk_kv_behind(struct tdm_vk_model *m, const struct tdm_step *step, uint3
 
         if (m->kv_imported)
                 return;
-        for (uint32_t layer = first_layer; layer < first_layer + n_layers && m->n_not_huge < NOT_HUGE_MAX; layer++)
+        for (uint32_t layer = first_layer; layer < first_layer + n_layers && can_be_huge(m); layer++)
                 for (uint32_t seq = 0; seq < step->head.n_seqs; seq++)
                         list_new_huge(m, step, seq, layer, &n_new);
         if (n_new)
