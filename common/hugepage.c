@@ -16,3 +16,21 @@ int tdm_hugepage_make(uint8_t *base)
         atomic_fetch_or_explicit((_Atomic uint8_t *)base, 0, memory_order_relaxed);
         return madvise(base, TDM_HUGEPAGE_BYTES, MADV_COLLAPSE) < 0 ? -errno : 0;
 }
+
+#define REFUSALS_MAX 16u
+
+bool tdm_hugepage_hopeless(const _Atomic uint32_t *n_refused)
+{
+        return atomic_load_explicit(n_refused, memory_order_relaxed) >= REFUSALS_MAX;
+}
+
+void tdm_hugepage_try(uint8_t *base, _Atomic uint32_t *n_refused)
+{
+        int r;
+
+        if (tdm_hugepage_hopeless(n_refused))
+                return;
+        r = tdm_hugepage_make(base);
+        if (r < 0)
+                atomic_fetch_add_explicit(n_refused, r == -EINVAL ? REFUSALS_MAX : 1, memory_order_relaxed);
+}

@@ -16,4 +16,9 @@
  * -EINVAL when this kernel has no huge pages for it at all. */
 int tdm_hugepage_make(uint8_t *base);
 
+/* The same for whoever asks for many, with one count of refusals for all of them (0 at first; any thread): memory that is used up to
+ * the ends does not get huge pages by asking once more, so after a few it does nothing. */
+void tdm_hugepage_try(uint8_t *base, _Atomic uint32_t *n_refused);
+bool tdm_hugepage_hopeless(const _Atomic uint32_t *n_refused);
+
 #endif

@@ -385,7 +385,7 @@ struct build {
         uint64_t total_bytes, told_bytes;
         _Atomic uint64_t done_bytes;
         uint8_t *not_huge; /* up to here there are huge pages, or it was tried */
-        _Atomic unsigned n_not_huge;
+        _Atomic uint32_t n_not_huge;
         _Atomic bool stop; /* cancelled, or something was wrong: what is left is not touched */
         int (*progress)(uint64_t done, uint64_t total, void *userdata);
         void *userdata;
@@ -420,20 +420,12 @@ static int not_finite(const struct tdm_gguf *gguf, const struct tdm_gguf_tensor 
                              tdm_gguf_name(gguf), name_length(source), source->name.data);
 }
 
-/* Memory that is used up to the ends does not get huge pages by asking once more. */
-#define NOT_HUGE_MAX 16u
-
 static void make_huge(void *arg, unsigned i, unsigned thread)
 {
         struct build *build = arg;
-        int r;
 
-        if (atomic_load_explicit(&build->stop, memory_order_relaxed) ||
-            atomic_load_explicit(&build->n_not_huge, memory_order_relaxed) >= NOT_HUGE_MAX)
-                return;
-        r = tdm_hugepage_make(build->not_huge + i * TDM_HUGEPAGE_BYTES);
-        if (r < 0)
-                atomic_fetch_add_explicit(&build->n_not_huge, r == -EINVAL ? NOT_HUGE_MAX : 1, memory_order_relaxed);
+        if (!atomic_load_explicit(&build->stop, memory_order_relaxed))
+                tdm_hugepage_try(build->not_huge + i * TDM_HUGEPAGE_BYTES, &build->n_not_huge);
 }
 
 /* Nothing behind not_huge has been written yet. What is not a whole huge page at the end of everything stays as it is. */

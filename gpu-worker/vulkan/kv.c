@@ -399,26 +399,11 @@ static void behind_row(void *arg, unsigned chunk, unsigned thread)
         }
 }
 
-/* Memory that is used up to the ends does not get huge pages by asking once more. */
-#define NOT_HUGE_MAX 16u
-
-/* Segments of the daemon's begin where a huge page may. */
-static bool can_be_huge(const struct tdm_vk_model *m)
-{
-        return (uintptr_t)m->kv_base % TDM_HUGEPAGE_BYTES == 0 &&
-               atomic_load_explicit(&m->n_not_huge, memory_order_relaxed) < NOT_HUGE_MAX;
-}
-
 static void make_huge(void *arg, unsigned chunk, unsigned thread)
 {
         struct tdm_vk_model *m = arg;
-        int r;
 
-        if (!can_be_huge(m))
-                return;
-        r = tdm_hugepage_make(m->kv_base + m->new_huge[chunk] * TDM_HUGEPAGE_BYTES);
-        if (r < 0)
-                atomic_fetch_add_explicit(&m->n_not_huge, r == -EINVAL ? NOT_HUGE_MAX : 1, memory_order_relaxed);
+        tdm_hugepage_try(m->kv_base + m->new_huge[chunk] * TDM_HUGEPAGE_BYTES, &m->n_not_huge);
 }
 
 /* What a sequence's new rows of these layers will touch, each huge page once; *n: of m->new_huge. */
@@ -445,12 +430,13 @@ void tdm_vk_kv_behind(struct tdm_vk_model *m, const struct tdm_step *step, uint3
                       uint32_t half)
 {
         struct behind_job job = { m, step, first_layer, m->log.map + half * (m->log.size_bytes / 2) };
-
+        /* Segments of the daemon's begin where a huge page may. */
+        bool huge = (uintptr_t)m->kv_base % TDM_HUGEPAGE_BYTES == 0 && !tdm_hugepage_hopeless(&m->n_not_huge);
         uint32_t n_new = 0;
 
         if (m->kv_imported)
                 return;
-        for (uint32_t layer = first_layer; layer < first_layer + n_layers && can_be_huge(m); layer++)
+        for (uint32_t layer = first_layer; layer < first_layer + n_layers && huge; layer++)
                 for (uint32_t seq = 0; seq < step->head.n_seqs; seq++)
                         list_new_huge(m, step, seq, layer, &n_new);
         if (n_new)
