@@ -43,8 +43,6 @@ const char tdm_config_help[] =
         "\n"
         "Signals: SIGTERM and SIGINT end the daemon; running jobs have 5 seconds. SIGHUP reads the configuration again.\n";
 
-#define PREFILL_ROWS 256u
-
 int tdm_config_init(struct tdm_config *c)
 {
         *c = (struct tdm_config){
@@ -360,9 +358,6 @@ int tdm_config_load(struct tdm_config *c, int argc, char **argv, struct tdm_erro
                 c->socket = steal_ptr(&socket);
         }
         /* These belong together; the smaller ones rule, so that one key alone can be set. */
-        c->lone_rows = c->prefill_rows ? c->prefill_rows : c->max_rows;
-        if (!c->prefill_rows)
-                c->prefill_rows = TDM_MIN(PREFILL_ROWS, c->max_rows);
         c->max_rows = TDM_MAX(c->max_rows, TDM_MAX(c->prefill_rows, c->max_sequences));
         c->max_jobs_per_user = TDM_MIN(c->max_jobs_per_user, c->max_jobs);
         return default_socket(c, err);

@@ -50,8 +50,7 @@ struct tdm_config {
         bool prefix_cache;
         uint32_t idle_unload_s; /* 0: off */
         uint32_t max_rows;
-        uint32_t prefill_rows; /* of a step */
-        uint32_t lone_rows;    /* where nobody generates: tdm_scheduler_config */
+        uint32_t prefill_rows; /* 0: as server.c has it */
         uint32_t max_sequences;
         uint32_t steps_in_flight; /* 0: what the placement needs */
         uint32_t hang_ms;

@@ -29,10 +29,10 @@ struct flight {
         bool doomed; /* that step failed: what it made is garbage */
         bool marks;  /* another may follow it */
         bool paced;  /* its worker has no other step */
-        uint64_t lone_ns; /* when it was issued, with nothing else in flight; 0: something was */
         uint8_t workers;  /* mask of those with blocks in it */
         uint64_t after;   /* the step that it follows, while that is in flight; 0: none */
         uint64_t busy_ns; /* of its worker, when it was issued */
+        uint64_t lone_ns; /* when it was issued, with nothing else in flight; 0: something was */
         uint32_t n_rows;
         uint64_t step_id;
         uint32_t n_seqs;

@@ -17,6 +17,7 @@
 
 #define MAX_CONNECTIONS 256u
 #define MAX_CONNECTIONS_PER_UID 96u
+#define PREFILL_ROWS 256u /* where the configuration says nothing; while nobody generates, as many as a step may have */
 #define MAX_PENDING_BYTES (UINT64_C(64) << 20)
 
 /* After SIGTERM: jobs may finish; then they are cancelled; then their clients may read; at last nothing is waited for. */
@@ -325,8 +326,8 @@ static int set_up_serving(struct server *s, const struct tdm_config *config, str
                 .max_tokens_per_uid = config->max_tokens_per_user,
                 .max_pending_bytes = MAX_PENDING_BYTES,
                 .max_rows = config->max_rows,
-                .prefill_rows = config->prefill_rows,
-                .lone_rows = config->lone_rows,
+                .prefill_rows = config->prefill_rows ? config->prefill_rows : TDM_MIN(PREFILL_ROWS, config->max_rows),
+                .lone_rows = config->prefill_rows ? 0 : config->max_rows,
                 .max_sequences = config->max_sequences,
                 .steps_in_flight = config->steps_in_flight,
                 .placement = config->placement,

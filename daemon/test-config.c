@@ -238,6 +238,8 @@ static void print_again(const char *text)
         if (text[0]) {
                 assert_non_null(strstr(first, "\nmodels = /a:/b\n"));
                 assert_non_null(strstr(first, "\nkv-memory = 3145728\n"));
+        } else {
+                assert_non_null(strstr(first, "\nprefill-rows = 0\n")); /* and not what 0 comes to: that would be something else */
         }
         assert_non_null(strstr(first, "\n# gpu-cpus = \n"));
 
