@@ -531,7 +531,8 @@ static bool fits(const struct tdm_vk_recording *c, const struct tdm_vk_work *w, 
 {
         return c->used && c->slot == w->slot && c->hidden == w->slot->hidden && c->first == w->first && c->n == w->n &&
                c->n_rows == w->slot->n_rows && c->first_logit == w->first_logit && c->n_logits == w->n_logits &&
-               c->log_half == w->log_half && c->many == w->slot->many && memcmp(c->item_heads, w->slot->item_heads, sizeof(c->item_heads)) == 0 && c->upload == w->upload &&
+               c->log_half == w->log_half && c->many == w->slot->many &&
+               memcmp(c->item_heads, w->slot->item_heads, sizeof(c->item_heads)) == 0 && c->upload == w->upload &&
                c->download == w->download && c->profiled == profiling;
 }
 

@@ -29,7 +29,7 @@ bool tdm_merge(inout tdm_running into, float m, float l, out float old_factor, o
         return true;
 }
 
-const uint MERGE_AHEAD = 4; // partial results
+const uint MERGE_AHEAD = 4; // partial results, and as many MERGE_ITEMs
 
 // Four neighbouring dimensions of a row's head: the partial results of its items, merged from left to right and divided. They lie
 // slot_step apart; slot: the head's in the first.
