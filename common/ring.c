@@ -336,8 +336,7 @@ int tdm_ring_push(struct tdm_ring *ring, const struct tdm_desc *desc)
         /* seq_cst: P3, pairs with the seq_cst load of produced in sleepers_ready() and tdm_ring_arm(). */
         seq = atomic_load_explicit(&ring->shared->sleep_seq, memory_order_seq_cst);
         if ((seq & 1) && seq != ring->woken_seq) {
-                /* One wake-up for one sleep: until the consumer has popped, it finds the ring non-empty and does not
-                 * go on sleeping, and its next sleep has another number. */
+                /* One wake-up for one sleep: it ends that sleep, whatever it finds, and the next one has another number. */
                 ring->woken_seq = seq;
                 wake_consumer(ring);
         }
@@ -515,6 +514,10 @@ static int wait_asleep(const struct waiting *w, uint64_t deadline_ns)
         for (;;) {
                 int r = -ENOSYS;
 
+                /* Also when a wake-up came with nothing to pop: a producer that was held up between its store and its look at
+                 * sleep_seq answers this sleep for a descriptor that was popped before, and does not answer it again. */
+                for (unsigned i = 0; i < w->n_rings; i++)
+                        fall_asleep(w->rings[i]);
                 /* seq_cst: P3, pairs with the seq_cst store of produced in push. */
                 if (waiting_ready(w, memory_order_seq_cst))
                         return 0;
@@ -570,8 +573,6 @@ int tdm_ring_wait_any(struct tdm_ring *const *rings, unsigned n_rings, _Atomic u
                         ;
                 return -ETIMEDOUT;
         }
-        for (unsigned i = 0; i < w.n_rings; i++)
-                fall_asleep(w.rings[i]);
         r = wait_asleep(&w, deadline_ns);
         for (unsigned i = 0; i < w.n_rings; i++)
                 wake_up(w.rings[i]);

@@ -6,6 +6,7 @@
 #include "common/ring-layout.h"
 
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -13,6 +14,7 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <cmocka.h>
 
@@ -613,6 +615,57 @@ static void test_one_wake_for_one_sleep(void **state)
         pair_free(&p);
 }
 
+/* A producer that is held up in the middle of a push, after its store of `produced`: the consumer pops, goes to sleep, and the
+ * producer takes that for the sleep that it has to end. The next push finds the consumer asleep all the same. */
+struct late {
+        struct tdm_ring *consumer;
+        int result;
+        uint64_t took_ns;
+};
+
+static void *late_thread(void *arg)
+{
+        struct late *l = arg;
+        uint64_t begin_ns = tdm_now_ns();
+
+        l->result = tdm_ring_wait_any(&l->consumer, 1, NULL, 0, 0, WAIT_NS);
+        l->took_ns = tdm_now_ns() - begin_ns;
+        return NULL;
+}
+
+static void late_wake_up(bool without_waitv)
+{
+        struct tdm_ring_shared *shared;
+        struct late l = { 0 };
+        struct tdm_desc d = step(1), got;
+        struct pair p;
+        pthread_t t;
+
+        pair_make(&p, 8, TDM_RING_WAKE_FUTEX);
+        tdm_ring_without_waitv(without_waitv);
+        shared = tdm_ring_shared(p.consumer);
+        l.consumer = p.consumer;
+        atomic_store(&shared->sleep_seq, 1); /* the number of the sleep to come: this push answers it */
+        assert_int_equal(tdm_ring_push(p.producer, &d), 0);
+        assert_int_equal(tdm_ring_pop(p.consumer, &got), 1);
+        assert_int_equal(pthread_create(&t, NULL, late_thread, &l), 0);
+        while (syscall(SYS_futex, &shared->produced, FUTEX_WAKE, 1, NULL, NULL, 0) != 1) /* its wake-up arrives once somebody sleeps */
+                usleep(100);
+        usleep(20000); /* until it sleeps again; if it does not, nothing is shown */
+        assert_int_equal(tdm_ring_push(p.producer, &d), 0);
+        pthread_join(t, NULL);
+        tdm_ring_without_waitv(false);
+        assert_int_equal(l.result, 0);
+        assert_true(l.took_ns < WAIT_NS / 2); /* else it was the timeout that found the descriptor */
+        pair_free(&p);
+}
+
+static void test_late_wake_up(void **state)
+{
+        late_wake_up(false);
+        late_wake_up(true);
+}
+
 /* The handshake before sleeping, laid bare: a push and an arm at the same moment, again and again. Either the consumer
  * sees the descriptor or the producer sees the sleeper; with anything weaker than seq_cst both can miss. */
 struct handshake {
@@ -702,6 +755,7 @@ int main(void)
                 cmocka_unit_test(test_scribbled_producer),   cmocka_unit_test(test_scribbled_consumer),
                 cmocka_unit_test(test_scribbled_descriptor), cmocka_unit_test(test_attach_refuses),
                 cmocka_unit_test(test_eventfd_made_blocking), cmocka_unit_test(test_one_wake_for_one_sleep),
+                cmocka_unit_test(test_late_wake_up),
                 cmocka_unit_test(test_wait_timeouts),        cmocka_unit_test(test_ping_pong_processes),
                 cmocka_unit_test(test_ping_pong_threads),    cmocka_unit_test(test_stream),
                 cmocka_unit_test(test_wait_any),             cmocka_unit_test(test_handshake),
