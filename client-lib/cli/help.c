@@ -141,7 +141,7 @@ static const char bench_help[] =
         "usage: tandem bench [-m MODEL] [-p 128] [-n 32] [-b 1,8,32] [--json]\n"
         "\n"
         "Measures through the daemon, like any client. For each batch size that many jobs start together, each with its\n"
-        "own prompt (the same in every run); they run to N tokens. Prefill is prompt tokens until every job has its\n"
+        "own prompt (no two runs have the same); they run to N tokens. Prefill is prompt tokens until every job has its\n"
         "first token; decode is what comes after that, each stream's and all together.\n"
         "\n"
         "  -m, --model MODEL       a name or a file; otherwise the default model\n"

@@ -114,7 +114,6 @@ static void host_unload(struct tdm_device_model *public)
         free(model->attn);
         free(model->k);
         free(model->v);
-        free(model->ff);
         free(model->y);
         free(model->row);
         free(model->logits);
@@ -208,7 +207,7 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
             !acts_take(model, TDM_HOST_HEAD, 1u << model->output.act, model->logits_rows, hp->d_model) ||
             !take(model, &model->q, rows * q_width) || !take(model, &model->attn, rows * q_width) ||
             !take(model, &model->k, rows * kv_width) || !take(model, &model->v, rows * kv_width) ||
-            !take(model, &model->ff, rows * TDM_ALIGN_UP(hp->d_ff, 32u)) || !take(model, &model->y, rows * hp->d_model) ||
+            !take(model, &model->y, rows * hp->d_model) ||
             !take(model, &model->row, n_threads * model->row_stride) ||
             !take(model, &model->logits, (size_t)model->logits_rows * model->logits_stride) ||
             !take(model, (float **)&model->sampler_scratch, n_threads * model->sampler_stride / sizeof(float)))

@@ -196,7 +196,7 @@ void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uin
                 pass.gain = l->ffn_norm;
                 pass.acts = &model->acts[TDM_HOST_GATE_UP];
                 each_row(&pass, d, norm_row);
-                tdm_matmul_gate_up(pool, kernels, pass.acts, n, &l->gate.matrix, l->gate.act, &l->up.matrix, l->up.act, model->ff,
+                tdm_matmul_gate_up(pool, kernels, pass.acts, n, &l->gate.matrix, l->gate.act, &l->up.matrix, l->up.act,
                                    &model->acts[TDM_HOST_DOWN]);
                 tdm_matmul(pool, kernels, &model->acts[TDM_HOST_DOWN], n,
                            (struct tdm_matmul_out[]){ out(&l->down, model->y, d) }, 1);

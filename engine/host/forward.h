@@ -49,7 +49,6 @@ struct tdm_host_model {
         float *rope_rows[TDM_KV_GROUPS];        /* [tile_rows][2][head_dim / 2] */
         float *q, *attn;                        /* [tile_rows][n_heads * head_dim] */
         float *k, *v;                           /* [tile_rows][n_kv_heads * head_dim] */
-        float *ff;                              /* [tile_rows][d_ff up to a multiple of 32] */
         float *y;                               /* [tile_rows][d_model]: a block's output before its norm */
         float *row;                             /* [n_threads][row_stride]: a row on its way into acts */
         size_t row_stride;

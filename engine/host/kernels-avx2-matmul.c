@@ -54,7 +54,7 @@ INLINE void widen_block(const enum tdm_act act, const struct tdm_act_row *row, s
                                 _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(row->lo + b * BLOCK + i))));
                 _mm256_store_si256((__m256i *)(x + i), v);
         }
-        *excess = offset * (act == TDM_ACT_I16 ? 256 * row->sum[b] + row->sum_lo[b] : row->sum[b]);
+        *excess = row->start[b] / -8 * offset;
 }
 
 /* isum[r] += 4 columns of 8 outputs, w [8][4] bytes. Lanes of isum[r][0] belong to outputs 0 0 1 1 4 4 5 5, of
@@ -316,29 +316,29 @@ INLINE void quantise_block(const float *x, float q_max, float *scale, __m256i *q
                 q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
 }
 
-static void quantise_i8(const float *x, uint32_t cols, int8_t *q, float *scale, int32_t *sum)
+static void quantise_i8(const float *x, uint32_t cols, int8_t *q, float *scale, int32_t *start)
 {
         for (uint32_t b = 0; b < cols / BLOCK; b++) {
                 __m256i v[4];
 
                 quantise_block(x + b * BLOCK, 127, &scale[b], v);
-                sum[b] = store_bytes(v, q + b * BLOCK);
+                start[b] = -8 * store_bytes(v, q + b * BLOCK);
         }
 }
 
-static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, float *scale, int32_t *sum,
-                         int32_t *sum_lo)
+static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, float *scale, int32_t *start)
 {
         for (uint32_t b = 0; b < cols / BLOCK; b++) {
                 __m256i v[4], high[4];
+                int32_t sum;
 
                 quantise_block(x + b * BLOCK, 32512, &scale[b], v);
                 UNROLL for (unsigned i = 0; i < 4; i++) {
                         high[i] = _mm256_srai_epi32(_mm256_add_epi32(v[i], _mm256_set1_epi32(128)), 8);
                         v[i] = _mm256_sub_epi32(v[i], _mm256_slli_epi32(high[i], 8));
                 }
-                sum[b] = store_bytes(high, hi + b * BLOCK);
-                sum_lo[b] = store_bytes(v, lo + b * BLOCK);
+                sum = 256 * store_bytes(high, hi + b * BLOCK);
+                start[b] = -8 * (sum + store_bytes(v, lo + b * BLOCK));
         }
 }
 

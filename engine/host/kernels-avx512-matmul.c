@@ -95,13 +95,12 @@ INLINE void tile_quantised(const unsigned N_P, const unsigned N_R, const uint32_
                            const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t first_panel,
                            float *y, size_t y_stride, const struct ahead *ahead)
 {
-        const unsigned shift = type == TDM_TYPE_Q8_0 ? 7 : 3; /* weights are stored plus 128 or 8 */
-        const int32_t offset = 1 << shift;
+        const unsigned shift = type == TDM_TYPE_Q8_0 ? 4 : 0; /* weights are stored plus 128 or 8 */
         const size_t block_bytes = type == TDM_TYPE_Q8_0 ? 512 : 256;
         const uint8_t *scales[4], *quants[4];
         const int8_t *hi[MAX_TILE_ROWS], *lo[MAX_TILE_ROWS];
         const float *x_scale[MAX_TILE_ROWS];
-        const int32_t *sum[MAX_TILE_ROWS], *sum_lo[MAX_TILE_ROWS];
+        const int32_t *start[MAX_TILE_ROWS];
         __m512 acc[4][MAX_TILE_ROWS];
         uint32_t nb = matrix->cols / BLOCK;
         const uint8_t *fetch = ahead->from;
@@ -115,9 +114,8 @@ INLINE void tile_quantised(const unsigned N_P, const unsigned N_R, const uint32_
         UNROLL for (unsigned r = 0; r < N_R; r++) {
                 hi[r] = rows[r].hi;
                 x_scale[r] = rows[r].scale;
-                sum[r] = rows[r].sum;
+                start[r] = rows[r].start;
                 lo[r] = rows[r].lo;
-                sum_lo[r] = rows[r].sum_lo;
         }
 
         for (size_t b = 0; b < nb; b++) {
@@ -130,25 +128,23 @@ INLINE void tile_quantised(const unsigned N_P, const unsigned N_R, const uint32_
                         fetch += ahead->block_bytes;
                 }
                 if (act == TDM_ACT_I8) {
-                        UNROLL for (unsigned r = 0; r < N_R; r++) {
-                                __m512i start = _mm512_slli_epi32(_mm512_set1_epi32(sum[r][b]), shift);
-
-                                start = _mm512_sub_epi32(_mm512_setzero_si512(), start);
+                        UNROLL for (unsigned r = 0; r < N_R; r++)
                                 UNROLL for (unsigned p = 0; p < N_P; p++)
-                                        isum[p][r] = start;
-                        }
+                                        isum[p][r] = _mm512_slli_epi32(_mm512_set1_epi32(start[r][b]), shift);
                         block_dot(N_P, N_R, type, quants, hi, b * BLOCK, isum);
                 } else {
                         UNROLL for (unsigned r = 0; r < N_R; r++)
                                 UNROLL for (unsigned p = 0; p < N_P; p++)
                                         isum[p][r] = _mm512_setzero_si512();
                         block_dot(N_P, N_R, type, quants, hi, b * BLOCK, isum);
-                        UNROLL for (unsigned r = 0; r < N_R; r++) {
-                                __m512i less = _mm512_set1_epi32((256 * sum[r][b] + sum_lo[r][b]) * offset);
-
+                        UNROLL for (unsigned r = 0; r < N_R; r++)
                                 UNROLL for (unsigned p = 0; p < N_P; p++)
-                                        isum[p][r] = _mm512_sub_epi32(_mm512_slli_epi32(isum[p][r], 8), less);
-                        }
+                                        isum[p][r] = _mm512_add_epi32(
+                                                _mm512_slli_epi32(isum[p][r], 8),
+                                                _mm512_slli_epi32(_mm512_set1_epi32(start[r][b]), shift));
+                        /* Else the compiler keeps the unpacked weights of the first pass, and sums go to memory for them. */
+                        UNROLL for (unsigned p = 0; p < N_P; p++)
+                                __asm__("" : "+r"(quants[p]));
                         block_dot(N_P, N_R, type, quants, lo, b * BLOCK, isum);
                 }
                 UNROLL for (unsigned p = 0; p < N_P; p++) {
@@ -334,12 +330,12 @@ static void run_tiles(const struct tiles *tiles, const struct tdm_matrix *matrix
 #define ROWS_6(name, n_p)                                                                                              \
         name##_##n_p##x1, name##_##n_p##x2, name##_##n_p##x3, name##_##n_p##x4, name##_##n_p##x5, name##_##n_p##x6
 
-#define MATMUL_QUANTISED(name, type, act, max_rows)                                                                    \
+#define MATMUL_QUANTISED(name, type, act)                                                                              \
         TILES_6(name, 1, tile_quantised, type, act)                                                                    \
         TILES_6(name, 2, tile_quantised, type, act)                                                                    \
         TILES_FEW(name, tile_quantised, type, act)                                                                     \
         static const struct tiles name##_tiles = {                                                                     \
-                max_rows,                                                                                              \
+                6,                                                                                                     \
                 {NULL, ROWS_6(name, 1)},                                                                               \
                 {NULL, ROWS_6(name, 2)},                                                                               \
                 {NULL, name##_4x1, name##_4x2, name##_4x3}};                                                           \
@@ -354,11 +350,10 @@ static void run_tiles(const struct tiles *tiles, const struct tdm_matrix *matrix
                 {NULL, name##_4x1, name##_4x2, name##_4x3}};                                                           \
         CALL(name)
 
-/* 16 bits: the second pass of Q8_0 does better with more of its registers free. */
-MATMUL_QUANTISED(matmul_i8_q8_0, TDM_TYPE_Q8_0, TDM_ACT_I8, 6)
-MATMUL_QUANTISED(matmul_i8_q4_0, TDM_TYPE_Q4_0, TDM_ACT_I8, 6)
-MATMUL_QUANTISED(matmul_i16_q8_0, TDM_TYPE_Q8_0, TDM_ACT_I16, 4)
-MATMUL_QUANTISED(matmul_i16_q4_0, TDM_TYPE_Q4_0, TDM_ACT_I16, 6)
+MATMUL_QUANTISED(matmul_i8_q8_0, TDM_TYPE_Q8_0, TDM_ACT_I8)
+MATMUL_QUANTISED(matmul_i8_q4_0, TDM_TYPE_Q4_0, TDM_ACT_I8)
+MATMUL_QUANTISED(matmul_i16_q8_0, TDM_TYPE_Q8_0, TDM_ACT_I16)
+MATMUL_QUANTISED(matmul_i16_q4_0, TDM_TYPE_Q4_0, TDM_ACT_I16)
 MATMUL_FLOAT(matmul_f32_f32, TDM_TYPE_F32)
 MATMUL_FLOAT(matmul_f32_f16, TDM_TYPE_F16)
 MATMUL_FLOAT(matmul_f32_bf16, TDM_TYPE_BF16)
@@ -374,51 +369,110 @@ INLINE __m512 saturate(__m512 x)
         return _mm512_max_ps(_mm512_min_ps(x, _mm512_set1_ps(FLT_MAX)), _mm512_set1_ps(-FLT_MAX));
 }
 
-/* q of one block; the scale goes to *scale. */
-INLINE void quantise_block(const float *x, float q_max, float *scale, __m512i *q0, __m512i *q1)
-{
-        __m512 x0 = saturate(_mm512_loadu_ps(x)), x1 = saturate(_mm512_loadu_ps(x + 16)), inverse;
-        float d = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(x0), _mm512_abs_ps(x1))) / q_max;
+/* Four blocks at a time: what is one number a block (the largest value, its scale, the sum) is one lane of four. */
+#define AT_ONCE 4u
 
-        *scale = d < FLT_MIN ? 0 : d;
-        inverse = _mm512_set1_ps(d < FLT_MIN ? 0 : 1 / d);
-        *q0 = _mm512_cvtps_epi32(_mm512_mul_ps(x0, inverse));
-        *q1 = _mm512_cvtps_epi32(_mm512_mul_ps(x1, inverse));
+struct blocks {
+        __m512 x[AT_ONCE][2];
+        __m512i q[AT_ONCE][2];
+};
+
+INLINE __m512i fold_op(const bool largest, __m512i a, __m512i b)
+{
+        return largest ? _mm512_max_epi32(a, b) : _mm512_add_epi32(a, b);
 }
 
-static void quantise_i8(const float *x, uint32_t cols, int8_t *q, float *scale, int32_t *sum)
+/* Lane i: all 16 lanes of v[i] together, the largest or the sum. */
+INLINE __m128i fold(const bool largest, const __m512i *v)
 {
-        for (uint32_t b = 0; b < cols / BLOCK; b++, x += BLOCK, q += BLOCK) {
-                __m512i q0, q1;
+        __m512i a = fold_op(largest, _mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]));
+        __m512i b = fold_op(largest, _mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3]));
 
-                quantise_block(x, 127, &scale[b], &q0, &q1);
-                sum[b] = _mm512_reduce_add_epi32(_mm512_add_epi32(q0, q1));
-                _mm_storeu_si128((__m128i *)q, _mm512_cvtepi32_epi8(q0));
-                _mm_storeu_si128((__m128i *)(q + 16), _mm512_cvtepi32_epi8(q1));
+        a = fold_op(largest, _mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+        a = fold_op(largest, a, _mm512_shuffle_i32x4(a, a, 0x4e));
+        return _mm512_castsi512_si128(fold_op(largest, a, _mm512_shuffle_i32x4(a, a, 0xb1)));
+}
+
+/* q of n blocks, 1 … AT_ONCE; scale and start of each. Past the n-th nothing is read or written. */
+INLINE void quantise_blocks(const float *x, unsigned n, float q_max, float *scale, int32_t *start, struct blocks *ret)
+{
+        const __mmask8 some = (__mmask8)((1u << n) - 1);
+        __m512i v[AT_ONCE];
+        __m128 d, inverse;
+        __mmask8 fine;
+
+        UNROLL for (unsigned i = 0; i < AT_ONCE; i++) {
+                ret->x[i][0] = i < n ? saturate(_mm512_loadu_ps(x + i * BLOCK)) : _mm512_setzero_ps();
+                ret->x[i][1] = i < n ? saturate(_mm512_loadu_ps(x + i * BLOCK + 16)) : _mm512_setzero_ps();
+                /* Of finite numbers from 0 on the larger one has the larger bits. */
+                v[i] = _mm512_castps_si512(_mm512_max_ps(_mm512_abs_ps(ret->x[i][0]), _mm512_abs_ps(ret->x[i][1])));
         }
+        d = _mm_div_ps(_mm_castsi128_ps(fold(true, v)), _mm_set1_ps(q_max));
+        fine = _mm_cmp_ps_mask(d, _mm_set1_ps(FLT_MIN), _CMP_GE_OQ);
+        inverse = _mm_maskz_div_ps(fine, _mm_set1_ps(1), d);
+        _mm_mask_storeu_ps(scale, some, _mm_maskz_mov_ps(fine, d));
+        UNROLL for (unsigned i = 0; i < AT_ONCE; i++) {
+                __m512 by = _mm512_permutexvar_ps(_mm512_set1_epi32((int)i), _mm512_castps128_ps512(inverse));
+
+                ret->q[i][0] = _mm512_cvtps_epi32(_mm512_mul_ps(ret->x[i][0], by));
+                ret->q[i][1] = _mm512_cvtps_epi32(_mm512_mul_ps(ret->x[i][1], by));
+                v[i] = _mm512_add_epi32(ret->q[i][0], ret->q[i][1]);
+        }
+        _mm_mask_storeu_epi32(start, some, _mm_sub_epi32(_mm_setzero_si128(), _mm_slli_epi32(fold(false, v), 3)));
 }
 
-static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, float *scale, int32_t *sum,
-                         int32_t *sum_lo)
+/* The low bytes of 32 numbers. */
+INLINE void store_bytes(int8_t *to, __m512i a, __m512i b)
+{
+        _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8(a));
+        _mm_storeu_si128((__m128i *)(to + 16), _mm512_cvtepi32_epi8(b));
+}
+
+INLINE void some_i8(const float *x, unsigned n, int8_t *q, float *scale, int32_t *start)
+{
+        struct blocks blocks;
+
+        quantise_blocks(x, n, 127, scale, start, &blocks);
+        UNROLL for (unsigned i = 0; i < AT_ONCE; i++)
+                if (i < n)
+                        store_bytes(q + i * BLOCK, blocks.q[i][0], blocks.q[i][1]);
+}
+
+static void quantise_i8(const float *x, uint32_t cols, int8_t *q, float *scale, int32_t *start)
+{
+        uint32_t b = 0, nb = cols / BLOCK;
+
+        for (; b + AT_ONCE <= nb; b += AT_ONCE)
+                some_i8(x + b * BLOCK, AT_ONCE, q + b * BLOCK, scale + b, start + b);
+        if (b < nb)
+                some_i8(x + b * BLOCK, nb - b, q + b * BLOCK, scale + b, start + b);
+}
+
+INLINE void some_i16(const float *x, unsigned n, int8_t *hi, int8_t *lo, float *scale, int32_t *start)
 {
         const __m512i half = _mm512_set1_epi32(128);
+        struct blocks blocks;
 
-        for (uint32_t b = 0; b < cols / BLOCK; b++, x += BLOCK, hi += BLOCK, lo += BLOCK) {
-                __m512i q0, q1, h0, h1;
-                int32_t all;
+        quantise_blocks(x, n, 32512, scale, start, &blocks);
+        UNROLL for (unsigned i = 0; i < AT_ONCE; i++) {
+                const __m512i *q = blocks.q[i];
 
-                quantise_block(x, 32512, &scale[b], &q0, &q1);
-                h0 = _mm512_srai_epi32(_mm512_add_epi32(q0, half), 8);
-                h1 = _mm512_srai_epi32(_mm512_add_epi32(q1, half), 8);
-                sum[b] = _mm512_reduce_add_epi32(_mm512_add_epi32(h0, h1));
-                all = _mm512_reduce_add_epi32(_mm512_add_epi32(q0, q1));
-                sum_lo[b] = all - 256 * sum[b];
-                _mm_storeu_si128((__m128i *)hi, _mm512_cvtepi32_epi8(h0));
-                _mm_storeu_si128((__m128i *)(hi + 16), _mm512_cvtepi32_epi8(h1));
-                /* The low byte of q is lo: q = 256 hi + lo. */
-                _mm_storeu_si128((__m128i *)lo, _mm512_cvtepi32_epi8(q0));
-                _mm_storeu_si128((__m128i *)(lo + 16), _mm512_cvtepi32_epi8(q1));
+                if (i >= n)
+                        continue;
+                store_bytes(hi + i * BLOCK, _mm512_srai_epi32(_mm512_add_epi32(q[0], half), 8),
+                            _mm512_srai_epi32(_mm512_add_epi32(q[1], half), 8));
+                store_bytes(lo + i * BLOCK, q[0], q[1]); /* the low byte of q: q = 256 hi + lo */
         }
+}
+
+static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, float *scale, int32_t *start)
+{
+        uint32_t b = 0, nb = cols / BLOCK;
+
+        for (; b + AT_ONCE <= nb; b += AT_ONCE)
+                some_i16(x + b * BLOCK, AT_ONCE, hi + b * BLOCK, lo + b * BLOCK, scale + b, start + b);
+        if (b < nb)
+                some_i16(x + b * BLOCK, nb - b, hi + b * BLOCK, lo + b * BLOCK, scale + b, start + b);
 }
 
 void tdm_kernels_avx512_matmul_fill(struct tdm_kernels *kernels)

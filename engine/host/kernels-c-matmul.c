@@ -203,7 +203,7 @@ static inline float block_scale(const float *x, float q_max, float *scale)
         return 1 / d;
 }
 
-static void quantise_i8(const float *x, uint32_t cols, int8_t *q, float *scale, int32_t *sum)
+static void quantise_i8(const float *x, uint32_t cols, int8_t *q, float *scale, int32_t *start)
 {
         for (uint32_t b = 0; b < cols / BLOCK; b++, x += BLOCK, q += BLOCK) {
                 float inverse = block_scale(x, 127, &scale[b]);
@@ -213,27 +213,24 @@ static void quantise_i8(const float *x, uint32_t cols, int8_t *q, float *scale, 
                         q[i] = (int8_t)lrintf(saturate(x[i]) * inverse);
                         s += q[i];
                 }
-                sum[b] = s;
+                start[b] = -8 * s;
         }
 }
 
-static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, float *scale, int32_t *sum,
-                         int32_t *sum_lo)
+static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, float *scale, int32_t *start)
 {
         for (uint32_t b = 0; b < cols / BLOCK; b++, x += BLOCK, hi += BLOCK, lo += BLOCK) {
                 float inverse = block_scale(x, 32512, &scale[b]);
-                int32_t s = 0, s_lo = 0;
+                int32_t s = 0;
 
                 for (unsigned i = 0; i < BLOCK; i++) {
                         int32_t v = (int32_t)lrintf(saturate(x[i]) * inverse), high = (v + 128) >> 8;
 
                         hi[i] = (int8_t)high;
                         lo[i] = (int8_t)(v - 256 * high);
-                        s += hi[i];
-                        s_lo += lo[i];
+                        s += v;
                 }
-                sum[b] = s;
-                sum_lo[b] = s_lo;
+                start[b] = -8 * s;
         }
 }
 

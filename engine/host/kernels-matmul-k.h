@@ -192,10 +192,8 @@ INLINE void row_info_block32(const enum tdm_act act, const struct tdm_act_row *r
                              int32_t offset, struct row_info *ret)
 {
         for (uint32_t b = 0; b < n_blocks; b++) {
-                int32_t sum = row->sum[first + b];
+                int32_t sum = row->start[first + b] / -8;
 
-                if (act == TDM_ACT_I16)
-                        sum = 256 * sum + row->sum_lo[first + b];
                 ret->start[b] = -offset * sum;
                 ret->scale[b] = row->scale[first + b];
                 ret->sum[b] = row->scale[first + b] * (float)sum;

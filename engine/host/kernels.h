@@ -15,14 +15,14 @@
  * I8:  per block of 32: scale d = amax / 127, q = rint(x / d) in [-127, 127].
  * I16: per block of 32: d = amax / 32512, q = rint(x / d); q = 256 hi + lo, lo in [-128, 127], hi in [-127, 127], so that
  *      two int8 passes over the same weights give the exact integer sum: twice int8's work, no second weight format.
- * sum is the block's integer sum of q (for the weights' +128 or +8 offset). F32: the row itself. */
+ * start is -8 times the block's sum of q: where the integer sum of weights that are stored plus 8 has to begin (of other
+ * offsets, a multiple or a fraction of it). F32: the row itself. */
 struct tdm_act_row {
         const float *x;       /* [cols] */
         const int8_t *hi;     /* [cols] (I8: q itself) */
         const int8_t *lo;     /* [cols], I16 only */
         const float *scale;   /* [nb] */
-        const int32_t *sum;   /* [nb] of hi */
-        const int32_t *sum_lo;/* [nb] of lo, I16 only */
+        const int32_t *start; /* [nb] */
 };
 
 enum tdm_act { TDM_ACT_F32 = 0, TDM_ACT_I8 = 1, TDM_ACT_I16 = 2, TDM_N_ACTS = 3 };
@@ -83,8 +83,8 @@ struct tdm_kernels {
         tdm_matmul_fn matmul[TDM_N_ACTS][TDM_N_MATMUL_TYPES];
 
         /* Quantise one row of cols values (a multiple of 32). Non-finite input saturates: NaN → 0, inf → amax FLT_MAX. */
-        void (*quantise_i8)(const float *x, uint32_t cols, int8_t *q, float *scale, int32_t *sum);
-        void (*quantise_i16)(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, float *scale, int32_t *sum, int32_t *sum_lo);
+        void (*quantise_i8)(const float *x, uint32_t cols, int8_t *q, float *scale, int32_t *start);
+        void (*quantise_i16)(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, float *scale, int32_t *start);
 
         /* y = x * gain / sqrt(mean(x²) + eps). ORDER: 16 partial sums, element i goes to partial i % 16 by fmaf, folded as a
          * tree (i with i+8, +4, +2, +1); then scale = 1 / sqrtf(sum / n + eps); y = (x * scale) * gain. x may be y. */

@@ -8,12 +8,12 @@
 
 #define ALIGNMENT 64u
 #define CHUNKS_PER_THREAD 8u
-#define CHUNK_MACS_MAX (UINT64_C(4) << 20) /* milliseconds in plain C */
+#define CHUNK_MACS_MAX (UINT64_C(32) << 20) /* some ten milliseconds in plain C */
 #define CHUNK_MACS_MIN (UINT64_C(64) << 10)
 #define CHUNK_ROWS_MAX 96u /* a multiple of every kernel's row tile */
 #define MAX_OUTS 4u
 #define PREPARE_VALUES 8192u       /* per chunk of prepare() */
-#define UP_VALUES_MAX (8192u + 32u * CHUNK_ROWS_MAX) /* of gate/up, on the stack */
+#define GATE_UP_VALUES_MAX (128u * CHUNK_ROWS_MAX) /* of each, on the stack */
 
 /* ---- prepared rows ---- */
 
@@ -79,9 +79,7 @@ int tdm_acts_init(struct tdm_acts *acts, unsigned forms, uint32_t max_rows, uint
                         if (act == TDM_ACT_I16)
                                 row->lo = take_bytes(&memory, row_bytes(max_cols));
                         row->scale = take_bytes(&memory, per_block);
-                        row->sum = take_bytes(&memory, per_block);
-                        if (act == TDM_ACT_I16)
-                                row->sum_lo = take_bytes(&memory, per_block);
+                        row->start = take_bytes(&memory, per_block);
                 }
         }
         *acts = a;
@@ -105,13 +103,13 @@ static void prepare_part(const struct tdm_acts *acts, const struct tdm_kernels *
         if (acts->rows[TDM_ACT_I8]) {
                 const struct tdm_act_row *row = &acts->rows[TDM_ACT_I8][r];
 
-                kernels->quantise_i8(x, n, (int8_t *)row->hi + first, (float *)row->scale + b, (int32_t *)row->sum + b);
+                kernels->quantise_i8(x, n, (int8_t *)row->hi + first, (float *)row->scale + b, (int32_t *)row->start + b);
         }
         if (acts->rows[TDM_ACT_I16]) {
                 const struct tdm_act_row *row = &acts->rows[TDM_ACT_I16][r];
 
                 kernels->quantise_i16(x, n, (int8_t *)row->hi + first, (int8_t *)row->lo + first,
-                                      (float *)row->scale + b, (int32_t *)row->sum + b, (int32_t *)row->sum_lo + b);
+                                      (float *)row->scale + b, (int32_t *)row->start + b);
         }
 }
 
@@ -258,8 +256,6 @@ struct gate_up_job {
         const struct tdm_matrix *gate, *up;
         const struct tdm_act_row *gate_rows, *up_rows;
         tdm_matmul_fn gate_fn, up_fn;
-        float *scratch; /* [n_rows][stride] */
-        size_t stride;
         const struct tdm_acts *ret;
         struct cut cut;
 };
@@ -270,15 +266,14 @@ static void gate_up_chunk(void *arg, unsigned chunk, unsigned thread)
         struct piece piece = cut_piece(&job->cut, chunk);
         uint32_t first = piece.first_panel * TDM_PANEL_ROWS, width = piece.n_panels * TDM_PANEL_ROWS;
         uint32_t n = TDM_MIN(width, job->gate->rows - first);
-        float *gate = job->scratch + piece.first_row * job->stride + first;
-        _Alignas(ALIGNMENT) float up[UP_VALUES_MAX];
+        /* Never anywhere but in a cache near by: in memory these rows would be more than all weights of a long step. */
+        _Alignas(ALIGNMENT) float gate[GATE_UP_VALUES_MAX], up[GATE_UP_VALUES_MAX];
 
-        assert(width * piece.n_rows <= UP_VALUES_MAX);
-        job->gate_fn(job->gate, job->gate_rows + piece.first_row, piece.n_rows, piece.first_panel, piece.n_panels, gate,
-                     job->stride);
+        assert(width * piece.n_rows <= GATE_UP_VALUES_MAX);
+        job->gate_fn(job->gate, job->gate_rows + piece.first_row, piece.n_rows, piece.first_panel, piece.n_panels, gate, width);
         job->up_fn(job->up, job->up_rows + piece.first_row, piece.n_rows, piece.first_panel, piece.n_panels, up, width);
         for (uint32_t r = 0; r < piece.n_rows; r++) {
-                float *h = gate + r * job->stride;
+                float *h = gate + r * width;
 
                 job->kernels->gelu_mul(h, up + r * width, n, h);
                 prepare_part(job->ret, job->kernels, piece.first_row + r, first, h, n);
@@ -287,7 +282,7 @@ static void gate_up_chunk(void *arg, unsigned chunk, unsigned thread)
 
 void tdm_matmul_gate_up(struct tdm_pool *pool, const struct tdm_kernels *kernels, const struct tdm_acts *acts,
                         uint32_t n_rows, const struct tdm_matrix *gate, enum tdm_act gate_act,
-                        const struct tdm_matrix *up, enum tdm_act up_act, float *scratch, struct tdm_acts *ret)
+                        const struct tdm_matrix *up, enum tdm_act up_act, struct tdm_acts *ret)
 {
         struct gate_up_job job = {
                 .kernels = kernels,
@@ -298,8 +293,6 @@ void tdm_matmul_gate_up(struct tdm_pool *pool, const struct tdm_kernels *kernels
                 .up_rows = acts->rows[up_act],
                 .gate_fn = find_kernel(kernels, acts, gate_act, gate),
                 .up_fn = find_kernel(kernels, acts, up_act, up),
-                .scratch = scratch,
-                .stride = TDM_ALIGN_UP(gate->rows, TDM_BLOCK_VALUES),
                 .ret = ret,
         };
 
@@ -310,9 +303,9 @@ void tdm_matmul_gate_up(struct tdm_pool *pool, const struct tdm_kernels *kernels
         if (n_rows == 0)
                 return;
         job.cut = cut_matrix(gate, n_rows, matrix_macs(gate, n_rows), tdm_pool_n_threads(pool));
-        /* Two products in a chunk, and `up` on the stack. */
+        /* Two products in a chunk, both on the stack. */
         job.cut.chunk_panels =
-                TDM_MAX(TDM_MIN(job.cut.chunk_panels / 2, 8192u / TDM_PANEL_ROWS / job.cut.chunk_rows) & ~1u, 2u);
+                TDM_MAX(TDM_MIN(job.cut.chunk_panels / 2, GATE_UP_VALUES_MAX / TDM_PANEL_ROWS / job.cut.chunk_rows) & ~1u, 2u);
         job.cut.n_chunks = TDM_DIV_UP(job.cut.n_panels, job.cut.chunk_panels) * job.cut.n_row_chunks;
         tdm_pool_run(pool, job.cut.n_chunks, gate_up_chunk, &job);
 }

@@ -37,11 +37,10 @@ struct tdm_matmul_out {
 void tdm_matmul(struct tdm_pool *pool, const struct tdm_kernels *kernels, const struct tdm_acts *acts, uint32_t n_rows,
                 const struct tdm_matmul_out *outs, unsigned n_outs);
 
-/* h = gelu(gate x) * (up x), left in `ret` prepared for the down projection (all of ret->forms), ret->cols = gate->rows.
- * scratch: [n_rows][d_ff rounded up to 32] f32 where the rows are assembled. */
+/* h = gelu(gate x) * (up x), left in `ret` prepared for the down projection (all of ret->forms), ret->cols = gate->rows. */
 void tdm_matmul_gate_up(struct tdm_pool *pool, const struct tdm_kernels *kernels, const struct tdm_acts *acts, uint32_t n_rows,
                         const struct tdm_matrix *gate, enum tdm_act gate_act, const struct tdm_matrix *up, enum tdm_act up_act,
-                        float *scratch, struct tdm_acts *ret);
+                        struct tdm_acts *ret);
 
 /* The activation form for a matrix: float weights take F32; quantised ones I8 or I16 as asked. */
 enum tdm_act tdm_matmul_act(uint32_t type, enum tdm_act wanted);
