@@ -199,7 +199,7 @@ INLINE void tile_int(const unsigned N_R, const unsigned sub_values, const bool h
 
         UNROLL for (unsigned r = 0; r < N_R; r++) {
                 if (sub_values == BLOCK)
-                        row_info_block32(act, &rows[r], first_block, n_blocks, depth == DEPTH_SIGNED ? 0 : offset, &info[r]);
+                        row_info_block32(&rows[r], first_block, n_blocks, depth == DEPTH_SIGNED ? 0 : offset, &info[r]);
                 else
                         row_info_block16(act, &rows[r], first_block, offset, &info[r]);
                 hi[r] = rows[r].hi + (size_t)first_block * BLOCK;

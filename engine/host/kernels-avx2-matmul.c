@@ -316,29 +316,35 @@ INLINE void quantise_block(const float *x, float q_max, float *scale, __m256i *q
                 q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
 }
 
-static void quantise_i8(const float *x, uint32_t cols, int8_t *q, float *scale, int32_t *start)
+static void quantise_i8(const float *x, uint32_t cols, int8_t *q, float *scale, int32_t *start, float *sum)
 {
         for (uint32_t b = 0; b < cols / BLOCK; b++) {
                 __m256i v[4];
+                int32_t s;
 
                 quantise_block(x + b * BLOCK, 127, &scale[b], v);
-                start[b] = -8 * store_bytes(v, q + b * BLOCK);
+                s = store_bytes(v, q + b * BLOCK);
+                start[b] = -8 * s;
+                sum[b] = scale[b] * (float)s;
         }
 }
 
-static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, float *scale, int32_t *start)
+static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, float *scale, int32_t *start,
+                         float *sum)
 {
         for (uint32_t b = 0; b < cols / BLOCK; b++) {
                 __m256i v[4], high[4];
-                int32_t sum;
+                int32_t s;
 
                 quantise_block(x + b * BLOCK, 32512, &scale[b], v);
                 UNROLL for (unsigned i = 0; i < 4; i++) {
                         high[i] = _mm256_srai_epi32(_mm256_add_epi32(v[i], _mm256_set1_epi32(128)), 8);
                         v[i] = _mm256_sub_epi32(v[i], _mm256_slli_epi32(high[i], 8));
                 }
-                sum = 256 * store_bytes(high, hi + b * BLOCK);
-                start[b] = -8 * (sum + store_bytes(v, lo + b * BLOCK));
+                s = 256 * store_bytes(high, hi + b * BLOCK);
+                s += store_bytes(v, lo + b * BLOCK);
+                start[b] = -8 * s;
+                sum[b] = scale[b] * (float)s;
         }
 }
 

@@ -168,32 +168,45 @@ INLINE void sub_dot(const unsigned N_R, const unsigned n_groups, const struct ch
 INLINE void tile_int(const unsigned N_R, const unsigned sub_values, const bool has_min,
                      const enum tdm_act act, TILE_ARGS)
 {
+        const __m128i shift = _mm_cvtsi32_si128(offset > 8 ? __builtin_ctz((unsigned)offset) - 3 : 0);
         const int8_t *hi[MAX_TILE_ROWS], *lo[MAX_TILE_ROWS];
-        struct row_info info[MAX_TILE_ROWS];
+        const int32_t *start[MAX_TILE_ROWS];
+        const float *x_scale[MAX_TILE_ROWS], *x_sum[MAX_TILE_ROWS];
+        struct row_info info[sub_values == BLOCK ? 1 : MAX_TILE_ROWS];
         __m512 sum[PANELS][MAX_TILE_ROWS];
 
         UNROLL for (unsigned r = 0; r < N_R; r++) {
-                if (sub_values == BLOCK)
-                        row_info_block32(act, &rows[r], first_block, n_blocks, offset, &info[r]);
-                else
+                if (sub_values == BLOCK) {
+                        start[r] = rows[r].start + first_block;
+                        x_scale[r] = rows[r].scale + first_block;
+                        x_sum[r] = rows[r].sum + first_block;
+                } else {
                         row_info_block16(act, &rows[r], first_block, offset, &info[r]);
+                        start[r] = info[r].start;
+                        x_scale[r] = info[r].scale;
+                        x_sum[r] = info[r].sum;
+                }
                 hi[r] = rows[r].hi + (size_t)first_block * BLOCK;
                 lo[r] = act == TDM_ACT_I16 ? rows[r].lo + (size_t)first_block * BLOCK : NULL;
                 UNROLL for (unsigned p = 0; p < PANELS; p++)
                         sum[p][r] = _mm512_load_ps(acc[r][p]);
         }
         for (unsigned s = 0; s < n_blocks * (BLOCK / sub_values); s++) {
-                __m512i isum[PANELS][MAX_TILE_ROWS];
+                __m512i isum[PANELS][MAX_TILE_ROWS], begin[MAX_TILE_ROWS];
 
-                UNROLL for (unsigned r = 0; r < N_R; r++)
+                UNROLL for (unsigned r = 0; r < N_R; r++) {
+                        /* Types with a minimum have no offset. */
+                        begin[r] = has_min ? _mm512_setzero_si512() : _mm512_set1_epi32(start[r][s]);
+                        if (!has_min && sub_values == BLOCK)
+                                begin[r] = _mm512_sll_epi32(begin[r], shift);
                         UNROLL for (unsigned p = 0; p < PANELS; p++)
-                                isum[p][r] = act == TDM_ACT_I16 ? _mm512_setzero_si512() : _mm512_set1_epi32(info[r].start[s]);
+                                isum[p][r] = act == TDM_ACT_I16 ? _mm512_setzero_si512() : begin[r];
+                }
                 sub_dot(N_R, sub_values / 4, chunks, s * (sub_values / 4), hi, isum);
                 if (act == TDM_ACT_I16) {
                         UNROLL for (unsigned r = 0; r < N_R; r++)
                                 UNROLL for (unsigned p = 0; p < PANELS; p++)
-                                        isum[p][r] = _mm512_add_epi32(_mm512_slli_epi32(isum[p][r], 8),
-                                                                      _mm512_set1_epi32(info[r].start[s]));
+                                        isum[p][r] = _mm512_add_epi32(_mm512_slli_epi32(isum[p][r], 8), begin[r]);
                         sub_dot(N_R, sub_values / 4, chunks, s * (sub_values / 4), lo, isum);
                 }
                 UNROLL for (unsigned p = 0; p < PANELS; p++) {
@@ -201,12 +214,12 @@ INLINE void tile_int(const unsigned N_R, const unsigned sub_values, const bool h
 
                         UNROLL for (unsigned r = 0; r < N_R; r++)
                                 sum[p][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum[p][r]),
-                                                            _mm512_mul_ps(scale, _mm512_set1_ps(info[r].scale[s])), sum[p][r]);
+                                                            _mm512_mul_ps(scale, _mm512_set1_ps(x_scale[r][s])), sum[p][r]);
                         if (!has_min)
                                 continue;
                         scale = _mm512_load_ps(chunks[p].min[s]);
                         UNROLL for (unsigned r = 0; r < N_R; r++)
-                                sum[p][r] = _mm512_fmadd_ps(scale, _mm512_set1_ps(info[r].sum[s]), sum[p][r]);
+                                sum[p][r] = _mm512_fmadd_ps(scale, _mm512_set1_ps(x_sum[r][s]), sum[p][r]);
                 }
         }
         UNROLL for (unsigned r = 0; r < N_R; r++)
@@ -248,7 +261,7 @@ INLINE void few_rows(const unsigned N_R, const uint32_t type, const enum tdm_act
                         if (n_subs == 2)
                                 row_info_block16(act, &rows[r], first, t.offset, &info[r]);
                         else
-                                row_info_block32(act, &rows[r], first, n_blocks, t.offset, &info[r]);
+                                row_info_block32(&rows[r], first, n_blocks, t.offset, &info[r]);
                 }
                 UNROLL for (unsigned p = 0; p < PANELS; p++) {
                         if (t.unit_values == BLOCK)

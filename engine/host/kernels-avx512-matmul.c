@@ -393,12 +393,14 @@ INLINE __m128i fold(const bool largest, const __m512i *v)
         return _mm512_castsi512_si128(fold_op(largest, a, _mm512_shuffle_i32x4(a, a, 0xb1)));
 }
 
-/* q of n blocks, 1 … AT_ONCE; scale and start of each. Past the n-th nothing is read or written. */
-INLINE void quantise_blocks(const float *x, unsigned n, float q_max, float *scale, int32_t *start, struct blocks *ret)
+/* q of n blocks, 1 … AT_ONCE; scale, start and sum of each. Past the n-th nothing is read or written. */
+INLINE void quantise_blocks(const float *x, unsigned n, float q_max, float *scale, int32_t *start, float *sum,
+                            struct blocks *ret)
 {
         const __mmask8 some = (__mmask8)((1u << n) - 1);
         __m512i v[AT_ONCE];
         __m128 d, inverse;
+        __m128i s;
         __mmask8 fine;
 
         UNROLL for (unsigned i = 0; i < AT_ONCE; i++) {
@@ -410,7 +412,8 @@ INLINE void quantise_blocks(const float *x, unsigned n, float q_max, float *scal
         d = _mm_div_ps(_mm_castsi128_ps(fold(true, v)), _mm_set1_ps(q_max));
         fine = _mm_cmp_ps_mask(d, _mm_set1_ps(FLT_MIN), _CMP_GE_OQ);
         inverse = _mm_maskz_div_ps(fine, _mm_set1_ps(1), d);
-        _mm_mask_storeu_ps(scale, some, _mm_maskz_mov_ps(fine, d));
+        d = _mm_maskz_mov_ps(fine, d);
+        _mm_mask_storeu_ps(scale, some, d);
         UNROLL for (unsigned i = 0; i < AT_ONCE; i++) {
                 __m512 by = _mm512_permutexvar_ps(_mm512_set1_epi32((int)i), _mm512_castps128_ps512(inverse));
 
@@ -418,7 +421,9 @@ INLINE void quantise_blocks(const float *x, unsigned n, float q_max, float *scal
                 ret->q[i][1] = _mm512_cvtps_epi32(_mm512_mul_ps(ret->x[i][1], by));
                 v[i] = _mm512_add_epi32(ret->q[i][0], ret->q[i][1]);
         }
-        _mm_mask_storeu_epi32(start, some, _mm_sub_epi32(_mm_setzero_si128(), _mm_slli_epi32(fold(false, v), 3)));
+        s = fold(false, v);
+        _mm_mask_storeu_epi32(start, some, _mm_sub_epi32(_mm_setzero_si128(), _mm_slli_epi32(s, 3)));
+        _mm_mask_storeu_ps(sum, some, _mm_mul_ps(d, _mm_cvtepi32_ps(s)));
 }
 
 /* The low bytes of 32 numbers. */
@@ -428,32 +433,33 @@ INLINE void store_bytes(int8_t *to, __m512i a, __m512i b)
         _mm_storeu_si128((__m128i *)(to + 16), _mm512_cvtepi32_epi8(b));
 }
 
-INLINE void some_i8(const float *x, unsigned n, int8_t *q, float *scale, int32_t *start)
+INLINE void some_i8(const float *x, unsigned n, int8_t *q, float *scale, int32_t *start, float *sum)
 {
         struct blocks blocks;
 
-        quantise_blocks(x, n, 127, scale, start, &blocks);
+        quantise_blocks(x, n, 127, scale, start, sum, &blocks);
         UNROLL for (unsigned i = 0; i < AT_ONCE; i++)
                 if (i < n)
                         store_bytes(q + i * BLOCK, blocks.q[i][0], blocks.q[i][1]);
 }
 
-static void quantise_i8(const float *x, uint32_t cols, int8_t *q, float *scale, int32_t *start)
+static void quantise_i8(const float *x, uint32_t cols, int8_t *q, float *scale, int32_t *start, float *sum)
 {
         uint32_t b = 0, nb = cols / BLOCK;
 
         for (; b + AT_ONCE <= nb; b += AT_ONCE)
-                some_i8(x + b * BLOCK, AT_ONCE, q + b * BLOCK, scale + b, start + b);
+                some_i8(x + b * BLOCK, AT_ONCE, q + b * BLOCK, scale + b, start + b, sum + b);
         if (b < nb)
-                some_i8(x + b * BLOCK, nb - b, q + b * BLOCK, scale + b, start + b);
+                some_i8(x + b * BLOCK, nb - b, q + b * BLOCK, scale + b, start + b, sum + b);
 }
 
-INLINE void some_i16(const float *x, unsigned n, int8_t *hi, int8_t *lo, float *scale, int32_t *start)
+INLINE void some_i16(const float *x, unsigned n, int8_t *hi, int8_t *lo, float *scale, int32_t *start,
+                         float *sum)
 {
         const __m512i half = _mm512_set1_epi32(128);
         struct blocks blocks;
 
-        quantise_blocks(x, n, 32512, scale, start, &blocks);
+        quantise_blocks(x, n, 32512, scale, start, sum, &blocks);
         UNROLL for (unsigned i = 0; i < AT_ONCE; i++) {
                 const __m512i *q = blocks.q[i];
 
@@ -465,14 +471,15 @@ INLINE void some_i16(const float *x, unsigned n, int8_t *hi, int8_t *lo, float *
         }
 }
 
-static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, float *scale, int32_t *start)
+static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, float *scale, int32_t *start,
+                         float *sum)
 {
         uint32_t b = 0, nb = cols / BLOCK;
 
         for (; b + AT_ONCE <= nb; b += AT_ONCE)
-                some_i16(x + b * BLOCK, AT_ONCE, hi + b * BLOCK, lo + b * BLOCK, scale + b, start + b);
+                some_i16(x + b * BLOCK, AT_ONCE, hi + b * BLOCK, lo + b * BLOCK, scale + b, start + b, sum + b);
         if (b < nb)
-                some_i16(x + b * BLOCK, nb - b, hi + b * BLOCK, lo + b * BLOCK, scale + b, start + b);
+                some_i16(x + b * BLOCK, nb - b, hi + b * BLOCK, lo + b * BLOCK, scale + b, start + b, sum + b);
 }
 
 void tdm_kernels_avx512_matmul_fill(struct tdm_kernels *kernels)

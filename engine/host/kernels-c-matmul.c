@@ -203,7 +203,7 @@ static inline float block_scale(const float *x, float q_max, float *scale)
         return 1 / d;
 }
 
-static void quantise_i8(const float *x, uint32_t cols, int8_t *q, float *scale, int32_t *start)
+static void quantise_i8(const float *x, uint32_t cols, int8_t *q, float *scale, int32_t *start, float *sum)
 {
         for (uint32_t b = 0; b < cols / BLOCK; b++, x += BLOCK, q += BLOCK) {
                 float inverse = block_scale(x, 127, &scale[b]);
@@ -214,10 +214,12 @@ static void quantise_i8(const float *x, uint32_t cols, int8_t *q, float *scale, 
                         s += q[i];
                 }
                 start[b] = -8 * s;
+                sum[b] = scale[b] * (float)s;
         }
 }
 
-static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, float *scale, int32_t *start)
+static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, float *scale, int32_t *start,
+                         float *sum)
 {
         for (uint32_t b = 0; b < cols / BLOCK; b++, x += BLOCK, hi += BLOCK, lo += BLOCK) {
                 float inverse = block_scale(x, 32512, &scale[b]);
@@ -231,6 +233,7 @@ static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, 
                         s += v;
                 }
                 start[b] = -8 * s;
+                sum[b] = scale[b] * (float)s;
         }
 }
 

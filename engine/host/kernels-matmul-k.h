@@ -187,16 +187,14 @@ INLINE void unpack_chunk(const uint32_t type, const struct tdm_matrix *matrix, u
 
 /* ---- rows ---- */
 
-/* first: the chunk's first block. */
-INLINE void row_info_block32(const enum tdm_act act, const struct tdm_act_row *row, size_t first, uint32_t n_blocks,
-                             int32_t offset, struct row_info *ret)
+/* first: the chunk's first block. offset: 0 or a multiple of 8. */
+INLINE void row_info_block32(const struct tdm_act_row *row, size_t first, uint32_t n_blocks, int32_t offset,
+                             struct row_info *ret)
 {
         for (uint32_t b = 0; b < n_blocks; b++) {
-                int32_t sum = row->start[first + b] / -8;
-
-                ret->start[b] = -offset * sum;
+                ret->start[b] = offset / 8 * row->start[first + b];
                 ret->scale[b] = row->scale[first + b];
-                ret->sum[b] = row->scale[first + b] * (float)sum;
+                ret->sum[b] = row->sum[first + b];
         }
 }
 

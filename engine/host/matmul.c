@@ -32,7 +32,7 @@ static size_t form_bytes(enum tdm_act act, uint32_t max_cols)
         case TDM_ACT_F32:
                 return row_bytes((size_t)max_cols * sizeof(float));
         case TDM_ACT_I8:
-                return row_bytes(max_cols) + 2 * row_bytes((size_t)nb * 4);
+                return row_bytes(max_cols) + 3 * row_bytes((size_t)nb * 4);
         default:
                 return 2 * row_bytes(max_cols) + 3 * row_bytes((size_t)nb * 4);
         }
@@ -80,6 +80,7 @@ int tdm_acts_init(struct tdm_acts *acts, unsigned forms, uint32_t max_rows, uint
                                 row->lo = take_bytes(&memory, row_bytes(max_cols));
                         row->scale = take_bytes(&memory, per_block);
                         row->start = take_bytes(&memory, per_block);
+                        row->sum = take_bytes(&memory, per_block);
                 }
         }
         *acts = a;
@@ -103,13 +104,14 @@ static void prepare_part(const struct tdm_acts *acts, const struct tdm_kernels *
         if (acts->rows[TDM_ACT_I8]) {
                 const struct tdm_act_row *row = &acts->rows[TDM_ACT_I8][r];
 
-                kernels->quantise_i8(x, n, (int8_t *)row->hi + first, (float *)row->scale + b, (int32_t *)row->start + b);
+                kernels->quantise_i8(x, n, (int8_t *)row->hi + first, (float *)row->scale + b, (int32_t *)row->start + b,
+                                     (float *)row->sum + b);
         }
         if (acts->rows[TDM_ACT_I16]) {
                 const struct tdm_act_row *row = &acts->rows[TDM_ACT_I16][r];
 
                 kernels->quantise_i16(x, n, (int8_t *)row->hi + first, (int8_t *)row->lo + first,
-                                      (float *)row->scale + b, (int32_t *)row->start + b);
+                                      (float *)row->scale + b, (int32_t *)row->start + b, (float *)row->sum + b);
         }
 }
 

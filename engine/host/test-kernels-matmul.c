@@ -205,6 +205,7 @@ static void check_quantise(const float *x, uint32_t cols)
                 int8_t hi[256], lo[256];
                 float scale[8];
                 int32_t start[8];
+                float sum[8];
         } want, got;
 
         for (unsigned form = 0; form < 2; form++)
@@ -215,9 +216,9 @@ static void check_quantise(const float *x, uint32_t cols)
                                 continue;
                         memset(&got, CANARY, sizeof(got));
                         if (form == 0)
-                                kernels->quantise_i8(x, cols, got.hi, got.scale, got.start);
+                                kernels->quantise_i8(x, cols, got.hi, got.scale, got.start, got.sum);
                         else
-                                kernels->quantise_i16(x, cols, got.hi, got.lo, got.scale, got.start);
+                                kernels->quantise_i16(x, cols, got.hi, got.lo, got.scale, got.start, got.sum);
                         if (i == 0)
                                 want = got;
                         if (memcmp(&want, &got, sizeof(got)) != 0)
@@ -241,6 +242,7 @@ static void check_quantise(const float *x, uint32_t cols)
                                         sum += (int32_t)q;
                                 }
                                 assert_int_equal(got.start[b], -8 * sum);
+                                assert_true(got.sum[b] == got.scale[b] * (float)sum);
                                 if (amax > 1e-32f)
                                         assert_true(got.scale[b] > 0);
                         }
@@ -271,11 +273,11 @@ static void test_quantise(void **state)
 static void test_quantise_ties(void **state)
 {
         const struct tdm_kernels *c = tdm_kernels_get("c");
-        float x[32] = {127, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f}, scale;
+        float x[32] = {127, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f}, scale, sum;
         int8_t q[32], lo[32];
         int32_t start;
 
-        c->quantise_i8(x, 32, q, &scale, &start);
+        c->quantise_i8(x, 32, q, &scale, &start, &sum);
         assert_true(scale == 1);
         assert_int_equal(q[0], 127);
         assert_int_equal(q[1], 0);
@@ -285,7 +287,7 @@ static void test_quantise_ties(void **state)
         x[0] = 32512;
         x[1] = 300;
         x[2] = -129;
-        c->quantise_i16(x, 32, q, lo, &scale, &start);
+        c->quantise_i16(x, 32, q, lo, &scale, &start, &sum);
         assert_true(scale == 1);
         assert_int_equal(q[0], 127);
         assert_int_equal(lo[0], 0);
