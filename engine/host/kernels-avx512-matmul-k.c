@@ -337,6 +337,91 @@ INLINE void few_rows(const unsigned N_R, const uint32_t type, const enum tdm_act
         }
 }
 
+/* One panel times n_rows <= N_R rows, over all columns: weights are unpacked into registers and all rows pass over them there,
+ * which for some rows is less work than unpacking into memory for all. What tile_int computes, in the same order. */
+INLINE void some_rows(const unsigned N_R, const uint32_t type, const enum tdm_act act, const struct tdm_matrix *matrix,
+                      const struct tdm_act_row *rows, uint32_t n_rows, uint32_t panel, float *y, size_t y_stride)
+{
+        const struct tdm_k_info t = tdm_k_info(type);
+        const unsigned n_subs = BLOCK / t.sub_values, n_groups = t.sub_values / 4;
+        const __m128i shift = _mm_cvtsi32_si128(t.offset > 8 ? __builtin_ctz((unsigned)t.offset) - 3 : 0);
+        float scale[CHUNK_SUBS][LANES] __attribute__((aligned(64))), min[CHUNK_SUBS][LANES] __attribute__((aligned(64)));
+        const uint8_t *front = matrix->data + panel * matrix->panel_bytes, *body = front + tdm_k_front_bytes(&t, matrix->cols);
+        const struct tdm_act_row *row[SOME_ROWS];
+        uint32_t nb = matrix->cols / BLOCK, n_outputs = TDM_MIN(matrix->rows - panel * LANES, LANES);
+        __m512 sum[SOME_ROWS];
+
+        UNROLL for (unsigned r = 0; r < N_R; r++) {
+                row[r] = &rows[TDM_MIN(r, n_rows - 1)];
+                sum[r] = _mm512_setzero_ps();
+        }
+        for (uint32_t first = 0; first < nb; first += CHUNK_BLOCKS) {
+                uint32_t n_blocks = TDM_MIN(nb - first, CHUNK_BLOCKS);
+                struct row_info info[SOME_ROWS];
+
+                if (n_subs == 2)
+                        for (unsigned r = 0; r < N_R; r++)
+                                row_info_block16(act, row[r], first, t.offset, &info[r]);
+                if (t.unit_values != BLOCK) {
+                        unpack_scales(type, front, body, scale, min);
+                        UNROLL for (unsigned at = 0; at < t.scale_bytes; at += 64)
+                                prefetch(body + at + PREFETCH_BYTES);
+                        front += t.halves * LANES * 2;
+                        body += t.scale_bytes;
+                }
+                for (uint32_t b = 0; b < n_blocks; b++) {
+                        size_t k = (first + b) * BLOCK;
+                        __m512i w[8];
+
+                        UNROLL for (unsigned at = 0; at < t.block_bytes; at += 64)
+                                prefetch(body + at + PREFETCH_BYTES);
+                        block_groups(type, body, w);
+                        body += t.block_bytes;
+                        UNROLL for (unsigned h = 0; h < n_subs; h++) {
+                                unsigned s = b * n_subs + h;
+                                __m512 w_scale = t.unit_values == BLOCK ? vf_half(front) : _mm512_load_ps(scale[s]);
+                                __m512 w_min = !t.has_min                 ? _mm512_setzero_ps()
+                                               : t.unit_values == BLOCK ? vf_half(front + 2 * LANES)
+                                                                          : _mm512_load_ps(min[s]);
+
+                                __m512i isum[SOME_ROWS], begin[SOME_ROWS];
+
+                                UNROLL for (unsigned r = 0; r < N_R; r++) {
+                                        begin[r] = t.has_min     ? _mm512_setzero_si512() /* no offset */
+                                                   : n_subs == 2 ? _mm512_set1_epi32(info[r].start[s])
+                                                                 : _mm512_sll_epi32(_mm512_set1_epi32(row[r]->start[first + b]), shift);
+                                        isum[r] = act == TDM_ACT_I16 ? _mm512_setzero_si512() : begin[r];
+                                }
+                                UNROLL for (unsigned g = 0; g < n_groups; g++)
+                                        UNROLL for (unsigned r = 0; r < N_R; r++)
+                                                isum[r] = _mm512_dpbusd_epi32(isum[r], w[n_groups * h + g],
+                                                                              broadcast_4(row[r]->hi + k + 4 * (n_groups * h + g)));
+                                if (act == TDM_ACT_I16) {
+                                        UNROLL for (unsigned r = 0; r < N_R; r++)
+                                                isum[r] = _mm512_add_epi32(_mm512_slli_epi32(isum[r], 8), begin[r]);
+                                        UNROLL for (unsigned g = 0; g < n_groups; g++)
+                                                UNROLL for (unsigned r = 0; r < N_R; r++)
+                                                        isum[r] = _mm512_dpbusd_epi32(isum[r], w[n_groups * h + g],
+                                                                                      broadcast_4(row[r]->lo + k + 4 * (n_groups * h + g)));
+                                }
+                                UNROLL for (unsigned r = 0; r < N_R; r++) {
+                                        __m512 x_scale = _mm512_set1_ps(n_subs == 2 ? info[r].scale[s] : row[r]->scale[first + b]);
+
+                                        sum[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum[r]), _mm512_mul_ps(w_scale, x_scale), sum[r]);
+                                        if (t.has_min)
+                                                sum[r] = _mm512_fmadd_ps(
+                                                        w_min, _mm512_set1_ps(n_subs == 2 ? info[r].sum[s] : row[r]->sum[first + b]), sum[r]);
+                                }
+                        }
+                        if (t.unit_values == BLOCK)
+                                front += t.halves * LANES * 2;
+                }
+        }
+        UNROLL for (unsigned r = 0; r < N_R; r++)
+                if (r < n_rows)
+                        _mm512_mask_storeu_ps(y + r * y_stride, (__mmask16)((1u << n_outputs) - 1), sum[r]);
+}
+
 /* Weights are made as they are used, and sums are in memory: f32 activations are a test's mode. */
 INLINE void tile_float(const unsigned sub_values, const bool has_min, TILE_ARGS)
 {
@@ -398,6 +483,17 @@ TILES_OF(16, _min, true)
                         few_rows(1, type, act_, matrix, rows, panel, y, y_stride);                                     \
                 else                                                                                                   \
                         few_rows(2, type, act_, matrix, rows, panel, y, y_stride);                                     \
+        }
+#define SOME(name, type, act_)                                                                                         \
+        static void name(const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t n_rows, uint32_t panel, \
+                         float *y, size_t y_stride)                                                                    \
+        {                                                                                                              \
+                if (n_rows <= 4)                                                                                       \
+                        some_rows(4, type, act_, matrix, rows, n_rows, panel, y, y_stride);                            \
+                else if (n_rows <= 6)                                                                                  \
+                        some_rows(6, type, act_, matrix, rows, n_rows, panel, y, y_stride);                            \
+                else                                                                                                   \
+                        some_rows(SOME_ROWS, type, act_, matrix, rows, n_rows, panel, y, y_stride);                    \
         }
 
 #define KERNELS_FILL tdm_kernels_avx512_matmul_k_fill

@@ -1,6 +1,7 @@
 /* The end of a file that includes kernels-matmul-k.h: a kernel for every type and form of activations out of its tiles, and
  * the function named by KERNELS_FILL that puts them into the table. Tiles are named by the size of a sub-block, "_min" where
- * the types have a minimum, "_table" where a quant may be any byte. FEW, where defined, makes struct kernel's few. */
+ * the types have a minimum, "_table" where a quant may be any byte. FEW and SOME, where defined, make struct kernel's few and
+ * some. */
 
 #ifdef FEW
 #define FEW_NAME(name) name
@@ -8,12 +9,19 @@
 #define FEW(name, type, act)
 #define FEW_NAME(name) NULL
 #endif
+#ifdef SOME
+#define SOME_NAME(name) name
+#else
+#define SOME(name, type, act)
+#define SOME_NAME(name) NULL
+#endif
 
-#define MATMUL(name, type, act, subs, few_)                                                                            \
+#define MATMUL(name, type, act, subs, few_, some_)                                                                     \
         static void name##_##act(const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t n_rows,     \
                                  uint32_t first_panel, uint32_t n_panels, float *y, size_t y_stride)                   \
         {                                                                                                              \
-                const struct kernel kernel = {few_, name##_unpack, tiles_##act##_##subs, tdm_k_info(type).offset};     \
+                const struct kernel kernel = {few_, some_, name##_unpack, tiles_##act##_##subs,                        \
+                                              tdm_k_info(type).offset};                                                \
                                                                                                                        \
                 run(&kernel, matrix, rows, n_rows, first_panel, n_panels, y, y_stride);                                \
         }
@@ -25,9 +33,11 @@
         }                                                                                                              \
         FEW(name##_few_i8, type, TDM_ACT_I8)                                                                           \
         FEW(name##_few_i16, type, TDM_ACT_I16)                                                                         \
-        MATMUL(name, type, f32, subs, NULL)                                                                            \
-        MATMUL(name, type, i8, subs, FEW_NAME(name##_few_i8))                                                          \
-        MATMUL(name, type, i16, subs, FEW_NAME(name##_few_i16))
+        SOME(name##_some_i8, type, TDM_ACT_I8)                                                                         \
+        SOME(name##_some_i16, type, TDM_ACT_I16)                                                                       \
+        MATMUL(name, type, f32, subs, NULL, NULL)                                                                      \
+        MATMUL(name, type, i8, subs, FEW_NAME(name##_few_i8), SOME_NAME(name##_some_i8))                               \
+        MATMUL(name, type, i16, subs, FEW_NAME(name##_few_i16), SOME_NAME(name##_some_i16))
 
 MATMULS(q4_1, TDM_TYPE_Q4_1, 32_min)
 MATMULS(q5_0, TDM_TYPE_Q5_0, 32)

@@ -4,7 +4,8 @@
  * 256 columns of a pair of panels at a time are unpacked to one byte a weight, with their scales and minima in f32, into
  * scratch that stays in the first-level cache; then every row of the call passes over it, its float sums waiting on the
  * stack. So unpacking is shared by all rows, and the inner loops are the same for all types: they differ in the size of a
- * sub-block, whether there is a minimum, and the offset. A few rows alone are multiplied as the weights are unpacked.
+ * sub-block, whether there is a minimum, and the offset. One or two rows, and groups of up to eight where there are no more
+ * than 32, are multiplied as the weights are unpacked, in registers.
  *
  * ORDER: see kernels-c-matmul-k.c.
  *
@@ -23,6 +24,8 @@
 #define PANELS 2u       /* unpacked at a time */
 #define GROUP_ROWS 96u  /* that pass over them */
 #define FEW_ROWS 2u     /* that are multiplied while unpacking instead */
+#define SOME_ROWS 8u    /* that are multiplied from registers, a group of at most so many at a time … */
+#define SOME_ROWS_MAX 32u /* … if there are no more than these: unpacking once for each group is more work then */
 #define PREFETCH_BYTES 4608
 #define V_LANES (V_BYTES / 4)
 
@@ -229,6 +232,9 @@ struct kernel {
         /* At most FEW_ROWS rows times PANELS panels without scratch; NULL: no such way. */
         void (*few)(const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t n_rows, uint32_t panel, float *y,
                     size_t y_stride);
+        /* At most SOME_ROWS rows times one panel without scratch; NULL: no such way. */
+        void (*some)(const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t n_rows, uint32_t panel, float *y,
+                     size_t y_stride);
         void (*unpack)(const struct tdm_matrix *matrix, uint32_t panel, uint32_t c, uint32_t n_blocks, struct chunk *to);
         tile_fn const *tiles; /* [MAX_TILE_ROWS], of rows - 1 */
         int32_t offset;
@@ -241,6 +247,16 @@ static void run(const struct kernel *kernel, const struct tdm_matrix *matrix, co
         uint32_t nb = matrix->cols / BLOCK;
         struct chunk chunks[PANELS];
 
+        if (kernel->some && n_rows > FEW_ROWS && n_rows <= SOME_ROWS_MAX) {
+                uint32_t n_groups = TDM_DIV_UP(n_rows, SOME_ROWS);
+
+                for (uint32_t p = 0; p < n_panels; p++)
+                        for (uint32_t g = 0, r = 0, n; g < n_groups; g++, r += n) {
+                                n = (n_rows - r) / (n_groups - g);
+                                kernel->some(matrix, rows + r, n, first_panel + p, y + r * y_stride + p * LANES, y_stride);
+                        }
+                return;
+        }
         for (uint32_t p = 0, n_p; p < n_panels; p += n_p) {
                 n_p = TDM_MIN(n_panels - p, PANELS);
                 if (n_p < PANELS) /* tiles are of PANELS panels; what is computed for this one is not looked at */
