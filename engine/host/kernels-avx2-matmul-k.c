@@ -120,26 +120,6 @@ INLINE void prefetch(const uint8_t *p)
         _mm_prefetch((const char *)p, _MM_HINT_T1);
 }
 
-/* Sums of 16 columns each, over 256. */
-INLINE void sum_16_columns(const int8_t *x, int32_t *sum)
-{
-        for (unsigned s = 0; s < 16; s += 4) {
-                __m256i v[2];
-
-                UNROLL for (unsigned i = 0; i < 2; i++) {
-                        v[i] = _mm256_loadu_si256((const __m256i *)(x + 16 * s + 32 * i));
-                        v[i] = _mm256_maddubs_epi16(_mm256_set1_epi8(1), v[i]);
-                        v[i] = _mm256_madd_epi16(v[i], _mm256_set1_epi16(1));
-                }
-                v[0] = _mm256_hadd_epi32(v[0], v[1]); /* halves of sums 0, 2 | 1, 3 */
-                v[0] = _mm256_hadd_epi32(v[0], v[0]);
-                sum[s] = _mm256_extract_epi32(v[0], 0);
-                sum[s + 1] = _mm256_extract_epi32(v[0], 4);
-                sum[s + 2] = _mm256_extract_epi32(v[0], 1);
-                sum[s + 3] = _mm256_extract_epi32(v[0], 5);
-        }
-}
-
 #include "engine/host/kernels-matmul-k.h"
 
 #define HALF V_LANES
@@ -201,7 +181,7 @@ INLINE void tile_int(const unsigned N_R, const unsigned sub_values, const bool h
                 if (sub_values == BLOCK)
                         row_info_block32(&rows[r], first_block, n_blocks, depth == DEPTH_SIGNED ? 0 : offset, &info[r]);
                 else
-                        row_info_block16(act, &rows[r], first_block, offset, &info[r]);
+                        row_info_block16(has_min, &rows[r], first_block, offset, &info[r]);
                 hi[r] = rows[r].hi + (size_t)first_block * BLOCK;
                 lo[r] = act == TDM_ACT_I16 ? rows[r].lo + (size_t)first_block * BLOCK : NULL;
         }
@@ -227,7 +207,7 @@ INLINE void tile_int(const unsigned N_R, const unsigned sub_values, const bool h
                         }
                         UNROLL for (unsigned r = 0; r < N_R; r++) {
                                 sum[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum[r]),
-                                                         _mm256_mul_ps(scale, _mm256_set1_ps(info[r].scale[s])), sum[r]);
+                                                         _mm256_mul_ps(scale, _mm256_set1_ps(info[r].scale[s * sub_values / BLOCK])), sum[r]);
                                 if (has_min)
                                         sum[r] = _mm256_fmadd_ps(_mm256_load_ps(chunk->min[s] + h),
                                                                  _mm256_set1_ps(info[r].sum[s]), sum[r]);

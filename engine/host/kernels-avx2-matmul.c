@@ -289,14 +289,24 @@ INLINE int32_t sum_lanes(__m256i v)
         return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
 }
 
-/* Four vectors of numbers that fit 8 bits, stored as 32 bytes in order; returns their sum. */
-INLINE int32_t store_bytes(const __m256i *q, int8_t *to)
+/* Four vectors of numbers that fit 8 bits, stored as 32 bytes in order. */
+INLINE void store_bytes(const __m256i *q, int8_t *to)
 {
         __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
 
         bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
         _mm256_storeu_si256((__m256i *)to, bytes);
-        return sum_lanes(_mm256_add_epi32(_mm256_add_epi32(q[0], q[1]), _mm256_add_epi32(q[2], q[3])));
+}
+
+/* What block b comes to, from its numbers. */
+INLINE void block_done(const struct tdm_act_blocks *blocks, uint32_t b, const __m256i *q)
+{
+        int32_t left = sum_lanes(_mm256_add_epi32(q[0], q[1])), right = sum_lanes(_mm256_add_epi32(q[2], q[3]));
+
+        blocks->sum_16[2 * b] = left;
+        blocks->sum_16[2 * b + 1] = right;
+        blocks->start[b] = -8 * (left + right);
+        blocks->sum[b] = blocks->scale[b] * (float)(left + right);
 }
 
 INLINE void quantise_block(const float *x, float q_max, float *scale, __m256i *q)
@@ -316,35 +326,30 @@ INLINE void quantise_block(const float *x, float q_max, float *scale, __m256i *q
                 q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
 }
 
-static void quantise_i8(const float *x, uint32_t cols, int8_t *q, float *scale, int32_t *start, float *sum)
+static void quantise_i8(const float *x, uint32_t cols, int8_t *q, const struct tdm_act_blocks *blocks)
 {
         for (uint32_t b = 0; b < cols / BLOCK; b++) {
                 __m256i v[4];
-                int32_t s;
 
-                quantise_block(x + b * BLOCK, 127, &scale[b], v);
-                s = store_bytes(v, q + b * BLOCK);
-                start[b] = -8 * s;
-                sum[b] = scale[b] * (float)s;
+                quantise_block(x + b * BLOCK, 127, &blocks->scale[b], v);
+                store_bytes(v, q + b * BLOCK);
+                block_done(blocks, b, v);
         }
 }
 
-static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, float *scale, int32_t *start,
-                         float *sum)
+static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, const struct tdm_act_blocks *blocks)
 {
         for (uint32_t b = 0; b < cols / BLOCK; b++) {
                 __m256i v[4], high[4];
-                int32_t s;
 
-                quantise_block(x + b * BLOCK, 32512, &scale[b], v);
+                quantise_block(x + b * BLOCK, 32512, &blocks->scale[b], v);
+                block_done(blocks, b, v);
                 UNROLL for (unsigned i = 0; i < 4; i++) {
                         high[i] = _mm256_srai_epi32(_mm256_add_epi32(v[i], _mm256_set1_epi32(128)), 8);
                         v[i] = _mm256_sub_epi32(v[i], _mm256_slli_epi32(high[i], 8));
                 }
-                s = 256 * store_bytes(high, hi + b * BLOCK);
-                s += store_bytes(v, lo + b * BLOCK);
-                start[b] = -8 * s;
-                sum[b] = scale[b] * (float)s;
+                store_bytes(high, hi + b * BLOCK);
+                store_bytes(v, lo + b * BLOCK);
         }
 }
 

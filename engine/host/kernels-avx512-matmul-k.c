@@ -118,23 +118,6 @@ INLINE void prefetch(const uint8_t *p)
         _mm_prefetch((const char *)p, _MM_HINT_T1);
 }
 
-/* Sums of 16 columns each, over 256. */
-INLINE void sum_16_columns(const int8_t *x, int32_t *sum)
-{
-        const __m512i ones = _mm512_set1_epi8(1), zero = _mm512_setzero_si512();
-        __m512i a = _mm512_dpbusd_epi32(zero, ones, _mm512_loadu_si512(x));
-        __m512i b = _mm512_dpbusd_epi32(zero, ones, _mm512_loadu_si512(x + 64));
-        __m512i c = _mm512_dpbusd_epi32(zero, ones, _mm512_loadu_si512(x + 128));
-        __m512i d = _mm512_dpbusd_epi32(zero, ones, _mm512_loadu_si512(x + 192));
-
-        /* Quarter j of a holds 4 parts of sum j, of b those of sum 4 + j, …: folded, quarter j is sums j, 4 + j, 8 + j, 12 + j. */
-        a = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-        c = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
-        a = _mm512_add_epi32(_mm512_unpacklo_epi64(a, c), _mm512_unpackhi_epi64(a, c));
-        a = _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), a);
-        _mm512_storeu_si512(sum, a);
-}
-
 #include "engine/host/kernels-matmul-k.h"
 
 /* ---- tiles ---- */
@@ -178,14 +161,13 @@ INLINE void tile_int(const unsigned N_R, const unsigned sub_values, const bool h
         UNROLL for (unsigned r = 0; r < N_R; r++) {
                 if (sub_values == BLOCK) {
                         start[r] = rows[r].start + first_block;
-                        x_scale[r] = rows[r].scale + first_block;
                         x_sum[r] = rows[r].sum + first_block;
                 } else {
-                        row_info_block16(act, &rows[r], first_block, offset, &info[r]);
+                        row_info_block16(has_min, &rows[r], first_block, offset, &info[r]);
                         start[r] = info[r].start;
-                        x_scale[r] = info[r].scale;
                         x_sum[r] = info[r].sum;
                 }
+                x_scale[r] = rows[r].scale + first_block;
                 hi[r] = rows[r].hi + (size_t)first_block * BLOCK;
                 lo[r] = act == TDM_ACT_I16 ? rows[r].lo + (size_t)first_block * BLOCK : NULL;
                 UNROLL for (unsigned p = 0; p < PANELS; p++)
@@ -214,7 +196,7 @@ INLINE void tile_int(const unsigned N_R, const unsigned sub_values, const bool h
 
                         UNROLL for (unsigned r = 0; r < N_R; r++)
                                 sum[p][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum[p][r]),
-                                                            _mm512_mul_ps(scale, _mm512_set1_ps(x_scale[r][s])), sum[p][r]);
+                                                            _mm512_mul_ps(scale, _mm512_set1_ps(x_scale[r][s * sub_values / BLOCK])), sum[p][r]);
                         if (!has_min)
                                 continue;
                         scale = _mm512_load_ps(chunks[p].min[s]);
@@ -259,7 +241,7 @@ INLINE void few_rows(const unsigned N_R, const uint32_t type, const enum tdm_act
 
                 UNROLL for (unsigned r = 0; r < N_R; r++) {
                         if (n_subs == 2)
-                                row_info_block16(act, &rows[r], first, t.offset, &info[r]);
+                                row_info_block16(t.has_min, &rows[r], first, t.offset, &info[r]);
                         else
                                 row_info_block32(&rows[r], first, n_blocks, t.offset, &info[r]);
                 }
@@ -318,7 +300,7 @@ INLINE void few_rows(const unsigned N_R, const uint32_t type, const enum tdm_act
                                         UNROLL for (unsigned r = 0; r < N_R; r++) {
                                                 sum[p][r] = _mm512_fmadd_ps(
                                                         _mm512_cvtepi32_ps(hi[h][r]),
-                                                        _mm512_mul_ps(w_scale, _mm512_set1_ps(info[r].scale[s])), sum[p][r]);
+                                                        _mm512_mul_ps(w_scale, _mm512_set1_ps(info[r].scale[b])), sum[p][r]);
                                                 if (t.has_min)
                                                         sum[p][r] = _mm512_fmadd_ps(w_min, _mm512_set1_ps(info[r].sum[s]),
                                                                                     sum[p][r]);
@@ -361,7 +343,7 @@ INLINE void some_rows(const unsigned N_R, const uint32_t type, const enum tdm_ac
 
                 if (n_subs == 2)
                         for (unsigned r = 0; r < N_R; r++)
-                                row_info_block16(act, row[r], first, t.offset, &info[r]);
+                                row_info_block16(t.has_min, row[r], first, t.offset, &info[r]);
                 if (t.unit_values != BLOCK) {
                         unpack_scales(type, front, body, scale, min);
                         UNROLL for (unsigned at = 0; at < t.scale_bytes; at += 64)
@@ -405,7 +387,7 @@ INLINE void some_rows(const unsigned N_R, const uint32_t type, const enum tdm_ac
                                                                                       broadcast_4(row[r]->lo + k + 4 * (n_groups * h + g)));
                                 }
                                 UNROLL for (unsigned r = 0; r < N_R; r++) {
-                                        __m512 x_scale = _mm512_set1_ps(n_subs == 2 ? info[r].scale[s] : row[r]->scale[first + b]);
+                                        __m512 x_scale = _mm512_set1_ps(row[r]->scale[first + b]);
 
                                         sum[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum[r]), _mm512_mul_ps(w_scale, x_scale), sum[r]);
                                         if (t.has_min)

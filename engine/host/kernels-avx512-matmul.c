@@ -393,14 +393,14 @@ INLINE __m128i fold(const bool largest, const __m512i *v)
         return _mm512_castsi512_si128(fold_op(largest, a, _mm512_shuffle_i32x4(a, a, 0xb1)));
 }
 
-/* q of n blocks, 1 … AT_ONCE; scale, start and sum of each. Past the n-th nothing is read or written. */
-INLINE void quantise_blocks(const float *x, unsigned n, float q_max, float *scale, int32_t *start, float *sum,
+/* q of n blocks, 1 … AT_ONCE, and what blocks b … come to. Past the n-th nothing is read or written. */
+INLINE void quantise_blocks(const float *x, unsigned n, float q_max, const struct tdm_act_blocks *blocks, uint32_t b,
                             struct blocks *ret)
 {
         const __mmask8 some = (__mmask8)((1u << n) - 1);
-        __m512i v[AT_ONCE];
+        __m512i v[AT_ONCE], right[AT_ONCE];
+        __m128i s_left, s_right, s;
         __m128 d, inverse;
-        __m128i s;
         __mmask8 fine;
 
         UNROLL for (unsigned i = 0; i < AT_ONCE; i++) {
@@ -413,17 +413,22 @@ INLINE void quantise_blocks(const float *x, unsigned n, float q_max, float *scal
         fine = _mm_cmp_ps_mask(d, _mm_set1_ps(FLT_MIN), _CMP_GE_OQ);
         inverse = _mm_maskz_div_ps(fine, _mm_set1_ps(1), d);
         d = _mm_maskz_mov_ps(fine, d);
-        _mm_mask_storeu_ps(scale, some, d);
+        _mm_mask_storeu_ps(blocks->scale + b, some, d);
         UNROLL for (unsigned i = 0; i < AT_ONCE; i++) {
                 __m512 by = _mm512_permutexvar_ps(_mm512_set1_epi32((int)i), _mm512_castps128_ps512(inverse));
 
                 ret->q[i][0] = _mm512_cvtps_epi32(_mm512_mul_ps(ret->x[i][0], by));
                 ret->q[i][1] = _mm512_cvtps_epi32(_mm512_mul_ps(ret->x[i][1], by));
-                v[i] = _mm512_add_epi32(ret->q[i][0], ret->q[i][1]);
+                v[i] = ret->q[i][0];
+                right[i] = ret->q[i][1];
         }
-        s = fold(false, v);
-        _mm_mask_storeu_epi32(start, some, _mm_sub_epi32(_mm_setzero_si128(), _mm_slli_epi32(s, 3)));
-        _mm_mask_storeu_ps(sum, some, _mm_mul_ps(d, _mm_cvtepi32_ps(s)));
+        s_left = fold(false, v);
+        s_right = fold(false, right);
+        s = _mm_add_epi32(s_left, s_right);
+        _mm_mask_storeu_epi32(blocks->start + b, some, _mm_sub_epi32(_mm_setzero_si128(), _mm_slli_epi32(s, 3)));
+        _mm_mask_storeu_ps(blocks->sum + b, some, _mm_mul_ps(d, _mm_cvtepi32_ps(s)));
+        _mm256_mask_storeu_epi32(blocks->sum_16 + 2 * (size_t)b, (__mmask8)((1u << 2 * n) - 1),
+                                 _mm256_set_m128i(_mm_unpackhi_epi32(s_left, s_right), _mm_unpacklo_epi32(s_left, s_right)));
 }
 
 /* The low bytes of 32 numbers. */
@@ -433,53 +438,51 @@ INLINE void store_bytes(int8_t *to, __m512i a, __m512i b)
         _mm_storeu_si128((__m128i *)(to + 16), _mm512_cvtepi32_epi8(b));
 }
 
-INLINE void some_i8(const float *x, unsigned n, int8_t *q, float *scale, int32_t *start, float *sum)
+INLINE void some_i8(const float *x, unsigned n, int8_t *q, const struct tdm_act_blocks *blocks, uint32_t b)
 {
-        struct blocks blocks;
+        struct blocks v;
 
-        quantise_blocks(x, n, 127, scale, start, sum, &blocks);
+        quantise_blocks(x + b * BLOCK, n, 127, blocks, b, &v);
         UNROLL for (unsigned i = 0; i < AT_ONCE; i++)
                 if (i < n)
-                        store_bytes(q + i * BLOCK, blocks.q[i][0], blocks.q[i][1]);
+                        store_bytes(q + (b + i) * BLOCK, v.q[i][0], v.q[i][1]);
 }
 
-static void quantise_i8(const float *x, uint32_t cols, int8_t *q, float *scale, int32_t *start, float *sum)
+static void quantise_i8(const float *x, uint32_t cols, int8_t *q, const struct tdm_act_blocks *blocks)
 {
         uint32_t b = 0, nb = cols / BLOCK;
 
         for (; b + AT_ONCE <= nb; b += AT_ONCE)
-                some_i8(x + b * BLOCK, AT_ONCE, q + b * BLOCK, scale + b, start + b, sum + b);
+                some_i8(x, AT_ONCE, q, blocks, b);
         if (b < nb)
-                some_i8(x + b * BLOCK, nb - b, q + b * BLOCK, scale + b, start + b, sum + b);
+                some_i8(x, nb - b, q, blocks, b);
 }
 
-INLINE void some_i16(const float *x, unsigned n, int8_t *hi, int8_t *lo, float *scale, int32_t *start,
-                         float *sum)
+INLINE void some_i16(const float *x, unsigned n, int8_t *hi, int8_t *lo, const struct tdm_act_blocks *blocks, uint32_t b)
 {
         const __m512i half = _mm512_set1_epi32(128);
-        struct blocks blocks;
+        struct blocks v;
 
-        quantise_blocks(x, n, 32512, scale, start, sum, &blocks);
+        quantise_blocks(x + b * BLOCK, n, 32512, blocks, b, &v);
         UNROLL for (unsigned i = 0; i < AT_ONCE; i++) {
-                const __m512i *q = blocks.q[i];
+                const __m512i *q = v.q[i];
 
                 if (i >= n)
                         continue;
-                store_bytes(hi + i * BLOCK, _mm512_srai_epi32(_mm512_add_epi32(q[0], half), 8),
+                store_bytes(hi + (b + i) * BLOCK, _mm512_srai_epi32(_mm512_add_epi32(q[0], half), 8),
                             _mm512_srai_epi32(_mm512_add_epi32(q[1], half), 8));
-                store_bytes(lo + i * BLOCK, q[0], q[1]); /* the low byte of q: q = 256 hi + lo */
+                store_bytes(lo + (b + i) * BLOCK, q[0], q[1]); /* the low byte of q: q = 256 hi + lo */
         }
 }
 
-static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, float *scale, int32_t *start,
-                         float *sum)
+static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, const struct tdm_act_blocks *blocks)
 {
         uint32_t b = 0, nb = cols / BLOCK;
 
         for (; b + AT_ONCE <= nb; b += AT_ONCE)
-                some_i16(x + b * BLOCK, AT_ONCE, hi + b * BLOCK, lo + b * BLOCK, scale + b, start + b, sum + b);
+                some_i16(x, AT_ONCE, hi, lo, blocks, b);
         if (b < nb)
-                some_i16(x + b * BLOCK, nb - b, hi + b * BLOCK, lo + b * BLOCK, scale + b, start + b, sum + b);
+                some_i16(x, nb - b, hi, lo, blocks, b);
 }
 
 void tdm_kernels_avx512_matmul_fill(struct tdm_kernels *kernels)

@@ -203,37 +203,44 @@ static inline float block_scale(const float *x, float q_max, float *scale)
         return 1 / d;
 }
 
-static void quantise_i8(const float *x, uint32_t cols, int8_t *q, float *scale, int32_t *start, float *sum)
+/* What block b comes to, from the sums of its halves. */
+static void block_done(const struct tdm_act_blocks *blocks, uint32_t b, const int32_t *sum_16)
+{
+        int32_t sum = sum_16[0] + sum_16[1];
+
+        memcpy(&blocks->sum_16[2 * b], sum_16, 2 * sizeof(*sum_16));
+        blocks->start[b] = -8 * sum;
+        blocks->sum[b] = blocks->scale[b] * (float)sum;
+}
+
+static void quantise_i8(const float *x, uint32_t cols, int8_t *q, const struct tdm_act_blocks *blocks)
 {
         for (uint32_t b = 0; b < cols / BLOCK; b++, x += BLOCK, q += BLOCK) {
-                float inverse = block_scale(x, 127, &scale[b]);
-                int32_t s = 0;
+                float inverse = block_scale(x, 127, &blocks->scale[b]);
+                int32_t sum_16[2] = {0};
 
                 for (unsigned i = 0; i < BLOCK; i++) {
                         q[i] = (int8_t)lrintf(saturate(x[i]) * inverse);
-                        s += q[i];
+                        sum_16[i / 16] += q[i];
                 }
-                start[b] = -8 * s;
-                sum[b] = scale[b] * (float)s;
+                block_done(blocks, b, sum_16);
         }
 }
 
-static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, float *scale, int32_t *start,
-                         float *sum)
+static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, const struct tdm_act_blocks *blocks)
 {
         for (uint32_t b = 0; b < cols / BLOCK; b++, x += BLOCK, hi += BLOCK, lo += BLOCK) {
-                float inverse = block_scale(x, 32512, &scale[b]);
-                int32_t s = 0;
+                float inverse = block_scale(x, 32512, &blocks->scale[b]);
+                int32_t sum_16[2] = {0};
 
                 for (unsigned i = 0; i < BLOCK; i++) {
                         int32_t v = (int32_t)lrintf(saturate(x[i]) * inverse), high = (v + 128) >> 8;
 
                         hi[i] = (int8_t)high;
                         lo[i] = (int8_t)(v - 256 * high);
-                        s += v;
+                        sum_16[i / 16] += v;
                 }
-                start[b] = -8 * s;
-                sum[b] = scale[b] * (float)s;
+                block_done(blocks, b, sum_16);
         }
 }
 

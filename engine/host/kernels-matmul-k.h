@@ -11,8 +11,7 @@
  *
  * Wanted: VI, VF (vectors of V_BYTES bytes), vi_load, vi_store (aligned), vi_set8, vi_set32, vi_and, vi_or,
  * vi_sub32, vi_sll16, vi_srl16, vi_srl32, vi_sra32, vi_sll32 (by a constant), vi_table (16 bytes, for vi_look_up), vi_look_up,
- * vi_u16 (V_BYTES / 4 u16 from memory), vf_half (the same of f16), vf_from_int, vf_store, vf_mul, vf_neg, prefetch, and
- * sum_16_columns(x, sum): the sums of 16 columns each, over 256. */
+ * vi_u16 (V_BYTES / 4 u16 from memory), vf_half (the same of f16), vf_from_int, vf_store, vf_mul, vf_neg, prefetch. */
 #include "engine/host/kernels-fill.h"
 #include "engine/weights-k.h"
 
@@ -38,9 +37,9 @@ struct chunk {
 
 /* What a row brings to a chunk besides its x. */
 struct row_info {
+        const float *scale;        /* of blocks */
         int32_t start[CHUNK_SUBS]; /* -offset * (sum of x), by sub-block */
-        float scale[CHUNK_SUBS];
-        float sum[CHUNK_SUBS];     /* scale * (sum of x) */
+        float sum[CHUNK_SUBS];     /* scale * (sum of x), where the type has a minimum */
 };
 
 /* ---- unpacking ---- */
@@ -194,30 +193,24 @@ INLINE void unpack_chunk(const uint32_t type, const struct tdm_matrix *matrix, u
 INLINE void row_info_block32(const struct tdm_act_row *row, size_t first, uint32_t n_blocks, int32_t offset,
                              struct row_info *ret)
 {
+        ret->scale = row->scale + first;
         for (uint32_t b = 0; b < n_blocks; b++) {
                 ret->start[b] = offset / 8 * row->start[first + b];
-                ret->scale[b] = row->scale[first + b];
                 ret->sum[b] = row->sum[first + b];
         }
 }
 
 /* Sub-blocks of 16: only in types whose rows are whole chunks. */
-INLINE void row_info_block16(const enum tdm_act act, const struct tdm_act_row *row, size_t first, int32_t offset,
+INLINE void row_info_block16(const bool has_min, const struct tdm_act_row *row, size_t first, int32_t offset,
                              struct row_info *ret)
 {
-        int32_t sum[CHUNK_SUBS], sum_lo[CHUNK_SUBS];
+        const int32_t *sum = row->sum_16 + 2 * first;
 
-        sum_16_columns(row->hi + first * BLOCK, sum);
-        if (act == TDM_ACT_I16) {
-                sum_16_columns(row->lo + first * BLOCK, sum_lo);
-                for (unsigned s = 0; s < CHUNK_SUBS; s++)
-                        sum[s] = 256 * sum[s] + sum_lo[s];
-        }
-        for (unsigned s = 0; s < CHUNK_SUBS; s++) {
+        ret->scale = row->scale + first;
+        for (unsigned s = 0; s < CHUNK_SUBS; s++)
                 ret->start[s] = -offset * sum[s];
-                ret->scale[s] = row->scale[first + s / 2];
-                ret->sum[s] = ret->scale[s] * (float)sum[s];
-        }
+        for (unsigned s = 0; has_min && s < CHUNK_SUBS; s++)
+                ret->sum[s] = ret->scale[s / 2] * (float)sum[s];
 }
 
 /* ---- calls ---- */

@@ -16,7 +16,8 @@
  * I16: per block of 32: d = amax / 32512, q = rint(x / d); q = 256 hi + lo, lo in [-128, 127], hi in [-127, 127], so that
  *      two int8 passes over the same weights give the exact integer sum: twice int8's work, no second weight format.
  * start is -8 times the block's sum of q: where the integer sum of weights that are stored plus 8 has to begin (of other
- * offsets, a multiple or a fraction of it). sum is d times the sum of q, for weights with a minimum. F32: the row itself. */
+ * offsets, a multiple or a fraction of it). sum is d times the sum of q, for weights with a minimum; sum_16 are the sums of q
+ * of 16 columns each, for weights whose scales are of 16. F32: the row itself. */
 struct tdm_act_row {
         const float *x;       /* [cols] */
         const int8_t *hi;     /* [cols] (I8: q itself) */
@@ -24,6 +25,15 @@ struct tdm_act_row {
         const float *scale;   /* [nb] */
         const int32_t *start; /* [nb] */
         const float *sum;     /* [nb] */
+        const int32_t *sum_16;/* [2 nb] */
+};
+
+/* Where quantising writes what belongs to blocks, as above. */
+struct tdm_act_blocks {
+        float *scale;
+        int32_t *start;
+        float *sum;
+        int32_t *sum_16;
 };
 
 enum tdm_act { TDM_ACT_F32 = 0, TDM_ACT_I8 = 1, TDM_ACT_I16 = 2, TDM_N_ACTS = 3 };
@@ -84,8 +94,8 @@ struct tdm_kernels {
         tdm_matmul_fn matmul[TDM_N_ACTS][TDM_N_MATMUL_TYPES];
 
         /* Quantise one row of cols values (a multiple of 32). Non-finite input saturates: NaN → 0, inf → amax FLT_MAX. */
-        void (*quantise_i8)(const float *x, uint32_t cols, int8_t *q, float *scale, int32_t *start, float *sum);
-        void (*quantise_i16)(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, float *scale, int32_t *start, float *sum);
+        void (*quantise_i8)(const float *x, uint32_t cols, int8_t *q, const struct tdm_act_blocks *blocks);
+        void (*quantise_i16)(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, const struct tdm_act_blocks *blocks);
 
         /* y = x * gain / sqrt(mean(x²) + eps). ORDER: 16 partial sums, element i goes to partial i % 16 by fmaf, folded as a
          * tree (i with i+8, +4, +2, +1); then scale = 1 / sqrtf(sum / n + eps); y = (x * scale) * gain. x may be y. */

@@ -32,9 +32,9 @@ static size_t form_bytes(enum tdm_act act, uint32_t max_cols)
         case TDM_ACT_F32:
                 return row_bytes((size_t)max_cols * sizeof(float));
         case TDM_ACT_I8:
-                return row_bytes(max_cols) + 3 * row_bytes((size_t)nb * 4);
+                return row_bytes(max_cols) + 3 * row_bytes((size_t)nb * 4) + row_bytes((size_t)nb * 8);
         default:
-                return 2 * row_bytes(max_cols) + 3 * row_bytes((size_t)nb * 4);
+                return 2 * row_bytes(max_cols) + 3 * row_bytes((size_t)nb * 4) + row_bytes((size_t)nb * 8);
         }
 }
 
@@ -81,6 +81,7 @@ int tdm_acts_init(struct tdm_acts *acts, unsigned forms, uint32_t max_rows, uint
                         row->scale = take_bytes(&memory, per_block);
                         row->start = take_bytes(&memory, per_block);
                         row->sum = take_bytes(&memory, per_block);
+                        row->sum_16 = take_bytes(&memory, row_bytes((size_t)max_cols / TDM_BLOCK_VALUES * 8));
                 }
         }
         *acts = a;
@@ -93,7 +94,18 @@ void tdm_acts_deinit(struct tdm_acts *acts)
         memset(acts, 0, sizeof(*acts));
 }
 
-/* Columns first … first + n - 1 of a row, from x [n], into every form. The rows are ours: const is for kernels. */
+/* The rows are ours: const is for kernels. */
+static struct tdm_act_blocks blocks_from(const struct tdm_act_row *row, uint32_t b)
+{
+        return (struct tdm_act_blocks){
+                .scale = (float *)row->scale + b,
+                .start = (int32_t *)row->start + b,
+                .sum = (float *)row->sum + b,
+                .sum_16 = (int32_t *)row->sum_16 + 2 * (size_t)b,
+        };
+}
+
+/* Columns first … first + n - 1 of a row, from x [n], into every form. */
 static void prepare_part(const struct tdm_acts *acts, const struct tdm_kernels *kernels, uint32_t r, uint32_t first,
                          const float *x, uint32_t n)
 {
@@ -103,15 +115,15 @@ static void prepare_part(const struct tdm_acts *acts, const struct tdm_kernels *
                 memcpy((float *)acts->rows[TDM_ACT_F32][r].x + first, x, n * sizeof(float));
         if (acts->rows[TDM_ACT_I8]) {
                 const struct tdm_act_row *row = &acts->rows[TDM_ACT_I8][r];
+                const struct tdm_act_blocks blocks = blocks_from(row, b);
 
-                kernels->quantise_i8(x, n, (int8_t *)row->hi + first, (float *)row->scale + b, (int32_t *)row->start + b,
-                                     (float *)row->sum + b);
+                kernels->quantise_i8(x, n, (int8_t *)row->hi + first, &blocks);
         }
         if (acts->rows[TDM_ACT_I16]) {
                 const struct tdm_act_row *row = &acts->rows[TDM_ACT_I16][r];
+                const struct tdm_act_blocks blocks = blocks_from(row, b);
 
-                kernels->quantise_i16(x, n, (int8_t *)row->hi + first, (int8_t *)row->lo + first,
-                                      (float *)row->scale + b, (int32_t *)row->start + b, (float *)row->sum + b);
+                kernels->quantise_i16(x, n, (int8_t *)row->hi + first, (int8_t *)row->lo + first, &blocks);
         }
 }
 

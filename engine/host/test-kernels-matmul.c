@@ -206,7 +206,9 @@ static void check_quantise(const float *x, uint32_t cols)
                 float scale[8];
                 int32_t start[8];
                 float sum[8];
+                int32_t sum_16[16];
         } want, got;
+        const struct tdm_act_blocks blocks = {got.scale, got.start, got.sum, got.sum_16};
 
         for (unsigned form = 0; form < 2; form++)
                 for (unsigned i = 0; i < TDM_ARRAY_SIZE(names); i++) {
@@ -216,9 +218,9 @@ static void check_quantise(const float *x, uint32_t cols)
                                 continue;
                         memset(&got, CANARY, sizeof(got));
                         if (form == 0)
-                                kernels->quantise_i8(x, cols, got.hi, got.scale, got.start, got.sum);
+                                kernels->quantise_i8(x, cols, got.hi, &blocks);
                         else
-                                kernels->quantise_i16(x, cols, got.hi, got.lo, got.scale, got.start, got.sum);
+                                kernels->quantise_i16(x, cols, got.hi, got.lo, &blocks);
                         if (i == 0)
                                 want = got;
                         if (memcmp(&want, &got, sizeof(got)) != 0)
@@ -226,7 +228,7 @@ static void check_quantise(const float *x, uint32_t cols)
                         if (i > 0)
                                 continue;
                         for (uint32_t b = 0; b < cols / 32; b++) {
-                                int32_t sum = 0;
+                                int32_t sum = 0, sum_16[2] = {0};
                                 float amax = 0;
 
                                 for (uint32_t k = 32 * b; k < 32 * b + 32; k++)
@@ -240,8 +242,10 @@ static void check_quantise(const float *x, uint32_t cols)
                                         assert_true(fabs(q * got.scale[b] - v) <=
                                                     (got.scale[b] > 0 ? 0.51 * got.scale[b] : amax));
                                         sum += (int32_t)q;
+                                        sum_16[k / 16 % 2] += (int32_t)q;
                                 }
                                 assert_int_equal(got.start[b], -8 * sum);
+                                assert_memory_equal(&got.sum_16[2 * b], sum_16, sizeof(sum_16));
                                 assert_true(got.sum[b] == got.scale[b] * (float)sum);
                                 if (amax > 1e-32f)
                                         assert_true(got.scale[b] > 0);
@@ -275,9 +279,10 @@ static void test_quantise_ties(void **state)
         const struct tdm_kernels *c = tdm_kernels_get("c");
         float x[32] = {127, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f}, scale, sum;
         int8_t q[32], lo[32];
-        int32_t start;
+        int32_t start, sum_16[2];
+        const struct tdm_act_blocks blocks = {&scale, &start, &sum, sum_16};
 
-        c->quantise_i8(x, 32, q, &scale, &start, &sum);
+        c->quantise_i8(x, 32, q, &blocks);
         assert_true(scale == 1);
         assert_int_equal(q[0], 127);
         assert_int_equal(q[1], 0);
@@ -287,7 +292,7 @@ static void test_quantise_ties(void **state)
         x[0] = 32512;
         x[1] = 300;
         x[2] = -129;
-        c->quantise_i16(x, 32, q, lo, &scale, &start, &sum);
+        c->quantise_i16(x, 32, q, lo, &blocks);
         assert_true(scale == 1);
         assert_int_equal(q[0], 127);
         assert_int_equal(lo[0], 0);

@@ -72,6 +72,7 @@ static void check_acts_equal(const struct tdm_acts *a, const struct tdm_acts *b,
                         assert_memory_equal(a->rows[act][r].scale, b->rows[act][r].scale, nb * 4);
                         assert_memory_equal(a->rows[act][r].start, b->rows[act][r].start, nb * 4);
                         assert_memory_equal(a->rows[act][r].sum, b->rows[act][r].sum, nb * 4);
+                        assert_memory_equal(a->rows[act][r].sum_16, b->rows[act][r].sum_16, nb * 8);
                         if (act == TDM_ACT_I8)
                                 continue;
                         assert_memory_equal(a->rows[act][r].lo, b->rows[act][r].lo, a->cols);
