@@ -333,7 +333,7 @@ int tdm_ring_push(struct tdm_ring *ring, const struct tdm_desc *desc)
         /* seq_cst: P1, the release that publishes the slot, pairs with the acquire load in pop and wait; and the first
          * half of P3, pairs with the seq_cst store of sleep_seq in fall_asleep(). */
         atomic_store_explicit(&ring->shared->produced, ring->own, memory_order_seq_cst);
-        /* seq_cst: P3, pairs with the seq_cst load of produced in sleepers_ready() and tdm_ring_arm(). */
+        /* seq_cst: P3, pairs with the seq_cst load of produced in waiting_ready() and tdm_ring_arm(). */
         seq = atomic_load_explicit(&ring->shared->sleep_seq, memory_order_seq_cst);
         if ((seq & 1) && seq != ring->woken_seq) {
                 /* One wake-up for one sleep: it ends that sleep, whatever it finds, and the next one has another number. */

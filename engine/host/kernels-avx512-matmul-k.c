@@ -130,6 +130,12 @@ INLINE __m512i broadcast_4(const int8_t *p)
         return _mm512_set1_epi32(v);
 }
 
+/* From a row's start, which is for an offset of 8, to that of a type: offsets are 0, where it is not looked at, or powers of two. */
+INLINE __m128i start_shift(int32_t offset)
+{
+        return _mm_cvtsi32_si128(offset > 8 ? __builtin_ctz((unsigned)offset) - 3 : 0);
+}
+
 /* isum += one sub-block, from group g. */
 INLINE void sub_dot(const unsigned N_R, const unsigned n_groups, const struct chunk *chunks, unsigned g,
                     const int8_t *const *x, __m512i (*isum)[MAX_TILE_ROWS])
@@ -151,7 +157,7 @@ INLINE void sub_dot(const unsigned N_R, const unsigned n_groups, const struct ch
 INLINE void tile_int(const unsigned N_R, const unsigned sub_values, const bool has_min,
                      const enum tdm_act act, TILE_ARGS)
 {
-        const __m128i shift = _mm_cvtsi32_si128(offset > 8 ? __builtin_ctz((unsigned)offset) - 3 : 0);
+        const __m128i shift = start_shift(offset);
         const int8_t *hi[MAX_TILE_ROWS], *lo[MAX_TILE_ROWS];
         const int32_t *start[MAX_TILE_ROWS];
         const float *x_scale[MAX_TILE_ROWS], *x_sum[MAX_TILE_ROWS];
@@ -326,7 +332,7 @@ INLINE void some_rows(const unsigned N_R, const uint32_t type, const enum tdm_ac
 {
         const struct tdm_k_info t = tdm_k_info(type);
         const unsigned n_subs = BLOCK / t.sub_values, n_groups = t.sub_values / 4;
-        const __m128i shift = _mm_cvtsi32_si128(t.offset > 8 ? __builtin_ctz((unsigned)t.offset) - 3 : 0);
+        const __m128i shift = start_shift(t.offset);
         float scale[CHUNK_SUBS][LANES] __attribute__((aligned(64))), min[CHUNK_SUBS][LANES] __attribute__((aligned(64)));
         const uint8_t *front = matrix->data + panel * matrix->panel_bytes, *body = front + tdm_k_front_bytes(&t, matrix->cols);
         const struct tdm_act_row *row[SOME_ROWS];
@@ -365,7 +371,6 @@ INLINE void some_rows(const unsigned N_R, const uint32_t type, const enum tdm_ac
                                 __m512 w_min = !t.has_min                 ? _mm512_setzero_ps()
                                                : t.unit_values == BLOCK ? vf_half(front + 2 * LANES)
                                                                           : _mm512_load_ps(min[s]);
-
                                 __m512i isum[SOME_ROWS], begin[SOME_ROWS];
 
                                 UNROLL for (unsigned r = 0; r < N_R; r++) {
