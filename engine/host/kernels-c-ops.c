@@ -8,19 +8,6 @@
 #include "engine/host/kernels-fill.h"
 #include "engine/host/kernels-ops.h"
 
-/* To nearest, ties to even. |x| <= TDM_F16_MAX. */
-static uint16_t f32_to_f16(float x)
-{
-        uint32_t bits = tdm_f32_to_bits(x);
-        uint16_t sign = bits >> 16 & 0x8000;
-        float magnitude = fabsf(x);
-
-        if (magnitude < 0x1p-14f) /* the f32 adder rounds at 2^-24, which is f16's last place down there */
-                return sign | (uint16_t)(tdm_f32_to_bits(magnitude + 0.5f) - tdm_f32_to_bits(0.5f));
-        bits = tdm_f32_to_bits(magnitude) - 0x38000000;
-        return sign | (uint16_t)((bits + 0xfff + (bits >> 13 & 1)) >> 13);
-}
-
 static float exp_one(float x)
 {
         float t, n, r, p;
@@ -139,7 +126,7 @@ static uint16_t store_block(const float *x, uint32_t n, int8_t *q, size_t stride
 
                 amax = magnitude > amax ? magnitude : amax;
         }
-        stored = f32_to_f16(amax / 127.0f);
+        stored = tdm_f32_to_f16(amax / 127.0f);
         scale = tdm_f16_to_f32(stored);
         inverse = scale > 0 ? 1.0f / scale : 0;
         for (uint32_t i = 0; i < n; i++) {
@@ -175,8 +162,8 @@ static uint32_t kv_store(uint8_t *part, enum tdm_kv_type type, uint32_t head_dim
                         ((float *)part)[k_index(head_dim, t, d)] = k[d];
                         ((float *)values)[t * head_dim + d] = v[d];
                 } else {
-                        ((uint16_t *)part)[k_index(head_dim, t, d)] = f32_to_f16(saturate(k[d], TDM_F16_MAX, &n_saturated));
-                        ((uint16_t *)values)[t * head_dim + d] = f32_to_f16(saturate(v[d], TDM_F16_MAX, &n_saturated));
+                        ((uint16_t *)part)[k_index(head_dim, t, d)] = tdm_f32_to_f16(saturate(k[d], TDM_F16_MAX, &n_saturated));
+                        ((uint16_t *)values)[t * head_dim + d] = tdm_f32_to_f16(saturate(v[d], TDM_F16_MAX, &n_saturated));
                 }
         }
         return n_saturated;

@@ -323,7 +323,7 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
                                                .pQueuePriorities = &priority};
         _cleanup_(freep) VkExtensionProperties *extensions = NULL;
         struct tdm_vk_matrix_features matrix_features;
-        bool has_memory_model;
+        bool has_memory_model, has_f16;
         const char *names[6];
         VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
                                    .pNext = &features,
@@ -368,6 +368,7 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
                                      "storageBuffer16BitAccess, storageBuffer8BitAccess, bufferDeviceAddress, "
                                      "shaderIntegerDotProduct, maintenance4",
                                      properties->deviceName);
+        has_f16 = f12.shaderFloat16;
         has_memory_model = f12.vulkanMemoryModel && f12.vulkanMemoryModelDeviceScope;
         /* Only what is used: a feature may cost. */
         features.features = (VkPhysicalDeviceFeatures){.shaderInt64 = VK_TRUE, .shaderInt16 = VK_TRUE};
@@ -383,10 +384,12 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
         names[info.enabledExtensionCount] = tdm_vk_matrix_feature(&matrix_features);
         device->matrix_units = has_memory_model && is_fixed_at_32(device) &&
                                has_extension(extensions, n, names[info.enabledExtensionCount]) &&
-                               tdm_vk_matrix_units(device);
+                               tdm_vk_matrix_units(device, TDM_VK_UNITS_INT8);
+        device->half_units = device->matrix_units && has_f16 && tdm_vk_matrix_units(device, TDM_VK_UNITS_F16);
         if (device->matrix_units) {
                 info.enabledExtensionCount++;
                 f13.pNext = &matrix_features;
+                f12.shaderFloat16 = device->half_units;
                 f12.vulkanMemoryModel = f12.vulkanMemoryModelDeviceScope = VK_TRUE;
         }
         r = device->vk.CreateDevice(device->physical, &info, NULL, &device->vk.device);
@@ -490,7 +493,7 @@ static int open_gpu(struct tdm_vk_device *device, const struct tdm_device_config
         device->ns_per_tick = properties.limits.timestampPeriod;
         device->is_cpu = properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
         device->few_kernels = device->is_cpu && !(kernels && strcmp(kernels, "all") == 0);
-        snprintf(device->numerics_id, sizeof(device->numerics_id), "vulkan-3/%.80s/%.40s/%.60s", properties.deviceName,
+        snprintf(device->numerics_id, sizeof(device->numerics_id), "vulkan-4/%.80s/%.40s/%.60s", properties.deviceName,
                  p12.driverName, p12.driverInfo);
         device->properties = properties;
         tdm_vk_cache_open(device);
@@ -506,7 +509,7 @@ static int open_gpu(struct tdm_vk_device *device, const struct tdm_device_config
                  "%.60s, %s, memory %s, %.1f GiB, subgroups of %u%s, %.40s", properties.deviceName,
                  type_name(properties.deviceType), device->import ? "imported" : "copied",
                  (double)device->memory.memoryHeaps[device->device_heap].size / 0x1p30, p11.subgroupSize,
-                 device->matrix_units ? ", int8 matrices" : "", p12.driverInfo);
+                 device->half_units ? ", int8 and f16 matrices" : device->matrix_units ? ", int8 matrices" : "", p12.driverInfo);
         return 0;
 }
 

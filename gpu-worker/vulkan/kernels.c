@@ -10,6 +10,8 @@ static const uint32_t rows_variants[] = {1, 2, 4, 8, 16}, rows_variants_cpu[] = 
 #define UNITS_AT_ONCE 132u      /* workgroups of MATDIRECT or MATWIDE */
 #define WIDE_GROUPS_MIN 96u     /* workgroups of MATWIDE that keep a GPU busy */
 #define WIDE_THREADS 256u       /* of 64 rows; twice as many of 128 take half as long again */
+#define WIDE_HALF_TILES 8u      /* of MATHALFWIDE, as the next */
+#define WIDE_HALF_THREADS 128u
 #define STAGE_BYTES (24u << 10) /* of a single row in shared memory, of which there may be 32 KiB */
 
 static uint32_t rows_variant(const struct tdm_vk_device *device, uint32_t n_rows)
@@ -69,16 +71,121 @@ static uint32_t gelu_shape_of(const struct tdm_vk_device *device, const struct t
                      : tdm_vk_shape_with(device, &l->gate, 4, 1, 1, true);
 }
 
-/* Not where it would write what it reads: there is one buffer for each way of rounding. */
-bool tdm_vk_gelu_fits(const struct tdm_vk_layer *l)
+/* ---- rows of F16 (half.c) ---- */
+
+static bool is_half(const struct tdm_vk_matrix *a)
 {
-        return l->gate.type == l->up.type && l->gate.act == l->up.act && l->gate.n_panels == l->up.n_panels &&
+        return a->act >= TDM_VK_ACT_F16;
+}
+
+struct half_kernel {
+        enum tdm_vk_shader shader;
+        uint32_t constants[TDM_VK_N_CONSTANTS];
+        uint32_t panels, rows; /* that one workgroup makes, with GELU of each of the two */
+};
+
+/* PANELS of mathalf.comp. */
+static uint32_t half_panels(uint32_t n_panels, uint32_t tiles)
+{
+        if (tiles == 1)
+                return n_panels >= 1024 ? 8 : 4;
+        return 2;
+}
+
+/* Found on an H200. n_panels: of all that the dispatch multiplies, with GELU of both. */
+static struct half_kernel half_kernel_of(const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t n_rows, bool gelu)
+{
+        uint32_t tiles = n_rows == 1 ? 0 : n_rows <= 8 ? 1 : n_rows <= 16 ? 2 : 4, panels = half_panels(n_panels, tiles);
+
+        if (n_rows > TDM_VK_HALF_ROWS_MAX)
+                return (struct half_kernel){TDM_VK_MATHALFWIDE, {a->type, WIDE_HALF_TILES, WIDE_HALF_THREADS, gelu},
+                                            WIDE_HALF_THREADS / 32 * (gelu ? 1 : 2), WIDE_HALF_TILES * 8};
+        return (struct half_kernel){TDM_VK_MATHALF,
+                                    {a->type, tiles, panels, (tiles ? 0 : TDM_MAX(TDM_VK_SEGMENT_CHUNKS(a->cols), TDM_VK_HALF_CHUNKS_MIN)) | (gelu ? 256u : 0)},
+                                    gelu ? panels / 2 : panels, tiles ? tiles * 8 : 1};
+}
+
+static struct tdm_vk_pipeline *half_pipeline(struct tdm_vk_device *device, const struct half_kernel *k)
+{
+        return tdm_vk_pipeline_get(device, k->shader, k->constants[0], k->constants[1], k->constants[2], k->constants[3]);
+}
+
+/* Calls `each` for every kernel that the model's rows of F16 want. Stops where it does not return 0. */
+static int half_kernels(struct tdm_vk_model *m, int (*each)(struct tdm_vk_model *m, const struct half_kernel *k, struct tdm_error *err),
+                        struct tdm_error *err)
+{
+        static const uint32_t n_rows[] = {1, 8, 16, TDM_VK_HALF_ROWS_MAX, TDM_VK_HALF_ROWS_MAX + 1};
+        int r = 0;
+
+        for (uint32_t i = 0; i <= m->hp.n_layers; i++)
+                for (unsigned part = 0; part < (i < m->hp.n_layers ? 4u : 1u); part++) {
+                        const struct tdm_vk_layer *l = &m->layers[TDM_MIN(i, m->hp.n_layers - 1)];
+                        const struct tdm_vk_matrix *groups[][3] = {{&l->q, &l->k, &l->v}, {&l->o}, {&l->gate, &l->up}, {&l->down}},
+                                                   *output[3] = {&m->output};
+                        const struct tdm_vk_matrix **matrices = i < m->hp.n_layers ? groups[part] : output;
+                        unsigned n = matrices[2] ? 3 : matrices[1] ? 2 : 1;
+
+                        for (unsigned k = 0; k < n && is_half(matrices[k]);) {
+                                bool gelu = n == 2 && tdm_vk_gelu_fits(l, 1);
+                                const struct tdm_vk_matrix *first = matrices[k];
+                                uint32_t n_panels;
+
+                                k += tdm_vk_group_of(matrices + k, n - k, &n_panels);
+                                for (unsigned v = 0; v < TDM_ARRAY_SIZE(n_rows) && r == 0; v++) {
+                                        struct half_kernel kernel = half_kernel_of(first, n_panels, n_rows[v], gelu);
+
+                                        r = each(m, &kernel, err);
+                                }
+                        }
+                }
+        return r;
+}
+
+static int need_half(struct tdm_vk_model *m, const struct half_kernel *k, struct tdm_error *err)
+{
+        return tdm_vk_pipeline_need(m->device, k->shader, k->constants, err);
+}
+
+int tdm_vk_kernels_need_half(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        return half_kernels(m, need_half, err);
+}
+
+static int is_proven(struct tdm_vk_model *m, const struct half_kernel *k, struct tdm_error *err)
+{
+        (void)err;
+        return tdm_vk_pipeline_proven(m->device, k->shader, k->constants[0], k->constants[1], k->constants[2], k->constants[3]) ? 0 : 1;
+}
+
+bool tdm_vk_kernels_half_proven(struct tdm_vk_model *m)
+{
+        return half_kernels(m, is_proven, NULL) == 0;
+}
+
+/* ---- gate, up and GELU ---- */
+
+/* Not where it would write what it reads: there is one buffer for each way of rounding. */
+bool tdm_vk_gelu_fits(const struct tdm_vk_layer *l, uint32_t n_rows)
+{
+        if (is_half(&l->gate))
+                return l->gate.type == l->up.type && is_half(&l->up) && l->gate.n_panels == l->up.n_panels;
+        return n_rows == 1 && l->gate.type == l->up.type && l->gate.act == l->up.act && l->gate.n_panels == l->up.n_panels &&
                l->gate.act != TDM_ACT_F32 && l->down.act != TDM_ACT_F32 && l->gate.act != l->down.act &&
                !tdm_k_type(l->gate.type);
 }
 
-struct tdm_vk_pipeline *tdm_vk_gelu_kernel(struct tdm_vk_device *device, const struct tdm_vk_layer *l)
+struct tdm_vk_pipeline *tdm_vk_gelu_kernel(struct tdm_vk_device *device, const struct tdm_vk_layer *l, uint32_t n_rows,
+                                           uint32_t *ret_panels, uint32_t *ret_rows)
 {
+        if (is_half(&l->gate)) {
+                struct half_kernel k = half_kernel_of(&l->gate, l->gate.n_panels * 2, n_rows, true);
+
+                *ret_panels = k.panels;
+                *ret_rows = k.rows;
+                return half_pipeline(device, &k);
+        }
+        *ret_panels = 2;
+        *ret_rows = 1;
         return tdm_vk_pipeline_get(device, TDM_VK_MATGELU, l->gate.type, l->gate.act, l->down.act, gelu_shape_of(device, l));
 }
 
@@ -151,9 +258,17 @@ struct tdm_vk_pipeline *tdm_vk_choose_kernel(struct tdm_vk_device *device, const
                                              uint32_t n_panels, uint32_t n_rows, uint32_t *ret_panels,
                                              uint32_t *ret_rows)
 {
-        uint32_t variant = rows_variant(device, n_rows), shape = shape_of(device, a, n_panels, variant);
+        uint32_t variant = rows_variant(device, n_rows), shape;
         struct tdm_vk_pipeline *pipeline = NULL;
 
+        if (is_half(a)) {
+                struct half_kernel k = half_kernel_of(a, n_panels, n_rows, false);
+
+                *ret_panels = k.panels;
+                *ret_rows = k.rows;
+                return half_pipeline(device, &k);
+        }
+        shape = shape_of(device, a, n_panels, variant);
         if (n_rows > 32 &&
             (n_rows > TDM_VK_DIRECT_ROWS_MAX || TDM_DIV_UP(n_panels, 8) * TDM_DIV_UP(n_rows, 64) >= WIDE_GROUPS_MIN))
                 pipeline = wide_kernel(device, a, n_panels, n_rows);
@@ -181,12 +296,12 @@ bool tdm_vk_shape_flags(uint32_t shape, uint32_t act)
 bool tdm_vk_matrices_flag(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels)
 {
         return a->act != TDM_ACT_F32 && !tdm_k_type(a->type) && n_panels <= device->max_groups_x &&
-               tdm_vk_shape_flags(shape_of(device, a, n_panels, 1), a->act);
+               (is_half(a) || tdm_vk_shape_flags(shape_of(device, a, n_panels, 1), a->act));
 }
 
 bool tdm_vk_gelu_flags(const struct tdm_vk_device *device, const struct tdm_vk_layer *l)
 {
-        return tdm_vk_gelu_fits(l) && tdm_vk_shape_flags(gelu_shape_of(device, l), l->gate.act);
+        return tdm_vk_gelu_fits(l, 1) && (is_half(&l->gate) || tdm_vk_shape_flags(gelu_shape_of(device, l), l->gate.act));
 }
 
 /* ---- norms and attention ---- */
@@ -204,7 +319,7 @@ bool tdm_vk_attend_merges(const struct tdm_vk_model *m, bool many, uint32_t item
 
 uint32_t tdm_vk_attend_form(uint32_t heads, uint32_t act)
 {
-        return heads | (act == TDM_N_ACTS ? 0 : act + 1) << 8;
+        return heads | (act == TDM_VK_ACT_NONE ? 0 : act + 1) << 8;
 }
 
 /* ---- all of them ---- */
@@ -244,6 +359,8 @@ static int need_matrices(struct tdm_vk_model *m, const struct tdm_vk_matrix *con
                 uint32_t n_panels;
 
                 i += tdm_vk_group_of(matrices + i, n_matrices - i, &n_panels);
+                if (is_half(a)) /* they are there: tdm_vk_kernels_need_half() */
+                        continue;
                 if (units)
                         r = need_units(m, a, n_panels, err);
                 for (unsigned v = 0; v < n_variants && r == 0 && !units; v++) {
@@ -273,7 +390,7 @@ static int list_matrices(struct tdm_vk_model *m, bool units, struct tdm_error *e
                         r = need_matrices(m, o, 1, units, err);
                 if (r == 0)
                         r = need_matrices(m, gate_up, 2, units, err);
-                if (r == 0 && !units && tdm_vk_gelu_fits(l))
+                if (r == 0 && !units && !is_half(&l->gate) && tdm_vk_gelu_fits(l, 1))
                         r = need(m, TDM_VK_MATGELU, l->gate.type, l->gate.act, l->down.act,
                                  gelu_shape_of(m->device, l), err);
                 if (r == 0)
@@ -332,13 +449,13 @@ static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
                 r = need(m, TDM_VK_ROTATE, m->kv.type, 0, 0, 0, err);
         if (r == 0)
                 r = need(m, TDM_VK_ATTEND, m->hp.head_dim, m->kv.type, m->many_rows,
-                         tdm_vk_attend_form(m->queries_heads, TDM_N_ACTS), err);
+                         tdm_vk_attend_form(m->queries_heads, TDM_VK_ACT_NONE), err);
         for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++)
                 for (uint32_t k = 0; k < 2 && r == 0; k++) {
                         uint32_t heads = k == 0 ? m->queries_heads : 1;
 
                         r = need(m, TDM_VK_ATTEND, m->hp.head_dim, m->kv.type, 1,
-                                 tdm_vk_attend_form(heads, tdm_vk_attend_merges(m, false, heads) ? m->layers[i].o.act : TDM_N_ACTS), err);
+                                 tdm_vk_attend_form(heads, tdm_vk_attend_merges(m, false, heads) ? m->layers[i].o.act : TDM_VK_ACT_NONE), err);
                 }
         return r;
 }

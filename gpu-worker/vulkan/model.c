@@ -151,6 +151,14 @@ static bool is_turned(const struct tdm_vk_model *m, const struct tdm_weights_ten
                (tensor->type == TDM_TYPE_Q4_0 || tensor->type == TDM_TYPE_Q8_0);
 }
 
+/* How it is turned: TDM_VK_TURNED, TDM_VK_FRAGMENTS, or 0 for not at all. */
+static uint32_t form_of(const struct tdm_vk_model *m, const struct tdm_weights_tensor *tensor)
+{
+        if (!is_turned(m, tensor))
+                return 0;
+        return m->half && tensor->cols % TDM_VK_CHUNK_COLS == 0 ? TDM_VK_FRAGMENTS : TDM_VK_TURNED;
+}
+
 /* Turns (shaders/turn.comp) every matrix that is better read so, all in one submission. */
 static int turn_weights(struct tdm_vk_model *m, struct tdm_error *err)
 {
@@ -165,8 +173,9 @@ static int turn_weights(struct tdm_vk_model *m, struct tdm_error *err)
 
         if (m->weights_imported)
                 return 0;
-        for (uint32_t words = 4; words <= 8; words += 4) {
-                r = tdm_vk_pipeline_need(device, TDM_VK_TURN, (const uint32_t[]){ words, 0, 0, 0 }, err);
+        for (unsigned i = 0; i < 4; i++) {
+                r = tdm_vk_pipeline_need(device, TDM_VK_TURN,
+                                         (const uint32_t[]){ i / 2 ? 8 : 4, i % 2 ? TDM_VK_FRAGMENTS : TDM_VK_TURNED, 0, 0 }, err);
                 if (r != 0)
                         return r;
         }
@@ -182,12 +191,13 @@ static int turn_weights(struct tdm_vk_model *m, struct tdm_error *err)
                         uint32_t words = t->type == TDM_TYPE_Q4_0 ? 4 : 8, n_panels = TDM_DIV_UP(t->rows, TDM_PANEL_ROWS);
                         struct tdm_vk_matmul_push push = { .w0 = address_of(m, t),
                                                            .panel_bytes = (uint32_t)t->panel_bytes,
-                                                           .cols = t->cols };
+                                                           .cols = t->cols,
+                                                           .y_scale = 1 / m->half_weight };
 
                         if (!is_turned(m, t))
                                 continue;
                         vk->CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE,
-                                            tdm_vk_pipeline_get(device, TDM_VK_TURN, words, 0, 0, 0)->pipeline);
+                                            tdm_vk_pipeline_get(device, TDM_VK_TURN, words, form_of(m, t), 0, 0)->pipeline);
                         for (uint32_t n; push.panel0 < n_panels; push.panel0 += n) {
                                 n = TDM_MIN(n_panels - push.panel0, 65535u);
                                 vk->CmdPushConstants(commands, device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(push),
@@ -208,11 +218,16 @@ static struct tdm_vk_matrix matrix(const struct tdm_vk_model *m, enum tdm_tensor
                                    enum input input)
 {
         const struct tdm_weights_tensor *t = tdm_weights_find(m->weights, kind, layer);
+        uint32_t form = form_of(m, t);
 
         return (struct tdm_vk_matrix){
                 .address = address_of(m, t),
-                .type = t->type | (is_turned(m, t) ? TDM_VK_TURNED : 0u),
-                .act = tdm_weights_type_quantised(t->type) ? input_acts[m->precision][input] : TDM_ACT_F32,
+                .type = t->type | form,
+                .act = form == TDM_VK_FRAGMENTS                ? (input == ATTN_OUT || input == DOWN ? TDM_VK_ACT_F16_AFTER : TDM_VK_ACT_F16)
+                       : tdm_weights_type_quantised(t->type) ? (uint32_t)input_acts[m->precision][input]
+                                                               : TDM_VK_ACT_F32,
+                .x_scale = 1,
+                .y_scale = 1,
                 .rows = t->rows,
                 .cols = t->cols,
                 .n_panels = TDM_DIV_UP(t->rows, TDM_PANEL_ROWS),
@@ -254,7 +269,7 @@ struct need {
         enum tdm_vk_place place;
         const char *what;
 };
-#define MAX_NEEDS (24u + 2u * TDM_STEP_SLOTS)
+#define MAX_NEEDS (28u + 2u * TDM_STEP_SLOTS)
 
 static void sizes_init(struct tdm_vk_model *m)
 {
@@ -289,8 +304,8 @@ static void need_act(struct need *needs, const struct tdm_vk_matrix *matrix, uin
 
         needs[matrix->act].bytes = TDM_MAX(needs[matrix->act].bytes, TDM_ALIGN_UP((uint64_t)rows, MATRIX_ROWS) *
                                                                              TDM_VK_ACT_STRIDE(matrix->act, cols));
-        if (side_rows && matrix->act != TDM_ACT_F32)
-                needs[TDM_N_ACTS + matrix->act].bytes = TDM_MAX(needs[TDM_N_ACTS + matrix->act].bytes,
+        if (side_rows && (matrix->act == TDM_VK_ACT_I8 || matrix->act == TDM_VK_ACT_I16))
+                needs[TDM_VK_N_ACTS + matrix->act].bytes = TDM_MAX(needs[TDM_VK_N_ACTS + matrix->act].bytes,
                                                                 (uint64_t)side_rows * cols / TDM_BLOCK_VALUES * 8);
 }
 
@@ -300,7 +315,7 @@ static uint64_t place_flagged(struct tdm_vk_model *m)
         uint64_t end = TDM_VK_FLAGGED_Y +
                        TDM_MAX(tdm_vk_q_width(&m->hp) + 2ull * tdm_vk_kv_width(&m->hp), m->hp.d_model) * sizeof(uint64_t);
 
-        for (uint32_t act = 0; act < TDM_N_ACTS; act++) {
+        for (uint32_t act = 0; act < TDM_VK_N_ACTS; act++) {
                 uint32_t words = 0;
 
                 for (uint32_t i = 0; i < m->hp.n_layers && act != TDM_ACT_F32; i++) {
@@ -327,10 +342,10 @@ static unsigned list_needs(struct tdm_vk_model *m, struct need *needs)
         unsigned n = 0;
 
         memset(needs, 0, MAX_NEEDS * sizeof(*needs));
-        for (; n < TDM_N_ACTS; n++)
+        for (; n < TDM_VK_N_ACTS; n++)
                 needs[n] = (struct need){&m->acts[n], 0, TDM_VK_DEVICE_MEMORY, "rounded activations"};
-        for (; n < 2 * TDM_N_ACTS; n++)
-                needs[n] = (struct need){&m->sides[n - TDM_N_ACTS], 0, TDM_VK_DEVICE_MEMORY, "their scales"};
+        for (; n < 2 * TDM_VK_N_ACTS; n++)
+                needs[n] = (struct need){&m->sides[n - TDM_VK_N_ACTS], 0, TDM_VK_DEVICE_MEMORY, "their scales"};
         for (uint32_t i = 0; i < hp->n_layers; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
                 const struct tdm_vk_matrix *matrices[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
@@ -492,6 +507,43 @@ static int import_activations(struct tdm_vk_model *m, const struct tdm_device_mo
         return 0;
 }
 
+/* Finds the model's matrices, as yet without addresses: with rows of F16 where the model and every kernel for them allow it. */
+static int choose_rows(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        struct tdm_vk_device *device = m->device;
+        bool types[TDM_VK_FRAGMENTS] = {false};
+        int r = 0;
+
+        m->half_weight = 1;
+        m->half = tdm_vk_half_wanted(m);
+        find_tensors(m);
+        if (!m->half)
+                return 0;
+        device->deferring = true;
+        r = tdm_vk_kernels_need_half(m, err);
+        for (uint32_t i = 0; i <= m->hp.n_layers && r == 0; i++) {
+                const struct tdm_vk_layer *l = &m->layers[TDM_MIN(i, m->hp.n_layers - 1)];
+                const struct tdm_vk_matrix *matrices[] = {&m->output, &l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+
+                for (unsigned k = i < m->hp.n_layers; k < (i < m->hp.n_layers ? TDM_ARRAY_SIZE(matrices) : 1u) && r == 0; k++)
+                        if (matrices[k]->type & TDM_VK_FRAGMENTS && !types[matrices[k]->type & ~TDM_VK_FRAGMENTS]) {
+                                types[matrices[k]->type & ~TDM_VK_FRAGMENTS] = true;
+                                r = tdm_vk_prove_half_need(device, matrices[k]->type & ~TDM_VK_FRAGMENTS, err);
+                        }
+        }
+        if (r == 0)
+                r = tdm_vk_pipelines_compile(device, err);
+        device->deferring = false;
+        for (uint32_t type = 0; type < TDM_ARRAY_SIZE(types) && r == 0; type++)
+                if (types[type])
+                        r = tdm_vk_prove_half(device, type, err);
+        if (r == 0 && !tdm_vk_kernels_half_proven(m)) {
+                m->half = false;
+                find_tensors(m);
+        }
+        return r;
+}
+
 static int load(struct tdm_vk_model *m, const struct tdm_device_model_config *config, struct tdm_error *err)
 {
         struct tdm_vk_device *device = m->device;
@@ -509,7 +561,9 @@ static int load(struct tdm_vk_model *m, const struct tdm_device_model_config *co
         /* Addresses are not known yet, but shapes are: what is needed is found without them. */
         for (unsigned i = 0; i < m->n_regions; i++)
                 m->regions[i].size_bytes = ends[i] - m->region_begin[i];
-        find_tensors(m);
+        r = choose_rows(m, err);
+        if (r != 0)
+                return r;
         n = list_needs(m, needs);
         r = check_memory(m, needs, n, ends, err);
         memset(m->regions, 0, sizeof(m->regions));
@@ -519,12 +573,14 @@ static int load(struct tdm_vk_model *m, const struct tdm_device_model_config *co
                 r = host_memory_init(m, err);
         if (r == 0)
                 r = load_weights(m, ends, err);
-        if (r == 0)
-                r = turn_weights(m, err);
         if (r != 0)
                 return r;
         find_tensors(m);
-        r = recordings_init(m, err);
+        r = tdm_vk_half_scales(m, err);
+        if (r == 0)
+                r = turn_weights(m, err);
+        if (r == 0)
+                r = recordings_init(m, err);
         if (r == 0)
                 r = tdm_vk_kernels_prepare(m, err);
         tdm_vk_cache_save(device);
@@ -593,7 +649,7 @@ void tdm_vk_model_unload(struct tdm_device_model *public)
         tdm_vk_kv_deinit(m);
         for (unsigned i = 0; i < m->n_regions; i++)
                 tdm_vk_buffer_deinit(device, &m->regions[i]);
-        for (unsigned i = 0; i < TDM_N_ACTS; i++) {
+        for (unsigned i = 0; i < TDM_VK_N_ACTS; i++) {
                 tdm_vk_buffer_deinit(device, &m->acts[i]);
                 tdm_vk_buffer_deinit(device, &m->sides[i]);
         }

@@ -5,7 +5,7 @@
 #include "gpu-worker/vulkan/private.h"
 
 static_assert(TDM_VK_ACT_F32 == TDM_ACT_F32 && TDM_VK_ACT_I8 == TDM_ACT_I8 && TDM_VK_ACT_I16 == TDM_ACT_I16 &&
-                      TDM_VK_ACT_NONE == TDM_N_ACTS,
+                      TDM_VK_ACT_F16 == TDM_N_ACTS && TDM_VK_ACT_NONE == TDM_VK_N_ACTS,
               "shaders and host name activations alike");
 static_assert(TDM_VK_F32 == TDM_TYPE_F32 && TDM_VK_F16 == TDM_TYPE_F16 && TDM_VK_Q4_0 == TDM_TYPE_Q4_0 &&
                       TDM_VK_Q8_0 == TDM_TYPE_Q8_0 && TDM_VK_BF16 == TDM_TYPE_BF16 && TDM_VK_Q4_1 == TDM_TYPE_Q4_1 &&
@@ -42,6 +42,15 @@ static const uint32_t matwide_code[] = /* see shaders/matwide.comp for how it is
 static const uint32_t matdirect_code[] =
 #include "gpu-worker/vulkan/shaders/compiled/matdirect.inc"
         ;
+static const uint32_t bound_code[] =
+#include "bound.inc"
+        ;
+static const uint32_t mathalf_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/mathalf.inc"
+        ;
+static const uint32_t mathalfwide_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/mathalfwide.inc"
+        ;
 static const uint32_t rotate_code[] =
 #include "rotate.inc"
         ;
@@ -74,6 +83,9 @@ static const struct {
         [TDM_VK_MATVEC_K] = {"matvec-k", matvec_k_code, sizeof(matvec_k_code)},
         [TDM_VK_MATWIDE] = {"matwide", matwide_code, sizeof(matwide_code)},
         [TDM_VK_MATDIRECT] = {"matdirect", matdirect_code, sizeof(matdirect_code)},
+        [TDM_VK_BOUND] = {"bound", bound_code, sizeof(bound_code)},
+        [TDM_VK_MATHALF] = {"mathalf", mathalf_code, sizeof(mathalf_code)},
+        [TDM_VK_MATHALFWIDE] = {"mathalfwide", mathalfwide_code, sizeof(mathalfwide_code)},
         [TDM_VK_ROTATE] = {"rotate", rotate_code, sizeof(rotate_code)},
         [TDM_VK_ATTEND] = {"attend", attend_code, sizeof(attend_code)},
         [TDM_VK_MERGE] = {"merge", merge_code, sizeof(merge_code)},

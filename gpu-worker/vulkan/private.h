@@ -61,6 +61,9 @@ enum tdm_vk_shader {
         TDM_VK_MATVEC_K,  /* of the types of engine/weights-k.h */
         TDM_VK_MATDIRECT, /* the same bits for some rows at once, where the device has integer matrix units */
         TDM_VK_MATWIDE,   /* and for hundreds */
+        TDM_VK_BOUND,
+        TDM_VK_MATHALF,     /* up to 32 rows of f16, where the device has f16 matrix units */
+        TDM_VK_MATHALFWIDE, /* and hundreds */
         TDM_VK_ROTATE,
         TDM_VK_ATTEND,
         TDM_VK_MERGE,
@@ -74,14 +77,14 @@ enum tdm_vk_shader {
 /* For matrix units: only used where it is proven, and not missed where it cannot be compiled. */
 static inline bool tdm_vk_matrix_kernel(enum tdm_vk_shader shader)
 {
-        return shader == TDM_VK_MATDIRECT || shader == TDM_VK_MATWIDE;
+        return shader == TDM_VK_MATDIRECT || shader == TDM_VK_MATWIDE || shader == TDM_VK_MATHALF || shader == TDM_VK_MATHALFWIDE;
 }
 
 struct tdm_vk_pipeline {
         enum tdm_vk_shader shader;
         uint32_t constants[TDM_VK_N_CONSTANTS];
         VkPipeline pipeline;
-        bool tried, proven; /* kernels for matrix units: whether it gives the bits of MATVEC on this device */
+        bool tried, proven; /* kernels for matrix units: whether it gives the bits of its reference on this device (prove.c, prove-half.c) */
         char name[32];      /* for profiles */
         uint64_t profile_n, profile_ns;
 };
@@ -181,6 +184,7 @@ struct tdm_vk_device {
         bool profiling;
         bool chained;             /* kernels follow each other without barriers: chain.c */
         bool matrix_units;        /* there are some that MATDIRECT and MATWIDE can use */
+        bool half_units;          /* and MATHALF and MATHALFWIDE */
         struct tdm_pool *threads; /* copies and sampling */
         _Atomic uint64_t *heartbeat;
         struct tdm_vulkan_counters counters;
@@ -212,13 +216,23 @@ struct tdm_vk_matrix_features {
         VkBool32 cooperative_matrix;
         VkBool32 robust;
 };
-bool tdm_vk_matrix_units(const struct tdm_vk_device *device);
+enum tdm_vk_units {
+        TDM_VK_UNITS_INT8, /* 16 by 8 by 32, to int32 */
+        TDM_VK_UNITS_F16,  /* 16 by 8 by 16, to f32 */
+};
+bool tdm_vk_matrix_units(const struct tdm_vk_device *device, enum tdm_vk_units units);
 /* What to enable with the extension whose name it returns. */
 const char *tdm_vk_matrix_feature(struct tdm_vk_matrix_features *features);
 /* The kernel that proofs of this type and rounding need. */
 int tdm_vk_prove_need(struct tdm_vk_device *device, uint32_t type, uint32_t act, struct tdm_error *err);
 /* Those that were compiled and not yet tried. */
 int tdm_vk_prove(struct tdm_vk_device *device, struct tdm_error *err);
+
+/* ---- prove-half.c ---- */
+
+/* The same for kernels for f16 units, with weights of `type` (without TDM_VK_FRAGMENTS). */
+int tdm_vk_prove_half_need(struct tdm_vk_device *device, uint32_t type, struct tdm_error *err);
+int tdm_vk_prove_half(struct tdm_vk_device *device, uint32_t type, struct tdm_error *err);
 
 /* ---- chain.c ---- */
 
@@ -235,7 +249,8 @@ int tdm_vk_chain_check(struct tdm_vk_model *model, struct tdm_error *err);
 
 struct tdm_vk_matrix {
         uint64_t address;
-        uint32_t type, act; /* type: with TDM_VK_TURNED where it is */
+        uint32_t type, act; /* type: with TDM_VK_TURNED or TDM_VK_FRAGMENTS where it is */
+        float x_scale, y_scale; /* of rows of F16 (half.c): what they, and what comes out, are multiplied with */
         uint32_t rows, cols;
         uint32_t n_panels, panel_bytes;
 };
@@ -329,12 +344,14 @@ struct tdm_vk_model {
 
         uint32_t tile_rows, queries_heads, many_rows; /* of an attention item: heads, rows at most */
         uint32_t max_slots, max_items;                /* of partial results, and items, per tile */
-        struct tdm_vk_buffer acts[TDM_N_ACTS];        /* size 0: form not used */
-        struct tdm_vk_buffer sides[TDM_N_ACTS];       /* see tdm_vk_matmul_push; size 0: nobody reads them */
+        bool half;                                    /* layers' rows are F16: half.c */
+        float half_weight;                            /* what their weights were divided by, a power of two */
+        struct tdm_vk_buffer acts[TDM_VK_N_ACTS];     /* size 0: form not used */
+        struct tdm_vk_buffer sides[TDM_VK_N_ACTS];    /* see tdm_vk_matmul_push; size 0: nobody reads them */
         uint32_t side_rows;
         struct tdm_vk_buffer y, partial, logits, logits_host, hidden_host, counters;
         struct tdm_vk_buffer chain; /* TDM_VK_CHAIN_WORDS, then flagged words of a single row (chain.c): matrix products, and */
-        uint64_t flagged_acts[TDM_N_ACTS]; /* from these offsets activations in each form; 0: not used */
+        uint64_t flagged_acts[TDM_VK_N_ACTS]; /* from these offsets activations in each form; 0: not used */
         uint32_t y_stride_max;
         uint32_t logits_rows, logits_stride;
         bool logits_whole; /* all of them come to the host: it changes them before it draws */
@@ -400,6 +417,8 @@ uint64_t tdm_vk_step_args(const struct tdm_vk_step_layout *layout, uint32_t tile
 /* ---- kernels.c ---- */
 
 #define TDM_VK_DIRECT_ROWS_MAX 64u /* of a dispatch of MATDIRECT, which reads tdm_vk_model.sides */
+#define TDM_VK_HALF_ROWS_MAX 32u   /* of one of MATHALF */
+#define TDM_VK_HALF_CHUNKS_MIN 3u  /* of a segment, that its kernel for a single row has room for: what the proof takes */
 
 /* SHAPE of matvec.glsl. stage: the row goes through shared memory. */
 uint32_t tdm_vk_shape_with(const struct tdm_vk_device *device, const struct tdm_vk_matrix *matrix, uint32_t panels,
@@ -416,18 +435,30 @@ void tdm_vk_matrix_tile(const struct tdm_vk_pipeline *pipeline, uint32_t *ret_pa
 /* The fastest of those that give the same bits; what one workgroup of it makes. */
 struct tdm_vk_pipeline *tdm_vk_choose_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *first, uint32_t n_panels,
                                              uint32_t n_rows, uint32_t *ret_panels, uint32_t *ret_rows);
-/* Whether a single row's gate, up and GELU are one kernel, and which. */
-bool tdm_vk_gelu_fits(const struct tdm_vk_layer *layer);
-struct tdm_vk_pipeline *tdm_vk_gelu_kernel(struct tdm_vk_device *device, const struct tdm_vk_layer *layer);
+/* Whether gate, up and GELU of so many rows are one kernel; which, and what one workgroup of it makes: of each of the two. */
+bool tdm_vk_gelu_fits(const struct tdm_vk_layer *layer, uint32_t n_rows);
+struct tdm_vk_pipeline *tdm_vk_gelu_kernel(struct tdm_vk_device *device, const struct tdm_vk_layer *layer, uint32_t n_rows,
+                                           uint32_t *ret_panels, uint32_t *ret_rows);
+/* Rows and weights of F16: what the kernels of these matrices are; to be compiled and proven before the model is theirs. false:
+ * one cannot be used here. */
+int tdm_vk_kernels_need_half(struct tdm_vk_model *model, struct tdm_error *err);
+bool tdm_vk_kernels_half_proven(struct tdm_vk_model *model);
 /* PER of norm.comp. */
 uint32_t tdm_vk_norm_per(const struct tdm_vk_model *model);
 /* Whether attend.comp is its own merge: where an item is one row, whose last item to come merges all. */
 bool tdm_vk_attend_merges(const struct tdm_vk_model *model, bool many, uint32_t item_heads);
-/* FORM of attend.comp. act: what it leaves, TDM_N_ACTS if it does not merge. */
+/* FORM of attend.comp. act: what it leaves, TDM_VK_ACT_NONE if it does not merge. */
 uint32_t tdm_vk_attend_form(uint32_t heads, uint32_t act);
 /* Compiles all that record() can ask for; those of a single row in the shapes that they have now. */
 int tdm_vk_kernels_prepare(struct tdm_vk_model *model, struct tdm_error *err);
 int tdm_vk_kernels_need_single(struct tdm_vk_model *model, struct tdm_error *err);
+
+/* ---- half.c ---- */
+
+/* Whether this model's layers can have rows of F16 on this device, as far as its tensors and the configuration say. */
+bool tdm_vk_half_wanted(const struct tdm_vk_model *model);
+/* Finds each matrix' x_scale and y_scale. Its weights are on the device as they are in the segment, and its layers are found. */
+int tdm_vk_half_scales(struct tdm_vk_model *model, struct tdm_error *err);
 
 /* ---- record.c ---- */
 
@@ -448,8 +479,9 @@ bool tdm_vk_record_flags(const struct tdm_vk_model *model, const struct tdm_vk_w
 /* As many of the matrices as one dispatch takes, at least one: what it is pushed for a single row (all but y), and their panels. */
 unsigned tdm_vk_matmul_group(const struct tdm_vk_model *model, const struct tdm_vk_matrix *const *matrices,
                              unsigned n_matrices, struct tdm_vk_matmul_push *ret, uint32_t *ret_panels);
-/* false: this layer's gate, up and GELU are not one kernel. */
-bool tdm_vk_matgelu_push(const struct tdm_vk_model *model, const struct tdm_vk_layer *layer, struct tdm_vk_matmul_push *ret);
+/* false: of so many rows this layer's gate, up and GELU are not one kernel. */
+bool tdm_vk_matgelu_push(const struct tdm_vk_model *model, const struct tdm_vk_layer *layer, uint32_t n_rows,
+                         struct tdm_vk_matmul_push *ret);
 
 /* ---- run.c ---- */
 

@@ -10,6 +10,8 @@
 #define COOPERATIVE_MATRIX_EXTENSION "VK_KHR_cooperative_matrix"
 #define STRUCTURE_TYPE_FEATURES ((VkStructureType)1000506000)
 #define STRUCTURE_TYPE_PROPERTIES ((VkStructureType)1000506001)
+#define COMPONENT_FLOAT16 0
+#define COMPONENT_FLOAT32 1
 #define COMPONENT_SINT8 3
 #define COMPONENT_SINT32 5
 #define SCOPE_SUBGROUP 3
@@ -30,8 +32,11 @@ typedef VkResult(VKAPI_PTR *cooperative_properties_fn)(VkPhysicalDevice, uint32_
 #define SIDE_ROWS 160u
 #define PLACE (UINT64_C(2) << 20) /* of each thing in the staging buffer */
 
-bool tdm_vk_matrix_units(const struct tdm_vk_device *device)
+bool tdm_vk_matrix_units(const struct tdm_vk_device *device, enum tdm_vk_units units)
 {
+        bool f16 = units == TDM_VK_UNITS_F16;
+        uint32_t k = f16 ? 16 : 32, input = f16 ? COMPONENT_FLOAT16 : COMPONENT_SINT8,
+                 output = f16 ? COMPONENT_FLOAT32 : COMPONENT_SINT32;
         cooperative_properties_fn list = (cooperative_properties_fn)device->vk.GetInstanceProcAddr(
                 device->vk.instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR");
         struct cooperative_properties properties[64];
@@ -44,9 +49,8 @@ bool tdm_vk_matrix_units(const struct tdm_vk_device *device)
         for (uint32_t i = 0; i < n; i++) {
                 const struct cooperative_properties *p = &properties[i];
 
-                if (p->m == 16 && p->n == 8 && p->k == 32 && p->a == COMPONENT_SINT8 && p->b == COMPONENT_SINT8 &&
-                    p->c == COMPONENT_SINT32 && p->result == COMPONENT_SINT32 && p->scope == SCOPE_SUBGROUP &&
-                    !p->saturating)
+                if (p->m == 16 && p->n == 8 && p->k == k && p->a == input && p->b == input && p->c == output &&
+                    p->result == output && p->scope == SCOPE_SUBGROUP && !p->saturating)
                         return true;
         }
         return false;

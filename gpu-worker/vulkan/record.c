@@ -42,6 +42,7 @@ static void barrier_all(const struct recorder *r)
 static bool can_chain(const struct recorder *r, const struct tdm_vk_pipeline *pipeline)
 {
         return r->device->chained && !r->device->profiling && pipeline->shader != TDM_VK_MATWIDE &&
+               pipeline->shader != TDM_VK_MATHALFWIDE &&
                r->chain_index + 1 < TDM_VK_CHAIN_WORDS;
 }
 
@@ -114,6 +115,7 @@ unsigned tdm_vk_matmul_group(const struct tdm_vk_model *m, const struct tdm_vk_m
                                            .cols = a->cols,
                                            .n_out = a->rows,
                                            .n_rows = 1,
+                                           .y_scale = a->y_scale,
                                            .side = m->sides[a->act].address,
                                            .side_rows = m->side_rows};
         for (unsigned k = 1, panel = a->n_panels; k < n; panel += matrices[k++]->n_panels) {
@@ -211,7 +213,7 @@ static uint64_t side_of(const struct recorder *r, uint32_t act, uint32_t n_rows)
         return n_rows <= TDM_VK_DIRECT_ROWS_MAX ? r->m->sides[act].address : 0;
 }
 
-bool tdm_vk_matgelu_push(const struct tdm_vk_model *m, const struct tdm_vk_layer *l, struct tdm_vk_matmul_push *ret)
+bool tdm_vk_matgelu_push(const struct tdm_vk_model *m, const struct tdm_vk_layer *l, uint32_t n_rows, struct tdm_vk_matmul_push *ret)
 {
         *ret = (struct tdm_vk_matmul_push){.x = m->acts[l->gate.act].address,
                                            .w0 = l->gate.address,
@@ -221,11 +223,13 @@ bool tdm_vk_matgelu_push(const struct tdm_vk_model *m, const struct tdm_vk_layer
                                            .panel_bytes = l->gate.panel_bytes,
                                            .cols = l->gate.cols,
                                            .n_out = l->gate.rows + l->up.rows,
-                                           .n_rows = 1,
+                                           .n_rows = n_rows,
+                                           .y_scale = l->gate.y_scale,
+                                           .act_scale = l->down.x_scale,
                                            .acts = m->acts[l->down.act].address,
                                            .out_side = m->sides[l->down.act].address,
                                            .side_rows = m->side_rows};
-        return tdm_vk_gelu_fits(l);
+        return tdm_vk_gelu_fits(l, n_rows);
 }
 
 static uint64_t hidden_rows(const struct recorder *r)
@@ -251,12 +255,14 @@ static void norm(struct recorder *r, uint64_t add_gain, uint64_t gain, const str
         uint32_t flags = add_gain ? TDM_VK_NORM_ADD : 0;
         unsigned forms = 0, reads = r->before == FLAGGED ? READS_FLAGS : 0, leaves = r->flagged ? LEAVES_FLAGS : 0;
 
-        for (unsigned i = 0; i < n_matrices; i++)
+        for (unsigned i = 0; i < n_matrices; i++) {
                 forms |= 1u << matrices[i]->act;
+                push.act_scale = matrices[i]->x_scale;
+        }
         if (!forms)
                 dispatch_flagged(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, flags, TDM_VK_ACT_NONE, tdm_vk_norm_per(m), 0), &push,
                                  sizeof(push), r->rows, 1, reads);
-        for (uint32_t act = 0; act < TDM_N_ACTS; act++) {
+        for (uint32_t act = 0; act < TDM_VK_N_ACTS; act++) {
                 if (!(forms >> act & 1))
                         continue;
                 push.acts = r->flagged ? flagged_acts(r, act) : m->acts[act].address;
@@ -301,7 +307,8 @@ static void embed(struct recorder *r)
                                                .rows = r->step + r->layout.rows,
                                                .d = m->hp.d_model,
                                                .panel_bytes = m->embedding.panel_bytes,
-                                               .scale = m->hp.embed_scale};
+                                               .scale = m->hp.embed_scale *
+                                                        (m->embedding.type & TDM_VK_FRAGMENTS ? m->half_weight : 1)};
 
         dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_EMBED, m->embedding.type, 0, 0, 0), &push, sizeof(push),
                  r->work->slot->n_rows, TDM_DIV_UP(m->hp.d_model, 256u));
@@ -348,6 +355,7 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .acts = r->flagged ? flagged_acts(r, l->o.act) : m->acts[l->o.act].address,
                 .side = r->flagged ? 0 : side_of(r, l->o.act, r->rows),
                 .side_rows = m->side_rows,
+                .act_scale = l->o.x_scale,
                 .pieces = l->kv_pieces,
                 .page_bytes = rotate.page_bytes,
                 .piece_shift = rotate.piece_shift,
@@ -364,13 +372,14 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .acts = m->acts[l->o.act].address,
                 .side = side_of(r, l->o.act, r->rows),
                 .side_rows = m->side_rows,
+                .act_scale = l->o.x_scale,
                 .first_row = r->first_row,
                 .n_heads = hp->n_heads,
                 .head_dim = hp->head_dim,
         };
         struct tdm_vk_pipeline *kernel = tdm_vk_pipeline_get(r->device, TDM_VK_ATTEND, hp->head_dim, m->kv.type,
                                                              r->work->slot->many ? m->many_rows : 1,
-                                                             tdm_vk_attend_form(item_heads, merges ? l->o.act : TDM_N_ACTS));
+                                                             tdm_vk_attend_form(item_heads, merges ? l->o.act : TDM_VK_ACT_NONE));
 
         static_assert(sizeof(rotate) <= TDM_VK_PUSH_BYTES && sizeof(push) <= TDM_VK_PUSH_BYTES,
                       "push constants fit everywhere");
@@ -409,14 +418,17 @@ static void ffn_block(struct recorder *r, uint32_t block)
                                               .acts = m->acts[l->down.act].address,
                                               .side = side_of(r, l->down.act, r->rows),
                                               .side_rows = m->side_rows,
+                                              .act_scale = l->down.x_scale,
                                               .d_ff = m->hp.d_ff};
         struct tdm_vk_matmul_push push;
 
         if (!r->acts_ready)
                 norm(r, 0, l->ffn_norm, gate_up, 2);
         r->acts_ready = false;
-        if (r->rows == 1 && tdm_vk_matgelu_push(m, l, &push)) {
+        if (tdm_vk_matgelu_push(m, l, r->rows, &push)) {
                 unsigned flags = r->flagged ? READS_FLAGS : 0;
+                uint32_t panels, rows;
+                struct tdm_vk_pipeline *pipeline = tdm_vk_gelu_kernel(r->device, l, r->rows, &panels, &rows);
 
                 if (r->flagged)
                         push.x = flagged_acts(r, l->gate.act);
@@ -425,8 +437,7 @@ static void ffn_block(struct recorder *r, uint32_t block)
                         push.out_side = 0;
                         flags |= LEAVES_FLAGS;
                 }
-                dispatch_flagged(r,
-                                 tdm_vk_gelu_kernel(r->device, l), &push, sizeof(push), l->gate.n_panels / 2, 1, flags);
+                dispatch_flagged(r, pipeline, &push, sizeof(push), TDM_DIV_UP(l->gate.n_panels, panels), TDM_DIV_UP(r->rows, rows), flags);
         } else {
                 multiply(r, gate_up, 2, r->rows, m->y.address, 2 * m->hp.d_ff);
                 dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GELU, 0, l->down.act, 0, 0), &gelu, sizeof(gelu),
@@ -483,6 +494,7 @@ static void head_block(struct recorder *r)
         const struct tdm_vk_matrix *output[] = {&m->output};
         const struct tdm_vk_norm_push push = {.hidden = r->work->slot->hidden,
                                               .gain = m->output_norm,
+                                              .act_scale = m->output.x_scale,
                                               .acts = m->acts[m->output.act].address,
                                               .side = side_of(r, m->output.act, r->work->n_logits),
                                               .side_rows = m->side_rows,

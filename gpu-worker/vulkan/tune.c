@@ -81,7 +81,7 @@ static void add(const struct tdm_vk_device *device, struct work *works, unsigned
 {
         unsigned i = 0;
 
-        if (matrix->act == TDM_ACT_F32 || tdm_k_type(matrix->type) || tdm_vk_tuned(device, shader, matrix, n_panels))
+        if (matrix->act == TDM_ACT_F32 || matrix->act >= TDM_VK_ACT_F16 || tdm_k_type(matrix->type) || tdm_vk_tuned(device, shader, matrix, n_panels))
                 return;
         while (i < *n && !same(&works[i].key, shader, matrix, n_panels))
                 i++;
@@ -126,7 +126,7 @@ static unsigned list_works(const struct tdm_vk_model *m, struct work *works)
                 add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){&l->q, &l->k, &l->v}, 3, i);
                 add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){&l->o}, 1, i);
                 add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){&l->down}, 1, i);
-                if (tdm_vk_matgelu_push(m, l, &push))
+                if (tdm_vk_matgelu_push(m, l, 1, &push))
                         add(m->device, works, &n, TDM_VK_MATGELU, &l->gate, l->gate.n_panels, l->down.act, i, &push);
                 else
                         add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){&l->gate, &l->up}, 2, i);

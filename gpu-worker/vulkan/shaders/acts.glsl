@@ -1,10 +1,18 @@
 // Rounding rows into the form that a matrix reads. Included by kernels whose workgroup has WORKERS threads, a multiple of 32,
 // each with COPIES times four neighbouring values; ACT is theirs. In three steps with a barrier between them, each for every copy.
+#include "fragments.glsl"
 #ifndef COPIES
 #define COPIES 1
 #endif
+#define HALVES (ACT == TDM_VK_ACT_F16 || ACT == TDM_VK_ACT_F16_AFTER)
 shared float s_amax[COPIES * WORKERS];
 shared int s_sum[COPIES * WORKERS];
+
+// Row `row` of those that a kernel leaves. A flagged one stands alone.
+uint64_t tdm_acts_row(uint64_t acts, uint cols, uint row)
+{
+        return HALVES ? tdm_fragment_row(acts, cols, row) : acts + uint64_t(row) * TDM_VK_ACT_STRIDE(ACT, cols);
+}
 
 // Where a row's begins.
 uint64_t tdm_side(uint64_t side, uint row)
@@ -69,6 +77,27 @@ void tdm_acts_write(uint copy, uint64_t row, uint cols, uint col, ivec4 q, float
         }
 }
 
+uint tdm_half2(vec2 x)
+{
+        vec2 y = clamp(x, vec2(-65504.0), vec2(65504.0));
+
+        return tdm_to_f16(y.x) | tdm_to_f16(y.y) << 16;
+}
+
+// Four columns of a row of F16; p.act_scale is the kernel's.
+void tdm_acts_halves(uint64_t row, uint col, vec4 x, uint flag)
+{
+        precise vec4 scaled = vec4(tdm_finite(x.x), tdm_finite(x.y), tdm_finite(x.z), tdm_finite(x.w)) * p.act_scale;
+
+        if (flag != 0) {
+                tdm_put_word(row, tdm_fragment_word(col, true), tdm_half2(scaled.xy), flag);
+                tdm_put_word(row, tdm_fragment_word(col + 2, true), tdm_half2(scaled.zw), flag);
+        } else {
+                tdm_put_word(row, tdm_fragment_word(col, false), tdm_half2(scaled.xy), 0);
+                tdm_put_word(row, tdm_fragment_word(col + 2, false), tdm_half2(scaled.zw), 0);
+        }
+}
+
 // Column `col` and the three after it, where there is one copy. Every thread of the workgroup must come here; those with `used`
 // have col < cols.
 void tdm_put_acts(uint64_t row, uint cols, uint col, vec4 x, bool used, uint64_t side, uint side_rows, uint flag)
@@ -79,6 +108,11 @@ void tdm_put_acts(uint64_t row, uint cols, uint col, vec4 x, bool used, uint64_t
         if (ACT == TDM_VK_ACT_F32) {
                 if (used)
                         F32x4s(row).v[col / 4] = x;
+                return;
+        }
+        if (HALVES) {
+                if (used)
+                        tdm_acts_halves(row, col, x, flag);
                 return;
         }
         tdm_acts_look(0, x, used);

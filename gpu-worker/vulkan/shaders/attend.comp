@@ -342,7 +342,7 @@ void main()
         }
         uint cols = p.n_heads * HEAD_DIM;
 
-        tdm_put_acts(p.acts + uint64_t(row) * TDM_VK_ACT_STRIDE(ACT, cols), cols, head0 * HEAD_DIM + quad, o, used,
+        tdm_put_acts(tdm_acts_row(p.acts, cols, row), cols, head0 * HEAD_DIM + quad, o, used,
                      tdm_side(p.side, row), p.side_rows, tdm_flag_left(p.chain_index));
         tdm_chain_done(p.chain, p.chain_index);
 }

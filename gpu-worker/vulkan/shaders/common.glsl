@@ -201,6 +201,24 @@ float tdm_panel_scale(uint64_t panel, uint b, uint lane)
         return tdm_f16(uint(U16s(panel).v[b * 16 + lane]));
 }
 
+// Of column k and a lane of a panel in fragments (fragments.glsl): which scale, which word of its chunk, which bit of that.
+uint tdm_fragment_scale(uint k, uint lane)
+{
+        return k / 64 * 32 + lane % 8 * 4 + lane / 8 * 2 + k / 32 % 2;
+}
+
+uint tdm_fragment_quants(const uint type, uint k, uint lane, out uint shift)
+{
+        uint j = k / 16 % 4, thread = lane % 8 * 4 + k % 8 / 2, late = k / 8 % 2;
+
+        if (type == TDM_VK_Q8_0) {
+                shift = late * 8 + k % 2 * 16;
+                return k / 64 * 256 + j / 2 * 128 + thread * 4 + j % 2 * 2 + lane / 8;
+        }
+        shift = lane / 8 * 4 + late * 8 + k % 2 * 16;
+        return k / 64 * 128 + thread * 4 + j;
+}
+
 // Where word g of a lane's block lies, of `words` each.
 uint tdm_word(const bool turned, const uint words, uint b, uint g, uint lane)
 {
@@ -208,8 +226,10 @@ uint tdm_word(const bool turned, const uint words, uint b, uint g, uint lane)
 }
 
 // Column k of a lane, dequantised exactly: one rounding at most, in q * scale.
-float tdm_panel_value(const uint type, const bool turned, uint64_t panel, uint cols, uint k, uint lane)
+float tdm_panel_value(const uint form, uint64_t panel, uint cols, uint k, uint lane)
 {
+        const uint type = form & 63u;
+        const bool turned = (form & TDM_VK_TURNED) != 0;
         uint64_t quants = panel + tdm_scales_bytes(cols);
         uint b = k / 32, g = k % 32 / 4, word;
         int q;
@@ -220,6 +240,14 @@ float tdm_panel_value(const uint type, const bool turned, uint64_t panel, uint c
                 return tdm_f16(uint(U16s(panel).v[k * 16 + lane]));
         if (type == TDM_VK_BF16)
                 return uintBitsToFloat(uint(U16s(panel).v[k * 16 + lane]) << 16);
+        if ((form & TDM_VK_FRAGMENTS) != 0) {
+                uint shift, at = tdm_fragment_quants(type, k, lane, shift);
+
+                word = U32s(quants).v[at] >> shift;
+                q = type == TDM_VK_Q8_0 ? int(word & 0xffu) - 128 : int(word & 0xfu) - 8;
+                precise float whole = float(q) * tdm_f16(uint(U16s(panel).v[tdm_fragment_scale(k, lane)]));
+                return whole;
+        }
         if (type == TDM_VK_Q8_0) {
                 word = U32s(quants).v[tdm_word(turned, 8, b, g, lane)];
                 q = int(word >> k % 4 * 8 & 0xffu) - 128;

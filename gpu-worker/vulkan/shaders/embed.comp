@@ -7,7 +7,6 @@ layout(constant_id = 0) const uint FORM = 0;
 layout(push_constant) uniform Push { tdm_vk_embed_push p; };
 
 const uint TYPE = FORM & 63u;
-const bool TURNED = FORM >= TDM_VK_TURNED;
 
 void main()
 {
@@ -19,7 +18,7 @@ void main()
 
         if (k < p.d) {
                 float w = tdm_k_type(TYPE) ? tdm_k_value(TYPE, tdm_k_read(TYPE, panel, p.d, k / 32, token % 16), k % 32)
-                                           : tdm_panel_value(TYPE, TURNED, panel, p.d, k, token % 16);
+                                           : tdm_panel_value(FORM, panel, p.d, k, token % 16);
                 precise float x = w * p.scale;
                 F32s(p.hidden + uint64_t(row) * p.d * 4).v[k] = x;
         }

@@ -20,6 +20,6 @@ void main()
                 vec4 g = F32x4s(y).v[col / 4], up = F32x4s(y).v[(p.d_ff + col) / 4];
                 x = vec4(tdm_gelu_mul(g.x, up.x), tdm_gelu_mul(g.y, up.y), tdm_gelu_mul(g.z, up.z), tdm_gelu_mul(g.w, up.w));
         }
-        tdm_put_acts(p.acts + uint64_t(row) * TDM_VK_ACT_STRIDE(ACT, p.d_ff), p.d_ff, col, x, used, tdm_side(p.side, row), p.side_rows, 0);
+        tdm_put_acts(tdm_acts_row(p.acts, p.d_ff, row), p.d_ff, col, x, used, tdm_side(p.side, row), p.side_rows, 0);
         tdm_chain_done(p.chain, p.chain_index);
 }

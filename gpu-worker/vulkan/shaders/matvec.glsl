@@ -186,7 +186,7 @@ void multiply(uint row0)
         if (ACT == TDM_VK_ACT_F32) {
                 for (uint k = b0 * 32; k < b1 * 32; k++)
                         [[unroll]] for (uint i = 0; i < PANELS; i++) {
-                                float w = tdm_panel_value(TYPE, TURNED, panels[i], p.cols, k, lane);
+                                float w = tdm_panel_value(FORM, panels[i], p.cols, k, lane);
 
                                 [[unroll]] for (uint r = 0; r < ROWS; r++)
                                         acc[r * PANELS + i] = fma(w, F32s(x[r]).v[k], acc[r * PANELS + i]);

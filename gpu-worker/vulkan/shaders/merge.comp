@@ -19,6 +19,6 @@ void main()
         tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
         if (used)
                 o = tdm_merge_items(p.partial, items.slot + col / p.head_dim, items.slot_step, items.n, p.head_dim, col % p.head_dim);
-        tdm_put_acts(p.acts + uint64_t(row) * TDM_VK_ACT_STRIDE(ACT, cols), cols, col, o, used, tdm_side(p.side, row), p.side_rows, 0);
+        tdm_put_acts(tdm_acts_row(p.acts, cols, row), cols, col, o, used, tdm_side(p.side, row), p.side_rows, 0);
         tdm_chain_done(p.chain, p.chain_index);
 }

@@ -26,10 +26,16 @@ float norm_scale(float sum)
 void put(uint row, inout vec4 value[PER])
 {
         uint thread = gl_LocalInvocationID.x, n4 = p.d / 4;
-        uint64_t acts = p.acts + uint64_t(row) * TDM_VK_ACT_STRIDE(ACT, p.d);
+        uint64_t acts = tdm_acts_row(p.acts, p.d, row);
         ivec4 q[PER];
         float scales[PER];
 
+        if (HALVES) {
+                [[unroll]] for (uint i = 0; i < PER; i++)
+                        if (i * WORKERS + thread < n4)
+                                tdm_acts_halves(acts, (i * WORKERS + thread) * 4, value[i], tdm_flag_left(p.chain_index));
+                return;
+        }
         [[unroll]] for (uint i = 0; i < PER; i++)
                 if (ACT != TDM_VK_ACT_F32)
                         tdm_acts_look(i, value[i], i * WORKERS + thread < n4);

@@ -19,7 +19,12 @@
 #define TDM_VK_ACT_F32 0
 #define TDM_VK_ACT_I8 1
 #define TDM_VK_ACT_I16 2
-#define TDM_VK_ACT_NONE 3 /* a kernel that leaves no activations */
+/* What shaders alone know: f16 in the order of the matrix units' fragments (fragments.glsl). A second buffer of them is for what is made
+ * from rows of the first while those are read. */
+#define TDM_VK_ACT_F16 3
+#define TDM_VK_ACT_F16_AFTER 4
+#define TDM_VK_ACT_NONE 5 /* a kernel that leaves no activations */
+#define TDM_VK_N_ACTS 5
 
 /* As enum tdm_type, checked in pipeline.c. */
 #define TDM_VK_F32 0
@@ -41,6 +46,8 @@
 /* In a kernel's TYPE, of Q4_0 and Q8_0: each output's words of a block lie beside each other (turn.comp), not each word's of
  * the 16 outputs. */
 #define TDM_VK_TURNED 64
+/* The same, in the order of the matrix units' fragments (fragments.glsl). */
+#define TDM_VK_FRAGMENTS 128
 
 /* 15 bits of the 16, so that a block's sum with weights of 4 bits stays below 2^22: then it needs no conversion to become a
  * float (matvec.glsl). */
@@ -57,13 +64,19 @@
  * f32 [nb], sum i32 [nb] of TDM_VK_I16_STEP hi + lo. nb = cols / 32. */
 #define TDM_VK_ACT_SCALES(act, cols) ((act) * (cols))
 #define TDM_VK_ACT_SUMS(act, cols) ((act) * (cols) + (cols) / 8)
-#define TDM_VK_ACT_STRIDE(act, cols) \
-        ((act) == TDM_VK_ACT_F32 ? (cols) * 4 : ((act) * (cols) + (cols) / 4 + 63) / 64 * 64)
+#define TDM_VK_ACT_STRIDE(act, cols)                \
+        ((act) >= TDM_VK_ACT_F16   ? (cols) * 2     \
+         : (act) == TDM_VK_ACT_F32 ? (cols) * 4     \
+                                   : ((act) * (cols) + (cols) / 4 + 63) / 64 * 64)
 
 /* K is cut into this many segments of ceil(nb / SEGMENTS) blocks of 32; each is summed in order, then the segments' sums from
  * the first to the last. So an order follows from cols alone. */
 #define TDM_VK_SEGMENTS 16
 #define TDM_VK_SEGMENT_BLOCKS(cols) (((cols) / 32 + TDM_VK_SEGMENTS - 1) / TDM_VK_SEGMENTS)
+
+/* Rows of F16: tiles of 8 rows, of each the chunks of 64 columns, 1 KB each. A segment is of so many chunks. */
+#define TDM_VK_CHUNK_COLS 64
+#define TDM_VK_SEGMENT_CHUNKS(cols) (((cols) / TDM_VK_CHUNK_COLS + TDM_VK_SEGMENTS - 1) / TDM_VK_SEGMENTS)
 
 /* Blocks of 32 that matwide.comp takes at a time: it needs as many. */
 #define TDM_VK_WIDE_BLOCKS 4
@@ -145,6 +158,8 @@ struct tdm_vk_norm_push {
         TDM_U32 side_rows;
         TDM_U32 hidden_index; /* where y is flagged: hidden is of this dispatch, which has so many workgroups; 0: it is there */
         TDM_U32 hidden_wait;
+        TDM_F32 act_scale; /* of rows of F16, here and below: what they are multiplied with, a power of two */
+        TDM_U32 pad0;
         TDM_VK_CHAIN
 };
 
@@ -165,9 +180,11 @@ struct tdm_vk_matmul_push {
         TDM_U32 y_stride;
         TDM_U32 panel0; /* of the dispatch */
         TDM_U32 side_rows;
-        TDM_U32 pad0;
-        TDM_U64 acts;     /* matgelu.comp: what it leaves, and its side */
+        TDM_F32 y_scale;  /* of rows of F16: what sums are multiplied with */
+        TDM_U64 acts;     /* where GELU follows in the kernel: what it leaves, and its side */
         TDM_U64 out_side;
+        TDM_F32 act_scale;
+        TDM_U32 pad0;
         TDM_VK_CHAIN
 };
 
@@ -212,7 +229,7 @@ struct tdm_vk_attend_push {
         TDM_U64 acts;   /* as in tdm_vk_merge_push, where attend.comp merges too */
         TDM_U64 side;
         TDM_U32 side_rows;
-        TDM_U32 pad0;
+        TDM_F32 act_scale;
         TDM_VK_CHAIN
 };
 
@@ -225,6 +242,8 @@ struct tdm_vk_merge_push {
         TDM_U32 n_heads;
         TDM_U32 head_dim;
         TDM_U32 side_rows;
+        TDM_F32 act_scale;
+        TDM_U32 pad0;
         TDM_VK_CHAIN
 };
 
@@ -234,6 +253,8 @@ struct tdm_vk_gelu_push {
         TDM_U64 side;
         TDM_U32 d_ff;
         TDM_U32 side_rows;
+        TDM_F32 act_scale;
+        TDM_U32 pad0;
         TDM_VK_CHAIN
 };
 

@@ -1,0 +1,167 @@
+/* Rows of F16. Where a device has f16 matrix units, every kernel for them is proven and a model's layers are of Q4_0 or Q8_0, rows
+ * go into its matrices as f16, for one row as for many: 11 bits of each value instead of 8 or 15 with a scale for each 32, and the
+ * sums over a whole segment of K are the units' own. What f16 lacks is range. So each matrix' rows are multiplied with a power of two,
+ * the same for all rows: the largest with which none can leave f16, whatever comes. What comes is bounded by what makes it:
+ * - a norm leaves gain[k] n[k] with sum n² <= d, so at most sqrt(d) max|gain|;
+ * - the FFN's hidden values are at most |gate| |up|, attention's the largest value, and these products at most
+ *   sqrt(d) sqrt(sum (w gain)²) each (Cauchy and Schwarz; shaders/bound.comp).
+ * Typical values are smaller by the root of d, once or twice: f16 keeps its 11 bits for 2^29 below the bound. */
+#include <math.h>
+
+#include "gpu-worker/vulkan/private.h"
+
+#define MOST 32768.0f  /* half of what f16 holds: sums of squares are rounded too */
+#define WORDS 4u       /* of a layer's bounds: V's, the FFN's, each with its largest scale */
+#define KV_MOST 65504.0f
+
+static const struct tdm_weights_tensor *find(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer)
+{
+        return tdm_weights_find(m->weights, kind, layer);
+}
+
+static bool fits(const struct tdm_weights_tensor *t)
+{
+        return t->layout == TDM_LAYOUT_PANEL16 && (t->type == TDM_TYPE_Q4_0 || t->type == TDM_TYPE_Q8_0) &&
+               t->cols % TDM_VK_CHUNK_COLS == 0;
+}
+
+bool tdm_vk_half_wanted(const struct tdm_vk_model *m)
+{
+        static const enum tdm_tensor_kind kinds[] = {TDM_TENSOR_Q,  TDM_TENSOR_K,    TDM_TENSOR_V,   TDM_TENSOR_O,
+                                                     TDM_TENSOR_GATE, TDM_TENSOR_UP, TDM_TENSOR_DOWN};
+        const char *wanted = getenv("TANDEM_VULKAN_HALVES");
+
+        if (!m->device->half_units || m->device->import || m->precision != TDM_PRECISION_DEFAULT ||
+            (wanted && strcmp(wanted, "off") == 0))
+                return false;
+        for (uint32_t i = 0; i < m->hp.n_layers; i++)
+                for (unsigned k = 0; k < TDM_ARRAY_SIZE(kinds); k++)
+                        if (!fits(find(m, kinds[k], i)))
+                                return false;
+        return true;
+}
+
+/* The largest power of two with which `bound` stays in range. */
+static float scale_for(float bound)
+{
+        int exponent;
+
+        if (!(bound > 0) || !isfinite(bound))
+                return bound > 0 ? 0x1p-100f : 1;
+        frexpf(MOST / bound, &exponent);
+        return ldexpf(1, TDM_MAX(TDM_MIN(exponent - 1, 100), -100));
+}
+
+static float largest_gain(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer)
+{
+        const float *gain = (const float *)(m->weights + find(m, kind, layer)->offset);
+        float most = 0;
+
+        for (uint32_t i = 0; i < m->hp.d_model; i++)
+                most = fmaxf(most, fabsf(gain[i]));
+        return most;
+}
+
+/* The largest |q| of a type. */
+static float largest_weight(uint32_t type)
+{
+        return (type & ~TDM_VK_FRAGMENTS) == TDM_TYPE_Q4_0 ? 8 : 128;
+}
+
+static void bound(struct tdm_vk_model *m, VkCommandBuffer commands, const struct tdm_vk_matrix *a, const struct tdm_vk_matrix *b,
+                  uint64_t gains, uint32_t word)
+{
+        struct tdm_vk *vk = &m->device->vk;
+        struct tdm_vk_matmul_push push = {.x = gains,
+                                          .y = m->y.address + word * sizeof(uint32_t),
+                                          .w0 = a->address,
+                                          .w1 = b ? b->address : 0,
+                                          .panel_bytes = a->panel_bytes,
+                                          .cols = a->cols};
+
+        for (uint32_t n; push.panel0 < a->n_panels; push.panel0 += n) {
+                n = TDM_MIN(a->n_panels - push.panel0, m->device->max_groups_x);
+                vk->CmdPushConstants(commands, m->device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(push), &push);
+                vk->CmdDispatch(commands, n, 1, 1);
+        }
+}
+
+/* [layer][WORDS], and at last what no layer bounds: only the scales of all others count there. */
+static int find_bounds(struct tdm_vk_model *m, const float **ret, struct tdm_error *err)
+{
+        uint64_t bytes = (m->hp.n_layers + 1ull) * WORDS * sizeof(uint32_t);
+        uint32_t others = m->hp.n_layers * WORDS;
+        const VkBufferCopy copy = {.size = bytes};
+        const char *what = "bounding the rows";
+        struct tdm_vk_device *device = m->device;
+        VkCommandBuffer commands;
+        int r = tdm_vk_pipeline_need(device, TDM_VK_BOUND, (const uint32_t[]){0, 0, 0, 0}, err);
+
+        if (r == 0 && (bytes > m->y.size_bytes || bytes > device->stages[0].size_bytes))
+                r = tdm_error_set(err, TDM_E_UNSUPPORTED, "vulkan device: %u layers are too many", m->hp.n_layers);
+        if (r == 0)
+                r = tdm_vk_once_begin(device, &commands, what, err);
+        if (r != 0)
+                return r;
+        device->vk.CmdFillBuffer(commands, m->y.buffer, 0, bytes, 0);
+        tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+                       VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+        device->vk.CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, tdm_vk_pipeline_get(device, TDM_VK_BOUND, 0, 0, 0, 0)->pipeline);
+        for (uint32_t i = 0; i < m->hp.n_layers; i++) {
+                const struct tdm_vk_layer *l = &m->layers[i];
+
+                bound(m, commands, &l->v, NULL, l->attn_norm, i * WORDS);
+                bound(m, commands, &l->gate, &l->up, l->ffn_norm, i * WORDS + 2);
+                bound(m, commands, &l->q, NULL, 0, others);
+                bound(m, commands, &l->k, NULL, 0, others);
+                bound(m, commands, &l->o, NULL, 0, others);
+                bound(m, commands, &l->down, NULL, 0, others);
+        }
+        if (m->output.type & TDM_VK_FRAGMENTS)
+                bound(m, commands, &m->output, NULL, 0, others);
+        if (m->embedding.type & TDM_VK_FRAGMENTS)
+                bound(m, commands, &m->embedding, NULL, 0, others);
+        tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT, VK_PIPELINE_STAGE_TRANSFER_BIT,
+                       VK_ACCESS_TRANSFER_READ_BIT);
+        device->vk.CmdCopyBuffer(commands, m->y.buffer, device->stages[0].buffer, 1, &copy);
+        tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT, VK_PIPELINE_STAGE_HOST_BIT,
+                       VK_ACCESS_HOST_READ_BIT);
+        *ret = (const float *)device->stages[0].map;
+        return tdm_vk_once_end(device, what, err);
+}
+
+int tdm_vk_half_scales(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        float root = sqrtf((float)m->hp.d_model), most = 0;
+        const float *bounds;
+        int r;
+
+        if (!m->half)
+                return 0;
+        r = find_bounds(m, &bounds, err);
+        if (r != 0)
+                return r;
+        for (uint32_t i = 0; i <= m->hp.n_layers; i++)
+                most = fmaxf(most, fmaxf(bounds[i * WORDS + 1], bounds[i * WORDS + 3]));
+        /* Weights too: scales that are larger are divided when the weights are turned. A file with infinite ones is what it is. */
+        while (isfinite(most) && most * 128 > m->half_weight * KV_MOST)
+                m->half_weight *= 2;
+        for (uint32_t i = 0; i < m->hp.n_layers; i++) {
+                struct tdm_vk_layer *l = &m->layers[i];
+                float values = root * largest_weight(l->v.type) * bounds[i * WORDS],
+                      hidden = root * largest_weight(l->gate.type) * (root * largest_weight(l->up.type)) * bounds[i * WORDS + 2];
+                struct tdm_vk_matrix *matrices[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+
+                l->q.x_scale = l->k.x_scale = l->v.x_scale = scale_for(root * largest_gain(m, TDM_TENSOR_ATTN_NORM, i));
+                l->gate.x_scale = l->up.x_scale = scale_for(root * largest_gain(m, TDM_TENSOR_FFN_NORM, i));
+                l->o.x_scale = scale_for(m->kv.type == TDM_KV_F16 ? fminf(values, KV_MOST) : values);
+                l->down.x_scale = scale_for(hidden);
+                for (unsigned k = 0; k < TDM_ARRAY_SIZE(matrices); k++)
+                        matrices[k]->y_scale = m->half_weight / matrices[k]->x_scale;
+        }
+        if (m->output.act >= TDM_VK_ACT_F16) {
+                m->output.x_scale = scale_for(root * largest_gain(m, TDM_TENSOR_OUTPUT_NORM, 0));
+                m->output.y_scale = m->half_weight / m->output.x_scale;
+        }
+        return 0;
+}

@@ -1,0 +1,45 @@
+// What the kernels for f16 matrix units share (mathalf.comp, mathalfwide.comp): weights of Q4_0 or Q8_0 in fragments (fragments.glsl) become
+// f16, times their block's scale, one rounding, in the registers that the units read; rows are f16; sums are f32.
+//
+// ORDER of an output: K is cut into TDM_VK_SEGMENTS segments of TDM_VK_SEGMENT_CHUNKS chunks of 64 columns; a segment's sum is one chain of the
+// units' sums over 16 columns from zero on; the segments are added from the first to the last. Whoever multiplies, however many
+// rows: an element of a unit's result does not depend on the others.
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+
+const uint WORDS = TYPE == TDM_VK_Q4_0 ? 4 : 8;
+const uint LOADS = WORDS / 4; // times 16 bytes: a thread's weights of a chunk
+
+#define WEIGHTS coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
+#define ROWS coopmat<float16_t, gl_ScopeSubgroup, 16, 8, gl_MatrixUseB>
+#define SUMS coopmat<float, gl_ScopeSubgroup, 16, 8, gl_MatrixUseAccumulator>
+
+#define HALF2(word) unpackFloat2x16(word)
+
+// Small integers become f16 by the bits of 1024 + q; what is taken away and the scale are exact but for the last rounding.
+// scale, scale8: of outputs g and g + 8, each twice.
+#define FRAGMENT_Q4(a, word, scale, scale8) { \
+        uint late_ = (word) >> 8; \
+        f16vec2 a_ = (HALF2((word) & 0x000f000fu | 0x64006400u) - f16vec2(1032.0hf)) * (scale); \
+        f16vec2 b_ = (HALF2(late_ & 0x000f000fu | 0x64006400u) - f16vec2(1032.0hf)) * (scale); \
+        f16vec2 c_ = fma(HALF2((word) & 0x00f000f0u | 0x64006400u), f16vec2(0.0625hf), f16vec2(-72.0hf)) * (scale8); \
+        f16vec2 d_ = fma(HALF2(late_ & 0x00f000f0u | 0x64006400u), f16vec2(0.0625hf), f16vec2(-72.0hf)) * (scale8); \
+        a[0] = a_.x; a[1] = a_.y; a[2] = b_.x; a[3] = b_.y; a[4] = c_.x; a[5] = c_.y; a[6] = d_.x; a[7] = d_.y; }
+#define FRAGMENT_Q8(a, word, word8, scale, scale8) { \
+        f16vec2 a_ = (HALF2((word) & 0x00ff00ffu | 0x64006400u) - f16vec2(1152.0hf)) * (scale); \
+        f16vec2 b_ = (HALF2((word) >> 8 & 0x00ff00ffu | 0x64006400u) - f16vec2(1152.0hf)) * (scale); \
+        f16vec2 c_ = (HALF2((word8) & 0x00ff00ffu | 0x64006400u) - f16vec2(1152.0hf)) * (scale8); \
+        f16vec2 d_ = (HALF2((word8) >> 8 & 0x00ff00ffu | 0x64006400u) - f16vec2(1152.0hf)) * (scale8); \
+        a[0] = a_.x; a[1] = a_.y; a[2] = b_.x; a[3] = b_.y; a[4] = c_.x; a[5] = c_.y; a[6] = d_.x; a[7] = d_.y; }
+// The j-th 16 columns of a chunk, of what a thread has of it.
+#define FRAGMENT(a, w, at, scales, j) { \
+        f16vec2 g_ = HALF2((scales).x), g8_ = HALF2((scales).y); \
+        f16vec2 scale_ = j < 2 ? g_.xx : g_.yy, scale8_ = j < 2 ? g8_.xx : g8_.yy; \
+        if (TYPE == TDM_VK_Q4_0) \
+                FRAGMENT_Q4(a, w[at][j], scale_, scale8_) \
+        else \
+                FRAGMENT_Q8(a, w[(at) + (j) / 2 * (LOADS - 1)][(j) % 2 * 2], w[(at) + (j) / 2 * (LOADS - 1)][(j) % 2 * 2 + 1], scale_, scale8_) }
+#define ROWS_FRAGMENT(b, word0, word1) { \
+        f16vec2 a_ = HALF2(word0), b_ = HALF2(word1); \
+        b[0] = a_.x; b[1] = a_.y; b[2] = b_.x; b[3] = b_.y; }
