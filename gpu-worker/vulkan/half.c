@@ -5,7 +5,11 @@
  * - a norm leaves gain[k] n[k] with sum n² <= d, so at most sqrt(d) max|gain|;
  * - the FFN's hidden values are at most |gate| |up|, attention's the largest value, and these products at most
  *   sqrt(d) sqrt(sum (w gain)²) each (Cauchy and Schwarz; shaders/bound.comp).
- * Typical values are smaller by the root of d, once or twice: f16 keeps its 11 bits for 2^29 below the bound. */
+ * Typical values are smaller by the root of d, once or twice: f16 keeps its 11 bits for 2^29 below the bound.
+ *
+ * Small models keep rows of 8 and 15 bits: the time of one of their rows is that from kernel to kernel, and there the kernels of
+ * matvec.glsl are faster (4B on an H200: 471 tokens/s with rows of F16, 548 to 565 without; 27B 147 and 152, but 1,047 and 775 for 8 together).
+ * It follows from the model's sizes alone, so that a restart changes nothing. TANDEM_VULKAN_HALVES=on|off says it for tests. */
 #include <math.h>
 
 #include "gpu-worker/vulkan/private.h"
@@ -13,6 +17,7 @@
 #define MOST 32768.0f  /* half of what f16 holds: sums of squares are rounded too */
 #define WORDS 4u       /* of a layer's bounds: V's, the FFN's, each with its largest scale */
 #define KV_MOST 65504.0f
+#define FFN_WEIGHTS_MIN (UINT64_C(1) << 27) /* of a layer: more than a 4B has, fewer than a 12B */
 
 static const struct tdm_weights_tensor *find(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer)
 {
@@ -31,8 +36,9 @@ bool tdm_vk_half_wanted(const struct tdm_vk_model *m)
                                                      TDM_TENSOR_GATE, TDM_TENSOR_UP, TDM_TENSOR_DOWN};
         const char *wanted = getenv("TANDEM_VULKAN_HALVES");
 
-        if (!m->device->half_units || m->device->import || m->precision != TDM_PRECISION_DEFAULT ||
-            (wanted && strcmp(wanted, "off") == 0))
+        if (!m->device->half_units || m->device->import || m->precision != TDM_PRECISION_DEFAULT)
+                return false;
+        if (wanted && *wanted ? strcmp(wanted, "off") == 0 : 3ull * m->hp.d_model * m->hp.d_ff < FFN_WEIGHTS_MIN)
                 return false;
         for (uint32_t i = 0; i < m->hp.n_layers; i++)
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(kinds); k++)

@@ -10,8 +10,7 @@ static const uint32_t rows_variants[] = {1, 2, 4, 8, 16}, rows_variants_cpu[] = 
 #define UNITS_AT_ONCE 132u      /* workgroups of MATDIRECT or MATWIDE */
 #define WIDE_GROUPS_MIN 96u     /* workgroups of MATWIDE that keep a GPU busy */
 #define WIDE_THREADS 256u       /* of 64 rows; twice as many of 128 take half as long again */
-#define WIDE_HALF_TILES 8u      /* of MATHALFWIDE, as the next */
-#define WIDE_HALF_THREADS 128u
+#define WIDE_HALF_PANELS_MIN 1500u /* with which MATHALFWIDE is faster for 17 to 32 rows too */
 #define STAGE_BYTES (24u << 10) /* of a single row in shared memory, of which there may be 32 KiB */
 
 static uint32_t rows_variant(const struct tdm_vk_device *device, uint32_t n_rows)
@@ -84,25 +83,43 @@ struct half_kernel {
         uint32_t panels, rows; /* that one workgroup makes, with GELU of each of the two */
 };
 
-/* PANELS of mathalf.comp. */
-static uint32_t half_panels(uint32_t n_panels, uint32_t tiles)
+#define HALF_GELU (1u << 24) /* in SHAPE of both */
+
+/* n_panels: of all that the dispatch multiplies, with GELU of both. A workgroup takes as few panels as let all of them run at once,
+ * or two: more would leave each subgroup fewer registers for what is on its way. */
+static struct half_kernel half_few(const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t n_rows, bool gelu)
 {
-        if (tiles == 1)
-                return n_panels >= 1024 ? 8 : 4;
-        return 2;
+        uint32_t tiles = n_rows == 1 ? 0 : n_rows <= 8 ? 1 : n_rows <= 16 ? 2 : 4, length = TDM_VK_SEGMENT_CHUNKS(a->cols),
+                 n_segments = TDM_DIV_UP(a->cols / TDM_VK_CHUNK_COLS, length), panels = tiles > 1 ? 4 : 2, rounds, subgroups;
+
+        if (n_panels <= 3 * UNITS_AT_ONCE && !gelu)
+                panels = n_panels <= 2 * UNITS_AT_ONCE ? 1 : 3;
+        rounds = tiles == 4 || n_panels >= 1024 || (tiles == 2 && n_panels > 3 * UNITS_AT_ONCE) ? 2 : 1;
+        subgroups = TDM_DIV_UP(n_segments <= 14 ? 14u : TDM_VK_SEGMENTS, rounds);
+        return (struct half_kernel){.shader = TDM_VK_MATHALF,
+                                    .constants = {a->type, tiles | panels << 8 | rounds << 16 | (gelu ? HALF_GELU : 0), subgroups * 32,
+                                                  tiles ? 0 : TDM_MAX(length, TDM_VK_HALF_CHUNKS_MIN)},
+                                    .panels = gelu ? panels / 2 : panels,
+                                    .rows = tiles ? tiles * 8 : 1};
 }
 
-/* Found on an H200. n_panels: of all that the dispatch multiplies, with GELU of both. */
+static struct half_kernel half_wide(const struct tdm_vk_matrix *a, uint32_t n_rows, bool gelu)
+{
+        bool few = n_rows <= TDM_VK_HALF_ROWS_MAX,
+             two = few && a->cols % (2 * TDM_VK_CHUNK_COLS) == 0 && TDM_VK_SEGMENT_CHUNKS(a->cols) % 2 == 0;
+        uint32_t tiles = few ? 4 : 8, threads = few ? 352 : 128;
+
+        return (struct half_kernel){.shader = TDM_VK_MATHALFWIDE,
+                                    .constants = {a->type, tiles | (two ? 2u : 1u) << 8 | (gelu ? HALF_GELU : 0), threads, 0},
+                                    .panels = threads / 32 * (gelu ? 1 : 2),
+                                    .rows = tiles * 8};
+}
+
+/* Found on an H200. */
 static struct half_kernel half_kernel_of(const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t n_rows, bool gelu)
 {
-        uint32_t tiles = n_rows == 1 ? 0 : n_rows <= 8 ? 1 : n_rows <= 16 ? 2 : 4, panels = half_panels(n_panels, tiles);
-
-        if (n_rows > TDM_VK_HALF_ROWS_MAX)
-                return (struct half_kernel){TDM_VK_MATHALFWIDE, {a->type, WIDE_HALF_TILES, WIDE_HALF_THREADS, gelu},
-                                            WIDE_HALF_THREADS / 32 * (gelu ? 1 : 2), WIDE_HALF_TILES * 8};
-        return (struct half_kernel){TDM_VK_MATHALF,
-                                    {a->type, tiles, panels, (tiles ? 0 : TDM_MAX(TDM_VK_SEGMENT_CHUNKS(a->cols), TDM_VK_HALF_CHUNKS_MIN)) | (gelu ? 256u : 0)},
-                                    gelu ? panels / 2 : panels, tiles ? tiles * 8 : 1};
+        return n_rows > TDM_VK_HALF_ROWS_MAX || (n_rows > 16 && n_panels >= WIDE_HALF_PANELS_MIN) ? half_wide(a, n_rows, gelu)
+                                                                                                  : half_few(a, n_panels, n_rows, gelu);
 }
 
 static struct tdm_vk_pipeline *half_pipeline(struct tdm_vk_device *device, const struct half_kernel *k)

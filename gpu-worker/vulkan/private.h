@@ -418,7 +418,7 @@ uint64_t tdm_vk_step_args(const struct tdm_vk_step_layout *layout, uint32_t tile
 
 #define TDM_VK_DIRECT_ROWS_MAX 64u /* of a dispatch of MATDIRECT, which reads tdm_vk_model.sides */
 #define TDM_VK_HALF_ROWS_MAX 32u   /* of one of MATHALF */
-#define TDM_VK_HALF_CHUNKS_MIN 3u  /* of a segment, that its kernel for a single row has room for: what the proof takes */
+#define TDM_VK_HALF_CHUNKS_MIN 4u  /* of a segment, that its kernel for a single row has room for: what the proof takes */
 
 /* SHAPE of matvec.glsl. stage: the row goes through shared memory. */
 uint32_t tdm_vk_shape_with(const struct tdm_vk_device *device, const struct tdm_vk_matrix *matrix, uint32_t panels,

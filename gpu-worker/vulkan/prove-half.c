@@ -6,8 +6,8 @@
 #include "engine/half.h"
 #include "gpu-worker/vulkan/private.h"
 
-/* Segments of TDM_VK_HALF_CHUNKS_MIN chunks, the last ones short or empty. */
-#define COLS ((12 * TDM_VK_HALF_CHUNKS_MIN + 1) * TDM_VK_CHUNK_COLS)
+/* Twelve segments of TDM_VK_HALF_CHUNKS_MIN chunks and one of half as many, the others empty; all even, as a kernel may want. */
+#define COLS ((12 * TDM_VK_HALF_CHUNKS_MIN + TDM_VK_HALF_CHUNKS_MIN / 2) * TDM_VK_CHUNK_COLS)
 #define N_PANELS 12u                   /* of each of two matrices beside each other */
 #define N_HALF_OUT (N_PANELS * TDM_PANEL_ROWS)
 #define N_OUT (2 * N_HALF_OUT)
@@ -65,13 +65,13 @@ static double value_of(const uint16_t *rows, uint32_t row, uint32_t k)
         return (double)tdm_f16_to_f32(rows[row / 8 * (COLS * 8) + in_tile]);
 }
 
-/* Every 37th element: each lane of a result, each kind of place of a row and column. */
+/* Every 101st element: each lane of a result, each kind of place of a row and column. */
 static bool is_right(const struct tdm_vk_device *device, uint32_t type)
 {
         const uint8_t *map = device->stages[0].map;
         const float *y = (const float *)(map + REFERENCE * PLACE);
 
-        for (uint32_t i = 0; i < N_ROWS * N_OUT; i += 37) {
+        for (uint32_t i = 0; i < N_ROWS * N_OUT; i += 101) {
                 uint32_t row = i / N_OUT, out = i % N_OUT;
                 double sum = 0, squares = 0;
 
@@ -127,7 +127,7 @@ static struct tdm_vk_matmul_push push_of(const struct tdm_vk_device *device, uin
                                            .acts = base + acts * PLACE};
 }
 
-#define REFERENCE_CONSTANTS(type) {(type) | TDM_VK_FRAGMENTS, 1, 1, 0}
+#define REFERENCE_CONSTANTS(type) {(type) | TDM_VK_FRAGMENTS, 1 | 1 << 8 | 1 << 16, 512, 0}
 #define GELU_CONSTANTS {0, TDM_VK_ACT_F16_AFTER, 0, 0}
 
 int tdm_vk_prove_half_need(struct tdm_vk_device *device, uint32_t type, struct tdm_error *err)
@@ -185,8 +185,8 @@ static bool same_rows(const struct tdm_vk_device *device, uint32_t n_rows, bool 
 
 static int prove_kernel(struct tdm_vk_device *device, uint32_t type, struct tdm_vk_pipeline *p, struct tdm_error *err)
 {
-        bool wide = p->shader == TDM_VK_MATHALFWIDE, gelu = wide ? p->constants[3] != 0 : p->constants[3] >= 256;
-        uint32_t tiles = p->constants[1], panels = wide ? p->constants[2] / 16 : p->constants[2];
+        bool wide = p->shader == TDM_VK_MATHALFWIDE, gelu = p->constants[1] >> 24;
+        uint32_t tiles = p->constants[1] & 255, panels = wide ? p->constants[2] / 16 : p->constants[1] >> 8 & 255;
         struct tdm_vk_matmul_push push = push_of(device, type, Y, HIDDEN);
         int r;
 

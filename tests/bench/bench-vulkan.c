@@ -156,6 +156,7 @@ static struct drive *begin_drive(struct bench *b, const uint8_t *weights, uint32
 
         printf("   load: %.2f s for %.2f GB (%.1f GB/s), kernels compiled\n", since(begin), (double)b->bytes / 1e9,
                (double)b->bytes / 1e9 / since(begin));
+        printf("   %s\n", drive_describe(drive, 0));
         return b->drive = drive;
 }
 

@@ -23,6 +23,7 @@ layout(buffer_reference, std430, buffer_reference_align = 4) volatile coherent b
 layout(buffer_reference, std430, buffer_reference_align = 8) volatile coherent buffer Flagged { uint64_t v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) volatile coherent buffer Flagged2s { u64vec2 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer U32s { uint v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 8) buffer U32x2s { uvec2 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer U32x4s { uvec4 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer U64s { uint64_t v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 2) buffer U16s { uint16_t v[]; };
