@@ -202,6 +202,23 @@ int tdm_vk_once_end(struct tdm_vk_device *device, const char *what, struct tdm_e
         return r == VK_SUCCESS ? tdm_vk_submit(device, device->stage_commands[0], err) : tdm_vk_fault(device, what, r, err);
 }
 
+int tdm_vk_once_dispatch(struct tdm_vk_device *device, const struct tdm_vk_pipeline *pipeline, const void *push, uint32_t push_bytes,
+                         uint32_t x, uint32_t y, const char *what, struct tdm_error *err)
+{
+        struct tdm_vk *vk = &device->vk;
+        VkCommandBuffer commands = VK_NULL_HANDLE;
+        int r = tdm_vk_once_begin(device, &commands, what, err);
+
+        if (r != 0)
+                return r;
+        vk->CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline->pipeline);
+        vk->CmdPushConstants(commands, device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, push_bytes, push);
+        vk->CmdDispatch(commands, x, y, 1);
+        tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT, VK_PIPELINE_STAGE_HOST_BIT,
+                       VK_ACCESS_HOST_READ_BIT);
+        return tdm_vk_once_end(device, what, err);
+}
+
 void tdm_vk_barrier(struct tdm_vk_device *device, VkCommandBuffer commands, VkPipelineStageFlags from, VkAccessFlags written,
                     VkPipelineStageFlags to, VkAccessFlags wanted)
 {

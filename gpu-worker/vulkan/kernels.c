@@ -122,45 +122,63 @@ static struct half_kernel half_kernel_of(const struct tdm_vk_matrix *a, uint32_t
                                                                                                   : half_few(a, n_panels, n_rows, gelu);
 }
 
-static struct tdm_vk_pipeline *half_pipeline(struct tdm_vk_device *device, const struct half_kernel *k)
+static struct tdm_vk_pipeline *half_pipeline(struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
+                                             uint32_t n_rows, bool gelu, uint32_t *ret_panels, uint32_t *ret_rows)
 {
-        return tdm_vk_pipeline_get(device, k->shader, k->constants[0], k->constants[1], k->constants[2], k->constants[3]);
+        struct half_kernel k = half_kernel_of(a, n_panels, n_rows, gelu);
+
+        *ret_panels = k.panels;
+        *ret_rows = k.rows;
+        return tdm_vk_pipeline_get(device, k.shader, k.constants[0], k.constants[1], k.constants[2], k.constants[3]);
 }
 
-/* Calls `each` for every kernel that the model's rows of F16 want. Stops where it does not return 0. */
-static int half_kernels(struct tdm_vk_model *m, int (*each)(struct tdm_vk_model *m, const struct half_kernel *k, struct tdm_error *err),
-                        struct tdm_error *err)
+typedef int (*each_half)(struct tdm_vk_model *m, const struct half_kernel *k, struct tdm_error *err);
+
+/* Those of the matrices that one input goes into. */
+static int half_kernels_of(struct tdm_vk_model *m, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices, bool gelu,
+                           each_half each, struct tdm_error *err)
 {
         static const uint32_t n_rows[] = {1, 8, 16, TDM_VK_HALF_ROWS_MAX, TDM_VK_HALF_ROWS_MAX + 1};
         int r = 0;
 
-        for (uint32_t i = 0; i <= m->hp.n_layers; i++)
-                for (unsigned part = 0; part < (i < m->hp.n_layers ? 4u : 1u); part++) {
-                        const struct tdm_vk_layer *l = &m->layers[TDM_MIN(i, m->hp.n_layers - 1)];
-                        const struct tdm_vk_matrix *groups[][3] = {{&l->q, &l->k, &l->v}, {&l->o}, {&l->gate, &l->up}, {&l->down}},
-                                                   *output[3] = {&m->output};
-                        const struct tdm_vk_matrix **matrices = i < m->hp.n_layers ? groups[part] : output;
-                        unsigned n = matrices[2] ? 3 : matrices[1] ? 2 : 1;
+        for (unsigned i = 0; i < n_matrices && is_half(matrices[i]);) {
+                const struct tdm_vk_matrix *first = matrices[i];
+                uint32_t n_panels;
 
-                        for (unsigned k = 0; k < n && is_half(matrices[k]);) {
-                                bool gelu = n == 2 && tdm_vk_gelu_fits(l, 1);
-                                const struct tdm_vk_matrix *first = matrices[k];
-                                uint32_t n_panels;
+                i += tdm_vk_group_of(matrices + i, n_matrices - i, &n_panels);
+                for (unsigned v = 0; v < TDM_ARRAY_SIZE(n_rows) && r == 0; v++) {
+                        struct half_kernel k = half_kernel_of(first, n_panels, n_rows[v], gelu);
 
-                                k += tdm_vk_group_of(matrices + k, n - k, &n_panels);
-                                for (unsigned v = 0; v < TDM_ARRAY_SIZE(n_rows) && r == 0; v++) {
-                                        struct half_kernel kernel = half_kernel_of(first, n_panels, n_rows[v], gelu);
-
-                                        r = each(m, &kernel, err);
-                                }
-                        }
+                        r = each(m, &k, err);
                 }
+        }
+        return r;
+}
+
+/* Calls `each` for every kernel that the model's rows of F16 want. Stops where it does not return 0. */
+static int half_kernels(struct tdm_vk_model *m, each_half each, struct tdm_error *err)
+{
+        int r = half_kernels_of(m, (const struct tdm_vk_matrix *[]){&m->output}, 1, false, each, err);
+
+        for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
+                const struct tdm_vk_layer *l = &m->layers[i];
+
+                r = half_kernels_of(m, (const struct tdm_vk_matrix *[]){&l->q, &l->k, &l->v}, 3, false, each, err);
+                if (r == 0)
+                        r = half_kernels_of(m, (const struct tdm_vk_matrix *[]){&l->o}, 1, false, each, err);
+                if (r == 0)
+                        r = half_kernels_of(m, (const struct tdm_vk_matrix *[]){&l->gate, &l->up}, 2, tdm_vk_gelu_fits(l, 1), each, err);
+                if (r == 0)
+                        r = half_kernels_of(m, (const struct tdm_vk_matrix *[]){&l->down}, 1, false, each, err);
+        }
         return r;
 }
 
 static int need_half(struct tdm_vk_model *m, const struct half_kernel *k, struct tdm_error *err)
 {
-        return tdm_vk_pipeline_need(m->device, k->shader, k->constants, err);
+        int r = tdm_vk_pipeline_need(m->device, k->shader, k->constants, err);
+
+        return r ? r : tdm_vk_prove_half_need(m->device, k->constants[0] & ~TDM_VK_FRAGMENTS, err);
 }
 
 int tdm_vk_kernels_need_half(struct tdm_vk_model *m, struct tdm_error *err)
@@ -194,13 +212,8 @@ bool tdm_vk_gelu_fits(const struct tdm_vk_layer *l, uint32_t n_rows)
 struct tdm_vk_pipeline *tdm_vk_gelu_kernel(struct tdm_vk_device *device, const struct tdm_vk_layer *l, uint32_t n_rows,
                                            uint32_t *ret_panels, uint32_t *ret_rows)
 {
-        if (is_half(&l->gate)) {
-                struct half_kernel k = half_kernel_of(&l->gate, l->gate.n_panels * 2, n_rows, true);
-
-                *ret_panels = k.panels;
-                *ret_rows = k.rows;
-                return half_pipeline(device, &k);
-        }
+        if (is_half(&l->gate))
+                return half_pipeline(device, &l->gate, l->gate.n_panels * 2, n_rows, true, ret_panels, ret_rows);
         *ret_panels = 2;
         *ret_rows = 1;
         return tdm_vk_pipeline_get(device, TDM_VK_MATGELU, l->gate.type, l->gate.act, l->down.act, gelu_shape_of(device, l));
@@ -278,13 +291,8 @@ struct tdm_vk_pipeline *tdm_vk_choose_kernel(struct tdm_vk_device *device, const
         uint32_t variant = rows_variant(device, n_rows), shape;
         struct tdm_vk_pipeline *pipeline = NULL;
 
-        if (is_half(a)) {
-                struct half_kernel k = half_kernel_of(a, n_panels, n_rows, false);
-
-                *ret_panels = k.panels;
-                *ret_rows = k.rows;
-                return half_pipeline(device, &k);
-        }
+        if (is_half(a))
+                return half_pipeline(device, a, n_panels, n_rows, false, ret_panels, ret_rows);
         shape = shape_of(device, a, n_panels, variant);
         if (n_rows > 32 &&
             (n_rows > TDM_VK_DIRECT_ROWS_MAX || TDM_DIV_UP(n_panels, 8) * TDM_DIV_UP(n_rows, 64) >= WIDE_GROUPS_MIN))

@@ -145,18 +145,19 @@ static uint64_t address_of(const struct tdm_vk_model *m, const struct tdm_weight
         return 0;
 }
 
-static bool is_turned(const struct tdm_vk_model *m, const struct tdm_weights_tensor *tensor)
-{
-        return !m->weights_imported && tensor->layout == TDM_LAYOUT_PANEL16 &&
-               (tensor->type == TDM_TYPE_Q4_0 || tensor->type == TDM_TYPE_Q8_0);
-}
-
 /* How it is turned: TDM_VK_TURNED, TDM_VK_FRAGMENTS, or 0 for not at all. */
 static uint32_t form_of(const struct tdm_vk_model *m, const struct tdm_weights_tensor *tensor)
 {
-        if (!is_turned(m, tensor))
+        if (m->weights_imported || tensor->layout != TDM_LAYOUT_PANEL16 ||
+            (tensor->type != TDM_TYPE_Q4_0 && tensor->type != TDM_TYPE_Q8_0))
                 return 0;
         return m->half && tensor->cols % TDM_VK_CHUNK_COLS == 0 ? TDM_VK_FRAGMENTS : TDM_VK_TURNED;
+}
+
+/* WORDS of turn.comp. */
+static uint32_t turn_words(const struct tdm_weights_tensor *tensor)
+{
+        return tensor->type == TDM_TYPE_Q4_0 ? 4 : 8;
 }
 
 /* Turns (shaders/turn.comp) every matrix that is better read so, all in one submission. */
@@ -173,9 +174,10 @@ static int turn_weights(struct tdm_vk_model *m, struct tdm_error *err)
 
         if (m->weights_imported)
                 return 0;
-        for (unsigned i = 0; i < 4; i++) {
-                r = tdm_vk_pipeline_need(device, TDM_VK_TURN,
-                                         (const uint32_t[]){ i / 2 ? 8 : 4, i % 2 ? TDM_VK_FRAGMENTS : TDM_VK_TURNED, 0, 0 }, err);
+        for (uint32_t i = 0; i < header->n_tensors; i++) {
+                uint32_t form = form_of(m, &tensors[i]);
+
+                r = form ? tdm_vk_pipeline_need(device, TDM_VK_TURN, (const uint32_t[]){ turn_words(&tensors[i]), form, 0, 0 }, err) : 0;
                 if (r != 0)
                         return r;
         }
@@ -188,16 +190,16 @@ static int turn_weights(struct tdm_vk_model *m, struct tdm_error *err)
                                VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
                 for (uint32_t i = 0; i < header->n_tensors && end == 0; i++) {
                         const struct tdm_weights_tensor *t = &tensors[i];
-                        uint32_t words = t->type == TDM_TYPE_Q4_0 ? 4 : 8, n_panels = TDM_DIV_UP(t->rows, TDM_PANEL_ROWS);
+                        uint32_t words = turn_words(t), form = form_of(m, t), n_panels = TDM_DIV_UP(t->rows, TDM_PANEL_ROWS);
                         struct tdm_vk_matmul_push push = { .w0 = address_of(m, t),
                                                            .panel_bytes = (uint32_t)t->panel_bytes,
                                                            .cols = t->cols,
                                                            .y_scale = 1 / m->half_weight };
 
-                        if (!is_turned(m, t))
+                        if (!form)
                                 continue;
                         vk->CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE,
-                                            tdm_vk_pipeline_get(device, TDM_VK_TURN, words, form_of(m, t), 0, 0)->pipeline);
+                                            tdm_vk_pipeline_get(device, TDM_VK_TURN, words, form, 0, 0)->pipeline);
                         for (uint32_t n; push.panel0 < n_panels; push.panel0 += n) {
                                 n = TDM_MIN(n_panels - push.panel0, 65535u);
                                 vk->CmdPushConstants(commands, device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(push),
@@ -511,8 +513,7 @@ static int import_activations(struct tdm_vk_model *m, const struct tdm_device_mo
 static int choose_rows(struct tdm_vk_model *m, struct tdm_error *err)
 {
         struct tdm_vk_device *device = m->device;
-        bool types[TDM_VK_FRAGMENTS] = {false};
-        int r = 0;
+        int r;
 
         m->half_weight = 1;
         m->half = tdm_vk_half_wanted(m);
@@ -521,22 +522,11 @@ static int choose_rows(struct tdm_vk_model *m, struct tdm_error *err)
                 return 0;
         device->deferring = true;
         r = tdm_vk_kernels_need_half(m, err);
-        for (uint32_t i = 0; i <= m->hp.n_layers && r == 0; i++) {
-                const struct tdm_vk_layer *l = &m->layers[TDM_MIN(i, m->hp.n_layers - 1)];
-                const struct tdm_vk_matrix *matrices[] = {&m->output, &l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
-
-                for (unsigned k = i < m->hp.n_layers; k < (i < m->hp.n_layers ? TDM_ARRAY_SIZE(matrices) : 1u) && r == 0; k++)
-                        if (matrices[k]->type & TDM_VK_FRAGMENTS && !types[matrices[k]->type & ~TDM_VK_FRAGMENTS]) {
-                                types[matrices[k]->type & ~TDM_VK_FRAGMENTS] = true;
-                                r = tdm_vk_prove_half_need(device, matrices[k]->type & ~TDM_VK_FRAGMENTS, err);
-                        }
-        }
         if (r == 0)
                 r = tdm_vk_pipelines_compile(device, err);
         device->deferring = false;
-        for (uint32_t type = 0; type < TDM_ARRAY_SIZE(types) && r == 0; type++)
-                if (types[type])
-                        r = tdm_vk_prove_half(device, type, err);
+        if (r == 0)
+                r = tdm_vk_prove_half(device, err);
         if (r == 0 && !tdm_vk_kernels_half_proven(m)) {
                 m->half = false;
                 find_tensors(m);

@@ -112,12 +112,20 @@ struct tdm_vk_pipeline *tdm_vk_pipeline_get(struct tdm_vk_device *device, enum t
         return pipeline;
 }
 
-struct tdm_vk_pipeline *tdm_vk_pipeline_proven(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0,
-                                               uint32_t c1, uint32_t c2, uint32_t c3)
+struct tdm_vk_pipeline *tdm_vk_pipeline_compiled(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0,
+                                                 uint32_t c1, uint32_t c2, uint32_t c3)
 {
         struct tdm_vk_pipeline *pipeline = find(device, shader, (const uint32_t[]){c0, c1, c2, c3});
 
-        return pipeline && pipeline->pipeline && pipeline->proven ? pipeline : NULL;
+        return pipeline && pipeline->pipeline ? pipeline : NULL;
+}
+
+struct tdm_vk_pipeline *tdm_vk_pipeline_proven(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0,
+                                               uint32_t c1, uint32_t c2, uint32_t c3)
+{
+        struct tdm_vk_pipeline *pipeline = tdm_vk_pipeline_compiled(device, shader, c0, c1, c2, c3);
+
+        return pipeline && pipeline->proven ? pipeline : NULL;
 }
 
 static VkResult compile(struct tdm_vk_device *device, enum tdm_vk_shader shader, const uint32_t *constants,

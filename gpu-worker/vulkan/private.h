@@ -99,6 +99,9 @@ int tdm_vk_pipelines_compile(struct tdm_vk_device *device, struct tdm_error *err
 /* One that was needed before. */
 struct tdm_vk_pipeline *tdm_vk_pipeline_get(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0,
                                             uint32_t c1, uint32_t c2, uint32_t c3);
+/* One that the driver could compile; else NULL. */
+struct tdm_vk_pipeline *tdm_vk_pipeline_compiled(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0,
+                                                 uint32_t c1, uint32_t c2, uint32_t c3);
 /* A kernel for matrix units, where it is proven; else NULL. */
 struct tdm_vk_pipeline *tdm_vk_pipeline_proven(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0,
                                                uint32_t c1, uint32_t c2, uint32_t c3);
@@ -202,6 +205,9 @@ int tdm_vk_submit_end(struct tdm_vk_device *device, unsigned which, struct tdm_e
  * done, for the error. */
 int tdm_vk_once_begin(struct tdm_vk_device *device, VkCommandBuffer *ret, const char *what, struct tdm_error *err);
 int tdm_vk_once_end(struct tdm_vk_device *device, const char *what, struct tdm_error *err);
+/* One dispatch whose results the host then reads, between the two. */
+int tdm_vk_once_dispatch(struct tdm_vk_device *device, const struct tdm_vk_pipeline *pipeline, const void *push, uint32_t push_bytes,
+                         uint32_t x, uint32_t y, const char *what, struct tdm_error *err);
 /* All memory, from what was written so in the stages before to what is read and written so in those behind. */
 void tdm_vk_barrier(struct tdm_vk_device *device, VkCommandBuffer commands, VkPipelineStageFlags from, VkAccessFlags written,
                     VkPipelineStageFlags to, VkAccessFlags wanted);
@@ -225,14 +231,16 @@ bool tdm_vk_matrix_units(const struct tdm_vk_device *device, enum tdm_vk_units u
 const char *tdm_vk_matrix_feature(struct tdm_vk_matrix_features *features);
 /* The kernel that proofs of this type and rounding need. */
 int tdm_vk_prove_need(struct tdm_vk_device *device, uint32_t type, uint32_t act, struct tdm_error *err);
+/* What weights and rows are made of there: the same in every process. */
+uint32_t tdm_vk_prove_random(uint64_t *state);
 /* Those that were compiled and not yet tried. */
 int tdm_vk_prove(struct tdm_vk_device *device, struct tdm_error *err);
 
 /* ---- prove-half.c ---- */
 
-/* The same for kernels for f16 units, with weights of `type` (without TDM_VK_FRAGMENTS). */
+/* The same for kernels for f16 units; type: of weights, without TDM_VK_FRAGMENTS. */
 int tdm_vk_prove_half_need(struct tdm_vk_device *device, uint32_t type, struct tdm_error *err);
-int tdm_vk_prove_half(struct tdm_vk_device *device, uint32_t type, struct tdm_error *err);
+int tdm_vk_prove_half(struct tdm_vk_device *device, struct tdm_error *err);
 
 /* ---- chain.c ---- */
 
@@ -439,8 +447,8 @@ struct tdm_vk_pipeline *tdm_vk_choose_kernel(struct tdm_vk_device *device, const
 bool tdm_vk_gelu_fits(const struct tdm_vk_layer *layer, uint32_t n_rows);
 struct tdm_vk_pipeline *tdm_vk_gelu_kernel(struct tdm_vk_device *device, const struct tdm_vk_layer *layer, uint32_t n_rows,
                                            uint32_t *ret_panels, uint32_t *ret_rows);
-/* Rows and weights of F16: what the kernels of these matrices are; to be compiled and proven before the model is theirs. false:
- * one cannot be used here. */
+/* Rows and weights of F16: what the kernels of these matrices are, and what their proofs need; to be compiled and proven before the
+ * model is theirs. false: one cannot be used here. */
 int tdm_vk_kernels_need_half(struct tdm_vk_model *model, struct tdm_error *err);
 bool tdm_vk_kernels_half_proven(struct tdm_vk_model *model);
 /* PER of norm.comp. */

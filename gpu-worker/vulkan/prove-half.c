@@ -14,14 +14,9 @@
 #define N_ROWS 75u /* more than one workgroup has at most, and no multiple of 8 */
 #define ROWS_ROOM 128u
 #define PLACE (UINT64_C(2) << 20) /* of each thing in the staging buffer */
+static const char what[] = "proving a kernel";
 enum place { WEIGHTS, X, REFERENCE, Y, HIDDEN_REFERENCE, HIDDEN };
 #define MOST_ERROR 2e-5 /* of the root of the sum of the products' squares: f32's own is 3e-6 here */
-
-static uint32_t random_u32(uint64_t *state)
-{
-        *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-        return (uint32_t)(*state >> 32);
-}
 
 static uint32_t panel_bytes_of(uint32_t type)
 {
@@ -37,12 +32,12 @@ static void random_inputs(struct tdm_vk_device *device, uint32_t type)
 
         for (uint32_t panel = 0; panel < 2 * N_PANELS; panel++, panels += panel_bytes_of(type)) {
                 for (uint32_t i = 0; i < panel_bytes_of(type); i++)
-                        panels[i] = (uint8_t)random_u32(&state);
+                        panels[i] = (uint8_t)tdm_vk_prove_random(&state);
                 for (uint32_t i = 0; i < COLS / TDM_BLOCK_VALUES * TDM_PANEL_ROWS; i++)
-                        ((uint16_t *)panels)[i] = (uint16_t)((6 + random_u32(&state) % 4) << 10 | (random_u32(&state) & 0x3ff));
+                        ((uint16_t *)panels)[i] = (uint16_t)((6 + tdm_vk_prove_random(&state) % 4) << 10 | (tdm_vk_prove_random(&state) & 0x3ff));
         }
         for (uint32_t i = 0; i < ROWS_ROOM * COLS; i++) /* of either sign, 2^-6 to 8 */
-                rows[i] = (uint16_t)((9 + random_u32(&state) % 9) << 10 | (random_u32(&state) & 0x83ff));
+                rows[i] = (uint16_t)((9 + tdm_vk_prove_random(&state) % 9) << 10 | (tdm_vk_prove_random(&state) & 0x83ff));
 }
 
 static double weight_of(const uint8_t *panel, uint32_t type, uint32_t lane, uint32_t k)
@@ -89,24 +84,6 @@ static bool is_right(const struct tdm_vk_device *device, uint32_t type)
         return true;
 }
 
-static int run_kernel(struct tdm_vk_device *device, const struct tdm_vk_pipeline *pipeline, const void *push, uint32_t push_bytes,
-                      uint32_t x, uint32_t y, struct tdm_error *err)
-{
-        const char *what = "proving a kernel";
-        struct tdm_vk *vk = &device->vk;
-        VkCommandBuffer commands;
-        int r = tdm_vk_once_begin(device, &commands, what, err);
-
-        if (r != 0)
-                return r;
-        vk->CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline->pipeline);
-        vk->CmdPushConstants(commands, device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, push_bytes, push);
-        vk->CmdDispatch(commands, x, y, 1);
-        tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT, VK_PIPELINE_STAGE_HOST_BIT,
-                       VK_ACCESS_HOST_READ_BIT);
-        return tdm_vk_once_end(device, what, err);
-}
-
 static struct tdm_vk_matmul_push push_of(const struct tdm_vk_device *device, uint32_t type, enum place y, enum place acts)
 {
         uint64_t base = device->stages[0].address;
@@ -142,23 +119,20 @@ int tdm_vk_prove_half_need(struct tdm_vk_device *device, uint32_t type, struct t
 static int make_reference(struct tdm_vk_device *device, uint32_t type, bool *ret, struct tdm_error *err)
 {
         const uint32_t c[] = REFERENCE_CONSTANTS(type);
-        struct tdm_vk_pipeline *p = NULL;
+        struct tdm_vk_pipeline *p = tdm_vk_pipeline_compiled(device, TDM_VK_MATHALF, c[0], c[1], c[2], c[3]);
         const struct tdm_vk_matmul_push push = push_of(device, type, REFERENCE, HIDDEN_REFERENCE);
         const struct tdm_vk_gelu_push gelu = {.y = push.y, .acts = push.acts, .d_ff = N_HALF_OUT, .act_scale = push.act_scale};
         int r = 0;
 
         *ret = false;
-        for (unsigned i = 0; i < device->n_pipelines && !p; i++)
-                if (device->pipelines[i].shader == TDM_VK_MATHALF && memcmp(device->pipelines[i].constants, c, sizeof(c)) == 0)
-                        p = &device->pipelines[i];
-        if (!p || !p->pipeline)
+        if (!p)
                 return 0;
         memset(device->stages[0].map + REFERENCE * PLACE, 0xff, PLACE);
         memset(device->stages[0].map + HIDDEN_REFERENCE * PLACE, 0xff, PLACE);
-        r = run_kernel(device, p, &push, sizeof(push), 2 * N_PANELS, TDM_DIV_UP(N_ROWS, 8u), err);
+        r = tdm_vk_once_dispatch(device, p, &push, sizeof(push), 2 * N_PANELS, TDM_DIV_UP(N_ROWS, 8u), what, err);
         if (r == 0)
-                r = run_kernel(device, tdm_vk_pipeline_get(device, TDM_VK_GELU, 0, TDM_VK_ACT_F16_AFTER, 0, 0), &gelu, sizeof(gelu),
-                               TDM_DIV_UP(N_HALF_OUT, 1024u), N_ROWS, err);
+                r = tdm_vk_once_dispatch(device, tdm_vk_pipeline_get(device, TDM_VK_GELU, 0, TDM_VK_ACT_F16_AFTER, 0, 0), &gelu, sizeof(gelu),
+                                         TDM_DIV_UP(N_HALF_OUT, 1024u), N_ROWS, what, err);
         *ret = r == 0 && is_right(device, type);
         p->tried = true;
         p->proven = *ret;
@@ -194,8 +168,8 @@ static int prove_kernel(struct tdm_vk_device *device, uint32_t type, struct tdm_
                 push.n_rows = 1;
         memset(device->stages[0].map + Y * PLACE, 0xff, PLACE);
         memset(device->stages[0].map + HIDDEN * PLACE, 0xff, PLACE);
-        r = run_kernel(device, p, &push, sizeof(push), TDM_DIV_UP(gelu ? N_PANELS : 2 * N_PANELS, gelu ? panels / 2 : panels),
-                       TDM_DIV_UP(push.n_rows, tiles ? tiles * 8 : 1), err);
+        r = tdm_vk_once_dispatch(device, p, &push, sizeof(push), TDM_DIV_UP(gelu ? N_PANELS : 2 * N_PANELS, gelu ? panels / 2 : panels),
+                                 TDM_DIV_UP(push.n_rows, tiles ? tiles * 8 : 1), what, err);
         p->proven = r == 0 && same_rows(device, push.n_rows, gelu);
         return r;
 }
@@ -206,7 +180,7 @@ static bool is_untried(const struct tdm_vk_pipeline *p, uint32_t type)
                p->constants[0] == (type | TDM_VK_FRAGMENTS);
 }
 
-int tdm_vk_prove_half(struct tdm_vk_device *device, uint32_t type, struct tdm_error *err)
+static int prove_type(struct tdm_vk_device *device, uint32_t type, struct tdm_error *err)
 {
         bool made = false, right = true;
         int r = 0;
@@ -223,4 +197,11 @@ int tdm_vk_prove_half(struct tdm_vk_device *device, uint32_t type, struct tdm_er
                         r = prove_kernel(device, type, &device->pipelines[i], err);
         }
         return r;
+}
+
+int tdm_vk_prove_half(struct tdm_vk_device *device, struct tdm_error *err)
+{
+        int r = prove_type(device, TDM_TYPE_Q4_0, err);
+
+        return r ? r : prove_type(device, TDM_TYPE_Q8_0, err);
 }

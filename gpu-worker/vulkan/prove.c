@@ -62,7 +62,7 @@ const char *tdm_vk_matrix_feature(struct tdm_vk_matrix_features *features)
         return COOPERATIVE_MATRIX_EXTENSION;
 }
 
-static uint32_t random_u32(uint64_t *state)
+uint32_t tdm_vk_prove_random(uint64_t *state)
 {
         *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
         return (uint32_t)(*state >> 32);
@@ -74,10 +74,10 @@ static void random_weights(uint8_t *panels, uint32_t type, uint64_t *state)
 
         for (uint32_t panel = 0; panel < TDM_DIV_UP(N_OUT, TDM_PANEL_ROWS); panel++, panels += panel_bytes) {
                 for (uint64_t i = 0; i < panel_bytes; i++)
-                        panels[i] = (uint8_t)random_u32(state);
+                        panels[i] = (uint8_t)tdm_vk_prove_random(state);
                 for (uint32_t i = 0; i < N_BLOCKS * TDM_PANEL_ROWS; i++) /* scales of 2^-8 to 2^-4 */
                         ((uint16_t *)panels)[i] =
-                                (uint16_t)((7 + random_u32(state) % 4) << 10 | (random_u32(state) & 0x3ff));
+                                (uint16_t)((7 + tdm_vk_prove_random(state) % 4) << 10 | (tdm_vk_prove_random(state) & 0x3ff));
         }
 }
 
@@ -91,7 +91,7 @@ static void random_rows(uint8_t *rows, uint32_t *side, uint32_t act, uint64_t *s
                         int32_t sum = 0;
 
                         for (uint32_t i = b * TDM_BLOCK_VALUES; i < (b + 1) * TDM_BLOCK_VALUES; i++) {
-                                int32_t q = (int32_t)(random_u32(state) % (2 * most + 1)) - (int32_t)most,
+                                int32_t q = (int32_t)(tdm_vk_prove_random(state) % (2 * most + 1)) - (int32_t)most,
                                         high = (q + TDM_VK_I16_STEP / 2) >> 7;
 
                                 sum += q;
@@ -100,7 +100,7 @@ static void random_rows(uint8_t *rows, uint32_t *side, uint32_t act, uint64_t *s
                                         rows[cols + i] = (uint8_t)(q - TDM_VK_I16_STEP * high);
                         }
                         ((float *)(rows + TDM_VK_ACT_SCALES(act, cols)))[b] =
-                                (float)(1 + random_u32(state) % 1000) / 65536.0f;
+                                (float)(1 + tdm_vk_prove_random(state) % 1000) / 65536.0f;
                         ((int32_t *)(rows + TDM_VK_ACT_SUMS(act, cols)))[b] = sum;
                         memcpy(side + (b * SIDE_ROWS + r) * 2, rows + TDM_VK_ACT_SCALES(act, cols) + b * sizeof(float),
                                sizeof(float));
@@ -127,19 +127,8 @@ static int run_kernel(struct tdm_vk_device *device, struct tdm_vk_pipeline *pipe
                 .n_rows = N_ROWS,
                 .y_stride = N_OUT,
         };
-        const char *what = "proving a kernel";
-        struct tdm_vk *vk = &device->vk;
-        VkCommandBuffer commands;
-        int r = tdm_vk_once_begin(device, &commands, what, err);
 
-        if (r != 0)
-                return r;
-        vk->CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline->pipeline);
-        vk->CmdPushConstants(commands, device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(push), &push);
-        vk->CmdDispatch(commands, x, y, 1);
-        tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
-                       VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
-        return tdm_vk_once_end(device, what, err);
+        return tdm_vk_once_dispatch(device, pipeline, &push, sizeof(push), x, y, "proving a kernel", err);
 }
 
 /* ROWS and SHAPE of the matvec that the others must equal. */

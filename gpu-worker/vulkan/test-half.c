@@ -25,8 +25,7 @@ static uint32_t random_u32(void)
 {
         static uint64_t state = 1;
 
-        state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-        return (uint32_t)(state >> 32);
+        return tdm_vk_prove_random(&state);
 }
 
 static uint8_t *at(enum place place)
@@ -43,16 +42,10 @@ static void run(enum tdm_vk_shader shader, uint32_t c0, uint32_t c1, uint32_t c2
                 uint32_t y)
 {
         struct tdm_error err = {};
-        VkCommandBuffer commands;
 
         assert_int_equal(tdm_vk_pipeline_need(device, shader, (const uint32_t[]){c0, c1, c2, 0}, &err), 0);
-        assert_int_equal(tdm_vk_once_begin(device, &commands, "testing", &err), 0);
-        device->vk.CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, tdm_vk_pipeline_get(device, shader, c0, c1, c2, 0)->pipeline);
-        device->vk.CmdPushConstants(commands, device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, push_bytes, push);
-        device->vk.CmdDispatch(commands, x, y, 1);
-        tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT, VK_PIPELINE_STAGE_HOST_BIT,
-                       VK_ACCESS_HOST_READ_BIT);
-        assert_int_equal(tdm_vk_once_end(device, "testing", &err), 0);
+        assert_int_equal(tdm_vk_once_dispatch(device, tdm_vk_pipeline_get(device, shader, c0, c1, c2, 0), push, push_bytes, x, y, "testing",
+                                              &err), 0);
 }
 
 /* As in a segment: scales of 2^-9 to 2^-6, of either sign. */
