@@ -113,6 +113,16 @@ static float half_at(enum place acts, uint32_t row, uint32_t k)
         return tdm_f16_to_f32(((const uint16_t *)at(acts))[i]);
 }
 
+/* Of a single row whose words are flagged. */
+static float flagged_at(enum place acts, uint32_t k, uint32_t flag)
+{
+        uint32_t j = k / 16 % 4;
+        uint64_t word = ((const uint64_t *)at(acts))[k / 64 * 32 + j / 2 * 16 + k % 8 / 2 * 4 + j % 2 * 2 + k / 8 % 2];
+
+        assert_int_equal(word >> 32, flag);
+        return tdm_f16_to_f32((uint16_t)(word >> k % 2 * 16));
+}
+
 static void expect_rows(enum place exact, enum place halves, float scale)
 {
         for (uint32_t row = 0; row < N_ROWS; row++)
@@ -140,6 +150,11 @@ static void rows(void **state)
         norm.act_scale = 0.5f;
         run(TDM_VK_NORM, 0, TDM_VK_ACT_F16, 1, &norm, sizeof(norm), N_ROWS, 1);
         expect_rows(C, D, 0.5f);
+        norm.chain_index = 5 | TDM_VK_CHAIN_FLAGS;
+        norm.acts = address(E);
+        run(TDM_VK_NORM, 0, TDM_VK_ACT_F16, 1, &norm, sizeof(norm), 1, 1);
+        for (uint32_t k = 0; k < COLS; k++)
+                assert_true(flagged_at(E, k, 5) == half_at(D, 0, k));
         run(TDM_VK_GELU, 0, TDM_VK_ACT_F32, 0, &gelu, sizeof(gelu), TDM_DIV_UP(COLS, 1024u), N_ROWS);
         gelu.acts = address(D);
         gelu.act_scale = 64;

@@ -89,13 +89,8 @@ void tdm_acts_halves(uint64_t row, uint col, vec4 x, uint flag)
 {
         precise vec4 scaled = vec4(tdm_finite(x.x), tdm_finite(x.y), tdm_finite(x.z), tdm_finite(x.w)) * p.act_scale;
 
-        if (flag != 0) {
-                tdm_put_word(row, tdm_fragment_word(col, true), tdm_half2(scaled.xy), flag);
-                tdm_put_word(row, tdm_fragment_word(col + 2, true), tdm_half2(scaled.zw), flag);
-        } else {
-                tdm_put_word(row, tdm_fragment_word(col, false), tdm_half2(scaled.xy), 0);
-                tdm_put_word(row, tdm_fragment_word(col + 2, false), tdm_half2(scaled.zw), 0);
-        }
+        tdm_put_word(row, tdm_fragment_word(col, flag != 0), tdm_half2(scaled.xy), flag);
+        tdm_put_word(row, tdm_fragment_word(col + 2, flag != 0), tdm_half2(scaled.zw), flag);
 }
 
 // Column `col` and the three after it, where there is one copy. Every thread of the workgroup must come here; those with `used`
