@@ -60,10 +60,11 @@ static float scale_for(float bound)
 
 static float largest_gain(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer)
 {
-        const float *gain = (const float *)(m->weights + find(m, kind, layer)->offset);
+        const struct tdm_weights_tensor *t = find(m, kind, layer);
+        const float *gain = (const float *)(m->weights + t->offset);
         float most = 0;
 
-        for (uint32_t i = 0; i < m->hp.d_model; i++)
+        for (uint32_t i = 0; i < t->cols; i++)
                 most = fmaxf(most, fabsf(gain[i]));
         return most;
 }
@@ -158,6 +159,8 @@ int tdm_vk_half_scales(struct tdm_vk_model *m, struct tdm_error *err)
                       hidden = root * largest_weight(l->gate.type) * (root * largest_weight(l->up.type)) * bounds[i * WORDS + 2];
                 struct tdm_vk_matrix *matrices[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
 
+                /* A head's norm leaves at most sqrt(head_dim) times its gain, rotation the root of two more. */
+                l->query_scale = scale_for(sqrtf(2 * (float)m->hp.head_dim) * largest_gain(m, TDM_TENSOR_Q_NORM, i) * m->hp.query_scale);
                 l->q.x_scale = l->k.x_scale = l->v.x_scale = scale_for(root * largest_gain(m, TDM_TENSOR_ATTN_NORM, i));
                 l->gate.x_scale = l->up.x_scale = scale_for(root * largest_gain(m, TDM_TENSOR_FFN_NORM, i));
                 l->o.x_scale = scale_for(m->kv.type == TDM_KV_F16 ? fminf(values, KV_MOST) : values);

@@ -11,6 +11,7 @@ static const uint32_t rows_variants[] = {1, 2, 4, 8, 16}, rows_variants_cpu[] = 
 #define WIDE_GROUPS_MIN 96u     /* workgroups of MATWIDE that keep a GPU busy */
 #define WIDE_THREADS 256u       /* of 64 rows; twice as many of 128 take half as long again */
 #define WIDE_HALF_PANELS_MIN 1500u /* with which MATHALFWIDE is faster for 17 to 32 rows too */
+#define ATTEND_HALF_THREADS 128u /* four subgroups: of a single row each takes a quarter of a span */
 #define STAGE_BYTES (24u << 10) /* of a single row in shared memory, of which there may be 32 KiB */
 
 static uint32_t rows_variant(const struct tdm_vk_device *device, uint32_t n_rows)
@@ -342,9 +343,75 @@ bool tdm_vk_attend_merges(const struct tdm_vk_model *m, bool many, uint32_t item
                m->tile_rows * m->hp.n_heads <= TDM_VK_ARRIVALS;
 }
 
-uint32_t tdm_vk_attend_form(uint32_t heads, uint32_t act)
+/* What both attention kernels are for items of one row, or many. */
+struct attend_kernel {
+        enum tdm_vk_shader shader;
+        uint32_t constants[TDM_VK_N_CONSTANTS];
+};
+
+static struct attend_kernel attend_kernel_of(const struct tdm_vk_model *m, bool many, uint32_t item_heads, uint32_t out_act)
 {
-        return heads | (act == TDM_VK_ACT_NONE ? 0 : act + 1) << 8;
+        uint32_t form = item_heads | (tdm_vk_attend_merges(m, many, item_heads) ? out_act + 1 : 0) << 8;
+
+        if (m->attend_half)
+                return (struct attend_kernel){TDM_VK_ATTENDHALF, {m->hp.head_dim, ATTEND_HALF_THREADS, many ? ATTEND_HALF_THREADS / 32 : 0, form}};
+        return (struct attend_kernel){TDM_VK_ATTEND, {m->hp.head_dim, m->kv.type, many ? m->many_rows : 1, form}};
+}
+
+struct tdm_vk_pipeline *tdm_vk_attend_kernel(const struct tdm_vk_model *m, bool many, uint32_t item_heads, uint32_t out_act)
+{
+        struct attend_kernel k = attend_kernel_of(m, many, item_heads, out_act);
+
+        return tdm_vk_pipeline_get(m->device, k.shader, k.constants[0], k.constants[1], k.constants[2], k.constants[3]);
+}
+
+static int need_attend(struct tdm_vk_model *m, bool many, uint32_t item_heads, uint32_t out_act, struct tdm_error *err)
+{
+        struct attend_kernel k = attend_kernel_of(m, many, item_heads, out_act);
+
+        return tdm_vk_pipeline_need(m->device, k.shader, k.constants, err);
+}
+
+/* Heads of an item, of those that share keys: 16 queries are a subgroup's, and of a single row each thread has four of the result's
+ * dimensions. */
+static uint32_t attend_half_heads(const struct tdm_vk_model *m)
+{
+        uint32_t shared = m->hp.n_heads / m->hp.n_kv_heads, heads = TDM_MIN(8u, 4 * ATTEND_HALF_THREADS / m->hp.head_dim);
+
+        while (heads > 1 && (shared % heads || 16 % heads))
+                heads--;
+        return heads;
+}
+
+int tdm_vk_kernels_attend_half(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        uint32_t queries_heads = m->queries_heads, many_rows = m->many_rows, act = m->layers[0].o.act;
+        struct attend_kernel single, many;
+        int r;
+
+        if (m->kv.type != TDM_KV_F16 || m->hp.head_dim % 64 || m->hp.head_dim > 256)
+                return 0;
+        m->attend_half = true;
+        m->queries_heads = attend_half_heads(m);
+        m->many_rows = ATTEND_HALF_THREADS / 32 * 16 / m->queries_heads;
+        single = attend_kernel_of(m, false, m->queries_heads, act);
+        many = attend_kernel_of(m, true, m->queries_heads, act);
+        m->device->deferring = true;
+        r = tdm_vk_pipeline_need(m->device, single.shader, single.constants, err);
+        if (r == 0)
+                r = tdm_vk_pipeline_need(m->device, many.shader, many.constants, err);
+        if (r == 0)
+                r = tdm_vk_pipelines_compile(m->device, err);
+        m->device->deferring = false;
+        if (r == 0)
+                r = tdm_vk_prove_attend(m->device, tdm_vk_pipeline_compiled(m->device, single.shader, single.constants[0], single.constants[1], single.constants[2], single.constants[3]),
+                                        tdm_vk_pipeline_compiled(m->device, many.shader, many.constants[0], many.constants[1], many.constants[2], many.constants[3]), m->queries_heads, m->many_rows, err);
+        if (r == 0 && tdm_vk_pipeline_proven(m->device, many.shader, many.constants[0], many.constants[1], many.constants[2], many.constants[3]))
+                return 0;
+        m->attend_half = false;
+        m->queries_heads = queries_heads;
+        m->many_rows = many_rows;
+        return r;
 }
 
 /* ---- all of them ---- */
@@ -473,14 +540,11 @@ static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
         if (r == 0)
                 r = need(m, TDM_VK_ROTATE, m->kv.type, 0, 0, 0, err);
         if (r == 0)
-                r = need(m, TDM_VK_ATTEND, m->hp.head_dim, m->kv.type, m->many_rows,
-                         tdm_vk_attend_form(m->queries_heads, TDM_VK_ACT_NONE), err);
+                r = need_attend(m, true, m->queries_heads, TDM_VK_ACT_NONE, err);
         for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++)
                 for (uint32_t k = 0; k < 2 && r == 0; k++) {
-                        uint32_t heads = k == 0 ? m->queries_heads : 1;
-
-                        r = need(m, TDM_VK_ATTEND, m->hp.head_dim, m->kv.type, 1,
-                                 tdm_vk_attend_form(heads, tdm_vk_attend_merges(m, false, heads) ? m->layers[i].o.act : TDM_VK_ACT_NONE), err);
+                        if (k == 0 || !m->attend_half)
+                                r = need_attend(m, false, k == 0 ? m->queries_heads : 1, m->layers[i].o.act, err);
                 }
         return r;
 }

@@ -87,6 +87,23 @@ static int make_huge_map(struct tdm_vk_model *m, struct tdm_error *err)
         return m->huge && m->new_huge ? 0 : tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for a KV cache");
 }
 
+/* attendhalf.comp multiplies what lies beside the keys that count with zero: it must be finite, as all is that is ever stored. */
+static int clear_pieces(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        const char *what = "clearing the KV cache";
+        VkCommandBuffer commands;
+        int r = tdm_vk_once_begin(m->device, &commands, what, err);
+
+        if (r != 0)
+                return r;
+        for (unsigned i = 0; i < m->n_kv_buffers; i++)
+                m->device->vk.CmdFillBuffer(commands, m->kv_buffers[i].buffer, 0, VK_WHOLE_SIZE, 0);
+        tdm_vk_barrier(m->device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
+                       VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
+                       VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT);
+        return tdm_vk_once_end(m->device, what, err);
+}
+
 static int make_buffers(struct tdm_vk_model *m, struct tdm_error *err)
 {
         uint64_t page = m->kv.part_bytes * m->hp.n_kv_heads, left, total, n_pieces = 0;
@@ -130,7 +147,7 @@ static int make_buffers(struct tdm_vk_model *m, struct tdm_error *err)
                                 ((uint64_t *)m->kv_pieces.map)[m->n_kv_buffers++] = piece->address;
                 }
         }
-        return r;
+        return r == 0 && m->attend_half ? clear_pieces(m, err) : r;
 }
 
 /* Each layer begins at another place of the segment, and is one piece. -EOPNOTSUPP where it cannot be imported. */

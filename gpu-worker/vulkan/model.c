@@ -531,7 +531,7 @@ static int choose_rows(struct tdm_vk_model *m, struct tdm_error *err)
                 m->half = false;
                 find_tensors(m);
         }
-        return r;
+        return r == 0 && m->half ? tdm_vk_kernels_attend_half(m, err) : r;
 }
 
 static int load(struct tdm_vk_model *m, const struct tdm_device_model_config *config, struct tdm_error *err)

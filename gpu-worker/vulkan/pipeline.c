@@ -57,6 +57,9 @@ static const uint32_t rotate_code[] =
 static const uint32_t attend_code[] =
 #include "attend.inc"
         ;
+static const uint32_t attendhalf_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/attendhalf.inc"
+        ;
 static const uint32_t merge_code[] =
 #include "merge.inc"
         ;
@@ -88,6 +91,7 @@ static const struct {
         [TDM_VK_MATHALFWIDE] = {"mathalfwide", mathalfwide_code, sizeof(mathalfwide_code)},
         [TDM_VK_ROTATE] = {"rotate", rotate_code, sizeof(rotate_code)},
         [TDM_VK_ATTEND] = {"attend", attend_code, sizeof(attend_code)},
+        [TDM_VK_ATTENDHALF] = {"attendhalf", attendhalf_code, sizeof(attendhalf_code)},
         [TDM_VK_MERGE] = {"merge", merge_code, sizeof(merge_code)},
         [TDM_VK_GELU] = {"gelu", gelu_code, sizeof(gelu_code)},
         [TDM_VK_LOGITS] = {"logits", logits_code, sizeof(logits_code)},

@@ -66,6 +66,7 @@ enum tdm_vk_shader {
         TDM_VK_MATHALFWIDE, /* and hundreds */
         TDM_VK_ROTATE,
         TDM_VK_ATTEND,
+        TDM_VK_ATTENDHALF, /* where the device has f16 matrix units */
         TDM_VK_MERGE,
         TDM_VK_GELU,
         TDM_VK_LOGITS, /* what the sampler wants to know of all of them */
@@ -77,14 +78,15 @@ enum tdm_vk_shader {
 /* For matrix units: only used where it is proven, and not missed where it cannot be compiled. */
 static inline bool tdm_vk_matrix_kernel(enum tdm_vk_shader shader)
 {
-        return shader == TDM_VK_MATDIRECT || shader == TDM_VK_MATWIDE || shader == TDM_VK_MATHALF || shader == TDM_VK_MATHALFWIDE;
+        return shader == TDM_VK_MATDIRECT || shader == TDM_VK_MATWIDE || shader == TDM_VK_MATHALF || shader == TDM_VK_MATHALFWIDE ||
+               shader == TDM_VK_ATTENDHALF;
 }
 
 struct tdm_vk_pipeline {
         enum tdm_vk_shader shader;
         uint32_t constants[TDM_VK_N_CONSTANTS];
         VkPipeline pipeline;
-        bool tried, proven; /* kernels for matrix units: whether it gives the bits of its reference on this device (prove.c, prove-half.c) */
+        bool tried, proven; /* kernels for matrix units: whether it gives the bits of its reference on this device (prove.c, prove-half.c, prove-attend.c) */
         char name[32];      /* for profiles */
         uint64_t profile_n, profile_ns;
 };
@@ -242,6 +244,12 @@ int tdm_vk_prove(struct tdm_vk_device *device, struct tdm_error *err);
 int tdm_vk_prove_half_need(struct tdm_vk_device *device, uint32_t type, struct tdm_error *err);
 int tdm_vk_prove_half(struct tdm_vk_device *device, struct tdm_error *err);
 
+/* ---- prove-attend.c ---- */
+
+/* Attention of a single row with so many heads an item, and of many_rows; NULL: it could not be compiled. */
+int tdm_vk_prove_attend(struct tdm_vk_device *device, struct tdm_vk_pipeline *single, struct tdm_vk_pipeline *many, uint32_t heads,
+                        uint32_t many_rows, struct tdm_error *err);
+
 /* ---- chain.c ---- */
 
 #define TDM_VK_GAVE_UP_WORD 4u   /* of tdm_vk_model.counters: somebody gave up waiting */
@@ -265,6 +273,7 @@ struct tdm_vk_matrix {
 
 struct tdm_vk_layer {
         struct tdm_vk_matrix q, k, v, o, gate, up, down;
+        float query_scale; /* of attention on f16 units (half.c): what queries are multiplied with */
         uint64_t attn_norm, q_norm, k_norm, post_attn_norm, ffn_norm, post_ffw_norm;
         uint64_t kv_pieces; /* address of its pieces' addresses */
         uint32_t kv_first;  /* its first piece in kv_buffers */
@@ -353,6 +362,7 @@ struct tdm_vk_model {
         uint32_t tile_rows, queries_heads, many_rows; /* of an attention item: heads, rows at most */
         uint32_t max_slots, max_items;                /* of partial results, and items, per tile */
         bool half;                                    /* layers' rows are F16: half.c */
+        bool attend_half;                             /* and attention is on f16 units too */
         float half_weight;                            /* what their weights were divided by, a power of two */
         struct tdm_vk_buffer acts[TDM_VK_N_ACTS];     /* size 0: form not used */
         struct tdm_vk_buffer sides[TDM_VK_N_ACTS];    /* see tdm_vk_matmul_push; size 0: nobody reads them */
@@ -455,8 +465,10 @@ bool tdm_vk_kernels_half_proven(struct tdm_vk_model *model);
 uint32_t tdm_vk_norm_per(const struct tdm_vk_model *model);
 /* Whether attend.comp is its own merge: where an item is one row, whose last item to come merges all. */
 bool tdm_vk_attend_merges(const struct tdm_vk_model *model, bool many, uint32_t item_heads);
-/* FORM of attend.comp. act: what it leaves, TDM_VK_ACT_NONE if it does not merge. */
-uint32_t tdm_vk_attend_form(uint32_t heads, uint32_t act);
+/* Attention of items of one row, or many, and so many heads each; out_act: what goes into the matrix behind it, if it merges. */
+struct tdm_vk_pipeline *tdm_vk_attend_kernel(const struct tdm_vk_model *model, bool many, uint32_t item_heads, uint32_t out_act);
+/* Of models with rows of F16: attention's kernels for f16 units, if they can be used; compiles and proves them. */
+int tdm_vk_kernels_attend_half(struct tdm_vk_model *model, struct tdm_error *err);
 /* Compiles all that record() can ask for; those of a single row in the shapes that they have now. */
 int tdm_vk_kernels_prepare(struct tdm_vk_model *model, struct tdm_error *err);
 int tdm_vk_kernels_need_single(struct tdm_vk_model *model, struct tdm_error *err);

@@ -365,6 +365,8 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .n_kv_heads = hp->n_kv_heads,
                 .table_entries = m->limits.table_entries,
                 .window = group == TDM_KV_WINDOW ? hp->window : 0,
+                .query_scale = l->query_scale,
+                .score_scale = m->attend_half ? 1 / l->query_scale : 0,
         };
         const struct tdm_vk_merge_push merge = {
                 .partial = push.partial,
@@ -377,9 +379,7 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .n_heads = hp->n_heads,
                 .head_dim = hp->head_dim,
         };
-        struct tdm_vk_pipeline *kernel = tdm_vk_pipeline_get(r->device, TDM_VK_ATTEND, hp->head_dim, m->kv.type,
-                                                             r->work->slot->many ? m->many_rows : 1,
-                                                             tdm_vk_attend_form(item_heads, merges ? l->o.act : TDM_VK_ACT_NONE));
+        struct tdm_vk_pipeline *kernel = tdm_vk_attend_kernel(m, r->work->slot->many, item_heads, l->o.act);
 
         static_assert(sizeof(rotate) <= TDM_VK_PUSH_BYTES && sizeof(push) <= TDM_VK_PUSH_BYTES,
                       "push constants fit everywhere");

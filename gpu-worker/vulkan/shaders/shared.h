@@ -230,6 +230,8 @@ struct tdm_vk_attend_push {
         TDM_U64 side;
         TDM_U32 side_rows;
         TDM_F32 act_scale;
+        TDM_F32 query_scale; /* of attendhalf.comp: what queries are multiplied with, a power of two, and */
+        TDM_F32 score_scale; /* what scores are: 1 / query_scale */
         TDM_VK_CHAIN
 };
 

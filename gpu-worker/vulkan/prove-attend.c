@@ -1,0 +1,215 @@
+/* The attention for f16 matrix units (attendhalf.comp) is only used where it is proven, as the matrix kernels are (prove-half.c): the one
+ * for single rows must attend as the definition says, to what f16 leaves of it, and the one for many rows must give its bits. What they
+ * are given: a sequence in pages that do not lie in order, rows that look back over two spans, with a window and without, and
+ * more rows than one workgroup takes. */
+#include <math.h>
+
+#include "engine/half.h"
+#include "gpu-worker/vulkan/private.h"
+
+#define N_KV_HEADS 2u
+#define N_ROWS 70u
+#define FIRST 230u
+#define END (FIRST + N_ROWS)
+#define N_PAGES TDM_DIV_UP(END, TDM_KV_PAGE_TOKENS)
+#define WINDOW 100u
+#define QUERY_SCALE 4096.0f
+static const char what[] = "proving attention";
+enum place { PAGES, QKV, TABLES, ITEMS, SINGLE, MANY };
+#define PLACE (UINT64_C(2) << 20) /* of each thing in the staging buffer */
+#define PARTIAL (UINT64_C(512) << 10) /* in SINGLE and MANY: behind the arrivals */
+
+struct shape {
+        uint32_t head_dim, heads, n_heads; /* heads: of an item */
+};
+
+static uint32_t width_of(const struct shape *s)
+{
+        return (s->n_heads + 2 * N_KV_HEADS) * s->head_dim;
+}
+
+static uint32_t part_bytes_of(const struct shape *s)
+{
+        return 2 * TDM_KV_PAGE_TOKENS * s->head_dim * (uint32_t)sizeof(uint16_t);
+}
+
+static uint32_t page_of(uint32_t i)
+{
+        return (i * 7 + 3) % N_PAGES; /* 10 pages: each once */
+}
+
+static const uint16_t *part_of(const struct tdm_vk_device *device, const struct shape *s, uint32_t kv_head, uint32_t key)
+{
+        return (const uint16_t *)(device->stages[0].map + PAGES * PLACE +
+                                  (page_of(key / TDM_KV_PAGE_TOKENS) * N_KV_HEADS + kv_head) * (uint64_t)part_bytes_of(s));
+}
+
+/* engine/kv.h: keys [16 tokens][dimension][token], values [token][dimension]. */
+static double key_at(const struct tdm_vk_device *device, const struct shape *s, uint32_t kv_head, uint32_t key, uint32_t d)
+{
+        uint32_t t = key % TDM_KV_PAGE_TOKENS;
+
+        return (double)tdm_f16_to_f32(part_of(device, s, kv_head, key)[(t / 16 * s->head_dim + d) * 16 + t % 16]);
+}
+
+static double value_at(const struct tdm_vk_device *device, const struct shape *s, uint32_t kv_head, uint32_t key, uint32_t d)
+{
+        return (double)tdm_f16_to_f32(part_of(device, s, kv_head, key)[TDM_KV_PAGE_TOKENS * s->head_dim + key % TDM_KV_PAGE_TOKENS * s->head_dim + d]);
+}
+
+/* Scores of about 5, so that some keys count and none counts for all. */
+static float query_value(uint64_t *state)
+{
+        return (float)((int)(tdm_vk_prove_random(state) % 2001) - 1000) / 1500.0f;
+}
+
+static void random_inputs(struct tdm_vk_device *device, const struct shape *s)
+{
+        uint8_t *map = device->stages[0].map;
+        uint16_t *pages = (uint16_t *)(map + PAGES * PLACE);
+        float *qkv = (float *)(map + QKV * PLACE);
+        uint64_t state = 1;
+
+        for (uint32_t i = 0; i < N_PAGES * N_KV_HEADS * part_bytes_of(s) / sizeof(uint16_t); i++) /* of either sign, 2^-4 to 2 */
+                pages[i] = (uint16_t)((11 + tdm_vk_prove_random(&state) % 5) << 10 | (tdm_vk_prove_random(&state) & 0x83ff));
+        for (uint32_t i = 0; i < N_ROWS * width_of(s); i++)
+                qkv[i] = query_value(&state);
+}
+
+/* In ITEMS: rows, pieces, a table, then items. */
+#define ROWS_AT 0u
+#define PIECES_AT 16384u
+#define TABLE_AT 32768u
+#define ITEMS_AT 65536u
+
+static void put_step(struct tdm_vk_device *device)
+{
+        uint8_t *map = device->stages[0].map + ITEMS * PLACE;
+
+        for (uint32_t i = 0; i < N_ROWS; i++)
+                ((struct tdm_vk_row *)(map + ROWS_AT))[i] = (struct tdm_vk_row){.position = FIRST + i};
+        *(uint64_t *)(map + PIECES_AT) = device->stages[0].address + PAGES * PLACE;
+        for (uint32_t i = 0; i < N_PAGES; i++)
+                ((uint32_t *)(map + TABLE_AT))[i] = page_of(i);
+}
+
+/* Of `most` rows each. n_items 2: what a single row's kernel does then it leaves to an item that does not come. */
+static uint32_t put_items(struct tdm_vk_device *device, const struct shape *s, uint32_t window, uint32_t most)
+{
+        struct tdm_vk_item *items = (struct tdm_vk_item *)(device->stages[0].map + ITEMS * PLACE + ITEMS_AT);
+        uint32_t n = 0;
+
+        for (uint32_t row = 0; row < N_ROWS; row += most, n++) {
+                uint32_t n_rows = TDM_MIN(most, N_ROWS - row), seen = window && FIRST + row + 1 > window ? FIRST + row + 1 - window : 0;
+
+                items[n] = (struct tdm_vk_item){.first_row = row,
+                                                .n_rows = n_rows,
+                                                .span_first = seen / TDM_VK_SPAN,
+                                                .span_last = (FIRST + row + n_rows - 1) / TDM_VK_SPAN,
+                                                .slot = row * s->n_heads,
+                                                .first_slot = row * s->n_heads,
+                                                .n_items = 2};
+        }
+        return n;
+}
+
+static int run_kernel(struct tdm_vk_device *device, const struct tdm_vk_pipeline *p, const struct shape *s, uint32_t window, uint32_t most,
+                      enum place place, struct tdm_error *err)
+{
+        uint64_t base = device->stages[0].address;
+        const struct tdm_vk_attend_push push = {.qkv = base + QKV * PLACE,
+                                                .rows = base + ITEMS * PLACE + ROWS_AT,
+                                                .table = base + ITEMS * PLACE + TABLE_AT,
+                                                .items = base + ITEMS * PLACE + ITEMS_AT,
+                                                .partial = base + place * PLACE + PARTIAL,
+                                                .pieces = base + ITEMS * PLACE + PIECES_AT,
+                                                .page_bytes = part_bytes_of(s) * N_KV_HEADS,
+                                                .piece_shift = 20,
+                                                .part_bytes = part_bytes_of(s),
+                                                .n_heads = s->n_heads,
+                                                .n_kv_heads = N_KV_HEADS,
+                                                .table_entries = N_PAGES,
+                                                .window = window,
+                                                .act_scale = 1,
+                                                .query_scale = QUERY_SCALE,
+                                                .score_scale = 1 / QUERY_SCALE};
+        uint32_t n = put_items(device, s, window, most);
+
+        memset(device->stages[0].map + place * PLACE, 0, PARTIAL);
+        memset(device->stages[0].map + place * PLACE + PARTIAL, 0xff, PLACE - PARTIAL);
+        return tdm_vk_once_dispatch(device, p, &push, sizeof(push), n, s->n_heads / s->heads, what, err);
+}
+
+static const float *partial_at(const struct tdm_vk_device *device, const struct shape *s, enum place place, uint32_t row, uint32_t head)
+{
+        return (const float *)(device->stages[0].map + place * PLACE + PARTIAL) +
+               (uint64_t)(row * s->n_heads + head) * TDM_VK_PARTIAL_WIDTH(s->head_dim);
+}
+
+/* One row's head. Each probability is rounded to f16 once, and each is at most 1. */
+static bool is_right(const struct tdm_vk_device *device, const struct shape *s, uint32_t window, uint32_t row, uint32_t head)
+{
+        const float *query = (const float *)(device->stages[0].map + QKV * PLACE) + row * width_of(s) + head * s->head_dim,
+                    *got = partial_at(device, s, SINGLE, row, head);
+        uint32_t kv_head = head / (s->n_heads / N_KV_HEADS), end = FIRST + row + 1, begin = window && end > window ? end - window : 0;
+        double scores[END], largest = -HUGE_VAL, l = 0;
+
+        for (uint32_t key = begin; key < end; key++) {
+                scores[key] = 0;
+                for (uint32_t d = 0; d < s->head_dim; d++)
+                        scores[key] += (double)(tdm_f16_to_f32(tdm_f32_to_f16(query[d] * QUERY_SCALE)) / QUERY_SCALE) *
+                                       key_at(device, s, kv_head, key, d);
+                largest = fmax(largest, scores[key]);
+        }
+        for (uint32_t key = begin; key < end; key++)
+                l += scores[key] = exp(scores[key] - largest);
+        if (!(fabs((double)got[s->head_dim] - largest) < 1e-4) || !(fabs((double)got[s->head_dim + 1] / l - 1) < 1e-3))
+                return false;
+        for (uint32_t d = 0; d < s->head_dim; d++) {
+                double o = 0, all = 0;
+
+                for (uint32_t key = begin; key < end; key++) {
+                        double share = scores[key] * value_at(device, s, kv_head, key, d);
+
+                        o += share;
+                        all += fabs(share);
+                }
+                if (!(fabs((double)got[d] - o) <= 0x1p-10 * all + 1e-5))
+                        return false;
+        }
+        return true;
+}
+
+static bool same(const struct tdm_vk_device *device, const struct shape *s)
+{
+        for (uint32_t row = 0; row < N_ROWS; row++)
+                for (uint32_t head = 0; head < s->n_heads; head++)
+                        if (memcmp(partial_at(device, s, SINGLE, row, head), partial_at(device, s, MANY, row, head), (s->head_dim + 2) * sizeof(float)) != 0)
+                                return false;
+        return true;
+}
+
+int tdm_vk_prove_attend(struct tdm_vk_device *device, struct tdm_vk_pipeline *single, struct tdm_vk_pipeline *many, uint32_t heads,
+                        uint32_t many_rows, struct tdm_error *err)
+{
+        const struct shape s = {.head_dim = single ? single->constants[0] : 0, .heads = heads, .n_heads = 2 * heads * N_KV_HEADS};
+        static const uint32_t windows[] = {0, WINDOW};
+        bool right = true;
+        int r = 0;
+
+        if (!single || !many || (single->tried && many->tried))
+                return 0;
+        random_inputs(device, &s);
+        put_step(device);
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(windows) && r == 0 && right; i++) {
+                r = run_kernel(device, single, &s, windows[i], 1, SINGLE, err);
+                for (uint32_t row = 0; row < N_ROWS && r == 0; row += 23)
+                        right = right && is_right(device, &s, windows[i], row, row % s.n_heads);
+                if (r == 0)
+                        r = run_kernel(device, many, &s, windows[i], many_rows, MANY, err);
+                right = right && r == 0 && same(device, &s);
+        }
+        single->tried = many->tried = true;
+        single->proven = many->proven = right && r == 0;
+        return r;
+}
