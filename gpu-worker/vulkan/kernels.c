@@ -349,12 +349,18 @@ struct attend_kernel {
         uint32_t constants[TDM_VK_N_CONSTANTS];
 };
 
+/* Of 16 queries, that a workgroup has; two subgroups share one where a head has more than 128 dimensions. */
+static uint32_t attend_half_tiles(const struct tdm_vk_model *m)
+{
+        return ATTEND_HALF_THREADS / 32 / (m->hp.head_dim > 128 ? 2 : 1);
+}
+
 static struct attend_kernel attend_kernel_of(const struct tdm_vk_model *m, bool many, uint32_t item_heads, uint32_t out_act)
 {
         uint32_t form = item_heads | (tdm_vk_attend_merges(m, many, item_heads) ? out_act + 1 : 0) << 8;
 
         if (m->attend_half)
-                return (struct attend_kernel){TDM_VK_ATTENDHALF, {m->hp.head_dim, ATTEND_HALF_THREADS, many ? ATTEND_HALF_THREADS / 32 : 0, form}};
+                return (struct attend_kernel){TDM_VK_ATTENDHALF, {m->hp.head_dim, ATTEND_HALF_THREADS, many ? attend_half_tiles(m) : 0, form}};
         return (struct attend_kernel){TDM_VK_ATTEND, {m->hp.head_dim, m->kv.type, many ? m->many_rows : 1, form}};
 }
 
@@ -389,11 +395,11 @@ int tdm_vk_kernels_attend_half(struct tdm_vk_model *m, struct tdm_error *err)
         struct attend_kernel single, many;
         int r;
 
-        if (m->kv.type != TDM_KV_F16 || m->hp.head_dim % 64 || m->hp.head_dim > 256)
+        if (m->kv.type != TDM_KV_F16 || (m->hp.head_dim != 64 && m->hp.head_dim != 128 && m->hp.head_dim != 256))
                 return 0;
         m->attend_half = true;
         m->queries_heads = attend_half_heads(m);
-        m->many_rows = ATTEND_HALF_THREADS / 32 * 16 / m->queries_heads;
+        m->many_rows = attend_half_tiles(m) * 16 / m->queries_heads;
         single = attend_kernel_of(m, false, m->queries_heads, act);
         many = attend_kernel_of(m, true, m->queries_heads, act);
         m->device->deferring = true;

@@ -13,6 +13,8 @@
 
 #define PROMPT 512u
 #define MAX_BATCH 32u
+#define POSITIONS 62u     /* decoded over and over: with a prompt no multiple of the slots, so that each has every recording */
+#define WARM_SECONDS 0.2 /* a GPU that was kept waiting takes as long to its full clock */
 
 static double seconds_each = 2;
 static uint32_t run_blocks, context;
@@ -87,30 +89,46 @@ static void report(const struct bench *b, const char *what, uint32_t tokens_a_st
         fflush(stdout);
 }
 
-/* room: positions that a sequence has left. */
-static void decode(struct bench *b, uint32_t n_seqs, uint32_t room, const char *what)
+/* Each sequence behind `position` tokens. */
+static void begin_at(struct bench *b, uint32_t n_seqs, uint32_t position)
+{
+        uint32_t most = PROMPT / n_seqs;
+
+        restart(b, n_seqs, 0);
+        while (b->at[0] < position)
+                step(b, n_seqs, TDM_MIN(position - b->at[0], most));
+}
+
+/* The same POSITIONS over and over, so that how much of the cache is read does not depend on how long is measured. */
+static void decode(struct bench *b, uint32_t n_seqs, uint32_t position, const char *what)
 {
         struct tdm_device *device = drive_device(b->drive, 0);
         struct tdm_vulkan_counters before, after;
         unsigned steps = 0, profiled = 0;
-        uint64_t begin;
-        double s;
+        uint64_t begin, warm = tdm_now_ns();
+        double s = 0;
 
-        for (unsigned i = 0; i < 8; i++) /* every slot's recordings */
-                step(b, n_seqs, 1);
+        for (unsigned i = 0; i < TDM_STEP_SLOTS || since(warm) < WARM_SECONDS; i++) { /* every slot's recordings */
+                begin_at(b, n_seqs, position);
+                for (unsigned k = 0; k < POSITIONS; k++)
+                        step(b, n_seqs, 1);
+        }
         tdm_vulkan_counters(device, &before);
-        begin = tdm_now_ns();
-        do {
-                step(b, n_seqs, 1);
-                steps++;
-        } while (since(begin) < seconds_each && steps + 32 < room);
-        s = since(begin);
+        while (s < seconds_each) {
+                begin_at(b, n_seqs, position);
+                begin = tdm_now_ns();
+                for (unsigned i = 0; i < POSITIONS; i++)
+                        step(b, n_seqs, 1);
+                s += since(begin);
+                steps += POSITIONS;
+        }
         tdm_vulkan_counters(device, &after);
         report(b, what, n_seqs, steps, s);
         if (after.allocations != before.allocations || after.pipelines != before.pipelines || after.recordings != before.recordings)
                 printf("      NOT STEADY: %llu allocations, %llu pipelines, %llu recordings\n",
                        (unsigned long long)(after.allocations - before.allocations), (unsigned long long)(after.pipelines - before.pipelines),
                        (unsigned long long)(after.recordings - before.recordings));
+        begin_at(b, n_seqs, position);
         if (quiet)
                 return;
         tdm_vulkan_profile(device, true);
@@ -126,7 +144,8 @@ static void prefill(struct bench *b)
         unsigned steps = 0;
         uint64_t begin;
 
-        for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) { /* every slot's recordings */
+        begin = tdm_now_ns();
+        for (unsigned i = 0; i < TDM_STEP_SLOTS || since(begin) < WARM_SECONDS; i++) { /* every slot's recordings */
                 restart(b, 1, 0);
                 step(b, 1, PROMPT);
         }
@@ -197,9 +216,7 @@ static int bench(const char *arg)
                 char what[40];
 
                 snprintf(what, sizeof(what), batches[i] == 1 ? "decode, alone" : "decode, %u together", batches[i]);
-                restart(&b, batches[i], 0);
-                step(&b, batches[i], TDM_MIN(128u, PROMPT / batches[i]));
-                decode(&b, batches[i], 1024 - 128, what);
+                decode(&b, batches[i], TDM_MIN(128u, PROMPT / batches[i]), what);
         }
         prefill(&b);
         drive_destroy(b.drive);
@@ -213,7 +230,7 @@ static int bench(const char *arg)
                         step(&b, 1, PROMPT);
                 printf("   prompt of %u in steps of %u: %.1f tokens/s\n", b.at[0], PROMPT, b.at[0] / since(begin));
                 snprintf(what, sizeof(what), "decode, behind %u", b.at[0]);
-                decode(&b, 1, b.n_ids - b.at[0], what);
+                decode(&b, 1, b.at[0], what);
                 drive_destroy(b.drive);
         }
         random_model_destroy(weights);

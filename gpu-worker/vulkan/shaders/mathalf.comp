@@ -95,6 +95,7 @@ void main()
                 at[i] = panel_address(min(panel_of(i), last_panel));
         [[unroll]] for (uint t = 0; t < TILES; t++)
                 x_at[t] = p.x + uint64_t(tile0 + t) * (p.cols * 16) + lane * 16;
+#define STAY controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, 0, 0); // loads are not moved behind it
 #define LOAD_WEIGHTS(w, scales, c) \
         [[unroll]] for (uint i = 0; i < PANELS; i++) { \
                 scales[i] = U32x2s(at[i]).v[(c) * 8 + own]; \
@@ -148,7 +149,7 @@ void main()
                                 }
                                 LOAD_ROWS(x1, c + 1)
                                 LOAD_WEIGHTS(w1, scales1, c + 1)
-                                subgroupBarrier(); // loads are not moved behind it
+                                STAY
                                 MULTIPLY(w0, scales0, x0, c)
                                 if (c + 2 >= c1) {
                                         MULTIPLY(w1, scales1, x1, c + 1)
@@ -156,7 +157,7 @@ void main()
                                 }
                                 LOAD_ROWS(x0, c + 2)
                                 LOAD_WEIGHTS(w0, scales0, c + 2)
-                                subgroupBarrier();
+                                STAY
                                 MULTIPLY(w1, scales1, x1, c + 1)
                                 c += 2;
                         }
