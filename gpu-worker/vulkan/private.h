@@ -114,7 +114,8 @@ void tdm_vk_pipelines_forget(struct tdm_vk_device *device, unsigned first);
 
 /* ---- tune.c ---- */
 
-/* A kernel of a single row and the shape that was found best for matrices of these sizes; as it lies on disk. */
+/* A kernel of a single row and the shape that was found best for matrices of these sizes; as it lies on disk. shader: MATVEC or MATGELU;
+ * where act says that rows are F16 it is MATHALF that does the same, with so many panels, rounds (ahead) and sets. */
 struct tdm_vk_tuned {
         uint32_t shader, type, act, cols, n_panels;
         uint8_t panels, ahead, sets, reserved;
@@ -457,6 +458,9 @@ struct tdm_vk_pipeline *tdm_vk_choose_kernel(struct tdm_vk_device *device, const
 bool tdm_vk_gelu_fits(const struct tdm_vk_layer *layer, uint32_t n_rows);
 struct tdm_vk_pipeline *tdm_vk_gelu_kernel(struct tdm_vk_device *device, const struct tdm_vk_layer *layer, uint32_t n_rows,
                                            uint32_t *ret_panels, uint32_t *ret_rows);
+/* Constants of MATHALF for a single row. false: it has no room for this shape. */
+bool tdm_vk_half_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *matrix, uint32_t panels, uint32_t rounds, uint32_t sets,
+                        bool gelu, uint32_t ret[TDM_VK_N_CONSTANTS]);
 /* Rows and weights of F16: what the kernels of these matrices are, and what their proofs need; to be compiled and proven before the
  * model is theirs. false: one cannot be used here. */
 int tdm_vk_kernels_need_half(struct tdm_vk_model *model, struct tdm_error *err);

@@ -1,5 +1,6 @@
 /* What goes before and after the kernels for f16 matrix units (half.c), on any Vulkan device: weights turned into fragments have the
- * values that they had, rows of F16 are those of F32 rounded, in their places, and bounds are bounds. The kernels themselves need such
+ * values that they had, rows of F16 are those of F32 rounded, in their places, and bounds are bounds; shapes from a file are those that
+ * are known, and of these none has more than there is room for. The kernels themselves need such
  * units and are proven where they are used (prove-half.c). */
 #include <math.h>
 #include <setjmp.h>
@@ -198,9 +199,46 @@ static void bounds(void **state)
         }
 }
 
+static void shapes(void **state)
+{
+        static const uint32_t cols[] = {64, 2560, 5376, 10240, 21504, 65536};
+        unsigned n_sane = 0, n_fit = 0, n_long = 0;
+
+        for (uint32_t i = 0; i < 2u << 24; i++) {
+                struct tdm_vk_tuned tuned = {.shader = i >> 24 ? TDM_VK_MATGELU : TDM_VK_MATVEC,
+                                             .act = TDM_VK_ACT_F16,
+                                             .panels = (uint8_t)i,
+                                             .ahead = (uint8_t)(i >> 8),
+                                             .sets = (uint8_t)(i >> 16)};
+
+                if (!tdm_vk_tuned_sane(&tuned))
+                        continue;
+                n_sane++;
+                assert_in_range(tuned.panels, 1, 16);
+                assert_true(i >> 24 == 0 || tuned.panels % 2 == 0);
+                for (unsigned k = 0; k < TDM_ARRAY_SIZE(cols); k++) {
+                        const struct tdm_vk_matrix matrix = {.type = TDM_TYPE_Q4_0 | TDM_VK_FRAGMENTS, .cols = cols[k]};
+                        uint32_t c[TDM_VK_N_CONSTANTS], chunks = cols[k] / TDM_VK_CHUNK_COLS, length = TDM_VK_SEGMENT_CHUNKS(cols[k]);
+                        bool fits = tdm_vk_half_single(device, &matrix, tuned.panels, tuned.ahead, tuned.sets, i >> 24, c);
+
+                        if (!fits) {
+                                n_long += cols[k] == 65536;
+                                continue;
+                        }
+                        n_fit++;
+                        assert_true(cols[k] < 65536); /* 64 KiB in shared memory */
+                        assert_in_range(c[2], 32, 512);
+                        assert_true(c[2] / 32 * tuned.ahead * length >= chunks && c[3] >= length);
+                        assert_int_equal(c[1], (uint32_t)tuned.panels << 8 | tuned.ahead << 16 | tuned.sets << 20 | i >> 24 << 24);
+                }
+        }
+        assert_true(n_sane > 10 && n_fit > 3 * n_sane && n_long == n_sane);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
+                cmocka_unit_test(shapes),
                 cmocka_unit_test(turned),
                 cmocka_unit_test(rows),
                 cmocka_unit_test(bounds),

@@ -636,7 +636,7 @@ static uint64_t compiled_for(const uint8_t *weights)
 
 /* The first load compiles and measures several shapes of each matrix; what it found is kept, so the next compiles those alone.
  * Without the file it measures again. TANDEM_VULKAN_TUNE=on asks for it on a CPU implementation, which takes a minute. */
-static void tuned(void **state)
+static void measured(void)
 {
         char folder[] = "/tmp/test-vulkan-XXXXXX", sub_folder[64], *path;
         const char *wanted = getenv("TANDEM_VULKAN_TUNE"), *before = getenv("XDG_CACHE_HOME");
@@ -681,6 +681,21 @@ static void tuned(void **state)
         random_model_destroy(weights);
 }
 
+static void tuned(void **state)
+{
+        measured();
+}
+
+/* Rows of F16, where there are units for them. */
+static void tuned_halves(void **state)
+{
+        if (!halves())
+                skip();
+        setenv("TANDEM_VULKAN_HALVES", "on", 1);
+        measured();
+        unsetenv("TANDEM_VULKAN_HALVES");
+}
+
 int main(int argc, char **argv)
 {
         const struct CMUnitTest tests[] = {
@@ -688,7 +703,7 @@ int main(int argc, char **argv)
                 cmocka_unit_test(exact_halves),
                 cmocka_unit_test(as_dmabuf),    cmocka_unit_test(no_dmabuf),
                 cmocka_unit_test(steady),       cmocka_unit_test(refused),        cmocka_unit_test(kept),
-                cmocka_unit_test(tuned),
+                cmocka_unit_test(tuned),        cmocka_unit_test(tuned_halves),
         };
         const struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
         struct tdm_device *device;

@@ -1,7 +1,8 @@
 /* Which shape the kernels of a single row have on this GPU: how many panels a workgroup takes, how many blocks are on their way at
- * once (shaders/matvec.glsl). No shape changes a bit, so the fastest is taken: measured when a model with a matrix of new
- * sizes is loaded, and kept on disk with the compiled kernels (cache.c), so that later starts neither compile nor measure the
- * others. First each kernel by itself, over the weights of several layers so that they do not lie in the GPU's cache. Then, where
+ * once (shaders/matvec.glsl); with rows of F16 how many segments each of its subgroups takes, and how many chunks are on their way
+ * (mathalf.comp; only shapes that are proven, prove-half.c). No shape changes a bit, so the fastest is taken: measured when a model
+ * with a matrix of new sizes is loaded, and kept on disk with the compiled kernels (cache.c), so that later starts neither compile nor
+ * measure the others. First each kernel by itself, over the weights of several layers so that they do not lie in the GPU's cache. Then, where
  * kernels follow each other without barriers (chain.c), some layers as they are run: there a kernel's workgroups lie beside those
  * of the next ones, and the shape that is fastest by itself may leave these no room to begin (up to a tenth of a token's time on
  * an H200). A CPU implementation keeps to what kernels.c says: each kernel would take it seconds to compile.
@@ -12,12 +13,15 @@
 #define PLACES 8u     /* matrices that are taken in turns */
 #define DISPATCHES 16u /* of one measurement */
 #define ROUNDS 4u      /* the best of them counts; the first warms up what there is to warm */
+#define WARM_NS UINT64_C(300000000) /* of work, after which a GPU that was idle has its clock */
 #define MAX_KEYS 24u
+#define OTHERS 32u /* kernels that may be wanted besides all shapes of those that are measured */
 
 /* Layers in the chain: how many, at which position of a sequence, and of how many runs the best counts. */
 #define LAYERS 8u
 #define POSITION 100u
-#define RUNS 6u
+#define RUNS 12u
+#define RUNS_CPU 2u
 #define PASSES 2u
 #define GAIN 0.995 /* and less is another shape's time, or it is noise */
 
@@ -26,8 +30,12 @@ struct shape {
 };
 static const struct shape matvec_shapes[] = {{4, 1, 1}, {2, 2, 1}, {2, 4, 1}, {1, 4, 1}, {1, 2, 2}, {1, 4, 2}, {2, 2, 2},
                                               {1, 3, 1}, {1, 8, 1}, {2, 3, 1}, {2, 5, 1}, {3, 2, 1}},
-                          gelu_shapes[] = {{4, 1, 1}, {4, 2, 1}, {4, 3, 1}, {4, 1, 2}};
-#define MAX_SHAPES TDM_ARRAY_SIZE(matvec_shapes)
+                          gelu_shapes[] = {{4, 1, 1}, {4, 2, 1}, {4, 3, 1}, {4, 1, 2}},
+                          /* of mathalf.comp: panels (with GELU of both), rounds, sets; those of the rule in kernels.c among them */
+                          half_shapes[] = {{1, 1, 0}, {2, 1, 0}, {3, 1, 0}, {1, 2, 0}, {2, 2, 0}, {1, 1, 1}, {2, 1, 1}, {3, 1, 1},
+                                           {2, 1, 2}, {1, 1, 3}},
+                          half_gelu_shapes[] = {{2, 1, 0}, {2, 2, 0}, {2, 1, 1}, {4, 1, 1}, {2, 2, 1}, {4, 2, 1}, {2, 2, 2}};
+#define MAX_SHAPES TDM_MAX(TDM_ARRAY_SIZE(matvec_shapes), TDM_ARRAY_SIZE(half_shapes))
 
 struct work {
         struct tdm_vk_tuned key;
@@ -62,12 +70,24 @@ const struct tdm_vk_tuned *tdm_vk_tuned(const struct tdm_vk_device *device, uint
         return NULL;
 }
 
+static unsigned shapes_for(const struct tdm_vk_tuned *key, const struct shape **ret)
+{
+        bool half = key->act >= TDM_VK_ACT_F16;
+
+        if (key->shader == TDM_VK_MATGELU) {
+                *ret = half ? half_gelu_shapes : gelu_shapes;
+                return half ? TDM_ARRAY_SIZE(half_gelu_shapes) : TDM_ARRAY_SIZE(gelu_shapes);
+        }
+        *ret = half ? half_shapes : matvec_shapes;
+        return half ? TDM_ARRAY_SIZE(half_shapes) : TDM_ARRAY_SIZE(matvec_shapes);
+}
+
 bool tdm_vk_tuned_sane(const struct tdm_vk_tuned *tuned)
 {
-        bool gelu = tuned->shader == TDM_VK_MATGELU;
-        const struct shape *shapes = gelu ? gelu_shapes : matvec_shapes;
+        const struct shape *shapes;
+        unsigned n = shapes_for(tuned, &shapes);
 
-        for (unsigned i = 0; i < (gelu ? TDM_ARRAY_SIZE(gelu_shapes) : TDM_ARRAY_SIZE(matvec_shapes)); i++)
+        for (unsigned i = 0; i < n; i++)
                 if (tuned->panels == shapes[i].panels && tuned->ahead == shapes[i].ahead && tuned->sets == shapes[i].sets)
                         return true;
         return false;
@@ -81,7 +101,7 @@ static void add(const struct tdm_vk_device *device, struct work *works, unsigned
 {
         unsigned i = 0;
 
-        if (matrix->act == TDM_ACT_F32 || matrix->act >= TDM_VK_ACT_F16 || tdm_k_type(matrix->type) || tdm_vk_tuned(device, shader, matrix, n_panels))
+        if (matrix->act == TDM_ACT_F32 || tdm_k_type(matrix->type) || tdm_vk_tuned(device, shader, matrix, n_panels))
                 return;
         while (i < *n && !same(&works[i].key, shader, matrix, n_panels))
                 i++;
@@ -140,20 +160,50 @@ static unsigned list_works(const struct tdm_vk_model *m, struct work *works)
 /* A CPU implementation, in tests, compiles each for seconds. */
 static unsigned shapes_of(const struct tdm_vk_device *device, const struct work *w, const struct shape **ret)
 {
-        bool gelu = w->key.shader == TDM_VK_MATGELU;
-        unsigned n = gelu ? TDM_ARRAY_SIZE(gelu_shapes) : TDM_ARRAY_SIZE(matvec_shapes);
+        unsigned n = shapes_for(&w->key, ret);
 
-        *ret = gelu ? gelu_shapes : matvec_shapes;
         return device->is_cpu ? TDM_MIN(n, 7u) : n;
 }
 
-static void constants_of(const struct tdm_vk_device *device, const struct work *w, const struct shape *shape,
+static bool is_half(const struct work *w)
+{
+        return w->key.act >= TDM_VK_ACT_F16;
+}
+
+/* false: there is no such kernel. */
+static bool constants_of(const struct tdm_vk_device *device, const struct work *w, const struct shape *shape,
                          uint32_t constants[TDM_VK_N_CONSTANTS])
 {
+        if (is_half(w))
+                return tdm_vk_half_single(device, &w->matrix, shape->panels, shape->ahead, shape->sets, w->key.shader == TDM_VK_MATGELU,
+                                          constants);
         constants[0] = w->key.type;
         constants[1] = w->key.act;
         constants[2] = w->key.shader == TDM_VK_MATGELU ? w->out_act : 1;
         constants[3] = tdm_vk_shape_with(device, &w->matrix, shape->panels, shape->ahead, shape->sets, true);
+        return true;
+}
+
+static enum tdm_vk_shader shader_of(const struct work *w)
+{
+        return is_half(w) ? TDM_VK_MATHALF : (enum tdm_vk_shader)w->key.shader;
+}
+
+/* NULL: it may not be used here. */
+static struct tdm_vk_pipeline *kernel_of(struct tdm_vk_device *device, const struct work *w, const struct shape *shape)
+{
+        uint32_t c[TDM_VK_N_CONSTANTS];
+
+        if (!constants_of(device, w, shape, c))
+                return NULL;
+        return is_half(w) ? tdm_vk_pipeline_proven(device, TDM_VK_MATHALF, c[0], c[1], c[2], c[3])
+                          : tdm_vk_pipeline_get(device, shader_of(w), c[0], c[1], c[2], c[3]);
+}
+
+/* With GELU a workgroup's panels are half of gate's and half of up's. */
+static uint32_t groups_of(const struct work *w, const struct shape *shape)
+{
+        return TDM_DIV_UP(w->key.n_panels, w->key.shader == TDM_VK_MATGELU ? shape->panels / 2u : shape->panels);
 }
 
 static int measure(struct tdm_vk_device *device, const struct work *w, const struct tdm_vk_pipeline *pipeline,
@@ -201,15 +251,11 @@ static int tune(struct tdm_vk_device *device, struct work *w, const struct shape
         memset(best, 0xff, sizeof(best));
         for (unsigned round = 0; round < ROUNDS && r == 0; round++)
                 for (unsigned i = 0; i < n_shapes && r == 0; i++) {
-                        uint32_t constants[TDM_VK_N_CONSTANTS], groups;
+                        const struct tdm_vk_pipeline *kernel = kernel_of(device, w, &shapes[i]);
 
-                        constants_of(device, w, &shapes[i], constants);
-                        groups = w->key.shader == TDM_VK_MATGELU ? w->key.n_panels / 2
-                                                                 : TDM_DIV_UP(w->key.n_panels, (uint32_t)shapes[i].panels);
-                        r = measure(device, w,
-                                    tdm_vk_pipeline_get(device, w->key.shader, constants[0], constants[1], constants[2],
-                                                        constants[3]),
-                                    TDM_MIN(groups, device->max_groups_x), &best[i], err);
+                        if (!kernel)
+                                continue;
+                        r = measure(device, w, kernel, TDM_MIN(groups_of(w, &shapes[i]), device->max_groups_x), &best[i], err);
                         if (round == 0)
                                 best[i] = UINT64_MAX;
                 }
@@ -217,8 +263,8 @@ static int tune(struct tdm_vk_device *device, struct work *w, const struct shape
         for (unsigned i = 0; i < n_shapes; i++) {
                 uint32_t constants[TDM_VK_N_CONSTANTS];
 
-                constants_of(device, w, &shapes[i], constants);
-                flags[i] = device->chained && tdm_vk_shape_flags(constants[3], w->key.act);
+                flags[i] = device->chained && (is_half(w) || (constants_of(device, w, &shapes[i], constants) &&
+                                                              tdm_vk_shape_flags(constants[3], w->key.act)));
                 any_flags = any_flags || flags[i];
         }
         for (unsigned i = 0; i < n_shapes; i++)
@@ -300,7 +346,7 @@ static int trial_run(struct trial *t, uint64_t *ret_ns, struct tdm_error *err)
         tdm_vk_record_forget(t->m);
         r = tdm_vk_record(t->m, &t->work, &recording, err);
         *ret_ns = UINT64_MAX;
-        for (unsigned i = 0; i < RUNS && r == 0; i++) {
+        for (unsigned i = 0; i < (t->m->device->is_cpu ? RUNS_CPU : RUNS) && r == 0; i++) {
                 uint64_t begin = tdm_now_ns();
 
                 r = tdm_vk_submit(t->m->device, recording->commands, err);
@@ -314,7 +360,7 @@ static int tune_chained(struct tdm_vk_model *m, const struct work *works, unsign
 {
         struct tdm_vk_device *device = m->device;
         struct trial trial;
-        uint64_t best, ns;
+        uint64_t best = UINT64_MAX, ns;
         int r;
 
         if (trial_init(&trial, m) != 0 || !tdm_vk_record_flags(m, &trial.work)) { /* no memory to spare is no error */
@@ -326,21 +372,27 @@ static int tune_chained(struct tdm_vk_model *m, const struct work *works, unsign
         if (r == 0)
                 r = tdm_vk_pipelines_compile(device, err);
         device->deferring = false;
-        if (r == 0)
-                r = trial_run(&trial, &best, err);
         for (unsigned pass = 0; pass < PASSES && r == 0; pass++)
                 for (unsigned i = 0; i < n && r == 0; i++) {
                         struct tdm_vk_tuned *tuned = &device->tuned[first + i], kept = *tuned;
                         const struct shape *shapes;
                         unsigned n_shapes = shapes_of(device, &works[i], &shapes);
 
+                        if (works[i].layer < LAYERS)
+                                r = trial_run(&trial, &best, err);
                         for (unsigned k = 0; k < n_shapes && r == 0 && works[i].layer < LAYERS; k++) {
                                 tuned->panels = shapes[k].panels;
                                 tuned->ahead = shapes[k].ahead;
                                 tuned->sets = shapes[k].sets;
-                                if (!tdm_vk_record_flags(m, &trial.work))
+                                if (!kernel_of(device, &works[i], &shapes[k]) || !tdm_vk_record_flags(m, &trial.work))
                                         continue;
                                 r = trial_run(&trial, &ns, err);
+                                if (r == 0 && (double)ns < (double)best * GAIN) { /* twice: of many, one is lucky */
+                                        uint64_t again;
+
+                                        r = trial_run(&trial, &again, err);
+                                        ns = TDM_MAX(ns, again);
+                                }
                                 if (r == 0 && (double)ns < (double)best * GAIN) {
                                         best = ns;
                                         kept = *tuned;
@@ -366,6 +418,7 @@ int tdm_vk_tune(struct tdm_vk_model *m, struct tdm_error *err)
         if (!works)
                 return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for measuring");
         n = TDM_MIN(list_works(m, works), TDM_VK_MAX_TUNED - device->n_tuned);
+        n = TDM_MIN(n, (TDM_VK_MAX_PIPELINES - TDM_MIN(before + OTHERS, TDM_VK_MAX_PIPELINES)) / (unsigned)MAX_SHAPES);
         device->deferring = true;
         for (unsigned i = 0; i < n && r == 0; i++) {
                 const struct shape *shapes;
@@ -374,13 +427,21 @@ int tdm_vk_tune(struct tdm_vk_model *m, struct tdm_error *err)
                 for (unsigned k = 0; k < n_shapes && r == 0; k++) {
                         uint32_t constants[TDM_VK_N_CONSTANTS];
 
-                        constants_of(device, &works[i], &shapes[k], constants);
-                        r = tdm_vk_pipeline_need(device, (enum tdm_vk_shader)works[i].key.shader, constants, err);
+                        if (constants_of(device, &works[i], &shapes[k], constants))
+                                r = tdm_vk_pipeline_need(device, shader_of(&works[i]), constants, err);
                 }
         }
         if (r == 0)
                 r = tdm_vk_pipelines_compile(device, err);
         device->deferring = false;
+        if (r == 0 && m->half)
+                r = tdm_vk_prove_half(device, err);
+        for (uint64_t begin = tdm_now_ns(); r == 0 && n && !device->is_cpu && tdm_now_ns() - begin < WARM_NS;) {
+                const struct shape *shapes;
+                unsigned n_shapes = shapes_of(device, &works[0], &shapes);
+
+                r = tune(device, &works[0], shapes, n_shapes, err);
+        }
         for (unsigned i = 0; i < n && r == 0; i++) {
                 const struct shape *shapes;
                 unsigned n_shapes = shapes_of(device, &works[i], &shapes);

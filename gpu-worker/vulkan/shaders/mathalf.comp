@@ -3,7 +3,8 @@
 // times 8 rows; each of its subgroups takes ROUNDS segments of K, one after the other, and after each round all add what they have.
 // With GELU half of the panels are of the first matrix, the others of the second, and what is left is gelu(first) times second,
 // rounded for the matrix behind. Weights and rows of the next chunk are on their way while one is multiplied, in two sets of
-// registers and a loop that is written twice: copies from one to the other would wait for what is on its way.
+// registers and a loop that is written twice: copies from one to the other would wait for what is on its way. Of a single row SETS can
+// be another number: all of them are asked for before the row is there, and each again when it is used up. One takes few registers.
 //
 // Needs a compiler that knows cooperative matrices, which not every distribution has: compiled/mathalf.inc is this file, made
 // by `glslc --target-env=vulkan1.3 -O -mfmt=c -I . -o compiled/mathalf.inc mathalf.comp` (shaderc 2025.2).
@@ -11,7 +12,7 @@
 #include "common.glsl"
 layout(local_size_x_id = 2) in;
 layout(constant_id = 0) const uint FORM = TDM_VK_Q4_0 | TDM_VK_FRAGMENTS;
-layout(constant_id = 1) const uint SHAPE = 1 | 2 << 8 | 1 << 16; // tiles of 8 rows, 0: a single row; panels, rounds; 1 << 24: with GELU
+layout(constant_id = 1) const uint SHAPE = 1 | 2 << 8 | 1 << 16; // tiles of 8 rows, 0: a single row; panels; rounds, 4 bits; SETS; 1 << 24: with GELU
 layout(constant_id = 2) const uint THREADS = 512;
 layout(constant_id = 3) const uint CHUNKS = 1; // of a segment at most, where there is a single row
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
@@ -22,7 +23,8 @@ const uint ACT = TDM_VK_ACT_F16;
 #include "fragments.glsl"
 
 const bool SINGLE = (SHAPE & 255u) == 0, GELU = SHAPE >> 24 != 0;
-const uint TILES = SINGLE ? 1 : SHAPE & 255u, PANELS = SHAPE >> 8 & 255u, ROUNDS = SHAPE >> 16 & 255u;
+const uint TILES = SINGLE ? 1 : SHAPE & 255u, PANELS = SHAPE >> 8 & 255u, ROUNDS = SHAPE >> 16 & 15u;
+const uint SETS = SINGLE ? SHAPE >> 20 & 15u : 0; // 0: the two
 const uint SUBGROUPS = THREADS / 32;
 const uint COLUMNS = SINGLE ? 1 : TILES * 8; // rows of a result that count
 const uint AT_ONCE = GELU ? PANELS / 2 : TILES == 1 || PANELS < 2 ? PANELS : 2; // panels whose segments are added at once
@@ -86,7 +88,8 @@ void main()
         uint last_panel = (p.n_out + 15) / 16 - 1, quants = chunks * 64;
         SUMS acc[PANELS * TILES];
         uvec4 w0[PANELS * LOADS], w1[PANELS * LOADS], x0[TILES * 2], x1[TILES * 2];
-        uvec2 scales0[PANELS], scales1[PANELS];
+        uvec2 scales0[PANELS], scales1[PANELS], scales[(SETS == 0 ? 1 : SETS) * PANELS];
+        uvec4 ws[(SETS == 0 ? 1 : SETS) * PANELS * LOADS];
         uint64_t at[PANELS], x_at[TILES];
         float sums[TURNS * ITEMS];
 
@@ -96,18 +99,25 @@ void main()
         [[unroll]] for (uint t = 0; t < TILES; t++)
                 x_at[t] = p.x + uint64_t(tile0 + t) * (p.cols * 16) + lane * 16;
 #define STAY controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, 0, 0); // loads are not moved behind it
-#define LOAD_WEIGHTS(w, scales, c) \
+#define LOAD_SET(w, scales, set, c) \
         [[unroll]] for (uint i = 0; i < PANELS; i++) { \
-                scales[i] = U32x2s(at[i]).v[(c) * 8 + own]; \
+                scales[(set) * PANELS + i] = U32x2s(at[i]).v[(c) * 8 + own]; \
                 [[unroll]] for (uint l = 0; l < LOADS; l++) \
-                        w[i * LOADS + l] = U32x4s(at[i] + quants).v[(c) * (32 * LOADS) + l * 32 + lane]; \
+                        w[((set) * PANELS + i) * LOADS + l] = U32x4s(at[i] + quants).v[(c) * (32 * LOADS) + l * 32 + lane]; \
+        }
+#define LOAD_WEIGHTS(w, scales, c) LOAD_SET(w, scales, 0, c)
+#define LOAD_SETS(c0, c1) \
+        [[unroll]] for (uint set = 0; set < SETS; set++) { \
+                if ((c0) + set < (c1)) \
+                        LOAD_SET(ws, scales, set, (c0) + set) \
         }
 #define LOAD_ROWS(x, c) \
         if (!SINGLE) \
                 [[unroll]] for (uint t = 0; t < TILES; t++) \
                         [[unroll]] for (uint h = 0; h < 2; h++) \
                                 x[t * 2 + h] = Act32x4s(x_at[t]).v[(c) * 64 + h * 32];
-#define MULTIPLY(w, scales, x, c) { \
+#define MULTIPLY(w, scales, x, c) MULTIPLY_SET(w, scales, 0, x, c)
+#define MULTIPLY_SET(w, scales, set, x, c) { \
         if (SINGLE) \
                 [[unroll]] for (uint h = 0; h < 2; h++) \
                         x[h] = s_row[((round * SUBGROUPS + subgroup) * CHUNKS + (c) - c0) * 8 + h * 4 + quad]; \
@@ -115,7 +125,7 @@ void main()
                 [[unroll]] for (uint j = 0; j < 4; j++) { \
                         WEIGHTS a; \
 \
-                        FRAGMENT(a, w, i * LOADS, scales[i], j) \
+                        FRAGMENT(a, w, ((set) * PANELS + i) * LOADS, scales[(set) * PANELS + i], j) \
                         [[unroll]] for (uint t = 0; t < TILES; t++) { \
                                 ROWS b; \
 \
@@ -126,7 +136,9 @@ void main()
         {
                 uint c0 = subgroup * length;
 
-                if (c0 < chunks)
+                if (SETS != 0) {
+                        LOAD_SETS(c0, min(c0 + length, chunks))
+                } else if (c0 < chunks)
                         LOAD_WEIGHTS(w0, scales0, c0)
         }
         tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
@@ -138,7 +150,19 @@ void main()
 
                 [[unroll]] for (uint i = 0; i < PANELS * TILES; i++)
                         acc[i] = SUMS(0.0);
-                if (c0 < chunks) {
+                if (SETS != 0) {
+                        if (round != 0)
+                                LOAD_SETS(c0, c1)
+                        for (; c < c1; c += SETS)
+                                [[unroll]] for (uint set = 0; set < SETS; set++) {
+                                        if (c + set >= c1)
+                                                break;
+                                        MULTIPLY_SET(ws, scales, set, x0, c + set)
+                                        if (c + set + SETS < c1)
+                                                LOAD_SET(ws, scales, set, c + set + SETS)
+                                        STAY
+                                }
+                } else if (c0 < chunks) {
                         LOAD_ROWS(x0, c0)
                         if (round != 0)
                                 LOAD_WEIGHTS(w0, scales0, c0)
