@@ -229,6 +229,15 @@ static int bench(const char *arg)
                 while (b.at[0] + PROMPT <= context)
                         step(&b, 1, PROMPT);
                 printf("   prompt of %u in steps of %u: %.1f tokens/s\n", b.at[0], PROMPT, b.at[0] / since(begin));
+                if (!quiet) {
+                        struct tdm_device *device = drive_device(b.drive, 0);
+
+                        tdm_vulkan_profile(device, true);
+                        step(&b, 1, PROMPT);
+                        printf("   the next %u of a prompt\n", PROMPT);
+                        print_profile(device, 1);
+                        tdm_vulkan_profile(device, false);
+                }
                 snprintf(what, sizeof(what), "decode, behind %u", b.at[0]);
                 decode(&b, 1, b.at[0], what);
                 drive_destroy(b.drive);

@@ -178,13 +178,12 @@ void main()
 
                         s_parts[thread] = tdm_page(p.pieces, p.piece_shift, page, p.page_bytes) + uint64_t(kv_head) * p.part_bytes;
                 }
+                barrier();
                 if (span == item.span_first) { // what needs no kernel before this one is done by now
                         tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
                         if (p.chain_wait != 0)
                                 memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsAcquire | gl_SemanticsMakeVisible);
-                        stage_queries(item, head0);
                 }
-                barrier();
 
 // Of s, of the block at key `key0`: what each query sees, and the largest of it, in here[].
 #define LOOK(key0, all_seen) \
@@ -227,6 +226,9 @@ void main()
                         float here[2], sums[2];
                         uvec4 x[16];
 
+                        if (span == item.span_first)
+                                stage_queries(item, head0);
+                        barrier();
                         [[unroll]] for (uint j = 0; j < 8; j++)
                                 s[j] = SUMS(0.0);
                         if (seen)
@@ -347,6 +349,9 @@ void main()
                         l[r] = 0;
                 }
                 LOAD_KEYS(0)
+                LOADS_STAY
+                if (span == item.span_first)
+                        stage_queries(item, head0); // seen behind the next barriers
                 for (uint block = lo / 64; block < block_end; block++) {
                         float here[2], sums[2];
                         SUMS o[OWN_PARTS * 8];
@@ -386,27 +391,36 @@ void main()
                         VALUE_STAGE(0)
                         VALUE_STAGE(1)
                 }
+// Dimensions 4 i … 4 i + 3 of a part's 16 that a thread has, of query r.
+#define TOTALS(i, r) \
+        vec4(total[i / 4 * 8 + i % 2 * 4][r * 2 + i % 4 / 2], total[i / 4 * 8 + i % 2 * 4 + 1][r * 2 + i % 4 / 2], \
+             total[i / 4 * 8 + i % 2 * 4 + 2][r * 2 + i % 4 / 2], total[i / 4 * 8 + i % 2 * 4 + 3][r * 2 + i % 4 / 2])
                 // Into what the item has so far, which waits where it is left in the end.
                 [[unroll]] for (uint r = 0; r < 2; r++) {
-                        uint64_t slot = p.partial + uint64_t(item.slot + query[r] / HEADS * p.n_heads + head0 + query[r] % HEADS) * TDM_VK_PARTIAL_WIDTH(HEAD_DIM) * 4;
+                        uint64_t slot = p.partial + uint64_t(item.slot + query[r] / HEADS * p.n_heads + head0 + query[r] % HEADS) * TDM_VK_PARTIAL_WIDTH(HEAD_DIM) * 4 +
+                                        (dims0 + quad * 16) * 4;
                         float old_factor = 1, new_factor = 0;
+                        vec4 before[OWN_PARTS * 4]; // all asked for before the first is written
+                        bool used = query[r] / HEADS < item.n_rows;
 
                         if (l[r] > 0)
                                 tdm_merge(running[r], m[r] * p.score_scale, l[r], old_factor, new_factor);
-                        if (query[r] / HEADS < item.n_rows)
-                                [[unroll]] for (uint part = 0; part < OWN_PARTS; part++)
-                                        [[unroll]] for (uint e = 0; e < 2; e++)
-                                                [[unroll]] for (uint j = 0; j < 8; j += 4) {
-                                                        uint at = (dims0 + part * 64 + quad * 16 + e * 8 + j) / 4, i = part * 8 + j;
-                                                        precise vec4 new = vec4(total[i][r * 2 + e], total[i + 1][r * 2 + e], total[i + 2][r * 2 + e], total[i + 3][r * 2 + e]);
+                        if (span == item.span_first) {
+                                if (used)
+                                        [[unroll]] for (uint i = 0; i < OWN_PARTS * 4; i++)
+                                                F32x4s(slot).v[i / 4 * 16 + i % 4] = TOTALS(i, r);
+                                continue;
+                        }
+                        if (used)
+                                [[unroll]] for (uint i = 0; i < OWN_PARTS * 4; i++)
+                                        before[i] = F32x4s(slot).v[i / 4 * 16 + i % 4];
+                        if (used)
+                                [[unroll]] for (uint i = 0; i < OWN_PARTS * 4; i++) {
+                                        precise vec4 add = TOTALS(i, r) * new_factor;
+                                        precise vec4 merged = fma(before[i], vec4(old_factor), add);
 
-                                                        if (span != item.span_first) {
-                                                                precise vec4 add = new * new_factor;
-
-                                                                new = fma(F32x4s(slot).v[at], vec4(old_factor), add);
-                                                        }
-                                                        F32x4s(slot).v[at] = new;
-                                                }
+                                        F32x4s(slot).v[i / 4 * 16 + i % 4] = merged;
+                                }
                 }
         }
 
