@@ -77,11 +77,12 @@ void tdm_acts_write(uint copy, uint64_t row, uint cols, uint col, ivec4 q, float
         }
 }
 
+// To nearest, ties to even, as tdm_to_f16() does it in many more instructions: test-half, and the proofs of who else writes such rows.
 uint tdm_half2(vec2 x)
 {
         vec2 y = clamp(x, vec2(-65504.0), vec2(65504.0));
 
-        return tdm_to_f16(y.x) | tdm_to_f16(y.y) << 16;
+        return packHalf2x16(y);
 }
 
 // Four columns of a row of F16; p.act_scale is the kernel's.
