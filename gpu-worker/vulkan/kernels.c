@@ -7,11 +7,8 @@
 /* Rows of one workgroup of matvec. A CPU takes seconds to compile the big ones. */
 static const uint32_t rows_variants[] = {1, 2, 4, 8, 16}, rows_variants_cpu[] = {1, 4};
 #define DIRECT_ROWS_MIN 2u      /* from here on matrix units are faster: measured on an H200, as the next four */
-#define UNITS_AT_ONCE 132u      /* workgroups of MATDIRECT or MATWIDE */
 #define WIDE_GROUPS_MIN 96u     /* workgroups of MATWIDE that keep a GPU busy */
 #define WIDE_THREADS 256u       /* of 64 rows; twice as many of 128 take half as long again */
-#define WIDE_HALF_PANELS_MIN 1500u /* with which MATHALFWIDE is faster for 17 to 32 rows too */
-#define ATTEND_HALF_THREADS 128u /* four subgroups: of a single row each takes a quarter of a span */
 #define STAGE_BYTES (24u << 10) /* of a single row in shared memory, of which there may be 32 KiB */
 
 static uint32_t rows_variant(const struct tdm_vk_device *device, uint32_t n_rows)
@@ -71,184 +68,13 @@ static uint32_t gelu_shape_of(const struct tdm_vk_device *device, const struct t
                      : tdm_vk_shape_with(device, &l->gate, 4, 1, 1, true);
 }
 
-/* ---- rows of F16 (half.c) ---- */
-
-static bool is_half(const struct tdm_vk_matrix *a)
-{
-        return a->act >= TDM_VK_ACT_F16;
-}
-
-struct half_kernel {
-        enum tdm_vk_shader shader;
-        uint32_t constants[TDM_VK_N_CONSTANTS];
-        uint32_t panels, rows; /* that one workgroup makes, with GELU of each of the two */
-        bool spare;            /* there is another for the same */
-};
-
-#define HALF_GELU (1u << 24) /* in SHAPE of both */
-#define HALF_SHARED_BYTES (48u << 10) /* that a device with such units has for a workgroup: device.c */
-
-/* Subgroups of MATHALF that take so many segments each, one after the other. */
-static uint32_t half_subgroups(const struct tdm_vk_matrix *a, uint32_t rounds)
-{
-        uint32_t n_segments = TDM_DIV_UP(a->cols / TDM_VK_CHUNK_COLS, TDM_VK_SEGMENT_CHUNKS(a->cols));
-
-        return TDM_DIV_UP(n_segments <= 14 ? 14u : TDM_VK_SEGMENTS, rounds);
-}
-
-bool tdm_vk_half_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t panels, uint32_t rounds, uint32_t sets,
-                        bool gelu, uint32_t ret[TDM_VK_N_CONSTANTS])
-{
-        uint32_t chunks = TDM_MAX(TDM_VK_SEGMENT_CHUNKS(a->cols), TDM_VK_HALF_CHUNKS_MIN), subgroups = half_subgroups(a, rounds),
-                 at_once = gelu ? panels / 2 : panels;
-
-        ret[0] = a->type;
-        ret[1] = panels << 8 | rounds << 16 | sets << 20 | (gelu ? HALF_GELU : 0);
-        ret[2] = subgroups * 32;
-        ret[3] = chunks;
-        return ret[2] <= device->properties.limits.maxComputeWorkGroupInvocations &&
-               subgroups * (at_once * 80 + rounds * chunks * 128) <= HALF_SHARED_BYTES; /* s_part and s_row */
-}
-
-/* The shape that was found best (tune.c), where it is proven: else the rule's, which always is. false: none. */
-static bool half_tuned(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels, bool gelu, struct half_kernel *ret)
-{
-        const struct tdm_vk_tuned *tuned = tdm_vk_tuned(device, gelu ? TDM_VK_MATGELU : TDM_VK_MATVEC, a, gelu ? n_panels / 2 : n_panels);
-
-        if (!tuned)
-                return false;
-        *ret = (struct half_kernel){.shader = TDM_VK_MATHALF, .panels = gelu ? tuned->panels / 2 : tuned->panels, .rows = 1, .spare = true};
-        return tdm_vk_half_single(device, a, tuned->panels, tuned->ahead, tuned->sets, gelu, ret->constants);
-}
-
-/* n_panels: of all that the dispatch multiplies, with GELU of both. A workgroup takes as few panels as let all of them run at once,
- * or two: more would leave each subgroup fewer registers for what is on its way. */
-static struct half_kernel half_few(const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t n_rows, bool gelu)
-{
-        uint32_t tiles = n_rows == 1 ? 0 : n_rows <= 8 ? 1 : n_rows <= 16 ? 2 : 4, length = TDM_VK_SEGMENT_CHUNKS(a->cols),
-                 panels = tiles > 1 ? 4 : 2, rounds;
-
-        if (n_panels <= 3 * UNITS_AT_ONCE && !gelu)
-                panels = n_panels <= 2 * UNITS_AT_ONCE ? 1 : 3;
-        rounds = tiles == 4 || n_panels >= 1024 || (tiles == 2 && n_panels > 3 * UNITS_AT_ONCE) ? 2 : 1;
-        return (struct half_kernel){.shader = TDM_VK_MATHALF,
-                                    .constants = {a->type, tiles | panels << 8 | rounds << 16 | (gelu ? HALF_GELU : 0), half_subgroups(a, rounds) * 32,
-                                                  tiles ? 0 : TDM_MAX(length, TDM_VK_HALF_CHUNKS_MIN)},
-                                    .panels = gelu ? panels / 2 : panels,
-                                    .rows = tiles ? tiles * 8 : 1};
-}
-
-static struct half_kernel half_wide(const struct tdm_vk_matrix *a, uint32_t n_rows, bool gelu)
-{
-        bool few = n_rows <= TDM_VK_HALF_ROWS_MAX,
-             two = few && a->cols % (2 * TDM_VK_CHUNK_COLS) == 0 && TDM_VK_SEGMENT_CHUNKS(a->cols) % 2 == 0;
-        uint32_t tiles = few ? 4 : 8, threads = few ? 352 : 128;
-
-        return (struct half_kernel){.shader = TDM_VK_MATHALFWIDE,
-                                    .constants = {a->type, tiles | (two ? 2u : 1u) << 8 | (gelu ? HALF_GELU : 0), threads, 0},
-                                    .panels = threads / 32 * (gelu ? 1 : 2),
-                                    .rows = tiles * 8};
-}
-
-/* Found on an H200. */
-static struct half_kernel half_rule(const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t n_rows, bool gelu)
-{
-        return n_rows > TDM_VK_HALF_ROWS_MAX || (n_rows > 16 && n_panels >= WIDE_HALF_PANELS_MIN) ? half_wide(a, n_rows, gelu)
-                                                                                                  : half_few(a, n_panels, n_rows, gelu);
-}
-
-static struct tdm_vk_pipeline *half_proven(struct tdm_vk_device *device, const struct half_kernel *k)
-{
-        return tdm_vk_pipeline_proven(device, k->shader, k->constants[0], k->constants[1], k->constants[2], k->constants[3]);
-}
-
-static struct tdm_vk_pipeline *half_pipeline(struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
-                                             uint32_t n_rows, bool gelu, uint32_t *ret_panels, uint32_t *ret_rows)
-{
-        struct half_kernel k;
-        struct tdm_vk_pipeline *tuned = n_rows == 1 && half_tuned(device, a, n_panels, gelu, &k) ? half_proven(device, &k) : NULL;
-
-        if (!tuned)
-                k = half_rule(a, n_panels, n_rows, gelu);
-        *ret_panels = k.panels;
-        *ret_rows = k.rows;
-        return tuned ? tuned : tdm_vk_pipeline_get(device, k.shader, k.constants[0], k.constants[1], k.constants[2], k.constants[3]);
-}
-
-typedef int (*each_half)(struct tdm_vk_model *m, const struct half_kernel *k, struct tdm_error *err);
-
-/* Those of the matrices that one input goes into. */
-static int half_kernels_of(struct tdm_vk_model *m, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices, bool gelu,
-                           each_half each, struct tdm_error *err)
-{
-        static const uint32_t n_rows[] = {1, 8, 16, TDM_VK_HALF_ROWS_MAX, TDM_VK_HALF_ROWS_MAX + 1};
-        int r = 0;
-
-        for (unsigned i = 0; i < n_matrices && is_half(matrices[i]);) {
-                const struct tdm_vk_matrix *first = matrices[i];
-                struct half_kernel k;
-                uint32_t n_panels;
-
-                i += tdm_vk_group_of(matrices + i, n_matrices - i, &n_panels);
-                for (unsigned v = 0; v < TDM_ARRAY_SIZE(n_rows) && r == 0; v++) {
-                        k = half_rule(first, n_panels, n_rows[v], gelu);
-                        r = each(m, &k, err);
-                }
-                if (r == 0 && half_tuned(m->device, first, n_panels, gelu, &k))
-                        r = each(m, &k, err);
-        }
-        return r;
-}
-
-/* Calls `each` for every kernel that the model's rows of F16 want. Stops where it does not return 0. */
-static int half_kernels(struct tdm_vk_model *m, each_half each, struct tdm_error *err)
-{
-        int r = half_kernels_of(m, (const struct tdm_vk_matrix *[]){&m->output}, 1, false, each, err);
-
-        for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
-                const struct tdm_vk_layer *l = &m->layers[i];
-
-                r = half_kernels_of(m, (const struct tdm_vk_matrix *[]){&l->q, &l->k, &l->v}, 3, false, each, err);
-                if (r == 0)
-                        r = half_kernels_of(m, (const struct tdm_vk_matrix *[]){&l->o}, 1, false, each, err);
-                if (r == 0)
-                        r = half_kernels_of(m, (const struct tdm_vk_matrix *[]){&l->gate, &l->up}, 2, tdm_vk_gelu_fits(l, 1), each, err);
-                if (r == 0)
-                        r = half_kernels_of(m, (const struct tdm_vk_matrix *[]){&l->down}, 1, false, each, err);
-        }
-        return r;
-}
-
-static int need_half(struct tdm_vk_model *m, const struct half_kernel *k, struct tdm_error *err)
-{
-        int r = tdm_vk_pipeline_need(m->device, k->shader, k->constants, err);
-
-        return r ? r : tdm_vk_prove_half_need(m->device, k->constants[0] & ~TDM_VK_FRAGMENTS, err);
-}
-
-int tdm_vk_kernels_need_half(struct tdm_vk_model *m, struct tdm_error *err)
-{
-        return half_kernels(m, need_half, err);
-}
-
-static int is_proven(struct tdm_vk_model *m, const struct half_kernel *k, struct tdm_error *err)
-{
-        (void)err;
-        return k->spare || half_proven(m->device, k) ? 0 : 1;
-}
-
-bool tdm_vk_kernels_half_proven(struct tdm_vk_model *m)
-{
-        return half_kernels(m, is_proven, NULL) == 0;
-}
-
 /* ---- gate, up and GELU ---- */
 
 /* Not where it would write what it reads: there is one buffer for each way of rounding. */
 bool tdm_vk_gelu_fits(const struct tdm_vk_layer *l, uint32_t n_rows)
 {
-        if (is_half(&l->gate))
-                return l->gate.type == l->up.type && is_half(&l->up) && l->gate.n_panels == l->up.n_panels;
+        if (tdm_vk_is_half(&l->gate))
+                return l->gate.type == l->up.type && tdm_vk_is_half(&l->up) && l->gate.n_panels == l->up.n_panels;
         return n_rows == 1 && l->gate.type == l->up.type && l->gate.act == l->up.act && l->gate.n_panels == l->up.n_panels &&
                l->gate.act != TDM_ACT_F32 && l->down.act != TDM_ACT_F32 && l->gate.act != l->down.act &&
                !tdm_k_type(l->gate.type);
@@ -257,8 +83,8 @@ bool tdm_vk_gelu_fits(const struct tdm_vk_layer *l, uint32_t n_rows)
 struct tdm_vk_pipeline *tdm_vk_gelu_kernel(struct tdm_vk_device *device, const struct tdm_vk_layer *l, uint32_t n_rows,
                                            uint32_t *ret_panels, uint32_t *ret_rows)
 {
-        if (is_half(&l->gate))
-                return half_pipeline(device, &l->gate, l->gate.n_panels * 2, n_rows, true, ret_panels, ret_rows);
+        if (tdm_vk_is_half(&l->gate))
+                return tdm_vk_half_kernel(device, &l->gate, l->gate.n_panels * 2, n_rows, true, ret_panels, ret_rows);
         *ret_panels = 2;
         *ret_rows = 1;
         return tdm_vk_pipeline_get(device, TDM_VK_MATGELU, l->gate.type, l->gate.act, l->down.act, gelu_shape_of(device, l));
@@ -288,7 +114,7 @@ static uint32_t direct_panels(uint32_t n_panels, uint32_t tiles)
         uint32_t best = 1, least = UINT32_MAX;
 
         for (uint32_t panels = 1; panels <= (tiles == 1 ? 8u : tiles == 2 ? 4u : 3u); panels++) {
-                uint32_t cost = TDM_DIV_UP(TDM_DIV_UP(n_panels, panels), UNITS_AT_ONCE) * (panels + 3);
+                uint32_t cost = TDM_DIV_UP(TDM_DIV_UP(n_panels, panels), TDM_VK_UNITS_AT_ONCE) * (panels + 3);
 
                 if (cost > least)
                         continue;
@@ -310,8 +136,8 @@ static struct tdm_vk_pipeline *direct_kernel(struct tdm_vk_device *device, const
 static struct tdm_vk_pipeline *wide_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
                                            uint32_t n_panels, uint32_t n_rows)
 {
-        uint32_t across = TDM_DIV_UP(n_panels, 8), turns = TDM_DIV_UP(across * TDM_DIV_UP(n_rows, 64), UNITS_AT_ONCE),
-                 large_turns = TDM_DIV_UP(across * TDM_DIV_UP(n_rows, 128), UNITS_AT_ONCE);
+        uint32_t across = TDM_DIV_UP(n_panels, 8), turns = TDM_DIV_UP(across * TDM_DIV_UP(n_rows, 64), TDM_VK_UNITS_AT_ONCE),
+                 large_turns = TDM_DIV_UP(across * TDM_DIV_UP(n_rows, 128), TDM_VK_UNITS_AT_ONCE);
         struct tdm_vk_pipeline *large = NULL;
 
         if (a->cols < TDM_VK_WIDE_BLOCKS * TDM_BLOCK_VALUES)
@@ -336,8 +162,8 @@ struct tdm_vk_pipeline *tdm_vk_choose_kernel(struct tdm_vk_device *device, const
         uint32_t variant = rows_variant(device, n_rows), shape;
         struct tdm_vk_pipeline *pipeline = NULL;
 
-        if (is_half(a))
-                return half_pipeline(device, a, n_panels, n_rows, false, ret_panels, ret_rows);
+        if (tdm_vk_is_half(a))
+                return tdm_vk_half_kernel(device, a, n_panels, n_rows, false, ret_panels, ret_rows);
         shape = shape_of(device, a, n_panels, variant);
         if (n_rows > 32 &&
             (n_rows > TDM_VK_DIRECT_ROWS_MAX || TDM_DIV_UP(n_panels, 8) * TDM_DIV_UP(n_rows, 64) >= WIDE_GROUPS_MIN))
@@ -366,105 +192,20 @@ bool tdm_vk_shape_flags(uint32_t shape, uint32_t act)
 bool tdm_vk_matrices_flag(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels)
 {
         return a->act != TDM_ACT_F32 && !tdm_k_type(a->type) && n_panels <= device->max_groups_x &&
-               (is_half(a) || tdm_vk_shape_flags(shape_of(device, a, n_panels, 1), a->act));
+               (tdm_vk_is_half(a) || tdm_vk_shape_flags(shape_of(device, a, n_panels, 1), a->act));
 }
 
 bool tdm_vk_gelu_flags(const struct tdm_vk_device *device, const struct tdm_vk_layer *l)
 {
-        return tdm_vk_gelu_fits(l, 1) && (is_half(&l->gate) || tdm_vk_shape_flags(gelu_shape_of(device, l), l->gate.act));
+        return tdm_vk_gelu_fits(l, 1) && (tdm_vk_is_half(&l->gate) || tdm_vk_shape_flags(gelu_shape_of(device, l), l->gate.act));
 }
 
-/* ---- norms and attention ---- */
+/* ---- all of them ---- */
 
 uint32_t tdm_vk_norm_per(const struct tdm_vk_model *m)
 {
         return TDM_DIV_UP(m->hp.d_model, 2048u);
 }
-
-bool tdm_vk_attend_merges(const struct tdm_vk_model *m, bool many, uint32_t item_heads)
-{
-        return !many && m->hp.head_dim % TDM_BLOCK_VALUES == 0 && item_heads * m->hp.head_dim <= 1024 &&
-               m->tile_rows * m->hp.n_heads <= TDM_VK_ARRIVALS;
-}
-
-/* What both attention kernels are for items of one row, or many. */
-struct attend_kernel {
-        enum tdm_vk_shader shader;
-        uint32_t constants[TDM_VK_N_CONSTANTS];
-};
-
-/* Of 16 queries, that a workgroup has; two subgroups share one where a head has more than 128 dimensions. */
-static uint32_t attend_half_tiles(const struct tdm_vk_model *m)
-{
-        return ATTEND_HALF_THREADS / 32 / (m->hp.head_dim > 128 ? 2 : 1);
-}
-
-static struct attend_kernel attend_kernel_of(const struct tdm_vk_model *m, bool many, uint32_t item_heads, uint32_t out_act)
-{
-        uint32_t form = item_heads | (tdm_vk_attend_merges(m, many, item_heads) ? out_act + 1 : 0) << 8;
-
-        if (m->attend_half)
-                return (struct attend_kernel){TDM_VK_ATTENDHALF, {m->hp.head_dim, ATTEND_HALF_THREADS, many ? attend_half_tiles(m) : 0, form}};
-        return (struct attend_kernel){TDM_VK_ATTEND, {m->hp.head_dim, m->kv.type, many ? m->many_rows : 1, form}};
-}
-
-struct tdm_vk_pipeline *tdm_vk_attend_kernel(const struct tdm_vk_model *m, bool many, uint32_t item_heads, uint32_t out_act)
-{
-        struct attend_kernel k = attend_kernel_of(m, many, item_heads, out_act);
-
-        return tdm_vk_pipeline_get(m->device, k.shader, k.constants[0], k.constants[1], k.constants[2], k.constants[3]);
-}
-
-static int need_attend(struct tdm_vk_model *m, bool many, uint32_t item_heads, uint32_t out_act, struct tdm_error *err)
-{
-        struct attend_kernel k = attend_kernel_of(m, many, item_heads, out_act);
-
-        return tdm_vk_pipeline_need(m->device, k.shader, k.constants, err);
-}
-
-/* Heads of an item, of those that share keys: 16 queries are a subgroup's, and of a single row each thread has four of the result's
- * dimensions. */
-static uint32_t attend_half_heads(const struct tdm_vk_model *m)
-{
-        uint32_t shared = m->hp.n_heads / m->hp.n_kv_heads, heads = TDM_MIN(8u, 4 * ATTEND_HALF_THREADS / m->hp.head_dim);
-
-        while (heads > 1 && (shared % heads || 16 % heads))
-                heads--;
-        return heads;
-}
-
-int tdm_vk_kernels_attend_half(struct tdm_vk_model *m, struct tdm_error *err)
-{
-        uint32_t queries_heads = m->queries_heads, many_rows = m->many_rows, act = m->layers[0].o.act;
-        struct attend_kernel single, many;
-        int r;
-
-        if (m->kv.type != TDM_KV_F16 || (m->hp.head_dim != 64 && m->hp.head_dim != 128 && m->hp.head_dim != 256))
-                return 0;
-        m->attend_half = true;
-        m->queries_heads = attend_half_heads(m);
-        m->many_rows = attend_half_tiles(m) * 16 / m->queries_heads;
-        single = attend_kernel_of(m, false, m->queries_heads, act);
-        many = attend_kernel_of(m, true, m->queries_heads, act);
-        m->device->deferring = true;
-        r = tdm_vk_pipeline_need(m->device, single.shader, single.constants, err);
-        if (r == 0)
-                r = tdm_vk_pipeline_need(m->device, many.shader, many.constants, err);
-        if (r == 0)
-                r = tdm_vk_pipelines_compile(m->device, err);
-        m->device->deferring = false;
-        if (r == 0)
-                r = tdm_vk_prove_attend(m->device, tdm_vk_pipeline_compiled(m->device, single.shader, single.constants[0], single.constants[1], single.constants[2], single.constants[3]),
-                                        tdm_vk_pipeline_compiled(m->device, many.shader, many.constants[0], many.constants[1], many.constants[2], many.constants[3]), m->queries_heads, m->many_rows, err);
-        if (r == 0 && tdm_vk_pipeline_proven(m->device, many.shader, many.constants[0], many.constants[1], many.constants[2], many.constants[3]))
-                return 0;
-        m->attend_half = false;
-        m->queries_heads = queries_heads;
-        m->many_rows = many_rows;
-        return r;
-}
-
-/* ---- all of them ---- */
 
 static int need(struct tdm_vk_model *m, enum tdm_vk_shader shader, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3,
                 struct tdm_error *err)
@@ -501,7 +242,7 @@ static int need_matrices(struct tdm_vk_model *m, const struct tdm_vk_matrix *con
                 uint32_t n_panels;
 
                 i += tdm_vk_group_of(matrices + i, n_matrices - i, &n_panels);
-                if (is_half(a)) /* they are there: tdm_vk_kernels_need_half() */
+                if (tdm_vk_is_half(a)) /* they are there: tdm_vk_kernels_need_half() */
                         continue;
                 if (units)
                         r = need_units(m, a, n_panels, err);
@@ -532,7 +273,7 @@ static int list_matrices(struct tdm_vk_model *m, bool units, struct tdm_error *e
                         r = need_matrices(m, o, 1, units, err);
                 if (r == 0)
                         r = need_matrices(m, gate_up, 2, units, err);
-                if (r == 0 && !units && !is_half(&l->gate) && tdm_vk_gelu_fits(l, 1))
+                if (r == 0 && !units && !tdm_vk_is_half(&l->gate) && tdm_vk_gelu_fits(l, 1))
                         r = need(m, TDM_VK_MATGELU, l->gate.type, l->gate.act, l->down.act,
                                  gelu_shape_of(m->device, l), err);
                 if (r == 0)
@@ -589,14 +330,7 @@ static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
                 r = need(m, TDM_VK_GATHER, 0, 0, 0, 0, err);
         if (r == 0)
                 r = need(m, TDM_VK_ROTATE, m->kv.type, 0, 0, 0, err);
-        if (r == 0)
-                r = need_attend(m, true, m->queries_heads, TDM_VK_ACT_NONE, err);
-        for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++)
-                for (uint32_t k = 0; k < 2 && r == 0; k++) {
-                        if (k == 0 || !m->attend_half)
-                                r = need_attend(m, false, k == 0 ? m->queries_heads : 1, m->layers[i].o.act, err);
-                }
-        return r;
+        return r ? r : tdm_vk_kernels_need_attend(m, err);
 }
 
 /* Kernels for matrix units first, together with all that has nothing to do with them: what they are proven for needs no

@@ -60,6 +60,9 @@ static const uint32_t attend_code[] =
 static const uint32_t attendhalf_code[] =
 #include "gpu-worker/vulkan/shaders/compiled/attendhalf.inc"
         ;
+static const uint32_t attendhalfwide_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/attendhalfwide.inc"
+        ;
 static const uint32_t merge_code[] =
 #include "merge.inc"
         ;
@@ -92,6 +95,7 @@ static const struct {
         [TDM_VK_ROTATE] = {"rotate", rotate_code, sizeof(rotate_code)},
         [TDM_VK_ATTEND] = {"attend", attend_code, sizeof(attend_code)},
         [TDM_VK_ATTENDHALF] = {"attendhalf", attendhalf_code, sizeof(attendhalf_code)},
+        [TDM_VK_ATTENDHALFWIDE] = {"attendhalfwide", attendhalfwide_code, sizeof(attendhalfwide_code)},
         [TDM_VK_MERGE] = {"merge", merge_code, sizeof(merge_code)},
         [TDM_VK_GELU] = {"gelu", gelu_code, sizeof(gelu_code)},
         [TDM_VK_LOGITS] = {"logits", logits_code, sizeof(logits_code)},

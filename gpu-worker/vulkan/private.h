@@ -1,6 +1,6 @@
 /* What the files of the vulkan device share. device.c opens a GPU; memory.c has its buffers; pipeline.c its kernels;
  * model.c loads a model; kv.c keeps the cache and its twin; step.c writes what shaders read about a step;
- * kernels.c says which kernels a model wants; record.c turns blocks into command buffers; run.c submits them and samples.
+ * kernels.c, kernels-half.c and kernels-attend.c say which kernels a model wants; record.c turns blocks into command buffers; run.c submits them and samples.
  *
  * Memory is either imported (unified memory: weights, cache and hidden rows are used where they lie in the shared
  * segments) or copied (a discrete GPU: weights are uploaded once, the cache lives on the device and is written behind
@@ -66,7 +66,8 @@ enum tdm_vk_shader {
         TDM_VK_MATHALFWIDE, /* and hundreds */
         TDM_VK_ROTATE,
         TDM_VK_ATTEND,
-        TDM_VK_ATTENDHALF, /* where the device has f16 matrix units */
+        TDM_VK_ATTENDHALF,     /* of a single row, where the device has f16 matrix units */
+        TDM_VK_ATTENDHALFWIDE, /* and of many */
         TDM_VK_MERGE,
         TDM_VK_GELU,
         TDM_VK_LOGITS, /* what the sampler wants to know of all of them */
@@ -79,7 +80,7 @@ enum tdm_vk_shader {
 static inline bool tdm_vk_matrix_kernel(enum tdm_vk_shader shader)
 {
         return shader == TDM_VK_MATDIRECT || shader == TDM_VK_MATWIDE || shader == TDM_VK_MATHALF || shader == TDM_VK_MATHALFWIDE ||
-               shader == TDM_VK_ATTENDHALF;
+               shader == TDM_VK_ATTENDHALF || shader == TDM_VK_ATTENDHALFWIDE;
 }
 
 struct tdm_vk_pipeline {
@@ -435,6 +436,7 @@ uint64_t tdm_vk_step_args(const struct tdm_vk_step_layout *layout, uint32_t tile
 
 /* ---- kernels.c ---- */
 
+#define TDM_VK_UNITS_AT_ONCE 132u  /* workgroups of MATDIRECT, MATWIDE or MATHALF, as many as an H200's multiprocessors */
 #define TDM_VK_DIRECT_ROWS_MAX 64u /* of a dispatch of MATDIRECT, which reads tdm_vk_model.sides */
 #define TDM_VK_HALF_ROWS_MAX 32u   /* of one of MATHALF */
 #define TDM_VK_HALF_CHUNKS_MIN 4u  /* of a segment, that its kernel for a single row has room for: what the proof takes */
@@ -458,6 +460,21 @@ struct tdm_vk_pipeline *tdm_vk_choose_kernel(struct tdm_vk_device *device, const
 bool tdm_vk_gelu_fits(const struct tdm_vk_layer *layer, uint32_t n_rows);
 struct tdm_vk_pipeline *tdm_vk_gelu_kernel(struct tdm_vk_device *device, const struct tdm_vk_layer *layer, uint32_t n_rows,
                                            uint32_t *ret_panels, uint32_t *ret_rows);
+/* PER of norm.comp. */
+uint32_t tdm_vk_norm_per(const struct tdm_vk_model *model);
+/* Compiles all that record() can ask for; those of a single row in the shapes that they have now. */
+int tdm_vk_kernels_prepare(struct tdm_vk_model *model, struct tdm_error *err);
+int tdm_vk_kernels_need_single(struct tdm_vk_model *model, struct tdm_error *err);
+
+/* ---- kernels-half.c ---- */
+
+static inline bool tdm_vk_is_half(const struct tdm_vk_matrix *matrix)
+{
+        return matrix->act >= TDM_VK_ACT_F16;
+}
+/* As tdm_vk_choose_kernel(), or with gelu as tdm_vk_gelu_kernel(): n_panels of both matrices. */
+struct tdm_vk_pipeline *tdm_vk_half_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *first, uint32_t n_panels,
+                                           uint32_t n_rows, bool gelu, uint32_t *ret_panels, uint32_t *ret_rows);
 /* Constants of MATHALF for a single row. false: it has no room for this shape. */
 bool tdm_vk_half_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *matrix, uint32_t panels, uint32_t rounds, uint32_t sets,
                         bool gelu, uint32_t ret[TDM_VK_N_CONSTANTS]);
@@ -465,17 +482,18 @@ bool tdm_vk_half_single(const struct tdm_vk_device *device, const struct tdm_vk_
  * model is theirs. false: one cannot be used here. */
 int tdm_vk_kernels_need_half(struct tdm_vk_model *model, struct tdm_error *err);
 bool tdm_vk_kernels_half_proven(struct tdm_vk_model *model);
-/* PER of norm.comp. */
-uint32_t tdm_vk_norm_per(const struct tdm_vk_model *model);
+
+/* ---- kernels-attend.c ---- */
+
 /* Whether attend.comp is its own merge: where an item is one row, whose last item to come merges all. */
 bool tdm_vk_attend_merges(const struct tdm_vk_model *model, bool many, uint32_t item_heads);
 /* Attention of items of one row, or many, and so many heads each; out_act: what goes into the matrix behind it, if it merges. */
 struct tdm_vk_pipeline *tdm_vk_attend_kernel(const struct tdm_vk_model *model, bool many, uint32_t item_heads, uint32_t out_act);
-/* Of models with rows of F16: attention's kernels for f16 units, if they can be used; compiles and proves them. */
+/* What record() can ask for. */
+int tdm_vk_kernels_need_attend(struct tdm_vk_model *model, struct tdm_error *err);
+/* Of models with rows of F16: compiles and proves attention's kernels for f16 units, and sets attend_half, and how items are cut, where they can be
+ * used. */
 int tdm_vk_kernels_attend_half(struct tdm_vk_model *model, struct tdm_error *err);
-/* Compiles all that record() can ask for; those of a single row in the shapes that they have now. */
-int tdm_vk_kernels_prepare(struct tdm_vk_model *model, struct tdm_error *err);
-int tdm_vk_kernels_need_single(struct tdm_vk_model *model, struct tdm_error *err);
 
 /* ---- half.c ---- */
 

@@ -33,8 +33,9 @@ static const struct shape matvec_shapes[] = {{4, 1, 1}, {2, 2, 1}, {2, 4, 1}, {1
                           gelu_shapes[] = {{4, 1, 1}, {4, 2, 1}, {4, 3, 1}, {4, 1, 2}},
                           /* of mathalf.comp: panels (with GELU of both), rounds, sets; those of the rule in kernels.c among them */
                           half_shapes[] = {{1, 1, 0}, {2, 1, 0}, {3, 1, 0}, {1, 2, 0}, {2, 2, 0}, {1, 1, 1}, {2, 1, 1}, {3, 1, 1},
-                                           {2, 1, 2}, {1, 1, 3}},
-                          half_gelu_shapes[] = {{2, 1, 0}, {2, 2, 0}, {2, 1, 1}, {4, 1, 1}, {2, 2, 1}, {4, 2, 1}, {2, 2, 2}};
+                                           {2, 1, 2}, {1, 1, 3}, {1, 2, 1}, {1, 4, 0}},
+                          half_gelu_shapes[] = {{2, 1, 0}, {2, 2, 0}, {2, 1, 1}, {4, 1, 1}, {2, 2, 1}, {4, 2, 1}, {2, 2, 2},
+                                                {2, 4, 0}, {2, 4, 1}};
 #define MAX_SHAPES TDM_MAX(TDM_ARRAY_SIZE(matvec_shapes), TDM_ARRAY_SIZE(half_shapes))
 
 struct work {

@@ -33,7 +33,8 @@ SPEEDS = (("27b", "alone", 64, 128, 1, "decode_tps", 170, 85.7),
           ("27b", "8 together", 64, 128, 8, "decode_tps", 1000, 249),
           ("27b", "32 together", 64, 128, 32, "decode_tps", 3200, 428),
           ("27b", "prompt of 512", 512, 2, 1, "prefill_tps", 4600, 3077),
-          ("27b", "alone behind 8,192", 8192, 64, 1, "decode_tps", 150, 79.5),
+         ("27b", "prompt of 8,192", 8192, 2, 1, "prefill_tps", None, None),
+         ("27b", "alone behind 8,192", 8192, 64, 1, "decode_tps", 150, 79.5),
           ("4b", "alone", 64, 128, 1, "decode_tps", 550, 276))
 
 
@@ -163,7 +164,7 @@ def show(out):
     print(f"device: {out.get('device', 'none')}")
     print(f"{'':28}{'tokens/s':>10}{'target':>8}{'peer':>8}{'limit':>10}   of the limit")
     for s in out["speeds"]:
-        print(f"{s['size'] + ' Q4_0 ' + s['what']:28}{s['tps']:10.1f}{s['target']:8}{s['peer']:8}{s['limit']:10.0f}"
+        print(f"{s['size'] + ' Q4_0 ' + s['what']:28}{s['tps']:10.1f}{s['target'] or '':>8}{s['peer'] or '':>8}{s['limit']:10.0f}"
               f"   {100 * s['tps'] / s['limit']:.0f}% ({s['limit_by']})")
     for size, plan in out["plans"].items():
         print(f"{size}: {plan}")

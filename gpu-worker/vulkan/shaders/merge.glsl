@@ -29,7 +29,10 @@ bool tdm_merge(inout tdm_running into, float m, float l, out float old_factor, o
         return true;
 }
 
-const uint MERGE_AHEAD = 4; // partial results, and as many MERGE_ITEMs
+// Partial results that are asked for at once: 8 where a single row waits for them.
+#ifndef MERGE_AHEAD
+#define MERGE_AHEAD 4
+#endif
 
 // Four neighbouring dimensions of a row's head: the partial results of its items, merged from left to right and divided. They lie
 // slot_step apart; slot: the head's in the first.
@@ -57,6 +60,9 @@ vec4 tdm_merge_items(uint64_t partial, uint slot, uint slot_step, uint n, uint h
                         o = merged ? fma(o, vec4(old_factor), add) : spans[i]; \
                 }
                 MERGE_ITEM(0) MERGE_ITEM(1) MERGE_ITEM(2) MERGE_ITEM(3) // no loop: shaderc of 2023 unrolls it wrongly
+#if MERGE_AHEAD == 8
+                MERGE_ITEM(4) MERGE_ITEM(5) MERGE_ITEM(6) MERGE_ITEM(7)
+#endif
         }
         precise float inverse = 1.0 / running.l;
         precise vec4 divided = o * inverse;

@@ -1,0 +1,187 @@
+#version 460
+// Flash attention of many rows on the device's f16 matrix units: see attendhalf.glsl. Each subgroup has its own queries (of a head with more than
+// 128 dimensions two share them and each makes half of the result) and walks through the blocks, so that all use what each loads a quarter of: it goes
+// through shared memory, as the registers have it, and the next is on its way while one is used. What an item has so far waits where it is left in the
+// end: between spans no registers are left for it. Partial results are left for merge.comp.
+//
+// Needs a compiler that knows cooperative matrices, which not every distribution has: compiled/attendhalfwide.inc is this file, made
+// by `glslc --target-env=vulkan1.3 -O -mfmt=c -I . -o compiled/attendhalfwide.inc attendhalfwide.comp` (shaderc 2025.2).
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#include "common.glsl"
+#define WORKERS 128
+#define THREADS WORKERS
+#define QUERIES_AT_ONCE 4
+layout(local_size_x = THREADS) in;
+layout(constant_id = 2) const uint TILES = 4; // of 16 queries: four, or two where a head has more than 128 dimensions
+layout(constant_id = 3) const uint FORM = 1;  // heads
+layout(push_constant) uniform Push { tdm_vk_attend_push p; };
+#include "attendhalf.glsl"
+
+const uint OWN_PARTS = PARTS > 2 ? 2 : PARTS; // that a subgroup makes
+// 16-byte loads of a thread that are under way at once, of keys for so many times 16 dimensions, of values for so many times 16 keys
+// by 64 dimensions. [load][subgroup that loads][thread]
+const uint STAGE = HEAD_DIM >= 128 ? 8 : 4;
+const uint VALUE_STAGES = 4 * PARTS / STAGE, STAGE_TURNS = STAGE / PARTS; // of a block; turns of 16 keys
+shared uvec4 s_stage[STAGE * 4 * 32];
+
+void main()
+{
+        uint lane = gl_SubgroupInvocationID, own = lane / 4, quad = lane % 4, subgroup = gl_SubgroupID;
+        uint tile = subgroup % TILES, dims0 = subgroup / TILES * 128;
+        tdm_attend a = attend_begin();
+        uint query[2] = uint[2](tile * 16 + own, tile * 16 + own + 8);
+        uint position[2] = uint[2](a.first.position + query_row(query[0], a.item.n_rows), a.first.position + query_row(query[1], a.item.n_rows));
+        uint key_offset = KEY_OFFSET(own, quad), value_offset = VALUE_OFFSET(own, quad);
+        precise float to_exponent = p.score_scale * LOG2E;
+        tdm_running running[2];
+        SUMS s[8];
+        QUERY_ROWS probs[4];
+        float m[2], l[2], fade[2]; // fade: what a new m makes of what was there
+
+        running[0] = running[1] = tdm_running(0, 0);
+        [[unroll]] for (uint turn = 0; turn < 4; turn++)
+                probs[turn] = QUERY_ROWS(0.0hf);
+        for (uint span = a.item.span_first; span <= a.item.span_last; span++) {
+                uint base = span * TDM_VK_SPAN;
+                uint lo = max(a.begin, base) - base, hi = min(a.end, base + TDM_VK_SPAN) - base; // seen by any row of the item
+                SUMS total[OWN_PARTS * 8];
+
+                attend_pages(a, base, lo, hi, span == a.item.span_first);
+
+                uint block_end = (hi + 63) / 64;
+                uint64_t keys = s_parts[lo / 64 * 2 + own / 4] + key_offset, values;
+                uvec4 x[STAGE];
+
+#define LOAD_KEYS(k0) \
+        [[unroll]] for (uint i = 0; i < STAGE; i++) \
+                x[i] = Cache4s(keys).v[((k0) + i) * 32 + subgroup * 8];
+#define LOAD_VALUES(turn0) \
+        [[unroll]] for (uint i = 0; i < STAGE; i++) \
+                x[i] = Cache4s(values).v[(((turn0) + i / PARTS) * 4 + subgroup) * (HEAD_DIM / 8) + i % PARTS * 8];
+#define PUT_STAGE \
+        barrier(); \
+        [[unroll]] for (uint i = 0; i < STAGE; i++) \
+                s_stage[(i * 4 + subgroup) * 32 + lane] = x[i];
+#define TIMES_STAGED(a, i, to, first) { \
+        uvec4 y_[4]; \
+\
+        [[unroll]] for (uint e = 0; e < 4; e++) \
+                y_[e] = s_stage[((i) * 4 + e) * 32 + lane]; \
+        TIMES(a, y_, 0, to, first) }
+// Values of the v-th stage of a block. Written out where there are two: probabilities must be known by their index.
+#define VALUE_STAGE(v) \
+        if (v < VALUE_STAGES) { \
+                PUT_STAGE \
+                if (v + 1 < VALUE_STAGES) { \
+                        LOAD_VALUES(STAGE_TURNS) \
+                } else { \
+                        keys = s_parts[min(block + 1, block_end - 1) * 2 + own / 4] + key_offset; \
+                        LOAD_KEYS(0) /* past the end: any, not used */ \
+                } \
+                barrier(); \
+                [[unroll]] for (uint part = 0; part < OWN_PARTS; part++) { \
+                        if (v == 0) \
+                                [[unroll]] for (uint j = 0; j < 8; j++) \
+                                        o[part * 8 + j] = SUMS(0.0); \
+                        [[unroll]] for (uint turn = 0; turn < STAGE_TURNS; turn++) \
+                                TIMES_STAGED(probs[v * STAGE_TURNS + turn], turn * PARTS + dims0 / 64 + part, o, part * 8) \
+                        if (v + 1 == VALUE_STAGES) \
+                                [[unroll]] for (uint j = 0; j < 8; j++) \
+                                        [[unroll]] for (uint e = 0; e < 4; e++) { \
+                                                precise float faded_ = fma(total[part * 8 + j][e], fade[e / 2], o[part * 8 + j][e]); \
+\
+                                                total[part * 8 + j][e] = faded_; \
+                                        } \
+                } \
+        }
+                [[unroll]] for (uint i = 0; i < OWN_PARTS * 8; i++)
+                        total[i] = SUMS(0.0);
+                [[unroll]] for (uint r = 0; r < 2; r++) {
+                        m[r] = LEAST;
+                        l[r] = 0;
+                }
+                LOAD_KEYS(0)
+                LOADS_STAY
+                if (span == a.item.span_first)
+                        stage_queries(a, TILES * 16); // seen behind the next barriers
+                for (uint block = lo / 64; block < block_end; block++) {
+                        float here[2], sums[2];
+                        SUMS o[OWN_PARTS * 8];
+
+                        values = s_parts[block * 2 + quad / 2] + value_offset;
+                        [[unroll]] for (uint j = 0; j < 8; j++)
+                                s[j] = SUMS(0.0);
+                        [[dont_unroll]] for (uint k0 = 0; k0 < STEPS; k0 += STAGE) {
+                                PUT_STAGE
+                                if (k0 + STAGE < STEPS)
+                                        LOAD_KEYS(k0 + STAGE)
+                                else
+                                        LOAD_VALUES(0)
+                                barrier(); // loads are not moved behind it
+                                [[unroll]] for (uint k = 0; k < STAGE; k++) {
+                                        QUERY_ROWS q;
+
+                                        QUERY(q, tile, k0 + k)
+                                        TIMES_STAGED(q, k, s, 0)
+                                }
+                        }
+                        LOOK(base + block * 64, 2, base + block * 64 + 63 <= a.first.position && base + block * 64 >= first_seen(a.end - 1))
+                        [[unroll]] for (uint r = 0; r < 2; r++) {
+                                float next = max(m[r], here[r]);
+                                precise float distance = m[r] - next;
+                                precise float exponent = distance * to_exponent;
+
+                                fade[r] = exp2(exponent);
+                                m[r] = next;
+                        }
+                        WEIGH(2)
+                        [[unroll]] for (uint r = 0; r < 2; r++) {
+                                precise float faded = fma(l[r], fade[r], sums[r]);
+
+                                l[r] = faded;
+                        }
+                        VALUE_STAGE(0)
+                        VALUE_STAGE(1)
+                }
+// Dimensions 4 i … 4 i + 3 of a part's 16 that a thread has, of query r.
+#define TOTALS(i, r) \
+        vec4(total[i / 4 * 8 + i % 2 * 4][r * 2 + i % 4 / 2], total[i / 4 * 8 + i % 2 * 4 + 1][r * 2 + i % 4 / 2], \
+             total[i / 4 * 8 + i % 2 * 4 + 2][r * 2 + i % 4 / 2], total[i / 4 * 8 + i % 2 * 4 + 3][r * 2 + i % 4 / 2])
+                // Into what the item has so far, which waits where it is left in the end.
+                [[unroll]] for (uint r = 0; r < 2; r++) {
+                        uint64_t slot = p.partial + uint64_t(a.item.slot + query[r] / HEADS * p.n_heads + a.head0 + query[r] % HEADS) * TDM_VK_PARTIAL_WIDTH(HEAD_DIM) * 4 +
+                                        (dims0 + quad * 16) * 4;
+                        float old_factor = 1, new_factor = 0;
+                        vec4 before[OWN_PARTS * 4]; // all asked for before the first is written
+                        bool used = query[r] / HEADS < a.item.n_rows;
+
+                        if (l[r] > 0)
+                                tdm_merge(running[r], m[r] * p.score_scale, l[r], old_factor, new_factor);
+                        if (span == a.item.span_first) {
+                                if (used)
+                                        [[unroll]] for (uint i = 0; i < OWN_PARTS * 4; i++)
+                                                F32x4s(slot).v[i / 4 * 16 + i % 4] = TOTALS(i, r);
+                                continue;
+                        }
+                        if (used)
+                                [[unroll]] for (uint i = 0; i < OWN_PARTS * 4; i++)
+                                        before[i] = F32x4s(slot).v[i / 4 * 16 + i % 4];
+                        if (used)
+                                [[unroll]] for (uint i = 0; i < OWN_PARTS * 4; i++) {
+                                        precise vec4 add = TOTALS(i, r) * new_factor;
+                                        precise vec4 merged = fma(before[i], vec4(old_factor), add);
+
+                                        F32x4s(slot).v[i / 4 * 16 + i % 4] = merged;
+                                }
+                }
+        }
+
+        [[unroll]] for (uint r = 0; r < 2; r++)
+                if (quad == 0 && dims0 == 0 && query[r] / HEADS < a.item.n_rows) {
+                        uint64_t slot = p.partial + uint64_t(a.item.slot + query[r] / HEADS * p.n_heads + a.head0 + query[r] % HEADS) * TDM_VK_PARTIAL_WIDTH(HEAD_DIM) * 4;
+
+                        F32s(slot).v[HEAD_DIM] = running[r].m;
+                        F32s(slot).v[HEAD_DIM + 1] = running[r].l;
+                }
+        tdm_chain_done_all(p.chain, p.chain_index);
+}
