@@ -5,7 +5,11 @@
  * - a norm leaves gain[k] n[k] with sum n² <= d, so at most sqrt(d) max|gain|;
  * - the FFN's hidden values are at most |gate| |up|, attention's the largest value, and these products at most
  *   sqrt(d) sqrt(sum (w gain)²) each (Cauchy and Schwarz; shaders/bound.comp).
- * Typical values are smaller by the root of d, once or twice: f16 keeps its 11 bits for 2^29 below the bound.
+ * Typical values are smaller by the root of d, once or twice: f16 keeps its 11 bits for 2^29 below the bound. That is not enough for hidden
+ * values where a model's gains undo large residuals, as those of Gemma 3 do: the bound takes all of a norm's sum for where the gain is
+ * largest, twice, and came out 2^33 above what is there, which then was nothing in f16. So theirs is HIDDEN_MOST at most: what is larger
+ * than twice that becomes it (known values end at a few 10^5), and the smallest step is 2^-13. A scale for each row, from the row that comes
+ * in, would need neither.
  *
  * Small models keep rows of 8 and 15 bits: the time of one of their rows is that from kernel to kernel, and there the kernels of
  * matvec.glsl are faster (4B on an H200: 471 tokens/s with rows of F16, 548 to 565 without; 27B 147 and 152, but 1,047 and 775 for 8 together).
@@ -17,6 +21,7 @@
 #define MOST 32768.0f  /* half of what f16 holds: sums of squares are rounded too */
 #define WORDS 4u       /* of a layer's bounds: V's, the FFN's, each with its largest scale */
 #define KV_MOST 65504.0f
+#define HIDDEN_MOST 0x1p26f
 #define FFN_WEIGHTS_MIN (UINT64_C(1) << 27) /* of a layer: more than a 4B has, fewer than a 12B */
 
 static const struct tdm_weights_tensor *find(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer)
@@ -164,7 +169,7 @@ int tdm_vk_half_scales(struct tdm_vk_model *m, struct tdm_error *err)
                 l->q.x_scale = l->k.x_scale = l->v.x_scale = scale_for(root * largest_gain(m, TDM_TENSOR_ATTN_NORM, i));
                 l->gate.x_scale = l->up.x_scale = scale_for(root * largest_gain(m, TDM_TENSOR_FFN_NORM, i));
                 l->o.x_scale = scale_for(m->kv.type == TDM_KV_F16 ? fminf(values, KV_MOST) : values);
-                l->down.x_scale = scale_for(hidden);
+                l->down.x_scale = scale_for(fminf(hidden, HIDDEN_MOST));
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(matrices); k++)
                         matrices[k]->y_scale = m->half_weight / matrices[k]->x_scale;
         }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The GPU worker on Vulkan, through the daemon, with everything on the GPU (placement gpu): random Gemma 3 weights, one table with
 the targets of an NVIDIA H200, llama.cpp's Vulkan backend there, and how far each figure is from what the memory or the
-arithmetic allows. Then golden distances, kills of the GPU worker, and how long loading takes.
+arithmetic allows. Then golden distances, models with large values, kills of the GPU worker, and how long loading takes.
 
 usage: TANDEM_BIN=bin bench-h200.py [--models FOLDER] [--unit FOLDER] [--quick] [--only speed,golden,kill,load] [--sizes 27b,4b] [--json]
   --models  where weights are made and kept (24 GB; a tmpfs is best), /dev/shm by default
@@ -50,11 +50,12 @@ def model(folder, size):
 class Server:
     """A private tandemd; leave: its log."""
 
-    def __init__(self, cache):
+    def __init__(self, cache, **more):
         self.dir = tempfile.mkdtemp(prefix="tandem-h200-")
         self.socket = os.path.join(self.dir, "socket")
         env = dict(os.environ, HOME=self.dir, XDG_CACHE_HOME=cache, XDG_STATE_HOME=self.dir, TANDEM_GPU="vulkan", TANDEM_NPU="off",
                    TANDEM_PLACEMENT="gpu")
+        env.update(more)
         self.log_path = os.path.join(self.dir, "log")
         with open(self.log_path, "wb") as log:
             self.begin = time.monotonic()
@@ -124,6 +125,24 @@ def golden(args, out):
                            env=dict(os.environ, TANDEM_VULKAN_HALVES=halves))  # rows of f16, as large models have them
         said = r.stdout.decode().strip()[-300:] or f"golden-vulkan {precision}: ended with {r.returncode}"
         out["golden"].append(("rows of f16: " if halves else "") + said)
+
+
+def outliers(cache, out):
+    """Models with residuals of 5e5 and hidden values of 1e8, with rows of f16, against f32 on the host."""
+    text = os.path.join(cache, "text")
+    with open(text, "w") as f:
+        f.write("the quick brown fox jumps over the lazy dog and then some more words to score, " * 6)
+    for kind in ("q8_0", "q4_0"):
+        path = os.path.join(cache, f"outliers-{kind}.gguf")
+        subprocess.run([sys.executable, os.path.join(TREE, "tools", "mkgguf.py"), "--size", "tiny", "--type", kind, "--outliers", path],
+                       check=True, stdout=subprocess.DEVNULL)
+        scores = []
+        for env in ({"TANDEM_GPU": "host", "TANDEM_PRECISION": "f32"}, {"TANDEM_VULKAN_HALVES": "on"}):
+            with Server(cache, **env) as server:
+                scores.append(json.loads(server.cli("score", "-m", path, "--top", 64, "--text", text).splitlines()[0])["top"])
+                rows = server.gpu().get("plan", "").partition("rows ")[2].partition(",")[0]
+        worst = [max(abs(dict(b).get(k, -99) - v) for k, v in a[:10]) for a, b in zip(*scores)]  # the ten best
+        out["golden"].append(f"outliers, {kind}, rows {rows}: mean distance {sum(worst) / len(worst):.4f} of {len(worst)} (limit 0.15)")
 
 
 def kills(args, cache, out):
@@ -204,7 +223,7 @@ def main():
     parts = args.only.split(",")
     signal.signal(signal.SIGTERM, ended)  # what is there by then is shown
     try:
-        for name, part in (("golden", lambda: args.unit and golden(args, out)), ("kill", lambda: kills(args, cache, out)),
+        for name, part in (("golden", lambda: (args.unit and golden(args, out), outliers(cache, out))), ("kill", lambda: kills(args, cache, out)),
                            ("speed", lambda: speeds(args, cache, out)), ("load", lambda: loads(args, cache, out))):
             if name in parts:
                 begin = time.monotonic()
