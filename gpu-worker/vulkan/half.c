@@ -5,14 +5,15 @@
  * - a norm leaves gain[k] n[k] with sum n² <= d, so at most sqrt(d) max|gain|;
  * - the FFN's hidden values are at most |gate| |up|, attention's the largest value, and these products at most
  *   sqrt(d) sqrt(sum (w gain)²) each (Cauchy and Schwarz; shaders/bound.comp).
- * Typical values are smaller by the root of d, once or twice: f16 keeps its 11 bits for 2^29 below the bound. That is not enough for hidden
- * values where a model's gains undo large residuals, as those of Gemma 3 do: the bound takes all of a norm's sum for where the gain is
- * largest, twice, and came out 2^33 above what is there, which then was nothing in f16. So theirs is HIDDEN_MOST at most: what is larger
- * than twice that becomes it (known values end at a few 10^5), and the smallest step is 2^-13. A scale for each row, from the row that comes
- * in, would need neither.
+ * Typical values are smaller by the root of d, once or twice: f16 keeps its 11 bits for 2^29 below the bound. That is not enough for
+ * hidden values where a model's gains undo large residuals, as those of Gemma 3 do: the bound takes all of a norm's sum for where the
+ * gain is largest, twice, and came out 2^31 above the largest that is there, so that most were nothing in f16. So theirs is HIDDEN_MOST
+ * at most: what is larger than twice that becomes it (some past 10^5 are known), and the smallest step is 2^-13. A scale for each row,
+ * from the row that comes in, would need neither.
  *
  * Small models keep rows of 8 and 15 bits: the time of one of their rows is that from kernel to kernel, and there the kernels of
- * matvec.glsl are faster (4B on an H200: 471 tokens/s with rows of F16, 548 to 565 without; 27B 147 and 152, but 1,047 and 775 for 8 together).
+ * matvec.glsl are faster (on an H200 a 4B makes 547 tokens/s with rows of F16, 602 without; a 27B 153 and 152, but 1,085 and 775 for 8
+ * together).
  * It follows from the model's sizes alone, so that a restart changes nothing. TANDEM_VULKAN_HALVES=on|off says it for tests. */
 #include <math.h>
 
