@@ -1,0 +1,160 @@
+/* The proof of attention on f16 units (prove-attend.c) must accept what is right and refuse what is not, also where no device has such
+ * units: the kernels are done here on the CPU, from the same push constants, with faults on demand. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "gpu-worker/vulkan/prove-attend.c" /* all of it is its own */
+
+static enum fault {
+        NONE,
+        SEES_ONE_LESS,
+        SEES_PAST_WINDOW,
+        OTHER_HEAD,
+        FORGETS_A_BLOCK,
+        WRONG_SUM,
+        WRONG_LARGEST,
+        ROUNDS_COARSELY,
+        MANY_DIFFER, /* by the last bit of one value */
+        N_FAULTS
+} fault;
+static unsigned n_dispatches;
+static int dispatch_result;
+
+uint32_t tdm_vk_prove_random(uint64_t *state)
+{
+        *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        return (uint32_t)(*state >> 32);
+}
+
+static void attend(const struct tdm_vk_attend_push *p, uint32_t head_dim, const struct tdm_vk_item *item, uint32_t row, uint32_t head)
+{
+        const struct tdm_vk_row *at = (const struct tdm_vk_row *)p->rows + item->first_row + row;
+        const uint32_t *table = (const uint32_t *)p->table + at->seq * p->table_entries;
+        uint32_t kv_head = (fault == OTHER_HEAD ? head + 1 : head) % p->n_heads / (p->n_heads / p->n_kv_heads), end = at->position + 1,
+                 begin = p->window && end > p->window ? end - p->window : 0;
+        const float *query = (const float *)p->qkv + (size_t)((item->first_row + row) * (p->n_heads + 2 * p->n_kv_heads) + head) * head_dim;
+        float *to = (float *)p->partial + (size_t)(item->slot + row * p->n_heads + head) * TDM_VK_PARTIAL_WIDTH(head_dim);
+        double scores[END], largest = -HUGE_VAL, l = 0;
+
+        assert_true(item->span_first <= begin / TDM_VK_SPAN && item->span_last >= at->position / TDM_VK_SPAN);
+        begin -= fault == SEES_PAST_WINDOW && begin > 0;
+        end -= fault == SEES_ONE_LESS;
+        for (uint32_t i = 0; i < head_dim; i++)
+                to[i] = 0;
+        for (uint32_t pass = 0; pass < 2; pass++)
+                for (uint32_t key = begin; key < end; key++) {
+                        uint32_t t = key % TDM_VK_PAGE_TOKENS;
+                        const uint16_t *part = (const uint16_t *)(*(const uint64_t *)p->pieces + (uint64_t)table[key / TDM_VK_PAGE_TOKENS] * p->page_bytes +
+                                                                  (uint64_t)kv_head * p->part_bytes);
+
+                        if (fault == FORGETS_A_BLOCK && key / 64 == 3)
+                                continue;
+                        if (pass == 0) {
+                                scores[key] = 0;
+                                for (uint32_t d = 0; d < head_dim; d++)
+                                        scores[key] += (double)(tdm_f16_to_f32(tdm_f32_to_f16(query[d] * p->query_scale)) * p->score_scale) *
+                                                       (double)tdm_f16_to_f32(part[(t / 16 * head_dim + d) * 16 + t % 16]);
+                                largest = fmax(largest, scores[key]);
+                                continue;
+                        }
+                        double prob = exp(scores[key] - largest),
+                               rounded = fault == ROUNDS_COARSELY ? round(prob * 256) / 256 : (double)tdm_f16_to_f32(tdm_f32_to_f16((float)prob));
+
+                        l += prob;
+                        for (uint32_t d = 0; d < head_dim; d++)
+                                to[d] += (float)(rounded * (double)tdm_f16_to_f32(part[p->part_bytes / 4 + t * head_dim + d]));
+                }
+        to[head_dim] = (float)largest + (fault == WRONG_LARGEST ? 0.001f : 0);
+        to[head_dim + 1] = (float)l * (fault == WRONG_SUM ? 1.01f : 1);
+}
+
+int tdm_vk_once_dispatch(struct tdm_vk_device *device, const struct tdm_vk_pipeline *pipeline, const void *push, uint32_t push_bytes,
+                         uint32_t x, uint32_t y, const char *doing, struct tdm_error *err)
+{
+        const struct tdm_vk_attend_push *p = push;
+        uint32_t heads = p->n_heads / y;
+
+        assert_int_equal(push_bytes, sizeof(*p));
+        n_dispatches++;
+        for (uint32_t i = 0; i < x && dispatch_result == 0; i++) {
+                const struct tdm_vk_item *item = (const struct tdm_vk_item *)p->items + i;
+
+                for (uint32_t row = 0; row < item->n_rows; row++)
+                        for (uint32_t head = 0; head < y * heads; head++)
+                                attend(p, pipeline->constants[0], item, row, head);
+        }
+        if (fault == MANY_DIFFER && pipeline->shader == TDM_VK_ATTENDHALFWIDE)
+                ((uint32_t *)p->partial)[5 * TDM_VK_PARTIAL_WIDTH(pipeline->constants[0]) + 7] ^= 1;
+        return dispatch_result;
+}
+
+static bool prove(uint32_t head_dim, uint32_t heads, uint32_t many_rows, int want)
+{
+        struct tdm_vk_device *device = calloc(1, sizeof(*device));
+        struct tdm_vk_pipeline single = {.shader = TDM_VK_ATTENDHALF, .constants = {head_dim}},
+                               many = {.shader = TDM_VK_ATTENDHALFWIDE, .constants = {head_dim}};
+        struct tdm_error err = {};
+        bool proven;
+
+        assert_non_null(device);
+        device->stages[0].size_bytes = TDM_VK_STAGE_BYTES;
+        device->stages[0].map = calloc(1, TDM_VK_STAGE_BYTES);
+        assert_non_null(device->stages[0].map);
+        device->stages[0].address = (uint64_t)device->stages[0].map;
+        assert_int_equal(tdm_vk_prove_attend(device, &single, &many, heads, many_rows, &err), want);
+        assert_true(single.tried && many.tried && single.proven == many.proven);
+        proven = single.proven;
+        free(device->stages[0].map);
+        free(device);
+        return proven;
+}
+
+static void accepted(void **state)
+{
+        static const uint32_t shapes[][3] = {{128, 2, 32}, {256, 2, 16}, {64, 8, 8}, {128, 1, 64}};
+
+        (void)state;
+        fault = NONE;
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(shapes); i++)
+                assert_true(prove(shapes[i][0], shapes[i][1], shapes[i][2], 0));
+}
+
+static void refused(void **state)
+{
+        (void)state;
+        for (fault = NONE + 1; fault < N_FAULTS; fault++)
+                if (prove(128, 2, 32, 0))
+                        fail_msg("fault %d was not seen", fault);
+        fault = NONE;
+}
+
+/* A device that fails is no proof of either; a kernel that could not be compiled is not tried. */
+static void without(void **state)
+{
+        struct tdm_vk_pipeline single = {.shader = TDM_VK_ATTENDHALF, .constants = {128}};
+        struct tdm_error err = {};
+
+        (void)state;
+        dispatch_result = TDM_E_DEVICE_FAULT;
+        assert_false(prove(128, 2, 32, TDM_E_DEVICE_FAULT));
+        dispatch_result = 0;
+        n_dispatches = 0;
+        assert_int_equal(tdm_vk_prove_attend(NULL, &single, NULL, 2, 32, &err), 0);
+        assert_int_equal(n_dispatches, 0);
+        assert_false(single.proven);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(accepted),
+                cmocka_unit_test(refused),
+                cmocka_unit_test(without),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
