@@ -148,7 +148,7 @@ def outliers(cache, out):
 def kills(args, cache, out):
     path = os.path.join(TREE, "models", "tale.gguf")
     sampling = ("--temp", "0.8", "--seed", "3")
-    with Server(cache) as server:
+    with Server(cache, TANDEM_VULKAN_HALVES="on") as server:  # rows of f16, as large models have them
         want = server.generate(path, 400, *sampling)
         command = [os.path.join(BIN, "tandem"), "--socket", server.socket, "generate", "-m", path, "-n", "400", "--json", *sampling,
                    "Once upon a time"]
