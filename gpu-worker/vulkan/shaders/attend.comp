@@ -44,7 +44,6 @@ shared float s_query[QUERIES * HEAD_DIM];
 shared float s_reduce[256];
 shared float s_largest[QUERIES_MAX];
 shared float s_l[QUERIES_MAX];
-shared bool s_is_last;
 shared uint64_t s_parts[TDM_VK_SPAN / TDM_VK_PAGE_TOKENS]; // of the kv head, in each page; 0: not wanted
 
 const uint HEAD_BLOCKS = (HEAD_DIM + 31) / 32;
@@ -100,11 +99,6 @@ float element(const tdm_eight e, const uint i)
         return x;
 }
 
-uint first_seen(uint position)
-{
-        return p.window != 0 && position + 1 > p.window ? position + 1 - p.window : 0;
-}
-
 void main()
 {
         uint thread = gl_LocalInvocationID.x;
@@ -112,7 +106,7 @@ void main()
         uint head0 = gl_WorkGroupID.y * HEADS, kv_head = head0 / (p.n_heads / p.n_kv_heads);
         uint width = (p.n_heads + 2 * p.n_kv_heads) * HEAD_DIM;
         tdm_vk_row first = Rows(p.rows).v[item.first_row];
-        uint end = first.position + item.n_rows, begin = first_seen(first.position);
+        uint end = first.position + item.n_rows, begin = tdm_first_seen(first.position, p.window);
         tdm_running running[QUERIES_MAX];
         precise float out_o[QUERIES_MAX * OWN];
 
@@ -192,7 +186,7 @@ void main()
                 precise float score = s_part[thread]; \
                 [[unroll]] for (uint i = 1; i < 8; i++) \
                         score += s_part[i * TDM_VK_SPAN + thread]; \
-                s_prob[q * TDM_VK_SPAN + thread] = key <= position && key >= first_seen(position) ? score : -3.0e38; \
+                s_prob[q * TDM_VK_SPAN + thread] = key <= position && key >= tdm_first_seen(position, p.window) ? score : -3.0e38; \
                 barrier(); \
         }
                         EACH_QUERY(PUT_SCORES)
@@ -308,17 +302,7 @@ void main()
         vec4 o = vec4(0);
 
         if (item.n_items > 1) {
-                uint64_t arrivals = p.partial - TDM_VK_ARRIVALS * 4;
-                uint at = row * p.n_heads + head0, n_done = tdm_chain_count(arrivals, at);
-
-                if (thread == 0) {
-                        s_is_last = n_done == item.n_items;
-                        if (s_is_last)
-                                Chain(arrivals).v[at] = 0;
-                        memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-                }
-                barrier();
-                if (!s_is_last)
+                if (!tdm_last_item(p.partial, row * p.n_heads + head0, item.n_items))
                         return;
                 if (used)
                         o = tdm_merge_items(p.partial, item.first_slot + head0 + quad / HEAD_DIM, p.n_heads, item.n_items, HEAD_DIM, quad % HEAD_DIM);

@@ -22,7 +22,6 @@ const uint WIDTH = HEADS * HEAD_DIM; // of the row's result, at most 4 THREADS
 shared float s_o[4 * WIDTH]; // [block][head][dimension]
 shared float s_m[4 * HEADS];
 shared float s_l[4 * HEADS];
-shared bool s_is_last;
 
 void main()
 {
@@ -34,10 +33,10 @@ void main()
         tdm_running running = tdm_running(0, 0);
         precise vec4 row_o = vec4(0); // four dimensions of a head
         SUMS s[8];
-        QUERY_ROWS probs[4];
+        UNIT_A probs[4];
 
         [[unroll]] for (uint turn = 0; turn < 4; turn++)
-                probs[turn] = QUERY_ROWS(0.0hf);
+                probs[turn] = UNIT_A(0.0hf);
         for (uint span = a.item.span_first; span <= a.item.span_last; span++) {
                 uint base = span * TDM_VK_SPAN;
                 uint lo = max(a.begin, base) - base, hi = min(a.end, base + TDM_VK_SPAN) - base; // seen
@@ -60,7 +59,7 @@ void main()
                                         x[i] = Cache4s(keys).v[(k0 + i / 4) * 32 + i % 4 * 8];
                                 LOADS_STAY
                                 [[unroll]] for (uint k = 0; k < 4; k++) {
-                                        QUERY_ROWS q;
+                                        UNIT_A q;
 
                                         QUERY(q, 0, k0 + k)
                                         TIMES(q, x, k * 4, s, 0)
@@ -137,17 +136,7 @@ void main()
                 return;
         }
         if (a.item.n_items > 1) {
-                uint64_t arrivals = p.partial - TDM_VK_ARRIVALS * 4;
-                uint at = row * p.n_heads + a.head0, n_done = tdm_chain_count(arrivals, at);
-
-                if (thread == 0) {
-                        s_is_last = n_done == a.item.n_items;
-                        if (s_is_last)
-                                Chain(arrivals).v[at] = 0;
-                        memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-                }
-                barrier();
-                if (!s_is_last)
+                if (!tdm_last_item(p.partial, row * p.n_heads + a.head0, a.item.n_items))
                         return;
                 o = tdm_merge_items(p.partial, a.item.first_slot + a.head0 + head, p.n_heads, a.item.n_items, HEAD_DIM, row_at % HEAD_DIM);
         } else { // what merging a single result comes to

@@ -13,9 +13,7 @@
 // multiplied with zero.
 //
 // Before this: THREADS, TILES (of 16 queries, in a workgroup), QUERIES_AT_ONCE (that a thread asks for), FORM, p, and for merge.glsl MERGE_AHEAD.
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_shader_subgroup_basic : require
-#extension GL_KHR_shader_subgroup_shuffle : require
+#include "units.glsl"
 layout(constant_id = 0) const uint HEAD_DIM = 128; // 64, 128 or 256
 // Seen after the fence behind the chain's wait.
 layout(buffer_reference, std430, buffer_reference_align = 16) nonprivate buffer Cache4s { uvec4 v[]; };
@@ -25,11 +23,6 @@ layout(buffer_reference, std430, buffer_reference_align = 16) nonprivate buffer 
 const uint HEADS = FORM & 255u;
 const uint ACT = FORM >= 256 ? (FORM >> 8) - 1 : TDM_VK_ACT_F16;
 #include "acts.glsl"
-
-#define QUERY_ROWS coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
-#define KEYS coopmat<float16_t, gl_ScopeSubgroup, 16, 8, gl_MatrixUseB>
-#define SUMS coopmat<float, gl_ScopeSubgroup, 16, 8, gl_MatrixUseAccumulator>
-#define HALF2(word) unpackFloat2x16(word)
 
 const uint STEPS = HEAD_DIM / 16; // of 16 dimensions
 const uint PARTS = HEAD_DIM / 64; // of a result's dimensions
@@ -46,11 +39,6 @@ struct tdm_attend {
         uint begin, end;     // positions that any of its rows sees
 };
 
-uint first_seen(uint position)
-{
-        return p.window != 0 && position + 1 > p.window ? position + 1 - p.window : 0;
-}
-
 tdm_attend attend_begin()
 {
         tdm_attend a;
@@ -59,7 +47,7 @@ tdm_attend attend_begin()
         a.first = Rows(p.rows).v[a.item.first_row];
         a.head0 = gl_WorkGroupID.y * HEADS;
         a.kv_head = a.head0 / (p.n_heads / p.n_kv_heads);
-        a.begin = first_seen(a.first.position);
+        a.begin = tdm_first_seen(a.first.position, p.window);
         a.end = a.first.position + a.item.n_rows;
         return a;
 }
@@ -147,7 +135,7 @@ void stage_queries(const tdm_attend a, uint n_queries)
 // B's columns c, c + 1, c + 8 and c + 9 of each j are elements j of four loads.
 #define TIMES(a, x, at, to, first) \
         [[unroll]] for (uint j = 0; j < 8; j++) { \
-                KEYS b_; \
+                UNIT_B b_; \
 \
                 [[unroll]] for (uint e = 0; e < 4; e++) \
                         b_[e] = HALF2(x[(at) + e][j / 2])[j % 2]; \
@@ -159,12 +147,11 @@ void stage_queries(const tdm_attend a, uint n_queries)
 \
         [[unroll]] for (uint e = 0; e < 8; e++) \
                 a[e] = HALF2(words_[e / 2])[e % 2]; }
-#define LOADS_STAY controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, 0, 0); // they are not moved behind it
 
 // Of scores s, of the block at key `key0`, what each of a thread's OWN queries sees, and the largest of it, in here[]. all_seen: all do all.
 #define LOOK(key0, OWN, all_seen) \
         [[unroll]] for (uint r = 0; r < OWN; r++) { \
-                int last_ = int(position[r]) - int(key0), low_ = int(first_seen(position[r])) - int(key0); \
+                int last_ = int(position[r]) - int(key0), low_ = int(tdm_first_seen(position[r], p.window)) - int(key0); \
 \
                 if (!(all_seen)) \
                         [[unroll]] for (uint j = 0; j < 8; j++) \

@@ -35,12 +35,12 @@ void main()
         precise float to_exponent = p.score_scale * LOG2E;
         tdm_running running[2];
         SUMS s[8];
-        QUERY_ROWS probs[4];
+        UNIT_A probs[4];
         float m[2], l[2], fade[2]; // fade: what a new m makes of what was there
 
         running[0] = running[1] = tdm_running(0, 0);
         [[unroll]] for (uint turn = 0; turn < 4; turn++)
-                probs[turn] = QUERY_ROWS(0.0hf);
+                probs[turn] = UNIT_A(0.0hf);
         for (uint span = a.item.span_first; span <= a.item.span_last; span++) {
                 uint base = span * TDM_VK_SPAN;
                 uint lo = max(a.begin, base) - base, hi = min(a.end, base + TDM_VK_SPAN) - base; // seen by any row of the item
@@ -119,13 +119,13 @@ void main()
                                         LOAD_VALUES(0)
                                 barrier(); // loads are not moved behind it
                                 [[unroll]] for (uint k = 0; k < STAGE; k++) {
-                                        QUERY_ROWS q;
+                                        UNIT_A q;
 
                                         QUERY(q, tile, k0 + k)
                                         TIMES_STAGED(q, k, s, 0)
                                 }
                         }
-                        LOOK(base + block * 64, 2, base + block * 64 + 63 <= a.first.position && base + block * 64 >= first_seen(a.end - 1))
+                        LOOK(base + block * 64, 2, base + block * 64 + 63 <= a.first.position && base + block * 64 >= tdm_first_seen(a.end - 1, p.window))
                         [[unroll]] for (uint r = 0; r < 2; r++) {
                                 float next = max(m[r], here[r]);
                                 precise float distance = m[r] - next;

@@ -189,6 +189,12 @@ uint64_t tdm_page(uint64_t pieces, uint shift, uint page, uint page_bytes)
         return U64s(pieces).v[page >> shift] + uint64_t(page & (1u << shift) - 1u) * page_bytes;
 }
 
+// The first position that a row at `position` sees; window 0: none.
+uint tdm_first_seen(uint position, uint window)
+{
+        return window != 0 && position + 1 > window ? position + 1 - window : 0;
+}
+
 // ---- the panels of a matrix ----
 
 uint tdm_scales_bytes(uint cols)

@@ -4,18 +4,11 @@
 // ORDER of an output: K is cut into TDM_VK_SEGMENTS segments of TDM_VK_SEGMENT_CHUNKS chunks of 64 columns; a segment's sum is one chain of the
 // units' sums over 16 columns from zero on; the segments are added from the first to the last. Whoever multiplies, however many
 // rows: an element of a unit's result does not depend on the others.
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_shader_subgroup_basic : require
-#extension GL_KHR_shader_subgroup_shuffle : require
+#include "units.glsl"
 
 const uint WORDS = TYPE == TDM_VK_Q4_0 ? 4 : 8;
 const uint LOADS = WORDS / 4; // times 16 bytes: a thread's weights of a chunk
 
-#define WEIGHTS coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
-#define ROWS coopmat<float16_t, gl_ScopeSubgroup, 16, 8, gl_MatrixUseB>
-#define SUMS coopmat<float, gl_ScopeSubgroup, 16, 8, gl_MatrixUseAccumulator>
-
-#define HALF2(word) unpackFloat2x16(word)
 
 // Small integers become f16 by the bits of 1024 + q; what is taken away and the scale are exact but for the last rounding. The two
 // constants must come from registers that the compiler knows nothing of: else it makes both of LOP3's operands of a mask and a

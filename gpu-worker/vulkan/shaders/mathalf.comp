@@ -98,7 +98,6 @@ void main()
                 at[i] = panel_address(min(panel_of(i), last_panel));
         [[unroll]] for (uint t = 0; t < TILES; t++)
                 x_at[t] = p.x + uint64_t(tile0 + t) * (p.cols * 16) + lane * 16;
-#define STAY controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, 0, 0); // loads are not moved behind it
 #define LOAD_SET(w, scales, set, c) \
         [[unroll]] for (uint i = 0; i < PANELS; i++) { \
                 scales[(set) * PANELS + i] = U32x2s(at[i]).v[(c) * 8 + own]; \
@@ -123,11 +122,11 @@ void main()
                         x[h] = s_row[((round * SUBGROUPS + subgroup) * CHUNKS + (c) - c0) * 8 + h * 4 + quad]; \
         [[unroll]] for (uint i = 0; i < PANELS; i++) \
                 [[unroll]] for (uint j = 0; j < 4; j++) { \
-                        WEIGHTS a; \
+                        UNIT_A a; \
 \
                         FRAGMENT(a, w, ((set) * PANELS + i) * LOADS, scales[(set) * PANELS + i], j) \
                         [[unroll]] for (uint t = 0; t < TILES; t++) { \
-                                ROWS b; \
+                                UNIT_B b; \
 \
                                 ROWS_FRAGMENT(b, x[t * 2 + j / 2][j % 2 * 2], x[t * 2 + j / 2][j % 2 * 2 + 1]) \
                                 acc[i * TILES + t] = coopMatMulAdd(a, b, acc[i * TILES + t]); \
@@ -160,7 +159,7 @@ void main()
                                         MULTIPLY_SET(ws, scales, set, x0, c + set)
                                         if (c + set + SETS < c1)
                                                 LOAD_SET(ws, scales, set, c + set + SETS)
-                                        STAY
+                                        LOADS_STAY
                                 }
                 } else if (c0 < chunks) {
                         LOAD_ROWS(x0, c0)
@@ -173,7 +172,7 @@ void main()
                                 }
                                 LOAD_ROWS(x1, c + 1)
                                 LOAD_WEIGHTS(w1, scales1, c + 1)
-                                STAY
+                                LOADS_STAY
                                 MULTIPLY(w0, scales0, x0, c)
                                 if (c + 2 >= c1) {
                                         MULTIPLY(w1, scales1, x1, c + 1)
@@ -181,7 +180,7 @@ void main()
                                 }
                                 LOAD_ROWS(x0, c + 2)
                                 LOAD_WEIGHTS(w0, scales0, c + 2)
-                                STAY
+                                LOADS_STAY
                                 MULTIPLY(w1, scales1, x1, c + 1)
                                 c += 2;
                         }

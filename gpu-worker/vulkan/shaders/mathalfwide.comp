@@ -83,12 +83,12 @@ void main()
                         [[unroll]] for (uint t = 0; t < TILES; t++) \
                                 rows[t] = s_rows[slot][u * CHUNK_PIECES + t * 64 + h * 32 + lane]; \
                         [[unroll]] for (uint k = 0; k < 2; k++) { \
-                                WEIGHTS a[2]; \
+                                UNIT_A a[2]; \
 \
                                 [[unroll]] for (uint i = 0; i < 2; i++) \
                                         FRAGMENT(a[i], w, (u * 2 + i) * LOADS, scales[u * 2 + i], (h * 2 + k)) \
                                 [[unroll]] for (uint t = 0; t < TILES; t++) { \
-                                        ROWS b; \
+                                        UNIT_B b; \
 \
                                         ROWS_FRAGMENT(b, rows[t][k * 2], rows[t][k * 2 + 1]) \
                                         [[unroll]] for (uint i = 0; i < 2; i++) \

@@ -29,6 +29,25 @@ bool tdm_merge(inout tdm_running into, float m, float l, out float old_factor, o
         return true;
 }
 
+shared bool s_is_last;
+
+// Whether this workgroup's item is the last of a row's n_items to come: then all their results are there. at: of the row and heads, in the words
+// before `partial`. Every thread must come here.
+bool tdm_last_item(uint64_t partial, uint at, uint n_items)
+{
+        uint64_t arrivals = partial - TDM_VK_ARRIVALS * 4;
+        uint n_done = tdm_chain_count(arrivals, at);
+
+        if (gl_LocalInvocationIndex == 0) {
+                s_is_last = n_done == n_items;
+                if (s_is_last)
+                        Chain(arrivals).v[at] = 0;
+                memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
+        }
+        barrier();
+        return s_is_last;
+}
+
 // Partial results that are asked for at once: 8 where a single row waits for them.
 #ifndef MERGE_AHEAD
 #define MERGE_AHEAD 4

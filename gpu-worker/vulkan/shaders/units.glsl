@@ -1,0 +1,12 @@
+// What kernels for f16 matrix units share, of 16 by 8 by 16: the units' inputs and sums, and two halves of a word.
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+
+#define UNIT_A coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
+#define UNIT_B coopmat<float16_t, gl_ScopeSubgroup, 16, 8, gl_MatrixUseB>
+#define SUMS coopmat<float, gl_ScopeSubgroup, 16, 8, gl_MatrixUseAccumulator>
+
+#define HALF2(word) unpackFloat2x16(word)
+// Loads are not moved behind it. No fence, as subgroupBarrier() is one for memory too.
+#define LOADS_STAY controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, 0, 0);
