@@ -595,11 +595,11 @@ static const char *vulkan_plan(const struct tdm_device_model *public)
                 "weights %s, rows %s, cache %s, hidden rows %s%s; %.1f MiB on the device in %llu allocations of at most %.0f MiB; "
                 "%llu kernels, %zu KiB of them from disk, one after the other %s; %u of %u with matrix units exact, so in use",
                 m->weights_imported ? "imported in place" : "copied to the device",
-                m->attend_half                              ? "of f16 (in attention too)"
-                : m->half                                 ? "of f16"
+                m->attend_half                         ? "of f16 (in attention too)"
+                : m->half                              ? "of f16"
                 : m->layers[0].q.act == TDM_VK_ACT_F32 ? "of f32"
                 : m->layers[0].q.act == TDM_VK_ACT_I16 ? "of 15 bits"
-                                                          : "of 8 and 15 bits",
+                                                       : "of 8 and 15 bits",
                 m->kv_imported || (!m->n_kv_buffers && device->import)
                         ? "imported in place"
                         : "on the device, written behind into its segment",

@@ -21,18 +21,24 @@ static uint32_t half_subgroups(const struct tdm_vk_matrix *a, uint32_t rounds)
         return TDM_DIV_UP(n_segments <= 14 ? 14u : TDM_VK_SEGMENTS, rounds);
 }
 
+/* Of MATHALF; tiles 0: a single row. */
+static void half_constants(const struct tdm_vk_matrix *a, uint32_t tiles, uint32_t panels, uint32_t rounds, uint32_t sets, bool gelu,
+                           uint32_t ret[TDM_VK_N_CONSTANTS])
+{
+        ret[0] = a->type;
+        ret[1] = tiles | panels << 8 | rounds << 16 | sets << 20 | (gelu ? HALF_GELU : 0);
+        ret[2] = half_subgroups(a, rounds) * 32;
+        ret[3] = tiles ? 0 : TDM_MAX(TDM_VK_SEGMENT_CHUNKS(a->cols), TDM_VK_HALF_CHUNKS_MIN);
+}
+
 bool tdm_vk_half_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t panels, uint32_t rounds, uint32_t sets,
                         bool gelu, uint32_t ret[TDM_VK_N_CONSTANTS])
 {
-        uint32_t chunks = TDM_MAX(TDM_VK_SEGMENT_CHUNKS(a->cols), TDM_VK_HALF_CHUNKS_MIN), subgroups = half_subgroups(a, rounds),
-                 at_once = gelu ? panels / 2 : panels;
+        uint32_t at_once = gelu ? panels / 2 : panels;
 
-        ret[0] = a->type;
-        ret[1] = panels << 8 | rounds << 16 | sets << 20 | (gelu ? HALF_GELU : 0);
-        ret[2] = subgroups * 32;
-        ret[3] = chunks;
+        half_constants(a, 0, panels, rounds, sets, gelu, ret);
         return ret[2] <= device->properties.limits.maxComputeWorkGroupInvocations &&
-               subgroups * (at_once * 80 + rounds * chunks * 128) <= HALF_SHARED_BYTES; /* s_part and s_row */
+               ret[2] / 32 * (at_once * 80 + rounds * ret[3] * 128) <= HALF_SHARED_BYTES; /* s_part and s_row */
 }
 
 /* The shape that was found best (tune.c), where it is proven: else the rule's, which always is. false: none. */
@@ -50,17 +56,16 @@ static bool half_tuned(const struct tdm_vk_device *device, const struct tdm_vk_m
  * or two: more would leave each subgroup fewer registers for what is on its way. */
 static struct half_kernel half_few(const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t n_rows, bool gelu)
 {
-        uint32_t tiles = n_rows == 1 ? 0 : n_rows <= 8 ? 1 : n_rows <= 16 ? 2 : 4, length = TDM_VK_SEGMENT_CHUNKS(a->cols),
-                 panels = tiles > 1 ? 4 : 2, rounds;
+        uint32_t tiles = n_rows == 1 ? 0 : n_rows <= 8 ? 1 : n_rows <= 16 ? 2 : 4, panels = tiles > 1 ? 4 : 2, rounds;
+        struct half_kernel k = {.shader = TDM_VK_MATHALF};
 
         if (n_panels <= 3 * TDM_VK_UNITS_AT_ONCE && !gelu)
                 panels = n_panels <= 2 * TDM_VK_UNITS_AT_ONCE ? 1 : 3;
         rounds = tiles == 4 || n_panels >= 1024 || (tiles == 2 && n_panels > 3 * TDM_VK_UNITS_AT_ONCE) ? 2 : 1;
-        return (struct half_kernel){.shader = TDM_VK_MATHALF,
-                                    .constants = {a->type, tiles | panels << 8 | rounds << 16 | (gelu ? HALF_GELU : 0), half_subgroups(a, rounds) * 32,
-                                                  tiles ? 0 : TDM_MAX(length, TDM_VK_HALF_CHUNKS_MIN)},
-                                    .panels = gelu ? panels / 2 : panels,
-                                    .rows = tiles ? tiles * 8 : 1};
+        half_constants(a, tiles, panels, rounds, 0, gelu, k.constants);
+        k.panels = gelu ? panels / 2 : panels;
+        k.rows = tiles ? tiles * 8 : 1;
+        return k;
 }
 
 static struct half_kernel half_wide(const struct tdm_vk_matrix *a, uint32_t n_rows, bool gelu)

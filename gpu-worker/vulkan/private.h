@@ -1,6 +1,7 @@
 /* What the files of the vulkan device share. device.c opens a GPU; memory.c has its buffers; pipeline.c its kernels;
  * model.c loads a model; kv.c keeps the cache and its twin; step.c writes what shaders read about a step;
- * kernels.c, kernels-half.c and kernels-attend.c say which kernels a model wants; record.c turns blocks into command buffers; run.c submits them and samples.
+ * kernels.c, kernels-half.c and kernels-attend.c say which kernels a model wants; record.c turns blocks into command buffers; run.c
+ * submits them and samples.
  *
  * Memory is either imported (unified memory: weights, cache and hidden rows are used where they lie in the shared
  * segments) or copied (a discrete GPU: weights are uploaded once, the cache lives on the device and is written behind
@@ -87,7 +88,8 @@ struct tdm_vk_pipeline {
         enum tdm_vk_shader shader;
         uint32_t constants[TDM_VK_N_CONSTANTS];
         VkPipeline pipeline;
-        bool tried, proven; /* kernels for matrix units: whether it gives the bits of its reference on this device (prove.c, prove-half.c, prove-attend.c) */
+        bool tried, proven; /* kernels for matrix units: whether it gives the bits of its reference on this device (prove.c,
+                             * prove-half.c, prove-attend.c) */
         char name[32];      /* for profiles */
         uint64_t profile_n, profile_ns;
 };

@@ -1,4 +1,4 @@
-/* The attention for f16 matrix units (attendhalf.comp) is only used where it is proven, as the matrix kernels are (prove-half.c): the one
+/* The attention for f16 matrix units (attendhalf.comp, attendhalfwide.comp) is only used where it is proven, as the matrix kernels are (prove-half.c): the one
  * for single rows must attend as the definition says, to what f16 leaves of it, and the one for many rows must give its bits. What they
  * are given: a sequence in pages that do not lie in order, rows that look back over two spans, with a window and without, and
  * more rows than one workgroup takes. */
@@ -15,7 +15,7 @@
 #define WINDOW 100u
 #define QUERY_SCALE 4096.0f
 static const char what[] = "proving attention";
-enum place { PAGES, QKV, TABLES, ITEMS, SINGLE, MANY };
+enum place { PAGES, QKV, ITEMS, SINGLE, MANY };
 #define PLACE (UINT64_C(2) << 20) /* of each thing in the staging buffer */
 #define PARTIAL (UINT64_C(512) << 10) /* in SINGLE and MANY: behind the arrivals */
 

@@ -31,7 +31,7 @@ struct shape {
 static const struct shape matvec_shapes[] = {{4, 1, 1}, {2, 2, 1}, {2, 4, 1}, {1, 4, 1}, {1, 2, 2}, {1, 4, 2}, {2, 2, 2},
                                               {1, 3, 1}, {1, 8, 1}, {2, 3, 1}, {2, 5, 1}, {3, 2, 1}},
                           gelu_shapes[] = {{4, 1, 1}, {4, 2, 1}, {4, 3, 1}, {4, 1, 2}},
-                          /* of mathalf.comp: panels (with GELU of both), rounds, sets; those of the rule in kernels.c among them */
+                          /* of mathalf.comp: panels (with GELU of both), rounds, sets; those of the rule in kernels-half.c among them */
                           half_shapes[] = {{1, 1, 0}, {2, 1, 0}, {3, 1, 0}, {1, 2, 0}, {2, 2, 0}, {1, 1, 1}, {2, 1, 1}, {3, 1, 1},
                                            {2, 1, 2}, {1, 1, 3}, {1, 2, 1}, {1, 4, 0}},
                           half_gelu_shapes[] = {{2, 1, 0}, {2, 2, 0}, {2, 1, 1}, {4, 1, 1}, {2, 2, 1}, {4, 2, 1}, {2, 2, 2},
@@ -166,16 +166,11 @@ static unsigned shapes_of(const struct tdm_vk_device *device, const struct work 
         return device->is_cpu ? TDM_MIN(n, 7u) : n;
 }
 
-static bool is_half(const struct work *w)
-{
-        return w->key.act >= TDM_VK_ACT_F16;
-}
-
 /* false: there is no such kernel. */
 static bool constants_of(const struct tdm_vk_device *device, const struct work *w, const struct shape *shape,
                          uint32_t constants[TDM_VK_N_CONSTANTS])
 {
-        if (is_half(w))
+        if (tdm_vk_is_half(&w->matrix))
                 return tdm_vk_half_single(device, &w->matrix, shape->panels, shape->ahead, shape->sets, w->key.shader == TDM_VK_MATGELU,
                                           constants);
         constants[0] = w->key.type;
@@ -187,7 +182,7 @@ static bool constants_of(const struct tdm_vk_device *device, const struct work *
 
 static enum tdm_vk_shader shader_of(const struct work *w)
 {
-        return is_half(w) ? TDM_VK_MATHALF : (enum tdm_vk_shader)w->key.shader;
+        return tdm_vk_is_half(&w->matrix) ? TDM_VK_MATHALF : (enum tdm_vk_shader)w->key.shader;
 }
 
 /* NULL: it may not be used here. */
@@ -197,7 +192,7 @@ static struct tdm_vk_pipeline *kernel_of(struct tdm_vk_device *device, const str
 
         if (!constants_of(device, w, shape, c))
                 return NULL;
-        return is_half(w) ? tdm_vk_pipeline_proven(device, TDM_VK_MATHALF, c[0], c[1], c[2], c[3])
+        return tdm_vk_is_half(&w->matrix) ? tdm_vk_pipeline_proven(device, TDM_VK_MATHALF, c[0], c[1], c[2], c[3])
                           : tdm_vk_pipeline_get(device, shader_of(w), c[0], c[1], c[2], c[3]);
 }
 
@@ -264,7 +259,7 @@ static int tune(struct tdm_vk_device *device, struct work *w, const struct shape
         for (unsigned i = 0; i < n_shapes; i++) {
                 uint32_t constants[TDM_VK_N_CONSTANTS];
 
-                flags[i] = device->chained && (is_half(w) || (constants_of(device, w, &shapes[i], constants) &&
+                flags[i] = device->chained && (tdm_vk_is_half(&w->matrix) || (constants_of(device, w, &shapes[i], constants) &&
                                                               tdm_vk_shape_flags(constants[3], w->key.act)));
                 any_flags = any_flags || flags[i];
         }

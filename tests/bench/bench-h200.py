@@ -33,8 +33,8 @@ SPEEDS = (("27b", "alone", 64, 128, 1, "decode_tps", 170, 85.7),
           ("27b", "8 together", 64, 128, 8, "decode_tps", 1000, 249),
           ("27b", "32 together", 64, 128, 32, "decode_tps", 3200, 428),
           ("27b", "prompt of 512", 512, 2, 1, "prefill_tps", 4600, 3077),
-         ("27b", "prompt of 8,192", 8192, 2, 1, "prefill_tps", None, None),
-         ("27b", "alone behind 8,192", 8192, 64, 1, "decode_tps", 150, 79.5),
+          ("27b", "prompt of 8,192", 8192, 2, 1, "prefill_tps", None, None),
+          ("27b", "alone behind 8,192", 8192, 64, 1, "decode_tps", 150, 79.5),
           ("4b", "alone", 64, 128, 1, "decode_tps", 550, 276))
 
 
@@ -223,7 +223,8 @@ def main():
     parts = args.only.split(",")
     signal.signal(signal.SIGTERM, ended)  # what is there by then is shown
     try:
-        for name, part in (("golden", lambda: (args.unit and golden(args, out), outliers(cache, out))), ("kill", lambda: kills(args, cache, out)),
+        for name, part in (("golden", lambda: args.unit and golden(args, out)),
+                           ("golden", lambda: outliers(cache, out)), ("kill", lambda: kills(args, cache, out)),
                            ("speed", lambda: speeds(args, cache, out)), ("load", lambda: loads(args, cache, out))):
             if name in parts:
                 begin = time.monotonic()

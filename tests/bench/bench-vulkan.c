@@ -13,7 +13,7 @@
 
 #define PROMPT 512u
 #define MAX_BATCH 32u
-#define POSITIONS 62u     /* decoded over and over: with a prompt no multiple of the slots, so that each has every recording */
+#define POSITIONS 62u    /* decoded over and over; with a prompt an odd number of steps, so that every slot has every recording */
 #define WARM_SECONDS 0.2 /* a GPU that was kept waiting takes as long to its full clock */
 
 static double seconds_each = 2;
@@ -224,10 +224,8 @@ static int bench(const char *arg)
                 char what[40];
 
                 begin_drive(&b, weights, 1, b.n_ids);
-                restart(&b, 1, 0);
                 begin = tdm_now_ns();
-                while (b.at[0] + PROMPT <= context)
-                        step(&b, 1, PROMPT);
+                begin_at(&b, 1, context / PROMPT * PROMPT);
                 printf("   prompt of %u in steps of %u: %.1f tokens/s\n", b.at[0], PROMPT, b.at[0] / since(begin));
                 if (!quiet) {
                         struct tdm_device *device = drive_device(b.drive, 0);
