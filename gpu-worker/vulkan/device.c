@@ -324,6 +324,16 @@ static bool is_fixed_at_32(const struct tdm_vk_device *device)
                p.properties.limits.maxComputeSharedMemorySize >= 48 << 10;
 }
 
+/* F16 below 2^-14 stays what it is: weights for f16 units are made of such (shaders/half.glsl). */
+static bool keeps_small_halves(const struct tdm_vk_device *device)
+{
+        VkPhysicalDeviceVulkan12Properties p12 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES};
+        VkPhysicalDeviceProperties2 p = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &p12};
+
+        device->vk.GetPhysicalDeviceProperties2(device->physical, &p);
+        return p12.shaderDenormPreserveFloat16;
+}
+
 static int create_device(struct tdm_vk_device *device, const VkPhysicalDeviceProperties *properties,
                          struct tdm_error *err)
 {
@@ -385,7 +395,7 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
                                      "storageBuffer16BitAccess, storageBuffer8BitAccess, bufferDeviceAddress, "
                                      "shaderIntegerDotProduct, maintenance4",
                                      properties->deviceName);
-        has_f16 = f12.shaderFloat16;
+        has_f16 = f12.shaderFloat16 && keeps_small_halves(device);
         has_memory_model = f12.vulkanMemoryModel && f12.vulkanMemoryModelDeviceScope;
         /* Only what is used: a feature may cost. */
         features.features = (VkPhysicalDeviceFeatures){.shaderInt64 = VK_TRUE, .shaderInt16 = VK_TRUE};
@@ -510,7 +520,7 @@ static int open_gpu(struct tdm_vk_device *device, const struct tdm_device_config
         device->ns_per_tick = properties.limits.timestampPeriod;
         device->is_cpu = properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
         device->few_kernels = device->is_cpu && !(kernels && strcmp(kernels, "all") == 0);
-        snprintf(device->numerics_id, sizeof(device->numerics_id), "vulkan-5/%.80s/%.40s/%.60s", properties.deviceName,
+        snprintf(device->numerics_id, sizeof(device->numerics_id), "vulkan-6/%.80s/%.40s/%.60s", properties.deviceName,
                  p12.driverName, p12.driverInfo);
         device->properties = properties;
         tdm_vk_cache_open(device);

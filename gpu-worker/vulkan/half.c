@@ -20,8 +20,8 @@
 #include "gpu-worker/vulkan/private.h"
 
 #define MOST 32768.0f  /* half of what f16 holds: sums of squares are rounded too */
-#define WORDS 4u       /* of a layer's bounds: V's, the FFN's, each with its largest scale */
-#define KV_MOST 65504.0f
+#define HALF_MOST 65504.0f
+#define SCALE_MOST 0x1.ffcp-9f /* of Q4_0, so that what is stored is in range: shaders/half.glsl */
 #define HIDDEN_MOST 0x1p26f
 #define FFN_WEIGHTS_MIN (UINT64_C(1) << 27) /* of a layer: more than a 4B has, fewer than a 12B */
 
@@ -81,6 +81,10 @@ static float largest_weight(uint32_t type)
         return (type & ~TDM_VK_FRAGMENTS) == TDM_TYPE_Q4_0 ? 8 : 128;
 }
 
+/* Words of a layer's bounds, two each: how large products can be, and the largest scale. Nothing is asked of products for the rest but
+ * that there is a place for them. */
+enum { VALUES, HIDDEN = 2, QUERIES = 4, KEYS = 4, OUTPUT = 6, DOWN = 8, WORDS = 10 };
+
 static void bound(struct tdm_vk_model *m, VkCommandBuffer commands, const struct tdm_vk_matrix *a, const struct tdm_vk_matrix *b,
                   uint64_t gains, uint32_t word)
 {
@@ -99,7 +103,7 @@ static void bound(struct tdm_vk_model *m, VkCommandBuffer commands, const struct
         }
 }
 
-/* [layer][WORDS], and at last what no layer bounds: only the scales of all others count there. */
+/* [layer][WORDS], and at last those of the output matrix and the embedding. */
 static int find_bounds(struct tdm_vk_model *m, const float **ret, struct tdm_error *err)
 {
         uint64_t bytes = (m->hp.n_layers + 1ull) * WORDS * sizeof(uint32_t);
@@ -123,12 +127,12 @@ static int find_bounds(struct tdm_vk_model *m, const float **ret, struct tdm_err
         for (uint32_t i = 0; i < m->hp.n_layers; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
 
-                bound(m, commands, &l->v, NULL, l->attn_norm, i * WORDS);
-                bound(m, commands, &l->gate, &l->up, l->ffn_norm, i * WORDS + 2);
-                bound(m, commands, &l->q, NULL, 0, others);
-                bound(m, commands, &l->k, NULL, 0, others);
-                bound(m, commands, &l->o, NULL, 0, others);
-                bound(m, commands, &l->down, NULL, 0, others);
+                bound(m, commands, &l->v, NULL, l->attn_norm, i * WORDS + VALUES);
+                bound(m, commands, &l->gate, &l->up, l->ffn_norm, i * WORDS + HIDDEN);
+                bound(m, commands, &l->q, NULL, 0, i * WORDS + QUERIES);
+                bound(m, commands, &l->k, NULL, 0, i * WORDS + KEYS);
+                bound(m, commands, &l->o, NULL, 0, i * WORDS + OUTPUT);
+                bound(m, commands, &l->down, NULL, 0, i * WORDS + DOWN);
         }
         if (m->output.type & TDM_VK_FRAGMENTS)
                 bound(m, commands, &m->output, NULL, 0, others);
@@ -143,9 +147,35 @@ static int find_bounds(struct tdm_vk_model *m, const float **ret, struct tdm_err
         return tdm_vk_once_end(device, what, err);
 }
 
+/* What weights of these matrices are divided by, a power of two, so that what turn.comp stores of the largest scale is f16. A file with
+ * infinite ones is what it is. */
+static float divisor_for(const struct tdm_vk_matrix *const *matrices, unsigned n, float largest_scale)
+{
+        float divisor = 1;
+
+        for (unsigned i = 0; i < n; i++)
+                while (isfinite(largest_scale) && largest_scale > divisor * ((matrices[i]->type & ~TDM_VK_FRAGMENTS) == TDM_TYPE_Q4_0
+                                                                                     ? SCALE_MOST
+                                                                                     : HALF_MOST / 128))
+                        divisor *= 2;
+        return divisor;
+}
+
+/* Of matrices that one input goes into: their outputs are multiplied with one number. */
+static void set_scales(struct tdm_vk_matrix *const *matrices, unsigned n, float x_scale, float largest_scale)
+{
+        float divisor = divisor_for((const struct tdm_vk_matrix *const *)matrices, n, largest_scale);
+
+        for (unsigned i = 0; i < n; i++) {
+                matrices[i]->x_scale = x_scale;
+                matrices[i]->divisor = divisor;
+                matrices[i]->y_scale = divisor / x_scale;
+        }
+}
+
 int tdm_vk_half_scales(struct tdm_vk_model *m, struct tdm_error *err)
 {
-        float root = sqrtf((float)m->hp.d_model), most = 0;
+        float root = sqrtf((float)m->hp.d_model);
         const float *bounds;
         int r;
 
@@ -154,29 +184,46 @@ int tdm_vk_half_scales(struct tdm_vk_model *m, struct tdm_error *err)
         r = find_bounds(m, &bounds, err);
         if (r != 0)
                 return r;
-        for (uint32_t i = 0; i <= m->hp.n_layers; i++)
-                most = fmaxf(most, fmaxf(bounds[i * WORDS + 1], bounds[i * WORDS + 3]));
-        /* Weights too: scales that are larger are divided when the weights are turned. A file with infinite ones is what it is. */
-        while (isfinite(most) && most * 128 > m->half_weight * KV_MOST)
-                m->half_weight *= 2;
         for (uint32_t i = 0; i < m->hp.n_layers; i++) {
                 struct tdm_vk_layer *l = &m->layers[i];
-                float values = root * largest_weight(l->v.type) * bounds[i * WORDS],
-                      hidden = root * largest_weight(l->gate.type) * (root * largest_weight(l->up.type)) * bounds[i * WORDS + 2];
-                struct tdm_vk_matrix *matrices[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+                const float *b = bounds + i * WORDS;
+                float values = root * largest_weight(l->v.type) * b[VALUES],
+                      hidden = root * largest_weight(l->gate.type) * (root * largest_weight(l->up.type)) * b[HIDDEN];
 
                 /* A head's norm leaves at most sqrt(head_dim) times its gain, rotation the root of two more. */
                 l->query_scale = scale_for(sqrtf(2 * (float)m->hp.head_dim) * largest_gain(m, TDM_TENSOR_Q_NORM, i) * m->hp.query_scale);
-                l->q.x_scale = l->k.x_scale = l->v.x_scale = scale_for(root * largest_gain(m, TDM_TENSOR_ATTN_NORM, i));
-                l->gate.x_scale = l->up.x_scale = scale_for(root * largest_gain(m, TDM_TENSOR_FFN_NORM, i));
-                l->o.x_scale = scale_for(m->kv.type == TDM_KV_F16 ? fminf(values, KV_MOST) : values);
-                l->down.x_scale = scale_for(fminf(hidden, HIDDEN_MOST));
-                for (unsigned k = 0; k < TDM_ARRAY_SIZE(matrices); k++)
-                        matrices[k]->y_scale = m->half_weight / matrices[k]->x_scale;
+                set_scales((struct tdm_vk_matrix *[]){&l->q, &l->k, &l->v}, 3, scale_for(root * largest_gain(m, TDM_TENSOR_ATTN_NORM, i)),
+                           fmaxf(b[VALUES + 1], b[QUERIES + 1]));
+                set_scales((struct tdm_vk_matrix *[]){&l->gate, &l->up}, 2, scale_for(root * largest_gain(m, TDM_TENSOR_FFN_NORM, i)),
+                           b[HIDDEN + 1]);
+                set_scales((struct tdm_vk_matrix *[]){&l->o}, 1, scale_for(m->kv.type == TDM_KV_F16 ? fminf(values, HALF_MOST) : values),
+                           b[OUTPUT + 1]);
+                set_scales((struct tdm_vk_matrix *[]){&l->down}, 1, scale_for(fminf(hidden, HIDDEN_MOST)), b[DOWN + 1]);
         }
-        if (m->output.act >= TDM_VK_ACT_F16) {
-                m->output.x_scale = scale_for(root * largest_gain(m, TDM_TENSOR_OUTPUT_NORM, 0));
-                m->output.y_scale = m->half_weight / m->output.x_scale;
-        }
+        /* They may be one and the same. */
+        set_scales((struct tdm_vk_matrix *[]){&m->output, &m->embedding}, 2,
+                   m->output.act >= TDM_VK_ACT_F16 ? scale_for(root * largest_gain(m, TDM_TENSOR_OUTPUT_NORM, 0)) : 1,
+                   bounds[m->hp.n_layers * WORDS + 1]);
         return 0;
+}
+
+float tdm_vk_half_divisor(const struct tdm_vk_model *m, const struct tdm_weights_tensor *t)
+{
+        const struct tdm_vk_layer *l = &m->layers[t->layer];
+
+        switch (t->kind) {
+        case TDM_TENSOR_Q:
+        case TDM_TENSOR_K:
+        case TDM_TENSOR_V:
+                return l->q.divisor;
+        case TDM_TENSOR_GATE:
+        case TDM_TENSOR_UP:
+                return l->gate.divisor;
+        case TDM_TENSOR_O:
+                return l->o.divisor;
+        case TDM_TENSOR_DOWN:
+                return l->down.divisor;
+        default:
+                return m->embedding.divisor;
+        }
 }

@@ -194,7 +194,7 @@ static int turn_weights(struct tdm_vk_model *m, struct tdm_error *err)
                         struct tdm_vk_matmul_push push = { .w0 = address_of(m, t),
                                                            .panel_bytes = (uint32_t)t->panel_bytes,
                                                            .cols = t->cols,
-                                                           .y_scale = 1 / m->half_weight };
+                                                           .y_scale = m->half ? 1 / tdm_vk_half_divisor(m, t) : 1 };
 
                         if (!form)
                                 continue;
@@ -515,7 +515,6 @@ static int choose_rows(struct tdm_vk_model *m, struct tdm_error *err)
         struct tdm_vk_device *device = m->device;
         int r;
 
-        m->half_weight = 1;
         m->half = tdm_vk_half_wanted(m);
         find_tensors(m);
         if (!m->half)

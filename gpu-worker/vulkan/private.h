@@ -271,6 +271,7 @@ struct tdm_vk_matrix {
         uint64_t address;
         uint32_t type, act; /* type: with TDM_VK_TURNED or TDM_VK_FRAGMENTS where it is */
         float x_scale, y_scale; /* of rows of F16 (half.c): what they, and what comes out, are multiplied with */
+        float divisor;          /* and what its weights were divided by, a power of two */
         uint32_t rows, cols;
         uint32_t n_panels, panel_bytes;
 };
@@ -367,7 +368,6 @@ struct tdm_vk_model {
         uint32_t max_slots, max_items;                /* of partial results, and items, per tile */
         bool half;                                    /* layers' rows are F16: half.c */
         bool attend_half;                             /* and attention is on f16 units too */
-        float half_weight;                            /* what their weights were divided by, a power of two */
         struct tdm_vk_buffer acts[TDM_VK_N_ACTS];     /* size 0: form not used */
         struct tdm_vk_buffer sides[TDM_VK_N_ACTS];    /* see tdm_vk_matmul_push; size 0: nobody reads them */
         uint32_t side_rows;
@@ -503,6 +503,9 @@ int tdm_vk_kernels_attend_half(struct tdm_vk_model *model, struct tdm_error *err
 bool tdm_vk_half_wanted(const struct tdm_vk_model *model);
 /* Finds each matrix' x_scale and y_scale. Its weights are on the device as they are in the segment, and its layers are found. */
 int tdm_vk_half_scales(struct tdm_vk_model *model, struct tdm_error *err);
+
+/* What the weights of a tensor are divided by when they are turned: of a model with rows of F16, a power of two. */
+float tdm_vk_half_divisor(const struct tdm_vk_model *model, const struct tdm_weights_tensor *tensor);
 
 /* ---- record.c ---- */
 

@@ -23,7 +23,13 @@ static uint32_t panel_bytes_of(uint32_t type)
         return (uint32_t)tdm_weights_panel_bytes(type, COLS);
 }
 
-/* As fragments.glsl has them: scales of 2^-9 to 2^-6. */
+/* tdm_fragment_factor() of the shaders. */
+static float factor(uint32_t type, uint32_t lane)
+{
+        return type != TDM_TYPE_Q4_0 ? 1 : lane < 8 ? 0x1p24f : 0x1p20f;
+}
+
+/* As fragments.glsl has them. Scales of Q8_0 are 2^-9 to 2^-6, those that count of Q4_0 2^-15 to 2^-9, multiples of 2^-24, stored times factor(). */
 static void random_inputs(struct tdm_vk_device *device, uint32_t type)
 {
         uint8_t *map = device->stages[0].map, *panels = map + WEIGHTS * PLACE;
@@ -34,7 +40,11 @@ static void random_inputs(struct tdm_vk_device *device, uint32_t type)
                 for (uint32_t i = 0; i < panel_bytes_of(type); i++)
                         panels[i] = (uint8_t)tdm_vk_prove_random(&state);
                 for (uint32_t i = 0; i < COLS / TDM_BLOCK_VALUES * TDM_PANEL_ROWS; i++)
-                        ((uint16_t *)panels)[i] = (uint16_t)((6 + tdm_vk_prove_random(&state) % 4) << 10 | (tdm_vk_prove_random(&state) & 0x3ff));
+                        ((uint16_t *)panels)[i] =
+                                type == TDM_TYPE_Q4_0
+                                        ? tdm_f32_to_f16(ldexpf(512 + (float)(tdm_vk_prove_random(&state) % 512),
+                                                                -24 + (int)(tdm_vk_prove_random(&state) % 7)) * factor(type, i % 4 / 2 * 8))
+                                        : (uint16_t)((6 + tdm_vk_prove_random(&state) % 4) << 10 | (tdm_vk_prove_random(&state) & 0x3ff));
         }
         for (uint32_t i = 0; i < ROWS_ROOM * COLS; i++) /* of either sign, 2^-6 to 8 */
                 rows[i] = (uint16_t)((9 + tdm_vk_prove_random(&state) % 9) << 10 | (tdm_vk_prove_random(&state) & 0x83ff));
@@ -45,7 +55,7 @@ static double weight_of(const uint8_t *panel, uint32_t type, uint32_t lane, uint
         const uint16_t *scales = (const uint16_t *)panel;
         const uint32_t *words = (const uint32_t *)(panel + COLS / TDM_BLOCK_VALUES * TDM_PANEL_ROWS * sizeof(uint16_t));
         uint32_t chunk = k / 64, j = k / 16 % 4, thread = lane % 8 * 4 + k % 8 / 2, late = k / 8 % 2;
-        double scale = (double)tdm_f16_to_f32(scales[chunk * 32 + lane % 8 * 4 + lane / 8 * 2 + k / 32 % 2]);
+        double scale = (double)(tdm_f16_to_f32(scales[chunk * 32 + lane % 8 * 4 + lane / 8 * 2 + k / 32 % 2]) / factor(type, lane));
         int q = type == TDM_TYPE_Q4_0
                         ? (int)(words[chunk * 128 + thread * 4 + j] >> (lane / 8 * 4 + late * 8 + k % 2 * 16) & 15) - 8
                         : (int)(words[chunk * 256 + j / 2 * 128 + thread * 4 + j % 2 * 2 + lane / 8] >> (late * 8 + k % 2 * 16) & 255) - 128;

@@ -308,7 +308,7 @@ static void embed(struct recorder *r)
                                                .d = m->hp.d_model,
                                                .panel_bytes = m->embedding.panel_bytes,
                                                .scale = m->hp.embed_scale *
-                                                        (m->embedding.type & TDM_VK_FRAGMENTS ? m->half_weight : 1)};
+                                                        (m->embedding.type & TDM_VK_FRAGMENTS ? m->embedding.divisor : 1)};
 
         dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_EMBED, m->embedding.type, 0, 0, 0), &push, sizeof(push),
                  r->work->slot->n_rows, TDM_DIV_UP(m->hp.d_model, 256u));

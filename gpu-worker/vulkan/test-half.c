@@ -86,7 +86,7 @@ static void turned(void **state)
 
         for (unsigned i = 0; i < 2 * TDM_ARRAY_SIZE(types); i++) {
                 uint32_t type = types[i / 2], form = forms[i % 2], words = type == TDM_TYPE_Q4_0 ? 4 : 8;
-                float divisor = form == TDM_VK_FRAGMENTS ? 4 : 1;
+                float divisor = form == TDM_VK_FRAGMENTS ? 16 : 1;
                 const struct tdm_vk_matmul_push push = {.w0 = address(A),
                                                         .panel_bytes = (uint32_t)tdm_weights_panel_bytes(type, COLS),
                                                         .cols = COLS,

@@ -98,36 +98,34 @@ uint query_row(uint query, uint n_rows)
 }
 
 // The item's queries into shared memory: 16 dimensions of one at a time, of which d, d + 4, d + 8 and d + 12 are the d-th thread's of a quad.
-void stage_queries(const tdm_attend a, uint n_queries)
+// i0: the first of so many that a thread takes, THREADS apart.
+void stage_queries(const tdm_attend a, uint n_queries, uint i0)
 {
         uint width = (p.n_heads + 2 * p.n_kv_heads) * HEAD_DIM, n = n_queries * STEPS;
+        vec4 x[4 * QUERIES_AT_ONCE];
 
-        [[dont_unroll]] for (uint i0 = gl_LocalInvocationID.x; i0 < n; i0 += QUERIES_AT_ONCE * THREADS) {
-                vec4 x[4 * QUERIES_AT_ONCE];
+        [[unroll]] for (uint i = 0; i < QUERIES_AT_ONCE; i++) {
+                uint query = min(i0 + i * THREADS, n - 1) / STEPS, k = (i0 + i * THREADS) % STEPS;
+                uint at = (a.item.first_row - p.first_row + query_row(query, a.item.n_rows)) * width + (a.head0 + query % HEADS) * HEAD_DIM + k * 16;
 
-                [[unroll]] for (uint i = 0; i < QUERIES_AT_ONCE; i++) {
-                        uint query = min(i0 + i * THREADS, n - 1) / STEPS, k = (i0 + i * THREADS) % STEPS;
-                        uint at = (a.item.first_row - p.first_row + query_row(query, a.item.n_rows)) * width + (a.head0 + query % HEADS) * HEAD_DIM + k * 16;
+                [[unroll]] for (uint e = 0; e < 4; e++)
+                        x[i * 4 + e] = Queries(p.qkv).v[at / 4 + e];
+        }
+        [[unroll]] for (uint i = 0; i < QUERIES_AT_ONCE; i++) {
+                uint query = (i0 + i * THREADS) / STEPS, k = (i0 + i * THREADS) % STEPS;
+                uint to = (query / 16 * STEPS + k) * 32 + query % 8 * 4;
 
-                        [[unroll]] for (uint e = 0; e < 4; e++)
-                                x[i * 4 + e] = Queries(p.qkv).v[at / 4 + e];
-                }
-                [[unroll]] for (uint i = 0; i < QUERIES_AT_ONCE; i++) {
-                        uint query = (i0 + i * THREADS) / STEPS, k = (i0 + i * THREADS) % STEPS;
-                        uint to = (query / 16 * STEPS + k) * 32 + query % 8 * 4;
+                if (i0 + i * THREADS >= n)
+                        break;
+                [[unroll]] for (uint d = 0; d < 4; d++) {
+                        precise vec4 y = vec4(x[i * 4][d], x[i * 4 + 1][d], x[i * 4 + 2][d], x[i * 4 + 3][d]) * p.query_scale;
+                        f16vec4 halves = f16vec4(clamp(y, vec4(-65504.0), vec4(65504.0)));
+                        uvec2 words = uvec2(packFloat2x16(halves.xy), packFloat2x16(halves.zw));
 
-                        if (i0 + i * THREADS >= n)
-                                break;
-                        [[unroll]] for (uint d = 0; d < 4; d++) {
-                                precise vec4 y = vec4(x[i * 4][d], x[i * 4 + 1][d], x[i * 4 + 2][d], x[i * 4 + 3][d]) * p.query_scale;
-                                f16vec4 halves = f16vec4(clamp(y, vec4(-65504.0), vec4(65504.0)));
-                                uvec2 words = uvec2(packFloat2x16(halves.xy), packFloat2x16(halves.zw));
-
-                                if (query % 16 < 8)
-                                        s_query[to + d].xy = words;
-                                else
-                                        s_query[to + d].zw = words;
-                        }
+                        if (query % 16 < 8)
+                                s_query[to + d].xy = words;
+                        else
+                                s_query[to + d].zw = words;
                 }
         }
 }

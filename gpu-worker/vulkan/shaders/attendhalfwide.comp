@@ -103,7 +103,8 @@ void main()
                 LOAD_KEYS(0)
                 LOADS_STAY
                 if (span == a.item.span_first)
-                        stage_queries(a, TILES * 16); // seen behind the next barriers
+                        [[dont_unroll]] for (uint i0 = gl_LocalInvocationID.x; i0 < TILES * 16 * STEPS; i0 += QUERIES_AT_ONCE * THREADS)
+                                stage_queries(a, TILES * 16, i0); // seen behind the next barriers
                 for (uint block = lo / 64; block < block_end; block++) {
                         float here[2], sums[2];
                         SUMS o[OWN_PARTS * 8];

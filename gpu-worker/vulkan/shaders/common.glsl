@@ -226,6 +226,12 @@ uint tdm_fragment_quants(const uint type, uint k, uint lane, out uint shift)
         return k / 64 * 128 + thread * 4 + j;
 }
 
+// What a stored scale is, times the scale that counts: see half.glsl.
+float tdm_fragment_factor(const uint type, uint lane)
+{
+        return type != TDM_VK_Q4_0 ? 1.0 : lane < 8 ? 16777216.0 : 1048576.0;
+}
+
 // Where word g of a lane's block lies, of `words` each.
 uint tdm_word(const bool turned, const uint words, uint b, uint g, uint lane)
 {
@@ -252,7 +258,7 @@ float tdm_panel_value(const uint form, uint64_t panel, uint cols, uint k, uint l
 
                 word = U32s(quants).v[at] >> shift;
                 q = type == TDM_VK_Q8_0 ? int(word & 0xffu) - 128 : int(word & 0xfu) - 8;
-                precise float whole = float(q) * tdm_f16(uint(U16s(panel).v[tdm_fragment_scale(k, lane)]));
+                precise float whole = float(q) * (tdm_f16(uint(U16s(panel).v[tdm_fragment_scale(k, lane)])) / tdm_fragment_factor(type, lane));
                 return whole;
         }
         if (type == TDM_VK_Q8_0) {

@@ -4,25 +4,45 @@
 // ORDER of an output: K is cut into TDM_VK_SEGMENTS segments of TDM_VK_SEGMENT_CHUNKS chunks of 64 columns; a segment's sum is one chain of the
 // units' sums over 16 columns from zero on; the segments are added from the first to the last. Whoever multiplies, however many
 // rows: an element of a unit's result does not depend on the others.
+//
+// Before this: FUSED.
 #include "units.glsl"
+spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [4464], 4459, 16); // DenormPreserve, of f16
 
 const uint WORDS = TYPE == TDM_VK_Q4_0 ? 4 : 8;
 const uint LOADS = WORDS / 4; // times 16 bytes: a thread's weights of a chunk
 
 
-// Small integers become f16 by the bits of 1024 + q; what is taken away and the scale are exact but for the last rounding. The two
-// constants must come from registers that the compiler knows nothing of: else it makes both of LOP3's operands of a mask and a
-// bit pattern instructions of their own, and 0.0625 anew each time (23 instructions for 16 columns, not 13).
+// Q4_0: a nibble u = q + 8 as the bits of an f16 is u 2^-24 where it lies in the lowest four of a half, u 2^-20 in the next four, as those of
+// outputs g + 8 do, and what is stored as a scale makes up for it (turn.comp): 2^24 or 2^20 times the scale that counts, which is a multiple of 2^-24.
+// So u times that less 8 times the scale is one fma (FUSED), or the bits of 2^-14 + u 2^-24 less what is too much, which is exact, and a
+// product: the same value, rounded once. The first takes two operations less of the pipe that products of the units are issued to, of
+// the 8 for 16 by 16 weights, the second fewer registers.
+//
+// Q8_0: by the bits of 1024 + q; what is taken away and the scale are exact but for the last rounding. Constants that are or-ed must come
+// from registers that the compiler knows nothing of: else it makes both of LOP3's operands of a mask and a bit pattern instructions of their own.
 #define HALF_CONSTANTS \
-        uint nothing_ = gl_SubgroupInvocationID & (p.n_out >> 31), bits_ = 0x64006400u + nothing_; \
-        f16vec2 sixteenth_ = HALF2(0x2c002c00u + nothing_);
+        uint nothing_ = gl_SubgroupInvocationID & (p.n_out >> 31), bits_ = (TYPE == TDM_VK_Q4_0 ? 0x04000400u : 0x64006400u) + nothing_;
 // scale, scale8: of outputs g and g + 8, each twice.
 #define FRAGMENT_Q4(a, word, scale, scale8) { \
         uint late_ = (word) >> 8; \
-        f16vec2 a_ = (HALF2((word) & 0x000f000fu | bits_) - f16vec2(1032.0hf)) * (scale); \
-        f16vec2 c_ = fma(HALF2((word) & 0x00f000f0u | bits_), sixteenth_, f16vec2(-72.0hf)) * (scale8); \
-        f16vec2 b_ = (HALF2(late_ & 0x000f000fu | bits_) - f16vec2(1032.0hf)) * (scale); \
-        f16vec2 d_ = fma(HALF2(late_ & 0x00f000f0u | bits_), sixteenth_, f16vec2(-72.0hf)) * (scale8); \
+        f16vec2 a_, b_, c_, d_; \
+\
+        if (FUSED) { \
+                f16vec2 less_ = (scale) * f16vec2(-4.76837158203125e-7hf), less8_ = (scale8) * f16vec2(-7.62939453125e-6hf); /* -2^-21, -2^-17 */ \
+\
+                a_ = fma(HALF2((word) & 0x000f000fu), scale, less_); \
+                b_ = fma(HALF2(late_ & 0x000f000fu), scale, less_); \
+                c_ = fma(HALF2((word) & 0x00f000f0u), scale8, less8_); \
+                d_ = fma(HALF2(late_ & 0x00f000f0u), scale8, less8_); \
+        } else { \
+                const f16vec2 bias_ = f16vec2(6.151199340820312e-05hf), bias8_ = f16vec2(6.866455078125e-05hf); /* 2^-14 + 2^-21, 2^-14 + 2^-17 */ \
+\
+                a_ = (HALF2((word) & 0x000f000fu | bits_) - bias_) * (scale); \
+                b_ = (HALF2(late_ & 0x000f000fu | bits_) - bias_) * (scale); \
+                c_ = (HALF2((word) & 0x00f000f0u | bits_) - bias8_) * (scale8); \
+                d_ = (HALF2(late_ & 0x00f000f0u | bits_) - bias8_) * (scale8); \
+        } \
         a[0] = a_.x; a[1] = a_.y; a[2] = b_.x; a[3] = b_.y; a[4] = c_.x; a[5] = c_.y; a[6] = d_.x; a[7] = d_.y; }
 #define FRAGMENT_Q8(a, word, word8, scale, scale8) { \
         f16vec2 a_ = (HALF2((word) & 0x00ff00ffu | bits_) - f16vec2(1152.0hf)) * (scale); \

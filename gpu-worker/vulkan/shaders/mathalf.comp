@@ -3,7 +3,8 @@
 // times 8 rows; each of its subgroups takes ROUNDS segments of K, one after the other, and after each round all add what they have.
 // With GELU half of the panels are of the first matrix, the others of the second, and what is left is gelu(first) times second,
 // rounded for the matrix behind. Weights and rows of the next chunk are on their way while one is multiplied, in two sets of
-// registers and a loop that is written twice: copies from one to the other would wait for what is on its way. Of a single row SETS can
+// registers and a loop that is written twice: copies from one to the other would wait for what is on its way. It is written no more often:
+// what the kernels of a layer are together should fit a multiprocessor's instruction cache, as each is begun anew for each layer. Of a single row SETS can
 // be another number: all of them are asked for before the row is there, and each again when it is used up. One takes few registers.
 //
 // Needs a compiler that knows cooperative matrices, which not every distribution has: compiled/mathalf.inc is this file, made
@@ -17,6 +18,7 @@ layout(constant_id = 2) const uint THREADS = 512;
 layout(constant_id = 3) const uint CHUNKS = 1; // of a segment at most, where there is a single row
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 const uint ACT = TDM_VK_ACT_F16;
+const bool FUSED = ((SHAPE & 255u) <= 1 ? 4 : SHAPE >> 8 & 255u) >= 4; // for few rows, or four panels: found on an H200
 #include "panels.glsl"
 #include "half.glsl"
 #include "gelu.glsl"
@@ -144,8 +146,12 @@ void main()
         if (SINGLE)
                 stage(subgroup, lane, chunks, length);
 
-        [[unroll]] for (uint round = 0; round < ROUNDS; round++) {
+        // What is loaded last in a round is the first of the next one; in the last round it is in vain.
+        if (SETS == 0 && subgroup * length < chunks)
+                LOAD_ROWS(x0, subgroup * length)
+        [[dont_unroll]] for (uint round = 0; round < ROUNDS; round++) {
                 uint c0 = (round * SUBGROUPS + subgroup) * length, c = c0, c1 = min(c0 + length, chunks);
+                uint next_round = c0 + SUBGROUPS * length, after = round + 1 < ROUNDS && next_round < chunks ? next_round : c1 - 1;
 
                 [[unroll]] for (uint i = 0; i < PANELS * TILES; i++)
                         acc[i] = SUMS(0.0);
@@ -162,26 +168,28 @@ void main()
                                         LOADS_STAY
                                 }
                 } else if (c0 < chunks) {
-                        LOAD_ROWS(x0, c0)
-                        if (round != 0)
-                                LOAD_WEIGHTS(w0, scales0, c0)
                         for (;;) {
-                                if (c + 1 >= c1) {
-                                        MULTIPLY(w0, scales0, x0, c)
-                                        break;
-                                }
-                                LOAD_ROWS(x1, c + 1)
-                                LOAD_WEIGHTS(w1, scales1, c + 1)
+                                uint next = c + 1 < c1 ? c + 1 : after, second = c + 2 < c1 ? c + 2 : after;
+
+                                LOAD_ROWS(x1, next)
+                                LOAD_WEIGHTS(w1, scales1, next)
                                 LOADS_STAY
                                 MULTIPLY(w0, scales0, x0, c)
-                                if (c + 2 >= c1) {
-                                        MULTIPLY(w1, scales1, x1, c + 1)
+                                if (c + 1 >= c1) {
+                                        [[unroll]] for (uint i = 0; i < PANELS * LOADS; i++)
+                                                w0[i] = w1[i];
+                                        [[unroll]] for (uint i = 0; i < PANELS; i++)
+                                                scales0[i] = scales1[i];
+                                        [[unroll]] for (uint i = 0; i < TILES * 2; i++)
+                                                x0[i] = x1[i];
                                         break;
                                 }
-                                LOAD_ROWS(x0, c + 2)
-                                LOAD_WEIGHTS(w0, scales0, c + 2)
+                                LOAD_ROWS(x0, second)
+                                LOAD_WEIGHTS(w0, scales0, second)
                                 LOADS_STAY
                                 MULTIPLY(w1, scales1, x1, c + 1)
+                                if (c + 2 >= c1)
+                                        break;
                                 c += 2;
                         }
                 }

@@ -14,6 +14,7 @@ layout(constant_id = 1) const uint SHAPE = 8 | 1 << 8; // tiles of 8 rows; chunk
 layout(constant_id = 2) const uint THREADS = 128;
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 const uint ACT = TDM_VK_ACT_F16;
+const bool FUSED = (SHAPE & 255u) <= 4; // with more tiles there are no registers left for it
 #include "panels.glsl"
 #include "half.glsl"
 #include "gelu.glsl"
@@ -27,7 +28,11 @@ const uint SET = 2 * AT_ONCE;
 // What one kernel writes and another reads need not be coherent here: there is a barrier between (record.c).
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer RowHalves { uvec4 v[]; };
 
-shared uvec4 s_rows[2][PIECES];
+// Zero, which the driver's compiler does not know: it unrolls loops of a known length, whatever it is asked for.
+#define NONE (p.n_out >> 31)
+
+const uint GELU_PIECES = GELU ? THREADS * 2 * TILES : 0;
+shared uvec4 s_rows[2 * PIECES > GELU_PIECES ? 2 * PIECES : GELU_PIECES]; // [slot][piece]; at last the sums of gate and up: [subgroup][matrix][tile][thread]
 
 void main()
 {
@@ -69,7 +74,7 @@ void main()
 #define PUT_ROWS(to) \
         [[unroll]] for (uint i = 0; i < ROW_LOADS; i++) \
                 if (HAS_PIECE(i)) \
-                        s_rows[to][i * THREADS + thread] = x[i];
+                        s_rows[(to) * PIECES + i * THREADS + thread] = x[i];
 #define MULTIPLY(w, scales, next_w, next_scales, c) { \
         uint next = (c) + AT_ONCE < chunks ? (c) + AT_ONCE : 0; /* past the end: any, not used */ \
 \
@@ -81,7 +86,7 @@ void main()
                         uvec4 rows[TILES]; \
 \
                         [[unroll]] for (uint t = 0; t < TILES; t++) \
-                                rows[t] = s_rows[slot][u * CHUNK_PIECES + t * 64 + h * 32 + lane]; \
+                                rows[t] = s_rows[slot * PIECES + u * CHUNK_PIECES + t * 64 + h * 32 + lane]; \
                         [[unroll]] for (uint k = 0; k < 2; k++) { \
                                 UNIT_A a[2]; \
 \
@@ -122,24 +127,32 @@ void main()
                         total[i] = total[i] + acc[i];
         }
 
-        [[unroll]] for (uint t = 0; t < TILES; t++)
-                [[unroll]] for (uint e = 0; e < 4; e++) {
-                        uint row = (tile0 + t) * 8 + quad * 2 + e % 2, out_in_panel = own + e / 2 * 8;
+        if (GELU) { // one tile after the other, by way of shared memory: written out for all it would be as large as the rest of the kernel
+                barrier();
+                [[unroll]] for (uint i = 0; i < 2 * TILES; i++)
+                        s_rows[(gl_SubgroupID * 2 * TILES + i) * 32 + lane] = floatBitsToUint(vec4(total[i][0], total[i][1], total[i][2], total[i][3]));
+                [[dont_unroll]] for (uint t = 0; t < TILES + NONE; t++) {
+                        uint from = (gl_SubgroupID * 2 * TILES + t) * 32 + lane;
+                        vec4 gate = uintBitsToFloat(s_rows[from]), up = uintBitsToFloat(s_rows[from + TILES * 32]);
 
-                        if (GELU) {
-                                precise float x = clamp(tdm_gelu_mul(total[t][e] * p.y_scale, total[TILES + t][e] * p.y_scale) * p.act_scale, -65504.0, 65504.0);
-                                uint half16 = tdm_to_f16(isnan(x) ? 0.0 : x), beside = subgroupShuffleXor(half16, 4), out_index = pair * 16 + out_in_panel;
+                        [[unroll]] for (uint e = 0; e < 4; e++) {
+                                uint row = (tile0 + t) * 8 + quad * 2 + e % 2, out_index = pair * 16 + own + e / 2 * 8;
+                                precise float x = clamp(tdm_gelu_mul(gate[e] * p.y_scale, up[e] * p.y_scale) * p.act_scale, -65504.0, 65504.0);
+                                uint half16 = tdm_to_f16(isnan(x) ? 0.0 : x), beside = subgroupShuffleXor(half16, 4);
 
                                 if (own % 2 == 0 && row < p.n_rows && pair < p.panel1)
                                         U32s(tdm_fragment_row(p.acts, p.panel1 * 16, row)).v[tdm_fragment_word(out_index, false)] = half16 | beside << 16;
-                        } else {
+                        }
+                }
+        } else {
+                [[unroll]] for (uint t = 0; t < TILES; t++)
+                        [[unroll]] for (uint e = 0; e < 4; e++)
                                 [[unroll]] for (uint i = 0; i < 2; i++) {
-                                        uint out_index = panels[i] * 16 + out_in_panel;
+                                        uint row = (tile0 + t) * 8 + quad * 2 + e % 2, out_index = panels[i] * 16 + own + e / 2 * 8;
 
                                         if (row < p.n_rows && out_index < p.n_out)
                                                 F32s(p.y + uint64_t(row) * p.y_stride * 4).v[out_index] = total[i * TILES + t][e] * p.y_scale;
                                 }
-                        }
-                }
+        }
         tdm_chain_done(p.chain, p.chain_index);
 }

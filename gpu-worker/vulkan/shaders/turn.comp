@@ -36,6 +36,15 @@ uint fragment(uint base, uint i)
         return word;
 }
 
+// What is stored for a scale: the one that counts is f16, and what it is stored times is a power of two (half.glsl). One too large, which no
+// finite file has, becomes the largest.
+uint scale(uint half16, uint lane)
+{
+        float counts = tdm_f16(p.y_scale == 1.0 ? half16 : tdm_to_f16(tdm_f16(half16) * p.y_scale));
+
+        return tdm_to_f16(clamp(counts * tdm_fragment_factor(WORDS == 4 ? TDM_VK_Q4_0 : TDM_VK_Q8_0, lane), -65504.0, 65504.0));
+}
+
 void main()
 {
         uint thread = gl_LocalInvocationID.x, at = gl_WorkGroupID.x * 256 + thread, within = thread % (WORDS * 16);
@@ -63,6 +72,5 @@ void main()
         if (used)
                 words.v[at] = fragment(thread - thread % CHUNK, thread % CHUNK);
         if (has_scale)
-                U32s(panel).v[scale_word] = p.y_scale == 1.0 ? scales
-                                                             : tdm_to_f16(tdm_f16(scales & 0xffffu) * p.y_scale) | tdm_to_f16(tdm_f16(scales >> 16) * p.y_scale) << 16;
+                U32s(panel).v[scale_word] = scale(scales & 0xffffu, lane) | scale(scales >> 16, lane) << 16;
 }
