@@ -42,7 +42,7 @@ static void barrier_all(const struct recorder *r)
 static bool can_chain(const struct recorder *r, const struct tdm_vk_pipeline *pipeline)
 {
         return r->device->chained && !r->device->profiling && pipeline->shader != TDM_VK_MATWIDE &&
-               pipeline->shader != TDM_VK_MATHALFWIDE &&
+               (pipeline->shader != TDM_VK_MATHALFWIDE || r->rows <= TDM_VK_HALF_ROWS_MAX) &&
                r->chain_index + 1 < TDM_VK_CHAIN_WORDS;
 }
 

@@ -25,8 +25,8 @@ const bool GELU = SHAPE >> 24 != 0;
 const uint CHUNK_PIECES = TILES * 64, PIECES = CHUNK_PIECES * AT_ONCE; // of 16 bytes
 const uint ROW_LOADS = (PIECES + THREADS - 1) / THREADS;                // of a thread
 const uint SET = 2 * AT_ONCE;
-// What one kernel writes and another reads need not be coherent here: there is a barrier between (record.c).
-layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer RowHalves { uvec4 v[]; };
+// Seen after a barrier (record.c), or the fence behind the chain's wait; not coherent, so that the first-level cache has them.
+layout(buffer_reference, std430, buffer_reference_align = 16) nonprivate readonly buffer RowHalves { uvec4 v[]; };
 
 // Zero, which the driver's compiler does not know: it unrolls loops of a known length, whatever it is asked for.
 #define NONE (p.n_out >> 31)
@@ -105,6 +105,8 @@ void main()
         PUT_ROWS(slot) }
         LOAD_WEIGHTS(w0, scales0, 0)
         tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
+        if (p.chain_wait != 0)
+                memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsAcquire | gl_SemanticsMakeVisible);
         LOAD_ROWS(0)
         PUT_ROWS(0)
         for (uint c0 = 0; c0 < chunks; c0 += length) { // segments
