@@ -11,9 +11,12 @@
  * at most: what is larger than twice that becomes it (some past 10^5 are known), and the smallest step is 2^-13. A scale for each row,
  * from the row that comes in, would need neither.
  *
+ * Weights have a range too: Q4_0's scales are stored times up to 2^24 (shaders/half.glsl), so larger ones are divided, by a power of two of
+ * the matrices that one input goes into; what is left of a scale below 2^-14 is a multiple of 2^-24.
+ *
  * Small models keep rows of 8 and 15 bits: the time of one of their rows is that from kernel to kernel, and there the kernels of
- * matvec.glsl are faster (on an H200 a 4B makes 547 tokens/s with rows of F16, 602 without; a 27B 153 and 152, but 1,085 and 775 for 8
- * together).
+ * matvec.glsl are faster (on an H200, through the daemon, a 4B makes 540 tokens/s with rows of F16, 571 without; a 27B 157 and 152, but 1,089
+ * and 775 for 8 together).
  * It follows from the model's sizes alone, so that a restart changes nothing. TANDEM_VULKAN_HALVES=on|off says it for tests. */
 #include <math.h>
 
