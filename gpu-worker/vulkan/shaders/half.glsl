@@ -12,12 +12,11 @@ spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [44
 const uint WORDS = TYPE == TDM_VK_Q4_0 ? 4 : 8;
 const uint LOADS = WORDS / 4; // times 16 bytes: a thread's weights of a chunk
 
-
 // Q4_0: a nibble u = q + 8 as the bits of an f16 is u 2^-24 where it lies in the lowest four of a half, u 2^-20 in the next four, as those of
 // outputs g + 8 do, and what is stored as a scale makes up for it (turn.comp): 2^24 or 2^20 times the scale that counts, which is a multiple of 2^-24.
 // So u times that less 8 times the scale is one fma (FUSED), or the bits of 2^-14 + u 2^-24 less what is too much, which is exact, and a
-// product: the same value, rounded once. The first takes two operations less of the pipe that products of the units are issued to, of
-// the 8 for 16 by 16 weights, the second fewer registers.
+// product: the same value, rounded once. The first takes 5 operations in half precision for 16 by 16 weights, not 8, of the pipe that products of
+// the units are issued to; the second takes fewer registers.
 //
 // Q8_0: by the bits of 1024 + q; what is taken away and the scale are exact but for the last rounding. Constants that are or-ed must come
 // from registers that the compiler knows nothing of: else it makes both of LOP3's operands of a mask and a bit pattern instructions of their own.
