@@ -80,6 +80,23 @@ static void values(enum place weights, uint32_t form, enum place to)
         run(TDM_VK_EMBED, form, 0, 0, &push, sizeof(push), N_TOKENS, TDM_DIV_UP(COLS, 256u));
 }
 
+/* Where fragments.glsl says that scales lie, times what half.glsl says. */
+static void expect_scales(uint32_t type, float divisor, enum place was, enum place turned)
+{
+        uint32_t panel_bytes = (uint32_t)tdm_weights_panel_bytes(type, COLS);
+
+        for (uint32_t out = 0; out < N_TOKENS; out++)
+                for (uint32_t b = 0; b < COLS / TDM_BLOCK_VALUES; b++) {
+                        uint32_t panel = out / TDM_PANEL_ROWS * panel_bytes, lane = out % TDM_PANEL_ROWS;
+                        float factor = type != TDM_TYPE_Q4_0 ? 1 : lane < 8 ? 0x1p24f : 0x1p20f,
+                              scale = tdm_f16_to_f32(((const uint16_t *)(at(was) + panel))[b * TDM_PANEL_ROWS + lane]),
+                              got = tdm_f16_to_f32(((const uint16_t *)(at(turned) + panel))[b / 2 * 32 + lane % 8 * 4 + lane / 8 * 2 + b % 2]);
+
+                        if (got != scale / divisor * factor)
+                                fail_msg("type %u: scale of block %u of row %u is %g, was %g", type, b, out, (double)got, (double)scale);
+                }
+}
+
 static void turned(void **state)
 {
         static const uint32_t types[] = {TDM_TYPE_Q4_0, TDM_TYPE_Q8_0}, forms[] = {TDM_VK_TURNED, TDM_VK_FRAGMENTS};
@@ -94,6 +111,7 @@ static void turned(void **state)
                 const float *before = (const float *)at(B), *after = (const float *)at(C);
 
                 random_panels(A, type);
+                memcpy(at(E), at(A), N_PANELS * push.panel_bytes);
                 values(A, type, B);
                 run(TDM_VK_TURN, words, form, 0, &push, sizeof(push), TDM_DIV_UP(COLS / TDM_BLOCK_VALUES * words * 16, 256u), N_PANELS);
                 values(A, type | form, C);
@@ -102,6 +120,8 @@ static void turned(void **state)
                                 fail_msg("type %u form %u: weight %u of row %u is %g, was %g", type, form, k % COLS, k / COLS,
                                          (double)after[k], (double)before[k]);
                 assert_true(before[0] != before[1] || before[1] != before[2]);
+                if (form == TDM_VK_FRAGMENTS)
+                        expect_scales(type, divisor, E, A);
         }
 }
 
