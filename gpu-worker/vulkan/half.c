@@ -24,7 +24,6 @@
 
 #define MOST 32768.0f  /* half of what f16 holds: sums of squares are rounded too */
 #define HALF_MOST 65504.0f
-#define SCALE_MOST 0x1.ffcp-9f /* of Q4_0, so that what is stored is in range: shaders/half.glsl */
 #define HIDDEN_MOST 0x1p26f
 #define FFN_WEIGHTS_MIN (UINT64_C(1) << 27) /* of a layer: more than a 4B has, fewer than a 12B */
 
@@ -78,14 +77,25 @@ static float largest_gain(const struct tdm_vk_model *m, enum tdm_tensor_kind kin
         return most;
 }
 
+static bool is_q4_0(uint32_t type)
+{
+        return (type & ~TDM_VK_FRAGMENTS) == TDM_TYPE_Q4_0;
+}
+
 /* The largest |q| of a type. */
 static float largest_weight(uint32_t type)
 {
-        return (type & ~TDM_VK_FRAGMENTS) == TDM_TYPE_Q4_0 ? 8 : 128;
+        return is_q4_0(type) ? 8 : 128;
 }
 
-/* Words of a layer's bounds, two each: how large products can be, and the largest scale. Nothing is asked of products for the rest but
- * that there is a place for them. */
+/* The largest scale of a type: weights of Q8_0 become f16 by way of it, of Q4_0 it is stored times 2^24 at most (shaders/half.glsl). */
+static float scale_most(uint32_t type)
+{
+        return is_q4_0(type) ? HALF_MOST * 0x1p-24f : HALF_MOST / 128;
+}
+
+/* Words of a layer's bounds, two each: how large products can be, and the largest scale. Products are asked for of V and the FFN
+ * alone; the rest have a place for theirs. */
 enum { VALUES, HIDDEN = 2, QUERIES = 4, KEYS = 4, OUTPUT = 6, DOWN = 8, WORDS = 10 };
 
 static void bound(struct tdm_vk_model *m, VkCommandBuffer commands, const struct tdm_vk_matrix *a, const struct tdm_vk_matrix *b,
@@ -150,25 +160,15 @@ static int find_bounds(struct tdm_vk_model *m, const float **ret, struct tdm_err
         return tdm_vk_once_end(device, what, err);
 }
 
-/* What weights of these matrices are divided by, a power of two, so that what turn.comp stores of the largest scale is f16. A file with
- * infinite ones is what it is. */
-static float divisor_for(const struct tdm_vk_matrix *const *matrices, unsigned n, float largest_scale)
+/* Of matrices that one input goes into: their outputs are multiplied with one number. Weights are divided so that what turn.comp stores of
+ * the largest scale is f16; a file with infinite ones is what it is. */
+static void set_scales(struct tdm_vk_matrix *const *matrices, unsigned n, float x_scale, float largest_scale)
 {
         float divisor = 1;
 
         for (unsigned i = 0; i < n; i++)
-                while (isfinite(largest_scale) && largest_scale > divisor * ((matrices[i]->type & ~TDM_VK_FRAGMENTS) == TDM_TYPE_Q4_0
-                                                                                     ? SCALE_MOST
-                                                                                     : HALF_MOST / 128))
+                while (isfinite(largest_scale) && largest_scale > divisor * scale_most(matrices[i]->type))
                         divisor *= 2;
-        return divisor;
-}
-
-/* Of matrices that one input goes into: their outputs are multiplied with one number. */
-static void set_scales(struct tdm_vk_matrix *const *matrices, unsigned n, float x_scale, float largest_scale)
-{
-        float divisor = divisor_for((const struct tdm_vk_matrix *const *)matrices, n, largest_scale);
-
         for (unsigned i = 0; i < n; i++) {
                 matrices[i]->x_scale = x_scale;
                 matrices[i]->divisor = divisor;

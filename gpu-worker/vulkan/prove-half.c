@@ -23,7 +23,7 @@ static uint32_t panel_bytes_of(uint32_t type)
         return (uint32_t)tdm_weights_panel_bytes(type, COLS);
 }
 
-/* tdm_fragment_factor() of the shaders. */
+/* tdm_fragment_factor() of the shaders; in a chunk the scales of outputs g and g + 8 take turns, two of each. */
 static float factor(uint32_t type, uint32_t lane)
 {
         return type != TDM_TYPE_Q4_0 ? 1 : lane < 8 ? 0x1p24f : 0x1p20f;

@@ -66,11 +66,8 @@ void attend_pages(const tdm_attend a, uint base, uint lo, uint hi, bool first_sp
                 s_parts[thread] = tdm_page(p.pieces, p.piece_shift, page, p.page_bytes) + uint64_t(a.kv_head) * p.part_bytes;
         }
         barrier();
-        if (first_span) {
-                tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
-                if (p.chain_wait != 0)
-                        memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsAcquire | gl_SemanticsMakeVisible);
-        }
+        if (first_span)
+                tdm_chain_wait_cached(p.chain, p.chain_index, p.chain_wait);
 }
 
 float quad_max(float x)

@@ -21,7 +21,7 @@ const uint LOADS = WORDS / 4; // times 16 bytes: a thread's weights of a chunk
 // Q8_0: by the bits of 1024 + q; what is taken away and the scale are exact but for the last rounding. Constants that are or-ed must come
 // from registers that the compiler knows nothing of: else it makes both of LOP3's operands of a mask and a bit pattern instructions of their own.
 #define HALF_CONSTANTS \
-        uint nothing_ = gl_SubgroupInvocationID & (p.n_out >> 31), bits_ = (TYPE == TDM_VK_Q4_0 ? 0x04000400u : 0x64006400u) + nothing_;
+        uint nothing_ = gl_SubgroupInvocationID & NOTHING(p.n_out), bits_ = (TYPE == TDM_VK_Q4_0 ? 0x04000400u : 0x64006400u) + nothing_;
 // scale, scale8: of outputs g and g + 8, each twice.
 #define FRAGMENT_Q4(a, word, scale, scale8) { \
         uint late_ = (word) >> 8; \

@@ -28,9 +28,6 @@ const uint SET = 2 * AT_ONCE;
 // Seen after a barrier (record.c), or the fence behind the chain's wait; not coherent, so that the first-level cache has them.
 layout(buffer_reference, std430, buffer_reference_align = 16) nonprivate readonly buffer RowHalves { uvec4 v[]; };
 
-// Zero, which the driver's compiler does not know: it unrolls loops of a known length, whatever it is asked for.
-#define NONE (p.n_out >> 31)
-
 const uint GELU_PIECES = GELU ? THREADS * 2 * TILES : 0;
 shared uvec4 s_rows[2 * PIECES > GELU_PIECES ? 2 * PIECES : GELU_PIECES]; // [slot][piece]; at last the sums of gate and up: [subgroup][matrix][tile][thread]
 
@@ -104,9 +101,7 @@ void main()
         slot ^= 1; \
         PUT_ROWS(slot) }
         LOAD_WEIGHTS(w0, scales0, 0)
-        tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
-        if (p.chain_wait != 0)
-                memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsAcquire | gl_SemanticsMakeVisible);
+        tdm_chain_wait_cached(p.chain, p.chain_index, p.chain_wait);
         LOAD_ROWS(0)
         PUT_ROWS(0)
         for (uint c0 = 0; c0 < chunks; c0 += length) { // segments
@@ -133,7 +128,7 @@ void main()
                 barrier();
                 [[unroll]] for (uint i = 0; i < 2 * TILES; i++)
                         s_rows[(gl_SubgroupID * 2 * TILES + i) * 32 + lane] = floatBitsToUint(vec4(total[i][0], total[i][1], total[i][2], total[i][3]));
-                [[dont_unroll]] for (uint t = 0; t < TILES + NONE; t++) {
+                [[dont_unroll]] for (uint t = 0; t < TILES + NOTHING(p.n_out); t++) {
                         uint from = (gl_SubgroupID * 2 * TILES + t) * 32 + lane;
                         vec4 gate = uintBitsToFloat(s_rows[from]), up = uintBitsToFloat(s_rows[from + TILES * 32]);
 
