@@ -29,6 +29,37 @@ static struct kernel kernel_of(const struct tdm_vk_model *m, bool many, uint32_t
         return (struct kernel){TDM_VK_ATTEND, {m->hp.head_dim, m->kv.type, many ? m->many_rows : 1, form}};
 }
 
+/* Of a single row, which attendhalf.comp rotates itself. */
+static struct kernel rotating_of(const struct tdm_vk_model *m, uint32_t out_act)
+{
+        struct kernel k = kernel_of(m, false, m->queries_heads, out_act);
+
+        k.constants[2] = 1;
+        return k;
+}
+
+struct tdm_vk_pipeline *tdm_vk_attend_rotating_kernel(const struct tdm_vk_model *m, uint32_t out_act)
+{
+        struct kernel k = rotating_of(m, out_act);
+
+        return m->attend_half ? tdm_vk_pipeline_proven(m->device, k.shader, k.constants[0], k.constants[1], k.constants[2], k.constants[3]) : NULL;
+}
+
+void tdm_vk_attend_rotations(struct tdm_vk_model *m)
+{
+        struct tdm_vk_step_layout layout;
+
+        tdm_vk_step_layout(m, &layout);
+        for (uint32_t i = 0; i < m->hp.n_layers && m->attend_half; i++)
+                ((struct tdm_vk_rotation *)m->rotations.map)[i] =
+                        (struct tdm_vk_rotation){.q_gain = m->layers[i].q_norm,
+                                                 .k_gain = m->layers[i].k_norm,
+                                                 .counters = m->counters.address,
+                                                 .angles = (uint32_t)(layout.angles[tdm_kv_group_of(&m->hp, i)] - layout.rows),
+                                                 .eps = m->hp.norm_eps,
+                                                 .query_scale = m->hp.query_scale};
+}
+
 struct tdm_vk_pipeline *tdm_vk_attend_kernel(const struct tdm_vk_model *m, bool many, uint32_t item_heads, uint32_t out_act)
 {
         struct kernel k = kernel_of(m, many, item_heads, out_act);
@@ -57,9 +88,12 @@ static uint32_t half_heads(const struct tdm_vk_model *m)
         return heads;
 }
 
-static int compile_and_prove(struct tdm_vk_model *m, const struct kernel *single, const struct kernel *many,
+/* rotating: may be missing. */
+static int compile_and_prove(struct tdm_vk_model *m, const struct kernel *single, const struct kernel *many, const struct kernel *rotating,
                              struct tdm_error *err)
 {
+        const struct kernel rotate = {TDM_VK_ROTATE, {m->kv.type, 0, 0, 0}};
+        struct tdm_vk_pipeline *p = NULL;
         int r;
 
         m->device->deferring = true;
@@ -67,16 +101,24 @@ static int compile_and_prove(struct tdm_vk_model *m, const struct kernel *single
         if (r == 0)
                 r = need(m, many, err);
         if (r == 0)
+                r = need(m, &rotate, err);
+        if (r == 0 && rotating)
+                r = need(m, rotating, err);
+        if (r == 0)
                 r = tdm_vk_pipelines_compile(m->device, err);
         m->device->deferring = false;
-        return r ? r : tdm_vk_prove_attend(m->device, compiled(m, single), compiled(m, many), m->queries_heads, m->many_rows, err);
+        if (r == 0)
+                r = tdm_vk_prove_attend(m->device, compiled(m, single), compiled(m, many), m->queries_heads, m->many_rows, err);
+        if (r == 0 && rotating && compiled(m, many) && compiled(m, many)->proven)
+                p = compiled(m, rotating);
+        return p && !p->tried ? tdm_vk_prove_rotating(m->device, compiled(m, &rotate), compiled(m, single), p, m->queries_heads, err) : r;
 }
 
 int tdm_vk_kernels_attend_half(struct tdm_vk_model *m, struct tdm_error *err)
 {
         uint32_t queries_heads = m->queries_heads, many_rows = m->many_rows, act = m->layers[0].o.act;
         const struct tdm_vk_pipeline *proven;
-        struct kernel single, many;
+        struct kernel single, many, rotating;
         int r;
 
         if (m->kv.type != TDM_KV_F16 || (m->hp.head_dim != 64 && m->hp.head_dim != 128 && m->hp.head_dim != 256))
@@ -86,7 +128,8 @@ int tdm_vk_kernels_attend_half(struct tdm_vk_model *m, struct tdm_error *err)
         m->many_rows = half_tiles(m) * 16 / m->queries_heads;
         single = kernel_of(m, false, m->queries_heads, act);
         many = kernel_of(m, true, m->queries_heads, act);
-        r = compile_and_prove(m, &single, &many, err);
+        rotating = rotating_of(m, act);
+        r = compile_and_prove(m, &single, &many, tdm_vk_chain_wanted(m->device) && tdm_vk_attend_merges(m, false, m->queries_heads) ? &rotating : NULL, err);
         proven = r == 0 ? compiled(m, &many) : NULL;
         if (proven && proven->proven)
                 return 0;

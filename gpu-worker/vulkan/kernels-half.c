@@ -8,12 +8,13 @@ struct half_kernel {
         uint32_t constants[TDM_VK_N_CONSTANTS];
         uint32_t panels, rows; /* that one workgroup makes, with GELU of each of the two */
         bool spare;            /* there is another for the same */
+        bool fits;             /* a single row's: there is room for it */
 };
 
 #define HALF_GELU (1u << 24) /* in SHAPE of both */
 #define HALF_SHARED_BYTES (48u << 10) /* that a device with such units has for a workgroup: device.c */
 
-/* Subgroups of MATHALF that take so many segments each, one after the other. */
+/* That have segments of K, if each takes so many. */
 static uint32_t half_subgroups(const struct tdm_vk_matrix *a, uint32_t rounds)
 {
         uint32_t n_segments = TDM_DIV_UP(a->cols / TDM_VK_CHUNK_COLS, TDM_VK_SEGMENT_CHUNKS(a->cols));
@@ -21,24 +22,25 @@ static uint32_t half_subgroups(const struct tdm_vk_matrix *a, uint32_t rounds)
         return TDM_DIV_UP(n_segments <= 14 ? 14u : TDM_VK_SEGMENTS, rounds);
 }
 
-/* Of MATHALF; tiles 0: a single row. */
-static void half_constants(const struct tdm_vk_matrix *a, uint32_t tiles, uint32_t panels, uint32_t rounds, uint32_t sets, bool gelu,
-                           uint32_t ret[TDM_VK_N_CONSTANTS])
+bool tdm_vk_half_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, const struct tdm_vk_tuned *shape, bool gelu,
+                        uint32_t ret[TDM_VK_N_CONSTANTS])
 {
+        uint32_t parts = half_subgroups(a, shape->ahead), segments = parts * shape->ahead;
+
         ret[0] = a->type;
-        ret[1] = tiles | panels << 8 | rounds << 16 | sets << 20 | (gelu ? HALF_GELU : 0);
-        ret[2] = half_subgroups(a, rounds) * 32;
-        ret[3] = tiles ? 0 : TDM_MAX(TDM_VK_SEGMENT_CHUNKS(a->cols), TDM_VK_HALF_CHUNKS_MIN);
+        ret[1] = shape->groups | (uint32_t)shape->panels << 8 | (uint32_t)shape->ahead << 16 | (uint32_t)shape->sets << 20 | (gelu ? HALF_GELU : 0);
+        ret[2] = parts * shape->groups * 32;
+        ret[3] = TDM_MAX(TDM_VK_SEGMENT_CHUNKS(a->cols), TDM_VK_HALF_CHUNKS_MIN);
+        return ret[2] <= device->properties.limits.maxComputeWorkGroupInvocations &&
+               segments * (shape->groups * shape->panels * 64u + ret[3] * 128) <= HALF_SHARED_BYTES; /* s_part and s_row */
 }
 
-bool tdm_vk_half_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t panels, uint32_t rounds, uint32_t sets,
-                        bool gelu, uint32_t ret[TDM_VK_N_CONSTANTS])
+static struct half_kernel half_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, const struct tdm_vk_tuned *shape, bool gelu)
 {
-        uint32_t at_once = gelu ? panels / 2 : panels;
+        struct half_kernel k = {.shader = TDM_VK_MATHALFSINGLE, .panels = shape->groups * (gelu ? shape->panels / 2 : shape->panels), .rows = 1};
 
-        half_constants(a, 0, panels, rounds, sets, gelu, ret);
-        return ret[2] <= device->properties.limits.maxComputeWorkGroupInvocations &&
-               ret[2] / 32 * (at_once * 80 + rounds * ret[3] * 128) <= HALF_SHARED_BYTES; /* s_part and s_row */
+        k.fits = tdm_vk_half_single(device, a, shape, gelu, k.constants);
+        return k;
 }
 
 /* The shape that was found best (tune.c), where it is proven: else the rule's, which always is. false: none. */
@@ -48,24 +50,26 @@ static bool half_tuned(const struct tdm_vk_device *device, const struct tdm_vk_m
 
         if (!tuned)
                 return false;
-        *ret = (struct half_kernel){.shader = TDM_VK_MATHALF, .panels = gelu ? tuned->panels / 2 : tuned->panels, .rows = 1, .spare = true};
-        return tdm_vk_half_single(device, a, tuned->panels, tuned->ahead, tuned->sets, gelu, ret->constants);
+        *ret = half_single(device, a, tuned, gelu);
+        ret->spare = true;
+        return ret->fits;
 }
 
 /* n_panels: of all that the dispatch multiplies, with GELU of both. A workgroup takes as few panels as let all of them run at once,
  * or two: more would leave each subgroup fewer registers for what is on its way. */
-static struct half_kernel half_few(const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t n_rows, bool gelu)
+static struct half_kernel half_few(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t n_rows, bool gelu)
 {
-        uint32_t tiles = n_rows == 1 ? 0 : n_rows <= 8 ? 1 : n_rows <= 16 ? 2 : 4, panels = tiles > 1 ? 4 : 2, rounds;
-        struct half_kernel k = {.shader = TDM_VK_MATHALF};
+        uint32_t tiles = n_rows <= 8 ? 1 : n_rows <= 16 ? 2 : 4, panels = tiles > 1 && n_rows > 1 ? 4 : 2, rounds;
 
         if (n_panels <= 3 * TDM_VK_UNITS_AT_ONCE && !gelu)
                 panels = n_panels <= 2 * TDM_VK_UNITS_AT_ONCE ? 1 : 3;
         rounds = tiles == 4 || n_panels >= 1024 || (tiles == 2 && n_panels > 3 * TDM_VK_UNITS_AT_ONCE) ? 2 : 1;
-        half_constants(a, tiles, panels, rounds, 0, gelu, k.constants);
-        k.panels = gelu ? panels / 2 : panels;
-        k.rows = tiles ? tiles * 8 : 1;
-        return k;
+        if (n_rows == 1)
+                return half_single(device, a, &(struct tdm_vk_tuned){.panels = (uint8_t)panels, .ahead = (uint8_t)rounds, .sets = 2, .groups = 1}, gelu);
+        return (struct half_kernel){.shader = TDM_VK_MATHALF,
+                                    .constants = {a->type, tiles | panels << 8 | rounds << 16 | (gelu ? HALF_GELU : 0), half_subgroups(a, rounds) * 32, 0},
+                                    .panels = gelu ? panels / 2 : panels,
+                                    .rows = tiles * 8};
 }
 
 static struct half_kernel half_wide(const struct tdm_vk_matrix *a, uint32_t n_rows, bool gelu)
@@ -81,10 +85,10 @@ static struct half_kernel half_wide(const struct tdm_vk_matrix *a, uint32_t n_ro
 }
 
 /* Found on an H200. */
-static struct half_kernel half_rule(const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t n_rows, bool gelu)
+static struct half_kernel half_rule(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t n_rows, bool gelu)
 {
         return n_rows > TDM_VK_HALF_ROWS_MAX || (n_rows > 16 && n_panels >= WIDE_HALF_PANELS_MIN) ? half_wide(a, n_rows, gelu)
-                                                                                                  : half_few(a, n_panels, n_rows, gelu);
+                                                                                                  : half_few(device, a, n_panels, n_rows, gelu);
 }
 
 static struct tdm_vk_pipeline *half_proven(struct tdm_vk_device *device, const struct half_kernel *k)
@@ -99,7 +103,7 @@ struct tdm_vk_pipeline *tdm_vk_half_kernel(struct tdm_vk_device *device, const s
         struct tdm_vk_pipeline *tuned = n_rows == 1 && half_tuned(device, a, n_panels, gelu, &k) ? half_proven(device, &k) : NULL;
 
         if (!tuned)
-                k = half_rule(a, n_panels, n_rows, gelu);
+                k = half_rule(device, a, n_panels, n_rows, gelu);
         *ret_panels = k.panels;
         *ret_rows = k.rows;
         return tuned ? tuned : tdm_vk_pipeline_get(device, k.shader, k.constants[0], k.constants[1], k.constants[2], k.constants[3]);
@@ -121,7 +125,7 @@ static int half_kernels_of(struct tdm_vk_model *m, const struct tdm_vk_matrix *c
 
                 i += tdm_vk_group_of(matrices + i, n_matrices - i, &n_panels);
                 for (unsigned v = 0; v < TDM_ARRAY_SIZE(n_rows) && r == 0; v++) {
-                        k = half_rule(first, n_panels, n_rows[v], gelu);
+                        k = half_rule(m->device, first, n_panels, n_rows[v], gelu);
                         r = each(m, &k, err);
                 }
                 if (r == 0 && half_tuned(m->device, first, n_panels, gelu, &k))

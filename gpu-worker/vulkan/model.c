@@ -368,6 +368,7 @@ static unsigned list_needs(struct tdm_vk_model *m, struct need *needs)
         needs[n++] = (struct need){&m->scan_host, m->logits_rows * scan_row, TDM_VK_HOST_MEMORY, "logits"};
         needs[n++] = (struct need){&m->counters, 64, TDM_VK_HOST_MEMORY, "counters"};
         needs[n++] = (struct need){&m->chain, place_flagged(m), TDM_VK_DEVICE_MEMORY, "counters"};
+        needs[n++] = (struct need){&m->rotations, m->attend_half ? hp->n_layers * sizeof(struct tdm_vk_rotation) : 0, TDM_VK_SHARED_MEMORY, "attention"};
         tdm_vk_step_layout(m, &layout);
         for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
                 needs[n++] = (struct need){&m->slots[i].step, layout.size_bytes, TDM_VK_SHARED_MEMORY, "steps"};
@@ -565,6 +566,7 @@ static int load(struct tdm_vk_model *m, const struct tdm_device_model_config *co
         if (r != 0)
                 return r;
         find_tensors(m);
+        tdm_vk_attend_rotations(m);
         r = tdm_vk_half_scales(m, err);
         if (r == 0)
                 r = turn_weights(m, err);
@@ -656,6 +658,7 @@ void tdm_vk_model_unload(struct tdm_device_model *public)
         tdm_vk_buffer_deinit(device, &m->hidden_host);
         tdm_vk_buffer_deinit(device, &m->counters);
         tdm_vk_buffer_deinit(device, &m->chain);
+        tdm_vk_buffer_deinit(device, &m->rotations);
         for (int group = 0; group < TDM_KV_GROUPS; group++)
                 tdm_rope_deinit(&m->rope[group]);
         free(m->sampler_scratch);

@@ -45,6 +45,9 @@ static const uint32_t matdirect_code[] =
 static const uint32_t bound_code[] =
 #include "bound.inc"
         ;
+static const uint32_t mathalfsingle_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/mathalfsingle.inc"
+        ;
 static const uint32_t mathalf_code[] =
 #include "gpu-worker/vulkan/shaders/compiled/mathalf.inc"
         ;
@@ -90,6 +93,7 @@ static const struct {
         [TDM_VK_MATWIDE] = {"matwide", matwide_code, sizeof(matwide_code)},
         [TDM_VK_MATDIRECT] = {"matdirect", matdirect_code, sizeof(matdirect_code)},
         [TDM_VK_BOUND] = {"bound", bound_code, sizeof(bound_code)},
+        [TDM_VK_MATHALFSINGLE] = {"mathalfsingle", mathalfsingle_code, sizeof(mathalfsingle_code)},
         [TDM_VK_MATHALF] = {"mathalf", mathalf_code, sizeof(mathalf_code)},
         [TDM_VK_MATHALFWIDE] = {"mathalfwide", mathalfwide_code, sizeof(mathalfwide_code)},
         [TDM_VK_ROTATE] = {"rotate", rotate_code, sizeof(rotate_code)},

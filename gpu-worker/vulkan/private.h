@@ -63,8 +63,9 @@ enum tdm_vk_shader {
         TDM_VK_MATDIRECT, /* the same bits for some rows at once, where the device has integer matrix units */
         TDM_VK_MATWIDE,   /* and for hundreds */
         TDM_VK_BOUND,
-        TDM_VK_MATHALF,     /* up to 32 rows of f16, where the device has f16 matrix units */
-        TDM_VK_MATHALFWIDE, /* and hundreds */
+        TDM_VK_MATHALFSINGLE, /* a single row of f16, where the device has f16 matrix units */
+        TDM_VK_MATHALF,       /* up to 32 */
+        TDM_VK_MATHALFWIDE,   /* and hundreds */
         TDM_VK_ROTATE,
         TDM_VK_ATTEND,
         TDM_VK_ATTENDHALF,     /* of a single row, where the device has f16 matrix units */
@@ -80,8 +81,8 @@ enum tdm_vk_shader {
 /* For matrix units: only used where it is proven, and not missed where it cannot be compiled. */
 static inline bool tdm_vk_matrix_kernel(enum tdm_vk_shader shader)
 {
-        return shader == TDM_VK_MATDIRECT || shader == TDM_VK_MATWIDE || shader == TDM_VK_MATHALF || shader == TDM_VK_MATHALFWIDE ||
-               shader == TDM_VK_ATTENDHALF || shader == TDM_VK_ATTENDHALFWIDE;
+        return shader == TDM_VK_MATDIRECT || shader == TDM_VK_MATWIDE || shader == TDM_VK_MATHALFSINGLE ||
+               shader == TDM_VK_MATHALF || shader == TDM_VK_MATHALFWIDE || shader == TDM_VK_ATTENDHALF || shader == TDM_VK_ATTENDHALFWIDE;
 }
 
 struct tdm_vk_pipeline {
@@ -118,10 +119,10 @@ void tdm_vk_pipelines_forget(struct tdm_vk_device *device, unsigned first);
 /* ---- tune.c ---- */
 
 /* A kernel of a single row and the shape that was found best for matrices of these sizes; as it lies on disk. shader: MATVEC or MATGELU;
- * where act says that rows are F16 it is MATHALF that does the same, with so many panels, rounds (ahead) and sets. */
+ * where act says that rows are F16 it is MATHALFSINGLE that does the same, with so many groups, panels, rounds (ahead) and sets. */
 struct tdm_vk_tuned {
         uint32_t shader, type, act, cols, n_panels;
-        uint8_t panels, ahead, sets, reserved;
+        uint8_t panels, ahead, sets, groups; /* groups 0: of no kernel for rows of F16 */
 };
 #define TDM_VK_MAX_TUNED 128u
 
@@ -253,6 +254,9 @@ int tdm_vk_prove_half(struct tdm_vk_device *device, struct tdm_error *err);
 /* Attention of a single row with so many heads an item, and of many_rows; NULL: it could not be compiled. */
 int tdm_vk_prove_attend(struct tdm_vk_device *device, struct tdm_vk_pipeline *single, struct tdm_vk_pipeline *many, uint32_t heads,
                         uint32_t many_rows, struct tdm_error *err);
+/* And the one that rotates a single row itself, against `rotate` and `single`, which leaves rows of F16. */
+int tdm_vk_prove_rotating(struct tdm_vk_device *device, const struct tdm_vk_pipeline *rotate, const struct tdm_vk_pipeline *single,
+                          struct tdm_vk_pipeline *rotating, uint32_t heads, struct tdm_error *err);
 
 /* ---- chain.c ---- */
 
@@ -374,6 +378,7 @@ struct tdm_vk_model {
         struct tdm_vk_buffer y, partial, logits, logits_host, hidden_host, counters;
         struct tdm_vk_buffer chain; /* TDM_VK_CHAIN_WORDS, then flagged words of a single row (chain.c): matrix products, and */
         uint64_t flagged_acts[TDM_VK_N_ACTS]; /* from these offsets activations in each form; 0: not used */
+        struct tdm_vk_buffer rotations;                /* struct tdm_vk_rotation [n_layers]; size 0: none */
         uint32_t y_stride_max;
         uint32_t logits_rows, logits_stride;
         bool logits_whole; /* all of them come to the host: it changes them before it draws */
@@ -477,9 +482,9 @@ static inline bool tdm_vk_is_half(const struct tdm_vk_matrix *matrix)
 /* As tdm_vk_choose_kernel(), or with gelu as tdm_vk_gelu_kernel(): n_panels of both matrices. */
 struct tdm_vk_pipeline *tdm_vk_half_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *first, uint32_t n_panels,
                                            uint32_t n_rows, bool gelu, uint32_t *ret_panels, uint32_t *ret_rows);
-/* Constants of MATHALF for a single row. false: it has no room for this shape. */
-bool tdm_vk_half_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *matrix, uint32_t panels, uint32_t rounds, uint32_t sets,
-                        bool gelu, uint32_t ret[TDM_VK_N_CONSTANTS]);
+/* Constants of MATHALFSINGLE. false: it has no room for this shape. */
+bool tdm_vk_half_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, const struct tdm_vk_tuned *shape, bool gelu,
+                        uint32_t ret[TDM_VK_N_CONSTANTS]);
 /* Rows and weights of F16: what the kernels of these matrices are, and what their proofs need; to be compiled and proven before the
  * model is theirs. false: one cannot be used here. */
 int tdm_vk_kernels_need_half(struct tdm_vk_model *model, struct tdm_error *err);
@@ -493,6 +498,10 @@ bool tdm_vk_attend_merges(const struct tdm_vk_model *model, bool many, uint32_t 
 struct tdm_vk_pipeline *tdm_vk_attend_kernel(const struct tdm_vk_model *model, bool many, uint32_t item_heads, uint32_t out_act);
 /* What record() can ask for. */
 int tdm_vk_kernels_need_attend(struct tdm_vk_model *model, struct tdm_error *err);
+/* That of a single row with flagged words, which rotates it too; NULL: there is none. */
+struct tdm_vk_pipeline *tdm_vk_attend_rotating_kernel(const struct tdm_vk_model *model, uint32_t out_act);
+/* Once tensors' addresses are known: what it wants to know of a layer. */
+void tdm_vk_attend_rotations(struct tdm_vk_model *model);
 /* Of models with rows of F16: compiles and proves attention's kernels for f16 units, and sets attend_half, and how items are cut, where they can be
  * used. */
 int tdm_vk_kernels_attend_half(struct tdm_vk_model *model, struct tdm_error *err);

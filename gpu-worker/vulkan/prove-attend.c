@@ -1,7 +1,8 @@
 /* The attention for f16 matrix units (attendhalf.comp, attendhalfwide.comp) is only used where it is proven, as the matrix kernels are (prove-half.c): the one
  * for single rows must attend as the definition says, to what f16 leaves of it, and the one for many rows must give its bits. What they
  * are given: a sequence in pages that do not lie in order, rows that look back over two spans, with a window and without, and
- * more rows than one workgroup takes. */
+ * more rows than one workgroup takes. The one that rotates a single row itself must give what rotate.comp and the one for single rows do: the same
+ * result, the same key and value in the cache and in the log. */
 #include <math.h>
 
 #include "engine/half.h"
@@ -15,9 +16,11 @@
 #define WINDOW 100u
 #define QUERY_SCALE 4096.0f
 static const char what[] = "proving attention";
-enum place { PAGES, QKV, ITEMS, SINGLE, MANY };
+enum place { PAGES, QKV, ITEMS, SINGLE, MANY, CHAIN, KEPT, N_PLACES };
 #define PLACE (UINT64_C(2) << 20) /* of each thing in the staging buffer */
 #define PARTIAL (UINT64_C(512) << 10) /* in SINGLE and MANY: behind the arrivals */
+
+static_assert(N_PLACES * PLACE <= TDM_VK_STAGE_BYTES, "everything fits the staging buffer");
 
 struct shape {
         uint32_t head_dim, heads, n_heads; /* heads: of an item */
@@ -113,26 +116,32 @@ static uint32_t put_items(struct tdm_vk_device *device, const struct shape *s, u
         return n;
 }
 
+static struct tdm_vk_attend_push push_of(const struct tdm_vk_device *device, const struct shape *s, uint32_t window, enum place place)
+{
+        uint64_t base = device->stages[0].address;
+
+        return (struct tdm_vk_attend_push){.qkv = base + QKV * PLACE,
+                                           .rows = base + ITEMS * PLACE + ROWS_AT,
+                                           .table = base + ITEMS * PLACE + TABLE_AT,
+                                           .items = base + ITEMS * PLACE + ITEMS_AT,
+                                           .partial = base + place * PLACE + PARTIAL,
+                                           .pieces = base + ITEMS * PLACE + PIECES_AT,
+                                           .page_bytes = part_bytes_of(s) * N_KV_HEADS,
+                                           .piece_shift = 20,
+                                           .part_bytes = part_bytes_of(s),
+                                           .n_heads = s->n_heads,
+                                           .n_kv_heads = N_KV_HEADS,
+                                           .table_entries = N_PAGES,
+                                           .window = window,
+                                           .act_scale = 1,
+                                           .query_scale = QUERY_SCALE,
+                                           .score_scale = 1 / QUERY_SCALE};
+}
+
 static int run_kernel(struct tdm_vk_device *device, const struct tdm_vk_pipeline *p, const struct shape *s, uint32_t window, uint32_t most,
                       enum place place, struct tdm_error *err)
 {
-        uint64_t base = device->stages[0].address;
-        const struct tdm_vk_attend_push push = {.qkv = base + QKV * PLACE,
-                                                .rows = base + ITEMS * PLACE + ROWS_AT,
-                                                .table = base + ITEMS * PLACE + TABLE_AT,
-                                                .items = base + ITEMS * PLACE + ITEMS_AT,
-                                                .partial = base + place * PLACE + PARTIAL,
-                                                .pieces = base + ITEMS * PLACE + PIECES_AT,
-                                                .page_bytes = part_bytes_of(s) * N_KV_HEADS,
-                                                .piece_shift = 20,
-                                                .part_bytes = part_bytes_of(s),
-                                                .n_heads = s->n_heads,
-                                                .n_kv_heads = N_KV_HEADS,
-                                                .table_entries = N_PAGES,
-                                                .window = window,
-                                                .act_scale = 1,
-                                                .query_scale = QUERY_SCALE,
-                                                .score_scale = 1 / QUERY_SCALE};
+        const struct tdm_vk_attend_push push = push_of(device, s, window, place);
         uint32_t n = put_items(device, s, window, most);
 
         memset(device->stages[0].map + place * PLACE, 0, PARTIAL);
@@ -211,5 +220,169 @@ int tdm_vk_prove_attend(struct tdm_vk_device *device, struct tdm_vk_pipeline *si
         }
         single->tried = many->tried = true;
         single->proven = many->proven = right && r == 0;
+        return r;
+}
+
+/* ---- the one that rotates ---- */
+
+/* In ITEMS, too: what it wants to know of a layer, gains, angles and a log; in SINGLE and CHAIN: the result. */
+#define ROTATION_AT 131072u
+#define GAINS_AT 135168u
+#define ANGLES_AT 139264u
+#define COUNTER_AT 143360u
+#define LOG_AT 147456u
+#define LOG_BYTES 16384u
+#define ACTS_AT (UINT64_C(1) << 20)
+#define EPS 1e-6f
+#define SCALE 0.125f
+
+static uint8_t *in(const struct tdm_vk_device *device, enum place place, uint64_t at)
+{
+        return device->stages[0].map + place * PLACE + at;
+}
+
+/* A row at `position`, in `n` items, each with its spans, or one with all of them. Small angles and gains of about 1 keep scores as they are elsewhere. */
+static void put_row(struct tdm_vk_device *device, const struct shape *s, uint32_t position, uint32_t window, uint32_t n)
+{
+        uint32_t first = (window && position + 1 > window ? position + 1 - window : 0) / TDM_VK_SPAN, last = position / TDM_VK_SPAN;
+        struct tdm_vk_item *items = (struct tdm_vk_item *)in(device, ITEMS, ITEMS_AT);
+        float *gains = (float *)in(device, ITEMS, GAINS_AT), *angles = (float *)in(device, ITEMS, ANGLES_AT);
+
+        *(struct tdm_vk_row *)in(device, ITEMS, ROWS_AT) = (struct tdm_vk_row){.position = position};
+        for (uint32_t i = 0; i < n; i++)
+                items[i] = (struct tdm_vk_item){.n_rows = 1,
+                                                .span_first = i == 0 ? first : last,
+                                                .span_last = i + 1 == n ? last : first,
+                                                .slot = i * s->n_heads,
+                                                .n_items = n};
+        for (uint32_t d = 0; d < s->head_dim; d++) {
+                gains[d] = 0.75f + (float)d / 512;
+                gains[s->head_dim + d] = 1.25f - (float)d / 512;
+        }
+        for (uint32_t d = 0; d < s->head_dim / 2; d++) {
+                angles[d] = cosf((float)d / 32);
+                angles[s->head_dim / 2 + d] = sinf((float)d / 32);
+        }
+        *(struct tdm_vk_rotation *)in(device, ITEMS, ROTATION_AT) =
+                (struct tdm_vk_rotation){.q_gain = device->stages[0].address + ITEMS * PLACE + GAINS_AT,
+                                         .k_gain = device->stages[0].address + ITEMS * PLACE + GAINS_AT + s->head_dim * sizeof(float),
+                                         .counters = device->stages[0].address + ITEMS * PLACE + COUNTER_AT,
+                                         .angles = ANGLES_AT - ROWS_AT,
+                                         .eps = EPS,
+                                         .query_scale = SCALE};
+}
+
+/* rotate.comp, then the one for single rows. */
+static int run_two(struct tdm_vk_device *device, const struct tdm_vk_pipeline *rotate, const struct tdm_vk_pipeline *single, const struct shape *s,
+                   uint32_t window, uint32_t n_items, struct tdm_error *err)
+{
+        const struct tdm_vk_rotation *rotation = (const struct tdm_vk_rotation *)in(device, ITEMS, ROTATION_AT);
+        struct tdm_vk_attend_push push = push_of(device, s, window, SINGLE);
+        const struct tdm_vk_rotate_push rotates = {.qkv = push.qkv,
+                                                   .rows = push.rows,
+                                                   .table = push.table,
+                                                   .angles = push.rows + rotation->angles,
+                                                   .q_gain = rotation->q_gain,
+                                                   .k_gain = rotation->k_gain,
+                                                   .pieces = push.pieces,
+                                                   .page_bytes = push.page_bytes,
+                                                   .piece_shift = push.piece_shift,
+                                                   .counters = rotation->counters,
+                                                   .log = device->stages[0].address + ITEMS * PLACE + LOG_AT,
+                                                   .part_bytes = push.part_bytes,
+                                                   .n_heads = push.n_heads,
+                                                   .n_kv_heads = push.n_kv_heads,
+                                                   .head_dim = s->head_dim,
+                                                   .table_entries = push.table_entries,
+                                                   .eps = rotation->eps,
+                                                   .query_scale = rotation->query_scale};
+        int r = tdm_vk_once_dispatch(device, rotate, &rotates, sizeof(rotates), s->n_heads + 2 * N_KV_HEADS, 1, what, err);
+
+        push.acts = device->stages[0].address + SINGLE * PLACE + ACTS_AT;
+        memset(in(device, SINGLE, 0), 0, PLACE);
+        return r ? r : tdm_vk_once_dispatch(device, single, &push, sizeof(push), n_items, s->n_heads / s->heads, what, err);
+}
+
+/* It reads flagged words of dispatch 1, and is 2. */
+static int run_rotating(struct tdm_vk_device *device, const struct tdm_vk_pipeline *rotating, const struct shape *s, uint32_t window, uint32_t n_items,
+                        struct tdm_error *err)
+{
+        struct tdm_vk_attend_push push = push_of(device, s, window, MANY);
+
+        push.qkv = device->stages[0].address + ITEMS * PLACE + ROTATION_AT;
+        push.side = device->stages[0].address + ITEMS * PLACE + LOG_AT;
+        push.chain = device->stages[0].address + CHAIN * PLACE;
+        push.acts = push.chain + ACTS_AT;
+        push.chain_index = 2 | TDM_VK_CHAIN_FLAGS;
+        push.chain_wait = TDM_VK_CHAIN_FLAGS;
+        memset(in(device, MANY, 0), 0, PLACE);
+        return tdm_vk_once_dispatch(device, rotating, &push, sizeof(push), n_items, s->n_heads / s->heads, what, err);
+}
+
+/* fragments.glsl: of a row of a tile and of a flagged one. */
+static bool same_result(const struct tdm_vk_device *device, const struct shape *s)
+{
+        const uint32_t *want = (const uint32_t *)in(device, SINGLE, ACTS_AT);
+        const uint64_t *got = (const uint64_t *)in(device, CHAIN, ACTS_AT);
+
+        for (uint32_t col = 0; col < s->n_heads * s->head_dim; col += 2) {
+                uint32_t word = col / 2 % 4 * 4 + col / 16 % 2 * 2 + col / 8 % 2;
+
+                if (got[col / 64 * 32 + col / 32 % 2 * 16 + word] != (UINT64_C(2) << 32 | want[col / 64 * 256 + col / 32 % 2 * 128 + word]))
+                        return false;
+        }
+        return true;
+}
+
+static int try_row(struct tdm_vk_device *device, const struct tdm_vk_pipeline *rotate, const struct tdm_vk_pipeline *single,
+                   const struct tdm_vk_pipeline *rotating, const struct shape *s, uint32_t window, uint32_t n_items, bool *same, struct tdm_error *err)
+{
+        size_t pages_bytes = (size_t)N_PAGES * N_KV_HEADS * part_bytes_of(s);
+        uint64_t *flagged = (uint64_t *)in(device, CHAIN, TDM_VK_FLAGGED_Y);
+        int r;
+
+        random_inputs(device, s);
+        put_row(device, s, END - 1, window, n_items);
+        memcpy(in(device, KEPT, 0), in(device, PAGES, 0), pages_bytes);
+        memset(in(device, CHAIN, 0), 0, PLACE);
+        for (uint32_t i = 0; i < width_of(s); i++) {
+                uint32_t bits;
+
+                memcpy(&bits, in(device, QKV, i * sizeof(float)), sizeof(bits));
+                flagged[i] = UINT64_C(1) << 32 | bits;
+        }
+        r = run_two(device, rotate, single, s, window, n_items, err);
+        if (r != 0)
+                return r;
+        /* The cache as it was before; what has become of it is kept, and so is the log. */
+        for (size_t i = 0; i < pages_bytes; i++) {
+                uint8_t *a = in(device, PAGES, i), *b = in(device, KEPT, i), c = *a;
+
+                *a = *b;
+                *b = c;
+        }
+        memcpy(in(device, KEPT, ACTS_AT), in(device, ITEMS, LOG_AT), LOG_BYTES);
+        memset(in(device, ITEMS, LOG_AT), 0, LOG_BYTES);
+        r = run_rotating(device, rotating, s, window, n_items, err);
+        *same = r == 0 && same_result(device, s) && memcmp(in(device, PAGES, 0), in(device, KEPT, 0), pages_bytes) == 0 &&
+                memcmp(in(device, ITEMS, LOG_AT), in(device, KEPT, ACTS_AT), LOG_BYTES) == 0;
+        return r;
+}
+
+int tdm_vk_prove_rotating(struct tdm_vk_device *device, const struct tdm_vk_pipeline *rotate, const struct tdm_vk_pipeline *single,
+                          struct tdm_vk_pipeline *rotating, uint32_t heads, struct tdm_error *err)
+{
+        const struct shape s = {.head_dim = single->constants[0], .heads = heads, .n_heads = 2 * heads * N_KV_HEADS};
+        static const uint32_t windows[] = {0, WINDOW};
+        bool same = true;
+        int r = 0;
+
+        put_step(device);
+        memset(in(device, ITEMS, LOG_AT), 0, LOG_BYTES);
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(windows) && r == 0 && same; i++)
+                for (uint32_t n_items = 1; n_items <= 2 && r == 0 && same; n_items++)
+                        r = try_row(device, rotate, single, rotating, &s, windows[i], n_items, &same, err);
+        rotating->tried = true;
+        rotating->proven = same && r == 0;
         return r;
 }

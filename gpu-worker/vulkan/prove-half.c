@@ -168,25 +168,28 @@ static bool same_rows(const struct tdm_vk_device *device, uint32_t n_rows, bool 
 
 static int prove_kernel(struct tdm_vk_device *device, uint32_t type, struct tdm_vk_pipeline *p, struct tdm_error *err)
 {
-        bool wide = p->shader == TDM_VK_MATHALFWIDE, gelu = p->constants[1] >> 24;
+        bool wide = p->shader == TDM_VK_MATHALFWIDE, single = p->shader == TDM_VK_MATHALFSINGLE, gelu = p->constants[1] >> 24;
         uint32_t tiles = p->constants[1] & 255, panels = wide ? p->constants[2] / 16 : p->constants[1] >> 8 & 255;
         struct tdm_vk_matmul_push push = push_of(device, type, Y, HIDDEN);
         int r;
 
         p->tried = true;
-        if (tiles == 0)
+        if (single) {
                 push.n_rows = 1;
+                panels *= tiles; /* its groups */
+                tiles = 1;
+        }
         memset(device->stages[0].map + Y * PLACE, 0xff, PLACE);
         memset(device->stages[0].map + HIDDEN * PLACE, 0xff, PLACE);
         r = tdm_vk_once_dispatch(device, p, &push, sizeof(push), TDM_DIV_UP(gelu ? N_PANELS : 2 * N_PANELS, gelu ? panels / 2 : panels),
-                                 TDM_DIV_UP(push.n_rows, tiles ? tiles * 8 : 1), what, err);
+                                 TDM_DIV_UP(push.n_rows, tiles * 8), what, err);
         p->proven = r == 0 && same_rows(device, push.n_rows, gelu);
         return r;
 }
 
 static bool is_untried(const struct tdm_vk_pipeline *p, uint32_t type)
 {
-        return (p->shader == TDM_VK_MATHALF || p->shader == TDM_VK_MATHALFWIDE) && p->pipeline && !p->tried &&
+        return (p->shader == TDM_VK_MATHALFSINGLE || p->shader == TDM_VK_MATHALF || p->shader == TDM_VK_MATHALFWIDE) && p->pipeline && !p->tried &&
                p->constants[0] == (type | TDM_VK_FRAGMENTS);
 }
 

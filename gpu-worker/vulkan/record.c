@@ -346,14 +346,15 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
         };
         uint32_t item_heads = r->work->slot->item_heads[group];
         bool merges = tdm_vk_attend_merges(m, r->work->slot->many, item_heads);
+        struct tdm_vk_pipeline *rotating = r->flagged ? tdm_vk_attend_rotating_kernel(m, l->o.act) : NULL;
         const struct tdm_vk_attend_push push = {
-                .qkv = m->y.address,
+                .qkv = rotating ? m->rotations.address + layer * sizeof(struct tdm_vk_rotation) : m->y.address,
                 .rows = rotate.rows,
                 .table = rotate.table,
                 .items = r->step + r->layout.items[group] + (uint64_t)tile * m->max_items * sizeof(struct tdm_vk_item),
                 .partial = m->partial.address + TDM_VK_ARRIVALS_BYTES,
                 .acts = r->flagged ? flagged_acts(r, l->o.act) : m->acts[l->o.act].address,
-                .side = r->flagged ? 0 : side_of(r, l->o.act, r->rows),
+                .side = rotating ? log : r->flagged ? 0 : side_of(r, l->o.act, r->rows),
                 .side_rows = m->side_rows,
                 .act_scale = l->o.x_scale,
                 .pieces = l->kv_pieces,
@@ -379,13 +380,14 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .n_heads = hp->n_heads,
                 .head_dim = hp->head_dim,
         };
-        struct tdm_vk_pipeline *kernel = tdm_vk_attend_kernel(m, r->work->slot->many, item_heads, l->o.act);
+        struct tdm_vk_pipeline *kernel = rotating ? rotating : tdm_vk_attend_kernel(m, r->work->slot->many, item_heads, l->o.act);
 
         static_assert(sizeof(rotate) <= TDM_VK_PUSH_BYTES && sizeof(push) <= TDM_VK_PUSH_BYTES,
                       "push constants fit everywhere");
-        dispatch_flagged(r, tdm_vk_pipeline_get(r->device, TDM_VK_ROTATE, m->kv.type, 0, 0, 0), &rotate, sizeof(rotate),
-                         hp->n_heads + 2 * hp->n_kv_heads, r->rows, r->flagged ? READS_FLAGS : 0);
-        set(r, kernel, &push, sizeof(push), r->flagged ? LEAVES_FLAGS : 0);
+        if (!rotating)
+                dispatch_flagged(r, tdm_vk_pipeline_get(r->device, TDM_VK_ROTATE, m->kv.type, 0, 0, 0), &rotate, sizeof(rotate),
+                                 hp->n_heads + 2 * hp->n_kv_heads, r->rows, r->flagged ? READS_FLAGS : 0);
+        set(r, kernel, &push, sizeof(push), (rotating ? READS_FLAGS : 0) | (r->flagged ? LEAVES_FLAGS : 0));
         r->device->vk.CmdDispatchIndirect(r->commands, r->work->slot->step.buffer,
                                           tdm_vk_step_args(&r->layout, tile, group));
         done(r, kernel, merges ? r->rows * hp->n_heads / item_heads : TDM_VK_CHAIN_ALL);

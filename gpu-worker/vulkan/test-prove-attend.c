@@ -19,6 +19,13 @@ static enum fault {
         WRONG_LARGEST,
         ROUNDS_COARSELY,
         MANY_DIFFER, /* by the last bit of one value */
+        /* of the kernel that rotates */
+        FORGETS_THE_KEY,
+        FORGETS_THE_LOG,
+        VALUE_ELSEWHERE,
+        TURNS_OTHERWISE,
+        OTHER_GAIN,
+        WRONG_FLAG,
         N_FAULTS
 } fault;
 static unsigned n_dispatches;
@@ -72,14 +79,143 @@ static void attend(const struct tdm_vk_attend_push *p, uint32_t head_dim, const 
         to[head_dim + 1] = (float)l * (fault == WRONG_SUM ? 1.01f : 1);
 }
 
+/* ---- a row, rotated ---- */
+
+static void turn_head(const struct tdm_vk_rotate_push *p, const float *gain, float scale, float sign, float *x)
+{
+        const float *angles = (const float *)p->angles;
+        float sum = 0, factor;
+
+        for (uint32_t d = 0; d < p->head_dim; d++)
+                sum += x[d] * x[d];
+        factor = 1 / sqrtf(sum / (float)p->head_dim + p->eps);
+        for (uint32_t d = 0; d < p->head_dim / 2; d++) {
+                float left = x[d] * factor * gain[d], right = x[p->head_dim / 2 + d] * factor * gain[p->head_dim / 2 + d], c = angles[d],
+                      s = angles[p->head_dim / 2 + d] * sign;
+
+                x[d] = (left * c - right * s) * scale;
+                x[p->head_dim / 2 + d] = (right * c + left * s) * scale;
+        }
+}
+
+/* Into the cache and the log, as engine/kv.h has them. */
+static void put_head(const struct tdm_vk_rotate_push *p, uint32_t kv_head, bool is_value, const float *x, bool rotating)
+{
+        uint32_t position = ((const struct tdm_vk_row *)p->rows)->position, t = position % TDM_VK_PAGE_TOKENS,
+                 page = ((const uint32_t *)p->table)[position / TDM_VK_PAGE_TOKENS];
+        uint16_t *part = (uint16_t *)(*(const uint64_t *)p->pieces + (uint64_t)page * p->page_bytes + (uint64_t)kv_head * p->part_bytes);
+
+        if (rotating && fault == VALUE_ELSEWHERE && is_value)
+                t--;
+        for (uint32_t d = 0; d < p->head_dim; d++) {
+                uint16_t half = tdm_f32_to_f16(x[d]);
+
+                if (!(rotating && fault == FORGETS_THE_KEY && !is_value))
+                        part[is_value ? p->part_bytes / 4 + t * p->head_dim + d : (t / 16 * p->head_dim + d) * 16 + t % 16] = half;
+                if (!(rotating && fault == FORGETS_THE_LOG))
+                        ((uint16_t *)p->log)[(2 * kv_head + is_value) * p->head_dim + d] = half;
+        }
+}
+
+static void rotate_row(const struct tdm_vk_rotate_push *p, float *row, bool rotating)
+{
+        const float *q_gain = (const float *)p->q_gain, *k_gain = (const float *)(rotating && fault == OTHER_GAIN ? p->q_gain : p->k_gain);
+
+        for (uint32_t head = 0; head < p->n_heads; head++)
+                turn_head(p, q_gain, p->query_scale, rotating && fault == TURNS_OTHERWISE ? -1 : 1, row + head * p->head_dim);
+        for (uint32_t head = 0; head < p->n_kv_heads; head++) {
+                float *key = row + (p->n_heads + head) * p->head_dim;
+
+                turn_head(p, k_gain, 1, 1, key);
+                put_head(p, head, false, key, rotating);
+                put_head(p, head, true, key + p->n_kv_heads * p->head_dim, rotating);
+        }
+}
+
+/* Of the row, all items merged: rows of F16, flagged or in a tile. */
+static void leave_result(const struct tdm_vk_attend_push *p, uint32_t head_dim, bool flagged)
+{
+        struct tdm_vk_item whole = *(const struct tdm_vk_item *)p->items;
+        struct tdm_vk_attend_push push = *p;
+        float partial[TDM_VK_PARTIAL_WIDTH(256)];
+
+        whole.span_last = ((const struct tdm_vk_row *)p->rows)->position / TDM_VK_SPAN;
+        for (uint32_t head = 0; head < p->n_heads; head++) {
+                push.partial = (uint64_t)partial - head * TDM_VK_PARTIAL_WIDTH(head_dim) * sizeof(float);
+                whole.slot = 0;
+                attend(&push, head_dim, &whole, 0, head);
+                for (uint32_t d = 0; d < head_dim; d += 2) {
+                        uint32_t col = head * head_dim + d, word = col / 2 % 4 * 4 + col / 16 % 2 * 2 + col / 8 % 2;
+                        uint32_t both = (uint32_t)tdm_f32_to_f16(partial[d] / partial[head_dim + 1]) |
+                                        (uint32_t)tdm_f32_to_f16(partial[d + 1] / partial[head_dim + 1]) << 16;
+
+                        if (flagged)
+                                ((uint64_t *)p->acts)[col / 64 * 32 + col / 32 % 2 * 16 + word] = (uint64_t)(fault == WRONG_FLAG ? 1 : 2) << 32 | both;
+                        else
+                                ((uint32_t *)p->acts)[col / 64 * 256 + col / 32 % 2 * 128 + word] = both;
+                }
+        }
+}
+
+static void rotate_and_attend(const struct tdm_vk_attend_push *p, uint32_t head_dim)
+{
+        const struct tdm_vk_rotation *rotation = (const struct tdm_vk_rotation *)p->qkv;
+        const struct tdm_vk_rotate_push rotate = {.rows = p->rows,
+                                                  .table = p->table,
+                                                  .angles = p->rows + rotation->angles,
+                                                  .q_gain = rotation->q_gain,
+                                                  .k_gain = rotation->k_gain,
+                                                  .pieces = p->pieces,
+                                                  .page_bytes = p->page_bytes,
+                                                  .log = p->side,
+                                                  .part_bytes = p->part_bytes,
+                                                  .n_heads = p->n_heads,
+                                                  .n_kv_heads = p->n_kv_heads,
+                                                  .head_dim = head_dim,
+                                                  .eps = rotation->eps,
+                                                  .query_scale = rotation->query_scale};
+        const uint64_t *flagged = (const uint64_t *)(p->chain + TDM_VK_FLAGGED_Y);
+        uint32_t n = (p->n_heads + 2 * p->n_kv_heads) * head_dim;
+        struct tdm_vk_attend_push push = *p;
+        float *row = calloc(n, sizeof(*row));
+
+        assert_non_null(row);
+        assert_true(p->chain_wait == TDM_VK_CHAIN_FLAGS && p->chain_index == (TDM_VK_CHAIN_FLAGS | 2));
+        for (uint32_t i = 0; i < n; i++) {
+                uint32_t bits = (uint32_t)flagged[i];
+
+                assert_int_equal(flagged[i] >> 32, 1);
+                memcpy(&row[i], &bits, sizeof(bits));
+        }
+        rotate_row(&rotate, row, true);
+        push.qkv = (uint64_t)row;
+        leave_result(&push, head_dim, true);
+        free(row);
+}
+
 int tdm_vk_once_dispatch(struct tdm_vk_device *device, const struct tdm_vk_pipeline *pipeline, const void *push, uint32_t push_bytes,
                          uint32_t x, uint32_t y, const char *doing, struct tdm_error *err)
 {
         const struct tdm_vk_attend_push *p = push;
-        uint32_t heads = p->n_heads / y;
+        uint32_t heads;
 
-        assert_int_equal(push_bytes, sizeof(*p));
         n_dispatches++;
+        if (pipeline->shader == TDM_VK_ROTATE) {
+                const struct tdm_vk_rotate_push *rotate = push;
+
+                assert_int_equal(push_bytes, sizeof(*rotate));
+                rotate_row(rotate, (float *)rotate->qkv, false);
+                return 0;
+        }
+        assert_int_equal(push_bytes, sizeof(*p));
+        if (p->acts) {
+                if (pipeline->constants[2])
+                        rotate_and_attend(p, pipeline->constants[0]);
+                else
+                        leave_result(p, pipeline->constants[0], false);
+                return 0;
+        }
+        heads = p->n_heads / y;
         for (uint32_t i = 0; i < x && dispatch_result == 0; i++) {
                 const struct tdm_vk_item *item = (const struct tdm_vk_item *)p->items + i;
 
@@ -96,6 +232,7 @@ static bool prove(uint32_t head_dim, uint32_t heads, uint32_t many_rows, int wan
 {
         struct tdm_vk_device *device = calloc(1, sizeof(*device));
         struct tdm_vk_pipeline single = {.shader = TDM_VK_ATTENDHALF, .constants = {head_dim}},
+                               rotate = {.shader = TDM_VK_ROTATE}, rotating = {.shader = TDM_VK_ATTENDHALF, .constants = {head_dim, 0, 1}},
                                many = {.shader = TDM_VK_ATTENDHALFWIDE, .constants = {head_dim}};
         struct tdm_error err = {};
         bool proven;
@@ -108,6 +245,11 @@ static bool prove(uint32_t head_dim, uint32_t heads, uint32_t many_rows, int wan
         assert_int_equal(tdm_vk_prove_attend(device, &single, &many, heads, many_rows, &err), want);
         assert_true(single.tried && many.tried && single.proven == many.proven);
         proven = single.proven;
+        if (proven) {
+                assert_int_equal(tdm_vk_prove_rotating(device, &rotate, &single, &rotating, heads, &err), 0);
+                assert_true(rotating.tried);
+                proven = rotating.proven;
+        }
         free(device->stages[0].map);
         free(device);
         return proven;

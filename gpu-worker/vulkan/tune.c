@@ -26,17 +26,17 @@
 #define GAIN 0.995 /* and less is another shape's time, or it is noise */
 
 struct shape {
-        uint8_t panels, ahead, sets;
+        uint8_t panels, ahead, sets, groups;
 };
 static const struct shape matvec_shapes[] = {{4, 1, 1}, {2, 2, 1}, {2, 4, 1}, {1, 4, 1}, {1, 2, 2}, {1, 4, 2}, {2, 2, 2},
                                               {1, 3, 1}, {1, 8, 1}, {2, 3, 1}, {2, 5, 1}, {3, 2, 1}},
                           gelu_shapes[] = {{4, 1, 1}, {4, 2, 1}, {4, 3, 1}, {4, 1, 2}},
-                          /* of mathalf.comp: panels (with GELU of both), rounds, sets; those of the rule in kernels-half.c among them */
-                          half_shapes[] = {{1, 1, 0}, {2, 1, 0}, {3, 1, 0}, {1, 2, 0}, {2, 2, 0}, {1, 1, 1}, {2, 1, 1}, {3, 1, 1},
-                                           {2, 1, 2}, {1, 1, 3}, {1, 2, 1}, {1, 4, 0}},
-                          half_gelu_shapes[] = {{2, 1, 0}, {2, 2, 0}, {2, 1, 1}, {4, 1, 1}, {2, 2, 1}, {4, 2, 1}, {2, 2, 2},
-                                                {2, 4, 0}, {2, 4, 1}};
-#define MAX_SHAPES TDM_MAX(TDM_ARRAY_SIZE(matvec_shapes), TDM_ARRAY_SIZE(half_shapes))
+                          /* of mathalfsingle.comp: panels (with GELU of both), rounds, sets, groups; those of the rule in kernels-half.c among them */
+                          half_shapes[] = {{1, 1, 2, 1}, {2, 1, 2, 1}, {3, 1, 2, 1}, {1, 2, 2, 1}, {2, 2, 2, 1}, {1, 1, 1, 1}, {2, 1, 1, 1},
+                                           {1, 1, 3, 1}, {1, 2, 3, 1}, {1, 2, 4, 1}, {3, 2, 2, 1}, {1, 4, 3, 2}, {3, 2, 3, 1}, {2, 2, 3, 1}, {2, 7, 2, 4}, {1, 4, 3, 4}},
+                          half_gelu_shapes[] = {{2, 1, 2, 1}, {2, 2, 2, 1}, {2, 1, 1, 1}, {4, 1, 1, 1}, {2, 2, 1, 1}, {2, 4, 2, 1}, {2, 4, 2, 2}, {2, 4, 3, 2},
+                                                {2, 7, 2, 3}, {2, 7, 2, 11}, {2, 7, 3, 11}, {2, 7, 2, 6}, {2, 7, 2, 4}, {2, 7, 1, 4}, {2, 14, 3, 11}, {2, 14, 2, 11}};
+#define MAX_SHAPES 16u
 
 struct work {
         struct tdm_vk_tuned key;
@@ -89,7 +89,7 @@ bool tdm_vk_tuned_sane(const struct tdm_vk_tuned *tuned)
         unsigned n = shapes_for(tuned, &shapes);
 
         for (unsigned i = 0; i < n; i++)
-                if (tuned->panels == shapes[i].panels && tuned->ahead == shapes[i].ahead && tuned->sets == shapes[i].sets)
+                if (tuned->panels == shapes[i].panels && tuned->ahead == shapes[i].ahead && tuned->sets == shapes[i].sets && tuned->groups == shapes[i].groups)
                         return true;
         return false;
 }
@@ -171,8 +171,8 @@ static bool constants_of(const struct tdm_vk_device *device, const struct work *
                          uint32_t constants[TDM_VK_N_CONSTANTS])
 {
         if (tdm_vk_is_half(&w->matrix))
-                return tdm_vk_half_single(device, &w->matrix, shape->panels, shape->ahead, shape->sets, w->key.shader == TDM_VK_MATGELU,
-                                          constants);
+                return tdm_vk_half_single(device, &w->matrix, &(struct tdm_vk_tuned){.panels = shape->panels, .ahead = shape->ahead, .sets = shape->sets, .groups = shape->groups},
+                                          w->key.shader == TDM_VK_MATGELU, constants);
         constants[0] = w->key.type;
         constants[1] = w->key.act;
         constants[2] = w->key.shader == TDM_VK_MATGELU ? w->out_act : 1;
@@ -182,7 +182,7 @@ static bool constants_of(const struct tdm_vk_device *device, const struct work *
 
 static enum tdm_vk_shader shader_of(const struct work *w)
 {
-        return tdm_vk_is_half(&w->matrix) ? TDM_VK_MATHALF : (enum tdm_vk_shader)w->key.shader;
+        return tdm_vk_is_half(&w->matrix) ? TDM_VK_MATHALFSINGLE : (enum tdm_vk_shader)w->key.shader;
 }
 
 /* NULL: it may not be used here. */
@@ -192,14 +192,14 @@ static struct tdm_vk_pipeline *kernel_of(struct tdm_vk_device *device, const str
 
         if (!constants_of(device, w, shape, c))
                 return NULL;
-        return tdm_vk_is_half(&w->matrix) ? tdm_vk_pipeline_proven(device, TDM_VK_MATHALF, c[0], c[1], c[2], c[3])
+        return tdm_vk_is_half(&w->matrix) ? tdm_vk_pipeline_proven(device, TDM_VK_MATHALFSINGLE, c[0], c[1], c[2], c[3])
                           : tdm_vk_pipeline_get(device, shader_of(w), c[0], c[1], c[2], c[3]);
 }
 
 /* With GELU a workgroup's panels are half of gate's and half of up's. */
 static uint32_t groups_of(const struct work *w, const struct shape *shape)
 {
-        return TDM_DIV_UP(w->key.n_panels, w->key.shader == TDM_VK_MATGELU ? shape->panels / 2u : shape->panels);
+        return TDM_DIV_UP(w->key.n_panels, TDM_MAX(shape->groups, 1) * (w->key.shader == TDM_VK_MATGELU ? shape->panels / 2u : shape->panels));
 }
 
 static int measure(struct tdm_vk_device *device, const struct work *w, const struct tdm_vk_pipeline *pipeline,
@@ -271,6 +271,7 @@ static int tune(struct tdm_vk_device *device, struct work *w, const struct shape
         w->key.panels = shapes[winner].panels;
         w->key.ahead = shapes[winner].ahead;
         w->key.sets = shapes[winner].sets;
+        w->key.groups = shapes[winner].groups;
         return r;
 }
 
@@ -380,6 +381,7 @@ static int tune_chained(struct tdm_vk_model *m, const struct work *works, unsign
                                 tuned->panels = shapes[k].panels;
                                 tuned->ahead = shapes[k].ahead;
                                 tuned->sets = shapes[k].sets;
+                                tuned->groups = shapes[k].groups;
                                 if (!kernel_of(device, &works[i], &shapes[k]) || !tdm_vk_record_flags(m, &trial.work))
                                         continue;
                                 r = trial_run(&trial, &ns, err);

@@ -94,6 +94,20 @@ uint query_row(uint query, uint n_rows)
         return min(query / HEADS, n_rows - 1);
 }
 
+// Of query `query`, dimensions 16 k + d, d + 4, d + 8 and d + 12 into shared memory.
+void put_query(uint query, uint k, uint d, vec4 x)
+{
+        uint to = (query / 16 * STEPS + k) * 32 + query % 8 * 4 + d;
+        precise vec4 y = x * p.query_scale;
+        f16vec4 halves = f16vec4(clamp(y, vec4(-65504.0), vec4(65504.0)));
+        uvec2 words = uvec2(packFloat2x16(halves.xy), packFloat2x16(halves.zw));
+
+        if (query % 16 < 8)
+                s_query[to].xy = words;
+        else
+                s_query[to].zw = words;
+}
+
 // The item's queries into shared memory: 16 dimensions of one at a time, of which d, d + 4, d + 8 and d + 12 are the d-th thread's of a quad.
 // i0: the first of so many that a thread takes, THREADS apart.
 void stage_queries(const tdm_attend a, uint n_queries, uint i0)
@@ -110,20 +124,11 @@ void stage_queries(const tdm_attend a, uint n_queries, uint i0)
         }
         [[unroll]] for (uint i = 0; i < QUERIES_AT_ONCE; i++) {
                 uint query = (i0 + i * THREADS) / STEPS, k = (i0 + i * THREADS) % STEPS;
-                uint to = (query / 16 * STEPS + k) * 32 + query % 8 * 4;
 
                 if (i0 + i * THREADS >= n)
                         break;
-                [[unroll]] for (uint d = 0; d < 4; d++) {
-                        precise vec4 y = vec4(x[i * 4][d], x[i * 4 + 1][d], x[i * 4 + 2][d], x[i * 4 + 3][d]) * p.query_scale;
-                        f16vec4 halves = f16vec4(clamp(y, vec4(-65504.0), vec4(65504.0)));
-                        uvec2 words = uvec2(packFloat2x16(halves.xy), packFloat2x16(halves.zw));
-
-                        if (query % 16 < 8)
-                                s_query[to + d].xy = words;
-                        else
-                                s_query[to + d].zw = words;
-                }
+                [[unroll]] for (uint d = 0; d < 4; d++)
+                        put_query(query, k, d, vec4(x[i * 4][d], x[i * 4 + 1][d], x[i * 4 + 2][d], x[i * 4 + 3][d]));
         }
 }
 

@@ -29,6 +29,7 @@ layout(buffer_reference, std430, buffer_reference_align = 8) buffer U64s { uint6
 layout(buffer_reference, std430, buffer_reference_align = 2) buffer U16s { uint16_t v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer Rows { tdm_vk_row v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer Items { tdm_vk_item v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 8) buffer Rotation { tdm_vk_rotation v; };
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer RowItems { tdm_vk_row_items v[]; };
 
 float tdm_f16(uint half16)
@@ -167,13 +168,15 @@ uvec4 tdm_flagged4(uint64_t row, uint i, uint flag, inout bool there)
         return uvec4(a, b);
 }
 
-// Loads until all that a thread loads is there, or somebody gave up.
-#define TDM_UNTIL(chain, there, load) { \
+// Loads until all that a thread loads is there, or somebody gave up; `once`: does not wait for it.
+#define TDM_UNTIL(chain, there, load) TDM_UNTIL_OR(chain, there, false, load)
+#define TDM_UNTIL_OR(chain, there, once, load) { \
         bool there = false; \
 \
         for (uint tries = 1; !there && tries < CHAIN_TRIES; tries++) { \
                 there = true; \
                 load \
+                there = there || once; \
                 if (tries % 1024 == 0 && Chain(chain).v[0] != 0) \
                         tries = CHAIN_TRIES; \
         } \

@@ -4,8 +4,7 @@
 // With GELU half of the panels are of the first matrix, the others of the second, and what is left is gelu(first) times second,
 // rounded for the matrix behind. Weights and rows of the next chunk are on their way while one is multiplied, in two sets of
 // registers and a loop that is written twice: copies from one to the other would wait for what is on its way. It is written no more often:
-// what the kernels of a layer are together should fit a multiprocessor's instruction cache, as each is begun anew for each layer. Of a single row SETS can
-// be another number: all of them are asked for before the row is there, and each again when it is used up. One takes few registers.
+// what the kernels of a layer are together should fit a multiprocessor's instruction cache, as each is begun anew for each layer.
 //
 // Needs a compiler that knows cooperative matrices, which not every distribution has: compiled/mathalf.inc is this file, made
 // by `glslc --target-env=vulkan1.3 -O -mfmt=c -I . -o compiled/mathalf.inc mathalf.comp` (shaderc 2025.2).
@@ -13,9 +12,8 @@
 #include "common.glsl"
 layout(local_size_x_id = 2) in;
 layout(constant_id = 0) const uint FORM = TDM_VK_Q4_0 | TDM_VK_FRAGMENTS;
-layout(constant_id = 1) const uint SHAPE = 1 | 2 << 8 | 1 << 16; // tiles of 8 rows, 0: a single row; panels; rounds, 4 bits; SETS; 1 << 24: with GELU
+layout(constant_id = 1) const uint SHAPE = 1 | 2 << 8 | 1 << 16; // tiles of 8 rows; panels; rounds; 1 << 24: with GELU
 layout(constant_id = 2) const uint THREADS = 512;
-layout(constant_id = 3) const uint CHUNKS = 1; // of a segment at most, where there is a single row
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 const uint ACT = TDM_VK_ACT_F16;
 const bool FUSED = ((SHAPE & 255u) <= 1 ? 4 : SHAPE >> 8 & 255u) >= 4; // for few rows, or four panels: found on an H200
@@ -24,18 +22,16 @@ const bool FUSED = ((SHAPE & 255u) <= 1 ? 4 : SHAPE >> 8 & 255u) >= 4; // for fe
 #include "gelu.glsl"
 #include "fragments.glsl"
 
-const bool SINGLE = (SHAPE & 255u) == 0, GELU = SHAPE >> 24 != 0;
-const uint TILES = SINGLE ? 1 : SHAPE & 255u, PANELS = SHAPE >> 8 & 255u, ROUNDS = SHAPE >> 16 & 15u;
-const uint SETS = SINGLE ? SHAPE >> 20 & 15u : 0; // 0: the two
+const bool GELU = SHAPE >> 24 != 0;
+const uint TILES = SHAPE & 255u, PANELS = SHAPE >> 8 & 255u, ROUNDS = SHAPE >> 16 & 255u;
 const uint SUBGROUPS = THREADS / 32;
-const uint COLUMNS = SINGLE ? 1 : TILES * 8; // rows of a result that count
+const uint COLUMNS = TILES * 8; // rows of a result
 const uint AT_ONCE = GELU ? PANELS / 2 : TILES == 1 || PANELS < 2 ? PANELS : 2; // panels whose segments are added at once
 const uint TURNS = (PANELS + AT_ONCE - 1) / AT_ONCE;
 const uint ITEMS = (AT_ONCE * COLUMNS + 2 * SUBGROUPS - 1) / (2 * SUBGROUPS); // that a thread adds in a turn
 const uint PART_STRIDE = 20; // floats of a row's 16 outputs in shared memory: no bank twice
 
 shared float s_part[SUBGROUPS * AT_ONCE * COLUMNS * PART_STRIDE];
-shared uvec4 s_row[SINGLE ? SUBGROUPS * ROUNDS * CHUNKS * 8 : 1]; // a single row: [segment][chunk][half][quad]
 
 uint panel_of(uint i)
 {
@@ -43,55 +39,14 @@ uint panel_of(uint i)
                     : p.panel0 + gl_WorkGroupID.x * PANELS + i;
 }
 
-const uint PIECES = (CHUNKS * 8 + 31) / 32;
-
-// A single row's part of this subgroup's segments into shared memory.
-void stage(uint subgroup, uint lane, uint chunks, uint length)
-{
-        uint flag = tdm_flag_read(p.chain_index, p.chain_wait), first[ROUNDS], last[ROUNDS];
-        uvec4 row[ROUNDS * PIECES];
-
-        [[unroll]] for (uint round = 0; round < ROUNDS; round++) {
-                first[round] = min((round * SUBGROUPS + subgroup) * length, chunks - 1) * 8;
-                last[round] = min((round * SUBGROUPS + subgroup + 1) * length, chunks) * 8 - 1;
-        }
-#define LOOK_FLAGGED \
-        tdm_flagged(p.x, gl_LocalInvocationID.x * (p.cols / 64), flag, there);
-#define STAGE_FLAGGED \
-        [[unroll]] for (uint round = 0; round < ROUNDS; round++) \
-                [[unroll]] for (uint k = 0; k < PIECES; k++) \
-                        row[round * PIECES + k] = tdm_flagged4(p.x, min(first[round] + k * 32 + lane, last[round]), flag, there);
-        if (flag != 0) {
-                // A few words of the row are looked at until they are there: see matvec.glsl.
-                if (gl_LocalInvocationID.x < 32)
-                        TDM_UNTIL(p.chain, there, LOOK_FLAGGED)
-                barrier();
-                TDM_UNTIL(p.chain, there, STAGE_FLAGGED)
-        } else {
-                [[unroll]] for (uint round = 0; round < ROUNDS; round++)
-                        [[unroll]] for (uint k = 0; k < PIECES; k++) {
-                                uint i = min(first[round] + k * 32 + lane, last[round]);
-
-                                row[round * PIECES + k] = Act32x4s(p.x).v[i / 8 * 64 + i / 4 % 2 * 32 + i % 4];
-                        }
-        }
-        [[unroll]] for (uint round = 0; round < ROUNDS; round++)
-                [[unroll]] for (uint k = 0; k < PIECES; k++)
-                        if (k * 32 + lane < CHUNKS * 8)
-                                s_row[(round * SUBGROUPS + subgroup) * CHUNKS * 8 + k * 32 + lane] = row[round * PIECES + k];
-        subgroupMemoryBarrierShared();
-        subgroupBarrier();
-}
-
 void main()
 {
         uint lane = gl_SubgroupInvocationID, subgroup = gl_SubgroupID, own = lane / 4, quad = lane % 4, chunks = p.cols / 64;
-        uint length = TDM_VK_SEGMENT_CHUNKS(p.cols), tile0 = gl_WorkGroupID.y * TILES, row0 = tile0 * (SINGLE ? 1 : 8);
+        uint length = TDM_VK_SEGMENT_CHUNKS(p.cols), tile0 = gl_WorkGroupID.y * TILES, row0 = tile0 * 8;
         uint last_panel = (p.n_out + 15) / 16 - 1, quants = chunks * 64;
         SUMS acc[PANELS * TILES];
         uvec4 w0[PANELS * LOADS], w1[PANELS * LOADS], x0[TILES * 2], x1[TILES * 2];
-        uvec2 scales0[PANELS], scales1[PANELS], scales[(SETS == 0 ? 1 : SETS) * PANELS];
-        uvec4 ws[(SETS == 0 ? 1 : SETS) * PANELS * LOADS];
+        uvec2 scales0[PANELS], scales1[PANELS];
         uint64_t at[PANELS], x_at[TILES];
         float sums[TURNS * ITEMS];
 
@@ -100,54 +55,35 @@ void main()
                 at[i] = panel_address(min(panel_of(i), last_panel));
         [[unroll]] for (uint t = 0; t < TILES; t++)
                 x_at[t] = p.x + uint64_t(tile0 + t) * (p.cols * 16) + lane * 16;
-#define LOAD_SET(w, scales, set, c) \
+#define LOAD_WEIGHTS(w, scales, c) \
         [[unroll]] for (uint i = 0; i < PANELS; i++) { \
-                scales[(set) * PANELS + i] = U32x2s(at[i]).v[(c) * 8 + own]; \
+                scales[i] = U32x2s(at[i]).v[(c) * 8 + own]; \
                 [[unroll]] for (uint l = 0; l < LOADS; l++) \
-                        w[((set) * PANELS + i) * LOADS + l] = U32x4s(at[i] + quants).v[(c) * (32 * LOADS) + l * 32 + lane]; \
-        }
-#define LOAD_WEIGHTS(w, scales, c) LOAD_SET(w, scales, 0, c)
-#define LOAD_SETS(c0, c1) \
-        [[unroll]] for (uint set = 0; set < SETS; set++) { \
-                if ((c0) + set < (c1)) \
-                        LOAD_SET(ws, scales, set, (c0) + set) \
+                        w[i * LOADS + l] = U32x4s(at[i] + quants).v[(c) * (32 * LOADS) + l * 32 + lane]; \
         }
 #define LOAD_ROWS(x, c) \
-        if (!SINGLE) \
-                [[unroll]] for (uint t = 0; t < TILES; t++) \
-                        [[unroll]] for (uint h = 0; h < 2; h++) \
-                                x[t * 2 + h] = Act32x4s(x_at[t]).v[(c) * 64 + h * 32];
-#define MULTIPLY(w, scales, x, c) MULTIPLY_SET(w, scales, 0, x, c)
-#define MULTIPLY_SET(w, scales, set, x, c) { \
-        if (SINGLE) \
+        [[unroll]] for (uint t = 0; t < TILES; t++) \
                 [[unroll]] for (uint h = 0; h < 2; h++) \
-                        x[h] = s_row[((round * SUBGROUPS + subgroup) * CHUNKS + (c) - c0) * 8 + h * 4 + quad]; \
+                        x[t * 2 + h] = Act32x4s(x_at[t]).v[(c) * 64 + h * 32];
+#define MULTIPLY(w, scales, x) \
         [[unroll]] for (uint i = 0; i < PANELS; i++) \
                 [[unroll]] for (uint j = 0; j < 4; j++) { \
                         UNIT_A a; \
 \
-                        FRAGMENT(a, w, ((set) * PANELS + i) * LOADS, scales[(set) * PANELS + i], j) \
+                        FRAGMENT(a, w, i * LOADS, scales[i], j) \
                         [[unroll]] for (uint t = 0; t < TILES; t++) { \
                                 UNIT_B b; \
 \
                                 ROWS_FRAGMENT(b, x[t * 2 + j / 2][j % 2 * 2], x[t * 2 + j / 2][j % 2 * 2 + 1]) \
                                 acc[i * TILES + t] = coopMatMulAdd(a, b, acc[i * TILES + t]); \
                         } \
-                } }
-        {
-                uint c0 = subgroup * length;
-
-                if (SETS != 0) {
-                        LOAD_SETS(c0, min(c0 + length, chunks))
-                } else if (c0 < chunks)
-                        LOAD_WEIGHTS(w0, scales0, c0)
-        }
+                }
+        if (subgroup * length < chunks)
+                LOAD_WEIGHTS(w0, scales0, subgroup * length)
         tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
-        if (SINGLE)
-                stage(subgroup, lane, chunks, length);
 
         // What is loaded last in a round is the first of the next one; in the last round it is in vain.
-        if (SETS == 0 && subgroup * length < chunks)
+        if (subgroup * length < chunks)
                 LOAD_ROWS(x0, subgroup * length)
         [[dont_unroll]] for (uint round = 0; round < ROUNDS; round++) {
                 uint c0 = (round * SUBGROUPS + subgroup) * length, c = c0, c1 = min(c0 + length, chunks);
@@ -155,26 +91,14 @@ void main()
 
                 [[unroll]] for (uint i = 0; i < PANELS * TILES; i++)
                         acc[i] = SUMS(0.0);
-                if (SETS != 0) {
-                        if (round != 0)
-                                LOAD_SETS(c0, c1)
-                        for (; c < c1; c += SETS)
-                                [[unroll]] for (uint set = 0; set < SETS; set++) {
-                                        if (c + set >= c1)
-                                                break;
-                                        MULTIPLY_SET(ws, scales, set, x0, c + set)
-                                        if (c + set + SETS < c1)
-                                                LOAD_SET(ws, scales, set, c + set + SETS)
-                                        LOADS_STAY
-                                }
-                } else if (c0 < chunks) {
+                if (c0 < chunks)
                         for (;;) {
                                 uint next = c + 1 < c1 ? c + 1 : after, second = c + 2 < c1 ? c + 2 : after;
 
                                 LOAD_ROWS(x1, next)
                                 LOAD_WEIGHTS(w1, scales1, next)
                                 LOADS_STAY
-                                MULTIPLY(w0, scales0, x0, c)
+                                MULTIPLY(w0, scales0, x0)
                                 if (c + 1 >= c1) {
                                         [[unroll]] for (uint i = 0; i < PANELS * LOADS; i++)
                                                 w0[i] = w1[i];
@@ -187,12 +111,11 @@ void main()
                                 LOAD_ROWS(x0, second)
                                 LOAD_WEIGHTS(w0, scales0, second)
                                 LOADS_STAY
-                                MULTIPLY(w1, scales1, x1, c + 1)
+                                MULTIPLY(w1, scales1, x1)
                                 if (c + 2 >= c1)
                                         break;
                                 c += 2;
                         }
-                }
                 [[unroll]] for (uint turn = 0; turn < TURNS; turn++) {
                         if (turn + round != 0)
                                 barrier();
@@ -200,9 +123,8 @@ void main()
                                 if (turn * AT_ONCE + i < PANELS)
                                         [[unroll]] for (uint t = 0; t < TILES; t++)
                                                 [[unroll]] for (uint e = 0; e < 4; e++)
-                                                        if (!SINGLE || (e % 2 == 0 && quad == 0))
-                                                                s_part[((subgroup * AT_ONCE + i) * COLUMNS + (SINGLE ? 0 : t * 8 + quad * 2 + e % 2)) * PART_STRIDE +
-                                                                       own + e / 2 * 8] = acc[(turn * AT_ONCE + i) * TILES + t][e];
+                                                        s_part[((subgroup * AT_ONCE + i) * COLUMNS + t * 8 + quad * 2 + e % 2) * PART_STRIDE + own + e / 2 * 8] =
+                                                                acc[(turn * AT_ONCE + i) * TILES + t][e];
                         barrier();
                         [[unroll]] for (uint k = 0; k < ITEMS; k++) {
                                 uint r = min(gl_LocalInvocationID.x / 16 + k * 2 * SUBGROUPS, AT_ONCE * COLUMNS - 1);
@@ -220,7 +142,7 @@ void main()
                 }
         }
 
-        uint out_in_panel = gl_LocalInvocationID.x % 16, flag = tdm_flag_left(p.chain_index);
+        uint out_in_panel = gl_LocalInvocationID.x % 16;
 
         [[unroll]] for (uint k = 0; k < ITEMS; k++) {
                 uint r = gl_LocalInvocationID.x / 16 + k * 2 * SUBGROUPS, i = r / COLUMNS, row = row0 + r % COLUMNS;
@@ -232,15 +154,13 @@ void main()
                         uint half16 = tdm_to_f16(isnan(x) ? 0.0 : x), beside = subgroupShuffleXor(half16, 1);
 
                         if (used && out_in_panel % 2 == 0 && out_index < p.panel1 * 16)
-                                tdm_put_word(flag != 0 ? p.acts : tdm_fragment_row(p.acts, p.panel1 * 16, row),
-                                             flag != 0 ? tdm_fragment_word(out_index, true) : tdm_fragment_word(out_index, false),
-                                             half16 | beside << 16, flag);
+                                Act32s(tdm_fragment_row(p.acts, p.panel1 * 16, row)).v[tdm_fragment_word(out_index, false)] = half16 | beside << 16;
                 } else {
                         [[unroll]] for (uint turn = 0; turn < TURNS; turn++) {
                                 uint out_index = panel_of(turn * AT_ONCE + i) * 16 + out_in_panel;
 
                                 if (used && turn * AT_ONCE + i < PANELS && out_index < p.n_out)
-                                        tdm_put_word(p.y + uint64_t(row) * p.y_stride * 4, out_index, floatBitsToUint(sums[turn * ITEMS + k] * p.y_scale), flag);
+                                        F32s(p.y + uint64_t(row) * p.y_stride * 4).v[out_index] = sums[turn * ITEMS + k] * p.y_scale;
                         }
                 }
         }

@@ -23,7 +23,7 @@ float norm_scale(float sum)
 }
 
 // Rounds the normalised row for a matrix. Every thread must come here.
-void put(uint row, inout vec4 value[PER])
+void put(uint row, inout vec4 value[PER], bool counts)
 {
         uint thread = gl_LocalInvocationID.x, n4 = p.d / 4;
         uint64_t acts = tdm_acts_row(p.acts, p.d, row);
@@ -32,14 +32,14 @@ void put(uint row, inout vec4 value[PER])
 
         if (HALVES) {
                 [[unroll]] for (uint i = 0; i < PER; i++)
-                        if (i * WORKERS + thread < n4)
+                        if (counts && i * WORKERS + thread < n4)
                                 tdm_acts_halves(acts, (i * WORKERS + thread) * 4, value[i], tdm_flag_left(p.chain_index));
                 return;
         }
         [[unroll]] for (uint i = 0; i < PER; i++)
                 if (ACT != TDM_VK_ACT_F32)
                         tdm_acts_look(i, value[i], i * WORKERS + thread < n4);
-                else if (i * WORKERS + thread < n4)
+                else if (counts && i * WORKERS + thread < n4)
                         F32x4s(acts).v[i * WORKERS + thread] = value[i];
         if (ACT == TDM_VK_ACT_F32)
                 return;
@@ -48,7 +48,7 @@ void put(uint row, inout vec4 value[PER])
                 scales[i] = tdm_acts_round(i, value[i], q[i]);
         barrier();
         [[unroll]] for (uint i = 0; i < PER; i++)
-                if (i * WORKERS + thread < n4)
+                if (counts && i * WORKERS + thread < n4)
                         tdm_acts_write(i, acts, p.d, (i * WORKERS + thread) * 4, q[i], scales[i], tdm_side(p.side, row), p.side_rows, tdm_flag_left(p.chain_index));
 }
 
@@ -57,8 +57,8 @@ void main()
         uint row = gl_WorkGroupID.x, thread = gl_LocalInvocationID.x, n4 = p.d / 4;
         uint64_t h = p.hidden + uint64_t((FLAGS & TDM_VK_NORM_GATHER) != 0 ? U32s(p.gather).v[row] : row) * p.d * 4;
         precise vec4 value[PER];
-        vec4 gain[PER], add_gain[PER];
-        precise float sum = 0;
+        vec4 gain[PER], add_gain[PER], hidden[PER];
+        precise float sum;
         precise float scale;
 
         [[unroll]] for (uint i = 0; i < PER; i++) {
@@ -76,52 +76,61 @@ void main()
         else
                 tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
         [[unroll]] for (uint i = 0; i < PER; i++)
-                value[i] = F32x4s(h).v[min(i * WORKERS + thread, n4 - 1)];
-        if ((FLAGS & TDM_VK_NORM_ADD) != 0) {
-                uint64_t y = p.y + uint64_t(row) * p.y_stride * 4;
-                vec4 added[PER];
+                hidden[i] = F32x4s(h).v[min(i * WORKERS + thread, n4 - 1)];
+        // A single row's that waits for flagged words goes through all of it once for nothing while they are made: then its instructions are in this
+        // multiprocessor's cache when the row is there. The last one counts.
+        [[dont_unroll]] for (uint turn = flag != 0 ? 0 : 1; turn < 2 + (p.d >> 31); turn++) {
+                bool counts = turn == 1;
+
+                [[unroll]] for (uint i = 0; i < PER; i++)
+                        value[i] = hidden[i];
+                sum = 0;
+                if ((FLAGS & TDM_VK_NORM_ADD) != 0) {
+                        uint64_t y = p.y + uint64_t(row) * p.y_stride * 4;
+                        vec4 added[PER];
 
 #define ADD_FLAGGED \
-                [[unroll]] for (uint i = 0; i < PER; i++) \
-                        added[i] = uintBitsToFloat(tdm_flagged4(y, min(i * WORKERS + thread, n4 - 1), flag, there));
-                if (flag != 0) {
-                        TDM_UNTIL(p.chain, there, ADD_FLAGGED)
-                } else {
+                        [[unroll]] for (uint i = 0; i < PER; i++) \
+                                added[i] = uintBitsToFloat(tdm_flagged4(y, min(i * WORKERS + thread, n4 - 1), flag, there));
+                        if (flag != 0) {
+                                TDM_UNTIL_OR(p.chain, there, !counts, ADD_FLAGGED)
+                        } else {
+                                [[unroll]] for (uint i = 0; i < PER; i++)
+                                        added[i] = F32x4s(y).v[min(i * WORKERS + thread, n4 - 1)];
+                        }
                         [[unroll]] for (uint i = 0; i < PER; i++)
-                                added[i] = F32x4s(y).v[min(i * WORKERS + thread, n4 - 1)];
-                }
-                [[unroll]] for (uint i = 0; i < PER; i++)
-                        if (i * WORKERS + thread < n4) {
-                                sum = fma(added[i].x, added[i].x, sum);
-                                sum = fma(added[i].y, added[i].y, sum);
-                                sum = fma(added[i].z, added[i].z, sum);
-                                sum = fma(added[i].w, added[i].w, sum);
-                        }
-                scale = norm_scale(tdm_workgroup_sum(sum));
-                sum = 0;
-                [[unroll]] for (uint i = 0; i < PER; i++) {
-                        precise vec4 add = added[i] * scale * add_gain[i];
+                                if (i * WORKERS + thread < n4) {
+                                        sum = fma(added[i].x, added[i].x, sum);
+                                        sum = fma(added[i].y, added[i].y, sum);
+                                        sum = fma(added[i].z, added[i].z, sum);
+                                        sum = fma(added[i].w, added[i].w, sum);
+                                }
+                        scale = norm_scale(tdm_workgroup_sum(sum));
+                        sum = 0;
+                        [[unroll]] for (uint i = 0; i < PER; i++) {
+                                precise vec4 add = added[i] * scale * add_gain[i];
 
-                        value[i] = value[i] + add;
-                        if (i * WORKERS + thread < n4)
-                                F32x4s(h).v[i * WORKERS + thread] = value[i];
-                }
-        }
-        if (ACT != TDM_VK_ACT_NONE) {
-                [[unroll]] for (uint i = 0; i < PER; i++)
-                        if (i * WORKERS + thread < n4) {
-                                sum = fma(value[i].x, value[i].x, sum);
-                                sum = fma(value[i].y, value[i].y, sum);
-                                sum = fma(value[i].z, value[i].z, sum);
-                                sum = fma(value[i].w, value[i].w, sum);
+                                value[i] = value[i] + add;
+                                if (counts && i * WORKERS + thread < n4)
+                                        F32x4s(h).v[i * WORKERS + thread] = value[i];
                         }
-                scale = norm_scale(tdm_workgroup_sum(sum));
-                [[unroll]] for (uint i = 0; i < PER; i++) {
-                        precise vec4 x = value[i] * scale * gain[i];
-
-                        value[i] = x;
                 }
-                put(row, value);
+                if (ACT != TDM_VK_ACT_NONE) {
+                        [[unroll]] for (uint i = 0; i < PER; i++)
+                                if (i * WORKERS + thread < n4) {
+                                        sum = fma(value[i].x, value[i].x, sum);
+                                        sum = fma(value[i].y, value[i].y, sum);
+                                        sum = fma(value[i].z, value[i].z, sum);
+                                        sum = fma(value[i].w, value[i].w, sum);
+                                }
+                        scale = norm_scale(tdm_workgroup_sum(sum));
+                        [[unroll]] for (uint i = 0; i < PER; i++) {
+                                precise vec4 x = value[i] * scale * gain[i];
+
+                                value[i] = x;
+                        }
+                        put(row, value, counts);
+                }
         }
         if (p.chain != 0) // flagged or not: hidden is not
                 tdm_chain_count(p.chain, p.chain_index & ~TDM_VK_CHAIN_FLAGS);

@@ -8,13 +8,11 @@ layout(local_size_x = WORKERS) in;
 layout(constant_id = 0) const uint KV_TYPE = TDM_VK_KV_F16;
 layout(push_constant) uniform Push { tdm_vk_rotate_push p; };
 #include "sum.glsl"
+#include "rotate.glsl"
 
 shared float s_x[512]; // the head; of Q8_0 as rotated, until its blocks are rounded
 
 layout(buffer_reference, std430, buffer_reference_align = 1) coherent buffer U8s { uint8_t v[]; };
-layout(buffer_reference, std430, buffer_reference_align = 2) coherent buffer Stored16s { uint16_t v[]; };
-layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Constants { float v[]; };
-layout(buffer_reference, std430, buffer_reference_align = 8) buffer Counters { uint n_saturated; };
 
 // Rounds a head in s_x as the host's store_block() does, block by block; every thread of the workgroup must come here. Scales
 // of a part lie scale_step apart, quants quant_step; in the log both lie side by side.
@@ -64,11 +62,11 @@ void store_one(uint64_t at, uint index, uint64_t log_at, uint log_index, float x
                         F32s(log_at).v[log_index] = x;
                 return;
         }
-        if (!(abs(x) <= 65504.0)) {
-                atomicAdd(Counters(p.counters).n_saturated, 1);
-                x = isnan(x) ? 0 : clamp(x, -65504.0, 65504.0);
-        }
-        uint16_t stored = uint16_t(tdm_to_f16(x));
+        uint saturated = 0;
+        uint16_t stored = uint16_t(tdm_stored16(x, saturated));
+
+        if (saturated != 0)
+                atomicAdd(Counters(p.counters).n_saturated, saturated);
         Stored16s(at).v[index] = stored;
         if (log_at != 0)
                 Stored16s(log_at).v[log_index] = stored;
@@ -84,7 +82,7 @@ void main()
         bool is_value = head >= p.n_heads + p.n_kv_heads, is_query = head < p.n_heads;
         uint64_t part = 0, log_at = 0, gain = is_query ? p.q_gain : p.k_gain;
         uint n_blocks = (p.head_dim + 31) / 32;
-        precise float sum = 0, scale;
+        precise float sum = 0;
 
         if (!is_query) {
                 uint head_bytes = KV_TYPE == TDM_VK_KV_F32 ? p.head_dim * 4 : KV_TYPE == TDM_VK_KV_F16 ? p.head_dim * 2 : p.head_dim + n_blocks * 2;
@@ -123,26 +121,24 @@ void main()
         } else {
                 for (uint d = thread; d < p.head_dim; d += WORKERS)
                         sum = fma(s_x[d], s_x[d], sum);
-                precise float mean = tdm_workgroup_sum(sum) / float(p.head_dim) + p.eps;
-                scale = 1.0 / sqrt(mean);
+                float scale = tdm_head_scale(tdm_workgroup_sum(sum), p.head_dim, p.eps);
+
                 for (uint d = thread; d < half_dim; d += WORKERS) {
                         uint64_t angles = p.angles + uint64_t(p.first_row + row) * p.head_dim * 4;
-                        float c = Constants(angles).v[d], s = Constants(angles).v[half_dim + d];
-                        precise float left = s_x[d] * scale * Constants(gain).v[d];
-                        precise float right = s_x[half_dim + d] * scale * Constants(gain).v[half_dim + d];
-                        precise float rs = right * s, ls = left * s;
-                        precise float new_left = fma(left, c, -rs), new_right = fma(right, c, ls);
+                        vec2 turned = tdm_turned(vec2(s_x[d], s_x[half_dim + d]), scale, vec2(Constants(gain).v[d], Constants(gain).v[half_dim + d]),
+                                                 vec2(Constants(angles).v[d], Constants(angles).v[half_dim + d]));
 
                         if (is_query) {
-                                precise float scaled_left = new_left * p.query_scale, scaled_right = new_right * p.query_scale;
-                                F32s(x).v[d] = scaled_left;
-                                F32s(x).v[half_dim + d] = scaled_right;
+                                precise vec2 scaled = turned * p.query_scale;
+
+                                F32s(x).v[d] = scaled.x;
+                                F32s(x).v[half_dim + d] = scaled.y;
                         } else if (KV_TYPE == TDM_VK_KV_Q8_0) {
-                                s_x[d] = new_left;
-                                s_x[half_dim + d] = new_right;
+                                s_x[d] = turned.x;
+                                s_x[half_dim + d] = turned.y;
                         } else {
-                                store_one(part, (t / 16 * p.head_dim + d) * 16 + t % 16, log_at, d, new_left);
-                                store_one(part, (t / 16 * p.head_dim + half_dim + d) * 16 + t % 16, log_at, half_dim + d, new_right);
+                                store_one(part, tdm_key_at(t, d, p.head_dim), log_at, d, turned.x);
+                                store_one(part, tdm_key_at(t, half_dim + d, p.head_dim), log_at, half_dim + d, turned.y);
                         }
                 }
                 if (!is_query && KV_TYPE == TDM_VK_KV_Q8_0)

@@ -211,8 +211,19 @@ struct tdm_vk_rotate_push {
         TDM_VK_CHAIN
 };
 
+/* Of a layer, for a kernel that rotates a single row itself (attendhalf.comp). */
+struct tdm_vk_rotation {
+        TDM_U64 q_gain;
+        TDM_U64 k_gain;
+        TDM_U64 counters;
+        TDM_U32 angles; /* from the push constant's rows on */
+        TDM_F32 eps;
+        TDM_F32 query_scale;
+        TDM_U32 pad0;
+};
+
 struct tdm_vk_attend_push {
-        TDM_U64 qkv;
+        TDM_U64 qkv; /* where the kernel rotates, a tdm_vk_rotation: the row lies where matrices leave flagged words */
         TDM_U64 rows;
         TDM_U64 table;
         TDM_U64 items;
@@ -227,7 +238,7 @@ struct tdm_vk_attend_push {
         TDM_U32 table_entries;
         TDM_U32 window; /* 0: none */
         TDM_U64 acts;   /* as in tdm_vk_merge_push, where attend.comp merges too */
-        TDM_U64 side;
+        TDM_U64 side;   /* as well; where the kernel rotates, the log, as in tdm_vk_rotate_push */
         TDM_U32 side_rows;
         TDM_F32 act_scale;
         TDM_F32 query_scale; /* of attendhalf.comp: what queries are multiplied with, a power of two, and */
