@@ -334,6 +334,11 @@ static uint64_t place_flagged(struct tdm_vk_model *m)
         return end;
 }
 
+uint64_t tdm_vk_partial_flagged(const struct tdm_vk_model *m)
+{
+        return TDM_VK_ARRIVALS_BYTES + (uint64_t)m->max_slots * TDM_VK_PARTIAL_WIDTH(m->hp.head_dim) * sizeof(float);
+}
+
 static unsigned list_needs(struct tdm_vk_model *m, struct need *needs)
 {
         const struct tdm_hparams *hp = &m->hp;
@@ -359,8 +364,8 @@ static unsigned list_needs(struct tdm_vk_model *m, struct need *needs)
         needs[n++] = (struct need){&m->y, (uint64_t)m->tile_rows * m->y_stride_max * sizeof(float),
                                    TDM_VK_DEVICE_MEMORY, "matrix products"};
         needs[n++] =
-                (struct need){&m->partial, TDM_VK_ARRIVALS_BYTES +
-                              (uint64_t)m->max_slots * TDM_VK_PARTIAL_WIDTH(hp->head_dim) * sizeof(float),
+                (struct need){&m->partial, tdm_vk_partial_flagged(m) +
+                              (m->attend_half ? (uint64_t)m->max_slots * TDM_VK_PARTIAL_WIDTH(hp->head_dim) * sizeof(uint64_t) : 0),
                               TDM_VK_DEVICE_MEMORY, "attention"};
         needs[n++] = (struct need){&m->logits, logits_bytes, TDM_VK_DEVICE_MEMORY, "logits"};
         needs[n++] = (struct need){&m->logits_host, logits_bytes, TDM_VK_HOST_MEMORY, "logits"};
@@ -404,8 +409,8 @@ static int check_memory(struct tdm_vk_model *m, const struct need *needs, unsign
                 (double)work / 0x1p20, (double)left / 0x1p20, (double)total / 0x1p20);
 }
 
-/* See TDM_VK_ARRIVALS. */
-static int arrivals_init(struct tdm_vk_model *m, struct tdm_error *err)
+/* See TDM_VK_ARRIVALS: nobody has come, no partial result is there. */
+int tdm_vk_partial_clear(struct tdm_vk_model *m, struct tdm_error *err)
 {
         const char *what = "clearing a buffer";
         struct tdm_vk_device *device = m->device;
@@ -414,7 +419,8 @@ static int arrivals_init(struct tdm_vk_model *m, struct tdm_error *err)
 
         if (r != 0)
                 return r;
-        device->vk.CmdFillBuffer(commands, m->partial.buffer, 0, TDM_VK_ARRIVALS_BYTES, 0);
+        m->step_serial = 0;
+        device->vk.CmdFillBuffer(commands, m->partial.buffer, 0, VK_WHOLE_SIZE, 0);
         tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
                        VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
         return tdm_vk_once_end(device, what, err);
@@ -422,17 +428,19 @@ static int arrivals_init(struct tdm_vk_model *m, struct tdm_error *err)
 
 static int buffers_init(struct tdm_vk_model *m, const struct need *needs, unsigned n, struct tdm_error *err)
 {
+        int r;
+
         for (unsigned i = 0; i < n; i++) {
-                int r = needs[i].bytes ? tdm_vk_buffer_init(m->device, needs[i].buffer, needs[i].bytes, needs[i].place,
-                                                            needs[i].what, err)
-                                       : 0;
+                r = needs[i].bytes ? tdm_vk_buffer_init(m->device, needs[i].buffer, needs[i].bytes, needs[i].place, needs[i].what, err) : 0;
 
                 if (r != 0)
                         return r;
                 m->memory_bytes += needs[i].bytes;
         }
         memset(m->counters.map, 0, 64);
-        return arrivals_init(m, err);
+        r = tdm_vk_partial_clear(m, err);
+        m->step_serial = TDM_VK_SERIALS - 3; /* so that every model comes past the last one soon, not after hours alone */
+        return r;
 }
 
 static int recordings_init(struct tdm_vk_model *m, struct tdm_error *err)

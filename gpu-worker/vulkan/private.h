@@ -318,6 +318,11 @@ struct tdm_vk_recording {
         struct tdm_vk_pipeline *marks[TDM_VK_MAX_QUERIES]; /* of each timestamp, when profiling */
 };
 #define TDM_VK_ARRIVALS_BYTES (TDM_VK_ARRIVALS * sizeof(uint32_t)) /* at the front of what holds partial results */
+#define TDM_VK_SERIALS (UINT32_MAX / TDM_VK_LAYERS_MAX)
+/* Flagged partial results lie behind the others: where. */
+uint64_t tdm_vk_partial_flagged(const struct tdm_vk_model *model);
+/* When serials begin again, too: an old one's results must not be taken for new ones. */
+int tdm_vk_partial_clear(struct tdm_vk_model *model, struct tdm_error *err);
 #define TDM_VK_RECORDINGS 256u
 
 /* What the device's copy of a sequence's cache is known to hold. */
@@ -370,6 +375,7 @@ struct tdm_vk_model {
 
         uint32_t tile_rows, queries_heads, many_rows; /* of an attention item: heads, rows at most */
         uint32_t max_slots, max_items;                /* of partial results, and items, per tile */
+        uint32_t step_serial;                         /* of the step that was filled in last: below TDM_VK_SERIALS */
         bool half;                                    /* layers' rows are F16: half.c */
         bool attend_half;                             /* and attention is on f16 units too */
         struct tdm_vk_buffer acts[TDM_VK_N_ACTS];     /* size 0: form not used */

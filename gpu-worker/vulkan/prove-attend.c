@@ -248,7 +248,7 @@ static void put_row(struct tdm_vk_device *device, const struct shape *s, uint32_
         struct tdm_vk_item *items = (struct tdm_vk_item *)in(device, ITEMS, ITEMS_AT);
         float *gains = (float *)in(device, ITEMS, GAINS_AT), *angles = (float *)in(device, ITEMS, ANGLES_AT);
 
-        *(struct tdm_vk_row *)in(device, ITEMS, ROWS_AT) = (struct tdm_vk_row){.position = position};
+        *(struct tdm_vk_row *)in(device, ITEMS, ROWS_AT) = (struct tdm_vk_row){.position = position, .serial = 5 * TDM_VK_LAYERS_MAX};
         for (uint32_t i = 0; i < n; i++)
                 items[i] = (struct tdm_vk_item){.n_rows = 1,
                                                 .span_first = i == 0 ? first : last,
@@ -311,6 +311,7 @@ static int run_rotating(struct tdm_vk_device *device, const struct tdm_vk_pipeli
 
         push.qkv = device->stages[0].address + ITEMS * PLACE + ROTATION_AT;
         push.side = device->stages[0].address + ITEMS * PLACE + LOG_AT;
+        push.side_rows = 7;
         push.chain = device->stages[0].address + CHAIN * PLACE;
         push.acts = push.chain + ACTS_AT;
         push.chain_index = 2 | TDM_VK_CHAIN_FLAGS;

@@ -296,6 +296,7 @@ static int prepare(struct run *run, uint32_t first, struct tdm_error *err)
 {
         struct tdm_vk_model *m = run->m;
         bool attends = false;
+        int r = 0;
 
         for (uint32_t block = first; block < run->end && !attends; block++)
                 attends = tdm_block_kind(&m->hp, block) == TDM_BLOCK_ATTENTION;
@@ -309,9 +310,13 @@ static int prepare(struct run *run, uint32_t first, struct tdm_error *err)
         run->slot = tdm_vk_slot_of(m, run->hidden);
         if (!run->slot)
                 return tdm_error_set(err, -EINVAL, "vulkan device: hidden rows outside of the activations");
-        if (!goes_on(run->slot, run->step, first))
+        if (!goes_on(run->slot, run->step, first)) {
+                if (m->step_serial + 1 >= TDM_VK_SERIALS)
+                        r = tdm_vk_partial_clear(m, err);
+                if (r != 0)
+                        return r;
                 tdm_vk_step_fill(m, run->slot, run->step);
-        else if (run->slot->next_block != first)
+        } else if (run->slot->next_block != first)
                 run->slot->on_device = false; /* blocks between were run elsewhere */
         run->slot->next_block = 0;            /* should this fail */
         return attends && run->slot->attention_layers == 0 ? tdm_vk_kv_begin(m, run->step, err) : 0;

@@ -88,7 +88,7 @@ uint tdm_half2(vec2 x)
 // Four columns of a row of F16; p.act_scale is the kernel's.
 void tdm_acts_halves(uint64_t row, uint col, vec4 x, uint flag)
 {
-        precise vec4 scaled = vec4(tdm_finite(x.x), tdm_finite(x.y), tdm_finite(x.z), tdm_finite(x.w)) * p.act_scale;
+        precise vec4 scaled = mix(x, vec4(0), isnan(x)) * p.act_scale;
 
         tdm_put_word(row, tdm_fragment_word(col, flag != 0), tdm_half2(scaled.xy), flag);
         tdm_put_word(row, tdm_fragment_word(col + 2, flag != 0), tdm_half2(scaled.zw), flag);

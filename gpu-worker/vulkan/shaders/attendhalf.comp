@@ -122,6 +122,42 @@ void rotate_row(const tdm_attend a, tdm_vk_rotation rotation, bool waits)
         }
 }
 
+// Four neighbouring dimensions of a row's head, of all items: those before this one as they come, then this one's, as tdm_merge_items() does it.
+vec4 merge_flagged(const tdm_attend a, uint head, uint d, uint flag, bool waits, vec4 own, tdm_running own_ml)
+{
+        tdm_running running = tdm_running(0, 0);
+        precise vec4 o = vec4(0);
+        float old_factor, new_factor;
+        uint n = a.item.n_items - 1;
+
+        for (uint first = 0; first < n; first += MERGE_AHEAD) {
+                vec4 spans[MERGE_AHEAD];
+                uvec2 ml[MERGE_AHEAD];
+
+#define SPANS_FLAGGED \
+                [[unroll]] for (uint i = 0; i < MERGE_AHEAD; i++) { \
+                        uint slot = a.item.first_slot + a.head0 + head + min(first + i, n - 1) * p.n_heads; \
+                        uint64_t item = p.partial + uint64_t(slot) * TDM_VK_PARTIAL_WIDTH(HEAD_DIM) * 8; \
+\
+                        ml[i] = tdm_flagged2(item, HEAD_DIM / 2, flag, there); \
+                        spans[i] = uintBitsToFloat(tdm_flagged4(item, d / 4, flag, there)); \
+                }
+                TDM_UNTIL_OR(p.chain, there, !waits, SPANS_FLAGGED)
+                MERGE_ITEM(0) MERGE_ITEM(1) MERGE_ITEM(2) MERGE_ITEM(3)
+                MERGE_ITEM(4) MERGE_ITEM(5) MERGE_ITEM(6) MERGE_ITEM(7)
+        }
+        if (own_ml.l > 0) {
+                bool merged = tdm_merge(running, own_ml.m, own_ml.l, old_factor, new_factor);
+                precise vec4 add = own * new_factor;
+
+                o = merged ? fma(o, vec4(old_factor), add) : own;
+        }
+        precise float inverse = 1.0 / running.l;
+        precise vec4 divided = o * inverse;
+
+        return divided;
+}
+
 void main()
 {
         uint thread = gl_LocalInvocationID.x, lane = gl_SubgroupInvocationID, own = lane / 4, quad = lane % 4, block = gl_SubgroupID;
@@ -231,16 +267,31 @@ void main()
                 }
         }
 
-        // The row's last item to come merges all of them, as merge.comp does.
+        // The row's last item, or the last one to come, merges all of them, as merge.comp does.
         uint row = a.item.first_row - p.first_row, head = row_at / HEAD_DIM;
         vec4 o = row_o;
 
-        if (!MERGES || a.item.n_items > 1) {
+        if (ROTATES != 0 && a.item.n_items > 1) {
+                uint64_t slot = p.partial + uint64_t(a.item.slot + a.head0 + head) * TDM_VK_PARTIAL_WIDTH(HEAD_DIM) * 8;
+                uint flag = a.first.serial + p.side_rows;
+
+                if (a.item.slot != a.item.first_slot + (a.item.n_items - 1) * p.n_heads) {
+                        if (row_used && counts)
+                                [[unroll]] for (uint e = 0; e < 4; e++)
+                                        tdm_put_word(slot, row_at % HEAD_DIM + e, floatBitsToUint(o[e]), flag);
+                        if (row_used && counts && row_at % HEAD_DIM == 0) {
+                                tdm_put_word(slot, HEAD_DIM, floatBitsToUint(running.m), flag);
+                                tdm_put_word(slot, HEAD_DIM + 1, floatBitsToUint(running.l), flag);
+                        }
+                        continue;
+                }
+                o = merge_flagged(a, head, row_at % HEAD_DIM, flag, counts, o, running);
+        } else if (!MERGES || a.item.n_items > 1) {
                 uint64_t slot = p.partial + uint64_t(a.item.slot + a.head0 + head) * TDM_VK_PARTIAL_WIDTH(HEAD_DIM) * 4;
 
-                if (row_used && counts)
+                if (row_used)
                         F32x4s(slot).v[row_at % HEAD_DIM / 4] = o;
-                if (row_used && counts && row_at % HEAD_DIM == 0) {
+                if (row_used && row_at % HEAD_DIM == 0) {
                         F32s(slot).v[HEAD_DIM] = running.m;
                         F32s(slot).v[HEAD_DIM + 1] = running.l;
                 }
@@ -249,13 +300,11 @@ void main()
                 tdm_chain_done_all(p.chain, p.chain_index);
                 return;
         }
-        if (a.item.n_items > 1) {
-                if (!counts)
-                        continue;
+        if (ROTATES == 0 && a.item.n_items > 1) {
                 if (!tdm_last_item(p.partial, row * p.n_heads + a.head0, a.item.n_items))
                         return;
                 o = tdm_merge_items(p.partial, a.item.first_slot + a.head0 + head, p.n_heads, a.item.n_items, HEAD_DIM, row_at % HEAD_DIM);
-        } else { // what merging a single result comes to
+        } else if (a.item.n_items == 1) { // what merging a single result comes to
                 precise float inverse = 1.0 / running.l;
                 precise vec4 whole = o * inverse;
 

@@ -29,7 +29,9 @@ const uint OWN = GELU ? PANELS / 2 : PANELS;               // panels of a result
 const uint RESULTS = GROUPS * OWN * 16;                    // of a workgroup
 const uint ITEMS = (RESULTS + THREADS - 1) / THREADS;      // of a thread
 const uint AT_ONCE = 6; // 16 bytes of a row that a thread asks for
-const uint PIECES = (PARTS * ROUNDS * CHUNKS * 8 + THREADS - 1) / THREADS; // of 16 bytes, of a row, that a thread brings
+const bool ALONE = GROUPS == 1;                            // a subgroup is the only one that reads its part of the row, and brings it itself
+const uint BRINGERS = ALONE ? 32 : THREADS;
+const uint PIECES = ((ALONE ? 1 : PARTS) * ROUNDS * CHUNKS * 8 + BRINGERS - 1) / BRINGERS; // of 16 bytes, of a row, that a thread brings
 
 shared float s_part[PARTS * ROUNDS * GROUPS * PANELS * 16]; // [segment][panel][output]
 shared uvec4 s_row[PARTS * ROUNDS * CHUNKS * 8];            // [chunk][half][quad]
@@ -42,10 +44,11 @@ uint panel_of(uint group, uint i)
         return GELU ? (i < OWN ? first + i : p.panel1 + first + i - OWN) : p.panel0 + first + i;
 }
 
-// The row into shared memory.
-void stage(uint chunks)
+// The row into shared memory, or the subgroup's chunks begin … end - 1 of it.
+void stage(uint begin, uint end, uint chunks)
 {
-        uint thread = gl_LocalInvocationID.x, flag = tdm_flag_read(p.chain_index, p.chain_wait), n = chunks * 8;
+        uint thread = gl_LocalInvocationID.x, flag = tdm_flag_read(p.chain_index, p.chain_wait);
+        uint first = ALONE ? begin * 8 + gl_SubgroupInvocationID : thread, n = (ALONE ? end : chunks) * 8;
 
 #define LOOK_FLAGGED \
         tdm_flagged(p.x, thread * (p.cols / 64), flag, there);
@@ -60,21 +63,25 @@ void stage(uint chunks)
 
 #define STAGE_FLAGGED \
                 [[unroll]] for (uint k = 0; k < min(AT_ONCE, PIECES); k++) \
-                        row[k] = tdm_flagged4(p.x, min((k0 + k) * THREADS + thread, n - 1), flag, there);
+                        row[k] = tdm_flagged4(p.x, min((k0 + k) * BRINGERS + first, n - 1), flag, there);
                 if (flag != 0) {
                         TDM_UNTIL(p.chain, there, STAGE_FLAGGED)
                 } else {
                         [[unroll]] for (uint k = 0; k < min(AT_ONCE, PIECES); k++) {
-                                uint i = min((k0 + k) * THREADS + thread, n - 1);
+                                uint i = min((k0 + k) * BRINGERS + first, n - 1);
 
                                 row[k] = Act32x4s(p.x).v[i / 8 * 64 + i / 4 % 2 * 32 + i % 4];
                         }
                 }
                 [[unroll]] for (uint k = 0; k < min(AT_ONCE, PIECES); k++)
-                        if ((k0 + k) * THREADS + thread < n)
-                                s_row[(k0 + k) * THREADS + thread] = row[k];
+                        if ((k0 + k) * BRINGERS + first < n)
+                                s_row[(k0 + k) * BRINGERS + first] = row[k];
         }
-        barrier();
+        if (ALONE) {
+                subgroupMemoryBarrierShared();
+                subgroupBarrier();
+        } else
+                barrier();
 }
 
 void main()
@@ -100,7 +107,7 @@ void main()
                 [[unroll]] for (uint set = 0; set < SETS; set++)
                         LOAD_SET(set, min(segment0 * length + set, end - 1))
         tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
-        stage(chunks);
+        stage(segment0 * length, end, chunks);
 
         [[dont_unroll]] for (uint segment = segment0; segment < segment0 + ROUNDS && segment * length < chunks; segment++) {
                 uint c0 = segment * length, c1 = min(c0 + length, chunks);
@@ -142,12 +149,18 @@ void main()
                 uint item = min(gl_LocalInvocationID.x + k * THREADS, RESULTS - 1), out_in_panel = item % 16, panel = item / 16;
                 uint at_first = (panel / OWN * PANELS + panel % OWN) * 16 + out_in_panel;
                 bool used = gl_LocalInvocationID.x + k * THREADS < RESULTS;
-                precise float sum = s_part[at_first], second = GELU ? s_part[at_first + OWN * 16] : 0.0;
+                float parts[PARTS * ROUNDS * (GELU ? 2 : 1)]; // asked for at once
+                precise float sum = 0, second = 0;
 
-                for (uint s = 1; s < n_segments; s++) {
-                        sum += s_part[s * (GROUPS * PANELS * 16) + at_first];
+                [[unroll]] for (uint s = 0; s < PARTS * ROUNDS; s++) {
+                        parts[s] = s_part[s * (GROUPS * PANELS * 16) + at_first];
                         if (GELU)
-                                second += s_part[s * (GROUPS * PANELS * 16) + at_first + OWN * 16];
+                                parts[PARTS * ROUNDS + s] = s_part[s * (GROUPS * PANELS * 16) + at_first + OWN * 16];
+                }
+                [[unroll]] for (uint s = 0; s < PARTS * ROUNDS; s++) {
+                        sum += s < n_segments ? parts[s] : 0;
+                        if (GELU)
+                                second += s < n_segments ? parts[PARTS * ROUNDS + s] : 0;
                 }
                 if (GELU) {
                         uint out_index = (gl_WorkGroupID.x * GROUPS * OWN + panel) * 16 + out_in_panel;

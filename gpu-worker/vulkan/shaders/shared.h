@@ -90,7 +90,7 @@ struct tdm_vk_row {
         TDM_U32 token;
         TDM_U32 position;
         TDM_U32 seq;
-        TDM_U32 pad0;
+        TDM_U32 serial; /* of the step, times TDM_VK_LAYERS_MAX */
 };
 
 /* A piece of attention: some rows of one sequence over spans first … last. */
@@ -113,10 +113,13 @@ struct tdm_vk_row_items {
         TDM_U32 pad0;
 };
 
+#define TDM_VK_LAYERS_MAX 512u /* more than a model has */
+
 /* A partial result: o [head_dim], m, l; l = 0: nothing was seen. */
 #define TDM_VK_PARTIAL_WIDTH(head_dim) ((head_dim) + 16)
 
-/* Before them lie [row of the tile][head] words: how many items of a row and its heads are done. 0 between kernels. */
+/* Of a single row that a kernel rotates (attendhalf.comp) they are flagged words, and the last item merges: a word's flag is the step's serial and
+ * the layer, from 1 on. Before the others lie [row of the tile][head] words: how many items of a row and its heads are done. 0 between kernels. */
 #define TDM_VK_ARRIVALS 32768
 
 /* ---- push constants ---- */
@@ -239,7 +242,7 @@ struct tdm_vk_attend_push {
         TDM_U32 window; /* 0: none */
         TDM_U64 acts;   /* as in tdm_vk_merge_push, where attend.comp merges too */
         TDM_U64 side;   /* as well; where the kernel rotates, the log, as in tdm_vk_rotate_push */
-        TDM_U32 side_rows;
+        TDM_U32 side_rows; /* as well; where the kernel rotates, the layer, from 1 on */
         TDM_F32 act_scale;
         TDM_F32 query_scale; /* of attendhalf.comp: what queries are multiplied with, a power of two, and */
         TDM_F32 score_scale; /* what scores are: 1 / query_scale */
