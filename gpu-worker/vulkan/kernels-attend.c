@@ -31,7 +31,7 @@ static struct kernel kernel_of(const struct tdm_vk_model *m, bool many, uint32_t
         return (struct kernel){TDM_VK_ATTEND, {m->hp.head_dim, m->kv.type, many ? m->many_rows : 1, form}};
 }
 
-/* Of a single row, which attendhalf.comp rotates itself. */
+/* Of rows that attendhalf.comp rotates itself. */
 static struct kernel rotating_of(const struct tdm_vk_model *m, uint32_t out_act)
 {
         struct kernel k = kernel_of(m, false, m->queries_heads, out_act);
@@ -54,7 +54,8 @@ void tdm_vk_attend_rotations(struct tdm_vk_model *m)
         tdm_vk_step_layout(m, &layout);
         for (uint32_t i = 0; i < m->hp.n_layers && m->attend_half; i++)
                 ((struct tdm_vk_rotation *)m->rotations.map)[i] =
-                        (struct tdm_vk_rotation){.q_gain = m->layers[i].q_norm,
+                        (struct tdm_vk_rotation){.y = m->y.address,
+                                                 .q_gain = m->layers[i].q_norm,
                                                  .k_gain = m->layers[i].k_norm,
                                                  .counters = m->counters.address,
                                                  .angles = (uint32_t)(layout.angles[tdm_kv_group_of(&m->hp, i)] - layout.rows),
@@ -131,7 +132,7 @@ int tdm_vk_kernels_attend_half(struct tdm_vk_model *m, struct tdm_error *err)
         single = kernel_of(m, false, m->queries_heads, act);
         many = kernel_of(m, true, m->queries_heads, act);
         rotating = rotating_of(m, act);
-        r = compile_and_prove(m, &single, &many, tdm_vk_chain_wanted(m->device) && tdm_vk_attend_merges(m, false, m->queries_heads) ? &rotating : NULL, err);
+        r = compile_and_prove(m, &single, &many, tdm_vk_attend_merges(m, false, m->queries_heads) ? &rotating : NULL, err);
         proven = r == 0 ? compiled(m, &many) : NULL;
         if (proven && proven->proven)
                 return 0;

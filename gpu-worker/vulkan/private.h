@@ -254,7 +254,7 @@ int tdm_vk_prove_half(struct tdm_vk_device *device, struct tdm_error *err);
 /* Attention of a single row with so many heads an item, and of many_rows; NULL: it could not be compiled. */
 int tdm_vk_prove_attend(struct tdm_vk_device *device, struct tdm_vk_pipeline *single, struct tdm_vk_pipeline *many, uint32_t heads,
                         uint32_t many_rows, struct tdm_error *err);
-/* And the one that rotates a single row itself, against `rotate` and `single`, which leaves rows of F16. */
+/* And the one that rotates rows itself, against `rotate` and `single`, which leaves rows of F16. */
 int tdm_vk_prove_rotating(struct tdm_vk_device *device, const struct tdm_vk_pipeline *rotate, const struct tdm_vk_pipeline *single,
                           struct tdm_vk_pipeline *rotating, uint32_t heads, struct tdm_error *err);
 
@@ -504,7 +504,7 @@ bool tdm_vk_attend_merges(const struct tdm_vk_model *model, bool many, uint32_t 
 struct tdm_vk_pipeline *tdm_vk_attend_kernel(const struct tdm_vk_model *model, bool many, uint32_t item_heads, uint32_t out_act);
 /* What record() can ask for. */
 int tdm_vk_kernels_need_attend(struct tdm_vk_model *model, struct tdm_error *err);
-/* That of a single row with flagged words, which rotates it too; NULL: there is none. */
+/* That of items of one row each which rotates them too; NULL: there is none. */
 struct tdm_vk_pipeline *tdm_vk_attend_rotating_kernel(const struct tdm_vk_model *model, uint32_t out_act);
 /* Once tensors' addresses are known: what it wants to know of a layer. */
 void tdm_vk_attend_rotations(struct tdm_vk_model *model);

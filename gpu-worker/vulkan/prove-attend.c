@@ -1,7 +1,7 @@
 /* The attention for f16 matrix units (attendhalf.comp, attendhalfwide.comp) is only used where it is proven, as the matrix kernels are (prove-half.c): the one
  * for single rows must attend as the definition says, to what f16 leaves of it, and the one for many rows must give its bits. What they
  * are given: a sequence in pages that do not lie in order, rows that look back over two spans, with a window and without, and
- * more rows than one workgroup takes. The one that rotates a single row itself must give what rotate.comp and the one for single rows do: the same
+ * more rows than one workgroup takes. The one that rotates rows itself must give what rotate.comp and the one for single rows do: the same
  * result, the same key and value in the cache and in the log. */
 #include <math.h>
 
@@ -13,6 +13,7 @@
 #define FIRST 230u
 #define END (FIRST + N_ROWS)
 #define N_PAGES TDM_DIV_UP(END, TDM_KV_PAGE_TOKENS)
+#define N_SEQS 2u /* the second for a second row that is rotated */
 #define WINDOW 100u
 #define QUERY_SCALE 4096.0f
 static const char what[] = "proving attention";
@@ -73,7 +74,7 @@ static void random_inputs(struct tdm_vk_device *device, const struct shape *s)
         float *qkv = (float *)(map + QKV * PLACE);
         uint64_t state = 1;
 
-        for (uint32_t i = 0; i < N_PAGES * N_KV_HEADS * part_bytes_of(s) / sizeof(uint16_t); i++) /* of either sign, 2^-4 to 2 */
+        for (uint32_t i = 0; i < N_SEQS * N_PAGES * N_KV_HEADS * part_bytes_of(s) / sizeof(uint16_t); i++) /* of either sign, 2^-4 to 2 */
                 pages[i] = (uint16_t)((11 + tdm_vk_prove_random(&state) % 5) << 10 | (tdm_vk_prove_random(&state) & 0x83ff));
         for (uint32_t i = 0; i < N_ROWS * width_of(s); i++)
                 qkv[i] = query_value(&state);
@@ -92,8 +93,8 @@ static void put_step(struct tdm_vk_device *device)
         for (uint32_t i = 0; i < N_ROWS; i++)
                 ((struct tdm_vk_row *)(map + ROWS_AT))[i] = (struct tdm_vk_row){.position = FIRST + i};
         *(uint64_t *)(map + PIECES_AT) = device->stages[0].address + PAGES * PLACE;
-        for (uint32_t i = 0; i < N_PAGES; i++)
-                ((uint32_t *)(map + TABLE_AT))[i] = page_of(i);
+        for (uint32_t i = 0; i < N_SEQS * N_PAGES; i++)
+                ((uint32_t *)(map + TABLE_AT))[i] = i / N_PAGES * N_PAGES + page_of(i % N_PAGES);
 }
 
 /* Of `most` rows each. n_items 2: what a single row's kernel does then it leaves to an item that does not come. */
@@ -233,6 +234,8 @@ int tdm_vk_prove_attend(struct tdm_vk_device *device, struct tdm_vk_pipeline *si
 #define LOG_AT 147456u
 #define LOG_BYTES 16384u
 #define ACTS_AT (UINT64_C(1) << 20)
+#define LOG_KEPT_AT (PLACE - LOG_BYTES) /* in KEPT, behind the cache */
+#define ROWS_KEPT_AT (PLACE - LOG_BYTES - 262144)
 #define EPS 1e-6f
 #define SCALE 0.125f
 
@@ -241,40 +244,53 @@ static uint8_t *in(const struct tdm_vk_device *device, enum place place, uint64_
         return device->stages[0].map + place * PLACE + at;
 }
 
-/* A row at `position`, in `n` items, each with its spans, or one with all of them. Small angles and gains of about 1 keep scores as they are elsewhere. */
-static void put_row(struct tdm_vk_device *device, const struct shape *s, uint32_t position, uint32_t window, uint32_t n)
+static uint32_t position_of(uint32_t row)
 {
-        uint32_t first = (window && position + 1 > window ? position + 1 - window : 0) / TDM_VK_SPAN, last = position / TDM_VK_SPAN;
+        return END - 1 - row * 40;
+}
+
+/* Rows of a sequence each, in `n` items, each with its spans, or one with all of them. Gains of about 1 keep scores as they are elsewhere. */
+static void put_rows(struct tdm_vk_device *device, const struct shape *s, uint32_t n_rows, uint32_t window, uint32_t n)
+{
+        uint64_t items_at = device->stages[0].address + ITEMS * PLACE;
         struct tdm_vk_item *items = (struct tdm_vk_item *)in(device, ITEMS, ITEMS_AT);
         float *gains = (float *)in(device, ITEMS, GAINS_AT), *angles = (float *)in(device, ITEMS, ANGLES_AT);
 
-        *(struct tdm_vk_row *)in(device, ITEMS, ROWS_AT) = (struct tdm_vk_row){.position = position, .serial = 5 * TDM_VK_LAYERS_MAX};
-        for (uint32_t i = 0; i < n; i++)
-                items[i] = (struct tdm_vk_item){.n_rows = 1,
-                                                .span_first = i == 0 ? first : last,
-                                                .span_last = i + 1 == n ? last : first,
-                                                .slot = i * s->n_heads,
-                                                .n_items = n};
+        for (uint32_t row = 0; row < n_rows; row++) {
+                uint32_t position = position_of(row), first = (window && position + 1 > window ? position + 1 - window : 0) / TDM_VK_SPAN,
+                         last = position / TDM_VK_SPAN;
+
+                ((struct tdm_vk_row *)in(device, ITEMS, ROWS_AT))[row] =
+                        (struct tdm_vk_row){.position = position, .seq = row, .serial = 5 * TDM_VK_LAYERS_MAX};
+                for (uint32_t i = 0; i < n; i++)
+                        items[row * n + i] = (struct tdm_vk_item){.first_row = row,
+                                                                  .n_rows = 1,
+                                                                  .span_first = i == 0 ? first : last,
+                                                                  .span_last = i + 1 == n ? last : first,
+                                                                  .slot = (row * n + i) * s->n_heads,
+                                                                  .first_slot = row * n * s->n_heads,
+                                                                  .n_items = n};
+                for (uint32_t d = 0; d < s->head_dim / 2; d++) {
+                        angles[row * s->head_dim + d] = cosf((float)d / 32 + (float)row);
+                        angles[row * s->head_dim + s->head_dim / 2 + d] = sinf((float)d / 32 + (float)row);
+                }
+        }
         for (uint32_t d = 0; d < s->head_dim; d++) {
                 gains[d] = 0.75f + (float)d / 512;
                 gains[s->head_dim + d] = 1.25f - (float)d / 512;
         }
-        for (uint32_t d = 0; d < s->head_dim / 2; d++) {
-                angles[d] = cosf((float)d / 32);
-                angles[s->head_dim / 2 + d] = sinf((float)d / 32);
-        }
-        *(struct tdm_vk_rotation *)in(device, ITEMS, ROTATION_AT) =
-                (struct tdm_vk_rotation){.q_gain = device->stages[0].address + ITEMS * PLACE + GAINS_AT,
-                                         .k_gain = device->stages[0].address + ITEMS * PLACE + GAINS_AT + s->head_dim * sizeof(float),
-                                         .counters = device->stages[0].address + ITEMS * PLACE + COUNTER_AT,
-                                         .angles = ANGLES_AT - ROWS_AT,
-                                         .eps = EPS,
-                                         .query_scale = SCALE};
+        *(struct tdm_vk_rotation *)in(device, ITEMS, ROTATION_AT) = (struct tdm_vk_rotation){.y = device->stages[0].address + KEPT * PLACE + ROWS_KEPT_AT,
+                                                                                              .q_gain = items_at + GAINS_AT,
+                                                                                              .k_gain = items_at + GAINS_AT + s->head_dim * sizeof(float),
+                                                                                              .counters = items_at + COUNTER_AT,
+                                                                                              .angles = ANGLES_AT - ROWS_AT,
+                                                                                              .eps = EPS,
+                                                                                              .query_scale = SCALE};
 }
 
 /* rotate.comp, then the one for single rows. */
 static int run_two(struct tdm_vk_device *device, const struct tdm_vk_pipeline *rotate, const struct tdm_vk_pipeline *single, const struct shape *s,
-                   uint32_t window, uint32_t n_items, struct tdm_error *err)
+                   uint32_t n_rows, uint32_t window, uint32_t n_items, struct tdm_error *err)
 {
         const struct tdm_vk_rotation *rotation = (const struct tdm_vk_rotation *)in(device, ITEMS, ROTATION_AT);
         struct tdm_vk_attend_push push = push_of(device, s, window, SINGLE);
@@ -296,63 +312,71 @@ static int run_two(struct tdm_vk_device *device, const struct tdm_vk_pipeline *r
                                                    .table_entries = push.table_entries,
                                                    .eps = rotation->eps,
                                                    .query_scale = rotation->query_scale};
-        int r = tdm_vk_once_dispatch(device, rotate, &rotates, sizeof(rotates), s->n_heads + 2 * N_KV_HEADS, 1, what, err);
+        int r = tdm_vk_once_dispatch(device, rotate, &rotates, sizeof(rotates), s->n_heads + 2 * N_KV_HEADS, n_rows, what, err);
 
         push.acts = device->stages[0].address + SINGLE * PLACE + ACTS_AT;
         memset(in(device, SINGLE, 0), 0, PLACE);
-        return r ? r : tdm_vk_once_dispatch(device, single, &push, sizeof(push), n_items, s->n_heads / s->heads, what, err);
+        return r ? r : tdm_vk_once_dispatch(device, single, &push, sizeof(push), n_rows * n_items, s->n_heads / s->heads, what, err);
 }
 
-/* It reads flagged words of dispatch 1, and is 2. */
-static int run_rotating(struct tdm_vk_device *device, const struct tdm_vk_pipeline *rotating, const struct shape *s, uint32_t window, uint32_t n_items,
-                        struct tdm_error *err)
+/* A single row: it reads flagged words of dispatch 1, and is 2. */
+static int run_rotating(struct tdm_vk_device *device, const struct tdm_vk_pipeline *rotating, const struct shape *s, uint32_t n_rows, uint32_t window,
+                        uint32_t n_items, struct tdm_error *err)
 {
         struct tdm_vk_attend_push push = push_of(device, s, window, MANY);
+        uint64_t chain = device->stages[0].address + CHAIN * PLACE;
 
         push.qkv = device->stages[0].address + ITEMS * PLACE + ROTATION_AT;
         push.side = device->stages[0].address + ITEMS * PLACE + LOG_AT;
         push.side_rows = 7;
-        push.chain = device->stages[0].address + CHAIN * PLACE;
-        push.acts = push.chain + ACTS_AT;
-        push.chain_index = 2 | TDM_VK_CHAIN_FLAGS;
-        push.chain_wait = TDM_VK_CHAIN_FLAGS;
+        push.acts = chain + ACTS_AT;
+        if (n_rows == 1) {
+                push.chain = chain;
+                push.chain_index = 2 | TDM_VK_CHAIN_FLAGS;
+                push.chain_wait = TDM_VK_CHAIN_FLAGS;
+        }
         memset(in(device, MANY, 0), 0, PLACE);
-        return tdm_vk_once_dispatch(device, rotating, &push, sizeof(push), n_items, s->n_heads / s->heads, what, err);
+        return tdm_vk_once_dispatch(device, rotating, &push, sizeof(push), n_rows * n_items, s->n_heads / s->heads, what, err);
 }
 
-/* fragments.glsl: of a row of a tile and of a flagged one. */
-static bool same_result(const struct tdm_vk_device *device, const struct shape *s)
+/* fragments.glsl: of rows of a tile and of a flagged one. */
+static bool same_result(const struct tdm_vk_device *device, const struct shape *s, uint32_t n_rows)
 {
         const uint32_t *want = (const uint32_t *)in(device, SINGLE, ACTS_AT);
-        const uint64_t *got = (const uint64_t *)in(device, CHAIN, ACTS_AT);
+        const uint64_t *flagged = (const uint64_t *)in(device, CHAIN, ACTS_AT);
 
+        if (n_rows > 1)
+                return memcmp(want, flagged, (size_t)s->n_heads * s->head_dim * 16) == 0;
         for (uint32_t col = 0; col < s->n_heads * s->head_dim; col += 2) {
                 uint32_t word = col / 2 % 4 * 4 + col / 16 % 2 * 2 + col / 8 % 2;
 
-                if (got[col / 64 * 32 + col / 32 % 2 * 16 + word] != (UINT64_C(2) << 32 | want[col / 64 * 256 + col / 32 % 2 * 128 + word]))
+                if (flagged[col / 64 * 32 + col / 32 % 2 * 16 + word] != (UINT64_C(2) << 32 | want[col / 64 * 256 + col / 32 % 2 * 128 + word]))
                         return false;
         }
         return true;
 }
 
-static int try_row(struct tdm_vk_device *device, const struct tdm_vk_pipeline *rotate, const struct tdm_vk_pipeline *single,
-                   const struct tdm_vk_pipeline *rotating, const struct shape *s, uint32_t window, uint32_t n_items, bool *same, struct tdm_error *err)
+static int try_rows(struct tdm_vk_device *device, const struct tdm_vk_pipeline *rotate, const struct tdm_vk_pipeline *single,
+                    const struct tdm_vk_pipeline *rotating, const struct shape *s, uint32_t n_rows, uint32_t window, uint32_t n_items, bool *same,
+                    struct tdm_error *err)
 {
-        size_t pages_bytes = (size_t)N_PAGES * N_KV_HEADS * part_bytes_of(s);
+        size_t pages_bytes = (size_t)N_SEQS * N_PAGES * N_KV_HEADS * part_bytes_of(s);
         uint64_t *flagged = (uint64_t *)in(device, CHAIN, TDM_VK_FLAGGED_Y);
         int r;
 
         random_inputs(device, s);
-        put_row(device, s, END - 1, window, n_items);
+        put_rows(device, s, n_rows, window, n_items);
         memcpy(in(device, KEPT, 0), in(device, PAGES, 0), pages_bytes);
+        memcpy(in(device, KEPT, ROWS_KEPT_AT), in(device, QKV, 0), n_rows * width_of(s) * sizeof(float));
         memset(in(device, CHAIN, 0), 0, PLACE);
+        memset(in(device, ITEMS, LOG_AT), 0, LOG_BYTES);
         for (uint32_t i = 0; i < width_of(s); i++) {
                 uint32_t bits;
 
                 memcpy(&bits, in(device, QKV, i * sizeof(float)), sizeof(bits));
                 flagged[i] = UINT64_C(1) << 32 | bits;
         }
-        r = run_two(device, rotate, single, s, window, n_items, err);
+        r = run_two(device, rotate, single, s, n_rows, window, n_items, err);
         if (r != 0)
                 return r;
         /* The cache as it was before; what has become of it is kept, and so is the log. */
@@ -362,11 +386,11 @@ static int try_row(struct tdm_vk_device *device, const struct tdm_vk_pipeline *r
                 *a = *b;
                 *b = c;
         }
-        memcpy(in(device, KEPT, ACTS_AT), in(device, ITEMS, LOG_AT), LOG_BYTES);
+        memcpy(in(device, KEPT, LOG_KEPT_AT), in(device, ITEMS, LOG_AT), LOG_BYTES);
         memset(in(device, ITEMS, LOG_AT), 0, LOG_BYTES);
-        r = run_rotating(device, rotating, s, window, n_items, err);
-        *same = r == 0 && same_result(device, s) && memcmp(in(device, PAGES, 0), in(device, KEPT, 0), pages_bytes) == 0 &&
-                memcmp(in(device, ITEMS, LOG_AT), in(device, KEPT, ACTS_AT), LOG_BYTES) == 0;
+        r = run_rotating(device, rotating, s, n_rows, window, n_items, err);
+        *same = r == 0 && same_result(device, s, n_rows) && memcmp(in(device, PAGES, 0), in(device, KEPT, 0), pages_bytes) == 0 &&
+                memcmp(in(device, ITEMS, LOG_AT), in(device, KEPT, LOG_KEPT_AT), LOG_BYTES) == 0;
         return r;
 }
 
@@ -379,10 +403,10 @@ int tdm_vk_prove_rotating(struct tdm_vk_device *device, const struct tdm_vk_pipe
         int r = 0;
 
         put_step(device);
-        memset(in(device, ITEMS, LOG_AT), 0, LOG_BYTES);
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(windows) && r == 0 && same; i++)
                 for (uint32_t n_items = 1; n_items <= 2 && r == 0 && same; n_items++)
-                        r = try_row(device, rotate, single, rotating, &s, windows[i], n_items, &same, err);
+                        for (uint32_t n_rows = 1; n_rows <= N_SEQS && r == 0 && same; n_rows++)
+                                r = try_rows(device, rotate, single, rotating, &s, n_rows, windows[i], n_items, &same, err);
         rotating->tried = true;
         rotating->proven = same && r == 0;
         return r;

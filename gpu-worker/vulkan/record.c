@@ -346,7 +346,7 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
         };
         uint32_t item_heads = r->work->slot->item_heads[group];
         bool merges = tdm_vk_attend_merges(m, r->work->slot->many, item_heads);
-        struct tdm_vk_pipeline *rotating = r->flagged ? tdm_vk_attend_rotating_kernel(m, l->o.act) : NULL;
+        struct tdm_vk_pipeline *rotating = r->work->slot->many || r->work->slot->n_tiles > 1 ? NULL : tdm_vk_attend_rotating_kernel(m, l->o.act);
         const struct tdm_vk_attend_push push = {
                 .qkv = rotating ? m->rotations.address + layer * sizeof(struct tdm_vk_rotation) : m->y.address,
                 .rows = rotate.rows,
@@ -387,7 +387,7 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
         if (!rotating)
                 dispatch_flagged(r, tdm_vk_pipeline_get(r->device, TDM_VK_ROTATE, m->kv.type, 0, 0, 0), &rotate, sizeof(rotate),
                                  hp->n_heads + 2 * hp->n_kv_heads, r->rows, r->flagged ? READS_FLAGS : 0);
-        set(r, kernel, &push, sizeof(push), (rotating ? READS_FLAGS : 0) | (r->flagged ? LEAVES_FLAGS : 0));
+        set(r, kernel, &push, sizeof(push), r->flagged ? (rotating ? READS_FLAGS : 0) | LEAVES_FLAGS : 0);
         r->device->vk.CmdDispatchIndirect(r->commands, r->work->slot->step.buffer,
                                           tdm_vk_step_args(&r->layout, tile, group));
         done(r, kernel, merges ? r->rows * hp->n_heads / item_heads : TDM_VK_CHAIN_ALL);

@@ -24,6 +24,7 @@ static enum fault {
         FORGETS_THE_LOG,
         VALUE_ELSEWHERE,
         TURNS_OTHERWISE,
+        OTHER_ROW, /* angles of the first for all */
         OTHER_GAIN,
         WRONG_FLAG,
         N_FAULTS
@@ -79,11 +80,11 @@ static void attend(const struct tdm_vk_attend_push *p, uint32_t head_dim, const 
         to[head_dim + 1] = (float)l * (fault == WRONG_SUM ? 1.01f : 1);
 }
 
-/* ---- a row, rotated ---- */
+/* ---- rows, rotated ---- */
 
-static void turn_head(const struct tdm_vk_rotate_push *p, const float *gain, float scale, float sign, float *x)
+static void turn_head(const struct tdm_vk_rotate_push *p, uint32_t row, const float *gain, float scale, float sign, float *x)
 {
-        const float *angles = (const float *)p->angles;
+        const float *angles = (const float *)p->angles + (size_t)(fault == OTHER_ROW && p->counters == 0 ? 0 : row) * p->head_dim;
         float sum = 0, factor;
 
         for (uint32_t d = 0; d < p->head_dim; d++)
@@ -99,10 +100,11 @@ static void turn_head(const struct tdm_vk_rotate_push *p, const float *gain, flo
 }
 
 /* Into the cache and the log, as engine/kv.h has them. */
-static void put_head(const struct tdm_vk_rotate_push *p, uint32_t kv_head, bool is_value, const float *x, bool rotating)
+static void put_head(const struct tdm_vk_rotate_push *p, uint32_t row, uint32_t kv_head, bool is_value, const float *x, bool rotating)
 {
-        uint32_t position = ((const struct tdm_vk_row *)p->rows)->position, t = position % TDM_VK_PAGE_TOKENS,
-                 page = ((const uint32_t *)p->table)[position / TDM_VK_PAGE_TOKENS];
+        const struct tdm_vk_row *at = (const struct tdm_vk_row *)p->rows + row;
+        uint32_t t = at->position % TDM_VK_PAGE_TOKENS,
+                 page = ((const uint32_t *)p->table)[at->seq * p->table_entries + at->position / TDM_VK_PAGE_TOKENS];
         uint16_t *part = (uint16_t *)(*(const uint64_t *)p->pieces + (uint64_t)page * p->page_bytes + (uint64_t)kv_head * p->part_bytes);
 
         if (rotating && fault == VALUE_ELSEWHERE && is_value)
@@ -113,33 +115,37 @@ static void put_head(const struct tdm_vk_rotate_push *p, uint32_t kv_head, bool 
                 if (!(rotating && fault == FORGETS_THE_KEY && !is_value))
                         part[is_value ? p->part_bytes / 4 + t * p->head_dim + d : (t / 16 * p->head_dim + d) * 16 + t % 16] = half;
                 if (!(rotating && fault == FORGETS_THE_LOG))
-                        ((uint16_t *)p->log)[(2 * kv_head + is_value) * p->head_dim + d] = half;
+                        ((uint16_t *)p->log)[(row * p->n_kv_heads * 2 + 2 * kv_head + is_value) * p->head_dim + d] = half;
         }
 }
 
-static void rotate_row(const struct tdm_vk_rotate_push *p, float *row, bool rotating)
+static void rotate_row(const struct tdm_vk_rotate_push *p, uint32_t i, float *row, bool rotating)
 {
         const float *q_gain = (const float *)p->q_gain, *k_gain = (const float *)(rotating && fault == OTHER_GAIN ? p->q_gain : p->k_gain);
 
         for (uint32_t head = 0; head < p->n_heads; head++)
-                turn_head(p, q_gain, p->query_scale, rotating && fault == TURNS_OTHERWISE ? -1 : 1, row + head * p->head_dim);
+                turn_head(p, i, q_gain, p->query_scale, rotating && fault == TURNS_OTHERWISE ? -1 : 1, row + head * p->head_dim);
         for (uint32_t head = 0; head < p->n_kv_heads; head++) {
                 float *key = row + (p->n_heads + head) * p->head_dim;
 
-                turn_head(p, k_gain, 1, 1, key);
-                put_head(p, head, false, key, rotating);
-                put_head(p, head, true, key + p->n_kv_heads * p->head_dim, rotating);
+                turn_head(p, i, k_gain, 1, 1, key);
+                put_head(p, i, head, false, key, rotating);
+                put_head(p, i, head, true, key + p->n_kv_heads * p->head_dim, rotating);
         }
 }
 
-/* Of the row, all items merged: rows of F16, flagged or in a tile. */
-static void leave_result(const struct tdm_vk_attend_push *p, uint32_t head_dim, bool flagged)
+/* Of a row, all items merged: rows of F16, flagged or in a tile. */
+static void leave_result(const struct tdm_vk_attend_push *p, uint32_t row, uint32_t head_dim, bool flagged)
 {
-        struct tdm_vk_item whole = *(const struct tdm_vk_item *)p->items;
+        const struct tdm_vk_item *first = (const struct tdm_vk_item *)p->items;
+        struct tdm_vk_item whole;
         struct tdm_vk_attend_push push = *p;
         float partial[TDM_VK_PARTIAL_WIDTH(256)];
 
-        whole.span_last = ((const struct tdm_vk_row *)p->rows)->position / TDM_VK_SPAN;
+        while (first->first_row != row)
+                first += first->n_items;
+        whole = *first;
+        whole.span_last = ((const struct tdm_vk_row *)p->rows)[row].position / TDM_VK_SPAN;
         for (uint32_t head = 0; head < p->n_heads; head++) {
                 push.partial = (uint64_t)partial - head * TDM_VK_PARTIAL_WIDTH(head_dim) * sizeof(float);
                 whole.slot = 0;
@@ -152,12 +158,12 @@ static void leave_result(const struct tdm_vk_attend_push *p, uint32_t head_dim, 
                         if (flagged)
                                 ((uint64_t *)p->acts)[col / 64 * 32 + col / 32 % 2 * 16 + word] = (uint64_t)(fault == WRONG_FLAG ? 1 : 2) << 32 | both;
                         else
-                                ((uint32_t *)p->acts)[col / 64 * 256 + col / 32 % 2 * 128 + word] = both;
+                                ((uint32_t *)p->acts)[col / 64 * 256 + col / 32 % 2 * 128 + row * 16 + word] = both;
                 }
         }
 }
 
-static void rotate_and_attend(const struct tdm_vk_attend_push *p, uint32_t head_dim)
+static void rotate_and_attend(const struct tdm_vk_attend_push *p, uint32_t row_at, uint32_t head_dim)
 {
         const struct tdm_vk_rotation *rotation = (const struct tdm_vk_rotation *)p->qkv;
         const struct tdm_vk_rotate_push rotate = {.rows = p->rows,
@@ -172,6 +178,7 @@ static void rotate_and_attend(const struct tdm_vk_attend_push *p, uint32_t head_
                                                   .n_heads = p->n_heads,
                                                   .n_kv_heads = p->n_kv_heads,
                                                   .head_dim = head_dim,
+                                                  .table_entries = p->table_entries,
                                                   .eps = rotation->eps,
                                                   .query_scale = rotation->query_scale};
         const uint64_t *flagged = (const uint64_t *)(p->chain + TDM_VK_FLAGGED_Y);
@@ -180,16 +187,17 @@ static void rotate_and_attend(const struct tdm_vk_attend_push *p, uint32_t head_
         float *row = calloc(n, sizeof(*row));
 
         assert_non_null(row);
-        assert_true(p->chain_wait == TDM_VK_CHAIN_FLAGS && p->chain_index == (TDM_VK_CHAIN_FLAGS | 2));
-        for (uint32_t i = 0; i < n; i++) {
+        assert_true(p->chain == 0 || (p->chain_wait == TDM_VK_CHAIN_FLAGS && p->chain_index == (TDM_VK_CHAIN_FLAGS | 2)));
+        memcpy(row, (const float *)rotation->y + (size_t)row_at * n, n * sizeof(*row));
+        for (uint32_t i = 0; i < n && p->chain; i++) {
                 uint32_t bits = (uint32_t)flagged[i];
 
                 assert_int_equal(flagged[i] >> 32, 1);
                 memcpy(&row[i], &bits, sizeof(bits));
         }
-        rotate_row(&rotate, row, true);
-        push.qkv = (uint64_t)row;
-        leave_result(&push, head_dim, true);
+        rotate_row(&rotate, row_at, row, true);
+        push.qkv = (uint64_t)row - (uint64_t)row_at * n * sizeof(*row);
+        leave_result(&push, row_at, head_dim, p->chain != 0);
         free(row);
 }
 
@@ -204,15 +212,17 @@ int tdm_vk_once_dispatch(struct tdm_vk_device *device, const struct tdm_vk_pipel
                 const struct tdm_vk_rotate_push *rotate = push;
 
                 assert_int_equal(push_bytes, sizeof(*rotate));
-                rotate_row(rotate, (float *)rotate->qkv, false);
+                for (uint32_t row = 0; row < y; row++)
+                        rotate_row(rotate, row, (float *)rotate->qkv + (size_t)row * (rotate->n_heads + 2 * rotate->n_kv_heads) * rotate->head_dim, false);
                 return 0;
         }
         assert_int_equal(push_bytes, sizeof(*p));
         if (p->acts) {
-                if (pipeline->constants[2])
-                        rotate_and_attend(p, pipeline->constants[0]);
-                else
-                        leave_result(p, pipeline->constants[0], false);
+                for (uint32_t row = 0; row < x / ((const struct tdm_vk_item *)p->items)->n_items; row++)
+                        if (pipeline->constants[2])
+                                rotate_and_attend(p, row, pipeline->constants[0]);
+                        else
+                                leave_result(p, row, pipeline->constants[0], false);
                 return 0;
         }
         heads = p->n_heads / y;

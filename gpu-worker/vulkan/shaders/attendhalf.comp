@@ -12,7 +12,7 @@
 #define QUERIES_AT_ONCE 1
 #define MERGE_AHEAD 8
 layout(local_size_x = THREADS) in;
-layout(constant_id = 2) const uint ROTATES = 0; // 1: a single row, whose queries, key and value are as qkv's matrix left them, flagged
+layout(constant_id = 2) const uint ROTATES = 0; // 1: rows' queries, keys and values are as qkv's matrix left them
 layout(constant_id = 3) const uint FORM = 1; // heads; 256 times what is left, and 1; without it partial results are: as in attend.comp
 layout(push_constant) uniform Push { tdm_vk_attend_push p; };
 #include "attendhalf.glsl"
@@ -26,7 +26,7 @@ shared float s_o[4 * WIDTH]; // [block][head][dimension]
 shared float s_m[4 * HEADS];
 shared float s_l[4 * HEADS];
 
-// ---- a single row's queries, key and value ----
+// ---- a row's queries, key and value ----
 
 const uint VECTORS = HEADS + 2; // heads of queries, then the key's, then the value's
 const uint LANE_VALUES = HEAD_DIM / 32;
@@ -35,7 +35,7 @@ const uint REHEARSED_ITEMS = 8; // of a row, at most: see main()
 shared float s_vector[ROTATES != 0 ? VECTORS * HEAD_DIM : 1];
 shared float s_square[ROTATES != 0 ? 4 * 32 : 1];
 
-// One subgroup's: as rotate.comp does it. first: where the head's values lie in flagged words; waits: for them.
+// One subgroup's: as rotate.comp does it. first: where the head's values lie in the row; waits: for flagged ones.
 void rotate_head(const tdm_attend a, tdm_vk_rotation rotation, uint vector, uint first, bool waits, bool stores)
 {
         uint lane = gl_SubgroupInvocationID, subgroup = gl_SubgroupID, flag = tdm_flag_read(p.chain_index, p.chain_wait), saturated = 0;
@@ -43,7 +43,7 @@ void rotate_head(const tdm_attend a, tdm_vk_rotation rotation, uint vector, uint
         uint t = a.first.position % TDM_VK_PAGE_TOKENS;
         uint page = U32s(p.table).v[a.first.seq * p.table_entries + a.first.position / TDM_VK_PAGE_TOKENS];
         uint64_t part = tdm_page(p.pieces, p.piece_shift, page, p.page_bytes) + uint64_t(a.kv_head) * p.part_bytes + (is_value ? p.part_bytes / 2 : 0);
-        uint64_t gains = is_query ? rotation.q_gain : rotation.k_gain, angles = p.rows + rotation.angles;
+        uint64_t gains = is_query ? rotation.q_gain : rotation.k_gain, angles = p.rows + rotation.angles + uint64_t(a.item.first_row) * (HEAD_DIM * 4);
         float x[LANE_VALUES];
         vec2 gain[LANE_VALUES / 2], turn[LANE_VALUES / 2];
 
@@ -56,7 +56,11 @@ void rotate_head(const tdm_attend a, tdm_vk_rotation rotation, uint vector, uint
 #define VECTOR_FLAGGED \
         [[unroll]] for (uint j = 0; j < LANE_VALUES; j++) \
                 x[j] = uintBitsToFloat(tdm_flagged(p.chain + TDM_VK_FLAGGED_Y, first + j * 32 + lane, flag, there));
-        TDM_UNTIL_OR(p.chain, there, !waits, VECTOR_FLAGGED)
+        if (flag != 0)
+                TDM_UNTIL_OR(p.chain, there, !waits, VECTOR_FLAGGED)
+        else
+                [[unroll]] for (uint j = 0; j < LANE_VALUES; j++)
+                        x[j] = F32s(rotation.y).v[(a.item.first_row - p.first_row) * ((p.n_heads + 2 * p.n_kv_heads) * HEAD_DIM) + first + j * 32 + lane];
         if (!is_value) {
                 precise float sum = 0, all = 0;
 
@@ -67,6 +71,7 @@ void rotate_head(const tdm_attend a, tdm_vk_rotation rotation, uint vector, uint
                                 square = fma(x[LANE_VALUES / 2 + j], x[LANE_VALUES / 2 + j], square);
                         sum += square;
                 }
+                subgroupBarrier(); // the last head's readers are done
                 s_square[subgroup * 32 + lane] = sum;
                 subgroupMemoryBarrierShared();
                 subgroupBarrier();
@@ -86,7 +91,7 @@ void rotate_head(const tdm_attend a, tdm_vk_rotation rotation, uint vector, uint
                 [[unroll]] for (uint j = 0; j < LANE_VALUES; j++)
                         s_vector[vector * HEAD_DIM + lane + j * 32] = x[j];
         } else if (stores) {
-                uint64_t log = p.side + uint64_t(2 * a.kv_head + (is_value ? 1 : 0)) * (HEAD_DIM * 2);
+                uint64_t log = p.side + (uint64_t(a.item.first_row) * p.n_kv_heads * 2 + 2 * a.kv_head + (is_value ? 1 : 0)) * (HEAD_DIM * 2);
                 bool logs = p.side != 0 && a.head0 % (p.n_heads / p.n_kv_heads) == 0;
 
                 [[unroll]] for (uint j = 0; j < LANE_VALUES; j++) {
@@ -108,6 +113,8 @@ void rotate_row(const tdm_attend a, tdm_vk_rotation rotation, bool waits)
         bool stores = waits && a.item.span_last == a.first.position / TDM_VK_SPAN;
         uint i = gl_LocalInvocationID.x;
 
+        if (waits)
+                tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
         for (uint vector = gl_SubgroupID; vector < VECTORS; vector += THREADS / 32) {
                 uint head = vector < HEADS ? a.head0 + vector : p.n_heads + (vector - HEADS) * p.n_kv_heads + a.kv_head;
 
@@ -175,9 +182,9 @@ void main()
                 rotation = Rotation(p.qkv).v;
         [[unroll]] for (uint turn = 0; turn < 4; turn++)
                 probs[turn] = UNIT_A(0.0hf);
-        // A kernel that rotates goes through its first span once for nothing while the row is still computed: then its instructions, and keys and values
+        // Who waits for a flagged row goes through the first span once for nothing while it is still computed: then its instructions, and keys and values
         // that are older than the row, are in this multiprocessor's caches. Where a row has many items they would need the memory for that.
-        uint begin = ROTATES != 0 && a.item.n_items <= REHEARSED_ITEMS ? 0 : 1;
+        uint begin = ROTATES != 0 && p.chain_wait == TDM_VK_CHAIN_FLAGS && a.item.n_items <= REHEARSED_ITEMS ? 0 : 1;
 
         [[dont_unroll]] for (uint turn = begin; turn < 2 + (ROTATES != 0 ? NOTHING(p.n_heads) : 0); turn++) {
         bool counts = ROTATES == 0 || turn == 1;
@@ -283,6 +290,8 @@ void main()
                                 tdm_put_word(slot, HEAD_DIM, floatBitsToUint(running.m), flag);
                                 tdm_put_word(slot, HEAD_DIM + 1, floatBitsToUint(running.l), flag);
                         }
+                        if (counts)
+                                return;
                         continue;
                 }
                 o = merge_flagged(a, head, row_at % HEAD_DIM, flag, counts, o, running);

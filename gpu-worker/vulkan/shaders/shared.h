@@ -118,7 +118,7 @@ struct tdm_vk_row_items {
 /* A partial result: o [head_dim], m, l; l = 0: nothing was seen. */
 #define TDM_VK_PARTIAL_WIDTH(head_dim) ((head_dim) + 16)
 
-/* Of a single row that a kernel rotates (attendhalf.comp) they are flagged words, and the last item merges: a word's flag is the step's serial and
+/* Where the kernel rotates (attendhalf.comp) they are flagged words, and the last item merges: a word's flag is the step's serial and
  * the layer, from 1 on. Before the others lie [row of the tile][head] words: how many items of a row and its heads are done. 0 between kernels. */
 #define TDM_VK_ARRIVALS 32768
 
@@ -214,8 +214,9 @@ struct tdm_vk_rotate_push {
         TDM_VK_CHAIN
 };
 
-/* Of a layer, for a kernel that rotates a single row itself (attendhalf.comp). */
+/* Of a layer, for a kernel that rotates rows itself (attendhalf.comp). */
 struct tdm_vk_rotation {
+        TDM_U64 y; /* as in tdm_vk_rotate_push's qkv, where rows are not flagged */
         TDM_U64 q_gain;
         TDM_U64 k_gain;
         TDM_U64 counters;
@@ -226,7 +227,7 @@ struct tdm_vk_rotation {
 };
 
 struct tdm_vk_attend_push {
-        TDM_U64 qkv; /* where the kernel rotates, a tdm_vk_rotation: the row lies where matrices leave flagged words */
+        TDM_U64 qkv; /* where the kernel rotates, a tdm_vk_rotation: a flagged row lies where matrices leave it */
         TDM_U64 rows;
         TDM_U64 table;
         TDM_U64 items;
