@@ -15,7 +15,12 @@
  * under way, and needs neither fence nor count (as in the "LL" protocol of collective communication libraries). All flagged
  * words are cleared before a submission's first kernel, so an index in them names one dispatch. What a kernel leaves besides, or
  * for a kernel that is not the next one (hidden rows, the cache), is counted and waited for as above. Of the kernels that wait, each
- * workgroup looks at a few words of the row until they are there, and only then asks for all of it. */
+ * workgroup looks at a few words of the row until they are there, and only then asks for all of it.
+ *
+ * What a kernel waits with is time to prepare. Norms and attention of a single row go through their instructions once for nothing (norm.comp,
+ * attendhalf.comp): a multiprocessor that has to fetch instructions runs at a fifth of its speed, and small kernels are all such instructions. Within attention
+ * items of a row wait for each other in the same way: the last one merges what the others leave, flagged with the step's serial and the layer; that
+ * takes for granted that a dispatch's workgroups start in order. */
 #include "gpu-worker/vulkan/private.h"
 
 #define VENDOR_NVIDIA 0x10deu

@@ -306,6 +306,8 @@ int tdm_vk_kernels_need_single(struct tdm_vk_model *m, struct tdm_error *err)
 
 static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
 {
+        static const uint32_t norms[] = {0, TDM_VK_NORM_ADD, TDM_VK_NORM_ADD | TDM_VK_NORM_REHEARSES};
+        unsigned n_norms = tdm_vk_chain_wanted(m->device) ? 3 : 2;
         int r = need(m, TDM_VK_EMBED, m->embedding.type, 0, 0, 0, err);
 
         for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
@@ -313,8 +315,8 @@ static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
                 const struct tdm_vk_matrix *normed[] = {&l->q, &l->k, &l->v, &l->gate, &l->up};
 
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(normed) && r == 0; k++)
-                        for (uint32_t flags = 0; flags <= TDM_VK_NORM_ADD && r == 0; flags++)
-                                r = need(m, TDM_VK_NORM, flags, normed[k]->act, tdm_vk_norm_per(m), 0, err);
+                        for (unsigned v = 0; v < n_norms && r == 0; v++)
+                                r = need(m, TDM_VK_NORM, norms[v], normed[k]->act, tdm_vk_norm_per(m), 0, err);
                 if (r == 0)
                         r = need(m, TDM_VK_MERGE, 0, l->o.act, 0, 0, err);
                 if (r == 0)
@@ -322,8 +324,8 @@ static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
         }
         if (r == 0)
                 r = need(m, TDM_VK_NORM, TDM_VK_NORM_GATHER, m->output.act, tdm_vk_norm_per(m), 0, err);
-        if (r == 0)
-                r = need(m, TDM_VK_NORM, TDM_VK_NORM_ADD, TDM_VK_ACT_NONE, tdm_vk_norm_per(m), 0, err);
+        for (unsigned v = 1; v < n_norms && r == 0; v++)
+                r = need(m, TDM_VK_NORM, norms[v], TDM_VK_ACT_NONE, tdm_vk_norm_per(m), 0, err);
         for (uint32_t phase = 0; phase < 2 && r == 0; phase++)
                 r = need(m, TDM_VK_LOGITS, phase, 0, 0, 0, err);
         if (r == 0)

@@ -330,11 +330,9 @@ static int run_rotating(struct tdm_vk_device *device, const struct tdm_vk_pipeli
         push.side = device->stages[0].address + ITEMS * PLACE + LOG_AT;
         push.side_rows = 7;
         push.acts = chain + ACTS_AT;
-        if (n_rows == 1) {
-                push.chain = chain;
-                push.chain_index = 2 | TDM_VK_CHAIN_FLAGS;
-                push.chain_wait = TDM_VK_CHAIN_FLAGS;
-        }
+        push.chain = chain;
+        push.chain_index = 2 | (n_rows == 1 ? TDM_VK_CHAIN_FLAGS : 0);
+        push.chain_wait = n_rows == 1 ? TDM_VK_CHAIN_FLAGS : 0;
         memset(in(device, MANY, 0), 0, PLACE);
         return tdm_vk_once_dispatch(device, rotating, &push, sizeof(push), n_rows * n_items, s->n_heads / s->heads, what, err);
 }

@@ -252,7 +252,7 @@ static void norm(struct recorder *r, uint64_t add_gain, uint64_t gain, const str
                                         .side_rows = m->side_rows,
                                         .hidden_index = r->hidden_index,
                                         .hidden_wait = r->hidden_groups};
-        uint32_t flags = add_gain ? TDM_VK_NORM_ADD : 0;
+        uint32_t flags = !add_gain ? 0 : r->before == FLAGGED ? TDM_VK_NORM_ADD | TDM_VK_NORM_REHEARSES : TDM_VK_NORM_ADD;
         unsigned forms = 0, reads = r->before == FLAGGED ? READS_FLAGS : 0, leaves = r->flagged ? LEAVES_FLAGS : 0;
 
         for (unsigned i = 0; i < n_matrices; i++) {
@@ -316,6 +316,15 @@ static void embed(struct recorder *r)
         r->hidden_groups = r->chain_groups;
 }
 
+/* The kernel that rotates rows too; NULL: rotate.comp and one that does not. A row's last item waits for the others, which takes for granted what
+ * chained dispatches do; and partial results are told apart by step and layer, not by tile. */
+static struct tdm_vk_pipeline *rotating_kernel(const struct recorder *r, const struct tdm_vk_layer *layer)
+{
+        struct tdm_vk_pipeline *pipeline = tdm_vk_attend_rotating_kernel(r->m, layer->o.act);
+
+        return pipeline && can_chain(r, pipeline) && !r->work->slot->many && r->work->slot->n_tiles == 1 ? pipeline : NULL;
+}
+
 static void attend(struct recorder *r, uint32_t layer, uint64_t log)
 {
         struct tdm_vk_model *m = r->m;
@@ -346,7 +355,7 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
         };
         uint32_t item_heads = r->work->slot->item_heads[group];
         bool merges = tdm_vk_attend_merges(m, r->work->slot->many, item_heads);
-        struct tdm_vk_pipeline *rotating = r->work->slot->many || r->work->slot->n_tiles > 1 ? NULL : tdm_vk_attend_rotating_kernel(m, l->o.act);
+        struct tdm_vk_pipeline *rotating = rotating_kernel(r, l);
         const struct tdm_vk_attend_push push = {
                 .qkv = rotating ? m->rotations.address + layer * sizeof(struct tdm_vk_rotation) : m->y.address,
                 .rows = rotate.rows,

@@ -181,23 +181,24 @@ static void rotate_and_attend(const struct tdm_vk_attend_push *p, uint32_t row_a
                                                   .table_entries = p->table_entries,
                                                   .eps = rotation->eps,
                                                   .query_scale = rotation->query_scale};
-        const uint64_t *flagged = (const uint64_t *)(p->chain + TDM_VK_FLAGGED_Y);
+        const uint64_t *words = (const uint64_t *)(p->chain + TDM_VK_FLAGGED_Y);
+        bool flagged = p->chain_wait == TDM_VK_CHAIN_FLAGS;
         uint32_t n = (p->n_heads + 2 * p->n_kv_heads) * head_dim;
         struct tdm_vk_attend_push push = *p;
         float *row = calloc(n, sizeof(*row));
 
         assert_non_null(row);
-        assert_true(p->chain == 0 || (p->chain_wait == TDM_VK_CHAIN_FLAGS && p->chain_index == (TDM_VK_CHAIN_FLAGS | 2)));
+        assert_true(p->chain && p->chain_index == (flagged ? TDM_VK_CHAIN_FLAGS | 2 : 2));
         memcpy(row, (const float *)rotation->y + (size_t)row_at * n, n * sizeof(*row));
-        for (uint32_t i = 0; i < n && p->chain; i++) {
-                uint32_t bits = (uint32_t)flagged[i];
+        for (uint32_t i = 0; i < n && flagged; i++) {
+                uint32_t bits = (uint32_t)words[i];
 
-                assert_int_equal(flagged[i] >> 32, 1);
+                assert_int_equal(words[i] >> 32, 1);
                 memcpy(&row[i], &bits, sizeof(bits));
         }
         rotate_row(&rotate, row_at, row, true);
         push.qkv = (uint64_t)row - (uint64_t)row_at * n * sizeof(*row);
-        leave_result(&push, row_at, head_dim, p->chain != 0);
+        leave_result(&push, row_at, head_dim, flagged);
         free(row);
 }
 

@@ -180,149 +180,149 @@ void main()
 
         if (ROTATES != 0)
                 rotation = Rotation(p.qkv).v;
-        [[unroll]] for (uint turn = 0; turn < 4; turn++)
-                probs[turn] = UNIT_A(0.0hf);
+        [[unroll]] for (uint i = 0; i < 4; i++)
+                probs[i] = UNIT_A(0.0hf);
         // Who waits for a flagged row goes through the first span once for nothing while it is still computed: then its instructions, and keys and values
         // that are older than the row, are in this multiprocessor's caches. Where a row has many items they would need the memory for that.
         uint begin = ROTATES != 0 && p.chain_wait == TDM_VK_CHAIN_FLAGS && a.item.n_items <= REHEARSED_ITEMS ? 0 : 1;
 
         [[dont_unroll]] for (uint turn = begin; turn < 2 + (ROTATES != 0 ? NOTHING(p.n_heads) : 0); turn++) {
-        bool counts = ROTATES == 0 || turn == 1;
+                bool counts = ROTATES == 0 || turn == 1;
 
-        running = tdm_running(0, 0);
-        row_o = vec4(0);
-        for (uint span = a.item.span_first; span <= (counts ? a.item.span_last : a.item.span_first); span++) {
-                uint base = span * TDM_VK_SPAN;
-                uint lo = max(a.begin, base) - base, hi = min(a.end, base + TDM_VK_SPAN) - base; // seen
-                bool seen = block * 64 < hi && block * 64 + 64 > lo;
-                float here[1], sums[1], m[1];
-                uvec4 x[16];
+                running = tdm_running(0, 0);
+                row_o = vec4(0);
+                for (uint span = a.item.span_first; span <= (counts ? a.item.span_last : a.item.span_first); span++) {
+                        uint base = span * TDM_VK_SPAN;
+                        uint lo = max(a.begin, base) - base, hi = min(a.end, base + TDM_VK_SPAN) - base; // seen
+                        bool seen = block * 64 < hi && block * 64 + 64 > lo;
+                        float here[1], sums[1], m[1];
+                        uvec4 x[16];
 
-                if (turn == begin || span != a.item.span_first)
-                        attend_pages(a, base, lo, hi, ROTATES == 0 && span == a.item.span_first);
+                        if (turn == begin || span != a.item.span_first)
+                                attend_pages(a, base, lo, hi, ROTATES == 0 && span == a.item.span_first);
 
-                uint64_t keys = s_parts[block * 2 + own / 4] + KEY_OFFSET(own, quad), values = s_parts[block * 2 + quad / 2] + VALUE_OFFSET(own, quad);
+                        uint64_t keys = s_parts[block * 2 + own / 4] + KEY_OFFSET(own, quad), values = s_parts[block * 2 + quad / 2] + VALUE_OFFSET(own, quad);
 
-                if (ROTATES != 0 && span == a.item.span_first)
-                        rotate_row(a, rotation, counts);
-                else if (span == a.item.span_first && thread < HEADS * STEPS)
-                        stage_queries(a, HEADS, thread);
-                barrier();
-                [[unroll]] for (uint j = 0; j < 8; j++)
-                        s[j] = SUMS(0.0);
-                if (seen)
-                        [[dont_unroll]] for (uint k0 = 0; k0 < STEPS + NOTHING(p.n_heads); k0 += 4) {
-                                [[unroll]] for (uint i = 0; i < 16; i++)
-                                        x[i] = Cache4s(keys).v[(k0 + i / 4) * 32 + i % 4 * 8];
-                                LOADS_STAY
-                                [[unroll]] for (uint k = 0; k < 4; k++) {
-                                        UNIT_A q;
-
-                                        QUERY(q, 0, k0 + k)
-                                        TIMES(q, x, k * 4, s, 0)
-                                }
-                        }
-                LOOK(base + block * 64, 1, false)
-                if (quad == 0 && own < HEADS)
-                        s_m[block * HEADS + own] = here[0];
-                barrier();
-                m[0] = LEAST;
-                [[unroll]] for (uint b = 0; b < 4; b++)
-                        if (b <= block)
-                                m[0] = max(m[0], s_m[b * HEADS + min(own, HEADS - 1)]);
-                WEIGH(1)
-                [[dont_unroll]] for (uint part = 0; part < PARTS + NOTHING(p.n_heads); part++) {
+                        if (ROTATES != 0 && span == a.item.span_first)
+                                rotate_row(a, rotation, counts);
+                        else if (span == a.item.span_first && thread < HEADS * STEPS)
+                                stage_queries(a, HEADS, thread);
+                        barrier();
                         [[unroll]] for (uint j = 0; j < 8; j++)
                                 s[j] = SUMS(0.0);
-                        if (seen) {
-                                [[unroll]] for (uint i = 0; i < 16; i++)
-                                        x[i] = Cache4s(values).v[i * (HEAD_DIM / 8) + part * 8];
-                                LOADS_STAY
-                                [[unroll]] for (uint turn = 0; turn < 4; turn++)
-                                        TIMES(probs[turn], x, turn * 4, s, 0)
-                        }
-                        if (own < HEADS)
+                        if (seen)
+                                [[dont_unroll]] for (uint k0 = 0; k0 < STEPS + NOTHING(p.n_heads); k0 += 4) {
+                                        [[unroll]] for (uint i = 0; i < 16; i++)
+                                                x[i] = Cache4s(keys).v[(k0 + i / 4) * 32 + i % 4 * 8];
+                                        LOADS_STAY
+                                        [[unroll]] for (uint k = 0; k < 4; k++) {
+                                                UNIT_A q;
+
+                                                QUERY(q, 0, k0 + k)
+                                                TIMES(q, x, k * 4, s, 0)
+                                        }
+                                }
+                        LOOK(base + block * 64, 1, false)
+                        if (quad == 0 && own < HEADS)
+                                s_m[block * HEADS + own] = here[0];
+                        barrier();
+                        m[0] = LEAST;
+                        [[unroll]] for (uint b = 0; b < 4; b++)
+                                if (b <= block)
+                                        m[0] = max(m[0], s_m[b * HEADS + min(own, HEADS - 1)]);
+                        WEIGH(1)
+                        [[dont_unroll]] for (uint part = 0; part < PARTS + NOTHING(p.n_heads); part++) {
                                 [[unroll]] for (uint j = 0; j < 8; j++)
-                                        [[unroll]] for (uint e = 0; e < 2; e++)
-                                                s_o[block * WIDTH + own * HEAD_DIM + part * 64 + quad * 16 + e * 8 + j] = s[j][e];
-                }
-                if (quad == 0 && own < HEADS)
-                        s_l[block * HEADS + own] = sums[0];
-                barrier();
-                // Now each thread has four dimensions of one head.
-                uint head = row_at / HEAD_DIM;
-                precise vec4 sum = vec4(0);
-                precise float all = 0;
-                float largest = LEAST, old_factor, new_factor;
-
-                [[unroll]] for (uint b = 0; b < 4; b++) {
-                        uint at = b * WIDTH + row_at;
-                        float next = max(largest, s_m[b * HEADS + head]);
-                        precise float distance = largest - next;
-                        precise float exponent = distance * to_exponent;
-                        float factor = exp2(exponent);
-
-                        sum = fma(sum, vec4(factor), vec4(s_o[at], s_o[at + 1], s_o[at + 2], s_o[at + 3]));
-                        all = fma(all, factor, s_l[b * HEADS + head]);
-                        largest = next;
-                }
-                if (all > 0) {
-                        bool merged = tdm_merge(running, largest * p.score_scale, all, old_factor, new_factor);
-                        precise vec4 add = sum * new_factor;
-
-                        row_o = merged ? fma(row_o, vec4(old_factor), add) : sum;
-                }
-        }
-
-        // The row's last item, or the last one to come, merges all of them, as merge.comp does.
-        uint row = a.item.first_row - p.first_row, head = row_at / HEAD_DIM;
-        vec4 o = row_o;
-
-        if (ROTATES != 0 && a.item.n_items > 1) {
-                uint64_t slot = p.partial + uint64_t(a.item.slot + a.head0 + head) * TDM_VK_PARTIAL_WIDTH(HEAD_DIM) * 8;
-                uint flag = a.first.serial + p.side_rows;
-
-                if (a.item.slot != a.item.first_slot + (a.item.n_items - 1) * p.n_heads) {
-                        if (row_used && counts)
-                                [[unroll]] for (uint e = 0; e < 4; e++)
-                                        tdm_put_word(slot, row_at % HEAD_DIM + e, floatBitsToUint(o[e]), flag);
-                        if (row_used && counts && row_at % HEAD_DIM == 0) {
-                                tdm_put_word(slot, HEAD_DIM, floatBitsToUint(running.m), flag);
-                                tdm_put_word(slot, HEAD_DIM + 1, floatBitsToUint(running.l), flag);
+                                        s[j] = SUMS(0.0);
+                                if (seen) {
+                                        [[unroll]] for (uint i = 0; i < 16; i++)
+                                                x[i] = Cache4s(values).v[i * (HEAD_DIM / 8) + part * 8];
+                                        LOADS_STAY
+                                        [[unroll]] for (uint i = 0; i < 4; i++)
+                                                TIMES(probs[i], x, i * 4, s, 0)
+                                }
+                                if (own < HEADS)
+                                        [[unroll]] for (uint j = 0; j < 8; j++)
+                                                [[unroll]] for (uint e = 0; e < 2; e++)
+                                                        s_o[block * WIDTH + own * HEAD_DIM + part * 64 + quad * 16 + e * 8 + j] = s[j][e];
                         }
-                        if (counts)
-                                return;
-                        continue;
-                }
-                o = merge_flagged(a, head, row_at % HEAD_DIM, flag, counts, o, running);
-        } else if (!MERGES || a.item.n_items > 1) {
-                uint64_t slot = p.partial + uint64_t(a.item.slot + a.head0 + head) * TDM_VK_PARTIAL_WIDTH(HEAD_DIM) * 4;
+                        if (quad == 0 && own < HEADS)
+                                s_l[block * HEADS + own] = sums[0];
+                        barrier();
+                        // Now each thread has four dimensions of one head.
+                        uint head = row_at / HEAD_DIM;
+                        precise vec4 sum = vec4(0);
+                        precise float all = 0;
+                        float largest = LEAST, old_factor, new_factor;
 
-                if (row_used)
-                        F32x4s(slot).v[row_at % HEAD_DIM / 4] = o;
-                if (row_used && row_at % HEAD_DIM == 0) {
-                        F32s(slot).v[HEAD_DIM] = running.m;
-                        F32s(slot).v[HEAD_DIM + 1] = running.l;
+                        [[unroll]] for (uint b = 0; b < 4; b++) {
+                                uint at = b * WIDTH + row_at;
+                                float next = max(largest, s_m[b * HEADS + head]);
+                                precise float distance = largest - next;
+                                precise float exponent = distance * to_exponent;
+                                float factor = exp2(exponent);
+
+                                sum = fma(sum, vec4(factor), vec4(s_o[at], s_o[at + 1], s_o[at + 2], s_o[at + 3]));
+                                all = fma(all, factor, s_l[b * HEADS + head]);
+                                largest = next;
+                        }
+                        if (all > 0) {
+                                bool merged = tdm_merge(running, largest * p.score_scale, all, old_factor, new_factor);
+                                precise vec4 add = sum * new_factor;
+
+                                row_o = merged ? fma(row_o, vec4(old_factor), add) : sum;
+                        }
                 }
-        }
-        if (!MERGES) {
-                tdm_chain_done_all(p.chain, p.chain_index);
-                return;
-        }
-        if (ROTATES == 0 && a.item.n_items > 1) {
-                if (!tdm_last_item(p.partial, row * p.n_heads + a.head0, a.item.n_items))
+
+                // The row's last item, or the last one to come, merges all of them, as merge.comp does.
+                uint row = a.item.first_row - p.first_row, head = row_at / HEAD_DIM;
+                vec4 o = row_o;
+
+                if (ROTATES != 0 && a.item.n_items > 1) {
+                        uint64_t slot = p.partial + uint64_t(a.item.slot + a.head0 + head) * TDM_VK_PARTIAL_WIDTH(HEAD_DIM) * 8;
+                        uint flag = a.first.serial + p.side_rows;
+
+                        if (a.item.slot != a.item.first_slot + (a.item.n_items - 1) * p.n_heads) {
+                                if (row_used && counts)
+                                        [[unroll]] for (uint e = 0; e < 4; e++)
+                                                tdm_put_word(slot, row_at % HEAD_DIM + e, floatBitsToUint(o[e]), flag);
+                                if (row_used && counts && row_at % HEAD_DIM == 0) {
+                                        tdm_put_word(slot, HEAD_DIM, floatBitsToUint(running.m), flag);
+                                        tdm_put_word(slot, HEAD_DIM + 1, floatBitsToUint(running.l), flag);
+                                }
+                                if (counts)
+                                        return;
+                                continue;
+                        }
+                        o = merge_flagged(a, head, row_at % HEAD_DIM, flag, counts, o, running);
+                } else if (!MERGES || a.item.n_items > 1) {
+                        uint64_t slot = p.partial + uint64_t(a.item.slot + a.head0 + head) * TDM_VK_PARTIAL_WIDTH(HEAD_DIM) * 4;
+
+                        if (row_used)
+                                F32x4s(slot).v[row_at % HEAD_DIM / 4] = o;
+                        if (row_used && row_at % HEAD_DIM == 0) {
+                                F32s(slot).v[HEAD_DIM] = running.m;
+                                F32s(slot).v[HEAD_DIM + 1] = running.l;
+                        }
+                }
+                if (!MERGES) {
+                        tdm_chain_done_all(p.chain, p.chain_index);
                         return;
-                o = tdm_merge_items(p.partial, a.item.first_slot + a.head0 + head, p.n_heads, a.item.n_items, HEAD_DIM, row_at % HEAD_DIM);
-        } else if (a.item.n_items == 1) { // what merging a single result comes to
-                precise float inverse = 1.0 / running.l;
-                precise vec4 whole = o * inverse;
+                }
+                if (ROTATES == 0 && a.item.n_items > 1) {
+                        if (!tdm_last_item(p.partial, row * p.n_heads + a.head0, a.item.n_items))
+                                return;
+                        o = tdm_merge_items(p.partial, a.item.first_slot + a.head0 + head, p.n_heads, a.item.n_items, HEAD_DIM, row_at % HEAD_DIM);
+                } else if (a.item.n_items == 1) { // what merging a single result comes to
+                        precise float inverse = 1.0 / running.l;
+                        precise vec4 whole = o * inverse;
 
-                o = whole;
-        }
-        uint cols = p.n_heads * HEAD_DIM;
+                        o = whole;
+                }
+                uint cols = p.n_heads * HEAD_DIM;
 
-        tdm_put_acts(tdm_acts_row(p.acts, cols, row), cols, a.head0 * HEAD_DIM + thread * 4, o, row_used && counts,
-                     ROTATES != 0 ? 0 : tdm_side(p.side, row), p.side_rows, tdm_flag_left(p.chain_index));
+                tdm_put_acts(tdm_acts_row(p.acts, cols, row), cols, a.head0 * HEAD_DIM + thread * 4, o, row_used && counts,
+                             ROTATES != 0 ? 0 : tdm_side(p.side, row), p.side_rows, tdm_flag_left(p.chain_index));
         }
         tdm_chain_done(p.chain, p.chain_index);
 }

@@ -12,6 +12,8 @@ layout(push_constant) uniform Push { tdm_vk_norm_push p; };
 #include "acts.glsl"
 #include "sum.glsl"
 
+const bool REHEARSES = (FLAGS & TDM_VK_NORM_REHEARSES) != 0;
+
 // Known long before: not coherent.
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Gains { vec4 v[]; };
 
@@ -77,9 +79,9 @@ void main()
                 tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
         [[unroll]] for (uint i = 0; i < PER; i++)
                 hidden[i] = F32x4s(h).v[min(i * WORKERS + thread, n4 - 1)];
-        // A single row's that waits for flagged words goes through all of it once for nothing while they are made: then its instructions are in this
-        // multiprocessor's cache when the row is there. The last one counts.
-        [[dont_unroll]] for (uint turn = flag != 0 ? 0 : 1; turn < 2 + (p.d >> 31); turn++) {
+        // Who rehearses goes through all of it for nothing while y is made: then its instructions are in this multiprocessor's cache when y is there.
+        // The last time counts. The loop costs registers, and many rows workgroups of a multiprocessor: so not theirs.
+        [[dont_unroll]] for (uint turn = REHEARSES ? 0 : 1; turn < 2 + (REHEARSES ? p.d >> 31 : 0); turn++) {
                 bool counts = turn == 1;
 
                 [[unroll]] for (uint i = 0; i < PER; i++)

@@ -147,6 +147,7 @@ struct tdm_vk_embed_push {
 
 #define TDM_VK_NORM_ADD 1    /* hidden += rmsnorm(y) * add_gain, first */
 #define TDM_VK_NORM_GATHER 2 /* row i is row gather[i] of hidden */
+#define TDM_VK_NORM_REHEARSES 4 /* y is flagged, and until it is there the kernel goes through its instructions once */
 struct tdm_vk_norm_push {
         TDM_U64 y;
         TDM_U64 add_gain;
