@@ -8,7 +8,7 @@ struct half_kernel {
         uint32_t constants[TDM_VK_N_CONSTANTS];
         uint32_t panels, rows; /* that one workgroup makes, with GELU of each of the two */
         bool spare;            /* there is another for the same */
-        bool fits;             /* a single row's: there is room for it */
+        bool fits;             /* there is room for it */
 };
 
 #define HALF_GELU (1u << 24) /* in SHAPE of both */
@@ -69,7 +69,8 @@ static struct half_kernel half_few(const struct tdm_vk_device *device, const str
         return (struct half_kernel){.shader = TDM_VK_MATHALF,
                                     .constants = {a->type, tiles | panels << 8 | rounds << 16 | (gelu ? HALF_GELU : 0), half_subgroups(a, rounds) * 32, 0},
                                     .panels = gelu ? panels / 2 : panels,
-                                    .rows = tiles * 8};
+                                    .rows = tiles * 8,
+                                    .fits = true};
 }
 
 static struct half_kernel half_wide(const struct tdm_vk_matrix *a, uint32_t n_rows, bool gelu)
@@ -81,7 +82,8 @@ static struct half_kernel half_wide(const struct tdm_vk_matrix *a, uint32_t n_ro
         return (struct half_kernel){.shader = TDM_VK_MATHALFWIDE,
                                     .constants = {a->type, tiles | (two ? 2u : 1u) << 8 | (gelu ? HALF_GELU : 0), threads, 0},
                                     .panels = threads / 32 * (gelu ? 1 : 2),
-                                    .rows = tiles * 8};
+                                    .rows = tiles * 8,
+                                    .fits = true};
 }
 
 /* Found on an H200. */
@@ -155,7 +157,7 @@ static int half_kernels(struct tdm_vk_model *m, each_half each, struct tdm_error
 
 static int need_half(struct tdm_vk_model *m, const struct half_kernel *k, struct tdm_error *err)
 {
-        int r = tdm_vk_pipeline_need(m->device, k->shader, k->constants, err);
+        int r = k->fits ? tdm_vk_pipeline_need(m->device, k->shader, k->constants, err) : 0;
 
         return r ? r : tdm_vk_prove_half_need(m->device, k->constants[0] & ~TDM_VK_FRAGMENTS, err);
 }
@@ -168,7 +170,7 @@ int tdm_vk_kernels_need_half(struct tdm_vk_model *m, struct tdm_error *err)
 static int is_proven(struct tdm_vk_model *m, const struct half_kernel *k, struct tdm_error *err)
 {
         (void)err;
-        return k->spare || half_proven(m->device, k) ? 0 : 1;
+        return k->spare || (k->fits && half_proven(m->device, k)) ? 0 : 1;
 }
 
 bool tdm_vk_kernels_half_proven(struct tdm_vk_model *m)

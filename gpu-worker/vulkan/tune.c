@@ -1,9 +1,9 @@
 /* Which shape the kernels of a single row have on this GPU: how many panels a workgroup takes, how many blocks are on their way at
- * once (shaders/matvec.glsl); with rows of F16 how many segments each of its subgroups takes, and how many chunks are on their way
- * (mathalf.comp; only shapes that are proven, prove-half.c). No shape changes a bit, so the fastest is taken: measured when a model
+ * once (shaders/matvec.glsl); with rows of F16 how many segments each of its subgroups takes, how many chunks are on their way, and how
+ * many groups of subgroups there are (mathalfsingle.comp; only shapes that are proven, prove-half.c). No shape changes a bit, so the fastest is taken: measured when a model
  * with a matrix of new sizes is loaded, and kept on disk with the compiled kernels (cache.c), so that later starts neither compile nor
  * measure the others. First each kernel by itself, over the weights of several layers so that they do not lie in the GPU's cache. Then, where
- * kernels follow each other without barriers (chain.c), some layers as they are run: there a kernel's workgroups lie beside those
+ * kernels follow each other without barriers (chain.c), some layers as they are run, by the device's clock: there a kernel's workgroups lie beside those
  * of the next ones, and the shape that is fastest by itself may leave these no room to begin (up to a tenth of a token's time on
  * an H200). A CPU implementation keeps to what kernels.c says: each kernel would take it seconds to compile.
  * TANDEM_VULKAN_TUNE=on|off says it for tests. */
@@ -335,19 +335,48 @@ static int trial_init(struct trial *t, struct tdm_vk_model *m)
         return 0;
 }
 
+/* A command buffer of its own around the recording's: when the device came to it, and when it was done with all before. */
+static int mark(struct tdm_vk_device *device, unsigned which, VkPipelineStageFlagBits stage)
+{
+        const VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
+        VkCommandBuffer commands = device->stage_commands[which];
+
+        if (device->vk.BeginCommandBuffer(commands, &begin) != VK_SUCCESS)
+                return -EIO;
+        if (which == 0)
+                device->vk.CmdResetQueryPool(commands, device->queries, 0, 2);
+        device->vk.CmdWriteTimestamp(commands, stage, device->queries, which);
+        return device->vk.EndCommandBuffer(commands) == VK_SUCCESS ? 0 : -EIO;
+}
+
+/* By the device's clock: the host's would count how long it takes to hear of the end, which is as much as shapes differ. */
 static int trial_run(struct trial *t, uint64_t *ret_ns, struct tdm_error *err)
 {
+        const char *what = "measuring a kernel";
+        struct tdm_vk_device *device = t->m->device;
         struct tdm_vk_recording *recording;
         int r;
 
         tdm_vk_record_forget(t->m);
         r = tdm_vk_record(t->m, &t->work, &recording, err);
         *ret_ns = UINT64_MAX;
-        for (unsigned i = 0; i < (t->m->device->is_cpu ? RUNS_CPU : RUNS) && r == 0; i++) {
-                uint64_t begin = tdm_now_ns();
+        if (r == 0 && (mark(device, 0, VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT) < 0 || mark(device, 1, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT) < 0))
+                r = tdm_vk_fault(device, what, VK_ERROR_OUT_OF_DEVICE_MEMORY, err);
+        for (unsigned i = 0; i < (device->is_cpu ? RUNS_CPU : RUNS) && r == 0; i++) {
+                const VkCommandBuffer all[] = {device->stage_commands[0], recording->commands, device->stage_commands[1]};
+                const VkSubmitInfo submit = {
+                        .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = TDM_ARRAY_SIZE(all), .pCommandBuffers = all};
+                VkResult result = device->vk.QueueSubmit(device->queue, 1, &submit, device->fences[0]);
+                uint64_t ticks[2];
 
-                r = tdm_vk_submit(t->m->device, recording->commands, err);
-                *ret_ns = TDM_MIN(*ret_ns, tdm_now_ns() - begin);
+                r = result == VK_SUCCESS ? tdm_vk_submit_end(device, 0, err) : tdm_vk_fault(device, what, result, err);
+                if (r != 0)
+                        break;
+                result = device->vk.GetQueryPoolResults(device->vk.device, device->queries, 0, 2, sizeof(ticks), ticks, sizeof(ticks[0]),
+                                                        VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT);
+                if (result != VK_SUCCESS)
+                        return tdm_vk_fault(device, what, result, err);
+                *ret_ns = TDM_MIN(*ret_ns, (uint64_t)((double)(ticks[1] - ticks[0]) * device->ns_per_tick));
         }
         return r == 0 ? tdm_vk_chain_check(t->m, err) : r;
 }
