@@ -15,7 +15,7 @@
  * the matrices that one input goes into; what is left of a scale below 2^-14 is a multiple of 2^-24.
  *
  * Small models keep rows of 8 and 15 bits: the time of one of their rows is that from kernel to kernel, and there the kernels of
- * matvec.glsl are faster (on an H200, through the daemon, a 4B makes 540 tokens/s with rows of F16, 571 without; a 27B 157 and 152, but 1,089
+ * matvec.glsl are faster (on an H200, through the daemon, a 4B makes 555 tokens/s with rows of F16, 575 without; a 27B 170 and 152, but 1,078
  * and 775 for 8 together).
  * It follows from the model's sizes alone, so that a restart changes nothing. TANDEM_VULKAN_HALVES=on|off says it for tests. */
 #include <math.h>

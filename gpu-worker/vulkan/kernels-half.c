@@ -22,7 +22,7 @@ static uint32_t half_subgroups(const struct tdm_vk_matrix *a, uint32_t rounds)
         return TDM_DIV_UP(n_segments <= 14 ? 14u : TDM_VK_SEGMENTS, rounds);
 }
 
-bool tdm_vk_half_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, const struct tdm_vk_tuned *shape, bool gelu,
+bool tdm_vk_half_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, const struct tdm_vk_shape *shape, bool gelu,
                         uint32_t ret[TDM_VK_N_CONSTANTS])
 {
         uint32_t parts = half_subgroups(a, shape->ahead), segments = parts * shape->ahead;
@@ -35,7 +35,7 @@ bool tdm_vk_half_single(const struct tdm_vk_device *device, const struct tdm_vk_
                segments * (shape->groups * shape->panels * 64u + ret[3] * 128) <= HALF_SHARED_BYTES; /* s_part and s_row */
 }
 
-static struct half_kernel half_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, const struct tdm_vk_tuned *shape, bool gelu)
+static struct half_kernel half_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, const struct tdm_vk_shape *shape, bool gelu)
 {
         struct half_kernel k = {.shader = TDM_VK_MATHALFSINGLE, .panels = shape->groups * (gelu ? shape->panels / 2 : shape->panels), .rows = 1};
 
@@ -50,7 +50,7 @@ static bool half_tuned(const struct tdm_vk_device *device, const struct tdm_vk_m
 
         if (!tuned)
                 return false;
-        *ret = half_single(device, a, tuned, gelu);
+        *ret = half_single(device, a, &tuned->shape, gelu);
         ret->spare = true;
         return ret->fits;
 }
@@ -59,13 +59,13 @@ static bool half_tuned(const struct tdm_vk_device *device, const struct tdm_vk_m
  * or two: more would leave each subgroup fewer registers for what is on its way. */
 static struct half_kernel half_few(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t n_rows, bool gelu)
 {
-        uint32_t tiles = n_rows <= 8 ? 1 : n_rows <= 16 ? 2 : 4, panels = tiles > 1 && n_rows > 1 ? 4 : 2, rounds;
+        uint32_t tiles = n_rows <= 8 ? 1 : n_rows <= 16 ? 2 : 4, panels = tiles > 1 ? 4 : 2, rounds;
 
         if (n_panels <= 3 * TDM_VK_UNITS_AT_ONCE && !gelu)
                 panels = n_panels <= 2 * TDM_VK_UNITS_AT_ONCE ? 1 : 3;
         rounds = tiles == 4 || n_panels >= 1024 || (tiles == 2 && n_panels > 3 * TDM_VK_UNITS_AT_ONCE) ? 2 : 1;
         if (n_rows == 1)
-                return half_single(device, a, &(struct tdm_vk_tuned){.panels = (uint8_t)panels, .ahead = (uint8_t)rounds, .sets = 2, .groups = 1}, gelu);
+                return half_single(device, a, &(struct tdm_vk_shape){.panels = (uint8_t)panels, .ahead = (uint8_t)rounds, .sets = 2, .groups = 1}, gelu);
         return (struct half_kernel){.shader = TDM_VK_MATHALF,
                                     .constants = {a->type, tiles | panels << 8 | rounds << 16 | (gelu ? HALF_GELU : 0), half_subgroups(a, rounds) * 32, 0},
                                     .panels = gelu ? panels / 2 : panels,

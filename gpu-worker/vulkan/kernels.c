@@ -45,7 +45,7 @@ static uint32_t shape_of(const struct tdm_vk_device *device, const struct tdm_vk
         const struct tdm_vk_tuned *tuned = variant == 1 ? tdm_vk_tuned(device, TDM_VK_MATVEC, a, n_panels) : NULL;
 
         if (tuned)
-                return tdm_vk_shape_with(device, a, tuned->panels, tuned->ahead, tuned->sets, true);
+                return tdm_vk_shape_with(device, a, tuned->shape.panels, tuned->shape.ahead, tuned->shape.sets, true);
 
         if (device->few_kernels || a->act == TDM_ACT_F32)
                 return tdm_vk_shape_with(device, a, 1, 1, 1, variant == 1 && a->act != TDM_ACT_F32);
@@ -64,7 +64,7 @@ static uint32_t gelu_shape_of(const struct tdm_vk_device *device, const struct t
 {
         const struct tdm_vk_tuned *tuned = tdm_vk_tuned(device, TDM_VK_MATGELU, &l->gate, l->gate.n_panels);
 
-        return tuned ? tdm_vk_shape_with(device, &l->gate, tuned->panels, tuned->ahead, tuned->sets, true)
+        return tuned ? tdm_vk_shape_with(device, &l->gate, tuned->shape.panels, tuned->shape.ahead, tuned->shape.sets, true)
                      : tdm_vk_shape_with(device, &l->gate, 4, 1, 1, true);
 }
 

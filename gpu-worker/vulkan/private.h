@@ -118,11 +118,16 @@ void tdm_vk_pipelines_forget(struct tdm_vk_device *device, unsigned first);
 
 /* ---- tune.c ---- */
 
+/* Of a kernel of a single row: tune.c says what the numbers are. groups 0: of no kernel for rows of F16. */
+struct tdm_vk_shape {
+        uint8_t panels, ahead, sets, groups;
+};
+
 /* A kernel of a single row and the shape that was found best for matrices of these sizes; as it lies on disk. shader: MATVEC or MATGELU;
  * where act says that rows are F16 it is MATHALFSINGLE that does the same, with so many groups, panels, rounds (ahead) and sets. */
 struct tdm_vk_tuned {
         uint32_t shader, type, act, cols, n_panels;
-        uint8_t panels, ahead, sets, groups; /* groups 0: of no kernel for rows of F16 */
+        struct tdm_vk_shape shape;
 };
 #define TDM_VK_MAX_TUNED 128u
 
@@ -489,7 +494,7 @@ static inline bool tdm_vk_is_half(const struct tdm_vk_matrix *matrix)
 struct tdm_vk_pipeline *tdm_vk_half_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *first, uint32_t n_panels,
                                            uint32_t n_rows, bool gelu, uint32_t *ret_panels, uint32_t *ret_rows);
 /* Constants of MATHALFSINGLE. false: it has no room for this shape. */
-bool tdm_vk_half_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, const struct tdm_vk_tuned *shape, bool gelu,
+bool tdm_vk_half_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, const struct tdm_vk_shape *shape, bool gelu,
                         uint32_t ret[TDM_VK_N_CONSTANTS]);
 /* Rows and weights of F16: what the kernels of these matrices are, and what their proofs need; to be compiled and proven before the
  * model is theirs. false: one cannot be used here. */

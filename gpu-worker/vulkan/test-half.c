@@ -227,21 +227,19 @@ static void shapes(void **state)
         for (uint32_t i = 0; i < 2u << 24; i++) {
                 struct tdm_vk_tuned tuned = {.shader = i >> 24 ? TDM_VK_MATGELU : TDM_VK_MATVEC,
                                              .act = TDM_VK_ACT_F16,
-                                             .panels = i & 15,
-                                             .ahead = i >> 4 & 31,
-                                             .sets = i >> 9 & 15,
-                                             .groups = i >> 13 & 31};
+                                             .shape = {.panels = i & 15, .ahead = i >> 4 & 31, .sets = i >> 9 & 15, .groups = i >> 13 & 31}};
+                const struct tdm_vk_shape *shape = &tuned.shape;
 
                 if (i >> 18 & 63 || !tdm_vk_tuned_sane(&tuned))
                         continue;
                 n_sane++;
-                assert_in_range(tuned.groups, 1, 16);
-                assert_true(tuned.panels >= 1 && tuned.ahead < 16 && tuned.sets >= 1);
-                assert_true(i >> 24 == 0 || tuned.panels % 2 == 0);
+                assert_in_range(shape->groups, 1, 16);
+                assert_true(shape->panels >= 1 && shape->ahead < 16 && shape->sets >= 1);
+                assert_true(i >> 24 == 0 || shape->panels % 2 == 0);
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(cols); k++) {
                         const struct tdm_vk_matrix matrix = {.type = TDM_TYPE_Q4_0 | TDM_VK_FRAGMENTS, .cols = cols[k]};
                         uint32_t c[TDM_VK_N_CONSTANTS], chunks = cols[k] / TDM_VK_CHUNK_COLS, length = TDM_VK_SEGMENT_CHUNKS(cols[k]);
-                        bool fits = tdm_vk_half_single(device, &matrix, &tuned, i >> 24, c);
+                        bool fits = tdm_vk_half_single(device, &matrix, shape, i >> 24, c);
 
                         if (!fits) {
                                 n_long += cols[k] == 65536;
@@ -250,8 +248,8 @@ static void shapes(void **state)
                         n_fit++;
                         assert_true(cols[k] < 65536); /* 64 KiB in shared memory */
                         assert_in_range(c[2], 32, 1024);
-                        assert_true(c[2] / 32 / tuned.groups * tuned.ahead * length >= chunks && c[3] >= length);
-                        assert_int_equal(c[1], tuned.groups | (uint32_t)tuned.panels << 8 | tuned.ahead << 16 | tuned.sets << 20 | i >> 24 << 24);
+                        assert_true(c[2] / 32 / shape->groups * shape->ahead * length >= chunks && c[3] >= length);
+                        assert_int_equal(c[1], shape->groups | (uint32_t)shape->panels << 8 | shape->ahead << 16 | shape->sets << 20 | i >> 24 << 24);
                 }
         }
         assert_true(n_sane > 10 && n_fit > 3 * n_sane && n_long == n_sane);

@@ -25,10 +25,7 @@
 #define PASSES 2u
 #define GAIN 0.995 /* and less is another shape's time, or it is noise */
 
-struct shape {
-        uint8_t panels, ahead, sets, groups;
-};
-static const struct shape matvec_shapes[] = {{4, 1, 1}, {2, 2, 1}, {2, 4, 1}, {1, 4, 1}, {1, 2, 2}, {1, 4, 2}, {2, 2, 2},
+static const struct tdm_vk_shape matvec_shapes[] = {{4, 1, 1}, {2, 2, 1}, {2, 4, 1}, {1, 4, 1}, {1, 2, 2}, {1, 4, 2}, {2, 2, 2},
                                               {1, 3, 1}, {1, 8, 1}, {2, 3, 1}, {2, 5, 1}, {3, 2, 1}},
                           gelu_shapes[] = {{4, 1, 1}, {4, 2, 1}, {4, 3, 1}, {4, 1, 2}},
                           /* of mathalfsingle.comp: panels (with GELU of both), rounds, sets, groups; those of the rule in kernels-half.c among them */
@@ -36,7 +33,8 @@ static const struct shape matvec_shapes[] = {{4, 1, 1}, {2, 2, 1}, {2, 4, 1}, {1
                                            {1, 1, 3, 1}, {1, 2, 3, 1}, {1, 2, 4, 1}, {3, 2, 2, 1}, {1, 4, 3, 2}, {3, 2, 3, 1}, {2, 2, 3, 1}, {2, 7, 2, 4}, {1, 4, 3, 4}},
                           half_gelu_shapes[] = {{2, 1, 2, 1}, {2, 2, 2, 1}, {2, 1, 1, 1}, {2, 8, 2, 8}, {2, 2, 1, 1}, {2, 4, 2, 1}, {2, 4, 2, 2}, {2, 4, 3, 2},
                                                 {2, 8, 2, 4}, {2, 7, 2, 11}, {2, 7, 3, 11}, {2, 7, 2, 6}, {2, 7, 2, 4}, {2, 7, 1, 4}, {2, 14, 3, 11}, {2, 8, 2, 11}};
-#define MAX_SHAPES 16u
+#define MAX_SHAPES TDM_MAX(TDM_ARRAY_SIZE(half_shapes), TDM_ARRAY_SIZE(half_gelu_shapes))
+static_assert(TDM_ARRAY_SIZE(matvec_shapes) <= MAX_SHAPES && TDM_ARRAY_SIZE(gelu_shapes) <= MAX_SHAPES, "there is room for each kernel's");
 
 struct work {
         struct tdm_vk_tuned key;
@@ -71,7 +69,7 @@ const struct tdm_vk_tuned *tdm_vk_tuned(const struct tdm_vk_device *device, uint
         return NULL;
 }
 
-static unsigned shapes_for(const struct tdm_vk_tuned *key, const struct shape **ret)
+static unsigned shapes_for(const struct tdm_vk_tuned *key, const struct tdm_vk_shape **ret)
 {
         bool half = key->act >= TDM_VK_ACT_F16;
 
@@ -85,11 +83,11 @@ static unsigned shapes_for(const struct tdm_vk_tuned *key, const struct shape **
 
 bool tdm_vk_tuned_sane(const struct tdm_vk_tuned *tuned)
 {
-        const struct shape *shapes;
+        const struct tdm_vk_shape *shapes;
         unsigned n = shapes_for(tuned, &shapes);
 
         for (unsigned i = 0; i < n; i++)
-                if (tuned->panels == shapes[i].panels && tuned->ahead == shapes[i].ahead && tuned->sets == shapes[i].sets && tuned->groups == shapes[i].groups)
+                if (memcmp(&tuned->shape, &shapes[i], sizeof(shapes[i])) == 0)
                         return true;
         return false;
 }
@@ -159,7 +157,7 @@ static unsigned list_works(const struct tdm_vk_model *m, struct work *works)
 /* ---- measuring ---- */
 
 /* A CPU implementation, in tests, compiles each for seconds. */
-static unsigned shapes_of(const struct tdm_vk_device *device, const struct work *w, const struct shape **ret)
+static unsigned shapes_of(const struct tdm_vk_device *device, const struct work *w, const struct tdm_vk_shape **ret)
 {
         unsigned n = shapes_for(&w->key, ret);
 
@@ -167,12 +165,11 @@ static unsigned shapes_of(const struct tdm_vk_device *device, const struct work 
 }
 
 /* false: there is no such kernel. */
-static bool constants_of(const struct tdm_vk_device *device, const struct work *w, const struct shape *shape,
+static bool constants_of(const struct tdm_vk_device *device, const struct work *w, const struct tdm_vk_shape *shape,
                          uint32_t constants[TDM_VK_N_CONSTANTS])
 {
         if (tdm_vk_is_half(&w->matrix))
-                return tdm_vk_half_single(device, &w->matrix, &(struct tdm_vk_tuned){.panels = shape->panels, .ahead = shape->ahead, .sets = shape->sets, .groups = shape->groups},
-                                          w->key.shader == TDM_VK_MATGELU, constants);
+                return tdm_vk_half_single(device, &w->matrix, shape, w->key.shader == TDM_VK_MATGELU, constants);
         constants[0] = w->key.type;
         constants[1] = w->key.act;
         constants[2] = w->key.shader == TDM_VK_MATGELU ? w->out_act : 1;
@@ -186,7 +183,7 @@ static enum tdm_vk_shader shader_of(const struct work *w)
 }
 
 /* NULL: it may not be used here. */
-static struct tdm_vk_pipeline *kernel_of(struct tdm_vk_device *device, const struct work *w, const struct shape *shape)
+static struct tdm_vk_pipeline *kernel_of(struct tdm_vk_device *device, const struct work *w, const struct tdm_vk_shape *shape)
 {
         uint32_t c[TDM_VK_N_CONSTANTS];
 
@@ -197,19 +194,32 @@ static struct tdm_vk_pipeline *kernel_of(struct tdm_vk_device *device, const str
 }
 
 /* With GELU a workgroup's panels are half of gate's and half of up's. */
-static uint32_t groups_of(const struct work *w, const struct shape *shape)
+static uint32_t groups_of(const struct work *w, const struct tdm_vk_shape *shape)
 {
         return TDM_DIV_UP(w->key.n_panels, TDM_MAX(shape->groups, 1) * (w->key.shader == TDM_VK_MATGELU ? shape->panels / 2u : shape->panels));
+}
+
+static const char what[] = "measuring a kernel";
+
+/* Between the two timestamps of what is done. */
+static int take_ticks(struct tdm_vk_device *device, uint64_t *ret, struct tdm_error *err)
+{
+        uint64_t ticks[2];
+        VkResult result = device->vk.GetQueryPoolResults(device->vk.device, device->queries, 0, 2, sizeof(ticks), ticks, sizeof(ticks[0]),
+                                                         VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT);
+
+        if (result != VK_SUCCESS)
+                return tdm_vk_fault(device, what, result, err);
+        *ret = ticks[1] - ticks[0];
+        return 0;
 }
 
 static int measure(struct tdm_vk_device *device, const struct work *w, const struct tdm_vk_pipeline *pipeline,
                    uint32_t groups, uint64_t *best, struct tdm_error *err)
 {
-        const char *what = "measuring a kernel";
         struct tdm_vk *vk = &device->vk;
         VkCommandBuffer commands;
-        VkResult result;
-        uint64_t ticks[2];
+        uint64_t ticks = 0;
         int r = tdm_vk_once_begin(device, &commands, what, err);
 
         if (r != 0)
@@ -226,17 +236,14 @@ static int measure(struct tdm_vk_device *device, const struct work *w, const str
         }
         vk->CmdWriteTimestamp(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, device->queries, 1);
         r = tdm_vk_once_end(device, what, err);
-        if (r != 0)
-                return r;
-        result = vk->GetQueryPoolResults(vk->device, device->queries, 0, 2, sizeof(ticks), ticks, sizeof(ticks[0]),
-                                         VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT);
-        if (result != VK_SUCCESS)
-                return tdm_vk_fault(device, what, result, err);
-        *best = TDM_MIN(*best, ticks[1] - ticks[0]);
-        return 0;
+        if (r == 0)
+                r = take_ticks(device, &ticks, err);
+        if (r == 0)
+                *best = TDM_MIN(*best, ticks);
+        return r;
 }
 
-static int tune(struct tdm_vk_device *device, struct work *w, const struct shape *shapes, unsigned n_shapes,
+static int tune(struct tdm_vk_device *device, struct work *w, const struct tdm_vk_shape *shapes, unsigned n_shapes,
                 struct tdm_error *err)
 {
         uint64_t best[MAX_SHAPES];
@@ -268,10 +275,7 @@ static int tune(struct tdm_vk_device *device, struct work *w, const struct shape
                         best[i] = UINT64_MAX;
         for (unsigned i = 1; i < n_shapes; i++)
                 winner = best[i] < best[winner] ? i : winner;
-        w->key.panels = shapes[winner].panels;
-        w->key.ahead = shapes[winner].ahead;
-        w->key.sets = shapes[winner].sets;
-        w->key.groups = shapes[winner].groups;
+        w->key.shape = shapes[winner];
         return r;
 }
 
@@ -336,47 +340,46 @@ static int trial_init(struct trial *t, struct tdm_vk_model *m)
 }
 
 /* A command buffer of its own around the recording's: when the device came to it, and when it was done with all before. */
-static int mark(struct tdm_vk_device *device, unsigned which, VkPipelineStageFlagBits stage)
+static VkResult mark(struct tdm_vk_device *device, unsigned which, VkPipelineStageFlagBits stage)
 {
         const VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
         VkCommandBuffer commands = device->stage_commands[which];
+        VkResult result = device->vk.BeginCommandBuffer(commands, &begin);
 
-        if (device->vk.BeginCommandBuffer(commands, &begin) != VK_SUCCESS)
-                return -EIO;
+        if (result != VK_SUCCESS)
+                return result;
         if (which == 0)
                 device->vk.CmdResetQueryPool(commands, device->queries, 0, 2);
         device->vk.CmdWriteTimestamp(commands, stage, device->queries, which);
-        return device->vk.EndCommandBuffer(commands) == VK_SUCCESS ? 0 : -EIO;
+        return device->vk.EndCommandBuffer(commands);
 }
 
 /* By the device's clock: the host's would count how long it takes to hear of the end, which is as much as shapes differ. */
 static int trial_run(struct trial *t, uint64_t *ret_ns, struct tdm_error *err)
 {
-        const char *what = "measuring a kernel";
         struct tdm_vk_device *device = t->m->device;
         struct tdm_vk_recording *recording;
+        VkResult result = mark(device, 0, VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT);
         int r;
 
+        if (result == VK_SUCCESS)
+                result = mark(device, 1, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT);
+        if (result != VK_SUCCESS)
+                return tdm_vk_fault(device, what, result, err);
         tdm_vk_record_forget(t->m);
         r = tdm_vk_record(t->m, &t->work, &recording, err);
         *ret_ns = UINT64_MAX;
-        if (r == 0 && (mark(device, 0, VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT) < 0 || mark(device, 1, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT) < 0))
-                r = tdm_vk_fault(device, what, VK_ERROR_OUT_OF_DEVICE_MEMORY, err);
         for (unsigned i = 0; i < (device->is_cpu ? RUNS_CPU : RUNS) && r == 0; i++) {
                 const VkCommandBuffer all[] = {device->stage_commands[0], recording->commands, device->stage_commands[1]};
                 const VkSubmitInfo submit = {
                         .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = TDM_ARRAY_SIZE(all), .pCommandBuffers = all};
-                VkResult result = device->vk.QueueSubmit(device->queue, 1, &submit, device->fences[0]);
-                uint64_t ticks[2];
+                uint64_t ticks = 0;
 
+                result = device->vk.QueueSubmit(device->queue, 1, &submit, device->fences[0]);
                 r = result == VK_SUCCESS ? tdm_vk_submit_end(device, 0, err) : tdm_vk_fault(device, what, result, err);
-                if (r != 0)
-                        break;
-                result = device->vk.GetQueryPoolResults(device->vk.device, device->queries, 0, 2, sizeof(ticks), ticks, sizeof(ticks[0]),
-                                                        VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT);
-                if (result != VK_SUCCESS)
-                        return tdm_vk_fault(device, what, result, err);
-                *ret_ns = TDM_MIN(*ret_ns, (uint64_t)((double)(ticks[1] - ticks[0]) * device->ns_per_tick));
+                if (r == 0)
+                        r = take_ticks(device, &ticks, err);
+                *ret_ns = TDM_MIN(*ret_ns, (uint64_t)((double)ticks * device->ns_per_tick));
         }
         return r == 0 ? tdm_vk_chain_check(t->m, err) : r;
 }
@@ -401,16 +404,13 @@ static int tune_chained(struct tdm_vk_model *m, const struct work *works, unsign
         for (unsigned pass = 0; pass < PASSES && r == 0; pass++)
                 for (unsigned i = 0; i < n && r == 0; i++) {
                         struct tdm_vk_tuned *tuned = &device->tuned[first + i], kept = *tuned;
-                        const struct shape *shapes;
+                        const struct tdm_vk_shape *shapes;
                         unsigned n_shapes = shapes_of(device, &works[i], &shapes);
 
                         if (works[i].layer < LAYERS)
                                 r = trial_run(&trial, &best, err);
                         for (unsigned k = 0; k < n_shapes && r == 0 && works[i].layer < LAYERS; k++) {
-                                tuned->panels = shapes[k].panels;
-                                tuned->ahead = shapes[k].ahead;
-                                tuned->sets = shapes[k].sets;
-                                tuned->groups = shapes[k].groups;
+                                tuned->shape = shapes[k];
                                 if (!kernel_of(device, &works[i], &shapes[k]) || !tdm_vk_record_flags(m, &trial.work))
                                         continue;
                                 r = trial_run(&trial, &ns, err);
@@ -448,7 +448,7 @@ int tdm_vk_tune(struct tdm_vk_model *m, struct tdm_error *err)
         n = TDM_MIN(n, (TDM_VK_MAX_PIPELINES - TDM_MIN(before + OTHERS, TDM_VK_MAX_PIPELINES)) / (unsigned)MAX_SHAPES);
         device->deferring = true;
         for (unsigned i = 0; i < n && r == 0; i++) {
-                const struct shape *shapes;
+                const struct tdm_vk_shape *shapes;
                 unsigned n_shapes = shapes_of(device, &works[i], &shapes);
 
                 for (unsigned k = 0; k < n_shapes && r == 0; k++) {
@@ -464,13 +464,13 @@ int tdm_vk_tune(struct tdm_vk_model *m, struct tdm_error *err)
         if (r == 0 && m->half)
                 r = tdm_vk_prove_half(device, err);
         for (uint64_t begin = tdm_now_ns(); r == 0 && n && !device->is_cpu && tdm_now_ns() - begin < WARM_NS;) {
-                const struct shape *shapes;
+                const struct tdm_vk_shape *shapes;
                 unsigned n_shapes = shapes_of(device, &works[0], &shapes);
 
                 r = tune(device, &works[0], shapes, n_shapes, err);
         }
         for (unsigned i = 0; i < n && r == 0; i++) {
-                const struct shape *shapes;
+                const struct tdm_vk_shape *shapes;
                 unsigned n_shapes = shapes_of(device, &works[i], &shapes);
 
                 r = tune(device, &works[i], shapes, n_shapes, err);
