@@ -131,21 +131,21 @@ static void cut_tile(const struct tdm_vk_model *m, struct tdm_vk_slot *slot, con
         apart = all_items <= m->max_items && all_slots <= m->max_slots;
 
         for (uint32_t row = first_row, n; row < end; row += n) {
-                uint32_t first, last, step_slots, n_parts;
+                uint32_t first, last, step_slots, n_parts, first_slot = slots; /* nothing here is read back: it may be far away */
 
                 n = block_rows(step, row, end, most);
                 block_spans(m, step, group, row, n, &first, &last);
                 step_slots = n * n_heads;
                 n_parts = apart ? last - first + 1 : 1;
                 for (uint32_t i = 0; i < n; i++)
-                        row_items[row + i] = (struct tdm_vk_row_items){ slots + i * n_heads, step_slots, n_parts, 0 };
+                        row_items[row + i] = (struct tdm_vk_row_items){ first_slot + i * n_heads, step_slots, n_parts, 0 };
                 for (uint32_t i = 0; i < n_parts; i++, slots += step_slots)
                         items[n_items++] = (struct tdm_vk_item){ .first_row = row,
                                                                  .n_rows = n,
                                                                  .span_first = first + i,
                                                                  .span_last = apart ? first + i : last,
                                                                  .slot = slots,
-                                                                 .first_slot = row_items[row].slot,
+                                                                 .first_slot = first_slot,
                                                                  .n_items = n_parts };
         }
         *args = (VkDispatchIndirectCommand){ n_items, n_heads / slot->item_heads[group], 1 };
