@@ -1,7 +1,7 @@
 /* From logits to a token.
  *
  * Orders of sums, which no thread count or batch changes:
- *   log-sum-exp: 16 lanes (lane = index mod 16) over blocks of 256 values in float, a tree over the lanes and then the
+ *   log-sum-exp: 16 lanes (lane = index mod 16) over blocks of 256 values and a tree over the lanes in float, then the
  *     blocks by index in double;
  *   candidates: by falling (penalised) logit, then rising id, in double.
  * The lanes are written so that a compiler can use vectors of any width up to 16 and still get the same bits; the build
@@ -36,13 +36,13 @@ struct scratch {
         uint64_t adjusted[TDM_MAX_TOP_K + 2 * TDM_HISTORY_MAX];
         double weights[TDM_MAX_TOP_K];
         uint32_t history[TDM_HISTORY_MAX];
-        float max;          /* of all logits; NAN: there is one that is none, or none that is one */
-        double block_sum[]; /* [n_vocab / SUM_BLOCK], then block_max [n_vocab / MAX_BLOCK], both rounded up */
+        float max;         /* of all logits; NAN: there is one that is none, or none that is one */
+        float block_sum[]; /* [n_vocab / SUM_BLOCK], then block_max [n_vocab / MAX_BLOCK], both rounded up */
 };
 
 static float *block_max_of(struct scratch *scratch, uint32_t n_vocab)
 {
-        return (float *)(scratch->block_sum + TDM_DIV_UP((size_t)n_vocab, SUM_BLOCK));
+        return scratch->block_sum + TDM_DIV_UP((size_t)n_vocab, SUM_BLOCK);
 }
 
 void tdm_philox_4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t ret[4])
@@ -94,8 +94,8 @@ int tdm_sampling_check(const struct tdm_sampling *s, struct tdm_error *err)
 
 size_t tdm_sampler_scratch_bytes(uint32_t n_vocab)
 {
-        return TDM_ALIGN_UP(sizeof(struct scratch) + TDM_DIV_UP((size_t)n_vocab, SUM_BLOCK) * sizeof(double) +
-                                    TDM_DIV_UP((size_t)n_vocab, MAX_BLOCK) * sizeof(float),
+        return TDM_ALIGN_UP(sizeof(struct scratch) + (TDM_DIV_UP((size_t)n_vocab, SUM_BLOCK) +
+                                                      TDM_DIV_UP((size_t)n_vocab, MAX_BLOCK)) * sizeof(float),
                             (size_t)64);
 }
 
@@ -146,25 +146,21 @@ inline_always void keep_greater(lanes_f *greatest, const lanes_f *v)
 }
 
 /* As a tree: each of the first half with its twin in the second. */
-inline_always double sum_lanes(const float *lanes)
+inline_always float sum_lanes(const lanes_f *sum)
 {
-        typedef float eight_f __attribute__((vector_size(32)));
-        typedef double eight_d __attribute__((vector_size(64))), four_d __attribute__((vector_size(32)));
-        eight_f first, second;
-        eight_d eight;
-        four_d low, high;
+        typedef float eight_f __attribute__((vector_size(32))), four_f __attribute__((vector_size(16)));
+        eight_f eight[2];
+        four_f four[2];
 
-        memcpy(&first, lanes, sizeof(first));
-        memcpy(&second, lanes + 8, sizeof(second));
-        eight = __builtin_convertvector(first, eight_d) + __builtin_convertvector(second, eight_d);
-        memcpy(&low, &eight, sizeof(low));
-        memcpy(&high, (const double *)&eight + 4, sizeof(high));
-        low += high;
-        return (low[0] + low[2]) + (low[1] + low[3]);
+        memcpy(eight, sum, sizeof(eight));
+        eight[0] += eight[1];
+        memcpy(four, eight, sizeof(four));
+        four[0] += four[1];
+        return (four[0][0] + four[0][2]) + (four[0][1] + four[0][3]);
 }
 
 /* Of each block of 256, the sum of e^(logit - max). */
-inline_always void sum_exp_generic(const float *logits, uint32_t n, float max, double *block_sum)
+inline_always void sum_exp_generic(const float *logits, uint32_t n, float max, float *block_sum)
 {
         for (uint32_t at = 0; at < n; at += SUM_BLOCK) {
                 uint32_t end = TDM_MIN(at + SUM_BLOCK, n);
@@ -176,7 +172,7 @@ inline_always void sum_exp_generic(const float *logits, uint32_t n, float max, d
                         exp_negative(&v);
                         sum += v;
                 }
-                block_sum[at / SUM_BLOCK] = sum_lanes((const float *)&sum);
+                block_sum[at / SUM_BLOCK] = sum_lanes(&sum);
         }
 }
 
@@ -233,23 +229,15 @@ inline_always float greatest_of_generic(const float *block_max, uint32_t n_block
         return max > -INFINITY ? max : NAN;
 }
 
-/* Lane sums that were made elsewhere. */
-inline_always void sum_blocks_generic(const float *lane_sums, uint32_t n_blocks, double *block_sum)
-{
-        for (uint32_t i = 0; i < n_blocks; i++)
-                block_sum[i] = sum_lanes(lane_sums + (size_t)i * LANES);
-}
-
 struct lane_functions {
-        void (*sum_exp)(const float *logits, uint32_t n, float max, double *block_sum);
+        void (*sum_exp)(const float *logits, uint32_t n, float max, float *block_sum);
         float (*find_maxima)(const float *logits, uint32_t n, float *block_max);
         float (*greatest_of)(const float *block_max, uint32_t n_blocks);
-        void (*sum_blocks)(const float *lane_sums, uint32_t n_blocks, double *block_sum);
 };
 
 /* The same source three times; the widest that the machine has. Contraction is off, so all give the same bits. */
 #define VARIANT(suffix, attribute)                                                                                     \
-        attribute static void sum_exp##suffix(const float *logits, uint32_t n, float max, double *block_sum)           \
+        attribute static void sum_exp##suffix(const float *logits, uint32_t n, float max, float *block_sum)            \
         {                                                                                                              \
                 sum_exp_generic(logits, n, max, block_sum);                                                            \
         }                                                                                                              \
@@ -261,12 +249,8 @@ struct lane_functions {
         {                                                                                                              \
                 return greatest_of_generic(block_max, n_blocks);                                                       \
         }                                                                                                              \
-        attribute static void sum_blocks##suffix(const float *lane_sums, uint32_t n_blocks, double *block_sum)         \
-        {                                                                                                              \
-                sum_blocks_generic(lane_sums, n_blocks, block_sum);                                                    \
-        }                                                                                                              \
         static const struct lane_functions functions##suffix = { sum_exp##suffix, find_maxima##suffix,                 \
-                                                                 greatest_of##suffix, sum_blocks##suffix };
+                                                                 greatest_of##suffix };
 VARIANT(_plain, )
 #ifdef __x86_64__
 VARIANT(_avx2, __attribute__((target("avx2"))))
@@ -423,7 +407,7 @@ static size_t find_best(const float *logits, uint32_t n, size_t wanted, struct s
                 s.n = 0;
         }
         for (uint32_t b = 0; b < n_blocks; b++) {
-                if (make_key(block_max[b], 0) <= s.floor)
+                if (block_max[b] < s.floor_logit || make_key(block_max[b], 0) <= s.floor)
                         continue;
                 for (uint32_t i = b * MAX_BLOCK; i < TDM_MIN(n, (b + 1) * MAX_BLOCK); i++)
                         selection_add(&s, logits[i], i);
@@ -558,12 +542,12 @@ static size_t n_wanted(const struct tdm_sampling *s, uint32_t n_vocab, uint32_t 
 
 /* ---- whoever makes logits can have looked at them ---- */
 
-void tdm_sample_take(const float *block_max, const float *lane_sums, uint32_t n_vocab, void *scratch)
+void tdm_sample_take(const float *block_max, const float *block_sums, uint32_t n_vocab, void *scratch)
 {
         struct scratch *sc = scratch;
 
         memcpy(block_max_of(sc, n_vocab), block_max, TDM_DIV_UP((size_t)n_vocab, MAX_BLOCK) * sizeof(float));
-        lane_functions()->sum_blocks(lane_sums, TDM_DIV_UP(n_vocab, SUM_BLOCK), sc->block_sum);
+        memcpy(sc->block_sum, block_sums, TDM_DIV_UP((size_t)n_vocab, SUM_BLOCK) * sizeof(float));
         sc->max = lane_functions()->greatest_of(block_max, TDM_DIV_UP(n_vocab, MAX_BLOCK));
 }
 

@@ -500,7 +500,7 @@ static void test_seen(void **state)
                          n_blocks = TDM_DIV_UP(n, TDM_SAMPLE_MAX_BLOCK), n_sums = TDM_DIV_UP(n, TDM_SAMPLE_SUM_BLOCK);
                 _cleanup_(freep) float *logits = calloc(n, sizeof(float)), *seen = calloc(n, sizeof(float)),
                                        *block_max = calloc(n_blocks, sizeof(float)), *sorted = calloc(n_blocks, sizeof(float)),
-                                       *lanes = calloc((size_t)n_sums * TDM_SAMPLE_LANES, sizeof(float));
+                                       *lanes = calloc((size_t)n_sums * TDM_SAMPLE_LANES, sizeof(float)), *sums = calloc(n_sums, sizeof(float));
                 _cleanup_(freep) void *scratch = aligned_alloc(64, tdm_sampler_scratch_bytes(n));
                 struct tdm_sampling s = {round % 3 ? 0.8f : 0.0f, 0.95f, 0.01f, round % 4 ? 1.0f : 1.3f, round % 7 * 10,
                                          round % 6, round};
@@ -521,6 +521,14 @@ static void test_seen(void **state)
                 }
                 for (uint32_t i = 0; i < n; i++)
                         lanes[i / TDM_SAMPLE_SUM_BLOCK * TDM_SAMPLE_LANES + i % TDM_SAMPLE_LANES] += plain_exp(logits[i] - max);
+                for (uint32_t b = 0; b < n_sums; b++) {
+                        float *lane = lanes + (size_t)b * TDM_SAMPLE_LANES;
+
+                        for (uint32_t half = TDM_SAMPLE_LANES / 2; half > 0; half /= 2)
+                                for (uint32_t i = 0; i < half; i++)
+                                        lane[i] += lane[i + half];
+                        sums[b] = lane[0];
+                }
                 memcpy(sorted, block_max, n_blocks * sizeof(float));
                 qsort(sorted, n_blocks, sizeof(float), falling);
                 wanted = tdm_sample_n_wanted(&s, n, n_history);
@@ -535,11 +543,11 @@ static void test_seen(void **state)
                 want = sample(logits, n, s, history, n_history, round, target);
                 memset(scratch, 0xa5, tdm_sampler_scratch_bytes(n));
                 memset(&got, 0x5a, sizeof(got));
-                tdm_sample_take(block_max, lanes, n, scratch);
+                tdm_sample_take(block_max, sums, n, scratch);
                 assert_int_equal(tdm_sample_finish(seen, n, &s, history, n_history, round, target, scratch, &got), 0);
                 assert_memory_equal(&got, &want, sizeof(got));
                 block_max[n_blocks / 2] = NAN;
-                tdm_sample_take(block_max, lanes, n, scratch);
+                tdm_sample_take(block_max, sums, n, scratch);
                 assert_int_equal(tdm_sample_finish(seen, n, &s, history, n_history, round, target, scratch, &got), -EDOM);
         }
 }

@@ -334,6 +334,15 @@ static bool keeps_small_halves(const struct tdm_vk_device *device)
         return p12.shaderDenormPreserveFloat16;
 }
 
+static bool adds_in_subgroups(const struct tdm_vk_device *device)
+{
+        VkPhysicalDeviceVulkan11Properties p11 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES};
+        VkPhysicalDeviceProperties2 p = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &p11};
+
+        device->vk.GetPhysicalDeviceProperties2(device->physical, &p);
+        return p11.subgroupSupportedOperations & VK_SUBGROUP_FEATURE_ARITHMETIC_BIT && p11.subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT;
+}
+
 static int create_device(struct tdm_vk_device *device, const VkPhysicalDeviceProperties *properties,
                          struct tdm_error *err)
 {
@@ -389,11 +398,11 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
         device->vk.GetPhysicalDeviceFeatures2(device->physical, &features);
         if (!features.features.shaderInt64 || !features.features.shaderInt16 || !f11.storageBuffer16BitAccess ||
             !f12.storageBuffer8BitAccess || !f12.shaderInt8 || !f12.bufferDeviceAddress ||
-            !f13.shaderIntegerDotProduct || !f13.maintenance4)
+            !f13.shaderIntegerDotProduct || !f13.maintenance4 || !adds_in_subgroups(device))
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                      "%s lacks one of shaderInt64, shaderInt16, shaderInt8, "
                                      "storageBuffer16BitAccess, storageBuffer8BitAccess, bufferDeviceAddress, "
-                                     "shaderIntegerDotProduct, maintenance4",
+                                     "shaderIntegerDotProduct, maintenance4, arithmetic in subgroups",
                                      properties->deviceName);
         has_f16 = f12.shaderFloat16 && keeps_small_halves(device);
         has_memory_model = f12.vulkanMemoryModel && f12.vulkanMemoryModelDeviceScope;

@@ -269,10 +269,13 @@ static uint64_t value_hash(const struct tdm_vk_model *m, int group, const uint32
                 m->kv_base +
                 tdm_kv_part_offset(&m->kv, (enum tdm_kv_group)group, pages[position / TDM_KV_PAGE_TOKENS], 0, 0) +
                 m->kv.part_bytes / 2 + position % TDM_KV_PAGE_TOKENS * row_bytes;
-        uint64_t hash = UINT64_C(0xcbf29ce484222325);
+        uint64_t hash = UINT64_C(0xcbf29ce484222325), word = 0;
 
-        for (uint32_t i = 0; i < row_bytes; i++)
-                hash = (hash ^ row[i]) * UINT64_C(0x100000001b3);
+        for (uint32_t i = 0; i < row_bytes; i += sizeof(word)) {
+                memcpy(&word, row + i, TDM_MIN(row_bytes - i, sizeof(word)));
+                hash = (hash ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+                hash ^= hash >> 32;
+        }
         return hash;
 }
 
@@ -370,25 +373,17 @@ void tdm_vk_kv_end(struct tdm_vk_model *m, const struct tdm_step *step)
 
 /* ---- write-behind ---- */
 
-struct behind_job {
-        struct tdm_vk_model *m;
-        const struct tdm_step *step;
-        uint32_t first_layer;
-        const uint8_t *log;
-};
-
-static void behind_row(void *arg, unsigned chunk, unsigned thread)
+void tdm_vk_kv_behind_row(const struct tdm_vk_behind *behind, unsigned i)
 {
-        const struct behind_job *job = arg;
-        struct tdm_vk_model *m = job->m;
-        uint32_t n_rows = job->step->head.n_rows, layer = job->first_layer + chunk / n_rows, row = chunk % n_rows;
-        const struct tdm_step_row *r = &job->step->rows[row];
+        const struct tdm_vk_model *m = behind->m;
+        uint32_t n_rows = behind->step->head.n_rows, layer = behind->first_layer + i / n_rows, row = i % n_rows;
+        const struct tdm_step_row *r = &behind->step->rows[row];
         enum tdm_kv_group group = tdm_kv_group_of(&m->hp, layer);
-        uint32_t page = table_of(job->step, group, r->seq)[r->position / TDM_KV_PAGE_TOKENS],
+        uint32_t page = table_of(behind->step, group, r->seq)[r->position / TDM_KV_PAGE_TOKENS],
                  t = r->position % TDM_KV_PAGE_TOKENS;
         uint32_t head_dim = m->hp.head_dim, size = element_bytes(m), n_blocks = tdm_kv_n_blocks(head_dim),
                  logged = head_bytes(m);
-        const uint8_t *log = job->log + chunk * tdm_vk_kv_log_row_bytes(m);
+        const uint8_t *log = behind->log + i * tdm_vk_kv_log_row_bytes(m);
 
         for (uint32_t head = 0; head < m->hp.n_kv_heads; head++, log += 2 * logged) {
                 uint8_t *part =
@@ -443,20 +438,34 @@ static void list_new_huge(struct tdm_vk_model *m, const struct tdm_step *step, u
         }
 }
 
-void tdm_vk_kv_behind(struct tdm_vk_model *m, const struct tdm_step *step, uint32_t first_layer, uint32_t n_layers,
-                      uint32_t half)
+void tdm_vk_kv_behind_begin(struct tdm_vk_model *m, const struct tdm_step *step, uint32_t first_layer, uint32_t n_layers, uint32_t half,
+                            struct tdm_vk_behind *ret)
 {
-        struct behind_job job = { m, step, first_layer, m->log.map + half * (m->log.size_bytes / 2) };
         /* Segments of the daemon's begin where a huge page may. */
         bool huge = (uintptr_t)m->kv_base % TDM_HUGEPAGE_BYTES == 0 && !tdm_hugepage_hopeless(&m->n_not_huge);
         uint32_t n_new = 0;
 
-        if (m->kv_imported)
+        *ret = (struct tdm_vk_behind){};
+        if (m->kv_imported || n_layers == 0)
                 return;
         for (uint32_t layer = first_layer; layer < first_layer + n_layers && huge; layer++)
                 for (uint32_t seq = 0; seq < step->head.n_seqs; seq++)
                         list_new_huge(m, step, seq, layer, &n_new);
         if (n_new)
                 tdm_pool_run(m->device->threads, n_new, make_huge, m);
-        tdm_pool_run(m->device->threads, n_layers * step->head.n_rows, behind_row, &job);
+        *ret = (struct tdm_vk_behind){m, step, first_layer, n_layers * step->head.n_rows, m->log.map + half * (m->log.size_bytes / 2)};
+}
+
+static void behind_row(void *arg, unsigned chunk, unsigned thread)
+{
+        tdm_vk_kv_behind_row(arg, chunk);
+}
+
+void tdm_vk_kv_behind(struct tdm_vk_model *m, const struct tdm_step *step, uint32_t first_layer, uint32_t n_layers,
+                      uint32_t half)
+{
+        struct tdm_vk_behind behind;
+
+        tdm_vk_kv_behind_begin(m, step, first_layer, n_layers, half, &behind);
+        tdm_pool_run(m->device->threads, behind.n, behind_row, &behind);
 }

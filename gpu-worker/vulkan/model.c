@@ -12,7 +12,7 @@
 #define MATRIX_ROWS 64u     /* that a kernel for matrix units reads together, at most */
 #define PARTIALS_MIN 32768u /* partial results of attention: for a few rows behind a long context */
 #define HEAD_DIM_MAX 512u
-#define SUBMISSION_ROW_BLOCKS 1024u
+#define SUBMISSION_ROW_BLOCKS 2048u
 #define D_MODEL_MAX 14336u /* what norm.comp keeps of a row in 32 KiB of shared memory */
 
 /* As the host device's: the one place that says how the input of each matrix is rounded. */
@@ -295,7 +295,7 @@ static void sizes_init(struct tdm_vk_model *m)
         /* Whoever compares can have all logits: the choice changes no bit of what is drawn. */
         m->logits_whole = hp->logit_softcap > 0 || (logits && strcmp(logits, "whole") == 0);
         m->maxima_stride = TDM_DIV_UP(hp->n_vocab, TDM_SAMPLE_MAX_BLOCK);
-        m->sums_stride = TDM_DIV_UP(hp->n_vocab, TDM_SAMPLE_SUM_BLOCK) * TDM_SAMPLE_LANES;
+        m->sums_stride = TDM_DIV_UP(hp->n_vocab, TDM_SAMPLE_SUM_BLOCK);
         m->sampler_stride = TDM_ALIGN_UP(tdm_sampler_scratch_bytes(hp->n_vocab), (size_t)64);
 }
 
@@ -345,7 +345,8 @@ static unsigned list_needs(struct tdm_vk_model *m, struct need *needs)
         struct tdm_vk_step_layout layout;
         uint64_t hidden_bytes = (uint64_t)m->limits.max_rows * hp->d_model * sizeof(float);
         uint64_t logits_bytes = (uint64_t)m->logits_rows * m->logits_stride * sizeof(float),
-                 scan_row = ((uint64_t)m->maxima_stride + m->sums_stride) * sizeof(float);
+                 scan_row = ((uint64_t)m->maxima_stride + TDM_DIV_UP(hp->n_vocab, TDM_VK_LOGITS_EACH)) * sizeof(float),
+                 scan_host_row = ((uint64_t)m->maxima_stride + m->sums_stride) * sizeof(float);
         unsigned n = 0;
 
         memset(needs, 0, MAX_NEEDS * sizeof(*needs));
@@ -370,7 +371,7 @@ static unsigned list_needs(struct tdm_vk_model *m, struct need *needs)
         needs[n++] = (struct need){&m->logits, logits_bytes, TDM_VK_DEVICE_MEMORY, "logits"};
         needs[n++] = (struct need){&m->logits_host, logits_bytes, TDM_VK_HOST_MEMORY, "logits"};
         needs[n++] = (struct need){&m->scan, m->logits_rows * scan_row, TDM_VK_DEVICE_MEMORY, "logits"};
-        needs[n++] = (struct need){&m->scan_host, m->logits_rows * scan_row, TDM_VK_HOST_MEMORY, "logits"};
+        needs[n++] = (struct need){&m->scan_host, m->logits_rows * scan_host_row, TDM_VK_HOST_MEMORY, "logits"};
         needs[n++] = (struct need){&m->counters, 64, TDM_VK_HOST_MEMORY, "counters"};
         needs[n++] = (struct need){&m->chain, place_flagged(m), TDM_VK_DEVICE_MEMORY, "counters"};
         needs[n++] = (struct need){&m->rotations, m->attend_half ? hp->n_layers * sizeof(struct tdm_vk_rotation) : 0, TDM_VK_SHARED_MEMORY, "attention"};

@@ -393,7 +393,8 @@ struct tdm_vk_model {
         uint32_t y_stride_max;
         uint32_t logits_rows, logits_stride;
         bool logits_whole; /* all of them come to the host: it changes them before it draws */
-        struct tdm_vk_buffer scan, scan_host; /* maxima [logits_rows][maxima_stride], then sums [logits_rows][sums_stride] */
+        struct tdm_vk_buffer scan, /* maxima [logits_rows][maxima_stride], then those of each TDM_VK_LOGITS_EACH logits */
+                scan_host;         /* maxima again, then sums [logits_rows][sums_stride] */
         uint32_t maxima_stride, sums_stride;
         struct tdm_rope rope[TDM_KV_GROUPS];
         struct tdm_vk_slot slots[TDM_STEP_SLOTS];
@@ -433,6 +434,16 @@ int tdm_vk_kv_begin(struct tdm_vk_model *model, const struct tdm_step *step, str
 /* After a submission with attention layers [first, first + n): their rows go from its half of the log into the twin. */
 void tdm_vk_kv_behind(struct tdm_vk_model *model, const struct tdm_step *step, uint32_t first_layer, uint32_t n_layers,
                       uint32_t half);
+/* The same in n parts that threads may take in any order, for who has other work for them too. */
+struct tdm_vk_behind {
+        const struct tdm_vk_model *m;
+        const struct tdm_step *step;
+        uint32_t first_layer, n;
+        const uint8_t *log;
+};
+void tdm_vk_kv_behind_begin(struct tdm_vk_model *model, const struct tdm_step *step, uint32_t first_layer, uint32_t n_layers, uint32_t half,
+                            struct tdm_vk_behind *ret);
+void tdm_vk_kv_behind_row(const struct tdm_vk_behind *behind, unsigned i);
 /* All attention layers of the step have run here. */
 void tdm_vk_kv_end(struct tdm_vk_model *model, const struct tdm_step *step);
 

@@ -464,17 +464,16 @@ static void bring_logits(struct recorder *r)
         const struct tdm_vk_model *m = r->m;
         uint32_t n = r->work->n_logits;
         uint64_t maxima_bytes = (uint64_t)m->logits_rows * m->maxima_stride * sizeof(float);
-        const VkBufferCopy whole = {.size = (uint64_t)n * m->logits_stride * sizeof(float)},
-                           scan[] = {{.size = (uint64_t)n * m->maxima_stride * sizeof(float)},
-                                     {.srcOffset = maxima_bytes,
-                                      .dstOffset = maxima_bytes,
-                                      .size = (uint64_t)n * m->sums_stride * sizeof(float)}};
+        const VkBufferCopy whole = {.size = (uint64_t)n * m->logits_stride * sizeof(float)};
         const struct tdm_vk_logits_push logits = {.logits = m->logits.address,
                                                   .maxima = m->scan.address,
-                                                  .sums = m->scan.address + maxima_bytes,
+                                                  .tops = m->scan.address + maxima_bytes,
+                                                  .host_maxima = m->scan_host.address,
+                                                  .host_sums = m->scan_host.address + maxima_bytes,
                                                   .n_vocab = m->hp.n_vocab,
                                                   .logits_stride = m->logits_stride,
                                                   .maxima_stride = m->maxima_stride,
+                                                  .tops_stride = TDM_DIV_UP(m->hp.n_vocab, TDM_VK_LOGITS_EACH),
                                                   .sums_stride = m->sums_stride};
         const struct tdm_vk_gather_push gather = {.logits = m->logits.address,
                                                   .host = m->logits_host.address,
@@ -488,15 +487,14 @@ static void bring_logits(struct recorder *r)
 
         for (uint32_t phase = 0; phase < 2 && !m->logits_whole; phase++)
                 dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_LOGITS, phase, 0, 0, 0), &logits, sizeof(logits),
-                         TDM_DIV_UP(m->hp.n_vocab, 4096u), n);
+                         TDM_DIV_UP(m->hp.n_vocab, TDM_VK_LOGITS_EACH), n);
         if (!m->logits_whole)
                 dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GATHER, 0, 0, 0, 0), &gather, sizeof(gather), n, 1);
-        barrier_all(r);
-        r->before = DONE;
-        if (m->logits_whole)
+        if (m->logits_whole) {
+                barrier_all(r);
+                r->before = DONE;
                 r->device->vk.CmdCopyBuffer(r->commands, m->logits.buffer, m->logits_host.buffer, 1, &whole);
-        else
-                r->device->vk.CmdCopyBuffer(r->commands, m->scan.buffer, m->scan_host.buffer, 2, scan);
+        }
 }
 
 static void head_block(struct recorder *r)

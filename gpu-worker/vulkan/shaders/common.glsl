@@ -32,6 +32,10 @@ layout(buffer_reference, std430, buffer_reference_align = 16) buffer Items { tdm
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer Rotation { tdm_vk_rotation v; };
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer RowItems { tdm_vk_row_items v[]; };
 
+// Zero, of any number of things, which the driver's compiler does not know: it unrolls loops of a known length, whatever it is asked for, and
+// puts known constants where they cost an instruction.
+#define NOTHING(n) ((n) >> 31)
+
 float tdm_f16(uint half16)
 {
         return unpackHalf2x16(half16).x;

@@ -1,15 +1,16 @@
 #version 460
 // The logits that the sampler looks at, to where they would be if all came to the host: the blocks of 64 whose greatest is not less
 // than the n-th greatest of all blocks', and those that it names (engine/sampler.h). A workgroup is a row; the n-th greatest is found
-// four bits at a time.
+// bit by bit: how many are not less than what is known of it and a 1.
+#extension GL_KHR_shader_subgroup_arithmetic : require
 #include "common.glsl"
 layout(local_size_x = 256) in;
 layout(push_constant) uniform Push { tdm_vk_gather_push p; };
 
-const uint OWN = 16, CHUNK = OWN * 256; // blocks that a thread, that all threads keep in registers
+const uint OWN = 18, CHUNK = OWN * 256; // blocks that a thread, that all threads keep in registers: a vocabulary of 294,912
 
-shared uint s_count[16];
-shared uint s_prefix, s_left, s_n_found;
+shared uint s_counts[3];
+shared uint s_n_found;
 shared uint s_found[CHUNK];
 uint keys[OWN];
 
@@ -54,32 +55,27 @@ void main()
         tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
         load_keys(0); // loaded again only where one chunk does not hold them
         if (n < n_blocks) { // uniform
-                for (int shift = 28; shift >= 0; shift -= 4) {
-                        if (thread < 16)
-                                s_count[thread] = 0;
-                        if (thread == 0 && shift == 28) {
-                                s_prefix = 0;
-                                s_left = n;
-                        }
-                        barrier();
+                if (thread < 3)
+                        s_counts[thread] = 0;
+                barrier();
+                // Three counts in turns: while one is read, the next is added to, and the one after made 0.
+                [[dont_unroll]] for (uint bit = 32, turn = 0; bit-- > NOTHING(n); turn = turn == 2 ? 0 : turn + 1) {
+                        uint tried = least | 1u << bit, own = 0;
+
                         for (uint first = 0; first < n_blocks; first += CHUNK) {
                                 if (n_blocks > CHUNK)
                                         load_keys(first);
                                 [[unroll]] for (uint k = 0; k < OWN; k++)
-                                        if (first + k * 256 + thread < n_blocks && (shift == 28 || keys[k] >> shift + 4 == s_prefix))
-                                                atomicAdd(s_count[keys[k] >> shift & 15u], 1);
+                                        own += first + k * 256 + thread < n_blocks && keys[k] >= tried ? 1 : 0;
                         }
+                        own = subgroupAdd(own);
+                        if (gl_SubgroupInvocationID == 0 && own != 0)
+                                atomicAdd(s_counts[turn], own);
+                        if (thread == 0)
+                                s_counts[turn == 2 ? 0 : turn + 1] = 0;
                         barrier();
-                        if (thread == 0) {
-                                uint digit = 15;
-
-                                while (digit > 0 && s_count[digit] < s_left)
-                                        s_left -= s_count[digit--];
-                                s_prefix = s_prefix << 4 | digit;
-                        }
-                        barrier();
+                        least = s_counts[turn] >= n ? tried : least;
                 }
-                least = s_prefix;
         }
         for (uint first = 0; first < n_blocks; first += CHUNK) {
                 barrier();

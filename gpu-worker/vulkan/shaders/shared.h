@@ -279,13 +279,17 @@ struct tdm_vk_gelu_push {
 struct tdm_vk_logits_push {
         TDM_U64 logits; /* [row][logits_stride] */
         TDM_U64 maxima; /* [row][maxima_stride], one of each 64 */
-        TDM_U64 sums;   /* [row][sums_stride], 16 of each 256 */
+        TDM_U64 tops;   /* [row][tops_stride], one of each TDM_VK_LOGITS_EACH */
+        TDM_U64 host_maxima, host_sums; /* [row][maxima_stride], [row][sums_stride], one of each 256 */
         TDM_U32 n_vocab;
         TDM_U32 logits_stride;
         TDM_U32 maxima_stride;
+        TDM_U32 tops_stride;
         TDM_U32 sums_stride;
+        TDM_U32 pad0;
         TDM_VK_CHAIN
 };
+#define TDM_VK_LOGITS_EACH 4096u /* that a workgroup takes */
 
 struct tdm_vk_gather_push {
         TDM_U64 logits; /* [row][logits_stride] */

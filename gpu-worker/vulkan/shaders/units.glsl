@@ -8,9 +8,6 @@
 #define SUMS coopmat<float, gl_ScopeSubgroup, 16, 8, gl_MatrixUseAccumulator>
 
 #define HALF2(word) unpackFloat2x16(word)
-// Zero, of any number of things, which the driver's compiler does not know: it unrolls loops of a known length, whatever it is asked for, and
-// puts known constants where they cost an instruction.
-#define NOTHING(n) ((n) >> 31)
 
 // After it loads that are not coherent see what the dispatch before has left, so that the first-level cache may have it: nonprivate.
 void tdm_chain_wait_cached(const uint64_t chain, const uint index, const uint wait_for)
