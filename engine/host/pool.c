@@ -20,6 +20,7 @@
 #define SPIN_NS_DEFAULT 20000u
 #define SPIN_NS_MAX 1000000u
 #define SPINS_PER_CLOCK 16u /* reading the clock costs about as much as one of them */
+#define WAKES 3u /* helpers that one thread wakes; who was woken wakes as many. To wake one takes some microseconds, and more on a virtual machine */
 
 struct helper {
         struct tdm_pool *pool;
@@ -91,15 +92,24 @@ static void work(struct tdm_pool *pool, unsigned thread)
         }
 }
 
-/* Waits until *word differs from seen: spins first, then sleeps, counted in *sleepers so that the other side knows. */
-static void wait_for_change(struct tdm_pool *pool, _Atomic uint32_t *word, uint32_t seen, _Atomic uint32_t *sleepers)
+/* The newest job, some of whose chunks are not taken. */
+static void wake_some(struct tdm_pool *pool, uint32_t n_left)
+{
+        uint32_t n_sleeping = atomic_load(&pool->n_sleeping);
+
+        if (n_sleeping > 0 && n_left > 0)
+                futex_wake(&pool->job, (int)TDM_MIN(TDM_MIN(n_sleeping, n_left), WAKES));
+}
+
+/* Waits until *word differs from seen: spins first, then sleeps, counted in *sleepers so that the other side knows. Whether it slept. */
+static bool wait_for_change(struct tdm_pool *pool, _Atomic uint32_t *word, uint32_t seen, _Atomic uint32_t *sleepers)
 {
         uint64_t deadline_ns = tdm_now_ns() + pool->spin_ns;
 
         while (pool->spin_ns > 0) {
                 for (unsigned i = 0; i < SPINS_PER_CLOCK; i++) {
                         if (atomic_load_explicit(word, memory_order_acquire) != seen)
-                                return;
+                                return false;
                         cpu_relax();
                 }
                 if (tdm_now_ns() >= deadline_ns)
@@ -109,6 +119,7 @@ static void wait_for_change(struct tdm_pool *pool, _Atomic uint32_t *word, uint3
         if (atomic_load(word) == seen)
                 futex_wait(word, seen); /* may return early: the caller of this function looks again */
         atomic_fetch_sub(sleepers, 1);
+        return true;
 }
 
 static void *helper_main(void *userdata)
@@ -123,7 +134,8 @@ static void *helper_main(void *userdata)
                 if (atomic_load_explicit(&pool->stop, memory_order_acquire))
                         return NULL;
                 if (job == seen) {
-                        wait_for_change(pool, &pool->job, seen, &pool->n_sleeping);
+                        if (wait_for_change(pool, &pool->job, seen, &pool->n_sleeping))
+                                wake_some(pool, (uint32_t)atomic_load_explicit(&pool->claim, memory_order_relaxed));
                         continue;
                 }
                 seen = job;
@@ -227,7 +239,7 @@ unsigned tdm_pool_n_threads(const struct tdm_pool *pool)
 
 void tdm_pool_run(struct tdm_pool *pool, unsigned n_chunks, tdm_pool_fn fn, void *arg)
 {
-        uint32_t job, n_sleeping, pending;
+        uint32_t job, pending;
 
         if (n_chunks == 0)
                 return;
@@ -247,10 +259,7 @@ void tdm_pool_run(struct tdm_pool *pool, unsigned n_chunks, tdm_pool_fn fn, void
         /* release: pairs with the acquire loads of claim in work(). */
         atomic_store_explicit(&pool->claim, (uint64_t)job << 32 | n_chunks, memory_order_release);
         atomic_store(&pool->job, job); /* seq_cst: pairs with the sleeper's count, see wait_for_change() */
-        n_sleeping = atomic_load(&pool->n_sleeping);
-        if (n_sleeping > 0)
-                futex_wake(&pool->job, (int)TDM_MIN(n_sleeping, n_chunks - 1));
-
+        wake_some(pool, n_chunks - 1);
         work(pool, 0);
         while ((pending = atomic_load_explicit(&pool->n_pending, memory_order_acquire)) != 0)
                 wait_for_change(pool, &pool->n_pending, pending, &pool->caller_sleeps);

@@ -50,11 +50,11 @@ static int submit(struct tdm_vk_model *m, const struct tdm_vk_work *work, struct
 
 /* ---- blocks ---- */
 
-/* Of a submission, at most. Most is written behind while the device is at the next one; the last one leaves little to write when it is
- * done, and takes as long as what is left to write of the one before. */
-#define SUBMISSION_BLOCKS_MAX 64u
+/* Of a submission, at most. What one leaves is written behind while the device is at the next, which takes half as long and more where
+ * memory is busy: so they get shorter by half towards the end, and the last one leaves little to write when it is done. */
+#define SUBMISSION_BLOCKS_MAX 32u
 #define SUBMISSION_BLOCKS_LAST 3u         /* a layer and the head */
-#define SUBMISSION_BLOCKS_SHORT 24u       /* before the last one: and no more are cut off */
+#define SUBMISSION_BLOCKS_SHORT 16u       /* before the last one: and no more are cut off */
 #define SUBMISSION_BLOCKS_SINGLE 160u     /* of a single row, which has little to write: as many as can be chained (record.c) */
 #define SUBMISSION_BLOCKS_SINGLE_LAST 6u
 
@@ -146,7 +146,7 @@ static uint32_t cut(const struct run *run, uint32_t block, uint32_t *ret_first_l
         uint32_t left = run->end - block, n = 0;
 
         if (most > last && left > 2 * last)
-                most = TDM_MIN(most, single || left - last <= SUBMISSION_BLOCKS_SHORT ? left - last : (left - last) * 2 / 3);
+                most = TDM_MIN(most, single || left - last <= SUBMISSION_BLOCKS_SHORT ? left - last : (left - last) / 2);
         *ret_n_layers = 0;
         *ret_first_layer = 0;
         for (; n < most && block + n < run->end; n++) {
