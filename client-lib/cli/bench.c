@@ -2,8 +2,8 @@
  *
  * For each batch size b, b jobs start together, each with a prompt of its own: BOS, then ids drawn from a sample text's
  * tokens with a fixed generator, so that every run and every machine reads the same prompts and no prefix is shared.
- * Prefill is what happens until every job has its first token; decode is what comes after that, up to the last
- * token. */
+ * Prefill is what happens until every job has its first token; decode is what comes after that, until the first job has
+ * its last: while all of them generate. */
 #include "client-lib/cli/cli.h"
 
 #include <inttypes.h>
@@ -21,15 +21,17 @@ struct bench_job {
         struct tandem_job *job;
         struct bench_run *run;
         uint64_t start_ns, first_token_ns, last_token_ns;
-        uint32_t n_tokens;
+        uint64_t first_together_ns, last_together_ns; /* while all jobs generate */
+        uint32_t n_tokens, n_together;
 };
 
 struct bench_run {
         struct run_progress progress;
         unsigned n_jobs, n_started; /* jobs that have their first token */
+        uint32_t n_tokens;          /* of each */
+        bool one_ended;
         struct bench_job *jobs;
         uint64_t all_started_ns, last_ns;
-        uint64_t tokens_after; /* that came once every job had its first */
 };
 
 struct bench_result {
@@ -45,12 +47,16 @@ static void on_token(struct tandem_job *job, const struct tandem_token *token, v
         uint64_t now = tdm_now_ns();
 
         progress_clear();
-        if (run->n_started == run->n_jobs)
-                run->tokens_after++;
         if (b->n_tokens++ == 0) {
                 b->first_token_ns = now;
                 if (++run->n_started == run->n_jobs)
                         run->all_started_ns = now;
+        }
+        if (run->n_started == run->n_jobs && !run->one_ended) {
+                if (b->n_together++ == 0)
+                        b->first_together_ns = now;
+                b->last_together_ns = now;
+                run->one_ended = b->n_tokens == run->n_tokens;
         }
         b->last_token_ns = run->last_ns = now;
 }
@@ -78,6 +84,22 @@ static double per_second(double count, uint64_t ns)
         return ns > 0 ? count * 1e9 / (double)ns : NAN;
 }
 
+/* Each job's own rate while all generate, from one of its tokens to another: counting all tokens of that time would be off by part of
+ * a step at both ends. NAN: they never did, or for less than two tokens each. */
+static double rate_together(const struct bench_run *run)
+{
+        double sum = 0;
+
+        for (unsigned i = 0; i < run->n_jobs; i++) {
+                const struct bench_job *b = &run->jobs[i];
+
+                if (b->n_together < 2)
+                        return NAN;
+                sum += per_second(b->n_together - 1, b->last_together_ns - b->first_together_ns);
+        }
+        return sum;
+}
+
 /* Starts the jobs of one batch size and waits; EXIT_OK or the program's exit status. */
 static int run_batch(struct tandem *tandem, const char *model, const uint32_t *vocabulary, size_t n_vocabulary,
                      uint32_t n_prompt, uint32_t n_tokens, uint32_t batch, struct bench_result *ret)
@@ -86,7 +108,7 @@ static int run_batch(struct tandem *tandem, const char *model, const uint32_t *v
         _cleanup_(freep) struct tandem_job **handles = calloc(batch, sizeof(*handles));
         _cleanup_(freep) uint32_t *prompt = calloc(n_prompt, sizeof(*prompt));
         static uint64_t serial; /* from the clock: what an earlier run left in the daemon's prefix cache would count as read */
-        struct bench_run run = { .progress.model = model, .n_jobs = batch, .jobs = jobs };
+        struct bench_run run = { .progress.model = model, .n_jobs = batch, .n_tokens = n_tokens, .jobs = jobs };
         struct tandem_generate_options options;
         struct tandem_callbacks callbacks;
         struct tandem_error err;
@@ -155,8 +177,7 @@ static int run_batch(struct tandem *tandem, const char *model, const uint32_t *v
         if (status == EXIT_OK) {
                 ret->prefill_tps = per_second((double)batch * n_prompt, run.all_started_ns - start_ns);
                 ret->decode_tps_stream = n_streams ? streams / n_streams : NAN;
-                ret->decode_tps =
-                        run.tokens_after ? per_second((double)run.tokens_after, run.last_ns - run.all_started_ns) : NAN;
+                ret->decode_tps = rate_together(&run);
                 ret->wall_ms = (double)(run.last_ns - start_ns) / 1e6;
         }
         for (uint32_t b = 0; b < batch; b++)
@@ -254,6 +275,8 @@ int cli_bench(struct cli *cli, int argc, char **argv)
                                    &results[i]);
                 if (status == EXIT_OK && !json)
                         print_row(&results[i]);
+                if (status == EXIT_OK && !json && n_tokens > 1 && isnan(results[i].decode_tps))
+                        complain("of %" PRIu32 " jobs the first had ended before all generated: their rate together needs more tokens each (-n)", batches.items[i]);
         }
         tandem_free(vocabulary);
         if (out_broken())

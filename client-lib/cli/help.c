@@ -142,7 +142,7 @@ static const char bench_help[] =
         "\n"
         "Measures through the daemon, like any client. For each batch size that many jobs start together, each with its\n"
         "own prompt (no two runs have the same); they run to N tokens. Prefill is prompt tokens until every job has its\n"
-        "first token; decode is what comes after that, each stream's and all together.\n"
+        "first token; decode is what comes after that: each stream's, and of all together while all generate.\n"
         "\n"
         "  -m, --model MODEL       a name or a file; otherwise the default model\n"
         "  -p, --prompt-tokens P   tokens in each prompt; 128\n"

@@ -11,6 +11,9 @@
 #include "gpu-worker/vulkan/private.h"
 
 #define LOG_BYTES (UINT64_C(32) << 20)
+/* Huge pages that are made before they are wanted, of a step: for each 8 rows, and at most. 8 rows of a 27B fill 2. */
+#define AHEAD_EACH_8 3u
+#define AHEAD_MOST 16u
 #define PIECE_BYTES (UINT64_C(1) << 30)
 #define PIECES_MAX 65536u
 
@@ -84,6 +87,8 @@ static int make_huge_map(struct tdm_vk_model *m, struct tdm_error *err)
         m->huge = calloc(TDM_DIV_UP(n, 64), sizeof(*m->huge));
         m->new_huge = calloc(n, sizeof(*m->new_huge));
         m->n_not_huge = 0;
+        memset(m->pages_touched, 0, sizeof(m->pages_touched));
+        memset(m->pages_ahead, 0, sizeof(m->pages_ahead));
         return m->huge && m->new_huge ? 0 : tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for a KV cache");
 }
 
@@ -418,39 +423,71 @@ static void make_huge(void *arg, unsigned chunk, unsigned thread)
         tdm_hugepage_try(m->kv_base + m->new_huge[chunk] * TDM_HUGEPAGE_BYTES, &m->n_not_huge);
 }
 
-/* What a sequence's new rows of these layers will touch, each huge page once; *n: of m->new_huge. */
-static void list_new_huge(struct tdm_vk_model *m, const struct tdm_step *step, uint32_t seq, uint32_t layer, uint32_t *n)
+/* What layers [layer, layer + n) of a group have of a page, each huge page once; *n_new: of m->new_huge, at most `most`. Whether that was all. */
+static bool list_new_huge(struct tdm_vk_model *m, enum tdm_kv_group group, uint32_t page, uint32_t layer_index, uint32_t n_layers, uint32_t most,
+                          uint32_t *n_new)
 {
-        enum tdm_kv_group group = tdm_kv_group_of(&m->hp, layer);
-        const struct tdm_step_seq *q = &step->seqs[seq];
-        uint32_t position = step->rows[q->first_row].position, end = TDM_DIV_UP(position + q->n_rows, TDM_KV_PAGE_TOKENS);
+        uint64_t from = tdm_kv_part_offset(&m->kv, group, page, layer_index, 0), end = from + n_layers * m->kv.n_kv_heads * m->kv.part_bytes;
 
-        for (uint32_t i = position / TDM_KV_PAGE_TOKENS; i < end; i++) {
-                uint64_t from = tdm_kv_part_offset(&m->kv, group, table_of(step, group, seq)[i], tdm_kv_layer_index(&m->hp, layer), 0),
-                         last = from + m->kv.n_kv_heads * m->kv.part_bytes - 1;
-
-                for (uint64_t page = from / TDM_HUGEPAGE_BYTES; page <= last / TDM_HUGEPAGE_BYTES; page++) {
-                        if (m->huge[page / 64] >> page % 64 & 1 || (page + 1) * TDM_HUGEPAGE_BYTES > m->kv.size_bytes)
-                                continue;
-                        m->huge[page / 64] |= UINT64_C(1) << page % 64;
-                        m->new_huge[(*n)++] = (uint32_t)page;
-                }
+        for (uint64_t huge = from / TDM_HUGEPAGE_BYTES; huge <= (end - 1) / TDM_HUGEPAGE_BYTES; huge++) {
+                if (m->huge[huge / 64] >> huge % 64 & 1 || (huge + 1) * TDM_HUGEPAGE_BYTES > m->kv.size_bytes)
+                        continue;
+                if (*n_new == most)
+                        return false;
+                m->huge[huge / 64] |= UINT64_C(1) << huge % 64;
+                m->new_huge[(*n_new)++] = (uint32_t)huge;
         }
+        return true;
+}
+
+/* Segments of the daemon's begin where a huge page may. */
+static bool may_be_huge(const struct tdm_vk_model *m)
+{
+        return !m->kv_imported && (uintptr_t)m->kv_base % TDM_HUGEPAGE_BYTES == 0 && !tdm_hugepage_hopeless(&m->n_not_huge);
+}
+
+void tdm_vk_kv_ahead(struct tdm_vk_model *m, const struct tdm_step *step)
+{
+        uint32_t most = TDM_DIV_UP(step->head.n_rows * AHEAD_EACH_8, 8u), n_new = 0;
+        bool all = may_be_huge(m);
+
+        most = TDM_MIN(most, AHEAD_MOST);
+        for (int group = 0; group < TDM_KV_GROUPS && all; group++) {
+                uint32_t end = TDM_MIN(m->pages_touched[group] + step->head.n_seqs, m->kv.n_pages[group]);
+
+                if (!m->kv.n_layers[group] || m->pages_touched[group] == 0)
+                        continue;
+                for (; m->pages_ahead[group] < end && all; m->pages_ahead[group] += all)
+                        all = list_new_huge(m, (enum tdm_kv_group)group, m->pages_ahead[group], 0, m->kv.n_layers[group], most, &n_new);
+        }
+        if (n_new)
+                tdm_pool_run(m->device->threads, n_new, make_huge, m);
 }
 
 void tdm_vk_kv_behind_begin(struct tdm_vk_model *m, const struct tdm_step *step, uint32_t first_layer, uint32_t n_layers, uint32_t half,
                             struct tdm_vk_behind *ret)
 {
-        /* Segments of the daemon's begin where a huge page may. */
-        bool huge = (uintptr_t)m->kv_base % TDM_HUGEPAGE_BYTES == 0 && !tdm_hugepage_hopeless(&m->n_not_huge);
+        bool huge = may_be_huge(m);
         uint32_t n_new = 0;
 
         *ret = (struct tdm_vk_behind){};
         if (m->kv_imported || n_layers == 0)
                 return;
-        for (uint32_t layer = first_layer; layer < first_layer + n_layers && huge; layer++)
-                for (uint32_t seq = 0; seq < step->head.n_seqs; seq++)
-                        list_new_huge(m, step, seq, layer, &n_new);
+        for (uint32_t layer = first_layer; layer < first_layer + n_layers && huge; layer++) {
+                enum tdm_kv_group group = tdm_kv_group_of(&m->hp, layer);
+
+                for (uint32_t seq = 0; seq < step->head.n_seqs; seq++) {
+                        const struct tdm_step_seq *q = &step->seqs[seq];
+                        uint32_t position = step->rows[q->first_row].position, end = TDM_DIV_UP(position + q->n_rows, TDM_KV_PAGE_TOKENS);
+
+                        for (uint32_t i = position / TDM_KV_PAGE_TOKENS; i < end; i++) {
+                                uint32_t page = table_of(step, group, seq)[i];
+
+                                list_new_huge(m, group, page, tdm_kv_layer_index(&m->hp, layer), 1, UINT32_MAX, &n_new);
+                                m->pages_touched[group] = TDM_MAX(m->pages_touched[group], page + 1);
+                        }
+                }
+        }
         if (n_new)
                 tdm_pool_run(m->device->threads, n_new, make_huge, m);
         *ret = (struct tdm_vk_behind){m, step, first_layer, n_layers * step->head.n_rows, m->log.map + half * (m->log.size_bytes / 2)};

@@ -368,6 +368,7 @@ struct tdm_vk_model {
         uint64_t *huge;                    /* bit for each TDM_HUGEPAGE_BYTES of the segment: asked for as a huge page */
         uint32_t *new_huge;                /* room for each of them */
         _Atomic uint32_t n_not_huge;       /* that the kernel refused */
+        uint32_t pages_touched[TDM_KV_GROUPS], pages_ahead[TDM_KV_GROUPS]; /* of the segment, from the first on: written, asked for */
         struct tdm_vk_buffer log;          /* two halves of [layer of the submission][row][kv head][key, value] */
         struct tdm_vk_sequence *sequences; /* [n_tables] */
         uint32_t *known_pages;             /* [n_tables][groups][table_entries] */
@@ -431,6 +432,9 @@ uint32_t tdm_vk_kv_log_layers(const struct tdm_vk_model *model, uint32_t n_rows)
 /* Before the first attention layer of a step on this device: what the step's sequences look back on is on the device.
  */
 int tdm_vk_kv_begin(struct tdm_vk_model *model, const struct tdm_step *step, struct tdm_error *err);
+/* While the device is busy: the next pages of the segment, as many as the step has sequences, are made ready bit by bit. tandemd takes
+ * low ones first, and the kernel clears what is new. */
+void tdm_vk_kv_ahead(struct tdm_vk_model *model, const struct tdm_step *step);
 /* After a submission with attention layers [first, first + n): their rows go from its half of the log into the twin. */
 void tdm_vk_kv_behind(struct tdm_vk_model *model, const struct tdm_step *step, uint32_t first_layer, uint32_t n_layers,
                       uint32_t half);

@@ -205,6 +205,8 @@ static int run_all(struct run *run, uint32_t first, struct tdm_error *err)
                         r = settle(run, err);
                 if (r == 0)
                         r = begin_some(run, block, &some, err);
+                if (r == 0 && run->n_done == 0 && (run->n_begun == most || block + some >= run->end))
+                        tdm_vk_kv_ahead(run->m, run->step);
         }
         while (run->n_done < run->n_begun && r == 0)
                 r = run->samples && run->n_done + 1 == run->n_begun ? arrive(run, err) : settle(run, err);
