@@ -1,4 +1,4 @@
-/* One huge page at a time, before it is filled: the kernel then clears one page and has nothing to copy. */
+/* Huge pages before they are filled: the kernel then clears one page and has nothing to copy. */
 #include "common/hugepage.h"
 
 #include <assert.h>
@@ -9,12 +9,12 @@
 #define MADV_COLLAPSE 25 /* Linux 6.1 */
 #endif
 
-int tdm_hugepage_make(uint8_t *base)
+int tdm_hugepage_make(uint8_t *base, size_t n)
 {
         assert((uintptr_t)base % TDM_HUGEPAGE_BYTES == 0);
-        /* A range with no page at all is refused. Another process may be writing there. */
-        atomic_fetch_or_explicit((_Atomic uint8_t *)base, 0, memory_order_relaxed);
-        return madvise(base, TDM_HUGEPAGE_BYTES, MADV_COLLAPSE) < 0 ? -errno : 0;
+        for (size_t i = 0; i < n; i++) /* A range with no page at all is refused. Another process may be writing there. */
+                atomic_fetch_or_explicit((_Atomic uint8_t *)(base + i * TDM_HUGEPAGE_BYTES), 0, memory_order_relaxed);
+        return madvise(base, n * TDM_HUGEPAGE_BYTES, MADV_COLLAPSE) < 0 ? -errno : 0;
 }
 
 #define REFUSALS_MAX 16u
@@ -24,13 +24,13 @@ bool tdm_hugepage_hopeless(const _Atomic uint32_t *n_refused)
         return atomic_load_explicit(n_refused, memory_order_relaxed) >= REFUSALS_MAX;
 }
 
-void tdm_hugepage_try(uint8_t *base, _Atomic uint32_t *n_refused)
+void tdm_hugepage_try(uint8_t *base, size_t n, _Atomic uint32_t *n_refused)
 {
         int r;
 
         if (tdm_hugepage_hopeless(n_refused))
                 return;
-        r = tdm_hugepage_make(base);
+        r = tdm_hugepage_make(base, n);
         if (r < 0)
                 atomic_fetch_add_explicit(n_refused, r == -EINVAL ? REFUSALS_MAX : 1, memory_order_relaxed);
 }

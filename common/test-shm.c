@@ -89,7 +89,7 @@ static void test_huge_pages(void **state)
         assert_int_equal(tdm_segment_create(&s, "weights", size), 0);
         assert_int_equal((uintptr_t)s->base % TDM_HUGEPAGE_BYTES, 0);
         for (uint64_t at = 0; at < whole && r == 0; at += TDM_HUGEPAGE_BYTES)
-                r = tdm_hugepage_make(s->base + at);
+                r = tdm_hugepage_make(s->base + at, 1);
         for (uint64_t at = 0; at < size; at += 4096)
                 s->base[at + 7] = (uint8_t)(at / 4096 * 11);
         if (r == 0) { /* this kernel has them */

@@ -333,7 +333,7 @@ static void test_huge_pages(void **state)
                 if (tdm_weights_build(plan, o.gguf, s->base, n_threads, NULL, NULL, &err) != 0)
                         fail_msg("%s", err.message);
                 check_values(&file, s->base, tdm_weights_plan_size(plan));
-                if (tdm_hugepage_make(small->base) == 0)
+                if (tdm_hugepage_make(small->base, 1) == 0)
                         assert_int_equal(test_huge_bytes(s), s->size_bytes / TDM_HUGEPAGE_BYTES * TDM_HUGEPAGE_BYTES);
                 tdm_segment_destroyp(&s);
         }

@@ -425,7 +425,7 @@ static void make_huge(void *arg, unsigned i, unsigned thread)
         struct build *build = arg;
 
         if (!atomic_load_explicit(&build->stop, memory_order_relaxed))
-                tdm_hugepage_try(build->not_huge + i * TDM_HUGEPAGE_BYTES, &build->n_not_huge);
+                tdm_hugepage_try(build->not_huge + i * TDM_HUGEPAGE_BYTES, 1, &build->n_not_huge);
 }
 
 /* Nothing behind not_huge has been written yet. What is not a whole huge page at the end of everything stays as it is. */

@@ -3,17 +3,10 @@
  * twin: what a submission stores is logged by the kernel that stores it (rows, as stored) and written into the twin
  * before run() returns, so that the segment is complete for whatever was reported done. The other way round: before a
  * step looks back on pages that the device did not write itself, one step after the other (a new process, a reused
- * prefix, a step that another worker ran meanwhile), they are copied from the twin.
- *
- * A long prompt writes gigabytes a second into a twin that nobody touched before, and in small pages the kernel clears it more slowly
- * than the device fills it: so it is asked for huge pages just before. */
-#include "common/hugepage.h"
+ * prefix, a step that another worker ran meanwhile), they are copied from the twin. */
 #include "gpu-worker/vulkan/private.h"
 
 #define LOG_BYTES (UINT64_C(32) << 20)
-/* Huge pages that are made before they are wanted, of a step: for each 8 rows, and at most. 8 rows of a 27B fill 2. */
-#define AHEAD_EACH_8 3u
-#define AHEAD_MOST 16u
 #define PIECE_BYTES (UINT64_C(1) << 30)
 #define PIECES_MAX 65536u
 
@@ -47,8 +40,7 @@ void tdm_vk_kv_deinit(struct tdm_vk_model *m)
                 tdm_vk_buffer_deinit(m->device, &m->kv_buffers[i]);
         tdm_vk_buffer_deinit(m->device, &m->kv_pieces);
         tdm_vk_buffer_deinit(m->device, &m->log);
-        free(steal_ptr(&m->huge));
-        free(steal_ptr(&m->new_huge));
+        tdm_vk_pages_free(steal_ptr(&m->pages));
         free(m->kv_buffers);
         m->kv_buffers = NULL;
         m->n_kv_buffers = 0;
@@ -78,18 +70,6 @@ static uint32_t piece_shift(const struct tdm_vk_model *m, uint64_t page_bytes)
         while (shift < 30 && page_bytes << (shift + 1) <= limit)
                 shift++;
         return shift;
-}
-
-static int make_huge_map(struct tdm_vk_model *m, struct tdm_error *err)
-{
-        size_t n = m->kv.size_bytes / TDM_HUGEPAGE_BYTES + 1;
-
-        m->huge = calloc(TDM_DIV_UP(n, 64), sizeof(*m->huge));
-        m->new_huge = calloc(n, sizeof(*m->new_huge));
-        m->n_not_huge = 0;
-        memset(m->pages_touched, 0, sizeof(m->pages_touched));
-        memset(m->pages_ahead, 0, sizeof(m->pages_ahead));
-        return m->huge && m->new_huge ? 0 : tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for a KV cache");
 }
 
 /* attendhalf.comp multiplies what lies beside the keys that count with zero: it must be finite, as all is that is ever stored. */
@@ -132,8 +112,8 @@ static int make_buffers(struct tdm_vk_model *m, struct tdm_error *err)
                                      "a KV cache of %.1f MiB in pieces of %.1f MiB: there may be %u pieces",
                                      (double)m->kv.size_bytes / 0x1p20, (double)(page << shift) / 0x1p20, PIECES_MAX);
         r = make_table(m, (uint32_t)n_pieces, err);
-        if (r == 0)
-                r = make_huge_map(m, err);
+        if (r == 0 && tdm_vk_pages_new(&m->pages, &m->kv, m->kv_base, m->device->threads) < 0)
+                r = tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for a KV cache");
         if (r == 0)
                 r = tdm_vk_buffer_init(m->device, &m->log,
                                        2 * TDM_MAX(tdm_vk_kv_log_row_bytes(m) * m->limits.max_rows, LOG_BYTES),
@@ -378,17 +358,25 @@ void tdm_vk_kv_end(struct tdm_vk_model *m, const struct tdm_step *step)
 
 /* ---- write-behind ---- */
 
-void tdm_vk_kv_behind_row(const struct tdm_vk_behind *behind, unsigned i)
+struct behind_job {
+        struct tdm_vk_model *m;
+        const struct tdm_step *step;
+        uint32_t first_layer;
+        const uint8_t *log;
+};
+
+static void behind_row(void *arg, unsigned chunk, unsigned thread)
 {
-        const struct tdm_vk_model *m = behind->m;
-        uint32_t n_rows = behind->step->head.n_rows, layer = behind->first_layer + i / n_rows, row = i % n_rows;
-        const struct tdm_step_row *r = &behind->step->rows[row];
+        const struct behind_job *job = arg;
+        struct tdm_vk_model *m = job->m;
+        uint32_t n_rows = job->step->head.n_rows, layer = job->first_layer + chunk / n_rows, row = chunk % n_rows;
+        const struct tdm_step_row *r = &job->step->rows[row];
         enum tdm_kv_group group = tdm_kv_group_of(&m->hp, layer);
-        uint32_t page = table_of(behind->step, group, r->seq)[r->position / TDM_KV_PAGE_TOKENS],
+        uint32_t page = table_of(job->step, group, r->seq)[r->position / TDM_KV_PAGE_TOKENS],
                  t = r->position % TDM_KV_PAGE_TOKENS;
         uint32_t head_dim = m->hp.head_dim, size = element_bytes(m), n_blocks = tdm_kv_n_blocks(head_dim),
                  logged = head_bytes(m);
-        const uint8_t *log = behind->log + i * tdm_vk_kv_log_row_bytes(m);
+        const uint8_t *log = job->log + chunk * tdm_vk_kv_log_row_bytes(m);
 
         for (uint32_t head = 0; head < m->hp.n_kv_heads; head++, log += 2 * logged) {
                 uint8_t *part =
@@ -416,93 +404,27 @@ void tdm_vk_kv_behind_row(const struct tdm_vk_behind *behind, unsigned i)
         }
 }
 
-static void make_huge(void *arg, unsigned chunk, unsigned thread)
+void tdm_vk_kv_behind(struct tdm_vk_model *m, const struct tdm_step *step, uint32_t first_layer, uint32_t n_layers,
+                      uint32_t half)
 {
-        struct tdm_vk_model *m = arg;
+        struct behind_job job = { m, step, first_layer, m->log.map + half * (m->log.size_bytes / 2) };
 
-        tdm_hugepage_try(m->kv_base + m->new_huge[chunk] * TDM_HUGEPAGE_BYTES, &m->n_not_huge);
-}
-
-/* What layers [layer, layer + n) of a group have of a page, each huge page once; *n_new: of m->new_huge, at most `most`. Whether that was all. */
-static bool list_new_huge(struct tdm_vk_model *m, enum tdm_kv_group group, uint32_t page, uint32_t layer_index, uint32_t n_layers, uint32_t most,
-                          uint32_t *n_new)
-{
-        uint64_t from = tdm_kv_part_offset(&m->kv, group, page, layer_index, 0), end = from + n_layers * m->kv.n_kv_heads * m->kv.part_bytes;
-
-        for (uint64_t huge = from / TDM_HUGEPAGE_BYTES; huge <= (end - 1) / TDM_HUGEPAGE_BYTES; huge++) {
-                if (m->huge[huge / 64] >> huge % 64 & 1 || (huge + 1) * TDM_HUGEPAGE_BYTES > m->kv.size_bytes)
-                        continue;
-                if (*n_new == most)
-                        return false;
-                m->huge[huge / 64] |= UINT64_C(1) << huge % 64;
-                m->new_huge[(*n_new)++] = (uint32_t)huge;
-        }
-        return true;
-}
-
-/* Segments of the daemon's begin where a huge page may. */
-static bool may_be_huge(const struct tdm_vk_model *m)
-{
-        return !m->kv_imported && (uintptr_t)m->kv_base % TDM_HUGEPAGE_BYTES == 0 && !tdm_hugepage_hopeless(&m->n_not_huge);
-}
-
-void tdm_vk_kv_ahead(struct tdm_vk_model *m, const struct tdm_step *step)
-{
-        uint32_t most = TDM_DIV_UP(step->head.n_rows * AHEAD_EACH_8, 8u), n_new = 0;
-        bool all = may_be_huge(m);
-
-        most = TDM_MIN(most, AHEAD_MOST);
-        for (int group = 0; group < TDM_KV_GROUPS && all; group++) {
-                uint32_t end = TDM_MIN(m->pages_touched[group] + step->head.n_seqs, m->kv.n_pages[group]);
-
-                if (!m->kv.n_layers[group] || m->pages_touched[group] == 0)
-                        continue;
-                for (; m->pages_ahead[group] < end && all; m->pages_ahead[group] += all)
-                        all = list_new_huge(m, (enum tdm_kv_group)group, m->pages_ahead[group], 0, m->kv.n_layers[group], most, &n_new);
-        }
-        if (n_new)
-                tdm_pool_run(m->device->threads, n_new, make_huge, m);
-}
-
-void tdm_vk_kv_behind_begin(struct tdm_vk_model *m, const struct tdm_step *step, uint32_t first_layer, uint32_t n_layers, uint32_t half,
-                            struct tdm_vk_behind *ret)
-{
-        bool huge = may_be_huge(m);
-        uint32_t n_new = 0;
-
-        *ret = (struct tdm_vk_behind){};
-        if (m->kv_imported || n_layers == 0)
+        if (m->kv_imported)
                 return;
-        for (uint32_t layer = first_layer; layer < first_layer + n_layers && huge; layer++) {
+        for (uint32_t layer = first_layer; layer < first_layer + n_layers && m->pages; layer++) {
                 enum tdm_kv_group group = tdm_kv_group_of(&m->hp, layer);
 
                 for (uint32_t seq = 0; seq < step->head.n_seqs; seq++) {
                         const struct tdm_step_seq *q = &step->seqs[seq];
                         uint32_t position = step->rows[q->first_row].position, end = TDM_DIV_UP(position + q->n_rows, TDM_KV_PAGE_TOKENS);
 
-                        for (uint32_t i = position / TDM_KV_PAGE_TOKENS; i < end; i++) {
-                                uint32_t page = table_of(step, group, seq)[i];
-
-                                list_new_huge(m, group, page, tdm_kv_layer_index(&m->hp, layer), 1, UINT32_MAX, &n_new);
-                                m->pages_touched[group] = TDM_MAX(m->pages_touched[group], page + 1);
-                        }
+                        for (uint32_t i = position / TDM_KV_PAGE_TOKENS; i < end; i++)
+                                tdm_vk_pages_want(m->pages, group, table_of(step, group, seq)[i], tdm_kv_layer_index(&m->hp, layer));
                 }
         }
-        if (n_new)
-                tdm_pool_run(m->device->threads, n_new, make_huge, m);
-        *ret = (struct tdm_vk_behind){m, step, first_layer, n_layers * step->head.n_rows, m->log.map + half * (m->log.size_bytes / 2)};
-}
-
-static void behind_row(void *arg, unsigned chunk, unsigned thread)
-{
-        tdm_vk_kv_behind_row(arg, chunk);
-}
-
-void tdm_vk_kv_behind(struct tdm_vk_model *m, const struct tdm_step *step, uint32_t first_layer, uint32_t n_layers,
-                      uint32_t half)
-{
-        struct tdm_vk_behind behind;
-
-        tdm_vk_kv_behind_begin(m, step, first_layer, n_layers, half, &behind);
-        tdm_pool_run(m->device->threads, behind.n, behind_row, &behind);
+        if (m->pages) {
+                tdm_vk_pages_make(m->pages);
+                tdm_vk_pages_ahead(m->pages, step->head.n_seqs);
+        }
+        tdm_pool_run(m->device->threads, n_layers * step->head.n_rows, behind_row, &job);
 }

@@ -365,10 +365,7 @@ struct tdm_vk_model {
         uint32_t kv_page_bytes[TDM_KV_GROUPS]; /* from page to page of a layer */
         uint32_t kv_piece_shift[TDM_KV_GROUPS];
         struct tdm_error kv_error;         /* why there is no cache; code 0: there is, or none was given */
-        uint64_t *huge;                    /* bit for each TDM_HUGEPAGE_BYTES of the segment: asked for as a huge page */
-        uint32_t *new_huge;                /* room for each of them */
-        _Atomic uint32_t n_not_huge;       /* that the kernel refused */
-        uint32_t pages_touched[TDM_KV_GROUPS], pages_ahead[TDM_KV_GROUPS]; /* of the segment, from the first on: written, asked for */
+        struct tdm_vk_pages *pages;        /* NULL: the segment is what it is */
         struct tdm_vk_buffer log;          /* two halves of [layer of the submission][row][kv head][key, value] */
         struct tdm_vk_sequence *sequences; /* [n_tables] */
         uint32_t *known_pages;             /* [n_tables][groups][table_entries] */
@@ -432,24 +429,22 @@ uint32_t tdm_vk_kv_log_layers(const struct tdm_vk_model *model, uint32_t n_rows)
 /* Before the first attention layer of a step on this device: what the step's sequences look back on is on the device.
  */
 int tdm_vk_kv_begin(struct tdm_vk_model *model, const struct tdm_step *step, struct tdm_error *err);
-/* While the device is busy: the next pages of the segment, as many as the step has sequences, are made ready bit by bit. tandemd takes
- * low ones first, and the kernel clears what is new. */
-void tdm_vk_kv_ahead(struct tdm_vk_model *model, const struct tdm_step *step);
 /* After a submission with attention layers [first, first + n): their rows go from its half of the log into the twin. */
 void tdm_vk_kv_behind(struct tdm_vk_model *model, const struct tdm_step *step, uint32_t first_layer, uint32_t n_layers,
                       uint32_t half);
-/* The same in n parts that threads may take in any order, for who has other work for them too. */
-struct tdm_vk_behind {
-        const struct tdm_vk_model *m;
-        const struct tdm_step *step;
-        uint32_t first_layer, n;
-        const uint8_t *log;
-};
-void tdm_vk_kv_behind_begin(struct tdm_vk_model *model, const struct tdm_step *step, uint32_t first_layer, uint32_t n_layers, uint32_t half,
-                            struct tdm_vk_behind *ret);
-void tdm_vk_kv_behind_row(const struct tdm_vk_behind *behind, unsigned i);
 /* All attention layers of the step have run here. */
 void tdm_vk_kv_end(struct tdm_vk_model *model, const struct tdm_step *step);
+
+/* ---- kv-pages.c ---- */
+
+/* The twin's memory. *ret is NULL where it cannot be had in huge pages; base stays mapped until free. The pool is used by make() alone. */
+int tdm_vk_pages_new(struct tdm_vk_pages **ret, const struct tdm_kv_geometry *kv, uint8_t *base, struct tdm_pool *threads);
+void tdm_vk_pages_free(struct tdm_vk_pages *pages); /* NULL: nothing */
+/* A layer of a page of the cache will be written; then make() asks for all that was never asked for. */
+void tdm_vk_pages_want(struct tdm_vk_pages *pages, enum tdm_kv_group group, uint32_t page, uint32_t layer_index);
+void tdm_vk_pages_make(struct tdm_vk_pages *pages);
+/* So many sequences may soon want a page each; does not wait. */
+void tdm_vk_pages_ahead(struct tdm_vk_pages *pages, uint32_t n_seqs);
 
 /* ---- step.c ---- */
 

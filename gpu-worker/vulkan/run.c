@@ -48,20 +48,124 @@ static int submit(struct tdm_vk_model *m, const struct tdm_vk_work *work, struct
         return r;
 }
 
+/* ---- sampling ---- */
+
+struct sample_job {
+        struct tdm_vk_model *m;
+        const struct tdm_step *step;
+        const struct tdm_kernels *kernels;
+        uint32_t first;
+        struct tdm_result *results;
+        _Atomic uint32_t bad_row; /* UINT32_MAX: none */
+};
+
+/* As the host device's: y = cap tanh(x / cap), tanh(z) = 1 - 2 / (exp(2z) + 1). */
+static void softcap(const struct sample_job *job, float *x)
+{
+        float cap = job->m->hp.logit_softcap, e[64];
+
+        for (uint32_t i = 0, n; i < job->m->hp.n_vocab; i += n) {
+                n = TDM_MIN((uint32_t)TDM_ARRAY_SIZE(e), job->m->hp.n_vocab - i);
+                for (uint32_t j = 0; j < n; j++)
+                        e[j] = x[i + j] * (2.0f / cap);
+                job->kernels->exp_array(e, n, e);
+                for (uint32_t j = 0; j < n; j++)
+                        x[i + j] = cap * (1.0f - 2.0f / (e[j] + 1.0f));
+        }
+}
+
+static float *logits_of(const struct tdm_vk_model *m, uint32_t i)
+{
+        return (float *)m->logits_host.map + (size_t)i * m->logits_stride;
+}
+
+static void take(struct sample_job *job, uint32_t i, int r, const struct tdm_result *result)
+{
+        if (r < 0)
+                atomic_store_explicit(&job->bad_row, job->step->logits[job->first + i].row, memory_order_relaxed);
+        else
+                job->results[job->first + i] = *result;
+}
+
+static void sample_one(void *arg, unsigned chunk, unsigned thread)
+{
+        struct sample_job *job = arg;
+        struct tdm_vk_model *m = job->m;
+        const struct tdm_step *step = job->step;
+        const struct tdm_step_logits *l = &step->logits[job->first + chunk];
+        struct tdm_result result;
+
+        if (m->hp.logit_softcap > 0)
+                softcap(job, logits_of(m, chunk));
+        take(job, chunk,
+             tdm_sample(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, step->history + l->history_offset,
+                        l->n_history, step->rows[l->row].position + 1, l->target,
+                        m->sampler_scratch + thread * m->sampler_stride, &result),
+             &result);
+}
+
+/* Where only what the sampler wants to see came here. */
+static void sample_seen(void *arg, unsigned chunk, unsigned thread)
+{
+        struct sample_job *job = arg;
+        struct tdm_vk_model *m = job->m;
+        const struct tdm_step *step = job->step;
+        const struct tdm_step_logits *l = &step->logits[job->first + chunk];
+        const float *maxima = (const float *)m->scan_host.map, *sums = maxima + (size_t)m->logits_rows * m->maxima_stride;
+        uint8_t *scratch = m->sampler_scratch + thread * m->sampler_stride;
+        struct tdm_result result;
+
+        tdm_sample_take(maxima + (size_t)chunk * m->maxima_stride, sums + (size_t)chunk * m->sums_stride, m->hp.n_vocab,
+                        scratch);
+        take(job, chunk,
+             tdm_sample_finish(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, step->history + l->history_offset,
+                               l->n_history, step->rows[l->row].position + 1, l->target, scratch, &result),
+             &result);
+}
+
+/* The first logits_rows rows of logits are there already where `made` says so. */
+static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct tdm_step *step, bool made,
+                  struct tdm_result *results, struct tdm_error *err)
+{
+        for (uint32_t first = 0, n; first < step->head.n_logits; first += n) {
+                struct sample_job job = { m, step, NULL, first, results, UINT32_MAX };
+                struct tdm_vk_work work = {
+                        .slot = slot, .first = 2 * m->hp.n_layers + 1, .n = 1, .first_logit = first
+                };
+
+                work.n_logits = n = TDM_MIN(step->head.n_logits - first, m->logits_rows);
+                if (first > 0 || !made) {
+                        int r = submit(m, &work, err);
+
+                        if (r != 0)
+                                return r;
+                }
+                if (m->hp.logit_softcap > 0)
+                        job.kernels = tdm_kernels_choose(NULL);
+                tdm_pool_run(m->device->threads, n, m->logits_whole ? sample_one : sample_seen, &job);
+                if (job.bad_row != UINT32_MAX)
+                        return tdm_error_set(
+                                err, -EDOM,
+                                "vulkan device: the logits of row %u (position %u) hold a NaN (damaged weights?)",
+                                job.bad_row, step->rows[job.bad_row].position);
+        }
+        return 0;
+}
+
 /* ---- blocks ---- */
 
 /* Of a submission, at most. What one leaves is written behind while the device is at the next, which takes half as long and more where
- * memory is busy: so they get shorter by half towards the end, and the last one leaves little to write when it is done. */
+ * memory is busy: so they get shorter by half towards the end, and the last one, an FFN and the head, leaves nothing to write. */
 #define SUBMISSION_BLOCKS_MAX 32u
-#define SUBMISSION_BLOCKS_LAST 3u         /* a layer and the head */
-#define SUBMISSION_BLOCKS_SHORT 16u       /* before the last one: and no more are cut off */
-#define SUBMISSION_BLOCKS_SINGLE 160u     /* of a single row, which has little to write: as many as can be chained (record.c) */
-#define SUBMISSION_BLOCKS_SINGLE_LAST 6u
+#define SUBMISSION_BLOCKS_LAST 2u
+#define SUBMISSION_BLOCKS_SHORT 16u /* before the last one: and no more are cut off */
+#define SUBMISSION_BLOCKS_WHOLE 12u /* a run of so few is one */
+#define SUBMISSION_BLOCKS_SINGLE 160u /* of a single row, which has little to write: as many as can be chained (record.c) */
 
 /* A submission under way: its blocks, and the layers whose new rows it leaves in its half of the log. */
 struct flight {
         struct tdm_vk_recording *recording;
-        uint32_t first, n, first_layer, n_layers, log_half;
+        uint32_t first, n, first_layer, n_layers;
         bool download;
 };
 
@@ -73,15 +177,15 @@ struct run {
         uint32_t end; /* of the kernels' blocks: sample is the host's */
         bool bring_back;
         bool made_logits;
-        bool samples; /* while tokens are drawn the last submission's rows are written behind */
         uint32_t n_begun, n_done; /* submissions */
         struct flight flights[TDM_VK_IN_FLIGHT]; /* the i-th is in i % TDM_VK_IN_FLIGHT, which is its half of the log too */
         void (*on_block)(uint32_t block, void *userdata);
         void *userdata;
 };
 
-/* Waits for the oldest submission under way. */
-static int arrive(struct run *run, struct tdm_error *err)
+/* Waits for the oldest submission under way, writes its rows behind, then tells of its blocks: what was told of is complete in
+ * the segment. Meanwhile the device is at the next one. */
+static int settle(struct run *run, struct tdm_error *err)
 {
         struct tdm_vk_model *m = run->m;
         unsigned which = run->n_done % TDM_VK_IN_FLIGHT;
@@ -100,40 +204,11 @@ static int arrive(struct run *run, struct tdm_error *err)
                 memcpy(run->hidden, m->hidden_host.map, hidden_bytes);
                 m->device->counters.hidden_copies++;
         }
+        if (flight->n_layers)
+                tdm_vk_kv_behind(m, run->step, flight->first_layer, flight->n_layers, which);
+        for (uint32_t i = 0; i < flight->n && run->on_block; i++)
+                run->on_block(flight->first + i, run->userdata);
         return 0;
-}
-
-/* The one that arrived last. */
-static const struct flight *arrived(const struct run *run)
-{
-        return &run->flights[(run->n_done - 1) % TDM_VK_IN_FLIGHT];
-}
-
-/* What was told of is complete in the segment. */
-static void tell(const struct run *run)
-{
-        for (uint32_t i = 0; i < arrived(run)->n && run->on_block; i++)
-                run->on_block(arrived(run)->first + i, run->userdata);
-}
-
-/* Waits, writes the rows behind, then tells of the blocks. Meanwhile the device is at the next submission. */
-static int settle(struct run *run, struct tdm_error *err)
-{
-        int r = arrive(run, err);
-
-        if (r == 0) {
-                tdm_vk_kv_behind(run->m, run->step, arrived(run)->first_layer, arrived(run)->n_layers, arrived(run)->log_half);
-                tell(run);
-        }
-        return r;
-}
-
-static void end_attention(struct run *run)
-{
-        if (run->slot->attention_layers != run->m->hp.n_layers)
-                return;
-        tdm_vk_kv_end(run->m, run->step);
-        run->slot->attention_layers = 0;
 }
 
 /* How many blocks from `block` on go into one submission, and the attention layers among them. */
@@ -142,11 +217,13 @@ static uint32_t cut(const struct run *run, uint32_t block, uint32_t *ret_first_l
         struct tdm_vk_model *m = run->m;
         bool single = run->slot->n_rows == 1;
         uint32_t most = TDM_MIN(TDM_MAX(m->submission_row_blocks / run->slot->n_rows, 2u), single ? SUBMISSION_BLOCKS_SINGLE : SUBMISSION_BLOCKS_MAX),
-                 last = single ? SUBMISSION_BLOCKS_SINGLE_LAST : SUBMISSION_BLOCKS_LAST, log_layers = tdm_vk_kv_log_layers(m, run->slot->n_rows);
+                 log_layers = tdm_vk_kv_log_layers(m, run->slot->n_rows);
         uint32_t left = run->end - block, n = 0;
 
-        if (most > last && left > 2 * last)
-                most = TDM_MIN(most, single || left - last <= SUBMISSION_BLOCKS_SHORT ? left - last : (left - last) / 2);
+        if (!m->kv_imported && most > SUBMISSION_BLOCKS_LAST && left > SUBMISSION_BLOCKS_LAST && run->end > SUBMISSION_BLOCKS_WHOLE) {
+                left -= SUBMISSION_BLOCKS_LAST;
+                most = TDM_MIN(most, single || left <= SUBMISSION_BLOCKS_SHORT ? left : left / 2);
+        }
         *ret_n_layers = 0;
         *ret_first_layer = 0;
         for (; n < most && block + n < run->end; n++) {
@@ -182,7 +259,7 @@ static int begin_some(struct run *run, uint32_t block, uint32_t *ret_n, struct t
                 memcpy(m->hidden_host.map, run->hidden, (size_t)slot->n_rows * m->hp.d_model * sizeof(float));
                 m->device->counters.hidden_copies++;
         }
-        *flight = (struct flight){ NULL, block, work.n, first_layer, n_layers, which, work.download };
+        *flight = (struct flight){ NULL, block, work.n, first_layer, n_layers, work.download };
         r = tdm_vk_record(m, &work, &flight->recording, err);
         if (r == 0)
                 r = tdm_vk_submit_begin(m->device, which, flight->recording->commands, err);
@@ -205,138 +282,10 @@ static int run_all(struct run *run, uint32_t first, struct tdm_error *err)
                         r = settle(run, err);
                 if (r == 0)
                         r = begin_some(run, block, &some, err);
-                if (r == 0 && run->n_done == 0 && (run->n_begun == most || block + some >= run->end))
-                        tdm_vk_kv_ahead(run->m, run->step);
         }
         while (run->n_done < run->n_begun && r == 0)
-                r = run->samples && run->n_done + 1 == run->n_begun ? arrive(run, err) : settle(run, err);
-        if (r == 0 && !run->samples)
-                end_attention(run);
+                r = settle(run, err);
         return r == 0 ? hand_over(run->m, tdm_dmabuf_to_cpu, err) : r;
-}
-
-/* ---- sampling ---- */
-
-struct sample_job {
-        struct tdm_vk_model *m;
-        const struct tdm_step *step;
-        const struct tdm_kernels *kernels;
-        uint32_t first, n;
-        struct tdm_result *results;
-        struct tdm_vk_behind behind; /* rows besides, which the device wrote last */
-        _Atomic uint32_t bad_row; /* UINT32_MAX: none */
-};
-
-/* As the host device's: y = cap tanh(x / cap), tanh(z) = 1 - 2 / (exp(2z) + 1). */
-static void softcap(const struct sample_job *job, float *x)
-{
-        float cap = job->m->hp.logit_softcap, e[64];
-
-        for (uint32_t i = 0, n; i < job->m->hp.n_vocab; i += n) {
-                n = TDM_MIN((uint32_t)TDM_ARRAY_SIZE(e), job->m->hp.n_vocab - i);
-                for (uint32_t j = 0; j < n; j++)
-                        e[j] = x[i + j] * (2.0f / cap);
-                job->kernels->exp_array(e, n, e);
-                for (uint32_t j = 0; j < n; j++)
-                        x[i + j] = cap * (1.0f - 2.0f / (e[j] + 1.0f));
-        }
-}
-
-static float *logits_of(const struct tdm_vk_model *m, uint32_t i)
-{
-        return (float *)m->logits_host.map + (size_t)i * m->logits_stride;
-}
-
-static void take(struct sample_job *job, uint32_t i, int r, const struct tdm_result *result)
-{
-        if (r < 0)
-                atomic_store_explicit(&job->bad_row, job->step->logits[job->first + i].row, memory_order_relaxed);
-        else
-                job->results[job->first + i] = *result;
-}
-
-static void sample_one(struct sample_job *job, unsigned chunk, unsigned thread)
-{
-        struct tdm_vk_model *m = job->m;
-        const struct tdm_step *step = job->step;
-        const struct tdm_step_logits *l = &step->logits[job->first + chunk];
-        struct tdm_result result;
-
-        if (m->hp.logit_softcap > 0)
-                softcap(job, logits_of(m, chunk));
-        take(job, chunk,
-             tdm_sample(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, step->history + l->history_offset,
-                        l->n_history, step->rows[l->row].position + 1, l->target,
-                        m->sampler_scratch + thread * m->sampler_stride, &result),
-             &result);
-}
-
-/* Where only what the sampler wants to see came here. */
-static void sample_seen(struct sample_job *job, unsigned chunk, unsigned thread)
-{
-        struct tdm_vk_model *m = job->m;
-        const struct tdm_step *step = job->step;
-        const struct tdm_step_logits *l = &step->logits[job->first + chunk];
-        const float *maxima = (const float *)m->scan_host.map, *sums = maxima + (size_t)m->logits_rows * m->maxima_stride;
-        uint8_t *scratch = m->sampler_scratch + thread * m->sampler_stride;
-        struct tdm_result result;
-
-        tdm_sample_take(maxima + (size_t)chunk * m->maxima_stride, sums + (size_t)chunk * m->sums_stride, m->hp.n_vocab,
-                        scratch);
-        take(job, chunk,
-             tdm_sample_finish(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, step->history + l->history_offset,
-                               l->n_history, step->rows[l->row].position + 1, l->target, scratch, &result),
-             &result);
-}
-
-/* Tokens first: one takes longer than a row. */
-static void sample_or_write(void *arg, unsigned chunk, unsigned thread)
-{
-        struct sample_job *job = arg;
-
-        if (chunk >= job->n)
-                tdm_vk_kv_behind_row(&job->behind, chunk - job->n);
-        else if (job->m->logits_whole)
-                sample_one(job, chunk, thread);
-        else
-                sample_seen(job, chunk, thread);
-}
-
-/* The first logits_rows rows of logits are there already where the run's blocks made them. */
-static int sample(struct run *run, struct tdm_result *results, struct tdm_error *err)
-{
-        struct tdm_vk_model *m = run->m;
-        const struct tdm_step *step = run->step;
-
-        for (uint32_t first = 0, n; first < step->head.n_logits; first += n) {
-                struct sample_job job = { .m = m, .step = step, .first = first, .results = results, .bad_row = UINT32_MAX };
-                struct tdm_vk_work work = {
-                        .slot = run->slot, .first = 2 * m->hp.n_layers + 1, .n = 1, .first_logit = first
-                };
-
-                job.n = work.n_logits = n = TDM_MIN(step->head.n_logits - first, m->logits_rows);
-                if (first > 0 || !run->made_logits) {
-                        int r = submit(m, &work, err);
-
-                        if (r != 0)
-                                return r;
-                }
-                if (m->hp.logit_softcap > 0)
-                        job.kernels = tdm_kernels_choose(NULL);
-                if (first == 0 && run->samples)
-                        tdm_vk_kv_behind_begin(m, step, arrived(run)->first_layer, arrived(run)->n_layers, arrived(run)->log_half, &job.behind);
-                tdm_pool_run(m->device->threads, n + job.behind.n, sample_or_write, &job);
-                if (first == 0 && run->samples) {
-                        tell(run);
-                        end_attention(run);
-                }
-                if (job.bad_row != UINT32_MAX)
-                        return tdm_error_set(
-                                err, -EDOM,
-                                "vulkan device: the logits of row %u (position %u) hold a NaN (damaged weights?)",
-                                job.bad_row, step->rows[job.bad_row].position);
-        }
-        return 0;
 }
 
 /* Whether the slot holds this step, and what follows is what was left. */
@@ -397,13 +346,16 @@ int tdm_vk_run(struct tdm_device_model *public, const struct tdm_step *step, uin
                                      "vulkan device: lost before; the worker must be restarted");
         run.bring_back = end < n_blocks - 1 && step->head.plan[end] != step->head.plan[first];
         r = prepare(&run, first, err);
-        run.samples = end == n_blocks && first < run.end && step->head.n_logits > 0;
         if (r == 0 && first < run.end)
                 r = run_all(&run, first, err);
+        if (r == 0 && run.slot->attention_layers == m->hp.n_layers) {
+                tdm_vk_kv_end(m, step);
+                run.slot->attention_layers = 0;
+        }
         if (r == 0 && end == n_blocks) {
                 if (first == n_blocks - 1 && !run.slot->in_place && !run.slot->on_device)
                         return tdm_error_set(err, -EINVAL, "vulkan device: sample without its head");
-                r = sample(&run, results, err);
+                r = sample(m, run.slot, step, run.made_logits, results, err);
                 if (r == 0 && on_block)
                         on_block(n_blocks - 1, userdata);
         }

@@ -132,7 +132,7 @@ int main(int argc, char **argv)
                 fprintf(stderr, "no such kernels, or out of memory\n");
                 return 1;
         }
-        for (uint64_t at = 0; at < rotate_bytes && tdm_hugepage_make(memory + at) == 0; at += TDM_HUGEPAGE_BYTES)
+        for (uint64_t at = 0; at < rotate_bytes && tdm_hugepage_make(memory + at, 1) == 0; at += TDM_HUGEPAGE_BYTES)
                 ;
         for (uint64_t i = 0; i < TDM_MAX(rotate_bytes, MATRIX_BYTES_MAX); i++)
                 memory[i] = (uint8_t)(i * 7 % 61); /* any byte pair is a small f16 */
