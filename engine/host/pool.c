@@ -43,6 +43,7 @@ struct tdm_pool {
         _Alignas(CACHE_LINE) _Atomic uint32_t n_sleeping;
         _Alignas(CACHE_LINE) _Atomic uint64_t *heartbeat;
         _Atomic uint64_t own_heartbeat;
+        _Atomic uint64_t stay_until_ns;
         uint64_t spin_ns;
         unsigned n_threads;
         unsigned n_started;
@@ -104,7 +105,7 @@ static void wake_some(struct tdm_pool *pool, uint32_t n_left)
 /* Waits until *word differs from seen: spins first, then sleeps, counted in *sleepers so that the other side knows. Whether it slept. */
 static bool wait_for_change(struct tdm_pool *pool, _Atomic uint32_t *word, uint32_t seen, _Atomic uint32_t *sleepers)
 {
-        uint64_t deadline_ns = tdm_now_ns() + pool->spin_ns;
+        uint64_t deadline_ns = TDM_MAX(tdm_now_ns() + pool->spin_ns, atomic_load_explicit(&pool->stay_until_ns, memory_order_relaxed));
 
         while (pool->spin_ns > 0) {
                 for (unsigned i = 0; i < SPINS_PER_CLOCK; i++) {
@@ -235,6 +236,11 @@ void tdm_pool_destroyp(struct tdm_pool **pool)
 unsigned tdm_pool_n_threads(const struct tdm_pool *pool)
 {
         return pool->n_threads;
+}
+
+void tdm_pool_stay_awake(struct tdm_pool *pool, uint64_t ns)
+{
+        atomic_store_explicit(&pool->stay_until_ns, tdm_now_ns() + ns, memory_order_relaxed); /* the next job brings it to the helpers */
 }
 
 void tdm_pool_run(struct tdm_pool *pool, unsigned n_chunks, tdm_pool_fn fn, void *arg)

@@ -20,5 +20,7 @@ void tdm_pool_destroyp(struct tdm_pool **pool);
 unsigned tdm_pool_n_threads(const struct tdm_pool *pool);
 /* Returns when all chunks are done; their writes are visible. n_chunks 0 is fine; 1 runs on the caller alone. */
 void tdm_pool_run(struct tdm_pool *pool, unsigned n_chunks, tdm_pool_fn fn, void *arg);
+/* Before a run(): helpers that take part in it wait for the next one for so long without sleeping, since it will come soon and be short. */
+void tdm_pool_stay_awake(struct tdm_pool *pool, uint64_t ns);
 
 #endif

@@ -12,7 +12,8 @@
 #include "engine/worker/listen.h"
 
 /* How long to spin for a descriptor before sleeping, at most: exec.c learns whether it pays. */
-#define SPIN_US_DEFAULT 50u
+#define SPIN_US_HOST 50u
+#define SPIN_US_DEVICE 150u /* which needs no cores meanwhile: as long as the daemon takes from one step of 32 rows to the next */
 #define SPIN_US_MAX 100000u
 
 #ifdef TANDEM_SANITIZED
@@ -24,20 +25,19 @@ __attribute__((visibility("default"))) const char *__tsan_default_options(void)
 }
 #endif
 
-static uint64_t spin_ns(void)
+static uint64_t spin_ns(bool host)
 {
         const char *e = getenv("TANDEM_SPIN_US");
+        unsigned long usual = host ? SPIN_US_HOST : SPIN_US_DEVICE, us;
         char *end;
-        unsigned long us;
 
         if (!e || !*e)
-                return SPIN_US_DEFAULT * UINT64_C(1000);
+                return usual * UINT64_C(1000);
         errno = 0;
         us = strtoul(e, &end, 10);
         if (errno != 0 || *end || us > SPIN_US_MAX) {
-                tdm_log_warning("TANDEM_SPIN_US=%s is not a number up to %u; using %u", e, SPIN_US_MAX,
-                                SPIN_US_DEFAULT);
-                return SPIN_US_DEFAULT * UINT64_C(1000);
+                tdm_log_warning("TANDEM_SPIN_US=%s is not a number up to %u; using %lu", e, SPIN_US_MAX, usual);
+                return usual * UINT64_C(1000);
         }
         return us * UINT64_C(1000);
 }
@@ -164,6 +164,7 @@ static int open_device(struct tdm_worker *w, const struct tdm_worker_init *init,
         if (r != 0)
                 return r;
         w->sandbox.makes_code = device->makes_code;
+        w->spin_max_ns = spin_ns(!device->makes_code);
         if (!device->needs_files) {
                 r = tdm_sandbox_files(&w->sandbox);
                 if (r < 0)
@@ -224,7 +225,6 @@ int tdm_worker_main(const struct tdm_worker_program *program, int argc, char **a
                 return r > 0 ? r : EXIT_SUCCESS;
         prepare_process(w->control_fd);
         w->program = program;
-        w->spin_max_ns = spin_ns();
         r = tdm_sandbox_init(&w->sandbox);
         if (r == 0)
                 r = tdm_worker_control_init(w);

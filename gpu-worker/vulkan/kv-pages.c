@@ -11,8 +11,8 @@
 #include "common/hugepage.h"
 #include "gpu-worker/vulkan/private.h"
 
-#define RUN_MAX 4u      /* huge pages that are asked for together where somebody waits */
-#define AHEAD_PAGES 16u /* of the cache, of each group, besides one for each sequence: half a thousand tokens */
+#define RUN_MAX 8u      /* huge pages that are asked for together where somebody waits */
+#define AHEAD_PAGES 64u /* of the cache, of each group, besides one for each sequence: two thousand tokens, or a quarter of what is left */
 
 struct run {
         uint32_t first, n; /* huge pages */
@@ -194,7 +194,8 @@ void tdm_vk_pages_ahead(struct tdm_vk_pages *p, uint32_t n_seqs)
                 return;
         pthread_mutex_lock(&p->mutex);
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
-                uint32_t n = TDM_MIN(p->touched[group] + n_seqs + AHEAD_PAGES, p->kv.n_layers[group] ? p->kv.n_pages[group] : 0);
+                uint32_t left = (p->kv.n_layers[group] ? p->kv.n_pages[group] : 0) - p->touched[group],
+                         n = p->touched[group] + TDM_MIN(n_seqs + TDM_MIN(AHEAD_PAGES, left / 4), left);
 
                 more = more || n > p->ahead[group];
                 p->ahead[group] = TDM_MAX(p->ahead[group], n);

@@ -159,6 +159,8 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
 #define SUBMISSION_BLOCKS_MAX 32u
 #define SUBMISSION_BLOCKS_LAST 2u
 #define SUBMISSION_BLOCKS_SHORT 16u /* before the last one: and no more are cut off */
+#define STAY_AWAKE_NS (UINT64_C(1) * TDM_NSEC_PER_MSEC) /* who wrote behind, while an FFN and the head are computed: to be woken takes as long as to draw */
+#define STAY_AWAKE_LOGITS 8u                         /* rows to draw for, and more */
 #define SUBMISSION_BLOCKS_WHOLE 12u /* a run of so few is one */
 #define SUBMISSION_BLOCKS_SINGLE 160u /* of a single row, which has little to write: as many as can be chained (record.c) */
 
@@ -283,8 +285,11 @@ static int run_all(struct run *run, uint32_t first, struct tdm_error *err)
                 if (r == 0)
                         r = begin_some(run, block, &some, err);
         }
-        while (run->n_done < run->n_begun && r == 0)
+        while (run->n_done < run->n_begun && r == 0) {
+                if (run->made_logits && run->n_begun - run->n_done == 2 && run->step->head.n_logits >= STAY_AWAKE_LOGITS)
+                        tdm_pool_stay_awake(run->m->device->threads, STAY_AWAKE_NS);
                 r = settle(run, err);
+        }
         return r == 0 ? hand_over(run->m, tdm_dmabuf_to_cpu, err) : r;
 }
 
