@@ -36,13 +36,16 @@ struct scratch {
         uint64_t adjusted[TDM_MAX_TOP_K + 2 * TDM_HISTORY_MAX];
         double weights[TDM_MAX_TOP_K];
         uint32_t history[TDM_HISTORY_MAX];
-        float max;         /* of all logits; NAN: there is one that is none, or none that is one */
-        float block_sum[]; /* [n_vocab / SUM_BLOCK], then block_max [n_vocab / MAX_BLOCK], both rounded up */
+        float max;              /* of all logits; NAN: there is one that is none, or none that is one */
+        const float *block_sum; /* [n_vocab / SUM_BLOCK], rounded up */
+        const uint32_t *seen;   /* [n_seen]: blocks of MAX_BLOCK that hold the best; NULL: own_block_max says which */
+        uint32_t n_seen;
+        float own_block_sum[]; /* then own_block_max [n_vocab / MAX_BLOCK], both rounded up */
 };
 
-static float *block_max_of(struct scratch *scratch, uint32_t n_vocab)
+static float *own_block_max(struct scratch *scratch, uint32_t n_vocab)
 {
-        return scratch->block_sum + TDM_DIV_UP((size_t)n_vocab, SUM_BLOCK);
+        return scratch->own_block_sum + TDM_DIV_UP((size_t)n_vocab, SUM_BLOCK);
 }
 
 void tdm_philox_4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t ret[4])
@@ -390,28 +393,34 @@ static inline void selection_add(struct selection *s, float logit, uint32_t id)
         s->keys[s->n++] = key;
 }
 
+static void add_block(struct selection *s, const float *logits, uint32_t n, uint32_t block)
+{
+        for (uint32_t i = block * MAX_BLOCK; i < TDM_MIN(n, (block + 1) * MAX_BLOCK); i++)
+                selection_add(s, logits[i], i);
+}
+
 /* The wanted best of all logits, sorted into scratch->keys. Returns how many there are. */
 static size_t find_best(const float *logits, uint32_t n, size_t wanted, struct scratch *scratch)
 {
         uint32_t n_blocks = TDM_DIV_UP(n, MAX_BLOCK);
-        const float *block_max = block_max_of(scratch, n);
+        const float *block_max = own_block_max(scratch, n);
         struct selection s = {.keys = scratch->keys, .wanted = TDM_MIN(wanted, (size_t)n), .floor_logit = -INFINITY};
 
         s.most = TDM_MIN(4 * s.wanted + 64, (size_t)KEYS_CAPACITY);
+        for (uint32_t i = 0; i < scratch->n_seen && scratch->seen; i++)
+                if (scratch->seen[i] < n_blocks)
+                        add_block(&s, logits, n, scratch->seen[i]);
         /* As many logits as wanted are not less than the wanted-th greatest block maximum. */
-        if (n_blocks > s.wanted) {
+        if (n_blocks > s.wanted && !scratch->seen) {
                 for (uint32_t b = 0; b < n_blocks; b++)
                         selection_add(&s, block_max[b], b);
                 selection_shrink(&s);
                 s.floor = (s.floor >> 32 << 32) - 1;
                 s.n = 0;
         }
-        for (uint32_t b = 0; b < n_blocks; b++) {
-                if (block_max[b] < s.floor_logit || make_key(block_max[b], 0) <= s.floor)
-                        continue;
-                for (uint32_t i = b * MAX_BLOCK; i < TDM_MIN(n, (b + 1) * MAX_BLOCK); i++)
-                        selection_add(&s, logits[i], i);
-        }
+        for (uint32_t b = 0; b < n_blocks && !scratch->seen; b++)
+                if (!(block_max[b] < s.floor_logit) && make_key(block_max[b], 0) > s.floor)
+                        add_block(&s, logits, n, b);
         selection_shrink(&s);
         sort_keys(s.keys, s.n);
         return s.n;
@@ -542,13 +551,14 @@ static size_t n_wanted(const struct tdm_sampling *s, uint32_t n_vocab, uint32_t 
 
 /* ---- whoever makes logits can have looked at them ---- */
 
-void tdm_sample_take(const float *block_max, const float *block_sums, uint32_t n_vocab, void *scratch)
+void tdm_sample_take(const float *maxima, uint32_t n_maxima, const float *block_sums, const uint32_t *seen, uint32_t n_seen, void *scratch)
 {
         struct scratch *sc = scratch;
 
-        memcpy(block_max_of(sc, n_vocab), block_max, TDM_DIV_UP((size_t)n_vocab, MAX_BLOCK) * sizeof(float));
-        memcpy(sc->block_sum, block_sums, TDM_DIV_UP((size_t)n_vocab, SUM_BLOCK) * sizeof(float));
-        sc->max = lane_functions()->greatest_of(block_max, TDM_DIV_UP(n_vocab, MAX_BLOCK));
+        sc->max = lane_functions()->greatest_of(maxima, n_maxima);
+        sc->block_sum = block_sums;
+        sc->seen = seen;
+        sc->n_seen = n_seen;
 }
 
 uint32_t tdm_sample_n_wanted(const struct tdm_sampling *sampling, uint32_t n_vocab, uint32_t n_history)
@@ -563,9 +573,11 @@ int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling 
 {
         struct scratch *sc = scratch;
 
-        sc->max = lane_functions()->find_maxima(logits, n_vocab, block_max_of(sc, n_vocab));
+        sc->max = lane_functions()->find_maxima(logits, n_vocab, own_block_max(sc, n_vocab));
+        sc->block_sum = sc->own_block_sum;
+        sc->seen = NULL;
         if (!isnan(sc->max))
-                lane_functions()->sum_exp(logits, n_vocab, sc->max, sc->block_sum);
+                lane_functions()->sum_exp(logits, n_vocab, sc->max, sc->own_block_sum);
         return tdm_sample_finish(logits, n_vocab, sampling, history, n_history, position, target, scratch, ret);
 }
 

@@ -45,16 +45,17 @@ size_t tdm_sampler_scratch_bytes(uint32_t n_vocab);
 int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling, const uint32_t *history,
                uint32_t n_history, uint32_t position, uint32_t target, void *scratch, struct tdm_result *ret);
 
-/* The same where whoever made the logits looked at them already, and not all of them need come here. block_max: the greatest of
- * each TDM_SAMPLE_MAX_BLOCK logits, NAN where one is NaN or +inf; block_sums: of each TDM_SAMPLE_SUM_BLOCK logits the sum of
+/* The same where whoever made the logits looked at them already, and not all of them need come here. maxima: the greatest of some of the
+ * logits each, of all together, NAN where one is NaN or +inf. block_sums: of each TDM_SAMPLE_SUM_BLOCK logits the sum of
  * e^(logit - greatest of all), in floats: lane i is the sum of logits i, i + TDM_SAMPLE_LANES, … of the block, in this order, by the
- * operations of exp_negative() in sampler.c; then lane i takes lane i + 8, i + 4, i + 2 and i + 1, each time half of them. finish() reads logits of no other blocks of TDM_SAMPLE_MAX_BLOCK than those whose greatest is not
- * less than the n_wanted-th greatest of all blocks', and those of the history and the target. One scratch for both. */
+ * operations of exp_negative() in sampler.c; then lane i takes lane i + 8, i + 4, i + 2 and i + 1, each time half of them. seen: the blocks
+ * of TDM_SAMPLE_MAX_BLOCK logits whose greatest is not less than the n_wanted-th greatest of all blocks', each once, in any order; finish()
+ * reads no other logits than theirs and those of the history and the target. One scratch for both; all of it is read until then. */
 #define TDM_SAMPLE_MAX_BLOCK 64u
 #define TDM_SAMPLE_SUM_BLOCK 256u
 #define TDM_SAMPLE_LANES 16u
 uint32_t tdm_sample_n_wanted(const struct tdm_sampling *sampling, uint32_t n_vocab, uint32_t n_history);
-void tdm_sample_take(const float *block_max, const float *block_sums, uint32_t n_vocab, void *scratch);
+void tdm_sample_take(const float *maxima, uint32_t n_maxima, const float *block_sums, const uint32_t *seen, uint32_t n_seen, void *scratch);
 int tdm_sample_finish(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling,
                       const uint32_t *history, uint32_t n_history, uint32_t position, uint32_t target, void *scratch,
                       struct tdm_result *ret);

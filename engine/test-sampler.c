@@ -501,6 +501,8 @@ static void test_seen(void **state)
                 _cleanup_(freep) float *logits = calloc(n, sizeof(float)), *seen = calloc(n, sizeof(float)),
                                        *block_max = calloc(n_blocks, sizeof(float)), *sorted = calloc(n_blocks, sizeof(float)),
                                        *lanes = calloc((size_t)n_sums * TDM_SAMPLE_LANES, sizeof(float)), *sums = calloc(n_sums, sizeof(float));
+                _cleanup_(freep) uint32_t *blocks = calloc(n_blocks, sizeof(uint32_t));
+                uint32_t n_seen = 0;
                 _cleanup_(freep) void *scratch = aligned_alloc(64, tdm_sampler_scratch_bytes(n));
                 struct tdm_sampling s = {round % 3 ? 0.8f : 0.0f, 0.95f, 0.01f, round % 4 ? 1.0f : 1.3f, round % 7 * 10,
                                          round % 6, round};
@@ -538,16 +540,18 @@ static void test_seen(void **state)
 
                         for (uint32_t k = 0; k < n_history && s.repeat_penalty != 1.0f; k++)
                                 named |= history[k] / TDM_SAMPLE_MAX_BLOCK == b;
+                        if (i % TDM_SAMPLE_MAX_BLOCK == 0 && (wanted >= n_blocks || key_of(block_max[b]) >= key_of(sorted[wanted - 1])))
+                                blocks[n_seen++] = b;
                         seen[i] = named || wanted >= n_blocks || key_of(block_max[b]) >= key_of(sorted[wanted - 1]) ? logits[i] : NAN;
                 }
                 want = sample(logits, n, s, history, n_history, round, target);
                 memset(scratch, 0xa5, tdm_sampler_scratch_bytes(n));
                 memset(&got, 0x5a, sizeof(got));
-                tdm_sample_take(block_max, sums, n, scratch);
+                tdm_sample_take(block_max, n_blocks, sums, blocks, n_seen, scratch);
                 assert_int_equal(tdm_sample_finish(seen, n, &s, history, n_history, round, target, scratch, &got), 0);
                 assert_memory_equal(&got, &want, sizeof(got));
                 block_max[n_blocks / 2] = NAN;
-                tdm_sample_take(block_max, sums, n, scratch);
+                tdm_sample_take(block_max, n_blocks, sums, blocks, n_seen, scratch);
                 assert_int_equal(tdm_sample_finish(seen, n, &s, history, n_history, round, target, scratch, &got), -EDOM);
         }
 }

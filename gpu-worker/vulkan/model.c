@@ -296,6 +296,7 @@ static void sizes_init(struct tdm_vk_model *m)
         m->logits_whole = hp->logit_softcap > 0 || (logits && strcmp(logits, "whole") == 0);
         m->maxima_stride = TDM_DIV_UP(hp->n_vocab, TDM_SAMPLE_MAX_BLOCK);
         m->sums_stride = TDM_DIV_UP(hp->n_vocab, TDM_SAMPLE_SUM_BLOCK);
+        m->tops_stride = TDM_DIV_UP(hp->n_vocab, TDM_VK_LOGITS_EACH);
         m->sampler_stride = TDM_ALIGN_UP(tdm_sampler_scratch_bytes(hp->n_vocab), (size_t)64);
 }
 
@@ -345,8 +346,7 @@ static unsigned list_needs(struct tdm_vk_model *m, struct need *needs)
         struct tdm_vk_step_layout layout;
         uint64_t hidden_bytes = (uint64_t)m->limits.max_rows * hp->d_model * sizeof(float);
         uint64_t logits_bytes = (uint64_t)m->logits_rows * m->logits_stride * sizeof(float),
-                 scan_row = ((uint64_t)m->maxima_stride + TDM_DIV_UP(hp->n_vocab, TDM_VK_LOGITS_EACH)) * sizeof(float),
-                 scan_host_row = ((uint64_t)m->maxima_stride + m->sums_stride) * sizeof(float);
+                 scan_row = ((uint64_t)m->maxima_stride + m->tops_stride) * sizeof(float);
         unsigned n = 0;
 
         memset(needs, 0, MAX_NEEDS * sizeof(*needs));
@@ -371,7 +371,7 @@ static unsigned list_needs(struct tdm_vk_model *m, struct need *needs)
         needs[n++] = (struct need){&m->logits, logits_bytes, TDM_VK_DEVICE_MEMORY, "logits"};
         needs[n++] = (struct need){&m->logits_host, logits_bytes, TDM_VK_HOST_MEMORY, "logits"};
         needs[n++] = (struct need){&m->scan, m->logits_rows * scan_row, TDM_VK_DEVICE_MEMORY, "logits"};
-        needs[n++] = (struct need){&m->scan_host, m->logits_rows * scan_host_row, TDM_VK_HOST_MEMORY, "logits"};
+        needs[n++] = (struct need){&m->scan_host, tdm_vk_scan_found(m) + m->logits_rows * (m->maxima_stride + 1ull) * sizeof(uint32_t), TDM_VK_HOST_MEMORY, "logits"};
         needs[n++] = (struct need){&m->counters, 64, TDM_VK_HOST_MEMORY, "counters"};
         needs[n++] = (struct need){&m->chain, place_flagged(m), TDM_VK_DEVICE_MEMORY, "counters"};
         needs[n++] = (struct need){&m->rotations, m->attend_half ? hp->n_layers * sizeof(struct tdm_vk_rotation) : 0, TDM_VK_SHARED_MEMORY, "attention"};

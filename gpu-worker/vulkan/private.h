@@ -391,9 +391,9 @@ struct tdm_vk_model {
         uint32_t y_stride_max;
         uint32_t logits_rows, logits_stride;
         bool logits_whole; /* all of them come to the host: it changes them before it draws */
-        struct tdm_vk_buffer scan, /* maxima [logits_rows][maxima_stride], then those of each TDM_VK_LOGITS_EACH logits */
-                scan_host;         /* maxima again, then sums [logits_rows][sums_stride] */
-        uint32_t maxima_stride, sums_stride;
+        struct tdm_vk_buffer scan, /* maxima [logits_rows][maxima_stride], then those of each TDM_VK_LOGITS_EACH logits [logits_rows][tops_stride] */
+                scan_host;         /* sums [logits_rows][sums_stride], then the latter again, then what gather.comp found [logits_rows][maxima_stride + 1] */
+        uint32_t maxima_stride, tops_stride, sums_stride;
         struct tdm_rope rope[TDM_KV_GROUPS];
         struct tdm_vk_slot slots[TDM_STEP_SLOTS];
         struct tdm_vk_recording *recordings; /* [TDM_VK_RECORDINGS] */
@@ -416,6 +416,16 @@ static inline uint32_t tdm_vk_q_width(const struct tdm_hparams *hp)
 static inline uint32_t tdm_vk_kv_width(const struct tdm_hparams *hp)
 {
         return hp->n_kv_heads * hp->head_dim;
+}
+
+/* Where these begin in scan_host. */
+static inline uint64_t tdm_vk_scan_tops(const struct tdm_vk_model *m)
+{
+        return (uint64_t)m->logits_rows * m->sums_stride * sizeof(float);
+}
+static inline uint64_t tdm_vk_scan_found(const struct tdm_vk_model *m)
+{
+        return tdm_vk_scan_tops(m) + (uint64_t)m->logits_rows * m->tops_stride * sizeof(float);
 }
 
 /* ---- kv.c ---- */

@@ -468,12 +468,12 @@ static void bring_logits(struct recorder *r)
         const struct tdm_vk_logits_push logits = {.logits = m->logits.address,
                                                   .maxima = m->scan.address,
                                                   .tops = m->scan.address + maxima_bytes,
-                                                  .host_maxima = m->scan_host.address,
-                                                  .host_sums = m->scan_host.address + maxima_bytes,
+                                                  .host_tops = m->scan_host.address + tdm_vk_scan_tops(m),
+                                                  .host_sums = m->scan_host.address,
                                                   .n_vocab = m->hp.n_vocab,
                                                   .logits_stride = m->logits_stride,
                                                   .maxima_stride = m->maxima_stride,
-                                                  .tops_stride = TDM_DIV_UP(m->hp.n_vocab, TDM_VK_LOGITS_EACH),
+                                                  .tops_stride = m->tops_stride,
                                                   .sums_stride = m->sums_stride};
         const struct tdm_vk_gather_push gather = {.logits = m->logits.address,
                                                   .host = m->logits_host.address,
@@ -481,6 +481,7 @@ static void bring_logits(struct recorder *r)
                                                   .wanted = r->step + r->layout.wanted +
                                                             (uint64_t)r->work->first_logit * TDM_VK_WANTED_STRIDE *
                                                                     sizeof(uint32_t),
+                                                  .found = m->scan_host.address + tdm_vk_scan_found(m),
                                                   .logits_stride = m->logits_stride,
                                                   .maxima_stride = m->maxima_stride,
                                                   .wanted_stride = TDM_VK_WANTED_STRIDE};

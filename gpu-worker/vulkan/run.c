@@ -111,12 +111,13 @@ static void sample_seen(void *arg, unsigned chunk, unsigned thread)
         struct tdm_vk_model *m = job->m;
         const struct tdm_step *step = job->step;
         const struct tdm_step_logits *l = &step->logits[job->first + chunk];
-        const float *maxima = (const float *)m->scan_host.map, *sums = maxima + (size_t)m->logits_rows * m->maxima_stride;
+        const float *sums = (const float *)m->scan_host.map, *tops = (const float *)(m->scan_host.map + tdm_vk_scan_tops(m));
+        const uint32_t *found = (const uint32_t *)(m->scan_host.map + tdm_vk_scan_found(m)) + (size_t)chunk * (m->maxima_stride + 1);
         uint8_t *scratch = m->sampler_scratch + thread * m->sampler_stride;
         struct tdm_result result;
 
-        tdm_sample_take(maxima + (size_t)chunk * m->maxima_stride, sums + (size_t)chunk * m->sums_stride, m->hp.n_vocab,
-                        scratch);
+        tdm_sample_take(tops + (size_t)chunk * m->tops_stride, m->tops_stride, sums + (size_t)chunk * m->sums_stride, found + 1,
+                        TDM_MIN(found[0], m->maxima_stride), scratch);
         take(job, chunk,
              tdm_sample_finish(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, step->history + l->history_offset,
                                l->n_history, step->rows[l->row].position + 1, l->target, scratch, &result),

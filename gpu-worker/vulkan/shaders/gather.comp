@@ -77,6 +77,9 @@ void main()
                         least = s_counts[turn] >= n ? tried : least;
                 }
         }
+        uint64_t found = of_row(p.found, n_blocks + 1);
+        uint n_before = 0;
+
         for (uint first = 0; first < n_blocks; first += CHUNK) {
                 barrier();
                 if (thread == 0)
@@ -90,7 +93,12 @@ void main()
                 barrier();
                 for (uint i = thread / 16; i < s_n_found; i += 16)
                         copy_block(s_found[i], thread % 16);
+                for (uint i = thread; i < s_n_found; i += 256)
+                        Act32s(found).v[1 + n_before + i] = s_found[i];
+                n_before += s_n_found;
         }
+        if (thread == 0)
+                Act32s(found).v[0] = n_before;
         for (uint i = thread / 16; i < n_named; i += 16)
                 copy_block(min(U32s(wanted).v[2 + i], n_blocks - 1), thread % 16);
         tdm_chain_done(p.chain, p.chain_index);

@@ -71,10 +71,8 @@ void main()
 
                         for (uint i = 1; i < 16; i++)
                                 most = greater(most, s_max[thread][i]);
-                        if (at < p.maxima_stride) {
+                        if (at < p.maxima_stride)
                                 Act32s(p.maxima + uint64_t(row) * p.maxima_stride * 4).v[at] = most;
-                                Act32s(p.host_maxima + uint64_t(row) * p.maxima_stride * 4).v[at] = most;
-                        }
                         s_max[thread][0] = most;
                 }
                 barrier();
@@ -84,6 +82,7 @@ void main()
                         for (uint i = 1; i < 64; i++)
                                 most = greater(most, s_max[i][0]);
                         Act32s(tops).v[gl_WorkGroupID.x] = most;
+                        Act32s(p.host_tops + uint64_t(row) * p.tops_stride * 4).v[gl_WorkGroupID.x] = most;
                 }
         } else {
                 float most = uintBitsToFloat(NEGATIVE_INFINITY);

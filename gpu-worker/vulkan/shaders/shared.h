@@ -280,7 +280,7 @@ struct tdm_vk_logits_push {
         TDM_U64 logits; /* [row][logits_stride] */
         TDM_U64 maxima; /* [row][maxima_stride], one of each 64 */
         TDM_U64 tops;   /* [row][tops_stride], one of each TDM_VK_LOGITS_EACH */
-        TDM_U64 host_maxima, host_sums; /* [row][maxima_stride], [row][sums_stride], one of each 256 */
+        TDM_U64 host_tops, host_sums; /* [row][tops_stride], [row][sums_stride], one of each 256 */
         TDM_U32 n_vocab;
         TDM_U32 logits_stride;
         TDM_U32 maxima_stride;
@@ -296,6 +296,7 @@ struct tdm_vk_gather_push {
         TDM_U64 host;   /* the same rows */
         TDM_U64 maxima; /* [row][maxima_stride] */
         TDM_U64 wanted; /* [row][wanted_stride]: how many of the greatest, how many more, their blocks of 64 */
+        TDM_U64 found;  /* [row][maxima_stride + 1]: how many of the greatest came, and which */
         TDM_U32 logits_stride;
         TDM_U32 maxima_stride;
         TDM_U32 wanted_stride;
