@@ -157,7 +157,7 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
 
 /* Of a submission, at most. What one leaves is written behind while the device is at the next, which takes half as long and more where
  * memory is busy: so they get shorter by half towards the end, and the last one, an FFN and the head, leaves nothing to write. */
-#define SUBMISSION_BLOCKS_MAX 32u
+#define SUBMISSION_BLOCKS_MAX 64u
 #define SUBMISSION_BLOCKS_LAST 2u
 #define SUBMISSION_BLOCKS_SHORT 16u /* before the last one: and no more are cut off */
 #define STAY_AWAKE_NS (UINT64_C(1) * TDM_NSEC_PER_MSEC) /* who wrote behind, while an FFN and the head are computed: to be woken takes as long as to draw */
