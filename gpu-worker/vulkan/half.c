@@ -15,8 +15,8 @@
  * the matrices that one input goes into; what is left of a scale below 2^-14 is a multiple of 2^-24.
  *
  * Small models keep rows of 8 and 15 bits: the time of one of their rows is that from kernel to kernel, and there the kernels of
- * matvec.glsl are faster (on an H200, through the daemon, a 4B makes 555 tokens/s with rows of F16, 575 without; a 27B 170 and 152, but 1,078
- * and 775 for 8 together).
+ * matvec.glsl are faster (on an H200, in process, a 1B makes 1,006 tokens/s with rows of F16, 1,075 without; a 4B 577 and 599, but 3,592 and 2,947 for 8
+ * together, 8,787 and 6,613 for 32, and its rows are rounded to a tenth of the error).
  * It follows from the model's sizes alone, so that a restart changes nothing. TANDEM_VULKAN_HALVES=on|off says it for tests. */
 #include <math.h>
 
@@ -25,7 +25,7 @@
 #define MOST 32768.0f  /* half of what f16 holds: sums of squares are rounded too */
 #define HALF_MOST 65504.0f
 #define HIDDEN_MOST 0x1p26f
-#define FFN_WEIGHTS_MIN (UINT64_C(1) << 27) /* of a layer: more than a 4B has, fewer than a 12B */
+#define FFN_WEIGHTS_MIN (UINT64_C(1) << 26) /* of a layer: more than a 1B has, fewer than a 4B */
 
 static const struct tdm_weights_tensor *find(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer)
 {
