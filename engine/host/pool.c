@@ -11,8 +11,8 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/syscall.h>
+#include "common/thread.h"
 #include "engine/host/pool.h"
 
 #define MAX_THREADS 64u
@@ -173,7 +173,6 @@ static unsigned n_threads_allowed(void)
 int tdm_pool_new(struct tdm_pool **ret, unsigned n_threads, _Atomic uint64_t *heartbeat)
 {
         _cleanup_(tdm_pool_destroyp) struct tdm_pool *pool = NULL;
-        sigset_t all, before;
 
         if (n_threads == 0)
                 n_threads = n_threads_allowed();
@@ -187,30 +186,17 @@ int tdm_pool_new(struct tdm_pool **ret, unsigned n_threads, _Atomic uint64_t *he
         pool->heartbeat = heartbeat ? heartbeat : &pool->own_heartbeat;
         pool->spin_ns = spin_ns_wanted();
 
-        /* Signals are the main thread's business; faults stay with the thread that makes them. */
-        sigfillset(&all);
-        sigdelset(&all, SIGBUS);
-        sigdelset(&all, SIGSEGV);
-        sigdelset(&all, SIGILL);
-        sigdelset(&all, SIGFPE);
-        sigdelset(&all, SIGABRT);
-        sigdelset(&all, SIGTRAP);
-        sigdelset(&all, SIGSYS);
-        pthread_sigmask(SIG_BLOCK, &all, &before);
         for (unsigned i = 1; i < n_threads; i++) {
                 struct helper *helper = &pool->helpers[i];
                 int r;
 
                 helper->pool = pool;
                 helper->index = i;
-                r = pthread_create(&helper->thread, NULL, helper_main, helper);
-                if (r != 0) {
-                        pthread_sigmask(SIG_SETMASK, &before, NULL);
-                        return -r;
-                }
+                r = tdm_thread_new(&helper->thread, helper_main, helper);
+                if (r != 0)
+                        return r;
                 pool->n_started++;
         }
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
 
         *ret = steal_ptr(&pool);
         return 0;

@@ -9,8 +9,8 @@
  * and the kernel gives everything back. It does not answer anything; that is the executor's. */
 #include "engine/worker/private.h"
 
-#include <signal.h>
 #include "common/log.h"
+#include "common/thread.h"
 #include "proto/worker.pb-c.h"
 
 /* Chunks of one model's segments and their dma-bufs: no more can be named by one message. */
@@ -353,16 +353,10 @@ int tdm_worker_receive_init(struct tdm_worker *w, struct tdm_worker_init *ret, s
 
 int tdm_worker_control_start(struct tdm_worker *w)
 {
-        sigset_t all, old;
-        int r;
+        int r = tdm_thread_new(&w->control_thread, control_main, w);
 
-        /* Signals, if any ever are handled, are the main thread's. */
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &old);
-        r = pthread_create(&w->control_thread, NULL, control_main, w);
-        pthread_sigmask(SIG_SETMASK, &old, NULL);
         if (r != 0)
-                return -r;
+                return r;
         w->control_started = true;
         return 0;
 }

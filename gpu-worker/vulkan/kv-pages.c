@@ -5,10 +5,8 @@
  *
  * Neighbours are asked for together: each call to the kernel first makes all CPUs hand in what they have (lru_add_drain_all), one caller
  * after the other. */
-#include <pthread.h>
-#include <signal.h>
-
 #include "common/hugepage.h"
+#include "common/thread.h"
 #include "gpu-worker/vulkan/private.h"
 
 #define RUN_MAX 8u      /* huge pages that are asked for together where somebody waits */
@@ -104,20 +102,6 @@ static void *ahead_main(void *userdata)
         return NULL;
 }
 
-static bool begin_thread(struct tdm_vk_pages *p)
-{
-        sigset_t all, before;
-        int r;
-
-        sigfillset(&all);
-        for (size_t i = 0; i < 4; i++) /* faults stay with the thread that makes them */
-                sigdelset(&all, (const int[]){SIGBUS, SIGSEGV, SIGABRT, SIGSYS}[i]);
-        pthread_sigmask(SIG_BLOCK, &all, &before);
-        r = pthread_create(&p->thread, NULL, ahead_main, p);
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
-        return r == 0;
-}
-
 int tdm_vk_pages_new(struct tdm_vk_pages **ret, const struct tdm_kv_geometry *kv, uint8_t *base, struct tdm_pool *threads)
 {
         size_t n = kv->size_bytes / TDM_HUGEPAGE_BYTES + 1;
@@ -140,7 +124,7 @@ int tdm_vk_pages_new(struct tdm_vk_pages **ret, const struct tdm_kv_geometry *kv
                 tdm_vk_pages_free(p);
                 return -ENOMEM;
         }
-        p->has_thread = begin_thread(p); /* without it pages are made when they are wanted */
+        p->has_thread = tdm_thread_new(&p->thread, ahead_main, p) == 0; /* without it pages are made when they are wanted */
         *ret = p;
         tdm_vk_pages_ahead(p, 0);
         return 0;

@@ -128,6 +128,7 @@ static void sample_seen(void *arg, unsigned chunk, unsigned thread)
 static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct tdm_step *step, bool made,
                   struct tdm_result *results, struct tdm_error *err)
 {
+        tdm_pool_stay_awake(m->device->threads, 0); /* nothing comes soon after this */
         for (uint32_t first = 0, n; first < step->head.n_logits; first += n) {
                 struct sample_job job = { m, step, NULL, first, results, UINT32_MAX };
                 struct tdm_vk_work work = {

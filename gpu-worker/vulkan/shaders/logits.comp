@@ -3,6 +3,7 @@
 // greatest of each 64, NaN where one of them is NaN or +inf; PHASE 1 the sums of e^(logit - the greatest of all) of each 256: thread
 // (block of 256, lane) adds those of logits lane, lane + 16, … of the block, in this order, then the lanes are added as a tree.
 // A workgroup takes 16 blocks of a row. Both go straight to the host's memory: they are few.
+#extension GL_KHR_shader_subgroup_arithmetic : require
 #include "common.glsl"
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint PHASE = 0;
@@ -76,11 +77,19 @@ void main()
                         s_max[thread][0] = most;
                 }
                 barrier();
+                if (thread < 8) {
+                        uint most = s_max[thread * 8][0];
+
+                        for (uint i = 1; i < 8; i++)
+                                most = greater(most, s_max[thread * 8 + i][0]);
+                        s_max[thread * 8][0] = most;
+                }
+                barrier();
                 if (thread == 0) {
                         uint most = s_max[0][0];
 
-                        for (uint i = 1; i < 64; i++)
-                                most = greater(most, s_max[i][0]);
+                        for (uint i = 1; i < 8; i++)
+                                most = greater(most, s_max[i * 8][0]);
                         Act32s(tops).v[gl_WorkGroupID.x] = most;
                         Act32s(p.host_tops + uint64_t(row) * p.tops_stride * 4).v[gl_WorkGroupID.x] = most;
                 }
@@ -88,8 +97,9 @@ void main()
                 float most = uintBitsToFloat(NEGATIVE_INFINITY);
                 precise float sum = 0;
 
-                for (uint i = 0; i < p.tops_stride; i++) // the same for all threads
+                for (uint i = gl_SubgroupInvocationID; i < p.tops_stride; i += gl_SubgroupSize)
                         most = max(most, F32s(tops).v[i]);
+                most = subgroupMax(most);
                 // Written out: shaderc of 2023 unrolls a loop around an exp wrongly.
 #define ADD(i) { \
         precise float distance = uintBitsToFloat(value[i]) - most; \
