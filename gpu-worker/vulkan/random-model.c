@@ -19,7 +19,7 @@ bool random_model_hparams(const char *size, struct tdm_hparams *ret)
                 { "tiny-128", 2, 256, 4, 2, 128, 512, 64, 515, 1024 },
                 { "tiny-k", 1, 256, 4, 2, 64, 256, 64, 259, 512 }, /* everything a multiple of 256 */
                 { "tiny-256", 2, 128, 4, 1, 256, 256, 64, 515, 1024 },
-                { "tiny-vocab", 1, 64, 2, 1, 32, 96, 64, 270001, 512 }, /* more blocks of logits than gather.comp takes at once */
+                { "tiny-vocab", 1, 64, 2, 1, 32, 96, 64, 300007, 512 }, /* more blocks of logits than gather.comp takes at once */
                 { "1b", 26, 1152, 4, 1, 256, 6912, 512, 262144, 32768 },
                 { "4b", 34, 2560, 8, 4, 256, 10240, 1024, 262144, 131072 },
                 { "12b", 48, 3840, 16, 8, 256, 15360, 1024, 262144, 131072 },
