@@ -8,6 +8,7 @@
 #include "gpu-worker/vulkan/random-model.h"
 
 #define N_PANELS 61u /* different ones */
+#define ALL_BYTES (UINT64_C(32) << 20) /* a matrix of so many is random from end to end */
 
 bool random_model_hparams(const char *size, struct tdm_hparams *ret)
 {
@@ -141,7 +142,7 @@ static void make_panel(uint8_t *panel, uint32_t type, uint32_t cols, uint64_t by
 
 static void make_matrix(uint8_t *to, const struct tdm_weights_tensor *t)
 {
-        uint32_t n_panels = TDM_DIV_UP(t->rows, TDM_PANEL_ROWS), n = TDM_MIN(n_panels, N_PANELS);
+        uint32_t n_panels = TDM_DIV_UP(t->rows, TDM_PANEL_ROWS), n = t->size_bytes <= ALL_BYTES ? n_panels : TDM_MIN(n_panels, N_PANELS);
         uint64_t state = (uint64_t)t->kind << 32 | t->layer;
 
         for (uint32_t i = 0; i < n; i++)
