@@ -407,20 +407,23 @@ static size_t find_best(const float *logits, uint32_t n, size_t wanted, struct s
         struct selection s = {.keys = scratch->keys, .wanted = TDM_MIN(wanted, (size_t)n), .floor_logit = -INFINITY};
 
         s.most = TDM_MIN(4 * s.wanted + 64, (size_t)KEYS_CAPACITY);
-        for (uint32_t i = 0; i < scratch->n_seen && scratch->seen; i++)
-                if (scratch->seen[i] < n_blocks)
-                        add_block(&s, logits, n, scratch->seen[i]);
-        /* As many logits as wanted are not less than the wanted-th greatest block maximum. */
-        if (n_blocks > s.wanted && !scratch->seen) {
+        if (scratch->seen) {
+                for (uint32_t i = 0; i < scratch->n_seen; i++)
+                        if (scratch->seen[i] < n_blocks)
+                                add_block(&s, logits, n, scratch->seen[i]);
+        } else {
+                /* As many logits as wanted are not less than the wanted-th greatest block maximum. */
+                if (n_blocks > s.wanted) {
+                        for (uint32_t b = 0; b < n_blocks; b++)
+                                selection_add(&s, block_max[b], b);
+                        selection_shrink(&s);
+                        s.floor = (s.floor >> 32 << 32) - 1;
+                        s.n = 0;
+                }
                 for (uint32_t b = 0; b < n_blocks; b++)
-                        selection_add(&s, block_max[b], b);
-                selection_shrink(&s);
-                s.floor = (s.floor >> 32 << 32) - 1;
-                s.n = 0;
+                        if (!(block_max[b] < s.floor_logit) && make_key(block_max[b], 0) > s.floor)
+                                add_block(&s, logits, n, b);
         }
-        for (uint32_t b = 0; b < n_blocks && !scratch->seen; b++)
-                if (!(block_max[b] < s.floor_logit) && make_key(block_max[b], 0) > s.floor)
-                        add_block(&s, logits, n, b);
         selection_shrink(&s);
         sort_keys(s.keys, s.n);
         return s.n;

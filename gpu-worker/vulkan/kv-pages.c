@@ -9,7 +9,7 @@
 #include "common/thread.h"
 #include "gpu-worker/vulkan/private.h"
 
-#define RUN_MAX 8u      /* huge pages that are asked for together where somebody waits */
+#define RUN_MAX 8u      /* huge pages that are asked for together */
 #define AHEAD_PAGES 64u /* of the cache, of each group, besides one for each sequence: two thousand tokens, or a quarter of what is left */
 
 struct run {
