@@ -80,11 +80,11 @@ static struct tdm_vk_pipeline *compiled(struct tdm_vk_model *m, const struct ker
         return tdm_vk_pipeline_compiled(m->device, k->shader, k->constants[0], k->constants[1], k->constants[2], k->constants[3]);
 }
 
-/* Heads of an item, of those that share keys: 16 queries are a subgroup's, and of a single row each of 128 threads has four of the
- * result's dimensions. */
+/* Heads of an item, of those that share keys: 16 queries are a subgroup's, of a single row four, and of that each of 128 threads has four of
+ * the result's dimensions. */
 static uint32_t half_heads(const struct tdm_vk_model *m)
 {
-        uint32_t shared = m->hp.n_heads / m->hp.n_kv_heads, heads = TDM_MIN(8u, 512 / m->hp.head_dim);
+        uint32_t shared = m->hp.n_heads / m->hp.n_kv_heads, heads = TDM_MIN(4u, 512 / m->hp.head_dim);
 
         while (heads > 1 && (shared % heads || 16 % heads))
                 heads--;

@@ -1,6 +1,7 @@
 #version 460
-// Flash attention of a single row, or of some sequences with a row each, on the device's f16 matrix units: see attendhalf.glsl. Each of four
-// subgroups takes a block of the span, and loads are used where they arrive. The row's last item to come merges all of them, as merge.comp does.
+// Flash attention of a single row, or of some sequences with a row each, on the device's f16 matrix units: see attendhalf.glsl. Keys, and values, are
+// the units' A and queries, of which there are few, B: so a thread has few sums and may ask for all keys of a page, or values of a block, at once. Pages of keys, and
+// then blocks of values by 64 dimensions, are shared out to four subgroups. The row's last item to come merges all of them, as merge.comp does.
 //
 // Needs a compiler that knows cooperative matrices, which not every distribution has: compiled/attendhalf.inc is this file, made
 // by `glslc --target-env=vulkan1.3 -O -mfmt=c -I . -o compiled/attendhalf.inc attendhalf.comp` (shaderc 2025.2).
@@ -8,9 +9,9 @@
 #include "common.glsl"
 #define WORKERS 128
 #define THREADS WORKERS
-#define TILES 1
 #define QUERIES_AT_ONCE 1
-#define MERGE_AHEAD 8
+#define FEW_QUERIES 4
+#define MERGE_AHEAD 6
 layout(local_size_x = THREADS) in;
 layout(constant_id = 2) const uint ROTATES = 0; // 1: rows' queries, keys and values are as qkv's matrix left them
 layout(constant_id = 3) const uint FORM = 1; // heads; 256 times what is left, and 1; without it partial results are: as in attend.comp
@@ -21,10 +22,16 @@ layout(push_constant) uniform Push { tdm_vk_attend_push p; };
 // The loops over STEPS and PARTS stay loops: fewer registers, too, so that more workgroups fit (on an H200 32 sequences 17.5 to 11 µs).
 const bool MERGES = FORM >= 256;
 const uint WIDTH = HEADS * HEAD_DIM; // of the row's result, at most 4 THREADS
+const uint PAGES = TDM_VK_SPAN / TDM_VK_PAGE_TOKENS, SUBGROUPS = THREADS / 32;
+const uint KEY_STEPS = STEPS > 8 ? 8 : STEPS; // times 16 dimensions of a page's keys that are asked for at once
+layout(buffer_reference, std430, buffer_reference_align = 8) nonprivate buffer Cache2s { uvec2 v[]; };
 
-shared float s_o[4 * WIDTH]; // [block][head][dimension]
-shared float s_m[4 * HEADS];
-shared float s_l[4 * HEADS];
+// Scores and probabilities of a page: thread (own, quad) has keys 4 own … 4 own + 3 of head `quad`. Query h is the units' column 2 h, so there are
+// at most four. In one array with the blocks' results, as with less shared memory the driver sees room for more workgroups.
+shared vec4 s_o[PAGES * 32 > WIDTH ? PAGES * 32 : WIDTH]; // [page][thread] scores; then [block][head][dimension] results
+shared uvec2 s_probs[PAGES * 32];                         // f16
+shared float s_m[PAGES * HEADS];
+shared float s_l[PAGES * HEADS];
 
 // ---- a row's queries, key and value ----
 
@@ -150,8 +157,7 @@ vec4 merge_flagged(const tdm_attend a, uint head, uint d, uint flag, bool waits,
                         spans[i] = uintBitsToFloat(tdm_flagged4(item, d / 4, flag, there)); \
                 }
                 TDM_UNTIL_OR(p.chain, there, !waits, SPANS_FLAGGED)
-                MERGE_ITEM(0) MERGE_ITEM(1) MERGE_ITEM(2) MERGE_ITEM(3)
-                MERGE_ITEM(4) MERGE_ITEM(5) MERGE_ITEM(6) MERGE_ITEM(7)
+                MERGE_ITEMS
         }
         if (own_ml.l > 0) {
                 bool merged = tdm_merge(running, own_ml.m, own_ml.l, old_factor, new_factor);
@@ -165,23 +171,168 @@ vec4 merge_flagged(const tdm_attend a, uint head, uint d, uint flag, bool waits,
         return divided;
 }
 
+// ---- a span ----
+
+// What a row sees of a span.
+struct tdm_seen {
+        uint lo, hi;       // places of its keys, lo … hi - 1
+        uint page0, pages; // where they lie, from page0 on
+        uint block0, parts; // the first block, and how many blocks by 64 dimensions
+};
+
+tdm_seen seen_of(const tdm_attend a, uint base)
+{
+        uint lo = max(a.begin, base) - base, hi = min(a.end, base + TDM_VK_SPAN) - base;
+        uint page0 = lo / TDM_VK_PAGE_TOKENS, block0 = lo / 64;
+
+        return tdm_seen(lo, hi, page0, (hi - 1) / TDM_VK_PAGE_TOKENS + 1 - page0, block0, ((hi - 1) / 64 + 1 - block0) * PARTS);
+}
+
+bool is_seen(const tdm_seen seen, uint page)
+{
+        return page - seen.page0 < seen.pages;
+}
+
+// Where the group-th 16 keys, or values, of a span lie, or of those that are seen the nearest: what is multiplied with zero need not be brought.
+uint64_t group_near(const tdm_seen seen, uint group)
+{
+        uint near = clamp(group, seen.lo / 16, (seen.hi - 1) / 16);
+
+        return s_parts[near / 2] + near % 2 * (HEAD_DIM * 32);
+}
+
+// Where a thread's keys of a page begin, and its values of a block by 64 dimensions.
+uint64_t keys_of(const tdm_seen seen, uint page)
+{
+        uint own = gl_SubgroupInvocationID / 4, quad = gl_SubgroupInvocationID % 4;
+
+        return group_near(seen, page * 2 + own / 4) + quad * 32 + own % 4 * 8;
+}
+
+uint64_t values_of(const tdm_seen seen, uint part)
+{
+        uint own = gl_SubgroupInvocationID / 4, quad = gl_SubgroupInvocationID % 4;
+
+        return group_near(seen, (seen.block0 + part / PARTS) * 4 + quad) + p.part_bytes / 2 + (own * 8 + part % PARTS * 64) * 2;
+}
+
+#define LOAD_KEYS(x, keys, step0) \
+        [[unroll]] for (uint l_ = 0; l_ < KEY_STEPS * 4; l_++) \
+                x[l_] = Cache2s(keys).v[((step0) * 4 + l_) * 16];
+#define LOAD_VALUES(x, values) \
+        [[unroll]] for (uint l_ = 0; l_ < 16; l_++) \
+                x[l_] = Cache4s(values).v[l_ * (HEAD_DIM / 8)];
+
+// sums += rows of A, which are neighbouring elements of the loads x, by B. A's columns c, c + 1, c + 8 and c + 9 are four loads.
+#define TIMES_COLUMNS(x, at, b, sums, tiles) \
+        [[unroll]] for (uint j_ = 0; j_ < tiles; j_++) { \
+                UNIT_A a_; \
+\
+                [[unroll]] for (uint e_ = 0; e_ < 8; e_++) \
+                        a_[e_] = HALF2(x[(at) + e_ % 4][j_])[e_ / 4]; \
+                sums[j_] = coopMatMulAdd(a_, b, sums[j_]); \
+        }
+#define MULTIPLY_KEYS(loads, step0) \
+        [[unroll]] for (uint k_ = 0; k_ < KEY_STEPS; k_++) { \
+                uvec2 words_ = s_query[(((step0) + k_) * FEW_QUERIES + min(own / 2, HEADS - 1)) * 4 + quad]; \
+                UNIT_B b_; \
+\
+                ROWS_FRAGMENT(b_, words_.x, words_.y) \
+                TIMES_COLUMNS(loads, k_ * 4, b_, s, 2) \
+        }
+#define MULTIPLY_VALUES(loads, part) \
+        [[unroll]] for (uint k_ = 0; k_ < 4; k_++) { \
+                uint page_ = (seen.block0 + (part) / PARTS) * 2 + quad / 2; \
+                uvec2 words_ = s_probs[page_ * 32 + (quad % 2 * 4 + k_) * 4 + min(own / 2, HEADS - 1)]; \
+                UNIT_B b_; \
+\
+                words_ = is_seen(seen, page_) ? words_ : uvec2(0); \
+                ROWS_FRAGMENT(b_, words_.x, words_.y) \
+                TIMES_COLUMNS(loads, k_ * 4, b_, o, 4) \
+        }
+// A page's scores, of those products, and the largest of each head.
+void put_scores(const tdm_seen seen, uint page, vec4 scores)
+{
+        uint lane = gl_SubgroupInvocationID;
+        float largest = LEAST;
+
+        [[unroll]] for (uint i = 0; i < 4; i++) {
+                uint key = page * TDM_VK_PAGE_TOKENS + lane / 4 * 4 + i;
+
+                scores[i] = key >= seen.lo && key < seen.hi ? scores[i] : -3.0e38;
+                largest = max(largest, scores[i]);
+        }
+        [[unroll]] for (uint i = 4; i < 32; i *= 2)
+                largest = max(largest, subgroupShuffleXor(largest, i));
+        s_o[page * 32 + lane] = scores;
+        if (lane < HEADS)
+                s_m[page * HEADS + lane] = largest;
+}
+
+// Of a head, the largest from block `first` to the end of block `last`.
+float largest_of(const tdm_seen seen, uint first, uint last, uint head)
+{
+        float largest = LEAST;
+
+        [[unroll]] for (uint i = 0; i < PAGES; i++)
+                if (is_seen(seen, i) && i >= first * 2 && i <= last * 2 + 1)
+                        largest = max(largest, s_m[i * HEADS + head]);
+        return largest;
+}
+
+// A page's probabilities, and their sum: of 16 keys in order, and then of both.
+void put_probabilities(const tdm_seen seen, uint page, float to_exponent)
+{
+        uint lane = gl_SubgroupInvocationID, head = min(lane % 4, HEADS - 1);
+        float m = largest_of(seen, 0, page / 2, head), before = 0;
+        vec4 scores = s_o[page * 32 + lane], probs;
+        precise float sum;
+
+        [[unroll]] for (uint i = 0; i < 4; i++) {
+                precise float distance = scores[i] - m;
+                precise float exponent = distance * to_exponent;
+
+                probs[i] = exp2(exponent);
+        }
+        [[unroll]] for (uint turn = 0; turn < 4; turn++) { // the threads with own % 4 = turn have what comes before them
+                sum = before + probs[0];
+                sum += probs[1];
+                sum += probs[2];
+                sum += probs[3];
+                before = subgroupShuffle(sum, (lane + 28) % 32);
+        }
+        precise float both = sum + subgroupShuffleXor(sum, 16);
+
+        s_probs[page * 32 + lane] = uvec2(packFloat2x16(f16vec2(probs.xy)), packFloat2x16(f16vec2(probs.zw)));
+        if (lane / 4 == 3 && lane % 4 < HEADS)
+                s_l[page * HEADS + lane % 4] = both;
+}
+
+// A block's results of 64 dimensions.
+#define PUT_RESULTS(part) \
+        if (quad < HEADS) { \
+                uint at_ = ((seen.block0 + (part) / PARTS) * WIDTH + quad * HEAD_DIM + (part) % PARTS * 64 + own * 8) / 4; \
+\
+                s_o[at_] = vec4(o[0][0], o[0][2], o[1][0], o[1][2]); \
+                s_o[at_ + 1] = vec4(o[2][0], o[2][2], o[3][0], o[3][2]); \
+        }
+#define CLEAR(sums, n) \
+        [[unroll]] for (uint j_ = 0; j_ < n; j_++) \
+                sums[j_] = SUMS(0.0);
+
 void main()
 {
-        uint thread = gl_LocalInvocationID.x, lane = gl_SubgroupInvocationID, own = lane / 4, quad = lane % 4, block = gl_SubgroupID;
+        uint thread = gl_LocalInvocationID.x, lane = gl_SubgroupInvocationID, own = lane / 4, quad = lane % 4, subgroup = gl_SubgroupID;
         tdm_attend a = attend_begin();
-        uint position[1] = uint[1](a.first.position), row_at = min(thread * 4, WIDTH - 4);
+        uint row_at = min(thread * 4, WIDTH - 4);
         bool row_used = thread * 4 < WIDTH;
         precise float to_exponent = p.score_scale * LOG2E;
         tdm_running running;
         precise vec4 row_o; // four dimensions of a head
-        SUMS s[8];
-        UNIT_A probs[4];
         tdm_vk_rotation rotation;
 
         if (ROTATES != 0)
                 rotation = Rotation(p.qkv).v;
-        [[unroll]] for (uint i = 0; i < 4; i++)
-                probs[i] = UNIT_A(0.0hf);
         // Who waits for a flagged row goes through the first span once for nothing while it is still computed: then its instructions, and keys and values
         // that are older than the row, are in this multiprocessor's caches. Where a row has many items they would need the memory for that.
         uint begin = ROTATES != 0 && p.chain_wait == TDM_VK_CHAIN_FLAGS && a.item.n_items <= REHEARSED_ITEMS ? 0 : 1;
@@ -191,63 +342,64 @@ void main()
 
                 running = tdm_running(0, 0);
                 row_o = vec4(0);
-                for (uint span = a.item.span_first; span <= (counts ? a.item.span_last : a.item.span_first); span++) {
+                [[dont_unroll]] for (uint span = a.item.span_first; span <= (counts ? a.item.span_last : a.item.span_first); span++) {
                         uint base = span * TDM_VK_SPAN;
-                        uint lo = max(a.begin, base) - base, hi = min(a.end, base + TDM_VK_SPAN) - base; // seen
-                        bool seen = block * 64 < hi && block * 64 + 64 > lo;
-                        float here[1], sums[1], m[1];
-                        uvec4 x[16];
+                        tdm_seen seen = seen_of(a, base);
+                        SUMS s[2], o[4];
+                        uvec2 early_keys[KEY_STEPS * 4];
+                        uvec4 early_values[16];
+                        uint step = 0;
 
                         if (turn == begin || span != a.item.span_first)
-                                attend_pages(a, base, lo, hi, ROTATES == 0 && span == a.item.span_first);
+                                attend_pages(a, base, seen.lo, seen.hi, ROTATES == 0 && span == a.item.span_first);
+                        // What a subgroup takes first is on its way while the row is waited for, but for the page that its new key comes to; and values while
+                        // probabilities are made. Asked for without a condition, of any page: else it would be in twice as many registers.
+                        bool early = subgroup + (ROTATES != 0 && seen.hi == a.end - base ? 1 : 0) < seen.pages;
 
-                        uint64_t keys = s_parts[block * 2 + own / 4] + KEY_OFFSET(own, quad), values = s_parts[block * 2 + quad / 2] + VALUE_OFFSET(own, quad);
-
+                        LOAD_KEYS(early_keys, keys_of(seen, seen.page0 + min(subgroup, seen.pages - 1)), 0)
+                        LOADS_STAY
                         if (ROTATES != 0 && span == a.item.span_first)
                                 rotate_row(a, rotation, counts);
                         else if (span == a.item.span_first && thread < HEADS * STEPS)
                                 stage_queries(a, HEADS, thread);
                         barrier();
-                        [[unroll]] for (uint j = 0; j < 8; j++)
-                                s[j] = SUMS(0.0);
-                        if (seen)
-                                [[dont_unroll]] for (uint k0 = 0; k0 < STEPS + NOTHING(p.n_heads); k0 += 4) {
-                                        [[unroll]] for (uint i = 0; i < 16; i++)
-                                                x[i] = Cache4s(keys).v[(k0 + i / 4) * 32 + i % 4 * 8];
-                                        LOADS_STAY
-                                        [[unroll]] for (uint k = 0; k < 4; k++) {
-                                                UNIT_A q;
-
-                                                QUERY(q, 0, k0 + k)
-                                                TIMES(q, x, k * 4, s, 0)
-                                        }
-                                }
-                        LOOK(base + block * 64, 1, false)
-                        if (quad == 0 && own < HEADS)
-                                s_m[block * HEADS + own] = here[0];
-                        barrier();
-                        m[0] = LEAST;
-                        [[unroll]] for (uint b = 0; b < 4; b++)
-                                if (b <= block)
-                                        m[0] = max(m[0], s_m[b * HEADS + min(own, HEADS - 1)]);
-                        WEIGH(1)
-                        [[dont_unroll]] for (uint part = 0; part < PARTS + NOTHING(p.n_heads); part++) {
-                                [[unroll]] for (uint j = 0; j < 8; j++)
-                                        s[j] = SUMS(0.0);
-                                if (seen) {
-                                        [[unroll]] for (uint i = 0; i < 16; i++)
-                                                x[i] = Cache4s(values).v[i * (HEAD_DIM / 8) + part * 8];
-                                        LOADS_STAY
-                                        [[unroll]] for (uint i = 0; i < 4; i++)
-                                                TIMES(probs[i], x, i * 4, s, 0)
-                                }
-                                if (own < HEADS)
-                                        [[unroll]] for (uint j = 0; j < 8; j++)
-                                                [[unroll]] for (uint e = 0; e < 2; e++)
-                                                        s_o[block * WIDTH + own * HEAD_DIM + part * 64 + quad * 16 + e * 8 + j] = s[j][e];
+                        CLEAR(s, 2)
+                        if (early) {
+                                MULTIPLY_KEYS(early_keys, 0)
+                                step = KEY_STEPS;
                         }
-                        if (quad == 0 && own < HEADS)
-                                s_l[block * HEADS + own] = sums[0];
+                        [[dont_unroll]] for (uint i = subgroup; i < seen.pages; i += SUBGROUPS) {
+                                uint64_t keys = keys_of(seen, seen.page0 + i);
+
+                                [[dont_unroll]] for (; step < STEPS + NOTHING(p.n_heads); step += KEY_STEPS) {
+                                        uvec2 x[KEY_STEPS * 4];
+
+                                        LOAD_KEYS(x, keys, step)
+                                        LOADS_STAY
+                                        MULTIPLY_KEYS(x, step)
+                                }
+                                put_scores(seen, seen.page0 + i, vec4(s[0][0], s[0][2], s[1][0], s[1][2]));
+                                CLEAR(s, 2)
+                                step = 0;
+                        }
+                        LOAD_VALUES(early_values, values_of(seen, min(subgroup, seen.parts - 1)))
+                        barrier();
+                        [[dont_unroll]] for (uint i = subgroup; i < seen.pages; i += SUBGROUPS)
+                                put_probabilities(seen, seen.page0 + i, to_exponent);
+                        barrier();
+                        CLEAR(o, 4)
+                        MULTIPLY_VALUES(early_values, min(subgroup, seen.parts - 1))
+                        if (subgroup < seen.parts)
+                                PUT_RESULTS(subgroup)
+                        [[dont_unroll]] for (uint i = subgroup + SUBGROUPS; i < seen.parts; i += SUBGROUPS) {
+                                uvec4 x[16];
+
+                                LOAD_VALUES(x, values_of(seen, i))
+                                LOADS_STAY
+                                CLEAR(o, 4)
+                                MULTIPLY_VALUES(x, i)
+                                PUT_RESULTS(i)
+                        }
                         barrier();
                         // Now each thread has four dimensions of one head.
                         uint head = row_at / HEAD_DIM;
@@ -255,17 +407,21 @@ void main()
                         precise float all = 0;
                         float largest = LEAST, old_factor, new_factor;
 
-                        [[unroll]] for (uint b = 0; b < 4; b++) {
-                                uint at = b * WIDTH + row_at;
-                                float next = max(largest, s_m[b * HEADS + head]);
-                                precise float distance = largest - next;
-                                precise float exponent = distance * to_exponent;
-                                float factor = exp2(exponent);
+                        [[unroll]] for (uint b = 0; b < 4; b++)
+                                if (is_seen(seen, b * 2) || is_seen(seen, b * 2 + 1)) {
+                                        float next = max(largest, largest_of(seen, b, b, head));
+                                        precise float distance = largest - next;
+                                        precise float exponent = distance * to_exponent;
+                                        float factor = exp2(exponent);
+                                        precise float l = 0;
 
-                                sum = fma(sum, vec4(factor), vec4(s_o[at], s_o[at + 1], s_o[at + 2], s_o[at + 3]));
-                                all = fma(all, factor, s_l[b * HEADS + head]);
-                                largest = next;
-                        }
+                                        [[unroll]] for (uint i = b * 2; i < b * 2 + 2; i++)
+                                                if (is_seen(seen, i))
+                                                        l += s_l[i * HEADS + head];
+                                        sum = fma(sum, vec4(factor), s_o[(b * WIDTH + row_at) / 4]);
+                                        all = fma(all, factor, l);
+                                        largest = next;
+                                }
                         if (all > 0) {
                                 bool merged = tdm_merge(running, largest * p.score_scale, all, old_factor, new_factor);
                                 precise vec4 add = sum * new_factor;

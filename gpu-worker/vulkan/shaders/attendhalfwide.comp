@@ -24,6 +24,64 @@ const uint STAGE = HEAD_DIM >= 128 ? 8 : 4;
 const uint VALUE_STAGES = 4 * PARTS / STAGE, STAGE_TURNS = STAGE / PARTS; // of a block; turns of 16 keys
 shared uvec4 s_stage[STAGE * 4 * 32];
 
+// Thread t of a subgroup has, of queries g = t / 4 and g + 8, the keys 16 q … 16 q + 15 of a block, q = t % 4: that is where products with
+// key 8 g + j as the unit's column g leave them, and where it reads probabilities.
+//
+// Of a block, where a thread's loads begin in its keys' page, and its values': s_parts[2 block + own / 4], s_parts[2 block + quad / 2].
+#define KEY_OFFSET(own, quad) ((own % 4 / 2 * HEAD_DIM + quad) * 32 + own % 2 * 16)
+#define VALUE_OFFSET(own, quad) (p.part_bytes / 2 + (quad % 2 * 16 * HEAD_DIM + own * 8) * 2)
+
+// B's columns c, c + 1, c + 8 and c + 9 of each j are elements j of four loads.
+#define TIMES(a, x, at, to, first) \
+        [[unroll]] for (uint j = 0; j < 8; j++) { \
+                UNIT_B b_; \
+\
+                [[unroll]] for (uint e = 0; e < 4; e++) \
+                        b_[e] = HALF2(x[(at) + e][j / 2])[j % 2]; \
+                to[(first) + j] = coopMatMulAdd(a, b_, to[(first) + j]); \
+        }
+// Sixteen dimensions, from 16 k on, of tile `tile`.
+#define QUERY(a, tile, k) { \
+        uvec4 words_ = s_query[((tile) * STEPS + (k)) * 32 + lane]; \
+\
+        [[unroll]] for (uint e = 0; e < 8; e++) \
+                a[e] = HALF2(words_[e / 2])[e % 2]; }
+
+// Of scores s, of the block at key `key0`, what each of a thread's OWN queries sees, and the largest of it, in here[]. all_seen: all do all.
+#define LOOK(key0, OWN, all_seen) \
+        [[unroll]] for (uint r = 0; r < OWN; r++) { \
+                int last_ = int(position[r]) - int(key0), low_ = int(tdm_first_seen(position[r], p.window)) - int(key0); \
+\
+                if (!(all_seen)) \
+                        [[unroll]] for (uint j = 0; j < 8; j++) \
+                                [[unroll]] for (uint e = 0; e < 2; e++) { \
+                                        int key_ = int(quad * 16 + e * 8 + j); \
+\
+                                        s[j][r * 2 + e] = key_ <= last_ && key_ >= low_ ? s[j][r * 2 + e] : -3.0e38; \
+                                } \
+                here[r] = LEAST; \
+                [[unroll]] for (uint j = 0; j < 8; j++) \
+                        [[unroll]] for (uint e = 0; e < 2; e++) \
+                                here[r] = max(here[r], s[j][r * 2 + e]); \
+                here[r] = quad_max(here[r]); \
+        }
+// Probabilities against m, as the units read them, and their sum.
+#define WEIGH(OWN) \
+        [[unroll]] for (uint r = 0; r < OWN; r++) { \
+                precise float sum_ = 0; \
+\
+                [[unroll]] for (uint e = 0; e < 2; e++) \
+                        [[unroll]] for (uint j = 0; j < 8; j++) { \
+                                precise float distance_ = s[j][r * 2 + e] - m[r]; \
+                                precise float exponent_ = distance_ * to_exponent; \
+                                float prob_ = exp2(exponent_); \
+\
+                                sum_ += prob_; \
+                                probs[e * 2 + j / 4][r * 4 + j % 4] = float16_t(prob_); \
+                        } \
+                sums[r] = quad_sum(sum_); \
+        }
+
 void main()
 {
         uint lane = gl_SubgroupInvocationID, own = lane / 4, quad = lane % 4, subgroup = gl_SubgroupID;

@@ -57,6 +57,3 @@ const uint LOADS = WORDS / 4; // times 16 bytes: a thread's weights of a chunk
                 FRAGMENT_Q4(a, w[at][j], scale_, scale8_) \
         else \
                 FRAGMENT_Q8(a, w[(at) + (j) / 2 * (LOADS - 1)][(j) % 2 * 2], w[(at) + (j) / 2 * (LOADS - 1)][(j) % 2 * 2 + 1], scale_, scale8_) }
-#define ROWS_FRAGMENT(b, word0, word1) { \
-        f16vec2 a_ = HALF2(word0), b_ = HALF2(word1); \
-        b[0] = a_.x; b[1] = a_.y; b[2] = b_.x; b[3] = b_.y; }

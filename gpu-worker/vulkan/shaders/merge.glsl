@@ -48,7 +48,7 @@ bool tdm_last_item(uint64_t partial, uint at, uint n_items)
         return s_is_last;
 }
 
-// Partial results that are asked for at once: 8 where a single row waits for them.
+// Partial results that are asked for at once: 4, or 6 where a single row waits for them.
 #ifndef MERGE_AHEAD
 #define MERGE_AHEAD 4
 #endif
@@ -78,10 +78,12 @@ vec4 tdm_merge_items(uint64_t partial, uint slot, uint slot_step, uint n, uint h
 \
                         o = merged ? fma(o, vec4(old_factor), add) : spans[i]; \
                 }
-                MERGE_ITEM(0) MERGE_ITEM(1) MERGE_ITEM(2) MERGE_ITEM(3) // no loop: shaderc of 2023 unrolls it wrongly
-#if MERGE_AHEAD == 8
-                MERGE_ITEM(4) MERGE_ITEM(5) MERGE_ITEM(6) MERGE_ITEM(7)
+#if MERGE_AHEAD == 6 // no loop: shaderc of 2023 unrolls it wrongly
+#define MERGE_ITEMS MERGE_ITEM(0) MERGE_ITEM(1) MERGE_ITEM(2) MERGE_ITEM(3) MERGE_ITEM(4) MERGE_ITEM(5)
+#else
+#define MERGE_ITEMS MERGE_ITEM(0) MERGE_ITEM(1) MERGE_ITEM(2) MERGE_ITEM(3)
 #endif
+                MERGE_ITEMS
         }
         precise float inverse = 1.0 / running.l;
         precise vec4 divided = o * inverse;

@@ -8,6 +8,10 @@
 #define SUMS coopmat<float, gl_ScopeSubgroup, 16, 8, gl_MatrixUseAccumulator>
 
 #define HALF2(word) unpackFloat2x16(word)
+// What a thread has of B.
+#define ROWS_FRAGMENT(b, word0, word1) { \
+        f16vec2 low_ = HALF2(word0), high_ = HALF2(word1); \
+        b[0] = low_.x; b[1] = low_.y; b[2] = high_.x; b[3] = high_.y; }
 
 // After it loads that are not coherent see what the dispatch before has left, so that the first-level cache may have it: nonprivate.
 void tdm_chain_wait_cached(const uint64_t chain, const uint index, const uint wait_for)
