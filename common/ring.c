@@ -308,10 +308,28 @@ static void wake_consumer(struct tdm_ring *ring)
         }
 }
 
+static void wake_sleeper(struct tdm_ring *ring)
+{
+        /* seq_cst: P3, pairs with the seq_cst load of produced in waiting_ready() and tdm_ring_arm(). */
+        uint32_t seq = atomic_load_explicit(&ring->shared->sleep_seq, memory_order_seq_cst);
+
+        if (!(seq & 1) || seq == ring->woken_seq)
+                return;
+        /* One wake-up for one sleep: it ends that sleep, whatever it finds, and the next one has another number. */
+        ring->woken_seq = seq;
+        wake_consumer(ring);
+}
+
+void tdm_ring_soon(struct tdm_ring *ring)
+{
+        if (ring->end == TDM_RING_PRODUCER && !ring->dead)
+                wake_sleeper(ring);
+}
+
 int tdm_ring_push(struct tdm_ring *ring, const struct tdm_desc *desc)
 {
         struct tdm_desc *slot;
-        uint32_t consumed, seq;
+        uint32_t consumed;
 
         if (ring->end != TDM_RING_PRODUCER || desc->epoch != ring->epoch || !kind_valid(desc->kind))
                 return -EINVAL;
@@ -333,13 +351,7 @@ int tdm_ring_push(struct tdm_ring *ring, const struct tdm_desc *desc)
         /* seq_cst: P1, the release that publishes the slot, pairs with the acquire load in pop and wait; and the first
          * half of P3, pairs with the seq_cst store of sleep_seq in fall_asleep(). */
         atomic_store_explicit(&ring->shared->produced, ring->own, memory_order_seq_cst);
-        /* seq_cst: P3, pairs with the seq_cst load of produced in waiting_ready() and tdm_ring_arm(). */
-        seq = atomic_load_explicit(&ring->shared->sleep_seq, memory_order_seq_cst);
-        if ((seq & 1) && seq != ring->woken_seq) {
-                /* One wake-up for one sleep: it ends that sleep, whatever it finds, and the next one has another number. */
-                ring->woken_seq = seq;
-                wake_consumer(ring);
-        }
+        wake_sleeper(ring);
         return 0;
 }
 
@@ -452,6 +464,13 @@ static bool spin(const struct waiting *w, uint64_t until_ns)
                         return false;
                 cpu_relax();
         }
+}
+
+bool tdm_ring_spin(struct tdm_ring *ring, uint64_t spin_ns)
+{
+        const struct waiting w = { .rings = { ring }, .n_rings = 1 };
+
+        return spin(&w, tdm_now_ns() + spin_ns);
 }
 
 static struct timespec to_timespec(uint64_t ns)

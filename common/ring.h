@@ -61,6 +61,9 @@ int tdm_ring_eventfd(const struct tdm_ring *ring);
 /* Producer. 0; -EAGAIN when full; -EPROTO when the consumer's index is impossible; -EINVAL when desc has another epoch
  * or no kind. Wakes a sleeping consumer. */
 int tdm_ring_push(struct tdm_ring *ring, const struct tdm_desc *desc);
+/* Producer: a descriptor comes soon. A sleeping consumer is woken and, where it finds that worth its time, spins for it. */
+#define TDM_RING_SOON_NS UINT64_C(300000) /* at most so long before */
+void tdm_ring_soon(struct tdm_ring *ring);
 /* Consumer. 1 and *ret filled; 0 when empty; -EPROTO when the producer's index is impossible or epoch/kind is wrong. */
 int tdm_ring_pop(struct tdm_ring *ring, struct tdm_desc *ret);
 
@@ -68,6 +71,9 @@ int tdm_ring_pop(struct tdm_ring *ring, struct tdm_desc *ret);
  * not sleep). disarm() after waking (also reads the eventfd). */
 bool tdm_ring_arm(struct tdm_ring *ring);
 void tdm_ring_disarm(struct tdm_ring *ring);
+
+/* Consumer: spins until there is something to pop, or to complain about. false: not within spin_ns. */
+bool tdm_ring_spin(struct tdm_ring *ring, uint64_t spin_ns);
 
 /* Consumer of FUTEX rings: waits until one of rings[] (NULLs skipped) has a descriptor or is dead (so that pop says so),
  * *kick differs from kick_seen, or timeout_ns has passed. Spins for spin_ns first. 0 something may be there, -ETIMEDOUT. n_rings <= 8.

@@ -547,6 +547,49 @@ static void test_wait_any(void **state)
         wait_any(true, N_SLEEPY / 2);
 }
 
+static bool is_woken(const struct pair *p)
+{
+        struct pollfd fd = { .fd = tdm_ring_eventfd(p->consumer), .events = POLLIN };
+
+        return poll(&fd, 1, 0) == 1;
+}
+
+/* "Soon" ends a sleep as a descriptor does, once; what then comes wakes nobody who is awake, and the next sleeper as ever. */
+static void test_soon(void **state)
+{
+        const struct tdm_desc d = step(1);
+        struct tdm_desc got;
+        struct pair p;
+        uint64_t start;
+
+        pair_make(&p, 4, TDM_RING_WAKE_EVENTFD);
+        tdm_ring_soon(p.producer); /* nobody sleeps */
+        assert_false(is_woken(&p));
+        assert_false(tdm_ring_arm(p.consumer));
+        tdm_ring_soon(p.producer);
+        assert_true(is_woken(&p));
+        tdm_ring_disarm(p.consumer);
+        assert_false(is_woken(&p));
+
+        start = tdm_now_ns();
+        assert_false(tdm_ring_spin(p.consumer, 2 * TDM_NSEC_PER_MSEC));
+        assert_true(tdm_now_ns() - start >= 2 * TDM_NSEC_PER_MSEC);
+        assert_int_equal(tdm_ring_push(p.producer, &d), 0);
+        assert_false(is_woken(&p));
+        assert_true(tdm_ring_spin(p.consumer, WAIT_NS));
+        assert_int_equal(tdm_ring_pop(p.consumer, &got), 1);
+
+        assert_false(tdm_ring_arm(p.consumer));
+        tdm_ring_soon(p.producer);
+        assert_int_equal(tdm_ring_push(p.producer, &d), 0); /* while it has not looked yet */
+        tdm_ring_disarm(p.consumer);
+        assert_int_equal(tdm_ring_pop(p.consumer, &got), 1);
+        assert_false(tdm_ring_arm(p.consumer));
+        assert_int_equal(tdm_ring_push(p.producer, &d), 0);
+        assert_true(is_woken(&p));
+        pair_free(&p);
+}
+
 static void test_wait_timeouts(void **state)
 {
         _Atomic uint32_t kick = 5;
@@ -755,7 +798,7 @@ int main(void)
                 cmocka_unit_test(test_scribbled_producer),   cmocka_unit_test(test_scribbled_consumer),
                 cmocka_unit_test(test_scribbled_descriptor), cmocka_unit_test(test_attach_refuses),
                 cmocka_unit_test(test_eventfd_made_blocking), cmocka_unit_test(test_one_wake_for_one_sleep),
-                cmocka_unit_test(test_late_wake_up),
+                cmocka_unit_test(test_late_wake_up),         cmocka_unit_test(test_soon),
                 cmocka_unit_test(test_wait_timeouts),        cmocka_unit_test(test_ping_pong_processes),
                 cmocka_unit_test(test_ping_pong_threads),    cmocka_unit_test(test_stream),
                 cmocka_unit_test(test_wait_any),             cmocka_unit_test(test_handshake),

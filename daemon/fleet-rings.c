@@ -8,6 +8,9 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 
+#define AWAIT_MIN_NS UINT64_C(20000)
+#define AWAIT_TRY_EVERY 64u
+
 static void close_ring_fds(struct tdm_fleet_rings *rings, unsigned worker)
 {
         closep(&rings->fds[worker].from_daemon);
@@ -143,12 +146,48 @@ static int handle_desc(struct tdm_fleet_worker *w, const struct tdm_desc *desc)
         return 0;
 }
 
+/* A step in flight that ends on this worker; 0: none. */
+static uint64_t step_to_end(const struct tdm_fleet_worker *w)
+{
+        const struct tdm_fleet *f = w->fleet;
+
+        for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
+                for (unsigned s = 0; f->models[i] && s < TDM_STEP_SLOTS; s++) {
+                        const struct tdm_fleet_step *step = &f->models[i]->steps[s];
+
+                        if (step->step_id != 0 && !step->queued && step->plan[step->n_blocks - 1] == w->index)
+                                return step->step_id;
+                }
+        return 0;
+}
+
+/* We were woken and there is nothing: the worker says that its step is nearly done (tdm_ring_soon()), and to sleep and be woken again would
+ * take longer than what is left of it. Once for a step, and while it pays: who says so without end gets none of our time. */
+static void await_step(struct tdm_fleet_worker *w)
+{
+        uint64_t step_id = step_to_end(w), spin_ns = w->await_ns;
+
+        if (step_id == 0 || step_id == w->awaited_step)
+                return;
+        w->awaited_step = step_id;
+        if (spin_ns == 0 && w->n_awaits++ % AWAIT_TRY_EVERY == 0)
+                spin_ns = TDM_RING_SOON_NS;
+        if (spin_ns == 0)
+                return;
+        if (tdm_ring_spin(w->ring_from, spin_ns))
+                w->await_ns = TDM_RING_SOON_NS;
+        else
+                w->await_ns = spin_ns / 2 < AWAIT_MIN_NS ? 0 : spin_ns / 2;
+}
+
 static int on_ring(struct tdm_source *source, int fd, uint32_t events, void *userdata)
 {
         struct tdm_fleet_worker *w = userdata;
         unsigned stale = 0;
 
         tdm_ring_disarm(w->ring_from);
+        if (!tdm_ring_spin(w->ring_from, 0))
+                await_step(w);
         do {
                 struct tdm_desc desc;
                 int r;

@@ -662,6 +662,31 @@ static void scribbled(void **state)
         rig_free(rig);
 }
 
+/* Workers that say of every step that it is nearly done, many times: a step is waited for once at most, by the ring that it will come from, and
+ * nothing else changes. */
+static void soon_hook(struct rig *rig, uint32_t n_steps)
+{
+        const uint64_t one = 1;
+
+        for (unsigned w = 0; w < TDM_N_WORKERS; w++)
+                for (unsigned i = 0; i < 3; i++)
+                        assert_int_equal(write(tdm_ring_eventfd(rig->fleet->workers[w].ring_from), &one, sizeof(one)), 8);
+}
+
+static void said_soon(void **state)
+{
+        struct rig *rig = rig_new();
+        const struct tdm_fleet_worker *gpu = &rig->fleet->workers[TDM_WORKER_GPU];
+
+        rig->hook = soon_hook;
+        run_jobs(rig, "split");
+        assert_int_equal(rig->n_resets, 0);
+        assert_true(gpu->awaited_step > 1);
+        assert_true(gpu->await_ns <= TDM_RING_SOON_NS && gpu->n_awaits > 0);
+        assert_int_equal(rig->fleet->workers[TDM_WORKER_NPU].awaited_step, 0); /* no step ends there */
+        rig_free(rig);
+}
+
 /* The same worker's ring again and again: then it has to go. */
 static void scribbled_often(void **state)
 {
@@ -1368,7 +1393,8 @@ int main(void)
                 cmocka_unit_test(placements),       cmocka_unit_test(killed),
                 cmocka_unit_test(blamed),           cmocka_unit_test(stopped),
                 cmocka_unit_test(restarted),        cmocka_unit_test(scribbled),
-                cmocka_unit_test(scribbled_often),  cmocka_unit_test(quarantined),
+                cmocka_unit_test(scribbled_often),  cmocka_unit_test(said_soon),
+                cmocka_unit_test(quarantined),
                 cmocka_unit_test(quarantined_at_work), cmocka_unit_test(devices),
                 cmocka_unit_test(not_ready_before_the_survivor), cmocka_unit_test(survivor),
                 cmocka_unit_test(same_device_again), cmocka_unit_test(measured),         cmocka_unit_test(measured_to_death),

@@ -92,6 +92,16 @@ static void trace_block(struct tdm_worker *w, uint64_t now, enum tdm_trace_kind 
         trace(w, &event);
 }
 
+static void say_soon(struct run *run, uint32_t block, uint64_t now)
+{
+        struct tdm_worker *w = run->worker;
+
+        if (tdm_block_kind(run->hp, block) == TDM_BLOCK_SAMPLE)
+                tdm_soon_end(&w->soon, run->step->head.n_rows, now);
+        else if (tdm_soon_block(&w->soon, run->step->head.n_rows, block, now))
+                tdm_ring_soon(w->rings[TDM_WORKER_RING_TO_DAEMON]);
+}
+
 static void on_block(uint32_t block, void *userdata)
 {
         struct run *run = userdata;
@@ -113,6 +123,8 @@ static void on_block(uint32_t block, void *userdata)
         count(&kind->ns, ns);
         count(&p->busy_ns, ns);
         atomic_store_explicit(bar, atomic_load_explicit(bar, memory_order_relaxed) + 1, memory_order_relaxed);
+        if (run->worker->says_soon)
+                say_soon(run, block, now);
         if (block + 1 >= run->end)
                 return; /* published when the step has been handed on */
         atomic_store_explicit(&p->running, tdm_progress_pack(run->step->head.step_id, block + 1), memory_order_relaxed);
@@ -201,6 +213,7 @@ static int run_blocks(struct tdm_worker *w, struct tdm_worker_model *m, const st
         };
 
         trace_block(w, run.last_ns, TDM_TRACE_BLOCK_BEGIN, run.hp, desc->step_id, desc->block, n_rows);
+        tdm_soon_begin(&w->soon);
         for (uint32_t first = desc->block; first < end;) {
                 uint32_t n = TDM_MIN(*limit, end - first);
                 bool full = n == *limit;

@@ -7,6 +7,7 @@
 #include "engine/worker/abi.h"
 #include "engine/worker/run-length.h"
 #include "engine/worker/sandbox.h"
+#include "engine/worker/soon.h"
 #include "engine/worker/worker.h"
 
 enum tdm_worker_command_kind {
@@ -83,6 +84,7 @@ struct tdm_worker {
         const struct tdm_worker_program *program;
         int control_fd;
         uint64_t spin_max_ns; /* TANDEM_SPIN_US */
+        bool says_soon;       /* that a step is nearly done: its device needs no cores, so tandemd may spin */
         struct tdm_sandbox sandbox;
 
         /* control.c; read by the main thread before the control thread exists, then by that thread alone */
@@ -108,6 +110,7 @@ struct tdm_worker {
         bool quit;
         uint64_t spin_ns; /* as learned: see exec.c */
         uint32_t n_sleeps;
+        struct tdm_soon soon;
         uint32_t n_parked, n_unsent; /* 0: surely none */
 };
 
