@@ -103,9 +103,9 @@ static void wake_some(struct tdm_pool *pool, uint32_t n_left)
 }
 
 /* Waits until *word differs from seen: spins first, then sleeps, counted in *sleepers so that the other side knows. Whether it slept. */
-static bool wait_for_change(struct tdm_pool *pool, _Atomic uint32_t *word, uint32_t seen, _Atomic uint32_t *sleepers)
+static bool wait_for_change(struct tdm_pool *pool, _Atomic uint32_t *word, uint32_t seen, _Atomic uint32_t *sleepers, bool stays)
 {
-        uint64_t deadline_ns = TDM_MAX(tdm_now_ns() + pool->spin_ns, atomic_load_explicit(&pool->stay_until_ns, memory_order_relaxed));
+        uint64_t spin_until_ns = tdm_now_ns() + pool->spin_ns, now;
 
         while (pool->spin_ns > 0) {
                 for (unsigned i = 0; i < SPINS_PER_CLOCK; i++) {
@@ -113,7 +113,8 @@ static bool wait_for_change(struct tdm_pool *pool, _Atomic uint32_t *word, uint3
                                 return false;
                         cpu_relax();
                 }
-                if (tdm_now_ns() >= deadline_ns)
+                now = tdm_now_ns();
+                if (now >= spin_until_ns && (!stays || now >= atomic_load_explicit(&pool->stay_until_ns, memory_order_relaxed)))
                         break;
         }
         atomic_fetch_add(sleepers, 1); /* seq_cst: pairs with the waker's store to word, then load of sleepers */
@@ -127,6 +128,7 @@ static void *helper_main(void *userdata)
 {
         struct helper *helper = userdata;
         struct tdm_pool *pool = helper->pool;
+        bool stays = helper->index < TDM_DIV_UP(pool->n_threads, 2u);
         uint32_t seen = 0;
 
         for (;;) {
@@ -135,7 +137,7 @@ static void *helper_main(void *userdata)
                 if (atomic_load_explicit(&pool->stop, memory_order_acquire))
                         return NULL;
                 if (job == seen) {
-                        if (wait_for_change(pool, &pool->job, seen, &pool->n_sleeping))
+                        if (wait_for_change(pool, &pool->job, seen, &pool->n_sleeping, stays))
                                 wake_some(pool, (uint32_t)atomic_load_explicit(&pool->claim, memory_order_relaxed));
                         continue;
                 }
@@ -226,10 +228,10 @@ unsigned tdm_pool_n_threads(const struct tdm_pool *pool)
 
 void tdm_pool_stay_awake(struct tdm_pool *pool, uint64_t ns)
 {
-        atomic_store_explicit(&pool->stay_until_ns, tdm_now_ns() + ns, memory_order_relaxed); /* the next job brings it to the helpers */
+        atomic_store_explicit(&pool->stay_until_ns, tdm_now_ns() + ns, memory_order_relaxed);
 }
 
-void tdm_pool_run(struct tdm_pool *pool, unsigned n_chunks, tdm_pool_fn fn, void *arg)
+static void run(struct tdm_pool *pool, unsigned n_chunks, tdm_pool_fn fn, void *arg, bool wakes)
 {
         uint32_t job, pending;
 
@@ -251,8 +253,19 @@ void tdm_pool_run(struct tdm_pool *pool, unsigned n_chunks, tdm_pool_fn fn, void
         /* release: pairs with the acquire loads of claim in work(). */
         atomic_store_explicit(&pool->claim, (uint64_t)job << 32 | n_chunks, memory_order_release);
         atomic_store(&pool->job, job); /* seq_cst: pairs with the sleeper's count, see wait_for_change() */
-        wake_some(pool, n_chunks - 1);
+        if (wakes)
+                wake_some(pool, n_chunks - 1);
         work(pool, 0);
         while ((pending = atomic_load_explicit(&pool->n_pending, memory_order_acquire)) != 0)
-                wait_for_change(pool, &pool->n_pending, pending, &pool->caller_sleeps);
+                wait_for_change(pool, &pool->n_pending, pending, &pool->caller_sleeps, false);
+}
+
+void tdm_pool_run(struct tdm_pool *pool, unsigned n_chunks, tdm_pool_fn fn, void *arg)
+{
+        run(pool, n_chunks, fn, arg, true);
+}
+
+void tdm_pool_run_awake(struct tdm_pool *pool, unsigned n_chunks, tdm_pool_fn fn, void *arg)
+{
+        run(pool, n_chunks, fn, arg, atomic_load_explicit(&pool->n_sleeping, memory_order_relaxed) >= pool->n_started);
 }

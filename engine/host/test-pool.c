@@ -109,12 +109,50 @@ static void test_threads_meet(void **state)
         }
 }
 
+static void meet_all(void *arg, unsigned chunk, unsigned thread)
+{
+        _Atomic unsigned *n_inside = arg;
+
+        atomic_fetch_add(n_inside, 1);
+        while (atomic_load(n_inside) < 4)
+                usleep(10);
+}
+
+static void note_thread(void *arg, unsigned chunk, unsigned thread)
+{
+        atomic_fetch_or((_Atomic unsigned *)arg, 1u << thread);
+        usleep(100);
+}
+
+/* Of four threads two stay awake when they are asked to, and they alone do a job that wakes nobody; where all sleep, all are woken. */
+static void test_awake(void **state)
+{
+        _cleanup_(tdm_pool_destroyp) struct tdm_pool *pool = NULL;
+        unsigned n_right = 0;
+
+        assert_int_equal(tdm_pool_new(&pool, 4, NULL), 0);
+        for (unsigned i = 0; i < 50; i++) {
+                _Atomic unsigned n_inside = 0, threads = 0, n_again = 0;
+
+                tdm_pool_stay_awake(pool, TDM_NSEC_PER_SEC);
+                tdm_pool_run(pool, 4, meet_all, &n_inside);
+                usleep(1000); /* the others sleep by now, where the machine is not busy */
+                tdm_pool_run_awake(pool, 8, note_thread, &threads);
+                n_right += atomic_load(&threads) == 3;
+                tdm_pool_stay_awake(pool, 0);
+                usleep(1000);
+                tdm_pool_run_awake(pool, 2, meet_chunk, &n_again);
+                assert_int_equal(atomic_load(&n_again), 2);
+        }
+        assert_true(n_right > 0);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_every_chunk_once), cmocka_unit_test(test_after_sleep),
                 cmocka_unit_test(test_no_spin),          cmocka_unit_test(test_create_destroy),
-                cmocka_unit_test(test_threads_meet),
+                cmocka_unit_test(test_threads_meet),     cmocka_unit_test(test_awake),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -128,7 +128,6 @@ static void sample_seen(void *arg, unsigned chunk, unsigned thread)
 static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct tdm_step *step, bool made,
                   struct tdm_result *results, struct tdm_error *err)
 {
-        tdm_pool_stay_awake(m->device->threads, 0); /* nothing comes soon after this */
         for (uint32_t first = 0, n; first < step->head.n_logits; first += n) {
                 struct sample_job job = { m, step, NULL, first, results, UINT32_MAX };
                 struct tdm_vk_work work = {
@@ -144,7 +143,10 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
                 }
                 if (m->hp.logit_softcap > 0)
                         job.kernels = tdm_kernels_choose(NULL);
-                tdm_pool_run(m->device->threads, n, m->logits_whole ? sample_one : sample_seen, &job);
+                if (m->logits_whole)
+                        tdm_pool_run(m->device->threads, n, sample_one, &job);
+                else
+                        tdm_pool_run_awake(m->device->threads, n, sample_seen, &job);
                 if (job.bad_row != UINT32_MAX)
                         return tdm_error_set(
                                 err, -EDOM,
@@ -156,12 +158,13 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
 
 /* ---- blocks ---- */
 
-/* Of a submission, at most. What one leaves is written behind while the device is at the next, which takes half as long and more where
- * memory is busy: so they get shorter by half towards the end, and the last one, an FFN and the head, leaves nothing to write. */
-#define SUBMISSION_BLOCKS_MAX 64u
+/* Of a submission, at most. What one leaves is written behind while the device is at the next, which takes a third as long where many rows are
+ * read from a GPU: so each is two thirds of what is left, and the last one, an FFN and the head, leaves nothing to write. */
+#define SUBMISSION_BLOCKS_MAX 84u
 #define SUBMISSION_BLOCKS_LAST 2u
 #define SUBMISSION_BLOCKS_SHORT 16u /* before the last one: and no more are cut off */
-#define STAY_AWAKE_NS (UINT64_C(1) * TDM_NSEC_PER_MSEC) /* who wrote behind, while an FFN and the head are computed: to be woken takes as long as to draw */
+/* From the last write-behind of a step to its tokens, while an FFN and the head are computed: to be woken takes as long as to draw. */
+#define STAY_AWAKE_NS (UINT64_C(2) * TDM_NSEC_PER_MSEC)
 #define STAY_AWAKE_LOGITS 8u                         /* rows to draw for, and more */
 #define SUBMISSION_BLOCKS_WHOLE 12u /* a run of so few is one */
 #define SUBMISSION_BLOCKS_SINGLE 160u /* of a single row, which has little to write: as many as can be chained (record.c) */
@@ -182,6 +185,7 @@ struct run {
         bool bring_back;
         bool made_logits;
         uint32_t n_begun, n_done; /* submissions */
+        uint32_t n_layers, n_layers_behind; /* of attention: begun, written behind */
         struct flight flights[TDM_VK_IN_FLIGHT]; /* the i-th is in i % TDM_VK_IN_FLIGHT, which is its half of the log too */
         void (*on_block)(uint32_t block, void *userdata);
         void *userdata;
@@ -208,8 +212,12 @@ static int settle(struct run *run, struct tdm_error *err)
                 memcpy(run->hidden, m->hidden_host.map, hidden_bytes);
                 m->device->counters.hidden_copies++;
         }
-        if (flight->n_layers)
+        if (flight->n_layers) {
+                if (run->made_logits && run->n_begun - run->n_done == 1 && run->step->head.n_logits >= STAY_AWAKE_LOGITS)
+                        tdm_pool_stay_awake(m->device->threads, STAY_AWAKE_NS);
                 tdm_vk_kv_behind(m, run->step, flight->first_layer, flight->n_layers, which);
+                run->n_layers_behind += flight->n_layers;
+        }
         for (uint32_t i = 0; i < flight->n && run->on_block; i++)
                 run->on_block(flight->first + i, run->userdata);
         return 0;
@@ -226,7 +234,7 @@ static uint32_t cut(const struct run *run, uint32_t block, uint32_t *ret_first_l
 
         if (!m->kv_imported && most > SUBMISSION_BLOCKS_LAST && left > SUBMISSION_BLOCKS_LAST && run->end > SUBMISSION_BLOCKS_WHOLE) {
                 left -= SUBMISSION_BLOCKS_LAST;
-                most = TDM_MIN(most, single || left <= SUBMISSION_BLOCKS_SHORT ? left : left / 2);
+                most = TDM_MIN(most, single || left <= SUBMISSION_BLOCKS_SHORT ? left : left * 2 / 3);
         }
         *ret_n_layers = 0;
         *ret_first_layer = 0;
@@ -272,7 +280,19 @@ static int begin_some(struct run *run, uint32_t block, uint32_t *ret_n, struct t
         run->n_begun++;
         slot->on_device = !work.download; /* handed over: whoever has them next may change them */
         slot->attention_layers += n_layers;
+        run->n_layers += n_layers;
         return 0;
+}
+
+/* Once the step's keys and values of all layers are in the segment: while the device is still at the head, if it is. */
+static void end_cache(struct run *run)
+{
+        struct tdm_vk_slot *slot = run->slot;
+
+        if (slot->attention_layers != run->m->hp.n_layers || run->n_layers_behind != run->n_layers)
+                return;
+        tdm_vk_kv_end(run->m, run->step);
+        slot->attention_layers = 0;
 }
 
 /* Blocks up to run->end: one submission is written behind while the next is on the device. */
@@ -288,9 +308,9 @@ static int run_all(struct run *run, uint32_t first, struct tdm_error *err)
                         r = begin_some(run, block, &some, err);
         }
         while (run->n_done < run->n_begun && r == 0) {
-                if (run->made_logits && run->n_begun - run->n_done == 2 && run->step->head.n_logits >= STAY_AWAKE_LOGITS)
-                        tdm_pool_stay_awake(run->m->device->threads, STAY_AWAKE_NS);
                 r = settle(run, err);
+                if (r == 0)
+                        end_cache(run);
         }
         return r == 0 ? hand_over(run->m, tdm_dmabuf_to_cpu, err) : r;
 }
@@ -355,14 +375,11 @@ int tdm_vk_run(struct tdm_device_model *public, const struct tdm_step *step, uin
         r = prepare(&run, first, err);
         if (r == 0 && first < run.end)
                 r = run_all(&run, first, err);
-        if (r == 0 && run.slot->attention_layers == m->hp.n_layers) {
-                tdm_vk_kv_end(m, step);
-                run.slot->attention_layers = 0;
-        }
         if (r == 0 && end == n_blocks) {
                 if (first == n_blocks - 1 && !run.slot->in_place && !run.slot->on_device)
                         return tdm_error_set(err, -EINVAL, "vulkan device: sample without its head");
                 r = sample(m, run.slot, step, run.made_logits, results, err);
+                tdm_pool_stay_awake(m->device->threads, 0); /* nothing comes soon after this */
                 if (r == 0 && on_block)
                         on_block(n_blocks - 1, userdata);
         }
