@@ -1,7 +1,7 @@
 #version 460
 // The logits that the sampler looks at, to where they would be if all came to the host: the blocks of 64 whose greatest is not less
 // than the n-th greatest of all blocks', and those that it names (engine/sampler.h). A workgroup is a row; the n-th greatest is found
-// bit by bit: how many are not less than what is known of it and a 1.
+// bit by bit: how many are not less than what is known of it and a 1; as soon as there are n, those are they.
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #include "common.glsl"
 layout(local_size_x = 256) in;
@@ -75,6 +75,8 @@ void main()
                                 s_counts[turn == 2 ? 0 : turn + 1] = 0;
                         barrier();
                         least = s_counts[turn] >= n ? tried : least;
+                        if (s_counts[turn] == n) // more bits would find the same blocks
+                                break;
                 }
         }
         uint64_t found = of_row(p.found, n_blocks + 1);
