@@ -12,7 +12,7 @@
 #define MATRIX_ROWS 64u     /* that a kernel for matrix units reads together, at most */
 #define PARTIALS_MIN 32768u /* partial results of attention: for a few rows behind a long context */
 #define HEAD_DIM_MAX 512u
-#define SUBMISSION_ROW_BLOCKS 2688u
+#define SUBMISSION_ROW_BLOCKS 2048u
 #define D_MODEL_MAX 14336u /* what norm.comp keeps of a row in 32 KiB of shared memory */
 
 /* As the host device's: the one place that says how the input of each matrix is rounded. */

@@ -161,6 +161,8 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
 /* Of a submission, at most. What one leaves is written behind while the device is at the next, which takes a third as long where many rows are
  * read from a GPU: so each is two thirds of what is left, and the last one, an FFN and the head, leaves nothing to write. */
 #define SUBMISSION_BLOCKS_MAX 84u
+#define SUBMISSION_ROWS_FEW 32u /* that go through the same kernels, and so about as fast as */
+#define SUBMISSION_ROWS_AS 24u
 #define SUBMISSION_BLOCKS_LAST 2u
 #define SUBMISSION_BLOCKS_SHORT 16u /* before the last one: and no more are cut off */
 /* From the last write-behind of a step to its tokens, while an FFN and the head are computed: to be woken takes as long as to draw. */
@@ -228,7 +230,8 @@ static uint32_t cut(const struct run *run, uint32_t block, uint32_t *ret_first_l
 {
         struct tdm_vk_model *m = run->m;
         bool single = run->slot->n_rows == 1;
-        uint32_t most = TDM_MIN(TDM_MAX(m->submission_row_blocks / run->slot->n_rows, 2u), single ? SUBMISSION_BLOCKS_SINGLE : SUBMISSION_BLOCKS_MAX),
+        uint32_t rows = run->slot->n_rows <= SUBMISSION_ROWS_FEW ? TDM_MIN(run->slot->n_rows, SUBMISSION_ROWS_AS) : run->slot->n_rows;
+        uint32_t most = TDM_MIN(TDM_MAX(m->submission_row_blocks / rows, 2u), single ? SUBMISSION_BLOCKS_SINGLE : SUBMISSION_BLOCKS_MAX),
                  log_layers = tdm_vk_kv_log_layers(m, run->slot->n_rows);
         uint32_t left = run->end - block, n = 0;
 
