@@ -49,6 +49,14 @@ struct open_step {
         uint32_t rows;
 };
 
+/* What lay between a step and the one after it. Times are 0 where nothing was heard of them. */
+struct turn {
+        uint64_t step, before; /* before: the step that was done when this one was posted, alone; 0: none */
+        uint64_t posted, taken, drawing, drawn, done;
+};
+#define TURNS_KEPT 1024u /* the newest steps */
+#define TURN_IDLE_NS TDM_NSEC_PER_MSEC /* posted so much later: there was nothing to do */
+
 struct recording {
         const char *path;
         int fd;
@@ -62,6 +70,8 @@ struct recording {
         struct spans flying; /* at least one step under way */
         uint64_t flying_from;
         uint64_t n_done, n_failed, n_epochs, n_lost;
+        struct turn turns[TURNS_KEPT]; /* of step i: i % TURNS_KEPT */
+        uint64_t last_done;            /* step; 0: none */
 };
 
 /* ---- spans ------------------------------------------------------------------------------------------------------- */
@@ -252,6 +262,15 @@ static void arrow(struct recording *r, const char *phase, unsigned lane, uint64_
 
 /* A block that has ended, or whose end will not come (its worker died, or the step became void): then it reaches to
  * whatever came next, and does not count as work. */
+static struct turn *turn_of(struct recording *r, uint64_t step)
+{
+        struct turn *t = &r->turns[step % TURNS_KEPT];
+
+        if (t->step != step)
+                *t = (struct turn){ .step = step };
+        return t;
+}
+
 static void close_block(struct recording *r, unsigned l, uint64_t end_ns, bool whole)
 {
         struct lane *lane = &r->lanes[l];
@@ -276,6 +295,10 @@ static void close_block(struct recording *r, unsigned l, uint64_t end_ns, bool w
         lane->taken_ns = 0;
         if (whole && !span_add(&lane->blocks, e->time_ns, end_ns))
                 r->full = true;
+        if (whole && strcmp(e->block, "sample") == 0) {
+                turn_of(r, e->step)->drawing = e->time_ns;
+                turn_of(r, e->step)->drawn = end_ns;
+        }
 }
 
 static void close_wait(struct recording *r, unsigned l, uint64_t end_ns, bool whole)
@@ -322,6 +345,7 @@ static void worker_event(struct recording *r, unsigned l, const struct tandem_tr
                 } else {
                         lane->n_from_daemon++;
                         lane->from_daemon_ns += e->arg;
+                        turn_of(r, e->step)->taken = e->time_ns;
                 }
                 break;
         case TANDEM_TRACE_HANDED_ON:
@@ -376,14 +400,19 @@ static void daemon_event(struct recording *r, const struct tandem_trace_event *e
         case TANDEM_TRACE_STEP_POSTED:
                 if (r->n_steps == TDM_ARRAY_SIZE(r->steps))
                         return;
-                if (r->n_steps == 0)
+                turn_of(r, e->step)->posted = e->time_ns;
+                if (r->n_steps == 0) {
                         r->flying_from = e->time_ns;
+                        turn_of(r, e->step)->before = r->last_done;
+                }
                 r->steps[r->n_steps++] = (struct open_step){ .step = e->step, .from = e->time_ns, .rows = e->rows };
                 step_bar(r, "b", &r->steps[r->n_steps - 1], e->time_ns);
                 return;
         case TANDEM_TRACE_STEP_DONE:
         case TANDEM_TRACE_STEP_FAILED:
                 r->n_done += e->kind == TANDEM_TRACE_STEP_DONE;
+                turn_of(r, e->step)->done = e->time_ns;
+                r->last_done = e->kind == TANDEM_TRACE_STEP_DONE ? e->step : 0;
                 r->n_failed += e->kind == TANDEM_TRACE_STEP_FAILED;
                 for (unsigned i = 0; i < r->n_steps; i++)
                         if (r->steps[i].step == e->step) {
@@ -444,6 +473,40 @@ static double share(uint64_t part, uint64_t whole)
         return whole > 0 ? 100.0 * (double)part / (double)whole : 0.0;
 }
 
+static int rising(const void *a, const void *b)
+{
+        uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+        return x < y ? -1 : x > y;
+}
+
+/* What steps that followed one another at once waited for in between. */
+static void say_between(const struct recording *r)
+{
+        static uint64_t parts[4][TURNS_KEPT];
+        size_t n = 0;
+
+        for (size_t i = 0; i < TURNS_KEPT; i++) {
+                const struct turn *next = &r->turns[i], *t = &r->turns[next->before % TURNS_KEPT];
+                const uint64_t times[] = { t->drawing, t->drawn, t->done, next->posted, next->taken };
+                bool whole = next->before != 0 && t->step == next->before && t->drawing != 0 && next->posted - t->done < TURN_IDLE_NS;
+
+                for (unsigned k = 0; k < 4; k++)
+                        whole = whole && times[k] <= times[k + 1];
+                for (unsigned k = 0; k < 4 && whole; k++)
+                        parts[k][n] = times[k + 1] - times[k];
+                n += whole;
+        }
+        if (n == 0)
+                return;
+        for (unsigned k = 0; k < 4; k++)
+                qsort(parts[k], n, sizeof(parts[k][0]), rising);
+        fprintf(stderr, "between      tokens drawn in %.1f us, heard of after %.1f, the next step posted after %.1f, taken after %.1f "
+                        "(medians of %zu)\n",
+                (double)parts[0][n / 2] / 1e3, (double)parts[1][n / 2] / 1e3, (double)parts[2][n / 2] / 1e3,
+                (double)parts[3][n / 2] / 1e3, n);
+}
+
 static void summary(const struct recording *r, const struct tandem_trace *trace)
 {
         uint64_t from = r->past ? 0 : UINT64_MAX, to = 0, n = 0, ns = 0, n_posts = 0, posts_ns = 0, lost = 0, flying;
@@ -488,6 +551,7 @@ static void summary(const struct recording *r, const struct tandem_trace *trace)
         flying = sum_since(&r->flying, from);
         fprintf(stderr, "gaps         %4.1f%% of the %.3f s in which steps were under way no worker ran a block\n",
                 share(gap_ns(r, from), flying), (double)flying / 1e9);
+        say_between(r);
         fprintf(stderr, "steps        %" PRIu64 " done, %" PRIu64 " failed; %" PRIu64 " workers lost, %" PRIu64 " epochs\n",
                 r->n_done, r->n_failed, r->n_lost, r->n_epochs);
 }

@@ -104,7 +104,7 @@ def trace_of_a_split_generation():
                     while span["ts"] + span["dur"] < ts - 0.0011:
                         span = next(spans)
                     check(span["ts"] <= ts + 0.0011, f"an arrow's {phase} is in a block", ts, span)
-        for word in ("npu worker", "gpu worker", "busy", "hand-overs", "gaps", "steps"):
+        for word in ("npu worker", "gpu worker", "busy", "hand-overs", "gaps", "between", "steps"):
             check(word in err, f"'{word}' in the summary", err)
         same_ids(d.generate(n=60, placement="split").ids, ids, "ids with and without a trace")
 
