@@ -127,7 +127,7 @@ struct tdm_fleet_worker {
         struct tdm_source *ring_source;
         uint64_t awaited_step;  /* it has said of this one that it is nearly done */
         uint64_t await_ns;      /* how long to spin for it then, as learned; 0: not, but for every so often */
-        uint32_t n_awaits;
+        uint32_t n_awaits;      /* steps of which it has said so */
         bool conn_lost;         /* its socket has closed; the exit status follows any moment */
         int send_error;         /* a message could not be sent: dealt with by the pump */
         bool ring_fault;        /* found inside a call of the owner: dealt with by the pump */

@@ -170,7 +170,7 @@ static void await_step(struct tdm_fleet_worker *w)
         if (step_id == 0 || step_id == w->awaited_step)
                 return;
         w->awaited_step = step_id;
-        if (spin_ns == 0 && w->n_awaits++ % AWAIT_TRY_EVERY == 0)
+        if (w->n_awaits++ % AWAIT_TRY_EVERY == 0)
                 spin_ns = TDM_RING_SOON_NS;
         if (spin_ns == 0)
                 return;

@@ -2,6 +2,7 @@
  * once, and whatever happens to the workers, the tokens are those of the undisturbed run. */
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -662,28 +663,53 @@ static void scribbled(void **state)
         rig_free(rig);
 }
 
-/* Workers that say of every step that it is nearly done, many times: a step is waited for once at most, by the ring that it will come from, and
- * nothing else changes. */
-static void soon_hook(struct rig *rig, uint32_t n_steps)
+/* Workers that say all the time that a step is nearly done, one of them also while it stands still: each step is waited for once at most, by the
+ * ring that it will come from, and nothing else changes. */
+struct crier {
+        int fds[TDM_N_WORKERS];
+        pid_t pid;
+        _Atomic bool stop;
+};
+
+static void *cry(void *arg)
 {
+        struct crier *c = arg;
         const uint64_t one = 1;
 
-        for (unsigned w = 0; w < TDM_N_WORKERS; w++)
-                for (unsigned i = 0; i < 3; i++)
-                        assert_int_equal(write(tdm_ring_eventfd(rig->fleet->workers[w].ring_from), &one, sizeof(one)), 8);
+        for (unsigned i = 0; !atomic_load(&c->stop); i++) {
+                if (i == 50)
+                        kill(c->pid, SIGSTOP);
+                if (i == 350)
+                        kill(c->pid, SIGCONT);
+                for (unsigned w = 0; w < TDM_N_WORKERS; w++)
+                        if (write(c->fds[w], &one, sizeof(one)) < 0)
+                                return NULL;
+                usleep(20);
+        }
+        kill(c->pid, SIGCONT);
+        return NULL;
 }
 
 static void said_soon(void **state)
 {
         struct rig *rig = rig_new();
-        const struct tdm_fleet_worker *gpu = &rig->fleet->workers[TDM_WORKER_GPU];
+        const struct tdm_fleet_worker *npu = &rig->fleet->workers[TDM_WORKER_NPU], *gpu = &rig->fleet->workers[TDM_WORKER_GPU];
+        struct crier c = { 0 };
+        pthread_t thread;
 
-        rig->hook = soon_hook;
+        wait_for(rig, is_whole(rig));
+        for (unsigned w = 0; w < TDM_N_WORKERS; w++)
+                assert_true((c.fds[w] = fcntl(tdm_ring_eventfd(rig->fleet->workers[w].ring_from), F_DUPFD_CLOEXEC, 3)) >= 0);
+        c.pid = worker_pid(rig, TDM_WORKER_GPU);
+        assert_int_equal(pthread_create(&thread, NULL, cry, &c), 0);
         run_jobs(rig, "split");
+        atomic_store(&c.stop, true);
+        pthread_join(thread, NULL);
         assert_int_equal(rig->n_resets, 0);
-        assert_true(gpu->awaited_step > 1);
-        assert_true(gpu->await_ns <= TDM_RING_SOON_NS && gpu->n_awaits > 0);
-        assert_int_equal(rig->fleet->workers[TDM_WORKER_NPU].awaited_step, 0); /* no step ends there */
+        assert_true(gpu->n_awaits > 0 && gpu->n_awaits <= rig->n_steps + TDM_STEP_SLOTS);
+        assert_int_equal(npu->n_awaits, 0); /* no step ends there */
+        for (unsigned w = 0; w < TDM_N_WORKERS; w++)
+                close(c.fds[w]);
         rig_free(rig);
 }
 
