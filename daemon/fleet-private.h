@@ -12,6 +12,7 @@
 #include <signal.h>
 #include "common/conn.h"
 #include "common/log.h"
+#include "common/spin.h"
 #include "common/utf8.h"
 #include "daemon/cpus.h"
 #include "daemon/fleet.h"
@@ -125,9 +126,8 @@ struct tdm_fleet_worker {
         uint32_t ready_epoch; /* in which it was told to be up */
         struct tdm_ring *ring_to, *ring_from;
         struct tdm_source *ring_source;
-        uint64_t awaited_step;  /* it has said of this one that it is nearly done */
-        uint64_t await_ns;      /* how long to spin for it then, as learned; 0: not, but for every so often */
-        uint32_t n_awaits;      /* steps of which it has said so */
+        uint64_t awaited_step; /* it has said of this one that it is nearly done */
+        struct tdm_spin await; /* for each of those */
         bool conn_lost;         /* its socket has closed; the exit status follows any moment */
         int send_error;         /* a message could not be sent: dealt with by the pump */
         bool ring_fault;        /* found inside a call of the owner: dealt with by the pump */

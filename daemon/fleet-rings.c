@@ -8,9 +8,6 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 
-#define AWAIT_MIN_NS UINT64_C(20000)
-#define AWAIT_TRY_EVERY 64u
-
 static void close_ring_fds(struct tdm_fleet_rings *rings, unsigned worker)
 {
         closep(&rings->fds[worker].from_daemon);
@@ -165,19 +162,14 @@ static uint64_t step_to_end(const struct tdm_fleet_worker *w)
  * take longer than what is left of it. Once for a step, and while it pays: who says so without end gets none of our time. */
 static void await_step(struct tdm_fleet_worker *w)
 {
-        uint64_t step_id = step_to_end(w), spin_ns = w->await_ns;
+        uint64_t step_id = step_to_end(w), spin_ns;
 
         if (step_id == 0 || step_id == w->awaited_step)
                 return;
         w->awaited_step = step_id;
-        if (w->n_awaits++ % AWAIT_TRY_EVERY == 0)
-                spin_ns = TDM_RING_SOON_NS;
-        if (spin_ns == 0)
-                return;
-        if (tdm_ring_spin(w->ring_from, spin_ns))
-                w->await_ns = TDM_RING_SOON_NS;
-        else
-                w->await_ns = spin_ns / 2 < AWAIT_MIN_NS ? 0 : spin_ns / 2;
+        spin_ns = tdm_spin_next(&w->await, TDM_RING_SOON_NS);
+        if (spin_ns > 0)
+                tdm_spin_learn(&w->await, TDM_RING_SOON_NS, spin_ns, tdm_ring_spin(w->ring_from, spin_ns));
 }
 
 static int on_ring(struct tdm_source *source, int fd, uint32_t events, void *userdata)

@@ -706,8 +706,8 @@ static void said_soon(void **state)
         atomic_store(&c.stop, true);
         pthread_join(thread, NULL);
         assert_int_equal(rig->n_resets, 0);
-        assert_true(gpu->n_awaits > 0 && gpu->n_awaits <= rig->n_steps + TDM_STEP_SLOTS);
-        assert_int_equal(npu->n_awaits, 0); /* no step ends there */
+        assert_true(gpu->await.n_waits > 0 && gpu->await.n_waits <= rig->n_steps + TDM_STEP_SLOTS);
+        assert_int_equal(npu->await.n_waits, 0); /* no step ends there */
         for (unsigned w = 0; w < TDM_N_WORKERS; w++)
                 close(c.fds[w]);
         rig_free(rig);

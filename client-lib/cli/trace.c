@@ -260,8 +260,6 @@ static void arrow(struct recording *r, const char *phase, unsigned lane, uint64_
         record_end(r);
 }
 
-/* A block that has ended, or whose end will not come (its worker died, or the step became void): then it reaches to
- * whatever came next, and does not count as work. */
 static struct turn *turn_of(struct recording *r, uint64_t step)
 {
         struct turn *t = &r->turns[step % TURNS_KEPT];
@@ -271,6 +269,8 @@ static struct turn *turn_of(struct recording *r, uint64_t step)
         return t;
 }
 
+/* A block that has ended, or whose end will not come (its worker died, or the step became void): then it reaches to
+ * whatever came next, and does not count as work. */
 static void close_block(struct recording *r, unsigned l, uint64_t end_ns, bool whole)
 {
         struct lane *lane = &r->lanes[l];

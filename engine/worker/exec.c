@@ -12,11 +12,6 @@
 
 #include "common/log.h"
 
-/* Spinning pays where the peer runs on a core of its own and answers soon; where it does not, we spin on the very core
- * that it needs. Which of the two it is changes with the load of the machine, so it is learned: a spin that was answered
- * keeps the full length, one that was not halves it down to none, and every so often one is tried. */
-#define SPIN_MIN_NS UINT64_C(2000)
-#define SPIN_TRY_EVERY 64u
 /* Nobody says when a full ring has room again. */
 #define UNSENT_NS TDM_NSEC_PER_MSEC
 
@@ -474,12 +469,10 @@ static int run_command(struct tdm_worker *w, struct tdm_worker_command *command)
 static int wait_for_news(struct tdm_worker *w, uint32_t seen)
 {
         struct tdm_ring *const rings[] = { w->rings[TDM_WORKER_RING_FROM_PEER], w->rings[TDM_WORKER_RING_FROM_DAEMON] };
-        uint64_t spin_ns = w->spin_ns, t0 = tdm_now_ns(), t1;
+        uint64_t spin_ns = tdm_spin_next(&w->spin, w->spin_max_ns), t0 = tdm_now_ns(), t1;
         struct tdm_trace_event event = { .time_ns = t0, .kind = TDM_TRACE_WAIT_BEGIN };
         int r;
 
-        if (spin_ns == 0 && ++w->n_sleeps % SPIN_TRY_EVERY == 0)
-                spin_ns = w->spin_max_ns;
         atomic_store_explicit(&w->progress->waiting_since_ns, t0, memory_order_relaxed);
         trace(w, &event);
         r = tdm_ring_wait_any(rings, TDM_ARRAY_SIZE(rings), &w->kick, seen, spin_ns,
@@ -490,12 +483,7 @@ static int wait_for_news(struct tdm_worker *w, uint32_t seen)
         trace(w, &event);
         atomic_store_explicit(&w->progress->waiting_since_ns, 0, memory_order_relaxed);
         count(&w->progress->waiting_ns, t1 - t0);
-        if (spin_ns > 0) {
-                if (t1 - t0 <= spin_ns)
-                        w->spin_ns = w->spin_max_ns;
-                else
-                        w->spin_ns = spin_ns / 2 < SPIN_MIN_NS ? 0 : spin_ns / 2;
-        }
+        tdm_spin_learn(&w->spin, w->spin_max_ns, spin_ns, t1 - t0 <= spin_ns);
         return r == -ETIMEDOUT ? 0 : r;
 }
 

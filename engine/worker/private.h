@@ -4,6 +4,7 @@
 #define TDM_ENGINE_WORKER_PRIVATE_H
 
 #include <pthread.h>
+#include "common/spin.h"
 #include "engine/worker/abi.h"
 #include "engine/worker/run-length.h"
 #include "engine/worker/sandbox.h"
@@ -108,8 +109,7 @@ struct tdm_worker {
         struct tdm_ring *rings[TDM_WORKER_N_RINGS];
         uint32_t epoch;
         bool quit;
-        uint64_t spin_ns; /* as learned: see exec.c */
-        uint32_t n_sleeps;
+        struct tdm_spin spin;
         struct tdm_soon soon;
         uint32_t n_parked, n_unsent; /* 0: surely none */
 };

@@ -11,7 +11,7 @@
 #include "common/log.h"
 #include "engine/worker/listen.h"
 
-/* How long to spin for a descriptor before sleeping, at most: exec.c learns whether it pays. */
+/* How long to spin for a descriptor before sleeping, at most: whether it pays is learned. */
 #define SPIN_US_HOST 50u
 #define SPIN_US_DEVICE 150u /* which needs no cores meanwhile: as long as the daemon takes from one step of 32 rows to the next */
 #define SPIN_US_MAX 100000u

@@ -308,7 +308,7 @@ struct tdm_vk_slot {
         uint32_t n_rows, n_logits, n_tiles;
         bool many;                 /* attention with several rows an item */
         uint32_t item_heads[TDM_KV_GROUPS]; /* and so many heads */
-        uint32_t attention_layers; /* done of this step */
+        uint32_t attention_layers; /* done of this step, and written behind */
 };
 
 /* A command buffer and what it was recorded for. */

@@ -187,7 +187,6 @@ struct run {
         bool bring_back;
         bool made_logits;
         uint32_t n_begun, n_done; /* submissions */
-        uint32_t n_layers, n_layers_behind; /* of attention: begun, written behind */
         struct flight flights[TDM_VK_IN_FLIGHT]; /* the i-th is in i % TDM_VK_IN_FLIGHT, which is its half of the log too */
         void (*on_block)(uint32_t block, void *userdata);
         void *userdata;
@@ -218,7 +217,7 @@ static int settle(struct run *run, struct tdm_error *err)
                 if (run->made_logits && run->n_begun - run->n_done == 1 && run->step->head.n_logits >= STAY_AWAKE_LOGITS)
                         tdm_pool_stay_awake(m->device->threads, STAY_AWAKE_NS);
                 tdm_vk_kv_behind(m, run->step, flight->first_layer, flight->n_layers, which);
-                run->n_layers_behind += flight->n_layers;
+                run->slot->attention_layers += flight->n_layers;
         }
         for (uint32_t i = 0; i < flight->n && run->on_block; i++)
                 run->on_block(flight->first + i, run->userdata);
@@ -282,8 +281,6 @@ static int begin_some(struct run *run, uint32_t block, uint32_t *ret_n, struct t
                 return r;
         run->n_begun++;
         slot->on_device = !work.download; /* handed over: whoever has them next may change them */
-        slot->attention_layers += n_layers;
-        run->n_layers += n_layers;
         return 0;
 }
 
@@ -292,7 +289,7 @@ static void end_cache(struct run *run)
 {
         struct tdm_vk_slot *slot = run->slot;
 
-        if (slot->attention_layers != run->m->hp.n_layers || run->n_layers_behind != run->n_layers)
+        if (slot->attention_layers != run->m->hp.n_layers)
                 return;
         tdm_vk_kv_end(run->m, run->step);
         slot->attention_layers = 0;

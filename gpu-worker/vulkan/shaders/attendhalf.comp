@@ -250,6 +250,7 @@ uint64_t values_of(const tdm_seen seen, uint part)
                 ROWS_FRAGMENT(b_, words_.x, words_.y) \
                 TIMES_COLUMNS(loads, k_ * 4, b_, o, 4) \
         }
+
 // A page's scores, of those products, and the largest of each head.
 void put_scores(const tdm_seen seen, uint page, vec4 scores)
 {
