@@ -464,6 +464,15 @@ struct tdm_vk_step_layout {
         uint64_t size_bytes;
 };
 void tdm_vk_step_layout(const struct tdm_vk_model *model, struct tdm_vk_step_layout *ret);
+/* Pages of an item's first span; all else of it is filled in. table: its sequence's; first_key: what its first row sees first. */
+static inline void tdm_vk_item_pages(struct tdm_vk_item *item, const uint32_t *table, uint32_t first_key)
+{
+        uint32_t span = item->span_first * TDM_VK_SPAN, end = TDM_MIN(item->position + item->n_rows, span + TDM_VK_SPAN),
+                 first = TDM_MAX(first_key, span) / TDM_VK_PAGE_TOKENS, last = (end - 1) / TDM_VK_PAGE_TOKENS;
+
+        for (uint32_t i = 0; i < TDM_VK_SPAN / TDM_VK_PAGE_TOKENS; i++)
+                item->pages[i] = table[TDM_MIN(TDM_MAX(span / TDM_VK_PAGE_TOKENS + i, first), last)];
+}
 /* The slot of these hidden rows, free or not. */
 struct tdm_vk_slot *tdm_vk_slot_of(struct tdm_vk_model *model, const float *hidden);
 void tdm_vk_step_fill(struct tdm_vk_model *model, struct tdm_vk_slot *slot, const struct tdm_step *step);

@@ -13,6 +13,7 @@
 #define FIRST 230u
 #define END (FIRST + N_ROWS)
 #define N_PAGES TDM_DIV_UP(END, TDM_KV_PAGE_TOKENS)
+#define SERIAL (5 * TDM_VK_LAYERS_MAX) /* of the step of rows that are rotated */
 #define N_SEQS 2u /* the second for a second row that is rotated */
 #define WINDOW 100u
 #define QUERY_SCALE 4096.0f
@@ -101,6 +102,7 @@ static void put_step(struct tdm_vk_device *device)
 static uint32_t put_items(struct tdm_vk_device *device, const struct shape *s, uint32_t window, uint32_t most)
 {
         struct tdm_vk_item *items = (struct tdm_vk_item *)(device->stages[0].map + ITEMS * PLACE + ITEMS_AT);
+        const uint32_t *table = (const uint32_t *)(device->stages[0].map + ITEMS * PLACE + TABLE_AT);
         uint32_t n = 0;
 
         for (uint32_t row = 0; row < N_ROWS; row += most, n++) {
@@ -112,7 +114,9 @@ static uint32_t put_items(struct tdm_vk_device *device, const struct shape *s, u
                                                 .span_last = (FIRST + row + n_rows - 1) / TDM_VK_SPAN,
                                                 .slot = row * s->n_heads,
                                                 .first_slot = row * s->n_heads,
-                                                .n_items = 2};
+                                                .n_items = 2,
+                                                .position = FIRST + row};
+                tdm_vk_item_pages(&items[n], table, seen);
         }
         return n;
 }
@@ -254,22 +258,28 @@ static void put_rows(struct tdm_vk_device *device, const struct shape *s, uint32
 {
         uint64_t items_at = device->stages[0].address + ITEMS * PLACE;
         struct tdm_vk_item *items = (struct tdm_vk_item *)in(device, ITEMS, ITEMS_AT);
+        const uint32_t *table = (const uint32_t *)in(device, ITEMS, TABLE_AT);
         float *gains = (float *)in(device, ITEMS, GAINS_AT), *angles = (float *)in(device, ITEMS, ANGLES_AT);
 
         for (uint32_t row = 0; row < n_rows; row++) {
-                uint32_t position = position_of(row), first = (window && position + 1 > window ? position + 1 - window : 0) / TDM_VK_SPAN,
-                         last = position / TDM_VK_SPAN;
+                uint32_t position = position_of(row), seen = window && position + 1 > window ? position + 1 - window : 0,
+                         first = seen / TDM_VK_SPAN, last = position / TDM_VK_SPAN;
 
                 ((struct tdm_vk_row *)in(device, ITEMS, ROWS_AT))[row] =
-                        (struct tdm_vk_row){.position = position, .seq = row, .serial = 5 * TDM_VK_LAYERS_MAX};
-                for (uint32_t i = 0; i < n; i++)
+                        (struct tdm_vk_row){.position = position, .seq = row, .serial = SERIAL};
+                for (uint32_t i = 0; i < n; i++) {
                         items[row * n + i] = (struct tdm_vk_item){.first_row = row,
                                                                   .n_rows = 1,
                                                                   .span_first = i == 0 ? first : last,
                                                                   .span_last = i + 1 == n ? last : first,
                                                                   .slot = (row * n + i) * s->n_heads,
                                                                   .first_slot = row * n * s->n_heads,
-                                                                  .n_items = n};
+                                                                  .n_items = n,
+                                                                  .position = position,
+                                                                  .seq = row,
+                                                                  .serial = SERIAL};
+                        tdm_vk_item_pages(&items[row * n + i], table + (size_t)row * N_PAGES, seen);
+                }
                 for (uint32_t d = 0; d < s->head_dim / 2; d++) {
                         angles[row * s->head_dim + d] = cosf((float)d / 32 + (float)row);
                         angles[row * s->head_dim + s->head_dim / 2 + d] = sinf((float)d / 32 + (float)row);

@@ -139,14 +139,22 @@ static void cut_tile(const struct tdm_vk_model *m, struct tdm_vk_slot *slot, con
                 n_parts = apart ? last - first + 1 : 1;
                 for (uint32_t i = 0; i < n; i++)
                         row_items[row + i] = (struct tdm_vk_row_items){ first_slot + i * n_heads, step_slots, n_parts, 0 };
-                for (uint32_t i = 0; i < n_parts; i++, slots += step_slots)
-                        items[n_items++] = (struct tdm_vk_item){ .first_row = row,
-                                                                 .n_rows = n,
-                                                                 .span_first = first + i,
-                                                                 .span_last = apart ? first + i : last,
-                                                                 .slot = slots,
-                                                                 .first_slot = first_slot,
-                                                                 .n_items = n_parts };
+                for (uint32_t i = 0; i < n_parts; i++, slots += step_slots) {
+                        struct tdm_vk_item item = { .first_row = row,
+                                                    .n_rows = n,
+                                                    .span_first = first + i,
+                                                    .span_last = apart ? first + i : last,
+                                                    .slot = slots,
+                                                    .first_slot = first_slot,
+                                                    .n_items = n_parts,
+                                                    .position = step->rows[row].position,
+                                                    .seq = step->rows[row].seq,
+                                                    .serial = m->step_serial * TDM_VK_LAYERS_MAX };
+
+                        tdm_vk_item_pages(&item, step->tables[group] + (size_t)item.seq * step->table_entries,
+                                          tdm_window_first(&m->hp, group, item.position));
+                        items[n_items++] = item;
+                }
         }
         *args = (VkDispatchIndirectCommand){ n_items, n_heads / slot->item_heads[group], 1 };
 }

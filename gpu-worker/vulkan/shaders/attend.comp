@@ -105,8 +105,7 @@ void main()
         tdm_vk_item item = Items(p.items).v[gl_WorkGroupID.x];
         uint head0 = gl_WorkGroupID.y * HEADS, kv_head = head0 / (p.n_heads / p.n_kv_heads);
         uint width = (p.n_heads + 2 * p.n_kv_heads) * HEAD_DIM;
-        tdm_vk_row first = Rows(p.rows).v[item.first_row];
-        uint end = first.position + item.n_rows, begin = tdm_first_seen(first.position, p.window);
+        uint end = item.position + item.n_rows, begin = tdm_first_seen(item.position, p.window);
         tdm_running running[QUERIES_MAX];
         precise float out_o[QUERIES_MAX * OWN];
 
@@ -128,9 +127,10 @@ void main()
                 if (thread < TDM_VK_SPAN / TDM_VK_PAGE_TOKENS) {
                         uint t = thread * TDM_VK_PAGE_TOKENS;
                         bool wanted = t < hi && t + TDM_VK_PAGE_TOKENS > lo;
+                        uint page = Items(p.items).v[gl_WorkGroupID.x].pages[thread];
 
-                        uint page = wanted ? U32s(p.table).v[first.seq * p.table_entries + base / TDM_VK_PAGE_TOKENS + thread] : 0;
-
+                        if (wanted && span != item.span_first)
+                                page = U32s(p.table).v[item.seq * p.table_entries + base / TDM_VK_PAGE_TOKENS + thread];
                         s_parts[thread] = wanted ? tdm_page(p.pieces, p.piece_shift, page, p.page_bytes) + uint64_t(kv_head) * p.part_bytes
                                                  : uint64_t(0);
                 }
@@ -178,7 +178,7 @@ void main()
                         uint key = base + thread;
 #define PUT_SCORES(q) \
         if (q < QUERIES) { \
-                uint position = first.position + min(q / HEADS, item.n_rows - 1); \
+                uint position = item.position + min(q / HEADS, item.n_rows - 1); \
 \
                 [[unroll]] for (uint i = 0; i < 8; i++) \
                         s_part[eighth * TDM_VK_SPAN + t + i] = acc[q * 8 + i]; \

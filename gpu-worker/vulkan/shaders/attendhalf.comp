@@ -47,8 +47,9 @@ void rotate_head(const tdm_attend a, tdm_vk_rotation rotation, uint vector, uint
 {
         uint lane = gl_SubgroupInvocationID, subgroup = gl_SubgroupID, flag = tdm_flag_read(p.chain_index, p.chain_wait), saturated = 0;
         bool is_query = vector < HEADS, is_value = vector == HEADS + 1;
-        uint t = a.first.position % TDM_VK_PAGE_TOKENS;
-        uint page = U32s(p.table).v[a.first.seq * p.table_entries + a.first.position / TDM_VK_PAGE_TOKENS];
+        uint t = a.item.position % TDM_VK_PAGE_TOKENS;
+        // Not from the item or s_parts, although it may be there: with a choice between them the driver takes more registers, and a single row 5% longer.
+        uint page = U32s(p.table).v[a.item.seq * p.table_entries + a.item.position / TDM_VK_PAGE_TOKENS];
         uint64_t part = tdm_page(p.pieces, p.piece_shift, page, p.page_bytes) + uint64_t(a.kv_head) * p.part_bytes + (is_value ? p.part_bytes / 2 : 0);
         uint64_t gains = is_query ? rotation.q_gain : rotation.k_gain, angles = p.rows + rotation.angles + uint64_t(a.item.first_row) * (HEAD_DIM * 4);
         float x[LANE_VALUES];
@@ -117,7 +118,7 @@ void rotate_head(const tdm_attend a, tdm_vk_rotation rotation, uint vector, uint
 // Queries as stage_queries() has them; the key and the value into the cache, by who reads them from there too.
 void rotate_row(const tdm_attend a, tdm_vk_rotation rotation, bool waits)
 {
-        bool stores = waits && a.item.span_last == a.first.position / TDM_VK_SPAN;
+        bool stores = waits && a.item.span_last == a.item.position / TDM_VK_SPAN;
         uint i = gl_LocalInvocationID.x;
 
         if (waits)
@@ -437,7 +438,7 @@ void main()
 
                 if (ROTATES != 0 && a.item.n_items > 1) {
                         uint64_t slot = p.partial + uint64_t(a.item.slot + a.head0 + head) * TDM_VK_PARTIAL_WIDTH(HEAD_DIM) * 8;
-                        uint flag = a.first.serial + p.side_rows;
+                        uint flag = a.item.serial + p.side_rows;
 
                         if (a.item.slot != a.item.first_slot + (a.item.n_items - 1) * p.n_heads) {
                                 if (row_used && counts)

@@ -39,7 +39,7 @@ shared uint64_t s_parts[TDM_VK_SPAN / TDM_VK_PAGE_TOKENS]; // of the kv head, in
 
 struct tdm_attend {
         tdm_vk_item item;
-        tdm_vk_row first;    // of its rows
+        uint page;           // of its first span, thread i's of the first ones the i-th
         uint head0, kv_head; // the first of its heads
         uint begin, end;     // positions that any of its rows sees
 };
@@ -49,11 +49,11 @@ tdm_attend attend_begin()
         tdm_attend a;
 
         a.item = Items(p.items).v[gl_WorkGroupID.x];
-        a.first = Rows(p.rows).v[a.item.first_row];
+        a.page = Items(p.items).v[gl_WorkGroupID.x].pages[min(gl_LocalInvocationID.x, TDM_VK_SPAN / TDM_VK_PAGE_TOKENS - 1)];
         a.head0 = gl_WorkGroupID.y * HEADS;
         a.kv_head = a.head0 / (p.n_heads / p.n_kv_heads);
-        a.begin = tdm_first_seen(a.first.position, p.window);
-        a.end = a.first.position + a.item.n_rows;
+        a.begin = tdm_first_seen(a.item.position, p.window);
+        a.end = a.item.position + a.item.n_rows;
         return a;
 }
 
@@ -65,9 +65,10 @@ void attend_pages(const tdm_attend a, uint base, uint lo, uint hi, bool first_sp
 
         barrier(); // the last span's readers are done
         if (thread < TDM_VK_SPAN / TDM_VK_PAGE_TOKENS) {
-                uint wanted = clamp(thread, lo / TDM_VK_PAGE_TOKENS, (hi - 1) / TDM_VK_PAGE_TOKENS);
-                uint page = U32s(p.table).v[a.first.seq * p.table_entries + base / TDM_VK_PAGE_TOKENS + wanted];
+                uint wanted = clamp(thread, lo / TDM_VK_PAGE_TOKENS, (hi - 1) / TDM_VK_PAGE_TOKENS), page = a.page;
 
+                if (base != a.item.span_first * TDM_VK_SPAN)
+                        page = U32s(p.table).v[a.item.seq * p.table_entries + base / TDM_VK_PAGE_TOKENS + wanted];
                 s_parts[thread] = tdm_page(p.pieces, p.piece_shift, page, p.page_bytes) + uint64_t(a.kv_head) * p.part_bytes;
         }
         barrier();

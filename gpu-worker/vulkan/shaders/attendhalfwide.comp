@@ -88,7 +88,7 @@ void main()
         uint tile = subgroup % TILES, dims0 = subgroup / TILES * 128;
         tdm_attend a = attend_begin();
         uint query[2] = uint[2](tile * 16 + own, tile * 16 + own + 8);
-        uint position[2] = uint[2](a.first.position + query_row(query[0], a.item.n_rows), a.first.position + query_row(query[1], a.item.n_rows));
+        uint position[2] = uint[2](a.item.position + query_row(query[0], a.item.n_rows), a.item.position + query_row(query[1], a.item.n_rows));
         uint key_offset = KEY_OFFSET(own, quad), value_offset = VALUE_OFFSET(own, quad);
         precise float to_exponent = p.score_scale * LOG2E;
         tdm_running running[2];
@@ -184,7 +184,7 @@ void main()
                                         TIMES_STAGED(q, k, s, 0)
                                 }
                         }
-                        LOOK(base + block * 64, 2, base + block * 64 + 63 <= a.first.position && base + block * 64 >= tdm_first_seen(a.end - 1, p.window))
+                        LOOK(base + block * 64, 2, base + block * 64 + 63 <= a.item.position && base + block * 64 >= tdm_first_seen(a.end - 1, p.window))
                         [[unroll]] for (uint r = 0; r < 2; r++) {
                                 float next = max(m[r], here[r]);
                                 precise float distance = m[r] - next;

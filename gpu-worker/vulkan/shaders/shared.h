@@ -93,7 +93,8 @@ struct tdm_vk_row {
         TDM_U32 serial; /* of the step, times TDM_VK_LAYERS_MAX */
 };
 
-/* A piece of attention: some rows of one sequence over spans first … last. */
+/* A piece of attention: some rows of one sequence over spans first … last. It says of its first row what a kernel would else look up before it
+ * knows where the first keys lie. */
 struct tdm_vk_item {
         TDM_U32 first_row; /* in the step */
         TDM_U32 n_rows;
@@ -102,7 +103,12 @@ struct tdm_vk_item {
         TDM_U32 slot;       /* of its first row's first head, in the partial results */
         TDM_U32 first_slot; /* of its row's first item, where it has one row */
         TDM_U32 n_items;    /* of its row */
+        TDM_U32 position;   /* of its first row; this and the next two as in tdm_vk_row */
+        TDM_U32 seq;
+        TDM_U32 serial;
         TDM_U32 pad0;
+        TDM_U32 pad1;
+        TDM_U32 pages[TDM_VK_SPAN / TDM_VK_PAGE_TOKENS]; /* of span_first; those that no row of it sees: the nearest that one does */
 };
 
 /* Where a row's partial results lie: slot + i * slot_step + head, i < n. */
