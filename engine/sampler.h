@@ -48,9 +48,9 @@ int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling 
 /* The same where whoever made the logits looked at them already, and not all of them need come here. maxima: the greatest of some of the
  * logits each, of all together, NAN where one is NaN or +inf. block_sums: of each TDM_SAMPLE_SUM_BLOCK logits the sum of
  * e^(logit - greatest of all), in floats: lane i is the sum of logits i, i + TDM_SAMPLE_LANES, … of the block, in this order, by the
- * operations of exp_negative() in sampler.c; then lane i takes lane i + 8, i + 4, i + 2 and i + 1, each time half of them. seen: the blocks
- * of TDM_SAMPLE_MAX_BLOCK logits whose greatest is not less than the n_wanted-th greatest of all blocks', each once, in any order; finish()
- * reads no other logits than theirs and those of the history and the target. One scratch for both; all of it is read until then. */
+ * operations of exp_negative() in sampler.c; then lane i takes lane i + 8, i + 4, i + 2 and i + 1, each time half of them. seen: the n_wanted
+ * blocks of TDM_SAMPLE_MAX_BLOCK logits (or all) that have the greatest maxima, of equal ones the first, each once, in any order; more do no harm.
+ * finish() reads no other logits than theirs and those of the history and the target. One scratch for both; all of it is read until then. */
 #define TDM_SAMPLE_MAX_BLOCK 64u
 #define TDM_SAMPLE_SUM_BLOCK 256u
 #define TDM_SAMPLE_LANES 16u

@@ -502,7 +502,7 @@ static void test_seen(void **state)
                                        *block_max = calloc(n_blocks, sizeof(float)), *sorted = calloc(n_blocks, sizeof(float)),
                                        *lanes = calloc((size_t)n_sums * TDM_SAMPLE_LANES, sizeof(float)), *sums = calloc(n_sums, sizeof(float));
                 _cleanup_(freep) uint32_t *blocks = calloc(n_blocks, sizeof(uint32_t));
-                uint32_t n_seen = 0;
+                uint32_t n_seen = 0, n_equal = 0;
                 _cleanup_(freep) void *scratch = aligned_alloc(64, tdm_sampler_scratch_bytes(n));
                 struct tdm_sampling s = {round % 3 ? 0.8f : 0.0f, 0.95f, 0.01f, round % 4 ? 1.0f : 1.3f, round % 7 * 10,
                                          round % 6, round};
@@ -533,17 +533,27 @@ static void test_seen(void **state)
                 }
                 memcpy(sorted, block_max, n_blocks * sizeof(float));
                 qsort(sorted, n_blocks, sizeof(float), falling);
-                wanted = tdm_sample_n_wanted(&s, n, n_history);
-                for (uint32_t i = 0; i < n; i++) {
-                        uint32_t b = i / TDM_SAMPLE_MAX_BLOCK;
-                        bool named = target / TDM_SAMPLE_MAX_BLOCK == b;
+                wanted = TDM_MIN(tdm_sample_n_wanted(&s, n, n_history), n_blocks);
+                for (uint32_t b = 0; b < n_blocks; b++)
+                        n_equal += key_of(block_max[b]) > key_of(sorted[wanted - 1]); /* so far those above */
+                n_equal = wanted - n_equal;
+                for (uint32_t b = 0; b < n_blocks; b++) {
+                        uint32_t end = TDM_MIN(n, (b + 1) * TDM_SAMPLE_MAX_BLOCK);
+                        bool above = key_of(block_max[b]) > key_of(sorted[wanted - 1]), counts = above,
+                             named = target / TDM_SAMPLE_MAX_BLOCK == b;
 
+                        if (!above && key_of(block_max[b]) == key_of(sorted[wanted - 1]) && n_equal > 0) { /* the first ones are enough */
+                                counts = true;
+                                n_equal--;
+                        }
                         for (uint32_t k = 0; k < n_history && s.repeat_penalty != 1.0f; k++)
                                 named |= history[k] / TDM_SAMPLE_MAX_BLOCK == b;
-                        if (i % TDM_SAMPLE_MAX_BLOCK == 0 && (wanted >= n_blocks || key_of(block_max[b]) >= key_of(sorted[wanted - 1])))
+                        if (counts)
                                 blocks[n_seen++] = b;
-                        seen[i] = named || wanted >= n_blocks || key_of(block_max[b]) >= key_of(sorted[wanted - 1]) ? logits[i] : NAN;
+                        for (uint32_t i = b * TDM_SAMPLE_MAX_BLOCK; i < end; i++)
+                                seen[i] = named || counts ? logits[i] : NAN;
                 }
+                assert_int_equal(n_seen, wanted);
                 want = sample(logits, n, s, history, n_history, round, target);
                 memset(scratch, 0xa5, tdm_sampler_scratch_bytes(n));
                 memset(&got, 0x5a, sizeof(got));

@@ -57,6 +57,7 @@ struct sample_job {
         uint32_t first;
         struct tdm_result *results;
         _Atomic uint32_t bad_row; /* UINT32_MAX: none */
+        _Atomic uint32_t n_seen;  /* blocks of logits that gather.comp chose */
 };
 
 /* As the host device's: y = cap tanh(x / cap), tanh(z) = 1 - 2 / (exp(2z) + 1). */
@@ -116,6 +117,7 @@ static void sample_seen(void *arg, unsigned chunk, unsigned thread)
         uint8_t *scratch = m->sampler_scratch + thread * m->sampler_stride;
         struct tdm_result result;
 
+        atomic_fetch_add_explicit(&job->n_seen, found[0], memory_order_relaxed);
         tdm_sample_take(tops + (size_t)chunk * m->tops_stride, m->tops_stride, sums + (size_t)chunk * m->sums_stride, found + 1,
                         TDM_MIN(found[0], m->maxima_stride), scratch);
         take(job, chunk,
@@ -129,7 +131,7 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
                   struct tdm_result *results, struct tdm_error *err)
 {
         for (uint32_t first = 0, n; first < step->head.n_logits; first += n) {
-                struct sample_job job = { m, step, NULL, first, results, UINT32_MAX };
+                struct sample_job job = { m, step, NULL, first, results, UINT32_MAX, 0 };
                 struct tdm_vk_work work = {
                         .slot = slot, .first = 2 * m->hp.n_layers + 1, .n = 1, .first_logit = first
                 };
@@ -147,6 +149,7 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
                         tdm_pool_run(m->device->threads, n, sample_one, &job);
                 else
                         tdm_pool_run_awake(m->device->threads, n, sample_seen, &job);
+                m->device->counters.logit_blocks += job.n_seen;
                 if (job.bad_row != UINT32_MAX)
                         return tdm_error_set(
                                 err, -EDOM,

@@ -140,6 +140,7 @@ struct outcome {
         float *hidden; /* [n][d_model] */
         struct tdm_result results[N_IDS];
         bool has_result[N_IDS];
+        uint64_t logit_blocks; /* that came to the host */
 };
 
 struct variant {
@@ -150,6 +151,7 @@ struct variant {
         const char *submission; /* rows times blocks in one; NULL: as always */
         const char *logits;     /* "whole": all of them come to the host */
         uint32_t top_k;         /* 0: as always */
+        bool greedy;            /* and nothing else is reported */
         uint32_t single_from;   /* from here on each sequence has one row in a step; 0: never */
 };
 
@@ -167,6 +169,7 @@ static struct outcome run(const uint8_t *weights, const struct variant *v)
         uint32_t d = tdm_weights_header(weights)->hparams.d_model, others_at[8] = {}, n_rows = v->n_rows;
         struct outcome o = { .hidden = calloc(n_rows, d * sizeof(float)) };
         float *hidden = calloc(options.max_rows, d * sizeof(float));
+        struct tdm_vulkan_counters counters;
         struct tdm_result results[32];
         struct drive *drive;
         bool restarted = false;
@@ -204,6 +207,8 @@ static struct outcome run(const uint8_t *weights, const struct variant *v)
                 parts[at] = part(0, first, n);
                 if (v->top_k)
                         parts[at].sampling.top_k = v->top_k;
+                if (v->greedy)
+                        parts[at].sampling = (struct tdm_sampling){ .top_p = 1, .repeat_penalty = 1 };
                 for (uint32_t i = 0; i < at; i++) {
                         row += parts[i].n;
                         logits += parts[i].n_logits;
@@ -215,14 +220,28 @@ static struct outcome run(const uint8_t *weights, const struct variant *v)
                         o.has_result[first + n - parts[at].n_logits + i] = true;
                 }
         }
+        tdm_vulkan_counters(drive_device(drive, 0), &counters);
+        o.logit_blocks = counters.logit_blocks;
         drive_destroy(drive);
         unsetenv("TANDEM_VULKAN_MEMORY");
         free(hidden);
         return o;
 }
 
-static void same_bits(const uint8_t *weights, const struct variant *base, const struct variant *variants,
-                      unsigned n_variants);
+static uint64_t same_bits(const uint8_t *weights, const struct variant *base, const struct variant *variants,
+                          unsigned n_variants);
+
+/* Most tokens have exactly as good twins, as some of a real vocabulary do: its unused ones. n: how many are different. */
+static void make_twins(uint8_t *weights, uint32_t n)
+{
+        const struct tdm_weights_header *header = tdm_weights_header(weights);
+        const struct tdm_weights_tensor *t = (const struct tdm_weights_tensor *)(weights + header->tensors_offset);
+
+        while (t->rows != header->hparams.n_vocab)
+                t++;
+        for (uint64_t panel = t->size_bytes / TDM_DIV_UP(t->rows, 16u), at = n / 16 * panel; at < t->size_bytes; at += panel)
+                memcpy(weights + t->offset + at, weights + t->offset + at % (n / 16 * panel), panel);
+}
 
 /* Whether the device has units for rows of F16. */
 static bool halves(void)
@@ -268,6 +287,13 @@ static void exact(void **state)
         static const struct variant variants_logits[] = {
                 { "copy", .n_rows = 12, .chunk = 4, .top_k = 4000, .logits = "whole" },
         };
+        /* As many as are wanted of those that are equally good: one, a share of them, one and a share of the next, and so on. */
+        static const struct variant base_twins[] = {
+                { "copy", .n_rows = 12, .chunk = 4, .greedy = true },
+                { "copy", .n_rows = 12, .chunk = 4, .top_k = 40 },
+                { "copy", .n_rows = 12, .chunk = 4, .top_k = 300 },
+                { "copy", .n_rows = 12, .chunk = 4, .top_k = TDM_MAX_TOP_K },
+        };
         uint8_t *weights = model_new("tiny", TDM_TYPE_Q4_0), *weights_128 = model_new("tiny-128", TDM_TYPE_Q4_0),
                 *weights_vocab;
 
@@ -278,6 +304,13 @@ static void exact(void **state)
         random_model_destroy(weights_128);
         weights_vocab = model_new("tiny-vocab", TDM_TYPE_Q4_0);
         same_bits(weights_vocab, &base_logits, variants_logits, 1);
+        make_twins(weights_vocab, 1024);
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(base_twins); i++) {
+                struct variant whole = base_twins[i];
+
+                whole.logits = "whole";
+                assert_int_equal(same_bits(weights_vocab, &base_twins[i], &whole, 1), 12 * TDM_MAX(base_twins[i].top_k, 1u));
+        }
         random_model_destroy(weights_vocab);
 }
 
@@ -309,8 +342,9 @@ static void exact_halves(void **state)
         unsetenv("TANDEM_VULKAN_HALVES");
 }
 
-static void same_bits(const uint8_t *weights, const struct variant *base, const struct variant *variants,
-                      unsigned n_variants)
+/* Returns how many blocks of logits came to the host of the first. */
+static uint64_t same_bits(const uint8_t *weights, const struct variant *base, const struct variant *variants,
+                          unsigned n_variants)
 {
         uint32_t d = tdm_weights_header(weights)->hparams.d_model, n_rows = base->n_rows;
         struct outcome want = run(weights, base);
@@ -338,6 +372,7 @@ static void same_bits(const uint8_t *weights, const struct variant *base, const 
                 free(got.hidden);
         }
         free(want.hidden);
+        return want.logit_blocks;
 }
 
 /* ---- hidden rows as a dma-buf ---- */

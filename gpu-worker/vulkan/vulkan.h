@@ -15,13 +15,14 @@ extern const struct tdm_device_ops tdm_vulkan_device_ops;
  * -errno with the reason. Looks for device nodes first, so that a machine without a GPU never loads a driver. */
 int tdm_vulkan_probe(const struct tdm_device_config *config, struct tdm_error *err);
 
-/* Counters of a device since it was opened: all stay as they are while steps run again and again. */
+/* Counters of a device since it was opened: allocations, pipelines and recordings stay as they are while steps run again and again. */
 struct tdm_vulkan_counters {
         uint64_t allocations; /* of device memory, imports too */
         uint64_t pipelines;   /* compiled */
         uint64_t recordings;  /* of command buffers */
         uint64_t submissions;
         uint64_t hidden_copies; /* of hidden rows between the step's memory and the device's */
+        uint64_t logit_blocks;  /* of TDM_SAMPLE_MAX_BLOCK, that were chosen to come to the host for the sampler */
         uint64_t kv_restored_bytes;
 };
 void tdm_vulkan_counters(const struct tdm_device *device, struct tdm_vulkan_counters *ret);
