@@ -399,6 +399,22 @@ static void add_block(struct selection *s, const float *logits, uint32_t n, uint
                 selection_add(s, logits[i], i);
 }
 
+/* Of blocks, the least of their greatest. */
+static float least_maximum(const float *logits, uint32_t n, const uint32_t *blocks, uint32_t n_listed)
+{
+        float least = INFINITY;
+
+        for (uint32_t i = 0; i < n_listed; i++) {
+                uint32_t at = blocks[i] * MAX_BLOCK;
+                float greatest = -INFINITY;
+
+                if (blocks[i] < TDM_DIV_UP(n, MAX_BLOCK))
+                        lane_functions()->find_maxima(logits + at, TDM_MIN(n - at, MAX_BLOCK), &greatest);
+                least = TDM_MIN(least, greatest);
+        }
+        return least;
+}
+
 /* The wanted best of all logits, sorted into scratch->keys. Returns how many there are. */
 static size_t find_best(const float *logits, uint32_t n, size_t wanted, struct scratch *scratch)
 {
@@ -408,6 +424,9 @@ static size_t find_best(const float *logits, uint32_t n, size_t wanted, struct s
 
         s.most = TDM_MIN(4 * s.wanted + 64, (size_t)KEYS_CAPACITY);
         if (scratch->seen) {
+                /* As many logits as blocks are not less than the least of the blocks' maxima. */
+                if (scratch->n_seen >= s.wanted)
+                        s.floor_logit = least_maximum(logits, n, scratch->seen, scratch->n_seen);
                 for (uint32_t i = 0; i < scratch->n_seen; i++)
                         if (scratch->seen[i] < n_blocks)
                                 add_block(&s, logits, n, scratch->seen[i]);
