@@ -62,7 +62,7 @@ int tdm_ring_eventfd(const struct tdm_ring *ring);
  * or no kind. Wakes a sleeping consumer. */
 int tdm_ring_push(struct tdm_ring *ring, const struct tdm_desc *desc);
 /* Producer: a descriptor comes soon. A sleeping consumer is woken and, where it finds that worth its time, spins for it. */
-#define TDM_RING_SOON_NS UINT64_C(300000) /* at most so long before */
+#define TDM_RING_SOON_NS UINT64_C(500000) /* at most so long before */
 void tdm_ring_soon(struct tdm_ring *ring);
 /* Consumer. 1 and *ret filled; 0 when empty; -EPROTO when the producer's index is impossible or epoch/kind is wrong. */
 int tdm_ring_pop(struct tdm_ring *ring, struct tdm_desc *ret);
