@@ -1,5 +1,7 @@
 """The vulkan device behind the daemon: split and single placement, what status shows, and the same tokens after the GPU worker
-was killed, with its cache in shared memory. Skipped where there is no Vulkan device."""
+was killed, with its cache in shared memory. Skipped where there is no Vulkan device.
+
+With VK_INSTANCE_LAYERS (and VK_LAYER_ENABLES) every GPU worker runs under the validation layers, which must say nothing."""
 import ctypes
 import glob
 import os
@@ -10,6 +12,16 @@ from tandem_test import *  # noqa: E402,F403
 
 # A CPU implementation compiles a kernel when it first runs: kept between runs, and no deadline is fair to it.
 SHADERS = os.path.join(os.environ.get("TANDEM_TEST_CACHE", "/tmp"), "shaders")
+
+
+LAYERS = {name: os.environ[name] for name in ("VK_INSTANCE_LAYERS", "VK_LAYER_ENABLES") if os.environ.get(name)}
+LAYERS_SAY = re.compile(r".*(VUID-|Validation Error|Validation Warning|SYNC-HAZARD|UNASSIGNED).*")
+
+
+class Watched(Daemon):
+    def stop(self):
+        wrong, said = super().stop(), LAYERS_SAY.search(self.log())
+        return wrong or (said and f"the validation layers are not silent: {said.group()}")
 
 
 def there_is_vulkan():
@@ -24,8 +36,9 @@ def vulkan(placement, memory, npu="host", **more):
     if not there_is_vulkan():
         raise Skip("no Vulkan loader or driver (Debian: libvulkan1 mesa-vulkan-drivers)")
     os.makedirs(SHADERS, exist_ok=True)
-    return Daemon(models=(SPROUT,), placement=placement, hang_ms=60000,
-                  env=dict(TANDEM_GPU="vulkan", TANDEM_NPU=npu, TANDEM_VULKAN_MEMORY=memory, MESA_SHADER_CACHE_DIR=SHADERS), **more)
+    return Watched(models=(SPROUT,), placement=placement, hang_ms=60000,
+                   env=dict(LAYERS, TANDEM_GPU="vulkan", TANDEM_NPU=npu, TANDEM_VULKAN_MEMORY=memory, MESA_SHADER_CACHE_DIR=SHADERS,
+                            VK_LOADER_DEBUG="layer" if LAYERS else "none"), **more)
 
 
 @test
@@ -38,6 +51,8 @@ def shown():
             equal(w["gpu"]["device"], "vulkan", "device of the gpu worker")
             equal(w["npu"]["device"], "host", "device of the npu worker")
             check(("imported" if memory == "import" else "copied") in w["gpu"]["detail"], "path of memory", w["gpu"]["detail"])
+            for layer in LAYERS.get("VK_INSTANCE_LAYERS", "").split():  # else their silence would say nothing
+                check(f'Insert instance layer "{layer}"' in d.log(), f"{layer} is in use", d.log()[-2000:])
 
 
 KEPT = []  # files that go with this process
