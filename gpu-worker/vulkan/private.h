@@ -318,7 +318,7 @@ struct tdm_vk_recording {
         const struct tdm_vk_slot *slot;
         uint64_t hidden;
         uint32_t first, n, n_rows, first_logit, n_logits, log_half, item_heads[TDM_KV_GROUPS];
-        bool many, upload, download, profiled;
+        bool many, upload, download, joins, joined, profiled;
         uint32_t n_marks;
         struct tdm_vk_pipeline *marks[TDM_VK_MAX_QUERIES]; /* of each timestamp, when profiling */
 };
@@ -565,6 +565,7 @@ struct tdm_vk_work {
         uint32_t first_logit, n_logits; /* n_logits 0: no head */
         uint32_t log_half;              /* of the log, which this submission writes */
         bool upload, download;
+        bool joins, joined; /* it ends with the norm that the next block begins with; it begins where one before did so */
 };
 int tdm_vk_record(struct tdm_vk_model *model, const struct tdm_vk_work *work, struct tdm_vk_recording **ret,
                   struct tdm_error *err);

@@ -3,7 +3,7 @@
  * step of its shape.
  *
  * Every kernel waits for the one before it: at a barrier, or on its own where both can (chain.c). Where a block follows
- * another in one recording, the end of the one and the beginning of the next are one kernel (norm.comp). */
+ * another in one run, the end of the one and the beginning of the next are one kernel (norm.comp). */
 #include <assert.h>
 
 #include "engine/weights-k.h"
@@ -275,13 +275,13 @@ static void norm(struct recorder *r, uint64_t add_gain, uint64_t gain, const str
         r->hidden_groups = r->rows;
 }
 
-/* What the next block of the recording begins with, at the end of this one. */
+/* What the next block begins with, at the end of this one, where that follows. */
 static void end_block(struct recorder *r, uint32_t block, uint64_t add_gain)
 {
         struct tdm_vk_model *m = r->m;
         uint32_t next = block + 1;
 
-        if (r->work->slot->n_tiles == 1 && next < r->work->first + r->work->n) {
+        if (r->work->slot->n_tiles == 1 && (next < r->work->first + r->work->n || r->work->joins)) {
                 const struct tdm_vk_layer *l = next <= 2 * m->hp.n_layers ? &m->layers[tdm_block_layer(next)] : NULL;
 
                 r->acts_ready = l != NULL;
@@ -555,7 +555,7 @@ static bool fits(const struct tdm_vk_recording *c, const struct tdm_vk_work *w, 
                c->n_rows == w->slot->n_rows && c->first_logit == w->first_logit && c->n_logits == w->n_logits &&
                c->log_half == w->log_half && c->many == w->slot->many &&
                memcmp(c->item_heads, w->slot->item_heads, sizeof(c->item_heads)) == 0 && c->upload == w->upload &&
-               c->download == w->download && c->profiled == profiling;
+               c->download == w->download && c->joins == w->joins && c->joined == w->joined && c->profiled == profiling;
 }
 
 static VkResult record(struct tdm_vk_model *m, const struct tdm_vk_work *work, struct tdm_vk_recording *c)
@@ -568,7 +568,8 @@ static VkResult record(struct tdm_vk_model *m, const struct tdm_vk_work *work, s
                              .commands = c->commands,
                              .recording = c,
                              .work = work,
-                             .step = work->slot->step.address};
+                             .step = work->slot->step.address,
+                             .acts_ready = work->joined};
         VkResult result = m->device->vk.BeginCommandBuffer(c->commands, &begin);
 
         if (result != VK_SUCCESS)
@@ -641,6 +642,8 @@ int tdm_vk_record(struct tdm_vk_model *m, const struct tdm_vk_work *w, struct td
         memcpy(oldest->item_heads, w->slot->item_heads, sizeof(oldest->item_heads));
         oldest->upload = w->upload;
         oldest->download = w->download;
+        oldest->joins = w->joins;
+        oldest->joined = w->joined;
         oldest->profiled = m->device->profiling;
         oldest->used = ++m->clock;
         *ret = oldest;

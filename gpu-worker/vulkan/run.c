@@ -189,6 +189,7 @@ struct run {
         uint32_t end; /* of the kernels' blocks: sample is the host's */
         bool bring_back;
         bool made_logits;
+        bool joins; /* the submission begun last leaves the next block's input */
         uint32_t n_begun, n_done; /* submissions */
         struct flight flights[TDM_VK_IN_FLIGHT]; /* the i-th is in i % TDM_VK_IN_FLIGHT, which is its half of the log too */
         void (*on_block)(uint32_t block, void *userdata);
@@ -270,6 +271,11 @@ static int begin_some(struct run *run, uint32_t block, uint32_t *ret_n, struct t
                 work.n_logits = TDM_MIN(run->step->head.n_logits, m->logits_rows);
                 run->made_logits = true;
         }
+        /* A single row's is in flagged words, which are gone with their submission. */
+        work.joined = run->joins;
+        work.joins = run->joins = slot->n_rows > 1 && slot->n_tiles == 1 && block + work.n < run->end &&
+                                  tdm_block_kind(&m->hp, block + work.n) != TDM_BLOCK_HEAD &&
+                                  tdm_block_kind(&m->hp, block + work.n - 1) != TDM_BLOCK_EMBED;
         work.upload = !slot->in_place && !slot->on_device && block > 0;
         work.download = !slot->in_place && run->bring_back && block + work.n == run->end;
         if (work.upload) { /* only the first of a run: the others find them on the device */
