@@ -11,7 +11,6 @@
 #define LOGITS_BYTES_MAX (UINT64_C(64) << 20)
 #define MATRIX_ROWS 64u     /* that a kernel for matrix units reads together, at most */
 #define PARTIALS_MIN 32768u /* partial results of attention: for a few rows behind a long context */
-#define HEAD_DIM_MAX 512u
 #define SUBMISSION_ROW_BLOCKS 2048u
 #define D_MODEL_MAX 14336u /* what norm.comp keeps of a row in 32 KiB of shared memory */
 
@@ -62,11 +61,11 @@ static int check(const struct tdm_device_model_config *config, const struct tdm_
                 return tdm_error_set(err, TDM_E_PROTOCOL,
                                      "vulkan device: the KV cache's geometry does not fit the model's sizes");
         if (hp->n_heads * hp->head_dim % TDM_BLOCK_VALUES || hp->d_ff % TDM_BLOCK_VALUES || hp->head_dim % 16 ||
-            hp->head_dim > HEAD_DIM_MAX)
+            hp->head_dim > TDM_VK_HEAD_DIM_MAX)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                      "vulkan device: %u heads of %u values, %u in the FFN: heads of at most %u, a "
                                      "multiple of 16, and both products multiples of %u are known",
-                                     hp->n_heads, hp->head_dim, hp->d_ff, HEAD_DIM_MAX, TDM_BLOCK_VALUES);
+                                     hp->n_heads, hp->head_dim, hp->d_ff, TDM_VK_HEAD_DIM_MAX, TDM_BLOCK_VALUES);
         if (hp->d_model > D_MODEL_MAX)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "vulkan device: rows of %u values: at most %u are known",
                                      hp->d_model, D_MODEL_MAX);

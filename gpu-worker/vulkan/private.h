@@ -329,6 +329,7 @@ uint64_t tdm_vk_partial_flagged(const struct tdm_vk_model *model);
 /* When serials begin again, too: an old one's results must not be taken for new ones. */
 int tdm_vk_partial_clear(struct tdm_vk_model *model, struct tdm_error *err);
 #define TDM_VK_RECORDINGS 256u
+#define TDM_VK_HEAD_DIM_MAX 512u
 
 /* What the device's copy of a sequence's cache is known to hold. */
 struct tdm_vk_sequence {

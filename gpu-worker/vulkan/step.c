@@ -216,9 +216,10 @@ void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const st
                                step->tables[group] + (size_t)seq * step->table_entries, n * sizeof(uint32_t));
                 }
                 for (uint32_t i = 0; i < step->head.n_rows; i++) {
-                        float *angles = (float *)(base + layout.angles[group]) + (size_t)i * m->hp.head_dim;
+                        float angles[TDM_VK_HEAD_DIM_MAX]; /* so that all of a row goes over PCIe at once */
 
                         tdm_rope_row(&m->rope[group], step->rows[i].position, angles, angles + m->hp.head_dim / 2);
+                        memcpy((float *)(base + layout.angles[group]) + (size_t)i * m->hp.head_dim, angles, m->hp.head_dim * sizeof(float));
                 }
                 for (uint32_t tile = 0; tile < slot->n_tiles; tile++)
                         cut_tile(m, slot, &layout, step, (enum tdm_kv_group)group, tile);
