@@ -27,6 +27,7 @@ TREE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 BIN = os.environ.get("TANDEM_BIN") or os.path.join(TREE, "build", "bin")
 MEMORY = 4.3e12         # bytes a second that an H200 reads
 F16 = 989e12 / 2        # multiplications and additions a second of its f16 units, dense
+KILLS = 5  # a worker that dies more often in a row, with no step between, is taken out of service
 WEIGHTS = {"27b": 27.0e9, "12b": 11.8e9, "4b": 3.88e9, "1b": 1.0e9}  # that a token passes, with the head
 #         size, what, prompt, tokens, together, figure, target, llama.cpp
 SPEEDS = (("27b", "alone", 64, 128, 1, "decode_tps", 170, 85.7),
@@ -152,17 +153,19 @@ def kills(args, cache, out):
         want = server.generate(path, 400, *sampling)
         command = [os.path.join(BIN, "tandem"), "--socket", server.socket, "generate", "-m", path, "-n", "400", "--json", *sampling,
                    "Once upon a time"]
-        job = subprocess.Popen(command, stdout=subprocess.PIPE)
-        killed = 0
-        while job.poll() is None and killed < 5:
-            time.sleep(0.1)
-            worker = server.gpu()
-            if worker.get("state") == "ready" and job.poll() is None:
-                os.kill(worker["pid"], signal.SIGKILL)
-                killed += 1
-        got = json.loads(job.communicate()[0].decode().strip().splitlines()[-1])
-        out["kills"] = dict(killed=killed, identical=got["ids"] == want["ids"], tokens=len(got["ids"]), recoveries=got["recoveries"],
-                            device=server.gpu()["detail"])
+        out["kills"] = k = dict(killed=0, jobs=0, identical=True, recoveries=0, device=server.gpu()["detail"])
+        while k["killed"] < KILLS and k["jobs"] < 2 * KILLS:  # a job is over soon
+            job = subprocess.Popen(command, stdout=subprocess.PIPE)
+            while job.poll() is None and k["killed"] < KILLS:
+                time.sleep(0.1)
+                worker = server.gpu()
+                if worker.get("state") == "ready" and job.poll() is None:
+                    os.kill(worker["pid"], signal.SIGKILL)
+                    k["killed"] += 1
+            got = json.loads(job.communicate()[0].decode().strip().splitlines()[-1])
+            k["jobs"] += 1
+            k["identical"] = k["identical"] and got["ids"] == want["ids"]
+            k["recoveries"] += got["recoveries"]
 
 
 def loads(args, cache, out):
@@ -192,9 +195,9 @@ def show(out):
     if "kills" in out:
         k = out["kills"]
         if not k["killed"]:
-            print("no kill: the job was over before, so this showed nothing")
-        print(f"{k['killed']} kills of the GPU worker ({k['device']}): ids {'identical' if k['identical'] else 'DIFFER'}, {k['tokens']} "
-              f"tokens, {k['recoveries']} recoveries")
+            print("no kill: the jobs were over before, so this showed nothing")
+        print(f"{k['killed']} kills of the GPU worker ({k['device']}) in {k['jobs']} jobs of 400 tokens: ids "
+              f"{'identical' if k['identical'] else 'DIFFER'}, {k['recoveries']} recoveries")
     for x in out["loads"]:
         print(f"{x['size']}: loaded in {x['load_s']:.1f} s ({x['gb']:.1f} GB, {x['gb_s']:.1f} GB/s), {x['start_to_first_token_s']:.1f} s from "
               "the daemon's start to the first token, files in the page cache")
