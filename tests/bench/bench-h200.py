@@ -157,7 +157,7 @@ def kills(args, cache, out):
         while k["killed"] < KILLS and k["jobs"] < 2 * KILLS:  # a job is over soon
             job = subprocess.Popen(command, stdout=subprocess.PIPE)
             while job.poll() is None and k["killed"] < KILLS:
-                time.sleep(0.1)
+                time.sleep(0.02)
                 worker = server.gpu()
                 if worker.get("state") == "ready" and job.poll() is None:
                     os.kill(worker["pid"], signal.SIGKILL)
