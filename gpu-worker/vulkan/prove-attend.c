@@ -266,7 +266,7 @@ static void put_rows(struct tdm_vk_device *device, const struct shape *s, uint32
                          first = seen / TDM_VK_SPAN, last = position / TDM_VK_SPAN;
 
                 ((struct tdm_vk_row *)in(device, ITEMS, ROWS_AT))[row] =
-                        (struct tdm_vk_row){.position = position, .seq = row, .serial = SERIAL};
+                        (struct tdm_vk_row){.position = position, .seq = row};
                 for (uint32_t i = 0; i < n; i++) {
                         items[row * n + i] = (struct tdm_vk_item){.first_row = row,
                                                                   .n_rows = 1,

@@ -197,7 +197,7 @@ void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const st
         slot->on_device = false;
         m->step_serial++;
         for (uint32_t i = 0; i < step->head.n_rows; i++)
-                rows[i] = (struct tdm_vk_row){ step->rows[i].token, step->rows[i].position, step->rows[i].seq, m->step_serial * TDM_VK_LAYERS_MAX };
+                rows[i] = (struct tdm_vk_row){ step->rows[i].token, step->rows[i].position, step->rows[i].seq, 0 };
         for (uint32_t i = 0; i < step->head.n_logits; i++) {
                 ((uint32_t *)(base + layout.gather))[i] = step->logits[i].row;
                 fill_wanted(m, step, &step->logits[i],

@@ -90,7 +90,7 @@ struct tdm_vk_row {
         TDM_U32 token;
         TDM_U32 position;
         TDM_U32 seq;
-        TDM_U32 serial; /* of the step, times TDM_VK_LAYERS_MAX */
+        TDM_U32 pad0;
 };
 
 /* A piece of attention: some rows of one sequence over spans first … last. It says of its first row what a kernel would else look up before it
@@ -103,9 +103,9 @@ struct tdm_vk_item {
         TDM_U32 slot;       /* of its first row's first head, in the partial results */
         TDM_U32 first_slot; /* of its row's first item, where it has one row */
         TDM_U32 n_items;    /* of its row */
-        TDM_U32 position;   /* of its first row; this and the next two as in tdm_vk_row */
+        TDM_U32 position;   /* of its first row, as in tdm_vk_row; seq too */
         TDM_U32 seq;
-        TDM_U32 serial;
+        TDM_U32 serial; /* of the step, times TDM_VK_LAYERS_MAX */
         TDM_U32 pad0;
         TDM_U32 pad1;
         TDM_U32 pages[TDM_VK_SPAN / TDM_VK_PAGE_TOKENS]; /* of span_first; those that no row of it sees: the nearest that one does */
