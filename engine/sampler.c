@@ -402,6 +402,7 @@ static void add_block(struct selection *s, const float *logits, uint32_t n, uint
 /* Of blocks, the least of their greatest. */
 static float least_maximum(const float *logits, uint32_t n, const uint32_t *blocks, uint32_t n_listed)
 {
+        const struct lane_functions *functions = lane_functions();
         float least = INFINITY;
 
         for (uint32_t i = 0; i < n_listed; i++) {
@@ -409,7 +410,7 @@ static float least_maximum(const float *logits, uint32_t n, const uint32_t *bloc
                 float greatest = -INFINITY;
 
                 if (blocks[i] < TDM_DIV_UP(n, MAX_BLOCK))
-                        lane_functions()->find_maxima(logits + at, TDM_MIN(n - at, MAX_BLOCK), &greatest);
+                        functions->find_maxima(logits + at, TDM_MIN(n - at, MAX_BLOCK), &greatest);
                 least = TDM_MIN(least, greatest);
         }
         return least;

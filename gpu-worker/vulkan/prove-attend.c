@@ -98,6 +98,12 @@ static void put_step(struct tdm_vk_device *device)
                 ((uint32_t *)(map + TABLE_AT))[i] = i / N_PAGES * N_PAGES + page_of(i % N_PAGES);
 }
 
+/* As tdm_first_seen() in common.glsl. */
+static uint32_t first_seen(uint32_t position, uint32_t window)
+{
+        return window && position + 1 > window ? position + 1 - window : 0;
+}
+
 /* Of `most` rows each. n_items 2: what a single row's kernel does then it leaves to an item that does not come. */
 static uint32_t put_items(struct tdm_vk_device *device, const struct shape *s, uint32_t window, uint32_t most)
 {
@@ -106,7 +112,7 @@ static uint32_t put_items(struct tdm_vk_device *device, const struct shape *s, u
         uint32_t n = 0;
 
         for (uint32_t row = 0; row < N_ROWS; row += most, n++) {
-                uint32_t n_rows = TDM_MIN(most, N_ROWS - row), seen = window && FIRST + row + 1 > window ? FIRST + row + 1 - window : 0;
+                uint32_t n_rows = TDM_MIN(most, N_ROWS - row), seen = first_seen(FIRST + row, window);
 
                 items[n] = (struct tdm_vk_item){.first_row = row,
                                                 .n_rows = n_rows,
@@ -165,7 +171,7 @@ static bool is_right(const struct tdm_vk_device *device, const struct shape *s, 
 {
         const float *query = (const float *)(device->stages[0].map + QKV * PLACE) + row * width_of(s) + head * s->head_dim,
                     *got = partial_at(device, s, SINGLE, row, head);
-        uint32_t kv_head = head / (s->n_heads / N_KV_HEADS), end = FIRST + row + 1, begin = window && end > window ? end - window : 0;
+        uint32_t kv_head = head / (s->n_heads / N_KV_HEADS), end = FIRST + row + 1, begin = first_seen(FIRST + row, window);
         double scores[END], largest = -HUGE_VAL, l = 0;
 
         for (uint32_t key = begin; key < end; key++) {
@@ -262,8 +268,7 @@ static void put_rows(struct tdm_vk_device *device, const struct shape *s, uint32
         float *gains = (float *)in(device, ITEMS, GAINS_AT), *angles = (float *)in(device, ITEMS, ANGLES_AT);
 
         for (uint32_t row = 0; row < n_rows; row++) {
-                uint32_t position = position_of(row), seen = window && position + 1 > window ? position + 1 - window : 0,
-                         first = seen / TDM_VK_SPAN, last = position / TDM_VK_SPAN;
+                uint32_t position = position_of(row), seen = first_seen(position, window), first = seen / TDM_VK_SPAN, last = position / TDM_VK_SPAN;
 
                 ((struct tdm_vk_row *)in(device, ITEMS, ROWS_AT))[row] =
                         (struct tdm_vk_row){.position = position, .seq = row};
