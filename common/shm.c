@@ -82,17 +82,13 @@ static struct tdm_segment *segment_alloc(const char *name, uint64_t size_bytes, 
         return s;
 }
 
+/* Prompts and answers live here: they must not reach a core dump. */
 static int map_chunk(struct tdm_segment *s, unsigned i, int fd, int prot)
 {
-        void *p = mmap(s->base + (uint64_t)i * s->chunk_bytes, tdm_segment_chunk_size(s, i), prot, MAP_SHARED | MAP_FIXED, fd, 0);
+        uint64_t size = tdm_segment_chunk_size(s, i);
+        void *p = mmap(s->base + (uint64_t)i * s->chunk_bytes, size, prot, MAP_SHARED | MAP_FIXED, fd, 0);
 
-        return p == MAP_FAILED ? -errno : 0;
-}
-
-/* Prompts and answers live here: they must not reach a core dump. */
-static int keep_out_of_dumps(struct tdm_segment *s)
-{
-        return madvise(s->base, s->size_bytes, MADV_DONTDUMP) < 0 ? -errno : 0;
+        return p == MAP_FAILED || madvise(p, size, MADV_DONTDUMP) < 0 ? -errno : 0;
 }
 
 /* Address space that begins where a huge page may: chunks are whole huge pages, so every one of them begins there too. */
@@ -113,16 +109,14 @@ static int reserve(struct tdm_segment *s)
         return 0;
 }
 
-static int map_all(struct tdm_segment *s, const int *fds, int prot)
+static int map_first(struct tdm_segment *s, const int *fds, unsigned n, int prot)
 {
         int r = reserve(s);
 
         if (r < 0)
                 return r;
-        for (unsigned i = 0; i < s->n_chunks && r == 0; i++)
-                r = map_chunk(s, i, fds[i], prot);
-        if (r == 0)
-                r = keep_out_of_dumps(s);
+        for (; s->n_mapped < n && r == 0; s->n_mapped += r == 0)
+                r = map_chunk(s, s->n_mapped, fds[s->n_mapped], prot);
         if (r < 0) {
                 munmap(s->base, s->size_bytes);
                 s->base = NULL;
@@ -153,38 +147,48 @@ int tdm_segment_create(struct tdm_segment **ret, const char *name, uint64_t size
                         return r;
                 s->fds[i] = r;
         }
-        r = map_all(s, s->fds, PROT_READ | PROT_WRITE);
+        r = map_first(s, s->fds, s->n_chunks, PROT_READ | PROT_WRITE);
         if (r < 0)
                 return r;
         *ret = steal_ptr(&s);
         return 0;
 }
 
-int tdm_segment_seal(struct tdm_segment *s)
+/* F_SEAL_WRITE wants that no writable mapping exists, and a shared mapping made through a read-write fd counts as one even with
+ * PROT_READ (mprotect() could turn it). So the chunk is mapped anew through a read-only open file and sealed through the old fd, whose
+ * number then is that of the new file: whoever looks at it meanwhile finds one or the other. */
+static int seal_chunk(struct tdm_segment *s, unsigned i)
 {
+        _cleanup_(closep) int ro = reopen_readonly(s->fds[i]);
         int r;
 
-        if (!s->writable)
+        if (ro < 0)
+                return ro;
+        r = map_chunk(s, i, ro, PROT_READ);
+        if (r < 0)
+                return r;
+        if (fcntl(s->fds[i], F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SEAL) < 0 || dup3(ro, s->fds[i], O_CLOEXEC) < 0)
+                return -errno;
+        return 0;
+}
+
+int tdm_segment_seal_until(struct tdm_segment *s, unsigned n)
+{
+        if (!s->writable && s->n_sealed == 0)
                 return -EPERM;
         s->writable = false; /* also when the kernel refuses half way: then nobody writes here any more */
+        for (; s->n_sealed < TDM_MIN(n, s->n_chunks); s->n_sealed++) {
+                int r = seal_chunk(s, s->n_sealed);
 
-        /* F_SEAL_WRITE wants that no writable mapping exists, and a shared mapping made through a read-write fd counts
-         * as one even with PROT_READ (mprotect() could turn it). So each chunk is mapped anew through a read-only open
-         * file, sealed through the old fd, and the old fd is closed. */
-        for (unsigned i = 0; i < s->n_chunks; i++) {
-                _cleanup_(closep) int ro = reopen_readonly(s->fds[i]);
-
-                if (ro < 0)
-                        return ro;
-                r = map_chunk(s, i, ro, PROT_READ);
                 if (r < 0)
                         return r;
-                if (fcntl(s->fds[i], F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SEAL) < 0)
-                        return -errno;
-                closep(&s->fds[i]);
-                s->fds[i] = steal_fd(&ro);
         }
-        return keep_out_of_dumps(s);
+        return 0;
+}
+
+int tdm_segment_seal(struct tdm_segment *s)
+{
+        return s->writable ? tdm_segment_seal_until(s, s->n_chunks) : -EPERM;
 }
 
 int tdm_segment_punch(struct tdm_segment *s, uint64_t offset, uint64_t len)
@@ -231,6 +235,21 @@ int tdm_segment_dup_fds(struct tdm_segment *s, bool writable, int *fds)
         return 0;
 }
 
+int tdm_segment_dup_chunks(const struct tdm_segment *s, unsigned first, unsigned n, int *fds)
+{
+        for (unsigned i = 0; i < n; i++) {
+                fds[i] = reopen_readonly(s->fds[first + i]);
+                if (fds[i] < 0) {
+                        int r = fds[i];
+
+                        while (i > 0)
+                                closep(&fds[--i]);
+                        return r;
+                }
+        }
+        return 0;
+}
+
 uint64_t tdm_segment_resident(const struct tdm_segment *s)
 {
         uint64_t bytes = 0;
@@ -268,7 +287,13 @@ static int check_chunk(const struct tdm_segment *s, unsigned i, int fd, bool wri
         return 0;
 }
 
-int tdm_segment_import(struct tdm_segment **ret, const char *name, const int *fds, unsigned n_fds, uint64_t size_bytes,
+static int wrong_shape(const char *name, unsigned n_fds, uint64_t size_bytes, uint64_t chunk_bytes, struct tdm_error *err)
+{
+        return tdm_error_set(err, TDM_E_PROTOCOL, "segment %.31s: %u chunks of %llu bytes do not make %llu bytes of whole pages", name,
+                             n_fds, (unsigned long long)chunk_bytes, (unsigned long long)size_bytes);
+}
+
+static int import_some(struct tdm_segment **ret, const char *name, const int *fds, unsigned n_fds, uint64_t size_bytes,
                        uint64_t chunk_bytes, bool writable, struct tdm_error *err)
 {
         _cleanup_(tdm_segment_destroyp) struct tdm_segment *s = NULL;
@@ -276,14 +301,12 @@ int tdm_segment_import(struct tdm_segment **ret, const char *name, const int *fd
         int r;
 
         if (size_bytes == 0 || size_bytes % page != 0 || chunk_bytes == 0 || chunk_bytes % page != 0 || n_fds == 0 ||
-            n_fds > TDM_SEGMENT_MAX_CHUNKS || size_bytes > TDM_SEGMENT_CHUNK_BYTES * TDM_SEGMENT_MAX_CHUNKS ||
+            size_bytes > TDM_SEGMENT_CHUNK_BYTES * TDM_SEGMENT_MAX_CHUNKS ||
             chunk_bytes > TDM_SEGMENT_CHUNK_BYTES * TDM_SEGMENT_MAX_CHUNKS ||
-            n_fds != TDM_DIV_UP(size_bytes, chunk_bytes))
-                return tdm_error_set(err, TDM_E_PROTOCOL,
-                                     "segment %.31s: %u chunks of %llu bytes do not make %llu bytes of whole pages",
-                                     name, n_fds, (unsigned long long)chunk_bytes, (unsigned long long)size_bytes);
+            TDM_DIV_UP(size_bytes, chunk_bytes) > TDM_SEGMENT_MAX_CHUNKS || n_fds > TDM_DIV_UP(size_bytes, chunk_bytes))
+                return wrong_shape(name, n_fds, size_bytes, chunk_bytes, err);
 
-        s = segment_alloc(name, size_bytes, chunk_bytes, n_fds);
+        s = segment_alloc(name, size_bytes, chunk_bytes, (unsigned)TDM_DIV_UP(size_bytes, chunk_bytes));
         if (!s)
                 return tdm_error_set(err, -ENOMEM, "segment %.31s: out of memory", name);
         s->writable = writable;
@@ -292,13 +315,54 @@ int tdm_segment_import(struct tdm_segment **ret, const char *name, const int *fd
                 if (r != 0)
                         return r;
         }
-        r = map_all(s, fds, writable ? PROT_READ | PROT_WRITE : PROT_READ);
+        r = map_first(s, fds, n_fds, writable ? PROT_READ | PROT_WRITE : PROT_READ);
         if (r < 0)
                 return tdm_error_set(err, r, "segment %s: cannot map %llu bytes: %s", s->name,
                                      (unsigned long long)size_bytes, strerror(-r));
         memcpy(s->fds, fds, n_fds * sizeof(*fds));
         *ret = steal_ptr(&s);
         return 0;
+}
+
+int tdm_segment_import(struct tdm_segment **ret, const char *name, const int *fds, unsigned n_fds, uint64_t size_bytes,
+                       uint64_t chunk_bytes, bool writable, struct tdm_error *err)
+{
+        if (chunk_bytes == 0 || n_fds < TDM_DIV_UP(size_bytes, chunk_bytes))
+                return wrong_shape(name, n_fds, size_bytes, chunk_bytes, err);
+        return import_some(ret, name, fds, n_fds, size_bytes, chunk_bytes, writable, err);
+}
+
+int tdm_segment_import_first(struct tdm_segment **ret, const char *name, const int *fds, unsigned n_fds, uint64_t size_bytes,
+                             uint64_t chunk_bytes, struct tdm_error *err)
+{
+        return import_some(ret, name, fds, n_fds, size_bytes, chunk_bytes, false, err);
+}
+
+int tdm_segment_import_more(struct tdm_segment *s, const int *fds, unsigned n_fds, struct tdm_error *err)
+{
+        if (s->writable || n_fds > s->n_chunks - s->n_mapped)
+                return tdm_error_set(err, TDM_E_PROTOCOL, "segment %s: %u more chunks, but %u of %u are here already", s->name, n_fds,
+                                     s->n_mapped, s->n_chunks);
+        for (unsigned i = 0; i < n_fds; i++) {
+                int r = check_chunk(s, s->n_mapped + i, fds[i], false, err);
+
+                if (r != 0)
+                        return r;
+        }
+        for (unsigned i = 0; i < n_fds; i++) {
+                int r = map_chunk(s, s->n_mapped + i, fds[i], PROT_READ);
+
+                if (r < 0)
+                        return tdm_error_set(err, r, "segment %s: cannot map chunk %u: %s", s->name, s->n_mapped + i, strerror(-r));
+        }
+        memcpy(s->fds + s->n_mapped, fds, n_fds * sizeof(*fds));
+        s->n_mapped += n_fds;
+        return 0;
+}
+
+uint64_t tdm_segment_mapped_bytes(const struct tdm_segment *s)
+{
+        return TDM_MIN(s->n_mapped * s->chunk_bytes, s->size_bytes);
 }
 
 void tdm_segment_destroy(struct tdm_segment *s)

@@ -17,6 +17,8 @@ struct tdm_segment {
         uint64_t size_bytes;  /* a multiple of the page size */
         uint64_t chunk_bytes; /* every chunk but the last has this size */
         unsigned n_chunks;
+        unsigned n_sealed; /* the creator's: the first so many are */
+        unsigned n_mapped; /* an importer's may come one after the other */
         int *fds; /* [n_chunks], owned */
         bool writable;
         int dmabuf_fd; /* the same memory as one dma-buf (common/dmabuf.h), owned; -1: none */
@@ -29,11 +31,16 @@ uint64_t tdm_segment_chunk_size(const struct tdm_segment *segment, unsigned i);
 int tdm_segment_create(struct tdm_segment **ret, const char *name, uint64_t size_bytes);
 /* No more writing, by anybody, for ever: remaps read-only and adds F_SEAL_WRITE. */
 int tdm_segment_seal(struct tdm_segment *segment);
+/* The same of the first n chunks, while the rest is still written; they can be handed out from then on. Any one thread may, while
+ * others ask for resident bytes and hand out chunks that they know to be sealed. */
+int tdm_segment_seal_until(struct tdm_segment *segment, unsigned n);
 /* Gives whole pages in [offset, offset + len) back to the kernel; they read as zero afterwards. Creator only;
  * -EBUSY where there is a dma-buf, which would keep the old pages. */
 int tdm_segment_punch(struct tdm_segment *segment, uint64_t offset, uint64_t len);
 /* Writes n_chunks new fds into fds[], read-only unless writable; the caller closes them. */
 int tdm_segment_dup_fds(struct tdm_segment *segment, bool writable, int *fds);
+/* Of the chunks [first, first + n), read-only. */
+int tdm_segment_dup_chunks(const struct tdm_segment *segment, unsigned first, unsigned n, int *fds);
 /* Bytes of real memory behind the segment now (st_blocks). */
 uint64_t tdm_segment_resident(const struct tdm_segment *segment);
 
@@ -41,6 +48,15 @@ uint64_t tdm_segment_resident(const struct tdm_segment *segment);
  * and F_SEAL_GROW, or whose sizes do not add up to size_bytes. */
 int tdm_segment_import(struct tdm_segment **ret, const char *name, const int *fds, unsigned n_fds, uint64_t size_bytes,
                        uint64_t chunk_bytes, bool writable, struct tdm_error *err);
+
+/* The same of the first n_fds chunks, which may be fewer than there are: nobody touches what lies behind them before
+ * tdm_segment_import_more() has brought it. Read-only. */
+int tdm_segment_import_first(struct tdm_segment **ret, const char *name, const int *fds, unsigned n_fds, uint64_t size_bytes,
+                             uint64_t chunk_bytes, struct tdm_error *err);
+/* The next ones; takes ownership on success only. */
+int tdm_segment_import_more(struct tdm_segment *segment, const int *fds, unsigned n_fds, struct tdm_error *err);
+/* Bytes from base on that are there. */
+uint64_t tdm_segment_mapped_bytes(const struct tdm_segment *segment);
 
 void tdm_segment_destroy(struct tdm_segment *segment); /* unmaps, closes; NULL is fine */
 void tdm_segment_destroyp(struct tdm_segment **segment);

@@ -362,6 +362,49 @@ static void test_import_refuses(void **state)
         assert_null(s);
 }
 
+/* Chunk by chunk: what is sealed can be handed out and read while the rest is still written. */
+static void test_pieces(void **state)
+{
+        _cleanup_(tdm_segment_destroyp) struct tdm_segment *s = NULL, *in = NULL;
+        const uint64_t chunk = TDM_SEGMENT_CHUNK_BYTES, size = 2 * chunk + 4096;
+        struct tdm_error e;
+        int fds[4], numbers[3];
+
+        assert_int_equal(tdm_segment_create(&s, "weights", size), 0);
+        memset(s->base + chunk - 4, 0x31, 8);
+        memcpy(numbers, s->fds, sizeof(numbers));
+        assert_int_equal(tdm_segment_seal_until(s, 1), 0);
+        assert_int_equal(s->n_sealed, 1);
+        assert_memory_equal(s->fds, numbers, sizeof(numbers)); /* so that nobody sees them change */
+        assert_int_equal(mprotect(s->base, 4096, PROT_READ | PROT_WRITE), -1);
+        s->base[chunk + 4] = 0x32; /* still can be written */
+
+        assert_int_equal(tdm_segment_dup_chunks(s, 0, 1, fds), 0);
+        assert_int_equal(fcntl(fds[0], F_GETFL) & O_ACCMODE, O_RDONLY);
+        if (tdm_segment_import_first(&in, "weights", fds, 1, size, chunk, &e) != 0)
+                fail_msg("%s", e.message);
+        assert_int_equal(tdm_segment_mapped_bytes(in), chunk);
+        assert_int_equal(in->base[chunk - 4], 0x31);
+
+        s->base[size - 1] = 0x33;
+        assert_int_equal(tdm_segment_seal_until(s, 100), 0); /* all there are */
+        assert_int_equal(s->n_sealed, 3);
+        assert_int_equal(tdm_segment_seal(s), -EPERM);
+        assert_int_equal(tdm_segment_dup_chunks(s, 1, 2, fds), 0);
+        fds[2] = fds[3] = fds[1];
+        assert_int_equal(tdm_segment_import_more(in, fds, 3, &e), TDM_E_PROTOCOL);
+        assert_int_equal(tdm_segment_import_more(in, fds + 1, 2, &e), TDM_E_PROTOCOL); /* the last one is shorter */
+        assert_int_equal(tdm_segment_mapped_bytes(in), chunk);
+        assert_int_equal(tdm_segment_import_more(in, fds, 1, &e), 0);
+        assert_int_equal(tdm_segment_import_more(in, fds + 1, 1, &e), 0);
+        assert_int_equal(tdm_segment_mapped_bytes(in), size);
+        assert_int_equal(in->base[chunk], 0x31);
+        assert_int_equal(in->base[chunk + 4], 0x32);
+        assert_int_equal(in->base[size - 1], 0x33);
+        assert_int_equal(tdm_segment_import_more(in, fds, 1, &e), TDM_E_PROTOCOL);
+        assert_int_equal(tdm_segment_seal_until(in, 1), -EPERM); /* not its to seal */
+}
+
 /* Nothing of a segment reaches a core dump: the kernel shows it as "dd" in smaps. */
 static void test_not_dumped(void **state)
 {
@@ -398,7 +441,8 @@ int main(void)
                 cmocka_unit_test(test_punch),           cmocka_unit_test(test_seal),
                 cmocka_unit_test(test_seal_busy),       cmocka_unit_test(test_import_readonly),
                 cmocka_unit_test(test_import_other_uid), cmocka_unit_test(test_import_writable),
-                cmocka_unit_test(test_import_refuses),  cmocka_unit_test(test_not_dumped),
+                cmocka_unit_test(test_import_refuses),  cmocka_unit_test(test_pieces),
+                cmocka_unit_test(test_not_dumped),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -87,6 +87,7 @@ struct tdm_fleet_entry {
         struct tdm_error error;
         struct {
                 enum tdm_fleet_load load;
+                unsigned n_sent, n_taken; /* LOADING: chunks of the weights, and those that it has said it has dealt with */
                 enum tdm_fleet_kv kv;
                 bool wants_kv; /* has run attention of this model: gets the KV at once after a restart */
                 uint64_t scratch_bytes;
@@ -231,11 +232,17 @@ static inline struct tdm_fleet_worker *tdm_fleet_other(struct tdm_fleet_worker *
 {
         return &w->fleet->workers[w->index == TDM_WORKER_NPU ? TDM_WORKER_GPU : TDM_WORKER_NPU];
 }
+/* All of its weights are sealed. */
+static inline bool tdm_fleet_is_whole(const struct tdm_fleet_entry *entry)
+{
+        return entry->model.n_sealed == entry->model.weights->n_chunks;
+}
 /* Sending failed (r < 0): the worker is lost, or will be in a moment; never calls back. */
 void tdm_fleet_cannot_send(struct tdm_fleet_worker *w, int r);
 /* What fleet-wire.c heard. */
 void tdm_fleet_on_hello(struct tdm_fleet_worker *w);
 void tdm_fleet_on_no_device(struct tdm_fleet_worker *w, const char *reason);
+void tdm_fleet_on_weights_taken(struct tdm_fleet_worker *w, uint32_t model_id, uint32_t n_chunks);
 void tdm_fleet_on_loaded(struct tdm_fleet_worker *w, uint32_t model_id, uint64_t scratch_bytes, const char *plan);
 void tdm_fleet_on_load_failed(struct tdm_fleet_worker *w, uint32_t model_id, int code, const char *message);
 void tdm_fleet_on_kv_ready(struct tdm_fleet_worker *w, uint32_t model_id);
@@ -312,7 +319,10 @@ void tdm_fleet_keep_trace(struct tdm_fleet_worker *w); /* its life is over: take
 
 /* ---- fleet-wire.c ---- */
 int tdm_fleet_wire_init(struct tdm_fleet_worker *w);
-int tdm_fleet_wire_load(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry);
+/* With the first n_chunks of the weights. */
+int tdm_fleet_wire_load(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry, unsigned n_chunks);
+/* Chunks [first, end) of the weights. */
+int tdm_fleet_wire_weights(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry, unsigned first, unsigned end);
 int tdm_fleet_wire_kv(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry);
 int tdm_fleet_wire_unload(struct tdm_fleet_worker *w, uint32_t model_id);
 int tdm_fleet_wire_epoch(struct tdm_fleet_worker *w);

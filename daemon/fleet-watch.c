@@ -56,12 +56,12 @@ static uint64_t owed_bytes(const struct tdm_fleet_worker *w)
                 const struct tdm_fleet_entry *entry = w->fleet->models[i];
 
                 if (entry && !entry->leaving && entry->on[w->index].load == TDM_FLEET_LOADING)
-                        bytes += entry->model.weights->size_bytes;
+                        bytes += entry->on[w->index].n_sent * entry->model.weights->chunk_bytes;
         }
         return bytes;
 }
 
-/* Anything but the acknowledgement of an epoch. */
+/* Anything but the acknowledgement of an epoch, or of weights that are not the last. */
 static bool owes_answer(const struct tdm_fleet_worker *w)
 {
         if (w->phase == TDM_FLEET_PROCESS_STARTING)
@@ -69,9 +69,25 @@ static bool owes_answer(const struct tdm_fleet_worker *w)
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++) {
                 const struct tdm_fleet_entry *entry = w->fleet->models[i];
 
-                if (entry && (entry->on[w->index].load == TDM_FLEET_LOADING ||
-                              entry->on[w->index].load == TDM_FLEET_UNLOADING ||
-                              entry->on[w->index].kv == TDM_FLEET_KV_ASKED))
+                if (!entry)
+                        continue;
+                /* Making ready for a model, and finishing it, may each take long and be silent. */
+                if (entry->on[w->index].load == TDM_FLEET_LOADING &&
+                    (entry->on[w->index].n_taken == 0 || entry->on[w->index].n_sent == entry->model.weights->n_chunks))
+                        return true;
+                if (entry->on[w->index].load == TDM_FLEET_UNLOADING || entry->on[w->index].kv == TDM_FLEET_KV_ASKED)
+                        return true;
+        }
+        return false;
+}
+
+/* Between the first and the last of its weights: steps of other models run meanwhile. */
+static bool owes_weights(const struct tdm_fleet_worker *w)
+{
+        for (unsigned i = 0; i < TDM_FLEET_MODELS; i++) {
+                const struct tdm_fleet_entry *entry = w->fleet->models[i];
+
+                if (entry && entry->on[w->index].load == TDM_FLEET_LOADING && entry->on[w->index].n_taken < entry->on[w->index].n_sent)
                         return true;
         }
         return false;
@@ -90,7 +106,7 @@ static bool owes_ping(const struct tdm_fleet_worker *w)
 
 bool tdm_fleet_owes_control(const struct tdm_fleet_worker *w)
 {
-        return owes_answer(w) || owes_ack(w);
+        return owes_answer(w) || owes_weights(w) || owes_ack(w);
 }
 
 /* ---- steps ---- */
@@ -158,6 +174,9 @@ static uint64_t signature(const struct tdm_fleet_worker *w)
         s = s * 31 + atomic_load_explicit(&p->epoch, memory_order_relaxed);
         for (unsigned i = 0; i < TDM_N_BLOCK_KINDS; i++)
                 s = s * 31 + atomic_load_explicit(&p->kinds[i].blocks, memory_order_relaxed);
+        for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
+                if (w->fleet->models[i])
+                        s = s * 31 + w->fleet->models[i]->on[w->index].n_taken;
         return s;
 }
 

@@ -65,6 +65,25 @@ static int fd_list_grow(struct fd_list *list, unsigned n)
         return 0;
 }
 
+static int add_chunks(struct fd_list *list, const struct tdm_segment *segment, unsigned first, unsigned end)
+{
+        int r = fd_list_grow(list, end - first);
+
+        if (r == 0)
+                r = tdm_segment_dup_chunks(segment, first, end - first, list->fds + list->n);
+        if (r == 0)
+                list->n += end - first;
+        return r;
+}
+
+static void describe_segment(const struct tdm_segment *segment, unsigned n_fds, Tandem__Worker__Segment *ret)
+{
+        tandem__worker__segment__init(ret);
+        ret->size_bytes = segment->size_bytes;
+        ret->chunk_bytes = segment->chunk_bytes;
+        ret->n_fds = n_fds;
+}
+
 static int add_segment(struct fd_list *list, struct tdm_segment *segment, bool writable, Tandem__Worker__Segment *ret)
 {
         int r = fd_list_grow(list, segment->n_chunks);
@@ -74,10 +93,7 @@ static int add_segment(struct fd_list *list, struct tdm_segment *segment, bool w
         if (r < 0)
                 return r;
         list->n += segment->n_chunks;
-        tandem__worker__segment__init(ret);
-        ret->size_bytes = segment->size_bytes;
-        ret->chunk_bytes = segment->chunk_bytes;
-        ret->n_fds = segment->n_chunks;
+        describe_segment(segment, segment->n_chunks, ret);
         return 0;
 }
 
@@ -121,7 +137,7 @@ int tdm_fleet_wire_init(struct tdm_fleet_worker *w)
         return send_message(w, &message, &fd, 1);
 }
 
-int tdm_fleet_wire_load(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry)
+int tdm_fleet_wire_load(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry, unsigned n_chunks)
 {
         const struct tdm_fleet_model *m = &entry->model;
         Tandem__Worker__Load body = TANDEM__WORKER__LOAD__INIT;
@@ -130,7 +146,8 @@ int tdm_fleet_wire_load(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entr
         _cleanup_(fd_list_deinit) struct fd_list list = { 0 };
         int r;
 
-        r = add_segment(&list, m->weights, false, &weights);
+        describe_segment(m->weights, n_chunks, &weights);
+        r = add_chunks(&list, m->weights, 0, n_chunks);
         if (r == 0)
                 r = add_segment(&list, m->steps, false, &steps);
         if (r == 0)
@@ -153,6 +170,20 @@ int tdm_fleet_wire_load(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entr
         body.activations = &activations;
         body.results = &results;
         body.dmabuf_only = m->dmabuf_only;
+        return send_with_fds(w, &message, list.fds, list.n);
+}
+
+int tdm_fleet_wire_weights(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry, unsigned first, unsigned end)
+{
+        Tandem__Worker__Weights body = TANDEM__WORKER__WEIGHTS__INIT;
+        const Tandem__Worker__ToWorker message = TO_WORKER(weights, WEIGHTS, &body);
+        _cleanup_(fd_list_deinit) struct fd_list list = { 0 };
+        int r = add_chunks(&list, entry->model.weights, first, end);
+
+        if (r < 0)
+                return r;
+        body.model_id = entry->model.model_id;
+        body.n_fds = list.n;
         return send_with_fds(w, &message, list.fds, list.n);
 }
 
@@ -265,6 +296,9 @@ static int dispatch(struct tdm_fleet_worker *w, const Tandem__Worker__FromWorker
         case TANDEM__WORKER__FROM_WORKER__KIND_NO_DEVICE:
                 copy_text(text, sizeof(text), message->no_device->reason);
                 tdm_fleet_on_no_device(w, text);
+                return 0;
+        case TANDEM__WORKER__FROM_WORKER__KIND_WEIGHTS_TAKEN:
+                tdm_fleet_on_weights_taken(w, message->weights_taken->model_id, message->weights_taken->n_chunks);
                 return 0;
         case TANDEM__WORKER__FROM_WORKER__KIND_LOADED:
                 copy_text(text, sizeof(text), message->loaded->plan);

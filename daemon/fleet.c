@@ -17,6 +17,8 @@
 #define HANG_MS_MAX 600000u
 #define QUARANTINE_NS (5 * TDM_NSEC_PER_SEC)
 #define RETRY_NS TDM_NSEC_PER_SEC
+/* Chunks of weights in one message: between two of them the worker looks up from its work. */
+#define WEIGHTS_AT_ONCE 4u
 
 static const char *const worker_names[TDM_N_WORKERS] = { [TDM_WORKER_NPU] = "npu", [TDM_WORKER_GPU] = "gpu" };
 static const char *const worker_env[TDM_N_WORKERS] = { [TDM_WORKER_NPU] = "TANDEM_NPU", [TDM_WORKER_GPU] = "TANDEM_GPU" };
@@ -159,7 +161,7 @@ static void pump_trial(struct tdm_fleet_worker *w)
         if (!w->on_trial || w->phase != TDM_FLEET_PROCESS_UP)
                 return;
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
-                if (f->models[i] && f->models[i]->on[w->index].load != TDM_FLEET_LOADED)
+                if (f->models[i] && tdm_fleet_is_whole(f->models[i]) && f->models[i]->on[w->index].load != TDM_FLEET_LOADED)
                         return;
         tdm_log_info("%s worker is back from quarantine", w->name);
         w->on_trial = false;
@@ -168,28 +170,43 @@ static void pump_trial(struct tdm_fleet_worker *w)
         tdm_fleet_end_epoch(f, w->index, "a worker is back from quarantine", 0);
 }
 
+/* One model: what the worker lacks of it, or that it is to let go of it. One that waits for weights which will not come any more says
+ * nothing by itself. */
+static int pump_model(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry)
+{
+        enum tdm_fleet_load *load = &entry->on[w->index].load;
+        unsigned *n_sent = &entry->on[w->index].n_sent, first = *n_sent, n_sealed = entry->model.n_sealed;
+        bool waits = *load == TDM_FLEET_LOADING && *n_sent < entry->model.weights->n_chunks;
+        int r = 0;
+
+        if (entry->leaving && (*load == TDM_FLEET_LOADED || waits)) {
+                *load = TDM_FLEET_UNLOADING;
+                r = tdm_fleet_wire_unload(w, entry->model.model_id);
+        } else if (!entry->leaving && *load == TDM_FLEET_ABSENT) {
+                *load = TDM_FLEET_LOADING;
+                *n_sent = n_sealed;
+                entry->on[w->index].n_taken = 0;
+                r = tdm_fleet_wire_load(w, entry, n_sealed);
+                if (r == 0 && entry->on[w->index].wants_kv) {
+                        entry->on[w->index].kv = TDM_FLEET_KV_ASKED;
+                        r = tdm_fleet_wire_kv(w, entry);
+                }
+        } else if (!entry->leaving && waits && n_sealed > first) {
+                *n_sent = TDM_MIN(n_sealed, first + WEIGHTS_AT_ONCE);
+                r = tdm_fleet_wire_weights(w, entry, first, *n_sent);
+                tdm_fleet_pump_soon(w->fleet);
+        }
+        return r;
+}
+
 /* Models and rings for whoever lacks them. */
 static void pump_messages(struct tdm_fleet *f, struct tdm_fleet_worker *w)
 {
         int r = 0;
 
-        for (unsigned i = 0; i < TDM_FLEET_MODELS && r == 0; i++) {
-                struct tdm_fleet_entry *entry = f->models[i];
-
-                if (!entry)
-                        continue;
-                if (entry->leaving && entry->on[w->index].load == TDM_FLEET_LOADED) {
-                        entry->on[w->index].load = TDM_FLEET_UNLOADING;
-                        r = tdm_fleet_wire_unload(w, entry->model.model_id);
-                } else if (!entry->leaving && entry->on[w->index].load == TDM_FLEET_ABSENT) {
-                        entry->on[w->index].load = TDM_FLEET_LOADING;
-                        r = tdm_fleet_wire_load(w, entry);
-                        if (r == 0 && entry->on[w->index].wants_kv) {
-                                entry->on[w->index].kv = TDM_FLEET_KV_ASKED;
-                                r = tdm_fleet_wire_kv(w, entry);
-                        }
-                }
-        }
+        for (unsigned i = 0; i < TDM_FLEET_MODELS && r == 0; i++)
+                if (f->models[i])
+                        r = pump_model(w, f->models[i]);
         if (r == 0 && f->rings.made && !w->on_trial && w->epoch_sent != f->epoch) {
                 w->epoch_sent = f->epoch;
                 r = tdm_fleet_wire_epoch(w);
@@ -254,7 +271,8 @@ static bool is_equipped(const struct tdm_fleet *f, const struct tdm_fleet_worker
         if (!tdm_fleet_usable(w) || w->phase != TDM_FLEET_PROCESS_UP || w->epoch_acked != f->epoch)
                 return false;
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
-                if (f->models[i] && (f->models[i]->leaving || f->models[i]->on[w->index].load != TDM_FLEET_LOADED))
+                if (f->models[i] && (f->models[i]->leaving ||
+                                     (tdm_fleet_is_whole(f->models[i]) && f->models[i]->on[w->index].load != TDM_FLEET_LOADED)))
                         return false;
         return true;
 }
@@ -359,11 +377,19 @@ void tdm_fleet_on_no_device(struct tdm_fleet_worker *w, const char *reason)
         tdm_fleet_worker_lost(w, false, "%s", reason);
 }
 
+void tdm_fleet_on_weights_taken(struct tdm_fleet_worker *w, uint32_t model_id, uint32_t n_chunks)
+{
+        struct tdm_fleet_entry *entry = tdm_fleet_find(w->fleet, model_id);
+
+        if (entry && entry->on[w->index].load == TDM_FLEET_LOADING)
+                entry->on[w->index].n_taken = TDM_MIN(n_chunks, entry->on[w->index].n_sent);
+}
+
 void tdm_fleet_on_loaded(struct tdm_fleet_worker *w, uint32_t model_id, uint64_t scratch_bytes, const char *plan)
 {
         struct tdm_fleet_entry *entry = tdm_fleet_find(w->fleet, model_id);
 
-        if (!entry || entry->on[w->index].load != TDM_FLEET_LOADING) {
+        if (!entry || entry->on[w->index].load != TDM_FLEET_LOADING || entry->on[w->index].n_sent < entry->model.weights->n_chunks) {
                 tdm_fleet_worker_lost(w, false, "it says it has loaded model %u, which nobody asked for", model_id);
                 return;
         }
@@ -652,6 +678,16 @@ int tdm_fleet_add_model(struct tdm_fleet *f, const struct tdm_fleet_model *model
         f->models[index] = entry;
         tdm_fleet_pump_soon(f);
         return 0;
+}
+
+void tdm_fleet_weights_sealed(struct tdm_fleet *f, uint32_t model_id, unsigned n_chunks)
+{
+        struct tdm_fleet_entry *entry = tdm_fleet_find(f, model_id);
+
+        if (!entry || entry->leaving || n_chunks <= entry->model.n_sealed)
+                return;
+        entry->model.n_sealed = TDM_MIN(n_chunks, entry->model.weights->n_chunks);
+        tdm_fleet_pump_soon(f);
 }
 
 void tdm_fleet_remove_model(struct tdm_fleet *f, uint32_t model_id)

@@ -71,7 +71,8 @@ struct tdm_fleet_callbacks {
 struct tdm_fleet_model {
         uint32_t model_id; /* > 0, never reused */
         const char *name;
-        struct tdm_segment *weights;     /* sealed */
+        struct tdm_segment *weights;
+        unsigned n_sealed;               /* of its chunks, at least one; the others: tdm_fleet_weights_sealed() */
         struct tdm_segment *kv;
         /* hidden [TDM_STEP_SLOTS][max_rows][d_model] f32; its dma-buf, where it has one, goes to the GPU worker */
         struct tdm_segment *activations;
@@ -91,6 +92,9 @@ void tdm_fleet_destroy(struct tdm_fleet *fleet);
 void tdm_fleet_destroyp(struct tdm_fleet **fleet);
 
 int tdm_fleet_add_model(struct tdm_fleet *fleet, const struct tdm_fleet_model *model, struct tdm_error *err);
+/* The first n_chunks of its weights are sealed now; all of them: nothing is missing any more. Workers take what there is. Until then it
+ * stands in nobody's way: whether the others' steps may run does not depend on it. */
+void tdm_fleet_weights_sealed(struct tdm_fleet *fleet, uint32_t model_id, unsigned n_chunks);
 void tdm_fleet_remove_model(struct tdm_fleet *fleet, uint32_t model_id);
 
 bool tdm_fleet_is_ready(const struct tdm_fleet *fleet);

@@ -1,5 +1,5 @@
 /* One thread for one stage. What the thread needs was put into the struct before it started and what it made is read
- * after it was joined, so the only things both sides touch at once are three atomics. A file that shrinks under the
+ * after it was joined, or, of the weights, after it was sealed, so the only things both sides touch at once are atomics. A file that shrinks under the
  * mapping comes back as an error from the functions called here; a file on a slow disk or a hanging mount stands in the
  * way of nobody but itself. */
 #include "daemon/model-load.h"
@@ -29,9 +29,14 @@ struct tdm_model_load {
 
         struct tdm_model_metadata *made;
         const struct tdm_model_metadata *metadata;
-        uint8_t *dst;
+        struct tdm_segment *segment;
+        tdm_model_load_sealed_fn sealed;
+        unsigned n_told; /* chunks that `sealed` has heard of */
+        int seal_error;  /* the thread's */
 
         _Atomic bool cancel;
+        _Atomic bool ended;
+        _Atomic uint32_t n_sealed;
         _Atomic uint64_t n_done, n_total;
 };
 
@@ -118,14 +123,26 @@ static int read_metadata(struct tdm_model_load *l)
         return 0;
 }
 
-static int on_progress(uint64_t done, uint64_t total, void *userdata)
+static int on_progress(const struct tdm_weights_progress *progress, void *userdata)
 {
         struct tdm_model_load *l = userdata;
+        bool whole = progress->ready_bytes == l->metadata->weights_bytes; /* the segment may be longer: it is of whole pages */
+        unsigned n = whole ? l->segment->n_chunks : (unsigned)(progress->ready_bytes / l->segment->chunk_bytes);
 
         /* Relaxed: figures for people; nothing else is published through them. */
-        atomic_store_explicit(&l->n_total, total, memory_order_relaxed);
-        atomic_store_explicit(&l->n_done, done, memory_order_relaxed);
-        return atomic_load_explicit(&l->cancel, memory_order_relaxed);
+        atomic_store_explicit(&l->n_total, progress->total_bytes, memory_order_relaxed);
+        atomic_store_explicit(&l->n_done, progress->done_bytes, memory_order_relaxed);
+        if (atomic_load_explicit(&l->cancel, memory_order_relaxed))
+                return -ECANCELED;
+        if (n == l->segment->n_sealed)
+                return 0;
+        l->seal_error = tdm_segment_seal_until(l->segment, n);
+        if (l->seal_error < 0)
+                return l->seal_error;
+        /* Release: pairs with the loop's acquire; it publishes the chunks' new files. */
+        atomic_store_explicit(&l->n_sealed, n, memory_order_release);
+        tdm_loop_wake(l->wake);
+        return 0;
 }
 
 /* Packing is a copy with a turn: a few threads take all the memory there is, and leave cores to who works here. */
@@ -145,24 +162,44 @@ static void *run_stage(void *userdata)
         if (l->stage == STAGE_METADATA)
                 l->r = read_metadata(l);
         else
-                l->r = tdm_weights_build(l->metadata->plan, l->metadata->gguf, l->dst, n_packers(), on_progress, l,
+                l->r = tdm_weights_build(l->metadata->plan, l->metadata->gguf, l->segment->base, n_packers(), on_progress, l,
                                          &l->err);
+        if (l->seal_error < 0)
+                l->r = tdm_error_set(&l->err, TDM_E_INTERNAL, "cannot seal the weights of model %s: %s", l->name, strerror(-l->seal_error));
+        /* Release: whoever sees it finds the thread about to end. */
+        atomic_store_explicit(&l->ended, true, memory_order_release);
         tdm_loop_wake(l->wake);
         return NULL;
 }
 
-static int on_stage_done(struct tdm_source *source, void *userdata)
+static void on_stage_done(struct tdm_model_load *l)
 {
-        struct tdm_model_load *l = userdata;
-
-        if (l->stage == STAGE_NONE)
-                return 0;
         pthread_join(l->thread, NULL);
         l->stage = STAGE_NONE;
         if (l->r != 0 && l->err.message[0] == '\0')
                 tdm_error_set(&l->err, l->r, "cannot load model %s: %s", l->name,
                               l->r < 0 ? strerror(-l->r) : tdm_error_name(l->r));
         l->done(l, l->r, &l->err, l->userdata);
+}
+
+static int on_wake(struct tdm_source *source, void *userdata)
+{
+        struct tdm_model_load *l = userdata;
+        unsigned n;
+
+        if (l->stage == STAGE_NONE)
+                return 0;
+        if (atomic_load_explicit(&l->ended, memory_order_acquire)) {
+                on_stage_done(l);
+                return 0;
+        }
+        n = atomic_load_explicit(&l->n_sealed, memory_order_acquire);
+        if (n > 0 && n == l->segment->n_chunks)
+                n--;
+        if (n > l->n_told) {
+                l->n_told = n;
+                l->sealed(l, n, l->userdata);
+        }
         return 0;
 }
 
@@ -181,7 +218,7 @@ int tdm_model_load_new(struct tdm_model_load **ret, struct tdm_loop *loop, int f
         l->name = strdup(name);
         if (!l->name)
                 return -ENOMEM;
-        r = tdm_loop_add_wake(loop, on_stage_done, l, &l->wake);
+        r = tdm_loop_add_wake(loop, on_wake, l, &l->wake);
         if (r < 0)
                 return r;
         *ret = steal_ptr(&l);
@@ -218,6 +255,7 @@ static int start(struct tdm_model_load *l, enum stage stage)
         int r;
 
         l->stage = stage;
+        atomic_store_explicit(&l->ended, false, memory_order_relaxed);
         l->r = 0;
         l->err.code = 0;
         l->err.message[0] = '\0';
@@ -239,10 +277,12 @@ struct tdm_model_metadata *tdm_model_load_take_metadata(struct tdm_model_load *l
         return steal_ptr(&l->made);
 }
 
-int tdm_model_load_weights(struct tdm_model_load *l, const struct tdm_model_metadata *metadata, uint8_t *dst)
+int tdm_model_load_weights(struct tdm_model_load *l, const struct tdm_model_metadata *metadata, struct tdm_segment *segment,
+                           tdm_model_load_sealed_fn sealed)
 {
         l->metadata = metadata;
-        l->dst = dst;
+        l->segment = segment;
+        l->sealed = sealed;
         atomic_store_explicit(&l->n_done, 0, memory_order_relaxed);
         atomic_store_explicit(&l->n_total, metadata->weights_bytes, memory_order_relaxed);
         return start(l, STAGE_WEIGHTS);

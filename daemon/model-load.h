@@ -6,6 +6,7 @@
 #define TDM_DAEMON_MODEL_LOAD_H
 
 #include "common/loop.h"
+#include "common/shm.h"
 #include "engine/text/chat.h"
 #include "engine/weights.h"
 
@@ -40,7 +41,12 @@ void tdm_model_load_cancel(struct tdm_model_load *load);
 
 int tdm_model_load_metadata(struct tdm_model_load *load);
 struct tdm_model_metadata *tdm_model_load_take_metadata(struct tdm_model_load *load); /* after that stage's success */
-int tdm_model_load_weights(struct tdm_model_load *load, const struct tdm_model_metadata *metadata, uint8_t *dst);
+/* n_chunks of the segment are built and sealed, and can be handed out. From the loop; like tdm_model_load_fn. Of the last one it is not
+ * told: only the stage's end says that nothing was wrong with the file. */
+typedef void (*tdm_model_load_sealed_fn)(struct tdm_model_load *load, unsigned n_chunks, void *userdata);
+/* Builds the weights in the segment, and seals it. */
+int tdm_model_load_weights(struct tdm_model_load *load, const struct tdm_model_metadata *metadata, struct tdm_segment *segment,
+                           tdm_model_load_sealed_fn sealed);
 void tdm_model_load_progress(const struct tdm_model_load *load, uint64_t *ret_done, uint64_t *ret_total);
 
 /* Bytes that can be had without pushing others out: MemAvailable, less where a memory cgroup or RLIMIT_AS is tighter. */

@@ -252,6 +252,7 @@ static int make_dmabuf(struct tdm_model *model, struct tdm_error *err)
 }
 
 static void on_stage_done(struct tdm_model_load *load, int r, const struct tdm_error *err, void *userdata);
+static void on_sealed(struct tdm_model_load *load, unsigned n_chunks, void *userdata);
 
 static int start_load(struct tdm_model *model)
 {
@@ -321,7 +322,7 @@ void tdm_model_continue(struct tdm_model *model)
         }
         r = start_load(model);
         if (r == 0)
-                r = tdm_model_load_weights(model->load, model->metadata, model->weights->base);
+                r = tdm_model_load_weights(model->load, model->metadata, model->weights, on_sealed);
         if (r < 0) {
                 tdm_model_load_destroyp(&model->load);
                 fail_errno(model, r, "start building the weights");
@@ -332,12 +333,14 @@ void tdm_model_continue(struct tdm_model *model)
         tdm_model_notify(model);
 }
 
-static void hand_to_fleet(struct tdm_model *model)
+/* The workers may have so many chunks of the weights; with the first ones they get the model. */
+static void hand_to_fleet(struct tdm_model *model, unsigned n_chunks)
 {
         struct tdm_fleet_model fm = {
                 .model_id = model->id,
                 .name = model->name,
                 .weights = model->weights,
+                .n_sealed = n_chunks,
                 .kv = model->kv,
                 .activations = model->activations,
                 .steps = model->steps,
@@ -349,14 +352,12 @@ static void hand_to_fleet(struct tdm_model *model)
                 .dmabuf_only = model->models->activations == TDM_ACTIVATIONS_DMABUF,
         };
         struct tdm_error err = { 0 };
-        int r = tdm_segment_seal(model->weights);
+        int r;
 
-        if (r < 0) {
-                fail_errno(model, r, "seal the weights");
+        if (model->in_fleet) {
+                tdm_fleet_weights_sealed(model->models->fleet, model->id, n_chunks);
                 return;
         }
-        tdm_model_metadata_trim(model->metadata);
-        model->state = TDM_MODEL_MAPPING;
         r = tdm_fleet_add_model(model->models->fleet, &fm, &err);
         if (r != 0) {
                 if (!err.message[0])
@@ -366,7 +367,23 @@ static void hand_to_fleet(struct tdm_model *model)
                 return;
         }
         model->in_fleet = true;
-        tdm_model_notify(model);
+}
+
+static void on_sealed(struct tdm_model_load *load, unsigned n_chunks, void *userdata)
+{
+        struct tdm_model *model = userdata;
+
+        if (model->state == TDM_MODEL_LOADING)
+                hand_to_fleet(model, n_chunks);
+}
+
+static void on_built(struct tdm_model *model)
+{
+        tdm_model_metadata_trim(model->metadata);
+        model->state = TDM_MODEL_MAPPING;
+        hand_to_fleet(model, model->weights->n_chunks);
+        if (model->state == TDM_MODEL_MAPPING)
+                tdm_model_notify(model);
 }
 
 static void on_stage_done(struct tdm_model_load *load, int r, const struct tdm_error *err, void *userdata)
@@ -389,7 +406,7 @@ static void on_stage_done(struct tdm_model_load *load, int r, const struct tdm_e
                         if (model->state == TDM_MODEL_DESCRIBED && model->wanted)
                                 tdm_model_continue(model);
                 } else
-                        hand_to_fleet(model);
+                        on_built(model);
         }
         tdm_models_arm_tick(model->models);
         tdm_model_unref(model);

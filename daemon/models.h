@@ -23,8 +23,8 @@ enum tdm_model_state {
         TDM_MODEL_READING,   /* metadata is being read */
         TDM_MODEL_DESCRIBED, /* metadata is there, weights were not wanted yet */
         TDM_MODEL_SQUEEZING, /* waits for the memory of models that are being unloaded */
-        TDM_MODEL_LOADING,   /* weights are being built */
-        TDM_MODEL_MAPPING,   /* the workers are taking it */
+        TDM_MODEL_LOADING,   /* weights are being built; the workers take what is ready */
+        TDM_MODEL_MAPPING,   /* the workers are taking the rest */
         TDM_MODEL_READY,
         TDM_MODEL_FAILED,
         TDM_MODEL_GONE, /* unloaded; not listed any more */

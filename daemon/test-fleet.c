@@ -204,6 +204,7 @@ static void build_model(struct rig *rig)
                 fail_msg("%s", err.message);
         tdm_weights_plan_destroy(plan);
         assert_int_equal(tdm_segment_seal(m->weights), 0);
+        m->n_sealed = m->weights->n_chunks;
 
         assert_int_equal(tdm_kv_geometry_init(&m->kv_geometry, &m->hparams, TDM_KV_F16, N_JOBS * PAGES_PER_JOB,
                                               N_JOBS * PAGES_PER_JOB), 0);

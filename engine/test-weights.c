@@ -277,7 +277,7 @@ static void check_values(const struct file *f, const uint8_t *base, uint64_t siz
 {
         struct tdm_error err = {0};
 
-        if (tdm_weights_check(base, size, &err) != 0)
+        if (tdm_weights_check(base, size, size, &err) != 0)
                 fail_msg("%s", err.message);
         assert_int_equal(tdm_weights_header(base)->n_tensors, f->n_tensors);
         for (unsigned i = 0; i < f->n_tensors; i++) {
@@ -424,17 +424,34 @@ static void test_not_finite(void **state)
 }
 
 struct told {
-        uint64_t done, total;
+        const uint8_t *base;
+        struct tdm_weights_progress last;
         unsigned n, cancel_at;
+        struct {
+                uint64_t ready_bytes, sum;
+        } seen[512];
 };
 
-static int tell(uint64_t done, uint64_t total, void *userdata)
+static uint64_t sum_of(const uint8_t *p, uint64_t n)
+{
+        uint64_t sum = 0;
+
+        for (uint64_t i = 0; i < n; i++)
+                sum = sum * 31 + p[i];
+        return sum;
+}
+
+static int tell(const struct tdm_weights_progress *progress, void *userdata)
 {
         struct told *told = userdata;
 
-        assert_true(done > told->done && done <= total);
-        told->done = done;
-        told->total = total;
+        assert_true(progress->done_bytes >= told->last.done_bytes && progress->done_bytes <= progress->total_bytes);
+        assert_true(progress->ready_bytes >= told->last.ready_bytes);
+        told->last = *progress;
+        if (told->n < TDM_ARRAY_SIZE(told->seen)) {
+                told->seen[told->n].ready_bytes = progress->ready_bytes;
+                told->seen[told->n].sum = sum_of(told->base, progress->ready_bytes);
+        }
         return ++told->n == told->cancel_at;
 }
 
@@ -443,18 +460,31 @@ static void test_progress(void **state)
         for (unsigned cancel = 0; cancel < 2; cancel++) {
                 _cleanup_(tdm_weights_plan_destroyp) struct tdm_weights_plan *plan = NULL;
                 _cleanup_(freep) uint8_t *base = NULL;
-                struct told told = {.cancel_at = cancel};
+                static struct told told;
+                uint64_t size;
                 struct tdm_error err = {0};
                 struct opened o;
 
                 file_make(&file, -1, 0);
                 file_open(&file, &o);
                 assert_int_equal(tdm_weights_plan_new(&plan, &o.model, &err), 0);
-                base = aligned_alloc(64, tdm_weights_plan_size(plan));
+                size = tdm_weights_plan_size(plan);
+                base = aligned_alloc(64, size);
+                memset(base, 0xa5, size);
+                told = (struct told){.base = base, .cancel_at = cancel};
                 assert_int_equal(tdm_weights_build(plan, o.gguf, base, 3, tell, &told, &err), cancel ? -ECANCELED : 0);
-                assert_true(told.n >= 1);
-                if (!cancel)
-                        assert_int_equal(told.done, told.total);
+                assert_int_equal(told.n, cancel ? 1 : told.n);
+                if (!cancel) {
+                        assert_int_equal(told.last.done_bytes, told.last.total_bytes);
+                        assert_int_equal(told.last.ready_bytes, size);
+                        assert_true(told.n >= file.n_tensors && told.n <= TDM_ARRAY_SIZE(told.seen));
+                        for (unsigned i = 0; i < told.n; i++) { /* what was ready then is what it is now, and can be checked */
+                                assert_int_equal(sum_of(base, told.seen[i].ready_bytes), told.seen[i].sum);
+                                assert_int_equal(tdm_weights_check(base, size, told.seen[i].ready_bytes, &err), 0);
+                        }
+                        assert_true(tdm_weights_check(base, size, tdm_weights_header(base)->tensors_offset, &err) > 0);
+                        assert_true(tdm_weights_check(base, size, sizeof(struct tdm_weights_header) - 1, &err) > 0);
+                }
                 tdm_gguf_unmap_data(o.gguf);
                 assert_int_equal(tdm_weights_build(plan, o.gguf, base, 3, NULL, NULL, &err), -EINVAL);
                 file_close(&o);
@@ -526,7 +556,7 @@ static void test_flips(void **state)
                         else
                                 mutated[at] = (uint8_t)random_u32();
                 }
-                if (tdm_weights_check(mutated, size, random_u32() % 2 ? &err : NULL) == 0)
+                if (tdm_weights_check(mutated, size, size, random_u32() % 2 ? &err : NULL) == 0)
                         read_all(mutated);
                 else
                         n_refused++;
@@ -541,7 +571,7 @@ static void refuse(const uint8_t *base, uint64_t size, size_t at, uint64_t value
 
         memcpy(mutated, base, size);
         memcpy(mutated + at, &value, n_bytes);
-        assert_true(tdm_weights_check(mutated, size, &err) > 0);
+        assert_true(tdm_weights_check(mutated, size, size, &err) > 0);
         assert_true(strlen(err.message) > 0);
         free(mutated);
 }
@@ -594,9 +624,9 @@ static void test_refused(void **state)
         REFUSE_TENSOR(size_bytes, UINT64_MAX);
         REFUSE_TENSOR(panel_bytes, 64);
         for (uint64_t cut = 0; cut < size; cut += 1 + cut / 3)
-                assert_true(tdm_weights_check(base, cut, &err) > 0);
-        assert_int_equal(tdm_weights_check(base, size, &err), 0);
-        assert_int_equal(tdm_weights_check(base, size + 4096, &err), 0); /* segments are rounded up to pages */
+                assert_true(tdm_weights_check(base, cut, cut, &err) > 0);
+        assert_int_equal(tdm_weights_check(base, size, size, &err), 0);
+        assert_int_equal(tdm_weights_check(base, size + 4096, size + 4096, &err), 0); /* segments are rounded up to pages */
 }
 
 int main(void)

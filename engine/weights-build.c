@@ -1,37 +1,52 @@
-/* Builds the segment: every tensor of the file, packed by several threads, panel by panel. It runs at memory speed; the guard turns a
- * file that shrinks meanwhile into an error.
+/* Builds the segment: every tensor of the file, packed by several threads, panel by panel, in the order of the segment and slice by
+ * slice, so that somebody can use what is ready while the rest is read. What of the file comes next is asked for ahead; the guard
+ * turns a file that shrinks meanwhile into an error.
  *
  * Does not compress, convert or round: every weight keeps its exact value. */
 #include <assert.h>
 #include <inttypes.h>
+#include <sys/mman.h>
 #include "common/hugepage.h"
 #include "common/sigbus.h"
 #include "engine/host/pool.h"
 #include "engine/weights-private.h"
 
 #define PROGRESS_BYTES (UINT64_C(4) << 20)
-#define CHUNK_BYTES (UINT64_C(1) << 14) /* that a thread packs at a time */
+#define CHUNK_BYTES (UINT64_C(1) << 14)  /* that a thread packs at a time */
+#define SLICE_BYTES (UINT64_C(32) << 20) /* that all threads pack together: then it is ready */
+#define AHEAD_BYTES (UINT64_C(128) << 20) /* of the file that are asked for before they are needed */
+#define ASK_BYTES (UINT64_C(128) << 10)  /* at once: a kernel forgets what is more than its window */
+#define HUGE_AT_ONCE 4u                  /* huge pages that are asked for with one call: each call waits for other CPUs */
+
+/* Panels of a matrix, or a whole vector. */
+struct slice {
+        uint32_t tensor, first, n;
+};
 
 struct build {
+        const struct tdm_weights_plan *plan;
+        const struct tdm_gguf *gguf;
+        uint8_t *dst;
         struct tdm_pool *threads; /* NULL: the caller alone */
-        uint64_t total_bytes, told_bytes;
+        struct slice *slices;     /* [n_slices], in the order of the segment */
+        uint32_t n_slices;
+        uint32_t n_asked; /* slices whose part of the file was asked for */
+        uint64_t asked_bytes, packed_bytes; /* of the file */
+        struct tdm_weights_progress progress;
+        uint64_t told_bytes;
         _Atomic uint64_t done_bytes;
         uint8_t *not_huge; /* up to here there are huge pages, or it was tried */
         _Atomic uint32_t n_not_huge;
         _Atomic bool stop; /* cancelled, or something was wrong: what is left is not touched */
-        int (*progress)(uint64_t done, uint64_t total, void *userdata);
+        tdm_weights_progress_fn fn;
         void *userdata;
 };
 
 /* Of the thread that asked for all this only. */
 static void tell_progress(struct build *build)
 {
-        uint64_t done = atomic_load_explicit(&build->done_bytes, memory_order_relaxed);
-
-        if (!build->progress || (done - build->told_bytes < PROGRESS_BYTES && done < build->total_bytes))
-                return;
-        build->told_bytes = done;
-        if (build->progress(done, build->total_bytes, build->userdata) != 0)
+        build->progress.done_bytes = build->told_bytes = atomic_load_explicit(&build->done_bytes, memory_order_relaxed);
+        if (build->fn && build->fn(&build->progress, build->userdata) != 0)
                 atomic_store_explicit(&build->stop, true, memory_order_relaxed);
 }
 
@@ -52,135 +67,225 @@ static int not_finite(const struct tdm_gguf *gguf, const struct tdm_gguf_tensor 
                              tdm_gguf_name(gguf), tdm_weights_name_length(source), source->name.data);
 }
 
+static void run(struct build *build, unsigned n, tdm_pool_fn fn, void *arg)
+{
+        if (build->threads)
+                tdm_pool_run(build->threads, n, fn, arg);
+        else
+                for (unsigned i = 0; i < n; i++)
+                        fn(arg, i, 0);
+}
+
+/* ---- the memory ---- */
+
+struct huge_job {
+        struct build *build;
+        uint64_t n;
+};
+
 static void make_huge(void *arg, unsigned i, unsigned thread)
 {
-        struct build *build = arg;
+        const struct huge_job *job = arg;
+        uint64_t first = (uint64_t)i * HUGE_AT_ONCE;
 
-        if (!atomic_load_explicit(&build->stop, memory_order_relaxed))
-                tdm_hugepage_try(build->not_huge + i * TDM_HUGEPAGE_BYTES, 1, &build->n_not_huge);
+        if (!atomic_load_explicit(&job->build->stop, memory_order_relaxed))
+                tdm_hugepage_try(job->build->not_huge + first * TDM_HUGEPAGE_BYTES, TDM_MIN(job->n - first, HUGE_AT_ONCE),
+                                 &job->build->n_not_huge);
 }
 
 /* Nothing behind not_huge has been written yet. What is not a whole huge page at the end of everything stays as it is. */
-static void make_huge_until(struct build *build, const uint8_t *until, const uint8_t *end)
+static void make_huge_until(struct build *build, const uint8_t *until)
 {
+        const uint8_t *end = build->dst + build->plan->header.size_bytes;
         uint64_t bytes = TDM_ALIGN_UP((uint64_t)TDM_MAX(until - build->not_huge, 0), TDM_HUGEPAGE_BYTES);
-        unsigned n = (unsigned)(TDM_MIN(bytes, (uint64_t)TDM_MAX(end - build->not_huge, 0)) / TDM_HUGEPAGE_BYTES);
+        struct huge_job job = {build, TDM_MIN(bytes, (uint64_t)TDM_MAX(end - build->not_huge, 0)) / TDM_HUGEPAGE_BYTES};
 
-        if (build->threads)
-                tdm_pool_run(build->threads, n, make_huge, build);
-        else
-                for (unsigned i = 0; i < n; i++)
-                        make_huge(build, i, 0);
-        build->not_huge += n * TDM_HUGEPAGE_BYTES;
+        run(build, (unsigned)TDM_DIV_UP(job.n, HUGE_AT_ONCE), make_huge, &job);
+        build->not_huge += job.n * TDM_HUGEPAGE_BYTES;
 }
 
-/* One tensor's panels, by several threads. */
+/* ---- the file ---- */
+
+static uint64_t row_bytes(const struct build *build, uint32_t tensor)
+{
+        return build->plan->sources[tensor]->size_bytes / build->plan->tensors[tensor].rows;
+}
+
+/* Of the slice, in the file. */
+static void source_of(const struct build *build, const struct slice *slice, const uint8_t **ret, uint64_t *ret_bytes)
+{
+        const struct tdm_weights_tensor *tensor = &build->plan->tensors[slice->tensor];
+        uint64_t first = (uint64_t)slice->first * TDM_PANEL_ROWS, rows = (uint64_t)slice->n * TDM_PANEL_ROWS;
+
+        if (tensor->layout == TDM_LAYOUT_ROWS)
+                rows = tensor->rows;
+        *ret = tdm_gguf_tensor_data(build->gguf, build->plan->sources[slice->tensor]) + first * row_bytes(build, slice->tensor);
+        *ret_bytes = TDM_MIN(rows, tensor->rows - first) * row_bytes(build, slice->tensor);
+}
+
+/* A disk is only fast when it is asked for much at once; page faults ask for little, and wait. */
+static void ask_for_file(struct build *build)
+{
+        const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+
+        while (build->n_asked < build->n_slices && build->asked_bytes < build->packed_bytes + AHEAD_BYTES) {
+                const uint8_t *data;
+                uint64_t bytes;
+
+                source_of(build, &build->slices[build->n_asked++], &data, &bytes);
+                build->asked_bytes += bytes;
+                bytes += (uintptr_t)data % page;
+                data -= (uintptr_t)data % page;
+                for (uint64_t at = 0; at < bytes; at += ASK_BYTES)
+                        (void)madvise((void *)(data + at), TDM_MIN(bytes - at, ASK_BYTES), MADV_WILLNEED); /* a wish */
+        }
+}
+
+/* ---- packing ---- */
+
 struct pack_job {
         struct build *build;
+        const struct slice *slice;
         const struct tdm_weights_tensor *tensor;
         const uint8_t *data;
         uint64_t row_bytes;
-        uint8_t *dst;
-        uint32_t n_panels, chunk_panels;
+        uint32_t chunk_panels;
         _Atomic bool not_finite;
 };
 
+/* Chunk 0 is what will be packed later. */
 static void pack_chunk(void *arg, unsigned chunk, unsigned thread)
 {
         struct pack_job *job = arg;
+        struct build *build = job->build;
         const struct tdm_weights_tensor *tensor = job->tensor;
-        uint32_t first = chunk * job->chunk_panels, end = TDM_MIN(first + job->chunk_panels, job->n_panels);
+        uint32_t first, end;
 
-        for (uint32_t panel = first; panel < end; panel++) {
-                uint32_t row = panel * TDM_PANEL_ROWS;
+        if (chunk == 0) {
+                ask_for_file(build);
+                return;
+        }
+        first = (chunk - 1) * job->chunk_panels;
+        end = TDM_MIN(first + job->chunk_panels, job->slice->n);
+        for (uint32_t i = first; i < end; i++) {
+                uint32_t panel = job->slice->first + i, row = panel * TDM_PANEL_ROWS;
 
-                if (atomic_load_explicit(&job->build->stop, memory_order_relaxed))
+                if (atomic_load_explicit(&build->stop, memory_order_relaxed))
                         return;
-                if (!tdm_weights_pack_panel(tensor->type, job->dst + panel * tensor->panel_bytes, job->data + row * job->row_bytes,
-                                job->row_bytes, TDM_MIN(tensor->rows - row, TDM_PANEL_ROWS), tensor->cols)) {
+                if (!tdm_weights_pack_panel(tensor->type, build->dst + tensor->offset + panel * tensor->panel_bytes,
+                                            job->data + (uint64_t)i * TDM_PANEL_ROWS * job->row_bytes, job->row_bytes,
+                                            TDM_MIN(tensor->rows - row, TDM_PANEL_ROWS), tensor->cols)) {
                         atomic_store_explicit(&job->not_finite, true, memory_order_relaxed);
-                        atomic_store_explicit(&job->build->stop, true, memory_order_relaxed);
+                        atomic_store_explicit(&build->stop, true, memory_order_relaxed);
                         return;
                 }
-                atomic_fetch_add_explicit(&job->build->done_bytes, tensor->panel_bytes, memory_order_relaxed);
-                if (thread == 0)
-                        tell_progress(job->build);
+                atomic_fetch_add_explicit(&build->done_bytes, tensor->panel_bytes, memory_order_relaxed);
+                if (thread == 0 && atomic_load_explicit(&build->done_bytes, memory_order_relaxed) - build->told_bytes >= PROGRESS_BYTES)
+                        tell_progress(build);
         }
 }
 
-static int build_tensor(struct build *build, const struct tdm_weights_tensor *tensor, const struct tdm_gguf *gguf,
-                        const struct tdm_gguf_tensor *source, const struct tdm_sigbus_guard *guard, const uint8_t *data,
-                        uint8_t *dst, struct tdm_error *err)
+static bool pack_slice(struct build *build, const struct slice *slice, const uint8_t *data)
 {
-        struct pack_job job = { .build = build,
-                                .tensor = tensor,
-                                .data = data,
-                                .row_bytes = source->size_bytes / tensor->rows,
-                                .dst = dst,
-                                .n_panels = TDM_DIV_UP(tensor->rows, TDM_PANEL_ROWS) };
-        bool finite = true;
+        const struct tdm_weights_tensor *tensor = &build->plan->tensors[slice->tensor];
+        struct pack_job job = {.build = build, .slice = slice, .tensor = tensor, .data = data, .row_bytes = row_bytes(build, slice->tensor)};
 
         if (tensor->layout == TDM_LAYOUT_ROWS) {
-                finite = tdm_weights_pack_vector(source->type, (float *)(void *)dst, data, tensor->rows * tensor->cols);
                 atomic_fetch_add_explicit(&build->done_bytes, tensor->size_bytes, memory_order_relaxed);
-        } else {
-                unsigned n_chunks;
-
-                job.chunk_panels = (uint32_t)TDM_MAX(CHUNK_BYTES / tensor->panel_bytes, UINT64_C(1));
-                n_chunks = TDM_DIV_UP(job.n_panels, job.chunk_panels);
-                if (build->threads)
-                        tdm_pool_run(build->threads, n_chunks, pack_chunk, &job);
-                else
-                        for (unsigned i = 0; i < n_chunks; i++)
-                                pack_chunk(&job, i, 0);
-                finite = !atomic_load_explicit(&job.not_finite, memory_order_relaxed);
+                return tdm_weights_pack_vector(build->plan->sources[slice->tensor]->type, (float *)(void *)(build->dst + tensor->offset),
+                                               data, tensor->rows * tensor->cols);
         }
-        if (tdm_sigbus_guard_hit(guard))
-                return changed(gguf, source, err);
-        if (!finite)
-                return not_finite(gguf, source, err);
-        tell_progress(build);
-        return atomic_load_explicit(&build->stop, memory_order_relaxed)
-                       ? tdm_error_set(err, -ECANCELED, "loading was cancelled")
-                       : 0;
+        job.chunk_panels = (uint32_t)TDM_MAX(CHUNK_BYTES / tensor->panel_bytes, UINT64_C(1));
+        run(build, 1 + TDM_DIV_UP(slice->n, job.chunk_panels), pack_chunk, &job);
+        return !atomic_load_explicit(&job.not_finite, memory_order_relaxed);
 }
 
-int tdm_weights_build(const struct tdm_weights_plan *plan, const struct tdm_gguf *gguf, uint8_t *dst,
-                      unsigned n_threads, int (*progress)(uint64_t done, uint64_t total, void *userdata),
-                      void *userdata, struct tdm_error *err)
+/* First byte of the segment behind the slice. */
+static uint64_t end_of(const struct build *build, const struct slice *slice)
+{
+        const struct tdm_weights_tensor *tensor = &build->plan->tensors[slice->tensor];
+
+        return tensor->offset + (tensor->layout == TDM_LAYOUT_ROWS ? tensor->size_bytes : (slice->first + slice->n) * tensor->panel_bytes);
+}
+
+static int build_slice(struct build *build, uint32_t i, struct tdm_error *err)
+{
+        const struct slice *slice = &build->slices[i];
+        const struct tdm_gguf_tensor *source = build->plan->sources[slice->tensor];
+        struct tdm_sigbus_guard guard;
+        const uint8_t *data;
+        uint64_t bytes;
+        bool finite;
+        int r;
+
+        source_of(build, slice, &data, &bytes);
+        r = tdm_sigbus_guard_begin(&guard, data, bytes);
+        if (r < 0)
+                return tdm_error_set(err, r, "cannot guard the mapping of model %s: %s", tdm_gguf_name(build->gguf), strerror(-r));
+        make_huge_until(build, build->dst + end_of(build, slice));
+        finite = pack_slice(build, slice, data);
+        if (tdm_sigbus_guard_hit(&guard))
+                r = changed(build->gguf, source, err);
+        else if (!finite)
+                r = not_finite(build->gguf, source, err);
+        tdm_sigbus_guard_end(&guard);
+        if (r != 0)
+                return r;
+        build->packed_bytes += bytes;
+        build->progress.ready_bytes = i + 1 < build->n_slices ? end_of(build, slice) : build->plan->header.size_bytes;
+        tell_progress(build);
+        return atomic_load_explicit(&build->stop, memory_order_relaxed) ? tdm_error_set(err, -ECANCELED, "loading was cancelled") : 0;
+}
+
+/* *ret NULL: only counts. */
+static uint32_t cut(const struct tdm_weights_plan *plan, struct slice *ret)
+{
+        uint32_t n = 0;
+
+        for (uint32_t i = 0; i < plan->header.n_tensors; i++) {
+                const struct tdm_weights_tensor *tensor = &plan->tensors[i];
+                bool is_vector = tensor->layout == TDM_LAYOUT_ROWS;
+                uint32_t n_panels = is_vector ? 1 : TDM_DIV_UP(tensor->rows, TDM_PANEL_ROWS),
+                         each = is_vector ? 1 : (uint32_t)TDM_MAX(SLICE_BYTES / tensor->panel_bytes, UINT64_C(1));
+
+                for (uint32_t first = 0; first < n_panels; first += each, n++)
+                        if (ret)
+                                ret[n] = (struct slice){i, first, TDM_MIN(each, n_panels - first)};
+        }
+        return n;
+}
+
+int tdm_weights_build(const struct tdm_weights_plan *plan, const struct tdm_gguf *gguf, uint8_t *dst, unsigned n_threads,
+                      tdm_weights_progress_fn progress, void *userdata, struct tdm_error *err)
 {
         _cleanup_(tdm_pool_destroyp) struct tdm_pool *threads = NULL;
-        struct build build = { .progress = progress, .userdata = userdata };
+        _cleanup_(freep) struct slice *slices = NULL;
         const struct tdm_weights_header *header = &plan->header;
+        struct build build = {.plan = plan, .gguf = gguf, .dst = dst, .fn = progress, .userdata = userdata};
 
         assert((uintptr_t)dst % TDM_WEIGHTS_ALIGNMENT == 0);
+        if (!tdm_gguf_tensor_data(gguf, plan->sources[0]))
+                return tdm_error_set(err, -EINVAL, "model %s is not mapped", tdm_gguf_name(gguf));
+        build.n_slices = cut(plan, NULL);
+        build.slices = slices = calloc(build.n_slices, sizeof(*slices));
+        if (!slices)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        cut(plan, slices);
         build.not_huge = (uint8_t *)TDM_ALIGN_UP((uintptr_t)dst, (uintptr_t)TDM_HUGEPAGE_BYTES);
         for (uint32_t i = 0; i < header->n_tensors; i++)
-                build.total_bytes += plan->tensors[i].size_bytes;
+                build.progress.total_bytes += plan->tensors[i].size_bytes;
         /* Without helpers it only takes longer. */
-        if (n_threads > 1 && build.total_bytes > 2 * CHUNK_BYTES && tdm_pool_new(&threads, n_threads, NULL) == 0)
+        if (n_threads > 1 && build.progress.total_bytes > 2 * CHUNK_BYTES && tdm_pool_new(&threads, n_threads, NULL) == 0)
                 build.threads = threads;
 
-        for (uint32_t i = 0; i < header->n_tensors; i++) {
-                const struct tdm_gguf_tensor *source = plan->sources[i];
-                const uint8_t *data = tdm_gguf_tensor_data(gguf, source);
-                struct tdm_sigbus_guard guard;
-                int r;
+        make_huge_until(&build, dst + header->tensors_offset + header->n_tensors * sizeof(*plan->tensors));
+        memcpy(dst + header->tensors_offset, plan->tensors, header->n_tensors * sizeof(*plan->tensors));
+        memcpy(dst, header, sizeof(*header));
+        for (uint32_t i = 0; i < build.n_slices; i++) {
+                int r = build_slice(&build, i, err);
 
-                if (!data)
-                        return tdm_error_set(err, -EINVAL, "model %s is not mapped", tdm_gguf_name(gguf));
-                r = tdm_sigbus_guard_begin(&guard, data, source->size_bytes);
-                if (r < 0)
-                        return tdm_error_set(err, r, "cannot guard the mapping of model %s: %s", tdm_gguf_name(gguf),
-                                             strerror(-r));
-                make_huge_until(&build, dst + plan->tensors[i].offset + plan->tensors[i].size_bytes, dst + header->size_bytes);
-                r = build_tensor(&build, &plan->tensors[i], gguf, source, &guard, data, dst + plan->tensors[i].offset,
-                                 err);
-                tdm_sigbus_guard_end(&guard);
                 if (r != 0)
                         return r;
         }
-        memcpy(dst + header->tensors_offset, plan->tensors, header->n_tensors * sizeof(*plan->tensors));
-        memcpy(dst, header, sizeof(*header));
         return 0;
 }

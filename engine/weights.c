@@ -237,7 +237,7 @@ static int check_tensor(const struct tdm_weights_header *header, const struct td
         return 0;
 }
 
-int tdm_weights_check(const uint8_t *base, uint64_t size_bytes, struct tdm_error *err)
+int tdm_weights_check(const uint8_t *base, uint64_t size_bytes, uint64_t there_bytes, struct tdm_error *err)
 {
         const struct tdm_weights_header *header = tdm_weights_header(base);
         uint8_t seen[TDM_N_TENSOR_KINDS][TDM_MAX_LAYERS] = {{0}};
@@ -247,7 +247,8 @@ int tdm_weights_check(const uint8_t *base, uint64_t size_bytes, struct tdm_error
 
         if ((uintptr_t)base % TDM_WEIGHTS_ALIGNMENT)
                 return bad(err, "it is not aligned");
-        if (size_bytes < sizeof(*header))
+        there_bytes = TDM_MIN(there_bytes, size_bytes);
+        if (there_bytes < sizeof(*header))
                 return bad(err, "it is shorter than its header");
         if (header->magic != TDM_WEIGHTS_MAGIC)
                 return bad(err, "wrong magic");
@@ -264,6 +265,8 @@ int tdm_weights_check(const uint8_t *base, uint64_t size_bytes, struct tdm_error
             header->tensors_offset > header->size_bytes ||
             header->n_tensors * sizeof(*tensors) > header->size_bytes - header->tensors_offset)
                 return bad(err, "its table lies outside");
+        if (header->tensors_offset + header->n_tensors * sizeof(*tensors) > there_bytes)
+                return bad(err, "its table has not come with its header");
 
         tensors = (const struct tdm_weights_tensor *)(const void *)(base + header->tensors_offset);
         end = header->tensors_offset + header->n_tensors * sizeof(*tensors);

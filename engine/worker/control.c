@@ -96,19 +96,29 @@ static struct tdm_worker_command *command_new(enum tdm_worker_command_kind kind)
         return command;
 }
 
-static int parse_segment(struct tdm_worker *w, const Tandem__Worker__Segment *from, struct tdm_worker_segment *to)
+static int take_fds(struct tdm_worker *w, uint32_t n_fds, struct tdm_worker_segment *to)
 {
-        if (!from || from->n_fds == 0 || from->n_fds > TDM_SEGMENT_MAX_CHUNKS ||
-            from->n_fds + (from->dmabuf != 0) > stash_left(w->stash))
+        if (n_fds == 0 || n_fds > TDM_SEGMENT_MAX_CHUNKS || n_fds > stash_left(w->stash))
                 return -EPROTO;
-        to->fds = calloc(from->n_fds, sizeof(*to->fds));
+        to->fds = calloc(n_fds, sizeof(*to->fds));
         if (!to->fds)
                 return -ENOMEM;
-        to->size_bytes = from->size_bytes;
-        to->chunk_bytes = from->chunk_bytes;
-        to->n_fds = from->n_fds;
+        to->n_fds = n_fds;
         for (unsigned i = 0; i < to->n_fds; i++)
                 to->fds[i] = stash_take(w->stash);
+        return 0;
+}
+
+static int parse_segment(struct tdm_worker *w, const Tandem__Worker__Segment *from, struct tdm_worker_segment *to)
+{
+        int r = from ? take_fds(w, from->n_fds, to) : -EPROTO;
+
+        if (r < 0)
+                return r;
+        to->size_bytes = from->size_bytes;
+        to->chunk_bytes = from->chunk_bytes;
+        if (from->dmabuf && stash_left(w->stash) == 0)
+                return -EPROTO;
         if (from->dmabuf)
                 to->dmabuf_fd = stash_take(w->stash);
         return 0;
@@ -212,6 +222,12 @@ static int handle_frame(struct tdm_worker *w, const uint8_t *data, size_t size, 
         case TANDEM__WORKER__TO_WORKER__KIND_LOAD:
                 command = command_new(TDM_WORKER_LOAD);
                 r = command ? parse_load(w, message->load, command) : -ENOMEM;
+                break;
+        case TANDEM__WORKER__TO_WORKER__KIND_WEIGHTS:
+                command = command_new(TDM_WORKER_WEIGHTS);
+                if (command)
+                        command->model_id = message->weights->model_id;
+                r = command ? take_fds(w, message->weights->n_fds, &command->segments[0]) : -ENOMEM;
                 break;
         case TANDEM__WORKER__TO_WORKER__KIND_KV:
                 command = command_new(TDM_WORKER_KV);
@@ -410,6 +426,16 @@ void tdm_worker_send_no_device(struct tdm_worker *w, const char *reason)
         const Tandem__Worker__FromWorker message = FROM_WORKER(no_device, NO_DEVICE);
 
         body.reason = (char *)reason;
+        send_message(w, &message);
+}
+
+void tdm_worker_send_weights_taken(struct tdm_worker *w, const struct tdm_worker_model *m)
+{
+        Tandem__Worker__WeightsTaken body = TANDEM__WORKER__WEIGHTS_TAKEN__INIT;
+        const Tandem__Worker__FromWorker message = FROM_WORKER(weights_taken, WEIGHTS_TAKEN);
+
+        body.model_id = m->model_id;
+        body.n_chunks = m->segments[TDM_WORKER_SEG_WEIGHTS]->n_mapped;
         send_message(w, &message);
 }
 

@@ -425,18 +425,21 @@ static int open_epoch(struct tdm_worker *w, struct tdm_worker_command *command, 
 static int run_command(struct tdm_worker *w, struct tdm_worker_command *command)
 {
         struct tdm_error err = { 0 };
-        struct tdm_worker_model *m;
+        struct tdm_worker_model *m = NULL;
         int r;
 
         set_state(w, TDM_PROGRESS_CONTROL);
         switch (command->kind) {
         case TDM_WORKER_LOAD:
-                if (tdm_worker_model_load(w, command, &err) != 0) {
+        case TDM_WORKER_WEIGHTS:
+                r = command->kind == TDM_WORKER_LOAD ? tdm_worker_model_load(w, command, &m, &err)
+                                                     : tdm_worker_model_weights(w, command, &m, &err);
+                if (r != 0)
                         tdm_worker_send_load_failed(w, command->model_id, &err);
-                        break;
-                }
-                m = tdm_worker_model_find(w, command->model_id);
-                tdm_worker_send_loaded(w, m);
+                else if (m && m->loading)
+                        tdm_worker_send_weights_taken(w, m);
+                else if (m)
+                        tdm_worker_send_loaded(w, m);
                 break;
         case TDM_WORKER_KV:
                 if (tdm_worker_model_kv(w, command, &err) != 0)
@@ -491,6 +494,7 @@ int tdm_worker_run(struct tdm_worker *w)
 {
         while (!w->quit) {
                 struct tdm_worker_command *command;
+                bool weights = false;
                 /* Acquire: pairs with the release in tdm_ring_kick(). Read before the mailbox is looked at, so that what
                  * comes afterwards ends the wait. */
                 uint32_t seen = atomic_load_explicit(&w->kick, memory_order_acquire);
@@ -498,17 +502,20 @@ int tdm_worker_run(struct tdm_worker *w)
 
                 command = tdm_worker_take_command(w);
                 if (command) {
+                        weights = command->kind == TDM_WORKER_WEIGHTS;
                         r = run_command(w, command);
                         tdm_worker_command_free(command);
                         if (r < 0)
                                 return r;
-                        continue;
+                        /* Weights come in hundreds of messages: between two of them others' steps have their turn. */
+                        if (!weights)
+                                continue;
                 }
                 if (w->n_unsent > 0 && tdm_worker_chain_flush(w) < 0) {
                         peer_fault(w, TDM_WORKER_RING_TO_PEER, "impossible consumer index");
                         continue;
                 }
-                if (resume(w) || take_desc(w))
+                if (resume(w) || take_desc(w) || weights)
                         continue;
                 set_state(w, TDM_PROGRESS_IDLE);
                 r = wait_for_news(w, seen);

@@ -1,5 +1,5 @@
-/* Models as a worker has them: segments mapped, every claim about them checked, buffers made. After tdm_worker_model_load()
- * nothing is allocated any more.
+/* Models as a worker has them: segments mapped, every claim about them checked, buffers made. Weights may come chunk by chunk; once
+ * the last one is there and the device has them all, nothing is allocated any more.
  *
  * Sizes are never taken from a message: they follow from the hparams in the sealed weights, from the limits in the steps
  * segment and from the page counts, and a segment that is too small for them is refused. */
@@ -18,18 +18,25 @@ static const bool segment_writable[TDM_WORKER_N_SEGS] = {
         [TDM_WORKER_SEG_RESULTS] = true,
 };
 
-static int import_segment(struct tdm_worker_segment *from, const char *name, bool writable, struct tdm_segment **ret,
+/* The segment has them, and its mapping is all that a device needs: a thousand open fds are a limit for somebody else. */
+static void close_fds(struct tdm_worker_segment *from, struct tdm_segment *segment)
+{
+        for (unsigned i = 0; i < from->n_fds; i++)
+                from->fds[i] = -1;
+        for (unsigned i = 0; i < segment->n_mapped; i++)
+                closep(&segment->fds[i]);
+}
+
+/* Chunks that come later are those of weights alone. */
+static int import_segment(struct tdm_worker_segment *from, const char *name, bool writable, bool in_pieces, struct tdm_segment **ret,
                           struct tdm_error *err)
 {
-        int r = tdm_segment_import(ret, name, from->fds, from->n_fds, from->size_bytes, from->chunk_bytes, writable, err);
+        int r = in_pieces ? tdm_segment_import_first(ret, name, from->fds, from->n_fds, from->size_bytes, from->chunk_bytes, err)
+                          : tdm_segment_import(ret, name, from->fds, from->n_fds, from->size_bytes, from->chunk_bytes, writable, err);
 
         if (r != 0)
                 return r;
-        for (unsigned i = 0; i < from->n_fds; i++)
-                from->fds[i] = -1;
-        /* The mapping is all that the host device needs, and a thousand open fds are a limit for somebody else. */
-        for (unsigned i = 0; i < (*ret)->n_chunks; i++)
-                closep(&(*ret)->fds[i]);
+        close_fds(from, *ret);
         if (from->dmabuf_fd < 0)
                 return 0;
         r = tdm_dmabuf_import(*ret, from->dmabuf_fd, err);
@@ -50,12 +57,19 @@ static void model_clear(struct tdm_worker *w, struct tdm_worker_model *m)
         memset(m, 0, sizeof(*m));
 }
 
-struct tdm_worker_model *tdm_worker_model_find(struct tdm_worker *w, uint32_t model_id)
+static struct tdm_worker_model *find(struct tdm_worker *w, uint32_t model_id)
 {
         for (unsigned i = 0; model_id != 0 && i < TDM_PROGRESS_MODELS; i++)
                 if (w->models[i].model_id == model_id)
                         return &w->models[i];
         return NULL;
+}
+
+struct tdm_worker_model *tdm_worker_model_find(struct tdm_worker *w, uint32_t model_id)
+{
+        struct tdm_worker_model *m = find(w, model_id);
+
+        return m && !m->loading ? m : NULL;
 }
 
 static int need_bytes(const struct tdm_segment *segment, uint64_t bytes, struct tdm_error *err)
@@ -74,7 +88,7 @@ static int model_describe(struct tdm_worker_model *m, const struct tdm_worker_co
         struct tdm_steps_limits limits;
         int r;
 
-        r = tdm_weights_check(weights->base, weights->size_bytes, err);
+        r = tdm_weights_check(weights->base, weights->size_bytes, tdm_segment_mapped_bytes(weights), err);
         if (r != 0)
                 return r;
         m->hparams = tdm_weights_header(weights->base)->hparams;
@@ -105,15 +119,30 @@ static int model_describe(struct tdm_worker_model *m, const struct tdm_worker_co
         return 0;
 }
 
+/* What the device can use of the weights that are there; all of them: the model is loaded. */
+static int model_feed(struct tdm_worker *w, struct tdm_worker_model *m, struct tdm_error *err)
+{
+        const struct tdm_device_ops *ops = w->device->ops;
+        const struct tdm_segment *weights = m->segments[TDM_WORKER_SEG_WEIGHTS];
+        int r = ops->load_begin ? ops->load_weights(m->device_model, tdm_segment_mapped_bytes(weights), err) : 0;
+
+        if (r != 0 || weights->n_mapped < weights->n_chunks)
+                return r;
+        r = ops->load_begin ? ops->load_end(m->device_model, err) : ops->model_load(w->device, &m->config, &m->device_model, err);
+        if (r == 0)
+                m->loading = false;
+        return r;
+}
+
 static int model_load(struct tdm_worker *w, struct tdm_worker_model *m, struct tdm_worker_command *command,
                       struct tdm_error *err)
 {
-        struct tdm_device_model_config config;
         int r;
 
         snprintf(m->name, sizeof(m->name), "%s", command->name);
         for (unsigned i = 0; i < TDM_WORKER_N_SEGS; i++) {
-                r = import_segment(&command->segments[i], segment_names[i], segment_writable[i], &m->segments[i], err);
+                r = import_segment(&command->segments[i], segment_names[i], segment_writable[i], i == TDM_WORKER_SEG_WEIGHTS,
+                                   &m->segments[i], err);
                 if (r != 0)
                         return r;
         }
@@ -126,7 +155,8 @@ static int model_load(struct tdm_worker *w, struct tdm_worker_model *m, struct t
                         return tdm_error_set(err, TDM_E_NO_MEMORY, "no memory for a step of %u rows",
                                              m->layout.limits.max_rows);
         }
-        config = (struct tdm_device_model_config){
+        m->loading = true;
+        m->config = (struct tdm_device_model_config){
                 .weights = m->segments[TDM_WORKER_SEG_WEIGHTS]->base,
                 .kv = m->geometry,
                 .activations = m->segments[TDM_WORKER_SEG_ACTIVATIONS]->base,
@@ -136,31 +166,61 @@ static int model_load(struct tdm_worker *w, struct tdm_worker_model *m, struct t
                 .limits = m->layout.limits,
                 .precision = (enum tdm_precision)command->precision,
         };
-        return w->device->ops->model_load(w->device, &config, &m->device_model, err);
+        r = w->device->ops->load_begin ? w->device->ops->load_begin(w->device, &m->config, &m->device_model, err) : 0;
+        return r == 0 ? model_feed(w, m, err) : r;
 }
 
-int tdm_worker_model_load(struct tdm_worker *w, struct tdm_worker_command *command, struct tdm_error *err)
+static int cannot_take(struct tdm_worker *w, struct tdm_worker_model *m, int r, struct tdm_error *err)
+{
+        char name[sizeof(m->name)];
+
+        snprintf(name, sizeof(name), "%s", m->name);
+        if (err->code == 0)
+                tdm_error_set(err, r, "%s", strerror(r < 0 ? -r : EIO));
+        model_clear(w, m);
+        return tdm_error_prefix(err, "%s cannot take model %s", w->program->name, name);
+}
+
+int tdm_worker_model_load(struct tdm_worker *w, struct tdm_worker_command *command, struct tdm_worker_model **ret,
+                          struct tdm_error *err)
 {
         struct tdm_worker_model *m;
         int r;
 
-        if (command->index >= TDM_PROGRESS_MODELS || command->model_id == 0 ||
-            tdm_worker_model_find(w, command->model_id) || w->models[command->index].model_id != 0)
+        if (command->index >= TDM_PROGRESS_MODELS || command->model_id == 0 || find(w, command->model_id) ||
+            w->models[command->index].model_id != 0)
                 return tdm_error_set(err, TDM_E_PROTOCOL, "model %u cannot take row %u", command->model_id, command->index);
         if (command->precision > TDM_PRECISION_F32)
                 return tdm_error_set(err, TDM_E_PROTOCOL, "unknown precision %u", command->precision);
 
         m = &w->models[command->index];
-        r = model_load(w, m, command, err);
-        if (r != 0) {
-                if (err->code == 0)
-                        tdm_error_set(err, r, "%s", strerror(r < 0 ? -r : EIO));
-                model_clear(w, m);
-                return tdm_error_prefix(err, "%s cannot take model %s", w->program->name, command->name);
-        }
-        m->model_id = command->model_id;
         w->newest_model_id = TDM_MAX(w->newest_model_id, command->model_id);
+        r = model_load(w, m, command, err);
+        if (r != 0)
+                return cannot_take(w, m, r, err);
+        m->model_id = command->model_id;
+        *ret = m;
         return 0;
+}
+
+int tdm_worker_model_weights(struct tdm_worker *w, struct tdm_worker_command *command, struct tdm_worker_model **ret,
+                             struct tdm_error *err)
+{
+        struct tdm_worker_segment *more = &command->segments[0];
+        struct tdm_worker_model *m = find(w, command->model_id);
+        int r;
+
+        *ret = m;
+        if (!m && command->model_id != 0 && command->model_id <= w->newest_model_id)
+                return 0; /* it failed, or was unloaded, while they were on their way */
+        if (!m || !m->loading)
+                return tdm_error_set(err, TDM_E_PROTOCOL, "weights for model %u, which %s", command->model_id, m ? "has all" : "is not here");
+        r = tdm_segment_import_more(m->segments[TDM_WORKER_SEG_WEIGHTS], more->fds, more->n_fds, err);
+        if (r == 0) {
+                close_fds(more, m->segments[TDM_WORKER_SEG_WEIGHTS]);
+                r = model_feed(w, m, err);
+        }
+        return r == 0 ? 0 : cannot_take(w, m, r, err);
 }
 
 int tdm_worker_model_kv(struct tdm_worker *w, struct tdm_worker_command *command, struct tdm_error *err)
@@ -172,7 +232,7 @@ int tdm_worker_model_kv(struct tdm_worker *w, struct tdm_worker_command *command
         if (!m || m->kv)
                 return tdm_error_set(err, TDM_E_PROTOCOL, "KV cache for model %u, which %s", command->model_id,
                                      m ? "has one" : "is not here");
-        r = import_segment(&command->segments[0], "kv", true, &kv, err);
+        r = import_segment(&command->segments[0], "kv", true, false, &kv, err);
         if (r == 0)
                 r = need_bytes(kv, m->geometry.size_bytes, err);
         if (r != 0)
@@ -184,7 +244,7 @@ int tdm_worker_model_kv(struct tdm_worker *w, struct tdm_worker_command *command
 
 void tdm_worker_model_unload(struct tdm_worker *w, uint32_t model_id)
 {
-        struct tdm_worker_model *m = tdm_worker_model_find(w, model_id);
+        struct tdm_worker_model *m = find(w, model_id);
 
         if (m)
                 model_clear(w, m);

@@ -13,6 +13,7 @@
 
 enum tdm_worker_command_kind {
         TDM_WORKER_LOAD,
+        TDM_WORKER_WEIGHTS,
         TDM_WORKER_KV,
         TDM_WORKER_UNLOAD,
         TDM_WORKER_EPOCH,
@@ -45,7 +46,7 @@ struct tdm_worker_command {
         uint32_t kv_type;
         uint32_t kv_pages[TDM_KV_GROUPS];
         bool dmabuf_only;
-        struct tdm_worker_segment segments[TDM_WORKER_N_SEGS]; /* KV: the first one */
+        struct tdm_worker_segment segments[TDM_WORKER_N_SEGS]; /* KV: the first one; WEIGHTS: fds of the first one alone */
         /* PING */
         uint64_t ping;
         /* EPOCH */
@@ -66,6 +67,8 @@ struct tdm_worker_chain {
 
 struct tdm_worker_model {
         uint32_t model_id; /* 0: free */
+        bool loading;      /* weights are still coming: no step may name it */
+        struct tdm_device_model_config config; /* while it is loading */
         char name[64];
         struct tdm_segment *segments[TDM_WORKER_N_SEGS];
         struct tdm_segment *kv;
@@ -140,6 +143,7 @@ struct tdm_worker_command *tdm_worker_take_command(struct tdm_worker *worker);
 /* Executor only. A failure means that tandemd is gone: they do not return then. */
 void tdm_worker_send_hello(struct tdm_worker *worker);
 void tdm_worker_send_no_device(struct tdm_worker *worker, const char *reason);
+void tdm_worker_send_weights_taken(struct tdm_worker *worker, const struct tdm_worker_model *model);
 void tdm_worker_send_loaded(struct tdm_worker *worker, const struct tdm_worker_model *model);
 void tdm_worker_send_load_failed(struct tdm_worker *worker, uint32_t model_id, const struct tdm_error *err);
 void tdm_worker_send_kv_ready(struct tdm_worker *worker, uint32_t model_id);
@@ -150,9 +154,15 @@ void tdm_worker_send_step_failed(struct tdm_worker *worker, const struct tdm_des
 
 /* ---- models.c ---- */
 
-int tdm_worker_model_load(struct tdm_worker *worker, struct tdm_worker_command *command, struct tdm_error *err);
+/* Begins to load a model, and ends it where all of its weights are there; else ->loading. *ret may be read until the next call. */
+int tdm_worker_model_load(struct tdm_worker *worker, struct tdm_worker_command *command, struct tdm_worker_model **ret,
+                          struct tdm_error *err);
+/* More of its weights. *ret NULL and 0: there is no such model, which was told before. */
+int tdm_worker_model_weights(struct tdm_worker *worker, struct tdm_worker_command *command, struct tdm_worker_model **ret,
+                             struct tdm_error *err);
 int tdm_worker_model_kv(struct tdm_worker *worker, struct tdm_worker_command *command, struct tdm_error *err);
 void tdm_worker_model_unload(struct tdm_worker *worker, uint32_t model_id);
+/* A loaded one. */
 struct tdm_worker_model *tdm_worker_model_find(struct tdm_worker *worker, uint32_t model_id);
 
 /* ---- chain.c: executor only ---- */

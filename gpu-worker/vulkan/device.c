@@ -557,6 +557,7 @@ static int vulkan_open(struct tdm_device **ret, const struct tdm_device_config *
         if (!device)
                 return tdm_error_set(err, -ENOMEM, "vulkan device: no memory");
         device->public.ops = &tdm_vulkan_device_ops;
+        device->next_stage = 1;
         device->cache_fd = -1;
         device->heartbeat = config->heartbeat;
         device->memory_limit = config->memory_bytes;
@@ -669,6 +670,9 @@ const struct tdm_device_ops tdm_vulkan_device_ops = {
         .describe = vulkan_describe,
         .numerics_id = vulkan_numerics_id,
         .model_load = tdm_vk_model_load,
+        .load_begin = tdm_vk_model_begin,
+        .load_weights = tdm_vk_model_weights,
+        .load_end = tdm_vk_model_end,
         .model_unload = tdm_vk_model_unload,
         .set_kv = vulkan_set_kv,
         .model_scratch_bytes = vulkan_scratch_bytes,

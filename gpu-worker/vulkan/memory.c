@@ -333,9 +333,10 @@ int tdm_vk_upload(struct tdm_vk_device *device, struct tdm_vk_buffer *to, uint64
         int r = 0;
 
         for (uint64_t at = 0, part; at < n && r == 0; at += part) {
-                unsigned i = (unsigned)(at / TDM_VK_STAGE_BYTES % TDM_VK_STAGES);
+                unsigned i = device->next_stage;
                 struct copy_job job;
 
+                device->next_stage = i + 1 < TDM_VK_STAGES ? i + 1 : 1;
                 part = TDM_MIN(n - at, TDM_VK_STAGE_BYTES);
                 r = stage_free(device, i, err);
                 if (r != 0)
@@ -344,7 +345,5 @@ int tdm_vk_upload(struct tdm_vk_device *device, struct tdm_vk_buffer *to, uint64
                 tdm_pool_run(device->threads, (unsigned)TDM_DIV_UP(part, COPY_BYTES), copy_chunk, &job);
                 r = stage_send(device, i, to, offset + at, part, err);
         }
-        for (unsigned i = 0; i < TDM_VK_STAGES && r == 0; i++)
-                r = stage_free(device, i, err);
         return r;
 }

@@ -81,7 +81,7 @@ static int check(const struct tdm_device_model_config *config, const struct tdm_
 /* ---- weights ---- */
 
 /* Cuts the segment into regions of whole tensors. They lie in rising order, with gaps below a page at most. */
-static int find_regions(struct tdm_vk_model *m, uint64_t align, uint64_t *ends, struct tdm_error *err)
+static int find_regions(struct tdm_vk_model *m, uint64_t align, struct tdm_error *err)
 {
         const struct tdm_weights_header *header = tdm_weights_header(m->weights);
         const struct tdm_weights_tensor *tensors =
@@ -92,9 +92,9 @@ static int find_regions(struct tdm_vk_model *m, uint64_t align, uint64_t *ends, 
                          end = TDM_ALIGN_UP(tensors[i].offset + tensors[i].size_bytes, align);
                 unsigned last = m->n_regions - 1;
 
-                if (m->n_regions && begin >= m->region_begin[last] && begin <= ends[last] &&
+                if (m->n_regions && begin >= m->region_begin[last] && begin <= m->region_end[last] &&
                     end - m->region_begin[last] <= REGION_BYTES) {
-                        ends[last] = TDM_MAX(ends[last], end);
+                        m->region_end[last] = TDM_MAX(m->region_end[last], end);
                         continue;
                 }
                 if (m->n_regions == TDM_VK_MAX_REGIONS)
@@ -102,36 +102,53 @@ static int find_regions(struct tdm_vk_model *m, uint64_t align, uint64_t *ends, 
                                              "vulkan device: weights of %llu bytes lie in too many pieces",
                                              (unsigned long long)header->size_bytes);
                 m->region_begin[m->n_regions] = begin;
-                ends[m->n_regions++] = end;
+                m->region_end[m->n_regions++] = end;
         }
         return 0;
 }
 
-static int load_weights(struct tdm_vk_model *m, const uint64_t *ends, struct tdm_error *err)
+/* Weights used where they lie, where the driver takes all of them so; *ret: it does. */
+static void import_weights(struct tdm_vk_model *m)
 {
         struct tdm_vk_device *device = m->device;
-        uint64_t size = tdm_weights_header(m->weights)->size_bytes;
+        unsigned n = 0;
 
-        m->weights_imported = device->import;
-        for (unsigned i = 0; i < m->n_regions && m->weights_imported; i++)
-                if (tdm_vk_buffer_import(device, &m->regions[i], (uint8_t *)m->weights + m->region_begin[i],
-                                         ends[i] - m->region_begin[i]) < 0)
-                        m->weights_imported = false;
-        if (m->weights_imported)
-                return 0;
-        for (unsigned i = 0; i < m->n_regions; i++)
+        while (n < m->n_regions && tdm_vk_buffer_import(device, &m->regions[n], (uint8_t *)m->weights + m->region_begin[n],
+                                                        m->region_end[n] - m->region_begin[n]) == 0)
+                n++;
+        m->weights_imported = n == m->n_regions;
+        for (unsigned i = 0; i < m->n_regions && !m->weights_imported; i++)
                 tdm_vk_buffer_deinit(device, &m->regions[i]);
-        for (unsigned i = 0; i < m->n_regions; i++) {
-                uint64_t n = TDM_MIN(ends[i], size) - m->region_begin[i];
-                int r = tdm_vk_buffer_init(device, &m->regions[i], n, TDM_VK_DEVICE_MEMORY, "weights", err);
+}
 
-                if (r == 0)
-                        r = tdm_vk_upload(device, &m->regions[i], 0, m->weights + m->region_begin[i], n, err);
+/* Memory of the device for all weights. */
+static int allocate_weights(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        for (unsigned i = 0; i < m->n_regions; i++) {
+                uint64_t n = m->region_end[i] - m->region_begin[i];
+                int r = tdm_vk_buffer_init(m->device, &m->regions[i], n, TDM_VK_DEVICE_MEMORY, "weights", err);
+
                 if (r != 0)
                         return r;
                 m->memory_bytes += n;
         }
         return 0;
+}
+
+/* On their way to the device are [0, uploaded_bytes) of the segment; now up to n_bytes. */
+static int upload_weights(struct tdm_vk_model *m, uint64_t n_bytes, struct tdm_error *err)
+{
+        int r = 0;
+
+        n_bytes = TDM_MIN(n_bytes, tdm_weights_header(m->weights)->size_bytes);
+        for (unsigned i = 0; i < m->n_regions && r == 0; i++) {
+                uint64_t begin = TDM_MAX(m->region_begin[i], m->uploaded_bytes), end = TDM_MIN(m->region_end[i], n_bytes);
+
+                if (begin < end)
+                        r = tdm_vk_upload(m->device, &m->regions[i], begin - m->region_begin[i], m->weights + begin, end - begin, err);
+        }
+        m->uploaded_bytes = TDM_MAX(m->uploaded_bytes, n_bytes);
+        return r;
 }
 
 static uint64_t address_of(const struct tdm_vk_model *m, const struct tdm_weights_tensor *tensor)
@@ -387,13 +404,12 @@ static unsigned list_needs(struct tdm_vk_model *m, struct need *needs)
 }
 
 /* Everything that will lie on the device, before anything is put there. */
-static int check_memory(struct tdm_vk_model *m, const struct need *needs, unsigned n, const uint64_t *ends,
-                        struct tdm_error *err)
+static int check_memory(struct tdm_vk_model *m, const struct need *needs, unsigned n, struct tdm_error *err)
 {
         uint64_t weights = 0, cache = 0, work = 0, left, total;
 
         for (unsigned i = 0; i < m->n_regions && !m->device->import; i++)
-                weights += ends[i] - m->region_begin[i];
+                weights += m->region_end[i] - m->region_begin[i];
         for (unsigned i = 0; i < n; i++)
                 work += needs[i].place == TDM_VK_DEVICE_MEMORY ? needs[i].bytes : 0;
         if (m->kv_base && !m->device->import)
@@ -542,13 +558,14 @@ static int choose_rows(struct tdm_vk_model *m, struct tdm_error *err)
         return r == 0 && m->half ? tdm_vk_kernels_attend_half(m, err) : r;
 }
 
-static int load(struct tdm_vk_model *m, const struct tdm_device_model_config *config, struct tdm_error *err)
+/* Everything that can be done before the weights are there. */
+static int begin(struct tdm_vk_model *m, const struct tdm_device_model_config *config, struct tdm_error *err)
 {
         struct tdm_vk_device *device = m->device;
-        uint64_t ends[TDM_VK_MAX_REGIONS], align = device->import ? device->import_align : 64;
+        uint64_t align = device->import ? device->import_align : 64;
         struct need needs[MAX_NEEDS];
         unsigned n;
-        int r = find_regions(m, align, ends, err);
+        int r = find_regions(m, align, err);
 
         if (r != 0)
                 return r;
@@ -558,43 +575,24 @@ static int load(struct tdm_vk_model *m, const struct tdm_device_model_config *co
         sizes_init(m);
         /* Addresses are not known yet, but shapes are: what is needed is found without them. */
         for (unsigned i = 0; i < m->n_regions; i++)
-                m->regions[i].size_bytes = ends[i] - m->region_begin[i];
+                m->regions[i].size_bytes = m->region_end[i] - m->region_begin[i];
         r = choose_rows(m, err);
         if (r != 0)
                 return r;
         n = list_needs(m, needs);
-        r = check_memory(m, needs, n, ends, err);
+        r = check_memory(m, needs, n, err);
         memset(m->regions, 0, sizeof(m->regions));
         if (r == 0)
                 r = buffers_init(m, needs, n, err);
         if (r == 0)
                 r = host_memory_init(m, err);
-        if (r == 0)
-                r = load_weights(m, ends, err);
-        if (r != 0)
-                return r;
-        find_tensors(m);
-        tdm_vk_attend_rotations(m);
-        r = tdm_vk_half_scales(m, err);
-        if (r == 0)
-                r = turn_weights(m, err);
-        if (r == 0)
-                r = recordings_init(m, err);
-        if (r == 0)
-                r = tdm_vk_kernels_prepare(m, err);
-        tdm_vk_cache_save(device);
-        if (r == 0 && config->kv_base) {
-                tdm_vk_kv_set(m, config->kv_base);
-                if (m->kv_error.code) {
-                        *err = m->kv_error;
-                        r = err->code;
-                }
-        }
+        if (r == 0 && !device->import)
+                r = allocate_weights(m, err);
         return r;
 }
 
-int tdm_vk_model_load(struct tdm_device *public, const struct tdm_device_model_config *config,
-                      struct tdm_device_model **ret, struct tdm_error *err)
+int tdm_vk_model_begin(struct tdm_device *public, const struct tdm_device_model_config *config,
+                       struct tdm_device_model **ret, struct tdm_error *err)
 {
         struct tdm_vk_device *device = (struct tdm_vk_device *)public;
         const struct tdm_hparams *hp = &tdm_weights_header(config->weights)->hparams;
@@ -621,12 +619,76 @@ int tdm_vk_model_load(struct tdm_device *public, const struct tdm_device_model_c
         m->precision = config->precision;
         m->submission_row_blocks =
                 submission && *submission ? (uint32_t)strtoul(submission, NULL, 10) : SUBMISSION_ROW_BLOCKS;
-        r = load(m, config, err ? err : &ignored);
+        r = begin(m, config, err ? err : &ignored);
         if (r != 0) {
                 tdm_vk_model_unload((struct tdm_device_model *)m);
                 return r;
         }
         *ret = (struct tdm_device_model *)m;
+        return 0;
+}
+
+int tdm_vk_model_weights(struct tdm_device_model *public, uint64_t n_bytes, struct tdm_error *err)
+{
+        struct tdm_vk_model *m = (struct tdm_vk_model *)public;
+
+        /* What is imported is imported whole. */
+        return m->device->import ? 0 : upload_weights(m, n_bytes, err);
+}
+
+int tdm_vk_model_end(struct tdm_device_model *public, struct tdm_error *err)
+{
+        struct tdm_vk_model *m = (struct tdm_vk_model *)public;
+        struct tdm_vk_device *device = m->device;
+        int r = 0;
+
+        if (device->import)
+                import_weights(m);
+        if (device->import && !m->weights_imported) {
+                r = allocate_weights(m, err);
+                if (r == 0)
+                        r = upload_weights(m, UINT64_MAX, err);
+        }
+        if (r != 0)
+                return r;
+        find_tensors(m);
+        tdm_vk_attend_rotations(m);
+        r = tdm_vk_half_scales(m, err);
+        if (r == 0)
+                r = turn_weights(m, err);
+        if (r == 0)
+                r = recordings_init(m, err);
+        if (r == 0)
+                r = tdm_vk_kernels_prepare(m, err);
+        tdm_vk_cache_save(device);
+        if (r == 0 && m->kv_base) {
+                tdm_vk_kv_set(m, m->kv_base);
+                if (m->kv_error.code) {
+                        *err = m->kv_error;
+                        r = err->code;
+                }
+        }
+        return r;
+}
+
+int tdm_vk_model_load(struct tdm_device *public, const struct tdm_device_model_config *config, struct tdm_device_model **ret,
+                      struct tdm_error *err)
+{
+        struct tdm_device_model *m;
+        struct tdm_error ignored;
+        int r = tdm_vk_model_begin(public, config, &m, err);
+
+        if (r != 0)
+                return r;
+        err = err ? err : &ignored;
+        r = tdm_vk_model_weights(m, UINT64_MAX, err);
+        if (r == 0)
+                r = tdm_vk_model_end(m, err);
+        if (r != 0) {
+                tdm_vk_model_unload(m);
+                return r;
+        }
+        *ret = m;
         return 0;
 }
 

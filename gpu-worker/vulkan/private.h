@@ -47,7 +47,8 @@ int tdm_vk_buffer_import_dmabuf(struct tdm_vk_device *device, struct tdm_vk_buff
 void tdm_vk_buffer_deinit(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer);
 /* Memory of the device that is left, and that it has. */
 void tdm_vk_memory_left(struct tdm_vk_device *device, uint64_t *ret_left, uint64_t *ret_total);
-/* Copies from host memory into a device buffer, through the device's staging ring. */
+/* Copies from host memory into a device buffer, through the device's staging ring. `from` may change afterwards; kernels that are
+ * submitted later see it, and whoever frees the buffer waits for the device first. */
 int tdm_vk_upload(struct tdm_vk_device *device, struct tdm_vk_buffer *to, uint64_t offset, const uint8_t *from,
                   uint64_t n, struct tdm_error *err);
 
@@ -150,7 +151,7 @@ void tdm_vk_cache_close(struct tdm_vk_device *device);
 /* ---- device.c ---- */
 
 #define TDM_VK_IN_FLIGHT 2u /* submissions */
-#define TDM_VK_STAGES 4u
+#define TDM_VK_STAGES 5u
 #define TDM_VK_STAGE_BYTES (UINT64_C(16) << 20)
 #define TDM_VK_MAX_QUERIES 4096u
 
@@ -188,7 +189,8 @@ struct tdm_vk_device {
         struct tdm_vk_tuned tuned[TDM_VK_MAX_TUNED];
         unsigned n_tuned;
         bool deferring;                             /* kernels are put down, to be compiled together */
-        struct tdm_vk_buffer stages[TDM_VK_STAGES]; /* of uploads */
+        struct tdm_vk_buffer stages[TDM_VK_STAGES]; /* [0]: for whoever needs a place for one submission; the others are the ring of uploads */
+        unsigned next_stage;                        /* of the ring */
         VkFence stage_fences[TDM_VK_STAGES];
         VkCommandBuffer stage_commands[TDM_VK_STAGES];
         bool stage_busy[TDM_VK_STAGES];
@@ -351,6 +353,8 @@ struct tdm_vk_model {
 
         struct tdm_vk_buffer regions[TDM_VK_MAX_REGIONS]; /* weights: runs of tensors */
         uint64_t region_begin[TDM_VK_MAX_REGIONS];        /* in the segment */
+        uint64_t region_end[TDM_VK_MAX_REGIONS];
+        uint64_t uploaded_bytes; /* of the segment: on their way to the device, or there */
         unsigned n_regions;
         bool weights_imported;
         struct tdm_vk_layer *layers;
@@ -407,6 +411,11 @@ struct tdm_vk_model {
         char plan[512];
 };
 
+/* engine/device.h: the three parts of load. */
+int tdm_vk_model_begin(struct tdm_device *device, const struct tdm_device_model_config *config, struct tdm_device_model **ret,
+                       struct tdm_error *err);
+int tdm_vk_model_weights(struct tdm_device_model *model, uint64_t n_bytes, struct tdm_error *err);
+int tdm_vk_model_end(struct tdm_device_model *model, struct tdm_error *err);
 int tdm_vk_model_load(struct tdm_device *device, const struct tdm_device_model_config *config,
                       struct tdm_device_model **ret, struct tdm_error *err);
 void tdm_vk_model_unload(struct tdm_device_model *model);

@@ -227,7 +227,7 @@ uint8_t *random_model_new(const struct tdm_hparams *hp, uint32_t type, uint32_t 
                         for (uint32_t k = 0; k < tensors[i].cols; k++)
                                 ((float *)(base + tensors[i].offset))[k] = 0.75f + (float)(k * 7 % 16) / 32;
         free(tensors);
-        if (tdm_weights_check(base, at, &err) != 0) {
+        if (tdm_weights_check(base, at, at, &err) != 0) {
                 fprintf(stderr, "random model: %s\n", err.message);
                 munmap(base, at);
                 return NULL;

@@ -62,7 +62,7 @@ void runner_model_load(struct runner_model *ret, const char *path)
         ret->weights = map(tdm_weights_plan_size(plan));
         r = tdm_weights_build(plan, gguf, ret->weights, 1, NULL, NULL, &err);
         if (!r)
-                r = tdm_weights_check(ret->weights, tdm_weights_plan_size(plan), &err);
+                r = tdm_weights_check(ret->weights, tdm_weights_plan_size(plan), tdm_weights_plan_size(plan), &err);
         if (r)
                 fail(path, &err, r);
         ret->hp = &tdm_weights_header(ret->weights)->hparams;
