@@ -126,18 +126,23 @@ static int map_first(struct tdm_segment *s, const int *fds, unsigned n, int prot
 
 int tdm_segment_create(struct tdm_segment **ret, const char *name, uint64_t size_bytes)
 {
+        return tdm_segment_create_in_chunks(ret, name, size_bytes, TDM_SEGMENT_CHUNK_BYTES);
+}
+
+int tdm_segment_create_in_chunks(struct tdm_segment **ret, const char *name, uint64_t size_bytes, uint64_t chunk_bytes)
+{
         _cleanup_(tdm_segment_destroyp) struct tdm_segment *s = NULL;
         uint64_t n_chunks;
         int r;
 
-        if (size_bytes == 0)
+        if (size_bytes == 0 || chunk_bytes == 0 || chunk_bytes % page_bytes() != 0)
                 return -EINVAL;
-        if (size_bytes > TDM_SEGMENT_CHUNK_BYTES * TDM_SEGMENT_MAX_CHUNKS)
+        if (size_bytes > TDM_SEGMENT_CHUNK_BYTES * TDM_SEGMENT_MAX_CHUNKS || TDM_DIV_UP(size_bytes, chunk_bytes) > TDM_SEGMENT_MAX_CHUNKS)
                 return -EFBIG;
         size_bytes = TDM_ALIGN_UP(size_bytes, page_bytes());
-        n_chunks = TDM_DIV_UP(size_bytes, TDM_SEGMENT_CHUNK_BYTES);
+        n_chunks = TDM_DIV_UP(size_bytes, chunk_bytes);
 
-        s = segment_alloc(name, size_bytes, TDM_SEGMENT_CHUNK_BYTES, (unsigned)n_chunks);
+        s = segment_alloc(name, size_bytes, chunk_bytes, (unsigned)n_chunks);
         if (!s)
                 return -ENOMEM;
         s->writable = true;

@@ -29,6 +29,8 @@ uint64_t tdm_segment_chunk_size(const struct tdm_segment *segment, unsigned i);
 
 /* size_bytes is rounded up to a page. The memory is sparse (zero until touched). Mapped read-write. */
 int tdm_segment_create(struct tdm_segment **ret, const char *name, uint64_t size_bytes);
+/* The same with chunks of another size, whole pages: tests want many of little. */
+int tdm_segment_create_in_chunks(struct tdm_segment **ret, const char *name, uint64_t size_bytes, uint64_t chunk_bytes);
 /* No more writing, by anybody, for ever: remaps read-only and adds F_SEAL_WRITE. */
 int tdm_segment_seal(struct tdm_segment *segment);
 /* The same of the first n chunks, while the rest is still written; they can be handed out from then on. Any one thread may, while

@@ -1396,6 +1396,139 @@ static void models_come_and_go(void **state)
         rig_free(rig);
 }
 
+/* The same weights in small chunks, as yet unsealed. */
+static struct tdm_segment *weights_in_pieces(const struct rig *rig)
+{
+        struct tdm_segment *s;
+
+        assert_int_equal(tdm_segment_create_in_chunks(&s, "pieces", rig->model.weights->size_bytes, 64 << 10), 0);
+        assert_true(s->n_chunks > 8);
+        memcpy(s->base, rig->model.weights->base, s->size_bytes);
+        return s;
+}
+
+static void seal_until(struct rig *rig, struct tdm_fleet_model *m, unsigned n)
+{
+        assert_int_equal(tdm_segment_seal_until(m->weights, n), 0);
+        m->n_sealed = n;
+        tdm_fleet_weights_sealed(rig->fleet, m->model_id, n);
+}
+
+/* Both workers have dealt with all that is sealed. */
+static bool have_taken(const struct rig *rig, const struct tdm_fleet_model *m)
+{
+        const struct tdm_fleet_entry *entry = tdm_fleet_find(rig->fleet, m->model_id);
+
+        return entry && entry->on[TDM_WORKER_NPU].n_taken == m->n_sealed && entry->on[TDM_WORKER_GPU].n_taken == m->n_sealed;
+}
+
+static void settle(struct rig *rig, uint64_t ns)
+{
+        for (uint64_t until = tdm_now_ns() + ns; tdm_now_ns() < until;)
+                assert_int_equal(tdm_loop_turn(rig->loop, 20 * TDM_NSEC_PER_MSEC), 0);
+}
+
+/* A model whose weights come chunk by chunk stands in nobody's way, whatever happens to the workers meanwhile. */
+static void in_pieces(void **state)
+{
+        struct rig *rig = rig_new();
+        struct tdm_fleet_model second = rig->model;
+        struct tdm_error err = { 0 };
+        uint32_t n_resets, n_ready;
+        unsigned n_chunks;
+
+        run_jobs(rig, "split");
+        second.model_id = 2;
+        second.weights = weights_in_pieces(rig);
+        n_chunks = second.weights->n_chunks;
+        second.n_sealed = 1;
+        assert_int_equal(tdm_segment_seal_until(second.weights, 1), 0);
+        assert_int_equal(tdm_fleet_add_model(rig->fleet, &second, &err), 0);
+        wait_for(rig, have_taken(rig, &second));
+        run_jobs(rig, "split");
+        settle(rig, 2 * HANG_NS); /* who waits for us is not hung */
+        assert_int_equal(rig->n_resets, 0);
+        assert_int_equal(rig->n_model_ready, 1);
+        seal_until(rig, &second, 3);
+        wait_for(rig, have_taken(rig, &second));
+
+        rig->hook = kill_hook;
+        run_jobs(rig, "split");
+        rig->hook = NULL;
+        assert_true(rig->n_resets > 0);
+        wait_for(rig, is_whole(rig) && have_taken(rig, &second)); /* the new ones have begun where the old ones were */
+        n_resets = rig->n_resets;
+        seal_until(rig, &second, n_chunks - 1);
+        wait_for(rig, have_taken(rig, &second));
+        assert_int_equal(rig->n_model_ready, 1);
+        seal_until(rig, &second, n_chunks);
+        wait_for(rig, rig->n_model_ready == 2);
+        assert_true(tdm_fleet_model_scratch(rig->fleet, 2) > 0);
+        tdm_fleet_remove_model(rig->fleet, 1);
+        rig->model.model_id = 2;
+        run_jobs(rig, "split"); /* with these weights the same tokens */
+        assert_int_equal(rig->n_resets, n_resets);
+
+        /* Not all of it ever comes. */
+        tdm_segment_destroy(second.weights);
+        second.model_id = 3;
+        second.weights = weights_in_pieces(rig);
+        second.n_sealed = 2;
+        assert_int_equal(tdm_segment_seal_until(second.weights, 2), 0);
+        assert_int_equal(tdm_fleet_add_model(rig->fleet, &second, &err), 0);
+        wait_for(rig, have_taken(rig, &second));
+        n_ready = rig->n_ready;
+        tdm_fleet_remove_model(rig->fleet, 3);
+        tdm_fleet_weights_sealed(rig->fleet, 3, n_chunks); /* too late */
+        wait_for(rig, rig->n_ready > n_ready && !tdm_fleet_find(rig->fleet, 3));
+        run_jobs(rig, "split");
+        assert_int_equal(rig->n_resets, n_resets);
+        tdm_segment_destroy(second.weights);
+
+        /* Weights that are none are refused with the first of them, and the rest is not waited for. */
+        second.model_id = 4;
+        second.weights = weights_in_pieces(rig);
+        memset(second.weights->base, 0, 4);
+        assert_int_equal(tdm_segment_seal_until(second.weights, 2), 0);
+        assert_int_equal(tdm_fleet_add_model(rig->fleet, &second, &err), 0);
+        wait_for(rig, rig->model_error.code != 0);
+        seal_until(rig, &second, n_chunks);
+        wait_for(rig, !tdm_fleet_find(rig->fleet, 4));
+        run_jobs(rig, "split");
+        assert_int_equal(rig->n_resets, n_resets);
+        tdm_segment_destroy(second.weights);
+        rig_free(rig);
+}
+
+/* The same for one that stops in the middle of taking weights: it is found, and its successor gets them all. */
+static void stopped_in_pieces(void **state)
+{
+        struct rig *rig = rig_new();
+        struct tdm_fleet_model second = rig->model;
+        struct tdm_error err = { 0 };
+
+        run_jobs(rig, "split");
+        second.model_id = 2;
+        second.weights = weights_in_pieces(rig);
+        second.n_sealed = 2;
+        assert_int_equal(tdm_segment_seal_until(second.weights, 2), 0);
+        assert_int_equal(tdm_fleet_add_model(rig->fleet, &second, &err), 0);
+        wait_for(rig, have_taken(rig, &second));
+        kill(worker_pid(rig, TDM_WORKER_GPU), SIGSTOP);
+        seal_until(rig, &second, 3);
+        wait_for(rig, rig->n_resets == 1);
+        run_jobs(rig, "split");
+        wait_for(rig, have_taken(rig, &second));
+        seal_until(rig, &second, second.weights->n_chunks);
+        wait_for(rig, rig->n_model_ready == 2);
+        run_jobs(rig, "split");
+        assert_int_equal(rig->n_resets, 1);
+        tdm_fleet_remove_model(rig->fleet, 2);
+        wait_for(rig, !tdm_fleet_find(rig->fleet, 2));
+        tdm_segment_destroy(second.weights);
+        rig_free(rig);
+}
+
 static void bad_steps(void **state)
 {
         struct rig *rig = rig_new();
@@ -1429,6 +1562,7 @@ int main(void)
                 cmocka_unit_test(both_back_from_quarantine),
                 cmocka_unit_test(starved),          cmocka_unit_test(starved_or_not),
                 cmocka_unit_test(models_come_and_go), cmocka_unit_test(bad_steps),
+                cmocka_unit_test(in_pieces),        cmocka_unit_test(stopped_in_pieces),
                 cmocka_unit_test(abandoned),        cmocka_unit_test(orphans),
         };
 

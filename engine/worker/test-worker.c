@@ -213,6 +213,7 @@ static void nonsense(void **state)
         Tandem__Worker__Load load = TANDEM__WORKER__LOAD__INIT;
         Tandem__Worker__Kv kv = TANDEM__WORKER__KV__INIT;
         Tandem__Worker__Unload unload = TANDEM__WORKER__UNLOAD__INIT;
+        Tandem__Worker__Weights weights = TANDEM__WORKER__WEIGHTS__INIT;
         Tandem__Worker__Segment segment = TANDEM__WORKER__SEGMENT__INIT;
         struct child c = child_up();
         int fds[3] = { c.fd, c.fd, c.fd };
@@ -244,6 +245,14 @@ static void nonsense(void **state)
         c = child_up();
         kv.kv = &segment;
         send_message(&c, TANDEM__WORKER__TO_WORKER__KIND_KV, &kv, NULL, 0);
+        assert_int_equal(child_end(&c), 1);
+        c = child_up();
+        send_message(&c, TANDEM__WORKER__TO_WORKER__KIND_WEIGHTS, &weights, NULL, 0); /* no weights */
+        assert_int_equal(child_end(&c), 1);
+        c = child_up();
+        weights.n_fds = 2;
+        fds[0] = c.fd;
+        send_message(&c, TANDEM__WORKER__TO_WORKER__KIND_WEIGHTS, &weights, fds, 1); /* fewer than it says */
         assert_int_equal(child_end(&c), 1);
         c = child_up();
         fds[0] = c.fd;
@@ -317,11 +326,85 @@ static void bad_models(void **state)
         tdm_segment_destroy(zeros);
 }
 
+/* A header whose table has not come with it; chunks that are too many, of another size, or of a model that nobody knows. */
+static void bad_pieces(void **state)
+{
+        static const char *const refused[] = { "its table has not come with its header",
+                                               "a tensor's shape is not the model's" }; /* with both chunks: it was looked at */
+        Tandem__Worker__Load load = TANDEM__WORKER__LOAD__INIT;
+        Tandem__Worker__Weights weights = TANDEM__WORKER__WEIGHTS__INIT;
+        Tandem__Worker__Quit body = TANDEM__WORKER__QUIT__INIT;
+        Tandem__Worker__Segment pieces = TANDEM__WORKER__SEGMENT__INIT, whole = TANDEM__WORKER__SEGMENT__INIT;
+        struct tdm_segment *segment, *zeros;
+        struct tdm_weights_header *header;
+        struct child c = child_up();
+        int fds[5];
+
+        assert_int_equal(tdm_segment_create_in_chunks(&segment, "pieces", 8192, 4096), 0);
+        assert_int_equal(tdm_segment_create(&zeros, "zeros", 4096), 0);
+        header = (struct tdm_weights_header *)segment->base;
+        *header = (struct tdm_weights_header){
+                .magic = TDM_WEIGHTS_MAGIC,
+                .abi = TDM_WEIGHTS_ABI,
+                .size_bytes = 8192,
+                .hparams = { .n_layers = 1, .d_model = 64, .n_heads = 1, .n_kv_heads = 1, .head_dim = 32, .d_ff = 64, .n_vocab = 64,
+                             .n_ctx = 64, .window = 32, .rope_base_full = 1e4f, .rope_base_window = 1e4f,
+                             .rope_factor_full = 1, .norm_eps = 1e-6f, .query_scale = 1, .embed_scale = 8 },
+                .n_tensors = 16,
+                .tensors_offset = 4096,
+        };
+        load.model_id = 1;
+        load.kv_type = TDM_KV_F16;
+        load.name = (char *)"pieces";
+        load.weights = &pieces;
+        load.steps = load.activations = load.results = &whole;
+        whole.n_fds = 1;
+        whole.size_bytes = whole.chunk_bytes = 4096;
+        pieces.size_bytes = 8192;
+        pieces.chunk_bytes = 4096;
+        for (unsigned n = 1; n <= 2; n++) {
+                Tandem__Worker__FromWorker *message;
+
+                pieces.n_fds = n;
+                assert_int_equal(tdm_segment_dup_chunks(segment, 0, n, fds), 0);
+                for (unsigned k = n; k < n + 3; k++)
+                        assert_int_equal(tdm_segment_dup_fds(zeros, true, &fds[k]), 0);
+                send_message(&c, TANDEM__WORKER__TO_WORKER__KIND_LOAD, &load, fds, n + 3);
+                message = receive(&c);
+                assert_non_null(message);
+                assert_int_equal(message->kind_case, TANDEM__WORKER__FROM_WORKER__KIND_LOAD_FAILED);
+                if (!strstr(message->load_failed->message, refused[n - 1]))
+                        fail_msg("%s", message->load_failed->message);
+                tandem__worker__from_worker__free_unpacked(message, NULL);
+                for (unsigned k = 0; k < n + 3; k++)
+                        close(fds[k]);
+        }
+        /* Of a model that failed they are dropped; of one that was never told of they are refused. */
+        assert_int_equal(tdm_segment_dup_fds(zeros, true, fds), 0);
+        weights.n_fds = 1;
+        for (weights.model_id = 1; weights.model_id <= 2; weights.model_id++)
+                send_message(&c, TANDEM__WORKER__TO_WORKER__KIND_WEIGHTS, &weights, fds, 1);
+        close(fds[0]);
+        {
+                Tandem__Worker__FromWorker *message = receive(&c);
+
+                assert_non_null(message);
+                assert_int_equal(message->kind_case, TANDEM__WORKER__FROM_WORKER__KIND_LOAD_FAILED);
+                assert_int_equal(message->load_failed->model_id, 2);
+                tandem__worker__from_worker__free_unpacked(message, NULL);
+        }
+        send_message(&c, TANDEM__WORKER__TO_WORKER__KIND_QUIT, &body, NULL, 0);
+        assert_int_equal(child_end(&c), 0);
+        tdm_segment_destroy(segment);
+        tdm_segment_destroy(zeros);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(by_hand),    cmocka_unit_test(bad_init),   cmocka_unit_test(daemon_gone),
                 cmocka_unit_test(quit),       cmocka_unit_test(nonsense),   cmocka_unit_test(bad_models),
+                cmocka_unit_test(bad_pieces),
         };
 
         signal(SIGPIPE, SIG_IGN);
