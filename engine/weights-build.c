@@ -16,7 +16,6 @@
 #define SLICE_BYTES (UINT64_C(32) << 20) /* that all threads pack together: then it is ready */
 #define AHEAD_BYTES (UINT64_C(128) << 20) /* of the file that are asked for before they are needed */
 #define ASK_BYTES (UINT64_C(128) << 10)  /* at once: a kernel forgets what is more than its window */
-#define HUGE_AT_ONCE 4u                  /* huge pages that are asked for with one call: each call waits for other CPUs */
 
 /* Panels of a matrix, or a whole vector. */
 struct slice {
@@ -67,41 +66,21 @@ static int not_finite(const struct tdm_gguf *gguf, const struct tdm_gguf_tensor 
                              tdm_gguf_name(gguf), tdm_weights_name_length(source), source->name.data);
 }
 
-static void run(struct build *build, unsigned n, tdm_pool_fn fn, void *arg)
+/* First byte of the segment behind the slice. */
+static uint64_t end_of(const struct build *build, const struct slice *slice)
 {
-        if (build->threads)
-                tdm_pool_run(build->threads, n, fn, arg);
-        else
-                for (unsigned i = 0; i < n; i++)
-                        fn(arg, i, 0);
+        const struct tdm_weights_tensor *tensor = &build->plan->tensors[slice->tensor];
+
+        return tensor->offset + (tensor->layout == TDM_LAYOUT_ROWS ? tensor->size_bytes : (slice->first + slice->n) * tensor->panel_bytes);
 }
 
-/* ---- the memory ---- */
-
-struct huge_job {
-        struct build *build;
-        uint64_t n;
-};
-
-static void make_huge(void *arg, unsigned i, unsigned thread)
+/* Whole pages that are not there yet, up to the slice's end; what is not a whole one at the end of everything stays as it is. */
+static unsigned n_huge_until(const struct build *build, const struct slice *slice)
 {
-        const struct huge_job *job = arg;
-        uint64_t first = (uint64_t)i * HUGE_AT_ONCE;
-
-        if (!atomic_load_explicit(&job->build->stop, memory_order_relaxed))
-                tdm_hugepage_try(job->build->not_huge + first * TDM_HUGEPAGE_BYTES, TDM_MIN(job->n - first, HUGE_AT_ONCE),
-                                 &job->build->n_not_huge);
-}
-
-/* Nothing behind not_huge has been written yet. What is not a whole huge page at the end of everything stays as it is. */
-static void make_huge_until(struct build *build, const uint8_t *until)
-{
-        const uint8_t *end = build->dst + build->plan->header.size_bytes;
+        const uint8_t *until = build->dst + end_of(build, slice), *end = build->dst + build->plan->header.size_bytes;
         uint64_t bytes = TDM_ALIGN_UP((uint64_t)TDM_MAX(until - build->not_huge, 0), TDM_HUGEPAGE_BYTES);
-        struct huge_job job = {build, TDM_MIN(bytes, (uint64_t)TDM_MAX(end - build->not_huge, 0)) / TDM_HUGEPAGE_BYTES};
 
-        run(build, (unsigned)TDM_DIV_UP(job.n, HUGE_AT_ONCE), make_huge, &job);
-        build->not_huge += job.n * TDM_HUGEPAGE_BYTES;
+        return (unsigned)(TDM_MIN(bytes, (uint64_t)TDM_MAX(end - build->not_huge, 0)) / TDM_HUGEPAGE_BYTES);
 }
 
 /* ---- the file ---- */
@@ -143,69 +122,91 @@ static void ask_for_file(struct build *build)
 
 /* ---- packing ---- */
 
-struct pack_job {
+/* One slice, and what makes the next ones quick: their part of the file is asked for, and the next one gets its huge pages. */
+struct slice_job {
         struct build *build;
         const struct slice *slice;
         const struct tdm_weights_tensor *tensor;
         const uint8_t *data;
         uint64_t row_bytes;
-        uint32_t chunk_panels;
+        uint32_t n_huge, chunk_panels;
         _Atomic bool not_finite;
 };
 
-/* Chunk 0 is what will be packed later. */
-static void pack_chunk(void *arg, unsigned chunk, unsigned thread)
+static bool pack_panels(struct slice_job *job, uint32_t first, uint32_t end, unsigned thread)
 {
-        struct pack_job *job = arg;
-        struct build *build = job->build;
         const struct tdm_weights_tensor *tensor = job->tensor;
-        uint32_t first, end;
+        struct build *build = job->build;
 
-        if (chunk == 0) {
-                ask_for_file(build);
-                return;
+        if (tensor->layout == TDM_LAYOUT_ROWS) {
+                atomic_fetch_add_explicit(&build->done_bytes, tensor->size_bytes, memory_order_relaxed);
+                return tdm_weights_pack_vector(build->plan->sources[job->slice->tensor]->type,
+                                               (float *)(void *)(build->dst + tensor->offset), job->data, tensor->rows * tensor->cols);
         }
-        first = (chunk - 1) * job->chunk_panels;
-        end = TDM_MIN(first + job->chunk_panels, job->slice->n);
-        for (uint32_t i = first; i < end; i++) {
+        for (uint32_t i = first; i < end && !atomic_load_explicit(&build->stop, memory_order_relaxed); i++) {
                 uint32_t panel = job->slice->first + i, row = panel * TDM_PANEL_ROWS;
 
-                if (atomic_load_explicit(&build->stop, memory_order_relaxed))
-                        return;
                 if (!tdm_weights_pack_panel(tensor->type, build->dst + tensor->offset + panel * tensor->panel_bytes,
                                             job->data + (uint64_t)i * TDM_PANEL_ROWS * job->row_bytes, job->row_bytes,
-                                            TDM_MIN(tensor->rows - row, TDM_PANEL_ROWS), tensor->cols)) {
-                        atomic_store_explicit(&job->not_finite, true, memory_order_relaxed);
-                        atomic_store_explicit(&build->stop, true, memory_order_relaxed);
-                        return;
-                }
+                                            TDM_MIN(tensor->rows - row, TDM_PANEL_ROWS), tensor->cols))
+                        return false;
                 atomic_fetch_add_explicit(&build->done_bytes, tensor->panel_bytes, memory_order_relaxed);
                 if (thread == 0 && atomic_load_explicit(&build->done_bytes, memory_order_relaxed) - build->told_bytes >= PROGRESS_BYTES)
                         tell_progress(build);
         }
+        return true;
 }
 
-static bool pack_slice(struct build *build, const struct slice *slice, const uint8_t *data)
+static void run_chunk(void *arg, unsigned chunk, unsigned thread)
 {
-        const struct tdm_weights_tensor *tensor = &build->plan->tensors[slice->tensor];
-        struct pack_job job = {.build = build, .slice = slice, .tensor = tensor, .data = data, .row_bytes = row_bytes(build, slice->tensor)};
+        struct slice_job *job = arg;
+        struct build *build = job->build;
+        uint32_t first;
 
-        if (tensor->layout == TDM_LAYOUT_ROWS) {
-                atomic_fetch_add_explicit(&build->done_bytes, tensor->size_bytes, memory_order_relaxed);
-                return tdm_weights_pack_vector(build->plan->sources[slice->tensor]->type, (float *)(void *)(build->dst + tensor->offset),
-                                               data, tensor->rows * tensor->cols);
+        if (atomic_load_explicit(&build->stop, memory_order_relaxed))
+                return;
+        if (chunk == 0) {
+                ask_for_file(build);
+                return;
         }
-        job.chunk_panels = (uint32_t)TDM_MAX(CHUNK_BYTES / tensor->panel_bytes, UINT64_C(1));
-        run(build, 1 + TDM_DIV_UP(slice->n, job.chunk_panels), pack_chunk, &job);
-        return !atomic_load_explicit(&job.not_finite, memory_order_relaxed);
+        if (chunk <= job->n_huge) {
+                tdm_hugepage_try(build->not_huge + (chunk - 1) * TDM_HUGEPAGE_BYTES, 1, &build->n_not_huge);
+                return;
+        }
+        first = (chunk - 1 - job->n_huge) * job->chunk_panels;
+        if (!pack_panels(job, first, TDM_MIN(first + job->chunk_panels, job->slice->n), thread)) {
+                atomic_store_explicit(&job->not_finite, true, memory_order_relaxed);
+                atomic_store_explicit(&build->stop, true, memory_order_relaxed);
+        }
 }
 
-/* First byte of the segment behind the slice. */
-static uint64_t end_of(const struct build *build, const struct slice *slice)
+static void run(struct build *build, unsigned n, struct slice_job *job)
 {
-        const struct tdm_weights_tensor *tensor = &build->plan->tensors[slice->tensor];
+        if (build->threads)
+                tdm_pool_run(build->threads, n, run_chunk, job);
+        else
+                for (unsigned i = 0; i < n; i++)
+                        run_chunk(job, i, 0);
+        build->not_huge += job->n_huge * TDM_HUGEPAGE_BYTES;
+}
 
-        return tensor->offset + (tensor->layout == TDM_LAYOUT_ROWS ? tensor->size_bytes : (slice->first + slice->n) * tensor->panel_bytes);
+/* False: a weight is not finite. */
+static bool run_slice(struct build *build, uint32_t i, const uint8_t *data)
+{
+        const struct slice *slice = &build->slices[i];
+        const struct tdm_weights_tensor *tensor = &build->plan->tensors[slice->tensor];
+        struct slice_job job = {.build = build,
+                                .slice = slice,
+                                .tensor = tensor,
+                                .data = data,
+                                .row_bytes = row_bytes(build, slice->tensor),
+                                .n_huge = i + 1 < build->n_slices ? n_huge_until(build, slice + 1) : 0,
+                                .chunk_panels = 1};
+
+        if (tensor->layout == TDM_LAYOUT_PANEL16)
+                job.chunk_panels = (uint32_t)TDM_MAX(CHUNK_BYTES / tensor->panel_bytes, UINT64_C(1));
+        run(build, 1 + job.n_huge + TDM_DIV_UP(slice->n, job.chunk_panels), &job);
+        return !atomic_load_explicit(&job.not_finite, memory_order_relaxed);
 }
 
 static int build_slice(struct build *build, uint32_t i, struct tdm_error *err)
@@ -222,8 +223,7 @@ static int build_slice(struct build *build, uint32_t i, struct tdm_error *err)
         r = tdm_sigbus_guard_begin(&guard, data, bytes);
         if (r < 0)
                 return tdm_error_set(err, r, "cannot guard the mapping of model %s: %s", tdm_gguf_name(build->gguf), strerror(-r));
-        make_huge_until(build, build->dst + end_of(build, slice));
-        finite = pack_slice(build, slice, data);
+        finite = run_slice(build, i, data);
         if (tdm_sigbus_guard_hit(&guard))
                 r = changed(build->gguf, source, err);
         else if (!finite)
@@ -278,7 +278,11 @@ int tdm_weights_build(const struct tdm_weights_plan *plan, const struct tdm_gguf
         if (n_threads > 1 && build.progress.total_bytes > 2 * CHUNK_BYTES && tdm_pool_new(&threads, n_threads, NULL) == 0)
                 build.threads = threads;
 
-        make_huge_until(&build, dst + header->tensors_offset + header->n_tensors * sizeof(*plan->tensors));
+        {
+                struct slice_job first = {.build = &build, .n_huge = n_huge_until(&build, slices)};
+
+                run(&build, 1 + first.n_huge, &first);
+        }
         memcpy(dst + header->tensors_offset, plan->tensors, header->n_tensors * sizeof(*plan->tensors));
         memcpy(dst, header, sizeof(*header));
         for (uint32_t i = 0; i < build.n_slices; i++) {
