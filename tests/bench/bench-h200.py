@@ -3,9 +3,11 @@
 the targets of an NVIDIA H200, llama.cpp's Vulkan backend there, and how far each figure is from what the memory or the
 arithmetic allows. Then golden distances, models with large values, kills of the GPU worker, and how long loading takes.
 
-usage: TANDEM_BIN=bin bench-h200.py [--models FOLDER] [--unit FOLDER] [--quick] [--only speed,golden,kill,load] [--sizes 27b,4b] [--json]
+usage: TANDEM_BIN=bin bench-h200.py [--models FOLDER] [--unit FOLDER] [--disk FOLDER] [--quick] [--only speed,golden,kill,load]
+                                    [--sizes 27b,4b] [--json]
   --models  where weights are made and kept (24 GB; a tmpfs is best), /dev/shm by default
-  --unit    where golden-vulkan lies; without it no golden distances
+  --unit    where golden-vulkan and bench-upload lie; without it no golden distances, and no word of what PCIe gives
+  --disk    a folder on a disk with room for the 27B: loading is also measured from there, with nothing in the page cache
   --quick   fewer tokens
 
 Needs python3 alone, and beside the programs whatever of liburing, protobuf-c and libdbus the machine lacks (LD_LIBRARY_PATH).
@@ -21,12 +23,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 TREE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("TANDEM_BIN") or os.path.join(TREE, "build", "bin")
 MEMORY = 4.3e12         # bytes a second that an H200 reads
 F16 = 989e12 / 2        # multiplications and additions a second of its f16 units, dense
+READERS = 8             # threads that read a file alone
 KILLS = 5  # a worker that dies more often in a row, with no step between, is taken out of service
 WEIGHTS = {"27b": 27.0e9, "12b": 11.8e9, "4b": 3.88e9, "1b": 1.0e9}  # that a token passes, with the head
 #         size, what, prompt, tokens, together, figure, target, llama.cpp
@@ -168,18 +172,67 @@ def kills(args, cache, out):
             k["recoveries"] += got["recoveries"]
 
 
+def load(path, cache):
+    """Seconds from the daemon's start to the first token, and those that the daemon says loading took."""
+    with Server(cache) as server:
+        server.generate(path, 1)
+        seconds = time.monotonic() - server.begin
+        with open(server.log_path, errors="replace") as f:
+            line = next((x for x in f if " loaded in " in x), "")
+    return seconds, int(line.split(" loaded in ")[1].split()[0]) / 1e3 if line else 0
+
+
+def forget(path):
+    """Nothing of the file stays in the page cache."""
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+def read_alone(path):
+    """Seconds for reading the file and nothing else: threads that each ask for the next piece."""
+    piece, size, fd = 1 << 20, os.path.getsize(path), os.open(path, os.O_RDONLY)
+    pieces = iter(range(0, size, piece))
+    begin = time.monotonic()
+
+    def reader():
+        buffer = bytearray(piece)
+        for at in pieces:  # next() of a range's iterator is one step of the interpreter
+            os.preadv(fd, [buffer], at)
+
+    threads = [threading.Thread(target=reader) for _ in range(READERS)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    os.close(fd)
+    return time.monotonic() - begin
+
+
 def loads(args, cache, out):
-    """The second start: the file is in the page cache, the kernels are on disk."""
+    """The second start: the file is in the page cache, the kernels are on disk. Then from the disk, in turns with reading alone."""
     for size in [s for s in ("27b", "4b") if s in args.sizes]:
         path = model(args.models, size)
-        with Server(cache) as server:
-            server.generate(path, 1)
-            seconds = time.monotonic() - server.begin
-            with open(server.log_path, errors="replace") as f:
-                line = next((x for x in f if " loaded in " in x), "")
-        ms = int(line.split(" loaded in ")[1].split()[0]) if line else 0
         gb = os.path.getsize(path) / 1e9
-        out["loads"].append(dict(size=size, start_to_first_token_s=seconds, load_s=ms / 1e3, gb=gb, gb_s=gb / (ms / 1e3) if ms else 0))
+        load(path, cache)
+        for _ in range(1 if args.quick else 3):
+            seconds, load_s = load(path, cache)
+            out["loads"].append(dict(size=size, start_to_first_token_s=seconds, load_s=load_s, gb=gb, cold=False))
+        if not args.disk or size != "27b":
+            continue
+        cold = os.path.join(args.disk, os.path.basename(path))
+        if not os.path.exists(cold):
+            shutil.copyfile(path, cold)
+        for _ in range(1 if args.quick else 2):
+            forget(cold)
+            alone = read_alone(cold)
+            forget(cold)
+            seconds, load_s = load(cold, cache)
+            out["loads"].append(dict(size=size, start_to_first_token_s=seconds, load_s=load_s, gb=gb, cold=True, read_alone_s=alone))
+    upload = args.unit and os.path.join(args.unit, "bench-upload")
+    if upload and os.path.exists(upload):
+        out["upload"] = subprocess.run([upload], stdout=subprocess.PIPE, timeout=120).stdout.decode().strip().splitlines()[1:]
 
 
 def show(out):
@@ -199,8 +252,12 @@ def show(out):
         print(f"{k['killed']} kills of the GPU worker ({k['device']}) in {k['jobs']} jobs of 400 tokens: ids "
               f"{'identical' if k['identical'] else 'DIFFER'}, {k['recoveries']} recoveries")
     for x in out["loads"]:
-        print(f"{x['size']}: loaded in {x['load_s']:.1f} s ({x['gb']:.1f} GB, {x['gb_s']:.1f} GB/s), {x['start_to_first_token_s']:.1f} s from "
-              "the daemon's start to the first token, files in the page cache")
+        print(f"{x['size']}: loaded in {x['load_s']:.2f} s ({x['gb']:.1f} GB, {x['gb'] / (x['load_s'] or 1):.1f} GB/s), "
+              f"{x['start_to_first_token_s']:.2f} s from the daemon's start to the first token, file "
+              + (f"on disk; reading it alone, {READERS} threads: {x['read_alone_s']:.2f} s ({x['gb'] / x['read_alone_s']:.1f} GB/s)"
+                 if x["cold"] else "in the page cache"))
+    for line in out.get("upload", []):
+        print(f"onto the GPU: {line}")
 
 
 class Ended(Exception):
@@ -215,6 +272,7 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("--models", default="/dev/shm")
     p.add_argument("--unit")
+    p.add_argument("--disk")
     p.add_argument("--quick", action="store_true")
     p.add_argument("--only", default="speed,golden,kill,load")
     p.add_argument("--sizes", default="27b,4b")
