@@ -6,6 +6,7 @@
 #include "engine/worker/private.h"
 
 #include "common/dmabuf.h"
+#include "common/log.h"
 
 static const char *const segment_names[TDM_WORKER_N_SEGS] = {
         [TDM_WORKER_SEG_WEIGHTS] = "weights",
@@ -124,14 +125,21 @@ static int model_feed(struct tdm_worker *w, struct tdm_worker_model *m, struct t
 {
         const struct tdm_device_ops *ops = w->device->ops;
         const struct tdm_segment *weights = m->segments[TDM_WORKER_SEG_WEIGHTS];
+        uint64_t t0 = tdm_now_ns(), t1;
         int r = ops->load_begin ? ops->load_weights(m->device_model, tdm_segment_mapped_bytes(weights), err) : 0;
 
+        t1 = tdm_now_ns();
+        m->weights_ns += t1 - t0;
         if (r != 0 || weights->n_mapped < weights->n_chunks)
                 return r;
         r = ops->load_begin ? ops->load_end(m->device_model, err) : ops->model_load(w->device, &m->config, &m->device_model, err);
-        if (r == 0)
-                m->loading = false;
-        return r;
+        if (r != 0)
+                return r;
+        m->loading = false;
+        tdm_log_debug("model %s: taken in %.0f ms: made ready in %.0f, %.1f MiB of weights in %.0f, finished in %.0f", m->name,
+                      (double)(tdm_now_ns() - m->begun_ns) / 1e6, (double)m->begin_ns / 1e6, (double)weights->size_bytes / 0x1p20,
+                      (double)m->weights_ns / 1e6, (double)(tdm_now_ns() - t1) / 1e6);
+        return 0;
 }
 
 static int model_load(struct tdm_worker *w, struct tdm_worker_model *m, struct tdm_worker_command *command,
@@ -139,6 +147,7 @@ static int model_load(struct tdm_worker *w, struct tdm_worker_model *m, struct t
 {
         int r;
 
+        m->begun_ns = tdm_now_ns();
         snprintf(m->name, sizeof(m->name), "%s", command->name);
         for (unsigned i = 0; i < TDM_WORKER_N_SEGS; i++) {
                 r = import_segment(&command->segments[i], segment_names[i], segment_writable[i], i == TDM_WORKER_SEG_WEIGHTS,
@@ -167,6 +176,7 @@ static int model_load(struct tdm_worker *w, struct tdm_worker_model *m, struct t
                 .precision = (enum tdm_precision)command->precision,
         };
         r = w->device->ops->load_begin ? w->device->ops->load_begin(w->device, &m->config, &m->device_model, err) : 0;
+        m->begin_ns = tdm_now_ns() - m->begun_ns;
         return r == 0 ? model_feed(w, m, err) : r;
 }
 

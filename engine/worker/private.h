@@ -69,6 +69,7 @@ struct tdm_worker_model {
         uint32_t model_id; /* 0: free */
         bool loading;      /* weights are still coming: no step may name it */
         struct tdm_device_model_config config; /* while it is loading */
+        uint64_t begun_ns, begin_ns, weights_ns; /* when it began to, and how long the device took for its parts */
         char name[64];
         struct tdm_segment *segments[TDM_WORKER_N_SEGS];
         struct tdm_segment *kv;
