@@ -10,7 +10,7 @@
 #include <sys/resource.h>
 #include <sys/time.h>
 
-#define PACKERS_MAX 8
+#define PACKERS_MAX 12
 
 enum stage { STAGE_NONE, STAGE_METADATA, STAGE_WEIGHTS };
 
@@ -145,14 +145,15 @@ static int on_progress(const struct tdm_weights_progress *progress, void *userda
         return 0;
 }
 
-/* Packing is a copy with a turn: a few threads take all the memory there is, and leave cores to who works here. */
+/* Packing is a copy with a turn: most of the cores take all the memory there is, and leave some to who works here and to the worker that
+ * takes what is packed. */
 static unsigned n_packers(void)
 {
         cpu_set_t cpus;
 
         if (sched_getaffinity(0, sizeof(cpus), &cpus) < 0)
                 return 1;
-        return (unsigned)TDM_MIN(TDM_MAX(CPU_COUNT(&cpus) / 2, 1), PACKERS_MAX);
+        return (unsigned)TDM_MIN(TDM_MAX(CPU_COUNT(&cpus) * 3 / 4, 1), PACKERS_MAX);
 }
 
 static void *run_stage(void *userdata)

@@ -16,6 +16,7 @@
 #define SLICE_BYTES (UINT64_C(32) << 20) /* that all threads pack together: then it is ready */
 #define AHEAD_BYTES (UINT64_C(128) << 20) /* of the file that are asked for before they are needed */
 #define ASK_BYTES (UINT64_C(128) << 10)  /* at once: a kernel forgets what is more than its window */
+#define ASK_PARTS 16u                    /* of a slice, so that no thread asks for all of it while the others wait */
 
 /* Panels of a matrix, or a whole vector. */
 struct slice {
@@ -102,22 +103,36 @@ static void source_of(const struct build *build, const struct slice *slice, cons
         *ret_bytes = TDM_MIN(rows, tensor->rows - first) * row_bytes(build, slice->tensor);
 }
 
-/* A disk is only fast when it is asked for much at once; page faults ask for little, and wait. */
-static void ask_for_file(struct build *build)
+/* Slices from n_asked on whose part of the file is to be asked for now: a disk is only fast when it is asked for much at once; page
+ * faults ask for little, and wait. */
+static uint32_t n_to_ask(const struct build *build, uint64_t *ret_bytes)
 {
-        const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+        uint32_t n = 0;
 
-        while (build->n_asked < build->n_slices && build->asked_bytes < build->packed_bytes + AHEAD_BYTES) {
+        *ret_bytes = 0;
+        for (uint32_t i = build->n_asked; i < build->n_slices && build->asked_bytes + *ret_bytes < build->packed_bytes + AHEAD_BYTES; i++, n++) {
                 const uint8_t *data;
                 uint64_t bytes;
 
-                source_of(build, &build->slices[build->n_asked++], &data, &bytes);
-                build->asked_bytes += bytes;
-                bytes += (uintptr_t)data % page;
-                data -= (uintptr_t)data % page;
-                for (uint64_t at = 0; at < bytes; at += ASK_BYTES)
-                        (void)madvise((void *)(data + at), TDM_MIN(bytes - at, ASK_BYTES), MADV_WILLNEED); /* a wish */
+                source_of(build, &build->slices[i], &data, &bytes);
+                *ret_bytes += bytes;
         }
+        return n;
+}
+
+/* One of ASK_PARTS of a slice's. */
+static void ask_for(const struct build *build, const struct slice *slice, uint32_t part)
+{
+        const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+        const uint8_t *data;
+        uint64_t bytes, each;
+
+        source_of(build, slice, &data, &bytes);
+        bytes += (uintptr_t)data % page;
+        data -= (uintptr_t)data % page;
+        each = TDM_ALIGN_UP(TDM_DIV_UP(bytes, ASK_PARTS), ASK_BYTES);
+        for (uint64_t at = part * each; at < TDM_MIN((part + 1) * each, bytes); at += ASK_BYTES)
+                (void)madvise((void *)(data + at), TDM_MIN(bytes - at, ASK_BYTES), MADV_WILLNEED); /* a wish */
 }
 
 /* ---- packing ---- */
@@ -129,7 +144,8 @@ struct slice_job {
         const struct tdm_weights_tensor *tensor;
         const uint8_t *data;
         uint64_t row_bytes;
-        uint32_t n_huge, chunk_panels;
+        uint32_t n_ask, n_huge; /* chunks of those two come first */
+        uint32_t chunk_panels;
         _Atomic bool not_finite;
 };
 
@@ -165,28 +181,38 @@ static void run_chunk(void *arg, unsigned chunk, unsigned thread)
 
         if (atomic_load_explicit(&build->stop, memory_order_relaxed))
                 return;
-        if (chunk == 0) {
-                ask_for_file(build);
+        if (chunk < job->n_ask) {
+                ask_for(build, &build->slices[build->n_asked + chunk / ASK_PARTS], chunk % ASK_PARTS);
                 return;
         }
-        if (chunk <= job->n_huge) {
-                tdm_hugepage_try(build->not_huge + (chunk - 1) * TDM_HUGEPAGE_BYTES, 1, &build->n_not_huge);
+        chunk -= job->n_ask;
+        if (chunk < job->n_huge) {
+                tdm_hugepage_try(build->not_huge + chunk * TDM_HUGEPAGE_BYTES, 1, &build->n_not_huge);
                 return;
         }
-        first = (chunk - 1 - job->n_huge) * job->chunk_panels;
+        first = (chunk - job->n_huge) * job->chunk_panels;
         if (!pack_panels(job, first, TDM_MIN(first + job->chunk_panels, job->slice->n), thread)) {
                 atomic_store_explicit(&job->not_finite, true, memory_order_relaxed);
                 atomic_store_explicit(&build->stop, true, memory_order_relaxed);
         }
 }
 
-static void run(struct build *build, unsigned n, struct slice_job *job)
+/* n: chunks of panels. */
+static void run(struct slice_job *job, unsigned n)
 {
+        struct build *build = job->build;
+        uint64_t asked_bytes;
+        uint32_t n_slices = n_to_ask(build, &asked_bytes);
+
+        job->n_ask = n_slices * ASK_PARTS;
+        n += job->n_ask + job->n_huge;
         if (build->threads)
                 tdm_pool_run(build->threads, n, run_chunk, job);
         else
                 for (unsigned i = 0; i < n; i++)
                         run_chunk(job, i, 0);
+        build->n_asked += n_slices;
+        build->asked_bytes += asked_bytes;
         build->not_huge += job->n_huge * TDM_HUGEPAGE_BYTES;
 }
 
@@ -205,7 +231,7 @@ static bool run_slice(struct build *build, uint32_t i, const uint8_t *data)
 
         if (tensor->layout == TDM_LAYOUT_PANEL16)
                 job.chunk_panels = (uint32_t)TDM_MAX(CHUNK_BYTES / tensor->panel_bytes, UINT64_C(1));
-        run(build, 1 + job.n_huge + TDM_DIV_UP(slice->n, job.chunk_panels), &job);
+        run(&job, TDM_DIV_UP(slice->n, job.chunk_panels));
         return !atomic_load_explicit(&job.not_finite, memory_order_relaxed);
 }
 
@@ -281,7 +307,7 @@ int tdm_weights_build(const struct tdm_weights_plan *plan, const struct tdm_gguf
         {
                 struct slice_job first = {.build = &build, .n_huge = n_huge_until(&build, slices)};
 
-                run(&build, 1 + first.n_huge, &first);
+                run(&first, 0);
         }
         memcpy(dst + header->tensors_offset, plan->tensors, header->n_tensors * sizeof(*plan->tensors));
         memcpy(dst, header, sizeof(*header));
