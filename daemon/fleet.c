@@ -17,8 +17,8 @@
 #define HANG_MS_MAX 600000u
 #define QUARANTINE_NS (5 * TDM_NSEC_PER_SEC)
 #define RETRY_NS TDM_NSEC_PER_SEC
-/* Chunks of weights in one message: between two of them the worker looks up from its work. */
-#define WEIGHTS_AT_ONCE 4u
+/* Chunks of weights that a worker has been sent and has not dealt with, at most: some milliseconds of work. */
+#define WEIGHTS_AT_ONCE 8u
 
 static const char *const worker_names[TDM_N_WORKERS] = { [TDM_WORKER_NPU] = "npu", [TDM_WORKER_GPU] = "gpu" };
 static const char *const worker_env[TDM_N_WORKERS] = { [TDM_WORKER_NPU] = "TANDEM_NPU", [TDM_WORKER_GPU] = "TANDEM_GPU" };
@@ -170,33 +170,45 @@ static void pump_trial(struct tdm_fleet_worker *w)
         tdm_fleet_end_epoch(f, w->index, "a worker is back from quarantine", 0);
 }
 
+/* How many of the weights' chunks the worker may have by now: never so many at once that it would not look up from its work. */
+static unsigned n_to_send(const struct tdm_fleet_entry *entry, unsigned worker)
+{
+        return TDM_MIN(entry->model.n_sealed, entry->on[worker].n_taken + WEIGHTS_AT_ONCE);
+}
+
+static int send_kv(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry)
+{
+        entry->on[w->index].kv = TDM_FLEET_KV_ASKED;
+        return tdm_fleet_wire_kv(w, entry);
+}
+
 /* One model: what the worker lacks of it, or that it is to let go of it. One that waits for weights which will not come any more says
  * nothing by itself. */
 static int pump_model(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry)
 {
         enum tdm_fleet_load *load = &entry->on[w->index].load;
-        unsigned *n_sent = &entry->on[w->index].n_sent, first = *n_sent, n_sealed = entry->model.n_sealed;
+        unsigned *n_sent = &entry->on[w->index].n_sent, first = *n_sent;
         bool waits = *load == TDM_FLEET_LOADING && *n_sent < entry->model.weights->n_chunks;
-        int r = 0;
 
-        if (entry->leaving && (*load == TDM_FLEET_LOADED || waits)) {
+        if (entry->leaving) {
+                if (*load != TDM_FLEET_LOADED && !waits)
+                        return 0;
                 *load = TDM_FLEET_UNLOADING;
-                r = tdm_fleet_wire_unload(w, entry->model.model_id);
-        } else if (!entry->leaving && *load == TDM_FLEET_ABSENT) {
-                *load = TDM_FLEET_LOADING;
-                *n_sent = n_sealed;
-                entry->on[w->index].n_taken = 0;
-                r = tdm_fleet_wire_load(w, entry, n_sealed);
-                if (r == 0 && entry->on[w->index].wants_kv) {
-                        entry->on[w->index].kv = TDM_FLEET_KV_ASKED;
-                        r = tdm_fleet_wire_kv(w, entry);
-                }
-        } else if (!entry->leaving && waits && n_sealed > first) {
-                *n_sent = TDM_MIN(n_sealed, first + WEIGHTS_AT_ONCE);
-                r = tdm_fleet_wire_weights(w, entry, first, *n_sent);
-                tdm_fleet_pump_soon(w->fleet);
+                return tdm_fleet_wire_unload(w, entry->model.model_id);
         }
-        return r;
+        if (*load == TDM_FLEET_ABSENT) {
+                *load = TDM_FLEET_LOADING;
+                entry->on[w->index].n_taken = 0;
+                *n_sent = n_to_send(entry, w->index);
+                return tdm_fleet_wire_load(w, entry, *n_sent);
+        }
+        if (waits && n_to_send(entry, w->index) > first) {
+                *n_sent = n_to_send(entry, w->index);
+                return tdm_fleet_wire_weights(w, entry, first, *n_sent);
+        }
+        if (*load == TDM_FLEET_LOADED && entry->on[w->index].wants_kv && entry->on[w->index].kv == TDM_FLEET_KV_NONE)
+                return send_kv(w, entry);
+        return 0;
 }
 
 /* Models and rings for whoever lacks them. */
@@ -381,8 +393,10 @@ void tdm_fleet_on_weights_taken(struct tdm_fleet_worker *w, uint32_t model_id, u
 {
         struct tdm_fleet_entry *entry = tdm_fleet_find(w->fleet, model_id);
 
-        if (entry && entry->on[w->index].load == TDM_FLEET_LOADING)
-                entry->on[w->index].n_taken = TDM_MIN(n_chunks, entry->on[w->index].n_sent);
+        if (!entry || entry->on[w->index].load != TDM_FLEET_LOADING)
+                return;
+        entry->on[w->index].n_taken = TDM_MIN(n_chunks, entry->on[w->index].n_sent);
+        tdm_fleet_pump_soon(w->fleet);
 }
 
 void tdm_fleet_on_loaded(struct tdm_fleet_worker *w, uint32_t model_id, uint64_t scratch_bytes, const char *plan)

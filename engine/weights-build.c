@@ -288,6 +288,7 @@ int tdm_weights_build(const struct tdm_weights_plan *plan, const struct tdm_gguf
         _cleanup_(freep) struct slice *slices = NULL;
         const struct tdm_weights_header *header = &plan->header;
         struct build build = {.plan = plan, .gguf = gguf, .dst = dst, .fn = progress, .userdata = userdata};
+        struct slice_job before = {.build = &build}; /* the first slice */
 
         assert((uintptr_t)dst % TDM_WEIGHTS_ALIGNMENT == 0);
         if (!tdm_gguf_tensor_data(gguf, plan->sources[0]))
@@ -304,11 +305,8 @@ int tdm_weights_build(const struct tdm_weights_plan *plan, const struct tdm_gguf
         if (n_threads > 1 && build.progress.total_bytes > 2 * CHUNK_BYTES && tdm_pool_new(&threads, n_threads, NULL) == 0)
                 build.threads = threads;
 
-        {
-                struct slice_job first = {.build = &build, .n_huge = n_huge_until(&build, slices)};
-
-                run(&first, 0);
-        }
+        before.n_huge = n_huge_until(&build, slices);
+        run(&before, 0);
         memcpy(dst + header->tensors_offset, plan->tensors, header->n_tensors * sizeof(*plan->tensors));
         memcpy(dst, header, sizeof(*header));
         for (uint32_t i = 0; i < build.n_slices; i++) {

@@ -146,4 +146,28 @@ def workers_leave_with_the_daemon():
             pass
 
 
+@test
+def killed_while_it_loads():
+    """A worker dies while the weights of a model come to it, chunk by chunk: its successor gets them all, and neither the job that waits
+    for them nor one on another model says anything else."""
+    path = make_model("270m", "f16", vocab=32768)
+    name = os.path.basename(path)[:-5]
+    prompt = [2, 260, 300, 301]
+    with Daemon(models=[TALE, path]) as d:
+        want, other = d.generate(model=name, ids=prompt, n=6), d.generate(model="tale", n=150)
+    met = 0
+    for i in range(times(6, 20, 3)):
+        with Daemon(models=[TALE, path]) as d:
+            beside = d.start_job(model="tale", n=150)
+            beside.until(2)
+            job = d.start_job(model=name, ids=prompt, n=6)
+            for worker in (("gpu",), ("npu",), ("gpu", "npu"))[i % 3]:
+                send_signal(d.worker_pid(worker), signal.SIGKILL)
+            met += d.model(name)["state"] == "loading"
+            same_ids(job.wait().ids, want.ids, f"the job that waited, kill {i}")
+            same_ids(beside.wait().ids, other.ids, f"the job beside it, kill {i}")
+    print(f"{met} kills met the loading", flush=True)
+    check(met > 0, "no kill met the loading", met)
+
+
 main()
