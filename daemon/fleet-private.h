@@ -89,7 +89,7 @@ struct tdm_fleet_entry {
                 enum tdm_fleet_load load;
                 unsigned n_sent, n_taken; /* LOADING: chunks of the weights, and those that it has said it has dealt with */
                 enum tdm_fleet_kv kv;
-                bool wants_kv; /* has run attention of this model: gets the KV at once after a restart */
+                bool wants_kv; /* runs attention of this model, or is sure to: gets the KV with it */
                 uint64_t scratch_bytes;
                 char plan[512];
         } on[TDM_N_WORKERS];

@@ -17,8 +17,10 @@
 #define HANG_MS_MAX 600000u
 #define QUARANTINE_NS (5 * TDM_NSEC_PER_SEC)
 #define RETRY_NS TDM_NSEC_PER_SEC
-/* Chunks of weights that a worker has been sent and has not dealt with, at most: some milliseconds of work. */
-#define WEIGHTS_AT_ONCE 8u
+/* Chunks of weights in one message, and those that a worker has been sent and has not answered for, at most: some milliseconds of work,
+ * and always another message for it to go on with. */
+#define WEIGHTS_AT_ONCE 4u
+#define WEIGHTS_ON_THE_WAY 12u
 
 static const char *const worker_names[TDM_N_WORKERS] = { [TDM_WORKER_NPU] = "npu", [TDM_WORKER_GPU] = "gpu" };
 static const char *const worker_env[TDM_N_WORKERS] = { [TDM_WORKER_NPU] = "TANDEM_NPU", [TDM_WORKER_GPU] = "TANDEM_GPU" };
@@ -173,13 +175,9 @@ static void pump_trial(struct tdm_fleet_worker *w)
 /* How many of the weights' chunks the worker may have by now: never so many at once that it would not look up from its work. */
 static unsigned n_to_send(const struct tdm_fleet_entry *entry, unsigned worker)
 {
-        return TDM_MIN(entry->model.n_sealed, entry->on[worker].n_taken + WEIGHTS_AT_ONCE);
-}
+        unsigned most = TDM_MIN(entry->on[worker].n_sent + WEIGHTS_AT_ONCE, entry->on[worker].n_taken + WEIGHTS_ON_THE_WAY);
 
-static int send_kv(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry)
-{
-        entry->on[w->index].kv = TDM_FLEET_KV_ASKED;
-        return tdm_fleet_wire_kv(w, entry);
+        return TDM_MIN(entry->model.n_sealed, most);
 }
 
 /* One model: what the worker lacks of it, or that it is to let go of it. One that waits for weights which will not come any more says
@@ -189,6 +187,7 @@ static int pump_model(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry)
         enum tdm_fleet_load *load = &entry->on[w->index].load;
         unsigned *n_sent = &entry->on[w->index].n_sent, first = *n_sent;
         bool waits = *load == TDM_FLEET_LOADING && *n_sent < entry->model.weights->n_chunks;
+        int r;
 
         if (entry->leaving) {
                 if (*load != TDM_FLEET_LOADED && !waits)
@@ -198,16 +197,19 @@ static int pump_model(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry)
         }
         if (*load == TDM_FLEET_ABSENT) {
                 *load = TDM_FLEET_LOADING;
-                entry->on[w->index].n_taken = 0;
+                *n_sent = entry->on[w->index].n_taken = 0;
                 *n_sent = n_to_send(entry, w->index);
-                return tdm_fleet_wire_load(w, entry, *n_sent);
+                r = tdm_fleet_wire_load(w, entry, *n_sent);
+                if (r < 0 || !entry->on[w->index].wants_kv)
+                        return r;
+                entry->on[w->index].kv = TDM_FLEET_KV_ASKED;
+                return tdm_fleet_wire_kv(w, entry);
         }
         if (waits && n_to_send(entry, w->index) > first) {
                 *n_sent = n_to_send(entry, w->index);
+                tdm_fleet_pump_soon(w->fleet); /* perhaps for one more */
                 return tdm_fleet_wire_weights(w, entry, first, *n_sent);
         }
-        if (*load == TDM_FLEET_LOADED && entry->on[w->index].wants_kv && entry->on[w->index].kv == TDM_FLEET_KV_NONE)
-                return send_kv(w, entry);
         return 0;
 }
 
@@ -689,6 +691,8 @@ int tdm_fleet_add_model(struct tdm_fleet *f, const struct tdm_fleet_model *model
         tdm_utf8_copy(entry->name, sizeof(entry->name), model->name ? model->name : "");
         entry->model.name = entry->name;
         entry->index = index;
+        for (unsigned i = 0; i < TDM_N_WORKERS; i++) /* who is alone runs everything */
+                entry->on[i].wants_kv = tdm_fleet_other(&f->workers[i])->state == TDM_WORKER_OFF;
         f->models[index] = entry;
         tdm_fleet_pump_soon(f);
         return 0;

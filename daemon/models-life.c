@@ -380,9 +380,9 @@ static void on_sealed(struct tdm_model_load *load, unsigned n_chunks, void *user
 static void on_built(struct tdm_model *model)
 {
         tdm_log_debug("model %s: weights read and packed after %.0f ms", model->name, (double)(tdm_now_ns() - model->started_ns) / 1e6);
-        tdm_model_metadata_trim(model->metadata);
         model->state = TDM_MODEL_MAPPING;
         hand_to_fleet(model, model->weights->n_chunks);
+        tdm_model_metadata_trim(model->metadata); /* unmaps the file: the workers need not wait for that */
         if (model->state == TDM_MODEL_MAPPING)
                 tdm_model_notify(model);
 }

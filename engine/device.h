@@ -63,13 +63,14 @@ struct tdm_device_ops {
                           struct tdm_device_model **ret, struct tdm_error *err);
         /* Optional, all three or none: model_load() in pieces, for a device with memory of its own, so that weights get there while
          * others are still read from the file. begin: of config->weights the header and the tensors' table can be read. weights, any
-         * number of times, with rising n_bytes: so many can. end: all can, and were told; the model is loaded. After a failure of any,
-         * and between them, model_unload() is all that may follow. */
+         * number of times, with rising n_bytes: so many can. end: all can, and were told; the model is loaded. After a failure of any
+         * model_unload() is all that may follow; it may at any time. */
         int (*load_begin)(struct tdm_device *device, const struct tdm_device_model_config *config,
                           struct tdm_device_model **ret, struct tdm_error *err);
         int (*load_weights)(struct tdm_device_model *model, uint64_t n_bytes, struct tdm_error *err);
         int (*load_end)(struct tdm_device_model *model, struct tdm_error *err);
         void (*model_unload)(struct tdm_device_model *model);
+        /* Between load_begin() and load_end() too. */
         void (*set_kv)(struct tdm_device_model *model, uint8_t *kv_base);
         uint64_t (*model_scratch_bytes)(const struct tdm_device_model *model);
         /* Runs blocks first … first + n - 1, which are all this worker's, in order. hidden: [n_rows][d_model] f32, in place.

@@ -135,16 +135,34 @@ static void ask_for(const struct build *build, const struct slice *slice, uint32
                 (void)madvise((void *)(data + at), TDM_MIN(bytes - at, ASK_BYTES), MADV_WILLNEED); /* a wish */
 }
 
+/* Nobody reads its part of the mapping any more. To unmap all of a large file in the end takes a tenth of a second and more, of
+ * somebody who has other things to do. The page cache keeps it. */
+static void let_go(const struct build *build, const struct slice *slice)
+{
+        const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+        const uint8_t *data;
+        uint64_t bytes;
+        uintptr_t begin, end;
+
+        source_of(build, slice, &data, &bytes);
+        begin = TDM_ALIGN_UP((uintptr_t)data, page);
+        end = ((uintptr_t)data + bytes) & ~(page - 1);
+        if (begin < end)
+                (void)madvise((void *)begin, end - begin, MADV_DONTNEED);
+}
+
 /* ---- packing ---- */
 
-/* One slice, and what makes the next ones quick: their part of the file is asked for, and the next one gets its huge pages. */
+/* One slice, and what else is due: the last one's part of the file is let go, that of later ones asked for, and the next one gets its
+ * huge pages. */
 struct slice_job {
         struct build *build;
         const struct slice *slice;
+        const struct slice *last; /* NULL: none */
         const struct tdm_weights_tensor *tensor;
         const uint8_t *data;
         uint64_t row_bytes;
-        uint32_t n_ask, n_huge; /* chunks of those two come first */
+        uint32_t n_ask, n_huge; /* chunks */
         uint32_t chunk_panels;
         _Atomic bool not_finite;
 };
@@ -181,6 +199,12 @@ static void run_chunk(void *arg, unsigned chunk, unsigned thread)
 
         if (atomic_load_explicit(&build->stop, memory_order_relaxed))
                 return;
+        if (chunk == 0) {
+                if (job->last)
+                        let_go(build, job->last);
+                return;
+        }
+        chunk--;
         if (chunk < job->n_ask) {
                 ask_for(build, &build->slices[build->n_asked + chunk / ASK_PARTS], chunk % ASK_PARTS);
                 return;
@@ -205,7 +229,7 @@ static void run(struct slice_job *job, unsigned n)
         uint32_t n_slices = n_to_ask(build, &asked_bytes);
 
         job->n_ask = n_slices * ASK_PARTS;
-        n += job->n_ask + job->n_huge;
+        n += 1 + job->n_ask + job->n_huge;
         if (build->threads)
                 tdm_pool_run(build->threads, n, run_chunk, job);
         else
@@ -223,6 +247,7 @@ static bool run_slice(struct build *build, uint32_t i, const uint8_t *data)
         const struct tdm_weights_tensor *tensor = &build->plan->tensors[slice->tensor];
         struct slice_job job = {.build = build,
                                 .slice = slice,
+                                .last = i > 0 ? slice - 1 : NULL,
                                 .tensor = tensor,
                                 .data = data,
                                 .row_bytes = row_bytes(build, slice->tensor),

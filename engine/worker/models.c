@@ -136,6 +136,8 @@ static int model_feed(struct tdm_worker *w, struct tdm_worker_model *m, struct t
         if (r != 0)
                 return r;
         m->loading = false;
+        if (m->kv && !ops->load_begin)
+                ops->set_kv(m->device_model, m->kv->base);
         tdm_log_debug("model %s: taken in %.0f ms: made ready in %.0f, %.1f MiB of weights in %.0f, finished in %.0f", m->name,
                       (double)(tdm_now_ns() - m->begun_ns) / 1e6, (double)m->begin_ns / 1e6, (double)weights->size_bytes / 0x1p20,
                       (double)m->weights_ns / 1e6, (double)(tdm_now_ns() - t1) / 1e6);
@@ -180,6 +182,7 @@ static int model_load(struct tdm_worker *w, struct tdm_worker_model *m, struct t
         return r == 0 ? model_feed(w, m, err) : r;
 }
 
+/* A model that cannot be loaded is gone. */
 static int cannot_take(struct tdm_worker *w, struct tdm_worker_model *m, int r, struct tdm_error *err)
 {
         char name[sizeof(m->name)];
@@ -233,22 +236,26 @@ int tdm_worker_model_weights(struct tdm_worker *w, struct tdm_worker_command *co
         return r == 0 ? 0 : cannot_take(w, m, r, err);
 }
 
+/* While a model is loading, too: a device that can makes its own cache ready meanwhile. */
 int tdm_worker_model_kv(struct tdm_worker *w, struct tdm_worker_command *command, struct tdm_error *err)
 {
-        struct tdm_worker_model *m = tdm_worker_model_find(w, command->model_id);
-        _cleanup_(tdm_segment_destroyp) struct tdm_segment *kv = NULL;
+        struct tdm_worker_model *m = find(w, command->model_id);
         int r;
 
         if (!m || m->kv)
                 return tdm_error_set(err, TDM_E_PROTOCOL, "KV cache for model %u, which %s", command->model_id,
                                      m ? "has one" : "is not here");
-        r = import_segment(&command->segments[0], "kv", true, false, &kv, err);
+        r = import_segment(&command->segments[0], "kv", true, false, &m->kv, err);
         if (r == 0)
-                r = need_bytes(kv, m->geometry.size_bytes, err);
-        if (r != 0)
+                r = need_bytes(m->kv, m->geometry.size_bytes, err);
+        if (r != 0 && m->loading)
+                return cannot_take(w, m, r, err);
+        if (r != 0) {
+                tdm_segment_destroyp(&m->kv);
                 return r;
-        m->kv = steal_ptr(&kv);
-        w->device->ops->set_kv(m->device_model, m->kv->base);
+        }
+        if (m->device_model)
+                w->device->ops->set_kv(m->device_model, m->kv->base);
         return 0;
 }
 

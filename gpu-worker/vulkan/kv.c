@@ -168,7 +168,7 @@ void tdm_vk_kv_set(struct tdm_vk_model *m, uint8_t *base)
         tdm_vk_kv_deinit(m);
         m->kv_base = base;
         m->kv_error = (struct tdm_error){};
-        for (unsigned i = 0; i < TDM_VK_RECORDINGS; i++) /* they know the old addresses */
+        for (unsigned i = 0; m->recordings && i < TDM_VK_RECORDINGS; i++) /* they know the old addresses; a model that is not loaded has none */
                 m->recordings[i].used = 0;
         memset(m->sequences, 0, m->limits.n_tables * sizeof(*m->sequences));
         if (!base || import_segment(m, base) == 0)

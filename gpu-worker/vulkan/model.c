@@ -661,13 +661,6 @@ int tdm_vk_model_end(struct tdm_device_model *public, struct tdm_error *err)
         if (r == 0)
                 r = tdm_vk_kernels_prepare(m, err);
         tdm_vk_cache_save(device);
-        if (r == 0 && m->kv_base) {
-                tdm_vk_kv_set(m, m->kv_base);
-                if (m->kv_error.code) {
-                        *err = m->kv_error;
-                        r = err->code;
-                }
-        }
         return r;
 }
 
@@ -684,6 +677,15 @@ int tdm_vk_model_load(struct tdm_device *public, const struct tdm_device_model_c
         r = tdm_vk_model_weights(m, UINT64_MAX, err);
         if (r == 0)
                 r = tdm_vk_model_end(m, err);
+        if (r == 0 && config->kv_base) {
+                const struct tdm_error *kv_error = &((struct tdm_vk_model *)m)->kv_error;
+
+                tdm_vk_kv_set((struct tdm_vk_model *)m, config->kv_base);
+                if (kv_error->code) {
+                        *err = *kv_error;
+                        r = err->code;
+                }
+        }
         if (r != 0) {
                 tdm_vk_model_unload(m);
                 return r;

@@ -77,6 +77,34 @@ static void pages_init(struct drive *d)
         }
 }
 
+#define PIECES 7u
+
+static int load_in_pieces(struct drive *d, unsigned i, const struct tdm_device_model_config *config, struct tdm_error *err)
+{
+        const struct tdm_device_ops *ops = d->options.ops[i];
+        const struct tdm_weights_header *header = tdm_weights_header(d->weights);
+        const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), size = TDM_ALIGN_UP(header->size_bytes, page);
+        struct tdm_device_model_config begin = *config;
+        uint64_t n = TDM_ALIGN_UP(header->tensors_offset + header->n_tensors * sizeof(struct tdm_weights_tensor), page);
+        int r;
+
+        begin.kv_base = NULL;
+        if (mprotect((void *)(d->weights + n), size - n, PROT_NONE) < 0)
+                return -errno;
+        r = ops->load_begin(d->devices[i], &begin, &d->models[i], err);
+        for (unsigned k = 1; k <= PIECES && r == 0; k++) {
+                uint64_t until = k < PIECES ? TDM_ALIGN_UP(n + (size - n) / PIECES, page) : size;
+
+                if (mprotect((void *)(d->weights + n), until - n, PROT_READ | PROT_WRITE) < 0)
+                        return -errno;
+                n = until;
+                r = ops->load_weights(d->models[i], n, err);
+                if (k == PIECES / 2 && config->kv_base)
+                        ops->set_kv(d->models[i], config->kv_base);
+        }
+        return r == 0 ? ops->load_end(d->models[i], err) : r;
+}
+
 static void devices_open(struct drive *d)
 {
         for (unsigned i = 0; i < 2 && d->options.ops[i]; i++) {
@@ -95,7 +123,9 @@ static void devices_open(struct drive *d)
                 struct tdm_error err = {};
                 int r = d->options.ops[i]->open(&d->devices[i], &config, &err);
 
-                if (!r)
+                if (!r && d->options.in_pieces && i == 0)
+                        r = load_in_pieces(d, i, &model, &err);
+                else if (!r)
                         r = d->options.ops[i]->model_load(d->devices[i], &model, &d->models[i], &err);
                 if (r)
                         fail(d->options.ops[i]->name, &err, r);

@@ -146,7 +146,7 @@ struct outcome {
 struct variant {
         const char *memory;                                       /* TANDEM_VULKAN_MEMORY */
         uint32_t n_rows, chunk, n_others, run_blocks, restart_at; /* 0: never */
-        bool anywhere, dmabuf;
+        bool anywhere, dmabuf, in_pieces;
         enum tdm_kv_type kv;    /* 0: the precision's own */
         const char *submission; /* rows times blocks in one; NULL: as always */
         const char *logits;     /* "whole": all of them come to the host */
@@ -165,6 +165,7 @@ static struct outcome run(const uint8_t *weights, const struct variant *v)
                                                .see_hidden = true,
                                                .run_blocks = v->run_blocks,
                                                .anywhere = v->anywhere,
+                                               .in_pieces = v->in_pieces,
                                                .dmabuf = v->dmabuf };
         uint32_t d = tdm_weights_header(weights)->hparams.d_model, others_at[8] = {}, n_rows = v->n_rows;
         struct outcome o = { .hidden = calloc(n_rows, d * sizeof(float)) };
@@ -275,6 +276,8 @@ static void exact(void **state)
                 { "copy", .n_rows = 270, .chunk = 100, .restart_at = 200, .run_blocks = 3 },
                 { "copy", .n_rows = 270, .chunk = 70, .n_others = 1, .restart_at = 140, .submission = "8" },
                 { "import", .n_rows = 16, .chunk = 1 },
+                { "import", .n_rows = 50, .chunk = 20, .in_pieces = true },
+                { "copy", .n_rows = 50, .chunk = 20, .restart_at = 20, .in_pieces = true },
         };
         /* Single rows over the end of a span: the last of their items to come merges them all (attend.comp). */
         static const struct variant base_single = { "copy", .n_rows = 262, .chunk = 384 };
@@ -327,6 +330,7 @@ static void exact_halves(void **state)
                 { "copy", .n_rows = 270, .chunk = 70, .n_others = 1, .restart_at = 140, .submission = "8" },
                 { "copy", .n_rows = 16, .chunk = 1 },
                 { "copy", .n_rows = 262, .chunk = 252, .single_from = 252 },
+                { "copy", .n_rows = 50, .chunk = 20, .restart_at = 20, .in_pieces = true },
         };
         static const uint32_t types[] = { TDM_TYPE_Q4_0, TDM_TYPE_Q8_0 };
 
@@ -673,6 +677,9 @@ static uint64_t compiled_for(const uint8_t *weights)
  * Without the file it measures again. TANDEM_VULKAN_TUNE=on asks for it on a CPU implementation, which takes a minute. */
 static void measured(void)
 {
+        /* Measured while it has its own cache already. */
+        static const struct variant in_pieces = { "copy", .n_rows = 50, .chunk = 20, .in_pieces = true },
+                                    whole = { "copy", .n_rows = 50, .chunk = 20 };
         char folder[] = "/tmp/test-vulkan-XXXXXX", sub_folder[64], *path;
         const char *wanted = getenv("TANDEM_VULKAN_TUNE"), *before = getenv("XDG_CACHE_HOME");
         _cleanup_(freep) char *old = before ? strdup(before) : NULL;
@@ -703,6 +710,10 @@ static void measured(void)
         print_message("%llu kernels compiled, then %llu, without the file %llu\n", (unsigned long long)first,
                       (unsigned long long)second, (unsigned long long)third);
         assert_true(second + 10 < first && second + 10 < third); /* which shapes win, and so how many kernels, may differ */
+        path = kept_file(folder);
+        assert_int_equal(unlink(path), 0);
+        free(path);
+        same_bits(weights, &in_pieces, &whole, 1);
         path = kept_file(folder);
         assert_int_equal(unlink(path), 0);
         free(path);

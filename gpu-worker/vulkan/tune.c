@@ -287,6 +287,9 @@ struct trial {
         struct tdm_step *step;
         struct tdm_vk_buffer cache, pieces;
         struct tdm_vk_work work;
+        /* What the model has of its own cache, if it has one already. */
+        uint64_t kv_pieces[LAYERS];
+        uint32_t page_bytes[TDM_KV_GROUPS], piece_shift[TDM_KV_GROUPS];
 };
 
 static void trial_deinit(struct trial *t)
@@ -294,10 +297,12 @@ static void trial_deinit(struct trial *t)
         struct tdm_vk_model *m = t->m;
 
         tdm_vk_record_forget(m);
-        for (uint32_t i = 0; i < m->hp.n_layers; i++)
-                m->layers[i].kv_pieces = 0;
-        for (int group = 0; group < TDM_KV_GROUPS; group++)
-                m->kv_page_bytes[group] = m->kv_piece_shift[group] = 0;
+        for (uint32_t i = 0; i < TDM_MIN(m->hp.n_layers, LAYERS); i++)
+                m->layers[i].kv_pieces = t->kv_pieces[i];
+        for (int group = 0; group < TDM_KV_GROUPS; group++) {
+                m->kv_page_bytes[group] = t->page_bytes[group];
+                m->kv_piece_shift[group] = t->piece_shift[group];
+        }
         memset(m->counters.map, 0, m->counters.size_bytes);
         tdm_vk_buffer_deinit(m->device, &t->cache);
         tdm_vk_buffer_deinit(m->device, &t->pieces);
@@ -314,6 +319,12 @@ static int trial_init(struct trial *t, struct tdm_vk_model *m)
         int r;
 
         *t = (struct trial){.m = m, .work = {.slot = slot, .first = 1, .n = 2 * n_layers}};
+        for (uint32_t i = 0; i < n_layers; i++)
+                t->kv_pieces[i] = m->layers[i].kv_pieces;
+        for (int group = 0; group < TDM_KV_GROUPS; group++) {
+                t->page_bytes[group] = m->kv_page_bytes[group];
+                t->piece_shift[group] = m->kv_piece_shift[group];
+        }
         if (tdm_step_new(&t->step, &m->limits) < 0)
                 return -ENOMEM;
         r = tdm_vk_buffer_init(m->device, &t->cache, n_layers * layer_bytes, TDM_VK_DEVICE_MEMORY, "measuring", NULL);
