@@ -12,11 +12,12 @@
 #include "engine/weights-private.h"
 
 #define PROGRESS_BYTES (UINT64_C(4) << 20)
-#define CHUNK_BYTES (UINT64_C(1) << 14)  /* that a thread packs at a time */
-#define SLICE_BYTES (UINT64_C(32) << 20) /* that all threads pack together: then it is ready */
+#define CHUNK_BYTES (UINT64_C(1) << 14)   /* that a thread packs at a time */
+#define SLICE_BYTES (UINT64_C(32) << 20)  /* that all threads pack together: then it is ready */
 #define AHEAD_BYTES (UINT64_C(128) << 20) /* of the file that are asked for before they are needed */
-#define ASK_BYTES (UINT64_C(128) << 10)  /* at once: a kernel forgets what is more than its window */
-#define ASK_PARTS 16u                    /* of a slice, so that no thread asks for all of it while the others wait */
+#define ASK_BYTES (UINT64_C(1) << 20)     /* at once: disks like large requests */
+#define ASK_LEAST (UINT64_C(128) << 10)   /* and again: a kernel forgets what is more than its window or the disk's largest request */
+#define ASK_PARTS 16u                     /* of a slice, so that no thread asks for all of it while the others wait */
 
 /* Panels of a matrix, or a whole vector. */
 struct slice {
@@ -131,8 +132,11 @@ static void ask_for(const struct build *build, const struct slice *slice, uint32
         bytes += (uintptr_t)data % page;
         data -= (uintptr_t)data % page;
         each = TDM_ALIGN_UP(TDM_DIV_UP(bytes, ASK_PARTS), ASK_BYTES);
-        for (uint64_t at = part * each; at < TDM_MIN((part + 1) * each, bytes); at += ASK_BYTES)
-                (void)madvise((void *)(data + at), TDM_MIN(bytes - at, ASK_BYTES), MADV_WILLNEED); /* a wish */
+        for (uint64_t at = part * each; at < TDM_MIN((part + 1) * each, bytes); at += ASK_LEAST) {
+                if (at % ASK_BYTES == 0)
+                        (void)madvise((void *)(data + at), TDM_MIN(bytes - at, ASK_BYTES), MADV_WILLNEED); /* a wish */
+                (void)madvise((void *)(data + at), TDM_MIN(bytes - at, ASK_LEAST), MADV_WILLNEED);
+        }
 }
 
 /* Nobody reads its part of the mapping any more. To unmap all of a large file in the end takes a tenth of a second and more, of
