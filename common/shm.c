@@ -160,8 +160,8 @@ int tdm_segment_create_in_chunks(struct tdm_segment **ret, const char *name, uin
 }
 
 /* F_SEAL_WRITE wants that no writable mapping exists, and a shared mapping made through a read-write fd counts as one even with
- * PROT_READ (mprotect() could turn it). So the chunk is mapped anew through a read-only open file and sealed through the old fd, whose
- * number then is that of the new file: whoever looks at it meanwhile finds one or the other. */
+ * PROT_READ (mprotect() could turn it). So the chunk is mapped anew through a read-only open file. The fd stays: it cannot write any
+ * more, and whoever looks at it meanwhile sees no other. */
 static int seal_chunk(struct tdm_segment *s, unsigned i)
 {
         _cleanup_(closep) int ro = reopen_readonly(s->fds[i]);
@@ -172,9 +172,7 @@ static int seal_chunk(struct tdm_segment *s, unsigned i)
         r = map_chunk(s, i, ro, PROT_READ);
         if (r < 0)
                 return r;
-        if (fcntl(s->fds[i], F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SEAL) < 0 || dup3(ro, s->fds[i], O_CLOEXEC) < 0)
-                return -errno;
-        return 0;
+        return fcntl(s->fds[i], F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SEAL) < 0 ? -errno : 0;
 }
 
 int tdm_segment_seal_until(struct tdm_segment *s, unsigned n)

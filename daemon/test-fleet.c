@@ -1529,6 +1529,41 @@ static void stopped_in_pieces(void **state)
         rig_free(rig);
 }
 
+/* A worker that waits for weights, and hangs in a step of another model, is missed as soon as ever. */
+static void hung_in_pieces(void **state)
+{
+        const struct tdm_fleet_config config = {
+                .worker_dir = TANDEM_BIN_DIR "/../faulty", .requested = { "host", "host" }, .n_threads = 1, .hang_min_ns = HANG_NS
+        };
+        struct tdm_fleet_model second;
+        struct tdm_error err = { 0 };
+        struct rig *rig;
+        uint64_t t0;
+
+        setenv("TANDEM_FAULT_GPU", "hang=250", 1);
+        rig = rig_new_with(&config);
+        wait_for(rig, is_whole(rig));
+        second = rig->model;
+        second.model_id = 2;
+        second.weights = weights_in_pieces(rig);
+        second.n_sealed = 2;
+        assert_int_equal(tdm_segment_seal_until(second.weights, 2), 0);
+        assert_int_equal(tdm_fleet_add_model(rig->fleet, &second, &err), 0);
+        wait_for(rig, have_taken(rig, &second));
+        start_jobs(rig, "gpu");
+        rig->jobs[0].tokens[3] = 250;
+        rig->hold = false;
+        jobs_submit(rig);
+        rig->hold = true;
+        t0 = tdm_now_ns();
+        wait_for(rig, rig->n_resets == 1);
+        assert_true(tdm_now_ns() - t0 < 6 * HANG_NS);
+        assert_non_null(strstr(rig->reason, "no progress"));
+        rig_free(rig);
+        tdm_segment_destroy(second.weights);
+        unsetenv("TANDEM_FAULT_GPU");
+}
+
 static void bad_steps(void **state)
 {
         struct rig *rig = rig_new();
@@ -1563,6 +1598,7 @@ int main(void)
                 cmocka_unit_test(starved),          cmocka_unit_test(starved_or_not),
                 cmocka_unit_test(models_come_and_go), cmocka_unit_test(bad_steps),
                 cmocka_unit_test(in_pieces),        cmocka_unit_test(stopped_in_pieces),
+                cmocka_unit_test(hung_in_pieces),
                 cmocka_unit_test(abandoned),        cmocka_unit_test(orphans),
         };
 
