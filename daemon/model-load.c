@@ -1,7 +1,7 @@
-/* One thread for one stage. What the thread needs was put into the struct before it started and what it made is read
- * after it was joined, or, of the weights, after it was sealed, so the only things both sides touch at once are atomics. A file that shrinks under the
- * mapping comes back as an error from the functions called here; a file on a slow disk or a hanging mount stands in the
- * way of nobody but itself. */
+/* One thread for one stage. What the thread needs was put into the struct before it started, and what it made is read after it was
+ * joined or, of the weights, after it was sealed, so the only things both sides touch at once are atomics. A file that shrinks under the
+ * mapping comes back as an error from the functions called here; a file on a slow disk or a hanging mount stands in the way of nobody
+ * but itself. */
 #include "daemon/model-load.h"
 
 #include <pthread.h>
@@ -139,7 +139,7 @@ static int on_progress(const struct tdm_weights_progress *progress, void *userda
         l->seal_error = tdm_segment_seal_until(l->segment, n);
         if (l->seal_error < 0)
                 return l->seal_error;
-        /* Release: pairs with the loop's acquire; it publishes the chunks' new files. */
+        /* Release: pairs with the loop's acquire; who sees the number finds so many sealed. */
         atomic_store_explicit(&l->n_sealed, n, memory_order_release);
         tdm_loop_wake(l->wake);
         return 0;

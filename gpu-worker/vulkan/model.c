@@ -107,7 +107,7 @@ static int find_regions(struct tdm_vk_model *m, uint64_t align, struct tdm_error
         return 0;
 }
 
-/* Weights used where they lie, where the driver takes all of them so; *ret: it does. */
+/* Weights are used where they lie, if the driver takes all of them so. */
 static void import_weights(struct tdm_vk_model *m)
 {
         struct tdm_vk_device *device = m->device;
