@@ -75,7 +75,8 @@ struct tdm_fleet_memory {
 };
 
 struct tdm_fleet_entry {
-        struct tdm_fleet_model model;
+        struct tdm_fleet_model model; /* its segments may be gone while it is leaving */
+        unsigned n_chunks;            /* of the weights */
         char name[64];
         unsigned index; /* row of the progress table */
         bool announced; /* on_model_ready was called */
@@ -235,7 +236,7 @@ static inline struct tdm_fleet_worker *tdm_fleet_other(struct tdm_fleet_worker *
 /* All of its weights are sealed. */
 static inline bool tdm_fleet_is_whole(const struct tdm_fleet_entry *entry)
 {
-        return entry->model.n_sealed == entry->model.weights->n_chunks;
+        return entry->model.n_sealed == entry->n_chunks;
 }
 /* Sending failed (r < 0): the worker is lost, or will be in a moment; never calls back. */
 void tdm_fleet_cannot_send(struct tdm_fleet_worker *w, int r);

@@ -73,7 +73,7 @@ static bool owes_answer(const struct tdm_fleet_worker *w)
                         continue;
                 /* Making ready for a model, and finishing it, may each take long and be silent. */
                 if (entry->on[w->index].load == TDM_FLEET_LOADING &&
-                    (entry->on[w->index].n_taken == 0 || entry->on[w->index].n_sent == entry->model.weights->n_chunks))
+                    (entry->on[w->index].n_taken == 0 || entry->on[w->index].n_sent == entry->n_chunks))
                         return true;
                 if (entry->on[w->index].load == TDM_FLEET_UNLOADING || entry->on[w->index].kv == TDM_FLEET_KV_ASKED)
                         return true;

@@ -186,7 +186,7 @@ static int pump_model(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry)
 {
         enum tdm_fleet_load *load = &entry->on[w->index].load;
         unsigned *n_sent = &entry->on[w->index].n_sent, first = *n_sent;
-        bool waits = *load == TDM_FLEET_LOADING && *n_sent < entry->model.weights->n_chunks;
+        bool waits = *load == TDM_FLEET_LOADING && *n_sent < entry->n_chunks;
         int r;
 
         if (entry->leaving) {
@@ -405,7 +405,7 @@ void tdm_fleet_on_loaded(struct tdm_fleet_worker *w, uint32_t model_id, uint64_t
 {
         struct tdm_fleet_entry *entry = tdm_fleet_find(w->fleet, model_id);
 
-        if (!entry || entry->on[w->index].load != TDM_FLEET_LOADING || entry->on[w->index].n_sent < entry->model.weights->n_chunks) {
+        if (!entry || entry->on[w->index].load != TDM_FLEET_LOADING || entry->on[w->index].n_sent < entry->n_chunks) {
                 tdm_fleet_worker_lost(w, false, "it says it has loaded model %u, which nobody asked for", model_id);
                 return;
         }
@@ -688,6 +688,7 @@ int tdm_fleet_add_model(struct tdm_fleet *f, const struct tdm_fleet_model *model
         if (!entry)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
         entry->model = *model;
+        entry->n_chunks = model->weights->n_chunks;
         tdm_utf8_copy(entry->name, sizeof(entry->name), model->name ? model->name : "");
         entry->model.name = entry->name;
         entry->index = index;
@@ -704,7 +705,7 @@ void tdm_fleet_weights_sealed(struct tdm_fleet *f, uint32_t model_id, unsigned n
 
         if (!entry || entry->leaving || n_chunks <= entry->model.n_sealed)
                 return;
-        entry->model.n_sealed = TDM_MIN(n_chunks, entry->model.weights->n_chunks);
+        entry->model.n_sealed = TDM_MIN(n_chunks, entry->n_chunks);
         tdm_fleet_pump_soon(f);
 }
 

@@ -1422,6 +1422,20 @@ static bool have_taken(const struct rig *rig, const struct tdm_fleet_model *m)
         return entry && entry->on[TDM_WORKER_NPU].n_taken == m->n_sealed && entry->on[TDM_WORKER_GPU].n_taken == m->n_sealed;
 }
 
+static void add_in_pieces(struct rig *rig, struct tdm_fleet_model *ret, uint32_t model_id, unsigned n_sealed)
+{
+        struct tdm_error err = { 0 };
+
+        *ret = rig->model;
+        ret->model_id = model_id;
+        ret->weights = weights_in_pieces(rig);
+        ret->n_sealed = n_sealed;
+        assert_int_equal(tdm_segment_seal_until(ret->weights, n_sealed), 0);
+        if (tdm_fleet_add_model(rig->fleet, ret, &err) != 0)
+                fail_msg("%s", err.message);
+        wait_for(rig, have_taken(rig, ret));
+}
+
 static void settle(struct rig *rig, uint64_t ns)
 {
         for (uint64_t until = tdm_now_ns() + ns; tdm_now_ns() < until;)
@@ -1432,19 +1446,14 @@ static void settle(struct rig *rig, uint64_t ns)
 static void in_pieces(void **state)
 {
         struct rig *rig = rig_new();
-        struct tdm_fleet_model second = rig->model;
+        struct tdm_fleet_model second, third;
         struct tdm_error err = { 0 };
         uint32_t n_resets, n_ready;
         unsigned n_chunks;
 
         run_jobs(rig, "split");
-        second.model_id = 2;
-        second.weights = weights_in_pieces(rig);
+        add_in_pieces(rig, &second, 2, 1);
         n_chunks = second.weights->n_chunks;
-        second.n_sealed = 1;
-        assert_int_equal(tdm_segment_seal_until(second.weights, 1), 0);
-        assert_int_equal(tdm_fleet_add_model(rig->fleet, &second, &err), 0);
-        wait_for(rig, have_taken(rig, &second));
         run_jobs(rig, "split");
         settle(rig, 2 * HANG_NS); /* who waits for us is not hung */
         assert_int_equal(rig->n_resets, 0);
@@ -1470,50 +1479,39 @@ static void in_pieces(void **state)
         assert_int_equal(rig->n_resets, n_resets);
 
         /* Not all of it ever comes. */
-        tdm_segment_destroy(second.weights);
-        second.model_id = 3;
-        second.weights = weights_in_pieces(rig);
-        second.n_sealed = 2;
-        assert_int_equal(tdm_segment_seal_until(second.weights, 2), 0);
-        assert_int_equal(tdm_fleet_add_model(rig->fleet, &second, &err), 0);
-        wait_for(rig, have_taken(rig, &second));
+        add_in_pieces(rig, &third, 3, 2);
         n_ready = rig->n_ready;
         tdm_fleet_remove_model(rig->fleet, 3);
         tdm_fleet_weights_sealed(rig->fleet, 3, n_chunks); /* too late */
+        tdm_segment_destroy(third.weights);
         wait_for(rig, rig->n_ready > n_ready && !tdm_fleet_find(rig->fleet, 3));
         run_jobs(rig, "split");
         assert_int_equal(rig->n_resets, n_resets);
-        tdm_segment_destroy(second.weights);
 
         /* Weights that are none are refused with the first of them, and the rest is not waited for. */
-        second.model_id = 4;
-        second.weights = weights_in_pieces(rig);
-        memset(second.weights->base, 0, 4);
-        assert_int_equal(tdm_segment_seal_until(second.weights, 2), 0);
-        assert_int_equal(tdm_fleet_add_model(rig->fleet, &second, &err), 0);
+        third.model_id = 4;
+        third.weights = weights_in_pieces(rig);
+        memset(third.weights->base, 0, 4);
+        assert_int_equal(tdm_segment_seal_until(third.weights, 2), 0);
+        assert_int_equal(tdm_fleet_add_model(rig->fleet, &third, &err), 0);
         wait_for(rig, rig->model_error.code != 0);
-        seal_until(rig, &second, n_chunks);
+        seal_until(rig, &third, n_chunks);
         wait_for(rig, !tdm_fleet_find(rig->fleet, 4));
         run_jobs(rig, "split");
         assert_int_equal(rig->n_resets, n_resets);
-        tdm_segment_destroy(second.weights);
+        tdm_segment_destroy(third.weights);
         rig_free(rig);
+        tdm_segment_destroy(second.weights);
 }
 
 /* The same for one that stops in the middle of taking weights: it is found, and its successor gets them all. */
 static void stopped_in_pieces(void **state)
 {
         struct rig *rig = rig_new();
-        struct tdm_fleet_model second = rig->model;
-        struct tdm_error err = { 0 };
+        struct tdm_fleet_model second;
 
         run_jobs(rig, "split");
-        second.model_id = 2;
-        second.weights = weights_in_pieces(rig);
-        second.n_sealed = 2;
-        assert_int_equal(tdm_segment_seal_until(second.weights, 2), 0);
-        assert_int_equal(tdm_fleet_add_model(rig->fleet, &second, &err), 0);
-        wait_for(rig, have_taken(rig, &second));
+        add_in_pieces(rig, &second, 2, 2);
         kill(worker_pid(rig, TDM_WORKER_GPU), SIGSTOP);
         seal_until(rig, &second, 3);
         wait_for(rig, rig->n_resets == 1);
@@ -1536,20 +1534,13 @@ static void hung_in_pieces(void **state)
                 .worker_dir = TANDEM_BIN_DIR "/../faulty", .requested = { "host", "host" }, .n_threads = 1, .hang_min_ns = HANG_NS
         };
         struct tdm_fleet_model second;
-        struct tdm_error err = { 0 };
         struct rig *rig;
         uint64_t t0;
 
         setenv("TANDEM_FAULT_GPU", "hang=250", 1);
         rig = rig_new_with(&config);
         wait_for(rig, is_whole(rig));
-        second = rig->model;
-        second.model_id = 2;
-        second.weights = weights_in_pieces(rig);
-        second.n_sealed = 2;
-        assert_int_equal(tdm_segment_seal_until(second.weights, 2), 0);
-        assert_int_equal(tdm_fleet_add_model(rig->fleet, &second, &err), 0);
-        wait_for(rig, have_taken(rig, &second));
+        add_in_pieces(rig, &second, 2, 2);
         start_jobs(rig, "gpu");
         rig->jobs[0].tokens[3] = 250;
         rig->hold = false;
