@@ -109,21 +109,6 @@ static int reserve(struct tdm_segment *s)
         return 0;
 }
 
-static int map_first(struct tdm_segment *s, const int *fds, unsigned n, int prot)
-{
-        int r = reserve(s);
-
-        if (r < 0)
-                return r;
-        for (; s->n_mapped < n && r == 0; s->n_mapped += r == 0)
-                r = map_chunk(s, s->n_mapped, fds[s->n_mapped], prot);
-        if (r < 0) {
-                munmap(s->base, s->size_bytes);
-                s->base = NULL;
-        }
-        return r;
-}
-
 int tdm_segment_create(struct tdm_segment **ret, const char *name, uint64_t size_bytes)
 {
         return tdm_segment_create_in_chunks(ret, name, size_bytes, TDM_SEGMENT_CHUNK_BYTES);
@@ -146,13 +131,14 @@ int tdm_segment_create_in_chunks(struct tdm_segment **ret, const char *name, uin
         if (!s)
                 return -ENOMEM;
         s->writable = true;
-        for (unsigned i = 0; i < s->n_chunks; i++) {
-                r = chunk_memfd(name, tdm_segment_chunk_size(s, i));
+        r = reserve(s);
+        for (; s->n_mapped < s->n_chunks && r == 0; s->n_mapped++) {
+                r = chunk_memfd(name, tdm_segment_chunk_size(s, s->n_mapped));
                 if (r < 0)
                         return r;
-                s->fds[i] = r;
+                s->fds[s->n_mapped] = r;
+                r = map_chunk(s, s->n_mapped, r, PROT_READ | PROT_WRITE);
         }
-        r = map_first(s, s->fds, s->n_chunks, PROT_READ | PROT_WRITE);
         if (r < 0)
                 return r;
         *ret = steal_ptr(&s);
@@ -219,12 +205,11 @@ int tdm_segment_punch(struct tdm_segment *s, uint64_t offset, uint64_t len)
         return 0;
 }
 
-int tdm_segment_dup_fds(struct tdm_segment *s, bool writable, int *fds)
+/* Of n fds, or none of them. */
+static int dup_each(const int *from, unsigned n, bool writable, int *fds)
 {
-        if (writable && !s->writable)
-                return -EPERM;
-        for (unsigned i = 0; i < s->n_chunks; i++) {
-                int r = writable ? fcntl(s->fds[i], F_DUPFD_CLOEXEC, 3) : reopen_readonly(s->fds[i]);
+        for (unsigned i = 0; i < n; i++) {
+                int r = writable ? fcntl(from[i], F_DUPFD_CLOEXEC, 3) : reopen_readonly(from[i]);
 
                 if (r < 0) {
                         if (writable)
@@ -238,19 +223,14 @@ int tdm_segment_dup_fds(struct tdm_segment *s, bool writable, int *fds)
         return 0;
 }
 
+int tdm_segment_dup_fds(struct tdm_segment *s, bool writable, int *fds)
+{
+        return writable && !s->writable ? -EPERM : dup_each(s->fds, s->n_chunks, writable, fds);
+}
+
 int tdm_segment_dup_chunks(const struct tdm_segment *s, unsigned first, unsigned n, int *fds)
 {
-        for (unsigned i = 0; i < n; i++) {
-                fds[i] = reopen_readonly(s->fds[first + i]);
-                if (fds[i] < 0) {
-                        int r = fds[i];
-
-                        while (i > 0)
-                                closep(&fds[--i]);
-                        return r;
-                }
-        }
-        return 0;
+        return dup_each(s->fds + first, n, false, fds);
 }
 
 uint64_t tdm_segment_resident(const struct tdm_segment *s)
@@ -290,6 +270,26 @@ static int check_chunk(const struct tdm_segment *s, unsigned i, int fd, bool wri
         return 0;
 }
 
+/* The next n chunks: all are checked before any is mapped. */
+static int take_chunks(struct tdm_segment *s, const int *fds, unsigned n, struct tdm_error *err)
+{
+        for (unsigned i = 0; i < n; i++) {
+                int r = check_chunk(s, s->n_mapped + i, fds[i], s->writable, err);
+
+                if (r != 0)
+                        return r;
+        }
+        for (unsigned i = 0; i < n; i++) {
+                int r = map_chunk(s, s->n_mapped + i, fds[i], s->writable ? PROT_READ | PROT_WRITE : PROT_READ);
+
+                if (r < 0)
+                        return tdm_error_set(err, r, "segment %s: cannot map chunk %u: %s", s->name, s->n_mapped + i, strerror(-r));
+        }
+        memcpy(s->fds + s->n_mapped, fds, n * sizeof(*fds));
+        s->n_mapped += n;
+        return 0;
+}
+
 static int wrong_shape(const char *name, unsigned n_fds, uint64_t size_bytes, uint64_t chunk_bytes, struct tdm_error *err)
 {
         return tdm_error_set(err, TDM_E_PROTOCOL, "segment %.31s: %u chunks of %llu bytes do not make %llu bytes of whole pages", name,
@@ -313,16 +313,13 @@ static int import_some(struct tdm_segment **ret, const char *name, const int *fd
         if (!s)
                 return tdm_error_set(err, -ENOMEM, "segment %.31s: out of memory", name);
         s->writable = writable;
-        for (unsigned i = 0; i < n_fds; i++) {
-                r = check_chunk(s, i, fds[i], writable, err);
-                if (r != 0)
-                        return r;
-        }
-        r = map_first(s, fds, n_fds, writable ? PROT_READ | PROT_WRITE : PROT_READ);
+        r = reserve(s);
         if (r < 0)
                 return tdm_error_set(err, r, "segment %s: cannot map %llu bytes: %s", s->name,
                                      (unsigned long long)size_bytes, strerror(-r));
-        memcpy(s->fds, fds, n_fds * sizeof(*fds));
+        r = take_chunks(s, fds, n_fds, err);
+        if (r != 0)
+                return r;
         *ret = steal_ptr(&s);
         return 0;
 }
@@ -346,21 +343,7 @@ int tdm_segment_import_more(struct tdm_segment *s, const int *fds, unsigned n_fd
         if (s->writable || n_fds > s->n_chunks - s->n_mapped)
                 return tdm_error_set(err, TDM_E_PROTOCOL, "segment %s: %u more chunks, but %u of %u are here already", s->name, n_fds,
                                      s->n_mapped, s->n_chunks);
-        for (unsigned i = 0; i < n_fds; i++) {
-                int r = check_chunk(s, s->n_mapped + i, fds[i], false, err);
-
-                if (r != 0)
-                        return r;
-        }
-        for (unsigned i = 0; i < n_fds; i++) {
-                int r = map_chunk(s, s->n_mapped + i, fds[i], PROT_READ);
-
-                if (r < 0)
-                        return tdm_error_set(err, r, "segment %s: cannot map chunk %u: %s", s->name, s->n_mapped + i, strerror(-r));
-        }
-        memcpy(s->fds + s->n_mapped, fds, n_fds * sizeof(*fds));
-        s->n_mapped += n_fds;
-        return 0;
+        return take_chunks(s, fds, n_fds, err);
 }
 
 uint64_t tdm_segment_mapped_bytes(const struct tdm_segment *s)

@@ -31,7 +31,6 @@ struct tdm_model_load {
         const struct tdm_model_metadata *metadata;
         struct tdm_segment *segment;
         tdm_model_load_sealed_fn sealed;
-        unsigned n_told; /* chunks that `sealed` has heard of */
         int seal_error;  /* the thread's */
 
         _Atomic bool cancel;
@@ -197,10 +196,8 @@ static int on_wake(struct tdm_source *source, void *userdata)
         n = atomic_load_explicit(&l->n_sealed, memory_order_acquire);
         if (n > 0 && n == l->segment->n_chunks)
                 n--;
-        if (n > l->n_told) {
-                l->n_told = n;
+        if (n > 0)
                 l->sealed(l, n, l->userdata);
-        }
         return 0;
 }
 

@@ -7,27 +7,12 @@
  * Does not compress, convert or round: every weight keeps its exact value. */
 #include "engine/half.h"
 #include "engine/weights-k.h"
+#include "engine/weights-private.h"
 
 #define ROWS TDM_PANEL_ROWS
 #define BLOCK TDM_BLOCK_VALUES
 
 const uint8_t tdm_k_iq4_values[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
-
-static inline uint16_t load_u16(const uint8_t *p)
-{
-        uint16_t v;
-
-        memcpy(&v, p, sizeof(v));
-        return v;
-}
-
-static inline uint32_t load_u32(const uint8_t *p)
-{
-        uint32_t v;
-
-        memcpy(&v, p, sizeof(v));
-        return v;
-}
 
 /* ---- the file's blocks: see the GGUF specification ---- */
 
@@ -84,7 +69,7 @@ static inline void spread(uint32_t type, const uint8_t *unit, uint32_t b, uint8_
                 break;
         case TDM_TYPE_Q5_0:
         case TDM_TYPE_Q5_1: {
-                uint32_t bits = load_u32(type == TDM_TYPE_Q5_0 ? unit + 2 : unit + 4);
+                uint32_t bits = tdm_load_u32(type == TDM_TYPE_Q5_0 ? unit + 2 : unit + 4);
 
                 low = type == TDM_TYPE_Q5_0 ? unit + 6 : unit + 8;
                 for (unsigned i = 0; i < 16; i++) {
@@ -179,7 +164,7 @@ static inline __attribute__((always_inline)) bool pack_panel(uint32_t type, uint
                         uint8_t *to = body + 4 * row;
 
                         for (uint32_t h = 0; h < info.halves; h++) {
-                                uint16_t half = load_u16(unit + file.half[h]);
+                                uint16_t half = tdm_load_u16(unit + file.half[h]);
 
                                 memcpy(panel + ((u * info.halves + h) * ROWS + row) * 2, &half, 2);
                                 n_bad += !(type == TDM_TYPE_IQ4_XS && h == 1) && (half & 0x7c00) == 0x7c00;
@@ -284,7 +269,7 @@ void tdm_k_read_block(uint32_t type, const uint8_t *panel, uint32_t cols, uint32
         uint16_t halves[2] = {0};
 
         for (uint32_t h = 0; h < info.halves; h++)
-                halves[h] = load_u16(panel + ((u * info.halves + h) * ROWS + lane) * 2);
+                halves[h] = tdm_load_u16(panel + ((u * info.halves + h) * ROWS + lane) * 2);
         *ret = (struct tdm_k_block){0};
         read_scales(type, scales, halves, b % per_unit, ret);
 
