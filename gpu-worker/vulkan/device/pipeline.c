@@ -1,0 +1,261 @@
+/* Kernels: one row of the table for each shader, one pipeline for each set of specialization constants that a model
+ * needs. All are compiled when a model is loaded. */
+#include <assert.h>
+
+#include "gpu-worker/vulkan/private.h"
+
+static_assert(TDM_VK_ACT_F32 == TDM_ACT_F32 && TDM_VK_ACT_I8 == TDM_ACT_I8 && TDM_VK_ACT_I16 == TDM_ACT_I16 &&
+                      TDM_VK_ACT_F16 == TDM_N_ACTS && TDM_VK_ACT_NONE == TDM_VK_N_ACTS,
+              "shaders and host name activations alike");
+static_assert(TDM_VK_F32 == TDM_TYPE_F32 && TDM_VK_F16 == TDM_TYPE_F16 && TDM_VK_Q4_0 == TDM_TYPE_Q4_0 &&
+                      TDM_VK_Q8_0 == TDM_TYPE_Q8_0 && TDM_VK_BF16 == TDM_TYPE_BF16 && TDM_VK_Q4_1 == TDM_TYPE_Q4_1 &&
+                      TDM_VK_Q5_0 == TDM_TYPE_Q5_0 && TDM_VK_Q5_1 == TDM_TYPE_Q5_1 && TDM_VK_Q2_K == TDM_TYPE_Q2_K &&
+                      TDM_VK_Q3_K == TDM_TYPE_Q3_K && TDM_VK_Q4_K == TDM_TYPE_Q4_K && TDM_VK_Q5_K == TDM_TYPE_Q5_K &&
+                      TDM_VK_Q6_K == TDM_TYPE_Q6_K && TDM_VK_IQ4_NL == TDM_TYPE_IQ4_NL &&
+                      TDM_VK_IQ4_XS == TDM_TYPE_IQ4_XS,
+              "shaders and host name types alike");
+static_assert(TDM_VK_KV_F16 == TDM_KV_F16 && TDM_VK_KV_F32 == TDM_KV_F32 && TDM_VK_KV_Q8_0 == TDM_KV_Q8_0 &&
+                      TDM_VK_PAGE_TOKENS == TDM_KV_PAGE_TOKENS && TDM_VK_SPAN == TDM_ATTENTION_SPAN,
+              "shaders and host see one cache");
+
+static const uint32_t embed_code[] =
+#include "embed.inc"
+        ;
+static const uint32_t turn_code[] =
+#include "turn.inc"
+        ;
+static const uint32_t norm_code[] =
+#include "norm.inc"
+        ;
+static const uint32_t matvec_code[] =
+#include "matvec.inc"
+        ;
+static const uint32_t matgelu_code[] =
+#include "matgelu.inc"
+        ;
+static const uint32_t matvec_k_code[] =
+#include "matvec-k.inc"
+        ;
+static const uint32_t matwide_code[] = /* see shaders/matwide.comp for how it is made */
+#include "gpu-worker/vulkan/shaders/compiled/matwide.inc"
+        ;
+static const uint32_t matdirect_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/matdirect.inc"
+        ;
+static const uint32_t bound_code[] =
+#include "bound.inc"
+        ;
+static const uint32_t mathalfsingle_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/mathalfsingle.inc"
+        ;
+static const uint32_t mathalf_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/mathalf.inc"
+        ;
+static const uint32_t mathalfwide_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/mathalfwide.inc"
+        ;
+static const uint32_t rotate_code[] =
+#include "rotate.inc"
+        ;
+static const uint32_t attend_code[] =
+#include "attend.inc"
+        ;
+static const uint32_t attendhalf_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/attendhalf.inc"
+        ;
+static const uint32_t attendhalfwide_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/attendhalfwide.inc"
+        ;
+static const uint32_t merge_code[] =
+#include "merge.inc"
+        ;
+static const uint32_t gelu_code[] =
+#include "gelu.inc"
+        ;
+static const uint32_t logits_code[] =
+#include "logits.inc"
+        ;
+static const uint32_t gather_code[] =
+#include "gather.inc"
+        ;
+
+static const struct {
+        const char *name;
+        const uint32_t *code;
+        size_t code_bytes;
+} shaders[TDM_VK_N_SHADERS] = {
+        [TDM_VK_EMBED] = { "embed", embed_code, sizeof(embed_code) },
+        [TDM_VK_TURN] = { "turn", turn_code, sizeof(turn_code) },
+        [TDM_VK_NORM] = { "norm", norm_code, sizeof(norm_code) },
+        [TDM_VK_MATVEC] = { "matvec", matvec_code, sizeof(matvec_code) },
+        [TDM_VK_MATGELU] = { "matgelu", matgelu_code, sizeof(matgelu_code) },
+        [TDM_VK_MATVEC_K] = { "matvec-k", matvec_k_code, sizeof(matvec_k_code) },
+        [TDM_VK_MATWIDE] = { "matwide", matwide_code, sizeof(matwide_code) },
+        [TDM_VK_MATDIRECT] = { "matdirect", matdirect_code, sizeof(matdirect_code) },
+        [TDM_VK_BOUND] = { "bound", bound_code, sizeof(bound_code) },
+        [TDM_VK_MATHALFSINGLE] = { "mathalfsingle", mathalfsingle_code, sizeof(mathalfsingle_code) },
+        [TDM_VK_MATHALF] = { "mathalf", mathalf_code, sizeof(mathalf_code) },
+        [TDM_VK_MATHALFWIDE] = { "mathalfwide", mathalfwide_code, sizeof(mathalfwide_code) },
+        [TDM_VK_ROTATE] = { "rotate", rotate_code, sizeof(rotate_code) },
+        [TDM_VK_ATTEND] = { "attend", attend_code, sizeof(attend_code) },
+        [TDM_VK_ATTENDHALF] = { "attendhalf", attendhalf_code, sizeof(attendhalf_code) },
+        [TDM_VK_ATTENDHALFWIDE] = { "attendhalfwide", attendhalfwide_code, sizeof(attendhalfwide_code) },
+        [TDM_VK_MERGE] = { "merge", merge_code, sizeof(merge_code) },
+        [TDM_VK_GELU] = { "gelu", gelu_code, sizeof(gelu_code) },
+        [TDM_VK_LOGITS] = { "logits", logits_code, sizeof(logits_code) },
+        [TDM_VK_GATHER] = { "gather", gather_code, sizeof(gather_code) },
+};
+
+static struct tdm_vk_pipeline *find(struct tdm_vk_device *device, enum tdm_vk_shader shader, const uint32_t *constants)
+{
+        for (unsigned i = 0; i < device->n_pipelines; i++)
+                if (device->pipelines[i].shader == shader &&
+                    memcmp(device->pipelines[i].constants, constants, sizeof(device->pipelines[i].constants)) == 0)
+                        return &device->pipelines[i];
+        return NULL;
+}
+
+struct tdm_vk_pipeline *tdm_vk_pipeline_get(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0,
+                                            uint32_t c1, uint32_t c2, uint32_t c3)
+{
+        struct tdm_vk_pipeline *pipeline = find(device, shader, (const uint32_t[]){ c0, c1, c2, c3 });
+
+        assert(pipeline && pipeline->pipeline);
+        return pipeline;
+}
+
+struct tdm_vk_pipeline *tdm_vk_pipeline_compiled(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0,
+                                                 uint32_t c1, uint32_t c2, uint32_t c3)
+{
+        struct tdm_vk_pipeline *pipeline = find(device, shader, (const uint32_t[]){ c0, c1, c2, c3 });
+
+        return pipeline && pipeline->pipeline ? pipeline : NULL;
+}
+
+struct tdm_vk_pipeline *tdm_vk_pipeline_proven(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0,
+                                               uint32_t c1, uint32_t c2, uint32_t c3)
+{
+        struct tdm_vk_pipeline *pipeline = tdm_vk_pipeline_compiled(device, shader, c0, c1, c2, c3);
+
+        return pipeline && pipeline->proven ? pipeline : NULL;
+}
+
+static VkResult compile(struct tdm_vk_device *device, enum tdm_vk_shader shader, const uint32_t *constants,
+                        VkPipeline *ret)
+{
+        VkSpecializationMapEntry entries[TDM_VK_N_CONSTANTS];
+        const VkSpecializationInfo specialization = { TDM_VK_N_CONSTANTS, entries,
+                                                      TDM_VK_N_CONSTANTS * sizeof(uint32_t), constants };
+        const VkShaderModuleCreateInfo module_info = { .sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
+                                                       .codeSize = shaders[shader].code_bytes,
+                                                       .pCode = shaders[shader].code };
+        VkComputePipelineCreateInfo info = {
+                .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
+                .stage = { .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                           .stage = VK_SHADER_STAGE_COMPUTE_BIT,
+                           .pName = "main",
+                           .pSpecializationInfo = &specialization },
+                .layout = device->layout,
+        };
+        VkResult r;
+
+        for (uint32_t i = 0; i < TDM_VK_N_CONSTANTS; i++)
+                entries[i] = (VkSpecializationMapEntry){ i, i * (uint32_t)sizeof(uint32_t), sizeof(uint32_t) };
+        r = device->vk.CreateShaderModule(device->vk.device, &module_info, NULL, &info.stage.module);
+        if (r != VK_SUCCESS)
+                return r;
+        r = device->vk.CreateComputePipelines(device->vk.device, device->cache, 1, &info, NULL, ret);
+        device->vk.DestroyShaderModule(device->vk.device, info.stage.module, NULL);
+        return r;
+}
+
+/* Those that were only put down so far, each thread the next one. */
+struct compile_job {
+        struct tdm_vk_device *device;
+        unsigned waiting[TDM_VK_MAX_PIPELINES];
+        VkResult results[TDM_VK_MAX_PIPELINES];
+};
+
+static void compile_one(void *arg, unsigned chunk, unsigned thread)
+{
+        struct compile_job *job = arg;
+        struct tdm_vk_pipeline *p = &job->device->pipelines[job->waiting[chunk]];
+
+        job->results[chunk] = compile(job->device, p->shader, p->constants, &p->pipeline);
+        if (job->results[chunk] != VK_SUCCESS)
+                p->pipeline = VK_NULL_HANDLE;
+        atomic_fetch_add_explicit(job->device->heartbeat, 1, memory_order_relaxed);
+}
+
+static int told(const struct tdm_vk_pipeline *p, VkResult result, struct tdm_error *err)
+{
+        return tdm_error_set(err, TDM_E_DEVICE_FAULT, "vulkan device: the driver cannot compile the kernel %s: %s",
+                             p->name, tdm_vk_result_name(result));
+}
+
+int tdm_vk_pipelines_compile(struct tdm_vk_device *device, struct tdm_error *err)
+{
+        struct compile_job job = { .device = device };
+        unsigned n = 0;
+        int r = 0;
+
+        device->deferring = false;
+        for (unsigned i = 0; i < device->n_pipelines; i++)
+                if (!device->pipelines[i].pipeline)
+                        job.waiting[n++] = i;
+        tdm_pool_run(device->threads, n, compile_one, &job);
+        for (unsigned i = 0; i < n; i++)
+                if (job.results[i] == VK_SUCCESS)
+                        device->counters.pipelines++;
+                else if (r == 0 && !tdm_vk_matrix_kernel(device->pipelines[job.waiting[i]].shader))
+                        r = told(&device->pipelines[job.waiting[i]], job.results[i], err);
+        return r;
+}
+
+void tdm_vk_pipelines_forget(struct tdm_vk_device *device, unsigned first)
+{
+        for (unsigned i = first; i < device->n_pipelines; i++)
+                if (device->pipelines[i].pipeline)
+                        device->vk.DestroyPipeline(device->vk.device, device->pipelines[i].pipeline, NULL);
+        device->n_pipelines = first;
+}
+
+int tdm_vk_pipeline_need(struct tdm_vk_device *device, enum tdm_vk_shader shader,
+                         const uint32_t constants[TDM_VK_N_CONSTANTS], struct tdm_error *err)
+{
+        struct tdm_vk_pipeline *p;
+        VkResult r;
+
+        p = find(device, shader, constants);
+        if (p && (p->pipeline || device->deferring))
+                return 0;
+        if (!p && device->n_pipelines == TDM_VK_MAX_PIPELINES)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "vulkan device: models of too many different shapes were loaded; restart "
+                                     "the worker");
+        if (!p) {
+                p = &device->pipelines[device->n_pipelines++];
+                *p = (struct tdm_vk_pipeline){ .shader = shader };
+                memcpy(p->constants, constants, sizeof(p->constants));
+                snprintf(p->name, sizeof(p->name), "%s-%u-%u-%u-%u", shaders[shader].name, constants[0], constants[1],
+                         constants[2], constants[3]);
+        }
+        if (device->deferring)
+                return 0;
+        r = compile(device, shader, constants, &p->pipeline);
+        if (r != VK_SUCCESS) {
+                p->pipeline = VK_NULL_HANDLE;
+                return told(p, r, err);
+        }
+        device->counters.pipelines++;
+        atomic_fetch_add_explicit(device->heartbeat, 1, memory_order_relaxed);
+        return 0;
+}
+
+void tdm_vk_pipelines_deinit(struct tdm_vk_device *device)
+{
+        for (unsigned i = 0; i < device->n_pipelines; i++)
+                if (device->pipelines[i].pipeline)
+                        device->vk.DestroyPipeline(device->vk.device, device->pipelines[i].pipeline, NULL);
+        device->n_pipelines = 0;
+}

@@ -1,0 +1,198 @@
+/* Kernels that are only used where they are proven: those for integer matrix units must give the bits of the one that
+ * every device has, on random weights and rows with odd tails, on this very device and driver. Where they do not, or
+ * where there are no such units, many rows take the other: slower, never different. Runs when a model is loaded, for
+ * each kernel once. */
+#include <assert.h>
+
+#include "gpu-worker/vulkan/private.h"
+
+/* As in the extension's specification; older headers do not have it. */
+#define COOPERATIVE_MATRIX_EXTENSION "VK_KHR_cooperative_matrix"
+#define STRUCTURE_TYPE_FEATURES ((VkStructureType)1000506000)
+#define STRUCTURE_TYPE_PROPERTIES ((VkStructureType)1000506001)
+#define COMPONENT_FLOAT16 0
+#define COMPONENT_FLOAT32 1
+#define COMPONENT_SINT8 3
+#define COMPONENT_SINT32 5
+#define SCOPE_SUBGROUP 3
+
+struct cooperative_properties {
+        VkStructureType sType;
+        void *pNext;
+        uint32_t m, n, k;
+        uint32_t a, b, c, result;
+        VkBool32 saturating;
+        uint32_t scope;
+};
+typedef VkResult(VKAPI_PTR *cooperative_properties_fn)(VkPhysicalDevice, uint32_t *, struct cooperative_properties *);
+
+#define N_BLOCKS 37u /* of a row: segments of 3, the last ones short or empty */
+#define N_OUT 200u   /* 13 panels, the last half empty: two workgroups of the largest tile, either way */
+#define N_ROWS 139u
+#define SIDE_ROWS 160u
+#define PLACE (UINT64_C(2) << 20) /* of each thing in the staging buffer */
+
+bool tdm_vk_matrix_units(const struct tdm_vk_device *device, enum tdm_vk_units units)
+{
+        bool f16 = units == TDM_VK_UNITS_F16;
+        uint32_t k = f16 ? 16 : 32, input = f16 ? COMPONENT_FLOAT16 : COMPONENT_SINT8,
+                 output = f16 ? COMPONENT_FLOAT32 : COMPONENT_SINT32;
+        cooperative_properties_fn list = (cooperative_properties_fn)device->vk.GetInstanceProcAddr(
+                device->vk.instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR");
+        struct cooperative_properties properties[64];
+        uint32_t n = TDM_ARRAY_SIZE(properties);
+
+        for (uint32_t i = 0; i < n; i++)
+                properties[i] = (struct cooperative_properties){ .sType = STRUCTURE_TYPE_PROPERTIES };
+        if (!list || list(device->physical, &n, properties) < 0)
+                return false;
+        for (uint32_t i = 0; i < n; i++) {
+                const struct cooperative_properties *p = &properties[i];
+
+                if (p->m == 16 && p->n == 8 && p->k == k && p->a == input && p->b == input && p->c == output &&
+                    p->result == output && p->scope == SCOPE_SUBGROUP && !p->saturating)
+                        return true;
+        }
+        return false;
+}
+
+const char *tdm_vk_matrix_feature(struct tdm_vk_matrix_features *features)
+{
+        *features = (struct tdm_vk_matrix_features){ .type = STRUCTURE_TYPE_FEATURES, .cooperative_matrix = VK_TRUE };
+        return COOPERATIVE_MATRIX_EXTENSION;
+}
+
+uint32_t tdm_vk_prove_random(uint64_t *state)
+{
+        *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        return (uint32_t)(*state >> 32);
+}
+
+static void random_weights(uint8_t *panels, uint32_t type, uint64_t *state)
+{
+        uint64_t panel_bytes = tdm_weights_panel_bytes(type & ~TDM_VK_TURNED, N_BLOCKS * TDM_BLOCK_VALUES);
+
+        for (uint32_t panel = 0; panel < TDM_DIV_UP(N_OUT, TDM_PANEL_ROWS); panel++, panels += panel_bytes) {
+                for (uint64_t i = 0; i < panel_bytes; i++)
+                        panels[i] = (uint8_t)tdm_vk_prove_random(state);
+                for (uint32_t i = 0; i < N_BLOCKS * TDM_PANEL_ROWS; i++) /* scales of 2^-8 to 2^-4 */
+                        ((uint16_t *)panels)[i] = (uint16_t)((7 + tdm_vk_prove_random(state) % 4) << 10 |
+                                                             (tdm_vk_prove_random(state) & 0x3ff));
+        }
+}
+
+/* side: as in tdm_vk_matmul_push. */
+static void random_rows(uint8_t *rows, uint32_t *side, uint32_t act, uint64_t *state)
+{
+        uint32_t cols = N_BLOCKS * TDM_BLOCK_VALUES, most = act == TDM_VK_ACT_I8 ? 127 : TDM_VK_I16_MOST;
+
+        for (uint32_t r = 0; r < N_ROWS; r++, rows += TDM_VK_ACT_STRIDE(act, cols))
+                for (uint32_t b = 0; b < N_BLOCKS; b++) {
+                        int32_t sum = 0;
+
+                        for (uint32_t i = b * TDM_BLOCK_VALUES; i < (b + 1) * TDM_BLOCK_VALUES; i++) {
+                                int32_t q = (int32_t)(tdm_vk_prove_random(state) % (2 * most + 1)) - (int32_t)most,
+                                        high = (q + TDM_VK_I16_STEP / 2) >> 7;
+
+                                sum += q;
+                                rows[i] = (uint8_t)(act == TDM_VK_ACT_I8 ? q : high);
+                                if (act == TDM_VK_ACT_I16)
+                                        rows[cols + i] = (uint8_t)(q - TDM_VK_I16_STEP * high);
+                        }
+                        ((float *)(rows + TDM_VK_ACT_SCALES(act, cols)))[b] =
+                                (float)(1 + tdm_vk_prove_random(state) % 1000) / 65536.0f;
+                        ((int32_t *)(rows + TDM_VK_ACT_SUMS(act, cols)))[b] = sum;
+                        memcpy(side + (b * SIDE_ROWS + r) * 2, rows + TDM_VK_ACT_SCALES(act, cols) + b * sizeof(float),
+                               sizeof(float));
+                        side[(b * SIDE_ROWS + r) * 2 + 1] = (uint32_t)sum;
+                }
+}
+
+/* Runs a kernel over the staging buffer, its outputs to `place`. */
+static int run_kernel(struct tdm_vk_device *device, struct tdm_vk_pipeline *pipeline, uint32_t type, uint32_t x,
+                      uint32_t y, unsigned place, struct tdm_error *err)
+{
+        const struct tdm_vk_buffer *stage = &device->stages[0];
+        const struct tdm_vk_matmul_push push = {
+                .x = stage->address + PLACE,
+                .y = stage->address + place * PLACE,
+                .w0 = stage->address,
+                .side = stage->address + 4 * PLACE,
+                .side_rows = SIDE_ROWS,
+                .panel1 = UINT32_MAX,
+                .panel2 = UINT32_MAX,
+                .panel_bytes = (uint32_t)tdm_weights_panel_bytes(type & ~TDM_VK_TURNED, N_BLOCKS * TDM_BLOCK_VALUES),
+                .cols = N_BLOCKS * TDM_BLOCK_VALUES,
+                .n_out = N_OUT,
+                .n_rows = N_ROWS,
+                .y_stride = N_OUT,
+        };
+
+        return tdm_vk_once_dispatch(device, pipeline, &push, sizeof(push), x, y, "proving a kernel", err);
+}
+
+/* ROWS and SHAPE of the matvec that the others must equal. */
+static const uint32_t reference_tail[] = { 4, 4 | 1 << 8 | 1 << 16 };
+
+int tdm_vk_prove_need(struct tdm_vk_device *device, uint32_t type, uint32_t act, struct tdm_error *err)
+{
+        const uint32_t constants[TDM_VK_N_CONSTANTS] = { type, act, reference_tail[0], reference_tail[1] };
+
+        return tdm_vk_pipeline_need(device, TDM_VK_MATVEC, constants, err);
+}
+
+/* Weights, rows and the outputs of the reference, in places 0, 1 and 4, and 2. */
+static int make_reference(struct tdm_vk_device *device, uint32_t type, uint32_t act, struct tdm_error *err)
+{
+        uint8_t *map = device->stages[0].map;
+        uint64_t state = 1;
+
+        random_weights(map, type, &state);
+        random_rows(map + PLACE, (uint32_t *)(map + 4 * PLACE), act, &state);
+        memset(map + 2 * PLACE, 0xff, PLACE);
+        return run_kernel(device,
+                          tdm_vk_pipeline_get(device, TDM_VK_MATVEC, type, act, reference_tail[0], reference_tail[1]),
+                          type, TDM_DIV_UP(N_OUT, TDM_PANEL_ROWS), TDM_DIV_UP(N_ROWS, reference_tail[0]), 2, err);
+}
+
+static int prove_kernel(struct tdm_vk_device *device, struct tdm_vk_pipeline *p, struct tdm_error *err)
+{
+        uint8_t *map = device->stages[0].map;
+        uint32_t panels, rows;
+        int r;
+
+        p->tried = true;
+        tdm_vk_matrix_tile(p, &panels, &rows);
+        memset(map + 3 * PLACE, 0xff, PLACE);
+        r = run_kernel(device, p, p->constants[0], TDM_DIV_UP(TDM_DIV_UP(N_OUT, TDM_PANEL_ROWS), panels),
+                       TDM_DIV_UP(N_ROWS, rows), 3, err);
+        p->proven = r == 0 && memcmp(map + 2 * PLACE, map + 3 * PLACE, PLACE) == 0;
+        return r;
+}
+
+/* Not finding it so is no error. */
+int tdm_vk_prove(struct tdm_vk_device *device, struct tdm_error *err)
+{
+        static const uint32_t types[] = { TDM_TYPE_Q4_0, TDM_TYPE_Q8_0, TDM_TYPE_Q4_0 | TDM_VK_TURNED,
+                                          TDM_TYPE_Q8_0 | TDM_VK_TURNED },
+                              acts[] = { TDM_VK_ACT_I8, TDM_VK_ACT_I16 };
+        int r = 0;
+
+        for (unsigned k = 0; k < 2 * TDM_ARRAY_SIZE(types) && r == 0; k++) {
+                bool made = false;
+
+                for (unsigned i = 0; i < device->n_pipelines && r == 0; i++) {
+                        struct tdm_vk_pipeline *p = &device->pipelines[i];
+
+                        if (!tdm_vk_matrix_kernel(p->shader) || p->tried || !p->pipeline ||
+                            p->constants[0] != types[k / 2] || p->constants[1] != acts[k % 2])
+                                continue;
+                        if (!made)
+                                r = make_reference(device, types[k / 2], acts[k % 2], err);
+                        made = true;
+                        if (r == 0)
+                                r = prove_kernel(device, p, err);
+                }
+        }
+        return r;
+}

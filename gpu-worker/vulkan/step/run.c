@@ -1,0 +1,409 @@
+/* run(): blocks become one submission, or a few where they would take long; then tokens are drawn. Logits go to the
+ * host, and the host's own sampler draws: the same tokens from the same logits as everywhere else. Nothing is allocated
+ * here. */
+#include <assert.h>
+
+#include "common/dmabuf.h"
+#include "gpu-worker/vulkan/private.h"
+
+static void take_profile(struct tdm_vk_device *device, const struct tdm_vk_recording *c)
+{
+        static uint64_t ticks[TDM_VK_MAX_QUERIES];
+
+        if (!device->profiling || !c->n_marks ||
+            device->vk.GetQueryPoolResults(device->vk.device, device->queries, 0, c->n_marks + 1, sizeof(ticks), ticks,
+                                           sizeof(ticks[0]),
+                                           VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT) != VK_SUCCESS)
+                return;
+        for (uint32_t i = 0; i < c->n_marks; i++) {
+                c->marks[i]->profile_n++;
+                c->marks[i]->profile_ns += (uint64_t)((double)(ticks[i + 1] - ticks[i]) * device->ns_per_tick);
+        }
+}
+
+/* Hidden rows in a dma-buf change hands: between the CPUs of all processes and the device. */
+static int hand_over(struct tdm_vk_model *m, int (*over)(int fd), struct tdm_error *err)
+{
+        int r = m->activations_dmabuf ? over(m->activations_dmabuf) : 0;
+
+        return r < 0 ? tdm_error_set(err, r, "vulkan device: cannot hand over the dma-buf of hidden rows: %s",
+                                     strerror(-r)) :
+                       0;
+}
+
+static int submit(struct tdm_vk_model *m, const struct tdm_vk_work *work, struct tdm_error *err)
+{
+        struct tdm_vk_recording *recording;
+        int r = tdm_vk_record(m, work, &recording, err);
+
+        if (r == 0)
+                r = hand_over(m, tdm_dmabuf_to_device, err);
+        if (r == 0)
+                r = tdm_vk_submit(m->device, recording->commands, err);
+        if (r == 0)
+                r = hand_over(m, tdm_dmabuf_to_cpu, err);
+        if (r == 0)
+                r = tdm_vk_chain_check(m, err);
+        if (r == 0)
+                take_profile(m->device, recording);
+        return r;
+}
+
+/* ---- sampling ---- */
+
+struct sample_job {
+        struct tdm_vk_model *m;
+        const struct tdm_step *step;
+        const struct tdm_kernels *kernels;
+        uint32_t first;
+        struct tdm_result *results;
+        _Atomic uint32_t bad_row; /* UINT32_MAX: none */
+        _Atomic uint32_t n_seen;  /* blocks of logits that gather.comp chose */
+};
+
+/* As the host device's: y = cap tanh(x / cap), tanh(z) = 1 - 2 / (exp(2z) + 1). */
+static void softcap(const struct sample_job *job, float *x)
+{
+        float cap = job->m->hp.logit_softcap, e[64];
+
+        for (uint32_t i = 0, n; i < job->m->hp.n_vocab; i += n) {
+                n = TDM_MIN((uint32_t)TDM_ARRAY_SIZE(e), job->m->hp.n_vocab - i);
+                for (uint32_t j = 0; j < n; j++)
+                        e[j] = x[i + j] * (2.0f / cap);
+                job->kernels->exp_array(e, n, e);
+                for (uint32_t j = 0; j < n; j++)
+                        x[i + j] = cap * (1.0f - 2.0f / (e[j] + 1.0f));
+        }
+}
+
+static float *logits_of(const struct tdm_vk_model *m, uint32_t i)
+{
+        return (float *)m->logits_host.map + (size_t)i * m->logits_stride;
+}
+
+static void take(struct sample_job *job, uint32_t i, int r, const struct tdm_result *result)
+{
+        if (r < 0)
+                atomic_store_explicit(&job->bad_row, job->step->logits[job->first + i].row, memory_order_relaxed);
+        else
+                job->results[job->first + i] = *result;
+}
+
+static void sample_one(void *arg, unsigned chunk, unsigned thread)
+{
+        struct sample_job *job = arg;
+        struct tdm_vk_model *m = job->m;
+        const struct tdm_step *step = job->step;
+        const struct tdm_step_logits *l = &step->logits[job->first + chunk];
+        struct tdm_result result;
+
+        if (m->hp.logit_softcap > 0)
+                softcap(job, logits_of(m, chunk));
+        take(job, chunk,
+             tdm_sample(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, step->history + l->history_offset,
+                        l->n_history, step->rows[l->row].position + 1, l->target,
+                        m->sampler_scratch + thread * m->sampler_stride, &result),
+             &result);
+}
+
+/* Where only what the sampler wants to see came here. */
+static void sample_seen(void *arg, unsigned chunk, unsigned thread)
+{
+        struct sample_job *job = arg;
+        struct tdm_vk_model *m = job->m;
+        const struct tdm_step *step = job->step;
+        const struct tdm_step_logits *l = &step->logits[job->first + chunk];
+        const float *sums = (const float *)m->scan_host.map,
+                    *tops = (const float *)(m->scan_host.map + tdm_vk_scan_tops(m));
+        const uint32_t *found =
+                (const uint32_t *)(m->scan_host.map + tdm_vk_scan_found(m)) + (size_t)chunk * (m->maxima_stride + 1);
+        uint8_t *scratch = m->sampler_scratch + thread * m->sampler_stride;
+        struct tdm_result result;
+
+        atomic_fetch_add_explicit(&job->n_seen, found[0], memory_order_relaxed);
+        tdm_sample_take(tops + (size_t)chunk * m->tops_stride, m->tops_stride, sums + (size_t)chunk * m->sums_stride,
+                        found + 1, TDM_MIN(found[0], m->maxima_stride), scratch);
+        take(job, chunk,
+             tdm_sample_finish(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, step->history + l->history_offset,
+                               l->n_history, step->rows[l->row].position + 1, l->target, scratch, &result),
+             &result);
+}
+
+/* The first logits_rows rows of logits are there already where `made` says so. */
+static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct tdm_step *step, bool made,
+                  struct tdm_result *results, struct tdm_error *err)
+{
+        for (uint32_t first = 0, n; first < step->head.n_logits; first += n) {
+                struct sample_job job = { m, step, NULL, first, results, UINT32_MAX, 0 };
+                struct tdm_vk_work work = {
+                        .slot = slot, .first = 2 * m->hp.n_layers + 1, .n = 1, .first_logit = first
+                };
+
+                work.n_logits = n = TDM_MIN(step->head.n_logits - first, m->logits_rows);
+                if (first > 0 || !made) {
+                        int r = submit(m, &work, err);
+
+                        if (r != 0)
+                                return r;
+                }
+                if (m->hp.logit_softcap > 0)
+                        job.kernels = tdm_kernels_choose(NULL);
+                if (m->logits_whole)
+                        tdm_pool_run(m->device->threads, n, sample_one, &job);
+                else
+                        tdm_pool_run_awake(m->device->threads, n, sample_seen, &job);
+                m->device->counters.logit_blocks += job.n_seen;
+                if (job.bad_row != UINT32_MAX)
+                        return tdm_error_set(
+                                err, -EDOM,
+                                "vulkan device: the logits of row %u (position %u) hold a NaN (damaged weights?)",
+                                job.bad_row, step->rows[job.bad_row].position);
+        }
+        return 0;
+}
+
+/* ---- blocks ---- */
+
+/* Of a submission, at most. What one leaves is written behind while the device is at the next, which takes a third as
+ * long where many rows are read from a GPU: so each is two thirds of what is left, and the last one, an FFN and the
+ * head, leaves nothing to write. */
+#define SUBMISSION_BLOCKS_MAX 84u
+#define SUBMISSION_ROWS_FEW 32u /* that go through the same kernels, and so about as fast as */
+#define SUBMISSION_ROWS_AS 24u
+#define SUBMISSION_BLOCKS_LAST 2u
+#define SUBMISSION_BLOCKS_SHORT 16u /* before the last one: and no more are cut off */
+/* From the last write-behind of a step to its tokens, while an FFN and the head are computed: to be woken takes as long
+ * as to draw. */
+#define STAY_AWAKE_NS (UINT64_C(2) * TDM_NSEC_PER_MSEC)
+#define STAY_AWAKE_LOGITS 8u        /* rows to draw for, and more */
+#define SUBMISSION_BLOCKS_WHOLE 12u /* a run of so few is one */
+/* of a single row, which has little to write: as many as can be chained (record.c) */
+#define SUBMISSION_BLOCKS_SINGLE 160u
+
+/* A submission under way: its blocks, and the layers whose new rows it leaves in its half of the log. */
+struct flight {
+        struct tdm_vk_recording *recording;
+        uint32_t first, n, first_layer, n_layers;
+        bool download;
+};
+
+struct run {
+        struct tdm_vk_model *m;
+        struct tdm_vk_slot *slot;
+        const struct tdm_step *step;
+        float *hidden;
+        uint32_t end; /* of the kernels' blocks: sample is the host's */
+        bool bring_back;
+        bool made_logits;
+        bool joins;               /* the submission begun last leaves the next block's input */
+        uint32_t n_begun, n_done; /* submissions */
+        /* the i-th is in i % TDM_VK_IN_FLIGHT, which is its half of the log too */
+        struct flight flights[TDM_VK_IN_FLIGHT];
+        void (*on_block)(uint32_t block, void *userdata);
+        void *userdata;
+};
+
+/* Waits for the oldest submission under way, writes its rows behind, then tells of its blocks: what was told of is
+ * complete in the segment. Meanwhile the device is at the next one. */
+static int settle(struct run *run, struct tdm_error *err)
+{
+        struct tdm_vk_model *m = run->m;
+        unsigned which = run->n_done % TDM_VK_IN_FLIGHT;
+        struct flight *flight = &run->flights[which];
+        int r = tdm_vk_submit_end(m->device, which, err);
+
+        if (r == 0)
+                r = tdm_vk_chain_check(m, err);
+        if (r != 0)
+                return r;
+        run->n_done++;
+        take_profile(m->device, flight->recording);
+        if (flight->download) {
+                size_t hidden_bytes = (size_t)run->slot->n_rows * m->hp.d_model * sizeof(float);
+
+                memcpy(run->hidden, m->hidden_host.map, hidden_bytes);
+                m->device->counters.hidden_copies++;
+        }
+        if (flight->n_layers) {
+                if (run->made_logits && run->n_begun - run->n_done == 1 &&
+                    run->step->head.n_logits >= STAY_AWAKE_LOGITS)
+                        tdm_pool_stay_awake(m->device->threads, STAY_AWAKE_NS);
+                tdm_vk_kv_behind(m, run->step, flight->first_layer, flight->n_layers, which);
+                run->slot->attention_layers += flight->n_layers;
+        }
+        for (uint32_t i = 0; i < flight->n && run->on_block; i++)
+                run->on_block(flight->first + i, run->userdata);
+        return 0;
+}
+
+/* How many blocks from `block` on go into one submission, and the attention layers among them. */
+static uint32_t cut(const struct run *run, uint32_t block, uint32_t *ret_first_layer, uint32_t *ret_n_layers)
+{
+        struct tdm_vk_model *m = run->m;
+        bool single = run->slot->n_rows == 1;
+        uint32_t rows = run->slot->n_rows <= SUBMISSION_ROWS_FEW ? TDM_MIN(run->slot->n_rows, SUBMISSION_ROWS_AS) :
+                                                                   run->slot->n_rows;
+        uint32_t most = TDM_MIN(TDM_MAX(m->submission_row_blocks / rows, 2u),
+                                single ? SUBMISSION_BLOCKS_SINGLE : SUBMISSION_BLOCKS_MAX),
+                 log_layers = tdm_vk_kv_log_layers(m, run->slot->n_rows);
+        uint32_t left = run->end - block, n = 0;
+
+        if (!m->kv_imported && most > SUBMISSION_BLOCKS_LAST && left > SUBMISSION_BLOCKS_LAST &&
+            run->end > SUBMISSION_BLOCKS_WHOLE) {
+                left -= SUBMISSION_BLOCKS_LAST;
+                most = TDM_MIN(most, single || left <= SUBMISSION_BLOCKS_SHORT ? left : left * 2 / 3);
+        }
+        *ret_n_layers = 0;
+        *ret_first_layer = 0;
+        for (; n < most && block + n < run->end; n++) {
+                if (tdm_block_kind(&m->hp, block + n) != TDM_BLOCK_ATTENTION)
+                        continue;
+                if (*ret_n_layers == log_layers)
+                        break;
+                if (++*ret_n_layers == 1)
+                        *ret_first_layer = tdm_block_layer(block + n);
+        }
+        return n;
+}
+
+/* Begins with the blocks from `block` on; *ret_n: how many. */
+static int begin_some(struct run *run, uint32_t block, uint32_t *ret_n, struct tdm_error *err)
+{
+        struct tdm_vk_model *m = run->m;
+        struct tdm_vk_slot *slot = run->slot;
+        unsigned which = run->n_begun % TDM_VK_IN_FLIGHT;
+        struct flight *flight = &run->flights[which];
+        struct tdm_vk_work work = { .slot = slot, .first = block, .log_half = which };
+        uint32_t first_layer, n_layers;
+        int r;
+
+        work.n = *ret_n = cut(run, block, &first_layer, &n_layers);
+        if (tdm_block_kind(&m->hp, block + work.n - 1) == TDM_BLOCK_HEAD) {
+                work.n_logits = TDM_MIN(run->step->head.n_logits, m->logits_rows);
+                run->made_logits = true;
+        }
+        /* A single row's is in flagged words, which are gone with their submission. */
+        work.joined = run->joins;
+        work.joins = run->joins = slot->n_rows > 1 && slot->n_tiles == 1 && block + work.n < run->end &&
+                                  tdm_block_kind(&m->hp, block + work.n) != TDM_BLOCK_HEAD &&
+                                  tdm_block_kind(&m->hp, block + work.n - 1) != TDM_BLOCK_EMBED;
+        work.upload = !slot->in_place && !slot->on_device && block > 0;
+        work.download = !slot->in_place && run->bring_back && block + work.n == run->end;
+        if (work.upload) { /* only the first of a run: the others find them on the device */
+                memcpy(m->hidden_host.map, run->hidden, (size_t)slot->n_rows * m->hp.d_model * sizeof(float));
+                m->device->counters.hidden_copies++;
+        }
+        *flight = (struct flight){ NULL, block, work.n, first_layer, n_layers, work.download };
+        r = tdm_vk_record(m, &work, &flight->recording, err);
+        if (r == 0)
+                r = tdm_vk_submit_begin(m->device, which, flight->recording->commands, err);
+        if (r != 0)
+                return r;
+        run->n_begun++;
+        slot->on_device = !work.download; /* handed over: whoever has them next may change them */
+        return 0;
+}
+
+/* Once the step's keys and values of all layers are in the segment: while the device is still at the head, if it is. */
+static void end_cache(struct run *run)
+{
+        struct tdm_vk_slot *slot = run->slot;
+
+        if (slot->attention_layers != run->m->hp.n_layers)
+                return;
+        tdm_vk_kv_end(run->m, run->step);
+        slot->attention_layers = 0;
+}
+
+/* Blocks up to run->end: one submission is written behind while the next is on the device. */
+static int run_all(struct run *run, uint32_t first, struct tdm_error *err)
+{
+        uint32_t most = run->m->device->profiling ? 1 : TDM_VK_IN_FLIGHT; /* a profile has one set of timestamps */
+        int r = hand_over(run->m, tdm_dmabuf_to_device, err);
+
+        for (uint32_t block = first, some; block < run->end && r == 0; block += some) {
+                if (run->n_begun - run->n_done == most)
+                        r = settle(run, err);
+                if (r == 0)
+                        r = begin_some(run, block, &some, err);
+        }
+        while (run->n_done < run->n_begun && r == 0) {
+                r = settle(run, err);
+                if (r == 0)
+                        end_cache(run);
+        }
+        return r == 0 ? hand_over(run->m, tdm_dmabuf_to_cpu, err) : r;
+}
+
+/* Whether the slot holds this step, and what follows is what was left. */
+static bool goes_on(const struct tdm_vk_slot *slot, const struct tdm_step *step, uint32_t first)
+{
+        return slot->next_block && first >= slot->next_block && slot->step_id == step->head.step_id &&
+               slot->epoch == step->head.epoch && slot->n_rows == step->head.n_rows &&
+               slot->n_logits == step->head.n_logits;
+}
+
+static int prepare(struct run *run, uint32_t first, struct tdm_error *err)
+{
+        struct tdm_vk_model *m = run->m;
+        bool attends = false;
+        int r = 0;
+
+        for (uint32_t block = first; block < run->end && !attends; block++)
+                attends = tdm_block_kind(&m->hp, block) == TDM_BLOCK_ATTENTION;
+        if (attends && !m->n_kv_buffers) {
+                if (!m->kv_error.code)
+                        return tdm_error_set(err, -EINVAL, "vulkan device: asked for attention without a KV cache");
+                if (err)
+                        *err = m->kv_error;
+                return m->kv_error.code;
+        }
+        run->slot = tdm_vk_slot_of(m, run->hidden);
+        if (!run->slot)
+                return tdm_error_set(err, -EINVAL, "vulkan device: hidden rows outside of the activations");
+        if (!goes_on(run->slot, run->step, first)) {
+                if (m->step_serial + 1 >= TDM_VK_SERIALS)
+                        r = tdm_vk_partial_clear(m, err);
+                if (r != 0)
+                        return r;
+                tdm_vk_step_fill(m, run->slot, run->step);
+        } else if (run->slot->next_block != first)
+                run->slot->on_device = false; /* blocks between were run elsewhere */
+        run->slot->next_block = 0;            /* should this fail */
+        return attends && run->slot->attention_layers == 0 ? tdm_vk_kv_begin(m, run->step, err) : 0;
+}
+
+int tdm_vk_run(struct tdm_device_model *public, const struct tdm_step *step, uint32_t first, uint32_t n, float *hidden,
+               struct tdm_result *results, void (*on_block)(uint32_t block, void *userdata), void *userdata,
+               struct tdm_error *err)
+{
+        struct tdm_vk_model *m = (struct tdm_vk_model *)public;
+        uint32_t n_blocks = tdm_model_n_blocks(&m->hp), end = first + n;
+        struct run run = { .m = m,
+                           .step = step,
+                           .hidden = hidden,
+                           .end = TDM_MIN(end, n_blocks - 1),
+                           .on_block = on_block,
+                           .userdata = userdata };
+        int r;
+
+        assert(end <= n_blocks);
+        if (m->device->lost)
+                return tdm_error_set(err, TDM_E_DEVICE_FAULT,
+                                     "vulkan device: lost before; the worker must be restarted");
+        run.bring_back = end < n_blocks - 1 && step->head.plan[end] != step->head.plan[first];
+        r = prepare(&run, first, err);
+        if (r == 0 && first < run.end)
+                r = run_all(&run, first, err);
+        if (r == 0 && end == n_blocks) {
+                if (first == n_blocks - 1 && !run.slot->in_place && !run.slot->on_device)
+                        return tdm_error_set(err, -EINVAL, "vulkan device: sample without its head");
+                r = sample(m, run.slot, step, run.made_logits, results, err);
+                tdm_pool_stay_awake(m->device->threads, 0); /* nothing comes soon after this */
+                if (r == 0 && on_block)
+                        on_block(n_blocks - 1, userdata);
+        }
+        if (r == 0)
+                run.slot->next_block = end;
+        return r;
+}

@@ -1,0 +1,231 @@
+/* What shaders read about a step: rows, page tables, rotation angles, and how attention is cut into items. Written once
+ * for a step, into memory that the device reads where it is; command buffers are recorded without any of it, so that
+ * they can be used again.
+ *
+ *   rows, gather [max_logits], wanted [max_logits], dispatch arguments [tile][group], then for each group: page tables
+ * [max_seqs][table_entries], angles [max_rows][head_dim], items [tile][max_items], row items [max_rows] */
+#include "gpu-worker/vulkan/private.h"
+
+#define ARGS_BYTES 16u       /* of a VkDispatchIndirectCommand, padded */
+#define ONE_HEAD_GROUPS 128u /* workgroups of attention with one head each, at most: an H200 has room for 132 at once  \
+                              */
+
+static uint64_t take(uint64_t *at, uint64_t bytes)
+{
+        uint64_t begin = *at;
+
+        *at += TDM_ALIGN_UP(bytes, UINT64_C(64));
+        return begin;
+}
+
+void tdm_vk_step_layout(const struct tdm_vk_model *m, struct tdm_vk_step_layout *ret)
+{
+        uint64_t at = 0, max_rows = m->limits.max_rows, n_tiles = TDM_DIV_UP(max_rows, m->tile_rows);
+
+        ret->rows = take(&at, max_rows * sizeof(struct tdm_vk_row));
+        ret->gather = take(&at, m->limits.max_logits * sizeof(uint32_t));
+        ret->wanted = take(&at, (uint64_t)m->limits.max_logits * TDM_VK_WANTED_STRIDE * sizeof(uint32_t));
+        ret->args = take(&at, n_tiles * TDM_KV_GROUPS * ARGS_BYTES);
+        for (int group = 0; group < TDM_KV_GROUPS; group++) {
+                bool used = m->kv.n_layers[group] != 0;
+
+                ret->tables[group] =
+                        take(&at, used ? (uint64_t)m->limits.max_seqs * m->limits.table_entries * sizeof(uint32_t) : 0);
+                ret->angles[group] = take(&at, used ? max_rows * m->hp.head_dim * sizeof(float) : 0);
+                ret->items[group] = take(&at, used ? n_tiles * m->max_items * sizeof(struct tdm_vk_item) : 0);
+                ret->row_items[group] = take(&at, used ? max_rows * sizeof(struct tdm_vk_row_items) : 0);
+        }
+        ret->size_bytes = at;
+}
+
+uint64_t tdm_vk_step_args(const struct tdm_vk_step_layout *layout, uint32_t tile, enum tdm_kv_group group)
+{
+        return layout->args + ((uint64_t)tile * TDM_KV_GROUPS + group) * ARGS_BYTES;
+}
+
+struct tdm_vk_slot *tdm_vk_slot_of(struct tdm_vk_model *m, const float *hidden)
+{
+        struct tdm_vk_slot *oldest = &m->slots[0];
+        uint64_t bytes = (uint64_t)m->limits.max_rows * m->hp.d_model * sizeof(float);
+
+        for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
+                if (m->slots[i].key == hidden) {
+                        m->slots[i].used = ++m->clock;
+                        return &m->slots[i];
+                }
+                if (m->slots[i].used < oldest->used)
+                        oldest = &m->slots[i];
+        }
+        oldest->key = hidden;
+        oldest->used = ++m->clock;
+        oldest->next_block = 0;
+        oldest->in_place = m->activations_buffer.buffer != VK_NULL_HANDLE;
+        oldest->hidden = oldest->hidden_buffer.address;
+        if (oldest->in_place) {
+                if ((const uint8_t *)hidden < m->activations ||
+                    (const uint8_t *)hidden + bytes > m->activations + m->activations_bytes) {
+                        oldest->key = NULL;
+                        return NULL;
+                }
+                oldest->hidden = m->activations_buffer.address + (uint64_t)((const uint8_t *)hidden - m->activations);
+        }
+        return oldest;
+}
+
+/* Rows of one sequence that an item takes, from `row` on. */
+static uint32_t block_rows(const struct tdm_step *step, uint32_t row, uint32_t end, uint32_t most)
+{
+        uint32_t n = 1;
+
+        while (n < most && row + n < end && step->rows[row + n].seq == step->rows[row].seq)
+                n++;
+        return n;
+}
+
+static void block_spans(const struct tdm_vk_model *m, const struct tdm_step *step, enum tdm_kv_group group,
+                        uint32_t row, uint32_t n, uint32_t *first, uint32_t *last)
+{
+        *first = tdm_window_first(&m->hp, group, step->rows[row].position) / TDM_ATTENTION_SPAN;
+        *last = (step->rows[row].position + n - 1) / TDM_ATTENTION_SPAN;
+}
+
+/* Heads of an item: those that share keys, or one where there would be few workgroups then, each of which waits for its
+ * own loads and sums and not for a second head's. Which of the two changes no bit. */
+static uint32_t item_heads(const struct tdm_vk_model *m, const struct tdm_step *step, enum tdm_kv_group group)
+{
+        uint64_t n = 0;
+
+        if (m->attend_half)
+                return m->queries_heads;
+        for (uint32_t row = 0; row < step->head.n_rows && m->kv.n_layers[group]; row++) {
+                uint32_t first, last;
+
+                block_spans(m, step, group, row, 1, &first, &last);
+                n += last - first + 1;
+        }
+        return n * m->hp.n_heads <= ONE_HEAD_GROUPS ? 1 : m->queries_heads;
+}
+
+/* Cuts a tile's attention: each span apart where that gives the device enough to do at once and fits, else an item
+ * walks through its spans. Which of the two changes no bit. */
+static void cut_tile(const struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct tdm_vk_step_layout *layout,
+                     const struct tdm_step *step, enum tdm_kv_group group, uint32_t tile)
+{
+        uint32_t first_row = tile * m->tile_rows, end = TDM_MIN(first_row + m->tile_rows, step->head.n_rows);
+        uint32_t most = slot->many ? m->many_rows : 1, n_heads = m->hp.n_heads, n_items = 0, slots = 0;
+        struct tdm_vk_item *items =
+                (struct tdm_vk_item *)(slot->step.map + layout->items[group]) + (size_t)tile * m->max_items;
+        struct tdm_vk_row_items *row_items = (struct tdm_vk_row_items *)(slot->step.map + layout->row_items[group]);
+        VkDispatchIndirectCommand *args =
+                (VkDispatchIndirectCommand *)(slot->step.map + tdm_vk_step_args(layout, tile, group));
+        uint64_t all_items = 0, all_slots = 0;
+        bool apart;
+
+        for (uint32_t row = first_row, n; row < end; row += n) {
+                uint32_t first, last;
+
+                n = block_rows(step, row, end, most);
+                block_spans(m, step, group, row, n, &first, &last);
+                all_items += last - first + 1;
+                all_slots += (uint64_t)(last - first + 1) * n * n_heads;
+        }
+        apart = all_items <= m->max_items && all_slots <= m->max_slots;
+
+        for (uint32_t row = first_row, n; row < end; row += n) {
+                /* nothing here is read back: it may be far away */
+                uint32_t first, last, step_slots, n_parts, first_slot = slots;
+
+                n = block_rows(step, row, end, most);
+                block_spans(m, step, group, row, n, &first, &last);
+                step_slots = n * n_heads;
+                n_parts = apart ? last - first + 1 : 1;
+                for (uint32_t i = 0; i < n; i++)
+                        row_items[row + i] =
+                                (struct tdm_vk_row_items){ first_slot + i * n_heads, step_slots, n_parts, 0 };
+                for (uint32_t i = 0; i < n_parts; i++, slots += step_slots) {
+                        struct tdm_vk_item item = { .first_row = row,
+                                                    .n_rows = n,
+                                                    .span_first = first + i,
+                                                    .span_last = apart ? first + i : last,
+                                                    .slot = slots,
+                                                    .first_slot = first_slot,
+                                                    .n_items = n_parts,
+                                                    .position = step->rows[row].position,
+                                                    .seq = step->rows[row].seq,
+                                                    .serial = m->step_serial * TDM_VK_LAYERS_MAX };
+
+                        tdm_vk_item_pages(&item, step->tables[group] + (size_t)item.seq * step->table_entries,
+                                          tdm_window_first(&m->hp, group, item.position));
+                        items[n_items++] = item;
+                }
+        }
+        *args = (VkDispatchIndirectCommand){ n_items, n_heads / slot->item_heads[group], 1 };
+}
+
+static void fill_wanted(const struct tdm_vk_model *m, const struct tdm_step *step, const struct tdm_step_logits *l,
+                        uint32_t *to)
+{
+        uint32_t n = 0;
+
+        to[0] = tdm_sample_n_wanted(&l->sampling, m->hp.n_vocab, l->n_history);
+        for (uint32_t i = l->n_history > TDM_HISTORY_MAX ? l->n_history - TDM_HISTORY_MAX : 0;
+             i < l->n_history && l->sampling.repeat_penalty != 1.0f; i++) {
+                uint32_t id = step->history[l->history_offset + i];
+
+                if (id < m->hp.n_vocab)
+                        to[2 + n++] = id / TDM_SAMPLE_MAX_BLOCK;
+        }
+        if (l->target < m->hp.n_vocab)
+                to[2 + n++] = l->target / TDM_SAMPLE_MAX_BLOCK;
+        to[1] = n;
+}
+
+void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct tdm_step *step)
+{
+        struct tdm_vk_step_layout layout;
+        uint8_t *base = slot->step.map;
+        struct tdm_vk_row *rows;
+
+        tdm_vk_step_layout(m, &layout);
+        rows = (struct tdm_vk_row *)(base + layout.rows);
+        slot->step_id = step->head.step_id;
+        slot->epoch = step->head.epoch;
+        slot->n_rows = step->head.n_rows;
+        slot->n_logits = step->head.n_logits;
+        slot->n_tiles = TDM_DIV_UP(step->head.n_rows, m->tile_rows);
+        slot->many = step->head.n_rows > step->head.n_seqs;
+        for (int group = 0; group < TDM_KV_GROUPS; group++)
+                slot->item_heads[group] = slot->many ? m->queries_heads : item_heads(m, step, (enum tdm_kv_group)group);
+        slot->attention_layers = 0;
+        slot->on_device = false;
+        m->step_serial++;
+        for (uint32_t i = 0; i < step->head.n_rows; i++)
+                rows[i] = (struct tdm_vk_row){ step->rows[i].token, step->rows[i].position, step->rows[i].seq, 0 };
+        for (uint32_t i = 0; i < step->head.n_logits; i++) {
+                ((uint32_t *)(base + layout.gather))[i] = step->logits[i].row;
+                fill_wanted(m, step, &step->logits[i],
+                            (uint32_t *)(base + layout.wanted) + (size_t)i * TDM_VK_WANTED_STRIDE);
+        }
+        for (int group = 0; group < TDM_KV_GROUPS; group++) {
+                uint32_t *tables = (uint32_t *)(base + layout.tables[group]);
+
+                if (!m->kv.n_layers[group] || !m->kv_page_bytes[group])
+                        continue;
+                for (uint32_t seq = 0; seq < step->head.n_seqs; seq++) {
+                        const struct tdm_step_seq *s = &step->seqs[seq];
+                        uint32_t n = (step->rows[s->first_row].position + s->n_rows - 1) / TDM_KV_PAGE_TOKENS + 1;
+
+                        memcpy(tables + (size_t)seq * m->limits.table_entries,
+                               step->tables[group] + (size_t)seq * step->table_entries, n * sizeof(uint32_t));
+                }
+                for (uint32_t i = 0; i < step->head.n_rows; i++) {
+                        float angles[TDM_VK_HEAD_DIM_MAX]; /* so that all of a row goes over PCIe at once */
+
+                        tdm_rope_row(&m->rope[group], step->rows[i].position, angles, angles + m->hp.head_dim / 2);
+                        memcpy((float *)(base + layout.angles[group]) + (size_t)i * m->hp.head_dim, angles,
+                               m->hp.head_dim * sizeof(float));
+                }
+                for (uint32_t tile = 0; tile < slot->n_tiles; tile++)
+                        cut_tile(m, slot, &layout, step, (enum tdm_kv_group)group, tile);
+        }
+}
