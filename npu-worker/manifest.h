@@ -1,10 +1,9 @@
 /* A set of NPU programs: one directory with a manifest, an xclbin and an instruction file for each program.
  *
  * An NPU program does one operation of one shape: an mlir-aie or IRON build makes them ahead, none is compiled here.
- *
- * The manifest says what each does, so that the planner (plan.h) can put a model together from what there is. It comes from
- * outside and is not trusted: every value is checked, and what is wrong is said with file, line, what was found and
- * what is allowed. All programs of a set share one xclbin, because changing it costs the NPU about 2 ms.
+ * The manifest says what each does, so that the planner (plan.h) can put a model together from what there is. It
+ * comes from outside and is not trusted: every value is checked, and what is wrong is said with file, line, what was
+ * found and what is allowed. All programs of a set share one xclbin, because changing it costs the NPU about 2 ms.
  *
  *   [set]                          one, first
  *   format = 1

@@ -2,8 +2,8 @@
  * lie in a PANEL16 matrix, how a file's rows get there and how one lane is read back. Bytes per weight are the file's.
  *
  * A weight is (q - offset) * scale, or q * scale + min where the type has a minimum; q is unsigned, offset belongs to
- * the type; scale and min belong to a sub-block of 16 or 32 columns and are exact in f32 (11 bits of d times at most 8). So (q
- * - offset) * scale is exact too, and q * scale + min is rounded once.
+ * the type; scale and min belong to a sub-block of 16 or 32 columns and are exact in f32 (11 bits of d times at most
+ * 8). So (q - offset) * scale is exact too, and q * scale + min is rounded once.
  *
  *   panel = front, padded to 64 bytes, then units of 32 columns (Q4_1, Q5_0, Q5_1, IQ4_NL) or 256 (the others)
  *   front:  f16 [units][halves][16 rows]: d; and m, dmin or, in IQ4_XS, the 16 bits of scales_h
