@@ -278,7 +278,7 @@ int cli_bench(struct cli *cli, int argc, char **argv)
                         print_row(&results[i]);
                 if (status == EXIT_OK && !json && n_tokens > 1 && isnan(results[i].decode_tps))
                         complain("of %" PRIu32 " jobs the first had ended before all generated: their rate together "
-                                               "needs more tokens each (-n)",
+                                 "needs more tokens each (-n)",
                                  batches.items[i]);
         }
         tandem_free(vocabulary);

@@ -5,9 +5,11 @@
  *   [daemon]  log = error|warning|info|debug
  *             socket = PATH              models = DIR:DIR…          max-jobs = N    max-jobs-per-user = N
  *             max-running-per-user = N   max-tokens-per-user = N (0: as many as there is room for)
- *   [engine]  threads = N (0: all)       precision = default|precise|f32            placement = measured|split|npu|gpu
- * (measured) kv-memory = BYTES[K|M|G] (0: a quarter of what is free)               max-rows = N    prefill-rows = N
- *             max-sequences = N          steps-in-flight = 0…4 (0: what the placement needs)        hang-ms = N
+ *   [engine]  threads = N (0: all)       precision = default|precise|f32
+ *             placement = measured|split|npu|gpu (measured)
+ *             kv-memory = BYTES[K|M|G] (0: a quarter of what is free)
+ *             max-rows = N               prefill-rows = N       max-sequences = N
+ *             steps-in-flight = 0…4 (0: what the placement needs)              hang-ms = N
  *             kv-type = f16|f32|q8_0     (precision f32 has f32 always)
  *             prefix-cache = on|off      (beginnings that were read before are not read again)
  *             activations = auto|dma-buf|memfd  (how hidden rows get to a GPU)

@@ -17,8 +17,8 @@
 
 #define MAX_CONNECTIONS 256u
 #define MAX_CONNECTIONS_PER_UID 96u
-#define PREFILL_ROWS 256u /* where the configuration says nothing; while nobody generates, as many as a step may have  \
-                           */
+/* where the configuration says nothing; while nobody generates, as many as a step may have */
+#define PREFILL_ROWS 256u
 #define MAX_PENDING_BYTES (UINT64_C(64) << 20)
 
 /* After SIGTERM: jobs may finish; then they are cancelled; then their clients may read; at last nothing is waited for.

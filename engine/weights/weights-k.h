@@ -8,10 +8,12 @@
  *   panel = front, padded to 64 bytes, then units of 32 columns (Q4_1, Q5_0, Q5_1, IQ4_NL) or 256 (the others)
  *   front:  f16 [units][halves][16 rows]: d; and m, dmin or, in IQ4_XS, the 16 bits of scales_h
  *   unit:   sub-scales, the file's bytes in the file's order as [4-byte groups][16 rows][4], then its blocks of 32
- * columns block:  bytes [.][16 rows][4], where byte i of a lane belongs to the columns 4 g + i of the groups g = 0 … 7:
- *           4 bits and more: [4 v]: low nibble group v, high nibble group v + 4; then, for a 5th bit, [1]: bit g of
- * group g; for the 5th and 6th, [2 a]: bits 2 t, 2 t + 1 of group 4 a + t Q2_K, Q3_K:      [2 a]: bits 2 t, 2 t + 1 of
- * group 4 a + t; then, for Q3_K's 3rd bit, [1]: bit g of group g
+ *           columns
+ *   block:  bytes [.][16 rows][4], where byte i of a lane belongs to the columns 4 g + i of the groups g = 0 … 7:
+ *           4 bits and more: [4 v]: low nibble group v, high nibble group v + 4;
+ *                            then, for a 5th bit, [1]: bit g of group g;
+ *                            for the 5th and 6th, [2 a]: bits 2 t, 2 t + 1 of group 4 a + t
+ *           Q2_K, Q3_K:      [2 a]: bits 2 t, 2 t + 1 of group 4 a + t; then, for Q3_K's 3rd bit, [1]: bit g of group g
  *
  * Every vector of a group is then one or two shifts and masks away. Nothing here knows a file's tensors or a kernel. */
 #ifndef TDM_ENGINE_WEIGHTS_WEIGHTS_K_H

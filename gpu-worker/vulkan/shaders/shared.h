@@ -135,9 +135,9 @@ struct tdm_vk_row_items {
 /* ---- push constants ---- */
 
 /* At the end of each: see chain.c. chain 0: not chained. */
+/* words: [0] not 0 once somebody gave up waiting; [i] workgroups of the i-th dispatch that are done */
 #define TDM_VK_CHAIN                                                                                                   \
-        TDM_U64 chain; /* words: [0] not 0 once somebody gave up waiting; [i] workgroups of the i-th dispatch that are \
-                          done */                                                                                      \
+        TDM_U64 chain;                                                                                                 \
         TDM_U32 chain_index; /* of this dispatch */                                                                    \
         TDM_U32 chain_wait;  /* for so many of the dispatch before; 0: it is done */
 /* of chain_index: this dispatch leaves flagged words; alone in chain_wait: the one before did */
@@ -157,10 +157,10 @@ struct tdm_vk_embed_push {
         TDM_VK_CHAIN
 };
 
-#define TDM_VK_NORM_ADD 1       /* hidden += rmsnorm(y) * add_gain, first */
-#define TDM_VK_NORM_GATHER 2    /* row i is row gather[i] of hidden */
-#define TDM_VK_NORM_REHEARSES 4 /* y is flagged, and until it is there the kernel goes through its instructions once   \
-                                 */
+#define TDM_VK_NORM_ADD 1    /* hidden += rmsnorm(y) * add_gain, first */
+#define TDM_VK_NORM_GATHER 2 /* row i is row gather[i] of hidden */
+/* y is flagged, and until it is there the kernel goes through its instructions once */
+#define TDM_VK_NORM_REHEARSES 4
 struct tdm_vk_norm_push {
         TDM_U64 y;
         TDM_U64 add_gain;

@@ -6,9 +6,9 @@
  * [max_seqs][table_entries], angles [max_rows][head_dim], items [tile][max_items], row items [max_rows] */
 #include "gpu-worker/vulkan/private.h"
 
-#define ARGS_BYTES 16u       /* of a VkDispatchIndirectCommand, padded */
-#define ONE_HEAD_GROUPS 128u /* workgroups of attention with one head each, at most: an H200 has room for 132 at once  \
-                              */
+#define ARGS_BYTES 16u /* of a VkDispatchIndirectCommand, padded */
+/* workgroups of attention with one head each, at most: an H200 has room for 132 at once */
+#define ONE_HEAD_GROUPS 128u
 
 static uint64_t take(uint64_t *at, uint64_t bytes)
 {
