@@ -13,10 +13,8 @@ set(library_package libtandem${abi})
 # ---- what no other folder installs
 
 install(FILES ${CMAKE_SOURCE_DIR}/models/tale.gguf DESTINATION ${CMAKE_INSTALL_DATADIR}/tandem/models COMPONENT model)
-if(EXISTS ${CMAKE_SOURCE_DIR}/proto/dev.tandem.Tandem1.xml)
-  install(FILES ${CMAKE_SOURCE_DIR}/proto/dev.tandem.Tandem1.xml DESTINATION ${CMAKE_INSTALL_DATADIR}/dbus-1/interfaces
-    COMPONENT daemon)
-endif()
+install(FILES ${CMAKE_SOURCE_DIR}/proto/dev.tandem.Tandem1.xml DESTINATION ${CMAKE_INSTALL_DATADIR}/dbus-1/interfaces
+  COMPONENT daemon)
 
 set(completions ${CMAKE_SOURCE_DIR}/client-lib/cli/completions)
 foreach(command tandem tandemd)

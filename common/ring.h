@@ -31,7 +31,7 @@ struct tdm_desc {
         uint64_t step_id;  /* never reused within a daemon's life */
         uint32_t model_id; /* as told in worker.proto LOAD */
         uint32_t slot;     /* step slot of that model */
-        uint32_t block;    /* next block to run (engine/model.h numbering) */
+        uint32_t block;    /* next block to run (engine/model/model.h numbering) */
         uint32_t n_rows;
         uint64_t posted_ns; /* CLOCK_MONOTONIC when posted: hand-over time is measured from it */
         int32_t status;     /* FAULT: a TDM_E_* */

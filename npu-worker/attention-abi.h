@@ -1,4 +1,4 @@
-/* What an NPU program of op "attention" is given: a whole attention block over the paged cache (engine/kv.h) in one command.
+/* What an NPU program of op "attention" is given: a whole attention block over the paged cache (engine/step/kv.h) in one command.
  * Tandem's own contract, which the emulated NPU keeps; no program for silicon exists that does.
  *
  *   A  bf16 [rows][K]: normalised hidden rows; rows past the head's n_rows are not looked at
@@ -10,8 +10,8 @@
  * Products sum as op gemm of the same order does. Norms, rotation, scores and softmax are f32; queries are rounded to bf16
  * behind their rotation, what goes into the output product too. The keys and values of all rows are stored before any row
  * attends; a row sees positions up to its own. So a row's bits depend on its sequence alone. */
-#ifndef TDM_NPU_ATTENTION_ABI_H
-#define TDM_NPU_ATTENTION_ABI_H
+#ifndef TDM_NPU_WORKER_ATTENTION_ABI_H
+#define TDM_NPU_WORKER_ATTENTION_ABI_H
 
 #include <stdint.h>
 

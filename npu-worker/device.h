@@ -1,4 +1,4 @@
-/* The NPU as a device of the worker (engine/device.h): "xrt" a real one, "emulated" the one of the tests.
+/* The NPU as a device of the worker (engine/device/device.h): "xrt" a real one, "emulated" the one of the tests.
  *
  * An attention block runs as two products on the NPU (q, k, v in one; output) with the host's arithmetic between them;
  * layers that do not fit the NPU's memory budget, and all other blocks, run on a host device inside. In precisions other
@@ -8,10 +8,10 @@
  * Settings come with struct tdm_device_config; where one is not set there, the environment is asked (tests):
  * TANDEM_NPU_FORMAT=bf16|int8 (bf16), TANDEM_NPU_MEMORY_MB (a quarter of RAM), TANDEM_NPU_PROGRAMS (a directory with a
  * manifest). Each is checked when the device is opened. */
-#ifndef TDM_NPU_DEVICE_H
-#define TDM_NPU_DEVICE_H
+#ifndef TDM_NPU_WORKER_DEVICE_H
+#define TDM_NPU_WORKER_DEVICE_H
 
-#include "engine/device.h"
+#include "engine/device/device.h"
 #include "npu-worker/npu.h"
 
 extern const struct tdm_device_ops tdm_xrt_device_ops;

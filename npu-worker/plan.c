@@ -4,7 +4,7 @@
 #include <float.h>
 #include <math.h>
 
-#include "engine/half.h"
+#include "common/f16.h"
 
 /* What a command costs beside its weights, in weights: a tenth of a millisecond, in which a decoding NPU reads about two
  * million. Only compared, so a round number does. */

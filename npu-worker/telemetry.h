@@ -4,13 +4,13 @@
  *
  * The driver's interface is the kernel's (include/uapi/drm/amdxdna_accel.h), written down here as far as it is used, because
  * the headers of Debian 12 do not have it. Not tried with a driver: tested against an ioctl() of the test's own. */
-#ifndef TDM_NPU_TELEMETRY_H
-#define TDM_NPU_TELEMETRY_H
+#ifndef TDM_NPU_WORKER_TELEMETRY_H
+#define TDM_NPU_WORKER_TELEMETRY_H
 
 #include <assert.h>
 #include <stddef.h>
 #include "common/util.h"
-#include "engine/device-counters.h"
+#include "engine/device/counters.h"
 
 #define TDM_XDNA_GET_INFO 0xc0106447ul /* _IOWR('d', 0x40 + 7, struct tdm_xdna_info) */
 enum { TDM_XDNA_SENSORS = 4, TDM_XDNA_CONTEXTS = 5 };

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "engine/half.h"
+#include "common/f16.h"
 #include "npu-worker/plan.h"
 
 static struct tdm_npu_manifest manifest;

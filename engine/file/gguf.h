@@ -1,11 +1,11 @@
-/* GGUF v3 files: the container only (keys, values, tensor table). What the keys mean is engine/model.h's business.
+/* GGUF v3 files: the container only (keys, values, tensor table). What the keys mean is engine/model/model.h's business.
  *
  * The file is mapped read-only and everything is validated before it is used: counts, sizes, offsets, overlaps, types,
  * alignment, string lengths, duplicate names. No allocation is larger than the file justifies. A file that is cut short
  * while it is mapped is noticed (common/sigbus.h) and reported, never a crash. After open() the object is read-only and
  * may be used by any thread. */
-#ifndef TDM_ENGINE_GGUF_H
-#define TDM_ENGINE_GGUF_H
+#ifndef TDM_ENGINE_FILE_GGUF_H
+#define TDM_ENGINE_FILE_GGUF_H
 
 #include <sys/types.h>
 #include "common/error.h"
@@ -34,7 +34,7 @@ struct tdm_type_info {
         uint32_t block_values; /* values per block */
         uint32_t block_bytes;
 };
-/* NULL for an id nobody knows. Known is not supported: engine/weights.h decides that. */
+/* NULL for an id nobody knows. Known is not supported: engine/weights/weights.h decides that. */
 const struct tdm_type_info *tdm_type_info(uint32_t type);
 
 struct tdm_gguf;

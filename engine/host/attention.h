@@ -11,8 +11,8 @@
 #define TDM_ENGINE_HOST_ATTENTION_H
 
 #include "engine/host/kernels.h"
-#include "engine/host/pool.h"
-#include "engine/step.h"
+#include "common/pool.h"
+#include "engine/step/step.h"
 
 struct tdm_attention; /* scratch, allocated at load */
 

@@ -3,7 +3,7 @@
 #ifndef TDM_ENGINE_HOST_FORWARD_H
 #define TDM_ENGINE_HOST_FORWARD_H
 
-#include "engine/device.h"
+#include "engine/device/device.h"
 #include "engine/host/attention.h"
 #include "engine/host/matmul.h"
 #include "engine/host/rope.h"

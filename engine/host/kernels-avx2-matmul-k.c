@@ -1,4 +1,4 @@
-/* Matrix kernels for AVX2 and the types of engine/weights-k.h: see kernels-matmul-k.h. vpmaddubsw is exact here, as quants
+/* Matrix kernels for AVX2 and the types of engine/weights/weights-k.h: see kernels-matmul-k.h. vpmaddubsw is exact here, as quants
  * are small: products of 5-bit quants fit 16 bits four groups of columns deep, those of 6-bit ones two deep. Those of the
  * table types are bytes of any size: taken signed, their sign is put upon x (which works for x above -128 only), or split.
  *

@@ -1,4 +1,4 @@
-/* Matrix kernels for AVX-512 with VNNI and the types of engine/weights-k.h: see kernels-matmul-k.h. A vector is 4 columns
+/* Matrix kernels for AVX-512 with VNNI and the types of engine/weights/weights-k.h: see kernels-matmul-k.h. A vector is 4 columns
  * of 16 outputs; quants are unsigned, so an integer sum starts at -offset * (sum of x). */
 #include "engine/host/kernels-fill.h"
 

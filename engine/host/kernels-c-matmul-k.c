@@ -1,4 +1,4 @@
-/* The reference of the matrix kernels for the types of engine/weights-k.h: what every other table must reproduce bit by
+/* The reference of the matrix kernels for the types of engine/weights/weights-k.h: what every other table must reproduce bit by
  * bit. Weights are (q - offset) * scale, or q * scale + min; scale and min belong to a sub-block of 16 or 32 columns.
  *
  * ORDER, for each output (a lane), quantised activations: acc = 0; for each sub-block s in order, x_scale being its block's,
@@ -9,7 +9,7 @@
  * (exact) or fmaf((float)q, scale, min). Neither depends on the number of rows or panels of a call. */
 #include <math.h>
 #include "engine/host/kernels-fill.h"
-#include "engine/weights-k.h"
+#include "engine/weights/weights-k.h"
 
 #define LANES TDM_PANEL_ROWS
 #define BLOCK TDM_BLOCK_VALUES

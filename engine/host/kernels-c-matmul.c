@@ -7,7 +7,7 @@
  * a call. */
 #include <float.h>
 #include <math.h>
-#include "engine/half.h"
+#include "common/f16.h"
 #include "engine/host/kernels-fill.h"
 
 #define LANES TDM_PANEL_ROWS

@@ -4,7 +4,7 @@
 #include <float.h>
 #include <math.h>
 
-#include "engine/half.h"
+#include "common/f16.h"
 #include "engine/host/kernels-fill.h"
 #include "engine/host/kernels-ops.h"
 

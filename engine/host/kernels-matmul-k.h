@@ -1,4 +1,4 @@
-/* The SIMD matrix kernels for the types of engine/weights-k.h, as far as they do not depend on the vector's width: written
+/* The SIMD matrix kernels for the types of engine/weights/weights-k.h, as far as they do not depend on the vector's width: written
  * once, included by the file of one ISA, which defines the operations named below and the tiles.
  *
  * 256 columns of a pair of panels at a time are unpacked to one byte a weight, with their scales and minima in f32, into
@@ -13,7 +13,7 @@
  * vi_sub32, vi_sll16, vi_srl16, vi_srl32, vi_sra32, vi_sll32 (by a constant), vi_table (16 bytes, for vi_look_up), vi_look_up,
  * vi_u16 (V_BYTES / 4 u16 from memory), vf_half (the same of f16), vf_from_int, vf_store, vf_mul, vf_neg, prefetch. */
 #include "engine/host/kernels-fill.h"
-#include "engine/weights-k.h"
+#include "engine/weights/weights-k.h"
 
 #define LANES TDM_PANEL_ROWS
 #define BLOCK TDM_BLOCK_VALUES

@@ -7,8 +7,8 @@
 #ifndef TDM_ENGINE_HOST_KERNELS_H
 #define TDM_ENGINE_HOST_KERNELS_H
 
-#include "engine/kv.h"
-#include "engine/weights.h"
+#include "engine/step/kv.h"
+#include "engine/weights/weights.h"
 
 /* ---- activations as matrix kernels read them ----
  *
@@ -52,7 +52,7 @@ struct tdm_matrix {
  * ORDER (quantised): for each output, over blocks b = 0 … nb-1: acc = fmaf((float)isum_b, w_scale_b * x_scale_b, acc), acc starts
  * at 0; isum_b is the exact integer sum over the block's 32 products (I16: 256 * isum_hi + isum_lo, in int32).
  * ORDER (F32 activations): for k = 0 … cols-1: acc = fmaf(w[k], x[k], acc), w dequantised exactly: (float)q * scale.
- * Types of sub-blocks (engine/weights-k.h) say their order in kernels-c-matmul-k.c.
+ * Types of sub-blocks (engine/weights/weights-k.h) say their order in kernels-c-matmul-k.c.
  * y rows are y_stride floats apart; outputs past matrix->rows are not written. */
 typedef void (*tdm_matmul_fn)(const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t n_rows,
                               uint32_t first_panel, uint32_t n_panels, float *y, size_t y_stride);
@@ -108,7 +108,7 @@ struct tdm_kernels {
         /* Half-split (NeoX) rotation in place: x [head_dim], cos/sin [head_dim / 2]. l' = l c - r s, r' = r c + l s, each as
          * fmaf(l, c, -(r * s)) and fmaf(r, c, l * s). */
         void (*rope)(float *x, const float *cos, const float *sin, uint32_t head_dim);
-        /* Stores one key/value row at position t of a part (engine/kv.h). f16: round to nearest even, saturate to 65504;
+        /* Stores one key/value row at position t of a part (engine/step/kv.h). f16: round to nearest even, saturate to 65504;
          * q8_0: kernels-c-ops.c says how. Returns how many values had to be saturated. What is stored depends on the row
          * alone. */
         uint32_t (*kv_store)(uint8_t *part, enum tdm_kv_type type, uint32_t head_dim, uint32_t t, const float *k, const float *v);

@@ -5,7 +5,7 @@
 #define TDM_ENGINE_HOST_MATMUL_H
 
 #include "engine/host/kernels.h"
-#include "engine/host/pool.h"
+#include "common/pool.h"
 
 /* Rows prepared for matrix kernels, in one or more forms at once (a bit per enum tdm_act). Allocated at load. */
 struct tdm_acts {

@@ -1,4 +1,4 @@
-/* Matrix kernels of the types of engine/weights-k.h: every table's kernels give exactly the bits of the C reference, over
+/* Matrix kernels of the types of engine/weights/weights-k.h: every table's kernels give exactly the bits of the C reference, over
  * random shapes with odd tails, and the reference itself agrees with a plain double sum. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,7 +7,7 @@
 #include <cmocka.h>
 #include <math.h>
 #include "engine/host/matmul.h"
-#include "engine/weights-k.h"
+#include "engine/weights/weights-k.h"
 
 static const uint32_t types[] = {TDM_TYPE_Q4_1, TDM_TYPE_Q5_0, TDM_TYPE_Q5_1, TDM_TYPE_Q2_K,   TDM_TYPE_Q3_K,
                                  TDM_TYPE_Q4_K, TDM_TYPE_Q5_K, TDM_TYPE_Q6_K, TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS};

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 #include <float.h>
 #include <math.h>
-#include "engine/half.h"
+#include "common/f16.h"
 #include "engine/host/matmul.h"
 
 static const uint32_t types[] = {TDM_TYPE_F32, TDM_TYPE_F16, TDM_TYPE_BF16, TDM_TYPE_Q4_0, TDM_TYPE_Q8_0};

@@ -230,7 +230,7 @@ static float f16_value(const uint8_t *at)
                                                         : ldexpf((float)(h & 0x3ff), -24));
 }
 
-/* Each value read back by the layout that engine/kv.h describes: within half a step of its block, and no step is larger than
+/* Each value read back by the layout that engine/step/kv.h describes: within half a step of its block, and no step is larger than
  * the block needs (a scale is off by 2^-11, or by 2^-25 where it is tiny, in which case values at the end are cut). */
 static void check_q8(const uint8_t *part, uint32_t head_dim, uint32_t t, const float *k, const float *v)
 {

@@ -5,8 +5,8 @@
 
 #include "common/conn.h"
 #include "common/ring.h"
-#include "engine/progress.h"
-#include "engine/weights.h"
+#include "engine/device/progress.h"
+#include "engine/weights/weights.h"
 
 #define TDM_WORKER_PROTOCOL 6u
 /* One number for everything that lies in shared memory or travels: each part has its bits. */

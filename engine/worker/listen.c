@@ -5,7 +5,7 @@
  * Who may connect is the socket's mode (0600, tandemd's user): nobody else has the right to, so nothing is asked here. The
  * first byte is ours. The kernel adds to it who sent it, and that is the only way for tandemd to learn which process it
  * talks to: the peer of a connection to such a socket is whoever listened, which is the manager (see
- * daemon/fleet-unit.c). */
+ * daemon/fleet/unit.c). */
 #include "engine/worker/listen.h"
 
 #include <poll.h>

@@ -8,7 +8,7 @@
 #ifndef TDM_ENGINE_WORKER_SANDBOX_H
 #define TDM_ENGINE_WORKER_SANDBOX_H
 
-#include "engine/device.h"
+#include "engine/device/device.h"
 
 struct tdm_sandbox {
         bool off;

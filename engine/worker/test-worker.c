@@ -1,5 +1,5 @@
 /* A worker program against a tandemd that does not keep to the protocol: it leaves with an error or refuses the model,
- * it never hangs and never touches what it was not given. The right use is tested by daemon/test-fleet.c. */
+ * it never hangs and never touches what it was not given. The right use is tested by daemon/fleet/test-fleet.c. */
 #include <fcntl.h>
 #include <poll.h>
 #include <setjmp.h>

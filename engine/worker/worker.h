@@ -7,7 +7,7 @@
 #ifndef TDM_ENGINE_WORKER_WORKER_H
 #define TDM_ENGINE_WORKER_WORKER_H
 
-#include "engine/device.h"
+#include "engine/device/device.h"
 
 struct tdm_worker_device {
         const char *name;                 /* what TANDEM_NPU or TANDEM_GPU may ask for */

@@ -6,14 +6,14 @@
  * Memory is either imported (unified memory: weights, cache and hidden rows are used where they lie in the shared
  * segments) or copied (a discrete GPU: weights are uploaded once, the cache lives on the device and is written behind
  * into its segment, hidden rows are copied where a block of another worker follows). */
-#ifndef TDM_VULKAN_PRIVATE_H
-#define TDM_VULKAN_PRIVATE_H
+#ifndef TDM_GPU_WORKER_VULKAN_PRIVATE_H
+#define TDM_GPU_WORKER_VULKAN_PRIVATE_H
 
 #include "engine/host/kernels.h"
-#include "engine/host/pool.h"
+#include "common/pool.h"
 #include "engine/host/rope.h"
 #include "gpu-worker/vulkan/shaders/shared.h"
-#include "gpu-worker/vulkan/vk.h"
+#include "gpu-worker/vulkan/device/vk.h"
 #include "gpu-worker/vulkan/vulkan.h"
 
 /* ---- memory.c ---- */
@@ -60,7 +60,7 @@ enum tdm_vk_shader {
         TDM_VK_NORM,
         TDM_VK_MATVEC,
         TDM_VK_MATGELU,   /* a single row's gate and up, and GELU after them */
-        TDM_VK_MATVEC_K,  /* of the types of engine/weights-k.h */
+        TDM_VK_MATVEC_K,  /* of the types of engine/weights/weights-k.h */
         TDM_VK_MATDIRECT, /* the same bits for some rows at once, where the device has integer matrix units */
         TDM_VK_MATWIDE,   /* and for hundreds */
         TDM_VK_BOUND,
@@ -411,7 +411,7 @@ struct tdm_vk_model {
         char plan[512];
 };
 
-/* engine/device.h: the three parts of load. */
+/* engine/device/device.h: the three parts of load. */
 int tdm_vk_model_begin(struct tdm_device *device, const struct tdm_device_model_config *config, struct tdm_device_model **ret,
                        struct tdm_error *err);
 int tdm_vk_model_weights(struct tdm_device_model *model, uint64_t n_bytes, struct tdm_error *err);

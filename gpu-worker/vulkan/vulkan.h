@@ -4,10 +4,10 @@
  * Exactness: the order of every sum follows from a matrix's shape or from absolute positions (shaders/shared.h,
  * attend.comp); one row and many take the same. Bits differ from driver to driver, so the numerics id names device and
  * driver. Not thread-safe: one thread opens, loads, runs and closes. */
-#ifndef TDM_VULKAN_VULKAN_H
-#define TDM_VULKAN_VULKAN_H
+#ifndef TDM_GPU_WORKER_VULKAN_VULKAN_H
+#define TDM_GPU_WORKER_VULKAN_VULKAN_H
 
-#include "engine/device.h"
+#include "engine/device/device.h"
 
 extern const struct tdm_device_ops tdm_vulkan_device_ops;
 

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#include "engine/half.h"
+#include "common/f16.h"
 
 struct attention {
         const struct tdm_emulated_program *p;

@@ -8,8 +8,8 @@
 #include <getopt.h>
 #include <strings.h>
 #include "common/hugepage.h"
-#include "engine/host/pool.h"
-#include "engine/weights-private.h"
+#include "common/pool.h"
+#include "engine/weights/weights-private.h"
 
 #define CHUNK_BYTES (UINT64_C(1) << 14) /* as weights-build.c */
 #define ROUNDS_MAX 99

@@ -1,5 +1,5 @@
 /* What bounds the loading of a model onto a GPU of its own: how fast its memory takes copies from staging buffers that are full
- * already (that is PCIe alone), and how fast weights come through them, which the CPUs copy there (gpu-worker/vulkan/memory.c).
+ * already (that is PCIe alone), and how fast weights come through them, which the CPUs copy there (gpu-worker/vulkan/memory/memory.c).
  *
  * usage: bench-upload [MIB]   1024 without; prints two lines of GB/s, medians of five */
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-/* How fast the vulkan device runs: random weights of a known shape made in memory, driven in process through engine/device.h as
+/* How fast the vulkan device runs: random weights of a known shape made in memory, driven in process through engine/device/device.h as
  * a worker drives it. Prints tokens/s, what that is in memory read, and the device's time by kernel. Needs nothing but libc
  * and libvulkan.so.1, so that it can be carried to a machine with a GPU.
  *
@@ -7,8 +7,8 @@
  *   once; else as a worker that looks up from its work every so often); -c: decode alone behind so many tokens too */
 #include <ctype.h>
 
-#include "gpu-worker/vulkan/random-model.h"
-#include "gpu-worker/vulkan/test-drive.h"
+#include "gpu-worker/vulkan/tests/random-model.h"
+#include "gpu-worker/vulkan/tests/test-drive.h"
 #include "gpu-worker/vulkan/vulkan.h"
 
 #define PROMPT 512u

@@ -4,7 +4,7 @@
 #ifndef TANDEM_TESTS_RUNNER_H
 #define TANDEM_TESTS_RUNNER_H
 
-#include "engine/device.h"
+#include "engine/device/device.h"
 
 #define RUNNER_TABLES 8u
 

@@ -1,6 +1,6 @@
 #version 460
 // The logits that the sampler looks at, to where they would be if all came to the host: the n blocks of 64 with the greatest maxima, of equal ones
-// the first, and those that it names (engine/sampler.h). A workgroup is a row; the n-th greatest is found bit by bit: how many are not less
+// the first, and those that it names (engine/sampling/sampler.h). A workgroup is a row; the n-th greatest is found bit by bit: how many are not less
 // than what is known of it and a 1; as soon as there are n, those are they. Where more than n are left, the last of them that counts is found so too.
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #include "common.glsl"

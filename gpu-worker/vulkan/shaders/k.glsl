@@ -1,4 +1,4 @@
-// The types of engine/weights-k.h: how 32 columns of one lane are read. Quants come out as signed bytes, less the type's offset.
+// The types of engine/weights/weights-k.h: how 32 columns of one lane are read. Quants come out as signed bytes, less the type's offset.
 // `type` is a constant wherever these are called, so that all but one way disappears.
 
 bool tdm_k_type(const uint type)

@@ -1,5 +1,5 @@
 #version 460
-// What the sampler wants to know of all logits of a row, so that most of them never leave the device (engine/sampler.h): PHASE 0 the
+// What the sampler wants to know of all logits of a row, so that most of them never leave the device (engine/sampling/sampler.h): PHASE 0 the
 // greatest of each 64, NaN where one of them is NaN or +inf; PHASE 1 the sums of e^(logit - the greatest of all) of each 256: thread
 // (block of 256, lane) adds those of logits lane, lane + 16, … of the block, in this order, then the lanes are added as a tree.
 // A workgroup takes 16 blocks of a row. Both go straight to the host's memory: they are few.
@@ -25,7 +25,7 @@ uint greater(uint a, uint b)
         return is_none(a) || is_none(b) ? NOT_A_NUMBER : uintBitsToFloat(b) > uintBitsToFloat(a) ? b : a;
 }
 
-// As engine/sampler.c's exp_negative().
+// As engine/sampling/sampler.c's exp_negative().
 float exp_negative(float v)
 {
         bool small = v < -87.0;

@@ -1,5 +1,5 @@
 #version 460
-// matvec.comp for the types of engine/weights-k.h, whose blocks have one or two scales and perhaps minima: the same workgroups
+// matvec.comp for the types of engine/weights/weights-k.h, whose blocks have one or two scales and perhaps minima: the same workgroups
 // and segments. ORDER in a segment: of a quantised block's 32 or twice 16 columns acc = fma(float(isum), w_scale * x_scale, acc)
 // and, with a minimum, acc = fma(min, x_scale * float(xsum), acc); of float activations acc = fma(w, x, acc) for each column.
 #include "common.glsl"

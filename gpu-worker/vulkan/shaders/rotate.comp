@@ -1,6 +1,6 @@
 #version 460
 // Queries and keys: norm of each head and rotation; queries are scaled and stay where they are, keys and values go into the
-// cache (engine/kv.h). One workgroup is one head of one row: n_heads queries, then n_kv_heads keys, then the values.
+// cache (engine/step/kv.h). One workgroup is one head of one row: n_heads queries, then n_kv_heads keys, then the values.
 #define WORKERS 128
 #extension GL_EXT_shader_8bit_storage : require
 #include "common.glsl"

@@ -1,0 +1,28 @@
+/* The host device's threads: fork-join over numbered chunks. The caller is thread 0 and works too.
+ *
+ * Helpers spin briefly between jobs and then sleep on a futex, so that a waiting pool does not burn the core that the
+ * other worker needs. Which thread runs which chunk never changes a result. Each finished chunk bumps the heartbeat. */
+#ifndef TDM_COMMON_POOL_H
+#define TDM_COMMON_POOL_H
+
+#include <stdatomic.h>
+#include "common/error.h"
+
+struct tdm_pool;
+
+/* chunk in [0, n_chunks), thread in [0, n_threads). */
+typedef void (*tdm_pool_fn)(void *arg, unsigned chunk, unsigned thread);
+
+/* n_threads 0: as many as sched_getaffinity allows, at most 64. */
+int tdm_pool_new(struct tdm_pool **ret, unsigned n_threads, _Atomic uint64_t *heartbeat);
+void tdm_pool_destroy(struct tdm_pool *pool);
+void tdm_pool_destroyp(struct tdm_pool **pool);
+unsigned tdm_pool_n_threads(const struct tdm_pool *pool);
+/* Returns when all chunks are done; their writes are visible. n_chunks 0 is fine; 1 runs on the caller alone. */
+void tdm_pool_run(struct tdm_pool *pool, unsigned n_chunks, tdm_pool_fn fn, void *arg);
+/* The same by whoever is awake: for what takes no longer than to wake others. All are woken where all sleep. */
+void tdm_pool_run_awake(struct tdm_pool *pool, unsigned n_chunks, tdm_pool_fn fn, void *arg);
+/* From now on, for so long, helpers that have nothing to do do not sleep: half of the threads, so that there are cores for others. 0: they may. */
+void tdm_pool_stay_awake(struct tdm_pool *pool, uint64_t ns);
+
+#endif

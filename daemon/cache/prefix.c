@@ -1,0 +1,330 @@
+/* The tree of known beginnings. An entry is numbered by its full page, so there are as many as pages and nothing is
+ * allocated while it runs; children are found through a hash table keyed by a secret (a client chooses the tokens), and
+ * compared whole. */
+#include "daemon/cache/prefix.h"
+
+#include <assert.h>
+#include <sys/random.h>
+#include "engine/step/step.h"
+
+#define NONE TDM_KV_NO_PAGE
+#define MAX_NUMERICS 16u
+
+struct entry {
+        bool used;
+        uint32_t parent; /* NONE: the first page of a prompt */
+        uint32_t first_child, prev_sibling, next_sibling;
+        uint32_t bucket, next_in_bucket;
+        uint32_t window_page; /* NONE: not kept */
+        uint32_t numerics;
+        uid_t uid;
+        uint64_t stamp; /* of this use of the slot */
+        uint32_t tokens[TDM_KV_PAGE_TOKENS];
+};
+
+struct tdm_prefix {
+        struct tdm_pages *pages;
+        struct tdm_hparams hp;
+        bool has_window;
+        uint32_t n_entries;
+        uint32_t n_slots;
+        uint32_t n_buckets; /* a power of two */
+        struct entry *entries;  /* [n_slots] */
+        uint32_t *buckets;      /* [n_buckets], 1 + entry; 0: empty */
+        uint32_t *window_owner; /* [window pages], 1 + entry; 0: none */
+        uint64_t secret, last_stamp;
+        struct {
+                uint32_t number;
+                size_t size;
+                void *key;
+        } numerics[MAX_NUMERICS];
+        unsigned n_numerics;
+        uint32_t last_numerics;
+};
+
+static void reclaim(enum tdm_kv_group group, uint32_t coldest, void *userdata);
+
+int tdm_prefix_new(struct tdm_prefix **ret, struct tdm_pages *pages, const struct tdm_hparams *hp,
+                   const struct tdm_kv_geometry *kv)
+{
+        _cleanup_(tdm_prefix_destroyp) struct tdm_prefix *p = NULL;
+
+        if (kv->n_layers[TDM_KV_FULL] == 0)
+                return -EOPNOTSUPP;
+        p = calloc(1, sizeof(*p));
+        if (!p)
+                return -ENOMEM;
+        p->hp = *hp;
+        p->has_window = kv->n_layers[TDM_KV_WINDOW] > 0;
+        p->n_slots = kv->n_pages[TDM_KV_FULL];
+        p->n_buckets = 16;
+        while (p->n_buckets < p->n_slots && p->n_buckets < UINT32_C(1) << 30)
+                p->n_buckets *= 2;
+        /* Zeroed by the kernel, so what is never used costs nothing. */
+        p->entries = calloc(p->n_slots, sizeof(*p->entries));
+        p->buckets = calloc(p->n_buckets, sizeof(*p->buckets));
+        p->window_owner = calloc(TDM_MAX(kv->n_pages[TDM_KV_WINDOW], 1u), sizeof(*p->window_owner));
+        if (!p->entries || !p->buckets || !p->window_owner)
+                return -ENOMEM;
+        if (getrandom(&p->secret, sizeof(p->secret), 0) != sizeof(p->secret))
+                return -errno;
+        p->pages = pages;
+        tdm_pages_set_reclaim(pages, reclaim, p);
+        *ret = steal_ptr(&p);
+        return 0;
+}
+
+void tdm_prefix_destroy(struct tdm_prefix *p)
+{
+        if (!p)
+                return;
+        if (p->pages)
+                tdm_pages_set_reclaim(p->pages, NULL, NULL);
+        for (unsigned i = 0; i < p->n_numerics; i++)
+                free(p->numerics[i].key);
+        free(p->entries);
+        free(p->buckets);
+        free(p->window_owner);
+        free(p);
+}
+
+void tdm_prefix_destroyp(struct tdm_prefix **p)
+{
+        tdm_prefix_destroy(*p);
+        *p = NULL;
+}
+
+/* ---- entries ---- */
+
+static uint32_t bucket_of(const struct tdm_prefix *p, uint32_t parent, uid_t uid, uint32_t numerics, const uint32_t *tokens)
+{
+        uint64_t h = p->secret ^ parent ^ (uint64_t)uid << 32;
+
+        h = (h ^ numerics) * UINT64_C(0x9e3779b97f4a7c15);
+        for (uint32_t i = 0; i < TDM_KV_PAGE_TOKENS; i++) {
+                h ^= h >> 29;
+                h = (h ^ tokens[i]) * UINT64_C(0xbf58476d1ce4e5b9);
+        }
+        return (uint32_t)((h ^ h >> 32) & (p->n_buckets - 1));
+}
+
+static uint32_t find(const struct tdm_prefix *p, uint32_t parent, uid_t uid, uint32_t numerics, const uint32_t *tokens)
+{
+        for (uint32_t at = p->buckets[bucket_of(p, parent, uid, numerics, tokens)]; at; at = p->entries[at - 1].next_in_bucket) {
+                const struct entry *e = &p->entries[at - 1];
+
+                if (e->parent == parent && e->uid == uid && e->numerics == numerics &&
+                    memcmp(e->tokens, tokens, sizeof(e->tokens)) == 0)
+                        return at - 1;
+        }
+        return NONE;
+}
+
+static void keep_window(struct tdm_prefix *p, uint32_t entry, uint32_t page)
+{
+        if (page == NONE || p->entries[entry].window_page != NONE || p->window_owner[page])
+                return;
+        p->entries[entry].window_page = page;
+        p->window_owner[page] = 1 + entry;
+        tdm_pages_keep(p->pages, TDM_KV_WINDOW, page);
+}
+
+static void drop_window(struct tdm_prefix *p, struct entry *e)
+{
+        uint32_t page = e->window_page;
+
+        if (page == NONE)
+                return;
+        e->window_page = NONE;
+        p->window_owner[page] = 0;
+        tdm_pages_drop(p->pages, TDM_KV_WINDOW, page);
+}
+
+static void insert(struct tdm_prefix *p, uint32_t at, uint32_t parent, uid_t uid, uint32_t numerics, const uint32_t *tokens)
+{
+        struct entry *e = &p->entries[at];
+
+        *e = (struct entry){ .used = true, .parent = parent, .first_child = NONE, .prev_sibling = NONE, .next_sibling = NONE,
+                             .window_page = NONE, .numerics = numerics, .uid = uid, .stamp = ++p->last_stamp };
+        memcpy(e->tokens, tokens, sizeof(e->tokens));
+        e->bucket = bucket_of(p, parent, uid, numerics, tokens);
+        e->next_in_bucket = p->buckets[e->bucket];
+        p->buckets[e->bucket] = 1 + at;
+        if (parent != NONE) {
+                e->next_sibling = p->entries[parent].first_child;
+                if (e->next_sibling != NONE)
+                        p->entries[e->next_sibling].prev_sibling = at;
+                p->entries[parent].first_child = at;
+        }
+        tdm_pages_keep(p->pages, TDM_KV_FULL, at);
+        p->n_entries++;
+}
+
+static void remove_leaf(struct tdm_prefix *p, uint32_t at)
+{
+        struct entry *e = &p->entries[at];
+        uint32_t *link = &p->buckets[e->bucket];
+
+        assert(e->used && e->first_child == NONE);
+        while (*link != 1 + at)
+                link = &p->entries[*link - 1].next_in_bucket;
+        *link = e->next_in_bucket;
+        if (e->prev_sibling != NONE)
+                p->entries[e->prev_sibling].next_sibling = e->next_sibling;
+        else if (e->parent != NONE)
+                p->entries[e->parent].first_child = e->next_sibling;
+        if (e->next_sibling != NONE)
+                p->entries[e->next_sibling].prev_sibling = e->prev_sibling;
+        drop_window(p, e);
+        e->used = false;
+        p->n_entries--;
+        tdm_pages_drop(p->pages, TDM_KV_FULL, at);
+}
+
+/* Somebody may still use what hangs on an idle page: a sequence that computed a page which was known already has its own
+ * copy of it. Such a leaf is only forgotten. */
+static void reclaim(enum tdm_kv_group group, uint32_t coldest, void *userdata)
+{
+        struct tdm_prefix *p = userdata;
+        bool freed = false;
+
+        if (group == TDM_KV_WINDOW) {
+                drop_window(p, &p->entries[p->window_owner[coldest] - 1]);
+                return;
+        }
+        while (!freed) {
+                uint32_t leaf = coldest;
+
+                while (p->entries[leaf].first_child != NONE)
+                        leaf = p->entries[leaf].first_child;
+                freed = !tdm_pages_is_used(p->pages, TDM_KV_FULL, leaf);
+                remove_leaf(p, leaf);
+        }
+}
+
+/* ---- numerics ---- */
+
+static void forget_all(struct tdm_prefix *p)
+{
+        for (uint32_t i = 0; i < p->n_slots; i++)
+                while (p->entries[i].used) {
+                        uint32_t leaf = i;
+
+                        while (p->entries[leaf].first_child != NONE)
+                                leaf = p->entries[leaf].first_child;
+                        remove_leaf(p, leaf);
+                }
+        for (unsigned i = 0; i < p->n_numerics; i++)
+                free(p->numerics[i].key);
+        p->n_numerics = 0;
+}
+
+uint32_t tdm_prefix_numerics(struct tdm_prefix *p, const void *key, size_t size)
+{
+        void *copy;
+
+        for (unsigned i = 0; i < p->n_numerics; i++)
+                if (p->numerics[i].size == size && memcmp(p->numerics[i].key, key, size) == 0)
+                        return p->numerics[i].number;
+        copy = malloc(size);
+        if (!copy || p->last_numerics == UINT32_MAX) {
+                free(copy);
+                return 0;
+        }
+        /* So many kinds of devices in one life are not worth telling apart by age. */
+        if (p->n_numerics == MAX_NUMERICS)
+                forget_all(p);
+        memcpy(copy, key, size);
+        p->numerics[p->n_numerics].key = copy;
+        p->numerics[p->n_numerics].size = size;
+        p->numerics[p->n_numerics].number = ++p->last_numerics;
+        return p->numerics[p->n_numerics++].number;
+}
+
+static bool is_known(const struct tdm_prefix *p, uint32_t numerics)
+{
+        for (unsigned i = 0; i < p->n_numerics; i++)
+                if (p->numerics[i].number == numerics)
+                        return true;
+        return false;
+}
+
+/* ---- sequences ---- */
+
+/* First page of the window group that the row after n_pages full pages can see. */
+static uint32_t first_visible(const struct tdm_prefix *p, uint32_t n_pages)
+{
+        return tdm_window_first(&p->hp, TDM_KV_WINDOW, n_pages * TDM_KV_PAGE_TOKENS) / TDM_KV_PAGE_TOKENS;
+}
+
+uint32_t tdm_prefix_take(struct tdm_prefix *p, uid_t uid, uint32_t numerics, const uint32_t *ids, uint32_t n_max,
+                         struct tdm_prefix_tables *tables, struct tdm_prefix_cursor *cursor)
+{
+        uint32_t parent = NONE, n_known = 0, best = 0, n_window = 0 /* in a row, at the end */;
+
+        while ((n_known + 1) * TDM_KV_PAGE_TOKENS <= n_max) {
+                uint32_t at = find(p, parent, uid, numerics, ids + n_known * TDM_KV_PAGE_TOKENS);
+
+                if (at == NONE)
+                        break;
+                tables->pages[TDM_KV_FULL][n_known++] = at;
+                n_window = p->entries[at].window_page == NONE ? 0 : n_window + 1;
+                if (!p->has_window || n_window >= n_known - first_visible(p, n_known)) {
+                        best = n_known;
+                        cursor->entry = at;
+                }
+                parent = at;
+        }
+        for (uint32_t i = best; i < n_known; i++)
+                tables->pages[TDM_KV_FULL][i] = NONE;
+        if (best == 0)
+                return 0;
+        cursor->n_pages = best;
+        cursor->stamp = p->entries[cursor->entry].stamp;
+        tables->first_page[TDM_KV_FULL] = 0;
+        tables->first_page[TDM_KV_WINDOW] = first_visible(p, best);
+        for (uint32_t i = 0; i < best; i++) {
+                uint32_t at = tables->pages[TDM_KV_FULL][i];
+
+                tdm_pages_share(p->pages, TDM_KV_FULL, at);
+                if (!p->has_window || i < tables->first_page[TDM_KV_WINDOW])
+                        continue;
+                tables->pages[TDM_KV_WINDOW][i] = p->entries[at].window_page;
+                tdm_pages_share(p->pages, TDM_KV_WINDOW, p->entries[at].window_page);
+        }
+        return best * TDM_KV_PAGE_TOKENS;
+}
+
+void tdm_prefix_add(struct tdm_prefix *p, uid_t uid, uint32_t numerics, const uint32_t *ids, uint32_t n_committed,
+                    const struct tdm_prefix_tables *tables, struct tdm_prefix_cursor *cursor)
+{
+        uint32_t parent = NONE;
+
+        if (n_committed / TDM_KV_PAGE_TOKENS <= cursor->n_pages || !is_known(p, numerics))
+                return;
+        /* What it hung on may be forgotten, if that was another one's page: once more from the beginning. */
+        if (cursor->n_pages > 0 && p->entries[cursor->entry].used && p->entries[cursor->entry].stamp == cursor->stamp)
+                parent = cursor->entry;
+        else
+                cursor->n_pages = 0;
+        while (cursor->n_pages < n_committed / TDM_KV_PAGE_TOKENS) {
+                uint32_t i = cursor->n_pages, at = find(p, parent, uid, numerics, ids + i * TDM_KV_PAGE_TOKENS);
+
+                if (at == NONE) {
+                        at = tables->pages[TDM_KV_FULL][i];
+                        assert(!p->entries[at].used);
+                        insert(p, at, parent, uid, numerics, ids + i * TDM_KV_PAGE_TOKENS);
+                }
+                if (p->has_window && i >= tables->first_page[TDM_KV_WINDOW])
+                        keep_window(p, at, tables->pages[TDM_KV_WINDOW][i]);
+                parent = at;
+                cursor->entry = at;
+                cursor->stamp = p->entries[at].stamp;
+                cursor->n_pages++;
+        }
+}
+
+uint32_t tdm_prefix_n_entries(const struct tdm_prefix *p)
+{
+        return p->n_entries;
+}

@@ -1,0 +1,561 @@
+/* The connection to the bus: libdbus's watches and timeouts on the loop, registration, and what happens when the bus goes.
+ *
+ * libdbus' own helpers for a bus (dbus_bus_get, dbus_bus_register, dbus_bus_request_name) wait for answers; here Hello,
+ * RequestName and AddMatch are ordinary calls whose answers come through the loop. Only connect() itself is waited for,
+ * and on a Unix socket it does not wait. A bus that is not there or that hangs up is tried again, less and less often.
+ *
+ * Two things keep a flood from doing harm: messages are handled for a millisecond in one turn of the loop, so that steps are
+ * not kept waiting, and not at all while the bus has not taken what was said before. What is not read stays with the sender. */
+#include "daemon/faces/dbus/private.h"
+
+#include <signal.h>
+#include <sys/epoll.h>
+#include "common/log.h"
+
+#define DISPATCH_MAX 32u
+#define DISPATCH_NS TDM_NSEC_PER_MSEC
+#define RETRY_MIN_NS (250 * TDM_NSEC_PER_MSEC)
+#define RETRY_MAX_NS (30 * TDM_NSEC_PER_SEC)
+#define LOOK_AGAIN_NS (5 * TDM_NSEC_PER_MSEC)
+#define CALL_TIMEOUT_MS 20000
+/* A message with more fds than libdbus expects ends the connection, so it must expect what any bus lets through. And what
+ * waits here (peer.c) must be less than what makes libdbus stop reading: answers come the same way. */
+#define MAX_FDS 4096
+#define MAX_RECEIVED_BYTES (4L * (long)BUS_MAX_HELD_BYTES)
+
+/* ---- watches and timeouts ---- */
+
+static uint32_t watch_events(DBusWatch *watch)
+{
+        unsigned flags = dbus_watch_get_flags(watch);
+
+        return (flags & DBUS_WATCH_READABLE ? (uint32_t)EPOLLIN : 0) | (flags & DBUS_WATCH_WRITABLE ? (uint32_t)EPOLLOUT : 0);
+}
+
+static int on_watch(struct tdm_source *source, int fd, uint32_t events, void *userdata)
+{
+        DBusWatch *watch = userdata;
+        unsigned flags = (events & EPOLLIN ? DBUS_WATCH_READABLE : 0u) | (events & EPOLLOUT ? DBUS_WATCH_WRITABLE : 0u) |
+                         (events & EPOLLERR ? DBUS_WATCH_ERROR : 0u) | (events & EPOLLHUP ? DBUS_WATCH_HANGUP : 0u);
+
+        dbus_watch_handle(watch, flags); /* out of memory: it is called again, for the condition holds */
+        return 0;
+}
+
+/* A watch that is off has no source at all: hang-up is always reported, and nobody would take note of it. */
+static dbus_bool_t on_toggle_watch_to(DBusWatch *watch, struct tdm_dbus *bus)
+{
+        struct tdm_source *source = dbus_watch_get_data(watch);
+        int r;
+
+        if (!dbus_watch_get_enabled(watch)) {
+                tdm_source_destroy(source);
+                dbus_watch_set_data(watch, NULL, NULL);
+                return TRUE;
+        }
+        if (source)
+                return tdm_source_set_io_events(source, watch_events(watch)) == 0;
+        r = tdm_loop_add_io(bus->loop, dbus_watch_get_unix_fd(watch), watch_events(watch), on_watch, watch, &source);
+        if (r < 0)
+                return FALSE;
+        dbus_watch_set_data(watch, source, NULL);
+        return TRUE;
+}
+
+static dbus_bool_t on_add_watch(DBusWatch *watch, void *userdata)
+{
+        return on_toggle_watch_to(watch, userdata);
+}
+
+static void on_toggle_watch(DBusWatch *watch, void *userdata)
+{
+        struct tdm_dbus *bus = userdata;
+
+        if (!on_toggle_watch_to(watch, bus)) {
+                tdm_log_error("out of memory for the connection to the bus");
+                bus->lost = true;
+                tdm_source_schedule(bus->dispatch);
+        }
+}
+
+static void on_remove_watch(DBusWatch *watch, void *userdata)
+{
+        tdm_source_destroy(dbus_watch_get_data(watch));
+        dbus_watch_set_data(watch, NULL, NULL);
+}
+
+static int on_timeout(struct tdm_source *source, uint64_t now_ns, void *userdata)
+{
+        DBusTimeout *timeout = userdata;
+
+        tdm_source_arm(source, now_ns + (uint64_t)TDM_MAX(dbus_timeout_get_interval(timeout), 1) * TDM_NSEC_PER_MSEC);
+        dbus_timeout_handle(timeout);
+        return 0;
+}
+
+static void on_toggle_timeout(DBusTimeout *timeout, void *userdata)
+{
+        uint64_t interval_ns = (uint64_t)TDM_MAX(dbus_timeout_get_interval(timeout), 1) * TDM_NSEC_PER_MSEC;
+        struct tdm_source *source = dbus_timeout_get_data(timeout);
+
+        tdm_source_arm(source, dbus_timeout_get_enabled(timeout) ? tdm_now_ns() + interval_ns : 0);
+}
+
+static dbus_bool_t on_add_timeout(DBusTimeout *timeout, void *userdata)
+{
+        struct tdm_dbus *bus = userdata;
+        struct tdm_source *source;
+
+        if (tdm_loop_add_timer(bus->loop, on_timeout, timeout, &source) < 0)
+                return FALSE;
+        dbus_timeout_set_data(timeout, source, NULL);
+        on_toggle_timeout(timeout, bus);
+        return TRUE;
+}
+
+static void on_remove_timeout(DBusTimeout *timeout, void *userdata)
+{
+        tdm_source_destroy(dbus_timeout_get_data(timeout));
+        dbus_timeout_set_data(timeout, NULL, NULL);
+}
+
+static void on_dispatch_status(DBusConnection *connection, DBusDispatchStatus status, void *userdata)
+{
+        struct tdm_dbus *bus = userdata;
+
+        if (status != DBUS_DISPATCH_COMPLETE)
+                tdm_source_schedule(bus->dispatch);
+}
+
+/* ---- losing it ---- */
+
+static void retry_later(struct tdm_dbus *bus)
+{
+        tdm_source_arm(bus->retry, tdm_now_ns() + bus->retry_ns);
+        bus->retry_ns = TDM_MIN(2 * bus->retry_ns, RETRY_MAX_NS);
+}
+
+void bus_tear_down(struct tdm_dbus *bus)
+{
+        DBusConnection *connection = steal_ptr(&bus->connection);
+        struct bus_peer *peer;
+
+        bus->registered = bus->lost = false;
+        bus_forget_asking(&bus->asking);
+        tdm_list_for_each(peer, &bus->peers, struct bus_peer, node)
+                bus_peer_free(peer);
+        if (!connection)
+                return;
+        dbus_connection_set_dispatch_status_function(connection, NULL, NULL, NULL);
+        dbus_connection_close(connection);
+        dbus_connection_set_watch_functions(connection, NULL, NULL, NULL, NULL, NULL);
+        dbus_connection_set_timeout_functions(connection, NULL, NULL, NULL, NULL, NULL);
+        dbus_connection_unref(connection);
+        bus->lost = false; /* whatever its last callbacks thought */
+}
+
+static int on_retry(struct tdm_source *source, uint64_t now_ns, void *userdata)
+{
+        struct tdm_dbus *bus = userdata;
+
+        if (!bus->connection)
+                bus_connect(bus);
+        else
+                tdm_source_schedule(bus->dispatch);
+        return 0;
+}
+
+static int on_dispatch(struct tdm_source *source, void *userdata)
+{
+        struct tdm_dbus *bus = userdata;
+        uint64_t until_ns = tdm_now_ns() + DISPATCH_NS;
+
+        if (!bus->connection)
+                return 0;
+        for (unsigned i = 0; i < DISPATCH_MAX && !bus->lost && (i == 0 || tdm_now_ns() < until_ns); i++) {
+                if (dbus_connection_get_outgoing_size(bus->connection) > BUS_MAX_OUTGOING_BYTES) {
+                        tdm_source_arm(bus->retry, tdm_now_ns() + LOOK_AGAIN_NS);
+                        return 0;
+                }
+                switch (dbus_connection_dispatch(bus->connection)) {
+                case DBUS_DISPATCH_COMPLETE:
+                        return 0;
+                case DBUS_DISPATCH_NEED_MEMORY:
+                        tdm_source_arm(bus->retry, tdm_now_ns() + LOOK_AGAIN_NS);
+                        return 0;
+                case DBUS_DISPATCH_DATA_REMAINS:
+                        break;
+                }
+        }
+        if (bus->lost) {
+                tdm_log_info("the bus has hung up; its clients' jobs end, and it is tried again");
+                bus_tear_down(bus);
+                retry_later(bus);
+        } else
+                tdm_source_schedule(bus->dispatch);
+        return 0;
+}
+
+/* ---- registration ---- */
+
+static DBusMessage *call_bus(const char *member)
+{
+        return dbus_message_new_method_call(DBUS_SERVICE_DBUS, DBUS_PATH_DBUS, DBUS_INTERFACE_DBUS, member);
+}
+
+static void on_name(DBusPendingCall *pending, void *userdata)
+{
+        DBusMessage *reply = dbus_pending_call_steal_reply(pending);
+        struct tdm_dbus *bus = userdata;
+        dbus_uint32_t how = 0;
+        DBusError error = DBUS_ERROR_INIT;
+
+        if (reply && dbus_set_error_from_message(&error, reply))
+                tdm_log_error("cannot own the name " BUS_NAME " on bus %s: %s (does the bus's policy allow this user to own it?)",
+                              bus->address, error.message);
+        else if (reply && dbus_message_get_args(reply, NULL, DBUS_TYPE_UINT32, &how, DBUS_TYPE_INVALID) &&
+                 how == DBUS_REQUEST_NAME_REPLY_IN_QUEUE)
+                tdm_log_warning("the name " BUS_NAME " on bus %s belongs to somebody else now; waiting for it", bus->address);
+        else
+                tdm_log_info("serving on bus %s as " BUS_NAME, bus->address);
+        dbus_error_free(&error);
+        if (reply)
+                dbus_message_unref(reply);
+        bus_forget_asking(&bus->asking);
+}
+
+static void request_name(struct tdm_dbus *bus)
+{
+        DBusMessage *message = call_bus("RequestName");
+        const char *name = BUS_NAME;
+        dbus_uint32_t flags = 0;
+
+        if (message && dbus_message_append_args(message, DBUS_TYPE_STRING, &name, DBUS_TYPE_UINT32, &flags, DBUS_TYPE_INVALID) &&
+            bus_ask(bus, steal_ptr(&message), CALL_TIMEOUT_MS, on_name, bus, &bus->asking) == 0)
+                return;
+        if (message)
+                dbus_message_unref(message);
+        bus->lost = true;
+        tdm_source_schedule(bus->dispatch);
+}
+
+static void watch_leavers(struct tdm_dbus *bus)
+{
+        const char *rule = "type='signal',sender='" DBUS_SERVICE_DBUS "',path='" DBUS_PATH_DBUS "',interface='" DBUS_INTERFACE_DBUS
+                           "',member='NameOwnerChanged',arg2=''";
+        DBusMessage *message = call_bus("AddMatch");
+
+        if (message && dbus_message_append_args(message, DBUS_TYPE_STRING, &rule, DBUS_TYPE_INVALID)) {
+                dbus_message_set_no_reply(message, TRUE);
+                bus_send(bus, message);
+                return;
+        }
+        if (message)
+                dbus_message_unref(message);
+        bus->lost = true; /* without it a job would outlive its owner */
+        tdm_source_schedule(bus->dispatch);
+}
+
+static void on_hello(DBusPendingCall *pending, void *userdata)
+{
+        DBusMessage *reply = dbus_pending_call_steal_reply(pending);
+        struct tdm_dbus *bus = userdata;
+        DBusError error = DBUS_ERROR_INIT;
+        const char *name;
+
+        bus_forget_asking(&bus->asking);
+        if (reply && !dbus_set_error_from_message(&error, reply) &&
+            dbus_message_get_args(reply, &error, DBUS_TYPE_STRING, &name, DBUS_TYPE_INVALID) &&
+            dbus_bus_set_unique_name(bus->connection, name)) {
+                bus->registered = true;
+                bus->retry_ns = RETRY_MIN_NS;
+                watch_leavers(bus);
+                request_name(bus);
+        } else {
+                tdm_log_warning("bus %s does not take tandemd: %s", bus->address, error.message ? error.message : "no answer");
+                bus->lost = true;
+                tdm_source_schedule(bus->dispatch);
+        }
+        dbus_error_free(&error);
+        if (reply)
+                dbus_message_unref(reply);
+}
+
+static DBusHandlerResult on_message(DBusConnection *connection, DBusMessage *message, void *userdata)
+{
+        struct tdm_dbus *bus = userdata;
+        const char *name, *before, *after;
+
+        if (dbus_message_is_signal(message, DBUS_INTERFACE_LOCAL, "Disconnected")) {
+                bus->lost = true;
+                tdm_source_schedule(bus->dispatch);
+                return DBUS_HANDLER_RESULT_HANDLED;
+        }
+        if (dbus_message_is_signal(message, DBUS_INTERFACE_DBUS, "NameOwnerChanged") &&
+            dbus_message_has_sender(message, DBUS_SERVICE_DBUS)) {
+                if (dbus_message_get_args(message, NULL, DBUS_TYPE_STRING, &name, DBUS_TYPE_STRING, &before, DBUS_TYPE_STRING,
+                                          &after, DBUS_TYPE_INVALID) &&
+                    name[0] == ':' && after[0] == '\0')
+                        bus_peer_left(bus, name);
+                return DBUS_HANDLER_RESULT_HANDLED;
+        }
+        if (dbus_message_is_signal(message, DBUS_INTERFACE_DBUS, "NameAcquired") &&
+            dbus_message_get_args(message, NULL, DBUS_TYPE_STRING, &name, DBUS_TYPE_INVALID) && strcmp(name, BUS_NAME) == 0)
+                tdm_log_debug("the name " BUS_NAME " is ours");
+        if (dbus_message_get_type(message) == DBUS_MESSAGE_TYPE_METHOD_CALL) {
+                bus_peer_call(bus, message);
+                return DBUS_HANDLER_RESULT_HANDLED;
+        }
+        return DBUS_HANDLER_RESULT_NOT_YET_HANDLED;
+}
+
+static int set_up(struct tdm_dbus *bus)
+{
+        DBusConnection *c = bus->connection;
+        DBusMessage *hello;
+
+        dbus_connection_set_exit_on_disconnect(c, FALSE);
+        dbus_connection_set_max_received_size(c, MAX_RECEIVED_BYTES);
+        dbus_connection_set_max_message_unix_fds(c, MAX_FDS);
+        dbus_connection_set_max_received_unix_fds(c, MAX_FDS);
+        dbus_connection_set_dispatch_status_function(c, on_dispatch_status, bus, NULL);
+        if (!dbus_connection_set_watch_functions(c, on_add_watch, on_remove_watch, on_toggle_watch, bus, NULL) ||
+            !dbus_connection_set_timeout_functions(c, on_add_timeout, on_remove_timeout, on_toggle_timeout, bus, NULL) ||
+            !dbus_connection_add_filter(c, on_message, bus, NULL))
+                return -ENOMEM;
+        hello = call_bus("Hello");
+        if (!hello)
+                return -ENOMEM;
+        return bus_ask(bus, hello, CALL_TIMEOUT_MS, on_hello, bus, &bus->asking);
+}
+
+int bus_connect(struct tdm_dbus *bus)
+{
+        DBusError error = DBUS_ERROR_INIT;
+        int r;
+
+        bus->connection = dbus_connection_open_private(bus->address, &error);
+        if (!bus->connection) {
+                tdm_log(bus->asked_for && bus->retry_ns == RETRY_MIN_NS ? TDM_LOG_WARNING : TDM_LOG_DEBUG,
+                        "cannot reach bus %s: %s; it is tried again", bus->address, error.message);
+                dbus_error_free(&error);
+                retry_later(bus);
+                return -ENOTCONN;
+        }
+        r = set_up(bus);
+        if (r < 0) {
+                tdm_log_error("cannot set up the connection to bus %s: %s", bus->address, strerror(-r));
+                bus_tear_down(bus);
+                retry_later(bus);
+        }
+        return r;
+}
+
+/* ---- talking ---- */
+
+void bus_send(struct tdm_dbus *bus, DBusMessage *message)
+{
+        if (!message)
+                return;
+        if (bus->connection && bus->registered && !dbus_connection_send(bus->connection, message, NULL))
+                tdm_log_error("out of memory for a message to the bus");
+        dbus_message_unref(message);
+}
+
+int bus_ask(struct tdm_dbus *bus, DBusMessage *message, int timeout_ms, DBusPendingCallNotifyFunction fn, void *userdata,
+            DBusPendingCall **ret)
+{
+        DBusPendingCall *pending = NULL;
+        int r = -ENOTCONN;
+
+        if (bus->connection) {
+                r = -ENOMEM;
+                if (dbus_connection_send_with_reply(bus->connection, message, &pending, timeout_ms)) {
+                        if (!pending)
+                                r = -ENOTCONN;
+                        else if (dbus_pending_call_set_notify(pending, fn, userdata, NULL))
+                                r = 0;
+                        else {
+                                dbus_pending_call_cancel(pending);
+                                dbus_pending_call_unref(pending);
+                        }
+                }
+        }
+        dbus_message_unref(message);
+        if (r == 0)
+                *ret = pending;
+        return r;
+}
+
+void bus_forget_asking(DBusPendingCall **asking)
+{
+        if (!*asking)
+                return;
+        dbus_pending_call_cancel(*asking);
+        dbus_pending_call_unref(*asking);
+        *asking = NULL;
+}
+
+/* ---- answers ---- */
+
+/* "no-model" is dev.tandem.Tandem1.Error.NoModel: the names of the wire, spelt as D-Bus does. */
+const char *bus_error_name(int code)
+{
+        static char names[TDM_E_MAX][64];
+        char *name = names[code > 0 && code < TDM_E_MAX ? code : TDM_E_INTERNAL];
+        bool upper = true;
+        size_t n;
+
+        if (name[0])
+                return name;
+        n = (size_t)snprintf(name, sizeof(names[0]), "%s", BUS_ERROR);
+        for (const char *p = tdm_error_name(code); *p && n + 1 < sizeof(names[0]); p++) {
+                if (*p != '-')
+                        name[n++] = (char)(upper ? *p - 'a' + 'A' : *p);
+                upper = *p == '-';
+        }
+        name[n] = '\0';
+        return name;
+}
+
+DBusMessage *bus_reply_new(DBusMessage *call)
+{
+        return dbus_message_get_no_reply(call) ? NULL : dbus_message_new_method_return(call);
+}
+
+void bus_reply_ok(struct tdm_dbus *bus, DBusMessage *call)
+{
+        bus_send(bus, bus_reply_new(call));
+}
+
+void bus_reply_error(struct tdm_dbus *bus, DBusMessage *call, const char *name, const char *text)
+{
+        struct bus_writer w;
+
+        if (dbus_message_get_no_reply(call))
+                return;
+        bus_writer_init(&w, dbus_message_new_error(call, name, NULL));
+        bus_write_string(&w, text);
+        bus_send(bus, bus_writer_finish(&w));
+}
+
+void bus_reply_failed(struct tdm_dbus *bus, DBusMessage *call, int code, const char *text)
+{
+        bus_reply_error(bus, call, bus_error_name(code), text && text[0] ? text : "the request failed");
+}
+
+void bus_reply_finish(struct tdm_dbus *bus, DBusMessage *call, struct bus_writer *w)
+{
+        bool wanted = w->message != NULL;
+        DBusMessage *reply = bus_writer_finish(w);
+
+        if (!reply && wanted)
+                bus_reply_failed(bus, call, TDM_E_NO_MEMORY, "out of memory for the answer");
+        bus_send(bus, reply);
+}
+
+/* ---- the face ---- */
+
+/* NULL: there is none. */
+static char *find_address(const struct tdm_dbus_config *config)
+{
+        const char *name = config->bus ? config->bus : config->system ? "system" : "session";
+        const char *env, *runtime = getenv("XDG_RUNTIME_DIR");
+        char *address = NULL;
+
+        if (strcmp(name, "none") == 0)
+                return NULL;
+        if (strcmp(name, "system") == 0) {
+                env = getenv("DBUS_SYSTEM_BUS_ADDRESS");
+                return strdup(env && env[0] ? env : "unix:path=/run/dbus/system_bus_socket");
+        }
+        if (strcmp(name, "session") != 0)
+                return strdup(name);
+        env = getenv("DBUS_SESSION_BUS_ADDRESS");
+        if (env && env[0])
+                return strdup(env);
+        if (runtime && runtime[0] == '/') {
+                char path[4096];
+
+                snprintf(path, sizeof(path), "%.4000s/bus", runtime);
+                if ((config->bus || access(path, F_OK) == 0) && asprintf(&address, "unix:path=%s", path) < 0)
+                        return NULL;
+        }
+        return address;
+}
+
+int tdm_dbus_new(struct tdm_dbus **ret, struct tdm_loop *loop, struct tdm_models *models, struct tdm_scheduler *scheduler,
+                 const struct tdm_dbus_config *config, struct tdm_error *err)
+{
+        _cleanup_(tdm_dbus_destroyp) struct tdm_dbus *bus = NULL;
+        _cleanup_(freep) char *address = find_address(config);
+        int r;
+
+        if (!address) {
+                if (config->bus && strcmp(config->bus, "none") != 0)
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                             "--bus %s: no session bus is known: neither DBUS_SESSION_BUS_ADDRESS nor "
+                                             "XDG_RUNTIME_DIR is set; give an address, or none",
+                                             config->bus);
+                *ret = NULL;
+                return 0;
+        }
+        if (strncmp(address, "unix:", 5) != 0)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "bus address %.200s is not that of a Unix socket (unix:path=…): only those carry pipes",
+                                     address);
+        bus = calloc(1, sizeof(*bus));
+        if (!bus)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        tdm_list_init(&bus->peers);
+        tdm_list_init(&bus->jobs);
+        bus->loop = loop;
+        bus->models = models;
+        bus->scheduler = scheduler;
+        bus->system = config->system;
+        bus->asked_for = config->bus != NULL;
+        bus->address = steal_ptr(&address);
+        bus->started_ns = tdm_now_ns();
+        bus->retry_ns = RETRY_MIN_NS;
+        r = tdm_loop_add_defer(loop, on_dispatch, bus, &bus->dispatch);
+        if (r == 0)
+                r = tdm_loop_add_timer(loop, on_retry, bus, &bus->retry);
+        if (r == 0)
+                r = bus_start_tick(bus);
+        if (r < 0)
+                return tdm_error_set(err, r, "cannot set up the bus face: %s", strerror(-r));
+        /* A reader that has left its pipe is an answer from write(), not the end of the daemon. */
+        dbus_connection_set_change_sigpipe(FALSE);
+        signal(SIGPIPE, SIG_IGN);
+        (void)bus_connect(bus); /* else it is tried again */
+        *ret = steal_ptr(&bus);
+        return 0;
+}
+
+void tdm_dbus_set_fleet(struct tdm_dbus *bus, struct tdm_fleet *fleet)
+{
+        if (bus)
+                bus->fleet = fleet;
+}
+
+void tdm_dbus_destroy(struct tdm_dbus *bus)
+{
+        struct bus_job *job;
+
+        if (!bus)
+                return;
+        bus_tear_down(bus);
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
+                bus_job_free(job);
+        tdm_source_destroy(bus->dispatch);
+        tdm_source_destroy(bus->retry);
+        tdm_source_destroy(bus->tick);
+        free(bus->address);
+        free(bus);
+}
+
+void tdm_dbus_destroyp(struct tdm_dbus **bus)
+{
+        tdm_dbus_destroy(*bus);
+        *bus = NULL;
+}

@@ -1,0 +1,36 @@
+/* The D-Bus face: name dev.tandem.Tandem1, proto/dev.tandem.Tandem1.xml, docs/dbus-api.md.
+ *
+ * The sibling of the client face: it translates between bus messages and jobs, models and the fleet, and decides who may do
+ * what by the uid that the bus vouches for. On a user's bus it serves that user and root; on the system's everybody, within
+ * what polkit allows. Nothing in it ever waits: bus, credentials, polkit and the readers of pipes are all answered from the
+ * loop. The bus may go away and come back. Only the files of this folder know libdbus. Loop thread only. */
+#ifndef TDM_DAEMON_FACES_DBUS_DBUS_H
+#define TDM_DAEMON_FACES_DBUS_DBUS_H
+
+#include "daemon/schedule/scheduler.h"
+
+struct tdm_dbus;
+
+struct tdm_dbus_config {
+        bool system;     /* serves everybody, asks polkit */
+        const char *bus; /* session, system, an address, none; NULL: session or system, where there is one */
+};
+
+/* All borrowed. A bus that cannot be reached is tried again, so it is no error. TDM_E_BAD_REQUEST: an address that can
+ * never work. *ret is NULL where no bus is wanted. */
+int tdm_dbus_new(struct tdm_dbus **ret, struct tdm_loop *loop, struct tdm_models *models, struct tdm_scheduler *scheduler,
+                 const struct tdm_dbus_config *config, struct tdm_error *err);
+/* These take NULL: no bus is wanted. */
+void tdm_dbus_set_fleet(struct tdm_dbus *bus, struct tdm_fleet *fleet);
+void tdm_dbus_on_model_changed(struct tdm_dbus *bus, struct tdm_model *model);
+void tdm_dbus_on_workers_changed(struct tdm_dbus *bus); /* or may have */
+/* Asks systemd on this bus to kill what runs as this unit; on the system's bus a polkit rule of ours allows it. */
+void tdm_dbus_kill_unit(struct tdm_dbus *bus, const char *unit);
+void tdm_dbus_set_draining(struct tdm_dbus *bus);
+/* Everything that was said has left, pipes included. */
+bool tdm_dbus_is_drained(const struct tdm_dbus *bus);
+/* Cancels its jobs. */
+void tdm_dbus_destroy(struct tdm_dbus *bus);
+void tdm_dbus_destroyp(struct tdm_dbus **bus);
+
+#endif

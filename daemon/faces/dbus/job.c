@@ -1,0 +1,564 @@
+/* Jobs of the bus: how they begin, what becomes of what they say, and when they are forgotten.
+ *
+ * A job's output goes two ways: into its pipe, and into a text that GetText() reads. Both are capped, for the job, for its
+ * user and for all; the job itself goes on whatever becomes of them, so a reader that stands still costs nobody anything.
+ * Both see the same text: well-formed UTF-8 without NUL.
+ *
+ * A job ends when its owner leaves the bus, unless it was asked to linger. After its end it can be looked at for a while. */
+#include "daemon/faces/dbus/private.h"
+
+#include <math.h>
+#include "common/log.h"
+
+#define MAX_OBJECTS 1024u
+
+static const struct tdm_job_events job_events;
+
+/* ---- finding and forgetting ---- */
+
+struct bus_job *bus_job_find(struct tdm_dbus *bus, const char *path)
+{
+        struct bus_job *job;
+
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
+                if (strcmp(job->path, path) == 0)
+                        return job;
+        return NULL;
+}
+
+bool bus_job_is_seen_by(const struct bus_job *job, const struct bus_peer *peer)
+{
+        return job->uid == peer->uid || bus_peer_is_root(peer);
+}
+
+bool bus_job_knows(const struct tdm_dbus *bus, const struct bus_peer *peer)
+{
+        struct bus_job *job;
+
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) {
+                if (job->owner == peer)
+                        return true;
+                for (unsigned i = 0; i < BUS_MAX_WATCHERS; i++)
+                        if (job->watchers[i] == peer)
+                                return true;
+        }
+        return false;
+}
+
+static void drop_text(struct bus_job *job)
+{
+        if (job->text)
+                explicit_bzero(job->text, job->text_capacity);
+        free(steal_ptr(&job->text));
+        job->text_size = job->text_capacity = 0;
+}
+
+void bus_job_cancel(struct bus_job *job)
+{
+        if (!job->ended)
+                tdm_scheduler_cancel(job->bus->scheduler, job->job, NULL);
+}
+
+void bus_job_free(struct bus_job *job)
+{
+        if (!job->ended) {
+                job->job->events = NULL;
+                job->job->userdata = NULL;
+                bus_job_cancel(job);
+        }
+        tdm_list_remove(&job->node);
+        bus_stream_deinit(&job->stream);
+        drop_text(job);
+        tdm_job_unref(job->job);
+        tdm_model_unref(job->model);
+        free(job);
+}
+
+/* With a word to those who watch it. */
+void bus_job_forget(struct bus_job *job)
+{
+        if (job->owner)
+                bus_interfaces_removed(job->bus, job->path, BUS_JOB, job->owner->name);
+        for (unsigned i = 0; i < BUS_MAX_WATCHERS; i++)
+                if (job->watchers[i] && job->watchers[i] != job->owner)
+                        bus_interfaces_removed(job->bus, job->path, BUS_JOB, job->watchers[i]->name);
+        bus_job_free(job);
+}
+
+/* false: there is nothing that has ended (of this user, or at all). */
+static bool forget_oldest(struct tdm_dbus *bus, bool of_uid, uid_t uid)
+{
+        struct bus_job *job;
+
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
+                if (job->ended && (!of_uid || job->uid == uid)) {
+                        bus_job_forget(job);
+                        return true;
+                }
+        return false;
+}
+
+void bus_job_peer_left(struct tdm_dbus *bus, struct bus_peer *peer)
+{
+        struct bus_job *job;
+
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) {
+                for (unsigned i = 0; i < BUS_MAX_WATCHERS; i++)
+                        if (job->watchers[i] == peer)
+                                job->watchers[i] = NULL;
+                if (job->owner != peer)
+                        continue;
+                job->owner = NULL;
+                job->changed = true;
+                if (job->lingers)
+                        continue;
+                if (job->ended)
+                        bus_job_forget(job);
+                else
+                        bus_job_cancel(job); /* it is forgotten when it has ended */
+        }
+}
+
+/* ---- memory ---- */
+
+static uint64_t kept_bytes(const struct tdm_dbus *bus, bool of_uid, uid_t uid)
+{
+        struct bus_job *job;
+        uint64_t n = 0;
+
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
+                if (!of_uid || job->uid == uid)
+                        n += job->text_capacity + job->stream.capacity;
+        return n;
+}
+
+bool bus_may_keep(struct tdm_dbus *bus, uid_t uid, uint64_t more)
+{
+        while (kept_bytes(bus, true, uid) + more > BUS_MAX_KEPT_BYTES_PER_UID)
+                if (!forget_oldest(bus, true, uid))
+                        return false;
+        while (kept_bytes(bus, false, 0) + more > BUS_MAX_KEPT_BYTES)
+                if (!forget_oldest(bus, false, 0))
+                        return false;
+        return true;
+}
+
+static bool grow_text(struct bus_job *job, size_t size)
+{
+        size_t capacity = TDM_MIN(TDM_MAX((size_t)1024, 2 * (job->text_size + size)), (size_t)BUS_MAX_TEXT_BYTES);
+        char *bigger;
+
+        if (job->text_size + size > BUS_MAX_TEXT_BYTES || !bus_may_keep(job->bus, job->uid, capacity))
+                return false;
+        bigger = malloc(capacity);
+        if (!bigger)
+                return false;
+        if (job->text_size)
+                memcpy(bigger, job->text, job->text_size);
+        size = job->text_size;
+        drop_text(job);
+        job->text = bigger;
+        job->text_size = size;
+        job->text_capacity = capacity;
+        return true;
+}
+
+static void keep_text(struct bus_job *job, const char *text, size_t size)
+{
+        job->text_bytes += size;
+        if (job->text_truncated || size == 0)
+                return;
+        if (job->text_size + size > job->text_capacity && !grow_text(job, size)) {
+                job->text_truncated = true; /* what follows would have a hole before it */
+                return;
+        }
+        memcpy(job->text + job->text_size, text, size);
+        job->text_size += size;
+}
+
+static void put_out(struct bus_job *job, const char *data, size_t size)
+{
+        size_t room = BUS_MAX_OUTPUT_BYTES;
+        struct bus_stream *s = &job->stream;
+
+        /* Asked only when it would have to grow: counting goes through all jobs. */
+        if (s->size + size > s->capacity && s->size > 0 && !bus_may_keep(job->bus, job->uid, 2 * (s->size + size)))
+                room = 0;
+        bus_stream_write(s, data, size, room);
+}
+
+/* ---- events ---- */
+
+struct line {
+        char text[8192];
+        size_t size;
+};
+
+static void _printf_(2, 3) add(struct line *l, const char *fmt, ...)
+{
+        va_list ap;
+        int n;
+
+        va_start(ap, fmt);
+        n = vsnprintf(l->text + l->size, sizeof(l->text) - l->size, fmt, ap);
+        va_end(ap);
+        if (n > 0)
+                l->size = TDM_MIN(l->size + (size_t)n, sizeof(l->text) - 1);
+}
+
+/* A JSON string of well-formed text; sizes are those of one token or message, which fit. */
+static void add_json(struct line *l, const char *key, const char *text, size_t size)
+{
+        add(l, ",\"%s\":\"", key);
+        for (size_t i = 0; i < size && l->size + 8 < sizeof(l->text) - 256; i++) {
+                unsigned char c = (unsigned char)text[i];
+
+                if (c == '"' || c == '\\')
+                        add(l, "\\%c", c);
+                else if (c == '\n')
+                        add(l, "\\n");
+                else if (c < 0x20 || c == 0x7f)
+                        add(l, "\\u%04x", c);
+                else
+                        l->text[l->size++] = (char)c;
+        }
+        l->text[l->size] = '\0';
+        add(l, "\"");
+}
+
+static void begin(struct bus_job *job, struct line *l, const char *event)
+{
+        l->size = 0;
+        add(l, "{\"seq\":%llu,\"event\":\"%s\"", (unsigned long long)job->sequence++, event);
+}
+
+static void put_event(struct bus_job *job, struct line *l)
+{
+        add(l, "}\n");
+        put_out(job, l->text, l->size);
+}
+
+static void touch(struct bus_job *job)
+{
+        job->changed = true;
+        bus_tick_soon(job->bus, job->changed_ns + BUS_CHANGED_NS);
+}
+
+static void on_accepted(struct tdm_job *j, void *userdata)
+{
+        struct bus_job *job = userdata;
+        struct line l;
+
+        touch(job);
+        if (job->output != BUS_OUTPUT_EVENTS)
+                return;
+        begin(job, &l, "accepted");
+        add(&l, ",\"prompt_tokens\":%u,\"max_tokens\":%u", j->prompt_tokens, j->max_tokens);
+        put_event(job, &l);
+}
+
+static void on_progress(struct tdm_job *j, void *userdata)
+{
+        struct bus_job *job = userdata;
+        struct line l;
+
+        touch(job);
+        if (job->output != BUS_OUTPUT_EVENTS)
+                return;
+        begin(job, &l, "progress");
+        add(&l, ",\"state\":\"%s\",\"done\":%llu,\"total\":%llu,\"queue_position\":%u", tdm_job_state_name(j->state),
+            (unsigned long long)j->progress_done, (unsigned long long)j->progress_total,
+            j->state == TDM_JOB_QUEUED ? j->queue_position : 0);
+        put_event(job, &l);
+}
+
+/* Text as it goes out: cleaned, kept, and into the pipe where that has plain text. Returns its new size. */
+static size_t take_text(struct bus_job *job, const char *text, size_t size, char *clean)
+{
+        size = bus_clean_text(text, size, clean);
+        keep_text(job, clean, size);
+        if (job->output == BUS_OUTPUT_TEXT && size > 0)
+                put_out(job, clean, size);
+        return size;
+}
+
+static void on_token(struct tdm_job *j, uint32_t index, const struct tdm_job_token *t, void *userdata)
+{
+        struct bus_job *job = userdata;
+        char small[1024], *clean = small;
+        struct line l;
+        size_t size;
+
+        if (3 * t->size > sizeof(small))
+                clean = malloc(3 * t->size);
+        if (!clean) {
+                job->text_truncated = job->stream.cut = true;
+                bus_stream_finish(&job->stream);
+                return;
+        }
+        size = take_text(job, t->text, t->size, clean);
+        touch(job);
+        if (job->output == BUS_OUTPUT_EVENTS) {
+                begin(job, &l, "token");
+                add(&l, ",\"index\":%u,\"id\":%u,\"logprob\":%.6g", index, t->id, isfinite(t->logprob) ? (double)t->logprob : 0.0);
+                add_json(&l, "text", clean, size);
+                put_event(job, &l);
+        }
+        if (clean != small)
+                free(clean);
+}
+
+static const char *end_name(const struct tdm_job *j)
+{
+        static const char *const names[] = { [TDM_JOB_END_STOP] = "stop", [TDM_JOB_END_LENGTH] = "length",
+                                             [TDM_JOB_END_CANCELLED] = "cancelled", [TDM_JOB_END_ERROR] = "error" };
+
+        return names[j->end];
+}
+
+static void put_done(struct bus_job *job, const char *tail, size_t tail_size)
+{
+        const struct tdm_job *j = job->job;
+        struct line l;
+
+        begin(job, &l, "done");
+        add(&l, ",\"reason\":\"%s\"", end_name(j));
+        add_json(&l, "text", tail, tail_size);
+        if (j->end == TDM_JOB_END_ERROR) {
+                char message[3 * TDM_ERROR_MESSAGE_MAX];
+
+                add_json(&l, "error", bus_error_name(j->error.code), strlen(bus_error_name(j->error.code)));
+                add_json(&l, "message", message, bus_clean_text(j->error.message, strlen(j->error.message), message));
+        }
+        add(&l, ",\"prompt_tokens\":%u,\"cached_tokens\":%u,\"generated_tokens\":%u", j->prompt_tokens, j->cached_tokens,
+            j->generated);
+        add(&l, ",\"ttft_ms\":%.3f,\"prefill_tps\":%.3f,\"decode_tps\":%.3f", tdm_job_ttft_ms(j), tdm_job_prefill_tps(j),
+            tdm_job_decode_tps(j));
+        add(&l, ",\"recoveries\":%u,\"degraded\":%s", j->recoveries, j->degraded ? "true" : "false");
+        put_event(job, &l);
+}
+
+static void say_finished(struct bus_job *job, const char *destination)
+{
+        DBusMessage *message = dbus_message_new_signal(job->path, BUS_JOB, "Finished");
+        struct bus_writer w;
+
+        if (message && !dbus_message_set_destination(message, destination)) {
+                dbus_message_unref(message);
+                return;
+        }
+        bus_writer_init(&w, message);
+        bus_write_string(&w, end_name(job->job));
+        bus_open(&w, DBUS_TYPE_ARRAY, "{sv}");
+        bus_job_write_end(&w, job);
+        bus_close(&w);
+        bus_send(job->bus, bus_writer_finish(&w));
+}
+
+static void on_done(struct tdm_job *j, void *userdata)
+{
+        struct bus_job *job = userdata;
+        char clean[3 * sizeof(j->tail)];
+        size_t size = take_text(job, j->tail, j->tail_size, clean);
+
+        job->ended = true;
+        job->ended_ns = tdm_now_ns();
+        j->events = NULL;
+        j->userdata = NULL;
+        if (job->output == BUS_OUTPUT_EVENTS)
+                put_done(job, clean, size);
+        bus_stream_finish(&job->stream);
+        touch(job);
+        if (job->owner)
+                say_finished(job, job->owner->name);
+        for (unsigned i = 0; i < BUS_MAX_WATCHERS; i++)
+                if (job->watchers[i] && job->watchers[i] != job->owner)
+                        say_finished(job, job->watchers[i]->name);
+        /* To the end of the list: those that have ended lie in the order of their ends. */
+        tdm_list_remove(&job->node);
+        tdm_list_append(&job->bus->jobs, &job->node);
+}
+
+/* No scores: scoring is not offered on the bus. */
+static const struct tdm_job_events job_events = {
+        .accepted = on_accepted,
+        .progress = on_progress,
+        .token = on_token,
+        .done = on_done,
+};
+
+/* ---- time ---- */
+
+static void tell_changed(struct bus_job *job, uint64_t now_ns)
+{
+        job->changed = false;
+        job->changed_ns = now_ns;
+        if (job->owner)
+                bus_properties_changed(job->bus, job->path, &bus_job_interface, job, job->owner->name);
+        for (unsigned i = 0; i < BUS_MAX_WATCHERS; i++)
+                if (job->watchers[i] && job->watchers[i] != job->owner)
+                        bus_properties_changed(job->bus, job->path, &bus_job_interface, job, job->watchers[i]->name);
+}
+
+static bool is_stale(const struct bus_job *job, uint64_t now_ns)
+{
+        if (!job->ended)
+                return false;
+        if (!job->owner && !job->lingers)
+                return true;
+        return now_ns - job->ended_ns > (job->lingers ? BUS_KEEP_LINGERING_NS : BUS_KEEP_NS);
+}
+
+static void limit_ended(struct tdm_dbus *bus)
+{
+        unsigned n_all = 0, n;
+        struct bus_job *job, *other;
+
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
+                n_all += job->ended;
+        while (n_all > BUS_MAX_ENDED_JOBS && forget_oldest(bus, false, 0))
+                n_all--;
+        if (n_all <= BUS_MAX_ENDED_JOBS_PER_UID)
+                return;
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) {
+                n = 0;
+                if (!job->ended)
+                        continue;
+                for (struct tdm_list *at = &job->node; at != &bus->jobs; at = at->next) {
+                        other = tdm_list_entry(at, struct bus_job, node);
+                        n += other->ended && other->uid == job->uid;
+                }
+                if (n > BUS_MAX_ENDED_JOBS_PER_UID)
+                        bus_job_forget(job);
+        }
+}
+
+uint64_t bus_job_tick(struct tdm_dbus *bus, uint64_t now_ns)
+{
+        uint64_t next_ns = 0;
+        struct bus_job *job;
+
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) {
+                uint64_t due_ns = 0;
+
+                if (job->changed && now_ns - job->changed_ns >= BUS_CHANGED_NS)
+                        tell_changed(job, now_ns);
+                if (is_stale(job, now_ns)) {
+                        bus_job_forget(job);
+                        continue;
+                }
+                if (job->changed)
+                        due_ns = job->changed_ns + BUS_CHANGED_NS;
+                else if (job->ended)
+                        due_ns = job->ended_ns + (job->lingers ? BUS_KEEP_LINGERING_NS : BUS_KEEP_NS) + TDM_NSEC_PER_MSEC;
+                if (due_ns && (!next_ns || due_ns < next_ns))
+                        next_ns = due_ns;
+        }
+        limit_ended(bus);
+        return next_ns;
+}
+
+/* ---- beginning ---- */
+
+static int make_path(struct bus_job *job, const struct bus_peer *peer, const char *token, struct tdm_error *err)
+{
+        char sender[260];
+        size_t n = 0;
+
+        if (!token) {
+                snprintf(job->path, sizeof(job->path), BUS_ROOT "/jobs/%llu", (unsigned long long)job->job->id);
+                return 0;
+        }
+        for (const char *p = peer->name + (peer->name[0] == ':'); *p && n + 1 < sizeof(sender); p++)
+                sender[n++] = (*p >= '0' && *p <= '9') || (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') ? *p : '_';
+        sender[n] = '\0';
+        snprintf(job->path, sizeof(job->path), BUS_ROOT "/jobs/%s/%s", sender, token);
+        if (bus_job_find(job->bus, job->path))
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "token \"%s\" is that of another job of this caller", token);
+        return 0;
+}
+
+static int start(struct bus_peer *peer, struct bus_request *request, int *ret_fd, struct bus_job **ret, struct tdm_error *err)
+{
+        struct tdm_dbus *bus = peer->bus;
+        _cleanup_(tdm_model_unrefp) struct tdm_model *model = NULL;
+        _cleanup_(tdm_job_unrefp) struct tdm_job *j = NULL;
+        _cleanup_(closep) int fd = -1;
+        struct bus_job *job;
+        unsigned n = 0;
+        int r;
+
+        if (bus->draining)
+                return tdm_error_set(err, TDM_E_DRAINING, "tandemd is shutting down and takes no jobs");
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
+                n++;
+        if (n >= MAX_OBJECTS && !forget_oldest(bus, false, 0))
+                return tdm_error_set(err, TDM_E_BUSY, "%u jobs are known already; try again later", n);
+        request->params.uid = peer->uid;
+        r = tdm_job_new(&j, &request->params, err);
+        if (r == 0)
+                r = tdm_models_open(bus->models, request->model, request->model_fd, &model, err);
+        if (r != 0)
+                return r;
+        job = calloc(1, sizeof(*job));
+        if (!job)
+                return tdm_error_set(err, TDM_E_NO_MEMORY, "out of memory");
+        job->bus = bus;
+        job->stream.fd = -1;
+        job->uid = peer->uid;
+        job->owner = peer;
+        job->lingers = request->linger;
+        job->output = request->output;
+        job->ended = true; /* not begun: bus_job_free() has nothing to cancel */
+        job->model = steal_ptr(&model);
+        job->job = tdm_job_ref(j);
+        tdm_list_init(&job->node);
+        if (request->token)
+                r = make_path(job, peer, request->token, err);
+        if (r == 0) {
+                r = bus_stream_open(&job->stream, bus->loop, &fd);
+                if (r < 0)
+                        tdm_error_set(err, r, "cannot make a pipe: %s", strerror(-r));
+        }
+        if (r == 0) {
+                j->events = &job_events;
+                j->userdata = job;
+                r = tdm_scheduler_submit(bus->scheduler, j, job->model, err);
+        }
+        if (r == 0 && !request->token)
+                make_path(job, peer, NULL, err);
+        if (r != 0) {
+                bus_job_free(job);
+                return r;
+        }
+        job->ended = false;
+        if (job->output == BUS_OUTPUT_NONE)
+                bus_stream_finish(&job->stream);
+        tdm_list_append(&bus->jobs, &job->node);
+        *ret_fd = steal_fd(&fd);
+        *ret = job;
+        return 0;
+}
+
+void bus_job_generate(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, bool chat)
+{
+        _cleanup_(bus_request_deinit) struct bus_request request;
+        _cleanup_(closep) int fd = -1;
+        struct tdm_error err = { 0 };
+        struct bus_job *job = NULL;
+        struct bus_writer w;
+        int r = bus_read_request(args, chat, &request, &err);
+
+        if (r == 0)
+                r = start(peer, &request, &fd, &job, &err);
+        if (r != 0) {
+                tdm_log_debug("job of user %u refused: %s", (unsigned)peer->uid, err.message);
+                bus_reply_failed(peer->bus, message, r, err.message);
+                return;
+        }
+        bus_writer_init(&w, bus_reply_new(message));
+        bus_write_path(&w, job->path);
+        bus_write(&w, DBUS_TYPE_UNIX_FD, &fd);
+        bus_reply_finish(peer->bus, message, &w);
+        bus_interfaces_added(peer->bus, job->path, &bus_job_interface, job, peer->name);
+}

@@ -1,0 +1,303 @@
+/* Who calls: the uid behind a unique name, asked of the bus once and kept while the name lives.
+ *
+ * Until the answer is there a peer's calls wait in order. What waits is measured and capped, for all and for each user, so
+ * that nobody can fill memory with calls that cannot be served yet. A call that is longer or has more values than any
+ * honest one is refused before its contents are looked at. */
+#include "daemon/faces/dbus/private.h"
+
+#include <inttypes.h>
+#include "common/log.h"
+
+#define CREDENTIALS_TIMEOUT_MS 20000
+#define TOO_LONG "the call has more than %" PRIu64 " bytes or %" PRIu64 " values"
+
+/* ---- how big is it? ---- */
+
+struct measure {
+        uint64_t bytes, values;
+};
+
+static bool measure(DBusMessageIter *at, struct measure *m)
+{
+        DBusMessageIter inner;
+        const char *s;
+        int type, n;
+
+        for (; (type = dbus_message_iter_get_arg_type(at)) != DBUS_TYPE_INVALID; dbus_message_iter_next(at)) {
+                m->bytes += 8;
+                if (++m->values > BUS_MAX_CALL_VALUES || m->bytes > BUS_MAX_CALL_BYTES)
+                        return false;
+                switch (type) {
+                case DBUS_TYPE_STRING:
+                case DBUS_TYPE_OBJECT_PATH:
+                case DBUS_TYPE_SIGNATURE:
+                        dbus_message_iter_get_basic(at, &s);
+                        m->bytes += strlen(s);
+                        break;
+                case DBUS_TYPE_ARRAY:
+                        if (dbus_type_is_fixed(dbus_message_iter_get_element_type(at)) &&
+                            dbus_message_iter_get_element_type(at) != DBUS_TYPE_UNIX_FD) {
+                                n = dbus_message_iter_get_element_count(at);
+                                m->bytes += 8 * (uint64_t)n;
+                                break;
+                        }
+                        /* fall through */
+                case DBUS_TYPE_VARIANT:
+                case DBUS_TYPE_STRUCT:
+                case DBUS_TYPE_DICT_ENTRY:
+                        dbus_message_iter_recurse(at, &inner);
+                        if (!measure(&inner, m))
+                                return false;
+                        break;
+                }
+                if (m->bytes > BUS_MAX_CALL_BYTES)
+                        return false;
+        }
+        return true;
+}
+
+/* ---- calls that wait ---- */
+
+void bus_held_free(struct bus_held *held)
+{
+        struct tdm_dbus *bus = held->peer->bus;
+
+        bus_forget_asking(&held->asking);
+        tdm_list_remove(&held->node);
+        bus->n_held--;
+        bus->n_held_with_fds -= held->fds;
+        bus->held_bytes -= held->size_bytes;
+        dbus_message_unref(held->message);
+        free(held);
+}
+
+int bus_peer_hold(struct bus_peer *peer, DBusMessage *message, struct bus_held **ret, struct tdm_error *err)
+{
+        struct tdm_dbus *bus = peer->bus;
+        struct measure m = { 0 };
+        DBusMessageIter args;
+        unsigned n = 0;
+        uint64_t bytes = 0;
+        struct bus_peer *p;
+        struct bus_held *held;
+        bool fds = dbus_message_contains_unix_fds(message);
+
+        if (dbus_message_iter_init(message, &args) && !measure(&args, &m))
+                return tdm_error_set(err, TDM_E_TOO_LONG, TOO_LONG, BUS_MAX_CALL_BYTES, BUS_MAX_CALL_VALUES);
+        if (fds && bus->n_held_with_fds >= BUS_MAX_HELD_WITH_FDS)
+                return tdm_error_set(err, TDM_E_BUSY, "too many calls with file descriptors wait already; try again later");
+        tdm_list_for_each(p, &bus->peers, struct bus_peer, node)
+                if (p == peer || (p->known && peer->known && p->uid == peer->uid))
+                        tdm_list_for_each(held, &p->held, struct bus_held, node) {
+                                n++;
+                                bytes += held->size_bytes;
+                        }
+        if (n >= BUS_MAX_HELD_PER_UID || bytes + m.bytes > BUS_MAX_HELD_BYTES_PER_UID)
+                return tdm_error_set(err, TDM_E_QUOTA, "%u calls of this caller wait already", n);
+        if (bus->n_held >= BUS_MAX_HELD || bus->held_bytes + m.bytes > BUS_MAX_HELD_BYTES)
+                return tdm_error_set(err, TDM_E_BUSY, "%u calls wait already; try again later", bus->n_held);
+        held = calloc(1, sizeof(*held));
+        if (!held)
+                return tdm_error_set(err, TDM_E_NO_MEMORY, "out of memory");
+        held->peer = peer;
+        held->message = dbus_message_ref(message);
+        held->size_bytes = m.bytes;
+        held->fds = fds;
+        bus->n_held_with_fds += fds;
+        tdm_list_append(&peer->held, &held->node);
+        bus->n_held++;
+        bus->held_bytes += m.bytes;
+        *ret = held;
+        return 0;
+}
+
+/* ---- peers ---- */
+
+void bus_peer_free(struct bus_peer *peer)
+{
+        struct tdm_dbus *bus = peer->bus;
+        struct bus_held *held;
+        struct bus_load *load;
+
+        bus_forget_asking(&peer->asking);
+        tdm_list_for_each(held, &peer->held, struct bus_held, node)
+                bus_held_free(held);
+        tdm_list_for_each(load, &peer->loads, struct bus_load, node)
+                bus_load_free(load);
+        bus_job_peer_left(bus, peer);
+        tdm_list_remove(&peer->node);
+        bus->n_peers--;
+        free(peer->name);
+        free(peer);
+}
+
+static struct bus_peer *find(struct tdm_dbus *bus, const char *name)
+{
+        /* Backwards: those heard of last are asked for first. */
+        for (struct tdm_list *at = bus->peers.prev; at != &bus->peers; at = at->prev) {
+                struct bus_peer *peer = tdm_list_entry(at, struct bus_peer, node);
+
+                if (strcmp(peer->name, name) == 0)
+                        return peer;
+        }
+        return NULL;
+}
+
+void bus_peer_left(struct tdm_dbus *bus, const char *name)
+{
+        struct bus_peer *peer = find(bus, name);
+
+        if (peer)
+                bus_peer_free(peer);
+}
+
+static void serve_held(struct bus_peer *peer)
+{
+        struct bus_held *held;
+
+        tdm_list_for_each(held, &peer->held, struct bus_held, node) {
+                DBusMessage *message;
+
+                if (held->asking)
+                        continue; /* came by way of one before it, and waits for polkit now */
+                message = dbus_message_ref(held->message);
+                bus_held_free(held);
+                bus_object_call(peer, message, BUS_ANYBODY, BUS_POLKIT_UNKNOWN);
+                dbus_message_unref(message);
+        }
+}
+
+/* The uid of a GetConnectionCredentials answer. */
+static int read_uid(DBusMessage *reply, uid_t *ret)
+{
+        DBusMessageIter args, entries, entry, value;
+        dbus_uint32_t uid;
+        const char *key;
+
+        if (!dbus_message_has_signature(reply, "a{sv}") || !dbus_message_iter_init(reply, &args))
+                return -EINVAL;
+        for (dbus_message_iter_recurse(&args, &entries); dbus_message_iter_get_arg_type(&entries) == DBUS_TYPE_DICT_ENTRY;
+             dbus_message_iter_next(&entries)) {
+                dbus_message_iter_recurse(&entries, &entry);
+                dbus_message_iter_get_basic(&entry, &key);
+                dbus_message_iter_next(&entry);
+                dbus_message_iter_recurse(&entry, &value);
+                if (strcmp(key, "UnixUserID") != 0 || dbus_message_iter_get_arg_type(&value) != DBUS_TYPE_UINT32)
+                        continue;
+                dbus_message_iter_get_basic(&value, &uid);
+                *ret = uid;
+                return 0;
+        }
+        return -ENOENT;
+}
+
+static void refuse_held(struct bus_peer *peer, int code, const char *text)
+{
+        struct bus_held *held;
+
+        tdm_list_for_each(held, &peer->held, struct bus_held, node)
+                bus_reply_failed(peer->bus, held->message, code, text);
+        bus_peer_free(peer);
+}
+
+static void on_credentials(DBusPendingCall *pending, void *userdata)
+{
+        DBusMessage *reply = dbus_pending_call_steal_reply(pending);
+        struct bus_peer *peer = userdata;
+
+        bus_forget_asking(&peer->asking);
+        if (reply && dbus_message_get_type(reply) == DBUS_MESSAGE_TYPE_METHOD_RETURN && read_uid(reply, &peer->uid) == 0) {
+                peer->known = true;
+                serve_held(peer);
+        } else /* it may have left meanwhile: then nobody hears this */
+                refuse_held(peer, TDM_E_DENIED, "the bus does not say which user this caller is");
+        if (reply)
+                dbus_message_unref(reply);
+}
+
+static int ask_credentials(struct bus_peer *peer)
+{
+        DBusMessage *message = dbus_message_new_method_call(DBUS_SERVICE_DBUS, DBUS_PATH_DBUS, DBUS_INTERFACE_DBUS,
+                                                            "GetConnectionCredentials");
+        const char *name = peer->name;
+
+        if (!message)
+                return -ENOMEM;
+        if (!dbus_message_append_args(message, DBUS_TYPE_STRING, &name, DBUS_TYPE_INVALID)) {
+                dbus_message_unref(message);
+                return -ENOMEM;
+        }
+        return bus_ask(peer->bus, message, CREDENTIALS_TIMEOUT_MS, on_credentials, peer, &peer->asking);
+}
+
+/* Makes room by forgetting one that has nothing here; it is asked about again when it calls. */
+static bool make_room(struct tdm_dbus *bus)
+{
+        struct bus_peer *peer;
+
+        if (bus->n_peers < BUS_MAX_PEERS)
+                return true;
+        tdm_list_for_each(peer, &bus->peers, struct bus_peer, node)
+                if (tdm_list_empty(&peer->held) && tdm_list_empty(&peer->loads) && peer->known && !bus_job_knows(bus, peer)) {
+                        bus_peer_free(peer);
+                        return true;
+                }
+        return false;
+}
+
+static int peer_new(struct tdm_dbus *bus, const char *name, struct bus_peer **ret, struct tdm_error *err)
+{
+        struct bus_peer *peer;
+
+        if (!make_room(bus))
+                return tdm_error_set(err, TDM_E_BUSY, "%u callers are served already; try again later", bus->n_peers);
+        peer = calloc(1, sizeof(*peer));
+        if (!peer)
+                return tdm_error_set(err, TDM_E_NO_MEMORY, "out of memory");
+        peer->bus = bus;
+        tdm_list_init(&peer->held);
+        tdm_list_init(&peer->loads);
+        tdm_list_append(&bus->peers, &peer->node);
+        bus->n_peers++;
+        peer->name = strdup(name);
+        if (!peer->name || ask_credentials(peer) < 0) {
+                bus_peer_free(peer);
+                return tdm_error_set(err, TDM_E_NO_MEMORY, "cannot ask the bus who calls");
+        }
+        *ret = peer;
+        return 0;
+}
+
+void bus_peer_call(struct tdm_dbus *bus, DBusMessage *message)
+{
+        const char *sender = dbus_message_get_sender(message);
+        struct tdm_error err = { 0 };
+        struct bus_peer *peer;
+        struct bus_held *held;
+        int r = 0;
+
+        if (!sender)
+                return; /* no bus delivers that */
+        peer = find(bus, sender);
+        if (!peer)
+                r = peer_new(bus, sender, &peer, &err);
+        if (r == 0 && !peer->known) {
+                r = bus_peer_hold(peer, message, &held, &err);
+                if (r == 0)
+                        return;
+        } else if (r == 0) {
+                DBusMessageIter args;
+                struct measure m = { 0 };
+
+                if (dbus_message_iter_init(message, &args) && !measure(&args, &m))
+                        r = tdm_error_set(&err, TDM_E_TOO_LONG, TOO_LONG, BUS_MAX_CALL_BYTES, BUS_MAX_CALL_VALUES);
+        }
+        if (r != 0) {
+                tdm_log_debug("call of %s refused: %s", sender, err.message);
+                bus_reply_failed(bus, message, r, err.message);
+                return;
+        }
+        tdm_list_remove(&peer->node);
+        tdm_list_append(&bus->peers, &peer->node);
+        bus_object_call(peer, message, BUS_ANYBODY, BUS_POLKIT_UNKNOWN);
+}

@@ -1,0 +1,316 @@
+/* What the files of the D-Bus face share: bus.c (the connection), peer.c (who calls), polkit.c (may they),
+ * objects.c (which object and method is meant), manager.c, options.c, job.c and job-object.c (jobs),
+ * stream.c (pipes), units.c (systemd), status.c (workers and models), writer.c (making messages). */
+#ifndef TDM_DAEMON_FACES_DBUS_PRIVATE_H
+#define TDM_DAEMON_FACES_DBUS_PRIVATE_H
+
+#include "daemon/faces/dbus/dbus.h"
+
+#include <dbus/dbus.h>
+
+#define BUS_NAME "dev.tandem.Tandem1"
+#define BUS_ROOT "/dev/tandem/Tandem1"
+#define BUS_ERROR BUS_NAME ".Error."
+#define BUS_MANAGER BUS_NAME ".Manager"
+#define BUS_JOB BUS_NAME ".Job"
+#define BUS_WORKER BUS_NAME ".Worker"
+#define BUS_MODEL BUS_NAME ".Model"
+#define BUS_PROPERTIES "org.freedesktop.DBus.Properties"
+#define BUS_INTROSPECTABLE "org.freedesktop.DBus.Introspectable"
+#define BUS_OBJECT_MANAGER "org.freedesktop.DBus.ObjectManager"
+#define BUS_MAX_PATH 384u
+
+/* A call may say so much; what is longer is refused before anybody looks into it. */
+#define BUS_MAX_CALL_BYTES (UINT64_C(9) << 20)
+#define BUS_MAX_CALL_VALUES (UINT64_C(4) << 20)
+/* Calls that wait for credentials or polkit. */
+#define BUS_MAX_HELD 256u
+#define BUS_MAX_HELD_PER_UID 64u
+#define BUS_MAX_HELD_BYTES (UINT64_C(64) << 20)
+#define BUS_MAX_HELD_BYTES_PER_UID (UINT64_C(16) << 20)
+/* A message can bring 253 fds that nobody sees before it is gone, so few may wait. */
+#define BUS_MAX_HELD_WITH_FDS 8u
+#define BUS_MAX_PEERS 1024u
+/* What the bus has not taken yet, at which no more calls are read. */
+#define BUS_MAX_OUTGOING_BYTES (8 << 20)
+
+/* Of one job: text that is kept for GetText(), and output that the pipe has not taken. Of all of them together. */
+#define BUS_MAX_TEXT_BYTES (UINT64_C(1) << 20)
+#define BUS_MAX_OUTPUT_BYTES (UINT64_C(1) << 20)
+#define BUS_MAX_KEPT_BYTES (UINT64_C(64) << 20)
+#define BUS_MAX_KEPT_BYTES_PER_UID (UINT64_C(16) << 20)
+#define BUS_MAX_ENDED_JOBS 512u
+#define BUS_MAX_ENDED_JOBS_PER_UID 64u
+#define BUS_MAX_WATCHERS 8u
+#define BUS_TEXT_REPLY_BYTES (UINT64_C(256) << 10)
+/* How long a job can be looked at after its end. */
+#define BUS_KEEP_NS (60 * TDM_NSEC_PER_SEC)
+#define BUS_KEEP_LINGERING_NS (600 * TDM_NSEC_PER_SEC)
+#define BUS_CHANGED_NS (100 * TDM_NSEC_PER_MSEC) /* between two PropertiesChanged of one object */
+
+enum bus_action { BUS_ANYBODY, BUS_GENERATE, BUS_MANAGE_MODELS, BUS_RESTART_WORKER, BUS_VIEW_OTHERS };
+enum bus_polkit { BUS_POLKIT_UNKNOWN, BUS_POLKIT_YES, BUS_POLKIT_NO };
+
+/* Somebody on the bus, by unique name. Known once the bus has said who it is. */
+struct bus_peer {
+        struct tdm_dbus *bus;
+        struct tdm_list node; /* least recently heard of first */
+        char *name;
+        uid_t uid;
+        bool known;
+        DBusPendingCall *asking;
+        struct tdm_list held;  /* struct bus_held */
+        struct tdm_list loads; /* struct bus_load */
+};
+
+/* A call that waits for something. */
+struct bus_held {
+        struct bus_peer *peer;
+        struct tdm_list node;
+        DBusMessage *message;
+        uint64_t size_bytes;
+        bool fds;
+        enum bus_action action;
+        DBusPendingCall *asking; /* polkit */
+};
+
+/* A caller who waits for a model. */
+struct bus_load {
+        struct tdm_list node;
+        DBusMessage *call;
+        struct tdm_model *model;
+};
+
+enum bus_output { BUS_OUTPUT_TEXT, BUS_OUTPUT_EVENTS, BUS_OUTPUT_NONE };
+
+/* The writing end of a pipe, and what it has not taken yet. */
+struct bus_stream {
+        struct tdm_loop *loop;
+        int fd;
+        char *data;
+        size_t first, size, capacity; /* the bytes that wait: data[first … size) */
+        bool cut;   /* it could not hold all */
+        bool over;  /* no more will come: closed when it is empty */
+        struct tdm_source *writable;
+};
+
+/* A job as an object: who may hear of it, what it has said, and when its properties were last told. */
+struct bus_job {
+        struct tdm_dbus *bus;
+        struct tdm_list node;
+        struct tdm_job *job; /* referenced, to the end of this object */
+        struct tdm_model *model;
+        char path[BUS_MAX_PATH];
+        uid_t uid;
+        struct bus_peer *owner; /* NULL: it has left */
+        struct bus_peer *watchers[BUS_MAX_WATCHERS];
+        bool lingers;
+        enum bus_output output;
+        struct bus_stream stream;
+        uint64_t sequence; /* of events */
+
+        char *text; /* well-formed UTF-8 without NUL */
+        size_t text_size, text_capacity;
+        uint64_t text_bytes; /* in all, those not kept included */
+        bool text_truncated;
+
+        bool ended;
+        uint64_t ended_ns;
+        uint64_t changed_ns; /* when PropertiesChanged was last sent */
+        bool changed;
+};
+
+struct tdm_dbus {
+        struct tdm_loop *loop;
+        struct tdm_models *models;
+        struct tdm_scheduler *scheduler;
+        struct tdm_fleet *fleet;
+        bool system;
+        bool asked_for; /* somebody named this bus */
+        bool draining;
+        char *address;
+        uint64_t started_ns;
+
+        DBusConnection *connection; /* NULL: not connected */
+        bool registered;            /* Hello was answered */
+        DBusPendingCall *asking;    /* Hello, then RequestName */
+        struct tdm_source *dispatch, *retry, *tick;
+        uint64_t retry_ns, tick_ns; /* how long to wait; when the tick comes */
+        bool lost; /* to be torn down */
+
+        struct tdm_list peers;
+        unsigned n_peers;
+        unsigned n_held, n_held_with_fds;
+        uint64_t held_bytes;
+
+        struct tdm_list jobs; /* struct bus_job; those that have ended lie in the order of their ends */
+
+        struct {
+                enum tdm_worker_state state;
+                pid_t pid;
+                uint32_t restarts;
+                uint64_t looked_ns, busy_ns; /* BusyShare is over the last look */
+                double busy_share;
+        } workers[TDM_N_WORKERS];
+        struct bus_known_model {
+                uint32_t id; /* 0: free */
+                enum tdm_model_state state;
+                uint64_t told_ns;
+                bool changed;
+        } known[TDM_MAX_MODELS];
+};
+
+/* writer.c: a message being written. What fails (memory) is remembered until bus_send(); nothing else has to check.
+ * Strings are made well-formed on the way: libdbus ends the process over one that is not. */
+#define BUS_WRITER_DEPTH 12u
+
+struct bus_writer {
+        DBusMessage *message;
+        DBusMessageIter at[BUS_WRITER_DEPTH + 1];
+        unsigned depth;
+        bool failed;
+};
+
+void bus_writer_init(struct bus_writer *w, DBusMessage *message); /* NULL: failed */
+void bus_write(struct bus_writer *w, int type, const void *value); /* fixed types, and fds (duplicated) */
+void bus_write_string(struct bus_writer *w, const char *s);
+void bus_write_path(struct bus_writer *w, const char *path); /* valid */
+void bus_write_u32(struct bus_writer *w, uint32_t v);
+void bus_write_u64(struct bus_writer *w, uint64_t v);
+void bus_write_double(struct bus_writer *w, double v);
+void bus_write_bool(struct bus_writer *w, bool v);
+void bus_open(struct bus_writer *w, int type, const char *contents); /* as dbus_message_iter_open_container() */
+void bus_close(struct bus_writer *w);
+/* {key: <value>} of an a{sv} */
+void bus_entry_string(struct bus_writer *w, const char *key, const char *value);
+void bus_entry_path(struct bus_writer *w, const char *key, const char *value);
+void bus_entry_u32(struct bus_writer *w, const char *key, uint32_t value);
+void bus_entry_u64(struct bus_writer *w, const char *key, uint64_t value);
+void bus_entry_double(struct bus_writer *w, const char *key, double value);
+void bus_entry_bool(struct bus_writer *w, const char *key, bool value);
+/* The message (referenced), or NULL when something failed. */
+DBusMessage *bus_writer_finish(struct bus_writer *w);
+/* Writes size bytes as well-formed UTF-8 without NUL to out (room: 3 * size) and returns how many. */
+size_t bus_clean_text(const char *text, size_t size, char *out);
+
+/* bus.c */
+int bus_connect(struct tdm_dbus *bus);
+void bus_tear_down(struct tdm_dbus *bus);
+/* Takes message; NULL is fine. Not sent while there is no bus. */
+void bus_send(struct tdm_dbus *bus, DBusMessage *message);
+/* A call to somebody else; fn is called once, unless *ret is cancelled before. */
+int bus_ask(struct tdm_dbus *bus, DBusMessage *message, int timeout_ms, DBusPendingCallNotifyFunction fn, void *userdata,
+            DBusPendingCall **ret);
+void bus_forget_asking(DBusPendingCall **asking);
+
+/* Answers. They take nothing; a caller who wants no answer gets none. */
+DBusMessage *bus_reply_new(DBusMessage *call); /* NULL: none is wanted, or no memory */
+void bus_reply_ok(struct tdm_dbus *bus, DBusMessage *call);
+void bus_reply_error(struct tdm_dbus *bus, DBusMessage *call, const char *name, const char *text);
+void bus_reply_failed(struct tdm_dbus *bus, DBusMessage *call, int code, const char *text); /* TDM_E_*, or -errno */
+const char *bus_error_name(int code); /* dev.tandem.Tandem1.Error.Quota */
+void bus_reply_finish(struct tdm_dbus *bus, DBusMessage *call, struct bus_writer *w);
+
+/* peer.c */
+void bus_peer_call(struct tdm_dbus *bus, DBusMessage *message); /* a method call came */
+void bus_peer_left(struct tdm_dbus *bus, const char *name);
+void bus_peer_free(struct bus_peer *peer);
+int bus_peer_hold(struct bus_peer *peer, DBusMessage *message, struct bus_held **ret, struct tdm_error *err);
+void bus_held_free(struct bus_held *held);
+void bus_load_free(struct bus_load *load); /* manager.c */
+static inline bool bus_peer_is_root(const struct bus_peer *peer)
+{
+        return peer->uid == 0;
+}
+static inline bool bus_peer_is_admin(const struct bus_peer *peer)
+{
+        return bus_peer_is_root(peer) || peer->uid == geteuid();
+}
+
+/* polkit.c: goes on with bus_object_call(), now or later, or refuses. */
+void bus_authorize(struct bus_peer *peer, DBusMessage *message, enum bus_action action);
+
+/* objects.c */
+struct bus_method {
+        const char *name, *in;
+        enum bus_action action;
+        void (*fn)(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, void *object);
+};
+struct bus_property {
+        const char *name, *type;
+        bool changes; /* told by PropertiesChanged */
+};
+struct bus_interface {
+        const char *name;
+        const struct bus_method *methods;
+        size_t n_methods;
+        const struct bus_property *properties;
+        size_t n_properties;
+        void (*write)(struct bus_writer *w, struct tdm_dbus *bus, void *object, size_t property);
+};
+extern const struct bus_interface bus_manager_interface, bus_job_interface, bus_worker_interface, bus_model_interface;
+extern const char bus_introspection_xml[];
+
+/* A call from somebody who is known. others: what polkit says about seeing other users' jobs. */
+void bus_object_call(struct bus_peer *peer, DBusMessage *message, enum bus_action allowed, enum bus_polkit others);
+void bus_properties_changed(struct tdm_dbus *bus, const char *path, const struct bus_interface *interface, void *object,
+                            const char *destination);
+void bus_interfaces_added(struct tdm_dbus *bus, const char *path, const struct bus_interface *interface, void *object,
+                          const char *destination);
+void bus_interfaces_removed(struct tdm_dbus *bus, const char *path, const char *interface, const char *destination);
+
+/* options.c */
+struct bus_request {
+        struct tdm_job_params params;
+        const char *model;
+        int model_fd; /* owned */
+        const char *token;
+        bool linger;
+        enum bus_output output;
+        struct tdm_stop_string stops[TDM_MAX_STOPS];
+        struct tdm_chat_message *messages; /* owned */
+};
+void bus_request_deinit(struct bus_request *request);
+/* What it points to lies in the message. */
+int bus_read_request(DBusMessageIter *args, bool chat, struct bus_request *ret, struct tdm_error *err);
+/* wait, model-fd (the caller's then); and where no option is known yet */
+int bus_read_load(DBusMessageIter *options, bool *ret_wait, int *ret_fd, struct tdm_error *err);
+int bus_read_no_options(DBusMessageIter *options, struct tdm_error *err);
+
+/* job.c */
+void bus_job_generate(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, bool chat);
+struct bus_job *bus_job_find(struct tdm_dbus *bus, const char *path);
+bool bus_job_is_seen_by(const struct bus_job *job, const struct bus_peer *peer);
+void bus_job_peer_left(struct tdm_dbus *bus, struct bus_peer *peer);
+bool bus_job_knows(const struct tdm_dbus *bus, const struct bus_peer *peer); /* one belongs to it or is watched by it */
+void bus_job_free(struct bus_job *job);
+void bus_job_forget(struct bus_job *job); /* with a word to those who watch it */
+uint64_t bus_job_tick(struct tdm_dbus *bus, uint64_t now_ns); /* when it wants to be called again; 0: not */
+void bus_job_cancel(struct bus_job *job);
+bool bus_may_keep(struct tdm_dbus *bus, uid_t uid, uint64_t more); /* drops what has ended to make room */
+void bus_job_write_end(struct bus_writer *w, const struct bus_job *job);
+
+/* manager.c */
+void bus_manager_model_changed(struct tdm_dbus *bus, struct tdm_model *model);
+void bus_unload_model(struct bus_peer *peer, DBusMessage *message, const char *name);
+
+/* stream.c */
+int bus_stream_open(struct bus_stream *stream, struct tdm_loop *loop, int *ret_read_fd);
+bool bus_stream_is_open(const struct bus_stream *stream);
+size_t bus_stream_waiting(const struct bus_stream *stream);
+/* false: it is full, and takes no more from now on. room: what it may hold. */
+bool bus_stream_write(struct bus_stream *stream, const char *data, size_t size, size_t room);
+void bus_stream_finish(struct bus_stream *stream); /* closes it when all has been read */
+void bus_stream_deinit(struct bus_stream *stream);
+
+/* status.c */
+void bus_write_status(struct bus_writer *w, struct tdm_dbus *bus);
+void bus_write_models(struct bus_writer *w, struct tdm_dbus *bus);
+struct tdm_model *bus_model_find(struct tdm_dbus *bus, const char *path);
+void bus_model_path(const struct tdm_model *model, char path[BUS_MAX_PATH]);
+int bus_start_tick(struct tdm_dbus *bus);
+void bus_tick_soon(struct tdm_dbus *bus, uint64_t deadline_ns); /* not later than that */
+void bus_restart_worker(struct bus_peer *peer, DBusMessage *message, enum tdm_worker_index index);
+extern const char *const bus_worker_names[TDM_N_WORKERS];
+
+#endif

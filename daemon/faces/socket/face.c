@@ -1,0 +1,336 @@
+/* Connections: who may connect, sending, and what becomes of a client that breaks the rules, stops reading or leaves.
+ *
+ * A connection that ends by a breach is told why: its socket is kept alive by a second descriptor until the reason has
+ * been put into it, for the connection object has closed its own by then. */
+#include "daemon/faces/socket/private.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include "common/log.h"
+
+#define LOOK_NS (5 * TDM_NSEC_PER_MSEC)
+
+static void client_free(struct client *c)
+{
+        struct request *request;
+
+        tdm_list_for_each(request, &c->requests, struct request, node) {
+                struct tdm_job *job = request->job;
+
+                if (job) {
+                        job->events = NULL;
+                        job->userdata = NULL;
+                        job->paused = false;
+                        tdm_scheduler_cancel(c->face->scheduler, job, NULL);
+                }
+                request_free(request);
+        }
+        tdm_list_remove(&c->node);
+        c->face->n_clients--;
+        tdm_conn_destroyp(&c->conn);
+        closep(&c->fd);
+        free(c);
+}
+
+/* One small frame, if it fits into the socket right now. */
+static void send_last_words(int fd, int code, const char *message)
+{
+        Tandem__Reply reply = TANDEM__REPLY__INIT;
+        Tandem__Error error = TANDEM__ERROR__INIT;
+        uint8_t frame[4 + 64 + TDM_ERROR_MESSAGE_MAX];
+        size_t size;
+
+        error.code = (char *)tdm_error_name(code);
+        error.message = (char *)message;
+        reply.kind_case = TANDEM__REPLY__KIND_ERROR;
+        reply.error = &error;
+        size = tandem__reply__get_packed_size(&reply);
+        if (size > sizeof(frame) - 4)
+                return;
+        tandem__reply__pack(&reply, frame + 4);
+        for (unsigned i = 0; i < 4; i++)
+                frame[i] = (uint8_t)(size >> (8 * i));
+        if (send(fd, frame, size + 4, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+                tdm_log_debug("the last words to a client were not taken: %s", strerror(errno));
+}
+
+static void on_closed(struct tdm_conn *conn, const struct tdm_error *err, void *userdata)
+{
+        struct client *c = userdata;
+
+        if (err->code == TDM_E_PROTOCOL) {
+                tdm_log_debug("client %d of user %u hung up on: %s", (int)c->pid, (unsigned)c->uid, err->message);
+                send_last_words(c->fd, TDM_E_PROTOCOL, err->message);
+        }
+        client_free(c);
+}
+
+static int on_frame(struct tdm_conn *conn, const uint8_t *data, size_t size, int *fds, unsigned n_fds, void *userdata)
+{
+        struct client *c = userdata;
+
+        if (!c->finishing)
+                face_handle(c, data, size, fds, n_fds);
+        return 0;
+}
+
+/* Clients that do not read: their jobs go on when they have caught up; in the end it is hung up on them. */
+static int on_reading(struct tdm_source *source, uint64_t now_ns, void *userdata)
+{
+        struct tdm_face *face = userdata;
+        struct client *c;
+        bool any = false;
+
+        tdm_list_for_each(c, &face->clients, struct client, node) {
+                uint64_t queued;
+                struct request *request;
+
+                if (!c->paused)
+                        continue;
+                queued = tdm_conn_queued_bytes(c->conn);
+                if (queued <= PAUSE_BYTES / 2) {
+                        c->paused = false;
+                        tdm_list_for_each(request, &c->requests, struct request, node)
+                                if (request->job)
+                                        request->job->paused = false;
+                        tdm_scheduler_kick(face->scheduler);
+                        continue;
+                }
+                any = true;
+                if (queued < c->queued_bytes)
+                        c->stalled_since_ns = now_ns;
+                c->queued_bytes = queued;
+                if (now_ns - c->stalled_since_ns > face->not_reading_ns) {
+                        tdm_log_info("client %d of user %u hung up on: it has not read its replies for %llu s", (int)c->pid,
+                                     (unsigned)c->uid, (unsigned long long)(face->not_reading_ns / TDM_NSEC_PER_SEC));
+                        client_free(c);
+                }
+        }
+        if (any)
+                tdm_source_arm(face->reading, now_ns + LOOK_NS);
+        return 0;
+}
+
+int tdm_face_new(struct tdm_face **ret, struct tdm_loop *loop, struct tdm_models *models, struct tdm_scheduler *scheduler,
+                 const struct tdm_face_config *config)
+{
+        _cleanup_(tdm_face_destroyp) struct tdm_face *face = calloc(1, sizeof(*face));
+        int r;
+
+        if (!face)
+                return -ENOMEM;
+        face->loop = loop;
+        face->models = models;
+        face->scheduler = scheduler;
+        face->system = config->system;
+        face->max_connections = config->max_connections;
+        face->max_connections_per_uid = config->max_connections_per_uid;
+        face->half_frame_ns = config->half_frame_ns ? config->half_frame_ns : 30 * TDM_NSEC_PER_SEC;
+        face->not_reading_ns = config->not_reading_ns ? config->not_reading_ns : 120 * TDM_NSEC_PER_SEC;
+        face->started_ns = tdm_now_ns();
+        tdm_list_init(&face->clients);
+        face->socket = strdup(config->socket ? config->socket : "");
+        if (!face->socket)
+                return -ENOMEM;
+        tdm_utf8_mend(face->socket);
+        r = tdm_loop_add_timer(loop, on_reading, face, &face->reading);
+        if (r == 0)
+                r = tdm_background_new(&face->background, loop);
+        if (r < 0)
+                return r;
+        *ret = steal_ptr(&face);
+        return 0;
+}
+
+void tdm_face_set_fleet(struct tdm_face *face, struct tdm_fleet *fleet)
+{
+        face->fleet = fleet;
+}
+
+void tdm_face_destroy(struct tdm_face *face)
+{
+        struct client *c;
+
+        if (!face)
+                return;
+        tdm_list_for_each(c, &face->clients, struct client, node)
+                client_free(c);
+        tdm_background_destroyp(&face->background);
+        tdm_source_destroyp(&face->reading);
+        free(face->socket);
+        free(face);
+}
+
+void tdm_face_destroyp(struct tdm_face **face)
+{
+        tdm_face_destroy(*face);
+        *face = NULL;
+}
+
+/* 0, or the code of a refusal. */
+static int check_peer(struct tdm_face *face, const struct ucred *peer, struct tdm_error *err)
+{
+        uint32_t n_own = 0;
+        struct client *c;
+
+        if (!face->system && peer->uid != geteuid() && peer->uid != 0)
+                return tdm_error_set(err, TDM_E_DENIED, "this tandemd serves user %u only", (unsigned)geteuid());
+        if (face->n_clients >= face->max_connections)
+                return tdm_error_set(err, TDM_E_BUSY, "%u connections are open already; try again later", face->n_clients);
+        tdm_list_for_each(c, &face->clients, struct client, node)
+                n_own += c->uid == peer->uid;
+        if (n_own >= face->max_connections_per_uid)
+                return tdm_error_set(err, TDM_E_QUOTA, "user %u has %u connections open already", (unsigned)peer->uid, n_own);
+        return 0;
+}
+
+void tdm_face_accept(struct tdm_face *face, int taken_fd)
+{
+        struct tdm_conn_limits limits = { .max_frame_bytes = TDM_CLIENT_MAX_FRAME_BYTES, .max_queue_bytes = MAX_QUEUE_BYTES,
+                                          .stall_timeout_ns = face->half_frame_ns };
+        _cleanup_(closep) int fd = taken_fd;
+        socklen_t len = sizeof(struct ucred);
+        struct ucred peer;
+        struct tdm_error err;
+        struct client *c;
+        int r;
+
+        if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
+                return;
+        if (check_peer(face, &peer, &err) != 0) {
+                tdm_log_debug("connection of process %d, user %u refused: %s", (int)peer.pid, (unsigned)peer.uid, err.message);
+                send_last_words(fd, err.code, err.message);
+                return;
+        }
+        c = calloc(1, sizeof(*c));
+        if (!c)
+                return;
+        c->face = face;
+        c->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+        r = c->fd < 0 ? -errno : tdm_conn_new(&c->conn, face->loop, fd, &limits, on_frame, on_closed, c);
+        if (r < 0) {
+                tdm_log_warning("cannot serve process %d of user %u: %s", (int)peer.pid, (unsigned)peer.uid, strerror(-r));
+                closep(&c->fd);
+                free(c);
+                return;
+        }
+        fd = -1;
+        c->pid = peer.pid;
+        c->uid = peer.uid;
+        tdm_list_init(&c->requests);
+        tdm_list_append(&face->clients, &c->node);
+        face->n_clients++;
+}
+
+void tdm_face_on_model_changed(struct tdm_face *face, struct tdm_model *model)
+{
+        struct request *request;
+        struct client *c;
+
+        tdm_list_for_each(c, &face->clients, struct client, node)
+                tdm_list_for_each(request, &c->requests, struct request, node)
+                        if (request->model == model && request->kind != REQUEST_JOB)
+                                request_model_changed(request);
+}
+
+void tdm_face_set_draining(struct tdm_face *face)
+{
+        face->draining = true;
+}
+
+void tdm_face_finish(struct tdm_face *face)
+{
+        struct client *c;
+
+        tdm_list_for_each(c, &face->clients, struct client, node) {
+                c->finishing = true;
+                tdm_conn_finish(c->conn);
+        }
+}
+
+uint32_t tdm_face_n_connections(const struct tdm_face *face)
+{
+        return face->n_clients;
+}
+
+/* ---- sending ---- */
+
+void face_send(struct client *c, uint32_t id, Tandem__Reply *reply)
+{
+        uint8_t small[2048], *data = small;
+        size_t size;
+        int r;
+
+        reply->id = id;
+        size = tandem__reply__get_packed_size(reply);
+        if (size > TDM_CLIENT_MAX_FRAME_BYTES) {
+                face_send_error(c, id, TDM_E_TOO_LONG, "the reply is longer than a frame may be");
+                return;
+        }
+        if (size > sizeof(small))
+                data = malloc(size);
+        if (!data) {
+                tdm_log_error("out of memory for a reply of %zu bytes", size);
+                face_protocol_error(c, "out of memory for a reply");
+                return;
+        }
+        tandem__reply__pack(reply, data);
+        r = tdm_conn_send(c->conn, data, size, NULL, 0);
+        if (r < 0)
+                tdm_log_debug("cannot reply to client %d: %s", (int)c->pid, strerror(-r)); /* on_closed follows */
+        if (data != small)
+                free(data);
+}
+
+void face_send_error(struct client *c, uint32_t id, int code, const char *message)
+{
+        Tandem__Reply reply = TANDEM__REPLY__INIT;
+        Tandem__Error error = TANDEM__ERROR__INIT;
+
+        error.code = (char *)tdm_error_name(code);
+        error.message = (char *)message;
+        reply.kind_case = TANDEM__REPLY__KIND_ERROR;
+        reply.error = &error;
+        face_send(c, id, &reply);
+}
+
+void face_send_ok(struct client *c, uint32_t id)
+{
+        Tandem__Reply reply = TANDEM__REPLY__INIT;
+        Tandem__Ok ok = TANDEM__OK__INIT;
+
+        reply.kind_case = TANDEM__REPLY__KIND_OK;
+        reply.ok = &ok;
+        face_send(c, id, &reply);
+}
+
+void face_protocol_error(struct client *c, const char *message)
+{
+        struct request *request;
+
+        if (c->finishing)
+                return;
+        c->finishing = true;
+        tdm_log_debug("client %d of user %u hung up on: %s", (int)c->pid, (unsigned)c->uid, message);
+        face_send_error(c, 0, TDM_E_PROTOCOL, message);
+        tdm_list_for_each(request, &c->requests, struct request, node)
+                if (request->job)
+                        tdm_scheduler_cancel(c->face->scheduler, request->job, NULL);
+        tdm_conn_finish(c->conn);
+}
+
+void face_mind_queue(struct client *c, struct tdm_job *job)
+{
+        uint64_t queued = tdm_conn_queued_bytes(c->conn);
+
+        if (queued <= PAUSE_BYTES)
+                return;
+        if (job)
+                job->paused = true;
+        if (!c->paused) {
+                c->paused = true;
+                c->queued_bytes = queued;
+                c->stalled_since_ns = tdm_now_ns();
+                tdm_source_arm(c->face->reading, c->stalled_since_ns + LOOK_NS);
+        }
+}

@@ -1,0 +1,156 @@
+/* What a job says, as replies. Its last word frees the request it came from. */
+#include "daemon/faces/socket/private.h"
+
+#include <math.h>
+
+static_assert((int)TDM_JOB_QUEUED == TANDEM__JOB_STATE__JOB_QUEUED && (int)TDM_JOB_LOADING == TANDEM__JOB_STATE__JOB_LOADING &&
+                      (int)TDM_JOB_PREFILL == TANDEM__JOB_STATE__JOB_PREFILL &&
+                      (int)TDM_JOB_DECODE == TANDEM__JOB_STATE__JOB_DECODE &&
+                      (int)TDM_JOB_RECOVERING == TANDEM__JOB_STATE__JOB_RECOVERING &&
+                      (int)TDM_JOB_DONE == TANDEM__JOB_STATE__JOB_DONE,
+              "states have the wire's numbers");
+static_assert((int)TDM_JOB_END_STOP == TANDEM__DONE_REASON__DONE_STOP &&
+                      (int)TDM_JOB_END_LENGTH == TANDEM__DONE_REASON__DONE_LENGTH &&
+                      (int)TDM_JOB_END_CANCELLED == TANDEM__DONE_REASON__DONE_CANCELLED &&
+                      (int)TDM_JOB_END_ERROR == TANDEM__DONE_REASON__DONE_ERROR,
+              "ends have the wire's numbers");
+
+static void on_accepted(struct tdm_job *job, void *userdata)
+{
+        struct request *request = userdata;
+        Tandem__Reply reply = TANDEM__REPLY__INIT;
+        Tandem__Accepted accepted = TANDEM__ACCEPTED__INIT;
+
+        accepted.job = job->id;
+        accepted.prompt_tokens = job->prompt_tokens;
+        accepted.model = request->model->name;
+        accepted.max_tokens = job->max_tokens;
+        reply.kind_case = TANDEM__REPLY__KIND_ACCEPTED;
+        reply.accepted = &accepted;
+        face_send(request->client, request->id, &reply);
+}
+
+static void on_progress(struct tdm_job *job, void *userdata)
+{
+        struct request *request = userdata;
+        Tandem__Reply reply = TANDEM__REPLY__INIT;
+        Tandem__Progress progress = TANDEM__PROGRESS__INIT;
+
+        progress.job = job->id;
+        progress.state = (Tandem__JobState)job->state;
+        progress.done = job->progress_done;
+        progress.total = job->progress_total;
+        progress.queue_position = job->state == TDM_JOB_QUEUED ? job->queue_position : 0;
+        reply.kind_case = TANDEM__REPLY__KIND_PROGRESS;
+        reply.progress = &progress;
+        face_send(request->client, request->id, &reply);
+}
+
+static void on_token(struct tdm_job *job, uint32_t index, const struct tdm_job_token *t, void *userdata)
+{
+        struct request *request = userdata;
+        Tandem__Reply reply = TANDEM__REPLY__INIT;
+        Tandem__Tokens tokens = TANDEM__TOKENS__INIT;
+        Tandem__Token token = TANDEM__TOKEN__INIT, *list[1] = { &token };
+
+        token.id = t->id;
+        token.logprob = t->logprob;
+        token.text.data = (uint8_t *)t->text;
+        token.text.len = t->size;
+        tokens.job = job->id;
+        tokens.index = index;
+        tokens.n_tokens = 1;
+        tokens.tokens = list;
+        reply.kind_case = TANDEM__REPLY__KIND_TOKENS;
+        reply.tokens = &tokens;
+        face_send(request->client, request->id, &reply);
+        face_mind_queue(request->client, job);
+}
+
+/* Scratch for one chunk; the loop has one thread. */
+struct score_scratch {
+        Tandem__ScoredPosition positions[TDM_MAX_STEP_LOGITS], *list[TDM_MAX_STEP_LOGITS];
+        uint32_t top_ids[TDM_MAX_STEP_LOGITS][TDM_MAX_TOP];
+        float top_logprobs[TDM_MAX_STEP_LOGITS][TDM_MAX_TOP];
+};
+
+static void on_scores(struct tdm_job *job, uint32_t first, const struct tdm_result *results, uint32_t n, void *userdata)
+{
+        static struct score_scratch scratch;
+        struct request *request = userdata;
+        Tandem__Reply reply = TANDEM__REPLY__INIT;
+        Tandem__ScoreChunk chunk = TANDEM__SCORE_CHUNK__INIT;
+
+        for (uint32_t i = 0; i < n; i++) {
+                Tandem__ScoredPosition *p = &scratch.positions[i];
+
+                tandem__scored_position__init(p);
+                p->nll = first + i + 1 < job->n_ids ? -results[i].target_logprob : 0;
+                p->n_top_ids = p->n_top_logprobs = results[i].n_top;
+                p->top_ids = scratch.top_ids[i];
+                p->top_logprobs = scratch.top_logprobs[i];
+                for (uint32_t k = 0; k < results[i].n_top; k++) {
+                        p->top_ids[k] = results[i].top[k].id;
+                        p->top_logprobs[k] = results[i].top[k].logprob;
+                }
+                scratch.list[i] = p;
+        }
+        chunk.first = first;
+        chunk.n_positions = n;
+        chunk.positions = scratch.list;
+        chunk.n_ids = n;
+        chunk.ids = job->ids + first;
+        reply.kind_case = TANDEM__REPLY__KIND_SCORE;
+        reply.score = &chunk;
+        face_send(request->client, request->id, &reply);
+        face_mind_queue(request->client, job);
+}
+
+static void on_done(struct tdm_job *job, void *userdata)
+{
+        struct request *request = userdata;
+        Tandem__Reply reply = TANDEM__REPLY__INIT;
+        Tandem__Done done = TANDEM__DONE__INIT;
+        Tandem__Error error = TANDEM__ERROR__INIT;
+
+        if (!job->told_accepted) {
+                if (job->end == TDM_JOB_END_ERROR)
+                        face_send_error(request->client, request->id, job->error.code, job->error.message);
+                else
+                        face_send_error(request->client, request->id, TDM_E_CANCELLED, "cancelled before it began");
+                request_free(request);
+                return;
+        }
+        done.job = job->id;
+        done.reason = (Tandem__DoneReason)job->end;
+        if (job->end == TDM_JOB_END_ERROR) {
+                error.code = (char *)tdm_error_name(job->error.code);
+                error.message = job->error.message;
+                done.error = &error;
+        }
+        done.prompt_tokens = job->prompt_tokens;
+        done.cached_tokens = job->cached_tokens;
+        done.generated_tokens = job->generated;
+        done.ttft_ms = tdm_job_ttft_ms(job);
+        done.prefill_tps = tdm_job_prefill_tps(job);
+        done.decode_tps = tdm_job_decode_tps(job);
+        done.recoveries = job->recoveries;
+        done.evictions = job->evictions;
+        done.reread_tokens = job->reread_tokens;
+        done.degraded = job->degraded;
+        done.numerics_id = job->numerics_id;
+        done.text.data = (uint8_t *)job->tail;
+        done.text.len = job->tail_size;
+        reply.kind_case = TANDEM__REPLY__KIND_DONE;
+        reply.done = &done;
+        face_send(request->client, request->id, &reply);
+        request_free(request);
+}
+
+const struct tdm_job_events face_job_events = {
+        .accepted = on_accepted,
+        .progress = on_progress,
+        .token = on_token,
+        .scores = on_scores,
+        .done = on_done,
+};

@@ -1,0 +1,110 @@
+/* What the files of the client face share: face.c (connections), request.c (what clients ask),
+ * job.c (what jobs say), status.c (lists and status), trace.c (traces). */
+#ifndef TDM_DAEMON_FACES_SOCKET_PRIVATE_H
+#define TDM_DAEMON_FACES_SOCKET_PRIVATE_H
+
+#include "common/utf8.h"
+#include "common/background.h"
+#include "daemon/faces/socket/face.h"
+#include "proto/tandem.pb-c.h"
+
+#define MAX_OPEN_REQUESTS 1024u
+/* Unread replies at which a connection's jobs pause, and at which it is over. */
+#define PAUSE_BYTES (UINT64_C(256) << 10)
+#define MAX_QUEUE_BYTES (UINT64_C(8) << 20)
+#define MAX_TOKENIZE_BYTES (1u << 20)
+/* Texts that wait for a tokenizer, of all clients together. */
+#define MAX_WAITING_BYTES (UINT64_C(64) << 20)
+
+enum request_kind { REQUEST_JOB, REQUEST_TOKENIZE, REQUEST_LOAD, REQUEST_TRACE };
+
+struct client {
+        struct tdm_face *face;
+        struct tdm_list node;
+        struct tdm_conn *conn;
+        int fd; /* a duplicate, to say why when the connection is over */
+        pid_t pid;
+        uid_t uid;
+        char name[32]; /* as it calls itself */
+        struct tdm_list requests;
+        uint32_t n_requests;
+        bool paused;
+        bool finishing;
+        uint64_t queued_bytes, stalled_since_ns; /* while paused */
+};
+
+struct request {
+        struct client *client;
+        struct tdm_list node;
+        uint32_t id;
+        enum request_kind kind;
+        struct tdm_job *job;
+        struct tdm_model *model;
+        char *text; /* TOKENIZE */
+        struct tokenizing *tokenizing; /* on a thread now; text is its */
+        size_t text_size;
+        unsigned flags;
+        struct face_trace *trace; /* TRACE */
+};
+
+struct tdm_face {
+        struct tdm_loop *loop;
+        struct tdm_models *models;
+        struct tdm_scheduler *scheduler;
+        struct tdm_fleet *fleet;
+        bool system;
+        bool draining;
+        char *socket;
+        uint32_t max_connections, max_connections_per_uid;
+        uint64_t half_frame_ns, not_reading_ns;
+        uint64_t started_ns;
+        struct tdm_list clients;
+        uint32_t n_clients;
+        uint32_t n_traces;
+        uint64_t waiting_bytes;
+        struct tdm_background *background; /* tokenizes long texts */
+        struct tdm_source *reading; /* timer: looks after paused clients */
+};
+
+static inline bool client_is_root(const struct client *c)
+{
+        return c->uid == 0;
+}
+/* May it see or end what belongs to uid? */
+static inline bool client_may_touch(const struct client *c, uid_t uid)
+{
+        return c->uid == uid || client_is_root(c);
+}
+/* May it restart workers and unload models? */
+static inline bool client_is_admin(const struct client *c)
+{
+        return client_is_root(c) || c->uid == geteuid();
+}
+
+/* face.c */
+void face_send(struct client *client, uint32_t id, Tandem__Reply *reply);
+void face_send_error(struct client *client, uint32_t id, int code, const char *message);
+void face_send_ok(struct client *client, uint32_t id);
+void face_protocol_error(struct client *client, const char *message); /* tells it, and hangs up */
+void face_mind_queue(struct client *client, struct tdm_job *job);     /* pauses the job (or none) of one that does not read */
+
+/* request.c: a checked frame; fds as in tdm_conn_frame_fn */
+void face_handle(struct client *client, const uint8_t *data, size_t size, int *fds, unsigned n_fds);
+void request_free(struct request *request);
+void request_model_changed(struct request *request); /* may free it */
+
+/* job.c */
+extern const struct tdm_job_events face_job_events;
+
+/* status.c */
+void face_send_status(struct client *client, uint32_t id);
+void face_send_models(struct client *client, uint32_t id);
+void face_send_jobs(struct client *client, uint32_t id);
+
+/* trace.c */
+int face_trace_check(struct client *client, uint32_t duration_ms, struct tdm_error *err); /* may it? */
+int face_trace_start(struct request *request, uint32_t duration_ms, bool past, struct tdm_error *err);
+void face_trace_stop(struct face_trace *trace); /* its last chunk follows from the loop */
+void face_trace_free(struct face_trace *trace);
+
+#endif

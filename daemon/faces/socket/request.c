@@ -1,0 +1,555 @@
+/* What clients ask. A frame is unpacked with a budget, so that a small frame cannot unfold into much memory; every number
+ * and every length is checked before it goes further. */
+#include "daemon/faces/socket/private.h"
+
+#include "common/log.h"
+#include "daemon/jobs/request.h"
+
+#define UNPACK_BUDGET_BYTES (UINT64_C(64) << 20)
+#define PROTOCOL 1u
+
+/* ---- requests that are open ---- */
+
+static struct request *request_new(struct client *c, uint32_t id, enum request_kind kind)
+{
+        struct request *r = calloc(1, sizeof(*r));
+
+        if (!r)
+                return NULL;
+        r->client = c;
+        r->id = id;
+        r->kind = kind;
+        tdm_list_append(&c->requests, &r->node);
+        c->n_requests++;
+        return r;
+}
+
+/* A long text on its way through the tokenizer; the request may go meanwhile. */
+struct tokenizing {
+        struct tdm_face *face;
+        struct request *request; /* NULL: nobody waits any more */
+        struct tdm_model *model; /* referenced: its tokenizer is in use */
+        char *text;
+        size_t text_size;
+        unsigned flags;
+        uint32_t *ids;
+        ssize_t n;
+};
+
+void request_free(struct request *r)
+{
+        tdm_list_remove(&r->node);
+        r->client->n_requests--;
+        if (r->tokenizing)
+                r->tokenizing->request = NULL;
+        r->client->face->waiting_bytes -= r->text_size;
+        if (r->text)
+                explicit_bzero(r->text, r->text_size);
+        free(r->text);
+        tdm_job_unref(r->job);
+        tdm_model_unref(r->model);
+        face_trace_free(r->trace);
+        free(r);
+}
+
+/* True when the request may be opened; else the client has been told. */
+static bool may_open(struct client *c, uint32_t id)
+{
+        struct request *r;
+        char message[128];
+
+        if (c->n_requests >= MAX_OPEN_REQUESTS) {
+                snprintf(message, sizeof(message), "%u requests are open on this connection already", c->n_requests);
+                face_send_error(c, id, TDM_E_BUSY, message);
+                return false;
+        }
+        tdm_list_for_each(r, &c->requests, struct request, node)
+                if (r->id == id) {
+                        face_protocol_error(c, "two open requests have the same id");
+                        return false;
+                }
+        return true;
+}
+
+/* ---- models ---- */
+
+static int open_model(struct client *c, const Tandem__ModelRef *ref, const int *fds, unsigned n_fds, struct tdm_model **ret,
+                      struct tdm_error *err)
+{
+        if (!ref || !ref->from_fd)
+                return tdm_models_open(c->face->models, ref ? ref->name : NULL, -1, ret, err);
+        if (n_fds != 1)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "a model passed as a file needs exactly one fd; %u came", n_fds);
+        return tdm_models_open(c->face->models, ref->name, fds[0], ret, err);
+}
+
+/* ---- jobs ---- */
+
+static int take_sampling(const Tandem__Sampling *s, struct tdm_job_params *p)
+{
+        p->sampling = (struct tdm_sampling){ .top_p = 1, .repeat_penalty = 1 };
+        if (!s)
+                return 0;
+        p->sampling.temperature = s->temperature;
+        p->sampling.top_k = s->top_k;
+        p->sampling.top_p = s->top_p;
+        p->sampling.min_p = s->min_p;
+        p->sampling.repeat_penalty = s->repeat_penalty;
+        p->sampling.seed = s->seed;
+        tdm_request_zero_is_off(&p->sampling);
+        p->repeat_last = s->repeat_last;
+        return 0;
+}
+
+static int take_chat(const Tandem__Generate *g, struct tdm_chat_message **ret, struct tdm_error *err)
+{
+        _cleanup_(freep) struct tdm_chat_message *messages = NULL;
+
+        if (g->n_chat == 0)
+                return 0;
+        if (g->n_chat > TDM_MAX_CHAT_MESSAGES)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%zu messages; at most %u are taken", g->n_chat,
+                                     TDM_MAX_CHAT_MESSAGES);
+        messages = calloc(g->n_chat, sizeof(*messages));
+        if (!messages)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        for (size_t i = 0; i < g->n_chat; i++) {
+                int role = tdm_request_role(g->chat[i]->role);
+
+                if (role < 0)
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                             "role \"%.40s\" of message %zu is none of system, user, assistant",
+                                             g->chat[i]->role, i + 1);
+                messages[i] = (struct tdm_chat_message){ .role = (enum tdm_chat_role)role,
+                                                         .text = (const char *)g->chat[i]->text.data,
+                                                         .size = g->chat[i]->text.len };
+        }
+        *ret = steal_ptr(&messages);
+        return 0;
+}
+
+static int take_generate(const struct client *c, const Tandem__Generate *g, struct tdm_job **ret, struct tdm_error *err)
+{
+        _cleanup_(freep) struct tdm_chat_message *messages = NULL;
+        struct tdm_stop_string stops[TDM_MAX_STOPS];
+        struct tdm_job_params p = { .kind = TDM_JOB_GENERATE, .uid = c->uid };
+        int r;
+
+        r = take_chat(g, &messages, err);
+        if (r != 0)
+                return r;
+        if (g->n_stop > TDM_MAX_STOPS)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%zu stop strings; at most %u are taken", g->n_stop, TDM_MAX_STOPS);
+        for (size_t i = 0; i < g->n_stop; i++)
+                stops[i] = (struct tdm_stop_string){ (const char *)g->stop[i].data, g->stop[i].len };
+        r = tdm_job_placement_from_name(g->placement);
+        if (r < 0)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "placement \"%.40s\" is none of split, npu, gpu", g->placement);
+        p.placement = (enum tdm_job_placement)r;
+        if (g->priority != TANDEM__PRIORITY__PRIORITY_INTERACTIVE && g->priority != TANDEM__PRIORITY__PRIORITY_BACKGROUND)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "priority %d is not known", (int)g->priority);
+        p.priority = g->priority == TANDEM__PRIORITY__PRIORITY_BACKGROUND ? TDM_JOB_BACKGROUND : TDM_JOB_INTERACTIVE;
+        take_sampling(g->sampling, &p);
+        p.text = (const char *)g->prompt.data;
+        p.text_size = g->prompt.len;
+        p.messages = messages;
+        p.n_messages = g->n_chat;
+        p.ids = g->prompt_ids;
+        p.n_ids = g->n_prompt_ids;
+        p.stops = stops;
+        p.n_stops = g->n_stop;
+        p.max_tokens = g->max_tokens;
+        p.prefill_chunk = g->prefill_chunk;
+        p.ignore_end = g->ignore_end;
+        p.deadline_ms = g->deadline_ms;
+        return tdm_job_new(ret, &p, err);
+}
+
+static int take_score(const struct client *c, const Tandem__Score *score, struct tdm_job **ret, struct tdm_error *err)
+{
+        struct tdm_job_params p = {
+                .kind = TDM_JOB_SCORE,
+                .uid = c->uid,
+                .text = (const char *)score->text.data,
+                .text_size = score->text.len,
+                .ids = score->ids,
+                .n_ids = score->n_ids,
+                .sampling = { .top_p = 1, .repeat_penalty = 1, .n_top = score->top },
+        };
+
+        if (score->top > TDM_MAX_TOP)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%u alternatives were asked for; at most %u are given", score->top,
+                                     TDM_MAX_TOP);
+        return tdm_job_new(ret, &p, err);
+}
+
+/* Takes over job. */
+static int start_job(struct client *c, uint32_t id, struct tdm_job *own_job, const Tandem__ModelRef *ref, const int *fds,
+                     unsigned n_fds, struct tdm_error *err)
+{
+        _cleanup_(tdm_job_unrefp) struct tdm_job *job = own_job;
+        _cleanup_(tdm_model_unrefp) struct tdm_model *model = NULL;
+        struct request *request;
+        int r = open_model(c, ref, fds, n_fds, &model, err);
+
+        if (r != 0)
+                return r;
+        request = request_new(c, id, REQUEST_JOB);
+        if (!request)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        job->events = &face_job_events;
+        job->userdata = request;
+        r = tdm_scheduler_submit(c->face->scheduler, job, model, err);
+        if (r != 0) {
+                tdm_log_debug("job of user %u refused: %s", (unsigned)c->uid, err->message);
+                request_free(request);
+                return r;
+        }
+        request->job = steal_ptr(&job);
+        request->model = steal_ptr(&model);
+        return 0;
+}
+
+static int handle_generate(struct client *c, uint32_t id, const Tandem__Generate *g, const int *fds, unsigned n_fds,
+                           struct tdm_error *err)
+{
+        struct tdm_job *job;
+        int r = take_generate(c, g, &job, err);
+
+        return r != 0 ? r : start_job(c, id, job, g->model, fds, n_fds, err);
+}
+
+static int handle_score(struct client *c, uint32_t id, const Tandem__Score *score, const int *fds, unsigned n_fds,
+                        struct tdm_error *err)
+{
+        struct tdm_job *job;
+        int r = take_score(c, score, &job, err);
+
+        return r != 0 ? r : start_job(c, id, job, score->model, fds, n_fds, err);
+}
+
+static int handle_cancel(struct client *c, uint32_t id, const Tandem__Cancel *cancel, struct tdm_error *err)
+{
+        struct tdm_job *job = tdm_scheduler_find(c->face->scheduler, cancel->job);
+
+        if (!job || !client_may_touch(c, job->uid))
+                return tdm_error_set(err, TDM_E_NO_JOB, "no job %llu; see `tandem jobs`", (unsigned long long)cancel->job);
+        tdm_scheduler_cancel(c->face->scheduler, job, NULL);
+        face_send_ok(c, id);
+        return 0;
+}
+
+/* ---- requests that wait for a model ---- */
+
+static void tokenize(void *task)
+{
+        struct tokenizing *t = task;
+        size_t capacity = t->text_size + 16; /* BOS, and a token for each byte at most */
+
+        t->ids = malloc(capacity * sizeof(*t->ids));
+        t->n = t->ids ? tdm_tokenizer_encode(t->model->metadata->tokenizer, t->text, t->text_size, t->flags, t->ids, capacity) :
+                        -ENOMEM;
+        if (t->n >= 0 && (size_t)t->n > capacity)
+                t->n = -EOVERFLOW;
+}
+
+static void answer_tokenize(struct request *request, const struct tokenizing *t)
+{
+        Tandem__Reply reply = TANDEM__REPLY__INIT;
+        Tandem__TokenizeReply tokenized = TANDEM__TOKENIZE_REPLY__INIT;
+
+        if (t->n < 0) {
+                face_send_error(request->client, request->id, TDM_E_INTERNAL, "the text cannot be tokenized: out of memory");
+                return;
+        }
+        tokenized.n_ids = (size_t)t->n;
+        tokenized.ids = t->ids;
+        reply.kind_case = TANDEM__REPLY__KIND_TOKENIZE;
+        reply.tokenize = &tokenized;
+        face_send(request->client, request->id, &reply);
+}
+
+static void on_tokenized(void *task, bool ran)
+{
+        struct tokenizing *t = task;
+
+        if (t->request) {
+                t->request->tokenizing = NULL;
+                if (ran)
+                        answer_tokenize(t->request, t);
+                request_free(t->request);
+        }
+        t->face->waiting_bytes -= t->text_size;
+        explicit_bzero(t->text, t->text_size);
+        free(t->text);
+        free(t->ids);
+        tdm_model_unref(t->model);
+        free(t);
+}
+
+/* Now, or, when it would take long, beside the loop. Frees the request, then or later. */
+static void start_tokenize(struct request *request)
+{
+        struct tdm_face *face = request->client->face;
+        struct tokenizing *t = calloc(1, sizeof(*t));
+
+        if (!t) {
+                face_send_error(request->client, request->id, TDM_E_INTERNAL, "out of memory");
+                request_free(request);
+                return;
+        }
+        *t = (struct tokenizing){ .face = face, .request = request, .model = tdm_model_ref(request->model),
+                                  .text = steal_ptr(&request->text), .text_size = request->text_size,
+                                  .flags = request->flags };
+        request->text_size = 0; /* counted in t from here on */
+        request->tokenizing = t;
+        if (t->text_size > TDM_JOB_LONG_TEXT_BYTES && tdm_background_add(face->background, tokenize, on_tokenized, t) == 0)
+                return;
+        tokenize(t);
+        on_tokenized(t, true);
+}
+
+void request_model_changed(struct request *request)
+{
+        const struct tdm_model *model = request->model;
+
+        if (request->tokenizing)
+                return; /* it has all it needs */
+        if (request->kind == REQUEST_TOKENIZE && tdm_model_is_described(model) && model->state != TDM_MODEL_GONE) {
+                start_tokenize(request);
+                return;
+        }
+        if (model->state == TDM_MODEL_FAILED)
+                face_send_error(request->client, request->id, model->error.code, model->error.message);
+        else if (model->state == TDM_MODEL_GONE)
+                face_send_error(request->client, request->id, TDM_E_NO_MODEL, "the model was unloaded meanwhile");
+        else if (request->kind == REQUEST_LOAD && model->state == TDM_MODEL_READY)
+                face_send_ok(request->client, request->id);
+        else
+                return;
+        request_free(request);
+}
+
+static int handle_tokenize(struct client *c, uint32_t id, const Tandem__Tokenize *t, const int *fds, unsigned n_fds,
+                           struct tdm_error *err)
+{
+        struct tdm_face *face = c->face;
+        _cleanup_(tdm_model_unrefp) struct tdm_model *model = NULL;
+        struct request *request;
+        int r;
+
+        if (t->text.len > MAX_TOKENIZE_BYTES)
+                return tdm_error_set(err, TDM_E_TOO_LONG, "the text has %zu bytes; at most %u are tokenized at once", t->text.len,
+                                     MAX_TOKENIZE_BYTES);
+        if (face->waiting_bytes + t->text.len > MAX_WAITING_BYTES)
+                return tdm_error_set(err, TDM_E_BUSY, "too many texts wait to be tokenized; try again later");
+        r = open_model(c, t->model, fds, n_fds, &model, err);
+        if (r != 0)
+                return r;
+        request = request_new(c, id, REQUEST_TOKENIZE);
+        if (!request)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        request->text = malloc(t->text.len + 1);
+        if (!request->text) {
+                request_free(request);
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        }
+        if (t->text.len)
+                memcpy(request->text, t->text.data, t->text.len);
+        request->text_size = t->text.len;
+        face->waiting_bytes += t->text.len;
+        request->flags = (t->special ? TDM_TOKENIZE_SPECIAL : 0u) | (t->no_bos ? 0u : TDM_TOKENIZE_BOS);
+        request->model = steal_ptr(&model);
+        request_model_changed(request);
+        return 0;
+}
+
+static int handle_load(struct client *c, uint32_t id, const Tandem__LoadModel *load, const int *fds, unsigned n_fds,
+                       struct tdm_error *err)
+{
+        _cleanup_(tdm_model_unrefp) struct tdm_model *model = NULL;
+        struct request *request;
+        int r;
+
+        if (c->face->draining)
+                return tdm_error_set(err, TDM_E_DRAINING, "tandemd is shutting down and loads no models");
+        r = open_model(c, load->model, fds, n_fds, &model, err);
+        if (r != 0)
+                return r;
+        request = request_new(c, id, REQUEST_LOAD);
+        if (!request)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        request->model = tdm_model_ref(model);
+        if (model->state == TDM_MODEL_READY)
+                request_model_changed(request);
+        else
+                tdm_model_want(model); /* may fail at once, and tell the request */
+        return 0;
+}
+
+static int handle_unload(struct client *c, uint32_t id, const Tandem__UnloadModel *unload, struct tdm_error *err)
+{
+        int r;
+
+        if (!client_is_admin(c))
+                return tdm_error_set(err, TDM_E_DENIED, "only root or the daemon's own user may unload models");
+        r = tdm_models_unload(c->face->models, unload->name, err);
+        if (r == 0)
+                face_send_ok(c, id);
+        return r;
+}
+
+static int handle_restart(struct client *c, uint32_t id, const Tandem__RestartWorker *restart, struct tdm_error *err)
+{
+        enum tdm_worker_index index;
+        char reason[64];
+        int r;
+
+        if (!client_is_admin(c))
+                return tdm_error_set(err, TDM_E_DENIED, "only root or the daemon's own user may restart workers");
+        if (strcmp(restart->worker, "npu") == 0)
+                index = TDM_WORKER_NPU;
+        else if (strcmp(restart->worker, "gpu") == 0)
+                index = TDM_WORKER_GPU;
+        else
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "worker \"%.40s\" is none of npu, gpu", restart->worker);
+        snprintf(reason, sizeof(reason), "asked for by user %u", (unsigned)c->uid);
+        r = c->face->fleet ? tdm_fleet_restart(c->face->fleet, index, reason) : -ENOENT;
+        if (r == -ENOENT)
+                return tdm_error_set(err, TDM_E_NO_WORKER, "worker %s is off", restart->worker);
+        if (r < 0)
+                return tdm_error_set(err, r, "cannot restart worker %s: %s", restart->worker, strerror(-r));
+        tdm_log_info("worker %s is restarted, %s", restart->worker, reason);
+        face_send_ok(c, id);
+        return 0;
+}
+
+static int handle_trace(struct client *c, uint32_t id, const Tandem__Trace *trace, struct tdm_error *err)
+{
+        struct request *request;
+        int r = face_trace_check(c, trace->duration_ms, err);
+
+        if (r != 0)
+                return r;
+        request = request_new(c, id, REQUEST_TRACE);
+        if (!request)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        r = face_trace_start(request, trace->duration_ms, trace->past, err);
+        if (r != 0)
+                request_free(request);
+        return r;
+}
+
+static int handle_stop_trace(struct client *c, uint32_t id, const Tandem__StopTrace *stop, struct tdm_error *err)
+{
+        struct request *r;
+
+        tdm_list_for_each(r, &c->requests, struct request, node)
+                if (r->id == stop->request && r->trace) {
+                        face_trace_stop(r->trace);
+                        break;
+                }
+        /* One that has just ended by itself is as good as stopped. */
+        face_send_ok(c, id);
+        return 0;
+}
+
+static int handle_hello(struct client *c, uint32_t id, const Tandem__Hello *hello, struct tdm_error *err)
+{
+        Tandem__Reply reply = TANDEM__REPLY__INIT;
+        Tandem__HelloReply greeting = TANDEM__HELLO_REPLY__INIT;
+
+        if (hello->protocol != PROTOCOL)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "protocol %u is not spoken here, only %u; use the client of version %s",
+                                     hello->protocol, PROTOCOL, TANDEM_VERSION);
+        snprintf(c->name, sizeof(c->name), "%.31s", hello->client);
+        greeting.protocol = PROTOCOL;
+        greeting.version = (char *)TANDEM_VERSION;
+        greeting.max_frame_bytes = TDM_CLIENT_MAX_FRAME_BYTES;
+        reply.kind_case = TANDEM__REPLY__KIND_HELLO;
+        reply.hello = &greeting;
+        face_send(c, id, &reply);
+        return 0;
+}
+
+/* ---- frames ---- */
+
+static void *budget_alloc(void *data, size_t size)
+{
+        uint64_t *left = data;
+        /* What malloc() adds to a small piece counts too. */
+        uint64_t cost = (uint64_t)size + 32;
+
+        if (cost > *left)
+                return NULL;
+        *left -= cost;
+        return malloc(size);
+}
+
+static void budget_free(void *data, void *p)
+{
+        free(p);
+}
+
+static int dispatch(struct client *c, const Tandem__Request *request, const int *fds, unsigned n_fds, struct tdm_error *err)
+{
+        uint32_t id = request->id;
+
+        switch (request->kind_case) {
+        case TANDEM__REQUEST__KIND_HELLO:
+                return handle_hello(c, id, request->hello, err);
+        case TANDEM__REQUEST__KIND_GENERATE:
+                return handle_generate(c, id, request->generate, fds, n_fds, err);
+        case TANDEM__REQUEST__KIND_SCORE:
+                return handle_score(c, id, request->score, fds, n_fds, err);
+        case TANDEM__REQUEST__KIND_TOKENIZE:
+                return handle_tokenize(c, id, request->tokenize, fds, n_fds, err);
+        case TANDEM__REQUEST__KIND_CANCEL:
+                return handle_cancel(c, id, request->cancel, err);
+        case TANDEM__REQUEST__KIND_STATUS:
+                face_send_status(c, id);
+                return 0;
+        case TANDEM__REQUEST__KIND_MODELS:
+                face_send_models(c, id);
+                return 0;
+        case TANDEM__REQUEST__KIND_JOBS:
+                face_send_jobs(c, id);
+                return 0;
+        case TANDEM__REQUEST__KIND_RESTART:
+                return handle_restart(c, id, request->restart, err);
+        case TANDEM__REQUEST__KIND_LOAD:
+                return handle_load(c, id, request->load, fds, n_fds, err);
+        case TANDEM__REQUEST__KIND_UNLOAD:
+                return handle_unload(c, id, request->unload, err);
+        case TANDEM__REQUEST__KIND_TRACE:
+                return handle_trace(c, id, request->trace, err);
+        case TANDEM__REQUEST__KIND_STOP_TRACE:
+                return handle_stop_trace(c, id, request->stop_trace, err);
+        default:
+                face_protocol_error(c, "the request is of no kind that is known here; is the client newer than the daemon?");
+                return 0;
+        }
+}
+
+void face_handle(struct client *c, const uint8_t *data, size_t size, int *fds, unsigned n_fds)
+{
+        uint64_t budget = UNPACK_BUDGET_BYTES;
+        ProtobufCAllocator allocator = { budget_alloc, budget_free, &budget };
+        Tandem__Request *request = tandem__request__unpack(&allocator, size, data);
+        struct tdm_error err = { 0 };
+        int r;
+
+        if (!request) {
+                face_protocol_error(c, "a frame is not a request of the protocol");
+                return;
+        }
+        if (request->id == 0)
+                face_protocol_error(c, "a request's id must not be 0");
+        else if (may_open(c, request->id)) {
+                r = dispatch(c, request, fds, n_fds, &err);
+                if (r != 0)
+                        face_send_error(c, request->id, r < 0 ? TDM_E_INTERNAL : r,
+                                        err.message[0] ? err.message : "the request failed");
+        }
+        tandem__request__free_unpacked(request, &allocator);
+}

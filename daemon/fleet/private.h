@@ -1,0 +1,335 @@
+/* What the files of the fleet share: fleet.c (the face and the one place where it is decided what happens next),
+ * worker.c (a process: start, loss, reap, back-off), unit.c (one that a service manager starts), rings.c (epochs, submitting, results), watch.c
+ * (hangs, counters), starved.c (a hang or no CPU), measure.c (the
+ * cheapest plan), memory.c (where it is kept), trace.c (what happened when), wire.c (worker.proto, the only file that knows it).
+ *
+ * Events (a frame, an exit, a timer, a descriptor) change state and schedule the pump; the pump looks at the state and
+ * does what is due: starts processes, sends models and rings, announces. So no event has to know what else is going on,
+ * and a worker that dies in the middle of anything is the same case as one that dies when idle. */
+#ifndef TDM_DAEMON_FLEET_PRIVATE_H
+#define TDM_DAEMON_FLEET_PRIVATE_H
+
+#include <signal.h>
+#include "common/conn.h"
+#include "common/log.h"
+#include "common/spin.h"
+#include "common/utf8.h"
+#include "common/cpus.h"
+#include "daemon/fleet/fleet.h"
+#include "engine/worker/abi.h"
+
+#define TDM_FLEET_MODELS TDM_PROGRESS_MODELS
+/* Deaths with no finished step between before a worker is left alone. */
+#define TDM_FLEET_MAX_DEATHS 5u
+/* Bad rings of one worker with no finished step between before it is restarted. */
+#define TDM_FLEET_MAX_RING_FAULTS 3u
+
+enum tdm_fleet_load { TDM_FLEET_ABSENT, TDM_FLEET_LOADING, TDM_FLEET_LOADED, TDM_FLEET_UNLOADING };
+enum tdm_fleet_kv { TDM_FLEET_KV_NONE, TDM_FLEET_KV_ASKED, TDM_FLEET_KV_GRANTED };
+enum tdm_fleet_phase {
+        TDM_FLEET_NO_PROCESS,
+        TDM_FLEET_PROCESS_STARTING, /* Hello awaited; of a unit first its greeting (no pid yet), then Init is sent */
+        TDM_FLEET_PROCESS_UP,
+        TDM_FLEET_PROCESS_DYING, /* killed or asked to leave, not yet reaped */
+};
+
+/* What the threads of a silent worker had of the CPUs when they were last looked at. */
+#define TDM_FLEET_THREADS 64u
+struct tdm_fleet_sample {
+        uint64_t at_ns;
+        uint64_t forgiven_ns; /* in this silence */
+        unsigned n;           /* 0: not looked at yet */
+        struct tdm_fleet_thread {
+                pid_t tid;
+                uint64_t ran_ns, waited_ns;
+        } threads[TDM_FLEET_THREADS];
+};
+
+struct tdm_fleet_step {
+        uint64_t step_id; /* 0: free */
+        uint64_t after;   /* it follows that step of the same model; 0: none */
+        uint32_t after_slot;
+        bool queued;      /* waits for a worker to get the KV segment */
+        uint32_t n_rows;
+        uint32_t n_blocks;
+        uint8_t plan[TDM_MAX_BLOCKS + 1]; /* as submitted */
+};
+
+/* Trying out plans, when a model is loaded. */
+#define TDM_FLEET_CHOICES 3u
+#define TDM_FLEET_IDENTITY 384u
+/* Ids from here on are the fleet's own steps; the scheduler counts from 1. */
+#define TDM_FLEET_OWN_STEPS (UINT64_C(1) << 50)
+struct tdm_fleet_measuring {
+        bool done;
+        uint64_t step_id; /* in flight; 0: none */
+        uint64_t posted_ns, spent_ns;
+        unsigned choice, shape, n; /* plan, one row or many, how often */
+        unsigned n_losses;
+        uint32_t n_rows;
+        uint64_t best_ns[TDM_FLEET_CHOICES][2];
+};
+struct tdm_fleet_memory {
+        char identity[TDM_FLEET_IDENTITY]; /* of a model and two devices; empty: free */
+        enum tdm_measured measured;
+};
+
+struct tdm_fleet_entry {
+        struct tdm_fleet_model model; /* its segments may be gone while it is leaving */
+        unsigned n_chunks;            /* of the weights */
+        char name[64];
+        unsigned index; /* row of the progress table */
+        bool announced; /* on_model_ready was called */
+        bool kv_proved; /* a worker has mapped its KV segment */
+        bool leaving;   /* removed or failed: segments are not touched any more */
+        bool failed;    /* on_model_failed is due */
+        enum tdm_measured measured; /* on devices that differ in bits */
+        struct tdm_fleet_measuring measuring;
+        struct tdm_error error;
+        struct {
+                enum tdm_fleet_load load;
+                unsigned n_sent, n_taken; /* LOADING: chunks of the weights, and those that it has said it has dealt with */
+                enum tdm_fleet_kv kv;
+                bool wants_kv; /* runs attention of this model, or is sure to: gets the KV with it */
+                uint64_t scratch_bytes;
+                char plan[512];
+        } on[TDM_N_WORKERS];
+        struct tdm_fleet_step steps[TDM_STEP_SLOTS];
+};
+
+struct tdm_fleet_worker {
+        struct tdm_fleet *fleet;
+        enum tdm_worker_index index;
+        const char *name; /* "npu" */
+        char requested[32];
+        bool is_bound;  /* to cpus, which are otherwise what this process may use */
+        cpu_set_t cpus;
+        enum tdm_worker_state state;
+
+        /* A unit of its own: where its manager listens, and its name. NULL: started by us. */
+        char *socket_path;
+        char unit[40];
+
+        /* this life */
+        enum tdm_fleet_phase phase;
+        pid_t pid;
+        int pidfd;
+        struct tdm_source *exit_source;
+        int greeting_fd; /* unit: until it has said who it is */
+        struct tdm_source *greeting, *exit_timer;
+        uint64_t exited_ns, kill_asked_ns;
+        bool not_ours; /* unit: we may not send it signals */
+        struct tdm_conn *conn;
+        struct tdm_segment *progress_segment;
+        struct tdm_progress *progress;
+        uint32_t life; /* counts the segments */
+        uint64_t started_ns;
+        uint32_t epoch_sent, epoch_acked;
+        uint32_t ready_epoch; /* in which it was told to be up */
+        struct tdm_ring *ring_to, *ring_from;
+        struct tdm_source *ring_source;
+        uint64_t awaited_step; /* it has said of this one that it is nearly done */
+        struct tdm_spin await; /* for each of those */
+        bool conn_lost;         /* its socket has closed; the exit status follows any moment */
+        int send_error;         /* a message could not be sent: dealt with by the pump */
+        bool ring_fault;        /* found inside a call of the owner: dealt with by the pump */
+        bool restart_wanted;    /* tdm_fleet_restart() */
+        char restart_reason[64];
+        bool on_trial;          /* quarantined: this life shows whether it can come back */
+        bool no_device;         /* said so itself: another try would say the same */
+        bool abandoned;         /* SIGKILL did not end it */
+        bool had_step;          /* of its own, in this life */
+
+        /* over its lives */
+        bool ever_started;
+        bool pinned; /* it opens the device that it had: "auto" is decided once, or a job's bits would change in the middle */
+        unsigned deaths;      /* with no finished step between */
+        unsigned idle_deaths; /* of those that were in reserve all their life */
+        unsigned ring_faults; /* the same */
+        unsigned quarantines;   /* with no long life between */
+        uint64_t try_at_ns;     /* quarantined: the next trial; 0: none */
+        uint32_t restarts;
+        uint64_t start_at_ns; /* back-off */
+        struct tdm_source *start_timer;
+        char device[16];
+        char detail[128];
+        char numerics_id[128];
+        char reason[256];
+        char sandbox[128];
+        char last_exit[160];
+        struct {
+                uint64_t blocks, rows, ns;
+        } past[TDM_N_BLOCK_KINDS];
+        uint64_t past_busy_ns, past_waiting_ns, past_handovers, past_handover_ns;
+        struct tdm_segment *dead_segment; /* the progress of the last life that ended: what it did last */
+        uint32_t dead_life;
+
+        /* watch.c: how long it has kept silent while something was owed */
+        uint64_t signature;
+        uint64_t step_silence_ns;
+        uint64_t control_silence_ns;
+        struct tdm_fleet_sample sample;
+        uint64_t ping_sent; /* number of the last one in this life */
+        uint64_t pinged_ns;
+        uint64_t dying_ns;
+        bool asked_to_leave; /* dying politely: SIGKILL follows after a second */
+        bool quit_killed;
+};
+
+/* The rings of the current epoch as fds, until each is handed to its ends. */
+struct tdm_fleet_rings {
+        bool made;
+        bool has_peer;
+        struct {
+                int from_daemon, to_daemon, eventfd; /* the worker's ends */
+                int from_peer, to_peer;
+        } fds[TDM_N_WORKERS];
+};
+
+struct tdm_fleet {
+        struct tdm_loop *loop;
+        struct tdm_fleet_callbacks callbacks;
+        void *userdata;
+        char *worker_dir;
+        unsigned n_threads;
+        char *npu_programs, *npu_format, *gpu_device;
+        uint64_t gpu_memory_bytes;
+        uint64_t npu_memory_bytes;
+        uint64_t hang_min_ns;
+        uint64_t quarantine_ns;
+
+        struct tdm_source *pump;
+        struct tdm_source *watch;
+        uint64_t watch_due_ns; /* 0: not armed */
+        bool destroying;
+
+        uint32_t epoch;
+        bool ready;
+        bool ready_note; /* on_ready is due though nothing was lost: a model has left */
+        struct tdm_fleet_rings rings;
+        uint64_t recoveries;
+        struct tdm_trace_ring *trace; /* our own lane */
+        struct tdm_fleet_worker workers[TDM_N_WORKERS];
+        struct tdm_fleet_entry *models[TDM_FLEET_MODELS];
+        struct tdm_fleet_memory memory[TDM_FLEET_MODELS];
+        unsigned n_remembered;
+        uint64_t n_own_steps;
+};
+
+/* ---- fleet.c ---- */
+void tdm_fleet_pump_soon(struct tdm_fleet *fleet);
+struct tdm_fleet_entry *tdm_fleet_find(struct tdm_fleet *fleet, uint32_t model_id);
+static inline bool tdm_fleet_usable(const struct tdm_fleet_worker *w)
+{
+        return w->state != TDM_WORKER_OFF && w->state != TDM_WORKER_QUARANTINED;
+}
+/* Off; or quarantined and not expected back soon: one trial at least has shown the same. */
+static inline bool tdm_fleet_given_up(const struct tdm_fleet_worker *w)
+{
+        return !tdm_fleet_usable(w) &&
+               (w->state == TDM_WORKER_OFF || w->no_device || w->abandoned || (w->quarantines > 1 && !w->on_trial));
+}
+static inline struct tdm_fleet_worker *tdm_fleet_other(struct tdm_fleet_worker *w)
+{
+        return &w->fleet->workers[w->index == TDM_WORKER_NPU ? TDM_WORKER_GPU : TDM_WORKER_NPU];
+}
+/* All of its weights are sealed. */
+static inline bool tdm_fleet_is_whole(const struct tdm_fleet_entry *entry)
+{
+        return entry->model.n_sealed == entry->n_chunks;
+}
+/* Sending failed (r < 0): the worker is lost, or will be in a moment; never calls back. */
+void tdm_fleet_cannot_send(struct tdm_fleet_worker *w, int r);
+/* What wire.c heard. */
+void tdm_fleet_on_hello(struct tdm_fleet_worker *w);
+void tdm_fleet_on_no_device(struct tdm_fleet_worker *w, const char *reason);
+void tdm_fleet_on_weights_taken(struct tdm_fleet_worker *w, uint32_t model_id, uint32_t n_chunks);
+void tdm_fleet_on_loaded(struct tdm_fleet_worker *w, uint32_t model_id, uint64_t scratch_bytes, const char *plan);
+void tdm_fleet_on_load_failed(struct tdm_fleet_worker *w, uint32_t model_id, int code, const char *message);
+void tdm_fleet_on_kv_ready(struct tdm_fleet_worker *w, uint32_t model_id);
+void tdm_fleet_on_unloaded(struct tdm_fleet_worker *w, uint32_t model_id);
+
+/* ---- worker.c ---- */
+/* Starts the process; a failure counts as a death of it. */
+void tdm_fleet_worker_start(struct tdm_fleet_worker *w);
+/* It has to go: kills it, ends the epoch. blame: the step it was in is to be suspected. */
+void _printf_(3, 4) tdm_fleet_worker_lost(struct tdm_fleet_worker *w, bool blame, const char *fmt, ...);
+/* Asks it to leave; not a death. */
+void tdm_fleet_worker_leave(struct tdm_fleet_worker *w, const char *reason);
+void tdm_fleet_worker_kill(struct tdm_fleet_worker *w);
+/* SIGKILL has not ended it: its segments are given up, it is quarantined. */
+void tdm_fleet_worker_abandon(struct tdm_fleet_worker *w);
+void tdm_fleet_worker_deinit(struct tdm_fleet_worker *w);
+bool tdm_fleet_worker_is_stopped(const struct tdm_fleet_worker *w);
+/* The process is there and pidfd is its: control frames over fd, which it takes, from now on. */
+int tdm_fleet_worker_talk(struct tdm_fleet_worker *w, int fd);
+/* There is no process any more; NULL: nobody knows how it ended. */
+void tdm_fleet_worker_ended(struct tdm_fleet_worker *w, const siginfo_t *si);
+
+/* ---- unit.c ---- */
+int tdm_fleet_unit_init(struct tdm_fleet_worker *w, const char *folder, struct tdm_error *err);
+/* Its process starts, or will soon; a negative errno: it cannot be reached. */
+int tdm_fleet_unit_connect(struct tdm_fleet_worker *w);
+/* The pidfd says that it has ended: finds out how. */
+int tdm_fleet_unit_exited(struct tdm_fleet_worker *w);
+/* Has its manager kill it; may be called again and again. */
+void tdm_fleet_unit_kill(struct tdm_fleet_worker *w);
+/* It has not said who it is, and is not waited for any longer. */
+void tdm_fleet_unit_give_up(struct tdm_fleet_worker *w);
+void tdm_fleet_unit_deinit(struct tdm_fleet_worker *w);
+
+/* ---- rings.c ---- */
+/* Everything in flight is void; rings are gone. Calls on_reset when the fleet was ready. `step` (0: none) is to blame. */
+void tdm_fleet_end_epoch(struct tdm_fleet *fleet, enum tdm_worker_index worker, const char *reason, uint64_t guilty_step);
+int tdm_fleet_make_rings(struct tdm_fleet *fleet);
+void tdm_fleet_close_rings(struct tdm_fleet *fleet);
+void tdm_fleet_close_ends(struct tdm_fleet_worker *w);
+void tdm_fleet_flush_queued(struct tdm_fleet *fleet, struct tdm_fleet_entry *entry);
+void tdm_fleet_ring_fault(struct tdm_fleet_worker *guilty, const char *reason);
+void tdm_fleet_on_epoch_ack(struct tdm_fleet_worker *w, uint32_t epoch);
+void tdm_fleet_on_peer_fault(struct tdm_fleet_worker *w, uint32_t epoch, bool with_peer, const char *reason);
+void tdm_fleet_on_step_failed(struct tdm_fleet_worker *w, uint32_t epoch, uint32_t model_id, uint32_t slot,
+                              uint64_t step_id, const struct tdm_error *err);
+
+/* ---- watch.c ---- */
+void tdm_fleet_watch_soon(struct tdm_fleet *fleet); /* something is owed: keep an eye on it */
+int tdm_fleet_watch_init(struct tdm_fleet *fleet);
+void tdm_fleet_heard(struct tdm_fleet_worker *w); /* a message came from it */
+/* Adds the counters of this life to the past; its segment is kept for traces. */
+void tdm_fleet_fold_progress(struct tdm_fleet_worker *w);
+bool tdm_fleet_owes_control(const struct tdm_fleet_worker *w);
+
+/* ---- starved.c ---- */
+/* How much of elapsed_ns, the time since the last call, the process was kept from running. The first call of a silence (an
+ * empty sample) says 0. */
+uint64_t tdm_fleet_starved_ns(struct tdm_fleet_sample *sample, pid_t pid, uint64_t elapsed_ns);
+
+/* ---- measure.c ---- */
+/* Sees to it that the model's plan is found out. True when it is, or need not be; else it is looked at on the next pump. */
+bool tdm_fleet_measure(struct tdm_fleet *fleet, struct tdm_fleet_entry *entry);
+void tdm_fleet_measure_step_done(struct tdm_fleet *fleet, struct tdm_fleet_entry *entry);
+void tdm_fleet_remember(struct tdm_fleet *fleet, const char *identity, enum tdm_measured measured);
+
+/* ---- memory.c ---- */
+void tdm_fleet_memory_load(struct tdm_fleet *fleet);
+void tdm_fleet_memory_save(const struct tdm_fleet *fleet);
+
+/* ---- trace.c ---- */
+void tdm_fleet_trace(struct tdm_fleet *fleet, enum tdm_trace_kind kind, uint64_t step, uint32_t rows, uint64_t arg);
+void tdm_fleet_keep_trace(struct tdm_fleet_worker *w); /* its life is over: takes the progress segment */
+
+/* ---- wire.c ---- */
+int tdm_fleet_wire_init(struct tdm_fleet_worker *w);
+/* With the first n_chunks of the weights. */
+int tdm_fleet_wire_load(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry, unsigned n_chunks);
+/* Chunks [first, end) of the weights. */
+int tdm_fleet_wire_weights(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry, unsigned first, unsigned end);
+int tdm_fleet_wire_kv(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry);
+int tdm_fleet_wire_unload(struct tdm_fleet_worker *w, uint32_t model_id);
+int tdm_fleet_wire_epoch(struct tdm_fleet_worker *w);
+int tdm_fleet_wire_ping(struct tdm_fleet_worker *w, uint64_t number);
+int tdm_fleet_wire_quit(struct tdm_fleet_worker *w);
+/* 0, or a negative errno: the worker does not keep to the protocol. */
+int tdm_fleet_wire_receive(struct tdm_fleet_worker *w, const uint8_t *data, size_t size);
+
+#endif

@@ -1,0 +1,469 @@
+/* The watch: finds a worker that is alive and does nothing, and counts what workers have done.
+ *
+ * A step in flight is always somebody's: of the next block in its plan, where "next" is the furthest that either worker
+ * has published. Only its owner is expected to move, and moving is anything: a finished chunk (heartbeat), a finished
+ * block. Silence is counted in ticks of our own timer, and a tick that comes late counts as one tick: while tandemd itself
+ * did not run, nobody was silent. The deadline is max(hang_min, 20 × p99 of such blocks), so that a slow machine is
+ * not taken for a dead one, and time in which the worker was kept from running is not counted (starved.c). Where
+ * nothing is owed a ping is sent once a second, so that a worker in reserve is not found dead when it is needed. */
+#include "daemon/fleet/private.h"
+
+#define TICK_MAX_NS (100 * TDM_NSEC_PER_MSEC)
+#define TICK_MIN_NS (5 * TDM_NSEC_PER_MSEC)
+#define HANG_P99_FACTOR 20u
+/* Answers to messages: a device comes up, a model is mapped and checked. */
+#ifdef TANDEM_SANITIZED
+#define CONTROL_NS (60 * TDM_NSEC_PER_SEC)
+#else
+#define CONTROL_NS (10 * TDM_NSEC_PER_SEC)
+#endif
+#define CONTROL_BYTES_PER_SEC (UINT64_C(256) << 20)
+#define CONN_LOST_NS (100 * TDM_NSEC_PER_MSEC)
+#define QUIT_NS TDM_NSEC_PER_SEC
+/* A unit has so long to leave by itself once we have hung up. */
+#define HUNG_UP_NS (50 * TDM_NSEC_PER_MSEC)
+#define PING_NS TDM_NSEC_PER_SEC
+#define ABANDON_NS (5 * TDM_NSEC_PER_SEC)
+
+static uint64_t tick_ns(const struct tdm_fleet *f)
+{
+        return TDM_MAX(TICK_MIN_NS, TDM_MIN(f->hang_min_ns / 8, TICK_MAX_NS));
+}
+
+static void watch_at(struct tdm_fleet *f, uint64_t due_ns)
+{
+        if (f->destroying || (f->watch_due_ns != 0 && f->watch_due_ns <= due_ns))
+                return;
+        f->watch_due_ns = due_ns;
+        tdm_source_arm(f->watch, due_ns);
+}
+
+void tdm_fleet_watch_soon(struct tdm_fleet *f)
+{
+        watch_at(f, tdm_now_ns() + tick_ns(f));
+}
+
+void tdm_fleet_heard(struct tdm_fleet_worker *w)
+{
+        w->control_silence_ns = 0;
+}
+
+static uint64_t owed_bytes(const struct tdm_fleet_worker *w)
+{
+        uint64_t bytes = 0;
+
+        for (unsigned i = 0; i < TDM_FLEET_MODELS; i++) {
+                const struct tdm_fleet_entry *entry = w->fleet->models[i];
+
+                if (entry && !entry->leaving && entry->on[w->index].load == TDM_FLEET_LOADING)
+                        bytes += entry->on[w->index].n_sent * entry->model.weights->chunk_bytes;
+        }
+        return bytes;
+}
+
+/* Anything but the acknowledgement of an epoch, or of weights that are not the last. */
+static bool owes_answer(const struct tdm_fleet_worker *w)
+{
+        if (w->phase == TDM_FLEET_PROCESS_STARTING)
+                return true;
+        for (unsigned i = 0; i < TDM_FLEET_MODELS; i++) {
+                const struct tdm_fleet_entry *entry = w->fleet->models[i];
+
+                if (!entry)
+                        continue;
+                /* Making ready for a model, and finishing it, may each take long and be silent. */
+                if (entry->on[w->index].load == TDM_FLEET_LOADING &&
+                    (entry->on[w->index].n_taken == 0 || entry->on[w->index].n_sent == entry->n_chunks))
+                        return true;
+                if (entry->on[w->index].load == TDM_FLEET_UNLOADING || entry->on[w->index].kv == TDM_FLEET_KV_ASKED)
+                        return true;
+        }
+        return false;
+}
+
+/* Between the first and the last of its weights: steps of other models run meanwhile. */
+static bool owes_weights(const struct tdm_fleet_worker *w)
+{
+        for (unsigned i = 0; i < TDM_FLEET_MODELS; i++) {
+                const struct tdm_fleet_entry *entry = w->fleet->models[i];
+
+                if (entry && entry->on[w->index].load == TDM_FLEET_LOADING && entry->on[w->index].n_taken < entry->on[w->index].n_sent)
+                        return true;
+        }
+        return false;
+}
+
+static bool owes_ack(const struct tdm_fleet_worker *w)
+{
+        return w->phase == TDM_FLEET_PROCESS_UP && w->epoch_sent != w->epoch_acked;
+}
+
+static bool owes_ping(const struct tdm_fleet_worker *w)
+{
+        return w->phase == TDM_FLEET_PROCESS_UP && w->progress &&
+               atomic_load_explicit(&w->progress->answered, memory_order_relaxed) != w->ping_sent;
+}
+
+bool tdm_fleet_owes_control(const struct tdm_fleet_worker *w)
+{
+        return owes_answer(w) || owes_weights(w) || owes_ack(w);
+}
+
+/* ---- steps ---- */
+
+static uint64_t published(const struct tdm_fleet_worker *w, const struct tdm_fleet_entry *entry, unsigned slot)
+{
+        /* Acquire: pairs with the releases in the worker's exec.c. */
+        return w->progress ? atomic_load_explicit(&w->progress->steps[entry->index][slot], memory_order_acquire) : 0;
+}
+
+static uint32_t next_block(const struct tdm_fleet *f, const struct tdm_fleet_entry *entry, unsigned slot)
+{
+        const struct tdm_fleet_step *step = &entry->steps[slot];
+        uint32_t next = 0;
+
+        for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
+                uint64_t word = published(&f->workers[i], entry, slot);
+
+                if (tdm_progress_step(word) == step->step_id)
+                        next = TDM_MAX(next, tdm_progress_block(word));
+        }
+        return TDM_MIN(next, step->n_blocks - 1);
+}
+
+/* It waits for the step that it follows, which has not got past this block. */
+static bool is_waiting(const struct tdm_fleet *f, const struct tdm_fleet_entry *entry, unsigned slot, uint32_t block)
+{
+        const struct tdm_fleet_step *step = &entry->steps[slot], *before = &entry->steps[step->after_slot];
+
+        return step->after != 0 && before->step_id == step->after && tdm_block_kind(&entry->model.hparams, block) == TDM_BLOCK_ATTENTION &&
+               next_block(f, entry, step->after_slot) <= block;
+}
+
+/* A step that waits for this worker; *ret_block is the block it is at. */
+static const struct tdm_fleet_entry *owed_step(const struct tdm_fleet_worker *w, uint32_t *ret_block)
+{
+        struct tdm_fleet *f = w->fleet;
+
+        for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
+                for (unsigned s = 0; f->models[i] && s < TDM_STEP_SLOTS; s++) {
+                        const struct tdm_fleet_step *step = &f->models[i]->steps[s];
+                        uint32_t block;
+
+                        if (step->step_id == 0 || step->queued)
+                                continue;
+                        block = next_block(f, f->models[i], s);
+                        if (step->plan[block] == w->index && !is_waiting(f, f->models[i], s, block)) {
+                                *ret_block = block;
+                                return f->models[i];
+                        }
+                }
+        return NULL;
+}
+
+/* Changes whenever the worker has done anything. */
+static uint64_t signature(const struct tdm_fleet_worker *w)
+{
+        const struct tdm_progress *p = w->progress;
+        uint64_t s;
+
+        if (!p)
+                return 0;
+        s = atomic_load_explicit(&p->heartbeat, memory_order_relaxed);
+        s = s * 31 + atomic_load_explicit(&p->handovers, memory_order_relaxed);
+        s = s * 31 + atomic_load_explicit(&p->epoch, memory_order_relaxed);
+        for (unsigned i = 0; i < TDM_N_BLOCK_KINDS; i++)
+                s = s * 31 + atomic_load_explicit(&p->kinds[i].blocks, memory_order_relaxed);
+        for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
+                if (w->fleet->models[i])
+                        s = s * 31 + w->fleet->models[i]->on[w->index].n_taken;
+        return s;
+}
+
+/* Upper edge of the bucket that holds the 99th percentile of this kind's blocks. */
+static uint64_t p99_ns(const struct tdm_fleet_worker *w, enum tdm_block_kind kind)
+{
+        uint64_t total = 0, seen = 0;
+        uint32_t bars[TDM_PROGRESS_BUCKETS];
+
+        for (unsigned i = 0; i < TDM_PROGRESS_BUCKETS; i++) {
+                bars[i] = atomic_load_explicit(&w->progress->kinds[kind].histogram[i], memory_order_relaxed);
+                total += bars[i];
+        }
+        for (unsigned i = 0; i < TDM_PROGRESS_BUCKETS; i++) {
+                seen += bars[i];
+                if (total > 0 && seen * 100 >= total * 99)
+                        return UINT64_C(2) << i;
+        }
+        return 0;
+}
+
+static void watch_steps(struct tdm_fleet_worker *w, uint64_t elapsed_ns)
+{
+        uint32_t block = 0;
+        const struct tdm_fleet_entry *entry = owed_step(w, &block);
+        uint64_t now = signature(w), deadline_ns = w->fleet->hang_min_ns;
+        enum tdm_block_kind kind;
+
+        /* While it maps a model it may be silent about steps; the control deadline covers that. */
+        if ((!entry && !owes_ack(w) && !owes_ping(w)) || owes_answer(w) || now != w->signature) {
+                w->signature = now;
+                w->step_silence_ns = 0;
+                w->sample.n = 0;
+                w->sample.forgiven_ns = 0;
+                return;
+        }
+        w->step_silence_ns += elapsed_ns - tdm_fleet_starved_ns(&w->sample, w->pid, elapsed_ns);
+        if (w->step_silence_ns <= deadline_ns)
+                return;
+        if (!entry) {
+                tdm_fleet_worker_lost(w, false, "no answer to a %s for %llu ms%s", owes_ack(w) ? "new epoch" : "ping",
+                                      (unsigned long long)(w->step_silence_ns / TDM_NSEC_PER_MSEC),
+                                      tdm_fleet_worker_is_stopped(w) ? " (stopped by a signal)" : "");
+                return;
+        }
+        kind = tdm_block_kind(&entry->model.hparams, block);
+        deadline_ns = TDM_MAX(deadline_ns, HANG_P99_FACTOR * p99_ns(w, kind));
+        if (w->step_silence_ns <= deadline_ns)
+                return;
+        if (kind == TDM_BLOCK_ATTENTION || kind == TDM_BLOCK_FFN)
+                tdm_fleet_worker_lost(w, !tdm_fleet_worker_is_stopped(w), "no progress for %llu ms in %s %u%s",
+                                      (unsigned long long)(w->step_silence_ns / TDM_NSEC_PER_MSEC), tdm_block_kind_name(kind),
+                                      tdm_block_layer(block), tdm_fleet_worker_is_stopped(w) ? " (stopped by a signal)" : "");
+        else
+                tdm_fleet_worker_lost(w, !tdm_fleet_worker_is_stopped(w), "no progress for %llu ms in %s%s",
+                                      (unsigned long long)(w->step_silence_ns / TDM_NSEC_PER_MSEC), tdm_block_kind_name(kind),
+                                      tdm_fleet_worker_is_stopped(w) ? " (stopped by a signal)" : "");
+}
+
+/* ---- messages, and dying ---- */
+
+static void watch_control(struct tdm_fleet_worker *w, uint64_t elapsed_ns)
+{
+        uint64_t deadline_ns;
+
+        if (w->conn_lost) {
+                w->control_silence_ns += elapsed_ns;
+                if (w->control_silence_ns > CONN_LOST_NS)
+                        tdm_fleet_worker_lost(w, false, "it closed its control socket");
+                return;
+        }
+        if (!tdm_fleet_owes_control(w)) {
+                w->control_silence_ns = 0;
+                return;
+        }
+        w->control_silence_ns += elapsed_ns;
+        if (w->control_silence_ns > w->fleet->hang_min_ns && tdm_fleet_worker_is_stopped(w)) {
+                tdm_fleet_worker_lost(w, false, "no answer for %llu ms (stopped by a signal)",
+                                      (unsigned long long)(w->control_silence_ns / TDM_NSEC_PER_MSEC));
+                return;
+        }
+        deadline_ns = CONTROL_NS + owed_bytes(w) / CONTROL_BYTES_PER_SEC * TDM_NSEC_PER_SEC;
+        if (w->control_silence_ns > deadline_ns)
+                tdm_fleet_worker_lost(w, false, "no answer for %llu s while %s",
+                                      (unsigned long long)(w->control_silence_ns / TDM_NSEC_PER_SEC),
+                                      w->phase == TDM_FLEET_PROCESS_STARTING ? "starting" : "taking a model");
+}
+
+static void watch_dying(struct tdm_fleet_worker *w, uint64_t elapsed_ns)
+{
+        if (w->abandoned)
+                return;
+        w->dying_ns += elapsed_ns;
+        if (w->asked_to_leave && !w->quit_killed && w->dying_ns > QUIT_NS)
+                tdm_fleet_worker_kill(w);
+        if (w->not_ours && w->dying_ns > HUNG_UP_NS + (w->asked_to_leave ? QUIT_NS : 0))
+                tdm_fleet_unit_kill(w);
+        if (w->dying_ns > ABANDON_NS + (w->asked_to_leave ? QUIT_NS : 0))
+                tdm_fleet_worker_abandon(w);
+}
+
+/* Steps say more than a ping could. */
+static void ping(struct tdm_fleet_worker *w)
+{
+        uint64_t now = tdm_now_ns();
+        uint32_t block;
+        int r;
+
+        if (w->phase != TDM_FLEET_PROCESS_UP || owes_ping(w) || now - w->pinged_ns < PING_NS || owed_step(w, &block))
+                return;
+        w->pinged_ns = now;
+        w->ping_sent++;
+        r = tdm_fleet_wire_ping(w, w->ping_sent);
+        if (r < 0)
+                tdm_fleet_cannot_send(w, r);
+}
+
+static bool worth_watching(const struct tdm_fleet *f)
+{
+        for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
+                const struct tdm_fleet_worker *w = &f->workers[i];
+
+                if (w->conn_lost || (w->phase == TDM_FLEET_PROCESS_DYING && !w->abandoned))
+                        return true;
+                if (owes_ping(w) && tdm_now_ns() - w->pinged_ns >= PING_NS)
+                        return true;
+                if ((w->phase == TDM_FLEET_PROCESS_STARTING || w->phase == TDM_FLEET_PROCESS_UP) &&
+                    tdm_fleet_owes_control(w))
+                        return true;
+        }
+        for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
+                for (unsigned s = 0; f->models[i] && s < TDM_STEP_SLOTS; s++)
+                        if (f->models[i]->steps[s].step_id != 0)
+                                return true;
+        return false;
+}
+
+static int on_watch(struct tdm_source *source, uint64_t now_ns, void *userdata)
+{
+        struct tdm_fleet *f = userdata;
+        const uint64_t elapsed_ns = tick_ns(f);
+        bool up = false;
+
+        f->watch_due_ns = 0;
+        for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
+                struct tdm_fleet_worker *w = &f->workers[i];
+
+                if (w->phase == TDM_FLEET_PROCESS_STARTING || w->phase == TDM_FLEET_PROCESS_UP)
+                        watch_control(w, elapsed_ns);
+                if (w->phase == TDM_FLEET_PROCESS_UP)
+                        watch_steps(w, elapsed_ns);
+                else if (w->phase == TDM_FLEET_PROCESS_DYING)
+                        watch_dying(w, elapsed_ns);
+                ping(w);
+                up = up || w->phase == TDM_FLEET_PROCESS_UP;
+        }
+        if (worth_watching(f))
+                tdm_fleet_watch_soon(f);
+        else if (up)
+                watch_at(f, tdm_now_ns() + PING_NS);
+        return 0;
+}
+
+int tdm_fleet_watch_init(struct tdm_fleet *f)
+{
+        return tdm_loop_add_timer(f->loop, on_watch, f, &f->watch);
+}
+
+/* ---- counters ---- */
+
+static void read_kind(const struct tdm_fleet_worker *w, unsigned kind, uint64_t *blocks, uint64_t *rows, uint64_t *ns)
+{
+        *blocks = w->past[kind].blocks;
+        *rows = w->past[kind].rows;
+        *ns = w->past[kind].ns;
+        if (!w->progress)
+                return;
+        *blocks += atomic_load_explicit(&w->progress->kinds[kind].blocks, memory_order_relaxed);
+        *rows += atomic_load_explicit(&w->progress->kinds[kind].rows, memory_order_relaxed);
+        *ns += atomic_load_explicit(&w->progress->kinds[kind].ns, memory_order_relaxed);
+}
+
+static uint64_t busy_ns(const struct tdm_fleet_worker *w)
+{
+        return w->past_busy_ns + (w->progress ? atomic_load_explicit(&w->progress->busy_ns, memory_order_relaxed) : 0);
+}
+
+static uint64_t waiting_ns(const struct tdm_fleet_worker *w)
+{
+        uint64_t ns = w->past_waiting_ns, now = tdm_now_ns(), since;
+
+        if (!w->progress)
+                return ns;
+        ns += atomic_load_explicit(&w->progress->waiting_ns, memory_order_relaxed);
+        since = atomic_load_explicit(&w->progress->waiting_since_ns, memory_order_relaxed);
+        return since != 0 && since < now ? ns + (now - since) : ns;
+}
+
+static uint64_t handovers(const struct tdm_fleet_worker *w)
+{
+        return w->past_handovers + (w->progress ? atomic_load_explicit(&w->progress->handovers, memory_order_relaxed) : 0);
+}
+
+static uint64_t handover_ns(const struct tdm_fleet_worker *w)
+{
+        return w->past_handover_ns + (w->progress ? atomic_load_explicit(&w->progress->handover_ns, memory_order_relaxed) : 0);
+}
+
+void tdm_fleet_fold_progress(struct tdm_fleet_worker *w)
+{
+        w->past_busy_ns = busy_ns(w);
+        w->past_waiting_ns = waiting_ns(w);
+        w->past_handovers = handovers(w);
+        w->past_handover_ns = handover_ns(w);
+        for (unsigned i = 0; i < TDM_N_BLOCK_KINDS; i++) {
+                uint64_t blocks, rows, ns;
+
+                read_kind(w, i, &blocks, &rows, &ns);
+                w->past[i].blocks = blocks;
+                w->past[i].rows = rows;
+                w->past[i].ns = ns;
+        }
+        w->progress = NULL;
+        tdm_fleet_keep_trace(w);
+}
+
+static uint64_t load64(const _Atomic uint64_t *word)
+{
+        return atomic_load_explicit(word, memory_order_relaxed);
+}
+
+static uint32_t load32(const _Atomic uint32_t *word)
+{
+        return atomic_load_explicit(word, memory_order_relaxed);
+}
+
+static void read_use(const struct tdm_device_counters *c, struct tdm_device_use *ret)
+{
+        *ret = (struct tdm_device_use){
+                .device_macs = load64(&c->device_macs), .host_macs = load64(&c->host_macs),
+                .blocks = load64(&c->blocks), .submissions = load64(&c->submissions),
+                .commands = load64(&c->commands), .repeats = load64(&c->repeats),
+                .contexts = load64(&c->contexts), .sampled_ns = load64(&c->sampled_ns),
+                .context_errors = load64(&c->context_errors), .n_contexts = load32(&c->n_contexts),
+                .power_mw = load32(&c->power_mw), .utilisation_permille = load32(&c->utilisation_permille),
+                .temperature_mc = load32(&c->temperature_mc),
+        };
+}
+
+static void add_plan(const struct tdm_fleet_entry *entry, enum tdm_worker_index worker, char *text, size_t size)
+{
+        size_t n = strlen(text);
+
+        if (entry->on[worker].plan[0] && entry->on[worker].load == TDM_FLEET_LOADED) {
+                snprintf(text + n, size - n, "%s%s: %s", n ? "; " : "", entry->name, entry->on[worker].plan);
+                tdm_utf8_mend(text + n); /* it may be cut within a character */
+        }
+}
+
+void tdm_fleet_worker_status(struct tdm_fleet *f, enum tdm_worker_index worker, struct tdm_worker_status *ret)
+{
+        const struct tdm_fleet_worker *w = &f->workers[worker];
+
+        memset(ret, 0, sizeof(*ret));
+        ret->name = w->name;
+        ret->requested = w->requested;
+        ret->device = w->device;
+        ret->detail = w->detail;
+        ret->last_exit = w->last_exit;
+        ret->sandbox = w->sandbox;
+        ret->numerics_id = w->numerics_id;
+        ret->state = w->state;
+        ret->pid = w->pid;
+        ret->restarts = w->restarts;
+        ret->started_ns = w->phase == TDM_FLEET_NO_PROCESS ? 0 : w->started_ns;
+        ret->busy_ns = busy_ns(w);
+        ret->waiting_ns = waiting_ns(w);
+        ret->handovers = handovers(w);
+        ret->handover_ns = handover_ns(w);
+        ret->reason = w->reason;
+        if (w->progress)
+                read_use(&w->progress->device, &ret->use);
+        for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
+                if (f->models[i]) {
+                        ret->scratch_bytes += f->models[i]->on[w->index].scratch_bytes;
+                        add_plan(f->models[i], w->index, ret->plan, sizeof(ret->plan));
+                }
+        for (unsigned i = 0; i < TDM_N_BLOCK_KINDS; i++)
+                read_kind(w, i, &ret->done[i].blocks, &ret->done[i].rows, &ret->done[i].ns);
+}

@@ -1,0 +1,527 @@
+/* One worker's process: started, watched by a pidfd, killed, reaped, started again.
+ *
+ * A life ends in two moments that are never mixed up. When it is lost (exit, hang, nonsense) nothing is expected of it
+ * any more, the epoch ends and it is killed; but it may still write into what it has mapped. When it is reaped that is
+ * over, and only then its models count as unloaded and the fleet may be ready again. */
+#include "daemon/fleet/private.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#define BACKOFF_FIRST_MS 50u
+#define BACKOFF_MAX_MS 5000u
+#define RETRY_NS TDM_NSEC_PER_SEC
+/* A life that was no part of a row of deaths. */
+#define LONG_LIFE_NS (10 * TDM_NSEC_PER_SEC)
+#define QUARANTINE_MAX_NS (600 * TDM_NSEC_PER_SEC)
+#define QUIT_GRACE_NS TDM_NSEC_PER_SEC
+#define KILL_GRACE_NS TDM_NSEC_PER_SEC
+
+extern char **environ;
+
+static int send_signal(const struct tdm_fleet_worker *w, int signo)
+{
+        return w->pidfd < 0 ? -ESRCH : syscall(SYS_pidfd_send_signal, w->pidfd, signo, NULL, 0) < 0 ? -errno : 0;
+}
+
+static void describe_exit(const siginfo_t *si, char *text, size_t size)
+{
+        if (si->si_code == CLD_EXITED && si->si_status == 0)
+                snprintf(text, size, "left by itself");
+        else if (si->si_code == CLD_EXITED)
+                snprintf(text, size, "exited with status %d", si->si_status);
+        else if (si->si_status == SIGSYS)
+                snprintf(text, size, "killed by signal %d (a system call that its sandbox forbids)", si->si_status);
+        else
+                snprintf(text, size, "killed by signal %d (%s)", si->si_status, strsignal(si->si_status));
+}
+
+/* Signals that come from outside say nothing about the step that was running. */
+static bool exit_is_own_fault(const siginfo_t *si)
+{
+        if (si->si_code == CLD_EXITED)
+                return si->si_status != 0;
+        switch (si->si_status) {
+        case SIGKILL:
+        case SIGTERM:
+        case SIGINT:
+        case SIGHUP:
+        case SIGQUIT:
+                return false;
+        default:
+                return true;
+        }
+}
+
+bool tdm_fleet_worker_is_stopped(const struct tdm_fleet_worker *w)
+{
+        char path[40], text[512], *end;
+        _cleanup_(fclosep) FILE *file = NULL;
+        size_t n;
+
+        snprintf(path, sizeof(path), "/proc/%d/stat", (int)w->pid);
+        file = fopen(path, "re");
+        if (!file)
+                return false;
+        n = fread(text, 1, sizeof(text) - 1, file);
+        text[n] = 0;
+        end = strrchr(text, ')'); /* the name may hold anything */
+        return end && end[1] == ' ' && (end[2] == 'T' || end[2] == 't');
+}
+
+/* ---- end of a life ---- */
+
+static void schedule_start(struct tdm_fleet_worker *w)
+{
+        unsigned deaths = w->deaths + w->idle_deaths;
+        uint64_t ms = 0;
+
+        if (deaths > 1)
+                ms = TDM_MIN((uint64_t)BACKOFF_FIRST_MS << TDM_MIN(deaths - 2, 16u), BACKOFF_MAX_MS);
+        w->start_at_ns = ms ? tdm_now_ns() + ms * TDM_NSEC_PER_MSEC : 0;
+        tdm_fleet_pump_soon(w->fleet);
+}
+
+/* When it is tried again by itself; a device that said it is not there would say the same. */
+static void schedule_trial(struct tdm_fleet_worker *w)
+{
+        uint64_t ns = w->fleet->quarantine_ns << TDM_MIN(w->quarantines, 10u);
+
+        ns = TDM_MIN(ns, TDM_MAX(QUARANTINE_MAX_NS, w->fleet->quarantine_ns));
+        w->quarantines++;
+        w->try_at_ns = w->no_device ? 0 : tdm_now_ns() + ns;
+        if (w->no_device)
+                tdm_log_error("%s worker is left alone: %s; its blocks go to the other one until `tandem restart %s`", w->name,
+                              w->last_exit, w->name);
+        else
+                tdm_log_error("%s worker is left alone after %u deaths with no finished step between (%s); its blocks go to the "
+                              "other one until it is tried again, in %.1f s or with `tandem restart %s`", w->name, w->deaths,
+                              w->last_exit, (double)ns / 1e9, w->name);
+        tdm_fleet_pump_soon(w->fleet);
+}
+
+static void quarantine(struct tdm_fleet_worker *w)
+{
+        w->state = TDM_WORKER_QUARANTINED;
+        schedule_trial(w);
+        /* The survivor may have rings to a peer that will not come. */
+        tdm_fleet_end_epoch(w->fleet, w->index, w->last_exit, 0);
+}
+
+/* No process any more: what it had is free, and the next life is decided about. */
+static void life_is_over(struct tdm_fleet_worker *w)
+{
+        struct tdm_fleet *f = w->fleet;
+
+        tdm_fleet_fold_progress(w);
+        tdm_fleet_unit_deinit(w);
+        tdm_source_destroyp(&w->exit_source);
+        tdm_conn_destroyp(&w->conn);
+        closep(&w->pidfd);
+        /* Not its rings: those are of the new epoch already. */
+        w->phase = TDM_FLEET_NO_PROCESS;
+        w->pid = 0;
+        w->conn_lost = false;
+        w->abandoned = false;
+        w->not_ours = false;
+        w->kill_asked_ns = 0;
+        w->epoch_sent = w->epoch_acked = w->ready_epoch = 0;
+        for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
+                if (f->models[i]) {
+                        f->models[i]->on[w->index].load = TDM_FLEET_ABSENT;
+                        f->models[i]->on[w->index].kv = TDM_FLEET_KV_NONE;
+                        f->models[i]->on[w->index].scratch_bytes = 0;
+                }
+        tdm_fleet_pump_soon(f);
+        if (w->state == TDM_WORKER_QUARANTINED) {
+                w->on_trial = false;
+                schedule_trial(w);
+                return;
+        }
+        if (w->no_device || w->deaths >= TDM_FLEET_MAX_DEATHS)
+                quarantine(w);
+        else
+                schedule_start(w);
+}
+
+void tdm_fleet_worker_ended(struct tdm_fleet_worker *w, const siginfo_t *si)
+{
+        char text[128];
+
+        if (si)
+                describe_exit(si, text, sizeof(text));
+        else
+                snprintf(text, sizeof(text), "ended, this kernel does not say how; see journalctl -u %s", w->unit);
+        tdm_fleet_worker_lost(w, !si || exit_is_own_fault(si), "%s", text);
+        tdm_log_debug("%s worker (pid %d) reaped: %s", w->name, (int)w->pid, text);
+        life_is_over(w);
+}
+
+static int on_process_exit(struct tdm_source *source, int fd, uint32_t events, void *userdata)
+{
+        struct tdm_fleet_worker *w = userdata;
+        siginfo_t si = { 0 };
+
+        if (w->socket_path)
+                return tdm_fleet_unit_exited(w);
+        if (waitid(P_PIDFD, (id_t)fd, &si, WEXITED | WNOHANG) < 0) {
+                tdm_log_error("cannot reap the %s worker: %m", w->name); /* ECHILD: somebody reaped it for us */
+                tdm_fleet_worker_lost(w, false, "gone, and nobody knows how");
+                life_is_over(w);
+                return 0;
+        }
+        if (si.si_pid == 0)
+                return 0;
+        tdm_fleet_worker_ended(w, &si);
+        return 0;
+}
+
+void tdm_fleet_worker_kill(struct tdm_fleet_worker *w)
+{
+        w->quit_killed = true;
+        if (w->socket_path)
+                tdm_conn_destroyp(&w->conn); /* it leaves, unless it is stopped */
+        /* ESRCH: it is dead already and waits to be reaped */
+        w->not_ours = send_signal(w, SIGKILL) == -EPERM;
+        if (w->not_ours && tdm_fleet_worker_is_stopped(w))
+                tdm_fleet_unit_kill(w); /* it will not hear that we have hung up */
+}
+
+static void begin_dying(struct tdm_fleet_worker *w, bool politely)
+{
+        tdm_fleet_trace(w->fleet, TDM_TRACE_WORKER_LOST, 0, 0, TDM_LANE_OF(w->index));
+        w->phase = TDM_FLEET_PROCESS_DYING;
+        if (!w->on_trial)
+                w->state = TDM_WORKER_RESTARTING;
+        w->dying_ns = 0;
+        w->asked_to_leave = politely;
+        w->quit_killed = false;
+        w->ring_fault = false;
+        w->send_error = 0;
+        tdm_fleet_watch_soon(w->fleet);
+}
+
+/* What is in flight is void, unless the worker had no part in this epoch yet: then the other one goes on. */
+static void end_its_epoch(struct tdm_fleet_worker *w, const char *reason, uint64_t guilty)
+{
+        if (w->on_trial || (w->fleet->ready && w->epoch_sent != w->fleet->epoch))
+                tdm_fleet_pump_soon(w->fleet);
+        else
+                tdm_fleet_end_epoch(w->fleet, w->index, reason, guilty);
+}
+
+/* One that was in reserve and had no step in its life says nothing about its device: others killed it. It is started more
+ * and more slowly all the same. */
+static void count_death(struct tdm_fleet_worker *w)
+{
+        if (tdm_now_ns() - w->started_ns > LONG_LIFE_NS && w->state == TDM_WORKER_READY) {
+                w->idle_deaths = 0;
+                w->quarantines = 0;
+        }
+        if (w->state == TDM_WORKER_READY && !w->had_step)
+                w->idle_deaths++;
+        else
+                w->deaths++;
+}
+
+void tdm_fleet_worker_lost(struct tdm_fleet_worker *w, bool blame, const char *fmt, ...)
+{
+        uint64_t guilty = 0;
+        char reason[128];
+        va_list args;
+
+        if (w->phase != TDM_FLEET_PROCESS_STARTING && w->phase != TDM_FLEET_PROCESS_UP)
+                return;
+        va_start(args, fmt);
+        vsnprintf(reason, sizeof(reason), fmt, args);
+        va_end(args);
+        if (blame && w->progress)
+                guilty = tdm_progress_step(atomic_load_explicit(&w->progress->running, memory_order_relaxed));
+
+        count_death(w);
+        tdm_utf8_copy(w->last_exit, sizeof(w->last_exit), reason);
+        tdm_log_warning("%s worker (pid %d) lost: %s", w->name, (int)w->pid, reason);
+        begin_dying(w, false);
+        tdm_fleet_worker_kill(w);
+        end_its_epoch(w, reason, guilty);
+        if (w->pidfd < 0) { /* a unit that never said who it is: it was given nothing, and nothing will tell its end */
+                tdm_fleet_unit_give_up(w);
+                life_is_over(w);
+        }
+}
+
+void tdm_fleet_worker_leave(struct tdm_fleet_worker *w, const char *reason)
+{
+        if (w->pidfd < 0)
+                return; /* a unit that is only starting */
+        tdm_utf8_copy(w->last_exit, sizeof(w->last_exit), reason);
+        tdm_log_info("%s worker (pid %d) asked to leave: %s", w->name, (int)w->pid, reason);
+        begin_dying(w, true);
+        if (tdm_fleet_wire_quit(w) < 0)
+                tdm_fleet_worker_kill(w);
+        end_its_epoch(w, reason, 0);
+}
+
+void tdm_fleet_worker_abandon(struct tdm_fleet_worker *w)
+{
+        struct tdm_fleet *f = w->fleet;
+
+        w->abandoned = true;
+        w->state = TDM_WORKER_QUARANTINED;
+        snprintf(w->last_exit, sizeof(w->last_exit), "does not die (pid %d)", (int)w->pid);
+        tdm_log_error("%s worker (pid %d) does not die; its memory is given up and its models have to be loaded again",
+                      w->name, (int)w->pid);
+        /* It may write into these segments for ever: nobody may go on using them. */
+        for (unsigned i = 0; i < TDM_FLEET_MODELS; i++) {
+                struct tdm_fleet_entry *entry = f->models[i];
+
+                if (!entry)
+                        continue;
+                entry->on[w->index].load = TDM_FLEET_ABSENT;
+                if (entry->leaving)
+                        continue;
+                entry->leaving = true;
+                entry->failed = true;
+                tdm_error_set(&entry->error, TDM_E_NO_WORKER,
+                              "the %s worker hangs in the kernel and still holds the memory of %s; load it again", w->name,
+                              entry->name);
+        }
+        tdm_fleet_end_epoch(f, w->index, w->last_exit, 0);
+}
+
+/* ---- beginning of a life ---- */
+
+static int on_frame(struct tdm_conn *conn, const uint8_t *data, size_t size, int *fds, unsigned n_fds, void *userdata)
+{
+        struct tdm_fleet_worker *w = userdata;
+        int r;
+
+        if (w->phase != TDM_FLEET_PROCESS_STARTING && w->phase != TDM_FLEET_PROCESS_UP)
+                return 0;
+        tdm_fleet_heard(w);
+        r = n_fds > 0 ? -EPROTO : tdm_fleet_wire_receive(w, data, size);
+        if (r < 0)
+                tdm_fleet_worker_lost(w, false, "it does not keep to the control protocol");
+        return 0;
+}
+
+static void on_closed(struct tdm_conn *conn, const struct tdm_error *err, void *userdata)
+{
+        struct tdm_fleet_worker *w = userdata;
+
+        if (err && err->code != 0)
+                tdm_log_debug("%s worker: control socket: %s", w->name, err->message);
+        tdm_conn_destroy(conn);
+        w->conn = NULL;
+        /* Most often it has just exited and the pidfd says how in a moment; the watch sees to it if not. */
+        w->conn_lost = true;
+        tdm_fleet_heard(w);
+        tdm_fleet_watch_soon(w->fleet);
+}
+
+/* The child gets 0 /dev/null, 1 and 2 our stderr, 3 the socket, and nothing else. */
+static int spawn(struct tdm_fleet_worker *w, int socket, pid_t *ret_pid)
+{
+        _cleanup_(freep) char *path = NULL;
+        char fd_text[] = { '0' + TDM_WORKER_CONTROL_FD, 0 };
+        char *argv[] = { NULL, (char *)"--control-fd", fd_text, NULL };
+        posix_spawn_file_actions_t actions;
+        posix_spawnattr_t attr;
+        sigset_t none, all;
+        int r;
+
+        if (asprintf(&path, "%s/tandem-%s-worker", w->fleet->worker_dir, w->name) < 0)
+                return -ENOMEM;
+        argv[0] = path;
+        r = posix_spawn_file_actions_init(&actions);
+        if (r != 0)
+                return -r;
+        r = posix_spawnattr_init(&attr);
+        if (r != 0) {
+                posix_spawn_file_actions_destroy(&actions);
+                return -r;
+        }
+        r = posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+        if (r == 0)
+                r = posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
+        if (r == 0)
+                r = posix_spawn_file_actions_adddup2(&actions, socket, TDM_WORKER_CONTROL_FD);
+        if (r == 0)
+                r = posix_spawn_file_actions_addclosefrom_np(&actions, TDM_WORKER_CONTROL_FD + 1);
+        /* The loop blocks signals for its signalfd; a worker starts with a clean slate. */
+        sigemptyset(&none);
+        sigfillset(&all);
+        if (r == 0)
+                r = posix_spawnattr_setsigmask(&attr, &none);
+        if (r == 0)
+                r = posix_spawnattr_setsigdefault(&attr, &all);
+        if (r == 0)
+                r = posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+        if (r == 0)
+                r = posix_spawn(ret_pid, path, &actions, &attr, argv, environ);
+        posix_spawnattr_destroy(&attr);
+        posix_spawn_file_actions_destroy(&actions);
+        return -r;
+}
+
+static int make_progress(struct tdm_fleet_worker *w)
+{
+        char name[32];
+        int r;
+
+        snprintf(name, sizeof(name), "progress-%s", w->name);
+        r = tdm_segment_create(&w->progress_segment, name, TDM_PROGRESS_BYTES);
+        if (r < 0)
+                return r;
+        w->progress = (struct tdm_progress *)w->progress_segment->base;
+        w->progress->magic = TDM_PROGRESS_MAGIC;
+        w->progress->abi = TDM_PROGRESS_ABI;
+        w->progress->size_bytes = TDM_PROGRESS_BYTES;
+        w->life++;
+        return 0;
+}
+
+int tdm_fleet_worker_talk(struct tdm_fleet_worker *w, int fd)
+{
+        static const struct tdm_conn_limits limits = {
+                .max_frame_bytes = TDM_WORKER_MAX_FRAME,
+                .max_queue_bytes = 4u << 20,
+                .stall_timeout_ns = 10 * TDM_NSEC_PER_SEC,
+        };
+        _cleanup_(closep) int ours = fd;
+        int r = tdm_loop_add_io(w->fleet->loop, w->pidfd, EPOLLIN, on_process_exit, w, &w->exit_source);
+
+        if (r == 0)
+                r = tdm_conn_new(&w->conn, w->fleet->loop, ours, &limits, on_frame, on_closed, w);
+        if (r < 0)
+                return r;
+        ours = -1;
+        return tdm_fleet_wire_init(w);
+}
+
+static int start_process(struct tdm_fleet_worker *w)
+{
+        int pair[2], r;
+        _cleanup_(closep) int ours = -1, theirs = -1;
+
+        r = make_progress(w);
+        if (r < 0)
+                return r;
+        if (w->socket_path)
+                return tdm_fleet_unit_connect(w);
+        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+                return -errno;
+        ours = pair[0];
+        theirs = pair[1];
+        if (fcntl(ours, F_SETFL, O_NONBLOCK) < 0)
+                return -errno;
+        r = spawn(w, theirs, &w->pid);
+        if (r < 0)
+                return r;
+        w->pidfd = (int)syscall(SYS_pidfd_open, w->pid, 0);
+        if (w->pidfd < 0) {
+                r = -errno;
+                kill(w->pid, SIGKILL);
+                waitpid(w->pid, NULL, 0);
+                return r;
+        }
+        /* It has one thread and waits for Init: those that it makes for its device inherit this. */
+        if (w->is_bound && sched_setaffinity(w->pid, sizeof(w->cpus), &w->cpus) < 0)
+                tdm_log_warning("cannot bind the %s worker to its CPUs: %m", w->name);
+        w->phase = TDM_FLEET_PROCESS_STARTING;
+        w->started_ns = tdm_now_ns();
+        return tdm_fleet_worker_talk(w, steal_fd(&ours));
+}
+
+void tdm_fleet_worker_start(struct tdm_fleet_worker *w)
+{
+        int r;
+
+        if (w->ever_started)
+                w->restarts++;
+        w->ever_started = true;
+        if (!w->on_trial)
+                w->state = TDM_WORKER_STARTING;
+        w->had_step = false;
+        w->signature = 0;
+        w->step_silence_ns = w->control_silence_ns = 0;
+        memset(&w->sample, 0, sizeof(w->sample));
+        w->ping_sent = 0;
+        w->pinged_ns = tdm_now_ns();
+        r = start_process(w);
+        if (r == 0) {
+                tdm_fleet_trace(w->fleet, TDM_TRACE_WORKER_START, 0, 0, TDM_LANE_OF(w->index));
+                tdm_fleet_watch_soon(w->fleet);
+                return;
+        }
+        if (w->exit_source) { /* it runs, but cannot be talked to: its exit will come like any other */
+                tdm_fleet_worker_lost(w, false, "cannot be set up: %s", strerror(-r));
+                return;
+        }
+        snprintf(w->last_exit, sizeof(w->last_exit), "cannot be started: %s%s%s", w->socket_path ? w->socket_path : "",
+                 w->socket_path ? ": " : "", strerror(-r));
+        tdm_log_warning("%s worker %s", w->name, w->last_exit);
+        if (w->pidfd >= 0) {
+                siginfo_t si;
+
+                tdm_fleet_worker_kill(w);
+                waitid(P_PIDFD, (id_t)w->pidfd, &si, WEXITED);
+        }
+        if (!w->on_trial)
+                w->state = TDM_WORKER_RESTARTING;
+        if (r == -EAGAIN || r == -ENOMEM || r == -EMFILE || r == -ENFILE) { /* the machine's fault, and it may pass */
+                life_is_over(w);
+                w->start_at_ns = tdm_now_ns() + RETRY_NS;
+                return;
+        }
+        w->deaths++;
+        life_is_over(w);
+}
+
+/* ---- end of the fleet ---- */
+
+static bool wait_for_exit(struct tdm_fleet_worker *w, uint64_t deadline_ns)
+{
+        struct pollfd p = { .fd = w->pidfd, .events = POLLIN };
+        uint64_t now = tdm_now_ns();
+
+        while (now < deadline_ns) {
+                int r = poll(&p, 1, (int)((deadline_ns - now) / TDM_NSEC_PER_MSEC) + 1);
+
+                if (r > 0)
+                        return true;
+                if (r < 0 && errno != EINTR)
+                        return false;
+                now = tdm_now_ns();
+        }
+        return false;
+}
+
+void tdm_fleet_worker_deinit(struct tdm_fleet_worker *w)
+{
+        if (w->pidfd >= 0) {
+                siginfo_t si;
+
+                if (!wait_for_exit(w, tdm_now_ns() + (w->abandoned ? 0 : QUIT_GRACE_NS / 2))) {
+                        (void)send_signal(w, SIGKILL);
+                        wait_for_exit(w, tdm_now_ns() + (w->abandoned ? 0 : KILL_GRACE_NS / 2));
+                }
+                waitid(P_PIDFD, (id_t)w->pidfd, &si, WEXITED | WNOHANG);
+        }
+        tdm_fleet_close_ends(w);
+        tdm_fleet_unit_deinit(w);
+        free(steal_ptr(&w->socket_path));
+        tdm_source_destroyp(&w->exit_source);
+        tdm_source_destroyp(&w->start_timer);
+        tdm_conn_destroyp(&w->conn);
+        closep(&w->pidfd);
+        tdm_segment_destroyp(&w->progress_segment);
+        tdm_segment_destroyp(&w->dead_segment);
+        w->progress = NULL;
+}

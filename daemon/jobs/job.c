@@ -1,0 +1,377 @@
+/* From a request to ids, and from ids to text: the part of a job that needs the tokenizer. When its rows run is the
+ * scheduler's business, how its events look on a wire the client face's. Text is given back as soon as it has become ids,
+ * and never logged. */
+#include "daemon/jobs/job.h"
+
+static const char *const state_names[] = {
+        [TDM_JOB_QUEUED] = "queued",   [TDM_JOB_LOADING] = "loading",       [TDM_JOB_PREFILL] = "prefill",
+        [TDM_JOB_DECODE] = "decode",   [TDM_JOB_RECOVERING] = "recovering", [TDM_JOB_DONE] = "done",
+};
+
+static const char *const placement_names[TDM_N_PLACES] = { "", "split", "npu", "gpu" };
+
+const char *tdm_job_state_name(enum tdm_job_state state)
+{
+        return state_names[state];
+}
+
+const char *tdm_job_placement_name(enum tdm_job_placement placement)
+{
+        return placement_names[placement];
+}
+
+int tdm_job_placement_from_name(const char *name)
+{
+        for (int i = 0; i < TDM_N_PLACES; i++)
+                if (strcmp(name, placement_names[i]) == 0)
+                        return i;
+        return -EINVAL;
+}
+
+static int copy_text(struct tdm_job *job, const char *text, size_t size)
+{
+        job->text = malloc(size + 1);
+        if (!job->text)
+                return -ENOMEM;
+        if (size)
+                memcpy(job->text, text, size);
+        job->text[size] = '\0';
+        job->text_size = size;
+        job->is_text = true;
+        return 0;
+}
+
+static int copy_messages(struct tdm_job *job, const struct tdm_chat_message *messages, size_t n)
+{
+        size_t size = 0, at = 0;
+
+        for (size_t i = 0; i < n; i++)
+                size += messages[i].size; /* all of them came in one frame: no overflow */
+        job->text = malloc(size + 1);
+        job->messages = calloc(n, sizeof(*job->messages));
+        if (!job->text || !job->messages)
+                return -ENOMEM;
+        for (size_t i = 0; i < n; i++) {
+                if (messages[i].size)
+                        memcpy(job->text + at, messages[i].text, messages[i].size);
+                job->messages[i] = messages[i];
+                job->messages[i].text = job->text + at;
+                at += messages[i].size;
+        }
+        job->text[size] = '\0';
+        job->text_size = size;
+        job->n_messages = n;
+        job->is_chat = true;
+        return 0;
+}
+
+static int copy_ids(struct tdm_job *job, const uint32_t *ids, size_t n)
+{
+        if (n > (1u << 24))
+                return -E2BIG;
+        job->ids = malloc(n * sizeof(*ids));
+        if (!job->ids)
+                return -ENOMEM;
+        memcpy(job->ids, ids, n * sizeof(*ids));
+        job->n_ids = job->ids_capacity = (uint32_t)n;
+        return 0;
+}
+
+static int check_params(const struct tdm_job_params *p, struct tdm_error *err)
+{
+        int r;
+
+        if ((p->n_ids > 0) + (p->n_messages > 0) + (p->text_size > 0) > 1)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "the prompt is given more than once (as text, as messages, as ids)");
+        if (p->n_ids == 0 && p->n_messages == 0 && p->text_size == 0)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "the prompt is empty; give at least one character");
+        if (p->n_messages > TDM_MAX_CHAT_MESSAGES)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%zu messages; at most %u are taken", p->n_messages,
+                                     TDM_MAX_CHAT_MESSAGES);
+        if (p->n_messages > 0 && p->messages[p->n_messages - 1].role == TDM_CHAT_ASSISTANT)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "the last message is the assistant's; end with the user's");
+        if (p->repeat_last > TDM_HISTORY_MAX)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "repeat_last %u is more than %u", p->repeat_last,
+                                     TDM_HISTORY_MAX);
+        r = tdm_sampling_check(&p->sampling, err);
+        return r < 0 ? tdm_error_set(err, TDM_E_BAD_REQUEST, "a sampling parameter is out of range") : r;
+}
+
+int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm_error *err)
+{
+        _cleanup_(tdm_job_unrefp) struct tdm_job *job = NULL;
+        int r = check_params(p, err);
+
+        if (r != 0)
+                return r;
+        job = calloc(1, sizeof(*job));
+        if (!job)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        job->n_refs = 1;
+        tdm_list_init(&job->node);
+        tdm_list_init(&job->queue);
+        tdm_list_init(&job->seq.node);
+        job->seq.table = UINT32_MAX;
+        job->kind = p->kind;
+        job->uid = p->uid;
+        job->priority = p->priority;
+        job->placement = p->placement;
+        job->max_tokens = p->max_tokens;
+        job->sampling = p->sampling;
+        job->repeat_last = p->repeat_last ? p->repeat_last : 64;
+        job->prefill_chunk = p->prefill_chunk;
+        job->ignore_end = p->ignore_end;
+        job->created_ns = tdm_now_ns();
+        if (p->deadline_ms > 0)
+                job->deadline_ns = job->created_ns + p->deadline_ms * TDM_NSEC_PER_MSEC;
+        job->told_state = TDM_JOB_DONE; /* nothing told yet */
+
+        if (p->n_ids > 0)
+                r = copy_ids(job, p->ids, p->n_ids);
+        else if (p->n_messages > 0)
+                r = copy_messages(job, p->messages, p->n_messages);
+        else
+                r = copy_text(job, p->text, p->text_size);
+        if (r == 0 && p->n_stops > 0)
+                r = tdm_stop_new(&job->stop, p->stops, p->n_stops, err);
+        if (r < 0)
+                return tdm_error_set(err, r, "cannot hold the prompt: %s", strerror(-r));
+        if (r > 0)
+                return r;
+        *ret = steal_ptr(&job);
+        return 0;
+}
+
+static void drop_text(struct tdm_job *job)
+{
+        if (job->text)
+                explicit_bzero(job->text, job->text_size);
+        free(steal_ptr(&job->text));
+        free(steal_ptr(&job->messages));
+        job->text_size = job->n_messages = 0;
+}
+
+struct tdm_job *tdm_job_ref(struct tdm_job *job)
+{
+        job->n_refs++;
+        return job;
+}
+
+void tdm_job_unref(struct tdm_job *job)
+{
+        if (!job || --job->n_refs > 0)
+                return;
+        drop_text(job);
+        free(job->from_text.ids);
+        free(job->ids);
+        tdm_stop_destroy(job->stop);
+        free(job->room);
+        free(job);
+}
+
+void tdm_job_unrefp(struct tdm_job **job)
+{
+        tdm_job_unref(*job);
+        *job = NULL;
+}
+
+size_t tdm_job_pending_bytes(const struct tdm_job *job)
+{
+        return job->text_size + job->n_messages * sizeof(*job->messages) + (size_t)job->ids_capacity * sizeof(*job->ids);
+}
+
+static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
+                  const struct tdm_hparams *hp, struct tdm_job_encoded *ret, struct tdm_error *err)
+{
+        /* Whether it fits is known from the count alone, so no more room than a context is ever needed. */
+        size_t capacity = TDM_MIN(job->text_size + 16 + 16 * job->n_messages, (size_t)hp->n_ctx + 1);
+        _cleanup_(freep) uint32_t *ids = NULL;
+        ssize_t n;
+
+        if (job->text_size > (uint64_t)TDM_PROMPT_BYTES_PER_TOKEN * hp->n_ctx)
+                return tdm_error_set(err, TDM_E_TOO_LONG,
+                                     "the prompt has %zu bytes; a model with a context of %u tokens takes at most %llu",
+                                     job->text_size, hp->n_ctx,
+                                     (unsigned long long)TDM_PROMPT_BYTES_PER_TOKEN * hp->n_ctx);
+        ids = malloc(capacity * sizeof(*ids));
+        if (!ids)
+                return tdm_error_set(err, -ENOMEM, "out of memory for the prompt's tokens");
+        if (job->is_chat) {
+                if (family == TDM_CHAT_NONE)
+                        return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                             "the model has no chat template that is known here; send the prompt raw");
+                n = tdm_chat_encode(family, tokenizer, job->messages, job->n_messages, ids, capacity);
+        } else
+                n = tdm_tokenizer_encode(tokenizer, job->text, job->text_size,
+                                         TDM_TOKENIZE_BOS | (job->kind == TDM_JOB_GENERATE ? TDM_TOKENIZE_SPECIAL : 0), ids,
+                                         capacity);
+        if (n == -EINVAL)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "the messages do not fit the model's chat template");
+        if (n < 0)
+                return tdm_error_set(err, (int)n, "cannot tokenize the prompt: %s", strerror((int)-n));
+        if ((uint64_t)n > hp->n_ctx)
+                return tdm_error_set(err, TDM_E_TOO_LONG, "the prompt has %zd tokens; the model's context is %u", n,
+                                     hp->n_ctx);
+        ret->ids = steal_ptr(&ids);
+        ret->capacity = (uint32_t)capacity;
+        ret->n_ids = (uint32_t)n;
+        return 0;
+}
+
+void tdm_job_encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
+                    const struct tdm_hparams *hp, struct tdm_job_encoded *ret)
+{
+        *ret = (struct tdm_job_encoded){ 0 };
+        ret->r = encode(job, tokenizer, family, hp, ret, &ret->error);
+}
+
+int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
+                    const struct tdm_hparams *hp, struct tdm_error *err)
+{
+        uint32_t left;
+        int r;
+
+        if (job->is_text || job->is_chat) {
+                if (!job->encoded)
+                        tdm_job_encode(job, tokenizer, family, hp, &job->from_text);
+                r = job->from_text.r;
+                if (r != 0) {
+                        *err = job->from_text.error;
+                        return r;
+                }
+                job->ids = steal_ptr(&job->from_text.ids);
+                job->ids_capacity = job->from_text.capacity;
+                job->n_ids = job->from_text.n_ids;
+                drop_text(job);
+        }
+        if (job->n_ids == 0)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "the prompt is empty; give at least one character");
+        for (uint32_t i = 0; i < job->n_ids; i++)
+                if (job->ids[i] >= hp->n_vocab)
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "token id %u at %u is not in the vocabulary of %u",
+                                             job->ids[i], i, hp->n_vocab);
+        if (job->n_ids > hp->n_ctx)
+                return tdm_error_set(err, TDM_E_TOO_LONG, "the prompt has %u tokens; the model's context is %u", job->n_ids,
+                                     hp->n_ctx);
+        job->prompt_tokens = job->n_ids;
+        job->tokenizer = tokenizer;
+        if (job->kind == TDM_JOB_SCORE) {
+                job->max_tokens = 0;
+                return 0;
+        }
+        left = hp->n_ctx - job->n_ids;
+        if (left == 0)
+                return tdm_error_set(err, TDM_E_TOO_LONG,
+                                     "the prompt has %u tokens and fills the model's context of %u: no room for an answer",
+                                     job->n_ids, hp->n_ctx);
+        job->implicit_limit = job->max_tokens == 0;
+        job->max_tokens = TDM_MIN(left, job->max_tokens ? job->max_tokens : TDM_IMPLICIT_MAX_TOKENS);
+        tdm_decoder_init(&job->decoder, tokenizer, false);
+        job->room_size = TDM_DECODER_ROOM(tokenizer) + TDM_MAX_STOP_BYTES;
+        job->room = malloc(job->room_size);
+        if (!job->room)
+                return tdm_error_set(err, -ENOMEM, "out of memory for a token's text");
+        return 0;
+}
+
+static int append_id(struct tdm_job *job, uint32_t id)
+{
+        if (job->n_ids == job->ids_capacity) {
+                /* Never past what prompt and limit allow together. */
+                uint32_t most = job->prompt_tokens + job->max_tokens;
+                uint32_t capacity = TDM_MIN(most, job->ids_capacity + TDM_MAX(64u, job->ids_capacity / 2));
+                uint32_t *ids = realloc(job->ids, capacity * sizeof(*ids));
+
+                if (!ids)
+                        return -ENOMEM;
+                job->ids = ids;
+                job->ids_capacity = capacity;
+        }
+        job->ids[job->n_ids++] = id;
+        return 0;
+}
+
+bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_t now_ns, struct tdm_job_token *ret_token)
+{
+        size_t size;
+        bool hit = false;
+
+        if (job->first_token_ns == 0)
+                job->first_token_ns = now_ns;
+        job->last_token_ns = now_ns;
+        if (!job->ignore_end && tdm_tokenizer_is_end(job->tokenizer, id)) {
+                tdm_job_finish(job, TDM_JOB_END_STOP, NULL);
+                return false;
+        }
+        if (append_id(job, id) < 0) {
+                struct tdm_error err;
+
+                tdm_error_set(&err, TDM_E_NO_MEMORY, "out of memory for the job's tokens");
+                tdm_job_finish(job, TDM_JOB_END_ERROR, &err);
+                return false;
+        }
+        job->generated++;
+        size = tdm_decoder_push(&job->decoder, id, job->room, job->room_size - TDM_MAX_STOP_BYTES);
+        if (job->stop)
+                size = tdm_stop_push(job->stop, job->room, size, job->room, &hit);
+        *ret_token = (struct tdm_job_token){ .id = id, .logprob = logprob, .text = job->room, .size = size };
+        if (hit) {
+                job->text_is_over = true;
+                tdm_job_finish(job, TDM_JOB_END_STOP, NULL);
+        } else if (job->generated >= job->max_tokens)
+                tdm_job_finish(job, TDM_JOB_END_LENGTH, NULL);
+        return true;
+}
+
+/* The text that is still held goes out with the end, unless a stop string came before it. */
+static void finish_text(struct tdm_job *job)
+{
+        char text[32];
+        size_t size;
+        bool hit = false;
+
+        if (!job->room || job->text_is_over)
+                return;
+        size = tdm_decoder_finish(&job->decoder, text, sizeof(text));
+        if (!job->stop) {
+                memcpy(job->tail, text, size);
+                job->tail_size = size;
+                return;
+        }
+        job->tail_size = tdm_stop_push(job->stop, text, size, job->tail, &hit);
+        if (!hit)
+                job->tail_size += tdm_stop_finish(job->stop, job->tail + job->tail_size);
+}
+
+void tdm_job_finish(struct tdm_job *job, enum tdm_job_end end, const struct tdm_error *err)
+{
+        if (job->finished)
+                return;
+        job->finished = true;
+        job->end = end;
+        if (err)
+                job->error = *err;
+        finish_text(job);
+}
+
+double tdm_job_ttft_ms(const struct tdm_job *job)
+{
+        return job->first_token_ns ? (double)(job->first_token_ns - job->accepted_ns) / 1e6 : 0;
+}
+
+double tdm_job_prefill_tps(const struct tdm_job *job)
+{
+        uint64_t end = job->first_token_ns ? job->first_token_ns : job->last_token_ns;
+
+        return job->prefill_ns && end > job->prefill_ns ?
+                       (double)(job->prompt_tokens - job->cached_tokens) * 1e9 / (double)(end - job->prefill_ns)
+                                                        : 0;
+}
+
+double tdm_job_decode_tps(const struct tdm_job *job)
+{
+        return job->generated > 1 && job->last_token_ns > job->first_token_ns ?
+                       (double)(job->generated - 1) * 1e9 / (double)(job->last_token_ns - job->first_token_ns) :
+                       0;
+}

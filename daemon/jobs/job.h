@@ -1,0 +1,221 @@
+/* A job: what a client asked for (text to continue, or text to score), what has been made of it, and where it stands.
+ *
+ * It knows no wire and no worker: the scheduler moves it, the client face listens through struct tdm_job_events. Counted:
+ * the scheduler holds a reference while it knows the job, a listener another. Loop thread only. */
+#ifndef TDM_DAEMON_JOBS_JOB_H
+#define TDM_DAEMON_JOBS_JOB_H
+
+#include "common/list.h"
+#include "daemon/cache/pages.h"
+#include "daemon/cache/prefix.h"
+#include "daemon/jobs/stop.h"
+#include "engine/sampling/sampler.h"
+#include "engine/text/chat.h"
+
+#define TDM_MAX_CHAT_MESSAGES 4096u
+#define TDM_PROMPT_BYTES_PER_TOKEN 64u /* a text with more bytes than this for each position cannot fit */
+#define TDM_IMPLICIT_MAX_TOKENS 4096u  /* max_tokens 0 means the rest of the context, but at most these many */
+
+enum tdm_job_kind { TDM_JOB_GENERATE, TDM_JOB_SCORE };
+enum tdm_job_priority { TDM_JOB_INTERACTIVE, TDM_JOB_BACKGROUND };
+enum tdm_job_state {
+        TDM_JOB_QUEUED,
+        TDM_JOB_LOADING,
+        TDM_JOB_PREFILL,
+        TDM_JOB_DECODE,
+        TDM_JOB_RECOVERING,
+        TDM_JOB_DONE,
+};
+enum tdm_job_end { TDM_JOB_END_STOP, TDM_JOB_END_LENGTH, TDM_JOB_END_CANCELLED, TDM_JOB_END_ERROR };
+enum tdm_job_placement { TDM_PLACE_ANY, TDM_PLACE_SPLIT, TDM_PLACE_NPU, TDM_PLACE_GPU, TDM_N_PLACES };
+
+const char *tdm_job_state_name(enum tdm_job_state state);
+const char *tdm_job_placement_name(enum tdm_job_placement placement); /* as tdm_fleet_plan() takes it */
+int tdm_job_placement_from_name(const char *name);                    /* -EINVAL */
+
+/* Texts longer than this are tokenized beside the loop. */
+#define TDM_JOB_LONG_TEXT_BYTES (16u << 10)
+
+struct tdm_job;
+struct tdm_model;
+
+/* What became of a prompt's text. */
+struct tdm_job_encoded {
+        uint32_t *ids; /* owned */
+        uint32_t n_ids, capacity;
+        int r; /* 0, or why it did not work */
+        struct tdm_error error;
+};
+
+/* One token as a client sees it; text is valid during the call only. */
+struct tdm_job_token {
+        uint32_t id;
+        float logprob;
+        const char *text;
+        size_t size;
+};
+
+/* accepted: prompt_tokens and max_tokens are known now. done: the last call; the listener drops its reference. A job that
+ * fails before it was accepted only gets done. None may call back into the scheduler. */
+struct tdm_job_events {
+        void (*accepted)(struct tdm_job *job, void *userdata);
+        void (*progress)(struct tdm_job *job, void *userdata);
+        void (*token)(struct tdm_job *job, uint32_t index, const struct tdm_job_token *token, void *userdata);
+        /* results [n] of the positions first …; the last position of all has no target. */
+        void (*scores)(struct tdm_job *job, uint32_t first, const struct tdm_result *results, uint32_t n, void *userdata);
+        void (*done)(struct tdm_job *job, void *userdata);
+};
+
+struct tdm_job_params {
+        enum tdm_job_kind kind;
+        uid_t uid;
+        enum tdm_job_priority priority;
+        enum tdm_job_placement placement;
+        /* One of: text, messages, ids. Copied. */
+        const char *text;
+        size_t text_size;
+        const struct tdm_chat_message *messages;
+        size_t n_messages;
+        const uint32_t *ids;
+        size_t n_ids;
+        const struct tdm_stop_string *stops;
+        size_t n_stops;
+        struct tdm_sampling sampling; /* checked by tdm_job_new() */
+        uint32_t repeat_last;         /* 0: 64; at most TDM_HISTORY_MAX */
+        uint32_t max_tokens;          /* 0: see TDM_IMPLICIT_MAX_TOKENS */
+        uint32_t prefill_chunk;       /* 0: the scheduler decides */
+        uint32_t deadline_ms;         /* 0: none */
+        bool ignore_end;
+};
+
+/* Where a job's rows stand; the scheduler's part of the job. */
+struct tdm_sequence {
+        struct tdm_list node;          /* in the lane's active list */
+        uint32_t table;                /* sequence slot; UINT32_MAX: not admitted */
+        uint32_t n_committed;          /* positions whose K and V are in the cache */
+        uint32_t n_pages[TDM_KV_GROUPS];     /* table entries filled: pages of positions [0, n_pages * 32) … */
+        uint32_t first_page[TDM_KV_GROUPS];  /* … of which those before this one are freed again */
+        struct tdm_pages_need reserved; /* promised, and not drawn yet */
+        uint32_t numerics;  /* of all its rows, as the prefix cache counts them; 0: none, or several */
+        struct tdm_prefix_cursor cursor;
+        bool looked_up;     /* it has what the prefix cache had for it */
+        bool leaving;       /* its pages are wanted: no more rows, and out as soon as it is not in flight */
+        uint32_t in_flight; /* steps it is in: two when one follows the other on the other worker */
+        uint32_t n_issued;  /* positions committed or in flight */
+        uint8_t home;       /* 1 + the worker of its last step; 0: none, or both */
+        struct tdm_suspects *suspects; /* the steps it was in killed a worker: whom it may share a step with */
+};
+
+struct tdm_job {
+        unsigned n_refs;
+        uint64_t id;
+        enum tdm_job_kind kind;
+        uid_t uid;
+        enum tdm_job_priority priority;
+        enum tdm_job_placement placement;
+        struct tdm_model *model; /* borrowed from the scheduler's reference */
+        const struct tdm_job_events *events;
+        void *userdata;
+
+        /* what was asked, until tdm_job_prepare() */
+        char *text;
+        size_t text_size;
+        struct tdm_chat_message *messages; /* texts lie in text */
+        size_t n_messages;
+        bool is_text, is_chat;
+        bool encoding; /* a thread reads the text: nobody else may */
+        bool encoded;
+        struct tdm_job_encoded from_text;
+
+        /* what it is made of: prompt, then what was generated */
+        uint32_t *ids;
+        uint32_t n_ids, ids_capacity;
+        uint32_t prompt_tokens;
+        uint32_t max_tokens; /* asked for; after prepare: the limit */
+        bool implicit_limit; /* nobody asked for it */
+        uint32_t generated;
+        uint32_t cached_tokens; /* of the prompt, found in the prefix cache */
+        uint32_t n_told; /* positions whose scores the listener has */
+        uint32_t n_read; /* positions that were committed once; those that are read again are not news */
+        struct tdm_sampling sampling;
+        uint32_t repeat_last;
+        uint32_t prefill_chunk;
+        bool ignore_end;
+
+        const struct tdm_tokenizer *tokenizer; /* after prepare; the model's */
+        struct tdm_decoder decoder;
+        struct tdm_stop *stop; /* NULL: no stop strings */
+        char *room;            /* for one token's text */
+        size_t room_size;
+
+        enum tdm_job_state state;
+        bool accepted;
+        bool paused;     /* the client does not read: left out of steps */
+        bool text_is_over; /* a stop string was found */
+        bool finished;   /* its end is decided; the scheduler takes it out */
+        enum tdm_job_end end;
+        struct tdm_error error; /* of TDM_JOB_END_ERROR */
+        char tail[64 + TDM_MAX_STOP_BYTES]; /* text still held when it ended */
+        size_t tail_size;
+
+        uint64_t deadline_ns; /* 0: none */
+        uint64_t created_ns, accepted_ns, prefill_ns, first_token_ns, last_token_ns, last_progress_ns;
+        uint32_t recoveries;
+        uint32_t evictions;     /* times it gave its pages back for another job */
+        uint32_t reread_tokens; /* rows that were computed again because of it */
+        bool degraded;
+        char numerics_id[192];
+
+        /* the scheduler's */
+        struct tdm_list node;  /* of all jobs */
+        struct tdm_list queue; /* waiting for admission, in order of arrival */
+        struct tdm_sequence seq;
+        size_t charged_bytes; /* against the cap of what waits to be tokenized */
+        uint64_t charged_tokens; /* against the user's cap */
+        uint64_t user_served;    /* rows that its user had when a step was built: those with fewer go first */
+        uint32_t n_bypassed;
+        uint32_t queue_position;
+        uint64_t progress_done, progress_total; /* bytes while it loads, then prompt tokens */
+        enum tdm_job_state told_state;
+        uint32_t told_position;
+        uint64_t told_done;
+        bool told_accepted;
+};
+
+/* TDM_E_BAD_REQUEST with the reason. */
+int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *params, struct tdm_error *err);
+struct tdm_job *tdm_job_ref(struct tdm_job *job);
+void tdm_job_unref(struct tdm_job *job);
+void tdm_job_unrefp(struct tdm_job **job);
+
+/* Bytes of text it holds until it is prepared. */
+size_t tdm_job_pending_bytes(const struct tdm_job *job);
+/* Makes ids of the text. Any thread: only reads the job. ret->ids is the caller's. */
+void tdm_job_encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
+                    const struct tdm_hparams *hp, struct tdm_job_encoded *ret);
+/* Makes the ids (or takes from_text's when the text is encoded already), checks them against the model, fixes max_tokens, drops the text. TDM_E_BAD_REQUEST, TDM_E_TOO_LONG. */
+int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
+                    const struct tdm_hparams *hp, struct tdm_error *err);
+
+/* Positions that have to be in the cache before the next token can be chosen. */
+static inline uint32_t tdm_job_pending_rows(const struct tdm_job *job)
+{
+        return job->n_ids - job->seq.n_committed;
+}
+/* It generates; not one that had to go and reads what it has generated again. */
+static inline bool tdm_job_is_decoding(const struct tdm_job *job)
+{
+        return job->kind == TDM_JOB_GENERATE && job->n_ids > job->prompt_tokens && tdm_job_pending_rows(job) <= 1;
+}
+
+/* Appends a chosen token: decodes, looks for ends. *ret_token is what the client is to see (its text lies in the job's
+ * room until the next call); false when it sees nothing (an end token). Sets finished. */
+bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_t now_ns, struct tdm_job_token *ret_token);
+/* Decides the end, once; the first call wins. err for TDM_JOB_END_ERROR. */
+void tdm_job_finish(struct tdm_job *job, enum tdm_job_end end, const struct tdm_error *err);
+
+double tdm_job_ttft_ms(const struct tdm_job *job);
+double tdm_job_prefill_tps(const struct tdm_job *job);
+double tdm_job_decode_tps(const struct tdm_job *job);
+
+#endif

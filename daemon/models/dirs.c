@@ -1,0 +1,227 @@
+/* Where models lie by name. A name is a file's name without .gguf, never a path: a client that wants another file opens it
+ * itself and passes the fd, with its own rights. No path is compiled in: an installed prefix and a build tree are found
+ * from where this executable lies. */
+#include "daemon/models/private.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#define MAX_NAME_BYTES 240u
+#define MAX_SCANNED 1024u
+
+void tdm_strv_freep(char ***strv)
+{
+        if (*strv)
+                for (char **p = *strv; *p; p++)
+                        free(*p);
+        free(*strv);
+        *strv = NULL;
+}
+
+static int add_dir(char **dirs, size_t *n, const char *dir)
+{
+        if (*n >= TDM_MAX_MODEL_DIRS)
+                return 0;
+        for (size_t i = 0; i < *n; i++)
+                if (strcmp(dirs[i], dir) == 0)
+                        return 0;
+        dirs[*n] = strdup(dir);
+        if (!dirs[*n])
+                return -ENOMEM;
+        (*n)++;
+        return 0;
+}
+
+/* DIR/../sub and DIR/../../sub of this executable's directory, where they exist. */
+static int add_beside_executable(char **dirs, size_t *n, const char *sub)
+{
+        char exe[4096], path[4200], *slash;
+        ssize_t size = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
+
+        if (size <= 0)
+                return 0;
+        exe[size] = '\0';
+        for (int up = 0; up < 3; up++) {
+                struct stat st;
+                int r;
+
+                slash = strrchr(exe, '/');
+                if (!slash || slash == exe)
+                        return 0;
+                *slash = '\0';
+                if (up == 0)
+                        continue; /* bin itself */
+                snprintf(path, sizeof(path), "%s/%s", exe, sub);
+                if (stat(path, &st) < 0 || !S_ISDIR(st.st_mode))
+                        continue;
+                r = add_dir(dirs, n, path);
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
+int tdm_models_default_dirs(const char *const *configured, char ***ret)
+{
+        _cleanup_(tdm_strv_freep) char **dirs = calloc(TDM_MAX_MODEL_DIRS + 1, sizeof(*dirs));
+        const char *env = getenv("TANDEM_MODEL_PATH"), *home = getenv("XDG_DATA_HOME");
+        char path[4200];
+        size_t n = 0;
+        int r = 0;
+
+        if (!dirs)
+                return -ENOMEM;
+        while (env && *env && r == 0) {
+                size_t len = strcspn(env, ":");
+
+                if (len > 0 && len < sizeof(path)) {
+                        snprintf(path, sizeof(path), "%.*s", (int)len, env);
+                        r = add_dir(dirs, &n, path);
+                }
+                env += len + (env[len] == ':');
+        }
+        for (; configured && *configured && r == 0; configured++)
+                r = add_dir(dirs, &n, *configured);
+        if (r == 0 && home && home[0] == '/') {
+                snprintf(path, sizeof(path), "%.4000s/tandem/models", home);
+                r = add_dir(dirs, &n, path);
+        } else if (r == 0 && getenv("HOME") && getenv("HOME")[0] == '/') {
+                snprintf(path, sizeof(path), "%.4000s/.local/share/tandem/models", getenv("HOME"));
+                r = add_dir(dirs, &n, path);
+        }
+        if (r == 0)
+                r = add_dir(dirs, &n, "/var/lib/tandem/models");
+        if (r == 0)
+                r = add_beside_executable(dirs, &n, "share/tandem/models");
+        if (r == 0)
+                r = add_beside_executable(dirs, &n, "models");
+        if (r < 0)
+                return r;
+        *ret = steal_ptr(&dirs);
+        return 0;
+}
+
+/* O_NONBLOCK: a FIFO in the place of a file must not stop the daemon. */
+int tdm_open_model_file(const char *path)
+{
+        int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+
+        return fd < 0 ? -errno : fd;
+}
+
+char *tdm_model_name_of_path(const char *path)
+{
+        const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+        size_t len = strlen(base);
+        char *name;
+
+        if (len > 5 && strcmp(base + len - 5, ".gguf") == 0)
+                len -= 5;
+        name = strndup(base, TDM_MIN(len, (size_t)MAX_NAME_BYTES));
+        return name ? tdm_utf8_mend(name) : NULL;
+}
+
+int tdm_models_open_name(struct tdm_models *m, const char *name, int *ret_fd, char **ret_path, struct tdm_error *err)
+{
+        char path[4400];
+
+        for (unsigned i = 0; i < m->n_files; i++) {
+                int fd;
+
+                if (strcmp(m->files[i].name, name) != 0)
+                        continue;
+                fd = tdm_open_model_file(m->files[i].path);
+                if (fd < 0)
+                        return tdm_error_set(err, TDM_E_NO_MODEL, "cannot open model %s at %s: %s", name, m->files[i].path,
+                                             strerror(-fd));
+                *ret_path = strdup(m->files[i].path);
+                if (!*ret_path) {
+                        close(fd);
+                        return -ENOMEM;
+                }
+                *ret_fd = fd;
+                return 0;
+        }
+        if (strchr(name, '/') || name[0] == '.' || strlen(name) > MAX_NAME_BYTES)
+                return tdm_error_set(err, TDM_E_NO_MODEL,
+                                     "%.200s is not a model's name; a file outside the model directories has to be opened by "
+                                     "the client",
+                                     name);
+        for (char **dir = m->dirs; *dir; dir++) {
+                int fd;
+
+                snprintf(path, sizeof(path), "%.4096s/%s.gguf", *dir, name);
+                fd = tdm_open_model_file(path);
+                if (fd == -ENOENT || fd == -ENOTDIR)
+                        continue;
+                if (fd < 0)
+                        return tdm_error_set(err, TDM_E_NO_MODEL, "cannot open model %s at %s: %s", name, path, strerror(-fd));
+                *ret_path = strdup(path);
+                if (!*ret_path) {
+                        close(fd);
+                        return -ENOMEM;
+                }
+                *ret_fd = fd;
+                return 0;
+        }
+        return tdm_error_set(err, TDM_E_NO_MODEL,
+                             "no model is named %s: no %s.gguf in the model directories (see `tandem models`), first of them %s",
+                             name, name, m->dirs[0] ? m->dirs[0] : "none");
+}
+
+struct scan {
+        char *names[MAX_SCANNED];
+        size_t n;
+};
+
+static bool scan_add(struct scan *s, const char *name)
+{
+        for (size_t i = 0; i < s->n; i++)
+                if (strcmp(s->names[i], name) == 0)
+                        return false;
+        if (s->n >= MAX_SCANNED)
+                return false;
+        s->names[s->n] = strdup(name);
+        if (!s->names[s->n])
+                return false;
+        s->n++;
+        return true;
+}
+
+int tdm_models_scan(struct tdm_models *m, void (*fn)(const char *name, const char *path, uint64_t size_bytes, void *userdata),
+                    void *userdata)
+{
+        struct scan *s = calloc(1, sizeof(*s));
+        struct stat st;
+        char path[4400];
+
+        if (!s)
+                return -ENOMEM;
+        for (unsigned i = 0; i < m->n_files; i++)
+                if (stat(m->files[i].path, &st) == 0 && S_ISREG(st.st_mode) && scan_add(s, m->files[i].name))
+                        fn(m->files[i].name, m->files[i].path, (uint64_t)st.st_size, userdata);
+        for (char **dir = m->dirs; *dir; dir++) {
+                DIR *d = opendir(*dir);
+                struct dirent *e;
+
+                while (d && (e = readdir(d))) {
+                        size_t len = strlen(e->d_name);
+                        char name[256];
+
+                        if (e->d_name[0] == '.' || len < 6 || len > MAX_NAME_BYTES || strcmp(e->d_name + len - 5, ".gguf") != 0 ||
+                            !tdm_utf8_is_valid(e->d_name, len))
+                                continue;
+                        snprintf(name, sizeof(name), "%.*s", (int)len - 5, e->d_name);
+                        snprintf(path, sizeof(path), "%.4096s/%s", *dir, e->d_name);
+                        if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && scan_add(s, name))
+                                fn(name, path, (uint64_t)st.st_size, userdata);
+                }
+                if (d)
+                        closedir(d);
+        }
+        for (size_t i = 0; i < s->n; i++)
+                free(s->names[i]);
+        free(s);
+        return 0;
+}

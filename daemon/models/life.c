@@ -1,0 +1,511 @@
+/* A model's way through its states: read, described, weights built, mapped by the workers, ready; and out again.
+ *
+ * Memory is decided here, on the loop, between the two stages of loading: what the model needs against what is there,
+ * idle models leaving first. KV pages are sparse memory, so their budget is a promise that is only filled as jobs need it.
+ * Segments of a model that left are kept until the workers have certainly let go of them (struct grave). */
+#include "daemon/models/private.h"
+
+#include "common/log.h"
+
+#define TICK_NS (100 * TDM_NSEC_PER_MSEC)
+#define FILE_CHECK_NS TDM_NSEC_PER_SEC
+#define SQUEEZE_NS (3 * TDM_NSEC_PER_SEC)
+#define GRAVE_NS (2 * TDM_NSEC_PER_SEC)
+/* What is left to the rest of the system whatever a model wants. */
+#define MEMORY_MARGIN_BYTES (UINT64_C(64) << 20)
+#define MIN_KV_TOKENS 512u
+#define MIB(bytes) ((double)(bytes) / (1024.0 * 1024.0))
+
+void tdm_model_notify(struct tdm_model *model)
+{
+        struct tdm_models *m = model->models;
+
+        for (unsigned i = 0; i < m->n_observers; i++)
+                m->observers[i].fn(model, m->observers[i].userdata);
+}
+
+static bool may_idle_out(const struct tdm_model *model)
+{
+        return model->models->idle_ns > 0 && model->state == TDM_MODEL_READY && model->n_jobs == 0 && model->n_steps == 0;
+}
+
+void tdm_models_arm_tick(struct tdm_models *m)
+{
+        uint64_t now = tdm_now_ns(), at = UINT64_MAX;
+        struct tdm_model *model;
+
+        if (!tdm_list_empty(&m->graves))
+                at = now + TICK_NS;
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
+                if (model->load || model->state == TDM_MODEL_SQUEEZING || model->state == TDM_MODEL_MAPPING)
+                        at = now + TICK_NS;
+                else if (model->n_jobs > 0)
+                        at = TDM_MIN(at, now + FILE_CHECK_NS);
+                else if (may_idle_out(model))
+                        at = TDM_MIN(at, TDM_MAX(model->last_used_ns + m->idle_ns, now + 1));
+        }
+        tdm_source_arm(m->tick, at == UINT64_MAX ? 0 : at);
+}
+
+void tdm_models_bury(struct tdm_models *m, uint64_t before_ns)
+{
+        struct grave *g;
+
+        tdm_list_for_each(g, &m->graves, struct grave, node) {
+                if (g->since_ns >= before_ns)
+                        continue;
+                tdm_list_remove(&g->node);
+                for (size_t i = 0; i < TDM_ARRAY_SIZE(g->segments); i++)
+                        tdm_segment_destroy(g->segments[i]);
+                free(g);
+        }
+}
+
+void tdm_model_leave(struct tdm_model *model)
+{
+        struct tdm_models *m = model->models;
+        struct tdm_segment *segments[5];
+        struct grave *g;
+
+        if (model->in_fleet && m->fleet)
+                tdm_fleet_remove_model(m->fleet, model->id);
+        tdm_prefix_destroyp(&model->prefix);
+        tdm_pages_destroyp(&model->pages);
+        if (model->metadata && !model->load)
+                tdm_model_metadata_trim(model->metadata); /* a failed one must not keep its file mapped */
+        segments[0] = steal_ptr(&model->weights);
+        segments[1] = steal_ptr(&model->kv);
+        segments[2] = steal_ptr(&model->activations);
+        segments[3] = steal_ptr(&model->steps);
+        segments[4] = steal_ptr(&model->results);
+        g = model->in_fleet && m->fleet ? calloc(1, sizeof(*g)) : NULL;
+        if (g) {
+                memcpy(g->segments, segments, sizeof(segments));
+                g->since_ns = tdm_now_ns();
+                tdm_list_append(&m->graves, &g->node);
+                tdm_models_arm_tick(m);
+        } else
+                for (size_t i = 0; i < TDM_ARRAY_SIZE(segments); i++)
+                        tdm_segment_destroy(segments[i]);
+        model->in_fleet = false;
+}
+
+void tdm_model_retire(struct tdm_model *model)
+{
+        struct tdm_model *kept = tdm_model_ref(model);
+
+        if (model->state != TDM_MODEL_FAILED) {
+                model->state = TDM_MODEL_GONE;
+                tdm_model_notify(model);
+        }
+        tdm_model_leave(model);
+        tdm_model_unlist(model);
+        tdm_model_unref(kept);
+}
+
+bool tdm_models_evict_one(struct tdm_models *m, const struct tdm_model *keep)
+{
+        struct tdm_model *model, *oldest = NULL;
+
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
+                if (model == keep || model->n_jobs > 0 || model->n_steps > 0 || model->load)
+                        continue;
+                if (model->state != TDM_MODEL_READY && model->state != TDM_MODEL_DESCRIBED)
+                        continue;
+                if (!oldest || model->last_used_ns < oldest->last_used_ns)
+                        oldest = model;
+        }
+        if (!oldest)
+                return false;
+        tdm_log_info("model %s unloaded: idle, and its memory is needed", oldest->name);
+        tdm_model_retire(oldest);
+        return true;
+}
+
+void tdm_model_fail(struct tdm_model *model, const struct tdm_error *err)
+{
+        if (model->state == TDM_MODEL_FAILED || model->state == TDM_MODEL_GONE)
+                return;
+        model->state = TDM_MODEL_FAILED;
+        model->error = *err;
+        if (err->code < 0)
+                model->error.code = TDM_E_INTERNAL;
+        tdm_log_warning("model %s failed: %s", model->name, err->message);
+        if (model->load)
+                tdm_model_load_cancel(model->load);
+        tdm_model_ref(model);
+        tdm_model_notify(model);
+        if (!model->load && model->n_steps == 0)
+                tdm_model_leave(model);
+        tdm_model_unref(model);
+}
+
+static void fail_errno(struct tdm_model *model, int r, const char *what)
+{
+        struct tdm_error err;
+
+        tdm_error_set(&err, r == -ENOMEM ? TDM_E_NO_MEMORY : TDM_E_INTERNAL, "cannot %s of model %s: %s", what, model->name,
+                      strerror(-r));
+        tdm_model_fail(model, &err);
+}
+
+static void steps_limits(const struct tdm_model *model, struct tdm_steps_limits *ret)
+{
+        const struct tdm_models *m = model->models;
+
+        *ret = (struct tdm_steps_limits){
+                .max_rows = m->max_rows,
+                .max_seqs = m->max_sequences,
+                .max_logits = TDM_MIN(TDM_MAX(m->max_sequences, 64u), TDM_MAX_STEP_LOGITS),
+                .n_tables = m->max_sequences,
+                .table_entries = TDM_DIV_UP(tdm_model_hparams(model)->n_ctx, TDM_KV_PAGE_TOKENS),
+        };
+}
+
+static uint64_t pages_bytes(const struct tdm_hparams *hp, enum tdm_kv_type type, const struct tdm_pages_need *n)
+{
+        struct tdm_kv_geometry kv;
+
+        if (tdm_kv_geometry_init(&kv, hp, type, n->n[TDM_KV_FULL], n->n[TDM_KV_WINDOW]) < 0)
+                return UINT64_MAX / 4;
+        return kv.size_bytes;
+}
+
+/* 0: pages are planned. TDM_E_BUSY: memory may come free, try again. TDM_E_NO_MEMORY. */
+static int plan_memory(struct tdm_model *model, const struct tdm_steps_layout *layout, uint64_t activations_bytes,
+                       struct tdm_pages_need *ret, struct tdm_error *err)
+{
+        struct tdm_models *m = model->models;
+        const struct tdm_hparams *hp = tdm_model_hparams(model);
+        enum tdm_kv_type type = model->kv_type;
+        uint64_t fixed = model->metadata->weights_bytes + activations_bytes + layout->size_bytes + layout->results_bytes;
+        struct tdm_pages_need least = { { TDM_DIV_UP(TDM_MIN(hp->n_ctx, MIN_KV_TOKENS), TDM_KV_PAGE_TOKENS),
+                                          TDM_DIV_UP(TDM_MIN(hp->n_ctx, MIN_KV_TOKENS), TDM_KV_PAGE_TOKENS) } };
+        uint64_t least_kv = pages_bytes(hp, type, &least), available = tdm_memory_available(), budget;
+
+        available -= TDM_MIN(available, MEMORY_MARGIN_BYTES);
+        if (fixed + least_kv > available) {
+                bool more = tdm_models_evict_one(m, model);
+
+                if (more || (!tdm_list_empty(&m->graves) && tdm_now_ns() - model->squeezed_ns < SQUEEZE_NS))
+                        return TDM_E_BUSY;
+                return tdm_error_set(err, TDM_E_NO_MEMORY,
+                                     "model %s needs %.1f MiB (weights %.1f, cache at least %.1f), but only %.1f MiB are free; "
+                                     "close something or take a smaller model",
+                                     model->name, MIB(fixed + least_kv), MIB(model->metadata->weights_bytes), MIB(least_kv),
+                                     MIB(available));
+        }
+        budget = m->kv_bytes ? TDM_MIN(m->kv_bytes, available - fixed) : TDM_MAX((available - fixed) / 4, least_kv);
+        if (m->kv_bytes > available - fixed)
+                tdm_log_warning("model %s: kv-memory of %.1f MiB is more than is free; %.1f MiB are used", model->name,
+                                MIB(m->kv_bytes), MIB(budget));
+        tdm_pages_plan(hp, type, budget, m->max_sequences, m->max_rows, ret);
+        if ((model->geometry.n_layers[TDM_KV_FULL] && ret->n[TDM_KV_FULL] == 0) ||
+            (model->geometry.n_layers[TDM_KV_WINDOW] && ret->n[TDM_KV_WINDOW] == 0))
+                return tdm_error_set(err, TDM_E_NO_MEMORY,
+                                     "a KV cache of %.1f MiB (kv-memory) has no room for a single page of model %s",
+                                     MIB(budget), model->name);
+        return 0;
+}
+
+static int create_segments(struct tdm_model *model, uint64_t activations_bytes)
+{
+        int r = tdm_segment_create(&model->weights, "weights", model->metadata->weights_bytes);
+
+        if (r == 0)
+                r = tdm_segment_create(&model->kv, "kv", model->geometry.size_bytes);
+        if (r == 0)
+                r = tdm_segment_create(&model->activations, "activations", activations_bytes);
+        if (r == 0)
+                r = tdm_segment_create(&model->steps, "steps", model->layout.size_bytes);
+        if (r == 0)
+                r = tdm_segment_create(&model->results, "results", model->layout.results_bytes);
+        if (r == 0)
+                r = tdm_pages_new(&model->pages, &model->geometry, model->kv);
+        if (r == 0 && !model->models->no_prefix_cache)
+                r = tdm_prefix_new(&model->prefix, model->pages, tdm_model_hparams(model), &model->geometry);
+        if (r == -EOPNOTSUPP)
+                r = 0;
+        if (r == 0)
+                tdm_steps_format(model->steps->base, &model->layout);
+        return r;
+}
+
+/* The hidden rows' memory as drivers import it. Where that cannot be and need not be, the log says why. */
+static int make_dmabuf(struct tdm_model *model, struct tdm_error *err)
+{
+        enum tdm_activations wanted = model->models->activations;
+        struct tdm_error why;
+        int r;
+
+        if (wanted == TDM_ACTIVATIONS_MEMFD)
+                return 0;
+        r = tdm_dmabuf_create(model->activations, &why);
+        if (r == 0)
+                return 0;
+        if (wanted == TDM_ACTIVATIONS_DMABUF)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "model %s: activations = dma-buf, but %s", model->name,
+                                     why.message);
+        tdm_log(r == -ENOENT ? TDM_LOG_DEBUG : TDM_LOG_INFO, "model %s: hidden rows are not shared as a dma-buf: %s",
+                model->name, why.message);
+        return 0;
+}
+
+static void on_stage_done(struct tdm_model_load *load, int r, const struct tdm_error *err, void *userdata);
+static void on_sealed(struct tdm_model_load *load, unsigned n_chunks, void *userdata);
+
+static int start_load(struct tdm_model *model)
+{
+        return tdm_model_load_new(&model->load, model->models->loop, model->fd, model->path, on_stage_done, model);
+}
+
+int tdm_model_start(struct tdm_model *model)
+{
+        int r = start_load(model);
+
+        if (r < 0)
+                return r;
+        model->started_ns = tdm_now_ns();
+        model->state = TDM_MODEL_READING;
+        r = tdm_model_load_metadata(model->load);
+        if (r < 0) {
+                tdm_model_load_destroyp(&model->load);
+                return r;
+        }
+        tdm_source_arm(model->models->tick, tdm_now_ns() + TICK_NS);
+        return 0;
+}
+
+void tdm_model_continue(struct tdm_model *model)
+{
+        const struct tdm_hparams *hp = tdm_model_hparams(model);
+        enum tdm_kv_type type = model->kv_type;
+        uint64_t activations = (uint64_t)TDM_STEP_SLOTS * model->models->max_rows * hp->d_model * sizeof(float);
+        struct tdm_steps_limits limits;
+        struct tdm_pages_need pages;
+        struct tdm_error err;
+        int r;
+
+        if (model->state == TDM_MODEL_DESCRIBED)
+                model->squeezed_ns = tdm_now_ns();
+        steps_limits(model, &limits);
+        r = tdm_steps_limits_check(&limits, &err);
+        if (r != 0) {
+                tdm_model_fail(model, &err);
+                return;
+        }
+        tdm_steps_layout(&limits, &model->layout);
+        r = tdm_kv_geometry_init(&model->geometry, hp, type, 1, 1); /* which groups there are */
+        if (r == 0)
+                r = plan_memory(model, &model->layout, activations, &pages, &err);
+        if (r == TDM_E_BUSY) {
+                model->state = TDM_MODEL_SQUEEZING;
+                tdm_models_arm_tick(model->models);
+                return;
+        }
+        if (r > 0) {
+                tdm_model_fail(model, &err);
+                return;
+        }
+        if (r == 0)
+                r = tdm_kv_geometry_init(&model->geometry, hp, type, pages.n[TDM_KV_FULL], pages.n[TDM_KV_WINDOW]);
+        if (r == 0)
+                r = create_segments(model, activations);
+        if (r < 0) {
+                fail_errno(model, r, "create the shared memory");
+                return;
+        }
+        r = make_dmabuf(model, &err);
+        if (r != 0) {
+                tdm_model_fail(model, &err);
+                return;
+        }
+        r = start_load(model);
+        if (r == 0)
+                r = tdm_model_load_weights(model->load, model->metadata, model->weights, on_sealed);
+        if (r < 0) {
+                tdm_model_load_destroyp(&model->load);
+                fail_errno(model, r, "start building the weights");
+                return;
+        }
+        model->state = TDM_MODEL_LOADING;
+        tdm_models_arm_tick(model->models);
+        tdm_model_notify(model);
+}
+
+/* The workers may have so many chunks of the weights; with the first ones they get the model. */
+static void hand_to_fleet(struct tdm_model *model, unsigned n_chunks)
+{
+        struct tdm_fleet_model fm = {
+                .model_id = model->id,
+                .name = model->name,
+                .weights = model->weights,
+                .n_sealed = n_chunks,
+                .kv = model->kv,
+                .activations = model->activations,
+                .steps = model->steps,
+                .results = model->results,
+                .kv_geometry = model->geometry,
+                .layout = model->layout,
+                .hparams = *tdm_model_hparams(model),
+                .precision = model->precision,
+                .dmabuf_only = model->models->activations == TDM_ACTIVATIONS_DMABUF,
+        };
+        struct tdm_error err = { 0 };
+        int r;
+
+        if (model->in_fleet) {
+                tdm_fleet_weights_sealed(model->models->fleet, model->id, n_chunks);
+                return;
+        }
+        r = tdm_fleet_add_model(model->models->fleet, &fm, &err);
+        if (r != 0) {
+                if (!err.message[0])
+                        tdm_error_set(&err, r, "the workers cannot take model %s: %s", model->name,
+                                      r < 0 ? strerror(-r) : tdm_error_name(r));
+                tdm_model_fail(model, &err);
+                return;
+        }
+        model->in_fleet = true;
+}
+
+static void on_sealed(struct tdm_model_load *load, unsigned n_chunks, void *userdata)
+{
+        struct tdm_model *model = userdata;
+
+        if (model->state == TDM_MODEL_LOADING)
+                hand_to_fleet(model, n_chunks);
+}
+
+static void on_built(struct tdm_model *model)
+{
+        tdm_log_debug("model %s: weights read and packed after %.0f ms", model->name, (double)(tdm_now_ns() - model->started_ns) / 1e6);
+        model->state = TDM_MODEL_MAPPING;
+        hand_to_fleet(model, model->weights->n_chunks);
+        tdm_model_metadata_trim(model->metadata); /* unmaps the file: the workers need not wait for that */
+        if (model->state == TDM_MODEL_MAPPING)
+                tdm_model_notify(model);
+}
+
+static void on_stage_done(struct tdm_model_load *load, int r, const struct tdm_error *err, void *userdata)
+{
+        struct tdm_model *model = userdata;
+        struct tdm_error why = *err, changed; /* err is the load's, which goes here */
+
+        tdm_model_ref(model);
+        if (r == 0 && model->state == TDM_MODEL_READING)
+                model->metadata = tdm_model_load_take_metadata(load);
+        tdm_model_load_destroyp(&model->load);
+        if (model->state == TDM_MODEL_FAILED)
+                tdm_model_leave(model);
+        else if (r != 0)
+                tdm_model_fail(model, &why);
+        else if (tdm_model_check_file(model, &changed) == 0) {
+                if (model->state == TDM_MODEL_READING) {
+                        model->state = TDM_MODEL_DESCRIBED;
+                        tdm_model_notify(model);
+                        if (model->state == TDM_MODEL_DESCRIBED && model->wanted)
+                                tdm_model_continue(model);
+                } else
+                        on_built(model);
+        }
+        tdm_models_arm_tick(model->models);
+        tdm_model_unref(model);
+}
+
+void tdm_model_want(struct tdm_model *model)
+{
+        if (model->wanted)
+                return;
+        model->wanted = true;
+        model->started_ns = tdm_now_ns();
+        if (model->state == TDM_MODEL_DESCRIBED)
+                tdm_model_continue(model);
+}
+
+static struct tdm_model *find_id(struct tdm_models *m, uint32_t id)
+{
+        struct tdm_model *model;
+
+        tdm_list_for_each(model, &m->list, struct tdm_model, node)
+                if (model->id == id)
+                        return model;
+        return NULL;
+}
+
+static void become_ready(struct tdm_model *model)
+{
+        uint64_t now = tdm_now_ns();
+
+        if (model->state != TDM_MODEL_MAPPING)
+                return;
+        model->state = TDM_MODEL_READY;
+        model->last_used_ns = now;
+        model->load_ms = (double)(now - model->started_ns) / 1e6;
+        tdm_log_info("model %s loaded in %.0f ms: %s, weights %.1f MiB, cache up to %.1f MiB", model->name, model->load_ms,
+                     model->metadata->quantisation, MIB(model->weights->size_bytes), MIB(model->geometry.size_bytes));
+        tdm_model_notify(model);
+        tdm_models_arm_tick(model->models);
+}
+
+void tdm_models_on_model_ready(struct tdm_models *m, uint32_t id)
+{
+        struct tdm_model *model = find_id(m, id);
+
+        if (model)
+                become_ready(model);
+}
+
+void tdm_models_on_fleet_ready(struct tdm_models *m)
+{
+        /* Which models the workers have by now is on_model_ready's news: this may come while one of them is still loading. */
+        tdm_models_bury(m, UINT64_MAX);
+}
+
+void tdm_models_on_model_failed(struct tdm_models *m, uint32_t id, const struct tdm_error *err)
+{
+        struct tdm_model *model = find_id(m, id);
+
+        if (!model)
+                return;
+        model->in_fleet = false;
+        tdm_model_fail(model, err);
+}
+
+/* Squeezing may unload other models, so only one gets its turn in a walk over the list. */
+static void continue_one_squeezed(struct tdm_models *m)
+{
+        struct tdm_model *model, *found = NULL;
+
+        tdm_list_for_each(model, &m->list, struct tdm_model, node)
+                if (!found && model->state == TDM_MODEL_SQUEEZING)
+                        found = model;
+        if (found)
+                tdm_model_continue(found);
+}
+
+int tdm_models_on_tick(struct tdm_source *source, uint64_t now_ns, void *userdata)
+{
+        struct tdm_models *m = userdata;
+        bool check = now_ns - m->last_file_check_ns >= FILE_CHECK_NS;
+        struct tdm_model *model;
+        struct tdm_error err;
+
+        if (check)
+                m->last_file_check_ns = now_ns;
+        tdm_models_bury(m, now_ns - GRAVE_NS);
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
+                if (check && (model->n_jobs > 0 || model->load))
+                        (void)tdm_model_check_file(model, &err); /* fails the model itself */
+                if (model->state == TDM_MODEL_READING || model->state == TDM_MODEL_LOADING || model->state == TDM_MODEL_MAPPING)
+                        tdm_model_notify(model);
+                if (may_idle_out(model) && now_ns >= model->last_used_ns + m->idle_ns) {
+                        tdm_log_info("model %s unloaded: nobody used it for %llu s (idle-unload); %.1f MiB are free again", model->name,
+                                     (unsigned long long)(m->idle_ns / TDM_NSEC_PER_SEC), MIB(tdm_model_resident_bytes(model)));
+                        tdm_model_retire(model);
+                }
+        }
+        continue_one_squeezed(m);
+        tdm_models_arm_tick(m);
+        return 0;
+}

@@ -1,0 +1,293 @@
+/* One thread for one stage. What the thread needs was put into the struct before it started, and what it made is read after it was
+ * joined or, of the weights, after it was sealed, so the only things both sides touch at once are atomics. A file that shrinks under the
+ * mapping comes back as an error from the functions called here; a file on a slow disk or a hanging mount stands in the way of nobody
+ * but itself. */
+#include "daemon/models/load.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+
+#define PACKERS_MAX 12
+
+enum stage { STAGE_NONE, STAGE_METADATA, STAGE_WEIGHTS };
+
+struct tdm_model_load {
+        struct tdm_loop *loop;
+        struct tdm_source *wake;
+        int fd;
+        char *name;
+        tdm_model_load_fn done;
+        void *userdata;
+
+        enum stage stage;
+        pthread_t thread;
+        int r;
+        struct tdm_error err;
+
+        struct tdm_model_metadata *made;
+        const struct tdm_model_metadata *metadata;
+        struct tdm_segment *segment;
+        tdm_model_load_sealed_fn sealed;
+        int seal_error;  /* the thread's */
+
+        _Atomic bool cancel;
+        _Atomic bool ended;
+        _Atomic uint32_t n_sealed;
+        _Atomic uint64_t n_done, n_total;
+};
+
+void tdm_model_metadata_trim(struct tdm_model_metadata *m)
+{
+        /* The description's tensors point into the gguf: both go. The hparams stay, untouched: a thread may read them. */
+        tdm_weights_plan_destroy(steal_ptr(&m->plan));
+        tdm_model_description_deinit(&m->description);
+        tdm_gguf_close(steal_ptr(&m->gguf));
+}
+
+void tdm_model_metadata_free(struct tdm_model_metadata *m)
+{
+        if (!m)
+                return;
+        tdm_model_metadata_trim(m);
+        tdm_tokenizer_destroy(m->tokenizer);
+        free(m);
+}
+
+static void metadata_freep(struct tdm_model_metadata **m)
+{
+        tdm_model_metadata_free(*m);
+}
+
+/* The types of the matrices, the most bytes first: "Q8_0", or "mixed Q4_0/F16". */
+static void describe_quantisation(const struct tdm_model_description *d, char *ret, size_t size)
+{
+        uint64_t bytes[64] = { 0 };
+        int best = -1, second = -1, n = 0;
+
+        for (uint32_t i = 0; i < d->n_tensors; i++) {
+                const struct tdm_gguf_tensor *t = d->tensors[i].tensor;
+
+                if (d->tensors[i].rows > 1 && t->type < TDM_ARRAY_SIZE(bytes))
+                        bytes[t->type] += t->size_bytes;
+        }
+        for (int i = 0; i < (int)TDM_ARRAY_SIZE(bytes); i++) {
+                if (bytes[i] == 0)
+                        continue;
+                n++;
+                if (best < 0 || bytes[i] > bytes[best]) {
+                        second = best;
+                        best = i;
+                } else if (second < 0 || bytes[i] > bytes[second])
+                        second = i;
+        }
+        if (n == 0)
+                snprintf(ret, size, "unknown");
+        else if (n == 1)
+                snprintf(ret, size, "%s", tdm_type_info((uint32_t)best)->name);
+        else
+                snprintf(ret, size, "mixed %s/%s%s", tdm_type_info((uint32_t)best)->name,
+                         tdm_type_info((uint32_t)second)->name, n > 2 ? "/…" : "");
+}
+
+static int read_metadata(struct tdm_model_load *l)
+{
+        _cleanup_(metadata_freep) struct tdm_model_metadata *m = calloc(1, sizeof(*m));
+        struct tdm_gguf_string architecture;
+        int r;
+
+        if (!m)
+                return tdm_error_set(&l->err, -ENOMEM, "out of memory for the model's metadata");
+        r = tdm_gguf_open(&m->gguf, l->fd, l->name, &l->err);
+        if (r != 0)
+                return r;
+        r = tdm_model_describe(m->gguf, &m->description, &l->err);
+        if (r != 0)
+                return r;
+        r = tdm_tokenizer_new(&m->tokenizer, m->gguf, &l->err);
+        if (r != 0)
+                return r;
+        r = tdm_weights_plan_new(&m->plan, &m->description, &l->err);
+        if (r != 0)
+                return r;
+        m->weights_bytes = tdm_weights_plan_size(m->plan);
+        m->chat = tdm_chat_family_of(m->gguf, m->tokenizer);
+        if (tdm_gguf_get_string(m->gguf, "general.architecture", &architecture) == 0)
+                snprintf(m->architecture, sizeof(m->architecture), "%.*s", (int)TDM_MIN(architecture.size, (size_t)31),
+                         architecture.data);
+        describe_quantisation(&m->description, m->quantisation, sizeof(m->quantisation));
+        l->made = steal_ptr(&m);
+        return 0;
+}
+
+static int on_progress(const struct tdm_weights_progress *progress, void *userdata)
+{
+        struct tdm_model_load *l = userdata;
+        bool whole = progress->ready_bytes == l->metadata->weights_bytes; /* the segment may be longer: it is of whole pages */
+        unsigned n = whole ? l->segment->n_chunks : (unsigned)(progress->ready_bytes / l->segment->chunk_bytes);
+
+        /* Relaxed: figures for people; nothing else is published through them. */
+        atomic_store_explicit(&l->n_total, progress->total_bytes, memory_order_relaxed);
+        atomic_store_explicit(&l->n_done, progress->done_bytes, memory_order_relaxed);
+        if (atomic_load_explicit(&l->cancel, memory_order_relaxed))
+                return -ECANCELED;
+        if (n == l->segment->n_sealed)
+                return 0;
+        l->seal_error = tdm_segment_seal_until(l->segment, n);
+        if (l->seal_error < 0)
+                return l->seal_error;
+        /* Release: pairs with the loop's acquire; who sees the number finds so many sealed. */
+        atomic_store_explicit(&l->n_sealed, n, memory_order_release);
+        tdm_loop_wake(l->wake);
+        return 0;
+}
+
+/* Packing is a copy with a turn: most of the cores take all the memory there is, and leave some to who works here and to the worker that
+ * takes what is packed. */
+static unsigned n_packers(void)
+{
+        cpu_set_t cpus;
+
+        if (sched_getaffinity(0, sizeof(cpus), &cpus) < 0)
+                return 1;
+        return (unsigned)TDM_MIN(TDM_MAX(CPU_COUNT(&cpus) * 3 / 4, 1), PACKERS_MAX);
+}
+
+static void *run_stage(void *userdata)
+{
+        struct tdm_model_load *l = userdata;
+
+        if (l->stage == STAGE_METADATA)
+                l->r = read_metadata(l);
+        else
+                l->r = tdm_weights_build(l->metadata->plan, l->metadata->gguf, l->segment->base, n_packers(), on_progress, l,
+                                         &l->err);
+        if (l->seal_error < 0)
+                l->r = tdm_error_set(&l->err, TDM_E_INTERNAL, "cannot seal the weights of model %s: %s", l->name, strerror(-l->seal_error));
+        /* Release: whoever sees it finds the thread about to end. */
+        atomic_store_explicit(&l->ended, true, memory_order_release);
+        tdm_loop_wake(l->wake);
+        return NULL;
+}
+
+static void on_stage_done(struct tdm_model_load *l)
+{
+        pthread_join(l->thread, NULL);
+        l->stage = STAGE_NONE;
+        if (l->r != 0 && l->err.message[0] == '\0')
+                tdm_error_set(&l->err, l->r, "cannot load model %s: %s", l->name,
+                              l->r < 0 ? strerror(-l->r) : tdm_error_name(l->r));
+        l->done(l, l->r, &l->err, l->userdata);
+}
+
+static int on_wake(struct tdm_source *source, void *userdata)
+{
+        struct tdm_model_load *l = userdata;
+        unsigned n;
+
+        if (l->stage == STAGE_NONE)
+                return 0;
+        if (atomic_load_explicit(&l->ended, memory_order_acquire)) {
+                on_stage_done(l);
+                return 0;
+        }
+        n = atomic_load_explicit(&l->n_sealed, memory_order_acquire);
+        if (n > 0 && n == l->segment->n_chunks)
+                n--;
+        if (n > 0)
+                l->sealed(l, n, l->userdata);
+        return 0;
+}
+
+int tdm_model_load_new(struct tdm_model_load **ret, struct tdm_loop *loop, int fd, const char *name, tdm_model_load_fn done,
+                       void *userdata)
+{
+        _cleanup_(tdm_model_load_destroyp) struct tdm_model_load *l = calloc(1, sizeof(*l));
+        int r;
+
+        if (!l)
+                return -ENOMEM;
+        l->loop = loop;
+        l->fd = fd;
+        l->done = done;
+        l->userdata = userdata;
+        l->name = strdup(name);
+        if (!l->name)
+                return -ENOMEM;
+        r = tdm_loop_add_wake(loop, on_wake, l, &l->wake);
+        if (r < 0)
+                return r;
+        *ret = steal_ptr(&l);
+        return 0;
+}
+
+void tdm_model_load_destroy(struct tdm_model_load *l)
+{
+        if (!l)
+                return;
+        if (l->stage != STAGE_NONE) {
+                atomic_store_explicit(&l->cancel, true, memory_order_relaxed);
+                pthread_join(l->thread, NULL);
+        }
+        tdm_source_destroyp(&l->wake);
+        tdm_model_metadata_free(l->made);
+        free(l->name);
+        free(l);
+}
+
+void tdm_model_load_destroyp(struct tdm_model_load **l)
+{
+        tdm_model_load_destroy(*l);
+        *l = NULL;
+}
+
+void tdm_model_load_cancel(struct tdm_model_load *l)
+{
+        atomic_store_explicit(&l->cancel, true, memory_order_relaxed);
+}
+
+static int start(struct tdm_model_load *l, enum stage stage)
+{
+        int r;
+
+        l->stage = stage;
+        atomic_store_explicit(&l->ended, false, memory_order_relaxed);
+        l->r = 0;
+        l->err.code = 0;
+        l->err.message[0] = '\0';
+        r = pthread_create(&l->thread, NULL, run_stage, l);
+        if (r != 0) {
+                l->stage = STAGE_NONE;
+                return -r;
+        }
+        return 0;
+}
+
+int tdm_model_load_metadata(struct tdm_model_load *l)
+{
+        return start(l, STAGE_METADATA);
+}
+
+struct tdm_model_metadata *tdm_model_load_take_metadata(struct tdm_model_load *l)
+{
+        return steal_ptr(&l->made);
+}
+
+int tdm_model_load_weights(struct tdm_model_load *l, const struct tdm_model_metadata *metadata, struct tdm_segment *segment,
+                           tdm_model_load_sealed_fn sealed)
+{
+        l->metadata = metadata;
+        l->segment = segment;
+        l->sealed = sealed;
+        atomic_store_explicit(&l->n_done, 0, memory_order_relaxed);
+        atomic_store_explicit(&l->n_total, metadata->weights_bytes, memory_order_relaxed);
+        return start(l, STAGE_WEIGHTS);
+}
+
+void tdm_model_load_progress(const struct tdm_model_load *l, uint64_t *ret_done, uint64_t *ret_total)
+{
+        *ret_done = atomic_load_explicit(&l->n_done, memory_order_relaxed);
+        *ret_total = atomic_load_explicit(&l->n_total, memory_order_relaxed);
+}

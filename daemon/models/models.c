@@ -1,0 +1,451 @@
+/* The registry: which file a request means, whether it is loaded already, who uses it. What happens to a model between
+ * being asked for and leaving is in life.c. A failed model stays listed, for status, until the next request for
+ * it or until the list is full. */
+#include "daemon/models/private.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include "common/log.h"
+
+#define DEFAULT_NAME "tale"
+
+static const char *const state_names[] = {
+        [TDM_MODEL_READING] = "loading",   [TDM_MODEL_DESCRIBED] = "available", [TDM_MODEL_SQUEEZING] = "loading",
+        [TDM_MODEL_LOADING] = "loading",   [TDM_MODEL_MAPPING] = "loading",     [TDM_MODEL_READY] = "loaded",
+        [TDM_MODEL_FAILED] = "failed",     [TDM_MODEL_GONE] = "available",
+};
+
+const char *tdm_model_state_name(enum tdm_model_state state)
+{
+        return state_names[state];
+}
+
+/* Without asking a file system's server: the loop must not wait for a network or for a user's own file system. */
+int tdm_file_identify(int fd, struct tdm_file_identity *ret)
+{
+        struct statx stx;
+
+        if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME, &stx) < 0)
+                return -errno;
+        if (!S_ISREG(stx.stx_mode))
+                return -ENXIO;
+        *ret = (struct tdm_file_identity){
+                .dev = makedev(stx.stx_dev_major, stx.stx_dev_minor),
+                .ino = stx.stx_ino,
+                .size_bytes = stx.stx_size,
+                .mtime_ns = stx.stx_mtime.tv_sec * (int64_t)TDM_NSEC_PER_SEC + stx.stx_mtime.tv_nsec,
+        };
+        return 0;
+}
+
+static bool identity_equal(const struct tdm_file_identity *a, const struct tdm_file_identity *b)
+{
+        return a->dev == b->dev && a->ino == b->ino && a->size_bytes == b->size_bytes && a->mtime_ns == b->mtime_ns;
+}
+
+static int add_file(struct tdm_models *m, const char *path, struct tdm_error *err)
+{
+        struct tdm_file_identity identity;
+        _cleanup_(closep) int fd = -1;
+        struct named_file *f;
+        int r;
+
+        if (m->n_files >= TDM_MAX_MODEL_FILES)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "more than %u --model files", TDM_MAX_MODEL_FILES);
+        fd = tdm_open_model_file(path);
+        r = fd < 0 ? fd : tdm_file_identify(fd, &identity);
+        if (r < 0)
+                return tdm_error_set(err, TDM_E_NO_MODEL, "cannot open model %s: %s", path,
+                                     r == -ENXIO ? "it is not a regular file" : strerror(-r));
+        f = &m->files[m->n_files];
+        f->name = tdm_model_name_of_path(path);
+        f->path = realpath(path, NULL);
+        if (!f->name || !f->path) {
+                free(steal_ptr(&f->name));
+                free(steal_ptr(&f->path));
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        }
+        m->n_files++;
+        return 0;
+}
+
+static int copy_dirs(struct tdm_models *m, const char *const *dirs)
+{
+        size_t n = 0;
+
+        while (dirs && dirs[n])
+                n++;
+        m->dirs = calloc(n + 1, sizeof(*m->dirs));
+        if (!m->dirs)
+                return -ENOMEM;
+        for (size_t i = 0; i < n; i++) {
+                m->dirs[i] = strdup(dirs[i]);
+                if (!m->dirs[i])
+                        return -ENOMEM;
+        }
+        return 0;
+}
+
+int tdm_models_new(struct tdm_models **ret, struct tdm_loop *loop, const struct tdm_models_config *config,
+                   struct tdm_error *err)
+{
+        _cleanup_(tdm_models_destroyp) struct tdm_models *m = calloc(1, sizeof(*m));
+        int r;
+
+        if (!m)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        m->loop = loop;
+        m->precision = config->precision;
+        m->kv_type = tdm_precision_kv_type(config->precision, config->kv_type);
+        m->kv_bytes = config->kv_bytes;
+        m->activations = config->activations;
+        m->no_prefix_cache = config->no_prefix_cache;
+        m->idle_ns = config->idle_s * TDM_NSEC_PER_SEC;
+        m->max_rows = config->max_rows;
+        m->max_sequences = config->max_sequences;
+        tdm_list_init(&m->list);
+        tdm_list_init(&m->graves);
+        r = copy_dirs(m, config->dirs);
+        if (r == 0)
+                r = tdm_loop_add_timer(loop, tdm_models_on_tick, m, &m->tick);
+        if (r < 0)
+                return tdm_error_set(err, r, "cannot set up the model registry: %s", strerror(-r));
+        for (const char *const *f = config->files; f && *f; f++) {
+                r = add_file(m, *f, err);
+                if (r != 0)
+                        return r;
+        }
+        *ret = steal_ptr(&m);
+        return 0;
+}
+
+void tdm_models_set_fleet(struct tdm_models *m, struct tdm_fleet *fleet)
+{
+        m->fleet = fleet;
+}
+
+int tdm_models_observe(struct tdm_models *m, tdm_model_changed_fn fn, void *userdata)
+{
+        if (m->n_observers >= MAX_OBSERVERS)
+                return -ENOSPC;
+        m->observers[m->n_observers].fn = fn;
+        m->observers[m->n_observers++].userdata = userdata;
+        return 0;
+}
+
+void tdm_models_destroy(struct tdm_models *m)
+{
+        struct tdm_model *model;
+
+        if (!m)
+                return;
+        m->n_observers = 0;
+        m->fleet = NULL;
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
+                tdm_model_load_destroyp(&model->load); /* its thread writes into the segments */
+                tdm_model_leave(model);
+                tdm_model_unlist(model);
+        }
+        tdm_models_bury(m, UINT64_MAX);
+        tdm_source_destroyp(&m->tick);
+        for (unsigned i = 0; i < m->n_files; i++) {
+                free(m->files[i].name);
+                free(m->files[i].path);
+        }
+        tdm_strv_freep(&m->dirs);
+        free(m);
+}
+
+void tdm_models_destroyp(struct tdm_models **m)
+{
+        tdm_models_destroy(*m);
+        *m = NULL;
+}
+
+struct tdm_model *tdm_model_ref(struct tdm_model *model)
+{
+        model->n_refs++;
+        return model;
+}
+
+void tdm_model_unref(struct tdm_model *model)
+{
+        if (!model || --model->n_refs > 0)
+                return;
+        tdm_model_load_destroyp(&model->load);
+        tdm_model_metadata_free(model->metadata);
+        closep(&model->fd);
+        free(model->name);
+        free(model->path);
+        free(model);
+}
+
+void tdm_model_unrefp(struct tdm_model **model)
+{
+        tdm_model_unref(*model);
+        *model = NULL;
+}
+
+void tdm_model_unlist(struct tdm_model *model)
+{
+        if (!model->listed)
+                return;
+        tdm_list_remove(&model->node);
+        model->listed = false;
+        model->models->n_models--;
+        tdm_model_unref(model);
+}
+
+static struct tdm_model *find(struct tdm_models *m, const struct tdm_file_identity *identity)
+{
+        struct tdm_model *model;
+
+        tdm_list_for_each(model, &m->list, struct tdm_model, node)
+                if (model->state != TDM_MODEL_FAILED && identity_equal(&model->identity, identity))
+                        return model;
+        return NULL;
+}
+
+/* A failed model makes room for the next try; so does an older version of a file that nobody uses. */
+static void forget_older(struct tdm_models *m, const char *path)
+{
+        struct tdm_model *model;
+
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
+                if (strcmp(model->path, path) != 0 || model->n_steps > 0 || model->n_jobs > 0 || model->load)
+                        continue;
+                tdm_model_retire(model);
+        }
+}
+
+static int make_room(struct tdm_models *m, struct tdm_error *err)
+{
+        struct tdm_model *model;
+
+        tdm_list_for_each(model, &m->list, struct tdm_model, node)
+                if (m->n_models >= TDM_MAX_MODELS && model->state == TDM_MODEL_FAILED && model->n_steps == 0 &&
+                    !model->load)
+                        tdm_model_retire(model);
+        while (m->n_models >= TDM_MAX_MODELS)
+                if (!tdm_models_evict_one(m, NULL))
+                        return tdm_error_set(err, TDM_E_BUSY, "%u models are in use already; wait until one is not",
+                                             TDM_MAX_MODELS);
+        return 0;
+}
+
+/* Takes fd on success. */
+static int add_model(struct tdm_models *m, const char *path, int fd, const struct tdm_file_identity *identity,
+                     struct tdm_model **ret, struct tdm_error *err)
+{
+        _cleanup_(tdm_model_unrefp) struct tdm_model *model = NULL;
+        int r = make_room(m, err);
+
+        if (r != 0)
+                return r;
+        model = calloc(1, sizeof(*model));
+        if (!model)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        model->n_refs = 1;
+        model->models = m;
+        model->fd = -1;
+        model->identity = *identity;
+        model->precision = m->precision;
+        model->kv_type = m->kv_type;
+        model->id = ++m->last_id;
+        model->last_used_ns = tdm_now_ns();
+        model->name = tdm_model_name_of_path(path);
+        model->path = strdup(path);
+        if (!model->name || !model->path)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        model->fd = fd;
+        r = tdm_model_start(model);
+        if (r < 0) {
+                model->fd = -1; /* the caller's still */
+                return tdm_error_set(err, r, "cannot start loading model %s: %s", path, strerror(-r));
+        }
+        tdm_list_append(&m->list, &model->node);
+        model->listed = true;
+        m->n_models++;
+        *ret = steal_ptr(&model);
+        return 0;
+}
+
+int tdm_models_open(struct tdm_models *m, const char *name, int fd, struct tdm_model **ret, struct tdm_error *err)
+{
+        struct tdm_file_identity identity;
+        _cleanup_(freep) char *path = NULL;
+        _cleanup_(closep) int own = -1;
+        struct tdm_model *model;
+        int r;
+
+        if (fd >= 0) {
+                int flags = fcntl(fd, F_GETFL);
+
+                path = name && name[0] ? strndup(name, PATH_MAX) : strdup("(passed by the client)");
+                if (!path)
+                        return tdm_error_set(err, -ENOMEM, "out of memory");
+                if (flags < 0 || (flags & O_PATH) || (flags & O_ACCMODE) == O_WRONLY)
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "the file passed for model %.200s is not open for reading",
+                                             path);
+                own = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+                if (own < 0)
+                        return tdm_error_set(err, -errno, "cannot keep the file of model %.200s: %s", path, strerror(errno));
+        } else {
+                r = tdm_models_open_name(m, name && name[0] ? name : tdm_models_default_name(m), &own, &path, err);
+                if (r != 0)
+                        return r;
+        }
+        tdm_utf8_mend(path);
+        r = tdm_file_identify(own, &identity);
+        if (r < 0)
+                return tdm_error_set(err, TDM_E_NO_MODEL, "cannot open model %.200s: %s", path,
+                                     r == -ENXIO ? "it is not a regular file" : strerror(-r));
+        model = find(m, &identity);
+        if (model) {
+                model->last_used_ns = tdm_now_ns();
+                *ret = tdm_model_ref(model);
+                return 0;
+        }
+        forget_older(m, path);
+        r = add_model(m, path, own, &identity, &model, err);
+        if (r != 0)
+                return r;
+        own = -1;
+        *ret = tdm_model_ref(model);
+        return 0;
+}
+
+bool tdm_model_is_described(const struct tdm_model *model)
+{
+        return model->metadata && model->state != TDM_MODEL_FAILED;
+}
+
+const struct tdm_hparams *tdm_model_hparams(const struct tdm_model *model)
+{
+        return &model->metadata->description.hparams;
+}
+
+void tdm_model_job_begin(struct tdm_model *model)
+{
+        model->n_jobs++;
+        model->last_used_ns = tdm_now_ns();
+        tdm_models_arm_tick(model->models);
+}
+
+void tdm_model_job_end(struct tdm_model *model)
+{
+        model->n_jobs--;
+        model->last_used_ns = tdm_now_ns();
+        tdm_models_arm_tick(model->models);
+}
+
+void tdm_model_step_begin(struct tdm_model *model)
+{
+        model->n_steps++;
+}
+
+void tdm_model_step_end(struct tdm_model *model)
+{
+        if (--model->n_steps == 0 && model->state == TDM_MODEL_FAILED && !model->load)
+                tdm_model_leave(model);
+}
+
+int tdm_model_check_file(struct tdm_model *model, struct tdm_error *err)
+{
+        struct tdm_file_identity now;
+        struct tdm_error reason;
+        int r;
+
+        if (model->state == TDM_MODEL_FAILED) {
+                *err = model->error;
+                return model->error.code;
+        }
+        r = tdm_file_identify(model->fd, &now);
+        if (r == 0 && identity_equal(&now, &model->identity))
+                return 0;
+        if (r < 0)
+                tdm_error_set(&reason, TDM_E_MODEL_CHANGED, "model file %.200s cannot be looked at any more: %s", model->path,
+                              strerror(-r));
+        else if (now.size_bytes != model->identity.size_bytes)
+                tdm_error_set(&reason, TDM_E_MODEL_CHANGED,
+                              "model file %.200s changed while it was in use: %llu bytes, was %llu; ask again to load it anew",
+                              model->path, (unsigned long long)now.size_bytes,
+                              (unsigned long long)model->identity.size_bytes);
+        else
+                tdm_error_set(&reason, TDM_E_MODEL_CHANGED,
+                              "model file %.200s was written to while it was in use; ask again to load it anew", model->path);
+        if (err)
+                *err = reason;
+        tdm_model_fail(model, &reason);
+        return TDM_E_MODEL_CHANGED;
+}
+
+uint64_t tdm_model_resident_bytes(const struct tdm_model *model)
+{
+        const struct tdm_segment *const segments[] = { model->weights, model->kv, model->activations, model->steps,
+                                                       model->results };
+        uint64_t bytes = 0;
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(segments); i++)
+                if (segments[i])
+                        bytes += tdm_segment_resident(segments[i]);
+        return bytes;
+}
+
+uint64_t tdm_models_resident_bytes(struct tdm_models *m)
+{
+        struct tdm_model *model;
+        uint64_t bytes = 0;
+
+        tdm_list_for_each(model, &m->list, struct tdm_model, node)
+                bytes += tdm_model_resident_bytes(model);
+        return bytes;
+}
+
+void tdm_model_progress(const struct tdm_model *model, uint64_t *ret_done, uint64_t *ret_total)
+{
+        *ret_done = 0;
+        *ret_total = model->identity.size_bytes;
+        if (model->load && model->state == TDM_MODEL_LOADING)
+                tdm_model_load_progress(model->load, ret_done, ret_total);
+        else if (model->state == TDM_MODEL_MAPPING || model->state == TDM_MODEL_READY)
+                *ret_done = *ret_total = model->metadata->weights_bytes;
+}
+
+int tdm_models_unload(struct tdm_models *m, const char *name, struct tdm_error *err)
+{
+        struct tdm_model *model;
+        bool found = false;
+
+        if (!name || !name[0])
+                name = tdm_models_default_name(m);
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
+                if (strcmp(model->name, name) != 0)
+                        continue;
+                found = true;
+                if (model->n_jobs > 0 || model->n_steps > 0 || model->load)
+                        return tdm_error_set(err, TDM_E_BUSY, "model %s is in use by %u jobs; cancel them first", name,
+                                             model->n_jobs);
+        }
+        if (!found)
+                return tdm_error_set(err, TDM_E_NO_MODEL, "model %.200s is not loaded", name);
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
+                if (strcmp(model->name, name) != 0)
+                        continue;
+                tdm_log_info("model %s unloaded as asked", name);
+                tdm_model_retire(model);
+        }
+        return 0;
+}
+
+struct tdm_list *tdm_models_list(struct tdm_models *m)
+{
+        return &m->list;
+}
+
+const char *tdm_models_default_name(const struct tdm_models *m)
+{
+        return m->n_files ? m->files[0].name : DEFAULT_NAME;
+}

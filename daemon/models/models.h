@@ -1,0 +1,143 @@
+/* The models a daemon knows: names and files, what is loaded, and how it gets there.
+ *
+ * A model is opened by name (model directories, --model) or by an fd that a client passed. Two requests for the same file
+ * (device, inode, size, time of change) share one load. Loading runs on a thread (daemon/models/load.h): first the metadata,
+ * which is enough to tokenize, then, when a job wants it, the weights into a sealed segment; then the workers map it. An
+ * idle model stays until its memory is needed, or until it has been idle for as long as the configuration says. A file that is cut short or rewritten while it is in use fails that model
+ * only. Observers hear of every change. Loop thread only. */
+#ifndef TDM_DAEMON_MODELS_MODELS_H
+#define TDM_DAEMON_MODELS_MODELS_H
+
+#include "common/dmabuf.h"
+#include "daemon/fleet/fleet.h"
+#include "common/list.h"
+#include "daemon/models/load.h"
+#include "daemon/cache/pages.h"
+#include "daemon/cache/prefix.h"
+
+#define TDM_MAX_MODEL_DIRS 16u
+#define TDM_MAX_MODEL_FILES 64u
+#define TDM_MAX_MODELS 64u /* that are loaded, loading or failed */
+
+enum tdm_model_state {
+        TDM_MODEL_READING,   /* metadata is being read */
+        TDM_MODEL_DESCRIBED, /* metadata is there, weights were not wanted yet */
+        TDM_MODEL_SQUEEZING, /* waits for the memory of models that are being unloaded */
+        TDM_MODEL_LOADING,   /* weights are being built; the workers take what is ready */
+        TDM_MODEL_MAPPING,   /* the workers are taking the rest */
+        TDM_MODEL_READY,
+        TDM_MODEL_FAILED,
+        TDM_MODEL_GONE, /* unloaded; not listed any more */
+};
+
+struct tdm_models;
+
+struct tdm_file_identity {
+        uint64_t dev, ino, size_bytes;
+        int64_t mtime_ns;
+};
+
+struct tdm_model {
+        struct tdm_models *models;
+        struct tdm_list node;
+        unsigned n_refs;
+        uint32_t id; /* as the fleet knows it */
+        char *name; /* UTF-8, as the path: what is not is shown as question marks */
+        char *path; /* for people: the file is fd */
+        int fd; /* kept, to see whether the file is still what it was */
+        struct tdm_file_identity identity;
+        enum tdm_model_state state;
+        struct tdm_error error; /* of FAILED */
+        bool listed;            /* in models->list */
+
+        struct tdm_model_load *load;         /* while a thread works on it */
+        struct tdm_model_metadata *metadata; /* from DESCRIBED on; tokenizer and hparams live as long as the model */
+        bool wanted;                         /* somebody needs the weights */
+        uint64_t started_ns;
+        double load_ms;
+        uint64_t squeezed_ns; /* since when it waits for memory */
+
+        struct tdm_segment *weights, *kv, *activations, *steps, *results;
+        struct tdm_kv_geometry geometry;
+        struct tdm_steps_layout layout;
+        struct tdm_pages *pages;
+        struct tdm_prefix *prefix; /* NULL: off */
+        enum tdm_precision precision;
+        enum tdm_kv_type kv_type;
+        bool in_fleet;
+
+        unsigned n_jobs;          /* that use it: it is not idle */
+        unsigned n_steps;         /* in flight */
+        uint64_t last_used_ns;
+};
+
+struct tdm_models_config {
+        const char *const *dirs; /* in order of preference, NULL-terminated */
+        const char *const *files; /* --model, NULL-terminated; the first is the default */
+        enum tdm_precision precision;
+        enum tdm_kv_type kv_type; /* wanted; 0: f16 */
+        uint64_t kv_bytes; /* 0: a quarter of what is free */
+        enum tdm_activations activations;
+        bool no_prefix_cache;
+        uint32_t idle_s; /* a model that nobody used for so long is unloaded; 0: never */
+        uint32_t max_rows; /* of a step */
+        uint32_t max_sequences;
+};
+
+/* Called from the loop after every change of state and about ten times a second while a model loads. */
+typedef void (*tdm_model_changed_fn)(struct tdm_model *model, void *userdata);
+
+/* fleet is borrowed; may be NULL until tdm_models_set_fleet(). TDM_E_NO_MODEL: a --model file that cannot be opened. */
+int tdm_models_new(struct tdm_models **ret, struct tdm_loop *loop, const struct tdm_models_config *config,
+                   struct tdm_error *err);
+void tdm_models_set_fleet(struct tdm_models *models, struct tdm_fleet *fleet);
+int tdm_models_observe(struct tdm_models *models, tdm_model_changed_fn fn, void *userdata);
+/* Ends what threads are still at work. The fleet must be gone already. */
+void tdm_models_destroy(struct tdm_models *models);
+void tdm_models_destroyp(struct tdm_models **models);
+
+/* name NULL or "": the default. fd >= 0: the file itself (name is its path, for messages); the fd stays the caller's.
+ * A new model starts to be read at once. The caller drops the reference. TDM_E_NO_MODEL, TDM_E_BUSY, TDM_E_BAD_MODEL. */
+int tdm_models_open(struct tdm_models *models, const char *name, int fd, struct tdm_model **ret, struct tdm_error *err);
+struct tdm_model *tdm_model_ref(struct tdm_model *model);
+void tdm_model_unref(struct tdm_model *model);
+void tdm_model_unrefp(struct tdm_model **model);
+
+/* The weights too. */
+void tdm_model_want(struct tdm_model *model);
+/* A job begins or ends to use it. */
+void tdm_model_job_begin(struct tdm_model *model);
+void tdm_model_job_end(struct tdm_model *model);
+/* A step enters or leaves flight: the segments of a model that failed are kept until none is. */
+void tdm_model_step_begin(struct tdm_model *model);
+void tdm_model_step_end(struct tdm_model *model);
+/* Looks at the file: TDM_E_MODEL_CHANGED (and the model has failed) when it is not what it was. */
+int tdm_model_check_file(struct tdm_model *model, struct tdm_error *err);
+bool tdm_model_is_described(const struct tdm_model *model);
+const struct tdm_hparams *tdm_model_hparams(const struct tdm_model *model);
+const char *tdm_model_state_name(enum tdm_model_state state); /* "loading", "loaded", "failed": as the wire has it */
+uint64_t tdm_model_resident_bytes(const struct tdm_model *model);
+/* Bytes done and in all, while it loads. */
+void tdm_model_progress(const struct tdm_model *model, uint64_t *ret_done, uint64_t *ret_total);
+
+/* TDM_E_NO_MODEL: not loaded; TDM_E_BUSY: jobs use it. */
+int tdm_models_unload(struct tdm_models *models, const char *name, struct tdm_error *err);
+struct tdm_list *tdm_models_list(struct tdm_models *models); /* of struct tdm_model by node */
+const char *tdm_models_default_name(const struct tdm_models *models);
+/* Names and paths that can be opened, each name once, at most 1024. A file whose name is no UTF-8 has no name here. */
+int tdm_models_scan(struct tdm_models *models, void (*fn)(const char *name, const char *path, uint64_t size_bytes, void *userdata),
+                    void *userdata);
+/* Bytes of the shared segments as they stand in memory. */
+uint64_t tdm_models_resident_bytes(struct tdm_models *models);
+
+/* From the fleet. */
+void tdm_models_on_fleet_ready(struct tdm_models *models);
+void tdm_models_on_model_ready(struct tdm_models *models, uint32_t model_id);
+void tdm_models_on_model_failed(struct tdm_models *models, uint32_t model_id, const struct tdm_error *err);
+
+/* Directories searched for names, strings to free with the array: $TANDEM_MODEL_PATH, then `configured`, the user's and the
+ * system's, and those that lie beside this executable (an installed prefix or a build tree). */
+int tdm_models_default_dirs(const char *const *configured, char ***ret);
+void tdm_strv_freep(char ***strv);
+
+#endif

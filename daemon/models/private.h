@@ -1,0 +1,69 @@
+/* What the files of the model registry share: models.c (names, files, who uses what), life.c (loading, failing,
+ * leaving), dirs.c (directories). */
+#ifndef TDM_DAEMON_MODELS_PRIVATE_H
+#define TDM_DAEMON_MODELS_PRIVATE_H
+
+#include "common/utf8.h"
+#include "daemon/models/models.h"
+
+#define MAX_OBSERVERS 4
+
+/* Segments of a model that left, until the workers have let go of them. */
+struct grave {
+        struct tdm_list node;
+        struct tdm_segment *segments[5];
+        uint64_t since_ns;
+};
+
+struct named_file {
+        char *name;
+        char *path;
+};
+
+struct tdm_models {
+        struct tdm_loop *loop;
+        struct tdm_fleet *fleet;
+        char **dirs;
+        struct named_file files[TDM_MAX_MODEL_FILES];
+        unsigned n_files;
+        enum tdm_precision precision;
+        enum tdm_kv_type kv_type;
+        uint64_t kv_bytes;
+        enum tdm_activations activations;
+        bool no_prefix_cache;
+        uint64_t idle_ns;
+        uint32_t max_rows, max_sequences;
+
+        struct tdm_list list;
+        unsigned n_models;
+        uint32_t last_id;
+        struct tdm_list graves;
+        struct tdm_source *tick; /* progress, squeezing, files in use, graves */
+        uint64_t last_file_check_ns;
+        struct {
+                tdm_model_changed_fn fn;
+                void *userdata;
+        } observers[MAX_OBSERVERS];
+        unsigned n_observers;
+};
+
+/* dirs.c: an fd on NAME.gguf and its path. TDM_E_NO_MODEL. */
+int tdm_models_open_name(struct tdm_models *models, const char *name, int *ret_fd, char **ret_path, struct tdm_error *err);
+char *tdm_model_name_of_path(const char *path); /* the file's name without .gguf */
+int tdm_open_model_file(const char *path);
+
+/* life.c */
+void tdm_model_notify(struct tdm_model *model);
+int tdm_model_start(struct tdm_model *model);
+void tdm_model_fail(struct tdm_model *model, const struct tdm_error *err);
+void tdm_model_continue(struct tdm_model *model); /* wanted, and nothing works on it: goes on to the next state */
+void tdm_model_leave(struct tdm_model *model);    /* out of the fleet, memory given back; state stays */
+void tdm_model_retire(struct tdm_model *model);   /* idle or failed: unloaded, told, forgotten */
+bool tdm_models_evict_one(struct tdm_models *models, const struct tdm_model *keep);
+void tdm_models_arm_tick(struct tdm_models *models);
+int tdm_models_on_tick(struct tdm_source *source, uint64_t now_ns, void *userdata);
+void tdm_models_bury(struct tdm_models *models, uint64_t before_ns);
+void tdm_model_unlist(struct tdm_model *model);
+int tdm_file_identify(int fd, struct tdm_file_identity *ret);
+
+#endif

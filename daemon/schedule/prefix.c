@@ -1,0 +1,120 @@
+/* What computed a sequence's rows, and which of them need not be computed: the scheduler's side of the prefix cache.
+ *
+ * A sequence looks for a known beginning when it is about to get its first rows, for only then it is known what would
+ * compute them; and again after it was pushed out. It enters its pages as they are committed, for as long as one numerics
+ * has computed all of them. */
+#include "daemon/schedule/private.h"
+
+/* Devices of one id give the same bits wherever a block runs; where two ids are at work the plan decides about the bits. */
+const struct bits *tdm_scheduler_bits(struct tdm_scheduler *s, const struct class *c, const uint8_t *plan)
+{
+        struct tdm_model *model = c->lane->model;
+        const uint32_t n_blocks = tdm_model_n_blocks(tdm_model_hparams(model));
+        const uint32_t epoch = tdm_fleet_epoch(s->fleet);
+        struct bits *b = &c->lane->bits[c->placement][plan[0] == TDM_WORKER_NPU ? TDM_WORKER_NPU : TDM_WORKER_GPU];
+        const char *precision = tdm_precision_name(model->precision);
+        const char *kv_type = tdm_kv_type_name((enum tdm_kv_type)model->geometry.type);
+        struct tdm_worker_status npu, gpu;
+        bool uses[TDM_N_WORKERS] = { false }, split;
+        char key[sizeof(b->text) + sizeof(b->plan)];
+        size_t size;
+
+        if (b->epoch == epoch && memcmp(b->plan, plan, n_blocks) == 0)
+                return b;
+        tdm_fleet_worker_status(s->fleet, TDM_WORKER_NPU, &npu);
+        tdm_fleet_worker_status(s->fleet, TDM_WORKER_GPU, &gpu);
+        for (uint32_t i = 0; i < n_blocks; i++)
+                uses[plan[i] == TDM_WORKER_NPU ? TDM_WORKER_NPU : TDM_WORKER_GPU] = true;
+        split = uses[TDM_WORKER_NPU] && uses[TDM_WORKER_GPU] && !tdm_fleet_equal_bits(s->fleet);
+        memset(b->text, 0, sizeof(b->text));
+        if (split)
+                snprintf(b->text, sizeof(b->text), "split:%.50s+%.50s:%s:%s", npu.numerics_id ?: "", gpu.numerics_id ?: "",
+                         precision, kv_type);
+        else
+                snprintf(b->text, sizeof(b->text), "%.100s:%s:%s",
+                         (uses[TDM_WORKER_GPU] ? gpu.numerics_id : npu.numerics_id) ?: "", precision, kv_type);
+        memcpy(b->plan, plan, n_blocks);
+        b->epoch = epoch;
+
+        size = strlen(b->text) + 1;
+        memcpy(key, b->text, size);
+        if (split) {
+                memcpy(key + size, plan, n_blocks);
+                size += n_blocks;
+        }
+        /* A device that does not say what it is shares nothing. */
+        if (!model->prefix || (uses[TDM_WORKER_NPU] && !(npu.numerics_id && npu.numerics_id[0])) ||
+            (uses[TDM_WORKER_GPU] && !(gpu.numerics_id && gpu.numerics_id[0])))
+                b->number = 0;
+        else
+                b->number = tdm_prefix_numerics(model->prefix, key, size);
+        return b;
+}
+
+void tdm_scheduler_note_bits(struct tdm_job *job, const struct bits *b)
+{
+        struct tdm_sequence *q = &job->seq;
+
+        if (strcmp(job->numerics_id, b->text) != 0)
+                memcpy(job->numerics_id, b->text, sizeof(job->numerics_id));
+        if (q->n_issued == 0)
+                q->numerics = b->number;
+        else if (q->numerics != b->number)
+                q->numerics = 0; /* mixed: nobody else may have these rows */
+}
+
+static struct tdm_prefix_tables tables_of(struct lane *lane, const struct tdm_sequence *q)
+{
+        struct tdm_model *model = lane->model;
+        struct tdm_prefix_tables t;
+
+        for (int g = 0; g < TDM_KV_GROUPS; g++) {
+                t.pages[g] = tdm_steps_table(model->steps->base, &model->layout, q->table, (enum tdm_kv_group)g);
+                t.first_page[g] = q->first_page[g];
+        }
+        return t;
+}
+
+void tdm_scheduler_look_up(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job, const struct bits *b)
+{
+        struct tdm_sequence *q = &job->seq;
+        struct tdm_prefix_tables tables;
+        uint32_t n;
+
+        if (q->looked_up || q->n_issued > 0 || q->in_flight > 0)
+                return;
+        q->looked_up = true;
+        if (!lane->model->prefix || b->number == 0)
+                return;
+        tables = tables_of(lane, q);
+        /* The last row is always computed: its logits are what the job is after. Scores are wanted of every row, once. */
+        n = job->kind == TDM_JOB_SCORE ? job->n_told : job->n_ids - 1;
+        n = tdm_prefix_take(lane->model->prefix, job->uid, b->number, job->ids, n, &tables, &q->cursor);
+        if (n == 0)
+                return;
+        for (int g = 0; g < TDM_KV_GROUPS; g++) {
+                if (lane->model->geometry.n_layers[g] == 0)
+                        continue;
+                q->first_page[g] = tables.first_page[g];
+                q->n_pages[g] = n / TDM_KV_PAGE_TOKENS;
+                q->reserved.n[g] -= q->n_pages[g] - q->first_page[g];
+        }
+        q->n_committed = q->n_issued = n;
+        q->numerics = b->number;
+        s->stats.prefix_hits++;
+        s->stats.cached_tokens += n;
+        if (job->n_read == 0)
+                job->cached_tokens = TDM_MIN(n, job->prompt_tokens);
+        job->n_read = TDM_MAX(job->n_read, n);
+}
+
+void tdm_scheduler_enter(struct lane *lane, struct tdm_job *job)
+{
+        struct tdm_sequence *q = &job->seq;
+        struct tdm_prefix_tables tables;
+
+        if (!lane->model->prefix || q->numerics == 0)
+                return;
+        tables = tables_of(lane, q);
+        tdm_prefix_add(lane->model->prefix, job->uid, q->numerics, job->ids, q->n_committed, &tables, &q->cursor);
+}

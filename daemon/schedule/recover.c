@@ -1,0 +1,140 @@
+/* What a loss means for the jobs: nothing, but time.
+ *
+ * Rows in flight go back to their sequences, for nothing of theirs was committed; the same rows are issued again when the
+ * fleet is ready. A step that killed its worker makes its sequences suspects: they run again, but only among themselves,
+ * so the others go on. When that kills again they are split into halves, and so on, until the culprit runs alone; killing
+ * alone twice ends it. A finished step acquits everybody in it. */
+#include "daemon/schedule/private.h"
+
+#include "common/log.h"
+
+#define MAX_DEATHS_ALONE 2u
+
+void tdm_suspects_unref(struct tdm_suspects *g)
+{
+        if (g && --g->n_refs == 0)
+                free(g);
+}
+
+void tdm_scheduler_acquit(struct tdm_job *job)
+{
+        tdm_suspects_unref(steal_ptr(&job->seq.suspects));
+}
+
+static void suspect(struct tdm_job *job, struct tdm_suspects *g)
+{
+        g->n_refs++;
+        tdm_suspects_unref(job->seq.suspects);
+        job->seq.suspects = g;
+}
+
+/* The new group waits behind everything that has waited longer: the innocent have a step in between. */
+static struct tdm_suspects *group_new(struct tdm_scheduler *s)
+{
+        struct tdm_suspects *g = calloc(1, sizeof(*g));
+
+        if (g) {
+                g->n_refs = 1;
+                g->stamp = ++s->stamp;
+        }
+        return g;
+}
+
+static void end_culprit(struct tdm_job *job, const char *reason, unsigned n)
+{
+        struct tdm_error err;
+
+        if (n > 1)
+                tdm_error_set(&err, TDM_E_DEVICE_FAULT, "the job brought its worker down %u times, alone (%s)", n, reason);
+        else
+                tdm_error_set(&err, TDM_E_DEVICE_FAULT, "the device cannot run this job: %s", reason);
+        tdm_log_warning("job %llu ends: %s", (unsigned long long)job->id, err.message);
+        tdm_job_finish(job, TDM_JOB_END_ERROR, &err);
+}
+
+static void blame_one(struct tdm_scheduler *s, struct tdm_job *job, bool device_healthy, const char *reason)
+{
+        struct tdm_suspects *g = job->seq.suspects;
+
+        if (device_healthy) {
+                end_culprit(job, reason, 1);
+                return;
+        }
+        if (!g || g->n_refs > 1) { /* none yet, or shared with others that were not in this step */
+                g = group_new(s);
+                if (!g)
+                        return;
+                suspect(job, g);
+                tdm_suspects_unref(g);
+        }
+        g->stamp = ++s->stamp;
+        if (++g->n_alone >= MAX_DEATHS_ALONE)
+                end_culprit(job, reason, g->n_alone);
+}
+
+static void put_into_group(struct tdm_scheduler *s, struct flight *f, uint32_t from, uint32_t to)
+{
+        struct tdm_suspects *g = group_new(s);
+
+        if (!g)
+                return; /* they stay as they are and are tried again */
+        for (uint32_t i = from; i < to; i++)
+                suspect(f->seqs[i].job, g);
+        tdm_suspects_unref(g);
+}
+
+void tdm_scheduler_blame(struct tdm_scheduler *s, struct flight *f, bool device_healthy, const char *reason)
+{
+        bool again = false;
+
+        for (uint32_t i = 0; i < f->n_seqs; i++)
+                again = again || f->seqs[i].job->seq.suspects;
+        if (f->n_seqs == 1)
+                blame_one(s, f->seqs[0].job, device_healthy, reason);
+        else if (again || device_healthy) {
+                put_into_group(s, f, 0, f->n_seqs / 2);
+                put_into_group(s, f, f->n_seqs / 2, f->n_seqs);
+        } else
+                put_into_group(s, f, 0, f->n_seqs);
+}
+
+void tdm_scheduler_on_step_failed(struct tdm_scheduler *s, uint32_t model_id, uint32_t slot, uint64_t step_id,
+                                  const struct tdm_error *err)
+{
+        struct lane *lane = tdm_scheduler_lane(s, model_id);
+        struct flight *f = lane && slot < TDM_STEP_SLOTS ? &lane->flights[slot] : NULL;
+
+        if (!f || !f->used || f->step_id != step_id)
+                return;
+        tdm_log_warning("step %llu of model %s with %u jobs failed: %s", (unsigned long long)step_id, lane->model->name,
+                        f->n_seqs, err->message);
+        tdm_scheduler_blame(s, f, true, err->message);
+        tdm_scheduler_land(s, lane, f, false);
+        tdm_scheduler_run(s);
+        tdm_scheduler_finish_done(s, model_id);
+}
+
+void tdm_scheduler_on_reset(struct tdm_scheduler *s, const char *reason, uint32_t guilty_model, uint32_t guilty_slot,
+                            uint64_t guilty_step)
+{
+        struct tdm_job *job;
+        struct lane *lane;
+
+        tdm_list_for_each(lane, &s->lanes, struct lane, node) {
+                tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node) {
+                        job->recoveries++;
+                        if (!job->finished)
+                                job->state = TDM_JOB_RECOVERING;
+                }
+                for (uint32_t slot = 0; slot < TDM_STEP_SLOTS; slot++) {
+                        struct flight *f = &lane->flights[slot];
+
+                        if (!f->used)
+                                continue;
+                        if (lane->model->id == guilty_model && slot == guilty_slot && f->step_id == guilty_step)
+                                tdm_scheduler_blame(s, f, false, reason);
+                        tdm_scheduler_land(s, lane, f, false);
+                }
+        }
+        tdm_scheduler_run(s);
+}

@@ -1,0 +1,215 @@
+/* Room in the KV cache: what a job is promised when it is admitted, how it grows, and who has to go when there is none.
+ *
+ * A job is admitted on the pages of what it has to read and a little more, not on all that it could come to need; so
+ * when many grow, pages run out. Then the least important one that runs gives its pages back, goes to where it was in the
+ * queue, and reads its prompt and what it has generated again later, to the same bits. Paused jobs are least important,
+ * then background ones, then the younger. Nobody ever has to go for a less important one, so the most important one always
+ * gets on, and after it the next. A job that had to go is promised more each time before it comes back, which bounds how
+ * often that happens.
+ *
+ * What is in flight cannot go at once: it is marked, gets no more rows, and goes when it has landed. */
+#include "daemon/schedule/private.h"
+
+#include <assert.h>
+#include "common/log.h"
+
+#define HEADROOM_TOKENS 64u
+
+struct tdm_pages_need tdm_scheduler_promise(const struct tdm_scheduler *s, const struct tdm_job *job)
+{
+        const struct tdm_model *model = job->model;
+        uint64_t headroom = (uint64_t)HEADROOM_TOKENS << TDM_MIN(job->evictions, 16u);
+        uint64_t n = TDM_MIN(job->n_ids + headroom, (uint64_t)job->prompt_tokens + job->max_tokens);
+
+        return tdm_pages_need(tdm_model_hparams(model), &model->geometry, (uint32_t)n, s->config.max_rows);
+}
+
+static bool has_room(const struct tdm_pages *pages, const struct tdm_pages_need *need)
+{
+        for (int g = 0; g < TDM_KV_GROUPS; g++)
+                if (need->n[g] > tdm_pages_room(pages, (enum tdm_kv_group)g))
+                        return false;
+        return true;
+}
+
+/* a is less important than b. age: the younger is. */
+static bool is_less(const struct tdm_job *a, const struct tdm_job *b, bool age)
+{
+        if (a->paused != b->paused)
+                return a->paused;
+        if (a->priority != b->priority)
+                return a->priority > b->priority;
+        return age && a->id > b->id;
+}
+
+static void evict(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job)
+{
+        struct tdm_job *other, *before = NULL;
+
+        assert(!job->seq.in_flight && !job->finished);
+        tdm_log_debug("job %llu makes room: %u tokens will be read again", (unsigned long long)job->id, job->seq.n_committed);
+        tdm_scheduler_release(s, lane, job);
+        job->evictions++;
+        s->stats.evictions++;
+        job->state = TDM_JOB_QUEUED;
+        tdm_list_for_each(other, &s->waiting, struct tdm_job, queue)
+                if (!before && other->id > job->id)
+                        before = other;
+        tdm_list_append(before ? &before->queue : &s->waiting, &job->queue);
+}
+
+static bool is_in(const struct flight *f, const struct tdm_job *job)
+{
+        for (uint32_t i = 0; f && i < f->n_seqs; i++)
+                if (f->seqs[i].job == job)
+                        return true;
+        return false;
+}
+
+/* What there will be when those that are marked have gone. Pages that they share do not come free, so this may be too
+ * much; then it is found out when they have. */
+static bool will_have_room(const struct lane *lane, const struct tdm_pages_need *need)
+{
+        struct tdm_pages_need rest = *need;
+        const struct tdm_job *job;
+
+        for (int g = 0; g < TDM_KV_GROUPS; g++)
+                rest.n[g] -= TDM_MIN(rest.n[g], tdm_pages_room(lane->model->pages, (enum tdm_kv_group)g));
+        tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node)
+                for (int g = 0; (job->seq.leaving || job->finished) && g < TDM_KV_GROUPS; g++)
+                        rest.n[g] -= TDM_MIN(rest.n[g], job->seq.n_pages[g] - job->seq.first_page[g] + job->seq.reserved.n[g]);
+        return rest.n[TDM_KV_FULL] == 0 && rest.n[TDM_KV_WINDOW] == 0;
+}
+
+static uint32_t n_running(struct tdm_scheduler *s, const struct tdm_job *job)
+{
+        return tdm_scheduler_user(s, job->uid)->n_running;
+}
+
+/* May it go for `than`? One that waits takes the place of what is paused or of a lower class, or of a job of its own class
+ * whose user has two more running than its own: afterwards they are even at most. */
+static bool may_go(struct tdm_scheduler *s, const struct tdm_job *job, const struct tdm_job *than, bool runs)
+{
+        if (job == than || job->seq.leaving || job->finished)
+                return false;
+        if (is_less(job, than, runs))
+                return true;
+        return !runs && !is_less(than, job, false) && n_running(s, job) >= n_running(s, than) + 2;
+}
+
+/* The one that goes first: the least important, or of the user who has the most. */
+static struct tdm_job *least(struct tdm_scheduler *s, struct lane *lane, const struct tdm_job *than, bool runs)
+{
+        struct tdm_job *job, *found = NULL;
+
+        tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node) {
+                bool before = !found;
+
+                if (!may_go(s, job, than, runs))
+                        continue;
+                if (found && is_less(job, found, false) != is_less(found, job, false))
+                        before = is_less(job, found, false);
+                else if (found && !runs && n_running(s, job) != n_running(s, found))
+                        before = n_running(s, job) > n_running(s, found);
+                else if (found)
+                        before = job->id > found->id;
+                if (before)
+                        found = job;
+        }
+        return found;
+}
+
+static void dismiss(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job, const struct flight *building)
+{
+        if (job->seq.in_flight > 0 || is_in(building, job))
+                job->seq.leaving = true;
+        else
+                evict(s, lane, job);
+}
+
+/* Would it do if all went that may? In vain nobody goes, or they would come back at once, and go again. */
+static bool could_have_room(struct tdm_scheduler *s, struct lane *lane, const struct tdm_job *than,
+                            const struct tdm_pages_need *need)
+{
+        struct tdm_pages_need rest = *need;
+        struct tdm_job *job;
+
+        for (int g = 0; g < TDM_KV_GROUPS; g++)
+                rest.n[g] -= TDM_MIN(rest.n[g], tdm_pages_room(lane->model->pages, (enum tdm_kv_group)g));
+        tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node)
+                for (int g = 0; (job->seq.leaving || job->finished || may_go(s, job, than, false)) && g < TDM_KV_GROUPS; g++)
+                        rest.n[g] -= TDM_MIN(rest.n[g], job->seq.n_pages[g] - job->seq.first_page[g] + job->seq.reserved.n[g]);
+        return rest.n[TDM_KV_FULL] == 0 && rest.n[TDM_KV_WINDOW] == 0;
+}
+
+int tdm_scheduler_make_room(struct tdm_scheduler *s, struct lane *lane, const struct tdm_job *job,
+                            const struct tdm_pages_need *need, const struct flight *building)
+{
+        bool runs = job->seq.table != UINT32_MAX;
+
+        while (!has_room(lane->model->pages, need)) {
+                struct tdm_job *victim;
+
+                if (will_have_room(lane, need))
+                        return -EAGAIN;
+                /* One that runs may take every page that it gets: even less than it wants lets it go on. */
+                victim = runs || could_have_room(s, lane, job, need) ? least(s, lane, job, runs) : NULL;
+                if (!victim)
+                        return -ENOSPC;
+                dismiss(s, lane, victim, building);
+        }
+        return 0;
+}
+
+bool tdm_scheduler_make_place(struct tdm_scheduler *s, struct lane *lane, const struct tdm_job *job)
+{
+        struct tdm_job *victim;
+
+        tdm_list_for_each(victim, &lane->active, struct tdm_job, seq.node)
+                if (victim->seq.leaving || victim->finished)
+                        return false; /* soon */
+        victim = least(s, lane, job, false);
+        if (victim)
+                dismiss(s, lane, victim, NULL);
+        return lane->n_active < s->config.max_sequences;
+}
+
+uint32_t tdm_scheduler_grow(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job, uint32_t n_positions,
+                            const struct flight *building)
+{
+        const struct tdm_model *model = lane->model;
+        struct tdm_sequence *q = &job->seq;
+        struct tdm_pages_need more = { 0 };
+        uint32_t n_pages = TDM_DIV_UP(n_positions, TDM_KV_PAGE_TOKENS);
+
+        for (int g = 0; g < TDM_KV_GROUPS; g++)
+                if (model->geometry.n_layers[g] && n_pages > q->n_pages[g] + q->reserved.n[g])
+                        more.n[g] = n_pages - q->n_pages[g] - q->reserved.n[g];
+        if (tdm_scheduler_make_room(s, lane, job, &more, building) < 0) {
+                /* Not all of it: as far as there are pages. */
+                for (int g = 0; g < TDM_KV_GROUPS; g++) {
+                        uint32_t room = tdm_pages_room(model->pages, (enum tdm_kv_group)g);
+
+                        if (model->geometry.n_layers[g])
+                                n_pages = TDM_MIN(n_pages, q->n_pages[g] + q->reserved.n[g] + TDM_MIN(room, more.n[g]));
+                }
+                for (int g = 0; g < TDM_KV_GROUPS; g++)
+                        more.n[g] = model->geometry.n_layers[g] && n_pages > q->n_pages[g] + q->reserved.n[g] ?
+                                            n_pages - q->n_pages[g] - q->reserved.n[g] :
+                                            0;
+        }
+        if (!tdm_pages_reserve(model->pages, &more))
+                return 0; /* cannot be: it was counted */
+        for (int g = 0; g < TDM_KV_GROUPS; g++)
+                q->reserved.n[g] += more.n[g];
+        return TDM_MIN(n_positions, n_pages * TDM_KV_PAGE_TOKENS);
+}
+
+void tdm_scheduler_sweep_leaving(struct tdm_scheduler *s, struct lane *lane)
+{
+        struct tdm_job *job;
+
+        tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node)
+                if (job->seq.leaving && !job->seq.in_flight && !job->finished && !lane->dead)
+                        evict(s, lane, job);
+}

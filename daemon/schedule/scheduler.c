@@ -1,0 +1,727 @@
+/* Jobs in and out: quotas, preparation, the queue, admission, and telling listeners. Nothing here looks into a step.
+ *
+ * All decisions run from one deferred source or at the end of a fleet callback (tdm_scheduler_run), in one order: prepare,
+ * admit, fill the pipeline, and only then tell clients: the workers never wait for a client's socket. */
+#include "daemon/schedule/private.h"
+
+#include <assert.h>
+#include "common/log.h"
+
+#define PROGRESS_NS (100 * TDM_NSEC_PER_MSEC)
+/* A job that waits for memory lets so many smaller ones pass before it stops the queue. */
+#define MAX_BYPASSED 16u
+
+static int on_deadline(struct tdm_source *source, uint64_t now_ns, void *userdata);
+
+static int on_work(struct tdm_source *source, void *userdata)
+{
+        tdm_scheduler_run(userdata);
+        return 0;
+}
+
+int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const struct tdm_scheduler_config *config)
+{
+        _cleanup_(tdm_scheduler_destroyp) struct tdm_scheduler *s = calloc(1, sizeof(*s));
+        int r;
+
+        if (!s)
+                return -ENOMEM;
+        assert(config->max_sequences <= config->max_rows && config->prefill_rows <= config->max_rows);
+        s->loop = loop;
+        s->config = *config;
+        tdm_list_init(&s->jobs);
+        tdm_list_init(&s->waiting);
+        tdm_list_init(&s->lanes);
+        tdm_list_init(&s->ended);
+        s->users = calloc(config->max_jobs, sizeof(*s->users));
+        s->results = calloc(TDM_MAX_STEP_LOGITS, sizeof(*s->results));
+        s->emits = calloc(config->max_sequences, sizeof(*s->emits));
+        s->candidates = calloc(config->max_sequences, sizeof(struct tdm_job *));
+        if (!s->users || !s->results || !s->emits || !s->candidates)
+                return -ENOMEM;
+        r = tdm_loop_add_defer(loop, on_work, s, &s->work);
+        if (r == 0)
+                r = tdm_loop_add_timer(loop, on_deadline, s, &s->deadline);
+        if (r == 0)
+                r = tdm_background_new(&s->background, loop);
+        if (r < 0)
+                return r;
+        *ret = steal_ptr(&s);
+        return 0;
+}
+
+void tdm_scheduler_set_fleet(struct tdm_scheduler *s, struct tdm_fleet *fleet)
+{
+        s->fleet = fleet;
+}
+
+static void lane_free(struct tdm_scheduler *s, struct lane *lane)
+{
+        tdm_list_remove(&lane->node);
+        for (unsigned i = 0; i < TDM_STEP_SLOTS; i++)
+                free(lane->flights[i].seqs);
+        free(lane->table_used);
+        tdm_model_unref(lane->model);
+        free(lane);
+}
+
+void tdm_scheduler_sweep_lane(struct tdm_scheduler *s, struct lane *lane)
+{
+        if (lane->dead && lane->n_flights == 0 && tdm_list_empty(&lane->active))
+                lane_free(s, lane);
+}
+
+static int lane_new(struct tdm_scheduler *s, struct tdm_model *model)
+{
+        struct lane *lane = calloc(1, sizeof(*lane));
+        bool ok;
+
+        if (!lane)
+                return -ENOMEM;
+        tdm_list_init(&lane->active);
+        tdm_list_append(&s->lanes, &lane->node);
+        lane->model = tdm_model_ref(model);
+        lane->table_used = calloc(s->config.max_sequences, sizeof(*lane->table_used));
+        ok = lane->table_used;
+        for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
+                lane->flights[i].seqs = calloc(s->config.max_sequences, sizeof(*lane->flights[i].seqs));
+                ok = ok && lane->flights[i].seqs;
+        }
+        if (!ok) {
+                lane_free(s, lane);
+                return -ENOMEM;
+        }
+        return 0;
+}
+
+struct lane *tdm_scheduler_lane(struct tdm_scheduler *s, uint32_t model_id)
+{
+        struct lane *lane;
+
+        tdm_list_for_each(lane, &s->lanes, struct lane, node)
+                if (lane->model->id == model_id)
+                        return lane;
+        return NULL;
+}
+
+struct user *tdm_scheduler_user(struct tdm_scheduler *s, uid_t uid)
+{
+        for (uint32_t i = 0; i < s->n_users; i++)
+                if (s->users[i].uid == uid)
+                        return &s->users[i];
+        return NULL;
+}
+
+static void forget_job(struct tdm_scheduler *s, struct tdm_job *job)
+{
+        struct user *u = tdm_scheduler_user(s, job->uid);
+
+        tdm_list_remove(&job->node);
+        s->n_jobs--;
+        u->n_tokens -= job->charged_tokens;
+        if (--u->n_jobs == 0)
+                *u = s->users[--s->n_users];
+        tdm_model_job_end(job->model);
+        tdm_model_unref(steal_ptr(&job->model));
+}
+
+void tdm_scheduler_destroy(struct tdm_scheduler *s)
+{
+        struct tdm_job *job;
+        struct lane *lane;
+
+        if (!s)
+                return;
+        tdm_background_destroyp(&s->background); /* gives back what it holds of jobs and models */
+        tdm_list_for_each(lane, &s->lanes, struct lane, node) {
+                for (unsigned i = 0; i < TDM_STEP_SLOTS; i++)
+                        for (uint32_t k = 0; lane->flights[i].used && k < lane->flights[i].n_seqs; k++)
+                                tdm_job_unref(lane->flights[i].seqs[k].job);
+                tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node)
+                        tdm_list_remove(&job->seq.node);
+                lane_free(s, lane);
+        }
+        tdm_list_for_each(job, &s->ended, struct tdm_job, queue)
+                tdm_list_remove(&job->queue);
+        tdm_list_for_each(job, &s->jobs, struct tdm_job, node) {
+                tdm_list_remove(&job->queue);
+                tdm_suspects_unref(steal_ptr(&job->seq.suspects));
+                forget_job(s, job);
+                tdm_job_unref(job);
+        }
+        tdm_source_destroyp(&s->work);
+        tdm_source_destroyp(&s->deadline);
+        free(s->users);
+        free(s->results);
+        free(s->emits);
+        free(s->candidates);
+        free(s);
+}
+
+void tdm_scheduler_destroyp(struct tdm_scheduler **s)
+{
+        tdm_scheduler_destroy(*s);
+        *s = NULL;
+}
+
+/* ---- limits ---- */
+
+static int check_room(struct tdm_scheduler *s, const struct tdm_job *job, struct tdm_error *err)
+{
+        const struct user *u = tdm_scheduler_user(s, job->uid);
+
+        if (s->draining)
+                return tdm_error_set(err, TDM_E_DRAINING, "tandemd is shutting down and takes no new jobs");
+        if (s->n_jobs >= s->config.max_jobs)
+                return tdm_error_set(err, TDM_E_BUSY, "%u jobs are there already (max-jobs); try again later", s->n_jobs);
+        if (u && u->n_jobs >= s->config.max_jobs_per_uid)
+                return tdm_error_set(err, TDM_E_QUOTA, "user %u has %u jobs already (max-jobs-per-user); wait for one to end",
+                                     (unsigned)job->uid, u->n_jobs);
+        if (s->pending_bytes + tdm_job_pending_bytes(job) > s->config.max_pending_bytes)
+                return tdm_error_set(err, TDM_E_BUSY, "too many long prompts wait for their models; try again later");
+        return 0;
+}
+
+/* ---- deadlines ---- */
+
+static void arm_deadline(struct tdm_scheduler *s)
+{
+        uint64_t next = UINT64_MAX;
+        struct tdm_job *job;
+
+        tdm_list_for_each(job, &s->jobs, struct tdm_job, node)
+                if (job->deadline_ns && !job->finished)
+                        next = TDM_MIN(next, job->deadline_ns);
+        tdm_source_arm(s->deadline, next == UINT64_MAX ? 0 : next);
+}
+
+static int on_deadline(struct tdm_source *source, uint64_t now_ns, void *userdata)
+{
+        struct tdm_scheduler *s = userdata;
+        struct tdm_job *job;
+
+        tdm_list_for_each(job, &s->jobs, struct tdm_job, node) {
+                struct tdm_error err;
+
+                if (!job->deadline_ns || job->deadline_ns > now_ns || job->finished)
+                        continue;
+                tdm_error_set(&err, TDM_E_DEADLINE, "the job was not done within its %llu ms: %s, %u tokens generated",
+                              (unsigned long long)((job->deadline_ns - job->created_ns) / TDM_NSEC_PER_MSEC),
+                              tdm_job_state_name(job->state), job->generated);
+                tdm_job_finish(job, TDM_JOB_END_ERROR, &err);
+        }
+        arm_deadline(s);
+        tdm_source_schedule(s->work);
+        return 0;
+}
+
+/* ---- in ---- */
+
+int tdm_scheduler_submit(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_model *model, struct tdm_error *err)
+{
+        int r = check_room(s, job, err);
+        struct user *u;
+
+        if (r != 0)
+                return r;
+        u = tdm_scheduler_user(s, job->uid);
+        if (!u) {
+                uint64_t least = s->n_users > 0 ? UINT64_MAX : 0;
+
+                for (uint32_t i = 0; i < s->n_users; i++)
+                        least = TDM_MIN(least, s->users[i].served);
+                u = &s->users[s->n_users++];
+                *u = (struct user){ .uid = job->uid, .served = least };
+        }
+        u->n_jobs++;
+        s->n_jobs++;
+        job->charged_bytes = tdm_job_pending_bytes(job);
+        s->pending_bytes += job->charged_bytes;
+        job->id = ++s->last_job_id;
+        job->model = tdm_model_ref(model);
+        tdm_model_job_begin(model);
+        tdm_job_ref(job);
+        tdm_list_append(&s->jobs, &job->node);
+        tdm_list_append(&s->waiting, &job->queue);
+        if (job->deadline_ns)
+                arm_deadline(s);
+        tdm_source_schedule(s->work);
+        return 0;
+}
+
+void tdm_scheduler_cancel(struct tdm_scheduler *s, struct tdm_job *job, const struct tdm_error *err)
+{
+        if (!job->model || job->finished)
+                return;
+        tdm_job_finish(job, err ? TDM_JOB_END_ERROR : TDM_JOB_END_CANCELLED, err);
+        tdm_source_schedule(s->work);
+}
+
+void tdm_scheduler_kick(struct tdm_scheduler *s)
+{
+        tdm_source_schedule(s->work);
+}
+
+/* ---- out ---- */
+
+void tdm_scheduler_release(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job)
+{
+        struct tdm_sequence *q = &job->seq;
+        struct tdm_model *model = lane->model;
+        struct tdm_suspects *suspects;
+
+        /* A dead lane's pages are gone with the model. */
+        for (int g = 0; !lane->dead && g < TDM_KV_GROUPS; g++) {
+                const uint32_t *table = tdm_steps_table(model->steps->base, &model->layout, q->table, (enum tdm_kv_group)g);
+
+                /* The last ones first: a beginning is worth more than what follows it. */
+                for (uint32_t i = q->n_pages[g]; i > q->first_page[g]; i--)
+                        tdm_pages_free(model->pages, (enum tdm_kv_group)g, table[i - 1], false);
+        }
+        if (!lane->dead)
+                tdm_pages_unreserve(model->pages, &q->reserved);
+        lane->table_used[q->table] = false;
+        tdm_list_remove(&q->node);
+        lane->n_active--;
+        tdm_scheduler_user(s, job->uid)->n_running--;
+        suspects = q->suspects;
+        *q = (struct tdm_sequence){ .table = UINT32_MAX, .suspects = suspects };
+        tdm_list_init(&q->node);
+}
+
+void tdm_scheduler_retire(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job)
+{
+        assert(job->finished && !job->seq.in_flight);
+        if (job->state == TDM_JOB_DONE)
+                return;
+        s->pending_bytes -= job->charged_bytes;
+        job->charged_bytes = 0;
+        job->state = TDM_JOB_DONE;
+        if (job->seq.table != UINT32_MAX)
+                tdm_scheduler_release(s, lane, job);
+        tdm_suspects_unref(steal_ptr(&job->seq.suspects));
+        tdm_list_remove(&job->queue);
+        tdm_list_append(&s->ended, &job->queue);
+        switch (job->end) {
+        case TDM_JOB_END_CANCELLED:
+                s->stats.n_cancelled++;
+                break;
+        case TDM_JOB_END_ERROR:
+                s->stats.n_failed++;
+                break;
+        default:
+                s->stats.n_done++;
+        }
+}
+
+static void retire_finished(struct tdm_scheduler *s)
+{
+        struct tdm_job *job;
+
+        tdm_list_for_each(job, &s->jobs, struct tdm_job, node)
+                if (job->finished && !job->seq.in_flight && job->state != TDM_JOB_DONE)
+                        tdm_scheduler_retire(s, tdm_scheduler_lane(s, job->model->id), job);
+}
+
+static void finish_error(struct tdm_job *job, const struct tdm_error *err)
+{
+        struct tdm_error e = *err;
+
+        if (e.code < 0)
+                e.code = TDM_E_INTERNAL;
+        tdm_job_finish(job, TDM_JOB_END_ERROR, &e);
+}
+
+/* ---- preparation and admission ---- */
+
+/* A long prompt on its way through the tokenizer; the job may end meanwhile. */
+struct encoding {
+        struct tdm_scheduler *s;
+        struct tdm_job *job;     /* referenced */
+        struct tdm_model *model; /* referenced: its tokenizer is in use */
+        struct tdm_job_encoded result;
+};
+
+static void run_encoding(void *task)
+{
+        struct encoding *e = task;
+
+        tdm_job_encode(e->job, e->model->metadata->tokenizer, e->model->metadata->chat, tdm_model_hparams(e->model),
+                       &e->result);
+}
+
+static void on_encoded(void *task, bool ran)
+{
+        struct encoding *e = task;
+
+        e->job->encoding = false;
+        if (ran) {
+                e->job->encoded = true;
+                e->job->from_text = e->result;
+                tdm_source_schedule(e->s->work);
+        }
+        tdm_job_unref(e->job);
+        tdm_model_unref(e->model);
+        free(e);
+}
+
+static bool start_encoding(struct tdm_scheduler *s, struct tdm_job *job)
+{
+        struct encoding *e = calloc(1, sizeof(*e));
+
+        if (!e)
+                return false;
+        *e = (struct encoding){ .s = s, .job = tdm_job_ref(job), .model = tdm_model_ref(job->model) };
+        if (tdm_background_add(s->background, run_encoding, on_encoded, e) < 0) {
+                tdm_job_unref(e->job);
+                tdm_model_unref(e->model);
+                free(e);
+                return false;
+        }
+        job->encoding = true;
+        return true;
+}
+
+static void prepare(struct tdm_scheduler *s, struct tdm_job *job)
+{
+        struct tdm_model *model = job->model;
+        struct user *u = tdm_scheduler_user(s, job->uid);
+        struct tdm_error err = { 0 };
+        uint64_t tokens;
+        int r;
+
+        r = tdm_model_check_file(model, &err);
+        if (r == 0 && job->text_size > TDM_JOB_LONG_TEXT_BYTES && !job->encoded && start_encoding(s, job))
+                return;
+        if (r == 0)
+                r = tdm_job_prepare(job, model->metadata->tokenizer, model->metadata->chat, tdm_model_hparams(model), &err);
+        if (r != 0) {
+                tdm_log_debug("job %llu refused: %s", (unsigned long long)job->id, tdm_error_name(r));
+                err.code = r;
+                finish_error(job, &err);
+                return;
+        }
+        tokens = (uint64_t)job->prompt_tokens + job->max_tokens;
+        if (s->config.max_tokens_per_uid > 0 && u->n_tokens + tokens > s->config.max_tokens_per_uid) {
+                tdm_error_set(&err, TDM_E_QUOTA,
+                              "user %u has jobs of %llu tokens already, and this one has %u and up to %u more; %llu are allowed "
+                              "(max-tokens-per-user)",
+                              (unsigned)job->uid, (unsigned long long)u->n_tokens, job->prompt_tokens, job->max_tokens,
+                              (unsigned long long)s->config.max_tokens_per_uid);
+                finish_error(job, &err);
+                return;
+        }
+        u->n_tokens += tokens;
+        job->charged_tokens = tokens;
+        s->pending_bytes -= job->charged_bytes;
+        job->charged_bytes = 0;
+        job->accepted = true;
+        job->accepted_ns = tdm_now_ns();
+        tdm_model_want(model);
+}
+
+static void prepare_all(struct tdm_scheduler *s)
+{
+        struct tdm_job *job;
+
+        tdm_list_for_each(job, &s->waiting, struct tdm_job, queue) {
+                if (job->finished)
+                        continue;
+                if (job->model->state == TDM_MODEL_FAILED)
+                        finish_error(job, &job->model->error);
+                else if (!job->accepted && !job->encoding && tdm_model_is_described(job->model))
+                        prepare(s, job);
+        }
+}
+
+/* Could it run alone? A limit nobody asked for gives way to the size of the cache. */
+static bool can_fit(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_error *err)
+{
+        const struct tdm_model *model = job->model;
+        const struct tdm_hparams *hp = tdm_model_hparams(model);
+        uint32_t n_tokens = job->prompt_tokens + job->max_tokens;
+        struct tdm_pages_need need = tdm_pages_need(hp, &model->geometry, n_tokens, s->config.max_rows);
+        if (!tdm_pages_possible(model->pages, &need) && job->implicit_limit) {
+                uint64_t most = (uint64_t)tdm_pages_total(model->pages, TDM_KV_FULL) * TDM_KV_PAGE_TOKENS;
+
+                if (model->geometry.n_layers[TDM_KV_FULL] && most > job->prompt_tokens) {
+                        job->max_tokens = (uint32_t)TDM_MIN((uint64_t)job->max_tokens, most - job->prompt_tokens);
+                        n_tokens = job->prompt_tokens + job->max_tokens;
+                        need = tdm_pages_need(hp, &model->geometry, n_tokens, s->config.max_rows);
+                }
+        }
+        if (tdm_pages_possible(model->pages, &need))
+                return true;
+        tdm_error_set(err, TDM_E_NO_MEMORY,
+                      "%u prompt tokens and up to %u more need %u full and %u window pages of the KV cache; model %s has %u and "
+                      "%u (kv-memory)",
+                      job->prompt_tokens, job->max_tokens, need.n[TDM_KV_FULL], need.n[TDM_KV_WINDOW], model->name,
+                      tdm_pages_total(model->pages, TDM_KV_FULL), tdm_pages_total(model->pages, TDM_KV_WINDOW));
+        return false;
+}
+
+static void admit_job(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job, const struct tdm_pages_need *need)
+{
+        struct tdm_sequence *q = &job->seq;
+
+        tdm_list_remove(&job->queue);
+        q->reserved = *need;
+        for (q->table = 0; lane->table_used[q->table]; q->table++)
+                ;
+        lane->table_used[q->table] = true;
+        for (int g = 0; g < TDM_KV_GROUPS; g++) {
+                uint32_t *table = tdm_steps_table(lane->model->steps->base, &lane->model->layout, q->table, (enum tdm_kv_group)g);
+
+                for (uint32_t i = 0; i < lane->model->layout.limits.table_entries; i++)
+                        table[i] = TDM_KV_NO_PAGE;
+        }
+        tdm_list_append(&lane->active, &q->node);
+        lane->n_active++;
+        job->state = TDM_JOB_PREFILL;
+        tdm_scheduler_user(s, job->uid)->n_running++;
+        tdm_scheduler_user(s, job->uid)->admitted = ++s->stamp;
+}
+
+static bool is_before(struct tdm_scheduler *s, const struct tdm_job *a, const struct tdm_job *b)
+{
+        const struct user *ua = tdm_scheduler_user(s, a->uid), *ub = tdm_scheduler_user(s, b->uid);
+
+        if (a->priority != b->priority)
+                return a->priority < b->priority;
+        if (ua->served != ub->served)
+                return ua->served < ub->served;
+        return ua->admitted < ub->admitted; /* one user's: in order of arrival */
+}
+
+/* Interactive before background; of those, the user who had the fewest rows; of theirs, the oldest. */
+static struct tdm_job *next_waiting(struct tdm_scheduler *s, const struct lane *lane, const struct tdm_job *const *skip,
+                                    unsigned n_skip)
+{
+        struct tdm_job *job, *best = NULL;
+
+        tdm_list_for_each(job, &s->waiting, struct tdm_job, queue) {
+                bool skipped = false;
+
+                if (job->model != lane->model || !job->accepted || job->finished || (job->paused && job->evictions > 0))
+                        continue;
+                if (s->config.max_running_per_uid > 0 &&
+                    tdm_scheduler_user(s, job->uid)->n_running >= s->config.max_running_per_uid)
+                        continue;
+                for (unsigned i = 0; i < n_skip; i++)
+                        skipped = skipped || skip[i] == job;
+                if (!skipped && (!best || is_before(s, job, best)))
+                        best = job;
+        }
+        return best;
+}
+
+static void admit(struct tdm_scheduler *s, struct lane *lane)
+{
+        const struct tdm_job *skip[8];
+        unsigned n_skip = 0;
+
+        while (!lane->dead) {
+                struct tdm_job *job = next_waiting(s, lane, skip, n_skip);
+                struct tdm_pages_need need;
+                struct tdm_error err;
+                int r;
+
+                if (!job)
+                        return;
+                if (!can_fit(s, job, &err)) {
+                        finish_error(job, &err);
+                        continue;
+                }
+                if (lane->n_active == s->config.max_sequences && !tdm_scheduler_make_place(s, lane, job))
+                        return;
+                need = tdm_scheduler_promise(s, job);
+                r = tdm_scheduler_make_room(s, lane, job, &need, NULL);
+                if (r == -EAGAIN)
+                        return; /* or a smaller one would take what is being made free */
+                if (r == 0 && tdm_pages_reserve(lane->model->pages, &need)) {
+                        for (unsigned i = 0; i < n_skip; i++)
+                                ((struct tdm_job *)skip[i])->n_bypassed++;
+                        admit_job(s, lane, job, &need);
+                        continue;
+                }
+                if (job->n_bypassed >= MAX_BYPASSED || n_skip == TDM_ARRAY_SIZE(skip))
+                        return;
+                skip[n_skip++] = job;
+        }
+}
+
+/* ---- telling ---- */
+
+static void tell_progress(struct tdm_scheduler *s, struct tdm_job *job, uint64_t now)
+{
+        bool changed = job->state != job->told_state ||
+                       (job->state == TDM_JOB_QUEUED && job->queue_position != job->told_position);
+        bool moving = (job->state == TDM_JOB_PREFILL && job->progress_done != job->told_done) || job->state == TDM_JOB_LOADING;
+        bool soon = now - job->last_progress_ns < PROGRESS_NS;
+
+        if (!(job->state != job->told_state) && (!(changed || moving) || soon))
+                return;
+        job->told_state = job->state;
+        job->told_position = job->queue_position;
+        job->told_done = job->progress_done;
+        job->last_progress_ns = now;
+        if (job->events)
+                job->events->progress(job, job->userdata);
+}
+
+/* position: of the next one that waits, by priority. */
+static void update_progress(struct tdm_job *job, uint32_t position[2])
+{
+        if (job->state == TDM_JOB_QUEUED || job->state == TDM_JOB_LOADING) {
+                job->queue_position = position[job->priority == TDM_JOB_BACKGROUND]++;
+                job->state = job->model->state == TDM_MODEL_READY ? TDM_JOB_QUEUED : TDM_JOB_LOADING;
+        }
+        if (job->state == TDM_JOB_LOADING)
+                tdm_model_progress(job->model, &job->progress_done, &job->progress_total);
+        else if (job->state == TDM_JOB_QUEUED)
+                job->progress_done = job->progress_total = 0;
+        else {
+                job->progress_total = job->prompt_tokens;
+                job->progress_done = TDM_MIN(job->seq.n_committed, job->prompt_tokens);
+        }
+}
+
+static void tell(struct tdm_scheduler *s)
+{
+        uint64_t now = tdm_now_ns();
+        uint32_t position[2] = { 0 }; /* interactive ones wait before all background ones */
+        struct tdm_job *job;
+
+        tdm_list_for_each(job, &s->waiting, struct tdm_job, queue)
+                position[1] += job->accepted && job->priority == TDM_JOB_INTERACTIVE;
+        tdm_list_for_each(job, &s->jobs, struct tdm_job, node) {
+                if (!job->accepted || job->state == TDM_JOB_DONE)
+                        continue;
+                if (!job->told_accepted) {
+                        job->told_accepted = true;
+                        if (job->events)
+                                job->events->accepted(job, job->userdata);
+                }
+                update_progress(job, position);
+                tell_progress(s, job, now);
+        }
+        for (uint32_t i = 0; i < s->n_emits; i++) {
+                struct emit *e = &s->emits[i];
+
+                if (e->job->events && e->kind == EMIT_TOKEN)
+                        e->job->events->token(e->job, e->first, &e->token, e->job->userdata);
+                else if (e->job->events)
+                        e->job->events->scores(e->job, e->first, e->results, e->n, e->job->userdata);
+                tdm_job_unref(e->job);
+        }
+        s->n_emits = 0;
+        tdm_list_for_each(job, &s->ended, struct tdm_job, queue) {
+                tdm_list_remove(&job->queue);
+                forget_job(s, job);
+                if (job->events)
+                        job->events->done(job, job->userdata);
+                tdm_job_unref(job);
+        }
+}
+
+void tdm_scheduler_run(struct tdm_scheduler *s)
+{
+        struct lane *lane;
+
+        prepare_all(s);
+        retire_finished(s);
+        tdm_list_for_each(lane, &s->lanes, struct lane, node) {
+                tdm_scheduler_sweep_leaving(s, lane);
+                admit(s, lane);
+        }
+        retire_finished(s); /* those that can never fit */
+        while (tdm_scheduler_issue(s))
+                ;
+        retire_finished(s); /* those that no worker can run */
+        tdm_list_for_each(lane, &s->lanes, struct lane, node)
+                tdm_scheduler_sweep_lane(s, lane);
+        tell(s);
+}
+
+/* ---- looking ---- */
+
+struct tdm_job *tdm_scheduler_find(struct tdm_scheduler *s, uint64_t id)
+{
+        struct tdm_job *job;
+
+        tdm_list_for_each(job, &s->jobs, struct tdm_job, node)
+                if (job->id == id && job->state != TDM_JOB_DONE)
+                        return job;
+        return NULL;
+}
+
+struct tdm_list *tdm_scheduler_jobs(struct tdm_scheduler *s)
+{
+        return &s->jobs;
+}
+
+void tdm_scheduler_stats(const struct tdm_scheduler *s, struct tdm_scheduler_stats *ret)
+{
+        const struct tdm_job *job;
+
+        *ret = s->stats;
+        ret->n_in_flight = s->n_in_flight;
+        tdm_list_for_each(job, &s->jobs, struct tdm_job, node) {
+                if (job->seq.table != UINT32_MAX)
+                        ret->n_running++;
+                else if (job->state != TDM_JOB_DONE)
+                        ret->n_queued++;
+        }
+}
+
+enum tdm_job_placement tdm_scheduler_placement(const struct tdm_scheduler *s)
+{
+        return s->config.placement;
+}
+
+void tdm_scheduler_drain(struct tdm_scheduler *s)
+{
+        struct tdm_error err;
+        struct tdm_job *job;
+
+        s->draining = true;
+        tdm_error_set(&err, TDM_E_DRAINING, "tandemd is shutting down; the job had not begun");
+        tdm_list_for_each(job, &s->waiting, struct tdm_job, queue)
+                if (job->evictions == 0) /* the others had begun */
+                        tdm_job_finish(job, TDM_JOB_END_ERROR, &err);
+        tdm_source_schedule(s->work);
+}
+
+bool tdm_scheduler_is_idle(const struct tdm_scheduler *s)
+{
+        return tdm_list_empty(&s->jobs);
+}
+
+/* ---- models ---- */
+
+void tdm_scheduler_on_model_changed(struct tdm_scheduler *s, struct tdm_model *model)
+{
+        struct lane *lane = tdm_scheduler_lane(s, model->id);
+        struct tdm_error err = model->error;
+        struct tdm_job *job;
+        bool over = model->state == TDM_MODEL_FAILED || model->state == TDM_MODEL_GONE;
+
+        if (model->state == TDM_MODEL_READY && !lane && lane_new(s, model) < 0) {
+                tdm_error_set(&err, TDM_E_NO_MEMORY, "out of memory for the schedule of model %s", model->name);
+                over = true;
+        }
+        if (over) {
+                /* Only marked here: this may be called while the lists are walked. */
+                if (lane)
+                        lane->dead = true;
+                tdm_list_for_each(job, &s->jobs, struct tdm_job, node)
+                        if (job->model == model)
+                                finish_error(job, &err);
+        }
+        tdm_source_schedule(s->work);
+}
+
+void tdm_scheduler_on_fleet_ready(struct tdm_scheduler *s)
+{
+        tdm_source_schedule(s->work);
+}

@@ -1,0 +1,75 @@
+/* Which rows run when: the queue, admission, the building of steps, and what happens when a worker is lost.
+ *
+ * Continuous batching: every step takes one row of each sequence that generates, then pieces of prompts within the row
+ * budget. Interactive jobs come before background ones, and users take turns by the rows they had: at admission, within
+ * steps, and where one has all the places. When the cache runs out of pages, the
+ * least important job gives its own back and reads its tokens again later. What is committed advances only when a step is done:
+ * after a loss the same rows are issued again and the same tokens come out.
+ *
+ * Loop thread only. Events of jobs are never given from inside tdm_scheduler_submit(), _cancel() or _kick(). */
+#ifndef TDM_DAEMON_SCHEDULE_SCHEDULER_H
+#define TDM_DAEMON_SCHEDULE_SCHEDULER_H
+
+#include "daemon/fleet/fleet.h"
+#include "daemon/jobs/job.h"
+#include "daemon/models/models.h"
+
+struct tdm_scheduler;
+
+struct tdm_scheduler_config {
+        uint32_t max_jobs;          /* known at once, waiting ones included */
+        uint32_t max_jobs_per_uid;
+        uint32_t max_running_per_uid; /* 0: as many as there are places */
+        uint64_t max_tokens_per_uid;  /* prompts and asked-for answers of all jobs of a user; 0: no cap */
+        uint64_t max_pending_bytes; /* of prompts that wait to be tokenized */
+        uint32_t max_rows;          /* of a step: the models' max_rows */
+        uint32_t prefill_rows;      /* of prompts in a step, <= max_rows */
+        uint32_t lone_rows;         /* the same where nobody generates and the step is quick even so; <= max_rows; 0: no more */
+        uint32_t max_sequences;     /* of one model that run at once, <= max_rows */
+        uint32_t steps_in_flight;   /* 1 … TDM_STEP_SLOTS; 0: what the placement needs */
+        bool no_chains;             /* a sequence is never in two steps at once */
+        enum tdm_job_placement placement; /* of jobs that name none */
+};
+
+struct tdm_scheduler_stats {
+        uint32_t n_running, n_queued;
+        uint64_t n_done, n_failed, n_cancelled;
+        uint64_t tokens_generated, prompt_tokens, steps_done;
+        uint64_t prefill_rows, decode_rows; /* of finished steps; rows that are read again count again */
+        uint64_t prefix_hits, cached_tokens; /* sequences that found a known beginning, and its tokens */
+        uint64_t evictions, reread_tokens;
+        uint32_t n_in_flight;
+};
+
+int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const struct tdm_scheduler_config *config);
+void tdm_scheduler_set_fleet(struct tdm_scheduler *scheduler, struct tdm_fleet *fleet);
+/* Forgets all jobs without a word. Nothing may be in flight any more (the fleet is gone). */
+void tdm_scheduler_destroy(struct tdm_scheduler *scheduler);
+void tdm_scheduler_destroyp(struct tdm_scheduler **scheduler);
+
+/* Gives the job its id and keeps references to both. TDM_E_BUSY, TDM_E_QUOTA, TDM_E_DRAINING. */
+int tdm_scheduler_submit(struct tdm_scheduler *scheduler, struct tdm_job *job, struct tdm_model *model,
+                         struct tdm_error *err);
+/* At the next step border. err: NULL, or why (the job then ends with that error). */
+void tdm_scheduler_cancel(struct tdm_scheduler *scheduler, struct tdm_job *job, const struct tdm_error *err);
+/* Something that holds a job back has changed (job->paused). */
+void tdm_scheduler_kick(struct tdm_scheduler *scheduler);
+struct tdm_job *tdm_scheduler_find(struct tdm_scheduler *scheduler, uint64_t id); /* NULL: no such job */
+struct tdm_list *tdm_scheduler_jobs(struct tdm_scheduler *scheduler); /* of struct tdm_job by node, oldest first */
+enum tdm_job_placement tdm_scheduler_placement(const struct tdm_scheduler *scheduler);
+void tdm_scheduler_stats(const struct tdm_scheduler *scheduler, struct tdm_scheduler_stats *ret);
+
+/* No new jobs; those that do not run yet end with TDM_E_DRAINING. */
+void tdm_scheduler_drain(struct tdm_scheduler *scheduler);
+bool tdm_scheduler_is_idle(const struct tdm_scheduler *scheduler);
+
+/* From the models and the fleet. */
+void tdm_scheduler_on_model_changed(struct tdm_scheduler *scheduler, struct tdm_model *model);
+void tdm_scheduler_on_fleet_ready(struct tdm_scheduler *scheduler);
+void tdm_scheduler_on_step_done(struct tdm_scheduler *scheduler, uint32_t model_id, uint32_t slot, uint64_t step_id);
+void tdm_scheduler_on_step_failed(struct tdm_scheduler *scheduler, uint32_t model_id, uint32_t slot, uint64_t step_id,
+                                  const struct tdm_error *err);
+void tdm_scheduler_on_reset(struct tdm_scheduler *scheduler, const char *reason, uint32_t guilty_model,
+                            uint32_t guilty_slot, uint64_t guilty_step);
+
+#endif

@@ -1,0 +1,676 @@
+/* Building a step and taking its results.
+ *
+ * A step holds sequences of one class: one model, one placement, one group of suspects (or none). Classes with something
+ * to do take turns. Within a step every sequence that generates has one row; what the row budget leaves goes to prompts,
+ * interactive ones first, then those of the user who had the fewest rows, then in order of arrival; background ones get little of it while somebody is at the screen.
+ *
+ * A prompt may be in two steps at once: one piece on a worker, the next on the other, which follows a layer behind. They
+ * are committed in order, and void together. A sequence's page tables only grow while it is in a step. */
+#include "daemon/schedule/private.h"
+
+#include <assert.h>
+#include <math.h>
+#include "common/log.h"
+
+/* For so long after the last interactive job had rows, steps are kept short for the next one. */
+#define POLITE_NS (10 * TDM_NSEC_PER_SEC)
+/* A step that reads prompts may take so long where nobody generates. */
+#define LONE_STEP_NS (250 * TDM_NSEC_PER_MSEC)
+/* Classes that are looked at for one step. */
+#define MAX_TRIED 16u
+
+/* It has rows that could go now; a second step of one sequence has to be on the other worker and follow the first. */
+static bool has_work(const struct tdm_job *job)
+{
+        const struct tdm_sequence *q = &job->seq;
+
+        if (job->paused || job->finished || q->leaving)
+                return false;
+        return q->in_flight == 0 || (q->in_flight == 1 && q->n_issued < job->n_ids && !q->suspects);
+}
+
+/* The class that has waited longest, but those tried already. */
+static bool pick_class(struct tdm_scheduler *s, uint64_t *const *tried, unsigned n_tried, struct class *ret)
+{
+        struct class best = { 0 };
+        struct tdm_job *job;
+        struct lane *lane;
+
+        tdm_list_for_each(lane, &s->lanes, struct lane, node) {
+                if (lane->dead || lane->n_flights == TDM_STEP_SLOTS)
+                        continue;
+                tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node) {
+                        enum tdm_job_placement placement = tdm_scheduler_placement_of(s, job);
+                        uint64_t *stamp = job->seq.suspects ? &job->seq.suspects->stamp : &lane->stamp[placement];
+                        bool skip = !has_work(job) || (best.lane && *stamp >= *best.stamp);
+
+                        for (unsigned i = 0; i < n_tried && !skip; i++)
+                                skip = tried[i] == stamp;
+                        if (!skip)
+                                best = (struct class){ .lane = lane, .placement = placement, .suspects = job->seq.suspects,
+                                                       .stamp = stamp };
+                }
+        }
+        *ret = best;
+        return best.lane;
+}
+
+/* home: 0, or those whose last step was there go first. */
+static bool goes_before(const struct tdm_job *a, const struct tdm_job *b, uint8_t home)
+{
+        bool a_decodes = tdm_job_is_decoding(a), b_decodes = tdm_job_is_decoding(b);
+
+        if (a_decodes != b_decodes)
+                return a_decodes;
+        if (a_decodes && home && (a->seq.home == home) != (b->seq.home == home))
+                return a->seq.home == home;
+        if (a->priority != b->priority)
+                return a->priority < b->priority;
+        if (!a_decodes && a->user_served != b->user_served)
+                return a->user_served < b->user_served;
+        return a->id < b->id;
+}
+
+/* The step that a further one of this sequence would follow; NULL: none may. */
+static const struct flight *chain_of(const struct lane *lane, const struct route *route, const struct tdm_job *job)
+{
+        for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
+                const struct flight *f = &lane->flights[i];
+
+                for (uint32_t k = 0; f->used && k < f->n_seqs; k++)
+                        if (f->seqs[k].job == job)
+                                return f->marks && !f->done && !f->doomed && f->workers == 1u << !route->worker ? f : NULL;
+        }
+        return NULL;
+}
+
+/* May this sequence be in the next step? One that is in flight only behind the step that *chain says, if any does yet. */
+static bool is_candidate(const struct class *c, const struct route *route, const struct tdm_job *job,
+                         const struct flight **chain)
+{
+        const struct flight *f;
+
+        if (!has_work(job))
+                return false;
+        if (job->seq.in_flight == 0)
+                return true;
+        f = route->balanced ? chain_of(c->lane, route, job) : NULL;
+        if (!f || (*chain && *chain != f))
+                return false;
+        *chain = f;
+        return true;
+}
+
+/* The class's sequences in the order in which they get rows. */
+static uint32_t collect(struct tdm_scheduler *s, const struct class *c, const struct route *route, const struct deal *deal,
+                        const struct flight **chain)
+{
+        uint32_t n = 0, n_class = 0, n_decode = 0, n_drop;
+        const uint8_t home = (uint8_t)(1 + route->worker);
+        struct tdm_job *job;
+
+        tdm_list_for_each(job, &c->lane->active, struct tdm_job, seq.node) {
+                uint32_t i;
+
+                if (!tdm_class_has(s, c, job))
+                        continue;
+                n_class++;
+                if (!is_candidate(c, route, job, chain))
+                        continue;
+                n_decode += tdm_job_is_decoding(job);
+                job->user_served = tdm_scheduler_user(s, job->uid)->served;
+                for (i = n++; i > 0 && goes_before(job, s->candidates[i - 1], route->balanced ? home : 0); i--)
+                        s->candidates[i] = s->candidates[i - 1];
+                s->candidates[i] = job;
+        }
+        if (route->balanced) {
+                n_drop = n_decode - TDM_MIN(n_decode, deal->n_decode);
+                memmove(s->candidates + n_decode - n_drop, s->candidates + n_decode, (n - n_decode) * sizeof(struct tdm_job *));
+                return n - n_drop;
+        }
+        /* With several steps in flight each takes its share of the sequences, so that there is a next one at all. */
+        return TDM_MIN(n, TDM_MAX(1u, TDM_DIV_UP(n_class, TDM_MAX(route->width, 1u))));
+}
+
+static void fill_pages(struct lane *lane, struct tdm_job *job, uint32_t n_positions)
+{
+        struct tdm_model *model = lane->model;
+        struct tdm_sequence *q = &job->seq;
+
+        for (int g = 0; g < TDM_KV_GROUPS; g++) {
+                uint32_t *table = tdm_steps_table(model->steps->base, &model->layout, q->table, (enum tdm_kv_group)g);
+
+                if (model->geometry.n_layers[g] == 0)
+                        continue;
+                while (q->n_pages[g] * TDM_KV_PAGE_TOKENS < n_positions) {
+                        table[q->n_pages[g]] = tdm_pages_alloc(model->pages, (enum tdm_kv_group)g, job->uid);
+                        q->reserved.n[g]--;
+                        q->n_pages[g]++;
+                }
+        }
+}
+
+static void free_slid_out(struct lane *lane, struct tdm_job *job)
+{
+        struct tdm_model *model = lane->model;
+        struct tdm_sequence *q = &job->seq;
+        uint32_t first = tdm_window_first(tdm_model_hparams(model), TDM_KV_WINDOW, q->n_committed);
+        const struct tdm_pages_need one = { .n[TDM_KV_WINDOW] = 1 };
+        uint32_t *table = tdm_steps_table(model->steps->base, &model->layout, q->table, TDM_KV_WINDOW);
+
+        if (model->geometry.n_layers[TDM_KV_WINDOW] == 0)
+                return;
+        while (q->first_page[TDM_KV_WINDOW] < q->n_pages[TDM_KV_WINDOW] &&
+               (q->first_page[TDM_KV_WINDOW] + 1) * TDM_KV_PAGE_TOKENS <= first) {
+                uint32_t i = q->first_page[TDM_KV_WINDOW]++;
+
+                /* Cold: a long text is to go through its own pages, not through everybody's. Its room is for the
+                 * next, unless somebody else still uses it. */
+                tdm_pages_free(model->pages, TDM_KV_WINDOW, table[i], true);
+                if (tdm_pages_reserve(model->pages, &one))
+                        q->reserved.n[TDM_KV_WINDOW]++;
+                table[i] = TDM_KV_NO_PAGE;
+        }
+}
+
+/* A step under construction. */
+struct build {
+        struct tdm_scheduler *s;
+        struct lane *lane;
+        uint32_t slot;
+        struct flight *flight;
+        const struct bits *bits;
+        struct deal deal;
+        struct tdm_step_row *rows;
+        struct tdm_step_seq *seqs;
+        struct tdm_step_logits *logits;
+        uint32_t *history;
+        uint32_t n_rows, n_history;
+};
+
+static void add_logits(struct build *b, struct tdm_job *job, uint32_t row, uint32_t position)
+{
+        struct tdm_step_logits *l = &b->logits[b->flight->n_logits];
+
+        *l = (struct tdm_step_logits){ .row = row, .target = UINT32_MAX, .sampling = job->sampling,
+                                       .history_offset = b->n_history };
+        if (job->kind == TDM_JOB_SCORE && position + 1 < job->n_ids)
+                l->target = job->ids[position + 1];
+        if (job->kind == TDM_JOB_GENERATE && job->sampling.repeat_penalty != 1.0f) {
+                l->n_history = TDM_MIN(job->repeat_last, job->n_ids);
+                memcpy(b->history + b->n_history, job->ids + job->n_ids - l->n_history, l->n_history * sizeof(uint32_t));
+                b->n_history += l->n_history;
+        }
+        b->rows[row].logits = b->flight->n_logits++;
+}
+
+static void add_sequence(struct build *b, struct tdm_job *job, uint32_t n)
+{
+        struct flight *f = b->flight;
+        uint32_t first = job->seq.n_issued;
+
+        fill_pages(b->lane, job, first + n);
+        b->seqs[f->n_seqs] = (struct tdm_step_seq){ .table = job->seq.table, .first_row = b->n_rows, .n_rows = n };
+        f->seqs[f->n_seqs] = (struct flight_seq){ .job = tdm_job_ref(job), .first = first, .n_rows = n, .first_logits = f->n_logits };
+        for (uint32_t i = 0; i < n; i++) {
+                uint32_t row = b->n_rows + i, position = first + i;
+
+                b->rows[row] = (struct tdm_step_row){ .token = job->ids[position], .position = position, .seq = f->n_seqs,
+                                                      .logits = UINT32_MAX };
+                if (job->kind == TDM_JOB_SCORE ? position >= job->n_told : position + 1 == job->n_ids)
+                        add_logits(b, job, row, position);
+        }
+        f->seqs[f->n_seqs].n_logits = f->n_logits - f->seqs[f->n_seqs].first_logits;
+        f->n_seqs++;
+        b->n_rows += n;
+        if (job->prefill_ns == 0)
+                job->prefill_ns = tdm_now_ns();
+}
+
+/* Rows this sequence may have in the step; 0: it has to wait for the next one. */
+static uint32_t rows_for(const struct build *b, const struct tdm_job *job, uint32_t prompt_budget)
+{
+        const struct tdm_steps_limits *limits = &b->lane->model->layout.limits;
+        uint32_t n = job->n_ids - job->seq.n_issued;
+
+        if (b->flight->n_seqs == limits->max_seqs || b->n_rows == limits->max_rows ||
+            b->flight->n_logits == limits->max_logits)
+                return 0;
+        if (!tdm_job_is_decoding(job)) {
+                n = TDM_MIN(TDM_MIN(n, prompt_budget), b->deal.chunk_rows);
+                /* The pages that a sequence reserves are for max_rows in flight. */
+                n = TDM_MIN(n, limits->max_rows - TDM_MIN(limits->max_rows, job->seq.n_issued - job->seq.n_committed));
+                if (job->prefill_chunk)
+                        n = TDM_MIN(n, job->prefill_chunk);
+        }
+        if (job->kind == TDM_JOB_SCORE)
+                n = TDM_MIN(n, limits->max_logits - b->flight->n_logits);
+        return TDM_MIN(n, limits->max_rows - b->n_rows);
+}
+
+/* Rows for prompts that are read in the background. Whoever is at the screen waits for the step that is on its way and
+ * then for one with the prompt in it; so while somebody is, or was a moment ago, both are kept short. */
+static uint32_t background_budget(struct tdm_scheduler *s, uint32_t n_candidates, uint32_t budget)
+{
+        uint64_t now = tdm_now_ns();
+        bool reading = false;
+
+        for (uint32_t i = 0; i < n_candidates; i++) {
+                if (s->candidates[i]->priority != TDM_JOB_INTERACTIVE)
+                        continue;
+                s->interactive_ns = now;
+                reading = reading || !tdm_job_is_decoding(s->candidates[i]);
+        }
+        if (s->interactive_ns == 0 || now - s->interactive_ns > POLITE_NS)
+                return budget;
+        return TDM_MIN(budget, TDM_MAX(s->config.prefill_rows / (reading ? 32u : 8u), 1u));
+}
+
+/* Fewer and longer steps read a prompt sooner, but whoever comes meanwhile waits for the one that is on its way. */
+static uint32_t prompt_rows(const struct build *b, uint32_t n_decode)
+{
+        const struct tdm_scheduler_config *config = &b->s->config;
+
+        if (n_decode > 0 || config->lone_rows <= config->prefill_rows || b->lane->prompt_row_ns == 0 ||
+            b->lane->prompt_row_ns > LONE_STEP_NS / config->lone_rows)
+                return config->prefill_rows;
+        return config->lone_rows;
+}
+
+static void fill_rows(struct build *b, uint32_t n_candidates)
+{
+        struct tdm_scheduler *s = b->s;
+        uint32_t n_decode = 0, rows, budget, behind;
+
+        while (n_decode < n_candidates && tdm_job_is_decoding(s->candidates[n_decode]))
+                n_decode++;
+        /* However many generate, prompts get on: a quarter of the budget is theirs. */
+        rows = prompt_rows(b, n_decode);
+        budget = TDM_MAX(rows - TDM_MIN(rows, n_decode), TDM_MAX(rows / 4, 1u));
+        budget = TDM_MIN(budget, b->deal.prompt_rows);
+        behind = background_budget(s, n_candidates, budget);
+        for (uint32_t i = 0; i < n_candidates; i++) {
+                struct tdm_job *job = s->candidates[i];
+                uint32_t n, first, most = job->priority == TDM_JOB_BACKGROUND ? TDM_MIN(budget, behind) : budget;
+
+                /* One before it may have taken its pages. */
+                if (job->seq.table == UINT32_MAX || !has_work(job) || rows_for(b, job, most) == 0)
+                        continue;
+                tdm_scheduler_look_up(s, b->lane, job, b->bits);
+                first = job->seq.n_issued;
+                n = tdm_scheduler_grow(s, b->lane, job, first + rows_for(b, job, most), b->flight);
+                if (n <= first)
+                        continue;
+                n -= first;
+                add_sequence(b, job, n);
+                if (i < n_decode)
+                        continue;
+                budget -= n;
+                if (job->priority == TDM_JOB_BACKGROUND)
+                        behind -= n;
+        }
+}
+
+/* No worker can run this class: its jobs end. */
+static void fail_class(struct tdm_scheduler *s, const struct class *c, int r)
+{
+        const char *placement = tdm_job_placement_name(c->placement);
+        struct tdm_error err;
+        struct tdm_job *job;
+
+        if (r == -EHOSTDOWN)
+                tdm_error_set(&err, TDM_E_NO_WORKER,
+                              "no worker can run model %s%s%s: off or quarantined (see `tandem status`; `tandem restart` ends a "
+                              "quarantine)",
+                              c->lane->model->name, placement[0] ? " with placement " : "", placement);
+        else
+                tdm_error_set(&err, TDM_E_INTERNAL, "cannot issue a step of model %s: %s", c->lane->model->name, strerror(-r));
+        tdm_list_for_each(job, &c->lane->active, struct tdm_job, seq.node)
+                if (tdm_class_has(s, c, job) && has_work(job))
+                        tdm_job_finish(job, TDM_JOB_END_ERROR, &err);
+}
+
+static void drop_flight(struct flight *f)
+{
+        for (uint32_t i = 0; i < f->n_seqs; i++)
+                tdm_job_unref(f->seqs[i].job);
+        f->n_seqs = f->n_logits = 0;
+        f->used = false;
+}
+
+/* A slot's parts, empty. */
+static struct build build_begin(struct tdm_scheduler *s, struct lane *lane)
+{
+        struct tdm_model *model = lane->model;
+        struct build b = { .s = s, .lane = lane };
+        uint8_t *base = model->steps->base;
+
+        while (lane->flights[b.slot].used)
+                b.slot++;
+        b.flight = &lane->flights[b.slot];
+        b.rows = tdm_steps_rows(base, &model->layout, b.slot);
+        b.seqs = tdm_steps_seqs(base, &model->layout, b.slot);
+        b.logits = tdm_steps_logits(base, &model->layout, b.slot);
+        b.history = tdm_steps_history(base, &model->layout, b.slot);
+        return b;
+}
+
+/* Another step may follow this one: a prompt in it goes on. */
+static bool may_be_followed(const struct build *b)
+{
+        const struct flight *f = b->flight;
+
+        for (uint32_t i = 0; b->deal.marks && i < f->n_seqs; i++)
+                if (f->seqs[i].first + f->seqs[i].n_rows < f->seqs[i].job->n_ids)
+                        return true;
+        return false;
+}
+
+static void write_head(const struct build *b, const struct flight *chain, struct tdm_step_head *head)
+{
+        struct tdm_scheduler *s = b->s;
+
+        head->step_id = ++s->last_step_id;
+        head->epoch = tdm_fleet_epoch(s->fleet);
+        head->n_rows = b->n_rows;
+        head->n_seqs = b->flight->n_seqs;
+        head->n_logits = b->flight->n_logits;
+        head->n_history = b->n_history;
+        head->marks = may_be_followed(b);
+        head->after_step = chain ? chain->step_id : 0;
+        head->after_slot = chain ? (uint32_t)(chain - b->lane->flights) : 0;
+        head->reserved = 0;
+}
+
+static void take_off(struct tdm_scheduler *s, const struct class *c, const struct build *b, const struct route *route,
+                     const struct tdm_step_head *head, bool degraded)
+{
+        uint32_t n_blocks = tdm_model_n_blocks(tdm_model_hparams(c->lane->model));
+        struct flight *f = b->flight;
+
+        f->used = true;
+        f->degraded = degraded;
+        f->done = f->doomed = false;
+        f->marks = head->marks;
+        f->step_id = head->step_id;
+        f->after = head->after_step;
+        f->n_rows = head->n_rows;
+        f->workers = 0;
+        for (uint32_t i = 0; i < n_blocks; i++)
+                f->workers |= (uint8_t)(1u << (head->plan[i] == TDM_WORKER_NPU ? TDM_WORKER_NPU : TDM_WORKER_GPU));
+        f->paced = route->balanced && s->load[route->worker] == 0;
+        f->busy_ns = f->paced ? tdm_fleet_busy_ns(s->fleet, route->worker) : 0;
+        f->lone_ns = s->n_in_flight == 0 ? tdm_now_ns() : 0;
+        for (unsigned w = 0; w < TDM_N_WORKERS; w++)
+                s->load[w] += f->workers >> w & 1;
+        for (uint32_t i = 0; i < f->n_seqs; i++) {
+                struct tdm_job *job = f->seqs[i].job;
+
+                tdm_scheduler_note_bits(job, b->bits);
+                job->seq.in_flight++;
+                job->seq.n_issued = f->seqs[i].first + f->seqs[i].n_rows;
+                job->seq.home = route->balanced ? (uint8_t)(1 + route->worker) : 0;
+        }
+        c->lane->n_flights++;
+        s->n_in_flight++;
+        tdm_model_step_begin(c->lane->model);
+}
+
+/* 1 a step is on its way (or the class has failed, and others may go), 0 nothing to do on this route, -EAGAIN not now. */
+static int issue_on(struct tdm_scheduler *s, const struct class *c, const struct route *route)
+{
+        struct tdm_model *model = c->lane->model;
+        const struct flight *chain = NULL;
+        struct tdm_step_head *head;
+        uint32_t n_candidates;
+        bool degraded = false;
+        struct build b;
+        int r = route->error;
+
+        b = build_begin(s, c->lane);
+        head = tdm_steps_head(model->steps->base, &model->layout, b.slot);
+        if (r == 0)
+                r = tdm_fleet_plan(s->fleet, tdm_model_hparams(model), route->placement, head->plan, &degraded);
+        if (r < 0) {
+                fail_class(s, c, r);
+                return 1;
+        }
+        b.bits = tdm_scheduler_bits(s, c, head->plan);
+        tdm_scheduler_deal(s, c, route, &b.deal);
+        n_candidates = collect(s, c, route, &b.deal, &chain);
+        fill_rows(&b, n_candidates);
+        if (b.flight->n_seqs == 0)
+                return 0;
+        /* The one that was to be followed may have got no rows. */
+        for (uint32_t i = 0; chain; i++) {
+                if (i == b.flight->n_seqs)
+                        chain = NULL;
+                else if (b.flight->seqs[i].job->seq.in_flight)
+                        break;
+        }
+        write_head(&b, chain, head);
+        r = tdm_fleet_submit(s->fleet, model->id, b.slot);
+        if (r < 0) {
+                drop_flight(b.flight);
+                if (r == -EAGAIN)
+                        return r;
+                fail_class(s, c, r);
+                return 1;
+        }
+        take_off(s, c, &b, route, head, degraded || route->degraded);
+        return 1;
+}
+
+bool tdm_scheduler_issue(struct tdm_scheduler *s)
+{
+        uint32_t most = s->config.steps_in_flight > 0 ? s->config.steps_in_flight : TDM_N_WORKERS * TDM_STEP_SLOTS;
+        uint64_t *tried[MAX_TRIED];
+        unsigned n_tried = 0;
+        struct class c;
+
+        if (!s->fleet || s->n_in_flight >= most || !tdm_fleet_is_ready(s->fleet))
+                return false;
+        while (n_tried < MAX_TRIED && pick_class(s, tried, n_tried, &c)) {
+                struct route routes[2];
+                uint32_t n = tdm_scheduler_routes(s, &c, routes);
+
+                tried[n_tried++] = c.stamp;
+                for (uint32_t i = 0; i < n; i++) {
+                        int r = issue_on(s, &c, &routes[i]);
+
+                        if (r < 0)
+                                return false;
+                        if (r > 0) {
+                                *c.stamp = ++s->stamp;
+                                return true;
+                        }
+                }
+        }
+        return false;
+}
+
+void tdm_scheduler_land(struct tdm_scheduler *s, struct lane *lane, struct flight *f, bool committed)
+{
+        for (uint32_t i = 0; i < f->n_seqs; i++) {
+                struct tdm_job *job = f->seqs[i].job;
+
+                if (--job->seq.in_flight > 0)
+                        continue;
+                job->seq.n_issued = job->seq.n_committed;
+                if (job->finished)
+                        tdm_scheduler_retire(s, lane, job);
+        }
+        for (unsigned i = 0; i < TDM_STEP_SLOTS; i++)
+                if (lane->flights[i].used && lane->flights[i].after == f->step_id) {
+                        lane->flights[i].after = 0;
+                        lane->flights[i].doomed = lane->flights[i].doomed || !committed;
+                }
+        for (unsigned w = 0; w < TDM_N_WORKERS; w++)
+                s->load[w] -= f->workers >> w & 1;
+        drop_flight(f);
+        lane->n_flights--;
+        s->n_in_flight--;
+        tdm_model_step_end(lane->model); /* may be the end of its segments: last */
+}
+
+/* ---- results ---- */
+
+/* Copies and checks: the worker is not trusted. */
+static int take_results(struct tdm_scheduler *s, const struct lane *lane, const struct flight *f, uint32_t slot)
+{
+        const struct tdm_model *model = lane->model;
+        const uint8_t *base = model->results->base + (uint64_t)slot * model->layout.results_slot_bytes;
+        uint32_t n_vocab = tdm_model_hparams(model)->n_vocab;
+
+        for (uint32_t i = 0; i < f->n_seqs; i++)
+                for (uint32_t k = 0; k < f->seqs[i].n_logits; k++) {
+                        uint32_t index = f->seqs[i].first_logits + k;
+                        struct tdm_result *to = &s->results[index];
+
+                        memcpy(to, base + index * sizeof(*to), offsetof(struct tdm_result, top));
+                        __asm__ volatile("" ::: "memory"); /* the copy is looked at, not the original again */
+                        if (to->token >= n_vocab || to->n_top > f->seqs[i].job->sampling.n_top || isnan(to->logprob))
+                                return -EPROTO;
+                        memcpy(to->top, base + index * sizeof(*to) + offsetof(struct tdm_result, top),
+                               to->n_top * sizeof(to->top[0]));
+                        for (uint32_t t = 0; t < to->n_top; t++)
+                                if (to->top[t].id >= n_vocab)
+                                        return -EPROTO;
+                }
+        return 0;
+}
+
+static void emit(struct tdm_scheduler *s, const struct emit *e)
+{
+        s->emits[s->n_emits] = *e;
+        tdm_job_ref(e->job);
+        s->n_emits++;
+}
+
+static void apply(struct tdm_scheduler *s, const struct flight_seq *fs, uint32_t first, uint64_t now)
+{
+        struct tdm_job *job = fs->job;
+        struct emit e = { .job = job };
+
+        if (job->kind == TDM_JOB_SCORE) {
+                e.kind = EMIT_SCORES;
+                e.first = TDM_MAX(first, job->n_told);
+                e.n = fs->n_logits;
+                e.results = &s->results[fs->first_logits];
+                if (e.n > 0)
+                        emit(s, &e);
+                job->n_told = TDM_MAX(job->n_told, job->seq.n_committed);
+                job->last_token_ns = now;
+                if (job->seq.n_committed == job->n_ids)
+                        tdm_job_finish(job, TDM_JOB_END_STOP, NULL);
+                return;
+        }
+        if (fs->n_logits == 0)
+                return;
+        e.kind = EMIT_TOKEN;
+        e.first = job->generated;
+        if (tdm_job_take_token(job, s->results[fs->first_logits].token, s->results[fs->first_logits].logprob, now, &e.token)) {
+                s->stats.tokens_generated++;
+                emit(s, &e);
+        }
+}
+
+static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flight *f)
+{
+        uint64_t now = tdm_now_ns();
+
+        for (uint32_t i = 0; i < f->n_seqs; i++) {
+                const struct flight_seq *fs = &f->seqs[i];
+                struct tdm_job *job = fs->job;
+                uint32_t first = job->seq.n_committed, n_again;
+
+                tdm_scheduler_acquit(job);
+                if (job->finished)
+                        continue; /* cancelled meanwhile */
+                job->degraded = job->degraded || f->degraded;
+                job->seq.n_committed += fs->n_rows;
+                if (fs->n_rows == 1 && tdm_job_is_decoding(job))
+                        s->stats.decode_rows++;
+                else
+                        s->stats.prefill_rows += fs->n_rows;
+                tdm_scheduler_user(s, job->uid)->served += fs->n_rows;
+                n_again = TDM_MIN(job->seq.n_committed, job->n_read) - TDM_MIN(first, job->n_read);
+                job->reread_tokens += n_again;
+                s->stats.reread_tokens += n_again;
+                if (job->seq.n_committed > job->n_read) {
+                        s->stats.prompt_tokens += TDM_MIN(job->seq.n_committed, job->prompt_tokens) -
+                                                  TDM_MIN(job->n_read, job->prompt_tokens);
+                        job->n_read = job->seq.n_committed;
+                }
+                tdm_scheduler_enter(lane, job);
+                free_slid_out(lane, job);
+                apply(s, fs, first, now);
+                job->state = tdm_job_is_decoding(job) ? TDM_JOB_DECODE : TDM_JOB_PREFILL;
+        }
+        s->stats.steps_done++;
+}
+
+static void finish_flight(struct tdm_scheduler *s, struct lane *lane, struct flight *f)
+{
+        uint32_t slot = (uint32_t)(f - lane->flights);
+        bool good = !lane->dead && !f->doomed;
+        struct tdm_error err;
+
+        if (good && take_results(s, lane, f, slot) < 0) {
+                tdm_error_set(&err, TDM_E_PROTOCOL, "the worker's results make no sense");
+                tdm_scheduler_on_step_failed(s, lane->model->id, slot, f->step_id, &err);
+                return;
+        }
+        if (good)
+                commit(s, lane, f);
+        tdm_scheduler_land(s, lane, f, good);
+        tdm_scheduler_run(s);
+}
+
+/* One that waited for the step that has just landed. */
+static struct flight *next_done(struct tdm_scheduler *s, uint32_t model_id, struct lane **ret_lane)
+{
+        struct lane *lane = tdm_scheduler_lane(s, model_id);
+
+        for (unsigned i = 0; lane && i < TDM_STEP_SLOTS; i++)
+                if (lane->flights[i].used && lane->flights[i].done && lane->flights[i].after == 0) {
+                        *ret_lane = lane;
+                        return &lane->flights[i];
+                }
+        return NULL;
+}
+
+void tdm_scheduler_finish_done(struct tdm_scheduler *s, uint32_t model_id)
+{
+        struct flight *f;
+        struct lane *lane;
+
+        while ((f = next_done(s, model_id, &lane)))
+                finish_flight(s, lane, f);
+}
+
+void tdm_scheduler_on_step_done(struct tdm_scheduler *s, uint32_t model_id, uint32_t slot, uint64_t step_id)
+{
+        struct lane *lane = tdm_scheduler_lane(s, model_id);
+        struct flight *f = lane && slot < TDM_STEP_SLOTS ? &lane->flights[slot] : NULL;
+
+        if (!f || !f->used || f->step_id != step_id || f->done) {
+                tdm_log_error("a step is done that nobody knows: model %u, slot %u, step %llu", model_id, slot,
+                              (unsigned long long)step_id);
+                return;
+        }
+        if (f->paced) {
+                enum tdm_worker_index w = f->workers == 1u << TDM_WORKER_NPU ? TDM_WORKER_NPU : TDM_WORKER_GPU;
+                uint64_t busy_ns = tdm_fleet_busy_ns(s->fleet, w);
+
+                if (s->load[w] == 1 && busy_ns > f->busy_ns)
+                        tdm_scheduler_note_pace(lane, w, f->n_rows, busy_ns - f->busy_ns);
+        }
+        if (f->lone_ns && f->n_rows >= TDM_MAX(s->config.prefill_rows / 2, 2u))
+                lane->prompt_row_ns = (tdm_now_ns() - f->lone_ns) / f->n_rows;
+        f->done = true;
+        if (f->after != 0)
+                return; /* what it follows was written, but is not known to be good: in order, please */
+        finish_flight(s, lane, f);
+        tdm_scheduler_finish_done(s, model_id);
+}

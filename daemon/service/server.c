@@ -1,0 +1,443 @@
+/* The order of things. Going up: the socket's lock first (a second daemon must not start workers), the workers last, then
+ * the service manager is told. Going down: no new clients, no new jobs, running jobs have their time, clients read what is
+ * queued for them, the workers leave, and only then the memory that they share. */
+#include "daemon/service/server.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include "common/log.h"
+#include "common/sigbus.h"
+#include "daemon/faces/socket/face.h"
+#include "daemon/faces/dbus/dbus.h"
+#include "daemon/service/listener.h"
+#include "daemon/service/notify.h"
+#include "daemon/service/reload.h"
+#include "daemon/service/watchdog.h"
+#include "daemon/service/worker-dir.h"
+
+#define MAX_CONNECTIONS 256u
+#define MAX_CONNECTIONS_PER_UID 96u
+#define PREFILL_ROWS 256u /* where the configuration says nothing; while nobody generates, as many as a step may have */
+#define MAX_PENDING_BYTES (UINT64_C(64) << 20)
+
+/* After SIGTERM: jobs may finish; then they are cancelled; then their clients may read; at last nothing is waited for. */
+#define FINISH_NS (5 * TDM_NSEC_PER_SEC)
+#define CANCEL_NS (7 * TDM_NSEC_PER_SEC)
+#define READ_NS (1200 * TDM_NSEC_PER_MSEC)
+#define LOOK_NS (10 * TDM_NSEC_PER_MSEC)
+
+struct server {
+        struct tdm_loop *loop;
+        struct tdm_listener *listener;
+        struct tdm_models *models;
+        struct tdm_scheduler *scheduler;
+        struct tdm_face *face;
+        struct tdm_dbus *dbus; /* NULL: no bus is wanted */
+        struct tdm_fleet *fleet;
+        struct tdm_watchdog *watchdog;
+        struct tdm_source *sigterm, *sigint, *sighup;
+        const struct tdm_config *config; /* what is in force */
+        struct tdm_config reread;        /* its owner once it was read again */
+
+        struct tdm_source *ending; /* timer */
+        uint64_t ending_ns;        /* since when; 0: not ending */
+        uint64_t reading_ns;       /* since when only clients are waited for */
+        bool cancelled;
+};
+
+/* ---- the fleet's voice ---- */
+
+static void on_ready(uint32_t epoch, void *userdata)
+{
+        struct server *s = userdata;
+
+        tdm_models_on_fleet_ready(s->models);
+        tdm_dbus_on_workers_changed(s->dbus);
+        tdm_scheduler_on_fleet_ready(s->scheduler);
+}
+
+static void on_step_done(uint32_t model_id, uint32_t slot, uint64_t step_id, void *userdata)
+{
+        tdm_scheduler_on_step_done(((struct server *)userdata)->scheduler, model_id, slot, step_id);
+}
+
+static void on_step_failed(uint32_t model_id, uint32_t slot, uint64_t step_id, const struct tdm_error *err, void *userdata)
+{
+        tdm_scheduler_on_step_failed(((struct server *)userdata)->scheduler, model_id, slot, step_id, err);
+}
+
+static void on_reset(uint32_t epoch, enum tdm_worker_index worker, const char *reason, uint32_t guilty_model,
+                     uint32_t guilty_slot, uint64_t guilty_step, void *userdata)
+{
+        tdm_scheduler_on_reset(((struct server *)userdata)->scheduler, reason, guilty_model, guilty_slot, guilty_step);
+        tdm_dbus_on_workers_changed(((struct server *)userdata)->dbus);
+}
+
+static void on_model_failed(uint32_t model_id, const struct tdm_error *err, void *userdata)
+{
+        tdm_models_on_model_failed(((struct server *)userdata)->models, model_id, err);
+}
+
+static void on_model_ready(uint32_t model_id, void *userdata)
+{
+        tdm_models_on_model_ready(((struct server *)userdata)->models, model_id);
+}
+
+static void on_kill_unit(const char *unit, void *userdata)
+{
+        tdm_dbus_kill_unit(((struct server *)userdata)->dbus, unit);
+}
+
+static const struct tdm_fleet_callbacks fleet_callbacks = {
+        .on_ready = on_ready,
+        .on_step_done = on_step_done,
+        .on_step_failed = on_step_failed,
+        .on_reset = on_reset,
+        .on_model_failed = on_model_failed,
+        .on_model_ready = on_model_ready,
+        .on_kill_unit = on_kill_unit,
+};
+
+static void on_model_changed(struct tdm_model *model, void *userdata)
+{
+        struct server *s = userdata;
+
+        tdm_scheduler_on_model_changed(s->scheduler, model);
+        tdm_face_on_model_changed(s->face, model);
+        tdm_dbus_on_model_changed(s->dbus, model);
+}
+
+static void on_accept(int fd, void *userdata)
+{
+        tdm_face_accept(((struct server *)userdata)->face, fd);
+}
+
+/* ---- the end ---- */
+
+static void cancel_all(struct server *s)
+{
+        struct tdm_error err;
+        struct tdm_job *job;
+
+        tdm_error_set(&err, TDM_E_DRAINING, "tandemd was shut down before the job was done");
+        tdm_list_for_each(job, tdm_scheduler_jobs(s->scheduler), struct tdm_job, node) {
+                if (!s->cancelled && !job->finished)
+                        tdm_log_info("job %llu is cancelled: it was not done in time", (unsigned long long)job->id);
+                tdm_scheduler_cancel(s->scheduler, job, &err);
+        }
+        s->cancelled = true;
+}
+
+static int on_ending(struct tdm_source *source, uint64_t now_ns, void *userdata)
+{
+        struct server *s = userdata;
+
+        if (s->reading_ns == 0) {
+                if (!tdm_scheduler_is_idle(s->scheduler) && now_ns - s->ending_ns < CANCEL_NS) {
+                        if (!s->cancelled && now_ns - s->ending_ns >= FINISH_NS)
+                                cancel_all(s);
+                        tdm_source_arm(source, now_ns + LOOK_NS);
+                        return 0;
+                }
+                s->reading_ns = now_ns;
+                tdm_face_finish(s->face);
+        }
+        if ((tdm_face_n_connections(s->face) > 0 || !tdm_dbus_is_drained(s->dbus)) && now_ns - s->reading_ns < READ_NS) {
+                tdm_source_arm(source, now_ns + LOOK_NS);
+                return 0;
+        }
+        tdm_loop_exit(s->loop, 0);
+        return 0;
+}
+
+static int on_signal(struct tdm_source *source, int signo, void *userdata)
+{
+        struct server *s = userdata;
+
+        if (s->ending_ns != 0) {
+                cancel_all(s);
+                return 0;
+        }
+        s->ending_ns = tdm_now_ns();
+        tdm_notify("STOPPING=1");
+        tdm_log_info("%s: ending; running jobs have %llu s", signo == SIGINT ? "interrupted" : "terminated",
+                     (unsigned long long)(FINISH_NS / TDM_NSEC_PER_SEC));
+        tdm_listener_destroyp(&s->listener);
+        tdm_face_set_draining(s->face);
+        tdm_dbus_set_draining(s->dbus);
+        tdm_scheduler_drain(s->scheduler);
+        tdm_source_arm(s->ending, s->ending_ns + 1);
+        return 0;
+}
+
+/* ---- the service manager ---- */
+
+/* Queued jobs count only where nothing runs: behind others they wait for them. */
+static bool has_work(void *userdata)
+{
+        struct server *s = userdata;
+        struct tdm_scheduler_stats stats;
+        struct tdm_job *job;
+
+        if (!s->fleet || !tdm_fleet_is_ready(s->fleet))
+                return false; /* the workers are on their way, and the fleet counts for itself */
+        tdm_scheduler_stats(s->scheduler, &stats);
+        tdm_list_for_each(job, tdm_scheduler_jobs(s->scheduler), struct tdm_job, node) {
+                if (job->finished || job->paused || job->encoding)
+                        continue;
+                if (job->state == TDM_JOB_PREFILL || job->state == TDM_JOB_DECODE || job->state == TDM_JOB_RECOVERING)
+                        return true;
+                if (job->state == TDM_JOB_QUEUED && stats.n_running == 0 && job->model && job->model->state == TDM_MODEL_READY)
+                        return true;
+        }
+        return false;
+}
+
+/* All of these only grow, so that their sum stands still only when each does. */
+static uint64_t progress(void *userdata)
+{
+        struct server *s = userdata;
+        struct tdm_scheduler_stats stats;
+        uint64_t sum;
+
+        tdm_scheduler_stats(s->scheduler, &stats);
+        sum = stats.steps_done + stats.n_done + stats.n_failed + stats.n_cancelled + stats.evictions;
+        for (int i = 0; s->fleet && i < TDM_N_WORKERS; i++) {
+                struct tdm_worker_status status;
+
+                tdm_fleet_worker_status(s->fleet, i, &status);
+                sum += status.restarts + status.handovers;
+                for (int kind = 0; kind < TDM_N_BLOCK_KINDS; kind++)
+                        sum += status.done[kind].blocks;
+        }
+        return sum + (s->fleet ? tdm_fleet_epoch(s->fleet) : 0);
+}
+
+static void describe(char *text, size_t size, void *userdata)
+{
+        struct server *s = userdata;
+        struct tdm_scheduler_stats stats;
+
+        tdm_scheduler_stats(s->scheduler, &stats);
+        if (s->ending_ns != 0)
+                snprintf(text, size, "Ending, %u to go", stats.n_running + stats.n_queued);
+        else if (stats.n_running + stats.n_queued == 0)
+                snprintf(text, size, "Idle%s", tdm_fleet_is_degraded(s->fleet) ? ", a worker is quarantined" : "");
+        else
+                snprintf(text, size, "%u running, %u waiting%s", stats.n_running, stats.n_queued,
+                         tdm_fleet_is_degraded(s->fleet) ? ", a worker is quarantined" : "");
+}
+
+static const struct tdm_watchdog_ops watchdog_ops = { .has_work = has_work, .progress = progress, .describe = describe };
+
+/* A configuration that cannot be used changes nothing: the old one stays in force. */
+static int on_hangup(struct tdm_source *source, int signo, void *userdata)
+{
+        struct server *s = userdata;
+        struct tdm_config config = { 0 };
+        struct tdm_error err = { 0 };
+        char text[80];
+        int r;
+
+        if (s->ending_ns != 0)
+                return 0;
+        snprintf(text, sizeof(text), "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)(tdm_now_ns() / 1000));
+        tdm_notify(text);
+        r = tdm_config_load_again(s->config, &config, &err);
+        if (r == 0) {
+                tdm_config_log_changes(s->config, &config);
+                r = tdm_reload_apply(&config, s->models, s->scheduler);
+                if (r < 0)
+                        tdm_error_set(&err, r, "out of memory");
+        }
+        if (r == 0) {
+                tdm_config_deinit(&s->reread);
+                s->reread = config;
+                s->config = &s->reread;
+                tdm_log_info("the configuration was read again");
+        } else {
+                tdm_config_deinit(&config);
+                tdm_log_error("the configuration stays as it was: %s", err.message);
+        }
+        tdm_notify("READY=1");
+        return 0;
+}
+
+/* ---- the beginning ---- */
+
+static void raise_fd_limit(void)
+{
+        struct rlimit limit;
+
+        if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur == limit.rlim_max)
+                return;
+        limit.rlim_cur = limit.rlim_max;
+        if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+                tdm_log_warning("cannot raise the limit of open files: %s", strerror(errno));
+}
+
+static int set_up_loop(struct server *s, struct tdm_error *err)
+{
+        int r = tdm_sigbus_init();
+
+        if (r < 0)
+                return tdm_error_set(err, r, "cannot handle SIGBUS: %s", strerror(-r));
+        r = tdm_loop_new(&s->loop, err);
+        if (r != 0)
+                return r;
+        r = tdm_loop_add_signal(s->loop, SIGTERM, on_signal, s, &s->sigterm);
+        if (r == 0)
+                r = tdm_loop_add_signal(s->loop, SIGINT, on_signal, s, &s->sigint);
+        if (r == 0)
+                r = tdm_loop_add_signal(s->loop, SIGHUP, on_hangup, s, &s->sighup);
+        if (r == 0)
+                r = tdm_loop_add_timer(s->loop, on_ending, s, &s->ending);
+        return r < 0 ? tdm_error_set(err, r, "cannot set up the event loop: %s", strerror(-r)) : 0;
+}
+
+static int set_up_models(struct server *s, const struct tdm_config *config, struct tdm_error *err)
+{
+        _cleanup_(tdm_strv_freep) char **dirs = NULL;
+        struct tdm_models_config models = {
+                .files = (const char *const *)config->models,
+                .precision = config->precision,
+                .kv_type = config->kv_type,
+                .kv_bytes = config->kv_bytes,
+                .activations = config->activations,
+                .no_prefix_cache = !config->prefix_cache,
+                .idle_s = config->idle_unload_s,
+                .max_rows = config->max_rows,
+                .max_sequences = config->max_sequences,
+        };
+        int r = tdm_models_default_dirs((const char *const *)config->model_dirs, &dirs);
+
+        if (r < 0)
+                return tdm_error_set(err, r, "out of memory");
+        models.dirs = (const char *const *)dirs;
+        return tdm_models_new(&s->models, s->loop, &models, err);
+}
+
+static int set_up_serving(struct server *s, const struct tdm_config *config, struct tdm_error *err)
+{
+        struct tdm_scheduler_config scheduler = {
+                .max_jobs = config->max_jobs,
+                .max_jobs_per_uid = config->max_jobs_per_user,
+                .max_running_per_uid = config->max_running_per_user,
+                .max_tokens_per_uid = config->max_tokens_per_user,
+                .max_pending_bytes = MAX_PENDING_BYTES,
+                .max_rows = config->max_rows,
+                .prefill_rows = config->prefill_rows ? config->prefill_rows : TDM_MIN(PREFILL_ROWS, config->max_rows),
+                .lone_rows = config->prefill_rows ? 0 : config->max_rows,
+                .max_sequences = config->max_sequences,
+                .steps_in_flight = config->steps_in_flight,
+                .placement = config->placement,
+        };
+        struct tdm_face_config face = {
+                .system = config->system,
+                .socket = tdm_listener_path(s->listener),
+                .max_connections = MAX_CONNECTIONS,
+                .max_connections_per_uid = config->system ? MAX_CONNECTIONS_PER_UID : MAX_CONNECTIONS,
+        };
+        int r = tdm_scheduler_new(&s->scheduler, s->loop, &scheduler);
+
+        if (r == 0)
+                r = tdm_face_new(&s->face, s->loop, s->models, s->scheduler, &face);
+        if (r == 0)
+                r = tdm_models_observe(s->models, on_model_changed, s);
+        return r < 0 ? tdm_error_set(err, r, "cannot set up serving: %s", strerror(-r)) : 0;
+}
+
+static int set_up_fleet(struct server *s, const struct tdm_config *config, struct tdm_error *err)
+{
+        _cleanup_(freep) char *worker_dir = tdm_installed_worker_dir();
+        struct tdm_fleet_config fleet = {
+                .worker_dir = worker_dir,
+                .n_threads = config->threads,
+                .npu_programs = config->npu_programs,
+                .npu_memory_bytes = config->npu_bytes,
+                .npu_format = config->npu_format,
+                .gpu_device = config->gpu_device,
+                .gpu_memory_bytes = config->gpu_bytes,
+                .hang_min_ns = (uint64_t)config->hang_ms * TDM_NSEC_PER_MSEC,
+        };
+        int r;
+
+        for (int i = 0; i < TDM_N_WORKERS; i++) {
+                fleet.requested[i] = config->requested[i];
+                fleet.cpus[i] = config->cpus[i];
+        }
+        r = tdm_fleet_new(&s->fleet, s->loop, &fleet, &fleet_callbacks, s, err);
+        if (r != 0)
+                return r;
+        tdm_models_set_fleet(s->models, s->fleet);
+        tdm_scheduler_set_fleet(s->scheduler, s->fleet);
+        tdm_face_set_fleet(s->face, s->fleet);
+        return 0;
+}
+
+static int set_up_bus(struct server *s, const struct tdm_config *config, struct tdm_error *err)
+{
+        struct tdm_dbus_config bus = { .system = config->system, .bus = config->bus };
+        int r = tdm_dbus_new(&s->dbus, s->loop, s->models, s->scheduler, &bus, err);
+
+        tdm_dbus_set_fleet(s->dbus, s->fleet);
+        return r;
+}
+
+static void server_deinit(struct server *s)
+{
+        tdm_watchdog_destroyp(&s->watchdog);
+        tdm_listener_destroyp(&s->listener);
+        if (s->models)
+                tdm_models_set_fleet(s->models, NULL);
+        if (s->scheduler)
+                tdm_scheduler_set_fleet(s->scheduler, NULL);
+        if (s->face)
+                tdm_face_set_fleet(s->face, NULL);
+        tdm_dbus_set_fleet(s->dbus, NULL);
+        tdm_fleet_destroyp(&s->fleet);
+        tdm_dbus_destroyp(&s->dbus);
+        tdm_face_destroyp(&s->face);
+        tdm_scheduler_destroyp(&s->scheduler);
+        tdm_models_destroyp(&s->models);
+        tdm_source_destroyp(&s->sigterm);
+        tdm_source_destroyp(&s->sigint);
+        tdm_source_destroyp(&s->sighup);
+        tdm_source_destroyp(&s->ending);
+        tdm_loop_destroyp(&s->loop);
+        tdm_config_deinit(&s->reread);
+}
+
+int tdm_server_run(const struct tdm_config *config, struct tdm_error *err)
+{
+        _cleanup_(server_deinit) struct server s = { .config = config };
+        int r;
+
+        raise_fd_limit();
+        r = set_up_loop(&s, err);
+        if (r == 0)
+                r = tdm_listener_new(&s.listener, s.loop, config->socket, config->system, on_accept, &s, err);
+        if (r == 0)
+                r = set_up_models(&s, config, err);
+        if (r == 0)
+                r = set_up_serving(&s, config, err);
+        if (r == 0)
+                r = set_up_fleet(&s, config, err);
+        if (r == 0)
+                r = set_up_bus(&s, config, err);
+        if (r == 0) {
+                r = tdm_watchdog_new(&s.watchdog, s.loop, &watchdog_ops, &s);
+                if (r < 0)
+                        r = tdm_error_set(err, r, "cannot set up the watchdog: %s", strerror(-r));
+        }
+        if (r != 0)
+                return r;
+        tdm_log_info("tandemd %s serves %s on %s, default model %s", TANDEM_VERSION, config->system ? "the system" : "its user",
+                     tdm_listener_path(s.listener), tdm_models_default_name(s.models));
+        tdm_notify("READY=1");
+        r = tdm_loop_run(s.loop);
+        if (r < 0)
+                return tdm_error_set(err, r, "the event loop failed: %s", strerror(-r));
+        tdm_log_info("ended");
+        return 0;
+}

@@ -1,0 +1,645 @@
+/* From logits to a token.
+ *
+ * Orders of sums, which no thread count or batch changes:
+ *   log-sum-exp: 16 lanes (lane = index mod 16) over blocks of 256 values and a tree over the lanes in float, then the
+ *     blocks by index in double;
+ *   candidates: by falling (penalised) logit, then rising id, in double.
+ * The lanes are written so that a compiler can use vectors of any width up to 16 and still get the same bits; the build
+ * forbids contraction.
+ *
+ * Only the best few candidates are ever looked at: a first pass keeps the greatest of every 64 logits, so the pass that
+ * collects them touches few blocks. A penalty can move history tokens only, so one more candidate for each of them and
+ * the history itself are enough for the exact answer. */
+#include "engine/sampling/sampler.h"
+
+#include <float.h>
+#include <math.h>
+
+#define LANES TDM_SAMPLE_LANES
+#define SUM_BLOCK TDM_SAMPLE_SUM_BLOCK
+#define MAX_BLOCK TDM_SAMPLE_MAX_BLOCK
+#define KEYS_CAPACITY 4096u
+#define MANTISSA_BITS 53
+
+/* A logit and its id in one number that sorts by logit, then by falling id. */
+struct selection {
+        uint64_t *keys; /* [KEYS_CAPACITY] */
+        size_t n;
+        size_t wanted;
+        size_t most; /* that are kept at once: the fewer, the sooner a floor is known, and the more often it is sought */
+        uint64_t floor;    /* keys up to this one are not among the best */
+        float floor_logit; /* nor are logits below this one */
+};
+
+struct scratch {
+        uint64_t keys[KEYS_CAPACITY];
+        uint64_t adjusted[TDM_MAX_TOP_K + 2 * TDM_HISTORY_MAX];
+        double weights[TDM_MAX_TOP_K];
+        uint32_t history[TDM_HISTORY_MAX];
+        float max;              /* of all logits; NAN: there is one that is none, or none that is one */
+        const float *block_sum; /* [n_vocab / SUM_BLOCK], rounded up */
+        const uint32_t *seen;   /* [n_seen]: blocks of MAX_BLOCK that hold the best; NULL: own_block_max says which */
+        uint32_t n_seen;
+        float own_block_sum[]; /* then own_block_max [n_vocab / MAX_BLOCK], both rounded up */
+};
+
+static float *own_block_max(struct scratch *scratch, uint32_t n_vocab)
+{
+        return scratch->own_block_sum + TDM_DIV_UP((size_t)n_vocab, SUM_BLOCK);
+}
+
+void tdm_philox_4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t ret[4])
+{
+        uint32_t c[4] = {counter[0], counter[1], counter[2], counter[3]};
+        uint32_t k0 = key[0], k1 = key[1];
+
+        for (int round = 0; round < 10; round++) {
+                uint64_t a = (uint64_t)c[0] * 0xd2511f53u, b = (uint64_t)c[2] * 0xcd9e8d57u;
+                uint32_t c1 = c[1], c3 = c[3];
+
+                c[0] = (uint32_t)(b >> 32) ^ c1 ^ k0;
+                c[1] = (uint32_t)b;
+                c[2] = (uint32_t)(a >> 32) ^ c3 ^ k1;
+                c[3] = (uint32_t)a;
+                k0 += 0x9e3779b9u;
+                k1 += 0xbb67ae85u;
+        }
+        memcpy(ret, c, sizeof(c));
+}
+
+uint64_t tdm_random_u64(uint64_t seed, uint32_t position, uint32_t draw)
+{
+        uint32_t counter[4] = {position, draw, 0, 0}, key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)}, out[4];
+
+        tdm_philox_4x32(counter, key, out);
+        return (uint64_t)out[1] << 32 | out[0];
+}
+
+int tdm_sampling_check(const struct tdm_sampling *s, struct tdm_error *err)
+{
+        if (!(s->temperature >= 0.0f && s->temperature <= 100.0f))
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "the temperature %g is not from 0 to 100",
+                                     (double)s->temperature);
+        if (!(s->top_p > 0.0f && s->top_p <= 1.0f))
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "top-p %g is not more than 0 and at most 1",
+                                     (double)s->top_p);
+        if (!(s->min_p >= 0.0f && s->min_p < 1.0f))
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "min-p %g is not at least 0 and less than 1",
+                                     (double)s->min_p);
+        if (!(s->repeat_penalty >= 0.01f && s->repeat_penalty <= 100.0f))
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "the repetition penalty %g is not from 0.01 to 100",
+                                     (double)s->repeat_penalty);
+        if (s->n_top > TDM_MAX_TOP)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%u alternatives are asked for, at most %u are reported",
+                                     s->n_top, TDM_MAX_TOP);
+        return 0;
+}
+
+size_t tdm_sampler_scratch_bytes(uint32_t n_vocab)
+{
+        return TDM_ALIGN_UP(sizeof(struct scratch) + (TDM_DIV_UP((size_t)n_vocab, SUM_BLOCK) +
+                                                      TDM_DIV_UP((size_t)n_vocab, MAX_BLOCK)) * sizeof(float),
+                            (size_t)64);
+}
+
+/* 16 lanes at once, written with the compilers' generic vectors: they become whatever the target has. */
+typedef float lanes_f __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t lanes_i __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint32_t lanes_u __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+#define inline_always static inline __attribute__((always_inline))
+
+/* v = e^v for v <= 0, relative error below 2e-7; 0 below -87. Split as 2^n e^r with |r| <= ln(2) / 2; the polynomial is
+ * the Taylor series to degree 7, whose rest is below 2^-27 there. */
+inline_always void exp_negative(lanes_f *v)
+{
+        lanes_i small = *v < -87.0f;
+        lanes_f x = (lanes_f)(((lanes_i)*v & ~small) | ((lanes_i)(lanes_f){0} & small));
+        lanes_f shifted = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: rounds to a whole number */
+        lanes_f n = shifted - 12582912.0f;
+        lanes_f r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+        lanes_f p = r * (1.0f / 5040.0f) + 1.0f / 720.0f;
+
+        p = p * r + 1.0f / 120.0f;
+        p = p * r + 1.0f / 24.0f;
+        p = p * r + 1.0f / 6.0f;
+        p = p * r + 0.5f;
+        p = p * r + 1.0f;
+        p = p * r + 1.0f;
+        p *= (lanes_f)(((lanes_u)shifted + 127) << 23); /* the low bits of shifted are n, in two's complement */
+        *v = (lanes_f)((lanes_i)p & ~small);
+}
+
+/* The last, partial group of lanes, filled up with -inf. */
+inline_always void load_lanes(lanes_f *v, const float *x, uint32_t n)
+{
+        if (n >= LANES) {
+                memcpy(v, x, sizeof(*v));
+                return;
+        }
+        for (uint32_t lane = 0; lane < LANES; lane++)
+                (*v)[lane] = lane < n ? x[lane] : -INFINITY;
+}
+
+inline_always void keep_greater(lanes_f *greatest, const lanes_f *v)
+{
+        lanes_i more = *v > *greatest;
+
+        *greatest = (lanes_f)(((lanes_i)*v & more) | ((lanes_i)*greatest & ~more));
+}
+
+/* As a tree: each of the first half with its twin in the second. */
+inline_always float sum_lanes(const lanes_f *sum)
+{
+        typedef float eight_f __attribute__((vector_size(32))), four_f __attribute__((vector_size(16)));
+        eight_f eight[2];
+        four_f four[2];
+
+        memcpy(eight, sum, sizeof(eight));
+        eight[0] += eight[1];
+        memcpy(four, eight, sizeof(four));
+        four[0] += four[1];
+        return (four[0][0] + four[0][2]) + (four[0][1] + four[0][3]);
+}
+
+/* Of each block of 256, the sum of e^(logit - max). */
+inline_always void sum_exp_generic(const float *logits, uint32_t n, float max, float *block_sum)
+{
+        for (uint32_t at = 0; at < n; at += SUM_BLOCK) {
+                uint32_t end = TDM_MIN(at + SUM_BLOCK, n);
+                lanes_f sum = {0}, v;
+
+                for (uint32_t i = at; i < end; i += LANES) {
+                        load_lanes(&v, logits + i, end - i);
+                        v -= max;
+                        exp_negative(&v);
+                        sum += v;
+                }
+                block_sum[at / SUM_BLOCK] = sum_lanes(&sum);
+        }
+}
+
+/* The greatest of each block of 64. Returns the greatest of all, or NAN when a logit is NaN or +inf, or none is finite.
+ */
+inline_always float find_maxima_generic(const float *logits, uint32_t n, float *block_max)
+{
+        float max = -INFINITY;
+        lanes_i fine = ~(lanes_i){0};
+
+        for (uint32_t at = 0; at < n; at += MAX_BLOCK) {
+                uint32_t end = TDM_MIN(at + MAX_BLOCK, n);
+                lanes_f greatest, v;
+                float most;
+
+                load_lanes(&greatest, logits + at, end - at);
+                fine &= greatest <= FLT_MAX;
+                for (uint32_t i = at + LANES; i < end; i += LANES) {
+                        load_lanes(&v, logits + i, end - i);
+                        fine &= v <= FLT_MAX;
+                        keep_greater(&greatest, &v);
+                }
+                most = greatest[0];
+                for (uint32_t lane = 1; lane < LANES; lane++)
+                        most = greatest[lane] > most ? greatest[lane] : most;
+                block_max[at / MAX_BLOCK] = most;
+                max = most > max ? most : max;
+        }
+        for (uint32_t lane = 0; lane < LANES; lane++) {
+                if (!fine[lane])
+                        return NAN;
+        }
+        return max > -INFINITY ? max : NAN;
+}
+
+/* The same of maxima that were found elsewhere, where NAN stands for a block with such a logit. */
+inline_always float greatest_of_generic(const float *block_max, uint32_t n_blocks)
+{
+        lanes_f greatest, v;
+        lanes_i fine = ~(lanes_i){0};
+        float max = -INFINITY;
+
+        load_lanes(&greatest, block_max, 0);
+        for (uint32_t b = 0; b < n_blocks; b += LANES) {
+                load_lanes(&v, block_max + b, n_blocks - b);
+                fine &= v == v;
+                keep_greater(&greatest, &v);
+        }
+        for (uint32_t lane = 0; lane < LANES; lane++) {
+                if (!fine[lane])
+                        return NAN;
+                max = greatest[lane] > max ? greatest[lane] : max;
+        }
+        return max > -INFINITY ? max : NAN;
+}
+
+struct lane_functions {
+        void (*sum_exp)(const float *logits, uint32_t n, float max, float *block_sum);
+        float (*find_maxima)(const float *logits, uint32_t n, float *block_max);
+        float (*greatest_of)(const float *block_max, uint32_t n_blocks);
+};
+
+/* The same source three times; the widest that the machine has. Contraction is off, so all give the same bits. */
+#define VARIANT(suffix, attribute)                                                                                     \
+        attribute static void sum_exp##suffix(const float *logits, uint32_t n, float max, float *block_sum)            \
+        {                                                                                                              \
+                sum_exp_generic(logits, n, max, block_sum);                                                            \
+        }                                                                                                              \
+        attribute static float find_maxima##suffix(const float *logits, uint32_t n, float *block_max)                  \
+        {                                                                                                              \
+                return find_maxima_generic(logits, n, block_max);                                                      \
+        }                                                                                                              \
+        attribute static float greatest_of##suffix(const float *block_max, uint32_t n_blocks)                          \
+        {                                                                                                              \
+                return greatest_of_generic(block_max, n_blocks);                                                       \
+        }                                                                                                              \
+        static const struct lane_functions functions##suffix = { sum_exp##suffix, find_maxima##suffix,                 \
+                                                                 greatest_of##suffix };
+VARIANT(_plain, )
+#ifdef __x86_64__
+VARIANT(_avx2, __attribute__((target("avx2"))))
+VARIANT(_avx512, __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl"))))
+#endif
+
+#ifdef __x86_64__
+static bool has_avx512(void)
+{
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+}
+#endif
+
+static const struct lane_functions *lane_functions(void)
+{
+#ifdef __x86_64__
+        if (has_avx512())
+                return &functions_avx512;
+        if (__builtin_cpu_supports("avx2"))
+                return &functions_avx2;
+#endif
+        return &functions_plain;
+}
+
+static uint64_t make_key(float logit, uint32_t id)
+{
+        float v = logit + 0.0f; /* -0 becomes 0: they are equal, so the id decides */
+        uint32_t bits;
+
+        memcpy(&bits, &v, sizeof(bits));
+        bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+        return (uint64_t)bits << 32 | (UINT32_MAX - id);
+}
+
+static uint32_t key_id(uint64_t key)
+{
+        return UINT32_MAX - (uint32_t)key;
+}
+
+static float key_logit(uint64_t key)
+{
+        uint32_t bits = (uint32_t)(key >> 32);
+        float v;
+
+        bits = bits & 0x80000000u ? bits & 0x7fffffffu : ~bits;
+        memcpy(&v, &bits, sizeof(v));
+        return v;
+}
+
+static void sift(uint64_t *keys, size_t at, size_t n)
+{
+        uint64_t key = keys[at];
+
+        for (size_t child; (child = 2 * at + 1) < n; at = child) {
+                if (child + 1 < n && keys[child + 1] < keys[child])
+                        child++;
+                if (keys[child] >= key)
+                        break;
+                keys[at] = keys[child];
+        }
+        keys[at] = key;
+}
+
+/* Falling order. Heap sort: no allocation, no bad case. */
+static void sort_keys(uint64_t *keys, size_t n)
+{
+        for (size_t i = n / 2; i-- > 0;)
+                sift(keys, i, n);
+        for (size_t i = n; i-- > 1;) {
+                uint64_t least = keys[0];
+
+                keys[0] = keys[i];
+                keys[i] = least;
+                sift(keys, 0, i);
+        }
+}
+
+/* Brings the wanted greatest of n > wanted keys to the front, in any order. Keys are distinct. */
+static void select_greatest(uint64_t *keys, size_t n, size_t wanted)
+{
+        size_t low = 0, high = n;
+        uint32_t random = 1;
+
+        while (high - low > 1) {
+                uint64_t pivot;
+                size_t i = low, j = high - 1;
+
+                random = random * 1664525u + 1013904223u;
+                pivot = keys[low + (random >> 8) % (high - low)];
+                for (;;) {
+                        uint64_t swap;
+
+                        while (keys[i] > pivot)
+                                i++;
+                        while (keys[j] < pivot)
+                                j--;
+                        if (i >= j)
+                                break;
+                        swap = keys[i];
+                        keys[i] = keys[j];
+                        keys[j] = swap;
+                }
+                /* The pivot is at i now: all before are greater. */
+                if (i == wanted || i + 1 == wanted)
+                        return;
+                if (i > wanted)
+                        high = i;
+                else
+                        low = i + 1;
+        }
+}
+
+static void selection_shrink(struct selection *s)
+{
+        if (s->n <= s->wanted)
+                return;
+        select_greatest(s->keys, s->n, s->wanted);
+        s->n = s->wanted;
+        s->floor = s->keys[0];
+        for (size_t i = 1; i < s->n; i++)
+                s->floor = TDM_MIN(s->floor, s->keys[i]);
+        s->floor_logit = key_logit(s->floor);
+}
+
+static inline void selection_add(struct selection *s, float logit, uint32_t id)
+{
+        uint64_t key;
+
+        if (logit < s->floor_logit) /* nearly all; the rest is slower */
+                return;
+        key = make_key(logit, id);
+        if (key <= s->floor)
+                return;
+        if (s->n == s->most)
+                selection_shrink(s);
+        s->keys[s->n++] = key;
+}
+
+static void add_block(struct selection *s, const float *logits, uint32_t n, uint32_t block)
+{
+        for (uint32_t i = block * MAX_BLOCK; i < TDM_MIN(n, (block + 1) * MAX_BLOCK); i++)
+                selection_add(s, logits[i], i);
+}
+
+/* Of blocks, the least of their greatest. */
+static float least_maximum(const float *logits, uint32_t n, const uint32_t *blocks, uint32_t n_listed)
+{
+        const struct lane_functions *functions = lane_functions();
+        float least = INFINITY;
+
+        for (uint32_t i = 0; i < n_listed; i++) {
+                uint32_t at = blocks[i] * MAX_BLOCK;
+                float greatest = -INFINITY;
+
+                if (blocks[i] < TDM_DIV_UP(n, MAX_BLOCK))
+                        functions->find_maxima(logits + at, TDM_MIN(n - at, MAX_BLOCK), &greatest);
+                least = TDM_MIN(least, greatest);
+        }
+        return least;
+}
+
+/* The wanted best of all logits, sorted into scratch->keys. Returns how many there are. */
+static size_t find_best(const float *logits, uint32_t n, size_t wanted, struct scratch *scratch)
+{
+        uint32_t n_blocks = TDM_DIV_UP(n, MAX_BLOCK);
+        const float *block_max = own_block_max(scratch, n);
+        struct selection s = {.keys = scratch->keys, .wanted = TDM_MIN(wanted, (size_t)n), .floor_logit = -INFINITY};
+
+        s.most = TDM_MIN(4 * s.wanted + 64, (size_t)KEYS_CAPACITY);
+        if (scratch->seen) {
+                /* As many logits as blocks are not less than the least of the blocks' maxima. */
+                if (scratch->n_seen >= s.wanted)
+                        s.floor_logit = least_maximum(logits, n, scratch->seen, scratch->n_seen);
+                for (uint32_t i = 0; i < scratch->n_seen; i++)
+                        if (scratch->seen[i] < n_blocks)
+                                add_block(&s, logits, n, scratch->seen[i]);
+        } else {
+                /* As many logits as wanted are not less than the wanted-th greatest block maximum. */
+                if (n_blocks > s.wanted) {
+                        for (uint32_t b = 0; b < n_blocks; b++)
+                                selection_add(&s, block_max[b], b);
+                        selection_shrink(&s);
+                        s.floor = (s.floor >> 32 << 32) - 1;
+                        s.n = 0;
+                }
+                for (uint32_t b = 0; b < n_blocks; b++)
+                        if (!(block_max[b] < s.floor_logit) && make_key(block_max[b], 0) > s.floor)
+                                add_block(&s, logits, n, b);
+        }
+        selection_shrink(&s);
+        sort_keys(s.keys, s.n);
+        return s.n;
+}
+
+/* The distinct ids of the last tokens, sorted. */
+static uint32_t sort_history(const uint32_t *history, uint32_t n, uint32_t n_vocab, uint32_t *sorted)
+{
+        uint32_t from = n > TDM_HISTORY_MAX ? n - TDM_HISTORY_MAX : 0, n_sorted = 0;
+
+        for (uint32_t i = from; i < n; i++) {
+                uint32_t at = n_sorted;
+
+                if (history[i] >= n_vocab)
+                        continue;
+                while (at > 0 && sorted[at - 1] > history[i])
+                        at--;
+                if (at > 0 && sorted[at - 1] == history[i])
+                        continue;
+                memmove(sorted + at + 1, sorted + at, (n_sorted - at) * sizeof(*sorted));
+                sorted[at] = history[i];
+                n_sorted++;
+        }
+        return n_sorted;
+}
+
+static bool in_history(const uint32_t *sorted, uint32_t n, uint32_t id)
+{
+        uint32_t low = 0, high = n;
+
+        while (low < high) {
+                uint32_t middle = low + (high - low) / 2;
+
+                if (sorted[middle] < id)
+                        low = middle + 1;
+                else
+                        high = middle;
+        }
+        return low < n && sorted[low] == id;
+}
+
+/* A repeated token becomes less likely for penalty > 1, whatever the sign of its logit. */
+static float penalise(float logit, float penalty)
+{
+        float v = logit > 0.0f ? logit / penalty : logit * penalty;
+
+        if (logit == -INFINITY)
+                return logit;
+        return v > FLT_MAX ? FLT_MAX : v < -FLT_MAX ? -FLT_MAX : v;
+}
+
+/* The n_best best raw candidates (sorted, in scratch->keys) and the history, penalised and sorted into
+ * scratch->adjusted. */
+static size_t adjust(const float *logits, size_t n_best, uint32_t n_history, float penalty, struct scratch *scratch)
+{
+        size_t n = 0;
+
+        for (size_t i = 0; i < n_best; i++) {
+                uint32_t id = key_id(scratch->keys[i]);
+
+                if (in_history(scratch->history, n_history, id))
+                        scratch->adjusted[n++] = make_key(penalise(logits[id], penalty), id);
+                else
+                        scratch->adjusted[n++] = scratch->keys[i];
+        }
+        for (uint32_t i = 0; i < n_history; i++) {
+                uint32_t id = scratch->history[i];
+
+                if (make_key(logits[id], id) < scratch->keys[n_best - 1])
+                        scratch->adjusted[n++] = make_key(penalise(logits[id], penalty), id);
+        }
+        if (n_history > 0)
+                sort_keys(scratch->adjusted, n);
+        return n;
+}
+
+/* candidates: sorted keys, at least one. */
+static uint32_t draw(const uint64_t *candidates, size_t n, const struct tdm_sampling *s, uint32_t position,
+                     double *weights)
+{
+        double greatest = (double)key_logit(candidates[0]), total = 0.0, kept = 0.0, least, x;
+
+        for (size_t i = 0; i < n; i++) {
+                weights[i] = exp(((double)key_logit(candidates[i]) - greatest) / (double)s->temperature);
+                total += weights[i];
+        }
+        if (s->top_p < 1.0f) {
+                double wanted = total * (double)s->top_p;
+                size_t n_kept = 0;
+
+                total = 0.0;
+                while (n_kept < n && total < wanted)
+                        total += weights[n_kept++];
+                n = n_kept;
+        }
+        least = (double)s->min_p * weights[0];
+        while (n > 1 && weights[n - 1] < least)
+                n--;
+        for (size_t i = 0; i < n; i++)
+                kept += weights[i];
+        x = kept * ((double)(tdm_random_u64(s->seed, position, 0) >> (64 - MANTISSA_BITS)) * 0x1p-53);
+        total = 0.0;
+        for (size_t i = 0; i < n; i++) {
+                total += weights[i];
+                if (x < total)
+                        return key_id(candidates[i]);
+        }
+        return key_id(candidates[0]); /* not reached: x < kept, and total has become kept */
+}
+
+static uint32_t top_k_of(const struct tdm_sampling *s)
+{
+        if (s->temperature == 0.0f)
+                return 1;
+        return s->top_k == 0 ? TDM_MAX_TOP_K : TDM_MIN(s->top_k, TDM_MAX_TOP_K);
+}
+
+static uint32_t n_top_of(const struct tdm_sampling *s, uint32_t n_vocab)
+{
+        return TDM_MIN(TDM_MIN(s->n_top, TDM_MAX_TOP), n_vocab);
+}
+
+/* Of all logits, how many of the greatest are looked at. */
+static size_t n_wanted(const struct tdm_sampling *s, uint32_t n_vocab, uint32_t n_penalised)
+{
+        return TDM_MAX(n_top_of(s, n_vocab), top_k_of(s) + n_penalised);
+}
+
+/* ---- whoever makes logits can have looked at them ---- */
+
+void tdm_sample_take(const float *maxima, uint32_t n_maxima, const float *block_sums, const uint32_t *seen, uint32_t n_seen, void *scratch)
+{
+        struct scratch *sc = scratch;
+
+        sc->max = lane_functions()->greatest_of(maxima, n_maxima);
+        sc->block_sum = block_sums;
+        sc->seen = seen;
+        sc->n_seen = n_seen;
+}
+
+uint32_t tdm_sample_n_wanted(const struct tdm_sampling *sampling, uint32_t n_vocab, uint32_t n_history)
+{
+        uint32_t n_penalised = sampling->repeat_penalty != 1.0f ? TDM_MIN(n_history, (uint32_t)TDM_HISTORY_MAX) : 0;
+
+        return (uint32_t)TDM_MIN(n_wanted(sampling, n_vocab, n_penalised), (size_t)n_vocab);
+}
+
+int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling, const uint32_t *history,
+               uint32_t n_history, uint32_t position, uint32_t target, void *scratch, struct tdm_result *ret)
+{
+        struct scratch *sc = scratch;
+
+        sc->max = lane_functions()->find_maxima(logits, n_vocab, own_block_max(sc, n_vocab));
+        sc->block_sum = sc->own_block_sum;
+        sc->seen = NULL;
+        if (!isnan(sc->max))
+                lane_functions()->sum_exp(logits, n_vocab, sc->max, sc->own_block_sum);
+        return tdm_sample_finish(logits, n_vocab, sampling, history, n_history, position, target, scratch, ret);
+}
+
+int tdm_sample_finish(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling,
+                      const uint32_t *history, uint32_t n_history, uint32_t position, uint32_t target, void *scratch,
+                      struct tdm_result *ret)
+{
+        struct scratch *sc = scratch;
+        bool greedy = sampling->temperature == 0.0f, penalty = sampling->repeat_penalty != 1.0f;
+        uint32_t top_k = top_k_of(sampling);
+        uint32_t n_penalised = 0, n_top = n_top_of(sampling, n_vocab);
+        size_t n_best, n_candidates;
+        double log_sum = 0.0;
+
+        if (n_vocab == 0 || (target != UINT32_MAX && target >= n_vocab))
+                return -EINVAL;
+        if (isnan(sc->max))
+                return -EDOM;
+        for (uint32_t i = 0; i < TDM_DIV_UP(n_vocab, SUM_BLOCK); i++)
+                log_sum += sc->block_sum[i];
+        log_sum = (double)sc->max + log(log_sum);
+        if (penalty)
+                n_penalised = sort_history(history, n_history, n_vocab, sc->history);
+        n_best = find_best(logits, n_vocab, n_wanted(sampling, n_vocab, n_penalised), sc);
+        if (n_best < TDM_MAX(n_top, 1u))
+                return -EDOM; /* these are not the logits that the maxima are of */
+
+        ret->n_top = n_top;
+        for (uint32_t i = 0; i < n_top; i++) {
+                uint32_t id = key_id(sc->keys[i]);
+
+                ret->top[i] = (struct tdm_top){id, (float)((double)logits[id] - log_sum)};
+        }
+        n_candidates =
+                adjust(logits, TDM_MIN(n_best, (size_t)top_k + n_penalised), n_penalised, sampling->repeat_penalty, sc);
+        n_candidates = TDM_MIN(n_candidates, (size_t)top_k);
+        ret->token =
+                greedy ? key_id(sc->adjusted[0]) : draw(sc->adjusted, n_candidates, sampling, position, sc->weights);
+        ret->logprob = (float)((double)logits[ret->token] - log_sum);
+        ret->target_logprob = target == UINT32_MAX ? NAN : (float)((double)logits[target] - log_sum);
+        return 0;
+}

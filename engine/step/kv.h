@@ -1,0 +1,78 @@
+/* The paged KV cache: where a key and a value lie.
+ *
+ * Two groups of layers, each with pages of its own: full layers (pages live as long as the sequence) and window layers
+ * (pages are freed as they slide out). A page of a group holds TDM_KV_PAGE_TOKENS consecutive positions of one sequence
+ * for all layers of that group. Keys lie 16 positions side by side, so that one vector is one dimension of 16 keys and a
+ * score is summed over dimensions in one lane, in order; values lie as rows.
+ *
+ *   page     = [layer of the group][kv head] parts
+ *   part     = K [TDM_KV_PAGE_TOKENS / 16][head_dim][16]  then  V [TDM_KV_PAGE_TOKENS][head_dim]     (f16 or f32)
+ *   q8_0:      K i8 [TDM_KV_PAGE_TOKENS / 16][head_dim][16]   K scales f16 [TDM_KV_PAGE_TOKENS / 16][blocks][16]
+ *              V i8 [TDM_KV_PAGE_TOKENS][head_dim]            V scales f16 [TDM_KV_PAGE_TOKENS][blocks]
+ *              a block is 32 dimensions of one key or value (the last may be 16); what it holds is q * scale
+ *   segment  = full pages, then window pages; pages are multiples of 4096 bytes, so one can be given back alone */
+#ifndef TDM_ENGINE_STEP_KV_H
+#define TDM_ENGINE_STEP_KV_H
+
+#include "engine/model/model.h"
+
+#define TDM_KV_PAGE_TOKENS 32u
+#define TDM_KV_NO_PAGE UINT32_MAX
+
+enum tdm_kv_group { TDM_KV_FULL = 0, TDM_KV_WINDOW = 1, TDM_KV_GROUPS = 2 };
+enum tdm_kv_type { TDM_KV_F16 = 1, TDM_KV_F32 = 2, TDM_KV_Q8_0 = 3 };
+const char *tdm_kv_type_name(enum tdm_kv_type type); /* "f16"; NULL: no such type */
+int tdm_kv_type_from_name(const char *name);         /* -EINVAL */
+
+struct tdm_kv_geometry {
+        uint32_t type; /* enum tdm_kv_type */
+        uint32_t n_kv_heads;
+        uint32_t head_dim;
+        uint32_t n_layers[TDM_KV_GROUPS];
+        uint32_t n_pages[TDM_KV_GROUPS];
+        uint64_t part_bytes;
+        uint64_t page_bytes[TDM_KV_GROUPS]; /* 0 for a group without layers */
+        uint64_t offset[TDM_KV_GROUPS];     /* of the group's first page */
+        uint64_t size_bytes;
+};
+
+#define TDM_KV_BLOCK_DIMS 32u /* q8_0: dimensions that share a scale */
+
+static inline uint32_t tdm_kv_n_blocks(uint32_t head_dim)
+{
+        return (head_dim + TDM_KV_BLOCK_DIMS - 1) / TDM_KV_BLOCK_DIMS;
+}
+/* Where the values begin within a part, and how long a part is: both multiples of 64. */
+static inline uint64_t tdm_kv_values_offset(enum tdm_kv_type type, uint32_t head_dim)
+{
+        switch (type) {
+        case TDM_KV_F32:
+                return (uint64_t)TDM_KV_PAGE_TOKENS * head_dim * 4;
+        case TDM_KV_Q8_0:
+                return (uint64_t)TDM_KV_PAGE_TOKENS * (head_dim + 2 * tdm_kv_n_blocks(head_dim));
+        default:
+                return (uint64_t)TDM_KV_PAGE_TOKENS * head_dim * 2;
+        }
+}
+static inline uint64_t tdm_kv_part_bytes(enum tdm_kv_type type, uint32_t head_dim)
+{
+        return 2 * tdm_kv_values_offset(type, head_dim);
+}
+
+/* n_pages of a group without layers is taken as 0. -EOVERFLOW when it cannot be addressed. */
+int tdm_kv_geometry_init(struct tdm_kv_geometry *kv, const struct tdm_hparams *hp, enum tdm_kv_type type,
+                         uint32_t n_full_pages, uint32_t n_window_pages);
+static inline enum tdm_kv_group tdm_kv_group_of(const struct tdm_hparams *hp, uint32_t layer)
+{
+        return hp->layer_is_full[layer] ? TDM_KV_FULL : TDM_KV_WINDOW;
+}
+/* How many layers of the same group come before this one. */
+uint32_t tdm_kv_layer_index(const struct tdm_hparams *hp, uint32_t layer);
+static inline uint64_t tdm_kv_part_offset(const struct tdm_kv_geometry *kv, enum tdm_kv_group group, uint32_t page,
+                                          uint32_t layer_index, uint32_t kv_head)
+{
+        return kv->offset[group] + (uint64_t)page * kv->page_bytes[group] +
+               ((uint64_t)layer_index * kv->n_kv_heads + kv_head) * kv->part_bytes;
+}
+
+#endif

@@ -1,0 +1,301 @@
+/* Steps: the layout of their segment, and the one place where a worker copies a step out of shared memory and checks it.
+ *
+ * The peer may write while we read: every value is copied once, into memory of our own, and only the copy is looked at.
+ * What passes here is safe to index with; whether it makes sense (two sequences that write one page) is tandemd's affair. */
+#include "engine/step/step.h"
+
+/* The public struct comes first: a step is handed around as that. */
+struct step {
+        struct tdm_step public;
+        struct tdm_steps_limits limits;
+};
+
+/* The barrier keeps the compiler from looking at the peer's memory again instead of the copy. */
+static void copy_once(void *to, const void *from, size_t size_bytes)
+{
+        memcpy(to, from, size_bytes);
+        __asm__ volatile("" ::: "memory");
+}
+
+#define MAX_TABLES 65536u
+#define MAX_TABLE_ENTRIES ((UINT32_C(1) << 20) / TDM_KV_PAGE_TOKENS) /* of the longest context that tdm_hparams_check allows */
+
+int tdm_steps_limits_check(const struct tdm_steps_limits *limits, struct tdm_error *err)
+{
+        const struct {
+                const char *name;
+                uint32_t value, min, max;
+        } checks[] = {
+                { "max_rows", limits->max_rows, 1, TDM_MAX_STEP_ROWS },
+                { "max_seqs", limits->max_seqs, 1, TDM_MIN(limits->max_rows, TDM_MAX_STEP_SEQS) },
+                { "max_logits", limits->max_logits, limits->max_seqs, TDM_MAX_STEP_LOGITS },
+                { "n_tables", limits->n_tables, 1, MAX_TABLES },
+                { "table_entries", limits->table_entries, 1, MAX_TABLE_ENTRIES },
+        };
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(checks); i++)
+                if (checks[i].value < checks[i].min || checks[i].value > checks[i].max)
+                        return tdm_error_set(err, TDM_E_PROTOCOL, "limits of steps: %s is %u, allowed is %u to %u", checks[i].name,
+                                             checks[i].value, checks[i].min, checks[i].max);
+        return 0;
+}
+
+void tdm_steps_layout(const struct tdm_steps_limits *limits, struct tdm_steps_layout *ret)
+{
+        struct tdm_steps_layout l = { .limits = *limits };
+        uint64_t offset = TDM_ALIGN_UP((uint64_t)sizeof(struct tdm_step_head), UINT64_C(64));
+
+        l.rows_offset = offset;
+        offset += TDM_ALIGN_UP(limits->max_rows * (uint64_t)sizeof(struct tdm_step_row), UINT64_C(64));
+        l.seqs_offset = offset;
+        offset += TDM_ALIGN_UP(limits->max_seqs * (uint64_t)sizeof(struct tdm_step_seq), UINT64_C(64));
+        l.logits_offset = offset;
+        offset += TDM_ALIGN_UP(limits->max_logits * (uint64_t)sizeof(struct tdm_step_logits), UINT64_C(64));
+        l.history_offset = offset;
+        offset += limits->max_logits * (uint64_t)TDM_HISTORY_MAX * sizeof(uint32_t);
+        l.slot_bytes = TDM_ALIGN_UP(offset, UINT64_C(4096));
+
+        offset = 4096;
+        for (uint32_t i = 0; i < TDM_STEP_SLOTS; i++, offset += l.slot_bytes)
+                l.slot_offset[i] = offset;
+        l.tables_offset = offset;
+        offset += (uint64_t)limits->n_tables * TDM_KV_GROUPS * limits->table_entries * sizeof(uint32_t);
+        l.size_bytes = TDM_ALIGN_UP(offset, UINT64_C(4096));
+        l.results_slot_bytes = TDM_ALIGN_UP(limits->max_logits * (uint64_t)sizeof(struct tdm_result), UINT64_C(4096));
+        l.results_bytes = TDM_STEP_SLOTS * l.results_slot_bytes;
+        *ret = l;
+}
+
+static_assert(sizeof(struct tdm_steps_header) <= 4096, "the header has a page of its own");
+
+void tdm_steps_format(uint8_t *base, const struct tdm_steps_layout *layout)
+{
+        struct tdm_steps_header header = { .magic = TDM_STEPS_MAGIC, .abi = TDM_STEPS_ABI, .size_bytes = layout->size_bytes,
+                                           .limits = layout->limits };
+
+        memcpy(base, &header, sizeof(header));
+}
+
+int tdm_steps_check(const uint8_t *base, uint64_t size_bytes, struct tdm_steps_limits *ret, struct tdm_error *err)
+{
+        struct tdm_steps_header header;
+        struct tdm_steps_layout layout;
+        int r;
+
+        if (size_bytes < sizeof(header))
+                return tdm_error_set(err, TDM_E_PROTOCOL, "segment of steps: %llu bytes are less than its header",
+                                     (unsigned long long)size_bytes);
+        copy_once(&header, base, sizeof(header));
+        if (header.magic != TDM_STEPS_MAGIC || header.abi != TDM_STEPS_ABI)
+                return tdm_error_set(err, TDM_E_PROTOCOL, "segment of steps: magic %08x version %u, wanted %08x version %u "
+                                     "(daemon and worker of different builds?)", header.magic, header.abi, TDM_STEPS_MAGIC,
+                                     TDM_STEPS_ABI);
+        r = tdm_steps_limits_check(&header.limits, err);
+        if (r)
+                return r;
+        tdm_steps_layout(&header.limits, &layout);
+        if (header.size_bytes != layout.size_bytes || size_bytes < layout.size_bytes)
+                return tdm_error_set(err, TDM_E_PROTOCOL, "segment of steps: has %llu bytes, says %llu, needs %llu",
+                                     (unsigned long long)size_bytes, (unsigned long long)header.size_bytes,
+                                     (unsigned long long)layout.size_bytes);
+        *ret = header.limits;
+        return 0;
+}
+
+int tdm_step_new(struct tdm_step **ret, const struct tdm_steps_limits *limits)
+{
+        struct tdm_step *step = calloc(1, sizeof(struct step));
+        bool complete;
+
+        if (!step)
+                return -ENOMEM;
+        ((struct step *)step)->limits = *limits;
+        step->rows = calloc(limits->max_rows, sizeof(*step->rows));
+        step->seqs = calloc(limits->max_seqs, sizeof(*step->seqs));
+        step->logits = calloc(limits->max_logits, sizeof(*step->logits));
+        step->history = calloc((size_t)limits->max_logits * TDM_HISTORY_MAX, sizeof(*step->history));
+        complete = step->rows && step->seqs && step->logits && step->history;
+        for (int group = 0; group < TDM_KV_GROUPS; group++) {
+                step->tables[group] = calloc((size_t)limits->max_seqs * limits->table_entries, sizeof(uint32_t));
+                complete = complete && step->tables[group];
+        }
+        if (!complete) {
+                tdm_step_destroy(step);
+                return -ENOMEM;
+        }
+        step->table_entries = limits->table_entries;
+        *ret = step;
+        return 0;
+}
+
+void tdm_step_destroy(struct tdm_step *step)
+{
+        if (!step)
+                return;
+        for (int group = 0; group < TDM_KV_GROUPS; group++)
+                free(step->tables[group]);
+        free(step->history);
+        free(step->logits);
+        free(step->seqs);
+        free(step->rows);
+        free(step);
+}
+
+void tdm_step_destroyp(struct tdm_step **step)
+{
+        tdm_step_destroy(*step);
+        *step = NULL;
+}
+
+#define REFUSE(err, fmt, ...) tdm_error_set((err), TDM_E_PROTOCOL, "step: " fmt, ##__VA_ARGS__)
+
+static int check_head(const struct tdm_step_head *head, const struct tdm_steps_limits *limits, uint64_t step_id, uint32_t epoch,
+                      const struct tdm_hparams *hp, struct tdm_error *err)
+{
+        uint32_t n_blocks = tdm_model_n_blocks(hp);
+
+        if (head->step_id != step_id || head->epoch != epoch)
+                return REFUSE(err, "slot holds step %llu of epoch %u, wanted is %llu of %u", (unsigned long long)head->step_id,
+                              head->epoch, (unsigned long long)step_id, epoch);
+        if (head->n_rows < 1 || head->n_rows > limits->max_rows)
+                return REFUSE(err, "%u rows, allowed are 1 to %u", head->n_rows, limits->max_rows);
+        if (head->n_seqs < 1 || head->n_seqs > limits->max_seqs)
+                return REFUSE(err, "%u sequences, allowed are 1 to %u", head->n_seqs, limits->max_seqs);
+        if (head->n_logits > limits->max_logits)
+                return REFUSE(err, "%u rows of logits, at most %u are allowed", head->n_logits, limits->max_logits);
+        if (head->n_history > limits->max_logits * TDM_HISTORY_MAX)
+                return REFUSE(err, "%u tokens of history, at most %u are allowed", head->n_history,
+                              limits->max_logits * TDM_HISTORY_MAX);
+        for (uint32_t b = 0; b < n_blocks; b++)
+                if (head->plan[b] >= TDM_N_WORKERS)
+                        return REFUSE(err, "block %u is planned on worker %u, which there is not", b, head->plan[b]);
+        if (head->plan[n_blocks - 1] != head->plan[n_blocks - 2])
+                return REFUSE(err, "head and sample are planned on different workers");
+        if (head->marks > 1 || head->after_step >= head->step_id || head->after_slot >= TDM_STEP_SLOTS)
+                return REFUSE(err, "it follows step %llu in slot %u and gives marks %u", (unsigned long long)head->after_step,
+                              head->after_slot, head->marks);
+        for (uint32_t b = 1; (head->marks || head->after_step) && b < n_blocks; b++)
+                if (head->plan[b] != head->plan[0])
+                        return REFUSE(err, "it is chained to another and runs on both workers");
+        return 0;
+}
+
+static int check_rows(const struct tdm_step *step, const struct tdm_steps_limits *limits, const struct tdm_hparams *hp,
+                      struct tdm_error *err)
+{
+        uint32_t row = 0;
+
+        for (uint32_t s = 0; s < step->head.n_seqs; s++) {
+                const struct tdm_step_seq *seq = &step->seqs[s];
+                uint32_t first;
+
+                if (seq->table >= limits->n_tables)
+                        return REFUSE(err, "sequence %u has page table %u of %u", s, seq->table, limits->n_tables);
+                for (uint32_t other = 0; other < s; other++)
+                        if (step->seqs[other].table == seq->table)
+                                return REFUSE(err, "sequences %u and %u share page table %u", other, s, seq->table);
+                if (seq->first_row != row || seq->n_rows < 1 || seq->n_rows > step->head.n_rows - row)
+                        return REFUSE(err, "sequence %u has rows %u to %llu, wanted from %u and below %u", s, seq->first_row,
+                                      (unsigned long long)seq->first_row + seq->n_rows, row, step->head.n_rows);
+                first = step->rows[row].position;
+                for (uint32_t i = 0; i < seq->n_rows; i++, row++) {
+                        const struct tdm_step_row *r = &step->rows[row];
+
+                        if (r->seq != s)
+                                return REFUSE(err, "row %u says sequence %u and lies in %u", row, r->seq, s);
+                        if (r->token >= hp->n_vocab)
+                                return REFUSE(err, "row %u has token %u, the vocabulary has %u", row, r->token, hp->n_vocab);
+                        if (r->position >= hp->n_ctx || r->position / TDM_KV_PAGE_TOKENS >= limits->table_entries)
+                                return REFUSE(err, "row %u is at position %u, past the context or its page table", row, r->position);
+                        if (r->position != first + i)
+                                return REFUSE(err, "row %u is at position %u, wanted is %u", row, r->position, first + i);
+                        if (r->logits != UINT32_MAX && (r->logits >= step->head.n_logits || step->logits[r->logits].row != row))
+                                return REFUSE(err, "row %u wants logits %u, which are not its own", row, r->logits);
+                }
+        }
+        if (row != step->head.n_rows)
+                return REFUSE(err, "%u rows belong to no sequence", step->head.n_rows - row);
+        return 0;
+}
+
+static int check_logits(const struct tdm_step *step, const struct tdm_hparams *hp, struct tdm_error *err)
+{
+        for (uint32_t i = 0; i < step->head.n_logits; i++) {
+                const struct tdm_step_logits *l = &step->logits[i];
+                struct tdm_error why;
+
+                if (l->row >= step->head.n_rows || step->rows[l->row].logits != i)
+                        return REFUSE(err, "logits %u are of row %u, which does not want them", i, l->row);
+                if (l->target != UINT32_MAX && l->target >= hp->n_vocab)
+                        return REFUSE(err, "logits %u have target %u, the vocabulary has %u", i, l->target, hp->n_vocab);
+                if (l->n_history > TDM_HISTORY_MAX || l->history_offset > step->head.n_history ||
+                    l->n_history > step->head.n_history - l->history_offset)
+                        return REFUSE(err, "logits %u have %u tokens of history from %u, there are %u", i, l->n_history,
+                                      l->history_offset, step->head.n_history);
+                if (tdm_sampling_check(&l->sampling, &why))
+                        return REFUSE(err, "logits %u: %s", i, why.message);
+        }
+        for (uint32_t i = 0; i < step->head.n_history; i++)
+                if (step->history[i] >= hp->n_vocab)
+                        return REFUSE(err, "token %u of the history is %u, the vocabulary has %u", i, step->history[i], hp->n_vocab);
+        return 0;
+}
+
+/* Copies the entries that rows of sequence s will look at in this group, and checks them. */
+static int read_table(struct tdm_step *step, const uint8_t *base, const struct tdm_steps_layout *layout, uint32_t s,
+                      enum tdm_kv_group group, const struct tdm_hparams *hp, const struct tdm_kv_geometry *kv,
+                      struct tdm_error *err)
+{
+        const struct tdm_step_seq *seq = &step->seqs[s];
+        const uint32_t *from = (const uint32_t *)(base + layout->tables_offset) +
+                               ((uint64_t)seq->table * TDM_KV_GROUPS + group) * layout->limits.table_entries;
+        uint32_t *to = step->tables[group] + (uint64_t)s * step->table_entries;
+        uint32_t position = step->rows[seq->first_row].position;
+        uint32_t first = tdm_window_first(hp, group, position) / TDM_KV_PAGE_TOKENS;
+        uint32_t last = (position + seq->n_rows - 1) / TDM_KV_PAGE_TOKENS;
+
+        if (!kv->n_layers[group])
+                return 0;
+        copy_once(to + first, from + first, (last - first + 1) * sizeof(uint32_t));
+        for (uint32_t i = first; i <= last; i++)
+                if (to[i] >= kv->n_pages[group])
+                        return REFUSE(err, "sequence %u has page %u of %u for positions from %u (%s layers)", s, to[i],
+                                      kv->n_pages[group], i * TDM_KV_PAGE_TOKENS, group == TDM_KV_WINDOW ? "window" : "full");
+        return 0;
+}
+
+int tdm_step_read(struct tdm_step *step, const uint8_t *base, const struct tdm_steps_layout *layout, uint32_t slot,
+                  uint64_t step_id, uint32_t epoch, const struct tdm_hparams *hp, const struct tdm_kv_geometry *kv,
+                  struct tdm_error *err)
+{
+        const struct tdm_steps_limits *limits = &((struct step *)step)->limits;
+        const uint8_t *from;
+        int r;
+
+        assert(memcmp(limits, &layout->limits, sizeof(*limits)) == 0);
+        if (slot >= TDM_STEP_SLOTS)
+                return REFUSE(err, "slot %u of %u", slot, TDM_STEP_SLOTS);
+        from = base + layout->slot_offset[slot];
+
+        copy_once(&step->head, from, sizeof(step->head));
+        r = check_head(&step->head, limits, step_id, epoch, hp, err);
+        if (r)
+                return r;
+        copy_once(step->rows, from + layout->rows_offset, step->head.n_rows * sizeof(*step->rows));
+        copy_once(step->seqs, from + layout->seqs_offset, step->head.n_seqs * sizeof(*step->seqs));
+        copy_once(step->logits, from + layout->logits_offset, step->head.n_logits * sizeof(*step->logits));
+        copy_once(step->history, from + layout->history_offset, step->head.n_history * sizeof(*step->history));
+        r = check_rows(step, limits, hp, err);
+        if (r)
+                return r;
+        r = check_logits(step, hp, err);
+        if (r)
+                return r;
+        for (uint32_t s = 0; s < step->head.n_seqs; s++)
+                for (int group = 0; group < TDM_KV_GROUPS; group++) {
+                        r = read_table(step, base, layout, s, (enum tdm_kv_group)group, hp, kv, err);
+                        if (r)
+                                return r;
+                }
+        return 0;
+}

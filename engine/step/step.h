@@ -1,0 +1,157 @@
+/* The `steps` segment of a model: what tandemd asks for and what comes back.
+ *
+ * A step is up to max_rows rows (tokens) from any mix of sequences: prefill chunks and decode rows together. tandemd
+ * writes a step into one of TDM_STEP_SLOTS slots (a slot is one step in flight), posts a descriptor to the owner of its
+ * first block, and hears when the last block is done. Each step carries its own plan (which worker runs each block), so
+ * split, single and take-over by the survivor are one mechanism. Several steps of disjoint sequences may be in flight.
+ *
+ * tandemd writes, workers only read: the segment is mapped read-only by them. A worker copies a step out once
+ * (tdm_step_read) and validates the copy; page tables too. Results go to a second segment, written by the worker that
+ * runs the sample block. Hidden rows live in the `activations` segment: hidden [TDM_STEP_SLOTS][max_rows][d_model] f32,
+ * the residual stream, updated in place by each block.
+ *
+ * Page tables are per sequence slot and group: entry i is the page of positions i*TDM_KV_PAGE_TOKENS …, TDM_KV_NO_PAGE
+ * where there is none (not yet, or slid out). tandemd changes an entry only while no step in flight can look at it. */
+#ifndef TDM_ENGINE_STEP_STEP_H
+#define TDM_ENGINE_STEP_STEP_H
+
+#include "engine/step/kv.h"
+#include "engine/sampling/sampler.h"
+
+#define TDM_STEPS_MAGIC UINT32_C(0x50545354) /* "TSTP" */
+#define TDM_STEPS_ABI 2u
+#define TDM_STEP_SLOTS 4u
+#define TDM_MAX_STEP_ROWS 4096u
+#define TDM_MAX_STEP_SEQS 256u
+#define TDM_MAX_STEP_LOGITS 256u
+
+enum tdm_worker_index { TDM_WORKER_NPU = 0, TDM_WORKER_GPU = 1, TDM_N_WORKERS = 2 };
+
+struct tdm_step_row {
+        uint32_t token;
+        uint32_t position; /* absolute, 0-based */
+        uint32_t seq;      /* index into the step's seqs */
+        uint32_t logits;   /* index into the step's logits, or UINT32_MAX */
+};
+
+/* The rows of a sequence are consecutive in the step, with consecutive positions. */
+struct tdm_step_seq {
+        uint32_t table;     /* sequence slot: which page tables */
+        uint32_t first_row;
+        uint32_t n_rows;
+        uint32_t reserved;
+};
+
+/* One row whose logits are wanted: sampled, and/or scored against a target. */
+struct tdm_step_logits {
+        uint32_t row;
+        uint32_t target;         /* token whose log-probability is wanted, or UINT32_MAX */
+        struct tdm_sampling sampling;
+        uint32_t history_offset; /* into the step's history */
+        uint32_t n_history;      /* <= TDM_HISTORY_MAX */
+};
+
+struct tdm_step_head {
+        uint64_t step_id;
+        uint32_t epoch;
+        uint32_t n_rows;
+        uint32_t n_seqs;
+        uint32_t n_logits;
+        uint32_t n_history;
+        /* Two steps of one sequence on two workers: the second may look at what the first has written. Both run wholly on
+         * one worker each. marks: 1: after each attention block the other worker is told. after_step: attention block l
+         * begins only when that step, on the other worker, has done its own (0: none). */
+        uint32_t marks;
+        uint64_t after_step;
+        uint32_t after_slot;
+        uint32_t reserved;
+        uint8_t plan[TDM_MAX_BLOCKS + 1]; /* block → enum tdm_worker_index */
+};
+
+struct tdm_steps_limits {
+        uint32_t max_rows;   /* <= TDM_MAX_STEP_ROWS */
+        uint32_t max_seqs;   /* in one step, <= TDM_MAX_STEP_SEQS */
+        uint32_t max_logits; /* <= TDM_MAX_STEP_LOGITS, >= max_seqs */
+        uint32_t n_tables;   /* sequence slots */
+        uint32_t table_entries; /* pages a sequence can have: ceil(n_ctx / TDM_KV_PAGE_TOKENS) */
+};
+
+/* Header of the segment, followed by slots and tables; offsets are computed by tdm_steps_layout(), never read from it. */
+struct tdm_steps_header {
+        uint32_t magic;
+        uint32_t abi;
+        uint64_t size_bytes;
+        struct tdm_steps_limits limits;
+};
+
+struct tdm_steps_layout {
+        struct tdm_steps_limits limits;
+        uint64_t slot_offset[TDM_STEP_SLOTS];
+        uint64_t rows_offset, seqs_offset, logits_offset, history_offset; /* within a slot, after the head */
+        uint64_t slot_bytes;
+        uint64_t tables_offset;      /* u32 [n_tables][TDM_KV_GROUPS][table_entries] */
+        uint64_t size_bytes;         /* of the steps segment */
+        uint64_t results_slot_bytes; /* struct tdm_result [max_logits] */
+        uint64_t results_bytes;      /* of the results segment: TDM_STEP_SLOTS of them */
+};
+
+int tdm_steps_limits_check(const struct tdm_steps_limits *limits, struct tdm_error *err);
+void tdm_steps_layout(const struct tdm_steps_limits *limits, struct tdm_steps_layout *ret);
+void tdm_steps_format(uint8_t *base, const struct tdm_steps_layout *layout); /* tandemd: writes the header */
+int tdm_steps_check(const uint8_t *base, uint64_t size_bytes, struct tdm_steps_limits *ret, struct tdm_error *err);
+
+/* Parts of a slot, in place. */
+static inline struct tdm_step_head *tdm_steps_head(uint8_t *base, const struct tdm_steps_layout *l, uint32_t slot)
+{
+        return (struct tdm_step_head *)(base + l->slot_offset[slot]);
+}
+static inline struct tdm_step_row *tdm_steps_rows(uint8_t *base, const struct tdm_steps_layout *l, uint32_t slot)
+{
+        return (struct tdm_step_row *)(base + l->slot_offset[slot] + l->rows_offset);
+}
+static inline struct tdm_step_seq *tdm_steps_seqs(uint8_t *base, const struct tdm_steps_layout *l, uint32_t slot)
+{
+        return (struct tdm_step_seq *)(base + l->slot_offset[slot] + l->seqs_offset);
+}
+static inline struct tdm_step_logits *tdm_steps_logits(uint8_t *base, const struct tdm_steps_layout *l, uint32_t slot)
+{
+        return (struct tdm_step_logits *)(base + l->slot_offset[slot] + l->logits_offset);
+}
+static inline uint32_t *tdm_steps_history(uint8_t *base, const struct tdm_steps_layout *l, uint32_t slot)
+{
+        return (uint32_t *)(base + l->slot_offset[slot] + l->history_offset);
+}
+static inline uint32_t *tdm_steps_table(uint8_t *base, const struct tdm_steps_layout *l, uint32_t table, enum tdm_kv_group group)
+{
+        return (uint32_t *)(base + l->tables_offset) + ((uint64_t)table * TDM_KV_GROUPS + group) * l->limits.table_entries;
+}
+
+/* A worker's private, validated copy of a step. */
+struct tdm_step {
+        struct tdm_step_head head;
+        struct tdm_step_row *rows;       /* [max_rows] */
+        struct tdm_step_seq *seqs;       /* [max_seqs] */
+        struct tdm_step_logits *logits;  /* [max_logits] */
+        uint32_t *history;               /* [max_logits * TDM_HISTORY_MAX] */
+        uint32_t *tables[TDM_KV_GROUPS]; /* [n_seqs][table_entries], of this step's seqs in order; copied as far as needed */
+        uint32_t table_entries;
+};
+
+int tdm_step_new(struct tdm_step **ret, const struct tdm_steps_limits *limits);
+void tdm_step_destroy(struct tdm_step *step);
+void tdm_step_destroyp(struct tdm_step **step);
+
+/* Copies slot `slot` and checks it: counts within limits, rows consecutive, tokens < n_vocab, positions < n_ctx, pages that
+ * a row will read or write exist and are < n_pages, plan entries known, history in range. TDM_E_PROTOCOL with the reason;
+ * also when step_id or epoch are not the expected ones. */
+int tdm_step_read(struct tdm_step *step, const uint8_t *base, const struct tdm_steps_layout *layout, uint32_t slot,
+                  uint64_t step_id, uint32_t epoch, const struct tdm_hparams *hp, const struct tdm_kv_geometry *kv,
+                  struct tdm_error *err);
+
+/* First position that a row at `position` may look at in a layer of this group. */
+static inline uint32_t tdm_window_first(const struct tdm_hparams *hp, enum tdm_kv_group group, uint32_t position)
+{
+        return group == TDM_KV_WINDOW && position + 1 > hp->window ? position + 1 - hp->window : 0;
+}
+
+#endif

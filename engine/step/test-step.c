@@ -1,0 +1,332 @@
+/* Steps: a good one is copied whole; every single lie in one is refused; random bytes never get past the check with
+ * anything that could be indexed with. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "engine/step/step.h"
+
+static const struct tdm_steps_limits limits = { .max_rows = 40, .max_seqs = 6, .max_logits = 8, .n_tables = 9, .table_entries = 12 };
+static struct tdm_steps_layout layout;
+static struct tdm_hparams hp;
+static struct tdm_kv_geometry kv;
+static uint8_t *base;
+static struct tdm_step *step;
+static uint64_t state = 88172645463325252u;
+
+static uint32_t rnd(void)
+{
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        return (uint32_t)(state >> 16);
+}
+
+/* Three sequences: a prefill chunk far into its context, a decode row, a prefill from 0. */
+static void write_step(void)
+{
+        static const struct {
+                uint32_t table, first, n;
+        } seqs[] = { { 4, 100, 20 }, { 0, 383, 1 }, { 8, 0, 7 } };
+        static const struct tdm_sampling sampling = { .top_p = 1, .repeat_penalty = 1, .n_top = 3 };
+        struct tdm_step_head *head = tdm_steps_head(base, &layout, 2);
+        struct tdm_step_row *rows = tdm_steps_rows(base, &layout, 2);
+        struct tdm_step_logits *logits = tdm_steps_logits(base, &layout, 2);
+
+        memset(base, 0xff, layout.size_bytes);
+        tdm_steps_format(base, &layout);
+        *head = (struct tdm_step_head){ .step_id = 77, .epoch = 5, .n_seqs = 3, .n_logits = 2, .n_history = 6 };
+        for (uint32_t b = 1; b < 2 * hp.n_layers + 1; b += 2)
+                head->plan[b] = TDM_WORKER_NPU;
+        for (uint32_t s = 0; s < 3; s++) {
+                tdm_steps_seqs(base, &layout, 2)[s] = (struct tdm_step_seq){ seqs[s].table, head->n_rows, seqs[s].n, 0 };
+                for (uint32_t i = 0; i < seqs[s].n; i++)
+                        rows[head->n_rows++] = (struct tdm_step_row){ 11 * s + i, seqs[s].first + i, s, UINT32_MAX };
+                for (int group = 0; group < TDM_KV_GROUPS; group++)
+                        for (uint32_t i = tdm_window_first(&hp, (enum tdm_kv_group)group, seqs[s].first) / TDM_KV_PAGE_TOKENS;
+                             i <= (seqs[s].first + seqs[s].n - 1) / TDM_KV_PAGE_TOKENS; i++)
+                                tdm_steps_table(base, &layout, seqs[s].table, (enum tdm_kv_group)group)[i] = 10 * s + i;
+        }
+        rows[20].logits = 0;
+        rows[27].logits = 1;
+        logits[0] = (struct tdm_step_logits){ 20, UINT32_MAX, sampling, 0, 4 };
+        logits[1] = (struct tdm_step_logits){ 27, 49, sampling, 4, 2 };
+        for (uint32_t i = 0; i < head->n_history; i++)
+                tdm_steps_history(base, &layout, 2)[i] = 40 + i;
+}
+
+static int read_step(struct tdm_error *err)
+{
+        return tdm_step_read(step, base, &layout, 2, 77, 5, &hp, &kv, err);
+}
+
+static void test_good(void **unused)
+{
+        struct tdm_error err = {};
+
+        write_step();
+        assert_int_equal(read_step(&err), 0);
+        assert_int_equal(step->head.n_rows, 28);
+        assert_memory_equal(step->rows, tdm_steps_rows(base, &layout, 2), 28 * sizeof(*step->rows));
+        assert_memory_equal(step->seqs, tdm_steps_seqs(base, &layout, 2), 3 * sizeof(*step->seqs));
+        assert_memory_equal(step->logits, tdm_steps_logits(base, &layout, 2), 2 * sizeof(*step->logits));
+        assert_memory_equal(step->history, tdm_steps_history(base, &layout, 2), 6 * sizeof(uint32_t));
+        assert_int_equal(step->tables[TDM_KV_FULL][0], 0);
+        assert_int_equal(step->tables[TDM_KV_FULL][3], 3);
+        assert_int_equal(step->tables[TDM_KV_WINDOW][3], 3);
+        assert_int_equal(step->tables[TDM_KV_FULL][12 + 11], 21);
+        assert_int_equal(step->tables[TDM_KV_WINDOW][12 + 11], 21);
+}
+
+/* Each changes one value of the good step. */
+static const struct lie {
+        const char *what;
+        enum { HEAD, ROW, SEQ, LOGITS, HISTORY, FULL_TABLE, WINDOW_TABLE } where;
+        uint32_t index; /* of the element; for tables: of the entry, in the first sequence's */
+        size_t field;
+        uint32_t value;
+} lies[] = {
+        { "step id", HEAD, 0, offsetof(struct tdm_step_head, step_id), 78 },
+        { "epoch", HEAD, 0, offsetof(struct tdm_step_head, epoch), 4 },
+        { "no rows", HEAD, 0, offsetof(struct tdm_step_head, n_rows), 0 },
+        { "fewer rows", HEAD, 0, offsetof(struct tdm_step_head, n_rows), 27 },
+        { "more rows", HEAD, 0, offsetof(struct tdm_step_head, n_rows), 29 },
+        { "too many rows", HEAD, 0, offsetof(struct tdm_step_head, n_rows), 41 },
+        { "all rows", HEAD, 0, offsetof(struct tdm_step_head, n_rows), UINT32_MAX },
+        { "no sequences", HEAD, 0, offsetof(struct tdm_step_head, n_seqs), 0 },
+        { "fewer sequences", HEAD, 0, offsetof(struct tdm_step_head, n_seqs), 2 },
+        { "too many sequences", HEAD, 0, offsetof(struct tdm_step_head, n_seqs), 7 },
+        { "fewer logits", HEAD, 0, offsetof(struct tdm_step_head, n_logits), 1 },
+        { "more logits", HEAD, 0, offsetof(struct tdm_step_head, n_logits), 3 },
+        { "too many logits", HEAD, 0, offsetof(struct tdm_step_head, n_logits), 9 },
+        { "less history", HEAD, 0, offsetof(struct tdm_step_head, n_history), 5 },
+        { "too much history", HEAD, 0, offsetof(struct tdm_step_head, n_history), 8 * TDM_HISTORY_MAX + 1 },
+        { "unknown worker", HEAD, 0, offsetof(struct tdm_step_head, plan), 2 },
+        { "head and sample apart", HEAD, 0, offsetof(struct tdm_step_head, plan) + 5, 1 },
+        { "token", ROW, 3, offsetof(struct tdm_step_row, token), 50 },
+        { "position past the context", ROW, 20, offsetof(struct tdm_step_row, position), 384 },
+        { "position at the end of numbers", ROW, 20, offsetof(struct tdm_step_row, position), UINT32_MAX },
+        { "gap in positions", ROW, 4, offsetof(struct tdm_step_row, position), 105 },
+        { "row of another sequence", ROW, 4, offsetof(struct tdm_step_row, seq), 1 },
+        { "row of no sequence", ROW, 4, offsetof(struct tdm_step_row, seq), 3 },
+        { "logits of another row", ROW, 4, offsetof(struct tdm_step_row, logits), 0 },
+        { "logits of nobody", ROW, 20, offsetof(struct tdm_step_row, logits), 2 },
+        { "logits dropped", ROW, 20, offsetof(struct tdm_step_row, logits), UINT32_MAX },
+        { "table", SEQ, 1, offsetof(struct tdm_step_seq, table), 9 },
+        { "shared table", SEQ, 1, offsetof(struct tdm_step_seq, table), 4 },
+        { "first row", SEQ, 1, offsetof(struct tdm_step_seq, first_row), 19 },
+        { "first row at the end of numbers", SEQ, 1, offsetof(struct tdm_step_seq, first_row), UINT32_MAX },
+        { "sequence without rows", SEQ, 1, offsetof(struct tdm_step_seq, n_rows), 0 },
+        { "sequence of all rows", SEQ, 2, offsetof(struct tdm_step_seq, n_rows), UINT32_MAX },
+        { "row of logits", LOGITS, 0, offsetof(struct tdm_step_logits, row), 28 },
+        { "row of logits past all", LOGITS, 0, offsetof(struct tdm_step_logits, row), 4000 },
+        { "target", LOGITS, 1, offsetof(struct tdm_step_logits, target), 50 },
+        { "history offset", LOGITS, 1, offsetof(struct tdm_step_logits, history_offset), 5 },
+        { "history offset at the end of numbers", LOGITS, 1, offsetof(struct tdm_step_logits, history_offset), UINT32_MAX },
+        { "history length", LOGITS, 1, offsetof(struct tdm_step_logits, n_history), 3 },
+        { "history longer than allowed", LOGITS, 1, offsetof(struct tdm_step_logits, n_history), TDM_HISTORY_MAX + 1 },
+        { "temperature NaN", LOGITS, 1, offsetof(struct tdm_step_logits, sampling.temperature), 0x7fc00000 },
+        { "alternatives", LOGITS, 1, offsetof(struct tdm_step_logits, sampling.n_top), TDM_MAX_TOP + 1 },
+        { "token of the history", HISTORY, 5, 0, 50 },
+        { "page", FULL_TABLE, 0, 0, 80 },
+        { "missing page", FULL_TABLE, 3, 0, TDM_KV_NO_PAGE },
+        { "page of a window layer", WINDOW_TABLE, 3, 0, 70 },
+        { "missing page of a window layer", WINDOW_TABLE, 2, 0, TDM_KV_NO_PAGE },
+};
+
+static uint8_t *place(const struct lie *lie)
+{
+        switch (lie->where) {
+        case HEAD:
+                return (uint8_t *)tdm_steps_head(base, &layout, 2) + lie->field;
+        case ROW:
+                return (uint8_t *)&tdm_steps_rows(base, &layout, 2)[lie->index] + lie->field;
+        case SEQ:
+                return (uint8_t *)&tdm_steps_seqs(base, &layout, 2)[lie->index] + lie->field;
+        case LOGITS:
+                return (uint8_t *)&tdm_steps_logits(base, &layout, 2)[lie->index] + lie->field;
+        case HISTORY:
+                return (uint8_t *)&tdm_steps_history(base, &layout, 2)[lie->index];
+        default:
+                return (uint8_t *)&tdm_steps_table(base, &layout, 4, lie->where == FULL_TABLE ? TDM_KV_FULL : TDM_KV_WINDOW)[lie->index];
+        }
+}
+
+static void test_lies(void **unused)
+{
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(lies); i++) {
+                struct tdm_error err = {};
+                bool is_byte = lies[i].where == HEAD && lies[i].field >= offsetof(struct tdm_step_head, plan);
+
+                write_step();
+                memcpy(place(&lies[i]), &lies[i].value, is_byte ? 1 : 4);
+                if (read_step(&err) != TDM_E_PROTOCOL || !err.message[0])
+                        fail_msg("accepted: %s", lies[i].what);
+        }
+}
+
+/* What is not looked at may be anything: pages that have slid out of the window, other slots. */
+static void test_not_looked_at(void **unused)
+{
+        write_step();
+        assert_int_equal(tdm_steps_table(base, &layout, 4, TDM_KV_WINDOW)[0], TDM_KV_NO_PAGE);
+        assert_int_equal(tdm_steps_table(base, &layout, 0, TDM_KV_WINDOW)[9], TDM_KV_NO_PAGE);
+        memset(tdm_steps_head(base, &layout, 1), 0, layout.slot_bytes);
+        assert_int_equal(read_step(NULL), 0);
+        assert_int_equal(tdm_step_read(step, base, &layout, TDM_STEP_SLOTS, 77, 5, &hp, &kv, NULL), TDM_E_PROTOCOL);
+}
+
+/* All that a device indexes with. */
+static void assert_safe(void)
+{
+        uint32_t row = 0;
+
+        assert_in_range(step->head.n_rows, 1, limits.max_rows);
+        assert_in_range(step->head.n_seqs, 1, limits.max_seqs);
+        assert_in_range(step->head.n_logits, 0, limits.max_logits);
+        for (uint32_t s = 0; s < step->head.n_seqs; s++) {
+                assert_int_equal(step->seqs[s].first_row, row);
+                for (uint32_t i = 0; i < step->seqs[s].n_rows; i++, row++) {
+                        const struct tdm_step_row *r = &step->rows[row];
+
+                        assert_true(row < step->head.n_rows && r->seq == s && r->token < hp.n_vocab && r->position < hp.n_ctx);
+                        assert_true(r->logits == UINT32_MAX || r->logits < step->head.n_logits);
+                        for (int group = 0; group < TDM_KV_GROUPS; group++)
+                                for (uint32_t p = tdm_window_first(&hp, (enum tdm_kv_group)group, r->position) / TDM_KV_PAGE_TOKENS;
+                                     p <= r->position / TDM_KV_PAGE_TOKENS; p++)
+                                        assert_true(step->tables[group][s * step->table_entries + p] < kv.n_pages[group]);
+                }
+        }
+        assert_int_equal(row, step->head.n_rows);
+        for (uint32_t i = 0; i < step->head.n_logits; i++) {
+                const struct tdm_step_logits *l = &step->logits[i];
+
+                assert_true(l->row < step->head.n_rows && step->rows[l->row].logits == i);
+                assert_true(l->target == UINT32_MAX || l->target < hp.n_vocab);
+                assert_true(l->n_history <= TDM_HISTORY_MAX && (uint64_t)l->history_offset + l->n_history <= step->head.n_history);
+                for (uint32_t h = 0; h < l->n_history; h++)
+                        assert_true(step->history[l->history_offset + h] < hp.n_vocab);
+        }
+}
+
+static void test_random(void **unused)
+{
+        uint32_t n_accepted = 0;
+
+        for (int round = 0; round < 60000; round++) {
+                uint64_t slot_bytes = layout.history_offset + 32;
+
+                write_step();
+                for (uint32_t n = 1 + rnd() % 3; n > 0; n--) {
+                        bool in_table = rnd() % 4 == 0;
+                        uint64_t offset = in_table ? layout.tables_offset + rnd() % (layout.size_bytes - layout.tables_offset - 4)
+                                                   : layout.slot_offset[2] + rnd() % slot_bytes;
+
+                        switch (rnd() % 3) {
+                        case 0:
+                                base[offset] ^= (uint8_t)(1u << rnd() % 8);
+                                break;
+                        case 1:
+                                base[offset] = (uint8_t)rnd();
+                                break;
+                        default:
+                                *(uint32_t *)(base + (offset & ~UINT64_C(3))) = rnd() % 3 ? rnd() % 64 : rnd();
+                        }
+                }
+                if (read_step(NULL) == 0) {
+                        assert_safe();
+                        n_accepted++;
+                }
+        }
+        print_message("%u of 60000 damaged steps were harmless\n", n_accepted);
+        assert_in_range(n_accepted, 1, 59999);
+
+        for (uint64_t i = 0; i < layout.slot_bytes; i++) /* and pure noise behind a good id */
+                base[layout.slot_offset[2] + i] = (uint8_t)rnd();
+        tdm_steps_head(base, &layout, 2)->step_id = 77;
+        tdm_steps_head(base, &layout, 2)->epoch = 5;
+        assert_int_equal(read_step(NULL), TDM_E_PROTOCOL);
+}
+
+static void test_segment(void **unused)
+{
+        struct tdm_steps_limits got = {}, bad;
+        struct tdm_steps_header *header = (struct tdm_steps_header *)base;
+        struct tdm_error err = {};
+
+        write_step();
+        assert_int_equal(tdm_steps_check(base, layout.size_bytes, &got, &err), 0);
+        assert_memory_equal(&got, &limits, sizeof(got));
+        assert_int_equal(tdm_steps_check(base, layout.size_bytes - 1, &got, &err), TDM_E_PROTOCOL);
+        assert_int_equal(tdm_steps_check(base, 3, &got, &err), TDM_E_PROTOCOL);
+        header->magic ^= 1;
+        assert_int_equal(tdm_steps_check(base, layout.size_bytes, &got, &err), TDM_E_PROTOCOL);
+        header->magic ^= 1;
+        header->abi++;
+        assert_int_equal(tdm_steps_check(base, layout.size_bytes, &got, &err), TDM_E_PROTOCOL);
+        header->abi--;
+        header->limits.max_rows++; /* the size no longer fits */
+        header->limits.table_entries += 512;
+        assert_int_equal(tdm_steps_check(base, layout.size_bytes, &got, &err), TDM_E_PROTOCOL);
+
+        for (int i = 0; i < 5; i++) {
+                bad = limits;
+                ((uint32_t *)&bad)[i] = 0;
+                assert_int_equal(tdm_steps_limits_check(&bad, &err), TDM_E_PROTOCOL);
+                ((uint32_t *)&bad)[i] = UINT32_MAX;
+                assert_int_equal(tdm_steps_limits_check(&bad, &err), TDM_E_PROTOCOL);
+        }
+        bad = limits;
+        bad.max_logits = bad.max_seqs - 1;
+        assert_int_equal(tdm_steps_limits_check(&bad, &err), TDM_E_PROTOCOL);
+        bad = (struct tdm_steps_limits){ TDM_MAX_STEP_ROWS, TDM_MAX_STEP_SEQS, TDM_MAX_STEP_LOGITS, 65536, 32768 };
+        assert_int_equal(tdm_steps_limits_check(&bad, &err), 0);
+}
+
+/* Parts of a slot neither overlap nor leave it. */
+static void test_layout(void **unused)
+{
+        assert_true(layout.rows_offset >= sizeof(struct tdm_step_head));
+        assert_true(layout.seqs_offset >= layout.rows_offset + limits.max_rows * sizeof(struct tdm_step_row));
+        assert_true(layout.logits_offset >= layout.seqs_offset + limits.max_seqs * sizeof(struct tdm_step_seq));
+        assert_true(layout.history_offset >= layout.logits_offset + limits.max_logits * sizeof(struct tdm_step_logits));
+        assert_true(layout.slot_bytes >= layout.history_offset + limits.max_logits * TDM_HISTORY_MAX * sizeof(uint32_t));
+        for (uint32_t i = 0; i < TDM_STEP_SLOTS; i++) {
+                uint64_t end = i + 1 < TDM_STEP_SLOTS ? layout.slot_offset[i + 1] : layout.tables_offset;
+
+                assert_true(layout.slot_offset[i] >= sizeof(struct tdm_steps_header) && layout.slot_offset[i] % 64 == 0);
+                assert_true(end - layout.slot_offset[i] >= layout.slot_bytes);
+        }
+        assert_true(layout.size_bytes - layout.tables_offset >= limits.n_tables * TDM_KV_GROUPS * limits.table_entries * 4);
+        assert_true(layout.results_slot_bytes >= limits.max_logits * sizeof(struct tdm_result));
+}
+
+static int setup(void **unused)
+{
+        hp = (struct tdm_hparams){ .n_layers = 2, .d_model = 32, .n_heads = 2, .n_kv_heads = 1, .head_dim = 16, .d_ff = 64,
+                                   .n_vocab = 50, .n_ctx = 384, .window = 40, .layer_is_full = { 0, 1 } };
+        tdm_steps_layout(&limits, &layout);
+        if (tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, 80, 70) < 0 || tdm_step_new(&step, &limits) < 0)
+                return -1;
+        base = aligned_alloc(4096, layout.size_bytes);
+        return base ? 0 : -1;
+}
+
+static int teardown(void **unused)
+{
+        free(base);
+        tdm_step_destroy(step);
+        return 0;
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_good),   cmocka_unit_test(test_lies),    cmocka_unit_test(test_not_looked_at),
+                cmocka_unit_test(test_random), cmocka_unit_test(test_segment), cmocka_unit_test(test_layout),
+        };
+
+        return cmocka_run_group_tests(tests, setup, teardown);
+}

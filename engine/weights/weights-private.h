@@ -1,0 +1,47 @@
+/* What weights.c (where everything lies, and reading it), weights-build.c (all tensors of a file) and weights-pack.c (one panel) share. */
+#ifndef TDM_ENGINE_WEIGHTS_WEIGHTS_PRIVATE_H
+#define TDM_ENGINE_WEIGHTS_WEIGHTS_PRIVATE_H
+
+#include "engine/weights/weights.h"
+
+#define TDM_WEIGHTS_ALIGNMENT UINT64_C(64)
+
+struct tdm_weights_plan {
+        struct tdm_weights_header header;
+        struct tdm_weights_tensor *tensors;     /* [header.n_tensors] */
+        const struct tdm_gguf_tensor **sources; /* [header.n_tensors], owned by the gguf */
+};
+
+static inline uint64_t tdm_weights_scales_bytes(uint32_t cols)
+{
+        return TDM_ALIGN_UP((uint64_t)cols / TDM_BLOCK_VALUES * TDM_PANEL_ROWS * 2, TDM_WEIGHTS_ALIGNMENT);
+}
+
+/* For messages. */
+static inline int tdm_weights_name_length(const struct tdm_gguf_tensor *source)
+{
+        return (int)TDM_MIN(source->name.size, (size_t)128);
+}
+
+static inline uint32_t tdm_load_u32(const uint8_t *p)
+{
+        uint32_t v;
+
+        memcpy(&v, p, sizeof(v));
+        return v;
+}
+
+static inline uint16_t tdm_load_u16(const uint8_t *p)
+{
+        uint16_t v;
+
+        memcpy(&v, p, sizeof(v));
+        return v;
+}
+
+/* src: n_rows <= 16 rows of the file, row_bytes apart; dst: a panel (tdm_weights_panel_bytes()). False: a scale or weight is not finite. */
+bool tdm_weights_pack_panel(uint32_t type, uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows, uint32_t cols);
+/* dst [n], 64-byte aligned; type F32, F16 or BF16. The same. */
+bool tdm_weights_pack_vector(uint32_t type, float *dst, const uint8_t *src, uint32_t n);
+
+#endif

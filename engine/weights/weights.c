@@ -1,0 +1,398 @@
+/* Where a file's tensors lie in the segment of weights.h, and checking and reading what was packed there (weights-build.c). */
+#include <assert.h>
+#include <inttypes.h>
+#include "common/f16.h"
+#include "engine/weights/weights-k.h"
+#include "engine/weights/weights-private.h"
+
+#define MAX_TENSORS (TDM_N_TENSOR_KINDS * TDM_MAX_LAYERS)
+
+static_assert(sizeof(struct tdm_weights_tensor) == 56, "part of the segment's layout");
+static_assert(sizeof(struct tdm_weights_header) % 8 == 0, "part of the segment's layout");
+
+/* Sizes of the model that a tensor's shape is made of. */
+enum dim { DIM_ONE, DIM_MODEL, DIM_VOCAB, DIM_FF, DIM_Q, DIM_KV, DIM_HEAD };
+
+static const struct kind_info {
+        uint8_t rows, cols; /* enum dim */
+        bool is_vector;
+        bool is_per_layer;
+        bool is_optional;
+        const char *name;
+} kinds[TDM_N_TENSOR_KINDS] = {
+        [TDM_TENSOR_TOKEN_EMBD] = {DIM_VOCAB, DIM_MODEL, false, false, false, "token_embd"},
+        [TDM_TENSOR_OUTPUT] = {DIM_VOCAB, DIM_MODEL, false, false, true, "output"},
+        [TDM_TENSOR_OUTPUT_NORM] = {DIM_ONE, DIM_MODEL, true, false, false, "output_norm"},
+        [TDM_TENSOR_ATTN_NORM] = {DIM_ONE, DIM_MODEL, true, true, false, "attn_norm"},
+        [TDM_TENSOR_Q] = {DIM_Q, DIM_MODEL, false, true, false, "attn_q"},
+        [TDM_TENSOR_K] = {DIM_KV, DIM_MODEL, false, true, false, "attn_k"},
+        [TDM_TENSOR_V] = {DIM_KV, DIM_MODEL, false, true, false, "attn_v"},
+        [TDM_TENSOR_Q_NORM] = {DIM_ONE, DIM_HEAD, true, true, false, "attn_q_norm"},
+        [TDM_TENSOR_K_NORM] = {DIM_ONE, DIM_HEAD, true, true, false, "attn_k_norm"},
+        [TDM_TENSOR_O] = {DIM_MODEL, DIM_Q, false, true, false, "attn_output"},
+        [TDM_TENSOR_POST_ATTN_NORM] = {DIM_ONE, DIM_MODEL, true, true, false, "post_attention_norm"},
+        [TDM_TENSOR_FFN_NORM] = {DIM_ONE, DIM_MODEL, true, true, false, "ffn_norm"},
+        [TDM_TENSOR_GATE] = {DIM_FF, DIM_MODEL, false, true, false, "ffn_gate"},
+        [TDM_TENSOR_UP] = {DIM_FF, DIM_MODEL, false, true, false, "ffn_up"},
+        [TDM_TENSOR_DOWN] = {DIM_MODEL, DIM_FF, false, true, false, "ffn_down"},
+        [TDM_TENSOR_POST_FFW_NORM] = {DIM_ONE, DIM_MODEL, true, true, false, "post_ffw_norm"},
+};
+
+static uint32_t dim_size(const struct tdm_hparams *hp, enum dim dim)
+{
+        switch (dim) {
+        case DIM_ONE:
+                return 1;
+        case DIM_MODEL:
+                return hp->d_model;
+        case DIM_VOCAB:
+                return hp->n_vocab;
+        case DIM_FF:
+                return hp->d_ff;
+        case DIM_Q:
+                return hp->n_heads * hp->head_dim;
+        case DIM_KV:
+                return hp->n_kv_heads * hp->head_dim;
+        case DIM_HEAD:
+                return hp->head_dim;
+        }
+        abort();
+}
+
+bool tdm_weights_type_supported(uint32_t type)
+{
+        switch (type) {
+        case TDM_TYPE_F32:
+        case TDM_TYPE_F16:
+        case TDM_TYPE_BF16:
+        case TDM_TYPE_Q8_0:
+        case TDM_TYPE_Q4_0:
+                return true;
+        default:
+                return tdm_k_type(type);
+        }
+}
+
+bool tdm_weights_type_quantised(uint32_t type)
+{
+        return type == TDM_TYPE_Q8_0 || type == TDM_TYPE_Q4_0 || tdm_k_type(type);
+}
+
+/* Bytes of the quants of one block of 32 columns and 16 rows. */
+static uint64_t block_bytes(uint32_t type)
+{
+        return type == TDM_TYPE_Q8_0 ? 512 : 256;
+}
+
+uint64_t tdm_weights_panel_bytes(uint32_t type, uint32_t cols)
+{
+        if (tdm_k_type(type)) {
+                const struct tdm_k_info info = tdm_k_info(type);
+
+                return tdm_k_panel_bytes(&info, cols);
+        }
+        if (tdm_weights_type_quantised(type))
+                return tdm_weights_scales_bytes(cols) + (uint64_t)cols / TDM_BLOCK_VALUES * block_bytes(type);
+        return TDM_ALIGN_UP((uint64_t)cols * TDM_PANEL_ROWS * (type == TDM_TYPE_F32 ? 4 : 2), TDM_WEIGHTS_ALIGNMENT);
+}
+
+/* Fills layout, panel_bytes and size_bytes from kind, type and shape. */
+static void layout_tensor(struct tdm_weights_tensor *tensor)
+{
+        if (kinds[tensor->kind].is_vector) {
+                tensor->layout = TDM_LAYOUT_ROWS;
+                tensor->panel_bytes = 0;
+                tensor->size_bytes = (uint64_t)tensor->rows * tensor->cols * sizeof(float);
+        } else {
+                tensor->layout = TDM_LAYOUT_PANEL16;
+                tensor->panel_bytes = tdm_weights_panel_bytes(tensor->type, tensor->cols);
+                tensor->size_bytes = tensor->panel_bytes * TDM_DIV_UP(tensor->rows, TDM_PANEL_ROWS);
+        }
+}
+
+/* ---- planning ---- */
+
+static int plan_tensor(struct tdm_weights_tensor *tensor, const struct tdm_tensor_ref *ref, uint64_t *offset,
+                       struct tdm_error *err)
+{
+        const struct tdm_gguf_tensor *source = ref->tensor;
+        const struct tdm_type_info *info = tdm_type_info(source->type);
+        bool is_vector = kinds[ref->kind].is_vector;
+
+        if (!tdm_weights_type_supported(source->type) || (is_vector && tdm_weights_type_quantised(source->type)))
+                return tdm_error_set(
+                        err, TDM_E_UNSUPPORTED,
+                        "tensor %.*s has the type %s, which is not supported here: use a file with %s",
+                        tdm_weights_name_length(source), source->name.data, info ? info->name : "unknown",
+                        is_vector ? "F32, F16 or BF16"
+                                  : "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, "
+                                    "IQ4_NL or IQ4_XS");
+        if (!info || ref->cols % info->block_values ||
+            source->size_bytes != (uint64_t)ref->rows * (ref->cols / info->block_values) * info->block_bytes)
+                return tdm_error_set(err, TDM_E_BAD_MODEL,
+                                     "tensor %.*s has %" PRIu64 " bytes, which is not what %u x %u values "
+                                     "take",
+                                     tdm_weights_name_length(source), source->name.data, source->size_bytes, ref->rows, ref->cols);
+        *tensor = (struct tdm_weights_tensor){
+                .kind = ref->kind,
+                .layer = ref->layer,
+                .type = is_vector ? TDM_TYPE_F32 : source->type,
+                .rows = ref->rows,
+                .cols = ref->cols,
+                .offset = *offset,
+        };
+        layout_tensor(tensor);
+        *offset = TDM_ALIGN_UP(*offset + tensor->size_bytes, TDM_WEIGHTS_ALIGNMENT);
+        return 0;
+}
+
+int tdm_weights_plan_new(struct tdm_weights_plan **ret, const struct tdm_model_description *model,
+                         struct tdm_error *err)
+{
+        _cleanup_(tdm_weights_plan_destroyp) struct tdm_weights_plan *plan = NULL;
+        uint64_t offset;
+
+        assert(model->n_tensors > 0 && model->n_tensors <= MAX_TENSORS);
+        plan = calloc(1, sizeof(*plan));
+        if (!plan)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        plan->tensors = calloc(model->n_tensors, sizeof(*plan->tensors));
+        plan->sources = calloc(model->n_tensors, sizeof(*plan->sources));
+        if (!plan->tensors || !plan->sources)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+
+        plan->header = (struct tdm_weights_header){
+                .magic = TDM_WEIGHTS_MAGIC,
+                .abi = TDM_WEIGHTS_ABI,
+                .hparams = model->hparams,
+                .n_tensors = model->n_tensors,
+                .tensors_offset = TDM_ALIGN_UP((uint64_t)sizeof(plan->header), TDM_WEIGHTS_ALIGNMENT),
+        };
+        offset = TDM_ALIGN_UP(plan->header.tensors_offset + model->n_tensors * sizeof(*plan->tensors), TDM_WEIGHTS_ALIGNMENT);
+        for (uint32_t i = 0; i < model->n_tensors; i++) {
+                int r = plan_tensor(&plan->tensors[i], &model->tensors[i], &offset, err);
+
+                if (r != 0)
+                        return r;
+                plan->sources[i] = model->tensors[i].tensor;
+        }
+        plan->header.size_bytes = offset;
+        *ret = steal_ptr(&plan);
+        return 0;
+}
+
+uint64_t tdm_weights_plan_size(const struct tdm_weights_plan *plan)
+{
+        return plan->header.size_bytes;
+}
+
+void tdm_weights_plan_destroy(struct tdm_weights_plan *plan)
+{
+        if (!plan)
+                return;
+        free(plan->tensors);
+        free(plan->sources);
+        free(plan);
+}
+
+void tdm_weights_plan_destroyp(struct tdm_weights_plan **plan)
+{
+        tdm_weights_plan_destroy(*plan);
+}
+
+/* ---- reading ---- */
+
+static int bad(struct tdm_error *err, const char *what)
+{
+        return tdm_error_set(err, TDM_E_PROTOCOL, "the weights segment is refused: %s", what);
+}
+
+static int check_tensor(const struct tdm_weights_header *header, const struct tdm_weights_tensor *tensor, uint64_t *end,
+                        struct tdm_error *err)
+{
+        const struct tdm_hparams *hp = &header->hparams;
+        struct tdm_weights_tensor wanted = *tensor;
+        const struct kind_info *kind;
+
+        if (tensor->kind >= TDM_N_TENSOR_KINDS)
+                return bad(err, "a tensor of no known kind");
+        kind = &kinds[tensor->kind];
+        if (tensor->layer >= (kind->is_per_layer ? hp->n_layers : 1))
+                return bad(err, "a tensor of a layer that the model does not have");
+        if (!tdm_weights_type_supported(tensor->type) || (kind->is_vector && tensor->type != TDM_TYPE_F32))
+                return bad(err, "a tensor of a type that is not supported");
+        if (tensor->rows != dim_size(hp, kind->rows) || tensor->cols != dim_size(hp, kind->cols))
+                return bad(err, "a tensor's shape is not the model's");
+        if (tensor->cols % tdm_type_info(tensor->type)->block_values)
+                return bad(err, "a tensor's rows do not end with a block");
+        layout_tensor(&wanted);
+        if (tensor->layout != wanted.layout || tensor->panel_bytes != wanted.panel_bytes ||
+            tensor->size_bytes != wanted.size_bytes || tensor->reserved != 0)
+                return bad(err, "a tensor's layout is not what its type and shape ask for");
+        /* Tensors lie in the table's order, so one that starts behind the last one's end overlaps none. */
+        if (tensor->offset % TDM_WEIGHTS_ALIGNMENT || tensor->offset < *end || tensor->offset > header->size_bytes ||
+            tensor->size_bytes > header->size_bytes - tensor->offset)
+                return bad(err, "a tensor lies outside of the segment or over another");
+        *end = tensor->offset + tensor->size_bytes;
+        return 0;
+}
+
+int tdm_weights_check(const uint8_t *base, uint64_t size_bytes, uint64_t there_bytes, struct tdm_error *err)
+{
+        const struct tdm_weights_header *header = tdm_weights_header(base);
+        uint8_t seen[TDM_N_TENSOR_KINDS][TDM_MAX_LAYERS] = {{0}};
+        const struct tdm_weights_tensor *tensors;
+        uint64_t end;
+        int r;
+
+        if ((uintptr_t)base % TDM_WEIGHTS_ALIGNMENT)
+                return bad(err, "it is not aligned");
+        there_bytes = TDM_MIN(there_bytes, size_bytes);
+        if (there_bytes < sizeof(*header))
+                return bad(err, "it is shorter than its header");
+        if (header->magic != TDM_WEIGHTS_MAGIC)
+                return bad(err, "wrong magic");
+        if (header->abi != TDM_WEIGHTS_ABI)
+                return bad(err, "wrong ABI version: daemon and worker are of different builds");
+        if (header->size_bytes > size_bytes || header->size_bytes < sizeof(*header))
+                return bad(err, "its size is not what its header says");
+        r = tdm_hparams_check(&header->hparams, err);
+        if (r != 0)
+                return err ? tdm_error_prefix(err, "the weights segment is refused") : r;
+        if (header->n_tensors == 0 || header->n_tensors > MAX_TENSORS || header->reserved != 0)
+                return bad(err, "impossible number of tensors");
+        if (header->tensors_offset % sizeof(uint64_t) || header->tensors_offset < sizeof(*header) ||
+            header->tensors_offset > header->size_bytes ||
+            header->n_tensors * sizeof(*tensors) > header->size_bytes - header->tensors_offset)
+                return bad(err, "its table lies outside");
+        if (header->tensors_offset + header->n_tensors * sizeof(*tensors) > there_bytes)
+                return bad(err, "its table has not come with its header");
+
+        tensors = (const struct tdm_weights_tensor *)(const void *)(base + header->tensors_offset);
+        end = header->tensors_offset + header->n_tensors * sizeof(*tensors);
+        for (uint32_t i = 0; i < header->n_tensors; i++) {
+                if ((r = check_tensor(header, &tensors[i], &end, err)))
+                        return r;
+                if (seen[tensors[i].kind][tensors[i].layer]++)
+                        return bad(err, "a tensor is there twice");
+        }
+        for (uint32_t kind = 0; kind < TDM_N_TENSOR_KINDS; kind++)
+                for (uint32_t layer = 0; layer < (kinds[kind].is_per_layer ? header->hparams.n_layers : 1); layer++)
+                        if (!seen[kind][layer] && !kinds[kind].is_optional)
+                                return tdm_error_set(err, TDM_E_PROTOCOL,
+                                                     "the weights segment is refused: tensor %s of layer "
+                                                     "%u is missing",
+                                                     kinds[kind].name, layer);
+        return 0;
+}
+
+const struct tdm_weights_tensor *tdm_weights_find(const uint8_t *base, enum tdm_tensor_kind kind, uint32_t layer)
+{
+        const struct tdm_weights_header *header = tdm_weights_header(base);
+        const struct tdm_weights_tensor *tensors = (const void *)(base + header->tensors_offset);
+
+        for (uint32_t i = 0; i < header->n_tensors; i++)
+                if (tensors[i].kind == (uint32_t)kind && tensors[i].layer == layer)
+                        return &tensors[i];
+        return NULL;
+}
+
+float tdm_weights_value(const uint8_t *base, const struct tdm_weights_tensor *tensor, uint32_t row, uint32_t col)
+{
+        const uint8_t *data = base + tensor->offset;
+        uint32_t lane = row % TDM_PANEL_ROWS, b = col / TDM_BLOCK_VALUES, g = col % TDM_BLOCK_VALUES / 4, i = col % 4;
+        const uint8_t *quants;
+        float scale;
+
+        assert(row < tensor->rows && col < tensor->cols);
+        if (tensor->layout == TDM_LAYOUT_ROWS)
+                return tdm_bits_to_f32(tdm_load_u32(data + ((uint64_t)row * tensor->cols + col) * 4));
+
+        data += row / TDM_PANEL_ROWS * tensor->panel_bytes;
+        switch (tensor->type) {
+        case TDM_TYPE_F32:
+                return tdm_bits_to_f32(tdm_load_u32(data + ((uint64_t)col * TDM_PANEL_ROWS + lane) * 4));
+        case TDM_TYPE_F16:
+                return tdm_f16_to_f32(tdm_load_u16(data + ((uint64_t)col * TDM_PANEL_ROWS + lane) * 2));
+        case TDM_TYPE_BF16:
+                return tdm_bf16_to_f32(tdm_load_u16(data + ((uint64_t)col * TDM_PANEL_ROWS + lane) * 2));
+        default:
+                break;
+        }
+        if (tdm_k_type(tensor->type)) {
+                const struct tdm_k_info info = tdm_k_info(tensor->type);
+                struct tdm_k_block block;
+
+                tdm_k_read_block(tensor->type, data, tensor->cols, b, lane, &block);
+                return tdm_k_value(&info, &block, col % TDM_BLOCK_VALUES);
+        }
+        scale = tdm_f16_to_f32(tdm_load_u16(data + ((uint64_t)b * TDM_PANEL_ROWS + lane) * 2));
+        quants = data + tdm_weights_scales_bytes(tensor->cols) + b * block_bytes(tensor->type);
+        if (tensor->type == TDM_TYPE_Q8_0)
+                return (float)(quants[64 * g + 4 * lane + i] - 128) * scale;
+        return (float)((quants[64 * (g % 4) + 4 * lane + i] >> (g < 4 ? 0 : 4) & 15) - 8) * scale;
+}
+
+/* One lane of every block: a cache line for 4 values (Q8_0) or 8 (Q4_0). */
+static void row_quantised(const uint8_t *panel, const struct tdm_weights_tensor *tensor, uint32_t lane, float *y)
+{
+        const uint8_t *quants = panel + tdm_weights_scales_bytes(tensor->cols);
+
+        for (uint32_t b = 0; b < tensor->cols / TDM_BLOCK_VALUES; b++, y += TDM_BLOCK_VALUES) {
+                float scale = tdm_f16_to_f32(tdm_load_u16(panel + ((uint64_t)b * TDM_PANEL_ROWS + lane) * 2));
+
+                if (tensor->type == TDM_TYPE_Q8_0) {
+                        for (uint32_t i = 0; i < TDM_BLOCK_VALUES; i++)
+                                y[i] = (float)(quants[i / 4 * 64 + 4 * lane + i % 4] - 128) * scale;
+                        quants += 512;
+                } else {
+                        for (uint32_t i = 0; i < TDM_BLOCK_VALUES / 2; i++) {
+                                uint8_t q = quants[i / 4 * 64 + 4 * lane + i % 4];
+
+                                y[i] = (float)((q & 15) - 8) * scale;
+                                y[i + 16] = (float)((q >> 4) - 8) * scale;
+                        }
+                        quants += 256;
+                }
+        }
+}
+
+static void row_k(const uint8_t *panel, const struct tdm_weights_tensor *tensor, uint32_t lane, float *y)
+{
+        const struct tdm_k_info info = tdm_k_info(tensor->type);
+
+        for (uint32_t b = 0; b < tensor->cols / TDM_BLOCK_VALUES; b++, y += TDM_BLOCK_VALUES) {
+                struct tdm_k_block block;
+
+                tdm_k_read_block(tensor->type, panel, tensor->cols, b, lane, &block);
+                for (uint32_t i = 0; i < TDM_BLOCK_VALUES; i++)
+                        y[i] = tdm_k_value(&info, &block, i);
+        }
+}
+
+void tdm_weights_row(const uint8_t *base, const struct tdm_weights_tensor *tensor, uint32_t row, float *y)
+{
+        const uint8_t *data = base + tensor->offset;
+        uint32_t lane = row % TDM_PANEL_ROWS;
+
+        assert(row < tensor->rows);
+        if (tensor->layout == TDM_LAYOUT_ROWS) {
+                memcpy(y, data + (uint64_t)row * tensor->cols * sizeof(float), tensor->cols * sizeof(float));
+                return;
+        }
+        data += row / TDM_PANEL_ROWS * tensor->panel_bytes;
+        if (tdm_k_type(tensor->type)) {
+                row_k(data, tensor, lane, y);
+                return;
+        }
+        if (tdm_weights_type_quantised(tensor->type)) {
+                row_quantised(data, tensor, lane, y);
+                return;
+        }
+        for (uint64_t col = 0; col < tensor->cols; col++)
+                y[col] = tensor->type == TDM_TYPE_F32
+                                 ? tdm_bits_to_f32(tdm_load_u32(data + (col * TDM_PANEL_ROWS + lane) * 4))
+                         : tensor->type == TDM_TYPE_F16
+                                 ? tdm_f16_to_f32(tdm_load_u16(data + (col * TDM_PANEL_ROWS + lane) * 2))
+                                 : tdm_bf16_to_f32(tdm_load_u16(data + (col * TDM_PANEL_ROWS + lane) * 2));
+}

@@ -1,0 +1,94 @@
+/* The weights segment: a model's tensors repacked once per (file, layout) by tandemd, then sealed and mapped read-only by
+ * every worker. It starts with a self-describing header, so a worker never sees the GGUF. Same size as the file's tensors.
+ *
+ * Layout PANEL16: a matrix [rows][cols] is cut into panels of 16 rows (the last padded with zero weights), so that one
+ * vector lane is one output and a sum over k runs in one lane, in order: the same order in C, AVX2 and AVX-512.
+ * k4(c) is the group of 4 consecutive columns 4c … 4c+3; nb = cols / 32 blocks.
+ *
+ *   panel = scales, padded to 64 bytes, then quants            (quantised types; panels are 64-byte aligned)
+ *   Q8_0:  scales f16 [nb][16 rows]; quants u8 = q + 128, [nb][8 k4][16 rows][4]                    (512 bytes a block)
+ *   Q4_0:  scales f16 [nb][16 rows]; quants [nb][4 v][16 rows][4]: low nibble k4 group v, high nibble group v + 4,
+ *          each 0 … 15 meaning q - 8                                                                (256 bytes a block)
+ *   F32, F16, BF16: [cols][16 rows], the file's element type
+ *   Q4_1, Q5_0, Q5_1, Q2_K … Q6_K, IQ4_NL, IQ4_XS: engine/weights/weights-k.h
+ * Layout ROWS: vectors (norm gains), f32, as they are. */
+#ifndef TDM_ENGINE_WEIGHTS_WEIGHTS_H
+#define TDM_ENGINE_WEIGHTS_WEIGHTS_H
+
+#include "common/shm.h"
+#include "engine/model/model.h"
+
+#define TDM_WEIGHTS_MAGIC UINT32_C(0x54475754) /* "TWGT" */
+#define TDM_WEIGHTS_ABI 1u
+#define TDM_PANEL_ROWS 16u
+#define TDM_BLOCK_VALUES 32u
+
+enum tdm_layout { TDM_LAYOUT_ROWS = 1, TDM_LAYOUT_PANEL16 = 2 };
+
+struct tdm_weights_tensor {
+        uint32_t kind; /* enum tdm_tensor_kind */
+        uint32_t layer;
+        uint32_t type; /* enum tdm_type */
+        uint32_t layout;
+        uint32_t rows;
+        uint32_t cols;
+        uint64_t offset; /* from the segment's start, 64-byte aligned */
+        uint64_t size_bytes;
+        uint64_t panel_bytes; /* PANEL16: distance of two panels */
+        uint64_t reserved;
+};
+
+struct tdm_weights_header {
+        uint32_t magic;
+        uint32_t abi;
+        uint64_t size_bytes; /* of everything */
+        struct tdm_hparams hparams;
+        uint32_t n_tensors;
+        uint32_t reserved;
+        uint64_t tensors_offset; /* of struct tdm_weights_tensor [n_tensors] */
+};
+
+/* ---- tandemd: building ---- */
+
+/* True where the host kernels know the type; matrices of other types are refused with type and tensor named. */
+bool tdm_weights_type_supported(uint32_t type);
+/* Of the supported ones, those with integer weights and scales: their kernels take rounded input too. */
+bool tdm_weights_type_quantised(uint32_t type);
+/* Distance of two panels of a matrix of this type; cols a multiple of the type's block. */
+uint64_t tdm_weights_panel_bytes(uint32_t type, uint32_t cols);
+
+struct tdm_weights_plan; /* where each tensor will lie */
+int tdm_weights_plan_new(struct tdm_weights_plan **ret, const struct tdm_model_description *model, struct tdm_error *err);
+uint64_t tdm_weights_plan_size(const struct tdm_weights_plan *plan);
+struct tdm_weights_progress {
+        uint64_t done_bytes, total_bytes; /* of the tensors */
+        uint64_t ready_bytes; /* dst [0, ready_bytes) is as it will be, header and table included, and is not written any more */
+};
+/* A non-zero return cancels (-ECANCELED). */
+typedef int (*tdm_weights_progress_fn)(const struct tdm_weights_progress *progress, void *userdata);
+/* Writes header and tensors into dst [plan_size], reading the mapped gguf under a guard. May take seconds: run it on a
+ * thread of its own. n_threads: that pack, the caller among them; their number changes no byte. progress (NULL: nobody) is called now
+ * and then, by the caller's thread; in the end all of plan_size is ready. TDM_E_MODEL_CHANGED when the file shrank meanwhile.
+ * Scales that are not finite are TDM_E_BAD_MODEL (tensor named). Whatever is ready has passed both. */
+int tdm_weights_build(const struct tdm_weights_plan *plan, const struct tdm_gguf *gguf, uint8_t *dst, unsigned n_threads,
+                      tdm_weights_progress_fn progress, void *userdata, struct tdm_error *err);
+void tdm_weights_plan_destroy(struct tdm_weights_plan *plan);
+void tdm_weights_plan_destroyp(struct tdm_weights_plan **plan);
+
+/* ---- workers: reading ---- */
+
+/* Checks everything but the values (magic, sizes, hparams, each tensor's place and shape, that all needed ones are there). Of
+ * size_bytes the first there_bytes can be read: header and table must be among them. */
+int tdm_weights_check(const uint8_t *base, uint64_t size_bytes, uint64_t there_bytes, struct tdm_error *err);
+/* NULL when absent. base has passed the check. */
+const struct tdm_weights_tensor *tdm_weights_find(const uint8_t *base, enum tdm_tensor_kind kind, uint32_t layer);
+static inline const struct tdm_weights_header *tdm_weights_header(const uint8_t *base)
+{
+        return (const struct tdm_weights_header *)base;
+}
+/* One value, dequantised: for tests and for the embedding's reference. */
+float tdm_weights_value(const uint8_t *base, const struct tdm_weights_tensor *tensor, uint32_t row, uint32_t col);
+/* One row, dequantised to f32: y [cols]. */
+void tdm_weights_row(const uint8_t *base, const struct tdm_weights_tensor *tensor, uint32_t row, float *y);
+
+#endif

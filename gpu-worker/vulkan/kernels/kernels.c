@@ -1,0 +1,367 @@
+/* Which kernels a model wants, and which one a dispatch takes: all are compiled when it is loaded, so that none is later. */
+#include "engine/weights/weights-k.h"
+#include "gpu-worker/vulkan/private.h"
+
+/* ---- matrices ---- */
+
+/* Rows of one workgroup of matvec. A CPU takes seconds to compile the big ones. */
+static const uint32_t rows_variants[] = {1, 2, 4, 8, 16}, rows_variants_cpu[] = {1, 4};
+#define DIRECT_ROWS_MIN 2u      /* from here on matrix units are faster: measured on an H200, as the next four */
+#define WIDE_GROUPS_MIN 96u     /* workgroups of MATWIDE that keep a GPU busy */
+#define WIDE_THREADS 256u       /* of 64 rows; twice as many of 128 take half as long again */
+#define STAGE_BYTES (24u << 10) /* of a single row in shared memory, of which there may be 32 KiB */
+
+static uint32_t rows_variant(const struct tdm_vk_device *device, uint32_t n_rows)
+{
+        uint32_t variant = 1;
+
+        if (device->few_kernels)
+                return n_rows == 1 ? 1 : 4;
+        while (variant < n_rows && variant < 16)
+                variant *= 2;
+        return variant;
+}
+
+uint32_t tdm_vk_shape_with(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t panels,
+                           uint32_t ahead, uint32_t sets, bool stage)
+{
+        uint32_t length = TDM_VK_SEGMENT_BLOCKS(a->cols), staged = 0, most;
+
+        if (stage) {
+                /* Tests, which run on CPU implementations, see several turns. */
+                most = device->is_cpu ? 3 : STAGE_BYTES / (TDM_VK_SEGMENTS * (a->act == TDM_ACT_I16 ? 72 : 40));
+                staged = TDM_ALIGN_UP(TDM_DIV_UP(length, TDM_DIV_UP(length, most)), sets * ahead);
+        }
+        return ahead | panels << 8 | sets << 16 | staged << 24;
+}
+
+/* The more panels a workgroup has the less is loaded of rows, but there must be workgroups enough to keep a GPU busy. Blocks
+ * loaded ahead: turns along a segment of K as few as may be, and those full. Found on an H200; of a single row this is for where
+ * nothing was measured (tune.c). */
+static uint32_t shape_of(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
+                         uint32_t variant)
+{
+        uint32_t length = TDM_VK_SEGMENT_BLOCKS(a->cols), panels = variant == 16 || variant == 2 ? 2 : 4;
+        const struct tdm_vk_tuned *tuned = variant == 1 ? tdm_vk_tuned(device, TDM_VK_MATVEC, a, n_panels) : NULL;
+
+        if (tuned)
+                return tdm_vk_shape_with(device, a, tuned->shape.panels, tuned->shape.ahead, tuned->shape.sets, true);
+
+        if (device->few_kernels || a->act == TDM_ACT_F32)
+                return tdm_vk_shape_with(device, a, 1, 1, 1, variant == 1 && a->act != TDM_ACT_F32);
+        if (variant == 1 && a->act == TDM_ACT_I16)
+                return length >= 32 && n_panels >= 300 ? tdm_vk_shape_with(device, a, 2, 2, 2, true)
+                                                       : tdm_vk_shape_with(device, a, 1, length <= 8 ? 2 : 4, 2, true);
+        while (panels > 1 && n_panels / panels < (device->is_cpu ? 2 : 400))
+                panels /= 2;
+        if (panels == 4 || variant > 2)
+                return tdm_vk_shape_with(device, a, panels, panels == 4 || variant == 16 ? 1 : 2, 1, variant == 1);
+        return tdm_vk_shape_with(device, a, panels, TDM_DIV_UP(length, TDM_DIV_UP(length, 4)), 1, variant == 1);
+}
+
+/* SHAPE of matgelu.comp: two panels of each. */
+static uint32_t gelu_shape_of(const struct tdm_vk_device *device, const struct tdm_vk_layer *l)
+{
+        const struct tdm_vk_tuned *tuned = tdm_vk_tuned(device, TDM_VK_MATGELU, &l->gate, l->gate.n_panels);
+
+        return tuned ? tdm_vk_shape_with(device, &l->gate, tuned->shape.panels, tuned->shape.ahead, tuned->shape.sets, true)
+                     : tdm_vk_shape_with(device, &l->gate, 4, 1, 1, true);
+}
+
+/* ---- gate, up and GELU ---- */
+
+/* Not where it would write what it reads: there is one buffer for each way of rounding. */
+bool tdm_vk_gelu_fits(const struct tdm_vk_layer *l, uint32_t n_rows)
+{
+        if (tdm_vk_is_half(&l->gate))
+                return l->gate.type == l->up.type && tdm_vk_is_half(&l->up) && l->gate.n_panels == l->up.n_panels;
+        return n_rows == 1 && l->gate.type == l->up.type && l->gate.act == l->up.act && l->gate.n_panels == l->up.n_panels &&
+               l->gate.act != TDM_ACT_F32 && l->down.act != TDM_ACT_F32 && l->gate.act != l->down.act &&
+               !tdm_k_type(l->gate.type);
+}
+
+struct tdm_vk_pipeline *tdm_vk_gelu_kernel(struct tdm_vk_device *device, const struct tdm_vk_layer *l, uint32_t n_rows,
+                                           uint32_t *ret_panels, uint32_t *ret_rows)
+{
+        if (tdm_vk_is_half(&l->gate))
+                return tdm_vk_half_kernel(device, &l->gate, l->gate.n_panels * 2, n_rows, true, ret_panels, ret_rows);
+        *ret_panels = 2;
+        *ret_rows = 1;
+        return tdm_vk_pipeline_get(device, TDM_VK_MATGELU, l->gate.type, l->gate.act, l->down.act, gelu_shape_of(device, l));
+}
+
+unsigned tdm_vk_group_of(const struct tdm_vk_matrix *const *matrices, unsigned n_matrices, uint32_t *ret_panels)
+{
+        unsigned n = 1;
+
+        *ret_panels = matrices[0]->n_panels;
+        for (; n < 3 && n < n_matrices && matrices[n]->type == matrices[0]->type &&
+               matrices[n]->act == matrices[0]->act && matrices[n - 1]->rows % TDM_PANEL_ROWS == 0;
+             n++)
+                *ret_panels += matrices[n]->n_panels;
+        return n;
+}
+
+/* TILES of matdirect.comp. */
+static uint32_t direct_tiles(uint32_t n_rows)
+{
+        return n_rows <= 8 ? 1 : n_rows <= 16 ? 2 : 4;
+}
+
+/* PANELS of it, as many as registers hold: a workgroup takes about as long as that many and three more. */
+static uint32_t direct_panels(uint32_t n_panels, uint32_t tiles)
+{
+        uint32_t best = 1, least = UINT32_MAX;
+
+        for (uint32_t panels = 1; panels <= (tiles == 1 ? 8u : tiles == 2 ? 4u : 3u); panels++) {
+                uint32_t cost = TDM_DIV_UP(TDM_DIV_UP(n_panels, panels), TDM_VK_UNITS_AT_ONCE) * (panels + 3);
+
+                if (cost > least)
+                        continue;
+                least = cost;
+                best = panels;
+        }
+        return best;
+}
+
+static struct tdm_vk_pipeline *direct_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                                             uint32_t n_panels, uint32_t n_rows)
+{
+        uint32_t tiles = direct_tiles(n_rows);
+
+        return tdm_vk_pipeline_proven(device, TDM_VK_MATDIRECT, a->type, a->act, tiles, direct_panels(n_panels, tiles));
+}
+
+/* Of 128 rows only where that pays, and not for 16-bit input, which has no room for as many. */
+static struct tdm_vk_pipeline *wide_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                                           uint32_t n_panels, uint32_t n_rows)
+{
+        uint32_t across = TDM_DIV_UP(n_panels, 8), turns = TDM_DIV_UP(across * TDM_DIV_UP(n_rows, 64), TDM_VK_UNITS_AT_ONCE),
+                 large_turns = TDM_DIV_UP(across * TDM_DIV_UP(n_rows, 128), TDM_VK_UNITS_AT_ONCE);
+        struct tdm_vk_pipeline *large = NULL;
+
+        if (a->cols < TDM_VK_WIDE_BLOCKS * TDM_BLOCK_VALUES)
+                return NULL;
+        if (a->act == TDM_ACT_I8 && large_turns * 3 <= turns * 2)
+                large = tdm_vk_pipeline_proven(device, TDM_VK_MATWIDE, a->type, a->act, 2 * WIDE_THREADS, 0);
+        return large ? large : tdm_vk_pipeline_proven(device, TDM_VK_MATWIDE, a->type, a->act, WIDE_THREADS, 0);
+}
+
+void tdm_vk_matrix_tile(const struct tdm_vk_pipeline *pipeline, uint32_t *ret_panels, uint32_t *ret_rows)
+{
+        bool wide = pipeline->shader == TDM_VK_MATWIDE;
+
+        *ret_panels = wide ? 8 : pipeline->constants[3];
+        *ret_rows = wide ? pipeline->constants[2] / 4 : pipeline->constants[2] * 8;
+}
+
+struct tdm_vk_pipeline *tdm_vk_choose_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                                             uint32_t n_panels, uint32_t n_rows, uint32_t *ret_panels,
+                                             uint32_t *ret_rows)
+{
+        uint32_t variant = rows_variant(device, n_rows), shape;
+        struct tdm_vk_pipeline *pipeline = NULL;
+
+        if (tdm_vk_is_half(a))
+                return tdm_vk_half_kernel(device, a, n_panels, n_rows, false, ret_panels, ret_rows);
+        shape = shape_of(device, a, n_panels, variant);
+        if (n_rows > 32 &&
+            (n_rows > TDM_VK_DIRECT_ROWS_MAX || TDM_DIV_UP(n_panels, 8) * TDM_DIV_UP(n_rows, 64) >= WIDE_GROUPS_MIN))
+                pipeline = wide_kernel(device, a, n_panels, n_rows);
+        if (!pipeline && n_rows >= DIRECT_ROWS_MIN && n_rows <= TDM_VK_DIRECT_ROWS_MAX)
+                pipeline = direct_kernel(device, a, n_panels, n_rows);
+        if (pipeline) {
+                tdm_vk_matrix_tile(pipeline, ret_panels, ret_rows);
+                return pipeline;
+        }
+        *ret_rows = variant;
+        *ret_panels = 1;
+        if (tdm_k_type(a->type))
+                return tdm_vk_pipeline_get(device, TDM_VK_MATVEC_K, a->type, a->act, variant, 0);
+        *ret_panels = shape >> 8 & 255u;
+        return tdm_vk_pipeline_get(device, TDM_VK_MATVEC, a->type, a->act, variant, shape);
+}
+
+bool tdm_vk_shape_flags(uint32_t shape, uint32_t act)
+{
+        uint32_t staged = shape >> 24, words = TDM_VK_SEGMENTS * (act == TDM_ACT_I16 ? 2 : 1) * staged * 2;
+
+        return staged && TDM_DIV_UP(words, 256u) <= TDM_VK_FLAGGED_LOADS;
+}
+
+bool tdm_vk_matrices_flag(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels)
+{
+        return a->act != TDM_ACT_F32 && !tdm_k_type(a->type) && n_panels <= device->max_groups_x &&
+               (tdm_vk_is_half(a) || tdm_vk_shape_flags(shape_of(device, a, n_panels, 1), a->act));
+}
+
+bool tdm_vk_gelu_flags(const struct tdm_vk_device *device, const struct tdm_vk_layer *l)
+{
+        return tdm_vk_gelu_fits(l, 1) && (tdm_vk_is_half(&l->gate) || tdm_vk_shape_flags(gelu_shape_of(device, l), l->gate.act));
+}
+
+/* ---- all of them ---- */
+
+uint32_t tdm_vk_norm_per(const struct tdm_vk_model *m)
+{
+        return TDM_DIV_UP(m->hp.d_model, 2048u);
+}
+
+static int need(struct tdm_vk_model *m, enum tdm_vk_shader shader, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3,
+                struct tdm_error *err)
+{
+        return tdm_vk_pipeline_need(m->device, shader, (const uint32_t[]){c0, c1, c2, c3}, err);
+}
+
+/* Not being able to compile one is no error here. */
+static int need_units(struct tdm_vk_model *m, const struct tdm_vk_matrix *a, uint32_t n_panels, struct tdm_error *err)
+{
+        uint32_t type = a->type & ~TDM_VK_TURNED;
+
+        if (!m->device->matrix_units || (type != TDM_TYPE_Q4_0 && type != TDM_TYPE_Q8_0) || a->act == TDM_ACT_F32)
+                return 0;
+        need(m, TDM_VK_MATWIDE, a->type, a->act, WIDE_THREADS, 0, NULL);
+        if (a->act == TDM_ACT_I8)
+                need(m, TDM_VK_MATWIDE, a->type, a->act, 2 * WIDE_THREADS, 0, NULL);
+        for (uint32_t tiles = 1; tiles <= 4; tiles *= 2)
+                need(m, TDM_VK_MATDIRECT, a->type, a->act, tiles, direct_panels(n_panels, tiles), NULL);
+        return tdm_vk_prove_need(m->device, a->type, a->act, err);
+}
+
+/* units: those for matrix units; else the others, where none of the former does the same. */
+static int need_matrices(struct tdm_vk_model *m, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices,
+                         bool units, struct tdm_error *err)
+{
+        const uint32_t *variants = m->device->few_kernels ? rows_variants_cpu : rows_variants;
+        unsigned n_variants =
+                m->device->few_kernels ? TDM_ARRAY_SIZE(rows_variants_cpu) : TDM_ARRAY_SIZE(rows_variants);
+        int r = 0;
+
+        for (unsigned i = 0; i < n_matrices && r == 0;) {
+                const struct tdm_vk_matrix *a = matrices[i];
+                uint32_t n_panels;
+
+                i += tdm_vk_group_of(matrices + i, n_matrices - i, &n_panels);
+                if (tdm_vk_is_half(a)) /* they are there: tdm_vk_kernels_need_half() */
+                        continue;
+                if (units)
+                        r = need_units(m, a, n_panels, err);
+                for (unsigned v = 0; v < n_variants && r == 0 && !units; v++) {
+                        if (variants[v] >= DIRECT_ROWS_MIN && direct_kernel(m->device, a, n_panels, variants[v]) &&
+                            (variants[v] < 16 || direct_kernel(m->device, a, n_panels, 32)) &&
+                            wide_kernel(m->device, a, n_panels, 1))
+                                continue;
+                        r = tdm_k_type(a->type) ? need(m, TDM_VK_MATVEC_K, a->type, a->act, variants[v], 0, err)
+                                                : need(m, TDM_VK_MATVEC, a->type, a->act, variants[v],
+                                                       shape_of(m->device, a, n_panels, variants[v]), err);
+                }
+        }
+        return r;
+}
+
+static int list_matrices(struct tdm_vk_model *m, bool units, struct tdm_error *err)
+{
+        int r = need_matrices(m, (const struct tdm_vk_matrix *[]){&m->output}, 1, units, err);
+
+        for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
+                const struct tdm_vk_layer *l = &m->layers[i];
+                const struct tdm_vk_matrix *qkv[] = {&l->q, &l->k, &l->v}, *gate_up[] = {&l->gate, &l->up},
+                                           *o[] = {&l->o}, *down[] = {&l->down};
+
+                r = need_matrices(m, qkv, 3, units, err);
+                if (r == 0)
+                        r = need_matrices(m, o, 1, units, err);
+                if (r == 0)
+                        r = need_matrices(m, gate_up, 2, units, err);
+                if (r == 0 && !units && !tdm_vk_is_half(&l->gate) && tdm_vk_gelu_fits(l, 1))
+                        r = need(m, TDM_VK_MATGELU, l->gate.type, l->gate.act, l->down.act,
+                                 gelu_shape_of(m->device, l), err);
+                if (r == 0)
+                        r = need_matrices(m, down, 1, units, err);
+        }
+        return r;
+}
+
+int tdm_vk_kernels_need_single(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        int r = 0;
+
+        for (uint32_t i = 0; i < m->hp.n_layers && r == 0 && !m->half; i++) { /* rows of F16 have theirs since choose_rows() */
+                const struct tdm_vk_layer *l = &m->layers[i];
+                const struct tdm_vk_matrix *qkv[] = {&l->q, &l->k, &l->v};
+                uint32_t n_panels;
+
+                tdm_vk_group_of(qkv, 3, &n_panels);
+                r = need(m, TDM_VK_MATVEC, l->q.type, l->q.act, 1, shape_of(m->device, &l->q, n_panels, 1), err);
+                if (r == 0)
+                        r = need(m, TDM_VK_MATVEC, l->o.type, l->o.act, 1, shape_of(m->device, &l->o, l->o.n_panels, 1), err);
+                if (r == 0)
+                        r = need(m, TDM_VK_MATVEC, l->down.type, l->down.act, 1,
+                                 shape_of(m->device, &l->down, l->down.n_panels, 1), err);
+                if (r == 0)
+                        r = need(m, TDM_VK_MATGELU, l->gate.type, l->gate.act, l->down.act, gelu_shape_of(m->device, l), err);
+        }
+        return r;
+}
+
+static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        static const uint32_t norms[] = {0, TDM_VK_NORM_ADD, TDM_VK_NORM_ADD | TDM_VK_NORM_REHEARSES};
+        unsigned n_norms = tdm_vk_chain_wanted(m->device) ? 3 : 2;
+        int r = need(m, TDM_VK_EMBED, m->embedding.type, 0, 0, 0, err);
+
+        for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
+                const struct tdm_vk_layer *l = &m->layers[i];
+                const struct tdm_vk_matrix *normed[] = {&l->q, &l->k, &l->v, &l->gate, &l->up};
+
+                for (unsigned k = 0; k < TDM_ARRAY_SIZE(normed) && r == 0; k++)
+                        for (unsigned v = 0; v < n_norms && r == 0; v++)
+                                r = need(m, TDM_VK_NORM, norms[v], normed[k]->act, tdm_vk_norm_per(m), 0, err);
+                if (r == 0)
+                        r = need(m, TDM_VK_MERGE, 0, l->o.act, 0, 0, err);
+                if (r == 0)
+                        r = need(m, TDM_VK_GELU, 0, l->down.act, 0, 0, err);
+        }
+        if (r == 0)
+                r = need(m, TDM_VK_NORM, TDM_VK_NORM_GATHER, m->output.act, tdm_vk_norm_per(m), 0, err);
+        for (unsigned v = 1; v < n_norms && r == 0; v++)
+                r = need(m, TDM_VK_NORM, norms[v], TDM_VK_ACT_NONE, tdm_vk_norm_per(m), 0, err);
+        for (uint32_t phase = 0; phase < 2 && r == 0; phase++)
+                r = need(m, TDM_VK_LOGITS, phase, 0, 0, 0, err);
+        if (r == 0)
+                r = need(m, TDM_VK_GATHER, 0, 0, 0, 0, err);
+        if (r == 0)
+                r = need(m, TDM_VK_ROTATE, m->kv.type, 0, 0, 0, err);
+        return r ? r : tdm_vk_kernels_need_attend(m, err);
+}
+
+/* Kernels for matrix units first, together with all that has nothing to do with them: what they are proven for needs no
+ * other. */
+int tdm_vk_kernels_prepare(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        int r;
+
+        m->device->deferring = true;
+        r = list_others(m, err);
+        if (r == 0)
+                r = list_matrices(m, true, err);
+        if (r == 0)
+                r = tdm_vk_pipelines_compile(m->device, err);
+        if (r == 0)
+                r = tdm_vk_prove(m->device, err);
+        m->device->deferring = false;
+        if (r == 0 && tdm_vk_chain_wanted(m->device))
+                r = tdm_vk_chain_try(m->device, tdm_vk_pipeline_get(m->device, TDM_VK_GELU, 0, m->layers[0].down.act, 0, 0),
+                                     &m->chain, err);
+        if (r == 0)
+                r = tdm_vk_tune(m, err);
+        m->device->deferring = true;
+        if (r == 0)
+                r = list_matrices(m, false, err);
+        if (r == 0 && m->half) /* those that were found just now */
+                r = tdm_vk_kernels_need_half(m, err);
+        if (r == 0)
+                r = tdm_vk_pipelines_compile(m->device, err);
+        m->device->deferring = false;
+        return r == 0 && m->half ? tdm_vk_prove_half(m->device, err) : r;
+}

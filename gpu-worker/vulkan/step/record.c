@@ -1,0 +1,651 @@
+/* Blocks as command buffers: each reads top to bottom here. A recording depends on shapes and addresses only (which
+ * slot, which blocks, how many rows and logits), never on tokens, positions or pages, and is used again for the next
+ * step of its shape.
+ *
+ * Every kernel waits for the one before it: at a barrier, or on its own where both can (chain.c). Where a block follows
+ * another in one run, the end of the one and the beginning of the next are one kernel (norm.comp). */
+#include <assert.h>
+
+#include "engine/weights/weights-k.h"
+#include "gpu-worker/vulkan/private.h"
+
+struct recorder {
+        struct tdm_vk_model *m;
+        struct tdm_vk_device *device;
+        VkCommandBuffer commands;
+        struct tdm_vk_recording *recording;
+        struct tdm_vk_step_layout layout;
+        const struct tdm_vk_work *work;
+        uint64_t step;            /* address of the slot's step buffer */
+        uint32_t first_row, rows; /* of the tile */
+        bool acts_ready;          /* the next block's input was rounded by the end of the last one */
+        enum { DONE, UNDER_WAY, CHAINED, FLAGGED } before; /* the dispatches before the next one: done for it; a barrier is needed; it
+                                                     can wait for chain_groups of dispatch chain_index; it must read that one's
+                                                     flagged words */
+        uint32_t chain_index, chain_groups;
+        uint32_t hidden_index, hidden_groups; /* of the dispatch that last wrote hidden rows; 0: it is done */
+        bool flagged;                         /* what a single row's kernels leave for the next one is flagged: chain.c */
+};
+#define READS_FLAGS 1u
+#define LEAVES_FLAGS 2u
+
+/* Kernels, copies and the host: everything before is done and seen by everything after. */
+static void barrier_all(const struct recorder *r)
+{
+        tdm_vk_barrier(r->device, r->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
+                       VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
+                       VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT | VK_PIPELINE_STAGE_HOST_BIT,
+                       VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT |
+                               VK_ACCESS_TRANSFER_WRITE_BIT | VK_ACCESS_HOST_READ_BIT);
+}
+
+static bool can_chain(const struct recorder *r, const struct tdm_vk_pipeline *pipeline)
+{
+        return r->device->chained && !r->device->profiling && pipeline->shader != TDM_VK_MATWIDE &&
+               (pipeline->shader != TDM_VK_MATHALFWIDE || r->rows <= TDM_VK_HALF_ROWS_MAX) &&
+               r->chain_index + 1 < TDM_VK_CHAIN_WORDS;
+}
+
+/* Before a dispatch. push ends with TDM_VK_CHAIN; flags: of what pushed addresses point to. */
+static void set(struct recorder *r, const struct tdm_vk_pipeline *pipeline, const void *push, uint32_t push_bytes, unsigned flags)
+{
+        struct {
+                TDM_VK_CHAIN
+        } chain = { 0 };
+        uint8_t all[TDM_VK_PUSH_BYTES];
+
+        if (r->before == UNDER_WAY || (r->before == CHAINED && !can_chain(r, pipeline))) {
+                tdm_vk_barrier(r->device, r->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
+                               VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+                r->before = DONE;
+        }
+        if (can_chain(r, pipeline)) {
+                chain.chain = r->m->chain.address;
+                chain.chain_index = ++r->chain_index;
+                chain.chain_wait = r->before == FLAGGED ? TDM_VK_CHAIN_FLAGS : r->before == CHAINED ? r->chain_groups : 0;
+                if (flags & LEAVES_FLAGS)
+                        chain.chain_index |= TDM_VK_CHAIN_FLAGS;
+        }
+        assert((r->before == FLAGGED) == !!(flags & READS_FLAGS) && (chain.chain || !flags));
+        memcpy(all, push, push_bytes - sizeof(chain));
+        memcpy(all + push_bytes - sizeof(chain), &chain, sizeof(chain));
+        r->device->vk.CmdBindPipeline(r->commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline->pipeline);
+        r->device->vk.CmdPushConstants(r->commands, r->device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, push_bytes, all);
+        r->before = flags & LEAVES_FLAGS ? FLAGGED : chain.chain ? CHAINED : UNDER_WAY;
+}
+
+/* After a dispatch, of so many workgroups. */
+static void done(struct recorder *r, struct tdm_vk_pipeline *pipeline, uint32_t groups)
+{
+        r->chain_groups = groups;
+        if (r->device->profiling && r->recording->n_marks + 1 < TDM_VK_MAX_QUERIES) {
+                r->recording->marks[r->recording->n_marks++] = pipeline;
+                r->device->vk.CmdWriteTimestamp(r->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, r->device->queries,
+                                                r->recording->n_marks);
+        }
+}
+
+static void dispatch_flagged(struct recorder *r, struct tdm_vk_pipeline *pipeline, const void *push, uint32_t push_bytes,
+                             uint32_t x, uint32_t y, unsigned flags)
+{
+        set(r, pipeline, push, push_bytes, flags);
+        r->device->vk.CmdDispatch(r->commands, x, y, 1);
+        done(r, pipeline, x * y);
+}
+
+static void dispatch(struct recorder *r, struct tdm_vk_pipeline *pipeline, const void *push, uint32_t push_bytes,
+                     uint32_t x, uint32_t y)
+{
+        dispatch_flagged(r, pipeline, push, push_bytes, x, y, 0);
+}
+
+/* ---- pieces ---- */
+
+unsigned tdm_vk_matmul_group(const struct tdm_vk_model *m, const struct tdm_vk_matrix *const *matrices,
+                             unsigned n_matrices, struct tdm_vk_matmul_push *ret, uint32_t *ret_panels)
+{
+        const struct tdm_vk_matrix *a = matrices[0];
+        unsigned n = tdm_vk_group_of(matrices, n_matrices, ret_panels);
+
+        *ret = (struct tdm_vk_matmul_push){.x = m->acts[a->act].address,
+                                           .w0 = a->address,
+                                           .panel1 = UINT32_MAX,
+                                           .panel2 = UINT32_MAX,
+                                           .panel_bytes = a->panel_bytes,
+                                           .cols = a->cols,
+                                           .n_out = a->rows,
+                                           .n_rows = 1,
+                                           .y_scale = a->y_scale,
+                                           .side = m->sides[a->act].address,
+                                           .side_rows = m->side_rows};
+        for (unsigned k = 1, panel = a->n_panels; k < n; panel += matrices[k++]->n_panels) {
+                *(k == 1 ? &ret->w1 : &ret->w2) = matrices[k]->address;
+                *(k == 1 ? &ret->panel1 : &ret->panel2) = panel;
+                ret->n_out += matrices[k]->rows;
+        }
+        return n;
+}
+
+/* Where kernels of a single row leave their outputs for the next one. */
+static uint64_t flagged_y(const struct recorder *r)
+{
+        return r->m->chain.address + TDM_VK_FLAGGED_Y;
+}
+
+static uint64_t flagged_acts(const struct recorder *r, uint32_t act)
+{
+        return r->m->chain.address + r->m->flagged_acts[act];
+}
+
+/* One dispatch, of a single row, which reads flagged words or not and leaves some. */
+static void multiply_flagged(struct recorder *r, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices)
+{
+        unsigned reads = r->before == FLAGGED ? READS_FLAGS : 0;
+        struct tdm_vk_matmul_push push;
+        uint32_t n_panels, panels, rows;
+        struct tdm_vk_pipeline *pipeline;
+
+        tdm_vk_matmul_group(r->m, matrices, n_matrices, &push, &n_panels);
+        if (reads)
+                push.x = flagged_acts(r, matrices[0]->act);
+        push.y = flagged_y(r);
+        pipeline = tdm_vk_choose_kernel(r->device, matrices[0], n_panels, 1, &panels, &rows);
+        dispatch_flagged(r, pipeline, &push, sizeof(push), TDM_DIV_UP(n_panels, panels), 1, reads | LEAVES_FLAGS);
+}
+
+/* Those of a single row can, where each is one dispatch of a kernel that knows of them. The down projection may do without. */
+bool tdm_vk_record_flags(const struct tdm_vk_model *m, const struct tdm_vk_work *work)
+{
+        const struct tdm_vk_device *device = m->device;
+        const struct tdm_vk_slot *slot = work->slot;
+
+        if (!device->chained || device->profiling || slot->n_rows != 1 || (work->n + 1) * 6 >= TDM_VK_CHAIN_WORDS ||
+            !tdm_vk_attend_merges(m, slot->many, slot->item_heads[TDM_KV_FULL]) ||
+            !tdm_vk_attend_merges(m, slot->many, slot->item_heads[TDM_KV_WINDOW]))
+                return false;
+        for (uint32_t i = 0; i < m->hp.n_layers; i++) {
+                const struct tdm_vk_layer *l = &m->layers[i];
+                const struct tdm_vk_matrix *qkv[] = {&l->q, &l->k, &l->v};
+                uint32_t n_panels;
+
+                if (tdm_vk_group_of(qkv, 3, &n_panels) != 3 || !tdm_vk_matrices_flag(device, &l->q, n_panels) ||
+                    !tdm_vk_matrices_flag(device, &l->o, l->o.n_panels) || !tdm_vk_gelu_flags(device, l) ||
+                    tdm_k_type(l->down.type) || l->down.n_panels > device->max_groups_x)
+                        return false;
+        }
+        return true;
+}
+
+/* matrices: of one input, in rising order of their outputs, which lie beside each other in y [rows][y_stride]. */
+static void multiply(struct recorder *r, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices,
+                     uint32_t n_rows, uint64_t y, uint32_t y_stride)
+{
+        for (unsigned i = 0, n; i < n_matrices; i += n) {
+                struct tdm_vk_matmul_push push;
+                uint32_t n_panels, panels, rows;
+                struct tdm_vk_pipeline *pipeline;
+
+                n = tdm_vk_matmul_group(r->m, matrices + i, n_matrices - i, &push, &n_panels);
+                push.y = y;
+                push.n_rows = n_rows;
+                push.y_stride = y_stride;
+                pipeline = tdm_vk_choose_kernel(r->device, matrices[i], n_panels, n_rows, &panels, &rows);
+                for (uint32_t groups; push.panel0 < n_panels; push.panel0 += groups * panels) {
+                        groups = TDM_MIN(TDM_DIV_UP(n_panels - push.panel0, panels), r->device->max_groups_x);
+                        dispatch(r, pipeline, &push, sizeof(push), groups, TDM_DIV_UP(n_rows, rows));
+                }
+                y += push.n_out * sizeof(float);
+        }
+}
+
+/* Of the tile's rows, for the next kernel. */
+static void multiply_tile(struct recorder *r, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices, uint32_t y_stride)
+{
+        if (r->flagged)
+                multiply_flagged(r, matrices, n_matrices);
+        else
+                multiply(r, matrices, n_matrices, r->rows, r->m->y.address, y_stride);
+}
+
+/* Where rows of activations are rounded for a kernel that reads it; 0: none will. */
+static uint64_t side_of(const struct recorder *r, uint32_t act, uint32_t n_rows)
+{
+        return n_rows <= TDM_VK_DIRECT_ROWS_MAX ? r->m->sides[act].address : 0;
+}
+
+bool tdm_vk_matgelu_push(const struct tdm_vk_model *m, const struct tdm_vk_layer *l, uint32_t n_rows, struct tdm_vk_matmul_push *ret)
+{
+        *ret = (struct tdm_vk_matmul_push){.x = m->acts[l->gate.act].address,
+                                           .w0 = l->gate.address,
+                                           .w1 = l->up.address,
+                                           .panel1 = l->gate.n_panels,
+                                           .panel2 = UINT32_MAX,
+                                           .panel_bytes = l->gate.panel_bytes,
+                                           .cols = l->gate.cols,
+                                           .n_out = l->gate.rows + l->up.rows,
+                                           .n_rows = n_rows,
+                                           .y_scale = l->gate.y_scale,
+                                           .act_scale = l->down.x_scale,
+                                           .acts = m->acts[l->down.act].address,
+                                           .out_side = m->sides[l->down.act].address,
+                                           .side_rows = m->side_rows};
+        return tdm_vk_gelu_fits(l, n_rows);
+}
+
+static uint64_t hidden_rows(const struct recorder *r)
+{
+        return r->work->slot->hidden + (uint64_t)r->first_row * r->m->hp.d_model * sizeof(float);
+}
+
+/* Rounds the tile's rows for `matrices`, in each form that one of them takes; add_gain: 0, or y is added first. */
+static void norm(struct recorder *r, uint64_t add_gain, uint64_t gain, const struct tdm_vk_matrix *const *matrices,
+                 unsigned n_matrices)
+{
+        struct tdm_vk_model *m = r->m;
+        struct tdm_vk_norm_push push = {.y = r->before == FLAGGED ? flagged_y(r) : m->y.address,
+                                        .add_gain = add_gain,
+                                        .hidden = hidden_rows(r),
+                                        .gain = gain,
+                                        .d = m->hp.d_model,
+                                        .y_stride = m->hp.d_model,
+                                        .eps = m->hp.norm_eps,
+                                        .side_rows = m->side_rows,
+                                        .hidden_index = r->hidden_index,
+                                        .hidden_wait = r->hidden_groups};
+        uint32_t flags = !add_gain ? 0 : r->before == FLAGGED ? TDM_VK_NORM_ADD | TDM_VK_NORM_REHEARSES : TDM_VK_NORM_ADD;
+        unsigned forms = 0, reads = r->before == FLAGGED ? READS_FLAGS : 0, leaves = r->flagged ? LEAVES_FLAGS : 0;
+
+        for (unsigned i = 0; i < n_matrices; i++) {
+                forms |= 1u << matrices[i]->act;
+                push.act_scale = matrices[i]->x_scale;
+        }
+        if (!forms)
+                dispatch_flagged(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, flags, TDM_VK_ACT_NONE, tdm_vk_norm_per(m), 0), &push,
+                                 sizeof(push), r->rows, 1, reads);
+        for (uint32_t act = 0; act < TDM_VK_N_ACTS; act++) {
+                if (!(forms >> act & 1))
+                        continue;
+                push.acts = r->flagged ? flagged_acts(r, act) : m->acts[act].address;
+                push.side = r->flagged ? 0 : side_of(r, act, r->rows);
+                dispatch_flagged(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, flags, act, tdm_vk_norm_per(m), 0), &push,
+                                 sizeof(push), r->rows, 1, reads | leaves);
+                flags = 0; /* added once */
+        }
+        r->hidden_index = r->chain_index;
+        r->hidden_groups = r->rows;
+}
+
+/* What the next block begins with, at the end of this one, where that follows. */
+static void end_block(struct recorder *r, uint32_t block, uint64_t add_gain)
+{
+        struct tdm_vk_model *m = r->m;
+        uint32_t next = block + 1;
+
+        if (r->work->slot->n_tiles == 1 && (next < r->work->first + r->work->n || r->work->joins)) {
+                const struct tdm_vk_layer *l = next <= 2 * m->hp.n_layers ? &m->layers[tdm_block_layer(next)] : NULL;
+
+                r->acts_ready = l != NULL;
+                if (l && tdm_block_kind(&m->hp, next) == TDM_BLOCK_ATTENTION) {
+                        norm(r, add_gain, l->attn_norm, (const struct tdm_vk_matrix *[]){&l->q, &l->k, &l->v}, 3);
+                        return;
+                }
+                if (l) {
+                        norm(r, add_gain, l->ffn_norm, (const struct tdm_vk_matrix *[]){&l->gate, &l->up}, 2);
+                        return;
+                }
+        }
+        norm(r, add_gain, 0, NULL, 0);
+}
+
+/* ---- blocks ---- */
+
+static void embed(struct recorder *r)
+{
+        struct tdm_vk_model *m = r->m;
+        const struct tdm_vk_embed_push push = {.weights = m->embedding.address,
+                                               .hidden = r->work->slot->hidden,
+                                               .rows = r->step + r->layout.rows,
+                                               .d = m->hp.d_model,
+                                               .panel_bytes = m->embedding.panel_bytes,
+                                               .scale = m->hp.embed_scale *
+                                                        (m->embedding.type & TDM_VK_FRAGMENTS ? m->embedding.divisor : 1)};
+
+        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_EMBED, m->embedding.type, 0, 0, 0), &push, sizeof(push),
+                 r->work->slot->n_rows, TDM_DIV_UP(m->hp.d_model, 256u));
+        r->hidden_index = r->chain_index;
+        r->hidden_groups = r->chain_groups;
+}
+
+/* The kernel that rotates rows too; NULL: rotate.comp and one that does not. A row's last item waits for the others, which takes for granted what
+ * chained dispatches do; and partial results are told apart by step and layer, not by tile. */
+static struct tdm_vk_pipeline *rotating_kernel(const struct recorder *r, const struct tdm_vk_layer *layer)
+{
+        struct tdm_vk_pipeline *pipeline = tdm_vk_attend_rotating_kernel(r->m, layer->o.act);
+
+        return pipeline && can_chain(r, pipeline) && !r->work->slot->many && r->work->slot->n_tiles == 1 ? pipeline : NULL;
+}
+
+static void attend(struct recorder *r, uint32_t layer, uint64_t log)
+{
+        struct tdm_vk_model *m = r->m;
+        const struct tdm_hparams *hp = &m->hp;
+        const struct tdm_vk_layer *l = &m->layers[layer];
+        enum tdm_kv_group group = tdm_kv_group_of(hp, layer);
+        uint32_t tile = r->first_row / m->tile_rows, cols = tdm_vk_q_width(hp);
+        const struct tdm_vk_rotate_push rotate = {
+                .qkv = m->y.address,
+                .rows = r->step + r->layout.rows,
+                .table = r->step + r->layout.tables[group],
+                .angles = r->step + r->layout.angles[group],
+                .q_gain = l->q_norm,
+                .k_gain = l->k_norm,
+                .pieces = l->kv_pieces,
+                .page_bytes = m->kv_page_bytes[group],
+                .piece_shift = m->kv_piece_shift[group],
+                .counters = m->counters.address,
+                .log = log,
+                .part_bytes = (uint32_t)m->kv.part_bytes,
+                .first_row = r->first_row,
+                .n_heads = hp->n_heads,
+                .n_kv_heads = hp->n_kv_heads,
+                .head_dim = hp->head_dim,
+                .table_entries = m->limits.table_entries,
+                .eps = hp->norm_eps,
+                .query_scale = hp->query_scale,
+        };
+        uint32_t item_heads = r->work->slot->item_heads[group];
+        bool merges = tdm_vk_attend_merges(m, r->work->slot->many, item_heads);
+        struct tdm_vk_pipeline *rotating = rotating_kernel(r, l);
+        const struct tdm_vk_attend_push push = {
+                .qkv = rotating ? m->rotations.address + layer * sizeof(struct tdm_vk_rotation) : m->y.address,
+                .rows = rotate.rows,
+                .table = rotate.table,
+                .items = r->step + r->layout.items[group] + (uint64_t)tile * m->max_items * sizeof(struct tdm_vk_item),
+                .partial = m->partial.address + (rotating ? tdm_vk_partial_flagged(m) : TDM_VK_ARRIVALS_BYTES),
+                .acts = r->flagged ? flagged_acts(r, l->o.act) : m->acts[l->o.act].address,
+                .side = rotating ? log : r->flagged ? 0 : side_of(r, l->o.act, r->rows),
+                .side_rows = rotating ? layer + 1 : m->side_rows,
+                .act_scale = l->o.x_scale,
+                .pieces = l->kv_pieces,
+                .page_bytes = rotate.page_bytes,
+                .piece_shift = rotate.piece_shift,
+                .part_bytes = rotate.part_bytes,
+                .first_row = r->first_row,
+                .n_heads = hp->n_heads,
+                .n_kv_heads = hp->n_kv_heads,
+                .table_entries = m->limits.table_entries,
+                .window = group == TDM_KV_WINDOW ? hp->window : 0,
+                .query_scale = l->query_scale,
+                .score_scale = m->attend_half ? 1 / l->query_scale : 0,
+        };
+        const struct tdm_vk_merge_push merge = {
+                .partial = push.partial,
+                .row_items = r->step + r->layout.row_items[group],
+                .acts = m->acts[l->o.act].address,
+                .side = side_of(r, l->o.act, r->rows),
+                .side_rows = m->side_rows,
+                .act_scale = l->o.x_scale,
+                .first_row = r->first_row,
+                .n_heads = hp->n_heads,
+                .head_dim = hp->head_dim,
+        };
+        struct tdm_vk_pipeline *kernel = rotating ? rotating : tdm_vk_attend_kernel(m, r->work->slot->many, item_heads, l->o.act);
+
+        static_assert(sizeof(rotate) <= TDM_VK_PUSH_BYTES && sizeof(push) <= TDM_VK_PUSH_BYTES,
+                      "push constants fit everywhere");
+        if (!rotating)
+                dispatch_flagged(r, tdm_vk_pipeline_get(r->device, TDM_VK_ROTATE, m->kv.type, 0, 0, 0), &rotate, sizeof(rotate),
+                                 hp->n_heads + 2 * hp->n_kv_heads, r->rows, r->flagged ? READS_FLAGS : 0);
+        set(r, kernel, &push, sizeof(push), r->flagged ? (rotating ? READS_FLAGS : 0) | LEAVES_FLAGS : 0);
+        r->device->vk.CmdDispatchIndirect(r->commands, r->work->slot->step.buffer,
+                                          tdm_vk_step_args(&r->layout, tile, group));
+        done(r, kernel, merges ? r->rows * hp->n_heads / item_heads : TDM_VK_CHAIN_ALL);
+        if (!merges)
+                dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_MERGE, 0, l->o.act, 0, 0), &merge, sizeof(merge),
+                         TDM_DIV_UP(cols, 1024), r->rows);
+}
+
+static void attention_block(struct recorder *r, uint32_t block, uint64_t log)
+{
+        struct tdm_vk_model *m = r->m;
+        const struct tdm_vk_layer *l = &m->layers[tdm_block_layer(block)];
+        const struct tdm_vk_matrix *qkv[] = {&l->q, &l->k, &l->v}, *o[] = {&l->o};
+
+        if (!r->acts_ready)
+                norm(r, 0, l->attn_norm, qkv, 3);
+        r->acts_ready = false;
+        multiply_tile(r, qkv, 3, tdm_vk_q_width(&m->hp) + 2 * tdm_vk_kv_width(&m->hp));
+        attend(r, tdm_block_layer(block), log);
+        multiply_tile(r, o, 1, m->hp.d_model);
+        end_block(r, block, l->post_attn_norm);
+}
+
+static void ffn_block(struct recorder *r, uint32_t block)
+{
+        struct tdm_vk_model *m = r->m;
+        const struct tdm_vk_layer *l = &m->layers[tdm_block_layer(block)];
+        const struct tdm_vk_matrix *gate_up[] = {&l->gate, &l->up}, *down[] = {&l->down};
+        const struct tdm_vk_gelu_push gelu = {.y = m->y.address,
+                                              .acts = m->acts[l->down.act].address,
+                                              .side = side_of(r, l->down.act, r->rows),
+                                              .side_rows = m->side_rows,
+                                              .act_scale = l->down.x_scale,
+                                              .d_ff = m->hp.d_ff};
+        struct tdm_vk_matmul_push push;
+
+        if (!r->acts_ready)
+                norm(r, 0, l->ffn_norm, gate_up, 2);
+        r->acts_ready = false;
+        if (tdm_vk_matgelu_push(m, l, r->rows, &push)) {
+                unsigned flags = r->flagged ? READS_FLAGS : 0;
+                uint32_t panels, rows;
+                struct tdm_vk_pipeline *pipeline = tdm_vk_gelu_kernel(r->device, l, r->rows, &panels, &rows);
+
+                if (r->flagged)
+                        push.x = flagged_acts(r, l->gate.act);
+                if (r->flagged && tdm_vk_matrices_flag(r->device, &l->down, l->down.n_panels)) {
+                        push.acts = flagged_acts(r, l->down.act);
+                        push.out_side = 0;
+                        flags |= LEAVES_FLAGS;
+                }
+                dispatch_flagged(r, pipeline, &push, sizeof(push), TDM_DIV_UP(l->gate.n_panels, panels), TDM_DIV_UP(r->rows, rows), flags);
+        } else {
+                multiply(r, gate_up, 2, r->rows, m->y.address, 2 * m->hp.d_ff);
+                dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GELU, 0, l->down.act, 0, 0), &gelu, sizeof(gelu),
+                         TDM_DIV_UP(m->hp.d_ff, 1024), r->rows);
+        }
+        multiply_tile(r, down, 1, m->hp.d_model);
+        end_block(r, block, l->post_ffw_norm);
+}
+
+/* To the host: all logits, or what the sampler wants to know of them and to see. */
+static void bring_logits(struct recorder *r)
+{
+        const struct tdm_vk_model *m = r->m;
+        uint32_t n = r->work->n_logits;
+        uint64_t maxima_bytes = (uint64_t)m->logits_rows * m->maxima_stride * sizeof(float);
+        const VkBufferCopy whole = {.size = (uint64_t)n * m->logits_stride * sizeof(float)};
+        const struct tdm_vk_logits_push logits = {.logits = m->logits.address,
+                                                  .maxima = m->scan.address,
+                                                  .tops = m->scan.address + maxima_bytes,
+                                                  .host_tops = m->scan_host.address + tdm_vk_scan_tops(m),
+                                                  .host_sums = m->scan_host.address,
+                                                  .n_vocab = m->hp.n_vocab,
+                                                  .logits_stride = m->logits_stride,
+                                                  .maxima_stride = m->maxima_stride,
+                                                  .tops_stride = m->tops_stride,
+                                                  .sums_stride = m->sums_stride};
+        const struct tdm_vk_gather_push gather = {.logits = m->logits.address,
+                                                  .host = m->logits_host.address,
+                                                  .maxima = m->scan.address,
+                                                  .wanted = r->step + r->layout.wanted +
+                                                            (uint64_t)r->work->first_logit * TDM_VK_WANTED_STRIDE *
+                                                                    sizeof(uint32_t),
+                                                  .found = m->scan_host.address + tdm_vk_scan_found(m),
+                                                  .logits_stride = m->logits_stride,
+                                                  .maxima_stride = m->maxima_stride,
+                                                  .wanted_stride = TDM_VK_WANTED_STRIDE};
+
+        for (uint32_t phase = 0; phase < 2 && !m->logits_whole; phase++)
+                dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_LOGITS, phase, 0, 0, 0), &logits, sizeof(logits),
+                         TDM_DIV_UP(m->hp.n_vocab, TDM_VK_LOGITS_EACH), n);
+        if (!m->logits_whole)
+                dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GATHER, 0, 0, 0, 0), &gather, sizeof(gather), n, 1);
+        if (m->logits_whole) {
+                barrier_all(r);
+                r->before = DONE;
+                r->device->vk.CmdCopyBuffer(r->commands, m->logits.buffer, m->logits_host.buffer, 1, &whole);
+        }
+}
+
+static void head_block(struct recorder *r)
+{
+        struct tdm_vk_model *m = r->m;
+        const struct tdm_vk_matrix *output[] = {&m->output};
+        const struct tdm_vk_norm_push push = {.hidden = r->work->slot->hidden,
+                                              .gain = m->output_norm,
+                                              .act_scale = m->output.x_scale,
+                                              .acts = m->acts[m->output.act].address,
+                                              .side = side_of(r, m->output.act, r->work->n_logits),
+                                              .side_rows = m->side_rows,
+                                              .gather = r->step + r->layout.gather +
+                                                        r->work->first_logit * sizeof(uint32_t),
+                                              .d = m->hp.d_model,
+                                              .eps = m->hp.norm_eps};
+
+        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, TDM_VK_NORM_GATHER, m->output.act, tdm_vk_norm_per(m), 0),
+                 &push, sizeof(push), r->work->n_logits, 1);
+        multiply(r, output, 1, r->work->n_logits, m->logits.address, m->logits_stride);
+        bring_logits(r);
+}
+
+static void blocks(struct recorder *r)
+{
+        struct tdm_vk_model *m = r->m;
+        const struct tdm_vk_slot *slot = r->work->slot;
+        uint64_t log = m->log.address + r->work->log_half * (m->log.size_bytes / 2),
+                 log_bytes = tdm_vk_kv_log_row_bytes(m) * slot->n_rows;
+
+        for (uint32_t block = r->work->first; block < r->work->first + r->work->n; block++) {
+                enum tdm_block_kind kind = tdm_block_kind(&m->hp, block);
+
+                if (kind == TDM_BLOCK_EMBED)
+                        embed(r);
+                if (kind == TDM_BLOCK_HEAD && r->work->n_logits)
+                        head_block(r);
+                if (kind != TDM_BLOCK_ATTENTION && kind != TDM_BLOCK_FFN)
+                        continue;
+                for (r->first_row = 0; r->first_row < slot->n_rows; r->first_row += m->tile_rows) {
+                        r->rows = TDM_MIN(m->tile_rows, slot->n_rows - r->first_row);
+                        if (kind == TDM_BLOCK_ATTENTION)
+                                attention_block(r, block, log);
+                        else
+                                ffn_block(r, block);
+                }
+                if (kind == TDM_BLOCK_ATTENTION && log)
+                        log += log_bytes;
+        }
+}
+
+/* ---- recordings ---- */
+
+static bool fits(const struct tdm_vk_recording *c, const struct tdm_vk_work *w, bool profiling)
+{
+        return c->used && c->slot == w->slot && c->hidden == w->slot->hidden && c->first == w->first && c->n == w->n &&
+               c->n_rows == w->slot->n_rows && c->first_logit == w->first_logit && c->n_logits == w->n_logits &&
+               c->log_half == w->log_half && c->many == w->slot->many &&
+               memcmp(c->item_heads, w->slot->item_heads, sizeof(c->item_heads)) == 0 && c->upload == w->upload &&
+               c->download == w->download && c->joins == w->joins && c->joined == w->joined && c->profiled == profiling;
+}
+
+static VkResult record(struct tdm_vk_model *m, const struct tdm_vk_work *work, struct tdm_vk_recording *c)
+{
+        const VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
+        const VkBufferCopy rows = {.size = (uint64_t)work->slot->n_rows * m->hp.d_model * sizeof(float)},
+                           gave_up = {.dstOffset = TDM_VK_GAVE_UP_WORD * sizeof(uint32_t), .size = sizeof(uint32_t)};
+        struct recorder r = {.m = m,
+                             .device = m->device,
+                             .commands = c->commands,
+                             .recording = c,
+                             .work = work,
+                             .step = work->slot->step.address,
+                             .acts_ready = work->joined};
+        VkResult result = m->device->vk.BeginCommandBuffer(c->commands, &begin);
+
+        if (result != VK_SUCCESS)
+                return result;
+        tdm_vk_step_layout(m, &r.layout);
+        r.flagged = tdm_vk_record_flags(m, work);
+        c->n_marks = 0;
+        if (m->device->profiling) {
+                m->device->vk.CmdResetQueryPool(c->commands, m->device->queries, 0, TDM_VK_MAX_QUERIES);
+                m->device->vk.CmdWriteTimestamp(c->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, m->device->queries,
+                                                0);
+        }
+        if (work->upload)
+                m->device->vk.CmdCopyBuffer(c->commands, m->hidden_host.buffer, work->slot->hidden_buffer.buffer, 1,
+                                            &rows);
+        if (m->device->chained)
+                m->device->vk.CmdFillBuffer(c->commands, m->chain.buffer, sizeof(uint32_t), /* who gave up stays known */
+                                            (r.flagged ? m->chain.size_bytes : TDM_VK_CHAIN_WORDS * sizeof(uint32_t)) - sizeof(uint32_t),
+                                            0);
+        barrier_all(&r);
+        blocks(&r);
+        barrier_all(&r);
+        if (work->download)
+                m->device->vk.CmdCopyBuffer(c->commands, work->slot->hidden_buffer.buffer, m->hidden_host.buffer, 1,
+                                            &rows);
+        if (r.chain_index)
+                m->device->vk.CmdCopyBuffer(c->commands, m->chain.buffer, m->counters.buffer, 1, &gave_up);
+        if (work->download || r.chain_index)
+                barrier_all(&r);
+        return m->device->vk.EndCommandBuffer(c->commands);
+}
+
+void tdm_vk_record_forget(struct tdm_vk_model *m)
+{
+        for (unsigned i = 0; i < TDM_VK_RECORDINGS; i++)
+                m->recordings[i].used = 0;
+}
+
+int tdm_vk_record(struct tdm_vk_model *m, const struct tdm_vk_work *w, struct tdm_vk_recording **ret,
+                  struct tdm_error *err)
+{
+        struct tdm_vk_recording *oldest = &m->recordings[0];
+        VkResult result;
+
+        for (unsigned i = 0; i < TDM_VK_RECORDINGS; i++) {
+                struct tdm_vk_recording *c = &m->recordings[i];
+
+                if (fits(c, w, m->device->profiling)) {
+                        c->used = ++m->clock;
+                        *ret = c;
+                        return 0;
+                }
+                if (c->used < oldest->used)
+                        oldest = c;
+        }
+        oldest->used = 0;
+        result = record(m, w, oldest);
+        if (result != VK_SUCCESS)
+                return tdm_vk_fault(m->device, "recording commands", result, err);
+        m->device->counters.recordings++;
+        oldest->slot = w->slot;
+        oldest->hidden = w->slot->hidden;
+        oldest->first = w->first;
+        oldest->n = w->n;
+        oldest->n_rows = w->slot->n_rows;
+        oldest->first_logit = w->first_logit;
+        oldest->n_logits = w->n_logits;
+        oldest->log_half = w->log_half;
+        oldest->many = w->slot->many;
+        memcpy(oldest->item_heads, w->slot->item_heads, sizeof(oldest->item_heads));
+        oldest->upload = w->upload;
+        oldest->download = w->download;
+        oldest->joins = w->joins;
+        oldest->joined = w->joined;
+        oldest->profiled = m->device->profiling;
+        oldest->used = ++m->clock;
+        *ret = oldest;
+        return 0;
+}

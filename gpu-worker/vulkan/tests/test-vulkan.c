@@ -1,0 +1,767 @@
+/* The vulkan device on whatever Vulkan device there is (here: a CPU implementation; TANDEM_VULKAN_DEVICE chooses):
+ * block by block against the host device for every type of weights, exactness over chunks, neighbours, runs, placements
+ * of memory and restarts, nothing allocated in steady state, and what it refuses. Skipped, with the reason, where there
+ * is no device. */
+#include <fcntl.h>
+#include <glob.h>
+#include <math.h>
+#include <setjmp.h>
+#include <sys/stat.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "gpu-worker/vulkan/tests/random-model.h"
+#include "gpu-worker/vulkan/tests/test-drive.h"
+#include "gpu-worker/vulkan/vulkan.h"
+
+#define MAX_ROWS 64u
+#define N_IDS 1024u
+
+static _Atomic uint64_t heartbeat;
+
+static uint32_t ids[8][N_IDS];
+static const struct tdm_sampling sampling = {
+        .temperature = 0.9f, .top_p = 0.95f, .min_p = 0.01f, .repeat_penalty = 1, .top_k = 40, .n_top = 4, .seed = 7
+};
+
+static uint8_t *model_new(const char *size, uint32_t type)
+{
+        struct tdm_hparams hp;
+        uint8_t *weights;
+
+        assert_true(random_model_hparams(size, &hp));
+        for (unsigned s = 0; s < TDM_ARRAY_SIZE(ids); s++)
+                for (uint32_t i = 0; i < N_IDS; i++)
+                        ids[s][i] = 3 + (i * 7919 + s * 104729 + i * i % 101) % (hp.n_vocab - 3);
+        weights = random_model_new(&hp, type, type);
+        assert_non_null(weights);
+        return weights;
+}
+
+static struct drive_part part(uint32_t table, uint32_t first, uint32_t n)
+{
+        return (struct drive_part){ .table = table,
+                                    .ids = ids[table],
+                                    .n_ids = N_IDS,
+                                    .first = first,
+                                    .n = n,
+                                    .n_logits = TDM_MIN(n, 4u),
+                                    .sampling = sampling };
+}
+
+/* ---- against the host ---- */
+
+static const struct {
+        const char *size;
+        uint32_t type;
+        enum tdm_precision precision;
+        /* Largest difference, as a share of the rows' size. Orders of sums differ, and where activations are rounded a
+         * last place may tip a value over to the next step of its 255. `precise` rounds to 15 bits here and to 16 there. */
+        double limit;
+        enum tdm_kv_type kv; /* 0: the precision's own */
+} ways[] = {
+        { "tiny", TDM_TYPE_Q4_0, TDM_PRECISION_DEFAULT, 0.03 },
+        { "tiny", TDM_TYPE_Q8_0, TDM_PRECISION_DEFAULT, 0.03 },
+        { "tiny", TDM_TYPE_Q4_0, TDM_PRECISION_PRECISE, 8e-4 },
+        { "tiny", TDM_TYPE_Q8_0, TDM_PRECISION_PRECISE, 8e-4 },
+        { "tiny", TDM_TYPE_Q4_0, TDM_PRECISION_F32, 3e-5 },
+        { "tiny", TDM_TYPE_Q8_0, TDM_PRECISION_F32, 3e-5 },
+        { "tiny", TDM_TYPE_F32, TDM_PRECISION_F32, 3e-5 },
+        { "tiny", TDM_TYPE_F16, TDM_PRECISION_F32, 3e-5 },
+        { "tiny", TDM_TYPE_BF16, TDM_PRECISION_F32, 3e-5 },
+        { "tiny-128", TDM_TYPE_F16, TDM_PRECISION_F32, 3e-5 },
+        { "tiny-256", TDM_TYPE_F16, TDM_PRECISION_F32, 3e-5 },
+        /* The cache's rounding: a last place tips over too. */
+        { "tiny", TDM_TYPE_F16, TDM_PRECISION_DEFAULT, 0.003, TDM_KV_Q8_0 },
+        { "tiny-128", TDM_TYPE_F16, TDM_PRECISION_DEFAULT, 0.003, TDM_KV_Q8_0 },
+        { "tiny", TDM_TYPE_Q4_0, TDM_PRECISION_DEFAULT, 0.03, TDM_KV_Q8_0 },
+};
+static const uint32_t k_types[] = { TDM_TYPE_Q4_1, TDM_TYPE_Q5_0, TDM_TYPE_Q5_1, TDM_TYPE_Q2_K,   TDM_TYPE_Q3_K,
+                                    TDM_TYPE_Q4_K, TDM_TYPE_Q5_K, TDM_TYPE_Q6_K, TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS };
+
+/* Every block of a few steps on both devices. */
+static void compare(const char *size, uint32_t type, enum tdm_precision precision, enum tdm_kv_type kv, uint32_t rows,
+                    double limit)
+{
+        uint8_t *weights = model_new(size, type);
+        const struct drive_options options = { .ops = { &tdm_vulkan_device_ops, &tdm_host_device_ops },
+                                               .plan = DRIVE_COMPARE,
+                                               .precision = precision,
+                                               .kv = kv,
+                                               .max_rows = MAX_ROWS,
+                                               .n_tables = 4,
+                                               .max_positions = 512 };
+        struct drive *drive = drive_new(weights, &options);
+
+        /* Up to MAX_ROWS at once, then one alone, then a few of each of three. */
+        for (uint32_t first = 0, n; first < rows; first += n)
+                drive_step(drive, (struct drive_part[]){ part(0, first, n = TDM_MIN(MAX_ROWS, rows - first)) }, 1, NULL,
+                           NULL);
+        drive_step(drive, (struct drive_part[]){ part(0, rows, 1) }, 1, NULL, NULL);
+        drive_step(drive, (struct drive_part[]){ part(0, rows + 1, 3), part(1, 0, 17), part(2, 0, 1) }, 3, NULL, NULL);
+        for (int kind = 0; kind < TDM_N_BLOCK_KINDS; kind++) {
+                double difference = drive_difference(drive, (enum tdm_block_kind)kind);
+                bool is_embed = kind == TDM_BLOCK_EMBED;
+
+                if (!(difference <= (is_embed ? 0 : limit)))
+                        fail_msg("%s, weights %s, precision %s, cache %s, %s: off by %g, limit %g", size,
+                                 tdm_type_info(type)->name, tdm_precision_name(precision),
+                                 kv ? tdm_kv_type_name(kv) : "as it is", tdm_block_kind_name((enum tdm_block_kind)kind),
+                                 difference, is_embed ? 0 : limit);
+                if (getenv("TANDEM_TEST_VERBOSE"))
+                        print_message("%s %s %s %s: %g\n", tdm_type_info(type)->name, tdm_precision_name(precision),
+                                      kv ? tdm_kv_type_name(kv) : "", tdm_block_kind_name((enum tdm_block_kind)kind),
+                                      difference);
+        }
+        drive_destroy(drive);
+        random_model_destroy(weights);
+}
+
+static void against_host(void **state)
+{
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(ways); i++) /* over the first span's end once */
+                compare(ways[i].size, ways[i].type, ways[i].precision, ways[i].kv, i == 0 ? 256 : 37, ways[i].limit);
+}
+
+/* Sub-blocks, minima and tables: each with rounded and with float input. */
+static void k_against_host(void **state)
+{
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(k_types); i++) {
+                compare("tiny-k", k_types[i], TDM_PRECISION_DEFAULT, 0, 18, 0.03);
+                compare("tiny-k", k_types[i], TDM_PRECISION_F32, 0, 18, 3e-5);
+        }
+}
+
+/* ---- exactness ---- */
+
+struct outcome {
+        float *hidden; /* [n][d_model] */
+        struct tdm_result results[N_IDS];
+        bool has_result[N_IDS];
+        uint64_t logit_blocks; /* that came to the host */
+};
+
+struct variant {
+        const char *memory;                                       /* TANDEM_VULKAN_MEMORY */
+        uint32_t n_rows, chunk, n_others, run_blocks, restart_at; /* 0: never */
+        bool anywhere, dmabuf, in_pieces;
+        enum tdm_kv_type kv;    /* 0: the precision's own */
+        const char *submission; /* rows times blocks in one; NULL: as always */
+        const char *logits;     /* "whole": all of them come to the host */
+        uint32_t top_k;         /* 0: as always */
+        bool greedy;            /* and nothing else is reported */
+        uint32_t single_from;   /* from here on each sequence has one row in a step; 0: never */
+};
+
+static struct outcome run(const uint8_t *weights, const struct variant *v)
+{
+        const struct drive_options options = { .ops = { &tdm_vulkan_device_ops },
+                                               .max_rows = 384,
+                                               .n_tables = 8,
+                                               .max_positions = 512,
+                                               .kv = v->kv,
+                                               .see_hidden = true,
+                                               .run_blocks = v->run_blocks,
+                                               .anywhere = v->anywhere,
+                                               .in_pieces = v->in_pieces,
+                                               .dmabuf = v->dmabuf };
+        uint32_t d = tdm_weights_header(weights)->hparams.d_model, others_at[8] = {}, n_rows = v->n_rows;
+        struct outcome o = { .hidden = calloc(n_rows, d * sizeof(float)) };
+        float *hidden = calloc(options.max_rows, d * sizeof(float));
+        struct tdm_vulkan_counters counters;
+        struct tdm_result results[32];
+        struct drive *drive;
+        bool restarted = false;
+
+        setenv("TANDEM_VULKAN_MEMORY", v->memory, 1);
+        if (v->submission)
+                setenv("TANDEM_VULKAN_SUBMISSION", v->submission, 1);
+        if (v->logits)
+                setenv("TANDEM_VULKAN_LOGITS", v->logits, 1);
+        drive = drive_new(weights, &options);
+        unsetenv("TANDEM_VULKAN_SUBMISSION");
+        unsetenv("TANDEM_VULKAN_LOGITS");
+        for (uint32_t first = 0, n, turn = 0; first < n_rows; first += n, turn++) {
+                struct drive_part parts[8];
+                uint32_t row = 0, logits = 0, n_parts = 0, at;
+                bool single = v->single_from && first >= v->single_from;
+
+                n = single ? 1 : TDM_MIN(v->chunk, (v->single_from ? v->single_from : n_rows) - first);
+                if (v->restart_at && first >= v->restart_at && !restarted) {
+                        drive_restart(drive);
+                        restarted = true;
+                }
+                for (uint32_t i = 1; i <= v->n_others; i++) {
+                        parts[n_parts] =
+                                part(i, others_at[i], single ? 1 : TDM_MIN(1 + (i * 5 + turn * 3) % 11, N_IDS - others_at[i]));
+                        parts[n_parts].n_logits = i % 2;
+                        if (others_at[i] == 0)
+                                drive_forget(drive, i);
+                        others_at[i] = (others_at[i] + parts[n_parts].n) % N_IDS;
+                        n_parts++;
+                }
+                at = turn % (n_parts + 1); /* ours: everywhere in turn */
+                for (uint32_t i = n_parts; i > at; i--)
+                        parts[i] = parts[i - 1];
+                parts[at] = part(0, first, n);
+                if (v->top_k)
+                        parts[at].sampling.top_k = v->top_k;
+                if (v->greedy)
+                        parts[at].sampling = (struct tdm_sampling){ .top_p = 1, .repeat_penalty = 1 };
+                for (uint32_t i = 0; i < at; i++) {
+                        row += parts[i].n;
+                        logits += parts[i].n_logits;
+                }
+                drive_step(drive, parts, n_parts + 1, hidden, results);
+                memcpy(o.hidden + (size_t)first * d, hidden + (size_t)row * d, (size_t)n * d * sizeof(float));
+                for (uint32_t i = 0; i < parts[at].n_logits; i++) {
+                        o.results[first + n - parts[at].n_logits + i] = results[logits + i];
+                        o.has_result[first + n - parts[at].n_logits + i] = true;
+                }
+        }
+        tdm_vulkan_counters(drive_device(drive, 0), &counters);
+        o.logit_blocks = counters.logit_blocks;
+        drive_destroy(drive);
+        unsetenv("TANDEM_VULKAN_MEMORY");
+        free(hidden);
+        return o;
+}
+
+static uint64_t same_bits(const uint8_t *weights, const struct variant *base, const struct variant *variants,
+                          unsigned n_variants);
+
+/* Most tokens have exactly as good twins, as some of a real vocabulary do: its unused ones. n: how many are different. */
+static void make_twins(uint8_t *weights, uint32_t n)
+{
+        const struct tdm_weights_header *header = tdm_weights_header(weights);
+        const struct tdm_weights_tensor *t = (const struct tdm_weights_tensor *)(weights + header->tensors_offset);
+
+        while (t->rows != header->hparams.n_vocab)
+                t++;
+        for (uint64_t panel = t->size_bytes / TDM_DIV_UP(t->rows, 16u), at = n / 16 * panel; at < t->size_bytes; at += panel)
+                memcpy(weights + t->offset + at, weights + t->offset + at % (n / 16 * panel), panel);
+}
+
+/* Whether the device has units for rows of F16. */
+static bool halves(void)
+{
+        struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
+        struct tdm_device *device;
+        bool there;
+
+        assert_int_equal(tdm_vulkan_device_ops.open(&device, &config, NULL), 0);
+        there = strstr(tdm_vulkan_device_ops.describe(device), "f16 matrices") != NULL;
+        tdm_vulkan_device_ops.close(device);
+        if (!there)
+                print_message("no matrix units for f16 here\n");
+        return there;
+}
+
+static void exact(void **state)
+{
+        static const struct variant base = { "import", .n_rows = 270, .chunk = 384 };
+        static const struct variant base_q8 = { "import", .n_rows = 90, .chunk = 384, .kv = TDM_KV_Q8_0 };
+        static const struct variant variants_q8[] = {
+                { "copy", .n_rows = 90, .chunk = 29, .n_others = 3, .restart_at = 50, .kv = TDM_KV_Q8_0,
+                  .submission = "8" },
+                { "import", .n_rows = 40, .chunk = 13, .restart_at = 20, .kv = TDM_KV_Q8_0 },
+        };
+        static const struct variant variants[] = {
+                { "import", .n_rows = 270, .chunk = 90, .n_others = 3, .logits = "whole" },
+                { "import", .n_rows = 50, .chunk = 7, .run_blocks = 2 },
+                { "import", .n_rows = 80, .chunk = 40, .n_others = 2, .restart_at = 40, .anywhere = true },
+                { "copy", .n_rows = 60, .chunk = 29, .n_others = 3, .run_blocks = 1 },
+                { "copy", .n_rows = 270, .chunk = 100, .restart_at = 200, .run_blocks = 3 },
+                { "copy", .n_rows = 270, .chunk = 70, .n_others = 1, .restart_at = 140, .submission = "8" },
+                { "import", .n_rows = 16, .chunk = 1 },
+                { "import", .n_rows = 50, .chunk = 20, .in_pieces = true },
+                { "copy", .n_rows = 50, .chunk = 20, .restart_at = 20, .in_pieces = true },
+        };
+        /* Single rows over the end of a span: the last of their items to come merges them all (attend.comp). */
+        static const struct variant base_single = { "copy", .n_rows = 262, .chunk = 384 };
+        static const struct variant variants_single[] = {
+                { "copy", .n_rows = 262, .chunk = 252, .single_from = 252 },
+                { "import", .n_rows = 262, .chunk = 126, .single_from = 252, .n_others = 3 },
+        };
+        /* What comes to the host of many logits, and all of them. */
+        static const struct variant base_logits = { "copy", .n_rows = 12, .chunk = 4, .top_k = 4000 };
+        static const struct variant variants_logits[] = {
+                { "copy", .n_rows = 12, .chunk = 4, .top_k = 4000, .logits = "whole" },
+        };
+        /* As many as are wanted of those that are equally good: one, a share of them, one and a share of the next, and so on. */
+        static const struct variant base_twins[] = {
+                { "copy", .n_rows = 12, .chunk = 4, .greedy = true },
+                { "copy", .n_rows = 12, .chunk = 4, .top_k = 40 },
+                { "copy", .n_rows = 12, .chunk = 4, .top_k = 300 },
+                { "copy", .n_rows = 12, .chunk = 4, .top_k = TDM_MAX_TOP_K },
+        };
+        uint8_t *weights = model_new("tiny", TDM_TYPE_Q4_0), *weights_128 = model_new("tiny-128", TDM_TYPE_Q4_0),
+                *weights_vocab;
+
+        same_bits(weights, &base, variants, TDM_ARRAY_SIZE(variants));
+        same_bits(weights, &base_q8, variants_q8, TDM_ARRAY_SIZE(variants_q8));
+        same_bits(weights_128, &base_single, variants_single, TDM_ARRAY_SIZE(variants_single));
+        random_model_destroy(weights);
+        random_model_destroy(weights_128);
+        weights_vocab = model_new("tiny-vocab", TDM_TYPE_Q4_0);
+        same_bits(weights_vocab, &base_logits, variants_logits, 1);
+        make_twins(weights_vocab, 1024);
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(base_twins); i++) {
+                struct variant whole = base_twins[i];
+
+                whole.logits = "whole";
+                assert_int_equal(same_bits(weights_vocab, &base_twins[i], &whole, 1), 12 * TDM_MAX(base_twins[i].top_k, 1u));
+        }
+        random_model_destroy(weights_vocab);
+}
+
+/* The same with rows of F16, where there are units for them: each number of rows that has a kernel of its own. */
+static void exact_halves(void **state)
+{
+        static const struct variant base = { "copy", .n_rows = 270, .chunk = 384 };
+        static const struct variant variants[] = {
+                { "copy", .n_rows = 270, .chunk = 90, .n_others = 3, .logits = "whole" },
+                { "copy", .n_rows = 50, .chunk = 7, .run_blocks = 2 },
+                { "copy", .n_rows = 80, .chunk = 40, .n_others = 2, .restart_at = 40, .anywhere = true },
+                { "copy", .n_rows = 60, .chunk = 29, .n_others = 3, .run_blocks = 1 },
+                { "copy", .n_rows = 60, .chunk = 13 },
+                { "copy", .n_rows = 270, .chunk = 70, .n_others = 1, .restart_at = 140, .submission = "8" },
+                { "copy", .n_rows = 16, .chunk = 1 },
+                { "copy", .n_rows = 262, .chunk = 252, .single_from = 252 },
+                { "copy", .n_rows = 50, .chunk = 20, .restart_at = 20, .in_pieces = true },
+        };
+        static const uint32_t types[] = { TDM_TYPE_Q4_0, TDM_TYPE_Q8_0 };
+
+        if (!halves())
+                skip();
+        setenv("TANDEM_VULKAN_HALVES", "on", 1);
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(types); i++) {
+                uint8_t *weights = model_new(i ? "tiny-256" : "tiny-128", types[i]);
+
+                same_bits(weights, &base, variants, TDM_ARRAY_SIZE(variants));
+                random_model_destroy(weights);
+        }
+        unsetenv("TANDEM_VULKAN_HALVES");
+}
+
+/* Returns how many blocks of logits came to the host of the first. */
+static uint64_t same_bits(const uint8_t *weights, const struct variant *base, const struct variant *variants,
+                          unsigned n_variants)
+{
+        uint32_t d = tdm_weights_header(weights)->hparams.d_model, n_rows = base->n_rows;
+        struct outcome want = run(weights, base);
+        bool differ = false;
+
+        for (uint32_t i = 1; i < n_rows; i++) /* a comparison of nothing with nothing would pass */
+                differ |= memcmp(want.hidden, want.hidden + (size_t)i * d, d * sizeof(float)) != 0;
+        assert_true(differ && isfinite(want.hidden[0]));
+        for (unsigned i = 0; i < n_variants; i++) {
+                uint32_t n = variants[i].n_rows;
+                struct outcome got = run(weights, &variants[i]);
+
+                for (uint32_t row = 0; row < n; row++) {
+                        if (memcmp(want.hidden + (size_t)row * d, got.hidden + (size_t)row * d, d * sizeof(float)) != 0)
+                                fail_msg("%s, variant %u: hidden row of position %u differs", base->kv ? "q8_0" : "f16",
+                                         i, row);
+                        if (want.has_result[row] && got.has_result[row] &&
+                            (want.results[row].token != got.results[row].token ||
+                             want.results[row].n_top != got.results[row].n_top ||
+                             memcmp(&want.results[row].logprob, &got.results[row].logprob, sizeof(float)) != 0 ||
+                             memcmp(want.results[row].top, got.results[row].top,
+                                    got.results[row].n_top * sizeof(struct tdm_top)) != 0))
+                                fail_msg("variant %u: result of position %u differs", i, row);
+                }
+                free(got.hidden);
+        }
+        free(want.hidden);
+        return want.logit_blocks;
+}
+
+/* ---- hidden rows as a dma-buf ---- */
+
+/* The same bits through a dma-buf; a driver that imports none says so, and memory of the process it is. */
+static void as_dmabuf(void **state)
+{
+        static const struct variant base = { "import", .n_rows = 40, .chunk = 40 };
+        static const struct variant variants[] = {
+                { "import", .n_rows = 40, .chunk = 13, .n_others = 2, .run_blocks = 1, .restart_at = 20,
+                  .dmabuf = true },
+                { "copy", .n_rows = 40, .chunk = 40, .dmabuf = true },
+        };
+        const struct drive_options options = {
+                .ops = { &tdm_vulkan_device_ops }, .max_rows = 8, .n_tables = 1, .max_positions = 64, .dmabuf = true
+        };
+        uint8_t *weights;
+        struct drive *drive;
+        const char *plan;
+
+        if (access("/dev/udmabuf", R_OK | W_OK) != 0) {
+                print_message("no /dev/udmabuf here\n");
+                skip();
+        }
+        weights = model_new("tiny", TDM_TYPE_Q4_0);
+        drive = drive_new(weights, &options);
+        plan = drive_describe(drive, 0);
+        print_message("%s\n", plan);
+        assert_true(strstr(plan, "hidden rows imported in place (dma-buf)") != NULL ||
+                    strstr(plan, ", no dma-buf: ") != NULL);
+        drive_destroy(drive);
+        same_bits(weights, &base, variants, TDM_ARRAY_SIZE(variants));
+        random_model_destroy(weights);
+}
+
+/* What cannot be imported: the next best way, and the reason; or, where nothing else will do, a refusal. */
+static void no_dmabuf(void **state)
+{
+        const struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
+        const struct tdm_device_ops *ops = &tdm_vulkan_device_ops;
+        uint8_t *weights = model_new("tiny", TDM_TYPE_Q4_0);
+        const struct tdm_hparams *hp = &tdm_weights_header(weights)->hparams;
+        struct tdm_device_model_config c = { .weights = weights, .limits = { 64, 4, 8, 4, 8 } };
+        struct tdm_device_model *model = NULL;
+        struct tdm_device *device;
+        struct tdm_error err = {};
+        int pipes[2];
+
+        assert_int_equal(pipe(pipes), 0);
+        assert_int_equal(tdm_kv_geometry_init(&c.kv, hp, TDM_KV_F16, 4, 4), 0);
+        c.activations_bytes = TDM_ALIGN_UP(TDM_STEP_SLOTS * UINT64_C(64) * hp->d_model * sizeof(float), UINT64_C(4096));
+        c.activations = aligned_alloc(4096, c.activations_bytes);
+        for (int copy = 0; copy < 2; copy++) {
+                setenv("TANDEM_VULKAN_MEMORY", copy ? "copy" : "import", 1);
+                assert_int_equal(ops->open(&device, &config, &err), 0);
+                for (int fd = 0; fd < 2; fd++) {
+                        c.activations_dmabuf = fd ? pipes[0] : 0;
+                        c.dmabuf_only = true;
+                        assert_int_equal(ops->model_load(device, &c, &model, &err), TDM_E_UNSUPPORTED);
+                        assert_non_null(strstr(err.message, "activations = dma-buf, but "));
+                        c.dmabuf_only = false;
+                        assert_int_equal(ops->model_load(device, &c, &model, &err), 0);
+                        assert_non_null(strstr(ops->plan(model),
+                                               copy ? "hidden rows copied" : "imported in place (host pointer)"));
+                        assert_int_equal(strstr(ops->plan(model), ", no dma-buf: ") != NULL, fd);
+                        ops->model_unload(model);
+                }
+                ops->close(device);
+        }
+        unsetenv("TANDEM_VULKAN_MEMORY");
+        assert_int_equal(fcntl(pipes[0], F_GETFD), 0); /* borrowed */
+        close(pipes[0]);
+        close(pipes[1]);
+        free(c.activations);
+        random_model_destroy(weights);
+}
+
+/* ---- steady state ---- */
+
+static void steady(void **state)
+{
+        uint8_t *weights = model_new("tiny", TDM_TYPE_Q4_0);
+
+        for (int copy = 0; copy < 2; copy++) {
+                const struct drive_options options = {
+                        .ops = { &tdm_vulkan_device_ops }, .max_rows = 8, .n_tables = 1, .max_positions = 1024
+                };
+                struct tdm_vulkan_counters before = {}, after;
+                uint32_t n_tokens = copy ? 1000 : 100;
+                struct drive *drive;
+
+                setenv("TANDEM_VULKAN_MEMORY", copy ? "copy" : "import", 1);
+                drive = drive_new(weights, &options);
+                for (uint32_t i = 0; i < n_tokens; i++) {
+                        if (i == 10)
+                                tdm_vulkan_counters(drive_device(drive, 0), &before);
+                        drive_step(drive, (struct drive_part[]){ part(0, i, 1) }, 1, NULL, NULL);
+                }
+                tdm_vulkan_counters(drive_device(drive, 0), &after);
+                assert_true(before.allocations > 0 && before.pipelines > 0);
+                assert_int_equal(after.allocations, before.allocations);
+                assert_int_equal(after.pipelines, before.pipelines);
+                assert_int_equal(after.recordings, before.recordings);
+                assert_int_equal(after.submissions - before.submissions, n_tokens - 10); /* a token is one submission */
+                assert_int_equal(after.hidden_copies, 0);                                /* nobody else looks at them */
+                assert_int_equal(after.kv_restored_bytes, 0);
+                drive_destroy(drive);
+        }
+        unsetenv("TANDEM_VULKAN_MEMORY");
+        random_model_destroy(weights);
+}
+
+/* ---- refusals ---- */
+
+static void refused(void **state)
+{
+        const struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
+        uint8_t *weights = model_new("tiny", TDM_TYPE_Q4_0);
+        const struct tdm_hparams *hp = &tdm_weights_header(weights)->hparams;
+        struct tdm_device_model_config good = { .weights = weights, .limits = { 64, 4, 8, 4, 8 } }, bad;
+        const struct tdm_device_ops *ops = &tdm_vulkan_device_ops;
+        struct tdm_device_model *model = NULL;
+        struct tdm_step_row row = { 17, 0, 0, UINT32_MAX };
+        struct tdm_step step = { .head = { .step_id = 1, .n_rows = 1, .n_seqs = 1 }, .rows = &row };
+        const struct tdm_device_config little_config = { .n_threads = 1, .heartbeat = &heartbeat, .memory_bytes = 1 << 20 };
+        struct tdm_device *device, *little;
+        struct tdm_error err = {};
+        float *hidden = calloc(hp->d_model, sizeof(float));
+
+        setenv("TANDEM_VULKAN_MEMORY", "copy", 1);
+        assert_int_equal(ops->open(&device, &config, &err), 0);
+        assert_non_null(strstr(ops->describe(device), "memory copied"));
+        assert_non_null(strstr(ops->numerics_id(device), "vulkan-7/"));
+        assert_int_equal(tdm_kv_geometry_init(&good.kv, hp, TDM_KV_F16, 4, 4), 0);
+
+        bad = good;
+        bad.precision = (enum tdm_precision)99;
+        assert_int_equal(ops->model_load(device, &bad, &model, &err), TDM_E_PROTOCOL);
+        bad = good;
+        bad.kv.part_bytes /= 2;
+        assert_int_equal(ops->model_load(device, &bad, &model, &err), TDM_E_PROTOCOL);
+
+        assert_int_equal(ops->open(&little, &little_config, &err), 0);
+        assert_int_equal(ops->model_load(little, &good, &model, &err), TDM_E_NO_MEMORY);
+        assert_non_null(strstr(err.message, "MiB on the GPU (weights"));
+        ops->close(little);
+
+        assert_int_equal(ops->model_load(device, &good, &model, &err), 0);
+        assert_int_equal(ops->run(model, &step, 1, 1, hidden, NULL, NULL, NULL, &err),
+                         -EINVAL); /* attention without a cache */
+        ops->model_unload(model);
+        ops->close(device);
+        ops->model_unload(NULL);
+        ops->close(NULL);
+
+        setenv("TANDEM_VULKAN_MEMORY", "magic", 1);
+        assert_int_equal(ops->open(&device, &config, &err), TDM_E_UNSUPPORTED);
+        assert_non_null(strstr(err.message, "magic"));
+        unsetenv("TANDEM_VULKAN_MEMORY");
+        setenv("TANDEM_VULKAN_DEVICE", "no such GPU", 1);
+        assert_int_equal(ops->open(&device, &config, &err), TDM_E_UNSUPPORTED);
+        assert_non_null(strstr(err.message, "no such GPU"));
+        unsetenv("TANDEM_VULKAN_DEVICE");
+        random_model_destroy(weights);
+        free(hidden);
+}
+
+/* ---- compiled kernels on disk ---- */
+
+static char *kept_file(const char *folder)
+{
+        char pattern[256];
+        glob_t found;
+        char *path;
+
+        snprintf(pattern, sizeof(pattern), "%s/tandem/kernels-*", folder);
+        assert_int_equal(glob(pattern, 0, NULL, &found), 0);
+        assert_int_equal(found.gl_pathc, 1); /* nothing half-written beside it */
+        path = strdup(found.gl_pathv[0]);
+        globfree(&found);
+        return path;
+}
+
+static size_t read_file(const char *path, uint8_t *to, size_t size)
+{
+        FILE *f = fopen(path, "re");
+        size_t n;
+
+        assert_non_null(f);
+        n = fread(to, 1, size, f);
+        fclose(f);
+        return n;
+}
+
+static void open_and_close(void)
+{
+        const struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
+        struct tdm_device *device;
+        struct tdm_error err;
+
+        assert_int_equal(tdm_vulkan_device_ops.open(&device, &config, &err), 0);
+        tdm_vulkan_device_ops.close(device);
+}
+
+/* What is kept is taken when it is whole, ours and nobody else's to write, and replaced in every other case. */
+static void kept(void **state)
+{
+        static uint8_t want[64 << 10], got[64 << 10];
+        char folder[] = "/tmp/test-vulkan-XXXXXX", sub_folder[64], *path;
+        const char *before = getenv("XDG_CACHE_HOME");
+        _cleanup_(freep) char *old = before ? strdup(before) : NULL;
+        struct stat st;
+        glob_t rest;
+        size_t n;
+        FILE *f;
+
+        assert_non_null(mkdtemp(folder));
+        snprintf(sub_folder, sizeof(sub_folder), "%s/tandem", folder);
+        assert_int_equal(mkdir(sub_folder, 0700), 0);
+        setenv("XDG_CACHE_HOME", folder, 1);
+        open_and_close();
+        path = kept_file(folder);
+        assert_int_equal(stat(path, &st), 0);
+        assert_int_equal(st.st_mode & 0777, 0600);
+        n = read_file(path, want, sizeof(want));
+        assert_true(n > 56);
+        open_and_close();
+        assert_int_equal(read_file(path, got, sizeof(got)), n);
+
+        for (unsigned damage = 0; damage < 5; damage++) {
+                struct stat after;
+
+                if (damage == 0) { /* one bit of what the driver would get */
+                        memcpy(got, want, n);
+                        got[n - 1] ^= 1;
+                        f = fopen(path, "we");
+                        assert_int_equal(fwrite(got, 1, n, f), n);
+                        fclose(f);
+                } else if (damage == 1) { /* cut */
+                        assert_int_equal(truncate(path, (off_t)n / 2), 0);
+                } else if (damage == 2) {
+                        assert_int_equal(truncate(path, 0), 0);
+                } else if (damage == 3) { /* others could have written it */
+                        assert_int_equal(chmod(path, 0622), 0);
+                } else { /* a link to who knows where */
+                        assert_int_equal(unlink(path), 0);
+                        assert_int_equal(symlink("/etc/passwd", path), 0);
+                }
+                assert_int_equal(lstat(path, &st), 0);
+                open_and_close();
+                assert_int_equal(lstat(path, &after), 0);
+                if (S_ISREG(st.st_mode)) /* replaced: it was not taken */
+                        assert_true(after.st_ino != st.st_ino);
+                assert_true(S_ISREG(after.st_mode) && (after.st_mode & 0777) == 0600);
+                assert_int_equal(read_file(path, got, sizeof(got)), n > sizeof(got) ? sizeof(got) : n);
+        }
+        assert_int_equal(unlink(path), 0);
+        free(path);
+        assert_int_equal(rmdir(sub_folder), 0);
+        open_and_close(); /* no folder: nothing is kept, and nothing is wrong */
+        snprintf(sub_folder, sizeof(sub_folder), "%s/*", folder);
+        if (glob(sub_folder, 0, NULL, &rest) == 0) { /* of validation layers */
+                for (size_t i = 0; i < rest.gl_pathc; i++)
+                        unlink(rest.gl_pathv[i]);
+                globfree(&rest);
+        }
+        assert_int_equal(rmdir(folder), 0);
+        if (old)
+                setenv("XDG_CACHE_HOME", old, 1);
+        else
+                unsetenv("XDG_CACHE_HOME");
+}
+
+/* Given a pattern, only the tests of such names. */
+/* ---- measured shapes ---- */
+
+/* Kernels that were compiled for a model by a device that was opened anew. Its context is one page: less than what is measured at. */
+static uint64_t compiled_for(const uint8_t *weights)
+{
+        const struct tdm_device_config config = { .n_threads = 2, .heartbeat = &heartbeat };
+        struct tdm_device_model_config model_config = { .weights = weights, .limits = { 64, 1, 1, 1, 1 } };
+        struct tdm_vulkan_counters counters;
+        struct tdm_device_model *model;
+        struct tdm_device *device;
+        struct tdm_error err = {};
+
+        assert_int_equal(tdm_kv_geometry_init(&model_config.kv, &tdm_weights_header(weights)->hparams, TDM_KV_F16, 4, 4), 0);
+        assert_int_equal(tdm_vulkan_device_ops.open(&device, &config, &err), 0);
+        if (tdm_vulkan_device_ops.model_load(device, &model_config, &model, &err) != 0)
+                fail_msg("%s", err.message);
+        tdm_vulkan_counters(device, &counters);
+        tdm_vulkan_device_ops.model_unload(model);
+        tdm_vulkan_device_ops.close(device);
+        return counters.pipelines;
+}
+
+/* The first load compiles and measures several shapes of each matrix; what it found is kept, so the next compiles those alone.
+ * Without the file it measures again. TANDEM_VULKAN_TUNE=on asks for it on a CPU implementation, which takes a minute. */
+static void measured(void)
+{
+        /* Measured while it has its own cache already. */
+        static const struct variant in_pieces = { "copy", .n_rows = 50, .chunk = 20, .in_pieces = true },
+                                    whole = { "copy", .n_rows = 50, .chunk = 20 };
+        char folder[] = "/tmp/test-vulkan-XXXXXX", sub_folder[64], *path;
+        const char *wanted = getenv("TANDEM_VULKAN_TUNE"), *before = getenv("XDG_CACHE_HOME");
+        _cleanup_(freep) char *old = before ? strdup(before) : NULL;
+        uint64_t first, second, third;
+        struct tdm_hparams hp;
+        uint8_t *weights, *other;
+
+        if (!wanted || strcmp(wanted, "on") != 0) {
+                print_message("TANDEM_VULKAN_TUNE is not on\n");
+                skip();
+        }
+        weights = model_new("tiny-128", TDM_TYPE_Q4_0);
+        assert_true(random_model_hparams("tiny-128", &hp));
+        hp.d_ff *= 2;
+        other = random_model_new(&hp, TDM_TYPE_Q4_0, TDM_TYPE_Q4_0);
+        assert_non_null(other);
+        assert_non_null(mkdtemp(folder));
+        snprintf(sub_folder, sizeof(sub_folder), "%s/tandem", folder);
+        assert_int_equal(mkdir(sub_folder, 0700), 0);
+        setenv("XDG_CACHE_HOME", folder, 1);
+        first = compiled_for(weights);
+        second = compiled_for(weights);
+        compiled_for(other); /* of which some was measured, and some was not */
+        path = kept_file(folder);
+        assert_int_equal(unlink(path), 0);
+        free(path);
+        third = compiled_for(weights);
+        print_message("%llu kernels compiled, then %llu, without the file %llu\n", (unsigned long long)first,
+                      (unsigned long long)second, (unsigned long long)third);
+        assert_true(second + 10 < first && second + 10 < third); /* which shapes win, and so how many kernels, may differ */
+        path = kept_file(folder);
+        assert_int_equal(unlink(path), 0);
+        free(path);
+        same_bits(weights, &in_pieces, &whole, 1);
+        path = kept_file(folder);
+        assert_int_equal(unlink(path), 0);
+        free(path);
+        assert_int_equal(rmdir(sub_folder), 0);
+        assert_int_equal(rmdir(folder), 0);
+        if (old)
+                setenv("XDG_CACHE_HOME", old, 1);
+        else
+                unsetenv("XDG_CACHE_HOME");
+        random_model_destroy(other);
+        random_model_destroy(weights);
+}
+
+static void tuned(void **state)
+{
+        measured();
+}
+
+/* Rows of F16, where there are units for them. */
+static void tuned_halves(void **state)
+{
+        if (!halves())
+                skip();
+        setenv("TANDEM_VULKAN_HALVES", "on", 1);
+        measured();
+        unsetenv("TANDEM_VULKAN_HALVES");
+}
+
+int main(int argc, char **argv)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(against_host), cmocka_unit_test(k_against_host), cmocka_unit_test(exact),
+                cmocka_unit_test(exact_halves),
+                cmocka_unit_test(as_dmabuf),    cmocka_unit_test(no_dmabuf),
+                cmocka_unit_test(steady),       cmocka_unit_test(refused),        cmocka_unit_test(kept),
+                cmocka_unit_test(tuned),        cmocka_unit_test(tuned_halves),
+        };
+        const struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
+        struct tdm_device *device;
+        struct tdm_error err = {};
+
+        if (tdm_vulkan_device_ops.open(&device, &config, &err) != 0) {
+                fprintf(stderr, "skipped: %s\n", err.message);
+                return 77;
+        }
+        fprintf(stderr, "%s\n", tdm_vulkan_device_ops.describe(device));
+        tdm_vulkan_device_ops.close(device);
+        if (argc > 1)
+                cmocka_set_test_filter(argv[1]);
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}

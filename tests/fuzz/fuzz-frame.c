@@ -1,0 +1,137 @@
+/* The frame reader under arbitrary bytes, cut and sprinkled with fds arbitrarily, against a parser that sees the whole
+ * stream at once.
+ *
+ * An input is a sequence of sends: one byte of low 7 bits n-1 and high bit "with an fd", then n bytes. */
+#include "common/conn.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#define FUZZ_MAX_FRAME 300u
+
+#define CHECK(condition)                                                                                              \
+        do {                                                                                                          \
+                if (!(condition)) {                                                                                   \
+                        fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                               \
+                        abort();                                                                                      \
+                }                                                                                                     \
+        } while (0)
+
+int LLVMFuzzerTestOneInput(const uint8_t *input, size_t input_size);
+
+struct model {
+        uint8_t bytes[1 << 16]; /* all that was sent */
+        size_t n, at;           /* at: where the next frame should begin */
+        unsigned fds_sent, fds_seen;
+};
+
+static void send_piece(int fd, const uint8_t *data, size_t size, int with)
+{
+        union {
+                struct cmsghdr align;
+                char bytes[CMSG_SPACE(sizeof(int))];
+        } control;
+        struct iovec iov = { .iov_base = (void *)(uintptr_t)data, .iov_len = size };
+        struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+
+        if (with >= 0) {
+                struct cmsghdr *c;
+
+                memset(&control, 0, sizeof(control));
+                msg.msg_control = control.bytes;
+                msg.msg_controllen = sizeof(control.bytes);
+                c = CMSG_FIRSTHDR(&msg);
+                c->cmsg_level = SOL_SOCKET;
+                c->cmsg_type = SCM_RIGHTS;
+                c->cmsg_len = CMSG_LEN(sizeof(int));
+                memcpy(CMSG_DATA(c), &with, sizeof(int));
+        }
+        CHECK(sendmsg(fd, &msg, MSG_NOSIGNAL) == (ssize_t)size);
+}
+
+static void check_frames(struct model *m, struct tdm_frame_reader *r)
+{
+        const uint8_t *data;
+        unsigned n_fds;
+        size_t size;
+        int *fds;
+
+        while (tdm_frame_reader_next(r, &data, &size, &fds, &n_fds) == 1) {
+                uint32_t told;
+
+                CHECK(m->n - m->at >= 4);
+                told = (uint32_t)m->bytes[m->at] | (uint32_t)m->bytes[m->at + 1] << 8 |
+                       (uint32_t)m->bytes[m->at + 2] << 16 | (uint32_t)m->bytes[m->at + 3] << 24;
+                CHECK(told <= FUZZ_MAX_FRAME && size == told);
+                CHECK(m->n - m->at - 4 >= size);
+                CHECK(memcmp(data, m->bytes + m->at + 4, size) == 0);
+                m->at += 4 + size;
+                m->fds_seen += n_fds;
+                for (unsigned i = 0; i < n_fds; i++)
+                        CHECK(fcntl(fds[i], F_GETFD) == FD_CLOEXEC);
+                if (n_fds > 0 && size % 2)
+                        closep(&fds[0]); /* taken */
+        }
+}
+
+/* true when the reader has refused the stream. */
+static bool drain(struct model *m, struct tdm_frame_reader *r, int fd)
+{
+        for (;;) {
+                ssize_t n = tdm_frame_reader_fill(r, fd);
+
+                if (n == -EAGAIN || n == 0)
+                        return false;
+                if (n == -EPROTO) {
+                        check_frames(m, r); /* what was complete before is still whole */
+                        return true;
+                }
+                CHECK(n > 0);
+                check_frames(m, r);
+        }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *input, size_t input_size)
+{
+        static struct model m;
+        struct tdm_frame_reader *r;
+        int first = open("/dev/null", O_RDONLY | O_CLOEXEC), fds[2], last;
+        bool refused = false;
+        size_t at = 0;
+
+        m.n = m.at = 0;
+        m.fds_sent = m.fds_seen = 0;
+        CHECK(first >= 0);
+        CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds) == 0);
+        CHECK(tdm_frame_reader_new(&r, FUZZ_MAX_FRAME) == 0);
+        while (!refused && at + 1 < input_size && m.n + 128 <= sizeof(m.bytes)) {
+                size_t n = TDM_MIN((size_t)(input[at] & 0x7f) + 1, input_size - at - 1);
+                bool with = input[at] & 0x80;
+
+                memcpy(m.bytes + m.n, input + at + 1, n);
+                m.n += n;
+                send_piece(fds[0], input + at + 1, n, with ? first : -1);
+                m.fds_sent += with;
+                /* Some sends are glued to the next one. */
+                if (n % 3 != 0)
+                        refused = drain(&m, r, fds[1]);
+                at += 1 + n;
+        }
+        close(fds[0]);
+        if (!refused)
+                refused = drain(&m, r, fds[1]);
+        if (!refused) {
+                /* Every frame that the stream holds came out, and no fd went astray except with half a frame. */
+                CHECK(m.n - m.at < 4 + FUZZ_MAX_FRAME);
+                CHECK(tdm_frame_reader_mid_frame(r) == (m.n > m.at));
+                CHECK(m.fds_seen <= m.fds_sent && m.fds_sent - m.fds_seen <= (m.n > m.at ? m.fds_sent : 0));
+        }
+        tdm_frame_reader_destroy(r);
+        close(fds[1]);
+        close(first);
+        /* Nothing leaked: the lowest free number is the same as before. */
+        last = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        CHECK(last == first);
+        close(last);
+        return 0;
+}

@@ -1,0 +1,96 @@
+/* Any bytes as a model file, as far as they go: container, description, tokenizer, a text, a conversation. */
+#include <assert.h>
+#include <sys/mman.h>
+#include "common/sigbus.h"
+#include "engine/model/model.h"
+#include "engine/text/chat.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static volatile uint64_t seen; /* so that reads are made */
+
+static void visit(const struct tdm_gguf *g)
+{
+        struct tdm_gguf_string s;
+        uint64_t n, u;
+        int64_t i;
+        double f;
+        uint64_t sum = 0;
+
+        for (uint64_t k = 0; k < tdm_gguf_n_tensors(g); k++) {
+                const struct tdm_gguf_tensor *t = tdm_gguf_tensor(g, k);
+                const uint8_t *bytes = tdm_gguf_tensor_data(g, t);
+
+                assert(t->size_bytes > 0 && t->offset + t->size_bytes <= tdm_gguf_file_size(g));
+                sum += bytes[0] + bytes[t->size_bytes - 1];
+        }
+        seen = sum;
+        if (tdm_gguf_get_array_size(g, "tokenizer.ggml.tokens", &n) < 0)
+                return;
+        for (uint64_t k = 0; k <= n && k < 1000; k++) {
+                if (tdm_gguf_get_array_string(g, "tokenizer.ggml.tokens", k, &s) == 0 && s.size > 0)
+                        seen = (uint8_t)s.data[s.size - 1];
+                (void)tdm_gguf_get_array_u64(g, "tokenizer.ggml.tokens", k, &u);
+                (void)tdm_gguf_get_array_i64(g, "tokenizer.ggml.token_type", k, &i);
+                (void)tdm_gguf_get_array_f64(g, "tokenizer.ggml.scores", k, &f);
+        }
+}
+
+static void talk(const struct tdm_gguf *g, const struct tdm_tokenizer *t)
+{
+        static const char text[] = "abc <start_of_turn> cab\n\n \xc3\xa9\xe2\x96\x81\xff";
+        const struct tdm_chat_message messages[] = {
+                {TDM_CHAT_SYSTEM, text, 3},
+                {TDM_CHAT_USER, text, sizeof(text) - 1},
+        };
+        struct tdm_decoder decoder;
+        uint32_t ids[64];
+        ssize_t n;
+
+        n = tdm_chat_encode(tdm_chat_family_of(g, t), t, messages, 2, ids, 64);
+        assert(n != 0);
+        n = tdm_tokenizer_encode(t, text, sizeof(text) - 1, TDM_TOKENIZE_SPECIAL, ids, 64);
+        assert(n > 0);
+        tdm_decoder_init(&decoder, t, true);
+        for (ssize_t i = 0; i < TDM_MIN(n, (ssize_t)64); i++) {
+                char *out = malloc(TDM_DECODER_ROOM(t));
+
+                assert(out && ids[i] < tdm_tokenizer_n_vocab(t));
+                assert(tdm_decoder_push(&decoder, ids[i], out, TDM_DECODER_ROOM(t)) <= TDM_DECODER_ROOM(t));
+                free(out);
+        }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+        static int fd = -1;
+        _cleanup_(tdm_gguf_closep) struct tdm_gguf *g = NULL;
+        _cleanup_(tdm_tokenizer_destroyp) struct tdm_tokenizer *t = NULL;
+        struct tdm_model_description description;
+        struct tdm_error err = {0};
+        int r;
+
+        if (fd < 0) {
+                if (tdm_sigbus_init() < 0)
+                        abort();
+                fd = memfd_create("fuzz", MFD_CLOEXEC);
+        }
+        if (ftruncate(fd, (off_t)size) < 0 || pwrite(fd, data, size, 0) != (ssize_t)size)
+                abort();
+        r = tdm_gguf_open(&g, fd, "fuzz", &err);
+        assert(r == 0 || (r == err.code && err.message[0]));
+        if (r)
+                return 0;
+        visit(g);
+        r = tdm_model_describe(g, &description, &err);
+        assert(r == 0 || (r == err.code && err.message[0]));
+        if (r == 0) {
+                assert(tdm_hparams_check(&description.hparams, NULL) == 0);
+                tdm_model_description_deinit(&description);
+        }
+        r = tdm_tokenizer_new(&t, g, &err);
+        assert(r == 0 || (r == err.code && err.message[0]));
+        if (r == 0)
+                talk(g, t);
+        return 0;
+}
