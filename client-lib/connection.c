@@ -271,9 +271,9 @@ static void read_replies(struct tandem *t)
                         return;
                 }
                 if (n <= 0) {
-                        fail_lost(t, n < 0 && n != -ECONNRESET               ? strerror((int)-n)
-                                     : tdm_frame_reader_mid_frame(t->reader) ? "it hung up in the middle of a reply"
-                                                                             : "it hung up");
+                        fail_lost(t, n < 0 && n != -ECONNRESET             ? strerror((int)-n) :
+                                     tdm_frame_reader_mid_frame(t->reader) ? "it hung up in the middle of a reply" :
+                                                                             "it hung up");
                         return;
                 }
                 while (!t->dead && tdm_frame_reader_next(t->reader, &data, &size, &fds, &n_fds) > 0)

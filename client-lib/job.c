@@ -391,9 +391,9 @@ int tandem_generate(struct tandem *t, const struct tandem_generate_options *give
         memcpy(&o, given, TDM_MIN(given->struct_size, sizeof(o)));
         if ((o.prompt != NULL) + (o.n_chat > 0) + (o.n_prompt_ids > 0) != 1)
                 return lib_error(err, TANDEM_E_BAD_REQUEST,
-                                 o.prompt || o.n_chat || o.n_prompt_ids
-                                         ? "a job takes one of prompt, chat and prompt_ids, not several"
-                                         : "there is nothing to generate from: give a prompt, a chat or prompt_ids");
+                                 o.prompt || o.n_chat || o.n_prompt_ids ?
+                                         "a job takes one of prompt, chat and prompt_ids, not several" :
+                                         "there is nothing to generate from: give a prompt, a chat or prompt_ids");
         if (o.n_chat > 65536 || o.n_stop > 65536 || o.n_prompt_ids > LIB_MAX_TOKENS)
                 return lib_error(err, TANDEM_E_TOO_LONG,
                                  "more chat messages, stop texts or prompt ids than any model takes");
@@ -465,8 +465,8 @@ int tandem_score(struct tandem *t, const struct tandem_score_options *given, con
         memcpy(&o, given, TDM_MIN(given->struct_size, sizeof(o)));
         if ((o.text != NULL) + (o.n_ids > 0) != 1)
                 return lib_error(err, TANDEM_E_BAD_REQUEST,
-                                 o.text ? "a score job takes a text or ids, not both"
-                                        : "there is nothing to score: give a text or ids");
+                                 o.text ? "a score job takes a text or ids, not both" :
+                                          "there is nothing to score: give a text or ids");
         if (o.n_ids > LIB_MAX_TOKENS)
                 return lib_error(err, TANDEM_E_TOO_LONG, "%zu ids are more than any model takes", o.n_ids);
         if (o.top > 64)

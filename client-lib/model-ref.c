@@ -38,8 +38,8 @@ int lib_model_ref(Tandem__ModelRef *ref, const char *name, int *ret_fd, struct t
                 return lib_error(err, e == EACCES || e == EPERM ? TANDEM_E_DENIED : TANDEM_E_NO_MODEL,
                                  "cannot open model %s: %s%s", name, strerror(e),
                                  e == ENOENT ? " (a name without '/' is looked up in the daemon's model directories; "
-                                               "`tandem models` lists them)"
-                                             : "");
+                                               "`tandem models` lists them)" :
+                                               "");
         }
         if (fstat(fd, &st) < 0)
                 return lib_error(err, TANDEM_E_NO_MODEL, "cannot look at model %s: %s", name, strerror(errno));

@@ -125,8 +125,8 @@ static int try_job(const struct fake_config *config, size_t *ret_sent)
         }
         if (code == TANDEM_OK) {
                 assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
-                code = tandem_job_result(job)->reason == TANDEM_REASON_ERROR ? tandem_job_result(job)->error.code
-                                                                             : TANDEM_OK;
+                code = tandem_job_result(job)->reason == TANDEM_REASON_ERROR ? tandem_job_result(job)->error.code :
+                                                                               TANDEM_OK;
         }
         tandem_job_free(job);
         tandem_close(t);

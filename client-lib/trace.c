@@ -1,6 +1,6 @@
 /* Traces: events as they come, handed on one by one. Nothing is kept but how many were lost, so that a trace of any
- * length costs no memory here. The handle owns its request: freed early, it asks the daemon to stop and what still comes
- * finds nobody. */
+ * length costs no memory here. The handle owns its request: freed early, it asks the daemon to stop and what still
+ * comes finds nobody. */
 #include "client-lib/internal.h"
 
 #define N_LANES 3

@@ -139,7 +139,8 @@ void tdm_background_destroyp(struct tdm_background **b)
         *b = NULL;
 }
 
-int tdm_background_add(struct tdm_background *b, void (*run)(void *task), void (*done)(void *task, bool ran), void *task)
+int tdm_background_add(struct tdm_background *b, void (*run)(void *task), void (*done)(void *task, bool ran),
+                       void *task)
 {
         struct piece *p = calloc(1, sizeof(*p));
 

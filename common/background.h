@@ -1,5 +1,5 @@
-/* Work that takes long, on one thread beside the loop, in order: tokenizing long texts. The thread starts with the first
- * piece of work. */
+/* Work that takes long, on one thread beside the loop, in order: tokenizing long texts. The thread starts with the
+ * first piece of work. */
 #ifndef TDM_COMMON_BACKGROUND_H
 #define TDM_COMMON_BACKGROUND_H
 

@@ -115,11 +115,11 @@ static void conn_over(struct tdm_conn *c)
         tdm_source_schedule(c->closer);
 }
 
-#define conn_fail(c, code, ...)                                                                                       \
-        do {                                                                                                          \
-                if ((c)->state < CONN_FAILED)                                                                         \
-                        tdm_error_set(&(c)->reason, (code), __VA_ARGS__);                                             \
-                conn_over(c);                                                                                         \
+#define conn_fail(c, code, ...)                                                                                        \
+        do {                                                                                                           \
+                if ((c)->state < CONN_FAILED)                                                                          \
+                        tdm_error_set(&(c)->reason, (code), __VA_ARGS__);                                              \
+                conn_over(c);                                                                                          \
         } while (0)
 
 static int on_closer(struct tdm_source *source, void *userdata)

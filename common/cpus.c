@@ -1,5 +1,5 @@
-/* Lists of CPUs: numbers and ranges, separated by commas, as cpusets and taskset write them. Spaces are not taken, so that
- * a list that was cut somewhere is not read as a shorter one. */
+/* Lists of CPUs: numbers and ranges, separated by commas, as cpusets and taskset write them. Spaces are not taken, so
+ * that a list that was cut somewhere is not read as a shorter one. */
 #include "common/cpus.h"
 
 #include "common/util.h"

@@ -47,7 +47,7 @@ int tdm_error_set(struct tdm_error *err, int code, const char *fmt, ...) _printf
 /* Puts "text: " in front of the message that is there. Returns err->code. */
 int tdm_error_prefix(struct tdm_error *err, const char *fmt, ...) _printf_(2, 3);
 
-const char *tdm_error_name(int code);                 /* never NULL; negative errno gives "internal" */
-int tdm_error_from_name(const char *name);            /* TDM_E_INTERNAL when unknown */
+const char *tdm_error_name(int code);      /* never NULL; negative errno gives "internal" */
+int tdm_error_from_name(const char *name); /* TDM_E_INTERNAL when unknown */
 
 #endif

@@ -1,4 +1,5 @@
-/* 16-bit floats to f32, exactly, and back, on any CPU. Kernels have their own instructions for it and agree with these. */
+/* 16-bit floats to f32, exactly, and back, on any CPU. Kernels have their own instructions for it and agree with these.
+ */
 #ifndef TDM_COMMON_F16_H
 #define TDM_COMMON_F16_H
 

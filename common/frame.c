@@ -27,10 +27,10 @@ struct tdm_frame_reader {
         uint32_t max_frame_bytes;
         uint8_t *buf;
         size_t capacity;
-        size_t start;    /* first byte not yet given out */
-        size_t scan;     /* first byte of the first frame that is not complete */
-        size_t end;      /* end of what has arrived */
-        uint64_t offset; /* stream offset of buf[0] */
+        size_t start;          /* first byte not yet given out */
+        size_t scan;           /* first byte of the first frame that is not complete */
+        size_t end;            /* end of what has arrived */
+        uint64_t offset;       /* stream offset of buf[0] */
         const char *broken;    /* why, once the peer broke the rules */
         uint32_t refused_size; /* of a frame that is too long */
 
@@ -71,8 +71,7 @@ ssize_t tdm_frame_send_some(int fd, const void *data, size_t size, size_t sent, 
 
         tdm_frame_header(header, (uint32_t)size);
         if (sent < sizeof(header))
-                iov[msg.msg_iovlen++] =
-                        (struct iovec){ .iov_base = header + sent, .iov_len = sizeof(header) - sent };
+                iov[msg.msg_iovlen++] = (struct iovec){ .iov_base = header + sent, .iov_len = sizeof(header) - sent };
         if (size > 0) {
                 size_t skip = sent > sizeof(header) ? sent - sizeof(header) : 0;
                 iov[msg.msg_iovlen++] =
@@ -262,10 +261,9 @@ ssize_t tdm_frame_reader_fill(struct tdm_frame_reader *r, int fd)
                 char bytes[CMSG_SPACE(KERNEL_MAX_FDS * sizeof(int))];
         } control;
         struct iovec iov;
-        struct msghdr msg = { .msg_iov = &iov,
-                              .msg_iovlen = 1,
-                              .msg_control = control.bytes,
-                              .msg_controllen = sizeof(control.bytes) };
+        struct msghdr msg = {
+                .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)
+        };
         size_t limit, rest;
         uint64_t frame_start;
         bool frame_begins;

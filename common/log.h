@@ -18,10 +18,10 @@ void tdm_log(enum tdm_log_level level, const char *fmt, ...) _printf_(2, 3);
 #define tdm_log_error(...) tdm_log(TDM_LOG_ERROR, __VA_ARGS__)
 #define tdm_log_warning(...) tdm_log(TDM_LOG_WARNING, __VA_ARGS__)
 #define tdm_log_info(...) tdm_log(TDM_LOG_INFO, __VA_ARGS__)
-#define tdm_log_debug(...)                                                                                            \
-        do {                                                                                                          \
-                if (tdm_log_enabled(TDM_LOG_DEBUG))                                                                   \
-                        tdm_log(TDM_LOG_DEBUG, __VA_ARGS__);                                                          \
+#define tdm_log_debug(...)                                                                                             \
+        do {                                                                                                           \
+                if (tdm_log_enabled(TDM_LOG_DEBUG))                                                                    \
+                        tdm_log(TDM_LOG_DEBUG, __VA_ARGS__);                                                           \
         } while (0)
 
 #endif

@@ -109,10 +109,11 @@ static int explain(struct tdm_error *err, int r)
                                      "cannot set up io_uring: the sysctl kernel.io_uring_disabled is 2, which forbids "
                                      "it to every process; allow it with 'sysctl kernel.io_uring_disabled=0'");
         if (r == -EPERM && disabled == 1)
-                return tdm_error_set(err, r,
-                                     "cannot set up io_uring: the sysctl kernel.io_uring_disabled is 1, which allows "
-                                     "it only to the group in kernel.io_uring_group; put this user into that group or run "
-                                     "'sysctl kernel.io_uring_disabled=0'");
+                return tdm_error_set(
+                        err, r,
+                        "cannot set up io_uring: the sysctl kernel.io_uring_disabled is 1, which allows "
+                        "it only to the group in kernel.io_uring_group; put this user into that group or run "
+                        "'sysctl kernel.io_uring_disabled=0'");
         if (r == -EPERM || r == -EACCES)
                 return tdm_error_set(err, r,
                                      "cannot set up io_uring: a sandbox forbids it (a seccomp filter, as container "
@@ -155,8 +156,7 @@ static int probe_enter(struct io_uring *ring)
 int tdm_loop_new(struct tdm_loop **ret, struct tdm_error *err)
 {
         const unsigned need = IORING_FEAT_EXT_ARG | IORING_FEAT_NODROP;
-        struct io_uring_params params = { .flags = IORING_SETUP_CLAMP | IORING_SETUP_CQSIZE,
-                                          .cq_entries = CQ_ENTRIES };
+        struct io_uring_params params = { .flags = IORING_SETUP_CLAMP | IORING_SETUP_CQSIZE, .cq_entries = CQ_ENTRIES };
         struct tdm_loop *loop = calloc(1, sizeof(*loop));
         int r;
 

@@ -1,9 +1,9 @@
 /* The daemon's event loop, on io_uring: readiness of fds (poll, armed again each time), one-shot timers, signals,
- * deferred work and wake-ups from other threads. One thread owns a loop; only tdm_loop_wake_*() may be called from elsewhere.
- * Callbacks may add, change and destroy any source, their own included. A callback that returns non-zero ends
- * tdm_loop_run() with that value (a negative errno is an error; tdm_loop_exit() is the polite way).
- * Where io_uring is forbidden, tdm_loop_new() says what forbids it (kernel.io_uring_disabled, a seccomp sandbox, an
- * old kernel, RLIMIT_MEMLOCK) and what to do. */
+ * deferred work and wake-ups from other threads. One thread owns a loop; only tdm_loop_wake_*() may be called from
+ * elsewhere. Callbacks may add, change and destroy any source, their own included. A callback that returns non-zero
+ * ends tdm_loop_run() with that value (a negative errno is an error; tdm_loop_exit() is the polite way). Where io_uring
+ * is forbidden, tdm_loop_new() says what forbids it (kernel.io_uring_disabled, a seccomp sandbox, an old kernel,
+ * RLIMIT_MEMLOCK) and what to do. */
 #ifndef TDM_COMMON_LOOP_H
 #define TDM_COMMON_LOOP_H
 
@@ -28,7 +28,8 @@ int tdm_loop_turn(struct tdm_loop *loop, uint64_t timeout_ns);
 void tdm_loop_exit(struct tdm_loop *loop, int status);
 
 /* The fd stays the caller's; destroy the source before closing it. Level-triggered as seen by the callback: it is
- * called again while the condition holds. events: EPOLLIN, EPOLLOUT, EPOLLPRI; EPOLLERR and EPOLLHUP are always reported. */
+ * called again while the condition holds. events: EPOLLIN, EPOLLOUT, EPOLLPRI; EPOLLERR and EPOLLHUP are always
+ * reported. */
 int tdm_loop_add_io(struct tdm_loop *loop, int fd, uint32_t events, tdm_io_fn fn, void *userdata,
                     struct tdm_source **ret);
 int tdm_source_set_io_events(struct tdm_source *source, uint32_t events);

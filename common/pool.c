@@ -20,7 +20,9 @@
 #define SPIN_NS_DEFAULT 20000u
 #define SPIN_NS_MAX 1000000u
 #define SPINS_PER_CLOCK 16u /* reading the clock costs about as much as one of them */
-#define WAKES 3u /* helpers that one thread wakes; who was woken wakes as many. To wake one takes some microseconds, and more on a virtual machine */
+/* helpers that one thread wakes; who was woken wakes as many. To wake one takes some microseconds, and more on a
+ * virtual machine */
+#define WAKES 3u
 
 struct helper {
         struct tdm_pool *pool;
@@ -102,8 +104,10 @@ static void wake_some(struct tdm_pool *pool, uint32_t n_left)
                 futex_wake(&pool->job, (int)TDM_MIN(TDM_MIN(n_sleeping, n_left), WAKES));
 }
 
-/* Waits until *word differs from seen: spins first, then sleeps, counted in *sleepers so that the other side knows. Whether it slept. */
-static bool wait_for_change(struct tdm_pool *pool, _Atomic uint32_t *word, uint32_t seen, _Atomic uint32_t *sleepers, bool stays)
+/* Waits until *word differs from seen: spins first, then sleeps, counted in *sleepers so that the other side knows.
+ * Whether it slept. */
+static bool wait_for_change(struct tdm_pool *pool, _Atomic uint32_t *word, uint32_t seen, _Atomic uint32_t *sleepers,
+                            bool stays)
 {
         uint64_t spin_until_ns = tdm_now_ns() + pool->spin_ns, now;
 
@@ -114,7 +118,8 @@ static bool wait_for_change(struct tdm_pool *pool, _Atomic uint32_t *word, uint3
                         cpu_relax();
                 }
                 now = tdm_now_ns();
-                if (now >= spin_until_ns && (!stays || now >= atomic_load_explicit(&pool->stay_until_ns, memory_order_relaxed)))
+                if (now >= spin_until_ns &&
+                    (!stays || now >= atomic_load_explicit(&pool->stay_until_ns, memory_order_relaxed)))
                         break;
         }
         atomic_fetch_add(sleepers, 1); /* seq_cst: pairs with the waker's store to word, then load of sleepers */

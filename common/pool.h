@@ -22,7 +22,8 @@ unsigned tdm_pool_n_threads(const struct tdm_pool *pool);
 void tdm_pool_run(struct tdm_pool *pool, unsigned n_chunks, tdm_pool_fn fn, void *arg);
 /* The same by whoever is awake: for what takes no longer than to wake others. All are woken where all sleep. */
 void tdm_pool_run_awake(struct tdm_pool *pool, unsigned n_chunks, tdm_pool_fn fn, void *arg);
-/* From now on, for so long, helpers that have nothing to do do not sleep: half of the threads, so that there are cores for others. 0: they may. */
+/* From now on, for so long, helpers that have nothing to do do not sleep: half of the threads, so that there are cores
+ * for others. 0: they may. */
 void tdm_pool_stay_awake(struct tdm_pool *pool, uint64_t ns);
 
 #endif

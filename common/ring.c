@@ -60,11 +60,11 @@ struct tdm_ring {
         uint32_t epoch;
         enum tdm_ring_wake wake;
         enum tdm_ring_end end;
-        uint32_t own;        /* own index: what this end last stored */
-        uint32_t peer;       /* producer: the consumer's index when last seen */
-        uint32_t woken_seq;  /* producer: the sleep that was already ended; one wake-up each is enough */
-        uint32_t sleep_seq;  /* consumer: what it last stored */
-        bool dead;           /* the peer broke the rules */
+        uint32_t own;       /* own index: what this end last stored */
+        uint32_t peer;      /* producer: the consumer's index when last seen */
+        uint32_t woken_seq; /* producer: the sleep that was already ended; one wake-up each is enough */
+        uint32_t sleep_seq; /* consumer: what it last stored */
+        bool dead;          /* the peer broke the rules */
         int memfd;
         int eventfd;
 };
@@ -175,8 +175,8 @@ static int check_header(const struct tdm_ring_shared *h, uint64_t size, int even
                 return tdm_error_set(err, TDM_E_PROTOCOL, "ring: wrong magic 0x%08x", h->magic);
         if (h->abi != TDM_RING_ABI)
                 return tdm_error_set(err, TDM_E_PROTOCOL,
-                                     "ring: ABI %u, this program speaks %u (processes of different versions?)",
-                                     h->abi, TDM_RING_ABI);
+                                     "ring: ABI %u, this program speaks %u (processes of different versions?)", h->abi,
+                                     TDM_RING_ABI);
         if (!slots_valid(h->n_slots) || h->slot_bytes != sizeof(struct tdm_desc))
                 return tdm_error_set(err, TDM_E_PROTOCOL, "ring: %u slots of %u bytes are not a ring", h->n_slots,
                                      h->slot_bytes);
@@ -288,8 +288,7 @@ static void copy_desc(volatile void *to, const volatile void *from)
 
 static bool kind_valid(uint32_t kind)
 {
-        return kind == TDM_DESC_STEP || kind == TDM_DESC_DONE || kind == TDM_DESC_FAULT ||
-               kind == TDM_DESC_MARK;
+        return kind == TDM_DESC_STEP || kind == TDM_DESC_DONE || kind == TDM_DESC_FAULT || kind == TDM_DESC_MARK;
 }
 
 static int futex_wake(_Atomic uint32_t *word, int flags)
@@ -533,8 +532,9 @@ static int wait_asleep(const struct waiting *w, uint64_t deadline_ns)
         for (;;) {
                 int r = -ENOSYS;
 
-                /* Also when a wake-up came with nothing to pop: a producer that was held up between its store and its look at
-                 * sleep_seq answers this sleep for a descriptor that was popped before, and does not answer it again. */
+                /* Also when a wake-up came with nothing to pop: a producer that was held up between its store and its
+                 * look at sleep_seq answers this sleep for a descriptor that was popped before, and does not answer it
+                 * again. */
                 for (unsigned i = 0; i < w->n_rings; i++)
                         fall_asleep(w->rings[i]);
                 /* seq_cst: P3, pairs with the seq_cst store of produced in push. */

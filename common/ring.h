@@ -61,7 +61,8 @@ int tdm_ring_eventfd(const struct tdm_ring *ring);
 /* Producer. 0; -EAGAIN when full; -EPROTO when the consumer's index is impossible; -EINVAL when desc has another epoch
  * or no kind. Wakes a sleeping consumer. */
 int tdm_ring_push(struct tdm_ring *ring, const struct tdm_desc *desc);
-/* Producer: a descriptor comes soon. A sleeping consumer is woken and, where it finds that worth its time, spins for it. */
+/* Producer: a descriptor comes soon. A sleeping consumer is woken and, where it finds that worth its time, spins for
+ * it. */
 #define TDM_RING_SOON_NS UINT64_C(500000) /* at most so long before */
 void tdm_ring_soon(struct tdm_ring *ring);
 /* Consumer. 1 and *ret filled; 0 when empty; -EPROTO when the producer's index is impossible or epoch/kind is wrong. */
@@ -75,9 +76,9 @@ void tdm_ring_disarm(struct tdm_ring *ring);
 /* Consumer: spins until there is something to pop, or to complain about. false: not within spin_ns. */
 bool tdm_ring_spin(struct tdm_ring *ring, uint64_t spin_ns);
 
-/* Consumer of FUTEX rings: waits until one of rings[] (NULLs skipped) has a descriptor or is dead (so that pop says so),
- * *kick differs from kick_seen, or timeout_ns has passed. Spins for spin_ns first. 0 something may be there, -ETIMEDOUT. n_rings <= 8.
- * Sleeps in futex_waitv; without it (old kernel, sandbox) in short futex waits. */
+/* Consumer of FUTEX rings: waits until one of rings[] (NULLs skipped) has a descriptor or is dead (so that pop says
+ * so), *kick differs from kick_seen, or timeout_ns has passed. Spins for spin_ns first. 0 something may be there,
+ * -ETIMEDOUT. n_rings <= 8. Sleeps in futex_waitv; without it (old kernel, sandbox) in short futex waits. */
 int tdm_ring_wait_any(struct tdm_ring *const *rings, unsigned n_rings, _Atomic uint32_t *kick, uint32_t kick_seen,
                       uint64_t spin_ns, uint64_t timeout_ns);
 /* Wakes a thread of this process that waits with this kick word (increments it). */

@@ -91,7 +91,8 @@ static int map_chunk(struct tdm_segment *s, unsigned i, int fd, int prot)
         return p == MAP_FAILED || madvise(p, size, MADV_DONTDUMP) < 0 ? -errno : 0;
 }
 
-/* Address space that begins where a huge page may: chunks are whole huge pages, so every one of them begins there too. */
+/* Address space that begins where a huge page may: chunks are whole huge pages, so every one of them begins there too.
+ */
 static int reserve(struct tdm_segment *s)
 {
         uint64_t slack = s->size_bytes < TDM_HUGEPAGE_BYTES ? 0 : TDM_HUGEPAGE_BYTES - page_bytes(), before, after;
@@ -122,7 +123,8 @@ int tdm_segment_create_in_chunks(struct tdm_segment **ret, const char *name, uin
 
         if (size_bytes == 0 || chunk_bytes == 0 || chunk_bytes % page_bytes() != 0)
                 return -EINVAL;
-        if (size_bytes > TDM_SEGMENT_CHUNK_BYTES * TDM_SEGMENT_MAX_CHUNKS || TDM_DIV_UP(size_bytes, chunk_bytes) > TDM_SEGMENT_MAX_CHUNKS)
+        if (size_bytes > TDM_SEGMENT_CHUNK_BYTES * TDM_SEGMENT_MAX_CHUNKS ||
+            TDM_DIV_UP(size_bytes, chunk_bytes) > TDM_SEGMENT_MAX_CHUNKS)
                 return -EFBIG;
         size_bytes = TDM_ALIGN_UP(size_bytes, page_bytes());
         n_chunks = TDM_DIV_UP(size_bytes, chunk_bytes);
@@ -145,9 +147,9 @@ int tdm_segment_create_in_chunks(struct tdm_segment **ret, const char *name, uin
         return 0;
 }
 
-/* F_SEAL_WRITE wants that no writable mapping exists, and a shared mapping made through a read-write fd counts as one even with
- * PROT_READ (mprotect() could turn it). So the chunk is mapped anew through a read-only open file. The fd stays: it cannot write any
- * more, and whoever looks at it meanwhile sees no other. */
+/* F_SEAL_WRITE wants that no writable mapping exists, and a shared mapping made through a read-write fd counts as one
+ * even with PROT_READ (mprotect() could turn it). So the chunk is mapped anew through a read-only open file. The fd
+ * stays: it cannot write any more, and whoever looks at it meanwhile sees no other. */
 static int seal_chunk(struct tdm_segment *s, unsigned i)
 {
         _cleanup_(closep) int ro = reopen_readonly(s->fds[i]);
@@ -266,7 +268,8 @@ static int check_chunk(const struct tdm_segment *s, unsigned i, int fd, bool wri
                 return tdm_error_set(err, -errno, "segment %s: cannot stat chunk %u: %m", s->name, i);
         if ((uint64_t)st.st_size != tdm_segment_chunk_size(s, i))
                 return tdm_error_set(err, TDM_E_PROTOCOL, "segment %s: chunk %u has %lld bytes, should have %llu",
-                                     s->name, i, (long long)st.st_size, (unsigned long long)tdm_segment_chunk_size(s, i));
+                                     s->name, i, (long long)st.st_size,
+                                     (unsigned long long)tdm_segment_chunk_size(s, i));
         return 0;
 }
 
@@ -283,16 +286,19 @@ static int take_chunks(struct tdm_segment *s, const int *fds, unsigned n, struct
                 int r = map_chunk(s, s->n_mapped + i, fds[i], s->writable ? PROT_READ | PROT_WRITE : PROT_READ);
 
                 if (r < 0)
-                        return tdm_error_set(err, r, "segment %s: cannot map chunk %u: %s", s->name, s->n_mapped + i, strerror(-r));
+                        return tdm_error_set(err, r, "segment %s: cannot map chunk %u: %s", s->name, s->n_mapped + i,
+                                             strerror(-r));
         }
         memcpy(s->fds + s->n_mapped, fds, n * sizeof(*fds));
         s->n_mapped += n;
         return 0;
 }
 
-static int wrong_shape(const char *name, unsigned n_fds, uint64_t size_bytes, uint64_t chunk_bytes, struct tdm_error *err)
+static int wrong_shape(const char *name, unsigned n_fds, uint64_t size_bytes, uint64_t chunk_bytes,
+                       struct tdm_error *err)
 {
-        return tdm_error_set(err, TDM_E_PROTOCOL, "segment %.31s: %u chunks of %llu bytes do not make %llu bytes of whole pages", name,
+        return tdm_error_set(err, TDM_E_PROTOCOL,
+                             "segment %.31s: %u chunks of %llu bytes do not make %llu bytes of whole pages", name,
                              n_fds, (unsigned long long)chunk_bytes, (unsigned long long)size_bytes);
 }
 
@@ -332,8 +338,8 @@ int tdm_segment_import(struct tdm_segment **ret, const char *name, const int *fd
         return import_some(ret, name, fds, n_fds, size_bytes, chunk_bytes, writable, err);
 }
 
-int tdm_segment_import_first(struct tdm_segment **ret, const char *name, const int *fds, unsigned n_fds, uint64_t size_bytes,
-                             uint64_t chunk_bytes, struct tdm_error *err)
+int tdm_segment_import_first(struct tdm_segment **ret, const char *name, const int *fds, unsigned n_fds,
+                             uint64_t size_bytes, uint64_t chunk_bytes, struct tdm_error *err)
 {
         return import_some(ret, name, fds, n_fds, size_bytes, chunk_bytes, false, err);
 }
@@ -341,8 +347,8 @@ int tdm_segment_import_first(struct tdm_segment **ret, const char *name, const i
 int tdm_segment_import_more(struct tdm_segment *s, const int *fds, unsigned n_fds, struct tdm_error *err)
 {
         if (s->writable || n_fds > s->n_chunks - s->n_mapped)
-                return tdm_error_set(err, TDM_E_PROTOCOL, "segment %s: %u more chunks, but %u of %u are here already", s->name, n_fds,
-                                     s->n_mapped, s->n_chunks);
+                return tdm_error_set(err, TDM_E_PROTOCOL, "segment %s: %u more chunks, but %u of %u are here already",
+                                     s->name, n_fds, s->n_mapped, s->n_chunks);
         return take_chunks(s, fds, n_fds, err);
 }
 

@@ -13,13 +13,14 @@
 
 struct tdm_segment {
         char name[32];
-        uint8_t *base;        /* [size_bytes], at a page, from TDM_HUGEPAGE_BYTES on at a huge one; NULL when not mapped */
+        /* [size_bytes], at a page, from TDM_HUGEPAGE_BYTES on at a huge one; NULL when not mapped */
+        uint8_t *base;
         uint64_t size_bytes;  /* a multiple of the page size */
         uint64_t chunk_bytes; /* every chunk but the last has this size */
         unsigned n_chunks;
         unsigned n_sealed; /* the creator's: the first so many are */
         unsigned n_mapped; /* an importer's may come one after the other */
-        int *fds; /* [n_chunks], owned */
+        int *fds;          /* [n_chunks], owned */
         bool writable;
         int dmabuf_fd; /* the same memory as one dma-buf (common/dmabuf.h), owned; -1: none */
 };
@@ -33,8 +34,8 @@ int tdm_segment_create(struct tdm_segment **ret, const char *name, uint64_t size
 int tdm_segment_create_in_chunks(struct tdm_segment **ret, const char *name, uint64_t size_bytes, uint64_t chunk_bytes);
 /* No more writing, by anybody, for ever: remaps read-only and adds F_SEAL_WRITE. */
 int tdm_segment_seal(struct tdm_segment *segment);
-/* The same of the first n chunks, while the rest is still written; they can be handed out from then on. Any one thread may, while
- * others ask for resident bytes and hand out chunks that they know to be sealed. */
+/* The same of the first n chunks, while the rest is still written; they can be handed out from then on. Any one thread
+ * may, while others ask for resident bytes and hand out chunks that they know to be sealed. */
 int tdm_segment_seal_until(struct tdm_segment *segment, unsigned n);
 /* Gives whole pages in [offset, offset + len) back to the kernel; they read as zero afterwards. Creator only;
  * -EBUSY where there is a dma-buf, which would keep the old pages. */
@@ -53,8 +54,8 @@ int tdm_segment_import(struct tdm_segment **ret, const char *name, const int *fd
 
 /* The same of the first n_fds chunks, which may be fewer than there are: nobody touches what lies behind them before
  * tdm_segment_import_more() has brought it. Read-only. */
-int tdm_segment_import_first(struct tdm_segment **ret, const char *name, const int *fds, unsigned n_fds, uint64_t size_bytes,
-                             uint64_t chunk_bytes, struct tdm_error *err);
+int tdm_segment_import_first(struct tdm_segment **ret, const char *name, const int *fds, unsigned n_fds,
+                             uint64_t size_bytes, uint64_t chunk_bytes, struct tdm_error *err);
 /* The next ones; takes ownership on success only. */
 int tdm_segment_import_more(struct tdm_segment *segment, const int *fds, unsigned n_fds, struct tdm_error *err);
 /* Bytes from base on that are there. */

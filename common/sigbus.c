@@ -62,10 +62,10 @@ static void on_sigbus(int signo, siginfo_t *info, void *context)
         if (info->si_code == BUS_ADRERR && mark_guards(address)) {
                 void *page = (void *)(address & page_mask);
 
-                /* The bare call: threads may meet at one page, which the kernel puts in order, and ThreadSanitizer would
-                 * take libc's mmap() for writing to it. */
-                if ((void *)syscall(SYS_mmap, page, ~page_mask + 1, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
-                    page) {
+                /* The bare call: threads may meet at one page, which the kernel puts in order, and ThreadSanitizer
+                 * would take libc's mmap() for writing to it. */
+                if ((void *)syscall(SYS_mmap, page, ~page_mask + 1, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+                                    -1, 0) == page) {
                         errno = saved;
                         return; /* the instruction is run again and reads zeros */
                 }

@@ -1,6 +1,7 @@
-/* How long to spin before sleeping. Spinning pays where the peer runs on a core of its own and answers soon; where it does not, we spin on the very
- * core that it needs. Which of the two it is changes with the load of the machine, so it is learned: a spin that was answered
- * brings back the full length, one that was not halves it down to none, and every so often one is tried. */
+/* How long to spin before sleeping. Spinning pays where the peer runs on a core of its own and answers soon; where it
+ * does not, we spin on the very core that it needs. Which of the two it is changes with the load of the machine, so it
+ * is learned: a spin that was answered brings back the full length, one that was not halves it down to none, and every
+ * so often one is tried. */
 #ifndef TDM_COMMON_SPIN_H
 #define TDM_COMMON_SPIN_H
 

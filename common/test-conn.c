@@ -7,9 +7,9 @@ struct side {
         unsigned frames, closed, n_fds, bad;
         uint64_t bytes;
         struct tdm_error err;
-        int result;         /* of on_frame */
+        int result;          /* of on_frame */
         bool destroy_inside; /* on_frame destroys the connection */
-        bool keep;          /* on_closed leaves it to the test */
+        bool keep;           /* on_closed leaves it to the test */
         bool echo;
         int taken; /* an fd taken out of a frame */
 };
@@ -470,18 +470,12 @@ static void test_conn_new_fails(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_conn_both_ways),
-                cmocka_unit_test(test_conn_queue),
-                cmocka_unit_test(test_conn_queue_cap),
-                cmocka_unit_test(test_conn_oversize),
-                cmocka_unit_test(test_conn_stall),
-                cmocka_unit_test(test_conn_peer_vanishes),
-                cmocka_unit_test(test_conn_send_to_dead),
-                cmocka_unit_test(test_conn_destroy_inside),
-                cmocka_unit_test(test_conn_finish),
-                cmocka_unit_test(test_conn_fair),
-                cmocka_unit_test(test_conn_echo_storm),
-                cmocka_unit_test(test_conn_new_fails),
+                cmocka_unit_test(test_conn_both_ways),    cmocka_unit_test(test_conn_queue),
+                cmocka_unit_test(test_conn_queue_cap),    cmocka_unit_test(test_conn_oversize),
+                cmocka_unit_test(test_conn_stall),        cmocka_unit_test(test_conn_peer_vanishes),
+                cmocka_unit_test(test_conn_send_to_dead), cmocka_unit_test(test_conn_destroy_inside),
+                cmocka_unit_test(test_conn_finish),       cmocka_unit_test(test_conn_fair),
+                cmocka_unit_test(test_conn_echo_storm),   cmocka_unit_test(test_conn_new_fails),
         };
         return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -114,12 +114,18 @@ static void test_utf8(void **state)
                 const char *from, *to;
                 size_t size;
         } copies[] = {
-                { "", "", 1 },          { "a", "", 1 },
-                { "abc", "ab", 3 },     { "abc", "abc", 4 },
-                { "a\xc3\xa9", "a", 3 }, { "a\xc3\xa9", "a\xc3\xa9", 4 },
-                { "\xf0\x9f\xa6\x8a!", "", 4 }, { "\xf0\x9f\xa6\x8a!", "\xf0\x9f\xa6\x8a", 5 },
-                { "\xa2\xff!", "?\?!", 9 }, { "\xa2\xff!", "??", 3 },
-                { "x\xe2\x82", "x??", 9 }, { "\xed\xa0\x80", "???", 9 },
+                { "", "", 1 },
+                { "a", "", 1 },
+                { "abc", "ab", 3 },
+                { "abc", "abc", 4 },
+                { "a\xc3\xa9", "a", 3 },
+                { "a\xc3\xa9", "a\xc3\xa9", 4 },
+                { "\xf0\x9f\xa6\x8a!", "", 4 },
+                { "\xf0\x9f\xa6\x8a!", "\xf0\x9f\xa6\x8a", 5 },
+                { "\xa2\xff!", "?\?!", 9 },
+                { "\xa2\xff!", "??", 3 },
+                { "x\xe2\x82", "x??", 9 },
+                { "\xed\xa0\x80", "???", 9 },
         };
         char text[16];
 
@@ -171,11 +177,8 @@ static void test_log(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_names),
-                cmocka_unit_test(test_set_and_prefix),
-                cmocka_unit_test(test_cut),
-                cmocka_unit_test(test_mended), cmocka_unit_test(test_utf8),
-                cmocka_unit_test(test_log),
+                cmocka_unit_test(test_names),  cmocka_unit_test(test_set_and_prefix), cmocka_unit_test(test_cut),
+                cmocka_unit_test(test_mended), cmocka_unit_test(test_utf8),           cmocka_unit_test(test_log),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -163,10 +163,7 @@ static void test_refused(void **state)
 
                 make_pair(fds);
                 set_nonblocking(fds[1]);
-                tdm_frame_header(wire, what == 0   ? 100u << 20
-                                       : what == 1 ? UINT32_MAX
-                                       : what == 2 ? MAX_FRAME + 1
-                                                   : 8);
+                tdm_frame_header(wire, what == 0 ? 100u << 20 : what == 1 ? UINT32_MAX : what == 2 ? MAX_FRAME + 1 : 8);
                 if (what <= 2)
                         send_raw(fds[0], wire, 4, NULL, 0);
                 else if (what == 3) /* fds in the middle of a frame */ {

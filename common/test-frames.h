@@ -92,7 +92,7 @@ static inline struct tdm_frame_reader *reader_new(void)
 }
 
 static inline void expect_frame(struct tdm_frame_reader *r, int fd, const void *data, size_t size, unsigned first_token,
-                         unsigned n_tokens)
+                                unsigned n_tokens)
 {
         const uint8_t *got;
         size_t got_size;

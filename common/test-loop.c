@@ -517,9 +517,9 @@ static void test_destroy_inside(void **state)
                         if (kind == 0) {
                                 make_pair(fds[i]);
                                 assert_int_equal(write(fds[i][1], "x", 1), 1);
-                                assert_int_equal(tdm_loop_add_io(loop, fds[i][0], EPOLLIN, on_io_destroy_all, NULL,
-                                                                 &victims[i]),
-                                                 0);
+                                assert_int_equal(
+                                        tdm_loop_add_io(loop, fds[i][0], EPOLLIN, on_io_destroy_all, NULL, &victims[i]),
+                                        0);
                         } else if (kind == 1) {
                                 assert_int_equal(tdm_loop_add_timer(loop, on_timer_destroy_all, NULL, &victims[i]), 0);
                                 tdm_source_arm(victims[i], 1 + i);

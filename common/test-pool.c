@@ -35,7 +35,7 @@ static void run_jobs(unsigned n_threads, unsigned n_jobs, bool sleepy)
         assert_int_equal(tdm_pool_new(&pool, n_threads, &heartbeat), 0);
         assert_int_equal(tdm_pool_n_threads(pool), n_threads);
         for (unsigned j = 1; j <= n_jobs; j++) {
-                struct job job = {.counts = counts, .n_chunks = (j * 7) % 98, .n_threads = n_threads, .job = j};
+                struct job job = { .counts = counts, .n_chunks = (j * 7) % 98, .n_threads = n_threads, .job = j };
                 unsigned total = 0;
 
                 memset(counts, 0, sizeof(counts));
@@ -124,7 +124,8 @@ static void note_thread(void *arg, unsigned chunk, unsigned thread)
         usleep(100);
 }
 
-/* Of four threads two stay awake when they are asked to, and they alone do a job that wakes nobody; where all sleep, all are woken. */
+/* Of four threads two stay awake when they are asked to, and they alone do a job that wakes nobody; where all sleep,
+ * all are woken. */
 static void test_awake(void **state)
 {
         _cleanup_(tdm_pool_destroyp) struct tdm_pool *pool = NULL;

@@ -554,7 +554,8 @@ static bool is_woken(const struct pair *p)
         return poll(&fd, 1, 0) == 1;
 }
 
-/* "Soon" ends a sleep as a descriptor does, once; what then comes wakes nobody who is awake, and the next sleeper as ever. */
+/* "Soon" ends a sleep as a descriptor does, once; what then comes wakes nobody who is awake, and the next sleeper as
+ * ever. */
 static void test_soon(void **state)
 {
         const struct tdm_desc d = step(1);
@@ -658,8 +659,9 @@ static void test_one_wake_for_one_sleep(void **state)
         pair_free(&p);
 }
 
-/* A producer that is held up in the middle of a push, after its store of `produced`: the consumer pops, goes to sleep, and the
- * producer takes that for the sleep that it has to end. The next push finds the consumer asleep all the same. */
+/* A producer that is held up in the middle of a push, after its store of `produced`: the consumer pops, goes to sleep,
+ * and the producer takes that for the sleep that it has to end. The next push finds the consumer asleep all the same.
+ */
 struct late {
         struct tdm_ring *consumer;
         int result;
@@ -692,7 +694,8 @@ static void late_wake_up(bool without_waitv)
         assert_int_equal(tdm_ring_push(p.producer, &d), 0);
         assert_int_equal(tdm_ring_pop(p.consumer, &got), 1);
         assert_int_equal(pthread_create(&t, NULL, late_thread, &l), 0);
-        while (syscall(SYS_futex, &shared->produced, FUTEX_WAKE, 1, NULL, NULL, 0) != 1) /* its wake-up arrives once somebody sleeps */
+        /* its wake-up arrives once somebody sleeps */
+        while (syscall(SYS_futex, &shared->produced, FUTEX_WAKE, 1, NULL, NULL, 0) != 1)
                 usleep(100);
         usleep(20000); /* until it sleeps again; if it does not, nothing is shown */
         assert_int_equal(tdm_ring_push(p.producer, &d), 0);
@@ -794,14 +797,22 @@ static void test_handshake(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_full_empty_wrap),      cmocka_unit_test(test_index_wrap),
-                cmocka_unit_test(test_scribbled_producer),   cmocka_unit_test(test_scribbled_consumer),
-                cmocka_unit_test(test_scribbled_descriptor), cmocka_unit_test(test_attach_refuses),
-                cmocka_unit_test(test_eventfd_made_blocking), cmocka_unit_test(test_one_wake_for_one_sleep),
-                cmocka_unit_test(test_late_wake_up),         cmocka_unit_test(test_soon),
-                cmocka_unit_test(test_wait_timeouts),        cmocka_unit_test(test_ping_pong_processes),
-                cmocka_unit_test(test_ping_pong_threads),    cmocka_unit_test(test_stream),
-                cmocka_unit_test(test_wait_any),             cmocka_unit_test(test_handshake),
+                cmocka_unit_test(test_full_empty_wrap),
+                cmocka_unit_test(test_index_wrap),
+                cmocka_unit_test(test_scribbled_producer),
+                cmocka_unit_test(test_scribbled_consumer),
+                cmocka_unit_test(test_scribbled_descriptor),
+                cmocka_unit_test(test_attach_refuses),
+                cmocka_unit_test(test_eventfd_made_blocking),
+                cmocka_unit_test(test_one_wake_for_one_sleep),
+                cmocka_unit_test(test_late_wake_up),
+                cmocka_unit_test(test_soon),
+                cmocka_unit_test(test_wait_timeouts),
+                cmocka_unit_test(test_ping_pong_processes),
+                cmocka_unit_test(test_ping_pong_threads),
+                cmocka_unit_test(test_stream),
+                cmocka_unit_test(test_wait_any),
+                cmocka_unit_test(test_handshake),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -328,15 +328,23 @@ static void test_import_refuses(void **state)
                 unsigned n;
                 uint64_t size, chunk;
         } bad[] = {
-                { 2, 16384, 8192 }, { 2, 12288, 4096 },  { 2, 12287, 8192 },      { 1, 12288, 8192 },
-                { 0, 0, 8192 },     { 2, 12288, 0 },     { 2, 12288, 8191 },      { 2, 8192, 8192 },
-                { 2, 12288, 12288 }, { 2, UINT64_MAX, 1 }, { 2, UINT64_MAX - 4095, UINT64_C(1) << 63 },
-                { 5000, 5000 * 4096, 4096 }, { 2, UINT64_C(1) << 40, UINT64_C(1) << 39 },
+                { 2, 16384, 8192 },
+                { 2, 12288, 4096 },
+                { 2, 12287, 8192 },
+                { 1, 12288, 8192 },
+                { 0, 0, 8192 },
+                { 2, 12288, 0 },
+                { 2, 12288, 8191 },
+                { 2, 8192, 8192 },
+                { 2, 12288, 12288 },
+                { 2, UINT64_MAX, 1 },
+                { 2, UINT64_MAX - 4095, UINT64_C(1) << 63 },
+                { 5000, 5000 * 4096, 4096 },
+                { 2, UINT64_C(1) << 40, UINT64_C(1) << 39 },
         };
         for (size_t i = 0; i < TDM_ARRAY_SIZE(bad); i++) {
-                assert_int_equal(
-                        tdm_segment_import(&s, "x", fds, bad[i].n, bad[i].size, bad[i].chunk, false, &e),
-                        TDM_E_PROTOCOL);
+                assert_int_equal(tdm_segment_import(&s, "x", fds, bad[i].n, bad[i].size, bad[i].chunk, false, &e),
+                                 TDM_E_PROTOCOL);
                 assert_null(s);
         }
         assert_true(fcntl(fds[0], F_GETFD) >= 0); /* a refused fd stays the caller's */
@@ -436,12 +444,17 @@ static void test_not_dumped(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_chunks),          cmocka_unit_test(test_sizes),
+                cmocka_unit_test(test_chunks),
+                cmocka_unit_test(test_sizes),
                 cmocka_unit_test(test_huge_pages),
-                cmocka_unit_test(test_punch),           cmocka_unit_test(test_seal),
-                cmocka_unit_test(test_seal_busy),       cmocka_unit_test(test_import_readonly),
-                cmocka_unit_test(test_import_other_uid), cmocka_unit_test(test_import_writable),
-                cmocka_unit_test(test_import_refuses),  cmocka_unit_test(test_pieces),
+                cmocka_unit_test(test_punch),
+                cmocka_unit_test(test_seal),
+                cmocka_unit_test(test_seal_busy),
+                cmocka_unit_test(test_import_readonly),
+                cmocka_unit_test(test_import_other_uid),
+                cmocka_unit_test(test_import_writable),
+                cmocka_unit_test(test_import_refuses),
+                cmocka_unit_test(test_pieces),
                 cmocka_unit_test(test_not_dumped),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* How long to spin is learned: an answer brings the full length, none halves it down to nothing, and then one of 64 waits is tried. */
+/* How long to spin is learned: an answer brings the full length, none halves it down to nothing, and then one of 64
+ * waits is tried. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -19,8 +19,8 @@
 #define TDM_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define TDM_MAX(a, b) ((a) > (b) ? (a) : (b))
 /* x rounded up to a multiple of a; a is a power of two. */
-#define TDM_ALIGN_UP(x, a) (((x) + ((a) - 1)) & ~((__typeof__(x))(a) - 1))
-#define TDM_DIV_UP(x, a) (((x) + (a) - 1) / (a))
+#define TDM_ALIGN_UP(x, a) (((x) + ((a)-1)) & ~((__typeof__(x))(a)-1))
+#define TDM_DIV_UP(x, a) (((x) + (a)-1) / (a))
 
 #define TDM_NSEC_PER_SEC UINT64_C(1000000000)
 #define TDM_NSEC_PER_MSEC UINT64_C(1000000)

@@ -1,6 +1,6 @@
-/* A small GTK 4 app that streams a story over D-Bus: write a beginning, press Enter, read on; Stop cancels. Everything is
- * asynchronous, so the window never waits; text arrives through a pipe and may end in the middle of a character.
- * Its picture: docs/tandem-story.png.
+/* A small GTK 4 app that streams a story over D-Bus: write a beginning, press Enter, read on; Stop cancels. Everything
+ * is asynchronous, so the window never waits; text arrives through a pipe and may end in the middle of a character. Its
+ * picture: docs/tandem-story.png.
  *
  *     cc tandem-story.c $(pkg-config --cflags --libs gtk4 gio-unix-2.0) -o tandem-story */
 #include <gio/gunixfdlist.h>
@@ -14,7 +14,7 @@ struct app {
         GDBusConnection *bus;
         GtkWidget *entry, *button, *status;
         GtkTextBuffer *text;
-        char *job; /* NULL: none runs */
+        char *job;    /* NULL: none runs */
         char rest[8]; /* of a character whose end has not come yet */
         gsize n_rest;
 };
@@ -65,8 +65,8 @@ static void ended(struct stream *s)
         struct app *app = s->app;
 
         g_dbus_connection_call(app->bus, NAME, app->job, "org.freedesktop.DBus.Properties", "Get",
-                               g_variant_new("(ss)", NAME ".Job", "Result"), G_VARIANT_TYPE("(v)"), G_DBUS_CALL_FLAGS_NONE, -1,
-                               NULL, on_result, app);
+                               g_variant_new("(ss)", NAME ".Job", "Result"), G_VARIANT_TYPE("(v)"),
+                               G_DBUS_CALL_FLAGS_NONE, -1, NULL, on_result, app);
         g_clear_pointer(&app->job, g_free);
         app->n_rest = 0;
         set_running(app, FALSE);
@@ -100,7 +100,8 @@ static void on_generate(GObject *source, GAsyncResult *result, gpointer userdata
         struct app *app = userdata;
         GUnixFDList *fds = NULL;
         GError *error = NULL;
-        GVariant *value = g_dbus_connection_call_with_unix_fd_list_finish(G_DBUS_CONNECTION(source), &fds, result, &error);
+        GVariant *value =
+                g_dbus_connection_call_with_unix_fd_list_finish(G_DBUS_CONNECTION(source), &fds, result, &error);
         struct stream *s;
         gint32 handle;
         int fd;
@@ -129,8 +130,8 @@ static void tell_or_stop(struct app *app)
         GVariantBuilder options;
 
         if (app->job) {
-                g_dbus_connection_call(app->bus, NAME, app->job, NAME ".Job", "Cancel", NULL, NULL, G_DBUS_CALL_FLAGS_NONE, -1,
-                                       NULL, NULL, NULL);
+                g_dbus_connection_call(app->bus, NAME, app->job, NAME ".Job", "Cancel", NULL, NULL,
+                                       G_DBUS_CALL_FLAGS_NONE, -1, NULL, NULL, NULL);
                 return;
         }
         gtk_text_buffer_set_text(app->text, prompt, -1);

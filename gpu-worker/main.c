@@ -1,7 +1,7 @@
 /* tandem-gpu-worker: the process that owns the GPU; by default it runs embedding, FFN, head and sampling.
- * Its devices: a GPU through Vulkan, where this build has it, and the host's CPU. "auto" takes Vulkan on a real GPU only. A
- * device that is asked for and not there is said to be missing, it is never replaced silently. Everything else is the
- * worker loop's (engine/worker/). */
+ * Its devices: a GPU through Vulkan, where this build has it, and the host's CPU. "auto" takes Vulkan on a real GPU
+ * only. A device that is asked for and not there is said to be missing, it is never replaced silently. Everything else
+ * is the worker loop's (engine/worker/). */
 #include "engine/worker/worker.h"
 #ifdef TANDEM_VULKAN
 #include "gpu-worker/vulkan/vulkan.h"
@@ -9,7 +9,11 @@
 
 static const struct tdm_worker_device devices[] = {
 #ifdef TANDEM_VULKAN
-        { .name = "vulkan", .ops = &tdm_vulkan_device_ops, .needs_files = true, .makes_code = true, .probe = tdm_vulkan_probe },
+        { .name = "vulkan",
+          .ops = &tdm_vulkan_device_ops,
+          .needs_files = true,
+          .makes_code = true,
+          .probe = tdm_vulkan_probe },
 #else
         { .name = "vulkan" },
 #endif

@@ -1,5 +1,5 @@
-/* What an NPU program of op "attention" is given: a whole attention block over the paged cache (engine/step/kv.h) in one command.
- * Tandem's own contract, which the emulated NPU keeps; no program for silicon exists that does.
+/* What an NPU program of op "attention" is given: a whole attention block over the paged cache (engine/step/kv.h) in
+ * one command. Tandem's own contract, which the emulated NPU keeps; no program for silicon exists that does.
  *
  *   A  bf16 [rows][K]: normalised hidden rows; rows past the head's n_rows are not looked at
  *   B  bf16: the columns [N][K] of q, k and v, then those of the output [K][q width]
@@ -7,9 +7,9 @@
  *   D  struct tdm_npu_attention_head and what its comment says follows
  *   E  the cache: f16, written at the rows' own positions
  *
- * Products sum as op gemm of the same order does. Norms, rotation, scores and softmax are f32; queries are rounded to bf16
- * behind their rotation, what goes into the output product too. The keys and values of all rows are stored before any row
- * attends; a row sees positions up to its own. So a row's bits depend on its sequence alone. */
+ * Products sum as op gemm of the same order does. Norms, rotation, scores and softmax are f32; queries are rounded to
+ * bf16 behind their rotation, what goes into the output product too. The keys and values of all rows are stored before
+ * any row attends; a row sees positions up to its own. So a row's bits depend on its sequence alone. */
 #ifndef TDM_NPU_WORKER_ATTENTION_ABI_H
 #define TDM_NPU_WORKER_ATTENTION_ABI_H
 
@@ -18,10 +18,11 @@
 #define TDM_NPU_ATTENTION_PAGE 32u /* positions */
 
 /* Followed by: f32 gains of q and of k [2][head_dim]; u32 position [rows]; f32 cos, sin [rows][2][head_dim / 2];
- * u32 page [rows][pages]: of the row's sequence, entry i has positions 32 i …; those that no row sees are not looked at. */
+ * u32 page [rows][pages]: of the row's sequence, entry i has positions 32 i …; those that no row sees are not looked
+ * at. */
 struct tdm_npu_attention_head {
         uint32_t n_rows;
-        uint32_t window;       /* positions that a row sees, its own included; 0: all */
+        uint32_t window; /* positions that a row sees, its own included; 0: all */
         float eps, query_scale;
         uint64_t cache_bytes;  /* of E: nothing beyond is touched */
         uint64_t pages_offset; /* in E: of page 0 */

@@ -1,6 +1,6 @@
 /* An attention block as one command over the paged cache: norm, [q k v, rotate, store, attend, output], norm, add. What
- * is in brackets runs on the NPU. Rows are taken in tiles of what one command holds; the keys and values of a tile are in
- * the cache before the next one runs. */
+ * is in brackets runs on the NPU. Rows are taken in tiles of what one command holds; the keys and values of a tile are
+ * in the cache before the next one runs. */
 #include "npu-worker/device-private.h"
 
 #include "engine/host/rope.h"
@@ -22,8 +22,8 @@ static void put_row(void *arg, unsigned row, unsigned thread)
         uint32_t half = host->hp.head_dim / 2, n_entries = TDM_MIN(pass->step->table_entries, pass->table.n_pages);
         float *y = host->row + thread * host->row_stride, *cos = pass->table.cos_sin + (size_t)row * 2 * half;
 
-        host->kernels->rmsnorm(pass->hidden + (size_t)row * host->hp.d_model, host->layers[pass->layer].attn_norm, host->hp.d_model,
-                               host->hp.norm_eps, y);
+        host->kernels->rmsnorm(pass->hidden + (size_t)row * host->hp.d_model, host->layers[pass->layer].attn_norm,
+                               host->hp.d_model, host->hp.norm_eps, y);
         tdm_npu_block_put(pass->model->block, row, y);
         pass->table.positions[row] = r->position;
         tdm_rope_row(&host->rope[group], r->position, cos, cos + half);
@@ -55,7 +55,8 @@ static void fill_head(const struct pass *pass, uint32_t n_rows)
                 .cache_bytes = host->kv.size_bytes,
                 .pages_offset = host->kv.offset[group],
                 .page_bytes = host->kv.page_bytes[group],
-                .layer_offset = (uint64_t)tdm_kv_layer_index(&host->hp, pass->layer) * host->kv.n_kv_heads * host->kv.part_bytes,
+                .layer_offset = (uint64_t)tdm_kv_layer_index(&host->hp, pass->layer) * host->kv.n_kv_heads *
+                                host->kv.part_bytes,
                 .part_bytes = host->kv.part_bytes,
         };
         memcpy(pass->table.gains, layer->q_norm, d * sizeof(float));
@@ -69,9 +70,11 @@ static void add_parts(const struct pass *pass, uint32_t first, uint32_t n, size_
         const struct tdm_step_row *rows = &pass->step->rows[first];
         enum tdm_kv_group group = tdm_kv_group_of(&host->hp, pass->layer);
         const uint32_t *pages = pass->step->tables[group] + (size_t)rows[0].seq * pass->step->table_entries;
-        uint32_t index = tdm_kv_layer_index(&host->hp, pass->layer), begin = rows[0].position, end = rows[n - 1].position;
+        uint32_t index = tdm_kv_layer_index(&host->hp, pass->layer), begin = rows[0].position,
+                 end = rows[n - 1].position;
 
-        for (uint32_t i = tdm_window_first(&host->hp, group, begin) / TDM_KV_PAGE_TOKENS; i <= end / TDM_KV_PAGE_TOKENS; i++) {
+        for (uint32_t i = tdm_window_first(&host->hp, group, begin) / TDM_KV_PAGE_TOKENS; i <= end / TDM_KV_PAGE_TOKENS;
+             i++) {
                 const struct tdm_npu_part part = { tdm_kv_part_offset(&host->kv, group, pages[i], index, 0),
                                                    host->kv.n_kv_heads * host->kv.part_bytes };
 
@@ -100,7 +103,8 @@ void tdm_npu_attention_block(struct tdm_npu_model *model, const struct tdm_step 
                                 ;
                         add_parts(&pass, row, n, &n_reads, &n_writes);
                 }
-                tdm_npu_block_run(model->block, model->layers[layer].block, n_rows, model->reads, n_reads, model->writes, n_writes);
+                tdm_npu_block_run(model->block, model->layers[layer].block, n_rows, model->reads, n_reads,
+                                  model->writes, n_writes);
                 tdm_pool_run(host->pool, n_rows, add_row, &pass);
         }
 }

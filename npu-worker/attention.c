@@ -1,9 +1,10 @@
-/* An attention block with its two matrix products on the NPU: norm, [q k v], rotate, store, attend, [output], norm, add.
- * What lies between the products is the host device's own code, so keys, values and their order of sums are the same.
+/* An attention block with its two matrix products on the NPU: norm, [q k v], rotate, store, attend, [output], norm,
+ * add. What lies between the products is the host device's own code, so keys, values and their order of sums are the
+ * same.
  *
- * Rows are taken in tiles of what one submission holds. Each product goes to the NPU in one; its input is rounded to the
- * program's type on the way into the buffer that the NPU reads, so hidden rows in the arena are read in place and nothing
- * is copied for its own sake. */
+ * Rows are taken in tiles of what one submission holds. Each product goes to the NPU in one; its input is rounded to
+ * the program's type on the way into the buffer that the NPU reads, so hidden rows in the arena are read in place and
+ * nothing is copied for its own sake. */
 #include "npu-worker/device-private.h"
 
 #define CHUNK_ROWS 8u
@@ -50,7 +51,8 @@ static void take_qkv_row(const struct pass *pass, uint32_t row, unsigned thread)
 
         tdm_npu_product_get(qkv, pass->weights->qkv, row, 0, q_width, host->q + (size_t)row * q_width);
         tdm_npu_product_get(qkv, pass->weights->qkv, row, q_width, kv_width, host->k + (size_t)row * kv_width);
-        tdm_npu_product_get(qkv, pass->weights->qkv, row, q_width + kv_width, kv_width, host->v + (size_t)row * kv_width);
+        tdm_npu_product_get(qkv, pass->weights->qkv, row, q_width + kv_width, kv_width,
+                            host->v + (size_t)row * kv_width);
 }
 
 static void put_attended_row(const struct pass *pass, uint32_t row, unsigned thread)
@@ -67,13 +69,15 @@ static void add_row(const struct pass *pass, uint32_t row, unsigned thread)
         float *y = host->y + (size_t)row * d;
 
         tdm_npu_product_get(pass->model->out, pass->weights->out, row, 0, d, y);
-        host->kernels->rmsnorm_add(y, pass->layer->post_attn_norm, d, host->hp.norm_eps, pass->hidden + (size_t)row * d);
+        host->kernels->rmsnorm_add(y, pass->layer->post_attn_norm, d, host->hp.norm_eps,
+                                   pass->hidden + (size_t)row * d);
 }
 
 void tdm_npu_attention(struct tdm_npu_model *model, const struct tdm_step *step, uint32_t layer, float *hidden)
 {
         struct tdm_host_model *host = model->host;
-        uint32_t tile = TDM_MIN(host->tile_rows, TDM_MIN(tdm_npu_product_rows(model->qkv), tdm_npu_product_rows(model->out)));
+        uint32_t tile =
+                TDM_MIN(host->tile_rows, TDM_MIN(tdm_npu_product_rows(model->qkv), tdm_npu_product_rows(model->out)));
         struct pass pass = { .model = model, .weights = &model->layers[layer], .layer = &host->layers[layer] };
 
         for (uint32_t first = 0; first < step->head.n_rows; first += pass.n_rows) {

@@ -37,7 +37,8 @@ static const char *noted_reason(const struct tdm_device *device)
         return note;
 }
 
-static int open_noted(struct tdm_device **ret, const struct tdm_device_config *config, const char *why, struct tdm_error *err)
+static int open_noted(struct tdm_device **ret, const struct tdm_device_config *config, const char *why,
+                      struct tdm_error *err)
 {
         int r = tdm_host_device_ops.open(ret, config, err);
 

@@ -14,7 +14,7 @@ struct tdm_npu_block {
         struct tdm_xrt_buffer *a, *c, *table;
         void *a_map, *c_map, *table_map;
         uint64_t cache_bytes, reserved_bytes;
-        struct tdm_xrt_buffer *cache; /* NULL: none yet */
+        struct tdm_xrt_buffer *cache;    /* NULL: none yet */
         uint8_t *cache_host, *cache_map; /* the arena's; the buffer's where it is a copy, else NULL */
         struct tdm_xrt_run *runs[TDM_NPU_MAX_VARIANTS];
 };
@@ -87,8 +87,8 @@ struct tdm_npu_block *tdm_npu_block_next(const struct tdm_npu_block *block)
         return block->next;
 }
 
-int tdm_npu_block_new(struct tdm_npu *npu, const struct tdm_npu_block_plan *plan, uint32_t max_rows, uint64_t cache_bytes,
-                      struct tdm_npu_block **ret, struct tdm_error *err)
+int tdm_npu_block_new(struct tdm_npu *npu, const struct tdm_npu_block_plan *plan, uint32_t max_rows,
+                      uint64_t cache_bytes, struct tdm_npu_block **ret, struct tdm_error *err)
 {
         struct tdm_npu_block *b = calloc(1, sizeof(*b));
         int r;
@@ -98,7 +98,8 @@ int tdm_npu_block_new(struct tdm_npu *npu, const struct tdm_npu_block_plan *plan
         b->npu = npu;
         b->cache_bytes = cache_bytes;
         b->plan = *plan;
-        while (b->n_variants < plan->n_variants && (b->n_variants == 0 || plan->variants[b->n_variants - 1]->m < max_rows))
+        while (b->n_variants < plan->n_variants &&
+               (b->n_variants == 0 || plan->variants[b->n_variants - 1]->m < max_rows))
                 b->n_variants++;
         b->max_rows = plan->variants[b->n_variants - 1]->m;
         b->next = npu->blocks;
@@ -173,7 +174,8 @@ int tdm_npu_block_set_cache(struct tdm_npu_block *b, void *cache, struct tdm_err
         if (r < 0)
                 return tdm_npu_xrt_error(b->npu, r, err, "no NPU buffer for the cache");
         b->cache_map = xrt->buffer_map(b->cache);
-        return b->cache_map ? 0 : tdm_npu_xrt_error(b->npu, -ENOMEM, err, "the NPU's copy of the cache cannot be mapped");
+        return b->cache_map ? 0 :
+                              tdm_npu_xrt_error(b->npu, -ENOMEM, err, "the NPU's copy of the cache cannot be mapped");
 }
 
 static int part_to_device(struct tdm_npu_block *b, const struct tdm_npu_part *part)
@@ -214,10 +216,13 @@ int tdm_npu_block_weights_new(struct tdm_npu_block *block, struct tdm_npu_block_
 void tdm_npu_block_weights_fill(struct tdm_npu_block_weights *w, bool out, uint32_t output, const float *values)
 {
         const struct tdm_npu_block_plan *b = &w->block->plan;
-        const struct tdm_npu_plan plan = { .k = out ? q_width(b) : b->d_model, .n = out ? b->d_model : b->width, .type = TDM_NPU_BF16,
+        const struct tdm_npu_plan plan = { .k = out ? q_width(b) : b->d_model,
+                                           .n = out ? b->d_model : b->width,
+                                           .type = TDM_NPU_BF16,
                                            .b = { .kind = TDM_NPU_COLUMNS } };
 
-        tdm_npu_put_weights(&plan, values, plan.k, output, (uint16_t *)w->map + (out ? (size_t)b->width * b->d_model : 0));
+        tdm_npu_put_weights(&plan, values, plan.k, output,
+                            (uint16_t *)w->map + (out ? (size_t)b->width * b->d_model : 0));
 }
 
 int tdm_npu_block_weights_finish(struct tdm_npu_block_weights *w, struct tdm_error *err)
@@ -284,7 +289,8 @@ static const char *try_once(struct tdm_npu_block *b, const struct tdm_npu_block_
         return r < 0 ? "its input does not reach the NPU" : tdm_npu_execute(b->npu, &b->runs[variant], 1, lost);
 }
 
-static const char *take_back(struct tdm_npu_block *b, uint32_t variant, const struct tdm_npu_part *writes, size_t n_writes)
+static const char *take_back(struct tdm_npu_block *b, uint32_t variant, const struct tdm_npu_part *writes,
+                             size_t n_writes)
 {
         const struct tdm_xrt_front *xrt = b->npu->xrt;
         int r = xrt->buffer_from_device(b->c, c_bytes(b, b->plan.variants[variant]->m));
@@ -295,7 +301,8 @@ static const char *take_back(struct tdm_npu_block *b, uint32_t variant, const st
 }
 
 void tdm_npu_block_run(struct tdm_npu_block *b, const struct tdm_npu_block_weights *w, uint32_t n_rows,
-                       const struct tdm_npu_part *reads, size_t n_reads, const struct tdm_npu_part *writes, size_t n_writes)
+                       const struct tdm_npu_part *reads, size_t n_reads, const struct tdm_npu_part *writes,
+                       size_t n_writes)
 {
         uint32_t variant = variant_of(b, n_rows);
 

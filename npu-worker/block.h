@@ -1,11 +1,11 @@
 /* Whole attention blocks over the paged cache on the NPU, one command each (attention-abi.h).
  *
- * The cache is the arena's, and what is written into it by another worker or on the CPU is seen. Where RLIMIT_MEMLOCK allows
- * it is imported (user memory), so that the NPU writes where the next worker will read; else the pages that a command reads
- * and writes are copied through a buffer of the NPU's of the same layout. The same bits either way. Not cache-coherent: what a command will read is synced to the device
- * before it and what it wrote back behind it, page by page. Faults are met as in npu.h; a block's command may be repeated,
- * since it writes the same keys and values again and its output is not its input. One thread calls, put() may be called by
- * several for different rows. */
+ * The cache is the arena's, and what is written into it by another worker or on the CPU is seen. Where RLIMIT_MEMLOCK
+ * allows it is imported (user memory), so that the NPU writes where the next worker will read; else the pages that a
+ * command reads and writes are copied through a buffer of the NPU's of the same layout. The same bits either way. Not
+ * cache-coherent: what a command will read is synced to the device before it and what it wrote back behind it, page by
+ * page. Faults are met as in npu.h; a block's command may be repeated, since it writes the same keys and values again
+ * and its output is not its input. One thread calls, put() may be called by several for different rows. */
 #ifndef TDM_NPU_BLOCK_H
 #define TDM_NPU_BLOCK_H
 
@@ -21,8 +21,8 @@ struct tdm_npu_part {
 };
 
 /* TDM_E_NO_MEMORY: no room for it or for a cache of so many bytes, which is set aside in either case. */
-int tdm_npu_block_new(struct tdm_npu *npu, const struct tdm_npu_block_plan *plan, uint32_t max_rows, uint64_t cache_bytes,
-                      struct tdm_npu_block **ret, struct tdm_error *err);
+int tdm_npu_block_new(struct tdm_npu *npu, const struct tdm_npu_block_plan *plan, uint32_t max_rows,
+                      uint64_t cache_bytes, struct tdm_npu_block **ret, struct tdm_error *err);
 void tdm_npu_block_destroy(struct tdm_npu_block *block);
 uint32_t tdm_npu_block_rows(const struct tdm_npu_block *block); /* at a time */
 /* Page-aligned, of the size that new() was told. NULL: lets go of it. */
@@ -46,9 +46,11 @@ struct tdm_npu_block_table {
 };
 void tdm_npu_block_table(struct tdm_npu_block *block, uint32_t n_rows, struct tdm_npu_block_table *ret);
 void tdm_npu_block_put(struct tdm_npu_block *block, uint32_t row, const float *x); /* [d_model] */
-/* reads: of the cache, to the device before; writes: back behind it. Does not return where the device is beyond help. */
+/* reads: of the cache, to the device before; writes: back behind it. Does not return where the device is beyond help.
+ */
 void tdm_npu_block_run(struct tdm_npu_block *block, const struct tdm_npu_block_weights *weights, uint32_t n_rows,
-                       const struct tdm_npu_part *reads, size_t n_reads, const struct tdm_npu_part *writes, size_t n_writes);
+                       const struct tdm_npu_part *reads, size_t n_reads, const struct tdm_npu_part *writes,
+                       size_t n_writes);
 const float *tdm_npu_block_get(const struct tdm_npu_block *block, uint32_t row); /* [d_model] */
 
 #endif

@@ -17,11 +17,11 @@ struct tdm_npu_device; /* device.c */
 struct tdm_npu_model {
         struct tdm_npu_device *device;
         struct tdm_npu *npu;
-        struct tdm_host_model *host;      /* weights, cache, scratch, pool: all that is not on the NPU */
+        struct tdm_host_model *host;       /* weights, cache, scratch, pool: all that is not on the NPU */
         struct tdm_npu_product *qkv, *out; /* NULL where there is block */
         struct tdm_npu_block *block;
         struct tdm_npu_part *reads, *writes; /* [rows and pages of a command, at most] */
-        struct tdm_npu_layer *layers;     /* [n_layers] */
+        struct tdm_npu_layer *layers;        /* [n_layers] */
         uint32_t n_npu_layers;
         uint64_t npu_macs, host_macs;
         char plan[384]; /* for people */

@@ -1,7 +1,7 @@
 /* The NPU behind engine/device/device.h: see device.h for what runs where.
  *
- * Which layers go to the NPU follows from the budget and the model alone, and the numerics id names everything that could
- * change a bit: kind of device, type, the set of programs, the budget. */
+ * Which layers go to the NPU follows from the budget and the model alone, and the numerics id names everything that
+ * could change a bit: kind of device, type, the set of programs, the budget. */
 #include "npu-worker/device-private.h"
 #include "npu-worker/npu-private.h"
 #include "npu-worker/telemetry.h"
@@ -31,8 +31,8 @@ static struct tdm_npu_model *npu_model_of(const struct tdm_device_model *model)
 
 /* ---- opening ---- */
 
-static int read_settings(struct tdm_npu_device *device, const struct tdm_device_config *from, struct tdm_npu_config *config,
-                         struct tdm_error *err)
+static int read_settings(struct tdm_npu_device *device, const struct tdm_device_config *from,
+                         struct tdm_npu_config *config, struct tdm_error *err)
 {
         const char *format = from->number_format ? from->number_format : getenv("TANDEM_NPU_FORMAT");
         const char *memory = from->memory_bytes ? NULL : getenv("TANDEM_NPU_MEMORY_MB");
@@ -42,12 +42,14 @@ static int read_settings(struct tdm_npu_device *device, const struct tdm_device_
         char *end = NULL;
 
         if (type < 0)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "number format %.32s for the NPU: there is bf16 and int8", format);
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "number format %.32s for the NPU: there is bf16 and int8",
+                                     format);
         if (memory && *memory) {
                 errno = 0;
                 mb = strtoull(memory, &end, 10);
                 if (errno != 0 || *end || mb == 0 || mb > 1u << 24)
-                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "TANDEM_NPU_MEMORY_MB=%.32s is not a number of MiB", memory);
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                             "TANDEM_NPU_MEMORY_MB=%.32s is not a number of MiB", memory);
         }
         device->type = (enum tdm_npu_type)type;
         config->budget_bytes = from->memory_bytes ? from->memory_bytes : (uint64_t)mb << 20;
@@ -68,11 +70,12 @@ static void npu_close(struct tdm_device *public)
         free(device);
 }
 
-static int open_device(struct tdm_device **ret, const struct tdm_device_config *config, const struct tdm_device_ops *ops,
-                       struct tdm_error *err)
+static int open_device(struct tdm_device **ret, const struct tdm_device_config *config,
+                       const struct tdm_device_ops *ops, struct tdm_error *err)
 {
         struct tdm_npu_device *device = calloc(1, sizeof(*device));
-        struct tdm_npu_config npu_config = { .emulated = ops == &tdm_emulated_device_ops, .heartbeat = config->heartbeat };
+        struct tdm_npu_config npu_config = { .emulated = ops == &tdm_emulated_device_ops,
+                                             .heartbeat = config->heartbeat };
         const struct tdm_npu_manifest *manifest;
         uint32_t n = 0;
         int r;
@@ -101,8 +104,9 @@ static int open_device(struct tdm_device **ret, const struct tdm_device_config *
         manifest = tdm_npu_manifest(device->npu);
         for (uint32_t i = 0; i < manifest->n_programs; i++)
                 n += manifest->programs[i].type == device->type;
-        snprintf(device->description, sizeof(device->description), "%s NPU, %u %s programs, %s; beside it %s", manifest->generation, n,
-                 tdm_npu_type_name(device->type), tdm_npu_flavour(device->npu), device->host->ops->describe(device->host));
+        snprintf(device->description, sizeof(device->description), "%s NPU, %u %s programs, %s; beside it %s",
+                 manifest->generation, n, tdm_npu_type_name(device->type), tdm_npu_flavour(device->npu),
+                 device->host->ops->describe(device->host));
         snprintf(device->numerics_id, sizeof(device->numerics_id), "%s-" NUMERICS "-%s-%016llx-%llu+%s", ops->name,
                  tdm_npu_type_name(device->type), (unsigned long long)manifest->hash,
                  (unsigned long long)(tdm_npu_budget(device->npu) >> 20), device->host->ops->numerics_id(device->host));
@@ -119,7 +123,6 @@ static int emulated_open(struct tdm_device **ret, const struct tdm_device_config
 {
         return open_device(ret, config, &tdm_emulated_device_ops, err);
 }
-
 
 static const char *npu_numerics_id(const struct tdm_device *device)
 {
@@ -154,10 +157,11 @@ static void npu_unload(struct tdm_device_model *public)
                 return;
         c = tdm_npu_counters(model->npu);
         if (model->npu_macs + model->host_macs > 0)
-                tdm_log_info("npu: %.1f%% of attention's multiplications ran on the NPU; %llu submissions of %llu commands in all, "
-                             "%llu repeated, %llu contexts made anew", share_of(model), (unsigned long long)c->n_submissions,
-                             (unsigned long long)c->n_commands, (unsigned long long)c->n_retries,
-                             (unsigned long long)c->n_contexts);
+                tdm_log_info("npu: %.1f%% of attention's multiplications ran on the NPU; %llu submissions of %llu "
+                             "commands in all, "
+                             "%llu repeated, %llu contexts made anew",
+                             share_of(model), (unsigned long long)c->n_submissions, (unsigned long long)c->n_commands,
+                             (unsigned long long)c->n_retries, (unsigned long long)c->n_contexts);
         for (uint32_t i = 0; model->layers && i < model->host->hp.n_layers; i++) {
                 tdm_npu_weights_destroy(model->layers[i].qkv);
                 tdm_npu_weights_destroy(model->layers[i].out);
@@ -180,7 +184,7 @@ struct fill {
         bool out;
         const struct tdm_weights_tensor *tensors[3]; /* one below the other */
         unsigned n_tensors;
-        float *rows;                                 /* [n_threads][cols] */
+        float *rows; /* [n_threads][cols] */
         uint32_t cols;
 };
 
@@ -209,7 +213,8 @@ static void fill_rows(void *arg, unsigned chunk, unsigned thread)
 }
 
 /* Tensors, one below the other, to where fill says. */
-static int convert(struct fill *fill, uint32_t layer, const enum tdm_tensor_kind *kinds, unsigned n_kinds, struct tdm_error *err)
+static int convert(struct fill *fill, uint32_t layer, const enum tdm_tensor_kind *kinds, unsigned n_kinds,
+                   struct tdm_error *err)
 {
         const struct tdm_host_model *host = fill->host;
         uint32_t n_rows = 0;
@@ -228,9 +233,11 @@ static int convert(struct fill *fill, uint32_t layer, const enum tdm_tensor_kind
         return 0;
 }
 
-static const enum tdm_tensor_kind qkv_kinds[] = { TDM_TENSOR_Q, TDM_TENSOR_K, TDM_TENSOR_V }, out_kinds[] = { TDM_TENSOR_O };
+static const enum tdm_tensor_kind qkv_kinds[] = { TDM_TENSOR_Q, TDM_TENSOR_K, TDM_TENSOR_V },
+                                  out_kinds[] = { TDM_TENSOR_O };
 
-static int put_block(struct tdm_npu_model *model, uint32_t layer, struct tdm_npu_block_weights **ret, struct tdm_error *err)
+static int put_block(struct tdm_npu_model *model, uint32_t layer, struct tdm_npu_block_weights **ret,
+                     struct tdm_error *err)
 {
         struct fill fill = { .host = model->host };
         int r = tdm_npu_block_weights_new(model->block, &fill.block, err);
@@ -252,7 +259,8 @@ static int put_block(struct tdm_npu_model *model, uint32_t layer, struct tdm_npu
 
 /* Into buffers of the device. */
 static int put_weights(struct tdm_npu_model *model, struct tdm_npu_product *product, uint32_t layer,
-                       const enum tdm_tensor_kind *kinds, unsigned n_kinds, struct tdm_npu_weights **ret, struct tdm_error *err)
+                       const enum tdm_tensor_kind *kinds, unsigned n_kinds, struct tdm_npu_weights **ret,
+                       struct tdm_error *err)
 {
         struct fill fill = { .host = model->host };
         int r = tdm_npu_weights_new(product, &fill.weights, err);
@@ -310,8 +318,8 @@ static const char *why_no_blocks(struct tdm_npu_device *device, const struct tdm
         return NULL;
 }
 
-static int load_blocks(struct tdm_npu_device *device, struct tdm_npu_model *model, const struct tdm_npu_block_plan *plan,
-                       struct tdm_error *err)
+static int load_blocks(struct tdm_npu_device *device, struct tdm_npu_model *model,
+                       const struct tdm_npu_block_plan *plan, struct tdm_error *err)
 {
         uint64_t limit = tdm_npu_memlock(device->npu), cache_bytes = model->host->kv.size_bytes;
         char path[128] = "imported (user memory)";
@@ -329,11 +337,13 @@ static int load_blocks(struct tdm_npu_device *device, struct tdm_npu_model *mode
         if (r != 0)
                 return r;
         if (cache_bytes > limit)
-                snprintf(path, sizeof(path), "copied: RLIMIT_MEMLOCK is %llu KiB, importing it takes %llu (LimitMEMLOCK=, kv-memory=)",
+                snprintf(path, sizeof(path),
+                         "copied: RLIMIT_MEMLOCK is %llu KiB, importing it takes %llu (LimitMEMLOCK=, kv-memory=)",
                          (unsigned long long)limit >> 10, (unsigned long long)cache_bytes >> 10);
-        snprintf(model->plan, sizeof(model->plan), "%u of %u attention layers on the NPU in bf16, 1 command a block over the cache's "
-                 "pages, up to %u rows; %llu of %llu MiB used; rows copied, cache %s", model->n_npu_layers,
-                 model->host->hp.n_layers, tdm_npu_block_rows(model->block),
+        snprintf(model->plan, sizeof(model->plan),
+                 "%u of %u attention layers on the NPU in bf16, 1 command a block over the cache's "
+                 "pages, up to %u rows; %llu of %llu MiB used; rows copied, cache %s",
+                 model->n_npu_layers, model->host->hp.n_layers, tdm_npu_block_rows(model->block),
                  (unsigned long long)((tdm_npu_budget(device->npu) - tdm_npu_budget_left(device->npu)) >> 20),
                  (unsigned long long)(tdm_npu_budget(device->npu) >> 20), path);
         tdm_log_info("npu: %s", model->plan);
@@ -377,7 +387,8 @@ static int load_npu(struct tdm_npu_device *device, struct tdm_npu_model *model, 
         r = load_layers(model, err);
         if (r != 0)
                 return r;
-        snprintf(model->plan, sizeof(model->plan), "%u of %u attention layers on the NPU in %s: qkv %u command%s of %ux%u, output %u "
+        snprintf(model->plan, sizeof(model->plan),
+                 "%u of %u attention layers on the NPU in %s: qkv %u command%s of %ux%u, output %u "
                  "of %ux%u, up to %u rows; %llu of %llu MiB used; rows copied (rounded on the way)%s%s",
                  model->n_npu_layers, hp->n_layers, tdm_npu_type_name(device->type), tdm_npu_plan_commands(&qkv),
                  tdm_npu_plan_commands(&qkv) == 1 ? "" : "s", qkv.k, qkv.n, tdm_npu_plan_commands(&out), out.k, out.n,
@@ -390,7 +401,8 @@ static int load_npu(struct tdm_npu_device *device, struct tdm_npu_model *model, 
 
 static void say_on_cpu(struct tdm_npu_model *model, enum tdm_precision precision)
 {
-        snprintf(model->plan, sizeof(model->plan), "attention on the CPU: precision %s promises more than an NPU's formats hold",
+        snprintf(model->plan, sizeof(model->plan),
+                 "attention on the CPU: precision %s promises more than an NPU's formats hold",
                  tdm_precision_name(precision));
         tdm_log_info("npu: %s", model->plan);
 }
@@ -406,8 +418,8 @@ static void npu_set_kv(struct tdm_device_model *public, uint8_t *kv_base)
         tdm_host_device_ops.set_kv((struct tdm_device_model *)model->host, kv_base);
 }
 
-static int npu_load(struct tdm_device *public, const struct tdm_device_model_config *config, struct tdm_device_model **ret,
-                    struct tdm_error *err)
+static int npu_load(struct tdm_device *public, const struct tdm_device_model_config *config,
+                    struct tdm_device_model **ret, struct tdm_error *err)
 {
         struct tdm_npu_device *device = (struct tdm_npu_device *)public;
         struct tdm_npu_model *model = calloc(1, sizeof(*model));
@@ -438,7 +450,6 @@ static int npu_load(struct tdm_device *public, const struct tdm_device_model_con
         *ret = (struct tdm_device_model *)model;
         return 0;
 }
-
 
 static uint64_t npu_scratch_bytes(const struct tdm_device_model *public)
 {
@@ -487,7 +498,8 @@ static void count(struct tdm_npu_model *model, uint64_t npu_macs, uint64_t host_
         tdm_npu_telemetry_sample(&model->device->telemetry, tdm_now_ns(), to);
 }
 
-static int run_attention(struct tdm_npu_model *model, const struct tdm_step *step, uint32_t block, float *hidden, struct tdm_error *err)
+static int run_attention(struct tdm_npu_model *model, const struct tdm_step *step, uint32_t block, float *hidden,
+                         struct tdm_error *err)
 {
         const struct tdm_hparams *hp = &model->host->hp;
         uint32_t layer = tdm_block_layer(block);
@@ -495,7 +507,8 @@ static int run_attention(struct tdm_npu_model *model, const struct tdm_step *ste
 
         if (!model->layers[layer].out && !model->layers[layer].block) {
                 count(model, 0, products + attend);
-                return tdm_host_device_ops.run((struct tdm_device_model *)model->host, step, block, 1, hidden, NULL, NULL, NULL, err);
+                return tdm_host_device_ops.run((struct tdm_device_model *)model->host, step, block, 1, hidden, NULL,
+                                               NULL, NULL, err);
         }
         if (!model->host->kv_base)
                 return tdm_error_set(err, -EINVAL, "NPU: asked for attention without a KV cache");
@@ -509,9 +522,9 @@ static int run_attention(struct tdm_npu_model *model, const struct tdm_step *ste
         return 0;
 }
 
-static int npu_run(struct tdm_device_model *public, const struct tdm_step *step, uint32_t first, uint32_t n, float *hidden,
-                   struct tdm_result *results, void (*on_block)(uint32_t block, void *userdata), void *userdata,
-                   struct tdm_error *err)
+static int npu_run(struct tdm_device_model *public, const struct tdm_step *step, uint32_t first, uint32_t n,
+                   float *hidden, struct tdm_result *results, void (*on_block)(uint32_t block, void *userdata),
+                   void *userdata, struct tdm_error *err)
 {
         struct tdm_npu_model *model = npu_model_of(public);
         const struct tdm_hparams *hp = &model->host->hp;
@@ -523,8 +536,8 @@ static int npu_run(struct tdm_device_model *public, const struct tdm_step *step,
                 if (tdm_block_kind(hp, block) == TDM_BLOCK_ATTENTION)
                         r = run_attention(model, step, block, hidden, err);
                 else
-                        r = tdm_host_device_ops.run((struct tdm_device_model *)model->host, step, block, 1, hidden, results, NULL,
-                                                    NULL, err);
+                        r = tdm_host_device_ops.run((struct tdm_device_model *)model->host, step, block, 1, hidden,
+                                                    results, NULL, NULL, err);
                 if (r)
                         return r;
                 if (on_block)
@@ -537,17 +550,19 @@ void tdm_npu_device_share(const struct tdm_device_model *public, struct tdm_npu_
 {
         const struct tdm_npu_model *model = npu_model_of(public);
 
-        *ret = (struct tdm_npu_share){ .n_layers = model->host->hp.n_layers, .n_npu_layers = model->n_npu_layers,
-                                       .npu_macs = model->npu_macs, .host_macs = model->host_macs,
+        *ret = (struct tdm_npu_share){ .n_layers = model->host->hp.n_layers,
+                                       .n_npu_layers = model->n_npu_layers,
+                                       .npu_macs = model->npu_macs,
+                                       .host_macs = model->host_macs,
                                        .counters = *tdm_npu_counters(model->npu) };
 }
 
-#define NPU_OPS(its_name, its_open)                                                                                   \
-        {                                                                                                             \
-                .name = its_name, .open = its_open, .close = npu_close, .describe = npu_describe,                         \
-                .numerics_id = npu_numerics_id, .model_load = npu_load, .model_unload = npu_unload, .set_kv = npu_set_kv,   \
-                .model_scratch_bytes = npu_scratch_bytes, .run = npu_run, .n_saturated = npu_n_saturated,                 \
-                .plan = npu_plan,                                                                                         \
+#define NPU_OPS(its_name, its_open)                                                                                    \
+        {                                                                                                              \
+                .name = its_name, .open = its_open, .close = npu_close, .describe = npu_describe,                      \
+                .numerics_id = npu_numerics_id, .model_load = npu_load, .model_unload = npu_unload,                    \
+                .set_kv = npu_set_kv, .model_scratch_bytes = npu_scratch_bytes, .run = npu_run,                        \
+                .n_saturated = npu_n_saturated, .plan = npu_plan,                                                      \
         }
 const struct tdm_device_ops tdm_xrt_device_ops = NPU_OPS("xrt", xrt_open);
 const struct tdm_device_ops tdm_emulated_device_ops = NPU_OPS("emulated", emulated_open);

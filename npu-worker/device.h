@@ -1,9 +1,9 @@
 /* The NPU as a device of the worker (engine/device/device.h): "xrt" a real one, "emulated" the one of the tests.
  *
  * An attention block runs as two products on the NPU (q, k, v in one; output) with the host's arithmetic between them;
- * layers that do not fit the NPU's memory budget, and all other blocks, run on a host device inside. In precisions other
- * than the default nothing runs on the NPU: they promise more than bf16 holds. What a model's load decided, and at its end
- * what has run where, is logged; both are told to tandemd (plan(), counters) while it works.
+ * layers that do not fit the NPU's memory budget, and all other blocks, run on a host device inside. In precisions
+ * other than the default nothing runs on the NPU: they promise more than bf16 holds. What a model's load decided, and
+ * at its end what has run where, is logged; both are told to tandemd (plan(), counters) while it works.
  *
  * Settings come with struct tdm_device_config; where one is not set there, the environment is asked (tests):
  * TANDEM_NPU_FORMAT=bf16|int8 (bf16), TANDEM_NPU_MEMORY_MB (a quarter of RAM), TANDEM_NPU_PROGRAMS (a directory with a

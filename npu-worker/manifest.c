@@ -1,7 +1,7 @@
-/* Reading a manifest: a line at a time, each key checked where it stands, each program as a whole when its section ends.
- * A reader of its own instead of inih's, for the lines in the messages and because a section's end matters here. What it
- * will not do: guess. An unknown key, a section twice, a value too much are errors, since a program that does something
- * else than it says makes wrong text without any sign of it. */
+/* Reading a manifest: a line at a time, each key checked where it stands, each program as a whole when its section
+ * ends. A reader of its own instead of inih's, for the lines in the messages and because a section's end matters here.
+ * What it will not do: guess. An unknown key, a section twice, a value too much are errors, since a program that does
+ * something else than it says makes wrong text without any sign of it. */
 #include "npu-worker/manifest.h"
 
 #include <ctype.h>
@@ -11,16 +11,30 @@
 #define MAX_BYTES (UINT64_C(1) << 20)
 #define MAX_LINE 256u
 
-enum key { KEY_OP, KEY_SHAPE, KEY_TYPE, KEY_A, KEY_B, KEY_C, KEY_ORDER, KEY_COLUMNS, KEY_INSTRUCTIONS, KEY_ARGUMENTS,
-           KEY_HEADS, KEY_PAGES, N_KEYS, N_COMMON_KEYS = KEY_HEADS };
-static const char *const keys[N_KEYS] = { "op", "shape", "type", "a", "b", "c", "order", "columns", "instructions", "arguments",
-                                        "heads", "pages" };
+enum key {
+        KEY_OP,
+        KEY_SHAPE,
+        KEY_TYPE,
+        KEY_A,
+        KEY_B,
+        KEY_C,
+        KEY_ORDER,
+        KEY_COLUMNS,
+        KEY_INSTRUCTIONS,
+        KEY_ARGUMENTS,
+        KEY_HEADS,
+        KEY_PAGES,
+        N_KEYS,
+        N_COMMON_KEYS = KEY_HEADS
+};
+static const char *const keys[N_KEYS] = { "op",    "shape",   "type",         "a",         "b",     "c",
+                                          "order", "columns", "instructions", "arguments", "heads", "pages" };
 enum set_key { SET_FORMAT, SET_GENERATION, SET_XCLBIN, SET_KERNEL, N_SET_KEYS };
 static const char *const set_keys[N_SET_KEYS] = { "format", "generation", "xclbin", "kernel" };
 
 static const char *const ops[] = {
-        [TDM_NPU_GEMM] = "gemm", [TDM_NPU_GEMV] = "gemv", [TDM_NPU_RMSNORM] = "rmsnorm", [TDM_NPU_ROPE] = "rope",
-        [TDM_NPU_SOFTMAX] = "softmax", [TDM_NPU_ATTENTION] = "attention",
+        [TDM_NPU_GEMM] = "gemm", [TDM_NPU_GEMV] = "gemv",       [TDM_NPU_RMSNORM] = "rmsnorm",
+        [TDM_NPU_ROPE] = "rope", [TDM_NPU_SOFTMAX] = "softmax", [TDM_NPU_ATTENTION] = "attention",
 };
 static const char *const types[] = { [TDM_NPU_BF16] = "bf16", [TDM_NPU_INT8] = "int8" };
 
@@ -30,7 +44,7 @@ struct reader {
         struct tdm_npu_manifest *manifest;
         bool in_set, had_set;
         uint32_t section_line;
-        uint32_t seen; /* keys of the section, a bit each */
+        uint32_t seen;                   /* keys of the section, a bit each */
         struct tdm_npu_program *program; /* of the section; NULL in [set] */
         struct tdm_error *err;
 };
@@ -87,7 +101,8 @@ static int copy_word(const struct reader *r, const char *key, const char *value,
                 return wrong(r, "%s: \"%.40s…\" is longer than %zu characters", key, value, size - 1);
         for (const char *c = value; *c; c++)
                 if (!isalnum((unsigned char)*c) && !strchr("-_.+:", *c))
-                        return wrong(r, "%s: \"%s\" has a character that is no letter, digit or one of - _ . + :", key, value);
+                        return wrong(r, "%s: \"%s\" has a character that is no letter, digit or one of - _ . + :", key,
+                                     value);
         memcpy(to, value, strlen(value) + 1);
         return 0;
 }
@@ -96,7 +111,8 @@ static int copy_word(const struct reader *r, const char *key, const char *value,
 static int copy_file(const struct reader *r, const char *key, const char *value, char *to, size_t size)
 {
         if (strchr(value, '/') || value[0] == '.')
-                return wrong(r, "%s: \"%s\" is not a plain file name; files lie in the manifest's directory", key, value);
+                return wrong(r, "%s: \"%s\" is not a plain file name; files lie in the manifest's directory", key,
+                             value);
         return copy_word(r, key, value, to, size);
 }
 
@@ -161,13 +177,14 @@ static int parse_program_key(struct reader *r, enum key key, const char *value)
                                 p->op = (enum tdm_npu_op)i;
                                 return 0;
                         }
-                return wrong(r, "op: there is no \"%s\"; known are gemm, gemv, rmsnorm, rope, softmax and attention", value);
+                return wrong(r, "op: there is no \"%s\"; known are gemm, gemv, rmsnorm, rope, softmax and attention",
+                             value);
         case KEY_SHAPE:
                 rest = parse_number(value, TDM_NPU_MAX_ROWS, 'x', &p->m);
                 rest = rest ? parse_number(rest, TDM_NPU_MAX_SIZE, 'x', &p->k) : NULL;
                 if (!rest || !parse_number(rest, TDM_NPU_MAX_SIZE, 0, &p->n))
-                        return wrong(r, "shape: \"%s\" is not MxKxN with M up to %u, K and N up to %u", value, TDM_NPU_MAX_ROWS,
-                                     TDM_NPU_MAX_SIZE);
+                        return wrong(r, "shape: \"%s\" is not MxKxN with M up to %u, K and N up to %u", value,
+                                     TDM_NPU_MAX_ROWS, TDM_NPU_MAX_SIZE);
                 return 0;
         case KEY_TYPE:
                 if (tdm_npu_type_from_name(value) < 0)
@@ -191,7 +208,8 @@ static int parse_program_key(struct reader *r, enum key key, const char *value)
                 rest = parse_number(value, 256, 'x', &p->n_heads);
                 rest = rest ? parse_number(rest, 256, 'x', &p->n_kv_heads) : NULL;
                 if (!rest || !parse_number(rest, 1024, 0, &p->head_dim))
-                        return wrong(r, "heads: \"%s\" is not query heads x key heads x values of a head, like 4x1x256", value);
+                        return wrong(r, "heads: \"%s\" is not query heads x key heads x values of a head, like 4x1x256",
+                                     value);
                 return 0;
         case KEY_PAGES:
                 if (!parse_number(value, 4096, 0, &p->pages))
@@ -209,7 +227,9 @@ static int parse_set_key(struct reader *r, enum set_key key, const char *value)
         switch (key) {
         case SET_FORMAT:
                 if (strcmp(value, "1") != 0)
-                        return wrong(r, "format: this program reads format 1, the set has \"%s\": it is for another version of Tandem",
+                        return wrong(r,
+                                     "format: this program reads format 1, the set has \"%s\": it is for another "
+                                     "version of Tandem",
                                      value);
                 return 0;
         case SET_GENERATION:
@@ -228,15 +248,19 @@ static int check_attention(const struct reader *r)
         const struct tdm_npu_program *p = r->program;
 
         if (p->n_heads == 0 || p->pages == 0)
-                return wrong_at(r, r->section_line, "[%s]: attention needs %s", p->name, p->n_heads == 0 ? "heads" : "pages");
+                return wrong_at(r, r->section_line, "[%s]: attention needs %s", p->name,
+                                p->n_heads == 0 ? "heads" : "pages");
         if (p->n_heads % p->n_kv_heads != 0 || p->head_dim % 16 != 0)
-                return wrong_at(r, r->section_line, "[%s]: heads %ux%ux%u: the first must be a multiple of the second, the third of 16",
+                return wrong_at(r, r->section_line,
+                                "[%s]: heads %ux%ux%u: the first must be a multiple of the second, the third of 16",
                                 p->name, p->n_heads, p->n_kv_heads, p->head_dim);
         if (p->n != (p->n_heads + 2 * p->n_kv_heads) * p->head_dim)
-                return wrong_at(r, r->section_line, "[%s]: N is %u, q, k and v of heads %ux%ux%u are %u wide", p->name, p->n,
-                                p->n_heads, p->n_kv_heads, p->head_dim, (p->n_heads + 2 * p->n_kv_heads) * p->head_dim);
+                return wrong_at(r, r->section_line, "[%s]: N is %u, q, k and v of heads %ux%ux%u are %u wide", p->name,
+                                p->n, p->n_heads, p->n_kv_heads, p->head_dim,
+                                (p->n_heads + 2 * p->n_kv_heads) * p->head_dim);
         if (p->k % 8 != 0 || p->type != TDM_NPU_BF16 || p->b.kind != TDM_NPU_COLUMNS)
-                return wrong_at(r, r->section_line, "[%s]: attention is of type bf16, b = columns, K a multiple of 8", p->name);
+                return wrong_at(r, r->section_line, "[%s]: attention is of type bf16, b = columns, K a multiple of 8",
+                                p->name);
         return 0;
 }
 
@@ -245,8 +269,8 @@ static int check_program(const struct reader *r)
         const struct tdm_npu_program *p = r->program;
 
         if (p->n_arguments != (p->op == TDM_NPU_ATTENTION ? TDM_NPU_MAX_ARGUMENTS : 3))
-                return wrong_at(r, r->section_line, "[%s]: %u arguments, this operation has %u", p->name, p->n_arguments,
-                                p->op == TDM_NPU_ATTENTION ? TDM_NPU_MAX_ARGUMENTS : 3);
+                return wrong_at(r, r->section_line, "[%s]: %u arguments, this operation has %u", p->name,
+                                p->n_arguments, p->op == TDM_NPU_ATTENTION ? TDM_NPU_MAX_ARGUMENTS : 3);
         if (p->op == TDM_NPU_ATTENTION)
                 return check_attention(r);
         if (p->op != TDM_NPU_GEMM && p->op != TDM_NPU_GEMV)
@@ -254,12 +278,14 @@ static int check_program(const struct reader *r)
         if (p->op == TDM_NPU_GEMV && p->m != 1)
                 return wrong_at(r, r->section_line, "[%s]: a gemv has one row, shape says %u", p->name, p->m);
         if (p->b.kind == TDM_NPU_TILES && (p->k % p->b.tile_rows != 0 || p->n % p->b.tile_cols != 0))
-                return wrong_at(r, r->section_line, "[%s]: K and N of %ux%ux%u are not multiples of its tiles of %ux%u", p->name, p->m,
-                                p->k, p->n, p->b.tile_rows, p->b.tile_cols);
+                return wrong_at(r, r->section_line, "[%s]: K and N of %ux%ux%u are not multiples of its tiles of %ux%u",
+                                p->name, p->m, p->k, p->n, p->b.tile_rows, p->b.tile_cols);
         if (p->k % 8 != 0 || p->n % 8 != 0)
-                return wrong_at(r, r->section_line, "[%s]: K and N of %ux%ux%u are not multiples of 8", p->name, p->m, p->k, p->n);
+                return wrong_at(r, r->section_line, "[%s]: K and N of %ux%ux%u are not multiples of 8", p->name, p->m,
+                                p->k, p->n);
         if ((p->type == TDM_NPU_INT8) != (strcmp(p->order, "exact") == 0))
-                return wrong_at(r, r->section_line, "[%s]: order \"exact\" is for int8, and int8 has no other (it says \"%s\")", p->name,
+                return wrong_at(r, r->section_line,
+                                "[%s]: order \"exact\" is for int8, and int8 has no other (it says \"%s\")", p->name,
                                 p->order);
         /* 127 · 127 · K must fit int32, or the sum would not be exact. */
         if (p->type == TDM_NPU_INT8 && p->k > INT32_MAX / (127 * 127))
@@ -277,7 +303,8 @@ static int end_section(struct reader *r)
                 return 0;
         for (uint32_t i = 0; i < n; i++)
                 if (!(r->seen & 1u << i))
-                        return wrong_at(r, r->section_line, "[%s] has no %s", r->program ? r->program->name : "set", names[i]);
+                        return wrong_at(r, r->section_line, "[%s] has no %s", r->program ? r->program->name : "set",
+                                        names[i]);
         if (!r->program)
                 return 0;
         for (const struct tdm_npu_program *p = m->programs; p < r->program; p++) {
@@ -406,14 +433,17 @@ int tdm_npu_manifest_parse(const char *text, size_t size_bytes, const char *path
         if (manifest->n_programs == 0)
                 return wrong(&r, "the set has no programs");
         if (generation && strcmp(manifest->generation, generation) != 0)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "%s is for generation %s, the device is of generation %s: install the "
-                                     "programs for it or point npu-programs (tandem.conf) at them", path, manifest->generation, generation);
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "%s is for generation %s, the device is of generation %s: install the "
+                                     "programs for it or point npu-programs (tandem.conf) at them",
+                                     path, manifest->generation, generation);
         manifest->hash = fnv(text, size_bytes);
         *ret = steal_ptr(&manifest);
         return 0;
 }
 
-int tdm_npu_manifest_load(const char *directory, const char *generation, struct tdm_npu_manifest **ret, struct tdm_error *err)
+int tdm_npu_manifest_load(const char *directory, const char *generation, struct tdm_npu_manifest **ret,
+                          struct tdm_error *err)
 {
         struct tdm_npu_manifest *manifest;
         char path[sizeof(manifest->directory) + 16];
@@ -422,7 +452,8 @@ int tdm_npu_manifest_load(const char *directory, const char *generation, struct 
         int r;
 
         if (strlen(directory) >= sizeof(manifest->directory))
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "the path of the NPU programs has more than %zu characters",
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "the path of the NPU programs has more than %zu characters",
                                      sizeof(manifest->directory) - 1);
         snprintf(path, sizeof(path), "%s/" TDM_NPU_MANIFEST_NAME, directory);
         r = tdm_npu_read_file(path, MAX_BYTES, &text, &size, err);

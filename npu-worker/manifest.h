@@ -1,9 +1,9 @@
 /* A set of NPU programs: one directory with a manifest, an xclbin and an instruction file for each program.
  *
- * An NPU program does one operation of one shape: an mlir-aie or IRON build makes them ahead, none is compiled here. The
- * manifest says what each does, so that the planner (plan.h) can put a model together from what there is. It comes from
- * outside and is not trusted: every value is checked, and what is wrong is said with file, line, what was found and what
- * is allowed. All programs of a set share one xclbin, because changing it costs the NPU about 2 ms.
+ * An NPU program does one operation of one shape: an mlir-aie or IRON build makes them ahead, none is compiled here.
+ * The manifest says what each does, so that the planner (plan.h) can put a model together from what there is. It
+ * comes from outside and is not trusted: every value is checked, and what is wrong is said with file, line, what was
+ * found and what is allowed. All programs of a set share one xclbin, because changing it costs the NPU about 2 ms.
  *
  *   [set]                          one, first
  *   format = 1
@@ -18,14 +18,15 @@
  *   a = rows                       layout in memory: rows (the only one for A and C)
  *   b = columns                    rows, columns, or tiles 8x8: [K / 8][N / 8][8 k][8 n]
  *   c = rows
- *   order = lanes8                 in which it adds up over K, a name of its own for each order: programs of one type, K
- *                                  and order give equal bits. int8 sums are exact: exact
+ *   order = lanes8                 in which it adds up over K, a name of its own for each order: programs of one
+ *                                  type, K and order give equal bits. int8 sums are exact: exact
  *   columns = 4                    of the array that it occupies
  *   instructions = gemm-64.bin     little-endian 32-bit words
  *   arguments = a b c              their order behind opcode, instructions and word count
  *
- * op = attention is a whole attention block over the paged cache in one command (attention-abi.h): shape is rows x d_model x
- * width of q, k and v together, type bf16, b = columns, arguments a b c d e in some order, and two keys more:
+ * op = attention is a whole attention block over the paged cache in one command (attention-abi.h): shape is
+ * rows x d_model x width of q, k and v together, type bf16, b = columns, arguments a b c d e in some order, and two
+ * keys more:
  *   heads = 4x1x256                query heads x key and value heads x values of a head
  *   pages = 64                     of a sequence, at most, 32 positions each */
 #ifndef TDM_NPU_MANIFEST_H
@@ -63,7 +64,7 @@ struct tdm_npu_program {
         uint32_t columns;
         char instructions[96];
         uint8_t argument[TDM_NPU_MAX_ARGUMENTS]; /* where A, B, C (D, E) are: 0 is the first behind the word count */
-        uint8_t n_arguments; /* 3 or 5 */
+        uint8_t n_arguments;                     /* 3 or 5 */
         uint32_t n_heads, n_kv_heads, head_dim, pages; /* attention */
 };
 
@@ -72,14 +73,15 @@ struct tdm_npu_manifest {
         char generation[24];
         char xclbin[96];
         char kernel[48];
-        uint64_t hash;      /* of the text: part of the numerics id */
+        uint64_t hash; /* of the text: part of the numerics id */
         uint32_t n_programs;
         struct tdm_npu_program programs[TDM_NPU_MAX_PROGRAMS];
 };
 
-/* Reads directory/manifest. generation: what the device is; NULL: not known, anything goes. TDM_E_BAD_MODEL says what is
- * wrong where. Instruction files are looked at when a plan wants them. The caller frees. */
-int tdm_npu_manifest_load(const char *directory, const char *generation, struct tdm_npu_manifest **ret, struct tdm_error *err);
+/* Reads directory/manifest. generation: what the device is; NULL: not known, anything goes. TDM_E_BAD_MODEL says what
+ * is wrong where. Instruction files are looked at when a plan wants them. The caller frees. */
+int tdm_npu_manifest_load(const char *directory, const char *generation, struct tdm_npu_manifest **ret,
+                          struct tdm_error *err);
 /* The same from text: for tests and fuzzing. path is for messages. */
 int tdm_npu_manifest_parse(const char *text, size_t size_bytes, const char *path, const char *generation,
                            struct tdm_npu_manifest **ret, struct tdm_error *err);

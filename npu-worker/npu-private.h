@@ -7,7 +7,13 @@
 #define TDM_NPU_MAX_INSTRUCTIONS (UINT64_C(4) << 20)
 
 /* Arguments of every open NPU program: opcode, instructions, their words, then data. */
-enum { TDM_NPU_ARG_OPCODE, TDM_NPU_ARG_INSTRUCTIONS, TDM_NPU_ARG_WORDS, TDM_NPU_ARG_DATA, TDM_NPU_N_ARGS = TDM_NPU_ARG_DATA + TDM_NPU_MAX_ARGUMENTS };
+enum {
+        TDM_NPU_ARG_OPCODE,
+        TDM_NPU_ARG_INSTRUCTIONS,
+        TDM_NPU_ARG_WORDS,
+        TDM_NPU_ARG_DATA,
+        TDM_NPU_N_ARGS = TDM_NPU_ARG_DATA + TDM_NPU_MAX_ARGUMENTS
+};
 #define TDM_NPU_OPCODE_RUN 3u
 
 struct tdm_npu_instructions {
@@ -35,15 +41,17 @@ struct tdm_npu_product {
         struct tdm_npu_product *next;
         struct tdm_npu_plan plan;
         uint32_t max_rows;
-        uint32_t n_variants;                       /* of the plan's: those up to max_rows */
-        struct tdm_xrt_buffer **a, **c;            /* [n_segments], [commands]: tile-major, so command t * n_segments + s */
+        uint32_t n_variants; /* of the plan's: those up to max_rows */
+        /* [n_segments], [commands]: tile-major, so command t * n_segments + s */
+        struct tdm_xrt_buffer **a, **c;
         void **a_map;
         const void **c_map;
-        float *row_scale;                          /* [max_rows][n_segments] */
-        struct tdm_xrt_run **runs;                 /* [n_variants][commands] */
+        float *row_scale;          /* [max_rows][n_segments] */
+        struct tdm_xrt_run **runs; /* [n_variants][commands] */
 };
 
-int tdm_npu_buffer(struct tdm_npu *npu, uint64_t bytes, unsigned arg, struct tdm_xrt_buffer **ret, void **ret_map, struct tdm_error *err);
+int tdm_npu_buffer(struct tdm_npu *npu, uint64_t bytes, unsigned arg, struct tdm_xrt_buffer **ret, void **ret_map,
+                   struct tdm_error *err);
 void tdm_npu_buffer_free(struct tdm_npu *npu, struct tdm_xrt_buffer *buffer, uint64_t bytes);
 int tdm_npu_instructions(struct tdm_npu *npu, const struct tdm_npu_program *program, struct tdm_npu_instructions **ret,
                          struct tdm_error *err);
@@ -53,8 +61,10 @@ _Noreturn void tdm_npu_leave(const struct tdm_npu *npu, const char *what);
 int tdm_npu_xrt_error(const struct tdm_npu *npu, int r, struct tdm_error *err, const char *what);
 
 /* A command with its opcode and instructions; its data are the caller's to set. */
-int tdm_npu_run_new(struct tdm_npu *npu, const struct tdm_npu_program *program, struct tdm_xrt_run **ret, struct tdm_error *err);
-/* Sends commands and waits for them. NULL, or why it failed; lost: the context is. Does not return where one may still run. */
+int tdm_npu_run_new(struct tdm_npu *npu, const struct tdm_npu_program *program, struct tdm_xrt_run **ret,
+                    struct tdm_error *err);
+/* Sends commands and waits for them. NULL, or why it failed; lost: the context is. Does not return where one may still
+ * run. */
 const char *tdm_npu_execute(struct tdm_npu *npu, struct tdm_xrt_run *const *runs, uint32_t n, bool *lost);
 /* After the n_tries-th failure: a new context where that may help. Does not return where nothing does. */
 void tdm_npu_try_again(struct tdm_npu *npu, const char *why, bool lost, unsigned n_tries);

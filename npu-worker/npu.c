@@ -11,8 +11,8 @@
 #define TDM_NPU_PROGRAMS_DIR "/usr/share/tandem/npu"
 #endif
 #define BUDGET_SHARE 4u /* of the machine's memory, one part in so many */
-#define SLICE_MS 50u   /* of waiting, between two beats of the heart */
-#define LIMIT_MS 5000u /* the driver's watchdog speaks after 2 s: who is silent so long will not speak */
+#define SLICE_MS 50u    /* of waiting, between two beats of the heart */
+#define LIMIT_MS 5000u  /* the driver's watchdog speaks after 2 s: who is silent so long will not speak */
 #define MAX_TRIES 4u
 #define EMULATED_PROGRAMS "../lib/npu-emulated/programs"
 
@@ -20,8 +20,8 @@
 static const struct {
         const char *part, *generation;
 } generations[] = {
-        { "Phoenix", "phoenix" }, { "Hawk", "phoenix" },   { "npu1", "phoenix" },
-        { "Strix", "strix" },     { "Krackan", "strix" },  { "npu4", "strix" },
+        { "Phoenix", "phoenix" }, { "Hawk", "phoenix" },  { "npu1", "phoenix" },
+        { "Strix", "strix" },     { "Krackan", "strix" }, { "npu4", "strix" },
 };
 
 void tdm_npu_leave(const struct tdm_npu *npu, const char *what)
@@ -73,7 +73,8 @@ static int load_programs(struct tdm_npu *npu, const struct tdm_npu_config *confi
         } else if (config->emulated) {
                 r = tdm_xrt_program_path(EMULATED_PROGRAMS, path, sizeof(path));
         } else if (!generation) {
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "this NPU is of a generation that is not known here; "
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "this NPU is of a generation that is not known here; "
                                      "npu-programs = DIRECTORY in tandem.conf names a set of programs for it");
         } else {
                 snprintf(path, sizeof(path), TDM_NPU_PROGRAMS_DIR "/%s", generation);
@@ -117,8 +118,10 @@ static int load_instructions(struct tdm_npu *npu, struct tdm_error *err)
                 if (r != 0)
                         return r;
                 if (size % 4 != 0)
-                        return tdm_error_set(err, TDM_E_BAD_MODEL, "%s has %zu bytes, not a number of 32-bit words (not an "
-                                             "instruction file?)", path, size);
+                        return tdm_error_set(err, TDM_E_BAD_MODEL,
+                                             "%s has %zu bytes, not a number of 32-bit words (not an "
+                                             "instruction file?)",
+                                             path, size);
                 to->n_words = (uint32_t)(size / 4);
         }
         return 0;
@@ -139,7 +142,8 @@ static int context_new(struct tdm_npu *npu, struct tdm_error *err)
                         continue;
                 r = npu->xrt->context_group(npu->context, arg);
                 if (r < 0)
-                        return tdm_npu_xrt_error(npu, r, err, "the kernel does not have the arguments of an NPU program");
+                        return tdm_npu_xrt_error(npu, r, err,
+                                                 "the kernel does not have the arguments of an NPU program");
                 npu->groups[arg] = (unsigned)r;
         }
         return 0;
@@ -167,7 +171,8 @@ int tdm_npu_open(struct tdm_npu **ret, const struct tdm_npu_config *config, stru
                 r = npu->xrt->device_open(0, &npu->device);
                 if (r < 0) {
                         npu->device = NULL;
-                        r = tdm_npu_xrt_error(npu, r, err, "XRT opens no NPU (is there one, is its driver amdxdna loaded, may this "
+                        r = tdm_npu_xrt_error(npu, r, err,
+                                              "XRT opens no NPU (is there one, is its driver amdxdna loaded, may this "
                                               "user open /dev/accel/accel0?)");
                 }
         }
@@ -204,7 +209,8 @@ void tdm_npu_close(struct tdm_npu *npu)
 
 /* ---- buffers and contexts ---- */
 
-int tdm_npu_buffer(struct tdm_npu *npu, uint64_t bytes, unsigned arg, struct tdm_xrt_buffer **ret, void **ret_map, struct tdm_error *err)
+int tdm_npu_buffer(struct tdm_npu *npu, uint64_t bytes, unsigned arg, struct tdm_xrt_buffer **ret, void **ret_map,
+                   struct tdm_error *err)
 {
         struct tdm_xrt_buffer *buffer;
         char what[128];
@@ -212,13 +218,16 @@ int tdm_npu_buffer(struct tdm_npu *npu, uint64_t bytes, unsigned arg, struct tdm
 
         bytes = TDM_ALIGN_UP(bytes, UINT64_C(4096));
         if (bytes > npu->budget_bytes - TDM_MIN(npu->used_bytes, npu->budget_bytes))
-                return tdm_error_set(err, TDM_E_NO_MEMORY, "the NPU's budget of %llu MiB has no room for %llu bytes more "
-                                     "(npu-memory in tandem.conf raises it)", (unsigned long long)(npu->budget_bytes >> 20),
-                                     (unsigned long long)bytes);
-        r = npu->xrt->buffer_new(npu->device, bytes, arg == TDM_NPU_ARG_INSTRUCTIONS ? TDM_XRT_INSTRUCTIONS : TDM_XRT_DATA,
+                return tdm_error_set(err, TDM_E_NO_MEMORY,
+                                     "the NPU's budget of %llu MiB has no room for %llu bytes more "
+                                     "(npu-memory in tandem.conf raises it)",
+                                     (unsigned long long)(npu->budget_bytes >> 20), (unsigned long long)bytes);
+        r = npu->xrt->buffer_new(npu->device, bytes,
+                                 arg == TDM_NPU_ARG_INSTRUCTIONS ? TDM_XRT_INSTRUCTIONS : TDM_XRT_DATA,
                                  npu->groups[arg], &buffer);
         if (r < 0) {
-                snprintf(what, sizeof(what), "no NPU buffer of %llu bytes (RLIMIT_MEMLOCK too small?)", (unsigned long long)bytes);
+                snprintf(what, sizeof(what), "no NPU buffer of %llu bytes (RLIMIT_MEMLOCK too small?)",
+                         (unsigned long long)bytes);
                 return tdm_npu_xrt_error(npu, r, err, what);
         }
         *ret_map = npu->xrt->buffer_map(buffer);
@@ -282,7 +291,8 @@ void tdm_npu_renew_context(struct tdm_npu *npu, const char *reason)
 
 /* ---- commands ---- */
 
-int tdm_npu_run_new(struct tdm_npu *npu, const struct tdm_npu_program *program, struct tdm_xrt_run **ret, struct tdm_error *err)
+int tdm_npu_run_new(struct tdm_npu *npu, const struct tdm_npu_program *program, struct tdm_xrt_run **ret,
+                    struct tdm_error *err)
 {
         const struct tdm_xrt_front *xrt = npu->xrt;
         struct tdm_npu_instructions *instructions;

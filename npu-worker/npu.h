@@ -1,14 +1,14 @@
 /* An open NPU: the XRT device, its context with the set of programs, products that run on it, and what is done when it
  * fails.
  *
- * A product is a matrix product planned for one shape; the weights of each layer are put into buffers of the device once,
- * the buffers of input and output and the commands are shared by all layers of that shape. run() is synchronous.
+ * A product is a matrix product planned for one shape; the weights of each layer are put into buffers of the device
+ * once, the buffers of input and output and the commands are shared by all layers of that shape. run() is synchronous.
  *
- * Faults. A command that ends with an error is sent again; a context that is lost (the watchdog killed a command, or all
- * commands are aborted) is made anew and the product repeated, which changes no bit since inputs are still there. Where
- * that does not help, or a command neither ends nor is killed, or the device is gone, the process leaves: XRT aborts it
- * anyway when an unfinished run is freed, and a new process is the only thing that starts with a clean device. tandemd
- * sees a worker that died, and the jobs go on.
+ * Faults. A command that ends with an error is sent again; a context that is lost (the watchdog killed a command, or
+ * all commands are aborted) is made anew and the product repeated, which changes no bit since inputs are still there.
+ * Where that does not help, or a command neither ends nor is killed, or the device is gone, the process leaves: XRT
+ * aborts it anyway when an unfinished run is freed, and a new process is the only thing that starts with a clean
+ * device. tandemd sees a worker that died, and the jobs go on.
  *
  * One thread calls, but for put and get, which the pool's threads call for different rows. */
 #ifndef TDM_NPU_NPU_H
@@ -24,17 +24,17 @@ struct tdm_npu_weights;
 
 struct tdm_npu_config {
         bool emulated;
-        const char *programs;        /* directory; NULL: the usual one */
-        uint64_t budget_bytes;       /* of buffers; 0: a quarter of the machine's memory */
+        const char *programs;  /* directory; NULL: the usual one */
+        uint64_t budget_bytes; /* of buffers; 0: a quarter of the machine's memory */
         _Atomic uint64_t *heartbeat;
 };
 
 struct tdm_npu_counters {
         uint64_t n_submissions;
         uint64_t n_commands;
-        uint64_t n_macs;       /* multiplications of rows and weights that are really there */
-        uint64_t n_retries;    /* of submissions */
-        uint64_t n_contexts;   /* made anew */
+        uint64_t n_macs;     /* multiplications of rows and weights that are really there */
+        uint64_t n_retries;  /* of submissions */
+        uint64_t n_contexts; /* made anew */
 };
 
 /* Everything that needs files is opened here: afterwards they may be taken away. */
@@ -48,12 +48,13 @@ uint64_t tdm_npu_budget_left(const struct tdm_npu *npu);
 uint64_t tdm_npu_budget(const struct tdm_npu *npu);
 
 /* max_rows at a time; fewer where no program takes so many: tdm_npu_product_rows(). */
-int tdm_npu_product_new(struct tdm_npu *npu, const struct tdm_npu_plan *plan, uint32_t max_rows, struct tdm_npu_product **ret,
-                        struct tdm_error *err);
+int tdm_npu_product_new(struct tdm_npu *npu, const struct tdm_npu_plan *plan, uint32_t max_rows,
+                        struct tdm_npu_product **ret, struct tdm_error *err);
 void tdm_npu_product_destroy(struct tdm_npu_product *product);
 uint32_t tdm_npu_product_rows(const struct tdm_npu_product *product);
 
-/* TDM_E_NO_MEMORY: over the budget. Filled by fill(), output for output, in any order and by any thread, then finish(). */
+/* TDM_E_NO_MEMORY: over the budget. Filled by fill(), output for output, in any order and by any thread, then finish().
+ */
 int tdm_npu_weights_new(struct tdm_npu_product *product, struct tdm_npu_weights **ret, struct tdm_error *err);
 void tdm_npu_weights_fill(struct tdm_npu_weights *weights, uint32_t output, const float *values); /* [cols] */
 int tdm_npu_weights_finish(struct tdm_npu_weights *weights, struct tdm_error *err);

@@ -6,8 +6,8 @@
 
 #include "common/f16.h"
 
-/* What a command costs beside its weights, in weights: a tenth of a millisecond, in which a decoding NPU reads about two
- * million. Only compared, so a round number does. */
+/* What a command costs beside its weights, in weights: a tenth of a millisecond, in which a decoding NPU reads about
+ * two million. Only compared, so a round number does. */
 #define COMMAND_COST (UINT64_C(1) << 21)
 
 static bool same_family(const struct tdm_npu_program *a, const struct tdm_npu_program *b)
@@ -66,11 +66,19 @@ int tdm_npu_plan_matrix(const struct tdm_npu_manifest *manifest, enum tdm_npu_ty
                 }
         }
         if (!best)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "the NPU programs of %s have none that makes a %s product of %u x %u in at "
-                                     "most %u commands", manifest->directory[0] ? manifest->directory : "this set",
-                                     tdm_npu_type_name(type), cols, rows, TDM_NPU_MAX_COMMANDS);
-        plan = (struct tdm_npu_plan){ .rows = rows, .cols = cols, .k = best->k, .n = best->n, .type = type, .b = best->b,
-                                      .n_tiles = TDM_DIV_UP(rows, best->n), .n_segments = TDM_DIV_UP(cols, best->k) };
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "the NPU programs of %s have none that makes a %s product of %u x %u in at "
+                                     "most %u commands",
+                                     manifest->directory[0] ? manifest->directory : "this set", tdm_npu_type_name(type),
+                                     cols, rows, TDM_NPU_MAX_COMMANDS);
+        plan = (struct tdm_npu_plan){ .rows = rows,
+                                      .cols = cols,
+                                      .k = best->k,
+                                      .n = best->n,
+                                      .type = type,
+                                      .b = best->b,
+                                      .n_tiles = TDM_DIV_UP(rows, best->n),
+                                      .n_segments = TDM_DIV_UP(cols, best->k) };
         for (uint32_t i = 0; i < manifest->n_programs; i++)
                 if (is_product(&manifest->programs[i]) && same_family(&manifest->programs[i], best))
                         add_variant(&plan, &manifest->programs[i]);
@@ -81,14 +89,16 @@ int tdm_npu_plan_matrix(const struct tdm_npu_manifest *manifest, enum tdm_npu_ty
 int tdm_npu_plan_block(const struct tdm_npu_manifest *manifest, uint32_t d_model, uint32_t n_heads, uint32_t n_kv_heads,
                        uint32_t head_dim, uint32_t n_pages, struct tdm_npu_block_plan *ret)
 {
-        struct tdm_npu_block_plan plan = { .d_model = d_model, .n_heads = n_heads, .n_kv_heads = n_kv_heads, .head_dim = head_dim };
+        struct tdm_npu_block_plan plan = {
+                .d_model = d_model, .n_heads = n_heads, .n_kv_heads = n_kv_heads, .head_dim = head_dim
+        };
 
         for (uint32_t i = 0; i < manifest->n_programs && plan.n_variants < TDM_NPU_MAX_VARIANTS; i++) {
                 const struct tdm_npu_program *p = &manifest->programs[i];
                 uint32_t at = plan.n_variants;
 
-                if (p->op != TDM_NPU_ATTENTION || p->k != d_model || p->n_heads != n_heads || p->n_kv_heads != n_kv_heads ||
-                    p->head_dim != head_dim || p->pages < n_pages)
+                if (p->op != TDM_NPU_ATTENTION || p->k != d_model || p->n_heads != n_heads ||
+                    p->n_kv_heads != n_kv_heads || p->head_dim != head_dim || p->pages < n_pages)
                         continue;
                 if (plan.n_variants > 0 && (p->pages != plan.pages || strcmp(p->order, plan.variants[0]->order) != 0))
                         continue; /* of another family: other bits */
@@ -146,13 +156,15 @@ static size_t place(const struct tdm_npu_plan *plan, uint32_t k, uint32_t column
         case TDM_NPU_COLUMNS:
                 return (size_t)column * plan->k + k;
         case TDM_NPU_TILES:
-                return ((size_t)(k / tr) * (plan->n / tc) + column / tc) * tr * tc + (size_t)(k % tr) * tc + column % tc;
+                return ((size_t)(k / tr) * (plan->n / tc) + column / tc) * tr * tc + (size_t)(k % tr) * tc +
+                       column % tc;
         default:
                 return (size_t)k * plan->n + column;
         }
 }
 
-float tdm_npu_put_weights(const struct tdm_npu_plan *plan, const float *values, uint32_t n_values, uint32_t column, void *tile)
+float tdm_npu_put_weights(const struct tdm_npu_plan *plan, const float *values, uint32_t n_values, uint32_t column,
+                          void *tile)
 {
         float scale = 1;
 

@@ -1,9 +1,9 @@
 /* How a matrix product is put together from the programs that exist.
  *
- * Programs of one (K, N, type, layout of B, order) that differ only in their rows are a family: any of them gives a row the
- * same bits, so the number of rows in a step chooses among them and nothing else. A matrix is cut into tiles of a family's
- * N outputs and segments of its K inputs, the last of each padded with zeros; the segments' sums are added in f32, left to
- * right. So the order of a sum follows from the weight's shape and the set of programs alone. */
+ * Programs of one (K, N, type, layout of B, order) that differ only in their rows are a family: any of them gives a row
+ * the same bits, so the number of rows in a step chooses among them and nothing else. A matrix is cut into tiles of a
+ * family's N outputs and segments of its K inputs, the last of each padded with zeros; the segments' sums are added in
+ * f32, left to right. So the order of a sum follows from the weight's shape and the set of programs alone. */
 #ifndef TDM_NPU_PLAN_H
 #define TDM_NPU_PLAN_H
 
@@ -38,8 +38,8 @@ static inline uint64_t tdm_npu_plan_tile_bytes(const struct tdm_npu_plan *plan)
 /* The smallest variant for so many rows (at most max_rows). */
 uint32_t tdm_npu_plan_variant(const struct tdm_npu_plan *plan, uint32_t n_rows);
 
-/* The cheapest way: few commands, little padding. TDM_E_UNSUPPORTED: the set has nothing for it. The manifest must outlive
- * the plan. */
+/* The cheapest way: few commands, little padding. TDM_E_UNSUPPORTED: the set has nothing for it. The manifest must
+ * outlive the plan. */
 int tdm_npu_plan_matrix(const struct tdm_npu_manifest *manifest, enum tdm_npu_type type, uint32_t rows, uint32_t cols,
                         struct tdm_npu_plan *ret, struct tdm_error *err);
 
@@ -56,7 +56,8 @@ int tdm_npu_plan_block(const struct tdm_npu_manifest *manifest, uint32_t d_model
 /* Puts one output's weights into the buffer of its tile: output `column` (< n) of a tile, k values of a segment. bf16:
  * rounded to nearest even. int8: rint(x / scale), the scale is the largest |x| / 127, returned; else 1. Padding past
  * n_values is zero. */
-float tdm_npu_put_weights(const struct tdm_npu_plan *plan, const float *values, uint32_t n_values, uint32_t column, void *tile);
+float tdm_npu_put_weights(const struct tdm_npu_plan *plan, const float *values, uint32_t n_values, uint32_t column,
+                          void *tile);
 /* The same for one row of activations (layout: rows). */
 float tdm_npu_put_row(const struct tdm_npu_plan *plan, const float *values, uint32_t n_values, void *row);
 

@@ -3,12 +3,11 @@
 
 #include <assert.h>
 
-
 struct tdm_npu_weights {
         struct tdm_npu_product *product;
         struct tdm_xrt_buffer **tiles; /* [commands] */
         void **maps;
-        float *scale;                  /* [n_segments][rows] */
+        float *scale; /* [n_segments][rows] */
 };
 
 static uint64_t a_bytes(const struct tdm_npu_product *p, uint32_t n_rows)
@@ -32,8 +31,8 @@ void tdm_npu_product_free_runs(struct tdm_npu_product *p)
         }
 }
 
-static int make_run(struct tdm_npu_product *p, const struct tdm_npu_program *program, uint32_t command, struct tdm_xrt_run **ret,
-                    struct tdm_error *err)
+static int make_run(struct tdm_npu_product *p, const struct tdm_npu_program *program, uint32_t command,
+                    struct tdm_xrt_run **ret, struct tdm_error *err)
 {
         const struct tdm_xrt_front *xrt = p->npu->xrt;
         int r = tdm_npu_run_new(p->npu, program, ret, err);
@@ -60,8 +59,8 @@ int tdm_npu_product_make_runs(struct tdm_npu_product *p, struct tdm_error *err)
         return 0;
 }
 
-int tdm_npu_product_new(struct tdm_npu *npu, const struct tdm_npu_plan *plan, uint32_t max_rows, struct tdm_npu_product **ret,
-                        struct tdm_error *err)
+int tdm_npu_product_new(struct tdm_npu *npu, const struct tdm_npu_plan *plan, uint32_t max_rows,
+                        struct tdm_npu_product **ret, struct tdm_error *err)
 {
         uint32_t n = tdm_npu_plan_commands(plan);
         struct tdm_npu_product *p = calloc(1, sizeof(*p));
@@ -84,10 +83,12 @@ int tdm_npu_product_new(struct tdm_npu *npu, const struct tdm_npu_plan *plan, ui
         for (uint32_t s = 0; r == 0 && s < plan->n_segments; s++) {
                 r = tdm_npu_buffer(npu, a_bytes(p, p->max_rows), TDM_NPU_ARG_DATA, &p->a[s], &p->a_map[s], err);
                 if (r == 0)
-                        memset(p->a_map[s], 0, a_bytes(p, p->max_rows)); /* rows of a program that a step does not fill */
+                        /* rows of a program that a step does not fill */
+                        memset(p->a_map[s], 0, a_bytes(p, p->max_rows));
         }
         for (uint32_t i = 0; r == 0 && i < n; i++)
-                r = tdm_npu_buffer(npu, c_bytes(p, p->max_rows), TDM_NPU_ARG_DATA, &p->c[i], (void **)&p->c_map[i], err);
+                r = tdm_npu_buffer(npu, c_bytes(p, p->max_rows), TDM_NPU_ARG_DATA, &p->c[i], (void **)&p->c_map[i],
+                                   err);
         if (r == 0)
                 r = tdm_npu_product_make_runs(p, err);
         p->next = npu->products;
@@ -146,7 +147,8 @@ int tdm_npu_weights_new(struct tdm_npu_product *product, struct tdm_npu_weights 
         if (!w->tiles || !w->maps || !w->scale)
                 r = tdm_error_set(err, -ENOMEM, "no memory for weights on the NPU");
         for (uint32_t i = 0; r == 0 && i < n; i++) {
-                r = tdm_npu_buffer(product->npu, tdm_npu_plan_tile_bytes(plan), TDM_NPU_ARG_DATA, &w->tiles[i], &w->maps[i], err);
+                r = tdm_npu_buffer(product->npu, tdm_npu_plan_tile_bytes(plan), TDM_NPU_ARG_DATA, &w->tiles[i],
+                                   &w->maps[i], err);
                 if (r == 0)
                         memset(w->maps[i], 0, tdm_npu_plan_tile_bytes(plan)); /* outputs past the last */
         }
@@ -165,9 +167,9 @@ void tdm_npu_weights_fill(struct tdm_npu_weights *w, uint32_t output, const floa
 
         assert(output < plan->rows);
         for (uint32_t s = 0; s < plan->n_segments; s++)
-                w->scale[(size_t)s * plan->rows + output] =
-                        tdm_npu_put_weights(plan, values + (size_t)s * plan->k, TDM_MIN(plan->k, plan->cols - s * plan->k),
-                                            output % plan->n, w->maps[tile * plan->n_segments + s]);
+                w->scale[(size_t)s * plan->rows + output] = tdm_npu_put_weights(
+                        plan, values + (size_t)s * plan->k, TDM_MIN(plan->k, plan->cols - s * plan->k),
+                        output % plan->n, w->maps[tile * plan->n_segments + s]);
 }
 
 int tdm_npu_weights_finish(struct tdm_npu_weights *w, struct tdm_error *err)
@@ -247,8 +249,8 @@ void tdm_npu_product_run(struct tdm_npu_product *p, const struct tdm_npu_weights
         p->npu->counters.n_macs += (uint64_t)n_rows * p->plan.rows * p->plan.cols;
 }
 
-void tdm_npu_product_get(const struct tdm_npu_product *p, const struct tdm_npu_weights *w, uint32_t row, uint32_t first, uint32_t n,
-                         float *y)
+void tdm_npu_product_get(const struct tdm_npu_product *p, const struct tdm_npu_weights *w, uint32_t row, uint32_t first,
+                         uint32_t n, float *y)
 {
         const struct tdm_npu_plan *plan = &p->plan;
 
@@ -264,8 +266,9 @@ void tdm_npu_product_get(const struct tdm_npu_product *p, const struct tdm_npu_w
                         float x_scale = p->row_scale[(size_t)row * plan->n_segments + s];
 
                         for (uint32_t j = 0; j < end - i; j++) {
-                                float v = plan->type == TDM_NPU_BF16 ? ((const float *)c)[at + j]
-                                                                     : (float)((const int32_t *)c)[at + j] * (scale[j] * x_scale);
+                                float v = plan->type == TDM_NPU_BF16 ?
+                                                  ((const float *)c)[at + j] :
+                                                  (float)((const int32_t *)c)[at + j] * (scale[j] * x_scale);
 
                                 y[i + j] = s == 0 ? v : y[i + j] + v;
                         }

@@ -89,11 +89,12 @@ static void take_sensors(const struct tdm_xdna_sensor *sensors, struct tdm_devic
         }
         atomic_store_explicit(&to->power_mw, power, memory_order_relaxed);
         atomic_store_explicit(&to->temperature_mc, temperature, memory_order_relaxed);
-        atomic_store_explicit(&to->utilisation_permille, n_columns ? (uint32_t)(busy * 10 / n_columns) : TDM_DEVICE_UNKNOWN,
-                              memory_order_relaxed);
+        atomic_store_explicit(&to->utilisation_permille,
+                              n_columns ? (uint32_t)(busy * 10 / n_columns) : TDM_DEVICE_UNKNOWN, memory_order_relaxed);
 }
 
-static void take_contexts(const struct tdm_npu_telemetry *t, const struct tdm_xdna_context *contexts, struct tdm_device_counters *to)
+static void take_contexts(const struct tdm_npu_telemetry *t, const struct tdm_xdna_context *contexts,
+                          struct tdm_device_counters *to)
 {
         uint64_t errors = 0;
         uint32_t n = 0;

@@ -1,9 +1,10 @@
 /* What the driver amdxdna tells of an NPU and of this process's contexts on it: power, utilisation of its columns,
- * temperature, errors. Optional: without the driver, or with one that knows less, what is not told stays unknown. Asked at
- * most once a second and only while the NPU works, since asking wakes it up.
+ * temperature, errors. Optional: without the driver, or with one that knows less, what is not told stays unknown. Asked
+ * at most once a second and only while the NPU works, since asking wakes it up.
  *
- * The driver's interface is the kernel's (include/uapi/drm/amdxdna_accel.h), written down here as far as it is used, because
- * the headers of Debian 12 do not have it. Not tried with a driver: tested against an ioctl() of the test's own. */
+ * The driver's interface is the kernel's (include/uapi/drm/amdxdna_accel.h), written down here as far as it is used,
+ * because the headers of Debian 12 do not have it. Not tried with a driver: tested against an ioctl() of the test's
+ * own. */
 #ifndef TDM_NPU_WORKER_TELEMETRY_H
 #define TDM_NPU_WORKER_TELEMETRY_H
 
@@ -35,11 +36,12 @@ struct tdm_xdna_context {
         uint64_t submissions, completions, migrations, preemptions, errors;
 };
 static_assert(sizeof(struct tdm_xdna_info) == 16, "the kernel's layout");
-static_assert(sizeof(struct tdm_xdna_sensor) == 168 && offsetof(struct tdm_xdna_sensor, units) == 144, "the kernel's layout");
+static_assert(sizeof(struct tdm_xdna_sensor) == 168 && offsetof(struct tdm_xdna_sensor, units) == 144,
+              "the kernel's layout");
 static_assert(sizeof(struct tdm_xdna_context) == 64, "the kernel's layout");
 
 struct tdm_npu_telemetry {
-        int fd; /* -1: there is none */
+        int fd;                                                 /* -1: there is none */
         int (*ioctl)(int fd, unsigned long request, void *arg); /* 0 or -errno */
         int64_t pid;
         uint64_t asked_ns;
@@ -49,6 +51,7 @@ struct tdm_npu_telemetry {
 void tdm_npu_telemetry_open(struct tdm_npu_telemetry *telemetry);
 void tdm_npu_telemetry_close(struct tdm_npu_telemetry *telemetry);
 /* Asks when it is time, and writes what was told. A driver that knows neither is not asked again. */
-void tdm_npu_telemetry_sample(struct tdm_npu_telemetry *telemetry, uint64_t now_ns, struct tdm_device_counters *counters);
+void tdm_npu_telemetry_sample(struct tdm_npu_telemetry *telemetry, uint64_t now_ns,
+                              struct tdm_device_counters *counters);
 
 #endif

@@ -1,6 +1,6 @@
-/* The NPU as a device, on the emulated one: how far a model's distribution is from the reference in bf16 and in int8, that
- * rows get the same bits in every company and chunk and after every fault, that both sides' counters agree, and that a
- * budget too small leaves layers to the CPU. */
+/* The NPU as a device, on the emulated one: how far a model's distribution is from the reference in bf16 and in int8,
+ * that rows get the same bits in every company and chunk and after every fault, that both sides' counters agree, and
+ * that a budget too small leaves layers to the CPU. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -49,14 +49,16 @@ static int setup(void **state)
 /* "blocks": bf16, and a set of programs that has attention over pages. */
 static struct runner *new_runner(const char *format, unsigned n_threads)
 {
-        const struct runner_options o = { .ops = &tdm_emulated_device_ops, .n_threads = n_threads, .max_rows = MAX_ROWS,
-                                          .max_positions = 2048 };
+        const struct runner_options o = {
+                .ops = &tdm_emulated_device_ops, .n_threads = n_threads, .max_rows = MAX_ROWS, .max_positions = 2048
+        };
 
         char programs[4096];
 
         unsetenv("TANDEM_NPU_PROGRAMS");
         if (strcmp(format, "blocks") == 0) {
-                assert_int_equal(tdm_xrt_program_path("../lib/npu-emulated/programs-attention", programs, sizeof(programs)), 0);
+                assert_int_equal(
+                        tdm_xrt_program_path("../lib/npu-emulated/programs-attention", programs, sizeof(programs)), 0);
                 setenv("TANDEM_NPU_PROGRAMS", programs, 1);
                 format = "bf16";
         }
@@ -86,8 +88,11 @@ static void distance(struct runner *runner, double *ret_mean, double *ret_first)
                 if (n_rows > MAX_CASE_ROWS)
                         continue;
                 for (uint32_t first = 0, rows; first < n_rows; first += rows) {
-                        struct runner_part part = { .ids = c->ids, .n_ids = c->n_ids, .first = first,
-                                                    .sampling = { .top_p = 1, .repeat_penalty = 1, .n_top = TDM_MAX_TOP } };
+                        struct runner_part part = { .ids = c->ids,
+                                                    .n_ids = c->n_ids,
+                                                    .first = first,
+                                                    .sampling = {
+                                                            .top_p = 1, .repeat_penalty = 1, .n_top = TDM_MAX_TOP } };
 
                         part.n = part.n_logits = rows = TDM_MIN(MAX_ROWS, n_rows - first);
                         runner_step(runner, &part, 1, NULL, results);
@@ -98,7 +103,8 @@ static void distance(struct runner *runner, double *ret_mean, double *ret_first)
                                 if (first + r + 1 < c->prompt_len || at >= c->n_top)
                                         continue;
                                 for (uint32_t k = 0; k < GOLDEN_TOP; k++)
-                                        largest = fmax(largest, fabs(logprob_of(&results[r], c->top[at][k].id) - c->top[at][k].logprob));
+                                        largest = fmax(largest, fabs(logprob_of(&results[r], c->top[at][k].id) -
+                                                                     c->top[at][k].logprob));
                                 sum += largest;
                                 n_same += results[r].token == c->top[at][0].id;
                                 n++;
@@ -125,14 +131,16 @@ static void test_distance(void **state)
 
                 distance(runner, &mean, &first);
                 tdm_npu_device_share(runner_device_model(runner), &share);
-                print_message("%s: mean %.5f, first choice %.2f%%; %.1f%% of attention's multiplications on the NPU, %llu submissions\n",
+                print_message("%s: mean %.5f, first choice %.2f%%; %.1f%% of attention's multiplications on the NPU, "
+                              "%llu submissions\n",
                               limits[i].format, mean, first,
                               100.0 * (double)share.npu_macs / (double)(share.npu_macs + share.host_macs),
                               (unsigned long long)share.counters.n_submissions);
                 if (MAX_CASE_ROWS == UINT32_MAX)
                         assert_true(mean <= limits[i].mean && first >= limits[i].first);
                 assert_int_equal(share.n_npu_layers, share.n_layers);
-                assert_non_null(strstr(tdm_emulated_device_ops.plan(runner_device_model(runner)), "12 of 12 attention layers on the NPU"));
+                assert_non_null(strstr(tdm_emulated_device_ops.plan(runner_device_model(runner)),
+                                       "12 of 12 attention layers on the NPU"));
                 runner_destroy(runner);
         }
 }
@@ -149,8 +157,8 @@ static const struct golden_case *longest_case(void)
 }
 
 /* Hidden rows of ids[0 … N_ROWS), `chunk` at a time, beside n_others sequences; a fault before every step. */
-static float *rows(const char *format, uint32_t chunk, uint32_t n_others, unsigned n_threads, const enum tdm_emulated_fault *faults,
-                   uint32_t n_faults, struct tdm_npu_share *ret_share)
+static float *rows(const char *format, uint32_t chunk, uint32_t n_others, unsigned n_threads,
+                   const enum tdm_emulated_fault *faults, uint32_t n_faults, struct tdm_npu_share *ret_share)
 {
         struct runner *runner = new_runner(format, n_threads);
         const struct golden_case *c = longest_case();
@@ -166,13 +174,17 @@ static float *rows(const char *format, uint32_t chunk, uint32_t n_others, unsign
                 for (uint32_t i = 0; i <= n_others; i++) {
                         const struct golden_case *other = &golden.cases[(i + 1) % golden.n_cases];
 
-                        parts[i] = (struct runner_part){ .table = i, .ids = other->ids, .n_ids = other->n_ids, .first = 0,
+                        parts[i] = (struct runner_part){ .table = i,
+                                                         .ids = other->ids,
+                                                         .n_ids = other->n_ids,
+                                                         .first = 0,
                                                          .n = 1 + (i * 5 + n_step) % 9 };
                         runner_forget(runner, i == at ? RUNNER_TABLES - 1 : i);
                         if (i < at)
                                 before += parts[i].n;
                 }
-                parts[at] = (struct runner_part){ .table = at, .ids = c->ids, .n_ids = c->n_ids, .first = first, .n = n };
+                parts[at] =
+                        (struct runner_part){ .table = at, .ids = c->ids, .n_ids = c->n_ids, .first = first, .n = n };
                 if (n_faults)
                         atomic_store(&control->fault, faults[n_step % n_faults]);
                 runner_step(runner, parts, n_others + 1, hidden, NULL);
@@ -295,7 +307,8 @@ static void copy_set(const char *to, const char *file, const char *text, size_t 
         char command[9000], path[4096];
         FILE *f;
 
-        snprintf(command, sizeof(command), "rm -rf %s; cp -r \"$(dirname $(readlink -f /proc/%d/exe))/../lib/npu-emulated/programs\" %s", to,
+        snprintf(command, sizeof(command),
+                 "rm -rf %s; cp -r \"$(dirname $(readlink -f /proc/%d/exe))/../lib/npu-emulated/programs\" %s", to,
                  (int)getpid(), to);
         assert_int_equal(system(command), 0);
         snprintf(path, sizeof(path), "%s/%s", to, file);
@@ -310,9 +323,11 @@ static void copy_set(const char *to, const char *file, const char *text, size_t 
 
 static void test_open_errors(void **state)
 {
-        char directory[] = "/tmp/tandem-test-npu-XXXXXX", manifest[] = "[set]\nformat = 1\ngeneration = phoenix\nxclbin = tandem.xclbin\n"
-                "kernel = MLIR_AIE\n[p]\nop = gemm\nshape = 8x8x8\ntype = bf16\na = rows\nb = columns\nc = rows\norder = x\n"
-                "columns = 1\ninstructions = p\narguments = a b c\n";
+        char directory[] = "/tmp/tandem-test-npu-XXXXXX",
+             manifest[] = "[set]\nformat = 1\ngeneration = phoenix\nxclbin = tandem.xclbin\n"
+                          "kernel = MLIR_AIE\n[p]\nop = gemm\nshape = 8x8x8\ntype = bf16\na = rows\nb = columns\nc = "
+                          "rows\norder = x\n"
+                          "columns = 1\ninstructions = p\narguments = a b c\n";
         struct tdm_error err = {};
 
         assert_non_null(mkdtemp(directory));
@@ -370,7 +385,8 @@ static void test_auto(void **state)
 
         assert_non_null(mkdtemp(directory));
         /* A device of a generation that nobody here knows, then sets that are wrong for it. */
-        assert_non_null(strstr(reason_of_auto(NULL), "auto took the CPU: no xrt device: this NPU is of a generation that is not known"));
+        assert_non_null(strstr(reason_of_auto(NULL),
+                               "auto took the CPU: no xrt device: this NPU is of a generation that is not known"));
         assert_non_null(strstr(reason_of_auto("/nowhere"), "cannot open /nowhere/manifest"));
         copy_set(directory, "tandem.xclbin", NULL, 0);
         assert_non_null(strstr(reason_of_auto(directory), "tandem.xclbin: No such file"));
@@ -402,8 +418,8 @@ static void test_auto(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_distance), cmocka_unit_test(test_exact),  cmocka_unit_test(test_hang),
-                cmocka_unit_test(test_counters), cmocka_unit_test(test_blocks), cmocka_unit_test(test_budget),
+                cmocka_unit_test(test_distance),    cmocka_unit_test(test_exact),  cmocka_unit_test(test_hang),
+                cmocka_unit_test(test_counters),    cmocka_unit_test(test_blocks), cmocka_unit_test(test_budget),
                 cmocka_unit_test(test_open_errors), cmocka_unit_test(test_auto),
         };
 

@@ -10,14 +10,14 @@
 #include "npu-worker/xrt/load.h"
 
 #define SET "[set]\nformat = 1\ngeneration = phoenix\nxclbin = a.xclbin\nkernel = MLIR_AIE\n"
-#define REST(shape, type, b, order)                                                                                   \
-        "shape = " shape "\ntype = " type "\na = rows\nb = " b "\nc = rows\norder = " order "\ncolumns = 4\n"                 \
+#define REST(shape, type, b, order)                                                                                    \
+        "shape = " shape "\ntype = " type "\na = rows\nb = " b "\nc = rows\norder = " order "\ncolumns = 4\n"          \
         "instructions = p.bin\narguments = a b c\n"
 #define PROGRAM(shape, type, b, order) "[p]\nop = gemm\n" REST(shape, type, b, order)
 #define GOOD PROGRAM("8x64x128", "bf16", "columns", "lanes8")
 
-#define BLOCK(n, args, more)                                                                                          \
-        "[p]\nop = attention\nshape = 8x64x" n "\ntype = bf16\na = rows\nb = columns\nc = rows\norder = lanes8\n"              \
+#define BLOCK(n, args, more)                                                                                           \
+        "[p]\nop = attention\nshape = 8x64x" n "\ntype = bf16\na = rows\nb = columns\nc = rows\norder = lanes8\n"      \
         "columns = 4\ninstructions = p.bin\narguments = " args "\n" more
 
 static int parse(const char *text, const char *generation, struct tdm_npu_manifest **ret, struct tdm_error *err)
@@ -30,8 +30,10 @@ static void test_good(void **state)
         struct tdm_npu_manifest *m = NULL;
         struct tdm_error err = {};
 
-        assert_int_equal(parse("# comment\r\n" SET "\n" GOOD "[q]\nop=gemm\n" REST("256x64x128", "int8", "tiles 8x8", "exact")
-                               "; end", "phoenix", &m, &err), 0);
+        assert_int_equal(parse("# comment\r\n" SET "\n" GOOD
+                               "[q]\nop=gemm\n" REST("256x64x128", "int8", "tiles 8x8", "exact") "; end",
+                               "phoenix", &m, &err),
+                         0);
         assert_int_equal(m->n_programs, 2);
         assert_string_equal(m->kernel, "MLIR_AIE");
         assert_int_equal(m->programs[0].m, 8);
@@ -62,7 +64,8 @@ static void test_wrong(void **state)
                 { "[set]\nformat = 2\n", "m:2: format: this program reads format 1" },
                 { "[set]\nformat = 1\nformat = 1\n", "m:3: format is there twice" },
                 { "[set]\nformat = 1\ngeneration = phoenix\nxclbin = a\n" GOOD, "m:1: [set] has no kernel" },
-                { "[set]\nformat = 1\nxclbin = ../a.xclbin\n", "m:3: xclbin: \"../a.xclbin\" is not a plain file name" },
+                { "[set]\nformat = 1\nxclbin = ../a.xclbin\n",
+                  "m:3: xclbin: \"../a.xclbin\" is not a plain file name" },
                 { SET SET GOOD, "m:6: section [set] is there twice" },
                 { SET "[p]\nop = conv\n", "m:7: op: there is no \"conv\"" },
                 { SET "[p]\ncolor = red\n", "m:7: there is no key \"color\" in section [p]" },
@@ -74,16 +77,22 @@ static void test_wrong(void **state)
                 { SET BLOCK("256", "a b c d e", "pages = 64\n"), "m:6: [p]: attention needs heads" },
                 { SET BLOCK("256", "a b c d e", "heads = 2x1x64\n"), "m:6: [p]: attention needs pages" },
                 { SET BLOCK("256", "a b c d e", "heads = 2x64\n"), "heads: \"2x64\" is not query heads x key heads" },
-                { SET BLOCK("256", "a b c d e", "heads = 3x2x64\npages = 1\n"), "the first must be a multiple of the second" },
-                { SET BLOCK("192", "a b c d e", "heads = 2x1x64\npages = 64\n"), "N is 192, q, k and v of heads 2x1x64 are 256 wide" },
-                { SET BLOCK("256", "a b c", "heads = 2x1x64\npages = 64\n"), "m:6: [p]: 3 arguments, this operation has 5" },
+                { SET BLOCK("256", "a b c d e", "heads = 3x2x64\npages = 1\n"),
+                  "the first must be a multiple of the second" },
+                { SET BLOCK("192", "a b c d e", "heads = 2x1x64\npages = 64\n"),
+                  "N is 192, q, k and v of heads 2x1x64 are 256 wide" },
+                { SET BLOCK("256", "a b c", "heads = 2x1x64\npages = 64\n"),
+                  "m:6: [p]: 3 arguments, this operation has 5" },
                 { SET BLOCK("256", "a b c d d", ""), "is not a, b and c in some order" },
                 { SET BLOCK("256", "a b c d e", "heads = 2x1x64\npages = 0\n"), "pages: \"0\" is not a number" },
                 { SET PROGRAM("8x64x128", "f16", "columns", "lanes8"), "m:9: type: there is no \"f16\"" },
                 { SET PROGRAM("8x64x128", "bf16", "zigzag", "lanes8"), "m:11: b: there is no layout \"zigzag\"" },
-                { SET PROGRAM("8x64x128", "bf16", "tiles 8", "lanes8"), "m:11: b: \"tiles 8\": a tile is written as 8x8" },
-                { SET PROGRAM("8x64x128", "int8", "tiles 48x8", "exact"), "m:6: [p]: K and N of 8x64x128 are not multiples of its tiles" },
-                { SET PROGRAM("8x60x128", "bf16", "columns", "lanes8"), "m:6: [p]: K and N of 8x60x128 are not multiples of 8" },
+                { SET PROGRAM("8x64x128", "bf16", "tiles 8", "lanes8"),
+                  "m:11: b: \"tiles 8\": a tile is written as 8x8" },
+                { SET PROGRAM("8x64x128", "int8", "tiles 48x8", "exact"),
+                  "m:6: [p]: K and N of 8x64x128 are not multiples of its tiles" },
+                { SET PROGRAM("8x60x128", "bf16", "columns", "lanes8"),
+                  "m:6: [p]: K and N of 8x60x128 are not multiples of 8" },
                 { SET PROGRAM("8x64x128", "int8", "columns", "lanes8"), "m:6: [p]: order \"exact\" is for int8" },
                 { SET PROGRAM("8x64x128", "bf16", "columns", "exact"), "m:6: [p]: order \"exact\" is for int8" },
                 { SET "[p]\nop = gemv\n" REST("8x64x128", "bf16", "columns", "x"), "m:6: [p]: a gemv has one row" },
@@ -91,7 +100,8 @@ static void test_wrong(void **state)
                 { SET GOOD GOOD, "m:17: section [p] is there twice" },
                 { SET "[p]\nop = gemm\n", "m:6: [p] has no shape" },
                 { SET "[p]\narguments = a b b\n", "m:7: arguments: \"a b b\" is not a, b and c in some order" },
-                { SET "[p]\ninstructions = /etc/passwd\n", "m:7: instructions: \"/etc/passwd\" is not a plain file name" },
+                { SET "[p]\ninstructions = /etc/passwd\n",
+                  "m:7: instructions: \"/etc/passwd\" is not a plain file name" },
                 { SET "[p]\ncolumns = many\n", "m:7: columns: \"many\" is not a number from 1 to 64" },
                 { SET "[p]\norder = a,b\n", "m:7: order: \"a,b\" has a character" },
                 { SET "[p]\norder = abcdefghijklmnopqrstuvwxyz\n", "m:7: order: \"abcdef" },
@@ -213,11 +223,8 @@ static void test_damaged(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_good),
-                cmocka_unit_test(test_wrong),
-                cmocka_unit_test(test_rest),
-                cmocka_unit_test(test_damaged),
-                cmocka_unit_test(test_xclbin),
+                cmocka_unit_test(test_good),    cmocka_unit_test(test_wrong),  cmocka_unit_test(test_rest),
+                cmocka_unit_test(test_damaged), cmocka_unit_test(test_xclbin),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

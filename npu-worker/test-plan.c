@@ -15,7 +15,9 @@ static void add(uint32_t m, uint32_t k, uint32_t n, enum tdm_npu_type type, cons
 {
         struct tdm_npu_program *p = &manifest.programs[manifest.n_programs++];
 
-        *p = (struct tdm_npu_program){ .op = m == 1 ? TDM_NPU_GEMV : TDM_NPU_GEMM, .m = m, .k = k, .n = n, .type = type };
+        *p = (struct tdm_npu_program){
+                .op = m == 1 ? TDM_NPU_GEMV : TDM_NPU_GEMM, .m = m, .k = k, .n = n, .type = type
+        };
         p->b.kind = TDM_NPU_COLUMNS;
         snprintf(p->order, sizeof(p->order), "%s", order);
 }
@@ -64,7 +66,8 @@ static void test_shapes(void **state)
 static void test_layouts(void **state)
 {
         static const struct tdm_npu_layout layouts[] = {
-                { TDM_NPU_ROWS, 0, 0 }, { TDM_NPU_COLUMNS, 0, 0 }, { TDM_NPU_TILES, 8, 4 }, { TDM_NPU_TILES, 8, 8 } };
+                { TDM_NPU_ROWS, 0, 0 }, { TDM_NPU_COLUMNS, 0, 0 }, { TDM_NPU_TILES, 8, 4 }, { TDM_NPU_TILES, 8, 8 }
+        };
         enum { K = 32, N = 16, USED = 27 };
 
         for (size_t i = 0; i < TDM_ARRAY_SIZE(layouts); i++) {
@@ -81,9 +84,11 @@ static void test_layouts(void **state)
                 }
                 for (uint32_t n = 0; n < N; n++)
                         for (uint32_t k = 0; k < K; k++) {
-                                size_t at = layouts[i].kind == TDM_NPU_ROWS      ? k * N + n
-                                            : layouts[i].kind == TDM_NPU_COLUMNS ? n * K + k
-                                                    : ((k / tr) * (N / tc) + n / tc) * tr * tc + k % tr * tc + n % tc;
+                                size_t at = layouts[i].kind == TDM_NPU_ROWS ?
+                                                    k * N + n :
+                                            layouts[i].kind == TDM_NPU_COLUMNS ?
+                                                    n * K + k :
+                                                    ((k / tr) * (N / tc) + n / tc) * tr * tc + k % tr * tc + n % tc;
                                 float want = k < USED ? (float)(n * USED + k) - 100 : 0;
 
                                 assert_true(fabsf(tdm_bf16_to_f32(tile[at]) - want) <= fabsf(want) / 256);
@@ -93,7 +98,8 @@ static void test_layouts(void **state)
 
 static void test_rounding(void **state)
 {
-        const struct tdm_npu_plan bf16 = { .k = 8, .n = 8, .type = TDM_NPU_BF16 }, int8 = { .k = 8, .n = 8, .type = TDM_NPU_INT8 };
+        const struct tdm_npu_plan bf16 = { .k = 8, .n = 8, .type = TDM_NPU_BF16 },
+                                  int8 = { .k = 8, .n = 8, .type = TDM_NPU_INT8 };
         /* Half way between two bf16 values: to the even one, down and up. */
         const float x[] = { 1 + 0x1p-8f, 1 + 3 * 0x1p-8f, -1.0f, NAN, INFINITY, 3e38f };
         const float y[] = { 2.54f, -1.27f, 0.011f, 0.009f, NAN };

@@ -1,5 +1,5 @@
-/* A product whose shape no program has, on the emulated NPU: tiles, segments and padding, against sums in double; the same
- * bits in every number of rows; several commands in a submission, and what is left after a fault among them. */
+/* A product whose shape no program has, on the emulated NPU: tiles, segments and padding, against sums in double; the
+ * same bits in every number of rows; several commands in a submission, and what is left after a fault among them. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -75,7 +75,8 @@ static void make(enum tdm_npu_type type, struct tdm_npu_product **product, struc
 }
 
 /* Rows first … first + n - 1 of x. y [n][ROWS] */
-static void run(struct tdm_npu_product *product, const struct tdm_npu_weights *weights, uint32_t first, uint32_t n, float *y)
+static void run(struct tdm_npu_product *product, const struct tdm_npu_weights *weights, uint32_t first, uint32_t n,
+                float *y)
 {
         for (uint32_t r = 0; r < n; r++)
                 tdm_npu_product_put(product, r, x[first + r]);
@@ -111,8 +112,8 @@ static void test_product(void **state)
                                         squares += (double)w[o][k] * x[r][k] * w[o][k] * x[r][k];
                                 }
                                 if (!(fabs(y[r * ROWS + o] - sum) <= cases[t].bound * sqrt(squares)))
-                                        fail_msg("%s, row %u, output %u: %g, want %g", tdm_npu_type_name(cases[t].type), r, o,
-                                                 (double)y[r * ROWS + o], sum);
+                                        fail_msg("%s, row %u, output %u: %g, want %g", tdm_npu_type_name(cases[t].type),
+                                                 r, o, (double)y[r * ROWS + o], sum);
                         }
                 for (uint32_t first = 0, n = 1; first < N_X; first += n, n = n % 11 + 2) {
                         n = TDM_MIN(n, N_X - first);

@@ -38,7 +38,9 @@ static struct tdm_npu_telemetry make(void)
         sensors_answer = contexts_answer = 0;
         memset(sensors, 0, sizeof(sensors));
         memset(contexts, 0, sizeof(contexts));
-        return (struct tdm_npu_telemetry){ .fd = open("/dev/null", O_RDWR | O_CLOEXEC), .ioctl = fake_ioctl, .pid = 42 };
+        return (struct tdm_npu_telemetry){ .fd = open("/dev/null", O_RDWR | O_CLOEXEC),
+                                           .ioctl = fake_ioctl,
+                                           .pid = 42 };
 }
 
 static void add_sensor(unsigned i, const char *label, uint8_t type, uint32_t input, int8_t exponent)

@@ -83,9 +83,9 @@ static int bad_choice(const char *command, const char *spelling, const struct ar
 
         for (unsigned i = 0; arg->choices[i] && used < sizeof(names); i++) {
                 int n = snprintf(names + used, sizeof(names) - used, "%s%s",
-                                 i == 0                ? ""
-                                 : arg->choices[i + 1] ? ", "
-                                                       : " or ",
+                                 i == 0              ? "" :
+                                 arg->choices[i + 1] ? ", " :
+                                                       " or ",
                                  arg->choices[i]);
                 used += n > 0 ? (size_t)n : 0;
         }
@@ -122,9 +122,9 @@ static int store(const char *command, const char *spelling, const struct arg *ar
                     (arg->max > 0 && ((double)u < arg->min || (double)u > arg->max)))
                         return args_usage_error(command, "%s: '%s' is not a whole number from %.0f to %.0f", spelling,
                                                 value, arg->min,
-                                                arg->max > 0           ? arg->max
-                                                : arg->kind == ARG_U32 ? (double)UINT32_MAX
-                                                                       : 0x1p64 - 1);
+                                                arg->max > 0         ? arg->max :
+                                                arg->kind == ARG_U32 ? (double)UINT32_MAX :
+                                                                       0x1p64 - 1);
                 if (arg->kind == ARG_U32)
                         *(uint32_t *)arg->to = (uint32_t)u;
                 else

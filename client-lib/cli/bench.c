@@ -84,8 +84,8 @@ static double per_second(double count, uint64_t ns)
         return ns > 0 ? count * 1e9 / (double)ns : NAN;
 }
 
-/* Each job's own rate while all generate, from one of its tokens to another: counting all tokens of that time would be off by part of
- * a step at both ends. NAN: they never did, or for less than two tokens each. */
+/* Each job's own rate while all generate, from one of its tokens to another: counting all tokens of that time would be
+ * off by part of a step at both ends. NAN: they never did, or for less than two tokens each. */
 static double rate_together(const struct bench_run *run)
 {
         double sum = 0;
@@ -107,7 +107,8 @@ static int run_batch(struct tandem *tandem, const char *model, const uint32_t *v
         _cleanup_(freep) struct bench_job *jobs = calloc(batch, sizeof(*jobs));
         _cleanup_(freep) struct tandem_job **handles = calloc(batch, sizeof(*handles));
         _cleanup_(freep) uint32_t *prompt = calloc(n_prompt, sizeof(*prompt));
-        static uint64_t serial; /* from the clock: what an earlier run left in the daemon's prefix cache would count as read */
+        /* from the clock: what an earlier run left in the daemon's prefix cache would count as read */
+        static uint64_t serial;
         struct bench_run run = { .progress.model = model, .n_jobs = batch, .n_tokens = n_tokens, .jobs = jobs };
         struct tandem_generate_options options;
         struct tandem_callbacks callbacks;
@@ -276,7 +277,9 @@ int cli_bench(struct cli *cli, int argc, char **argv)
                 if (status == EXIT_OK && !json)
                         print_row(&results[i]);
                 if (status == EXIT_OK && !json && n_tokens > 1 && isnan(results[i].decode_tps))
-                        complain("of %" PRIu32 " jobs the first had ended before all generated: their rate together needs more tokens each (-n)", batches.items[i]);
+                        complain("of %" PRIu32 " jobs the first had ended before all generated: their rate together "
+                                 "needs more tokens each (-n)",
+                                 batches.items[i]);
         }
         tandem_free(vocabulary);
         if (out_broken())

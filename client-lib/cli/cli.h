@@ -34,7 +34,10 @@ const char *help_text(const char *command);
 int help_print(const char *command); /* to standard output; an exit status */
 
 /* The option every command has. */
-#define ARG_SOCKET(cli) { 0, "socket", ARG_STRING, &(cli)->socket }
+#define ARG_SOCKET(cli)                                                                                                \
+        {                                                                                                              \
+                0, "socket", ARG_STRING, &(cli)->socket                                                                \
+        }
 
 /* Parses and handles --help; returns true with *ret_status when the command is over already. */
 bool cli_parse(const struct arg *args, size_t n_args, int argc, char **argv, const char **positional,
@@ -88,22 +91,20 @@ void sampling_args_init(struct sampling_args *s);
 void sampling_args_apply(const struct sampling_args *s, struct tandem_generate_options *options);
 bool sampling_args_check(const struct sampling_args *s, const char *command); /* after parsing: no empty --stop */
 
-#define ARGS_SAMPLING(s)                                                            \
-        { 'm', "model", ARG_STRING, &(s)->model },                                  \
-        { 'n', "max-tokens", ARG_U32, &(s)->max_tokens, 0, 1u << 24 },              \
-        { 0, "temp", ARG_F32, &(s)->temperature, 0, 100 },                          \
-        { 0, "top-k", ARG_U32, &(s)->top_k },                                       \
-        { 0, "top-p", ARG_F32, &(s)->top_p, 0, 1 },                                 \
-        { 0, "min-p", ARG_F32, &(s)->min_p, 0, 1 },                                 \
-        { 0, "repeat-penalty", ARG_F32, &(s)->repeat_penalty, 0, 100 },             \
-        { 0, "repeat-last", ARG_U32, &(s)->repeat_last },                           \
-        { 0, "seed", ARG_U64, &(s)->seed, .given = &(s)->seed_given },              \
-        { 0, "stop", ARG_LIST, &(s)->stop },                                        \
-        { 0, "priority", ARG_CHOICE, &(s)->priority, .choices = priority_choices }, \
-        { 0, "prefill-chunk", ARG_U32, &(s)->prefill_chunk },                       \
-        { 0, "placement", ARG_CHOICE, &(s)->placement, .choices = placement_choices }, \
-        { 0, "ignore-end", ARG_FLAG, &(s)->ignore_end },                            \
-        { 'v', "verbose", ARG_FLAG, &(s)->verbose }
+#define ARGS_SAMPLING(s)                                                                                               \
+        { 'm', "model", ARG_STRING, &(s)->model }, { 'n', "max-tokens", ARG_U32, &(s)->max_tokens, 0, 1u << 24 },      \
+                { 0, "temp", ARG_F32, &(s)->temperature, 0, 100 }, { 0, "top-k", ARG_U32, &(s)->top_k },               \
+                { 0, "top-p", ARG_F32, &(s)->top_p, 0, 1 }, { 0, "min-p", ARG_F32, &(s)->min_p, 0, 1 },                \
+                { 0, "repeat-penalty", ARG_F32, &(s)->repeat_penalty, 0, 100 },                                        \
+                { 0, "repeat-last", ARG_U32, &(s)->repeat_last },                                                      \
+                { 0, "seed", ARG_U64, &(s)->seed, .given = &(s)->seed_given }, { 0, "stop", ARG_LIST, &(s)->stop },    \
+                { 0, "priority", ARG_CHOICE, &(s)->priority, .choices = priority_choices },                            \
+                { 0, "prefill-chunk", ARG_U32, &(s)->prefill_chunk },                                                  \
+                { 0, "placement", ARG_CHOICE, &(s)->placement, .choices = placement_choices },                         \
+                { 0, "ignore-end", ARG_FLAG, &(s)->ignore_end },                                                       \
+        {                                                                                                              \
+                'v', "verbose", ARG_FLAG, &(s)->verbose                                                                \
+        }
 
 /* "1.2 GiB" in a ring of static buffers. */
 const char *human_bytes(uint64_t bytes);

@@ -175,12 +175,9 @@ int cli_generate(struct cli *cli, int argc, char **argv)
         bool raw = false, chat = false, json = false;
         const char *system_text = NULL, *prompt = NULL;
         const struct arg args[] = {
-                ARGS_SAMPLING(&sampling),
-                { 0, "raw", ARG_FLAG, &raw },
-                { 0, "chat", ARG_FLAG, &chat },
-                { 0, "system", ARG_STRING, &system_text },
-                { 0, "json", ARG_FLAG, &json },
-                ARG_SOCKET(cli),
+                ARGS_SAMPLING(&sampling),       { 0, "raw", ARG_FLAG, &raw },
+                { 0, "chat", ARG_FLAG, &chat }, { 0, "system", ARG_STRING, &system_text },
+                { 0, "json", ARG_FLAG, &json }, ARG_SOCKET(cli),
         };
         struct tandem_message messages[2];
         struct tandem_generate_options options;

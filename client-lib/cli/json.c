@@ -200,9 +200,9 @@ const char *json_parse_ids(const char *text, size_t size, uint32_t **ret_ids, si
                 while (i < size && text[i] >= '0' && text[i] <= '9' && id <= UINT32_MAX)
                         id = id * 10 + (uint64_t)(text[i++] - '0');
                 if (i == start)
-                        return i == size        ? "the text ends where a token id was expected"
-                               : text[i] == '-' ? "a token id cannot be negative"
-                                                : "a token id (a whole number) was expected";
+                        return i == size      ? "the text ends where a token id was expected" :
+                               text[i] == '-' ? "a token id cannot be negative" :
+                                                "a token id (a whole number) was expected";
                 if (id > UINT32_MAX)
                         return "this number is too large for a token id";
                 if (text[start] == '0' && i > start + 1)

@@ -201,9 +201,11 @@ static void json_status(struct buf *b, const struct tandem_status *s)
 static void print_use(const struct tandem_device_use *use)
 {
         out_printf("  use      %.1f%% of its blocks' multiplications on the device; %" PRIu64 " submissions of %" PRIu64
-                   " commands in %" PRIu64 " blocks", 100 * device_share(use), use->submissions, use->commands, use->blocks);
+                   " commands in %" PRIu64 " blocks",
+                   100 * device_share(use), use->submissions, use->commands, use->blocks);
         if (use->repeats + use->contexts > 0)
-                out_printf("; after faults %" PRIu64 " sent again, %" PRIu64 " contexts made anew", use->repeats, use->contexts);
+                out_printf("; after faults %" PRIu64 " sent again, %" PRIu64 " contexts made anew", use->repeats,
+                           use->contexts);
         out_puts("\n");
         if (!use->has_telemetry)
                 return;

@@ -1,5 +1,5 @@
-/* tandem top: what the daemon does now. Status and jobs are asked for once a round; whatever is a rate or a share is the
- * difference of two rounds, so that any program could show the same. */
+/* tandem top: what the daemon does now. Status and jobs are asked for once a round; whatever is a rate or a share is
+ * the difference of two rounds, so that any program could show the same. */
 #include "client-lib/cli/top.h"
 
 #include <inttypes.h>
@@ -93,19 +93,23 @@ static void show_head(struct buf *b, const struct sample *was, const struct samp
         format_duration(uptime, sizeof(uptime), s->uptime_s);
         buf_printf(b, "tandemd %s, pid %" PRIu64 ", up %s%s\n", term_safe(s->version), s->pid, uptime,
                    s->draining ? ", shutting down" : "");
-        buf_printf(b, "jobs    %" PRIu32 " running, %" PRIu32 " queued; %" PRIu64 " done, %" PRIu64 " cancelled, %" PRIu64
-                      " failed\n", s->jobs_running, s->jobs_queued, s->jobs_done, s->jobs_cancelled, s->jobs_failed);
+        buf_printf(b,
+                   "jobs    %" PRIu32 " running, %" PRIu32 " queued; %" PRIu64 " done, %" PRIu64 " cancelled, %" PRIu64
+                   " failed\n",
+                   s->jobs_running, s->jobs_queued, s->jobs_done, s->jobs_cancelled, s->jobs_failed);
         buf_printf(b, "tokens  %s generated, %s read\n", rate(old->decode_tokens, s->decode_tokens, seconds),
                    rate(old->prefill_tokens, s->prefill_tokens, seconds));
-        buf_printf(b, "steps   %s, %" PRIu32 " in flight; %" PRIu64 " %s\n", rate(old->steps_done, s->steps_done, seconds),
-                   s->steps_in_flight, s->recoveries, s->recoveries == 1 ? "recovery" : "recoveries");
+        buf_printf(b, "steps   %s, %" PRIu32 " in flight; %" PRIu64 " %s\n",
+                   rate(old->steps_done, s->steps_done, seconds), s->steps_in_flight, s->recoveries,
+                   s->recoveries == 1 ? "recovery" : "recoveries");
 }
 
 static void show_worker(struct buf *b, const struct sample *was, const struct sample *is, const struct tandem_worker *w)
 {
         const struct tandem_worker *old = find_worker(was, w->name);
         double seconds = seconds_between(was, is);
-        uint64_t n = old ? rise(old->handovers, w->handovers) : 0, ns = old ? rise(old->handover_ns, w->handover_ns) : 0;
+        uint64_t n = old ? rise(old->handovers, w->handovers) : 0,
+                 ns = old ? rise(old->handover_ns, w->handover_ns) : 0;
         char graph[21], busy[16] = "   -", hand[48] = "-";
 
         bar(graph, 20, 0);
@@ -120,8 +124,8 @@ static void show_worker(struct buf *b, const struct sample *was, const struct sa
         buf_printf(b, "%-7s busy [%s] %s  %-11s %-6s  hand-over %s\n", term_safe(w->name), graph, busy,
                    term_safe(w->state), *w->device ? term_safe(w->device) : "-", hand);
         if (w->restarts > 0 || strcmp(w->state, "quarantined") == 0)
-                buf_printf(b, "        %" PRIu32 " %s, last: %s\n", w->restarts, w->restarts == 1 ? "restart" : "restarts",
-                           *w->last_exit ? term_safe(w->last_exit) : "-");
+                buf_printf(b, "        %" PRIu32 " %s, last: %s\n", w->restarts,
+                           w->restarts == 1 ? "restart" : "restarts", *w->last_exit ? term_safe(w->last_exit) : "-");
 }
 
 static void show_pages(struct buf *b, const char *name, uint32_t used, uint32_t total)
@@ -164,9 +168,9 @@ static void show_job(struct buf *b, const struct sample *was, const struct sampl
         snprintf(read, sizeof(read), "%" PRIu32 "/%" PRIu32, j->prefilled_tokens, j->prompt_tokens);
         snprintf(made, sizeof(made), "%" PRIu32 "/%" PRIu32, j->generated_tokens, j->max_tokens);
         format_duration(age, sizeof(age), j->age_s);
-        buf_printf(b, "%7" PRIu64 " %-10s %-14.14s %-8.8s %-11s %11s %11s %8s %8s", j->job, tandem_job_state_name(j->state),
-                   term_safe(j->model), term_safe(user_name(j->uid)), tandem_priority_name(j->priority), read, made, speed,
-                   age);
+        buf_printf(b, "%7" PRIu64 " %-10s %-14.14s %-8.8s %-11s %11s %11s %8s %8s", j->job,
+                   tandem_job_state_name(j->state), term_safe(j->model), term_safe(user_name(j->uid)),
+                   tandem_priority_name(j->priority), read, made, speed, age);
         if (j->recoveries > 0)
                 buf_printf(b, "  recovered %" PRIu32 " %s", j->recoveries, j->recoveries == 1 ? "time" : "times");
         buf_puts(b, "\n");
@@ -193,8 +197,8 @@ static void show(struct buf *b, const struct sample *was, const struct sample *i
                 show_worker(b, was, is, s->workers[i]);
         for (size_t i = 0; i < s->n_models; i++)
                 show_model(b, s->models[i]);
-        buf_printf(b, "\n%s%7s %-10s %-14s %-8s %-11s %11s %11s %8s %8s\n", mark, "JOB", "STATE", "MODEL", "USER", "PRIORITY",
-                   "PROMPT", "TOKENS", "TOKENS/S", "AGE");
+        buf_printf(b, "\n%s%7s %-10s %-14s %-8s %-11s %11s %11s %8s %8s\n", mark, "JOB", "STATE", "MODEL", "USER",
+                   "PRIORITY", "PROMPT", "TOKENS", "TOKENS/S", "AGE");
         room = max_rows > lines_in(b) ? max_rows - lines_in(b) : 0;
         if (n_jobs > room)
                 room = room > 0 ? room - 1 : 0;

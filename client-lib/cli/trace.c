@@ -1,11 +1,11 @@
 /* tandem trace: what tandemd and its workers did, written in Chrome's trace format (Perfetto, chrome://tracing), and a
  * few sentences about it on stderr.
  *
- * One lane for each worker with its blocks, one beside it with the times it waited, and tandemd's with epochs and losses;
- * steps are bars of their own from post to result, because several may be under way. A hand-over from worker to worker is
- * an arrow. Events go out as they come; in memory stay one pair of times for each block, for the sum of the gaps. Events
- * are whatever a worker wrote: what does not fit (an end without its beginning, time going backwards) is left out, so that
- * blocks of a lane never overlap. */
+ * One lane for each worker with its blocks, one beside it with the times it waited, and tandemd's with epochs and
+ * losses; steps are bars of their own from post to result, because several may be under way. A hand-over from worker to
+ * worker is an arrow. Events go out as they come; in memory stay one pair of times for each block, for the sum of the
+ * gaps. Events are whatever a worker wrote: what does not fit (an end without its beginning, time going backwards) is
+ * left out, so that blocks of a lane never overlap. */
 #include "client-lib/cli/cli.h"
 
 #include <fcntl.h>
@@ -36,9 +36,9 @@ struct lane {
         uint64_t first_ns;
         struct spans blocks;
         struct spans waits;
-        bool waited_before; /* its first event was the end of a wait */
-        uint64_t taken_ns; /* of the TAKEN before the block; 0: none */
-        uint64_t n_handovers, handover_ns;   /* from the other worker */
+        bool waited_before;                /* its first event was the end of a wait */
+        uint64_t taken_ns;                 /* of the TAKEN before the block; 0: none */
+        uint64_t n_handovers, handover_ns; /* from the other worker */
         uint64_t n_from_daemon, from_daemon_ns;
         uint64_t flow; /* TAKEN from the peer: arrow that ends in the next block; 0: none */
 };
@@ -54,7 +54,7 @@ struct turn {
         uint64_t step, before; /* before: the step that was done when this one was posted, alone; 0: none */
         uint64_t posted, taken, drawing, drawn, done;
 };
-#define TURNS_KEPT 1024u /* the newest steps */
+#define TURNS_KEPT 1024u               /* the newest steps */
 #define TURN_IDLE_NS TDM_NSEC_PER_MSEC /* posted so much later: there was nothing to do */
 
 struct recording {
@@ -245,9 +245,10 @@ static void block_name(const struct tandem_trace_event *e, char *to, size_t size
 /* One arrow for each hand-over: both ends know the step and the block it goes on with. */
 static uint64_t flow_id(const struct tandem_trace_event *e)
 {
-        uint64_t block = strcmp(e->block, "embed") == 0 ? 0 : strcmp(e->block, "attention") == 0 ? 1 + 2 * (uint64_t)e->layer :
-                         strcmp(e->block, "ffn") == 0   ? 2 + 2 * (uint64_t)e->layer :
-                                                          1022 + (strcmp(e->block, "sample") == 0);
+        uint64_t block = strcmp(e->block, "embed") == 0     ? 0 :
+                         strcmp(e->block, "attention") == 0 ? 1 + 2 * (uint64_t)e->layer :
+                         strcmp(e->block, "ffn") == 0       ? 2 + 2 * (uint64_t)e->layer :
+                                                              1022 + (strcmp(e->block, "sample") == 0);
 
         return e->step << 10 | (block & 1023);
 }
@@ -377,8 +378,8 @@ static void step_bar(struct recording *r, const char *phase, const struct open_s
 
         snprintf(name, sizeof(name), "step %" PRIu64, s->step);
         b = record(r, phase, name, TANDEM_LANE_TANDEMD, time_ns);
-        buf_printf(b, ",\"cat\":\"step\",\"id\":%" PRIu64 ",\"args\":{\"step\":%" PRIu64 ",\"rows\":%" PRIu32 "}", s->step,
-                   s->step, s->rows);
+        buf_printf(b, ",\"cat\":\"step\",\"id\":%" PRIu64 ",\"args\":{\"step\":%" PRIu64 ",\"rows\":%" PRIu32 "}",
+                   s->step, s->step, s->rows);
         record_end(r);
 }
 
@@ -489,7 +490,8 @@ static void say_between(const struct recording *r)
         for (size_t i = 0; i < TURNS_KEPT; i++) {
                 const struct turn *next = &r->turns[i], *t = &r->turns[next->before % TURNS_KEPT];
                 const uint64_t times[] = { t->drawing, t->drawn, t->done, next->posted, next->taken };
-                bool whole = next->before != 0 && t->step == next->before && t->drawing != 0 && next->posted - t->done < TURN_IDLE_NS;
+                bool whole = next->before != 0 && t->step == next->before && t->drawing != 0 &&
+                             next->posted - t->done < TURN_IDLE_NS;
 
                 for (unsigned k = 0; k < 4; k++)
                         whole = whole && times[k] <= times[k + 1];
@@ -501,8 +503,10 @@ static void say_between(const struct recording *r)
                 return;
         for (unsigned k = 0; k < 4; k++)
                 qsort(parts[k], n, sizeof(parts[k][0]), rising);
-        fprintf(stderr, "between      tokens drawn in %.1f us, heard of after %.1f, the next step posted after %.1f, taken after %.1f "
-                        "(medians of %zu)\n",
+        fprintf(stderr,
+                "between      tokens drawn in %.1f us, heard of after %.1f, the next step posted after %.1f, taken "
+                "after %.1f "
+                "(medians of %zu)\n",
                 (double)parts[0][n / 2] / 1e3, (double)parts[1][n / 2] / 1e3, (double)parts[2][n / 2] / 1e3,
                 (double)parts[3][n / 2] / 1e3, n);
 }
@@ -546,13 +550,16 @@ static void summary(const struct recording *r, const struct tandem_trace *trace)
                         fprintf(stderr, "%-12s busy %5.1f%%, waiting %5.1f%%\n", lane_names[l],
                                 share(sum_since(&lane->blocks, from), to - from), share(waiting, to - from));
         }
-        fprintf(stderr, "hand-overs   %" PRIu64 " between workers, mean %.1f us; %" PRIu64 " from tandemd, mean %.1f us\n", n,
-                n ? (double)ns / (double)n / 1e3 : 0.0, n_posts, n_posts ? (double)posts_ns / (double)n_posts / 1e3 : 0.0);
+        fprintf(stderr,
+                "hand-overs   %" PRIu64 " between workers, mean %.1f us; %" PRIu64 " from tandemd, mean %.1f us\n", n,
+                n ? (double)ns / (double)n / 1e3 : 0.0, n_posts,
+                n_posts ? (double)posts_ns / (double)n_posts / 1e3 : 0.0);
         flying = sum_since(&r->flying, from);
         fprintf(stderr, "gaps         %4.1f%% of the %.3f s in which steps were under way no worker ran a block\n",
                 share(gap_ns(r, from), flying), (double)flying / 1e9);
         say_between(r);
-        fprintf(stderr, "steps        %" PRIu64 " done, %" PRIu64 " failed; %" PRIu64 " workers lost, %" PRIu64 " epochs\n",
+        fprintf(stderr,
+                "steps        %" PRIu64 " done, %" PRIu64 " failed; %" PRIu64 " workers lost, %" PRIu64 " epochs\n",
                 r->n_done, r->n_failed, r->n_lost, r->n_epochs);
 }
 

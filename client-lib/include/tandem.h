@@ -61,29 +61,29 @@ TANDEM_API const char *tandem_version(void);
 
 enum tandem_code {
         TANDEM_OK = 0,
-        TANDEM_E_INTERNAL = 1,       /* "internal": a defect, here or in the daemon */
-        TANDEM_E_NO_MODEL = 2,       /* "no-model": no such model file or name */
-        TANDEM_E_BAD_MODEL = 3,      /* "bad-model": the file is damaged or lies about itself */
-        TANDEM_E_UNSUPPORTED = 4,    /* "unsupported": architecture, tensor type or feature not known */
-        TANDEM_E_MODEL_CHANGED = 5,  /* "model-changed": cut short or rewritten while in use */
-        TANDEM_E_BAD_REQUEST = 6,    /* "bad-request": arguments out of range or contradictory */
-        TANDEM_E_TOO_LONG = 7,       /* "too-long": the prompt does not fit the context */
-        TANDEM_E_BUSY = 8,           /* "busy": too many jobs or connections in all */
-        TANDEM_E_QUOTA = 9,          /* "quota": too many for this user */
-        TANDEM_E_NO_MEMORY = 10,     /* "no-memory": model or cache does not fit the budget */
-        TANDEM_E_DENIED = 11,        /* "denied": this user may not */
-        TANDEM_E_NO_JOB = 12,        /* "no-job": no such job */
-        TANDEM_E_DRAINING = 13,      /* "draining": the daemon is shutting down */
-        TANDEM_E_CANCELLED = 14,     /* "cancelled" */
-        TANDEM_E_DEVICE_FAULT = 15,  /* "device-fault": the device died on this job, twice, alone */
-        TANDEM_E_DAEMON_LOST = 16,   /* "daemon-lost": the connection is gone */
-        TANDEM_E_PROTOCOL = 17,      /* "protocol": the daemon broke the rules of the wire */
-        TANDEM_E_NO_WORKER = 18,     /* "no-worker": no worker can run the model now */
-        TANDEM_E_DEADLINE = 19,      /* "deadline": deadline_ms passed before the job was done */
+        TANDEM_E_INTERNAL = 1,      /* "internal": a defect, here or in the daemon */
+        TANDEM_E_NO_MODEL = 2,      /* "no-model": no such model file or name */
+        TANDEM_E_BAD_MODEL = 3,     /* "bad-model": the file is damaged or lies about itself */
+        TANDEM_E_UNSUPPORTED = 4,   /* "unsupported": architecture, tensor type or feature not known */
+        TANDEM_E_MODEL_CHANGED = 5, /* "model-changed": cut short or rewritten while in use */
+        TANDEM_E_BAD_REQUEST = 6,   /* "bad-request": arguments out of range or contradictory */
+        TANDEM_E_TOO_LONG = 7,      /* "too-long": the prompt does not fit the context */
+        TANDEM_E_BUSY = 8,          /* "busy": too many jobs or connections in all */
+        TANDEM_E_QUOTA = 9,         /* "quota": too many for this user */
+        TANDEM_E_NO_MEMORY = 10,    /* "no-memory": model or cache does not fit the budget */
+        TANDEM_E_DENIED = 11,       /* "denied": this user may not */
+        TANDEM_E_NO_JOB = 12,       /* "no-job": no such job */
+        TANDEM_E_DRAINING = 13,     /* "draining": the daemon is shutting down */
+        TANDEM_E_CANCELLED = 14,    /* "cancelled" */
+        TANDEM_E_DEVICE_FAULT = 15, /* "device-fault": the device died on this job, twice, alone */
+        TANDEM_E_DAEMON_LOST = 16,  /* "daemon-lost": the connection is gone */
+        TANDEM_E_PROTOCOL = 17,     /* "protocol": the daemon broke the rules of the wire */
+        TANDEM_E_NO_WORKER = 18,    /* "no-worker": no worker can run the model now */
+        TANDEM_E_DEADLINE = 19,     /* "deadline": deadline_ms passed before the job was done */
         /* The library's own: */
-        TANDEM_E_NO_DAEMON = 100,    /* "no-daemon": nobody listens on the socket */
-        TANDEM_E_TIMEOUT = 101,      /* "timeout": no answer in the time that was given */
-        TANDEM_E_OTHER = 199         /* a newer daemon's code; its name is in tandem_error.name */
+        TANDEM_E_NO_DAEMON = 100, /* "no-daemon": nobody listens on the socket */
+        TANDEM_E_TIMEOUT = 101,   /* "timeout": no answer in the time that was given */
+        TANDEM_E_OTHER = 199      /* a newer daemon's code; its name is in tandem_error.name */
 };
 
 /* What went wrong, for a program (code, name) and for a person (message: what was tried, on what, why it failed, what
@@ -130,18 +130,18 @@ enum tandem_priority { TANDEM_PRIORITY_INTERACTIVE = 0, TANDEM_PRIORITY_BACKGROU
 
 enum tandem_job_state {
         TANDEM_JOB_QUEUED = 0,
-        TANDEM_JOB_LOADING = 1,    /* its model is being loaded: done and total are bytes */
-        TANDEM_JOB_PREFILL = 2,    /* the prompt is being read: done and total are tokens */
+        TANDEM_JOB_LOADING = 1, /* its model is being loaded: done and total are bytes */
+        TANDEM_JOB_PREFILL = 2, /* the prompt is being read: done and total are tokens */
         TANDEM_JOB_DECODE = 3,
         TANDEM_JOB_RECOVERING = 4, /* a worker was lost; the job goes on by itself */
         TANDEM_JOB_DONE = 5
 };
 
 enum tandem_reason {
-        TANDEM_REASON_STOP = 0,      /* the model ended, or a stop text came */
-        TANDEM_REASON_LENGTH = 1,    /* max_tokens, or the context is full */
+        TANDEM_REASON_STOP = 0,   /* the model ended, or a stop text came */
+        TANDEM_REASON_LENGTH = 1, /* max_tokens, or the context is full */
         TANDEM_REASON_CANCELLED = 2,
-        TANDEM_REASON_ERROR = 3      /* see tandem_result.error */
+        TANDEM_REASON_ERROR = 3 /* see tandem_result.error */
 };
 
 TANDEM_API const char *tandem_priority_name(int priority); /* "interactive"; "unknown" for what is not known */
@@ -161,20 +161,20 @@ struct tandem_message {
 struct tandem_generate_options {
         size_t struct_size;
         const char *model;
-        const char *prompt; /* raw text to go on from; control pieces of the vocabulary are recognised */
-        size_t prompt_size; /* SIZE_MAX (as set by _init): up to the NUL */
+        const char *prompt;                /* raw text to go on from; control pieces of the vocabulary are recognised */
+        size_t prompt_size;                /* SIZE_MAX (as set by _init): up to the NUL */
         const struct tandem_message *chat; /* [n_chat], the last is the user's; the model's own template is applied */
         size_t n_chat;
         const uint32_t *prompt_ids; /* [n_prompt_ids] token ids, as they are (no BOS is added) */
         size_t n_prompt_ids;
-        uint32_t max_tokens;   /* 0: until the model ends or the context is full */
-        float temperature;     /* 0.8; 0: greedy */
-        uint32_t top_k;        /* 40; 0: off */
-        float top_p;           /* 0.95; 0 or 1: off */
-        float min_p;           /* 0: off */
-        float repeat_penalty;  /* 1; 0 or 1: off */
-        uint32_t repeat_last;  /* tokens the penalty looks back on; 0: 64 */
-        uint64_t seed;         /* random from _init(); the same seed and request give the same tokens */
+        uint32_t max_tokens;     /* 0: until the model ends or the context is full */
+        float temperature;       /* 0.8; 0: greedy */
+        uint32_t top_k;          /* 40; 0: off */
+        float top_p;             /* 0.95; 0 or 1: off */
+        float min_p;             /* 0: off */
+        float repeat_penalty;    /* 1; 0 or 1: off */
+        uint32_t repeat_last;    /* tokens the penalty looks back on; 0: 64 */
+        uint64_t seed;           /* random from _init(); the same seed and request give the same tokens */
         const char *const *stop; /* [n_stop] texts that end the job and are not part of the output */
         size_t n_stop;
         enum tandem_priority priority;
@@ -223,11 +223,11 @@ struct tandem_result {
         uint32_t prompt_tokens;
         uint32_t cached_tokens; /* of the prompt, found in the prefix cache */
         uint32_t generated_tokens;
-        double ttft_ms;     /* from acceptance to the first token */
-        double prefill_tps; /* tokens a second */
-        double decode_tps;  /* from the first token on */
-        uint32_t recoveries; /* times a worker was lost while this job ran; no token was */
-        bool degraded;       /* a worker is out of service and the other one did its work */
+        double ttft_ms;          /* from acceptance to the first token */
+        double prefill_tps;      /* tokens a second */
+        double decode_tps;       /* from the first token on */
+        uint32_t recoveries;     /* times a worker was lost while this job ran; no token was */
+        bool degraded;           /* a worker is out of service and the other one did its work */
         const char *numerics_id; /* names the arithmetic: equal ids, equal bits */
         const char *tail;        /* text that still waited for more tokens (an unfinished character), at the very end */
         size_t tail_size;
@@ -290,13 +290,13 @@ TANDEM_API const uint32_t *tandem_job_ids(const struct tandem_job *job, size_t *
 
 /* What tandem_score() found. Position i is the distribution after ids[0..i]. */
 struct tandem_scores {
-        size_t n;            /* positions, as many as ids */
-        const uint32_t *ids; /* [n] */
-        const float *nll;    /* [n] -log p(ids[i+1]); 0 at the last position, which has no next id */
-        uint32_t top;        /* most alternatives at any position */
-        const uint32_t *n_top;      /* [n] alternatives at each position */
-        const uint32_t *top_ids;    /* [n][top] */
-        const float *top_logprobs;  /* [n][top] */
+        size_t n;                  /* positions, as many as ids */
+        const uint32_t *ids;       /* [n] */
+        const float *nll;          /* [n] -log p(ids[i+1]); 0 at the last position, which has no next id */
+        uint32_t top;              /* most alternatives at any position */
+        const uint32_t *n_top;     /* [n] alternatives at each position */
+        const uint32_t *top_ids;   /* [n][top] */
+        const float *top_logprobs; /* [n][top] */
 };
 
 /* NULL unless the job is a score job that is done without an error. Lives as long as the job. */
@@ -336,12 +336,12 @@ struct tandem_worker {
         const char *sandbox;
         const char *numerics_id;
         /* Since the worker's first start; rates are differences of two answers. */
-        uint64_t handovers;   /* steps taken over, from tandemd and from the other worker */
-        uint64_t handover_ns; /* from being handed on to being taken, summed */
-        uint64_t waiting_ns;  /* without anything to do */
-        uint64_t busy_ns;     /* in blocks */
-        const char *reason;   /* why "auto" took this device; "" where there is nothing to say */
-        const char *plan;     /* "MODEL: what of it runs where", of each model */
+        uint64_t handovers;                  /* steps taken over, from tandemd and from the other worker */
+        uint64_t handover_ns;                /* from being handed on to being taken, summed */
+        uint64_t waiting_ns;                 /* without anything to do */
+        uint64_t busy_ns;                    /* in blocks */
+        const char *reason;                  /* why "auto" took this device; "" where there is nothing to say */
+        const char *plan;                    /* "MODEL: what of it runs where", of each model */
         const struct tandem_device_use *use; /* NULL where the device does not count */
 };
 
@@ -350,8 +350,8 @@ struct tandem_device_use {
         uint64_t device_macs, host_macs; /* multiplications of its kind of blocks: on it, and on the CPU beside it */
         uint64_t blocks;                 /* in which it had a part */
         uint64_t submissions, commands;
-        uint64_t repeats, contexts;      /* submissions sent again, contexts made anew after a fault */
-        bool has_telemetry;              /* the rest, from its driver; negative: not given */
+        uint64_t repeats, contexts; /* submissions sent again, contexts made anew after a fault */
+        bool has_telemetry;         /* the rest, from its driver; negative: not given */
         double age_s;
         double power_w, utilisation, temperature_c;
         uint32_t driver_contexts;
@@ -392,7 +392,8 @@ struct tandem_status {
         const char *socket;
         bool draining;
         uint32_t steps_in_flight;
-        uint64_t prefill_tokens, decode_tokens; /* gone through the model; what is read again after a loss counts again */
+        /* gone through the model; what is read again after a loss counts again */
+        uint64_t prefill_tokens, decode_tokens;
         uint64_t prefix_hits, cached_tokens; /* jobs that began with something known; tokens not read because of it */
         uint64_t evictions, reread_tokens;   /* times a job made room for another; tokens read again because of it */
 };
@@ -442,13 +443,14 @@ struct tandem_trace;
 enum tandem_trace_lane { TANDEM_LANE_TANDEMD = 0, TANDEM_LANE_NPU = 1, TANDEM_LANE_GPU = 2 };
 
 enum tandem_trace_kind {
-        TANDEM_TRACE_BLOCK_BEGIN = 1,   /* step, block, layer, rows */
-        TANDEM_TRACE_BLOCK_END = 2,     /* the same */
-        TANDEM_TRACE_TAKEN = 3,         /* a step was taken over: the block it goes on with; arg: ns since it was handed on */
-        TANDEM_TRACE_HANDED_ON = 4,     /* a step was handed to the other worker: the block it goes on with */
-        TANDEM_TRACE_WAIT_BEGIN = 5,    /* nothing to do */
+        TANDEM_TRACE_BLOCK_BEGIN = 1, /* step, block, layer, rows */
+        TANDEM_TRACE_BLOCK_END = 2,   /* the same */
+        /* a step was taken over: the block it goes on with; arg: ns since it was handed on */
+        TANDEM_TRACE_TAKEN = 3,
+        TANDEM_TRACE_HANDED_ON = 4,  /* a step was handed to the other worker: the block it goes on with */
+        TANDEM_TRACE_WAIT_BEGIN = 5, /* nothing to do */
         TANDEM_TRACE_WAIT_END = 6,
-        TANDEM_TRACE_STEP_POSTED = 7,   /* tandemd's: step, rows; arg: model */
+        TANDEM_TRACE_STEP_POSTED = 7, /* tandemd's: step, rows; arg: model */
         TANDEM_TRACE_STEP_DONE = 8,
         TANDEM_TRACE_STEP_FAILED = 9,
         TANDEM_TRACE_EPOCH = 10,        /* steps in flight are void; arg: the new epoch */
@@ -481,11 +483,11 @@ static inline void tandem_trace_options_init(struct tandem_trace_options *option
         tandem_trace_options_init_sized(options, sizeof(*options));
 }
 
-/* Starts a trace; events come through on_event, from dispatching, lane by lane: those of one lane are in order. What the
- * daemon refuses comes as tandem_trace_error(). */
+/* Starts a trace; events come through on_event, from dispatching, lane by lane: those of one lane are in order. What
+ * the daemon refuses comes as tandem_trace_error(). */
 TANDEM_API int tandem_trace_start(struct tandem *tandem, const struct tandem_trace_options *options,
-                                  void (*on_event)(const struct tandem_trace_event *event, void *userdata), void *userdata,
-                                  struct tandem_trace **ret, struct tandem_error *err);
+                                  void (*on_event)(const struct tandem_trace_event *event, void *userdata),
+                                  void *userdata, struct tandem_trace **ret, struct tandem_error *err);
 /* Ends it before its time: the last events follow. Never waits. */
 TANDEM_API int tandem_trace_stop(struct tandem_trace *trace);
 TANDEM_API bool tandem_trace_done(const struct tandem_trace *trace);

@@ -1,8 +1,9 @@
-/* The page allocator: for either group a stack of free pages, a list of idle ones from cold to warm, and for each page how
- * many sequences hold it and who had it last.
+/* The page allocator: for either group a stack of free pages, a list of idle ones from cold to warm, and for each page
+ * how many sequences hold it and who had it last.
  *
  * Zeroing is done when a page changes hands rather than when it is let go of: most pages go back to the user they came
- * from, and then there is nothing to hide. Lists are arrays of indices, so that nothing is allocated after the start. */
+ * from, and then there is nothing to hide. Lists are arrays of indices, so that nothing is allocated after the start.
+ */
 #include "daemon/cache/pages.h"
 
 #include <assert.h>

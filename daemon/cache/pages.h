@@ -1,12 +1,13 @@
 /* Who holds which page of a model's KV cache.
  *
  * A page is free, used (by one sequence or, once it is full and committed, by several that share its content), or idle:
- * kept by the prefix cache (daemon/cache/prefix.h) for whoever may want its content, and taken from there, coldest first, as
- * soon as somebody wants a page. So what is kept never keeps anybody waiting.
+ * kept by the prefix cache (daemon/cache/prefix.h) for whoever may want its content, and taken from there, coldest
+ * first, as soon as somebody wants a page. So what is kept never keeps anybody waiting.
  *
  * Room is promised before it is drawn: used and promised pages together never exceed what there is, so whoever holds a
  * promise gets the page. Pages of the two groups are counted apart. A page that goes to another user is zeroed first.
- * Loop thread only; knows nothing of steps: the caller lets go of a page only when no step in flight can write to it. */
+ * Loop thread only; knows nothing of steps: the caller lets go of a page only when no step in flight can write to it.
+ */
 #ifndef TDM_DAEMON_CACHE_PAGES_H
 #define TDM_DAEMON_CACHE_PAGES_H
 

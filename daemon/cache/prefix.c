@@ -28,7 +28,7 @@ struct tdm_prefix {
         bool has_window;
         uint32_t n_entries;
         uint32_t n_slots;
-        uint32_t n_buckets; /* a power of two */
+        uint32_t n_buckets;     /* a power of two */
         struct entry *entries;  /* [n_slots] */
         uint32_t *buckets;      /* [n_buckets], 1 + entry; 0: empty */
         uint32_t *window_owner; /* [window pages], 1 + entry; 0: none */
@@ -96,7 +96,8 @@ void tdm_prefix_destroyp(struct tdm_prefix **p)
 
 /* ---- entries ---- */
 
-static uint32_t bucket_of(const struct tdm_prefix *p, uint32_t parent, uid_t uid, uint32_t numerics, const uint32_t *tokens)
+static uint32_t bucket_of(const struct tdm_prefix *p, uint32_t parent, uid_t uid, uint32_t numerics,
+                          const uint32_t *tokens)
 {
         uint64_t h = p->secret ^ parent ^ (uint64_t)uid << 32;
 
@@ -110,7 +111,8 @@ static uint32_t bucket_of(const struct tdm_prefix *p, uint32_t parent, uid_t uid
 
 static uint32_t find(const struct tdm_prefix *p, uint32_t parent, uid_t uid, uint32_t numerics, const uint32_t *tokens)
 {
-        for (uint32_t at = p->buckets[bucket_of(p, parent, uid, numerics, tokens)]; at; at = p->entries[at - 1].next_in_bucket) {
+        for (uint32_t at = p->buckets[bucket_of(p, parent, uid, numerics, tokens)]; at;
+             at = p->entries[at - 1].next_in_bucket) {
                 const struct entry *e = &p->entries[at - 1];
 
                 if (e->parent == parent && e->uid == uid && e->numerics == numerics &&
@@ -140,12 +142,20 @@ static void drop_window(struct tdm_prefix *p, struct entry *e)
         tdm_pages_drop(p->pages, TDM_KV_WINDOW, page);
 }
 
-static void insert(struct tdm_prefix *p, uint32_t at, uint32_t parent, uid_t uid, uint32_t numerics, const uint32_t *tokens)
+static void insert(struct tdm_prefix *p, uint32_t at, uint32_t parent, uid_t uid, uint32_t numerics,
+                   const uint32_t *tokens)
 {
         struct entry *e = &p->entries[at];
 
-        *e = (struct entry){ .used = true, .parent = parent, .first_child = NONE, .prev_sibling = NONE, .next_sibling = NONE,
-                             .window_page = NONE, .numerics = numerics, .uid = uid, .stamp = ++p->last_stamp };
+        *e = (struct entry){ .used = true,
+                             .parent = parent,
+                             .first_child = NONE,
+                             .prev_sibling = NONE,
+                             .next_sibling = NONE,
+                             .window_page = NONE,
+                             .numerics = numerics,
+                             .uid = uid,
+                             .stamp = ++p->last_stamp };
         memcpy(e->tokens, tokens, sizeof(e->tokens));
         e->bucket = bucket_of(p, parent, uid, numerics, tokens);
         e->next_in_bucket = p->buckets[e->bucket];
@@ -181,8 +191,8 @@ static void remove_leaf(struct tdm_prefix *p, uint32_t at)
         tdm_pages_drop(p->pages, TDM_KV_FULL, at);
 }
 
-/* Somebody may still use what hangs on an idle page: a sequence that computed a page which was known already has its own
- * copy of it. Such a leaf is only forgotten. */
+/* Somebody may still use what hangs on an idle page: a sequence that computed a page which was known already has its
+ * own copy of it. Such a leaf is only forgotten. */
 static void reclaim(enum tdm_kv_group group, uint32_t coldest, void *userdata)
 {
         struct tdm_prefix *p = userdata;

@@ -8,7 +8,12 @@
 
 static struct tdm_hparams hparams(uint32_t n_ctx, uint32_t window)
 {
-        struct tdm_hparams hp = { .n_layers = 12, .d_model = 256, .n_heads = 4, .n_kv_heads = 1, .head_dim = 64, .n_ctx = n_ctx,
+        struct tdm_hparams hp = { .n_layers = 12,
+                                  .d_model = 256,
+                                  .n_heads = 4,
+                                  .n_kv_heads = 1,
+                                  .head_dim = 64,
+                                  .n_ctx = n_ctx,
                                   .window = window };
 
         for (uint32_t l = 0; l < hp.n_layers; l++)

@@ -16,7 +16,12 @@ static struct tdm_hparams hp;
 
 static void set_up(uint32_t n_full, uint32_t n_window, uint32_t window)
 {
-        hp = (struct tdm_hparams){ .n_layers = 6, .d_model = 64, .n_heads = 2, .n_kv_heads = 1, .head_dim = 32, .n_ctx = 4096,
+        hp = (struct tdm_hparams){ .n_layers = 6,
+                                   .d_model = 64,
+                                   .n_heads = 2,
+                                   .n_kv_heads = 1,
+                                   .head_dim = 32,
+                                   .n_ctx = 4096,
                                    .window = window };
         for (uint32_t l = 0; l < hp.n_layers; l++)
                 hp.layer_is_full[l] = window == 0 || l == 5;
@@ -55,7 +60,8 @@ static void seq_init(struct seq *q, uid_t uid, uint32_t numerics, uint32_t first
 
 static struct tdm_prefix_tables tables(struct seq *q)
 {
-        return (struct tdm_prefix_tables){ .pages = { q->table[0], q->table[1] }, .first_page = { q->first[0], q->first[1] } };
+        return (struct tdm_prefix_tables){ .pages = { q->table[0], q->table[1] },
+                                           .first_page = { q->first[0], q->first[1] } };
 }
 
 static void promise(uint32_t n_full, uint32_t n_window)
@@ -161,7 +167,8 @@ static void test_found_by_content(void **state)
         tear_down();
 }
 
-/* Window pages that slid out are the first to be taken; without them a beginning is only good where the window still is. */
+/* Window pages that slid out are the first to be taken; without them a beginning is only good where the window still
+ * is. */
 static void test_window(void **state)
 {
         struct seq a, b, c;
@@ -275,8 +282,9 @@ static void test_many_numerics(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_found_by_content), cmocka_unit_test(test_window), cmocka_unit_test(test_leaves_first),
-                cmocka_unit_test(test_copies),           cmocka_unit_test(test_many_numerics),
+                cmocka_unit_test(test_found_by_content), cmocka_unit_test(test_window),
+                cmocka_unit_test(test_leaves_first),     cmocka_unit_test(test_copies),
+                cmocka_unit_test(test_many_numerics),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

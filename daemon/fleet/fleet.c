@@ -17,13 +17,15 @@
 #define HANG_MS_MAX 600000u
 #define QUARANTINE_NS (5 * TDM_NSEC_PER_SEC)
 #define RETRY_NS TDM_NSEC_PER_SEC
-/* Chunks of weights in one message, and those that a worker has been sent and has not answered for, at most: some milliseconds of work,
- * and always another message for it to go on with. */
+/* Chunks of weights in one message, and those that a worker has been sent and has not answered for, at most: some
+ * milliseconds of work, and always another message for it to go on with. */
 #define WEIGHTS_AT_ONCE 4u
 #define WEIGHTS_ON_THE_WAY 12u
 
 static const char *const worker_names[TDM_N_WORKERS] = { [TDM_WORKER_NPU] = "npu", [TDM_WORKER_GPU] = "gpu" };
-static const char *const worker_env[TDM_N_WORKERS] = { [TDM_WORKER_NPU] = "TANDEM_NPU", [TDM_WORKER_GPU] = "TANDEM_GPU" };
+static const char *const worker_env[TDM_N_WORKERS] = {
+        [TDM_WORKER_NPU] = "TANDEM_NPU", [TDM_WORKER_GPU] = "TANDEM_GPU"
+};
 
 const char *tdm_worker_state_name(enum tdm_worker_state state)
 {
@@ -127,7 +129,8 @@ static void pump_requests(struct tdm_fleet *f)
                 if (w->state == TDM_WORKER_QUARANTINED && (w->phase == TDM_FLEET_NO_PROCESS || w->on_trial)) {
                         /* The other worker has run alone: it needs rings to a peer again. */
                         w->state = w->phase == TDM_FLEET_NO_PROCESS || w->phase == TDM_FLEET_PROCESS_DYING ?
-                                           TDM_WORKER_RESTARTING : TDM_WORKER_STARTING;
+                                           TDM_WORKER_RESTARTING :
+                                           TDM_WORKER_STARTING;
                         w->on_trial = false;
                         tdm_fleet_end_epoch(f, w->index, w->restart_reason, 0);
                 } else if (w->phase == TDM_FLEET_PROCESS_STARTING || w->phase == TDM_FLEET_PROCESS_UP) {
@@ -163,7 +166,8 @@ static void pump_trial(struct tdm_fleet_worker *w)
         if (!w->on_trial || w->phase != TDM_FLEET_PROCESS_UP)
                 return;
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
-                if (f->models[i] && tdm_fleet_is_whole(f->models[i]) && f->models[i]->on[w->index].load != TDM_FLEET_LOADED)
+                if (f->models[i] && tdm_fleet_is_whole(f->models[i]) &&
+                    f->models[i]->on[w->index].load != TDM_FLEET_LOADED)
                         return;
         tdm_log_info("%s worker is back from quarantine", w->name);
         w->on_trial = false;
@@ -172,16 +176,18 @@ static void pump_trial(struct tdm_fleet_worker *w)
         tdm_fleet_end_epoch(f, w->index, "a worker is back from quarantine", 0);
 }
 
-/* How many of the weights' chunks the worker may have by now: never so many at once that it would not look up from its work. */
+/* How many of the weights' chunks the worker may have by now: never so many at once that it would not look up from its
+ * work. */
 static unsigned n_to_send(const struct tdm_fleet_entry *entry, unsigned worker)
 {
-        unsigned most = TDM_MIN(entry->on[worker].n_sent + WEIGHTS_AT_ONCE, entry->on[worker].n_taken + WEIGHTS_ON_THE_WAY);
+        unsigned most =
+                TDM_MIN(entry->on[worker].n_sent + WEIGHTS_AT_ONCE, entry->on[worker].n_taken + WEIGHTS_ON_THE_WAY);
 
         return TDM_MIN(entry->model.n_sealed, most);
 }
 
-/* One model: what the worker lacks of it, or that it is to let go of it. One that waits for weights which will not come any more says
- * nothing by itself. */
+/* One model: what the worker lacks of it, or that it is to let go of it. One that waits for weights which will not come
+ * any more says nothing by itself. */
 static int pump_model(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry)
 {
         enum tdm_fleet_load *load = &entry->on[w->index].load;
@@ -246,8 +252,10 @@ static void pump_nobody_left(struct tdm_fleet *f)
                 entry->leaving = true;
                 entry->failed = true;
                 tdm_error_set(&entry->error, TDM_E_NO_WORKER,
-                              "no worker is left to run %s (npu %s: %s; gpu %s: %s); see the log, then `tandem restart npu` or "
-                              "`tandem restart gpu`", entry->name, tdm_worker_state_name(npu->state), npu->last_exit,
+                              "no worker is left to run %s (npu %s: %s; gpu %s: %s); see the log, then `tandem restart "
+                              "npu` or "
+                              "`tandem restart gpu`",
+                              entry->name, tdm_worker_state_name(npu->state), npu->last_exit,
                               tdm_worker_state_name(gpu->state), gpu->last_exit);
         }
 }
@@ -285,8 +293,8 @@ static bool is_equipped(const struct tdm_fleet *f, const struct tdm_fleet_worker
         if (!tdm_fleet_usable(w) || w->phase != TDM_FLEET_PROCESS_UP || w->epoch_acked != f->epoch)
                 return false;
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
-                if (f->models[i] && (f->models[i]->leaving ||
-                                     (tdm_fleet_is_whole(f->models[i]) && f->models[i]->on[w->index].load != TDM_FLEET_LOADED)))
+                if (f->models[i] && (f->models[i]->leaving || (tdm_fleet_is_whole(f->models[i]) &&
+                                                               f->models[i]->on[w->index].load != TDM_FLEET_LOADED)))
                         return false;
         return true;
 }
@@ -303,7 +311,8 @@ static bool may_be_ready(const struct tdm_fleet *f)
                 /* Somebody who may still write is on his way out. */
                 if (w->phase == TDM_FLEET_PROCESS_DYING && !w->abandoned)
                         return false;
-                /* Somebody who is still in a block of an earlier epoch: he writes where the step that is issued again will. */
+                /* Somebody who is still in a block of an earlier epoch: he writes where the step that is issued again
+                 * will. */
                 if (w->phase == TDM_FLEET_PROCESS_UP && w->epoch_acked != 0 && w->epoch_acked != f->epoch)
                         return false;
                 n_usable += tdm_fleet_usable(w);
@@ -312,7 +321,8 @@ static bool may_be_ready(const struct tdm_fleet *f)
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
                 if (f->models[i] && f->models[i]->leaving)
                         return false;
-        /* Where nobody can tell from the bits who has run a step, the survivor goes on alone and the other joins later. */
+        /* Where nobody can tell from the bits who has run a step, the survivor goes on alone and the other joins later.
+         */
         return n_equipped > 0 && (n_equipped == n_usable || tdm_fleet_equal_bits(f));
 }
 
@@ -367,7 +377,8 @@ static int on_pump(struct tdm_source *source, void *userdata)
                 }
         }
         for (unsigned i = 0; i < TDM_N_WORKERS; i++)
-                if (f->workers[i].phase == TDM_FLEET_PROCESS_UP && (tdm_fleet_usable(&f->workers[i]) || f->workers[i].on_trial))
+                if (f->workers[i].phase == TDM_FLEET_PROCESS_UP &&
+                    (tdm_fleet_usable(&f->workers[i]) || f->workers[i].on_trial))
                         pump_messages(f, &f->workers[i]);
         pump_models(f);
         pump_ready(f);
@@ -380,8 +391,8 @@ void tdm_fleet_on_hello(struct tdm_fleet_worker *w)
 {
         w->phase = TDM_FLEET_PROCESS_UP;
         w->pinned = true;
-        tdm_log_info("%s worker: pid %d, %s (%s), asked for %s%s%s, sandbox: %s", w->name, (int)w->pid, w->device, w->detail,
-                     w->requested, w->reason[0] ? ": " : "", w->reason, w->sandbox);
+        tdm_log_info("%s worker: pid %d, %s (%s), asked for %s%s%s, sandbox: %s", w->name, (int)w->pid, w->device,
+                     w->detail, w->requested, w->reason[0] ? ": " : "", w->reason, w->sandbox);
         tdm_fleet_pump_soon(w->fleet);
 }
 
@@ -541,8 +552,8 @@ static int init_cpus(struct tdm_fleet_worker *w, const char *list, struct tdm_er
         CPU_AND(&both, &w->cpus, &ours);
         if (!CPU_EQUAL(&both, &w->cpus)) {
                 tdm_cpus_format(&ours, have, sizeof(have));
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s-cpus = %.60s: tandemd may only use the CPUs %s", w->name, list,
-                                     have);
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s-cpus = %.60s: tandemd may only use the CPUs %s",
+                                     w->name, list, have);
         }
         w->is_bound = true;
         return 0;
@@ -564,8 +575,8 @@ static int worker_init(struct tdm_fleet *f, enum tdm_worker_index index, const s
         if (!requested || !*requested)
                 requested = "auto";
         if (strlen(requested) >= sizeof(w->requested))
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s=%s: there is no device of that name", worker_env[index],
-                                     requested);
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s=%s: there is no device of that name",
+                                     worker_env[index], requested);
         snprintf(w->requested, sizeof(w->requested), "%s", requested);
         w->state = strcmp(requested, "off") == 0 ? TDM_WORKER_OFF : TDM_WORKER_STARTING;
         if (w->state == TDM_WORKER_OFF)
@@ -576,8 +587,8 @@ static int worker_init(struct tdm_fleet *f, enum tdm_worker_index index, const s
         }
         snprintf(path, sizeof(path), "%s/tandem-%s-worker", f->worker_dir, w->name);
         if (access(path, X_OK) < 0)
-                return tdm_error_set(err, TDM_E_NO_WORKER, "cannot run the worker %s: %m (is it installed beside tandemd?)",
-                                     path);
+                return tdm_error_set(err, TDM_E_NO_WORKER,
+                                     "cannot run the worker %s: %m (is it installed beside tandemd?)", path);
         return tdm_loop_add_timer(f->loop, on_start_timer, w, &w->start_timer);
 }
 
@@ -627,7 +638,8 @@ int tdm_fleet_new(struct tdm_fleet **ret, struct tdm_loop *loop, const struct td
                 n_off += f->workers[i].state == TDM_WORKER_OFF;
         }
         if (n_off == TDM_N_WORKERS)
-                return tdm_error_set(err, TDM_E_NO_WORKER, "TANDEM_NPU and TANDEM_GPU are both off: nobody could run a model");
+                return tdm_error_set(err, TDM_E_NO_WORKER,
+                                     "TANDEM_NPU and TANDEM_GPU are both off: nobody could run a model");
         r = tdm_loop_add_defer(loop, on_pump, f, &f->pump);
         if (r == 0)
                 r = tdm_fleet_watch_init(f);
@@ -675,10 +687,11 @@ int tdm_fleet_add_model(struct tdm_fleet *f, const struct tdm_fleet_model *model
         if (model->model_id == 0 || tdm_fleet_find(f, model->model_id))
                 return tdm_error_set(err, -EINVAL, "model id %u is taken", model->model_id);
         if (!tdm_fleet_usable(&f->workers[TDM_WORKER_NPU]) && !tdm_fleet_usable(&f->workers[TDM_WORKER_GPU]))
-                return tdm_error_set(err, TDM_E_NO_WORKER,
-                                     "no worker is left (npu %s, gpu %s); `tandem restart npu` or `tandem restart gpu` tries again",
-                                     tdm_worker_state_name(f->workers[TDM_WORKER_NPU].state),
-                                     tdm_worker_state_name(f->workers[TDM_WORKER_GPU].state));
+                return tdm_error_set(
+                        err, TDM_E_NO_WORKER,
+                        "no worker is left (npu %s, gpu %s); `tandem restart npu` or `tandem restart gpu` tries again",
+                        tdm_worker_state_name(f->workers[TDM_WORKER_NPU].state),
+                        tdm_worker_state_name(f->workers[TDM_WORKER_GPU].state));
         while (index < TDM_FLEET_MODELS && f->models[index])
                 index++;
         if (index == TDM_FLEET_MODELS)

@@ -15,17 +15,17 @@
 struct tdm_fleet;
 
 enum tdm_worker_state {
-        TDM_WORKER_OFF,         /* TANDEM_NPU=off: its blocks run on the other worker */
-        TDM_WORKER_STARTING,    /* process and device are coming up, models are being mapped */
+        TDM_WORKER_OFF,      /* TANDEM_NPU=off: its blocks run on the other worker */
+        TDM_WORKER_STARTING, /* process and device are coming up, models are being mapped */
         TDM_WORKER_READY,
-        TDM_WORKER_RESTARTING,  /* lost or asked to leave; being killed, reaped, or waiting for its back-off */
-        /* Died again and again with no finished step between. It is tried again after a time that grows, and is on trial
-         * until it has every model; tdm_fleet_restart() ends it at once. */
+        TDM_WORKER_RESTARTING, /* lost or asked to leave; being killed, reaped, or waiting for its back-off */
+        /* Died again and again with no finished step between. It is tried again after a time that grows, and is on
+         * trial until it has every model; tdm_fleet_restart() ends it at once. */
         TDM_WORKER_QUARANTINED,
 };
 
 struct tdm_fleet_config {
-        const char *worker_dir;       /* where tandem-{npu,gpu}-worker lie; NULL: beside this executable */
+        const char *worker_dir; /* where tandem-{npu,gpu}-worker lie; NULL: beside this executable */
         /* Where a service manager listens for both ({npu,gpu}-worker.socket) and starts them when we connect; NULL:
          * $TANDEM_WORKER_SOCKETS; empty: they are started from here, as children. */
         const char *worker_sockets;
@@ -38,45 +38,47 @@ struct tdm_fleet_config {
         const char *gpu_device;
         uint64_t gpu_memory_bytes;
         const char *cpus[TDM_N_WORKERS]; /* CPUs that a worker may use, "0,2-5"; NULL: those of this process */
-        unsigned n_threads;           /* of each worker; 0: its own choice */
-        uint64_t hang_min_ns;         /* shortest silence that counts as a hang; 0: 500 ms */
-        uint64_t quarantine_ns;       /* first quarantine, each further one is twice as long; 0: 5 s */
+        unsigned n_threads;              /* of each worker; 0: its own choice */
+        uint64_t hang_min_ns;            /* shortest silence that counts as a hang; 0: 500 ms */
+        uint64_t quarantine_ns;          /* first quarantine, each further one is twice as long; 0: 5 s */
 };
 
 /* All called from the loop, never from inside a tdm_fleet_*() call. */
 struct tdm_fleet_callbacks {
         /* Steps may be submitted (again), and models that were removed are let go of. Which models the workers have is
-         * on_model_ready's news: one that was just added may still be on its way. Where both workers give the same bits it
-         * comes as soon as one of them can go on, and again when the other has joined (tdm_fleet_worker_is_up). */
+         * on_model_ready's news: one that was just added may still be on its way. Where both workers give the same bits
+         * it comes as soon as one of them can go on, and again when the other has joined (tdm_fleet_worker_is_up). */
         void (*on_ready)(uint32_t epoch, void *userdata);
         /* A step is done; its results lie in the results segment. */
         void (*on_step_done)(uint32_t model_id, uint32_t slot, uint64_t step_id, void *userdata);
         /* A device could not run this step (err) though it is healthy; the step is out of flight. */
-        void (*on_step_failed)(uint32_t model_id, uint32_t slot, uint64_t step_id, const struct tdm_error *err, void *userdata);
-        /* A worker was lost, or an epoch ended: every step in flight is void and no worker touches its slot any more once
-         * on_ready is called again. guilty_*: the step whose block the lost worker was in, when known (model_id 0: none). */
+        void (*on_step_failed)(uint32_t model_id, uint32_t slot, uint64_t step_id, const struct tdm_error *err,
+                               void *userdata);
+        /* A worker was lost, or an epoch ended: every step in flight is void and no worker touches its slot any more
+         * once on_ready is called again. guilty_*: the step whose block the lost worker was in, when known (model_id 0:
+         * none). */
         void (*on_reset)(uint32_t epoch, enum tdm_worker_index worker, const char *reason, uint32_t guilty_model,
                          uint32_t guilty_slot, uint64_t guilty_step, void *userdata);
         /* A worker cannot take the model (too big, unsupported by its device); it has been removed from the fleet. */
         void (*on_model_failed)(uint32_t model_id, const struct tdm_error *err, void *userdata);
-        /* The model is mapped by every running worker and its plan is known (once after tdm_fleet_add_model); of two that give the same bits one
-         * that is only starting is not waited for. */
+        /* The model is mapped by every running worker and its plan is known (once after tdm_fleet_add_model); of two
+         * that give the same bits one that is only starting is not waited for. */
         void (*on_model_ready)(uint32_t model_id, void *userdata);
         /* A worker that is a unit of its own has to die and we may not kill it: its manager is to do it. */
         void (*on_kill_unit)(const char *unit, void *userdata);
 };
 
-/* A model's place in shared memory. The segments stay the caller's and must outlive the model's stay in the fleet (until
- * tdm_fleet_remove_model() and the next on_ready, or the fleet's end). */
+/* A model's place in shared memory. The segments stay the caller's and must outlive the model's stay in the fleet
+ * (until tdm_fleet_remove_model() and the next on_ready, or the fleet's end). */
 struct tdm_fleet_model {
         uint32_t model_id; /* > 0, never reused */
         const char *name;
         struct tdm_segment *weights;
-        unsigned n_sealed;               /* of its chunks, at least one; the others: tdm_fleet_weights_sealed() */
+        unsigned n_sealed; /* of its chunks, at least one; the others: tdm_fleet_weights_sealed() */
         struct tdm_segment *kv;
         /* hidden [TDM_STEP_SLOTS][max_rows][d_model] f32; its dma-buf, where it has one, goes to the GPU worker */
         struct tdm_segment *activations;
-        struct tdm_segment *steps;       /* formatted; written by the scheduler */
+        struct tdm_segment *steps; /* formatted; written by the scheduler */
         struct tdm_segment *results;
         struct tdm_kv_geometry kv_geometry;
         struct tdm_steps_layout layout;
@@ -92,29 +94,31 @@ void tdm_fleet_destroy(struct tdm_fleet *fleet);
 void tdm_fleet_destroyp(struct tdm_fleet **fleet);
 
 int tdm_fleet_add_model(struct tdm_fleet *fleet, const struct tdm_fleet_model *model, struct tdm_error *err);
-/* The first n_chunks of its weights are sealed now; all of them: nothing is missing any more. Workers take what there is. Until then it
- * stands in nobody's way: whether the others' steps may run does not depend on it. */
+/* The first n_chunks of its weights are sealed now; all of them: nothing is missing any more. Workers take what there
+ * is. Until then it stands in nobody's way: whether the others' steps may run does not depend on it. */
 void tdm_fleet_weights_sealed(struct tdm_fleet *fleet, uint32_t model_id, unsigned n_chunks);
 void tdm_fleet_remove_model(struct tdm_fleet *fleet, uint32_t model_id);
 
 bool tdm_fleet_is_ready(const struct tdm_fleet *fleet);
 uint32_t tdm_fleet_epoch(const struct tdm_fleet *fleet);
 
-/* "split": attention on the NPU worker, the rest on the GPU worker; "npu", "gpu": all on one; "": the fleet decides (split,
- * or all on the survivor when the other is off or quarantined, which sets *ret_degraded when it was quarantined). Fills plan
- * [n_blocks]. -EINVAL for another name, -EHOSTDOWN when a worker that the name needs is off, or quarantined and has failed a
- * trial since (not when it is merely restarting, or will be tried soon: wait for on_ready then). */
+/* "split": attention on the NPU worker, the rest on the GPU worker; "npu", "gpu": all on one; "": the fleet decides
+ * (split, or all on the survivor when the other is off or quarantined, which sets *ret_degraded when it was
+ * quarantined). Fills plan [n_blocks]. -EINVAL for another name, -EHOSTDOWN when a worker that the name needs is off,
+ * or quarantined and has failed a trial since (not when it is merely restarting, or will be tried soon: wait for
+ * on_ready then). */
 int tdm_fleet_plan(struct tdm_fleet *fleet, const struct tdm_hparams *hp, const char *placement, uint8_t *plan,
                    bool *ret_degraded);
 
-/* What "measured" comes to for a model: one of the first three where the devices differ in bits (the cheapest, tried out when
- * the model is loaded; it stays) or one is out of reach;
- * of the others, steps may run on any worker that is up, and nobody can tell where from the bits. */
+/* What "measured" comes to for a model: one of the first three where the devices differ in bits (the cheapest, tried
+ * out when the model is loaded; it stays) or one is out of reach; of the others, steps may run on any worker that is
+ * up, and nobody can tell where from the bits. */
 enum tdm_measured {
         TDM_MEASURED_SPLIT,
         TDM_MEASURED_NPU,
         TDM_MEASURED_GPU,
-        TDM_MEASURED_EITHER,   /* one resource: all on the GPU worker, or on the other when that one is away or slower */
+        /* one resource: all on the GPU worker, or on the other when that one is away or slower */
+        TDM_MEASURED_EITHER,
         TDM_MEASURED_BALANCED, /* two resources: each step wholly on one of them */
 };
 const char *tdm_measured_name(enum tdm_measured measured);
@@ -128,8 +132,8 @@ bool tdm_fleet_worker_is_up(const struct tdm_fleet *fleet, enum tdm_worker_index
 uint64_t tdm_fleet_busy_ns(const struct tdm_fleet *fleet, enum tdm_worker_index worker);
 
 /* The slot is written (head.step_id, head.epoch = tdm_fleet_epoch(), head.plan, …). Posts it to the owner of block 0.
- * Before it the fleet sees to it that every worker with attention blocks in this plan has the KV segment. -EAGAIN when not
- * ready (on_ready follows). */
+ * Before it the fleet sees to it that every worker with attention blocks in this plan has the KV segment. -EAGAIN when
+ * not ready (on_ready follows). */
 int tdm_fleet_submit(struct tdm_fleet *fleet, uint32_t model_id, uint32_t slot);
 
 /* Asks a worker to leave and starts it anew; ends a quarantine. -ENOENT when it is off. */
@@ -146,7 +150,8 @@ struct tdm_worker_status {
         const char *reason; /* why "auto" took this device */
         char plan[1024];    /* "MODEL: what runs where", of each model it has */
         struct tdm_device_use {
-                uint64_t device_macs, host_macs, blocks, submissions, commands, repeats, contexts; /* device-counters.h */
+                /* device-counters.h */
+                uint64_t device_macs, host_macs, blocks, submissions, commands, repeats, contexts;
                 uint64_t sampled_ns, context_errors;
                 uint32_t power_mw, utilisation_permille, temperature_mc, n_contexts;
         } use; /* of its present life */
@@ -155,7 +160,7 @@ struct tdm_worker_status {
         uint32_t restarts;
         uint64_t started_ns;
         uint64_t busy_ns;
-        uint64_t handovers;     /* descriptors taken, and how long they lay in the ring */
+        uint64_t handovers; /* descriptors taken, and how long they lay in the ring */
         uint64_t handover_ns;
         uint64_t waiting_ns;    /* without anything to do */
         uint64_t scratch_bytes; /* of all models */
@@ -172,7 +177,8 @@ uint64_t tdm_fleet_model_scratch(struct tdm_fleet *fleet, uint32_t model_id); /*
 enum tdm_lane { TDM_LANE_TANDEMD, TDM_LANE_NPU, TDM_LANE_GPU, TDM_N_LANES };
 #define TDM_LANE_OF(worker) ((enum tdm_lane)(TDM_LANE_NPU + (int)(worker)))
 
-/* A reader's place in the rings; the reader's own. lost: events of a lane that were overwritten before they were read. */
+/* A reader's place in the rings; the reader's own. lost: events of a lane that were overwritten before they were read.
+ */
 struct tdm_fleet_tracer {
         uint64_t cursor[TDM_N_LANES];
         uint64_t lost[TDM_N_LANES];

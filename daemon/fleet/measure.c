@@ -1,12 +1,13 @@
 /* Which plan is the cheapest for a model on two devices that differ in bits? Tried out when the model is loaded, before
- * anybody hears of it: a step of one row and a step of many under each plan, in turns, a few times each, the best time counts.
+ * anybody hears of it: a step of one row and a step of many under each plan, in turns, a few times each, the best time
+ * counts.
  *
- * What is chosen stays: a job's bits depend on it. So it is measured once for a model and a pair of devices, and a restart,
- * of a worker or of tandemd (memory.c), or the model's coming back, finds the same answer. Devices of equal bits need none of this
- * (plan.c): there the scheduler follows the load.
+ * What is chosen stays: a job's bits depend on it. So it is measured once for a model and a pair of devices, and a
+ * restart, of a worker or of tandemd (memory.c), or the model's coming back, finds the same answer. Devices of equal
+ * bits need none of this (plan.c): there the scheduler follows the load.
  *
- * The steps are like any other, in slot 0 with ids of their own, and on the first page of the cache: nobody's yet. A device
- * that dies of them is given three chances; then the plan is split. */
+ * The steps are like any other, in slot 0 with ids of their own, and on the first page of the cache: nobody's yet. A
+ * device that dies of them is given three chances; then the plan is split. */
 #include "daemon/fleet/private.h"
 
 #define MANY_ROWS 32u
@@ -15,7 +16,8 @@
 #define MIN_TIMES 4u
 #define MAX_TIMES 64u
 #define MAX_LOSSES 3u
-/* For each shape: a small model is tried for so long at least, or the load of a moment would choose; a big one no longer. */
+/* For each shape: a small model is tried for so long at least, or the load of a moment would choose; a big one no
+ * longer. */
 #define AMPLE_NS (200 * TDM_NSEC_PER_MSEC)
 #define ENOUGH_NS (4 * TDM_NSEC_PER_SEC)
 
@@ -23,13 +25,16 @@ static const struct {
         enum tdm_measured measured;
         const char *plan;
 } choices[TDM_FLEET_CHOICES] = {
-        { TDM_MEASURED_SPLIT, "split" }, { TDM_MEASURED_NPU, "npu" }, { TDM_MEASURED_GPU, "gpu" },
+        { TDM_MEASURED_SPLIT, "split" },
+        { TDM_MEASURED_NPU, "npu" },
+        { TDM_MEASURED_GPU, "gpu" },
 };
 
 static void identity(const struct tdm_fleet *f, const struct tdm_fleet_entry *entry, char *text, size_t size)
 {
         snprintf(text, size, "%s %llu %u %s %s", entry->name, (unsigned long long)entry->model.weights->size_bytes,
-                 (unsigned)entry->model.precision, f->workers[TDM_WORKER_NPU].numerics_id, f->workers[TDM_WORKER_GPU].numerics_id);
+                 (unsigned)entry->model.precision, f->workers[TDM_WORKER_NPU].numerics_id,
+                 f->workers[TDM_WORKER_GPU].numerics_id);
 }
 
 static struct tdm_fleet_memory *recall(struct tdm_fleet *f, const char *text)
@@ -68,8 +73,9 @@ static void settle(struct tdm_fleet *f, struct tdm_fleet_entry *entry, bool know
         m->step_id = 0;
         /* Who has no attention of it does not need the cache again when it comes back. */
         for (unsigned i = 0; i < TDM_N_WORKERS; i++)
-                entry->on[i].wants_kv = best == 0 ? i == TDM_WORKER_NPU : choices[best].measured == (i == TDM_WORKER_NPU ?
-                                                                          TDM_MEASURED_NPU : TDM_MEASURED_GPU);
+                entry->on[i].wants_kv = best == 0 ? i == TDM_WORKER_NPU :
+                                                    choices[best].measured ==
+                                                            (i == TDM_WORKER_NPU ? TDM_MEASURED_NPU : TDM_MEASURED_GPU);
         identity(f, entry, text, sizeof(text));
         tdm_fleet_remember(f, text, entry->measured);
         if (known)
@@ -79,7 +85,8 @@ static void settle(struct tdm_fleet *f, struct tdm_fleet_entry *entry, bool know
                                 tdm_measured_name(entry->measured));
                 return;
         }
-        tdm_log_info("model %s: %s is the cheapest plan (one row, %u rows: split %.2f, %.2f ms; npu %.2f, %.2f ms; gpu %.2f, %.2f ms)",
+        tdm_log_info("model %s: %s is the cheapest plan (one row, %u rows: split %.2f, %.2f ms; npu %.2f, %.2f ms; gpu "
+                     "%.2f, %.2f ms)",
                      entry->name, tdm_measured_name(entry->measured), m->n_rows, (double)m->best_ns[0][0] / 1e6,
                      (double)m->best_ns[0][1] / 1e6, (double)m->best_ns[1][0] / 1e6, (double)m->best_ns[1][1] / 1e6,
                      (double)m->best_ns[2][0] / 1e6, (double)m->best_ns[2][1] / 1e6);
@@ -99,11 +106,14 @@ static int write_step(struct tdm_fleet *f, struct tdm_fleet_entry *entry, const 
         head->n_seqs = 1;
         head->n_logits = 1;
         for (uint32_t i = 0; i < n_rows; i++)
-                rows[i] = (struct tdm_step_row){ .token = i % entry->model.hparams.n_vocab, .position = i,
+                rows[i] = (struct tdm_step_row){ .token = i % entry->model.hparams.n_vocab,
+                                                 .position = i,
                                                  .logits = i + 1 == n_rows ? 0 : UINT32_MAX };
         tdm_steps_seqs(base, l, 0)[0] = (struct tdm_step_seq){ .n_rows = n_rows };
         tdm_steps_logits(base, l, 0)[0] = (struct tdm_step_logits){
-                .row = n_rows - 1, .target = UINT32_MAX, .sampling = { .top_p = 1, .repeat_penalty = 1 },
+                .row = n_rows - 1,
+                .target = UINT32_MAX,
+                .sampling = { .top_p = 1, .repeat_penalty = 1 },
         };
         for (unsigned g = 0; g < TDM_KV_GROUPS; g++)
                 tdm_steps_table(base, l, 0, (enum tdm_kv_group)g)[0] = 0;
@@ -147,7 +157,7 @@ bool tdm_fleet_measure(struct tdm_fleet *f, struct tdm_fleet_entry *entry)
                 return true;
         }
         if (m->step_id != 0 && entry->steps[0].step_id == m->step_id)
-                return false; /* on its way */
+                return false;  /* on its way */
         if (m->step_id != 0) { /* void: a worker was lost, or could not run it */
                 m->step_id = 0;
                 if (++m->n_losses == MAX_LOSSES)
@@ -158,8 +168,8 @@ bool tdm_fleet_measure(struct tdm_fleet *f, struct tdm_fleet_entry *entry)
         return m->done;
 }
 
-/* Twice as slow with one row as the best: it cannot make up for that, for many rows never take longer than as many times
- * one. A device that is far too slow (a GPU played by the CPU) would take minutes to show it. */
+/* Twice as slow with one row as the best: it cannot make up for that, for many rows never take longer than as many
+ * times one. A device that is far too slow (a GPU played by the CPU) would take minutes to show it. */
 static bool is_hopeless(const struct tdm_fleet_measuring *m, unsigned choice)
 {
         for (unsigned i = 0; i < TDM_FLEET_CHOICES; i++)
@@ -170,10 +180,12 @@ static bool is_hopeless(const struct tdm_fleet_measuring *m, unsigned choice)
 
 static bool is_enough(const struct tdm_fleet_measuring *m)
 {
-        return m->n >= MAX_TIMES || (m->n >= MIN_TIMES && m->spent_ns > AMPLE_NS) || (m->n > 0 && m->spent_ns > ENOUGH_NS);
+        return m->n >= MAX_TIMES || (m->n >= MIN_TIMES && m->spent_ns > AMPLE_NS) ||
+               (m->n > 0 && m->spent_ns > ENOUGH_NS);
 }
 
-/* The next thing to try; false: all is known. One row first; the plans in turns, so that the machine's moods hit all. */
+/* The next thing to try; false: all is known. One row first; the plans in turns, so that the machine's moods hit all.
+ */
 static bool advance(struct tdm_fleet_measuring *m)
 {
         do {

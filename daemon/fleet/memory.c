@@ -1,9 +1,9 @@
-/* What was measured, over the daemon's lives: one line "IDENTITY<tab>PLAN" for each model and pair of devices, in a file of
- * the state directory ($STATE_DIRECTORY as a service, else $XDG_STATE_HOME/tandem). A plan that changed with every start
- * would change a job's bits with it. Deleting the file makes tandemd measure again.
+/* What was measured, over the daemon's lives: one line "IDENTITY<tab>PLAN" for each model and pair of devices, in a
+ * file of the state directory ($STATE_DIRECTORY as a service, else $XDG_STATE_HOME/tandem). A plan that changed with
+ * every start would change a job's bits with it. Deleting the file makes tandemd measure again.
  *
- * The file is a help and never a need: one that cannot be read or written is said once and done without, and a line that
- * makes no sense is passed over. */
+ * The file is a help and never a need: one that cannot be read or written is said once and done without, and a line
+ * that makes no sense is passed over. */
 #include "daemon/fleet/private.h"
 
 #include <fcntl.h>
@@ -12,7 +12,9 @@
 #define MAX_FILE_BYTES (64u << 10)
 
 static const char *const plan_names[] = {
-        [TDM_MEASURED_SPLIT] = "split", [TDM_MEASURED_NPU] = "npu", [TDM_MEASURED_GPU] = "gpu",
+        [TDM_MEASURED_SPLIT] = "split",
+        [TDM_MEASURED_NPU] = "npu",
+        [TDM_MEASURED_GPU] = "gpu",
 };
 
 /* The directory is there afterwards, or there is none. */

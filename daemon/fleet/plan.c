@@ -1,17 +1,17 @@
 /* Who runs which block, and what "measured" means.
  *
- * Devices with equal numerics ids give equal bits, so where a step runs does not matter to anybody but the clock: on two
- * sets of CPUs (or two pieces of hardware) every step goes to the worker that will be free first; on one set the second
- * worker would only take from the first what it needs, so all runs on one, and the other is there for when that dies.
- * Devices that differ keep one plan per model (measure.c), because a job's bits depend on it. The scheduler deals the steps out; here
- * is only said what is possible. */
+ * Devices with equal numerics ids give equal bits, so where a step runs does not matter to anybody but the clock: on
+ * two sets of CPUs (or two pieces of hardware) every step goes to the worker that will be free first; on one set the
+ * second worker would only take from the first what it needs, so all runs on one, and the other is there for when that
+ * dies. Devices that differ keep one plan per model (measure.c), because a job's bits depend on it. The scheduler deals
+ * the steps out; here is only said what is possible. */
 #include "daemon/fleet/private.h"
 
 const char *tdm_measured_name(enum tdm_measured measured)
 {
         static const char *const names[] = {
-                [TDM_MEASURED_SPLIT] = "split",           [TDM_MEASURED_NPU] = "single npu",
-                [TDM_MEASURED_GPU] = "single gpu",        [TDM_MEASURED_EITHER] = "single, the other in reserve",
+                [TDM_MEASURED_SPLIT] = "split",       [TDM_MEASURED_NPU] = "single npu",
+                [TDM_MEASURED_GPU] = "single gpu",    [TDM_MEASURED_EITHER] = "single, the other in reserve",
                 [TDM_MEASURED_BALANCED] = "balanced",
         };
 

@@ -1,7 +1,7 @@
 /* What the files of the fleet share: fleet.c (the face and the one place where it is decided what happens next),
- * worker.c (a process: start, loss, reap, back-off), unit.c (one that a service manager starts), rings.c (epochs, submitting, results), watch.c
- * (hangs, counters), starved.c (a hang or no CPU), measure.c (the
- * cheapest plan), memory.c (where it is kept), trace.c (what happened when), wire.c (worker.proto, the only file that knows it).
+ * worker.c (a process: start, loss, reap, back-off), unit.c (one that a service manager starts), rings.c (epochs,
+ * submitting, results), watch.c (hangs, counters), starved.c (a hang or no CPU), measure.c (the cheapest plan),
+ * memory.c (where it is kept), trace.c (what happened when), wire.c (worker.proto, the only file that knows it).
  *
  * Events (a frame, an exit, a timer, a descriptor) change state and schedule the pump; the pump looks at the state and
  * does what is due: starts processes, sends models and rings, announces. So no event has to know what else is going on,
@@ -49,7 +49,7 @@ struct tdm_fleet_step {
         uint64_t step_id; /* 0: free */
         uint64_t after;   /* it follows that step of the same model; 0: none */
         uint32_t after_slot;
-        bool queued;      /* waits for a worker to get the KV segment */
+        bool queued; /* waits for a worker to get the KV segment */
         uint32_t n_rows;
         uint32_t n_blocks;
         uint8_t plan[TDM_MAX_BLOCKS + 1]; /* as submitted */
@@ -78,17 +78,18 @@ struct tdm_fleet_entry {
         struct tdm_fleet_model model; /* its segments may be gone while it is leaving */
         unsigned n_chunks;            /* of the weights */
         char name[64];
-        unsigned index; /* row of the progress table */
-        bool announced; /* on_model_ready was called */
-        bool kv_proved; /* a worker has mapped its KV segment */
-        bool leaving;   /* removed or failed: segments are not touched any more */
-        bool failed;    /* on_model_failed is due */
+        unsigned index;             /* row of the progress table */
+        bool announced;             /* on_model_ready was called */
+        bool kv_proved;             /* a worker has mapped its KV segment */
+        bool leaving;               /* removed or failed: segments are not touched any more */
+        bool failed;                /* on_model_failed is due */
         enum tdm_measured measured; /* on devices that differ in bits */
         struct tdm_fleet_measuring measuring;
         struct tdm_error error;
         struct {
                 enum tdm_fleet_load load;
-                unsigned n_sent, n_taken; /* LOADING: chunks of the weights, and those that it has said it has dealt with */
+                /* LOADING: chunks of the weights, and those that it has said it has dealt with */
+                unsigned n_sent, n_taken;
                 enum tdm_fleet_kv kv;
                 bool wants_kv; /* runs attention of this model, or is sure to: gets the KV with it */
                 uint64_t scratch_bytes;
@@ -102,7 +103,7 @@ struct tdm_fleet_worker {
         enum tdm_worker_index index;
         const char *name; /* "npu" */
         char requested[32];
-        bool is_bound;  /* to cpus, which are otherwise what this process may use */
+        bool is_bound; /* to cpus, which are otherwise what this process may use */
         cpu_set_t cpus;
         enum tdm_worker_state state;
 
@@ -130,24 +131,25 @@ struct tdm_fleet_worker {
         struct tdm_source *ring_source;
         uint64_t awaited_step; /* it has said of this one that it is nearly done */
         struct tdm_spin await; /* for each of those */
-        bool conn_lost;         /* its socket has closed; the exit status follows any moment */
-        int send_error;         /* a message could not be sent: dealt with by the pump */
-        bool ring_fault;        /* found inside a call of the owner: dealt with by the pump */
-        bool restart_wanted;    /* tdm_fleet_restart() */
+        bool conn_lost;        /* its socket has closed; the exit status follows any moment */
+        int send_error;        /* a message could not be sent: dealt with by the pump */
+        bool ring_fault;       /* found inside a call of the owner: dealt with by the pump */
+        bool restart_wanted;   /* tdm_fleet_restart() */
         char restart_reason[64];
-        bool on_trial;          /* quarantined: this life shows whether it can come back */
-        bool no_device;         /* said so itself: another try would say the same */
-        bool abandoned;         /* SIGKILL did not end it */
-        bool had_step;          /* of its own, in this life */
+        bool on_trial;  /* quarantined: this life shows whether it can come back */
+        bool no_device; /* said so itself: another try would say the same */
+        bool abandoned; /* SIGKILL did not end it */
+        bool had_step;  /* of its own, in this life */
 
         /* over its lives */
         bool ever_started;
-        bool pinned; /* it opens the device that it had: "auto" is decided once, or a job's bits would change in the middle */
+        /* it opens the device that it had: "auto" is decided once, or a job's bits would change in the middle */
+        bool pinned;
         unsigned deaths;      /* with no finished step between */
         unsigned idle_deaths; /* of those that were in reserve all their life */
         unsigned ring_faults; /* the same */
-        unsigned quarantines;   /* with no long life between */
-        uint64_t try_at_ns;     /* quarantined: the next trial; 0: none */
+        unsigned quarantines; /* with no long life between */
+        uint64_t try_at_ns;   /* quarantined: the next trial; 0: none */
         uint32_t restarts;
         uint64_t start_at_ns; /* back-off */
         struct tdm_source *start_timer;
@@ -279,8 +281,10 @@ void tdm_fleet_unit_give_up(struct tdm_fleet_worker *w);
 void tdm_fleet_unit_deinit(struct tdm_fleet_worker *w);
 
 /* ---- rings.c ---- */
-/* Everything in flight is void; rings are gone. Calls on_reset when the fleet was ready. `step` (0: none) is to blame. */
-void tdm_fleet_end_epoch(struct tdm_fleet *fleet, enum tdm_worker_index worker, const char *reason, uint64_t guilty_step);
+/* Everything in flight is void; rings are gone. Calls on_reset when the fleet was ready. `step` (0: none) is to blame.
+ */
+void tdm_fleet_end_epoch(struct tdm_fleet *fleet, enum tdm_worker_index worker, const char *reason,
+                         uint64_t guilty_step);
 int tdm_fleet_make_rings(struct tdm_fleet *fleet);
 void tdm_fleet_close_rings(struct tdm_fleet *fleet);
 void tdm_fleet_close_ends(struct tdm_fleet_worker *w);
@@ -300,12 +304,13 @@ void tdm_fleet_fold_progress(struct tdm_fleet_worker *w);
 bool tdm_fleet_owes_control(const struct tdm_fleet_worker *w);
 
 /* ---- starved.c ---- */
-/* How much of elapsed_ns, the time since the last call, the process was kept from running. The first call of a silence (an
- * empty sample) says 0. */
+/* How much of elapsed_ns, the time since the last call, the process was kept from running. The first call of a silence
+ * (an empty sample) says 0. */
 uint64_t tdm_fleet_starved_ns(struct tdm_fleet_sample *sample, pid_t pid, uint64_t elapsed_ns);
 
 /* ---- measure.c ---- */
-/* Sees to it that the model's plan is found out. True when it is, or need not be; else it is looked at on the next pump. */
+/* Sees to it that the model's plan is found out. True when it is, or need not be; else it is looked at on the next
+ * pump. */
 bool tdm_fleet_measure(struct tdm_fleet *fleet, struct tdm_fleet_entry *entry);
 void tdm_fleet_measure_step_done(struct tdm_fleet *fleet, struct tdm_fleet_entry *entry);
 void tdm_fleet_remember(struct tdm_fleet *fleet, const char *identity, enum tdm_measured measured);

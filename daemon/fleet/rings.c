@@ -1,8 +1,8 @@
 /* Epochs, and the way of a step through them: rings are made for one epoch, submits are posted, results are heard, and
  * when anything is wrong with a ring the epoch ends and everything in flight is void.
  *
- * A worker's word is checked against what was submitted: a step is done when the worker that had its last block says so,
- * and any other descriptor is a fault of the ring. The fleet does not look at results. */
+ * A worker's word is checked against what was submitted: a step is done when the worker that had its last block says
+ * so, and any other descriptor is a fault of the ring. The fleet does not look at results. */
 #include "daemon/fleet/private.h"
 
 #include <fcntl.h>
@@ -158,8 +158,9 @@ static uint64_t step_to_end(const struct tdm_fleet_worker *w)
         return 0;
 }
 
-/* We were woken and there is nothing: the worker says that its step is nearly done (tdm_ring_soon()), and to sleep and be woken again would
- * take longer than what is left of it. Once for a step, and while it pays: who says so without end gets none of our time. */
+/* We were woken and there is nothing: the worker says that its step is nearly done (tdm_ring_soon()), and to sleep and
+ * be woken again would take longer than what is left of it. Once for a step, and while it pays: who says so without end
+ * gets none of our time. */
 static void await_step(struct tdm_fleet_worker *w)
 {
         uint64_t step_id = step_to_end(w), spin_ns;
@@ -347,7 +348,8 @@ static void post(struct tdm_fleet *f, struct tdm_fleet_entry *entry, uint32_t sl
         step->queued = false;
         tdm_fleet_trace(f, TDM_TRACE_STEP_POSTED, step->step_id, step->n_rows, entry->model.model_id);
         if (tdm_ring_push(w->ring_to, &desc) < 0) {
-                /* The ring holds more than can be in flight, so it was tampered with; the step is void with the epoch. */
+                /* The ring holds more than can be in flight, so it was tampered with; the step is void with the epoch.
+                 */
                 w->ring_fault = true;
                 tdm_fleet_pump_soon(f);
         }

@@ -1,11 +1,11 @@
-/* Is a silent worker hung, or does nobody let it run? On a machine with more work than CPUs a thread may wait for its turn
- * for longer than any sensible deadline, and killing it would only make its work begin anew.
+/* Is a silent worker hung, or does nobody let it run? On a machine with more work than CPUs a thread may wait for its
+ * turn for longer than any sensible deadline, and killing it would only make its work begin anew.
  *
  * The kernel knows: how long each thread ran, how long it waited to run, and whether it wants to run now. A thread that
  * wants to and hardly ran was starved, and so is the whole worker if it is the one that the others wait for; which one
- * that is cannot be told from outside, so the most starved thread counts. A worker that is stopped or sleeps wants nothing
- * and is forgiven nothing; one that spins for ever on a loaded machine is forgiven STARVED_MAX_NS and no more. Where /proc
- * does not say, nothing is forgiven. */
+ * that is cannot be told from outside, so the most starved thread counts. A worker that is stopped or sleeps wants
+ * nothing and is forgiven nothing; one that spins for ever on a loaded machine is forgiven STARVED_MAX_NS and no more.
+ * Where /proc does not say, nothing is forgiven. */
 #include "daemon/fleet/private.h"
 
 #include <dirent.h>

@@ -140,7 +140,8 @@ static void on_step_done(uint32_t model_id, uint32_t slot, uint64_t step_id, voi
                 rig->hook(rig, rig->n_steps);
 }
 
-static void on_step_failed(uint32_t model_id, uint32_t slot, uint64_t step_id, const struct tdm_error *err, void *userdata)
+static void on_step_failed(uint32_t model_id, uint32_t slot, uint64_t step_id, const struct tdm_error *err,
+                           void *userdata)
 {
         struct rig *rig = userdata;
 
@@ -207,13 +208,15 @@ static void build_model(struct rig *rig)
         m->n_sealed = m->weights->n_chunks;
 
         assert_int_equal(tdm_kv_geometry_init(&m->kv_geometry, &m->hparams, TDM_KV_F16, N_JOBS * PAGES_PER_JOB,
-                                              N_JOBS * PAGES_PER_JOB), 0);
+                                              N_JOBS * PAGES_PER_JOB),
+                         0);
         tdm_steps_layout(&limits, &m->layout);
         assert_int_equal(tdm_segment_create(&m->kv, "kv", m->kv_geometry.size_bytes), 0);
         assert_int_equal(tdm_segment_create(&m->steps, "steps", m->layout.size_bytes), 0);
         assert_int_equal(tdm_segment_create(&m->results, "results", m->layout.results_bytes), 0);
         assert_int_equal(tdm_segment_create(&m->activations, "activations",
-                                            (uint64_t)TDM_STEP_SLOTS * MAX_ROWS * m->hparams.d_model * sizeof(float)), 0);
+                                            (uint64_t)TDM_STEP_SLOTS * MAX_ROWS * m->hparams.d_model * sizeof(float)),
+                         0);
         tdm_steps_format(m->steps->base, &m->layout);
         for (unsigned i = 0; i < N_JOBS; i++)
                 for (unsigned g = 0; g < TDM_KV_GROUPS; g++)
@@ -284,14 +287,14 @@ static void rig_free(struct rig *rig)
         free(rig);
 }
 
-#define wait_for(rig, condition)                                                                                      \
-        do {                                                                                                          \
-                uint64_t until_ = tdm_now_ns() + PATIENCE_NS;                                                         \
-                while (!(condition)) {                                                                                \
-                        if (tdm_now_ns() > until_)                                                                    \
-                                fail_msg("waited in vain for %s", #condition);                                        \
-                        assert_int_equal(tdm_loop_turn((rig)->loop, 20 * TDM_NSEC_PER_MSEC), 0);                      \
-                }                                                                                                     \
+#define wait_for(rig, condition)                                                                                       \
+        do {                                                                                                           \
+                uint64_t until_ = tdm_now_ns() + PATIENCE_NS;                                                          \
+                while (!(condition)) {                                                                                 \
+                        if (tdm_now_ns() > until_)                                                                     \
+                                fail_msg("waited in vain for %s", #condition);                                         \
+                        assert_int_equal(tdm_loop_turn((rig)->loop, 20 * TDM_NSEC_PER_MSEC), 0);                       \
+                }                                                                                                      \
         } while (0)
 
 /* Ready comes with the first of the two. */
@@ -378,7 +381,8 @@ static void placements(void **state)
         assert_int_equal(gpu.done[TDM_BLOCK_FFN].blocks, rig->n_steps * rig->model.hparams.n_layers);
         assert_int_equal(gpu.done[TDM_BLOCK_ATTENTION].blocks, 0);
         assert_int_equal(gpu.done[TDM_BLOCK_SAMPLE].blocks, rig->n_steps);
-        assert_true(npu.busy_ns > 0 && npu.scratch_bytes > 0 && npu.done[TDM_BLOCK_ATTENTION].rows >= N_JOBS * (N_TOTAL - 1));
+        assert_true(npu.busy_ns > 0 && npu.scratch_bytes > 0 &&
+                    npu.done[TDM_BLOCK_ATTENTION].rows >= N_JOBS * (N_TOTAL - 1));
         assert_true(tdm_fleet_model_scratch(rig->fleet, 1) >= npu.scratch_bytes + gpu.scratch_bytes);
 
         /* The KV cache goes to who runs attention, when it does. */
@@ -401,8 +405,8 @@ static void kill_hook(struct rig *rig, uint32_t n_steps)
         static const struct {
                 uint32_t step;
                 bool npu, gpu;
-        } kills[] = { { 1, true, false }, { 5, false, true }, { 13, true, true }, { 14, true, false },
-                      { 40, false, true }, { 60, true, true } };
+        } kills[] = { { 1, true, false },  { 5, false, true },  { 13, true, true },
+                      { 14, true, false }, { 40, false, true }, { 60, true, true } };
 
         if (rig->hook_state < TDM_ARRAY_SIZE(kills) && n_steps >= kills[rig->hook_state].step) {
                 if (kills[rig->hook_state].npu)
@@ -504,7 +508,8 @@ static void stopped(void **state)
         rig_free(rig);
 }
 
-/* A process that SIGKILL does not end is given up, its models with it. There is none such here: it is said to be one. */
+/* A process that SIGKILL does not end is given up, its models with it. There is none such here: it is said to be one.
+ */
 static void abandoned(void **state)
 {
         struct rig *rig = rig_new();
@@ -575,7 +580,8 @@ static void restart_hook(struct rig *rig, uint32_t n_steps)
 {
         if (n_steps % 20 == 10)
                 assert_int_equal(tdm_fleet_restart(rig->fleet, n_steps % 40 == 10 ? TDM_WORKER_NPU : TDM_WORKER_GPU,
-                                                   "asked by a test"), 0);
+                                                   "asked by a test"),
+                                 0);
 }
 
 static void restarted(void **state)
@@ -637,8 +643,9 @@ static void scribble_hook(struct rig *rig, uint32_t n_steps)
                 uint32_t at = atomic_load(&from->produced);
                 const uint64_t one = 1;
 
-                from->slots[at % from->n_slots] = (struct tdm_desc){ .kind = TDM_DESC_DONE, .epoch = f->epoch,
-                                                                     .step_id = 99, .model_id = 1, .slot = 0 };
+                from->slots[at % from->n_slots] = (struct tdm_desc){
+                        .kind = TDM_DESC_DONE, .epoch = f->epoch, .step_id = 99, .model_id = 1, .slot = 0
+                };
                 atomic_store(&from->produced, at + 1);
                 assert_int_equal(write(tdm_ring_eventfd(f->workers[TDM_WORKER_GPU].ring_from), &one, sizeof(one)), 8);
                 break;
@@ -664,8 +671,8 @@ static void scribbled(void **state)
         rig_free(rig);
 }
 
-/* Workers that say all the time that a step is nearly done, one of them also while it stands still: each step is waited for once at most, by the
- * ring that it will come from, and nothing else changes. */
+/* Workers that say all the time that a step is nearly done, one of them also while it stands still: each step is waited
+ * for once at most, by the ring that it will come from, and nothing else changes. */
 struct crier {
         int fds[TDM_N_WORKERS];
         pid_t pid;
@@ -694,13 +701,15 @@ static void *cry(void *arg)
 static void said_soon(void **state)
 {
         struct rig *rig = rig_new();
-        const struct tdm_fleet_worker *npu = &rig->fleet->workers[TDM_WORKER_NPU], *gpu = &rig->fleet->workers[TDM_WORKER_GPU];
+        const struct tdm_fleet_worker *npu = &rig->fleet->workers[TDM_WORKER_NPU],
+                                      *gpu = &rig->fleet->workers[TDM_WORKER_GPU];
         struct crier c = { 0 };
         pthread_t thread;
 
         wait_for(rig, is_whole(rig));
         for (unsigned w = 0; w < TDM_N_WORKERS; w++)
-                assert_true((c.fds[w] = fcntl(tdm_ring_eventfd(rig->fleet->workers[w].ring_from), F_DUPFD_CLOEXEC, 3)) >= 0);
+                assert_true((c.fds[w] = fcntl(tdm_ring_eventfd(rig->fleet->workers[w].ring_from), F_DUPFD_CLOEXEC,
+                                              3)) >= 0);
         c.pid = worker_pid(rig, TDM_WORKER_GPU);
         assert_int_equal(pthread_create(&thread, NULL, cry, &c), 0);
         run_jobs(rig, "split");
@@ -825,8 +834,8 @@ static void quarantined(void **state)
         rmdir(dir);
 }
 
-/* One is killed while the other is in the middle of something: that the first is back sooner does not make the fleet ready,
- * for the second may still write where the steps that are issued again will. */
+/* One is killed while the other is in the middle of something: that the first is back sooner does not make the fleet
+ * ready, for the second may still write where the steps that are issued again will. */
 static void not_ready_before_the_survivor(void **state)
 {
         struct rig *rig = rig_new();
@@ -851,7 +860,10 @@ static void back_from_quarantine(void **state)
 {
         char dir[] = "/tmp/tandem-test-fleet-XXXXXX", path[256];
         const struct tdm_fleet_config config = {
-                .worker_dir = dir, .requested = { "host", "host" }, .n_threads = 1, .hang_min_ns = HANG_NS,
+                .worker_dir = dir,
+                .requested = { "host", "host" },
+                .n_threads = 1,
+                .hang_min_ns = HANG_NS,
                 .quarantine_ns = 50 * TDM_NSEC_PER_MSEC,
         };
         struct tdm_fleet_worker *npu;
@@ -904,7 +916,10 @@ static void both_back_from_quarantine(void **state)
 {
         char dir[] = "/tmp/tandem-test-fleet-XXXXXX", path[256];
         const struct tdm_fleet_config config = {
-                .worker_dir = dir, .requested = { "host", "host" }, .n_threads = 1, .hang_min_ns = HANG_NS,
+                .worker_dir = dir,
+                .requested = { "host", "host" },
+                .n_threads = 1,
+                .hang_min_ns = HANG_NS,
                 .quarantine_ns = TDM_NSEC_PER_SEC,
         };
         static const char *const names[TDM_N_WORKERS] = { "tandem-npu-worker", "tandem-gpu-worker" };
@@ -947,7 +962,8 @@ static void both_back_from_quarantine(void **state)
 static void stopped_idle(void **state)
 {
         struct rig *rig = rig_new();
-        struct tdm_fleet_worker *npu = &rig->fleet->workers[TDM_WORKER_NPU], *gpu = &rig->fleet->workers[TDM_WORKER_GPU];
+        struct tdm_fleet_worker *npu = &rig->fleet->workers[TDM_WORKER_NPU],
+                                *gpu = &rig->fleet->workers[TDM_WORKER_GPU];
         uint64_t t0;
 
         wait_for(rig, is_whole(rig));
@@ -1419,7 +1435,8 @@ static bool have_taken(const struct rig *rig, const struct tdm_fleet_model *m)
 {
         const struct tdm_fleet_entry *entry = tdm_fleet_find(rig->fleet, m->model_id);
 
-        return entry && entry->on[TDM_WORKER_NPU].n_taken == m->n_sealed && entry->on[TDM_WORKER_GPU].n_taken == m->n_sealed;
+        return entry && entry->on[TDM_WORKER_NPU].n_taken == m->n_sealed &&
+               entry->on[TDM_WORKER_GPU].n_taken == m->n_sealed;
 }
 
 static void add_in_pieces(struct rig *rig, struct tdm_fleet_model *ret, uint32_t model_id, unsigned n_sealed)
@@ -1530,9 +1547,10 @@ static void stopped_in_pieces(void **state)
 /* A worker that waits for weights, and hangs in a step of another model, is missed as soon as ever. */
 static void hung_in_pieces(void **state)
 {
-        const struct tdm_fleet_config config = {
-                .worker_dir = TANDEM_BIN_DIR "/../faulty", .requested = { "host", "host" }, .n_threads = 1, .hang_min_ns = HANG_NS
-        };
+        const struct tdm_fleet_config config = { .worker_dir = TANDEM_BIN_DIR "/../faulty",
+                                                 .requested = { "host", "host" },
+                                                 .n_threads = 1,
+                                                 .hang_min_ns = HANG_NS };
         struct tdm_fleet_model second;
         struct rig *rig;
         uint64_t t0;
@@ -1576,21 +1594,34 @@ static void bad_steps(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(placements),       cmocka_unit_test(killed),
-                cmocka_unit_test(blamed),           cmocka_unit_test(stopped),
-                cmocka_unit_test(restarted),        cmocka_unit_test(scribbled),
-                cmocka_unit_test(scribbled_often),  cmocka_unit_test(said_soon),
+                cmocka_unit_test(placements),
+                cmocka_unit_test(killed),
+                cmocka_unit_test(blamed),
+                cmocka_unit_test(stopped),
+                cmocka_unit_test(restarted),
+                cmocka_unit_test(scribbled),
+                cmocka_unit_test(scribbled_often),
+                cmocka_unit_test(said_soon),
                 cmocka_unit_test(quarantined),
-                cmocka_unit_test(quarantined_at_work), cmocka_unit_test(devices),
-                cmocka_unit_test(not_ready_before_the_survivor), cmocka_unit_test(survivor),
-                cmocka_unit_test(same_device_again), cmocka_unit_test(measured),         cmocka_unit_test(measured_to_death),
-                cmocka_unit_test(back_from_quarantine), cmocka_unit_test(stopped_idle),
+                cmocka_unit_test(quarantined_at_work),
+                cmocka_unit_test(devices),
+                cmocka_unit_test(not_ready_before_the_survivor),
+                cmocka_unit_test(survivor),
+                cmocka_unit_test(same_device_again),
+                cmocka_unit_test(measured),
+                cmocka_unit_test(measured_to_death),
+                cmocka_unit_test(back_from_quarantine),
+                cmocka_unit_test(stopped_idle),
                 cmocka_unit_test(both_back_from_quarantine),
-                cmocka_unit_test(starved),          cmocka_unit_test(starved_or_not),
-                cmocka_unit_test(models_come_and_go), cmocka_unit_test(bad_steps),
-                cmocka_unit_test(in_pieces),        cmocka_unit_test(stopped_in_pieces),
+                cmocka_unit_test(starved),
+                cmocka_unit_test(starved_or_not),
+                cmocka_unit_test(models_come_and_go),
+                cmocka_unit_test(bad_steps),
+                cmocka_unit_test(in_pieces),
+                cmocka_unit_test(stopped_in_pieces),
                 cmocka_unit_test(hung_in_pieces),
-                cmocka_unit_test(abandoned),        cmocka_unit_test(orphans),
+                cmocka_unit_test(abandoned),
+                cmocka_unit_test(orphans),
         };
 
         char state[] = "/tmp/tandem-test-state-XXXXXX", path[128];

@@ -1,8 +1,8 @@
 /* Traces: the fleet's own flight recorder, and reading those of the workers.
  *
  * A reader owns nothing but its cursors, so that any number of them come and go without the fleet knowing. A worker's
- * ring belongs to one life of it; when that ends, its segment is kept until the next life has ended too, so that a reader
- * finds out what the worker did last. One that is slower than two deaths misses what lay between. */
+ * ring belongs to one life of it; when that ends, its segment is kept until the next life has ended too, so that a
+ * reader finds out what the worker did last. One that is slower than two deaths misses what lay between. */
 #include "daemon/fleet/private.h"
 
 void tdm_fleet_trace(struct tdm_fleet *f, enum tdm_trace_kind kind, uint64_t step, uint32_t rows, uint64_t arg)
@@ -47,8 +47,8 @@ void tdm_fleet_trace_open(struct tdm_fleet *f, bool past, struct tdm_fleet_trace
         }
 }
 
-static size_t read_worker(const struct tdm_fleet_worker *w, struct tdm_fleet_tracer *tracer, struct tdm_trace_event *events,
-                          size_t max)
+static size_t read_worker(const struct tdm_fleet_worker *w, struct tdm_fleet_tracer *tracer,
+                          struct tdm_trace_event *events, size_t max)
 {
         uint64_t *cursor = &tracer->cursor[TDM_LANE_OF(w->index)], *lost = &tracer->lost[TDM_LANE_OF(w->index)];
         uint32_t *life = &tracer->life[w->index];

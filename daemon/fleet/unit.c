@@ -1,18 +1,19 @@
-/* A worker that is a unit of its own: the service manager owns its listening socket and starts it when we connect; it is not
- * our child and mostly not our user's. What differs from worker.c is told here: how it is reached, how we learn which
- * process it is, how it ended, and how it is killed.
+/* A worker that is a unit of its own: the service manager owns its listening socket and starts it when we connect; it
+ * is not our child and mostly not our user's. What differs from worker.c is told here: how it is reached, how we learn
+ * which process it is, how it ended, and how it is killed.
  *
- * Which process: SO_PEERCRED and SO_PEERPIDFD of a connection name whoever listened, which is the manager. That is what is
- * checked (root or ourselves: nobody else may stand between us and a worker), but the worker is known by its first byte,
- * to which the kernel adds the sender (SCM_PIDFD, else SCM_CREDENTIALS and pidfd_open(); the connection is still open then, so
- * that the number is still this process's). Nothing is handed over before that.
+ * Which process: SO_PEERCRED and SO_PEERPIDFD of a connection name whoever listened, which is the manager. That is what
+ * is checked (root or ourselves: nobody else may stand between us and a worker), but the worker is known by its first
+ * byte, to which the kernel adds the sender (SCM_PIDFD, else SCM_CREDENTIALS and pidfd_open(); the connection is still
+ * open then, so that the number is still this process's). Nothing is handed over before that.
  *
- * How it ended: only a parent can wait for it, so the pidfd is asked (PIDFD_GET_INFO, Linux 6.15). An older kernel does not
- * say; then the step it was in is suspected, since a step that kills workers must be found, and one that does not
+ * How it ended: only a parent can wait for it, so the pidfd is asked (PIDFD_GET_INFO, Linux 6.15). An older kernel does
+ * not say; then the step it was in is suspected, since a step that kills workers must be found, and one that does not
  * is acquitted when it is run alone.
  *
- * How it is killed: first we hang up, and its control thread ends it whatever the rest of it does. One that is stopped, or
- * hangs in the kernel, needs SIGKILL, which is the manager's right and not ours: the owner of the fleet asks for it. */
+ * How it is killed: first we hang up, and its control thread ends it whatever the rest of it does. One that is stopped,
+ * or hangs in the kernel, needs SIGKILL, which is the manager's right and not ours: the owner of the fleet asks for it.
+ */
 #include "daemon/fleet/private.h"
 
 #include <poll.h>
@@ -55,8 +56,9 @@ int tdm_fleet_unit_init(struct tdm_fleet_worker *w, const char *folder, struct t
                 return tdm_error_set(err, -ENOMEM, "out of memory");
         }
         if (strlen(w->socket_path) >= sizeof(address.sun_path))
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "TANDEM_WORKER_SOCKETS: the path %.80s… is longer than %zu bytes",
-                                     w->socket_path, sizeof(address.sun_path) - 1);
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "TANDEM_WORKER_SOCKETS: the path %.80s… is longer than %zu bytes", w->socket_path,
+                                     sizeof(address.sun_path) - 1);
         snprintf(w->unit, sizeof(w->unit), "tandem-%s-worker.service", w->name);
         return 0;
 }
@@ -78,7 +80,9 @@ static int read_greeting(int fd, struct ucred *ret_who, int *ret_pidfd)
         } control;
         char byte = 0;
         struct iovec io = { .iov_base = &byte, .iov_len = 1 };
-        struct msghdr m = { .msg_iov = &io, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control) };
+        struct msghdr m = {
+                .msg_iov = &io, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)
+        };
         ssize_t n = recvmsg(fd, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
 
         if (n < 0)
@@ -118,11 +122,11 @@ static void look_at_cpus(struct tdm_fleet_worker *w)
 
         if (sched_getaffinity(0, sizeof(ours), &ours) < 0 || sched_getaffinity(w->pid, sizeof(its), &its) < 0)
                 return;
-        if (w->is_bound && !CPU_EQUAL(&its, &w->cpus) &&
-            sched_setaffinity(w->pid, sizeof(w->cpus), &w->cpus) < 0) {
+        if (w->is_bound && !CPU_EQUAL(&its, &w->cpus) && sched_setaffinity(w->pid, sizeof(w->cpus), &w->cpus) < 0) {
                 tdm_cpus_format(&w->cpus, text, sizeof(text));
-                tdm_log_warning("cannot bind the %s worker to the CPUs %s: %s; put CPUAffinity= into %s (systemctl edit %s)", w->name,
-                                text, strerror(errno), w->unit, w->unit);
+                tdm_log_warning(
+                        "cannot bind the %s worker to the CPUs %s: %s; put CPUAffinity= into %s (systemctl edit %s)",
+                        w->name, text, strerror(errno), w->unit, w->unit);
         } else if (w->is_bound)
                 return;
         w->cpus = its;
@@ -139,7 +143,8 @@ static int on_greeting(struct tdm_source *source, int fd, uint32_t events, void 
                 return 0;
         if (r <= 0 || who.pid <= 0) { /* no worker of ours, so not ours to kill either */
                 closep(&w->pidfd);
-                tdm_fleet_worker_lost(w, false, "%s left before it said who it is; see journalctl -u %s", w->unit, w->unit);
+                tdm_fleet_worker_lost(w, false, "%s left before it said who it is; see journalctl -u %s", w->unit,
+                                      w->unit);
                 return 0;
         }
         w->pid = who.pid;
@@ -183,8 +188,9 @@ int tdm_fleet_unit_connect(struct tdm_fleet_worker *w)
         if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &listener, &len) < 0)
                 return -errno;
         if (listener.uid != 0 && listener.uid != geteuid()) {
-                tdm_log_error("%s is served by user %u, who is neither root nor this daemon's user: nothing is handed to it",
-                              w->socket_path, (unsigned)listener.uid);
+                tdm_log_error(
+                        "%s is served by user %u, who is neither root nor this daemon's user: nothing is handed to it",
+                        w->socket_path, (unsigned)listener.uid);
                 return -EPERM;
         }
         r = tdm_loop_add_io(w->fleet->loop, fd, EPOLLIN, on_greeting, w, &w->greeting);

@@ -2,9 +2,9 @@
  *
  * A step in flight is always somebody's: of the next block in its plan, where "next" is the furthest that either worker
  * has published. Only its owner is expected to move, and moving is anything: a finished chunk (heartbeat), a finished
- * block. Silence is counted in ticks of our own timer, and a tick that comes late counts as one tick: while tandemd itself
- * did not run, nobody was silent. The deadline is max(hang_min, 20 × p99 of such blocks), so that a slow machine is
- * not taken for a dead one, and time in which the worker was kept from running is not counted (starved.c). Where
+ * block. Silence is counted in ticks of our own timer, and a tick that comes late counts as one tick: while tandemd
+ * itself did not run, nobody was silent. The deadline is max(hang_min, 20 × p99 of such blocks), so that a slow machine
+ * is not taken for a dead one, and time in which the worker was kept from running is not counted (starved.c). Where
  * nothing is owed a ping is sent once a second, so that a worker in reserve is not found dead when it is needed. */
 #include "daemon/fleet/private.h"
 
@@ -87,7 +87,8 @@ static bool owes_weights(const struct tdm_fleet_worker *w)
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++) {
                 const struct tdm_fleet_entry *entry = w->fleet->models[i];
 
-                if (entry && entry->on[w->index].load == TDM_FLEET_LOADING && entry->on[w->index].n_taken < entry->on[w->index].n_sent)
+                if (entry && entry->on[w->index].load == TDM_FLEET_LOADING &&
+                    entry->on[w->index].n_taken < entry->on[w->index].n_sent)
                         return true;
         }
         return false;
@@ -136,7 +137,8 @@ static bool is_waiting(const struct tdm_fleet *f, const struct tdm_fleet_entry *
 {
         const struct tdm_fleet_step *step = &entry->steps[slot], *before = &entry->steps[step->after_slot];
 
-        return step->after != 0 && before->step_id == step->after && tdm_block_kind(&entry->model.hparams, block) == TDM_BLOCK_ATTENTION &&
+        return step->after != 0 && before->step_id == step->after &&
+               tdm_block_kind(&entry->model.hparams, block) == TDM_BLOCK_ATTENTION &&
                next_block(f, entry, step->after_slot) <= block;
 }
 
@@ -228,11 +230,13 @@ static void watch_steps(struct tdm_fleet_worker *w, uint64_t elapsed_ns)
                 return;
         if (kind == TDM_BLOCK_ATTENTION || kind == TDM_BLOCK_FFN)
                 tdm_fleet_worker_lost(w, !tdm_fleet_worker_is_stopped(w), "no progress for %llu ms in %s %u%s",
-                                      (unsigned long long)(w->step_silence_ns / TDM_NSEC_PER_MSEC), tdm_block_kind_name(kind),
-                                      tdm_block_layer(block), tdm_fleet_worker_is_stopped(w) ? " (stopped by a signal)" : "");
+                                      (unsigned long long)(w->step_silence_ns / TDM_NSEC_PER_MSEC),
+                                      tdm_block_kind_name(kind), tdm_block_layer(block),
+                                      tdm_fleet_worker_is_stopped(w) ? " (stopped by a signal)" : "");
         else
                 tdm_fleet_worker_lost(w, !tdm_fleet_worker_is_stopped(w), "no progress for %llu ms in %s%s",
-                                      (unsigned long long)(w->step_silence_ns / TDM_NSEC_PER_MSEC), tdm_block_kind_name(kind),
+                                      (unsigned long long)(w->step_silence_ns / TDM_NSEC_PER_MSEC),
+                                      tdm_block_kind_name(kind),
                                       tdm_fleet_worker_is_stopped(w) ? " (stopped by a signal)" : "");
 }
 
@@ -377,12 +381,14 @@ static uint64_t waiting_ns(const struct tdm_fleet_worker *w)
 
 static uint64_t handovers(const struct tdm_fleet_worker *w)
 {
-        return w->past_handovers + (w->progress ? atomic_load_explicit(&w->progress->handovers, memory_order_relaxed) : 0);
+        return w->past_handovers +
+               (w->progress ? atomic_load_explicit(&w->progress->handovers, memory_order_relaxed) : 0);
 }
 
 static uint64_t handover_ns(const struct tdm_fleet_worker *w)
 {
-        return w->past_handover_ns + (w->progress ? atomic_load_explicit(&w->progress->handover_ns, memory_order_relaxed) : 0);
+        return w->past_handover_ns +
+               (w->progress ? atomic_load_explicit(&w->progress->handover_ns, memory_order_relaxed) : 0);
 }
 
 void tdm_fleet_fold_progress(struct tdm_fleet_worker *w)
@@ -416,12 +422,18 @@ static uint32_t load32(const _Atomic uint32_t *word)
 static void read_use(const struct tdm_device_counters *c, struct tdm_device_use *ret)
 {
         *ret = (struct tdm_device_use){
-                .device_macs = load64(&c->device_macs), .host_macs = load64(&c->host_macs),
-                .blocks = load64(&c->blocks), .submissions = load64(&c->submissions),
-                .commands = load64(&c->commands), .repeats = load64(&c->repeats),
-                .contexts = load64(&c->contexts), .sampled_ns = load64(&c->sampled_ns),
-                .context_errors = load64(&c->context_errors), .n_contexts = load32(&c->n_contexts),
-                .power_mw = load32(&c->power_mw), .utilisation_permille = load32(&c->utilisation_permille),
+                .device_macs = load64(&c->device_macs),
+                .host_macs = load64(&c->host_macs),
+                .blocks = load64(&c->blocks),
+                .submissions = load64(&c->submissions),
+                .commands = load64(&c->commands),
+                .repeats = load64(&c->repeats),
+                .contexts = load64(&c->contexts),
+                .sampled_ns = load64(&c->sampled_ns),
+                .context_errors = load64(&c->context_errors),
+                .n_contexts = load32(&c->n_contexts),
+                .power_mw = load32(&c->power_mw),
+                .utilisation_permille = load32(&c->utilisation_permille),
                 .temperature_mc = load32(&c->temperature_mc),
         };
 }

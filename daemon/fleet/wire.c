@@ -5,7 +5,8 @@
 #include <fcntl.h>
 #include "proto/worker.pb-c.h"
 
-static int send_message(struct tdm_fleet_worker *w, const Tandem__Worker__ToWorker *message, const int *fds, unsigned n_fds)
+static int send_message(struct tdm_fleet_worker *w, const Tandem__Worker__ToWorker *message, const int *fds,
+                        unsigned n_fds)
 {
         uint8_t data[4096];
         size_t size = tandem__worker__to_worker__get_packed_size(message);
@@ -18,10 +19,10 @@ static int send_message(struct tdm_fleet_worker *w, const Tandem__Worker__ToWork
         return tdm_conn_send(w->conn, data, size, fds, n_fds);
 }
 
-#define TO_WORKER(field, KIND, body)                                                                                  \
-        {                                                                                                             \
-                .base = PROTOBUF_C_MESSAGE_INIT(&tandem__worker__to_worker__descriptor),                              \
-                .kind_case = TANDEM__WORKER__TO_WORKER__KIND_##KIND, .field = (body)                                  \
+#define TO_WORKER(field, KIND, body)                                                                                   \
+        {                                                                                                              \
+                .base = PROTOBUF_C_MESSAGE_INIT(&tandem__worker__to_worker__descriptor),                               \
+                .kind_case = TANDEM__WORKER__TO_WORKER__KIND_##KIND, .field = (body)                                   \
         }
 
 /* The fds of a message, those that do not fit into it sent ahead. */

@@ -97,12 +97,13 @@ static void schedule_trial(struct tdm_fleet_worker *w)
         w->quarantines++;
         w->try_at_ns = w->no_device ? 0 : tdm_now_ns() + ns;
         if (w->no_device)
-                tdm_log_error("%s worker is left alone: %s; its blocks go to the other one until `tandem restart %s`", w->name,
-                              w->last_exit, w->name);
+                tdm_log_error("%s worker is left alone: %s; its blocks go to the other one until `tandem restart %s`",
+                              w->name, w->last_exit, w->name);
         else
-                tdm_log_error("%s worker is left alone after %u deaths with no finished step between (%s); its blocks go to the "
-                              "other one until it is tried again, in %.1f s or with `tandem restart %s`", w->name, w->deaths,
-                              w->last_exit, (double)ns / 1e9, w->name);
+                tdm_log_error("%s worker is left alone after %u deaths with no finished step between (%s); its blocks "
+                              "go to the "
+                              "other one until it is tried again, in %.1f s or with `tandem restart %s`",
+                              w->name, w->deaths, w->last_exit, (double)ns / 1e9, w->name);
         tdm_fleet_pump_soon(w->fleet);
 }
 
@@ -216,8 +217,8 @@ static void end_its_epoch(struct tdm_fleet_worker *w, const char *reason, uint64
                 tdm_fleet_end_epoch(w->fleet, w->index, reason, guilty);
 }
 
-/* One that was in reserve and had no step in its life says nothing about its device: others killed it. It is started more
- * and more slowly all the same. */
+/* One that was in reserve and had no step in its life says nothing about its device: others killed it. It is started
+ * more and more slowly all the same. */
 static void count_death(struct tdm_fleet_worker *w)
 {
         if (tdm_now_ns() - w->started_ns > LONG_LIFE_NS && w->state == TDM_WORKER_READY) {
@@ -289,8 +290,8 @@ void tdm_fleet_worker_abandon(struct tdm_fleet_worker *w)
                 entry->leaving = true;
                 entry->failed = true;
                 tdm_error_set(&entry->error, TDM_E_NO_WORKER,
-                              "the %s worker hangs in the kernel and still holds the memory of %s; load it again", w->name,
-                              entry->name);
+                              "the %s worker hangs in the kernel and still holds the memory of %s; load it again",
+                              w->name, entry->name);
         }
         tdm_fleet_end_epoch(f, w->index, w->last_exit, 0);
 }

@@ -1,11 +1,11 @@
 /* From a request to ids, and from ids to text: the part of a job that needs the tokenizer. When its rows run is the
- * scheduler's business, how its events look on a wire the client face's. Text is given back as soon as it has become ids,
- * and never logged. */
+ * scheduler's business, how its events look on a wire the client face's. Text is given back as soon as it has become
+ * ids, and never logged. */
 #include "daemon/jobs/job.h"
 
 static const char *const state_names[] = {
-        [TDM_JOB_QUEUED] = "queued",   [TDM_JOB_LOADING] = "loading",       [TDM_JOB_PREFILL] = "prefill",
-        [TDM_JOB_DECODE] = "decode",   [TDM_JOB_RECOVERING] = "recovering", [TDM_JOB_DONE] = "done",
+        [TDM_JOB_QUEUED] = "queued", [TDM_JOB_LOADING] = "loading",       [TDM_JOB_PREFILL] = "prefill",
+        [TDM_JOB_DECODE] = "decode", [TDM_JOB_RECOVERING] = "recovering", [TDM_JOB_DONE] = "done",
 };
 
 static const char *const placement_names[TDM_N_PLACES] = { "", "split", "npu", "gpu" };
@@ -90,7 +90,8 @@ static int check_params(const struct tdm_job_params *p, struct tdm_error *err)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "%zu messages; at most %u are taken", p->n_messages,
                                      TDM_MAX_CHAT_MESSAGES);
         if (p->n_messages > 0 && p->messages[p->n_messages - 1].role == TDM_CHAT_ASSISTANT)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "the last message is the assistant's; end with the user's");
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "the last message is the assistant's; end with the user's");
         if (p->repeat_last > TDM_HISTORY_MAX)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "repeat_last %u is more than %u", p->repeat_last,
                                      TDM_HISTORY_MAX);
@@ -178,7 +179,8 @@ void tdm_job_unrefp(struct tdm_job **job)
 
 size_t tdm_job_pending_bytes(const struct tdm_job *job)
 {
-        return job->text_size + job->n_messages * sizeof(*job->messages) + (size_t)job->ids_capacity * sizeof(*job->ids);
+        return job->text_size + job->n_messages * sizeof(*job->messages) +
+               (size_t)job->ids_capacity * sizeof(*job->ids);
 }
 
 static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
@@ -204,8 +206,8 @@ static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokeniz
                 n = tdm_chat_encode(family, tokenizer, job->messages, job->n_messages, ids, capacity);
         } else
                 n = tdm_tokenizer_encode(tokenizer, job->text, job->text_size,
-                                         TDM_TOKENIZE_BOS | (job->kind == TDM_JOB_GENERATE ? TDM_TOKENIZE_SPECIAL : 0), ids,
-                                         capacity);
+                                         TDM_TOKENIZE_BOS | (job->kind == TDM_JOB_GENERATE ? TDM_TOKENIZE_SPECIAL : 0),
+                                         ids, capacity);
         if (n == -EINVAL)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "the messages do not fit the model's chat template");
         if (n < 0)
@@ -252,8 +254,8 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
                         return tdm_error_set(err, TDM_E_BAD_REQUEST, "token id %u at %u is not in the vocabulary of %u",
                                              job->ids[i], i, hp->n_vocab);
         if (job->n_ids > hp->n_ctx)
-                return tdm_error_set(err, TDM_E_TOO_LONG, "the prompt has %u tokens; the model's context is %u", job->n_ids,
-                                     hp->n_ctx);
+                return tdm_error_set(err, TDM_E_TOO_LONG, "the prompt has %u tokens; the model's context is %u",
+                                     job->n_ids, hp->n_ctx);
         job->prompt_tokens = job->n_ids;
         job->tokenizer = tokenizer;
         if (job->kind == TDM_JOB_SCORE) {
@@ -262,9 +264,10 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
         }
         left = hp->n_ctx - job->n_ids;
         if (left == 0)
-                return tdm_error_set(err, TDM_E_TOO_LONG,
-                                     "the prompt has %u tokens and fills the model's context of %u: no room for an answer",
-                                     job->n_ids, hp->n_ctx);
+                return tdm_error_set(
+                        err, TDM_E_TOO_LONG,
+                        "the prompt has %u tokens and fills the model's context of %u: no room for an answer",
+                        job->n_ids, hp->n_ctx);
         job->implicit_limit = job->max_tokens == 0;
         job->max_tokens = TDM_MIN(left, job->max_tokens ? job->max_tokens : TDM_IMPLICIT_MAX_TOKENS);
         tdm_decoder_init(&job->decoder, tokenizer, false);
@@ -292,7 +295,8 @@ static int append_id(struct tdm_job *job, uint32_t id)
         return 0;
 }
 
-bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_t now_ns, struct tdm_job_token *ret_token)
+bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_t now_ns,
+                        struct tdm_job_token *ret_token)
 {
         size_t size;
         bool hit = false;
@@ -365,8 +369,8 @@ double tdm_job_prefill_tps(const struct tdm_job *job)
         uint64_t end = job->first_token_ns ? job->first_token_ns : job->last_token_ns;
 
         return job->prefill_ns && end > job->prefill_ns ?
-                       (double)(job->prompt_tokens - job->cached_tokens) * 1e9 / (double)(end - job->prefill_ns)
-                                                        : 0;
+                       (double)(job->prompt_tokens - job->cached_tokens) * 1e9 / (double)(end - job->prefill_ns) :
+                       0;
 }
 
 double tdm_job_decode_tps(const struct tdm_job *job)

@@ -1,7 +1,7 @@
 /* A job: what a client asked for (text to continue, or text to score), what has been made of it, and where it stands.
  *
- * It knows no wire and no worker: the scheduler moves it, the client face listens through struct tdm_job_events. Counted:
- * the scheduler holds a reference while it knows the job, a listener another. Loop thread only. */
+ * It knows no wire and no worker: the scheduler moves it, the client face listens through struct tdm_job_events.
+ * Counted: the scheduler holds a reference while it knows the job, a listener another. Loop thread only. */
 #ifndef TDM_DAEMON_JOBS_JOB_H
 #define TDM_DAEMON_JOBS_JOB_H
 
@@ -55,14 +55,15 @@ struct tdm_job_token {
         size_t size;
 };
 
-/* accepted: prompt_tokens and max_tokens are known now. done: the last call; the listener drops its reference. A job that
- * fails before it was accepted only gets done. None may call back into the scheduler. */
+/* accepted: prompt_tokens and max_tokens are known now. done: the last call; the listener drops its reference. A job
+ * that fails before it was accepted only gets done. None may call back into the scheduler. */
 struct tdm_job_events {
         void (*accepted)(struct tdm_job *job, void *userdata);
         void (*progress)(struct tdm_job *job, void *userdata);
         void (*token)(struct tdm_job *job, uint32_t index, const struct tdm_job_token *token, void *userdata);
         /* results [n] of the positions first …; the last position of all has no target. */
-        void (*scores)(struct tdm_job *job, uint32_t first, const struct tdm_result *results, uint32_t n, void *userdata);
+        void (*scores)(struct tdm_job *job, uint32_t first, const struct tdm_result *results, uint32_t n,
+                       void *userdata);
         void (*done)(struct tdm_job *job, void *userdata);
 };
 
@@ -90,19 +91,19 @@ struct tdm_job_params {
 
 /* Where a job's rows stand; the scheduler's part of the job. */
 struct tdm_sequence {
-        struct tdm_list node;          /* in the lane's active list */
-        uint32_t table;                /* sequence slot; UINT32_MAX: not admitted */
-        uint32_t n_committed;          /* positions whose K and V are in the cache */
-        uint32_t n_pages[TDM_KV_GROUPS];     /* table entries filled: pages of positions [0, n_pages * 32) … */
-        uint32_t first_page[TDM_KV_GROUPS];  /* … of which those before this one are freed again */
-        struct tdm_pages_need reserved; /* promised, and not drawn yet */
-        uint32_t numerics;  /* of all its rows, as the prefix cache counts them; 0: none, or several */
+        struct tdm_list node;               /* in the lane's active list */
+        uint32_t table;                     /* sequence slot; UINT32_MAX: not admitted */
+        uint32_t n_committed;               /* positions whose K and V are in the cache */
+        uint32_t n_pages[TDM_KV_GROUPS];    /* table entries filled: pages of positions [0, n_pages * 32) … */
+        uint32_t first_page[TDM_KV_GROUPS]; /* … of which those before this one are freed again */
+        struct tdm_pages_need reserved;     /* promised, and not drawn yet */
+        uint32_t numerics;                  /* of all its rows, as the prefix cache counts them; 0: none, or several */
         struct tdm_prefix_cursor cursor;
-        bool looked_up;     /* it has what the prefix cache had for it */
-        bool leaving;       /* its pages are wanted: no more rows, and out as soon as it is not in flight */
-        uint32_t in_flight; /* steps it is in: two when one follows the other on the other worker */
-        uint32_t n_issued;  /* positions committed or in flight */
-        uint8_t home;       /* 1 + the worker of its last step; 0: none, or both */
+        bool looked_up;                /* it has what the prefix cache had for it */
+        bool leaving;                  /* its pages are wanted: no more rows, and out as soon as it is not in flight */
+        uint32_t in_flight;            /* steps it is in: two when one follows the other on the other worker */
+        uint32_t n_issued;             /* positions committed or in flight */
+        uint8_t home;                  /* 1 + the worker of its last step; 0: none, or both */
         struct tdm_suspects *suspects; /* the steps it was in killed a worker: whom it may share a step with */
 };
 
@@ -135,8 +136,8 @@ struct tdm_job {
         bool implicit_limit; /* nobody asked for it */
         uint32_t generated;
         uint32_t cached_tokens; /* of the prompt, found in the prefix cache */
-        uint32_t n_told; /* positions whose scores the listener has */
-        uint32_t n_read; /* positions that were committed once; those that are read again are not news */
+        uint32_t n_told;        /* positions whose scores the listener has */
+        uint32_t n_read;        /* positions that were committed once; those that are read again are not news */
         struct tdm_sampling sampling;
         uint32_t repeat_last;
         uint32_t prefill_chunk;
@@ -150,11 +151,11 @@ struct tdm_job {
 
         enum tdm_job_state state;
         bool accepted;
-        bool paused;     /* the client does not read: left out of steps */
+        bool paused;       /* the client does not read: left out of steps */
         bool text_is_over; /* a stop string was found */
-        bool finished;   /* its end is decided; the scheduler takes it out */
+        bool finished;     /* its end is decided; the scheduler takes it out */
         enum tdm_job_end end;
-        struct tdm_error error; /* of TDM_JOB_END_ERROR */
+        struct tdm_error error;             /* of TDM_JOB_END_ERROR */
         char tail[64 + TDM_MAX_STOP_BYTES]; /* text still held when it ended */
         size_t tail_size;
 
@@ -170,7 +171,7 @@ struct tdm_job {
         struct tdm_list node;  /* of all jobs */
         struct tdm_list queue; /* waiting for admission, in order of arrival */
         struct tdm_sequence seq;
-        size_t charged_bytes; /* against the cap of what waits to be tokenized */
+        size_t charged_bytes;    /* against the cap of what waits to be tokenized */
         uint64_t charged_tokens; /* against the user's cap */
         uint64_t user_served;    /* rows that its user had when a step was built: those with fewer go first */
         uint32_t n_bypassed;
@@ -193,7 +194,8 @@ size_t tdm_job_pending_bytes(const struct tdm_job *job);
 /* Makes ids of the text. Any thread: only reads the job. ret->ids is the caller's. */
 void tdm_job_encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
                     const struct tdm_hparams *hp, struct tdm_job_encoded *ret);
-/* Makes the ids (or takes from_text's when the text is encoded already), checks them against the model, fixes max_tokens, drops the text. TDM_E_BAD_REQUEST, TDM_E_TOO_LONG. */
+/* Makes the ids (or takes from_text's when the text is encoded already), checks them against the model, fixes
+ * max_tokens, drops the text. TDM_E_BAD_REQUEST, TDM_E_TOO_LONG. */
 int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
                     const struct tdm_hparams *hp, struct tdm_error *err);
 
@@ -210,7 +212,8 @@ static inline bool tdm_job_is_decoding(const struct tdm_job *job)
 
 /* Appends a chosen token: decodes, looks for ends. *ret_token is what the client is to see (its text lies in the job's
  * room until the next call); false when it sees nothing (an end token). Sets finished. */
-bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_t now_ns, struct tdm_job_token *ret_token);
+bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_t now_ns,
+                        struct tdm_job_token *ret_token);
 /* Decides the end, once; the first call wins. err for TDM_JOB_END_ERROR. */
 void tdm_job_finish(struct tdm_job *job, enum tdm_job_end end, const struct tdm_error *err);
 

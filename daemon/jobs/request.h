@@ -1,5 +1,5 @@
-/* What the faces (socket, D-Bus) read alike from a request before tdm_job_new() checks the whole: names and what an absent
- * number means. One place, so that the same request is the same job whichever way it came. */
+/* What the faces (socket, D-Bus) read alike from a request before tdm_job_new() checks the whole: names and what an
+ * absent number means. One place, so that the same request is the same job whichever way it came. */
 #ifndef TDM_DAEMON_JOBS_REQUEST_H
 #define TDM_DAEMON_JOBS_REQUEST_H
 
@@ -8,8 +8,9 @@
 /* enum tdm_chat_role; -EINVAL: none of system, user, assistant. */
 static inline int tdm_request_role(const char *name)
 {
-        static const char *const names[] = { [TDM_CHAT_SYSTEM] = "system", [TDM_CHAT_USER] = "user",
-                                             [TDM_CHAT_ASSISTANT] = "assistant" };
+        static const char *const names[] = {
+                [TDM_CHAT_SYSTEM] = "system", [TDM_CHAT_USER] = "user", [TDM_CHAT_ASSISTANT] = "assistant"
+        };
 
         for (int i = 0; i < (int)TDM_ARRAY_SIZE(names); i++)
                 if (strcmp(names[i], name) == 0)

@@ -20,7 +20,8 @@ int tdm_stop_new(struct tdm_stop **ret, const struct tdm_stop_string *strings, s
         _cleanup_(tdm_stop_destroyp) struct tdm_stop *s = NULL;
 
         if (n > TDM_MAX_STOPS)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%zu stop strings; at most %u are taken", n, TDM_MAX_STOPS);
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%zu stop strings; at most %u are taken", n,
+                                     TDM_MAX_STOPS);
         s = calloc(1, sizeof(*s));
         if (!s)
                 return -ENOMEM;
@@ -28,8 +29,9 @@ int tdm_stop_new(struct tdm_stop **ret, const struct tdm_stop_string *strings, s
                 if (strings[i].size == 0)
                         return tdm_error_set(err, TDM_E_BAD_REQUEST, "stop string %zu is empty", i + 1);
                 if (strings[i].size > TDM_MAX_STOP_BYTES)
-                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "stop string %zu has %zu bytes; at most %u are taken",
-                                             i + 1, strings[i].size, TDM_MAX_STOP_BYTES);
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                             "stop string %zu has %zu bytes; at most %u are taken", i + 1,
+                                             strings[i].size, TDM_MAX_STOP_BYTES);
                 if (!tdm_utf8_is_valid(strings[i].data, strings[i].size))
                         return tdm_error_set(err, TDM_E_BAD_REQUEST, "stop string %zu is not UTF-8", i + 1);
                 memcpy(s->strings[i].data, strings[i].data, strings[i].size);

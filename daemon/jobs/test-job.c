@@ -13,7 +13,9 @@ static struct tdm_hparams hp = { .n_ctx = 64 };
 
 static struct tdm_job_params params(const char *text)
 {
-        return (struct tdm_job_params){ .text = text, .text_size = strlen(text), .sampling = { .top_p = 1, .repeat_penalty = 1 } };
+        return (struct tdm_job_params){ .text = text,
+                                        .text_size = strlen(text),
+                                        .sampling = { .top_p = 1, .repeat_penalty = 1 } };
 }
 
 static struct tdm_job *make(const struct tdm_job_params *p)

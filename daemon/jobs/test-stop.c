@@ -84,8 +84,8 @@ static void test_random(void **state)
                 for (size_t k = 0; k < size; k++)
                         text[k] = "aabc"[rand_r(&seed) % 4];
                 text[size] = '\0';
-                /* The text ends at the first moment at which a string is complete, before the earliest one that is. Pieces
-                 * of one byte make that moment unique. */
+                /* The text ends at the first moment at which a string is complete, before the earliest one that is.
+                 * Pieces of one byte make that moment unique. */
                 want = size;
                 for (size_t end = 1; end <= size && !want_hit; end++)
                         for (size_t i = 0; i < n; i++) {

@@ -1,6 +1,6 @@
-/* Where models lie by name. A name is a file's name without .gguf, never a path: a client that wants another file opens it
- * itself and passes the fd, with its own rights. No path is compiled in: an installed prefix and a build tree are found
- * from where this executable lies. */
+/* Where models lie by name. A name is a file's name without .gguf, never a path: a client that wants another file opens
+ * it itself and passes the fd, with its own rights. No path is compiled in: an installed prefix and a build tree are
+ * found from where this executable lies. */
 #include "daemon/models/private.h"
 
 #include <dirent.h>
@@ -133,8 +133,8 @@ int tdm_models_open_name(struct tdm_models *m, const char *name, int *ret_fd, ch
                         continue;
                 fd = tdm_open_model_file(m->files[i].path);
                 if (fd < 0)
-                        return tdm_error_set(err, TDM_E_NO_MODEL, "cannot open model %s at %s: %s", name, m->files[i].path,
-                                             strerror(-fd));
+                        return tdm_error_set(err, TDM_E_NO_MODEL, "cannot open model %s at %s: %s", name,
+                                             m->files[i].path, strerror(-fd));
                 *ret_path = strdup(m->files[i].path);
                 if (!*ret_path) {
                         close(fd);
@@ -144,10 +144,11 @@ int tdm_models_open_name(struct tdm_models *m, const char *name, int *ret_fd, ch
                 return 0;
         }
         if (strchr(name, '/') || name[0] == '.' || strlen(name) > MAX_NAME_BYTES)
-                return tdm_error_set(err, TDM_E_NO_MODEL,
-                                     "%.200s is not a model's name; a file outside the model directories has to be opened by "
-                                     "the client",
-                                     name);
+                return tdm_error_set(
+                        err, TDM_E_NO_MODEL,
+                        "%.200s is not a model's name; a file outside the model directories has to be opened by "
+                        "the client",
+                        name);
         for (char **dir = m->dirs; *dir; dir++) {
                 int fd;
 
@@ -156,7 +157,8 @@ int tdm_models_open_name(struct tdm_models *m, const char *name, int *ret_fd, ch
                 if (fd == -ENOENT || fd == -ENOTDIR)
                         continue;
                 if (fd < 0)
-                        return tdm_error_set(err, TDM_E_NO_MODEL, "cannot open model %s at %s: %s", name, path, strerror(-fd));
+                        return tdm_error_set(err, TDM_E_NO_MODEL, "cannot open model %s at %s: %s", name, path,
+                                             strerror(-fd));
                 *ret_path = strdup(path);
                 if (!*ret_path) {
                         close(fd);
@@ -165,9 +167,10 @@ int tdm_models_open_name(struct tdm_models *m, const char *name, int *ret_fd, ch
                 *ret_fd = fd;
                 return 0;
         }
-        return tdm_error_set(err, TDM_E_NO_MODEL,
-                             "no model is named %s: no %s.gguf in the model directories (see `tandem models`), first of them %s",
-                             name, name, m->dirs[0] ? m->dirs[0] : "none");
+        return tdm_error_set(
+                err, TDM_E_NO_MODEL,
+                "no model is named %s: no %s.gguf in the model directories (see `tandem models`), first of them %s",
+                name, name, m->dirs[0] ? m->dirs[0] : "none");
 }
 
 struct scan {
@@ -189,8 +192,8 @@ static bool scan_add(struct scan *s, const char *name)
         return true;
 }
 
-int tdm_models_scan(struct tdm_models *m, void (*fn)(const char *name, const char *path, uint64_t size_bytes, void *userdata),
-                    void *userdata)
+int tdm_models_scan(struct tdm_models *m,
+                    void (*fn)(const char *name, const char *path, uint64_t size_bytes, void *userdata), void *userdata)
 {
         struct scan *s = calloc(1, sizeof(*s));
         struct stat st;
@@ -209,8 +212,8 @@ int tdm_models_scan(struct tdm_models *m, void (*fn)(const char *name, const cha
                         size_t len = strlen(e->d_name);
                         char name[256];
 
-                        if (e->d_name[0] == '.' || len < 6 || len > MAX_NAME_BYTES || strcmp(e->d_name + len - 5, ".gguf") != 0 ||
-                            !tdm_utf8_is_valid(e->d_name, len))
+                        if (e->d_name[0] == '.' || len < 6 || len > MAX_NAME_BYTES ||
+                            strcmp(e->d_name + len - 5, ".gguf") != 0 || !tdm_utf8_is_valid(e->d_name, len))
                                 continue;
                         snprintf(name, sizeof(name), "%.*s", (int)len - 5, e->d_name);
                         snprintf(path, sizeof(path), "%.4096s/%s", *dir, e->d_name);

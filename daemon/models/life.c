@@ -1,8 +1,8 @@
 /* A model's way through its states: read, described, weights built, mapped by the workers, ready; and out again.
  *
  * Memory is decided here, on the loop, between the two stages of loading: what the model needs against what is there,
- * idle models leaving first. KV pages are sparse memory, so their budget is a promise that is only filled as jobs need it.
- * Segments of a model that left are kept until the workers have certainly let go of them (struct grave). */
+ * idle models leaving first. KV pages are sparse memory, so their budget is a promise that is only filled as jobs need
+ * it. Segments of a model that left are kept until the workers have certainly let go of them (struct grave). */
 #include "daemon/models/private.h"
 
 #include "common/log.h"
@@ -26,7 +26,8 @@ void tdm_model_notify(struct tdm_model *model)
 
 static bool may_idle_out(const struct tdm_model *model)
 {
-        return model->models->idle_ns > 0 && model->state == TDM_MODEL_READY && model->n_jobs == 0 && model->n_steps == 0;
+        return model->models->idle_ns > 0 && model->state == TDM_MODEL_READY && model->n_jobs == 0 &&
+               model->n_steps == 0;
 }
 
 void tdm_models_arm_tick(struct tdm_models *m)
@@ -36,7 +37,8 @@ void tdm_models_arm_tick(struct tdm_models *m)
 
         if (!tdm_list_empty(&m->graves))
                 at = now + TICK_NS;
-        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
+        tdm_list_for_each(model, &m->list, struct tdm_model, node)
+        {
                 if (model->load || model->state == TDM_MODEL_SQUEEZING || model->state == TDM_MODEL_MAPPING)
                         at = now + TICK_NS;
                 else if (model->n_jobs > 0)
@@ -51,7 +53,8 @@ void tdm_models_bury(struct tdm_models *m, uint64_t before_ns)
 {
         struct grave *g;
 
-        tdm_list_for_each(g, &m->graves, struct grave, node) {
+        tdm_list_for_each(g, &m->graves, struct grave, node)
+        {
                 if (g->since_ns >= before_ns)
                         continue;
                 tdm_list_remove(&g->node);
@@ -107,7 +110,8 @@ bool tdm_models_evict_one(struct tdm_models *m, const struct tdm_model *keep)
 {
         struct tdm_model *model, *oldest = NULL;
 
-        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
+        tdm_list_for_each(model, &m->list, struct tdm_model, node)
+        {
                 if (model == keep || model->n_jobs > 0 || model->n_steps > 0 || model->load)
                         continue;
                 if (model->state != TDM_MODEL_READY && model->state != TDM_MODEL_DESCRIBED)
@@ -144,8 +148,8 @@ static void fail_errno(struct tdm_model *model, int r, const char *what)
 {
         struct tdm_error err;
 
-        tdm_error_set(&err, r == -ENOMEM ? TDM_E_NO_MEMORY : TDM_E_INTERNAL, "cannot %s of model %s: %s", what, model->name,
-                      strerror(-r));
+        tdm_error_set(&err, r == -ENOMEM ? TDM_E_NO_MEMORY : TDM_E_INTERNAL, "cannot %s of model %s: %s", what,
+                      model->name, strerror(-r));
         tdm_model_fail(model, &err);
 }
 
@@ -178,7 +182,8 @@ static int plan_memory(struct tdm_model *model, const struct tdm_steps_layout *l
         struct tdm_models *m = model->models;
         const struct tdm_hparams *hp = tdm_model_hparams(model);
         enum tdm_kv_type type = model->kv_type;
-        uint64_t fixed = model->metadata->weights_bytes + activations_bytes + layout->size_bytes + layout->results_bytes;
+        uint64_t fixed =
+                model->metadata->weights_bytes + activations_bytes + layout->size_bytes + layout->results_bytes;
         struct tdm_pages_need least = { { TDM_DIV_UP(TDM_MIN(hp->n_ctx, MIN_KV_TOKENS), TDM_KV_PAGE_TOKENS),
                                           TDM_DIV_UP(TDM_MIN(hp->n_ctx, MIN_KV_TOKENS), TDM_KV_PAGE_TOKENS) } };
         uint64_t least_kv = pages_bytes(hp, type, &least), available = tdm_memory_available(), budget;
@@ -189,11 +194,12 @@ static int plan_memory(struct tdm_model *model, const struct tdm_steps_layout *l
 
                 if (more || (!tdm_list_empty(&m->graves) && tdm_now_ns() - model->squeezed_ns < SQUEEZE_NS))
                         return TDM_E_BUSY;
-                return tdm_error_set(err, TDM_E_NO_MEMORY,
-                                     "model %s needs %.1f MiB (weights %.1f, cache at least %.1f), but only %.1f MiB are free; "
-                                     "close something or take a smaller model",
-                                     model->name, MIB(fixed + least_kv), MIB(model->metadata->weights_bytes), MIB(least_kv),
-                                     MIB(available));
+                return tdm_error_set(
+                        err, TDM_E_NO_MEMORY,
+                        "model %s needs %.1f MiB (weights %.1f, cache at least %.1f), but only %.1f MiB are free; "
+                        "close something or take a smaller model",
+                        model->name, MIB(fixed + least_kv), MIB(model->metadata->weights_bytes), MIB(least_kv),
+                        MIB(available));
         }
         budget = m->kv_bytes ? TDM_MIN(m->kv_bytes, available - fixed) : TDM_MAX((available - fixed) / 4, least_kv);
         if (m->kv_bytes > available - fixed)
@@ -379,7 +385,8 @@ static void on_sealed(struct tdm_model_load *load, unsigned n_chunks, void *user
 
 static void on_built(struct tdm_model *model)
 {
-        tdm_log_debug("model %s: weights read and packed after %.0f ms", model->name, (double)(tdm_now_ns() - model->started_ns) / 1e6);
+        tdm_log_debug("model %s: weights read and packed after %.0f ms", model->name,
+                      (double)(tdm_now_ns() - model->started_ns) / 1e6);
         model->state = TDM_MODEL_MAPPING;
         hand_to_fleet(model, model->weights->n_chunks);
         tdm_model_metadata_trim(model->metadata); /* unmaps the file: the workers need not wait for that */
@@ -427,9 +434,7 @@ static struct tdm_model *find_id(struct tdm_models *m, uint32_t id)
 {
         struct tdm_model *model;
 
-        tdm_list_for_each(model, &m->list, struct tdm_model, node)
-                if (model->id == id)
-                        return model;
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) if (model->id == id) return model;
         return NULL;
 }
 
@@ -442,8 +447,9 @@ static void become_ready(struct tdm_model *model)
         model->state = TDM_MODEL_READY;
         model->last_used_ns = now;
         model->load_ms = (double)(now - model->started_ns) / 1e6;
-        tdm_log_info("model %s loaded in %.0f ms: %s, weights %.1f MiB, cache up to %.1f MiB", model->name, model->load_ms,
-                     model->metadata->quantisation, MIB(model->weights->size_bytes), MIB(model->geometry.size_bytes));
+        tdm_log_info("model %s loaded in %.0f ms: %s, weights %.1f MiB, cache up to %.1f MiB", model->name,
+                     model->load_ms, model->metadata->quantisation, MIB(model->weights->size_bytes),
+                     MIB(model->geometry.size_bytes));
         tdm_model_notify(model);
         tdm_models_arm_tick(model->models);
 }
@@ -458,7 +464,8 @@ void tdm_models_on_model_ready(struct tdm_models *m, uint32_t id)
 
 void tdm_models_on_fleet_ready(struct tdm_models *m)
 {
-        /* Which models the workers have by now is on_model_ready's news: this may come while one of them is still loading. */
+        /* Which models the workers have by now is on_model_ready's news: this may come while one of them is still
+         * loading. */
         tdm_models_bury(m, UINT64_MAX);
 }
 
@@ -477,9 +484,8 @@ static void continue_one_squeezed(struct tdm_models *m)
 {
         struct tdm_model *model, *found = NULL;
 
-        tdm_list_for_each(model, &m->list, struct tdm_model, node)
-                if (!found && model->state == TDM_MODEL_SQUEEZING)
-                        found = model;
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) if (!found && model->state == TDM_MODEL_SQUEEZING)
+                found = model;
         if (found)
                 tdm_model_continue(found);
 }
@@ -494,14 +500,18 @@ int tdm_models_on_tick(struct tdm_source *source, uint64_t now_ns, void *userdat
         if (check)
                 m->last_file_check_ns = now_ns;
         tdm_models_bury(m, now_ns - GRAVE_NS);
-        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
+        tdm_list_for_each(model, &m->list, struct tdm_model, node)
+        {
                 if (check && (model->n_jobs > 0 || model->load))
                         (void)tdm_model_check_file(model, &err); /* fails the model itself */
-                if (model->state == TDM_MODEL_READING || model->state == TDM_MODEL_LOADING || model->state == TDM_MODEL_MAPPING)
+                if (model->state == TDM_MODEL_READING || model->state == TDM_MODEL_LOADING ||
+                    model->state == TDM_MODEL_MAPPING)
                         tdm_model_notify(model);
                 if (may_idle_out(model) && now_ns >= model->last_used_ns + m->idle_ns) {
-                        tdm_log_info("model %s unloaded: nobody used it for %llu s (idle-unload); %.1f MiB are free again", model->name,
-                                     (unsigned long long)(m->idle_ns / TDM_NSEC_PER_SEC), MIB(tdm_model_resident_bytes(model)));
+                        tdm_log_info(
+                                "model %s unloaded: nobody used it for %llu s (idle-unload); %.1f MiB are free again",
+                                model->name, (unsigned long long)(m->idle_ns / TDM_NSEC_PER_SEC),
+                                MIB(tdm_model_resident_bytes(model)));
                         tdm_model_retire(model);
                 }
         }

@@ -1,7 +1,7 @@
-/* One thread for one stage. What the thread needs was put into the struct before it started, and what it made is read after it was
- * joined or, of the weights, after it was sealed, so the only things both sides touch at once are atomics. A file that shrinks under the
- * mapping comes back as an error from the functions called here; a file on a slow disk or a hanging mount stands in the way of nobody
- * but itself. */
+/* One thread for one stage. What the thread needs was put into the struct before it started, and what it made is read
+ * after it was joined or, of the weights, after it was sealed, so the only things both sides touch at once are atomics.
+ * A file that shrinks under the mapping comes back as an error from the functions called here; a file on a slow disk or
+ * a hanging mount stands in the way of nobody but itself. */
 #include "daemon/models/load.h"
 
 #include <pthread.h>
@@ -31,7 +31,7 @@ struct tdm_model_load {
         const struct tdm_model_metadata *metadata;
         struct tdm_segment *segment;
         tdm_model_load_sealed_fn sealed;
-        int seal_error;  /* the thread's */
+        int seal_error; /* the thread's */
 
         _Atomic bool cancel;
         _Atomic bool ended;
@@ -41,7 +41,8 @@ struct tdm_model_load {
 
 void tdm_model_metadata_trim(struct tdm_model_metadata *m)
 {
-        /* The description's tensors point into the gguf: both go. The hparams stay, untouched: a thread may read them. */
+        /* The description's tensors point into the gguf: both go. The hparams stay, untouched: a thread may read them.
+         */
         tdm_weights_plan_destroy(steal_ptr(&m->plan));
         tdm_model_description_deinit(&m->description);
         tdm_gguf_close(steal_ptr(&m->gguf));
@@ -125,7 +126,8 @@ static int read_metadata(struct tdm_model_load *l)
 static int on_progress(const struct tdm_weights_progress *progress, void *userdata)
 {
         struct tdm_model_load *l = userdata;
-        bool whole = progress->ready_bytes == l->metadata->weights_bytes; /* the segment may be longer: it is of whole pages */
+        /* the segment may be longer: it is of whole pages */
+        bool whole = progress->ready_bytes == l->metadata->weights_bytes;
         unsigned n = whole ? l->segment->n_chunks : (unsigned)(progress->ready_bytes / l->segment->chunk_bytes);
 
         /* Relaxed: figures for people; nothing else is published through them. */
@@ -144,8 +146,8 @@ static int on_progress(const struct tdm_weights_progress *progress, void *userda
         return 0;
 }
 
-/* Packing is a copy with a turn: most of the cores take all the memory there is, and leave some to who works here and to the worker that
- * takes what is packed. */
+/* Packing is a copy with a turn: most of the cores take all the memory there is, and leave some to who works here and
+ * to the worker that takes what is packed. */
 static unsigned n_packers(void)
 {
         cpu_set_t cpus;
@@ -162,10 +164,11 @@ static void *run_stage(void *userdata)
         if (l->stage == STAGE_METADATA)
                 l->r = read_metadata(l);
         else
-                l->r = tdm_weights_build(l->metadata->plan, l->metadata->gguf, l->segment->base, n_packers(), on_progress, l,
-                                         &l->err);
+                l->r = tdm_weights_build(l->metadata->plan, l->metadata->gguf, l->segment->base, n_packers(),
+                                         on_progress, l, &l->err);
         if (l->seal_error < 0)
-                l->r = tdm_error_set(&l->err, TDM_E_INTERNAL, "cannot seal the weights of model %s: %s", l->name, strerror(-l->seal_error));
+                l->r = tdm_error_set(&l->err, TDM_E_INTERNAL, "cannot seal the weights of model %s: %s", l->name,
+                                     strerror(-l->seal_error));
         /* Release: whoever sees it finds the thread about to end. */
         atomic_store_explicit(&l->ended, true, memory_order_release);
         tdm_loop_wake(l->wake);
@@ -201,8 +204,8 @@ static int on_wake(struct tdm_source *source, void *userdata)
         return 0;
 }
 
-int tdm_model_load_new(struct tdm_model_load **ret, struct tdm_loop *loop, int fd, const char *name, tdm_model_load_fn done,
-                       void *userdata)
+int tdm_model_load_new(struct tdm_model_load **ret, struct tdm_loop *loop, int fd, const char *name,
+                       tdm_model_load_fn done, void *userdata)
 {
         _cleanup_(tdm_model_load_destroyp) struct tdm_model_load *l = calloc(1, sizeof(*l));
         int r;
@@ -275,8 +278,8 @@ struct tdm_model_metadata *tdm_model_load_take_metadata(struct tdm_model_load *l
         return steal_ptr(&l->made);
 }
 
-int tdm_model_load_weights(struct tdm_model_load *l, const struct tdm_model_metadata *metadata, struct tdm_segment *segment,
-                           tdm_model_load_sealed_fn sealed)
+int tdm_model_load_weights(struct tdm_model_load *l, const struct tdm_model_metadata *metadata,
+                           struct tdm_segment *segment, tdm_model_load_sealed_fn sealed)
 {
         l->metadata = metadata;
         l->segment = segment;

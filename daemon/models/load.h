@@ -30,8 +30,8 @@ struct tdm_model_load;
 typedef void (*tdm_model_load_fn)(struct tdm_model_load *load, int r, const struct tdm_error *err, void *userdata);
 
 /* fd stays the caller's and open as long as the load. */
-int tdm_model_load_new(struct tdm_model_load **ret, struct tdm_loop *loop, int fd, const char *name, tdm_model_load_fn done,
-                       void *userdata);
+int tdm_model_load_new(struct tdm_model_load **ret, struct tdm_loop *loop, int fd, const char *name,
+                       tdm_model_load_fn done, void *userdata);
 /* Cancels a stage that runs and waits for its thread: weights at once, metadata as soon as it is read. */
 void tdm_model_load_destroy(struct tdm_model_load *load);
 void tdm_model_load_destroyp(struct tdm_model_load **load);
@@ -41,15 +41,16 @@ void tdm_model_load_cancel(struct tdm_model_load *load);
 
 int tdm_model_load_metadata(struct tdm_model_load *load);
 struct tdm_model_metadata *tdm_model_load_take_metadata(struct tdm_model_load *load); /* after that stage's success */
-/* n_chunks of the segment are built and sealed, and can be handed out. From the loop; like tdm_model_load_fn. Of the last one it is not
- * told: only the stage's end says that nothing was wrong with the file. */
+/* n_chunks of the segment are built and sealed, and can be handed out. From the loop; like tdm_model_load_fn. Of the
+ * last one it is not told: only the stage's end says that nothing was wrong with the file. */
 typedef void (*tdm_model_load_sealed_fn)(struct tdm_model_load *load, unsigned n_chunks, void *userdata);
 /* Builds the weights in the segment, and seals it. */
-int tdm_model_load_weights(struct tdm_model_load *load, const struct tdm_model_metadata *metadata, struct tdm_segment *segment,
-                           tdm_model_load_sealed_fn sealed);
+int tdm_model_load_weights(struct tdm_model_load *load, const struct tdm_model_metadata *metadata,
+                           struct tdm_segment *segment, tdm_model_load_sealed_fn sealed);
 void tdm_model_load_progress(const struct tdm_model_load *load, uint64_t *ret_done, uint64_t *ret_total);
 
-/* Bytes that can be had without pushing others out: MemAvailable, less where a memory cgroup or RLIMIT_AS is tighter. */
+/* Bytes that can be had without pushing others out: MemAvailable, less where a memory cgroup or RLIMIT_AS is tighter.
+ */
 uint64_t tdm_memory_available(void);
 
 #endif

@@ -12,9 +12,9 @@
 #define DEFAULT_NAME "tale"
 
 static const char *const state_names[] = {
-        [TDM_MODEL_READING] = "loading",   [TDM_MODEL_DESCRIBED] = "available", [TDM_MODEL_SQUEEZING] = "loading",
-        [TDM_MODEL_LOADING] = "loading",   [TDM_MODEL_MAPPING] = "loading",     [TDM_MODEL_READY] = "loaded",
-        [TDM_MODEL_FAILED] = "failed",     [TDM_MODEL_GONE] = "available",
+        [TDM_MODEL_READING] = "loading", [TDM_MODEL_DESCRIBED] = "available", [TDM_MODEL_SQUEEZING] = "loading",
+        [TDM_MODEL_LOADING] = "loading", [TDM_MODEL_MAPPING] = "loading",     [TDM_MODEL_READY] = "loaded",
+        [TDM_MODEL_FAILED] = "failed",   [TDM_MODEL_GONE] = "available",
 };
 
 const char *tdm_model_state_name(enum tdm_model_state state)
@@ -27,7 +27,8 @@ int tdm_file_identify(int fd, struct tdm_file_identity *ret)
 {
         struct statx stx;
 
-        if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME, &stx) < 0)
+        if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME, &stx) <
+            0)
                 return -errno;
         if (!S_ISREG(stx.stx_mode))
                 return -ENXIO;
@@ -143,7 +144,8 @@ void tdm_models_destroy(struct tdm_models *m)
                 return;
         m->n_observers = 0;
         m->fleet = NULL;
-        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
+        tdm_list_for_each(model, &m->list, struct tdm_model, node)
+        {
                 tdm_model_load_destroyp(&model->load); /* its thread writes into the segments */
                 tdm_model_leave(model);
                 tdm_model_unlist(model);
@@ -202,9 +204,9 @@ static struct tdm_model *find(struct tdm_models *m, const struct tdm_file_identi
 {
         struct tdm_model *model;
 
-        tdm_list_for_each(model, &m->list, struct tdm_model, node)
-                if (model->state != TDM_MODEL_FAILED && identity_equal(&model->identity, identity))
-                        return model;
+        tdm_list_for_each(model, &m->list, struct tdm_model,
+                          node) if (model->state != TDM_MODEL_FAILED &&
+                                    identity_equal(&model->identity, identity)) return model;
         return NULL;
 }
 
@@ -213,7 +215,8 @@ static void forget_older(struct tdm_models *m, const char *path)
 {
         struct tdm_model *model;
 
-        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
+        tdm_list_for_each(model, &m->list, struct tdm_model, node)
+        {
                 if (strcmp(model->path, path) != 0 || model->n_steps > 0 || model->n_jobs > 0 || model->load)
                         continue;
                 tdm_model_retire(model);
@@ -224,10 +227,9 @@ static int make_room(struct tdm_models *m, struct tdm_error *err)
 {
         struct tdm_model *model;
 
-        tdm_list_for_each(model, &m->list, struct tdm_model, node)
-                if (m->n_models >= TDM_MAX_MODELS && model->state == TDM_MODEL_FAILED && model->n_steps == 0 &&
-                    !model->load)
-                        tdm_model_retire(model);
+        tdm_list_for_each(model, &m->list, struct tdm_model,
+                          node) if (m->n_models >= TDM_MAX_MODELS && model->state == TDM_MODEL_FAILED &&
+                                    model->n_steps == 0 && !model->load) tdm_model_retire(model);
         while (m->n_models >= TDM_MAX_MODELS)
                 if (!tdm_models_evict_one(m, NULL))
                         return tdm_error_set(err, TDM_E_BUSY, "%u models are in use already; wait until one is not",
@@ -287,11 +289,12 @@ int tdm_models_open(struct tdm_models *m, const char *name, int fd, struct tdm_m
                 if (!path)
                         return tdm_error_set(err, -ENOMEM, "out of memory");
                 if (flags < 0 || (flags & O_PATH) || (flags & O_ACCMODE) == O_WRONLY)
-                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "the file passed for model %.200s is not open for reading",
-                                             path);
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                             "the file passed for model %.200s is not open for reading", path);
                 own = fcntl(fd, F_DUPFD_CLOEXEC, 3);
                 if (own < 0)
-                        return tdm_error_set(err, -errno, "cannot keep the file of model %.200s: %s", path, strerror(errno));
+                        return tdm_error_set(err, -errno, "cannot keep the file of model %.200s: %s", path,
+                                             strerror(errno));
         } else {
                 r = tdm_models_open_name(m, name && name[0] ? name : tdm_models_default_name(m), &own, &path, err);
                 if (r != 0)
@@ -366,16 +369,18 @@ int tdm_model_check_file(struct tdm_model *model, struct tdm_error *err)
         if (r == 0 && identity_equal(&now, &model->identity))
                 return 0;
         if (r < 0)
-                tdm_error_set(&reason, TDM_E_MODEL_CHANGED, "model file %.200s cannot be looked at any more: %s", model->path,
-                              strerror(-r));
+                tdm_error_set(&reason, TDM_E_MODEL_CHANGED, "model file %.200s cannot be looked at any more: %s",
+                              model->path, strerror(-r));
         else if (now.size_bytes != model->identity.size_bytes)
                 tdm_error_set(&reason, TDM_E_MODEL_CHANGED,
-                              "model file %.200s changed while it was in use: %llu bytes, was %llu; ask again to load it anew",
+                              "model file %.200s changed while it was in use: %llu bytes, was %llu; ask again to load "
+                              "it anew",
                               model->path, (unsigned long long)now.size_bytes,
                               (unsigned long long)model->identity.size_bytes);
         else
                 tdm_error_set(&reason, TDM_E_MODEL_CHANGED,
-                              "model file %.200s was written to while it was in use; ask again to load it anew", model->path);
+                              "model file %.200s was written to while it was in use; ask again to load it anew",
+                              model->path);
         if (err)
                 *err = reason;
         tdm_model_fail(model, &reason);
@@ -399,8 +404,7 @@ uint64_t tdm_models_resident_bytes(struct tdm_models *m)
         struct tdm_model *model;
         uint64_t bytes = 0;
 
-        tdm_list_for_each(model, &m->list, struct tdm_model, node)
-                bytes += tdm_model_resident_bytes(model);
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) bytes += tdm_model_resident_bytes(model);
         return bytes;
 }
 
@@ -421,7 +425,8 @@ int tdm_models_unload(struct tdm_models *m, const char *name, struct tdm_error *
 
         if (!name || !name[0])
                 name = tdm_models_default_name(m);
-        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
+        tdm_list_for_each(model, &m->list, struct tdm_model, node)
+        {
                 if (strcmp(model->name, name) != 0)
                         continue;
                 found = true;
@@ -431,7 +436,8 @@ int tdm_models_unload(struct tdm_models *m, const char *name, struct tdm_error *
         }
         if (!found)
                 return tdm_error_set(err, TDM_E_NO_MODEL, "model %.200s is not loaded", name);
-        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
+        tdm_list_for_each(model, &m->list, struct tdm_model, node)
+        {
                 if (strcmp(model->name, name) != 0)
                         continue;
                 tdm_log_info("model %s unloaded as asked", name);

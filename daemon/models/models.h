@@ -1,10 +1,11 @@
 /* The models a daemon knows: names and files, what is loaded, and how it gets there.
  *
- * A model is opened by name (model directories, --model) or by an fd that a client passed. Two requests for the same file
- * (device, inode, size, time of change) share one load. Loading runs on a thread (daemon/models/load.h): first the metadata,
- * which is enough to tokenize, then, when a job wants it, the weights into a sealed segment; then the workers map it. An
- * idle model stays until its memory is needed, or until it has been idle for as long as the configuration says. A file that is cut short or rewritten while it is in use fails that model
- * only. Observers hear of every change. Loop thread only. */
+ * A model is opened by name (model directories, --model) or by an fd that a client passed. Two requests for the same
+ * file (device, inode, size, time of change) share one load. Loading runs on a thread (daemon/models/load.h): first the
+ * metadata, which is enough to tokenize, then, when a job wants it, the weights into a sealed segment; then the workers
+ * map it. An idle model stays until its memory is needed, or until it has been idle for as long as the configuration
+ * says. A file that is cut short or rewritten while it is in use fails that model only. Observers hear of every change.
+ * Loop thread only. */
 #ifndef TDM_DAEMON_MODELS_MODELS_H
 #define TDM_DAEMON_MODELS_MODELS_H
 
@@ -42,9 +43,9 @@ struct tdm_model {
         struct tdm_list node;
         unsigned n_refs;
         uint32_t id; /* as the fleet knows it */
-        char *name; /* UTF-8, as the path: what is not is shown as question marks */
-        char *path; /* for people: the file is fd */
-        int fd; /* kept, to see whether the file is still what it was */
+        char *name;  /* UTF-8, as the path: what is not is shown as question marks */
+        char *path;  /* for people: the file is fd */
+        int fd;      /* kept, to see whether the file is still what it was */
         struct tdm_file_identity identity;
         enum tdm_model_state state;
         struct tdm_error error; /* of FAILED */
@@ -66,20 +67,20 @@ struct tdm_model {
         enum tdm_kv_type kv_type;
         bool in_fleet;
 
-        unsigned n_jobs;          /* that use it: it is not idle */
-        unsigned n_steps;         /* in flight */
+        unsigned n_jobs;  /* that use it: it is not idle */
+        unsigned n_steps; /* in flight */
         uint64_t last_used_ns;
 };
 
 struct tdm_models_config {
-        const char *const *dirs; /* in order of preference, NULL-terminated */
+        const char *const *dirs;  /* in order of preference, NULL-terminated */
         const char *const *files; /* --model, NULL-terminated; the first is the default */
         enum tdm_precision precision;
         enum tdm_kv_type kv_type; /* wanted; 0: f16 */
-        uint64_t kv_bytes; /* 0: a quarter of what is free */
+        uint64_t kv_bytes;        /* 0: a quarter of what is free */
         enum tdm_activations activations;
         bool no_prefix_cache;
-        uint32_t idle_s; /* a model that nobody used for so long is unloaded; 0: never */
+        uint32_t idle_s;   /* a model that nobody used for so long is unloaded; 0: never */
         uint32_t max_rows; /* of a step */
         uint32_t max_sequences;
 };
@@ -97,7 +98,8 @@ void tdm_models_destroy(struct tdm_models *models);
 void tdm_models_destroyp(struct tdm_models **models);
 
 /* name NULL or "": the default. fd >= 0: the file itself (name is its path, for messages); the fd stays the caller's.
- * A new model starts to be read at once. The caller drops the reference. TDM_E_NO_MODEL, TDM_E_BUSY, TDM_E_BAD_MODEL. */
+ * A new model starts to be read at once. The caller drops the reference. TDM_E_NO_MODEL, TDM_E_BUSY, TDM_E_BAD_MODEL.
+ */
 int tdm_models_open(struct tdm_models *models, const char *name, int fd, struct tdm_model **ret, struct tdm_error *err);
 struct tdm_model *tdm_model_ref(struct tdm_model *model);
 void tdm_model_unref(struct tdm_model *model);
@@ -125,7 +127,8 @@ int tdm_models_unload(struct tdm_models *models, const char *name, struct tdm_er
 struct tdm_list *tdm_models_list(struct tdm_models *models); /* of struct tdm_model by node */
 const char *tdm_models_default_name(const struct tdm_models *models);
 /* Names and paths that can be opened, each name once, at most 1024. A file whose name is no UTF-8 has no name here. */
-int tdm_models_scan(struct tdm_models *models, void (*fn)(const char *name, const char *path, uint64_t size_bytes, void *userdata),
+int tdm_models_scan(struct tdm_models *models,
+                    void (*fn)(const char *name, const char *path, uint64_t size_bytes, void *userdata),
                     void *userdata);
 /* Bytes of the shared segments as they stand in memory. */
 uint64_t tdm_models_resident_bytes(struct tdm_models *models);
@@ -135,8 +138,8 @@ void tdm_models_on_fleet_ready(struct tdm_models *models);
 void tdm_models_on_model_ready(struct tdm_models *models, uint32_t model_id);
 void tdm_models_on_model_failed(struct tdm_models *models, uint32_t model_id, const struct tdm_error *err);
 
-/* Directories searched for names, strings to free with the array: $TANDEM_MODEL_PATH, then `configured`, the user's and the
- * system's, and those that lie beside this executable (an installed prefix or a build tree). */
+/* Directories searched for names, strings to free with the array: $TANDEM_MODEL_PATH, then `configured`, the user's and
+ * the system's, and those that lie beside this executable (an installed prefix or a build tree). */
 int tdm_models_default_dirs(const char *const *configured, char ***ret);
 void tdm_strv_freep(char ***strv);
 

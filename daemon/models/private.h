@@ -48,7 +48,8 @@ struct tdm_models {
 };
 
 /* dirs.c: an fd on NAME.gguf and its path. TDM_E_NO_MODEL. */
-int tdm_models_open_name(struct tdm_models *models, const char *name, int *ret_fd, char **ret_path, struct tdm_error *err);
+int tdm_models_open_name(struct tdm_models *models, const char *name, int *ret_fd, char **ret_path,
+                         struct tdm_error *err);
 char *tdm_model_name_of_path(const char *path); /* the file's name without .gguf */
 int tdm_open_model_file(const char *path);
 

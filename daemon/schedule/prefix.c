@@ -1,11 +1,12 @@
 /* What computed a sequence's rows, and which of them need not be computed: the scheduler's side of the prefix cache.
  *
  * A sequence looks for a known beginning when it is about to get its first rows, for only then it is known what would
- * compute them; and again after it was pushed out. It enters its pages as they are committed, for as long as one numerics
- * has computed all of them. */
+ * compute them; and again after it was pushed out. It enters its pages as they are committed, for as long as one
+ * numerics has computed all of them. */
 #include "daemon/schedule/private.h"
 
-/* Devices of one id give the same bits wherever a block runs; where two ids are at work the plan decides about the bits. */
+/* Devices of one id give the same bits wherever a block runs; where two ids are at work the plan decides about the
+ * bits. */
 const struct bits *tdm_scheduler_bits(struct tdm_scheduler *s, const struct class *c, const uint8_t *plan)
 {
         struct tdm_model *model = c->lane->model;
@@ -28,8 +29,8 @@ const struct bits *tdm_scheduler_bits(struct tdm_scheduler *s, const struct clas
         split = uses[TDM_WORKER_NPU] && uses[TDM_WORKER_GPU] && !tdm_fleet_equal_bits(s->fleet);
         memset(b->text, 0, sizeof(b->text));
         if (split)
-                snprintf(b->text, sizeof(b->text), "split:%.50s+%.50s:%s:%s", npu.numerics_id ?: "", gpu.numerics_id ?: "",
-                         precision, kv_type);
+                snprintf(b->text, sizeof(b->text), "split:%.50s+%.50s:%s:%s", npu.numerics_id ?: "",
+                         gpu.numerics_id ?: "", precision, kv_type);
         else
                 snprintf(b->text, sizeof(b->text), "%.100s:%s:%s",
                          (uses[TDM_WORKER_GPU] ? gpu.numerics_id : npu.numerics_id) ?: "", precision, kv_type);
@@ -87,7 +88,8 @@ void tdm_scheduler_look_up(struct tdm_scheduler *s, struct lane *lane, struct td
         if (!lane->model->prefix || b->number == 0)
                 return;
         tables = tables_of(lane, q);
-        /* The last row is always computed: its logits are what the job is after. Scores are wanted of every row, once. */
+        /* The last row is always computed: its logits are what the job is after. Scores are wanted of every row, once.
+         */
         n = job->kind == TDM_JOB_SCORE ? job->n_told : job->n_ids - 1;
         n = tdm_prefix_take(lane->model->prefix, job->uid, b->number, job->ids, n, &tables, &q->cursor);
         if (n == 0)

@@ -15,7 +15,7 @@ struct tdm_suspects {
 
 struct flight_seq {
         struct tdm_job *job; /* referenced */
-        uint32_t first; /* position */
+        uint32_t first;      /* position */
         uint32_t n_rows;
         uint32_t first_logits;
         uint32_t n_logits;
@@ -25,10 +25,10 @@ struct flight_seq {
 struct flight {
         bool used;
         bool degraded;
-        bool done;   /* the workers have finished it; it waits for the step that it follows */
-        bool doomed; /* that step failed: what it made is garbage */
-        bool marks;  /* another may follow it */
-        bool paced;  /* its worker has no other step */
+        bool done;        /* the workers have finished it; it waits for the step that it follows */
+        bool doomed;      /* that step failed: what it made is garbage */
+        bool marks;       /* another may follow it */
+        bool paced;       /* its worker has no other step */
         uint8_t workers;  /* mask of those with blocks in it */
         uint64_t after;   /* the step that it follows, while that is in flight; 0: none */
         uint64_t busy_ns; /* of its worker, when it was issued */
@@ -42,7 +42,7 @@ struct flight {
 
 /* What gives rows their bits when steps go by a plan. */
 struct bits {
-        uint32_t epoch; /* 0: nothing known */
+        uint32_t epoch;  /* 0: nothing known */
         uint32_t number; /* in the prefix cache; 0: not to be shared */
         uint8_t plan[TDM_MAX_BLOCKS + 1];
         char text[192];
@@ -51,8 +51,8 @@ struct bits {
 /* What the scheduler keeps for a model that is ready. */
 struct lane {
         struct tdm_list node;
-        struct tdm_model *model; /* referenced */
-        struct tdm_list active;  /* of jobs by seq.node, in order of admission */
+        struct tdm_model *model;                       /* referenced */
+        struct tdm_list active;                        /* of jobs by seq.node, in order of admission */
         struct bits bits[TDM_N_PLACES][TDM_N_WORKERS]; /* lately, by placement and the worker of block 0 */
         uint32_t n_active;
         bool *table_used; /* [max_sequences] */
@@ -67,10 +67,10 @@ struct lane {
         /* One resource for both workers: who has it, and the best that was seen of each. */
         bool prefers_npu;
         double best_pace[TDM_N_WORKERS][2];
-        uint32_t quota; /* sequences that generate on worker 0 … */
-        uint32_t quota_of; /* … of these many */
+        uint32_t quota;         /* sequences that generate on worker 0 … */
+        uint32_t quota_of;      /* … of these many */
         uint64_t prompt_row_ns; /* of the last step with many rows that was alone in flight; 0: none yet */
-        bool dead;                    /* the model failed or left: no more steps */
+        bool dead;              /* the model failed or left: no more steps */
 };
 
 enum emit_kind { EMIT_TOKEN, EMIT_SCORES };
@@ -109,7 +109,7 @@ struct tdm_scheduler {
         uint64_t last_job_id, last_step_id, stamp;
         uint32_t n_in_flight;
         uint32_t load[TDM_N_WORKERS]; /* steps in flight with blocks on that worker */
-        uint64_t interactive_ns; /* when an interactive job last was about to get rows; 0: never */
+        uint64_t interactive_ns;      /* when an interactive job last was about to get rows; 0: never */
         bool draining;
         struct tdm_background *background; /* tokenizes long prompts */
 
@@ -122,7 +122,8 @@ struct tdm_scheduler {
 };
 
 /* Sequences that may share a step: one model, one placement, one group of suspects (or none). */
-struct class {
+struct class
+{
         struct lane *lane;
         enum tdm_job_placement placement;
         struct tdm_suspects *suspects;
@@ -141,13 +142,14 @@ struct route {
 
 /* What a balanced step may have. */
 struct deal {
-        uint32_t n_decode;    /* sequences that generate */
+        uint32_t n_decode; /* sequences that generate */
         uint32_t prompt_rows;
-        uint32_t chunk_rows;  /* of one prompt, so that a chunk on the other worker can follow */
+        uint32_t chunk_rows; /* of one prompt, so that a chunk on the other worker can follow */
         bool marks;
 };
 
-static inline enum tdm_job_placement tdm_scheduler_placement_of(const struct tdm_scheduler *s, const struct tdm_job *job)
+static inline enum tdm_job_placement tdm_scheduler_placement_of(const struct tdm_scheduler *s,
+                                                                const struct tdm_job *job)
 {
         return job->placement != TDM_PLACE_ANY ? job->placement : s->config.placement;
 }
@@ -159,9 +161,11 @@ static inline bool tdm_class_has(const struct tdm_scheduler *s, const struct cla
 
 /* scheduler.c */
 struct user *tdm_scheduler_user(struct tdm_scheduler *s, uid_t uid); /* NULL: has no jobs */
-void tdm_scheduler_release(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job); /* its pages and its place; as if never admitted */
-void tdm_scheduler_retire(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job); /* finished, not in flight */
-void tdm_scheduler_run(struct tdm_scheduler *s);                     /* admits, fills the pipeline, tells everybody */
+/* its pages and its place; as if never admitted */
+void tdm_scheduler_release(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job);
+/* finished, not in flight */
+void tdm_scheduler_retire(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job);
+void tdm_scheduler_run(struct tdm_scheduler *s); /* admits, fills the pipeline, tells everybody */
 struct lane *tdm_scheduler_lane(struct tdm_scheduler *s, uint32_t model_id);
 void tdm_scheduler_sweep_lane(struct tdm_scheduler *s, struct lane *lane); /* frees a dead one without flights */
 
@@ -185,8 +189,8 @@ void tdm_scheduler_enter(struct lane *lane, struct tdm_job *job); /* its pages t
 /* room.c */
 /* What a job is promised when it is admitted. */
 struct tdm_pages_need tdm_scheduler_promise(const struct tdm_scheduler *s, const struct tdm_job *job);
-/* 0: there is room for need; others may have been pushed out for it. -EAGAIN: those that are on their way out leave enough.
- * -ENOSPC: nobody may go. building: a step whose sequences are as good as in flight; NULL: none. */
+/* 0: there is room for need; others may have been pushed out for it. -EAGAIN: those that are on their way out leave
+ * enough. -ENOSPC: nobody may go. building: a step whose sequences are as good as in flight; NULL: none. */
 int tdm_scheduler_make_room(struct tdm_scheduler *s, struct lane *lane, const struct tdm_job *job,
                             const struct tdm_pages_need *need, const struct flight *building);
 /* The same for a place among max_sequences. */

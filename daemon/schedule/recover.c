@@ -1,9 +1,9 @@
 /* What a loss means for the jobs: nothing, but time.
  *
- * Rows in flight go back to their sequences, for nothing of theirs was committed; the same rows are issued again when the
- * fleet is ready. A step that killed its worker makes its sequences suspects: they run again, but only among themselves,
- * so the others go on. When that kills again they are split into halves, and so on, until the culprit runs alone; killing
- * alone twice ends it. A finished step acquits everybody in it. */
+ * Rows in flight go back to their sequences, for nothing of theirs was committed; the same rows are issued again when
+ * the fleet is ready. A step that killed its worker makes its sequences suspects: they run again, but only among
+ * themselves, so the others go on. When that kills again they are split into halves, and so on, until the culprit runs
+ * alone; killing alone twice ends it. A finished step acquits everybody in it. */
 #include "daemon/schedule/private.h"
 
 #include "common/log.h"
@@ -45,7 +45,8 @@ static void end_culprit(struct tdm_job *job, const char *reason, unsigned n)
         struct tdm_error err;
 
         if (n > 1)
-                tdm_error_set(&err, TDM_E_DEVICE_FAULT, "the job brought its worker down %u times, alone (%s)", n, reason);
+                tdm_error_set(&err, TDM_E_DEVICE_FAULT, "the job brought its worker down %u times, alone (%s)", n,
+                              reason);
         else
                 tdm_error_set(&err, TDM_E_DEVICE_FAULT, "the device cannot run this job: %s", reason);
         tdm_log_warning("job %llu ends: %s", (unsigned long long)job->id, err.message);
@@ -120,8 +121,10 @@ void tdm_scheduler_on_reset(struct tdm_scheduler *s, const char *reason, uint32_
         struct tdm_job *job;
         struct lane *lane;
 
-        tdm_list_for_each(lane, &s->lanes, struct lane, node) {
-                tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node) {
+        tdm_list_for_each(lane, &s->lanes, struct lane, node)
+        {
+                tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node)
+                {
                         job->recoveries++;
                         if (!job->finished)
                                 job->state = TDM_JOB_RECOVERING;

@@ -1,11 +1,11 @@
 /* Room in the KV cache: what a job is promised when it is admitted, how it grows, and who has to go when there is none.
  *
  * A job is admitted on the pages of what it has to read and a little more, not on all that it could come to need; so
- * when many grow, pages run out. Then the least important one that runs gives its pages back, goes to where it was in the
- * queue, and reads its prompt and what it has generated again later, to the same bits. Paused jobs are least important,
- * then background ones, then the younger. Nobody ever has to go for a less important one, so the most important one always
- * gets on, and after it the next. A job that had to go is promised more each time before it comes back, which bounds how
- * often that happens.
+ * when many grow, pages run out. Then the least important one that runs gives its pages back, goes to where it was in
+ * the queue, and reads its prompt and what it has generated again later, to the same bits. Paused jobs are least
+ * important, then background ones, then the younger. Nobody ever has to go for a less important one, so the most
+ * important one always gets on, and after it the next. A job that had to go is promised more each time before it comes
+ * back, which bounds how often that happens.
  *
  * What is in flight cannot go at once: it is marked, gets no more rows, and goes when it has landed. */
 #include "daemon/schedule/private.h"
@@ -47,14 +47,13 @@ static void evict(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *jo
         struct tdm_job *other, *before = NULL;
 
         assert(!job->seq.in_flight && !job->finished);
-        tdm_log_debug("job %llu makes room: %u tokens will be read again", (unsigned long long)job->id, job->seq.n_committed);
+        tdm_log_debug("job %llu makes room: %u tokens will be read again", (unsigned long long)job->id,
+                      job->seq.n_committed);
         tdm_scheduler_release(s, lane, job);
         job->evictions++;
         s->stats.evictions++;
         job->state = TDM_JOB_QUEUED;
-        tdm_list_for_each(other, &s->waiting, struct tdm_job, queue)
-                if (!before && other->id > job->id)
-                        before = other;
+        tdm_list_for_each(other, &s->waiting, struct tdm_job, queue) if (!before && other->id > job->id) before = other;
         tdm_list_append(before ? &before->queue : &s->waiting, &job->queue);
 }
 
@@ -75,9 +74,9 @@ static bool will_have_room(const struct lane *lane, const struct tdm_pages_need 
 
         for (int g = 0; g < TDM_KV_GROUPS; g++)
                 rest.n[g] -= TDM_MIN(rest.n[g], tdm_pages_room(lane->model->pages, (enum tdm_kv_group)g));
-        tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node)
-                for (int g = 0; (job->seq.leaving || job->finished) && g < TDM_KV_GROUPS; g++)
-                        rest.n[g] -= TDM_MIN(rest.n[g], job->seq.n_pages[g] - job->seq.first_page[g] + job->seq.reserved.n[g]);
+        tdm_list_for_each(job, &lane->active, struct tdm_job,
+                          seq.node) for (int g = 0; (job->seq.leaving || job->finished) && g < TDM_KV_GROUPS; g++)
+                rest.n[g] -= TDM_MIN(rest.n[g], job->seq.n_pages[g] - job->seq.first_page[g] + job->seq.reserved.n[g]);
         return rest.n[TDM_KV_FULL] == 0 && rest.n[TDM_KV_WINDOW] == 0;
 }
 
@@ -86,8 +85,8 @@ static uint32_t n_running(struct tdm_scheduler *s, const struct tdm_job *job)
         return tdm_scheduler_user(s, job->uid)->n_running;
 }
 
-/* May it go for `than`? One that waits takes the place of what is paused or of a lower class, or of a job of its own class
- * whose user has two more running than its own: afterwards they are even at most. */
+/* May it go for `than`? One that waits takes the place of what is paused or of a lower class, or of a job of its own
+ * class whose user has two more running than its own: afterwards they are even at most. */
 static bool may_go(struct tdm_scheduler *s, const struct tdm_job *job, const struct tdm_job *than, bool runs)
 {
         if (job == than || job->seq.leaving || job->finished)
@@ -102,7 +101,8 @@ static struct tdm_job *least(struct tdm_scheduler *s, struct lane *lane, const s
 {
         struct tdm_job *job, *found = NULL;
 
-        tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node) {
+        tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node)
+        {
                 bool before = !found;
 
                 if (!may_go(s, job, than, runs))
@@ -136,9 +136,12 @@ static bool could_have_room(struct tdm_scheduler *s, struct lane *lane, const st
 
         for (int g = 0; g < TDM_KV_GROUPS; g++)
                 rest.n[g] -= TDM_MIN(rest.n[g], tdm_pages_room(lane->model->pages, (enum tdm_kv_group)g));
-        tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node)
-                for (int g = 0; (job->seq.leaving || job->finished || may_go(s, job, than, false)) && g < TDM_KV_GROUPS; g++)
-                        rest.n[g] -= TDM_MIN(rest.n[g], job->seq.n_pages[g] - job->seq.first_page[g] + job->seq.reserved.n[g]);
+        tdm_list_for_each(job, &lane->active, struct tdm_job,
+                          seq.node) for (int g = 0;
+                                         (job->seq.leaving || job->finished || may_go(s, job, than, false)) &&
+                                         g < TDM_KV_GROUPS;
+                                         g++) rest.n[g] -=
+                TDM_MIN(rest.n[g], job->seq.n_pages[g] - job->seq.first_page[g] + job->seq.reserved.n[g]);
         return rest.n[TDM_KV_FULL] == 0 && rest.n[TDM_KV_WINDOW] == 0;
 }
 
@@ -165,9 +168,8 @@ bool tdm_scheduler_make_place(struct tdm_scheduler *s, struct lane *lane, const 
 {
         struct tdm_job *victim;
 
-        tdm_list_for_each(victim, &lane->active, struct tdm_job, seq.node)
-                if (victim->seq.leaving || victim->finished)
-                        return false; /* soon */
+        tdm_list_for_each(victim, &lane->active, struct tdm_job,
+                          seq.node) if (victim->seq.leaving || victim->finished) return false; /* soon */
         victim = least(s, lane, job, false);
         if (victim)
                 dismiss(s, lane, victim, NULL);
@@ -209,7 +211,7 @@ void tdm_scheduler_sweep_leaving(struct tdm_scheduler *s, struct lane *lane)
 {
         struct tdm_job *job;
 
-        tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node)
-                if (job->seq.leaving && !job->seq.in_flight && !job->finished && !lane->dead)
-                        evict(s, lane, job);
+        tdm_list_for_each(job, &lane->active, struct tdm_job,
+                          seq.node) if (job->seq.leaving && !job->seq.in_flight && !job->finished && !lane->dead)
+                evict(s, lane, job);
 }

@@ -1,13 +1,14 @@
 /* Where a step goes and how much it gets.
  *
- * Most placements leave no choice. With "balanced" (two workers of equal bits that do not take from each other) every step
- * runs wholly on one worker, and both are to be done at the same moment, so that all sequences advance alike and the
- * weights are read by both at about the same time. How fast a worker is, is learned from the time that its last steps kept
- * it busy; so when one gets slower its share shrinks within a few steps. A worker that is left with nothing is tried again
- * every now and then, or nobody would learn that it has recovered.
+ * Most placements leave no choice. With "balanced" (two workers of equal bits that do not take from each other) every
+ * step runs wholly on one worker, and both are to be done at the same moment, so that all sequences advance alike and
+ * the weights are read by both at about the same time. How fast a worker is, is learned from the time that its last
+ * steps kept it busy; so when one gets slower its share shrinks within a few steps. A worker that is left with nothing
+ * is tried again every now and then, or nobody would learn that it has recovered.
  *
- * Two workers of equal bits that do take from each other (the same CPUs): all goes to one, and to the other while that one
- * is away. When it has become much slower than it was, the other is tried with a step, and takes over if it is faster. */
+ * Two workers of equal bits that do take from each other (the same CPUs): all goes to one, and to the other while that
+ * one is away. When it has become much slower than it was, the other is tried with a step, and takes over if it is
+ * faster. */
 #include "daemon/schedule/private.h"
 
 #include <math.h>
@@ -106,7 +107,7 @@ static uint32_t balanced(struct tdm_scheduler *s, const struct class *c, struct 
         uint32_t n = 0, most = max_load(s, true, false);
 
         for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
-                enum tdm_worker_index w = i == 0 ? first : (enum tdm_worker_index)!first;
+                enum tdm_worker_index w = i == 0 ? first : (enum tdm_worker_index) !first;
 
                 if (tdm_fleet_worker_is_up(s->fleet, w) && s->load[w] < most)
                         ret[n++] = (struct route){ .placement = worker_placement[w], .balanced = true, .worker = w };
@@ -122,8 +123,8 @@ static bool change(const struct lane *lane, enum tdm_worker_index own, bool *ret
         *ret_try = false;
         for (unsigned kind = 0; kind < 2; kind++) {
                 double mine = lane->pace[own][kind].rows_per_ns, theirs = lane->pace[!own][kind].rows_per_ns;
-                bool fresh = now - lane->pace[own][kind].measured_ns < FORGET_NS, known = theirs > 0 &&
-                                                     now - lane->pace[!own][kind].measured_ns < FORGET_NS;
+                bool fresh = now - lane->pace[own][kind].measured_ns<FORGET_NS, known = theirs> 0 &&
+                             now - lane->pace[!own][kind].measured_ns < FORGET_NS;
 
                 if (!fresh || mine >= SLOWED * lane->best_pace[own][kind])
                         continue;
@@ -140,12 +141,12 @@ static uint32_t either(struct tdm_scheduler *s, const struct class *c, struct ro
         bool tries = false;
 
         if (!tdm_fleet_worker_is_up(s->fleet, w)) {
-                w = (enum tdm_worker_index)!w;
-        } else if (tdm_fleet_worker_is_up(s->fleet, (enum tdm_worker_index)!w)) {
+                w = (enum tdm_worker_index) !w;
+        } else if (tdm_fleet_worker_is_up(s->fleet, (enum tdm_worker_index) !w)) {
                 if (change(c->lane, w, &tries))
                         c->lane->prefers_npu = !c->lane->prefers_npu;
                 if (tries || c->lane->prefers_npu != (w == TDM_WORKER_NPU))
-                        w = (enum tdm_worker_index)!w;
+                        w = (enum tdm_worker_index) !w;
         }
         if (!tdm_fleet_worker_is_up(s->fleet, w) || s->load[w] >= max_load(s, false, false))
                 return 0;
@@ -154,11 +155,12 @@ static uint32_t either(struct tdm_scheduler *s, const struct class *c, struct ro
         return 1;
 }
 
-/* "split" while one of the two is away for a moment: the other one alone, where that gives the same bits. NULL: nobody is
- * away, or nobody may stand in. */
+/* "split" while one of the two is away for a moment: the other one alone, where that gives the same bits. NULL: nobody
+ * is away, or nobody may stand in. */
 static const char *stand_in(const struct tdm_scheduler *s, const struct class *c)
 {
-        bool npu = tdm_fleet_worker_is_up(s->fleet, TDM_WORKER_NPU), gpu = tdm_fleet_worker_is_up(s->fleet, TDM_WORKER_GPU);
+        bool npu = tdm_fleet_worker_is_up(s->fleet, TDM_WORKER_NPU),
+             gpu = tdm_fleet_worker_is_up(s->fleet, TDM_WORKER_GPU);
         uint8_t plan[TDM_MAX_BLOCKS + 1];
 
         if (npu == gpu || !tdm_fleet_equal_bits(s->fleet))
@@ -206,8 +208,8 @@ uint32_t tdm_scheduler_routes(struct tdm_scheduler *s, const struct class *c, st
 
 /* ---- shares ---- */
 
-/* Sequences that generate on worker 0, of n: both workers take equally long then. It moves by whole sequences only, so that
- * a difference within the noise moves nothing. */
+/* Sequences that generate on worker 0, of n: both workers take equally long then. It moves by whole sequences only, so
+ * that a difference within the noise moves nothing. */
 static void set_quota(struct lane *lane, uint32_t n)
 {
         double share = share_of(lane, (enum tdm_worker_index)0, pace_class(n / 2));
@@ -234,9 +236,11 @@ void tdm_scheduler_deal(struct tdm_scheduler *s, const struct class *c, const st
         double share;
 
         *ret = (struct deal){ .n_decode = UINT32_MAX, .prompt_rows = UINT32_MAX, .chunk_rows = UINT32_MAX };
-        if (!route->balanced || route->width == 1 || !tdm_fleet_worker_is_up(s->fleet, (enum tdm_worker_index)!route->worker))
+        if (!route->balanced || route->width == 1 ||
+            !tdm_fleet_worker_is_up(s->fleet, (enum tdm_worker_index) !route->worker))
                 return;
-        tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node) {
+        tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node)
+        {
                 if (!tdm_class_has(s, c, job))
                         continue;
                 if (tdm_job_is_decoding(job))

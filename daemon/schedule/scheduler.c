@@ -1,7 +1,7 @@
 /* Jobs in and out: quotas, preparation, the queue, admission, and telling listeners. Nothing here looks into a step.
  *
- * All decisions run from one deferred source or at the end of a fleet callback (tdm_scheduler_run), in one order: prepare,
- * admit, fill the pipeline, and only then tell clients: the workers never wait for a client's socket. */
+ * All decisions run from one deferred source or at the end of a fleet callback (tdm_scheduler_run), in one order:
+ * prepare, admit, fill the pipeline, and only then tell clients: the workers never wait for a client's socket. */
 #include "daemon/schedule/private.h"
 
 #include <assert.h>
@@ -98,9 +98,7 @@ struct lane *tdm_scheduler_lane(struct tdm_scheduler *s, uint32_t model_id)
 {
         struct lane *lane;
 
-        tdm_list_for_each(lane, &s->lanes, struct lane, node)
-                if (lane->model->id == model_id)
-                        return lane;
+        tdm_list_for_each(lane, &s->lanes, struct lane, node) if (lane->model->id == model_id) return lane;
         return NULL;
 }
 
@@ -133,17 +131,17 @@ void tdm_scheduler_destroy(struct tdm_scheduler *s)
         if (!s)
                 return;
         tdm_background_destroyp(&s->background); /* gives back what it holds of jobs and models */
-        tdm_list_for_each(lane, &s->lanes, struct lane, node) {
+        tdm_list_for_each(lane, &s->lanes, struct lane, node)
+        {
                 for (unsigned i = 0; i < TDM_STEP_SLOTS; i++)
                         for (uint32_t k = 0; lane->flights[i].used && k < lane->flights[i].n_seqs; k++)
                                 tdm_job_unref(lane->flights[i].seqs[k].job);
-                tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node)
-                        tdm_list_remove(&job->seq.node);
+                tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node) tdm_list_remove(&job->seq.node);
                 lane_free(s, lane);
         }
-        tdm_list_for_each(job, &s->ended, struct tdm_job, queue)
-                tdm_list_remove(&job->queue);
-        tdm_list_for_each(job, &s->jobs, struct tdm_job, node) {
+        tdm_list_for_each(job, &s->ended, struct tdm_job, queue) tdm_list_remove(&job->queue);
+        tdm_list_for_each(job, &s->jobs, struct tdm_job, node)
+        {
                 tdm_list_remove(&job->queue);
                 tdm_suspects_unref(steal_ptr(&job->seq.suspects));
                 forget_job(s, job);
@@ -173,9 +171,11 @@ static int check_room(struct tdm_scheduler *s, const struct tdm_job *job, struct
         if (s->draining)
                 return tdm_error_set(err, TDM_E_DRAINING, "tandemd is shutting down and takes no new jobs");
         if (s->n_jobs >= s->config.max_jobs)
-                return tdm_error_set(err, TDM_E_BUSY, "%u jobs are there already (max-jobs); try again later", s->n_jobs);
+                return tdm_error_set(err, TDM_E_BUSY, "%u jobs are there already (max-jobs); try again later",
+                                     s->n_jobs);
         if (u && u->n_jobs >= s->config.max_jobs_per_uid)
-                return tdm_error_set(err, TDM_E_QUOTA, "user %u has %u jobs already (max-jobs-per-user); wait for one to end",
+                return tdm_error_set(err, TDM_E_QUOTA,
+                                     "user %u has %u jobs already (max-jobs-per-user); wait for one to end",
                                      (unsigned)job->uid, u->n_jobs);
         if (s->pending_bytes + tdm_job_pending_bytes(job) > s->config.max_pending_bytes)
                 return tdm_error_set(err, TDM_E_BUSY, "too many long prompts wait for their models; try again later");
@@ -189,9 +189,8 @@ static void arm_deadline(struct tdm_scheduler *s)
         uint64_t next = UINT64_MAX;
         struct tdm_job *job;
 
-        tdm_list_for_each(job, &s->jobs, struct tdm_job, node)
-                if (job->deadline_ns && !job->finished)
-                        next = TDM_MIN(next, job->deadline_ns);
+        tdm_list_for_each(job, &s->jobs, struct tdm_job, node) if (job->deadline_ns && !job->finished) next =
+                TDM_MIN(next, job->deadline_ns);
         tdm_source_arm(s->deadline, next == UINT64_MAX ? 0 : next);
 }
 
@@ -200,7 +199,8 @@ static int on_deadline(struct tdm_source *source, uint64_t now_ns, void *userdat
         struct tdm_scheduler *s = userdata;
         struct tdm_job *job;
 
-        tdm_list_for_each(job, &s->jobs, struct tdm_job, node) {
+        tdm_list_for_each(job, &s->jobs, struct tdm_job, node)
+        {
                 struct tdm_error err;
 
                 if (!job->deadline_ns || job->deadline_ns > now_ns || job->finished)
@@ -272,7 +272,8 @@ void tdm_scheduler_release(struct tdm_scheduler *s, struct lane *lane, struct td
 
         /* A dead lane's pages are gone with the model. */
         for (int g = 0; !lane->dead && g < TDM_KV_GROUPS; g++) {
-                const uint32_t *table = tdm_steps_table(model->steps->base, &model->layout, q->table, (enum tdm_kv_group)g);
+                const uint32_t *table =
+                        tdm_steps_table(model->steps->base, &model->layout, q->table, (enum tdm_kv_group)g);
 
                 /* The last ones first: a beginning is worth more than what follows it. */
                 for (uint32_t i = q->n_pages[g]; i > q->first_page[g]; i--)
@@ -318,9 +319,9 @@ static void retire_finished(struct tdm_scheduler *s)
 {
         struct tdm_job *job;
 
-        tdm_list_for_each(job, &s->jobs, struct tdm_job, node)
-                if (job->finished && !job->seq.in_flight && job->state != TDM_JOB_DONE)
-                        tdm_scheduler_retire(s, tdm_scheduler_lane(s, job->model->id), job);
+        tdm_list_for_each(job, &s->jobs, struct tdm_job,
+                          node) if (job->finished && !job->seq.in_flight && job->state != TDM_JOB_DONE)
+                tdm_scheduler_retire(s, tdm_scheduler_lane(s, job->model->id), job);
 }
 
 static void finish_error(struct tdm_job *job, const struct tdm_error *err)
@@ -394,7 +395,8 @@ static void prepare(struct tdm_scheduler *s, struct tdm_job *job)
         if (r == 0 && job->text_size > TDM_JOB_LONG_TEXT_BYTES && !job->encoded && start_encoding(s, job))
                 return;
         if (r == 0)
-                r = tdm_job_prepare(job, model->metadata->tokenizer, model->metadata->chat, tdm_model_hparams(model), &err);
+                r = tdm_job_prepare(job, model->metadata->tokenizer, model->metadata->chat, tdm_model_hparams(model),
+                                    &err);
         if (r != 0) {
                 tdm_log_debug("job %llu refused: %s", (unsigned long long)job->id, tdm_error_name(r));
                 err.code = r;
@@ -404,7 +406,8 @@ static void prepare(struct tdm_scheduler *s, struct tdm_job *job)
         tokens = (uint64_t)job->prompt_tokens + job->max_tokens;
         if (s->config.max_tokens_per_uid > 0 && u->n_tokens + tokens > s->config.max_tokens_per_uid) {
                 tdm_error_set(&err, TDM_E_QUOTA,
-                              "user %u has jobs of %llu tokens already, and this one has %u and up to %u more; %llu are allowed "
+                              "user %u has jobs of %llu tokens already, and this one has %u and up to %u more; %llu "
+                              "are allowed "
                               "(max-tokens-per-user)",
                               (unsigned)job->uid, (unsigned long long)u->n_tokens, job->prompt_tokens, job->max_tokens,
                               (unsigned long long)s->config.max_tokens_per_uid);
@@ -424,7 +427,8 @@ static void prepare_all(struct tdm_scheduler *s)
 {
         struct tdm_job *job;
 
-        tdm_list_for_each(job, &s->waiting, struct tdm_job, queue) {
+        tdm_list_for_each(job, &s->waiting, struct tdm_job, queue)
+        {
                 if (job->finished)
                         continue;
                 if (job->model->state == TDM_MODEL_FAILED)
@@ -453,14 +457,16 @@ static bool can_fit(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_err
         if (tdm_pages_possible(model->pages, &need))
                 return true;
         tdm_error_set(err, TDM_E_NO_MEMORY,
-                      "%u prompt tokens and up to %u more need %u full and %u window pages of the KV cache; model %s has %u and "
+                      "%u prompt tokens and up to %u more need %u full and %u window pages of the KV cache; model %s "
+                      "has %u and "
                       "%u (kv-memory)",
                       job->prompt_tokens, job->max_tokens, need.n[TDM_KV_FULL], need.n[TDM_KV_WINDOW], model->name,
                       tdm_pages_total(model->pages, TDM_KV_FULL), tdm_pages_total(model->pages, TDM_KV_WINDOW));
         return false;
 }
 
-static void admit_job(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job, const struct tdm_pages_need *need)
+static void admit_job(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job,
+                      const struct tdm_pages_need *need)
 {
         struct tdm_sequence *q = &job->seq;
 
@@ -470,7 +476,8 @@ static void admit_job(struct tdm_scheduler *s, struct lane *lane, struct tdm_job
                 ;
         lane->table_used[q->table] = true;
         for (int g = 0; g < TDM_KV_GROUPS; g++) {
-                uint32_t *table = tdm_steps_table(lane->model->steps->base, &lane->model->layout, q->table, (enum tdm_kv_group)g);
+                uint32_t *table =
+                        tdm_steps_table(lane->model->steps->base, &lane->model->layout, q->table, (enum tdm_kv_group)g);
 
                 for (uint32_t i = 0; i < lane->model->layout.limits.table_entries; i++)
                         table[i] = TDM_KV_NO_PAGE;
@@ -499,7 +506,8 @@ static struct tdm_job *next_waiting(struct tdm_scheduler *s, const struct lane *
 {
         struct tdm_job *job, *best = NULL;
 
-        tdm_list_for_each(job, &s->waiting, struct tdm_job, queue) {
+        tdm_list_for_each(job, &s->waiting, struct tdm_job, queue)
+        {
                 bool skipped = false;
 
                 if (job->model != lane->model || !job->accepted || job->finished || (job->paused && job->evictions > 0))
@@ -556,7 +564,8 @@ static void tell_progress(struct tdm_scheduler *s, struct tdm_job *job, uint64_t
 {
         bool changed = job->state != job->told_state ||
                        (job->state == TDM_JOB_QUEUED && job->queue_position != job->told_position);
-        bool moving = (job->state == TDM_JOB_PREFILL && job->progress_done != job->told_done) || job->state == TDM_JOB_LOADING;
+        bool moving = (job->state == TDM_JOB_PREFILL && job->progress_done != job->told_done) ||
+                      job->state == TDM_JOB_LOADING;
         bool soon = now - job->last_progress_ns < PROGRESS_NS;
 
         if (!(job->state != job->told_state) && (!(changed || moving) || soon))
@@ -592,9 +601,10 @@ static void tell(struct tdm_scheduler *s)
         uint32_t position[2] = { 0 }; /* interactive ones wait before all background ones */
         struct tdm_job *job;
 
-        tdm_list_for_each(job, &s->waiting, struct tdm_job, queue)
-                position[1] += job->accepted && job->priority == TDM_JOB_INTERACTIVE;
-        tdm_list_for_each(job, &s->jobs, struct tdm_job, node) {
+        tdm_list_for_each(job, &s->waiting, struct tdm_job, queue) position[1] +=
+                job->accepted && job->priority == TDM_JOB_INTERACTIVE;
+        tdm_list_for_each(job, &s->jobs, struct tdm_job, node)
+        {
                 if (!job->accepted || job->state == TDM_JOB_DONE)
                         continue;
                 if (!job->told_accepted) {
@@ -615,7 +625,8 @@ static void tell(struct tdm_scheduler *s)
                 tdm_job_unref(e->job);
         }
         s->n_emits = 0;
-        tdm_list_for_each(job, &s->ended, struct tdm_job, queue) {
+        tdm_list_for_each(job, &s->ended, struct tdm_job, queue)
+        {
                 tdm_list_remove(&job->queue);
                 forget_job(s, job);
                 if (job->events)
@@ -630,7 +641,8 @@ void tdm_scheduler_run(struct tdm_scheduler *s)
 
         prepare_all(s);
         retire_finished(s);
-        tdm_list_for_each(lane, &s->lanes, struct lane, node) {
+        tdm_list_for_each(lane, &s->lanes, struct lane, node)
+        {
                 tdm_scheduler_sweep_leaving(s, lane);
                 admit(s, lane);
         }
@@ -638,8 +650,7 @@ void tdm_scheduler_run(struct tdm_scheduler *s)
         while (tdm_scheduler_issue(s))
                 ;
         retire_finished(s); /* those that no worker can run */
-        tdm_list_for_each(lane, &s->lanes, struct lane, node)
-                tdm_scheduler_sweep_lane(s, lane);
+        tdm_list_for_each(lane, &s->lanes, struct lane, node) tdm_scheduler_sweep_lane(s, lane);
         tell(s);
 }
 
@@ -649,9 +660,8 @@ struct tdm_job *tdm_scheduler_find(struct tdm_scheduler *s, uint64_t id)
 {
         struct tdm_job *job;
 
-        tdm_list_for_each(job, &s->jobs, struct tdm_job, node)
-                if (job->id == id && job->state != TDM_JOB_DONE)
-                        return job;
+        tdm_list_for_each(job, &s->jobs, struct tdm_job,
+                          node) if (job->id == id && job->state != TDM_JOB_DONE) return job;
         return NULL;
 }
 
@@ -666,7 +676,8 @@ void tdm_scheduler_stats(const struct tdm_scheduler *s, struct tdm_scheduler_sta
 
         *ret = s->stats;
         ret->n_in_flight = s->n_in_flight;
-        tdm_list_for_each(job, &s->jobs, struct tdm_job, node) {
+        tdm_list_for_each(job, &s->jobs, struct tdm_job, node)
+        {
                 if (job->seq.table != UINT32_MAX)
                         ret->n_running++;
                 else if (job->state != TDM_JOB_DONE)
@@ -686,9 +697,8 @@ void tdm_scheduler_drain(struct tdm_scheduler *s)
 
         s->draining = true;
         tdm_error_set(&err, TDM_E_DRAINING, "tandemd is shutting down; the job had not begun");
-        tdm_list_for_each(job, &s->waiting, struct tdm_job, queue)
-                if (job->evictions == 0) /* the others had begun */
-                        tdm_job_finish(job, TDM_JOB_END_ERROR, &err);
+        tdm_list_for_each(job, &s->waiting, struct tdm_job, queue) if (job->evictions == 0) /* the others had begun */
+                tdm_job_finish(job, TDM_JOB_END_ERROR, &err);
         tdm_source_schedule(s->work);
 }
 
@@ -714,9 +724,7 @@ void tdm_scheduler_on_model_changed(struct tdm_scheduler *s, struct tdm_model *m
                 /* Only marked here: this may be called while the lists are walked. */
                 if (lane)
                         lane->dead = true;
-                tdm_list_for_each(job, &s->jobs, struct tdm_job, node)
-                        if (job->model == model)
-                                finish_error(job, &err);
+                tdm_list_for_each(job, &s->jobs, struct tdm_job, node) if (job->model == model) finish_error(job, &err);
         }
         tdm_source_schedule(s->work);
 }

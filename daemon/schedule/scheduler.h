@@ -3,8 +3,8 @@
  * Continuous batching: every step takes one row of each sequence that generates, then pieces of prompts within the row
  * budget. Interactive jobs come before background ones, and users take turns by the rows they had: at admission, within
  * steps, and where one has all the places. When the cache runs out of pages, the
- * least important job gives its own back and reads its tokens again later. What is committed advances only when a step is done:
- * after a loss the same rows are issued again and the same tokens come out.
+ * least important job gives its own back and reads its tokens again later. What is committed advances only when a step
+ * is done: after a loss the same rows are issued again and the same tokens come out.
  *
  * Loop thread only. Events of jobs are never given from inside tdm_scheduler_submit(), _cancel() or _kick(). */
 #ifndef TDM_DAEMON_SCHEDULE_SCHEDULER_H
@@ -17,17 +17,18 @@
 struct tdm_scheduler;
 
 struct tdm_scheduler_config {
-        uint32_t max_jobs;          /* known at once, waiting ones included */
+        uint32_t max_jobs; /* known at once, waiting ones included */
         uint32_t max_jobs_per_uid;
         uint32_t max_running_per_uid; /* 0: as many as there are places */
         uint64_t max_tokens_per_uid;  /* prompts and asked-for answers of all jobs of a user; 0: no cap */
-        uint64_t max_pending_bytes; /* of prompts that wait to be tokenized */
-        uint32_t max_rows;          /* of a step: the models' max_rows */
-        uint32_t prefill_rows;      /* of prompts in a step, <= max_rows */
-        uint32_t lone_rows;         /* the same where nobody generates and the step is quick even so; <= max_rows; 0: no more */
-        uint32_t max_sequences;     /* of one model that run at once, <= max_rows */
-        uint32_t steps_in_flight;   /* 1 … TDM_STEP_SLOTS; 0: what the placement needs */
-        bool no_chains;             /* a sequence is never in two steps at once */
+        uint64_t max_pending_bytes;   /* of prompts that wait to be tokenized */
+        uint32_t max_rows;            /* of a step: the models' max_rows */
+        uint32_t prefill_rows;        /* of prompts in a step, <= max_rows */
+        /* the same where nobody generates and the step is quick even so; <= max_rows; 0: no more */
+        uint32_t lone_rows;
+        uint32_t max_sequences;           /* of one model that run at once, <= max_rows */
+        uint32_t steps_in_flight;         /* 1 … TDM_STEP_SLOTS; 0: what the placement needs */
+        bool no_chains;                   /* a sequence is never in two steps at once */
         enum tdm_job_placement placement; /* of jobs that name none */
 };
 
@@ -35,7 +36,7 @@ struct tdm_scheduler_stats {
         uint32_t n_running, n_queued;
         uint64_t n_done, n_failed, n_cancelled;
         uint64_t tokens_generated, prompt_tokens, steps_done;
-        uint64_t prefill_rows, decode_rows; /* of finished steps; rows that are read again count again */
+        uint64_t prefill_rows, decode_rows;  /* of finished steps; rows that are read again count again */
         uint64_t prefix_hits, cached_tokens; /* sequences that found a known beginning, and its tokens */
         uint64_t evictions, reread_tokens;
         uint32_t n_in_flight;

@@ -1,11 +1,12 @@
 /* Building a step and taking its results.
  *
- * A step holds sequences of one class: one model, one placement, one group of suspects (or none). Classes with something
- * to do take turns. Within a step every sequence that generates has one row; what the row budget leaves goes to prompts,
- * interactive ones first, then those of the user who had the fewest rows, then in order of arrival; background ones get little of it while somebody is at the screen.
+ * A step holds sequences of one class: one model, one placement, one group of suspects (or none). Classes with
+ * something to do take turns. Within a step every sequence that generates has one row; what the row budget leaves goes
+ * to prompts, interactive ones first, then those of the user who had the fewest rows, then in order of arrival;
+ * background ones get little of it while somebody is at the screen.
  *
- * A prompt may be in two steps at once: one piece on a worker, the next on the other, which follows a layer behind. They
- * are committed in order, and void together. A sequence's page tables only grow while it is in a step. */
+ * A prompt may be in two steps at once: one piece on a worker, the next on the other, which follows a layer behind.
+ * They are committed in order, and void together. A sequence's page tables only grow while it is in a step. */
 #include "daemon/schedule/private.h"
 
 #include <assert.h>
@@ -36,10 +37,12 @@ static bool pick_class(struct tdm_scheduler *s, uint64_t *const *tried, unsigned
         struct tdm_job *job;
         struct lane *lane;
 
-        tdm_list_for_each(lane, &s->lanes, struct lane, node) {
+        tdm_list_for_each(lane, &s->lanes, struct lane, node)
+        {
                 if (lane->dead || lane->n_flights == TDM_STEP_SLOTS)
                         continue;
-                tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node) {
+                tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node)
+                {
                         enum tdm_job_placement placement = tdm_scheduler_placement_of(s, job);
                         uint64_t *stamp = job->seq.suspects ? &job->seq.suspects->stamp : &lane->stamp[placement];
                         bool skip = !has_work(job) || (best.lane && *stamp >= *best.stamp);
@@ -47,7 +50,9 @@ static bool pick_class(struct tdm_scheduler *s, uint64_t *const *tried, unsigned
                         for (unsigned i = 0; i < n_tried && !skip; i++)
                                 skip = tried[i] == stamp;
                         if (!skip)
-                                best = (struct class){ .lane = lane, .placement = placement, .suspects = job->seq.suspects,
+                                best = (struct class){ .lane = lane,
+                                                       .placement = placement,
+                                                       .suspects = job->seq.suspects,
                                                        .stamp = stamp };
                 }
         }
@@ -79,12 +84,14 @@ static const struct flight *chain_of(const struct lane *lane, const struct route
 
                 for (uint32_t k = 0; f->used && k < f->n_seqs; k++)
                         if (f->seqs[k].job == job)
-                                return f->marks && !f->done && !f->doomed && f->workers == 1u << !route->worker ? f : NULL;
+                                return f->marks && !f->done && !f->doomed && f->workers == 1u << !route->worker ? f :
+                                                                                                                  NULL;
         }
         return NULL;
 }
 
-/* May this sequence be in the next step? One that is in flight only behind the step that *chain says, if any does yet. */
+/* May this sequence be in the next step? One that is in flight only behind the step that *chain says, if any does yet.
+ */
 static bool is_candidate(const struct class *c, const struct route *route, const struct tdm_job *job,
                          const struct flight **chain)
 {
@@ -102,14 +109,15 @@ static bool is_candidate(const struct class *c, const struct route *route, const
 }
 
 /* The class's sequences in the order in which they get rows. */
-static uint32_t collect(struct tdm_scheduler *s, const struct class *c, const struct route *route, const struct deal *deal,
-                        const struct flight **chain)
+static uint32_t collect(struct tdm_scheduler *s, const struct class *c, const struct route *route,
+                        const struct deal *deal, const struct flight **chain)
 {
         uint32_t n = 0, n_class = 0, n_decode = 0, n_drop;
         const uint8_t home = (uint8_t)(1 + route->worker);
         struct tdm_job *job;
 
-        tdm_list_for_each(job, &c->lane->active, struct tdm_job, seq.node) {
+        tdm_list_for_each(job, &c->lane->active, struct tdm_job, seq.node)
+        {
                 uint32_t i;
 
                 if (!tdm_class_has(s, c, job))
@@ -125,7 +133,8 @@ static uint32_t collect(struct tdm_scheduler *s, const struct class *c, const st
         }
         if (route->balanced) {
                 n_drop = n_decode - TDM_MIN(n_decode, deal->n_decode);
-                memmove(s->candidates + n_decode - n_drop, s->candidates + n_decode, (n - n_decode) * sizeof(struct tdm_job *));
+                memmove(s->candidates + n_decode - n_drop, s->candidates + n_decode,
+                        (n - n_decode) * sizeof(struct tdm_job *));
                 return n - n_drop;
         }
         /* With several steps in flight each takes its share of the sequences, so that there is a next one at all. */
@@ -192,13 +201,15 @@ static void add_logits(struct build *b, struct tdm_job *job, uint32_t row, uint3
 {
         struct tdm_step_logits *l = &b->logits[b->flight->n_logits];
 
-        *l = (struct tdm_step_logits){ .row = row, .target = UINT32_MAX, .sampling = job->sampling,
-                                       .history_offset = b->n_history };
+        *l = (struct tdm_step_logits){
+                .row = row, .target = UINT32_MAX, .sampling = job->sampling, .history_offset = b->n_history
+        };
         if (job->kind == TDM_JOB_SCORE && position + 1 < job->n_ids)
                 l->target = job->ids[position + 1];
         if (job->kind == TDM_JOB_GENERATE && job->sampling.repeat_penalty != 1.0f) {
                 l->n_history = TDM_MIN(job->repeat_last, job->n_ids);
-                memcpy(b->history + b->n_history, job->ids + job->n_ids - l->n_history, l->n_history * sizeof(uint32_t));
+                memcpy(b->history + b->n_history, job->ids + job->n_ids - l->n_history,
+                       l->n_history * sizeof(uint32_t));
                 b->n_history += l->n_history;
         }
         b->rows[row].logits = b->flight->n_logits++;
@@ -211,12 +222,15 @@ static void add_sequence(struct build *b, struct tdm_job *job, uint32_t n)
 
         fill_pages(b->lane, job, first + n);
         b->seqs[f->n_seqs] = (struct tdm_step_seq){ .table = job->seq.table, .first_row = b->n_rows, .n_rows = n };
-        f->seqs[f->n_seqs] = (struct flight_seq){ .job = tdm_job_ref(job), .first = first, .n_rows = n, .first_logits = f->n_logits };
+        f->seqs[f->n_seqs] = (struct flight_seq){
+                .job = tdm_job_ref(job), .first = first, .n_rows = n, .first_logits = f->n_logits
+        };
         for (uint32_t i = 0; i < n; i++) {
                 uint32_t row = b->n_rows + i, position = first + i;
 
-                b->rows[row] = (struct tdm_step_row){ .token = job->ids[position], .position = position, .seq = f->n_seqs,
-                                                      .logits = UINT32_MAX };
+                b->rows[row] = (struct tdm_step_row){
+                        .token = job->ids[position], .position = position, .seq = f->n_seqs, .logits = UINT32_MAX
+                };
                 if (job->kind == TDM_JOB_SCORE ? position >= job->n_told : position + 1 == job->n_ids)
                         add_logits(b, job, row, position);
         }
@@ -320,14 +334,16 @@ static void fail_class(struct tdm_scheduler *s, const struct class *c, int r)
 
         if (r == -EHOSTDOWN)
                 tdm_error_set(&err, TDM_E_NO_WORKER,
-                              "no worker can run model %s%s%s: off or quarantined (see `tandem status`; `tandem restart` ends a "
+                              "no worker can run model %s%s%s: off or quarantined (see `tandem status`; `tandem "
+                              "restart` ends a "
                               "quarantine)",
                               c->lane->model->name, placement[0] ? " with placement " : "", placement);
         else
-                tdm_error_set(&err, TDM_E_INTERNAL, "cannot issue a step of model %s: %s", c->lane->model->name, strerror(-r));
-        tdm_list_for_each(job, &c->lane->active, struct tdm_job, seq.node)
-                if (tdm_class_has(s, c, job) && has_work(job))
-                        tdm_job_finish(job, TDM_JOB_END_ERROR, &err);
+                tdm_error_set(&err, TDM_E_INTERNAL, "cannot issue a step of model %s: %s", c->lane->model->name,
+                              strerror(-r));
+        tdm_list_for_each(job, &c->lane->active, struct tdm_job,
+                          seq.node) if (tdm_class_has(s, c, job) && has_work(job))
+                tdm_job_finish(job, TDM_JOB_END_ERROR, &err);
 }
 
 static void drop_flight(struct flight *f)
@@ -416,7 +432,8 @@ static void take_off(struct tdm_scheduler *s, const struct class *c, const struc
         tdm_model_step_begin(c->lane->model);
 }
 
-/* 1 a step is on its way (or the class has failed, and others may go), 0 nothing to do on this route, -EAGAIN not now. */
+/* 1 a step is on its way (or the class has failed, and others may go), 0 nothing to do on this route, -EAGAIN not now.
+ */
 static int issue_on(struct tdm_scheduler *s, const struct class *c, const struct route *route)
 {
         struct tdm_model *model = c->lane->model;
@@ -569,7 +586,8 @@ static void apply(struct tdm_scheduler *s, const struct flight_seq *fs, uint32_t
                 return;
         e.kind = EMIT_TOKEN;
         e.first = job->generated;
-        if (tdm_job_take_token(job, s->results[fs->first_logits].token, s->results[fs->first_logits].logprob, now, &e.token)) {
+        if (tdm_job_take_token(job, s->results[fs->first_logits].token, s->results[fs->first_logits].logprob, now,
+                               &e.token)) {
                 s->stats.tokens_generated++;
                 emit(s, &e);
         }

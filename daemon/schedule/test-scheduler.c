@@ -1,8 +1,8 @@
-/* The scheduler against a fleet that is a double: it checks every step with the workers' own reader, keeps a paged cache
- * as a device would, and chooses tokens by a function of everything a sequence has seen. So a wrong page, a page freed too
- * early, a row issued twice or lost, or a wrong position changes a token, and every job's tokens are known in advance.
- * Schedules are random: chunks, batches, arrivals, cancels, pauses, losses at any moment, jobs that kill their worker; a
- * step that follows another may be done before it. */
+/* The scheduler against a fleet that is a double: it checks every step with the workers' own reader, keeps a paged
+ * cache as a device would, and chooses tokens by a function of everything a sequence has seen. So a wrong page, a page
+ * freed too early, a row issued twice or lost, or a wrong position changes a token, and every job's tokens are known in
+ * advance. Schedules are random: chunks, batches, arrivals, cancels, pauses, losses at any moment, jobs that kill their
+ * worker; a step that follows another may be done before it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@
 
 #define MAX_JOBS 24
 #define N_CTX 320u
-#define KILLER 7u /* a prompt with this token kills every worker that runs it */
+#define KILLER 7u  /* a prompt with this token kills every worker that runs it */
 #define BREAKER 8u /* a step with this token fails, its device stays well */
 
 /* ---- the fake fleet ---- */
@@ -63,7 +63,8 @@ static uint64_t mix(uint64_t a, uint64_t b)
         return a ^ (a >> 33);
 }
 
-static uint32_t choose(uint64_t hash, uint32_t position, uint64_t seed, const uint32_t *history, uint32_t n, uint32_t n_vocab)
+static uint32_t choose(uint64_t hash, uint32_t position, uint64_t seed, const uint32_t *history, uint32_t n,
+                       uint32_t n_vocab)
 {
         uint64_t h = mix(mix(hash, position), seed);
 
@@ -105,7 +106,8 @@ void tdm_fleet_worker_status(struct tdm_fleet *f, enum tdm_worker_index worker, 
         *ret = (struct tdm_worker_status){ .numerics_id = f->numerics_id ?: "fake" };
 }
 
-int tdm_fleet_plan(struct tdm_fleet *f, const struct tdm_hparams *hp, const char *placement, uint8_t *plan, bool *ret_degraded)
+int tdm_fleet_plan(struct tdm_fleet *f, const struct tdm_hparams *hp, const char *placement, uint8_t *plan,
+                   bool *ret_degraded)
 {
         bool npu = strcmp(placement, "gpu") != 0, gpu = strcmp(placement, "npu") != 0;
 
@@ -121,8 +123,9 @@ int tdm_fleet_plan(struct tdm_fleet *f, const struct tdm_hparams *hp, const char
         for (uint32_t i = 0; i < tdm_model_n_blocks(hp); i++) {
                 bool attention = tdm_block_kind(hp, i) == TDM_BLOCK_ATTENTION;
 
-                plan[i] = (npu && attention && !f->down[TDM_WORKER_NPU]) || !gpu || f->down[TDM_WORKER_GPU] ? TDM_WORKER_NPU :
-                                                                                                           TDM_WORKER_GPU;
+                plan[i] = (npu && attention && !f->down[TDM_WORKER_NPU]) || !gpu || f->down[TDM_WORKER_GPU] ?
+                                  TDM_WORKER_NPU :
+                                  TDM_WORKER_GPU;
         }
         return 0;
 }
@@ -194,8 +197,14 @@ int tdm_fleet_submit(struct tdm_fleet *f, uint32_t model_id, uint32_t slot)
         if (tdm_step_read(f->step, model->steps->base, &model->layout, slot, head->step_id, f->epoch,
                           tdm_model_hparams(model), &model->geometry, &err) != 0)
                 fail_msg("a worker would refuse the step: %s", err.message);
-        *s = (struct fake_step){ .used = true, .slot = slot, .step_id = head->step_id, .model = model, .n_seqs = head->n_seqs,
-                                 .after = head->after_step, .marks = head->marks, .worker = head->plan[0] };
+        *s = (struct fake_step){ .used = true,
+                                 .slot = slot,
+                                 .step_id = head->step_id,
+                                 .model = model,
+                                 .n_seqs = head->n_seqs,
+                                 .after = head->after_step,
+                                 .marks = head->marks,
+                                 .worker = head->plan[0] };
         for (uint32_t i = 0; i < tdm_model_n_blocks(tdm_model_hparams(model)); i++) {
                 if (!tdm_fleet_worker_is_up(f, (enum tdm_worker_index)head->plan[i]))
                         fail_msg("a step for a worker that is away");
@@ -250,7 +259,8 @@ static void execute(struct tdm_fleet *f, const struct fake_step *s, uint32_t n_r
 
                 /* All keys that a window layer sees have to be there, and be this sequence's. */
                 for (uint32_t p = first; p < row->position; p++) {
-                        struct cell *w = cell(f, m, TDM_KV_WINDOW, row->seq, p), *k = cell(f, m, TDM_KV_FULL, row->seq, p);
+                        struct cell *w = cell(f, m, TDM_KV_WINDOW, row->seq, p),
+                                    *k = cell(f, m, TDM_KV_FULL, row->seq, p);
 
                         if (w->position != p || k->position != p || w->hash != k->hash)
                                 hash = mix(hash, UINT64_C(0xdead));
@@ -263,8 +273,8 @@ static void execute(struct tdm_fleet *f, const struct fake_step *s, uint32_t n_r
                         const struct tdm_step_logits *l = &f->step->logits[row->logits];
                         struct tdm_result *r = &results[row->logits];
 
-                        r->token = choose(hash, row->position + 1, l->sampling.seed, f->step->history + l->history_offset,
-                                          l->n_history, hp->n_vocab);
+                        r->token = choose(hash, row->position + 1, l->sampling.seed,
+                                          f->step->history + l->history_offset, l->n_history, hp->n_vocab);
                         r->logprob = -1;
                         r->target_logprob = l->target == UINT32_MAX ? 0 : score_of(hash, l->target);
                         r->n_top = l->sampling.n_top;
@@ -398,8 +408,11 @@ static struct tdm_model *make_model(struct tdm_models *models, uint32_t id, uint
 {
         static const char path[] = "models/sprout.gguf";
         struct tdm_model *m = calloc(1, sizeof(*m));
-        struct tdm_steps_limits limits = { .max_rows = max_rows, .max_seqs = max_seqs, .max_logits = TDM_MAX(max_seqs, 16u),
-                                           .n_tables = max_seqs, .table_entries = N_CTX / TDM_KV_PAGE_TOKENS };
+        struct tdm_steps_limits limits = { .max_rows = max_rows,
+                                           .max_seqs = max_seqs,
+                                           .max_logits = TDM_MAX(max_seqs, 16u),
+                                           .n_tables = max_seqs,
+                                           .table_entries = N_CTX / TDM_KV_PAGE_TOKENS };
         struct tdm_hparams *hp;
         struct tdm_error err;
 
@@ -415,8 +428,15 @@ static struct tdm_model *make_model(struct tdm_models *models, uint32_t id, uint
         assert_int_equal(tdm_gguf_open(&m->metadata->gguf, m->fd, path, &err), 0);
         assert_int_equal(tdm_tokenizer_new(&m->metadata->tokenizer, m->metadata->gguf, &err), 0);
         hp = &m->metadata->description.hparams;
-        *hp = (struct tdm_hparams){ .n_layers = 6, .d_model = 64, .n_heads = 2, .n_kv_heads = 1, .head_dim = 32, .d_ff = 64,
-                                    .n_vocab = tdm_tokenizer_n_vocab(m->metadata->tokenizer), .n_ctx = N_CTX, .window = 40 };
+        *hp = (struct tdm_hparams){ .n_layers = 6,
+                                    .d_model = 64,
+                                    .n_heads = 2,
+                                    .n_kv_heads = 1,
+                                    .head_dim = 32,
+                                    .d_ff = 64,
+                                    .n_vocab = tdm_tokenizer_n_vocab(m->metadata->tokenizer),
+                                    .n_ctx = N_CTX,
+                                    .window = 40 };
         hp->layer_is_full[5] = 1;
         assert_int_equal(tdm_kv_geometry_init(&m->geometry, hp, TDM_KV_F16, full_pages, window_pages), 0);
         assert_int_equal(tdm_steps_limits_check(&limits, &err), 0);
@@ -434,7 +454,8 @@ static struct tdm_model *make_model(struct tdm_models *models, uint32_t id, uint
 static void world_open(struct world *w, unsigned seed, uint32_t full_pages, uint32_t window_pages,
                        const struct tdm_scheduler_config *config)
 {
-        struct tdm_models_config mc = { .max_rows = config->max_rows, .max_sequences = config->max_sequences,
+        struct tdm_models_config mc = { .max_rows = config->max_rows,
+                                        .max_sequences = config->max_sequences,
                                         .no_prefix_cache = seed % 4 == 0 };
         struct tdm_error err;
 
@@ -445,7 +466,8 @@ static void world_open(struct world *w, unsigned seed, uint32_t full_pages, uint
         w->fleet.ready = true;
         w->fleet.epoch = 1;
         for (uint32_t i = 0; i < 2; i++) {
-                w->fleet.models[i] = make_model(w->models, i + 1, full_pages, window_pages, config->max_rows, config->max_sequences);
+                w->fleet.models[i] =
+                        make_model(w->models, i + 1, full_pages, window_pages, config->max_rows, config->max_sequences);
                 w->fleet.cache[i][TDM_KV_FULL] = calloc(full_pages * TDM_KV_PAGE_TOKENS, sizeof(struct cell));
                 w->fleet.cache[i][TDM_KV_WINDOW] = calloc(window_pages * TDM_KV_PAGE_TOKENS, sizeof(struct cell));
                 tdm_scheduler_on_model_changed(w->s, w->fleet.models[i]);
@@ -500,7 +522,10 @@ static void submit(struct world *w, struct client_job *c, uint32_t model, uid_t 
                 .placement = placement,
                 .ids = c->prompt,
                 .n_ids = c->n_prompt,
-                .sampling = { .top_p = 1, .repeat_penalty = c->penalty ? 1.5f : 1, .seed = c->seed, .n_top = c->score ? 2 : 0 },
+                .sampling = { .top_p = 1,
+                              .repeat_penalty = c->penalty ? 1.5f : 1,
+                              .seed = c->seed,
+                              .n_top = c->score ? 2 : 0 },
                 .max_tokens = c->max_tokens,
                 .prefill_chunk = chunk,
                 .deadline_ms = c->deadline_ms,
@@ -574,7 +599,8 @@ static void run_step(struct world *w, struct fake_step *s)
         execute(&w->fleet, s, UINT32_MAX);
         s->executed = true;
         if (s->worker < TDM_N_WORKERS)
-                w->fleet.busy_ns[s->worker] += (uint64_t)w->fleet.slowness[s->worker] * (8 + w->fleet.step->head.n_rows);
+                w->fleet.busy_ns[s->worker] +=
+                        (uint64_t)w->fleet.slowness[s->worker] * (8 + w->fleet.step->head.n_rows);
 }
 
 static void finish_step(struct world *w, struct fake_step *s)
@@ -615,8 +641,8 @@ static void arrive(struct world *w)
         struct client_job *c = &w->jobs[w->n_arrived++];
         enum tdm_job_placement placement = pick(w, 4) ? TDM_PLACE_ANY : (enum tdm_job_placement)pick(w, TDM_N_PLACES);
 
-        submit(w, c, pick(w, 5) == 0, 1000 + (pick(w, 4) == 0), pick(w, 3) ? TDM_JOB_INTERACTIVE : TDM_JOB_BACKGROUND, placement,
-               pick(w, 3) ? 0 : 1 + pick(w, 9));
+        submit(w, c, pick(w, 5) == 0, 1000 + (pick(w, 4) == 0), pick(w, 3) ? TDM_JOB_INTERACTIVE : TDM_JOB_BACKGROUND,
+               placement, pick(w, 3) ? 0 : 1 + pick(w, 9));
 }
 
 static void come_back(struct world *w)
@@ -686,8 +712,9 @@ static uint32_t run_random(unsigned seed, bool losses, bool culprits)
                 .steps_in_flight = (uint32_t)rand_r(&draw) % 5,
                 .no_chains = (uint32_t)rand_r(&draw) % 4 == 0,
         };
-        static const enum tdm_measured kinds[] = { TDM_MEASURED_SPLIT, TDM_MEASURED_NPU, TDM_MEASURED_GPU, TDM_MEASURED_EITHER,
-                                                   TDM_MEASURED_BALANCED, TDM_MEASURED_BALANCED, TDM_MEASURED_BALANCED };
+        static const enum tdm_measured kinds[] = { TDM_MEASURED_SPLIT,   TDM_MEASURED_NPU,      TDM_MEASURED_GPU,
+                                                   TDM_MEASURED_EITHER,  TDM_MEASURED_BALANCED, TDM_MEASURED_BALANCED,
+                                                   TDM_MEASURED_BALANCED };
 
         /* Enough for one job of full size at least, often not for all at once. */
         world_open(&w, seed, 10 + (uint32_t)rand_r(&draw) % 40, 5 + (uint32_t)rand_r(&draw) % 20, &config);
@@ -784,8 +811,13 @@ static void test_random_culprits(void **state)
 /* ---- single things ---- */
 
 static const struct tdm_scheduler_config plain = {
-        .max_jobs = 8, .max_jobs_per_uid = 6, .max_pending_bytes = 1 << 20, .max_rows = 32, .prefill_rows = 16,
-        .max_sequences = 4, .steps_in_flight = 1,
+        .max_jobs = 8,
+        .max_jobs_per_uid = 6,
+        .max_pending_bytes = 1 << 20,
+        .max_rows = 32,
+        .prefill_rows = 16,
+        .max_sequences = 4,
+        .steps_in_flight = 1,
 };
 
 static void drive(struct world *w)
@@ -829,7 +861,9 @@ static void test_refusals(void **state)
 {
         struct tdm_error err;
         struct tdm_job *job;
-        struct tdm_job_params p = { .uid = 7, .ids = (uint32_t[]){ 400 }, .n_ids = 1, .sampling = { .top_p = 1, .repeat_penalty = 1 } };
+        struct tdm_job_params p = {
+                .uid = 7, .ids = (uint32_t[]){ 400 }, .n_ids = 1, .sampling = { .top_p = 1, .repeat_penalty = 1 }
+        };
         struct world w;
 
         world_open(&w, 1, 64, 64, &plain);
@@ -1296,7 +1330,8 @@ int main(void)
                 cmocka_unit_test(test_known_beginnings),
                 cmocka_unit_test(test_mixed_numerics),
                 cmocka_unit_test(test_pushed_out),
-                cmocka_unit_test(test_polite), cmocka_unit_test(test_lone),
+                cmocka_unit_test(test_polite),
+                cmocka_unit_test(test_lone),
                 cmocka_unit_test(test_not_in_vain),
                 cmocka_unit_test(test_shares),
                 cmocka_unit_test(test_caps_of_a_user),

@@ -45,7 +45,8 @@ static int add_drop_in(struct drop_ins *d, const char *dir, const char *name, st
                         at = &d->list[i];
         if (!at && d->n == MAX_DROP_INS) {
                 free(path);
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s has more than %u configuration files", dir, MAX_DROP_INS);
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s has more than %u configuration files", dir,
+                                     MAX_DROP_INS);
         }
         if (at)
                 free(at->path);
@@ -65,7 +66,8 @@ static int scan_directory(struct drop_ins *d, const char *dir, struct tdm_error 
         if (!stream)
                 return errno == ENOENT || errno == ENOTDIR ?
                                0 :
-                               tdm_error_set(err, TDM_E_BAD_REQUEST, "cannot read configuration %s: %s", dir, strerror(errno));
+                               tdm_error_set(err, TDM_E_BAD_REQUEST, "cannot read configuration %s: %s", dir,
+                                             strerror(errno));
         while (r == 0 && (e = readdir(stream))) {
                 size_t len = strlen(e->d_name);
 

@@ -7,8 +7,23 @@
 #include <inttypes.h>
 #include "common/log.h"
 
-enum kind { KIND_NUMBER, KIND_BYTES, KIND_STRING, KIND_DIRS, KIND_PRECISION, KIND_KV_TYPE, KIND_PLACEMENT, KIND_CPUS, KIND_SWITCH,
-            KIND_SECONDS, KIND_LOG, KIND_NPU, KIND_GPU, KIND_NPU_FORMAT, KIND_ACTIVATIONS };
+enum kind {
+        KIND_NUMBER,
+        KIND_BYTES,
+        KIND_STRING,
+        KIND_DIRS,
+        KIND_PRECISION,
+        KIND_KV_TYPE,
+        KIND_PLACEMENT,
+        KIND_CPUS,
+        KIND_SWITCH,
+        KIND_SECONDS,
+        KIND_LOG,
+        KIND_NPU,
+        KIND_GPU,
+        KIND_NPU_FORMAT,
+        KIND_ACTIVATIONS
+};
 
 static const struct key {
         const char *section, *name;
@@ -22,7 +37,8 @@ static const struct key {
         { "daemon", "max-jobs", KIND_NUMBER, offsetof(struct tdm_config, max_jobs), 1, 65536 },
         { "daemon", "max-jobs-per-user", KIND_NUMBER, offsetof(struct tdm_config, max_jobs_per_user), 1, 65536 },
         { "daemon", "max-running-per-user", KIND_NUMBER, offsetof(struct tdm_config, max_running_per_user), 0, 65536 },
-        { "daemon", "max-tokens-per-user", KIND_NUMBER, offsetof(struct tdm_config, max_tokens_per_user), 0, UINT32_MAX },
+        { "daemon", "max-tokens-per-user", KIND_NUMBER, offsetof(struct tdm_config, max_tokens_per_user), 0,
+          UINT32_MAX },
         { "engine", "threads", KIND_NUMBER, offsetof(struct tdm_config, threads), 0, TDM_CONFIG_MAX_THREADS },
         { "engine", "precision", KIND_PRECISION, offsetof(struct tdm_config, precision), 0, 0 },
         { "engine", "kv-type", KIND_KV_TYPE, offsetof(struct tdm_config, kv_type), 0, 0 },
@@ -258,14 +274,16 @@ static int on_key(void *userdata, const char *section, const char *name, const c
                 if (r == -ENOMEM)
                         reader->r = tdm_error_set(reader->err, r, "out of memory");
                 else if (r < 0)
-                        reader->r = tdm_error_set(reader->err, TDM_E_BAD_REQUEST, "%s:%u: %s: %s", reader->path, reader->line,
-                                                  name, why);
+                        reader->r = tdm_error_set(reader->err, TDM_E_BAD_REQUEST, "%s:%u: %s: %s", reader->path,
+                                                  reader->line, name, why);
                 return reader->r == 0;
         }
         if (is_section(section))
-                tdm_log_warning("%s:%u: key %s in section [%s] is unknown; ignored", reader->path, reader->line, name, section);
+                tdm_log_warning("%s:%u: key %s in section [%s] is unknown; ignored", reader->path, reader->line, name,
+                                section);
         else
-                tdm_log_warning("%s:%u: key %s: there is no section [%s]; ignored", reader->path, reader->line, name, section);
+                tdm_log_warning("%s:%u: key %s: there is no section [%s]; ignored", reader->path, reader->line, name,
+                                section);
         reader->config->n_warnings++;
         return 1;
 }
@@ -282,7 +300,8 @@ int tdm_config_read_file(struct tdm_config *c, const char *path, struct tdm_erro
         if (reader.r != 0)
                 return reader.r;
         if (ferror(f))
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "cannot read configuration %s: it is not a readable file", path);
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "cannot read configuration %s: it is not a readable file",
+                                     path);
         if (r > 0)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s:%d: neither a [section] nor a key = value", path, r);
         if (r < 0)

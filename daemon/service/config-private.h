@@ -8,7 +8,8 @@
 #define TDM_CONFIG_MAX_HANG_MS 600000u
 #define TDM_CONFIG_NPU_FORMATS "bf16, int8"
 
-int tdm_config_read_default_files(struct tdm_config *c, struct tdm_error *err); /* those of --config, --system, --user */
+/* those of --config, --system, --user */
+int tdm_config_read_default_files(struct tdm_config *c, struct tdm_error *err);
 void tdm_config_strv_clear(char ***v);
 int tdm_config_strv_add(char ***v, const char *value, size_t len);
 int tdm_config_set_string(char **to, const char *value);

@@ -41,7 +41,8 @@ const char tdm_config_help[] =
         "  TANDEM_PREFILL_ROWS   row budget of a step\n"
         "  TANDEM_HANG_MS        shortest silence of a worker that counts as a hang\n"
         "\n"
-        "Signals: SIGTERM and SIGINT end the daemon; running jobs have 5 seconds. SIGHUP reads the configuration again.\n";
+        "Signals: SIGTERM and SIGINT end the daemon; running jobs have 5 seconds. SIGHUP reads the configuration "
+        "again.\n";
 
 int tdm_config_init(struct tdm_config *c)
 {
@@ -178,8 +179,8 @@ static int env_npu(struct tdm_config *c, struct tdm_error *err)
         if (mb > 0)
                 c->npu_bytes = (uint64_t)mb << 20;
         if (format && format[0] && strcmp(format, "bf16") != 0 && strcmp(format, "int8") != 0)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "TANDEM_NPU_FORMAT: \"%.60s\" is not one of " TDM_CONFIG_NPU_FORMATS,
-                                     format);
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "TANDEM_NPU_FORMAT: \"%.60s\" is not one of " TDM_CONFIG_NPU_FORMATS, format);
         if ((programs && programs[0] && tdm_config_set_string(&c->npu_programs, programs) < 0) ||
             (format && format[0] && tdm_config_set_string(&c->npu_format, format) < 0))
                 return tdm_error_set(err, -ENOMEM, "out of memory");
@@ -197,9 +198,12 @@ static int env_gpu(struct tdm_config *c, struct tdm_error *err)
 
 int tdm_config_read_environment(struct tdm_config *c, struct tdm_error *err)
 {
-        static const char *const device_names[TDM_N_WORKERS] = { [TDM_WORKER_NPU] = "TANDEM_NPU", [TDM_WORKER_GPU] = "TANDEM_GPU" };
-        static const char *const cpu_names[TDM_N_WORKERS] = { [TDM_WORKER_NPU] = "TANDEM_NPU_CPUS",
-                                                              [TDM_WORKER_GPU] = "TANDEM_GPU_CPUS" };
+        static const char *const device_names[TDM_N_WORKERS] = {
+                [TDM_WORKER_NPU] = "TANDEM_NPU", [TDM_WORKER_GPU] = "TANDEM_GPU"
+        };
+        static const char *const cpu_names[TDM_N_WORKERS] = {
+                [TDM_WORKER_NPU] = "TANDEM_NPU_CPUS", [TDM_WORKER_GPU] = "TANDEM_GPU_CPUS"
+        };
         const char *value = getenv("TANDEM_PRECISION");
         int r;
 
@@ -214,7 +218,8 @@ int tdm_config_read_environment(struct tdm_config *c, struct tdm_error *err)
         if (value && value[0]) {
                 r = tdm_kv_type_from_name(value);
                 if (r < 0)
-                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "TANDEM_KV_TYPE: \"%.60s\" is not one of f16, f32, q8_0", value);
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                             "TANDEM_KV_TYPE: \"%.60s\" is not one of f16, f32, q8_0", value);
                 c->kv_type = (enum tdm_kv_type)r;
         }
         value = getenv("TANDEM_PLACEMENT");
@@ -222,7 +227,8 @@ int tdm_config_read_environment(struct tdm_config *c, struct tdm_error *err)
                 r = tdm_config_placement(value);
                 if (r < 0)
                         return tdm_error_set(err, TDM_E_BAD_REQUEST,
-                                             "TANDEM_PLACEMENT: \"%.60s\" is not one of measured, split, npu, gpu", value);
+                                             "TANDEM_PLACEMENT: \"%.60s\" is not one of measured, split, npu, gpu",
+                                             value);
                 c->placement = (enum tdm_job_placement)r;
         }
         value = getenv("TANDEM_LOG");
@@ -251,13 +257,23 @@ int tdm_config_read_environment(struct tdm_config *c, struct tdm_error *err)
 
 static int read_flags(struct tdm_config *c, int argc, char **argv, struct tdm_error *err)
 {
-        enum { OPT_USER = 256, OPT_SYSTEM, OPT_SOCKET, OPT_BUS, OPT_MODEL, OPT_CONFIG, OPT_CHECK, OPT_VERSION, OPT_HELP };
+        enum {
+                OPT_USER = 256,
+                OPT_SYSTEM,
+                OPT_SOCKET,
+                OPT_BUS,
+                OPT_MODEL,
+                OPT_CONFIG,
+                OPT_CHECK,
+                OPT_VERSION,
+                OPT_HELP
+        };
         static const struct option options[] = {
-                { "user", no_argument, NULL, OPT_USER },        { "system", no_argument, NULL, OPT_SYSTEM },
+                { "user", no_argument, NULL, OPT_USER },           { "system", no_argument, NULL, OPT_SYSTEM },
                 { "socket", required_argument, NULL, OPT_SOCKET }, { "bus", required_argument, NULL, OPT_BUS },
-                { "model", required_argument, NULL, OPT_MODEL }, { "config", required_argument, NULL, OPT_CONFIG },
-                { "check-config", no_argument, NULL, OPT_CHECK },
-                { "version", no_argument, NULL, OPT_VERSION },  { "help", no_argument, NULL, OPT_HELP }, { 0 },
+                { "model", required_argument, NULL, OPT_MODEL },   { "config", required_argument, NULL, OPT_CONFIG },
+                { "check-config", no_argument, NULL, OPT_CHECK },  { "version", no_argument, NULL, OPT_VERSION },
+                { "help", no_argument, NULL, OPT_HELP },           { 0 },
         };
         bool user = false;
         int opt, r = 0;
@@ -294,7 +310,8 @@ static int read_flags(struct tdm_config *c, int argc, char **argv, struct tdm_er
                         c->help = true;
                         break;
                 case ':':
-                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s needs a value; see tandemd --help", argv[optind - 1]);
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s needs a value; see tandemd --help",
+                                             argv[optind - 1]);
                 default:
                         return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s is not a flag of tandemd; see tandemd --help",
                                              argv[optind > 0 ? optind - 1 : 0]);
@@ -308,9 +325,10 @@ static int read_flags(struct tdm_config *c, int argc, char **argv, struct tdm_er
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "--user and --system exclude each other");
         if (c->bus && strcmp(c->bus, "session") != 0 && strcmp(c->bus, "system") != 0 && strcmp(c->bus, "none") != 0 &&
             !strchr(c->bus, ':'))
-                return tdm_error_set(err, TDM_E_BAD_REQUEST,
-                                     "--bus \"%.60s\" is none of session, system, none, and no address (unix:path=…) either",
-                                     c->bus);
+                return tdm_error_set(
+                        err, TDM_E_BAD_REQUEST,
+                        "--bus \"%.60s\" is none of session, system, none, and no address (unix:path=…) either",
+                        c->bus);
         if (c->socket && !c->socket[0])
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "--socket needs a path");
         return 0;

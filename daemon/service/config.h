@@ -5,16 +5,18 @@
  *   [daemon]  log = error|warning|info|debug
  *             socket = PATH              models = DIR:DIR…          max-jobs = N    max-jobs-per-user = N
  *             max-running-per-user = N   max-tokens-per-user = N (0: as many as there is room for)
- *   [engine]  threads = N (0: all)       precision = default|precise|f32            placement = measured|split|npu|gpu (measured)
- *             kv-memory = BYTES[K|M|G] (0: a quarter of what is free)               max-rows = N    prefill-rows = N
- *             max-sequences = N          steps-in-flight = 0…4 (0: what the placement needs)        hang-ms = N
+ *   [engine]  threads = N (0: all)       precision = default|precise|f32
+ *             placement = measured|split|npu|gpu (measured)
+ *             kv-memory = BYTES[K|M|G] (0: a quarter of what is free)
+ *             max-rows = N               prefill-rows = N       max-sequences = N
+ *             steps-in-flight = 0…4 (0: what the placement needs)              hang-ms = N
  *             kv-type = f16|f32|q8_0     (precision f32 has f32 always)
  *             prefix-cache = on|off      (beginnings that were read before are not read again)
  *             activations = auto|dma-buf|memfd  (how hidden rows get to a GPU)
  *             idle-unload = off|N[s|min|h]  (models that nobody used for so long leave memory)
  *             npu-cpus, gpu-cpus = LIST of CPUs for that worker, like 0,2-5 (none: all)
- * An unknown key or section is warned of, a value out of range is an error; both name file and line. A key that is given
- * again replaces what it had, lists included. */
+ * An unknown key or section is warned of, a value out of range is an error; both name file and line. A key that is
+ * given again replaces what it had, lists included. */
 #ifndef TDM_DAEMON_SERVICE_CONFIG_H
 #define TDM_DAEMON_SERVICE_CONFIG_H
 
@@ -29,12 +31,12 @@ struct tdm_config {
         bool check; /* --check-config */
         char *socket;
         char *bus;
-        char *file; /* --config */
+        char *file;        /* --config */
         char **models;     /* --model, NULL-terminated */
         char **model_dirs; /* of the file, NULL-terminated; may be NULL */
         char **files;      /* that were read, in order; may be NULL */
         uint32_t n_warnings;
-        int argc;          /* borrowed, to read everything again */
+        int argc; /* borrowed, to read everything again */
         char **argv;
         enum tdm_log_level log_level;
         uint32_t max_jobs;
@@ -43,7 +45,7 @@ struct tdm_config {
         uint32_t max_tokens_per_user;  /* prompts and asked-for answers of all jobs of a user; 0: no cap */
         uint32_t threads;
         enum tdm_precision precision;
-        enum tdm_kv_type kv_type; /* 0: f16 */
+        enum tdm_kv_type kv_type;         /* 0: f16 */
         enum tdm_job_placement placement; /* TDM_PLACE_ANY: measured */
         uint64_t kv_bytes;
         enum tdm_activations activations;
@@ -66,15 +68,17 @@ struct tdm_config {
 int tdm_config_init(struct tdm_config *config); /* the defaults */
 void tdm_config_deinit(struct tdm_config *config);
 
-/* All three in order, then what follows from the whole (socket, limits that belong together). TDM_E_BAD_REQUEST: a wrong
- * flag or value. With help or version set, nothing but the flags has been looked at. */
+/* All three in order, then what follows from the whole (socket, limits that belong together). TDM_E_BAD_REQUEST: a
+ * wrong flag or value. With help or version set, nothing but the flags has been looked at. */
 int tdm_config_load(struct tdm_config *config, int argc, char **argv, struct tdm_error *err);
 
 int tdm_config_read_file(struct tdm_config *config, const char *path, struct tdm_error *err);
 /* The main file (NULL: none) and the drop-ins of these directories (NULL-terminated; a later one wins over an earlier
  * one where names are equal). */
-int tdm_config_read_files(struct tdm_config *config, const char *main_path, const char *const *dirs, struct tdm_error *err);
-/* The same sources once more, into a new configuration (initialised here, the caller's to deinit even after an error). */
+int tdm_config_read_files(struct tdm_config *config, const char *main_path, const char *const *dirs,
+                          struct tdm_error *err);
+/* The same sources once more, into a new configuration (initialised here, the caller's to deinit even after an error).
+ */
 int tdm_config_load_again(const struct tdm_config *old, struct tdm_config *ret, struct tdm_error *err);
 /* Says in the log what is different, and whether it takes effect now or at the next start. */
 void tdm_config_log_changes(const struct tdm_config *old, const struct tdm_config *now);

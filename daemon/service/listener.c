@@ -1,6 +1,6 @@
 /* The lock is a file beside the socket, held by flock() and removed at the end: the kernel drops it with a crashed
- * daemon, so it cannot be stale, and who holds it may remove a dead socket without a race. Because the file itself comes
- * and goes, a lock only counts when the path still leads to the file that was locked. */
+ * daemon, so it cannot be stale, and who holds it may remove a dead socket without a race. Because the file itself
+ * comes and goes, a lock only counts when the path still leads to the file that was locked. */
 #include "daemon/service/listener.h"
 
 #include <fcntl.h>
@@ -81,7 +81,8 @@ static int take_lock(struct tdm_listener *l, struct tdm_error *err)
                         return tdm_error_set(err, -errno, "cannot open the lock %s: %s", l->lock_path, strerror(errno));
                 if (flock(fd, LOCK_EX | LOCK_NB) < 0)
                         return tdm_error_set(err, errno == EWOULDBLOCK ? TDM_E_BUSY : -errno,
-                                             "another tandemd serves %s already; end it first or give another --socket", l->path);
+                                             "another tandemd serves %s already; end it first or give another --socket",
+                                             l->path);
                 if (fstat(fd, &locked) == 0 && stat(l->lock_path, &there) == 0 && locked.st_ino == there.st_ino &&
                     locked.st_dev == there.st_dev) {
                         l->lock_fd = steal_fd(&fd);
@@ -98,16 +99,17 @@ static int clear_path(struct tdm_listener *l, const struct sockaddr_un *address,
         struct stat st;
 
         if (lstat(l->path, &st) < 0)
-                return errno == ENOENT ? 0 : tdm_error_set(err, -errno, "cannot look at %s: %s", l->path, strerror(errno));
+                return errno == ENOENT ? 0 :
+                                         tdm_error_set(err, -errno, "cannot look at %s: %s", l->path, strerror(errno));
         if (!S_ISSOCK(st.st_mode))
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s is there and is not a socket; remove it or give another --socket",
-                                     l->path);
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "%s is there and is not a socket; remove it or give another --socket", l->path);
         fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (fd < 0)
                 return tdm_error_set(err, -errno, "cannot make a socket: %s", strerror(errno));
         if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0 || errno == EAGAIN)
-                return tdm_error_set(err, TDM_E_BUSY, "somebody answers on %s already; end it first or give another --socket",
-                                     l->path);
+                return tdm_error_set(err, TDM_E_BUSY,
+                                     "somebody answers on %s already; end it first or give another --socket", l->path);
         if (unlink(l->path) < 0 && errno != ENOENT)
                 return tdm_error_set(err, -errno, "cannot remove the stale socket %s: %s", l->path, strerror(errno));
         return 0;

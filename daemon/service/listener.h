@@ -1,4 +1,5 @@
-/* The socket that clients connect to: its directory, its lock, stale ones, and accepting. One daemon serves one path. */
+/* The socket that clients connect to: its directory, its lock, stale ones, and accepting. One daemon serves one path.
+ */
 #ifndef TDM_DAEMON_SERVICE_LISTENER_H
 #define TDM_DAEMON_SERVICE_LISTENER_H
 

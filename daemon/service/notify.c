@@ -82,27 +82,31 @@ int tdm_listen_fd(int *ret_fd, struct tdm_error *err)
         if (n <= 0)
                 return 0;
         if (n > MAX_PASSED)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "the service manager passed %ld descriptors; tandemd takes one socket",
-                                     n);
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "the service manager passed %ld descriptors; tandemd takes one socket", n);
         for (long i = 0; i < n; i++)
                 if (name_is(names, i, TDM_LISTEN_NAME)) {
                         if (chosen >= 0)
-                                return tdm_error_set(err, TDM_E_BAD_REQUEST, "the service manager passed several sockets named "
-                                                     TDM_LISTEN_NAME "; tandemd takes one");
+                                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                                     "the service manager passed several sockets named " TDM_LISTEN_NAME
+                                                     "; tandemd takes one");
                         chosen = i;
                 }
         if (chosen < 0 && n == 1)
                 chosen = 0;
         if (chosen < 0)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "the service manager passed %ld descriptors and none is named "
-                                     TDM_LISTEN_NAME " (FileDescriptorName=)", n);
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "the service manager passed %ld descriptors and none is named " TDM_LISTEN_NAME
+                                     " (FileDescriptorName=)",
+                                     n);
         r = check_socket((int)(LISTEN_FDS_START + chosen), err);
         if (r != 0)
                 return r;
         for (long i = 0; i < n; i++)
                 if (i != chosen) {
                         tdm_log_warning("the service manager passed descriptor %ld, which is not named " TDM_LISTEN_NAME
-                                        "; it is closed", LISTEN_FDS_START + i);
+                                        "; it is closed",
+                                        LISTEN_FDS_START + i);
                         close((int)(LISTEN_FDS_START + i));
                 }
         *ret_fd = (int)(LISTEN_FDS_START + chosen);

@@ -1,5 +1,5 @@
-/* Telling a service manager how we are (sd_notify's protocol: a datagram to $NOTIFY_SOCKET), and taking a socket that it
- * has opened for us ($LISTEN_FDS). Both do nothing where there is no such manager. */
+/* Telling a service manager how we are (sd_notify's protocol: a datagram to $NOTIFY_SOCKET), and taking a socket that
+ * it has opened for us ($LISTEN_FDS). Both do nothing where there is no such manager. */
 #ifndef TDM_DAEMON_SERVICE_NOTIFY_H
 #define TDM_DAEMON_SERVICE_NOTIFY_H
 

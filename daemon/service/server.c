@@ -1,6 +1,6 @@
-/* The order of things. Going up: the socket's lock first (a second daemon must not start workers), the workers last, then
- * the service manager is told. Going down: no new clients, no new jobs, running jobs have their time, clients read what is
- * queued for them, the workers leave, and only then the memory that they share. */
+/* The order of things. Going up: the socket's lock first (a second daemon must not start workers), the workers last,
+ * then the service manager is told. Going down: no new clients, no new jobs, running jobs have their time, clients read
+ * what is queued for them, the workers leave, and only then the memory that they share. */
 #include "daemon/service/server.h"
 
 #include <signal.h>
@@ -17,10 +17,12 @@
 
 #define MAX_CONNECTIONS 256u
 #define MAX_CONNECTIONS_PER_UID 96u
-#define PREFILL_ROWS 256u /* where the configuration says nothing; while nobody generates, as many as a step may have */
+/* where the configuration says nothing; while nobody generates, as many as a step may have */
+#define PREFILL_ROWS 256u
 #define MAX_PENDING_BYTES (UINT64_C(64) << 20)
 
-/* After SIGTERM: jobs may finish; then they are cancelled; then their clients may read; at last nothing is waited for. */
+/* After SIGTERM: jobs may finish; then they are cancelled; then their clients may read; at last nothing is waited for.
+ */
 #define FINISH_NS (5 * TDM_NSEC_PER_SEC)
 #define CANCEL_NS (7 * TDM_NSEC_PER_SEC)
 #define READ_NS (1200 * TDM_NSEC_PER_MSEC)
@@ -61,7 +63,8 @@ static void on_step_done(uint32_t model_id, uint32_t slot, uint64_t step_id, voi
         tdm_scheduler_on_step_done(((struct server *)userdata)->scheduler, model_id, slot, step_id);
 }
 
-static void on_step_failed(uint32_t model_id, uint32_t slot, uint64_t step_id, const struct tdm_error *err, void *userdata)
+static void on_step_failed(uint32_t model_id, uint32_t slot, uint64_t step_id, const struct tdm_error *err,
+                           void *userdata)
 {
         tdm_scheduler_on_step_failed(((struct server *)userdata)->scheduler, model_id, slot, step_id, err);
 }
@@ -120,7 +123,8 @@ static void cancel_all(struct server *s)
         struct tdm_job *job;
 
         tdm_error_set(&err, TDM_E_DRAINING, "tandemd was shut down before the job was done");
-        tdm_list_for_each(job, tdm_scheduler_jobs(s->scheduler), struct tdm_job, node) {
+        tdm_list_for_each(job, tdm_scheduler_jobs(s->scheduler), struct tdm_job, node)
+        {
                 if (!s->cancelled && !job->finished)
                         tdm_log_info("job %llu is cancelled: it was not done in time", (unsigned long long)job->id);
                 tdm_scheduler_cancel(s->scheduler, job, &err);
@@ -142,7 +146,8 @@ static int on_ending(struct tdm_source *source, uint64_t now_ns, void *userdata)
                 s->reading_ns = now_ns;
                 tdm_face_finish(s->face);
         }
-        if ((tdm_face_n_connections(s->face) > 0 || !tdm_dbus_is_drained(s->dbus)) && now_ns - s->reading_ns < READ_NS) {
+        if ((tdm_face_n_connections(s->face) > 0 || !tdm_dbus_is_drained(s->dbus)) &&
+            now_ns - s->reading_ns < READ_NS) {
                 tdm_source_arm(source, now_ns + LOOK_NS);
                 return 0;
         }
@@ -182,12 +187,14 @@ static bool has_work(void *userdata)
         if (!s->fleet || !tdm_fleet_is_ready(s->fleet))
                 return false; /* the workers are on their way, and the fleet counts for itself */
         tdm_scheduler_stats(s->scheduler, &stats);
-        tdm_list_for_each(job, tdm_scheduler_jobs(s->scheduler), struct tdm_job, node) {
+        tdm_list_for_each(job, tdm_scheduler_jobs(s->scheduler), struct tdm_job, node)
+        {
                 if (job->finished || job->paused || job->encoding)
                         continue;
                 if (job->state == TDM_JOB_PREFILL || job->state == TDM_JOB_DECODE || job->state == TDM_JOB_RECOVERING)
                         return true;
-                if (job->state == TDM_JOB_QUEUED && stats.n_running == 0 && job->model && job->model->state == TDM_MODEL_READY)
+                if (job->state == TDM_JOB_QUEUED && stats.n_running == 0 && job->model &&
+                    job->model->state == TDM_MODEL_READY)
                         return true;
         }
         return false;
@@ -228,7 +235,9 @@ static void describe(char *text, size_t size, void *userdata)
                          tdm_fleet_is_degraded(s->fleet) ? ", a worker is quarantined" : "");
 }
 
-static const struct tdm_watchdog_ops watchdog_ops = { .has_work = has_work, .progress = progress, .describe = describe };
+static const struct tdm_watchdog_ops watchdog_ops = { .has_work = has_work,
+                                                      .progress = progress,
+                                                      .describe = describe };
 
 /* A configuration that cannot be used changes nothing: the old one stays in force. */
 static int on_hangup(struct tdm_source *source, int signo, void *userdata)
@@ -432,8 +441,9 @@ int tdm_server_run(const struct tdm_config *config, struct tdm_error *err)
         }
         if (r != 0)
                 return r;
-        tdm_log_info("tandemd %s serves %s on %s, default model %s", TANDEM_VERSION, config->system ? "the system" : "its user",
-                     tdm_listener_path(s.listener), tdm_models_default_name(s.models));
+        tdm_log_info("tandemd %s serves %s on %s, default model %s", TANDEM_VERSION,
+                     config->system ? "the system" : "its user", tdm_listener_path(s.listener),
+                     tdm_models_default_name(s.models));
         tdm_notify("READY=1");
         r = tdm_loop_run(s.loop);
         if (r < 0)

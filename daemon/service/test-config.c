@@ -30,7 +30,8 @@ static int load(struct tdm_config *c, struct tdm_error *err, int argc, const cha
         assert_int_equal(tdm_config_init(c), 0);
         return tdm_config_load(c, argc + 1, copy, err);
 }
-#define LOAD(c, err, ...) load(c, err, (int)TDM_ARRAY_SIZE(((const char *[]){ __VA_ARGS__ })), (const char *[]){ __VA_ARGS__ })
+#define LOAD(c, err, ...)                                                                                              \
+        load(c, err, (int)TDM_ARRAY_SIZE(((const char *[]){ __VA_ARGS__ })), (const char *[]){ __VA_ARGS__ })
 
 static int refused(const char *text, const char *place)
 {
@@ -51,7 +52,8 @@ static void test_file(void **state)
         struct tdm_config c;
         struct tdm_error err;
 
-        write_file("# a comment\n[daemon]\nsocket = /run/x\nmodels = /a:/b\nmax-jobs = 7\nmax-jobs-per-user=3\nmax-running-per-user = 2\n"
+        write_file("# a comment\n[daemon]\nsocket = /run/x\nmodels = /a:/b\nmax-jobs = "
+                   "7\nmax-jobs-per-user=3\nmax-running-per-user = 2\n"
                    "max-tokens-per-user = 1000\nnew-key = 1\n"
                    "[engine]\nthreads = 2\nprecision = precise\nplacement = split\nkv-memory = 3M\nmax-rows = 64\n"
                    "kv-type = q8_0\nprefix-cache = off\nidle-unload = 10min\n"
@@ -85,8 +87,9 @@ static void test_npu_keys(void **state)
         struct tdm_config c;
         struct tdm_error err;
 
-        write_file("[engine]\nnpu = emulated\nnpu-programs = /srv/npu\nnpu-memory = 96M\nnpu-format = int8\ngpu = host\n"
-                   "gpu-device = Radeon 780M\ngpu-memory = 3G\nactivations = dma-buf\n");
+        write_file(
+                "[engine]\nnpu = emulated\nnpu-programs = /srv/npu\nnpu-memory = 96M\nnpu-format = int8\ngpu = host\n"
+                "gpu-device = Radeon 780M\ngpu-memory = 3G\nactivations = dma-buf\n");
         assert_int_equal(LOAD(&c, &err, "--config", path, "--socket", "/run/y"), 0);
         assert_string_equal(c.requested[TDM_WORKER_NPU], "emulated");
         assert_string_equal(c.requested[TDM_WORKER_GPU], "host");
@@ -114,7 +117,8 @@ static void test_npu_keys(void **state)
         unsetenv("TANDEM_NPU_FORMAT");
         unsetenv("TANDEM_NPU_PROGRAMS");
 
-        assert_int_equal(refused("[engine]\nnpu = tpu\n", ":2: npu: \"tpu\" is not one of auto, xrt"), TDM_E_BAD_REQUEST);
+        assert_int_equal(refused("[engine]\nnpu = tpu\n", ":2: npu: \"tpu\" is not one of auto, xrt"),
+                         TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\nnpu = aut\n", ":2"), TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\ngpu = xrt\n", ":2"), TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\nnpu-format = int4\n", "bf16, int8"), TDM_E_BAD_REQUEST);
@@ -239,7 +243,8 @@ static void print_again(const char *text)
                 assert_non_null(strstr(first, "\nmodels = /a:/b\n"));
                 assert_non_null(strstr(first, "\nkv-memory = 3145728\n"));
         } else {
-                assert_non_null(strstr(first, "\nprefill-rows = 0\n")); /* and not what 0 comes to: that would be something else */
+                /* and not what 0 comes to: that would be something else */
+                assert_non_null(strstr(first, "\nprefill-rows = 0\n"));
         }
         assert_non_null(strstr(first, "\n# gpu-cpus = \n"));
 
@@ -271,7 +276,8 @@ static void test_precedence(void **state)
         write_file("[daemon]\nsocket = /run/x\n[engine]\nthreads = 2\nprefill-rows = 9\n");
         setenv("TANDEM_THREADS", "5", 1);
         setenv("TANDEM_NPU", "off", 1);
-        assert_int_equal(LOAD(&c, &err, "--config", path, "--socket", "/run/y", "--model", "a.gguf", "--model=b.gguf"), 0);
+        assert_int_equal(LOAD(&c, &err, "--config", path, "--socket", "/run/y", "--model", "a.gguf", "--model=b.gguf"),
+                         0);
         assert_string_equal(c.socket, "/run/y");
         assert_int_equal(c.threads, 5);
         assert_int_equal(c.prefill_rows, 9);
@@ -347,12 +353,8 @@ static int tear_down(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_file),
-                cmocka_unit_test(test_file_refused),
-                cmocka_unit_test(test_npu_keys),
-                cmocka_unit_test(test_drop_ins),
-                cmocka_unit_test(test_print),
-                cmocka_unit_test(test_precedence),
+                cmocka_unit_test(test_file),     cmocka_unit_test(test_file_refused), cmocka_unit_test(test_npu_keys),
+                cmocka_unit_test(test_drop_ins), cmocka_unit_test(test_print),        cmocka_unit_test(test_precedence),
                 cmocka_unit_test(test_flags),
         };
         return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -1,5 +1,5 @@
-/* What is taken from a service manager: one listening socket, told apart by its name where there are several; anything else
- * is refused with a reason. Each case runs in a child, since descriptors have to lie at 3 and up. */
+/* What is taken from a service manager: one listening socket, told apart by its name where there are several; anything
+ * else is refused with a reason. Each case runs in a child, since descriptors have to lie at 3 and up. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

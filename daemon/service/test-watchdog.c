@@ -1,5 +1,5 @@
-/* The watchdog against a made-up manager (a datagram socket) and made-up work: pings while things move or nothing is to be
- * done, none when work stands still or the loop does not turn. */
+/* The watchdog against a made-up manager (a datagram socket) and made-up work: pings while things move or nothing is to
+ * be done, none when work stands still or the loop does not turn. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

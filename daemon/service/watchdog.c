@@ -1,9 +1,9 @@
-/* A ping every third of the interval, so that one that is late by a busy machine is not the end. Once work has stood still
- * for a whole interval no more pings are sent, and the manager acts within another one: a stuck daemon is ended after one to
- * two intervals. Should progress come after all before that, pings go on: ending what works helps nobody.
+/* A ping every third of the interval, so that one that is late by a busy machine is not the end. Once work has stood
+ * still for a whole interval no more pings are sent, and the manager acts within another one: a stuck daemon is ended
+ * after one to two intervals. Should progress come after all before that, pings go on: ending what works helps nobody.
  *
- * What this will not do: judge the workers. They have their own watch (daemon/fleet/watch.c), whose deadlines are shorter and
- * whose resets count as progress here; this one is for the day when that watch itself hangs. */
+ * What this will not do: judge the workers. They have their own watch (daemon/fleet/watch.c), whose deadlines are
+ * shorter and whose resets count as progress here; this one is for the day when that watch itself hangs. */
 #include "daemon/service/watchdog.h"
 
 #include <inttypes.h>
@@ -67,8 +67,10 @@ static int on_timer(struct tdm_source *source, uint64_t now_ns, void *userdata)
                 w->stuck = false;
         } else if (!w->stuck && now_ns - w->moved_ns >= w->interval_ns) {
                 w->stuck = true;
-                tdm_log_error("jobs could go on and nothing was done for %" PRIu64 " ms: the watchdog is not told any more, "
-                              "the service manager will end this daemon", (now_ns - w->moved_ns) / TDM_NSEC_PER_MSEC);
+                tdm_log_error("jobs could go on and nothing was done for %" PRIu64
+                              " ms: the watchdog is not told any more, "
+                              "the service manager will end this daemon",
+                              (now_ns - w->moved_ns) / TDM_NSEC_PER_MSEC);
         }
         if (!w->stuck)
                 ping(w);
@@ -76,7 +78,8 @@ static int on_timer(struct tdm_source *source, uint64_t now_ns, void *userdata)
         return 0;
 }
 
-int tdm_watchdog_new(struct tdm_watchdog **ret, struct tdm_loop *loop, const struct tdm_watchdog_ops *ops, void *userdata)
+int tdm_watchdog_new(struct tdm_watchdog **ret, struct tdm_loop *loop, const struct tdm_watchdog_ops *ops,
+                     void *userdata)
 {
         _cleanup_(tdm_watchdog_destroyp) struct tdm_watchdog *w = calloc(1, sizeof(*w));
         int r;

@@ -1,5 +1,5 @@
-/* An installed tandemd lies among the commands, its workers do not: nobody calls them. The way from one folder to the other
- * is fixed by the installation, the prefix is not, so that a tree can be moved or unpacked anywhere. */
+/* An installed tandemd lies among the commands, its workers do not: nobody calls them. The way from one folder to the
+ * other is fixed by the installation, the prefix is not, so that a tree can be moved or unpacked anywhere. */
 #include "daemon/service/worker-dir.h"
 
 #include "common/util.h"

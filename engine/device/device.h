@@ -1,5 +1,5 @@
-/* A device runs blocks of a model for a step. Every worker owns one device behind this table; the host device (CPU) is the
- * twin of all others and the reference of their kernels.
+/* A device runs blocks of a model for a step. Every worker owns one device behind this table; the host device (CPU) is
+ * the twin of all others and the reference of their kernels.
  *
  * Exactness: what run() computes for a row depends on the row's own sequence only, never on which other rows are in the
  * step, how a prompt was cut, or how many threads run (docs/architecture.md, exactness).
@@ -23,22 +23,23 @@ int tdm_precision_from_name(const char *name); /* -EINVAL */
 enum tdm_kv_type tdm_precision_kv_type(enum tdm_precision precision, enum tdm_kv_type wanted);
 
 struct tdm_device_config {
-        unsigned n_threads;              /* 0: as many as the process may run on */
-        _Atomic uint64_t *heartbeat;     /* bumped while run() works: at least every few milliseconds; never NULL */
+        unsigned n_threads;          /* 0: as many as the process may run on */
+        _Atomic uint64_t *heartbeat; /* bumped while run() works: at least every few milliseconds; never NULL */
         struct tdm_device_counters *counters; /* NULL: nobody looks */
         /* Of tandem.conf, for devices that know them; NULL and 0: not set there. */
-        const char *device_name;         /* which of several: part of its name, or its number */
-        const char *programs;            /* directory of ready-made programs */
-        uint64_t memory_bytes;           /* budget of the device's buffers */
-        const char *number_format;       /* "bf16", "int8" */
+        const char *device_name;   /* which of several: part of its name, or its number */
+        const char *programs;      /* directory of ready-made programs */
+        uint64_t memory_bytes;     /* budget of the device's buffers */
+        const char *number_format; /* "bf16", "int8" */
 };
 
 /* What a model is to a device: mapped segments, all checked. Valid until model_unload(). */
 struct tdm_device_model_config {
         const uint8_t *weights; /* checked by tdm_weights_check() */
         struct tdm_kv_geometry kv;
-        uint8_t *kv_base;       /* NULL while this worker has no attention blocks: see set_kv() */
-        /* Where the hidden rows of every run() will lie, page-aligned, so that a device can import them once; NULL: anywhere. */
+        uint8_t *kv_base; /* NULL while this worker has no attention blocks: see set_kv() */
+        /* Where the hidden rows of every run() will lie, page-aligned, so that a device can import them once; NULL:
+         * anywhere. */
         uint8_t *activations;
         uint64_t activations_bytes;
         /* The same memory as one dma-buf of that size, checked by tdm_dmabuf_import(); borrowed. 0: none. */
@@ -61,10 +62,10 @@ struct tdm_device_ops {
         const char *(*numerics_id)(const struct tdm_device *device);
         int (*model_load)(struct tdm_device *device, const struct tdm_device_model_config *config,
                           struct tdm_device_model **ret, struct tdm_error *err);
-        /* Optional, all three or none: model_load() in pieces, for a device with memory of its own, so that weights get there while
-         * others are still read from the file. begin: of config->weights the header and the tensors' table can be read. weights, any
-         * number of times, with rising n_bytes: so many can. end: all can, and were told; the model is loaded. After a failure of any
-         * model_unload() is all that may follow; it may at any time. */
+        /* Optional, all three or none: model_load() in pieces, for a device with memory of its own, so that weights get
+         * there while others are still read from the file. begin: of config->weights the header and the tensors' table
+         * can be read. weights, any number of times, with rising n_bytes: so many can. end: all can, and were told; the
+         * model is loaded. After a failure of any model_unload() is all that may follow; it may at any time. */
         int (*load_begin)(struct tdm_device *device, const struct tdm_device_model_config *config,
                           struct tdm_device_model **ret, struct tdm_error *err);
         int (*load_weights)(struct tdm_device_model *model, uint64_t n_bytes, struct tdm_error *err);
@@ -73,15 +74,15 @@ struct tdm_device_ops {
         /* Between load_begin() and load_end() too. */
         void (*set_kv)(struct tdm_device_model *model, uint8_t *kv_base);
         uint64_t (*model_scratch_bytes)(const struct tdm_device_model *model);
-        /* Runs blocks first … first + n - 1, which are all this worker's, in order. hidden: [n_rows][d_model] f32, in place.
-         * results [n_logits]: written by the sample block, else untouched (may be NULL when sample is not among them).
-         * A device with memory of its own may keep hidden rows there while the step's plan gives the next block to the same
-         * worker as `first`: the next run() of the step finds them, nobody else looks at them.
-         * Head and sample always run on the same worker (logits never leave it). on_block(block, userdata) is called after
-         * each finished block. 0, TDM_E_DEVICE_FAULT, or a negative errno: the step's rows are garbage then. */
-        int (*run)(struct tdm_device_model *model, const struct tdm_step *step, uint32_t first, uint32_t n, float *hidden,
-                   struct tdm_result *results, void (*on_block)(uint32_t block, void *userdata), void *userdata,
-                   struct tdm_error *err);
+        /* Runs blocks first … first + n - 1, which are all this worker's, in order. hidden: [n_rows][d_model] f32, in
+         * place. results [n_logits]: written by the sample block, else untouched (may be NULL when sample is not among
+         * them). A device with memory of its own may keep hidden rows there while the step's plan gives the next block
+         * to the same worker as `first`: the next run() of the step finds them, nobody else looks at them. Head and
+         * sample always run on the same worker (logits never leave it). on_block(block, userdata) is called after each
+         * finished block. 0, TDM_E_DEVICE_FAULT, or a negative errno: the step's rows are garbage then. */
+        int (*run)(struct tdm_device_model *model, const struct tdm_step *step, uint32_t first, uint32_t n,
+                   float *hidden, struct tdm_result *results, void (*on_block)(uint32_t block, void *userdata),
+                   void *userdata, struct tdm_error *err);
         /* Optional. Why it is this device that "auto" took and no other; "": nothing to say. */
         const char *(*reason)(const struct tdm_device *device);
         /* Optional. One line: what of the model runs where, and where its rows lie. */

@@ -1,6 +1,6 @@
-/* What a worker tells about itself while it works: one segment for each life of a worker, made by tandemd, written by the
- * worker alone, read by tandemd's watch. It is how a hang is told from a long step, and where `tandem status` gets its
- * counters.
+/* What a worker tells about itself while it works: one segment for each life of a worker, made by tandemd, written by
+ * the worker alone, read by tandemd's watch. It is how a hang is told from a long step, and where `tandem status` gets
+ * its counters.
  *
  * Nothing here decides anything but "is it alive" and "what does a person see": a worker that lies harms its own
  * reputation. Every word has one writer and is read with relaxed order unless it says otherwise; no two words need to
@@ -18,8 +18,8 @@
 #define TDM_PROGRESS_ABI 4u
 #define TDM_PROGRESS_TRACE UINT64_C(4096) /* offset of the flight recorder */
 #define TDM_PROGRESS_BYTES (TDM_PROGRESS_TRACE + TDM_TRACE_BYTES)
-#define TDM_PROGRESS_MODELS 32u    /* models that a fleet can hold at once */
-#define TDM_PROGRESS_BUCKETS 40u   /* of log2(ns) */
+#define TDM_PROGRESS_MODELS 32u  /* models that a fleet can hold at once */
+#define TDM_PROGRESS_BUCKETS 40u /* of log2(ns) */
 
 enum tdm_progress_state {
         TDM_PROGRESS_IDLE = 0,    /* waiting for a descriptor or a message */
@@ -53,16 +53,16 @@ struct tdm_progress {
         _Atomic uint32_t epoch;   /* acknowledged */
         _Atomic uint64_t running; /* tdm_progress_pack() of the block being run now; 0: none */
         _Atomic uint64_t busy_ns;
-        _Atomic uint64_t saturated; /* V values that did not fit f16, all models */
-        _Atomic uint64_t handovers; /* descriptors taken */
+        _Atomic uint64_t saturated;   /* V values that did not fit f16, all models */
+        _Atomic uint64_t handovers;   /* descriptors taken */
         _Atomic uint64_t handover_ns; /* from being posted to being taken, summed */
         /* Time without anything to do, and since when there has been nothing (0: there is). */
         _Atomic uint64_t waiting_ns;
         _Atomic uint64_t waiting_since_ns;
 
         struct tdm_progress_kind kinds[TDM_N_BLOCK_KINDS];
-        /* [model's row][slot]: tdm_progress_pack(step, next block to run), written after the step was handed on, so that
-         * who holds a step is always who is silent about it. Release; pairs with the watch's acquire. */
+        /* [model's row][slot]: tdm_progress_pack(step, next block to run), written after the step was handed on, so
+         * that who holds a step is always who is silent about it. Release; pairs with the watch's acquire. */
         _Atomic uint64_t steps[TDM_PROGRESS_MODELS][TDM_STEP_SLOTS];
         struct tdm_device_counters device; /* the device's */
 };

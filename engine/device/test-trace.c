@@ -1,5 +1,5 @@
-/* The ring of events: what is written is read, in order; what was written over is counted and never shown torn; a writer
- * that lies is only a writer that lies. */
+/* The ring of events: what is written is read, in order; what was written over is counted and never shown torn; a
+ * writer that lies is only a writer that lies. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -138,7 +138,8 @@ static void *writer(void *ring)
         return NULL;
 }
 
-/* A reader that copies the whole ring while the writer runs over it: nothing torn, nothing counted twice or not at all. */
+/* A reader that copies the whole ring while the writer runs over it: nothing torn, nothing counted twice or not at all.
+ */
 static void test_race(void **state)
 {
         struct tdm_trace_ring *ring = make_ring();
@@ -226,8 +227,8 @@ static void test_cost(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_in_order), cmocka_unit_test(test_overtaken), cmocka_unit_test(test_lies),
-                cmocka_unit_test(test_race),     cmocka_unit_test(test_cost),
+                cmocka_unit_test(test_in_order),    cmocka_unit_test(test_overtaken), cmocka_unit_test(test_lies),
+                cmocka_unit_test(test_race),        cmocka_unit_test(test_cost),
 #ifndef TANDEM_SANITIZED
                 cmocka_unit_test(test_interrupted), /* sanitizers put signals off */
 #endif

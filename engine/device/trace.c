@@ -4,7 +4,8 @@
 
 static uint64_t oldest(uint64_t written)
 {
-        /* The slot of event `written` may be half written: the event that it still holds for others is not to be had. */
+        /* The slot of event `written` may be half written: the event that it still holds for others is not to be had.
+         */
         return written < TDM_TRACE_EVENTS ? 0 : written - TDM_TRACE_EVENTS + 1;
 }
 

@@ -1,10 +1,10 @@
-/* The flight recorder of a process: what it did last, block by block, in a ring of fixed size that lies in shared memory,
- * so that it outlives the process and costs nobody a system call. A worker writes one behind its progress page; tandemd
- * reads it when somebody wants a trace, and keeps a dead worker's until the next one dies.
+/* The flight recorder of a process: what it did last, block by block, in a ring of fixed size that lies in shared
+ * memory, so that it outlives the process and costs nobody a system call. A worker writes one behind its progress page;
+ * tandemd reads it when somebody wants a trace, and keeps a dead worker's until the next one dies.
  *
- * One thread writes; it never waits and never looks at a reader. Any number of readers follow, each with a cursor of its
- * own; one that is overtaken learns how many events it has missed. Events are numbers: they are given names and put into
- * a format by whoever shows them. Nothing is decided by them, so a worker that lies here fools only the eye. */
+ * One thread writes; it never waits and never looks at a reader. Any number of readers follow, each with a cursor of
+ * its own; one that is overtaken learns how many events it has missed. Events are numbers: they are given names and put
+ * into a format by whoever shows them. Nothing is decided by them, so a worker that lies here fools only the eye. */
 #ifndef TDM_ENGINE_DEVICE_TRACE_H
 #define TDM_ENGINE_DEVICE_TRACE_H
 
@@ -67,9 +67,9 @@ static_assert((TDM_TRACE_EVENTS & (TDM_TRACE_EVENTS - 1)) == 0, "slots are found
 /* The writer's only call. Five plain stores on x86.
  *
  * The memory orders: (1) `written` is stored with release after the slot, and read with acquire by a reader before the
- * slot: what it counts as written, it sees. (2) The slot's words are stored with release and read with acquire: a reader
- * that sees a word of event i also sees that `written` was at least i when it looks again afterwards, and so knows that
- * the slot was being written over. */
+ * slot: what it counts as written, it sees. (2) The slot's words are stored with release and read with acquire: a
+ * reader that sees a word of event i also sees that `written` was at least i when it looks again afterwards, and so
+ * knows that the slot was being written over. */
 static inline void tdm_trace_add(struct tdm_trace_ring *ring, const struct tdm_trace_event *event)
 {
         uint64_t i = atomic_load_explicit(&ring->written, memory_order_relaxed);
@@ -87,8 +87,8 @@ static inline void tdm_trace_add(struct tdm_trace_ring *ring, const struct tdm_t
 /* A cursor at the next event to come; or, with past, at the oldest that is still held. */
 uint64_t tdm_trace_cursor(const struct tdm_trace_ring *ring, bool past);
 /* Copies the next events, at most max, and moves the cursor behind them; returns how many. *lost grows by the number of
- * events that were overwritten before they could be copied. The ring may be anybody's: whatever stands in it, no more than
- * its slots are looked at. A writer that counts backwards has its cursor put to where it is now. */
+ * events that were overwritten before they could be copied. The ring may be anybody's: whatever stands in it, no more
+ * than its slots are looked at. A writer that counts backwards has its cursor put to where it is now. */
 size_t tdm_trace_read(const struct tdm_trace_ring *ring, uint64_t *cursor, struct tdm_trace_event *events, size_t max,
                       uint64_t *lost);
 

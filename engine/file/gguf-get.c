@@ -4,42 +4,42 @@
  * type. Keys and tensor names are found by binary search in tables that gguf.c sorted. */
 #include "engine/file/gguf-private.h"
 
-const uint8_t tdm_gguf_value_bytes[N_VALUE_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+const uint8_t tdm_gguf_value_bytes[N_VALUE_TYPES] = { 1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8 };
 
 /* Also the types that nothing here can compute with: a refusal can then say their names. */
 static const struct tdm_type_info type_infos[] = {
-        [TDM_TYPE_F32] = {"F32", 1, 4},
-        [TDM_TYPE_F16] = {"F16", 1, 2},
-        [TDM_TYPE_Q4_0] = {"Q4_0", 32, 18},
-        [TDM_TYPE_Q4_1] = {"Q4_1", 32, 20},
-        [TDM_TYPE_Q5_0] = {"Q5_0", 32, 22},
-        [TDM_TYPE_Q5_1] = {"Q5_1", 32, 24},
-        [TDM_TYPE_Q8_0] = {"Q8_0", 32, 34},
-        [9] = {"Q8_1", 32, 36},
-        [TDM_TYPE_Q2_K] = {"Q2_K", 256, 84},
-        [TDM_TYPE_Q3_K] = {"Q3_K", 256, 110},
-        [TDM_TYPE_Q4_K] = {"Q4_K", 256, 144},
-        [TDM_TYPE_Q5_K] = {"Q5_K", 256, 176},
-        [TDM_TYPE_Q6_K] = {"Q6_K", 256, 210},
-        [15] = {"Q8_K", 256, 292},
-        [16] = {"IQ2_XXS", 256, 66},
-        [17] = {"IQ2_XS", 256, 74},
-        [18] = {"IQ3_XXS", 256, 98},
-        [19] = {"IQ1_S", 256, 50},
-        [TDM_TYPE_IQ4_NL] = {"IQ4_NL", 32, 18},
-        [21] = {"IQ3_S", 256, 110},
-        [22] = {"IQ2_S", 256, 82},
-        [TDM_TYPE_IQ4_XS] = {"IQ4_XS", 256, 136},
-        [24] = {"I8", 1, 1},
-        [25] = {"I16", 1, 2},
-        [26] = {"I32", 1, 4},
-        [27] = {"I64", 1, 8},
-        [28] = {"F64", 1, 8},
-        [29] = {"IQ1_M", 256, 56},
-        [TDM_TYPE_BF16] = {"BF16", 1, 2},
-        [34] = {"TQ1_0", 256, 54},
-        [35] = {"TQ2_0", 256, 66},
-        [39] = {"MXFP4", 32, 17},
+        [TDM_TYPE_F32] = { "F32", 1, 4 },
+        [TDM_TYPE_F16] = { "F16", 1, 2 },
+        [TDM_TYPE_Q4_0] = { "Q4_0", 32, 18 },
+        [TDM_TYPE_Q4_1] = { "Q4_1", 32, 20 },
+        [TDM_TYPE_Q5_0] = { "Q5_0", 32, 22 },
+        [TDM_TYPE_Q5_1] = { "Q5_1", 32, 24 },
+        [TDM_TYPE_Q8_0] = { "Q8_0", 32, 34 },
+        [9] = { "Q8_1", 32, 36 },
+        [TDM_TYPE_Q2_K] = { "Q2_K", 256, 84 },
+        [TDM_TYPE_Q3_K] = { "Q3_K", 256, 110 },
+        [TDM_TYPE_Q4_K] = { "Q4_K", 256, 144 },
+        [TDM_TYPE_Q5_K] = { "Q5_K", 256, 176 },
+        [TDM_TYPE_Q6_K] = { "Q6_K", 256, 210 },
+        [15] = { "Q8_K", 256, 292 },
+        [16] = { "IQ2_XXS", 256, 66 },
+        [17] = { "IQ2_XS", 256, 74 },
+        [18] = { "IQ3_XXS", 256, 98 },
+        [19] = { "IQ1_S", 256, 50 },
+        [TDM_TYPE_IQ4_NL] = { "IQ4_NL", 32, 18 },
+        [21] = { "IQ3_S", 256, 110 },
+        [22] = { "IQ2_S", 256, 82 },
+        [TDM_TYPE_IQ4_XS] = { "IQ4_XS", 256, 136 },
+        [24] = { "I8", 1, 1 },
+        [25] = { "I16", 1, 2 },
+        [26] = { "I32", 1, 4 },
+        [27] = { "I64", 1, 8 },
+        [28] = { "F64", 1, 8 },
+        [29] = { "IQ1_M", 256, 56 },
+        [TDM_TYPE_BF16] = { "BF16", 1, 2 },
+        [34] = { "TQ1_0", 256, 54 },
+        [35] = { "TQ2_0", 256, 66 },
+        [39] = { "MXFP4", 32, 17 },
 };
 
 const struct tdm_type_info *tdm_type_info(uint32_t type)
@@ -256,7 +256,7 @@ int tdm_gguf_get_string(const struct tdm_gguf *g, const char *key, struct tdm_gg
                 return -ENOENT;
         if (e->type != VALUE_STRING)
                 return -EINVAL;
-        *ret = (struct tdm_gguf_string){(const char *)e->data, e->n};
+        *ret = (struct tdm_gguf_string){ (const char *)e->data, e->n };
         return 0;
 }
 
@@ -294,9 +294,9 @@ int tdm_gguf_get_array_u64(const struct tdm_gguf *g, const char *key, uint64_t i
                 *ret = e->data[index];
                 return 0;
         }
-        return e->element == VALUE_STRING
-                       ? -EINVAL
-                       : load_u64(e->element, e->data + index * tdm_gguf_value_bytes[e->element], ret);
+        return e->element == VALUE_STRING ?
+                       -EINVAL :
+                       load_u64(e->element, e->data + index * tdm_gguf_value_bytes[e->element], ret);
 }
 
 int tdm_gguf_get_array_i64(const struct tdm_gguf *g, const char *key, uint64_t index, int64_t *ret)
@@ -306,9 +306,9 @@ int tdm_gguf_get_array_i64(const struct tdm_gguf *g, const char *key, uint64_t i
 
         if (r < 0)
                 return r;
-        return e->element == VALUE_STRING
-                       ? -EINVAL
-                       : load_i64(e->element, e->data + index * tdm_gguf_value_bytes[e->element], ret);
+        return e->element == VALUE_STRING ?
+                       -EINVAL :
+                       load_i64(e->element, e->data + index * tdm_gguf_value_bytes[e->element], ret);
 }
 
 int tdm_gguf_get_array_f64(const struct tdm_gguf *g, const char *key, uint64_t index, double *ret)
@@ -318,9 +318,9 @@ int tdm_gguf_get_array_f64(const struct tdm_gguf *g, const char *key, uint64_t i
 
         if (r < 0)
                 return r;
-        return e->element == VALUE_STRING
-                       ? -EINVAL
-                       : load_f64(e->element, e->data + index * tdm_gguf_value_bytes[e->element], ret);
+        return e->element == VALUE_STRING ?
+                       -EINVAL :
+                       load_f64(e->element, e->data + index * tdm_gguf_value_bytes[e->element], ret);
 }
 
 int tdm_gguf_get_array_string(const struct tdm_gguf *g, const char *key, uint64_t index, struct tdm_gguf_string *ret)
@@ -334,6 +334,6 @@ int tdm_gguf_get_array_string(const struct tdm_gguf *g, const char *key, uint64_
         if (e->element != VALUE_STRING)
                 return -EINVAL;
         memcpy(&size, e->data + e->offsets[index], sizeof(size));
-        *ret = (struct tdm_gguf_string){(const char *)e->data + e->offsets[index] + sizeof(size), size};
+        *ret = (struct tdm_gguf_string){ (const char *)e->data + e->offsets[index] + sizeof(size), size };
         return 0;
 }

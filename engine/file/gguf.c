@@ -74,7 +74,7 @@ static int take_name(struct cursor *c, uint64_t max, const char *what, struct td
                 return tdm_error_set(c->err, TDM_E_BAD_MODEL,
                                      "%s at byte %" PRIu64 " has %" PRIu64 " characters, 1 to %" PRIu64 " are allowed",
                                      what, start, size, max);
-        name = (struct tdm_gguf_string){(const char *)c->data + c->at, size};
+        name = (struct tdm_gguf_string){ (const char *)c->data + c->at, size };
         r = skip(c, size, what);
         if (r)
                 return r;
@@ -296,14 +296,14 @@ static int measure(struct cursor *c, uint64_t *ret_size)
         if (r)
                 return r;
         for (uint64_t i = 0; i < n_entries; i++) {
-                struct entry e = {0};
+                struct entry e = { 0 };
 
                 r = walk_entry(c, &e, false);
                 if (r)
                         return r;
         }
         for (uint64_t i = 0; i < n_tensors; i++) {
-                struct tdm_gguf_tensor t = {0};
+                struct tdm_gguf_tensor t = { 0 };
 
                 r = walk_tensor(c, &t);
                 if (r)
@@ -405,7 +405,7 @@ static int place_tensors(struct tdm_gguf *g, struct tdm_error *err)
 /* Second walk, over the private copy. */
 static int parse(struct tdm_gguf *g, struct tdm_error *err)
 {
-        struct cursor c = {.data = g->meta, .size = g->meta_size, .err = err};
+        struct cursor c = { .data = g->meta, .size = g->meta_size, .err = err };
         uint64_t n_tensors = 0, n_entries = 0;
         int r;
 
@@ -442,7 +442,7 @@ static int parse(struct tdm_gguf *g, struct tdm_error *err)
 
 static int copy_metadata(struct tdm_gguf *g, struct tdm_error *err)
 {
-        struct cursor c = {.data = g->map, .size = g->file_size, .err = err};
+        struct cursor c = { .data = g->map, .size = g->file_size, .err = err };
         uint64_t size = 0;
         int r;
 

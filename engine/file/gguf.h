@@ -1,4 +1,5 @@
-/* GGUF v3 files: the container only (keys, values, tensor table). What the keys mean is engine/model/model.h's business.
+/* GGUF v3 files: the container only (keys, values, tensor table). What the keys mean is engine/model/model.h's
+ * business.
  *
  * The file is mapped read-only and everything is validated before it is used: counts, sizes, offsets, overlaps, types,
  * alignment, string lengths, duplicate names. No allocation is larger than the file justifies. A file that is cut short

@@ -127,7 +127,7 @@ static inline void build_data(struct gguf_builder *b, uint64_t size)
 static inline void build_reset(struct gguf_builder *b)
 {
         free(b->data);
-        *b = (struct gguf_builder){0};
+        *b = (struct gguf_builder){ 0 };
 }
 
 /* A memfd with these bytes. */
@@ -140,29 +140,29 @@ static inline int build_fd(const void *data, size_t size)
         return fd;
 }
 
-static const char *const build_pieces[] = {"<pad>",
-                                           "<eos>",
-                                           "<bos>",
-                                           "<unk>",
-                                           "<start_of_turn>",
-                                           "<end_of_turn>",
-                                           "\n",
-                                           "  ",
-                                           "\xe2\x96\x81",
-                                           "a",
-                                           "b",
-                                           "c",
-                                           "\xe2\x96\x81"
-                                           "a",
-                                           "ab",
-                                           "bc",
-                                           "abc",
-                                           "\xe2\x96\x81"
-                                           "abc",
-                                           "\xc3\xa9",
-                                           "caa",
-                                           "ca"};
-static const int32_t build_types[] = {3, 3, 3, 2, 3, 3, 4, 4, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 5};
+static const char *const build_pieces[] = { "<pad>",
+                                            "<eos>",
+                                            "<bos>",
+                                            "<unk>",
+                                            "<start_of_turn>",
+                                            "<end_of_turn>",
+                                            "\n",
+                                            "  ",
+                                            "\xe2\x96\x81",
+                                            "a",
+                                            "b",
+                                            "c",
+                                            "\xe2\x96\x81"
+                                            "a",
+                                            "ab",
+                                            "bc",
+                                            "abc",
+                                            "\xe2\x96\x81"
+                                            "abc",
+                                            "\xc3\xa9",
+                                            "caa",
+                                            "ca" };
+static const int32_t build_types[] = { 3, 3, 3, 2, 3, 3, 4, 4, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 5 };
 #define BUILD_N_PIECES (256u + (uint32_t)TDM_ARRAY_SIZE(build_pieces))
 
 /* A vocabulary: 256 byte pieces behind the named ones. 11 keys. */
@@ -227,19 +227,19 @@ static inline uint64_t build_model_tensors(struct gguf_builder *b, const struct 
                         const char *name;
                         uint64_t cols, rows;
                 } tensors[] = {
-                        {"attn_norm", s->d, 0},
-                        {"attn_q", s->d, q},
-                        {"attn_k", s->d, kv},
-                        {"attn_v", s->d, kv},
-                        {"attn_output", q, s->d},
-                        {"attn_q_norm", s->head_dim, 0},
-                        {"attn_k_norm", s->head_dim, 0},
-                        {"post_attention_norm", s->d, 0},
-                        {"ffn_norm", s->d, 0},
-                        {"ffn_gate", s->d, s->d_ff},
-                        {"ffn_up", s->d, s->d_ff},
-                        {"ffn_down", s->d_ff, s->d},
-                        {"post_ffw_norm", s->d, 0},
+                        { "attn_norm", s->d, 0 },
+                        { "attn_q", s->d, q },
+                        { "attn_k", s->d, kv },
+                        { "attn_v", s->d, kv },
+                        { "attn_output", q, s->d },
+                        { "attn_q_norm", s->head_dim, 0 },
+                        { "attn_k_norm", s->head_dim, 0 },
+                        { "post_attention_norm", s->d, 0 },
+                        { "ffn_norm", s->d, 0 },
+                        { "ffn_gate", s->d, s->d_ff },
+                        { "ffn_up", s->d, s->d_ff },
+                        { "ffn_down", s->d_ff, s->d },
+                        { "post_ffw_norm", s->d, 0 },
                 };
 
                 for (size_t i = 0; i < TDM_ARRAY_SIZE(tensors); i++) {
@@ -253,7 +253,7 @@ static inline uint64_t build_model_tensors(struct gguf_builder *b, const struct 
 
 #define BUILD_N_MODEL_TENSORS(n_layers) (2u + 13u * (n_layers))
 
-static const struct build_shape build_smallest = {1, 32, 2, 1, 16, 32, BUILD_N_PIECES};
+static const struct build_shape build_smallest = { 1, 32, 2, 1, 16, 32, BUILD_N_PIECES };
 
 /* A whole model that is valid in every way. */
 static inline void build_model(struct gguf_builder *b, const struct build_shape *s, uint32_t type)

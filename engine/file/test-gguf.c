@@ -20,7 +20,7 @@ static int open_bytes(struct tdm_gguf **ret, const void *data, size_t size, stru
 
 static void assert_refused(struct gguf_builder *b, int code, const char *text)
 {
-        struct tdm_error err = {0};
+        struct tdm_error err = { 0 };
         struct tdm_gguf *g = NULL;
         int r = open_bytes(&g, b->data, b->size, &err);
 
@@ -59,7 +59,7 @@ static void test_tale(void **state)
         assert_null(tdm_gguf_find_tensor(g, "blk.12.ffn_down.weight"));
         assert_null(tdm_gguf_find_tensor(g, ""));
         for (uint64_t i = 0; i < tdm_gguf_n_tensors(g); i++) {
-                char name[129] = {0};
+                char name[129] = { 0 };
 
                 t = tdm_gguf_tensor(g, i);
                 memcpy(name, t->name.data, t->name.size);
@@ -80,7 +80,7 @@ static void test_tale(void **state)
 static void test_values(void **state)
 {
         _cleanup_(tdm_gguf_closep) struct tdm_gguf *g = NULL;
-        struct gguf_builder b = {0};
+        struct gguf_builder b = { 0 };
         struct tdm_gguf_string s;
         uint64_t u;
         int64_t i;
@@ -205,7 +205,7 @@ static void test_types(void **state)
 
 static void test_bad_headers(void **state)
 {
-        struct gguf_builder b = {0};
+        struct gguf_builder b = { 0 };
 
         build_bytes(&b, "GGUF", 4);
         assert_refused(&b, TDM_E_BAD_MODEL, "only 4 bytes");
@@ -243,8 +243,8 @@ static void build_one_key(struct gguf_builder *b)
 
 static void test_bad_keys(void **state)
 {
-        struct gguf_builder b = {0};
-        uint8_t padding[64] = {0};
+        struct gguf_builder b = { 0 };
+        uint8_t padding[64] = { 0 };
 
         build_one_key(&b);
         build_u64(&b, UINT64_MAX);
@@ -305,7 +305,7 @@ static void test_bad_keys(void **state)
         build_key_u32(&b, "same", 2);
         assert_refused(&b, TDM_E_BAD_MODEL, "the key same is there twice");
         for (unsigned i = 0; i < 4; i++) {
-                static const uint32_t alignments[] = {0, 4, 48, 131072};
+                static const uint32_t alignments[] = { 0, 4, 48, 131072 };
 
                 build_one_key(&b);
                 build_key_u32(&b, "general.alignment", alignments[i]);
@@ -338,30 +338,30 @@ static void test_bad_tensors(void **state)
                 int code;
                 const char *text;
         } cases[] = {
-                {0, {0}, 0, 0, TDM_E_BAD_MODEL, "tensor bad has 0 dimensions"},
-                {5, {1, 1, 1, 1, 1}, 0, 0, TDM_E_BAD_MODEL, "tensor bad has 5 dimensions"},
-                {UINT32_MAX, {1}, 0, 0, TDM_E_BAD_MODEL, "4294967295 dimensions"},
-                {2, {32, 0}, 0, 0, TDM_E_BAD_MODEL, "dimension 1 is 0"},
-                {2, {UINT64_MAX, 1}, 0, 0, TDM_E_BAD_MODEL, "impossible dimensions"},
-                {3, {UINT64_C(1) << 32, UINT64_C(1) << 31, 2}, 0, 0, TDM_E_BAD_MODEL, "impossible dimensions"},
-                {2, {UINT64_C(1) << 32, UINT64_C(1) << 31}, 0, 0, TDM_E_BAD_MODEL, "size overflows"},
-                {2, {33, 2}, TDM_TYPE_Q8_0, 0, TDM_E_BAD_MODEL, "Q8_0 needs a multiple of 32"},
-                {2, {128, 2}, TDM_TYPE_Q4_K, 0, TDM_E_BAD_MODEL, "Q4_K needs a multiple of 256"},
-                {1, {32}, 4, 0, TDM_E_UNSUPPORTED, "tensor bad has the type with number 4"},
-                {1, {32}, 4711, 0, TDM_E_UNSUPPORTED, "tensor bad has the type with number 4711"},
-                {1, {32}, 0, 16, TDM_E_BAD_MODEL, "not a multiple of the alignment 32"},
-                {1, {32}, 0, UINT64_MAX - 31, TDM_E_BAD_MODEL, "impossible offset"},
-                {1, {32}, 0, UINT64_C(1) << 62, TDM_E_BAD_MODEL, "more bytes than the file has"},
-                {1,
-                 {64},
-                 0,
-                 928,
-                 TDM_E_BAD_MODEL,
-                 "tensor bad needs 160 more bytes than the file has (truncated download?)"},
-                {1, {8}, 0, 0, TDM_E_BAD_MODEL, "overlap"},
-                {1, {1}, 0, 96, TDM_E_BAD_MODEL, "overlap"},
+                { 0, { 0 }, 0, 0, TDM_E_BAD_MODEL, "tensor bad has 0 dimensions" },
+                { 5, { 1, 1, 1, 1, 1 }, 0, 0, TDM_E_BAD_MODEL, "tensor bad has 5 dimensions" },
+                { UINT32_MAX, { 1 }, 0, 0, TDM_E_BAD_MODEL, "4294967295 dimensions" },
+                { 2, { 32, 0 }, 0, 0, TDM_E_BAD_MODEL, "dimension 1 is 0" },
+                { 2, { UINT64_MAX, 1 }, 0, 0, TDM_E_BAD_MODEL, "impossible dimensions" },
+                { 3, { UINT64_C(1) << 32, UINT64_C(1) << 31, 2 }, 0, 0, TDM_E_BAD_MODEL, "impossible dimensions" },
+                { 2, { UINT64_C(1) << 32, UINT64_C(1) << 31 }, 0, 0, TDM_E_BAD_MODEL, "size overflows" },
+                { 2, { 33, 2 }, TDM_TYPE_Q8_0, 0, TDM_E_BAD_MODEL, "Q8_0 needs a multiple of 32" },
+                { 2, { 128, 2 }, TDM_TYPE_Q4_K, 0, TDM_E_BAD_MODEL, "Q4_K needs a multiple of 256" },
+                { 1, { 32 }, 4, 0, TDM_E_UNSUPPORTED, "tensor bad has the type with number 4" },
+                { 1, { 32 }, 4711, 0, TDM_E_UNSUPPORTED, "tensor bad has the type with number 4711" },
+                { 1, { 32 }, 0, 16, TDM_E_BAD_MODEL, "not a multiple of the alignment 32" },
+                { 1, { 32 }, 0, UINT64_MAX - 31, TDM_E_BAD_MODEL, "impossible offset" },
+                { 1, { 32 }, 0, UINT64_C(1) << 62, TDM_E_BAD_MODEL, "more bytes than the file has" },
+                { 1,
+                  { 64 },
+                  0,
+                  928,
+                  TDM_E_BAD_MODEL,
+                  "tensor bad needs 160 more bytes than the file has (truncated download?)" },
+                { 1, { 8 }, 0, 0, TDM_E_BAD_MODEL, "overlap" },
+                { 1, { 1 }, 0, 96, TDM_E_BAD_MODEL, "overlap" },
         };
-        struct gguf_builder b = {0};
+        struct gguf_builder b = { 0 };
         char name[131];
 
         for (size_t i = 0; i < TDM_ARRAY_SIZE(cases); i++) {
@@ -432,7 +432,7 @@ static void visit(const struct tdm_gguf *g)
 
 static void test_truncated(void **state)
 {
-        struct gguf_builder b = {0};
+        struct gguf_builder b = { 0 };
         struct tdm_error err;
         struct tdm_gguf *g = NULL;
 
@@ -460,7 +460,7 @@ static uint64_t next_random(uint64_t *state)
 
 static void test_flipped(void **state)
 {
-        struct gguf_builder b = {0};
+        struct gguf_builder b = { 0 };
         _cleanup_(freep) uint8_t *copy = NULL;
         uint64_t random = 1;
         unsigned n_opened = 0, n_refused = 0;
@@ -471,7 +471,7 @@ static void test_flipped(void **state)
         for (unsigned i = 0; i < 6000; i++) {
                 unsigned n = 1 + (unsigned)next_random(&random) % 8;
                 struct tdm_gguf *g = NULL;
-                struct tdm_error err = {0};
+                struct tdm_error err = { 0 };
                 size_t before, after;
                 int r;
 
@@ -515,7 +515,7 @@ static void test_cut_while_open(void **state)
 {
         _cleanup_(tdm_gguf_closep) struct tdm_gguf *g = NULL;
         _cleanup_(closep) int fd = -1;
-        struct gguf_builder b = {0};
+        struct gguf_builder b = { 0 };
         struct tdm_sigbus_guard guard;
         const struct tdm_gguf_tensor *t;
         struct tdm_gguf_string s;
@@ -558,8 +558,8 @@ static void *cut_and_restore(void *arg)
 /* A file that another process keeps cutting and rewriting: any outcome but a crash or a lie. */
 static void test_cut_while_opening(void **state)
 {
-        struct gguf_builder b = {0};
-        struct cutter c = {.b = &b};
+        struct gguf_builder b = { 0 };
+        struct cutter c = { .b = &b };
         pthread_t thread;
 
         use_sigbus_handler();
@@ -567,7 +567,7 @@ static void test_cut_while_opening(void **state)
         c.fd = build_fd(b.data, b.size);
         assert_int_equal(pthread_create(&thread, NULL, cut_and_restore, &c), 0);
         for (unsigned i = 0; i < 1000; i++) {
-                struct tdm_error err = {0};
+                struct tdm_error err = { 0 };
                 struct tdm_gguf *g = NULL;
                 int r = tdm_gguf_open(&g, c.fd, "cut.gguf", &err);
 

@@ -1,9 +1,9 @@
 /* Who computes which span of whose keys: see attention.h. The arithmetic is in the kernels.
  *
  * Rows of one sequence that follow each other and the heads of one kv head make an item: a call of attend_span() serves
- * them all, so that a key is loaded once for several queries. Usually a thread takes an item and goes through its spans.
- * A single long sequence has too few items for that; then the unit of work is one span of one item, in waves that fit the
- * scratch, each followed by the merge. */
+ * them all, so that a key is loaded once for several queries. Usually a thread takes an item and goes through its
+ * spans. A single long sequence has too few items for that; then the unit of work is one span of one item, in waves
+ * that fit the scratch, each followed by the merge. */
 #include <assert.h>
 #include <math.h>
 
@@ -13,9 +13,9 @@
 #define ITEM_QUERIES_APART 8u /* the same where spans are computed apart: scratch grows with it */
 #define SLOTS_PER_THREAD 16u
 #define SLOTS_BYTES_MAX (UINT64_C(16) << 20)
-#define CALL_QUERIES 64u      /* in one call of attend_span() */
-/* Multiplications and additions of an item, at most: the heart beats after each, every few milliseconds. More is cut into
- * spans. The C reference needs some 4 ns for one. */
+#define CALL_QUERIES 64u /* in one call of attend_span() */
+/* Multiplications and additions of an item, at most: the heart beats after each, every few milliseconds. More is cut
+ * into spans. The C reference needs some 4 ns for one. */
 #define ITEM_MACS_MAX (UINT64_C(256) << 20)
 #define ITEM_MACS_MAX_C (UINT64_C(4) << 20)
 
@@ -29,12 +29,12 @@ struct unit { /* one span of one item */
 
 struct tdm_attention {
         uint32_t max_rows, max_queries, n_slots, scratch_stride;
-        uint32_t width;        /* of a partial result: head_dim, then m and l, padded to a cache line */
-        struct block *blocks;  /* [max_rows] */
-        struct unit *units;    /* [n_slots] */
-        float *running;        /* [max_rows * n_heads][2]: m, l */
-        float *partial;        /* [n_slots][max_queries][width] */
-        float *scratch;        /* [n_threads][scratch_stride] */
+        uint32_t width;       /* of a partial result: head_dim, then m and l, padded to a cache line */
+        struct block *blocks; /* [max_rows] */
+        struct unit *units;   /* [n_slots] */
+        float *running;       /* [max_rows * n_heads][2]: m, l */
+        float *partial;       /* [n_slots][max_queries][width] */
+        float *scratch;       /* [n_threads][scratch_stride] */
         size_t memory_bytes;
 };
 
@@ -74,7 +74,8 @@ int tdm_attention_new(struct tdm_attention **ret, const struct tdm_hparams *hp, 
         a->max_queries = TDM_MAX(ITEM_QUERIES_APART, heads_per_kv);
         a->width = TDM_ALIGN_UP(hp->head_dim + 2, 16u);
         slot_bytes = (uint64_t)a->max_queries * a->width * sizeof(float);
-        a->n_slots = (uint32_t)TDM_MAX(TDM_MIN(SLOTS_PER_THREAD * (uint64_t)n_threads, SLOTS_BYTES_MAX / slot_bytes), 1u);
+        a->n_slots =
+                (uint32_t)TDM_MAX(TDM_MIN(SLOTS_PER_THREAD * (uint64_t)n_threads, SLOTS_BYTES_MAX / slot_bytes), 1u);
         a->scratch_stride = TDM_ALIGN_UP(TDM_ATTEND_SCRATCH(hp->head_dim), 16u);
         a->blocks = take(max_rows, sizeof(*a->blocks), &a->memory_bytes);
         a->units = take(a->n_slots, sizeof(*a->units), &a->memory_bytes);
@@ -120,8 +121,8 @@ static size_t query_index(const struct job *job, const struct block *block, uint
 {
         uint32_t heads_per_kv = job->hp->n_heads / job->hp->n_kv_heads;
 
-        return (size_t)(block->first_row - job->first_row + i / heads_per_kv) * job->hp->n_heads + kv_head * heads_per_kv +
-               i % heads_per_kv;
+        return (size_t)(block->first_row - job->first_row + i / heads_per_kv) * job->hp->n_heads +
+               kv_head * heads_per_kv + i % heads_per_kv;
 }
 
 static struct tdm_attend_query running_query(const struct job *job, size_t index)
@@ -169,9 +170,9 @@ static void attend(const struct job *job, uint32_t item, uint32_t span_index, fl
                 highest = TDM_MAX(highest, hi);
         }
         for (uint32_t t = lowest; t < highest; t += TDM_KV_PAGE_TOKENS - t % TDM_KV_PAGE_TOKENS)
-                span.parts[t / TDM_KV_PAGE_TOKENS] = job->kv_base + tdm_kv_part_offset(job->kv, job->group,
-                                                                                       table[t / TDM_KV_PAGE_TOKENS],
-                                                                                       job->layer_index, kv_head);
+                span.parts[t / TDM_KV_PAGE_TOKENS] =
+                        job->kv_base + tdm_kv_part_offset(job->kv, job->group, table[t / TDM_KV_PAGE_TOKENS],
+                                                          job->layer_index, kv_head);
         for (uint32_t i = 0; i < block->n_rows * heads_per_kv; i++) {
                 struct tdm_attend_query query = running_query(job, query_index(job, block, kv_head, i));
 
@@ -199,7 +200,8 @@ static void finish(const struct job *job, uint32_t item)
         uint32_t n_queries = block->n_rows * (job->hp->n_heads / job->hp->n_kv_heads);
 
         for (uint32_t i = 0; i < n_queries; i++) {
-                struct tdm_attend_query query = running_query(job, query_index(job, block, item % job->hp->n_kv_heads, i));
+                struct tdm_attend_query query =
+                        running_query(job, query_index(job, block, item % job->hp->n_kv_heads, i));
                 float scale = 1.0f / *query.l;
 
                 for (uint32_t d = 0; d < job->hp->head_dim; d++)
@@ -243,9 +245,12 @@ static void merge_item(void *arg, unsigned chunk, unsigned thread)
                 if (a->units[u].item != item)
                         continue;
                 for (uint32_t i = 0; i < block->n_rows * heads_per_kv; i++) {
-                        struct tdm_attend_query into = running_query(job, query_index(job, block, item % job->hp->n_kv_heads, i));
+                        struct tdm_attend_query into =
+                                running_query(job, query_index(job, block, item % job->hp->n_kv_heads, i));
                         float *o = a->partial + ((size_t)u * a->max_queries + i) * a->width;
-                        struct tdm_attend_query part = { .o = o, .m = o + job->hp->head_dim, .l = o + job->hp->head_dim + 1 };
+                        struct tdm_attend_query part = { .o = o,
+                                                         .m = o + job->hp->head_dim,
+                                                         .l = o + job->hp->head_dim + 1 };
 
                         if (*part.m != -INFINITY)
                                 job->kernels->attend_merge(&into, &part, job->hp->head_dim);
@@ -294,10 +299,13 @@ static uint32_t cut_blocks(const struct job *job, uint32_t n_rows, uint32_t bloc
 
 void tdm_attention_run(struct tdm_attention *a, struct tdm_pool *pool, const struct tdm_kernels *kernels,
                        const struct tdm_hparams *hp, const struct tdm_kv_geometry *kv, const uint8_t *kv_base,
-                       const struct tdm_step *step, uint32_t layer, uint32_t first_row, uint32_t n_rows, const float *q, float *out)
+                       const struct tdm_step *step, uint32_t layer, uint32_t first_row, uint32_t n_rows, const float *q,
+                       float *out)
 {
-        struct job job = { a, kernels, hp, kv, kv_base, step, tdm_kv_group_of(hp, layer), tdm_kv_layer_index(hp, layer),
-                           first_row, 0, q, out };
+        struct job job = {
+                a,         kernels, hp, kv, kv_base, step, tdm_kv_group_of(hp, layer), tdm_kv_layer_index(hp, layer),
+                first_row, 0,       q,  out
+        };
         uint32_t heads_per_kv = hp->n_heads / hp->n_kv_heads, n_threads = tdm_pool_n_threads(pool);
         uint32_t few = TDM_MAX(ITEM_QUERIES_APART / heads_per_kv, 1u), many = TDM_MAX(ITEM_QUERIES / heads_per_kv, 1u);
         uint32_t block_rows = n_rows * hp->n_kv_heads / (4 * n_threads), n_items, max_spans;

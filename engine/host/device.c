@@ -1,8 +1,8 @@
-/* The host device: opens a thread pool and the best kernels the CPU has, loads models (tables of their weights, all scratch),
- * and walks through the blocks of a step. The blocks themselves are in forward.c.
+/* The host device: opens a thread pool and the best kernels the CPU has, loads models (tables of their weights, all
+ * scratch), and walks through the blocks of a step. The blocks themselves are in forward.c.
  *
- * All host devices give the same bits, whatever their kernels and threads: hence one numerics id. It changes when an order
- * of operations or a rounding does. */
+ * All host devices give the same bits, whatever their kernels and threads: hence one numerics id. It changes when an
+ * order of operations or a rounding does. */
 #include <assert.h>
 
 #include "engine/host/forward.h"
@@ -69,7 +69,8 @@ static int host_open(struct tdm_device **ret, const struct tdm_device_config *co
         r = tdm_pool_new(&host->pool, config->n_threads, config->heartbeat);
         if (r < 0) {
                 free(host);
-                return tdm_error_set(err, r, "host device: cannot start %u threads: %s", config->n_threads, strerror(-r));
+                return tdm_error_set(err, r, "host device: cannot start %u threads: %s", config->n_threads,
+                                     strerror(-r));
         }
         n_threads = tdm_pool_n_threads(host->pool);
         snprintf(host->description, sizeof(host->description), "%s, %u thread%s", kernels->describe, n_threads,
@@ -127,8 +128,8 @@ static const float *vector(const struct tdm_host_model *model, enum tdm_tensor_k
         return (const float *)(model->weights + tdm_weights_find(model->weights, kind, layer)->offset);
 }
 
-static void matrix_init(const struct tdm_host_model *model, enum tdm_tensor_kind kind, uint32_t layer, enum tdm_act wanted,
-                        struct tdm_host_weight *ret)
+static void matrix_init(const struct tdm_host_model *model, enum tdm_tensor_kind kind, uint32_t layer,
+                        enum tdm_act wanted, struct tdm_host_weight *ret)
 {
         const struct tdm_weights_tensor *tensor = tdm_weights_find(model->weights, kind, layer);
 
@@ -155,8 +156,9 @@ static void layers_init(struct tdm_host_model *model, const enum tdm_act *acts)
                 l->ffn_norm = vector(model, TDM_TENSOR_FFN_NORM, i);
                 l->post_ffw_norm = vector(model, TDM_TENSOR_POST_FFW_NORM, i);
         }
-        matrix_init(model, tdm_weights_find(model->weights, TDM_TENSOR_OUTPUT, 0) ? TDM_TENSOR_OUTPUT : TDM_TENSOR_TOKEN_EMBD, 0,
-                    acts[TDM_HOST_HEAD], &model->output);
+        matrix_init(model,
+                    tdm_weights_find(model->weights, TDM_TENSOR_OUTPUT, 0) ? TDM_TENSOR_OUTPUT : TDM_TENSOR_TOKEN_EMBD,
+                    0, acts[TDM_HOST_HEAD], &model->output);
         model->output_norm = vector(model, TDM_TENSOR_OUTPUT_NORM, 0);
         model->embedding = tdm_weights_find(model->weights, TDM_TENSOR_TOKEN_EMBD, 0);
 }
@@ -171,7 +173,8 @@ static bool take(struct tdm_host_model *model, float **ret, size_t n)
         return *ret != NULL;
 }
 
-static bool acts_take(struct tdm_host_model *model, enum tdm_host_input input, unsigned forms, uint32_t max_rows, uint32_t cols)
+static bool acts_take(struct tdm_host_model *model, enum tdm_host_input input, unsigned forms, uint32_t max_rows,
+                      uint32_t cols)
 {
         if (tdm_acts_init(&model->acts[input], forms, max_rows, cols) < 0)
                 return false;
@@ -182,7 +185,8 @@ static bool acts_take(struct tdm_host_model *model, enum tdm_host_input input, u
 static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_limits *limits)
 {
         const struct tdm_hparams *hp = &model->hp;
-        size_t rows = model->tile_rows = TDM_MIN(limits->max_rows, TDM_HOST_TILE_ROWS), n_threads = tdm_pool_n_threads(model->pool);
+        size_t rows = model->tile_rows = TDM_MIN(limits->max_rows, TDM_HOST_TILE_ROWS),
+               n_threads = tdm_pool_n_threads(model->pool);
         uint32_t q_width = hp->n_heads * hp->head_dim, kv_width = hp->n_kv_heads * hp->head_dim;
         unsigned forms[TDM_HOST_N_INPUTS] = {};
 
@@ -195,8 +199,8 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
                 forms[TDM_HOST_DOWN] |= 1u << l->down.act;
         }
         model->logits_stride = TDM_ALIGN_UP(hp->n_vocab, 16u);
-        model->logits_rows = (uint32_t)TDM_MIN(TDM_MAX(TDM_HOST_LOGITS_BYTES_MAX / (model->logits_stride * sizeof(float)), 1u),
-                                               limits->max_logits);
+        model->logits_rows = (uint32_t)TDM_MIN(
+                TDM_MAX(TDM_HOST_LOGITS_BYTES_MAX / (model->logits_stride * sizeof(float)), 1u), limits->max_logits);
         model->row_stride = TDM_ALIGN_UP(hp->d_model, 16u);
         model->sampler_stride = TDM_ALIGN_UP(tdm_sampler_scratch_bytes(hp->n_vocab), (size_t)64);
 
@@ -207,8 +211,7 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
             !acts_take(model, TDM_HOST_HEAD, 1u << model->output.act, model->logits_rows, hp->d_model) ||
             !take(model, &model->q, rows * q_width) || !take(model, &model->attn, rows * q_width) ||
             !take(model, &model->k, rows * kv_width) || !take(model, &model->v, rows * kv_width) ||
-            !take(model, &model->y, rows * hp->d_model) ||
-            !take(model, &model->row, n_threads * model->row_stride) ||
+            !take(model, &model->y, rows * hp->d_model) || !take(model, &model->row, n_threads * model->row_stride) ||
             !take(model, &model->logits, (size_t)model->logits_rows * model->logits_stride) ||
             !take(model, (float **)&model->sampler_scratch, n_threads * model->sampler_stride / sizeof(float)))
                 return false;
@@ -217,7 +220,8 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
 
                 if (!model->kv.n_layers[group])
                         continue;
-                if (tdm_rope_init(&model->rope[group], hp->head_dim, hp->n_ctx, full ? hp->rope_base_full : hp->rope_base_window,
+                if (tdm_rope_init(&model->rope[group], hp->head_dim, hp->n_ctx,
+                                  full ? hp->rope_base_full : hp->rope_base_window,
                                   full ? hp->rope_factor_full : 1) < 0 ||
                     !take(model, (float **)&model->rope_position[group], rows) ||
                     !take(model, &model->rope_rows[group], rows * hp->head_dim))
@@ -237,18 +241,19 @@ static bool geometry_fits(const struct tdm_kv_geometry *kv, const struct tdm_hpa
         struct tdm_kv_geometry want;
 
         if (!tdm_kv_type_name((enum tdm_kv_type)kv->type) ||
-            tdm_kv_geometry_init(&want, hp, (enum tdm_kv_type)kv->type, kv->n_pages[TDM_KV_FULL], kv->n_pages[TDM_KV_WINDOW]) < 0)
+            tdm_kv_geometry_init(&want, hp, (enum tdm_kv_type)kv->type, kv->n_pages[TDM_KV_FULL],
+                                 kv->n_pages[TDM_KV_WINDOW]) < 0)
                 return false;
         for (int group = 0; group < TDM_KV_GROUPS; group++)
                 if (kv->n_layers[group] != want.n_layers[group] || kv->n_pages[group] != want.n_pages[group] ||
                     kv->page_bytes[group] != want.page_bytes[group] || kv->offset[group] != want.offset[group])
                         return false;
-        return kv->n_kv_heads == want.n_kv_heads && kv->head_dim == want.head_dim && kv->part_bytes == want.part_bytes &&
-               kv->size_bytes == want.size_bytes;
+        return kv->n_kv_heads == want.n_kv_heads && kv->head_dim == want.head_dim &&
+               kv->part_bytes == want.part_bytes && kv->size_bytes == want.size_bytes;
 }
 
-static int host_load(struct tdm_device *device, const struct tdm_device_model_config *config, struct tdm_device_model **ret,
-                     struct tdm_error *err)
+static int host_load(struct tdm_device *device, const struct tdm_device_model_config *config,
+                     struct tdm_device_model **ret, struct tdm_error *err)
 {
         struct host_device *host = (struct host_device *)device;
         const struct tdm_hparams *hp = &tdm_weights_header(config->weights)->hparams;
@@ -261,9 +266,11 @@ static int host_load(struct tdm_device *device, const struct tdm_device_model_co
         if (r)
                 return r;
         if (!geometry_fits(&config->kv, hp))
-                return tdm_error_set(err, TDM_E_PROTOCOL, "host device: the KV cache's geometry does not fit the model's sizes");
+                return tdm_error_set(err, TDM_E_PROTOCOL,
+                                     "host device: the KV cache's geometry does not fit the model's sizes");
         if (hp->n_heads * hp->head_dim % TDM_BLOCK_VALUES)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "host device: %u heads of %u values: their product must be a multiple of %u",
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "host device: %u heads of %u values: their product must be a multiple of %u",
                                      hp->n_heads, hp->head_dim, TDM_BLOCK_VALUES);
 
         model = calloc(1, sizeof(*model));
@@ -279,7 +286,8 @@ static int host_load(struct tdm_device *device, const struct tdm_device_model_co
         if (model->layers)
                 layers_init(model, input_acts[config->precision]);
         if (!model->layers || !scratch_init(model, &config->limits)) {
-                tdm_error_set(err, -ENOMEM, "host device: no memory for a model's scratch of over %zu bytes", model->scratch_bytes);
+                tdm_error_set(err, -ENOMEM, "host device: no memory for a model's scratch of over %zu bytes",
+                              model->scratch_bytes);
                 host_unload((struct tdm_device_model *)model);
                 return -ENOMEM;
         }
@@ -325,9 +333,9 @@ static int run_block(struct tdm_host_model *model, const struct tdm_step *step, 
         }
 }
 
-static int host_run(struct tdm_device_model *public, const struct tdm_step *step, uint32_t first, uint32_t n, float *hidden,
-                    struct tdm_result *results, void (*on_block)(uint32_t block, void *userdata), void *userdata,
-                    struct tdm_error *err)
+static int host_run(struct tdm_device_model *public, const struct tdm_step *step, uint32_t first, uint32_t n,
+                    float *hidden, struct tdm_result *results, void (*on_block)(uint32_t block, void *userdata),
+                    void *userdata, struct tdm_error *err)
 {
         struct tdm_host_model *model = host_model_of(public);
 

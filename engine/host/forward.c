@@ -1,12 +1,12 @@
-/* The forward pass of a Gemma 3 model on the host device: embed, attention, FFN, head, sample, each one function that reads
- * top to bottom; the functions above them are what the pool's threads do with a few rows.
+/* The forward pass of a Gemma 3 model on the host device: embed, attention, FFN, head, sample, each one function that
+ * reads top to bottom; the functions above them are what the pool's threads do with a few rows.
  *
  * A row's values never depend on the other rows: everything between the matrix products is done row by row, and those
  * promise it (kernels.h). Rows are taken in tiles of TDM_HOST_TILE_ROWS; a tile's keys and values are stored before its
  * attention runs, and a row only looks at its own position and before, so tiles change nothing either.
  *
- * The residual, norms, softmax and sums are f32; what goes into a matrix is rounded to the form that device.c's table says.
- * Nothing is allocated here. */
+ * The residual, norms, softmax and sums are f32; what goes into a matrix is rounded to the form that device.c's table
+ * says. Nothing is allocated here. */
 #include <assert.h>
 
 #include "engine/host/forward.h"
@@ -18,12 +18,12 @@
 struct pass {
         struct tdm_host_model *model;
         const struct tdm_step *step;
-        float *hidden;         /* [n_rows][d_model], the tile's first row first */
-        const float *gain;     /* [d_model] */
+        float *hidden;     /* [n_rows][d_model], the tile's first row first */
+        const float *gain; /* [d_model] */
         struct tdm_acts *acts;
         uint32_t layer;
-        uint32_t first_row;    /* of the tile, in the step */
-        uint32_t n_rows;       /* of the tile */
+        uint32_t first_row; /* of the tile, in the step */
+        uint32_t n_rows;    /* of the tile */
         uint32_t chunk_rows;
         void (*row)(const struct pass *pass, uint32_t row, unsigned thread); /* row: within the tile */
 };
@@ -38,7 +38,8 @@ static void run_rows(void *arg, unsigned chunk, unsigned thread)
 }
 
 /* width: values of a row that it goes through. */
-static void each_row(struct pass *pass, uint32_t width, void (*row)(const struct pass *pass, uint32_t row, unsigned thread))
+static void each_row(struct pass *pass, uint32_t width,
+                     void (*row)(const struct pass *pass, uint32_t row, unsigned thread))
 {
         uint32_t share = pass->n_rows / (4 * tdm_pool_n_threads(pass->model->pool));
 
@@ -83,7 +84,8 @@ static void add_row(const struct pass *pass, uint32_t row, unsigned thread)
         struct tdm_host_model *model = pass->model;
         uint32_t d = model->hp.d_model;
 
-        model->kernels->rmsnorm_add(model->y + (size_t)row * d, pass->gain, d, model->hp.norm_eps, pass->hidden + (size_t)row * d);
+        model->kernels->rmsnorm_add(model->y + (size_t)row * d, pass->gain, d, model->hp.norm_eps,
+                                    pass->hidden + (size_t)row * d);
 }
 
 static struct tdm_matmul_out out(const struct tdm_host_weight *weight, float *y, size_t y_stride)
@@ -115,7 +117,9 @@ static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned
         const struct tdm_step_row *r = &pass->step->rows[pass->first_row + row];
         enum tdm_kv_group group = tdm_kv_group_of(&model->hp, pass->layer);
         uint32_t head_dim = model->hp.head_dim, n_heads = model->hp.n_heads, n_kv_heads = model->hp.n_kv_heads;
-        uint32_t page = pass->step->tables[group][(size_t)r->seq * pass->step->table_entries + r->position / TDM_KV_PAGE_TOKENS];
+        uint32_t page =
+                pass->step
+                        ->tables[group][(size_t)r->seq * pass->step->table_entries + r->position / TDM_KV_PAGE_TOKENS];
         uint32_t layer_index = tdm_kv_layer_index(&model->hp, pass->layer), n_saturated = 0;
         const float *cos = rope_row(model, group, row, r->position), *sin = cos + head_dim / 2;
 
@@ -141,13 +145,14 @@ static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned
                 atomic_fetch_add_explicit(&model->n_saturated, n_saturated, memory_order_relaxed);
 }
 
-void tdm_host_attend(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, uint32_t first, uint32_t n)
+void tdm_host_attend(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, uint32_t first,
+                     uint32_t n)
 {
         struct pass pass = { .model = model, .step = step, .layer = layer, .first_row = first, .n_rows = n };
 
         each_row(&pass, (model->hp.n_heads + 2 * model->hp.n_kv_heads) * model->hp.head_dim, rotate_and_store_row);
-        tdm_attention_run(model->attention, model->pool, model->kernels, &model->hp, &model->kv, model->kv_base, step, layer, first,
-                          n, model->q, model->attn);
+        tdm_attention_run(model->attention, model->pool, model->kernels, &model->hp, &model->kv, model->kv_base, step,
+                          layer, first, n, model->q, model->attn);
 }
 
 void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden)
@@ -159,7 +164,10 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
         uint32_t kv_width = model->hp.n_kv_heads * model->hp.head_dim;
 
         for (uint32_t first = 0, n; first < step->head.n_rows; first += n) {
-                struct pass pass = { .model = model, .step = step, .hidden = hidden + (size_t)first * d, .layer = layer,
+                struct pass pass = { .model = model,
+                                     .step = step,
+                                     .hidden = hidden + (size_t)first * d,
+                                     .layer = layer,
                                      .first_row = first };
 
                 pass.n_rows = n = TDM_MIN(model->tile_rows, step->head.n_rows - first);
@@ -167,8 +175,10 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
                 pass.gain = l->attn_norm;
                 pass.acts = &model->acts[TDM_HOST_QKV];
                 each_row(&pass, d, norm_row);
-                tdm_matmul(pool, kernels, pass.acts, n, (struct tdm_matmul_out[]){ out(&l->q, model->q, q_width),
-                           out(&l->k, model->k, kv_width), out(&l->v, model->v, kv_width) }, 3);
+                tdm_matmul(pool, kernels, pass.acts, n,
+                           (struct tdm_matmul_out[]){ out(&l->q, model->q, q_width), out(&l->k, model->k, kv_width),
+                                                      out(&l->v, model->v, kv_width) },
+                           3);
                 tdm_host_attend(model, step, layer, first, n);
 
                 tdm_acts_prepare(&model->acts[TDM_HOST_ATTN_OUT], kernels, pool, model->attn, q_width, n, q_width);
@@ -234,10 +244,16 @@ static void softcap_row(const struct pass *pass, uint32_t row, unsigned thread)
 }
 
 /* Logits [first, first + n) of the step into model->logits. */
-static void make_logits(struct tdm_host_model *model, const struct tdm_step *step, const float *hidden, uint32_t first, uint32_t n)
+static void make_logits(struct tdm_host_model *model, const struct tdm_step *step, const float *hidden, uint32_t first,
+                        uint32_t n)
 {
-        struct pass pass = { .model = model, .step = step, .hidden = (float *)hidden, .gain = model->output_norm,
-                             .acts = &model->acts[TDM_HOST_HEAD], .first_row = first, .n_rows = n };
+        struct pass pass = { .model = model,
+                             .step = step,
+                             .hidden = (float *)hidden,
+                             .gain = model->output_norm,
+                             .acts = &model->acts[TDM_HOST_HEAD],
+                             .first_row = first,
+                             .n_rows = n };
 
         each_row(&pass, model->hp.d_model, head_norm_row);
         tdm_matmul(model->pool, model->kernels, pass.acts, n,
@@ -276,8 +292,8 @@ static void sample_one(void *arg, unsigned chunk, unsigned thread)
                 job->results[job->first + chunk] = result;
 }
 
-int tdm_host_sample(struct tdm_host_model *model, const struct tdm_step *step, const float *hidden, struct tdm_result *results,
-                    struct tdm_error *err)
+int tdm_host_sample(struct tdm_host_model *model, const struct tdm_step *step, const float *hidden,
+                    struct tdm_result *results, struct tdm_error *err)
 {
         bool tiled = step->head.n_logits > model->logits_rows;
 
@@ -289,8 +305,10 @@ int tdm_host_sample(struct tdm_host_model *model, const struct tdm_step *step, c
                         make_logits(model, step, hidden, first, n);
                 tdm_pool_run(model->pool, n, sample_one, &job);
                 if (job.bad_row != UINT32_MAX)
-                        return tdm_error_set(err, -EDOM, "host device: the logits of row %u (position %u) hold a NaN (damaged weights?)",
-                                             job.bad_row, step->rows[job.bad_row].position);
+                        return tdm_error_set(
+                                err, -EDOM,
+                                "host device: the logits of row %u (position %u) hold a NaN (damaged weights?)",
+                                job.bad_row, step->rows[job.bad_row].position);
         }
         return 0;
 }

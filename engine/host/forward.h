@@ -10,12 +10,19 @@
 
 /* Rows that go through a block together: bounds the scratch; a step with more rows is taken in several such tiles. */
 #define TDM_HOST_TILE_ROWS 256u
-/* Logits held at once, at most (but always one row): 64 rows of Gemma's vocabulary, for which a pass over the output matrix
- * is bound by arithmetic already. */
+/* Logits held at once, at most (but always one row): 64 rows of Gemma's vocabulary, for which a pass over the output
+ * matrix is bound by arithmetic already. */
 #define TDM_HOST_LOGITS_BYTES_MAX (UINT64_C(64) << 20)
 
 /* The inputs of matrices. Which form each takes in which precision is one table, in device.c. */
-enum tdm_host_input { TDM_HOST_QKV, TDM_HOST_ATTN_OUT, TDM_HOST_GATE_UP, TDM_HOST_DOWN, TDM_HOST_HEAD, TDM_HOST_N_INPUTS };
+enum tdm_host_input {
+        TDM_HOST_QKV,
+        TDM_HOST_ATTN_OUT,
+        TDM_HOST_GATE_UP,
+        TDM_HOST_DOWN,
+        TDM_HOST_HEAD,
+        TDM_HOST_N_INPUTS
+};
 
 struct tdm_host_weight {
         struct tdm_matrix matrix;
@@ -52,8 +59,8 @@ struct tdm_host_model {
         float *y;                               /* [tile_rows][d_model]: a block's output before its norm */
         float *row;                             /* [n_threads][row_stride]: a row on its way into acts */
         size_t row_stride;
-        float *logits;                          /* [logits_rows][logits_stride] */
-        uint8_t *sampler_scratch;               /* [n_threads][sampler_stride] */
+        float *logits;            /* [logits_rows][logits_stride] */
+        uint8_t *sampler_scratch; /* [n_threads][sampler_stride] */
         size_t sampler_stride;
         size_t scratch_bytes;
         _Atomic uint64_t n_saturated;
@@ -63,13 +70,15 @@ struct tdm_host_model {
 void tdm_host_embed(struct tdm_host_model *model, const struct tdm_step *step, float *hidden);
 void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden);
 /* The middle of an attention block, for a device that makes its matrix products elsewhere: model->q, k and v of rows
- * first … first + n - 1 (n <= tile_rows), as the products leave them, to model->attn; keys and values go into the cache. */
-void tdm_host_attend(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, uint32_t first, uint32_t n);
+ * first … first + n - 1 (n <= tile_rows), as the products leave them, to model->attn; keys and values go into the
+ * cache. */
+void tdm_host_attend(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, uint32_t first,
+                     uint32_t n);
 void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden);
 /* The logits stay in the model until sample. Where they would not fit (logits_rows), sample makes them tile by tile. */
 void tdm_host_head(struct tdm_host_model *model, const struct tdm_step *step, const float *hidden);
 /* results [n_logits]. -EDOM where a row's logits hold a NaN: the error names it. */
-int tdm_host_sample(struct tdm_host_model *model, const struct tdm_step *step, const float *hidden, struct tdm_result *results,
-                    struct tdm_error *err);
+int tdm_host_sample(struct tdm_host_model *model, const struct tdm_step *step, const float *hidden,
+                    struct tdm_result *results, struct tdm_error *err);
 
 #endif

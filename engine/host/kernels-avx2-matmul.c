@@ -45,7 +45,8 @@ INLINE void store_lanes(const struct tdm_matrix *matrix, uint32_t panel, const _
 INLINE void widen_block(const enum tdm_act act, const struct tdm_act_row *row, size_t b, int32_t offset, int16_t *x,
                         int32_t *excess)
 {
-        UNROLL for (unsigned i = 0; i < BLOCK; i += 16) {
+        UNROLL for (unsigned i = 0; i < BLOCK; i += 16)
+        {
                 __m256i v = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(row->hi + b * BLOCK + i)));
 
                 if (act == TDM_ACT_I16)
@@ -64,7 +65,8 @@ INLINE void group_dot(const unsigned N_R, __m256i w, const int16_t (*x)[BLOCK], 
         __m256i w0 = _mm256_unpacklo_epi8(w, _mm256_setzero_si256()),
                 w1 = _mm256_unpackhi_epi8(w, _mm256_setzero_si256());
 
-        UNROLL for (unsigned r = 0; r < N_R; r++) {
+        UNROLL for (unsigned r = 0; r < N_R; r++)
+        {
                 int64_t four;
                 __m256i a;
 
@@ -85,8 +87,7 @@ INLINE void tile_quantised(const unsigned N_R, const uint32_t type, const enum t
         uint32_t nb = matrix->cols / BLOCK;
         __m256 acc[MAX_TILE_ROWS][2];
 
-        UNROLL for (unsigned r = 0; r < N_R; r++)
-                acc[r][0] = acc[r][1] = _mm256_setzero_ps();
+        UNROLL for (unsigned r = 0; r < N_R; r++) acc[r][0] = acc[r][1] = _mm256_setzero_ps();
         for (size_t b = 0; b < nb; b++) {
                 _Alignas(32) int16_t x[MAX_TILE_ROWS][BLOCK];
                 int32_t excess[MAX_TILE_ROWS];
@@ -95,17 +96,17 @@ INLINE void tile_quantised(const unsigned N_R, const uint32_t type, const enum t
                         widen_block(act, &rows[r], b, type == TDM_TYPE_Q8_0 ? 128 : 8, x[r], &excess[r]);
                 for (unsigned h = 0; h < 2; h++) {
                         const uint8_t *q = quants + 32 * h;
-                        __m256 w_scale = _mm256_cvtph_ps(
-                                _mm_load_si128((const __m128i *)(scales + (b * LANES + h * HALF) * 2)));
+                        __m256 w_scale =
+                                _mm256_cvtph_ps(_mm_load_si128((const __m128i *)(scales + (b * LANES + h * HALF) * 2)));
                         __m256i isum[MAX_TILE_ROWS][2];
 
                         /* Broadcasts are loads, made where they are used: else the compiler makes them of shuffles, or
                          * makes them all before the loop and then spills them. */
                         __asm__("" : "+m"(x));
-                        UNROLL for (unsigned r = 0; r < N_R; r++)
-                                isum[r][0] = isum[r][1] = _mm256_setzero_si256();
+                        UNROLL for (unsigned r = 0; r < N_R; r++) isum[r][0] = isum[r][1] = _mm256_setzero_si256();
                         /* Not unrolled: the compiler would turn the integer sums into trees that spill. */
-                        _Pragma("GCC unroll 1") for (unsigned v = 0; v < n_v; v++) {
+                        _Pragma("GCC unroll 1") for (unsigned v = 0; v < n_v; v++)
+                        {
                                 __m256i w = _mm256_load_si256((const __m256i *)(q + 64 * v));
 
                                 if (N_R == 1 && h == 0)
@@ -117,19 +118,19 @@ INLINE void tile_quantised(const unsigned N_R, const uint32_t type, const enum t
                                 group_dot(N_R, _mm256_and_si256(w, nibble), x, 4 * v, isum);
                                 group_dot(N_R, _mm256_and_si256(_mm256_srli_epi16(w, 4), nibble), x, 4 * v + 16, isum);
                         }
-                        UNROLL for (unsigned r = 0; r < N_R; r++) {
+                        UNROLL for (unsigned r = 0; r < N_R; r++)
+                        {
                                 __m256i sum = _mm256_sub_epi32(_mm256_hadd_epi32(isum[r][0], isum[r][1]),
                                                                _mm256_set1_epi32(excess[r]));
 
-                                acc[r][h] = _mm256_fmadd_ps(
-                                        _mm256_cvtepi32_ps(sum),
-                                        _mm256_mul_ps(w_scale, _mm256_set1_ps(rows[r].scale[b])), acc[r][h]);
+                                acc[r][h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum),
+                                                            _mm256_mul_ps(w_scale, _mm256_set1_ps(rows[r].scale[b])),
+                                                            acc[r][h]);
                         }
                 }
                 quants += type == TDM_TYPE_Q8_0 ? 512 : 256;
         }
-        UNROLL for (unsigned r = 0; r < N_R; r++)
-                store_lanes(matrix, panel, acc[r], y + r * y_stride);
+        UNROLL for (unsigned r = 0; r < N_R; r++) store_lanes(matrix, panel, acc[r], y + r * y_stride);
 }
 
 /* ---- f32 activations ---- */
@@ -137,7 +138,8 @@ INLINE void tile_quantised(const unsigned N_R, const uint32_t type, const enum t
 INLINE void fma_column(const unsigned N_R, __m256 w0, __m256 w1, const struct tdm_act_row *rows, size_t k,
                        __m256 (*acc)[2])
 {
-        UNROLL for (unsigned r = 0; r < N_R; r++) {
+        UNROLL for (unsigned r = 0; r < N_R; r++)
+        {
                 __m256 a = _mm256_set1_ps(rows[r].x[k]);
 
                 acc[r][0] = _mm256_fmadd_ps(w0, a, acc[r][0]);
@@ -152,8 +154,7 @@ INLINE __m256 load_half(const uint32_t type, const uint8_t *p)
                 return _mm256_load_ps((const float *)(const void *)p);
         if (type == TDM_TYPE_F16)
                 return _mm256_cvtph_ps(_mm_load_si128((const __m128i *)p));
-        return _mm256_castsi256_ps(
-                _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_load_si128((const __m128i *)p)), 16));
+        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_load_si128((const __m128i *)p)), 16));
 }
 
 /* Bits shift … of every lane, less the offset, times the scale: exact. */
@@ -171,8 +172,7 @@ INLINE void tile_float(const unsigned N_R, const uint32_t type, const struct tdm
         const bool is_q8 = type == TDM_TYPE_Q8_0;
         __m256 acc[MAX_TILE_ROWS][2];
 
-        UNROLL for (unsigned r = 0; r < N_R; r++)
-                acc[r][0] = acc[r][1] = _mm256_setzero_ps();
+        UNROLL for (unsigned r = 0; r < N_R; r++) acc[r][0] = acc[r][1] = _mm256_setzero_ps();
         if (is_q8 || type == TDM_TYPE_Q4_0) {
                 const uint8_t *quants = data + scales_bytes(matrix);
 
@@ -203,8 +203,7 @@ INLINE void tile_float(const unsigned N_R, const uint32_t type, const struct tdm
                         fma_column(N_R, load_half(type, at), load_half(type, at + HALF * bytes), rows, k, acc);
                 }
         }
-        UNROLL for (unsigned r = 0; r < N_R; r++)
-                store_lanes(matrix, panel, acc[r], y + r * y_stride);
+        UNROLL for (unsigned r = 0; r < N_R; r++) store_lanes(matrix, panel, acc[r], y + r * y_stride);
 }
 
 /* ---- tiles and calls ---- */
@@ -238,7 +237,7 @@ static void run_tiles(void (*const *tiles)(TILE_ARGS), uint32_t max_rows, const 
         TILE(name, 2, __VA_ARGS__)                                                                                     \
         TILE(name, 3, __VA_ARGS__)
 #define CALL(name, max_rows, ...)                                                                                      \
-        static void (*const name##_tiles[])(TILE_ARGS) = {NULL, name##_1, name##_2, name##_3, ##__VA_ARGS__};          \
+        static void (*const name##_tiles[])(TILE_ARGS) = { NULL, name##_1, name##_2, name##_3, ##__VA_ARGS__ };        \
         static void name(const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t n_rows,             \
                          uint32_t first_panel, uint32_t n_panels, float *y, size_t y_stride)                           \
         {                                                                                                              \
@@ -315,15 +314,15 @@ INLINE void quantise_block(const float *x, float q_max, float *scale, __m256i *q
         __m256 v[4], m = _mm256_setzero_ps(), inverse;
         float d;
 
-        UNROLL for (unsigned i = 0; i < 4; i++) {
+        UNROLL for (unsigned i = 0; i < 4; i++)
+        {
                 v[i] = saturate(_mm256_loadu_ps(x + i * HALF));
                 m = _mm256_max_ps(m, _mm256_and_ps(v[i], magnitude));
         }
         d = max_lane(m) / q_max;
         *scale = d < FLT_MIN ? 0 : d;
         inverse = _mm256_set1_ps(d < FLT_MIN ? 0 : 1 / d);
-        UNROLL for (unsigned i = 0; i < 4; i++)
-                q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
+        UNROLL for (unsigned i = 0; i < 4; i++) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
 }
 
 static void quantise_i8(const float *x, uint32_t cols, int8_t *q, const struct tdm_act_blocks *blocks)
@@ -344,7 +343,8 @@ static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, 
 
                 quantise_block(x + b * BLOCK, 32512, &blocks->scale[b], v);
                 block_done(blocks, b, v);
-                UNROLL for (unsigned i = 0; i < 4; i++) {
+                UNROLL for (unsigned i = 0; i < 4; i++)
+                {
                         high[i] = _mm256_srai_epi32(_mm256_add_epi32(v[i], _mm256_set1_epi32(128)), 8);
                         v[i] = _mm256_sub_epi32(v[i], _mm256_slli_epi32(high[i], 8));
                 }

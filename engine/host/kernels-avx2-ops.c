@@ -1,5 +1,5 @@
-/* Norms, activation, rotation, KV rows and attention for AVX2 with FMA and F16C: the bodies are in kernels-simd-ops.h, here
- * is what 16 floats in two registers can do. */
+/* Norms, activation, rotation, KV rows and attention for AVX2 with FMA and F16C: the bodies are in kernels-simd-ops.h,
+ * here is what 16 floats in two registers can do. */
 #include "engine/host/kernels-fill.h"
 #include "engine/host/kernels-ops.h"
 
@@ -11,11 +11,11 @@ struct v16 {
 };
 
 #define OP static inline __attribute__((always_inline))
-#define EACH(expression)                                                                                                      \
-        ({                                                                                                                    \
-                struct v16 each_;                                                                                             \
-                _Pragma("GCC unroll 2") for (int j = 0; j < 2; j++) each_.v[j] = (expression);                                \
-                each_;                                                                                                        \
+#define EACH(expression)                                                                                               \
+        ({                                                                                                             \
+                struct v16 each_;                                                                                      \
+                _Pragma("GCC unroll 2") for (int j = 0; j < 2; j++) each_.v[j] = (expression);                         \
+                each_;                                                                                                 \
         })
 
 OP __m256i lanes(uint32_t first, uint32_t n) /* all ones where first + lane < n */
@@ -87,7 +87,8 @@ OP void v16_pow2(struct v16 t, struct v16 *low, struct v16 *high)
                 __m256i half = _mm256_srai_epi32(n, 1), bias = _mm256_set1_epi32(127);
 
                 low->v[j] = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23));
-                high->v[j] = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(n, half), bias), 23));
+                high->v[j] =
+                        _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(n, half), bias), 23));
         }
 }
 OP struct v16 v16_keep(struct v16 a, struct v16 other, uint32_t t, uint32_t lo, uint32_t hi)
@@ -119,8 +120,8 @@ OP uint32_t v16_count_above(struct v16 a, float limit)
         for (int j = 0; j < 2; j++) {
                 __m256 magnitude = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v[j]);
 
-                n += (uint32_t)__builtin_popcount((unsigned)_mm256_movemask_ps(
-                        _mm256_cmp_ps(magnitude, _mm256_set1_ps(limit), _CMP_NLE_UQ)));
+                n += (uint32_t)__builtin_popcount(
+                        (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(magnitude, _mm256_set1_ps(limit), _CMP_NLE_UQ)));
         }
         return n;
 }
@@ -144,10 +145,12 @@ OP struct v16 v16_load_i8(const int8_t *x)
 }
 OP void v16_store_i8(int8_t *x, struct v16 a)
 {
-        __m256i pairs = _mm256_packs_epi32(_mm256_cvtps_epi32(a.v[0]), _mm256_cvtps_epi32(a.v[1])); /* 4 4 | 4 4, crosswise */
+        /* 4 4 | 4 4, crosswise */
+        __m256i pairs = _mm256_packs_epi32(_mm256_cvtps_epi32(a.v[0]), _mm256_cvtps_epi32(a.v[1]));
 
         pairs = _mm256_permute4x64_epi64(pairs, 0xd8);
-        _mm_storeu_si128((__m128i *)x, _mm_packs_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1)));
+        _mm_storeu_si128((__m128i *)x,
+                         _mm_packs_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1)));
 }
 
 /* 16 registers: at most 8 of sums, 4 of keys or values. */

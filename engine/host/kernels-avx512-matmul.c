@@ -21,8 +21,8 @@
 #define FEW_ROWS 3u
 #define PREFETCH_BYTES 1024
 
-/* What a tile of many rows fetches while it computes: its share of the panels after its own. A panel is read by the first
- * tile that needs it, and that one would wait for memory while the multipliers stand still. */
+/* What a tile of many rows fetches while it computes: its share of the panels after its own. A panel is read by the
+ * first tile that needs it, and that one would wait for memory while the multipliers stand still. */
 struct ahead {
         const uint8_t *from;
         size_t block_bytes; /* for each block of the tile's columns; 0: nothing */
@@ -66,10 +66,12 @@ INLINE void block_dot(const unsigned N_P, const unsigned N_R, const uint32_t typ
         const __m512i nibble = _mm512_set1_epi8(15);
         const unsigned n_v = type == TDM_TYPE_Q8_0 ? 8 : 4;
 
-        UNROLL for (unsigned v = 0; v < n_v; v++) {
+        UNROLL for (unsigned v = 0; v < n_v; v++)
+        {
                 __m512i w[4], w_high[4], a, a_high;
 
-                UNROLL for (unsigned p = 0; p < N_P; p++) {
+                UNROLL for (unsigned p = 0; p < N_P; p++)
+                {
                         w[p] = _mm512_load_si512(quants[p] + 64 * v);
                         if (N_R <= FEW_ROWS)
                                 _mm_prefetch(quants[p] + 64 * v + PREFETCH_BYTES, _MM_HINT_T1);
@@ -78,15 +80,15 @@ INLINE void block_dot(const unsigned N_P, const unsigned N_R, const uint32_t typ
                                 w[p] = _mm512_and_si512(w[p], nibble);
                         }
                 }
-                UNROLL for (unsigned r = 0; r < N_R; r++) {
+                UNROLL for (unsigned r = 0; r < N_R; r++)
+                {
                         a = broadcast_4(x[r] + k + 4 * v);
-                        UNROLL for (unsigned p = 0; p < N_P; p++)
-                                isum[p][r] = _mm512_dpbusd_epi32(isum[p][r], w[p], a);
+                        UNROLL for (unsigned p = 0; p < N_P; p++) isum[p][r] = _mm512_dpbusd_epi32(isum[p][r], w[p], a);
                         if (type != TDM_TYPE_Q4_0)
                                 continue;
                         a_high = broadcast_4(x[r] + k + 4 * v + 16);
-                        UNROLL for (unsigned p = 0; p < N_P; p++)
-                                isum[p][r] = _mm512_dpbusd_epi32(isum[p][r], w_high[p], a_high);
+                        UNROLL for (unsigned p = 0; p < N_P; p++) isum[p][r] =
+                                _mm512_dpbusd_epi32(isum[p][r], w_high[p], a_high);
                 }
         }
 }
@@ -105,13 +107,14 @@ INLINE void tile_quantised(const unsigned N_P, const unsigned N_R, const uint32_
         uint32_t nb = matrix->cols / BLOCK;
         const uint8_t *fetch = ahead->from;
 
-        UNROLL for (unsigned p = 0; p < N_P; p++) {
+        UNROLL for (unsigned p = 0; p < N_P; p++)
+        {
                 scales[p] = panel_data(matrix, first_panel + p);
                 quants[p] = scales[p] + scales_bytes(matrix);
-                UNROLL for (unsigned r = 0; r < N_R; r++)
-                        acc[p][r] = _mm512_setzero_ps();
+                UNROLL for (unsigned r = 0; r < N_R; r++) acc[p][r] = _mm512_setzero_ps();
         }
-        UNROLL for (unsigned r = 0; r < N_R; r++) {
+        UNROLL for (unsigned r = 0; r < N_R; r++)
+        {
                 hi[r] = rows[r].hi;
                 x_scale[r] = rows[r].scale;
                 start[r] = rows[r].start;
@@ -128,40 +131,36 @@ INLINE void tile_quantised(const unsigned N_P, const unsigned N_R, const uint32_
                         fetch += ahead->block_bytes;
                 }
                 if (act == TDM_ACT_I8) {
-                        UNROLL for (unsigned r = 0; r < N_R; r++)
-                                UNROLL for (unsigned p = 0; p < N_P; p++)
-                                        isum[p][r] = _mm512_slli_epi32(_mm512_set1_epi32(start[r][b]), shift);
+                        UNROLL for (unsigned r = 0; r < N_R; r++) UNROLL for (unsigned p = 0; p < N_P; p++) isum[p][r] =
+                                _mm512_slli_epi32(_mm512_set1_epi32(start[r][b]), shift);
                         block_dot(N_P, N_R, type, quants, hi, b * BLOCK, isum);
                 } else {
-                        UNROLL for (unsigned r = 0; r < N_R; r++)
-                                UNROLL for (unsigned p = 0; p < N_P; p++)
-                                        isum[p][r] = _mm512_setzero_si512();
+                        UNROLL for (unsigned r = 0; r < N_R; r++) UNROLL for (unsigned p = 0; p < N_P; p++) isum[p][r] =
+                                _mm512_setzero_si512();
                         block_dot(N_P, N_R, type, quants, hi, b * BLOCK, isum);
-                        UNROLL for (unsigned r = 0; r < N_R; r++)
-                                UNROLL for (unsigned p = 0; p < N_P; p++)
-                                        isum[p][r] = _mm512_add_epi32(
-                                                _mm512_slli_epi32(isum[p][r], 8),
-                                                _mm512_slli_epi32(_mm512_set1_epi32(start[r][b]), shift));
-                        /* Else the compiler keeps the unpacked weights of the first pass, and sums go to memory for them. */
-                        UNROLL for (unsigned p = 0; p < N_P; p++)
-                                __asm__("" : "+r"(quants[p]));
+                        UNROLL for (unsigned r = 0; r < N_R; r++) UNROLL for (unsigned p = 0; p < N_P; p++) isum[p][r] =
+                                _mm512_add_epi32(_mm512_slli_epi32(isum[p][r], 8),
+                                                 _mm512_slli_epi32(_mm512_set1_epi32(start[r][b]), shift));
+                        /* Else the compiler keeps the unpacked weights of the first pass, and sums go to memory for
+                         * them. */
+                        UNROLL for (unsigned p = 0; p < N_P; p++) __asm__("" : "+r"(quants[p]));
                         block_dot(N_P, N_R, type, quants, lo, b * BLOCK, isum);
                 }
-                UNROLL for (unsigned p = 0; p < N_P; p++) {
+                UNROLL for (unsigned p = 0; p < N_P; p++)
+                {
                         w_scale[p] = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(scales[p] + b * LANES * 2)));
                         quants[p] += block_bytes;
                 }
-                UNROLL for (unsigned r = 0; r < N_R; r++) {
+                UNROLL for (unsigned r = 0; r < N_R; r++)
+                {
                         __m512 scale = _mm512_set1_ps(x_scale[r][b]);
 
-                        UNROLL for (unsigned p = 0; p < N_P; p++)
-                                acc[p][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum[p][r]),
-                                                            _mm512_mul_ps(w_scale[p], scale), acc[p][r]);
+                        UNROLL for (unsigned p = 0; p < N_P; p++) acc[p][r] = _mm512_fmadd_ps(
+                                _mm512_cvtepi32_ps(isum[p][r]), _mm512_mul_ps(w_scale[p], scale), acc[p][r]);
                 }
         }
-        UNROLL for (unsigned p = 0; p < N_P; p++)
-                UNROLL for (unsigned r = 0; r < N_R; r++)
-                        store_lanes(matrix, first_panel + p, acc[p][r], y + r * y_stride + p * LANES);
+        UNROLL for (unsigned p = 0; p < N_P; p++) UNROLL for (unsigned r = 0; r < N_R; r++)
+                store_lanes(matrix, first_panel + p, acc[p][r], y + r * y_stride + p * LANES);
 }
 
 /* ---- f32 activations ---- */
@@ -169,11 +168,11 @@ INLINE void tile_quantised(const unsigned N_P, const unsigned N_R, const uint32_
 INLINE void fma_column(const unsigned N_P, const unsigned N_R, const __m512 *w, const float *const *x, size_t k,
                        __m512 (*acc)[MAX_TILE_ROWS])
 {
-        UNROLL for (unsigned r = 0; r < N_R; r++) {
+        UNROLL for (unsigned r = 0; r < N_R; r++)
+        {
                 __m512 a = _mm512_set1_ps(x[r][k]);
 
-                UNROLL for (unsigned p = 0; p < N_P; p++)
-                        acc[p][r] = _mm512_fmadd_ps(w[p], a, acc[p][r]);
+                UNROLL for (unsigned p = 0; p < N_P; p++) acc[p][r] = _mm512_fmadd_ps(w[p], a, acc[p][r]);
         }
 }
 
@@ -193,13 +192,12 @@ INLINE void tile_float(const unsigned N_P, const unsigned N_R, const uint32_t ty
         const float *x[MAX_TILE_ROWS];
         __m512 acc[4][MAX_TILE_ROWS], w[4];
 
-        UNROLL for (unsigned p = 0; p < N_P; p++) {
+        UNROLL for (unsigned p = 0; p < N_P; p++)
+        {
                 data[p] = panel_data(matrix, first_panel + p);
-                UNROLL for (unsigned r = 0; r < N_R; r++)
-                        acc[p][r] = _mm512_setzero_ps();
+                UNROLL for (unsigned r = 0; r < N_R; r++) acc[p][r] = _mm512_setzero_ps();
         }
-        UNROLL for (unsigned r = 0; r < N_R; r++)
-                x[r] = rows[r].x;
+        UNROLL for (unsigned r = 0; r < N_R; r++) x[r] = rows[r].x;
 
         if (type == TDM_TYPE_Q8_0 || type == TDM_TYPE_Q4_0) {
                 size_t quants = scales_bytes(matrix);
@@ -212,13 +210,15 @@ INLINE void tile_float(const unsigned N_P, const unsigned N_R, const uint32_t ty
                         for (unsigned g = 0; g < 8; g++) {
                                 size_t at = quants + (type == TDM_TYPE_Q8_0 ? b * 512 + g * 64 : b * 256 + g % 4 * 64);
 
-                                UNROLL for (unsigned i = 0; i < 4; i++) {
-                                        UNROLL for (unsigned p = 0; p < N_P; p++) {
+                                UNROLL for (unsigned i = 0; i < 4; i++)
+                                {
+                                        UNROLL for (unsigned p = 0; p < N_P; p++)
+                                        {
                                                 __m512i v = _mm512_load_si512(data[p] + at);
 
-                                                w[p] = type == TDM_TYPE_Q8_0
-                                                               ? dequantise(v, 8 * i, 255, 128, scale[p])
-                                                               : dequantise(v, 8 * i + g / 4 * 4, 15, 8, scale[p]);
+                                                w[p] = type == TDM_TYPE_Q8_0 ?
+                                                               dequantise(v, 8 * i, 255, 128, scale[p]) :
+                                                               dequantise(v, 8 * i + g / 4 * 4, 15, 8, scale[p]);
                                         }
                                         fma_column(N_P, N_R, w, x, b * BLOCK + g * 4 + i, acc);
                                 }
@@ -226,7 +226,8 @@ INLINE void tile_float(const unsigned N_P, const unsigned N_R, const uint32_t ty
                 }
         } else {
                 for (size_t k = 0; k < matrix->cols; k++) {
-                        UNROLL for (unsigned p = 0; p < N_P; p++) {
+                        UNROLL for (unsigned p = 0; p < N_P; p++)
+                        {
                                 const uint8_t *at = data[p] + k * LANES * (type == TDM_TYPE_F32 ? 4 : 2);
 
                                 if (N_R <= FEW_ROWS)
@@ -242,9 +243,8 @@ INLINE void tile_float(const unsigned N_P, const unsigned N_R, const uint32_t ty
                         fma_column(N_P, N_R, w, x, k, acc);
                 }
         }
-        UNROLL for (unsigned p = 0; p < N_P; p++)
-                UNROLL for (unsigned r = 0; r < N_R; r++)
-                        store_lanes(matrix, first_panel + p, acc[p][r], y + r * y_stride + p * LANES);
+        UNROLL for (unsigned p = 0; p < N_P; p++) UNROLL for (unsigned r = 0; r < N_R; r++)
+                store_lanes(matrix, first_panel + p, acc[p][r], y + r * y_stride + p * LANES);
 }
 
 /* ---- tiles and calls ---- */
@@ -287,9 +287,9 @@ static void run_tiles(const struct tiles *tiles, const struct tdm_matrix *matrix
                                 .block_bytes = ahead_bytes / n_tiles / TDM_MAX(matrix->cols / BLOCK, 1u),
                         };
                         uint32_t n = (n_rows - r) / (n_tiles - t);
-                        void (*tile)(TILE_ARGS) = step == 4   ? tiles->four[n]
-                                                  : step == 2 ? tiles->two[n]
-                                                              : tiles->one[n];
+                        void (*tile)(TILE_ARGS) = step == 4 ? tiles->four[n] :
+                                                  step == 2 ? tiles->two[n] :
+                                                              tiles->one[n];
 
                         tile(matrix, rows + r, first_panel + p, y + r * y_stride + p * LANES, y_stride, &ahead);
                         r += n;
@@ -335,19 +335,17 @@ static void run_tiles(const struct tiles *tiles, const struct tdm_matrix *matrix
         TILES_6(name, 2, tile_quantised, type, act)                                                                    \
         TILES_FEW(name, tile_quantised, type, act)                                                                     \
         static const struct tiles name##_tiles = {                                                                     \
-                6,                                                                                                     \
-                {NULL, ROWS_6(name, 1)},                                                                               \
-                {NULL, ROWS_6(name, 2)},                                                                               \
-                {NULL, name##_4x1, name##_4x2, name##_4x3}};                                                           \
+                6, { NULL, ROWS_6(name, 1) }, { NULL, ROWS_6(name, 2) }, { NULL, name##_4x1, name##_4x2, name##_4x3 }  \
+        };                                                                                                             \
         CALL(name)
 #define MATMUL_FLOAT(name, type)                                                                                       \
         TILES_12(name, 1, tile_float, type)                                                                            \
         TILES_FEW(name, tile_float, type)                                                                              \
-        static const struct tiles name##_tiles = {                                                                     \
-                12,                                                                                                    \
-                {NULL, ROWS_6(name, 1), name##_1x7, name##_1x8, name##_1x9, name##_1x10, name##_1x11, name##_1x12},    \
-                {NULL},                                                                                                \
-                {NULL, name##_4x1, name##_4x2, name##_4x3}};                                                           \
+        static const struct tiles name##_tiles = { 12,                                                                 \
+                                                   { NULL, ROWS_6(name, 1), name##_1x7, name##_1x8, name##_1x9,        \
+                                                     name##_1x10, name##_1x11, name##_1x12 },                          \
+                                                   { NULL },                                                           \
+                                                   { NULL, name##_4x1, name##_4x2, name##_4x3 } };                     \
         CALL(name)
 
 MATMUL_QUANTISED(matmul_i8_q8_0, TDM_TYPE_Q8_0, TDM_ACT_I8)
@@ -403,7 +401,8 @@ INLINE void quantise_blocks(const float *x, unsigned n, float q_max, const struc
         __m128 d, inverse;
         __mmask8 fine;
 
-        UNROLL for (unsigned i = 0; i < AT_ONCE; i++) {
+        UNROLL for (unsigned i = 0; i < AT_ONCE; i++)
+        {
                 ret->x[i][0] = i < n ? saturate(_mm512_loadu_ps(x + i * BLOCK)) : _mm512_setzero_ps();
                 ret->x[i][1] = i < n ? saturate(_mm512_loadu_ps(x + i * BLOCK + 16)) : _mm512_setzero_ps();
                 /* Of finite numbers from 0 on the larger one has the larger bits. */
@@ -414,7 +413,8 @@ INLINE void quantise_blocks(const float *x, unsigned n, float q_max, const struc
         inverse = _mm_maskz_div_ps(fine, _mm_set1_ps(1), d);
         d = _mm_maskz_mov_ps(fine, d);
         _mm_mask_storeu_ps(blocks->scale + b, some, d);
-        UNROLL for (unsigned i = 0; i < AT_ONCE; i++) {
+        UNROLL for (unsigned i = 0; i < AT_ONCE; i++)
+        {
                 __m512 by = _mm512_permutexvar_ps(_mm512_set1_epi32((int)i), _mm512_castps128_ps512(inverse));
 
                 ret->q[i][0] = _mm512_cvtps_epi32(_mm512_mul_ps(ret->x[i][0], by));
@@ -427,8 +427,9 @@ INLINE void quantise_blocks(const float *x, unsigned n, float q_max, const struc
         s = _mm_add_epi32(s_left, s_right);
         _mm_mask_storeu_epi32(blocks->start + b, some, _mm_sub_epi32(_mm_setzero_si128(), _mm_slli_epi32(s, 3)));
         _mm_mask_storeu_ps(blocks->sum + b, some, _mm_mul_ps(d, _mm_cvtepi32_ps(s)));
-        _mm256_mask_storeu_epi32(blocks->sum_16 + 2 * (size_t)b, (__mmask8)((1u << 2 * n) - 1),
-                                 _mm256_set_m128i(_mm_unpackhi_epi32(s_left, s_right), _mm_unpacklo_epi32(s_left, s_right)));
+        _mm256_mask_storeu_epi32(
+                blocks->sum_16 + 2 * (size_t)b, (__mmask8)((1u << 2 * n) - 1),
+                _mm256_set_m128i(_mm_unpackhi_epi32(s_left, s_right), _mm_unpacklo_epi32(s_left, s_right)));
 }
 
 /* The low bytes of 32 numbers. */
@@ -443,9 +444,7 @@ INLINE void some_i8(const float *x, unsigned n, int8_t *q, const struct tdm_act_
         struct blocks v;
 
         quantise_blocks(x + b * BLOCK, n, 127, blocks, b, &v);
-        UNROLL for (unsigned i = 0; i < AT_ONCE; i++)
-                if (i < n)
-                        store_bytes(q + (b + i) * BLOCK, v.q[i][0], v.q[i][1]);
+        UNROLL for (unsigned i = 0; i < AT_ONCE; i++) if (i < n) store_bytes(q + (b + i) * BLOCK, v.q[i][0], v.q[i][1]);
 }
 
 static void quantise_i8(const float *x, uint32_t cols, int8_t *q, const struct tdm_act_blocks *blocks)
@@ -458,13 +457,15 @@ static void quantise_i8(const float *x, uint32_t cols, int8_t *q, const struct t
                 some_i8(x, nb - b, q, blocks, b);
 }
 
-INLINE void some_i16(const float *x, unsigned n, int8_t *hi, int8_t *lo, const struct tdm_act_blocks *blocks, uint32_t b)
+INLINE void some_i16(const float *x, unsigned n, int8_t *hi, int8_t *lo, const struct tdm_act_blocks *blocks,
+                     uint32_t b)
 {
         const __m512i half = _mm512_set1_epi32(128);
         struct blocks v;
 
         quantise_blocks(x + b * BLOCK, n, 32512, blocks, b, &v);
-        UNROLL for (unsigned i = 0; i < AT_ONCE; i++) {
+        UNROLL for (unsigned i = 0; i < AT_ONCE; i++)
+        {
                 const __m512i *q = v.q[i];
 
                 if (i >= n)

@@ -1,12 +1,13 @@
-/* The reference of the matrix kernels for the types of engine/weights/weights-k.h: what every other table must reproduce bit by
- * bit. Weights are (q - offset) * scale, or q * scale + min; scale and min belong to a sub-block of 16 or 32 columns.
+/* The reference of the matrix kernels for the types of engine/weights/weights-k.h: what every other table must
+ * reproduce bit by bit. Weights are (q - offset) * scale, or q * scale + min; scale and min belong to a sub-block of 16
+ * or 32 columns.
  *
- * ORDER, for each output (a lane), quantised activations: acc = 0; for each sub-block s in order, x_scale being its block's,
- *   acc = fmaf((float)isum_s, scale_s * x_scale, acc);
- *   where the type has a minimum: acc = fmaf(min_s, x_scale * (float)xsum_s, acc);
- * isum_s is the exact sum of (q - offset) * x over the sub-block's columns and xsum_s that of x (I16: x = 256 hi + lo).
- * F32 activations: acc = 0; for each column k in order, acc = fmaf(w_k, x_k, acc), where w_k is (float)(q - offset) * scale
- * (exact) or fmaf((float)q, scale, min). Neither depends on the number of rows or panels of a call. */
+ * ORDER, for each output (a lane), quantised activations: acc = 0; for each sub-block s in order, x_scale being its
+ * block's, acc = fmaf((float)isum_s, scale_s * x_scale, acc); where the type has a minimum: acc = fmaf(min_s, x_scale *
+ * (float)xsum_s, acc); isum_s is the exact sum of (q - offset) * x over the sub-block's columns and xsum_s that of x
+ * (I16: x = 256 hi + lo). F32 activations: acc = 0; for each column k in order, acc = fmaf(w_k, x_k, acc), where w_k is
+ * (float)(q - offset) * scale (exact) or fmaf((float)q, scale, min). Neither depends on the number of rows or panels of
+ * a call. */
 #include <math.h>
 #include "engine/host/kernels-fill.h"
 #include "engine/weights/weights-k.h"
@@ -39,9 +40,10 @@ static inline float fold(const struct tdm_k_info *info, enum tdm_act act, const 
         return acc;
 }
 
-static inline __attribute__((always_inline)) void matmul(const struct tdm_matrix *matrix, uint32_t type, enum tdm_act act,
-                                                         const struct tdm_act_row *rows, uint32_t n_rows,
-                                                         uint32_t first_panel, uint32_t n_panels, float *y, size_t y_stride)
+static inline __attribute__((always_inline)) void matmul(const struct tdm_matrix *matrix, uint32_t type,
+                                                         enum tdm_act act, const struct tdm_act_row *rows,
+                                                         uint32_t n_rows, uint32_t first_panel, uint32_t n_panels,
+                                                         float *y, size_t y_stride)
 {
         const struct tdm_k_info info = tdm_k_info(type);
 
@@ -50,7 +52,7 @@ static inline __attribute__((always_inline)) void matmul(const struct tdm_matrix
 
                 for (uint32_t r0 = 0; r0 < n_rows; r0 += 16) { /* a block is read once for these rows */
                         uint32_t n = TDM_MIN(n_rows - r0, 16u);
-                        float acc[16][LANES] = {{0}};
+                        float acc[16][LANES] = { { 0 } };
 
                         for (uint32_t b = 0; b < matrix->cols / BLOCK; b++)
                                 for (uint32_t lane = 0; lane < LANES; lane++) {
@@ -65,8 +67,8 @@ static inline __attribute__((always_inline)) void matmul(const struct tdm_matrix
 
                                                 if (act == TDM_ACT_F32)
                                                         for (uint32_t i = 0; i < BLOCK; i++)
-                                                                acc[r][lane] = fmaf(w[i], row->x[b * BLOCK + i],
-                                                                                    acc[r][lane]);
+                                                                acc[r][lane] =
+                                                                        fmaf(w[i], row->x[b * BLOCK + i], acc[r][lane]);
                                                 else
                                                         for (uint32_t i = 0; i < BLOCK; i += info.sub_values)
                                                                 acc[r][lane] = fold(&info, act, row, b, &block, i,

@@ -69,7 +69,7 @@ static inline __attribute__((always_inline)) void matmul_quantised(const struct 
 
                 for (uint32_t r = 0; r < n_rows; r++) {
                         const struct tdm_act_row *row = &rows[r];
-                        float acc[LANES] = {0};
+                        float acc[LANES] = { 0 };
 
                         for (uint32_t b = 0; b < nb; b++) {
                                 int32_t isum[LANES], isum_lo[LANES];
@@ -131,7 +131,7 @@ static inline __attribute__((always_inline)) void matmul_float(const struct tdm_
                 const uint8_t *panel = matrix->data + (first_panel + p) * matrix->panel_bytes;
 
                 for (uint32_t r = 0; r < n_rows; r++) {
-                        float acc[LANES] = {0};
+                        float acc[LANES] = { 0 };
 
                         for (uint32_t b = 0; b * BLOCK < matrix->cols; b++) {
                                 uint32_t n_cols = min_u32(BLOCK, matrix->cols - b * BLOCK);
@@ -217,7 +217,7 @@ static void quantise_i8(const float *x, uint32_t cols, int8_t *q, const struct t
 {
         for (uint32_t b = 0; b < cols / BLOCK; b++, x += BLOCK, q += BLOCK) {
                 float inverse = block_scale(x, 127, &blocks->scale[b]);
-                int32_t sum_16[2] = {0};
+                int32_t sum_16[2] = { 0 };
 
                 for (unsigned i = 0; i < BLOCK; i++) {
                         q[i] = (int8_t)lrintf(saturate(x[i]) * inverse);
@@ -231,7 +231,7 @@ static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, 
 {
         for (uint32_t b = 0; b < cols / BLOCK; b++, x += BLOCK, hi += BLOCK, lo += BLOCK) {
                 float inverse = block_scale(x, 32512, &blocks->scale[b]);
-                int32_t sum_16[2] = {0};
+                int32_t sum_16[2] = { 0 };
 
                 for (unsigned i = 0; i < BLOCK; i++) {
                         int32_t v = (int32_t)lrintf(saturate(x[i]) * inverse), high = (v + 128) >> 8;

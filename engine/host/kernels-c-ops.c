@@ -1,6 +1,6 @@
-/* The C reference of norms, activation, rotation, KV rows and attention: it says in which order every float result is made.
- * The SIMD files (kernels-simd-ops.h) do the same operations on 16 lanes; tests compare them bit for bit. Written to be
- * read, not to be fast: fmaf is a call here where the target has no such instruction by default. */
+/* The C reference of norms, activation, rotation, KV rows and attention: it says in which order every float result is
+ * made. The SIMD files (kernels-simd-ops.h) do the same operations on 16 lanes; tests compare them bit for bit. Written
+ * to be read, not to be fast: fmaf is a call here where the target has no such instruction by default. */
 #include <float.h>
 #include <math.h>
 
@@ -72,8 +72,8 @@ static void rmsnorm_add(const float *y, const float *gain, uint32_t n, float eps
                 h[i] = h[i] + y[i] * scale * gain[i];
 }
 
-/* ORDER: c = 0.044715 (g g); t = fmaf(c, g, g); e = exp(2 sqrt(2/pi) t); y = (0.5 g (2 - 2 / (e + 1))) up, cut to ±FLT_MAX.
- * g³ may be infinite: e is then 0 or infinite and the quotient 2 or 0, never NaN. */
+/* ORDER: c = 0.044715 (g g); t = fmaf(c, g, g); e = exp(2 sqrt(2/pi) t); y = (0.5 g (2 - 2 / (e + 1))) up, cut to
+ * ±FLT_MAX. g³ may be infinite: e is then 0 or infinite and the quotient 2 or 0, never NaN. */
 static void gelu_mul(const float *gate, const float *up, uint32_t n, float *y)
 {
         for (uint32_t i = 0; i < n; i++) {
@@ -114,8 +114,8 @@ static float saturate(float x, float limit, uint32_t *n_saturated)
         return x != x ? 0 : copysignf(limit, x);
 }
 
-/* One block of q8_0, elements stride apart. ORDER: values saturated to 127 * 65504; scale = f16(max |x| / 127), to nearest;
- * q = rint(x * (1 / scale) cut to ±127), 0 where the scale is 0. */
+/* One block of q8_0, elements stride apart. ORDER: values saturated to 127 * 65504; scale = f16(max |x| / 127), to
+ * nearest; q = rint(x * (1 / scale) cut to ±127), 0 where the scale is 0. */
 static uint16_t store_block(const float *x, uint32_t n, int8_t *q, size_t stride, uint32_t *n_saturated)
 {
         float amax = 0, scale, inverse;
@@ -139,7 +139,8 @@ static uint16_t store_block(const float *x, uint32_t n, int8_t *q, size_t stride
         return stored;
 }
 
-static uint32_t kv_store(uint8_t *part, enum tdm_kv_type type, uint32_t head_dim, uint32_t t, const float *k, const float *v)
+static uint32_t kv_store(uint8_t *part, enum tdm_kv_type type, uint32_t head_dim, uint32_t t, const float *k,
+                         const float *v)
 {
         uint8_t *values = part + tdm_kv_values_offset(type, head_dim);
         uint32_t n_blocks = tdm_kv_n_blocks(head_dim), n_saturated = 0;
@@ -153,7 +154,8 @@ static uint32_t kv_store(uint8_t *part, enum tdm_kv_type type, uint32_t head_dim
 
                         k_scales[k_index(n_blocks, t, b)] =
                                 store_block(k + d, n, (int8_t *)part + k_index(head_dim, t, d), 16, &n_saturated);
-                        v_scales[t * n_blocks + b] = store_block(v + d, n, (int8_t *)values + t * head_dim + d, 1, &n_saturated);
+                        v_scales[t * n_blocks + b] =
+                                store_block(v + d, n, (int8_t *)values + t * head_dim + d, 1, &n_saturated);
                 }
                 return n_saturated;
         }
@@ -162,8 +164,10 @@ static uint32_t kv_store(uint8_t *part, enum tdm_kv_type type, uint32_t head_dim
                         ((float *)part)[k_index(head_dim, t, d)] = k[d];
                         ((float *)values)[t * head_dim + d] = v[d];
                 } else {
-                        ((uint16_t *)part)[k_index(head_dim, t, d)] = tdm_f32_to_f16(saturate(k[d], TDM_F16_MAX, &n_saturated));
-                        ((uint16_t *)values)[t * head_dim + d] = tdm_f32_to_f16(saturate(v[d], TDM_F16_MAX, &n_saturated));
+                        ((uint16_t *)part)[k_index(head_dim, t, d)] =
+                                tdm_f32_to_f16(saturate(k[d], TDM_F16_MAX, &n_saturated));
+                        ((uint16_t *)values)[t * head_dim + d] =
+                                tdm_f32_to_f16(saturate(v[d], TDM_F16_MAX, &n_saturated));
                 }
         }
         return n_saturated;
@@ -171,12 +175,13 @@ static uint32_t kv_store(uint8_t *part, enum tdm_kv_type type, uint32_t head_dim
 
 static float kv_load(const uint8_t *data, enum tdm_kv_type type, size_t index)
 {
-        return type == TDM_KV_F32 ? ((const float *)data)[index]
-             : type == TDM_KV_F16 ? tdm_f16_to_f32(((const uint16_t *)data)[index]) : (float)((const int8_t *)data)[index];
+        return type == TDM_KV_F32 ? ((const float *)data)[index] :
+               type == TDM_KV_F16 ? tdm_f16_to_f32(((const uint16_t *)data)[index]) :
+                                    (float)((const int8_t *)data)[index];
 }
 
-/* The product with key t. Of q8_0: over blocks, s = fmaf(a, scale, s) where a is the sum over the block's dimensions d of
- * fmaf(q[d], (float)k[d], ·) from 0. */
+/* The product with key t. Of q8_0: over blocks, s = fmaf(a, scale, s) where a is the sum over the block's dimensions d
+ * of fmaf(q[d], (float)k[d], ·) from 0. */
 static float score(const float *q, const uint8_t *part, enum tdm_kv_type type, uint32_t head_dim, uint32_t t)
 {
         const uint8_t *scales = part + TDM_KV_PAGE_TOKENS * head_dim;
@@ -198,7 +203,8 @@ static float score(const float *q, const uint8_t *part, enum tdm_kv_type type, u
 /* o += p v, v of q8_0 being (float)q * scale, rounded. */
 static void add_value(float p, const uint8_t *part, enum tdm_kv_type type, uint32_t head_dim, uint32_t t, float *o)
 {
-        const uint8_t *values = part + tdm_kv_values_offset(type, head_dim), *scales = values + TDM_KV_PAGE_TOKENS * head_dim;
+        const uint8_t *values = part + tdm_kv_values_offset(type, head_dim),
+                      *scales = values + TDM_KV_PAGE_TOKENS * head_dim;
 
         for (uint32_t d = 0; d < head_dim; d++) {
                 float v = kv_load(values, type, t * head_dim + d);
@@ -239,7 +245,8 @@ static void attend_span(const struct tdm_attend_span *span)
                 float m = -INFINITY, l, partial[16] = {};
 
                 for (uint32_t t = query->lo; t < query->hi; t++) {
-                        float s = score(query->q, span->parts[t / TDM_KV_PAGE_TOKENS], span->type, head_dim, t % TDM_KV_PAGE_TOKENS);
+                        float s = score(query->q, span->parts[t / TDM_KV_PAGE_TOKENS], span->type, head_dim,
+                                        t % TDM_KV_PAGE_TOKENS);
 
                         p[t] = s;
                         m = s > m ? s : m;
@@ -250,7 +257,8 @@ static void attend_span(const struct tdm_attend_span *span)
                 for (uint32_t t = query->lo; t < query->hi; t++) {
                         p[t] = exp_one(p[t] - m);
                         partial[t % 16] += p[t];
-                        add_value(p[t], span->parts[t / TDM_KV_PAGE_TOKENS], span->type, head_dim, t % TDM_KV_PAGE_TOKENS, o);
+                        add_value(p[t], span->parts[t / TDM_KV_PAGE_TOKENS], span->type, head_dim,
+                                  t % TDM_KV_PAGE_TOKENS, o);
                 }
                 l = fold16(partial);
                 attend_merge(query, &(struct tdm_attend_query){ .o = o, .m = &m, .l = &l }, head_dim);

@@ -1,5 +1,5 @@
-/* How the table of kernels is assembled: each file fills what it has, the C reference first, then every ISA above it that
- * the CPU knows. For kernels.c and the tests of single files; callers use tdm_kernels_choose(). */
+/* How the table of kernels is assembled: each file fills what it has, the C reference first, then every ISA above it
+ * that the CPU knows. For kernels.c and the tests of single files; callers use tdm_kernels_choose(). */
 #ifndef TDM_ENGINE_HOST_KERNELS_FILL_H
 #define TDM_ENGINE_HOST_KERNELS_FILL_H
 

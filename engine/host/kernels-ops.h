@@ -1,12 +1,13 @@
-/* Constants of the elementwise kernels, shared by the C reference and the SIMD files so that they cannot drift apart. */
+/* Constants of the elementwise kernels, shared by the C reference and the SIMD files so that they cannot drift apart.
+ */
 #ifndef TDM_ENGINE_HOST_KERNELS_OPS_H
 #define TDM_ENGINE_HOST_KERNELS_OPS_H
 
 /* exp(x) = 2^n exp(r), n = rint(x log2 e), r = x - n ln 2 in two steps, |r| <= ln 2 / 2.
- * exp(r) = 1 + r + r² (C2 + C3 r + … + C6 r⁴), fitted for the least largest relative error, 3.1e-9 (0.05 ulp); the sum is
- * Horner's, by fmaf, which leaves under 1 ulp in all (test-kernels-ops.c). n comes from adding 1.5 · 2²³, whose last bits
- * are then n. 2^n is multiplied in as two halves, so that results below FLT_MIN are rounded once and those above FLT_MAX
- * become infinite. Below EXP_MIN all is 0, above EXP_MAX all is infinite; NaN stays NaN. */
+ * exp(r) = 1 + r + r² (C2 + C3 r + … + C6 r⁴), fitted for the least largest relative error, 3.1e-9 (0.05 ulp); the sum
+ * is Horner's, by fmaf, which leaves under 1 ulp in all (test-kernels-ops.c). n comes from adding 1.5 · 2²³, whose last
+ * bits are then n. 2^n is multiplied in as two halves, so that results below FLT_MIN are rounded once and those above
+ * FLT_MAX become infinite. Below EXP_MIN all is 0, above EXP_MAX all is infinite; NaN stays NaN. */
 #define TDM_EXP_MIN (-104.0f)
 #define TDM_EXP_MAX 89.0f
 #define TDM_EXP_LOG2E 0x1.715476p0f

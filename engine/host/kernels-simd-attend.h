@@ -1,13 +1,13 @@
-/* The SIMD versions of KV rows and attention, written once over a vector of 16 floats: see kernels-simd-ops.h, which includes
- * this.
+/* The SIMD versions of KV rows and attention, written once over a vector of 16 floats: see kernels-simd-ops.h, which
+ * includes this.
  *
- * Tiles of 1 … V16_MAX_QUERIES queries share each load of a key or value. The functions are inlined with constant n_queries,
- * n_groups, n_vectors and type, so that the sums of a tile stay in registers; each sum is still one lane's chain of fused
- * multiply-adds in the reference's order.
+ * Tiles of 1 … V16_MAX_QUERIES queries share each load of a key or value. The functions are inlined with constant
+ * n_queries, n_groups, n_vectors and type, so that the sums of a tile stay in registers; each sum is still one lane's
+ * chain of fused multiply-adds in the reference's order.
  *
- * With few queries a span is bound by memory's latency: rows are short, pages are scattered. So the first tile of a span
- * fetches the next keys and the values while it multiplies keys: that halves the time of one row behind a long context.
- * (Fetching the next span's keys while the values are added gained nothing more.) */
+ * With few queries a span is bound by memory's latency: rows are short, pages are scattered. So the first tile of a
+ * span fetches the next keys and the values while it multiplies keys: that halves the time of one row behind a long
+ * context. (Fetching the next span's keys while the values are added gained nothing more.) */
 
 /* ---- storing ---- */
 
@@ -44,8 +44,10 @@ TDM_INLINE uint32_t quantise_block(const float *x, uint32_t n, int8_t *q, uint16
 static uint32_t kv_store_q8(uint8_t *part, uint32_t head_dim, uint32_t t, const float *k, const float *v)
 {
         uint32_t n_blocks = tdm_kv_n_blocks(head_dim), n_saturated = 0;
-        uint8_t *values = part + tdm_kv_values_offset(TDM_KV_Q8_0, head_dim), *keys = part + (size_t)(t / 16) * head_dim * 16 + t % 16;
-        uint16_t *k_scales = (uint16_t *)(part + TDM_KV_PAGE_TOKENS * head_dim) + (size_t)(t / 16) * n_blocks * 16 + t % 16;
+        uint8_t *values = part + tdm_kv_values_offset(TDM_KV_Q8_0, head_dim),
+                *keys = part + (size_t)(t / 16) * head_dim * 16 + t % 16;
+        uint16_t *k_scales =
+                (uint16_t *)(part + TDM_KV_PAGE_TOKENS * head_dim) + (size_t)(t / 16) * n_blocks * 16 + t % 16;
         uint16_t *v_scales = (uint16_t *)(values + TDM_KV_PAGE_TOKENS * head_dim) + (size_t)t * n_blocks;
 
         for (uint32_t d = 0; d < head_dim; d += TDM_KV_BLOCK_DIMS) {
@@ -61,9 +63,11 @@ static uint32_t kv_store_q8(uint8_t *part, uint32_t head_dim, uint32_t t, const 
         return n_saturated;
 }
 
-static uint32_t kv_store(uint8_t *part, enum tdm_kv_type type, uint32_t head_dim, uint32_t t, const float *k, const float *v)
+static uint32_t kv_store(uint8_t *part, enum tdm_kv_type type, uint32_t head_dim, uint32_t t, const float *k,
+                         const float *v)
 {
-        size_t k_first = (size_t)(t / 16) * head_dim * 16 + t % 16, v_first = (size_t)(TDM_KV_PAGE_TOKENS + t) * head_dim;
+        size_t k_first = (size_t)(t / 16) * head_dim * 16 + t % 16,
+               v_first = (size_t)(TDM_KV_PAGE_TOKENS + t) * head_dim;
         uint32_t n_saturated = 0;
 
         if (type == TDM_KV_Q8_0)
@@ -117,12 +121,12 @@ static void attend_merge(const struct tdm_attend_query *into, const struct tdm_a
 struct attend_tile {
         const struct tdm_attend_span *span;
         const struct tdm_attend_query *queries;
-        float *p;                   /* [queries of the tile][TDM_ATTENTION_SPAN] */
-        float *v_scales;            /* q8_0: [TDM_ATTENTION_SPAN][blocks of 32 dimensions] */
-        uint32_t lo, hi;            /* keys that any query looks at */
-        uint32_t all_lo, all_hi;    /* keys that every query looks at; empty when all_lo >= all_hi */
-        bool is_first;              /* of the span: fetches what comes */
-        float a[8], b[8];           /* the merge's factors */
+        float *p;                /* [queries of the tile][TDM_ATTENTION_SPAN] */
+        float *v_scales;         /* q8_0: [TDM_ATTENTION_SPAN][blocks of 32 dimensions] */
+        uint32_t lo, hi;         /* keys that any query looks at */
+        uint32_t all_lo, all_hi; /* keys that every query looks at; empty when all_lo >= all_hi */
+        bool is_first;           /* of the span: fetches what comes */
+        float a[8], b[8];        /* the merge's factors */
         bool first[8];
 };
 
@@ -142,7 +146,8 @@ TDM_INLINE struct v16 kv_vector(const uint8_t *data, size_t index, enum tdm_kv_t
 {
         if (type == TDM_KV_Q8_0)
                 return v16_load_i8((const int8_t *)data + index);
-        return type == TDM_KV_F16 ? v16_load_f16((const uint16_t *)data + index) : v16_load((const float *)data + index);
+        return type == TDM_KV_F16 ? v16_load_f16((const uint16_t *)data + index) :
+                                    v16_load((const float *)data + index);
 }
 
 TDM_INLINE void fetch(const uint8_t *p)
@@ -150,8 +155,9 @@ TDM_INLINE void fetch(const uint8_t *p)
         __builtin_prefetch(p, 0, 2); /* into the second cache: a span's keys and values fit there, not in the first */
 }
 
-TDM_INLINE void attend_scores_at(const struct attend_tile *tile, const struct attend_keys *keys, const struct attend_keys *next,
-                                 unsigned n_groups, unsigned n_queries, enum tdm_kv_type type)
+TDM_INLINE void attend_scores_at(const struct attend_tile *tile, const struct attend_keys *keys,
+                                 const struct attend_keys *next, unsigned n_groups, unsigned n_queries,
+                                 enum tdm_kv_type type)
 {
         uint32_t head_dim = tile->span->head_dim, block = type == TDM_KV_Q8_0 ? TDM_KV_BLOCK_DIMS : head_dim;
         size_t step = tile->is_first ? 16 * element_bytes(type) : 0;
@@ -201,7 +207,8 @@ TDM_INLINE void attend_scores_at(const struct attend_tile *tile, const struct at
         }
 }
 
-TDM_INLINE void attend_scores(const struct attend_tile *tile, unsigned n_queries, unsigned n_groups, enum tdm_kv_type type)
+TDM_INLINE void attend_scores(const struct attend_tile *tile, unsigned n_queries, unsigned n_groups,
+                              enum tdm_kv_type type)
 {
         struct attend_keys keys[TDM_ATTENTION_SPAN / 16 + 1];
         uint32_t head_dim = tile->span->head_dim, n_blocks = tdm_kv_n_blocks(head_dim), n = 0, i = 0;
@@ -214,12 +221,14 @@ TDM_INLINE void attend_scores(const struct attend_tile *tile, unsigned n_queries
                         keys[n++] = (struct attend_keys){
                                 part + (size_t)t * head_dim * element_bytes(type),
                                 part + (size_t)TDM_KV_PAGE_TOKENS * head_dim + (size_t)t * n_blocks * 2,
-                                part + tdm_kv_values_offset(type, head_dim) + (size_t)t * head_dim * element_bytes(type),
+                                part + tdm_kv_values_offset(type, head_dim) +
+                                        (size_t)t * head_dim * element_bytes(type),
                                 group * 16,
                         };
         }
         for (; i + n_groups <= n; i += n_groups)
-                attend_scores_at(tile, keys + i, keys + (i + 2 * n_groups <= n ? i + n_groups : i), n_groups, n_queries, type);
+                attend_scores_at(tile, keys + i, keys + (i + 2 * n_groups <= n ? i + n_groups : i), n_groups, n_queries,
+                                 type);
         for (; i < n; i++)
                 attend_scores_at(tile, keys + i, keys + i, 1, n_queries, type);
 }
@@ -279,10 +288,12 @@ TDM_INLINE void attend_softmax(struct attend_tile *tile, unsigned n_queries)
 }
 
 /* Adds values [from, end) of one page to a tile's sums. whole: every query looks at all of them. */
-TDM_INLINE void attend_values_page(const struct attend_tile *tile, uint32_t from, uint32_t end, uint32_t first_d, unsigned n_queries,
-                                   unsigned n_vectors, enum tdm_kv_type type, bool whole, struct v16 (*o)[8])
+TDM_INLINE void attend_values_page(const struct attend_tile *tile, uint32_t from, uint32_t end, uint32_t first_d,
+                                   unsigned n_queries, unsigned n_vectors, enum tdm_kv_type type, bool whole,
+                                   struct v16 (*o)[8])
 {
-        uint32_t head_dim = tile->span->head_dim, page = from / TDM_KV_PAGE_TOKENS, n_blocks = tdm_kv_n_blocks(head_dim);
+        uint32_t head_dim = tile->span->head_dim, page = from / TDM_KV_PAGE_TOKENS,
+                 n_blocks = tdm_kv_n_blocks(head_dim);
         const uint8_t *values = tile->span->parts[page] + tdm_kv_values_offset(type, head_dim);
 
         for (uint32_t t = from; t < end; t++) {
@@ -307,8 +318,8 @@ TDM_INLINE void attend_values_page(const struct attend_tile *tile, uint32_t from
         }
 }
 
-TDM_INLINE void attend_values_at(const struct attend_tile *tile, uint32_t first_d, unsigned n_queries, unsigned n_vectors,
-                                 enum tdm_kv_type type)
+TDM_INLINE void attend_values_at(const struct attend_tile *tile, uint32_t first_d, unsigned n_queries,
+                                 unsigned n_vectors, enum tdm_kv_type type)
 {
         struct v16 o[8][8];
 
@@ -331,12 +342,13 @@ TDM_INLINE void attend_values_at(const struct attend_tile *tile, uint32_t first_
 
 #pragma GCC unroll 8
                 for (unsigned c = 0; c < n_vectors; c++)
-                        v16_store(to + c * 16, tile->first[i] ? o[i][c]
-                                                              : v16_fma(v16_load(to + c * 16), a, v16_mul(o[i][c], b)));
+                        v16_store(to + c * 16,
+                                  tile->first[i] ? o[i][c] : v16_fma(v16_load(to + c * 16), a, v16_mul(o[i][c], b)));
         }
 }
 
-TDM_INLINE void attend_values(const struct attend_tile *tile, unsigned n_queries, unsigned n_vectors, enum tdm_kv_type type)
+TDM_INLINE void attend_values(const struct attend_tile *tile, unsigned n_queries, unsigned n_vectors,
+                              enum tdm_kv_type type)
 {
         uint32_t d = 0;
 
@@ -346,21 +358,21 @@ TDM_INLINE void attend_values(const struct attend_tile *tile, unsigned n_queries
                 attend_values_at(tile, d, n_queries, 1, type);
 }
 
-#define DEFINE_ATTEND_TILE(n, type)                                                                                           \
-        static __attribute__((noinline)) void attend_tile_##n##_##type(struct attend_tile *tile)                              \
-        {                                                                                                                     \
-                attend_scores(tile, n, V16_SCORE_GROUPS(n), type);                                                            \
-                attend_softmax(tile, n);                                                                                      \
-                attend_values(tile, n, V16_VALUE_VECTORS(n), type);                                                           \
+#define DEFINE_ATTEND_TILE(n, type)                                                                                    \
+        static __attribute__((noinline)) void attend_tile_##n##_##type(struct attend_tile *tile)                       \
+        {                                                                                                              \
+                attend_scores(tile, n, V16_SCORE_GROUPS(n), type);                                                     \
+                attend_softmax(tile, n);                                                                               \
+                attend_values(tile, n, V16_VALUE_VECTORS(n), type);                                                    \
         }
-#define DEFINE_ATTEND_TILES(n)              \
-        DEFINE_ATTEND_TILE(n, TDM_KV_F16)   \
-        DEFINE_ATTEND_TILE(n, TDM_KV_F32)   \
+#define DEFINE_ATTEND_TILES(n)                                                                                         \
+        DEFINE_ATTEND_TILE(n, TDM_KV_F16)                                                                              \
+        DEFINE_ATTEND_TILE(n, TDM_KV_F32)                                                                              \
         DEFINE_ATTEND_TILE(n, TDM_KV_Q8_0)
-#define ATTEND_TILES(n)                                                                                                       \
-        {                                                                                                                     \
-                [TDM_KV_F16] = attend_tile_##n##_TDM_KV_F16, [TDM_KV_F32] = attend_tile_##n##_TDM_KV_F32,                     \
-                [TDM_KV_Q8_0] = attend_tile_##n##_TDM_KV_Q8_0,                                                                \
+#define ATTEND_TILES(n)                                                                                                \
+        {                                                                                                              \
+                [TDM_KV_F16] = attend_tile_##n##_TDM_KV_F16, [TDM_KV_F32] = attend_tile_##n##_TDM_KV_F32,              \
+                [TDM_KV_Q8_0] = attend_tile_##n##_TDM_KV_Q8_0,                                                         \
         }
 DEFINE_ATTEND_TILES(1)
 DEFINE_ATTEND_TILES(2)
@@ -371,7 +383,8 @@ DEFINE_ATTEND_TILES(4)
 DEFINE_ATTEND_TILES(8)
 #endif
 
-static void (*const attend_tiles[][4])(struct attend_tile *tile) = { /* log2 of the queries, type */
+static void (*const attend_tiles[][4])(struct attend_tile *tile) = {
+        /* log2 of the queries, type */
         ATTEND_TILES(1),
         ATTEND_TILES(2),
 #if V16_MAX_QUERIES >= 4
@@ -385,9 +398,13 @@ static void (*const attend_tiles[][4])(struct attend_tile *tile) = { /* log2 of 
 static void attend_span(const struct tdm_attend_span *span)
 {
         for (uint32_t i = 0, n; i < span->n_queries; i += n) {
-                struct attend_tile tile = { .span = span, .queries = span->queries + i, .p = span->scratch, .is_first = i == 0,
+                struct attend_tile tile = { .span = span,
+                                            .queries = span->queries + i,
+                                            .p = span->scratch,
+                                            .is_first = i == 0,
                                             .v_scales = span->scratch + V16_MAX_QUERIES * TDM_ATTENTION_SPAN,
-                                            .lo = TDM_ATTENTION_SPAN, .all_hi = TDM_ATTENTION_SPAN };
+                                            .lo = TDM_ATTENTION_SPAN,
+                                            .all_hi = TDM_ATTENTION_SPAN };
 
                 for (n = V16_MAX_QUERIES; n > span->n_queries - i; n /= 2)
                         ;

@@ -1,16 +1,16 @@
-/* The SIMD versions of norms, activation and rotation, written once over a vector of 16 floats; those of KV rows and attention
- * follow in kernels-simd-attend.h.
+/* The SIMD versions of norms, activation and rotation, written once over a vector of 16 floats; those of KV rows and
+ * attention follow in kernels-simd-attend.h.
  *
- * A file of one ISA defines `struct v16` and its operations, then includes this; so AVX2 (two registers) and AVX-512 (one)
- * cannot differ in order, and both follow the C reference (kernels-c-ops.c) lane by lane. Tails are loaded with zeros in
- * the lanes past the end: a zero added to a partial sum changes no bit.
+ * A file of one ISA defines `struct v16` and its operations, then includes this; so AVX2 (two registers) and AVX-512
+ * (one) cannot differ in order, and both follow the C reference (kernels-c-ops.c) lane by lane. Tails are loaded with
+ * zeros in the lanes past the end: a zero added to a partial sum changes no bit.
  *
- * Wanted: v16_zero, set1, load, load_n, store, store_n, add, sub, mul, div, fma (a b + c), fnma (c - a b), min, max (both
- * "a OP b ? a : b", so a NaN comes from b), pow2 (the two factors of 2^n from the bits of x + 1.5 · 2²³), keep (lanes
- * lo … hi-1 of one vector, the other's elsewhere), fold_add (i with i+8, +4, +2, +1), fold_max, count_above (lanes whose
- * magnitude is above, or NaN), finite_or_zero (NaN lanes become 0), load_f16, store_f16 (to nearest even), load_i8,
- * store_i8 (of integers -127 … 127, or rounded to nearest even), and the numbers V16_MAX_QUERIES (1 … 8 queries that share
- * loads), V16_SCORE_GROUPS(n_queries) (times 16 keys) and V16_VALUE_VECTORS(n_queries). */
+ * Wanted: v16_zero, set1, load, load_n, store, store_n, add, sub, mul, div, fma (a b + c), fnma (c - a b), min, max
+ * (both "a OP b ? a : b", so a NaN comes from b), pow2 (the two factors of 2^n from the bits of x + 1.5 · 2²³), keep
+ * (lanes lo … hi-1 of one vector, the other's elsewhere), fold_add (i with i+8, +4, +2, +1), fold_max, count_above
+ * (lanes whose magnitude is above, or NaN), finite_or_zero (NaN lanes become 0), load_f16, store_f16 (to nearest even),
+ * load_i8, store_i8 (of integers -127 … 127, or rounded to nearest even), and the numbers V16_MAX_QUERIES (1 … 8
+ * queries that share loads), V16_SCORE_GROUPS(n_queries) (times 16 keys) and V16_VALUE_VECTORS(n_queries). */
 #include <float.h>
 #include <math.h>
 
@@ -71,7 +71,8 @@ static void rmsnorm(const float *x, const float *gain, uint32_t n, float eps, fl
         for (; i + 16 <= n; i += 16)
                 v16_store(y + i, v16_mul(v16_mul(v16_load(x + i), scale), v16_load(gain + i)));
         if (i < n)
-                v16_store_n(y + i, v16_mul(v16_mul(v16_load_n(x + i, n - i), scale), v16_load_n(gain + i, n - i)), n - i);
+                v16_store_n(y + i, v16_mul(v16_mul(v16_load_n(x + i, n - i), scale), v16_load_n(gain + i, n - i)),
+                            n - i);
 }
 
 static void rmsnorm_add(const float *y, const float *gain, uint32_t n, float eps, float *h)
@@ -80,10 +81,13 @@ static void rmsnorm_add(const float *y, const float *gain, uint32_t n, float eps
         uint32_t i = 0;
 
         for (; i + 16 <= n; i += 16)
-                v16_store(h + i, v16_add(v16_load(h + i), v16_mul(v16_mul(v16_load(y + i), scale), v16_load(gain + i))));
+                v16_store(h + i,
+                          v16_add(v16_load(h + i), v16_mul(v16_mul(v16_load(y + i), scale), v16_load(gain + i))));
         if (i < n)
-                v16_store_n(h + i, v16_add(v16_load_n(h + i, n - i), v16_mul(v16_mul(v16_load_n(y + i, n - i), scale),
-                                                                             v16_load_n(gain + i, n - i))), n - i);
+                v16_store_n(h + i,
+                            v16_add(v16_load_n(h + i, n - i),
+                                    v16_mul(v16_mul(v16_load_n(y + i, n - i), scale), v16_load_n(gain + i, n - i))),
+                            n - i);
 }
 
 TDM_INLINE struct v16 gelu_one(struct v16 g, struct v16 up)

@@ -140,8 +140,8 @@ const struct tdm_kernels *tdm_kernels_choose(struct tdm_error *err)
 int tdm_kernels_type_index(uint32_t type)
 {
         static const uint32_t types[TDM_N_MATMUL_TYPES] = {
-                TDM_TYPE_F32,  TDM_TYPE_F16,  TDM_TYPE_BF16, TDM_TYPE_Q4_0, TDM_TYPE_Q8_0,
-                TDM_TYPE_Q4_1, TDM_TYPE_Q5_0, TDM_TYPE_Q5_1, TDM_TYPE_Q2_K, TDM_TYPE_Q3_K,
+                TDM_TYPE_F32,  TDM_TYPE_F16,  TDM_TYPE_BF16, TDM_TYPE_Q4_0,   TDM_TYPE_Q8_0,
+                TDM_TYPE_Q4_1, TDM_TYPE_Q5_0, TDM_TYPE_Q5_1, TDM_TYPE_Q2_K,   TDM_TYPE_Q3_K,
                 TDM_TYPE_Q4_K, TDM_TYPE_Q5_K, TDM_TYPE_Q6_K, TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS,
         };
 

@@ -12,7 +12,7 @@
 #define CHUNK_MACS_MIN (UINT64_C(64) << 10)
 #define CHUNK_ROWS_MAX 96u /* a multiple of every kernel's row tile */
 #define MAX_OUTS 4u
-#define PREPARE_VALUES 8192u       /* per chunk of prepare() */
+#define PREPARE_VALUES 8192u                       /* per chunk of prepare() */
 #define GATE_UP_VALUES_MAX (128u * CHUNK_ROWS_MAX) /* of each, on the stack */
 
 /* ---- prepared rows ---- */
@@ -48,7 +48,7 @@ static void *take_bytes(uint8_t **memory, size_t bytes)
 
 int tdm_acts_init(struct tdm_acts *acts, unsigned forms, uint32_t max_rows, uint32_t max_cols)
 {
-        struct tdm_acts a = {.forms = forms, .max_rows = max_rows};
+        struct tdm_acts a = { .forms = forms, .max_rows = max_rows };
         size_t rows_bytes = TDM_ALIGN_UP(max_rows * sizeof(struct tdm_act_row), (size_t)ALIGNMENT);
         uint8_t *memory;
 
@@ -156,7 +156,7 @@ static void prepare_chunk(void *arg, unsigned chunk, unsigned thread)
 void tdm_acts_prepare(struct tdm_acts *acts, const struct tdm_kernels *kernels, struct tdm_pool *pool, const float *x,
                       size_t stride, uint32_t n_rows, uint32_t cols)
 {
-        struct prepare_job job = {acts, kernels, x, stride, n_rows, cols, TDM_MAX(PREPARE_VALUES / cols, 1u)};
+        struct prepare_job job = { acts, kernels, x, stride, n_rows, cols, TDM_MAX(PREPARE_VALUES / cols, 1u) };
 
         assert(n_rows <= acts->max_rows);
         tdm_pool_run(pool, TDM_DIV_UP(n_rows, job.chunk_rows), prepare_chunk, &job);
@@ -174,7 +174,7 @@ struct cut {
 
 static struct cut cut_matrix(const struct tdm_matrix *matrix, uint32_t n_rows, uint64_t all_macs, unsigned n_threads)
 {
-        struct cut cut = {.n_panels = TDM_DIV_UP(matrix->rows, TDM_PANEL_ROWS), .n_rows = n_rows};
+        struct cut cut = { .n_panels = TDM_DIV_UP(matrix->rows, TDM_PANEL_ROWS), .n_rows = n_rows };
         uint64_t wanted = all_macs / (n_threads * CHUNKS_PER_THREAD);
         uint64_t per_panel;
 
@@ -247,7 +247,7 @@ static void matmul_chunk(void *arg, unsigned chunk, unsigned thread)
 void tdm_matmul(struct tdm_pool *pool, const struct tdm_kernels *kernels, const struct tdm_acts *acts, uint32_t n_rows,
                 const struct tdm_matmul_out *outs, unsigned n_outs)
 {
-        struct matmul_job job = {.acts = acts, .outs = outs, .n_outs = n_outs};
+        struct matmul_job job = { .acts = acts, .outs = outs, .n_outs = n_outs };
         unsigned n_chunks = 0;
         uint64_t macs = 0;
 
@@ -284,7 +284,8 @@ static void gate_up_chunk(void *arg, unsigned chunk, unsigned thread)
         _Alignas(ALIGNMENT) float gate[GATE_UP_VALUES_MAX], up[GATE_UP_VALUES_MAX];
 
         assert(width * piece.n_rows <= GATE_UP_VALUES_MAX);
-        job->gate_fn(job->gate, job->gate_rows + piece.first_row, piece.n_rows, piece.first_panel, piece.n_panels, gate, width);
+        job->gate_fn(job->gate, job->gate_rows + piece.first_row, piece.n_rows, piece.first_panel, piece.n_panels, gate,
+                     width);
         job->up_fn(job->up, job->up_rows + piece.first_row, piece.n_rows, piece.first_panel, piece.n_panels, up, width);
         for (uint32_t r = 0; r < piece.n_rows; r++) {
                 float *h = gate + r * width;
@@ -318,8 +319,8 @@ void tdm_matmul_gate_up(struct tdm_pool *pool, const struct tdm_kernels *kernels
                 return;
         job.cut = cut_matrix(gate, n_rows, matrix_macs(gate, n_rows), tdm_pool_n_threads(pool));
         /* Two products in a chunk, both on the stack. */
-        job.cut.chunk_panels =
-                TDM_MAX(TDM_MIN(job.cut.chunk_panels / 2, GATE_UP_VALUES_MAX / TDM_PANEL_ROWS / job.cut.chunk_rows) & ~1u, 2u);
+        job.cut.chunk_panels = TDM_MAX(
+                TDM_MIN(job.cut.chunk_panels / 2, GATE_UP_VALUES_MAX / TDM_PANEL_ROWS / job.cut.chunk_rows) & ~1u, 2u);
         job.cut.n_chunks = TDM_DIV_UP(job.cut.n_panels, job.cut.chunk_panels) * job.cut.n_row_chunks;
         tdm_pool_run(pool, job.cut.n_chunks, gate_up_chunk, &job);
 }

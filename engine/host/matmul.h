@@ -1,6 +1,6 @@
-/* Matrix products of the host device over the thread pool: one preparation of the input for all the matrices that read it,
- * one parallel region for all of them (fused QKV), gate and up computed panel by panel and multiplied while they are in
- * cache (fused gate/up). Results do not depend on the number of rows or threads: see kernels.h for the order. */
+/* Matrix products of the host device over the thread pool: one preparation of the input for all the matrices that read
+ * it, one parallel region for all of them (fused QKV), gate and up computed panel by panel and multiplied while they
+ * are in cache (fused gate/up). Results do not depend on the number of rows or threads: see kernels.h for the order. */
 #ifndef TDM_ENGINE_HOST_MATMUL_H
 #define TDM_ENGINE_HOST_MATMUL_H
 
@@ -9,10 +9,10 @@
 
 /* Rows prepared for matrix kernels, in one or more forms at once (a bit per enum tdm_act). Allocated at load. */
 struct tdm_acts {
-        unsigned forms;     /* bit mask: 1 << TDM_ACT_… */
+        unsigned forms; /* bit mask: 1 << TDM_ACT_… */
         uint32_t max_rows;
         uint32_t max_cols;
-        uint32_t cols;      /* of what is held now */
+        uint32_t cols;                        /* of what is held now */
         struct tdm_act_row *rows[TDM_N_ACTS]; /* [max_rows], NULL for forms not asked for */
         void *memory;
         size_t memory_bytes;
@@ -24,7 +24,8 @@ void tdm_acts_deinit(struct tdm_acts *acts);
 void tdm_acts_prepare(struct tdm_acts *acts, const struct tdm_kernels *kernels, struct tdm_pool *pool, const float *x,
                       size_t stride, uint32_t n_rows, uint32_t cols);
 /* One row, for callers that are on a pool thread already (fusing a norm before it). */
-void tdm_acts_prepare_row(struct tdm_acts *acts, const struct tdm_kernels *kernels, uint32_t row, const float *x, uint32_t cols);
+void tdm_acts_prepare_row(struct tdm_acts *acts, const struct tdm_kernels *kernels, uint32_t row, const float *x,
+                          uint32_t cols);
 
 struct tdm_matmul_out {
         const struct tdm_matrix *matrix;
@@ -37,10 +38,11 @@ struct tdm_matmul_out {
 void tdm_matmul(struct tdm_pool *pool, const struct tdm_kernels *kernels, const struct tdm_acts *acts, uint32_t n_rows,
                 const struct tdm_matmul_out *outs, unsigned n_outs);
 
-/* h = gelu(gate x) * (up x), left in `ret` prepared for the down projection (all of ret->forms), ret->cols = gate->rows. */
-void tdm_matmul_gate_up(struct tdm_pool *pool, const struct tdm_kernels *kernels, const struct tdm_acts *acts, uint32_t n_rows,
-                        const struct tdm_matrix *gate, enum tdm_act gate_act, const struct tdm_matrix *up, enum tdm_act up_act,
-                        struct tdm_acts *ret);
+/* h = gelu(gate x) * (up x), left in `ret` prepared for the down projection (all of ret->forms), ret->cols =
+ * gate->rows. */
+void tdm_matmul_gate_up(struct tdm_pool *pool, const struct tdm_kernels *kernels, const struct tdm_acts *acts,
+                        uint32_t n_rows, const struct tdm_matrix *gate, enum tdm_act gate_act,
+                        const struct tdm_matrix *up, enum tdm_act up_act, struct tdm_acts *ret);
 
 /* The activation form for a matrix: float weights take F32; quantised ones I8 or I16 as asked. */
 enum tdm_act tdm_matmul_act(uint32_t type, enum tdm_act wanted);

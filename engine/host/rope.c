@@ -10,7 +10,9 @@ int tdm_rope_init(struct tdm_rope *rope, uint32_t head_dim, uint32_t n_positions
 {
         uint32_t half = head_dim / 2, n_coarse = TDM_DIV_UP(n_positions, FINE);
         size_t bytes = (size_t)2 * (n_coarse + FINE) * half * sizeof(double);
-        struct tdm_rope r = { .half = half, .n_positions = n_positions, .memory = malloc(bytes), .memory_bytes = bytes };
+        struct tdm_rope r = {
+                .half = half, .n_positions = n_positions, .memory = malloc(bytes), .memory_bytes = bytes
+        };
 
         if (!r.memory)
                 return -ENOMEM;

@@ -1,8 +1,8 @@
 /* Rotation angles: cos and sin of position · base^(-2i / head_dim), i = 0 … head_dim/2 - 1, as f32.
  *
- * A position is 256 c + f; the tables hold the angles of 256 c and of f in double, and the sum's cosine and sine come from
- * the addition theorem in double, rounded once. So the tables grow with n_ctx / 256 only, and a value is a function of
- * base, factor, head_dim and the absolute position alone. Read-only after init: any thread. */
+ * A position is 256 c + f; the tables hold the angles of 256 c and of f in double, and the sum's cosine and sine come
+ * from the addition theorem in double, rounded once. So the tables grow with n_ctx / 256 only, and a value is a
+ * function of base, factor, head_dim and the absolute position alone. Read-only after init: any thread. */
 #ifndef TDM_ENGINE_HOST_ROPE_H
 #define TDM_ENGINE_HOST_ROPE_H
 

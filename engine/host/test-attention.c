@@ -1,5 +1,5 @@
-/* Attention over a paged cache with scattered pages, against a softmax in double precision, and for equal bits from any cut
- * of the rows, any number of threads (so: by items and by spans) and any kernels. */
+/* Attention over a paged cache with scattered pages, against a softmax in double precision, and for equal bits from any
+ * cut of the rows, any number of threads (so: by items and by spans) and any kernels. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,9 +17,9 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-        { 4, 1, 32, 0, TDM_KV_F16 },   { 4, 2, 48, 300, TDM_KV_F32 }, { 3, 3, 16, 33, TDM_KV_F16 },
-        { 70, 1, 16, 500, TDM_KV_F16 }, { 2, 1, 256, 0, TDM_KV_F32 },
-        { 4, 2, 80, 300, TDM_KV_Q8_0 }, { 2, 1, 64, 0, TDM_KV_Q8_0 },
+        { 4, 1, 32, 0, TDM_KV_F16 },    { 4, 2, 48, 300, TDM_KV_F32 }, { 3, 3, 16, 33, TDM_KV_F16 },
+        { 70, 1, 16, 500, TDM_KV_F16 }, { 2, 1, 256, 0, TDM_KV_F32 },  { 4, 2, 80, 300, TDM_KV_Q8_0 },
+        { 2, 1, 64, 0, TDM_KV_Q8_0 },
 };
 
 /* Two sequences: a chunk of rows in the middle, and one row at the far end. */
@@ -66,8 +66,12 @@ static void fixture_init(struct fixture *f, const struct shape *shape)
         size_t kv_width = (size_t)shape->n_kv_heads * shape->head_dim;
         enum tdm_kv_group group;
 
-        *f = (struct fixture){ .hp = { .n_layers = 3, .n_heads = shape->n_heads, .n_kv_heads = shape->n_kv_heads,
-                                       .head_dim = shape->head_dim, .n_ctx = N_CTX, .window = shape->window } };
+        *f = (struct fixture){ .hp = { .n_layers = 3,
+                                       .n_heads = shape->n_heads,
+                                       .n_kv_heads = shape->n_kv_heads,
+                                       .head_dim = shape->head_dim,
+                                       .n_ctx = N_CTX,
+                                       .window = shape->window } };
         memset(f->hp.layer_is_full, shape->window == 0, 3);
         group = tdm_kv_group_of(&f->hp, 1);
         assert_int_equal(tdm_kv_geometry_init(&f->kv, &f->hp, shape->type, 2 * n_pages, 2 * n_pages), 0);
@@ -101,8 +105,9 @@ static void fixture_init(struct fixture *f, const struct shape *shape)
                                         f->v[at + d] = element(shape->type, d);
                                 }
                                 if (t >= tdm_window_first(&f->hp, group, starts[s])) /* before: slid out */
-                                        kernels->kv_store(f->kv_base + tdm_kv_part_offset(&f->kv, group, page, 1, h), shape->type,
-                                                          shape->head_dim, t % TDM_KV_PAGE_TOKENS, f->k + at, f->v + at);
+                                        kernels->kv_store(f->kv_base + tdm_kv_part_offset(&f->kv, group, page, 1, h),
+                                                          shape->type, shape->head_dim, t % TDM_KV_PAGE_TOKENS,
+                                                          f->k + at, f->v + at);
                         }
         }
 }
@@ -125,8 +130,8 @@ static float *run(const struct fixture *f, const char *cpu, unsigned n_threads, 
         assert_int_equal(tdm_attention_new(&attention, &f->hp, max_rows, n_threads), 0);
         for (uint32_t first = 0, n; first < N_ROWS; first += n) {
                 n = TDM_MIN(max_rows, N_ROWS - first);
-                tdm_attention_run(attention, pool, tdm_kernels_get(cpu), &f->hp, &f->kv, f->kv_base, &f->step, 1, first, n,
-                                  f->q + first * width, out + first * width);
+                tdm_attention_run(attention, pool, tdm_kernels_get(cpu), &f->hp, &f->kv, f->kv_base, &f->step, 1, first,
+                                  n, f->q + first * width, out + first * width);
         }
         tdm_attention_destroy(attention);
         tdm_pool_destroy(pool);
@@ -144,7 +149,9 @@ static void check_values(const struct fixture *f, enum tdm_kv_group group, const
                         double l = 0, o[256] = {};
 
                         for (uint32_t t = tdm_window_first(&f->hp, group, position); t <= position; t++) {
-                                size_t at = (((size_t)f->step.rows[row].seq * N_CTX + t) * f->hp.n_kv_heads + h / heads_per_kv) * head_dim;
+                                size_t at = (((size_t)f->step.rows[row].seq * N_CTX + t) * f->hp.n_kv_heads +
+                                             h / heads_per_kv) *
+                                            head_dim;
                                 double s = 0, p;
 
                                 for (uint32_t d = 0; d < head_dim; d++)

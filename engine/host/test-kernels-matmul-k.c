@@ -1,5 +1,5 @@
-/* Matrix kernels of the types of engine/weights/weights-k.h: every table's kernels give exactly the bits of the C reference, over
- * random shapes with odd tails, and the reference itself agrees with a plain double sum. */
+/* Matrix kernels of the types of engine/weights/weights-k.h: every table's kernels give exactly the bits of the C
+ * reference, over random shapes with odd tails, and the reference itself agrees with a plain double sum. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,9 +9,9 @@
 #include "engine/host/matmul.h"
 #include "engine/weights/weights-k.h"
 
-static const uint32_t types[] = {TDM_TYPE_Q4_1, TDM_TYPE_Q5_0, TDM_TYPE_Q5_1, TDM_TYPE_Q2_K,   TDM_TYPE_Q3_K,
-                                 TDM_TYPE_Q4_K, TDM_TYPE_Q5_K, TDM_TYPE_Q6_K, TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS};
-static const char *const names[] = {"c", "avx2", "avx512"};
+static const uint32_t types[] = { TDM_TYPE_Q4_1, TDM_TYPE_Q5_0, TDM_TYPE_Q5_1, TDM_TYPE_Q2_K,   TDM_TYPE_Q3_K,
+                                  TDM_TYPE_Q4_K, TDM_TYPE_Q5_K, TDM_TYPE_Q6_K, TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS };
+static const char *const names[] = { "c", "avx2", "avx512" };
 
 static uint64_t random_state = 1;
 
@@ -48,7 +48,8 @@ static void matrix_new(struct tdm_matrix *matrix, uint32_t type, uint32_t rows, 
         uint8_t *data;
 
         *matrix = (struct tdm_matrix){
-                .panel_bytes = tdm_weights_panel_bytes(type, cols), .type = type, .rows = rows, .cols = cols};
+                .panel_bytes = tdm_weights_panel_bytes(type, cols), .type = type, .rows = rows, .cols = cols
+        };
         matrix->data = data = aligned_alloc(64, n_panels * matrix->panel_bytes);
         assert_non_null(data);
         for (size_t i = 0; i < n_panels * matrix->panel_bytes; i += 4) {
@@ -63,8 +64,8 @@ static void matrix_new(struct tdm_matrix *matrix, uint32_t type, uint32_t rows, 
                 for (size_t i = 0; i < front / 2; i++) { /* f16: mostly ordinary, a few subnormal or zero */
                         uint16_t *h = (uint16_t *)(void *)panel + i;
 
-                        *h = random_u32() % 16 ? (uint16_t)(*h & 0x83ff) | (uint16_t)(8 + *h % 7) << 10
-                                               : *h & (random_u32() % 2 ? 0x83ff : 0);
+                        *h = random_u32() % 16 ? (uint16_t)(*h & 0x83ff) | (uint16_t)(8 + *h % 7) << 10 :
+                                                 *h & (random_u32() % 2 ? 0x83ff : 0);
                 }
                 /* The extremes beside each other: where 16-bit sums would saturate. */
                 if (p == 0)
@@ -102,8 +103,8 @@ static bool kernel_exists(const struct tdm_kernels *kernels, enum tdm_act act, u
 }
 
 /* The reference against double sums of what the forms really hold. */
-static void check_reference(const struct tdm_matrix *matrix, const struct tdm_acts *acts, enum tdm_act act, uint32_t n_rows,
-                            const float *y, size_t y_stride)
+static void check_reference(const struct tdm_matrix *matrix, const struct tdm_acts *acts, enum tdm_act act,
+                            uint32_t n_rows, const float *y, size_t y_stride)
 {
         for (uint32_t t = 0; t < 20; t++) {
                 uint32_t r = random_u32() % n_rows, row = random_u32() % matrix->rows;
@@ -111,9 +112,9 @@ static void check_reference(const struct tdm_matrix *matrix, const struct tdm_ac
                 double sum = 0, size = 0;
 
                 for (uint32_t k = 0; k < matrix->cols; k++) {
-                        double x = act == TDM_ACT_F32  ? a->x[k]
-                                   : act == TDM_ACT_I8 ? (double)a->hi[k] * a->scale[k / 32]
-                                                       : (256.0 * a->hi[k] + a->lo[k]) * a->scale[k / 32];
+                        double x = act == TDM_ACT_F32 ? a->x[k] :
+                                   act == TDM_ACT_I8  ? (double)a->hi[k] * a->scale[k / 32] :
+                                                        (256.0 * a->hi[k] + a->lo[k]) * a->scale[k / 32];
 
                         sum += matrix_value(matrix, row, k) * x;
                         size += fabs(matrix_value(matrix, row, k) * x);
@@ -122,7 +123,8 @@ static void check_reference(const struct tdm_matrix *matrix, const struct tdm_ac
         }
 }
 
-static void check_shape(struct tdm_pool *pool, uint32_t type, enum tdm_act act, uint32_t rows, uint32_t cols, uint32_t n_rows)
+static void check_shape(struct tdm_pool *pool, uint32_t type, enum tdm_act act, uint32_t rows, uint32_t cols,
+                        uint32_t n_rows)
 {
         const struct tdm_kernels *c = tdm_kernels_get("c");
         uint32_t n_panels = TDM_DIV_UP(rows, TDM_PANEL_ROWS);
@@ -137,8 +139,8 @@ static void check_shape(struct tdm_pool *pool, uint32_t type, enum tdm_act act, 
         assert_int_equal(tdm_acts_init(&acts, 1u << act, n_rows, cols), 0);
         tdm_acts_prepare(&acts, c, pool, x, cols, n_rows, cols);
 
-        c->matmul[act][tdm_kernels_type_index(type)](&matrix, acts.rows[act], n_rows, 0, n_panels, (float *)(void *)want,
-                                                     y_stride);
+        c->matmul[act][tdm_kernels_type_index(type)](&matrix, acts.rows[act], n_rows, 0, n_panels,
+                                                     (float *)(void *)want, y_stride);
         check_reference(&matrix, &acts, act, n_rows, (const float *)(const void *)want, y_stride);
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(names); i++) {
                 const struct tdm_kernels *kernels = tdm_kernels_get(names[i]);

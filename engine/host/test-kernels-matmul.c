@@ -11,8 +11,8 @@
 #include "common/f16.h"
 #include "engine/host/matmul.h"
 
-static const uint32_t types[] = {TDM_TYPE_F32, TDM_TYPE_F16, TDM_TYPE_BF16, TDM_TYPE_Q4_0, TDM_TYPE_Q8_0};
-static const char *const names[] = {"c", "avx2", "avx512"};
+static const uint32_t types[] = { TDM_TYPE_F32, TDM_TYPE_F16, TDM_TYPE_BF16, TDM_TYPE_Q4_0, TDM_TYPE_Q8_0 };
+static const char *const names[] = { "c", "avx2", "avx512" };
 
 static uint64_t random_state = 1;
 
@@ -46,14 +46,15 @@ static void matrix_new(struct tdm_matrix *matrix, uint32_t type, uint32_t rows, 
 {
         uint32_t n_panels = TDM_DIV_UP(rows, TDM_PANEL_ROWS), nb = cols / 32;
         size_t scales = type == TDM_TYPE_Q8_0 || type == TDM_TYPE_Q4_0 ? TDM_ALIGN_UP((size_t)nb * 32, (size_t)64) : 0;
-        size_t body = type == TDM_TYPE_Q8_0   ? (size_t)nb * 512
-                      : type == TDM_TYPE_Q4_0 ? (size_t)nb * 256
-                      : type == TDM_TYPE_F32  ? (size_t)cols * 64
-                                              : (size_t)cols * 32;
+        size_t body = type == TDM_TYPE_Q8_0 ? (size_t)nb * 512 :
+                      type == TDM_TYPE_Q4_0 ? (size_t)nb * 256 :
+                      type == TDM_TYPE_F32  ? (size_t)cols * 64 :
+                                              (size_t)cols * 32;
         uint8_t *data;
 
         *matrix = (struct tdm_matrix){
-                .panel_bytes = TDM_ALIGN_UP(scales + body, (size_t)64), .type = type, .rows = rows, .cols = cols};
+                .panel_bytes = TDM_ALIGN_UP(scales + body, (size_t)64), .type = type, .rows = rows, .cols = cols
+        };
         matrix->data = data = aligned_alloc(64, n_panels * matrix->panel_bytes);
         assert_non_null(data);
         for (size_t i = 0; i < n_panels * matrix->panel_bytes; i += 4) {
@@ -73,8 +74,8 @@ static void matrix_new(struct tdm_matrix *matrix, uint32_t type, uint32_t rows, 
                         if (type == TDM_TYPE_BF16)
                                 *h = (uint16_t)(*h & 0x807f) | (uint16_t)(120 + *h % 7) << 7;
                         else /* f16: mostly ordinary, a few subnormal or zero */
-                                *h = random_u32() % 16 ? (uint16_t)(*h & 0x83ff) | (uint16_t)(8 + *h % 7) << 10
-                                                       : *h & (random_u32() % 2 ? 0x83ff : 0);
+                                *h = random_u32() % 16 ? (uint16_t)(*h & 0x83ff) | (uint16_t)(8 + *h % 7) << 10 :
+                                                         *h & (random_u32() % 2 ? 0x83ff : 0);
                 }
                 /* The extremes of a byte beside each other: where 16-bit sums would saturate. */
                 if (type == TDM_TYPE_Q8_0 && p == 0)
@@ -121,9 +122,9 @@ static void check_reference(const struct tdm_matrix *matrix, const struct tdm_ac
                 double sum = 0, size = 0;
 
                 for (uint32_t k = 0; k < matrix->cols; k++) {
-                        double x = act == TDM_ACT_F32  ? a->x[k]
-                                   : act == TDM_ACT_I8 ? (double)a->hi[k] * a->scale[k / 32]
-                                                       : (256.0 * a->hi[k] + a->lo[k]) * a->scale[k / 32];
+                        double x = act == TDM_ACT_F32 ? a->x[k] :
+                                   act == TDM_ACT_I8  ? (double)a->hi[k] * a->scale[k / 32] :
+                                                        (256.0 * a->hi[k] + a->lo[k]) * a->scale[k / 32];
 
                         sum += matrix_value(matrix, row, k) * x;
                         size += fabs(matrix_value(matrix, row, k) * x);
@@ -208,7 +209,7 @@ static void check_quantise(const float *x, uint32_t cols)
                 float sum[8];
                 int32_t sum_16[16];
         } want, got;
-        const struct tdm_act_blocks blocks = {got.scale, got.start, got.sum, got.sum_16};
+        const struct tdm_act_blocks blocks = { got.scale, got.start, got.sum, got.sum_16 };
 
         for (unsigned form = 0; form < 2; form++)
                 for (unsigned i = 0; i < TDM_ARRAY_SIZE(names); i++) {
@@ -228,7 +229,7 @@ static void check_quantise(const float *x, uint32_t cols)
                         if (i > 0)
                                 continue;
                         for (uint32_t b = 0; b < cols / 32; b++) {
-                                int32_t sum = 0, sum_16[2] = {0};
+                                int32_t sum = 0, sum_16[2] = { 0 };
                                 float amax = 0;
 
                                 for (uint32_t k = 32 * b; k < 32 * b + 32; k++)
@@ -255,9 +256,11 @@ static void check_quantise(const float *x, uint32_t cols)
 
 static void test_quantise(void **state)
 {
-        static const float special[] = {0, -0.0f, 1, -1, FLT_MAX, -FLT_MAX, INFINITY, -INFINITY, NAN, FLT_MIN, -FLT_MIN,
-                                        0x1p-149f, 127 * FLT_MIN, 126.9f * FLT_MIN, 32512 * FLT_MIN, 0.5f, 1.5f, 2.5f,
-                                        -0.5f, 1e-30f, 1e30f};
+        static const float special[] = {
+                0,    -0.0f,   1,        -1,        FLT_MAX,       -FLT_MAX,         INFINITY,        -INFINITY,
+                NAN,  FLT_MIN, -FLT_MIN, 0x1p-149f, 127 * FLT_MIN, 126.9f * FLT_MIN, 32512 * FLT_MIN, 0.5f,
+                1.5f, 2.5f,    -0.5f,    1e-30f,    1e30f
+        };
         float x[256];
 
         for (unsigned round = 0; round < 2000; round++) {
@@ -277,10 +280,10 @@ static void test_quantise(void **state)
 static void test_quantise_ties(void **state)
 {
         const struct tdm_kernels *c = tdm_kernels_get("c");
-        float x[32] = {127, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f}, scale, sum;
+        float x[32] = { 127, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f }, scale, sum;
         int8_t q[32], lo[32];
         int32_t start, sum_16[2];
-        const struct tdm_act_blocks blocks = {&scale, &start, &sum, sum_16};
+        const struct tdm_act_blocks blocks = { &scale, &start, &sum, sum_16 };
 
         c->quantise_i8(x, 32, q, &blocks);
         assert_true(scale == 1);
@@ -304,7 +307,7 @@ static void test_quantise_ties(void **state)
 
 static void test_choose(void **state)
 {
-        struct tdm_error err = {0};
+        struct tdm_error err = { 0 };
         const struct tdm_kernels *best = tdm_kernels_choose(&err);
 
         assert_non_null(best);
@@ -328,8 +331,10 @@ static void test_choose(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_tables_agree),  cmocka_unit_test(test_quantise),
-                cmocka_unit_test(test_quantise_ties), cmocka_unit_test(test_choose),
+                cmocka_unit_test(test_tables_agree),
+                cmocka_unit_test(test_quantise),
+                cmocka_unit_test(test_quantise_ties),
+                cmocka_unit_test(test_choose),
         };
 
         unsetenv("TANDEM_CPU");

@@ -1,5 +1,5 @@
-/* Norms, activation, rotation, KV rows and attention: every ISA against the C reference bit for bit, over random shapes with
- * odd tails, and the C reference against double precision within the bounds written here. */
+/* Norms, activation, rotation, KV rows and attention: every ISA against the C reference bit for bit, over random shapes
+ * with odd tails, and the C reference against double precision within the bounds written here. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -80,7 +80,9 @@ static void test_exp(void **unused)
 
         for (int round = 0; round < 40; round++) {
                 for (int i = 0; i < N; i++)
-                        x[i] = round == 0 ? -110.0f + 0.05f * (float)i : round == 1 ? uniform(-1e-3f, 1e-3f) : uniform(-106, 89.5f);
+                        x[i] = round == 0 ? -110.0f + 0.05f * (float)i :
+                               round == 1 ? uniform(-1e-3f, 1e-3f) :
+                                            uniform(-106, 89.5f);
                 x[0] = -INFINITY;
                 x[1] = INFINITY;
                 x[2] = FLT_MAX;
@@ -134,7 +136,8 @@ static void test_rmsnorm(void **unused)
                         double want = x[i] * scale * gain[i];
 
                         /* a sum of n/16 + 4 roundings, its square root, quotient and two products */
-                        assert_true(fabs(y[i] - want) <= fabs(want) * (n / 32.0 + 8) * 0x1p-24 + (1 + fabs(gain[i])) * 1e-44);
+                        assert_true(fabs(y[i] - want) <=
+                                    fabs(want) * (n / 32.0 + 8) * 0x1p-24 + (1 + fabs(gain[i])) * 1e-44);
                         assert_true(ha[i] == h[i] + y[i]);
                 }
                 for (unsigned k = 0; k < n_simd; k++) {
@@ -153,8 +156,8 @@ static void test_rmsnorm(void **unused)
 
 static void test_gelu(void **unused)
 {
-        static const float hard[] = { 0.0f, -0.0f, 1e-30f, -1e-30f, 1e5f, -1e5f, 1e13f, -1e13f, 1e19f, -1e19f, 1e30f, -1e30f,
-                                      FLT_MAX, -FLT_MAX, FLT_MIN, 1e-45f, -9.0f, 9.0f };
+        static const float hard[] = { 0.0f,   -0.0f, 1e-30f, -1e-30f, 1e5f,     -1e5f,   1e13f,  -1e13f, 1e19f,
+                                      -1e19f, 1e30f, -1e30f, FLT_MAX, -FLT_MAX, FLT_MIN, 1e-45f, -9.0f,  9.0f };
 
         for (int round = 0; round < 200; round++) {
                 uint32_t n = 1 + below(300);
@@ -172,7 +175,7 @@ static void test_gelu(void **unused)
                         /* 2 - 2 / (e + 1) is off by at most 3 · 2^-24 before the products */
                         assert_true(fabs(want * up[i]) > 1e38 ||
                                     fabs(y[i] - want * up[i]) <= (2 * fabs(x) + fabs(want)) * fabs(up[i]) * 0x1p-22 +
-                                                                        (1 + fabs(up[i])) * 1e-44);
+                                                                         (1 + fabs(up[i])) * 1e-44);
                 }
                 for (unsigned k = 0; k < n_simd; k++) {
                         simd[k].gelu_mul(g, up, n, y2);
@@ -203,8 +206,10 @@ static void test_rope(void **unused)
                 for (uint32_t i = 0; i < half; i++) {
                         double size = fabs(x[i]) + fabs(x[half + i]);
 
-                        assert_true(fabs(y[i] - ((double)x[i] * c[i] - (double)x[half + i] * s[i])) <= size * 0x1p-23 + 1e-44);
-                        assert_true(fabs(y[half + i] - ((double)x[half + i] * c[i] + (double)x[i] * s[i])) <= size * 0x1p-23 + 1e-44);
+                        assert_true(fabs(y[i] - ((double)x[i] * c[i] - (double)x[half + i] * s[i])) <=
+                                    size * 0x1p-23 + 1e-44);
+                        assert_true(fabs(y[half + i] - ((double)x[half + i] * c[i] + (double)x[i] * s[i])) <=
+                                    size * 0x1p-23 + 1e-44);
                 }
                 for (unsigned k = 0; k < n_simd; k++) {
                         memcpy(z, x, sizeof(x));
@@ -218,7 +223,10 @@ static size_t part_bytes(enum tdm_kv_type type, uint32_t head_dim)
 {
         size_t n_blocks = (head_dim + 31) / 32;
 
-        return 2 * 32 * (type == TDM_KV_F32 ? head_dim * 4 : type == TDM_KV_F16 ? head_dim * 2 : head_dim + 2 * n_blocks);
+        return 2 * 32 *
+               (type == TDM_KV_F32 ? head_dim * 4 :
+                type == TDM_KV_F16 ? head_dim * 2 :
+                                     head_dim + 2 * n_blocks);
 }
 
 static float f16_value(const uint8_t *at)
@@ -226,16 +234,18 @@ static float f16_value(const uint8_t *at)
         uint16_t h;
 
         memcpy(&h, at, 2);
-        return (h & 0x8000 ? -1.0f : 1.0f) * (h & 0x7c00 ? ldexpf((float)(h & 0x3ff) + 1024, (h >> 10 & 31) - 25)
-                                                        : ldexpf((float)(h & 0x3ff), -24));
+        return (h & 0x8000 ? -1.0f : 1.0f) *
+               (h & 0x7c00 ? ldexpf((float)(h & 0x3ff) + 1024, (h >> 10 & 31) - 25) : ldexpf((float)(h & 0x3ff), -24));
 }
 
-/* Each value read back by the layout that engine/step/kv.h describes: within half a step of its block, and no step is larger than
- * the block needs (a scale is off by 2^-11, or by 2^-25 where it is tiny, in which case values at the end are cut). */
+/* Each value read back by the layout that engine/step/kv.h describes: within half a step of its block, and no step is
+ * larger than the block needs (a scale is off by 2^-11, or by 2^-25 where it is tiny, in which case values at the end
+ * are cut). */
 static void check_q8(const uint8_t *part, uint32_t head_dim, uint32_t t, const float *k, const float *v)
 {
         uint32_t n_blocks = (head_dim + 31) / 32;
-        const uint8_t *k_scales = part + 32 * head_dim, *values = k_scales + 64 * n_blocks, *v_scales = values + 32 * head_dim;
+        const uint8_t *k_scales = part + 32 * head_dim, *values = k_scales + 64 * n_blocks,
+                      *v_scales = values + 32 * head_dim;
 
         for (uint32_t d = 0; d < head_dim; d++) {
                 uint32_t first = d / 32 * 32, end = TDM_MIN(first + 32, head_dim), b = d / 32;
@@ -250,15 +260,18 @@ static void check_q8(const uint8_t *part, uint32_t head_dim, uint32_t t, const f
                         for (uint32_t e = first; e < end; e++)
                                 amax = fmax(amax, fmin(isnan(x[e]) ? 0 : fabs(x[e]), 127 * 65504.0));
                         assert_true(fabs(scales[i] - amax / 127) <= fmax(amax / 127 * 0x1p-11, 0x1p-25) * (1 + 1e-6));
-                        assert_true(fabs(q[i] * (double)scales[i] - want) <= fmax(scales[i] * 0.5625, 127 * 0x1p-25) * (1 + 1e-5));
+                        assert_true(fabs(q[i] * (double)scales[i] - want) <=
+                                    fmax(scales[i] * 0.5625, 127 * 0x1p-25) * (1 + 1e-5));
                 }
         }
 }
 
 static void test_kv_store(void **unused)
 {
-        static const float hard[] = { 65504, 65519, 65520, -65520, 70000, -1e9f, INFINITY, -INFINITY, 0x1p-24f, 0x1p-25f, 0x1.8p-25f,
-                                      -0x1.8p-24f, 0x1.ffcp-15f, 0x1.fffp-15f, 1e-45f, -0.0f, 2049, 2051, 8e6f, 9e6f, -1e30f };
+        static const float hard[] = { 65504,        65519,        65520,    -65520,   70000,      -1e9f,
+                                      INFINITY,     -INFINITY,    0x1p-24f, 0x1p-25f, 0x1.8p-25f, -0x1.8p-24f,
+                                      0x1.ffcp-15f, 0x1.fffp-15f, 1e-45f,   -0.0f,    2049,       2051,
+                                      8e6f,         9e6f,         -1e30f };
 
         for (int round = 0; round < 400; round++) {
                 enum tdm_kv_type type = round % 4 == 0 ? TDM_KV_F32 : round % 4 < 3 ? TDM_KV_Q8_0 : TDM_KV_F16;
@@ -292,14 +305,15 @@ static void test_kv_store(void **unused)
         }
 }
 
-/* A sequence of a few spans behind a scattered set of parts; queries as a prefill chunk of a window layer would send them. */
+/* A sequence of a few spans behind a scattered set of parts; queries as a prefill chunk of a window layer would send
+ * them. */
 struct case_ {
         uint32_t head_dim, n_spans, n_queries;
         enum tdm_kv_type type;
         uint8_t *pages; /* [n_spans * 8] parts */
         float *q;       /* [n_queries][head_dim] */
         uint32_t *first, *end;
-        float *k, *v;   /* [n_spans * 256][head_dim] as stored */
+        float *k, *v; /* [n_spans * 256][head_dim] as stored */
 };
 
 static void case_init(struct case_ *c)
@@ -334,7 +348,8 @@ static void case_init(struct case_ *c)
                         k[d] = (float)((int)below(257) - 128) / 64;
                         v[d] = (float)((int)below(257) - 128) / 64;
                 }
-                if (c->type == TDM_KV_Q8_0) /* the same, when each block's scale is 1/32 or 1/64, differing among keys */
+                /* the same, when each block's scale is 1/32 or 1/64, differing among keys */
+                if (c->type == TDM_KV_Q8_0)
                         for (uint32_t d = 0; d < c->head_dim; d++) {
                                 float scale = (d / 32 + t) % 3 ? 0x1p-5f : 0x1p-6f;
 
@@ -352,7 +367,8 @@ static void case_deinit(struct case_ *c)
 }
 
 /* Runs queries [from, to) together; with `apart`, every span by itself, merged afterwards. out [n][head_dim + 2]. */
-static void attend(const struct tdm_kernels *kernels, const struct case_ *c, uint32_t from, uint32_t to, bool apart, float *out)
+static void attend(const struct tdm_kernels *kernels, const struct case_ *c, uint32_t from, uint32_t to, bool apart,
+                   float *out)
 {
         size_t bytes = part_bytes(c->type, c->head_dim), width = c->head_dim + 2;
         float *scratch = alloc(TDM_ATTEND_SCRATCH(c->head_dim) * 4), *partial = alloc(32 * width * 4);
@@ -361,7 +377,9 @@ static void attend(const struct tdm_kernels *kernels, const struct case_ *c, uin
                 out[i * width] = -INFINITY;
         for (uint32_t s = 0; s < c->n_spans; s++) {
                 struct tdm_attend_query queries[32], into[32];
-                struct tdm_attend_span span = { .type = c->type, .head_dim = c->head_dim, .queries = queries, .scratch = scratch };
+                struct tdm_attend_span span = {
+                        .type = c->type, .head_dim = c->head_dim, .queries = queries, .scratch = scratch
+                };
 
                 for (uint32_t i = from; i < to; i++) {
                         uint32_t lo = TDM_MAX(c->first[i], s * 256) - s * 256;
@@ -372,11 +390,13 @@ static void attend(const struct tdm_kernels *kernels, const struct case_ *c, uin
                                 continue;
                         for (uint32_t page = lo / 32; page <= (hi - 1) / 32; page++)
                                 span.parts[page] = c->pages + bytes * (s * 8 + page);
-                        into[span.n_queries] = (struct tdm_attend_query){ c->q + i * c->head_dim, lo, hi, o + 2, o, o + 1 };
+                        into[span.n_queries] =
+                                (struct tdm_attend_query){ c->q + i * c->head_dim, lo, hi, o + 2, o, o + 1 };
                         x[0] = -INFINITY;
                         queries[span.n_queries] = into[span.n_queries];
                         if (apart)
-                                queries[span.n_queries] = (struct tdm_attend_query){ c->q + i * c->head_dim, lo, hi, x + 2, x, x + 1 };
+                                queries[span.n_queries] =
+                                        (struct tdm_attend_query){ c->q + i * c->head_dim, lo, hi, x + 2, x, x + 1 };
                         span.n_queries++;
                 }
                 if (!span.n_queries)
@@ -411,7 +431,8 @@ static void check_attention(const struct case_ *c, const float *out)
                 }
                 /* a score is off by head_dim roundings of sums as large as 2 head_dim; |v| <= 2 */
                 for (uint32_t d = 0; d < c->head_dim; d++)
-                        assert_true(fabs(out[i * width + 2 + d] / out[i * width + 1] - o[d] / l) <= 4 * (c->head_dim * (size + 4)) * 0x1p-24);
+                        assert_true(fabs(out[i * width + 2 + d] / out[i * width + 1] - o[d] / l) <=
+                                    4 * (c->head_dim * (size + 4)) * 0x1p-24);
         }
 }
 
@@ -454,15 +475,16 @@ static void test_attention(void **unused)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_exp),      cmocka_unit_test(test_rmsnorm),  cmocka_unit_test(test_gelu),
-                cmocka_unit_test(test_rope),     cmocka_unit_test(test_kv_store), cmocka_unit_test(test_attention),
+                cmocka_unit_test(test_exp),  cmocka_unit_test(test_rmsnorm),  cmocka_unit_test(test_gelu),
+                cmocka_unit_test(test_rope), cmocka_unit_test(test_kv_store), cmocka_unit_test(test_attention),
         };
 
         tdm_kernels_c_ops_fill(&reference);
 #ifdef __x86_64__
         if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
                 tdm_kernels_avx2_ops_fill(&simd[n_simd++]);
-        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw"))
+        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+            __builtin_cpu_supports("avx512bw"))
                 tdm_kernels_avx512_ops_fill(&simd[n_simd++]);
 #endif
         print_message("comparing %u SIMD versions with the C reference\n", n_simd);

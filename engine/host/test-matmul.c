@@ -7,7 +7,7 @@
 #include <cmocka.h>
 #include "engine/host/matmul.h"
 
-static const char *const names[] = {"c", "avx2", "avx512"};
+static const char *const names[] = { "c", "avx2", "avx512" };
 static uint64_t random_state = 7;
 
 static uint32_t random_u32(void)
@@ -22,7 +22,7 @@ static void matrix_new(struct tdm_matrix *matrix, uint32_t type, uint32_t rows, 
         size_t scales = TDM_ALIGN_UP((size_t)nb * 32, (size_t)64);
         uint8_t *data;
 
-        *matrix = (struct tdm_matrix){.type = type, .rows = rows, .cols = cols};
+        *matrix = (struct tdm_matrix){ .type = type, .rows = rows, .cols = cols };
         matrix->panel_bytes =
                 type == TDM_TYPE_BF16 ? (size_t)cols * 32 : scales + (size_t)nb * (type == TDM_TYPE_Q8_0 ? 512 : 256);
         data = aligned_alloc(64, n_panels * matrix->panel_bytes);
@@ -83,12 +83,12 @@ static void check_acts_equal(const struct tdm_acts *a, const struct tdm_acts *b,
 /* Three matrices of different kinds and sizes in one region, like q, k and v. */
 static void test_products(void **state)
 {
-        static const uint32_t row_counts[] = {1, 2, 9, 97, 200};
+        static const uint32_t row_counts[] = { 1, 2, 9, 97, 200 };
         const uint32_t cols = 192, max_rows = 200;
         struct tdm_matrix m[3];
         struct tdm_acts want_acts, acts;
         _cleanup_(freep) float *x = random_rows((size_t)max_rows * cols);
-        const size_t strides[] = {300, 80, 70};
+        const size_t strides[] = { 300, 80, 70 };
         float *want[3], *got[3];
         struct tdm_matmul_out outs[3];
         _cleanup_(tdm_pool_destroyp) struct tdm_pool *one = NULL;
@@ -103,11 +103,11 @@ static void test_products(void **state)
         for (unsigned i = 0; i < 3; i++) {
                 want[i] = calloc(max_rows * strides[i], sizeof(float));
                 got[i] = malloc(max_rows * strides[i] * sizeof(float));
-                outs[i] = (struct tdm_matmul_out){&m[i],
-                                                  i == 0   ? TDM_ACT_I8
-                                                  : i == 1 ? TDM_ACT_I16
-                                                           : TDM_ACT_F32,
-                                                  want[i], strides[i]};
+                outs[i] = (struct tdm_matmul_out){ &m[i],
+                                                   i == 0 ? TDM_ACT_I8 :
+                                                   i == 1 ? TDM_ACT_I16 :
+                                                            TDM_ACT_F32,
+                                                   want[i], strides[i] };
         }
         tdm_matmul(one, tdm_kernels_get("c"), &want_acts, max_rows, outs, 3);
 
@@ -145,7 +145,7 @@ static void test_products(void **state)
 
 static void check_gate_up(uint32_t type, enum tdm_act act, uint32_t d_ff, unsigned ret_forms)
 {
-        static const uint32_t row_counts[] = {1, 3, 100};
+        static const uint32_t row_counts[] = { 1, 3, 100 };
         const uint32_t cols = 128, max_rows = 100, stride = TDM_ALIGN_UP(d_ff, 32u);
         const struct tdm_kernels *c_kernels = tdm_kernels_get("c");
         struct tdm_matrix gate, up;
@@ -164,7 +164,7 @@ static void check_gate_up(uint32_t type, enum tdm_act act, uint32_t d_ff, unsign
         /* Step by step. */
         tdm_acts_prepare(&in, c_kernels, one, x, cols, max_rows, cols);
         tdm_matmul(one, c_kernels, &in, max_rows,
-                   (struct tdm_matmul_out[]){{&gate, act, g, stride}, {&up, act, u, stride}}, 2);
+                   (struct tdm_matmul_out[]){ { &gate, act, g, stride }, { &up, act, u, stride } }, 2);
         for (uint32_t r = 0; r < max_rows; r++) {
                 c_kernels->gelu_mul(g + r * stride, u + r * stride, d_ff, g + r * stride);
                 if (d_ff % 32 == 0)

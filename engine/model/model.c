@@ -26,26 +26,26 @@ static const struct tensor_name {
         const char *name;
         bool per_layer;
 } tensor_names[TDM_N_TENSOR_KINDS] = {
-        [TDM_TENSOR_TOKEN_EMBD] = {"token_embd", false},
-        [TDM_TENSOR_OUTPUT] = {"output", false},
-        [TDM_TENSOR_OUTPUT_NORM] = {"output_norm", false},
-        [TDM_TENSOR_ATTN_NORM] = {"attn_norm", true},
-        [TDM_TENSOR_Q] = {"attn_q", true},
-        [TDM_TENSOR_K] = {"attn_k", true},
-        [TDM_TENSOR_V] = {"attn_v", true},
-        [TDM_TENSOR_Q_NORM] = {"attn_q_norm", true},
-        [TDM_TENSOR_K_NORM] = {"attn_k_norm", true},
-        [TDM_TENSOR_O] = {"attn_output", true},
-        [TDM_TENSOR_POST_ATTN_NORM] = {"post_attention_norm", true},
-        [TDM_TENSOR_FFN_NORM] = {"ffn_norm", true},
-        [TDM_TENSOR_GATE] = {"ffn_gate", true},
-        [TDM_TENSOR_UP] = {"ffn_up", true},
-        [TDM_TENSOR_DOWN] = {"ffn_down", true},
-        [TDM_TENSOR_POST_FFW_NORM] = {"post_ffw_norm", true},
+        [TDM_TENSOR_TOKEN_EMBD] = { "token_embd", false },
+        [TDM_TENSOR_OUTPUT] = { "output", false },
+        [TDM_TENSOR_OUTPUT_NORM] = { "output_norm", false },
+        [TDM_TENSOR_ATTN_NORM] = { "attn_norm", true },
+        [TDM_TENSOR_Q] = { "attn_q", true },
+        [TDM_TENSOR_K] = { "attn_k", true },
+        [TDM_TENSOR_V] = { "attn_v", true },
+        [TDM_TENSOR_Q_NORM] = { "attn_q_norm", true },
+        [TDM_TENSOR_K_NORM] = { "attn_k_norm", true },
+        [TDM_TENSOR_O] = { "attn_output", true },
+        [TDM_TENSOR_POST_ATTN_NORM] = { "post_attention_norm", true },
+        [TDM_TENSOR_FFN_NORM] = { "ffn_norm", true },
+        [TDM_TENSOR_GATE] = { "ffn_gate", true },
+        [TDM_TENSOR_UP] = { "ffn_up", true },
+        [TDM_TENSOR_DOWN] = { "ffn_down", true },
+        [TDM_TENSOR_POST_FFW_NORM] = { "post_ffw_norm", true },
 };
 
 /* Parts of a model that text does not touch: the towers that see and hear. */
-static const char *const harmless_prefixes[] = {"v.", "mm.", "a."};
+static const char *const harmless_prefixes[] = { "v.", "mm.", "a." };
 
 const char *tdm_block_kind_name(enum tdm_block_kind kind)
 {
@@ -255,7 +255,7 @@ static int check_features(const struct tdm_gguf *g, uint32_t head_dim, struct td
 
 static int get_rope(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_error *err)
 {
-        struct tdm_gguf_string type = {"linear", 6};
+        struct tdm_gguf_string type = { "linear", 6 };
         char buffer[64];
         int r;
 
@@ -433,7 +433,7 @@ static void tensor_shape(const struct tdm_hparams *hp, uint32_t kind, uint32_t *
 static int add_tensor(struct tdm_model_description *d, const struct tdm_gguf *g, uint32_t kind, uint32_t layer,
                       struct tdm_error *err)
 {
-        struct tdm_tensor_ref ref = {.kind = kind, .layer = layer};
+        struct tdm_tensor_ref ref = { .kind = kind, .layer = layer };
         const struct tdm_gguf_tensor *t;
         char name[64];
 
@@ -515,7 +515,7 @@ static int describe(const struct tdm_gguf *g, struct tdm_model_description *d, s
 
 int tdm_model_describe(const struct tdm_gguf *gguf, struct tdm_model_description *ret, struct tdm_error *err)
 {
-        struct tdm_model_description d = {0};
+        struct tdm_model_description d = { 0 };
         struct tdm_error local;
         int r;
 

@@ -1,7 +1,8 @@
 /* What a model is: its sizes, and its blocks in the order in which a step runs through them.
  *
- * Filled from a GGUF by tandemd (tdm_model_describe), travels in the head of the weights segment (engine/weights/weights.h),
- * read from there by the workers. Plain data, no pointers: the same bytes in every process. */
+ * Filled from a GGUF by tandemd (tdm_model_describe), travels in the head of the weights segment
+ * (engine/weights/weights.h), read from there by the workers. Plain data, no pointers: the same bytes in every process.
+ */
 #ifndef TDM_ENGINE_MODEL_MODEL_H
 #define TDM_ENGINE_MODEL_MODEL_H
 

@@ -10,7 +10,7 @@
 #include "engine/model/model.h"
 #include "engine/text/tokenizer.h"
 
-static const struct build_shape shape_a = {7, 64, 4, 2, 16, 96, BUILD_N_PIECES};
+static const struct build_shape shape_a = { 7, 64, 4, 2, 16, 96, BUILD_N_PIECES };
 
 static int describe_bytes(const struct gguf_builder *b, struct tdm_model_description *d, struct tdm_error *err)
 {
@@ -32,10 +32,10 @@ static void test_tale(void **state)
 {
         _cleanup_(closep) int fd = open("models/tale.gguf", O_RDONLY | O_CLOEXEC);
         _cleanup_(tdm_gguf_closep) struct tdm_gguf *g = NULL;
-        struct tdm_model_description d = {0};
+        struct tdm_model_description d = { 0 };
         const struct tdm_hparams *hp = &d.hparams;
         struct tdm_error err;
-        unsigned seen[TDM_N_TENSOR_KINDS] = {0};
+        unsigned seen[TDM_N_TENSOR_KINDS] = { 0 };
 
         assert_int_equal(tdm_gguf_open(&g, fd, "tale.gguf", &err), 0);
         assert_int_equal(tdm_model_describe(g, &d, &err), 0);
@@ -70,10 +70,10 @@ static void test_tale(void **state)
 
 static void test_blocks(void **state)
 {
-        struct tdm_hparams hp = {.n_layers = 2};
-        static const enum tdm_block_kind kinds[] = {TDM_BLOCK_EMBED,     TDM_BLOCK_ATTENTION, TDM_BLOCK_FFN,
-                                                    TDM_BLOCK_ATTENTION, TDM_BLOCK_FFN,       TDM_BLOCK_HEAD,
-                                                    TDM_BLOCK_SAMPLE};
+        struct tdm_hparams hp = { .n_layers = 2 };
+        static const enum tdm_block_kind kinds[] = { TDM_BLOCK_EMBED,     TDM_BLOCK_ATTENTION, TDM_BLOCK_FFN,
+                                                     TDM_BLOCK_ATTENTION, TDM_BLOCK_FFN,       TDM_BLOCK_HEAD,
+                                                     TDM_BLOCK_SAMPLE };
 
         assert_int_equal(tdm_model_n_blocks(&hp), TDM_ARRAY_SIZE(kinds));
         for (uint32_t i = 0; i < TDM_ARRAY_SIZE(kinds); i++)
@@ -99,10 +99,10 @@ static void build_keys(struct gguf_builder *b, const struct build_shape *s, void
 static struct tdm_hparams hparams_of(const struct build_shape *s, void (*extra)(struct gguf_builder *),
                                      uint32_t n_extra)
 {
-        struct gguf_builder b = {0};
-        struct tdm_model_description d = {0};
+        struct gguf_builder b = { 0 };
+        struct tdm_model_description d = { 0 };
         struct tdm_hparams hp;
-        struct tdm_error err = {0};
+        struct tdm_error err = { 0 };
         uint64_t size;
 
         build_keys(&b, s, extra, n_extra, BUILD_N_MODEL_TENSORS(s->n_layers));
@@ -144,7 +144,7 @@ static void query_scalar(struct gguf_builder *b)
 
 static void test_keys(void **state)
 {
-        static const struct build_shape large = {62, 64, 1, 1, 32, 32, BUILD_N_PIECES};
+        static const struct build_shape large = { 62, 64, 1, 1, 32, 32, BUILD_N_PIECES };
         struct tdm_hparams hp = hparams_of(&shape_a, NULL, 0);
 
         assert_true(hp.rope_base_full == 1e6f && hp.rope_factor_full == 1.0f && hp.query_scale == 0.25f);
@@ -168,9 +168,9 @@ static void test_keys(void **state)
 /* A valid model, but the value of one key (of 4 bytes) is another. */
 static void refuse_value(const char *key, uint32_t value, int code, const char *text)
 {
-        struct gguf_builder b = {0};
-        struct tdm_model_description d = {0};
-        struct tdm_error err = {0};
+        struct gguf_builder b = { 0 };
+        struct tdm_model_description d = { 0 };
+        struct tdm_error err = { 0 };
         uint8_t *at;
         int r;
 
@@ -190,8 +190,8 @@ static void refuse_value(const char *key, uint32_t value, int code, const char *
 static void test_no_window(void **state)
 {
         static const char key[] = "gemma3.attention.sliding_window";
-        struct gguf_builder b = {0};
-        struct tdm_model_description d = {0};
+        struct gguf_builder b = { 0 };
+        struct tdm_model_description d = { 0 };
         uint8_t *at;
 
         build_model(&b, &shape_a, TDM_TYPE_Q4_0);
@@ -251,9 +251,9 @@ static void test_ranges(void **state)
 
 static void refuse_keys(void (*extra)(struct gguf_builder *), uint32_t n_extra, int code, const char *text)
 {
-        struct gguf_builder b = {0};
-        struct tdm_model_description d = {0};
-        struct tdm_error err = {0};
+        struct gguf_builder b = { 0 };
+        struct tdm_model_description d = { 0 };
+        struct tdm_error err = { 0 };
         uint64_t size;
         int r;
 
@@ -361,9 +361,9 @@ static void test_features(void **state)
 
 static void test_architecture(void **state)
 {
-        struct gguf_builder b = {0};
+        struct gguf_builder b = { 0 };
         struct tdm_model_description d;
-        struct tdm_error err = {0};
+        struct tdm_error err = { 0 };
 
         build_header(&b, 0, 1);
         build_key_string(&b, "general.architecture", "llama");
@@ -386,7 +386,7 @@ static void test_architecture(void **state)
 /* One more tensor in a valid model. */
 static int describe_with_tensor(const char *name, uint64_t rows, struct tdm_model_description *d, struct tdm_error *err)
 {
-        struct gguf_builder b = {0};
+        struct gguf_builder b = { 0 };
         uint64_t size;
         int r;
 
@@ -401,8 +401,8 @@ static int describe_with_tensor(const char *name, uint64_t rows, struct tdm_mode
 
 static void test_more_tensors(void **state)
 {
-        struct tdm_model_description d = {0};
-        struct tdm_error err = {0};
+        struct tdm_model_description d = { 0 };
+        struct tdm_error err = { 0 };
         bool found = false;
 
         assert_int_equal(describe_with_tensor("blk.0.attn_q.bias", 0, &d, &err), TDM_E_UNSUPPORTED);
@@ -461,7 +461,7 @@ static void test_check(void **state)
 /* Files with random bytes changed, all the way to a tokenizer. */
 static void test_flipped(void **state)
 {
-        struct gguf_builder b = {0};
+        struct gguf_builder b = { 0 };
         _cleanup_(freep) uint8_t *copy = NULL;
         uint64_t random = 7;
         unsigned n_good = 0;

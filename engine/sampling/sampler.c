@@ -26,7 +26,8 @@ struct selection {
         uint64_t *keys; /* [KEYS_CAPACITY] */
         size_t n;
         size_t wanted;
-        size_t most; /* that are kept at once: the fewer, the sooner a floor is known, and the more often it is sought */
+        /* that are kept at once: the fewer, the sooner a floor is known, and the more often it is sought */
+        size_t most;
         uint64_t floor;    /* keys up to this one are not among the best */
         float floor_logit; /* nor are logits below this one */
 };
@@ -50,7 +51,7 @@ static float *own_block_max(struct scratch *scratch, uint32_t n_vocab)
 
 void tdm_philox_4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t ret[4])
 {
-        uint32_t c[4] = {counter[0], counter[1], counter[2], counter[3]};
+        uint32_t c[4] = { counter[0], counter[1], counter[2], counter[3] };
         uint32_t k0 = key[0], k1 = key[1];
 
         for (int round = 0; round < 10; round++) {
@@ -69,7 +70,7 @@ void tdm_philox_4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t 
 
 uint64_t tdm_random_u64(uint64_t seed, uint32_t position, uint32_t draw)
 {
-        uint32_t counter[4] = {position, draw, 0, 0}, key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)}, out[4];
+        uint32_t counter[4] = { position, draw, 0, 0 }, key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) }, out[4];
 
         tdm_philox_4x32(counter, key, out);
         return (uint64_t)out[1] << 32 | out[0];
@@ -97,8 +98,9 @@ int tdm_sampling_check(const struct tdm_sampling *s, struct tdm_error *err)
 
 size_t tdm_sampler_scratch_bytes(uint32_t n_vocab)
 {
-        return TDM_ALIGN_UP(sizeof(struct scratch) + (TDM_DIV_UP((size_t)n_vocab, SUM_BLOCK) +
-                                                      TDM_DIV_UP((size_t)n_vocab, MAX_BLOCK)) * sizeof(float),
+        return TDM_ALIGN_UP(sizeof(struct scratch) +
+                                    (TDM_DIV_UP((size_t)n_vocab, SUM_BLOCK) + TDM_DIV_UP((size_t)n_vocab, MAX_BLOCK)) *
+                                            sizeof(float),
                             (size_t)64);
 }
 
@@ -114,7 +116,7 @@ typedef uint32_t lanes_u __attribute__((vector_size(4 * LANES), aligned(4), may_
 inline_always void exp_negative(lanes_f *v)
 {
         lanes_i small = *v < -87.0f;
-        lanes_f x = (lanes_f)(((lanes_i)*v & ~small) | ((lanes_i)(lanes_f){0} & small));
+        lanes_f x = (lanes_f)(((lanes_i)*v & ~small) | ((lanes_i)(lanes_f){ 0 } & small));
         lanes_f shifted = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: rounds to a whole number */
         lanes_f n = shifted - 12582912.0f;
         lanes_f r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
@@ -167,7 +169,7 @@ inline_always void sum_exp_generic(const float *logits, uint32_t n, float max, f
 {
         for (uint32_t at = 0; at < n; at += SUM_BLOCK) {
                 uint32_t end = TDM_MIN(at + SUM_BLOCK, n);
-                lanes_f sum = {0}, v;
+                lanes_f sum = { 0 }, v;
 
                 for (uint32_t i = at; i < end; i += LANES) {
                         load_lanes(&v, logits + i, end - i);
@@ -184,7 +186,7 @@ inline_always void sum_exp_generic(const float *logits, uint32_t n, float max, f
 inline_always float find_maxima_generic(const float *logits, uint32_t n, float *block_max)
 {
         float max = -INFINITY;
-        lanes_i fine = ~(lanes_i){0};
+        lanes_i fine = ~(lanes_i){ 0 };
 
         for (uint32_t at = 0; at < n; at += MAX_BLOCK) {
                 uint32_t end = TDM_MIN(at + MAX_BLOCK, n);
@@ -215,7 +217,7 @@ inline_always float find_maxima_generic(const float *logits, uint32_t n, float *
 inline_always float greatest_of_generic(const float *block_max, uint32_t n_blocks)
 {
         lanes_f greatest, v;
-        lanes_i fine = ~(lanes_i){0};
+        lanes_i fine = ~(lanes_i){ 0 };
         float max = -INFINITY;
 
         load_lanes(&greatest, block_max, 0);
@@ -421,7 +423,7 @@ static size_t find_best(const float *logits, uint32_t n, size_t wanted, struct s
 {
         uint32_t n_blocks = TDM_DIV_UP(n, MAX_BLOCK);
         const float *block_max = own_block_max(scratch, n);
-        struct selection s = {.keys = scratch->keys, .wanted = TDM_MIN(wanted, (size_t)n), .floor_logit = -INFINITY};
+        struct selection s = { .keys = scratch->keys, .wanted = TDM_MIN(wanted, (size_t)n), .floor_logit = -INFINITY };
 
         s.most = TDM_MIN(4 * s.wanted + 64, (size_t)KEYS_CAPACITY);
         if (scratch->seen) {
@@ -574,7 +576,8 @@ static size_t n_wanted(const struct tdm_sampling *s, uint32_t n_vocab, uint32_t 
 
 /* ---- whoever makes logits can have looked at them ---- */
 
-void tdm_sample_take(const float *maxima, uint32_t n_maxima, const float *block_sums, const uint32_t *seen, uint32_t n_seen, void *scratch)
+void tdm_sample_take(const float *maxima, uint32_t n_maxima, const float *block_sums, const uint32_t *seen,
+                     uint32_t n_seen, void *scratch)
 {
         struct scratch *sc = scratch;
 
@@ -632,7 +635,7 @@ int tdm_sample_finish(const float *logits, uint32_t n_vocab, const struct tdm_sa
         for (uint32_t i = 0; i < n_top; i++) {
                 uint32_t id = key_id(sc->keys[i]);
 
-                ret->top[i] = (struct tdm_top){id, (float)((double)logits[id] - log_sum)};
+                ret->top[i] = (struct tdm_top){ id, (float)((double)logits[id] - log_sum) };
         }
         n_candidates =
                 adjust(logits, TDM_MIN(n_best, (size_t)top_k + n_penalised), n_penalised, sampling->repeat_penalty, sc);

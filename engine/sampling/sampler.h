@@ -39,23 +39,26 @@ struct tdm_result {
 
 int tdm_sampling_check(const struct tdm_sampling *sampling, struct tdm_error *err); /* ranges, NaN */
 size_t tdm_sampler_scratch_bytes(uint32_t n_vocab);
-/* logits [n_vocab], left as they are; finite or -inf (NaN, +inf, or nothing but -inf gives -EDOM, as do maxima of other logits). position: absolute
- * position of the token that is being chosen. target: UINT32_MAX for none. scratch: tdm_sampler_scratch_bytes() bytes,
- * 64-byte aligned. */
+/* logits [n_vocab], left as they are; finite or -inf (NaN, +inf, or nothing but -inf gives -EDOM, as do maxima of other
+ * logits). position: absolute position of the token that is being chosen. target: UINT32_MAX for none. scratch:
+ * tdm_sampler_scratch_bytes() bytes, 64-byte aligned. */
 int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling, const uint32_t *history,
                uint32_t n_history, uint32_t position, uint32_t target, void *scratch, struct tdm_result *ret);
 
-/* The same where whoever made the logits looked at them already, and not all of them need come here. maxima: the greatest of some of the
- * logits each, of all together, NAN where one is NaN or +inf. block_sums: of each TDM_SAMPLE_SUM_BLOCK logits the sum of
- * e^(logit - greatest of all), in floats: lane i is the sum of logits i, i + TDM_SAMPLE_LANES, … of the block, in this order, by the
- * operations of exp_negative() in sampler.c; then lane i takes lane i + 8, i + 4, i + 2 and i + 1, each time half of them. seen: the n_wanted
- * blocks of TDM_SAMPLE_MAX_BLOCK logits (or all) that have the greatest maxima, of equal ones the first, each once, in any order; more do no harm.
- * finish() reads no other logits than theirs and those of the history and the target. One scratch for both; all of it is read until then. */
+/* The same where whoever made the logits looked at them already, and not all of them need come here. maxima: the
+ * greatest of some of the logits each, of all together, NAN where one is NaN or +inf. block_sums: of each
+ * TDM_SAMPLE_SUM_BLOCK logits the sum of e^(logit - greatest of all), in floats: lane i is the sum of logits i, i +
+ * TDM_SAMPLE_LANES, … of the block, in this order, by the operations of exp_negative() in sampler.c; then lane i takes
+ * lane i + 8, i + 4, i + 2 and i + 1, each time half of them. seen: the n_wanted blocks of TDM_SAMPLE_MAX_BLOCK logits
+ * (or all) that have the greatest maxima, of equal ones the first, each once, in any order; more do no harm. finish()
+ * reads no other logits than theirs and those of the history and the target. One scratch for both; all of it is read
+ * until then. */
 #define TDM_SAMPLE_MAX_BLOCK 64u
 #define TDM_SAMPLE_SUM_BLOCK 256u
 #define TDM_SAMPLE_LANES 16u
 uint32_t tdm_sample_n_wanted(const struct tdm_sampling *sampling, uint32_t n_vocab, uint32_t n_history);
-void tdm_sample_take(const float *maxima, uint32_t n_maxima, const float *block_sums, const uint32_t *seen, uint32_t n_seen, void *scratch);
+void tdm_sample_take(const float *maxima, uint32_t n_maxima, const float *block_sums, const uint32_t *seen,
+                     uint32_t n_seen, void *scratch);
 int tdm_sample_finish(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling,
                       const uint32_t *history, uint32_t n_history, uint32_t position, uint32_t target, void *scratch,
                       struct tdm_result *ret);

@@ -8,8 +8,8 @@
 #include <cmocka.h>
 #include "engine/sampling/sampler.h"
 
-static const struct tdm_sampling greedy = {0.0f, 1.0f, 0.0f, 1.0f, 0, 0, 1};
-static const struct tdm_sampling plain = {1.0f, 1.0f, 0.0f, 1.0f, 0, 0, 1};
+static const struct tdm_sampling greedy = { 0.0f, 1.0f, 0.0f, 1.0f, 0, 0, 1 };
+static const struct tdm_sampling plain = { 1.0f, 1.0f, 0.0f, 1.0f, 0, 0, 1 };
 
 static uint64_t random_state = 9;
 
@@ -43,13 +43,13 @@ static void test_philox(void **state)
         static const struct {
                 uint32_t counter[4], key[2], wanted[4];
         } cases[] = {
-                {{0, 0, 0, 0}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
-                {{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
-                 {0xffffffff, 0xffffffff},
-                 {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
-                {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
-                 {0xa4093822, 0x299f31d0},
-                 {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+                { { 0, 0, 0, 0 }, { 0, 0 }, { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 } },
+                { { 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff },
+                  { 0xffffffff, 0xffffffff },
+                  { 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd } },
+                { { 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344 },
+                  { 0xa4093822, 0x299f31d0 },
+                  { 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 } },
         };
         uint32_t out[4];
 
@@ -136,8 +136,8 @@ static int compare_ids(const void *a, const void *b)
 static void test_top(void **state)
 {
         for (unsigned round = 0; round < 60; round++) {
-                uint32_t n = round < 30 ? 1 + (uint32_t)(random_uniform() * 300)
-                                        : 1000 + (uint32_t)(random_uniform() * 90000);
+                uint32_t n = round < 30 ? 1 + (uint32_t)(random_uniform() * 300) :
+                                          1000 + (uint32_t)(random_uniform() * 90000);
                 _cleanup_(freep) float *logits = malloc(n * sizeof(float));
                 _cleanup_(freep) uint32_t *order = malloc(n * sizeof(uint32_t));
                 struct tdm_sampling s = greedy;
@@ -189,7 +189,7 @@ static double plain_sum(const float *logits, uint32_t n, float max)
         double total = 0.0;
 
         for (uint32_t at = 0; at < n; at += 256) {
-                float lanes[16] = {0};
+                float lanes[16] = { 0 };
                 double tree[16];
 
                 for (uint32_t i = at; i < n && i < at + 256; i++)
@@ -223,8 +223,8 @@ static void test_order(void **state)
                 assert_memory_equal(&r.target_logprob, &wanted, sizeof(wanted));
         }
         for (float x = -90.0f; x <= 0.0f; x += 0.00371f)
-                assert_true(x < -87.0f ? plain_exp(x) == 0.0f
-                                       : fabs((double)plain_exp(x) / exp((double)x) - 1.0) < 2e-7);
+                assert_true(x < -87.0f ? plain_exp(x) == 0.0f :
+                                         fabs((double)plain_exp(x) / exp((double)x) - 1.0) < 2e-7);
 }
 
 /* Draws n times at different positions; counts of each token. */
@@ -258,7 +258,7 @@ static double chi_squared(const unsigned *counts, const double *weights, uint32_
 
 static void test_distribution(void **state)
 {
-        static const float p[8] = {0.05f, 0.3f, 0.02f, 0.25f, 0.13f, 0.05f, 0.15f, 0.05f};
+        static const float p[8] = { 0.05f, 0.3f, 0.02f, 0.25f, 0.13f, 0.05f, 0.15f, 0.05f };
         float logits[8];
         double weights[8];
         unsigned counts[8];
@@ -325,8 +325,8 @@ static void test_distribution(void **state)
 
 static void test_penalty(void **state)
 {
-        float logits[6] = {2.0f, 1.9f, -1.0f, 0.5f, -3.0f, 1.0f};
-        const uint32_t history[] = {0, 0, 0, 4, 999, 0};
+        float logits[6] = { 2.0f, 1.9f, -1.0f, 0.5f, -3.0f, 1.0f };
+        const uint32_t history[] = { 0, 0, 0, 4, 999, 0 };
         struct tdm_sampling s = greedy;
         struct tdm_result r;
         double weights[6];
@@ -391,7 +391,7 @@ static void test_bad_logits(void **state)
 {
         float logits[100];
         _cleanup_(freep) void *scratch = aligned_alloc(64, tdm_sampler_scratch_bytes(100));
-        struct tdm_result r = {.token = 4711};
+        struct tdm_result r = { .token = 4711 };
         struct tdm_sampling s = plain;
 
         assert_non_null(scratch);
@@ -413,7 +413,7 @@ static void test_bad_logits(void **state)
         assert_int_equal(r.token, 4711); /* outputs are written on success only */
         logits[63] = -FLT_MAX;
         s.repeat_penalty = 2.0f;
-        assert_int_equal(tdm_sample(logits, 100, &s, (uint32_t[]){63, 1}, 2, 0, UINT32_MAX, scratch, &r), 0);
+        assert_int_equal(tdm_sample(logits, 100, &s, (uint32_t[]){ 63, 1 }, 2, 0, UINT32_MAX, scratch, &r), 0);
         assert_int_equal(r.token, 63);
         assert_int_equal(tdm_sample(logits, 100, &s, NULL, 0, 0, 100, scratch, &r), -EINVAL);
         assert_int_equal(tdm_sample(logits, 0, &s, NULL, 0, 0, UINT32_MAX, scratch, &r), -EINVAL);
@@ -457,9 +457,9 @@ static void test_check(void **state)
 static void test_known(void **state)
 {
         static float logits[1000];
-        static const struct tdm_sampling s = {0.8f, 0.95f, 0.02f, 1.1f, 40, 3, 7};
-        static const uint32_t wanted[16] = {667, 630, 321, 889, 482, 173, 99,  420,
-                                            124, 642, 408, 161, 704, 50,  852, 605};
+        static const struct tdm_sampling s = { 0.8f, 0.95f, 0.02f, 1.1f, 40, 3, 7 };
+        static const uint32_t wanted[16] = { 667, 630, 321, 889, 482, 173, 99,  420,
+                                             124, 642, 408, 161, 704, 50,  852, 605 };
         uint32_t history[16], tokens[16], again[16];
 
         for (uint32_t i = 0; i < 1000; i++)
@@ -499,13 +499,15 @@ static void test_seen(void **state)
                 uint32_t n = 1 + (uint32_t)(random_uniform() * (round % 2 ? 40000 : 700)), n_history = round % 5 * 20,
                          n_blocks = TDM_DIV_UP(n, TDM_SAMPLE_MAX_BLOCK), n_sums = TDM_DIV_UP(n, TDM_SAMPLE_SUM_BLOCK);
                 _cleanup_(freep) float *logits = calloc(n, sizeof(float)), *seen = calloc(n, sizeof(float)),
-                                       *block_max = calloc(n_blocks, sizeof(float)), *sorted = calloc(n_blocks, sizeof(float)),
-                                       *lanes = calloc((size_t)n_sums * TDM_SAMPLE_LANES, sizeof(float)), *sums = calloc(n_sums, sizeof(float));
+                                       *block_max = calloc(n_blocks, sizeof(float)),
+                                       *sorted = calloc(n_blocks, sizeof(float)),
+                                       *lanes = calloc((size_t)n_sums * TDM_SAMPLE_LANES, sizeof(float)),
+                                       *sums = calloc(n_sums, sizeof(float));
                 _cleanup_(freep) uint32_t *blocks = calloc(n_blocks, sizeof(uint32_t));
                 uint32_t n_seen = 0, n_equal = 0;
                 _cleanup_(freep) void *scratch = aligned_alloc(64, tdm_sampler_scratch_bytes(n));
-                struct tdm_sampling s = {round % 3 ? 0.8f : 0.0f, 0.95f, 0.01f, round % 4 ? 1.0f : 1.3f, round % 7 * 10,
-                                         round % 6, round};
+                struct tdm_sampling s = { round % 3 ? 0.8f : 0.0f, 0.95f,     0.01f, round % 4 ? 1.0f : 1.3f,
+                                          round % 7 * 10,          round % 6, round };
                 uint32_t history[80], target = round % 2 ? (uint32_t)(random_uniform() * n) : UINT32_MAX, wanted;
                 struct tdm_result want, got;
                 float max = -INFINITY;
@@ -522,7 +524,8 @@ static void test_seen(void **state)
                                 block_max[b] = logits[i] > block_max[b] ? logits[i] : block_max[b];
                 }
                 for (uint32_t i = 0; i < n; i++)
-                        lanes[i / TDM_SAMPLE_SUM_BLOCK * TDM_SAMPLE_LANES + i % TDM_SAMPLE_LANES] += plain_exp(logits[i] - max);
+                        lanes[i / TDM_SAMPLE_SUM_BLOCK * TDM_SAMPLE_LANES + i % TDM_SAMPLE_LANES] +=
+                                plain_exp(logits[i] - max);
                 for (uint32_t b = 0; b < n_sums; b++) {
                         float *lane = lanes + (size_t)b * TDM_SAMPLE_LANES;
 
@@ -542,7 +545,8 @@ static void test_seen(void **state)
                         bool above = key_of(block_max[b]) > key_of(sorted[wanted - 1]), counts = above,
                              named = target / TDM_SAMPLE_MAX_BLOCK == b;
 
-                        if (!above && key_of(block_max[b]) == key_of(sorted[wanted - 1]) && n_equal > 0) { /* the first ones are enough */
+                        /* the first ones are enough */
+                        if (!above && key_of(block_max[b]) == key_of(sorted[wanted - 1]) && n_equal > 0) {
                                 counts = true;
                                 n_equal--;
                         }
@@ -562,7 +566,8 @@ static void test_seen(void **state)
                 assert_memory_equal(&got, &want, sizeof(got));
                 block_max[n_blocks / 2] = NAN;
                 tdm_sample_take(block_max, n_blocks, sums, blocks, n_seen, scratch);
-                assert_int_equal(tdm_sample_finish(seen, n, &s, history, n_history, round, target, scratch, &got), -EDOM);
+                assert_int_equal(tdm_sample_finish(seen, n, &s, history, n_history, round, target, scratch, &got),
+                                 -EDOM);
         }
 }
 
@@ -574,8 +579,7 @@ int main(void)
                 cmocka_unit_test(test_order),   cmocka_unit_test(test_distribution),
                 cmocka_unit_test(test_penalty), cmocka_unit_test(test_bad_logits),
                 cmocka_unit_test(test_check),   cmocka_unit_test(test_penalty_reach),
-                cmocka_unit_test(test_known),
-                cmocka_unit_test(test_seen),
+                cmocka_unit_test(test_known),   cmocka_unit_test(test_seen),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* Geometry of the paged KV cache. Arithmetic only: who owns which page is the daemon's business (daemon/cache/pages.c), what
- * is written there the device's. */
+/* Geometry of the paged KV cache. Arithmetic only: who owns which page is the daemon's business (daemon/cache/pages.c),
+ * what is written there the device's. */
 #include "engine/step/kv.h"
 
 static const char *const names[] = { [TDM_KV_F16] = "f16", [TDM_KV_F32] = "f32", [TDM_KV_Q8_0] = "q8_0" };

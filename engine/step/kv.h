@@ -2,8 +2,8 @@
  *
  * Two groups of layers, each with pages of its own: full layers (pages live as long as the sequence) and window layers
  * (pages are freed as they slide out). A page of a group holds TDM_KV_PAGE_TOKENS consecutive positions of one sequence
- * for all layers of that group. Keys lie 16 positions side by side, so that one vector is one dimension of 16 keys and a
- * score is summed over dimensions in one lane, in order; values lie as rows.
+ * for all layers of that group. Keys lie 16 positions side by side, so that one vector is one dimension of 16 keys and
+ * a score is summed over dimensions in one lane, in order; values lie as rows.
  *
  *   page     = [layer of the group][kv head] parts
  *   part     = K [TDM_KV_PAGE_TOKENS / 16][head_dim][16]  then  V [TDM_KV_PAGE_TOKENS][head_dim]     (f16 or f32)

@@ -1,7 +1,9 @@
-/* Steps: the layout of their segment, and the one place where a worker copies a step out of shared memory and checks it.
+/* Steps: the layout of their segment, and the one place where a worker copies a step out of shared memory and checks
+ * it.
  *
  * The peer may write while we read: every value is copied once, into memory of our own, and only the copy is looked at.
- * What passes here is safe to index with; whether it makes sense (two sequences that write one page) is tandemd's affair. */
+ * What passes here is safe to index with; whether it makes sense (two sequences that write one page) is tandemd's
+ * affair. */
 #include "engine/step/step.h"
 
 /* The public struct comes first: a step is handed around as that. */
@@ -18,7 +20,8 @@ static void copy_once(void *to, const void *from, size_t size_bytes)
 }
 
 #define MAX_TABLES 65536u
-#define MAX_TABLE_ENTRIES ((UINT32_C(1) << 20) / TDM_KV_PAGE_TOKENS) /* of the longest context that tdm_hparams_check allows */
+/* of the longest context that tdm_hparams_check allows */
+#define MAX_TABLE_ENTRIES ((UINT32_C(1) << 20) / TDM_KV_PAGE_TOKENS)
 
 int tdm_steps_limits_check(const struct tdm_steps_limits *limits, struct tdm_error *err)
 {
@@ -35,8 +38,8 @@ int tdm_steps_limits_check(const struct tdm_steps_limits *limits, struct tdm_err
 
         for (size_t i = 0; i < TDM_ARRAY_SIZE(checks); i++)
                 if (checks[i].value < checks[i].min || checks[i].value > checks[i].max)
-                        return tdm_error_set(err, TDM_E_PROTOCOL, "limits of steps: %s is %u, allowed is %u to %u", checks[i].name,
-                                             checks[i].value, checks[i].min, checks[i].max);
+                        return tdm_error_set(err, TDM_E_PROTOCOL, "limits of steps: %s is %u, allowed is %u to %u",
+                                             checks[i].name, checks[i].value, checks[i].min, checks[i].max);
         return 0;
 }
 
@@ -70,7 +73,9 @@ static_assert(sizeof(struct tdm_steps_header) <= 4096, "the header has a page of
 
 void tdm_steps_format(uint8_t *base, const struct tdm_steps_layout *layout)
 {
-        struct tdm_steps_header header = { .magic = TDM_STEPS_MAGIC, .abi = TDM_STEPS_ABI, .size_bytes = layout->size_bytes,
+        struct tdm_steps_header header = { .magic = TDM_STEPS_MAGIC,
+                                           .abi = TDM_STEPS_ABI,
+                                           .size_bytes = layout->size_bytes,
                                            .limits = layout->limits };
 
         memcpy(base, &header, sizeof(header));
@@ -87,9 +92,10 @@ int tdm_steps_check(const uint8_t *base, uint64_t size_bytes, struct tdm_steps_l
                                      (unsigned long long)size_bytes);
         copy_once(&header, base, sizeof(header));
         if (header.magic != TDM_STEPS_MAGIC || header.abi != TDM_STEPS_ABI)
-                return tdm_error_set(err, TDM_E_PROTOCOL, "segment of steps: magic %08x version %u, wanted %08x version %u "
-                                     "(daemon and worker of different builds?)", header.magic, header.abi, TDM_STEPS_MAGIC,
-                                     TDM_STEPS_ABI);
+                return tdm_error_set(err, TDM_E_PROTOCOL,
+                                     "segment of steps: magic %08x version %u, wanted %08x version %u "
+                                     "(daemon and worker of different builds?)",
+                                     header.magic, header.abi, TDM_STEPS_MAGIC, TDM_STEPS_ABI);
         r = tdm_steps_limits_check(&header.limits, err);
         if (r)
                 return r;
@@ -149,14 +155,14 @@ void tdm_step_destroyp(struct tdm_step **step)
 
 #define REFUSE(err, fmt, ...) tdm_error_set((err), TDM_E_PROTOCOL, "step: " fmt, ##__VA_ARGS__)
 
-static int check_head(const struct tdm_step_head *head, const struct tdm_steps_limits *limits, uint64_t step_id, uint32_t epoch,
-                      const struct tdm_hparams *hp, struct tdm_error *err)
+static int check_head(const struct tdm_step_head *head, const struct tdm_steps_limits *limits, uint64_t step_id,
+                      uint32_t epoch, const struct tdm_hparams *hp, struct tdm_error *err)
 {
         uint32_t n_blocks = tdm_model_n_blocks(hp);
 
         if (head->step_id != step_id || head->epoch != epoch)
-                return REFUSE(err, "slot holds step %llu of epoch %u, wanted is %llu of %u", (unsigned long long)head->step_id,
-                              head->epoch, (unsigned long long)step_id, epoch);
+                return REFUSE(err, "slot holds step %llu of epoch %u, wanted is %llu of %u",
+                              (unsigned long long)head->step_id, head->epoch, (unsigned long long)step_id, epoch);
         if (head->n_rows < 1 || head->n_rows > limits->max_rows)
                 return REFUSE(err, "%u rows, allowed are 1 to %u", head->n_rows, limits->max_rows);
         if (head->n_seqs < 1 || head->n_seqs > limits->max_seqs)
@@ -172,8 +178,8 @@ static int check_head(const struct tdm_step_head *head, const struct tdm_steps_l
         if (head->plan[n_blocks - 1] != head->plan[n_blocks - 2])
                 return REFUSE(err, "head and sample are planned on different workers");
         if (head->marks > 1 || head->after_step >= head->step_id || head->after_slot >= TDM_STEP_SLOTS)
-                return REFUSE(err, "it follows step %llu in slot %u and gives marks %u", (unsigned long long)head->after_step,
-                              head->after_slot, head->marks);
+                return REFUSE(err, "it follows step %llu in slot %u and gives marks %u",
+                              (unsigned long long)head->after_step, head->after_slot, head->marks);
         for (uint32_t b = 1; (head->marks || head->after_step) && b < n_blocks; b++)
                 if (head->plan[b] != head->plan[0])
                         return REFUSE(err, "it is chained to another and runs on both workers");
@@ -195,8 +201,9 @@ static int check_rows(const struct tdm_step *step, const struct tdm_steps_limits
                         if (step->seqs[other].table == seq->table)
                                 return REFUSE(err, "sequences %u and %u share page table %u", other, s, seq->table);
                 if (seq->first_row != row || seq->n_rows < 1 || seq->n_rows > step->head.n_rows - row)
-                        return REFUSE(err, "sequence %u has rows %u to %llu, wanted from %u and below %u", s, seq->first_row,
-                                      (unsigned long long)seq->first_row + seq->n_rows, row, step->head.n_rows);
+                        return REFUSE(err, "sequence %u has rows %u to %llu, wanted from %u and below %u", s,
+                                      seq->first_row, (unsigned long long)seq->first_row + seq->n_rows, row,
+                                      step->head.n_rows);
                 first = step->rows[row].position;
                 for (uint32_t i = 0; i < seq->n_rows; i++, row++) {
                         const struct tdm_step_row *r = &step->rows[row];
@@ -204,12 +211,16 @@ static int check_rows(const struct tdm_step *step, const struct tdm_steps_limits
                         if (r->seq != s)
                                 return REFUSE(err, "row %u says sequence %u and lies in %u", row, r->seq, s);
                         if (r->token >= hp->n_vocab)
-                                return REFUSE(err, "row %u has token %u, the vocabulary has %u", row, r->token, hp->n_vocab);
+                                return REFUSE(err, "row %u has token %u, the vocabulary has %u", row, r->token,
+                                              hp->n_vocab);
                         if (r->position >= hp->n_ctx || r->position / TDM_KV_PAGE_TOKENS >= limits->table_entries)
-                                return REFUSE(err, "row %u is at position %u, past the context or its page table", row, r->position);
+                                return REFUSE(err, "row %u is at position %u, past the context or its page table", row,
+                                              r->position);
                         if (r->position != first + i)
-                                return REFUSE(err, "row %u is at position %u, wanted is %u", row, r->position, first + i);
-                        if (r->logits != UINT32_MAX && (r->logits >= step->head.n_logits || step->logits[r->logits].row != row))
+                                return REFUSE(err, "row %u is at position %u, wanted is %u", row, r->position,
+                                              first + i);
+                        if (r->logits != UINT32_MAX &&
+                            (r->logits >= step->head.n_logits || step->logits[r->logits].row != row))
                                 return REFUSE(err, "row %u wants logits %u, which are not its own", row, r->logits);
                 }
         }
@@ -227,7 +238,8 @@ static int check_logits(const struct tdm_step *step, const struct tdm_hparams *h
                 if (l->row >= step->head.n_rows || step->rows[l->row].logits != i)
                         return REFUSE(err, "logits %u are of row %u, which does not want them", i, l->row);
                 if (l->target != UINT32_MAX && l->target >= hp->n_vocab)
-                        return REFUSE(err, "logits %u have target %u, the vocabulary has %u", i, l->target, hp->n_vocab);
+                        return REFUSE(err, "logits %u have target %u, the vocabulary has %u", i, l->target,
+                                      hp->n_vocab);
                 if (l->n_history > TDM_HISTORY_MAX || l->history_offset > step->head.n_history ||
                     l->n_history > step->head.n_history - l->history_offset)
                         return REFUSE(err, "logits %u have %u tokens of history from %u, there are %u", i, l->n_history,
@@ -237,7 +249,8 @@ static int check_logits(const struct tdm_step *step, const struct tdm_hparams *h
         }
         for (uint32_t i = 0; i < step->head.n_history; i++)
                 if (step->history[i] >= hp->n_vocab)
-                        return REFUSE(err, "token %u of the history is %u, the vocabulary has %u", i, step->history[i], hp->n_vocab);
+                        return REFUSE(err, "token %u of the history is %u, the vocabulary has %u", i, step->history[i],
+                                      hp->n_vocab);
         return 0;
 }
 
@@ -260,7 +273,8 @@ static int read_table(struct tdm_step *step, const uint8_t *base, const struct t
         for (uint32_t i = first; i <= last; i++)
                 if (to[i] >= kv->n_pages[group])
                         return REFUSE(err, "sequence %u has page %u of %u for positions from %u (%s layers)", s, to[i],
-                                      kv->n_pages[group], i * TDM_KV_PAGE_TOKENS, group == TDM_KV_WINDOW ? "window" : "full");
+                                      kv->n_pages[group], i * TDM_KV_PAGE_TOKENS,
+                                      group == TDM_KV_WINDOW ? "window" : "full");
         return 0;
 }
 

@@ -36,7 +36,7 @@ struct tdm_step_row {
 
 /* The rows of a sequence are consecutive in the step, with consecutive positions. */
 struct tdm_step_seq {
-        uint32_t table;     /* sequence slot: which page tables */
+        uint32_t table; /* sequence slot: which page tables */
         uint32_t first_row;
         uint32_t n_rows;
         uint32_t reserved;
@@ -45,7 +45,7 @@ struct tdm_step_seq {
 /* One row whose logits are wanted: sampled, and/or scored against a target. */
 struct tdm_step_logits {
         uint32_t row;
-        uint32_t target;         /* token whose log-probability is wanted, or UINT32_MAX */
+        uint32_t target; /* token whose log-probability is wanted, or UINT32_MAX */
         struct tdm_sampling sampling;
         uint32_t history_offset; /* into the step's history */
         uint32_t n_history;      /* <= TDM_HISTORY_MAX */
@@ -58,9 +58,9 @@ struct tdm_step_head {
         uint32_t n_seqs;
         uint32_t n_logits;
         uint32_t n_history;
-        /* Two steps of one sequence on two workers: the second may look at what the first has written. Both run wholly on
-         * one worker each. marks: 1: after each attention block the other worker is told. after_step: attention block l
-         * begins only when that step, on the other worker, has done its own (0: none). */
+        /* Two steps of one sequence on two workers: the second may look at what the first has written. Both run wholly
+         * on one worker each. marks: 1: after each attention block the other worker is told. after_step: attention
+         * block l begins only when that step, on the other worker, has done its own (0: none). */
         uint32_t marks;
         uint64_t after_step;
         uint32_t after_slot;
@@ -69,14 +69,15 @@ struct tdm_step_head {
 };
 
 struct tdm_steps_limits {
-        uint32_t max_rows;   /* <= TDM_MAX_STEP_ROWS */
-        uint32_t max_seqs;   /* in one step, <= TDM_MAX_STEP_SEQS */
-        uint32_t max_logits; /* <= TDM_MAX_STEP_LOGITS, >= max_seqs */
-        uint32_t n_tables;   /* sequence slots */
+        uint32_t max_rows;      /* <= TDM_MAX_STEP_ROWS */
+        uint32_t max_seqs;      /* in one step, <= TDM_MAX_STEP_SEQS */
+        uint32_t max_logits;    /* <= TDM_MAX_STEP_LOGITS, >= max_seqs */
+        uint32_t n_tables;      /* sequence slots */
         uint32_t table_entries; /* pages a sequence can have: ceil(n_ctx / TDM_KV_PAGE_TOKENS) */
 };
 
-/* Header of the segment, followed by slots and tables; offsets are computed by tdm_steps_layout(), never read from it. */
+/* Header of the segment, followed by slots and tables; offsets are computed by tdm_steps_layout(), never read from it.
+ */
 struct tdm_steps_header {
         uint32_t magic;
         uint32_t abi;
@@ -121,19 +122,22 @@ static inline uint32_t *tdm_steps_history(uint8_t *base, const struct tdm_steps_
 {
         return (uint32_t *)(base + l->slot_offset[slot] + l->history_offset);
 }
-static inline uint32_t *tdm_steps_table(uint8_t *base, const struct tdm_steps_layout *l, uint32_t table, enum tdm_kv_group group)
+static inline uint32_t *tdm_steps_table(uint8_t *base, const struct tdm_steps_layout *l, uint32_t table,
+                                        enum tdm_kv_group group)
 {
-        return (uint32_t *)(base + l->tables_offset) + ((uint64_t)table * TDM_KV_GROUPS + group) * l->limits.table_entries;
+        return (uint32_t *)(base + l->tables_offset) +
+               ((uint64_t)table * TDM_KV_GROUPS + group) * l->limits.table_entries;
 }
 
 /* A worker's private, validated copy of a step. */
 struct tdm_step {
         struct tdm_step_head head;
-        struct tdm_step_row *rows;       /* [max_rows] */
-        struct tdm_step_seq *seqs;       /* [max_seqs] */
-        struct tdm_step_logits *logits;  /* [max_logits] */
-        uint32_t *history;               /* [max_logits * TDM_HISTORY_MAX] */
-        uint32_t *tables[TDM_KV_GROUPS]; /* [n_seqs][table_entries], of this step's seqs in order; copied as far as needed */
+        struct tdm_step_row *rows;      /* [max_rows] */
+        struct tdm_step_seq *seqs;      /* [max_seqs] */
+        struct tdm_step_logits *logits; /* [max_logits] */
+        uint32_t *history;              /* [max_logits * TDM_HISTORY_MAX] */
+        /* [n_seqs][table_entries], of this step's seqs in order; copied as far as needed */
+        uint32_t *tables[TDM_KV_GROUPS];
         uint32_t table_entries;
 };
 
@@ -141,9 +145,9 @@ int tdm_step_new(struct tdm_step **ret, const struct tdm_steps_limits *limits);
 void tdm_step_destroy(struct tdm_step *step);
 void tdm_step_destroyp(struct tdm_step **step);
 
-/* Copies slot `slot` and checks it: counts within limits, rows consecutive, tokens < n_vocab, positions < n_ctx, pages that
- * a row will read or write exist and are < n_pages, plan entries known, history in range. TDM_E_PROTOCOL with the reason;
- * also when step_id or epoch are not the expected ones. */
+/* Copies slot `slot` and checks it: counts within limits, rows consecutive, tokens < n_vocab, positions < n_ctx, pages
+ * that a row will read or write exist and are < n_pages, plan entries known, history in range. TDM_E_PROTOCOL with the
+ * reason; also when step_id or epoch are not the expected ones. */
 int tdm_step_read(struct tdm_step *step, const uint8_t *base, const struct tdm_steps_layout *layout, uint32_t slot,
                   uint64_t step_id, uint32_t epoch, const struct tdm_hparams *hp, const struct tdm_kv_geometry *kv,
                   struct tdm_error *err);

@@ -8,7 +8,9 @@
 
 #include "engine/step/step.h"
 
-static const struct tdm_steps_limits limits = { .max_rows = 40, .max_seqs = 6, .max_logits = 8, .n_tables = 9, .table_entries = 12 };
+static const struct tdm_steps_limits limits = {
+        .max_rows = 40, .max_seqs = 6, .max_logits = 8, .n_tables = 9, .table_entries = 12
+};
 static struct tdm_steps_layout layout;
 static struct tdm_hparams hp;
 static struct tdm_kv_geometry kv;
@@ -41,11 +43,13 @@ static void write_step(void)
         for (uint32_t b = 1; b < 2 * hp.n_layers + 1; b += 2)
                 head->plan[b] = TDM_WORKER_NPU;
         for (uint32_t s = 0; s < 3; s++) {
-                tdm_steps_seqs(base, &layout, 2)[s] = (struct tdm_step_seq){ seqs[s].table, head->n_rows, seqs[s].n, 0 };
+                tdm_steps_seqs(base, &layout, 2)[s] =
+                        (struct tdm_step_seq){ seqs[s].table, head->n_rows, seqs[s].n, 0 };
                 for (uint32_t i = 0; i < seqs[s].n; i++)
                         rows[head->n_rows++] = (struct tdm_step_row){ 11 * s + i, seqs[s].first + i, s, UINT32_MAX };
                 for (int group = 0; group < TDM_KV_GROUPS; group++)
-                        for (uint32_t i = tdm_window_first(&hp, (enum tdm_kv_group)group, seqs[s].first) / TDM_KV_PAGE_TOKENS;
+                        for (uint32_t i = tdm_window_first(&hp, (enum tdm_kv_group)group, seqs[s].first) /
+                                          TDM_KV_PAGE_TOKENS;
                              i <= (seqs[s].first + seqs[s].n - 1) / TDM_KV_PAGE_TOKENS; i++)
                                 tdm_steps_table(base, &layout, seqs[s].table, (enum tdm_kv_group)group)[i] = 10 * s + i;
         }
@@ -124,7 +128,8 @@ static const struct lie {
         { "row of logits past all", LOGITS, 0, offsetof(struct tdm_step_logits, row), 4000 },
         { "target", LOGITS, 1, offsetof(struct tdm_step_logits, target), 50 },
         { "history offset", LOGITS, 1, offsetof(struct tdm_step_logits, history_offset), 5 },
-        { "history offset at the end of numbers", LOGITS, 1, offsetof(struct tdm_step_logits, history_offset), UINT32_MAX },
+        { "history offset at the end of numbers", LOGITS, 1, offsetof(struct tdm_step_logits, history_offset),
+          UINT32_MAX },
         { "history length", LOGITS, 1, offsetof(struct tdm_step_logits, n_history), 3 },
         { "history longer than allowed", LOGITS, 1, offsetof(struct tdm_step_logits, n_history), TDM_HISTORY_MAX + 1 },
         { "temperature NaN", LOGITS, 1, offsetof(struct tdm_step_logits, sampling.temperature), 0x7fc00000 },
@@ -150,7 +155,8 @@ static uint8_t *place(const struct lie *lie)
         case HISTORY:
                 return (uint8_t *)&tdm_steps_history(base, &layout, 2)[lie->index];
         default:
-                return (uint8_t *)&tdm_steps_table(base, &layout, 4, lie->where == FULL_TABLE ? TDM_KV_FULL : TDM_KV_WINDOW)[lie->index];
+                return (uint8_t *)&tdm_steps_table(base, &layout, 4,
+                                                   lie->where == FULL_TABLE ? TDM_KV_FULL : TDM_KV_WINDOW)[lie->index];
         }
 }
 
@@ -191,12 +197,15 @@ static void assert_safe(void)
                 for (uint32_t i = 0; i < step->seqs[s].n_rows; i++, row++) {
                         const struct tdm_step_row *r = &step->rows[row];
 
-                        assert_true(row < step->head.n_rows && r->seq == s && r->token < hp.n_vocab && r->position < hp.n_ctx);
+                        assert_true(row < step->head.n_rows && r->seq == s && r->token < hp.n_vocab &&
+                                    r->position < hp.n_ctx);
                         assert_true(r->logits == UINT32_MAX || r->logits < step->head.n_logits);
                         for (int group = 0; group < TDM_KV_GROUPS; group++)
-                                for (uint32_t p = tdm_window_first(&hp, (enum tdm_kv_group)group, r->position) / TDM_KV_PAGE_TOKENS;
+                                for (uint32_t p = tdm_window_first(&hp, (enum tdm_kv_group)group, r->position) /
+                                                  TDM_KV_PAGE_TOKENS;
                                      p <= r->position / TDM_KV_PAGE_TOKENS; p++)
-                                        assert_true(step->tables[group][s * step->table_entries + p] < kv.n_pages[group]);
+                                        assert_true(step->tables[group][s * step->table_entries + p] <
+                                                    kv.n_pages[group]);
                 }
         }
         assert_int_equal(row, step->head.n_rows);
@@ -205,7 +214,8 @@ static void assert_safe(void)
 
                 assert_true(l->row < step->head.n_rows && step->rows[l->row].logits == i);
                 assert_true(l->target == UINT32_MAX || l->target < hp.n_vocab);
-                assert_true(l->n_history <= TDM_HISTORY_MAX && (uint64_t)l->history_offset + l->n_history <= step->head.n_history);
+                assert_true(l->n_history <= TDM_HISTORY_MAX &&
+                            (uint64_t)l->history_offset + l->n_history <= step->head.n_history);
                 for (uint32_t h = 0; h < l->n_history; h++)
                         assert_true(step->history[l->history_offset + h] < hp.n_vocab);
         }
@@ -221,8 +231,9 @@ static void test_random(void **unused)
                 write_step();
                 for (uint32_t n = 1 + rnd() % 3; n > 0; n--) {
                         bool in_table = rnd() % 4 == 0;
-                        uint64_t offset = in_table ? layout.tables_offset + rnd() % (layout.size_bytes - layout.tables_offset - 4)
-                                                   : layout.slot_offset[2] + rnd() % slot_bytes;
+                        uint64_t offset = in_table ? layout.tables_offset +
+                                                             rnd() % (layout.size_bytes - layout.tables_offset - 4) :
+                                                     layout.slot_offset[2] + rnd() % slot_bytes;
 
                         switch (rnd() % 3) {
                         case 0:
@@ -292,21 +303,32 @@ static void test_layout(void **unused)
         assert_true(layout.seqs_offset >= layout.rows_offset + limits.max_rows * sizeof(struct tdm_step_row));
         assert_true(layout.logits_offset >= layout.seqs_offset + limits.max_seqs * sizeof(struct tdm_step_seq));
         assert_true(layout.history_offset >= layout.logits_offset + limits.max_logits * sizeof(struct tdm_step_logits));
-        assert_true(layout.slot_bytes >= layout.history_offset + limits.max_logits * TDM_HISTORY_MAX * sizeof(uint32_t));
+        assert_true(layout.slot_bytes >=
+                    layout.history_offset + limits.max_logits * TDM_HISTORY_MAX * sizeof(uint32_t));
         for (uint32_t i = 0; i < TDM_STEP_SLOTS; i++) {
                 uint64_t end = i + 1 < TDM_STEP_SLOTS ? layout.slot_offset[i + 1] : layout.tables_offset;
 
-                assert_true(layout.slot_offset[i] >= sizeof(struct tdm_steps_header) && layout.slot_offset[i] % 64 == 0);
+                assert_true(layout.slot_offset[i] >= sizeof(struct tdm_steps_header) &&
+                            layout.slot_offset[i] % 64 == 0);
                 assert_true(end - layout.slot_offset[i] >= layout.slot_bytes);
         }
-        assert_true(layout.size_bytes - layout.tables_offset >= limits.n_tables * TDM_KV_GROUPS * limits.table_entries * 4);
+        assert_true(layout.size_bytes - layout.tables_offset >=
+                    limits.n_tables * TDM_KV_GROUPS * limits.table_entries * 4);
         assert_true(layout.results_slot_bytes >= limits.max_logits * sizeof(struct tdm_result));
 }
 
 static int setup(void **unused)
 {
-        hp = (struct tdm_hparams){ .n_layers = 2, .d_model = 32, .n_heads = 2, .n_kv_heads = 1, .head_dim = 16, .d_ff = 64,
-                                   .n_vocab = 50, .n_ctx = 384, .window = 40, .layer_is_full = { 0, 1 } };
+        hp = (struct tdm_hparams){ .n_layers = 2,
+                                   .d_model = 32,
+                                   .n_heads = 2,
+                                   .n_kv_heads = 1,
+                                   .head_dim = 16,
+                                   .d_ff = 64,
+                                   .n_vocab = 50,
+                                   .n_ctx = 384,
+                                   .window = 40,
+                                   .layer_is_full = { 0, 1 } };
         tdm_steps_layout(&limits, &layout);
         if (tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, 80, 70) < 0 || tdm_step_new(&step, &limits) < 0)
                 return -1;

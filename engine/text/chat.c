@@ -21,36 +21,36 @@ struct family {
 };
 
 static const struct family families[] = {
-        [TDM_CHAT_GEMMA] = {"gemma",
-                            "<start_of_turn>",
-                            "<start_of_turn>",
-                            NULL,
-                            "\n",
-                            "<end_of_turn>",
-                            "\n",
-                            {"user", "user", "model"},
-                            true,
-                            true},
-        [TDM_CHAT_CHATML] = {"chatml",
-                             "<|im_start|>",
-                             "<|im_start|>",
+        [TDM_CHAT_GEMMA] = { "gemma",
+                             "<start_of_turn>",
+                             "<start_of_turn>",
                              NULL,
                              "\n",
-                             "<|im_end|>",
+                             "<end_of_turn>",
                              "\n",
-                             {"system", "user", "assistant"},
-                             false,
-                             false},
-        [TDM_CHAT_LLAMA3] = {"llama3",
-                             "<|start_header_id|>",
-                             "<|start_header_id|>",
-                             "<|end_header_id|>",
-                             "\n\n",
-                             "<|eot_id|>",
-                             "",
-                             {"system", "user", "assistant"},
+                             { "user", "user", "model" },
                              true,
-                             false},
+                             true },
+        [TDM_CHAT_CHATML] = { "chatml",
+                              "<|im_start|>",
+                              "<|im_start|>",
+                              NULL,
+                              "\n",
+                              "<|im_end|>",
+                              "\n",
+                              { "system", "user", "assistant" },
+                              false,
+                              false },
+        [TDM_CHAT_LLAMA3] = { "llama3",
+                              "<|start_header_id|>",
+                              "<|start_header_id|>",
+                              "<|end_header_id|>",
+                              "\n\n",
+                              "<|eot_id|>",
+                              "",
+                              { "system", "user", "assistant" },
+                              true,
+                              false },
 };
 
 struct writer {
@@ -234,7 +234,7 @@ static int put_messages(struct writer *w, const struct family *f, const struct t
 ssize_t tdm_chat_encode(enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
                         const struct tdm_chat_message *messages, size_t n_messages, uint32_t *ids, size_t capacity)
 {
-        struct writer w = {.tokenizer = tokenizer, .ids = ids, .capacity = capacity};
+        struct writer w = { .tokenizer = tokenizer, .ids = ids, .capacity = capacity };
         int r;
 
         if (family <= TDM_CHAT_NONE || (size_t)family >= TDM_ARRAY_SIZE(families) || n_messages == 0)

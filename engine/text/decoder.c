@@ -15,7 +15,7 @@ static size_t put_replacement(char *text)
 
 void tdm_decoder_init(struct tdm_decoder *decoder, const struct tdm_tokenizer *tokenizer, bool special)
 {
-        *decoder = (struct tdm_decoder){.tokenizer = tokenizer, .special = special};
+        *decoder = (struct tdm_decoder){ .tokenizer = tokenizer, .special = special };
 }
 
 /* Adds one byte to the held ones and writes out what is decided. */

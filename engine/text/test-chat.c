@@ -16,7 +16,7 @@ struct chat {
 
 static struct chat chat_open(int fd)
 {
-        struct chat c = {0};
+        struct chat c = { 0 };
 
         assert_true(fd >= 0);
         assert_int_equal(tdm_gguf_open(&c.gguf, fd, "test.gguf", NULL), 0);
@@ -35,7 +35,7 @@ static void chat_close(struct chat *c)
 /* A vocabulary of bytes with some markers (ids 0 ...), and a template. */
 static struct chat chat_with(const char *const *markers, uint32_t n_markers, const char *template)
 {
-        struct gguf_builder b = {0};
+        struct gguf_builder b = { 0 };
         char byte[8];
         int fd;
 
@@ -83,7 +83,7 @@ static void assert_reads(const struct chat *c, const struct tdm_chat_message *me
                 const char *data;
                 size_t piece = tdm_tokenizer_piece(c->tokenizer, ids[i], true, &data);
 
-                found += tdm_tokenizer_piece(c->tokenizer, ids[i], false, &(const char *){NULL}) == 0;
+                found += tdm_tokenizer_piece(c->tokenizer, ids[i], false, &(const char *){ NULL }) == 0;
                 memcpy(text + size, data, piece);
                 size += piece;
         }
@@ -92,14 +92,14 @@ static void assert_reads(const struct chat *c, const struct tdm_chat_message *me
         assert_int_equal(found, n_markers);
 }
 #define ASSERT_READS(c, wanted, n_markers, ...)                                                                        \
-        assert_reads(c, (struct tdm_chat_message[]){__VA_ARGS__},                                                      \
-                     sizeof((struct tdm_chat_message[]){__VA_ARGS__}) / sizeof(struct tdm_chat_message), wanted,       \
+        assert_reads(c, (struct tdm_chat_message[]){ __VA_ARGS__ },                                                    \
+                     sizeof((struct tdm_chat_message[]){ __VA_ARGS__ }) / sizeof(struct tdm_chat_message), wanted,     \
                      n_markers)
 
 static void test_golden(void **state)
 {
-        static const uint32_t wanted[] = {2,   4,    468,  277, 6, 4165, 376,  265,  1354, 551,
-                                          265, 1940, 6096, 5,   6, 4,    4035, 6084, 477,  6};
+        static const uint32_t wanted[] = { 2,   4,    468,  277, 6, 4165, 376,  265,  1354, 551,
+                                           265, 1940, 6096, 5,   6, 4,    4035, 6084, 477,  6 };
         static const struct tdm_chat_message message = M(USER, "Tell me a story about a fox.");
         struct chat c = chat_open(open("models/tale.gguf", O_RDONLY | O_CLOEXEC));
         uint32_t ids[32];
@@ -117,7 +117,7 @@ static void test_golden(void **state)
 
 static void test_gemma(void **state)
 {
-        static const char *const markers[] = {"<bos>", "<start_of_turn>", "<end_of_turn>"};
+        static const char *const markers[] = { "<bos>", "<start_of_turn>", "<end_of_turn>" };
         struct chat c = chat_with(markers, 3, "... '<start_of_turn>' + role ...");
 
         assert_int_equal(c.family, TDM_CHAT_GEMMA);
@@ -147,7 +147,7 @@ static void test_gemma(void **state)
 
 static void test_chatml(void **state)
 {
-        static const char *const markers[] = {"<s>", "<|im_start|>", "<|im_end|>"};
+        static const char *const markers[] = { "<s>", "<|im_start|>", "<|im_end|>" };
         struct chat c = chat_with(markers, 3, "{{'<|im_start|>' + message['role']}}");
 
         assert_int_equal(c.family, TDM_CHAT_CHATML);
@@ -163,8 +163,8 @@ static void test_chatml(void **state)
 
 static void test_llama3(void **state)
 {
-        static const char *const markers[] = {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>",
-                                              "<|eot_id|>"};
+        static const char *const markers[] = { "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>",
+                                               "<|eot_id|>" };
         struct chat c = chat_with(markers, 4, "<|start_header_id|>");
 
         assert_int_equal(c.family, TDM_CHAT_LLAMA3);
@@ -179,9 +179,9 @@ static void test_llama3(void **state)
 
 static void test_none(void **state)
 {
-        static const char *const markers[] = {"<bos>", "<start_of_turn>", "<end_of_turn>"};
-        static const struct tdm_chat_message messages[] = {M(USER, "Hi"), M(ASSISTANT, "Ho")};
-        static const struct tdm_chat_message odd = {(enum tdm_chat_role)9, "x", 1};
+        static const char *const markers[] = { "<bos>", "<start_of_turn>", "<end_of_turn>" };
+        static const struct tdm_chat_message messages[] = { M(USER, "Hi"), M(ASSISTANT, "Ho") };
+        static const struct tdm_chat_message odd = { (enum tdm_chat_role)9, "x", 1 };
         struct chat c = chat_with(markers, 3, "[INST] {{ prompt }} [/INST]");
         uint32_t ids[8];
 

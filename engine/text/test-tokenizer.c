@@ -29,7 +29,7 @@ static struct tdm_tokenizer *tokenizer_of(int fd)
 
 static struct tdm_tokenizer *small_tokenizer(void)
 {
-        struct gguf_builder b = {0};
+        struct gguf_builder b = { 0 };
         struct tdm_tokenizer *t;
 
         build_model(&b, &build_smallest, TDM_TYPE_Q4_0);
@@ -73,7 +73,7 @@ static char *read_file(const char *path, size_t *ret_size)
 
 static uint32_t read_escape(const char **at)
 {
-        char digits[5] = {0};
+        char digits[5] = { 0 };
 
         memcpy(digits, *at, 4);
         *at += 4;
@@ -332,9 +332,9 @@ static size_t slow_merge(const struct tdm_tokenizer *t, const uint8_t *text, siz
 
 static void test_merges(void **state)
 {
-        static const char *const words[] = {"the",   " ",  "an",           "d", "\xc3\xa9", "ing", " a", "e",   "ss",
-                                            " king", "zz", "\xe2\x98\x83", ",", "th",       " of", "er", "aaa", "in",
-                                            "o",     "1"};
+        static const char *const words[] = { "the",   " ",  "an",           "d", "\xc3\xa9", "ing", " a", "e",   "ss",
+                                             " king", "zz", "\xe2\x98\x83", ",", "th",       " of", "er", "aaa", "in",
+                                             "o",     "1" };
 
         for (unsigned i = 0; i < 3000; i++) {
                 uint8_t text[256];
@@ -362,7 +362,7 @@ static void assert_ids(const struct tdm_tokenizer *t, const char *text, unsigned
         assert_memory_equal(ids, wanted, n * sizeof(*ids));
 }
 #define ASSERT_IDS(t, text, flags, ...)                                                                                \
-        assert_ids(t, text, flags, (uint32_t[]){__VA_ARGS__}, sizeof((uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t))
+        assert_ids(t, text, flags, (uint32_t[]){ __VA_ARGS__ }, sizeof((uint32_t[]){ __VA_ARGS__ }) / sizeof(uint32_t))
 
 #define BYTE(b) (uint32_t)(TDM_ARRAY_SIZE(build_pieces) + (b))
 
@@ -409,7 +409,8 @@ static void test_invalid_utf8(void **state)
         static const char *const texts[] = {
                 "\x80",         "\xc0\x80",         "\xc1\xbf",         "\xe0\x80\x80",     "\xe0\x9f\xbf",
                 "\xed\xa0\x80", "\xf0\x80\x80\x80", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff\xfe",
-                "\xe2\x82",     "\xf0\x9f\x98"};
+                "\xe2\x82",     "\xf0\x9f\x98"
+        };
 
         for (size_t i = 0; i < TDM_ARRAY_SIZE(texts); i++) {
                 uint32_t ids[8];
@@ -428,7 +429,7 @@ static void test_invalid_utf8(void **state)
 
 static void test_capacity(void **state)
 {
-        uint32_t ids[4] = {77, 77, 77, 77};
+        uint32_t ids[4] = { 77, 77, 77, 77 };
 
         assert_int_equal(tdm_tokenizer_encode(small, "aaaaaa", 6, TDM_TOKENIZE_BOS, NULL, 0), 7);
         assert_int_equal(tdm_tokenizer_encode(small, "aaaaaa", 6, TDM_TOKENIZE_BOS, ids, 3), 7);
@@ -520,7 +521,7 @@ static int tokenizer_from(const struct vocabulary *v, struct tdm_tokenizer **ret
 {
         _cleanup_(tdm_gguf_closep) struct tdm_gguf *g = NULL;
         _cleanup_(closep) int fd = -1;
-        struct gguf_builder b = {0};
+        struct gguf_builder b = { 0 };
         int r;
 
         build_header(&b, 0, 5u + (v->unknown >= 0));
@@ -547,7 +548,7 @@ static int tokenizer_from(const struct vocabulary *v, struct tdm_tokenizer **ret
 static void refuse_vocabulary(const struct vocabulary *v, int code, const char *text)
 {
         struct tdm_tokenizer *t = NULL;
-        struct tdm_error err = {0};
+        struct tdm_error err = { 0 };
         int r = tokenizer_from(v, &t, &err);
 
         if (r != code || !strstr(err.message, text))
@@ -557,8 +558,8 @@ static void refuse_vocabulary(const struct vocabulary *v, int code, const char *
 
 static void test_bad_vocabularies(void **state)
 {
-        char longest[1100] = {0};
-        struct vocabulary v = {{"<unk>", "a", "b"}, {2, 1, 1}, 3, false, 0, NULL, 0.0f};
+        char longest[1100] = { 0 };
+        struct vocabulary v = { { "<unk>", "a", "b" }, { 2, 1, 1 }, 3, false, 0, NULL, 0.0f };
 
         v.model = "gpt2";
         refuse_vocabulary(&v, TDM_E_UNSUPPORTED, "its tokenizer is \"gpt2\"");
@@ -592,12 +593,12 @@ static void test_odd_vocabularies(void **state)
         /* No byte pieces, pieces twice, special pieces inside of others, a normal piece with a real space, markers that
          * the file calls normal or user-defined. */
         static const struct vocabulary v = {
-                {"<unk>", "a", "a", "aa", "<x>", "<x><y>", "<y>", "a b", "<start_of_turn>", "<end_of_turn>", "",
-                 "\xe2\x96\x81",
-                 "\xe2\x96\x81"
-                 "a",
-                 "<|im_end|>"},
-                {2, 1, 1, 1, 4, 4, 4, 1, 1, 4, 1, 1, 1, 1},
+                { "<unk>", "a", "a", "aa", "<x>", "<x><y>", "<y>", "a b", "<start_of_turn>", "<end_of_turn>", "",
+                  "\xe2\x96\x81",
+                  "\xe2\x96\x81"
+                  "a",
+                  "<|im_end|>" },
+                { 2, 1, 1, 1, 4, 4, 4, 1, 1, 4, 1, 1, 1, 1 },
                 14,
                 true,
                 0,
@@ -633,7 +634,7 @@ static void test_odd_vocabularies(void **state)
 /* Equal scores: the leftmost pair first. */
 static void test_ties(void **state)
 {
-        static const struct vocabulary v = {{"<unk>", "a", "aa", "aaa"}, {2, 1, 1, 1}, 4, false, 0, NULL, -1.0f};
+        static const struct vocabulary v = { { "<unk>", "a", "aa", "aaa" }, { 2, 1, 1, 1 }, 4, false, 0, NULL, -1.0f };
         _cleanup_(tdm_tokenizer_destroyp) struct tdm_tokenizer *t = NULL;
         struct tdm_error err;
 

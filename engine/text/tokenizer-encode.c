@@ -121,7 +121,7 @@ static int try_pair(struct encoder *e, const uint8_t *word, uint32_t left, uint3
         id = tdm_tokenizer_find(e->t, word + e->symbols[left].start, size);
         if (id == TDM_NO_PIECE)
                 return 0;
-        return push_pair(e, (struct pair){e->t->pieces[id].score, left, size, id});
+        return push_pair(e, (struct pair){ e->t->pieces[id].score, left, size, id });
 }
 
 /* Symbols [first, end) have become one piece. One that the vocabulary keeps but does not use is taken apart again where
@@ -175,7 +175,7 @@ static int encode_word(struct encoder *e, const uint8_t *word, size_t size)
 
                 if (grow((void **)&e->symbols, &e->symbols_capacity, n, sizeof(*e->symbols)) < 0)
                         return -ENOMEM;
-                e->symbols[n] = (struct symbol){(uint32_t)at, length, n ? n - 1 : NONE, n + 1, TDM_NO_PIECE};
+                e->symbols[n] = (struct symbol){ (uint32_t)at, length, n ? n - 1 : NONE, n + 1, TDM_NO_PIECE };
                 if (length == 0)
                         break;
                 e->symbols[n].id = tdm_tokenizer_find(e->t, word + at, length);
@@ -286,7 +286,7 @@ static int encode_text(struct encoder *e, const uint8_t *text, size_t size, bool
 ssize_t tdm_tokenizer_encode(const struct tdm_tokenizer *tokenizer, const char *text, size_t size, unsigned flags,
                              uint32_t *ids, size_t capacity)
 {
-        struct encoder e = {.t = tokenizer, .ids = ids, .capacity = capacity};
+        struct encoder e = { .t = tokenizer, .ids = ids, .capacity = capacity };
         int r = 0;
 
         if (flags & ~(unsigned)(TDM_TOKENIZE_BOS | TDM_TOKENIZE_SPECIAL))

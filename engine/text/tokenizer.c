@@ -16,10 +16,10 @@
 #define PIECES_MAX (1u << 21)
 #define PIECE_BYTES_MAX 1024u
 
-static const char space_mark[3] = {'\xe2', '\x96', '\x81'};
+static const char space_mark[3] = { '\xe2', '\x96', '\x81' };
 
 /* Where a file has no key for the end of a turn. */
-static const char *const end_texts[] = {"<end_of_turn>", "<|im_end|>", "<|eot_id|>"};
+static const char *const end_texts[] = { "<end_of_turn>", "<|im_end|>", "<|eot_id|>" };
 
 static const char *const control_texts[] = {
         "<start_of_turn>",     "<end_of_turn>",     "<|im_start|>",  "<|im_end|>",
@@ -77,7 +77,7 @@ static void insert(struct tdm_tokenizer *t, uint32_t id)
 
         while (t->slots[i].id != TDM_NO_PIECE)
                 i = (i + 1) & t->slot_mask;
-        t->slots[i] = (struct tdm_piece_slot){hash, id};
+        t->slots[i] = (struct tdm_piece_slot){ hash, id };
 }
 
 static int build_table(struct tdm_tokenizer *t)

@@ -1,6 +1,6 @@
-/* Builds the segment: every tensor of the file, packed by several threads, panel by panel, in the order of the segment and slice by
- * slice, so that somebody can use what is ready while the rest is read. What of the file comes next is asked for ahead; the guard
- * turns a file that shrinks meanwhile into an error.
+/* Builds the segment: every tensor of the file, packed by several threads, panel by panel, in the order of the segment
+ * and slice by slice, so that somebody can use what is ready while the rest is read. What of the file comes next is
+ * asked for ahead; the guard turns a file that shrinks meanwhile into an error.
  *
  * Does not compress, convert or round: every weight keeps its exact value. */
 #include <assert.h>
@@ -16,8 +16,9 @@
 #define SLICE_BYTES (UINT64_C(32) << 20)  /* that all threads pack together: then it is ready */
 #define AHEAD_BYTES (UINT64_C(128) << 20) /* of the file that are asked for before they are needed */
 #define ASK_BYTES (UINT64_C(1) << 20)     /* at once: disks like large requests */
-#define ASK_LEAST (UINT64_C(128) << 10)   /* and again: a kernel forgets what is more than its window or the disk's largest request */
-#define ASK_PARTS 16u                     /* of a slice, so that no thread asks for all of it while the others wait */
+/* and again: a kernel forgets what is more than its window or the disk's largest request */
+#define ASK_LEAST (UINT64_C(128) << 10)
+#define ASK_PARTS 16u /* of a slice, so that no thread asks for all of it while the others wait */
 
 /* Panels of a matrix, or a whole vector. */
 struct slice {
@@ -31,7 +32,7 @@ struct build {
         struct tdm_pool *threads; /* NULL: the caller alone */
         struct slice *slices;     /* [n_slices], in the order of the segment */
         uint32_t n_slices;
-        uint32_t n_asked; /* slices whose part of the file was asked for */
+        uint32_t n_asked;                   /* slices whose part of the file was asked for */
         uint64_t asked_bytes, packed_bytes; /* of the file */
         struct tdm_weights_progress progress;
         uint64_t told_bytes;
@@ -73,10 +74,12 @@ static uint64_t end_of(const struct build *build, const struct slice *slice)
 {
         const struct tdm_weights_tensor *tensor = &build->plan->tensors[slice->tensor];
 
-        return tensor->offset + (tensor->layout == TDM_LAYOUT_ROWS ? tensor->size_bytes : (slice->first + slice->n) * tensor->panel_bytes);
+        return tensor->offset + (tensor->layout == TDM_LAYOUT_ROWS ? tensor->size_bytes :
+                                                                     (slice->first + slice->n) * tensor->panel_bytes);
 }
 
-/* Whole pages that are not there yet, up to the slice's end; what is not a whole one at the end of everything stays as it is. */
+/* Whole pages that are not there yet, up to the slice's end; what is not a whole one at the end of everything stays as
+ * it is. */
 static unsigned n_huge_until(const struct build *build, const struct slice *slice)
 {
         const uint8_t *until = build->dst + end_of(build, slice), *end = build->dst + build->plan->header.size_bytes;
@@ -100,18 +103,20 @@ static void source_of(const struct build *build, const struct slice *slice, cons
 
         if (tensor->layout == TDM_LAYOUT_ROWS)
                 rows = tensor->rows;
-        *ret = tdm_gguf_tensor_data(build->gguf, build->plan->sources[slice->tensor]) + first * row_bytes(build, slice->tensor);
+        *ret = tdm_gguf_tensor_data(build->gguf, build->plan->sources[slice->tensor]) +
+               first * row_bytes(build, slice->tensor);
         *ret_bytes = TDM_MIN(rows, tensor->rows - first) * row_bytes(build, slice->tensor);
 }
 
-/* Slices from n_asked on whose part of the file is to be asked for now: a disk is only fast when it is asked for much at once; page
- * faults ask for little, and wait. */
+/* Slices from n_asked on whose part of the file is to be asked for now: a disk is only fast when it is asked for much
+ * at once; page faults ask for little, and wait. */
 static uint32_t n_to_ask(const struct build *build, uint64_t *ret_bytes)
 {
         uint32_t n = 0;
 
         *ret_bytes = 0;
-        for (uint32_t i = build->n_asked; i < build->n_slices && build->asked_bytes + *ret_bytes < build->packed_bytes + AHEAD_BYTES; i++, n++) {
+        for (uint32_t i = build->n_asked;
+             i < build->n_slices && build->asked_bytes + *ret_bytes < build->packed_bytes + AHEAD_BYTES; i++, n++) {
                 const uint8_t *data;
                 uint64_t bytes;
 
@@ -139,8 +144,8 @@ static void ask_for(const struct build *build, const struct slice *slice, uint32
         }
 }
 
-/* Nobody reads its part of the mapping any more. To unmap all of a large file in the end takes a tenth of a second and more, of
- * somebody who has other things to do. The page cache keeps it. */
+/* Nobody reads its part of the mapping any more. To unmap all of a large file in the end takes a tenth of a second and
+ * more, of somebody who has other things to do. The page cache keeps it. */
 static void let_go(const struct build *build, const struct slice *slice)
 {
         const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -157,8 +162,8 @@ static void let_go(const struct build *build, const struct slice *slice)
 
 /* ---- packing ---- */
 
-/* One slice, and what else is due: the last one's part of the file is let go, that of later ones asked for, and the next one gets its
- * huge pages. */
+/* One slice, and what else is due: the last one's part of the file is let go, that of later ones asked for, and the
+ * next one gets its huge pages. */
 struct slice_job {
         struct build *build;
         const struct slice *slice;
@@ -179,7 +184,8 @@ static bool pack_panels(struct slice_job *job, uint32_t first, uint32_t end, uns
         if (tensor->layout == TDM_LAYOUT_ROWS) {
                 atomic_fetch_add_explicit(&build->done_bytes, tensor->size_bytes, memory_order_relaxed);
                 return tdm_weights_pack_vector(build->plan->sources[job->slice->tensor]->type,
-                                               (float *)(void *)(build->dst + tensor->offset), job->data, tensor->rows * tensor->cols);
+                                               (float *)(void *)(build->dst + tensor->offset), job->data,
+                                               tensor->rows * tensor->cols);
         }
         for (uint32_t i = first; i < end && !atomic_load_explicit(&build->stop, memory_order_relaxed); i++) {
                 uint32_t panel = job->slice->first + i, row = panel * TDM_PANEL_ROWS;
@@ -189,7 +195,8 @@ static bool pack_panels(struct slice_job *job, uint32_t first, uint32_t end, uns
                                             TDM_MIN(tensor->rows - row, TDM_PANEL_ROWS), tensor->cols))
                         return false;
                 atomic_fetch_add_explicit(&build->done_bytes, tensor->panel_bytes, memory_order_relaxed);
-                if (thread == 0 && atomic_load_explicit(&build->done_bytes, memory_order_relaxed) - build->told_bytes >= PROGRESS_BYTES)
+                if (thread == 0 && atomic_load_explicit(&build->done_bytes, memory_order_relaxed) - build->told_bytes >=
+                                           PROGRESS_BYTES)
                         tell_progress(build);
         }
         return true;
@@ -249,14 +256,14 @@ static bool run_slice(struct build *build, uint32_t i, const uint8_t *data)
 {
         const struct slice *slice = &build->slices[i];
         const struct tdm_weights_tensor *tensor = &build->plan->tensors[slice->tensor];
-        struct slice_job job = {.build = build,
-                                .slice = slice,
-                                .last = i > 0 ? slice - 1 : NULL,
-                                .tensor = tensor,
-                                .data = data,
-                                .row_bytes = row_bytes(build, slice->tensor),
-                                .n_huge = i + 1 < build->n_slices ? n_huge_until(build, slice + 1) : 0,
-                                .chunk_panels = 1};
+        struct slice_job job = { .build = build,
+                                 .slice = slice,
+                                 .last = i > 0 ? slice - 1 : NULL,
+                                 .tensor = tensor,
+                                 .data = data,
+                                 .row_bytes = row_bytes(build, slice->tensor),
+                                 .n_huge = i + 1 < build->n_slices ? n_huge_until(build, slice + 1) : 0,
+                                 .chunk_panels = 1 };
 
         if (tensor->layout == TDM_LAYOUT_PANEL16)
                 job.chunk_panels = (uint32_t)TDM_MAX(CHUNK_BYTES / tensor->panel_bytes, UINT64_C(1));
@@ -277,7 +284,8 @@ static int build_slice(struct build *build, uint32_t i, struct tdm_error *err)
         source_of(build, slice, &data, &bytes);
         r = tdm_sigbus_guard_begin(&guard, data, bytes);
         if (r < 0)
-                return tdm_error_set(err, r, "cannot guard the mapping of model %s: %s", tdm_gguf_name(build->gguf), strerror(-r));
+                return tdm_error_set(err, r, "cannot guard the mapping of model %s: %s", tdm_gguf_name(build->gguf),
+                                     strerror(-r));
         finite = run_slice(build, i, data);
         if (tdm_sigbus_guard_hit(&guard))
                 r = changed(build->gguf, source, err);
@@ -289,7 +297,9 @@ static int build_slice(struct build *build, uint32_t i, struct tdm_error *err)
         build->packed_bytes += bytes;
         build->progress.ready_bytes = i + 1 < build->n_slices ? end_of(build, slice) : build->plan->header.size_bytes;
         tell_progress(build);
-        return atomic_load_explicit(&build->stop, memory_order_relaxed) ? tdm_error_set(err, -ECANCELED, "loading was cancelled") : 0;
+        return atomic_load_explicit(&build->stop, memory_order_relaxed) ?
+                       tdm_error_set(err, -ECANCELED, "loading was cancelled") :
+                       0;
 }
 
 /* *ret NULL: only counts. */
@@ -305,19 +315,19 @@ static uint32_t cut(const struct tdm_weights_plan *plan, struct slice *ret)
 
                 for (uint32_t first = 0; first < n_panels; first += each, n++)
                         if (ret)
-                                ret[n] = (struct slice){i, first, TDM_MIN(each, n_panels - first)};
+                                ret[n] = (struct slice){ i, first, TDM_MIN(each, n_panels - first) };
         }
         return n;
 }
 
-int tdm_weights_build(const struct tdm_weights_plan *plan, const struct tdm_gguf *gguf, uint8_t *dst, unsigned n_threads,
-                      tdm_weights_progress_fn progress, void *userdata, struct tdm_error *err)
+int tdm_weights_build(const struct tdm_weights_plan *plan, const struct tdm_gguf *gguf, uint8_t *dst,
+                      unsigned n_threads, tdm_weights_progress_fn progress, void *userdata, struct tdm_error *err)
 {
         _cleanup_(tdm_pool_destroyp) struct tdm_pool *threads = NULL;
         _cleanup_(freep) struct slice *slices = NULL;
         const struct tdm_weights_header *header = &plan->header;
-        struct build build = {.plan = plan, .gguf = gguf, .dst = dst, .fn = progress, .userdata = userdata};
-        struct slice_job before = {.build = &build}; /* the first slice */
+        struct build build = { .plan = plan, .gguf = gguf, .dst = dst, .fn = progress, .userdata = userdata };
+        struct slice_job before = { .build = &build }; /* the first slice */
 
         assert((uintptr_t)dst % TDM_WEIGHTS_ALIGNMENT == 0);
         if (!tdm_gguf_tensor_data(gguf, plan->sources[0]))
@@ -331,7 +341,8 @@ int tdm_weights_build(const struct tdm_weights_plan *plan, const struct tdm_gguf
         for (uint32_t i = 0; i < header->n_tensors; i++)
                 build.progress.total_bytes += plan->tensors[i].size_bytes;
         /* Without helpers it only takes longer. */
-        if (n_threads > 1 && build.progress.total_bytes > 2 * CHUNK_BYTES && tdm_pool_new(&threads, n_threads, NULL) == 0)
+        if (n_threads > 1 && build.progress.total_bytes > 2 * CHUNK_BYTES &&
+            tdm_pool_new(&threads, n_threads, NULL) == 0)
                 build.threads = threads;
 
         before.n_huge = n_huge_until(&build, slices);

@@ -1,6 +1,6 @@
-/* One panel's worth of a file's rows, brought into the layout of weights.h: a transposition of 4-byte groups, or of elements. A
- * panel is written once and checked for scales and weights that are not finite while it is in cache. What is checked is the
- * copy, not the mapped file, which may change meanwhile. */
+/* One panel's worth of a file's rows, brought into the layout of weights.h: a transposition of 4-byte groups, or of
+ * elements. A panel is written once and checked for scales and weights that are not finite while it is in cache. What
+ * is checked is the copy, not the mapped file, which may change meanwhile. */
 #include "common/f16.h"
 #include "engine/weights/weights-k.h"
 #include "engine/weights/weights-private.h"
@@ -43,8 +43,10 @@ static inline void store_four(uint8_t *p, four_u32 v)
 /* The columns of a matrix with rows r0 … r3, stride bytes apart. */
 static inline void store_transposed(uint8_t *dst, size_t stride, four_u32 r0, four_u32 r1, four_u32 r2, four_u32 r3)
 {
-        four_u32 low01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5), high01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
-        four_u32 low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5), high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
+        four_u32 low01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5),
+                 high01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
+        four_u32 low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5),
+                 high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
 
         store_four(dst, __builtin_shufflevector(low01, low23, 0, 1, 4, 5));
         store_four(dst + stride, __builtin_shufflevector(low01, low23, 2, 3, 6, 7));
@@ -102,11 +104,11 @@ static bool all_finite_32(const uint8_t *p, size_t n)
         return n_bad == 0;
 }
 
-/* Blocks of an f16 scale and 16 * n_parts bytes of quants, xored with flip. In Q4_0 value j is the low and value j + 16 the high nibble of
- * byte j: already groups v and v + 4. src: n_rows <= 16 rows of the file, row_bytes apart; the others get scale 0 and missing, xored.
- * False: a scale is not finite. */
-static bool pack_panel_blocks(uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows, uint32_t cols, uint32_t n_parts,
-                              uint32_t flip, uint8_t missing)
+/* Blocks of an f16 scale and 16 * n_parts bytes of quants, xored with flip. In Q4_0 value j is the low and value j + 16
+ * the high nibble of byte j: already groups v and v + 4. src: n_rows <= 16 rows of the file, row_bytes apart; the
+ * others get scale 0 and missing, xored. False: a scale is not finite. */
+static bool pack_panel_blocks(uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows, uint32_t cols,
+                              uint32_t n_parts, uint32_t flip, uint8_t missing)
 {
         uint32_t nb = cols / TDM_BLOCK_VALUES, block_bytes = 2 + 16 * n_parts;
         uint8_t *scales = dst, *quants = dst + tdm_weights_scales_bytes(cols);
@@ -131,15 +133,17 @@ static bool pack_panel_blocks(uint8_t *dst, const uint8_t *src, uint64_t row_byt
                                 transpose_4x4(quants + 4 * row, block + row * stride + 2 + 16 * part, stride, flip);
                 for (uint32_t row = 0; row < TDM_PANEL_ROWS; row++, block += stride, scales += 2) {
                         store_u16(scales, tdm_load_u16(block));
-                        __builtin_prefetch(block + 256); /* so many rows at once are too much for the processor to foresee */
+                        /* so many rows at once are too much for the processor to foresee */
+                        __builtin_prefetch(block + 256);
                 }
         }
         return all_finite_16(dst, (size_t)nb * TDM_PANEL_ROWS, 0x7c00);
 }
 
-/* src: n_rows <= 16 rows of the file, row_bytes apart. False: a weight is not finite. One line of every row at a time, since rows of
- * 2^n bytes share a set of the cache. */
-static bool pack_panel_16(uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows, uint32_t cols, uint16_t exponent)
+/* src: n_rows <= 16 rows of the file, row_bytes apart. False: a weight is not finite. One line of every row at a time,
+ * since rows of 2^n bytes share a set of the cache. */
+static bool pack_panel_16(uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows, uint32_t cols,
+                          uint16_t exponent)
 {
         for (uint32_t c0 = 0; c0 < cols; c0 += 32) {
                 uint32_t c1 = TDM_MIN(c0 + 32, cols);
@@ -179,7 +183,8 @@ static bool pack_panel_32(uint8_t *dst, const uint8_t *src, uint64_t row_bytes, 
         return all_finite_32(dst, (size_t)cols * TDM_PANEL_ROWS);
 }
 
-bool tdm_weights_pack_panel(uint32_t type, uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows, uint32_t cols)
+bool tdm_weights_pack_panel(uint32_t type, uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows,
+                            uint32_t cols)
 {
         switch (type) {
         case TDM_TYPE_Q8_0:
@@ -200,8 +205,8 @@ bool tdm_weights_pack_panel(uint32_t type, uint8_t *dst, const uint8_t *src, uin
 bool tdm_weights_pack_vector(uint32_t type, float *dst, const uint8_t *src, uint32_t n)
 {
         for (uint32_t i = 0; i < n; i++)
-                dst[i] = type == TDM_TYPE_F16    ? tdm_f16_to_f32(tdm_load_u16(src + 2 * (size_t)i))
-                         : type == TDM_TYPE_BF16 ? tdm_bf16_to_f32(tdm_load_u16(src + 2 * (size_t)i))
-                                                 : tdm_bits_to_f32(tdm_load_u32(src + 4 * (size_t)i));
+                dst[i] = type == TDM_TYPE_F16  ? tdm_f16_to_f32(tdm_load_u16(src + 2 * (size_t)i)) :
+                         type == TDM_TYPE_BF16 ? tdm_bf16_to_f32(tdm_load_u16(src + 2 * (size_t)i)) :
+                                                 tdm_bits_to_f32(tdm_load_u32(src + 4 * (size_t)i));
         return all_finite_32((const uint8_t *)dst, n);
 }

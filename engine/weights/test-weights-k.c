@@ -1,5 +1,5 @@
-/* The weight types of weights-k.h against the file formats, written down here once more, one value at a time: packing and
- * reading back give every value; lanes behind the last row are zero; scales that are not finite are refused. */
+/* The weight types of weights-k.h against the file formats, written down here once more, one value at a time: packing
+ * and reading back give every value; lanes behind the last row are zero; scales that are not finite are refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,8 +8,8 @@
 #include <math.h>
 #include "engine/weights/weights-k.h"
 
-static const uint32_t types[] = {TDM_TYPE_Q4_1, TDM_TYPE_Q5_0, TDM_TYPE_Q5_1, TDM_TYPE_Q2_K,   TDM_TYPE_Q3_K,
-                                 TDM_TYPE_Q4_K, TDM_TYPE_Q5_K, TDM_TYPE_Q6_K, TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS};
+static const uint32_t types[] = { TDM_TYPE_Q4_1, TDM_TYPE_Q5_0, TDM_TYPE_Q5_1, TDM_TYPE_Q2_K,   TDM_TYPE_Q3_K,
+                                  TDM_TYPE_Q4_K, TDM_TYPE_Q5_K, TDM_TYPE_Q6_K, TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS };
 
 static uint64_t random_state = 1;
 
@@ -34,12 +34,15 @@ static int bit(const uint8_t *bytes, uint32_t i)
         return bytes[i / 8] >> i % 8 & 1;
 }
 
-static const int iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+static const int iq4[16] = { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 };
 
 /* Value k of a block of 32. */
 static double small_value(uint32_t type, const uint8_t *p, uint32_t k)
 {
-        const uint8_t *quants = p + (type == TDM_TYPE_Q4_1 ? 4 : type == TDM_TYPE_Q5_0 ? 6 : type == TDM_TYPE_Q5_1 ? 8 : 2);
+        const uint8_t *quants = p + (type == TDM_TYPE_Q4_1 ? 4 :
+                                     type == TDM_TYPE_Q5_0 ? 6 :
+                                     type == TDM_TYPE_Q5_1 ? 8 :
+                                                             2);
         int q = k < 16 ? quants[k] % 16 : quants[k - 16] / 16;
 
         switch (type) {
@@ -116,9 +119,9 @@ static double file_value(uint32_t type, const uint8_t *row, uint32_t col)
 static void float_places(uint32_t type, int at[2])
 {
         at[0] = type == TDM_TYPE_Q2_K ? 80 : type == TDM_TYPE_Q3_K ? 108 : type == TDM_TYPE_Q6_K ? 208 : 0;
-        at[1] = type == TDM_TYPE_Q2_K                                                                                 ? 82
-                : type == TDM_TYPE_Q4_1 || type == TDM_TYPE_Q5_1 || type == TDM_TYPE_Q4_K || type == TDM_TYPE_Q5_K ? 2
-                                                                                                                    : -1;
+        at[1] = type == TDM_TYPE_Q2_K                                                                            ? 82 :
+                type == TDM_TYPE_Q4_1 || type == TDM_TYPE_Q5_1 || type == TDM_TYPE_Q4_K || type == TDM_TYPE_Q5_K ? 2 :
+                                                                                                                   -1;
 }
 
 /* Random bytes with finite floats. */
@@ -140,7 +143,8 @@ static uint8_t *random_rows(uint32_t type, uint32_t rows, uint32_t cols, size_t 
         return data;
 }
 
-static uint8_t *pack(uint32_t type, const uint8_t *data, size_t row_bytes, struct tdm_weights_tensor *t, bool *ret_finite)
+static uint8_t *pack(uint32_t type, const uint8_t *data, size_t row_bytes, struct tdm_weights_tensor *t,
+                     bool *ret_finite)
 {
         uint8_t *base;
 
@@ -153,8 +157,9 @@ static uint8_t *pack(uint32_t type, const uint8_t *data, size_t row_bytes, struc
         memset(base, 0x5a, t->size_bytes);
         *ret_finite = true;
         for (uint32_t row = 0; row < t->rows; row += TDM_PANEL_ROWS)
-                *ret_finite &= tdm_k_pack_panel(type, base + row / TDM_PANEL_ROWS * t->panel_bytes, data + row * row_bytes,
-                                                row_bytes, TDM_MIN(t->rows - row, TDM_PANEL_ROWS), t->cols);
+                *ret_finite &=
+                        tdm_k_pack_panel(type, base + row / TDM_PANEL_ROWS * t->panel_bytes, data + row * row_bytes,
+                                         row_bytes, TDM_MIN(t->rows - row, TDM_PANEL_ROWS), t->cols);
         return base;
 }
 
@@ -163,7 +168,8 @@ static void test_values(void **state)
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(types); i++)
                 for (unsigned round = 0; round < 6; round++) {
                         uint32_t block = tdm_type_info(types[i])->block_values;
-                        struct tdm_weights_tensor t = {.rows = 1 + random_u32() % 40, .cols = block * (1 + random_u32() % 5)};
+                        struct tdm_weights_tensor t = { .rows = 1 + random_u32() % 40,
+                                                        .cols = block * (1 + random_u32() % 5) };
                         _cleanup_(freep) uint8_t *data = NULL, *base = NULL;
                         size_t row_bytes;
                         bool finite;
@@ -185,11 +191,12 @@ static void test_values(void **state)
                 }
 }
 
-/* Lanes behind the last row are zero weights, and no more space is taken than the file takes, but for a line of padding. */
+/* Lanes behind the last row are zero weights, and no more space is taken than the file takes, but for a line of
+ * padding. */
 static void test_padding_and_size(void **state)
 {
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(types); i++) {
-                struct tdm_weights_tensor t = {.rows = 5, .cols = 768};
+                struct tdm_weights_tensor t = { .rows = 5, .cols = 768 };
                 _cleanup_(freep) uint8_t *data = NULL, *base = NULL;
                 size_t row_bytes;
                 bool finite;
@@ -209,7 +216,7 @@ static void test_not_finite(void **state)
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(types); i++)
                 for (unsigned round = 0; round < 20; round++) {
                         const struct tdm_type_info *info = tdm_type_info(types[i]);
-                        struct tdm_weights_tensor t = {.rows = 19, .cols = 512};
+                        struct tdm_weights_tensor t = { .rows = 19, .cols = 512 };
                         _cleanup_(freep) uint8_t *data = NULL, *base = NULL;
                         size_t row_bytes, block;
                         bool finite;

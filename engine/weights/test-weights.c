@@ -68,45 +68,34 @@ static double file_value(uint32_t type, const uint8_t *row, uint32_t col)
 #define N_TENSORS 32u
 #define N_VOCAB 37u
 
-static struct tdm_hparams hparams = { /* n_vocab is the test's */
-        .n_layers = N_LAYERS,
-        .d_model = 96,
-        .n_heads = 2,
-        .n_kv_heads = 1,
-        .head_dim = 48,
-        .d_ff = 160,
-        .n_vocab = N_VOCAB,
-        .n_ctx = 64,
-        .window = 16,
-        .norm_eps = 1e-6f,
-        .rope_base_full = 1e6f,
-        .rope_base_window = 1e4f,
-        .rope_factor_full = 1,
-        .query_scale = 0.1f,
-        .embed_scale = 10,
-        .layer_is_full = {0, 1},
+static struct tdm_hparams hparams = {
+        /* n_vocab is the test's */
+        .n_layers = N_LAYERS,  .d_model = 96,       .n_heads = 2,           .n_kv_heads = 1,
+        .head_dim = 48,        .d_ff = 160,         .n_vocab = N_VOCAB,     .n_ctx = 64,
+        .window = 16,          .norm_eps = 1e-6f,   .rope_base_full = 1e6f, .rope_base_window = 1e4f,
+        .rope_factor_full = 1, .query_scale = 0.1f, .embed_scale = 10,      .layer_is_full = { 0, 1 },
 };
 
 static const struct {
         uint32_t kind, rows /* 0: n_vocab */, cols;
         uint32_t type[2]; /* of layers 0 and 1 */
 } shapes[] = {
-        {TDM_TENSOR_TOKEN_EMBD, 0, 96, {TDM_TYPE_Q8_0}},
-        {TDM_TENSOR_OUTPUT, 0, 96, {TDM_TYPE_BF16}},
-        {TDM_TENSOR_OUTPUT_NORM, 1, 96, {TDM_TYPE_F32}},
-        {TDM_TENSOR_ATTN_NORM, 1, 96, {TDM_TYPE_F32, TDM_TYPE_F16}},
-        {TDM_TENSOR_Q, 96, 96, {TDM_TYPE_Q4_0, TDM_TYPE_Q8_0}},
-        {TDM_TENSOR_K, 48, 96, {TDM_TYPE_F16, TDM_TYPE_F32}},
-        {TDM_TENSOR_V, 48, 96, {TDM_TYPE_BF16, TDM_TYPE_Q4_0}},
-        {TDM_TENSOR_Q_NORM, 1, 48, {TDM_TYPE_BF16, TDM_TYPE_F32}},
-        {TDM_TENSOR_K_NORM, 1, 48, {TDM_TYPE_F32, TDM_TYPE_F32}},
-        {TDM_TENSOR_O, 96, 96, {TDM_TYPE_F32, TDM_TYPE_Q4_0}},
-        {TDM_TENSOR_POST_ATTN_NORM, 1, 96, {TDM_TYPE_F32, TDM_TYPE_F32}},
-        {TDM_TENSOR_FFN_NORM, 1, 96, {TDM_TYPE_F32, TDM_TYPE_F32}},
-        {TDM_TENSOR_GATE, 160, 96, {TDM_TYPE_Q8_0, TDM_TYPE_F16}},
-        {TDM_TENSOR_UP, 160, 96, {TDM_TYPE_Q4_0, TDM_TYPE_F32}},
-        {TDM_TENSOR_DOWN, 96, 160, {TDM_TYPE_Q8_0, TDM_TYPE_Q4_0}},
-        {TDM_TENSOR_POST_FFW_NORM, 1, 96, {TDM_TYPE_F32, TDM_TYPE_F32}},
+        { TDM_TENSOR_TOKEN_EMBD, 0, 96, { TDM_TYPE_Q8_0 } },
+        { TDM_TENSOR_OUTPUT, 0, 96, { TDM_TYPE_BF16 } },
+        { TDM_TENSOR_OUTPUT_NORM, 1, 96, { TDM_TYPE_F32 } },
+        { TDM_TENSOR_ATTN_NORM, 1, 96, { TDM_TYPE_F32, TDM_TYPE_F16 } },
+        { TDM_TENSOR_Q, 96, 96, { TDM_TYPE_Q4_0, TDM_TYPE_Q8_0 } },
+        { TDM_TENSOR_K, 48, 96, { TDM_TYPE_F16, TDM_TYPE_F32 } },
+        { TDM_TENSOR_V, 48, 96, { TDM_TYPE_BF16, TDM_TYPE_Q4_0 } },
+        { TDM_TENSOR_Q_NORM, 1, 48, { TDM_TYPE_BF16, TDM_TYPE_F32 } },
+        { TDM_TENSOR_K_NORM, 1, 48, { TDM_TYPE_F32, TDM_TYPE_F32 } },
+        { TDM_TENSOR_O, 96, 96, { TDM_TYPE_F32, TDM_TYPE_Q4_0 } },
+        { TDM_TENSOR_POST_ATTN_NORM, 1, 96, { TDM_TYPE_F32, TDM_TYPE_F32 } },
+        { TDM_TENSOR_FFN_NORM, 1, 96, { TDM_TYPE_F32, TDM_TYPE_F32 } },
+        { TDM_TENSOR_GATE, 160, 96, { TDM_TYPE_Q8_0, TDM_TYPE_F16 } },
+        { TDM_TENSOR_UP, 160, 96, { TDM_TYPE_Q4_0, TDM_TYPE_F32 } },
+        { TDM_TENSOR_DOWN, 96, 160, { TDM_TYPE_Q8_0, TDM_TYPE_Q4_0 } },
+        { TDM_TENSOR_POST_FFW_NORM, 1, 96, { TDM_TYPE_F32, TDM_TYPE_F32 } },
 };
 
 struct file {
@@ -215,13 +204,13 @@ struct opened {
 
 static void file_open(const struct file *f, struct opened *o)
 {
-        struct tdm_error err = {0};
+        struct tdm_error err = { 0 };
 
         o->fd = memfd_create("test", MFD_CLOEXEC);
         assert_int_equal(write(o->fd, f->bytes, f->size), f->size);
         if (tdm_gguf_open(&o->gguf, o->fd, "test.gguf", &err) != 0)
                 fail_msg("%s", err.message);
-        o->model = (struct tdm_model_description){.hparams = hparams, .n_tensors = f->n_tensors, .tensors = o->refs};
+        o->model = (struct tdm_model_description){ .hparams = hparams, .n_tensors = f->n_tensors, .tensors = o->refs };
         for (unsigned i = 0; i < f->n_tensors; i++) {
                 o->refs[i] = (struct tdm_tensor_ref){
                         .kind = f->tensors[i].kind,
@@ -275,7 +264,7 @@ static struct file file; /* large: not on the stack */
 /* Every value of every tensor, against the file. */
 static void check_values(const struct file *f, const uint8_t *base, uint64_t size)
 {
-        struct tdm_error err = {0};
+        struct tdm_error err = { 0 };
 
         if (tdm_weights_check(base, size, size, &err) != 0)
                 fail_msg("%s", err.message);
@@ -296,7 +285,8 @@ static void check_values(const struct file *f, const uint8_t *base, uint64_t siz
                                 double want = file_value(f->tensors[i].type, from, col);
 
                                 if (y[col] != want || tdm_weights_value(base, t, row, col) != want)
-                                        fail_msg("tensor %u row %u column %u: %g, should be %g", i, row, col, (double)y[col], want);
+                                        fail_msg("tensor %u row %u column %u: %g, should be %g", i, row, col,
+                                                 (double)y[col], want);
                         }
                 }
         }
@@ -306,7 +296,7 @@ static void check_values(const struct file *f, const uint8_t *base, uint64_t siz
 static void test_values(void **state)
 {
         _cleanup_(freep) uint8_t *base = NULL;
-        struct tdm_error err = {0};
+        struct tdm_error err = { 0 };
         uint64_t size;
 
         file_make(&file, -1, 0);
@@ -319,7 +309,7 @@ static void test_huge_pages(void **state)
 {
         _cleanup_(tdm_weights_plan_destroyp) struct tdm_weights_plan *plan = NULL;
         _cleanup_(tdm_segment_destroyp) struct tdm_segment *small = NULL, *s = NULL;
-        struct tdm_error err = {0};
+        struct tdm_error err = { 0 };
         struct opened o;
 
         hparams.n_vocab = 24037;
@@ -345,12 +335,12 @@ static void test_huge_pages(void **state)
 static void test_padding(void **state)
 {
         _cleanup_(freep) uint8_t *base = NULL;
-        struct tdm_error err = {0};
+        struct tdm_error err = { 0 };
         uint64_t size;
 
         for (unsigned v = 0; v < 5; v++) {
-                static const uint32_t types[] = {TDM_TYPE_F32, TDM_TYPE_F16, TDM_TYPE_BF16, TDM_TYPE_Q8_0,
-                                                 TDM_TYPE_Q4_0};
+                static const uint32_t types[] = { TDM_TYPE_F32, TDM_TYPE_F16, TDM_TYPE_BF16, TDM_TYPE_Q8_0,
+                                                  TDM_TYPE_Q4_0 };
                 struct tdm_weights_tensor t;
 
                 file_make(&file, TDM_TENSOR_TOKEN_EMBD, types[v]);
@@ -372,14 +362,14 @@ static void test_unsupported(void **state)
                 uint32_t type;
                 const char *tensor, *name;
         } cases[] = {
-                {TDM_TENSOR_UP, 9, "t13.0", "Q8_1"},
-                {TDM_TENSOR_O, 39, "t9.0", "MXFP4"},
-                {TDM_TENSOR_ATTN_NORM, TDM_TYPE_Q8_0, "t3.0", "Q8_0"},
+                { TDM_TENSOR_UP, 9, "t13.0", "Q8_1" },
+                { TDM_TENSOR_O, 39, "t9.0", "MXFP4" },
+                { TDM_TENSOR_ATTN_NORM, TDM_TYPE_Q8_0, "t3.0", "Q8_0" },
         };
 
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(cases); i++) {
                 _cleanup_(freep) uint8_t *base = NULL;
-                struct tdm_error err = {0};
+                struct tdm_error err = { 0 };
                 uint64_t size;
 
                 file_make(&file, cases[i].kind, cases[i].type);
@@ -396,7 +386,7 @@ static void test_not_finite(void **state)
 {
         for (unsigned i = 0; i < 200; i++) {
                 _cleanup_(freep) uint8_t *base = NULL;
-                struct tdm_error err = {0};
+                struct tdm_error err = { 0 };
                 uint64_t size;
                 uint32_t type;
                 uint8_t *p;
@@ -462,7 +452,7 @@ static void test_progress(void **state)
                 _cleanup_(freep) uint8_t *base = NULL;
                 static struct told told;
                 uint64_t size;
-                struct tdm_error err = {0};
+                struct tdm_error err = { 0 };
                 struct opened o;
 
                 file_make(&file, -1, 0);
@@ -471,14 +461,15 @@ static void test_progress(void **state)
                 size = tdm_weights_plan_size(plan);
                 base = aligned_alloc(64, size);
                 memset(base, 0xa5, size);
-                told = (struct told){.base = base, .cancel_at = cancel};
+                told = (struct told){ .base = base, .cancel_at = cancel };
                 assert_int_equal(tdm_weights_build(plan, o.gguf, base, 3, tell, &told, &err), cancel ? -ECANCELED : 0);
                 assert_int_equal(told.n, cancel ? 1 : told.n);
                 if (!cancel) {
                         assert_int_equal(told.last.done_bytes, told.last.total_bytes);
                         assert_int_equal(told.last.ready_bytes, size);
                         assert_true(told.n >= file.n_tensors && told.n <= TDM_ARRAY_SIZE(told.seen));
-                        for (unsigned i = 0; i < told.n; i++) { /* what was ready then is what it is now, and can be checked */
+                        /* what was ready then is what it is now, and can be checked */
+                        for (unsigned i = 0; i < told.n; i++) {
                                 assert_int_equal(sum_of(base, told.seen[i].ready_bytes), told.seen[i].sum);
                                 assert_int_equal(tdm_weights_check(base, size, told.seen[i].ready_bytes, &err), 0);
                         }
@@ -499,7 +490,7 @@ static void test_shrinks(void **state)
         for (unsigned i = 0; i < 20; i++) {
                 _cleanup_(tdm_weights_plan_destroyp) struct tdm_weights_plan *plan = NULL;
                 _cleanup_(freep) uint8_t *base = NULL;
-                struct tdm_error err = {0};
+                struct tdm_error err = { 0 };
                 struct opened o;
 
                 file_make(&file, -1, 0);
@@ -535,7 +526,7 @@ static void read_all(const uint8_t *base)
 static void test_flips(void **state)
 {
         _cleanup_(freep) uint8_t *base = NULL, *mutated = NULL;
-        struct tdm_error err = {0};
+        struct tdm_error err = { 0 };
         unsigned n_refused = 0;
         size_t head_bytes;
         uint64_t size;
@@ -567,7 +558,7 @@ static void test_flips(void **state)
 static void refuse(const uint8_t *base, uint64_t size, size_t at, uint64_t value, unsigned n_bytes)
 {
         uint8_t *mutated = aligned_alloc(64, TDM_ALIGN_UP(size, UINT64_C(64)));
-        struct tdm_error err = {0};
+        struct tdm_error err = { 0 };
 
         memcpy(mutated, base, size);
         memcpy(mutated + at, &value, n_bytes);
@@ -586,7 +577,7 @@ static void refuse(const uint8_t *base, uint64_t size, size_t at, uint64_t value
 static void test_refused(void **state)
 {
         _cleanup_(freep) uint8_t *base = NULL;
-        struct tdm_error err = {0};
+        struct tdm_error err = { 0 };
         uint64_t size;
         size_t table;
 
@@ -626,15 +617,16 @@ static void test_refused(void **state)
         for (uint64_t cut = 0; cut < size; cut += 1 + cut / 3)
                 assert_true(tdm_weights_check(base, cut, cut, &err) > 0);
         assert_int_equal(tdm_weights_check(base, size, size, &err), 0);
-        assert_int_equal(tdm_weights_check(base, size + 4096, size + 4096, &err), 0); /* segments are rounded up to pages */
+        /* segments are rounded up to pages */
+        assert_int_equal(tdm_weights_check(base, size + 4096, size + 4096, &err), 0);
 }
 
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_values),   cmocka_unit_test(test_padding), cmocka_unit_test(test_unsupported),
+                cmocka_unit_test(test_values),     cmocka_unit_test(test_padding),  cmocka_unit_test(test_unsupported),
                 cmocka_unit_test(test_not_finite), cmocka_unit_test(test_progress), cmocka_unit_test(test_shrinks),
-                cmocka_unit_test(test_flips),    cmocka_unit_test(test_refused),  cmocka_unit_test(test_huge_pages),
+                cmocka_unit_test(test_flips),      cmocka_unit_test(test_refused),  cmocka_unit_test(test_huge_pages),
         };
 
         if (tdm_sigbus_init() < 0 || sigaction(SIGBUS, NULL, &sigbus_action) < 0)

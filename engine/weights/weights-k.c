@@ -1,8 +1,8 @@
 /* Packing and reading the weight types of weights-k.h.
  *
  * Packing goes through one byte per weight: the file's bits are spread over 32 bytes and gathered again in the panel's
- * order, for every type by the same few loops, which a compiler turns into vectors. That is slower than a transposition of
- * 4-byte groups, and done once per file.
+ * order, for every type by the same few loops, which a compiler turns into vectors. That is slower than a transposition
+ * of 4-byte groups, and done once per file.
  *
  * Does not compress, convert or round: every weight keeps its exact value. */
 #include "common/f16.h"
@@ -12,40 +12,40 @@
 #define ROWS TDM_PANEL_ROWS
 #define BLOCK TDM_BLOCK_VALUES
 
-const uint8_t tdm_k_iq4_values[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+const uint8_t tdm_k_iq4_values[16] = { 1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241 };
 
 /* ---- the file's blocks: see the GGUF specification ---- */
 
 /* Where a unit of the file keeps what. -1: nowhere. */
 struct file_unit {
         int16_t bytes;
-        int16_t half[2];  /* the 16-bit numbers that go in front */
-        int16_t scales;   /* sub-scales, scale_bytes / 16 bytes */
+        int16_t half[2]; /* the 16-bit numbers that go in front */
+        int16_t scales;  /* sub-scales, scale_bytes / 16 bytes */
 };
 
 static struct file_unit file_unit(uint32_t type)
 {
         switch (type) {
         case TDM_TYPE_Q4_1:
-                return (struct file_unit){20, {0, 2}, -1};
+                return (struct file_unit){ 20, { 0, 2 }, -1 };
         case TDM_TYPE_Q5_0:
-                return (struct file_unit){22, {0, -1}, -1};
+                return (struct file_unit){ 22, { 0, -1 }, -1 };
         case TDM_TYPE_Q5_1:
-                return (struct file_unit){24, {0, 2}, -1};
+                return (struct file_unit){ 24, { 0, 2 }, -1 };
         case TDM_TYPE_Q2_K: /* scales 16, quants 64, d, dmin */
-                return (struct file_unit){84, {80, 82}, 0};
+                return (struct file_unit){ 84, { 80, 82 }, 0 };
         case TDM_TYPE_Q3_K: /* high bits 32, quants 64, scales 12, d */
-                return (struct file_unit){110, {108, -1}, 96};
+                return (struct file_unit){ 110, { 108, -1 }, 96 };
         case TDM_TYPE_Q4_K: /* d, dmin, scales 12, quants 128 */
-                return (struct file_unit){144, {0, 2}, 4};
+                return (struct file_unit){ 144, { 0, 2 }, 4 };
         case TDM_TYPE_Q5_K: /* d, dmin, scales 12, high bits 32, quants 128 */
-                return (struct file_unit){176, {0, 2}, 4};
+                return (struct file_unit){ 176, { 0, 2 }, 4 };
         case TDM_TYPE_Q6_K: /* low nibbles 128, high bits 64, scales 16, d */
-                return (struct file_unit){210, {208, -1}, 192};
+                return (struct file_unit){ 210, { 208, -1 }, 192 };
         case TDM_TYPE_IQ4_NL:
-                return (struct file_unit){18, {0, -1}, -1};
+                return (struct file_unit){ 18, { 0, -1 }, -1 };
         case TDM_TYPE_IQ4_XS: /* d, scales_h, scales_l 4, quants 128 */
-                return (struct file_unit){136, {0, 2}, 4};
+                return (struct file_unit){ 136, { 0, 2 }, 4 };
         default:
                 abort(); /* callers ask tdm_k_type() first */
         }
@@ -118,7 +118,7 @@ static inline void spread(uint32_t type, const uint8_t *unit, uint32_t b, uint8_
 /* One byte a quant to a block's planes; to: the block's first byte of this lane. */
 static inline void gather(uint32_t type, const uint8_t *restrict q, uint8_t *restrict to)
 {
-        uint8_t plane[BLOCK / 2], bits[2][4] = {{0}};
+        uint8_t plane[BLOCK / 2], bits[2][4] = { { 0 } };
         bool has_nibbles = type != TDM_TYPE_Q2_K && type != TDM_TYPE_Q3_K;
         bool has_pairs = type == TDM_TYPE_Q6_K || !has_nibbles;
         unsigned pair_shift = has_nibbles ? 4 : 0, bit_shift = has_nibbles ? 4 : 2;
@@ -182,7 +182,8 @@ static inline __attribute__((always_inline)) bool pack_panel(uint32_t type, uint
         return n_bad == 0;
 }
 
-bool tdm_k_pack_panel(uint32_t type, uint8_t *panel, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows, uint32_t cols)
+bool tdm_k_pack_panel(uint32_t type, uint8_t *panel, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows,
+                      uint32_t cols)
 {
 #define PACK(t)                                                                                                        \
         case t:                                                                                                        \
@@ -207,7 +208,8 @@ bool tdm_k_pack_panel(uint32_t type, uint8_t *panel, const uint8_t *src, uint64_
 /* ---- reading ---- */
 
 /* Sub-scales of block b of a unit: scales are the lane's, 4 bytes every 64; halves are the lane's in front. */
-static void read_scales(uint32_t type, const uint8_t *scales, const uint16_t *halves, uint32_t b, struct tdm_k_block *ret)
+static void read_scales(uint32_t type, const uint8_t *scales, const uint16_t *halves, uint32_t b,
+                        struct tdm_k_block *ret)
 {
         float d = tdm_f16_to_f32(halves[0]);
 
@@ -231,7 +233,8 @@ static void read_scales(uint32_t type, const uint8_t *scales, const uint16_t *ha
         case TDM_TYPE_Q4_K:
         case TDM_TYPE_Q5_K: {
                 unsigned s = b < 4 ? SCALE(b) & 63u : (SCALE(b + 4) & 15u) | (unsigned)(SCALE(b - 4) >> 6) << 4;
-                unsigned m = b < 4 ? SCALE(b + 4) & 63u : (unsigned)(SCALE(b + 4) >> 4) | (unsigned)(SCALE(b) >> 6) << 4;
+                unsigned m =
+                        b < 4 ? SCALE(b + 4) & 63u : (unsigned)(SCALE(b + 4) >> 4) | (unsigned)(SCALE(b) >> 6) << 4;
 
                 ret->scale[0] = ret->scale[1] = d * (float)s;
                 ret->min[0] = ret->min[1] = -(tdm_f16_to_f32(halves[1]) * (float)m);
@@ -260,23 +263,24 @@ static void read_scales(uint32_t type, const uint8_t *scales, const uint16_t *ha
 #undef SCALE
 }
 
-void tdm_k_read_block(uint32_t type, const uint8_t *panel, uint32_t cols, uint32_t b, uint32_t lane, struct tdm_k_block *ret)
+void tdm_k_read_block(uint32_t type, const uint8_t *panel, uint32_t cols, uint32_t b, uint32_t lane,
+                      struct tdm_k_block *ret)
 {
         const struct tdm_k_info info = tdm_k_info(type);
         uint32_t per_unit = info.unit_values / BLOCK, u = b / per_unit;
         const uint8_t *scales = panel + tdm_k_front_bytes(&info, cols) + u * tdm_k_unit_bytes(&info) + 4 * lane;
         const uint8_t *planes = scales + info.scale_bytes + b % per_unit * info.block_bytes;
-        uint16_t halves[2] = {0};
+        uint16_t halves[2] = { 0 };
 
         for (uint32_t h = 0; h < info.halves; h++)
                 halves[h] = tdm_load_u16(panel + ((u * info.halves + h) * ROWS + lane) * 2);
-        *ret = (struct tdm_k_block){0};
+        *ret = (struct tdm_k_block){ 0 };
         read_scales(type, scales, halves, b % per_unit, ret);
 
         for (unsigned i = 0; i < BLOCK; i++) {
                 unsigned g = i / 4, byte = i % 4;
 
-#define PLANE(n) ((unsigned)planes[(n) * 4 * ROWS + byte])
+#define PLANE(n) ((unsigned)planes[(n)*4 * ROWS + byte])
 #define NIBBLE (PLANE(g % 4) >> g / 4 * 4 & 15)
                 switch (type) {
                 case TDM_TYPE_Q4_1:

@@ -1,15 +1,17 @@
-/* Weight types made of sub-blocks: the 4- and 5-bit types with a minimum, the K-quants and the table types. How they lie
- * in a PANEL16 matrix, how a file's rows get there and how one lane is read back. Bytes per weight are the file's.
+/* Weight types made of sub-blocks: the 4- and 5-bit types with a minimum, the K-quants and the table types. How they
+ * lie in a PANEL16 matrix, how a file's rows get there and how one lane is read back. Bytes per weight are the file's.
  *
- * A weight is (q - offset) * scale, or q * scale + min where the type has a minimum; q is unsigned, offset belongs to the
- * type; scale and min belong to a sub-block of 16 or 32 columns and are exact in f32 (11 bits of d times at most 8).
- * So (q - offset) * scale is exact too, and q * scale + min is rounded once.
+ * A weight is (q - offset) * scale, or q * scale + min where the type has a minimum; q is unsigned, offset belongs to
+ * the type; scale and min belong to a sub-block of 16 or 32 columns and are exact in f32 (11 bits of d times at most
+ * 8). So (q - offset) * scale is exact too, and q * scale + min is rounded once.
  *
  *   panel = front, padded to 64 bytes, then units of 32 columns (Q4_1, Q5_0, Q5_1, IQ4_NL) or 256 (the others)
  *   front:  f16 [units][halves][16 rows]: d; and m, dmin or, in IQ4_XS, the 16 bits of scales_h
- *   unit:   sub-scales, the file's bytes in the file's order as [4-byte groups][16 rows][4], then its blocks of 32 columns
+ *   unit:   sub-scales, the file's bytes in the file's order as [4-byte groups][16 rows][4], then its blocks of 32
+ *           columns
  *   block:  bytes [.][16 rows][4], where byte i of a lane belongs to the columns 4 g + i of the groups g = 0 … 7:
- *           4 bits and more: [4 v]: low nibble group v, high nibble group v + 4; then, for a 5th bit, [1]: bit g of group g;
+ *           4 bits and more: [4 v]: low nibble group v, high nibble group v + 4;
+ *                            then, for a 5th bit, [1]: bit g of group g;
  *                            for the 5th and 6th, [2 a]: bits 2 t, 2 t + 1 of group 4 a + t
  *           Q2_K, Q3_K:      [2 a]: bits 2 t, 2 t + 1 of group 4 a + t; then, for Q3_K's 3rd bit, [1]: bit g of group g
  *
@@ -34,27 +36,27 @@ static inline __attribute__((always_inline)) struct tdm_k_info tdm_k_info(uint32
 {
         switch (type) {
         case TDM_TYPE_Q4_1:
-                return (struct tdm_k_info){32, 2, 0, 256, 32, 0, true};
+                return (struct tdm_k_info){ 32, 2, 0, 256, 32, 0, true };
         case TDM_TYPE_Q5_0:
-                return (struct tdm_k_info){32, 1, 0, 320, 32, 16, false};
+                return (struct tdm_k_info){ 32, 1, 0, 320, 32, 16, false };
         case TDM_TYPE_Q5_1:
-                return (struct tdm_k_info){32, 2, 0, 320, 32, 0, true};
+                return (struct tdm_k_info){ 32, 2, 0, 320, 32, 0, true };
         case TDM_TYPE_Q2_K:
-                return (struct tdm_k_info){256, 2, 256, 128, 16, 0, true};
+                return (struct tdm_k_info){ 256, 2, 256, 128, 16, 0, true };
         case TDM_TYPE_Q3_K:
-                return (struct tdm_k_info){256, 1, 192, 192, 16, 4, false};
+                return (struct tdm_k_info){ 256, 1, 192, 192, 16, 4, false };
         case TDM_TYPE_Q4_K:
-                return (struct tdm_k_info){256, 2, 192, 256, 32, 0, true};
+                return (struct tdm_k_info){ 256, 2, 192, 256, 32, 0, true };
         case TDM_TYPE_Q5_K:
-                return (struct tdm_k_info){256, 2, 192, 320, 32, 0, true};
+                return (struct tdm_k_info){ 256, 2, 192, 320, 32, 0, true };
         case TDM_TYPE_Q6_K:
-                return (struct tdm_k_info){256, 1, 256, 384, 16, 32, false};
+                return (struct tdm_k_info){ 256, 1, 256, 384, 16, 32, false };
         case TDM_TYPE_IQ4_NL:
-                return (struct tdm_k_info){32, 1, 0, 256, 32, 128, false};
+                return (struct tdm_k_info){ 32, 1, 0, 256, 32, 128, false };
         case TDM_TYPE_IQ4_XS:
-                return (struct tdm_k_info){256, 2, 64, 256, 32, 128, false};
+                return (struct tdm_k_info){ 256, 2, 64, 256, 32, 128, false };
         default:
-                return (struct tdm_k_info){0};
+                return (struct tdm_k_info){ 0 };
         }
 }
 
@@ -84,7 +86,8 @@ extern const uint8_t tdm_k_iq4_values[16];
 
 /* Packs n_rows <= 16 rows of a file, row_bytes apart, into a panel; the lanes behind them become zero weights. False: a
  * scale or minimum is not finite. */
-bool tdm_k_pack_panel(uint32_t type, uint8_t *panel, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows, uint32_t cols);
+bool tdm_k_pack_panel(uint32_t type, uint8_t *panel, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows,
+                      uint32_t cols);
 
 /* 32 columns of one lane of a panel. */
 struct tdm_k_block {
@@ -92,7 +95,8 @@ struct tdm_k_block {
         float scale[2]; /* of each half of the columns; the same twice where sub_values is 32 */
         float min[2];   /* 0 where the type has none */
 };
-void tdm_k_read_block(uint32_t type, const uint8_t *panel, uint32_t cols, uint32_t b, uint32_t lane, struct tdm_k_block *ret);
+void tdm_k_read_block(uint32_t type, const uint8_t *panel, uint32_t cols, uint32_t b, uint32_t lane,
+                      struct tdm_k_block *ret);
 
 /* The value of column col of such a block. */
 static inline float tdm_k_value(const struct tdm_k_info *info, const struct tdm_k_block *block, uint32_t col)

@@ -1,4 +1,5 @@
-/* What weights.c (where everything lies, and reading it), weights-build.c (all tensors of a file) and weights-pack.c (one panel) share. */
+/* What weights.c (where everything lies, and reading it), weights-build.c (all tensors of a file) and weights-pack.c
+ * (one panel) share. */
 #ifndef TDM_ENGINE_WEIGHTS_WEIGHTS_PRIVATE_H
 #define TDM_ENGINE_WEIGHTS_WEIGHTS_PRIVATE_H
 
@@ -39,8 +40,10 @@ static inline uint16_t tdm_load_u16(const uint8_t *p)
         return v;
 }
 
-/* src: n_rows <= 16 rows of the file, row_bytes apart; dst: a panel (tdm_weights_panel_bytes()). False: a scale or weight is not finite. */
-bool tdm_weights_pack_panel(uint32_t type, uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows, uint32_t cols);
+/* src: n_rows <= 16 rows of the file, row_bytes apart; dst: a panel (tdm_weights_panel_bytes()). False: a scale or
+ * weight is not finite. */
+bool tdm_weights_pack_panel(uint32_t type, uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows,
+                            uint32_t cols);
 /* dst [n], 64-byte aligned; type F32, F16 or BF16. The same. */
 bool tdm_weights_pack_vector(uint32_t type, float *dst, const uint8_t *src, uint32_t n);
 

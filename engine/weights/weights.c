@@ -1,4 +1,5 @@
-/* Where a file's tensors lie in the segment of weights.h, and checking and reading what was packed there (weights-build.c). */
+/* Where a file's tensors lie in the segment of weights.h, and checking and reading what was packed there
+ * (weights-build.c). */
 #include <assert.h>
 #include <inttypes.h>
 #include "common/f16.h"
@@ -20,22 +21,22 @@ static const struct kind_info {
         bool is_optional;
         const char *name;
 } kinds[TDM_N_TENSOR_KINDS] = {
-        [TDM_TENSOR_TOKEN_EMBD] = {DIM_VOCAB, DIM_MODEL, false, false, false, "token_embd"},
-        [TDM_TENSOR_OUTPUT] = {DIM_VOCAB, DIM_MODEL, false, false, true, "output"},
-        [TDM_TENSOR_OUTPUT_NORM] = {DIM_ONE, DIM_MODEL, true, false, false, "output_norm"},
-        [TDM_TENSOR_ATTN_NORM] = {DIM_ONE, DIM_MODEL, true, true, false, "attn_norm"},
-        [TDM_TENSOR_Q] = {DIM_Q, DIM_MODEL, false, true, false, "attn_q"},
-        [TDM_TENSOR_K] = {DIM_KV, DIM_MODEL, false, true, false, "attn_k"},
-        [TDM_TENSOR_V] = {DIM_KV, DIM_MODEL, false, true, false, "attn_v"},
-        [TDM_TENSOR_Q_NORM] = {DIM_ONE, DIM_HEAD, true, true, false, "attn_q_norm"},
-        [TDM_TENSOR_K_NORM] = {DIM_ONE, DIM_HEAD, true, true, false, "attn_k_norm"},
-        [TDM_TENSOR_O] = {DIM_MODEL, DIM_Q, false, true, false, "attn_output"},
-        [TDM_TENSOR_POST_ATTN_NORM] = {DIM_ONE, DIM_MODEL, true, true, false, "post_attention_norm"},
-        [TDM_TENSOR_FFN_NORM] = {DIM_ONE, DIM_MODEL, true, true, false, "ffn_norm"},
-        [TDM_TENSOR_GATE] = {DIM_FF, DIM_MODEL, false, true, false, "ffn_gate"},
-        [TDM_TENSOR_UP] = {DIM_FF, DIM_MODEL, false, true, false, "ffn_up"},
-        [TDM_TENSOR_DOWN] = {DIM_MODEL, DIM_FF, false, true, false, "ffn_down"},
-        [TDM_TENSOR_POST_FFW_NORM] = {DIM_ONE, DIM_MODEL, true, true, false, "post_ffw_norm"},
+        [TDM_TENSOR_TOKEN_EMBD] = { DIM_VOCAB, DIM_MODEL, false, false, false, "token_embd" },
+        [TDM_TENSOR_OUTPUT] = { DIM_VOCAB, DIM_MODEL, false, false, true, "output" },
+        [TDM_TENSOR_OUTPUT_NORM] = { DIM_ONE, DIM_MODEL, true, false, false, "output_norm" },
+        [TDM_TENSOR_ATTN_NORM] = { DIM_ONE, DIM_MODEL, true, true, false, "attn_norm" },
+        [TDM_TENSOR_Q] = { DIM_Q, DIM_MODEL, false, true, false, "attn_q" },
+        [TDM_TENSOR_K] = { DIM_KV, DIM_MODEL, false, true, false, "attn_k" },
+        [TDM_TENSOR_V] = { DIM_KV, DIM_MODEL, false, true, false, "attn_v" },
+        [TDM_TENSOR_Q_NORM] = { DIM_ONE, DIM_HEAD, true, true, false, "attn_q_norm" },
+        [TDM_TENSOR_K_NORM] = { DIM_ONE, DIM_HEAD, true, true, false, "attn_k_norm" },
+        [TDM_TENSOR_O] = { DIM_MODEL, DIM_Q, false, true, false, "attn_output" },
+        [TDM_TENSOR_POST_ATTN_NORM] = { DIM_ONE, DIM_MODEL, true, true, false, "post_attention_norm" },
+        [TDM_TENSOR_FFN_NORM] = { DIM_ONE, DIM_MODEL, true, true, false, "ffn_norm" },
+        [TDM_TENSOR_GATE] = { DIM_FF, DIM_MODEL, false, true, false, "ffn_gate" },
+        [TDM_TENSOR_UP] = { DIM_FF, DIM_MODEL, false, true, false, "ffn_up" },
+        [TDM_TENSOR_DOWN] = { DIM_MODEL, DIM_FF, false, true, false, "ffn_down" },
+        [TDM_TENSOR_POST_FFW_NORM] = { DIM_ONE, DIM_MODEL, true, true, false, "post_ffw_norm" },
 };
 
 static uint32_t dim_size(const struct tdm_hparams *hp, enum dim dim)
@@ -124,15 +125,16 @@ static int plan_tensor(struct tdm_weights_tensor *tensor, const struct tdm_tenso
                         err, TDM_E_UNSUPPORTED,
                         "tensor %.*s has the type %s, which is not supported here: use a file with %s",
                         tdm_weights_name_length(source), source->name.data, info ? info->name : "unknown",
-                        is_vector ? "F32, F16 or BF16"
-                                  : "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, "
+                        is_vector ? "F32, F16 or BF16" :
+                                    "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, "
                                     "IQ4_NL or IQ4_XS");
         if (!info || ref->cols % info->block_values ||
             source->size_bytes != (uint64_t)ref->rows * (ref->cols / info->block_values) * info->block_bytes)
                 return tdm_error_set(err, TDM_E_BAD_MODEL,
                                      "tensor %.*s has %" PRIu64 " bytes, which is not what %u x %u values "
                                      "take",
-                                     tdm_weights_name_length(source), source->name.data, source->size_bytes, ref->rows, ref->cols);
+                                     tdm_weights_name_length(source), source->name.data, source->size_bytes, ref->rows,
+                                     ref->cols);
         *tensor = (struct tdm_weights_tensor){
                 .kind = ref->kind,
                 .layer = ref->layer,
@@ -168,7 +170,8 @@ int tdm_weights_plan_new(struct tdm_weights_plan **ret, const struct tdm_model_d
                 .n_tensors = model->n_tensors,
                 .tensors_offset = TDM_ALIGN_UP((uint64_t)sizeof(plan->header), TDM_WEIGHTS_ALIGNMENT),
         };
-        offset = TDM_ALIGN_UP(plan->header.tensors_offset + model->n_tensors * sizeof(*plan->tensors), TDM_WEIGHTS_ALIGNMENT);
+        offset = TDM_ALIGN_UP(plan->header.tensors_offset + model->n_tensors * sizeof(*plan->tensors),
+                              TDM_WEIGHTS_ALIGNMENT);
         for (uint32_t i = 0; i < model->n_tensors; i++) {
                 int r = plan_tensor(&plan->tensors[i], &model->tensors[i], &offset, err);
 
@@ -240,7 +243,7 @@ static int check_tensor(const struct tdm_weights_header *header, const struct td
 int tdm_weights_check(const uint8_t *base, uint64_t size_bytes, uint64_t there_bytes, struct tdm_error *err)
 {
         const struct tdm_weights_header *header = tdm_weights_header(base);
-        uint8_t seen[TDM_N_TENSOR_KINDS][TDM_MAX_LAYERS] = {{0}};
+        uint8_t seen[TDM_N_TENSOR_KINDS][TDM_MAX_LAYERS] = { { 0 } };
         const struct tdm_weights_tensor *tensors;
         uint64_t end;
         int r;
@@ -390,9 +393,9 @@ void tdm_weights_row(const uint8_t *base, const struct tdm_weights_tensor *tenso
                 return;
         }
         for (uint64_t col = 0; col < tensor->cols; col++)
-                y[col] = tensor->type == TDM_TYPE_F32
-                                 ? tdm_bits_to_f32(tdm_load_u32(data + (col * TDM_PANEL_ROWS + lane) * 4))
-                         : tensor->type == TDM_TYPE_F16
-                                 ? tdm_f16_to_f32(tdm_load_u16(data + (col * TDM_PANEL_ROWS + lane) * 2))
-                                 : tdm_bf16_to_f32(tdm_load_u16(data + (col * TDM_PANEL_ROWS + lane) * 2));
+                y[col] = tensor->type == TDM_TYPE_F32 ?
+                                 tdm_bits_to_f32(tdm_load_u32(data + (col * TDM_PANEL_ROWS + lane) * 4)) :
+                         tensor->type == TDM_TYPE_F16 ?
+                                 tdm_f16_to_f32(tdm_load_u16(data + (col * TDM_PANEL_ROWS + lane) * 2)) :
+                                 tdm_bf16_to_f32(tdm_load_u16(data + (col * TDM_PANEL_ROWS + lane) * 2));
 }

@@ -1,5 +1,6 @@
-/* The weights segment: a model's tensors repacked once per (file, layout) by tandemd, then sealed and mapped read-only by
- * every worker. It starts with a self-describing header, so a worker never sees the GGUF. Same size as the file's tensors.
+/* The weights segment: a model's tensors repacked once per (file, layout) by tandemd, then sealed and mapped read-only
+ * by every worker. It starts with a self-describing header, so a worker never sees the GGUF. Same size as the file's
+ * tensors.
  *
  * Layout PANEL16: a matrix [rows][cols] is cut into panels of 16 rows (the last padded with zero weights), so that one
  * vector lane is one output and a sum over k runs in one lane, in order: the same order in C, AVX2 and AVX-512.
@@ -58,27 +59,30 @@ bool tdm_weights_type_quantised(uint32_t type);
 uint64_t tdm_weights_panel_bytes(uint32_t type, uint32_t cols);
 
 struct tdm_weights_plan; /* where each tensor will lie */
-int tdm_weights_plan_new(struct tdm_weights_plan **ret, const struct tdm_model_description *model, struct tdm_error *err);
+int tdm_weights_plan_new(struct tdm_weights_plan **ret, const struct tdm_model_description *model,
+                         struct tdm_error *err);
 uint64_t tdm_weights_plan_size(const struct tdm_weights_plan *plan);
 struct tdm_weights_progress {
         uint64_t done_bytes, total_bytes; /* of the tensors */
-        uint64_t ready_bytes; /* dst [0, ready_bytes) is as it will be, header and table included, and is not written any more */
+        /* dst [0, ready_bytes) is as it will be, header and table included, and is not written any more */
+        uint64_t ready_bytes;
 };
 /* A non-zero return cancels (-ECANCELED). */
 typedef int (*tdm_weights_progress_fn)(const struct tdm_weights_progress *progress, void *userdata);
 /* Writes header and tensors into dst [plan_size], reading the mapped gguf under a guard. May take seconds: run it on a
- * thread of its own. n_threads: that pack, the caller among them; their number changes no byte. progress (NULL: nobody) is called now
- * and then, by the caller's thread; in the end all of plan_size is ready. TDM_E_MODEL_CHANGED when the file shrank meanwhile.
- * Scales that are not finite are TDM_E_BAD_MODEL (tensor named). Whatever is ready has passed both. */
-int tdm_weights_build(const struct tdm_weights_plan *plan, const struct tdm_gguf *gguf, uint8_t *dst, unsigned n_threads,
-                      tdm_weights_progress_fn progress, void *userdata, struct tdm_error *err);
+ * thread of its own. n_threads: that pack, the caller among them; their number changes no byte. progress (NULL: nobody)
+ * is called now and then, by the caller's thread; in the end all of plan_size is ready. TDM_E_MODEL_CHANGED when the
+ * file shrank meanwhile. Scales that are not finite are TDM_E_BAD_MODEL (tensor named). Whatever is ready has passed
+ * both. */
+int tdm_weights_build(const struct tdm_weights_plan *plan, const struct tdm_gguf *gguf, uint8_t *dst,
+                      unsigned n_threads, tdm_weights_progress_fn progress, void *userdata, struct tdm_error *err);
 void tdm_weights_plan_destroy(struct tdm_weights_plan *plan);
 void tdm_weights_plan_destroyp(struct tdm_weights_plan **plan);
 
 /* ---- workers: reading ---- */
 
-/* Checks everything but the values (magic, sizes, hparams, each tensor's place and shape, that all needed ones are there). Of
- * size_bytes the first there_bytes can be read: header and table must be among them. */
+/* Checks everything but the values (magic, sizes, hparams, each tensor's place and shape, that all needed ones are
+ * there). Of size_bytes the first there_bytes can be read: header and table must be among them. */
 int tdm_weights_check(const uint8_t *base, uint64_t size_bytes, uint64_t there_bytes, struct tdm_error *err);
 /* NULL when absent. base has passed the check. */
 const struct tdm_weights_tensor *tdm_weights_find(const uint8_t *base, enum tdm_tensor_kind kind, uint32_t layer);

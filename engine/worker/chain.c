@@ -1,10 +1,10 @@
-/* Two steps of one sequence on two workers: a prompt's later piece follows the earlier one a layer behind, for its attention
- * looks at the keys that the earlier one writes.
+/* Two steps of one sequence on two workers: a prompt's later piece follows the earlier one a layer behind, for its
+ * attention looks at the keys that the earlier one writes.
  *
- * Who runs the earlier piece tells the peer after each attention block, with a MARK in the ring between them; the ring's
- * release and acquire make the keys visible that were written before. The other one parks its step at the first attention
- * block whose mark it has not heard and goes on when it has; meanwhile it may run other steps. Marks of one slot replace
- * each other, so one that finds the ring full is kept and sent later, or made needless by the next.
+ * Who runs the earlier piece tells the peer after each attention block, with a MARK in the ring between them; the
+ * ring's release and acquire make the keys visible that were written before. The other one parks its step at the first
+ * attention block whose mark it has not heard and goes on when it has; meanwhile it may run other steps. Marks of one
+ * slot replace each other, so one that finds the ring full is kept and sent later, or made needless by the next.
  *
  * A peer that lies about a mark makes this worker read keys that are not there yet: wrong numbers, which it could write
  * itself. A mark never moves an access. */
@@ -80,7 +80,8 @@ const char *tdm_worker_chain_hear(struct tdm_worker_model *m, const struct tdm_d
 
         if (desc->block > tdm_model_n_blocks(&m->hparams))
                 return "a mark of a block that there is not";
-        if (desc->step_id < chain->heard_step || (desc->step_id == chain->heard_step && desc->block < chain->heard_block))
+        if (desc->step_id < chain->heard_step ||
+            (desc->step_id == chain->heard_step && desc->block < chain->heard_block))
                 return "a mark that goes backwards";
         chain->heard_step = desc->step_id;
         chain->heard_block = desc->block;
@@ -96,7 +97,8 @@ static bool has_heard(const struct tdm_worker_model *m, const struct tdm_step *s
                (chain->heard_step == step->head.after_step && chain->heard_block > block);
 }
 
-uint32_t tdm_worker_chain_stop(const struct tdm_worker_model *m, const struct tdm_step *step, uint32_t first, uint32_t end)
+uint32_t tdm_worker_chain_stop(const struct tdm_worker_model *m, const struct tdm_step *step, uint32_t first,
+                               uint32_t end)
 {
         if (step->head.after_step == 0)
                 return end;

@@ -206,7 +206,8 @@ static void message_freep(Tandem__Worker__ToWorker **message)
 
 static int handle_frame(struct tdm_worker *w, const uint8_t *data, size_t size, int *fds, unsigned n_fds)
 {
-        _cleanup_(message_freep) Tandem__Worker__ToWorker *message = tandem__worker__to_worker__unpack(NULL, size, data);
+        _cleanup_(message_freep) Tandem__Worker__ToWorker *message =
+                tandem__worker__to_worker__unpack(NULL, size, data);
         _cleanup_(command_freep) struct tdm_worker_command *command = NULL;
         int r;
 
@@ -346,7 +347,8 @@ int tdm_worker_receive_init(struct tdm_worker *w, struct tdm_worker_init *ret, s
                 if (n == 0)
                         return tdm_error_set(err, -EPIPE, "tandemd closed the control socket before it said anything");
                 if (n < 0 && n != -EINTR)
-                        return tdm_error_set(err, (int)n, "cannot read from fd %d: %s (this program is started by tandemd)",
+                        return tdm_error_set(err, (int)n,
+                                             "cannot read from fd %d: %s (this program is started by tandemd)",
                                              w->control_fd, strerror((int)-n));
         }
         if (r < 0)
@@ -399,10 +401,10 @@ static void send_message(struct tdm_worker *w, const Tandem__Worker__FromWorker 
         }
 }
 
-#define FROM_WORKER(field, KIND)                                                                                      \
-        {                                                                                                             \
-                .base = PROTOBUF_C_MESSAGE_INIT(&tandem__worker__from_worker__descriptor),                            \
-                .kind_case = TANDEM__WORKER__FROM_WORKER__KIND_##KIND, .field = &body                                 \
+#define FROM_WORKER(field, KIND)                                                                                       \
+        {                                                                                                              \
+                .base = PROTOBUF_C_MESSAGE_INIT(&tandem__worker__from_worker__descriptor),                             \
+                .kind_case = TANDEM__WORKER__FROM_WORKER__KIND_##KIND, .field = &body                                  \
         }
 
 void tdm_worker_send_hello(struct tdm_worker *w)

@@ -1,5 +1,5 @@
-/* The executor: waits for descriptors from tandemd and from the peer, runs the blocks that the step's plan gives to this
- * worker, hands the step on.
+/* The executor: waits for descriptors from tandemd and from the peer, runs the blocks that the step's plan gives to
+ * this worker, hands the step on.
  *
  * A step is copied out of shared memory once, checked, and then never looked at again; hidden rows are worked on where
  * they lie. Progress is published after the step was handed on: so at every moment the one who holds a step is the one
@@ -109,7 +109,8 @@ static void on_block(uint32_t block, void *userdata)
         run->last_ns = now;
         if (run->step->head.marks && tdm_block_kind(run->hp, block) == TDM_BLOCK_ATTENTION)
                 tdm_worker_chain_mark(run->worker, run->model, run->slot, block + 1);
-        trace_block(run->worker, now, TDM_TRACE_BLOCK_END, run->hp, run->step->head.step_id, block, run->step->head.n_rows);
+        trace_block(run->worker, now, TDM_TRACE_BLOCK_END, run->hp, run->step->head.step_id, block,
+                    run->step->head.n_rows);
         if (block + 1 < run->end)
                 trace_block(run->worker, now, TDM_TRACE_BLOCK_BEGIN, run->hp, run->step->head.step_id, block + 1,
                             run->step->head.n_rows);
@@ -124,12 +125,13 @@ static void on_block(uint32_t block, void *userdata)
                 return; /* published when the step has been handed on */
         atomic_store_explicit(&p->running, tdm_progress_pack(run->step->head.step_id, block + 1), memory_order_relaxed);
         /* Release: pairs with the watch's acquire. */
-        atomic_store_explicit(run->published, tdm_progress_pack(run->step->head.step_id, block + 1), memory_order_release);
+        atomic_store_explicit(run->published, tdm_progress_pack(run->step->head.step_id, block + 1),
+                              memory_order_release);
 }
 
 /* A bad descriptor or step: whose fault it is, is a question of who sent it. */
-static int _printf_(5, 6) refuse(struct tdm_worker *w, unsigned ring, const struct tdm_desc *desc, struct tdm_error *err,
-                                 const char *fmt, ...)
+static int _printf_(5, 6) refuse(struct tdm_worker *w, unsigned ring, const struct tdm_desc *desc,
+                                 struct tdm_error *err, const char *fmt, ...)
 {
         char text[TDM_ERROR_MESSAGE_MAX];
         va_list args;
@@ -432,8 +434,8 @@ static int run_command(struct tdm_worker *w, struct tdm_worker_command *command)
         switch (command->kind) {
         case TDM_WORKER_LOAD:
         case TDM_WORKER_WEIGHTS:
-                r = command->kind == TDM_WORKER_LOAD ? tdm_worker_model_load(w, command, &m, &err)
-                                                     : tdm_worker_model_weights(w, command, &m, &err);
+                r = command->kind == TDM_WORKER_LOAD ? tdm_worker_model_load(w, command, &m, &err) :
+                                                       tdm_worker_model_weights(w, command, &m, &err);
                 if (r != 0)
                         tdm_worker_send_load_failed(w, command->model_id, &err);
                 else if (m && m->loading)
@@ -495,8 +497,8 @@ int tdm_worker_run(struct tdm_worker *w)
         while (!w->quit) {
                 struct tdm_worker_command *command;
                 bool weights = false;
-                /* Acquire: pairs with the release in tdm_ring_kick(). Read before the mailbox is looked at, so that what
-                 * comes afterwards ends the wait. */
+                /* Acquire: pairs with the release in tdm_ring_kick(). Read before the mailbox is looked at, so that
+                 * what comes afterwards ends the wait. */
                 uint32_t seen = atomic_load_explicit(&w->kick, memory_order_acquire);
                 int r;
 

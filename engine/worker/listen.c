@@ -1,10 +1,10 @@
 /* A worker as a unit of its own: the service manager owns the listening socket and starts us when tandemd connects. One
- * connection is one life, as with a worker that tandemd starts: it is taken from the manager's socket, nothing else is, and
- * afterwards the process cannot make, bind or connect a socket (sandbox.c), nor does it ever need to.
+ * connection is one life, as with a worker that tandemd starts: it is taken from the manager's socket, nothing else is,
+ * and afterwards the process cannot make, bind or connect a socket (sandbox.c), nor does it ever need to.
  *
- * Who may connect is the socket's mode (0600, tandemd's user): nobody else has the right to, so nothing is asked here. The
- * first byte is ours. The kernel adds to it who sent it, and that is the only way for tandemd to learn which process it
- * talks to: the peer of a connection to such a socket is whoever listened, which is the manager (see
+ * Who may connect is the socket's mode (0600, tandemd's user): nobody else has the right to, so nothing is asked here.
+ * The first byte is ours. The kernel adds to it who sent it, and that is the only way for tandemd to learn which
+ * process it talks to: the peer of a connection to such a socket is whoever listened, which is the manager (see
  * daemon/fleet/unit.c). */
 #include "engine/worker/listen.h"
 
@@ -45,7 +45,8 @@ int tdm_worker_accept(int *ret_fd, struct tdm_error *err)
         unsetenv("LISTEN_FDNAMES");
         if (!one || int_option(listening, SO_DOMAIN) != AF_UNIX || int_option(listening, SO_TYPE) != SOCK_STREAM ||
             int_option(listening, SO_ACCEPTCONN) != 1)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "the service manager passed something else than one listening Unix "
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "the service manager passed something else than one listening Unix "
                                      "stream socket");
         for (;;) {
                 r = poll(&p, 1, WAIT_MS);

@@ -1,4 +1,5 @@
-/* Taking tandemd's connection from a socket that a service manager passed ($LISTEN_FDS). Main thread, before anything else. */
+/* Taking tandemd's connection from a socket that a service manager passed ($LISTEN_FDS). Main thread, before anything
+ * else. */
 #ifndef TDM_ENGINE_WORKER_LISTEN_H
 #define TDM_ENGINE_WORKER_LISTEN_H
 

@@ -1,8 +1,8 @@
-/* Models as a worker has them: segments mapped, every claim about them checked, buffers made. Weights may come chunk by chunk; once
- * the last one is there and the device has them all, nothing is allocated any more.
+/* Models as a worker has them: segments mapped, every claim about them checked, buffers made. Weights may come chunk by
+ * chunk; once the last one is there and the device has them all, nothing is allocated any more.
  *
- * Sizes are never taken from a message: they follow from the hparams in the sealed weights, from the limits in the steps
- * segment and from the page counts, and a segment that is too small for them is refused. */
+ * Sizes are never taken from a message: they follow from the hparams in the sealed weights, from the limits in the
+ * steps segment and from the page counts, and a segment that is too small for them is refused. */
 #include "engine/worker/private.h"
 
 #include "common/dmabuf.h"
@@ -19,7 +19,8 @@ static const bool segment_writable[TDM_WORKER_N_SEGS] = {
         [TDM_WORKER_SEG_RESULTS] = true,
 };
 
-/* The segment has them, and its mapping is all that a device needs: a thousand open fds are a limit for somebody else. */
+/* The segment has them, and its mapping is all that a device needs: a thousand open fds are a limit for somebody else.
+ */
 static void close_fds(struct tdm_worker_segment *from, struct tdm_segment *segment)
 {
         for (unsigned i = 0; i < from->n_fds; i++)
@@ -29,11 +30,13 @@ static void close_fds(struct tdm_worker_segment *from, struct tdm_segment *segme
 }
 
 /* Chunks that come later are those of weights alone. */
-static int import_segment(struct tdm_worker_segment *from, const char *name, bool writable, bool in_pieces, struct tdm_segment **ret,
-                          struct tdm_error *err)
+static int import_segment(struct tdm_worker_segment *from, const char *name, bool writable, bool in_pieces,
+                          struct tdm_segment **ret, struct tdm_error *err)
 {
-        int r = in_pieces ? tdm_segment_import_first(ret, name, from->fds, from->n_fds, from->size_bytes, from->chunk_bytes, err)
-                          : tdm_segment_import(ret, name, from->fds, from->n_fds, from->size_bytes, from->chunk_bytes, writable, err);
+        int r = in_pieces ? tdm_segment_import_first(ret, name, from->fds, from->n_fds, from->size_bytes,
+                                                     from->chunk_bytes, err) :
+                            tdm_segment_import(ret, name, from->fds, from->n_fds, from->size_bytes, from->chunk_bytes,
+                                               writable, err);
 
         if (r != 0)
                 return r;
@@ -132,15 +135,17 @@ static int model_feed(struct tdm_worker *w, struct tdm_worker_model *m, struct t
         m->weights_ns += t1 - t0;
         if (r != 0 || weights->n_mapped < weights->n_chunks)
                 return r;
-        r = ops->load_begin ? ops->load_end(m->device_model, err) : ops->model_load(w->device, &m->config, &m->device_model, err);
+        r = ops->load_begin ? ops->load_end(m->device_model, err) :
+                              ops->model_load(w->device, &m->config, &m->device_model, err);
         if (r != 0)
                 return r;
         m->loading = false;
         if (m->kv && !ops->load_begin)
                 ops->set_kv(m->device_model, m->kv->base);
-        tdm_log_debug("model %s: taken in %.0f ms: made ready in %.0f, %.1f MiB of weights in %.0f, finished in %.0f", m->name,
-                      (double)(tdm_now_ns() - m->begun_ns) / 1e6, (double)m->begin_ns / 1e6, (double)weights->size_bytes / 0x1p20,
-                      (double)m->weights_ns / 1e6, (double)(tdm_now_ns() - t1) / 1e6);
+        tdm_log_debug("model %s: taken in %.0f ms: made ready in %.0f, %.1f MiB of weights in %.0f, finished in %.0f",
+                      m->name, (double)(tdm_now_ns() - m->begun_ns) / 1e6, (double)m->begin_ns / 1e6,
+                      (double)weights->size_bytes / 0x1p20, (double)m->weights_ns / 1e6,
+                      (double)(tdm_now_ns() - t1) / 1e6);
         return 0;
 }
 
@@ -152,8 +157,8 @@ static int model_load(struct tdm_worker *w, struct tdm_worker_model *m, struct t
         m->begun_ns = tdm_now_ns();
         snprintf(m->name, sizeof(m->name), "%s", command->name);
         for (unsigned i = 0; i < TDM_WORKER_N_SEGS; i++) {
-                r = import_segment(&command->segments[i], segment_names[i], segment_writable[i], i == TDM_WORKER_SEG_WEIGHTS,
-                                   &m->segments[i], err);
+                r = import_segment(&command->segments[i], segment_names[i], segment_writable[i],
+                                   i == TDM_WORKER_SEG_WEIGHTS, &m->segments[i], err);
                 if (r != 0)
                         return r;
         }
@@ -202,7 +207,8 @@ int tdm_worker_model_load(struct tdm_worker *w, struct tdm_worker_command *comma
 
         if (command->index >= TDM_PROGRESS_MODELS || command->model_id == 0 || find(w, command->model_id) ||
             w->models[command->index].model_id != 0)
-                return tdm_error_set(err, TDM_E_PROTOCOL, "model %u cannot take row %u", command->model_id, command->index);
+                return tdm_error_set(err, TDM_E_PROTOCOL, "model %u cannot take row %u", command->model_id,
+                                     command->index);
         if (command->precision > TDM_PRECISION_F32)
                 return tdm_error_set(err, TDM_E_PROTOCOL, "unknown precision %u", command->precision);
 
@@ -227,7 +233,8 @@ int tdm_worker_model_weights(struct tdm_worker *w, struct tdm_worker_command *co
         if (!m && command->model_id != 0 && command->model_id <= w->newest_model_id)
                 return 0; /* it failed, or was unloaded, while they were on their way */
         if (!m || !m->loading)
-                return tdm_error_set(err, TDM_E_PROTOCOL, "weights for model %u, which %s", command->model_id, m ? "has all" : "is not here");
+                return tdm_error_set(err, TDM_E_PROTOCOL, "weights for model %u, which %s", command->model_id,
+                                     m ? "has all" : "is not here");
         r = tdm_segment_import_more(m->segments[TDM_WORKER_SEG_WEIGHTS], more->fds, more->n_fds, err);
         if (r == 0) {
                 close_fds(more, m->segments[TDM_WORKER_SEG_WEIGHTS]);

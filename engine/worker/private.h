@@ -26,13 +26,24 @@ struct tdm_worker_segment {
         uint64_t size_bytes;
         uint64_t chunk_bytes;
         unsigned n_fds;
-        int *fds; /* [n_fds], owned; -1 where taken */
+        int *fds;      /* [n_fds], owned; -1 where taken */
         int dmabuf_fd; /* owned; -1: none, or taken */
 };
 
-enum { TDM_WORKER_SEG_WEIGHTS, TDM_WORKER_SEG_STEPS, TDM_WORKER_SEG_ACTIVATIONS, TDM_WORKER_SEG_RESULTS, TDM_WORKER_N_SEGS };
-enum { TDM_WORKER_RING_FROM_DAEMON, TDM_WORKER_RING_TO_DAEMON, TDM_WORKER_RING_FROM_PEER, TDM_WORKER_RING_TO_PEER,
-       TDM_WORKER_N_RINGS };
+enum {
+        TDM_WORKER_SEG_WEIGHTS,
+        TDM_WORKER_SEG_STEPS,
+        TDM_WORKER_SEG_ACTIVATIONS,
+        TDM_WORKER_SEG_RESULTS,
+        TDM_WORKER_N_SEGS
+};
+enum {
+        TDM_WORKER_RING_FROM_DAEMON,
+        TDM_WORKER_RING_TO_DAEMON,
+        TDM_WORKER_RING_FROM_PEER,
+        TDM_WORKER_RING_TO_PEER,
+        TDM_WORKER_N_RINGS
+};
 
 /* One message from tandemd, parsed and owned; sizes are still only claims. */
 struct tdm_worker_command {
@@ -46,7 +57,8 @@ struct tdm_worker_command {
         uint32_t kv_type;
         uint32_t kv_pages[TDM_KV_GROUPS];
         bool dmabuf_only;
-        struct tdm_worker_segment segments[TDM_WORKER_N_SEGS]; /* KV: the first one; WEIGHTS: fds of the first one alone */
+        /* KV: the first one; WEIGHTS: fds of the first one alone */
+        struct tdm_worker_segment segments[TDM_WORKER_N_SEGS];
         /* PING */
         uint64_t ping;
         /* EPOCH */
@@ -66,9 +78,9 @@ struct tdm_worker_chain {
 };
 
 struct tdm_worker_model {
-        uint32_t model_id; /* 0: free */
-        bool loading;      /* weights are still coming: no step may name it */
-        struct tdm_device_model_config config; /* while it is loading */
+        uint32_t model_id;                       /* 0: free */
+        bool loading;                            /* weights are still coming: no step may name it */
+        struct tdm_device_model_config config;   /* while it is loading */
         uint64_t begun_ns, begin_ns, weights_ns; /* when it began to, and how long the device took for its parts */
         char name[64];
         struct tdm_segment *segments[TDM_WORKER_N_SEGS];
@@ -155,12 +167,13 @@ void tdm_worker_send_step_failed(struct tdm_worker *worker, const struct tdm_des
 
 /* ---- models.c ---- */
 
-/* Begins to load a model, and ends it where all of its weights are there; else ->loading. *ret may be read until the next call. */
+/* Begins to load a model, and ends it where all of its weights are there; else ->loading. *ret may be read until the
+ * next call. */
 int tdm_worker_model_load(struct tdm_worker *worker, struct tdm_worker_command *command, struct tdm_worker_model **ret,
                           struct tdm_error *err);
 /* More of its weights. *ret NULL and 0: there is no such model, which was told before. */
-int tdm_worker_model_weights(struct tdm_worker *worker, struct tdm_worker_command *command, struct tdm_worker_model **ret,
-                             struct tdm_error *err);
+int tdm_worker_model_weights(struct tdm_worker *worker, struct tdm_worker_command *command,
+                             struct tdm_worker_model **ret, struct tdm_error *err);
 int tdm_worker_model_kv(struct tdm_worker *worker, struct tdm_worker_command *command, struct tdm_error *err);
 void tdm_worker_model_unload(struct tdm_worker *worker, uint32_t model_id);
 /* A loaded one. */
@@ -170,13 +183,15 @@ struct tdm_worker_model *tdm_worker_model_find(struct tdm_worker *worker, uint32
 
 void tdm_worker_chain_reset(struct tdm_worker *worker);
 /* All blocks before next_block are done: tells the peer, when the step wants it. */
-void tdm_worker_chain_mark(struct tdm_worker *worker, struct tdm_worker_model *model, uint32_t slot, uint32_t next_block);
+void tdm_worker_chain_mark(struct tdm_worker *worker, struct tdm_worker_model *model, uint32_t slot,
+                           uint32_t next_block);
 /* Sends what found the ring full. 0, or the ring is broken. */
 int tdm_worker_chain_flush(struct tdm_worker *worker);
 /* NULL, or what is wrong with the mark. The slot is in range. */
 const char *tdm_worker_chain_hear(struct tdm_worker_model *model, const struct tdm_desc *desc);
 /* The first block from `first` on that has to wait; `end`: none. */
-uint32_t tdm_worker_chain_stop(const struct tdm_worker_model *model, const struct tdm_step *step, uint32_t first, uint32_t end);
+uint32_t tdm_worker_chain_stop(const struct tdm_worker_model *model, const struct tdm_step *step, uint32_t first,
+                               uint32_t end);
 /* The step waits at desc->block, for as long as it has to. */
 void tdm_worker_chain_park(struct tdm_worker *worker, struct tdm_worker_model *model, const struct tdm_desc *desc);
 /* A parked step that can go on; NULL: none. */

@@ -12,7 +12,7 @@
 #define TDM_RUN_SHORT_NS (16 * TDM_NSEC_PER_MSEC)
 #define TDM_RUN_LONG_NS (48 * TDM_NSEC_PER_MSEC)
 #define TDM_RUN_FEW_ROWS 16u
-#define TDM_RUN_BLOCKS_MIN 2u       /* and the first guess for many rows */
+#define TDM_RUN_BLOCKS_MIN 2u /* and the first guess for many rows */
 #define TDM_RUN_BLOCKS_OF_FEW 16u
 #define TDM_RUN_SIZES 4u
 

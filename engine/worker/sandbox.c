@@ -41,8 +41,8 @@ struct ruleset {
 /* All that may be said of what is no folder. */
 #define FS_OF_A_FILE (FS_EXECUTE | FS_WRITE_FILE | FS_READ_FILE | FS_TRUNCATE | FS_IOCTL_DEV)
 
-/* A ruleset that forbids every right that this ABI knows, and no rule yet that would give one back. *ret_abi 0: a kernel without
- * it, or with it switched off: said by describe(). */
+/* A ruleset that forbids every right that this ABI knows, and no rule yet that would give one back. *ret_abi 0: a
+ * kernel without it, or with it switched off: said by describe(). */
 static int new_ruleset(int *ret_fd, struct ruleset *ret_rules, int *ret_abi)
 {
         struct ruleset rules = { 0 };
@@ -102,18 +102,37 @@ int tdm_sandbox_files(struct tdm_sandbox *s)
 
 /* ---- what a driver may open ---- */
 
-/* Whoever looks for a driver reads these: programs and libraries, descriptions of devices, its own process. Of /etc what tells
- * loaders and drivers where each other is. Where one does not exist there is nothing to allow. */
+/* Whoever looks for a driver reads these: programs and libraries, descriptions of devices, its own process. Of /etc
+ * what tells loaders and drivers where each other is. Where one does not exist there is nothing to allow. */
 static const char *const readable[] = {
-        "/usr", "/lib", "/lib64", "/opt", "/sys", "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/version",
-        "/proc/devices", "/proc/modules", "/proc/driver", "/proc/sys/vm", "/proc/sys/kernel/osrelease",
-        "/etc/ld.so.cache", "/etc/alternatives", "/etc/vulkan", "/etc/OpenCL", "/etc/glvnd", "/etc/drirc", "/etc/nvidia",
+        "/usr",
+        "/lib",
+        "/lib64",
+        "/opt",
+        "/sys",
+        "/proc/self",
+        "/proc/cpuinfo",
+        "/proc/meminfo",
+        "/proc/stat",
+        "/proc/version",
+        "/proc/devices",
+        "/proc/modules",
+        "/proc/driver",
+        "/proc/sys/vm",
+        "/proc/sys/kernel/osrelease",
+        "/etc/ld.so.cache",
+        "/etc/alternatives",
+        "/etc/vulkan",
+        "/etc/OpenCL",
+        "/etc/glvnd",
+        "/etc/drirc",
+        "/etc/nvidia",
 };
-/* The same for what somebody has told the loaders in our environment: lists of folders or of files, separated by colons. A
- * file's folder is meant too, since descriptions name libraries beside them. */
+/* The same for what somebody has told the loaders in our environment: lists of folders or of files, separated by
+ * colons. A file's folder is meant too, since descriptions name libraries beside them. */
 static const char *const readable_env[] = {
-        "LD_LIBRARY_PATH", "VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES", "VK_LAYER_PATH", "VK_ADD_LAYER_PATH",
-        "LIBGL_DRIVERS_PATH", "XILINX_XRT", "TANDEM_NPU_PROGRAMS",
+        "LD_LIBRARY_PATH",   "VK_DRIVER_FILES",    "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES", "VK_LAYER_PATH",
+        "VK_ADD_LAYER_PATH", "LIBGL_DRIVERS_PATH", "XILINX_XRT",       "TANDEM_NPU_PROGRAMS",
 };
 static const char *const shared_nodes[] = { "/dev/null", "/dev/zero", "/dev/urandom" };
 static const char *const nodes[TDM_N_WORKERS][4] = {
@@ -239,43 +258,160 @@ int tdm_sandbox_driver_files(struct tdm_sandbox *s, enum tdm_worker_index worker
 
 /* What a running worker calls: memory, the threads it has, time, the fds it holds, a line for the log, its own end. */
 static const char *const allowed[] = {
-        "futex", "futex_waitv", "set_robust_list", "get_robust_list", "rseq", "membarrier", "restart_syscall",
-        "brk", "munmap", "mremap", "madvise", "mlock", "munlock",
-        "read", "readv", "preadv2", "write", "writev", "recvmsg", "sendmsg", "recvfrom", "sendto", "shutdown",
-        "close", "fstat", "fstatfs", "lseek", "poll", "ppoll", "getsockopt",
-        "clock_gettime", "clock_getres", "clock_nanosleep", "nanosleep", "gettimeofday", "time",
-        "sched_yield", "sched_getaffinity", "sched_setaffinity", "getcpu", "getpid", "gettid", "getuid", "geteuid", "getgid", "getegid",
-        "getrandom", "getrusage", "sysinfo", "uname",
-        "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack",
-        "exit", "exit_group",
+        "futex",
+        "futex_waitv",
+        "set_robust_list",
+        "get_robust_list",
+        "rseq",
+        "membarrier",
+        "restart_syscall",
+        "brk",
+        "munmap",
+        "mremap",
+        "madvise",
+        "mlock",
+        "munlock",
+        "read",
+        "readv",
+        "preadv2",
+        "write",
+        "writev",
+        "recvmsg",
+        "sendmsg",
+        "recvfrom",
+        "sendto",
+        "shutdown",
+        "close",
+        "fstat",
+        "fstatfs",
+        "lseek",
+        "poll",
+        "ppoll",
+        "getsockopt",
+        "clock_gettime",
+        "clock_getres",
+        "clock_nanosleep",
+        "nanosleep",
+        "gettimeofday",
+        "time",
+        "sched_yield",
+        "sched_getaffinity",
+        "sched_setaffinity",
+        "getcpu",
+        "getpid",
+        "gettid",
+        "getuid",
+        "geteuid",
+        "getgid",
+        "getegid",
+        "getrandom",
+        "getrusage",
+        "sysinfo",
+        "uname",
+        "rt_sigaction",
+        "rt_sigprocmask",
+        "rt_sigreturn",
+        "sigaltstack",
+        "exit",
+        "exit_group",
 };
 
 /* What no worker ever has a reason to try: somebody else is at the wheel. */
 static const char *const fatal[] = {
-        "socket", "socketpair", "connect", "bind", "listen", "accept", "accept4",
-        "execve", "execveat", "fork", "vfork",
-        "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "kcmp", "pidfd_getfd",
-        "io_uring_setup", "io_uring_enter", "io_uring_register",
-        "bpf", "perf_event_open", "userfaultfd", "keyctl", "add_key", "request_key",
-        "mount", "umount2", "pivot_root", "chroot", "unshare", "setns",
-        "init_module", "finit_module", "delete_module", "kexec_load", "reboot",
-        "setuid", "setgid", "setreuid", "setregid", "setresuid", "setresgid", "capset",
+        "socket",
+        "socketpair",
+        "connect",
+        "bind",
+        "listen",
+        "accept",
+        "accept4",
+        "execve",
+        "execveat",
+        "fork",
+        "vfork",
+        "ptrace",
+        "process_vm_readv",
+        "process_vm_writev",
+        "process_madvise",
+        "kcmp",
+        "pidfd_getfd",
+        "io_uring_setup",
+        "io_uring_enter",
+        "io_uring_register",
+        "bpf",
+        "perf_event_open",
+        "userfaultfd",
+        "keyctl",
+        "add_key",
+        "request_key",
+        "mount",
+        "umount2",
+        "pivot_root",
+        "chroot",
+        "unshare",
+        "setns",
+        "init_module",
+        "finit_module",
+        "delete_module",
+        "kexec_load",
+        "reboot",
+        "setuid",
+        "setgid",
+        "setreuid",
+        "setregid",
+        "setresuid",
+        "setresgid",
+        "capset",
 };
 
 static const char *const no_files[] = {
-        "open", "openat", "openat2", "creat", "stat", "lstat", "statx", "access", "faccessat", "faccessat2", "readlink",
-        "readlinkat", "unlink", "unlinkat", "rename", "renameat", "renameat2", "mkdir", "mkdirat", "truncate",
-        "memfd_create",
+        "open",   "openat",    "openat2",    "creat",    "stat",       "lstat",    "statx",
+        "access", "faccessat", "faccessat2", "readlink", "readlinkat", "unlink",   "unlinkat",
+        "rename", "renameat",  "renameat2",  "mkdir",    "mkdirat",    "truncate", "memfd_create",
 };
 
 /* What a device's driver goes on doing in our process once it is open: talking to its nodes, opening them again to map
  * memory, compiling, starting threads. Without it a GPU cannot be used at all. */
 static const char *const driver[] = {
-        "ioctl", "open", "openat", "stat", "lstat", "statx", "access", "faccessat", "faccessat2", "readlink", "readlinkat",
-        "newfstatat", "fstatfs", "statfs", "getdents64", "pread64", "pwrite64", "memfd_create", "ftruncate", "fallocate", "fcntl",
-        "dup", "eventfd2", "pipe2", "mincore", "msync", "get_mempolicy", "sched_setscheduler", "sched_getscheduler",
-        "sched_get_priority_max", "sched_get_priority_min", "setpriority", "getpriority", "prctl", "tgkill", "epoll_create1",
-        "epoll_ctl", "epoll_wait", "epoll_pwait",
+        "ioctl",
+        "open",
+        "openat",
+        "stat",
+        "lstat",
+        "statx",
+        "access",
+        "faccessat",
+        "faccessat2",
+        "readlink",
+        "readlinkat",
+        "newfstatat",
+        "fstatfs",
+        "statfs",
+        "getdents64",
+        "pread64",
+        "pwrite64",
+        "memfd_create",
+        "ftruncate",
+        "fallocate",
+        "fcntl",
+        "dup",
+        "eventfd2",
+        "pipe2",
+        "mincore",
+        "msync",
+        "get_mempolicy",
+        "sched_setscheduler",
+        "sched_getscheduler",
+        "sched_get_priority_max",
+        "sched_get_priority_min",
+        "setpriority",
+        "getpriority",
+        "prctl",
+        "tgkill",
+        "epoll_create1",
+        "epoll_ctl",
+        "epoll_wait",
+        "epoll_pwait",
 };
 
 static int add_list(scmp_filter_ctx ctx, uint32_t action, const char *const *names, size_t n)
@@ -294,8 +430,9 @@ static int add_list(scmp_filter_ctx ctx, uint32_t action, const char *const *nam
         return 0;
 }
 
-/* While a device is opened its driver may do what it likes, but for what no driver has a reason to: sockets, io_uring, other
- * processes. Refused and not killed for, since a library may try (syslog, a service that is not there) and cope. */
+/* While a device is opened its driver may do what it likes, but for what no driver has a reason to: sockets, io_uring,
+ * other processes. Refused and not killed for, since a library may try (syslog, a service that is not there) and cope.
+ */
 static int no_way_out(void)
 {
         static const char *const later[] = { "execve", "execveat", "fork", "vfork" };
@@ -349,7 +486,8 @@ static int add_driver(scmp_filter_ctx ctx)
         return r == 0 ? seccomp_rule_add(ctx, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0) : r;
 }
 
-/* Calls that are fine with some arguments only. A driver's list has some of them without conditions: those rules win. */
+/* Calls that are fine with some arguments only. A driver's list has some of them without conditions: those rules win.
+ */
 static int add_conditional(scmp_filter_ctx ctx, bool makes_code)
 {
         static const int prctls[] = { PR_SET_NAME, PR_GET_NAME, PR_SET_VMA, PR_GET_DUMPABLE };
@@ -417,8 +555,11 @@ const char *tdm_sandbox_describe(struct tdm_sandbox *s)
                 snprintf(s->text, sizeof(s->text), "off (%s)", s->off_reason);
                 return s->text;
         }
-        snprintf(landlock, sizeof(landlock), !s->landlock ? "no landlock" : s->no_files ? "landlock %d" :
-                 "landlock %d (a driver's files)", s->landlock);
+        snprintf(landlock, sizeof(landlock),
+                 !s->landlock ? "no landlock" :
+                 s->no_files  ? "landlock %d" :
+                                "landlock %d (a driver's files)",
+                 s->landlock);
         snprintf(s->text, sizeof(s->text), "%s, %s%s, %s", landlock, s->seccomp ? "seccomp" : "no seccomp",
                  s->seccomp && s->makes_code ? " (with files and ioctl, for the driver)" : "",
                  s->not_dumpable ? "not dumpable" : "dumpable");

@@ -1,10 +1,10 @@
 /* What a worker gives up before it handles anybody's data: files (Landlock), system calls (seccomp), being read by its
  * siblings (not dumpable). Best effort by kernel, and what is missing is said, because `tandem status` shows it.
  *
- * Order matters. Landlock binds the calling thread and the threads it makes later, so what a driver may open is settled before
- * any driver is loaded (tdm_sandbox_driver_files()), and the rest is given up (tdm_sandbox_files()) before a device that
- * needs no files makes its threads; seccomp comes last and binds all threads at once.
- * TANDEM_SANDBOX=off leaves all of it out (for debuggers), and so do sanitizer builds, which need /proc and more. */
+ * Order matters. Landlock binds the calling thread and the threads it makes later, so what a driver may open is settled
+ * before any driver is loaded (tdm_sandbox_driver_files()), and the rest is given up (tdm_sandbox_files()) before a
+ * device that needs no files makes its threads; seccomp comes last and binds all threads at once. TANDEM_SANDBOX=off
+ * leaves all of it out (for debuggers), and so do sanitizer builds, which need /proc and more. */
 #ifndef TDM_ENGINE_WORKER_SANDBOX_H
 #define TDM_ENGINE_WORKER_SANDBOX_H
 
@@ -21,12 +21,12 @@ struct tdm_sandbox {
         char text[128];
 };
 
-/* No core dumps, no ptrace by others, no new privileges, and from now on no socket, no io_uring, no other process's memory
- * (EPERM), whatever a driver does as it is opened. Call first, with one thread. */
+/* No core dumps, no ptrace by others, no new privileges, and from now on no socket, no io_uring, no other process's
+ * memory (EPERM), whatever a driver does as it is opened. Call first, with one thread. */
 int tdm_sandbox_init(struct tdm_sandbox *sandbox);
-/* Of the file system only what a driver needs: libraries and descriptions of devices to read; the nodes of this worker's kind
- * of device, and a folder for compiled shaders, to write. No new TCP, no signals to others. more: a folder that was
- * configured, or NULL. */
+/* Of the file system only what a driver needs: libraries and descriptions of devices to read; the nodes of this
+ * worker's kind of device, and a folder for compiled shaders, to write. No new TCP, no signals to others. more: a
+ * folder that was configured, or NULL. */
 int tdm_sandbox_driver_files(struct tdm_sandbox *sandbox, enum tdm_worker_index worker, const char *more);
 /* No file system at all, no new TCP, no signals to others. */
 int tdm_sandbox_files(struct tdm_sandbox *sandbox);

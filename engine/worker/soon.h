@@ -1,9 +1,9 @@
-/* When a worker tells tandemd that a step will be done soon (tdm_ring_soon()): tandemd sleeps while a device computes, and a thread whose core
- * sleeps too takes 50 µs to be woken, which would come on top of every step.
+/* When a worker tells tandemd that a step will be done soon (tdm_ring_soon()): tandemd sleeps while a device computes,
+ * and a thread whose core sleeps too takes 50 µs to be woken, which would come on top of every step.
  *
- * A device tells of blocks in batches, as it finishes them; the last batches come some time before the step's tokens are
- * drawn. How long before is learned from the last step of as many rows: it is said with the last batch that comes early enough for
- * somebody to wake up, if that is not so early that he would only burn time. */
+ * A device tells of blocks in batches, as it finishes them; the last batches come some time before the step's tokens
+ * are drawn. How long before is learned from the last step of as many rows: it is said with the last batch that comes
+ * early enough for somebody to wake up, if that is not so early that he would only burn time. */
 #ifndef TDM_WORKER_SOON_H
 #define TDM_WORKER_SOON_H
 
@@ -15,11 +15,12 @@
 
 /* All zero: nothing is known. */
 struct tdm_soon {
-        uint32_t n_rows, block; /* learned: of a step of so many rows, the first of the batch to say it with; n_rows 0: none */
+        /* learned: of a step of so many rows, the first of the batch to say it with; n_rows 0: none */
+        uint32_t n_rows, block;
         struct {
                 uint32_t block;
                 uint64_t ns; /* 0: there was none */
-        } last, before; /* batches of the step that is on */
+        } last, before;      /* batches of the step that is on */
 };
 
 static inline void tdm_soon_begin(struct tdm_soon *s)

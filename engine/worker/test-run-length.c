@@ -1,5 +1,5 @@
-/* How many blocks a worker gives its device at once: whatever the device's speed, it settles, where a run() is neither short
- * nor long, or has all blocks, or no fewer can be. */
+/* How many blocks a worker gives its device at once: whatever the device's speed, it settles, where a run() is neither
+ * short nor long, or has all blocks, or no fewer can be. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,13 +32,15 @@ static void settles(void **state)
                                                 tdm_run_learn(&n, ns, models[m]);
                                                 assert_int_equal(n, settled);
                                         }
-                                        assert_true(n >= TDM_RUN_BLOCKS_MIN && (n < 2 * models[m] || n <= TDM_RUN_BLOCKS_OF_FEW));
+                                        assert_true(n >= TDM_RUN_BLOCKS_MIN &&
+                                                    (n < 2 * models[m] || n <= TDM_RUN_BLOCKS_OF_FEW));
                                         assert_true(ns >= TDM_RUN_SHORT_NS || n >= models[m]);
                                         assert_true(ns <= TDM_RUN_LONG_NS || n == TDM_RUN_BLOCKS_MIN);
                                 }
 }
 
-/* A device that becomes slower (another takes its memory, its clock falls) gets fewer, and more when it is itself again. */
+/* A device that becomes slower (another takes its memory, its clock falls) gets fewer, and more when it is itself
+ * again. */
 static void follows(void **state)
 {
         uint32_t n = tdm_run_first_guess(tdm_run_size_of(1)), fast;

@@ -299,10 +299,8 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(off),
 #ifndef TANDEM_SANITIZED /* a sanitizer needs what the sandbox takes away, so such builds have none */
-                cmocka_unit_test(attempts),
-                cmocka_unit_test(with_driver),
-                cmocka_unit_test(all_threads),
-                cmocka_unit_test(described),
+                cmocka_unit_test(attempts),    cmocka_unit_test(with_driver),
+                cmocka_unit_test(all_threads), cmocka_unit_test(described),
 #endif
         };
 

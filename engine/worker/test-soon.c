@@ -1,5 +1,5 @@
-/* When a worker says that a step will be done soon: with the last batch of blocks that comes early enough, of a step of as many rows as the one
- * that it was learned from. */
+/* When a worker says that a step will be done soon: with the last batch of blocks that comes early enough, of a step of
+ * as many rows as the one that it was learned from. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,8 +9,8 @@
 
 #define US UINT64_C(1000)
 
-/* A step of ten blocks in three batches, 0 … 3, 4 … 7, 8 and 9, told at those times, in microseconds, and done at `done`. Returns the block that it
- * was said with; 10: none. */
+/* A step of ten blocks in three batches, 0 … 3, 4 … 7, 8 and 9, told at those times, in microseconds, and done at
+ * `done`. Returns the block that it was said with; 10: none. */
 static uint32_t run_step(struct tdm_soon *s, uint32_t n_rows, const uint64_t batches[3], uint64_t done)
 {
         uint32_t said = 10;

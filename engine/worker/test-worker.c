@@ -78,7 +78,8 @@ static int child_end(struct child *c)
         return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-static void send_message(struct child *c, Tandem__Worker__ToWorker__KindCase kind, void *body, const int *fds, unsigned n_fds)
+static void send_message(struct child *c, Tandem__Worker__ToWorker__KindCase kind, void *body, const int *fds,
+                         unsigned n_fds)
 {
         Tandem__Worker__ToWorker message = TANDEM__WORKER__TO_WORKER__INIT;
         uint8_t data[4096];
@@ -326,11 +327,13 @@ static void bad_models(void **state)
         tdm_segment_destroy(zeros);
 }
 
-/* A header whose table has not come with it; chunks that are too many, of another size, or of a model that nobody knows. */
+/* A header whose table has not come with it; chunks that are too many, of another size, or of a model that nobody
+ * knows. */
 static void bad_pieces(void **state)
 {
         static const char *const refused[] = { "its table has not come with its header",
-                                               "a tensor's shape is not the model's" }; /* with both chunks: it was looked at */
+                                               /* with both chunks: it was looked at */
+                                               "a tensor's shape is not the model's" };
         Tandem__Worker__Load load = TANDEM__WORKER__LOAD__INIT;
         Tandem__Worker__Weights weights = TANDEM__WORKER__WEIGHTS__INIT;
         Tandem__Worker__Quit body = TANDEM__WORKER__QUIT__INIT;
@@ -347,9 +350,21 @@ static void bad_pieces(void **state)
                 .magic = TDM_WEIGHTS_MAGIC,
                 .abi = TDM_WEIGHTS_ABI,
                 .size_bytes = 8192,
-                .hparams = { .n_layers = 1, .d_model = 64, .n_heads = 1, .n_kv_heads = 1, .head_dim = 32, .d_ff = 64, .n_vocab = 64,
-                             .n_ctx = 64, .window = 32, .rope_base_full = 1e4f, .rope_base_window = 1e4f,
-                             .rope_factor_full = 1, .norm_eps = 1e-6f, .query_scale = 1, .embed_scale = 8 },
+                .hparams = { .n_layers = 1,
+                             .d_model = 64,
+                             .n_heads = 1,
+                             .n_kv_heads = 1,
+                             .head_dim = 32,
+                             .d_ff = 64,
+                             .n_vocab = 64,
+                             .n_ctx = 64,
+                             .window = 32,
+                             .rope_base_full = 1e4f,
+                             .rope_base_window = 1e4f,
+                             .rope_factor_full = 1,
+                             .norm_eps = 1e-6f,
+                             .query_scale = 1,
+                             .embed_scale = 8 },
                 .n_tensors = 16,
                 .tensors_offset = 4096,
         };
@@ -402,8 +417,8 @@ static void bad_pieces(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(by_hand),    cmocka_unit_test(bad_init),   cmocka_unit_test(daemon_gone),
-                cmocka_unit_test(quit),       cmocka_unit_test(nonsense),   cmocka_unit_test(bad_models),
+                cmocka_unit_test(by_hand),    cmocka_unit_test(bad_init), cmocka_unit_test(daemon_gone),
+                cmocka_unit_test(quit),       cmocka_unit_test(nonsense), cmocka_unit_test(bad_models),
                 cmocka_unit_test(bad_pieces),
         };
 

@@ -1,6 +1,6 @@
-/* Life of a worker process: what it is given (an open socket as fd 3; as a unit a listening one, listen.c), the device it
- * opens, what it gives up, and the two threads. The order is the point: not dumpable before anything arrives, the file
- * sandbox before threads exist, the system-call sandbox before the first model. */
+/* Life of a worker process: what it is given (an open socket as fd 3; as a unit a listening one, listen.c), the device
+ * it opens, what it gives up, and the two threads. The order is the point: not dumpable before anything arrives, the
+ * file sandbox before threads exist, the system-call sandbox before the first model. */
 #include "engine/worker/private.h"
 
 #include <fcntl.h>
@@ -13,7 +13,8 @@
 
 /* How long to spin for a descriptor before sleeping, at most: whether it pays is learned. */
 #define SPIN_US_HOST 50u
-#define SPIN_US_DEVICE 150u /* which needs no cores meanwhile: as long as the daemon takes from one step of 32 rows to the next */
+/* which needs no cores meanwhile: as long as the daemon takes from one step of 32 rows to the next */
+#define SPIN_US_DEVICE 150u
 #define SPIN_US_MAX 100000u
 
 #ifdef TANDEM_SANITIZED
@@ -59,12 +60,14 @@ static int parse_args(const struct tdm_worker_program *program, int argc, char *
                                 continue;
                         }
                 }
-                fprintf(stderr, "usage: %s --control-fd N\nThis program is started by tandemd and does nothing alone.\n",
+                fprintf(stderr,
+                        "usage: %s --control-fd N\nThis program is started by tandemd and does nothing alone.\n",
                         program->name);
                 return 2;
         }
         if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) < 0 || type != SOCK_STREAM) {
-                fprintf(stderr, "%s: fd %d is not a socket: this program is started by tandemd and does nothing alone.\n",
+                fprintf(stderr,
+                        "%s: fd %d is not a socket: this program is started by tandemd and does nothing alone.\n",
                         program->name, fd);
                 return 2;
         }
@@ -123,13 +126,14 @@ static int choose_device(const struct tdm_worker_program *program, const char *r
                 if (strcmp(d->name, "auto") != 0) /* a program that says itself what auto takes */
                         snprintf(known + strlen(known), sizeof(known) - strlen(known), ", %s", d->name);
         }
-        return tdm_error_set(err, TDM_E_UNSUPPORTED, "there is no device \"%s\"; known are %s and off", requested, known);
+        return tdm_error_set(err, TDM_E_UNSUPPORTED, "there is no device \"%s\"; known are %s and off", requested,
+                             known);
 }
 
 static int open_progress(struct tdm_worker *w, int fd, struct tdm_error *err)
 {
-        int r = tdm_segment_import(&w->progress_segment, "progress", &fd, 1, TDM_PROGRESS_BYTES, TDM_PROGRESS_BYTES, true,
-                                   err);
+        int r = tdm_segment_import(&w->progress_segment, "progress", &fd, 1, TDM_PROGRESS_BYTES, TDM_PROGRESS_BYTES,
+                                   true, err);
 
         if (r != 0) {
                 closep(&fd);
@@ -186,9 +190,10 @@ static int serve(struct tdm_worker *w)
 
         r = tdm_worker_receive_init(w, &init, &err);
         if (r == 0 && (init.abi != TDM_WORKER_ABI || init.worker != w->program->index))
-                r = tdm_error_set(&err, -EPROTO, "tandemd speaks ABI 0x%x to worker %u, this is ABI 0x%x, worker %u: "
-                                  "programs of different versions?", init.abi, init.worker, TDM_WORKER_ABI,
-                                  (unsigned)w->program->index);
+                r = tdm_error_set(&err, -EPROTO,
+                                  "tandemd speaks ABI 0x%x to worker %u, this is ABI 0x%x, worker %u: "
+                                  "programs of different versions?",
+                                  init.abi, init.worker, TDM_WORKER_ABI, (unsigned)w->program->index);
         if (r != 0) {
                 closep(&init.progress_fd);
                 tdm_log_error("%s", err.message);
@@ -209,8 +214,8 @@ static int serve(struct tdm_worker *w)
                 return r;
         }
         tdm_worker_send_hello(w);
-        tdm_log_debug("%s (%s), sandbox: %s", w->device->ops->name,
-                      w->device->ops->describe(w->device), tdm_sandbox_describe(&w->sandbox));
+        tdm_log_debug("%s (%s), sandbox: %s", w->device->ops->name, w->device->ops->describe(w->device),
+                      tdm_sandbox_describe(&w->sandbox));
         return tdm_worker_run(w);
 }
 

@@ -1,7 +1,7 @@
 /* What the files of the vulkan device share. device.c opens a GPU; memory.c has its buffers; pipeline.c its kernels;
  * model.c loads a model; kv.c keeps the cache and its twin; step.c writes what shaders read about a step;
- * kernels.c, kernels-half.c and kernels-attend.c say which kernels a model wants; record.c turns blocks into command buffers; run.c
- * submits them and samples.
+ * kernels.c, kernels-half.c and kernels-attend.c say which kernels a model wants; record.c turns blocks into command
+ * buffers; run.c submits them and samples.
  *
  * Memory is either imported (unified memory: weights, cache and hidden rows are used where they lie in the shared
  * segments) or copied (a discrete GPU: weights are uploaded once, the cache lives on the device and is written behind
@@ -47,8 +47,8 @@ int tdm_vk_buffer_import_dmabuf(struct tdm_vk_device *device, struct tdm_vk_buff
 void tdm_vk_buffer_deinit(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer);
 /* Memory of the device that is left, and that it has. */
 void tdm_vk_memory_left(struct tdm_vk_device *device, uint64_t *ret_left, uint64_t *ret_total);
-/* Copies from host memory into a device buffer, through the device's staging ring. `from` may change afterwards; kernels that are
- * submitted later see it, and whoever frees the buffer waits for the device first. */
+/* Copies from host memory into a device buffer, through the device's staging ring. `from` may change afterwards;
+ * kernels that are submitted later see it, and whoever frees the buffer waits for the device first. */
 int tdm_vk_upload(struct tdm_vk_device *device, struct tdm_vk_buffer *to, uint64_t offset, const uint8_t *from,
                   uint64_t n, struct tdm_error *err);
 
@@ -83,15 +83,16 @@ enum tdm_vk_shader {
 static inline bool tdm_vk_matrix_kernel(enum tdm_vk_shader shader)
 {
         return shader == TDM_VK_MATDIRECT || shader == TDM_VK_MATWIDE || shader == TDM_VK_MATHALFSINGLE ||
-               shader == TDM_VK_MATHALF || shader == TDM_VK_MATHALFWIDE || shader == TDM_VK_ATTENDHALF || shader == TDM_VK_ATTENDHALFWIDE;
+               shader == TDM_VK_MATHALF || shader == TDM_VK_MATHALFWIDE || shader == TDM_VK_ATTENDHALF ||
+               shader == TDM_VK_ATTENDHALFWIDE;
 }
 
 struct tdm_vk_pipeline {
         enum tdm_vk_shader shader;
         uint32_t constants[TDM_VK_N_CONSTANTS];
         VkPipeline pipeline;
-        bool tried, proven; /* kernels for matrix units: whether it gives the bits of its reference on this device (prove.c,
-                             * prove-half.c, prove-attend.c) */
+        bool tried, proven; /* kernels for matrix units: whether it gives the bits of its reference on this device
+                             * (prove.c, prove-half.c, prove-attend.c) */
         char name[32];      /* for profiles */
         uint64_t profile_n, profile_ns;
 };
@@ -124,8 +125,9 @@ struct tdm_vk_shape {
         uint8_t panels, ahead, sets, groups;
 };
 
-/* A kernel of a single row and the shape that was found best for matrices of these sizes; as it lies on disk. shader: MATVEC or MATGELU;
- * where act says that rows are F16 it is MATHALFSINGLE that does the same, with so many groups, panels, rounds (ahead) and sets. */
+/* A kernel of a single row and the shape that was found best for matrices of these sizes; as it lies on disk. shader:
+ * MATVEC or MATGELU; where act says that rows are F16 it is MATHALFSINGLE that does the same, with so many groups,
+ * panels, rounds (ahead) and sets. */
 struct tdm_vk_tuned {
         uint32_t shader, type, act, cols, n_panels;
         struct tdm_vk_shape shape;
@@ -165,9 +167,9 @@ struct tdm_vk_device {
         bool has_budget;
         uint64_t memory_limit; /* of the configuration; 0: none */
         uint64_t memory_used;  /* of the device's memory */
-        bool unified;     /* memory is the host's */
-        bool import;      /* and can be used in place: segments are */
-        bool is_cpu;      /* a CPU implementation: it needs the cores itself, and compiles slowly */
+        bool unified;          /* memory is the host's */
+        bool import;           /* and can be used in place: segments are */
+        bool is_cpu;           /* a CPU implementation: it needs the cores itself, and compiles slowly */
         bool few_kernels; /* so: without those that only make a GPU faster; TANDEM_VULKAN_KERNELS=all has them (tests)
                            */
         uint64_t import_align; /* 0: cannot */
@@ -188,9 +190,10 @@ struct tdm_vk_device {
         unsigned n_pipelines;
         struct tdm_vk_tuned tuned[TDM_VK_MAX_TUNED];
         unsigned n_tuned;
-        bool deferring;                             /* kernels are put down, to be compiled together */
-        struct tdm_vk_buffer stages[TDM_VK_STAGES]; /* [0]: for whoever needs a place for one submission; the others are the ring of uploads */
-        unsigned next_stage;                        /* of the ring */
+        bool deferring; /* kernels are put down, to be compiled together */
+        /* [0]: for whoever needs a place for one submission; the others are the ring of uploads */
+        struct tdm_vk_buffer stages[TDM_VK_STAGES];
+        unsigned next_stage; /* of the ring */
         VkFence stage_fences[TDM_VK_STAGES];
         VkCommandBuffer stage_commands[TDM_VK_STAGES];
         bool stage_busy[TDM_VK_STAGES];
@@ -211,20 +214,20 @@ struct tdm_vk_device {
 
 /* Submits and waits, with a limit. 0 or TDM_E_DEVICE_FAULT. */
 int tdm_vk_submit(struct tdm_vk_device *device, VkCommandBuffer commands, struct tdm_error *err);
-/* The same in two halves, with time for other things between. `which` < TDM_VK_IN_FLIGHT: one submission each is under way
- * at a time; they are done in the order in which they began. */
+/* The same in two halves, with time for other things between. `which` < TDM_VK_IN_FLIGHT: one submission each is under
+ * way at a time; they are done in the order in which they began. */
 int tdm_vk_submit_begin(struct tdm_vk_device *device, unsigned which, VkCommandBuffer commands, struct tdm_error *err);
 int tdm_vk_submit_end(struct tdm_vk_device *device, unsigned which, struct tdm_error *err);
-/* Commands that are recorded for one submission, into stage_commands[0], between the two; end() submits them and waits. `what` is being
- * done, for the error. */
+/* Commands that are recorded for one submission, into stage_commands[0], between the two; end() submits them and waits.
+ * `what` is being done, for the error. */
 int tdm_vk_once_begin(struct tdm_vk_device *device, VkCommandBuffer *ret, const char *what, struct tdm_error *err);
 int tdm_vk_once_end(struct tdm_vk_device *device, const char *what, struct tdm_error *err);
 /* One dispatch whose results the host then reads, between the two. */
-int tdm_vk_once_dispatch(struct tdm_vk_device *device, const struct tdm_vk_pipeline *pipeline, const void *push, uint32_t push_bytes,
-                         uint32_t x, uint32_t y, const char *what, struct tdm_error *err);
+int tdm_vk_once_dispatch(struct tdm_vk_device *device, const struct tdm_vk_pipeline *pipeline, const void *push,
+                         uint32_t push_bytes, uint32_t x, uint32_t y, const char *what, struct tdm_error *err);
 /* All memory, from what was written so in the stages before to what is read and written so in those behind. */
-void tdm_vk_barrier(struct tdm_vk_device *device, VkCommandBuffer commands, VkPipelineStageFlags from, VkAccessFlags written,
-                    VkPipelineStageFlags to, VkAccessFlags wanted);
+void tdm_vk_barrier(struct tdm_vk_device *device, VkCommandBuffer commands, VkPipelineStageFlags from,
+                    VkAccessFlags written, VkPipelineStageFlags to, VkAccessFlags wanted);
 int tdm_vk_fault(struct tdm_vk_device *device, const char *what, VkResult result, struct tdm_error *err);
 int tdm_vk_wait(struct tdm_vk_device *device, VkFence fence, struct tdm_error *err);
 
@@ -259,20 +262,21 @@ int tdm_vk_prove_half(struct tdm_vk_device *device, struct tdm_error *err);
 /* ---- prove-attend.c ---- */
 
 /* Attention of a single row with so many heads an item, and of many_rows; NULL: it could not be compiled. */
-int tdm_vk_prove_attend(struct tdm_vk_device *device, struct tdm_vk_pipeline *single, struct tdm_vk_pipeline *many, uint32_t heads,
-                        uint32_t many_rows, struct tdm_error *err);
+int tdm_vk_prove_attend(struct tdm_vk_device *device, struct tdm_vk_pipeline *single, struct tdm_vk_pipeline *many,
+                        uint32_t heads, uint32_t many_rows, struct tdm_error *err);
 /* And the one that rotates rows itself, against `rotate` and `single`, which leaves rows of F16. */
-int tdm_vk_prove_rotating(struct tdm_vk_device *device, const struct tdm_vk_pipeline *rotate, const struct tdm_vk_pipeline *single,
-                          struct tdm_vk_pipeline *rotating, uint32_t heads, struct tdm_error *err);
+int tdm_vk_prove_rotating(struct tdm_vk_device *device, const struct tdm_vk_pipeline *rotate,
+                          const struct tdm_vk_pipeline *single, struct tdm_vk_pipeline *rotating, uint32_t heads,
+                          struct tdm_error *err);
 
 /* ---- chain.c ---- */
 
-#define TDM_VK_GAVE_UP_WORD 4u   /* of tdm_vk_model.counters: somebody gave up waiting */
+#define TDM_VK_GAVE_UP_WORD 4u /* of tdm_vk_model.counters: somebody gave up waiting */
 
 bool tdm_vk_chain_wanted(const struct tdm_vk_device *device);
 /* Sets device->chained where dispatches of any size can follow each other so. gelu: any kernel of that name. */
-int tdm_vk_chain_try(struct tdm_vk_device *device, const struct tdm_vk_pipeline *gelu, const struct tdm_vk_buffer *words,
-                     struct tdm_error *err);
+int tdm_vk_chain_try(struct tdm_vk_device *device, const struct tdm_vk_pipeline *gelu,
+                     const struct tdm_vk_buffer *words, struct tdm_error *err);
 /* After a submission. 0 or TDM_E_DEVICE_FAULT. */
 int tdm_vk_chain_check(struct tdm_vk_model *model, struct tdm_error *err);
 
@@ -280,7 +284,7 @@ int tdm_vk_chain_check(struct tdm_vk_model *model, struct tdm_error *err);
 
 struct tdm_vk_matrix {
         uint64_t address;
-        uint32_t type, act; /* type: with TDM_VK_TURNED or TDM_VK_FRAGMENTS where it is */
+        uint32_t type, act;     /* type: with TDM_VK_TURNED or TDM_VK_FRAGMENTS where it is */
         float x_scale, y_scale; /* of rows of F16 (half.c): what they, and what comes out, are multiplied with */
         float divisor;          /* and what its weights were divided by, a power of two */
         uint32_t rows, cols;
@@ -308,9 +312,9 @@ struct tdm_vk_slot {
         uint32_t epoch, next_block; /* next_block 0: nothing */
         bool on_device;             /* hidden rows are newer there than in the step's memory */
         uint32_t n_rows, n_logits, n_tiles;
-        bool many;                 /* attention with several rows an item */
+        bool many;                          /* attention with several rows an item */
         uint32_t item_heads[TDM_KV_GROUPS]; /* and so many heads */
-        uint32_t attention_layers; /* done of this step, and written behind */
+        uint32_t attention_layers;          /* done of this step, and written behind */
 };
 
 /* A command buffer and what it was recorded for. */
@@ -390,14 +394,19 @@ struct tdm_vk_model {
         struct tdm_vk_buffer sides[TDM_VK_N_ACTS];    /* see tdm_vk_matmul_push; size 0: nobody reads them */
         uint32_t side_rows;
         struct tdm_vk_buffer y, partial, logits, logits_host, hidden_host, counters;
-        struct tdm_vk_buffer chain; /* TDM_VK_CHAIN_WORDS, then flagged words of a single row (chain.c): matrix products, and */
+        /* TDM_VK_CHAIN_WORDS, then flagged words of a single row (chain.c): matrix products, and */
+        struct tdm_vk_buffer chain;
         uint64_t flagged_acts[TDM_VK_N_ACTS]; /* from these offsets activations in each form; 0: not used */
-        struct tdm_vk_buffer rotations;                /* struct tdm_vk_rotation [n_layers]; size 0: none */
+        struct tdm_vk_buffer rotations;       /* struct tdm_vk_rotation [n_layers]; size 0: none */
         uint32_t y_stride_max;
         uint32_t logits_rows, logits_stride;
         bool logits_whole; /* all of them come to the host: it changes them before it draws */
-        struct tdm_vk_buffer scan, /* maxima [logits_rows][maxima_stride], then those of each TDM_VK_LOGITS_EACH logits [logits_rows][tops_stride] */
-                scan_host;         /* sums [logits_rows][sums_stride], then the latter again, then what gather.comp found [logits_rows][maxima_stride + 1] */
+        /* maxima [logits_rows][maxima_stride], then those of each TDM_VK_LOGITS_EACH logits [logits_rows][tops_stride]
+         */
+        struct tdm_vk_buffer scan,
+                /* sums [logits_rows][sums_stride], then the latter again, then what gather.comp found
+                   [logits_rows][maxima_stride + 1] */
+                scan_host;
         uint32_t maxima_stride, tops_stride, sums_stride;
         struct tdm_rope rope[TDM_KV_GROUPS];
         struct tdm_vk_slot slots[TDM_STEP_SLOTS];
@@ -412,8 +421,8 @@ struct tdm_vk_model {
 };
 
 /* engine/device/device.h: the three parts of load. */
-int tdm_vk_model_begin(struct tdm_device *device, const struct tdm_device_model_config *config, struct tdm_device_model **ret,
-                       struct tdm_error *err);
+int tdm_vk_model_begin(struct tdm_device *device, const struct tdm_device_model_config *config,
+                       struct tdm_device_model **ret, struct tdm_error *err);
 int tdm_vk_model_weights(struct tdm_device_model *model, uint64_t n_bytes, struct tdm_error *err);
 int tdm_vk_model_end(struct tdm_device_model *model, struct tdm_error *err);
 int tdm_vk_model_load(struct tdm_device *device, const struct tdm_device_model_config *config,
@@ -457,8 +466,10 @@ void tdm_vk_kv_end(struct tdm_vk_model *model, const struct tdm_step *step);
 
 /* ---- kv-pages.c ---- */
 
-/* The twin's memory. *ret is NULL where it cannot be had in huge pages; base stays mapped until free. The pool is used by make() alone. */
-int tdm_vk_pages_new(struct tdm_vk_pages **ret, const struct tdm_kv_geometry *kv, uint8_t *base, struct tdm_pool *threads);
+/* The twin's memory. *ret is NULL where it cannot be had in huge pages; base stays mapped until free. The pool is used
+ * by make() alone. */
+int tdm_vk_pages_new(struct tdm_vk_pages **ret, const struct tdm_kv_geometry *kv, uint8_t *base,
+                     struct tdm_pool *threads);
 void tdm_vk_pages_free(struct tdm_vk_pages *pages); /* NULL: nothing */
 /* A layer of a page of the cache will be written; then make() asks for all that was never asked for. */
 void tdm_vk_pages_want(struct tdm_vk_pages *pages, enum tdm_kv_group group, uint32_t page, uint32_t layer_index);
@@ -474,10 +485,12 @@ struct tdm_vk_step_layout {
         uint64_t size_bytes;
 };
 void tdm_vk_step_layout(const struct tdm_vk_model *model, struct tdm_vk_step_layout *ret);
-/* Pages of an item's first span; all else of it is filled in. table: its sequence's; first_key: what its first row sees first. */
+/* Pages of an item's first span; all else of it is filled in. table: its sequence's; first_key: what its first row sees
+ * first. */
 static inline void tdm_vk_item_pages(struct tdm_vk_item *item, const uint32_t *table, uint32_t first_key)
 {
-        uint32_t span = item->span_first * TDM_VK_SPAN, end = TDM_MIN(item->position + item->n_rows, span + TDM_VK_SPAN),
+        uint32_t span = item->span_first * TDM_VK_SPAN,
+                 end = TDM_MIN(item->position + item->n_rows, span + TDM_VK_SPAN),
                  first = TDM_MAX(first_key, span) / TDM_VK_PAGE_TOKENS, last = (end - 1) / TDM_VK_PAGE_TOKENS;
 
         for (uint32_t i = 0; i < TDM_VK_SPAN / TDM_VK_PAGE_TOKENS; i++)
@@ -493,16 +506,18 @@ uint64_t tdm_vk_step_args(const struct tdm_vk_step_layout *layout, uint32_t tile
 
 /* ---- kernels.c ---- */
 
-#define TDM_VK_UNITS_AT_ONCE 132u  /* workgroups of MATDIRECT, MATWIDE or MATHALF, as many as an H200's multiprocessors */
+/* workgroups of MATDIRECT, MATWIDE or MATHALF, as many as an H200's multiprocessors */
+#define TDM_VK_UNITS_AT_ONCE 132u
 #define TDM_VK_DIRECT_ROWS_MAX 64u /* of a dispatch of MATDIRECT, which reads tdm_vk_model.sides */
 #define TDM_VK_HALF_ROWS_MAX 32u   /* of one of MATHALF */
-#define TDM_VK_HALF_CHUNKS_MIN 4u  /* of a segment, that its kernel for a single row has room for: what the proof takes */
+/* of a segment, that its kernel for a single row has room for: what the proof takes */
+#define TDM_VK_HALF_CHUNKS_MIN 4u
 
 /* SHAPE of matvec.glsl. stage: the row goes through shared memory. */
 uint32_t tdm_vk_shape_with(const struct tdm_vk_device *device, const struct tdm_vk_matrix *matrix, uint32_t panels,
                            uint32_t ahead, uint32_t sets, bool stage);
-/* Whether a kernel of this shape reads flagged rows (chain.c), whether those of a single row do that these matrices, a layer's
- * gate and up, are multiplied with. */
+/* Whether a kernel of this shape reads flagged rows (chain.c), whether those of a single row do that these matrices, a
+ * layer's gate and up, are multiplied with. */
 bool tdm_vk_shape_flags(uint32_t shape, uint32_t act);
 bool tdm_vk_matrices_flag(const struct tdm_vk_device *device, const struct tdm_vk_matrix *first, uint32_t n_panels);
 bool tdm_vk_gelu_flags(const struct tdm_vk_device *device, const struct tdm_vk_layer *layer);
@@ -511,12 +526,14 @@ unsigned tdm_vk_group_of(const struct tdm_vk_matrix *const *matrices, unsigned n
 /* Panels and rows of one workgroup of a matrix kernel. */
 void tdm_vk_matrix_tile(const struct tdm_vk_pipeline *pipeline, uint32_t *ret_panels, uint32_t *ret_rows);
 /* The fastest of those that give the same bits; what one workgroup of it makes. */
-struct tdm_vk_pipeline *tdm_vk_choose_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *first, uint32_t n_panels,
-                                             uint32_t n_rows, uint32_t *ret_panels, uint32_t *ret_rows);
-/* Whether gate, up and GELU of so many rows are one kernel; which, and what one workgroup of it makes: of each of the two. */
+struct tdm_vk_pipeline *tdm_vk_choose_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *first,
+                                             uint32_t n_panels, uint32_t n_rows, uint32_t *ret_panels,
+                                             uint32_t *ret_rows);
+/* Whether gate, up and GELU of so many rows are one kernel; which, and what one workgroup of it makes: of each of the
+ * two. */
 bool tdm_vk_gelu_fits(const struct tdm_vk_layer *layer, uint32_t n_rows);
-struct tdm_vk_pipeline *tdm_vk_gelu_kernel(struct tdm_vk_device *device, const struct tdm_vk_layer *layer, uint32_t n_rows,
-                                           uint32_t *ret_panels, uint32_t *ret_rows);
+struct tdm_vk_pipeline *tdm_vk_gelu_kernel(struct tdm_vk_device *device, const struct tdm_vk_layer *layer,
+                                           uint32_t n_rows, uint32_t *ret_panels, uint32_t *ret_rows);
 /* PER of norm.comp. */
 uint32_t tdm_vk_norm_per(const struct tdm_vk_model *model);
 /* Compiles all that record() can ask for; those of a single row in the shapes that they have now. */
@@ -530,13 +547,14 @@ static inline bool tdm_vk_is_half(const struct tdm_vk_matrix *matrix)
         return matrix->act >= TDM_VK_ACT_F16;
 }
 /* As tdm_vk_choose_kernel(), or with gelu as tdm_vk_gelu_kernel(): n_panels of both matrices. */
-struct tdm_vk_pipeline *tdm_vk_half_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *first, uint32_t n_panels,
-                                           uint32_t n_rows, bool gelu, uint32_t *ret_panels, uint32_t *ret_rows);
+struct tdm_vk_pipeline *tdm_vk_half_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *first,
+                                           uint32_t n_panels, uint32_t n_rows, bool gelu, uint32_t *ret_panels,
+                                           uint32_t *ret_rows);
 /* Constants of MATHALFSINGLE. false: it has no room for this shape. */
-bool tdm_vk_half_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, const struct tdm_vk_shape *shape, bool gelu,
-                        uint32_t ret[TDM_VK_N_CONSTANTS]);
-/* Rows and weights of F16: what the kernels of these matrices are, and what their proofs need; to be compiled and proven before the
- * model is theirs. false: one cannot be used here. */
+bool tdm_vk_half_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                        const struct tdm_vk_shape *shape, bool gelu, uint32_t ret[TDM_VK_N_CONSTANTS]);
+/* Rows and weights of F16: what the kernels of these matrices are, and what their proofs need; to be compiled and
+ * proven before the model is theirs. false: one cannot be used here. */
 int tdm_vk_kernels_need_half(struct tdm_vk_model *model, struct tdm_error *err);
 bool tdm_vk_kernels_half_proven(struct tdm_vk_model *model);
 
@@ -544,23 +562,26 @@ bool tdm_vk_kernels_half_proven(struct tdm_vk_model *model);
 
 /* Whether attend.comp is its own merge: where an item is one row, whose last item to come merges all. */
 bool tdm_vk_attend_merges(const struct tdm_vk_model *model, bool many, uint32_t item_heads);
-/* Attention of items of one row, or many, and so many heads each; out_act: what goes into the matrix behind it, if it merges. */
-struct tdm_vk_pipeline *tdm_vk_attend_kernel(const struct tdm_vk_model *model, bool many, uint32_t item_heads, uint32_t out_act);
+/* Attention of items of one row, or many, and so many heads each; out_act: what goes into the matrix behind it, if it
+ * merges. */
+struct tdm_vk_pipeline *tdm_vk_attend_kernel(const struct tdm_vk_model *model, bool many, uint32_t item_heads,
+                                             uint32_t out_act);
 /* What record() can ask for. */
 int tdm_vk_kernels_need_attend(struct tdm_vk_model *model, struct tdm_error *err);
 /* That of items of one row each which rotates them too; NULL: there is none. */
 struct tdm_vk_pipeline *tdm_vk_attend_rotating_kernel(const struct tdm_vk_model *model, uint32_t out_act);
 /* Once tensors' addresses are known: what it wants to know of a layer. */
 void tdm_vk_attend_rotations(struct tdm_vk_model *model);
-/* Of models with rows of F16: compiles and proves attention's kernels for f16 units, and sets attend_half, and how items are cut, where they can be
- * used. */
+/* Of models with rows of F16: compiles and proves attention's kernels for f16 units, and sets attend_half, and how
+ * items are cut, where they can be used. */
 int tdm_vk_kernels_attend_half(struct tdm_vk_model *model, struct tdm_error *err);
 
 /* ---- half.c ---- */
 
 /* Whether this model's layers can have rows of F16 on this device, as far as its tensors and the configuration say. */
 bool tdm_vk_half_wanted(const struct tdm_vk_model *model);
-/* Finds each matrix' x_scale and y_scale. Its weights are on the device as they are in the segment, and its layers are found. */
+/* Finds each matrix' x_scale and y_scale. Its weights are on the device as they are in the segment, and its layers are
+ * found. */
 int tdm_vk_half_scales(struct tdm_vk_model *model, struct tdm_error *err);
 
 /* What the weights of a tensor are divided by when they are turned: of a model with rows of F16, a power of two. */
@@ -575,7 +596,8 @@ struct tdm_vk_work {
         uint32_t first_logit, n_logits; /* n_logits 0: no head */
         uint32_t log_half;              /* of the log, which this submission writes */
         bool upload, download;
-        bool joins, joined; /* it ends with the norm that the next block begins with; it begins where one before did so */
+        /* it ends with the norm that the next block begins with; it begins where one before did so */
+        bool joins, joined;
 };
 int tdm_vk_record(struct tdm_vk_model *model, const struct tdm_vk_work *work, struct tdm_vk_recording **ret,
                   struct tdm_error *err);
@@ -583,7 +605,8 @@ int tdm_vk_record(struct tdm_vk_model *model, const struct tdm_vk_work *work, st
 void tdm_vk_record_forget(struct tdm_vk_model *model);
 /* Whether its kernels leave flagged words for each other: chain.c. */
 bool tdm_vk_record_flags(const struct tdm_vk_model *model, const struct tdm_vk_work *work);
-/* As many of the matrices as one dispatch takes, at least one: what it is pushed for a single row (all but y), and their panels. */
+/* As many of the matrices as one dispatch takes, at least one: what it is pushed for a single row (all but y), and
+ * their panels. */
 unsigned tdm_vk_matmul_group(const struct tdm_vk_model *model, const struct tdm_vk_matrix *const *matrices,
                              unsigned n_matrices, struct tdm_vk_matmul_push *ret, uint32_t *ret_panels);
 /* false: of so many rows this layer's gate, up and GELU are not one kernel. */

@@ -15,7 +15,8 @@ extern const struct tdm_device_ops tdm_vulkan_device_ops;
  * -errno with the reason. Looks for device nodes first, so that a machine without a GPU never loads a driver. */
 int tdm_vulkan_probe(const struct tdm_device_config *config, struct tdm_error *err);
 
-/* Counters of a device since it was opened: allocations, pipelines and recordings stay as they are while steps run again and again. */
+/* Counters of a device since it was opened: allocations, pipelines and recordings stay as they are while steps run
+ * again and again. */
 struct tdm_vulkan_counters {
         uint64_t allocations; /* of device memory, imports too */
         uint64_t pipelines;   /* compiled */

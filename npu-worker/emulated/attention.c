@@ -1,6 +1,6 @@
-/* The emulated NPU's attention over pages: npu-worker/attention-abi.h says what it does. Written to be followed, one row at a
- * time; nothing but the two products is fast. The head comes from the worker's side and is checked against what the command
- * was given: a driver's IOMMU would stop what goes beyond. */
+/* The emulated NPU's attention over pages: npu-worker/attention-abi.h says what it does. Written to be followed, one
+ * row at a time; nothing but the two products is fast. The head comes from the worker's side and is checked against
+ * what the command was given: a driver's IOMMU would stop what goes beyond. */
 #include "npu-worker/emulated/program.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ struct attention {
         const float *cos_sin;      /* [m][2][head_dim / 2] */
         const uint32_t *pages;     /* [m][pages] */
         uint8_t *cache;
-        float *scores;             /* [pages * 32] */
+        float *scores; /* [pages * 32] */
 };
 
 static uint32_t first_seen(const struct attention *at, uint32_t position)
@@ -28,7 +28,8 @@ static uint32_t first_seen(const struct attention *at, uint32_t position)
 static bool check(const struct attention *at, uint64_t cache_bytes)
 {
         const struct tdm_npu_attention_head *h = at->head;
-        uint64_t part = (uint64_t)TDM_NPU_ATTENTION_PAGE * at->p->head_dim * 4, limit = TDM_MIN(h->cache_bytes, cache_bytes);
+        uint64_t part = (uint64_t)TDM_NPU_ATTENTION_PAGE * at->p->head_dim * 4,
+                 limit = TDM_MIN(h->cache_bytes, cache_bytes);
 
         if (h->n_rows > at->p->m || h->part_bytes < part || h->layer_offset > h->page_bytes ||
             h->page_bytes - h->layer_offset < at->p->n_kv_heads * h->part_bytes || h->part_bytes > limit ||
@@ -39,7 +40,8 @@ static bool check(const struct attention *at, uint64_t cache_bytes)
 
                 if (position / TDM_NPU_ATTENTION_PAGE >= at->p->pages)
                         return false;
-                for (uint32_t i = first_seen(at, position) / TDM_NPU_ATTENTION_PAGE; i <= position / TDM_NPU_ATTENTION_PAGE; i++)
+                for (uint32_t i = first_seen(at, position) / TDM_NPU_ATTENTION_PAGE;
+                     i <= position / TDM_NPU_ATTENTION_PAGE; i++)
                         if (at->pages[(size_t)r * at->p->pages + i] >= (limit - h->pages_offset) / h->page_bytes)
                                 return false;
         }
@@ -58,7 +60,8 @@ static uint16_t round_bf16(float f)
 {
         uint32_t bits = tdm_f32_to_bits(f);
 
-        return (bits & 0x7fffffff) > 0x7f800000 ? (uint16_t)(bits >> 16 | 0x40) : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+        return (bits & 0x7fffffff) > 0x7f800000 ? (uint16_t)(bits >> 16 | 0x40) :
+                                                  (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 static void norm_and_rotate(const struct attention *at, float *x, const float *gain, uint32_t row)
@@ -80,7 +83,8 @@ static void norm_and_rotate(const struct attention *at, float *x, const float *g
         }
 }
 
-/* To the nearest f16, ties to even, saturated; a NaN is zero. Adding a power of two leaves as many bits as f16 has there. */
+/* To the nearest f16, ties to even, saturated; a NaN is zero. Adding a power of two leaves as many bits as f16 has
+ * there. */
 static uint16_t saturated_half(float x)
 {
         uint32_t sign = tdm_f32_to_bits(x) >> 16 & 0x8000, exponent;
@@ -125,8 +129,8 @@ static void attend(const struct attention *at, uint32_t row, uint32_t kv_head, c
         }
         memset(result, 0, n * sizeof(*result));
         for (uint32_t p = first; p <= position; p++) {
-                const uint16_t *values = (const uint16_t *)part_of(at, row, p, kv_head) + (size_t)TDM_NPU_ATTENTION_PAGE * n +
-                                         (size_t)(p % TDM_NPU_ATTENTION_PAGE) * n;
+                const uint16_t *values = (const uint16_t *)part_of(at, row, p, kv_head) +
+                                         (size_t)TDM_NPU_ATTENTION_PAGE * n + (size_t)(p % TDM_NPU_ATTENTION_PAGE) * n;
                 float weight = expf(at->scores[p - first] - largest);
 
                 sum += weight;

@@ -1,6 +1,6 @@
-/* How a test talks to the emulated NPU: a page that it maps from the file named by TANDEM_NPU_EMULATED_CONTROL when it is
- * opened. The test writes a fault, the next command takes it (and only that one, in whichever process it runs); counters
- * go the other way. A number whose place is fixed, so that a script can read and write it. */
+/* How a test talks to the emulated NPU: a page that it maps from the file named by TANDEM_NPU_EMULATED_CONTROL when it
+ * is opened. The test writes a fault, the next command takes it (and only that one, in whichever process it runs);
+ * counters go the other way. A number whose place is fixed, so that a script can read and write it. */
 #ifndef TDM_NPU_EMULATED_CONTROL_H
 #define TDM_NPU_EMULATED_CONTROL_H
 
@@ -23,12 +23,12 @@ enum tdm_emulated_fault {
 };
 
 struct tdm_emulated_control {
-        _Atomic uint32_t fault;         /* 0: enum tdm_emulated_fault, set by the test, cleared when it is taken */
-        _Atomic uint32_t n_faults;      /* 4: taken */
-        _Atomic uint64_t n_commands;    /* 8: that completed */
-        _Atomic uint64_t n_macs;        /* 16: multiplications that they did */
-        _Atomic uint64_t n_contexts;    /* 24: opened */
-        _Atomic uint64_t n_refused;     /* 32: calls that a driver would have refused */
+        _Atomic uint32_t fault;      /* 0: enum tdm_emulated_fault, set by the test, cleared when it is taken */
+        _Atomic uint32_t n_faults;   /* 4: taken */
+        _Atomic uint64_t n_commands; /* 8: that completed */
+        _Atomic uint64_t n_macs;     /* 16: multiplications that they did */
+        _Atomic uint64_t n_contexts; /* 24: opened */
+        _Atomic uint64_t n_refused;  /* 32: calls that a driver would have refused */
         _Atomic uint64_t bytes_to_device, bytes_from_device; /* 40, 48 */
 };
 

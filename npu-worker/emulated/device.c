@@ -1,14 +1,14 @@
-/* An NPU that is not there: buffers, contexts and a command queue behind the C functions of XRT's xrt.h, so that the whole
- * of the real XRT front end runs above it.
+/* An NPU that is not there: buffers, contexts and a command queue behind the C functions of XRT's xrt.h, so that the
+ * whole of the real XRT front end runs above it.
  *
- * It is as strict as the NPU's driver, and stricter where a real device forgives by luck: every buffer has two copies, the
- * host's and the device's, and data moves between them on sync only; a buffer without a kind, in the wrong memory group or
- * too small for its command is refused; user memory must be page-aligned and is counted against RLIMIT_MEMLOCK; an import
- * must be a dma-buf; a command that takes 2 s is killed and takes its context with it. Faults come from the control page
- * (control.h). Every refusal is counted and, with TANDEM_NPU_EMULATED_TRACE, printed.
+ * It is as strict as the NPU's driver, and stricter where a real device forgives by luck: every buffer has two copies,
+ * the host's and the device's, and data moves between them on sync only; a buffer without a kind, in the wrong memory
+ * group or too small for its command is refused; user memory must be page-aligned and is counted against
+ * RLIMIT_MEMLOCK; an import must be a dma-buf; a command that takes 2 s is killed and takes its context with it. Faults
+ * come from the control page (control.h). Every refusal is counted and, with TANDEM_NPU_EMULATED_TRACE, printed.
  *
- * One device, opened once at a time. A queue of commands and one thread that runs them in order. What it will not do: be
- * a model of an NPU's speed. */
+ * One device, opened once at a time. A queue of commands and one thread that runs them in order. What it will not do:
+ * be a model of an NPU's speed. */
 #include "npu-worker/emulated/control.h"
 #include "npu-worker/emulated/device.h"
 #include "npu-worker/emulated/program.h"
@@ -34,22 +34,24 @@
 #define GROUP_INSTRUCTIONS 1u
 #define OPCODE_RUN 3u
 
-/* Of the C++ objects that glue.c tells about: registers a handle with XRT, returns a shared_ptr; and makes an xclbin known. */
-void *tdm_emulated_core_register(void *ret_shared_ptr, void *handle, unsigned index)
-        __asm__("_ZN8xrt_core17get_userpf_deviceEPvj");
-void tdm_emulated_core_axlf(void *device, const struct axlf *image) __asm__("_ZN8xrt_core6device13register_axlfEPK4axlf");
+/* Of the C++ objects that glue.c tells about: registers a handle with XRT, returns a shared_ptr; and makes an xclbin
+ * known. */
+void *tdm_emulated_core_register(void *ret_shared_ptr, void *handle,
+                                 unsigned index) __asm__("_ZN8xrt_core17get_userpf_deviceEPvj");
+void tdm_emulated_core_axlf(void *device,
+                            const struct axlf *image) __asm__("_ZN8xrt_core6device13register_axlfEPK4axlf");
 
 struct buffer {
         bool used;
-        bool is_user;      /* host is the caller's */
-        bool is_command;   /* one copy: the queue's own memory */
-        uint32_t flags;    /* kind and memory group */
+        bool is_user;    /* host is the caller's */
+        bool is_command; /* one copy: the queue's own memory */
+        uint32_t flags;  /* kind and memory group */
         uint64_t size_bytes;
         uint64_t mapped_bytes;
-        uint64_t address;  /* the device's */
+        uint64_t address; /* the device's */
         uint8_t *host;
         uint8_t *device;
-        int fd;            /* -1: cannot be exported */
+        int fd; /* -1: cannot be exported */
 };
 
 struct emulated {
@@ -60,13 +62,13 @@ struct emulated {
         uint64_t next_address;
         uint64_t user_bytes, memlock_bytes;
         unsigned queue[QUEUE], head, tail;
-        unsigned n_done;                    /* since somebody waited */
-        unsigned n_contexts;                /* open */
+        unsigned n_done;     /* since somebody waited */
+        unsigned n_contexts; /* open */
         bool opened;
         bool context_lost;
         bool gone;
         struct tdm_emulated_control *control, own_control;
-        void *shared_ptr[2];                /* XRT's, kept */
+        void *shared_ptr[2]; /* XRT's, kept */
         pthread_t thread;
 };
 
@@ -110,7 +112,8 @@ static void control_open(void)
                 return;
         fd = open(path, O_RDWR | O_CLOEXEC);
         if (fd < 0 || fstat(fd, &st) < 0 || st.st_size < TDM_EMULATED_CONTROL_BYTES) {
-                fprintf(stderr, "emulated NPU: %s is not a control page of %u bytes\n", path, TDM_EMULATED_CONTROL_BYTES);
+                fprintf(stderr, "emulated NPU: %s is not a control page of %u bytes\n", path,
+                        TDM_EMULATED_CONTROL_BYTES);
                 return;
         }
         p = mmap(NULL, TDM_EMULATED_CONTROL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -165,7 +168,8 @@ int xclLoadXclBin(xclDeviceHandle h, const struct axlf *image)
 {
         if (emulated.gone)
                 return -ENODEV;
-        if (strncmp((const char *)image->m_header.m_platformVBNV, "tandem-emulated", sizeof(image->m_header.m_platformVBNV)) != 0) {
+        if (strncmp((const char *)image->m_header.m_platformVBNV, "tandem-emulated",
+                    sizeof(image->m_header.m_platformVBNV)) != 0) {
                 refuse("an xclbin for %.32s", (const char *)image->m_header.m_platformVBNV);
                 return -EINVAL;
         }
@@ -245,7 +249,11 @@ static unsigned buffer_new(uint64_t size_bytes, uint32_t flags, void *host, int 
         }
         emulated.n_handles = TDM_MAX(emulated.n_handles, handle + 1);
         b = &emulated.buffers[handle];
-        *b = (struct buffer){ .used = true, .flags = flags, .size_bytes = size_bytes, .fd = fd, .is_user = host != NULL,
+        *b = (struct buffer){ .used = true,
+                              .flags = flags,
+                              .size_bytes = size_bytes,
+                              .fd = fd,
+                              .is_user = host != NULL,
                               .is_command = flags & XCL_BO_FLAGS_EXECBUF };
         b->mapped_bytes = TDM_ALIGN_UP(size_bytes, (uint64_t)PAGE);
         b->host = host ? host : map(b->mapped_bytes, fd);
@@ -297,14 +305,16 @@ xclBufferHandle xclAllocUserPtrBO(xclDeviceHandle h, void *p, size_t size, unsig
 
         /* XRT 2.13 gives user memory no kind; the group it does give. */
         if ((uintptr_t)p % PAGE != 0 || (flags & 0xffff) != GROUP_DATA) {
-                refuse("user memory at %p, %zu bytes, flags %#x: not page-aligned or not in the data's group", p, size, flags);
+                refuse("user memory at %p, %zu bytes, flags %#x: not page-aligned or not in the data's group", p, size,
+                       flags);
                 errno = EINVAL;
                 return NULLBO;
         }
         pthread_mutex_lock(&emulated.lock);
         ask_limit();
         if (emulated.user_bytes + size > emulated.memlock_bytes) {
-                refuse("user memory of %zu bytes: over RLIMIT_MEMLOCK (%llu)", size, (unsigned long long)emulated.memlock_bytes);
+                refuse("user memory of %zu bytes: over RLIMIT_MEMLOCK (%llu)", size,
+                       (unsigned long long)emulated.memlock_bytes);
                 errno = ENOMEM;
         } else {
                 handle = buffer_new(size, flags, p, -1);
@@ -320,7 +330,8 @@ xclBufferHandle xclImportBO(xclDeviceHandle h, xclBufferExportHandle fd, unsigne
         struct statfs fs;
         unsigned handle;
 
-        if (fstatfs(fd, &fs) < 0 || ((uint32_t)fs.f_type != DMA_BUF_FS_MAGIC && !getenv("TANDEM_NPU_EMULATED_IMPORT_ANY")) || size <= 0) {
+        if (fstatfs(fd, &fs) < 0 ||
+            ((uint32_t)fs.f_type != DMA_BUF_FS_MAGIC && !getenv("TANDEM_NPU_EMULATED_IMPORT_ANY")) || size <= 0) {
                 refuse("import of fd %d, which is not a dma-buf", fd);
                 errno = EINVAL;
                 return NULLBO;
@@ -384,7 +395,8 @@ int xclSyncBO(xclDeviceHandle h, xclBufferHandle handle, enum xclBOSyncDirection
         return 0;
 }
 
-int xclCopyBO(xclDeviceHandle h, xclBufferHandle to, xclBufferHandle from, size_t size, size_t to_offset, size_t from_offset)
+int xclCopyBO(xclDeviceHandle h, xclBufferHandle to, xclBufferHandle from, size_t size, size_t to_offset,
+              size_t from_offset)
 {
         return -ENOSYS;
 }
@@ -452,7 +464,8 @@ static int execute(const struct ert_start_kernel_cmd *command)
                 refuse("opcode %llu", (unsigned long long)r.opcode);
                 return ERT_CMD_STATE_ERROR;
         }
-        instructions = find(r.instructions, (uint64_t)r.n_words * 4, GROUP_INSTRUCTIONS, "the instructions", &cache_bytes);
+        instructions =
+                find(r.instructions, (uint64_t)r.n_words * 4, GROUP_INSTRUCTIONS, "the instructions", &cache_bytes);
         if (!instructions)
                 return ERT_CMD_STATE_ERROR;
         if (!tdm_emulated_program_check(instructions, r.n_words, &program)) {

@@ -1,18 +1,19 @@
 /* What ties the emulated device to XRT 2.13's own front end.
  *
- * XRT's device layer consists of a C++ singleton and a device class that call the C functions of xrt.h. Their objects come
- * from Debian's libxrt_swemu.a, the layer of XRT's own software emulation (CMakeLists.txt extracts four of them), and refer
- * to more than the emulated NPU has: AI engine graphs, profiling, reset. Those are answered here with "not supported", by
- * mangled name, since a C file cannot say it otherwise. Nothing of this is in the worker: it is linked into the emulated
- * libxrt_core.so.2 only, and breaks at link time, not at run time, should Debian's XRT ever change. */
+ * XRT's device layer consists of a C++ singleton and a device class that call the C functions of xrt.h. Their objects
+ * come from Debian's libxrt_swemu.a, the layer of XRT's own software emulation (CMakeLists.txt extracts four of them),
+ * and refer to more than the emulated NPU has: AI engine graphs, profiling, reset. Those are answered here with "not
+ * supported", by mangled name, since a C file cannot say it otherwise. Nothing of this is in the worker: it is linked
+ * into the emulated libxrt_core.so.2 only, and breaks at link time, not at run time, should Debian's XRT ever change.
+ */
 #include "npu-worker/emulated/device.h"
 
 /* A symbol of C++ and what it answers. The result is an int or a pointer, and nothing reads the arguments. */
-#define UNSUPPORTED(name, symbol)                                                                                     \
-        long name(void) __asm__(symbol);                                                                              \
-        __attribute__((visibility("default"))) long name(void)                                                        \
-        {                                                                                                             \
-                return -ENOSYS;                                                                                       \
+#define UNSUPPORTED(name, symbol)                                                                                      \
+        long name(void) __asm__(symbol);                                                                               \
+        __attribute__((visibility("default"))) long name(void)                                                         \
+        {                                                                                                              \
+                return -ENOSYS;                                                                                        \
         }
 
 UNSUPPORTED(tdm_glue_graph_end, "_Z11xclGraphEndPvm")
@@ -56,7 +57,8 @@ __attribute__((visibility("default"))) void *tdm_glue_handle_check(void *handle)
         return handle;
 }
 
-unsigned tdm_glue_query(void *shim, int key) __asm__("_ZN12xclcpuemhal29CpuemShim11deviceQueryEN8xrt_core5query8key_typeE");
+unsigned tdm_glue_query(void *shim,
+                        int key) __asm__("_ZN12xclcpuemhal29CpuemShim11deviceQueryEN8xrt_core5query8key_typeE");
 __attribute__((visibility("default"))) unsigned tdm_glue_query(void *shim, int key)
 {
         return 0;

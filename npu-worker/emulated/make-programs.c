@@ -1,5 +1,5 @@
-/* Writes the emulated NPU's set of programs into a directory: an xclbin, instruction files and the manifest, in the form in
- * which a real set is installed. Run by the build; nothing of it is installed.
+/* Writes the emulated NPU's set of programs into a directory: an xclbin, instruction files and the manifest, in the
+ * form in which a real set is installed. Run by the build; nothing of it is installed.
  *
  * Shapes: each product of a Gemma 3 attention block (fused q, k, v; output) as it is, so that a block takes two
  * submissions, in 1, 8, 64 and 256 rows; and a general one of 256 x 256 for models of other sizes. bf16 takes a weight
@@ -18,13 +18,12 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-        { "sprout-qkv", 128, 256 },     { "sprout-out", 128, 128 },
-        { "tale-qkv", 256, 384 },       { "general", 256, 256 }, /* tale's output too */
-        { "gemma3-270m-qkv", 640, 1536 }, { "gemma3-270m-out", 1024, 640 },
-        { "gemma3-1b-qkv", 1152, 1536 },  { "gemma3-1b-out", 1024, 1152 },
-        { "gemma3-4b-qkv", 2560, 4096 },  { "gemma3-4b-out", 2048, 2560 },
-        { "gemma3-12b-qkv", 3840, 8192 }, { "gemma3-12b-out", 4096, 3840 },
-        { "gemma3-27b-qkv", 5376, 8192 }, { "gemma3-27b-out", 4096, 5376 },
+        { "sprout-qkv", 128, 256 },       { "sprout-out", 128, 128 },       { "tale-qkv", 256, 384 },
+        { "general", 256, 256 }, /* tale's output too */
+        { "gemma3-270m-qkv", 640, 1536 }, { "gemma3-270m-out", 1024, 640 }, { "gemma3-1b-qkv", 1152, 1536 },
+        { "gemma3-1b-out", 1024, 1152 },  { "gemma3-4b-qkv", 2560, 4096 },  { "gemma3-4b-out", 2048, 2560 },
+        { "gemma3-12b-qkv", 3840, 8192 }, { "gemma3-12b-out", 4096, 3840 }, { "gemma3-27b-qkv", 5376, 8192 },
+        { "gemma3-27b-out", 4096, 5376 },
 };
 static const uint32_t row_counts[] = { 1, 8, 64, 256 };
 static const struct {
@@ -55,33 +54,51 @@ static void write_file(const char *directory, const char *name, const void *data
 static const char xml[] =
         "<?xml version=\"1.0\"?><project name=\"npu\"><platform vendor=\"xilinx\"><device name=\"npu\">"
         "<core name=\"OCL_REGION_0\" target=\"hw\" type=\"clc_region\">"
-        "<kernel name=\"MLIR_AIE\" language=\"c\" type=\"dpu\" vlnv=\"\" preferredWorkGroupSizeMultiple=\"0\" workGroupSize=\"1\" "
+        "<kernel name=\"MLIR_AIE\" language=\"c\" type=\"dpu\" vlnv=\"\" preferredWorkGroupSizeMultiple=\"0\" "
+        "workGroupSize=\"1\" "
         "interrupt=\"true\">"
-        "<port name=\"M_AXI\" mode=\"master\" range=\"0xFFFFFFFF\" dataWidth=\"64\" portType=\"addressable\" base=\"0x0\"/>"
+        "<port name=\"M_AXI\" mode=\"master\" range=\"0xFFFFFFFF\" dataWidth=\"64\" portType=\"addressable\" "
+        "base=\"0x0\"/>"
         "<port name=\"S_AXI\" mode=\"slave\" range=\"0x1000\" dataWidth=\"32\" portType=\"addressable\" base=\"0x0\"/>"
-#define ARGUMENT(name, kind, id, port, size, offset, type)                                                            \
-        "<arg name=\"" name "\" addressQualifier=\"" kind "\" id=\"" id "\" port=\"" port "\" size=\"" size "\" offset=\"" offset   \
-        "\" hostOffset=\"0x0\" hostSize=\"" size "\" type=\"" type "\"/>"
-        ARGUMENT("opcode", "0", "0", "S_AXI", "0x8", "0x00", "uint64_t")
-        ARGUMENT("instructions", "1", "1", "M_AXI", "0x8", "0x08", "char *")
-        ARGUMENT("words", "0", "2", "S_AXI", "0x4", "0x10", "uint32_t")
-        ARGUMENT("a", "1", "3", "M_AXI", "0x8", "0x18", "void *")
-        ARGUMENT("b", "1", "4", "M_AXI", "0x8", "0x20", "void *")
-        ARGUMENT("c", "1", "5", "M_AXI", "0x8", "0x28", "void *")
-        ARGUMENT("d", "1", "6", "M_AXI", "0x8", "0x30", "void *")
-        ARGUMENT("e", "1", "7", "M_AXI", "0x8", "0x38", "void *")
-        "<instance name=\"MLIRAIE\"><addrRemap base=\"0x0\" port=\"S_AXI\"/></instance>"
-        "</kernel></core></device></platform></project>";
+#define ARGUMENT(name, kind, id, port, size, offset, type)                                                             \
+        "<arg name=\"" name "\" addressQualifier=\"" kind "\" id=\"" id "\" port=\"" port "\" size=\"" size            \
+        "\" offset=\"" offset "\" hostOffset=\"0x0\" hostSize=\"" size "\" type=\"" type "\"/>"
+        ARGUMENT("opcode", "0", "0", "S_AXI", "0x8", "0x00", "uint64_t") ARGUMENT(
+                "instructions", "1", "1", "M_AXI", "0x8", "0x08",
+                "char *") ARGUMENT("words", "0", "2", "S_AXI", "0x4", "0x10",
+                                   "uint32_t") ARGUMENT("a", "1", "3", "M_AXI", "0x8", "0x18",
+                                                        "void *") ARGUMENT("b", "1", "4", "M_AXI", "0x8", "0x20",
+                                                                           "void *") ARGUMENT("c", "1", "5", "M_AXI",
+                                                                                              "0x8", "0x28", "void *")
+                ARGUMENT("d", "1", "6", "M_AXI", "0x8", "0x30", "void *") ARGUMENT(
+                        "e", "1", "7", "M_AXI", "0x8", "0x38",
+                        "void *") "<instance name=\"MLIRAIE\"><addrRemap base=\"0x0\" port=\"S_AXI\"/></instance>"
+                                  "</kernel></core></device></platform></project>";
 
 static void write_xclbin(const char *directory)
 {
         /* xclbin.h's own structs end in an array of one. */
-        static struct { int32_t n, pad; struct mem_data data[2]; } memory = { .n = 2 };
-        static struct { int32_t n, pad; struct ip_data data[1]; } ip = { .n = 1 };
-        static const struct { int32_t n; struct connection c[6]; } connections = {
-                .n = 6, .c = { { 1, 0, 1 }, { 3, 0, 0 }, { 4, 0, 0 }, { 5, 0, 0 }, { 6, 0, 0 }, { 7, 0, 0 } } /* argument, ip, memory group */
+        static struct {
+                int32_t n, pad;
+                struct mem_data data[2];
+        } memory = { .n = 2 };
+        static struct {
+                int32_t n, pad;
+                struct ip_data data[1];
+        } ip = { .n = 1 };
+        static const struct {
+                int32_t n;
+                struct connection c[6];
+        } connections = { /* argument, ip, memory group */
+                          .n = 6,
+                          .c = { { 1, 0, 1 }, { 3, 0, 0 }, { 4, 0, 0 }, { 5, 0, 0 }, { 6, 0, 0 }, { 7, 0, 0 } }
         };
-        const struct { uint32_t kind; const char *name; const void *p; size_t size; } sections[] = {
+        const struct {
+                uint32_t kind;
+                const char *name;
+                const void *p;
+                size_t size;
+        } sections[] = {
                 { EMBEDDED_METADATA, "xml", xml, sizeof(xml) - 1 },
                 { MEM_TOPOLOGY, "memory", &memory, sizeof(memory) },
                 { ASK_GROUP_TOPOLOGY, "memory groups", &memory, sizeof(memory) },
@@ -90,7 +107,8 @@ static void write_xclbin(const char *directory)
                 { ASK_GROUP_CONNECTIVITY, "group conn.", &connections, sizeof(connections) },
         };
         const uint32_t n = TDM_ARRAY_SIZE(sections);
-        size_t head = offsetof(struct axlf, m_sections), at = TDM_ALIGN_UP(head + n * sizeof(struct axlf_section_header), (size_t)8);
+        size_t head = offsetof(struct axlf, m_sections),
+               at = TDM_ALIGN_UP(head + n * sizeof(struct axlf_section_header), (size_t)8);
         static uint8_t file[65536];
         struct axlf *axlf = (struct axlf *)file;
 
@@ -131,40 +149,56 @@ static void write_xclbin(const char *directory)
 
 /* ---- programs ---- */
 
-static void add_program(const char *directory, FILE *manifest, const struct shape *s, uint32_t m, enum tdm_emulated_type type)
+static void add_program(const char *directory, FILE *manifest, const struct shape *s, uint32_t m,
+                        enum tdm_emulated_type type)
 {
         bool bf16 = type == TDM_EMULATED_BF16;
         const struct tdm_emulated_program program = {
-                .magic = TDM_EMULATED_MAGIC, .op = TDM_EMULATED_OP_GEMM, .type = type,
-                .b_layout = bf16 ? TDM_EMULATED_COLUMNS : TDM_EMULATED_TILES, .m = m, .k = s->k, .n = s->n,
+                .magic = TDM_EMULATED_MAGIC,
+                .op = TDM_EMULATED_OP_GEMM,
+                .type = type,
+                .b_layout = bf16 ? TDM_EMULATED_COLUMNS : TDM_EMULATED_TILES,
+                .m = m,
+                .k = s->k,
+                .n = s->n,
         };
         char name[64], file[80];
 
         snprintf(name, sizeof(name), "%s-%s-%u", s->name, bf16 ? "bf16" : "int8", m);
         snprintf(file, sizeof(file), "%s.insts", name);
         write_file(directory, file, &program, TDM_EMULATED_GEMM_WORDS * sizeof(uint32_t));
-        fprintf(manifest, "\n[%s]\nop = %s\nshape = %ux%ux%u\ntype = %s\na = rows\nb = %s\nc = rows\norder = %s\ncolumns = 4\n"
-                "instructions = %s\narguments = a b c\n", name, m == 1 ? "gemv" : "gemm", m, s->k, s->n, bf16 ? "bf16" : "int8",
-                bf16 ? "columns" : "tiles 8x8", bf16 ? "lanes8" : "exact", file);
+        fprintf(manifest,
+                "\n[%s]\nop = %s\nshape = %ux%ux%u\ntype = %s\na = rows\nb = %s\nc = rows\norder = %s\ncolumns = 4\n"
+                "instructions = %s\narguments = a b c\n",
+                name, m == 1 ? "gemv" : "gemm", m, s->k, s->n, bf16 ? "bf16" : "int8", bf16 ? "columns" : "tiles 8x8",
+                bf16 ? "lanes8" : "exact", file);
 }
 
 static void add_block(const char *directory, FILE *manifest, size_t which, uint32_t m)
 {
         const struct tdm_emulated_program program = {
-                .magic = TDM_EMULATED_MAGIC, .op = TDM_EMULATED_OP_ATTENTION, .type = TDM_EMULATED_BF16,
-                .b_layout = TDM_EMULATED_COLUMNS, .m = m, .k = blocks[which].d_model,
+                .magic = TDM_EMULATED_MAGIC,
+                .op = TDM_EMULATED_OP_ATTENTION,
+                .type = TDM_EMULATED_BF16,
+                .b_layout = TDM_EMULATED_COLUMNS,
+                .m = m,
+                .k = blocks[which].d_model,
                 .n = (blocks[which].n_heads + 2 * blocks[which].n_kv_heads) * blocks[which].head_dim,
-                .n_heads = blocks[which].n_heads, .n_kv_heads = blocks[which].n_kv_heads,
-                .head_dim = blocks[which].head_dim, .pages = blocks[which].pages,
+                .n_heads = blocks[which].n_heads,
+                .n_kv_heads = blocks[which].n_kv_heads,
+                .head_dim = blocks[which].head_dim,
+                .pages = blocks[which].pages,
         };
         char name[64], file[80];
 
         snprintf(name, sizeof(name), "%s-%u", blocks[which].name, m);
         snprintf(file, sizeof(file), "%s.insts", name);
         write_file(directory, file, &program, sizeof(program));
-        fprintf(manifest, "\n[%s]\nop = attention\nshape = %ux%ux%u\ntype = bf16\na = rows\nb = columns\nc = rows\n"
-                "order = lanes8\ncolumns = 4\ninstructions = %s\narguments = a b c d e\nheads = %ux%ux%u\npages = %u\n", name, m,
-                program.k, program.n, file, program.n_heads, program.n_kv_heads, program.head_dim, program.pages);
+        fprintf(manifest,
+                "\n[%s]\nop = attention\nshape = %ux%ux%u\ntype = bf16\na = rows\nb = columns\nc = rows\n"
+                "order = lanes8\ncolumns = 4\ninstructions = %s\narguments = a b c d e\nheads = %ux%ux%u\npages = %u\n",
+                name, m, program.k, program.n, file, program.n_heads, program.n_kv_heads, program.head_dim,
+                program.pages);
 }
 
 int main(int argc, char **argv)
@@ -185,7 +219,7 @@ int main(int argc, char **argv)
         if (!manifest)
                 fail("cannot write", path);
         fprintf(manifest, "# Programs of the emulated NPU, written by the build (make-programs.c).\n[set]\nformat = 1\n"
-                "generation = emulated\nxclbin = tandem.xclbin\nkernel = MLIR_AIE\n");
+                          "generation = emulated\nxclbin = tandem.xclbin\nkernel = MLIR_AIE\n");
         for (size_t i = 0; i < TDM_ARRAY_SIZE(shapes); i++)
                 for (size_t r = 0; r < TDM_ARRAY_SIZE(row_counts); r++) {
                         add_program(argv[1], manifest, &shapes[i], row_counts[r], TDM_EMULATED_BF16);

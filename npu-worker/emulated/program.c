@@ -1,6 +1,6 @@
-/* The operations of the emulated NPU. Plain loops that the compiler can turn into vectors; each is compiled once for the
- * machine's base and once for AVX2, and since every product and sum is rounded apart (or exact) both give the same bits.
- * Speed matters only so far that a small model answers while somebody waits. */
+/* The operations of the emulated NPU. Plain loops that the compiler can turn into vectors; each is compiled once for
+ * the machine's base and once for AVX2, and since every product and sum is rounded apart (or exact) both give the same
+ * bits. Speed matters only so far that a small model answers while somebody waits. */
 #include "npu-worker/emulated/program.h"
 
 #define LANES 8u
@@ -20,12 +20,12 @@ bool tdm_emulated_program_check(const void *instructions, uint32_t n_words, stru
              p.head_dim % 16 != 0 || p.head_dim > 1024 || p.n_heads > 256 || p.pages == 0 || p.pages > 4096 ||
              p.n != (p.n_heads + 2 * p.n_kv_heads) * p.head_dim))
                 return false;
-        if (p.magic != TDM_EMULATED_MAGIC || (p.op != TDM_EMULATED_OP_GEMM && p.op != TDM_EMULATED_OP_ATTENTION) || p.m == 0 || p.k == 0 || p.n == 0 ||
-            p.m > TDM_EMULATED_MAX_SIZE || p.k > TDM_EMULATED_MAX_SIZE || p.n > TDM_EMULATED_MAX_SIZE ||
-            p.k % LANES != 0 || p.n % TDM_EMULATED_TILE != 0)
+        if (p.magic != TDM_EMULATED_MAGIC || (p.op != TDM_EMULATED_OP_GEMM && p.op != TDM_EMULATED_OP_ATTENTION) ||
+            p.m == 0 || p.k == 0 || p.n == 0 || p.m > TDM_EMULATED_MAX_SIZE || p.k > TDM_EMULATED_MAX_SIZE ||
+            p.n > TDM_EMULATED_MAX_SIZE || p.k % LANES != 0 || p.n % TDM_EMULATED_TILE != 0)
                 return false;
-        if (p.type == TDM_EMULATED_BF16 ? p.b_layout != TDM_EMULATED_COLUMNS
-                                        : p.type != TDM_EMULATED_INT8 || p.b_layout != TDM_EMULATED_TILES)
+        if (p.type == TDM_EMULATED_BF16 ? p.b_layout != TDM_EMULATED_COLUMNS :
+                                          p.type != TDM_EMULATED_INT8 || p.b_layout != TDM_EMULATED_TILES)
                 return false;
         *ret = p;
         return true;
@@ -69,8 +69,8 @@ static inline __attribute__((always_inline)) float fold(const float *s)
 }
 
 /* Rows first … first + n_rows - 1 of A against one column of B. */
-static inline __attribute__((always_inline)) void dot_rows(const uint16_t *a, const uint16_t *b, uint32_t k_size, uint32_t n_rows,
-                                                           float *c, size_t c_stride)
+static inline __attribute__((always_inline)) void dot_rows(const uint16_t *a, const uint16_t *b, uint32_t k_size,
+                                                           uint32_t n_rows, float *c, size_t c_stride)
 {
         float sums[ROWS][LANES] = {};
 
@@ -125,7 +125,8 @@ static void run_base(const struct tdm_emulated_program *p, const void *a, const 
 }
 
 #if defined(__x86_64__)
-static __attribute__((target("avx2"))) void run_avx2(const struct tdm_emulated_program *p, const void *a, const void *b, void *c)
+static __attribute__((target("avx2"))) void run_avx2(const struct tdm_emulated_program *p, const void *a, const void *b,
+                                                     void *c)
 {
         if (p->type == TDM_EMULATED_BF16)
                 gemm_bf16(p, a, b, c);

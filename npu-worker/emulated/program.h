@@ -3,11 +3,12 @@
  *
  *   gemm: C [M][N] = A [M][K] · B [K][N]. bf16 products are summed in f32, int8 products in int32, as AIE cores do.
  *   ORDER (bf16): per output eight partial sums, product k goes to partial k % 8, k ascending, folded as a tree (i with
- *   i + 4, + 2, + 1); a product of two bf16 values is exact in f32. The order knows neither M nor N: "lanes8" in manifests.
+ *   i + 4, + 2, + 1); a product of two bf16 values is exact in f32. The order knows neither M nor N: "lanes8" in
+ * manifests.
  *
  * Layouts of B: columns, that is [N][K], a weight matrix as it is (mlir-aie's b_col_maj); or tiles of 8 x 8, the int8
- * tiles of AIE2 laid out ahead: [K / 8][N / 8][8 k][8 n]. A and C are rows. The host's buffers are never looked at here:
- * pointers are into the device's copies, and each length has been checked against the operation's needs. */
+ * tiles of AIE2 laid out ahead: [K / 8][N / 8][8 k][8 n]. A and C are rows. The host's buffers are never looked at
+ * here: pointers are into the device's copies, and each length has been checked against the operation's needs. */
 #ifndef TDM_NPU_EMULATED_PROGRAM_H
 #define TDM_NPU_EMULATED_PROGRAM_H
 
@@ -36,13 +37,15 @@ struct tdm_emulated_program {
 
 /* False: no NPU would have been built such a program, or it is not one. */
 bool tdm_emulated_program_check(const void *instructions, uint32_t n_words, struct tdm_emulated_program *ret);
-/* How long each argument must be at least; returns how many there are. The last of an attention is what the head says. */
+/* How long each argument must be at least; returns how many there are. The last of an attention is what the head says.
+ */
 unsigned tdm_emulated_program_bytes(const struct tdm_emulated_program *program, uint64_t *bytes);
 /* Multiplications of its matrix products. */
 uint64_t tdm_emulated_program_macs(const struct tdm_emulated_program *program);
 /* The parts of run(). */
 void tdm_emulated_program_gemm(const struct tdm_emulated_program *program, const void *a, const void *b, void *c);
-bool tdm_emulated_program_attention(const struct tdm_emulated_program *program, void *const *data, uint64_t cache_bytes);
+bool tdm_emulated_program_attention(const struct tdm_emulated_program *program, void *const *data,
+                                    uint64_t cache_bytes);
 /* False: the head of an attention says what cannot be. data: A, B, C (D, E); cache_bytes of E. */
 bool tdm_emulated_program_run(const struct tdm_emulated_program *program, void *const *data, uint64_t cache_bytes);
 

@@ -1,5 +1,5 @@
-/* The emulated NPU through the real XRT front end and our module: that it computes what it should, refuses what a driver
- * refuses, keeps host and device apart, and fails in each of the ways that it can be told to. */
+/* The emulated NPU through the real XRT front end and our module: that it computes what it should, refuses what a
+ * driver refuses, keeps host and device apart, and fails in each of the ways that it can be told to. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,8 +37,13 @@ static void *map(struct tdm_xrt_buffer *buffer)
 static void set_program(enum tdm_emulated_type type)
 {
         const struct tdm_emulated_program program = {
-                .magic = TDM_EMULATED_MAGIC, .op = TDM_EMULATED_OP_GEMM, .type = type,
-                .b_layout = type == TDM_EMULATED_BF16 ? TDM_EMULATED_COLUMNS : TDM_EMULATED_TILES, .m = M, .k = K, .n = N,
+                .magic = TDM_EMULATED_MAGIC,
+                .op = TDM_EMULATED_OP_GEMM,
+                .type = type,
+                .b_layout = type == TDM_EMULATED_BF16 ? TDM_EMULATED_COLUMNS : TDM_EMULATED_TILES,
+                .m = M,
+                .k = K,
+                .n = N,
         };
 
         memcpy(map(instructions), &program, 4 * TDM_EMULATED_GEMM_WORDS);

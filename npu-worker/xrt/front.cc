@@ -1,8 +1,9 @@
 // XRT's C++ classes behind the C table of front.h: a translation, no decisions.
 //
-// Two flavours, chosen by CMake (TDM_XRT_HAS_CONTEXTS): today's XRT registers an xclbin and opens a hardware context, and
-// several runs make one submission as a run list; Debian's 2.13 loads an xclbin into the device, opens a kernel, which is
-// its context, and starts runs one by one. What this will not do: let an exception out, keep state of its own, retry.
+// Two flavours, chosen by CMake (TDM_XRT_HAS_CONTEXTS): today's XRT registers an xclbin and opens a hardware context,
+// and several runs make one submission as a run list; Debian's 2.13 loads an xclbin into the device, opens a kernel,
+// which is its context, and starts runs one by one. What this will not do: let an exception out, keep state of its own,
+// retry.
 #include <chrono>
 #include <cerrno>
 #include <cstdint>
@@ -47,7 +48,8 @@ struct tdm_xrt_run {
         xrt::run run;
 };
 
-namespace {
+namespace
+{
 
 #ifdef TDM_XRT_HAS_CONTEXTS
 using export_handle = xrt::bo::export_handle;
@@ -88,7 +90,7 @@ const char *error()
 int device_open(unsigned index, struct tdm_xrt_device **ret)
 {
         return guard([&] {
-                *ret = new tdm_xrt_device{xrt::device{index}, xrt::uuid{}};
+                *ret = new tdm_xrt_device{ xrt::device{ index }, xrt::uuid{} };
                 return 0;
         });
 }
@@ -116,7 +118,7 @@ int device_load(struct tdm_xrt_device *device, const void *xclbin, size_t size_b
 {
         return guard([&] {
                 auto *bytes = static_cast<const char *>(xclbin);
-                xrt::xclbin image{std::vector<char>(bytes, bytes + size_bytes)};
+                xrt::xclbin image{ std::vector<char>(bytes, bytes + size_bytes) };
 #ifdef TDM_XRT_HAS_CONTEXTS
                 device->uuid = device->device.register_xclbin(image);
 #else
@@ -130,11 +132,11 @@ int context_new(struct tdm_xrt_device *device, const char *kernel, struct tdm_xr
 {
         return guard([&] {
 #ifdef TDM_XRT_HAS_CONTEXTS
-                xrt::hw_context context{device->device, device->uuid};
-                xrt::kernel k{context, kernel};
-                *ret = new tdm_xrt_context{std::move(context), nullptr, std::move(k), {}};
+                xrt::hw_context context{ device->device, device->uuid };
+                xrt::kernel k{ context, kernel };
+                *ret = new tdm_xrt_context{ std::move(context), nullptr, std::move(k), {} };
 #else
-                *ret = new tdm_xrt_context{xrt::kernel{device->device, device->uuid, kernel}, {}};
+                *ret = new tdm_xrt_context{ xrt::kernel{ device->device, device->uuid, kernel }, {} };
 #endif
                 return 0;
         });
@@ -151,7 +153,8 @@ int buffer_new(struct tdm_xrt_device *device, size_t size_bytes, enum tdm_xrt_me
         auto flags = memory == TDM_XRT_INSTRUCTIONS ? xrt::bo::flags::cacheable : xrt::bo::flags::host_only;
 
         return guard([&] {
-                *ret = new tdm_xrt_buffer{xrt::bo{device->device, size_bytes, flags, static_cast<xrt::memory_group>(group)}};
+                *ret = new tdm_xrt_buffer{ xrt::bo{ device->device, size_bytes, flags,
+                                                    static_cast<xrt::memory_group>(group) } };
                 return 0;
         });
 }
@@ -161,9 +164,10 @@ int buffer_user(struct tdm_xrt_device *device, void *p, size_t size_bytes, unsig
         return guard([&] {
                 auto memory = static_cast<xrt::memory_group>(group);
 #ifdef TDM_XRT_HAS_CONTEXTS
-                *ret = new tdm_xrt_buffer{xrt::bo{device->device, p, size_bytes, xrt::bo::flags::host_only, memory}};
+                *ret = new tdm_xrt_buffer{ xrt::bo{ device->device, p, size_bytes, xrt::bo::flags::host_only,
+                                                    memory } };
 #else // 2.13 refuses every kind but the one without a name
-                *ret = new tdm_xrt_buffer{xrt::bo{device->device, p, size_bytes, memory}};
+                *ret = new tdm_xrt_buffer{ xrt::bo{ device->device, p, size_bytes, memory } };
 #endif
                 return 0;
         });
@@ -172,7 +176,7 @@ int buffer_user(struct tdm_xrt_device *device, void *p, size_t size_bytes, unsig
 int buffer_import(struct tdm_xrt_device *device, int fd, struct tdm_xrt_buffer **ret)
 {
         return guard([&] {
-                *ret = new tdm_xrt_buffer{xrt::bo{device->device, static_cast<export_handle>(fd)}};
+                *ret = new tdm_xrt_buffer{ xrt::bo{ device->device, static_cast<export_handle>(fd) } };
                 return 0;
         });
 }
@@ -215,7 +219,7 @@ int buffer_part(struct tdm_xrt_buffer *buffer, size_t offset, size_t size_bytes,
 int run_new(struct tdm_xrt_context *context, struct tdm_xrt_run **ret)
 {
         return guard([&] {
-                *ret = new tdm_xrt_run{xrt::run{context->kernel}};
+                *ret = new tdm_xrt_run{ xrt::run{ context->kernel } };
                 return 0;
         });
 }
@@ -283,7 +287,8 @@ enum tdm_xrt_state state_of(ert_cmd_state state)
         }
 }
 
-// wait() says "timeout" both when our time is up and when the driver's watchdog spoke: the run's own state tells them apart.
+// wait() says "timeout" both when our time is up and when the driver's watchdog spoke: the run's own state tells them
+// apart.
 enum tdm_xrt_state wait_one(const xrt::run &run, std::chrono::milliseconds left)
 {
         run.wait(left);
@@ -299,7 +304,8 @@ int wait(struct tdm_xrt_context *context, struct tdm_xrt_run *const *runs, unsig
         if (context->list) // the states of its runs mean nothing: how it failed is in what it throws
                 return guard([&]() -> int {
                         try {
-                                if (context->list->wait(std::chrono::milliseconds(timeout_ms)) == std::cv_status::timeout)
+                                if (context->list->wait(std::chrono::milliseconds(timeout_ms)) ==
+                                    std::cv_status::timeout)
                                         return TDM_XRT_RUNNING;
                         } catch (const xrt::runlist::command_error &e) {
                                 last_error = e.what();

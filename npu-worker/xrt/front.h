@@ -1,12 +1,12 @@
 /* XRT for C: the one face that the rest of the worker sees of it.
  *
  * XRT drives an NPU through C++ only, so one C++ file (front.cc) fills this table and lives in a module of its own,
- * tandem-xrt.so, that is loaded when an NPU is asked for: a machine without XRT runs the same worker and is told what is
- * missing. Two flavours of XRT compile (front.cc says how): with contexts and run lists, and Debian's 2.13 without.
+ * tandem-xrt.so, that is loaded when an NPU is asked for: a machine without XRT runs the same worker and is told what
+ * is missing. Two flavours of XRT compile (front.cc says how): with contexts and run lists, and Debian's 2.13 without.
  *
- * One thread calls. No exception crosses: every failure is a negative errno, and error() then holds XRT's own words until
- * the next call. Handles are freed by the caller, runs before their context, contexts and buffers before the device.
- * A run that has not finished must never be freed: XRT ends the process then. wait() says whether it has. */
+ * One thread calls. No exception crosses: every failure is a negative errno, and error() then holds XRT's own words
+ * until the next call. Handles are freed by the caller, runs before their context, contexts and buffers before the
+ * device. A run that has not finished must never be freed: XRT ends the process then. wait() says whether it has. */
 #ifndef TDM_NPU_XRT_FRONT_H
 #define TDM_NPU_XRT_FRONT_H
 
@@ -57,13 +57,15 @@ struct tdm_xrt_front {
         int (*buffer_new)(struct tdm_xrt_device *device, size_t size_bytes, enum tdm_xrt_memory memory, unsigned group,
                           struct tdm_xrt_buffer **ret);
         /* Memory of the caller's: page-aligned, counted against RLIMIT_MEMLOCK. */
-        int (*buffer_user)(struct tdm_xrt_device *device, void *p, size_t size_bytes, unsigned group, struct tdm_xrt_buffer **ret);
+        int (*buffer_user)(struct tdm_xrt_device *device, void *p, size_t size_bytes, unsigned group,
+                           struct tdm_xrt_buffer **ret);
         /* A dma-buf; the fd stays the caller's. */
         int (*buffer_import)(struct tdm_xrt_device *device, int fd, struct tdm_xrt_buffer **ret);
         void *(*buffer_map)(struct tdm_xrt_buffer *buffer);
         int (*buffer_to_device)(struct tdm_xrt_buffer *buffer, size_t size_bytes);   /* the first size_bytes */
         int (*buffer_from_device)(struct tdm_xrt_buffer *buffer, size_t size_bytes); /* the same */
-        int (*buffer_part)(struct tdm_xrt_buffer *buffer, size_t offset, size_t size_bytes, int to_device); /* a part of it */
+        /* a part of it */
+        int (*buffer_part)(struct tdm_xrt_buffer *buffer, size_t offset, size_t size_bytes, int to_device);
         void (*buffer_free)(struct tdm_xrt_buffer *buffer);
 
         int (*run_new)(struct tdm_xrt_context *context, struct tdm_xrt_run **ret);
@@ -75,7 +77,8 @@ struct tdm_xrt_front {
          * -errno: then those before the one that failed may have been started, which wait() finds out. */
         int (*submit)(struct tdm_xrt_context *context, struct tdm_xrt_run *const *runs, unsigned n_runs);
         /* The worst of the runs' states (enum tdm_xrt_state) once all have finished or time is up. */
-        int (*wait)(struct tdm_xrt_context *context, struct tdm_xrt_run *const *runs, unsigned n_runs, unsigned timeout_ms);
+        int (*wait)(struct tdm_xrt_context *context, struct tdm_xrt_run *const *runs, unsigned n_runs,
+                    unsigned timeout_ms);
 };
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
-/* Where XRT comes from. The worker does not link it: most machines have none, and the one that has may get another one by
- * an upgrade. Nothing here is tried twice or replaced silently; each way of missing something has its own words.
+/* Where XRT comes from. The worker does not link it: most machines have none, and the one that has may get another one
+ * by an upgrade. Nothing here is tried twice or replaced silently; each way of missing something has its own words.
  *
- * The layout of an xclbin's head is written down here, and not taken from XRT's headers, so that the check is also there in
- * builds that lack them. */
+ * The layout of an xclbin's head is written down here, and not taken from XRT's headers, so that the check is also
+ * there in builds that lack them. */
 #include "npu-worker/xrt/load.h"
 
 #include <dlfcn.h>
@@ -45,10 +45,11 @@ static int point_at_emulation(struct tdm_error *err)
                 return tdm_error_set(err, r, "cannot tell where this program lies: %s", strerror(-r));
         snprintf(library, sizeof(library), "%s/lib/libxrt_core.so.2", root);
         if (access(library, R_OK) < 0)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                     "the emulated NPU is not in this build (%s is missing): it is never installed, and building "
-                                     "it needs XRT 2.13's development files (Debian 12: libxrt-dev) when CMake configures",
-                                     library);
+                return tdm_error_set(
+                        err, TDM_E_UNSUPPORTED,
+                        "the emulated NPU is not in this build (%s is missing): it is never installed, and building "
+                        "it needs XRT 2.13's development files (Debian 12: libxrt-dev) when CMake configures",
+                        library);
         /* XRT takes its device layer from here; an emulation mode of its own would take another one. */
         setenv("XILINX_XRT", root, 1);
         unsetenv("XCL_EMULATION_MODE");
@@ -73,21 +74,25 @@ int tdm_xrt_load(bool emulated, const struct tdm_xrt_front **ret, struct tdm_err
                 if (r == 0 && access(path, R_OK) == 0)
                         break;
                 if (i + 1 == TDM_ARRAY_SIZE(places))
-                        return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                             "%s is not there: install the package tandem-xrt, or build with XRT's development "
-                                             "files (Debian 12: libxrt-dev)", MODULE);
+                        return tdm_error_set(
+                                err, TDM_E_UNSUPPORTED,
+                                "%s is not there: install the package tandem-xrt, or build with XRT's development "
+                                "files (Debian 12: libxrt-dev)",
+                                MODULE);
         }
         module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
         if (!module) {
                 const char *why = dlerror();
 
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "XRT is not installed or of another version (Debian 12: libxrt1): %s",
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "XRT is not installed or of another version (Debian 12: libxrt1): %s",
                                      why ? why : "no reason given");
         }
         front = dlsym(module, TDM_XRT_FRONT_SYMBOL);
         if (!front || front->abi != TDM_XRT_FRONT_ABI) {
                 dlclose(module);
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "%s is of another version of Tandem: install both from one build", path);
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "%s is of another version of Tandem: install both from one build", path);
         }
         *ret = front;
         return 0;
@@ -115,16 +120,18 @@ int tdm_xclbin_check(const void *image, uint64_t size_bytes, const char *path, s
         uint32_t n_sections;
 
         if (size_bytes < XCLBIN_SECTIONS_OFFSET || memcmp(p, XCLBIN_MAGIC, sizeof(XCLBIN_MAGIC)) != 0)
-                return tdm_error_set(err, TDM_E_BAD_MODEL, "%s is not an xclbin (%llu bytes, no \"" XCLBIN_MAGIC "\" in front)", path,
+                return tdm_error_set(err, TDM_E_BAD_MODEL,
+                                     "%s is not an xclbin (%llu bytes, no \"" XCLBIN_MAGIC "\" in front)", path,
                                      (unsigned long long)size_bytes);
         if (get_u64(p + XCLBIN_LENGTH_OFFSET) != size_bytes)
-                return tdm_error_set(err, TDM_E_BAD_MODEL, "%s says that it has %llu bytes and has %llu (truncated copy?)", path,
-                                     (unsigned long long)get_u64(p + XCLBIN_LENGTH_OFFSET), (unsigned long long)size_bytes);
+                return tdm_error_set(
+                        err, TDM_E_BAD_MODEL, "%s says that it has %llu bytes and has %llu (truncated copy?)", path,
+                        (unsigned long long)get_u64(p + XCLBIN_LENGTH_OFFSET), (unsigned long long)size_bytes);
         n_sections = get_u32(p + XCLBIN_N_SECTIONS_OFFSET);
         if (n_sections == 0 || n_sections > XCLBIN_MAX_SECTIONS ||
             XCLBIN_SECTIONS_OFFSET + (uint64_t)n_sections * XCLBIN_SECTION_BYTES > size_bytes)
-                return tdm_error_set(err, TDM_E_BAD_MODEL, "%s has %u sections, which its %llu bytes cannot hold", path, n_sections,
-                                     (unsigned long long)size_bytes);
+                return tdm_error_set(err, TDM_E_BAD_MODEL, "%s has %u sections, which its %llu bytes cannot hold", path,
+                                     n_sections, (unsigned long long)size_bytes);
         for (uint32_t i = 0; i < n_sections; i++) {
                 const uint8_t *place = p + XCLBIN_SECTIONS_OFFSET + i * XCLBIN_SECTION_BYTES + XCLBIN_SECTION_PLACE;
                 uint64_t offset = get_u64(place), size = get_u64(place + 8);
@@ -145,7 +152,8 @@ int tdm_npu_read_file(const char *path, uint64_t max_bytes, void **ret, size_t *
         if (fd < 0 || fstat(fd, &st) < 0)
                 return tdm_error_set(err, -errno, "cannot open %s: %s", path, strerror(errno));
         if (!S_ISREG(st.st_mode) || st.st_size <= 0 || (uint64_t)st.st_size > max_bytes)
-                return tdm_error_set(err, TDM_E_BAD_MODEL, "%s is not a file of 1 to %llu bytes", path, (unsigned long long)max_bytes);
+                return tdm_error_set(err, TDM_E_BAD_MODEL, "%s is not a file of 1 to %llu bytes", path,
+                                     (unsigned long long)max_bytes);
         data = malloc((size_t)st.st_size + 1);
         if (!data)
                 return tdm_error_set(err, -ENOMEM, "no memory for the %lld bytes of %s", (long long)st.st_size, path);

@@ -1,6 +1,7 @@
-/* How fast attention is for the shapes of a 1B and a 4B model: one row behind a short and a long context, many sequences,
- * a chunk of a prompt. For each: the best time of several rounds, on the wall and of the processor (the machine may be busy
- * with other things), the bytes of cache read per second and the multiplications and additions per second.
+/* How fast attention is for the shapes of a 1B and a 4B model: one row behind a short and a long context, many
+ * sequences, a chunk of a prompt. For each: the best time of several rounds, on the wall and of the processor (the
+ * machine may be busy with other things), the bytes of cache read per second and the multiplications and additions per
+ * second.
  *
  *   bench-attention [-t THREADS] [-k c|avx2|avx512] [-v f16|f32|q8_0] [-m 1b|4b] [-s MS]
  *
@@ -22,8 +23,9 @@ static const struct load {
         const char *name;
         uint32_t n_seqs, n_rows, n_ctx; /* rows of each sequence, its positions with them */
 } loads[] = {
-        { "1 row at 128", 1, 1, 128 },     { "1 row at 512", 1, 1, 512 },       { "1 row at 2048", 1, 1, 2048 },
-        { "1 row at 8192", 1, 1, 8192 },   { "1 row at 32768", 1, 1, 32768 },   { "8 rows at 2048", 8, 1, 2048 },
+        { "1 row at 128", 1, 1, 128 },      { "1 row at 512", 1, 1, 512 },
+        { "1 row at 2048", 1, 1, 2048 },    { "1 row at 8192", 1, 1, 8192 },
+        { "1 row at 32768", 1, 1, 32768 },  { "8 rows at 2048", 8, 1, 2048 },
         { "32 rows at 2048", 32, 1, 2048 }, { "chunk of 256 at 2048", 1, 256, 2048 },
 };
 
@@ -35,11 +37,15 @@ static uint64_t cpu_ns(void)
         return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
 }
 
-static void bench(struct tdm_pool *pool, const struct tdm_kernels *kernels, const struct shape *shape, const struct load *load,
-                  enum tdm_kv_type type, uint64_t budget_ns)
+static void bench(struct tdm_pool *pool, const struct tdm_kernels *kernels, const struct shape *shape,
+                  const struct load *load, enum tdm_kv_type type, uint64_t budget_ns)
 {
-        struct tdm_hparams hp = { .n_layers = 1, .n_heads = shape->n_heads, .n_kv_heads = shape->n_kv_heads,
-                                  .head_dim = shape->head_dim, .n_ctx = load->n_ctx, .layer_is_full = { true } };
+        struct tdm_hparams hp = { .n_layers = 1,
+                                  .n_heads = shape->n_heads,
+                                  .n_kv_heads = shape->n_kv_heads,
+                                  .head_dim = shape->head_dim,
+                                  .n_ctx = load->n_ctx,
+                                  .layer_is_full = { true } };
         uint32_t n_pages = TDM_DIV_UP(load->n_ctx, TDM_KV_PAGE_TOKENS), n_rows = load->n_seqs * load->n_rows, layer = 0;
         struct tdm_step step = { .head = { .n_rows = n_rows, .n_seqs = load->n_seqs }, .table_entries = n_pages };
         size_t width = (size_t)shape->n_heads * shape->head_dim;
@@ -97,7 +103,8 @@ static void bench(struct tdm_pool *pool, const struct tdm_kernels *kernels, cons
                 best_ns = TDM_MIN(best_ns, tdm_now_ns() - begin_ns);
                 layer = (layer + 1) % hp.n_layers;
         }
-        printf("%-3s %-22s wall %10.1f us  processor %10.1f us  %7.2f GB/s  %7.2f GMAC/s  (by processor time: %6.2f GB/s %7.2f GMAC/s)\n",
+        printf("%-3s %-22s wall %10.1f us  processor %10.1f us  %7.2f GB/s  %7.2f GMAC/s  (by processor time: %6.2f "
+               "GB/s %7.2f GMAC/s)\n",
                shape->name, load->name, (double)best_ns / 1e3, (double)best_cpu_ns / 1e3, bytes / (double)best_ns,
                macs / (double)best_ns, bytes / (double)best_cpu_ns, macs / (double)best_cpu_ns);
         fflush(stdout);
@@ -127,7 +134,9 @@ int main(int argc, char **argv)
                 else if (c == 's')
                         budget_ns = (uint64_t)atoi(optarg) * 1000000;
                 else
-                        return fprintf(stderr, "usage: bench-attention [-t THREADS] [-k KERNELS] [-v KV_TYPE] [-m 1b|4b] [-s MS]\n"), 2;
+                        return fprintf(stderr, "usage: bench-attention [-t THREADS] [-k KERNELS] [-v KV_TYPE] [-m "
+                                               "1b|4b] [-s MS]\n"),
+                               2;
         }
         if (!kernels || (int)type < 0 || tdm_pool_new(&pool, n_threads, NULL) < 0)
                 return fprintf(stderr, "bench-attention: no such kernels or cache, or no threads\n"), 1;

@@ -1,5 +1,5 @@
-/* How fast the host device runs a model in process: a prompt, then tokens one by one, then several sequences together; and
- * where the time goes, by kind of block. No daemon, no rings: the difference to `tandem bench` is what those cost.
+/* How fast the host device runs a model in process: a prompt, then tokens one by one, then several sequences together;
+ * and where the time goes, by kind of block. No daemon, no rings: the difference to `tandem bench` is what those cost.
  *
  * usage: bench-forward MODEL.gguf [PROMPT_ROWS [DECODE_STEPS [BATCH [THREADS [PRECISION]]]]] */
 #include <time.h>
@@ -41,17 +41,20 @@ static void report(struct runner *runner, const char *what, uint32_t n_tokens, u
 {
         double s = (double)(tdm_now_ns() - begin_ns) / 1e9;
 
-        printf("%-22s %6u tokens %8.3f s %9.1f tokens/s, best step %8.3f ms, processor %8.3f ms a token |", what, n_tokens, s,
-               n_tokens / s, (double)best_step_ns / 1e6, (double)(cpu_ns() - begin_cpu_ns) / 1e6 / n_tokens);
+        printf("%-22s %6u tokens %8.3f s %9.1f tokens/s, best step %8.3f ms, processor %8.3f ms a token |", what,
+               n_tokens, s, n_tokens / s, (double)best_step_ns / 1e6,
+               (double)(cpu_ns() - begin_cpu_ns) / 1e6 / n_tokens);
         for (int kind = 0; kind < TDM_N_BLOCK_KINDS; kind++)
-                printf(" %s %.1f%%", tdm_block_kind_name((enum tdm_block_kind)kind), 100 * runner_block_seconds(runner, kind) / s);
+                printf(" %s %.1f%%", tdm_block_kind_name((enum tdm_block_kind)kind),
+                       100 * runner_block_seconds(runner, kind) / s);
         printf("\n");
         runner_reset_seconds(runner);
 }
 
 int main(int argc, char **argv)
 {
-        uint32_t n_prompt = argument(argc, argv, 2, 128), n_steps = argument(argc, argv, 3, 16), n_batch = argument(argc, argv, 4, 8);
+        uint32_t n_prompt = argument(argc, argv, 2, 128), n_steps = argument(argc, argv, 3, 16),
+                 n_batch = argument(argc, argv, 4, 8);
         struct runner_options options = { .n_threads = argument(argc, argv, 5, 0), .max_rows = 512 };
         struct runner_part parts[RUNNER_TABLES];
         struct runner_model model;
@@ -61,7 +64,9 @@ int main(int argc, char **argv)
         char what[64];
 
         if (argc < 2)
-                return fprintf(stderr, "usage: bench-forward MODEL.gguf [PROMPT_ROWS [DECODE_STEPS [BATCH [THREADS [PRECISION]]]]]\n"), 2;
+                return fprintf(stderr, "usage: bench-forward MODEL.gguf [PROMPT_ROWS [DECODE_STEPS [BATCH [THREADS "
+                                       "[PRECISION]]]]]\n"),
+                       2;
         if (argc > 6 && tdm_precision_from_name(argv[6]) >= 0)
                 options.precision = (enum tdm_precision)tdm_precision_from_name(argv[6]);
         n_batch = TDM_MIN(TDM_MAX(n_batch, 1u), RUNNER_TABLES);
@@ -74,8 +79,14 @@ int main(int argc, char **argv)
         runner = runner_new(&model, &options);
         printf("%s, %s, %s\n", argv[1], runner_describe(runner), tdm_precision_name(options.precision));
         for (uint32_t t = 0; t < n_batch; t++)
-                parts[t] = (struct runner_part){ .table = t, .ids = ids, .n_ids = n_ids, .n = 1, .n_logits = 1,
-                                                 .sampling = { .temperature = 0.8f, .top_k = 40, .top_p = 1, .repeat_penalty = 1 } };
+                parts[t] = (struct runner_part){
+                        .table = t,
+                        .ids = ids,
+                        .n_ids = n_ids,
+                        .n = 1,
+                        .n_logits = 1,
+                        .sampling = { .temperature = 0.8f, .top_k = 40, .top_p = 1, .repeat_penalty = 1 }
+                };
         runner_step(runner, parts, 1, NULL, NULL); /* pages touched, threads awake */
         runner_reset_seconds(runner);
 
@@ -93,7 +104,8 @@ int main(int argc, char **argv)
                         report(runner, "prompt", n_prompt, begin_ns);
         }
         runner_reset_seconds(runner);
-        for (uint32_t together = 1, base = n_prompt; together <= n_batch; together = n_batch > together ? n_batch : n_batch + 1, base += n_steps) {
+        for (uint32_t together = 1, base = n_prompt; together <= n_batch;
+             together = n_batch > together ? n_batch : n_batch + 1, base += n_steps) {
                 begin(&begin_ns);
                 for (uint32_t i = 0; i < n_steps; i++) {
                         for (uint32_t t = 0; t < together; t++)

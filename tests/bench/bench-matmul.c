@@ -1,11 +1,12 @@
 /* How fast the matrix kernels are: GMAC/s and GB/s of weights for the shapes of a 1B model and some of a 4B one, whose
  * widths blocks of 256 divide.
  *
- *   bench-matmul [-t THREADS] [-k c|avx2|avx512] [-w q8_0|q4_k|f16|… any type] [-a i8|i16|f32] [-r ROWS] [-s MS] [-m MIB]
+ *   bench-matmul [-t THREADS] [-k c|avx2|avx512] [-w q8_0|q4_k|f16|… any type] [-a i8|i16|f32] [-r ROWS] [-s MS] [-m
+ * MIB]
  *
- * Weights rotate through 256 MiB, so that they come from memory as they do in a model, in huge pages as there. Less (-m) than
- * the cache holds shows what the instructions alone take. The best of several rounds counts: the machine may be busy with
- * other things. */
+ * Weights rotate through 256 MiB, so that they come from memory as they do in a model, in huge pages as there. Less
+ * (-m) than the cache holds shows what the instructions alone take. The best of several rounds counts: the machine may
+ * be busy with other things. */
 #include <getopt.h>
 #include <strings.h>
 #include "common/hugepage.h"
@@ -19,15 +20,11 @@ static const struct shape {
         const char *name;
         uint32_t rows, cols;
 } shapes[] = {
-        {"gate/up", 6912, 1152},
-        {"down", 1152, 6912},
-        {"qkv", 1536, 1152},
-        {"head/8", 32768, 1152},
-        {"4b up", 10240, 2560},
-        {"4b down", 2560, 10240},
+        { "gate/up", 6912, 1152 }, { "down", 1152, 6912 },   { "qkv", 1536, 1152 },
+        { "head/8", 32768, 1152 }, { "4b up", 10240, 2560 }, { "4b down", 2560, 10240 },
 };
 
-static const char *const act_names[TDM_N_ACTS] = {"f32", "i8", "i16"};
+static const char *const act_names[TDM_N_ACTS] = { "f32", "i8", "i16" };
 
 static uint64_t matrix_bytes(struct tdm_matrix *matrix)
 {
@@ -39,7 +36,8 @@ static uint64_t matrix_bytes(struct tdm_matrix *matrix)
 static uint32_t type_of_name(const char *name)
 {
         for (uint32_t type = 0; type < 64; type++)
-                if (tdm_type_info(type) && tdm_kernels_type_index(type) >= 0 && strcasecmp(tdm_type_info(type)->name, name) == 0)
+                if (tdm_type_info(type) && tdm_kernels_type_index(type) >= 0 &&
+                    strcasecmp(tdm_type_info(type)->name, name) == 0)
                         return type;
         return UINT32_MAX;
 }
@@ -47,11 +45,11 @@ static uint32_t type_of_name(const char *name)
 static void bench(struct tdm_pool *pool, const struct tdm_kernels *kernels, const struct shape *shape, uint32_t type,
                   enum tdm_act act, uint32_t n_rows, uint64_t budget_ns, const uint8_t *memory)
 {
-        struct tdm_matrix matrix = {.type = type, .rows = shape->rows, .cols = shape->cols};
+        struct tdm_matrix matrix = { .type = type, .rows = shape->rows, .cols = shape->cols };
         uint64_t bytes = matrix_bytes(&matrix), at = 0, best_ns = UINT64_MAX, end_ns;
         _cleanup_(freep) float *x = calloc((size_t)n_rows * shape->cols, sizeof(float));
         _cleanup_(freep) float *y = calloc((size_t)n_rows * shape->rows, sizeof(float));
-        struct tdm_matmul_out out = {&matrix, act, y, shape->rows};
+        struct tdm_matmul_out out = { &matrix, act, y, shape->rows };
         struct tdm_acts acts;
         double macs = (double)shape->rows * shape->cols * n_rows;
 
@@ -83,7 +81,7 @@ static void bench(struct tdm_pool *pool, const struct tdm_kernels *kernels, cons
 
 int main(int argc, char **argv)
 {
-        static const uint32_t all_rows[] = {1, 8, 32, 128, 512};
+        static const uint32_t all_rows[] = { 1, 8, 32, 128, 512 };
         _cleanup_(tdm_pool_destroyp) struct tdm_pool *pool = NULL;
         _cleanup_(freep) uint8_t *memory = NULL;
         const struct tdm_kernels *kernels = tdm_kernels_choose(NULL);
@@ -127,7 +125,8 @@ int main(int argc, char **argv)
                 }
         }
         act = tdm_matmul_act(type, act);
-        memory = aligned_alloc(TDM_HUGEPAGE_BYTES, TDM_ALIGN_UP(TDM_MAX(rotate_bytes, MATRIX_BYTES_MAX), TDM_HUGEPAGE_BYTES));
+        memory = aligned_alloc(TDM_HUGEPAGE_BYTES,
+                               TDM_ALIGN_UP(TDM_MAX(rotate_bytes, MATRIX_BYTES_MAX), TDM_HUGEPAGE_BYTES));
         if (!kernels || !memory || tdm_pool_new(&pool, n_threads, NULL) < 0) {
                 fprintf(stderr, "no such kernels, or out of memory\n");
                 return 1;
@@ -139,7 +138,8 @@ int main(int argc, char **argv)
         printf("%s, %u threads, activations %s\n", kernels->describe, tdm_pool_n_threads(pool), act_names[act]);
         for (size_t s = 0; s < TDM_ARRAY_SIZE(shapes); s++)
                 for (size_t r = 0; r < TDM_ARRAY_SIZE(all_rows); r++)
-                        if ((!only_rows || only_rows == all_rows[r]) && shapes[s].cols % tdm_type_info(type)->block_values == 0)
+                        if ((!only_rows || only_rows == all_rows[r]) &&
+                            shapes[s].cols % tdm_type_info(type)->block_values == 0)
                                 bench(pool, kernels, &shapes[s], type, act, all_rows[r], budget_ns, memory);
         return 0;
 }

@@ -1,6 +1,6 @@
-/* What the way to an NPU costs beside its arithmetic, on the emulated one: a product through planner, buffers and the real
- * XRT front end, against the same program called directly; and what the NPU's number formats cost a model's attention
- * weights, in bytes and in error. The times say nothing about an NPU, only about what stands before it.
+/* What the way to an NPU costs beside its arithmetic, on the emulated one: a product through planner, buffers and the
+ * real XRT front end, against the same program called directly; and what the NPU's number formats cost a model's
+ * attention weights, in bytes and in error. The times say nothing about an NPU, only about what stands before it.
  *
  * usage: bench-npu [MODEL.gguf]      a second model in Q4_0 shows more (tools/mkgguf.py) */
 #include <math.h>
@@ -16,7 +16,12 @@ static _Atomic uint64_t heartbeat;
 
 static void bench_product(struct tdm_npu *npu, uint32_t m, uint32_t k, uint32_t n)
 {
-        struct tdm_emulated_program program = { .op = TDM_EMULATED_OP_GEMM, .type = TDM_EMULATED_BF16, .b_layout = TDM_EMULATED_COLUMNS, .m = m, .k = k, .n = n };
+        struct tdm_emulated_program program = { .op = TDM_EMULATED_OP_GEMM,
+                                                .type = TDM_EMULATED_BF16,
+                                                .b_layout = TDM_EMULATED_COLUMNS,
+                                                .m = m,
+                                                .k = k,
+                                                .n = n };
         uint16_t *a = calloc((size_t)m * k, 2), *b = calloc((size_t)k * n, 2);
         float *c = calloc((size_t)m * n, 4), *x = calloc(k, 4);
         struct tdm_npu_product *product;
@@ -43,8 +48,8 @@ static void bench_product(struct tdm_npu *npu, uint32_t m, uint32_t k, uint32_t 
                 tdm_npu_product_run(product, weights, m);
                 through = fmin(through, (double)(tdm_now_ns() - begin) / 1e3);
         }
-        printf("bf16 %ux%ux%u: called directly %.1f us, through XRT %.1f us: %.1f us a submission\n", m, k, n, direct, through,
-               through - direct);
+        printf("bf16 %ux%ux%u: called directly %.1f us, through XRT %.1f us: %.1f us a submission\n", m, k, n, direct,
+               through, through - direct);
         tdm_npu_weights_destroy(weights);
         tdm_npu_product_destroy(product);
         free(a);
@@ -67,9 +72,11 @@ static void bench_formats(const char *path)
 
                 for (uint32_t layer = 0; layer < model.hp->n_layers; layer++)
                         for (size_t i = 0; i < TDM_ARRAY_SIZE(kinds); i++) {
-                                const struct tdm_weights_tensor *tensor = tdm_weights_find(model.weights, kinds[i], layer);
-                                const struct tdm_npu_plan plan = { .k = tensor->cols, .n = 1, .type = types[t],
-                                                                   .b = { .kind = TDM_NPU_COLUMNS } };
+                                const struct tdm_weights_tensor *tensor =
+                                        tdm_weights_find(model.weights, kinds[i], layer);
+                                const struct tdm_npu_plan plan = {
+                                        .k = tensor->cols, .n = 1, .type = types[t], .b = { .kind = TDM_NPU_COLUMNS }
+                                };
                                 float *row = malloc(tensor->cols * sizeof(float));
                                 void *put = malloc((size_t)tensor->cols * 2);
 
@@ -80,8 +87,9 @@ static void bench_formats(const char *path)
                                         tdm_weights_row(model.weights, tensor, r, row);
                                         scale = tdm_npu_put_weights(&plan, row, tensor->cols, 0, put);
                                         for (uint32_t c = 0; c < tensor->cols; c++) {
-                                                double y = types[t] == TDM_NPU_BF16 ? tdm_bf16_to_f32(((uint16_t *)put)[c])
-                                                                                    : ((int8_t *)put)[c] * scale;
+                                                double y = types[t] == TDM_NPU_BF16 ?
+                                                                   tdm_bf16_to_f32(((uint16_t *)put)[c]) :
+                                                                   ((int8_t *)put)[c] * scale;
 
                                                 error += (y - row[c]) * (y - row[c]);
                                                 square += (double)row[c] * row[c];
@@ -91,8 +99,8 @@ static void bench_formats(const char *path)
                                 free(row);
                                 free(put);
                         }
-                printf("%s: attention's weights in %s: relative error %.5f, %.2f bytes a weight (%.2f in the file)\n", path,
-                       tdm_npu_type_name(types[t]), sqrt(error / square), (double)tdm_npu_type_bytes(types[t]),
+                printf("%s: attention's weights in %s: relative error %.5f, %.2f bytes a weight (%.2f in the file)\n",
+                       path, tdm_npu_type_name(types[t]), sqrt(error / square), (double)tdm_npu_type_bytes(types[t]),
                        (double)file_bytes / (double)n);
         }
         runner_model_unload(&model);

@@ -1,10 +1,11 @@
-/* How fast a file's rows become panels: GB/s of the file's bytes for each type and number of threads, beside memcpy() by the same
- * threads, of pieces as large as panels of Q8_0.
+/* How fast a file's rows become panels: GB/s of the file's bytes for each type and number of threads, beside memcpy()
+ * by the same threads, of pieces as large as panels of Q8_0.
  *
  *   bench-pack [-t THREADS_MAX] [-w q4_0|q8_0|f16|… any type] [-c COLS] [-m MIB] [-n ROUNDS]
  *
- * Rows lie in small pages, as a mapped file does, panels in huge ones. The types take turns and the median of the rounds counts: the
- * machine may be busy with other things. Fewer MiB (-m) than the cache holds show what the instructions alone take. */
+ * Rows lie in small pages, as a mapped file does, panels in huge ones. The types take turns and the median of the
+ * rounds counts: the machine may be busy with other things. Fewer MiB (-m) than the cache holds show what the
+ * instructions alone take. */
 #include <getopt.h>
 #include <strings.h>
 #include "common/hugepage.h"
@@ -82,7 +83,8 @@ int main(int argc, char **argv)
                 case 'w':
                         n_types = 1;
                         for (uint32_t type = 0; type < 64; type++)
-                                if (tdm_weights_type_supported(type) && strcasecmp(tdm_type_info(type)->name, optarg) == 0)
+                                if (tdm_weights_type_supported(type) &&
+                                    strcasecmp(tdm_type_info(type)->name, optarg) == 0)
                                         types[n_types++] = type;
                         if (n_types == 1) {
                                 fprintf(stderr, "no type %s\n", optarg);
@@ -104,7 +106,8 @@ int main(int argc, char **argv)
         }
         for (unsigned t = 0; t < n_types; t++)
                 if (types[t] != COPY && job.cols % tdm_type_info(types[t])->block_values != 0) {
-                        fprintf(stderr, "%u columns are no whole blocks of %s\n", job.cols, tdm_type_info(types[t])->name);
+                        fprintf(stderr, "%u columns are no whole blocks of %s\n", job.cols,
+                                tdm_type_info(types[t])->name);
                         return 2;
                 }
         bytes = TDM_ALIGN_UP(bytes, TDM_HUGEPAGE_BYTES);
@@ -143,7 +146,8 @@ int main(int argc, char **argv)
                 printf("%2u threads", n_threads);
                 for (unsigned t = 0; t < n_types; t++) {
                         qsort(speeds[t], n_rounds, sizeof(double), compare);
-                        printf("  %s %.1f", types[t] == COPY ? "memcpy" : tdm_type_info(types[t])->name, speeds[t][n_rounds / 2]);
+                        printf("  %s %.1f", types[t] == COPY ? "memcpy" : tdm_type_info(types[t])->name,
+                               speeds[t][n_rounds / 2]);
                 }
                 printf(" GB/s\n");
         }

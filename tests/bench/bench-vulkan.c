@@ -1,10 +1,10 @@
-/* How fast the vulkan device runs: random weights of a known shape made in memory, driven in process through engine/device/device.h as
- * a worker drives it. Prints tokens/s, what that is in memory read, and the device's time by kernel. Needs nothing but libc
- * and libvulkan.so.1, so that it can be carried to a machine with a GPU.
+/* How fast the vulkan device runs: random weights of a known shape made in memory, driven in process through
+ * engine/device/device.h as a worker drives it. Prints tokens/s, what that is in memory read, and the device's time by
+ * kernel. Needs nothing but libc and libvulkan.so.1, so that it can be carried to a machine with a GPU.
  *
  * usage: bench-vulkan [-q] [-b BLOCKS] [-c CONTEXT] [-s SECONDS] [SIZE[:TYPE]] …
- *   sizes 1b, 4b, 12b, 27b; types q4_0 (without any), q8_0, f16; -q: without the profile; -b: blocks of a run() (0: all at
- *   once; else as a worker that looks up from its work every so often); -c: decode alone behind so many tokens too */
+ *   sizes 1b, 4b, 12b, 27b; types q4_0 (without any), q8_0, f16; -q: without the profile; -b: blocks of a run() (0: all
+ * at once; else as a worker that looks up from its work every so often); -c: decode alone behind so many tokens too */
 #include <ctype.h>
 
 #include "gpu-worker/vulkan/tests/random-model.h"
@@ -13,7 +13,8 @@
 
 #define PROMPT 512u
 #define MAX_BATCH 32u
-#define POSITIONS 62u    /* decoded over and over; with a prompt an odd number of steps, so that every slot has every recording */
+/* decoded over and over; with a prompt an odd number of steps, so that every slot has every recording */
+#define POSITIONS 62u
 #define WARM_SECONDS 0.2 /* a GPU that was kept waiting takes as long to its full clock */
 
 static double seconds_each = 2;
@@ -45,8 +46,9 @@ static void print_profile(struct tdm_device *device, unsigned steps)
         for (unsigned i = 0; i < n; i++)
                 total += profile[i].ns;
         for (unsigned i = 0; i < n; i++)
-                printf("      %-22s %6.1f a step %9.3f ms a step %8.2f us each %5.1f%%\n", profile[i].name, (double)profile[i].n / steps,
-                       (double)profile[i].ns / 1e6 / steps, (double)profile[i].ns / 1e3 / (double)profile[i].n,
+                printf("      %-22s %6.1f a step %9.3f ms a step %8.2f us each %5.1f%%\n", profile[i].name,
+                       (double)profile[i].n / steps, (double)profile[i].ns / 1e6 / steps,
+                       (double)profile[i].ns / 1e3 / (double)profile[i].n,
                        100.0 * (double)profile[i].ns / (double)total);
         printf("      %-22s %26.3f ms a step\n", "all kernels", (double)total / 1e6 / steps);
 }
@@ -64,7 +66,12 @@ static void step(struct bench *b, uint32_t n_seqs, uint32_t n)
         struct drive_part parts[DRIVE_TABLES];
 
         for (uint32_t i = 0; i < n_seqs; i++) {
-                parts[i] = (struct drive_part){ .table = i, .ids = b->ids, .n_ids = b->n_ids, .first = b->at[i], .n = n, .n_logits = 1,
+                parts[i] = (struct drive_part){ .table = i,
+                                                .ids = b->ids,
+                                                .n_ids = b->n_ids,
+                                                .first = b->at[i],
+                                                .n = n,
+                                                .n_logits = 1,
                                                 .sampling = { .top_p = 1, .repeat_penalty = 1 } };
                 b->at[i] += n;
         }
@@ -124,9 +131,11 @@ static void decode(struct bench *b, uint32_t n_seqs, uint32_t position, const ch
         }
         tdm_vulkan_counters(device, &after);
         report(b, what, n_seqs, steps, s);
-        if (after.allocations != before.allocations || after.pipelines != before.pipelines || after.recordings != before.recordings)
+        if (after.allocations != before.allocations || after.pipelines != before.pipelines ||
+            after.recordings != before.recordings)
                 printf("      NOT STEADY: %llu allocations, %llu pipelines, %llu recordings\n",
-                       (unsigned long long)(after.allocations - before.allocations), (unsigned long long)(after.pipelines - before.pipelines),
+                       (unsigned long long)(after.allocations - before.allocations),
+                       (unsigned long long)(after.pipelines - before.pipelines),
                        (unsigned long long)(after.recordings - before.recordings));
         begin_at(b, n_seqs, position);
         if (quiet)
@@ -168,8 +177,12 @@ static void prefill(struct bench *b)
 
 static struct drive *begin_drive(struct bench *b, const uint8_t *weights, uint32_t n_tables, uint32_t max_positions)
 {
-        const struct drive_options options = { .ops = { &tdm_vulkan_device_ops }, .n_tables = n_tables, .max_rows = PROMPT,
-                                               .max_positions = max_positions, .keep_pages = true, .run_blocks = run_blocks };
+        const struct drive_options options = { .ops = { &tdm_vulkan_device_ops },
+                                               .n_tables = n_tables,
+                                               .max_rows = PROMPT,
+                                               .max_positions = max_positions,
+                                               .keep_pages = true,
+                                               .run_blocks = run_blocks };
         uint64_t begin = tdm_now_ns();
         struct drive *drive = drive_new(weights, &options);
 
@@ -208,7 +221,8 @@ static int bench(const char *arg)
         b.ids = malloc(b.n_ids * sizeof(*b.ids));
         for (uint32_t i = 0; i < b.n_ids; i++)
                 b.ids[i] = 3 + i * 7919 % (hp.n_vocab - 3);
-        printf("%s %s: %.2f GB of weights, made in %.1f s\n", size, tdm_type_info(type)->name, (double)b.bytes / 1e9, since(begin));
+        printf("%s %s: %.2f GB of weights, made in %.1f s\n", size, tdm_type_info(type)->name, (double)b.bytes / 1e9,
+               since(begin));
 
         begin_drive(&b, weights, MAX_BATCH, 1024);
         printf("   %s\n", tdm_vulkan_device_ops.describe(drive_device(b.drive, 0)));
@@ -260,7 +274,8 @@ int main(int argc, char **argv)
                 else if (c == 's')
                         seconds_each = atof(optarg);
                 else {
-                        fprintf(stderr, "usage: bench-vulkan [-q] [-b BLOCKS] [-c CONTEXT] [-s SECONDS] [SIZE[:TYPE]] …\n");
+                        fprintf(stderr,
+                                "usage: bench-vulkan [-q] [-b BLOCKS] [-c CONTEXT] [-s SECONDS] [SIZE[:TYPE]] …\n");
                         return 2;
                 }
         }

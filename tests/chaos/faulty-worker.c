@@ -1,6 +1,6 @@
-/* A worker with faults that can be asked for: the shipped worker loop and host device, and between the two a device that
- * dies, hangs or is slow on purpose. Built for tests only, into a folder of its own and never installed; the shipped programs
- * have none of it.
+/* A worker with faults that can be asked for: the shipped worker loop and host device, and between the two a device
+ * that dies, hangs or is slow on purpose. Built for tests only, into a folder of its own and never installed; the
+ * shipped programs have none of it.
  *
  * TANDEM_FAULT_NPU and TANDEM_FAULT_GPU, a list like "poison=5,slow=200":
  *   poison=TOKEN    aborts when a row of a step holds this token
@@ -133,9 +133,9 @@ static void slow_block(uint32_t block, void *userdata)
         s->on_block(block, s->userdata);
 }
 
-static int faulty_run(struct tdm_device_model *model, const struct tdm_step *step, uint32_t first, uint32_t n, float *hidden,
-                      struct tdm_result *results, void (*on_block)(uint32_t block, void *userdata), void *userdata,
-                      struct tdm_error *err)
+static int faulty_run(struct tdm_device_model *model, const struct tdm_step *step, uint32_t first, uint32_t n,
+                      float *hidden, struct tdm_result *results, void (*on_block)(uint32_t block, void *userdata),
+                      void *userdata, struct tdm_error *err)
 {
         struct slowed slowed = { .on_block = on_block, .userdata = userdata, .last_ns = tdm_now_ns() };
 

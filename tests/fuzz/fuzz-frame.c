@@ -9,12 +9,12 @@
 
 #define FUZZ_MAX_FRAME 300u
 
-#define CHECK(condition)                                                                                              \
-        do {                                                                                                          \
-                if (!(condition)) {                                                                                   \
-                        fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                               \
-                        abort();                                                                                      \
-                }                                                                                                     \
+#define CHECK(condition)                                                                                               \
+        do {                                                                                                           \
+                if (!(condition)) {                                                                                    \
+                        fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                                \
+                        abort();                                                                                       \
+                }                                                                                                      \
         } while (0)
 
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t input_size);

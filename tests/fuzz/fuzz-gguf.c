@@ -40,8 +40,8 @@ static void talk(const struct tdm_gguf *g, const struct tdm_tokenizer *t)
 {
         static const char text[] = "abc <start_of_turn> cab\n\n \xc3\xa9\xe2\x96\x81\xff";
         const struct tdm_chat_message messages[] = {
-                {TDM_CHAT_SYSTEM, text, 3},
-                {TDM_CHAT_USER, text, sizeof(text) - 1},
+                { TDM_CHAT_SYSTEM, text, 3 },
+                { TDM_CHAT_USER, text, sizeof(text) - 1 },
         };
         struct tdm_decoder decoder;
         uint32_t ids[64];
@@ -67,7 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         _cleanup_(tdm_gguf_closep) struct tdm_gguf *g = NULL;
         _cleanup_(tdm_tokenizer_destroyp) struct tdm_tokenizer *t = NULL;
         struct tdm_model_description description;
-        struct tdm_error err = {0};
+        struct tdm_error err = { 0 };
         int r;
 
         if (fd < 0) {

@@ -26,7 +26,7 @@ static void split(struct input *in, const uint8_t *data, size_t size)
 {
         uint32_t n;
 
-        *in = (struct input){0};
+        *in = (struct input){ 0 };
         if (size < 2)
                 return;
         in->flags = data[0];
@@ -48,7 +48,7 @@ static void split(struct input *in, const uint8_t *data, size_t size)
 
 static struct tdm_tokenizer *build(const struct input *in)
 {
-        struct gguf_builder b = {0};
+        struct gguf_builder b = { 0 };
         struct tdm_gguf *g = NULL;
         struct tdm_tokenizer *t = NULL;
         struct tdm_error err;
@@ -110,8 +110,8 @@ static void check_decoder(const struct tdm_tokenizer *t, const uint32_t *ids, ss
         assert(out);
         tdm_decoder_init(&d, t, special);
         for (ssize_t i = 0; i <= n; i++) {
-                size_t size = i < n ? tdm_decoder_push(&d, ids[i], out, TDM_DECODER_ROOM(t))
-                                    : tdm_decoder_finish(&d, out, TDM_DECODER_ROOM(t));
+                size_t size = i < n ? tdm_decoder_push(&d, ids[i], out, TDM_DECODER_ROOM(t)) :
+                                      tdm_decoder_finish(&d, out, TDM_DECODER_ROOM(t));
 
                 for (size_t k = 0; k < size;) {
                         int length = tdm_utf8_length((uint8_t *)out + k, size - k);

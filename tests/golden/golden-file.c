@@ -115,7 +115,8 @@ static void read_case(struct reader *r, struct golden_case *c)
                 expect(r, ']');
         } while (accept(r, ','));
         expect(r, '}');
-        if (c->n_ids < 2 || c->n_nll != c->n_ids - 1 || c->prompt_len < 1 || !c->n_top || c->prompt_len - 1 + c->n_top > c->n_ids)
+        if (c->n_ids < 2 || c->n_nll != c->n_ids - 1 || c->prompt_len < 1 || !c->n_top ||
+            c->prompt_len - 1 + c->n_top > c->n_ids)
                 fail(r, "counts do not fit");
 }
 

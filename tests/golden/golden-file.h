@@ -1,5 +1,5 @@
-/* Reference values of a model, as tools like golden.py and gemma_ref.py write them: a JSON array of cases. Test code: reads
- * files of this tree, and ends the program with a message on anything else. */
+/* Reference values of a model, as tools like golden.py and gemma_ref.py write them: a JSON array of cases. Test code:
+ * reads files of this tree, and ends the program with a message on anything else. */
 #ifndef TANDEM_TESTS_GOLDEN_FILE_H
 #define TANDEM_TESTS_GOLDEN_FILE_H
 
@@ -11,7 +11,7 @@ struct golden_case {
         uint32_t *ids; /* [n_ids] */
         uint32_t n_ids;
         uint32_t prompt_len; /* 1 where the file says nothing: every position counts */
-        double *nll;   /* [n_nll]: of ids[i + 1] after ids[0 … i] */
+        double *nll;         /* [n_nll]: of ids[i + 1] after ids[0 … i] */
         uint32_t n_nll;
         struct {
                 uint32_t id;

@@ -1,11 +1,12 @@
 /* How far the host device is from the reference: scores a golden file in process and prints the distance.
  *
- * Distance: over all positions that the reference continued, the mean of the largest |difference| of log-probability over
- * the reference's top ten. First choice: how often the likeliest token is the same. Also the mean |difference| of nll over
- * every position. Exits 1 where a limit that was given is missed.
+ * Distance: over all positions that the reference continued, the mean of the largest |difference| of log-probability
+ * over the reference's top ten. First choice: how often the likeliest token is the same. Also the mean |difference| of
+ * nll over every position. Exits 1 where a limit that was given is missed.
  *
  * usage: golden-host MODEL.gguf GOLDEN.json [--precision P] [--kv f16|f32|q8_0] [--cpu NAME] [--threads N] [--chunk N]
- *                    [--mean LIMIT] [--first PERCENT] [--saturated]     the last: some value must not have fitted f16 */
+ *                    [--mean LIMIT] [--first PERCENT] [--saturated]     the last: some value must not have fitted f16
+ */
 #include <getopt.h>
 #include <math.h>
 
@@ -25,7 +26,8 @@ static double logprob_of(const struct tdm_result *result, uint32_t id)
         return -INFINITY; /* not among the top 64: as far off as can be */
 }
 
-static void score_position(const struct golden_case *c, uint32_t position, const struct tdm_result *result, struct distance *d)
+static void score_position(const struct golden_case *c, uint32_t position, const struct tdm_result *result,
+                           struct distance *d)
 {
         double largest = 0;
         uint32_t i;
@@ -51,7 +53,9 @@ static void score_case(struct runner *runner, const struct golden_case *c, uint3
         uint32_t n_rows = TDM_MAX(c->n_nll, c->prompt_len - 1 + c->n_top);
 
         for (uint32_t first = 0, n; first < n_rows; first += n) {
-                struct runner_part part = { .ids = c->ids, .n_ids = c->n_ids, .first = first,
+                struct runner_part part = { .ids = c->ids,
+                                            .n_ids = c->n_ids,
+                                            .first = first,
                                             .sampling = { .top_p = 1, .repeat_penalty = 1, .n_top = TDM_MAX_TOP } };
 
                 part.n = part.n_logits = n = TDM_MIN(chunk, n_rows - first);
@@ -66,10 +70,14 @@ static void score_case(struct runner *runner, const struct golden_case *c, uint3
 int main(int argc, char **argv)
 {
         static const struct option options[] = {
-                { "precision", required_argument, NULL, 'p' }, { "kv", required_argument, NULL, 'k' },
-                { "cpu", required_argument, NULL, 'u' },       { "threads", required_argument, NULL, 't' },
-                { "chunk", required_argument, NULL, 'c' },     { "mean", required_argument, NULL, 'm' },
-                { "first", required_argument, NULL, 'f' },     { "saturated", no_argument, NULL, 's' },
+                { "precision", required_argument, NULL, 'p' },
+                { "kv", required_argument, NULL, 'k' },
+                { "cpu", required_argument, NULL, 'u' },
+                { "threads", required_argument, NULL, 't' },
+                { "chunk", required_argument, NULL, 'c' },
+                { "mean", required_argument, NULL, 'm' },
+                { "first", required_argument, NULL, 'f' },
+                { "saturated", no_argument, NULL, 's' },
                 {},
         };
         struct runner_options o = {};
@@ -119,8 +127,9 @@ int main(int argc, char **argv)
                 }
         }
         if (argc - optind != 2) {
-                fprintf(stderr, "usage: golden-host MODEL.gguf GOLDEN.json [--precision P] [--kv f16|f32|q8_0] [--cpu NAME] "
-                                "[--threads N] [--chunk N] [--mean LIMIT] [--first PERCENT] [--saturated]\n");
+                fprintf(stderr,
+                        "usage: golden-host MODEL.gguf GOLDEN.json [--precision P] [--kv f16|f32|q8_0] [--cpu NAME] "
+                        "[--threads N] [--chunk N] [--mean LIMIT] [--first PERCENT] [--saturated]\n");
                 return 2;
         }
         runner_model_load(&model, argv[optind]);
@@ -133,9 +142,10 @@ int main(int argc, char **argv)
         first = 100.0 * d.n_same / d.n;
         /* A NaN passes nothing. */
         passed = mean <= mean_limit && first >= first_limit && (!must_saturate || runner_n_saturated(runner) > 0);
-        printf("%s %s (%s): mean %.5f, worst %.4f, first choice %.2f%% of %u; nll off by %.5f; %llu saturated: %s\n", argv[optind],
-               tdm_precision_name(o.precision), runner_describe(runner), mean, d.worst, first, d.n, d.nll_sum / d.n_nll,
-               (unsigned long long)runner_n_saturated(runner), passed ? "within limits" : "LIMITS MISSED");
+        printf("%s %s (%s): mean %.5f, worst %.4f, first choice %.2f%% of %u; nll off by %.5f; %llu saturated: %s\n",
+               argv[optind], tdm_precision_name(o.precision), runner_describe(runner), mean, d.worst, first, d.n,
+               d.nll_sum / d.n_nll, (unsigned long long)runner_n_saturated(runner),
+               passed ? "within limits" : "LIMITS MISSED");
         runner_destroy(runner);
         runner_model_unload(&model);
         golden_file_deinit(&file);

@@ -13,8 +13,8 @@ struct runner {
         struct tdm_steps_layout layout;
         uint8_t *kv_base, *steps;
         struct tdm_step *step;
-        float *hidden;              /* [max_rows][d_model] */
-        struct tdm_result *results; /* [max_logits] */
+        float *hidden;                       /* [max_rows][d_model] */
+        struct tdm_result *results;          /* [max_logits] */
         uint32_t *free_pages[TDM_KV_GROUPS]; /* a stack, shuffled */
         uint32_t n_free[TDM_KV_GROUPS];
         uint64_t step_id;
@@ -139,7 +139,8 @@ struct runner *runner_new(const struct runner_model *model, const struct runner_
                 unsetenv("TANDEM_CPU");
         r->n_devices = o->split_threads ? 2 : 1;
         for (unsigned i = 0; i < r->n_devices; i++) {
-                struct tdm_device_config config = { .n_threads = i ? o->split_threads : o->n_threads, .heartbeat = &r->heartbeat };
+                struct tdm_device_config config = { .n_threads = i ? o->split_threads : o->n_threads,
+                                                    .heartbeat = &r->heartbeat };
                 struct tdm_device_model_config model_config = {
                         .weights = model->weights,
                         .kv = r->kv,
@@ -226,7 +227,8 @@ static void assign_pages(struct runner *r, const struct runner_part *part)
                                 free_page(r, group, table[i]);
                                 table[i] = TDM_KV_NO_PAGE;
                         }
-                for (uint32_t i = part->first / TDM_KV_PAGE_TOKENS; i <= (part->first + part->n - 1) / TDM_KV_PAGE_TOKENS; i++)
+                for (uint32_t i = part->first / TDM_KV_PAGE_TOKENS;
+                     i <= (part->first + part->n - 1) / TDM_KV_PAGE_TOKENS; i++)
                         if (table[i] == TDM_KV_NO_PAGE)
                                 table[i] = r->free_pages[group][--r->n_free[group]];
         }
@@ -245,7 +247,8 @@ void runner_forget(struct runner *r, uint32_t t)
         }
 }
 
-void runner_step(struct runner *r, const struct runner_part *parts, uint32_t n_parts, float *hidden, struct tdm_result *results)
+void runner_step(struct runner *r, const struct runner_part *parts, uint32_t n_parts, float *hidden,
+                 struct tdm_result *results)
 {
         const struct tdm_hparams *hp = r->model->hp;
         struct tdm_step_head *head = tdm_steps_head(r->steps, &r->layout, 0);
@@ -286,7 +289,8 @@ void runner_step(struct runner *r, const struct runner_part *parts, uint32_t n_p
                 unsigned device = r->n_devices == 2 && tdm_block_kind(hp, b) == TDM_BLOCK_ATTENTION;
 
                 n = r->n_devices == 2 && b <= 2 * hp->n_layers ? 1 : n_blocks - b;
-                ret = r->devices[device]->ops->run(r->models[device], r->step, b, n, r->hidden, r->results, on_block, r, &err);
+                ret = r->devices[device]->ops->run(r->models[device], r->step, b, n, r->hidden, r->results, on_block, r,
+                                                   &err);
         }
         if (ret)
                 fail("run", &err, ret);

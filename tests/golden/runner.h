@@ -1,6 +1,7 @@
-/* Runs a model on the host device, or beside another one, without any daemon: loads a GGUF, builds steps in a segment of its own, keeps page tables
- * with scattered page numbers, frees window pages as they slide out, and fills every free page with NaNs, so that a read of
- * what is not there shows. Test code: ends the program with a message where something fails. */
+/* Runs a model on the host device, or beside another one, without any daemon: loads a GGUF, builds steps in a segment
+ * of its own, keeps page tables with scattered page numbers, frees window pages as they slide out, and fills every free
+ * page with NaNs, so that a read of what is not there shows. Test code: ends the program with a message where something
+ * fails. */
 #ifndef TANDEM_TESTS_RUNNER_H
 #define TANDEM_TESTS_RUNNER_H
 
@@ -22,17 +23,17 @@ struct runner_options {
         enum tdm_kv_type kv_type; /* 0: the precision's own */
         const char *cpu;          /* TANDEM_CPU; NULL: the best */
         unsigned n_threads;
-        unsigned split_threads;   /* not 0: attention runs on a second device with so many threads */
-        uint32_t max_rows;        /* of a step; 0: 256 */
-        uint32_t logits_rows;     /* fewer than the device would hold at once; 0: its own number */
-        uint32_t max_positions;   /* of a sequence, 0: the model's context */
+        unsigned split_threads; /* not 0: attention runs on a second device with so many threads */
+        uint32_t max_rows;      /* of a step; 0: 256 */
+        uint32_t logits_rows;   /* fewer than the device would hold at once; 0: its own number */
+        uint32_t max_positions; /* of a sequence, 0: the model's context */
 };
 
 struct runner;
 
 struct runner *runner_new(const struct runner_model *model, const struct runner_options *options);
 void runner_destroy(struct runner *runner);
-const char *runner_describe(const struct runner *runner); /* the device that runs attention */
+const char *runner_describe(const struct runner *runner);                        /* the device that runs attention */
 const struct tdm_device_model *runner_device_model(const struct runner *runner); /* of the same */
 uint64_t runner_n_saturated(const struct runner *runner);
 /* Time spent in blocks of a kind since the last reset. */
@@ -44,12 +45,13 @@ struct runner_part {
         uint32_t table;
         const uint32_t *ids; /* [n_ids] */
         uint32_t n_ids, first, n;
-        uint32_t n_logits;   /* of the last so many rows, scored against the next id where there is one */
+        uint32_t n_logits; /* of the last so many rows, scored against the next id where there is one */
         struct tdm_sampling sampling;
 };
 
 /* One step. hidden [rows of all parts][d_model] and results [n_logits of all parts] may be NULL. */
-void runner_step(struct runner *runner, const struct runner_part *parts, uint32_t n_parts, float *hidden, struct tdm_result *results);
+void runner_step(struct runner *runner, const struct runner_part *parts, uint32_t n_parts, float *hidden,
+                 struct tdm_result *results);
 /* Forgets a sequence: its pages are free, and NaN, again. */
 void runner_forget(struct runner *runner, uint32_t table);
 

@@ -1,8 +1,8 @@
 /* Exactness of the host device: what a sequence gets, hidden rows, log-probabilities and drawn tokens, is the same bits
  * whatever the chunks of its prompt, its neighbours in the step, the threads, the placement of blocks and the kernels.
  *
- * tale has full layers and a context of several spans, so attention takes both of its ways; sprout is small enough for the
- * C reference. Pages are scattered and free ones hold NaN (runner.h). */
+ * tale has full layers and a context of several spans, so attention takes both of its ways; sprout is small enough for
+ * the C reference. Pages are scattered and free ones hold NaN (runner.h). */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,8 +29,9 @@
 
 static struct golden_file golden; /* texts: the two models share a vocabulary */
 
-static const struct tdm_sampling sampling = { .temperature = 0.9f, .top_p = 0.95f, .min_p = 0.01f, .repeat_penalty = 1, .top_k = 40,
-                                              .n_top = 4, .seed = 7 };
+static const struct tdm_sampling sampling = {
+        .temperature = 0.9f, .top_p = 0.95f, .min_p = 0.01f, .repeat_penalty = 1, .top_k = 40, .n_top = 4, .seed = 7
+};
 
 struct outcome {
         uint32_t n_rows, d_model;
@@ -45,7 +46,7 @@ struct variant {
         const uint32_t *ids; /* [n_rows] */
         uint32_t n_rows;
         uint32_t chunk;
-        uint32_t n_quick;  /* rows that go before in large chunks */
+        uint32_t n_quick; /* rows that go before in large chunks */
         uint32_t n_others;
 };
 
@@ -81,8 +82,13 @@ static struct outcome run(const struct variant *v)
                 for (uint32_t slot = 0; slot <= v->n_others; slot++) {
                         uint32_t other = (slot + step) % (v->n_others + 1); /* 0 is ours: everywhere in turn */
                         const struct golden_case *c = &golden.cases[other % golden.n_cases];
-                        struct runner_part part = { .table = other, .ids = v->ids, .n_ids = v->n_rows, .first = first, .n = n,
-                                                    .n_logits = TDM_MIN(n, MAX_LOGITS), .sampling = sampling };
+                        struct runner_part part = { .table = other,
+                                                    .ids = v->ids,
+                                                    .n_ids = v->n_rows,
+                                                    .first = first,
+                                                    .n = n,
+                                                    .n_logits = TDM_MIN(n, MAX_LOGITS),
+                                                    .sampling = sampling };
 
                         if (other) { /* other chunks, other positions, from the start again at the end */
                                 part.ids = c->ids;
@@ -103,7 +109,8 @@ static struct outcome run(const struct variant *v)
                         logits += parts[i].n_logits;
                 }
                 runner_step(runner, parts, n_parts, hidden, results);
-                memcpy(o.hidden + (size_t)first * o.d_model, hidden + (size_t)row * o.d_model, (size_t)n * o.d_model * sizeof(float));
+                memcpy(o.hidden + (size_t)first * o.d_model, hidden + (size_t)row * o.d_model,
+                       (size_t)n * o.d_model * sizeof(float));
                 for (uint32_t i = 0; i < parts[at].n_logits; i++) {
                         uint32_t position = first + n - parts[at].n_logits + i;
 
@@ -119,7 +126,8 @@ static struct outcome run(const struct variant *v)
 static void assert_same(const struct outcome *a, const struct outcome *b, const char *what)
 {
         for (uint32_t i = 0; i < a->n_rows; i++) {
-                if (memcmp(a->hidden + (size_t)i * a->d_model, b->hidden + (size_t)i * a->d_model, a->d_model * sizeof(float)) != 0)
+                if (memcmp(a->hidden + (size_t)i * a->d_model, b->hidden + (size_t)i * a->d_model,
+                           a->d_model * sizeof(float)) != 0)
                         fail_msg("%s: hidden row of position %u differs", what, i);
                 if (!a->has_result[i] || !b->has_result[i])
                         continue;
@@ -138,15 +146,17 @@ static void compare(const struct variant *base, const struct variant *variants, 
         bool differ = false;
 
         for (uint32_t i = 1; i < want.n_rows; i++) /* a comparison of nothing with nothing would pass */
-                differ |= memcmp(want.hidden, want.hidden + (size_t)i * want.d_model, want.d_model * sizeof(float)) != 0;
+                differ |=
+                        memcmp(want.hidden, want.hidden + (size_t)i * want.d_model, want.d_model * sizeof(float)) != 0;
         assert_true(differ && isfinite(want.hidden[0]));
         for (unsigned i = 0; i < n; i++) {
                 const struct variant *v = &variants[i];
                 struct outcome got = run(v);
                 char what[160];
 
-                snprintf(what, sizeof(what), "chunks of %u, %u others, %u threads%s, kernels %s, precision %s", v->chunk, v->n_others,
-                         v->options.n_threads, v->options.split_threads ? " and a second device" : "",
+                snprintf(what, sizeof(what), "chunks of %u, %u others, %u threads%s, kernels %s, precision %s",
+                         v->chunk, v->n_others, v->options.n_threads,
+                         v->options.split_threads ? " and a second device" : "",
                          v->options.cpu ? v->options.cpu : "best", tdm_precision_name(v->options.precision));
                 assert_same(&want, &got, what);
                 outcome_deinit(&got);
@@ -154,17 +164,22 @@ static void compare(const struct variant *base, const struct variant *variants, 
         outcome_deinit(&want);
 }
 
-static struct variant base_of(const struct runner_model *model, uint32_t text, uint32_t n_rows, enum tdm_precision precision)
+static struct variant base_of(const struct runner_model *model, uint32_t text, uint32_t n_rows,
+                              enum tdm_precision precision)
 {
-        return (struct variant){ .model = model, .options = { .precision = precision, .n_threads = 1 },
-                                 .ids = golden.cases[text].ids, .n_rows = TDM_MIN(n_rows, golden.cases[text].n_ids), .chunk = 2048 };
+        return (struct variant){ .model = model,
+                                 .options = { .precision = precision, .n_threads = 1 },
+                                 .ids = golden.cases[text].ids,
+                                 .n_rows = TDM_MIN(n_rows, golden.cases[text].n_ids),
+                                 .chunk = 2048 };
 }
 
 static void test_chunks_threads_neighbours(void **state)
 {
         static const struct {
                 uint32_t chunk, n_threads, n_others;
-        } ways[] = { { 1, 1, 0 }, { 1, 2, 7 }, { 7, 2, 0 }, { 7, 1, 7 }, { 64, 1, 7 }, { 64, 2, 0 }, { 64, 3, 7 }, { 2048, 2, 0 }, { 2048, 3, 0 } };
+        } ways[] = { { 1, 1, 0 },  { 1, 2, 7 },  { 7, 2, 0 },    { 7, 1, 7 },   { 64, 1, 7 },
+                     { 64, 2, 0 }, { 64, 3, 7 }, { 2048, 2, 0 }, { 2048, 3, 0 } };
         struct runner_model model;
         struct variant base, variants[TDM_ARRAY_SIZE(ways)];
 
@@ -249,8 +264,10 @@ static void test_kernels(void **state)
         static const struct {
                 enum tdm_precision precision;
                 enum tdm_kv_type kv_type;
-        } ways[] = { { TDM_PRECISION_DEFAULT, TDM_KV_F16 }, { TDM_PRECISION_DEFAULT, TDM_KV_Q8_0 },
-                     { TDM_PRECISION_PRECISE, TDM_KV_F16 }, { TDM_PRECISION_F32, TDM_KV_F32 } };
+        } ways[] = { { TDM_PRECISION_DEFAULT, TDM_KV_F16 },
+                     { TDM_PRECISION_DEFAULT, TDM_KV_Q8_0 },
+                     { TDM_PRECISION_PRECISE, TDM_KV_F16 },
+                     { TDM_PRECISION_F32, TDM_KV_F32 } };
         static const char *const names[] = { "c", "avx2", "avx512" };
         struct runner_model model;
 

@@ -1,13 +1,18 @@
-/* A worker that somebody else has taken over: the shipped worker loop and host device, and a device in between that tries to get
- * out, and says on stderr what came of it. Built for tests only, into a folder of its own, and never installed.
+/* A worker that somebody else has taken over: the shipped worker loop and host device, and a device in between
+ * that tries to get out, and says on stderr what came of it. Built for tests only, into a folder of its own, and
+ * never installed.
  *
- * TANDEM_HOSTILE=ATTEMPT[,ATTEMPT…] what to try, in this order; "all" of them. An attempt that the sandbox kills for is the last one.
- * TANDEM_HOSTILE_AT=open   as the device is opened, before the worker has given up anything but files: a driver gone bad
+ * TANDEM_HOSTILE=ATTEMPT[,ATTEMPT…] what to try, in this order; "all" of them. An attempt that the sandbox kills for
+ * is the
+ * last one.
+ * TANDEM_HOSTILE_AT=open   as the device is opened, before the worker has given up anything but files: a driver
+ *                          gone bad
  *                  load   (the default) when a model arrives: the whole sandbox is in force
  * TANDEM_HOSTILE_DEVICE=PATH the device node that is somebody else's
  * TANDEM_HOSTILE_DRIVER=1  its device is one that needs files and makes code: the wider of the two sandboxes
  *
- * Lines: "hostile: NAME at AT: refused (REASON)" or "hostile: NAME at AT: GOT IN"; before each "hostile: NAME at AT: trying". */
+ * Lines: "hostile: NAME at AT: refused (REASON)" or "hostile: NAME at AT: GOT IN"; before each
+ * "hostile: NAME at AT: trying". */
 #include <fcntl.h>
 #include <liburing.h>
 #include <netinet/in.h>
@@ -139,10 +144,18 @@ static const struct attempt {
         const char *name;
         int (*fn)(void); /* what it got, or a negative errno */
 } attempts[] = {
-        { "passwd", try_passwd },         { "passwd-write", try_shadow_write },   { "create", try_create },
-        { "init", try_init },             { "parent-memory", try_parent_memory }, { "device", try_device },
-        { "inet", try_inet },             { "unix", try_unix },                   { "netlink", try_netlink },
-        { "exec", try_exec },             { "uring-passwd", try_uring_passwd },   { "uring-device", try_uring_device },
+        { "passwd", try_passwd },
+        { "passwd-write", try_shadow_write },
+        { "create", try_create },
+        { "init", try_init },
+        { "parent-memory", try_parent_memory },
+        { "device", try_device },
+        { "inet", try_inet },
+        { "unix", try_unix },
+        { "netlink", try_netlink },
+        { "exec", try_exec },
+        { "uring-passwd", try_uring_passwd },
+        { "uring-device", try_uring_device },
         { "uring-socket", try_uring_socket },
 };
 

@@ -1,11 +1,13 @@
-/* The connection to the bus: libdbus's watches and timeouts on the loop, registration, and what happens when the bus goes.
+/* The connection to the bus: libdbus's watches and timeouts on the loop, registration, and what happens when the bus
+ * goes.
  *
  * libdbus' own helpers for a bus (dbus_bus_get, dbus_bus_register, dbus_bus_request_name) wait for answers; here Hello,
  * RequestName and AddMatch are ordinary calls whose answers come through the loop. Only connect() itself is waited for,
  * and on a Unix socket it does not wait. A bus that is not there or that hangs up is tried again, less and less often.
  *
- * Two things keep a flood from doing harm: messages are handled for a millisecond in one turn of the loop, so that steps are
- * not kept waiting, and not at all while the bus has not taken what was said before. What is not read stays with the sender. */
+ * Two things keep a flood from doing harm: messages are handled for a millisecond in one turn of the loop, so that
+ * steps are not kept waiting, and not at all while the bus has not taken what was said before. What is not read stays
+ * with the sender. */
 #include "daemon/faces/dbus/private.h"
 
 #include <signal.h>
@@ -18,8 +20,8 @@
 #define RETRY_MAX_NS (30 * TDM_NSEC_PER_SEC)
 #define LOOK_AGAIN_NS (5 * TDM_NSEC_PER_MSEC)
 #define CALL_TIMEOUT_MS 20000
-/* A message with more fds than libdbus expects ends the connection, so it must expect what any bus lets through. And what
- * waits here (peer.c) must be less than what makes libdbus stop reading: answers come the same way. */
+/* A message with more fds than libdbus expects ends the connection, so it must expect what any bus lets through. And
+ * what waits here (peer.c) must be less than what makes libdbus stop reading: answers come the same way. */
 #define MAX_FDS 4096
 #define MAX_RECEIVED_BYTES (4L * (long)BUS_MAX_HELD_BYTES)
 
@@ -29,14 +31,16 @@ static uint32_t watch_events(DBusWatch *watch)
 {
         unsigned flags = dbus_watch_get_flags(watch);
 
-        return (flags & DBUS_WATCH_READABLE ? (uint32_t)EPOLLIN : 0) | (flags & DBUS_WATCH_WRITABLE ? (uint32_t)EPOLLOUT : 0);
+        return (flags & DBUS_WATCH_READABLE ? (uint32_t)EPOLLIN : 0) |
+               (flags & DBUS_WATCH_WRITABLE ? (uint32_t)EPOLLOUT : 0);
 }
 
 static int on_watch(struct tdm_source *source, int fd, uint32_t events, void *userdata)
 {
         DBusWatch *watch = userdata;
-        unsigned flags = (events & EPOLLIN ? DBUS_WATCH_READABLE : 0u) | (events & EPOLLOUT ? DBUS_WATCH_WRITABLE : 0u) |
-                         (events & EPOLLERR ? DBUS_WATCH_ERROR : 0u) | (events & EPOLLHUP ? DBUS_WATCH_HANGUP : 0u);
+        unsigned flags = (events & EPOLLIN ? DBUS_WATCH_READABLE : 0u) |
+                         (events & EPOLLOUT ? DBUS_WATCH_WRITABLE : 0u) | (events & EPOLLERR ? DBUS_WATCH_ERROR : 0u) |
+                         (events & EPOLLHUP ? DBUS_WATCH_HANGUP : 0u);
 
         dbus_watch_handle(watch, flags); /* out of memory: it is called again, for the condition holds */
         return 0;
@@ -142,8 +146,7 @@ void bus_tear_down(struct tdm_dbus *bus)
 
         bus->registered = bus->lost = false;
         bus_forget_asking(&bus->asking);
-        tdm_list_for_each(peer, &bus->peers, struct bus_peer, node)
-                bus_peer_free(peer);
+        tdm_list_for_each(peer, &bus->peers, struct bus_peer, node) bus_peer_free(peer);
         if (!connection)
                 return;
         dbus_connection_set_dispatch_status_function(connection, NULL, NULL, NULL);
@@ -211,11 +214,13 @@ static void on_name(DBusPendingCall *pending, void *userdata)
         DBusError error = DBUS_ERROR_INIT;
 
         if (reply && dbus_set_error_from_message(&error, reply))
-                tdm_log_error("cannot own the name " BUS_NAME " on bus %s: %s (does the bus's policy allow this user to own it?)",
+                tdm_log_error("cannot own the name " BUS_NAME
+                              " on bus %s: %s (does the bus's policy allow this user to own it?)",
                               bus->address, error.message);
         else if (reply && dbus_message_get_args(reply, NULL, DBUS_TYPE_UINT32, &how, DBUS_TYPE_INVALID) &&
                  how == DBUS_REQUEST_NAME_REPLY_IN_QUEUE)
-                tdm_log_warning("the name " BUS_NAME " on bus %s belongs to somebody else now; waiting for it", bus->address);
+                tdm_log_warning("the name " BUS_NAME " on bus %s belongs to somebody else now; waiting for it",
+                                bus->address);
         else
                 tdm_log_info("serving on bus %s as " BUS_NAME, bus->address);
         dbus_error_free(&error);
@@ -230,7 +235,8 @@ static void request_name(struct tdm_dbus *bus)
         const char *name = BUS_NAME;
         dbus_uint32_t flags = 0;
 
-        if (message && dbus_message_append_args(message, DBUS_TYPE_STRING, &name, DBUS_TYPE_UINT32, &flags, DBUS_TYPE_INVALID) &&
+        if (message &&
+            dbus_message_append_args(message, DBUS_TYPE_STRING, &name, DBUS_TYPE_UINT32, &flags, DBUS_TYPE_INVALID) &&
             bus_ask(bus, steal_ptr(&message), CALL_TIMEOUT_MS, on_name, bus, &bus->asking) == 0)
                 return;
         if (message)
@@ -241,8 +247,8 @@ static void request_name(struct tdm_dbus *bus)
 
 static void watch_leavers(struct tdm_dbus *bus)
 {
-        const char *rule = "type='signal',sender='" DBUS_SERVICE_DBUS "',path='" DBUS_PATH_DBUS "',interface='" DBUS_INTERFACE_DBUS
-                           "',member='NameOwnerChanged',arg2=''";
+        const char *rule = "type='signal',sender='" DBUS_SERVICE_DBUS "',path='" DBUS_PATH_DBUS
+                           "',interface='" DBUS_INTERFACE_DBUS "',member='NameOwnerChanged',arg2=''";
         DBusMessage *message = call_bus("AddMatch");
 
         if (message && dbus_message_append_args(message, DBUS_TYPE_STRING, &rule, DBUS_TYPE_INVALID)) {
@@ -272,7 +278,8 @@ static void on_hello(DBusPendingCall *pending, void *userdata)
                 watch_leavers(bus);
                 request_name(bus);
         } else {
-                tdm_log_warning("bus %s does not take tandemd: %s", bus->address, error.message ? error.message : "no answer");
+                tdm_log_warning("bus %s does not take tandemd: %s", bus->address,
+                                error.message ? error.message : "no answer");
                 bus->lost = true;
                 tdm_source_schedule(bus->dispatch);
         }
@@ -293,14 +300,15 @@ static DBusHandlerResult on_message(DBusConnection *connection, DBusMessage *mes
         }
         if (dbus_message_is_signal(message, DBUS_INTERFACE_DBUS, "NameOwnerChanged") &&
             dbus_message_has_sender(message, DBUS_SERVICE_DBUS)) {
-                if (dbus_message_get_args(message, NULL, DBUS_TYPE_STRING, &name, DBUS_TYPE_STRING, &before, DBUS_TYPE_STRING,
-                                          &after, DBUS_TYPE_INVALID) &&
+                if (dbus_message_get_args(message, NULL, DBUS_TYPE_STRING, &name, DBUS_TYPE_STRING, &before,
+                                          DBUS_TYPE_STRING, &after, DBUS_TYPE_INVALID) &&
                     name[0] == ':' && after[0] == '\0')
                         bus_peer_left(bus, name);
                 return DBUS_HANDLER_RESULT_HANDLED;
         }
         if (dbus_message_is_signal(message, DBUS_INTERFACE_DBUS, "NameAcquired") &&
-            dbus_message_get_args(message, NULL, DBUS_TYPE_STRING, &name, DBUS_TYPE_INVALID) && strcmp(name, BUS_NAME) == 0)
+            dbus_message_get_args(message, NULL, DBUS_TYPE_STRING, &name, DBUS_TYPE_INVALID) &&
+            strcmp(name, BUS_NAME) == 0)
                 tdm_log_debug("the name " BUS_NAME " is ours");
         if (dbus_message_get_type(message) == DBUS_MESSAGE_TYPE_METHOD_CALL) {
                 bus_peer_call(bus, message);
@@ -320,7 +328,8 @@ static int set_up(struct tdm_dbus *bus)
         dbus_connection_set_max_received_unix_fds(c, MAX_FDS);
         dbus_connection_set_dispatch_status_function(c, on_dispatch_status, bus, NULL);
         if (!dbus_connection_set_watch_functions(c, on_add_watch, on_remove_watch, on_toggle_watch, bus, NULL) ||
-            !dbus_connection_set_timeout_functions(c, on_add_timeout, on_remove_timeout, on_toggle_timeout, bus, NULL) ||
+            !dbus_connection_set_timeout_functions(c, on_add_timeout, on_remove_timeout, on_toggle_timeout, bus,
+                                                   NULL) ||
             !dbus_connection_add_filter(c, on_message, bus, NULL))
                 return -ENOMEM;
         hello = call_bus("Hello");
@@ -362,8 +371,8 @@ void bus_send(struct tdm_dbus *bus, DBusMessage *message)
         dbus_message_unref(message);
 }
 
-int bus_ask(struct tdm_dbus *bus, DBusMessage *message, int timeout_ms, DBusPendingCallNotifyFunction fn, void *userdata,
-            DBusPendingCall **ret)
+int bus_ask(struct tdm_dbus *bus, DBusMessage *message, int timeout_ms, DBusPendingCallNotifyFunction fn,
+            void *userdata, DBusPendingCall **ret)
 {
         DBusPendingCall *pending = NULL;
         int r = -ENOTCONN;
@@ -484,8 +493,8 @@ static char *find_address(const struct tdm_dbus_config *config)
         return address;
 }
 
-int tdm_dbus_new(struct tdm_dbus **ret, struct tdm_loop *loop, struct tdm_models *models, struct tdm_scheduler *scheduler,
-                 const struct tdm_dbus_config *config, struct tdm_error *err)
+int tdm_dbus_new(struct tdm_dbus **ret, struct tdm_loop *loop, struct tdm_models *models,
+                 struct tdm_scheduler *scheduler, const struct tdm_dbus_config *config, struct tdm_error *err)
 {
         _cleanup_(tdm_dbus_destroyp) struct tdm_dbus *bus = NULL;
         _cleanup_(freep) char *address = find_address(config);
@@ -501,9 +510,10 @@ int tdm_dbus_new(struct tdm_dbus **ret, struct tdm_loop *loop, struct tdm_models
                 return 0;
         }
         if (strncmp(address, "unix:", 5) != 0)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST,
-                                     "bus address %.200s is not that of a Unix socket (unix:path=…): only those carry pipes",
-                                     address);
+                return tdm_error_set(
+                        err, TDM_E_BAD_REQUEST,
+                        "bus address %.200s is not that of a Unix socket (unix:path=…): only those carry pipes",
+                        address);
         bus = calloc(1, sizeof(*bus));
         if (!bus)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
@@ -545,8 +555,7 @@ void tdm_dbus_destroy(struct tdm_dbus *bus)
         if (!bus)
                 return;
         bus_tear_down(bus);
-        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
-                bus_job_free(job);
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) bus_job_free(job);
         tdm_source_destroy(bus->dispatch);
         tdm_source_destroy(bus->retry);
         tdm_source_destroy(bus->tick);

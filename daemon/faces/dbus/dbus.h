@@ -1,9 +1,10 @@
 /* The D-Bus face: name dev.tandem.Tandem1, proto/dev.tandem.Tandem1.xml, docs/dbus-api.md.
  *
- * The sibling of the client face: it translates between bus messages and jobs, models and the fleet, and decides who may do
- * what by the uid that the bus vouches for. On a user's bus it serves that user and root; on the system's everybody, within
- * what polkit allows. Nothing in it ever waits: bus, credentials, polkit and the readers of pipes are all answered from the
- * loop. The bus may go away and come back. Only the files of this folder know libdbus. Loop thread only. */
+ * The sibling of the client face: it translates between bus messages and jobs, models and the fleet, and decides who
+ * may do what by the uid that the bus vouches for. On a user's bus it serves that user and root; on the system's
+ * everybody, within what polkit allows. Nothing in it ever waits: bus, credentials, polkit and the readers of pipes are
+ * all answered from the loop. The bus may go away and come back. Only the files of this folder know libdbus. Loop
+ * thread only. */
 #ifndef TDM_DAEMON_FACES_DBUS_DBUS_H
 #define TDM_DAEMON_FACES_DBUS_DBUS_H
 
@@ -18,8 +19,8 @@ struct tdm_dbus_config {
 
 /* All borrowed. A bus that cannot be reached is tried again, so it is no error. TDM_E_BAD_REQUEST: an address that can
  * never work. *ret is NULL where no bus is wanted. */
-int tdm_dbus_new(struct tdm_dbus **ret, struct tdm_loop *loop, struct tdm_models *models, struct tdm_scheduler *scheduler,
-                 const struct tdm_dbus_config *config, struct tdm_error *err);
+int tdm_dbus_new(struct tdm_dbus **ret, struct tdm_loop *loop, struct tdm_models *models,
+                 struct tdm_scheduler *scheduler, const struct tdm_dbus_config *config, struct tdm_error *err);
 /* These take NULL: no bus is wanted. */
 void tdm_dbus_set_fleet(struct tdm_dbus *bus, struct tdm_fleet *fleet);
 void tdm_dbus_on_model_changed(struct tdm_dbus *bus, struct tdm_model *model);

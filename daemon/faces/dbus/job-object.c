@@ -1,9 +1,33 @@
 /* A job as an object: its properties and methods. */
 #include "daemon/faces/dbus/private.h"
 
-enum property { ID, MODEL, PRIORITY, STARTED_BY_UID, LINGERS, OWNER, STATE, PROGRESS, PROGRESS_DONE, PROGRESS_TOTAL,
-                QUEUE_POSITION, PROMPT_TOKENS, CACHED_TOKENS, GENERATED_TOKENS, MAX_TOKENS, RECOVERIES, EVICTIONS, DEGRADED,
-                TEXT_BYTES, TEXT_TRUNCATED, OUTPUT_CUT, RESULT, ERROR_NAME, ERROR_MESSAGE, N_PROPERTIES };
+enum property {
+        ID,
+        MODEL,
+        PRIORITY,
+        STARTED_BY_UID,
+        LINGERS,
+        OWNER,
+        STATE,
+        PROGRESS,
+        PROGRESS_DONE,
+        PROGRESS_TOTAL,
+        QUEUE_POSITION,
+        PROMPT_TOKENS,
+        CACHED_TOKENS,
+        GENERATED_TOKENS,
+        MAX_TOKENS,
+        RECOVERIES,
+        EVICTIONS,
+        DEGRADED,
+        TEXT_BYTES,
+        TEXT_TRUNCATED,
+        OUTPUT_CUT,
+        RESULT,
+        ERROR_NAME,
+        ERROR_MESSAGE,
+        N_PROPERTIES
+};
 
 static const struct bus_property properties[N_PROPERTIES] = {
         [ID] = { "Id", "t", false },
@@ -32,8 +56,10 @@ static const struct bus_property properties[N_PROPERTIES] = {
         [ERROR_MESSAGE] = { "ErrorMessage", "s", true },
 };
 
-static const char *const ends[] = { [TDM_JOB_END_STOP] = "stop", [TDM_JOB_END_LENGTH] = "length",
-                                    [TDM_JOB_END_CANCELLED] = "cancelled", [TDM_JOB_END_ERROR] = "error" };
+static const char *const ends[] = { [TDM_JOB_END_STOP] = "stop",
+                                    [TDM_JOB_END_LENGTH] = "length",
+                                    [TDM_JOB_END_CANCELLED] = "cancelled",
+                                    [TDM_JOB_END_ERROR] = "error" };
 
 /* Of the phase that State names; the whole of it once it is done. */
 static double progress(const struct bus_job *job)
@@ -175,7 +201,8 @@ static void get_text(struct bus_peer *peer, DBusMessage *message, DBusMessageIte
         dbus_message_iter_get_basic(args, &offset);
         if (offset > job->text_size || (offset < job->text_size && ((uint8_t)job->text[offset] & 0xc0) == 0x80)) {
                 bus_reply_failed(peer->bus, message, TDM_E_BAD_REQUEST,
-                                 "the offset is past the end of the text, or within a character; take those that GetText returns");
+                                 "the offset is past the end of the text, or within a character; take those that "
+                                 "GetText returns");
                 return;
         }
         first = (size_t)offset;

@@ -1,10 +1,11 @@
 /* Jobs of the bus: how they begin, what becomes of what they say, and when they are forgotten.
  *
- * A job's output goes two ways: into its pipe, and into a text that GetText() reads. Both are capped, for the job, for its
- * user and for all; the job itself goes on whatever becomes of them, so a reader that stands still costs nobody anything.
- * Both see the same text: well-formed UTF-8 without NUL.
+ * A job's output goes two ways: into its pipe, and into a text that GetText() reads. Both are capped, for the job, for
+ * its user and for all; the job itself goes on whatever becomes of them, so a reader that stands still costs nobody
+ * anything. Both see the same text: well-formed UTF-8 without NUL.
  *
- * A job ends when its owner leaves the bus, unless it was asked to linger. After its end it can be looked at for a while. */
+ * A job ends when its owner leaves the bus, unless it was asked to linger. After its end it can be looked at for a
+ * while. */
 #include "daemon/faces/dbus/private.h"
 
 #include <math.h>
@@ -20,9 +21,7 @@ struct bus_job *bus_job_find(struct tdm_dbus *bus, const char *path)
 {
         struct bus_job *job;
 
-        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
-                if (strcmp(job->path, path) == 0)
-                        return job;
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) if (strcmp(job->path, path) == 0) return job;
         return NULL;
 }
 
@@ -35,7 +34,8 @@ bool bus_job_knows(const struct tdm_dbus *bus, const struct bus_peer *peer)
 {
         struct bus_job *job;
 
-        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) {
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
+        {
                 if (job->owner == peer)
                         return true;
                 for (unsigned i = 0; i < BUS_MAX_WATCHERS; i++)
@@ -90,11 +90,11 @@ static bool forget_oldest(struct tdm_dbus *bus, bool of_uid, uid_t uid)
 {
         struct bus_job *job;
 
-        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
-                if (job->ended && (!of_uid || job->uid == uid)) {
-                        bus_job_forget(job);
-                        return true;
-                }
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) if (job->ended && (!of_uid || job->uid == uid))
+        {
+                bus_job_forget(job);
+                return true;
+        }
         return false;
 }
 
@@ -102,7 +102,8 @@ void bus_job_peer_left(struct tdm_dbus *bus, struct bus_peer *peer)
 {
         struct bus_job *job;
 
-        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) {
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
+        {
                 for (unsigned i = 0; i < BUS_MAX_WATCHERS; i++)
                         if (job->watchers[i] == peer)
                                 job->watchers[i] = NULL;
@@ -126,9 +127,8 @@ static uint64_t kept_bytes(const struct tdm_dbus *bus, bool of_uid, uid_t uid)
         struct bus_job *job;
         uint64_t n = 0;
 
-        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
-                if (!of_uid || job->uid == uid)
-                        n += job->text_capacity + job->stream.capacity;
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) if (!of_uid || job->uid == uid) n +=
+                job->text_capacity + job->stream.capacity;
         return n;
 }
 
@@ -300,7 +300,8 @@ static void on_token(struct tdm_job *j, uint32_t index, const struct tdm_job_tok
         touch(job);
         if (job->output == BUS_OUTPUT_EVENTS) {
                 begin(job, &l, "token");
-                add(&l, ",\"index\":%u,\"id\":%u,\"logprob\":%.6g", index, t->id, isfinite(t->logprob) ? (double)t->logprob : 0.0);
+                add(&l, ",\"index\":%u,\"id\":%u,\"logprob\":%.6g", index, t->id,
+                    isfinite(t->logprob) ? (double)t->logprob : 0.0);
                 add_json(&l, "text", clean, size);
                 put_event(job, &l);
         }
@@ -310,8 +311,10 @@ static void on_token(struct tdm_job *j, uint32_t index, const struct tdm_job_tok
 
 static const char *end_name(const struct tdm_job *j)
 {
-        static const char *const names[] = { [TDM_JOB_END_STOP] = "stop", [TDM_JOB_END_LENGTH] = "length",
-                                             [TDM_JOB_END_CANCELLED] = "cancelled", [TDM_JOB_END_ERROR] = "error" };
+        static const char *const names[] = { [TDM_JOB_END_STOP] = "stop",
+                                             [TDM_JOB_END_LENGTH] = "length",
+                                             [TDM_JOB_END_CANCELLED] = "cancelled",
+                                             [TDM_JOB_END_ERROR] = "error" };
 
         return names[j->end];
 }
@@ -330,10 +333,10 @@ static void put_done(struct bus_job *job, const char *tail, size_t tail_size)
                 add_json(&l, "error", bus_error_name(j->error.code), strlen(bus_error_name(j->error.code)));
                 add_json(&l, "message", message, bus_clean_text(j->error.message, strlen(j->error.message), message));
         }
-        add(&l, ",\"prompt_tokens\":%u,\"cached_tokens\":%u,\"generated_tokens\":%u", j->prompt_tokens, j->cached_tokens,
-            j->generated);
-        add(&l, ",\"ttft_ms\":%.3f,\"prefill_tps\":%.3f,\"decode_tps\":%.3f", tdm_job_ttft_ms(j), tdm_job_prefill_tps(j),
-            tdm_job_decode_tps(j));
+        add(&l, ",\"prompt_tokens\":%u,\"cached_tokens\":%u,\"generated_tokens\":%u", j->prompt_tokens,
+            j->cached_tokens, j->generated);
+        add(&l, ",\"ttft_ms\":%.3f,\"prefill_tps\":%.3f,\"decode_tps\":%.3f", tdm_job_ttft_ms(j),
+            tdm_job_prefill_tps(j), tdm_job_decode_tps(j));
         add(&l, ",\"recoveries\":%u,\"degraded\":%s", j->recoveries, j->degraded ? "true" : "false");
         put_event(job, &l);
 }
@@ -414,13 +417,13 @@ static void limit_ended(struct tdm_dbus *bus)
         unsigned n_all = 0, n;
         struct bus_job *job, *other;
 
-        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
-                n_all += job->ended;
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) n_all += job->ended;
         while (n_all > BUS_MAX_ENDED_JOBS && forget_oldest(bus, false, 0))
                 n_all--;
         if (n_all <= BUS_MAX_ENDED_JOBS_PER_UID)
                 return;
-        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) {
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
+        {
                 n = 0;
                 if (!job->ended)
                         continue;
@@ -438,7 +441,8 @@ uint64_t bus_job_tick(struct tdm_dbus *bus, uint64_t now_ns)
         uint64_t next_ns = 0;
         struct bus_job *job;
 
-        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) {
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
+        {
                 uint64_t due_ns = 0;
 
                 if (job->changed && now_ns - job->changed_ns >= BUS_CHANGED_NS)
@@ -450,7 +454,8 @@ uint64_t bus_job_tick(struct tdm_dbus *bus, uint64_t now_ns)
                 if (job->changed)
                         due_ns = job->changed_ns + BUS_CHANGED_NS;
                 else if (job->ended)
-                        due_ns = job->ended_ns + (job->lingers ? BUS_KEEP_LINGERING_NS : BUS_KEEP_NS) + TDM_NSEC_PER_MSEC;
+                        due_ns = job->ended_ns + (job->lingers ? BUS_KEEP_LINGERING_NS : BUS_KEEP_NS) +
+                                 TDM_NSEC_PER_MSEC;
                 if (due_ns && (!next_ns || due_ns < next_ns))
                         next_ns = due_ns;
         }
@@ -470,15 +475,18 @@ static int make_path(struct bus_job *job, const struct bus_peer *peer, const cha
                 return 0;
         }
         for (const char *p = peer->name + (peer->name[0] == ':'); *p && n + 1 < sizeof(sender); p++)
-                sender[n++] = (*p >= '0' && *p <= '9') || (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') ? *p : '_';
+                sender[n++] =
+                        (*p >= '0' && *p <= '9') || (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') ? *p : '_';
         sender[n] = '\0';
         snprintf(job->path, sizeof(job->path), BUS_ROOT "/jobs/%s/%s", sender, token);
         if (bus_job_find(job->bus, job->path))
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "token \"%s\" is that of another job of this caller", token);
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "token \"%s\" is that of another job of this caller",
+                                     token);
         return 0;
 }
 
-static int start(struct bus_peer *peer, struct bus_request *request, int *ret_fd, struct bus_job **ret, struct tdm_error *err)
+static int start(struct bus_peer *peer, struct bus_request *request, int *ret_fd, struct bus_job **ret,
+                 struct tdm_error *err)
 {
         struct tdm_dbus *bus = peer->bus;
         _cleanup_(tdm_model_unrefp) struct tdm_model *model = NULL;
@@ -490,8 +498,7 @@ static int start(struct bus_peer *peer, struct bus_request *request, int *ret_fd
 
         if (bus->draining)
                 return tdm_error_set(err, TDM_E_DRAINING, "tandemd is shutting down and takes no jobs");
-        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
-                n++;
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) n++;
         if (n >= MAX_OBJECTS && !forget_oldest(bus, false, 0))
                 return tdm_error_set(err, TDM_E_BUSY, "%u jobs are known already; try again later", n);
         request->params.uid = peer->uid;

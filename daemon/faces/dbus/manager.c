@@ -44,9 +44,8 @@ void bus_manager_model_changed(struct tdm_dbus *bus, struct tdm_model *model)
         struct bus_peer *peer;
 
         tdm_list_for_each(peer, &bus->peers, struct bus_peer, node)
-                tdm_list_for_each(load, &peer->loads, struct bus_load, node)
-                        if (load->model == model)
-                                answer_load(peer, load);
+                tdm_list_for_each(load, &peer->loads, struct bus_load, node) if (load->model == model)
+                        answer_load(peer, load);
 }
 
 static int wait_for_model(struct bus_peer *peer, DBusMessage *message, struct tdm_model *model, struct tdm_error *err)
@@ -54,8 +53,7 @@ static int wait_for_model(struct bus_peer *peer, DBusMessage *message, struct td
         struct bus_load *load;
         unsigned n = 0;
 
-        tdm_list_for_each(load, &peer->loads, struct bus_load, node)
-                n++;
+        tdm_list_for_each(load, &peer->loads, struct bus_load, node) n++;
         if (n >= MAX_LOADS)
                 return tdm_error_set(err, TDM_E_QUOTA, "%u calls of this caller wait for models already", n);
         load = calloc(1, sizeof(*load));
@@ -194,7 +192,16 @@ static void get_status(struct bus_peer *peer, DBusMessage *message, DBusMessageI
         bus_reply_finish(peer->bus, message, &w);
 }
 
-enum property { VERSION, INTERFACE_VERSION, DEFAULT_MODEL, DRAINING, JOBS_RUNNING, JOBS_QUEUED, RECOVERIES, N_PROPERTIES };
+enum property {
+        VERSION,
+        INTERFACE_VERSION,
+        DEFAULT_MODEL,
+        DRAINING,
+        JOBS_RUNNING,
+        JOBS_QUEUED,
+        RECOVERIES,
+        N_PROPERTIES
+};
 
 static const struct bus_property properties[N_PROPERTIES] = {
         [VERSION] = { "Version", "s", false },
@@ -273,8 +280,7 @@ bool tdm_dbus_is_drained(const struct tdm_dbus *bus)
                 return true;
         if (bus->connection && dbus_connection_has_messages_to_send(bus->connection))
                 return false;
-        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
-                if (bus_stream_is_open(&job->stream) && bus_stream_waiting(&job->stream) > 0)
-                        return false;
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) if (bus_stream_is_open(&job->stream) &&
+                                                                     bus_stream_waiting(&job->stream) > 0) return false;
         return true;
 }

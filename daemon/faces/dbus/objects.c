@@ -1,6 +1,6 @@
-/* Which object, interface and method a call means, and the interfaces that every object has: Introspectable, Properties,
- * ObjectManager. Tables say what there is (manager.c, job-object.c, status.c); the XML of proto/ says the same
- * to others, and a test holds the two equal.
+/* Which object, interface and method a call means, and the interfaces that every object has: Introspectable,
+ * Properties, ObjectManager. Tables say what there is (manager.c, job-object.c, status.c); the XML of proto/ says the
+ * same to others, and a test holds the two equal.
  *
  * A job that the caller may not see is not there: same answer, same time, whether or not it exists. */
 #include "daemon/faces/dbus/private.h"
@@ -14,56 +14,53 @@ struct target {
         bool folder;    /* no object, but there are some below */
 };
 
-static const char standard_xml[] =
-        "  <interface name=\"" BUS_INTROSPECTABLE "\">\n"
-        "    <method name=\"Introspect\">\n"
-        "      <arg name=\"xml_data\" type=\"s\" direction=\"out\"/>\n"
-        "    </method>\n"
-        "  </interface>\n"
-        "  <interface name=\"org.freedesktop.DBus.Peer\">\n"
-        "    <method name=\"Ping\"/>\n"
-        "    <method name=\"GetMachineId\">\n"
-        "      <arg name=\"machine_uuid\" type=\"s\" direction=\"out\"/>\n"
-        "    </method>\n"
-        "  </interface>\n";
+static const char standard_xml[] = "  <interface name=\"" BUS_INTROSPECTABLE "\">\n"
+                                   "    <method name=\"Introspect\">\n"
+                                   "      <arg name=\"xml_data\" type=\"s\" direction=\"out\"/>\n"
+                                   "    </method>\n"
+                                   "  </interface>\n"
+                                   "  <interface name=\"org.freedesktop.DBus.Peer\">\n"
+                                   "    <method name=\"Ping\"/>\n"
+                                   "    <method name=\"GetMachineId\">\n"
+                                   "      <arg name=\"machine_uuid\" type=\"s\" direction=\"out\"/>\n"
+                                   "    </method>\n"
+                                   "  </interface>\n";
 
-static const char properties_xml[] =
-        "  <interface name=\"" BUS_PROPERTIES "\">\n"
-        "    <method name=\"Get\">\n"
-        "      <arg name=\"interface_name\" type=\"s\" direction=\"in\"/>\n"
-        "      <arg name=\"property_name\" type=\"s\" direction=\"in\"/>\n"
-        "      <arg name=\"value\" type=\"v\" direction=\"out\"/>\n"
-        "    </method>\n"
-        "    <method name=\"GetAll\">\n"
-        "      <arg name=\"interface_name\" type=\"s\" direction=\"in\"/>\n"
-        "      <arg name=\"properties\" type=\"a{sv}\" direction=\"out\"/>\n"
-        "    </method>\n"
-        "    <method name=\"Set\">\n"
-        "      <arg name=\"interface_name\" type=\"s\" direction=\"in\"/>\n"
-        "      <arg name=\"property_name\" type=\"s\" direction=\"in\"/>\n"
-        "      <arg name=\"value\" type=\"v\" direction=\"in\"/>\n"
-        "    </method>\n"
-        "    <signal name=\"PropertiesChanged\">\n"
-        "      <arg name=\"interface_name\" type=\"s\"/>\n"
-        "      <arg name=\"changed_properties\" type=\"a{sv}\"/>\n"
-        "      <arg name=\"invalidated_properties\" type=\"as\"/>\n"
-        "    </signal>\n"
-        "  </interface>\n";
+static const char properties_xml[] = "  <interface name=\"" BUS_PROPERTIES "\">\n"
+                                     "    <method name=\"Get\">\n"
+                                     "      <arg name=\"interface_name\" type=\"s\" direction=\"in\"/>\n"
+                                     "      <arg name=\"property_name\" type=\"s\" direction=\"in\"/>\n"
+                                     "      <arg name=\"value\" type=\"v\" direction=\"out\"/>\n"
+                                     "    </method>\n"
+                                     "    <method name=\"GetAll\">\n"
+                                     "      <arg name=\"interface_name\" type=\"s\" direction=\"in\"/>\n"
+                                     "      <arg name=\"properties\" type=\"a{sv}\" direction=\"out\"/>\n"
+                                     "    </method>\n"
+                                     "    <method name=\"Set\">\n"
+                                     "      <arg name=\"interface_name\" type=\"s\" direction=\"in\"/>\n"
+                                     "      <arg name=\"property_name\" type=\"s\" direction=\"in\"/>\n"
+                                     "      <arg name=\"value\" type=\"v\" direction=\"in\"/>\n"
+                                     "    </method>\n"
+                                     "    <signal name=\"PropertiesChanged\">\n"
+                                     "      <arg name=\"interface_name\" type=\"s\"/>\n"
+                                     "      <arg name=\"changed_properties\" type=\"a{sv}\"/>\n"
+                                     "      <arg name=\"invalidated_properties\" type=\"as\"/>\n"
+                                     "    </signal>\n"
+                                     "  </interface>\n";
 
-static const char object_manager_xml[] =
-        "  <interface name=\"" BUS_OBJECT_MANAGER "\">\n"
-        "    <method name=\"GetManagedObjects\">\n"
-        "      <arg name=\"objects\" type=\"a{oa{sa{sv}}}\" direction=\"out\"/>\n"
-        "    </method>\n"
-        "    <signal name=\"InterfacesAdded\">\n"
-        "      <arg name=\"object\" type=\"o\"/>\n"
-        "      <arg name=\"interfaces\" type=\"a{sa{sv}}\"/>\n"
-        "    </signal>\n"
-        "    <signal name=\"InterfacesRemoved\">\n"
-        "      <arg name=\"object\" type=\"o\"/>\n"
-        "      <arg name=\"interfaces\" type=\"as\"/>\n"
-        "    </signal>\n"
-        "  </interface>\n";
+static const char object_manager_xml[] = "  <interface name=\"" BUS_OBJECT_MANAGER "\">\n"
+                                         "    <method name=\"GetManagedObjects\">\n"
+                                         "      <arg name=\"objects\" type=\"a{oa{sa{sv}}}\" direction=\"out\"/>\n"
+                                         "    </method>\n"
+                                         "    <signal name=\"InterfacesAdded\">\n"
+                                         "      <arg name=\"object\" type=\"o\"/>\n"
+                                         "      <arg name=\"interfaces\" type=\"a{sa{sv}}\"/>\n"
+                                         "    </signal>\n"
+                                         "    <signal name=\"InterfacesRemoved\">\n"
+                                         "      <arg name=\"object\" type=\"o\"/>\n"
+                                         "      <arg name=\"interfaces\" type=\"as\"/>\n"
+                                         "    </signal>\n"
+                                         "  </interface>\n";
 
 /* ---- finding ---- */
 
@@ -83,11 +80,13 @@ static bool find_job(struct bus_peer *peer, const char *path, enum bus_polkit ot
         const char *rest;
 
         if (job && (bus_job_is_seen_by(job, peer) || others == BUS_POLKIT_YES)) {
-                *ret = (struct target){ .interface = &bus_job_interface, .object = job,
+                *ret = (struct target){ .interface = &bus_job_interface,
+                                        .object = job,
                                         .only_look = !bus_job_is_seen_by(job, peer) };
                 return true;
         }
-        tdm_list_for_each(other, &peer->bus->jobs, struct bus_job, node) {
+        tdm_list_for_each(other, &peer->bus->jobs, struct bus_job, node)
+        {
                 rest = below(other->path, path);
                 if (rest && rest[0] && bus_job_is_seen_by(other, peer))
                         ret->folder = true;
@@ -97,8 +96,9 @@ static bool find_job(struct bus_peer *peer, const char *path, enum bus_polkit ot
 
 static bool find_object(struct bus_peer *peer, const char *path, enum bus_polkit others, struct target *ret)
 {
-        static const char *const folders[] = { "/", "/dev", "/dev/tandem", BUS_ROOT "/workers", BUS_ROOT "/models",
-                                               BUS_ROOT "/jobs" };
+        static const char *const folders[] = {
+                "/", "/dev", "/dev/tandem", BUS_ROOT "/workers", BUS_ROOT "/models", BUS_ROOT "/jobs"
+        };
         struct tdm_model *model;
         const char *rest;
 
@@ -115,7 +115,8 @@ static bool find_object(struct bus_peer *peer, const char *path, enum bus_polkit
         rest = below(path, BUS_ROOT "/workers");
         for (int i = 0; rest && peer->bus->fleet && i < TDM_N_WORKERS; i++)
                 if (strcmp(rest, bus_worker_names[i]) == 0) {
-                        *ret = (struct target){ .interface = &bus_worker_interface, .object = (void *)&bus_worker_names[i] };
+                        *ret = (struct target){ .interface = &bus_worker_interface,
+                                                .object = (void *)&bus_worker_names[i] };
                         return true;
                 }
         if (below(path, BUS_ROOT "/models")) {
@@ -135,9 +136,8 @@ static bool needs_leave(struct bus_peer *peer, const char *path, bool managed, e
         if (!bus->system || bus_peer_is_root(peer) || others != BUS_POLKIT_UNKNOWN)
                 return false;
         if (managed) {
-                tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
-                        if (!bus_job_is_seen_by(job, peer))
-                                return true;
+                tdm_list_for_each(job, &bus->jobs, struct bus_job,
+                                  node) if (!bus_job_is_seen_by(job, peer)) return true;
                 return false;
         }
         if (!below(path, BUS_ROOT "/jobs") || strcmp(path, BUS_ROOT "/jobs") == 0)
@@ -220,13 +220,13 @@ static void add_children(struct text *t, struct bus_peer *peer, const char *path
                 snprintf(object, sizeof(object), BUS_ROOT "/workers/%s", bus_worker_names[i]);
                 add_child(t, path, object);
         }
-        tdm_list_for_each(model, tdm_models_list(bus->models), struct tdm_model, node) {
+        tdm_list_for_each(model, tdm_models_list(bus->models), struct tdm_model, node)
+        {
                 bus_model_path(model, object);
                 add_child(t, path, object);
         }
-        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
-                if (bus_job_is_seen_by(job, peer))
-                        add_child(t, path, job->path);
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) if (bus_job_is_seen_by(job, peer))
+                add_child(t, path, job->path);
 }
 
 static void introspect(struct bus_peer *peer, DBusMessage *message, const struct target *target)
@@ -256,15 +256,16 @@ static void introspect(struct bus_peer *peer, DBusMessage *message, const struct
 
 /* ---- Properties ---- */
 
-static void write_value(struct bus_writer *w, struct tdm_dbus *bus, const struct bus_interface *interface, void *object, size_t i)
+static void write_value(struct bus_writer *w, struct tdm_dbus *bus, const struct bus_interface *interface, void *object,
+                        size_t i)
 {
         bus_open(w, DBUS_TYPE_VARIANT, interface->properties[i].type);
         interface->write(w, bus, object, i);
         bus_close(w);
 }
 
-static void write_properties(struct bus_writer *w, struct tdm_dbus *bus, const struct bus_interface *interface, void *object,
-                             bool only_changing)
+static void write_properties(struct bus_writer *w, struct tdm_dbus *bus, const struct bus_interface *interface,
+                             void *object, bool only_changing)
 {
         bus_open(w, DBUS_TYPE_ARRAY, "{sv}");
         for (size_t i = 0; interface && i < interface->n_properties; i++) {
@@ -286,7 +287,8 @@ static void unknown_interface(struct bus_peer *peer, DBusMessage *message, const
         bus_reply_error(peer->bus, message, DBUS_ERROR_UNKNOWN_INTERFACE, text);
 }
 
-static void properties_call(struct bus_peer *peer, DBusMessage *message, const struct target *target, const char *member)
+static void properties_call(struct bus_peer *peer, DBusMessage *message, const struct target *target,
+                            const char *member)
 {
         const struct bus_interface *interface = target->interface;
         const char *name, *property;
@@ -349,8 +351,8 @@ void bus_properties_changed(struct tdm_dbus *bus, const char *path, const struct
 
 /* ---- ObjectManager ---- */
 
-static void write_object(struct bus_writer *w, struct tdm_dbus *bus, const char *path, const struct bus_interface *interface,
-                         void *object, bool in_dict)
+static void write_object(struct bus_writer *w, struct tdm_dbus *bus, const char *path,
+                         const struct bus_interface *interface, void *object, bool in_dict)
 {
         if (in_dict)
                 bus_open(w, DBUS_TYPE_DICT_ENTRY, NULL);
@@ -379,13 +381,14 @@ static void get_managed_objects(struct bus_peer *peer, DBusMessage *message, enu
                 snprintf(path, sizeof(path), BUS_ROOT "/workers/%s", bus_worker_names[i]);
                 write_object(&w, bus, path, &bus_worker_interface, (void *)&bus_worker_names[i], true);
         }
-        tdm_list_for_each(model, tdm_models_list(bus->models), struct tdm_model, node) {
+        tdm_list_for_each(model, tdm_models_list(bus->models), struct tdm_model, node)
+        {
                 bus_model_path(model, path);
                 write_object(&w, bus, path, &bus_model_interface, model, true);
         }
-        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
-                if (bus_job_is_seen_by(job, peer) || others == BUS_POLKIT_YES)
-                        write_object(&w, bus, job->path, &bus_job_interface, job, true);
+        tdm_list_for_each(job, &bus->jobs, struct bus_job,
+                          node) if (bus_job_is_seen_by(job, peer) || others == BUS_POLKIT_YES)
+                write_object(&w, bus, job->path, &bus_job_interface, job, true);
         bus_close(&w);
         bus_reply_finish(bus, message, &w);
 }
@@ -431,8 +434,8 @@ static bool check_signature(struct bus_peer *peer, DBusMessage *message, const c
 
         if (dbus_message_has_signature(message, want))
                 return true;
-        snprintf(text, sizeof(text), "%s takes arguments of type \"%s\"; \"%.80s\" came", dbus_message_get_member(message), want,
-                 dbus_message_get_signature(message));
+        snprintf(text, sizeof(text), "%s takes arguments of type \"%s\"; \"%.80s\" came",
+                 dbus_message_get_member(message), want, dbus_message_get_signature(message));
         bus_reply_error(peer->bus, message, DBUS_ERROR_INVALID_ARGS, text);
         return false;
 }
@@ -448,13 +451,15 @@ static const struct {
 };
 
 /* false: it is not one of them. */
-static bool standard_call(struct bus_peer *peer, DBusMessage *message, const struct target *target, const char *interface,
-                          const char *member, enum bus_polkit others)
+static bool standard_call(struct bus_peer *peer, DBusMessage *message, const struct target *target,
+                          const char *interface, const char *member, enum bus_polkit others)
 {
         for (size_t i = 0; i < TDM_ARRAY_SIZE(standard); i++) {
-                if (strcmp(member, standard[i].member) != 0 || (interface && strcmp(interface, standard[i].interface) != 0))
+                if (strcmp(member, standard[i].member) != 0 ||
+                    (interface && strcmp(interface, standard[i].interface) != 0))
                         continue;
-                if (strcmp(standard[i].interface, BUS_OBJECT_MANAGER) == 0 && target->interface != &bus_manager_interface)
+                if (strcmp(standard[i].interface, BUS_OBJECT_MANAGER) == 0 &&
+                    target->interface != &bus_manager_interface)
                         continue;
                 if (strcmp(standard[i].interface, BUS_PROPERTIES) == 0 && !target->interface)
                         continue;
@@ -481,7 +486,8 @@ static void method_call(struct bus_peer *peer, DBusMessage *message, const struc
         if (!check_signature(peer, message, method->in))
                 return;
         if (target->only_look) {
-                bus_reply_failed(peer->bus, message, TDM_E_DENIED, "this job belongs to another user: it can be looked at only");
+                bus_reply_failed(peer->bus, message, TDM_E_DENIED,
+                                 "this job belongs to another user: it can be looked at only");
                 return;
         }
         if (method->action != BUS_ANYBODY && method->action != allowed) {

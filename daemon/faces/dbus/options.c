@@ -1,6 +1,6 @@
 /* What callers ask for, out of a{sv}: each option by name, type and range; an unknown one is refused by name, so that a
- * misspelt limit is never a limit that silently does not hold. Any integer type will do where a whole number is wanted (a
- * Python program sends int32 for 100), and a whole number where a real one is.
+ * misspelt limit is never a limit that silently does not hold. Any integer type will do where a whole number is wanted
+ * (a Python program sends int32 for 100), and a whole number where a real one is.
  *
  * Everything further (sampling ranges, prompt given twice, sizes) is tdm_job_new()'s to check, as for the socket. */
 #include "daemon/faces/dbus/private.h"
@@ -8,15 +8,51 @@
 #include <math.h>
 #include "daemon/jobs/request.h"
 
-enum kind { MODEL, MODEL_FD, PROMPT_IDS, MAX_TOKENS, TEMPERATURE, TOP_K, TOP_P, MIN_P, REPEAT_PENALTY, REPEAT_LAST, SEED, STOP,
-            PRIORITY, IGNORE_END, PREFILL_CHUNK, PLACEMENT, DEADLINE_MS, TOKEN, LINGER, OUTPUT, N_OPTIONS };
+enum kind {
+        MODEL,
+        MODEL_FD,
+        PROMPT_IDS,
+        MAX_TOKENS,
+        TEMPERATURE,
+        TOP_K,
+        TOP_P,
+        MIN_P,
+        REPEAT_PENALTY,
+        REPEAT_LAST,
+        SEED,
+        STOP,
+        PRIORITY,
+        IGNORE_END,
+        PREFILL_CHUNK,
+        PLACEMENT,
+        DEADLINE_MS,
+        TOKEN,
+        LINGER,
+        OUTPUT,
+        N_OPTIONS
+};
 
 static const char *const names[N_OPTIONS] = {
-        [MODEL] = "model", [MODEL_FD] = "model-fd", [PROMPT_IDS] = "prompt-ids", [MAX_TOKENS] = "max-tokens",
-        [TEMPERATURE] = "temperature", [TOP_K] = "top-k", [TOP_P] = "top-p", [MIN_P] = "min-p",
-        [REPEAT_PENALTY] = "repeat-penalty", [REPEAT_LAST] = "repeat-last", [SEED] = "seed", [STOP] = "stop",
-        [PRIORITY] = "priority", [IGNORE_END] = "ignore-end", [PREFILL_CHUNK] = "prefill-chunk", [PLACEMENT] = "placement",
-        [DEADLINE_MS] = "deadline-ms", [TOKEN] = "token", [LINGER] = "linger", [OUTPUT] = "output",
+        [MODEL] = "model",
+        [MODEL_FD] = "model-fd",
+        [PROMPT_IDS] = "prompt-ids",
+        [MAX_TOKENS] = "max-tokens",
+        [TEMPERATURE] = "temperature",
+        [TOP_K] = "top-k",
+        [TOP_P] = "top-p",
+        [MIN_P] = "min-p",
+        [REPEAT_PENALTY] = "repeat-penalty",
+        [REPEAT_LAST] = "repeat-last",
+        [SEED] = "seed",
+        [STOP] = "stop",
+        [PRIORITY] = "priority",
+        [IGNORE_END] = "ignore-end",
+        [PREFILL_CHUNK] = "prefill-chunk",
+        [PLACEMENT] = "placement",
+        [DEADLINE_MS] = "deadline-ms",
+        [TOKEN] = "token",
+        [LINGER] = "linger",
+        [OUTPUT] = "output",
 };
 
 /* ---- single values ---- */
@@ -125,7 +161,8 @@ static int read_fd(DBusMessageIter *at, const char *name, int *ret, struct tdm_e
                 return bad_type(err, name, "a file descriptor");
         dbus_message_iter_get_basic(at, &fd);
         if (fd < 0)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "the file descriptor of option \"%s\" cannot be taken", name);
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "the file descriptor of option \"%s\" cannot be taken",
+                                     name);
         *ret = fd;
         return 0;
 }
@@ -138,7 +175,8 @@ static int read_ids(DBusMessageIter *at, struct tdm_job_params *p, struct tdm_er
         const uint32_t *ids;
         int n;
 
-        if (dbus_message_iter_get_arg_type(at) != DBUS_TYPE_ARRAY || dbus_message_iter_get_element_type(at) != DBUS_TYPE_UINT32)
+        if (dbus_message_iter_get_arg_type(at) != DBUS_TYPE_ARRAY ||
+            dbus_message_iter_get_element_type(at) != DBUS_TYPE_UINT32)
                 return bad_type(err, names[PROMPT_IDS], "an array of uint32");
         dbus_message_iter_recurse(at, &inner);
         dbus_message_iter_get_fixed_array(&inner, &ids, &n);
@@ -153,7 +191,8 @@ static int read_stops(DBusMessageIter *at, struct bus_request *request, struct t
         const char *s;
         size_t n = 0;
 
-        if (dbus_message_iter_get_arg_type(at) != DBUS_TYPE_ARRAY || dbus_message_iter_get_element_type(at) != DBUS_TYPE_STRING)
+        if (dbus_message_iter_get_arg_type(at) != DBUS_TYPE_ARRAY ||
+            dbus_message_iter_get_element_type(at) != DBUS_TYPE_STRING)
                 return bad_type(err, names[STOP], "an array of strings");
         for (dbus_message_iter_recurse(at, &inner); dbus_message_iter_get_arg_type(&inner) == DBUS_TYPE_STRING;
              dbus_message_iter_next(&inner)) {
@@ -182,9 +221,12 @@ static int one_of(const char *name, const char *value, const char *const *values
 
 static int read_choice(DBusMessageIter *at, enum kind kind, struct bus_request *request, struct tdm_error *err)
 {
-        static const char *const priorities[] = { [TDM_JOB_INTERACTIVE] = "interactive", [TDM_JOB_BACKGROUND] = "background" };
-        static const char *const outputs[] = { [BUS_OUTPUT_TEXT] = "text", [BUS_OUTPUT_EVENTS] = "events",
-                                               [BUS_OUTPUT_NONE] = "none" };
+        static const char *const priorities[] = {
+                [TDM_JOB_INTERACTIVE] = "interactive", [TDM_JOB_BACKGROUND] = "background"
+        };
+        static const char *const outputs[] = {
+                [BUS_OUTPUT_TEXT] = "text", [BUS_OUTPUT_EVENTS] = "events", [BUS_OUTPUT_NONE] = "none"
+        };
         const char *value;
         int r = read_string(at, names[kind], &value, err);
 
@@ -193,7 +235,8 @@ static int read_choice(DBusMessageIter *at, enum kind kind, struct bus_request *
         if (kind == PLACEMENT) {
                 r = tdm_job_placement_from_name(value);
                 if (r < 0)
-                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "placement \"%.40s\" is none of split, npu, gpu", value);
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "placement \"%.40s\" is none of split, npu, gpu",
+                                             value);
                 request->params.placement = (enum tdm_job_placement)r;
                 return 0;
         }
@@ -202,9 +245,9 @@ static int read_choice(DBusMessageIter *at, enum kind kind, struct bus_request *
         if (r > 0)
                 return r;
         if (kind == PRIORITY)
-                request->params.priority = (enum tdm_job_priority)-r;
+                request->params.priority = (enum tdm_job_priority) - r;
         else
-                request->output = (enum bus_output)-r;
+                request->output = (enum bus_output) - r;
         return 0;
 }
 
@@ -219,7 +262,8 @@ static int read_token(DBusMessageIter *at, const char **ret, struct tdm_error *e
                 return r;
         n = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
         if (n == 0 || n > 64 || s[n])
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "option \"token\" wants 1 to 64 letters, digits and underscores");
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "option \"token\" wants 1 to 64 letters, digits and underscores");
         *ret = s;
         return 0;
 }
@@ -292,7 +336,8 @@ static bool next_entry(DBusMessageIter *entries, const char **ret_name, DBusMess
 }
 
 /* Which of the names it is, each once; a positive TDM_E_* otherwise. */
-static int which(const char *name, const char *const *known, size_t n, uint32_t *seen, size_t *ret, struct tdm_error *err)
+static int which(const char *name, const char *const *known, size_t n, uint32_t *seen, size_t *ret,
+                 struct tdm_error *err)
 {
         for (size_t i = 0; i < n; i++) {
                 if (strcmp(name, known[i]) != 0)
@@ -317,7 +362,8 @@ static int read_chat(DBusMessageIter *at, struct bus_request *request, struct td
         if (count == 0)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "there are no messages");
         if ((unsigned)count > TDM_MAX_CHAT_MESSAGES)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%d messages; at most %u are taken", count, TDM_MAX_CHAT_MESSAGES);
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%d messages; at most %u are taken", count,
+                                     TDM_MAX_CHAT_MESSAGES);
         request->messages = calloc((size_t)count, sizeof(*request->messages));
         if (!request->messages)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
@@ -331,9 +377,10 @@ static int read_chat(DBusMessageIter *at, struct bus_request *request, struct td
                 r = tdm_request_role(role);
                 if (r < 0)
                         return tdm_error_set(err, TDM_E_BAD_REQUEST,
-                                             "role \"%.40s\" of message %zu is none of system, user, assistant", role, n + 1);
-                request->messages[n++] = (struct tdm_chat_message){ .role = (enum tdm_chat_role)r, .text = text,
-                                                                    .size = strlen(text) };
+                                             "role \"%.40s\" of message %zu is none of system, user, assistant", role,
+                                             n + 1);
+                request->messages[n++] =
+                        (struct tdm_chat_message){ .role = (enum tdm_chat_role)r, .text = text, .size = strlen(text) };
         }
         request->params.messages = request->messages;
         request->params.n_messages = n;
@@ -348,8 +395,9 @@ int bus_read_request(DBusMessageIter *args, bool chat, struct bus_request *ret, 
         size_t which_one = 0;
         int r = 0;
 
-        *ret = (struct bus_request){ .model_fd = -1, .params = { .kind = TDM_JOB_GENERATE,
-                                                                 .sampling = { .top_p = 1, .repeat_penalty = 1 } } };
+        *ret = (struct bus_request){
+                .model_fd = -1, .params = { .kind = TDM_JOB_GENERATE, .sampling = { .top_p = 1, .repeat_penalty = 1 } }
+        };
         if (chat)
                 r = read_chat(args, ret, err);
         else {

@@ -1,8 +1,8 @@
 /* Who calls: the uid behind a unique name, asked of the bus once and kept while the name lives.
  *
- * Until the answer is there a peer's calls wait in order. What waits is measured and capped, for all and for each user, so
- * that nobody can fill memory with calls that cannot be served yet. A call that is longer or has more values than any
- * honest one is refused before its contents are looked at. */
+ * Until the answer is there a peer's calls wait in order. What waits is measured and capped, for all and for each user,
+ * so that nobody can fill memory with calls that cannot be served yet. A call that is longer or has more values than
+ * any honest one is refused before its contents are looked at. */
 #include "daemon/faces/dbus/private.h"
 
 #include <inttypes.h>
@@ -85,13 +85,15 @@ int bus_peer_hold(struct bus_peer *peer, DBusMessage *message, struct bus_held *
         if (dbus_message_iter_init(message, &args) && !measure(&args, &m))
                 return tdm_error_set(err, TDM_E_TOO_LONG, TOO_LONG, BUS_MAX_CALL_BYTES, BUS_MAX_CALL_VALUES);
         if (fds && bus->n_held_with_fds >= BUS_MAX_HELD_WITH_FDS)
-                return tdm_error_set(err, TDM_E_BUSY, "too many calls with file descriptors wait already; try again later");
-        tdm_list_for_each(p, &bus->peers, struct bus_peer, node)
-                if (p == peer || (p->known && peer->known && p->uid == peer->uid))
-                        tdm_list_for_each(held, &p->held, struct bus_held, node) {
-                                n++;
-                                bytes += held->size_bytes;
-                        }
+                return tdm_error_set(err, TDM_E_BUSY,
+                                     "too many calls with file descriptors wait already; try again later");
+        tdm_list_for_each(p, &bus->peers, struct bus_peer,
+                          node) if (p == peer || (p->known && peer->known && p->uid == peer->uid))
+                tdm_list_for_each(held, &p->held, struct bus_held, node)
+        {
+                n++;
+                bytes += held->size_bytes;
+        }
         if (n >= BUS_MAX_HELD_PER_UID || bytes + m.bytes > BUS_MAX_HELD_BYTES_PER_UID)
                 return tdm_error_set(err, TDM_E_QUOTA, "%u calls of this caller wait already", n);
         if (bus->n_held >= BUS_MAX_HELD || bus->held_bytes + m.bytes > BUS_MAX_HELD_BYTES)
@@ -120,10 +122,8 @@ void bus_peer_free(struct bus_peer *peer)
         struct bus_load *load;
 
         bus_forget_asking(&peer->asking);
-        tdm_list_for_each(held, &peer->held, struct bus_held, node)
-                bus_held_free(held);
-        tdm_list_for_each(load, &peer->loads, struct bus_load, node)
-                bus_load_free(load);
+        tdm_list_for_each(held, &peer->held, struct bus_held, node) bus_held_free(held);
+        tdm_list_for_each(load, &peer->loads, struct bus_load, node) bus_load_free(load);
         bus_job_peer_left(bus, peer);
         tdm_list_remove(&peer->node);
         bus->n_peers--;
@@ -155,7 +155,8 @@ static void serve_held(struct bus_peer *peer)
 {
         struct bus_held *held;
 
-        tdm_list_for_each(held, &peer->held, struct bus_held, node) {
+        tdm_list_for_each(held, &peer->held, struct bus_held, node)
+        {
                 DBusMessage *message;
 
                 if (held->asking)
@@ -176,8 +177,8 @@ static int read_uid(DBusMessage *reply, uid_t *ret)
 
         if (!dbus_message_has_signature(reply, "a{sv}") || !dbus_message_iter_init(reply, &args))
                 return -EINVAL;
-        for (dbus_message_iter_recurse(&args, &entries); dbus_message_iter_get_arg_type(&entries) == DBUS_TYPE_DICT_ENTRY;
-             dbus_message_iter_next(&entries)) {
+        for (dbus_message_iter_recurse(&args, &entries);
+             dbus_message_iter_get_arg_type(&entries) == DBUS_TYPE_DICT_ENTRY; dbus_message_iter_next(&entries)) {
                 dbus_message_iter_recurse(&entries, &entry);
                 dbus_message_iter_get_basic(&entry, &key);
                 dbus_message_iter_next(&entry);
@@ -206,7 +207,8 @@ static void on_credentials(DBusPendingCall *pending, void *userdata)
         struct bus_peer *peer = userdata;
 
         bus_forget_asking(&peer->asking);
-        if (reply && dbus_message_get_type(reply) == DBUS_MESSAGE_TYPE_METHOD_RETURN && read_uid(reply, &peer->uid) == 0) {
+        if (reply && dbus_message_get_type(reply) == DBUS_MESSAGE_TYPE_METHOD_RETURN &&
+            read_uid(reply, &peer->uid) == 0) {
                 peer->known = true;
                 serve_held(peer);
         } else /* it may have left meanwhile: then nobody hears this */
@@ -237,11 +239,13 @@ static bool make_room(struct tdm_dbus *bus)
 
         if (bus->n_peers < BUS_MAX_PEERS)
                 return true;
-        tdm_list_for_each(peer, &bus->peers, struct bus_peer, node)
-                if (tdm_list_empty(&peer->held) && tdm_list_empty(&peer->loads) && peer->known && !bus_job_knows(bus, peer)) {
-                        bus_peer_free(peer);
-                        return true;
-                }
+        tdm_list_for_each(peer, &bus->peers, struct bus_peer, node) if (tdm_list_empty(&peer->held) &&
+                                                                        tdm_list_empty(&peer->loads) && peer->known &&
+                                                                        !bus_job_knows(bus, peer))
+        {
+                bus_peer_free(peer);
+                return true;
+        }
         return false;
 }
 

@@ -1,9 +1,9 @@
-/* May they? On a user's own bus: the user and root may do everything. On the system's: what polkit says, asked on the bus and
- * answered from the loop; root and the daemon's own user are not asked about.
+/* May they? On a user's own bus: the user and root may do everything. On the system's: what polkit says, asked on the
+ * bus and answered from the loop; root and the daemon's own user are not asked about.
  *
- * Where there is no polkit, everybody may generate within the quotas (as over the socket) and nobody but root may do the
- * rest. Any other answer than a clear yes is a no: polkit that fails, that does not know the action (the policy file is
- * not installed), or that would have to ask a person the caller did not offer to ask. */
+ * Where there is no polkit, everybody may generate within the quotas (as over the socket) and nobody but root may do
+ * the rest. Any other answer than a clear yes is a no: polkit that fails, that does not know the action (the policy
+ * file is not installed), or that would have to ask a person the caller did not offer to ask. */
 #include "daemon/faces/dbus/private.h"
 
 #include "common/log.h"
@@ -45,7 +45,8 @@ static bool read_answer(DBusMessage *reply, enum bus_action action, char *why, s
                 return false;
         }
         error = dbus_message_get_error_name(reply);
-        if (error && (strcmp(error, DBUS_ERROR_SERVICE_UNKNOWN) == 0 || strcmp(error, DBUS_ERROR_NAME_HAS_NO_OWNER) == 0)) {
+        if (error &&
+            (strcmp(error, DBUS_ERROR_SERVICE_UNKNOWN) == 0 || strcmp(error, DBUS_ERROR_NAME_HAS_NO_OWNER) == 0)) {
                 snprintf(why, size, "there is no polkit on this bus, and so only root may do that");
                 return action == BUS_GENERATE;
         }

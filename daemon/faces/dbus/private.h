@@ -89,8 +89,8 @@ struct bus_stream {
         int fd;
         char *data;
         size_t first, size, capacity; /* the bytes that wait: data[first … size) */
-        bool cut;   /* it could not hold all */
-        bool over;  /* no more will come: closed when it is empty */
+        bool cut;                     /* it could not hold all */
+        bool over;                    /* no more will come: closed when it is empty */
         struct tdm_source *writable;
 };
 
@@ -136,7 +136,7 @@ struct tdm_dbus {
         DBusPendingCall *asking;    /* Hello, then RequestName */
         struct tdm_source *dispatch, *retry, *tick;
         uint64_t retry_ns, tick_ns; /* how long to wait; when the tick comes */
-        bool lost; /* to be torn down */
+        bool lost;                  /* to be torn down */
 
         struct tdm_list peers;
         unsigned n_peers;
@@ -171,7 +171,7 @@ struct bus_writer {
         bool failed;
 };
 
-void bus_writer_init(struct bus_writer *w, DBusMessage *message); /* NULL: failed */
+void bus_writer_init(struct bus_writer *w, DBusMessage *message);  /* NULL: failed */
 void bus_write(struct bus_writer *w, int type, const void *value); /* fixed types, and fds (duplicated) */
 void bus_write_string(struct bus_writer *w, const char *s);
 void bus_write_path(struct bus_writer *w, const char *path); /* valid */
@@ -199,8 +199,8 @@ void bus_tear_down(struct tdm_dbus *bus);
 /* Takes message; NULL is fine. Not sent while there is no bus. */
 void bus_send(struct tdm_dbus *bus, DBusMessage *message);
 /* A call to somebody else; fn is called once, unless *ret is cancelled before. */
-int bus_ask(struct tdm_dbus *bus, DBusMessage *message, int timeout_ms, DBusPendingCallNotifyFunction fn, void *userdata,
-            DBusPendingCall **ret);
+int bus_ask(struct tdm_dbus *bus, DBusMessage *message, int timeout_ms, DBusPendingCallNotifyFunction fn,
+            void *userdata, DBusPendingCall **ret);
 void bus_forget_asking(DBusPendingCall **asking);
 
 /* Answers. They take nothing; a caller who wants no answer gets none. */
@@ -284,7 +284,7 @@ bool bus_job_is_seen_by(const struct bus_job *job, const struct bus_peer *peer);
 void bus_job_peer_left(struct tdm_dbus *bus, struct bus_peer *peer);
 bool bus_job_knows(const struct tdm_dbus *bus, const struct bus_peer *peer); /* one belongs to it or is watched by it */
 void bus_job_free(struct bus_job *job);
-void bus_job_forget(struct bus_job *job); /* with a word to those who watch it */
+void bus_job_forget(struct bus_job *job);                     /* with a word to those who watch it */
 uint64_t bus_job_tick(struct tdm_dbus *bus, uint64_t now_ns); /* when it wants to be called again; 0: not */
 void bus_job_cancel(struct bus_job *job);
 bool bus_may_keep(struct tdm_dbus *bus, uid_t uid, uint64_t more); /* drops what has ended to make room */

@@ -1,7 +1,7 @@
 /* Workers and models as objects, the lists and the status, and the tick that tells of changes.
  *
- * Everything is gathered from its owner when it is asked for. Changes of workers and models concern nobody's privacy and go
- * to all who listen; a loading model says how far it is at most ten times a second. */
+ * Everything is gathered from its owner when it is asked for. Changes of workers and models concern nobody's privacy
+ * and go to all who listen; a loading model says how far it is at most ten times a second. */
 #include "daemon/faces/dbus/private.h"
 
 #include "common/log.h"
@@ -12,9 +12,26 @@ const char *const bus_worker_names[TDM_N_WORKERS] = { [TDM_WORKER_NPU] = "npu", 
 
 /* ---- workers ---- */
 
-enum worker_property { W_NAME, W_REQUESTED, W_DEVICE, W_DETAIL, W_STATE, W_PID, W_RESTARTS, W_LAST_EXIT, W_SANDBOX, W_NUMERICS_ID,
-                       W_BUSY_SHARE, W_PLACEMENT_SHARE, W_BLOCKS_DONE, W_REASON, W_PLAN, W_DEVICE_SHARE, W_DEVICE_USE,
-                       N_WORKER_PROPERTIES };
+enum worker_property {
+        W_NAME,
+        W_REQUESTED,
+        W_DEVICE,
+        W_DETAIL,
+        W_STATE,
+        W_PID,
+        W_RESTARTS,
+        W_LAST_EXIT,
+        W_SANDBOX,
+        W_NUMERICS_ID,
+        W_BUSY_SHARE,
+        W_PLACEMENT_SHARE,
+        W_BLOCKS_DONE,
+        W_REASON,
+        W_PLAN,
+        W_DEVICE_SHARE,
+        W_DEVICE_USE,
+        N_WORKER_PROPERTIES
+};
 
 static const struct bus_property worker_properties[N_WORKER_PROPERTIES] = {
         [W_NAME] = { "Name", "s", false },
@@ -86,7 +103,8 @@ static void write_use(struct bus_writer *w, const struct tdm_device_use *use)
         const struct {
                 const char *name;
                 uint32_t value;
-        } given[] = { { "power-mw", use->power_mw }, { "utilisation-permille", use->utilisation_permille },
+        } given[] = { { "power-mw", use->power_mw },
+                      { "utilisation-permille", use->utilisation_permille },
                       { "temperature-mc", use->temperature_mc } };
 
         bus_open(w, DBUS_TYPE_ARRAY, "{st}");
@@ -200,7 +218,8 @@ void bus_restart_worker(struct bus_peer *peer, DBusMessage *message, enum tdm_wo
                 tdm_dbus_on_workers_changed(bus);
                 return;
         }
-        snprintf(text, sizeof(text), r == -ENOENT ? "worker %s is off" : "cannot restart worker %s", bus_worker_names[index]);
+        snprintf(text, sizeof(text), r == -ENOENT ? "worker %s is off" : "cannot restart worker %s",
+                 bus_worker_names[index]);
         bus_reply_failed(bus, message, r == -ENOENT ? TDM_E_NO_WORKER : TDM_E_INTERNAL, text);
 }
 
@@ -212,7 +231,8 @@ static void restart(struct bus_peer *peer, DBusMessage *message, DBusMessageIter
         if (r != 0)
                 bus_reply_failed(peer->bus, message, r, err.message);
         else
-                bus_restart_worker(peer, message, (enum tdm_worker_index)((const char *const *)object - bus_worker_names));
+                bus_restart_worker(peer, message,
+                                   (enum tdm_worker_index)((const char *const *)object - bus_worker_names));
 }
 
 static const struct bus_method worker_methods[] = { { "Restart", "a{sv}", BUS_RESTART_WORKER, restart } };
@@ -257,8 +277,24 @@ void tdm_dbus_on_workers_changed(struct tdm_dbus *bus)
 
 /* ---- models ---- */
 
-enum model_property { M_NAME, M_PATH, M_DEFAULT, M_STATE, M_ERROR, M_PROGRESS, M_ARCHITECTURE, M_QUANTISATION, M_CHAT, M_PRECISION,
-                      M_CONTEXT, M_FILE_BYTES, M_WEIGHTS_BYTES, M_CACHE_BYTES, M_RESIDENT_BYTES, N_MODEL_PROPERTIES };
+enum model_property {
+        M_NAME,
+        M_PATH,
+        M_DEFAULT,
+        M_STATE,
+        M_ERROR,
+        M_PROGRESS,
+        M_ARCHITECTURE,
+        M_QUANTISATION,
+        M_CHAT,
+        M_PRECISION,
+        M_CONTEXT,
+        M_FILE_BYTES,
+        M_WEIGHTS_BYTES,
+        M_CACHE_BYTES,
+        M_RESIDENT_BYTES,
+        N_MODEL_PROPERTIES
+};
 
 static const struct bus_property model_properties[N_MODEL_PROPERTIES] = {
         [M_NAME] = { "Name", "s", false },
@@ -382,7 +418,8 @@ struct tdm_model *bus_model_find(struct tdm_dbus *bus, const char *path)
         char own[BUS_MAX_PATH];
         struct tdm_model *model;
 
-        tdm_list_for_each(model, tdm_models_list(bus->models), struct tdm_model, node) {
+        tdm_list_for_each(model, tdm_models_list(bus->models), struct tdm_model, node)
+        {
                 bus_model_path(model, own);
                 if (strcmp(path, own) == 0)
                         return model;
@@ -433,14 +470,16 @@ static uint64_t tell_of_models(struct tdm_dbus *bus, uint64_t now_ns)
         uint64_t next_ns = 0;
         struct tdm_model *model;
 
-        tdm_list_for_each(model, tdm_models_list(bus->models), struct tdm_model, node) {
+        tdm_list_for_each(model, tdm_models_list(bus->models), struct tdm_model, node)
+        {
                 struct bus_known_model *known = known_model(bus, model->id);
                 char path[BUS_MAX_PATH];
 
                 if (!known || !known->changed)
                         continue;
                 if (now_ns - known->told_ns < BUS_CHANGED_NS) {
-                        next_ns = next_ns ? TDM_MIN(next_ns, known->told_ns + BUS_CHANGED_NS) : known->told_ns + BUS_CHANGED_NS;
+                        next_ns = next_ns ? TDM_MIN(next_ns, known->told_ns + BUS_CHANGED_NS) :
+                                            known->told_ns + BUS_CHANGED_NS;
                         continue;
                 }
                 known->changed = false;
@@ -463,9 +502,8 @@ static void on_scanned(const char *name, const char *path, uint64_t size_bytes, 
         struct scan *scan = userdata;
         struct tdm_model *model;
 
-        tdm_list_for_each(model, tdm_models_list(scan->bus->models), struct tdm_model, node)
-                if (strcmp(model->name, name) == 0)
-                        return; /* listed already */
+        tdm_list_for_each(model, tdm_models_list(scan->bus->models), struct tdm_model,
+                          node) if (strcmp(model->name, name) == 0) return; /* listed already */
         bus_open(scan->w, DBUS_TYPE_ARRAY, "{sv}");
         bus_entry_string(scan->w, "name", name);
         bus_entry_string(scan->w, "path", path);
@@ -482,7 +520,8 @@ void bus_write_models(struct bus_writer *w, struct tdm_dbus *bus)
         struct tdm_model *model;
 
         bus_open(w, DBUS_TYPE_ARRAY, "a{sv}");
-        tdm_list_for_each(model, tdm_models_list(bus->models), struct tdm_model, node) {
+        tdm_list_for_each(model, tdm_models_list(bus->models), struct tdm_model, node)
+        {
                 bus_model_path(model, path);
                 bus_open(w, DBUS_TYPE_ARRAY, "{sv}");
                 bus_entry_string(w, "name", model->name);

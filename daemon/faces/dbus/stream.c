@@ -1,6 +1,7 @@
-/* The writing end of a pipe whose reader may be slow, stopped, or gone. Writing never waits: what the pipe does not take is
- * kept up to a limit and goes when there is room. Past the limit nothing is taken any more (there would be a hole), and the
- * reader finds the end of the file after what was kept; what it missed it can still ask for with GetText(). */
+/* The writing end of a pipe whose reader may be slow, stopped, or gone. Writing never waits: what the pipe does not
+ * take is kept up to a limit and goes when there is room. Past the limit nothing is taken any more (there would be a
+ * hole), and the reader finds the end of the file after what was kept; what it missed it can still ask for with
+ * GetText(). */
 #include "daemon/faces/dbus/private.h"
 
 #include <fcntl.h>

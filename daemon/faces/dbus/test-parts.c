@@ -1,5 +1,5 @@
-/* The parts of the D-Bus face that need no bus: text that is made well-formed, pipes whose readers are slow or gone, what
- * is kept for whom, and options out of messages. */
+/* The parts of the D-Bus face that need no bus: text that is made well-formed, pipes whose readers are slow or gone,
+ * what is kept for whom, and options out of messages. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,7 +29,7 @@ static void test_clean_text(void **state)
         clean("plain", 5, "plain");
         clean("a\0b", 3, "a" R "b");
         clean("\xc3\xa4\xf0\x9f\x98\x80", 6, "\xc3\xa4\xf0\x9f\x98\x80");
-        clean("\xc3", 1, R);                 /* cut off */
+        clean("\xc3", 1, R); /* cut off */
         clean("x\xf0\x9f\x98", 4, "x" R R R);
         clean("\xc0\xaf\xed\xa0\x80", 5, R R R R R); /* overlong, surrogate */
         clean("\xff\xfe", 2, R R);
@@ -218,7 +218,8 @@ static void test_kept(void **state)
                         make_job(&bus, uid, mib, false);
         assert_true(bus_may_keep(&bus, 6, 2 * mib));
         assert_false(bus_may_keep(&bus, 6, 3 * mib));
-        tdm_list_for_each(job, &bus.jobs, struct bus_job, node) {
+        tdm_list_for_each(job, &bus.jobs, struct bus_job, node)
+        {
                 job->ended = true;
                 bus_job_free(job);
         }
@@ -299,7 +300,8 @@ static void test_error_names(void **state)
 {
         for (int code = 1; code < TDM_E_MAX; code++) {
                 assert_true(dbus_validate_error_name(bus_error_name(code), NULL));
-                assert_true(code == TDM_E_INTERNAL || strcmp(bus_error_name(code), bus_error_name(TDM_E_INTERNAL)) != 0);
+                assert_true(code == TDM_E_INTERNAL ||
+                            strcmp(bus_error_name(code), bus_error_name(TDM_E_INTERNAL)) != 0);
         }
         assert_string_equal(bus_error_name(-EIO), BUS_ERROR "Internal");
         assert_string_equal(bus_error_name(TDM_E_QUOTA), "dev.tandem.Tandem1.Error.Quota");

@@ -1,7 +1,7 @@
-/* What we ask of systemd: to kill a worker that is a unit of its own. A worker that is stopped, or hangs in its driver, cannot
- * be ended by hanging up, and a process of another user is not ours to signal. systemd lets us by a polkit rule for exactly
- * these units (systemd/polkit.rules). Nothing waits for the answer: that the process is gone is known by its pidfd, and
- * the fleet asks again while it is not. */
+/* What we ask of systemd: to kill a worker that is a unit of its own. A worker that is stopped, or hangs in its driver,
+ * cannot be ended by hanging up, and a process of another user is not ours to signal. systemd lets us by a polkit rule
+ * for exactly these units (systemd/polkit.rules). Nothing waits for the answer: that the process is gone is known by
+ * its pidfd, and the fleet asks again while it is not. */
 #include "daemon/faces/dbus/private.h"
 
 #include <signal.h>
@@ -17,7 +17,8 @@ static void on_killed(DBusPendingCall *pending, void *userdata)
         DBusError error = DBUS_ERROR_INIT;
 
         if (reply && dbus_set_error_from_message(&error, reply)) {
-                tdm_log_error("systemd does not kill a worker that hangs: %s (is polkit there, and the rule that lets this user?)",
+                tdm_log_error("systemd does not kill a worker that hangs: %s (is polkit there, and the rule that lets "
+                              "this user?)",
                               error.message);
                 dbus_error_free(&error);
         }
@@ -35,8 +36,8 @@ void tdm_dbus_kill_unit(struct tdm_dbus *bus, const char *unit)
         int r = -ENOTCONN;
 
         if (bus && bus->registered) {
-                bus_writer_init(&w, dbus_message_new_method_call(SYSTEMD_NAME, "/org/freedesktop/systemd1", SYSTEMD_NAME ".Manager",
-                                                                 "KillUnit"));
+                bus_writer_init(&w, dbus_message_new_method_call(SYSTEMD_NAME, "/org/freedesktop/systemd1",
+                                                                 SYSTEMD_NAME ".Manager", "KillUnit"));
                 bus_write_string(&w, unit);
                 bus_write_string(&w, "all");
                 bus_write(&w, DBUS_TYPE_INT32, &signo);

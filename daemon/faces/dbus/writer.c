@@ -1,8 +1,8 @@
 /* Messages, written without a check after every value.
  *
  * libdbus can only fail for want of memory here, and it ends the process over a string that is not UTF-8. So failure is
- * kept until the end, and every string, wherever it came from (a file name, a piece of an error message cut in the middle
- * of a character), is made well-formed first. */
+ * kept until the end, and every string, wherever it came from (a file name, a piece of an error message cut in the
+ * middle of a character), is made well-formed first. */
 #include "daemon/faces/dbus/private.h"
 
 #include "common/utf8.h"

@@ -14,7 +14,8 @@ static void client_free(struct client *c)
 {
         struct request *request;
 
-        tdm_list_for_each(request, &c->requests, struct request, node) {
+        tdm_list_for_each(request, &c->requests, struct request, node)
+        {
                 struct tdm_job *job = request->job;
 
                 if (job) {
@@ -81,7 +82,8 @@ static int on_reading(struct tdm_source *source, uint64_t now_ns, void *userdata
         struct client *c;
         bool any = false;
 
-        tdm_list_for_each(c, &face->clients, struct client, node) {
+        tdm_list_for_each(c, &face->clients, struct client, node)
+        {
                 uint64_t queued;
                 struct request *request;
 
@@ -90,9 +92,8 @@ static int on_reading(struct tdm_source *source, uint64_t now_ns, void *userdata
                 queued = tdm_conn_queued_bytes(c->conn);
                 if (queued <= PAUSE_BYTES / 2) {
                         c->paused = false;
-                        tdm_list_for_each(request, &c->requests, struct request, node)
-                                if (request->job)
-                                        request->job->paused = false;
+                        tdm_list_for_each(request, &c->requests, struct request, node) if (request->job)
+                                request->job->paused = false;
                         tdm_scheduler_kick(face->scheduler);
                         continue;
                 }
@@ -101,8 +102,9 @@ static int on_reading(struct tdm_source *source, uint64_t now_ns, void *userdata
                         c->stalled_since_ns = now_ns;
                 c->queued_bytes = queued;
                 if (now_ns - c->stalled_since_ns > face->not_reading_ns) {
-                        tdm_log_info("client %d of user %u hung up on: it has not read its replies for %llu s", (int)c->pid,
-                                     (unsigned)c->uid, (unsigned long long)(face->not_reading_ns / TDM_NSEC_PER_SEC));
+                        tdm_log_info("client %d of user %u hung up on: it has not read its replies for %llu s",
+                                     (int)c->pid, (unsigned)c->uid,
+                                     (unsigned long long)(face->not_reading_ns / TDM_NSEC_PER_SEC));
                         client_free(c);
                 }
         }
@@ -111,8 +113,8 @@ static int on_reading(struct tdm_source *source, uint64_t now_ns, void *userdata
         return 0;
 }
 
-int tdm_face_new(struct tdm_face **ret, struct tdm_loop *loop, struct tdm_models *models, struct tdm_scheduler *scheduler,
-                 const struct tdm_face_config *config)
+int tdm_face_new(struct tdm_face **ret, struct tdm_loop *loop, struct tdm_models *models,
+                 struct tdm_scheduler *scheduler, const struct tdm_face_config *config)
 {
         _cleanup_(tdm_face_destroyp) struct tdm_face *face = calloc(1, sizeof(*face));
         int r;
@@ -153,8 +155,7 @@ void tdm_face_destroy(struct tdm_face *face)
 
         if (!face)
                 return;
-        tdm_list_for_each(c, &face->clients, struct client, node)
-                client_free(c);
+        tdm_list_for_each(c, &face->clients, struct client, node) client_free(c);
         tdm_background_destroyp(&face->background);
         tdm_source_destroyp(&face->reading);
         free(face->socket);
@@ -176,17 +177,19 @@ static int check_peer(struct tdm_face *face, const struct ucred *peer, struct td
         if (!face->system && peer->uid != geteuid() && peer->uid != 0)
                 return tdm_error_set(err, TDM_E_DENIED, "this tandemd serves user %u only", (unsigned)geteuid());
         if (face->n_clients >= face->max_connections)
-                return tdm_error_set(err, TDM_E_BUSY, "%u connections are open already; try again later", face->n_clients);
-        tdm_list_for_each(c, &face->clients, struct client, node)
-                n_own += c->uid == peer->uid;
+                return tdm_error_set(err, TDM_E_BUSY, "%u connections are open already; try again later",
+                                     face->n_clients);
+        tdm_list_for_each(c, &face->clients, struct client, node) n_own += c->uid == peer->uid;
         if (n_own >= face->max_connections_per_uid)
-                return tdm_error_set(err, TDM_E_QUOTA, "user %u has %u connections open already", (unsigned)peer->uid, n_own);
+                return tdm_error_set(err, TDM_E_QUOTA, "user %u has %u connections open already", (unsigned)peer->uid,
+                                     n_own);
         return 0;
 }
 
 void tdm_face_accept(struct tdm_face *face, int taken_fd)
 {
-        struct tdm_conn_limits limits = { .max_frame_bytes = TDM_CLIENT_MAX_FRAME_BYTES, .max_queue_bytes = MAX_QUEUE_BYTES,
+        struct tdm_conn_limits limits = { .max_frame_bytes = TDM_CLIENT_MAX_FRAME_BYTES,
+                                          .max_queue_bytes = MAX_QUEUE_BYTES,
                                           .stall_timeout_ns = face->half_frame_ns };
         _cleanup_(closep) int fd = taken_fd;
         socklen_t len = sizeof(struct ucred);
@@ -198,7 +201,8 @@ void tdm_face_accept(struct tdm_face *face, int taken_fd)
         if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
                 return;
         if (check_peer(face, &peer, &err) != 0) {
-                tdm_log_debug("connection of process %d, user %u refused: %s", (int)peer.pid, (unsigned)peer.uid, err.message);
+                tdm_log_debug("connection of process %d, user %u refused: %s", (int)peer.pid, (unsigned)peer.uid,
+                              err.message);
                 send_last_words(fd, err.code, err.message);
                 return;
         }
@@ -209,7 +213,8 @@ void tdm_face_accept(struct tdm_face *face, int taken_fd)
         c->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
         r = c->fd < 0 ? -errno : tdm_conn_new(&c->conn, face->loop, fd, &limits, on_frame, on_closed, c);
         if (r < 0) {
-                tdm_log_warning("cannot serve process %d of user %u: %s", (int)peer.pid, (unsigned)peer.uid, strerror(-r));
+                tdm_log_warning("cannot serve process %d of user %u: %s", (int)peer.pid, (unsigned)peer.uid,
+                                strerror(-r));
                 closep(&c->fd);
                 free(c);
                 return;
@@ -228,9 +233,9 @@ void tdm_face_on_model_changed(struct tdm_face *face, struct tdm_model *model)
         struct client *c;
 
         tdm_list_for_each(c, &face->clients, struct client, node)
-                tdm_list_for_each(request, &c->requests, struct request, node)
-                        if (request->model == model && request->kind != REQUEST_JOB)
-                                request_model_changed(request);
+                tdm_list_for_each(request, &c->requests, struct request,
+                                  node) if (request->model == model && request->kind != REQUEST_JOB)
+                        request_model_changed(request);
 }
 
 void tdm_face_set_draining(struct tdm_face *face)
@@ -242,7 +247,8 @@ void tdm_face_finish(struct tdm_face *face)
 {
         struct client *c;
 
-        tdm_list_for_each(c, &face->clients, struct client, node) {
+        tdm_list_for_each(c, &face->clients, struct client, node)
+        {
                 c->finishing = true;
                 tdm_conn_finish(c->conn);
         }
@@ -313,9 +319,8 @@ void face_protocol_error(struct client *c, const char *message)
         c->finishing = true;
         tdm_log_debug("client %d of user %u hung up on: %s", (int)c->pid, (unsigned)c->uid, message);
         face_send_error(c, 0, TDM_E_PROTOCOL, message);
-        tdm_list_for_each(request, &c->requests, struct request, node)
-                if (request->job)
-                        tdm_scheduler_cancel(c->face->scheduler, request->job, NULL);
+        tdm_list_for_each(request, &c->requests, struct request, node) if (request->job)
+                tdm_scheduler_cancel(c->face->scheduler, request->job, NULL);
         tdm_conn_finish(c->conn);
 }
 

@@ -1,9 +1,10 @@
 /* The client socket's face: connections, requests, replies (proto/tandem.proto).
  *
- * It translates between the wire and jobs, models and the fleet, and decides who may do what: peer credentials are taken
- * when a client connects. A user daemon serves its own uid and root; a system daemon serves everybody, and each sees and
- * cancels only what is its own (root: all). Whatever a client can make grow is capped; a client that does not read has its
- * jobs paused, and is hung up on when that lasts. Only the files of this folder know the generated protobuf. Loop thread only. */
+ * It translates between the wire and jobs, models and the fleet, and decides who may do what: peer credentials are
+ * taken when a client connects. A user daemon serves its own uid and root; a system daemon serves everybody, and each
+ * sees and cancels only what is its own (root: all). Whatever a client can make grow is capped; a client that does not
+ * read has its jobs paused, and is hung up on when that lasts. Only the files of this folder know the generated
+ * protobuf. Loop thread only. */
 #ifndef TDM_DAEMON_FACES_SOCKET_FACE_H
 #define TDM_DAEMON_FACES_SOCKET_FACE_H
 
@@ -19,13 +20,13 @@ struct tdm_face_config {
         const char *socket; /* for status */
         uint32_t max_connections;
         uint32_t max_connections_per_uid;
-        uint64_t half_frame_ns; /* how long half a frame may stand still; 0: 30 s */
+        uint64_t half_frame_ns;  /* how long half a frame may stand still; 0: 30 s */
         uint64_t not_reading_ns; /* how long a client may leave its replies unread; 0: 2 min */
 };
 
 /* All borrowed; fleet may change through tdm_face_set_fleet(). */
-int tdm_face_new(struct tdm_face **ret, struct tdm_loop *loop, struct tdm_models *models, struct tdm_scheduler *scheduler,
-                 const struct tdm_face_config *config);
+int tdm_face_new(struct tdm_face **ret, struct tdm_loop *loop, struct tdm_models *models,
+                 struct tdm_scheduler *scheduler, const struct tdm_face_config *config);
 void tdm_face_set_fleet(struct tdm_face *face, struct tdm_fleet *fleet);
 /* Closes all connections and cancels their jobs. */
 void tdm_face_destroy(struct tdm_face *face);

@@ -3,7 +3,8 @@
 
 #include <math.h>
 
-static_assert((int)TDM_JOB_QUEUED == TANDEM__JOB_STATE__JOB_QUEUED && (int)TDM_JOB_LOADING == TANDEM__JOB_STATE__JOB_LOADING &&
+static_assert((int)TDM_JOB_QUEUED == TANDEM__JOB_STATE__JOB_QUEUED &&
+                      (int)TDM_JOB_LOADING == TANDEM__JOB_STATE__JOB_LOADING &&
                       (int)TDM_JOB_PREFILL == TANDEM__JOB_STATE__JOB_PREFILL &&
                       (int)TDM_JOB_DECODE == TANDEM__JOB_STATE__JOB_DECODE &&
                       (int)TDM_JOB_RECOVERING == TANDEM__JOB_STATE__JOB_RECOVERING &&

@@ -40,7 +40,7 @@ struct request {
         enum request_kind kind;
         struct tdm_job *job;
         struct tdm_model *model;
-        char *text; /* TOKENIZE */
+        char *text;                    /* TOKENIZE */
         struct tokenizing *tokenizing; /* on a thread now; text is its */
         size_t text_size;
         unsigned flags;
@@ -63,7 +63,7 @@ struct tdm_face {
         uint32_t n_traces;
         uint64_t waiting_bytes;
         struct tdm_background *background; /* tokenizes long texts */
-        struct tdm_source *reading; /* timer: looks after paused clients */
+        struct tdm_source *reading;        /* timer: looks after paused clients */
 };
 
 static inline bool client_is_root(const struct client *c)
@@ -86,7 +86,8 @@ void face_send(struct client *client, uint32_t id, Tandem__Reply *reply);
 void face_send_error(struct client *client, uint32_t id, int code, const char *message);
 void face_send_ok(struct client *client, uint32_t id);
 void face_protocol_error(struct client *client, const char *message); /* tells it, and hangs up */
-void face_mind_queue(struct client *client, struct tdm_job *job);     /* pauses the job (or none) of one that does not read */
+/* pauses the job (or none) of one that does not read */
+void face_mind_queue(struct client *client, struct tdm_job *job);
 
 /* request.c: a checked frame; fds as in tdm_conn_frame_fn */
 void face_handle(struct client *client, const uint8_t *data, size_t size, int *fds, unsigned n_fds);

@@ -1,5 +1,5 @@
-/* What clients ask. A frame is unpacked with a budget, so that a small frame cannot unfold into much memory; every number
- * and every length is checked before it goes further. */
+/* What clients ask. A frame is unpacked with a budget, so that a small frame cannot unfold into much memory; every
+ * number and every length is checked before it goes further. */
 #include "daemon/faces/socket/private.h"
 
 #include "common/log.h"
@@ -63,23 +63,24 @@ static bool may_open(struct client *c, uint32_t id)
                 face_send_error(c, id, TDM_E_BUSY, message);
                 return false;
         }
-        tdm_list_for_each(r, &c->requests, struct request, node)
-                if (r->id == id) {
-                        face_protocol_error(c, "two open requests have the same id");
-                        return false;
-                }
+        tdm_list_for_each(r, &c->requests, struct request, node) if (r->id == id)
+        {
+                face_protocol_error(c, "two open requests have the same id");
+                return false;
+        }
         return true;
 }
 
 /* ---- models ---- */
 
-static int open_model(struct client *c, const Tandem__ModelRef *ref, const int *fds, unsigned n_fds, struct tdm_model **ret,
-                      struct tdm_error *err)
+static int open_model(struct client *c, const Tandem__ModelRef *ref, const int *fds, unsigned n_fds,
+                      struct tdm_model **ret, struct tdm_error *err)
 {
         if (!ref || !ref->from_fd)
                 return tdm_models_open(c->face->models, ref ? ref->name : NULL, -1, ret, err);
         if (n_fds != 1)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "a model passed as a file needs exactly one fd; %u came", n_fds);
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "a model passed as a file needs exactly one fd; %u came",
+                                     n_fds);
         return tdm_models_open(c->face->models, ref->name, fds[0], ret, err);
 }
 
@@ -139,14 +140,17 @@ static int take_generate(const struct client *c, const Tandem__Generate *g, stru
         if (r != 0)
                 return r;
         if (g->n_stop > TDM_MAX_STOPS)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%zu stop strings; at most %u are taken", g->n_stop, TDM_MAX_STOPS);
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%zu stop strings; at most %u are taken", g->n_stop,
+                                     TDM_MAX_STOPS);
         for (size_t i = 0; i < g->n_stop; i++)
                 stops[i] = (struct tdm_stop_string){ (const char *)g->stop[i].data, g->stop[i].len };
         r = tdm_job_placement_from_name(g->placement);
         if (r < 0)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "placement \"%.40s\" is none of split, npu, gpu", g->placement);
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "placement \"%.40s\" is none of split, npu, gpu",
+                                     g->placement);
         p.placement = (enum tdm_job_placement)r;
-        if (g->priority != TANDEM__PRIORITY__PRIORITY_INTERACTIVE && g->priority != TANDEM__PRIORITY__PRIORITY_BACKGROUND)
+        if (g->priority != TANDEM__PRIORITY__PRIORITY_INTERACTIVE &&
+            g->priority != TANDEM__PRIORITY__PRIORITY_BACKGROUND)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "priority %d is not known", (int)g->priority);
         p.priority = g->priority == TANDEM__PRIORITY__PRIORITY_BACKGROUND ? TDM_JOB_BACKGROUND : TDM_JOB_INTERACTIVE;
         take_sampling(g->sampling, &p);
@@ -178,14 +182,14 @@ static int take_score(const struct client *c, const Tandem__Score *score, struct
         };
 
         if (score->top > TDM_MAX_TOP)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%u alternatives were asked for; at most %u are given", score->top,
-                                     TDM_MAX_TOP);
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%u alternatives were asked for; at most %u are given",
+                                     score->top, TDM_MAX_TOP);
         return tdm_job_new(ret, &p, err);
 }
 
 /* Takes over job. */
-static int start_job(struct client *c, uint32_t id, struct tdm_job *own_job, const Tandem__ModelRef *ref, const int *fds,
-                     unsigned n_fds, struct tdm_error *err)
+static int start_job(struct client *c, uint32_t id, struct tdm_job *own_job, const Tandem__ModelRef *ref,
+                     const int *fds, unsigned n_fds, struct tdm_error *err)
 {
         _cleanup_(tdm_job_unrefp) struct tdm_job *job = own_job;
         _cleanup_(tdm_model_unrefp) struct tdm_model *model = NULL;
@@ -233,7 +237,8 @@ static int handle_cancel(struct client *c, uint32_t id, const Tandem__Cancel *ca
         struct tdm_job *job = tdm_scheduler_find(c->face->scheduler, cancel->job);
 
         if (!job || !client_may_touch(c, job->uid))
-                return tdm_error_set(err, TDM_E_NO_JOB, "no job %llu; see `tandem jobs`", (unsigned long long)cancel->job);
+                return tdm_error_set(err, TDM_E_NO_JOB, "no job %llu; see `tandem jobs`",
+                                     (unsigned long long)cancel->job);
         tdm_scheduler_cancel(c->face->scheduler, job, NULL);
         face_send_ok(c, id);
         return 0;
@@ -247,7 +252,8 @@ static void tokenize(void *task)
         size_t capacity = t->text_size + 16; /* BOS, and a token for each byte at most */
 
         t->ids = malloc(capacity * sizeof(*t->ids));
-        t->n = t->ids ? tdm_tokenizer_encode(t->model->metadata->tokenizer, t->text, t->text_size, t->flags, t->ids, capacity) :
+        t->n = t->ids ? tdm_tokenizer_encode(t->model->metadata->tokenizer, t->text, t->text_size, t->flags, t->ids,
+                                             capacity) :
                         -ENOMEM;
         if (t->n >= 0 && (size_t)t->n > capacity)
                 t->n = -EOVERFLOW;
@@ -259,7 +265,8 @@ static void answer_tokenize(struct request *request, const struct tokenizing *t)
         Tandem__TokenizeReply tokenized = TANDEM__TOKENIZE_REPLY__INIT;
 
         if (t->n < 0) {
-                face_send_error(request->client, request->id, TDM_E_INTERNAL, "the text cannot be tokenized: out of memory");
+                face_send_error(request->client, request->id, TDM_E_INTERNAL,
+                                "the text cannot be tokenized: out of memory");
                 return;
         }
         tokenized.n_ids = (size_t)t->n;
@@ -298,12 +305,16 @@ static void start_tokenize(struct request *request)
                 request_free(request);
                 return;
         }
-        *t = (struct tokenizing){ .face = face, .request = request, .model = tdm_model_ref(request->model),
-                                  .text = steal_ptr(&request->text), .text_size = request->text_size,
+        *t = (struct tokenizing){ .face = face,
+                                  .request = request,
+                                  .model = tdm_model_ref(request->model),
+                                  .text = steal_ptr(&request->text),
+                                  .text_size = request->text_size,
                                   .flags = request->flags };
         request->text_size = 0; /* counted in t from here on */
         request->tokenizing = t;
-        if (t->text_size > TDM_JOB_LONG_TEXT_BYTES && tdm_background_add(face->background, tokenize, on_tokenized, t) == 0)
+        if (t->text_size > TDM_JOB_LONG_TEXT_BYTES &&
+            tdm_background_add(face->background, tokenize, on_tokenized, t) == 0)
                 return;
         tokenize(t);
         on_tokenized(t, true);
@@ -339,8 +350,8 @@ static int handle_tokenize(struct client *c, uint32_t id, const Tandem__Tokenize
         int r;
 
         if (t->text.len > MAX_TOKENIZE_BYTES)
-                return tdm_error_set(err, TDM_E_TOO_LONG, "the text has %zu bytes; at most %u are tokenized at once", t->text.len,
-                                     MAX_TOKENIZE_BYTES);
+                return tdm_error_set(err, TDM_E_TOO_LONG, "the text has %zu bytes; at most %u are tokenized at once",
+                                     t->text.len, MAX_TOKENIZE_BYTES);
         if (face->waiting_bytes + t->text.len > MAX_WAITING_BYTES)
                 return tdm_error_set(err, TDM_E_BUSY, "too many texts wait to be tokenized; try again later");
         r = open_model(c, t->model, fds, n_fds, &model, err);
@@ -444,11 +455,11 @@ static int handle_stop_trace(struct client *c, uint32_t id, const Tandem__StopTr
 {
         struct request *r;
 
-        tdm_list_for_each(r, &c->requests, struct request, node)
-                if (r->id == stop->request && r->trace) {
-                        face_trace_stop(r->trace);
-                        break;
-                }
+        tdm_list_for_each(r, &c->requests, struct request, node) if (r->id == stop->request && r->trace)
+        {
+                face_trace_stop(r->trace);
+                break;
+        }
         /* One that has just ended by itself is as good as stopped. */
         face_send_ok(c, id);
         return 0;
@@ -460,7 +471,8 @@ static int handle_hello(struct client *c, uint32_t id, const Tandem__Hello *hell
         Tandem__HelloReply greeting = TANDEM__HELLO_REPLY__INIT;
 
         if (hello->protocol != PROTOCOL)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "protocol %u is not spoken here, only %u; use the client of version %s",
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "protocol %u is not spoken here, only %u; use the client of version %s",
                                      hello->protocol, PROTOCOL, TANDEM_VERSION);
         snprintf(c->name, sizeof(c->name), "%.31s", hello->client);
         greeting.protocol = PROTOCOL;
@@ -491,7 +503,8 @@ static void budget_free(void *data, void *p)
         free(p);
 }
 
-static int dispatch(struct client *c, const Tandem__Request *request, const int *fds, unsigned n_fds, struct tdm_error *err)
+static int dispatch(struct client *c, const Tandem__Request *request, const int *fds, unsigned n_fds,
+                    struct tdm_error *err)
 {
         uint32_t id = request->id;
 
@@ -526,7 +539,8 @@ static int dispatch(struct client *c, const Tandem__Request *request, const int 
         case TANDEM__REQUEST__KIND_STOP_TRACE:
                 return handle_stop_trace(c, id, request->stop_trace, err);
         default:
-                face_protocol_error(c, "the request is of no kind that is known here; is the client newer than the daemon?");
+                face_protocol_error(
+                        c, "the request is of no kind that is known here; is the client newer than the daemon?");
                 return 0;
         }
 }

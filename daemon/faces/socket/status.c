@@ -17,13 +17,13 @@ static const char *placement_text(struct tdm_face *face, const struct tdm_model 
                          tdm_fleet_is_degraded(face->fleet) ? ", degraded" : "");
                 return buffer;
         }
-        if (tdm_fleet_plan(face->fleet, hp, tdm_job_placement_name(tdm_scheduler_placement(face->scheduler)), plan, &degraded) <
-            0)
+        if (tdm_fleet_plan(face->fleet, hp, tdm_job_placement_name(tdm_scheduler_placement(face->scheduler)), plan,
+                           &degraded) < 0)
                 return "none: no worker can run it";
         for (uint32_t i = 0; i < tdm_model_n_blocks(hp); i++)
                 used[plan[i] == TDM_WORKER_NPU ? TDM_WORKER_NPU : TDM_WORKER_GPU] = true;
         snprintf(buffer, size, "%s%s",
-                 used[0] && used[1] ? "split" :
+                 used[0] && used[1]   ? "split" :
                  used[TDM_WORKER_NPU] ? "single npu" :
                                         "single gpu",
                  degraded ? ", degraded" : "");
@@ -34,7 +34,8 @@ struct model_strings {
         char placement[48];
 };
 
-static void fill_model(struct tdm_face *face, struct tdm_model *model, Tandem__ModelStatus *m, struct model_strings *strings)
+static void fill_model(struct tdm_face *face, struct tdm_model *model, Tandem__ModelStatus *m,
+                       struct model_strings *strings)
 {
         tandem__model_status__init(m);
         m->name = model->name;
@@ -56,7 +57,8 @@ static void fill_model(struct tdm_face *face, struct tdm_model *model, Tandem__M
         if (model->weights)
                 m->weights_bytes = model->weights->size_bytes;
         if (model->activations)
-                m->activations_bytes = model->activations->size_bytes + model->steps->size_bytes + model->results->size_bytes;
+                m->activations_bytes =
+                        model->activations->size_bytes + model->steps->size_bytes + model->results->size_bytes;
         if (model->in_fleet && face->fleet)
                 m->scratch_bytes = tdm_fleet_model_scratch(face->fleet, model->id);
         if (model->pages) {
@@ -180,7 +182,8 @@ void face_send_status(struct client *c, uint32_t id)
         }
         status.n_workers = face->fleet ? TDM_N_WORKERS : 0;
         status.workers = worker_list;
-        tdm_list_for_each(model, tdm_models_list(face->models), struct tdm_model, node) {
+        tdm_list_for_each(model, tdm_models_list(face->models), struct tdm_model, node)
+        {
                 if (status.n_models == TDM_MAX_MODELS)
                         break;
                 fill_model(face, model, &models[status.n_models], &strings[status.n_models]);
@@ -222,7 +225,7 @@ struct model_scan {
         struct model_strings *strings;
         struct {
                 char *name, *path;
-        } *own;
+        } * own;
 };
 
 static void on_scanned(const char *name, const char *path, uint64_t size_bytes, void *userdata)
@@ -267,7 +270,8 @@ void face_send_models(struct client *c, uint32_t id)
                 face_send_error(c, id, TDM_E_INTERNAL, "out of memory");
                 goto out;
         }
-        tdm_list_for_each(model, tdm_models_list(c->face->models), struct tdm_model, node) {
+        tdm_list_for_each(model, tdm_models_list(c->face->models), struct tdm_model, node)
+        {
                 if (scan.n == TDM_MAX_MODELS)
                         break;
                 fill_model(c->face, model, &scan.models[scan.n], &scan.strings[scan.n]);
@@ -304,15 +308,15 @@ void face_send_jobs(struct client *c, uint32_t id)
         struct tdm_job *job;
         size_t n = 0;
 
-        tdm_list_for_each(job, all, struct tdm_job, node)
-                n++;
+        tdm_list_for_each(job, all, struct tdm_job, node) n++;
         own = calloc(n + 1, sizeof(*own));
         list = calloc(n + 1, sizeof(*list));
         if (!own || !list) {
                 face_send_error(c, id, TDM_E_INTERNAL, "out of memory");
                 return;
         }
-        tdm_list_for_each(job, all, struct tdm_job, node) {
+        tdm_list_for_each(job, all, struct tdm_job, node)
+        {
                 Tandem__JobStatus *s = &own[jobs.n_jobs];
 
                 if (!client_may_touch(c, job->uid) || job->state == TDM_JOB_DONE)

@@ -1,8 +1,8 @@
 /* Traces for clients: the rings of events, read a few dozen times a second and sent on while somebody listens.
  *
  * Nothing is kept here: an event is read when there is room to send it, and when the client does not read, the rings go
- * round and what was missed is counted. So a trace costs a fixed amount however long it is. It tells how long every step
- * of everybody took, so it is for root and the daemon's own user. */
+ * round and what was missed is counted. So a trace costs a fixed amount however long it is. It tells how long every
+ * step of everybody took, so it is for root and the daemon's own user. */
 #include "daemon/faces/socket/private.h"
 
 #define TICK_NS (20 * TDM_NSEC_PER_MSEC)
@@ -31,7 +31,8 @@ static_assert((int)TDM_TRACE_BLOCK_BEGIN == TANDEM__TRACE_KIND__TRACE_BLOCK_BEGI
                       (int)TDM_TRACE_WORKER_START == TANDEM__TRACE_KIND__TRACE_WORKER_START &&
                       (int)TDM_TRACE_READY == TANDEM__TRACE_KIND__TRACE_READY,
               "events have the wire's numbers");
-static_assert((int)TDM_LANE_TANDEMD == TANDEM__TRACE_LANE__LANE_TANDEMD && (int)TDM_LANE_NPU == TANDEM__TRACE_LANE__LANE_NPU &&
+static_assert((int)TDM_LANE_TANDEMD == TANDEM__TRACE_LANE__LANE_TANDEMD &&
+                      (int)TDM_LANE_NPU == TANDEM__TRACE_LANE__LANE_NPU &&
                       (int)TDM_LANE_GPU == TANDEM__TRACE_LANE__LANE_GPU,
               "lanes have the wire's numbers");
 
@@ -159,8 +160,9 @@ int face_trace_start(struct request *request, uint32_t duration_ms, bool past, s
 int face_trace_check(struct client *c, uint32_t duration_ms, struct tdm_error *err)
 {
         if (!client_is_admin(c))
-                return tdm_error_set(err, TDM_E_DENIED, "only root or the daemon's own user may trace: a trace shows "
-                                                        "everybody's steps");
+                return tdm_error_set(err, TDM_E_DENIED,
+                                     "only root or the daemon's own user may trace: a trace shows "
+                                     "everybody's steps");
         if (duration_ms > MAX_DURATION_MS)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "a trace of %u ms is longer than %u ms", duration_ms,
                                      MAX_DURATION_MS);

@@ -1,16 +1,18 @@
 /* The vulkan device: finds a GPU, makes a logical device with one queue, submits and waits with limits, and says what
  * it is.
  *
- * Which GPU: gpu-device (an index or a part of the name; for programs without a configuration TANDEM_VULKAN_DEVICE), else
- * a discrete one, then integrated, then virtual, then a CPU implementation, the one with the most memory first: the last
- * only because the device was asked for by name, since tdm_vulkan_probe() refuses it. TANDEM_VULKAN_MEMORY=import|copy overrides whether memory counts as unified (tests run both ways). */
+ * Which GPU: gpu-device (an index or a part of the name; for programs without a configuration TANDEM_VULKAN_DEVICE),
+ * else a discrete one, then integrated, then virtual, then a CPU implementation, the one with the most memory first:
+ * the last only because the device was asked for by name, since tdm_vulkan_probe() refuses it.
+ * TANDEM_VULKAN_MEMORY=import|copy overrides whether memory counts as unified (tests run both ways). */
 #include <dirent.h>
 
 #include "gpu-worker/vulkan/private.h"
 
 #define WAIT_SLICE_NS (UINT64_C(100) * TDM_NSEC_PER_MSEC)
-#define WAIT_MAX_NS (UINT64_C(10) * TDM_NSEC_PER_SEC)      /* the longest submission is far below a second */
-#define WAIT_CPU_MAX_NS (UINT64_C(300) * TDM_NSEC_PER_SEC) /* a kernel is compiled when it first runs, in an emulator too */
+#define WAIT_MAX_NS (UINT64_C(10) * TDM_NSEC_PER_SEC) /* the longest submission is far below a second */
+/* a kernel is compiled when it first runs, in an emulator too */
+#define WAIT_CPU_MAX_NS (UINT64_C(300) * TDM_NSEC_PER_SEC)
 #define SPIN_NS (UINT64_C(20) * TDM_NSEC_PER_MSEC)
 #define MAX_GPUS 16u
 
@@ -33,15 +35,15 @@ static int rank_of(VkPhysicalDeviceType type)
 
 static const char *type_name(VkPhysicalDeviceType type)
 {
-        static const char *const names[] = {"other", "CPU implementation", "virtual GPU", "integrated GPU",
-                                            "discrete GPU"};
+        static const char *const names[] = { "other", "CPU implementation", "virtual GPU", "integrated GPU",
+                                             "discrete GPU" };
 
         return names[rank_of(type)];
 }
 
 static void properties_of(struct tdm_vk *vk, VkPhysicalDevice gpu, VkPhysicalDeviceProperties *ret)
 {
-        VkPhysicalDeviceProperties2 properties = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2};
+        VkPhysicalDeviceProperties2 properties = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2 };
 
         vk->GetPhysicalDeviceProperties2(gpu, &properties);
         *ret = properties.properties;
@@ -185,8 +187,8 @@ int tdm_vk_submit(struct tdm_vk_device *device, VkCommandBuffer commands, struct
 
 int tdm_vk_once_begin(struct tdm_vk_device *device, VkCommandBuffer *ret, const char *what, struct tdm_error *err)
 {
-        const VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
-                                                .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT};
+        const VkCommandBufferBeginInfo begin = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
+                                                 .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT };
         VkResult r = device->vk.BeginCommandBuffer(device->stage_commands[0], &begin);
 
         if (r != VK_SUCCESS)
@@ -199,11 +201,12 @@ int tdm_vk_once_end(struct tdm_vk_device *device, const char *what, struct tdm_e
 {
         VkResult r = device->vk.EndCommandBuffer(device->stage_commands[0]);
 
-        return r == VK_SUCCESS ? tdm_vk_submit(device, device->stage_commands[0], err) : tdm_vk_fault(device, what, r, err);
+        return r == VK_SUCCESS ? tdm_vk_submit(device, device->stage_commands[0], err) :
+                                 tdm_vk_fault(device, what, r, err);
 }
 
-int tdm_vk_once_dispatch(struct tdm_vk_device *device, const struct tdm_vk_pipeline *pipeline, const void *push, uint32_t push_bytes,
-                         uint32_t x, uint32_t y, const char *what, struct tdm_error *err)
+int tdm_vk_once_dispatch(struct tdm_vk_device *device, const struct tdm_vk_pipeline *pipeline, const void *push,
+                         uint32_t push_bytes, uint32_t x, uint32_t y, const char *what, struct tdm_error *err)
 {
         struct tdm_vk *vk = &device->vk;
         VkCommandBuffer commands = VK_NULL_HANDLE;
@@ -214,24 +217,26 @@ int tdm_vk_once_dispatch(struct tdm_vk_device *device, const struct tdm_vk_pipel
         vk->CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline->pipeline);
         vk->CmdPushConstants(commands, device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, push_bytes, push);
         vk->CmdDispatch(commands, x, y, 1);
-        tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT, VK_PIPELINE_STAGE_HOST_BIT,
-                       VK_ACCESS_HOST_READ_BIT);
+        tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
+                       VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
         return tdm_vk_once_end(device, what, err);
 }
 
-void tdm_vk_barrier(struct tdm_vk_device *device, VkCommandBuffer commands, VkPipelineStageFlags from, VkAccessFlags written,
-                    VkPipelineStageFlags to, VkAccessFlags wanted)
+void tdm_vk_barrier(struct tdm_vk_device *device, VkCommandBuffer commands, VkPipelineStageFlags from,
+                    VkAccessFlags written, VkPipelineStageFlags to, VkAccessFlags wanted)
 {
-        const VkMemoryBarrier memory = {
-                .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER, .srcAccessMask = written, .dstAccessMask = wanted};
+        const VkMemoryBarrier memory = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
+                                         .srcAccessMask = written,
+                                         .dstAccessMask = wanted };
 
         device->vk.CmdPipelineBarrier(commands, from, to, 0, 1, &memory, 0, NULL, 0, NULL);
 }
 
 int tdm_vk_submit_begin(struct tdm_vk_device *device, unsigned which, VkCommandBuffer commands, struct tdm_error *err)
 {
-        const VkSubmitInfo submit = {
-                .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = 1, .pCommandBuffers = &commands};
+        const VkSubmitInfo submit = { .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
+                                      .commandBufferCount = 1,
+                                      .pCommandBuffers = &commands };
         VkResult r = device->vk.QueueSubmit(device->queue, 1, &submit, device->fences[which]);
 
         if (r != VK_SUCCESS)
@@ -315,8 +320,8 @@ static int choose_queue(struct tdm_vk_device *device)
 /* Subgroups are always of 32. TANDEM_VULKAN_MATRICES=off says no for whoever wants to compare. */
 static bool is_fixed_at_32(const struct tdm_vk_device *device)
 {
-        VkPhysicalDeviceVulkan13Properties p13 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES};
-        VkPhysicalDeviceProperties2 p = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &p13};
+        VkPhysicalDeviceVulkan13Properties p13 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES };
+        VkPhysicalDeviceProperties2 p = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &p13 };
         const char *off = getenv("TANDEM_VULKAN_MATRICES");
 
         device->vk.GetPhysicalDeviceProperties2(device->physical, &p);
@@ -327,8 +332,8 @@ static bool is_fixed_at_32(const struct tdm_vk_device *device)
 /* F16 below 2^-14 stays what it is: weights for f16 units are made of such (shaders/half.glsl). */
 static bool keeps_small_halves(const struct tdm_vk_device *device)
 {
-        VkPhysicalDeviceVulkan12Properties p12 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES};
-        VkPhysicalDeviceProperties2 p = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &p12};
+        VkPhysicalDeviceVulkan12Properties p12 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES };
+        VkPhysicalDeviceProperties2 p = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &p12 };
 
         device->vk.GetPhysicalDeviceProperties2(device->physical, &p);
         return p12.shaderDenormPreserveFloat16;
@@ -336,36 +341,37 @@ static bool keeps_small_halves(const struct tdm_vk_device *device)
 
 static bool adds_in_subgroups(const struct tdm_vk_device *device)
 {
-        VkPhysicalDeviceVulkan11Properties p11 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES};
-        VkPhysicalDeviceProperties2 p = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &p11};
+        VkPhysicalDeviceVulkan11Properties p11 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES };
+        VkPhysicalDeviceProperties2 p = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &p11 };
 
         device->vk.GetPhysicalDeviceProperties2(device->physical, &p);
-        return p11.subgroupSupportedOperations & VK_SUBGROUP_FEATURE_ARITHMETIC_BIT && p11.subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT;
+        return p11.subgroupSupportedOperations & VK_SUBGROUP_FEATURE_ARITHMETIC_BIT &&
+               p11.subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT;
 }
 
 static int create_device(struct tdm_vk_device *device, const VkPhysicalDeviceProperties *properties,
                          struct tdm_error *err)
 {
-        VkPhysicalDeviceVulkan13Features f13 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES};
-        VkPhysicalDeviceVulkan12Features f12 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
-                                                .pNext = &f13};
-        VkPhysicalDeviceVulkan11Features f11 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,
-                                                .pNext = &f12};
-        VkPhysicalDeviceFeatures2 features = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &f11};
+        VkPhysicalDeviceVulkan13Features f13 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES };
+        VkPhysicalDeviceVulkan12Features f12 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
+                                                 .pNext = &f13 };
+        VkPhysicalDeviceVulkan11Features f11 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,
+                                                 .pNext = &f12 };
+        VkPhysicalDeviceFeatures2 features = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &f11 };
         const float priority = 1;
-        const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
-                                               .queueFamilyIndex = device->queue_family,
-                                               .queueCount = 1,
-                                               .pQueuePriorities = &priority};
+        const VkDeviceQueueCreateInfo queue = { .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+                                                .queueFamilyIndex = device->queue_family,
+                                                .queueCount = 1,
+                                                .pQueuePriorities = &priority };
         _cleanup_(freep) VkExtensionProperties *extensions = NULL;
         struct tdm_vk_matrix_features matrix_features;
         bool has_memory_model, has_f16;
         const char *names[6];
-        VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
-                                   .pNext = &features,
-                                   .queueCreateInfoCount = 1,
-                                   .pQueueCreateInfos = &queue,
-                                   .ppEnabledExtensionNames = names};
+        VkDeviceCreateInfo info = { .sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
+                                    .pNext = &features,
+                                    .queueCreateInfoCount = 1,
+                                    .pQueueCreateInfos = &queue,
+                                    .ppEnabledExtensionNames = names };
         uint32_t n = 0;
         VkResult r;
 
@@ -377,8 +383,8 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
                 VkPhysicalDeviceExternalMemoryHostPropertiesEXT host = {
                         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_MEMORY_HOST_PROPERTIES_EXT,
                 };
-                VkPhysicalDeviceProperties2 p = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
-                                                 .pNext = &host};
+                VkPhysicalDeviceProperties2 p = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
+                                                  .pNext = &host };
 
                 device->vk.GetPhysicalDeviceProperties2(device->physical, &p);
                 device->import_align = host.minImportedHostPointerAlignment;
@@ -407,16 +413,18 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
         has_f16 = f12.shaderFloat16 && keeps_small_halves(device);
         has_memory_model = f12.vulkanMemoryModel && f12.vulkanMemoryModelDeviceScope;
         /* Only what is used: a feature may cost. */
-        features.features = (VkPhysicalDeviceFeatures){.shaderInt64 = VK_TRUE, .shaderInt16 = VK_TRUE};
-        f11 = (VkPhysicalDeviceVulkan11Features){
-                .sType = f11.sType, .pNext = &f12, .storageBuffer16BitAccess = VK_TRUE};
-        f12 = (VkPhysicalDeviceVulkan12Features){.sType = f12.sType,
-                                                 .pNext = &f13,
-                                                 .bufferDeviceAddress = VK_TRUE,
-                                                 .shaderInt8 = VK_TRUE,
-                                                 .storageBuffer8BitAccess = VK_TRUE};
-        f13 = (VkPhysicalDeviceVulkan13Features){
-                .sType = f13.sType, .shaderIntegerDotProduct = VK_TRUE, .maintenance4 = VK_TRUE};
+        features.features = (VkPhysicalDeviceFeatures){ .shaderInt64 = VK_TRUE, .shaderInt16 = VK_TRUE };
+        f11 = (VkPhysicalDeviceVulkan11Features){ .sType = f11.sType,
+                                                  .pNext = &f12,
+                                                  .storageBuffer16BitAccess = VK_TRUE };
+        f12 = (VkPhysicalDeviceVulkan12Features){ .sType = f12.sType,
+                                                  .pNext = &f13,
+                                                  .bufferDeviceAddress = VK_TRUE,
+                                                  .shaderInt8 = VK_TRUE,
+                                                  .storageBuffer8BitAccess = VK_TRUE };
+        f13 = (VkPhysicalDeviceVulkan13Features){ .sType = f13.sType,
+                                                  .shaderIntegerDotProduct = VK_TRUE,
+                                                  .maintenance4 = VK_TRUE };
         names[info.enabledExtensionCount] = tdm_vk_matrix_feature(&matrix_features);
         device->matrix_units = has_memory_model && is_fixed_at_32(device) &&
                                has_extension(extensions, n, names[info.enabledExtensionCount]) &&
@@ -440,20 +448,20 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
 static VkResult create_objects(struct tdm_vk_device *device)
 {
         struct tdm_vk *vk = &device->vk;
-        const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
-                                              .flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
-                                              .queueFamilyIndex = device->queue_family};
-        const VkPushConstantRange range = {VK_SHADER_STAGE_COMPUTE_BIT, 0, TDM_VK_PUSH_BYTES};
-        const VkPipelineLayoutCreateInfo layout = {.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
-                                                   .pushConstantRangeCount = 1,
-                                                   .pPushConstantRanges = &range};
-        const VkQueryPoolCreateInfo queries = {.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO,
-                                               .queryType = VK_QUERY_TYPE_TIMESTAMP,
-                                               .queryCount = TDM_VK_MAX_QUERIES};
-        const VkFenceCreateInfo fence = {.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
-        VkCommandBufferAllocateInfo commands = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
-                                                .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
-                                                .commandBufferCount = TDM_VK_STAGES};
+        const VkCommandPoolCreateInfo pool = { .sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
+                                               .flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
+                                               .queueFamilyIndex = device->queue_family };
+        const VkPushConstantRange range = { VK_SHADER_STAGE_COMPUTE_BIT, 0, TDM_VK_PUSH_BYTES };
+        const VkPipelineLayoutCreateInfo layout = { .sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
+                                                    .pushConstantRangeCount = 1,
+                                                    .pPushConstantRanges = &range };
+        const VkQueryPoolCreateInfo queries = { .sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO,
+                                                .queryType = VK_QUERY_TYPE_TIMESTAMP,
+                                                .queryCount = TDM_VK_MAX_QUERIES };
+        const VkFenceCreateInfo fence = { .sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO };
+        VkCommandBufferAllocateInfo commands = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+                                                 .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
+                                                 .commandBufferCount = TDM_VK_STAGES };
         VkResult r;
 
         vk->GetDeviceQueue(vk->device, device->queue_family, 0, &device->queue);
@@ -472,7 +480,9 @@ static VkResult create_objects(struct tdm_vk_device *device)
 /* Whether memory is unified, and the largest heap of the device's own. */
 static int look_at_memory(struct tdm_vk_device *device, VkPhysicalDeviceType type, struct tdm_error *err)
 {
-        VkPhysicalDeviceMemoryProperties2 properties = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2};
+        VkPhysicalDeviceMemoryProperties2 properties = {
+                .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2
+        };
         const char *forced = getenv("TANDEM_VULKAN_MEMORY");
         uint64_t largest = 0;
 
@@ -499,10 +509,10 @@ static int look_at_memory(struct tdm_vk_device *device, VkPhysicalDeviceType typ
 
 static int open_gpu(struct tdm_vk_device *device, const struct tdm_device_config *config, struct tdm_error *err)
 {
-        VkPhysicalDeviceVulkan12Properties p12 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES};
-        VkPhysicalDeviceVulkan11Properties p11 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES,
-                                                  .pNext = &p12};
-        VkPhysicalDeviceProperties2 p = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &p11};
+        VkPhysicalDeviceVulkan12Properties p12 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES };
+        VkPhysicalDeviceVulkan11Properties p11 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES,
+                                                   .pNext = &p12 };
+        VkPhysicalDeviceProperties2 p = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &p11 };
         const char *kernels = getenv("TANDEM_VULKAN_KERNELS");
         VkPhysicalDeviceProperties properties;
         VkResult result;
@@ -534,7 +544,7 @@ static int open_gpu(struct tdm_vk_device *device, const struct tdm_device_config
         device->properties = properties;
         tdm_vk_cache_open(device);
         /* A driver loads its compiler with the first kernel: that must happen before files are out of reach. */
-        r = tdm_vk_pipeline_need(device, TDM_VK_NORM, (const uint32_t[]){0, TDM_VK_ACT_I8, 1, 0}, err);
+        r = tdm_vk_pipeline_need(device, TDM_VK_NORM, (const uint32_t[]){ 0, TDM_VK_ACT_I8, 1, 0 }, err);
         for (unsigned i = 0; i < TDM_VK_STAGES && r == 0; i++)
                 r = tdm_vk_buffer_init(device, &device->stages[i], TDM_VK_STAGE_BYTES, TDM_VK_HOST_MEMORY, "staging",
                                        err);
@@ -545,7 +555,10 @@ static int open_gpu(struct tdm_vk_device *device, const struct tdm_device_config
                  "%.60s, %s, memory %s, %.1f GiB, subgroups of %u%s, %.40s", properties.deviceName,
                  type_name(properties.deviceType), device->import ? "imported" : "copied",
                  (double)device->memory.memoryHeaps[device->device_heap].size / 0x1p30, p11.subgroupSize,
-                 device->half_units ? ", int8 and f16 matrices" : device->matrix_units ? ", int8 matrices" : "", p12.driverInfo);
+                 device->half_units   ? ", int8 and f16 matrices" :
+                 device->matrix_units ? ", int8 matrices" :
+                                        "",
+                 p12.driverInfo);
         return 0;
 }
 
@@ -610,26 +623,26 @@ static const char *vulkan_plan(const struct tdm_device_model *public)
                 tried += device->pipelines[i].tried;
                 proven += device->pipelines[i].proven;
         }
-        snprintf(
-                m->plan, sizeof(m->plan),
-                "weights %s, rows %s, cache %s, hidden rows %s%s; %.1f MiB on the device in %llu allocations of at most %.0f MiB; "
-                "%llu kernels, %zu KiB of them from disk, one after the other %s; %u of %u with matrix units exact, so in use",
-                m->weights_imported ? "imported in place" : "copied to the device",
-                m->attend_half                         ? "of f16 (in attention too)"
-                : m->half                              ? "of f16"
-                : m->layers[0].q.act == TDM_VK_ACT_F32 ? "of f32"
-                : m->layers[0].q.act == TDM_VK_ACT_I16 ? "of 15 bits"
-                                                       : "of 8 and 15 bits",
-                m->kv_imported || (!m->n_kv_buffers && device->import)
-                        ? "imported in place"
-                        : "on the device, written behind into its segment",
-                m->activations_dmabuf          ? "imported in place (dma-buf)"
-                : m->activations_buffer.buffer ? "imported in place (host pointer)"
-                                               : "copied where another worker follows",
-                no_dmabuf,
-                (double)m->memory_bytes / 0x1p20, (unsigned long long)device->counters.allocations,
-                (double)device->max_allocation / 0x1p20, (unsigned long long)device->counters.pipelines,
-                device->loaded_bytes >> 10, device->chained ? "without barriers" : "by barriers", proven, tried);
+        snprintf(m->plan, sizeof(m->plan),
+                 "weights %s, rows %s, cache %s, hidden rows %s%s; %.1f MiB on the device in %llu allocations of at "
+                 "most %.0f MiB; "
+                 "%llu kernels, %zu KiB of them from disk, one after the other %s; %u of %u with matrix units exact, "
+                 "so in use",
+                 m->weights_imported ? "imported in place" : "copied to the device",
+                 m->attend_half                       ? "of f16 (in attention too)" :
+                 m->half                              ? "of f16" :
+                 m->layers[0].q.act == TDM_VK_ACT_F32 ? "of f32" :
+                 m->layers[0].q.act == TDM_VK_ACT_I16 ? "of 15 bits" :
+                                                        "of 8 and 15 bits",
+                 m->kv_imported || (!m->n_kv_buffers && device->import) ?
+                         "imported in place" :
+                         "on the device, written behind into its segment",
+                 m->activations_dmabuf        ? "imported in place (dma-buf)" :
+                 m->activations_buffer.buffer ? "imported in place (host pointer)" :
+                                                "copied where another worker follows",
+                 no_dmabuf, (double)m->memory_bytes / 0x1p20, (unsigned long long)device->counters.allocations,
+                 (double)device->max_allocation / 0x1p20, (unsigned long long)device->counters.pipelines,
+                 device->loaded_bytes >> 10, device->chained ? "without barriers" : "by barriers", proven, tried);
         return m->plan;
 }
 
@@ -657,7 +670,7 @@ unsigned tdm_vulkan_profile_take(struct tdm_device *public, struct tdm_vulkan_pr
                 struct tdm_vk_pipeline *p = &device->pipelines[i];
 
                 if (p->profile_n)
-                        ret[n++] = (struct tdm_vulkan_profile){p->name, p->profile_n, p->profile_ns};
+                        ret[n++] = (struct tdm_vulkan_profile){ p->name, p->profile_n, p->profile_ns };
                 p->profile_n = p->profile_ns = 0;
         }
         return n;

@@ -1,6 +1,5 @@
-/* Compiled kernels and the shapes that were measured best (tune.c) on disk, so that only the first start of a driver's version
- * compiles and measures. The file lies in the worker's
- * own folder
+/* Compiled kernels and the shapes that were measured best (tune.c) on disk, so that only the first start of a driver's
+ * version compiles and measures. The file lies in the worker's own folder
  * ($XDG_CACHE_HOME/tandem, else ~/.cache/tandem); without one nothing is kept.
  *
  * It is not trusted: it must be a plain file of this user that nobody else may write, of a sane size, made for this
@@ -167,7 +166,8 @@ void tdm_vk_cache_save(struct tdm_vk_device *device)
             n > BYTES_MAX - sizeof(header) - sizeof(*kept))
                 return;
         data = calloc(1, n + sizeof(*kept));
-        if (!data || device->vk.GetPipelineCacheData(device->vk.device, device->cache, &n, data + sizeof(*kept)) != VK_SUCCESS)
+        if (!data ||
+            device->vk.GetPipelineCacheData(device->vk.device, device->cache, &n, data + sizeof(*kept)) != VK_SUCCESS)
                 return;
         kept = (struct cache_tuned *)data;
         kept->n = device->cache_tuned = device->n_tuned;

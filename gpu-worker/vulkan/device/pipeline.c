@@ -84,26 +84,26 @@ static const struct {
         const uint32_t *code;
         size_t code_bytes;
 } shaders[TDM_VK_N_SHADERS] = {
-        [TDM_VK_EMBED] = {"embed", embed_code, sizeof(embed_code)},
+        [TDM_VK_EMBED] = { "embed", embed_code, sizeof(embed_code) },
         [TDM_VK_TURN] = { "turn", turn_code, sizeof(turn_code) },
-        [TDM_VK_NORM] = {"norm", norm_code, sizeof(norm_code)},
-        [TDM_VK_MATVEC] = {"matvec", matvec_code, sizeof(matvec_code)},
-        [TDM_VK_MATGELU] = {"matgelu", matgelu_code, sizeof(matgelu_code)},
-        [TDM_VK_MATVEC_K] = {"matvec-k", matvec_k_code, sizeof(matvec_k_code)},
-        [TDM_VK_MATWIDE] = {"matwide", matwide_code, sizeof(matwide_code)},
-        [TDM_VK_MATDIRECT] = {"matdirect", matdirect_code, sizeof(matdirect_code)},
-        [TDM_VK_BOUND] = {"bound", bound_code, sizeof(bound_code)},
-        [TDM_VK_MATHALFSINGLE] = {"mathalfsingle", mathalfsingle_code, sizeof(mathalfsingle_code)},
-        [TDM_VK_MATHALF] = {"mathalf", mathalf_code, sizeof(mathalf_code)},
-        [TDM_VK_MATHALFWIDE] = {"mathalfwide", mathalfwide_code, sizeof(mathalfwide_code)},
-        [TDM_VK_ROTATE] = {"rotate", rotate_code, sizeof(rotate_code)},
-        [TDM_VK_ATTEND] = {"attend", attend_code, sizeof(attend_code)},
-        [TDM_VK_ATTENDHALF] = {"attendhalf", attendhalf_code, sizeof(attendhalf_code)},
-        [TDM_VK_ATTENDHALFWIDE] = {"attendhalfwide", attendhalfwide_code, sizeof(attendhalfwide_code)},
-        [TDM_VK_MERGE] = {"merge", merge_code, sizeof(merge_code)},
-        [TDM_VK_GELU] = {"gelu", gelu_code, sizeof(gelu_code)},
-        [TDM_VK_LOGITS] = {"logits", logits_code, sizeof(logits_code)},
-        [TDM_VK_GATHER] = {"gather", gather_code, sizeof(gather_code)},
+        [TDM_VK_NORM] = { "norm", norm_code, sizeof(norm_code) },
+        [TDM_VK_MATVEC] = { "matvec", matvec_code, sizeof(matvec_code) },
+        [TDM_VK_MATGELU] = { "matgelu", matgelu_code, sizeof(matgelu_code) },
+        [TDM_VK_MATVEC_K] = { "matvec-k", matvec_k_code, sizeof(matvec_k_code) },
+        [TDM_VK_MATWIDE] = { "matwide", matwide_code, sizeof(matwide_code) },
+        [TDM_VK_MATDIRECT] = { "matdirect", matdirect_code, sizeof(matdirect_code) },
+        [TDM_VK_BOUND] = { "bound", bound_code, sizeof(bound_code) },
+        [TDM_VK_MATHALFSINGLE] = { "mathalfsingle", mathalfsingle_code, sizeof(mathalfsingle_code) },
+        [TDM_VK_MATHALF] = { "mathalf", mathalf_code, sizeof(mathalf_code) },
+        [TDM_VK_MATHALFWIDE] = { "mathalfwide", mathalfwide_code, sizeof(mathalfwide_code) },
+        [TDM_VK_ROTATE] = { "rotate", rotate_code, sizeof(rotate_code) },
+        [TDM_VK_ATTEND] = { "attend", attend_code, sizeof(attend_code) },
+        [TDM_VK_ATTENDHALF] = { "attendhalf", attendhalf_code, sizeof(attendhalf_code) },
+        [TDM_VK_ATTENDHALFWIDE] = { "attendhalfwide", attendhalfwide_code, sizeof(attendhalfwide_code) },
+        [TDM_VK_MERGE] = { "merge", merge_code, sizeof(merge_code) },
+        [TDM_VK_GELU] = { "gelu", gelu_code, sizeof(gelu_code) },
+        [TDM_VK_LOGITS] = { "logits", logits_code, sizeof(logits_code) },
+        [TDM_VK_GATHER] = { "gather", gather_code, sizeof(gather_code) },
 };
 
 static struct tdm_vk_pipeline *find(struct tdm_vk_device *device, enum tdm_vk_shader shader, const uint32_t *constants)
@@ -118,7 +118,7 @@ static struct tdm_vk_pipeline *find(struct tdm_vk_device *device, enum tdm_vk_sh
 struct tdm_vk_pipeline *tdm_vk_pipeline_get(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0,
                                             uint32_t c1, uint32_t c2, uint32_t c3)
 {
-        struct tdm_vk_pipeline *pipeline = find(device, shader, (const uint32_t[]){c0, c1, c2, c3});
+        struct tdm_vk_pipeline *pipeline = find(device, shader, (const uint32_t[]){ c0, c1, c2, c3 });
 
         assert(pipeline && pipeline->pipeline);
         return pipeline;
@@ -127,7 +127,7 @@ struct tdm_vk_pipeline *tdm_vk_pipeline_get(struct tdm_vk_device *device, enum t
 struct tdm_vk_pipeline *tdm_vk_pipeline_compiled(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0,
                                                  uint32_t c1, uint32_t c2, uint32_t c3)
 {
-        struct tdm_vk_pipeline *pipeline = find(device, shader, (const uint32_t[]){c0, c1, c2, c3});
+        struct tdm_vk_pipeline *pipeline = find(device, shader, (const uint32_t[]){ c0, c1, c2, c3 });
 
         return pipeline && pipeline->pipeline ? pipeline : NULL;
 }
@@ -144,23 +144,23 @@ static VkResult compile(struct tdm_vk_device *device, enum tdm_vk_shader shader,
                         VkPipeline *ret)
 {
         VkSpecializationMapEntry entries[TDM_VK_N_CONSTANTS];
-        const VkSpecializationInfo specialization = {TDM_VK_N_CONSTANTS, entries, TDM_VK_N_CONSTANTS * sizeof(uint32_t),
-                                                     constants};
-        const VkShaderModuleCreateInfo module_info = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
-                                                      .codeSize = shaders[shader].code_bytes,
-                                                      .pCode = shaders[shader].code};
+        const VkSpecializationInfo specialization = { TDM_VK_N_CONSTANTS, entries,
+                                                      TDM_VK_N_CONSTANTS * sizeof(uint32_t), constants };
+        const VkShaderModuleCreateInfo module_info = { .sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
+                                                       .codeSize = shaders[shader].code_bytes,
+                                                       .pCode = shaders[shader].code };
         VkComputePipelineCreateInfo info = {
                 .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
-                .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
-                          .stage = VK_SHADER_STAGE_COMPUTE_BIT,
-                          .pName = "main",
-                          .pSpecializationInfo = &specialization},
+                .stage = { .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                           .stage = VK_SHADER_STAGE_COMPUTE_BIT,
+                           .pName = "main",
+                           .pSpecializationInfo = &specialization },
                 .layout = device->layout,
         };
         VkResult r;
 
         for (uint32_t i = 0; i < TDM_VK_N_CONSTANTS; i++)
-                entries[i] = (VkSpecializationMapEntry){i, i * (uint32_t)sizeof(uint32_t), sizeof(uint32_t)};
+                entries[i] = (VkSpecializationMapEntry){ i, i * (uint32_t)sizeof(uint32_t), sizeof(uint32_t) };
         r = device->vk.CreateShaderModule(device->vk.device, &module_info, NULL, &info.stage.module);
         if (r != VK_SUCCESS)
                 return r;
@@ -195,7 +195,7 @@ static int told(const struct tdm_vk_pipeline *p, VkResult result, struct tdm_err
 
 int tdm_vk_pipelines_compile(struct tdm_vk_device *device, struct tdm_error *err)
 {
-        struct compile_job job = {.device = device};
+        struct compile_job job = { .device = device };
         unsigned n = 0;
         int r = 0;
 
@@ -235,7 +235,7 @@ int tdm_vk_pipeline_need(struct tdm_vk_device *device, enum tdm_vk_shader shader
                                      "the worker");
         if (!p) {
                 p = &device->pipelines[device->n_pipelines++];
-                *p = (struct tdm_vk_pipeline){.shader = shader};
+                *p = (struct tdm_vk_pipeline){ .shader = shader };
                 memcpy(p->constants, constants, sizeof(p->constants));
                 snprintf(p->name, sizeof(p->name), "%s-%u-%u-%u-%u", shaders[shader].name, constants[0], constants[1],
                          constants[2], constants[3]);

@@ -1,6 +1,6 @@
-/* The Vulkan loader, opened at run time: a worker whose machine has no libvulkan.so.1 starts and says so. Every function that
- * the device calls is a row of one of the three lists below, and nothing else of Vulkan is linked. Not thread-safe; one thread
- * opens, uses and closes. */
+/* The Vulkan loader, opened at run time: a worker whose machine has no libvulkan.so.1 starts and says so. Every
+ * function that the device calls is a row of one of the three lists below, and nothing else of Vulkan is linked. Not
+ * thread-safe; one thread opens, uses and closes. */
 #ifndef TDM_GPU_WORKER_VULKAN_DEVICE_VK_H
 #define TDM_GPU_WORKER_VULKAN_DEVICE_VK_H
 
@@ -80,8 +80,9 @@ struct tdm_vk {
         PFN_vkGetMemoryFdPropertiesKHR GetMemoryFdPropertiesKHR;                   /* the same */
 };
 
-/* Loader, instance and its functions. Instance and driver are the process's: made by the first call and kept for good, since
- * drivers leave threads and thread-local memory behind that their unloading would pull away. TDM_E_UNSUPPORTED with what is missing and what to install. */
+/* Loader, instance and its functions. Instance and driver are the process's: made by the first call and kept for good,
+ * since drivers leave threads and thread-local memory behind that their unloading would pull away. TDM_E_UNSUPPORTED
+ * with what is missing and what to install. */
 int tdm_vk_open(struct tdm_vk *vk, struct tdm_error *err);
 /* The device's functions; vk->device is set. */
 int tdm_vk_open_device(struct tdm_vk *vk, struct tdm_error *err);

@@ -1,5 +1,5 @@
-/* Which kernels attention takes: of items of one row each, or many, and on f16 matrix units where rows are F16 (half.c) and they are
- * proven (prove-attend.c). */
+/* Which kernels attention takes: of items of one row each, or many, and on f16 matrix units where rows are F16 (half.c)
+ * and they are proven (prove-attend.c). */
 #include "gpu-worker/vulkan/private.h"
 
 static_assert(TDM_MAX_LAYERS < TDM_VK_LAYERS_MAX, "flags of partial results tell layers apart");
@@ -10,7 +10,8 @@ bool tdm_vk_attend_merges(const struct tdm_vk_model *m, bool many, uint32_t item
                m->tile_rows * m->hp.n_heads <= TDM_VK_ARRIVALS;
 }
 
-/* Of 16 queries, that a workgroup of ATTENDHALFWIDE has; two of its four subgroups share one where a head has more than 128 dimensions. */
+/* Of 16 queries, that a workgroup of ATTENDHALFWIDE has; two of its four subgroups share one where a head has more than
+ * 128 dimensions. */
 static uint32_t half_tiles(const struct tdm_vk_model *m)
 {
         return m->hp.head_dim > 128 ? 2 : 4;
@@ -26,9 +27,9 @@ static struct kernel kernel_of(const struct tdm_vk_model *m, bool many, uint32_t
         uint32_t form = item_heads | (tdm_vk_attend_merges(m, many, item_heads) ? out_act + 1 : 0) << 8;
 
         if (m->attend_half)
-                return many ? (struct kernel){TDM_VK_ATTENDHALFWIDE, {m->hp.head_dim, 0, half_tiles(m), form}}
-                            : (struct kernel){TDM_VK_ATTENDHALF, {m->hp.head_dim, 0, 0, form}};
-        return (struct kernel){TDM_VK_ATTEND, {m->hp.head_dim, m->kv.type, many ? m->many_rows : 1, form}};
+                return many ? (struct kernel){ TDM_VK_ATTENDHALFWIDE, { m->hp.head_dim, 0, half_tiles(m), form } } :
+                              (struct kernel){ TDM_VK_ATTENDHALF, { m->hp.head_dim, 0, 0, form } };
+        return (struct kernel){ TDM_VK_ATTEND, { m->hp.head_dim, m->kv.type, many ? m->many_rows : 1, form } };
 }
 
 /* Of rows that attendhalf.comp rotates itself. */
@@ -44,7 +45,9 @@ struct tdm_vk_pipeline *tdm_vk_attend_rotating_kernel(const struct tdm_vk_model 
 {
         struct kernel k = rotating_of(m, out_act);
 
-        return m->attend_half ? tdm_vk_pipeline_proven(m->device, k.shader, k.constants[0], k.constants[1], k.constants[2], k.constants[3]) : NULL;
+        return m->attend_half ? tdm_vk_pipeline_proven(m->device, k.shader, k.constants[0], k.constants[1],
+                                                       k.constants[2], k.constants[3]) :
+                                NULL;
 }
 
 void tdm_vk_attend_rotations(struct tdm_vk_model *m)
@@ -53,17 +56,19 @@ void tdm_vk_attend_rotations(struct tdm_vk_model *m)
 
         tdm_vk_step_layout(m, &layout);
         for (uint32_t i = 0; i < m->hp.n_layers && m->attend_half; i++)
-                ((struct tdm_vk_rotation *)m->rotations.map)[i] =
-                        (struct tdm_vk_rotation){.y = m->y.address,
-                                                 .q_gain = m->layers[i].q_norm,
-                                                 .k_gain = m->layers[i].k_norm,
-                                                 .counters = m->counters.address,
-                                                 .angles = (uint32_t)(layout.angles[tdm_kv_group_of(&m->hp, i)] - layout.rows),
-                                                 .eps = m->hp.norm_eps,
-                                                 .query_scale = m->hp.query_scale};
+                ((struct tdm_vk_rotation *)m->rotations.map)[i] = (struct tdm_vk_rotation){
+                        .y = m->y.address,
+                        .q_gain = m->layers[i].q_norm,
+                        .k_gain = m->layers[i].k_norm,
+                        .counters = m->counters.address,
+                        .angles = (uint32_t)(layout.angles[tdm_kv_group_of(&m->hp, i)] - layout.rows),
+                        .eps = m->hp.norm_eps,
+                        .query_scale = m->hp.query_scale
+                };
 }
 
-struct tdm_vk_pipeline *tdm_vk_attend_kernel(const struct tdm_vk_model *m, bool many, uint32_t item_heads, uint32_t out_act)
+struct tdm_vk_pipeline *tdm_vk_attend_kernel(const struct tdm_vk_model *m, bool many, uint32_t item_heads,
+                                             uint32_t out_act)
 {
         struct kernel k = kernel_of(m, many, item_heads, out_act);
 
@@ -77,11 +82,12 @@ static int need(struct tdm_vk_model *m, const struct kernel *k, struct tdm_error
 
 static struct tdm_vk_pipeline *compiled(struct tdm_vk_model *m, const struct kernel *k)
 {
-        return tdm_vk_pipeline_compiled(m->device, k->shader, k->constants[0], k->constants[1], k->constants[2], k->constants[3]);
+        return tdm_vk_pipeline_compiled(m->device, k->shader, k->constants[0], k->constants[1], k->constants[2],
+                                        k->constants[3]);
 }
 
-/* Heads of an item, of those that share keys: 16 queries are a subgroup's, of a single row four, and of that each of 128 threads has four of
- * the result's dimensions. */
+/* Heads of an item, of those that share keys: 16 queries are a subgroup's, of a single row four, and of that each of
+ * 128 threads has four of the result's dimensions. */
 static uint32_t half_heads(const struct tdm_vk_model *m)
 {
         uint32_t shared = m->hp.n_heads / m->hp.n_kv_heads, heads = TDM_MIN(4u, 512 / m->hp.head_dim);
@@ -92,10 +98,10 @@ static uint32_t half_heads(const struct tdm_vk_model *m)
 }
 
 /* rotating: may be missing. */
-static int compile_and_prove(struct tdm_vk_model *m, const struct kernel *single, const struct kernel *many, const struct kernel *rotating,
-                             struct tdm_error *err)
+static int compile_and_prove(struct tdm_vk_model *m, const struct kernel *single, const struct kernel *many,
+                             const struct kernel *rotating, struct tdm_error *err)
 {
-        const struct kernel rotate = {TDM_VK_ROTATE, {m->kv.type, 0, 0, 0}};
+        const struct kernel rotate = { TDM_VK_ROTATE, { m->kv.type, 0, 0, 0 } };
         struct tdm_vk_pipeline *p = NULL;
         int r;
 
@@ -111,10 +117,13 @@ static int compile_and_prove(struct tdm_vk_model *m, const struct kernel *single
                 r = tdm_vk_pipelines_compile(m->device, err);
         m->device->deferring = false;
         if (r == 0)
-                r = tdm_vk_prove_attend(m->device, compiled(m, single), compiled(m, many), m->queries_heads, m->many_rows, err);
+                r = tdm_vk_prove_attend(m->device, compiled(m, single), compiled(m, many), m->queries_heads,
+                                        m->many_rows, err);
         if (r == 0 && rotating && compiled(m, many) && compiled(m, many)->proven)
                 p = compiled(m, rotating);
-        return p && !p->tried ? tdm_vk_prove_rotating(m->device, compiled(m, &rotate), compiled(m, single), p, m->queries_heads, err) : r;
+        return p && !p->tried ? tdm_vk_prove_rotating(m->device, compiled(m, &rotate), compiled(m, single), p,
+                                                      m->queries_heads, err) :
+                                r;
 }
 
 int tdm_vk_kernels_attend_half(struct tdm_vk_model *m, struct tdm_error *err)
@@ -132,7 +141,8 @@ int tdm_vk_kernels_attend_half(struct tdm_vk_model *m, struct tdm_error *err)
         single = kernel_of(m, false, m->queries_heads, act);
         many = kernel_of(m, true, m->queries_heads, act);
         rotating = rotating_of(m, act);
-        r = compile_and_prove(m, &single, &many, tdm_vk_attend_merges(m, false, m->queries_heads) ? &rotating : NULL, err);
+        r = compile_and_prove(m, &single, &many, tdm_vk_attend_merges(m, false, m->queries_heads) ? &rotating : NULL,
+                              err);
         proven = r == 0 ? compiled(m, &many) : NULL;
         if (proven && proven->proven)
                 return 0;
@@ -149,7 +159,8 @@ int tdm_vk_kernels_need_attend(struct tdm_vk_model *m, struct tdm_error *err)
 
         for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++)
                 for (unsigned k = 0; k < (m->attend_half ? 1u : 2u) && r == 0; k++) {
-                        const struct kernel single = kernel_of(m, false, k == 0 ? m->queries_heads : 1, m->layers[i].o.act);
+                        const struct kernel single =
+                                kernel_of(m, false, k == 0 ? m->queries_heads : 1, m->layers[i].o.act);
 
                         r = need(m, &single, err);
                 }

@@ -1,4 +1,5 @@
-/* Which kernel a matrix with rows of F16 takes (half.c), and which a model wants: all must be proven before its rows are F16. */
+/* Which kernel a matrix with rows of F16 takes (half.c), and which a model wants: all must be proven before its rows
+ * are F16. */
 #include "gpu-worker/vulkan/private.h"
 
 #define WIDE_HALF_PANELS_MIN 1500u /* with which MATHALFWIDE is faster for 17 to 32 rows too */
@@ -11,7 +12,7 @@ struct half_kernel {
         bool fits;             /* there is room for it */
 };
 
-#define HALF_GELU (1u << 24) /* in SHAPE of both */
+#define HALF_GELU (1u << 24)          /* in SHAPE of both */
 #define HALF_SHARED_BYTES (48u << 10) /* that a device with such units has for a workgroup: device.c */
 
 /* That have segments of K, if each takes so many. */
@@ -22,31 +23,38 @@ static uint32_t half_subgroups(const struct tdm_vk_matrix *a, uint32_t rounds)
         return TDM_DIV_UP(n_segments <= 14 ? 14u : TDM_VK_SEGMENTS, rounds);
 }
 
-bool tdm_vk_half_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, const struct tdm_vk_shape *shape, bool gelu,
-                        uint32_t ret[TDM_VK_N_CONSTANTS])
+bool tdm_vk_half_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                        const struct tdm_vk_shape *shape, bool gelu, uint32_t ret[TDM_VK_N_CONSTANTS])
 {
         uint32_t parts = half_subgroups(a, shape->ahead), segments = parts * shape->ahead;
 
         ret[0] = a->type;
-        ret[1] = shape->groups | (uint32_t)shape->panels << 8 | (uint32_t)shape->ahead << 16 | (uint32_t)shape->sets << 20 | (gelu ? HALF_GELU : 0);
+        ret[1] = shape->groups | (uint32_t)shape->panels << 8 | (uint32_t)shape->ahead << 16 |
+                 (uint32_t)shape->sets << 20 | (gelu ? HALF_GELU : 0);
         ret[2] = parts * shape->groups * 32;
         ret[3] = TDM_MAX(TDM_VK_SEGMENT_CHUNKS(a->cols), TDM_VK_HALF_CHUNKS_MIN);
         return ret[2] <= device->properties.limits.maxComputeWorkGroupInvocations &&
-               segments * (shape->groups * shape->panels * 64u + ret[3] * 128) <= HALF_SHARED_BYTES; /* s_part and s_row */
+               /* s_part and s_row */
+               segments * (shape->groups * shape->panels * 64u + ret[3] * 128) <= HALF_SHARED_BYTES;
 }
 
-static struct half_kernel half_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, const struct tdm_vk_shape *shape, bool gelu)
+static struct half_kernel half_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                                      const struct tdm_vk_shape *shape, bool gelu)
 {
-        struct half_kernel k = {.shader = TDM_VK_MATHALFSINGLE, .panels = shape->groups * (gelu ? shape->panels / 2 : shape->panels), .rows = 1};
+        struct half_kernel k = { .shader = TDM_VK_MATHALFSINGLE,
+                                 .panels = shape->groups * (gelu ? shape->panels / 2 : shape->panels),
+                                 .rows = 1 };
 
         k.fits = tdm_vk_half_single(device, a, shape, gelu, k.constants);
         return k;
 }
 
 /* The shape that was found best (tune.c), where it is proven: else the rule's, which always is. false: none. */
-static bool half_tuned(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels, bool gelu, struct half_kernel *ret)
+static bool half_tuned(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels, bool gelu,
+                       struct half_kernel *ret)
 {
-        const struct tdm_vk_tuned *tuned = tdm_vk_tuned(device, gelu ? TDM_VK_MATGELU : TDM_VK_MATVEC, a, gelu ? n_panels / 2 : n_panels);
+        const struct tdm_vk_tuned *tuned =
+                tdm_vk_tuned(device, gelu ? TDM_VK_MATGELU : TDM_VK_MATVEC, a, gelu ? n_panels / 2 : n_panels);
 
         if (!tuned)
                 return false;
@@ -55,9 +63,10 @@ static bool half_tuned(const struct tdm_vk_device *device, const struct tdm_vk_m
         return ret->fits;
 }
 
-/* n_panels: of all that the dispatch multiplies, with GELU of both. A workgroup takes as few panels as let all of them run at once,
- * or two: more would leave each subgroup fewer registers for what is on its way. */
-static struct half_kernel half_few(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t n_rows, bool gelu)
+/* n_panels: of all that the dispatch multiplies, with GELU of both. A workgroup takes as few panels as let all of them
+ * run at once, or two: more would leave each subgroup fewer registers for what is on its way. */
+static struct half_kernel half_few(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
+                                   uint32_t n_rows, bool gelu)
 {
         uint32_t tiles = n_rows <= 8 ? 1 : n_rows <= 16 ? 2 : 4, panels = tiles > 1 ? 4 : 2, rounds;
 
@@ -65,12 +74,18 @@ static struct half_kernel half_few(const struct tdm_vk_device *device, const str
                 panels = n_panels <= 2 * TDM_VK_UNITS_AT_ONCE ? 1 : 3;
         rounds = tiles == 4 || n_panels >= 1024 || (tiles == 2 && n_panels > 3 * TDM_VK_UNITS_AT_ONCE) ? 2 : 1;
         if (n_rows == 1)
-                return half_single(device, a, &(struct tdm_vk_shape){.panels = (uint8_t)panels, .ahead = (uint8_t)rounds, .sets = 2, .groups = 1}, gelu);
-        return (struct half_kernel){.shader = TDM_VK_MATHALF,
-                                    .constants = {a->type, tiles | panels << 8 | rounds << 16 | (gelu ? HALF_GELU : 0), half_subgroups(a, rounds) * 32, 0},
-                                    .panels = gelu ? panels / 2 : panels,
-                                    .rows = tiles * 8,
-                                    .fits = true};
+                return half_single(
+                        device, a,
+                        &(struct tdm_vk_shape){
+                                .panels = (uint8_t)panels, .ahead = (uint8_t)rounds, .sets = 2, .groups = 1 },
+                        gelu);
+        return (struct half_kernel){ .shader = TDM_VK_MATHALF,
+                                     .constants = { a->type,
+                                                    tiles | panels << 8 | rounds << 16 | (gelu ? HALF_GELU : 0),
+                                                    half_subgroups(a, rounds) * 32, 0 },
+                                     .panels = gelu ? panels / 2 : panels,
+                                     .rows = tiles * 8,
+                                     .fits = true };
 }
 
 static struct half_kernel half_wide(const struct tdm_vk_matrix *a, uint32_t n_rows, bool gelu)
@@ -79,45 +94,53 @@ static struct half_kernel half_wide(const struct tdm_vk_matrix *a, uint32_t n_ro
              two = few && a->cols % (2 * TDM_VK_CHUNK_COLS) == 0 && TDM_VK_SEGMENT_CHUNKS(a->cols) % 2 == 0;
         uint32_t tiles = few ? 4 : 8, threads = few ? 352 : 128;
 
-        return (struct half_kernel){.shader = TDM_VK_MATHALFWIDE,
-                                    .constants = {a->type, tiles | (two ? 2u : 1u) << 8 | (gelu ? HALF_GELU : 0), threads, 0},
-                                    .panels = threads / 32 * (gelu ? 1 : 2),
-                                    .rows = tiles * 8,
-                                    .fits = true};
+        return (struct half_kernel){ .shader = TDM_VK_MATHALFWIDE,
+                                     .constants = { a->type, tiles | (two ? 2u : 1u) << 8 | (gelu ? HALF_GELU : 0),
+                                                    threads, 0 },
+                                     .panels = threads / 32 * (gelu ? 1 : 2),
+                                     .rows = tiles * 8,
+                                     .fits = true };
 }
 
 /* Found on an H200. */
-static struct half_kernel half_rule(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t n_rows, bool gelu)
+static struct half_kernel half_rule(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                                    uint32_t n_panels, uint32_t n_rows, bool gelu)
 {
-        return n_rows > TDM_VK_HALF_ROWS_MAX || (n_rows > 16 && n_panels >= WIDE_HALF_PANELS_MIN) ? half_wide(a, n_rows, gelu)
-                                                                                                  : half_few(device, a, n_panels, n_rows, gelu);
+        return n_rows > TDM_VK_HALF_ROWS_MAX || (n_rows > 16 && n_panels >= WIDE_HALF_PANELS_MIN) ?
+                       half_wide(a, n_rows, gelu) :
+                       half_few(device, a, n_panels, n_rows, gelu);
 }
 
 static struct tdm_vk_pipeline *half_proven(struct tdm_vk_device *device, const struct half_kernel *k)
 {
-        return tdm_vk_pipeline_proven(device, k->shader, k->constants[0], k->constants[1], k->constants[2], k->constants[3]);
+        return tdm_vk_pipeline_proven(device, k->shader, k->constants[0], k->constants[1], k->constants[2],
+                                      k->constants[3]);
 }
 
-struct tdm_vk_pipeline *tdm_vk_half_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
-                                           uint32_t n_rows, bool gelu, uint32_t *ret_panels, uint32_t *ret_rows)
+struct tdm_vk_pipeline *tdm_vk_half_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                                           uint32_t n_panels, uint32_t n_rows, bool gelu, uint32_t *ret_panels,
+                                           uint32_t *ret_rows)
 {
         struct half_kernel k;
-        struct tdm_vk_pipeline *tuned = n_rows == 1 && half_tuned(device, a, n_panels, gelu, &k) ? half_proven(device, &k) : NULL;
+        struct tdm_vk_pipeline *tuned =
+                n_rows == 1 && half_tuned(device, a, n_panels, gelu, &k) ? half_proven(device, &k) : NULL;
 
         if (!tuned)
                 k = half_rule(device, a, n_panels, n_rows, gelu);
         *ret_panels = k.panels;
         *ret_rows = k.rows;
-        return tuned ? tuned : tdm_vk_pipeline_get(device, k.shader, k.constants[0], k.constants[1], k.constants[2], k.constants[3]);
+        return tuned ? tuned :
+                       tdm_vk_pipeline_get(device, k.shader, k.constants[0], k.constants[1], k.constants[2],
+                                           k.constants[3]);
 }
 
 typedef int (*each_half)(struct tdm_vk_model *m, const struct half_kernel *k, struct tdm_error *err);
 
 /* Those of the matrices that one input goes into. */
-static int half_kernels_of(struct tdm_vk_model *m, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices, bool gelu,
-                           each_half each, struct tdm_error *err)
+static int half_kernels_of(struct tdm_vk_model *m, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices,
+                           bool gelu, each_half each, struct tdm_error *err)
 {
-        static const uint32_t n_rows[] = {1, 8, 16, TDM_VK_HALF_ROWS_MAX, TDM_VK_HALF_ROWS_MAX + 1};
+        static const uint32_t n_rows[] = { 1, 8, 16, TDM_VK_HALF_ROWS_MAX, TDM_VK_HALF_ROWS_MAX + 1 };
         int r = 0;
 
         for (unsigned i = 0; i < n_matrices && tdm_vk_is_half(matrices[i]);) {
@@ -139,18 +162,19 @@ static int half_kernels_of(struct tdm_vk_model *m, const struct tdm_vk_matrix *c
 /* Calls `each` for every kernel that the model's rows of F16 want. Stops where it does not return 0. */
 static int half_kernels(struct tdm_vk_model *m, each_half each, struct tdm_error *err)
 {
-        int r = half_kernels_of(m, (const struct tdm_vk_matrix *[]){&m->output}, 1, false, each, err);
+        int r = half_kernels_of(m, (const struct tdm_vk_matrix *[]){ &m->output }, 1, false, each, err);
 
         for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
 
-                r = half_kernels_of(m, (const struct tdm_vk_matrix *[]){&l->q, &l->k, &l->v}, 3, false, each, err);
+                r = half_kernels_of(m, (const struct tdm_vk_matrix *[]){ &l->q, &l->k, &l->v }, 3, false, each, err);
                 if (r == 0)
-                        r = half_kernels_of(m, (const struct tdm_vk_matrix *[]){&l->o}, 1, false, each, err);
+                        r = half_kernels_of(m, (const struct tdm_vk_matrix *[]){ &l->o }, 1, false, each, err);
                 if (r == 0)
-                        r = half_kernels_of(m, (const struct tdm_vk_matrix *[]){&l->gate, &l->up}, 2, tdm_vk_gelu_fits(l, 1), each, err);
+                        r = half_kernels_of(m, (const struct tdm_vk_matrix *[]){ &l->gate, &l->up }, 2,
+                                            tdm_vk_gelu_fits(l, 1), each, err);
                 if (r == 0)
-                        r = half_kernels_of(m, (const struct tdm_vk_matrix *[]){&l->down}, 1, false, each, err);
+                        r = half_kernels_of(m, (const struct tdm_vk_matrix *[]){ &l->down }, 1, false, each, err);
         }
         return r;
 }

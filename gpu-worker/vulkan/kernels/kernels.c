@@ -1,11 +1,12 @@
-/* Which kernels a model wants, and which one a dispatch takes: all are compiled when it is loaded, so that none is later. */
+/* Which kernels a model wants, and which one a dispatch takes: all are compiled when it is loaded, so that none is
+ * later. */
 #include "engine/weights/weights-k.h"
 #include "gpu-worker/vulkan/private.h"
 
 /* ---- matrices ---- */
 
 /* Rows of one workgroup of matvec. A CPU takes seconds to compile the big ones. */
-static const uint32_t rows_variants[] = {1, 2, 4, 8, 16}, rows_variants_cpu[] = {1, 4};
+static const uint32_t rows_variants[] = { 1, 2, 4, 8, 16 }, rows_variants_cpu[] = { 1, 4 };
 #define DIRECT_ROWS_MIN 2u      /* from here on matrix units are faster: measured on an H200, as the next four */
 #define WIDE_GROUPS_MIN 96u     /* workgroups of MATWIDE that keep a GPU busy */
 #define WIDE_THREADS 256u       /* of 64 rows; twice as many of 128 take half as long again */
@@ -35,9 +36,9 @@ uint32_t tdm_vk_shape_with(const struct tdm_vk_device *device, const struct tdm_
         return ahead | panels << 8 | sets << 16 | staged << 24;
 }
 
-/* The more panels a workgroup has the less is loaded of rows, but there must be workgroups enough to keep a GPU busy. Blocks
- * loaded ahead: turns along a segment of K as few as may be, and those full. Found on an H200; of a single row this is for where
- * nothing was measured (tune.c). */
+/* The more panels a workgroup has the less is loaded of rows, but there must be workgroups enough to keep a GPU busy.
+ * Blocks loaded ahead: turns along a segment of K as few as may be, and those full. Found on an H200; of a single row
+ * this is for where nothing was measured (tune.c). */
 static uint32_t shape_of(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
                          uint32_t variant)
 {
@@ -50,8 +51,8 @@ static uint32_t shape_of(const struct tdm_vk_device *device, const struct tdm_vk
         if (device->few_kernels || a->act == TDM_ACT_F32)
                 return tdm_vk_shape_with(device, a, 1, 1, 1, variant == 1 && a->act != TDM_ACT_F32);
         if (variant == 1 && a->act == TDM_ACT_I16)
-                return length >= 32 && n_panels >= 300 ? tdm_vk_shape_with(device, a, 2, 2, 2, true)
-                                                       : tdm_vk_shape_with(device, a, 1, length <= 8 ? 2 : 4, 2, true);
+                return length >= 32 && n_panels >= 300 ? tdm_vk_shape_with(device, a, 2, 2, 2, true) :
+                                                         tdm_vk_shape_with(device, a, 1, length <= 8 ? 2 : 4, 2, true);
         while (panels > 1 && n_panels / panels < (device->is_cpu ? 2 : 400))
                 panels /= 2;
         if (panels == 4 || variant > 2)
@@ -64,8 +65,9 @@ static uint32_t gelu_shape_of(const struct tdm_vk_device *device, const struct t
 {
         const struct tdm_vk_tuned *tuned = tdm_vk_tuned(device, TDM_VK_MATGELU, &l->gate, l->gate.n_panels);
 
-        return tuned ? tdm_vk_shape_with(device, &l->gate, tuned->shape.panels, tuned->shape.ahead, tuned->shape.sets, true)
-                     : tdm_vk_shape_with(device, &l->gate, 4, 1, 1, true);
+        return tuned ? tdm_vk_shape_with(device, &l->gate, tuned->shape.panels, tuned->shape.ahead, tuned->shape.sets,
+                                         true) :
+                       tdm_vk_shape_with(device, &l->gate, 4, 1, 1, true);
 }
 
 /* ---- gate, up and GELU ---- */
@@ -75,9 +77,9 @@ bool tdm_vk_gelu_fits(const struct tdm_vk_layer *l, uint32_t n_rows)
 {
         if (tdm_vk_is_half(&l->gate))
                 return l->gate.type == l->up.type && tdm_vk_is_half(&l->up) && l->gate.n_panels == l->up.n_panels;
-        return n_rows == 1 && l->gate.type == l->up.type && l->gate.act == l->up.act && l->gate.n_panels == l->up.n_panels &&
-               l->gate.act != TDM_ACT_F32 && l->down.act != TDM_ACT_F32 && l->gate.act != l->down.act &&
-               !tdm_k_type(l->gate.type);
+        return n_rows == 1 && l->gate.type == l->up.type && l->gate.act == l->up.act &&
+               l->gate.n_panels == l->up.n_panels && l->gate.act != TDM_ACT_F32 && l->down.act != TDM_ACT_F32 &&
+               l->gate.act != l->down.act && !tdm_k_type(l->gate.type);
 }
 
 struct tdm_vk_pipeline *tdm_vk_gelu_kernel(struct tdm_vk_device *device, const struct tdm_vk_layer *l, uint32_t n_rows,
@@ -87,7 +89,8 @@ struct tdm_vk_pipeline *tdm_vk_gelu_kernel(struct tdm_vk_device *device, const s
                 return tdm_vk_half_kernel(device, &l->gate, l->gate.n_panels * 2, n_rows, true, ret_panels, ret_rows);
         *ret_panels = 2;
         *ret_rows = 1;
-        return tdm_vk_pipeline_get(device, TDM_VK_MATGELU, l->gate.type, l->gate.act, l->down.act, gelu_shape_of(device, l));
+        return tdm_vk_pipeline_get(device, TDM_VK_MATGELU, l->gate.type, l->gate.act, l->down.act,
+                                   gelu_shape_of(device, l));
 }
 
 unsigned tdm_vk_group_of(const struct tdm_vk_matrix *const *matrices, unsigned n_matrices, uint32_t *ret_panels)
@@ -136,7 +139,8 @@ static struct tdm_vk_pipeline *direct_kernel(struct tdm_vk_device *device, const
 static struct tdm_vk_pipeline *wide_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
                                            uint32_t n_panels, uint32_t n_rows)
 {
-        uint32_t across = TDM_DIV_UP(n_panels, 8), turns = TDM_DIV_UP(across * TDM_DIV_UP(n_rows, 64), TDM_VK_UNITS_AT_ONCE),
+        uint32_t across = TDM_DIV_UP(n_panels, 8),
+                 turns = TDM_DIV_UP(across * TDM_DIV_UP(n_rows, 64), TDM_VK_UNITS_AT_ONCE),
                  large_turns = TDM_DIV_UP(across * TDM_DIV_UP(n_rows, 128), TDM_VK_UNITS_AT_ONCE);
         struct tdm_vk_pipeline *large = NULL;
 
@@ -197,7 +201,8 @@ bool tdm_vk_matrices_flag(const struct tdm_vk_device *device, const struct tdm_v
 
 bool tdm_vk_gelu_flags(const struct tdm_vk_device *device, const struct tdm_vk_layer *l)
 {
-        return tdm_vk_gelu_fits(l, 1) && (tdm_vk_is_half(&l->gate) || tdm_vk_shape_flags(gelu_shape_of(device, l), l->gate.act));
+        return tdm_vk_gelu_fits(l, 1) &&
+               (tdm_vk_is_half(&l->gate) || tdm_vk_shape_flags(gelu_shape_of(device, l), l->gate.act));
 }
 
 /* ---- all of them ---- */
@@ -210,7 +215,7 @@ uint32_t tdm_vk_norm_per(const struct tdm_vk_model *m)
 static int need(struct tdm_vk_model *m, enum tdm_vk_shader shader, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3,
                 struct tdm_error *err)
 {
-        return tdm_vk_pipeline_need(m->device, shader, (const uint32_t[]){c0, c1, c2, c3}, err);
+        return tdm_vk_pipeline_need(m->device, shader, (const uint32_t[]){ c0, c1, c2, c3 }, err);
 }
 
 /* Not being able to compile one is no error here. */
@@ -251,8 +256,8 @@ static int need_matrices(struct tdm_vk_model *m, const struct tdm_vk_matrix *con
                             (variants[v] < 16 || direct_kernel(m->device, a, n_panels, 32)) &&
                             wide_kernel(m->device, a, n_panels, 1))
                                 continue;
-                        r = tdm_k_type(a->type) ? need(m, TDM_VK_MATVEC_K, a->type, a->act, variants[v], 0, err)
-                                                : need(m, TDM_VK_MATVEC, a->type, a->act, variants[v],
+                        r = tdm_k_type(a->type) ? need(m, TDM_VK_MATVEC_K, a->type, a->act, variants[v], 0, err) :
+                                                  need(m, TDM_VK_MATVEC, a->type, a->act, variants[v],
                                                        shape_of(m->device, a, n_panels, variants[v]), err);
                 }
         }
@@ -261,12 +266,12 @@ static int need_matrices(struct tdm_vk_model *m, const struct tdm_vk_matrix *con
 
 static int list_matrices(struct tdm_vk_model *m, bool units, struct tdm_error *err)
 {
-        int r = need_matrices(m, (const struct tdm_vk_matrix *[]){&m->output}, 1, units, err);
+        int r = need_matrices(m, (const struct tdm_vk_matrix *[]){ &m->output }, 1, units, err);
 
         for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
-                const struct tdm_vk_matrix *qkv[] = {&l->q, &l->k, &l->v}, *gate_up[] = {&l->gate, &l->up},
-                                           *o[] = {&l->o}, *down[] = {&l->down};
+                const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v }, *gate_up[] = { &l->gate, &l->up },
+                                           *o[] = { &l->o }, *down[] = { &l->down };
 
                 r = need_matrices(m, qkv, 3, units, err);
                 if (r == 0)
@@ -274,8 +279,8 @@ static int list_matrices(struct tdm_vk_model *m, bool units, struct tdm_error *e
                 if (r == 0)
                         r = need_matrices(m, gate_up, 2, units, err);
                 if (r == 0 && !units && !tdm_vk_is_half(&l->gate) && tdm_vk_gelu_fits(l, 1))
-                        r = need(m, TDM_VK_MATGELU, l->gate.type, l->gate.act, l->down.act,
-                                 gelu_shape_of(m->device, l), err);
+                        r = need(m, TDM_VK_MATGELU, l->gate.type, l->gate.act, l->down.act, gelu_shape_of(m->device, l),
+                                 err);
                 if (r == 0)
                         r = need_matrices(m, down, 1, units, err);
         }
@@ -286,33 +291,36 @@ int tdm_vk_kernels_need_single(struct tdm_vk_model *m, struct tdm_error *err)
 {
         int r = 0;
 
-        for (uint32_t i = 0; i < m->hp.n_layers && r == 0 && !m->half; i++) { /* rows of F16 have theirs since choose_rows() */
+        /* rows of F16 have theirs since choose_rows() */
+        for (uint32_t i = 0; i < m->hp.n_layers && r == 0 && !m->half; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
-                const struct tdm_vk_matrix *qkv[] = {&l->q, &l->k, &l->v};
+                const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v };
                 uint32_t n_panels;
 
                 tdm_vk_group_of(qkv, 3, &n_panels);
                 r = need(m, TDM_VK_MATVEC, l->q.type, l->q.act, 1, shape_of(m->device, &l->q, n_panels, 1), err);
                 if (r == 0)
-                        r = need(m, TDM_VK_MATVEC, l->o.type, l->o.act, 1, shape_of(m->device, &l->o, l->o.n_panels, 1), err);
+                        r = need(m, TDM_VK_MATVEC, l->o.type, l->o.act, 1, shape_of(m->device, &l->o, l->o.n_panels, 1),
+                                 err);
                 if (r == 0)
                         r = need(m, TDM_VK_MATVEC, l->down.type, l->down.act, 1,
                                  shape_of(m->device, &l->down, l->down.n_panels, 1), err);
                 if (r == 0)
-                        r = need(m, TDM_VK_MATGELU, l->gate.type, l->gate.act, l->down.act, gelu_shape_of(m->device, l), err);
+                        r = need(m, TDM_VK_MATGELU, l->gate.type, l->gate.act, l->down.act, gelu_shape_of(m->device, l),
+                                 err);
         }
         return r;
 }
 
 static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
 {
-        static const uint32_t norms[] = {0, TDM_VK_NORM_ADD, TDM_VK_NORM_ADD | TDM_VK_NORM_REHEARSES};
+        static const uint32_t norms[] = { 0, TDM_VK_NORM_ADD, TDM_VK_NORM_ADD | TDM_VK_NORM_REHEARSES };
         unsigned n_norms = tdm_vk_chain_wanted(m->device) ? 3 : 2;
         int r = need(m, TDM_VK_EMBED, m->embedding.type, 0, 0, 0, err);
 
         for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
-                const struct tdm_vk_matrix *normed[] = {&l->q, &l->k, &l->v, &l->gate, &l->up};
+                const struct tdm_vk_matrix *normed[] = { &l->q, &l->k, &l->v, &l->gate, &l->up };
 
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(normed) && r == 0; k++)
                         for (unsigned v = 0; v < n_norms && r == 0; v++)
@@ -351,7 +359,8 @@ int tdm_vk_kernels_prepare(struct tdm_vk_model *m, struct tdm_error *err)
                 r = tdm_vk_prove(m->device, err);
         m->device->deferring = false;
         if (r == 0 && tdm_vk_chain_wanted(m->device))
-                r = tdm_vk_chain_try(m->device, tdm_vk_pipeline_get(m->device, TDM_VK_GELU, 0, m->layers[0].down.act, 0, 0),
+                r = tdm_vk_chain_try(m->device,
+                                     tdm_vk_pipeline_get(m->device, TDM_VK_GELU, 0, m->layers[0].down.act, 0, 0),
                                      &m->chain, err);
         if (r == 0)
                 r = tdm_vk_tune(m, err);

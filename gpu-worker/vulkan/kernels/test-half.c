@@ -1,7 +1,7 @@
-/* What goes before and after the kernels for f16 matrix units (half.c), on any Vulkan device: weights turned into fragments have the
- * values that they had, rows of F16 are those of F32 rounded, in their places, and bounds are bounds; shapes from a file are those that
- * are known, and of these none has more than there is room for. The kernels themselves need such
- * units and are proven where they are used (prove-half.c). */
+/* What goes before and after the kernels for f16 matrix units (half.c), on any Vulkan device: weights turned into
+ * fragments have the values that they had, rows of F16 are those of F32 rounded, in their places, and bounds are
+ * bounds; shapes from a file are those that are known, and of these none has more than there is room for. The kernels
+ * themselves need such units and are proven where they are used (prove-half.c). */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,14 +39,15 @@ static uint64_t address(enum place place)
         return device->stages[0].address + place * PLACE;
 }
 
-static void run(enum tdm_vk_shader shader, uint32_t c0, uint32_t c1, uint32_t c2, const void *push, uint32_t push_bytes, uint32_t x,
-                uint32_t y)
+static void run(enum tdm_vk_shader shader, uint32_t c0, uint32_t c1, uint32_t c2, const void *push, uint32_t push_bytes,
+                uint32_t x, uint32_t y)
 {
         struct tdm_error err = {};
 
-        assert_int_equal(tdm_vk_pipeline_need(device, shader, (const uint32_t[]){c0, c1, c2, 0}, &err), 0);
-        assert_int_equal(tdm_vk_once_dispatch(device, tdm_vk_pipeline_get(device, shader, c0, c1, c2, 0), push, push_bytes, x, y, "testing",
-                                              &err), 0);
+        assert_int_equal(tdm_vk_pipeline_need(device, shader, (const uint32_t[]){ c0, c1, c2, 0 }, &err), 0);
+        assert_int_equal(tdm_vk_once_dispatch(device, tdm_vk_pipeline_get(device, shader, c0, c1, c2, 0), push,
+                                              push_bytes, x, y, "testing", &err),
+                         0);
 }
 
 /* As in a segment: scales of 2^-9 to 2^-6, of either sign. */
@@ -68,15 +69,15 @@ static void random_panels(enum place place, uint32_t type)
 static void values(enum place weights, uint32_t form, enum place to)
 {
         struct tdm_vk_row *rows = (struct tdm_vk_row *)at(D);
-        const struct tdm_vk_embed_push push = {.weights = address(weights),
-                                               .hidden = address(to),
-                                               .rows = address(D),
-                                               .d = COLS,
-                                               .panel_bytes = (uint32_t)tdm_weights_panel_bytes(form & 63u, COLS),
-                                               .scale = 1};
+        const struct tdm_vk_embed_push push = { .weights = address(weights),
+                                                .hidden = address(to),
+                                                .rows = address(D),
+                                                .d = COLS,
+                                                .panel_bytes = (uint32_t)tdm_weights_panel_bytes(form & 63u, COLS),
+                                                .scale = 1 };
 
         for (uint32_t i = 0; i < N_TOKENS; i++)
-                rows[i] = (struct tdm_vk_row){.token = i};
+                rows[i] = (struct tdm_vk_row){ .token = i };
         run(TDM_VK_EMBED, form, 0, 0, &push, sizeof(push), N_TOKENS, TDM_DIV_UP(COLS, 256u));
 }
 
@@ -88,37 +89,43 @@ static void expect_scales(uint32_t type, float divisor, enum place was, enum pla
         for (uint32_t out = 0; out < N_TOKENS; out++)
                 for (uint32_t b = 0; b < COLS / TDM_BLOCK_VALUES; b++) {
                         uint32_t panel = out / TDM_PANEL_ROWS * panel_bytes, lane = out % TDM_PANEL_ROWS;
-                        float factor = type != TDM_TYPE_Q4_0 ? 1 : lane < 8 ? 0x1p24f : 0x1p20f,
+                        float factor = type != TDM_TYPE_Q4_0 ? 1 :
+                                       lane < 8              ? 0x1p24f :
+                                                               0x1p20f,
                               scale = tdm_f16_to_f32(((const uint16_t *)(at(was) + panel))[b * TDM_PANEL_ROWS + lane]),
-                              got = tdm_f16_to_f32(((const uint16_t *)(at(turned) + panel))[b / 2 * 32 + lane % 8 * 4 + lane / 8 * 2 + b % 2]);
+                              got = tdm_f16_to_f32(
+                                      ((const uint16_t *)(at(turned) +
+                                                          panel))[b / 2 * 32 + lane % 8 * 4 + lane / 8 * 2 + b % 2]);
 
                         if (got != scale / divisor * factor)
-                                fail_msg("type %u: scale of block %u of row %u is %g, was %g", type, b, out, (double)got, (double)scale);
+                                fail_msg("type %u: scale of block %u of row %u is %g, was %g", type, b, out,
+                                         (double)got, (double)scale);
                 }
 }
 
 static void turned(void **state)
 {
-        static const uint32_t types[] = {TDM_TYPE_Q4_0, TDM_TYPE_Q8_0}, forms[] = {TDM_VK_TURNED, TDM_VK_FRAGMENTS};
+        static const uint32_t types[] = { TDM_TYPE_Q4_0, TDM_TYPE_Q8_0 }, forms[] = { TDM_VK_TURNED, TDM_VK_FRAGMENTS };
 
         for (unsigned i = 0; i < 2 * TDM_ARRAY_SIZE(types); i++) {
                 uint32_t type = types[i / 2], form = forms[i % 2], words = type == TDM_TYPE_Q4_0 ? 4 : 8;
                 float divisor = form == TDM_VK_FRAGMENTS ? 16 : 1;
-                const struct tdm_vk_matmul_push push = {.w0 = address(A),
-                                                        .panel_bytes = (uint32_t)tdm_weights_panel_bytes(type, COLS),
-                                                        .cols = COLS,
-                                                        .y_scale = 1 / divisor};
+                const struct tdm_vk_matmul_push push = { .w0 = address(A),
+                                                         .panel_bytes = (uint32_t)tdm_weights_panel_bytes(type, COLS),
+                                                         .cols = COLS,
+                                                         .y_scale = 1 / divisor };
                 const float *before = (const float *)at(B), *after = (const float *)at(C);
 
                 random_panels(A, type);
                 memcpy(at(E), at(A), N_PANELS * push.panel_bytes);
                 values(A, type, B);
-                run(TDM_VK_TURN, words, form, 0, &push, sizeof(push), TDM_DIV_UP(COLS / TDM_BLOCK_VALUES * words * 16, 256u), N_PANELS);
+                run(TDM_VK_TURN, words, form, 0, &push, sizeof(push),
+                    TDM_DIV_UP(COLS / TDM_BLOCK_VALUES * words * 16, 256u), N_PANELS);
                 values(A, type | form, C);
                 for (uint32_t k = 0; k < N_TOKENS * COLS; k++)
                         if (before[k] != after[k] * divisor)
-                                fail_msg("type %u form %u: weight %u of row %u is %g, was %g", type, form, k % COLS, k / COLS,
-                                         (double)after[k], (double)before[k]);
+                                fail_msg("type %u form %u: weight %u of row %u is %g, was %g", type, form, k % COLS,
+                                         k / COLS, (double)after[k], (double)before[k]);
                 assert_true(before[0] != before[1] || before[1] != before[2]);
                 if (form == TDM_VK_FRAGMENTS)
                         expect_scales(type, divisor, E, A);
@@ -149,7 +156,10 @@ static void expect_rows(enum place exact, enum place halves, float scale)
         for (uint32_t row = 0; row < N_ROWS; row++)
                 for (uint32_t k = 0; k < COLS; k++) {
                         float x = ((const float *)at(exact))[row * COLS + k] * scale,
-                              want = tdm_f16_to_f32(tdm_f32_to_f16(x > 65504 ? 65504 : x < -65504 ? -65504 : x)), got = half_at(halves, row, k);
+                              want = tdm_f16_to_f32(tdm_f32_to_f16(x > 65504  ? 65504 :
+                                                                   x < -65504 ? -65504 :
+                                                                                x)),
+                              got = half_at(halves, row, k);
 
                         if (want != got)
                                 fail_msg("row %u, value %u: %g instead of %g", row, k, (double)got, (double)want);
@@ -159,13 +169,16 @@ static void expect_rows(enum place exact, enum place halves, float scale)
 static void rows(void **state)
 {
         float *x = (float *)at(A), *gain = (float *)at(B);
-        struct tdm_vk_norm_push norm = {.hidden = address(A), .gain = address(B), .acts = address(C), .d = COLS, .eps = 1e-6f};
-        struct tdm_vk_gelu_push gelu = {.y = address(A), .acts = address(C), .d_ff = COLS};
+        struct tdm_vk_norm_push norm = {
+                .hidden = address(A), .gain = address(B), .acts = address(C), .d = COLS, .eps = 1e-6f
+        };
+        struct tdm_vk_gelu_push gelu = { .y = address(A), .acts = address(C), .d_ff = COLS };
 
         for (uint32_t i = 0; i < N_ROWS * 2 * COLS; i++)
                 x[i] = (float)((int)(random_u32() % 2001) - 1000) / 100.0f;
         for (uint32_t i = 0; i < COLS; i++)
-                gain[i] = i % 50 == 7 ? 60000.0f : (float)(random_u32() % 1000) / 300.0f; /* some leave f16: they end at its end */
+                /* some leave f16: they end at its end */
+                gain[i] = i % 50 == 7 ? 60000.0f : (float)(random_u32() % 1000) / 300.0f;
         run(TDM_VK_NORM, 0, TDM_VK_ACT_F32, 1, &norm, sizeof(norm), N_ROWS, 1);
         norm.acts = address(D);
         norm.act_scale = 0.5f;
@@ -183,12 +196,15 @@ static void rows(void **state)
         expect_rows(C, D, 64);
 }
 
-/* The largest over outputs of the root of the sum of (scale gain)², times another matrix' where there is one; the largest scale. */
+/* The largest over outputs of the root of the sum of (scale gain)², times another matrix' where there is one; the
+ * largest scale. */
 static void bounds(void **state)
 {
         uint32_t panel_bytes = (uint32_t)tdm_weights_panel_bytes(TDM_TYPE_Q4_0, COLS);
         float *gain = (float *)at(C);
-        struct tdm_vk_matmul_push push = {.x = address(C), .y = address(D), .w0 = address(A), .panel_bytes = panel_bytes, .cols = COLS};
+        struct tdm_vk_matmul_push push = {
+                .x = address(C), .y = address(D), .w0 = address(A), .panel_bytes = panel_bytes, .cols = COLS
+        };
 
         random_panels(A, TDM_TYPE_Q4_0);
         random_panels(B, TDM_TYPE_Q4_0);
@@ -199,11 +215,12 @@ static void bounds(void **state)
                 double most = 0, largest = 0;
 
                 for (uint32_t out = 0; out < N_TOKENS; out++) {
-                        double sums[2] = {0, 0};
+                        double sums[2] = { 0, 0 };
 
                         for (unsigned i = 0; i < n; i++)
                                 for (uint32_t k = 0; k < COLS; k++) {
-                                        const uint16_t *scales = (const uint16_t *)(at(i ? B : A) + out / 16 * panel_bytes);
+                                        const uint16_t *scales =
+                                                (const uint16_t *)(at(i ? B : A) + out / 16 * panel_bytes);
                                         double d = (double)tdm_f16_to_f32(scales[k / 32 * 16 + out % 16]);
 
                                         sums[i] += d * d * (double)gain[k] * (double)gain[k];
@@ -221,13 +238,15 @@ static void bounds(void **state)
 
 static void shapes(void **state)
 {
-        static const uint32_t cols[] = {64, 2560, 5376, 10240, 21504, 65536};
+        static const uint32_t cols[] = { 64, 2560, 5376, 10240, 21504, 65536 };
         unsigned n_sane = 0, n_fit = 0, n_long = 0;
 
         for (uint32_t i = 0; i < 2u << 24; i++) {
-                struct tdm_vk_tuned tuned = {.shader = i >> 24 ? TDM_VK_MATGELU : TDM_VK_MATVEC,
-                                             .act = TDM_VK_ACT_F16,
-                                             .shape = {.panels = i & 15, .ahead = i >> 4 & 31, .sets = i >> 9 & 15, .groups = i >> 13 & 31}};
+                struct tdm_vk_tuned tuned = {
+                        .shader = i >> 24 ? TDM_VK_MATGELU : TDM_VK_MATVEC,
+                        .act = TDM_VK_ACT_F16,
+                        .shape = { .panels = i & 15, .ahead = i >> 4 & 31, .sets = i >> 9 & 15, .groups = i >> 13 & 31 }
+                };
                 const struct tdm_vk_shape *shape = &tuned.shape;
 
                 if (i >> 18 & 63 || !tdm_vk_tuned_sane(&tuned))
@@ -237,8 +256,10 @@ static void shapes(void **state)
                 assert_true(shape->panels >= 1 && shape->ahead < 16 && shape->sets >= 1);
                 assert_true(i >> 24 == 0 || shape->panels % 2 == 0);
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(cols); k++) {
-                        const struct tdm_vk_matrix matrix = {.type = TDM_TYPE_Q4_0 | TDM_VK_FRAGMENTS, .cols = cols[k]};
-                        uint32_t c[TDM_VK_N_CONSTANTS], chunks = cols[k] / TDM_VK_CHUNK_COLS, length = TDM_VK_SEGMENT_CHUNKS(cols[k]);
+                        const struct tdm_vk_matrix matrix = { .type = TDM_TYPE_Q4_0 | TDM_VK_FRAGMENTS,
+                                                              .cols = cols[k] };
+                        uint32_t c[TDM_VK_N_CONSTANTS], chunks = cols[k] / TDM_VK_CHUNK_COLS,
+                                                        length = TDM_VK_SEGMENT_CHUNKS(cols[k]);
                         bool fits = tdm_vk_half_single(device, &matrix, shape, i >> 24, c);
 
                         if (!fits) {
@@ -249,7 +270,8 @@ static void shapes(void **state)
                         assert_true(cols[k] < 65536); /* 64 KiB in shared memory */
                         assert_in_range(c[2], 32, 1024);
                         assert_true(c[2] / 32 / shape->groups * shape->ahead * length >= chunks && c[3] >= length);
-                        assert_int_equal(c[1], shape->groups | (uint32_t)shape->panels << 8 | shape->ahead << 16 | shape->sets << 20 | i >> 24 << 24);
+                        assert_int_equal(c[1], shape->groups | (uint32_t)shape->panels << 8 | shape->ahead << 16 |
+                                                       shape->sets << 20 | i >> 24 << 24);
                 }
         }
         assert_true(n_sane > 10 && n_fit > 3 * n_sane && n_long == n_sane);
@@ -263,7 +285,7 @@ int main(void)
                 cmocka_unit_test(rows),
                 cmocka_unit_test(bounds),
         };
-        const struct tdm_device_config config = {.n_threads = 1, .heartbeat = &heartbeat};
+        const struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
         struct tdm_device *opened;
         struct tdm_error err = {};
         int r;

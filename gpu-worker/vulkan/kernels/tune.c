@@ -1,18 +1,19 @@
-/* Which shape the kernels of a single row have on this GPU: how many panels a workgroup takes, how many blocks are on their way at
- * once (shaders/matvec.glsl); with rows of F16 how many segments each of its subgroups takes, how many chunks are on their way, and how
- * many groups of subgroups there are (mathalfsingle.comp; only shapes that are proven, prove-half.c). No shape changes a bit, so the fastest is taken: measured when a model
- * with a matrix of new sizes is loaded, and kept on disk with the compiled kernels (cache.c), so that later starts neither compile nor
- * measure the others. First each kernel by itself, over the weights of several layers so that they do not lie in the GPU's cache. Then, where
- * kernels follow each other without barriers (chain.c), some layers as they are run, by the device's clock: there a kernel's workgroups lie beside those
- * of the next ones, and the shape that is fastest by itself may leave these no room to begin (up to a tenth of a token's time on
- * an H200). A CPU implementation keeps to what kernels.c says: each kernel would take it seconds to compile.
- * TANDEM_VULKAN_TUNE=on|off says it for tests. */
+/* Which shape the kernels of a single row have on this GPU: how many panels a workgroup takes, how many blocks are on
+ * their way at once (shaders/matvec.glsl); with rows of F16 how many segments each of its subgroups takes, how many
+ * chunks are on their way, and how many groups of subgroups there are (mathalfsingle.comp; only shapes that are proven,
+ * prove-half.c). No shape changes a bit, so the fastest is taken: measured when a model with a matrix of new sizes is
+ * loaded, and kept on disk with the compiled kernels (cache.c), so that later starts neither compile nor measure the
+ * others. First each kernel by itself, over the weights of several layers so that they do not lie in the GPU's cache.
+ * Then, where kernels follow each other without barriers (chain.c), some layers as they are run, by the device's clock:
+ * there a kernel's workgroups lie beside those of the next ones, and the shape that is fastest by itself may leave
+ * these no room to begin (up to a tenth of a token's time on an H200). A CPU implementation keeps to what kernels.c
+ * says: each kernel would take it seconds to compile. TANDEM_VULKAN_TUNE=on|off says it for tests. */
 #include "engine/weights/weights-k.h"
 #include "gpu-worker/vulkan/private.h"
 
-#define PLACES 8u     /* matrices that are taken in turns */
-#define DISPATCHES 16u /* of one measurement */
-#define ROUNDS 4u      /* the best of them counts; the first warms up what there is to warm */
+#define PLACES 8u                   /* matrices that are taken in turns */
+#define DISPATCHES 16u              /* of one measurement */
+#define ROUNDS 4u                   /* the best of them counts; the first warms up what there is to warm */
 #define WARM_NS UINT64_C(300000000) /* of work, after which a GPU that was idle has its clock */
 #define MAX_KEYS 24u
 #define OTHERS 32u /* kernels that may be wanted besides all shapes of those that are measured */
@@ -25,16 +26,25 @@
 #define PASSES 2u
 #define GAIN 0.995 /* and less is another shape's time, or it is noise */
 
-static const struct tdm_vk_shape matvec_shapes[] = {{4, 1, 1}, {2, 2, 1}, {2, 4, 1}, {1, 4, 1}, {1, 2, 2}, {1, 4, 2}, {2, 2, 2},
-                                              {1, 3, 1}, {1, 8, 1}, {2, 3, 1}, {2, 5, 1}, {3, 2, 1}},
-                          gelu_shapes[] = {{4, 1, 1}, {4, 2, 1}, {4, 3, 1}, {4, 1, 2}},
-                          /* of mathalfsingle.comp: panels (with GELU of both), rounds, sets, groups; those of the rule in kernels-half.c among them */
-                          half_shapes[] = {{1, 1, 2, 1}, {2, 1, 2, 1}, {3, 1, 2, 1}, {1, 2, 2, 1}, {2, 2, 2, 1}, {1, 1, 1, 1}, {2, 1, 1, 1},
-                                           {1, 1, 3, 1}, {1, 2, 3, 1}, {1, 2, 4, 1}, {3, 2, 2, 1}, {1, 4, 3, 2}, {3, 2, 3, 1}, {2, 2, 3, 1}, {2, 7, 2, 4}, {1, 4, 3, 4}},
-                          half_gelu_shapes[] = {{2, 1, 2, 1}, {2, 2, 2, 1}, {2, 1, 1, 1}, {2, 8, 2, 8}, {2, 2, 1, 1}, {2, 4, 2, 1}, {2, 4, 2, 2}, {2, 4, 3, 2},
-                                                {2, 8, 2, 4}, {2, 7, 2, 11}, {2, 7, 3, 11}, {2, 7, 2, 6}, {2, 7, 2, 4}, {2, 7, 1, 4}, {2, 14, 3, 11}, {2, 8, 2, 11}};
+static const struct tdm_vk_shape matvec_shapes[] = { { 4, 1, 1 }, { 2, 2, 1 }, { 2, 4, 1 }, { 1, 4, 1 },
+                                                     { 1, 2, 2 }, { 1, 4, 2 }, { 2, 2, 2 }, { 1, 3, 1 },
+                                                     { 1, 8, 1 }, { 2, 3, 1 }, { 2, 5, 1 }, { 3, 2, 1 } },
+                                 gelu_shapes[] = { { 4, 1, 1 }, { 4, 2, 1 }, { 4, 3, 1 }, { 4, 1, 2 } },
+                                 /* of mathalfsingle.comp: panels (with GELU of both), rounds, sets, groups; those of
+                                    the rule in kernels-half.c among them */
+        half_shapes[] = { { 1, 1, 2, 1 }, { 2, 1, 2, 1 }, { 3, 1, 2, 1 }, { 1, 2, 2, 1 },
+                          { 2, 2, 2, 1 }, { 1, 1, 1, 1 }, { 2, 1, 1, 1 }, { 1, 1, 3, 1 },
+                          { 1, 2, 3, 1 }, { 1, 2, 4, 1 }, { 3, 2, 2, 1 }, { 1, 4, 3, 2 },
+                          { 3, 2, 3, 1 }, { 2, 2, 3, 1 }, { 2, 7, 2, 4 }, { 1, 4, 3, 4 } },
+                                 half_gelu_shapes[] = { { 2, 1, 2, 1 },  { 2, 2, 2, 1 },  { 2, 1, 1, 1 },
+                                                        { 2, 8, 2, 8 },  { 2, 2, 1, 1 },  { 2, 4, 2, 1 },
+                                                        { 2, 4, 2, 2 },  { 2, 4, 3, 2 },  { 2, 8, 2, 4 },
+                                                        { 2, 7, 2, 11 }, { 2, 7, 3, 11 }, { 2, 7, 2, 6 },
+                                                        { 2, 7, 2, 4 },  { 2, 7, 1, 4 },  { 2, 14, 3, 11 },
+                                                        { 2, 8, 2, 11 } };
 #define MAX_SHAPES TDM_MAX(TDM_ARRAY_SIZE(half_shapes), TDM_ARRAY_SIZE(half_gelu_shapes))
-static_assert(TDM_ARRAY_SIZE(matvec_shapes) <= MAX_SHAPES && TDM_ARRAY_SIZE(gelu_shapes) <= MAX_SHAPES, "there is room for each kernel's");
+static_assert(TDM_ARRAY_SIZE(matvec_shapes) <= MAX_SHAPES && TDM_ARRAY_SIZE(gelu_shapes) <= MAX_SHAPES,
+              "there is room for each kernel's");
 
 struct work {
         struct tdm_vk_tuned key;
@@ -107,14 +117,14 @@ static void add(const struct tdm_vk_device *device, struct work *works, unsigned
         if (i == MAX_KEYS)
                 return;
         if (i == *n)
-                works[(*n)++] = (struct work){.key = {.shader = shader,
-                                                      .type = matrix->type,
-                                                      .act = matrix->act,
-                                                      .cols = matrix->cols,
-                                                      .n_panels = n_panels},
-                                              .matrix = *matrix,
-                                              .out_act = out_act,
-                                              .layer = layer};
+                works[(*n)++] = (struct work){ .key = { .shader = shader,
+                                                        .type = matrix->type,
+                                                        .act = matrix->act,
+                                                        .cols = matrix->cols,
+                                                        .n_panels = n_panels },
+                                               .matrix = *matrix,
+                                               .out_act = out_act,
+                                               .layer = layer };
         if (works[i].n_places < PLACES)
                 works[i].places[works[i].n_places++] = *push;
 }
@@ -142,15 +152,15 @@ static unsigned list_works(const struct tdm_vk_model *m, struct work *works)
                 const struct tdm_vk_layer *l = &m->layers[i];
                 struct tdm_vk_matmul_push push;
 
-                add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){&l->q, &l->k, &l->v}, 3, i);
-                add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){&l->o}, 1, i);
-                add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){&l->down}, 1, i);
+                add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){ &l->q, &l->k, &l->v }, 3, i);
+                add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){ &l->o }, 1, i);
+                add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){ &l->down }, 1, i);
                 if (tdm_vk_matgelu_push(m, l, 1, &push))
                         add(m->device, works, &n, TDM_VK_MATGELU, &l->gate, l->gate.n_panels, l->down.act, i, &push);
                 else
-                        add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){&l->gate, &l->up}, 2, i);
+                        add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){ &l->gate, &l->up }, 2, i);
         }
-        add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){&m->output}, 1, UINT32_MAX);
+        add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){ &m->output }, 1, UINT32_MAX);
         return n;
 }
 
@@ -183,20 +193,24 @@ static enum tdm_vk_shader shader_of(const struct work *w)
 }
 
 /* NULL: it may not be used here. */
-static struct tdm_vk_pipeline *kernel_of(struct tdm_vk_device *device, const struct work *w, const struct tdm_vk_shape *shape)
+static struct tdm_vk_pipeline *kernel_of(struct tdm_vk_device *device, const struct work *w,
+                                         const struct tdm_vk_shape *shape)
 {
         uint32_t c[TDM_VK_N_CONSTANTS];
 
         if (!constants_of(device, w, shape, c))
                 return NULL;
-        return tdm_vk_is_half(&w->matrix) ? tdm_vk_pipeline_proven(device, TDM_VK_MATHALFSINGLE, c[0], c[1], c[2], c[3])
-                          : tdm_vk_pipeline_get(device, shader_of(w), c[0], c[1], c[2], c[3]);
+        return tdm_vk_is_half(&w->matrix) ?
+                       tdm_vk_pipeline_proven(device, TDM_VK_MATHALFSINGLE, c[0], c[1], c[2], c[3]) :
+                       tdm_vk_pipeline_get(device, shader_of(w), c[0], c[1], c[2], c[3]);
 }
 
 /* With GELU a workgroup's panels are half of gate's and half of up's. */
 static uint32_t groups_of(const struct work *w, const struct tdm_vk_shape *shape)
 {
-        return TDM_DIV_UP(w->key.n_panels, TDM_MAX(shape->groups, 1) * (w->key.shader == TDM_VK_MATGELU ? shape->panels / 2u : shape->panels));
+        return TDM_DIV_UP(w->key.n_panels,
+                          TDM_MAX(shape->groups, 1) *
+                                  (w->key.shader == TDM_VK_MATGELU ? shape->panels / 2u : shape->panels));
 }
 
 static const char what[] = "measuring a kernel";
@@ -205,8 +219,9 @@ static const char what[] = "measuring a kernel";
 static int take_ticks(struct tdm_vk_device *device, uint64_t *ret, struct tdm_error *err)
 {
         uint64_t ticks[2];
-        VkResult result = device->vk.GetQueryPoolResults(device->vk.device, device->queries, 0, 2, sizeof(ticks), ticks, sizeof(ticks[0]),
-                                                         VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT);
+        VkResult result =
+                device->vk.GetQueryPoolResults(device->vk.device, device->queries, 0, 2, sizeof(ticks), ticks,
+                                               sizeof(ticks[0]), VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT);
 
         if (result != VK_SUCCESS)
                 return tdm_vk_fault(device, what, result, err);
@@ -232,7 +247,8 @@ static int measure(struct tdm_vk_device *device, const struct work *w, const str
                                      &w->places[i % w->n_places]);
                 vk->CmdDispatch(commands, groups, 1, 1);
                 tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
-                               VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+                               VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+                               VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
         }
         vk->CmdWriteTimestamp(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, device->queries, 1);
         r = tdm_vk_once_end(device, what, err);
@@ -258,7 +274,8 @@ static int tune(struct tdm_vk_device *device, struct work *w, const struct tdm_v
 
                         if (!kernel)
                                 continue;
-                        r = measure(device, w, kernel, TDM_MIN(groups_of(w, &shapes[i]), device->max_groups_x), &best[i], err);
+                        r = measure(device, w, kernel, TDM_MIN(groups_of(w, &shapes[i]), device->max_groups_x),
+                                    &best[i], err);
                         if (round == 0)
                                 best[i] = UINT64_MAX;
                 }
@@ -266,8 +283,9 @@ static int tune(struct tdm_vk_device *device, struct work *w, const struct tdm_v
         for (unsigned i = 0; i < n_shapes; i++) {
                 uint32_t constants[TDM_VK_N_CONSTANTS];
 
-                flags[i] = device->chained && (tdm_vk_is_half(&w->matrix) || (constants_of(device, w, &shapes[i], constants) &&
-                                                              tdm_vk_shape_flags(constants[3], w->key.act)));
+                flags[i] = device->chained &&
+                           (tdm_vk_is_half(&w->matrix) || (constants_of(device, w, &shapes[i], constants) &&
+                                                           tdm_vk_shape_flags(constants[3], w->key.act)));
                 any_flags = any_flags || flags[i];
         }
         for (unsigned i = 0; i < n_shapes; i++)
@@ -318,7 +336,7 @@ static int trial_init(struct trial *t, struct tdm_vk_model *m)
         struct tdm_vk_slot *slot = &m->slots[0];
         int r;
 
-        *t = (struct trial){.m = m, .work = {.slot = slot, .first = 1, .n = 2 * n_layers}};
+        *t = (struct trial){ .m = m, .work = { .slot = slot, .first = 1, .n = 2 * n_layers } };
         for (uint32_t i = 0; i < n_layers; i++)
                 t->kv_pieces[i] = m->layers[i].kv_pieces;
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
@@ -329,7 +347,8 @@ static int trial_init(struct trial *t, struct tdm_vk_model *m)
                 return -ENOMEM;
         r = tdm_vk_buffer_init(m->device, &t->cache, n_layers * layer_bytes, TDM_VK_DEVICE_MEMORY, "measuring", NULL);
         if (r == 0)
-                r = tdm_vk_buffer_init(m->device, &t->pieces, n_layers * sizeof(uint64_t), TDM_VK_SHARED_MEMORY, "measuring", NULL);
+                r = tdm_vk_buffer_init(m->device, &t->pieces, n_layers * sizeof(uint64_t), TDM_VK_SHARED_MEMORY,
+                                       "measuring", NULL);
         if (r != 0)
                 return r;
         for (uint32_t i = 0; i < n_layers; i++) {
@@ -337,8 +356,8 @@ static int trial_init(struct trial *t, struct tdm_vk_model *m)
                 m->layers[i].kv_pieces = t->pieces.address + i * sizeof(uint64_t);
         }
         t->step->head.n_rows = t->step->head.n_seqs = 1;
-        t->step->rows[0] = (struct tdm_step_row){.position = position};
-        t->step->seqs[0] = (struct tdm_step_seq){.n_rows = 1};
+        t->step->rows[0] = (struct tdm_step_row){ .position = position };
+        t->step->seqs[0] = (struct tdm_step_seq){ .n_rows = 1 };
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
                 m->kv_page_bytes[group] = (uint32_t)page_bytes;
                 m->kv_piece_shift[group] = 31;
@@ -350,10 +369,11 @@ static int trial_init(struct trial *t, struct tdm_vk_model *m)
         return 0;
 }
 
-/* A command buffer of its own around the recording's: when the device came to it, and when it was done with all before. */
+/* A command buffer of its own around the recording's: when the device came to it, and when it was done with all before.
+ */
 static VkResult mark(struct tdm_vk_device *device, unsigned which, VkPipelineStageFlagBits stage)
 {
-        const VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
+        const VkCommandBufferBeginInfo begin = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO };
         VkCommandBuffer commands = device->stage_commands[which];
         VkResult result = device->vk.BeginCommandBuffer(commands, &begin);
 
@@ -365,7 +385,8 @@ static VkResult mark(struct tdm_vk_device *device, unsigned which, VkPipelineSta
         return device->vk.EndCommandBuffer(commands);
 }
 
-/* By the device's clock: the host's would count how long it takes to hear of the end, which is as much as shapes differ. */
+/* By the device's clock: the host's would count how long it takes to hear of the end, which is as much as shapes
+ * differ. */
 static int trial_run(struct trial *t, uint64_t *ret_ns, struct tdm_error *err)
 {
         struct tdm_vk_device *device = t->m->device;
@@ -381,9 +402,11 @@ static int trial_run(struct trial *t, uint64_t *ret_ns, struct tdm_error *err)
         r = tdm_vk_record(t->m, &t->work, &recording, err);
         *ret_ns = UINT64_MAX;
         for (unsigned i = 0; i < (device->is_cpu ? RUNS_CPU : RUNS) && r == 0; i++) {
-                const VkCommandBuffer all[] = {device->stage_commands[0], recording->commands, device->stage_commands[1]};
-                const VkSubmitInfo submit = {
-                        .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = TDM_ARRAY_SIZE(all), .pCommandBuffers = all};
+                const VkCommandBuffer all[] = { device->stage_commands[0], recording->commands,
+                                                device->stage_commands[1] };
+                const VkSubmitInfo submit = { .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
+                                              .commandBufferCount = TDM_ARRAY_SIZE(all),
+                                              .pCommandBuffers = all };
                 uint64_t ticks = 0;
 
                 result = device->vk.QueueSubmit(device->queue, 1, &submit, device->fences[0]);
@@ -395,8 +418,10 @@ static int trial_run(struct trial *t, uint64_t *ret_ns, struct tdm_error *err)
         return r == 0 ? tdm_vk_chain_check(t->m, err) : r;
 }
 
-/* Each kernel's shapes in turns while the others keep theirs. works[i] was found to be device->tuned[first + i] by itself. */
-static int tune_chained(struct tdm_vk_model *m, const struct work *works, unsigned n, unsigned first, struct tdm_error *err)
+/* Each kernel's shapes in turns while the others keep theirs. works[i] was found to be device->tuned[first + i] by
+ * itself. */
+static int tune_chained(struct tdm_vk_model *m, const struct work *works, unsigned n, unsigned first,
+                        struct tdm_error *err)
 {
         struct tdm_vk_device *device = m->device;
         struct trial trial;

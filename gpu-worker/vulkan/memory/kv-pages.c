@@ -1,16 +1,18 @@
-/* Memory of the cache's twin before it is written. A long prompt writes gigabytes a second into a segment that nobody touched, 32
- * sequences begin new pages of it at once, and what is new the kernel clears first: in small pages more slowly than the device fills it, in
- * huge ones (common/hugepage.h) at about the same pace. So the segment's next pages are asked for before they are wanted, by a thread of
- * its own that nobody waits for, and what is wanted sooner right then. tandemd takes low pages first and those that were let go of before new ones.
+/* Memory of the cache's twin before it is written. A long prompt writes gigabytes a second into a segment that nobody
+ * touched, 32 sequences begin new pages of it at once, and what is new the kernel clears first: in small pages more
+ * slowly than the device fills it, in huge ones (common/hugepage.h) at about the same pace. So the segment's next pages
+ * are asked for before they are wanted, by a thread of its own that nobody waits for, and what is wanted sooner right
+ * then. tandemd takes low pages first and those that were let go of before new ones.
  *
- * Neighbours are asked for together: each call to the kernel first makes all CPUs hand in what they have (lru_add_drain_all), one caller
- * after the other. */
+ * Neighbours are asked for together: each call to the kernel first makes all CPUs hand in what they have
+ * (lru_add_drain_all), one caller after the other. */
 #include "common/hugepage.h"
 #include "common/thread.h"
 #include "gpu-worker/vulkan/private.h"
 
-#define RUN_MAX 8u      /* huge pages that are asked for together */
-#define AHEAD_PAGES 64u /* of the cache, of each group, besides one for each sequence: two thousand tokens, or a quarter of what is left */
+#define RUN_MAX 8u /* huge pages that are asked for together */
+/* of the cache, of each group, besides one for each sequence: two thousand tokens, or a quarter of what is left */
+#define AHEAD_PAGES 64u
 
 struct run {
         uint32_t first, n; /* huge pages */
@@ -38,13 +40,15 @@ static bool take(struct tdm_vk_pages *p, uint64_t huge)
 {
         uint64_t bit = UINT64_C(1) << huge % 64;
 
-        if (atomic_load_explicit(&p->asked[huge / 64], memory_order_relaxed) & bit || (huge + 1) * TDM_HUGEPAGE_BYTES > p->kv.size_bytes)
+        if (atomic_load_explicit(&p->asked[huge / 64], memory_order_relaxed) & bit ||
+            (huge + 1) * TDM_HUGEPAGE_BYTES > p->kv.size_bytes)
                 return false;
         return !(atomic_fetch_or_explicit(&p->asked[huge / 64], bit, memory_order_relaxed) & bit);
 }
 
 /* Runs of huge pages that hold [from, end) and that nobody asked for before, at most `most` each. */
-static uint32_t list_runs(struct tdm_vk_pages *p, uint64_t from, uint64_t end, uint32_t most, struct run *runs, uint32_t n_runs)
+static uint32_t list_runs(struct tdm_vk_pages *p, uint64_t from, uint64_t end, uint32_t most, struct run *runs,
+                          uint32_t n_runs)
 {
         for (uint64_t huge = from / TDM_HUGEPAGE_BYTES; huge <= (end - 1) / TDM_HUGEPAGE_BYTES; huge++) {
                 struct run *last = n_runs ? &runs[n_runs - 1] : NULL;
@@ -54,7 +58,7 @@ static uint32_t list_runs(struct tdm_vk_pages *p, uint64_t from, uint64_t end, u
                 if (last && last->first + last->n == huge && last->n < most)
                         last->n++;
                 else
-                        runs[n_runs++] = (struct run){(uint32_t)huge, 1};
+                        runs[n_runs++] = (struct run){ (uint32_t)huge, 1 };
         }
         return n_runs;
 }
@@ -82,7 +86,7 @@ static void make_ahead(struct tdm_vk_pages *p, enum tdm_kv_group group, uint32_t
 static void *ahead_main(void *userdata)
 {
         struct tdm_vk_pages *p = userdata;
-        uint32_t made[TDM_KV_GROUPS] = {0};
+        uint32_t made[TDM_KV_GROUPS] = { 0 };
 
         pthread_mutex_lock(&p->mutex);
         while (!p->stop) {
@@ -102,7 +106,8 @@ static void *ahead_main(void *userdata)
         return NULL;
 }
 
-int tdm_vk_pages_new(struct tdm_vk_pages **ret, const struct tdm_kv_geometry *kv, uint8_t *base, struct tdm_pool *threads)
+int tdm_vk_pages_new(struct tdm_vk_pages **ret, const struct tdm_kv_geometry *kv, uint8_t *base,
+                     struct tdm_pool *threads)
 {
         size_t n = kv->size_bytes / TDM_HUGEPAGE_BYTES + 1;
         struct tdm_vk_pages *p;
@@ -124,7 +129,8 @@ int tdm_vk_pages_new(struct tdm_vk_pages **ret, const struct tdm_kv_geometry *kv
                 tdm_vk_pages_free(p);
                 return -ENOMEM;
         }
-        p->has_thread = tdm_thread_new(&p->thread, ahead_main, p) == 0; /* without it pages are made when they are wanted */
+        /* without it pages are made when they are wanted */
+        p->has_thread = tdm_thread_new(&p->thread, ahead_main, p) == 0;
         *ret = p;
         tdm_vk_pages_ahead(p, 0);
         return 0;

@@ -72,7 +72,8 @@ static uint32_t piece_shift(const struct tdm_vk_model *m, uint64_t page_bytes)
         return shift;
 }
 
-/* attendhalf.comp multiplies what lies beside the keys that count with zero: it must be finite, as all is that is ever stored. */
+/* attendhalf.comp multiplies what lies beside the keys that count with zero: it must be finite, as all is that is ever
+ * stored. */
 static int clear_pieces(struct tdm_vk_model *m, struct tdm_error *err)
 {
         const char *what = "clearing the KV cache";
@@ -168,7 +169,8 @@ void tdm_vk_kv_set(struct tdm_vk_model *m, uint8_t *base)
         tdm_vk_kv_deinit(m);
         m->kv_base = base;
         m->kv_error = (struct tdm_error){};
-        for (unsigned i = 0; m->recordings && i < TDM_VK_RECORDINGS; i++) /* they know the old addresses; a model that is not loaded has none */
+        /* they know the old addresses; a model that is not loaded has none */
+        for (unsigned i = 0; m->recordings && i < TDM_VK_RECORDINGS; i++)
                 m->recordings[i].used = 0;
         memset(m->sequences, 0, m->limits.n_tables * sizeof(*m->sequences));
         if (!base || import_segment(m, base) == 0)
@@ -416,10 +418,12 @@ void tdm_vk_kv_behind(struct tdm_vk_model *m, const struct tdm_step *step, uint3
 
                 for (uint32_t seq = 0; seq < step->head.n_seqs; seq++) {
                         const struct tdm_step_seq *q = &step->seqs[seq];
-                        uint32_t position = step->rows[q->first_row].position, end = TDM_DIV_UP(position + q->n_rows, TDM_KV_PAGE_TOKENS);
+                        uint32_t position = step->rows[q->first_row].position,
+                                 end = TDM_DIV_UP(position + q->n_rows, TDM_KV_PAGE_TOKENS);
 
                         for (uint32_t i = position / TDM_KV_PAGE_TOKENS; i < end; i++)
-                                tdm_vk_pages_want(m->pages, group, table_of(step, group, seq)[i], tdm_kv_layer_index(&m->hp, layer));
+                                tdm_vk_pages_want(m->pages, group, table_of(step, group, seq)[i],
+                                                  tdm_kv_layer_index(&m->hp, layer));
                 }
         }
         if (m->pages) {

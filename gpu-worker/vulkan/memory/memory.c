@@ -29,7 +29,8 @@ void tdm_vk_memory_left(struct tdm_vk_device *device, uint64_t *ret_left, uint64
                 *ret_left = allowed > used ? allowed - used : 0;
         }
         if (device->memory_limit)
-                *ret_left = TDM_MIN(*ret_left, device->memory_limit - TDM_MIN(device->memory_used, device->memory_limit));
+                *ret_left =
+                        TDM_MIN(*ret_left, device->memory_limit - TDM_MIN(device->memory_used, device->memory_limit));
 }
 
 /* The first type that is allowed and has all of `must`, preferring those that have `nice` too. -1: none. */
@@ -150,8 +151,8 @@ int tdm_vk_buffer_init(struct tdm_vk_device *device, struct tdm_vk_buffer *buffe
                 (double)device->max_allocation / 0x1p20);
 }
 
-/* Memory for the buffer out of what `import`, a link of the allocation's chain, describes: of coherent types only, since
- * others read and write it too. */
+/* Memory for the buffer out of what `import`, a link of the allocation's chain, describes: of coherent types only,
+ * since others read and write it too. */
 static bool import_memory(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer, const void *import,
                           uint32_t types, VkMemoryPropertyFlags nice)
 {
@@ -316,7 +317,8 @@ static int stage_send(struct tdm_vk_device *device, unsigned i, struct tdm_vk_bu
         if (r == VK_SUCCESS) {
                 device->vk.CmdCopyBuffer(commands, device->stages[i].buffer, to->buffer, 1, &copy);
                 tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
-                               VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+                               VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+                               VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
                 r = device->vk.EndCommandBuffer(commands);
         }
         if (r == VK_SUCCESS)

@@ -1,5 +1,5 @@
-/* Memory of the cache's twin (kv-pages.c), on a segment as tandemd makes them: what is asked for comes, ahead and at once, and no more; what was
- * written stays. Where this kernel has no huge pages only the last can be seen. */
+/* Memory of the cache's twin (kv-pages.c), on a segment as tandemd makes them: what is asked for comes, ahead and at
+ * once, and no more; what was written stays. Where this kernel has no huge pages only the last can be seen. */
 #include <unistd.h>
 
 #include "common/test-hugepage.h"
@@ -84,7 +84,8 @@ static void asked_for(void **state)
         expect(s, bytes_of(0, 13 + 2 + 2));
         tdm_vk_pages_ahead(p, 1000);
         expect(s, bytes_of(0, N_PAGES));
-        tdm_vk_pages_want(p, TDM_KV_FULL, N_PAGES - 1, N_LAYERS - 1); /* the end is no whole huge page: it stays as it is */
+        /* the end is no whole huge page: it stays as it is */
+        tdm_vk_pages_want(p, TDM_KV_FULL, N_PAGES - 1, N_LAYERS - 1);
         tdm_vk_pages_make(p);
         mark(s, true);
         tdm_vk_pages_free(p);
@@ -120,7 +121,8 @@ static void not_aligned(void **state)
 
 int main(void)
 {
-        const struct CMUnitTest tests[] = { cmocka_unit_test(asked_for), cmocka_unit_test(ended_at_once), cmocka_unit_test(not_aligned) };
+        const struct CMUnitTest tests[] = { cmocka_unit_test(asked_for), cmocka_unit_test(ended_at_once),
+                                            cmocka_unit_test(not_aligned) };
 
         return cmocka_run_group_tests(tests, begin, end);
 }

@@ -1,8 +1,9 @@
-/* The attention for f16 matrix units (attendhalf.comp, attendhalfwide.comp) is only used where it is proven, as the matrix kernels are (prove-half.c): the one
- * for single rows must attend as the definition says, to what f16 leaves of it, and the one for many rows must give its bits. What they
- * are given: a sequence in pages that do not lie in order, rows that look back over two spans, with a window and without, and
- * more rows than one workgroup takes. The one that rotates rows itself must give what rotate.comp and the one for single rows do: the same
- * result, the same key and value in the cache and in the log. */
+/* The attention for f16 matrix units (attendhalf.comp, attendhalfwide.comp) is only used where it is proven, as the
+ * matrix kernels are (prove-half.c): the one for single rows must attend as the definition says, to what f16 leaves of
+ * it, and the one for many rows must give its bits. What they are given: a sequence in pages that do not lie in order,
+ * rows that look back over two spans, with a window and without, and more rows than one workgroup takes. The one that
+ * rotates rows itself must give what rotate.comp and the one for single rows do: the same result, the same key and
+ * value in the cache and in the log. */
 #include <math.h>
 
 #include "common/f16.h"
@@ -14,12 +15,12 @@
 #define END (FIRST + N_ROWS)
 #define N_PAGES TDM_DIV_UP(END, TDM_KV_PAGE_TOKENS)
 #define SERIAL (5 * TDM_VK_LAYERS_MAX) /* of the step of rows that are rotated */
-#define N_SEQS 2u /* the second for a second row that is rotated */
+#define N_SEQS 2u                      /* the second for a second row that is rotated */
 #define WINDOW 100u
 #define QUERY_SCALE 4096.0f
 static const char what[] = "proving attention";
 enum place { PAGES, QKV, ITEMS, SINGLE, MANY, CHAIN, KEPT, N_PLACES };
-#define PLACE (UINT64_C(2) << 20) /* of each thing in the staging buffer */
+#define PLACE (UINT64_C(2) << 20)     /* of each thing in the staging buffer */
 #define PARTIAL (UINT64_C(512) << 10) /* in SINGLE and MANY: behind the arrivals */
 
 static_assert(N_PLACES * PLACE <= TDM_VK_STAGE_BYTES, "everything fits the staging buffer");
@@ -43,23 +44,29 @@ static uint32_t page_of(uint32_t i)
         return (i * 7 + 3) % N_PAGES; /* 10 pages: each once */
 }
 
-static const uint16_t *part_of(const struct tdm_vk_device *device, const struct shape *s, uint32_t kv_head, uint32_t key)
+static const uint16_t *part_of(const struct tdm_vk_device *device, const struct shape *s, uint32_t kv_head,
+                               uint32_t key)
 {
         return (const uint16_t *)(device->stages[0].map + PAGES * PLACE +
-                                  (page_of(key / TDM_KV_PAGE_TOKENS) * N_KV_HEADS + kv_head) * (uint64_t)part_bytes_of(s));
+                                  (page_of(key / TDM_KV_PAGE_TOKENS) * N_KV_HEADS + kv_head) *
+                                          (uint64_t)part_bytes_of(s));
 }
 
 /* engine/step/kv.h: keys [16 tokens][dimension][token], values [token][dimension]. */
-static double key_at(const struct tdm_vk_device *device, const struct shape *s, uint32_t kv_head, uint32_t key, uint32_t d)
+static double key_at(const struct tdm_vk_device *device, const struct shape *s, uint32_t kv_head, uint32_t key,
+                     uint32_t d)
 {
         uint32_t t = key % TDM_KV_PAGE_TOKENS;
 
         return (double)tdm_f16_to_f32(part_of(device, s, kv_head, key)[(t / 16 * s->head_dim + d) * 16 + t % 16]);
 }
 
-static double value_at(const struct tdm_vk_device *device, const struct shape *s, uint32_t kv_head, uint32_t key, uint32_t d)
+static double value_at(const struct tdm_vk_device *device, const struct shape *s, uint32_t kv_head, uint32_t key,
+                       uint32_t d)
 {
-        return (double)tdm_f16_to_f32(part_of(device, s, kv_head, key)[TDM_KV_PAGE_TOKENS * s->head_dim + key % TDM_KV_PAGE_TOKENS * s->head_dim + d]);
+        return (double)tdm_f16_to_f32(
+                part_of(device, s, kv_head,
+                        key)[TDM_KV_PAGE_TOKENS * s->head_dim + key % TDM_KV_PAGE_TOKENS * s->head_dim + d]);
 }
 
 /* Scores of about 5, so that some keys count and none counts for all. */
@@ -75,8 +82,10 @@ static void random_inputs(struct tdm_vk_device *device, const struct shape *s)
         float *qkv = (float *)(map + QKV * PLACE);
         uint64_t state = 1;
 
-        for (uint32_t i = 0; i < N_SEQS * N_PAGES * N_KV_HEADS * part_bytes_of(s) / sizeof(uint16_t); i++) /* of either sign, 2^-4 to 2 */
-                pages[i] = (uint16_t)((11 + tdm_vk_prove_random(&state) % 5) << 10 | (tdm_vk_prove_random(&state) & 0x83ff));
+        /* of either sign, 2^-4 to 2 */
+        for (uint32_t i = 0; i < N_SEQS * N_PAGES * N_KV_HEADS * part_bytes_of(s) / sizeof(uint16_t); i++)
+                pages[i] = (uint16_t)((11 + tdm_vk_prove_random(&state) % 5) << 10 |
+                                      (tdm_vk_prove_random(&state) & 0x83ff));
         for (uint32_t i = 0; i < N_ROWS * width_of(s); i++)
                 qkv[i] = query_value(&state);
 }
@@ -92,7 +101,7 @@ static void put_step(struct tdm_vk_device *device)
         uint8_t *map = device->stages[0].map + ITEMS * PLACE;
 
         for (uint32_t i = 0; i < N_ROWS; i++)
-                ((struct tdm_vk_row *)(map + ROWS_AT))[i] = (struct tdm_vk_row){.position = FIRST + i};
+                ((struct tdm_vk_row *)(map + ROWS_AT))[i] = (struct tdm_vk_row){ .position = FIRST + i };
         *(uint64_t *)(map + PIECES_AT) = device->stages[0].address + PAGES * PLACE;
         for (uint32_t i = 0; i < N_SEQS * N_PAGES; i++)
                 ((uint32_t *)(map + TABLE_AT))[i] = i / N_PAGES * N_PAGES + page_of(i % N_PAGES);
@@ -114,43 +123,44 @@ static uint32_t put_items(struct tdm_vk_device *device, const struct shape *s, u
         for (uint32_t row = 0; row < N_ROWS; row += most, n++) {
                 uint32_t n_rows = TDM_MIN(most, N_ROWS - row), seen = first_seen(FIRST + row, window);
 
-                items[n] = (struct tdm_vk_item){.first_row = row,
-                                                .n_rows = n_rows,
-                                                .span_first = seen / TDM_VK_SPAN,
-                                                .span_last = (FIRST + row + n_rows - 1) / TDM_VK_SPAN,
-                                                .slot = row * s->n_heads,
-                                                .first_slot = row * s->n_heads,
-                                                .n_items = 2,
-                                                .position = FIRST + row};
+                items[n] = (struct tdm_vk_item){ .first_row = row,
+                                                 .n_rows = n_rows,
+                                                 .span_first = seen / TDM_VK_SPAN,
+                                                 .span_last = (FIRST + row + n_rows - 1) / TDM_VK_SPAN,
+                                                 .slot = row * s->n_heads,
+                                                 .first_slot = row * s->n_heads,
+                                                 .n_items = 2,
+                                                 .position = FIRST + row };
                 tdm_vk_item_pages(&items[n], table, seen);
         }
         return n;
 }
 
-static struct tdm_vk_attend_push push_of(const struct tdm_vk_device *device, const struct shape *s, uint32_t window, enum place place)
+static struct tdm_vk_attend_push push_of(const struct tdm_vk_device *device, const struct shape *s, uint32_t window,
+                                         enum place place)
 {
         uint64_t base = device->stages[0].address;
 
-        return (struct tdm_vk_attend_push){.qkv = base + QKV * PLACE,
-                                           .rows = base + ITEMS * PLACE + ROWS_AT,
-                                           .table = base + ITEMS * PLACE + TABLE_AT,
-                                           .items = base + ITEMS * PLACE + ITEMS_AT,
-                                           .partial = base + place * PLACE + PARTIAL,
-                                           .pieces = base + ITEMS * PLACE + PIECES_AT,
-                                           .page_bytes = part_bytes_of(s) * N_KV_HEADS,
-                                           .piece_shift = 20,
-                                           .part_bytes = part_bytes_of(s),
-                                           .n_heads = s->n_heads,
-                                           .n_kv_heads = N_KV_HEADS,
-                                           .table_entries = N_PAGES,
-                                           .window = window,
-                                           .act_scale = 1,
-                                           .query_scale = QUERY_SCALE,
-                                           .score_scale = 1 / QUERY_SCALE};
+        return (struct tdm_vk_attend_push){ .qkv = base + QKV * PLACE,
+                                            .rows = base + ITEMS * PLACE + ROWS_AT,
+                                            .table = base + ITEMS * PLACE + TABLE_AT,
+                                            .items = base + ITEMS * PLACE + ITEMS_AT,
+                                            .partial = base + place * PLACE + PARTIAL,
+                                            .pieces = base + ITEMS * PLACE + PIECES_AT,
+                                            .page_bytes = part_bytes_of(s) * N_KV_HEADS,
+                                            .piece_shift = 20,
+                                            .part_bytes = part_bytes_of(s),
+                                            .n_heads = s->n_heads,
+                                            .n_kv_heads = N_KV_HEADS,
+                                            .table_entries = N_PAGES,
+                                            .window = window,
+                                            .act_scale = 1,
+                                            .query_scale = QUERY_SCALE,
+                                            .score_scale = 1 / QUERY_SCALE };
 }
 
-static int run_kernel(struct tdm_vk_device *device, const struct tdm_vk_pipeline *p, const struct shape *s, uint32_t window, uint32_t most,
-                      enum place place, struct tdm_error *err)
+static int run_kernel(struct tdm_vk_device *device, const struct tdm_vk_pipeline *p, const struct shape *s,
+                      uint32_t window, uint32_t most, enum place place, struct tdm_error *err)
 {
         const struct tdm_vk_attend_push push = push_of(device, s, window, place);
         uint32_t n = put_items(device, s, window, most);
@@ -160,18 +170,22 @@ static int run_kernel(struct tdm_vk_device *device, const struct tdm_vk_pipeline
         return tdm_vk_once_dispatch(device, p, &push, sizeof(push), n, s->n_heads / s->heads, what, err);
 }
 
-static const float *partial_at(const struct tdm_vk_device *device, const struct shape *s, enum place place, uint32_t row, uint32_t head)
+static const float *partial_at(const struct tdm_vk_device *device, const struct shape *s, enum place place,
+                               uint32_t row, uint32_t head)
 {
         return (const float *)(device->stages[0].map + place * PLACE + PARTIAL) +
                (uint64_t)(row * s->n_heads + head) * TDM_VK_PARTIAL_WIDTH(s->head_dim);
 }
 
 /* One row's head. Each probability is rounded to f16 once, and each is at most 1. */
-static bool is_right(const struct tdm_vk_device *device, const struct shape *s, uint32_t window, uint32_t row, uint32_t head)
+static bool is_right(const struct tdm_vk_device *device, const struct shape *s, uint32_t window, uint32_t row,
+                     uint32_t head)
 {
-        const float *query = (const float *)(device->stages[0].map + QKV * PLACE) + row * width_of(s) + head * s->head_dim,
+        const float *query = (const float *)(device->stages[0].map + QKV * PLACE) + row * width_of(s) +
+                             head * s->head_dim,
                     *got = partial_at(device, s, SINGLE, row, head);
-        uint32_t kv_head = head / (s->n_heads / N_KV_HEADS), end = FIRST + row + 1, begin = first_seen(FIRST + row, window);
+        uint32_t kv_head = head / (s->n_heads / N_KV_HEADS), end = FIRST + row + 1,
+                 begin = first_seen(FIRST + row, window);
         double scores[END], largest = -HUGE_VAL, l = 0;
 
         for (uint32_t key = begin; key < end; key++) {
@@ -204,16 +218,19 @@ static bool same(const struct tdm_vk_device *device, const struct shape *s)
 {
         for (uint32_t row = 0; row < N_ROWS; row++)
                 for (uint32_t head = 0; head < s->n_heads; head++)
-                        if (memcmp(partial_at(device, s, SINGLE, row, head), partial_at(device, s, MANY, row, head), (s->head_dim + 2) * sizeof(float)) != 0)
+                        if (memcmp(partial_at(device, s, SINGLE, row, head), partial_at(device, s, MANY, row, head),
+                                   (s->head_dim + 2) * sizeof(float)) != 0)
                                 return false;
         return true;
 }
 
-int tdm_vk_prove_attend(struct tdm_vk_device *device, struct tdm_vk_pipeline *single, struct tdm_vk_pipeline *many, uint32_t heads,
-                        uint32_t many_rows, struct tdm_error *err)
+int tdm_vk_prove_attend(struct tdm_vk_device *device, struct tdm_vk_pipeline *single, struct tdm_vk_pipeline *many,
+                        uint32_t heads, uint32_t many_rows, struct tdm_error *err)
 {
-        const struct shape s = {.head_dim = single ? single->constants[0] : 0, .heads = heads, .n_heads = 2 * heads * N_KV_HEADS};
-        static const uint32_t windows[] = {0, WINDOW};
+        const struct shape s = { .head_dim = single ? single->constants[0] : 0,
+                                 .heads = heads,
+                                 .n_heads = 2 * heads * N_KV_HEADS };
+        static const uint32_t windows[] = { 0, WINDOW };
         bool right = true;
         int r = 0;
 
@@ -259,7 +276,8 @@ static uint32_t position_of(uint32_t row)
         return END - 1 - row * 40;
 }
 
-/* Rows of a sequence each, in `n` items, each with its spans, or one with all of them. Gains of about 1 keep scores as they are elsewhere. */
+/* Rows of a sequence each, in `n` items, each with its spans, or one with all of them. Gains of about 1 keep scores as
+ * they are elsewhere. */
 static void put_rows(struct tdm_vk_device *device, const struct shape *s, uint32_t n_rows, uint32_t window, uint32_t n)
 {
         uint64_t items_at = device->stages[0].address + ITEMS * PLACE;
@@ -268,21 +286,22 @@ static void put_rows(struct tdm_vk_device *device, const struct shape *s, uint32
         float *gains = (float *)in(device, ITEMS, GAINS_AT), *angles = (float *)in(device, ITEMS, ANGLES_AT);
 
         for (uint32_t row = 0; row < n_rows; row++) {
-                uint32_t position = position_of(row), seen = first_seen(position, window), first = seen / TDM_VK_SPAN, last = position / TDM_VK_SPAN;
+                uint32_t position = position_of(row), seen = first_seen(position, window), first = seen / TDM_VK_SPAN,
+                         last = position / TDM_VK_SPAN;
 
                 ((struct tdm_vk_row *)in(device, ITEMS, ROWS_AT))[row] =
-                        (struct tdm_vk_row){.position = position, .seq = row};
+                        (struct tdm_vk_row){ .position = position, .seq = row };
                 for (uint32_t i = 0; i < n; i++) {
-                        items[row * n + i] = (struct tdm_vk_item){.first_row = row,
-                                                                  .n_rows = 1,
-                                                                  .span_first = i == 0 ? first : last,
-                                                                  .span_last = i + 1 == n ? last : first,
-                                                                  .slot = (row * n + i) * s->n_heads,
-                                                                  .first_slot = row * n * s->n_heads,
-                                                                  .n_items = n,
-                                                                  .position = position,
-                                                                  .seq = row,
-                                                                  .serial = SERIAL};
+                        items[row * n + i] = (struct tdm_vk_item){ .first_row = row,
+                                                                   .n_rows = 1,
+                                                                   .span_first = i == 0 ? first : last,
+                                                                   .span_last = i + 1 == n ? last : first,
+                                                                   .slot = (row * n + i) * s->n_heads,
+                                                                   .first_slot = row * n * s->n_heads,
+                                                                   .n_items = n,
+                                                                   .position = position,
+                                                                   .seq = row,
+                                                                   .serial = SERIAL };
                         tdm_vk_item_pages(&items[row * n + i], table + (size_t)row * N_PAGES, seen);
                 }
                 for (uint32_t d = 0; d < s->head_dim / 2; d++) {
@@ -294,49 +313,54 @@ static void put_rows(struct tdm_vk_device *device, const struct shape *s, uint32
                 gains[d] = 0.75f + (float)d / 512;
                 gains[s->head_dim + d] = 1.25f - (float)d / 512;
         }
-        *(struct tdm_vk_rotation *)in(device, ITEMS, ROTATION_AT) = (struct tdm_vk_rotation){.y = device->stages[0].address + KEPT * PLACE + ROWS_KEPT_AT,
-                                                                                              .q_gain = items_at + GAINS_AT,
-                                                                                              .k_gain = items_at + GAINS_AT + s->head_dim * sizeof(float),
-                                                                                              .counters = items_at + COUNTER_AT,
-                                                                                              .angles = ANGLES_AT - ROWS_AT,
-                                                                                              .eps = EPS,
-                                                                                              .query_scale = SCALE};
+        *(struct tdm_vk_rotation *)in(device, ITEMS, ROTATION_AT) =
+                (struct tdm_vk_rotation){ .y = device->stages[0].address + KEPT * PLACE + ROWS_KEPT_AT,
+                                          .q_gain = items_at + GAINS_AT,
+                                          .k_gain = items_at + GAINS_AT + s->head_dim * sizeof(float),
+                                          .counters = items_at + COUNTER_AT,
+                                          .angles = ANGLES_AT - ROWS_AT,
+                                          .eps = EPS,
+                                          .query_scale = SCALE };
 }
 
 /* rotate.comp, then the one for single rows. */
-static int run_two(struct tdm_vk_device *device, const struct tdm_vk_pipeline *rotate, const struct tdm_vk_pipeline *single, const struct shape *s,
-                   uint32_t n_rows, uint32_t window, uint32_t n_items, struct tdm_error *err)
+static int run_two(struct tdm_vk_device *device, const struct tdm_vk_pipeline *rotate,
+                   const struct tdm_vk_pipeline *single, const struct shape *s, uint32_t n_rows, uint32_t window,
+                   uint32_t n_items, struct tdm_error *err)
 {
         const struct tdm_vk_rotation *rotation = (const struct tdm_vk_rotation *)in(device, ITEMS, ROTATION_AT);
         struct tdm_vk_attend_push push = push_of(device, s, window, SINGLE);
-        const struct tdm_vk_rotate_push rotates = {.qkv = push.qkv,
-                                                   .rows = push.rows,
-                                                   .table = push.table,
-                                                   .angles = push.rows + rotation->angles,
-                                                   .q_gain = rotation->q_gain,
-                                                   .k_gain = rotation->k_gain,
-                                                   .pieces = push.pieces,
-                                                   .page_bytes = push.page_bytes,
-                                                   .piece_shift = push.piece_shift,
-                                                   .counters = rotation->counters,
-                                                   .log = device->stages[0].address + ITEMS * PLACE + LOG_AT,
-                                                   .part_bytes = push.part_bytes,
-                                                   .n_heads = push.n_heads,
-                                                   .n_kv_heads = push.n_kv_heads,
-                                                   .head_dim = s->head_dim,
-                                                   .table_entries = push.table_entries,
-                                                   .eps = rotation->eps,
-                                                   .query_scale = rotation->query_scale};
-        int r = tdm_vk_once_dispatch(device, rotate, &rotates, sizeof(rotates), s->n_heads + 2 * N_KV_HEADS, n_rows, what, err);
+        const struct tdm_vk_rotate_push rotates = { .qkv = push.qkv,
+                                                    .rows = push.rows,
+                                                    .table = push.table,
+                                                    .angles = push.rows + rotation->angles,
+                                                    .q_gain = rotation->q_gain,
+                                                    .k_gain = rotation->k_gain,
+                                                    .pieces = push.pieces,
+                                                    .page_bytes = push.page_bytes,
+                                                    .piece_shift = push.piece_shift,
+                                                    .counters = rotation->counters,
+                                                    .log = device->stages[0].address + ITEMS * PLACE + LOG_AT,
+                                                    .part_bytes = push.part_bytes,
+                                                    .n_heads = push.n_heads,
+                                                    .n_kv_heads = push.n_kv_heads,
+                                                    .head_dim = s->head_dim,
+                                                    .table_entries = push.table_entries,
+                                                    .eps = rotation->eps,
+                                                    .query_scale = rotation->query_scale };
+        int r = tdm_vk_once_dispatch(device, rotate, &rotates, sizeof(rotates), s->n_heads + 2 * N_KV_HEADS, n_rows,
+                                     what, err);
 
         push.acts = device->stages[0].address + SINGLE * PLACE + ACTS_AT;
         memset(in(device, SINGLE, 0), 0, PLACE);
-        return r ? r : tdm_vk_once_dispatch(device, single, &push, sizeof(push), n_rows * n_items, s->n_heads / s->heads, what, err);
+        return r ? r :
+                   tdm_vk_once_dispatch(device, single, &push, sizeof(push), n_rows * n_items, s->n_heads / s->heads,
+                                        what, err);
 }
 
 /* A single row: it reads flagged words of dispatch 1, and is 2. */
-static int run_rotating(struct tdm_vk_device *device, const struct tdm_vk_pipeline *rotating, const struct shape *s, uint32_t n_rows, uint32_t window,
-                        uint32_t n_items, struct tdm_error *err)
+static int run_rotating(struct tdm_vk_device *device, const struct tdm_vk_pipeline *rotating, const struct shape *s,
+                        uint32_t n_rows, uint32_t window, uint32_t n_items, struct tdm_error *err)
 {
         struct tdm_vk_attend_push push = push_of(device, s, window, MANY);
         uint64_t chain = device->stages[0].address + CHAIN * PLACE;
@@ -349,7 +373,8 @@ static int run_rotating(struct tdm_vk_device *device, const struct tdm_vk_pipeli
         push.chain_index = 2 | (n_rows == 1 ? TDM_VK_CHAIN_FLAGS : 0);
         push.chain_wait = n_rows == 1 ? TDM_VK_CHAIN_FLAGS : 0;
         memset(in(device, MANY, 0), 0, PLACE);
-        return tdm_vk_once_dispatch(device, rotating, &push, sizeof(push), n_rows * n_items, s->n_heads / s->heads, what, err);
+        return tdm_vk_once_dispatch(device, rotating, &push, sizeof(push), n_rows * n_items, s->n_heads / s->heads,
+                                    what, err);
 }
 
 /* fragments.glsl: of rows of a tile and of a flagged one. */
@@ -363,15 +388,16 @@ static bool same_result(const struct tdm_vk_device *device, const struct shape *
         for (uint32_t col = 0; col < s->n_heads * s->head_dim; col += 2) {
                 uint32_t word = col / 2 % 4 * 4 + col / 16 % 2 * 2 + col / 8 % 2;
 
-                if (flagged[col / 64 * 32 + col / 32 % 2 * 16 + word] != (UINT64_C(2) << 32 | want[col / 64 * 256 + col / 32 % 2 * 128 + word]))
+                if (flagged[col / 64 * 32 + col / 32 % 2 * 16 + word] !=
+                    (UINT64_C(2) << 32 | want[col / 64 * 256 + col / 32 % 2 * 128 + word]))
                         return false;
         }
         return true;
 }
 
-static int try_rows(struct tdm_vk_device *device, const struct tdm_vk_pipeline *rotate, const struct tdm_vk_pipeline *single,
-                    const struct tdm_vk_pipeline *rotating, const struct shape *s, uint32_t n_rows, uint32_t window, uint32_t n_items, bool *same,
-                    struct tdm_error *err)
+static int try_rows(struct tdm_vk_device *device, const struct tdm_vk_pipeline *rotate,
+                    const struct tdm_vk_pipeline *single, const struct tdm_vk_pipeline *rotating, const struct shape *s,
+                    uint32_t n_rows, uint32_t window, uint32_t n_items, bool *same, struct tdm_error *err)
 {
         size_t pages_bytes = (size_t)N_SEQS * N_PAGES * N_KV_HEADS * part_bytes_of(s);
         uint64_t *flagged = (uint64_t *)in(device, CHAIN, TDM_VK_FLAGGED_Y);
@@ -402,16 +428,18 @@ static int try_rows(struct tdm_vk_device *device, const struct tdm_vk_pipeline *
         memcpy(in(device, KEPT, LOG_KEPT_AT), in(device, ITEMS, LOG_AT), LOG_BYTES);
         memset(in(device, ITEMS, LOG_AT), 0, LOG_BYTES);
         r = run_rotating(device, rotating, s, n_rows, window, n_items, err);
-        *same = r == 0 && same_result(device, s, n_rows) && memcmp(in(device, PAGES, 0), in(device, KEPT, 0), pages_bytes) == 0 &&
+        *same = r == 0 && same_result(device, s, n_rows) &&
+                memcmp(in(device, PAGES, 0), in(device, KEPT, 0), pages_bytes) == 0 &&
                 memcmp(in(device, ITEMS, LOG_AT), in(device, KEPT, LOG_KEPT_AT), LOG_BYTES) == 0;
         return r;
 }
 
-int tdm_vk_prove_rotating(struct tdm_vk_device *device, const struct tdm_vk_pipeline *rotate, const struct tdm_vk_pipeline *single,
-                          struct tdm_vk_pipeline *rotating, uint32_t heads, struct tdm_error *err)
+int tdm_vk_prove_rotating(struct tdm_vk_device *device, const struct tdm_vk_pipeline *rotate,
+                          const struct tdm_vk_pipeline *single, struct tdm_vk_pipeline *rotating, uint32_t heads,
+                          struct tdm_error *err)
 {
-        const struct shape s = {.head_dim = single->constants[0], .heads = heads, .n_heads = 2 * heads * N_KV_HEADS};
-        static const uint32_t windows[] = {0, WINDOW};
+        const struct shape s = { .head_dim = single->constants[0], .heads = heads, .n_heads = 2 * heads * N_KV_HEADS };
+        static const uint32_t windows[] = { 0, WINDOW };
         bool same = true;
         int r = 0;
 
@@ -419,7 +447,8 @@ int tdm_vk_prove_rotating(struct tdm_vk_device *device, const struct tdm_vk_pipe
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(windows) && r == 0 && same; i++)
                 for (uint32_t n_items = 1; n_items <= 2 && r == 0 && same; n_items++)
                         for (uint32_t n_rows = 1; n_rows <= N_SEQS && r == 0 && same; n_rows++)
-                                r = try_rows(device, rotate, single, rotating, &s, n_rows, windows[i], n_items, &same, err);
+                                r = try_rows(device, rotate, single, rotating, &s, n_rows, windows[i], n_items, &same,
+                                             err);
         rotating->tried = true;
         rotating->proven = same && r == 0;
         return r;

@@ -43,7 +43,7 @@ bool tdm_vk_matrix_units(const struct tdm_vk_device *device, enum tdm_vk_units u
         uint32_t n = TDM_ARRAY_SIZE(properties);
 
         for (uint32_t i = 0; i < n; i++)
-                properties[i] = (struct cooperative_properties){.sType = STRUCTURE_TYPE_PROPERTIES};
+                properties[i] = (struct cooperative_properties){ .sType = STRUCTURE_TYPE_PROPERTIES };
         if (!list || list(device->physical, &n, properties) < 0)
                 return false;
         for (uint32_t i = 0; i < n; i++) {
@@ -58,7 +58,7 @@ bool tdm_vk_matrix_units(const struct tdm_vk_device *device, enum tdm_vk_units u
 
 const char *tdm_vk_matrix_feature(struct tdm_vk_matrix_features *features)
 {
-        *features = (struct tdm_vk_matrix_features){.type = STRUCTURE_TYPE_FEATURES, .cooperative_matrix = VK_TRUE};
+        *features = (struct tdm_vk_matrix_features){ .type = STRUCTURE_TYPE_FEATURES, .cooperative_matrix = VK_TRUE };
         return COOPERATIVE_MATRIX_EXTENSION;
 }
 
@@ -76,8 +76,8 @@ static void random_weights(uint8_t *panels, uint32_t type, uint64_t *state)
                 for (uint64_t i = 0; i < panel_bytes; i++)
                         panels[i] = (uint8_t)tdm_vk_prove_random(state);
                 for (uint32_t i = 0; i < N_BLOCKS * TDM_PANEL_ROWS; i++) /* scales of 2^-8 to 2^-4 */
-                        ((uint16_t *)panels)[i] =
-                                (uint16_t)((7 + tdm_vk_prove_random(state) % 4) << 10 | (tdm_vk_prove_random(state) & 0x3ff));
+                        ((uint16_t *)panels)[i] = (uint16_t)((7 + tdm_vk_prove_random(state) % 4) << 10 |
+                                                             (tdm_vk_prove_random(state) & 0x3ff));
         }
 }
 
@@ -132,11 +132,11 @@ static int run_kernel(struct tdm_vk_device *device, struct tdm_vk_pipeline *pipe
 }
 
 /* ROWS and SHAPE of the matvec that the others must equal. */
-static const uint32_t reference_tail[] = {4, 4 | 1 << 8 | 1 << 16};
+static const uint32_t reference_tail[] = { 4, 4 | 1 << 8 | 1 << 16 };
 
 int tdm_vk_prove_need(struct tdm_vk_device *device, uint32_t type, uint32_t act, struct tdm_error *err)
 {
-        const uint32_t constants[TDM_VK_N_CONSTANTS] = {type, act, reference_tail[0], reference_tail[1]};
+        const uint32_t constants[TDM_VK_N_CONSTANTS] = { type, act, reference_tail[0], reference_tail[1] };
 
         return tdm_vk_pipeline_need(device, TDM_VK_MATVEC, constants, err);
 }

@@ -1,5 +1,5 @@
-/* The proof of attention on f16 units (prove-attend.c) must accept what is right and refuse what is not, also where no device has such
- * units: the kernels are done here on the CPU, from the same push constants, with faults on demand. */
+/* The proof of attention on f16 units (prove-attend.c) must accept what is right and refuse what is not, also where no
+ * device has such units: the kernels are done here on the CPU, from the same push constants, with faults on demand. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -38,20 +38,25 @@ uint32_t tdm_vk_prove_random(uint64_t *state)
         return (uint32_t)(*state >> 32);
 }
 
-static void attend(const struct tdm_vk_attend_push *p, uint32_t head_dim, const struct tdm_vk_item *item, uint32_t row, uint32_t head)
+static void attend(const struct tdm_vk_attend_push *p, uint32_t head_dim, const struct tdm_vk_item *item, uint32_t row,
+                   uint32_t head)
 {
         const struct tdm_vk_row *at = (const struct tdm_vk_row *)p->rows + item->first_row + row;
         const uint32_t *table = (const uint32_t *)p->table + at->seq * p->table_entries;
-        uint32_t kv_head = (fault == OTHER_HEAD ? head + 1 : head) % p->n_heads / (p->n_heads / p->n_kv_heads), end = at->position + 1,
-                 begin = p->window && end > p->window ? end - p->window : 0;
-        const float *query = (const float *)p->qkv + (size_t)((item->first_row + row) * (p->n_heads + 2 * p->n_kv_heads) + head) * head_dim;
-        float *to = (float *)p->partial + (size_t)(item->slot + row * p->n_heads + head) * TDM_VK_PARTIAL_WIDTH(head_dim);
+        uint32_t kv_head = (fault == OTHER_HEAD ? head + 1 : head) % p->n_heads / (p->n_heads / p->n_kv_heads),
+                 end = at->position + 1, begin = p->window && end > p->window ? end - p->window : 0;
+        const float *query = (const float *)p->qkv +
+                             (size_t)((item->first_row + row) * (p->n_heads + 2 * p->n_kv_heads) + head) * head_dim;
+        float *to =
+                (float *)p->partial + (size_t)(item->slot + row * p->n_heads + head) * TDM_VK_PARTIAL_WIDTH(head_dim);
         double scores[END], largest = -HUGE_VAL, l = 0;
 
         assert_true(item->span_first <= begin / TDM_VK_SPAN && item->span_last >= at->position / TDM_VK_SPAN);
         assert_true(item->position == at->position - row && item->seq == at->seq);
-        for (uint32_t i = begin / TDM_VK_PAGE_TOKENS; i <= at->position / TDM_VK_PAGE_TOKENS; i++) /* those of its first span */
-                assert_true(i / (TDM_VK_SPAN / TDM_VK_PAGE_TOKENS) != item->span_first || item->pages[i % (TDM_VK_SPAN / TDM_VK_PAGE_TOKENS)] == table[i]);
+        /* those of its first span */
+        for (uint32_t i = begin / TDM_VK_PAGE_TOKENS; i <= at->position / TDM_VK_PAGE_TOKENS; i++)
+                assert_true(i / (TDM_VK_SPAN / TDM_VK_PAGE_TOKENS) != item->span_first ||
+                            item->pages[i % (TDM_VK_SPAN / TDM_VK_PAGE_TOKENS)] == table[i]);
         begin -= fault == SEES_PAST_WINDOW && begin > 0;
         end -= fault == SEES_ONE_LESS;
         for (uint32_t i = 0; i < head_dim; i++)
@@ -59,25 +64,31 @@ static void attend(const struct tdm_vk_attend_push *p, uint32_t head_dim, const 
         for (uint32_t pass = 0; pass < 2; pass++)
                 for (uint32_t key = begin; key < end; key++) {
                         uint32_t t = key % TDM_VK_PAGE_TOKENS;
-                        const uint16_t *part = (const uint16_t *)(*(const uint64_t *)p->pieces + (uint64_t)table[key / TDM_VK_PAGE_TOKENS] * p->page_bytes +
-                                                                  (uint64_t)kv_head * p->part_bytes);
+                        const uint16_t *part =
+                                (const uint16_t *)(*(const uint64_t *)p->pieces +
+                                                   (uint64_t)table[key / TDM_VK_PAGE_TOKENS] * p->page_bytes +
+                                                   (uint64_t)kv_head * p->part_bytes);
 
                         if (fault == FORGETS_A_BLOCK && key / 64 == 3)
                                 continue;
                         if (pass == 0) {
                                 scores[key] = 0;
                                 for (uint32_t d = 0; d < head_dim; d++)
-                                        scores[key] += (double)(tdm_f16_to_f32(tdm_f32_to_f16(query[d] * p->query_scale)) * p->score_scale) *
-                                                       (double)tdm_f16_to_f32(part[(t / 16 * head_dim + d) * 16 + t % 16]);
+                                        scores[key] +=
+                                                (double)(tdm_f16_to_f32(tdm_f32_to_f16(query[d] * p->query_scale)) *
+                                                         p->score_scale) *
+                                                (double)tdm_f16_to_f32(part[(t / 16 * head_dim + d) * 16 + t % 16]);
                                 largest = fmax(largest, scores[key]);
                                 continue;
                         }
                         double prob = exp(scores[key] - largest),
-                               rounded = fault == ROUNDS_COARSELY ? round(prob * 256) / 256 : (double)tdm_f16_to_f32(tdm_f32_to_f16((float)prob));
+                               rounded = fault == ROUNDS_COARSELY ? round(prob * 256) / 256 :
+                                                                    (double)tdm_f16_to_f32(tdm_f32_to_f16((float)prob));
 
                         l += prob;
                         for (uint32_t d = 0; d < head_dim; d++)
-                                to[d] += (float)(rounded * (double)tdm_f16_to_f32(part[p->part_bytes / 4 + t * head_dim + d]));
+                                to[d] += (float)(rounded *
+                                                 (double)tdm_f16_to_f32(part[p->part_bytes / 4 + t * head_dim + d]));
                 }
         to[head_dim] = (float)largest + (fault == WRONG_LARGEST ? 0.001f : 0);
         to[head_dim + 1] = (float)l * (fault == WRONG_SUM ? 1.01f : 1);
@@ -85,16 +96,19 @@ static void attend(const struct tdm_vk_attend_push *p, uint32_t head_dim, const 
 
 /* ---- rows, rotated ---- */
 
-static void turn_head(const struct tdm_vk_rotate_push *p, uint32_t row, const float *gain, float scale, float sign, float *x)
+static void turn_head(const struct tdm_vk_rotate_push *p, uint32_t row, const float *gain, float scale, float sign,
+                      float *x)
 {
-        const float *angles = (const float *)p->angles + (size_t)(fault == OTHER_ROW && p->counters == 0 ? 0 : row) * p->head_dim;
+        const float *angles =
+                (const float *)p->angles + (size_t)(fault == OTHER_ROW && p->counters == 0 ? 0 : row) * p->head_dim;
         float sum = 0, factor;
 
         for (uint32_t d = 0; d < p->head_dim; d++)
                 sum += x[d] * x[d];
         factor = 1 / sqrtf(sum / (float)p->head_dim + p->eps);
         for (uint32_t d = 0; d < p->head_dim / 2; d++) {
-                float left = x[d] * factor * gain[d], right = x[p->head_dim / 2 + d] * factor * gain[p->head_dim / 2 + d], c = angles[d],
+                float left = x[d] * factor * gain[d],
+                      right = x[p->head_dim / 2 + d] * factor * gain[p->head_dim / 2 + d], c = angles[d],
                       s = angles[p->head_dim / 2 + d] * sign;
 
                 x[d] = (left * c - right * s) * scale;
@@ -103,12 +117,14 @@ static void turn_head(const struct tdm_vk_rotate_push *p, uint32_t row, const fl
 }
 
 /* Into the cache and the log, as engine/step/kv.h has them. */
-static void put_head(const struct tdm_vk_rotate_push *p, uint32_t row, uint32_t kv_head, bool is_value, const float *x, bool rotating)
+static void put_head(const struct tdm_vk_rotate_push *p, uint32_t row, uint32_t kv_head, bool is_value, const float *x,
+                     bool rotating)
 {
         const struct tdm_vk_row *at = (const struct tdm_vk_row *)p->rows + row;
         uint32_t t = at->position % TDM_VK_PAGE_TOKENS,
                  page = ((const uint32_t *)p->table)[at->seq * p->table_entries + at->position / TDM_VK_PAGE_TOKENS];
-        uint16_t *part = (uint16_t *)(*(const uint64_t *)p->pieces + (uint64_t)page * p->page_bytes + (uint64_t)kv_head * p->part_bytes);
+        uint16_t *part = (uint16_t *)(*(const uint64_t *)p->pieces + (uint64_t)page * p->page_bytes +
+                                      (uint64_t)kv_head * p->part_bytes);
 
         if (rotating && fault == VALUE_ELSEWHERE && is_value)
                 t--;
@@ -116,18 +132,22 @@ static void put_head(const struct tdm_vk_rotate_push *p, uint32_t row, uint32_t 
                 uint16_t half = tdm_f32_to_f16(x[d]);
 
                 if (!(rotating && fault == FORGETS_THE_KEY && !is_value))
-                        part[is_value ? p->part_bytes / 4 + t * p->head_dim + d : (t / 16 * p->head_dim + d) * 16 + t % 16] = half;
+                        part[is_value ? p->part_bytes / 4 + t * p->head_dim + d :
+                                        (t / 16 * p->head_dim + d) * 16 + t % 16] = half;
                 if (!(rotating && fault == FORGETS_THE_LOG))
-                        ((uint16_t *)p->log)[(row * p->n_kv_heads * 2 + 2 * kv_head + is_value) * p->head_dim + d] = half;
+                        ((uint16_t *)p->log)[(row * p->n_kv_heads * 2 + 2 * kv_head + is_value) * p->head_dim + d] =
+                                half;
         }
 }
 
 static void rotate_row(const struct tdm_vk_rotate_push *p, uint32_t i, float *row, bool rotating)
 {
-        const float *q_gain = (const float *)p->q_gain, *k_gain = (const float *)(rotating && fault == OTHER_GAIN ? p->q_gain : p->k_gain);
+        const float *q_gain = (const float *)p->q_gain,
+                    *k_gain = (const float *)(rotating && fault == OTHER_GAIN ? p->q_gain : p->k_gain);
 
         for (uint32_t head = 0; head < p->n_heads; head++)
-                turn_head(p, i, q_gain, p->query_scale, rotating && fault == TURNS_OTHERWISE ? -1 : 1, row + head * p->head_dim);
+                turn_head(p, i, q_gain, p->query_scale, rotating && fault == TURNS_OTHERWISE ? -1 : 1,
+                          row + head * p->head_dim);
         for (uint32_t head = 0; head < p->n_kv_heads; head++) {
                 float *key = row + (p->n_heads + head) * p->head_dim;
 
@@ -159,7 +179,8 @@ static void leave_result(const struct tdm_vk_attend_push *p, uint32_t row, uint3
                                         (uint32_t)tdm_f32_to_f16(partial[d + 1] / partial[head_dim + 1]) << 16;
 
                         if (flagged)
-                                ((uint64_t *)p->acts)[col / 64 * 32 + col / 32 % 2 * 16 + word] = (uint64_t)(fault == WRONG_FLAG ? 1 : 2) << 32 | both;
+                                ((uint64_t *)p->acts)[col / 64 * 32 + col / 32 % 2 * 16 + word] =
+                                        (uint64_t)(fault == WRONG_FLAG ? 1 : 2) << 32 | both;
                         else
                                 ((uint32_t *)p->acts)[col / 64 * 256 + col / 32 % 2 * 128 + row * 16 + word] = both;
                 }
@@ -169,21 +190,21 @@ static void leave_result(const struct tdm_vk_attend_push *p, uint32_t row, uint3
 static void rotate_and_attend(const struct tdm_vk_attend_push *p, uint32_t row_at, uint32_t head_dim)
 {
         const struct tdm_vk_rotation *rotation = (const struct tdm_vk_rotation *)p->qkv;
-        const struct tdm_vk_rotate_push rotate = {.rows = p->rows,
-                                                  .table = p->table,
-                                                  .angles = p->rows + rotation->angles,
-                                                  .q_gain = rotation->q_gain,
-                                                  .k_gain = rotation->k_gain,
-                                                  .pieces = p->pieces,
-                                                  .page_bytes = p->page_bytes,
-                                                  .log = p->side,
-                                                  .part_bytes = p->part_bytes,
-                                                  .n_heads = p->n_heads,
-                                                  .n_kv_heads = p->n_kv_heads,
-                                                  .head_dim = head_dim,
-                                                  .table_entries = p->table_entries,
-                                                  .eps = rotation->eps,
-                                                  .query_scale = rotation->query_scale};
+        const struct tdm_vk_rotate_push rotate = { .rows = p->rows,
+                                                   .table = p->table,
+                                                   .angles = p->rows + rotation->angles,
+                                                   .q_gain = rotation->q_gain,
+                                                   .k_gain = rotation->k_gain,
+                                                   .pieces = p->pieces,
+                                                   .page_bytes = p->page_bytes,
+                                                   .log = p->side,
+                                                   .part_bytes = p->part_bytes,
+                                                   .n_heads = p->n_heads,
+                                                   .n_kv_heads = p->n_kv_heads,
+                                                   .head_dim = head_dim,
+                                                   .table_entries = p->table_entries,
+                                                   .eps = rotation->eps,
+                                                   .query_scale = rotation->query_scale };
         const uint64_t *words = (const uint64_t *)(p->chain + TDM_VK_FLAGGED_Y);
         bool flagged = p->chain_wait == TDM_VK_CHAIN_FLAGS;
         uint32_t n = (p->n_heads + 2 * p->n_kv_heads) * head_dim;
@@ -205,8 +226,8 @@ static void rotate_and_attend(const struct tdm_vk_attend_push *p, uint32_t row_a
         free(row);
 }
 
-int tdm_vk_once_dispatch(struct tdm_vk_device *device, const struct tdm_vk_pipeline *pipeline, const void *push, uint32_t push_bytes,
-                         uint32_t x, uint32_t y, const char *doing, struct tdm_error *err)
+int tdm_vk_once_dispatch(struct tdm_vk_device *device, const struct tdm_vk_pipeline *pipeline, const void *push,
+                         uint32_t push_bytes, uint32_t x, uint32_t y, const char *doing, struct tdm_error *err)
 {
         const struct tdm_vk_attend_push *p = push;
         uint32_t heads;
@@ -217,7 +238,10 @@ int tdm_vk_once_dispatch(struct tdm_vk_device *device, const struct tdm_vk_pipel
 
                 assert_int_equal(push_bytes, sizeof(*rotate));
                 for (uint32_t row = 0; row < y; row++)
-                        rotate_row(rotate, row, (float *)rotate->qkv + (size_t)row * (rotate->n_heads + 2 * rotate->n_kv_heads) * rotate->head_dim, false);
+                        rotate_row(rotate, row,
+                                   (float *)rotate->qkv +
+                                           (size_t)row * (rotate->n_heads + 2 * rotate->n_kv_heads) * rotate->head_dim,
+                                   false);
                 return 0;
         }
         assert_int_equal(push_bytes, sizeof(*p));
@@ -245,9 +269,10 @@ int tdm_vk_once_dispatch(struct tdm_vk_device *device, const struct tdm_vk_pipel
 static bool prove(uint32_t head_dim, uint32_t heads, uint32_t many_rows, int want)
 {
         struct tdm_vk_device *device = calloc(1, sizeof(*device));
-        struct tdm_vk_pipeline single = {.shader = TDM_VK_ATTENDHALF, .constants = {head_dim}},
-                               rotate = {.shader = TDM_VK_ROTATE}, rotating = {.shader = TDM_VK_ATTENDHALF, .constants = {head_dim, 0, 1}},
-                               many = {.shader = TDM_VK_ATTENDHALFWIDE, .constants = {head_dim}};
+        struct tdm_vk_pipeline single = { .shader = TDM_VK_ATTENDHALF, .constants = { head_dim } },
+                               rotate = { .shader = TDM_VK_ROTATE },
+                               rotating = { .shader = TDM_VK_ATTENDHALF, .constants = { head_dim, 0, 1 } },
+                               many = { .shader = TDM_VK_ATTENDHALFWIDE, .constants = { head_dim } };
         struct tdm_error err = {};
         bool proven;
 
@@ -271,7 +296,7 @@ static bool prove(uint32_t head_dim, uint32_t heads, uint32_t many_rows, int wan
 
 static void accepted(void **state)
 {
-        static const uint32_t shapes[][3] = {{128, 2, 32}, {256, 2, 16}, {64, 8, 8}, {128, 1, 64}};
+        static const uint32_t shapes[][3] = { { 128, 2, 32 }, { 256, 2, 16 }, { 64, 8, 8 }, { 128, 1, 64 } };
 
         (void)state;
         fault = NONE;
@@ -291,7 +316,7 @@ static void refused(void **state)
 /* A device that fails is no proof of either; a kernel that could not be compiled is not tried. */
 static void without(void **state)
 {
-        struct tdm_vk_pipeline single = {.shader = TDM_VK_ATTENDHALF, .constants = {128}};
+        struct tdm_vk_pipeline single = { .shader = TDM_VK_ATTENDHALF, .constants = { 128 } };
         struct tdm_error err = {};
 
         (void)state;

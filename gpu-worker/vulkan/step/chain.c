@@ -1,26 +1,29 @@
-/* Dispatches that follow each other without a barrier. Between two kernels a barrier lets the whole device run empty, for
- * two to three microseconds: of a single row's ten kernels a layer that is a third of the time. Here a kernel's workgroups start
- * while the last ones of the kernel before still run, ask for what does not depend on those (weights, gains, page tables),
- * then wait until all of them have counted themselves done, in a word of device memory that each dispatch has for itself
- * (common.glsl). Since each waits for the one before, all before that are done too.
+/* Dispatches that follow each other without a barrier. Between two kernels a barrier lets the whole device run empty,
+ * for two to three microseconds: of a single row's ten kernels a layer that is a third of the time. Here a kernel's
+ * workgroups start while the last ones of the kernel before still run, ask for what does not depend on those (weights,
+ * gains, page tables), then wait until all of them have counted themselves done, in a word of device memory that each
+ * dispatch has for itself (common.glsl). Since each waits for the one before, all before that are done too.
  *
- * This takes for granted that a device starts the workgroups of one dispatch before those of the next, which Vulkan does
- * not promise: else the waiting could keep the awaited from starting. So it is used only on devices of a vendor where it was
- * measured (NVIDIA), after a trial when a model is loaded, and waiting is bounded: who gives up says so, the submission is a
- * fault of the device, the worker is restarted, and its jobs go on. TANDEM_VULKAN_CHAIN=on|off says it for whoever tests.
+ * This takes for granted that a device starts the workgroups of one dispatch before those of the next, which Vulkan
+ * does not promise: else the waiting could keep the awaited from starting. So it is used only on devices of a vendor
+ * where it was measured (NVIDIA), after a trial when a model is loaded, and waiting is bounded: who gives up says so,
+ * the submission is a fault of the device, the worker is restarted, and its jobs go on. TANDEM_VULKAN_CHAIN=on|off says
+ * it for whoever tests.
  *
- * A single row's kernels leave little for the next one, and a fence, then the count, then the row are three ways to memory and
- * back. So there the row's words are flagged: each 32 bits travel with the index of the dispatch that wrote them, as one word of
- * 64 bits, which these GPUs write and read whole where it is aligned. Who finds the index has the bits, whatever else is
- * under way, and needs neither fence nor count (as in the "LL" protocol of collective communication libraries). All flagged
- * words are cleared before a submission's first kernel, so an index in them names one dispatch. What a kernel leaves besides, or
- * for a kernel that is not the next one (hidden rows, the cache), is counted and waited for as above. Of the kernels that wait, each
- * workgroup looks at a few words of the row until they are there, and only then asks for all of it.
+ * A single row's kernels leave little for the next one, and a fence, then the count, then the row are three ways to
+ * memory and back. So there the row's words are flagged: each 32 bits travel with the index of the dispatch that wrote
+ * them, as one word of 64 bits, which these GPUs write and read whole where it is aligned. Who finds the index has the
+ * bits, whatever else is under way, and needs neither fence nor count (as in the "LL" protocol of collective
+ * communication libraries). All flagged words are cleared before a submission's first kernel, so an index in them names
+ * one dispatch. What a kernel leaves besides, or for a kernel that is not the next one (hidden rows, the cache), is
+ * counted and waited for as above. Of the kernels that wait, each workgroup looks at a few words of the row until they
+ * are there, and only then asks for all of it.
  *
- * What a kernel waits with is time to prepare. Norms and attention of a single row go through their instructions once for nothing (norm.comp,
- * attendhalf.comp): a multiprocessor that has to fetch instructions runs at a fifth of its speed, and small kernels are all such instructions. Within attention
- * items of a row wait for each other in the same way: the last one merges what the others leave, flagged with the step's serial and the layer; that
- * takes for granted that a dispatch's workgroups start in order. */
+ * What a kernel waits with is time to prepare. Norms and attention of a single row go through their instructions once
+ * for nothing (norm.comp, attendhalf.comp): a multiprocessor that has to fetch instructions runs at a fifth of its
+ * speed, and small kernels are all such instructions. Within attention items of a row wait for each other in the same
+ * way: the last one merges what the others leave, flagged with the step's serial and the layer; that takes for granted
+ * that a dispatch's workgroups start in order. */
 #include "gpu-worker/vulkan/private.h"
 
 #define VENDOR_NVIDIA 0x10deu
@@ -35,7 +38,7 @@ bool tdm_vk_chain_wanted(const struct tdm_vk_device *device)
 }
 
 /* Workgroups of the trial's dispatches: more than a device holds at once, one alone, and between. */
-static const uint32_t trial_groups[] = {20000, 1, 500, 1, 20000, 20000, 64, 1, 3000, 1};
+static const uint32_t trial_groups[] = { 20000, 1, 500, 1, 20000, 20000, 64, 1, 3000, 1 };
 #define TRIAL_DISPATCHES 60u
 
 static uint32_t trial_size(const struct tdm_vk_device *device, uint32_t i)
@@ -45,10 +48,10 @@ static uint32_t trial_size(const struct tdm_vk_device *device, uint32_t i)
         return device->is_cpu ? TDM_MIN(n, 16u) : n;
 }
 
-int tdm_vk_chain_try(struct tdm_vk_device *device, const struct tdm_vk_pipeline *gelu, const struct tdm_vk_buffer *words,
-                     struct tdm_error *err)
+int tdm_vk_chain_try(struct tdm_vk_device *device, const struct tdm_vk_pipeline *gelu,
+                     const struct tdm_vk_buffer *words, struct tdm_error *err)
 {
-        const VkBufferCopy copy = {.size = TDM_VK_CHAIN_WORDS * sizeof(uint32_t)};
+        const VkBufferCopy copy = { .size = TDM_VK_CHAIN_WORDS * sizeof(uint32_t) };
         const uint32_t *seen = (const uint32_t *)device->stages[0].map;
         const char *what = "trying chained dispatches";
         struct tdm_vk *vk = &device->vk;
@@ -63,9 +66,9 @@ int tdm_vk_chain_try(struct tdm_vk_device *device, const struct tdm_vk_pipeline 
         vk->CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, gelu->pipeline);
         for (uint32_t i = 0; i < TRIAL_DISPATCHES; i++) {
                 /* No values: nothing is read or written but the words. */
-                const struct tdm_vk_gelu_push push = {.chain = words->address,
-                                                      .chain_index = i + 1,
-                                                      .chain_wait = i ? trial_size(device, i - 1) : 0};
+                const struct tdm_vk_gelu_push push = { .chain = words->address,
+                                                       .chain_index = i + 1,
+                                                       .chain_wait = i ? trial_size(device, i - 1) : 0 };
 
                 vk->CmdPushConstants(commands, device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(push), &push);
                 vk->CmdDispatch(commands, trial_size(device, i), 1, 1);

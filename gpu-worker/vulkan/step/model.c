@@ -17,9 +17,9 @@
 /* As the host device's: the one place that says how the input of each matrix is rounded. */
 enum input { QKV, ATTN_OUT, GATE_UP, DOWN, HEAD, N_INPUTS };
 static const enum tdm_act input_acts[][N_INPUTS] = {
-        [TDM_PRECISION_DEFAULT] = {TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8},
-        [TDM_PRECISION_PRECISE] = {TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16},
-        [TDM_PRECISION_F32] = {TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32},
+        [TDM_PRECISION_DEFAULT] = { TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8 },
+        [TDM_PRECISION_PRECISE] = { TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16 },
+        [TDM_PRECISION_F32] = { TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32 },
 };
 
 static bool type_known(uint32_t type)
@@ -113,8 +113,9 @@ static void import_weights(struct tdm_vk_model *m)
         struct tdm_vk_device *device = m->device;
         unsigned n = 0;
 
-        while (n < m->n_regions && tdm_vk_buffer_import(device, &m->regions[n], (uint8_t *)m->weights + m->region_begin[n],
-                                                        m->region_end[n] - m->region_begin[n]) == 0)
+        while (n < m->n_regions &&
+               tdm_vk_buffer_import(device, &m->regions[n], (uint8_t *)m->weights + m->region_begin[n],
+                                    m->region_end[n] - m->region_begin[n]) == 0)
                 n++;
         m->weights_imported = n == m->n_regions;
         for (unsigned i = 0; i < m->n_regions && !m->weights_imported; i++)
@@ -142,10 +143,12 @@ static int upload_weights(struct tdm_vk_model *m, uint64_t n_bytes, struct tdm_e
 
         n_bytes = TDM_MIN(n_bytes, tdm_weights_header(m->weights)->size_bytes);
         for (unsigned i = 0; i < m->n_regions && r == 0; i++) {
-                uint64_t begin = TDM_MAX(m->region_begin[i], m->uploaded_bytes), end = TDM_MIN(m->region_end[i], n_bytes);
+                uint64_t begin = TDM_MAX(m->region_begin[i], m->uploaded_bytes),
+                         end = TDM_MIN(m->region_end[i], n_bytes);
 
                 if (begin < end)
-                        r = tdm_vk_upload(m->device, &m->regions[i], begin - m->region_begin[i], m->weights + begin, end - begin, err);
+                        r = tdm_vk_upload(m->device, &m->regions[i], begin - m->region_begin[i], m->weights + begin,
+                                          end - begin, err);
         }
         m->uploaded_bytes = TDM_MAX(m->uploaded_bytes, n_bytes);
         return r;
@@ -193,7 +196,9 @@ static int turn_weights(struct tdm_vk_model *m, struct tdm_error *err)
         for (uint32_t i = 0; i < header->n_tensors; i++) {
                 uint32_t form = form_of(m, &tensors[i]);
 
-                r = form ? tdm_vk_pipeline_need(device, TDM_VK_TURN, (const uint32_t[]){ turn_words(&tensors[i]), form, 0, 0 }, err) : 0;
+                r = form ? tdm_vk_pipeline_need(device, TDM_VK_TURN,
+                                                (const uint32_t[]){ turn_words(&tensors[i]), form, 0, 0 }, err) :
+                           0;
                 if (r != 0)
                         return r;
         }
@@ -202,11 +207,13 @@ static int turn_weights(struct tdm_vk_model *m, struct tdm_error *err)
                 return r;
         for (int end = 0; end < 2; end++) { /* after the uploads, and before whoever reads */
                 tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT | VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
-                               VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+                               VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
+                               VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
                                VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
                 for (uint32_t i = 0; i < header->n_tensors && end == 0; i++) {
                         const struct tdm_weights_tensor *t = &tensors[i];
-                        uint32_t words = turn_words(t), form = form_of(m, t), n_panels = TDM_DIV_UP(t->rows, TDM_PANEL_ROWS);
+                        uint32_t words = turn_words(t), form = form_of(m, t),
+                                 n_panels = TDM_DIV_UP(t->rows, TDM_PANEL_ROWS);
                         struct tdm_vk_matmul_push push = { .w0 = address_of(m, t),
                                                            .panel_bytes = (uint32_t)t->panel_bytes,
                                                            .cols = t->cols,
@@ -218,9 +225,10 @@ static int turn_weights(struct tdm_vk_model *m, struct tdm_error *err)
                                             tdm_vk_pipeline_get(device, TDM_VK_TURN, words, form, 0, 0)->pipeline);
                         for (uint32_t n; push.panel0 < n_panels; push.panel0 += n) {
                                 n = TDM_MIN(n_panels - push.panel0, 65535u);
-                                vk->CmdPushConstants(commands, device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(push),
-                                                     &push);
-                                vk->CmdDispatch(commands, TDM_DIV_UP(t->cols / TDM_BLOCK_VALUES * words * 16, 256u), n, 1);
+                                vk->CmdPushConstants(commands, device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
+                                                     sizeof(push), &push);
+                                vk->CmdDispatch(commands, TDM_DIV_UP(t->cols / TDM_BLOCK_VALUES * words * 16, 256u), n,
+                                                1);
                         }
                 }
         }
@@ -241,9 +249,10 @@ static struct tdm_vk_matrix matrix(const struct tdm_vk_model *m, enum tdm_tensor
         return (struct tdm_vk_matrix){
                 .address = address_of(m, t),
                 .type = t->type | form,
-                .act = form == TDM_VK_FRAGMENTS                ? (input == ATTN_OUT || input == DOWN ? TDM_VK_ACT_F16_AFTER : TDM_VK_ACT_F16)
-                       : tdm_weights_type_quantised(t->type) ? (uint32_t)input_acts[m->precision][input]
-                                                               : TDM_VK_ACT_F32,
+                .act = form == TDM_VK_FRAGMENTS ?
+                               (input == ATTN_OUT || input == DOWN ? TDM_VK_ACT_F16_AFTER : TDM_VK_ACT_F16) :
+                       tdm_weights_type_quantised(t->type) ? (uint32_t)input_acts[m->precision][input] :
+                                                             TDM_VK_ACT_F32,
                 .x_scale = 1,
                 .y_scale = 1,
                 .rows = t->rows,
@@ -325,21 +334,22 @@ static void need_act(struct need *needs, const struct tdm_vk_matrix *matrix, uin
                                                                              TDM_VK_ACT_STRIDE(matrix->act, cols));
         if (side_rows && (matrix->act == TDM_VK_ACT_I8 || matrix->act == TDM_VK_ACT_I16))
                 needs[TDM_VK_N_ACTS + matrix->act].bytes = TDM_MAX(needs[TDM_VK_N_ACTS + matrix->act].bytes,
-                                                                (uint64_t)side_rows * cols / TDM_BLOCK_VALUES * 8);
+                                                                   (uint64_t)side_rows * cols / TDM_BLOCK_VALUES * 8);
 }
 
 /* Returns the size of what chain.c needs. */
 static uint64_t place_flagged(struct tdm_vk_model *m)
 {
-        uint64_t end = TDM_VK_FLAGGED_Y +
-                       TDM_MAX(tdm_vk_q_width(&m->hp) + 2ull * tdm_vk_kv_width(&m->hp), m->hp.d_model) * sizeof(uint64_t);
+        uint64_t end =
+                TDM_VK_FLAGGED_Y +
+                TDM_MAX(tdm_vk_q_width(&m->hp) + 2ull * tdm_vk_kv_width(&m->hp), m->hp.d_model) * sizeof(uint64_t);
 
         for (uint32_t act = 0; act < TDM_VK_N_ACTS; act++) {
                 uint32_t words = 0;
 
                 for (uint32_t i = 0; i < m->hp.n_layers && act != TDM_ACT_F32; i++) {
                         const struct tdm_vk_layer *l = &m->layers[i];
-                        const struct tdm_vk_matrix *matrices[] = {&l->q, &l->o, &l->gate, &l->down};
+                        const struct tdm_vk_matrix *matrices[] = { &l->q, &l->o, &l->gate, &l->down };
 
                         for (unsigned k = 0; k < TDM_ARRAY_SIZE(matrices); k++)
                                 if (matrices[k]->act == act)
@@ -367,39 +377,46 @@ static unsigned list_needs(struct tdm_vk_model *m, struct need *needs)
 
         memset(needs, 0, MAX_NEEDS * sizeof(*needs));
         for (; n < TDM_VK_N_ACTS; n++)
-                needs[n] = (struct need){&m->acts[n], 0, TDM_VK_DEVICE_MEMORY, "rounded activations"};
+                needs[n] = (struct need){ &m->acts[n], 0, TDM_VK_DEVICE_MEMORY, "rounded activations" };
         for (; n < 2 * TDM_VK_N_ACTS; n++)
-                needs[n] = (struct need){&m->sides[n - TDM_VK_N_ACTS], 0, TDM_VK_DEVICE_MEMORY, "their scales"};
+                needs[n] = (struct need){ &m->sides[n - TDM_VK_N_ACTS], 0, TDM_VK_DEVICE_MEMORY, "their scales" };
         for (uint32_t i = 0; i < hp->n_layers; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
-                const struct tdm_vk_matrix *matrices[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+                const struct tdm_vk_matrix *matrices[] = { &l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down };
 
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(matrices); k++)
                         need_act(needs, matrices[k], m->tile_rows, m->side_rows);
         }
         need_act(needs, &m->output, m->logits_rows, m->side_rows);
-        needs[n++] = (struct need){&m->y, (uint64_t)m->tile_rows * m->y_stride_max * sizeof(float),
-                                   TDM_VK_DEVICE_MEMORY, "matrix products"};
+        needs[n++] = (struct need){ &m->y, (uint64_t)m->tile_rows * m->y_stride_max * sizeof(float),
+                                    TDM_VK_DEVICE_MEMORY, "matrix products" };
         needs[n++] =
-                (struct need){&m->partial, tdm_vk_partial_flagged(m) +
-                              (m->attend_half ? (uint64_t)m->max_slots * TDM_VK_PARTIAL_WIDTH(hp->head_dim) * sizeof(uint64_t) : 0),
-                              TDM_VK_DEVICE_MEMORY, "attention"};
-        needs[n++] = (struct need){&m->logits, logits_bytes, TDM_VK_DEVICE_MEMORY, "logits"};
-        needs[n++] = (struct need){&m->logits_host, logits_bytes, TDM_VK_HOST_MEMORY, "logits"};
-        needs[n++] = (struct need){&m->scan, m->logits_rows * scan_row, TDM_VK_DEVICE_MEMORY, "logits"};
-        needs[n++] = (struct need){&m->scan_host, tdm_vk_scan_found(m) + m->logits_rows * (m->maxima_stride + 1ull) * sizeof(uint32_t), TDM_VK_HOST_MEMORY, "logits"};
-        needs[n++] = (struct need){&m->counters, 64, TDM_VK_HOST_MEMORY, "counters"};
-        needs[n++] = (struct need){&m->chain, place_flagged(m), TDM_VK_DEVICE_MEMORY, "counters"};
-        needs[n++] = (struct need){&m->rotations, m->attend_half ? hp->n_layers * sizeof(struct tdm_vk_rotation) : 0, TDM_VK_SHARED_MEMORY, "attention"};
+                (struct need){ &m->partial,
+                               tdm_vk_partial_flagged(m) +
+                                       (m->attend_half ? (uint64_t)m->max_slots * TDM_VK_PARTIAL_WIDTH(hp->head_dim) *
+                                                                 sizeof(uint64_t) :
+                                                         0),
+                               TDM_VK_DEVICE_MEMORY, "attention" };
+        needs[n++] = (struct need){ &m->logits, logits_bytes, TDM_VK_DEVICE_MEMORY, "logits" };
+        needs[n++] = (struct need){ &m->logits_host, logits_bytes, TDM_VK_HOST_MEMORY, "logits" };
+        needs[n++] = (struct need){ &m->scan, m->logits_rows * scan_row, TDM_VK_DEVICE_MEMORY, "logits" };
+        needs[n++] =
+                (struct need){ &m->scan_host,
+                               tdm_vk_scan_found(m) + m->logits_rows * (m->maxima_stride + 1ull) * sizeof(uint32_t),
+                               TDM_VK_HOST_MEMORY, "logits" };
+        needs[n++] = (struct need){ &m->counters, 64, TDM_VK_HOST_MEMORY, "counters" };
+        needs[n++] = (struct need){ &m->chain, place_flagged(m), TDM_VK_DEVICE_MEMORY, "counters" };
+        needs[n++] = (struct need){ &m->rotations, m->attend_half ? hp->n_layers * sizeof(struct tdm_vk_rotation) : 0,
+                                    TDM_VK_SHARED_MEMORY, "attention" };
         tdm_vk_step_layout(m, &layout);
         for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
-                needs[n++] = (struct need){&m->slots[i].step, layout.size_bytes, TDM_VK_SHARED_MEMORY, "steps"};
+                needs[n++] = (struct need){ &m->slots[i].step, layout.size_bytes, TDM_VK_SHARED_MEMORY, "steps" };
                 if (!m->activations_buffer.buffer)
-                        needs[n++] = (struct need){&m->slots[i].hidden_buffer, hidden_bytes, TDM_VK_DEVICE_MEMORY,
-                                                   "hidden rows"};
+                        needs[n++] = (struct need){ &m->slots[i].hidden_buffer, hidden_bytes, TDM_VK_DEVICE_MEMORY,
+                                                    "hidden rows" };
         }
         if (!m->activations_buffer.buffer)
-                needs[n++] = (struct need){&m->hidden_host, hidden_bytes, TDM_VK_HOST_MEMORY, "hidden rows"};
+                needs[n++] = (struct need){ &m->hidden_host, hidden_bytes, TDM_VK_HOST_MEMORY, "hidden rows" };
         return n;
 }
 
@@ -447,7 +464,9 @@ static int buffers_init(struct tdm_vk_model *m, const struct need *needs, unsign
         int r;
 
         for (unsigned i = 0; i < n; i++) {
-                r = needs[i].bytes ? tdm_vk_buffer_init(m->device, needs[i].buffer, needs[i].bytes, needs[i].place, needs[i].what, err) : 0;
+                r = needs[i].bytes ? tdm_vk_buffer_init(m->device, needs[i].buffer, needs[i].bytes, needs[i].place,
+                                                        needs[i].what, err) :
+                                     0;
 
                 if (r != 0)
                         return r;
@@ -455,7 +474,8 @@ static int buffers_init(struct tdm_vk_model *m, const struct need *needs, unsign
         }
         memset(m->counters.map, 0, 64);
         r = tdm_vk_partial_clear(m, err);
-        m->step_serial = TDM_VK_SERIALS - 3; /* so that every model comes past the last one soon, not after hours alone */
+        /* so that every model comes past the last one soon, not after hours alone */
+        m->step_serial = TDM_VK_SERIALS - 3;
         return r;
 }
 
@@ -463,10 +483,10 @@ static int recordings_init(struct tdm_vk_model *m, struct tdm_error *err)
 {
         struct tdm_vk_device *device = m->device;
         VkCommandBuffer commands[TDM_VK_RECORDINGS];
-        const VkCommandBufferAllocateInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
-                                                  .commandPool = device->pool,
-                                                  .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
-                                                  .commandBufferCount = TDM_VK_RECORDINGS};
+        const VkCommandBufferAllocateInfo info = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+                                                   .commandPool = device->pool,
+                                                   .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
+                                                   .commandBufferCount = TDM_VK_RECORDINGS };
         VkResult r;
 
         m->recordings = calloc(TDM_VK_RECORDINGS, sizeof(*m->recordings));
@@ -534,7 +554,8 @@ static int import_activations(struct tdm_vk_model *m, const struct tdm_device_mo
         return 0;
 }
 
-/* Finds the model's matrices, as yet without addresses: with rows of F16 where the model and every kernel for them allow it. */
+/* Finds the model's matrices, as yet without addresses: with rows of F16 where the model and every kernel for them
+ * allow it. */
 static int choose_rows(struct tdm_vk_model *m, struct tdm_error *err)
 {
         struct tdm_vk_device *device = m->device;
@@ -664,8 +685,8 @@ int tdm_vk_model_end(struct tdm_device_model *public, struct tdm_error *err)
         return r;
 }
 
-int tdm_vk_model_load(struct tdm_device *public, const struct tdm_device_model_config *config, struct tdm_device_model **ret,
-                      struct tdm_error *err)
+int tdm_vk_model_load(struct tdm_device *public, const struct tdm_device_model_config *config,
+                      struct tdm_device_model **ret, struct tdm_error *err)
 {
         struct tdm_device_model *m;
         struct tdm_error ignored;

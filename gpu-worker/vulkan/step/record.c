@@ -19,12 +19,18 @@ struct recorder {
         uint64_t step;            /* address of the slot's step buffer */
         uint32_t first_row, rows; /* of the tile */
         bool acts_ready;          /* the next block's input was rounded by the end of the last one */
-        enum { DONE, UNDER_WAY, CHAINED, FLAGGED } before; /* the dispatches before the next one: done for it; a barrier is needed; it
-                                                     can wait for chain_groups of dispatch chain_index; it must read that one's
-                                                     flagged words */
+        enum {
+                DONE,
+                UNDER_WAY,
+                CHAINED,
+                FLAGGED
+        } before; /* the dispatches before the next one: done for it; a barrier is needed; it
+            can wait for chain_groups of dispatch chain_index; it must read that one's
+            flagged words */
         uint32_t chain_index, chain_groups;
         uint32_t hidden_index, hidden_groups; /* of the dispatch that last wrote hidden rows; 0: it is done */
-        bool flagged;                         /* what a single row's kernels leave for the next one is flagged: chain.c */
+        /* what a single row's kernels leave for the next one is flagged: chain.c */
+        bool flagged;
 };
 #define READS_FLAGS 1u
 #define LEAVES_FLAGS 2u
@@ -34,7 +40,8 @@ static void barrier_all(const struct recorder *r)
 {
         tdm_vk_barrier(r->device, r->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
                        VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
-                       VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT | VK_PIPELINE_STAGE_HOST_BIT,
+                       VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT |
+                               VK_PIPELINE_STAGE_HOST_BIT,
                        VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT |
                                VK_ACCESS_TRANSFER_WRITE_BIT | VK_ACCESS_HOST_READ_BIT);
 }
@@ -47,7 +54,8 @@ static bool can_chain(const struct recorder *r, const struct tdm_vk_pipeline *pi
 }
 
 /* Before a dispatch. push ends with TDM_VK_CHAIN; flags: of what pushed addresses point to. */
-static void set(struct recorder *r, const struct tdm_vk_pipeline *pipeline, const void *push, uint32_t push_bytes, unsigned flags)
+static void set(struct recorder *r, const struct tdm_vk_pipeline *pipeline, const void *push, uint32_t push_bytes,
+                unsigned flags)
 {
         struct {
                 TDM_VK_CHAIN
@@ -56,13 +64,16 @@ static void set(struct recorder *r, const struct tdm_vk_pipeline *pipeline, cons
 
         if (r->before == UNDER_WAY || (r->before == CHAINED && !can_chain(r, pipeline))) {
                 tdm_vk_barrier(r->device, r->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
-                               VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+                               VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+                               VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
                 r->before = DONE;
         }
         if (can_chain(r, pipeline)) {
                 chain.chain = r->m->chain.address;
                 chain.chain_index = ++r->chain_index;
-                chain.chain_wait = r->before == FLAGGED ? TDM_VK_CHAIN_FLAGS : r->before == CHAINED ? r->chain_groups : 0;
+                chain.chain_wait = r->before == FLAGGED ? TDM_VK_CHAIN_FLAGS :
+                                   r->before == CHAINED ? r->chain_groups :
+                                                          0;
                 if (flags & LEAVES_FLAGS)
                         chain.chain_index |= TDM_VK_CHAIN_FLAGS;
         }
@@ -85,8 +96,8 @@ static void done(struct recorder *r, struct tdm_vk_pipeline *pipeline, uint32_t 
         }
 }
 
-static void dispatch_flagged(struct recorder *r, struct tdm_vk_pipeline *pipeline, const void *push, uint32_t push_bytes,
-                             uint32_t x, uint32_t y, unsigned flags)
+static void dispatch_flagged(struct recorder *r, struct tdm_vk_pipeline *pipeline, const void *push,
+                             uint32_t push_bytes, uint32_t x, uint32_t y, unsigned flags)
 {
         set(r, pipeline, push, push_bytes, flags);
         r->device->vk.CmdDispatch(r->commands, x, y, 1);
@@ -107,17 +118,17 @@ unsigned tdm_vk_matmul_group(const struct tdm_vk_model *m, const struct tdm_vk_m
         const struct tdm_vk_matrix *a = matrices[0];
         unsigned n = tdm_vk_group_of(matrices, n_matrices, ret_panels);
 
-        *ret = (struct tdm_vk_matmul_push){.x = m->acts[a->act].address,
-                                           .w0 = a->address,
-                                           .panel1 = UINT32_MAX,
-                                           .panel2 = UINT32_MAX,
-                                           .panel_bytes = a->panel_bytes,
-                                           .cols = a->cols,
-                                           .n_out = a->rows,
-                                           .n_rows = 1,
-                                           .y_scale = a->y_scale,
-                                           .side = m->sides[a->act].address,
-                                           .side_rows = m->side_rows};
+        *ret = (struct tdm_vk_matmul_push){ .x = m->acts[a->act].address,
+                                            .w0 = a->address,
+                                            .panel1 = UINT32_MAX,
+                                            .panel2 = UINT32_MAX,
+                                            .panel_bytes = a->panel_bytes,
+                                            .cols = a->cols,
+                                            .n_out = a->rows,
+                                            .n_rows = 1,
+                                            .y_scale = a->y_scale,
+                                            .side = m->sides[a->act].address,
+                                            .side_rows = m->side_rows };
         for (unsigned k = 1, panel = a->n_panels; k < n; panel += matrices[k++]->n_panels) {
                 *(k == 1 ? &ret->w1 : &ret->w2) = matrices[k]->address;
                 *(k == 1 ? &ret->panel1 : &ret->panel2) = panel;
@@ -153,7 +164,8 @@ static void multiply_flagged(struct recorder *r, const struct tdm_vk_matrix *con
         dispatch_flagged(r, pipeline, &push, sizeof(push), TDM_DIV_UP(n_panels, panels), 1, reads | LEAVES_FLAGS);
 }
 
-/* Those of a single row can, where each is one dispatch of a kernel that knows of them. The down projection may do without. */
+/* Those of a single row can, where each is one dispatch of a kernel that knows of them. The down projection may do
+ * without. */
 bool tdm_vk_record_flags(const struct tdm_vk_model *m, const struct tdm_vk_work *work)
 {
         const struct tdm_vk_device *device = m->device;
@@ -165,7 +177,7 @@ bool tdm_vk_record_flags(const struct tdm_vk_model *m, const struct tdm_vk_work 
                 return false;
         for (uint32_t i = 0; i < m->hp.n_layers; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
-                const struct tdm_vk_matrix *qkv[] = {&l->q, &l->k, &l->v};
+                const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v };
                 uint32_t n_panels;
 
                 if (tdm_vk_group_of(qkv, 3, &n_panels) != 3 || !tdm_vk_matrices_flag(device, &l->q, n_panels) ||
@@ -199,7 +211,8 @@ static void multiply(struct recorder *r, const struct tdm_vk_matrix *const *matr
 }
 
 /* Of the tile's rows, for the next kernel. */
-static void multiply_tile(struct recorder *r, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices, uint32_t y_stride)
+static void multiply_tile(struct recorder *r, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices,
+                          uint32_t y_stride)
 {
         if (r->flagged)
                 multiply_flagged(r, matrices, n_matrices);
@@ -213,22 +226,23 @@ static uint64_t side_of(const struct recorder *r, uint32_t act, uint32_t n_rows)
         return n_rows <= TDM_VK_DIRECT_ROWS_MAX ? r->m->sides[act].address : 0;
 }
 
-bool tdm_vk_matgelu_push(const struct tdm_vk_model *m, const struct tdm_vk_layer *l, uint32_t n_rows, struct tdm_vk_matmul_push *ret)
+bool tdm_vk_matgelu_push(const struct tdm_vk_model *m, const struct tdm_vk_layer *l, uint32_t n_rows,
+                         struct tdm_vk_matmul_push *ret)
 {
-        *ret = (struct tdm_vk_matmul_push){.x = m->acts[l->gate.act].address,
-                                           .w0 = l->gate.address,
-                                           .w1 = l->up.address,
-                                           .panel1 = l->gate.n_panels,
-                                           .panel2 = UINT32_MAX,
-                                           .panel_bytes = l->gate.panel_bytes,
-                                           .cols = l->gate.cols,
-                                           .n_out = l->gate.rows + l->up.rows,
-                                           .n_rows = n_rows,
-                                           .y_scale = l->gate.y_scale,
-                                           .act_scale = l->down.x_scale,
-                                           .acts = m->acts[l->down.act].address,
-                                           .out_side = m->sides[l->down.act].address,
-                                           .side_rows = m->side_rows};
+        *ret = (struct tdm_vk_matmul_push){ .x = m->acts[l->gate.act].address,
+                                            .w0 = l->gate.address,
+                                            .w1 = l->up.address,
+                                            .panel1 = l->gate.n_panels,
+                                            .panel2 = UINT32_MAX,
+                                            .panel_bytes = l->gate.panel_bytes,
+                                            .cols = l->gate.cols,
+                                            .n_out = l->gate.rows + l->up.rows,
+                                            .n_rows = n_rows,
+                                            .y_scale = l->gate.y_scale,
+                                            .act_scale = l->down.x_scale,
+                                            .acts = m->acts[l->down.act].address,
+                                            .out_side = m->sides[l->down.act].address,
+                                            .side_rows = m->side_rows };
         return tdm_vk_gelu_fits(l, n_rows);
 }
 
@@ -242,17 +256,19 @@ static void norm(struct recorder *r, uint64_t add_gain, uint64_t gain, const str
                  unsigned n_matrices)
 {
         struct tdm_vk_model *m = r->m;
-        struct tdm_vk_norm_push push = {.y = r->before == FLAGGED ? flagged_y(r) : m->y.address,
-                                        .add_gain = add_gain,
-                                        .hidden = hidden_rows(r),
-                                        .gain = gain,
-                                        .d = m->hp.d_model,
-                                        .y_stride = m->hp.d_model,
-                                        .eps = m->hp.norm_eps,
-                                        .side_rows = m->side_rows,
-                                        .hidden_index = r->hidden_index,
-                                        .hidden_wait = r->hidden_groups};
-        uint32_t flags = !add_gain ? 0 : r->before == FLAGGED ? TDM_VK_NORM_ADD | TDM_VK_NORM_REHEARSES : TDM_VK_NORM_ADD;
+        struct tdm_vk_norm_push push = { .y = r->before == FLAGGED ? flagged_y(r) : m->y.address,
+                                         .add_gain = add_gain,
+                                         .hidden = hidden_rows(r),
+                                         .gain = gain,
+                                         .d = m->hp.d_model,
+                                         .y_stride = m->hp.d_model,
+                                         .eps = m->hp.norm_eps,
+                                         .side_rows = m->side_rows,
+                                         .hidden_index = r->hidden_index,
+                                         .hidden_wait = r->hidden_groups };
+        uint32_t flags = !add_gain            ? 0 :
+                         r->before == FLAGGED ? TDM_VK_NORM_ADD | TDM_VK_NORM_REHEARSES :
+                                                TDM_VK_NORM_ADD;
         unsigned forms = 0, reads = r->before == FLAGGED ? READS_FLAGS : 0, leaves = r->flagged ? LEAVES_FLAGS : 0;
 
         for (unsigned i = 0; i < n_matrices; i++) {
@@ -260,15 +276,16 @@ static void norm(struct recorder *r, uint64_t add_gain, uint64_t gain, const str
                 push.act_scale = matrices[i]->x_scale;
         }
         if (!forms)
-                dispatch_flagged(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, flags, TDM_VK_ACT_NONE, tdm_vk_norm_per(m), 0), &push,
-                                 sizeof(push), r->rows, 1, reads);
+                dispatch_flagged(
+                        r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, flags, TDM_VK_ACT_NONE, tdm_vk_norm_per(m), 0),
+                        &push, sizeof(push), r->rows, 1, reads);
         for (uint32_t act = 0; act < TDM_VK_N_ACTS; act++) {
                 if (!(forms >> act & 1))
                         continue;
                 push.acts = r->flagged ? flagged_acts(r, act) : m->acts[act].address;
                 push.side = r->flagged ? 0 : side_of(r, act, r->rows);
-                dispatch_flagged(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, flags, act, tdm_vk_norm_per(m), 0), &push,
-                                 sizeof(push), r->rows, 1, reads | leaves);
+                dispatch_flagged(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, flags, act, tdm_vk_norm_per(m), 0),
+                                 &push, sizeof(push), r->rows, 1, reads | leaves);
                 flags = 0; /* added once */
         }
         r->hidden_index = r->chain_index;
@@ -286,11 +303,11 @@ static void end_block(struct recorder *r, uint32_t block, uint64_t add_gain)
 
                 r->acts_ready = l != NULL;
                 if (l && tdm_block_kind(&m->hp, next) == TDM_BLOCK_ATTENTION) {
-                        norm(r, add_gain, l->attn_norm, (const struct tdm_vk_matrix *[]){&l->q, &l->k, &l->v}, 3);
+                        norm(r, add_gain, l->attn_norm, (const struct tdm_vk_matrix *[]){ &l->q, &l->k, &l->v }, 3);
                         return;
                 }
                 if (l) {
-                        norm(r, add_gain, l->ffn_norm, (const struct tdm_vk_matrix *[]){&l->gate, &l->up}, 2);
+                        norm(r, add_gain, l->ffn_norm, (const struct tdm_vk_matrix *[]){ &l->gate, &l->up }, 2);
                         return;
                 }
         }
@@ -302,13 +319,14 @@ static void end_block(struct recorder *r, uint32_t block, uint64_t add_gain)
 static void embed(struct recorder *r)
 {
         struct tdm_vk_model *m = r->m;
-        const struct tdm_vk_embed_push push = {.weights = m->embedding.address,
-                                               .hidden = r->work->slot->hidden,
-                                               .rows = r->step + r->layout.rows,
-                                               .d = m->hp.d_model,
-                                               .panel_bytes = m->embedding.panel_bytes,
-                                               .scale = m->hp.embed_scale *
-                                                        (m->embedding.type & TDM_VK_FRAGMENTS ? m->embedding.divisor : 1)};
+        const struct tdm_vk_embed_push push = {
+                .weights = m->embedding.address,
+                .hidden = r->work->slot->hidden,
+                .rows = r->step + r->layout.rows,
+                .d = m->hp.d_model,
+                .panel_bytes = m->embedding.panel_bytes,
+                .scale = m->hp.embed_scale * (m->embedding.type & TDM_VK_FRAGMENTS ? m->embedding.divisor : 1)
+        };
 
         dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_EMBED, m->embedding.type, 0, 0, 0), &push, sizeof(push),
                  r->work->slot->n_rows, TDM_DIV_UP(m->hp.d_model, 256u));
@@ -316,13 +334,15 @@ static void embed(struct recorder *r)
         r->hidden_groups = r->chain_groups;
 }
 
-/* The kernel that rotates rows too; NULL: rotate.comp and one that does not. A row's last item waits for the others, which takes for granted what
- * chained dispatches do; and partial results are told apart by step and layer, not by tile. */
+/* The kernel that rotates rows too; NULL: rotate.comp and one that does not. A row's last item waits for the others,
+ * which takes for granted what chained dispatches do; and partial results are told apart by step and layer, not by
+ * tile. */
 static struct tdm_vk_pipeline *rotating_kernel(const struct recorder *r, const struct tdm_vk_layer *layer)
 {
         struct tdm_vk_pipeline *pipeline = tdm_vk_attend_rotating_kernel(r->m, layer->o.act);
 
-        return pipeline && can_chain(r, pipeline) && !r->work->slot->many && r->work->slot->n_tiles == 1 ? pipeline : NULL;
+        return pipeline && can_chain(r, pipeline) && !r->work->slot->many && r->work->slot->n_tiles == 1 ? pipeline :
+                                                                                                           NULL;
 }
 
 static void attend(struct recorder *r, uint32_t layer, uint64_t log)
@@ -363,7 +383,9 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .items = r->step + r->layout.items[group] + (uint64_t)tile * m->max_items * sizeof(struct tdm_vk_item),
                 .partial = m->partial.address + (rotating ? tdm_vk_partial_flagged(m) : TDM_VK_ARRIVALS_BYTES),
                 .acts = r->flagged ? flagged_acts(r, l->o.act) : m->acts[l->o.act].address,
-                .side = rotating ? log : r->flagged ? 0 : side_of(r, l->o.act, r->rows),
+                .side = rotating   ? log :
+                        r->flagged ? 0 :
+                                     side_of(r, l->o.act, r->rows),
                 .side_rows = rotating ? layer + 1 : m->side_rows,
                 .act_scale = l->o.x_scale,
                 .pieces = l->kv_pieces,
@@ -389,13 +411,15 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .n_heads = hp->n_heads,
                 .head_dim = hp->head_dim,
         };
-        struct tdm_vk_pipeline *kernel = rotating ? rotating : tdm_vk_attend_kernel(m, r->work->slot->many, item_heads, l->o.act);
+        struct tdm_vk_pipeline *kernel =
+                rotating ? rotating : tdm_vk_attend_kernel(m, r->work->slot->many, item_heads, l->o.act);
 
         static_assert(sizeof(rotate) <= TDM_VK_PUSH_BYTES && sizeof(push) <= TDM_VK_PUSH_BYTES,
                       "push constants fit everywhere");
         if (!rotating)
-                dispatch_flagged(r, tdm_vk_pipeline_get(r->device, TDM_VK_ROTATE, m->kv.type, 0, 0, 0), &rotate, sizeof(rotate),
-                                 hp->n_heads + 2 * hp->n_kv_heads, r->rows, r->flagged ? READS_FLAGS : 0);
+                dispatch_flagged(r, tdm_vk_pipeline_get(r->device, TDM_VK_ROTATE, m->kv.type, 0, 0, 0), &rotate,
+                                 sizeof(rotate), hp->n_heads + 2 * hp->n_kv_heads, r->rows,
+                                 r->flagged ? READS_FLAGS : 0);
         set(r, kernel, &push, sizeof(push), r->flagged ? (rotating ? READS_FLAGS : 0) | LEAVES_FLAGS : 0);
         r->device->vk.CmdDispatchIndirect(r->commands, r->work->slot->step.buffer,
                                           tdm_vk_step_args(&r->layout, tile, group));
@@ -409,7 +433,7 @@ static void attention_block(struct recorder *r, uint32_t block, uint64_t log)
 {
         struct tdm_vk_model *m = r->m;
         const struct tdm_vk_layer *l = &m->layers[tdm_block_layer(block)];
-        const struct tdm_vk_matrix *qkv[] = {&l->q, &l->k, &l->v}, *o[] = {&l->o};
+        const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v }, *o[] = { &l->o };
 
         if (!r->acts_ready)
                 norm(r, 0, l->attn_norm, qkv, 3);
@@ -424,13 +448,13 @@ static void ffn_block(struct recorder *r, uint32_t block)
 {
         struct tdm_vk_model *m = r->m;
         const struct tdm_vk_layer *l = &m->layers[tdm_block_layer(block)];
-        const struct tdm_vk_matrix *gate_up[] = {&l->gate, &l->up}, *down[] = {&l->down};
-        const struct tdm_vk_gelu_push gelu = {.y = m->y.address,
-                                              .acts = m->acts[l->down.act].address,
-                                              .side = side_of(r, l->down.act, r->rows),
-                                              .side_rows = m->side_rows,
-                                              .act_scale = l->down.x_scale,
-                                              .d_ff = m->hp.d_ff};
+        const struct tdm_vk_matrix *gate_up[] = { &l->gate, &l->up }, *down[] = { &l->down };
+        const struct tdm_vk_gelu_push gelu = { .y = m->y.address,
+                                               .acts = m->acts[l->down.act].address,
+                                               .side = side_of(r, l->down.act, r->rows),
+                                               .side_rows = m->side_rows,
+                                               .act_scale = l->down.x_scale,
+                                               .d_ff = m->hp.d_ff };
         struct tdm_vk_matmul_push push;
 
         if (!r->acts_ready)
@@ -448,7 +472,8 @@ static void ffn_block(struct recorder *r, uint32_t block)
                         push.out_side = 0;
                         flags |= LEAVES_FLAGS;
                 }
-                dispatch_flagged(r, pipeline, &push, sizeof(push), TDM_DIV_UP(l->gate.n_panels, panels), TDM_DIV_UP(r->rows, rows), flags);
+                dispatch_flagged(r, pipeline, &push, sizeof(push), TDM_DIV_UP(l->gate.n_panels, panels),
+                                 TDM_DIV_UP(r->rows, rows), flags);
         } else {
                 multiply(r, gate_up, 2, r->rows, m->y.address, 2 * m->hp.d_ff);
                 dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GELU, 0, l->down.act, 0, 0), &gelu, sizeof(gelu),
@@ -464,27 +489,27 @@ static void bring_logits(struct recorder *r)
         const struct tdm_vk_model *m = r->m;
         uint32_t n = r->work->n_logits;
         uint64_t maxima_bytes = (uint64_t)m->logits_rows * m->maxima_stride * sizeof(float);
-        const VkBufferCopy whole = {.size = (uint64_t)n * m->logits_stride * sizeof(float)};
-        const struct tdm_vk_logits_push logits = {.logits = m->logits.address,
-                                                  .maxima = m->scan.address,
-                                                  .tops = m->scan.address + maxima_bytes,
-                                                  .host_tops = m->scan_host.address + tdm_vk_scan_tops(m),
-                                                  .host_sums = m->scan_host.address,
-                                                  .n_vocab = m->hp.n_vocab,
-                                                  .logits_stride = m->logits_stride,
-                                                  .maxima_stride = m->maxima_stride,
-                                                  .tops_stride = m->tops_stride,
-                                                  .sums_stride = m->sums_stride};
-        const struct tdm_vk_gather_push gather = {.logits = m->logits.address,
-                                                  .host = m->logits_host.address,
-                                                  .maxima = m->scan.address,
-                                                  .wanted = r->step + r->layout.wanted +
-                                                            (uint64_t)r->work->first_logit * TDM_VK_WANTED_STRIDE *
-                                                                    sizeof(uint32_t),
-                                                  .found = m->scan_host.address + tdm_vk_scan_found(m),
-                                                  .logits_stride = m->logits_stride,
-                                                  .maxima_stride = m->maxima_stride,
-                                                  .wanted_stride = TDM_VK_WANTED_STRIDE};
+        const VkBufferCopy whole = { .size = (uint64_t)n * m->logits_stride * sizeof(float) };
+        const struct tdm_vk_logits_push logits = { .logits = m->logits.address,
+                                                   .maxima = m->scan.address,
+                                                   .tops = m->scan.address + maxima_bytes,
+                                                   .host_tops = m->scan_host.address + tdm_vk_scan_tops(m),
+                                                   .host_sums = m->scan_host.address,
+                                                   .n_vocab = m->hp.n_vocab,
+                                                   .logits_stride = m->logits_stride,
+                                                   .maxima_stride = m->maxima_stride,
+                                                   .tops_stride = m->tops_stride,
+                                                   .sums_stride = m->sums_stride };
+        const struct tdm_vk_gather_push gather = { .logits = m->logits.address,
+                                                   .host = m->logits_host.address,
+                                                   .maxima = m->scan.address,
+                                                   .wanted = r->step + r->layout.wanted +
+                                                             (uint64_t)r->work->first_logit * TDM_VK_WANTED_STRIDE *
+                                                                     sizeof(uint32_t),
+                                                   .found = m->scan_host.address + tdm_vk_scan_found(m),
+                                                   .logits_stride = m->logits_stride,
+                                                   .maxima_stride = m->maxima_stride,
+                                                   .wanted_stride = TDM_VK_WANTED_STRIDE };
 
         for (uint32_t phase = 0; phase < 2 && !m->logits_whole; phase++)
                 dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_LOGITS, phase, 0, 0, 0), &logits, sizeof(logits),
@@ -501,19 +526,20 @@ static void bring_logits(struct recorder *r)
 static void head_block(struct recorder *r)
 {
         struct tdm_vk_model *m = r->m;
-        const struct tdm_vk_matrix *output[] = {&m->output};
-        const struct tdm_vk_norm_push push = {.hidden = r->work->slot->hidden,
-                                              .gain = m->output_norm,
-                                              .act_scale = m->output.x_scale,
-                                              .acts = m->acts[m->output.act].address,
-                                              .side = side_of(r, m->output.act, r->work->n_logits),
-                                              .side_rows = m->side_rows,
-                                              .gather = r->step + r->layout.gather +
-                                                        r->work->first_logit * sizeof(uint32_t),
-                                              .d = m->hp.d_model,
-                                              .eps = m->hp.norm_eps};
+        const struct tdm_vk_matrix *output[] = { &m->output };
+        const struct tdm_vk_norm_push push = { .hidden = r->work->slot->hidden,
+                                               .gain = m->output_norm,
+                                               .act_scale = m->output.x_scale,
+                                               .acts = m->acts[m->output.act].address,
+                                               .side = side_of(r, m->output.act, r->work->n_logits),
+                                               .side_rows = m->side_rows,
+                                               .gather = r->step + r->layout.gather +
+                                                         r->work->first_logit * sizeof(uint32_t),
+                                               .d = m->hp.d_model,
+                                               .eps = m->hp.norm_eps };
 
-        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, TDM_VK_NORM_GATHER, m->output.act, tdm_vk_norm_per(m), 0),
+        dispatch(r,
+                 tdm_vk_pipeline_get(r->device, TDM_VK_NORM, TDM_VK_NORM_GATHER, m->output.act, tdm_vk_norm_per(m), 0),
                  &push, sizeof(push), r->work->n_logits, 1);
         multiply(r, output, 1, r->work->n_logits, m->logits.address, m->logits_stride);
         bring_logits(r);
@@ -560,16 +586,16 @@ static bool fits(const struct tdm_vk_recording *c, const struct tdm_vk_work *w, 
 
 static VkResult record(struct tdm_vk_model *m, const struct tdm_vk_work *work, struct tdm_vk_recording *c)
 {
-        const VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
-        const VkBufferCopy rows = {.size = (uint64_t)work->slot->n_rows * m->hp.d_model * sizeof(float)},
-                           gave_up = {.dstOffset = TDM_VK_GAVE_UP_WORD * sizeof(uint32_t), .size = sizeof(uint32_t)};
-        struct recorder r = {.m = m,
-                             .device = m->device,
-                             .commands = c->commands,
-                             .recording = c,
-                             .work = work,
-                             .step = work->slot->step.address,
-                             .acts_ready = work->joined};
+        const VkCommandBufferBeginInfo begin = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO };
+        const VkBufferCopy rows = { .size = (uint64_t)work->slot->n_rows * m->hp.d_model * sizeof(float) },
+                           gave_up = { .dstOffset = TDM_VK_GAVE_UP_WORD * sizeof(uint32_t), .size = sizeof(uint32_t) };
+        struct recorder r = { .m = m,
+                              .device = m->device,
+                              .commands = c->commands,
+                              .recording = c,
+                              .work = work,
+                              .step = work->slot->step.address,
+                              .acts_ready = work->joined };
         VkResult result = m->device->vk.BeginCommandBuffer(c->commands, &begin);
 
         if (result != VK_SUCCESS)
@@ -586,8 +612,10 @@ static VkResult record(struct tdm_vk_model *m, const struct tdm_vk_work *work, s
                 m->device->vk.CmdCopyBuffer(c->commands, m->hidden_host.buffer, work->slot->hidden_buffer.buffer, 1,
                                             &rows);
         if (m->device->chained)
-                m->device->vk.CmdFillBuffer(c->commands, m->chain.buffer, sizeof(uint32_t), /* who gave up stays known */
-                                            (r.flagged ? m->chain.size_bytes : TDM_VK_CHAIN_WORDS * sizeof(uint32_t)) - sizeof(uint32_t),
+                /* who gave up stays known */
+                m->device->vk.CmdFillBuffer(c->commands, m->chain.buffer, sizeof(uint32_t),
+                                            (r.flagged ? m->chain.size_bytes : TDM_VK_CHAIN_WORDS * sizeof(uint32_t)) -
+                                                    sizeof(uint32_t),
                                             0);
         barrier_all(&r);
         blocks(&r);

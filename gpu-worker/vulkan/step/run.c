@@ -27,7 +27,8 @@ static int hand_over(struct tdm_vk_model *m, int (*over)(int fd), struct tdm_err
         int r = m->activations_dmabuf ? over(m->activations_dmabuf) : 0;
 
         return r < 0 ? tdm_error_set(err, r, "vulkan device: cannot hand over the dma-buf of hidden rows: %s",
-                                     strerror(-r)) : 0;
+                                     strerror(-r)) :
+                       0;
 }
 
 static int submit(struct tdm_vk_model *m, const struct tdm_vk_work *work, struct tdm_error *err)
@@ -112,14 +113,16 @@ static void sample_seen(void *arg, unsigned chunk, unsigned thread)
         struct tdm_vk_model *m = job->m;
         const struct tdm_step *step = job->step;
         const struct tdm_step_logits *l = &step->logits[job->first + chunk];
-        const float *sums = (const float *)m->scan_host.map, *tops = (const float *)(m->scan_host.map + tdm_vk_scan_tops(m));
-        const uint32_t *found = (const uint32_t *)(m->scan_host.map + tdm_vk_scan_found(m)) + (size_t)chunk * (m->maxima_stride + 1);
+        const float *sums = (const float *)m->scan_host.map,
+                    *tops = (const float *)(m->scan_host.map + tdm_vk_scan_tops(m));
+        const uint32_t *found =
+                (const uint32_t *)(m->scan_host.map + tdm_vk_scan_found(m)) + (size_t)chunk * (m->maxima_stride + 1);
         uint8_t *scratch = m->sampler_scratch + thread * m->sampler_stride;
         struct tdm_result result;
 
         atomic_fetch_add_explicit(&job->n_seen, found[0], memory_order_relaxed);
-        tdm_sample_take(tops + (size_t)chunk * m->tops_stride, m->tops_stride, sums + (size_t)chunk * m->sums_stride, found + 1,
-                        TDM_MIN(found[0], m->maxima_stride), scratch);
+        tdm_sample_take(tops + (size_t)chunk * m->tops_stride, m->tops_stride, sums + (size_t)chunk * m->sums_stride,
+                        found + 1, TDM_MIN(found[0], m->maxima_stride), scratch);
         take(job, chunk,
              tdm_sample_finish(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, step->history + l->history_offset,
                                l->n_history, step->rows[l->row].position + 1, l->target, scratch, &result),
@@ -161,18 +164,21 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
 
 /* ---- blocks ---- */
 
-/* Of a submission, at most. What one leaves is written behind while the device is at the next, which takes a third as long where many rows are
- * read from a GPU: so each is two thirds of what is left, and the last one, an FFN and the head, leaves nothing to write. */
+/* Of a submission, at most. What one leaves is written behind while the device is at the next, which takes a third as
+ * long where many rows are read from a GPU: so each is two thirds of what is left, and the last one, an FFN and the
+ * head, leaves nothing to write. */
 #define SUBMISSION_BLOCKS_MAX 84u
 #define SUBMISSION_ROWS_FEW 32u /* that go through the same kernels, and so about as fast as */
 #define SUBMISSION_ROWS_AS 24u
 #define SUBMISSION_BLOCKS_LAST 2u
 #define SUBMISSION_BLOCKS_SHORT 16u /* before the last one: and no more are cut off */
-/* From the last write-behind of a step to its tokens, while an FFN and the head are computed: to be woken takes as long as to draw. */
+/* From the last write-behind of a step to its tokens, while an FFN and the head are computed: to be woken takes as long
+ * as to draw. */
 #define STAY_AWAKE_NS (UINT64_C(2) * TDM_NSEC_PER_MSEC)
-#define STAY_AWAKE_LOGITS 8u                         /* rows to draw for, and more */
+#define STAY_AWAKE_LOGITS 8u        /* rows to draw for, and more */
 #define SUBMISSION_BLOCKS_WHOLE 12u /* a run of so few is one */
-#define SUBMISSION_BLOCKS_SINGLE 160u /* of a single row, which has little to write: as many as can be chained (record.c) */
+/* of a single row, which has little to write: as many as can be chained (record.c) */
+#define SUBMISSION_BLOCKS_SINGLE 160u
 
 /* A submission under way: its blocks, and the layers whose new rows it leaves in its half of the log. */
 struct flight {
@@ -189,15 +195,16 @@ struct run {
         uint32_t end; /* of the kernels' blocks: sample is the host's */
         bool bring_back;
         bool made_logits;
-        bool joins; /* the submission begun last leaves the next block's input */
+        bool joins;               /* the submission begun last leaves the next block's input */
         uint32_t n_begun, n_done; /* submissions */
-        struct flight flights[TDM_VK_IN_FLIGHT]; /* the i-th is in i % TDM_VK_IN_FLIGHT, which is its half of the log too */
+        /* the i-th is in i % TDM_VK_IN_FLIGHT, which is its half of the log too */
+        struct flight flights[TDM_VK_IN_FLIGHT];
         void (*on_block)(uint32_t block, void *userdata);
         void *userdata;
 };
 
-/* Waits for the oldest submission under way, writes its rows behind, then tells of its blocks: what was told of is complete in
- * the segment. Meanwhile the device is at the next one. */
+/* Waits for the oldest submission under way, writes its rows behind, then tells of its blocks: what was told of is
+ * complete in the segment. Meanwhile the device is at the next one. */
 static int settle(struct run *run, struct tdm_error *err)
 {
         struct tdm_vk_model *m = run->m;
@@ -218,7 +225,8 @@ static int settle(struct run *run, struct tdm_error *err)
                 m->device->counters.hidden_copies++;
         }
         if (flight->n_layers) {
-                if (run->made_logits && run->n_begun - run->n_done == 1 && run->step->head.n_logits >= STAY_AWAKE_LOGITS)
+                if (run->made_logits && run->n_begun - run->n_done == 1 &&
+                    run->step->head.n_logits >= STAY_AWAKE_LOGITS)
                         tdm_pool_stay_awake(m->device->threads, STAY_AWAKE_NS);
                 tdm_vk_kv_behind(m, run->step, flight->first_layer, flight->n_layers, which);
                 run->slot->attention_layers += flight->n_layers;
@@ -233,12 +241,15 @@ static uint32_t cut(const struct run *run, uint32_t block, uint32_t *ret_first_l
 {
         struct tdm_vk_model *m = run->m;
         bool single = run->slot->n_rows == 1;
-        uint32_t rows = run->slot->n_rows <= SUBMISSION_ROWS_FEW ? TDM_MIN(run->slot->n_rows, SUBMISSION_ROWS_AS) : run->slot->n_rows;
-        uint32_t most = TDM_MIN(TDM_MAX(m->submission_row_blocks / rows, 2u), single ? SUBMISSION_BLOCKS_SINGLE : SUBMISSION_BLOCKS_MAX),
+        uint32_t rows = run->slot->n_rows <= SUBMISSION_ROWS_FEW ? TDM_MIN(run->slot->n_rows, SUBMISSION_ROWS_AS) :
+                                                                   run->slot->n_rows;
+        uint32_t most = TDM_MIN(TDM_MAX(m->submission_row_blocks / rows, 2u),
+                                single ? SUBMISSION_BLOCKS_SINGLE : SUBMISSION_BLOCKS_MAX),
                  log_layers = tdm_vk_kv_log_layers(m, run->slot->n_rows);
         uint32_t left = run->end - block, n = 0;
 
-        if (!m->kv_imported && most > SUBMISSION_BLOCKS_LAST && left > SUBMISSION_BLOCKS_LAST && run->end > SUBMISSION_BLOCKS_WHOLE) {
+        if (!m->kv_imported && most > SUBMISSION_BLOCKS_LAST && left > SUBMISSION_BLOCKS_LAST &&
+            run->end > SUBMISSION_BLOCKS_WHOLE) {
                 left -= SUBMISSION_BLOCKS_LAST;
                 most = TDM_MIN(most, single || left <= SUBMISSION_BLOCKS_SHORT ? left : left * 2 / 3);
         }

@@ -7,7 +7,8 @@
 #include "gpu-worker/vulkan/private.h"
 
 #define ARGS_BYTES 16u /* of a VkDispatchIndirectCommand, padded */
-#define ONE_HEAD_GROUPS 128u /* workgroups of attention with one head each, at most: an H200 has room for 132 at once */
+/* workgroups of attention with one head each, at most: an H200 has room for 132 at once */
+#define ONE_HEAD_GROUPS 128u
 
 static uint64_t take(uint64_t *at, uint64_t bytes)
 {
@@ -88,8 +89,8 @@ static void block_spans(const struct tdm_vk_model *m, const struct tdm_step *ste
         *last = (step->rows[row].position + n - 1) / TDM_ATTENTION_SPAN;
 }
 
-/* Heads of an item: those that share keys, or one where there would be few workgroups then, each of which waits for its own
- * loads and sums and not for a second head's. Which of the two changes no bit. */
+/* Heads of an item: those that share keys, or one where there would be few workgroups then, each of which waits for its
+ * own loads and sums and not for a second head's. Which of the two changes no bit. */
 static uint32_t item_heads(const struct tdm_vk_model *m, const struct tdm_step *step, enum tdm_kv_group group)
 {
         uint64_t n = 0;
@@ -131,14 +132,16 @@ static void cut_tile(const struct tdm_vk_model *m, struct tdm_vk_slot *slot, con
         apart = all_items <= m->max_items && all_slots <= m->max_slots;
 
         for (uint32_t row = first_row, n; row < end; row += n) {
-                uint32_t first, last, step_slots, n_parts, first_slot = slots; /* nothing here is read back: it may be far away */
+                /* nothing here is read back: it may be far away */
+                uint32_t first, last, step_slots, n_parts, first_slot = slots;
 
                 n = block_rows(step, row, end, most);
                 block_spans(m, step, group, row, n, &first, &last);
                 step_slots = n * n_heads;
                 n_parts = apart ? last - first + 1 : 1;
                 for (uint32_t i = 0; i < n; i++)
-                        row_items[row + i] = (struct tdm_vk_row_items){ first_slot + i * n_heads, step_slots, n_parts, 0 };
+                        row_items[row + i] =
+                                (struct tdm_vk_row_items){ first_slot + i * n_heads, step_slots, n_parts, 0 };
                 for (uint32_t i = 0; i < n_parts; i++, slots += step_slots) {
                         struct tdm_vk_item item = { .first_row = row,
                                                     .n_rows = n,
@@ -219,7 +222,8 @@ void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const st
                         float angles[TDM_VK_HEAD_DIM_MAX]; /* so that all of a row goes over PCIe at once */
 
                         tdm_rope_row(&m->rope[group], step->rows[i].position, angles, angles + m->hp.head_dim / 2);
-                        memcpy((float *)(base + layout.angles[group]) + (size_t)i * m->hp.head_dim, angles, m->hp.head_dim * sizeof(float));
+                        memcpy((float *)(base + layout.angles[group]) + (size_t)i * m->hp.head_dim, angles,
+                               m->hp.head_dim * sizeof(float));
                 }
                 for (uint32_t tile = 0; tile < slot->n_tiles; tile++)
                         cut_tile(m, slot, &layout, step, (enum tdm_kv_group)group, tile);

@@ -141,9 +141,9 @@ int main(int argc, char **argv)
         passed = mean <= mean_limit && first >= first_limit; /* a NaN passes nothing */
         printf("%s %s (%s)%s: mean %.5f, worst %.4f, first choice %.2f%% of %u: %s\n", argv[optind],
                tdm_precision_name(o.precision), tdm_vulkan_device_ops.describe(drive_device(drive, 0)),
-               o.plan == DRIVE_SPLIT ? " split"
-               : o.plan              ? " swapped"
-                                     : "",
+               o.plan == DRIVE_SPLIT ? " split" :
+               o.plan                ? " swapped" :
+                                       "",
                mean, d.worst, first, d.n, passed ? "within limits" : "LIMITS MISSED");
         drive_destroy(drive);
         runner_model_unload(&model);

@@ -7,7 +7,7 @@
 #include "engine/weights/weights-k.h"
 #include "gpu-worker/vulkan/tests/random-model.h"
 
-#define N_PANELS 61u /* different ones */
+#define N_PANELS 61u                   /* different ones */
 #define ALL_BYTES (UINT64_C(32) << 20) /* a matrix of so many is random from end to end */
 
 bool random_model_hparams(const char *size, struct tdm_hparams *ret)
@@ -20,7 +20,8 @@ bool random_model_hparams(const char *size, struct tdm_hparams *ret)
                 { "tiny-128", 2, 256, 4, 2, 128, 512, 64, 515, 1024 },
                 { "tiny-k", 1, 256, 4, 2, 64, 256, 64, 259, 512 }, /* everything a multiple of 256 */
                 { "tiny-256", 2, 128, 4, 1, 256, 256, 64, 515, 1024 },
-                { "tiny-vocab", 1, 64, 2, 1, 32, 96, 64, 300007, 512 }, /* more blocks of logits than gather.comp takes at once */
+                /* more blocks of logits than gather.comp takes at once */
+                { "tiny-vocab", 1, 64, 2, 1, 32, 96, 64, 300007, 512 },
                 { "1b", 26, 1152, 4, 1, 256, 6912, 512, 262144, 32768 },
                 { "4b", 34, 2560, 8, 4, 256, 10240, 1024, 262144, 131072 },
                 { "12b", 48, 3840, 16, 8, 256, 15360, 1024, 262144, 131072 },
@@ -71,8 +72,8 @@ static uint16_t random_half(uint64_t random, unsigned exponent, bool any_sign)
         return (uint16_t)((15 - exponent) << 10 | (random & 0x3ff) | (any_sign ? random >> 10 & 1 : 0) << 15);
 }
 
-/* How many places further down the 16-bit numbers in front of a type of engine/weights/weights-k.h must be for values of that
- * size. */
+/* How many places further down the 16-bit numbers in front of a type of engine/weights/weights-k.h must be for values
+ * of that size. */
 static void k_exponents(uint32_t type, unsigned ret[2])
 {
         static const struct {
@@ -142,7 +143,8 @@ static void make_panel(uint8_t *panel, uint32_t type, uint32_t cols, uint64_t by
 
 static void make_matrix(uint8_t *to, const struct tdm_weights_tensor *t)
 {
-        uint32_t n_panels = TDM_DIV_UP(t->rows, TDM_PANEL_ROWS), n = t->size_bytes <= ALL_BYTES ? n_panels : TDM_MIN(n_panels, N_PANELS);
+        uint32_t n_panels = TDM_DIV_UP(t->rows, TDM_PANEL_ROWS),
+                 n = t->size_bytes <= ALL_BYTES ? n_panels : TDM_MIN(n_panels, N_PANELS);
         uint64_t state = (uint64_t)t->kind << 32 | t->layer;
 
         for (uint32_t i = 0; i < n; i++)

@@ -79,7 +79,8 @@ static void pages_init(struct drive *d)
 
 #define PIECES 7u
 
-static int load_in_pieces(struct drive *d, unsigned i, const struct tdm_device_model_config *config, struct tdm_error *err)
+static int load_in_pieces(struct drive *d, unsigned i, const struct tdm_device_model_config *config,
+                          struct tdm_error *err)
 {
         const struct tdm_device_ops *ops = d->options.ops[i];
         const struct tdm_weights_header *header = tdm_weights_header(d->weights);
@@ -359,9 +360,9 @@ static int compare_blocks(struct drive *d, float *rows, struct tdm_error *err)
                         note_rows(d, kind, after, rows);
                 for (uint32_t i = 0; i < d->step->head.n_logits && n == 2; i++)
                         note(d, TDM_BLOCK_SAMPLE,
-                             isnan(d->results[i].target_logprob)
-                                     ? 0
-                                     : fabs((double)results[i].target_logprob - d->results[i].target_logprob));
+                             isnan(d->results[i].target_logprob) ?
+                                     0 :
+                                     fabs((double)results[i].target_logprob - d->results[i].target_logprob));
         }
         free(results);
         free(before);

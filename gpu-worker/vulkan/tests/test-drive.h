@@ -27,8 +27,9 @@ struct drive_options {
         bool keep_pages;        /* do not fill free pages (a benchmark) */
         bool anywhere;          /* do not say where hidden rows will lie */
         bool dmabuf;            /* they lie in a segment with a dma-buf: only where there is udmabuf */
-        bool in_pieces;         /* the first device gets its weights so, its cache between them; what is not there yet cannot be read */
-        uint32_t run_blocks;    /* 0: as many as there are; else no run() has more */
+        /* the first device gets its weights so, its cache between them; what is not there yet cannot be read */
+        bool in_pieces;
+        uint32_t run_blocks; /* 0: as many as there are; else no run() has more */
 };
 
 /* Rows of one sequence: ids[first … first + n - 1] at those positions. */

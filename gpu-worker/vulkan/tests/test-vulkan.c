@@ -58,7 +58,8 @@ static const struct {
         uint32_t type;
         enum tdm_precision precision;
         /* Largest difference, as a share of the rows' size. Orders of sums differ, and where activations are rounded a
-         * last place may tip a value over to the next step of its 255. `precise` rounds to 15 bits here and to 16 there. */
+         * last place may tip a value over to the next step of its 255. `precise` rounds to 15 bits here and to 16
+         * there. */
         double limit;
         enum tdm_kv_type kv; /* 0: the precision's own */
 } ways[] = {
@@ -194,8 +195,8 @@ static struct outcome run(const uint8_t *weights, const struct variant *v)
                         restarted = true;
                 }
                 for (uint32_t i = 1; i <= v->n_others; i++) {
-                        parts[n_parts] =
-                                part(i, others_at[i], single ? 1 : TDM_MIN(1 + (i * 5 + turn * 3) % 11, N_IDS - others_at[i]));
+                        parts[n_parts] = part(i, others_at[i],
+                                              single ? 1 : TDM_MIN(1 + (i * 5 + turn * 3) % 11, N_IDS - others_at[i]));
                         parts[n_parts].n_logits = i % 2;
                         if (others_at[i] == 0)
                                 drive_forget(drive, i);
@@ -232,7 +233,8 @@ static struct outcome run(const uint8_t *weights, const struct variant *v)
 static uint64_t same_bits(const uint8_t *weights, const struct variant *base, const struct variant *variants,
                           unsigned n_variants);
 
-/* Most tokens have exactly as good twins, as some of a real vocabulary do: its unused ones. n: how many are different. */
+/* Most tokens have exactly as good twins, as some of a real vocabulary do: its unused ones. n: how many are different.
+ */
 static void make_twins(uint8_t *weights, uint32_t n)
 {
         const struct tdm_weights_header *header = tdm_weights_header(weights);
@@ -240,7 +242,8 @@ static void make_twins(uint8_t *weights, uint32_t n)
 
         while (t->rows != header->hparams.n_vocab)
                 t++;
-        for (uint64_t panel = t->size_bytes / TDM_DIV_UP(t->rows, 16u), at = n / 16 * panel; at < t->size_bytes; at += panel)
+        for (uint64_t panel = t->size_bytes / TDM_DIV_UP(t->rows, 16u), at = n / 16 * panel; at < t->size_bytes;
+             at += panel)
                 memcpy(weights + t->offset + at, weights + t->offset + at % (n / 16 * panel), panel);
 }
 
@@ -290,7 +293,8 @@ static void exact(void **state)
         static const struct variant variants_logits[] = {
                 { "copy", .n_rows = 12, .chunk = 4, .top_k = 4000, .logits = "whole" },
         };
-        /* As many as are wanted of those that are equally good: one, a share of them, one and a share of the next, and so on. */
+        /* As many as are wanted of those that are equally good: one, a share of them, one and a share of the next, and
+         * so on. */
         static const struct variant base_twins[] = {
                 { "copy", .n_rows = 12, .chunk = 4, .greedy = true },
                 { "copy", .n_rows = 12, .chunk = 4, .top_k = 40 },
@@ -312,7 +316,8 @@ static void exact(void **state)
                 struct variant whole = base_twins[i];
 
                 whole.logits = "whole";
-                assert_int_equal(same_bits(weights_vocab, &base_twins[i], &whole, 1), 12 * TDM_MAX(base_twins[i].top_k, 1u));
+                assert_int_equal(same_bits(weights_vocab, &base_twins[i], &whole, 1),
+                                 12 * TDM_MAX(base_twins[i].top_k, 1u));
         }
         random_model_destroy(weights_vocab);
 }
@@ -501,7 +506,9 @@ static void refused(void **state)
         struct tdm_device_model *model = NULL;
         struct tdm_step_row row = { 17, 0, 0, UINT32_MAX };
         struct tdm_step step = { .head = { .step_id = 1, .n_rows = 1, .n_seqs = 1 }, .rows = &row };
-        const struct tdm_device_config little_config = { .n_threads = 1, .heartbeat = &heartbeat, .memory_bytes = 1 << 20 };
+        const struct tdm_device_config little_config = { .n_threads = 1,
+                                                         .heartbeat = &heartbeat,
+                                                         .memory_bytes = 1 << 20 };
         struct tdm_device *device, *little;
         struct tdm_error err = {};
         float *hidden = calloc(hp->d_model, sizeof(float));
@@ -653,7 +660,8 @@ static void kept(void **state)
 /* Given a pattern, only the tests of such names. */
 /* ---- measured shapes ---- */
 
-/* Kernels that were compiled for a model by a device that was opened anew. Its context is one page: less than what is measured at. */
+/* Kernels that were compiled for a model by a device that was opened anew. Its context is one page: less than what is
+ * measured at. */
 static uint64_t compiled_for(const uint8_t *weights)
 {
         const struct tdm_device_config config = { .n_threads = 2, .heartbeat = &heartbeat };
@@ -663,7 +671,8 @@ static uint64_t compiled_for(const uint8_t *weights)
         struct tdm_device *device;
         struct tdm_error err = {};
 
-        assert_int_equal(tdm_kv_geometry_init(&model_config.kv, &tdm_weights_header(weights)->hparams, TDM_KV_F16, 4, 4), 0);
+        assert_int_equal(
+                tdm_kv_geometry_init(&model_config.kv, &tdm_weights_header(weights)->hparams, TDM_KV_F16, 4, 4), 0);
         assert_int_equal(tdm_vulkan_device_ops.open(&device, &config, &err), 0);
         if (tdm_vulkan_device_ops.model_load(device, &model_config, &model, &err) != 0)
                 fail_msg("%s", err.message);
@@ -673,8 +682,9 @@ static uint64_t compiled_for(const uint8_t *weights)
         return counters.pipelines;
 }
 
-/* The first load compiles and measures several shapes of each matrix; what it found is kept, so the next compiles those alone.
- * Without the file it measures again. TANDEM_VULKAN_TUNE=on asks for it on a CPU implementation, which takes a minute. */
+/* The first load compiles and measures several shapes of each matrix; what it found is kept, so the next compiles those
+ * alone. Without the file it measures again. TANDEM_VULKAN_TUNE=on asks for it on a CPU implementation, which takes a
+ * minute. */
 static void measured(void)
 {
         /* Measured while it has its own cache already. */
@@ -709,7 +719,8 @@ static void measured(void)
         third = compiled_for(weights);
         print_message("%llu kernels compiled, then %llu, without the file %llu\n", (unsigned long long)first,
                       (unsigned long long)second, (unsigned long long)third);
-        assert_true(second + 10 < first && second + 10 < third); /* which shapes win, and so how many kernels, may differ */
+        /* which shapes win, and so how many kernels, may differ */
+        assert_true(second + 10 < first && second + 10 < third);
         path = kept_file(folder);
         assert_int_equal(unlink(path), 0);
         free(path);
@@ -746,8 +757,7 @@ int main(int argc, char **argv)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(against_host), cmocka_unit_test(k_against_host), cmocka_unit_test(exact),
-                cmocka_unit_test(exact_halves),
-                cmocka_unit_test(as_dmabuf),    cmocka_unit_test(no_dmabuf),
+                cmocka_unit_test(exact_halves), cmocka_unit_test(as_dmabuf),      cmocka_unit_test(no_dmabuf),
                 cmocka_unit_test(steady),       cmocka_unit_test(refused),        cmocka_unit_test(kept),
                 cmocka_unit_test(tuned),        cmocka_unit_test(tuned_halves),
         };
