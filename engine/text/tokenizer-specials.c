@@ -196,7 +196,7 @@ int tdm_specials_build(struct tdm_tokenizer *t, struct tdm_error *err)
         _cleanup_(freep) struct range *ranges = NULL;
         struct tdm_specials *s = &t->specials;
         struct builder b = { .t = t };
-        uint64_t n_bytes = 0, bytes;
+        uint64_t n_bytes = 0, bytes, kept;
         uint32_t n = 0;
         int r;
 
@@ -209,7 +209,8 @@ int tdm_specials_build(struct tdm_tokenizer *t, struct tdm_error *err)
                 s->has_user_defined |= t->pieces[id].type == TDM_PIECE_USER_DEFINED;
         }
         b.capacity = (uint32_t)TDM_MIN(n_bytes + 1, (uint64_t)TDM_SPECIAL_STATES_MAX);
-        bytes = b.capacity * TDM_SPECIAL_STATE_BYTES + (n + UINT64_C(1)) * sizeof(*s->matches);
+        bytes = b.capacity * (TDM_SPECIAL_STATE_BYTES + sizeof(*ranges)) +
+                (n + UINT64_C(1)) * (sizeof(*s->matches) + sizeof(*order) + sizeof(*scratch));
         r = tdm_parse_charge(&t->account, bytes, err);
         if (r)
                 return r;
@@ -236,8 +237,8 @@ int tdm_specials_build(struct tdm_tokenizer *t, struct tdm_error *err)
         shrink((void **)&s->match_of, s->n_states * sizeof(*s->match_of));
         shrink((void **)&s->bytes, s->n_states * sizeof(*s->bytes));
         shrink((void **)&s->matches, s->n_matches * sizeof(*s->matches));
-        tdm_parse_uncharge(&t->account,
-                           bytes - s->n_states * TDM_SPECIAL_STATE_BYTES - s->n_matches * sizeof(*s->matches));
+        kept = s->n_states * TDM_SPECIAL_STATE_BYTES + s->n_matches * sizeof(*s->matches);
+        tdm_parse_uncharge(&t->account, bytes - kept);
         return 0;
 }
 
