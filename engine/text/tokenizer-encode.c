@@ -288,6 +288,9 @@ static int encode_plain(struct encoder *e, const uint8_t *text, size_t size)
                 }
                 at += length > 0 ? (size_t)length : 1;
                 if (stray) {
+                        r = spend(e, 1);
+                        if (r < 0)
+                                return r;
                         emit_bytes(e, text + start, at - start);
                         start = at;
                 }
