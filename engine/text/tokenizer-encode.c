@@ -68,6 +68,12 @@ static inline int spend(struct encoder *e, uint64_t steps)
         return e->steps < CHECK_STEPS ? 0 : settle(e);
 }
 
+/* As tdm_utf8_length(); most characters are ASCII. */
+static inline int character_length(const uint8_t *text, size_t size)
+{
+        return text[0] < 0x80 ? 1 : tdm_utf8_length(text, size);
+}
+
 static void emit(struct encoder *e, uint32_t id)
 {
         if (e->n_ids < e->capacity)
@@ -212,7 +218,7 @@ static int encode_word(struct encoder *e, const uint8_t *word, size_t size)
         r = spend(e, size);
         if (r < 0)
                 return r;
-        if ((size_t)tdm_utf8_length(word, size) == size) {
+        if ((size_t)character_length(word, size) == size) {
                 uint32_t id = tdm_tokenizer_find(e->t, word, size);
 
                 if (id == TDM_NO_PIECE)
@@ -223,7 +229,7 @@ static int encode_word(struct encoder *e, const uint8_t *word, size_t size)
         }
         e->n_pairs = 0;
         for (size_t at = 0;; n++) { /* the last one is a sentinel of size 0 */
-                uint32_t length = at < size ? (uint32_t)tdm_utf8_length(word + at, size - at) : 0;
+                uint32_t length = at < size ? (uint32_t)character_length(word + at, size - at) : 0;
 
                 if (grow((void **)&e->symbols, &e->symbols_capacity, n, sizeof(*e->symbols)) < 0)
                         return -ENOMEM;
@@ -276,7 +282,7 @@ static int encode_plain(struct encoder *e, const uint8_t *text, size_t size)
         int r = 0;
 
         while (at < size) {
-                int length = tdm_utf8_length(text + at, size - at);
+                int length = character_length(text + at, size - at);
                 bool stray = length <= 0;
                 uint8_t byte = text[at];
 
@@ -336,7 +342,7 @@ static int encode_text(struct encoder *e, const uint8_t *text, size_t size, bool
                 }
                 id = matches[at - window];
                 if (id == TDM_NO_PIECE) {
-                        length = tdm_utf8_length(text + at, size - at);
+                        length = character_length(text + at, size - at);
                         at += length > 0 ? (size_t)length : 1;
                         continue;
                 }

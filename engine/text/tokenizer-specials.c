@@ -263,7 +263,11 @@ void tdm_tokenizer_match_specials(const struct tdm_tokenizer *t, const uint8_t *
         for (; i > 0; i--) {
                 const struct tdm_special_match *match;
 
-                state = step(s, state, text[i - 1]);
+                state = state == 0 ? s->roots[text[i - 1]] : step(s, state, text[i - 1]);
+                if (state == 0) { /* most of a text */
+                        ret_ids[i - 1] = TDM_NO_PIECE;
+                        continue;
+                }
                 match = &s->matches[s->match_of[state]];
                 ret_ids[i - 1] = controls ? match->any : match->user_defined;
         }
