@@ -88,7 +88,7 @@ INLINE VI vi_u16(const uint8_t *p)
         return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
 }
 
-INLINE VF vf_half(const uint8_t *p)
+INLINE VF vf_f16(const uint8_t *p)
 {
         return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
@@ -308,10 +308,10 @@ INLINE void few_rows(const unsigned N_R, const uint32_t type, const enum tdm_act
                                 UNROLL for (unsigned h = 0; h < n_subs; h++)
                                 {
                                         unsigned s = b * n_subs + h;
-                                        __m512 w_scale = t.unit_values == BLOCK ? vf_half(front[p]) :
-                                                                                  _mm512_load_ps(scale[p][s]);
+                                        __m512 w_scale =
+                                                t.unit_values == BLOCK ? vf_f16(front[p]) : _mm512_load_ps(scale[p][s]);
                                         __m512 w_min = !t.has_min             ? _mm512_setzero_ps() :
-                                                       t.unit_values == BLOCK ? vf_half(front[p] + 2 * LANES) :
+                                                       t.unit_values == BLOCK ? vf_f16(front[p] + 2 * LANES) :
                                                                                 _mm512_load_ps(min[p][s]);
 
                                         UNROLL for (unsigned r = 0; r < N_R; r++)
@@ -384,9 +384,9 @@ INLINE void some_rows(const unsigned N_R, const uint32_t type, const enum tdm_ac
                         UNROLL for (unsigned h = 0; h < n_subs; h++)
                         {
                                 unsigned s = b * n_subs + h;
-                                __m512 w_scale = t.unit_values == BLOCK ? vf_half(front) : _mm512_load_ps(scale[s]);
+                                __m512 w_scale = t.unit_values == BLOCK ? vf_f16(front) : _mm512_load_ps(scale[s]);
                                 __m512 w_min = !t.has_min             ? _mm512_setzero_ps() :
-                                               t.unit_values == BLOCK ? vf_half(front + 2 * LANES) :
+                                               t.unit_values == BLOCK ? vf_f16(front + 2 * LANES) :
                                                                         _mm512_load_ps(min[s]);
                                 __m512i isum[SOME_ROWS], begin[SOME_ROWS];
 

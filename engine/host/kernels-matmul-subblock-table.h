@@ -1,7 +1,7 @@
-/* The end of a file that includes kernels-matmul-subblock.h: a kernel for every type and form of activations out of
- * its tiles, and the function named by KERNELS_FILL that puts them into the table. Tiles are named by the size of a sub-block,
- * "_min" where the types have a minimum, "_table" where a quant may be any byte. FEW and SOME, where defined, make
- * struct kernel's few and some. */
+/* The end of a file that includes kernels-matmul-subblock.h: a kernel for every type and form of activations out of its
+ * tiles, and the function named by KERNELS_FILL that puts them into the table. Tiles are named by the size of a
+ * sub-block, "_min" where the types have a minimum, "_table" where a quant may be any byte. FEW and SOME, where
+ * defined, make struct kernel's few and some. */
 
 #ifdef FEW
 #define FEW_NAME(name) name

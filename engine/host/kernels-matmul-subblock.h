@@ -11,7 +11,7 @@
  *
  * Wanted: VI, VF (vectors of V_BYTES bytes), vi_load, vi_store (aligned), vi_set8, vi_set32, vi_and, vi_or,
  * vi_sub32, vi_sll16, vi_srl16, vi_srl32, vi_sra32, vi_sll32 (by a constant), vi_table (16 bytes, for vi_look_up),
- * vi_look_up, vi_u16 (V_BYTES / 4 u16 from memory), vf_half (the same of f16), vf_from_int, vf_store, vf_mul, vf_neg,
+ * vi_look_up, vi_u16 (V_BYTES / 4 u16 from memory), vf_f16 (the same of f16), vf_from_int, vf_store, vf_mul, vf_neg,
  * prefetch. */
 #include "engine/host/kernels-fill.h"
 #include "engine/weights/subblock.h"
@@ -113,11 +113,11 @@ INLINE void unpack_scales(const uint32_t type, const uint8_t *front, const uint8
                           float (*min)[LANES])
 {
         const VI low4 = vi_set8(15), low2 = vi_set8(3), low6 = vi_set8(63);
-        VF d = vf_half(front);
+        VF d = vf_f16(front);
 
         if (type == TDM_TYPE_Q4_K || type == TDM_TYPE_Q5_K) {
                 VI a = vi_load(scales), b = vi_load(scales + 64), c = vi_load(scales + 128);
-                VF d_min = vf_neg(vf_half(front + 2 * LANES));
+                VF d_min = vf_neg(vf_f16(front + 2 * LANES));
 
                 scale_bytes(d, vi_and(a, low6), false, 0, scale, 0);
                 scale_bytes(d, vi_or(vi_and(c, low4), vi_and(vi_srl16(a, 2), vi_set8(48))), false, 0, scale, 1);
@@ -125,7 +125,7 @@ INLINE void unpack_scales(const uint32_t type, const uint8_t *front, const uint8
                 scale_bytes(d_min, vi_or(vi_and(vi_srl16(c, 4), low4), vi_and(vi_srl16(b, 2), vi_set8(48))), false, 0,
                             min, 1);
         } else if (type == TDM_TYPE_Q2_K) {
-                VF d_min = vf_neg(vf_half(front + 2 * LANES));
+                VF d_min = vf_neg(vf_f16(front + 2 * LANES));
 
                 UNROLL for (unsigned i = 0; i < 4; i++)
                 {
@@ -185,9 +185,9 @@ INLINE void unpack_chunk(const uint32_t type, const struct tdm_matrix *matrix, u
                         UNROLL for (unsigned g = 0; g < 8; g++) vi_store(to->q[8 * b + g][h], w[g]);
                         if (info.unit_values != BLOCK)
                                 continue;
-                        vf_store(&to->scale[b][h], vf_half(front + 2 * h));
+                        vf_store(&to->scale[b][h], vf_f16(front + 2 * h));
                         if (info.has_min)
-                                vf_store(&to->min[b][h], vf_half(front + 2 * (LANES + h)));
+                                vf_store(&to->min[b][h], vf_f16(front + 2 * (LANES + h)));
                 }
                 if (info.unit_values == BLOCK)
                         front += info.halves * LANES * 2;
