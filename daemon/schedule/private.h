@@ -53,12 +53,12 @@ struct lane {
         struct tdm_list node;
         struct tdm_model *model;                       /* referenced */
         struct tdm_list active;                        /* of jobs by seq.node, in order of admission */
-        struct bits bits[TDM_N_PLACES][TDM_N_WORKERS]; /* lately, by placement and the worker of block 0 */
+        struct bits bits[TDM_N_ASKED_PLACEMENTS][TDM_N_WORKERS]; /* lately, by placement and the worker of block 0 */
         uint32_t n_active;
         bool *table_used; /* [max_sequences] */
         struct flight flights[TDM_STEP_SLOTS];
         uint32_t n_flights;
-        uint64_t stamp[TDM_N_PLACES]; /* when steps of this placement last had a turn */
+        uint64_t stamp[TDM_N_ASKED_PLACEMENTS]; /* when steps of this placement last had a turn */
         /* Balanced: how fast each worker was lately, in rows of tdm_pace_work() for each ns; few rows, many rows. */
         struct {
                 double rows_per_ns;
@@ -125,14 +125,14 @@ struct tdm_scheduler {
 struct class
 {
         struct lane *lane;
-        enum tdm_job_placement placement;
+        enum tdm_placement placement;
         struct tdm_suspects *suspects;
         uint64_t *stamp;
 };
 
 /* A way for a step of a class. */
 struct route {
-        const char *placement; /* as tdm_fleet_plan() takes it */
+        enum tdm_placement placement;
         int error;             /* it can never be taken: a negative errno */
         bool balanced;         /* wholly on `worker`; the other one has its share */
         bool degraded;
@@ -148,10 +148,17 @@ struct deal {
         bool marks;
 };
 
-static inline enum tdm_job_placement tdm_scheduler_placement_of(const struct tdm_scheduler *s,
+static inline struct tdm_placement_workers tdm_scheduler_workers(const struct tdm_scheduler *s)
+{
+        struct tdm_placement_workers workers;
+
+        tdm_fleet_placement_workers(s->fleet, &workers);
+        return workers;
+}
+static inline enum tdm_placement tdm_scheduler_placement_of(const struct tdm_scheduler *s,
                                                                 const struct tdm_job *job)
 {
-        return job->placement != TDM_PLACE_ANY ? job->placement : s->config.placement;
+        return job->placement != TDM_PLACEMENT_ANY ? job->placement : s->config.placement;
 }
 static inline bool tdm_class_has(const struct tdm_scheduler *s, const struct class *c, const struct tdm_job *job)
 {

@@ -32,7 +32,7 @@ static uint32_t max_load(const struct tdm_scheduler *s, bool balanced, bool both
         if (s->config.steps_in_flight > 0)
                 return balanced ? TDM_DIV_UP(s->config.steps_in_flight, 2u) : s->config.steps_in_flight;
         /* While one worker does attention of a step, the other can do another one's FFN; on shared CPUs it cannot. */
-        return both && !tdm_fleet_shares_cpus(s->fleet) ? 2 : 1;
+        return both && !tdm_scheduler_workers(s).shares_cpus ? 2 : 1;
 }
 
 /* ---- pace ---- */
@@ -76,15 +76,16 @@ static bool is_forgotten(const struct lane *lane, enum tdm_worker_index worker)
 
 /* ---- routes ---- */
 
-static uint32_t fixed(struct tdm_scheduler *s, const struct class *c, const char *placement, struct route *ret)
+static uint32_t fixed(struct tdm_scheduler *s, const struct class *c, enum tdm_placement placement, struct route *ret)
 {
         const struct tdm_hparams *hp = tdm_model_hparams(c->lane->model);
         bool uses[TDM_N_WORKERS] = { false };
         uint8_t plan[TDM_MAX_BLOCKS + 1];
+        const struct tdm_placement_workers workers = tdm_scheduler_workers(s);
         uint32_t most;
 
         *ret = (struct route){ .placement = placement };
-        ret->error = tdm_fleet_plan(s->fleet, hp, placement, plan, NULL);
+        ret->error = tdm_placement_plan(&workers, hp, placement, plan, NULL);
         if (ret->error < 0)
                 return 1;
         for (uint32_t b = 0; b < tdm_model_n_blocks(hp); b++)
@@ -98,7 +99,8 @@ static uint32_t fixed(struct tdm_scheduler *s, const struct class *c, const char
         return 1;
 }
 
-static const char *const worker_placement[TDM_N_WORKERS] = { [TDM_WORKER_NPU] = "npu", [TDM_WORKER_GPU] = "gpu" };
+static const enum tdm_placement worker_placement[TDM_N_WORKERS] = { [TDM_WORKER_NPU] = TDM_PLACEMENT_NPU,
+                                                                    [TDM_WORKER_GPU] = TDM_PLACEMENT_GPU };
 
 static uint32_t balanced(struct tdm_scheduler *s, const struct class *c, struct route ret[2])
 {
@@ -155,19 +157,20 @@ static uint32_t either(struct tdm_scheduler *s, const struct class *c, struct ro
         return 1;
 }
 
-/* "split" while one of the two is away for a moment: the other one alone, where that gives the same bits. NULL: nobody
- * is away, or nobody may stand in. */
-static const char *stand_in(const struct tdm_scheduler *s, const struct class *c)
+/* "split" while one of the two is away for a moment: the other one alone, where that gives the same bits.
+ * TDM_PLACEMENT_SPLIT: nobody is away, or nobody may stand in. */
+static enum tdm_placement stand_in(const struct tdm_scheduler *s, const struct class *c)
 {
         bool npu = tdm_fleet_worker_is_up(s->fleet, TDM_WORKER_NPU),
              gpu = tdm_fleet_worker_is_up(s->fleet, TDM_WORKER_GPU);
+        const struct tdm_placement_workers workers = tdm_scheduler_workers(s);
         uint8_t plan[TDM_MAX_BLOCKS + 1];
 
-        if (npu == gpu || !tdm_fleet_equal_bits(s->fleet))
-                return NULL;
+        if (npu == gpu || !workers.equal_bits)
+                return TDM_PLACEMENT_SPLIT;
         /* Off, or quarantined for long, is not away: who forces a placement is told. */
-        if (tdm_fleet_plan(s->fleet, tdm_model_hparams(c->lane->model), "split", plan, NULL) < 0)
-                return NULL;
+        if (tdm_placement_plan(&workers, tdm_model_hparams(c->lane->model), TDM_PLACEMENT_SPLIT, plan, NULL) < 0)
+                return TDM_PLACEMENT_SPLIT;
         return worker_placement[npu ? TDM_WORKER_NPU : TDM_WORKER_GPU];
 }
 
@@ -176,30 +179,30 @@ uint32_t tdm_scheduler_routes(struct tdm_scheduler *s, const struct class *c, st
         bool degraded = tdm_fleet_is_degraded(s->fleet);
         uint32_t n;
 
-        if (c->placement == TDM_PLACE_SPLIT) {
-                const char *alone = stand_in(s, c);
+        if (c->placement == TDM_PLACEMENT_SPLIT) {
+                enum tdm_placement now = stand_in(s, c);
 
-                n = fixed(s, c, alone ?: "split", ret);
-                ret->degraded = alone && degraded;
+                n = fixed(s, c, now, ret);
+                ret->degraded = now != TDM_PLACEMENT_SPLIT && degraded;
                 return n;
         }
-        if (c->placement != TDM_PLACE_ANY)
-                return fixed(s, c, tdm_job_placement_name(c->placement), ret);
+        if (c->placement != TDM_PLACEMENT_ANY)
+                return fixed(s, c, c->placement, ret);
         switch (tdm_fleet_measured(s->fleet, c->lane->model->id)) {
-        case TDM_MEASURED_NPU:
-                n = fixed(s, c, "npu", ret);
+        case TDM_PLACEMENT_NPU:
+                n = fixed(s, c, TDM_PLACEMENT_NPU, ret);
                 break;
-        case TDM_MEASURED_GPU:
-                n = fixed(s, c, "gpu", ret);
+        case TDM_PLACEMENT_GPU:
+                n = fixed(s, c, TDM_PLACEMENT_GPU, ret);
                 break;
-        case TDM_MEASURED_EITHER:
+        case TDM_PLACEMENT_EITHER:
                 n = either(s, c, ret);
                 break;
-        case TDM_MEASURED_BALANCED:
+        case TDM_PLACEMENT_BALANCED:
                 n = balanced(s, c, ret);
                 break;
         default:
-                n = fixed(s, c, "split", ret);
+                n = fixed(s, c, TDM_PLACEMENT_SPLIT, ret);
         }
         for (uint32_t i = 0; i < n; i++)
                 ret[i].degraded = degraded;

@@ -43,7 +43,7 @@ static bool pick_class(struct tdm_scheduler *s, uint64_t *const *tried, unsigned
                         continue;
                 tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node)
                 {
-                        enum tdm_job_placement placement = tdm_scheduler_placement_of(s, job);
+                        enum tdm_placement placement = tdm_scheduler_placement_of(s, job);
                         uint64_t *stamp = job->seq.suspects ? &job->seq.suspects->stamp : &lane->stamp[placement];
                         bool skip = !has_work(job) || (best.lane && *stamp >= *best.stamp);
 
@@ -328,7 +328,7 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
 /* No worker can run this class: its jobs end. */
 static void fail_class(struct tdm_scheduler *s, const struct class *c, int r)
 {
-        const char *placement = tdm_job_placement_name(c->placement);
+        const char *placement = tdm_placement_name(c->placement);
         struct tdm_error err;
         struct tdm_job *job;
 
@@ -436,6 +436,7 @@ static void take_off(struct tdm_scheduler *s, const struct class *c, const struc
  */
 static int issue_on(struct tdm_scheduler *s, const struct class *c, const struct route *route)
 {
+        const struct tdm_placement_workers workers = tdm_scheduler_workers(s);
         struct tdm_model *model = c->lane->model;
         const struct flight *chain = NULL;
         struct tdm_step_head *head;
@@ -447,7 +448,7 @@ static int issue_on(struct tdm_scheduler *s, const struct class *c, const struct
         b = build_begin(s, c->lane);
         head = tdm_steps_head(model->steps->base, &model->layout, b.slot);
         if (r == 0)
-                r = tdm_fleet_plan(s->fleet, tdm_model_hparams(model), route->placement, head->plan, &degraded);
+                r = tdm_placement_plan(&workers, tdm_model_hparams(model), route->placement, head->plan, &degraded);
         if (r < 0) {
                 fail_class(s, c, r);
                 return 1;
