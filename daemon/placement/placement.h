@@ -54,6 +54,68 @@ enum tdm_placement tdm_placement_measured(const struct tdm_placement_workers *wo
 int tdm_placement_plan(const struct tdm_placement_workers *workers, const struct tdm_hparams *hp,
                        enum tdm_placement placement, uint8_t *plan, bool *ret_degraded);
 
+/* ---- the next step (route.c) ---- */
+
+/* How fast the workers were with a model lately. All zero: nothing is known. */
+struct tdm_pace {
+        struct {
+                double rows_per_ns; /* 0: not known */
+                uint64_t measured_ns;
+        } now[TDM_N_WORKERS][2]; /* in steps of few rows, of many rows */
+        double best[TDM_N_WORKERS][2];
+        bool prefers_npu;  /* TDM_PLACEMENT_EITHER: steps go there */
+        uint32_t quota;    /* TDM_PLACEMENT_BALANCED: sequences that generate on worker 0 … */
+        uint32_t quota_of; /* … of these many */
+};
+
+/* A model, as far as its next step is concerned. */
+struct tdm_placement_model {
+        const struct tdm_hparams *hparams;
+        enum tdm_placement asked;    /* by job or configuration */
+        enum tdm_placement measured; /* of tdm_placement_measured() */
+        struct tdm_pace *pace;
+};
+
+struct tdm_placement_load {
+        struct tdm_placement_workers workers;
+        uint32_t n_steps[TDM_N_WORKERS]; /* in flight, with blocks on that worker */
+        uint32_t max_steps;              /* the configuration's steps-in-flight; 0: what the placement needs */
+};
+
+/* A way for a step. */
+struct tdm_route {
+        uint8_t plan[TDM_MAX_BLOCKS + 1];
+        int error;     /* a negative errno of tdm_placement_plan(): no step can ever go this way */
+        bool degraded; /* a worker that should run blocks is missing */
+        bool whole;    /* all blocks run on `worker`; tell tdm_pace_note() how long */
+        bool shared;   /* whole, and the other worker has its share: ask tdm_placement_share() */
+        enum tdm_worker_index worker;
+        uint32_t width; /* steps of the class that share its sequences; 0: tdm_placement_share() says how many */
+};
+
+/* Where the model's next step can go now, best first: 0, 1 or 2 routes. */
+uint32_t tdm_placement_choose(const struct tdm_placement_model *model, const struct tdm_placement_load *load,
+                              struct tdm_route ret[2]);
+/* A step of n_rows rows, the only one on its worker, kept that worker busy for so long. */
+void tdm_pace_note(struct tdm_pace *pace, enum tdm_worker_index worker, uint32_t n_rows, uint64_t busy_ns);
+
+struct tdm_placement_work {
+        uint32_t n_decode;    /* sequences that generate */
+        uint64_t prompt_rows; /* rows of prompts */
+        uint32_t max_rows;    /* of a step */
+        bool may_relay;       /* a prompt may be in two steps at once, one on each worker */
+};
+
+/* What a step on this route may have of the work. */
+struct tdm_share {
+        uint32_t n_decode;
+        uint32_t prompt_rows;
+        uint32_t chunk_rows; /* of one prompt, so that the next chunk can follow on the other worker */
+        bool relay;
+};
+void tdm_placement_share(struct tdm_pace *pace, const struct tdm_route *route, const struct tdm_placement_work *work,
+                         struct tdm_share *ret);
+
 /* ---- trials (measure.c) ----
  *
  * The caller runs the steps that tdm_placement_trial_next() names, one after the other, and says how long each took,

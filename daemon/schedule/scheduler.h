@@ -28,7 +28,7 @@ struct tdm_scheduler_config {
         uint32_t lone_rows;
         uint32_t max_sequences;           /* of one model that run at once, <= max_rows */
         uint32_t steps_in_flight;         /* 1 … TDM_STEP_SLOTS; 0: what the placement needs */
-        bool no_chains;                   /* a sequence is never in two steps at once */
+        bool no_relay;                    /* a sequence is never in two steps at once */
         enum tdm_placement placement; /* of jobs that name none */
 };
 

@@ -51,7 +51,7 @@ struct tdm_fleet {
         enum tdm_placement measured;
         uint64_t busy_ns[TDM_N_WORKERS];
         uint32_t slowness[TDM_N_WORKERS]; /* in ns for a row; 0: it does not tell */
-        uint32_t n_chained, n_rows[TDM_N_WORKERS];
+        uint32_t n_relayed, n_rows[TDM_N_WORKERS];
         const char *numerics_id;
         unsigned seed;
 };
@@ -192,7 +192,7 @@ int tdm_fleet_submit(struct tdm_fleet *f, uint32_t model_id, uint32_t slot)
         if (s->after) {
                 const struct fake_step *before = find_step(f, s->after);
 
-                f->n_chained++;
+                f->n_relayed++;
                 if (!before || before->slot != head->after_slot || before->model != model || !before->marks ||
                     before->worker == s->worker || s->worker == TDM_N_WORKERS)
                         fail_msg("step %llu cannot follow step %llu", (unsigned long long)s->step_id,
@@ -679,7 +679,7 @@ static uint32_t run_random(unsigned seed, bool losses, bool culprits)
         struct tdm_scheduler_stats stats;
         struct world w;
         unsigned draw = seed;
-        uint32_t n_chained, max_rows = 8 + (uint32_t)rand_r(&draw) % 40, max_seqs = 1 + (uint32_t)rand_r(&draw) % 8;
+        uint32_t n_relayed, max_rows = 8 + (uint32_t)rand_r(&draw) % 40, max_seqs = 1 + (uint32_t)rand_r(&draw) % 8;
         struct tdm_scheduler_config config = {
                 .max_jobs = MAX_JOBS,
                 .max_jobs_per_uid = MAX_JOBS,
@@ -688,7 +688,7 @@ static uint32_t run_random(unsigned seed, bool losses, bool culprits)
                 .prefill_rows = 1 + (uint32_t)rand_r(&draw) % max_rows,
                 .max_sequences = max_seqs,
                 .steps_in_flight = (uint32_t)rand_r(&draw) % 5,
-                .no_chains = (uint32_t)rand_r(&draw) % 4 == 0,
+                .no_relay = (uint32_t)rand_r(&draw) % 4 == 0,
         };
         static const enum tdm_placement kinds[] = { TDM_PLACEMENT_SPLIT,   TDM_PLACEMENT_NPU,      TDM_PLACEMENT_GPU,
                                                    TDM_PLACEMENT_EITHER,  TDM_PLACEMENT_BALANCED, TDM_PLACEMENT_BALANCED,
@@ -742,12 +742,12 @@ static uint32_t run_random(unsigned seed, bool losses, bool culprits)
         while (some_step(&w))
                 finish_step(&w, some_step(&w));
         turn(&w);
-        n_chained = w.fleet.n_chained;
+        n_relayed = w.fleet.n_relayed;
         tdm_scheduler_stats(w.s, &stats);
         n_hits += (uint32_t)stats.prefix_hits;
         n_evictions += (uint32_t)stats.evictions;
         world_close(&w);
-        return n_chained;
+        return n_relayed;
 }
 
 static unsigned n_rounds(void)
@@ -759,31 +759,31 @@ static unsigned n_rounds(void)
 
 static void test_random(void **state)
 {
-        uint32_t n_chained = 0;
+        uint32_t n_relayed = 0;
 
         for (unsigned seed = 1; seed <= n_rounds(); seed++)
-                n_chained += run_random(seed, false, false);
-        assert_true(n_chained > n_rounds());
+                n_relayed += run_random(seed, false, false);
+        assert_true(n_relayed > n_rounds());
         assert_true(n_hits > n_rounds() / 3);
         assert_true(n_evictions > n_rounds() / 3);
 }
 
 static void test_random_losses(void **state)
 {
-        uint32_t n_chained = 0;
+        uint32_t n_relayed = 0;
 
         for (unsigned seed = 1; seed <= n_rounds(); seed++)
-                n_chained += run_random(100000 + seed, true, false);
-        assert_true(n_chained > n_rounds());
+                n_relayed += run_random(100000 + seed, true, false);
+        assert_true(n_relayed > n_rounds());
 }
 
 static void test_random_culprits(void **state)
 {
-        uint32_t n_chained = 0;
+        uint32_t n_relayed = 0;
 
         for (unsigned seed = 1; seed <= n_rounds(); seed++)
-                n_chained += run_random(200000 + seed, true, true);
-        assert_true(n_chained > n_rounds());
+                n_relayed += run_random(200000 + seed, true, true);
+        assert_true(n_relayed > n_rounds());
 }
 
 /* ---- single things ---- */
