@@ -137,7 +137,7 @@ static int handle_desc(struct tdm_fleet_worker *w, const struct tdm_desc *desc)
         tdm_fleet_trace(f, TDM_TRACE_STEP_DONE, desc->step_id, step->n_rows, desc->model_id);
         step_finished(f, step);
         if (desc->step_id >= TDM_FLEET_OWN_STEPS)
-                tdm_fleet_measure_step_done(f, entry);
+                tdm_fleet_trial_step_done(f, entry);
         else if (f->callbacks.on_step_done)
                 f->callbacks.on_step_done(desc->model_id, desc->slot, desc->step_id, f->userdata);
         return 0;
