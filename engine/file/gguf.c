@@ -23,8 +23,8 @@
 #define ALIGNMENT_MIN 8u
 #define ALIGNMENT_MAX 65536u
 #define ALIGNMENT_DEFAULT 32u
-#define READ_BYTES 65536u   /* at once, from multiples of it: a fd opened with O_DIRECT takes nothing else */
-#define CHECK_EVERY 4096u   /* strings of an array between two looks at the flag */
+#define READ_BYTES 65536u /* at once, from multiples of it: a fd opened with O_DIRECT takes nothing else */
+#define CHECK_EVERY 4096u /* strings of an array between two looks at the flag */
 static_assert(TDM_GGUF_METADATA_MAX <= UINT32_MAX, "marks have 32 bits");
 
 struct cursor {
@@ -486,9 +486,7 @@ static int place_tensors(struct tdm_gguf *g, struct tdm_error *err)
 /* Second walk, over the private copy. */
 static int parse(struct tdm_gguf *g, struct tdm_error *err)
 {
-        struct cursor c = {
-                .data = g->meta, .size = g->meta_size, .err = err, .account = &g->account, .fd = -1
-        };
+        struct cursor c = { .data = g->meta, .size = g->meta_size, .err = err, .account = &g->account, .fd = -1 };
         uint64_t n_tensors = 0, n_entries = 0;
         int r;
 

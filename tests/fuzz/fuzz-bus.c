@@ -14,9 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { WHOLE, GENERATE, CHAT, OPTIONS, N_SHAPES };
 
-static const char *const signatures[N_SHAPES] = {
-        [GENERATE] = "sa{sv}", [CHAT] = "a(ss)a{sv}", [OPTIONS] = "a{sv}"
-};
+static const char *const signatures[N_SHAPES] = { [GENERATE] = "sa{sv}", [CHAT] = "a(ss)a{sv}", [OPTIONS] = "a{sv}" };
 
 static void put_u32(uint8_t *out, uint32_t v)
 {
