@@ -112,6 +112,12 @@ def output_of(*command):
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.decode().strip()
 
 
+def verdict(said, runs):
+    """A run with a failure did not pass, whatever came after it."""
+    failed = sum(run.failed for run in runs)
+    return f"FAILED: {failed} tests failed in these runs ({said})" if failed and said.startswith("passed") else said
+
+
 def record(args):
     with open("/proc/cpuinfo") as f:
         cpu = re.search(r"model name\s*:\s*(.*)", f.read())
@@ -119,14 +125,6 @@ def record(args):
         memory = int(f.readline().split()[1]) >> 20
     dirty = output_of("git", "status", "--porcelain", "--untracked-files=no")
     head = output_of("git", "rev-parse", "HEAD")
-    lines = ["# The last full test run", "",
-             "Written by `./bootstrap test --full --record` or by tests/lib/report.py from several runs; never by hand.", "",
-             f"- commit: `{head}`" + (" with uncommitted changes" if dirty else "") + "; a preset's own where it ran on another one",
-             f"- date: {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC",
-             f"- machine: {len(os.sched_getaffinity(0))} cores of {cpu.group(1) if cpu else platform.machine()}, "
-             f"{memory} GiB, Linux {platform.release().split('-')[0]}, {platform.freedesktop_os_release().get('PRETTY_NAME', '?')}",
-             f"- verdict: **{args.verdict}**, {args.seconds // 60} min {args.seconds % 60} s in all", "",
-             "| preset | commit | tests | failed | skips | time summed over tests |", "|---|---|---|---|---|---|"]
     runs, commits = [], []
     for item in args.runs:
         preset, path = item.split("=", 1)
@@ -134,6 +132,15 @@ def record(args):
         if os.path.exists(path):
             runs.append((preset, Run(path)))
             commits.append(commit or head[:7])
+    lines = ["# A full test run", "",
+             "Written by `./bootstrap test --full --record` or by tests/lib/report.py from several runs; never by hand.", "",
+             f"- commit: `{head}`" + (" with uncommitted changes" if dirty else "") + "; a preset's own where it ran on another one",
+             f"- date: {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC",
+             f"- machine: {len(os.sched_getaffinity(0))} cores of {cpu.group(1) if cpu else platform.machine()}, "
+             f"{memory} GiB, Linux {platform.release().split('-')[0]}, {platform.freedesktop_os_release().get('PRETTY_NAME', '?')}",
+             f"- verdict: **{verdict(args.verdict, [run for _, run in runs])}**, "
+             f"{args.seconds // 60} min {args.seconds % 60} s in all", "",
+             "| preset | commit | tests | failed | skips | time summed over tests |", "|---|---|---|---|---|---|"]
     for (preset, run), commit in zip(runs, commits):
         lines.append(f"| {preset} | {commit} | {run.tests} | {run.failed} | {len(run.skips)} | {run.seconds:.0f} s |")
     for title, pick in (("Failed", lambda r: r.failures), ("Skipped", lambda r: [f"{n}: {w}" for n, w in r.skips]),
