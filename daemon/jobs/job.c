@@ -96,9 +96,6 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
                 return tdm_error_set(err, -ENOMEM, "out of memory");
         job->n_refs = 1;
         tdm_list_init(&job->node);
-        tdm_list_init(&job->queue);
-        tdm_list_init(&job->seq.node);
-        job->seq.table = UINT32_MAX;
         job->kind = p->kind;
         job->uid = p->uid;
         job->priority = p->priority;
@@ -111,7 +108,6 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
         job->created_ns = tdm_now_ns();
         if (p->deadline_ms > 0)
                 job->deadline_ns = job->created_ns + p->deadline_ms * TDM_NSEC_PER_MSEC;
-        job->told_state = TDM_JOB_DONE; /* nothing told yet */
 
         if (p->n_ids > 0)
                 r = copy_ids(job, p->ids, p->n_ids);

@@ -33,8 +33,10 @@ static bool has_room(const struct tdm_pages *pages, const struct tdm_pages_need 
 }
 
 /* a is less important than b. age: the younger is. */
-static bool is_less(const struct tdm_job *a, const struct tdm_job *b, bool age)
+static bool is_less(const struct sequence *of_a, const struct sequence *of_b, bool age)
 {
+        const struct tdm_job *a = of_a->job, *b = of_b->job;
+
         if (a->paused != b->paused)
                 return a->paused;
         if (a->priority != b->priority)
@@ -42,27 +44,38 @@ static bool is_less(const struct tdm_job *a, const struct tdm_job *b, bool age)
         return age && a->id > b->id;
 }
 
-static void evict(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job)
+static void evict(struct tdm_scheduler *s, struct lane *lane, struct sequence *q)
 {
-        struct tdm_job *other, *before = NULL;
+        struct sequence *other, *before = NULL;
 
-        assert(!job->seq.in_flight && !job->finished);
-        tdm_log_debug("job %llu makes room: %u tokens will be read again", (unsigned long long)job->id,
-                      job->seq.n_committed);
-        tdm_scheduler_release(s, lane, job);
-        job->evictions++;
+        assert(!q->in_flight && !q->job->finished);
+        tdm_log_debug("job %llu makes room: %u tokens will be read again", (unsigned long long)q->job->id,
+                      q->n_committed);
+        tdm_scheduler_release(s, lane, q);
+        q->job->evictions++;
         s->stats.evictions++;
-        job->state = TDM_JOB_QUEUED;
-        tdm_list_for_each(other, &s->waiting, struct tdm_job, queue) if (!before && other->id > job->id) before = other;
-        tdm_list_append(before ? &before->queue : &s->waiting, &job->queue);
+        q->job->state = TDM_JOB_QUEUED;
+        tdm_list_for_each(other, &s->waiting, struct sequence, queue)
+        {
+                if (!before && other->job->id > q->job->id)
+                        before = other;
+        }
+        tdm_list_append(before ? &before->queue : &s->waiting, &q->queue);
 }
 
-static bool is_in(const struct flight *f, const struct tdm_job *job)
+static bool is_in(const struct flight *f, const struct sequence *q)
 {
         for (uint32_t i = 0; f && i < f->n_seqs; i++)
-                if (f->seqs[i].job == job)
+                if (f->seqs[i].seq == q)
                         return true;
         return false;
+}
+
+/* need without the pages that this sequence has or was promised. */
+static void subtract_pages(struct tdm_pages_need *need, const struct sequence *q)
+{
+        for (int g = 0; g < TDM_KV_GROUPS; g++)
+                need->n[g] -= TDM_MIN(need->n[g], q->n_pages[g] - q->first_page[g] + q->reserved.n[g]);
 }
 
 /* What there will be when those that are marked have gone. Pages that they share do not come free, so this may be too
@@ -70,93 +83,94 @@ static bool is_in(const struct flight *f, const struct tdm_job *job)
 static bool will_have_room(const struct lane *lane, const struct tdm_pages_need *need)
 {
         struct tdm_pages_need rest = *need;
-        const struct tdm_job *job;
+        const struct sequence *q;
 
         for (int g = 0; g < TDM_KV_GROUPS; g++)
                 rest.n[g] -= TDM_MIN(rest.n[g], tdm_pages_room(lane->model->pages, (enum tdm_kv_group)g));
-        tdm_list_for_each(job, &lane->active, struct tdm_job,
-                          seq.node) for (int g = 0; (job->seq.leaving || job->finished) && g < TDM_KV_GROUPS; g++)
-                rest.n[g] -= TDM_MIN(rest.n[g], job->seq.n_pages[g] - job->seq.first_page[g] + job->seq.reserved.n[g]);
+        tdm_list_for_each(q, &lane->active, struct sequence, active)
+        {
+                if (q->leaving || q->job->finished)
+                        subtract_pages(&rest, q);
+        }
         return rest.n[TDM_KV_FULL] == 0 && rest.n[TDM_KV_WINDOW] == 0;
 }
 
-static uint32_t n_running(struct tdm_scheduler *s, const struct tdm_job *job)
+static uint32_t n_running(struct tdm_scheduler *s, const struct sequence *q)
 {
-        return tdm_scheduler_user(s, job->uid)->n_running;
+        return tdm_scheduler_user(s, q->job->uid)->n_running;
 }
 
 /* May it go for `than`? One that waits takes the place of what is paused or of a lower class, or of a job of its own
  * class whose user has two more running than its own: afterwards they are even at most. */
-static bool may_go(struct tdm_scheduler *s, const struct tdm_job *job, const struct tdm_job *than, bool runs)
+static bool may_go(struct tdm_scheduler *s, const struct sequence *q, const struct sequence *than, bool runs)
 {
-        if (job == than || job->seq.leaving || job->finished)
+        if (q == than || q->leaving || q->job->finished)
                 return false;
-        if (is_less(job, than, runs))
+        if (is_less(q, than, runs))
                 return true;
-        return !runs && !is_less(than, job, false) && n_running(s, job) >= n_running(s, than) + 2;
+        return !runs && !is_less(than, q, false) && n_running(s, q) >= n_running(s, than) + 2;
 }
 
 /* The one that goes first: the least important, or of the user who has the most. */
-static struct tdm_job *least(struct tdm_scheduler *s, struct lane *lane, const struct tdm_job *than, bool runs)
+static struct sequence *least(struct tdm_scheduler *s, struct lane *lane, const struct sequence *than, bool runs)
 {
-        struct tdm_job *job, *found = NULL;
+        struct sequence *q, *found = NULL;
 
-        tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node)
+        tdm_list_for_each(q, &lane->active, struct sequence, active)
         {
                 bool before = !found;
 
-                if (!may_go(s, job, than, runs))
+                if (!may_go(s, q, than, runs))
                         continue;
-                if (found && is_less(job, found, false) != is_less(found, job, false))
-                        before = is_less(job, found, false);
-                else if (found && !runs && n_running(s, job) != n_running(s, found))
-                        before = n_running(s, job) > n_running(s, found);
+                if (found && is_less(q, found, false) != is_less(found, q, false))
+                        before = is_less(q, found, false);
+                else if (found && !runs && n_running(s, q) != n_running(s, found))
+                        before = n_running(s, q) > n_running(s, found);
                 else if (found)
-                        before = job->id > found->id;
+                        before = q->job->id > found->job->id;
                 if (before)
-                        found = job;
+                        found = q;
         }
         return found;
 }
 
-static void dismiss(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job, const struct flight *building)
+static void dismiss(struct tdm_scheduler *s, struct lane *lane, struct sequence *q, const struct flight *building)
 {
-        if (job->seq.in_flight > 0 || is_in(building, job))
-                job->seq.leaving = true;
+        if (q->in_flight > 0 || is_in(building, q))
+                q->leaving = true;
         else
-                evict(s, lane, job);
+                evict(s, lane, q);
 }
 
 /* Would it do if all went that may? In vain nobody goes, or they would come back at once, and go again. */
-static bool could_have_room(struct tdm_scheduler *s, struct lane *lane, const struct tdm_job *than,
+static bool could_have_room(struct tdm_scheduler *s, struct lane *lane, const struct sequence *than,
                             const struct tdm_pages_need *need)
 {
         struct tdm_pages_need rest = *need;
-        struct tdm_job *job;
+        struct sequence *q;
 
         for (int g = 0; g < TDM_KV_GROUPS; g++)
                 rest.n[g] -= TDM_MIN(rest.n[g], tdm_pages_room(lane->model->pages, (enum tdm_kv_group)g));
-        tdm_list_for_each(job, &lane->active, struct tdm_job,
-                          seq.node) for (int g = 0;
-                                         (job->seq.leaving || job->finished || may_go(s, job, than, false)) &&
-                                         g < TDM_KV_GROUPS;
-                                         g++) rest.n[g] -=
-                TDM_MIN(rest.n[g], job->seq.n_pages[g] - job->seq.first_page[g] + job->seq.reserved.n[g]);
+        tdm_list_for_each(q, &lane->active, struct sequence, active)
+        {
+                if (q->leaving || q->job->finished || may_go(s, q, than, false))
+                        subtract_pages(&rest, q);
+        }
         return rest.n[TDM_KV_FULL] == 0 && rest.n[TDM_KV_WINDOW] == 0;
 }
 
-int tdm_scheduler_make_room(struct tdm_scheduler *s, struct lane *lane, const struct tdm_job *job,
+int tdm_scheduler_make_room(struct tdm_scheduler *s, struct lane *lane, const struct sequence *q,
                             const struct tdm_pages_need *need, const struct flight *building)
 {
-        bool runs = job->seq.table != UINT32_MAX;
+        bool runs = q->table != UINT32_MAX;
 
         while (!has_room(lane->model->pages, need)) {
-                struct tdm_job *victim;
+                struct sequence *victim;
 
                 if (will_have_room(lane, need))
                         return -EAGAIN;
                 /* One that runs may take every page that it gets: even less than it wants lets it go on. */
-                victim = runs || could_have_room(s, lane, job, need) ? least(s, lane, job, runs) : NULL;
+                victim = runs || could_have_room(s, lane, q, need) ? least(s, lane, q, runs) : NULL;
                 if (!victim)
                         return -ENOSPC;
                 dismiss(s, lane, victim, building);
@@ -164,30 +178,32 @@ int tdm_scheduler_make_room(struct tdm_scheduler *s, struct lane *lane, const st
         return 0;
 }
 
-bool tdm_scheduler_make_place(struct tdm_scheduler *s, struct lane *lane, const struct tdm_job *job)
+bool tdm_scheduler_make_place(struct tdm_scheduler *s, struct lane *lane, const struct sequence *q)
 {
-        struct tdm_job *victim;
+        struct sequence *victim;
 
-        tdm_list_for_each(victim, &lane->active, struct tdm_job,
-                          seq.node) if (victim->seq.leaving || victim->finished) return false; /* soon */
-        victim = least(s, lane, job, false);
+        tdm_list_for_each(victim, &lane->active, struct sequence, active)
+        {
+                if (victim->leaving || victim->job->finished)
+                        return false; /* its place is free soon */
+        }
+        victim = least(s, lane, q, false);
         if (victim)
                 dismiss(s, lane, victim, NULL);
         return lane->n_active < s->config.max_sequences;
 }
 
-uint32_t tdm_scheduler_grow(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job, uint32_t n_positions,
+uint32_t tdm_scheduler_grow(struct tdm_scheduler *s, struct lane *lane, struct sequence *q, uint32_t n_positions,
                             const struct flight *building)
 {
         const struct tdm_model *model = lane->model;
-        struct tdm_sequence *q = &job->seq;
         struct tdm_pages_need more = { 0 };
         uint32_t n_pages = TDM_DIV_UP(n_positions, TDM_KV_PAGE_TOKENS);
 
         for (int g = 0; g < TDM_KV_GROUPS; g++)
                 if (model->geometry.n_layers[g] && n_pages > q->n_pages[g] + q->reserved.n[g])
                         more.n[g] = n_pages - q->n_pages[g] - q->reserved.n[g];
-        if (tdm_scheduler_make_room(s, lane, job, &more, building) < 0) {
+        if (tdm_scheduler_make_room(s, lane, q, &more, building) < 0) {
                 /* Not all of it: as far as there are pages. */
                 for (int g = 0; g < TDM_KV_GROUPS; g++) {
                         uint32_t room = tdm_pages_room(model->pages, (enum tdm_kv_group)g);
@@ -209,9 +225,11 @@ uint32_t tdm_scheduler_grow(struct tdm_scheduler *s, struct lane *lane, struct t
 
 void tdm_scheduler_sweep_leaving(struct tdm_scheduler *s, struct lane *lane)
 {
-        struct tdm_job *job;
+        struct sequence *q;
 
-        tdm_list_for_each(job, &lane->active, struct tdm_job,
-                          seq.node) if (job->seq.leaving && !job->seq.in_flight && !job->finished && !lane->dead)
-                evict(s, lane, job);
+        tdm_list_for_each(q, &lane->active, struct sequence, active)
+        {
+                if (q->leaving && !q->in_flight && !q->job->finished && !lane->dead)
+                        evict(s, lane, q);
+        }
 }

@@ -26,9 +26,9 @@ struct tdm_scheduler_config {
         uint32_t prefill_rows;        /* of prompts in a step, <= max_rows */
         /* the same where nobody generates and the step is quick even so; <= max_rows; 0: no more */
         uint32_t lone_rows;
-        uint32_t max_sequences;           /* of one model that run at once, <= max_rows */
-        uint32_t steps_in_flight;         /* 1 … TDM_STEP_SLOTS; 0: what the placement needs */
-        bool no_relay;                    /* a sequence is never in two steps at once */
+        uint32_t max_sequences;       /* of one model that run at once, <= max_rows */
+        uint32_t steps_in_flight;     /* 1 … TDM_STEP_SLOTS; 0: what the placement needs */
+        bool no_relay;                /* a sequence is never in two steps at once */
         enum tdm_placement placement; /* of jobs that name none */
 };
 
