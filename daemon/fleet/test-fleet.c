@@ -754,7 +754,7 @@ static void *cry(void *arg)
         return NULL;
 }
 
-static void said_soon(void **state)
+static void woken_early(void **state)
 {
         struct rig *rig = rig_new();
         const struct tdm_fleet_worker *npu = &rig->fleet->workers[TDM_WORKER_NPU],
@@ -1666,7 +1666,7 @@ int main(void)
                 cmocka_unit_test(restarted),
                 cmocka_unit_test(scribbled),
                 cmocka_unit_test(scribbled_often),
-                cmocka_unit_test(said_soon),
+                cmocka_unit_test(woken_early),
                 cmocka_unit_test(quarantined),
                 cmocka_unit_test(quarantined_at_work),
                 cmocka_unit_test(devices),

@@ -37,7 +37,7 @@ def command_flags():
     tables = {"help", "version"}
     for name in os.listdir(os.path.join(TREE, "client-lib", "cli")):
         if name.endswith((".c", ".h")) and not name.startswith("test-"):
-            tables |= set(re.findall(r"\{ (?:'.'|0), \"([a-z-]+)\", ARG_", source("client-lib", "cli", name)))
+            tables |= set(re.findall(r"\{[\s\\]+(?:'.'|0), \"([a-z-]+)\", ARG_", source("client-lib", "cli", name)))
     check(len(tables) > 25, "found the tables", tables)
     both_ways(tables, set(re.findall(r"\*--([a-z-]+)\*", page("tandem.1"))), "flags of tandem")
     program = os.path.join(BIN, "tandem")
