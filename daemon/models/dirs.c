@@ -228,3 +228,9 @@ int tdm_models_scan(struct tdm_models *m,
         free(s);
         return 0;
 }
+
+void tdm_models_take_dirs(struct tdm_models *models, char **dirs)
+{
+        tdm_strv_freep(&models->dirs);
+        models->dirs = dirs;
+}

@@ -5,27 +5,13 @@
 #ifndef TDM_DAEMON_MODELS_LOAD_H
 #define TDM_DAEMON_MODELS_LOAD_H
 
-#include "common/loop.h"
-#include "common/shm.h"
-#include "engine/text/chat.h"
-#include "engine/weights/weights.h"
+#include "daemon/models/models.h"
 
-/* What is known of a model without its weights. */
-struct tdm_model_metadata {
-        struct tdm_gguf *gguf; /* until the weights are built */
-        struct tdm_model_description description;
-        struct tdm_weights_plan *plan;
-        uint64_t weights_bytes;
-        struct tdm_tokenizer *tokenizer;
-        enum tdm_chat_family chat;
-        char architecture[32];
-        char quantisation[64]; /* "Q8_0", "mixed Q4_0/F16" */
-};
+/* What the load of a model has found out. */
 void tdm_model_metadata_free(struct tdm_model_metadata *metadata);
 /* Drops what only building the weights needed. */
 void tdm_model_metadata_trim(struct tdm_model_metadata *metadata);
 
-struct tdm_model_load;
 /* r: 0, a TDM_E_* or negative errno as in err. From the loop; may destroy the load or start its next stage. */
 typedef void (*tdm_model_load_fn)(struct tdm_model_load *load, int r, const struct tdm_error *err, void *userdata);
 

@@ -1,7 +1,7 @@
 /* The models a daemon knows: names and files, what is loaded, and how it gets there.
  *
  * A model is opened by name (model directories, --model) or by an fd that a client passed. Two requests for the same
- * file (device, inode, size, time of change) share one load. Loading runs on a thread (daemon/models/load.h): first the
+ * file (device, inode, size, time of change) share one load. Loading runs on a thread: first the
  * metadata, which is enough to tokenize, then, when a job wants it, the weights into a sealed segment; then the workers
  * map it. An idle model stays until its memory is needed, or until it has been idle for as long as the configuration
  * says. A file that is cut short or rewritten while it is in use fails that model only. Observers hear of every change.
@@ -10,11 +10,13 @@
 #define TDM_DAEMON_MODELS_MODELS_H
 
 #include "common/dmabuf.h"
-#include "daemon/fleet/fleet.h"
 #include "common/list.h"
-#include "daemon/models/load.h"
+#include "common/loop.h"
 #include "daemon/cache/pages.h"
 #include "daemon/cache/prefix.h"
+#include "daemon/fleet/fleet.h"
+#include "engine/text/chat.h"
+#include "engine/weights/weights.h"
 
 #define TDM_MAX_MODEL_DIRS 16u
 #define TDM_MAX_MODEL_FILES 64u
@@ -32,6 +34,19 @@ enum tdm_model_state {
 };
 
 struct tdm_models;
+struct tdm_model_load;
+
+/* What is known of a model without its weights. */
+struct tdm_model_metadata {
+        struct tdm_gguf *gguf; /* until the weights are built */
+        struct tdm_model_description description;
+        struct tdm_weights_plan *plan;
+        uint64_t weights_bytes;
+        struct tdm_tokenizer *tokenizer;
+        enum tdm_chat_family chat;
+        char architecture[32];
+        char quantisation[64]; /* "Q8_0", "mixed Q4_0/F16" */
+};
 
 struct tdm_file_identity {
         uint64_t dev, ino, size_bytes;
@@ -92,6 +107,8 @@ typedef void (*tdm_model_changed_fn)(struct tdm_model *model, void *userdata);
 int tdm_models_new(struct tdm_models **ret, struct tdm_loop *loop, const struct tdm_models_config *config,
                    struct tdm_error *err);
 void tdm_models_set_fleet(struct tdm_models *models, struct tdm_fleet *fleet);
+/* The directories that are searched from now on, as tdm_models_default_dirs() gave them; takes them. */
+void tdm_models_take_dirs(struct tdm_models *models, char **dirs);
 int tdm_models_observe(struct tdm_models *models, tdm_model_changed_fn fn, void *userdata);
 /* Ends what threads are still at work. The fleet must be gone already. */
 void tdm_models_destroy(struct tdm_models *models);

@@ -56,6 +56,11 @@ void tdm_scheduler_set_fleet(struct tdm_scheduler *s, struct tdm_fleet *fleet)
         s->fleet = fleet;
 }
 
+void tdm_scheduler_set_max_jobs_per_uid(struct tdm_scheduler *s, uint32_t max_jobs_per_uid)
+{
+        s->config.max_jobs_per_uid = TDM_MIN(max_jobs_per_uid, s->config.max_jobs);
+}
+
 static void lane_free(struct tdm_scheduler *s, struct lane *lane)
 {
         tdm_list_remove(&lane->node);

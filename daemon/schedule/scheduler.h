@@ -13,6 +13,7 @@
 #include "daemon/fleet/fleet.h"
 #include "daemon/jobs/job.h"
 #include "daemon/models/models.h"
+#include "daemon/placement/placement.h"
 
 struct tdm_scheduler;
 
@@ -44,6 +45,8 @@ struct tdm_scheduler_stats {
 
 int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const struct tdm_scheduler_config *config);
 void tdm_scheduler_set_fleet(struct tdm_scheduler *scheduler, struct tdm_fleet *fleet);
+/* At most max_jobs of the configuration. Jobs that are there stay. */
+void tdm_scheduler_set_max_jobs_per_uid(struct tdm_scheduler *scheduler, uint32_t max_jobs_per_uid);
 /* Forgets all jobs without a word. Nothing may be in flight any more (the fleet is gone). */
 void tdm_scheduler_destroy(struct tdm_scheduler *scheduler);
 void tdm_scheduler_destroyp(struct tdm_scheduler **scheduler);
