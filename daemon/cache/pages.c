@@ -274,8 +274,7 @@ void tdm_pages_plan(const struct tdm_hparams *hp, enum tdm_kv_type type, uint64_
         struct tdm_kv_geometry kv;
         uint64_t full_bytes, window_bytes, all_window, n;
 
-        if (tdm_kv_geometry_init(&kv, hp, type, 1, 1) < 0) { /* a page of each group cannot overflow, given the caps of
-                                                              * hparams */
+        if (tdm_kv_geometry_init(&kv, hp, type, 1, 1) < 0) { /* cannot overflow: hparams has caps */
                 *ret = out;
                 return;
         }

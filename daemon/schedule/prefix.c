@@ -1,12 +1,11 @@
-/* What computed a sequence's rows, and which of them need not be computed: the scheduler's side of the prefix cache.
+/* The scheduler's side of the prefix cache: what computed a sequence's rows, and which of its rows are known already.
  *
- * A sequence looks for a known beginning when it is about to get its first rows, for only then it is known what would
- * compute them; and again after it was pushed out. It enters its pages as they are committed, for as long as one
- * numerics has computed all of them. */
+ * A sequence looks for a known beginning when it is about to get its first rows, because only then it is known which
+ * device computes them. It looks again after it was pushed out. It enters its pages as they are committed, for as long
+ * as one numerics has computed all of them. */
 #include "daemon/schedule/private.h"
 
-/* Devices of one id give the same bits wherever a block runs; where two ids are at work the plan decides about the
- * bits. */
+/* Devices with one id give the same bits wherever a block runs. With two ids the bits depend on the plan. */
 const struct bits *tdm_scheduler_bits(struct tdm_scheduler *s, const struct step_class *c, const uint8_t *plan)
 {
         struct tdm_model *model = c->lane->model;
@@ -43,7 +42,7 @@ const struct bits *tdm_scheduler_bits(struct tdm_scheduler *s, const struct step
                 memcpy(key + size, plan, n_blocks);
                 size += n_blocks;
         }
-        /* A device that does not say what it is shares nothing. */
+        /* A device without an id shares nothing. */
         if (!model->prefix || (uses[TDM_WORKER_NPU] && !(npu.numerics_id && npu.numerics_id[0])) ||
             (uses[TDM_WORKER_GPU] && !(gpu.numerics_id && gpu.numerics_id[0])))
                 b->number = 0;
@@ -60,7 +59,7 @@ void tdm_scheduler_note_bits(struct sequence *q, const struct bits *b)
         if (q->n_issued == 0)
                 q->numerics = b->number;
         else if (q->numerics != b->number)
-                q->numerics = 0; /* mixed: nobody else may have these rows */
+                q->numerics = 0; /* mixed: not to be shared */
 }
 
 static struct tdm_prefix_tables tables_of(struct lane *lane, const struct sequence *q)
@@ -86,8 +85,7 @@ void tdm_scheduler_look_up(struct tdm_scheduler *s, struct lane *lane, struct se
         if (!lane->model->prefix || b->number == 0)
                 return;
         tables = tables_of(lane, q);
-        /* The last row is always computed: its logits are what the job is after. Scores are wanted of every row, once.
-         */
+        /* The last row is always computed, because the job needs its logits. Of scores every row is needed, once. */
         n = q->job->kind == TDM_JOB_SCORE ? q->n_told : q->job->n_ids - 1;
         n = tdm_prefix_take(lane->model->prefix, q->job->uid, b->number, q->job->ids, n, &tables, &q->cursor);
         if (n == 0)

@@ -1,9 +1,9 @@
-/* What a loss means for the jobs: nothing, but time.
+/* What the loss of a worker means for the jobs: they lose time, and nothing else.
  *
- * Rows in flight go back to their sequences, for nothing of theirs was committed; the same rows are issued again when
- * the fleet is ready. A step that killed its worker makes its sequences suspects: they run again, but only among
- * themselves, so the others go on. When that kills again they are split into halves, and so on, until the culprit runs
- * alone; killing alone twice ends it. A finished step acquits everybody in it. */
+ * Rows in flight go back to their sequences. None of them were committed, so the same rows are issued again when the
+ * fleet is ready. The sequences of a step that killed its worker become suspects. They run again, but share steps only
+ * with each other, so the other sequences go on. When their step kills again, they are split into halves, and so on,
+ * until the culprit runs alone. A job that kills twice alone ends. A finished step acquits every sequence in it. */
 #include "daemon/schedule/private.h"
 
 #include "common/log.h"
@@ -28,7 +28,7 @@ static void suspect(struct sequence *q, struct suspects *g)
         q->suspects = g;
 }
 
-/* The new group waits behind everything that has waited longer: the innocent have a step in between. */
+/* The new group waits behind every class that has waited longer, so innocent sequences get a step in between. */
 static struct suspects *group_new(struct tdm_scheduler *s)
 {
         struct suspects *g = calloc(1, sizeof(*g));
@@ -61,7 +61,7 @@ static void blame_one(struct tdm_scheduler *s, struct sequence *q, bool device_h
                 end_culprit(q, reason, 1);
                 return;
         }
-        if (!g || g->n_refs > 1) { /* none yet, or shared with others that were not in this step */
+        if (!g || g->n_refs > 1) { /* no group yet, or one that it shares with sequences outside this step */
                 g = group_new(s);
                 if (!g)
                         return;
@@ -78,7 +78,7 @@ static void put_into_group(struct tdm_scheduler *s, struct flight *f, uint32_t f
         struct suspects *g = group_new(s);
 
         if (!g)
-                return; /* they stay as they are and are tried again */
+                return; /* their groups stay, and they are tried again */
         for (uint32_t i = from; i < to; i++)
                 suspect(f->seqs[i].seq, g);
         tdm_suspects_unref(g);

@@ -1,13 +1,15 @@
-/* Room in the KV cache: what a job is promised when it is admitted, how it grows, and who has to go when there is none.
+/* Room in the KV cache: what a job is promised when it is admitted, how it grows, and which job is pushed out when
+ * there is no room.
  *
- * A job is admitted on the pages of what it has to read and a little more, not on all that it could come to need; so
- * when many grow, pages run out. Then the least important one that runs gives its pages back, goes to where it was in
- * the queue, and reads its prompt and what it has generated again later, to the same bits. Paused jobs are least
- * important, then background ones, then the younger. Nobody ever has to go for a less important one, so the most
- * important one always gets on, and after it the next. A job that had to go is promised more each time before it comes
- * back, which bounds how often that happens.
+ * A job is admitted on the pages of what it has to read and a little more, not on all that it may need later. So pages
+ * run out when many jobs grow. Then the least important job that runs gives its pages back, returns to its place in the
+ * queue, and later reads its prompt and what it has generated again, to the same bits. Paused jobs are least important,
+ * then background ones, then younger ones. A job is never pushed out for a less important one, so the most important
+ * job always advances, and after it the next. A job that was pushed out is promised more each time before it comes
+ * back, which bounds how often this happens.
  *
- * What is in flight cannot go at once: it is marked, gets no more rows, and goes when it has landed. */
+ * A sequence in flight cannot be pushed out at once. It is marked, gets no more rows, and is pushed out when its step
+ * has landed. */
 #include "daemon/schedule/private.h"
 
 #include <assert.h>
@@ -32,7 +34,7 @@ static bool has_room(const struct tdm_pages *pages, const struct tdm_pages_need 
         return true;
 }
 
-/* a is less important than b. age: the younger is. */
+/* True if a is less important than b. age: of equal jobs the younger is. */
 static bool is_less(const struct sequence *of_a, const struct sequence *of_b, bool age)
 {
         const struct tdm_job *a = of_a->job, *b = of_b->job;
@@ -78,8 +80,8 @@ static void subtract_pages(struct tdm_pages_need *need, const struct sequence *q
                 need->n[g] -= TDM_MIN(need->n[g], q->n_pages[g] - q->first_page[g] + q->reserved.n[g]);
 }
 
-/* What there will be when those that are marked have gone. Pages that they share do not come free, so this may be too
- * much; then it is found out when they have. */
+/* Will there be room when all marked sequences are out? Pages that they share do not become free, so the answer may be
+ * wrong; the caller asks again when they are out. */
 static bool will_have_room(const struct lane *lane, const struct tdm_pages_need *need)
 {
         struct tdm_pages_need rest = *need;
@@ -100,8 +102,9 @@ static uint32_t n_running(struct tdm_scheduler *s, const struct sequence *q)
         return tdm_scheduler_user(s, q->job->uid)->n_running;
 }
 
-/* May it go for `than`? One that waits takes the place of what is paused or of a lower class, or of a job of its own
- * class whose user has two more running than its own: afterwards they are even at most. */
+/* May q be pushed out for `than`? A waiting sequence takes the place of one that is paused or of a lower class. It also
+ * takes the place of one of its own class, if that one's user has at least two more running than its own user: then
+ * they are even at most. */
 static bool may_go(struct tdm_scheduler *s, const struct sequence *q, const struct sequence *than, bool runs)
 {
         if (q == than || q->leaving || q->job->finished)
@@ -111,7 +114,7 @@ static bool may_go(struct tdm_scheduler *s, const struct sequence *q, const stru
         return !runs && !is_less(than, q, false) && n_running(s, q) >= n_running(s, than) + 2;
 }
 
-/* The one that goes first: the least important, or of the user who has the most. */
+/* The sequence to push out first: the least important one, or one of the user who has the most. */
 static struct sequence *least(struct tdm_scheduler *s, struct lane *lane, const struct sequence *than, bool runs)
 {
         struct sequence *q, *found = NULL;
@@ -142,7 +145,8 @@ static void dismiss(struct tdm_scheduler *s, struct lane *lane, struct sequence 
                 evict(s, lane, q);
 }
 
-/* Would it do if all went that may? In vain nobody goes, or they would come back at once, and go again. */
+/* Would there be room if all sequences were pushed out that may be? If not, none is, because they would come back at
+ * once and be pushed out again. */
 static bool could_have_room(struct tdm_scheduler *s, struct lane *lane, const struct sequence *than,
                             const struct tdm_pages_need *need)
 {
@@ -169,7 +173,7 @@ int tdm_scheduler_make_room(struct tdm_scheduler *s, struct lane *lane, const st
 
                 if (will_have_room(lane, need))
                         return -EAGAIN;
-                /* One that runs may take every page that it gets: even less than it wants lets it go on. */
+                /* A running sequence takes every page that becomes free: even fewer than it needs let it go on. */
                 victim = runs || could_have_room(s, lane, q, need) ? least(s, lane, q, runs) : NULL;
                 if (!victim)
                         return -ENOSPC;
@@ -204,7 +208,7 @@ uint32_t tdm_scheduler_grow(struct tdm_scheduler *s, struct lane *lane, struct s
                 if (model->geometry.n_layers[g] && n_pages > q->n_pages[g] + q->reserved.n[g])
                         more.n[g] = n_pages - q->n_pages[g] - q->reserved.n[g];
         if (tdm_scheduler_make_room(s, lane, q, &more, building) < 0) {
-                /* Not all of it: as far as there are pages. */
+                /* There is room for some of the pages only. */
                 for (int g = 0; g < TDM_KV_GROUPS; g++) {
                         uint32_t room = tdm_pages_room(model->pages, (enum tdm_kv_group)g);
 
@@ -217,7 +221,7 @@ uint32_t tdm_scheduler_grow(struct tdm_scheduler *s, struct lane *lane, struct s
                                             0;
         }
         if (!tdm_pages_reserve(model->pages, &more))
-                return 0; /* cannot be: it was counted */
+                return 0; /* not possible: the room was counted */
         for (int g = 0; g < TDM_KV_GROUPS; g++)
                 q->reserved.n[g] += more.n[g];
         return TDM_MIN(n_positions, n_pages * TDM_KV_PAGE_TOKENS);

@@ -1,14 +1,15 @@
 /* Jobs in and out: quotas, preparation, the queue, admission, and telling listeners. Nothing here looks into a step.
  *
- * All decisions run from one deferred source or at the end of a fleet callback (tdm_scheduler_run), in one order:
- * prepare, admit, fill the pipeline, and only then tell clients: the workers never wait for a client's socket. */
+ * All decisions are made in tdm_scheduler_run(), which one deferred source and the fleet's callbacks call. Its order
+ * is: prepare, admit, submit steps, and only then tell clients, so that the workers never wait for a client's socket.
+ */
 #include "daemon/schedule/private.h"
 
 #include <assert.h>
 #include "common/log.h"
 
 #define PROGRESS_NS (100 * TDM_NSEC_PER_MSEC)
-/* A job that waits for memory lets so many smaller ones pass before it stops the queue. */
+/* When a job waits for memory, at most so many smaller jobs pass it; then the queue stops. */
 #define MAX_BYPASSED 16u
 
 static int on_deadline(struct tdm_source *source, uint64_t now_ns, void *userdata);
@@ -143,7 +144,7 @@ void tdm_scheduler_destroy(struct tdm_scheduler *s)
 
         if (!s)
                 return;
-        tdm_background_destroyp(&s->background); /* gives back what it holds of jobs and models */
+        tdm_background_destroyp(&s->background); /* drops its references to jobs and models */
         tdm_list_for_each(q, &s->sequences, struct sequence, node) forget(s, q);
         tdm_list_for_each(lane, &s->lanes, struct lane, node) lane_free(s, lane);
         tdm_source_destroyp(&s->work);
@@ -279,7 +280,7 @@ void tdm_scheduler_release(struct tdm_scheduler *s, struct lane *lane, struct se
                 const uint32_t *table =
                         tdm_steps_table(model->steps->base, &model->layout, q->table, (enum tdm_kv_group)g);
 
-                /* The last ones first: a beginning is worth more than what follows it. */
+                /* The last pages first: the beginning of a text is more likely to be used again. */
                 for (uint32_t i = q->n_pages[g]; i > q->first_page[g]; i--)
                         tdm_pages_free(model->pages, (enum tdm_kv_group)g, table[i - 1], false);
         }
@@ -341,7 +342,7 @@ static void finish_error(struct tdm_job *job, const struct tdm_error *err)
 
 /* ---- preparation and admission ---- */
 
-/* A long prompt on its way through the tokenizer; the job may end meanwhile. */
+/* A long prompt in the tokenizer's thread; the job may end meanwhile. */
 struct encoding {
         struct tdm_scheduler *s;
         struct tdm_job *job;     /* referenced */
@@ -447,7 +448,8 @@ static void prepare_all(struct tdm_scheduler *s)
         }
 }
 
-/* Could it run alone? A limit nobody asked for gives way to the size of the cache. */
+/* Can the job run when no other job has pages? A limit that the client did not ask for is cut to the size of the cache.
+ */
 static bool can_fit(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_error *err)
 {
         const struct tdm_model *model = job->model;
@@ -555,7 +557,7 @@ static void admit(struct tdm_scheduler *s, struct lane *lane)
                 need = tdm_scheduler_promise(s, q->job);
                 r = tdm_scheduler_make_room(s, lane, q, &need, NULL);
                 if (r == -EAGAIN)
-                        return; /* or a smaller one would take what is being made free */
+                        return; /* a smaller job must not take the pages that are being freed */
                 if (r == 0 && tdm_pages_reserve(lane->model->pages, &need)) {
                         for (unsigned i = 0; i < n_skip; i++)
                                 skip[i]->n_bypassed++;
@@ -589,7 +591,7 @@ static void tell_progress(struct sequence *q, uint64_t now)
                 job->events->progress(job, job->userdata);
 }
 
-/* position: of the next one that waits, by priority. */
+/* position: the queue position of the next waiting job, by priority. */
 static void update_progress(struct sequence *q, uint32_t position[2])
 {
         struct tdm_job *job = q->job;
@@ -626,7 +628,7 @@ static void tell_emits(struct tdm_scheduler *s)
 static void tell(struct tdm_scheduler *s)
 {
         uint64_t now = tdm_now_ns();
-        uint32_t position[2] = { 0 }; /* interactive ones wait before all background ones */
+        uint32_t position[2] = { 0 }; /* interactive jobs count before all background ones */
         struct sequence *q;
 
         tdm_list_for_each(q, &s->waiting, struct sequence, queue)
@@ -670,10 +672,10 @@ void tdm_scheduler_run(struct tdm_scheduler *s)
                 tdm_scheduler_sweep_leaving(s, lane);
                 admit(s, lane);
         }
-        retire_finished(s); /* those that can never fit */
+        retire_finished(s); /* jobs that can never fit */
         while (tdm_scheduler_issue(s))
                 ;
-        retire_finished(s); /* those that no worker can run */
+        retire_finished(s); /* jobs that no worker can run */
         tdm_list_for_each(lane, &s->lanes, struct lane, node) tdm_scheduler_sweep_lane(s, lane);
         tell(s);
 }
@@ -751,7 +753,7 @@ void tdm_scheduler_on_model_changed(struct tdm_scheduler *s, struct tdm_model *m
                 over = true;
         }
         if (over) {
-                /* Only marked here: this may be called while the lists are walked. */
+                /* Only marked here, because this may be called while the lists are walked. */
                 if (lane)
                         lane->dead = true;
                 tdm_list_for_each(q, &s->sequences, struct sequence, node)

@@ -1,26 +1,28 @@
 /* Building a step and taking its results.
  *
- * A step holds sequences of one class: one model, one placement, one group of suspects (or none). Classes with
- * something to do take turns. Within a step every sequence that generates has one row; what the row budget leaves goes
- * to prompts, interactive ones first, then those of the user who had the fewest rows, then in order of arrival;
- * background ones get little of it while somebody is at the screen.
+ * A step holds sequences of one class: one model, one placement, one group of suspects (or none). Classes that have
+ * work take turns. Within a step every sequence that generates has one row. Prompts get the rest of the row budget:
+ * interactive ones first, then those of the user who had the fewest rows, then in order of arrival. Background prompts
+ * get only a small part of it while an interactive job has work.
  *
- * A prompt may be in two steps at once: one piece on a worker, the next on the other, which follows a layer behind.
- * They are committed in order, and void together. A sequence's page tables only grow while it is in a step. */
+ * A prompt may be in two steps at once (a relay): one piece on a worker, the next piece on the other, which follows one
+ * layer behind. The pieces are committed in order, and void together. A sequence's page tables only grow while it is in
+ * a step. */
 #include "daemon/schedule/private.h"
 
 #include <assert.h>
 #include <math.h>
 #include "common/log.h"
 
-/* For so long after the last interactive job had rows, steps are kept short for the next one. */
+/* For this time after the last interactive job had rows, steps are kept short for the next one. */
 #define POLITE_NS (10 * TDM_NSEC_PER_SEC)
-/* A step that reads prompts may take so long where nobody generates. */
+/* The longest step of prompts, while no sequence generates. */
 #define LONE_STEP_NS (250 * TDM_NSEC_PER_MSEC)
-/* Classes that are looked at for one step. */
+/* At most so many classes are tried for one step. */
 #define MAX_TRIED 16u
 
-/* It has rows that could go now; a second step of one sequence has to be on the other worker and follow the first. */
+/* The sequence has rows for a step now. A second step of one sequence has to follow the first one on the other worker.
+ */
 static bool has_work(const struct sequence *q)
 {
         if (q->job->paused || q->job->finished || q->leaving)
@@ -28,7 +30,7 @@ static bool has_work(const struct sequence *q)
         return q->in_flight == 0 || (q->in_flight == 1 && q->n_issued < q->job->n_ids && !q->suspects);
 }
 
-/* The class that has waited longest, but those tried already. */
+/* The class that has waited longest, except those in `tried`. */
 static bool pick_class(struct tdm_scheduler *s, uint64_t *const *tried, unsigned n_tried, struct step_class *ret)
 {
         struct step_class best = { 0 };
@@ -57,7 +59,7 @@ static bool pick_class(struct tdm_scheduler *s, uint64_t *const *tried, unsigned
         return best.lane;
 }
 
-/* home: 0, or those whose last step was there go first. */
+/* home: sequences that generate and had their last step there go first; 0: no preference. */
 static bool goes_before(const struct sequence *a, const struct sequence *b, uint8_t home)
 {
         bool a_decodes = sequence_is_decoding(a), b_decodes = sequence_is_decoding(b);
@@ -73,7 +75,7 @@ static bool goes_before(const struct sequence *a, const struct sequence *b, uint
         return a->job->id < b->job->id;
 }
 
-/* The step that a further one of this sequence would follow; NULL: none may. */
+/* The step that another step of this sequence would follow; NULL: none may follow. */
 static const struct flight *relay_of(const struct lane *lane, const struct tdm_route *route, const struct sequence *q)
 {
         for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
@@ -87,8 +89,8 @@ static const struct flight *relay_of(const struct lane *lane, const struct tdm_r
         return NULL;
 }
 
-/* May this sequence be in the next step? One that is in flight may only follow that step:
- * *before, where another sequence has set it already. */
+/* Can this sequence be in the next step? If it is in flight, the next step has to follow that flight. *before is the
+ * flight that the step follows, once a sequence has set it. */
 static bool is_candidate(const struct step_class *c, const struct tdm_route *route, const struct sequence *q,
                          const struct flight **before)
 {
@@ -105,7 +107,7 @@ static bool is_candidate(const struct step_class *c, const struct tdm_route *rou
         return true;
 }
 
-/* The class's sequences in the order in which they get rows. */
+/* Collects the class's sequences in the order in which they get rows. */
 static uint32_t collect(struct tdm_scheduler *s, const struct step_class *c, const struct tdm_route *route,
                         const struct tdm_share *share, const struct flight **before)
 {
@@ -134,7 +136,8 @@ static uint32_t collect(struct tdm_scheduler *s, const struct step_class *c, con
                         (n - n_decode) * sizeof(s->candidates[0]));
                 return n - n_drop;
         }
-        /* With several steps in flight each takes its share of the sequences, so that there is a next one at all. */
+        /* With several steps in flight each one takes its share of the sequences, or there would be none left for the
+         * next step. */
         return TDM_MIN(n, TDM_MAX(1u, TDM_DIV_UP(n_class, TDM_MAX(route->width, 1u))));
 }
 
@@ -168,8 +171,8 @@ static void free_slid_out(struct lane *lane, struct sequence *q)
                (q->first_page[TDM_KV_WINDOW] + 1) * TDM_KV_PAGE_TOKENS <= first) {
                 uint32_t i = q->first_page[TDM_KV_WINDOW]++;
 
-                /* Cold: a long text is to go through its own pages, not through everybody's. Its room is for the
-                 * next, unless somebody else still uses it. */
+                /* Cold: a long text uses its own pages again before it takes other sequences' pages. The freed room is
+                 * promised to the sequence for its next page, unless another sequence still uses the page. */
                 tdm_pages_free(model->pages, TDM_KV_WINDOW, table[i], true);
                 if (tdm_pages_reserve(model->pages, &one))
                         q->reserved.n[TDM_KV_WINDOW]++;
@@ -235,7 +238,7 @@ static void add_sequence(struct build *b, struct sequence *q, uint32_t n)
                 job->prefill_ns = tdm_now_ns();
 }
 
-/* Rows this sequence may have in the step; 0: it has to wait for the next one. */
+/* Rows that this sequence gets in the step; 0: it waits for the next step. */
 static uint32_t rows_for(const struct build *b, const struct sequence *q, uint32_t prompt_budget)
 {
         const struct tdm_steps_limits *limits = &b->lane->model->layout.limits;
@@ -246,7 +249,7 @@ static uint32_t rows_for(const struct build *b, const struct sequence *q, uint32
                 return 0;
         if (!sequence_is_decoding(q)) {
                 n = TDM_MIN(TDM_MIN(n, prompt_budget), b->share.chunk_rows);
-                /* The pages that a sequence reserves are for max_rows in flight. */
+                /* A sequence reserves pages for at most max_rows in flight. */
                 n = TDM_MIN(n, limits->max_rows - TDM_MIN(limits->max_rows, q->n_issued - q->n_committed));
                 if (q->job->prefill_chunk)
                         n = TDM_MIN(n, q->job->prefill_chunk);
@@ -256,8 +259,8 @@ static uint32_t rows_for(const struct build *b, const struct sequence *q, uint32
         return TDM_MIN(n, limits->max_rows - b->n_rows);
 }
 
-/* Rows for prompts that are read in the background. Whoever is at the screen waits for the step that is on its way and
- * then for one with the prompt in it; so while somebody is, or was a moment ago, both are kept short. */
+/* Rows for background prompts. An interactive job that arrives waits for the step in flight, and then for one with its
+ * own prompt. So both are kept short while an interactive job has work, and for POLITE_NS after. */
 static uint32_t background_budget(struct tdm_scheduler *s, uint32_t n_candidates, uint32_t budget)
 {
         uint64_t now = tdm_now_ns();
@@ -274,7 +277,7 @@ static uint32_t background_budget(struct tdm_scheduler *s, uint32_t n_candidates
         return TDM_MIN(budget, TDM_MAX(s->config.prefill_rows / (reading ? 32u : 8u), 1u));
 }
 
-/* Fewer and longer steps read a prompt sooner, but whoever comes meanwhile waits for the one that is on its way. */
+/* Fewer and longer steps read a prompt sooner, but a job that arrives meanwhile waits for the step in flight. */
 static uint32_t prompt_rows(const struct build *b, uint32_t n_decode)
 {
         const struct tdm_scheduler_config *config = &b->s->config;
@@ -292,7 +295,7 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
 
         while (n_decode < n_candidates && sequence_is_decoding(s->candidates[n_decode]))
                 n_decode++;
-        /* However many generate, prompts get on: a quarter of the budget is theirs. */
+        /* Prompts always get at least a quarter of the budget, however many sequences generate. */
         rows = prompt_rows(b, n_decode);
         budget = TDM_MAX(rows - TDM_MIN(rows, n_decode), TDM_MAX(rows / 4, 1u));
         budget = TDM_MIN(budget, b->share.prompt_rows);
@@ -301,7 +304,7 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
                 struct sequence *q = s->candidates[i];
                 uint32_t n, first, most = q->job->priority == TDM_JOB_BACKGROUND ? TDM_MIN(budget, behind) : budget;
 
-                /* One before it may have taken its pages. */
+                /* A sequence before it in this step may have taken its pages. */
                 if (q->table == UINT32_MAX || !has_work(q) || rows_for(b, q, most) == 0)
                         continue;
                 tdm_scheduler_look_up(s, b->lane, q, b->bits);
@@ -319,7 +322,7 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
         }
 }
 
-/* No worker can run this class: its jobs end. */
+/* No worker can run this class, so its jobs end. */
 static void fail_class(struct tdm_scheduler *s, const struct step_class *c, int r)
 {
         const char *placement = tdm_placement_name(c->placement);
@@ -348,7 +351,7 @@ static void drop_flight(struct flight *f)
         f->used = false;
 }
 
-/* A slot's parts, empty. */
+/* Begins a step in a free slot. */
 static struct build build_begin(struct tdm_scheduler *s, struct lane *lane)
 {
         struct tdm_model *model = lane->model;
@@ -365,7 +368,7 @@ static struct build build_begin(struct tdm_scheduler *s, struct lane *lane)
         return b;
 }
 
-/* Another step may follow this one: a prompt in it goes on. */
+/* Another step may follow this one, because a prompt in it goes on. */
 static bool may_be_followed(const struct build *b)
 {
         const struct flight *f = b->flight;
@@ -462,8 +465,8 @@ static struct tdm_share share_of(struct tdm_scheduler *s, const struct step_clas
         return share;
 }
 
-/* 1 a step is on its way (or the class has failed, and others may go), 0 nothing to do on this route, -EAGAIN not now.
- */
+/* 1: a step was submitted, or the class has failed and others may be tried. 0: nothing to do on this route. -EAGAIN:
+ * not now. */
 static int issue_on(struct tdm_scheduler *s, const struct step_class *c, const struct tdm_route *route)
 {
         struct tdm_model *model = c->lane->model;
@@ -486,7 +489,7 @@ static int issue_on(struct tdm_scheduler *s, const struct step_class *c, const s
         fill_rows(&b, n_candidates);
         if (b.flight->n_seqs == 0)
                 return 0;
-        /* The one that was to be followed may have got no rows. */
+        /* The sequence that is in the flight before may have got no rows. Then this step follows none. */
         for (uint32_t i = 0; before; i++) {
                 if (i == b.flight->n_seqs)
                         before = NULL;
@@ -555,12 +558,12 @@ void tdm_scheduler_land(struct tdm_scheduler *s, struct lane *lane, struct fligh
         drop_flight(f);
         lane->n_flights--;
         s->n_in_flight--;
-        tdm_model_step_end(lane->model); /* may be the end of its segments: last */
+        tdm_model_step_end(lane->model); /* last: it may free the model's segments */
 }
 
 /* ---- results ---- */
 
-/* Copies and checks: the worker is not trusted. */
+/* Copies the results and checks the copy, because the worker is not trusted. */
 static int take_results(struct tdm_scheduler *s, const struct lane *lane, const struct flight *f, uint32_t slot)
 {
         const struct tdm_model *model = lane->model;
@@ -573,7 +576,7 @@ static int take_results(struct tdm_scheduler *s, const struct lane *lane, const 
                         struct tdm_result *to = &s->results[index];
 
                         memcpy(to, base + index * sizeof(*to), offsetof(struct tdm_result, top));
-                        __asm__ volatile("" ::: "memory"); /* the copy is looked at, not the original again */
+                        __asm__ volatile("" ::: "memory"); /* the compiler reads the copy, and not the original again */
                         if (to->token >= n_vocab || to->n_top > f->seqs[i].seq->job->sampling.n_top ||
                             isnan(to->logprob))
                                 return -EPROTO;
@@ -676,7 +679,7 @@ static void finish_flight(struct tdm_scheduler *s, struct lane *lane, struct fli
         tdm_scheduler_run(s);
 }
 
-/* One that waited for the step that has just landed. */
+/* A finished flight that waited for the one that has just landed. */
 static struct flight *next_done(struct tdm_scheduler *s, uint32_t model_id, struct lane **ret_lane)
 {
         struct lane *lane = tdm_scheduler_lane(s, model_id);
@@ -719,7 +722,7 @@ void tdm_scheduler_on_step_done(struct tdm_scheduler *s, uint32_t model_id, uint
                 lane->prompt_row_ns = (tdm_now_ns() - f->lone_ns) / f->n_rows;
         f->done = true;
         if (f->after != 0)
-                return; /* what it follows was written, but is not known to be good: in order, please */
+                return; /* the step that it follows is not known to be good yet; flights are committed in order */
         finish_flight(s, lane, f);
         tdm_scheduler_finish_done(s, model_id);
 }
