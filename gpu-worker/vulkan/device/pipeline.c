@@ -2,7 +2,8 @@
  * needs. All are compiled when a model is loaded. */
 #include <assert.h>
 
-#include "gpu-worker/vulkan/private.h"
+#include "engine/host/kernels.h"
+#include "gpu-worker/vulkan/device/gpu-private.h"
 
 static_assert(TDM_VK_ACT_F32 == TDM_ACT_F32 && TDM_VK_ACT_I8 == TDM_ACT_I8 && TDM_VK_ACT_I16 == TDM_ACT_I16 &&
                       TDM_VK_ACT_F16 == TDM_N_ACTS && TDM_VK_ACT_NONE == TDM_VK_N_ACTS,
@@ -138,6 +139,14 @@ struct tdm_vk_pipeline *tdm_vk_pipeline_proven(struct tdm_vk_device *device, enu
         struct tdm_vk_pipeline *pipeline = tdm_vk_pipeline_compiled(device, shader, c0, c1, c2, c3);
 
         return pipeline && pipeline->proven ? pipeline : NULL;
+}
+
+void tdm_vk_matrix_tile(const struct tdm_vk_pipeline *pipeline, uint32_t *ret_panels, uint32_t *ret_rows)
+{
+        bool wide = pipeline->shader == TDM_VK_MATWIDE;
+
+        *ret_panels = wide ? 8 : pipeline->constants[3];
+        *ret_rows = wide ? pipeline->constants[2] / 4 : pipeline->constants[2] * 8;
 }
 
 static VkResult compile(struct tdm_vk_device *device, enum tdm_vk_shader shader, const uint32_t *constants,

@@ -1,6 +1,6 @@
 /* Which kernels attention takes: of items of one row each, or many, and on f16 matrix units where rows are F16 (half.c)
  * and they are proven (prove-attend.c). */
-#include "gpu-worker/vulkan/private.h"
+#include "gpu-worker/vulkan/kernels/kernels-private.h"
 
 static_assert(TDM_MAX_LAYERS < TDM_VK_LAYERS_MAX, "flags of partial results tell layers apart");
 
@@ -50,21 +50,17 @@ struct tdm_vk_pipeline *tdm_vk_attend_rotating_kernel(const struct tdm_vk_model 
                                 NULL;
 }
 
-void tdm_vk_attend_rotations(struct tdm_vk_model *m)
+void tdm_vk_attend_rotations(struct tdm_vk_model *m, const uint32_t angles[TDM_KV_GROUPS])
 {
-        struct tdm_vk_step_layout layout;
-
-        tdm_vk_step_layout(m, &layout);
         for (uint32_t i = 0; i < m->hp.n_layers && m->attend_half; i++)
-                ((struct tdm_vk_rotation *)m->rotations.map)[i] = (struct tdm_vk_rotation){
-                        .y = m->y.address,
-                        .q_gain = m->layers[i].q_norm,
-                        .k_gain = m->layers[i].k_norm,
-                        .counters = m->counters.address,
-                        .angles = (uint32_t)(layout.angles[tdm_kv_group_of(&m->hp, i)] - layout.rows),
-                        .eps = m->hp.norm_eps,
-                        .query_scale = m->hp.query_scale
-                };
+                ((struct tdm_vk_rotation *)m->rotations.map)[i] =
+                        (struct tdm_vk_rotation){ .y = m->y.address,
+                                                  .q_gain = m->layers[i].q_norm,
+                                                  .k_gain = m->layers[i].k_norm,
+                                                  .counters = m->counters.address,
+                                                  .angles = angles[tdm_kv_group_of(&m->hp, i)],
+                                                  .eps = m->hp.norm_eps,
+                                                  .query_scale = m->hp.query_scale };
 }
 
 struct tdm_vk_pipeline *tdm_vk_attend_kernel(const struct tdm_vk_model *m, bool many, uint32_t item_heads,

@@ -23,7 +23,7 @@
  * says it for tests. */
 #include <math.h>
 
-#include "gpu-worker/vulkan/private.h"
+#include "gpu-worker/vulkan/kernels/kernels.h"
 
 #define MOST 32768.0f /* half of what f16 holds: sums of squares are rounded too */
 #define HALF_MOST 65504.0f
@@ -47,7 +47,7 @@ bool tdm_vk_half_wanted(const struct tdm_vk_model *m)
                                                       TDM_TENSOR_GATE, TDM_TENSOR_UP, TDM_TENSOR_DOWN };
         const char *wanted = getenv("TANDEM_VULKAN_HALVES");
 
-        if (!m->device->half_units || m->device->import || m->precision != TDM_PRECISION_DEFAULT)
+        if (!m->device->f16_units || m->device->import || m->precision != TDM_PRECISION_DEFAULT)
                 return false;
         if (wanted && *wanted ? strcmp(wanted, "off") == 0 : 3ull * m->hp.d_model * m->hp.d_ff < FFN_WEIGHTS_MIN)
                 return false;
@@ -216,25 +216,4 @@ int tdm_vk_half_scales(struct tdm_vk_model *m, struct tdm_error *err)
                    m->output.act >= TDM_VK_ACT_F16 ? scale_for(root * largest_gain(m, TDM_TENSOR_OUTPUT_NORM, 0)) : 1,
                    bounds[m->hp.n_layers * WORDS + 1]);
         return 0;
-}
-
-float tdm_vk_half_divisor(const struct tdm_vk_model *m, const struct tdm_weights_tensor *t)
-{
-        const struct tdm_vk_layer *l = &m->layers[t->layer];
-
-        switch (t->kind) {
-        case TDM_TENSOR_Q:
-        case TDM_TENSOR_K:
-        case TDM_TENSOR_V:
-                return l->q.divisor;
-        case TDM_TENSOR_GATE:
-        case TDM_TENSOR_UP:
-                return l->gate.divisor;
-        case TDM_TENSOR_O:
-                return l->o.divisor;
-        case TDM_TENSOR_DOWN:
-                return l->down.divisor;
-        default:
-                return m->embedding.divisor;
-        }
 }

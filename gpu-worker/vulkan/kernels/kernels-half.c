@@ -1,6 +1,6 @@
 /* Which kernel a matrix with rows of F16 takes (half.c), and which a model wants: all must be proven before its rows
  * are F16. */
-#include "gpu-worker/vulkan/private.h"
+#include "gpu-worker/vulkan/kernels/kernels-private.h"
 
 #define WIDE_HALF_PANELS_MIN 1500u /* with which MATHALFWIDE is faster for 17 to 32 rows too */
 

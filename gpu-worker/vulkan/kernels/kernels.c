@@ -1,7 +1,8 @@
 /* Which kernels a model wants, and which one a dispatch takes: all are compiled when it is loaded, so that none is
  * later. */
+#include "engine/host/kernels.h"
 #include "engine/weights/weights-k.h"
-#include "gpu-worker/vulkan/private.h"
+#include "gpu-worker/vulkan/kernels/kernels-private.h"
 
 /* ---- matrices ---- */
 
@@ -149,14 +150,6 @@ static struct tdm_vk_pipeline *wide_kernel(struct tdm_vk_device *device, const s
         if (a->act == TDM_ACT_I8 && large_turns * 3 <= turns * 2)
                 large = tdm_vk_pipeline_proven(device, TDM_VK_MATWIDE, a->type, a->act, 2 * WIDE_THREADS, 0);
         return large ? large : tdm_vk_pipeline_proven(device, TDM_VK_MATWIDE, a->type, a->act, WIDE_THREADS, 0);
-}
-
-void tdm_vk_matrix_tile(const struct tdm_vk_pipeline *pipeline, uint32_t *ret_panels, uint32_t *ret_rows)
-{
-        bool wide = pipeline->shader == TDM_VK_MATWIDE;
-
-        *ret_panels = wide ? 8 : pipeline->constants[3];
-        *ret_rows = wide ? pipeline->constants[2] / 4 : pipeline->constants[2] * 8;
 }
 
 struct tdm_vk_pipeline *tdm_vk_choose_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
@@ -345,7 +338,7 @@ static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
 
 /* Kernels for matrix units first, together with all that has nothing to do with them: what they are proven for needs no
  * other. */
-int tdm_vk_kernels_prepare(struct tdm_vk_model *m, struct tdm_error *err)
+int tdm_vk_kernels_prepare_units(struct tdm_vk_model *m, struct tdm_error *err)
 {
         int r;
 
@@ -358,16 +351,16 @@ int tdm_vk_kernels_prepare(struct tdm_vk_model *m, struct tdm_error *err)
         if (r == 0)
                 r = tdm_vk_prove(m->device, err);
         m->device->deferring = false;
-        if (r == 0 && tdm_vk_chain_wanted(m->device))
-                r = tdm_vk_chain_try(m->device,
-                                     tdm_vk_pipeline_get(m->device, TDM_VK_GELU, 0, m->layers[0].down.act, 0, 0),
-                                     &m->chain, err);
-        if (r == 0)
-                r = tdm_vk_tune(m, err);
+        return r;
+}
+
+int tdm_vk_kernels_prepare_rest(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        int r;
+
         m->device->deferring = true;
-        if (r == 0)
-                r = list_matrices(m, false, err);
-        if (r == 0 && m->half) /* those that were found just now */
+        r = list_matrices(m, false, err);
+        if (r == 0 && m->half) /* in shapes that were tuned just now */
                 r = tdm_vk_kernels_need_half(m, err);
         if (r == 0)
                 r = tdm_vk_pipelines_compile(m->device, err);

@@ -10,7 +10,9 @@
 #include <cmocka.h>
 
 #include "common/f16.h"
-#include "gpu-worker/vulkan/private.h"
+#include "gpu-worker/vulkan/kernels/kernels.h"
+#include "gpu-worker/vulkan/proof/proof.h"
+#include "gpu-worker/vulkan/vulkan.h"
 
 #define COLS 320u /* five chunks */
 #define N_PANELS 3u

@@ -7,7 +7,8 @@
 #include <math.h>
 
 #include "common/f16.h"
-#include "gpu-worker/vulkan/private.h"
+#include "gpu-worker/vulkan/memory/kv.h"
+#include "gpu-worker/vulkan/proof/proof.h"
 
 #define N_KV_HEADS 2u
 #define N_ROWS 70u

@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "common/f16.h"
-#include "gpu-worker/vulkan/private.h"
+#include "gpu-worker/vulkan/proof/proof.h"
 
 /* Twelve segments of TDM_VK_HALF_CHUNKS_MIN chunks and one of half as many, the others empty; all even, as a kernel may
  * want. */

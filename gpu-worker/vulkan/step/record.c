@@ -7,7 +7,7 @@
 #include <assert.h>
 
 #include "engine/weights/weights-k.h"
-#include "gpu-worker/vulkan/private.h"
+#include "gpu-worker/vulkan/step/step-private.h"
 
 struct recorder {
         struct tdm_vk_model *m;
@@ -359,9 +359,9 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .angles = r->step + r->layout.angles[group],
                 .q_gain = l->q_norm,
                 .k_gain = l->k_norm,
-                .pieces = l->kv_pieces,
-                .page_bytes = m->kv_page_bytes[group],
-                .piece_shift = m->kv_piece_shift[group],
+                .pieces = m->cache.layers[layer].pieces,
+                .page_bytes = m->cache.page_bytes[group],
+                .piece_shift = m->cache.piece_shift[group],
                 .counters = m->counters.address,
                 .log = log,
                 .part_bytes = (uint32_t)m->kv.part_bytes,
@@ -388,7 +388,7 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                                      side_of(r, l->o.act, r->rows),
                 .side_rows = rotating ? layer + 1 : m->side_rows,
                 .act_scale = l->o.x_scale,
-                .pieces = l->kv_pieces,
+                .pieces = m->cache.layers[layer].pieces,
                 .page_bytes = rotate.page_bytes,
                 .piece_shift = rotate.piece_shift,
                 .part_bytes = rotate.part_bytes,
@@ -549,8 +549,8 @@ static void blocks(struct recorder *r)
 {
         struct tdm_vk_model *m = r->m;
         const struct tdm_vk_slot *slot = r->work->slot;
-        uint64_t log = m->log.address + r->work->log_half * (m->log.size_bytes / 2),
-                 log_bytes = tdm_vk_kv_log_row_bytes(m) * slot->n_rows;
+        uint64_t log = m->cache.log.address + r->work->log_half * (m->cache.log.size_bytes / 2),
+                 log_bytes = tdm_vk_kv_log_row_bytes(&m->cache) * slot->n_rows;
 
         for (uint32_t block = r->work->first; block < r->work->first + r->work->n; block++) {
                 enum tdm_block_kind kind = tdm_block_kind(&m->hp, block);
@@ -634,6 +634,13 @@ void tdm_vk_record_forget(struct tdm_vk_model *m)
 {
         for (unsigned i = 0; i < TDM_VK_RECORDINGS; i++)
                 m->recordings[i].used = 0;
+}
+
+int tdm_vk_record_check(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        const volatile uint32_t *counters = (const volatile uint32_t *)m->counters.map;
+
+        return tdm_vk_chain_check(m->device, &counters[TDM_VK_GAVE_UP_WORD], err);
 }
 
 int tdm_vk_record(struct tdm_vk_model *m, const struct tdm_vk_work *w, struct tdm_vk_recording **ret,

@@ -2,14 +2,16 @@
  * their way at once (shaders/matvec.glsl); with rows of F16 how many segments each of its subgroups takes, how many
  * chunks are on their way, and how many groups of subgroups there are (mathalfsingle.comp; only shapes that are proven,
  * prove-half.c). No shape changes a bit, so the fastest is taken: measured when a model with a matrix of new sizes is
- * loaded, and kept on disk with the compiled kernels (cache.c), so that later starts neither compile nor measure the
+ * loaded, and kept on disk with the compiled kernels (device/pipeline-cache.c), so that later starts neither compile nor measure the
  * others. First each kernel by itself, over the weights of several layers so that they do not lie in the GPU's cache.
  * Then, where kernels follow each other without barriers (chain.c), some layers as they are run, by the device's clock:
  * there a kernel's workgroups lie beside those of the next ones, and the shape that is fastest by itself may leave
  * these no room to begin (up to a tenth of a token's time on an H200). A CPU implementation keeps to what kernels.c
  * says: each kernel would take it seconds to compile. TANDEM_VULKAN_TUNE=on|off says it for tests. */
+#include "engine/host/kernels.h"
 #include "engine/weights/weights-k.h"
-#include "gpu-worker/vulkan/private.h"
+#include "gpu-worker/vulkan/proof/proof.h"
+#include "gpu-worker/vulkan/step/step-private.h"
 
 #define PLACES 8u                   /* matrices that are taken in turns */
 #define DISPATCHES 16u              /* of one measurement */
@@ -25,26 +27,6 @@
 #define RUNS_CPU 2u
 #define PASSES 2u
 #define GAIN 0.995 /* and less is another shape's time, or it is noise */
-
-static const struct tdm_vk_shape matvec_shapes[] = { { 4, 1, 1 }, { 2, 2, 1 }, { 2, 4, 1 }, { 1, 4, 1 },
-                                                     { 1, 2, 2 }, { 1, 4, 2 }, { 2, 2, 2 }, { 1, 3, 1 },
-                                                     { 1, 8, 1 }, { 2, 3, 1 }, { 2, 5, 1 }, { 3, 2, 1 } },
-                                 gelu_shapes[] = { { 4, 1, 1 }, { 4, 2, 1 }, { 4, 3, 1 }, { 4, 1, 2 } },
-                                 /* of mathalfsingle.comp: panels (with GELU of both), rounds, sets, groups; those of
-                                    the rule in kernels-half.c among them */
-        half_shapes[] = { { 1, 1, 2, 1 }, { 2, 1, 2, 1 }, { 3, 1, 2, 1 }, { 1, 2, 2, 1 },
-                          { 2, 2, 2, 1 }, { 1, 1, 1, 1 }, { 2, 1, 1, 1 }, { 1, 1, 3, 1 },
-                          { 1, 2, 3, 1 }, { 1, 2, 4, 1 }, { 3, 2, 2, 1 }, { 1, 4, 3, 2 },
-                          { 3, 2, 3, 1 }, { 2, 2, 3, 1 }, { 2, 7, 2, 4 }, { 1, 4, 3, 4 } },
-                                 half_gelu_shapes[] = { { 2, 1, 2, 1 },  { 2, 2, 2, 1 },  { 2, 1, 1, 1 },
-                                                        { 2, 8, 2, 8 },  { 2, 2, 1, 1 },  { 2, 4, 2, 1 },
-                                                        { 2, 4, 2, 2 },  { 2, 4, 3, 2 },  { 2, 8, 2, 4 },
-                                                        { 2, 7, 2, 11 }, { 2, 7, 3, 11 }, { 2, 7, 2, 6 },
-                                                        { 2, 7, 2, 4 },  { 2, 7, 1, 4 },  { 2, 14, 3, 11 },
-                                                        { 2, 8, 2, 11 } };
-#define MAX_SHAPES TDM_MAX(TDM_ARRAY_SIZE(half_shapes), TDM_ARRAY_SIZE(half_gelu_shapes))
-static_assert(TDM_ARRAY_SIZE(matvec_shapes) <= MAX_SHAPES && TDM_ARRAY_SIZE(gelu_shapes) <= MAX_SHAPES,
-              "there is room for each kernel's");
 
 struct work {
         struct tdm_vk_tuned key;
@@ -64,44 +46,6 @@ static bool is_wanted(const struct tdm_vk_device *device)
         return !device->is_cpu && device->properties.limits.timestampComputeAndGraphics;
 }
 
-static bool same(const struct tdm_vk_tuned *a, uint32_t shader, const struct tdm_vk_matrix *matrix, uint32_t n_panels)
-{
-        return a->shader == shader && a->type == matrix->type && a->act == matrix->act && a->cols == matrix->cols &&
-               a->n_panels == n_panels;
-}
-
-const struct tdm_vk_tuned *tdm_vk_tuned(const struct tdm_vk_device *device, uint32_t shader,
-                                        const struct tdm_vk_matrix *matrix, uint32_t n_panels)
-{
-        for (unsigned i = 0; i < device->n_tuned; i++)
-                if (same(&device->tuned[i], shader, matrix, n_panels))
-                        return &device->tuned[i];
-        return NULL;
-}
-
-static unsigned shapes_for(const struct tdm_vk_tuned *key, const struct tdm_vk_shape **ret)
-{
-        bool half = key->act >= TDM_VK_ACT_F16;
-
-        if (key->shader == TDM_VK_MATGELU) {
-                *ret = half ? half_gelu_shapes : gelu_shapes;
-                return half ? TDM_ARRAY_SIZE(half_gelu_shapes) : TDM_ARRAY_SIZE(gelu_shapes);
-        }
-        *ret = half ? half_shapes : matvec_shapes;
-        return half ? TDM_ARRAY_SIZE(half_shapes) : TDM_ARRAY_SIZE(matvec_shapes);
-}
-
-bool tdm_vk_tuned_sane(const struct tdm_vk_tuned *tuned)
-{
-        const struct tdm_vk_shape *shapes;
-        unsigned n = shapes_for(tuned, &shapes);
-
-        for (unsigned i = 0; i < n; i++)
-                if (memcmp(&tuned->shape, &shapes[i], sizeof(shapes[i])) == 0)
-                        return true;
-        return false;
-}
-
 /* ---- what a model has ---- */
 
 static void add(const struct tdm_vk_device *device, struct work *works, unsigned *n, enum tdm_vk_shader shader,
@@ -112,7 +56,7 @@ static void add(const struct tdm_vk_device *device, struct work *works, unsigned
 
         if (matrix->act == TDM_ACT_F32 || tdm_k_type(matrix->type) || tdm_vk_tuned(device, shader, matrix, n_panels))
                 return;
-        while (i < *n && !same(&works[i].key, shader, matrix, n_panels))
+        while (i < *n && !tdm_vk_tuned_is_of(&works[i].key, shader, matrix, n_panels))
                 i++;
         if (i == MAX_KEYS)
                 return;
@@ -169,7 +113,7 @@ static unsigned list_works(const struct tdm_vk_model *m, struct work *works)
 /* A CPU implementation, in tests, compiles each for seconds. */
 static unsigned shapes_of(const struct tdm_vk_device *device, const struct work *w, const struct tdm_vk_shape **ret)
 {
-        unsigned n = shapes_for(&w->key, ret);
+        unsigned n = tdm_vk_tuned_shapes(&w->key, ret);
 
         return device->is_cpu ? TDM_MIN(n, 7u) : n;
 }
@@ -262,8 +206,8 @@ static int measure(struct tdm_vk_device *device, const struct work *w, const str
 static int tune(struct tdm_vk_device *device, struct work *w, const struct tdm_vk_shape *shapes, unsigned n_shapes,
                 struct tdm_error *err)
 {
-        uint64_t best[MAX_SHAPES];
-        bool flags[MAX_SHAPES], any_flags = false;
+        uint64_t best[TDM_VK_MAX_SHAPES];
+        bool flags[TDM_VK_MAX_SHAPES], any_flags = false;
         unsigned winner = 0;
         int r = 0;
 
@@ -316,10 +260,10 @@ static void trial_deinit(struct trial *t)
 
         tdm_vk_record_forget(m);
         for (uint32_t i = 0; i < TDM_MIN(m->hp.n_layers, LAYERS); i++)
-                m->layers[i].kv_pieces = t->kv_pieces[i];
+                m->cache.layers[i].pieces = t->kv_pieces[i];
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
-                m->kv_page_bytes[group] = t->page_bytes[group];
-                m->kv_piece_shift[group] = t->piece_shift[group];
+                m->cache.page_bytes[group] = t->page_bytes[group];
+                m->cache.piece_shift[group] = t->piece_shift[group];
         }
         memset(m->counters.map, 0, m->counters.size_bytes);
         tdm_vk_buffer_deinit(m->device, &t->cache);
@@ -338,10 +282,10 @@ static int trial_init(struct trial *t, struct tdm_vk_model *m)
 
         *t = (struct trial){ .m = m, .work = { .slot = slot, .first = 1, .n = 2 * n_layers } };
         for (uint32_t i = 0; i < n_layers; i++)
-                t->kv_pieces[i] = m->layers[i].kv_pieces;
+                t->kv_pieces[i] = m->cache.layers[i].pieces;
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
-                t->page_bytes[group] = m->kv_page_bytes[group];
-                t->piece_shift[group] = m->kv_piece_shift[group];
+                t->page_bytes[group] = m->cache.page_bytes[group];
+                t->piece_shift[group] = m->cache.piece_shift[group];
         }
         if (tdm_step_new(&t->step, &m->limits) < 0)
                 return -ENOMEM;
@@ -353,14 +297,14 @@ static int trial_init(struct trial *t, struct tdm_vk_model *m)
                 return r;
         for (uint32_t i = 0; i < n_layers; i++) {
                 ((uint64_t *)t->pieces.map)[i] = t->cache.address + i * layer_bytes;
-                m->layers[i].kv_pieces = t->pieces.address + i * sizeof(uint64_t);
+                m->cache.layers[i].pieces = t->pieces.address + i * sizeof(uint64_t);
         }
         t->step->head.n_rows = t->step->head.n_seqs = 1;
         t->step->rows[0] = (struct tdm_step_row){ .position = position };
         t->step->seqs[0] = (struct tdm_step_seq){ .n_rows = 1 };
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
-                m->kv_page_bytes[group] = (uint32_t)page_bytes;
-                m->kv_piece_shift[group] = 31;
+                m->cache.page_bytes[group] = (uint32_t)page_bytes;
+                m->cache.piece_shift[group] = 31;
                 for (uint32_t i = 0; i < n_pages && t->step->tables[group]; i++)
                         t->step->tables[group][i] = i;
         }
@@ -415,7 +359,7 @@ static int trial_run(struct trial *t, uint64_t *ret_ns, struct tdm_error *err)
                         r = take_ticks(device, &ticks, err);
                 *ret_ns = TDM_MIN(*ret_ns, (uint64_t)((double)ticks * device->ns_per_tick));
         }
-        return r == 0 ? tdm_vk_chain_check(t->m, err) : r;
+        return r == 0 ? tdm_vk_record_check(t->m, err) : r;
 }
 
 /* Each kernel's shapes in turns while the others keep theirs. works[i] was found to be device->tuned[first + i] by
@@ -481,7 +425,8 @@ int tdm_vk_tune(struct tdm_vk_model *m, struct tdm_error *err)
         if (!works)
                 return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for measuring");
         n = TDM_MIN(list_works(m, works), TDM_VK_MAX_TUNED - device->n_tuned);
-        n = TDM_MIN(n, (TDM_VK_MAX_PIPELINES - TDM_MIN(before + OTHERS, TDM_VK_MAX_PIPELINES)) / (unsigned)MAX_SHAPES);
+        n = TDM_MIN(n, (TDM_VK_MAX_PIPELINES - TDM_MIN(before + OTHERS, TDM_VK_MAX_PIPELINES)) /
+                               (unsigned)TDM_VK_MAX_SHAPES);
         device->deferring = true;
         for (unsigned i = 0; i < n && r == 0; i++) {
                 const struct tdm_vk_shape *shapes;

@@ -3,7 +3,7 @@
  * few dozen buffers, and big ones want memory of their own. */
 #include <fcntl.h>
 
-#include "gpu-worker/vulkan/private.h"
+#include "gpu-worker/vulkan/device/gpu-private.h"
 
 #define USAGE                                                                                                          \
         (VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT |                              \

@@ -7,13 +7,8 @@
  * TANDEM_VULKAN_MEMORY=import|copy overrides whether memory counts as unified (tests run both ways). */
 #include <dirent.h>
 
-#include "gpu-worker/vulkan/private.h"
+#include "gpu-worker/vulkan/device/gpu-private.h"
 
-#define WAIT_SLICE_NS (UINT64_C(100) * TDM_NSEC_PER_MSEC)
-#define WAIT_MAX_NS (UINT64_C(10) * TDM_NSEC_PER_SEC) /* the longest submission is far below a second */
-/* a kernel is compiled when it first runs, in an emulator too */
-#define WAIT_CPU_MAX_NS (UINT64_C(300) * TDM_NSEC_PER_SEC)
-#define SPIN_NS (UINT64_C(20) * TDM_NSEC_PER_MSEC)
 #define MAX_GPUS 16u
 
 /* Counts in their order of preference. */
@@ -124,7 +119,7 @@ static bool has_node(const char *directory, const char *prefix)
         return found;
 }
 
-int tdm_vulkan_probe(const struct tdm_device_config *config, struct tdm_error *err)
+int tdm_vk_device_probe(const struct tdm_device_config *config, struct tdm_error *err)
 {
         VkPhysicalDeviceProperties properties;
         VkPhysicalDevice gpu;
@@ -146,124 +141,10 @@ int tdm_vulkan_probe(const struct tdm_device_config *config, struct tdm_error *e
         return r;
 }
 
-/* ---- submitting ---- */
-
-int tdm_vk_fault(struct tdm_vk_device *device, const char *what, VkResult result, struct tdm_error *err)
-{
-        device->lost = true;
-        return tdm_error_set(err, TDM_E_DEVICE_FAULT, "vulkan device: %s failed: %s; the worker must be restarted",
-                             what, tdm_vk_result_name(result));
-}
-
-int tdm_vk_wait(struct tdm_vk_device *device, VkFence fence, struct tdm_error *err)
-{
-        uint64_t begin_ns = tdm_now_ns(), waited_ns;
-        VkResult r;
-
-        if (!device->is_cpu)
-                do {
-                        r = device->vk.GetFenceStatus(device->vk.device, fence);
-                        if (r == VK_SUCCESS)
-                                return 0;
-                } while (r == VK_NOT_READY && tdm_now_ns() - begin_ns < SPIN_NS);
-        do {
-                r = device->vk.WaitForFences(device->vk.device, 1, &fence, VK_TRUE, WAIT_SLICE_NS);
-                waited_ns = tdm_now_ns() - begin_ns;
-                /* What is waited for is bounded here, and longer than what tandemd takes for a hang. */
-                atomic_fetch_add_explicit(device->heartbeat, 1, memory_order_relaxed);
-        } while (r == VK_TIMEOUT && waited_ns < (device->is_cpu ? WAIT_CPU_MAX_NS : WAIT_MAX_NS));
-        if (r == VK_SUCCESS)
-                return 0;
-        return tdm_vk_fault(device, r == VK_TIMEOUT ? "waiting for one submission (hung?)" : "waiting for the GPU", r,
-                            err);
-}
-
-int tdm_vk_submit(struct tdm_vk_device *device, VkCommandBuffer commands, struct tdm_error *err)
-{
-        int r = tdm_vk_submit_begin(device, 0, commands, err);
-
-        return r == 0 ? tdm_vk_submit_end(device, 0, err) : r;
-}
-
-int tdm_vk_once_begin(struct tdm_vk_device *device, VkCommandBuffer *ret, const char *what, struct tdm_error *err)
-{
-        const VkCommandBufferBeginInfo begin = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
-                                                 .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT };
-        VkResult r = device->vk.BeginCommandBuffer(device->stage_commands[0], &begin);
-
-        if (r != VK_SUCCESS)
-                return tdm_vk_fault(device, what, r, err);
-        *ret = device->stage_commands[0];
-        return 0;
-}
-
-int tdm_vk_once_end(struct tdm_vk_device *device, const char *what, struct tdm_error *err)
-{
-        VkResult r = device->vk.EndCommandBuffer(device->stage_commands[0]);
-
-        return r == VK_SUCCESS ? tdm_vk_submit(device, device->stage_commands[0], err) :
-                                 tdm_vk_fault(device, what, r, err);
-}
-
-int tdm_vk_once_dispatch(struct tdm_vk_device *device, const struct tdm_vk_pipeline *pipeline, const void *push,
-                         uint32_t push_bytes, uint32_t x, uint32_t y, const char *what, struct tdm_error *err)
-{
-        struct tdm_vk *vk = &device->vk;
-        VkCommandBuffer commands = VK_NULL_HANDLE;
-        int r = tdm_vk_once_begin(device, &commands, what, err);
-
-        if (r != 0)
-                return r;
-        vk->CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline->pipeline);
-        vk->CmdPushConstants(commands, device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, push_bytes, push);
-        vk->CmdDispatch(commands, x, y, 1);
-        tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
-                       VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
-        return tdm_vk_once_end(device, what, err);
-}
-
-void tdm_vk_barrier(struct tdm_vk_device *device, VkCommandBuffer commands, VkPipelineStageFlags from,
-                    VkAccessFlags written, VkPipelineStageFlags to, VkAccessFlags wanted)
-{
-        const VkMemoryBarrier memory = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
-                                         .srcAccessMask = written,
-                                         .dstAccessMask = wanted };
-
-        device->vk.CmdPipelineBarrier(commands, from, to, 0, 1, &memory, 0, NULL, 0, NULL);
-}
-
-int tdm_vk_submit_begin(struct tdm_vk_device *device, unsigned which, VkCommandBuffer commands, struct tdm_error *err)
-{
-        const VkSubmitInfo submit = { .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
-                                      .commandBufferCount = 1,
-                                      .pCommandBuffers = &commands };
-        VkResult r = device->vk.QueueSubmit(device->queue, 1, &submit, device->fences[which]);
-
-        if (r != VK_SUCCESS)
-                return tdm_vk_fault(device, "submitting work", r, err);
-        device->counters.submissions++;
-        return 0;
-}
-
-int tdm_vk_submit_end(struct tdm_vk_device *device, unsigned which, struct tdm_error *err)
-{
-        int ret = tdm_vk_wait(device, device->fences[which], err);
-        VkResult r;
-
-        if (ret != 0)
-                return ret;
-        r = device->vk.ResetFences(device->vk.device, 1, &device->fences[which]);
-        if (r != VK_SUCCESS)
-                return tdm_vk_fault(device, "submitting work", r, err);
-        atomic_fetch_add_explicit(device->heartbeat, 1, memory_order_relaxed);
-        return 0;
-}
-
 /* ---- opening ---- */
 
-static void vulkan_close(struct tdm_device *public)
+void tdm_vk_device_close(struct tdm_vk_device *device)
 {
-        struct tdm_vk_device *device = (struct tdm_vk_device *)public;
         struct tdm_vk *vk;
 
         if (!device)
@@ -330,7 +211,7 @@ static bool is_fixed_at_32(const struct tdm_vk_device *device)
 }
 
 /* F16 below 2^-14 stays what it is: weights for f16 units are made of such (shaders/half.glsl). */
-static bool keeps_small_halves(const struct tdm_vk_device *device)
+static bool keeps_small_f16(const struct tdm_vk_device *device)
 {
         VkPhysicalDeviceVulkan12Properties p12 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES };
         VkPhysicalDeviceProperties2 p = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &p12 };
@@ -410,7 +291,7 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
                                      "storageBuffer16BitAccess, storageBuffer8BitAccess, bufferDeviceAddress, "
                                      "shaderIntegerDotProduct, maintenance4, arithmetic in subgroups",
                                      properties->deviceName);
-        has_f16 = f12.shaderFloat16 && keeps_small_halves(device);
+        has_f16 = f12.shaderFloat16 && keeps_small_f16(device);
         has_memory_model = f12.vulkanMemoryModel && f12.vulkanMemoryModelDeviceScope;
         /* Only what is used: a feature may cost. */
         features.features = (VkPhysicalDeviceFeatures){ .shaderInt64 = VK_TRUE, .shaderInt16 = VK_TRUE };
@@ -429,11 +310,11 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
         device->matrix_units = has_memory_model && is_fixed_at_32(device) &&
                                has_extension(extensions, n, names[info.enabledExtensionCount]) &&
                                tdm_vk_matrix_units(device, TDM_VK_UNITS_INT8);
-        device->half_units = device->matrix_units && has_f16 && tdm_vk_matrix_units(device, TDM_VK_UNITS_F16);
+        device->f16_units = device->matrix_units && has_f16 && tdm_vk_matrix_units(device, TDM_VK_UNITS_F16);
         if (device->matrix_units) {
                 info.enabledExtensionCount++;
                 f13.pNext = &matrix_features;
-                f12.shaderFloat16 = device->half_units;
+                f12.shaderFloat16 = device->f16_units;
                 f12.vulkanMemoryModel = f12.vulkanMemoryModelDeviceScope = VK_TRUE;
         }
         r = device->vk.CreateDevice(device->physical, &info, NULL, &device->vk.device);
@@ -507,7 +388,8 @@ static int look_at_memory(struct tdm_vk_device *device, VkPhysicalDeviceType typ
         return 0;
 }
 
-static int open_gpu(struct tdm_vk_device *device, const struct tdm_device_config *config, struct tdm_error *err)
+static int open_gpu(struct tdm_vk_device *device, const struct tdm_device_config *config,
+                    bool (*sane)(const struct tdm_vk_tuned *tuned), struct tdm_error *err)
 {
         VkPhysicalDeviceVulkan12Properties p12 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES };
         VkPhysicalDeviceVulkan11Properties p11 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES,
@@ -542,7 +424,7 @@ static int open_gpu(struct tdm_vk_device *device, const struct tdm_device_config
         snprintf(device->numerics_id, sizeof(device->numerics_id), "vulkan-7/%.80s/%.40s/%.60s", properties.deviceName,
                  p12.driverName, p12.driverInfo);
         device->properties = properties;
-        tdm_vk_cache_open(device);
+        tdm_vk_cache_open(device, sane);
         /* A driver loads its compiler with the first kernel: that must happen before files are out of reach. */
         r = tdm_vk_pipeline_need(device, TDM_VK_NORM, (const uint32_t[]){ 0, TDM_VK_ACT_I8, 1, 0 }, err);
         for (unsigned i = 0; i < TDM_VK_STAGES && r == 0; i++)
@@ -555,21 +437,21 @@ static int open_gpu(struct tdm_vk_device *device, const struct tdm_device_config
                  "%.60s, %s, memory %s, %.1f GiB, subgroups of %u%s, %.40s", properties.deviceName,
                  type_name(properties.deviceType), device->import ? "imported" : "copied",
                  (double)device->memory.memoryHeaps[device->device_heap].size / 0x1p30, p11.subgroupSize,
-                 device->half_units   ? ", int8 and f16 matrices" :
+                 device->f16_units    ? ", int8 and f16 matrices" :
                  device->matrix_units ? ", int8 matrices" :
                                         "",
                  p12.driverInfo);
         return 0;
 }
 
-static int vulkan_open(struct tdm_device **ret, const struct tdm_device_config *config, struct tdm_error *err)
+int tdm_vk_device_open(struct tdm_vk_device **ret, const struct tdm_device_config *config,
+                       bool (*sane)(const struct tdm_vk_tuned *tuned), struct tdm_error *err)
 {
         struct tdm_vk_device *device = calloc(1, sizeof(*device));
         int r;
 
         if (!device)
                 return tdm_error_set(err, -ENOMEM, "vulkan device: no memory");
-        device->public.ops = &tdm_vulkan_device_ops;
         device->next_stage = 1;
         device->cache_fd = -1;
         device->heartbeat = config->heartbeat;
@@ -580,116 +462,11 @@ static int vulkan_open(struct tdm_device **ret, const struct tdm_device_config *
         else
                 r = tdm_vk_open(&device->vk, err);
         if (r == 0)
-                r = open_gpu(device, config, err);
+                r = open_gpu(device, config, sane, err);
         if (r != 0) {
-                vulkan_close(&device->public);
+                tdm_vk_device_close(device);
                 return r;
         }
-        *ret = &device->public;
+        *ret = device;
         return 0;
 }
-
-static const char *vulkan_describe(const struct tdm_device *device)
-{
-        return ((const struct tdm_vk_device *)device)->description;
-}
-
-static const char *vulkan_numerics_id(const struct tdm_device *device)
-{
-        return ((const struct tdm_vk_device *)device)->numerics_id;
-}
-
-static void vulkan_set_kv(struct tdm_device_model *public, uint8_t *kv_base)
-{
-        tdm_vk_kv_set((struct tdm_vk_model *)public, kv_base);
-}
-
-static uint64_t vulkan_scratch_bytes(const struct tdm_device_model *public)
-{
-        return ((const struct tdm_vk_model *)public)->memory_bytes;
-}
-
-/* Asked for when a model is loaded; the cache may come later, and says for itself why not. */
-static const char *vulkan_plan(const struct tdm_device_model *public)
-{
-        struct tdm_vk_model *m = (struct tdm_vk_model *)public;
-        const struct tdm_vk_device *device = m->device;
-        unsigned tried = 0, proven = 0;
-        char no_dmabuf[96] = "";
-
-        if (m->no_dmabuf)
-                snprintf(no_dmabuf, sizeof(no_dmabuf), ", no dma-buf: %s", m->no_dmabuf);
-        for (unsigned i = 0; i < device->n_pipelines; i++) {
-                tried += device->pipelines[i].tried;
-                proven += device->pipelines[i].proven;
-        }
-        snprintf(m->plan, sizeof(m->plan),
-                 "weights %s, rows %s, cache %s, hidden rows %s%s; %.1f MiB on the device in %llu allocations of at "
-                 "most %.0f MiB; "
-                 "%llu kernels, %zu KiB of them from disk, one after the other %s; %u of %u with matrix units exact, "
-                 "so in use",
-                 m->weights_imported ? "imported in place" : "copied to the device",
-                 m->attend_half                       ? "of f16 (in attention too)" :
-                 m->half                              ? "of f16" :
-                 m->layers[0].q.act == TDM_VK_ACT_F32 ? "of f32" :
-                 m->layers[0].q.act == TDM_VK_ACT_I16 ? "of 15 bits" :
-                                                        "of 8 and 15 bits",
-                 m->kv_imported || (!m->n_kv_buffers && device->import) ?
-                         "imported in place" :
-                         "on the device, written behind into its segment",
-                 m->activations_dmabuf        ? "imported in place (dma-buf)" :
-                 m->activations_buffer.buffer ? "imported in place (host pointer)" :
-                                                "copied where another worker follows",
-                 no_dmabuf, (double)m->memory_bytes / 0x1p20, (unsigned long long)device->counters.allocations,
-                 (double)device->max_allocation / 0x1p20, (unsigned long long)device->counters.pipelines,
-                 device->loaded_bytes >> 10, device->chained ? "without barriers" : "by barriers", proven, tried);
-        return m->plan;
-}
-
-static uint64_t vulkan_n_saturated(const struct tdm_device_model *public)
-{
-        return *(const volatile uint32_t *)((const struct tdm_vk_model *)public)->counters.map;
-}
-
-void tdm_vulkan_counters(const struct tdm_device *device, struct tdm_vulkan_counters *ret)
-{
-        *ret = ((const struct tdm_vk_device *)device)->counters;
-}
-
-void tdm_vulkan_profile(struct tdm_device *device, bool on)
-{
-        ((struct tdm_vk_device *)device)->profiling = on;
-}
-
-unsigned tdm_vulkan_profile_take(struct tdm_device *public, struct tdm_vulkan_profile ret[TDM_VULKAN_PROFILE_MAX])
-{
-        struct tdm_vk_device *device = (struct tdm_vk_device *)public;
-        unsigned n = 0;
-
-        for (unsigned i = 0; i < device->n_pipelines && n < TDM_VULKAN_PROFILE_MAX; i++) {
-                struct tdm_vk_pipeline *p = &device->pipelines[i];
-
-                if (p->profile_n)
-                        ret[n++] = (struct tdm_vulkan_profile){ p->name, p->profile_n, p->profile_ns };
-                p->profile_n = p->profile_ns = 0;
-        }
-        return n;
-}
-
-const struct tdm_device_ops tdm_vulkan_device_ops = {
-        .name = "vulkan",
-        .open = vulkan_open,
-        .close = vulkan_close,
-        .describe = vulkan_describe,
-        .numerics_id = vulkan_numerics_id,
-        .model_load = tdm_vk_model_load,
-        .load_begin = tdm_vk_model_begin,
-        .load_weights = tdm_vk_model_weights,
-        .load_end = tdm_vk_model_end,
-        .model_unload = tdm_vk_model_unload,
-        .set_kv = vulkan_set_kv,
-        .model_scratch_bytes = vulkan_scratch_bytes,
-        .run = tdm_vk_run,
-        .plan = vulkan_plan,
-        .n_saturated = vulkan_n_saturated,
-};

@@ -24,7 +24,7 @@
  * speed, and small kernels are all such instructions. Within attention items of a row wait for each other in the same
  * way: the last one merges what the others leave, flagged with the step's serial and the layer; that takes for granted
  * that a dispatch's workgroups start in order. */
-#include "gpu-worker/vulkan/private.h"
+#include "gpu-worker/vulkan/device/gpu.h"
 
 #define VENDOR_NVIDIA 0x10deu
 
@@ -86,11 +86,11 @@ int tdm_vk_chain_try(struct tdm_vk_device *device, const struct tdm_vk_pipeline 
         return r;
 }
 
-int tdm_vk_chain_check(struct tdm_vk_model *m, struct tdm_error *err)
+int tdm_vk_chain_check(struct tdm_vk_device *device, const volatile uint32_t *gave_up, struct tdm_error *err)
 {
-        if (!((const volatile uint32_t *)m->counters.map)[TDM_VK_GAVE_UP_WORD])
+        if (!*gave_up)
                 return 0;
-        m->device->lost = true;
+        device->lost = true;
         return tdm_error_set(err, TDM_E_DEVICE_FAULT,
                              "vulkan device: a kernel waited in vain for the one before it; the worker must be "
                              "restarted (TANDEM_VULKAN_CHAIN=off does without)");
