@@ -17,10 +17,9 @@ struct tdm_npu_device {
         struct tdm_device *host;
         struct tdm_npu *npu;
         enum tdm_npu_type type;
-        char description[128];
+        char *description, *numerics_id;
         struct tdm_device_counters *counters, own_counters; /* the first may be the second */
         struct tdm_npu_telemetry telemetry;
-        char numerics_id[96];
 };
 
 /* struct tdm_device_model is never defined: its address is that of our struct. */
@@ -67,6 +66,8 @@ static void npu_close(struct tdm_device *public)
         tdm_npu_telemetry_close(&device->telemetry);
         if (device->host)
                 device->host->ops->close(device->host);
+        free(device->description);
+        free(device->numerics_id);
         free(device);
 }
 
@@ -104,12 +105,19 @@ static int open_device(struct tdm_device **ret, const struct tdm_device_config *
         manifest = tdm_npu_manifest(device->npu);
         for (uint32_t i = 0; i < manifest->n_programs; i++)
                 n += manifest->programs[i].type == device->type;
-        snprintf(device->description, sizeof(device->description), "%s NPU, %u %s programs, %s; beside it %s",
-                 manifest->generation, n, tdm_npu_type_name(device->type), tdm_npu_flavour(device->npu),
-                 device->host->ops->describe(device->host));
-        snprintf(device->numerics_id, sizeof(device->numerics_id), "%s-" NUMERICS "-%s-%016llx-%llu+%s", ops->name,
-                 tdm_npu_type_name(device->type), (unsigned long long)manifest->hash,
-                 (unsigned long long)(tdm_npu_budget(device->npu) >> 20), device->host->ops->numerics_id(device->host));
+        if (asprintf(&device->description, "%s NPU, %u %s programs, %s; beside it %s", manifest->generation, n,
+                     tdm_npu_type_name(device->type), tdm_npu_flavour(device->npu),
+                     device->host->ops->describe(device->host)) < 0)
+                device->description = NULL;
+        if (asprintf(&device->numerics_id, "%s-" NUMERICS "-%s-%016llx-%llu+%s", ops->name,
+                     tdm_npu_type_name(device->type), (unsigned long long)manifest->hash,
+                     (unsigned long long)(tdm_npu_budget(device->npu) >> 20),
+                     device->host->ops->numerics_id(device->host)) < 0)
+                device->numerics_id = NULL;
+        if (!device->description || !device->numerics_id) {
+                npu_close(&device->public);
+                return tdm_error_set(err, -ENOMEM, "no memory for the NPU");
+        }
         *ret = &device->public;
         return 0;
 }

@@ -28,7 +28,7 @@
 #define PATIENCE_NS (120 * TDM_NSEC_PER_SEC)
 #else
 #define HANG_NS (300 * TDM_NSEC_PER_MSEC)
-#define PATIENCE_NS (20 * TDM_NSEC_PER_SEC)
+#define PATIENCE_NS (60 * TDM_NSEC_PER_SEC)
 #endif
 
 struct job {
@@ -270,12 +270,55 @@ static struct rig *rig_new(void)
         return rig_new_with(&config);
 }
 
-static void rig_free(struct rig *rig)
+/* Time that passed, without the time in which a worker's main thread or this one was ready to run and had no CPU. On a
+ * machine that has nothing else to do this is the time on the clock. */
+struct stopwatch {
+        uint64_t begin_ns;
+        pid_t worker;                /* 0: none */
+        uint64_t worker_ns, self_ns; /* waited before the beginning */
+        uint64_t worker_waited_ns;   /* waited since, as last seen: the worker may be gone when it is asked for */
+};
+
+static uint64_t waited_ns(pid_t pid)
 {
-        uint64_t t0 = tdm_now_ns();
+        unsigned long long waited = 0;
+        char path[40];
+        FILE *f;
+
+        snprintf(path, sizeof(path), "/proc/%d/schedstat", (int)pid);
+        f = fopen(path, "re");
+        if (!f)
+                return 0;
+        if (fscanf(f, "%*u %llu", &waited) != 1)
+                waited = 0;
+        fclose(f);
+        return waited;
+}
+
+static struct stopwatch stopwatch_start(pid_t worker)
+{
+        return (struct stopwatch){ .begin_ns = tdm_now_ns(),
+                                   .worker = worker,
+                                   .worker_ns = worker ? waited_ns(worker) : 0,
+                                   .self_ns = waited_ns(getpid()) };
+}
+
+static uint64_t stopwatch_ns(struct stopwatch *w)
+{
+        uint64_t passed, waited, now = w->worker ? waited_ns(w->worker) : 0;
+
+        w->worker_waited_ns = TDM_MAX(w->worker_waited_ns, now - TDM_MIN(now, w->worker_ns));
+        waited = w->worker_waited_ns + waited_ns(getpid()) - w->self_ns;
+        passed = tdm_now_ns() - w->begin_ns;
+        return passed - TDM_MIN(passed, waited);
+}
+
+static void rig_free_within(struct rig *rig, uint64_t limit_ns)
+{
+        struct stopwatch watch = stopwatch_start(0);
 
         tdm_fleet_destroy(rig->fleet);
-        assert_true(tdm_now_ns() - t0 < 2 * TDM_NSEC_PER_SEC + TDM_NSEC_PER_SEC / 2);
+        assert_true(stopwatch_ns(&watch) < limit_ns);
         tdm_loop_destroy(rig->loop);
         tdm_segment_destroy(rig->model.weights);
         tdm_segment_destroy(rig->model.kv);
@@ -285,6 +328,11 @@ static void rig_free(struct rig *rig)
         tdm_model_description_deinit(&rig->description);
         tdm_gguf_close(rig->gguf);
         free(rig);
+}
+
+static void rig_free(struct rig *rig)
+{
+        rig_free_within(rig, 2 * TDM_NSEC_PER_SEC + TDM_NSEC_PER_SEC / 2);
 }
 
 #define wait_for(rig, condition)                                                                                       \
@@ -964,14 +1012,14 @@ static void stopped_idle(void **state)
         struct rig *rig = rig_new();
         struct tdm_fleet_worker *npu = &rig->fleet->workers[TDM_WORKER_NPU],
                                 *gpu = &rig->fleet->workers[TDM_WORKER_GPU];
-        uint64_t t0;
+        struct stopwatch watch;
 
         wait_for(rig, is_whole(rig));
         wait_for(rig, npu->ping_sent >= 1 && atomic_load(&npu->progress->answered) == npu->ping_sent);
-        t0 = tdm_now_ns();
+        watch = stopwatch_start(0);
         kill(npu->pid, SIGSTOP);
         wait_for(rig, rig->n_resets == 1);
-        assert_true(tdm_now_ns() - t0 < 3 * TDM_NSEC_PER_SEC + 2 * HANG_NS);
+        assert_true(stopwatch_ns(&watch) < 3 * TDM_NSEC_PER_SEC + 2 * HANG_NS);
         assert_non_null(strstr(npu->last_exit, "ping"));
         assert_non_null(strstr(npu->last_exit, "stopped"));
         wait_for(rig, is_whole(rig));
@@ -987,7 +1035,7 @@ static void stopped_idle(void **state)
                 assert_int_equal(tdm_loop_turn(rig->loop, 20 * TDM_NSEC_PER_MSEC), 0);
                 if (jobs_finished(rig))
                         start_jobs(rig, "gpu");
-                assert_true(tdm_now_ns() - t0 < PATIENCE_NS);
+                assert_true(tdm_now_ns() - watch.begin_ns < PATIENCE_NS);
         }
         assert_int_equal(gpu->restarts, 0);
         rig->hold = true;
@@ -1084,21 +1132,26 @@ static void measured_to_death(void **state)
 
 /* ---- no CPU ---- */
 
-/* All threads of a process. SCHED_IDLE: only when nobody else wants the CPU. */
-static void set_class(pid_t pid, int policy)
+/* All threads of a process. SCHED_IDLE: only when nobody else wants the CPU. An ordinary user may choose it, and may not
+ * choose another one afterwards: false. */
+static bool set_class(pid_t pid, int policy)
 {
         const struct sched_param param = { 0 };
         struct dirent *entry;
         char path[40];
+        bool all = true;
         DIR *dir;
 
         snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
         dir = opendir(path);
         assert_non_null(dir);
         while ((entry = readdir(dir)))
-                if (atoi(entry->d_name) > 0)
-                        assert_int_equal(sched_setscheduler(atoi(entry->d_name), policy, &param), 0);
+                if (atoi(entry->d_name) > 0 && sched_setscheduler(atoi(entry->d_name), policy, &param) < 0) {
+                        assert_int_equal(errno, EPERM);
+                        all = false;
+                }
         closedir(dir);
+        return all;
 }
 
 static pid_t spinner(int cpu)
@@ -1139,7 +1192,7 @@ static void starved(void **state)
         rig = rig_new_with(&config);
         npu = &rig->fleet->workers[TDM_WORKER_NPU];
         wait_for(rig, is_whole(rig));
-        set_class(npu->pid, SCHED_IDLE);
+        assert_true(set_class(npu->pid, SCHED_IDLE));
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(spinners); i++)
                 spinners[i] = spinner(first);
         start_jobs(rig, "split");
@@ -1159,8 +1212,10 @@ static void starved(void **state)
         }
         wait_for(rig, jobs_finished(rig));
         assert_int_equal(rig->n_resets, 0);
-        set_class(npu->pid, SCHED_OTHER); /* it shall leave in time */
-        rig_free(rig);
+        if (set_class(npu->pid, SCHED_OTHER))
+                rig_free(rig);
+        else /* still starved where others want its CPU, and then not in time */
+                rig_free_within(rig, PATIENCE_NS);
 }
 
 /* What counts as starved, and what does not. */
@@ -1188,18 +1243,20 @@ static void starved_or_not(void **state)
                 tdm_fleet_starved_ns(&sample, pid, TDM_NSEC_PER_SEC);
         }
         assert_int_equal(sample.forgiven_ns, 10 * TDM_NSEC_PER_SEC); /* not for ever */
+        kill(hog, SIGKILL);
+        waitpid(hog, NULL, 0);
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
         memset(&sample, 0, sizeof(sample));
-        assert_int_equal(sched_setscheduler(pid, SCHED_OTHER, &param), 0);
+        pid = spinner(first);
         kill(pid, SIGSTOP);
-        usleep(200000);
+        assert_int_equal(waitpid(pid, NULL, WUNTRACED), pid);
         tdm_fleet_starved_ns(&sample, pid, tick);
         usleep(100000);
         assert_true(tdm_fleet_starved_ns(&sample, pid, tick) < tick / 10); /* wants nothing */
         kill(pid, SIGKILL);
         waitpid(pid, NULL, 0);
         assert_int_equal(tdm_fleet_starved_ns(&sample, pid, tick), 0);
-        kill(hog, SIGKILL);
-        waitpid(hog, NULL, 0);
 }
 
 static void survivor_hook(struct rig *rig, uint32_t n_steps)
@@ -1552,8 +1609,8 @@ static void hung_in_pieces(void **state)
                                                  .n_threads = 1,
                                                  .hang_min_ns = HANG_NS };
         struct tdm_fleet_model second;
+        struct stopwatch watch;
         struct rig *rig;
-        uint64_t t0;
 
         setenv("TANDEM_FAULT_GPU", "hang=250", 1);
         rig = rig_new_with(&config);
@@ -1564,9 +1621,9 @@ static void hung_in_pieces(void **state)
         rig->hold = false;
         jobs_submit(rig);
         rig->hold = true;
-        t0 = tdm_now_ns();
-        wait_for(rig, rig->n_resets == 1);
-        assert_true(tdm_now_ns() - t0 < 6 * HANG_NS);
+        watch = stopwatch_start(worker_pid(rig, TDM_WORKER_GPU));
+        wait_for(rig, stopwatch_ns(&watch) >= 6 * HANG_NS || rig->n_resets == 1);
+        assert_int_equal(rig->n_resets, 1);
         assert_non_null(strstr(rig->reason, "no progress"));
         rig_free(rig);
         tdm_segment_destroy(second.weights);

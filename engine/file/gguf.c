@@ -235,7 +235,7 @@ static int walk_header(struct cursor *c, uint64_t *ret_n_tensors, uint64_t *ret_
 {
         uint64_t n_tensors = 0, n_entries = 0;
         uint32_t version = 0;
-        char magic[4];
+        char magic[4] = { 0 };
         int r;
 
         r = take(c, magic, sizeof(magic), "the header");

@@ -37,7 +37,7 @@ def command_flags():
     tables = {"help", "version"}
     for name in os.listdir(os.path.join(TREE, "client-lib", "cli")):
         if name.endswith((".c", ".h")) and not name.startswith("test-"):
-            tables |= set(re.findall(r"\{ (?:'.'|0), \"([a-z-]+)\", ARG_", source("client-lib", "cli", name)))
+            tables |= set(re.findall(r"\{[\s\\]+(?:'.'|0), \"([a-z-]+)\", ARG_", source("client-lib", "cli", name)))
     check(len(tables) > 25, "found the tables", tables)
     both_ways(tables, set(re.findall(r"\*--([a-z-]+)\*", page("tandem.1"))), "flags of tandem")
     program = os.path.join(BIN, "tandem")
@@ -50,7 +50,7 @@ def command_flags():
 
 @test
 def daemon_flags():
-    code = source("daemon", "config.c")
+    code = source("daemon", "service", "config.c")
     flags = set(re.findall(r'\{ "([a-z-]+)", (?:no|required)_argument', code))
     both_ways(flags, set(re.findall(r"\*--([a-z-]+)\*", page("tandemd.8"))) - {"user-only"}, "flags of tandemd")
     check(not flags - set(re.findall(r"--([a-z-]+)", help_of(os.path.join(BIN, "tandemd"), "--help"))), "flags in its help", flags)
@@ -58,7 +58,7 @@ def daemon_flags():
 
 @test
 def config_keys():
-    code = source("daemon", "config-ini.c")
+    code = source("daemon", "service", "config-ini.c")
     keys = re.findall(r'\{ "([a-z]+)", "([a-z-]+)", KIND_', code)
     check(len(keys) > 12, "found the table", keys)
     manual, section = set(), None
@@ -88,7 +88,7 @@ def variables():
                     read |= set(re.findall(r'"(TANDEM_[A-Z_]+)"', source(os.path.join(base, name))))
     told = set(re.findall(r"\b(TANDEM_[A-Z_]+)\b", page("tandemd.8")))
     check(not told - read, "variables that only the manual knows", sorted(told - read))
-    helped = set(re.findall(r"\b(TANDEM_[A-Z_]+)\b", source("daemon", "config.c")))
+    helped = set(re.findall(r"\b(TANDEM_[A-Z_]+)\b", source("daemon", "service", "config.c")))
     check(not helped - told, "variables that the manual lacks", sorted(helped - told))
 
 
@@ -111,7 +111,7 @@ def bus_interface():
         both_ways(members, set(re.findall(r"\*(\w+)\*\((?!\d\))", body)), f"methods and signals of {name}")
         listed = re.search(r"^Properties: (.*?)(?:\n\n|\Z)", body, re.M | re.S)[1]
         both_ways(properties, set(re.findall(r"\*(\w+)\*", listed)), f"properties of {name}")
-    options = source("daemon", "dbus-options.c")
+    options = source("daemon", "faces", "dbus", "options.c")
     names = set(re.findall(r'\[[A-Z_]+\] = "([a-z-]+)"', options.split("};")[1]))
     section = text.split("## Options of Generate and Chat")[1].split("\n# ")[0]
     both_ways(names, set(re.findall(r"\*([a-z-]+)\*(?: \(|,|\n)", section)) - {"tandem"}, "options of Generate")

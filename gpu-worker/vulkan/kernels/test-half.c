@@ -254,7 +254,7 @@ static void shapes(void **state)
                 if (i >> 18 & 63 || !tdm_vk_tuned_sane(&tuned))
                         continue;
                 n_sane++;
-                assert_in_range(shape->groups, 1, 16);
+                assert_true(shape->groups >= 1 && shape->groups <= 16);
                 assert_true(shape->panels >= 1 && shape->ahead < 16 && shape->sets >= 1);
                 assert_true(i >> 24 == 0 || shape->panels % 2 == 0);
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(cols); k++) {
@@ -270,7 +270,7 @@ static void shapes(void **state)
                         }
                         n_fit++;
                         assert_true(cols[k] < 65536); /* 64 KiB in shared memory */
-                        assert_in_range(c[2], 32, 1024);
+                        assert_true(c[2] >= 32 && c[2] <= 1024);
                         assert_true(c[2] / 32 / shape->groups * shape->ahead * length >= chunks && c[3] >= length);
                         assert_int_equal(c[1], shape->groups | (uint32_t)shape->panels << 8 | shape->ahead << 16 |
                                                        shape->sets << 20 | i >> 24 << 24);

@@ -7,7 +7,7 @@ import glob
 import os
 import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tests", "lib"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "tests", "lib"))
 from tandem_test import *  # noqa: E402,F403
 
 # A CPU implementation compiles a kernel when it first runs: kept between runs, and no deadline is fair to it.
