@@ -63,8 +63,8 @@ static const char *vulkan_plan(const struct tdm_device_model *public)
                  "%llu kernels, %zu KiB of them from disk, one after the other %s; %u of %u with matrix units exact, "
                  "so in use",
                  m->weights_imported ? "imported in place" : "copied to the device",
-                 m->attend_half                       ? "of f16 (in attention too)" :
-                 m->half                              ? "of f16" :
+                 m->attend_f16                        ? "of f16 (in attention too)" :
+                 m->f16_rows                          ? "of f16" :
                  m->layers[0].q.act == TDM_VK_ACT_F32 ? "of f32" :
                  m->layers[0].q.act == TDM_VK_ACT_I16 ? "of 15 bits" :
                                                         "of 8 and 15 bits",

@@ -20,7 +20,7 @@
  * are there, and only then asks for all of it.
  *
  * What a kernel waits with is time to prepare. Norms and attention of a single row go through their instructions once
- * for nothing (norm.comp, attendhalf.comp): a multiprocessor that has to fetch instructions runs at a fifth of its
+ * for nothing (norm.comp, attend-f16.comp): a multiprocessor that has to fetch instructions runs at a fifth of its
  * speed, and small kernels are all such instructions. Within attention items of a row wait for each other in the same
  * way: the last one merges what the others leave, flagged with the step's serial and the layer; that takes for granted
  * that a dispatch's workgroups start in order. */

@@ -210,7 +210,7 @@ static bool is_fixed_at_32(const struct tdm_vk_device *device)
                p.properties.limits.maxComputeSharedMemorySize >= 48 << 10;
 }
 
-/* F16 below 2^-14 stays what it is: weights for f16 units are made of such (shaders/half.glsl). */
+/* F16 below 2^-14 stays what it is: weights for f16 units are made of such (shaders/f16.glsl). */
 static bool keeps_small_f16(const struct tdm_vk_device *device)
 {
         VkPhysicalDeviceVulkan12Properties p12 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES };

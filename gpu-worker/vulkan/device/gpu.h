@@ -13,7 +13,7 @@
 #include "common/pool.h"
 #include "engine/device/device.h"
 #include "gpu-worker/vulkan/device/vk.h"
-#include "gpu-worker/vulkan/shaders/shared.h"
+#include "gpu-worker/vulkan/shaders/common/shared.h"
 
 struct tdm_vk_device;
 
@@ -58,21 +58,21 @@ int tdm_vk_upload(struct tdm_vk_device *device, struct tdm_vk_buffer *to, uint64
 
 enum tdm_vk_shader {
         TDM_VK_EMBED,
-        TDM_VK_TURN,
+        TDM_VK_REPACK,
         TDM_VK_NORM,
         TDM_VK_MATVEC,
-        TDM_VK_MATGELU,   /* a single row's gate and up, and GELU after them */
-        TDM_VK_MATVEC_K,  /* of the types of engine/weights/weights-k.h */
-        TDM_VK_MATDIRECT, /* the same bits for some rows at once, where the device has integer matrix units */
-        TDM_VK_MATWIDE,   /* and for hundreds */
+        TDM_VK_MATVEC_GELU,      /* a single row's gate and up, and GELU after them */
+        TDM_VK_MATVEC_SUBBLOCK,  /* of the types of engine/weights/weights-k.h */
+        TDM_VK_MATMUL_INT8,      /* the same bits for some rows at once, where the device has integer matrix units */
+        TDM_VK_MATMUL_INT8_WIDE, /* and for hundreds */
         TDM_VK_BOUND,
-        TDM_VK_MATHALFSINGLE, /* a single row of f16, where the device has f16 matrix units */
-        TDM_VK_MATHALF,       /* up to 32 */
-        TDM_VK_MATHALFWIDE,   /* and hundreds */
+        TDM_VK_MATVEC_F16,      /* a single row of f16, where the device has f16 matrix units */
+        TDM_VK_MATMUL_F16,      /* up to 32 */
+        TDM_VK_MATMUL_F16_WIDE, /* and hundreds */
         TDM_VK_ROTATE,
         TDM_VK_ATTEND,
-        TDM_VK_ATTENDHALF,     /* of a single row, where the device has f16 matrix units */
-        TDM_VK_ATTENDHALFWIDE, /* and of many */
+        TDM_VK_ATTEND_F16,      /* of a single row, where the device has f16 matrix units */
+        TDM_VK_ATTEND_F16_WIDE, /* and of many */
         TDM_VK_MERGE,
         TDM_VK_GELU,
         TDM_VK_LOGITS, /* what the sampler wants to know of all of them */
@@ -84,9 +84,9 @@ enum tdm_vk_shader {
 /* For matrix units: only used where it is proven, and not missed where it cannot be compiled. */
 static inline bool tdm_vk_matrix_kernel(enum tdm_vk_shader shader)
 {
-        return shader == TDM_VK_MATDIRECT || shader == TDM_VK_MATWIDE || shader == TDM_VK_MATHALFSINGLE ||
-               shader == TDM_VK_MATHALF || shader == TDM_VK_MATHALFWIDE || shader == TDM_VK_ATTENDHALF ||
-               shader == TDM_VK_ATTENDHALFWIDE;
+        return shader == TDM_VK_MATMUL_INT8 || shader == TDM_VK_MATMUL_INT8_WIDE || shader == TDM_VK_MATVEC_F16 ||
+               shader == TDM_VK_MATMUL_F16 || shader == TDM_VK_MATMUL_F16_WIDE || shader == TDM_VK_ATTEND_F16 ||
+               shader == TDM_VK_ATTEND_F16_WIDE;
 }
 
 struct tdm_vk_pipeline {
@@ -115,7 +115,7 @@ struct tdm_vk_pipeline *tdm_vk_pipeline_compiled(struct tdm_vk_device *device, e
 /* A kernel for matrix units, where it is proven; else NULL. */
 struct tdm_vk_pipeline *tdm_vk_pipeline_proven(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0,
                                                uint32_t c1, uint32_t c2, uint32_t c3);
-/* Panels and rows that one workgroup of a MATDIRECT or MATWIDE pipeline makes. */
+/* Panels and rows that one workgroup of a MATMUL_INT8 or MATMUL_INT8_WIDE pipeline makes. */
 void tdm_vk_matrix_tile(const struct tdm_vk_pipeline *pipeline, uint32_t *ret_panels, uint32_t *ret_rows);
 /* Destroys those from the first-th on. None of them is in use. */
 void tdm_vk_pipelines_forget(struct tdm_vk_device *device, unsigned first);
@@ -128,7 +128,7 @@ struct tdm_vk_shape {
 };
 
 /* A kernel of a single row and the shape that was found best for matrices of these sizes; as it lies on disk. shader:
- * MATVEC or MATGELU; where act says that rows are F16 it is MATHALFSINGLE that does the same, with so many groups,
+ * MATVEC or MATVEC_GELU; where act says that rows are F16 it is MATVEC_F16 that does the same, with so many groups,
  * panels, rounds (ahead) and sets. */
 struct tdm_vk_tuned {
         uint32_t shader, type, act, cols, n_panels;
@@ -198,8 +198,8 @@ struct tdm_vk_device {
         float ns_per_tick;
         bool profiling;
         bool chained;             /* kernels follow each other without barriers: chain.c */
-        bool matrix_units;        /* there are some that MATDIRECT and MATWIDE can use */
-        bool f16_units;           /* and MATHALF and MATHALFWIDE */
+        bool matrix_units;        /* there are some that MATMUL_INT8 and MATMUL_INT8_WIDE can use */
+        bool f16_units;           /* and MATMUL_F16 and MATMUL_F16_WIDE */
         struct tdm_pool *threads; /* copies and sampling */
         _Atomic uint64_t *heartbeat;
         struct tdm_vk_counters counters;

@@ -9,9 +9,9 @@
 
 #include "gpu-worker/vulkan/model/model.h"
 
-/* workgroups of MATDIRECT, MATWIDE or MATHALF, as many as an H200's multiprocessors */
+/* workgroups of MATMUL_INT8, MATMUL_INT8_WIDE or MATMUL_F16, as many as an H200's multiprocessors */
 #define TDM_VK_UNITS_AT_ONCE 132u
-#define TDM_VK_HALF_ROWS_MAX 32u /* rows of a dispatch of MATHALF */
+#define TDM_VK_F16_ROWS_MAX 32u /* rows of a dispatch of MATMUL_F16 */
 
 /* ---- kernels.c ---- */
 
@@ -43,16 +43,16 @@ int tdm_vk_kernels_prepare_rest(struct tdm_vk_model *model, struct tdm_error *er
 /* Those of a single row in the shapes that they have now. */
 int tdm_vk_kernels_need_single(struct tdm_vk_model *model, struct tdm_error *err);
 
-/* ---- kernels-half.c ---- */
+/* ---- kernels-f16.c ---- */
 
-/* Constants of MATHALFSINGLE. false: it has no room for this shape. */
-bool tdm_vk_half_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
-                        const struct tdm_vk_shape *shape, bool gelu, uint32_t ret[TDM_VK_N_CONSTANTS]);
+/* Constants of MATVEC_F16. false: it has no room for this shape. */
+bool tdm_vk_f16_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                       const struct tdm_vk_shape *shape, bool gelu, uint32_t ret[TDM_VK_N_CONSTANTS]);
 /* Rows and weights of F16: what the kernels of these matrices are, and what their proofs need; to be compiled and
  * proven before the model's rows are F16. */
-int tdm_vk_kernels_need_half(struct tdm_vk_model *model, struct tdm_error *err);
+int tdm_vk_kernels_need_f16(struct tdm_vk_model *model, struct tdm_error *err);
 /* false: one cannot be used here. */
-bool tdm_vk_kernels_half_proven(struct tdm_vk_model *model);
+bool tdm_vk_kernels_f16_proven(struct tdm_vk_model *model);
 
 /* ---- attend.c ---- */
 
@@ -67,21 +67,21 @@ struct tdm_vk_pipeline *tdm_vk_attend_rotating_kernel(const struct tdm_vk_model 
 /* Once tensors' addresses are known: what it wants to know of a layer. angles: of each group, in bytes from a step's
  * rows on. */
 void tdm_vk_attend_rotations(struct tdm_vk_model *model, const uint32_t angles[TDM_KV_GROUPS]);
-/* Of models with rows of F16: compiles and proves attention's kernels for f16 units, and sets attend_half, and how
+/* Of models with rows of F16: compiles and proves attention's kernels for f16 units, and sets attend_f16, and how
  * items are cut, where they can be used. */
-int tdm_vk_kernels_attend_half(struct tdm_vk_model *model, struct tdm_error *err);
+int tdm_vk_kernels_attend_f16(struct tdm_vk_model *model, struct tdm_error *err);
 
-/* ---- half.c ---- */
+/* ---- f16-rows.c ---- */
 
 /* Whether this model's layers can have rows of F16 on this device, as far as its tensors and the configuration say. */
-bool tdm_vk_half_wanted(const struct tdm_vk_model *model);
+bool tdm_vk_f16_wanted(const struct tdm_vk_model *model);
 /* Finds each matrix' x_scale and y_scale. Its weights are on the device as they are in the segment, and its layers are
  * found. */
-int tdm_vk_half_scales(struct tdm_vk_model *model, struct tdm_error *err);
+int tdm_vk_f16_scales(struct tdm_vk_model *model, struct tdm_error *err);
 
 /* ---- tuned.c ---- */
 
-/* The shape that was found best for such a matrix (step/tune.c); NULL: none was. shader: MATVEC or MATGELU. */
+/* The shape that was found best for such a matrix (step/tune.c); NULL: none was. shader: MATVEC or MATVEC_GELU. */
 const struct tdm_vk_tuned *tdm_vk_tuned(const struct tdm_vk_device *device, uint32_t shader,
                                         const struct tdm_vk_matrix *matrix, uint32_t n_panels);
 /* Whether *tuned is of such a matrix. */

@@ -73,7 +73,7 @@ static uint32_t piece_shift(const struct tdm_vk_kv *kv, uint64_t page_bytes)
         return shift;
 }
 
-/* attendhalf.comp multiplies what lies beside the keys that count with zero: it must be finite, as all is that is ever
+/* attend-f16.comp multiplies what lies beside the keys that count with zero: it must be finite, as all is that is ever
  * stored. */
 static int clear_pieces(struct tdm_vk_kv *kv, struct tdm_error *err)
 {

@@ -24,7 +24,7 @@ void tdm_vk_buffers_size(struct tdm_vk_model *m)
                  queries_max = hp->head_dim > 256 || m->device->few_kernels ? 4 : 8;
 
         m->tile_rows = TDM_MIN(m->limits.max_rows, TILE_ROWS);
-        m->side_rows = m->device->matrix_units ? TDM_VK_DIRECT_ROWS_MAX : 0;
+        m->scale_sums_rows = m->device->matrix_units ? TDM_VK_INT8_ROWS_MAX : 0;
         for (uint32_t heads = 1; heads <= TDM_MIN(heads_per_kv, queries_max); heads++)
                 if (heads_per_kv % heads == 0)
                         m->queries_heads = heads;
@@ -44,15 +44,16 @@ void tdm_vk_buffers_size(struct tdm_vk_model *m)
 }
 
 /* Whole tiles of rows: matrix units read what they do not use. */
-static void need_act(struct need *needs, const struct tdm_vk_matrix *matrix, uint32_t rows, uint32_t side_rows)
+static void need_act(struct need *needs, const struct tdm_vk_matrix *matrix, uint32_t rows, uint32_t scale_sums_rows)
 {
         uint32_t cols = matrix->cols;
 
         needs[matrix->act].bytes = TDM_MAX(needs[matrix->act].bytes, TDM_ALIGN_UP((uint64_t)rows, MATRIX_ROWS) *
                                                                              TDM_VK_ACT_STRIDE(matrix->act, cols));
-        if (side_rows && (matrix->act == TDM_VK_ACT_I8 || matrix->act == TDM_VK_ACT_I16))
-                needs[TDM_VK_N_ACTS + matrix->act].bytes = TDM_MAX(needs[TDM_VK_N_ACTS + matrix->act].bytes,
-                                                                   (uint64_t)side_rows * cols / TDM_BLOCK_VALUES * 8);
+        if (scale_sums_rows && (matrix->act == TDM_VK_ACT_I8 || matrix->act == TDM_VK_ACT_I16))
+                needs[TDM_VK_N_ACTS + matrix->act].bytes =
+                        TDM_MAX(needs[TDM_VK_N_ACTS + matrix->act].bytes,
+                                (uint64_t)scale_sums_rows * cols / TDM_BLOCK_VALUES * 8);
 }
 
 /* Returns the size of what chain.c needs. */
@@ -96,23 +97,23 @@ static unsigned list_needs(struct tdm_vk_model *m, uint64_t step_bytes, struct n
         for (; n < TDM_VK_N_ACTS; n++)
                 needs[n] = (struct need){ &m->acts[n], 0, TDM_VK_DEVICE_MEMORY, "rounded activations" };
         for (; n < 2 * TDM_VK_N_ACTS; n++)
-                needs[n] = (struct need){ &m->sides[n - TDM_VK_N_ACTS], 0, TDM_VK_DEVICE_MEMORY, "their scales" };
+                needs[n] = (struct need){ &m->scale_sums[n - TDM_VK_N_ACTS], 0, TDM_VK_DEVICE_MEMORY, "their scales" };
         for (uint32_t i = 0; i < hp->n_layers; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
                 const struct tdm_vk_matrix *matrices[] = { &l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down };
 
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(matrices); k++)
-                        need_act(needs, matrices[k], m->tile_rows, m->side_rows);
+                        need_act(needs, matrices[k], m->tile_rows, m->scale_sums_rows);
         }
-        need_act(needs, &m->output, m->logits_rows, m->side_rows);
+        need_act(needs, &m->output, m->logits_rows, m->scale_sums_rows);
         needs[n++] = (struct need){ &m->y, (uint64_t)m->tile_rows * m->y_stride_max * sizeof(float),
                                     TDM_VK_DEVICE_MEMORY, "matrix products" };
         needs[n++] =
                 (struct need){ &m->partial,
                                tdm_vk_partial_flagged(m) +
-                                       (m->attend_half ? (uint64_t)m->max_slots * TDM_VK_PARTIAL_WIDTH(hp->head_dim) *
-                                                                 sizeof(uint64_t) :
-                                                         0),
+                                       (m->attend_f16 ? (uint64_t)m->max_slots * TDM_VK_PARTIAL_WIDTH(hp->head_dim) *
+                                                                sizeof(uint64_t) :
+                                                        0),
                                TDM_VK_DEVICE_MEMORY, "attention" };
         needs[n++] = (struct need){ &m->logits, logits_bytes, TDM_VK_DEVICE_MEMORY, "logits" };
         needs[n++] = (struct need){ &m->logits_host, logits_bytes, TDM_VK_HOST_MEMORY, "logits" };
@@ -123,7 +124,7 @@ static unsigned list_needs(struct tdm_vk_model *m, uint64_t step_bytes, struct n
                                TDM_VK_HOST_MEMORY, "logits" };
         needs[n++] = (struct need){ &m->counters, 64, TDM_VK_HOST_MEMORY, "counters" };
         needs[n++] = (struct need){ &m->chain, place_flagged(m), TDM_VK_DEVICE_MEMORY, "counters" };
-        needs[n++] = (struct need){ &m->rotations, m->attend_half ? hp->n_layers * sizeof(struct tdm_vk_rotation) : 0,
+        needs[n++] = (struct need){ &m->rotations, m->attend_f16 ? hp->n_layers * sizeof(struct tdm_vk_rotation) : 0,
                                     TDM_VK_SHARED_MEMORY, "attention" };
         for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
                 needs[n++] = (struct need){ &m->slots[i].step, step_bytes, TDM_VK_SHARED_MEMORY, "steps" };
@@ -265,7 +266,7 @@ void tdm_vk_buffers_deinit(struct tdm_vk_model *m)
                 tdm_vk_buffer_deinit(device, &m->regions[i]);
         for (unsigned i = 0; i < TDM_VK_N_ACTS; i++) {
                 tdm_vk_buffer_deinit(device, &m->acts[i]);
-                tdm_vk_buffer_deinit(device, &m->sides[i]);
+                tdm_vk_buffer_deinit(device, &m->scale_sums[i]);
         }
         for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
                 tdm_vk_buffer_deinit(device, &m->slots[i].step);

@@ -13,9 +13,9 @@
 /* A matrix [rows][cols] in panels of 16 rows. */
 struct tdm_vk_matrix {
         uint64_t address;
-        uint32_t type, act; /* type: with TDM_VK_TURNED or TDM_VK_FRAGMENTS where it is */
+        uint32_t type, act; /* type: with TDM_VK_DEINTERLEAVED or TDM_VK_FRAGMENTS where it is */
         float x_scale,
-                y_scale; /* of rows of F16 (kernels/half.c): what they, and what comes out, are multiplied with */
+                y_scale; /* of rows of F16 (kernels/f16-rows.c): what they, and what comes out, are multiplied with */
         float divisor;   /* and what its weights were divided by, a power of two */
         uint32_t rows, cols;
         uint32_t n_panels, panel_bytes;
@@ -23,7 +23,7 @@ struct tdm_vk_matrix {
 
 struct tdm_vk_layer {
         struct tdm_vk_matrix q, k, v, o, gate, up, down;
-        float query_scale; /* of attention on f16 units (kernels/half.c): what queries are multiplied with */
+        float query_scale; /* of attention on f16 units (kernels/f16-rows.c): what queries are multiplied with */
         uint64_t attn_norm, q_norm, k_norm, post_attn_norm, ffn_norm, post_ffw_norm; /* addresses of gains */
 };
 
@@ -49,8 +49,8 @@ struct tdm_vk_slot {
 #define TDM_VK_SERIALS (UINT32_MAX / TDM_VK_LAYERS_MAX)
 #define TDM_VK_HEAD_DIM_MAX 512u
 #define TDM_VK_MAX_REGIONS 256u
-#define TDM_VK_DIRECT_ROWS_MAX 64u /* of a dispatch of MATDIRECT, which reads tdm_vk_model.sides */
-#define TDM_VK_GAVE_UP_WORD 4u     /* of tdm_vk_model.counters: a kernel gave up waiting (device/chain.c) */
+#define TDM_VK_INT8_ROWS_MAX 64u /* of a dispatch of MATMUL_INT8, which reads tdm_vk_model.scale_sums */
+#define TDM_VK_GAVE_UP_WORD 4u   /* of tdm_vk_model.counters: a kernel gave up waiting (device/chain.c) */
 
 struct tdm_vk_recording;
 
@@ -82,14 +82,14 @@ struct tdm_vk_model {
         int activations_dmabuf;                  /* as which it was imported, borrowed; 0: as memory of the process */
         const char *no_dmabuf;                   /* why not, where there was one; NULL: there was none */
 
-        uint32_t tile_rows, queries_heads, many_rows; /* of an attention item: heads, rows at most */
-        uint32_t max_slots, max_items;                /* of partial results, and items, per tile */
-        uint32_t step_serial;                         /* of the step that was filled in last: below TDM_VK_SERIALS */
-        bool half;                                    /* layers' rows are F16: kernels/half.c */
-        bool attend_half;                             /* and attention is on f16 units too */
-        struct tdm_vk_buffer acts[TDM_VK_N_ACTS];     /* size 0: form not used */
-        struct tdm_vk_buffer sides[TDM_VK_N_ACTS];    /* see tdm_vk_matmul_push; size 0: no kernel reads them */
-        uint32_t side_rows;
+        uint32_t tile_rows, queries_heads, many_rows;   /* of an attention item: heads, rows at most */
+        uint32_t max_slots, max_items;                  /* of partial results, and items, per tile */
+        uint32_t step_serial;                           /* of the step that was filled in last: below TDM_VK_SERIALS */
+        bool f16_rows;                                  /* layers' rows are F16: kernels/f16-rows.c */
+        bool attend_f16;                                /* and attention is on f16 units too */
+        struct tdm_vk_buffer acts[TDM_VK_N_ACTS];       /* size 0: form not used */
+        struct tdm_vk_buffer scale_sums[TDM_VK_N_ACTS]; /* see tdm_vk_matmul_push; size 0: no kernel reads them */
+        uint32_t scale_sums_rows;
         struct tdm_vk_buffer y, partial, logits, logits_host, hidden_host, counters;
         /* TDM_VK_CHAIN_WORDS, then flagged words of a single row (device/chain.c): matrix products, and */
         struct tdm_vk_buffer chain;
@@ -138,7 +138,7 @@ static inline uint64_t tdm_vk_scan_found(const struct tdm_vk_model *m)
         return tdm_vk_scan_tops(m) + (uint64_t)m->logits_rows * m->tops_stride * sizeof(float);
 }
 
-static inline bool tdm_vk_is_half(const struct tdm_vk_matrix *matrix)
+static inline bool tdm_vk_is_f16(const struct tdm_vk_matrix *matrix)
 {
         return matrix->act >= TDM_VK_ACT_F16;
 }
@@ -156,10 +156,10 @@ void tdm_vk_weights_import(struct tdm_vk_model *model);
 int tdm_vk_weights_allocate(struct tdm_vk_model *model, struct tdm_error *err);
 /* The segment's first n_bytes are on their way to the device. */
 int tdm_vk_weights_upload(struct tdm_vk_model *model, uint64_t n_bytes, struct tdm_error *err);
-/* Fills in layers, output and embedding, of the regions' addresses and model->half. */
+/* Fills in layers, output and embedding, of the regions' addresses and model->f16_rows. */
 void tdm_vk_weights_find(struct tdm_vk_model *model);
-/* Once all are on the device: turns (shaders/turn.comp) each matrix that is better read so. */
-int tdm_vk_weights_turn(struct tdm_vk_model *model, struct tdm_error *err);
+/* Once all are on the device: repacks (shaders/weights/repack.comp) each matrix that is better read in another order. */
+int tdm_vk_weights_repack(struct tdm_vk_model *model, struct tdm_error *err);
 
 /* ---- buffers.c ---- */
 

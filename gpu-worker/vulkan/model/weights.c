@@ -1,4 +1,4 @@
-/* Weights: the segment's tensors in a few regions, imported where memory is unified, else uploaded and turned into the
+/* Weights: the segment's tensors in a few regions, imported where memory is unified, else uploaded and repacked into the
  * order in which kernels read them. Finds each matrix of the model, and how its input is rounded. */
 #include <assert.h>
 
@@ -112,16 +112,16 @@ static uint64_t address_of(const struct tdm_vk_model *m, const struct tdm_weight
         return 0;
 }
 
-/* How it is turned: TDM_VK_TURNED, TDM_VK_FRAGMENTS, or 0 for not at all. */
+/* How it is repacked: TDM_VK_DEINTERLEAVED, TDM_VK_FRAGMENTS, or 0 for not at all. */
 static uint32_t form_of(const struct tdm_vk_model *m, const struct tdm_weights_tensor *tensor)
 {
         if (m->weights_imported || tensor->layout != TDM_LAYOUT_PANEL16 ||
             (tensor->type != TDM_TYPE_Q4_0 && tensor->type != TDM_TYPE_Q8_0))
                 return 0;
-        return m->half && tensor->cols % TDM_VK_CHUNK_COLS == 0 ? TDM_VK_FRAGMENTS : TDM_VK_TURNED;
+        return m->f16_rows && tensor->cols % TDM_VK_CHUNK_COLS == 0 ? TDM_VK_FRAGMENTS : TDM_VK_DEINTERLEAVED;
 }
 
-/* What the weights of a tensor are divided by when they are turned: of a model with rows of F16, a power of two. */
+/* What the weights of a tensor are divided by when they are repacked: of a model with rows of F16, a power of two. */
 static float divisor_of(const struct tdm_vk_model *m, const struct tdm_weights_tensor *t)
 {
         const struct tdm_vk_layer *l = &m->layers[t->layer];
@@ -143,19 +143,19 @@ static float divisor_of(const struct tdm_vk_model *m, const struct tdm_weights_t
         }
 }
 
-/* WORDS of turn.comp. */
-static uint32_t turn_words(const struct tdm_weights_tensor *tensor)
+/* WORDS of repack.comp. */
+static uint32_t repack_words(const struct tdm_weights_tensor *tensor)
 {
         return tensor->type == TDM_TYPE_Q4_0 ? 4 : 8;
 }
 
-/* Turns (shaders/turn.comp) every matrix that is better read so, all in one submission. */
-int tdm_vk_weights_turn(struct tdm_vk_model *m, struct tdm_error *err)
+/* Repacks (shaders/weights/repack.comp) every matrix that is better read in another order, all in one submission. */
+int tdm_vk_weights_repack(struct tdm_vk_model *m, struct tdm_error *err)
 {
         const struct tdm_weights_header *header = tdm_weights_header(m->weights);
         const struct tdm_weights_tensor *tensors =
                 (const struct tdm_weights_tensor *)(m->weights + header->tensors_offset);
-        const char *what = "turning the weights";
+        const char *what = "repacking the weights";
         struct tdm_vk_device *device = m->device;
         struct tdm_vk *vk = &device->vk;
         VkCommandBuffer commands;
@@ -166,8 +166,8 @@ int tdm_vk_weights_turn(struct tdm_vk_model *m, struct tdm_error *err)
         for (uint32_t i = 0; i < header->n_tensors; i++) {
                 uint32_t form = form_of(m, &tensors[i]);
 
-                r = form ? tdm_vk_pipeline_need(device, TDM_VK_TURN,
-                                                (const uint32_t[]){ turn_words(&tensors[i]), form, 0, 0 }, err) :
+                r = form ? tdm_vk_pipeline_need(device, TDM_VK_REPACK,
+                                                (const uint32_t[]){ repack_words(&tensors[i]), form, 0, 0 }, err) :
                            0;
                 if (r != 0)
                         return r;
@@ -182,17 +182,17 @@ int tdm_vk_weights_turn(struct tdm_vk_model *m, struct tdm_error *err)
                                VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
                 for (uint32_t i = 0; i < header->n_tensors && end == 0; i++) {
                         const struct tdm_weights_tensor *t = &tensors[i];
-                        uint32_t words = turn_words(t), form = form_of(m, t),
+                        uint32_t words = repack_words(t), form = form_of(m, t),
                                  n_panels = TDM_DIV_UP(t->rows, TDM_PANEL_ROWS);
                         struct tdm_vk_matmul_push push = { .w0 = address_of(m, t),
                                                            .panel_bytes = (uint32_t)t->panel_bytes,
                                                            .cols = t->cols,
-                                                           .y_scale = m->half ? 1 / divisor_of(m, t) : 1 };
+                                                           .y_scale = m->f16_rows ? 1 / divisor_of(m, t) : 1 };
 
                         if (!form)
                                 continue;
                         vk->CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE,
-                                            tdm_vk_pipeline_get(device, TDM_VK_TURN, words, form, 0, 0)->pipeline);
+                                            tdm_vk_pipeline_get(device, TDM_VK_REPACK, words, form, 0, 0)->pipeline);
                         for (uint32_t n; push.panel0 < n_panels; push.panel0 += n) {
                                 n = TDM_MIN(n_panels - push.panel0, 65535u);
                                 vk->CmdPushConstants(commands, device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,

@@ -8,7 +8,7 @@
 #include "gpu-worker/vulkan/device/gpu.h"
 
 /* Chunks of a segment that a kernel of a single row of F16 has room for: the proof's rows have as many. */
-#define TDM_VK_HALF_CHUNKS_MIN 4u
+#define TDM_VK_F16_CHUNKS_MIN 4u
 
 /* What weights and rows of proofs are made of: the same numbers in every process. */
 uint32_t tdm_vk_prove_random(uint64_t *state);
@@ -20,11 +20,11 @@ int tdm_vk_prove_need(struct tdm_vk_device *device, uint32_t type, uint32_t act,
 /* Tries those that were compiled and not yet tried. */
 int tdm_vk_prove(struct tdm_vk_device *device, struct tdm_error *err);
 
-/* ---- prove-half.c: kernels for f16 matrix units ---- */
+/* ---- prove-f16.c: kernels for f16 matrix units ---- */
 
 /* As above; type: of weights, without TDM_VK_FRAGMENTS. */
-int tdm_vk_prove_half_need(struct tdm_vk_device *device, uint32_t type, struct tdm_error *err);
-int tdm_vk_prove_half(struct tdm_vk_device *device, struct tdm_error *err);
+int tdm_vk_prove_f16_need(struct tdm_vk_device *device, uint32_t type, struct tdm_error *err);
+int tdm_vk_prove_f16(struct tdm_vk_device *device, struct tdm_error *err);
 
 /* ---- prove-attend.c ---- */
 

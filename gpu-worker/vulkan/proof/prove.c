@@ -9,7 +9,7 @@
 #define N_BLOCKS 37u /* of a row: segments of 3, the last ones short or empty */
 #define N_OUT 200u   /* 13 panels, the last half empty: two workgroups of the largest tile, either way */
 #define N_ROWS 139u
-#define SIDE_ROWS 160u
+#define SCALE_SUMS_ROWS 160u
 #define PLACE (UINT64_C(2) << 20) /* of each thing in the staging buffer */
 
 uint32_t tdm_vk_prove_random(uint64_t *state)
@@ -20,7 +20,7 @@ uint32_t tdm_vk_prove_random(uint64_t *state)
 
 static void random_weights(uint8_t *panels, uint32_t type, uint64_t *state)
 {
-        uint64_t panel_bytes = tdm_weights_panel_bytes(type & ~TDM_VK_TURNED, N_BLOCKS * TDM_BLOCK_VALUES);
+        uint64_t panel_bytes = tdm_weights_panel_bytes(type & ~TDM_VK_DEINTERLEAVED, N_BLOCKS * TDM_BLOCK_VALUES);
 
         for (uint32_t panel = 0; panel < TDM_DIV_UP(N_OUT, TDM_PANEL_ROWS); panel++, panels += panel_bytes) {
                 for (uint64_t i = 0; i < panel_bytes; i++)
@@ -31,8 +31,8 @@ static void random_weights(uint8_t *panels, uint32_t type, uint64_t *state)
         }
 }
 
-/* side: as in tdm_vk_matmul_push. */
-static void random_rows(uint8_t *rows, uint32_t *side, uint32_t act, uint64_t *state)
+/* scale_sums: as in tdm_vk_matmul_push. */
+static void random_rows(uint8_t *rows, uint32_t *scale_sums, uint32_t act, uint64_t *state)
 {
         uint32_t cols = N_BLOCKS * TDM_BLOCK_VALUES, most = act == TDM_VK_ACT_I8 ? 127 : TDM_VK_I16_MOST;
 
@@ -52,9 +52,9 @@ static void random_rows(uint8_t *rows, uint32_t *side, uint32_t act, uint64_t *s
                         ((float *)(rows + TDM_VK_ACT_SCALES(act, cols)))[b] =
                                 (float)(1 + tdm_vk_prove_random(state) % 1000) / 65536.0f;
                         ((int32_t *)(rows + TDM_VK_ACT_SUMS(act, cols)))[b] = sum;
-                        memcpy(side + (b * SIDE_ROWS + r) * 2, rows + TDM_VK_ACT_SCALES(act, cols) + b * sizeof(float),
-                               sizeof(float));
-                        side[(b * SIDE_ROWS + r) * 2 + 1] = (uint32_t)sum;
+                        memcpy(scale_sums + (b * SCALE_SUMS_ROWS + r) * 2,
+                               rows + TDM_VK_ACT_SCALES(act, cols) + b * sizeof(float), sizeof(float));
+                        scale_sums[(b * SCALE_SUMS_ROWS + r) * 2 + 1] = (uint32_t)sum;
                 }
 }
 
@@ -67,11 +67,12 @@ static int run_kernel(struct tdm_vk_device *device, struct tdm_vk_pipeline *pipe
                 .x = stage->address + PLACE,
                 .y = stage->address + place * PLACE,
                 .w0 = stage->address,
-                .side = stage->address + 4 * PLACE,
-                .side_rows = SIDE_ROWS,
+                .scale_sums = stage->address + 4 * PLACE,
+                .scale_sums_rows = SCALE_SUMS_ROWS,
                 .panel1 = UINT32_MAX,
                 .panel2 = UINT32_MAX,
-                .panel_bytes = (uint32_t)tdm_weights_panel_bytes(type & ~TDM_VK_TURNED, N_BLOCKS * TDM_BLOCK_VALUES),
+                .panel_bytes =
+                        (uint32_t)tdm_weights_panel_bytes(type & ~TDM_VK_DEINTERLEAVED, N_BLOCKS * TDM_BLOCK_VALUES),
                 .cols = N_BLOCKS * TDM_BLOCK_VALUES,
                 .n_out = N_OUT,
                 .n_rows = N_ROWS,
@@ -123,8 +124,8 @@ static int prove_kernel(struct tdm_vk_device *device, struct tdm_vk_pipeline *p,
 /* Not finding it so is no error. */
 int tdm_vk_prove(struct tdm_vk_device *device, struct tdm_error *err)
 {
-        static const uint32_t types[] = { TDM_TYPE_Q4_0, TDM_TYPE_Q8_0, TDM_TYPE_Q4_0 | TDM_VK_TURNED,
-                                          TDM_TYPE_Q8_0 | TDM_VK_TURNED },
+        static const uint32_t types[] = { TDM_TYPE_Q4_0, TDM_TYPE_Q8_0, TDM_TYPE_Q4_0 | TDM_VK_DEINTERLEAVED,
+                                          TDM_TYPE_Q8_0 | TDM_VK_DEINTERLEAVED },
                               acts[] = { TDM_VK_ACT_I8, TDM_VK_ACT_I16 };
         int r = 0;
 

@@ -86,22 +86,22 @@ static int choose_rows(struct tdm_vk_model *m, struct tdm_error *err)
         struct tdm_vk_device *device = m->device;
         int r;
 
-        m->half = tdm_vk_half_wanted(m);
+        m->f16_rows = tdm_vk_f16_wanted(m);
         tdm_vk_weights_find(m);
-        if (!m->half)
+        if (!m->f16_rows)
                 return 0;
         device->deferring = true;
-        r = tdm_vk_kernels_need_half(m, err);
+        r = tdm_vk_kernels_need_f16(m, err);
         if (r == 0)
                 r = tdm_vk_pipelines_compile(device, err);
         device->deferring = false;
         if (r == 0)
-                r = tdm_vk_prove_half(device, err);
-        if (r == 0 && !tdm_vk_kernels_half_proven(m)) {
-                m->half = false;
+                r = tdm_vk_prove_f16(device, err);
+        if (r == 0 && !tdm_vk_kernels_f16_proven(m)) {
+                m->f16_rows = false;
                 tdm_vk_weights_find(m);
         }
-        return r == 0 && m->half ? tdm_vk_kernels_attend_half(m, err) : r;
+        return r == 0 && m->f16_rows ? tdm_vk_kernels_attend_f16(m, err) : r;
 }
 
 /* Everything that can be done before the weights are there. */
@@ -123,7 +123,7 @@ static int begin(struct tdm_vk_model *m, const struct tdm_device_model_config *c
         r = choose_rows(m, err);
         if (r != 0)
                 return r;
-        m->cache.clear = m->attend_half;
+        m->cache.clear = m->attend_f16;
         tdm_vk_step_layout(m, &layout);
         r = tdm_vk_buffers_init(m, layout.size_bytes, err);
         if (r == 0 && !device->import)
@@ -216,9 +216,9 @@ int tdm_vk_model_end(struct tdm_device_model *public, struct tdm_error *err)
         for (int group = 0; group < TDM_KV_GROUPS; group++)
                 angles[group] = (uint32_t)(layout.angles[group] - layout.rows);
         tdm_vk_attend_rotations(m, angles);
-        r = tdm_vk_half_scales(m, err);
+        r = tdm_vk_f16_scales(m, err);
         if (r == 0)
-                r = tdm_vk_weights_turn(m, err);
+                r = tdm_vk_weights_repack(m, err);
         if (r == 0)
                 r = recordings_init(m, err);
         if (r == 0)

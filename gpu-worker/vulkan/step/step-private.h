@@ -60,7 +60,7 @@ bool tdm_vk_record_flags(const struct tdm_vk_model *model, const struct tdm_vk_w
 unsigned tdm_vk_matmul_group(const struct tdm_vk_model *model, const struct tdm_vk_matrix *const *matrices,
                              unsigned n_matrices, struct tdm_vk_matmul_push *ret, uint32_t *ret_panels);
 /* false: of so many rows this layer's gate, up and GELU are not one kernel. */
-bool tdm_vk_matgelu_push(const struct tdm_vk_model *model, const struct tdm_vk_layer *layer, uint32_t n_rows,
+bool tdm_vk_gate_up_push(const struct tdm_vk_model *model, const struct tdm_vk_layer *layer, uint32_t n_rows,
                          struct tdm_vk_matmul_push *ret);
 /* After a submission: whether a kernel of it gave up waiting for another. 0 or TDM_E_DEVICE_FAULT. */
 int tdm_vk_record_check(struct tdm_vk_model *model, struct tdm_error *err);

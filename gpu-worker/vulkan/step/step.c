@@ -96,7 +96,7 @@ static uint32_t item_heads(const struct tdm_vk_model *m, const struct tdm_step *
 {
         uint64_t n = 0;
 
-        if (m->attend_half)
+        if (m->attend_f16)
                 return m->queries_heads;
         for (uint32_t row = 0; row < step->head.n_rows && m->kv.n_layers[group]; row++) {
                 uint32_t first, last;

@@ -1,7 +1,7 @@
 /* Which shape the kernels of a single row have on this GPU: how many panels a workgroup takes, how many blocks are on
  * their way at once (shaders/matvec.glsl); with rows of F16 how many segments each of its subgroups takes, how many
- * chunks are on their way, and how many groups of subgroups there are (mathalfsingle.comp; only shapes that are proven,
- * prove-half.c). No shape changes a bit, so the fastest is taken: measured when a model with a matrix of new sizes is
+ * chunks are on their way, and how many groups of subgroups there are (matvec-f16.comp; only shapes that are proven,
+ * prove-f16.c). No shape changes a bit, so the fastest is taken: measured when a model with a matrix of new sizes is
  * loaded, and kept on disk with the compiled kernels (device/pipeline-cache.c), so that later starts neither compile nor measure the
  * others. First each kernel by itself, over the weights of several layers so that they do not lie in the GPU's cache.
  * Then, where kernels follow each other without barriers (chain.c), some layers as they are run, by the device's clock:
@@ -31,7 +31,7 @@
 struct work {
         struct tdm_vk_tuned key;
         struct tdm_vk_matrix matrix;
-        uint32_t out_act; /* of MATGELU */
+        uint32_t out_act; /* of MATVEC_GELU */
         uint32_t layer;   /* the first that has it; UINT32_MAX: none */
         struct tdm_vk_matmul_push places[PLACES];
         unsigned n_places;
@@ -99,8 +99,9 @@ static unsigned list_works(const struct tdm_vk_model *m, struct work *works)
                 add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){ &l->q, &l->k, &l->v }, 3, i);
                 add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){ &l->o }, 1, i);
                 add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){ &l->down }, 1, i);
-                if (tdm_vk_matgelu_push(m, l, 1, &push))
-                        add(m->device, works, &n, TDM_VK_MATGELU, &l->gate, l->gate.n_panels, l->down.act, i, &push);
+                if (tdm_vk_gate_up_push(m, l, 1, &push))
+                        add(m->device, works, &n, TDM_VK_MATVEC_GELU, &l->gate, l->gate.n_panels, l->down.act, i,
+                            &push);
                 else
                         add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){ &l->gate, &l->up }, 2, i);
         }
@@ -122,18 +123,18 @@ static unsigned shapes_of(const struct tdm_vk_device *device, const struct work 
 static bool constants_of(const struct tdm_vk_device *device, const struct work *w, const struct tdm_vk_shape *shape,
                          uint32_t constants[TDM_VK_N_CONSTANTS])
 {
-        if (tdm_vk_is_half(&w->matrix))
-                return tdm_vk_half_single(device, &w->matrix, shape, w->key.shader == TDM_VK_MATGELU, constants);
+        if (tdm_vk_is_f16(&w->matrix))
+                return tdm_vk_f16_single(device, &w->matrix, shape, w->key.shader == TDM_VK_MATVEC_GELU, constants);
         constants[0] = w->key.type;
         constants[1] = w->key.act;
-        constants[2] = w->key.shader == TDM_VK_MATGELU ? w->out_act : 1;
+        constants[2] = w->key.shader == TDM_VK_MATVEC_GELU ? w->out_act : 1;
         constants[3] = tdm_vk_shape_with(device, &w->matrix, shape->panels, shape->ahead, shape->sets, true);
         return true;
 }
 
 static enum tdm_vk_shader shader_of(const struct work *w)
 {
-        return tdm_vk_is_half(&w->matrix) ? TDM_VK_MATHALFSINGLE : (enum tdm_vk_shader)w->key.shader;
+        return tdm_vk_is_f16(&w->matrix) ? TDM_VK_MATVEC_F16 : (enum tdm_vk_shader)w->key.shader;
 }
 
 /* NULL: it may not be used here. */
@@ -144,9 +145,8 @@ static struct tdm_vk_pipeline *kernel_of(struct tdm_vk_device *device, const str
 
         if (!constants_of(device, w, shape, c))
                 return NULL;
-        return tdm_vk_is_half(&w->matrix) ?
-                       tdm_vk_pipeline_proven(device, TDM_VK_MATHALFSINGLE, c[0], c[1], c[2], c[3]) :
-                       tdm_vk_pipeline_get(device, shader_of(w), c[0], c[1], c[2], c[3]);
+        return tdm_vk_is_f16(&w->matrix) ? tdm_vk_pipeline_proven(device, TDM_VK_MATVEC_F16, c[0], c[1], c[2], c[3]) :
+                                           tdm_vk_pipeline_get(device, shader_of(w), c[0], c[1], c[2], c[3]);
 }
 
 /* With GELU a workgroup's panels are half of gate's and half of up's. */
@@ -154,7 +154,7 @@ static uint32_t groups_of(const struct work *w, const struct tdm_vk_shape *shape
 {
         return TDM_DIV_UP(w->key.n_panels,
                           TDM_MAX(shape->groups, 1) *
-                                  (w->key.shader == TDM_VK_MATGELU ? shape->panels / 2u : shape->panels));
+                                  (w->key.shader == TDM_VK_MATVEC_GELU ? shape->panels / 2u : shape->panels));
 }
 
 static const char what[] = "measuring a kernel";
@@ -228,8 +228,8 @@ static int tune(struct tdm_vk_device *device, struct work *w, const struct tdm_v
                 uint32_t constants[TDM_VK_N_CONSTANTS];
 
                 flags[i] = device->chained &&
-                           (tdm_vk_is_half(&w->matrix) || (constants_of(device, w, &shapes[i], constants) &&
-                                                           tdm_vk_shape_flags(constants[3], w->key.act)));
+                           (tdm_vk_is_f16(&w->matrix) || (constants_of(device, w, &shapes[i], constants) &&
+                                                          tdm_vk_shape_flags(constants[3], w->key.act)));
                 any_flags = any_flags || flags[i];
         }
         for (unsigned i = 0; i < n_shapes; i++)
@@ -442,8 +442,8 @@ int tdm_vk_tune(struct tdm_vk_model *m, struct tdm_error *err)
         if (r == 0)
                 r = tdm_vk_pipelines_compile(device, err);
         device->deferring = false;
-        if (r == 0 && m->half)
-                r = tdm_vk_prove_half(device, err);
+        if (r == 0 && m->f16_rows)
+                r = tdm_vk_prove_f16(device, err);
         for (uint64_t begin = tdm_now_ns(); r == 0 && n && !device->is_cpu && tdm_now_ns() - begin < WARM_NS;) {
                 const struct tdm_vk_shape *shapes;
                 unsigned n_shapes = shapes_of(device, &works[0], &shapes);
