@@ -8,24 +8,9 @@ static const char *const state_names[] = {
         [TDM_JOB_DECODE] = "decode", [TDM_JOB_RECOVERING] = "recovering", [TDM_JOB_DONE] = "done",
 };
 
-static const char *const placement_names[TDM_N_PLACES] = { "", "split", "npu", "gpu" };
-
 const char *tdm_job_state_name(enum tdm_job_state state)
 {
         return state_names[state];
-}
-
-const char *tdm_job_placement_name(enum tdm_job_placement placement)
-{
-        return placement_names[placement];
-}
-
-int tdm_job_placement_from_name(const char *name)
-{
-        for (int i = 0; i < TDM_N_PLACES; i++)
-                if (strcmp(name, placement_names[i]) == 0)
-                        return i;
-        return -EINVAL;
 }
 
 static int copy_text(struct tdm_job *job, const char *text, size_t size)

@@ -9,6 +9,7 @@
 #include "daemon/cache/pages.h"
 #include "daemon/cache/prefix.h"
 #include "daemon/jobs/stop.h"
+#include "daemon/placement/placement.h"
 #include "engine/sampling/sampler.h"
 #include "engine/text/chat.h"
 
@@ -27,11 +28,8 @@ enum tdm_job_state {
         TDM_JOB_DONE,
 };
 enum tdm_job_end { TDM_JOB_END_STOP, TDM_JOB_END_LENGTH, TDM_JOB_END_CANCELLED, TDM_JOB_END_ERROR };
-enum tdm_job_placement { TDM_PLACE_ANY, TDM_PLACE_SPLIT, TDM_PLACE_NPU, TDM_PLACE_GPU, TDM_N_PLACES };
 
 const char *tdm_job_state_name(enum tdm_job_state state);
-const char *tdm_job_placement_name(enum tdm_job_placement placement); /* as tdm_fleet_plan() takes it */
-int tdm_job_placement_from_name(const char *name);                    /* -EINVAL */
 
 /* Texts longer than this are tokenized beside the loop. */
 #define TDM_JOB_LONG_TEXT_BYTES (16u << 10)
@@ -71,7 +69,7 @@ struct tdm_job_params {
         enum tdm_job_kind kind;
         uid_t uid;
         enum tdm_job_priority priority;
-        enum tdm_job_placement placement;
+        enum tdm_placement placement;
         /* One of: text, messages, ids. Copied. */
         const char *text;
         size_t text_size;
@@ -113,7 +111,7 @@ struct tdm_job {
         enum tdm_job_kind kind;
         uid_t uid;
         enum tdm_job_priority priority;
-        enum tdm_job_placement placement;
+        enum tdm_placement placement;
         struct tdm_model *model; /* borrowed from the scheduler's reference */
         const struct tdm_job_events *events;
         void *userdata;

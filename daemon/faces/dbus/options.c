@@ -233,11 +233,11 @@ static int read_choice(DBusMessageIter *at, enum kind kind, struct bus_request *
         if (r != 0)
                 return r;
         if (kind == PLACEMENT) {
-                r = tdm_job_placement_from_name(value);
+                r = tdm_placement_from_name(value);
                 if (r < 0)
                         return tdm_error_set(err, TDM_E_BAD_REQUEST, "placement \"%.40s\" is none of split, npu, gpu",
                                              value);
-                request->params.placement = (enum tdm_job_placement)r;
+                request->params.placement = (enum tdm_placement)r;
                 return 0;
         }
         r = kind == PRIORITY ? one_of(names[kind], value, priorities, TDM_ARRAY_SIZE(priorities), err) :

@@ -144,11 +144,11 @@ static int take_generate(const struct client *c, const Tandem__Generate *g, stru
                                      TDM_MAX_STOPS);
         for (size_t i = 0; i < g->n_stop; i++)
                 stops[i] = (struct tdm_stop_string){ (const char *)g->stop[i].data, g->stop[i].len };
-        r = tdm_job_placement_from_name(g->placement);
+        r = tdm_placement_from_name(g->placement);
         if (r < 0)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "placement \"%.40s\" is none of split, npu, gpu",
                                      g->placement);
-        p.placement = (enum tdm_job_placement)r;
+        p.placement = (enum tdm_placement)r;
         if (g->priority != TANDEM__PRIORITY__PRIORITY_INTERACTIVE &&
             g->priority != TANDEM__PRIORITY__PRIORITY_BACKGROUND)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "priority %d is not known", (int)g->priority);

@@ -62,7 +62,7 @@ enum tdm_vk_shader {
         TDM_VK_NORM,
         TDM_VK_MATVEC,
         TDM_VK_MATVEC_GELU,      /* a single row's gate and up, and GELU after them */
-        TDM_VK_MATVEC_SUBBLOCK,  /* of the types of engine/weights/weights-k.h */
+        TDM_VK_MATVEC_SUBBLOCK,  /* of the types of engine/weights/subblock.h */
         TDM_VK_MATMUL_INT8,      /* the same bits for some rows at once, where the device has integer matrix units */
         TDM_VK_MATMUL_INT8_WIDE, /* and for hundreds */
         TDM_VK_BOUND,

@@ -3,7 +3,7 @@
 #include <assert.h>
 
 #include "engine/host/kernels.h"
-#include "engine/weights/weights-k.h"
+#include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/model/model.h"
 
 #define REGION_BYTES (UINT64_C(1) << 30) /* a region of several tensors, at most */
@@ -24,7 +24,7 @@ bool tdm_vk_precision_known(enum tdm_precision precision)
 bool tdm_vk_type_known(uint32_t type)
 {
         return type == TDM_TYPE_F32 || type == TDM_TYPE_F16 || type == TDM_TYPE_BF16 || type == TDM_TYPE_Q8_0 ||
-               type == TDM_TYPE_Q4_0 || tdm_k_type(type);
+               type == TDM_TYPE_Q4_0 || tdm_subblock_type(type);
 }
 
 /* Cuts the segment into regions of whole tensors. They lie in rising order, with gaps below a page at most. */

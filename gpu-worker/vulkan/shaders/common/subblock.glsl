@@ -1,4 +1,4 @@
-// The types of engine/weights/weights-k.h: how 32 columns of one lane are read. Quants come out as signed bytes, less
+// The types of engine/weights/subblock.h: how 32 columns of one lane are read. Quants come out as signed bytes, less
 // the type's offset. `type` is a constant wherever these are called, so that all but one way disappears.
 
 bool tdm_subblock_type(const uint type)
@@ -51,7 +51,7 @@ uint64_t tdm_subblock_unit(const uint type, uint64_t panel, uint cols, uint u)
                 tdm_subblock_unit_blocks(type) * tdm_subblock_block_bytes(type));
 }
 
-struct tdm_subblock_block {
+struct tdm_subblock_slice {
         uint word[8]; // columns 4 g … 4 g + 3
         float scale[2], min[2]; // of each half
 };
@@ -75,7 +75,7 @@ uint tdm_subblock_scale_byte(U32s scales, uint lane, uint i)
         return scales.v[i / 4 * 16 + lane] >> i % 4 * 8 & 0xffu;
 }
 
-tdm_subblock_block tdm_subblock_read(const uint type, uint64_t panel, uint cols, uint b, uint lane)
+tdm_subblock_slice tdm_subblock_read(const uint type, uint64_t panel, uint cols, uint b, uint lane)
 {
         uint u = b / tdm_subblock_unit_blocks(type), i = b % tdm_subblock_unit_blocks(type),
                 n_f16 = tdm_subblock_n_f16(type);
@@ -83,7 +83,7 @@ tdm_subblock_block tdm_subblock_read(const uint type, uint64_t panel, uint cols,
         U32s scales = U32s(unit), planes = U32s(unit + tdm_subblock_scale_bytes(type) +
                 uint64_t(i) * tdm_subblock_block_bytes(type));
         uint d_bits = uint(U16s(panel).v[u * n_f16 * 16 + lane]), min_bits = 0;
-        tdm_subblock_block block;
+        tdm_subblock_slice block;
         precise float d = tdm_f16(d_bits), d_min = 0;
 
         if (n_f16 == 2)
@@ -162,7 +162,7 @@ tdm_subblock_block tdm_subblock_read(const uint type, uint64_t panel, uint cols,
 }
 
 // A weight: exact, or rounded once.
-float tdm_subblock_value(const uint type, tdm_subblock_block block, uint col)
+float tdm_subblock_value(const uint type, tdm_subblock_slice block, uint col)
 {
         precise float q = float(int(block.word[col / 4]) << (24 - col % 4 * 8) >> 24), v;
 

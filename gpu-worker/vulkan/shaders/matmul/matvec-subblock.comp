@@ -1,5 +1,5 @@
 #version 460
-// matvec.comp for the types of engine/weights/weights-k.h, whose blocks have one or two scales and perhaps minima: the
+// matvec.comp for the types of engine/weights/subblock.h, whose blocks have one or two scales and perhaps minima: the
 // same workgroups and segments. ORDER in a segment: of a quantised block's 32 or twice 16 columns acc =
 // fma(float(isum), w_scale * x_scale, acc) and, with a minimum, acc = fma(min, x_scale * float(xsum), acc); of float
 // activations acc = fma(w, x, acc) for each column.
@@ -41,7 +41,7 @@ void main()
                 x[r] = p.x + uint64_t(min(row0 + r, p.n_rows - 1)) * stride;
         }
         for (uint b = b0; b < b1; b++) {
-                tdm_subblock_block block = tdm_subblock_read(TYPE, panel, p.cols, b, lane);
+                tdm_subblock_slice block = tdm_subblock_read(TYPE, panel, p.cols, b, lane);
 
                 if (ACT == TDM_VK_ACT_F32) {
                         for (uint k = 0; k < 32; k++) {
