@@ -170,7 +170,7 @@ static void test_stream_dies_late(void **state)
 static struct bus_job *make_job(struct tdm_dbus *bus, uid_t uid, size_t kept, bool ended)
 {
         struct bus_job *job = calloc(1, sizeof(*job));
-        struct tdm_job_params p = { .text = "x", .text_size = 1, .sampling = { .top_p = 1, .repeat_penalty = 1 } };
+        struct tdm_job_params p = { .text = "x", .text_size = 1 };
 
         assert_non_null(job);
         assert_int_equal(tdm_job_new(&job->job, &p, NULL), 0);
@@ -265,11 +265,12 @@ static void test_options(void **state)
         bus_entry_bool(&w, "linger", true);
         assert_int_equal(read_back(&w, &request, &m, &err), 0);
         assert_int_equal(request.params.text_size, 5);
-        assert_int_equal(request.params.max_tokens, 7);
-        assert_true(request.params.sampling.temperature == 1 && request.params.sampling.top_p == 1);
-        assert_true(request.params.sampling.seed == UINT64_MAX);
+        assert_int_equal(request.params.options.max_tokens, 7);
+        assert_true(request.params.options.temperature == 1 && request.params.options.top_p == 0);
+        assert_true(tdm_job_options_sampling(&request.params.options).top_p == 1);
+        assert_true(request.params.options.seed == UINT64_MAX);
         assert_int_equal(request.output, BUS_OUTPUT_EVENTS);
-        assert_int_equal(request.params.priority, TDM_JOB_BACKGROUND);
+        assert_int_equal(request.params.options.priority, TDM_JOB_BACKGROUND);
         assert_true(request.linger);
         bus_request_deinit(&request);
         dbus_message_unref(m);
