@@ -1,5 +1,5 @@
-/* struct tandem_generate_options: its defaults, its checks, and the way of each option into the request. All three follow
- * from the rows of common/job-options.def. */
+/* struct tandem_generate_options: its defaults, its checks, and the way of each option into the request. All three
+ * follow from the rows of common/job-options.def. */
 #include "client-lib/job.h"
 
 #include "common/job-options.h"

@@ -1,9 +1,10 @@
-/* The options of a job, in one table for all who take them: the socket and D-Bus faces of the daemon, libtandem, the
+/* The options of a job, in one table for all that take them: the socket and D-Bus faces of the daemon, libtandem, the
  * command with its help, its manual and its completions. The rows are in job-options.def.
  *
- * A face reads the table at run time (tdm_job_options), or includes the rows with a macro OPTION of its own where it has
- * to name a field of a struct. Protobuf fields and struct tandem_generate_options are copies by necessity: the compiler
- * refuses a row whose field is missing there, and test-job-options refuses a field that has no row. */
+ * A face reads the table at run time (tdm_job_options), or includes the rows with a macro OPTION of its own where it
+ * has to name a field of a struct. The fields of tandem.proto and of struct tandem_generate_options are copies, because
+ * both are documents of their own. The compiler refuses a row without a field there, and the test `faces` refuses a
+ * field without a row. */
 #ifndef TDM_COMMON_JOB_OPTIONS_H
 #define TDM_COMMON_JOB_OPTIONS_H
 

@@ -24,8 +24,8 @@ enum arg_offer { OFFER_NOTHING, OFFER_FILES, OFFER_MODELS, OFFER_JOBS, OFFER_COM
 struct arg {
         char letter;      /* 0: none */
         const char *name; /* without the -- */
-        /* Kept as: bool, uint32_t, uint64_t, float, the index of a choice (uint32_t), the choice itself or a text (const
-         * char *), struct arg_list, struct arg_u32_list. */
+        /* Kept as: bool, uint32_t, uint64_t, float, the index of a choice (uint32_t), the choice itself or a text
+         * (const char *), struct arg_list, struct arg_u32_list. */
         struct tdm_range range;
         size_t at;            /* offset of that */
         double default_value; /* of numbers */

@@ -68,15 +68,15 @@ void job_args_finish(struct job_args *args); /* after parsing */
 void job_args_deinit(struct job_args *args);
 
 /* -m of the commands that have it. */
-#define ARG_MODEL(options_type, member)                                                                                        \
+#define ARG_MODEL(options_type, member)                                                                                \
         {                                                                                                              \
-                .letter = 'm', .name = "model", .range.type = TDM_VALUE_TEXT, .at = offsetof(options_type, member),            \
+                .letter = 'm', .name = "model", .range.type = TDM_VALUE_TEXT, .at = offsetof(options_type, member),    \
                 .value = "MODEL", .brief = "a name or a file", .more = "otherwise the default model",                  \
                 .offer = OFFER_MODELS                                                                                  \
         }
-#define ARG_JSON(options_type, member, text)                                                                                   \
+#define ARG_JSON(options_type, member, text)                                                                           \
         {                                                                                                              \
-                .name = "json", .at = offsetof(options_type, member), .brief = (text)                                          \
+                .name = "json", .at = offsetof(options_type, member), .brief = (text)                                  \
         }
 
 /* ---- format.c: numbers and names for people ---- */

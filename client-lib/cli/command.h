@@ -15,8 +15,8 @@ struct command {
         const char *name;
         const char *summary; /* a line of `tandem help` */
         const char *usage;   /* what comes behind the name: "[-m MODEL] [TEXT|-]" */
-        /* Paragraphs, with an empty line between two. Help and manual break the lines; a line that begins with two spaces
-         * stays as it is. */
+        /* Paragraphs, with an empty line between two. Help and manual break the lines. A line that begins with two
+         * spaces stays as it is. */
         const char *about;
         const char *examples; /* the same, below the options; may be NULL */
         const struct arg *args;

@@ -24,7 +24,7 @@ static const struct arg verbose = {
         .letter = 'v',
         .name = "verbose",
         .at = offsetof(struct job_args, verbose),
-        .brief = "the summary on stderr always, with seed and numerics",
+        .brief = "print the summary on standard error always, with seed and numerics",
 };
 
 static void add_rows(struct arg *table, size_t *n, bool only_bench, bool for_tests)

@@ -27,19 +27,6 @@ static const char *const worker_env[TDM_N_WORKERS] = {
         [TDM_WORKER_NPU] = "TANDEM_NPU", [TDM_WORKER_GPU] = "TANDEM_GPU"
 };
 
-const char *tdm_worker_state_name(enum tdm_worker_state state)
-{
-        static const char *const names[] = {
-                [TDM_WORKER_OFF] = "off",
-                [TDM_WORKER_STARTING] = "starting",
-                [TDM_WORKER_READY] = "ready",
-                [TDM_WORKER_RESTARTING] = "restarting",
-                [TDM_WORKER_QUARANTINED] = "quarantined",
-        };
-
-        return (size_t)state < TDM_ARRAY_SIZE(names) ? names[state] : "unknown";
-}
-
 void tdm_fleet_pump_soon(struct tdm_fleet *f)
 {
         if (!f->destroying)
@@ -279,7 +266,7 @@ static void pump_models(struct tdm_fleet *f)
                         f->ready_note = true;
                         continue;
                 }
-                if (!entry->leaving && !entry->announced && may_be_announced(f, entry) && tdm_fleet_measure(f, entry)) {
+                if (!entry->leaving && !entry->announced && may_be_announced(f, entry) && tdm_fleet_try_placements(f, entry)) {
                         entry->announced = true;
                         if (f->callbacks.on_model_ready)
                                 f->callbacks.on_model_ready(entry->model.model_id, f->userdata);
@@ -627,7 +614,9 @@ int tdm_fleet_new(struct tdm_fleet **ret, struct tdm_loop *loop, const struct td
         }
         tdm_fleet_close_rings(f);
         raise_fd_limit();
-        tdm_fleet_memory_load(f);
+        r = tdm_placement_store_new(&f->store, TDM_FLEET_MODELS);
+        if (r < 0)
+                return tdm_error_set(err, r, "out of memory");
         r = find_worker_dir(config, &f->worker_dir, err);
         if (r != 0)
                 return r;
@@ -665,6 +654,7 @@ void tdm_fleet_destroy(struct tdm_fleet *f)
                 free(f->models[i]);
         tdm_source_destroy(f->pump);
         tdm_source_destroy(f->watch);
+        tdm_placement_store_destroy(f->store);
         free(f->worker_dir);
         free(f->npu_programs);
         free(f->gpu_device);
@@ -735,16 +725,6 @@ void tdm_fleet_remove_model(struct tdm_fleet *f, uint32_t model_id)
         tdm_fleet_pump_soon(f);
 }
 
-bool tdm_fleet_is_ready(const struct tdm_fleet *f)
-{
-        return f->ready;
-}
-
-uint32_t tdm_fleet_epoch(const struct tdm_fleet *f)
-{
-        return f->epoch;
-}
-
 int tdm_fleet_restart(struct tdm_fleet *f, enum tdm_worker_index worker, const char *reason)
 {
         struct tdm_fleet_worker *w;
@@ -758,19 +738,4 @@ int tdm_fleet_restart(struct tdm_fleet *f, enum tdm_worker_index worker, const c
         snprintf(w->restart_reason, sizeof(w->restart_reason), "%s", reason ? reason : "restart asked for");
         tdm_fleet_pump_soon(f);
         return 0;
-}
-
-uint64_t tdm_fleet_recoveries(const struct tdm_fleet *f)
-{
-        return f->recoveries;
-}
-
-uint64_t tdm_fleet_model_scratch(struct tdm_fleet *f, uint32_t model_id)
-{
-        struct tdm_fleet_entry *entry = tdm_fleet_find(f, model_id);
-        uint64_t bytes = 0;
-
-        for (unsigned i = 0; entry && i < TDM_N_WORKERS; i++)
-                bytes += entry->on[i].scratch_bytes;
-        return bytes;
 }

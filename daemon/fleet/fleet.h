@@ -9,6 +9,7 @@
 
 #include "common/loop.h"
 #include "common/shm.h"
+#include "daemon/placement/placement.h"
 #include "engine/device/device.h"
 #include "engine/device/trace.h"
 
@@ -102,29 +103,10 @@ void tdm_fleet_remove_model(struct tdm_fleet *fleet, uint32_t model_id);
 bool tdm_fleet_is_ready(const struct tdm_fleet *fleet);
 uint32_t tdm_fleet_epoch(const struct tdm_fleet *fleet);
 
-/* "split": attention on the NPU worker, the rest on the GPU worker; "npu", "gpu": all on one; "": the fleet decides
- * (split, or all on the survivor when the other is off or quarantined, which sets *ret_degraded when it was
- * quarantined). Fills plan [n_blocks]. -EINVAL for another name, -EHOSTDOWN when a worker that the name needs is off,
- * or quarantined and has failed a trial since (not when it is merely restarting, or will be tried soon: wait for
- * on_ready then). */
-int tdm_fleet_plan(struct tdm_fleet *fleet, const struct tdm_hparams *hp, const char *placement, uint8_t *plan,
-                   bool *ret_degraded);
-
-/* What "measured" comes to for a model: one of the first three where the devices differ in bits (the cheapest, tried
- * out when the model is loaded; it stays) or one is out of reach; of the others, steps may run on any worker that is
- * up, and nobody can tell where from the bits. */
-enum tdm_measured {
-        TDM_MEASURED_SPLIT,
-        TDM_MEASURED_NPU,
-        TDM_MEASURED_GPU,
-        /* one resource: all on the GPU worker, or on the other when that one is away or slower */
-        TDM_MEASURED_EITHER,
-        TDM_MEASURED_BALANCED, /* two resources: each step wholly on one of them */
-};
-const char *tdm_measured_name(enum tdm_measured measured);
-enum tdm_measured tdm_fleet_measured(struct tdm_fleet *fleet, uint32_t model_id);
-bool tdm_fleet_equal_bits(const struct tdm_fleet *fleet);
-bool tdm_fleet_shares_cpus(const struct tdm_fleet *fleet);
+/* The workers as they are now, for daemon/placement/. */
+void tdm_fleet_placement_workers(const struct tdm_fleet *fleet, struct tdm_placement_workers *ret);
+/* What "measured" is now for a model (TDM_PLACEMENT_SPLIT for a model that the fleet does not know). */
+enum tdm_placement tdm_fleet_measured(struct tdm_fleet *fleet, uint32_t model_id);
 bool tdm_fleet_is_degraded(const struct tdm_fleet *fleet); /* a worker is quarantined */
 /* Steps with blocks on this worker can be submitted now. */
 bool tdm_fleet_worker_is_up(const struct tdm_fleet *fleet, enum tdm_worker_index worker);

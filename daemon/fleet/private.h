@@ -1,7 +1,14 @@
-/* What the files of the fleet share: fleet.c (the face and the one place where it is decided what happens next),
- * worker.c (a process: start, loss, reap, back-off), unit.c (one that a service manager starts), rings.c (epochs,
- * submitting, results), watch.c (hangs, counters), starved.c (a hang or no CPU), measure.c (the cheapest plan),
- * memory.c (where it is kept), trace.c (what happened when), wire.c (worker.proto, the only file that knows it).
+/* What the files of the fleet share:
+ *
+ *   fleet.c    begin, end, models, and the pump, which decides what happens next
+ *   state.c    what others may ask about the workers
+ *   worker.c   a worker's process: start, loss, reap, back-off
+ *   unit.c     a worker that a service manager starts
+ *   rings.c    epochs, submitting, results
+ *   watch.c    hangs, counters;   starved.c  whether a silent worker hangs or has no CPU
+ *   trial.c    runs the trial of a model's placements
+ *   trace.c    what happened when
+ *   wire.c     worker.proto, which no other file knows
  *
  * Events (a frame, an exit, a timer, a descriptor) change state and schedule the pump; the pump looks at the state and
  * does what is due: starts processes, sends models and rings, announces. So no event has to know what else is going on,
@@ -55,23 +62,13 @@ struct tdm_fleet_step {
         uint8_t plan[TDM_MAX_BLOCKS + 1]; /* as submitted */
 };
 
-/* Trying out plans, when a model is loaded. */
-#define TDM_FLEET_CHOICES 3u
-#define TDM_FLEET_IDENTITY 384u
 /* Ids from here on are the fleet's own steps; the scheduler counts from 1. */
 #define TDM_FLEET_OWN_STEPS (UINT64_C(1) << 50)
-struct tdm_fleet_measuring {
-        bool done;
+struct tdm_fleet_trial {
+        bool done;        /* or not needed */
         uint64_t step_id; /* in flight; 0: none */
-        uint64_t posted_ns, spent_ns;
-        unsigned choice, shape, n; /* plan, one row or many, how often */
-        unsigned n_losses;
-        uint32_t n_rows;
-        uint64_t best_ns[TDM_FLEET_CHOICES][2];
-};
-struct tdm_fleet_memory {
-        char identity[TDM_FLEET_IDENTITY]; /* of a model and two devices; empty: free */
-        enum tdm_measured measured;
+        uint64_t posted_ns;
+        struct tdm_placement_trial trial;
 };
 
 struct tdm_fleet_entry {
@@ -83,8 +80,8 @@ struct tdm_fleet_entry {
         bool kv_proved;             /* a worker has mapped its KV segment */
         bool leaving;               /* removed or failed: segments are not touched any more */
         bool failed;                /* on_model_failed is due */
-        enum tdm_measured measured; /* on devices that differ in bits */
-        struct tdm_fleet_measuring measuring;
+        enum tdm_placement measured; /* the trial's result; TDM_PLACEMENT_ANY: none yet */
+        struct tdm_fleet_trial trial;
         struct tdm_error error;
         struct {
                 enum tdm_fleet_load load;
@@ -213,8 +210,7 @@ struct tdm_fleet {
         struct tdm_trace_ring *trace; /* our own lane */
         struct tdm_fleet_worker workers[TDM_N_WORKERS];
         struct tdm_fleet_entry *models[TDM_FLEET_MODELS];
-        struct tdm_fleet_memory memory[TDM_FLEET_MODELS];
-        unsigned n_remembered;
+        struct tdm_placement_store *store;
         uint64_t n_own_steps;
 };
 
@@ -308,16 +304,14 @@ bool tdm_fleet_owes_control(const struct tdm_fleet_worker *w);
  * (an empty sample) says 0. */
 uint64_t tdm_fleet_starved_ns(struct tdm_fleet_sample *sample, pid_t pid, uint64_t elapsed_ns);
 
-/* ---- measure.c ---- */
-/* Sees to it that the model's plan is found out. True when it is, or need not be; else it is looked at on the next
- * pump. */
-bool tdm_fleet_measure(struct tdm_fleet *fleet, struct tdm_fleet_entry *entry);
-void tdm_fleet_measure_step_done(struct tdm_fleet *fleet, struct tdm_fleet_entry *entry);
-void tdm_fleet_remember(struct tdm_fleet *fleet, const char *identity, enum tdm_measured measured);
+/* ---- trial.c ---- */
+/* Goes on with the trial of the model's placements, where it needs one. True: its placement is known or follows the
+ * load. False: the trial is not over; to be called again on the next pump. */
+bool tdm_fleet_try_placements(struct tdm_fleet *fleet, struct tdm_fleet_entry *entry);
+void tdm_fleet_trial_step_done(struct tdm_fleet *fleet, struct tdm_fleet_entry *entry);
 
-/* ---- memory.c ---- */
-void tdm_fleet_memory_load(struct tdm_fleet *fleet);
-void tdm_fleet_memory_save(const struct tdm_fleet *fleet);
+/* ---- state.c ---- */
+bool tdm_fleet_equal_bits(const struct tdm_fleet *fleet);
 
 /* ---- trace.c ---- */
 void tdm_fleet_trace(struct tdm_fleet *fleet, enum tdm_trace_kind kind, uint64_t step, uint32_t rows, uint64_t arg);

@@ -137,7 +137,7 @@ static int handle_desc(struct tdm_fleet_worker *w, const struct tdm_desc *desc)
         tdm_fleet_trace(f, TDM_TRACE_STEP_DONE, desc->step_id, step->n_rows, desc->model_id);
         step_finished(f, step);
         if (desc->step_id >= TDM_FLEET_OWN_STEPS)
-                tdm_fleet_measure_step_done(f, entry);
+                tdm_fleet_trial_step_done(f, entry);
         else if (f->callbacks.on_step_done)
                 f->callbacks.on_step_done(desc->model_id, desc->slot, desc->step_id, f->userdata);
         return 0;
@@ -158,9 +158,9 @@ static uint64_t step_to_end(const struct tdm_fleet_worker *w)
         return 0;
 }
 
-/* We were woken and there is nothing: the worker says that its step is nearly done (tdm_ring_soon()), and to sleep and
- * be woken again would take longer than what is left of it. Once for a step, and while it pays: who says so without end
- * gets none of our time. */
+/* We were woken and there is nothing: the worker says that its step is nearly done (tdm_ring_wake_early()). To sleep
+ * and be woken again would take longer than what is left of it. Once for a step, and while it pays: who says so without
+ * end gets none of our time. */
 static void await_step(struct tdm_fleet_worker *w)
 {
         uint64_t step_id = step_to_end(w), spin_ns;
@@ -168,9 +168,9 @@ static void await_step(struct tdm_fleet_worker *w)
         if (step_id == 0 || step_id == w->awaited_step)
                 return;
         w->awaited_step = step_id;
-        spin_ns = tdm_spin_next(&w->await, TDM_RING_SOON_NS);
+        spin_ns = tdm_spin_next(&w->await, TDM_RING_EARLY_WAKE_NS);
         if (spin_ns > 0)
-                tdm_spin_learn(&w->await, TDM_RING_SOON_NS, spin_ns, tdm_ring_spin(w->ring_from, spin_ns));
+                tdm_spin_learn(&w->await, TDM_RING_EARLY_WAKE_NS, spin_ns, tdm_ring_spin(w->ring_from, spin_ns));
 }
 
 static int on_ring(struct tdm_source *source, int fd, uint32_t events, void *userdata)

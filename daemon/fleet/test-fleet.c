@@ -45,7 +45,7 @@ struct rig {
         struct tdm_model_description description;
         struct tdm_fleet_model model;
         struct job jobs[N_JOBS];
-        const char *placement;
+        enum tdm_placement placement; /* EITHER: all on a worker that is up */
         uint64_t next_step_id;
         bool hold; /* submit nothing */
         bool bad_token;
@@ -62,6 +62,14 @@ struct rig {
 static uint32_t expected[N_JOBS][N_TOTAL];
 static bool have_expected;
 
+static int plan_of(struct rig *rig, enum tdm_placement placement, uint8_t *plan, bool *ret_degraded)
+{
+        struct tdm_placement_workers workers;
+
+        tdm_fleet_placement_workers(rig->fleet, &workers);
+        return tdm_placement_plan(&workers, &rig->model.hparams, placement, plan, ret_degraded);
+}
+
 static void job_submit(struct rig *rig, unsigned index)
 {
         struct job *job = &rig->jobs[index];
@@ -71,7 +79,7 @@ static void job_submit(struct rig *rig, unsigned index)
         struct tdm_step_row *rows = tdm_steps_rows(base, l, index);
         uint32_t n = TDM_MIN(MAX_ROWS, job->n_tokens - job->n_done);
         bool last = job->n_done + n == job->n_tokens;
-        const char *placement = rig->placement;
+        enum tdm_placement placement = rig->placement;
         bool degraded;
 
         if (rig->hold || job->step_id != 0 || job->n_tokens >= N_TOTAL)
@@ -82,9 +90,9 @@ static void job_submit(struct rig *rig, unsigned index)
         head->n_rows = n;
         head->n_seqs = 1;
         head->n_logits = last;
-        if (strcmp(placement, "either") == 0)
-                placement = tdm_fleet_worker_is_up(rig->fleet, TDM_WORKER_GPU) ? "gpu" : "npu";
-        if (tdm_fleet_plan(rig->fleet, &rig->model.hparams, placement, head->plan, &degraded) < 0)
+        if (placement == TDM_PLACEMENT_EITHER)
+                placement = tdm_fleet_worker_is_up(rig->fleet, TDM_WORKER_GPU) ? TDM_PLACEMENT_GPU : TDM_PLACEMENT_NPU;
+        if (plan_of(rig, placement, head->plan, &degraded) < 0)
                 return;
         for (uint32_t i = 0; i < n; i++)
                 rows[i] = (struct tdm_step_row){ .token = job->tokens[job->n_done + i],
@@ -225,7 +233,7 @@ static void build_model(struct rig *rig)
                                         i * PAGES_PER_JOB + p;
 }
 
-static void start_jobs(struct rig *rig, const char *placement)
+static void start_jobs(struct rig *rig, enum tdm_placement placement)
 {
         rig->placement = placement;
         memset(rig->jobs, 0, sizeof(rig->jobs));
@@ -253,7 +261,7 @@ static struct rig *rig_new_with(const struct tdm_fleet_config *config)
         if (tdm_loop_new(&rig->loop, &err) != 0)
                 fail_msg("%s", err.message);
         build_model(rig);
-        start_jobs(rig, "split");
+        start_jobs(rig, TDM_PLACEMENT_SPLIT);
         rig->hold = true;
         if (tdm_fleet_new(&rig->fleet, rig->loop, config, &callbacks, rig, &err) != 0 ||
             tdm_fleet_add_model(rig->fleet, &rig->model, &err) != 0)
@@ -364,7 +372,7 @@ static bool jobs_finished(const struct rig *rig)
 }
 
 /* Runs both jobs to their end and compares with the undisturbed run. */
-static void run_jobs(struct rig *rig, const char *placement)
+static void run_jobs(struct rig *rig, enum tdm_placement placement)
 {
         wait_for(rig, is_whole(rig));
         start_jobs(rig, placement);
@@ -416,7 +424,7 @@ static void placements(void **state)
         struct rig *rig = rig_new();
         struct tdm_worker_status npu, gpu;
 
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         assert_int_equal(rig->n_model_ready, 1);
         tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &npu);
         tdm_fleet_worker_status(rig->fleet, TDM_WORKER_GPU, &gpu);
@@ -437,11 +445,11 @@ static void placements(void **state)
         assert_int_equal(rig->fleet->models[0]->on[TDM_WORKER_GPU].kv, TDM_FLEET_KV_NONE);
         assert_true(worker_maps(rig, TDM_WORKER_NPU, "memfd:tandem-kv") != 0);
         assert_true(worker_maps(rig, TDM_WORKER_GPU, "memfd:tandem-kv") <= 0);
-        run_jobs(rig, "gpu");
+        run_jobs(rig, TDM_PLACEMENT_GPU);
         assert_int_equal(rig->fleet->models[0]->on[TDM_WORKER_GPU].kv, TDM_FLEET_KV_GRANTED);
         assert_true(worker_maps(rig, TDM_WORKER_GPU, "memfd:tandem-kv") != 0);
-        run_jobs(rig, "npu");
-        run_jobs(rig, "");
+        run_jobs(rig, TDM_PLACEMENT_NPU);
+        run_jobs(rig, TDM_PLACEMENT_ANY);
         assert_int_equal(tdm_fleet_recoveries(rig->fleet), 0);
         assert_int_equal(rig->n_resets, 0);
         rig_free(rig);
@@ -472,7 +480,7 @@ static void killed(void **state)
         uint64_t t0;
 
         rig->hook = kill_hook;
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         assert_int_equal(rig->hook_state, 6);
         assert_true(rig->n_resets >= 4 && rig->n_resets <= 6);
         assert_int_equal(tdm_fleet_recoveries(rig->fleet), rig->n_resets);
@@ -490,7 +498,7 @@ static void killed(void **state)
         wait_for(rig, is_whole(rig));
         print_message("from kill -9 to ready: %.1f ms\n", (double)(rig->ready_at_ns - t0) / 1e6);
         rig->hook = NULL;
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         rig_free(rig);
 }
 
@@ -507,7 +515,7 @@ static void blamed(void **state)
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(deaths); i++) {
                 struct tdm_fleet_step *step = &rig->fleet->models[0]->steps[0];
 
-                run_jobs(rig, "split");
+                run_jobs(rig, TDM_PLACEMENT_SPLIT);
                 /* As if it were in that step: what it publishes is believed for this. */
                 *step = (struct tdm_fleet_step){ .step_id = 77777, .n_blocks = 3, .queued = true };
                 atomic_store(&w->progress->running, tdm_progress_pack(77777, 1));
@@ -517,7 +525,7 @@ static void blamed(void **state)
                 assert_int_equal(rig->guilty_step, deaths[i].guilty);
                 wait_for(rig, is_whole(rig));
         }
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         rig_free(rig);
 }
 
@@ -535,7 +543,7 @@ static void stopped(void **state)
         struct tdm_worker_status npu, gpu;
 
         rig->hook = stop_hook;
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         assert_int_equal(rig->n_resets, 2);
         tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &npu);
         tdm_fleet_worker_status(rig->fleet, TDM_WORKER_GPU, &gpu);
@@ -552,7 +560,7 @@ static void stopped(void **state)
         kill(worker_pid(rig, TDM_WORKER_GPU), SIGSTOP);
         kill(worker_pid(rig, TDM_WORKER_NPU), SIGKILL);
         wait_for(rig, rig->n_resets == 3);
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         rig_free(rig);
 }
 
@@ -564,7 +572,7 @@ static void abandoned(void **state)
         struct tdm_fleet_worker *w = &rig->fleet->workers[TDM_WORKER_GPU];
         struct tdm_error err = { 0 };
 
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         kill(w->pid, SIGSTOP); /* so that it does not leave when it is asked */
         tdm_fleet_worker_leave(w, "a test");
         tdm_fleet_worker_abandon(w);
@@ -575,14 +583,14 @@ static void abandoned(void **state)
         rig->model.model_id = 2;
         assert_int_equal(tdm_fleet_add_model(rig->fleet, &rig->model, &err), 0);
         wait_for(rig, rig->n_model_ready == 2);
-        run_jobs(rig, "npu");
+        run_jobs(rig, TDM_PLACEMENT_NPU);
 
         /* It goes after all, and may come back when an admin says so. */
         kill(w->pid, SIGKILL);
         wait_for(rig, w->phase == TDM_FLEET_NO_PROCESS);
         assert_int_equal(tdm_fleet_restart(rig->fleet, TDM_WORKER_GPU, "a test"), 0);
         wait_for(rig, rig->n_resets == 2);
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         rig_free(rig);
 }
 
@@ -638,7 +646,7 @@ static void restarted(void **state)
         struct tdm_worker_status npu;
 
         rig->hook = restart_hook;
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &npu);
         assert_true(npu.restarts >= 1);
         assert_string_equal(npu.last_exit, "asked by a test");
@@ -709,7 +717,7 @@ static void scribbled(void **state)
         struct tdm_worker_status npu, gpu;
 
         rig->hook = scribble_hook;
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         assert_int_equal(rig->n_resets, 5);
         tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &npu);
         tdm_fleet_worker_status(rig->fleet, TDM_WORKER_GPU, &gpu);
@@ -746,7 +754,7 @@ static void *cry(void *arg)
         return NULL;
 }
 
-static void said_soon(void **state)
+static void woken_early(void **state)
 {
         struct rig *rig = rig_new();
         const struct tdm_fleet_worker *npu = &rig->fleet->workers[TDM_WORKER_NPU],
@@ -760,7 +768,7 @@ static void said_soon(void **state)
                                               3)) >= 0);
         c.pid = worker_pid(rig, TDM_WORKER_GPU);
         assert_int_equal(pthread_create(&thread, NULL, cry, &c), 0);
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         atomic_store(&c.stop, true);
         pthread_join(thread, NULL);
         assert_int_equal(rig->n_resets, 0);
@@ -782,7 +790,7 @@ static void scribbled_often(void **state)
                 uint32_t epoch = tdm_fleet_epoch(rig->fleet);
 
                 atomic_store(&tdm_ring_shared(rig->fleet->workers[TDM_WORKER_GPU].ring_to)->consumed, 77);
-                start_jobs(rig, "split");
+                start_jobs(rig, TDM_PLACEMENT_SPLIT);
                 rig->hold = false;
                 jobs_submit(rig);
                 rig->hold = true;
@@ -790,7 +798,7 @@ static void scribbled_often(void **state)
         }
         tdm_fleet_worker_status(rig->fleet, TDM_WORKER_GPU, &gpu);
         assert_int_equal(gpu.restarts, 1);
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         rig_free(rig);
 }
 
@@ -853,27 +861,27 @@ static void quarantined(void **state)
         assert_string_equal(npu.last_exit, "exited with status 3");
         assert_true(npu.restarts >= TDM_FLEET_MAX_DEATHS - 1);
 
-        assert_int_equal(tdm_fleet_plan(rig->fleet, &rig->model.hparams, "", plan, &degraded), 0);
+        assert_int_equal(plan_of(rig, TDM_PLACEMENT_ANY, plan, &degraded), 0);
         assert_true(degraded);
         assert_int_equal(plan[1], TDM_WORKER_GPU);
         /* Who needs it waits for a trial, and for no other. */
-        assert_int_equal(tdm_fleet_plan(rig->fleet, &rig->model.hparams, "npu", plan, &degraded), 0);
+        assert_int_equal(plan_of(rig, TDM_PLACEMENT_NPU, plan, &degraded), 0);
         assert_true(degraded);
         wait_for(rig, rig->fleet->workers[TDM_WORKER_NPU].quarantines == 2);
-        assert_int_equal(tdm_fleet_plan(rig->fleet, &rig->model.hparams, "split", plan, &degraded), -EHOSTDOWN);
-        assert_int_equal(tdm_fleet_plan(rig->fleet, &rig->model.hparams, "npu", plan, &degraded), -EHOSTDOWN);
-        assert_int_equal(tdm_fleet_plan(rig->fleet, &rig->model.hparams, "both", plan, &degraded), -EINVAL);
-        run_jobs(rig, "");
+        assert_int_equal(plan_of(rig, TDM_PLACEMENT_SPLIT, plan, &degraded), -EHOSTDOWN);
+        assert_int_equal(plan_of(rig, TDM_PLACEMENT_NPU, plan, &degraded), -EHOSTDOWN);
+        assert_int_equal(plan_of(rig, TDM_PLACEMENT_BALANCED, plan, &degraded), -EINVAL);
+        run_jobs(rig, TDM_PLACEMENT_ANY);
 
         /* Mended, and told so. */
         link_worker(dir, "tandem-npu-worker");
         assert_int_equal(tdm_fleet_restart(rig->fleet, TDM_WORKER_NPU, "mended"), 0);
         wait_for(rig, rig->n_resets == 1);
         wait_for(rig, is_whole(rig));
-        assert_int_equal(tdm_fleet_plan(rig->fleet, &rig->model.hparams, "", plan, &degraded), 0);
+        assert_int_equal(plan_of(rig, TDM_PLACEMENT_ANY, plan, &degraded), 0);
         assert_false(degraded);
         assert_int_equal(plan[1], TDM_WORKER_NPU);
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         rig_free(rig);
         snprintf(path, sizeof(path), "%s/tandem-npu-worker", dir);
         unlink(path);
@@ -899,7 +907,7 @@ static void not_ready_before_the_survivor(void **state)
         assert_int_equal(tdm_loop_turn(rig->loop, 0), 0);
         assert_false(tdm_fleet_is_ready(rig->fleet));
         kill(survivor, SIGCONT);
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         rig_free(rig);
 }
 
@@ -928,7 +936,7 @@ static void back_from_quarantine(void **state)
         wait_for(rig, npu->quarantines > n);
         assert_int_equal(npu->state, TDM_WORKER_QUARANTINED);
         assert_true(npu->try_at_ns > tdm_now_ns() + 100 * TDM_NSEC_PER_MSEC); /* 50, 100, 200 … */
-        run_jobs(rig, "gpu");
+        run_jobs(rig, TDM_PLACEMENT_GPU);
         assert_true(tdm_fleet_is_degraded(rig->fleet));
         assert_int_equal(rig->n_resets, 0);
 
@@ -937,7 +945,7 @@ static void back_from_quarantine(void **state)
         assert_int_equal(rig->n_resets, 1); /* for rings to a peer */
         wait_for(rig, is_whole(rig));
         assert_false(tdm_fleet_is_degraded(rig->fleet));
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
 
         /* An admin need not wait, not even while it is being tried. */
         write_script(dir, "tandem-npu-worker", "#!/bin/sh\nexec sleep 1000\n");
@@ -950,7 +958,7 @@ static void back_from_quarantine(void **state)
         wait_for(rig, npu->state != TDM_WORKER_QUARANTINED && !npu->on_trial);
         kill(npu->pid, SIGKILL);
         wait_for(rig, is_whole(rig));
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         rig_free(rig);
         snprintf(path, sizeof(path), "%s/tandem-npu-worker", dir);
         unlink(path);
@@ -978,7 +986,7 @@ static void both_back_from_quarantine(void **state)
                 link_worker(dir, names[i]);
         rig = rig_new_with(&config);
         wait_for(rig, is_whole(rig));
-        start_jobs(rig, "either");
+        start_jobs(rig, TDM_PLACEMENT_EITHER);
         rig->hold = false;
         jobs_submit(rig);
         wait_for(rig, rig->n_steps > 10);
@@ -997,7 +1005,7 @@ static void both_back_from_quarantine(void **state)
         assert_int_equal(rig->model_error.code, 0);
         rig->hold = true;
         wait_for(rig, is_whole(rig));
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         rig_free(rig);
         for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
                 snprintf(path, sizeof(path), "%s/%s", dir, names[i]);
@@ -1028,19 +1036,19 @@ static void stopped_idle(void **state)
         /* In reserve while the other one works. */
         rig->n_resets = 0;
         kill(npu->pid, SIGSTOP);
-        start_jobs(rig, "gpu");
+        start_jobs(rig, TDM_PLACEMENT_GPU);
         rig->hold = false;
         while (rig->n_resets == 0) {
                 jobs_submit(rig);
                 assert_int_equal(tdm_loop_turn(rig->loop, 20 * TDM_NSEC_PER_MSEC), 0);
                 if (jobs_finished(rig))
-                        start_jobs(rig, "gpu");
+                        start_jobs(rig, TDM_PLACEMENT_GPU);
                 assert_true(tdm_now_ns() - watch.begin_ns < PATIENCE_NS);
         }
         assert_int_equal(gpu->restarts, 0);
         rig->hold = true;
         wait_for(rig, rig->jobs[0].step_id == 0 && rig->jobs[1].step_id == 0);
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         rig_free(rig);
 }
 
@@ -1062,7 +1070,7 @@ static void append_plans(const char *text)
 static void measured(void **state)
 {
         static const char *const slow[TDM_N_WORKERS] = { "TANDEM_FAULT_NPU", "TANDEM_FAULT_GPU" };
-        static const enum tdm_measured want[TDM_N_WORKERS] = { TDM_MEASURED_GPU, TDM_MEASURED_NPU };
+        static const enum tdm_placement want[TDM_N_WORKERS] = { TDM_PLACEMENT_GPU, TDM_PLACEMENT_NPU };
         const struct tdm_fleet_config config = {
                 .worker_dir = TANDEM_FAULTY_DIR, .requested = { "host", "host" }, .n_threads = 1, .hang_min_ns = HANG_NS
         };
@@ -1086,14 +1094,14 @@ static void measured(void **state)
                 /* It stays, over a worker's death and the model's coming back. */
                 kill(worker_pid(rig, (enum tdm_worker_index)i), SIGKILL);
                 wait_for(rig, rig->n_resets == 1);
-                run_jobs(rig, i == TDM_WORKER_NPU ? "gpu" : "npu");
+                run_jobs(rig, want[i]);
                 tdm_fleet_remove_model(rig->fleet, 1);
                 rig->model.model_id = 2;
                 wait_for(rig, tdm_fleet_add_model(rig->fleet, &rig->model, NULL) == 0);
                 wait_for(rig, rig->n_model_ready == 2);
                 assert_int_equal(tdm_fleet_measured(rig->fleet, 2), want[i]);
                 assert_int_equal(rig->fleet->n_own_steps, n_steps);
-                run_jobs(rig, "split");
+                run_jobs(rig, TDM_PLACEMENT_SPLIT);
                 rig_free(rig);
 
                 /* Over tandemd's restart too, whatever else the file says. */
@@ -1102,7 +1110,7 @@ static void measured(void **state)
                 wait_for(rig, rig->n_model_ready == 1);
                 assert_int_equal(tdm_fleet_measured(rig->fleet, 1), want[i]);
                 assert_int_equal(rig->fleet->n_own_steps, 0);
-                assert_int_equal(rig->fleet->n_remembered, 1 + i);
+                assert_int_equal(tdm_placement_store_n_added(rig->fleet->store), 1 + i);
                 rig_free(rig);
                 unsetenv(slow[i]);
                 unsetenv(slow[!i]);
@@ -1123,9 +1131,9 @@ static void measured_to_death(void **state)
         rig = rig_new_with(&config);
         wait_for(rig, rig->n_model_ready == 1);
         assert_int_equal(rig->n_resets, 3);
-        assert_int_equal(tdm_fleet_measured(rig->fleet, 1), TDM_MEASURED_SPLIT);
+        assert_int_equal(tdm_fleet_measured(rig->fleet, 1), TDM_PLACEMENT_SPLIT);
         wait_for(rig, is_whole(rig));
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         rig_free(rig);
         unsetenv("TANDEM_FAULT_NPU");
 }
@@ -1195,7 +1203,7 @@ static void starved(void **state)
         assert_true(set_class(npu->pid, SCHED_IDLE));
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(spinners); i++)
                 spinners[i] = spinner(first);
-        start_jobs(rig, "split");
+        start_jobs(rig, TDM_PLACEMENT_SPLIT);
         rig->hold = false;
         jobs_submit(rig);
         until = tdm_now_ns() + 5 * HANG_NS;
@@ -1292,7 +1300,7 @@ static void survivor(void **state)
         wait_for(rig, is_whole(rig));
         write_script(dir, "tandem-gpu-worker", "#!/bin/sh\nexec sleep 1000\n");
         rig->hook = survivor_hook;
-        run_jobs(rig, "either");
+        run_jobs(rig, TDM_PLACEMENT_EITHER);
         assert_int_equal(rig->n_resets, 1);
         assert_true(rig->resumed_at_ns > 0);
         print_message("from kill -9 to the next step of the survivor: %.1f ms\n",
@@ -1305,7 +1313,7 @@ static void survivor(void **state)
         assert_int_equal(npu.restarts, 0);
 
         /* A step for one that is away is not taken, nor does its death void anything: it had no part in this epoch. */
-        start_jobs(rig, "split");
+        start_jobs(rig, TDM_PLACEMENT_SPLIT);
         rig->hold = false;
         jobs_submit(rig);
         rig->hold = true;
@@ -1320,7 +1328,7 @@ static void survivor(void **state)
         wait_for(rig, is_whole(rig));
         assert_int_equal(rig->n_resets, 1); /* it joined the epoch that was there */
         rig->hook = NULL;
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         assert_int_equal(rig->n_resets, 1);
         rig_free(rig);
         snprintf(path, sizeof(path), "%s/tandem-npu-worker", dir);
@@ -1338,7 +1346,7 @@ static void quarantined_at_work(void **state)
         bool degraded;
         uint8_t plan[TDM_MAX_BLOCKS];
 
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         for (unsigned i = 0; i < TDM_FLEET_MAX_DEATHS; i++) {
                 struct tdm_fleet_worker *w = &rig->fleet->workers[TDM_WORKER_NPU];
                 pid_t pid;
@@ -1346,7 +1354,7 @@ static void quarantined_at_work(void **state)
                 wait_for(rig, tdm_fleet_worker_is_up(rig->fleet, TDM_WORKER_NPU));
                 pid = worker_pid(rig, TDM_WORKER_NPU);
                 kill(pid, SIGSTOP); /* so that it has a step and does not finish it */
-                start_jobs(rig, "split");
+                start_jobs(rig, TDM_PLACEMENT_SPLIT);
                 rig->hold = false;
                 jobs_submit(rig);
                 rig->hold = true;
@@ -1355,9 +1363,9 @@ static void quarantined_at_work(void **state)
         }
         tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &npu);
         assert_int_equal(npu.state, TDM_WORKER_QUARANTINED);
-        assert_int_equal(tdm_fleet_plan(rig->fleet, &rig->model.hparams, "", plan, &degraded), 0);
+        assert_int_equal(plan_of(rig, TDM_PLACEMENT_ANY, plan, &degraded), 0);
         assert_true(degraded);
-        run_jobs(rig, "");
+        run_jobs(rig, TDM_PLACEMENT_ANY);
         rig_free(rig);
 }
 
@@ -1380,17 +1388,17 @@ static void devices(void **state)
         assert_string_equal(status.requested, "xrt");
         assert_non_null(strstr(status.last_exit, "no xrt device"));
         assert_string_equal(status.device, "");
-        run_jobs(rig, "");
+        run_jobs(rig, TDM_PLACEMENT_ANY);
         rig_free(rig);
 
         config.requested[TDM_WORKER_NPU] = "off";
         rig = rig_new_with(&config);
-        run_jobs(rig, "");
+        run_jobs(rig, TDM_PLACEMENT_ANY);
         tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &status);
         assert_int_equal(status.state, TDM_WORKER_OFF);
-        assert_int_equal(tdm_fleet_plan(rig->fleet, &rig->model.hparams, "", plan, &degraded), 0);
+        assert_int_equal(plan_of(rig, TDM_PLACEMENT_ANY, plan, &degraded), 0);
         assert_false(degraded); /* as wanted */
-        assert_int_equal(tdm_fleet_plan(rig->fleet, &rig->model.hparams, "split", plan, NULL), -EHOSTDOWN);
+        assert_int_equal(plan_of(rig, TDM_PLACEMENT_SPLIT, plan, NULL), -EHOSTDOWN);
         assert_int_equal(tdm_fleet_restart(rig->fleet, TDM_WORKER_NPU, "no"), -ENOENT);
         config.requested[TDM_WORKER_GPU] = "off";
         assert_int_equal(tdm_fleet_new(&fleet, rig->loop, &config, &none, NULL, &err), TDM_E_NO_WORKER);
@@ -1431,7 +1439,7 @@ static void models_come_and_go(void **state)
         struct tdm_error err = { 0 };
         uint32_t n_ready;
 
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         n_ready = rig->n_ready;
         tdm_fleet_remove_model(rig->fleet, 1);
         assert_int_equal(tdm_fleet_submit(rig->fleet, 1, 0), -ENOENT);
@@ -1452,7 +1460,7 @@ static void models_come_and_go(void **state)
         rig->model.model_id = 3;
         assert_int_equal(tdm_fleet_add_model(rig->fleet, &rig->model, &err), 0);
         wait_for(rig, rig->n_model_ready == 2);
-        start_jobs(rig, "split");
+        start_jobs(rig, TDM_PLACEMENT_SPLIT);
         rig->hold = false;
         jobs_submit(rig);
         rig->hold = true;
@@ -1464,7 +1472,7 @@ static void models_come_and_go(void **state)
         assert_int_equal(tdm_fleet_add_model(rig->fleet, &rig->model, &err), 0);
         assert_int_equal(tdm_fleet_add_model(rig->fleet, &rig->model, &err), -EINVAL);
         wait_for(rig, rig->n_model_ready == 3);
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         assert_int_equal(rig->n_resets, 0);
         rig_free(rig);
 }
@@ -1525,10 +1533,10 @@ static void in_pieces(void **state)
         uint32_t n_resets, n_ready;
         unsigned n_chunks;
 
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         add_in_pieces(rig, &second, 2, 1);
         n_chunks = second.weights->n_chunks;
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         settle(rig, 2 * HANG_NS); /* who waits for us is not hung */
         assert_int_equal(rig->n_resets, 0);
         assert_int_equal(rig->n_model_ready, 1);
@@ -1536,7 +1544,7 @@ static void in_pieces(void **state)
         wait_for(rig, have_taken(rig, &second));
 
         rig->hook = kill_hook;
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         rig->hook = NULL;
         assert_true(rig->n_resets > 0);
         wait_for(rig, is_whole(rig) && have_taken(rig, &second)); /* the new ones have begun where the old ones were */
@@ -1549,7 +1557,7 @@ static void in_pieces(void **state)
         assert_true(tdm_fleet_model_scratch(rig->fleet, 2) > 0);
         tdm_fleet_remove_model(rig->fleet, 1);
         rig->model.model_id = 2;
-        run_jobs(rig, "split"); /* with these weights the same tokens */
+        run_jobs(rig, TDM_PLACEMENT_SPLIT); /* with these weights the same tokens */
         assert_int_equal(rig->n_resets, n_resets);
 
         /* Not all of it ever comes. */
@@ -1559,7 +1567,7 @@ static void in_pieces(void **state)
         tdm_fleet_weights_sealed(rig->fleet, 3, n_chunks); /* too late */
         tdm_segment_destroy(third.weights);
         wait_for(rig, rig->n_ready > n_ready && !tdm_fleet_find(rig->fleet, 3));
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         assert_int_equal(rig->n_resets, n_resets);
 
         /* Weights that are none are refused with the first of them, and the rest is not waited for. */
@@ -1571,7 +1579,7 @@ static void in_pieces(void **state)
         wait_for(rig, rig->model_error.code != 0);
         seal_until(rig, &third, n_chunks);
         wait_for(rig, !tdm_fleet_find(rig->fleet, 4));
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         assert_int_equal(rig->n_resets, n_resets);
         tdm_segment_destroy(third.weights);
         rig_free(rig);
@@ -1584,16 +1592,16 @@ static void stopped_in_pieces(void **state)
         struct rig *rig = rig_new();
         struct tdm_fleet_model second;
 
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         add_in_pieces(rig, &second, 2, 2);
         kill(worker_pid(rig, TDM_WORKER_GPU), SIGSTOP);
         seal_until(rig, &second, 3);
         wait_for(rig, rig->n_resets == 1);
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         wait_for(rig, have_taken(rig, &second));
         seal_until(rig, &second, second.weights->n_chunks);
         wait_for(rig, rig->n_model_ready == 2);
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         assert_int_equal(rig->n_resets, 1);
         tdm_fleet_remove_model(rig->fleet, 2);
         wait_for(rig, !tdm_fleet_find(rig->fleet, 2));
@@ -1616,7 +1624,7 @@ static void hung_in_pieces(void **state)
         rig = rig_new_with(&config);
         wait_for(rig, is_whole(rig));
         add_in_pieces(rig, &second, 2, 2);
-        start_jobs(rig, "gpu");
+        start_jobs(rig, TDM_PLACEMENT_GPU);
         rig->jobs[0].tokens[3] = 250;
         rig->hold = false;
         jobs_submit(rig);
@@ -1636,14 +1644,14 @@ static void bad_steps(void **state)
 
         wait_for(rig, is_whole(rig));
         rig->bad_token = true;
-        start_jobs(rig, "split");
+        start_jobs(rig, TDM_PLACEMENT_SPLIT);
         rig->hold = false;
         jobs_submit(rig);
         rig->hold = true;
         wait_for(rig, rig->step_error.code != 0 && rig->jobs[0].step_id == 0 && rig->jobs[1].step_id == 0);
         assert_int_equal(rig->step_error.code, TDM_E_PROTOCOL);
         rig->bad_token = false;
-        run_jobs(rig, "split");
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         assert_int_equal(rig->n_resets, 0);
         rig_free(rig);
 }
@@ -1658,7 +1666,7 @@ int main(void)
                 cmocka_unit_test(restarted),
                 cmocka_unit_test(scribbled),
                 cmocka_unit_test(scribbled_often),
-                cmocka_unit_test(said_soon),
+                cmocka_unit_test(woken_early),
                 cmocka_unit_test(quarantined),
                 cmocka_unit_test(quarantined_at_work),
                 cmocka_unit_test(devices),

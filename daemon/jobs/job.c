@@ -8,29 +8,14 @@ static const char *const state_names[] = {
         [TDM_JOB_DECODE] = "decode", [TDM_JOB_RECOVERING] = "recovering", [TDM_JOB_DONE] = "done",
 };
 
-static const char *const placement_names[TDM_N_PLACES] = { "", "split", "npu", "gpu" };
-
 /* The indices of the choices in common/job-options.def. */
 static_assert(TDM_JOB_INTERACTIVE == 0 && TDM_JOB_BACKGROUND == 1, "priorities in the order of the table");
-static_assert(TDM_PLACE_ANY == 0 && TDM_PLACE_SPLIT == 1 && TDM_PLACE_NPU == 2 && TDM_PLACE_GPU == 3,
+static_assert(TDM_PLACEMENT_ANY == 0 && TDM_PLACEMENT_SPLIT == 1 && TDM_PLACEMENT_NPU == 2 && TDM_PLACEMENT_GPU == 3,
               "placements in the order of the table, 0 for none");
 
 const char *tdm_job_state_name(enum tdm_job_state state)
 {
         return state_names[state];
-}
-
-const char *tdm_job_placement_name(enum tdm_job_placement placement)
-{
-        return placement_names[placement];
-}
-
-int tdm_job_placement_from_name(const char *name)
-{
-        for (int i = 0; i < TDM_N_PLACES; i++)
-                if (strcmp(name, placement_names[i]) == 0)
-                        return i;
-        return -EINVAL;
 }
 
 static int copy_text(struct tdm_job *job, const char *text, size_t size)
@@ -128,7 +113,7 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
         job->uid = p->uid;
         job->options = tdm_job_options_without_texts(o);
         job->priority = (enum tdm_job_priority)o->priority;
-        job->placement = (enum tdm_job_placement)o->placement;
+        job->placement = (enum tdm_placement)o->placement;
         job->max_tokens = o->max_tokens;
         job->sampling = tdm_job_options_sampling(o);
         job->sampling.n_top = p->n_top;

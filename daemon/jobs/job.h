@@ -9,6 +9,7 @@
 #include "daemon/cache/pages.h"
 #include "daemon/cache/prefix.h"
 #include "daemon/jobs/options.h"
+#include "daemon/placement/placement.h"
 #include "engine/text/chat.h"
 
 #define TDM_MAX_CHAT_MESSAGES 4096u
@@ -26,11 +27,8 @@ enum tdm_job_state {
         TDM_JOB_DONE,
 };
 enum tdm_job_end { TDM_JOB_END_STOP, TDM_JOB_END_LENGTH, TDM_JOB_END_CANCELLED, TDM_JOB_END_ERROR };
-enum tdm_job_placement { TDM_PLACE_ANY, TDM_PLACE_SPLIT, TDM_PLACE_NPU, TDM_PLACE_GPU, TDM_N_PLACES };
 
 const char *tdm_job_state_name(enum tdm_job_state state);
-const char *tdm_job_placement_name(enum tdm_job_placement placement); /* as tdm_fleet_plan() takes it */
-int tdm_job_placement_from_name(const char *name);                    /* -EINVAL */
 
 /* Texts longer than this are tokenized beside the loop. */
 #define TDM_JOB_LONG_TEXT_BYTES (16u << 10)
@@ -105,7 +103,7 @@ struct tdm_job {
         uid_t uid;
         struct tdm_job_options options; /* as asked for, without the texts; the members below follow from them */
         enum tdm_job_priority priority;
-        enum tdm_job_placement placement;
+        enum tdm_placement placement;
         struct tdm_model *model; /* borrowed from the scheduler's reference */
         const struct tdm_job_events *events;
         void *userdata;

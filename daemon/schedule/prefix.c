@@ -26,7 +26,7 @@ const struct bits *tdm_scheduler_bits(struct tdm_scheduler *s, const struct clas
         tdm_fleet_worker_status(s->fleet, TDM_WORKER_GPU, &gpu);
         for (uint32_t i = 0; i < n_blocks; i++)
                 uses[plan[i] == TDM_WORKER_NPU ? TDM_WORKER_NPU : TDM_WORKER_GPU] = true;
-        split = uses[TDM_WORKER_NPU] && uses[TDM_WORKER_GPU] && !tdm_fleet_equal_bits(s->fleet);
+        split = uses[TDM_WORKER_NPU] && uses[TDM_WORKER_GPU] && !tdm_scheduler_workers(s).equal_bits;
         memset(b->text, 0, sizeof(b->text));
         if (split)
                 snprintf(b->text, sizeof(b->text), "split:%.50s+%.50s:%s:%s", npu.numerics_id ?: "",

@@ -27,7 +27,7 @@ struct flight {
         bool degraded;
         bool done;        /* the workers have finished it; it waits for the step that it follows */
         bool doomed;      /* that step failed: what it made is garbage */
-        bool marks;       /* another may follow it */
+        bool relays;      /* another may follow it */
         bool paced;       /* its worker has no other step */
         uint8_t workers;  /* mask of those with blocks in it */
         uint64_t after;   /* the step that it follows, while that is in flight; 0: none */
@@ -53,22 +53,13 @@ struct lane {
         struct tdm_list node;
         struct tdm_model *model;                       /* referenced */
         struct tdm_list active;                        /* of jobs by seq.node, in order of admission */
-        struct bits bits[TDM_N_PLACES][TDM_N_WORKERS]; /* lately, by placement and the worker of block 0 */
+        struct bits bits[TDM_N_ASKED_PLACEMENTS][TDM_N_WORKERS]; /* lately, by placement and the worker of block 0 */
         uint32_t n_active;
         bool *table_used; /* [max_sequences] */
         struct flight flights[TDM_STEP_SLOTS];
         uint32_t n_flights;
-        uint64_t stamp[TDM_N_PLACES]; /* when steps of this placement last had a turn */
-        /* Balanced: how fast each worker was lately, in rows of tdm_pace_work() for each ns; few rows, many rows. */
-        struct {
-                double rows_per_ns;
-                uint64_t measured_ns;
-        } pace[TDM_N_WORKERS][2];
-        /* One resource for both workers: who has it, and the best that was seen of each. */
-        bool prefers_npu;
-        double best_pace[TDM_N_WORKERS][2];
-        uint32_t quota;         /* sequences that generate on worker 0 … */
-        uint32_t quota_of;      /* … of these many */
+        uint64_t stamp[TDM_N_ASKED_PLACEMENTS]; /* when steps of this placement last had a turn */
+        struct tdm_pace pace;
         uint64_t prompt_row_ns; /* of the last step with many rows that was alone in flight; 0: none yet */
         bool dead;              /* the model failed or left: no more steps */
 };
@@ -125,33 +116,22 @@ struct tdm_scheduler {
 struct class
 {
         struct lane *lane;
-        enum tdm_job_placement placement;
+        enum tdm_placement placement;
         struct tdm_suspects *suspects;
         uint64_t *stamp;
 };
 
-/* A way for a step of a class. */
-struct route {
-        const char *placement; /* as tdm_fleet_plan() takes it */
-        int error;             /* it can never be taken: a negative errno */
-        bool balanced;         /* wholly on `worker`; the other one has its share */
-        bool degraded;
-        enum tdm_worker_index worker;
-        uint32_t width; /* not balanced: steps of the class that share its sequences; balanced: 1 without shares */
-};
+static inline struct tdm_placement_workers tdm_scheduler_workers(const struct tdm_scheduler *s)
+{
+        struct tdm_placement_workers workers;
 
-/* What a balanced step may have. */
-struct deal {
-        uint32_t n_decode; /* sequences that generate */
-        uint32_t prompt_rows;
-        uint32_t chunk_rows; /* of one prompt, so that a chunk on the other worker can follow */
-        bool marks;
-};
-
-static inline enum tdm_job_placement tdm_scheduler_placement_of(const struct tdm_scheduler *s,
+        tdm_fleet_placement_workers(s->fleet, &workers);
+        return workers;
+}
+static inline enum tdm_placement tdm_scheduler_placement_of(const struct tdm_scheduler *s,
                                                                 const struct tdm_job *job)
 {
-        return job->placement != TDM_PLACE_ANY ? job->placement : s->config.placement;
+        return job->placement != TDM_PLACEMENT_ANY ? job->placement : s->config.placement;
 }
 static inline bool tdm_class_has(const struct tdm_scheduler *s, const struct class *c, const struct tdm_job *job)
 {
@@ -199,13 +179,6 @@ bool tdm_scheduler_make_place(struct tdm_scheduler *s, struct lane *lane, const 
 uint32_t tdm_scheduler_grow(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job, uint32_t n_positions,
                             const struct flight *building);
 void tdm_scheduler_sweep_leaving(struct tdm_scheduler *s, struct lane *lane);
-
-/* route.c */
-/* Where steps of the class can go now, best first: 0, 1 or 2 ways. */
-uint32_t tdm_scheduler_routes(struct tdm_scheduler *s, const struct class *c, struct route ret[2]);
-void tdm_scheduler_deal(struct tdm_scheduler *s, const struct class *c, const struct route *route, struct deal *ret);
-/* A balanced step of n_rows rows kept its worker busy for so long. */
-void tdm_scheduler_note_pace(struct lane *lane, enum tdm_worker_index worker, uint32_t n_rows, uint64_t busy_ns);
 
 /* recover.c */
 void tdm_suspects_unref(struct tdm_suspects *suspects);

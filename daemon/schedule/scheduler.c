@@ -685,7 +685,7 @@ void tdm_scheduler_stats(const struct tdm_scheduler *s, struct tdm_scheduler_sta
         }
 }
 
-enum tdm_job_placement tdm_scheduler_placement(const struct tdm_scheduler *s)
+enum tdm_placement tdm_scheduler_placement(const struct tdm_scheduler *s)
 {
         return s->config.placement;
 }

@@ -28,8 +28,8 @@ struct tdm_scheduler_config {
         uint32_t lone_rows;
         uint32_t max_sequences;           /* of one model that run at once, <= max_rows */
         uint32_t steps_in_flight;         /* 1 … TDM_STEP_SLOTS; 0: what the placement needs */
-        bool no_chains;                   /* a sequence is never in two steps at once */
-        enum tdm_job_placement placement; /* of jobs that name none */
+        bool no_relay;                    /* a sequence is never in two steps at once */
+        enum tdm_placement placement; /* of jobs that name none */
 };
 
 struct tdm_scheduler_stats {
@@ -57,7 +57,7 @@ void tdm_scheduler_cancel(struct tdm_scheduler *scheduler, struct tdm_job *job, 
 void tdm_scheduler_kick(struct tdm_scheduler *scheduler);
 struct tdm_job *tdm_scheduler_find(struct tdm_scheduler *scheduler, uint64_t id); /* NULL: no such job */
 struct tdm_list *tdm_scheduler_jobs(struct tdm_scheduler *scheduler); /* of struct tdm_job by node, oldest first */
-enum tdm_job_placement tdm_scheduler_placement(const struct tdm_scheduler *scheduler);
+enum tdm_placement tdm_scheduler_placement(const struct tdm_scheduler *scheduler);
 void tdm_scheduler_stats(const struct tdm_scheduler *scheduler, struct tdm_scheduler_stats *ret);
 
 /* No new jobs; those that do not run yet end with TDM_E_DRAINING. */

@@ -43,7 +43,7 @@ static bool pick_class(struct tdm_scheduler *s, uint64_t *const *tried, unsigned
                         continue;
                 tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node)
                 {
-                        enum tdm_job_placement placement = tdm_scheduler_placement_of(s, job);
+                        enum tdm_placement placement = tdm_scheduler_placement_of(s, job);
                         uint64_t *stamp = job->seq.suspects ? &job->seq.suspects->stamp : &lane->stamp[placement];
                         bool skip = !has_work(job) || (best.lane && *stamp >= *best.stamp);
 
@@ -77,23 +77,23 @@ static bool goes_before(const struct tdm_job *a, const struct tdm_job *b, uint8_
 }
 
 /* The step that a further one of this sequence would follow; NULL: none may. */
-static const struct flight *chain_of(const struct lane *lane, const struct route *route, const struct tdm_job *job)
+static const struct flight *relay_of(const struct lane *lane, const struct tdm_route *route, const struct tdm_job *job)
 {
         for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
                 const struct flight *f = &lane->flights[i];
 
                 for (uint32_t k = 0; f->used && k < f->n_seqs; k++)
                         if (f->seqs[k].job == job)
-                                return f->marks && !f->done && !f->doomed && f->workers == 1u << !route->worker ? f :
+                                return f->relays && !f->done && !f->doomed && f->workers == 1u << !route->worker ? f :
                                                                                                                   NULL;
         }
         return NULL;
 }
 
-/* May this sequence be in the next step? One that is in flight only behind the step that *chain says, if any does yet.
- */
-static bool is_candidate(const struct class *c, const struct route *route, const struct tdm_job *job,
-                         const struct flight **chain)
+/* May this sequence be in the next step? One that is in flight may only follow that step:
+ * *before, where another sequence has set it already. */
+static bool is_candidate(const struct class *c, const struct tdm_route *route, const struct tdm_job *job,
+                         const struct flight **before)
 {
         const struct flight *f;
 
@@ -101,16 +101,16 @@ static bool is_candidate(const struct class *c, const struct route *route, const
                 return false;
         if (job->seq.in_flight == 0)
                 return true;
-        f = route->balanced ? chain_of(c->lane, route, job) : NULL;
-        if (!f || (*chain && *chain != f))
+        f = route->whole ? relay_of(c->lane, route, job) : NULL;
+        if (!f || (*before && *before != f))
                 return false;
-        *chain = f;
+        *before = f;
         return true;
 }
 
 /* The class's sequences in the order in which they get rows. */
-static uint32_t collect(struct tdm_scheduler *s, const struct class *c, const struct route *route,
-                        const struct deal *deal, const struct flight **chain)
+static uint32_t collect(struct tdm_scheduler *s, const struct class *c, const struct tdm_route *route,
+                        const struct tdm_share *share, const struct flight **before)
 {
         uint32_t n = 0, n_class = 0, n_decode = 0, n_drop;
         const uint8_t home = (uint8_t)(1 + route->worker);
@@ -123,16 +123,16 @@ static uint32_t collect(struct tdm_scheduler *s, const struct class *c, const st
                 if (!tdm_class_has(s, c, job))
                         continue;
                 n_class++;
-                if (!is_candidate(c, route, job, chain))
+                if (!is_candidate(c, route, job, before))
                         continue;
                 n_decode += tdm_job_is_decoding(job);
                 job->user_served = tdm_scheduler_user(s, job->uid)->served;
-                for (i = n++; i > 0 && goes_before(job, s->candidates[i - 1], route->balanced ? home : 0); i--)
+                for (i = n++; i > 0 && goes_before(job, s->candidates[i - 1], route->whole ? home : 0); i--)
                         s->candidates[i] = s->candidates[i - 1];
                 s->candidates[i] = job;
         }
-        if (route->balanced) {
-                n_drop = n_decode - TDM_MIN(n_decode, deal->n_decode);
+        if (route->whole) {
+                n_drop = n_decode - TDM_MIN(n_decode, share->n_decode);
                 memmove(s->candidates + n_decode - n_drop, s->candidates + n_decode,
                         (n - n_decode) * sizeof(struct tdm_job *));
                 return n - n_drop;
@@ -189,7 +189,7 @@ struct build {
         uint32_t slot;
         struct flight *flight;
         const struct bits *bits;
-        struct deal deal;
+        struct tdm_share share;
         struct tdm_step_row *rows;
         struct tdm_step_seq *seqs;
         struct tdm_step_logits *logits;
@@ -251,7 +251,7 @@ static uint32_t rows_for(const struct build *b, const struct tdm_job *job, uint3
             b->flight->n_logits == limits->max_logits)
                 return 0;
         if (!tdm_job_is_decoding(job)) {
-                n = TDM_MIN(TDM_MIN(n, prompt_budget), b->deal.chunk_rows);
+                n = TDM_MIN(TDM_MIN(n, prompt_budget), b->share.chunk_rows);
                 /* The pages that a sequence reserves are for max_rows in flight. */
                 n = TDM_MIN(n, limits->max_rows - TDM_MIN(limits->max_rows, job->seq.n_issued - job->seq.n_committed));
                 if (job->prefill_chunk)
@@ -301,7 +301,7 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
         /* However many generate, prompts get on: a quarter of the budget is theirs. */
         rows = prompt_rows(b, n_decode);
         budget = TDM_MAX(rows - TDM_MIN(rows, n_decode), TDM_MAX(rows / 4, 1u));
-        budget = TDM_MIN(budget, b->deal.prompt_rows);
+        budget = TDM_MIN(budget, b->share.prompt_rows);
         behind = background_budget(s, n_candidates, budget);
         for (uint32_t i = 0; i < n_candidates; i++) {
                 struct tdm_job *job = s->candidates[i];
@@ -328,7 +328,7 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
 /* No worker can run this class: its jobs end. */
 static void fail_class(struct tdm_scheduler *s, const struct class *c, int r)
 {
-        const char *placement = tdm_job_placement_name(c->placement);
+        const char *placement = tdm_placement_name(c->placement);
         struct tdm_error err;
         struct tdm_job *job;
 
@@ -376,13 +376,13 @@ static bool may_be_followed(const struct build *b)
 {
         const struct flight *f = b->flight;
 
-        for (uint32_t i = 0; b->deal.marks && i < f->n_seqs; i++)
+        for (uint32_t i = 0; b->share.relay && i < f->n_seqs; i++)
                 if (f->seqs[i].first + f->seqs[i].n_rows < f->seqs[i].job->n_ids)
                         return true;
         return false;
 }
 
-static void write_head(const struct build *b, const struct flight *chain, struct tdm_step_head *head)
+static void write_head(const struct build *b, const struct flight *before, struct tdm_step_head *head)
 {
         struct tdm_scheduler *s = b->s;
 
@@ -393,28 +393,28 @@ static void write_head(const struct build *b, const struct flight *chain, struct
         head->n_logits = b->flight->n_logits;
         head->n_history = b->n_history;
         head->marks = may_be_followed(b);
-        head->after_step = chain ? chain->step_id : 0;
-        head->after_slot = chain ? (uint32_t)(chain - b->lane->flights) : 0;
+        head->after_step = before ? before->step_id : 0;
+        head->after_slot = before ? (uint32_t)(before - b->lane->flights) : 0;
         head->reserved = 0;
 }
 
-static void take_off(struct tdm_scheduler *s, const struct class *c, const struct build *b, const struct route *route,
-                     const struct tdm_step_head *head, bool degraded)
+static void take_off(struct tdm_scheduler *s, const struct class *c, const struct build *b, const struct tdm_route *route,
+                     const struct tdm_step_head *head)
 {
         uint32_t n_blocks = tdm_model_n_blocks(tdm_model_hparams(c->lane->model));
         struct flight *f = b->flight;
 
         f->used = true;
-        f->degraded = degraded;
+        f->degraded = route->degraded;
         f->done = f->doomed = false;
-        f->marks = head->marks;
+        f->relays = head->marks;
         f->step_id = head->step_id;
         f->after = head->after_step;
         f->n_rows = head->n_rows;
         f->workers = 0;
         for (uint32_t i = 0; i < n_blocks; i++)
                 f->workers |= (uint8_t)(1u << (head->plan[i] == TDM_WORKER_NPU ? TDM_WORKER_NPU : TDM_WORKER_GPU));
-        f->paced = route->balanced && s->load[route->worker] == 0;
+        f->paced = route->whole && s->load[route->worker] == 0;
         f->busy_ns = f->paced ? tdm_fleet_busy_ns(s->fleet, route->worker) : 0;
         f->lone_ns = s->n_in_flight == 0 ? tdm_now_ns() : 0;
         for (unsigned w = 0; w < TDM_N_WORKERS; w++)
@@ -425,47 +425,81 @@ static void take_off(struct tdm_scheduler *s, const struct class *c, const struc
                 tdm_scheduler_note_bits(job, b->bits);
                 job->seq.in_flight++;
                 job->seq.n_issued = f->seqs[i].first + f->seqs[i].n_rows;
-                job->seq.home = route->balanced ? (uint8_t)(1 + route->worker) : 0;
+                job->seq.home = route->whole ? (uint8_t)(1 + route->worker) : 0;
         }
         c->lane->n_flights++;
         s->n_in_flight++;
         tdm_model_step_begin(c->lane->model);
 }
 
+/* Where a step of the class can go now. */
+static uint32_t find_routes(struct tdm_scheduler *s, const struct class *c, struct tdm_route ret[2])
+{
+        const struct tdm_placement_model model = {
+                .hparams = tdm_model_hparams(c->lane->model),
+                .asked = c->placement,
+                .measured = tdm_fleet_measured(s->fleet, c->lane->model->id),
+                .pace = &c->lane->pace,
+        };
+        struct tdm_placement_load load = { .max_steps = s->config.steps_in_flight };
+
+        tdm_fleet_placement_workers(s->fleet, &load.workers);
+        memcpy(load.n_steps, s->load, sizeof(load.n_steps));
+        return tdm_placement_choose(&model, &load, ret);
+}
+
+static struct tdm_share share_of(struct tdm_scheduler *s, const struct class *c, const struct tdm_route *route)
+{
+        struct tdm_placement_work work = { .max_rows = s->config.max_rows,
+                                           .may_relay = !s->config.no_relay && !c->suspects };
+        struct tdm_share share;
+        struct tdm_job *job;
+
+        tdm_list_for_each(job, &c->lane->active, struct tdm_job, seq.node)
+        {
+                if (!tdm_class_has(s, c, job))
+                        continue;
+                if (tdm_job_is_decoding(job))
+                        work.n_decode++;
+                else
+                        work.prompt_rows += tdm_job_pending_rows(job);
+        }
+        tdm_placement_share(&c->lane->pace, route, &work, &share);
+        return share;
+}
+
 /* 1 a step is on its way (or the class has failed, and others may go), 0 nothing to do on this route, -EAGAIN not now.
  */
-static int issue_on(struct tdm_scheduler *s, const struct class *c, const struct route *route)
+static int issue_on(struct tdm_scheduler *s, const struct class *c, const struct tdm_route *route)
 {
         struct tdm_model *model = c->lane->model;
-        const struct flight *chain = NULL;
+        const struct flight *before = NULL;
         struct tdm_step_head *head;
         uint32_t n_candidates;
-        bool degraded = false;
         struct build b;
-        int r = route->error;
+        int r;
 
-        b = build_begin(s, c->lane);
-        head = tdm_steps_head(model->steps->base, &model->layout, b.slot);
-        if (r == 0)
-                r = tdm_fleet_plan(s->fleet, tdm_model_hparams(model), route->placement, head->plan, &degraded);
-        if (r < 0) {
-                fail_class(s, c, r);
+        if (route->error < 0) {
+                fail_class(s, c, route->error);
                 return 1;
         }
+        b = build_begin(s, c->lane);
+        head = tdm_steps_head(model->steps->base, &model->layout, b.slot);
+        memcpy(head->plan, route->plan, tdm_model_n_blocks(tdm_model_hparams(model)));
         b.bits = tdm_scheduler_bits(s, c, head->plan);
-        tdm_scheduler_deal(s, c, route, &b.deal);
-        n_candidates = collect(s, c, route, &b.deal, &chain);
+        b.share = share_of(s, c, route);
+        n_candidates = collect(s, c, route, &b.share, &before);
         fill_rows(&b, n_candidates);
         if (b.flight->n_seqs == 0)
                 return 0;
         /* The one that was to be followed may have got no rows. */
-        for (uint32_t i = 0; chain; i++) {
+        for (uint32_t i = 0; before; i++) {
                 if (i == b.flight->n_seqs)
-                        chain = NULL;
+                        before = NULL;
                 else if (b.flight->seqs[i].job->seq.in_flight)
                         break;
         }
-        write_head(&b, chain, head);
+        write_head(&b, before, head);
         r = tdm_fleet_submit(s->fleet, model->id, b.slot);
         if (r < 0) {
                 drop_flight(b.flight);
@@ -474,7 +508,7 @@ static int issue_on(struct tdm_scheduler *s, const struct class *c, const struct
                 fail_class(s, c, r);
                 return 1;
         }
-        take_off(s, c, &b, route, head, degraded || route->degraded);
+        take_off(s, c, &b, route, head);
         return 1;
 }
 
@@ -488,8 +522,8 @@ bool tdm_scheduler_issue(struct tdm_scheduler *s)
         if (!s->fleet || s->n_in_flight >= most || !tdm_fleet_is_ready(s->fleet))
                 return false;
         while (n_tried < MAX_TRIED && pick_class(s, tried, n_tried, &c)) {
-                struct route routes[2];
-                uint32_t n = tdm_scheduler_routes(s, &c, routes);
+                struct tdm_route routes[2];
+                uint32_t n = find_routes(s, &c, routes);
 
                 tried[n_tried++] = c.stamp;
                 for (uint32_t i = 0; i < n; i++) {
@@ -682,7 +716,7 @@ void tdm_scheduler_on_step_done(struct tdm_scheduler *s, uint32_t model_id, uint
                 uint64_t busy_ns = tdm_fleet_busy_ns(s->fleet, w);
 
                 if (s->load[w] == 1 && busy_ns > f->busy_ns)
-                        tdm_scheduler_note_pace(lane, w, f->n_rows, busy_ns - f->busy_ns);
+                        tdm_pace_note(&lane->pace, w, f->n_rows, busy_ns - f->busy_ns);
         }
         if (f->lone_ns && f->n_rows >= TDM_MAX(s->config.prefill_rows / 2, 2u))
                 lane->prompt_row_ns = (tdm_now_ns() - f->lone_ns) / f->n_rows;

@@ -48,10 +48,10 @@ struct tdm_fleet {
         struct fake_step steps[8];
         uint32_t n_submitted, n_max_seqs;
         bool down[TDM_N_WORKERS], away[TDM_N_WORKERS];
-        enum tdm_measured measured;
+        enum tdm_placement measured;
         uint64_t busy_ns[TDM_N_WORKERS];
         uint32_t slowness[TDM_N_WORKERS]; /* in ns for a row; 0: it does not tell */
-        uint32_t n_chained, n_rows[TDM_N_WORKERS];
+        uint32_t n_relayed, n_rows[TDM_N_WORKERS];
         const char *numerics_id;
         unsigned seed;
 };
@@ -106,45 +106,11 @@ void tdm_fleet_worker_status(struct tdm_fleet *f, enum tdm_worker_index worker, 
         *ret = (struct tdm_worker_status){ .numerics_id = f->numerics_id ?: "fake" };
 }
 
-int tdm_fleet_plan(struct tdm_fleet *f, const struct tdm_hparams *hp, const char *placement, uint8_t *plan,
-                   bool *ret_degraded)
-{
-        bool npu = strcmp(placement, "gpu") != 0, gpu = strcmp(placement, "npu") != 0;
-
-        bool ignored;
-
-        if (!ret_degraded)
-                ret_degraded = &ignored;
-        *ret_degraded = false;
-        if ((npu && placement[0] && f->down[TDM_WORKER_NPU]) || (gpu && placement[0] && f->down[TDM_WORKER_GPU]) ||
-            (f->down[0] && f->down[1]))
-                return -EHOSTDOWN;
-        *ret_degraded = f->down[0] || f->down[1];
-        for (uint32_t i = 0; i < tdm_model_n_blocks(hp); i++) {
-                bool attention = tdm_block_kind(hp, i) == TDM_BLOCK_ATTENTION;
-
-                plan[i] = (npu && attention && !f->down[TDM_WORKER_NPU]) || !gpu || f->down[TDM_WORKER_GPU] ?
-                                  TDM_WORKER_NPU :
-                                  TDM_WORKER_GPU;
-        }
-        return 0;
-}
-
-enum tdm_measured tdm_fleet_measured(struct tdm_fleet *f, uint32_t model_id)
+enum tdm_placement tdm_fleet_measured(struct tdm_fleet *f, uint32_t model_id)
 {
         if (f->down[TDM_WORKER_GPU])
-                return TDM_MEASURED_NPU;
-        return f->down[TDM_WORKER_NPU] ? TDM_MEASURED_GPU : f->measured;
-}
-
-bool tdm_fleet_equal_bits(const struct tdm_fleet *f)
-{
-        return true;
-}
-
-bool tdm_fleet_shares_cpus(const struct tdm_fleet *f)
-{
-        return f->measured != TDM_MEASURED_BALANCED;
+                return TDM_PLACEMENT_NPU;
+        return f->down[TDM_WORKER_NPU] ? TDM_PLACEMENT_GPU : f->measured;
 }
 
 bool tdm_fleet_is_degraded(const struct tdm_fleet *f)
@@ -155,6 +121,18 @@ bool tdm_fleet_is_degraded(const struct tdm_fleet *f)
 bool tdm_fleet_worker_is_up(const struct tdm_fleet *f, enum tdm_worker_index worker)
 {
         return f->ready && !f->down[worker] && !f->away[worker];
+}
+
+void tdm_fleet_placement_workers(const struct tdm_fleet *f, struct tdm_placement_workers *ret)
+{
+        for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
+                ret->of[i].usable = !f->down[i];
+                ret->of[i].given_up = f->down[i];
+                ret->of[i].up = tdm_fleet_worker_is_up(f, (enum tdm_worker_index)i);
+        }
+        ret->equal_bits = true;
+        ret->shares_cpus = f->measured != TDM_PLACEMENT_BALANCED;
+        ret->degraded = tdm_fleet_is_degraded(f);
 }
 
 uint64_t tdm_fleet_busy_ns(const struct tdm_fleet *f, enum tdm_worker_index worker)
@@ -214,7 +192,7 @@ int tdm_fleet_submit(struct tdm_fleet *f, uint32_t model_id, uint32_t slot)
         if (s->after) {
                 const struct fake_step *before = find_step(f, s->after);
 
-                f->n_chained++;
+                f->n_relayed++;
                 if (!before || before->slot != head->after_slot || before->model != model || !before->marks ||
                     before->worker == s->worker || s->worker == TDM_N_WORKERS)
                         fail_msg("step %llu cannot follow step %llu", (unsigned long long)s->step_id,
@@ -513,7 +491,7 @@ static void turn(struct world *w)
 }
 
 static void submit(struct world *w, struct client_job *c, uint32_t model, uid_t uid, enum tdm_job_priority priority,
-                   enum tdm_job_placement placement, uint32_t chunk)
+                   enum tdm_placement placement, uint32_t chunk)
 {
         struct tdm_job_params p = {
                 .kind = c->score ? TDM_JOB_SCORE : TDM_JOB_GENERATE,
@@ -576,7 +554,7 @@ static void reset(struct world *w, const struct fake_step *guilty)
 
 static void become_ready(struct world *w)
 {
-        bool either = w->fleet.measured == TDM_MEASURED_EITHER || w->fleet.measured == TDM_MEASURED_BALANCED;
+        bool either = w->fleet.measured == TDM_PLACEMENT_EITHER || w->fleet.measured == TDM_PLACEMENT_BALANCED;
 
         /* The one that was lost may come later. */
         w->fleet.away[0] = either && w->away && pick(w, 3) == 0;
@@ -638,7 +616,7 @@ static bool all_done(const struct world *w)
 static void arrive(struct world *w)
 {
         struct client_job *c = &w->jobs[w->n_arrived++];
-        enum tdm_job_placement placement = pick(w, 4) ? TDM_PLACE_ANY : (enum tdm_job_placement)pick(w, TDM_N_PLACES);
+        enum tdm_placement placement = pick(w, 4) ? TDM_PLACEMENT_ANY : (enum tdm_placement)pick(w, TDM_N_ASKED_PLACEMENTS);
 
         submit(w, c, pick(w, 5) == 0, 1000 + (pick(w, 4) == 0), pick(w, 3) ? TDM_JOB_INTERACTIVE : TDM_JOB_BACKGROUND,
                placement, pick(w, 3) ? 0 : 1 + pick(w, 9));
@@ -700,7 +678,7 @@ static uint32_t run_random(unsigned seed, bool losses, bool culprits)
         struct tdm_scheduler_stats stats;
         struct world w;
         unsigned draw = seed;
-        uint32_t n_chained, max_rows = 8 + (uint32_t)rand_r(&draw) % 40, max_seqs = 1 + (uint32_t)rand_r(&draw) % 8;
+        uint32_t n_relayed, max_rows = 8 + (uint32_t)rand_r(&draw) % 40, max_seqs = 1 + (uint32_t)rand_r(&draw) % 8;
         struct tdm_scheduler_config config = {
                 .max_jobs = MAX_JOBS,
                 .max_jobs_per_uid = MAX_JOBS,
@@ -709,11 +687,11 @@ static uint32_t run_random(unsigned seed, bool losses, bool culprits)
                 .prefill_rows = 1 + (uint32_t)rand_r(&draw) % max_rows,
                 .max_sequences = max_seqs,
                 .steps_in_flight = (uint32_t)rand_r(&draw) % 5,
-                .no_chains = (uint32_t)rand_r(&draw) % 4 == 0,
+                .no_relay = (uint32_t)rand_r(&draw) % 4 == 0,
         };
-        static const enum tdm_measured kinds[] = { TDM_MEASURED_SPLIT,   TDM_MEASURED_NPU,      TDM_MEASURED_GPU,
-                                                   TDM_MEASURED_EITHER,  TDM_MEASURED_BALANCED, TDM_MEASURED_BALANCED,
-                                                   TDM_MEASURED_BALANCED };
+        static const enum tdm_placement kinds[] = { TDM_PLACEMENT_SPLIT,   TDM_PLACEMENT_NPU,      TDM_PLACEMENT_GPU,
+                                                   TDM_PLACEMENT_EITHER,  TDM_PLACEMENT_BALANCED, TDM_PLACEMENT_BALANCED,
+                                                   TDM_PLACEMENT_BALANCED };
 
         /* Enough for one job of full size at least, often not for all at once. */
         world_open(&w, seed, 10 + (uint32_t)rand_r(&draw) % 40, 5 + (uint32_t)rand_r(&draw) % 20, &config);
@@ -763,12 +741,12 @@ static uint32_t run_random(unsigned seed, bool losses, bool culprits)
         while (some_step(&w))
                 finish_step(&w, some_step(&w));
         turn(&w);
-        n_chained = w.fleet.n_chained;
+        n_relayed = w.fleet.n_relayed;
         tdm_scheduler_stats(w.s, &stats);
         n_hits += (uint32_t)stats.prefix_hits;
         n_evictions += (uint32_t)stats.evictions;
         world_close(&w);
-        return n_chained;
+        return n_relayed;
 }
 
 static unsigned n_rounds(void)
@@ -780,31 +758,31 @@ static unsigned n_rounds(void)
 
 static void test_random(void **state)
 {
-        uint32_t n_chained = 0;
+        uint32_t n_relayed = 0;
 
         for (unsigned seed = 1; seed <= n_rounds(); seed++)
-                n_chained += run_random(seed, false, false);
-        assert_true(n_chained > n_rounds());
+                n_relayed += run_random(seed, false, false);
+        assert_true(n_relayed > n_rounds());
         assert_true(n_hits > n_rounds() / 3);
         assert_true(n_evictions > n_rounds() / 3);
 }
 
 static void test_random_losses(void **state)
 {
-        uint32_t n_chained = 0;
+        uint32_t n_relayed = 0;
 
         for (unsigned seed = 1; seed <= n_rounds(); seed++)
-                n_chained += run_random(100000 + seed, true, false);
-        assert_true(n_chained > n_rounds());
+                n_relayed += run_random(100000 + seed, true, false);
+        assert_true(n_relayed > n_rounds());
 }
 
 static void test_random_culprits(void **state)
 {
-        uint32_t n_chained = 0;
+        uint32_t n_relayed = 0;
 
         for (unsigned seed = 1; seed <= n_rounds(); seed++)
-                n_chained += run_random(200000 + seed, true, true);
-        assert_true(n_chained > n_rounds());
+                n_relayed += run_random(200000 + seed, true, true);
+        assert_true(n_relayed > n_rounds());
 }
 
 /* ---- single things ---- */
@@ -839,7 +817,7 @@ static void add_job(struct world *w, uint32_t n_prompt, uint32_t max_tokens, uid
         struct client_job *c = &w->jobs[w->n_arrived++];
 
         make_prompt(w, c, n_prompt, max_tokens);
-        submit(w, c, 0, uid, priority, TDM_PLACE_ANY, 0);
+        submit(w, c, 0, uid, priority, TDM_PLACEMENT_ANY, 0);
 }
 
 static void test_batches(void **state)
@@ -890,7 +868,7 @@ static void test_bad_prompts(void **state)
         c = &w.jobs[w.n_arrived++];
         make_prompt(&w, c, 4, 4);
         c->prompt[2] = 1000000;
-        submit(&w, c, 0, 1, TDM_JOB_INTERACTIVE, TDM_PLACE_ANY, 0);
+        submit(&w, c, 0, 1, TDM_JOB_INTERACTIVE, TDM_PLACEMENT_ANY, 0);
         add_job(&w, 200, 100, 1, TDM_JOB_INTERACTIVE); /* 10 pages; there are 8 */
         drive(&w);
         assert_int_equal(w.jobs[0].error, TDM_E_TOO_LONG);
@@ -974,7 +952,7 @@ static void test_no_worker(void **state)
         w.fleet.down[TDM_WORKER_NPU] = true;
         c = &w.jobs[w.n_arrived++];
         make_prompt(&w, c, 4, 4);
-        submit(&w, c, 0, 1, TDM_JOB_INTERACTIVE, TDM_PLACE_SPLIT, 0);
+        submit(&w, c, 0, 1, TDM_JOB_INTERACTIVE, TDM_PLACEMENT_SPLIT, 0);
         add_job(&w, 4, 4, 1, TDM_JOB_INTERACTIVE);
         drive(&w);
         assert_int_equal(w.jobs[0].error, TDM_E_NO_WORKER);
@@ -989,7 +967,7 @@ static const struct client_job *add_alike(struct world *w, uint32_t like, uint32
 
         make_prompt(w, c, n_prompt, 4);
         memcpy(c->prompt, w->jobs[like].prompt, TDM_MIN(n_prompt, w->jobs[like].n_prompt) * sizeof(c->prompt[0]));
-        submit(w, c, 0, uid, TDM_JOB_INTERACTIVE, TDM_PLACE_ANY, 0);
+        submit(w, c, 0, uid, TDM_JOB_INTERACTIVE, TDM_PLACEMENT_ANY, 0);
         drive(w);
         check_result(c, tdm_model_hparams(w->fleet.models[0])->n_vocab);
         return c;
@@ -1019,7 +997,7 @@ static void test_known_beginnings(void **state)
         make_prompt(&w, c, 168, 4);
         memcpy(c->prompt, w.jobs[0].prompt, 150 * sizeof(c->prompt[0]));
         memcpy(c->prompt + 150, w.jobs[0].got, 18 * sizeof(c->prompt[0]));
-        submit(&w, c, 0, 1, TDM_JOB_INTERACTIVE, TDM_PLACE_ANY, 0);
+        submit(&w, c, 0, 1, TDM_JOB_INTERACTIVE, TDM_PLACEMENT_ANY, 0);
         drive(&w);
         assert_int_equal(c->job->cached_tokens, 160);
 
@@ -1240,7 +1218,7 @@ static void test_deadline(void **state)
                 c = &w.jobs[w.n_arrived++];
                 make_prompt(&w, c, 30, 20);
                 c->deadline_ms = i < 2 ? 30 : 600000;
-                submit(&w, c, 0, 1, TDM_JOB_INTERACTIVE, TDM_PLACE_ANY, 0);
+                submit(&w, c, 0, 1, TDM_JOB_INTERACTIVE, TDM_PLACEMENT_ANY, 0);
         }
         turn(&w);
         finish_step(&w, some_step(&w));

@@ -52,7 +52,7 @@ int tdm_config_init(struct tdm_config *c)
                 .max_rows = 512,
                 .max_sequences = 64,
                 .prefix_cache = true,
-                .placement = TDM_PLACE_ANY,
+                .placement = TDM_PLACEMENT_ANY,
                 .log_level = TDM_LOG_INFO,
         };
         c->models = calloc(1, sizeof(*c->models));
@@ -165,7 +165,7 @@ static int env_cpus(const char *name, char **to, struct tdm_error *err)
 
 int tdm_config_placement(const char *value)
 {
-        return strcmp(value, "measured") == 0 ? TDM_PLACE_ANY : tdm_job_placement_from_name(value);
+        return strcmp(value, "measured") == 0 ? TDM_PLACEMENT_ANY : tdm_placement_from_name(value);
 }
 
 static int env_npu(struct tdm_config *c, struct tdm_error *err)
@@ -229,7 +229,7 @@ int tdm_config_read_environment(struct tdm_config *c, struct tdm_error *err)
                         return tdm_error_set(err, TDM_E_BAD_REQUEST,
                                              "TANDEM_PLACEMENT: \"%.60s\" is not one of measured, split, npu, gpu",
                                              value);
-                c->placement = (enum tdm_job_placement)r;
+                c->placement = (enum tdm_placement)r;
         }
         value = getenv("TANDEM_LOG");
         r = value ? tdm_log_level_from_name(value) : -EINVAL; /* what is no level was warned of when the log began */

@@ -60,7 +60,7 @@ enum tdm_vk_shader {
         TDM_VK_NORM,
         TDM_VK_MATVEC,
         TDM_VK_MATGELU,   /* a single row's gate and up, and GELU after them */
-        TDM_VK_MATVEC_K,  /* of the types of engine/weights/weights-k.h */
+        TDM_VK_MATVEC_K,  /* of the types of engine/weights/subblock.h */
         TDM_VK_MATDIRECT, /* the same bits for some rows at once, where the device has integer matrix units */
         TDM_VK_MATWIDE,   /* and for hundreds */
         TDM_VK_BOUND,

@@ -325,11 +325,10 @@ const struct command command_bench = {
         .name = "bench",
         .summary = "measure speed",
         .usage = "[-m MODEL] [-p P] [-n N] [-b LIST] [--json]",
-        .about =
-                "Measures through the daemon, like any client. For each batch size that many jobs start together, each "
-                "with its own prompt (no two runs have the same); they run to N tokens. Prefill is prompt tokens until "
-                "every job has its first token; decode is what comes after that: each stream's, and of all together "
-                "while all generate.",
+        .about = "Measures speed through the daemon, like any client. For each batch size, that many jobs "
+                 "start together, each with a prompt of its own (no two runs have the same). Prefill lasts "
+                 "until every job has its first token. Decode comes after that: the rate of each stream, and "
+                 "of all together while all of them generate.",
         COMMAND_ARGS(args),
         .job_args = JOB_ARGS_BENCH,
         .run = run,

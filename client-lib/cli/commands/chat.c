@@ -361,7 +361,7 @@ static const struct arg args[] = {
                 .range.type = TDM_VALUE_TEXT,
                 .at = offsetof(struct chat_options, system),
                 .value = "TEXT",
-                .brief = "what the model is told before everything else",
+                .brief = "a system message before the conversation",
         },
         ARG_MODEL(struct chat_options, model),
 };
@@ -370,10 +370,10 @@ const struct command command_chat = {
         .name = "chat",
         .summary = "hold a conversation",
         .usage = "[OPTIONS]",
-        .about = "A conversation with a model that has a chat template. /help, /reset and /quit are commands; \"\"\" "
-                 "begins and ends a message of several lines, and a backslash at the end of a line goes on with the "
-                 "next one. Ctrl-C stops an answer; at the prompt it exits with 130, Ctrl-D with 0. From a pipe, each "
-                 "line is one message and the first failure ends it.",
+        .about = "Holds a conversation with a model that has a chat template. /help, /reset and /quit are "
+                 "commands. \"\"\" begins and ends a message of several lines. A backslash at the end of a line "
+                 "goes on with the next one. Ctrl-C stops an answer; at the prompt it exits with 130, Ctrl-D "
+                 "with 0. From a pipe, each line is one message, and the first failure ends it.",
         COMMAND_ARGS(args),
         .job_args = JOB_ARGS_ALL,
         .run = run,

@@ -266,7 +266,7 @@ static const struct arg args[] = {
                 .name = "raw",
                 .at = offsetof(struct generate_options, raw),
                 .brief = "continue PROMPT as it stands",
-                .more = "this is what happens without --chat, too",
+                .more = "so does generate without --chat",
         },
         {
                 .name = "chat",
@@ -278,7 +278,7 @@ static const struct arg args[] = {
                 .range.type = TDM_VALUE_TEXT,
                 .at = offsetof(struct generate_options, system),
                 .value = "TEXT",
-                .brief = "with --chat: what the model is told before everything else",
+                .brief = "with --chat: a system message before the conversation",
         },
         ARG_JSON(struct generate_options, json,
                  "one JSON object a line: {\"event\":\"token\",\"id\":…,\"text\":…,\"logprob\":…}, at last "
@@ -290,13 +290,11 @@ const struct command command_generate = {
         .name = "generate",
         .summary = "continue a text, or answer one message",
         .usage = "[OPTIONS] [PROMPT|-]",
-        .about =
-                "Prints what the model makes of PROMPT, as it comes. With -, or without PROMPT when standard input is "
-                "not a terminal, the prompt is read from there (one newline at its end is dropped). Only the generated "
-                "text is printed, not the prompt. On a terminal control characters are shown as \\x1b and the like, "
-                "and a summary follows on stderr.\n"
-                "\n"
-                "Ctrl-C cancels the job and exits with 130.",
+        .about = "Continues PROMPT and prints the new text as it comes, without the prompt. With -, or "
+                 "without PROMPT when standard input is not a terminal, the prompt is read from standard "
+                 "input. One newline at its end is dropped. On a terminal control characters are shown as "
+                 "\\x1b and the like, and a summary follows on standard error. Ctrl-C cancels the job and "
+                 "exits with 130.",
         .examples = "  tandem generate \"Once upon a time\"\n"
                     "  tandem generate --chat -n 200 \"Why is the sky blue?\"\n"
                     "  tandem generate --temp 0 --json - <prompt.txt",

@@ -22,7 +22,7 @@ const struct command command_help = {
         .name = "help",
         .summary = "this text, or help COMMAND",
         .usage = "[COMMAND]",
-        .about = "Says what the program does, or what one of its commands does.",
+        .about = "Prints a short text about the program, or about one command.",
         .offer = OFFER_COMMANDS,
         .run = run,
 };

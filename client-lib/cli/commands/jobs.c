@@ -67,8 +67,8 @@ const struct command command_jobs = {
         .name = "jobs",
         .summary = "the jobs that run or wait",
         .usage = "[--json]",
-        .about = "The jobs that run or wait, with the tokens read and made so far. Shown are your own; root sees "
-                 "everybody's.",
+        .about = "Lists your jobs that run or wait, with the tokens read and made so far. Root sees the jobs "
+                 "of every user.",
         COMMAND_ARGS(args),
         .run = run,
 };

@@ -28,7 +28,7 @@ const struct command command_load = {
         .name = "load",
         .summary = "load a model before its first job",
         .usage = "MODEL",
-        .about = "Loads a model (a name or a file) now, so that its first job does not wait; returns when it is ready.",
+        .about = "Loads a model (a name or a file) before its first job, and returns when it is ready.",
         .offer = OFFER_MODELS,
         .run = run,
 };

@@ -64,7 +64,7 @@ const struct command command_models = {
         .name = "models",
         .summary = "the models there are",
         .usage = "[--json]",
-        .about = "The models in the daemon's model directories and those that clients handed over.",
+        .about = "Lists the models in the daemon's model directories and those that clients handed over.",
         COMMAND_ARGS(args),
         .run = run,
 };

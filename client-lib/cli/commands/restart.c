@@ -29,7 +29,7 @@ const struct command command_restart = {
         .name = "restart",
         .summary = "restart a worker (npu or gpu); its jobs go on afterwards",
         .usage = "npu|gpu",
-        .about = "Ends a worker and starts it again. Running jobs wait and go on with the same tokens; a quarantine "
+        .about = "Ends a worker and starts it again. Jobs wait and go on with the same tokens. A quarantine "
                  "ends.",
         .choices = workers,
         .run = run,

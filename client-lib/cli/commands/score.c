@@ -146,8 +146,9 @@ const struct command command_score = {
         .name = "score",
         .summary = "how likely a model finds a text",
         .usage = "[-m MODEL] [--top K] [--ids FILE | --text FILE]",
-        .about = "Prints one JSON object: {\"ids\":[…],\"nll\":[…],\"top\":[[[id,logprob],…],…]}. nll[i] is "
-                 "-log p(ids[i+1]), so it has one entry less than ids; top[i] is the distribution after ids[0..i].",
+        .about = "Prints how likely a model finds a text, as one JSON object: "
+                 "{\"ids\":[…],\"nll\":[…],\"top\":[[[id,logprob],…],…]}. nll[i] is -log p(ids[i+1]), so it has "
+                 "one entry less than ids; top[i] is the distribution after ids[0..i].",
         COMMAND_ARGS(args),
         .run = run,
 };

@@ -146,10 +146,8 @@ const struct command command_status = {
         .name = "status",
         .summary = "the daemon, its workers, its models",
         .usage = "[--json]",
-        .about = "The daemon, each worker (device, state, process, restarts, and how many blocks of which kind it ran: "
-                 "attention "
-                 "in one, ffn in the other when the model is split), the loaded models with their memory, jobs and "
-                 "recoveries.",
+        .about = "Shows the daemon, each worker (device, state, process, restarts, what it ran), the loaded "
+                 "models with their memory, jobs and recoveries.",
         COMMAND_ARGS(args),
         .run = run,
 };

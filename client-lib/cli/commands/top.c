@@ -328,7 +328,7 @@ static const struct arg args[] = {
                 .at = offsetof(struct top_options, delay_s),
                 .default_value = 1,
                 .value = "SECONDS",
-                .brief = "between two rounds",
+                .brief = "time between two rounds",
         },
         {
                 .letter = 'n',
@@ -345,12 +345,11 @@ const struct command command_top = {
         .name = "top",
         .summary = "what runs now, on one screen",
         .usage = "[-d SECONDS] [-n N]",
-        .about =
-                "Shows what the daemon does, again and again: jobs with their speed, all tokens a second, cache pages, "
-                "how busy each worker is, how long it takes to hand a step over. Rates and shares are those of the "
-                "last "
-                "interval. On a terminal it fills the screen and q ends it; otherwise each round is printed as plain "
-                "text. Shown are your own jobs; root sees everybody's.",
+        .about = "Shows what the daemon does, again and again: jobs with their speed, tokens a second, cache "
+                 "pages, how busy each worker is, how long it takes to hand a step over. Rates and shares "
+                 "are those of the last interval. On a terminal it fills the screen and q ends it. Otherwise "
+                 "each round is printed as plain text. Shown are your own jobs; root sees the jobs of every "
+                 "user.",
         COMMAND_ARGS(args),
         .run = run,
 };

@@ -681,7 +681,7 @@ static const struct arg args[] = {
                 .range.type = TDM_VALUE_TEXT,
                 .at = offsetof(struct trace_options, path),
                 .value = "FILE",
-                .brief = "where to",
+                .brief = "the file to write",
                 .more = "- is standard output",
                 .offer = OFFER_FILES,
         },
@@ -696,8 +696,8 @@ static const struct arg args[] = {
         {
                 .name = "past",
                 .at = offsetof(struct trace_options, past),
-                .brief = "begin with what happened last, as far as it is still known",
-                .more = "with --seconds 0 only that",
+                .brief = "begin with the last events before the call",
+                .more = "with --seconds 0 only those",
         },
 };
 
@@ -705,9 +705,10 @@ const struct command command_trace = {
         .name = "trace",
         .summary = "record what the workers do, block by block",
         .usage = "-o FILE [--seconds S] [--past]",
-        .about = "Records what tandemd and its workers do, block by block, as a JSON file that https://ui.perfetto.dev "
-                 "opens, and sums it up on stderr: how busy each worker was, what a hand-over took, how long nobody "
-                 "worked. Ctrl-C ends it early. Only root and the daemon's own user may.",
+        .about = "Records what tandemd and its workers do, block by block, as a JSON file that "
+                 "https://ui.perfetto.dev opens. A summary follows on standard error: how busy each worker "
+                 "was, what a hand-over took, how long no worker ran. Ctrl-C ends it early. Only root and "
+                 "the daemon's own user may.",
         COMMAND_ARGS(args),
         .run = run,
 };

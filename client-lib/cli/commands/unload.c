@@ -25,7 +25,7 @@ const struct command command_unload = {
         .name = "unload",
         .summary = "give a model's memory back",
         .usage = "MODEL",
-        .about = "Unloads a model, by its name in `tandem models`, and gives its memory back.",
+        .about = "Gives a model's memory back, by its name in `tandem models`.",
         .offer = OFFER_MODELS,
         .run = run,
 };

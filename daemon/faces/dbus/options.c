@@ -2,9 +2,9 @@
  * misspelt limit is never a limit that silently does not hold. Any integer type will do where a whole number is wanted
  * (a Python program sends int32 for 100), and a whole number where a real one is.
  *
- * The options of a job are the rows of common/job-options.def, in the words of the socket and the command. Beside them
- * stand those that only this face has: where the job comes from and where its text goes. Everything further (prompt given
- * twice, sizes) is tdm_job_new()'s to check, as for the socket. */
+ * The options of a job are the rows of common/job-options.def; a bad value is refused in the words of the socket and
+ * the command. Beside them come those that only this face has: which model and prompt, and where the text goes. The
+ * rest (prompt given twice, sizes) is checked by tdm_job_new(), as for the socket. */
 #include "daemon/faces/dbus/private.h"
 
 #include "daemon/jobs/request.h"
@@ -273,7 +273,8 @@ static int read_bus_option(DBusMessageIter *at, enum bus_option which, struct bu
         return TDM_E_INTERNAL;
 }
 
-/* Into the member of the row. What fits its C type is kept; the range is tdm_job_new()'s to check, as for the socket. */
+/* Into the member of the row. Numbers are checked here, because the member may be too small for them. Texts are checked
+ * by tdm_job_new(), as for the socket. */
 static int read_job_option(DBusMessageIter *at, size_t which, struct bus_request *request, struct tdm_error *err)
 {
         const struct tdm_job_option *option = &tdm_job_options[which];

@@ -5,28 +5,23 @@
 
 static const char *placement_text(struct tdm_face *face, const struct tdm_model *model, char *buffer, size_t size)
 {
-        const struct tdm_hparams *hp;
+        enum tdm_placement placement = tdm_scheduler_placement(face->scheduler);
+        struct tdm_placement_workers workers;
         uint8_t plan[TDM_MAX_BLOCKS + 1];
-        bool used[2] = { false }, degraded = false;
+        bool degraded = false;
 
         if (!face->fleet || !tdm_model_is_described(model))
                 return "";
-        hp = tdm_model_hparams(model);
-        if (tdm_scheduler_placement(face->scheduler) == TDM_PLACE_ANY) {
-                snprintf(buffer, size, "measured: %s%s", tdm_measured_name(tdm_fleet_measured(face->fleet, model->id)),
+        if (placement == TDM_PLACEMENT_ANY) {
+                snprintf(buffer, size, "measured: %s%s",
+                         tdm_placement_text(tdm_fleet_measured(face->fleet, model->id)),
                          tdm_fleet_is_degraded(face->fleet) ? ", degraded" : "");
                 return buffer;
         }
-        if (tdm_fleet_plan(face->fleet, hp, tdm_job_placement_name(tdm_scheduler_placement(face->scheduler)), plan,
-                           &degraded) < 0)
+        tdm_fleet_placement_workers(face->fleet, &workers);
+        if (tdm_placement_plan(&workers, tdm_model_hparams(model), placement, plan, &degraded) < 0)
                 return "none: no worker can run it";
-        for (uint32_t i = 0; i < tdm_model_n_blocks(hp); i++)
-                used[plan[i] == TDM_WORKER_NPU ? TDM_WORKER_NPU : TDM_WORKER_GPU] = true;
-        snprintf(buffer, size, "%s%s",
-                 used[0] && used[1]   ? "split" :
-                 used[TDM_WORKER_NPU] ? "single npu" :
-                                        "single gpu",
-                 degraded ? ", degraded" : "");
+        snprintf(buffer, size, "%s%s", tdm_placement_text(placement), degraded ? ", degraded" : "");
         return buffer;
 }
 

@@ -1,6 +1,6 @@
 /* Which kernels a model wants, and which one a dispatch takes: all are compiled when it is loaded, so that none is
  * later. */
-#include "engine/weights/weights-k.h"
+#include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/private.h"
 
 /* ---- matrices ---- */
@@ -79,7 +79,7 @@ bool tdm_vk_gelu_fits(const struct tdm_vk_layer *l, uint32_t n_rows)
                 return l->gate.type == l->up.type && tdm_vk_is_half(&l->up) && l->gate.n_panels == l->up.n_panels;
         return n_rows == 1 && l->gate.type == l->up.type && l->gate.act == l->up.act &&
                l->gate.n_panels == l->up.n_panels && l->gate.act != TDM_ACT_F32 && l->down.act != TDM_ACT_F32 &&
-               l->gate.act != l->down.act && !tdm_k_type(l->gate.type);
+               l->gate.act != l->down.act && !tdm_subblock_type(l->gate.type);
 }
 
 struct tdm_vk_pipeline *tdm_vk_gelu_kernel(struct tdm_vk_device *device, const struct tdm_vk_layer *l, uint32_t n_rows,
@@ -180,7 +180,7 @@ struct tdm_vk_pipeline *tdm_vk_choose_kernel(struct tdm_vk_device *device, const
         }
         *ret_rows = variant;
         *ret_panels = 1;
-        if (tdm_k_type(a->type))
+        if (tdm_subblock_type(a->type))
                 return tdm_vk_pipeline_get(device, TDM_VK_MATVEC_K, a->type, a->act, variant, 0);
         *ret_panels = shape >> 8 & 255u;
         return tdm_vk_pipeline_get(device, TDM_VK_MATVEC, a->type, a->act, variant, shape);
@@ -195,7 +195,7 @@ bool tdm_vk_shape_flags(uint32_t shape, uint32_t act)
 
 bool tdm_vk_matrices_flag(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels)
 {
-        return a->act != TDM_ACT_F32 && !tdm_k_type(a->type) && n_panels <= device->max_groups_x &&
+        return a->act != TDM_ACT_F32 && !tdm_subblock_type(a->type) && n_panels <= device->max_groups_x &&
                (tdm_vk_is_half(a) || tdm_vk_shape_flags(shape_of(device, a, n_panels, 1), a->act));
 }
 
@@ -256,9 +256,10 @@ static int need_matrices(struct tdm_vk_model *m, const struct tdm_vk_matrix *con
                             (variants[v] < 16 || direct_kernel(m->device, a, n_panels, 32)) &&
                             wide_kernel(m->device, a, n_panels, 1))
                                 continue;
-                        r = tdm_k_type(a->type) ? need(m, TDM_VK_MATVEC_K, a->type, a->act, variants[v], 0, err) :
-                                                  need(m, TDM_VK_MATVEC, a->type, a->act, variants[v],
-                                                       shape_of(m->device, a, n_panels, variants[v]), err);
+                        r = tdm_subblock_type(a->type) ?
+                                    need(m, TDM_VK_MATVEC_K, a->type, a->act, variants[v], 0, err) :
+                                    need(m, TDM_VK_MATVEC, a->type, a->act, variants[v],
+                                         shape_of(m->device, a, n_panels, variants[v]), err);
                 }
         }
         return r;

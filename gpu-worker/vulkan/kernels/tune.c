@@ -8,7 +8,7 @@
  * there a kernel's workgroups lie beside those of the next ones, and the shape that is fastest by itself may leave
  * these no room to begin (up to a tenth of a token's time on an H200). A CPU implementation keeps to what kernels.c
  * says: each kernel would take it seconds to compile. TANDEM_VULKAN_TUNE=on|off says it for tests. */
-#include "engine/weights/weights-k.h"
+#include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/private.h"
 
 #define PLACES 8u                   /* matrices that are taken in turns */
@@ -110,7 +110,8 @@ static void add(const struct tdm_vk_device *device, struct work *works, unsigned
 {
         unsigned i = 0;
 
-        if (matrix->act == TDM_ACT_F32 || tdm_k_type(matrix->type) || tdm_vk_tuned(device, shader, matrix, n_panels))
+        if (matrix->act == TDM_ACT_F32 || tdm_subblock_type(matrix->type) ||
+            tdm_vk_tuned(device, shader, matrix, n_panels))
                 return;
         while (i < *n && !same(&works[i].key, shader, matrix, n_panels))
                 i++;

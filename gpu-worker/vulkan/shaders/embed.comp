@@ -17,7 +17,7 @@ void main()
         uint k = gl_WorkGroupID.y * 256 + gl_LocalInvocationID.x;
 
         if (k < p.d) {
-                float w = tdm_k_type(TYPE) ? tdm_k_value(TYPE, tdm_k_read(TYPE, panel, p.d, k / 32, token % 16), k % 32)
+                float w = tdm_subblock_type(TYPE) ? tdm_subblock_value(TYPE, tdm_subblock_read(TYPE, panel, p.d, k / 32, token % 16), k % 32)
                                            : tdm_panel_value(FORM, panel, p.d, k, token % 16);
                 precise float x = w * p.scale;
                 F32s(p.hidden + uint64_t(row) * p.d * 4).v[k] = x;

@@ -1,60 +1,60 @@
-// The types of engine/weights/weights-k.h: how 32 columns of one lane are read. Quants come out as signed bytes, less the type's offset.
+// The types of engine/weights/subblock.h: how 32 columns of one lane are read. Quants come out as signed bytes, less the type's offset.
 // `type` is a constant wherever these are called, so that all but one way disappears.
 
-bool tdm_k_type(const uint type)
+bool tdm_subblock_type(const uint type)
 {
         return type == TDM_VK_Q4_1 || type == TDM_VK_Q5_0 || type == TDM_VK_Q5_1 || type >= TDM_VK_Q2_K && type <= TDM_VK_Q6_K ||
                type == TDM_VK_IQ4_NL || type == TDM_VK_IQ4_XS;
 }
 
-bool tdm_k_has_min(const uint type)
+bool tdm_subblock_has_min(const uint type)
 {
         return type == TDM_VK_Q4_1 || type == TDM_VK_Q5_1 || type == TDM_VK_Q2_K || type == TDM_VK_Q4_K || type == TDM_VK_Q5_K;
 }
 
 // Scale and minimum belong to 16 columns, not to 32.
-bool tdm_k_sub16(const uint type)
+bool tdm_subblock_sub16(const uint type)
 {
         return type == TDM_VK_Q2_K || type == TDM_VK_Q3_K || type == TDM_VK_Q6_K;
 }
 
-uint tdm_k_unit_blocks(const uint type)
+uint tdm_subblock_unit_blocks(const uint type)
 {
         return type == TDM_VK_Q4_1 || type == TDM_VK_Q5_0 || type == TDM_VK_Q5_1 || type == TDM_VK_IQ4_NL ? 1 : 8;
 }
 
-uint tdm_k_halves(const uint type)
+uint tdm_subblock_halves(const uint type)
 {
         return type == TDM_VK_Q5_0 || type == TDM_VK_Q3_K || type == TDM_VK_Q6_K || type == TDM_VK_IQ4_NL ? 1 : 2;
 }
 
-uint tdm_k_scale_bytes(const uint type)
+uint tdm_subblock_scale_bytes(const uint type)
 {
-        if (tdm_k_unit_blocks(type) == 1)
+        if (tdm_subblock_unit_blocks(type) == 1)
                 return 0;
         return type == TDM_VK_IQ4_XS ? 64 : type == TDM_VK_Q2_K || type == TDM_VK_Q6_K ? 256 : 192;
 }
 
-uint tdm_k_block_bytes(const uint type)
+uint tdm_subblock_block_bytes(const uint type)
 {
         return type == TDM_VK_Q2_K ? 128 : type == TDM_VK_Q3_K ? 192 : type == TDM_VK_Q6_K ? 384
              : type == TDM_VK_Q5_0 || type == TDM_VK_Q5_1 || type == TDM_VK_Q5_K ? 320 : 256;
 }
 
-uint64_t tdm_k_unit(const uint type, uint64_t panel, uint cols, uint u)
+uint64_t tdm_subblock_unit(const uint type, uint64_t panel, uint cols, uint u)
 {
-        uint front = (cols / 32 / tdm_k_unit_blocks(type) * tdm_k_halves(type) * 32 + 63) / 64 * 64;
+        uint front = (cols / 32 / tdm_subblock_unit_blocks(type) * tdm_subblock_halves(type) * 32 + 63) / 64 * 64;
 
-        return panel + front + uint64_t(u) * (tdm_k_scale_bytes(type) + tdm_k_unit_blocks(type) * tdm_k_block_bytes(type));
+        return panel + front + uint64_t(u) * (tdm_subblock_scale_bytes(type) + tdm_subblock_unit_blocks(type) * tdm_subblock_block_bytes(type));
 }
 
-struct tdm_k_block {
+struct tdm_subblock_slice {
         uint word[8]; // columns 4 g … 4 g + 3
         float scale[2], min[2]; // of each half
 };
 
 // Four nibbles, a byte each, to what they stand for.
-uint tdm_k_iq4(uint nibbles)
+uint tdm_subblock_iq4(uint nibbles)
 {
         const uvec4 table = uvec4(0x3f2d1801u, 0x766a5d4fu, 0xa6998d81u, 0xf1d9c5b5u);
         uint r = 0;
@@ -67,60 +67,60 @@ uint tdm_k_iq4(uint nibbles)
         return r;
 }
 
-uint tdm_k_scale_byte(U32s scales, uint lane, uint i)
+uint tdm_subblock_scale_byte(U32s scales, uint lane, uint i)
 {
         return scales.v[i / 4 * 16 + lane] >> i % 4 * 8 & 0xffu;
 }
 
-tdm_k_block tdm_k_read(const uint type, uint64_t panel, uint cols, uint b, uint lane)
+tdm_subblock_slice tdm_subblock_read(const uint type, uint64_t panel, uint cols, uint b, uint lane)
 {
-        uint u = b / tdm_k_unit_blocks(type), i = b % tdm_k_unit_blocks(type), halves = tdm_k_halves(type);
-        uint64_t unit = tdm_k_unit(type, panel, cols, u);
-        U32s scales = U32s(unit), planes = U32s(unit + tdm_k_scale_bytes(type) + uint64_t(i) * tdm_k_block_bytes(type));
+        uint u = b / tdm_subblock_unit_blocks(type), i = b % tdm_subblock_unit_blocks(type), halves = tdm_subblock_halves(type);
+        uint64_t unit = tdm_subblock_unit(type, panel, cols, u);
+        U32s scales = U32s(unit), planes = U32s(unit + tdm_subblock_scale_bytes(type) + uint64_t(i) * tdm_subblock_block_bytes(type));
         uint half0 = uint(U16s(panel).v[u * halves * 16 + lane]), half1 = 0;
-        tdm_k_block block;
+        tdm_subblock_slice block;
         precise float d = tdm_f16(half0), d_min = 0;
 
         if (halves == 2)
                 half1 = uint(U16s(panel).v[(u * halves + 1) * 16 + lane]);
-        if (tdm_k_has_min(type))
+        if (tdm_subblock_has_min(type))
                 d_min = tdm_f16(half1);
         for (uint h = 0; h < 2; h++) {
                 block.scale[h] = d;
                 block.min[h] = type == TDM_VK_Q4_1 || type == TDM_VK_Q5_1 ? d_min : 0;
         }
         if (type == TDM_VK_IQ4_XS) {
-                uint s = tdm_k_scale_byte(scales, lane, i / 2) >> i % 2 * 4 & 15u | (half1 >> 2 * i & 3u) << 4;
+                uint s = tdm_subblock_scale_byte(scales, lane, i / 2) >> i % 2 * 4 & 15u | (half1 >> 2 * i & 3u) << 4;
 
                 block.scale[0] = block.scale[1] = d * float(int(s) - 32);
         } else if (type == TDM_VK_Q4_K || type == TDM_VK_Q5_K) {
-                uint later = tdm_k_scale_byte(scales, lane, i + 4), s, m;
+                uint later = tdm_subblock_scale_byte(scales, lane, i + 4), s, m;
 
                 if (i < 4) {
-                        s = tdm_k_scale_byte(scales, lane, i) & 63u;
+                        s = tdm_subblock_scale_byte(scales, lane, i) & 63u;
                         m = later & 63u;
                 } else {
-                        s = later & 15u | tdm_k_scale_byte(scales, lane, i - 4) >> 6 << 4;
-                        m = later >> 4 | tdm_k_scale_byte(scales, lane, i) >> 6 << 4;
+                        s = later & 15u | tdm_subblock_scale_byte(scales, lane, i - 4) >> 6 << 4;
+                        m = later >> 4 | tdm_subblock_scale_byte(scales, lane, i) >> 6 << 4;
                 }
                 block.scale[0] = block.scale[1] = d * float(s);
                 block.min[0] = block.min[1] = -(d_min * float(m));
-        } else if (tdm_k_sub16(type)) {
+        } else if (tdm_subblock_sub16(type)) {
                 for (uint h = 0; h < 2; h++) {
                         uint at = 2 * i + h;
 
                         if (type == TDM_VK_Q2_K) {
-                                uint s = tdm_k_scale_byte(scales, lane, at);
+                                uint s = tdm_subblock_scale_byte(scales, lane, at);
 
                                 block.scale[h] = d * float(s & 15u);
                                 block.min[h] = -(d_min * float(s >> 4));
                         } else if (type == TDM_VK_Q3_K) {
-                                uint low = at < 8 ? tdm_k_scale_byte(scales, lane, at) & 15u : tdm_k_scale_byte(scales, lane, at - 8) >> 4;
-                                uint high = tdm_k_scale_byte(scales, lane, 8 + at % 4) >> 2 * (at / 4) & 3u;
+                                uint low = at < 8 ? tdm_subblock_scale_byte(scales, lane, at) & 15u : tdm_subblock_scale_byte(scales, lane, at - 8) >> 4;
+                                uint high = tdm_subblock_scale_byte(scales, lane, 8 + at % 4) >> 2 * (at / 4) & 3u;
 
                                 block.scale[h] = d * float(int(low | high << 4) - 32);
                         } else {
-                                block.scale[h] = d * float(int(tdm_k_scale_byte(scales, lane, at)) << 24 >> 24);
+                                block.scale[h] = d * float(int(tdm_subblock_scale_byte(scales, lane, at)) << 24 >> 24);
                         }
                 }
         }
@@ -146,7 +146,7 @@ tdm_k_block tdm_k_read(const uint type, uint64_t panel, uint cols, uint b, uint 
                                 offset = 32;
                 }
                 if (type == TDM_VK_IQ4_NL || type == TDM_VK_IQ4_XS)
-                        word = tdm_k_iq4(word) ^ 0x80808080u;
+                        word = tdm_subblock_iq4(word) ^ 0x80808080u;
                 else if (offset != 0)
                         word = (word | 0x80808080u) - offset * 0x01010101u ^ 0x80808080u;
                 block.word[g] = word;
@@ -155,10 +155,10 @@ tdm_k_block tdm_k_read(const uint type, uint64_t panel, uint cols, uint b, uint 
 }
 
 // A weight: exact, or rounded once.
-float tdm_k_value(const uint type, tdm_k_block block, uint col)
+float tdm_subblock_value(const uint type, tdm_subblock_slice block, uint col)
 {
         precise float q = float(int(block.word[col / 4]) << (24 - col % 4 * 8) >> 24), v;
 
         v = q * block.scale[col / 16];
-        return tdm_k_has_min(type) ? fma(q, block.scale[col / 16], block.min[col / 16]) : v;
+        return tdm_subblock_has_min(type) ? fma(q, block.scale[col / 16], block.min[col / 16]) : v;
 }

@@ -1,5 +1,5 @@
 #version 460
-// matvec.comp for the types of engine/weights/weights-k.h, whose blocks have one or two scales and perhaps minima: the same workgroups
+// matvec.comp for the types of engine/weights/subblock.h, whose blocks have one or two scales and perhaps minima: the same workgroups
 // and segments. ORDER in a segment: of a quantised block's 32 or twice 16 columns acc = fma(float(isum), w_scale * x_scale, acc)
 // and, with a minimum, acc = fma(min, x_scale * float(xsum), acc); of float activations acc = fma(w, x, acc) for each column.
 #include "common.glsl"
@@ -40,11 +40,11 @@ void main()
                 x[r] = p.x + uint64_t(min(row0 + r, p.n_rows - 1)) * stride;
         }
         for (uint b = b0; b < b1; b++) {
-                tdm_k_block block = tdm_k_read(TYPE, panel, p.cols, b, lane);
+                tdm_subblock_slice block = tdm_subblock_read(TYPE, panel, p.cols, b, lane);
 
                 if (ACT == TDM_VK_ACT_F32) {
                         for (uint k = 0; k < 32; k++) {
-                                float w = tdm_k_value(TYPE, block, k);
+                                float w = tdm_subblock_value(TYPE, block, k);
 
                                 [[unroll]] for (uint r = 0; r < ROWS; r++)
                                         acc[r] = fma(w, F32s(x[r]).v[b * 32 + k], acc[r]);
@@ -63,28 +63,28 @@ void main()
                                 uvec4 high = Act32x4s(x[r]).v[b * 2 + h];
 
                                 isum[h] = dot4(w[h], high);
-                                if (tdm_k_has_min(TYPE) && tdm_k_sub16(TYPE))
+                                if (tdm_subblock_has_min(TYPE) && tdm_subblock_sub16(TYPE))
                                         xsum[h] = dot4(ones, high);
                                 if (ACT == TDM_VK_ACT_I16) {
                                         uvec4 low = Act32x4s(x[r]).v[p.cols / 16 + b * 2 + h];
 
                                         isum[h] = isum[h] * TDM_VK_I16_STEP + dot4(w[h], low);
-                                        if (tdm_k_has_min(TYPE) && tdm_k_sub16(TYPE))
+                                        if (tdm_subblock_has_min(TYPE) && tdm_subblock_sub16(TYPE))
                                                 xsum[h] = xsum[h] * TDM_VK_I16_STEP + dot4(ones, low);
                                 }
                         }
-                        if (!tdm_k_sub16(TYPE)) {
+                        if (!tdm_subblock_sub16(TYPE)) {
                                 isum[0] += isum[1];
-                                if (tdm_k_has_min(TYPE))
+                                if (tdm_subblock_has_min(TYPE))
                                         xsum[0] = int(Act32s(x[r] + TDM_VK_ACT_SUMS(ACT, p.cols)).v[b]);
                         }
                         [[unroll]] for (uint h = 0; h < 2; h++) {
-                                if (h == 1 && !tdm_k_sub16(TYPE))
+                                if (h == 1 && !tdm_subblock_sub16(TYPE))
                                         continue;
                                 precise float scale = block.scale[h] * x_scale, sum = x_scale * float(xsum[h]);
 
                                 acc[r] = fma(float(isum[h]), scale, acc[r]);
-                                if (tdm_k_has_min(TYPE))
+                                if (tdm_subblock_has_min(TYPE))
                                         acc[r] = fma(block.min[h], sum, acc[r]);
                         }
                 }

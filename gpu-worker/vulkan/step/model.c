@@ -3,7 +3,7 @@
  * uploaded. */
 #include <assert.h>
 
-#include "engine/weights/weights-k.h"
+#include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/private.h"
 
 #define REGION_BYTES (UINT64_C(1) << 30) /* a region of several tensors, at most */
@@ -25,7 +25,7 @@ static const enum tdm_act input_acts[][N_INPUTS] = {
 static bool type_known(uint32_t type)
 {
         return type == TDM_TYPE_F32 || type == TDM_TYPE_F16 || type == TDM_TYPE_BF16 || type == TDM_TYPE_Q8_0 ||
-               type == TDM_TYPE_Q4_0 || tdm_k_type(type);
+               type == TDM_TYPE_Q4_0 || tdm_subblock_type(type);
 }
 
 /* The cache's geometry comes from a peer: it must be what the model's sizes make of it. */

@@ -6,7 +6,7 @@
  * another in one run, the end of the one and the beginning of the next are one kernel (norm.comp). */
 #include <assert.h>
 
-#include "engine/weights/weights-k.h"
+#include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/private.h"
 
 struct recorder {
@@ -182,7 +182,7 @@ bool tdm_vk_record_flags(const struct tdm_vk_model *m, const struct tdm_vk_work 
 
                 if (tdm_vk_group_of(qkv, 3, &n_panels) != 3 || !tdm_vk_matrices_flag(device, &l->q, n_panels) ||
                     !tdm_vk_matrices_flag(device, &l->o, l->o.n_panels) || !tdm_vk_gelu_flags(device, l) ||
-                    tdm_k_type(l->down.type) || l->down.n_panels > device->max_groups_x)
+                    tdm_subblock_type(l->down.type) || l->down.n_panels > device->max_groups_x)
                         return false;
         }
         return true;

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <sys/mman.h>
 
-#include "engine/weights/weights-k.h"
+#include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/tests/random-model.h"
 
 #define N_PANELS 61u                   /* different ones */
@@ -72,7 +72,7 @@ static uint16_t random_half(uint64_t random, unsigned exponent, bool any_sign)
         return (uint16_t)((15 - exponent) << 10 | (random & 0x3ff) | (any_sign ? random >> 10 & 1 : 0) << 15);
 }
 
-/* How many places further down the 16-bit numbers in front of a type of engine/weights/weights-k.h must be for values
+/* How many places further down the 16-bit numbers in front of a type of engine/weights/subblock.h must be for values
  * of that size. */
 static void k_exponents(uint32_t type, unsigned ret[2])
 {
@@ -94,7 +94,7 @@ static void k_exponents(uint32_t type, unsigned ret[2])
 static void make_k_panel(uint8_t *panel, uint32_t type, uint32_t cols, uint64_t bytes, unsigned exponent,
                          uint64_t *state)
 {
-        const struct tdm_k_info info = tdm_k_info(type);
+        const struct tdm_subblock_info info = tdm_subblock_info(type);
         unsigned down[2] = {};
 
         k_exponents(type, down);
@@ -124,7 +124,7 @@ static void make_panel(uint8_t *panel, uint32_t type, uint32_t cols, uint64_t by
                                 random_half(random_u64(state), exponent + (type == TDM_TYPE_Q4_0 ? 2 : 6), false);
                 return;
         }
-        if (tdm_k_type(type)) {
+        if (tdm_subblock_type(type)) {
                 make_k_panel(panel, type, cols, bytes, exponent, state);
                 return;
         }

@@ -1,4 +1,4 @@
-/* Matrix kernels of the types of engine/weights/weights-k.h: every table's kernels give exactly the bits of the C
+/* Matrix kernels of the types of engine/weights/subblock.h: every table's kernels give exactly the bits of the C
  * reference, over random shapes with odd tails, and the reference itself agrees with a plain double sum. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,7 +7,7 @@
 #include <cmocka.h>
 #include <math.h>
 #include "engine/host/matmul.h"
-#include "engine/weights/weights-k.h"
+#include "engine/weights/subblock.h"
 
 static const uint32_t types[] = { TDM_TYPE_Q4_1, TDM_TYPE_Q5_0, TDM_TYPE_Q5_1, TDM_TYPE_Q2_K,   TDM_TYPE_Q3_K,
                                   TDM_TYPE_Q4_K, TDM_TYPE_Q5_K, TDM_TYPE_Q6_K, TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS };
@@ -43,7 +43,7 @@ static void *guarded_new(size_t bytes)
 /* A matrix of random bits. Its memory ends where the layout ends. */
 static void matrix_new(struct tdm_matrix *matrix, uint32_t type, uint32_t rows, uint32_t cols)
 {
-        const struct tdm_k_info info = tdm_k_info(type);
+        const struct tdm_subblock_info info = tdm_subblock_info(type);
         uint32_t n_panels = TDM_DIV_UP(rows, TDM_PANEL_ROWS);
         uint8_t *data;
 
@@ -59,7 +59,7 @@ static void matrix_new(struct tdm_matrix *matrix, uint32_t type, uint32_t rows, 
         }
         for (uint32_t p = 0; p < n_panels; p++) {
                 uint8_t *panel = data + p * matrix->panel_bytes;
-                size_t front = tdm_k_front_bytes(&info, cols);
+                size_t front = tdm_subblock_front_bytes(&info, cols);
 
                 for (size_t i = 0; i < front / 2; i++) { /* f16: mostly ordinary, a few subnormal or zero */
                         uint16_t *h = (uint16_t *)(void *)panel + i;
@@ -174,7 +174,7 @@ static void test_tables_agree(void **state)
         assert_int_equal(tdm_pool_new(&pool, 1, NULL), 0);
         for (unsigned t = 0; t < TDM_ARRAY_SIZE(types); t++)
                 for (unsigned act = 0; act < TDM_N_ACTS; act++) {
-                        uint32_t unit = tdm_k_info(types[t]).unit_values;
+                        uint32_t unit = tdm_subblock_info(types[t]).unit_values;
 
                         assert_true(kernel_exists(tdm_kernels_get("c"), act, types[t]));
                         for (uint32_t n_rows = 1; n_rows <= 14; n_rows++)

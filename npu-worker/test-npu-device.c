@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <cmocka.h>
 
-#include "npu-worker/device.h"
+#include "npu-worker/npu-device.h"
 #include "npu-worker/emulated/control.h"
 #include "npu-worker/xrt/load.h"
 #include "tests/golden/golden-file.h"

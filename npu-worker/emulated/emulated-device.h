@@ -1,5 +1,5 @@
-/* The emulated NPU seen from XRT's device layer: xrt.h's C functions, device.c implements them. A header of its own so
- * that XRT's headers, which warn under our flags, are included in one place. */
+/* The emulated NPU seen from XRT's device layer: xrt.h's C functions, emulated-device.c implements them. A
+ * header of its own, so that XRT's headers, which warn under our flags, are included in one place. */
 #ifndef TDM_NPU_EMULATED_DEVICE_H
 #define TDM_NPU_EMULATED_DEVICE_H
 

@@ -10,7 +10,7 @@
  * One device, opened once at a time. A queue of commands and one thread that runs them in order. What it will not do:
  * be a model of an NPU's speed. */
 #include "npu-worker/emulated/control.h"
-#include "npu-worker/emulated/device.h"
+#include "npu-worker/emulated/emulated-device.h"
 #include "npu-worker/emulated/program.h"
 
 #include <fcntl.h>

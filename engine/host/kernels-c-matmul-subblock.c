@@ -1,4 +1,4 @@
-/* The reference of the matrix kernels for the types of engine/weights/weights-k.h: what every other table must
+/* The reference of the matrix kernels for the types of engine/weights/subblock.h: what every other table must
  * reproduce bit by bit. Weights are (q - offset) * scale, or q * scale + min; scale and min belong to a sub-block of 16
  * or 32 columns.
  *
@@ -10,7 +10,7 @@
  * a call. */
 #include <math.h>
 #include "engine/host/kernels-fill.h"
-#include "engine/weights/weights-k.h"
+#include "engine/weights/subblock.h"
 
 #define LANES TDM_PANEL_ROWS
 #define BLOCK TDM_BLOCK_VALUES
@@ -21,8 +21,8 @@ static void store_lanes(const struct tdm_matrix *matrix, uint32_t panel, const f
 }
 
 /* One sub-block of one lane; first: its first column in the block. */
-static inline float fold(const struct tdm_k_info *info, enum tdm_act act, const struct tdm_act_row *row, uint32_t b,
-                         const struct tdm_k_block *block, uint32_t first, float acc)
+static inline float fold(const struct tdm_subblock_info *info, enum tdm_act act, const struct tdm_act_row *row,
+                         uint32_t b, const struct tdm_subblock_slice *block, uint32_t first, float acc)
 {
         int32_t isum = 0, xsum = 0;
 
@@ -45,7 +45,7 @@ static inline __attribute__((always_inline)) void matmul(const struct tdm_matrix
                                                          uint32_t n_rows, uint32_t first_panel, uint32_t n_panels,
                                                          float *y, size_t y_stride)
 {
-        const struct tdm_k_info info = tdm_k_info(type);
+        const struct tdm_subblock_info info = tdm_subblock_info(type);
 
         for (uint32_t p = 0; p < n_panels; p++) {
                 const uint8_t *panel = matrix->data + (first_panel + p) * matrix->panel_bytes;
@@ -56,12 +56,12 @@ static inline __attribute__((always_inline)) void matmul(const struct tdm_matrix
 
                         for (uint32_t b = 0; b < matrix->cols / BLOCK; b++)
                                 for (uint32_t lane = 0; lane < LANES; lane++) {
-                                        struct tdm_k_block block;
+                                        struct tdm_subblock_slice block;
                                         float w[BLOCK];
 
-                                        tdm_k_read_block(type, panel, matrix->cols, b, lane, &block);
+                                        tdm_subblock_read(type, panel, matrix->cols, b, lane, &block);
                                         for (uint32_t i = 0; i < BLOCK; i++)
-                                                w[i] = tdm_k_value(&info, &block, i);
+                                                w[i] = tdm_subblock_value(&info, &block, i);
                                         for (uint32_t r = 0; r < n; r++) {
                                                 const struct tdm_act_row *row = &rows[r0 + r];
 

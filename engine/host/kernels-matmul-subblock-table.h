@@ -1,7 +1,7 @@
-/* The end of a file that includes kernels-matmul-k.h: a kernel for every type and form of activations out of its tiles,
- * and the function named by KERNELS_FILL that puts them into the table. Tiles are named by the size of a sub-block,
- * "_min" where the types have a minimum, "_table" where a quant may be any byte. FEW and SOME, where defined, make
- * struct kernel's few and some. */
+/* The end of a file that includes kernels-matmul-subblock.h: a kernel for every type and form of activations out of its
+ * tiles, and the function named by KERNELS_FILL that puts them into the table. Tiles are named by the size of a
+ * sub-block, "_min" where the types have a minimum, "_table" where a quant may be any byte. FEW and SOME, where
+ * defined, make struct kernel's few and some. */
 
 #ifdef FEW
 #define FEW_NAME(name) name
@@ -21,7 +21,7 @@
                                  uint32_t first_panel, uint32_t n_panels, float *y, size_t y_stride)                   \
         {                                                                                                              \
                 const struct kernel kernel = { few_, some_, name##_unpack, tiles_##act##_##subs,                       \
-                                               tdm_k_info(type).offset };                                              \
+                                               tdm_subblock_info(type).offset };                                       \
                                                                                                                        \
                 run(&kernel, matrix, rows, n_rows, first_panel, n_panels, y, y_stride);                                \
         }

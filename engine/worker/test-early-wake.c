@@ -5,23 +5,23 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include "engine/worker/soon.h"
+#include "engine/worker/early-wake.h"
 
 #define US UINT64_C(1000)
 
 /* A step of ten blocks in three batches, 0 … 3, 4 … 7, 8 and 9, told at those times, in microseconds, and done at
  * `done`. Returns the block that it was said with; 10: none. */
-static uint32_t run_step(struct tdm_soon *s, uint32_t n_rows, const uint64_t batches[3], uint64_t done)
+static uint32_t run_step(struct tdm_early_wake *s, uint32_t n_rows, const uint64_t batches[3], uint64_t done)
 {
         uint32_t said = 10;
 
-        tdm_soon_begin(s);
+        tdm_early_wake_begin(s);
         for (uint32_t block = 0; block < 10; block++)
-                if (tdm_soon_block(s, n_rows, block, (1000000 + batches[block / 4] + block % 4) * US)) {
+                if (tdm_early_wake_block(s, n_rows, block, (1000000 + batches[block / 4] + block % 4) * US)) {
                         assert_int_equal(said, 10); /* once */
                         said = block;
                 }
-        tdm_soon_end(s, n_rows, (1000000 + done) * US);
+        tdm_early_wake_end(s, n_rows, (1000000 + done) * US);
         return said;
 }
 
@@ -29,7 +29,7 @@ static uint32_t run_step(struct tdm_soon *s, uint32_t n_rows, const uint64_t bat
 static void learns(void **state)
 {
         static const uint64_t batches[3] = { 1000, 2000, 2200 }, far[3] = { 1000, 2000, 3000 };
-        struct tdm_soon s = { 0 };
+        struct tdm_early_wake s = { 0 };
 
         assert_int_equal(run_step(&s, 32, batches, 2280), 10);
         assert_int_equal(run_step(&s, 32, batches, 2280), 8);
@@ -45,7 +45,7 @@ static void learns(void **state)
 static void other_rows(void **state)
 {
         static const uint64_t batches[3] = { 1000, 2000, 2200 };
-        struct tdm_soon s = { 0 };
+        struct tdm_early_wake s = { 0 };
 
         assert_int_equal(run_step(&s, 32, batches, 2280), 10);
         assert_int_equal(run_step(&s, 512, batches, 2280), 10);
@@ -57,13 +57,13 @@ static void other_rows(void **state)
 static void one_batch(void **state)
 {
         static const uint64_t batches[3] = { 1000, 2000, 2200 }, once[3] = { 1000, 1004, 1008 };
-        struct tdm_soon s = { 0 };
+        struct tdm_early_wake s = { 0 };
 
         assert_int_equal(run_step(&s, 1, batches, 2206), 10);
         assert_int_equal(run_step(&s, 1, once, 1010), 4);
         assert_int_equal(run_step(&s, 1, once, 1010), 10);
-        tdm_soon_begin(&s);
-        tdm_soon_end(&s, 1, 5000 * US);
+        tdm_early_wake_begin(&s);
+        tdm_early_wake_end(&s, 1, 5000 * US);
         assert_int_equal(run_step(&s, 1, once, 1010), 10);
 }
 

@@ -1,4 +1,4 @@
-/* Packing and reading the weight types of weights-k.h.
+/* Packing and reading the weight types of subblock.h.
  *
  * Packing goes through one byte per weight: the file's bits are spread over 32 bytes and gathered again in the panel's
  * order, for every type by the same few loops, which a compiler turns into vectors. That is slower than a transposition
@@ -6,13 +6,13 @@
  *
  * Does not compress, convert or round: every weight keeps its exact value. */
 #include "common/f16.h"
-#include "engine/weights/weights-k.h"
+#include "engine/weights/subblock.h"
 #include "engine/weights/weights-private.h"
 
 #define ROWS TDM_PANEL_ROWS
 #define BLOCK TDM_BLOCK_VALUES
 
-const uint8_t tdm_k_iq4_values[16] = { 1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241 };
+const uint8_t tdm_subblock_iq4_values[16] = { 1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241 };
 
 /* ---- the file's blocks: see the GGUF specification ---- */
 
@@ -47,7 +47,7 @@ static struct file_unit file_unit(uint32_t type)
         case TDM_TYPE_IQ4_XS: /* d, scales_h, scales_l 4, quants 128 */
                 return (struct file_unit){ 136, { 0, 2 }, 4 };
         default:
-                abort(); /* callers ask tdm_k_type() first */
+                abort(); /* callers ask tdm_subblock_type() first */
         }
 }
 
@@ -149,10 +149,10 @@ static inline void gather(uint32_t type, const uint8_t *restrict q, uint8_t *res
 static inline __attribute__((always_inline)) bool pack_panel(uint32_t type, uint8_t *panel, const uint8_t *src,
                                                              uint64_t row_bytes, uint32_t n_rows, uint32_t cols)
 {
-        const struct tdm_k_info info = tdm_k_info(type);
+        const struct tdm_subblock_info info = tdm_subblock_info(type);
         const struct file_unit file = file_unit(type);
-        size_t unit_bytes = tdm_k_unit_bytes(&info);
-        uint8_t *body = panel + tdm_k_front_bytes(&info, cols);
+        size_t unit_bytes = tdm_subblock_unit_bytes(&info);
+        uint8_t *body = panel + tdm_subblock_front_bytes(&info, cols);
         unsigned n_bad = 0;
 
         memset(panel, 0, (size_t)(body - panel));
@@ -182,8 +182,8 @@ static inline __attribute__((always_inline)) bool pack_panel(uint32_t type, uint
         return n_bad == 0;
 }
 
-bool tdm_k_pack_panel(uint32_t type, uint8_t *panel, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows,
-                      uint32_t cols)
+bool tdm_subblock_pack_panel(uint32_t type, uint8_t *panel, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows,
+                             uint32_t cols)
 {
 #define PACK(t)                                                                                                        \
         case t:                                                                                                        \
@@ -200,7 +200,7 @@ bool tdm_k_pack_panel(uint32_t type, uint8_t *panel, const uint8_t *src, uint64_
                 PACK(TDM_TYPE_IQ4_NL);
                 PACK(TDM_TYPE_IQ4_XS);
         default:
-                abort(); /* callers ask tdm_k_type() first */
+                abort(); /* callers ask tdm_subblock_type() first */
         }
 #undef PACK
 }
@@ -209,7 +209,7 @@ bool tdm_k_pack_panel(uint32_t type, uint8_t *panel, const uint8_t *src, uint64_
 
 /* Sub-scales of block b of a unit: scales are the lane's, 4 bytes every 64; halves are the lane's in front. */
 static void read_scales(uint32_t type, const uint8_t *scales, const uint16_t *halves, uint32_t b,
-                        struct tdm_k_block *ret)
+                        struct tdm_subblock_slice *ret)
 {
         float d = tdm_f16_to_f32(halves[0]);
 
@@ -263,18 +263,19 @@ static void read_scales(uint32_t type, const uint8_t *scales, const uint16_t *ha
 #undef SCALE
 }
 
-void tdm_k_read_block(uint32_t type, const uint8_t *panel, uint32_t cols, uint32_t b, uint32_t lane,
-                      struct tdm_k_block *ret)
+void tdm_subblock_read(uint32_t type, const uint8_t *panel, uint32_t cols, uint32_t b, uint32_t lane,
+                       struct tdm_subblock_slice *ret)
 {
-        const struct tdm_k_info info = tdm_k_info(type);
+        const struct tdm_subblock_info info = tdm_subblock_info(type);
         uint32_t per_unit = info.unit_values / BLOCK, u = b / per_unit;
-        const uint8_t *scales = panel + tdm_k_front_bytes(&info, cols) + u * tdm_k_unit_bytes(&info) + 4 * lane;
+        const uint8_t *scales =
+                panel + tdm_subblock_front_bytes(&info, cols) + u * tdm_subblock_unit_bytes(&info) + 4 * lane;
         const uint8_t *planes = scales + info.scale_bytes + b % per_unit * info.block_bytes;
         uint16_t halves[2] = { 0 };
 
         for (uint32_t h = 0; h < info.halves; h++)
                 halves[h] = tdm_load_u16(panel + ((u * info.halves + h) * ROWS + lane) * 2);
-        *ret = (struct tdm_k_block){ 0 };
+        *ret = (struct tdm_subblock_slice){ 0 };
         read_scales(type, scales, halves, b % per_unit, ret);
 
         for (unsigned i = 0; i < BLOCK; i++) {
@@ -289,7 +290,7 @@ void tdm_k_read_block(uint32_t type, const uint8_t *panel, uint32_t cols, uint32
                         break;
                 case TDM_TYPE_IQ4_NL:
                 case TDM_TYPE_IQ4_XS:
-                        ret->q[i] = tdm_k_iq4_values[NIBBLE];
+                        ret->q[i] = tdm_subblock_iq4_values[NIBBLE];
                         break;
                 case TDM_TYPE_Q5_0:
                 case TDM_TYPE_Q5_1:

@@ -1,5 +1,5 @@
-/* Matrix kernels for AVX-512 with VNNI and the types of engine/weights/weights-k.h: see kernels-matmul-k.h. A vector is
- * 4 columns of 16 outputs; quants are unsigned, so an integer sum starts at -offset * (sum of x). */
+/* Matrix kernels for AVX-512 with VNNI and the types of engine/weights/subblock.h: see kernels-matmul-subblock.h. A
+ * vector is 4 columns of 16 outputs; quants are unsigned, so an integer sum starts at -offset * (sum of x). */
 #include "engine/host/kernels-fill.h"
 
 #ifdef __x86_64__
@@ -88,7 +88,7 @@ INLINE VI vi_u16(const uint8_t *p)
         return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
 }
 
-INLINE VF vf_half(const uint8_t *p)
+INLINE VF vf_f16(const uint8_t *p)
 {
         return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
@@ -118,7 +118,7 @@ INLINE void prefetch(const uint8_t *p)
         _mm_prefetch((const char *)p, _MM_HINT_T1);
 }
 
-#include "engine/host/kernels-matmul-k.h"
+#include "engine/host/kernels-matmul-subblock.h"
 
 /* ---- tiles ---- */
 
@@ -228,19 +228,20 @@ INLINE size_t few_ahead(const struct tdm_matrix *matrix, size_t left)
 INLINE void few_rows(const unsigned N_R, const uint32_t type, const enum tdm_act act, const struct tdm_matrix *matrix,
                      const struct tdm_act_row *rows, uint32_t panel, float *y, size_t y_stride)
 {
-        const struct tdm_k_info t = tdm_k_info(type);
+        const struct tdm_subblock_info t = tdm_subblock_info(type);
         const unsigned n_subs = BLOCK / t.sub_values;
         float scale[PANELS][CHUNK_SUBS][LANES] __attribute__((aligned(64)));
         float min[PANELS][CHUNK_SUBS][LANES] __attribute__((aligned(64)));
         const uint8_t *front[PANELS], *body[PANELS];
         __m512 sum[PANELS][FEW_ROWS];
         uint32_t nb = matrix->cols / BLOCK;
-        size_t left = matrix->panel_bytes - tdm_k_front_bytes(&t, matrix->cols); /* of the panels, from body on */
+        size_t left =
+                matrix->panel_bytes - tdm_subblock_front_bytes(&t, matrix->cols); /* of the panels, from body on */
 
         UNROLL for (unsigned p = 0; p < PANELS; p++)
         {
                 front[p] = matrix->data + (panel + p) * matrix->panel_bytes;
-                body[p] = front[p] + tdm_k_front_bytes(&t, matrix->cols);
+                body[p] = front[p] + tdm_subblock_front_bytes(&t, matrix->cols);
                 UNROLL for (unsigned r = 0; r < N_R; r++) sum[p][r] = _mm512_setzero_ps();
         }
         for (uint32_t first = 0; first < nb; first += CHUNK_BLOCKS) {
@@ -307,10 +308,10 @@ INLINE void few_rows(const unsigned N_R, const uint32_t type, const enum tdm_act
                                 UNROLL for (unsigned h = 0; h < n_subs; h++)
                                 {
                                         unsigned s = b * n_subs + h;
-                                        __m512 w_scale = t.unit_values == BLOCK ? vf_half(front[p]) :
-                                                                                  _mm512_load_ps(scale[p][s]);
+                                        __m512 w_scale =
+                                                t.unit_values == BLOCK ? vf_f16(front[p]) : _mm512_load_ps(scale[p][s]);
                                         __m512 w_min = !t.has_min             ? _mm512_setzero_ps() :
-                                                       t.unit_values == BLOCK ? vf_half(front[p] + 2 * LANES) :
+                                                       t.unit_values == BLOCK ? vf_f16(front[p] + 2 * LANES) :
                                                                                 _mm512_load_ps(min[p][s]);
 
                                         UNROLL for (unsigned r = 0; r < N_R; r++)
@@ -344,13 +345,13 @@ INLINE void few_rows(const unsigned N_R, const uint32_t type, const enum tdm_act
 INLINE void some_rows(const unsigned N_R, const uint32_t type, const enum tdm_act act, const struct tdm_matrix *matrix,
                       const struct tdm_act_row *rows, uint32_t n_rows, uint32_t panel, float *y, size_t y_stride)
 {
-        const struct tdm_k_info t = tdm_k_info(type);
+        const struct tdm_subblock_info t = tdm_subblock_info(type);
         const unsigned n_subs = BLOCK / t.sub_values, n_groups = t.sub_values / 4;
         const __m128i shift = start_shift(t.offset);
         float scale[CHUNK_SUBS][LANES] __attribute__((aligned(64))),
                 min[CHUNK_SUBS][LANES] __attribute__((aligned(64)));
         const uint8_t *front = matrix->data + panel * matrix->panel_bytes,
-                      *body = front + tdm_k_front_bytes(&t, matrix->cols);
+                      *body = front + tdm_subblock_front_bytes(&t, matrix->cols);
         const struct tdm_act_row *row[SOME_ROWS];
         uint32_t nb = matrix->cols / BLOCK, n_outputs = TDM_MIN(matrix->rows - panel * LANES, LANES);
         __m512 sum[SOME_ROWS];
@@ -383,9 +384,9 @@ INLINE void some_rows(const unsigned N_R, const uint32_t type, const enum tdm_ac
                         UNROLL for (unsigned h = 0; h < n_subs; h++)
                         {
                                 unsigned s = b * n_subs + h;
-                                __m512 w_scale = t.unit_values == BLOCK ? vf_half(front) : _mm512_load_ps(scale[s]);
+                                __m512 w_scale = t.unit_values == BLOCK ? vf_f16(front) : _mm512_load_ps(scale[s]);
                                 __m512 w_min = !t.has_min             ? _mm512_setzero_ps() :
-                                               t.unit_values == BLOCK ? vf_half(front + 2 * LANES) :
+                                               t.unit_values == BLOCK ? vf_f16(front + 2 * LANES) :
                                                                         _mm512_load_ps(min[s]);
                                 __m512i isum[SOME_ROWS], begin[SOME_ROWS];
 
@@ -512,6 +513,6 @@ TILES_OF(16, _min, true)
         }
 
 #define KERNELS_FILL tdm_kernels_avx512_matmul_k_fill
-#include "engine/host/kernels-matmul-k-table.h"
+#include "engine/host/kernels-matmul-subblock-table.h"
 
 #endif

@@ -1,4 +1,4 @@
-/* The weight types of weights-k.h against the file formats, written down here once more, one value at a time: packing
+/* The weight types of subblock.h against the file formats, written down here once more, one value at a time: packing
  * and reading back give every value; lanes behind the last row are zero; scales that are not finite are refused. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <math.h>
-#include "engine/weights/weights-k.h"
+#include "engine/weights/subblock.h"
 
 static const uint32_t types[] = { TDM_TYPE_Q4_1, TDM_TYPE_Q5_0, TDM_TYPE_Q5_1, TDM_TYPE_Q2_K,   TDM_TYPE_Q3_K,
                                   TDM_TYPE_Q4_K, TDM_TYPE_Q5_K, TDM_TYPE_Q6_K, TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS };
@@ -157,9 +157,9 @@ static uint8_t *pack(uint32_t type, const uint8_t *data, size_t row_bytes, struc
         memset(base, 0x5a, t->size_bytes);
         *ret_finite = true;
         for (uint32_t row = 0; row < t->rows; row += TDM_PANEL_ROWS)
-                *ret_finite &=
-                        tdm_k_pack_panel(type, base + row / TDM_PANEL_ROWS * t->panel_bytes, data + row * row_bytes,
-                                         row_bytes, TDM_MIN(t->rows - row, TDM_PANEL_ROWS), t->cols);
+                *ret_finite &= tdm_subblock_pack_panel(type, base + row / TDM_PANEL_ROWS * t->panel_bytes,
+                                                       data + row * row_bytes, row_bytes,
+                                                       TDM_MIN(t->rows - row, TDM_PANEL_ROWS), t->cols);
         return base;
 }
 

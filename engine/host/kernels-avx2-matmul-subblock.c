@@ -1,7 +1,7 @@
-/* Matrix kernels for AVX2 and the types of engine/weights/weights-k.h: see kernels-matmul-k.h. vpmaddubsw is exact
- * here, as quants are small: products of 5-bit quants fit 16 bits four groups of columns deep, those of 6-bit ones two
- * deep. Those of the table types are bytes of any size: taken signed, their sign is put upon x (which works for x above
- * -128 only), or split.
+/* Matrix kernels for AVX2 and the types of engine/weights/subblock.h: see kernels-matmul-subblock.h. vpmaddubsw is
+ * exact here, as quants are small: products of 5-bit quants fit 16 bits four groups of columns deep, those of 6-bit
+ * ones two deep. Those of the table types are bytes of any size: taken signed, their sign is put upon x (which works
+ * for x above -128 only), or split.
  *
  * A panel's 16 outputs are two halves of 8. */
 #include "engine/host/kernels-fill.h"
@@ -91,7 +91,7 @@ INLINE VI vi_u16(const uint8_t *p)
         return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
 }
 
-INLINE VF vf_half(const uint8_t *p)
+INLINE VF vf_f16(const uint8_t *p)
 {
         return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
@@ -121,7 +121,7 @@ INLINE void prefetch(const uint8_t *p)
         _mm_prefetch((const char *)p, _MM_HINT_T1);
 }
 
-#include "engine/host/kernels-matmul-k.h"
+#include "engine/host/kernels-matmul-subblock.h"
 
 #define HALF V_LANES
 
@@ -280,6 +280,6 @@ TILES_OF(16, , false, 2, 2)
 TILES_OF(16, _min, true, 4, 4)
 
 #define KERNELS_FILL tdm_kernels_avx2_matmul_k_fill
-#include "engine/host/kernels-matmul-k-table.h"
+#include "engine/host/kernels-matmul-subblock-table.h"
 
 #endif

@@ -1,10 +1,10 @@
-/* A model on the NPU: shared by device.c, which makes it, and attention.c, which runs it. */
+/* A model on the NPU: shared by npu-device.c, which makes it, and attention.c, which runs it. */
 #ifndef TDM_NPU_DEVICE_PRIVATE_H
 #define TDM_NPU_DEVICE_PRIVATE_H
 
 #include "engine/host/forward.h"
 #include "npu-worker/block.h"
-#include "npu-worker/device.h"
+#include "npu-worker/npu-device.h"
 
 struct tdm_npu_layer {
         /* The two products, or the whole block; all NULL: the host runs this layer. */
@@ -12,7 +12,7 @@ struct tdm_npu_layer {
         struct tdm_npu_block_weights *block;
 };
 
-struct tdm_npu_device; /* device.c */
+struct tdm_npu_device; /* npu-device.c */
 
 struct tdm_npu_model {
         struct tdm_npu_device *device;

@@ -1,4 +1,4 @@
-/* The SIMD matrix kernels for the types of engine/weights/weights-k.h, as far as they do not depend on the vector's
+/* The SIMD matrix kernels for the types of engine/weights/subblock.h, as far as they do not depend on the vector's
  * width: written once, included by the file of one ISA, which defines the operations named below and the tiles.
  *
  * 256 columns of a pair of panels at a time are unpacked to one byte a weight, with their scales and minima in f32,
@@ -7,14 +7,14 @@
  * size of a sub-block, whether there is a minimum, and the offset. One or two rows, and groups of up to eight where
  * there are no more than 32, are multiplied as the weights are unpacked, in registers.
  *
- * ORDER: see kernels-c-matmul-k.c.
+ * ORDER: see kernels-c-matmul-subblock.c.
  *
  * Wanted: VI, VF (vectors of V_BYTES bytes), vi_load, vi_store (aligned), vi_set8, vi_set32, vi_and, vi_or,
  * vi_sub32, vi_sll16, vi_srl16, vi_srl32, vi_sra32, vi_sll32 (by a constant), vi_table (16 bytes, for vi_look_up),
- * vi_look_up, vi_u16 (V_BYTES / 4 u16 from memory), vf_half (the same of f16), vf_from_int, vf_store, vf_mul, vf_neg,
+ * vi_look_up, vi_u16 (V_BYTES / 4 u16 from memory), vf_f16 (the same of f16), vf_from_int, vf_store, vf_mul, vf_neg,
  * prefetch. */
 #include "engine/host/kernels-fill.h"
-#include "engine/weights/weights-k.h"
+#include "engine/weights/subblock.h"
 
 #define LANES TDM_PANEL_ROWS
 #define BLOCK TDM_BLOCK_VALUES
@@ -79,7 +79,7 @@ INLINE void block_groups(const uint32_t type, const uint8_t *from, VI *w)
                         low = vi_or(low, vi_and(vi_shift16(vi_load(from + 256), 4 - 2 * v), vi_set8(48)));
                         high = vi_or(high, vi_and(vi_shift16(vi_load(from + 320), 4 - 2 * v), vi_set8(48)));
                 } else if (type == TDM_TYPE_IQ4_NL || type == TDM_TYPE_IQ4_XS) {
-                        const VI table = vi_table(tdm_k_iq4_values);
+                        const VI table = vi_table(tdm_subblock_iq4_values);
 
                         low = vi_look_up(table, low);
                         high = vi_look_up(table, high);
@@ -113,11 +113,11 @@ INLINE void unpack_scales(const uint32_t type, const uint8_t *front, const uint8
                           float (*min)[LANES])
 {
         const VI low4 = vi_set8(15), low2 = vi_set8(3), low6 = vi_set8(63);
-        VF d = vf_half(front);
+        VF d = vf_f16(front);
 
         if (type == TDM_TYPE_Q4_K || type == TDM_TYPE_Q5_K) {
                 VI a = vi_load(scales), b = vi_load(scales + 64), c = vi_load(scales + 128);
-                VF d_min = vf_neg(vf_half(front + 2 * LANES));
+                VF d_min = vf_neg(vf_f16(front + 2 * LANES));
 
                 scale_bytes(d, vi_and(a, low6), false, 0, scale, 0);
                 scale_bytes(d, vi_or(vi_and(c, low4), vi_and(vi_srl16(a, 2), vi_set8(48))), false, 0, scale, 1);
@@ -125,7 +125,7 @@ INLINE void unpack_scales(const uint32_t type, const uint8_t *front, const uint8
                 scale_bytes(d_min, vi_or(vi_and(vi_srl16(c, 4), low4), vi_and(vi_srl16(b, 2), vi_set8(48))), false, 0,
                             min, 1);
         } else if (type == TDM_TYPE_Q2_K) {
-                VF d_min = vf_neg(vf_half(front + 2 * LANES));
+                VF d_min = vf_neg(vf_f16(front + 2 * LANES));
 
                 UNROLL for (unsigned i = 0; i < 4; i++)
                 {
@@ -163,13 +163,13 @@ INLINE void unpack_scales(const uint32_t type, const uint8_t *front, const uint8
 INLINE void unpack_chunk(const uint32_t type, const struct tdm_matrix *matrix, uint32_t panel, uint32_t c,
                          uint32_t n_blocks, struct chunk *to)
 {
-        const struct tdm_k_info info = tdm_k_info(type);
+        const struct tdm_subblock_info info = tdm_subblock_info(type);
         const uint8_t *front = matrix->data + panel * matrix->panel_bytes;
-        const uint8_t *body = front + tdm_k_front_bytes(&info, matrix->cols);
+        const uint8_t *body = front + tdm_subblock_front_bytes(&info, matrix->cols);
         uint32_t first_unit = c * (CHUNK_VALUES / info.unit_values);
 
         front += (size_t)first_unit * info.halves * LANES * 2;
-        body += first_unit * tdm_k_unit_bytes(&info);
+        body += first_unit * tdm_subblock_unit_bytes(&info);
         if (info.unit_values == CHUNK_VALUES)
                 UNROLL for (unsigned h = 0; h < LANES; h += V_LANES)
                         unpack_scales(type, front + 2 * h, body + 4 * h, (float(*)[LANES])(void *)&to->scale[0][h],
@@ -185,9 +185,9 @@ INLINE void unpack_chunk(const uint32_t type, const struct tdm_matrix *matrix, u
                         UNROLL for (unsigned g = 0; g < 8; g++) vi_store(to->q[8 * b + g][h], w[g]);
                         if (info.unit_values != BLOCK)
                                 continue;
-                        vf_store(&to->scale[b][h], vf_half(front + 2 * h));
+                        vf_store(&to->scale[b][h], vf_f16(front + 2 * h));
                         if (info.has_min)
-                                vf_store(&to->min[b][h], vf_half(front + 2 * (LANES + h)));
+                                vf_store(&to->min[b][h], vf_f16(front + 2 * (LANES + h)));
                 }
                 if (info.unit_values == BLOCK)
                         front += info.halves * LANES * 2;
