@@ -42,9 +42,8 @@ def command_flags():
     commands = {n[:-2] for n in os.listdir(os.path.join(TREE, folder, "commands"))}
     for name in names + [os.path.join(folder, "commands", c + ".c") for c in commands]:
         if name.endswith((".c", ".h")):
-            text = source(name)
-            tables |= set(re.findall(r'\.name = "([a-z-]+)"', text)) - commands
-            tables |= {"chat"} if '.name = "chat",\n                .at' in text else set()
+            tables |= set(re.findall(r'\.name = "([a-z-]+)",[\s\\]*(?:\.range(?:[^{},]|\{[^}]*\})*,[\s\\]*)?\.at\b',
+                                     source(name)))
     for row in re.findall(r"^OPTION\(.*?\)$", source("common", "job-options.def"), re.M | re.S):
         tables.add(re.search(r'\.(?:flag = |name = )"([a-z-]+)"', re.sub(r'.*(?=\.flag)', "", row, flags=re.S))[1])
     check(len(tables) > 25, "found the tables", tables)

@@ -297,6 +297,58 @@ static void test_options(void **state)
         dbus_message_unref(m);
 }
 
+/* A value of the row's type that is just out of its range; false: there is none. */
+static bool write_bad(struct bus_writer *w, const struct tdm_job_option *row)
+{
+        const struct tdm_range *range = &row->range;
+
+        switch (range->type) {
+        case TDM_VALUE_U32:
+                bus_entry_u64(w, row->name, range->max > 0 ? (uint64_t)range->max + 1 : UINT64_C(1) << 32);
+                return true;
+        case TDM_VALUE_REAL:
+                bus_entry_double(w, row->name, range->below_max ? range->max : range->max + 1);
+                return true;
+        case TDM_VALUE_CHOICE:
+        case TDM_VALUE_NAME:
+                bus_entry_string(w, row->name, "nonesuch");
+                return true;
+        case TDM_VALUE_BOOL:
+        case TDM_VALUE_U64:
+                bus_entry_string(w, row->name, "x");
+                return true;
+        default:
+                return false;
+        }
+}
+
+/* Each row of the table is an option here, with a check that speaks in the words of value-range.h. */
+static void test_every_row(void **state)
+{
+        for (size_t i = 0; i < TDM_N_JOB_OPTIONS; i++) {
+                const struct tdm_job_option *row = &tdm_job_options[i];
+                char wants[TDM_RANGE_TEXT_MAX], is_not[TDM_RANGE_TEXT_MAX + 16];
+                struct bus_request request;
+                struct tdm_error err = { 0 };
+                struct bus_writer w;
+                DBusMessage *m;
+
+                request_message(&w, "hello");
+                if (!write_bad(&w, row)) /* a wrong type */
+                        bus_entry_u32(&w, row->name, 1);
+                assert_int_equal(read_back(&w, &request, &m, &err), TDM_E_BAD_REQUEST);
+                bus_request_deinit(&request);
+                dbus_message_unref(m);
+                if (row->range.type == TDM_VALUE_TEXTS) {
+                        assert_non_null(strstr(err.message, row->name));
+                        continue;
+                }
+                snprintf(is_not, sizeof(is_not), "' is not %s", tdm_range_text(&row->range, wants));
+                assert_ptr_equal(strstr(err.message, row->name), err.message);
+                assert_non_null(strstr(err.message, is_not));
+        }
+}
+
 static void test_error_names(void **state)
 {
         for (int code = 1; code < TDM_E_MAX; code++) {
@@ -319,6 +371,7 @@ int main(void)
                 cmocka_unit_test_setup_teardown(test_stream_dies_late, set_up, tear_down),
                 cmocka_unit_test(test_kept),
                 cmocka_unit_test(test_options),
+                cmocka_unit_test(test_every_row),
                 cmocka_unit_test(test_error_names),
         };
 
