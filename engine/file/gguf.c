@@ -1,14 +1,15 @@
 /* Reading the container: header, keys and values, tensor table.
  *
  * The metadata is walked twice. The first walk reads the file piece by piece, as far as what it has seen asks for, and
- * finds out where the metadata ends. A length is checked against the file and the limits before the file is read so far:
- * metadata that claims a terabyte is refused at its first length, and holes of a sparse file are never walked. The
- * second walk parses the finished private copy and builds the tables. A file that another process rewrites meanwhile
- * cannot change a value between its check and its use, and no look-up can touch a page that is gone. Reading and not
- * mapping also keeps holes of a file in memory (memfd, tmpfs) what they are: a fault on them would allocate pages.
+ * finds out where the metadata ends. A length is checked against the file and the limits before the file is read so
+ * far: metadata that claims a terabyte is refused at its first length, and holes of a sparse file are never walked.
+ * The second walk parses the finished private copy and builds the tables. A file that another process rewrites
+ * meanwhile cannot change a value between its check and its use, and no look-up can touch a page that is gone. Reading
+ * and not mapping also keeps holes of a file in memory (memfd, tmpfs) what they are: a fault on them would allocate
+ * pages.
  *
- * Versions 2 and 3 (the same layout) are read, little-endian only. Arrays of arrays, big-endian files and version 1 are
- * refused. What keys mean is not decided here. */
+ * Versions 2 and 3 (the same layout) are read, little-endian only. Arrays of arrays, big-endian files and version 1
+ * are refused. What keys mean is not decided here. */
 #include "engine/file/gguf-private.h"
 
 #include <assert.h>

@@ -154,8 +154,8 @@ static void naive_bytes(struct naive *e, const uint8_t *text, size_t size)
                 e->ids[e->n_ids++] = e->v->n - 256 + text[i]; /* byte pieces come last */
 }
 
-/* Merges the characters starts[0 .. n], then gives out what came of it; a piece that is not used is taken apart where it
- * was merged last: when[i] tells for the border in front of character i. */
+/* Merges the characters starts[0 .. n], then gives out what came of it; a piece that is not used is taken apart where
+ * it was merged last: when[i] tells for the border in front of character i. */
 static void naive_out(struct naive *e, const uint8_t *text, const size_t *starts, const unsigned *when, size_t from,
                       size_t to)
 {

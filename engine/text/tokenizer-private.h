@@ -1,4 +1,4 @@
-/* What tokenizer.c (building), tokenizer-specials.c, tokenizer-encode.c and decoder.c share; nobody else includes it. */
+/* What the tokenizer's sources share: tokenizer.c (building), tokenizer-specials.c, tokenizer-encode.c, decoder.c. */
 #ifndef TDM_ENGINE_TOKENIZER_PRIVATE_H
 #define TDM_ENGINE_TOKENIZER_PRIVATE_H
 

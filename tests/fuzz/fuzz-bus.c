@@ -1,9 +1,9 @@
-/* Any bytes as a call over D-Bus: what libdbus takes for a message is read as the daemon reads the arguments of Generate,
- * Chat and Load, and a job is made of it.
+/* Any bytes as a call over D-Bus: what libdbus takes for a message is read as the daemon reads the arguments of
+ * Generate, Chat and Load, and a job is made of it.
  *
- * The first byte of an input chooses: a whole message as it comes over the wire, or only a body, to which a header with
- * the right signature is put, since few random bytes are a message. The daemon's bus face checks the signature in the
- * same way before it reads arguments. */
+ * The first byte of an input chooses: a whole message as it comes over the wire, or only a body, to which a header
+ * with the right signature is put, since few random bytes are a message. The daemon's bus face checks the signature in
+ * the same way before it reads arguments. */
 #include <assert.h>
 #include "daemon/faces/dbus/private.h"
 #include "tests/fuzz/fuzz-time.h"
