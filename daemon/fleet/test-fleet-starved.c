@@ -44,8 +44,8 @@ static void stopped_idle(void **state)
         rig_free(rig);
 }
 
-/* All threads of a process. SCHED_IDLE: only when nobody else wants the CPU. An ordinary user may choose it, and may not
- * choose another one afterwards: false. */
+/* All threads of a process. SCHED_IDLE: they run only when no other thread wants the CPU. An ordinary user may choose
+ * it, and may not choose another one afterwards: false. */
 static bool set_class(pid_t pid, int policy)
 {
         const struct sched_param param = { 0 };

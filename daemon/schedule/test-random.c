@@ -1,5 +1,5 @@
-/* The scheduler against a double of the fleet, with random schedules: chunks, batches, arrivals, cancels, pauses, losses
- * at any moment, jobs that kill their worker. A step that follows another one may be done before it. */
+/* The scheduler against a double of the fleet, with random schedules: chunks, batches, arrivals, cancels, pauses,
+ * losses at any moment, jobs that kill their worker. A step that follows another one may be done before it. */
 #include "daemon/schedule/test-world.h"
 
 #include "common/log.h"
