@@ -116,7 +116,7 @@ def bus_interface():
         properties = {m.get("name") for m in node if m.tag == "property"}
         body = told[name]
         both_ways(members, set(re.findall(r"\*(\w+)\*\((?!\d\))", body)), f"methods and signals of {name}")
-        listed = re.search(r"^Properties: (.*?)(?:\n\n|\Z)", body, re.M | re.S)[1]
+        listed = re.search(r"^Properties:\s(.*?)(?:\n\n|\Z)", body, re.M | re.S)[1]
         both_ways(properties, set(re.findall(r"\*(\w+)\*", listed)), f"properties of {name}")
     options = source("daemon", "faces", "dbus", "options.c")
     names = set(re.findall(r'\[[A-Z_]+\] = "([a-z-]+)"', options.split("};")[1]))
