@@ -257,7 +257,7 @@ void face_send_jobs(struct client *c, uint32_t id)
                 s->priority = job->priority == TDM_JOB_BACKGROUND ? TANDEM__PRIORITY__PRIORITY_BACKGROUND :
                                                                     TANDEM__PRIORITY__PRIORITY_INTERACTIVE;
                 s->prompt_tokens = job->prompt_tokens;
-                s->prefilled_tokens = TDM_MIN(job->seq.n_committed, job->prompt_tokens);
+                s->prefilled_tokens = job->prefilled_tokens;
                 s->generated_tokens = job->generated;
                 s->max_tokens = job->max_tokens;
                 s->age_s = (double)(now - job->created_ns) / 1e9;
