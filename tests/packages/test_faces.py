@@ -1,6 +1,6 @@
-"""The faces of one table: what common/job-options.def says of an option, the wire, the library's header, the command, its
-completions, the manual and a running daemon say too. This test reads the rows by itself, so that a face that is made from
-the table wrongly is found as well as one that is a copy."""
+"""The faces of one table: what common/job-options.def says of an option, the wire, the library's header, the command,
+its completions, the manual and a running daemon say too. The same for the fields of common/status-fields.def. This test
+reads the rows by itself, so that a face that is made from the table wrongly is found as well as one that is a copy."""
 import json
 import os
 import re
@@ -89,7 +89,8 @@ def header():
     body = re.sub(r"/\*.*?\*/", "", body, flags=re.S)
     members = set(re.findall(r"(\w+)(?:, \*?\w+)*;", body))
     counts = {"n_" + m for m in members} | {"prompt_size", "struct_size"}
-    differ(members - counts - NOT_OPTIONS, [r.field for r in ROWS], "members of struct tandem_generate_options and rows")
+    differ(members - counts - NOT_OPTIONS, [r.field for r in ROWS],
+           "members of struct tandem_generate_options and rows")
 
 
 @test
@@ -200,7 +201,8 @@ def status_bus():
         for bus_name, row in rows.items():
             p = properties[bus_name]
             told = next((a.get("value") for a in p.iter("annotation")), "true")
-            equal((p.get("type"), told == "true"), (row[3], row[5] == "TOLD"), f"{name}.{bus_name}: type, told of changes")
+            equal((p.get("type"), told == "true"), (row[3], row[5] == "TOLD"),
+                  f"{name}.{bus_name}: type, told of changes")
     job = {p.get("name") for p in declared["Job"].iter("property")}
     check(not {f[4] for f in rows_of("JOB").values()} - job - {""}, "properties that a job lacks", job)
 
