@@ -24,7 +24,8 @@ struct kernel {
 
 static struct kernel kernel_of(const struct tdm_vk_model *m, bool many, uint32_t item_heads, uint32_t out_act)
 {
-        uint32_t form = item_heads | (tdm_vk_attend_merges(m, many, item_heads) ? out_act + 1 : 0) << 8;
+        uint32_t form = tdm_vk_attend_merges(m, many, item_heads) ? TDM_VK_ATTEND_MERGING_FORM(item_heads, out_act) :
+                                                                    TDM_VK_ATTEND_FORM(item_heads);
 
         if (m->attend_f16)
                 return many ? (struct kernel){ TDM_VK_ATTEND_F16_WIDE, { m->hp.head_dim, 0, f16_tiles(m), form } } :
