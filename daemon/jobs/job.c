@@ -1,6 +1,6 @@
-/* From a request to ids, and from ids to text: the part of a job that needs the tokenizer. When its rows run is the
- * scheduler's business, how its events look on a wire the client face's. Text is given back as soon as it has become
- * ids, and never logged. */
+/* The parts of a job that need the tokenizer: from a request to ids, and from ids to text. The scheduler decides when
+ * its rows run, and a face how its events look on a wire. Text is freed as soon as it has become ids, and is never
+ * logged. */
 #include "daemon/jobs/job.h"
 
 static const char *const state_names[] = {
@@ -31,7 +31,7 @@ static int copy_messages(struct tdm_job *job, const struct tdm_chat_message *mes
         size_t size = 0, at = 0;
 
         for (size_t i = 0; i < n; i++)
-                size += messages[i].size; /* all of them came in one frame: no overflow */
+                size += messages[i].size; /* all came in one frame, so this cannot overflow */
         job->text = malloc(size + 1);
         job->messages = calloc(n, sizeof(*job->messages));
         if (!job->text || !job->messages)
@@ -96,9 +96,6 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
                 return tdm_error_set(err, -ENOMEM, "out of memory");
         job->n_refs = 1;
         tdm_list_init(&job->node);
-        tdm_list_init(&job->queue);
-        tdm_list_init(&job->seq.node);
-        job->seq.table = UINT32_MAX;
         job->kind = p->kind;
         job->uid = p->uid;
         job->priority = p->priority;
@@ -111,7 +108,6 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
         job->created_ns = tdm_now_ns();
         if (p->deadline_ms > 0)
                 job->deadline_ns = job->created_ns + p->deadline_ms * TDM_NSEC_PER_MSEC;
-        job->told_state = TDM_JOB_DONE; /* nothing told yet */
 
         if (p->n_ids > 0)
                 r = copy_ids(job, p->ids, p->n_ids);
@@ -171,7 +167,8 @@ size_t tdm_job_pending_bytes(const struct tdm_job *job)
 static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
                   const struct tdm_hparams *hp, struct tdm_job_encoded *ret, struct tdm_error *err)
 {
-        /* Whether it fits is known from the count alone, so no more room than a context is ever needed. */
+        /* The count of tokens alone says whether the prompt fits, so there is never need of room for more than a
+         * context. */
         size_t capacity = TDM_MIN(job->text_size + 16 + 16 * job->n_messages, (size_t)hp->n_ctx + 1);
         _cleanup_(freep) uint32_t *ids = NULL;
         ssize_t n;
@@ -266,7 +263,7 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
 static int append_id(struct tdm_job *job, uint32_t id)
 {
         if (job->n_ids == job->ids_capacity) {
-                /* Never past what prompt and limit allow together. */
+                /* Never more than prompt and limit allow together. */
                 uint32_t most = job->prompt_tokens + job->max_tokens;
                 uint32_t capacity = TDM_MIN(most, job->ids_capacity + TDM_MAX(64u, job->ids_capacity / 2));
                 uint32_t *ids = realloc(job->ids, capacity * sizeof(*ids));
@@ -313,7 +310,7 @@ bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_
         return true;
 }
 
-/* The text that is still held goes out with the end, unless a stop string came before it. */
+/* The text that is still held is sent with the end, unless a stop string came before it. */
 static void finish_text(struct tdm_job *job)
 {
         char text[32];

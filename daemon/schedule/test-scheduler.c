@@ -617,7 +617,8 @@ static bool all_done(const struct world *w)
 static void arrive(struct world *w)
 {
         struct client_job *c = &w->jobs[w->n_arrived++];
-        enum tdm_placement placement = pick(w, 4) ? TDM_PLACEMENT_ANY : (enum tdm_placement)pick(w, TDM_N_ASKED_PLACEMENTS);
+        enum tdm_placement placement =
+                pick(w, 4) ? TDM_PLACEMENT_ANY : (enum tdm_placement)pick(w, TDM_N_ASKED_PLACEMENTS);
 
         submit(w, c, pick(w, 5) == 0, 1000 + (pick(w, 4) == 0), pick(w, 3) ? TDM_JOB_INTERACTIVE : TDM_JOB_BACKGROUND,
                placement, pick(w, 3) ? 0 : 1 + pick(w, 9));
@@ -690,9 +691,10 @@ static uint32_t run_random(unsigned seed, bool losses, bool culprits)
                 .steps_in_flight = (uint32_t)rand_r(&draw) % 5,
                 .no_relay = (uint32_t)rand_r(&draw) % 4 == 0,
         };
-        static const enum tdm_placement kinds[] = { TDM_PLACEMENT_SPLIT,   TDM_PLACEMENT_NPU,      TDM_PLACEMENT_GPU,
-                                                   TDM_PLACEMENT_EITHER,  TDM_PLACEMENT_BALANCED, TDM_PLACEMENT_BALANCED,
-                                                   TDM_PLACEMENT_BALANCED };
+        static const enum tdm_placement kinds[] = { TDM_PLACEMENT_SPLIT,    TDM_PLACEMENT_NPU,
+                                                    TDM_PLACEMENT_GPU,      TDM_PLACEMENT_EITHER,
+                                                    TDM_PLACEMENT_BALANCED, TDM_PLACEMENT_BALANCED,
+                                                    TDM_PLACEMENT_BALANCED };
 
         /* Enough for one job of full size at least, often not for all at once. */
         world_open(&w, seed, 10 + (uint32_t)rand_r(&draw) % 40, 5 + (uint32_t)rand_r(&draw) % 20, &config);

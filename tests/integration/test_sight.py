@@ -116,7 +116,7 @@ def one_worker():
         job = d.start_job(n=2000, placement="npu")
         check(job.until(3), "tokens")
         t, _ = trace(d, "t.json", "--seconds", "0.3")
-        job.cancel()
+        job.vanish()
         equal(t.kinds(NPU), {"embed", "attention", "ffn", "head", "sample"}, "all blocks in the npu worker's lane")
         equal(t.blocks[GPU], [], "none in the gpu worker's")
         equal(len([e for e in t.events if e["ph"] in "sf"]), 0, "no hand-overs between workers")
@@ -349,12 +349,13 @@ class Screen:
 
 @test
 def top_on_a_terminal():
-    with Daemon() as d:
+    path, model = slow_model()
+    with Daemon(models=[path]) as d:
         d.wait_ready()
         job = d.start_job(n=4000, placement="split")
         check(job.until(3), "tokens")
         s = Screen(d, "-d", "0.2")
-        s.wait_for(rf"(?m)^ +{job.result.job} decode +tale .*/4000 +[1-9][0-9.]* +")
+        s.wait_for(rf"(?m)^ +{job.result.job} decode +{model} .*/4000 +[1-9][0-9.]* +")
         s.wait_for(r"tokens +[1-9][0-9.]*/s generated")
         for worker in ("npu", "gpu"):
             s.wait_for(rf"(?m)^{worker} +busy \[[#.]+\] +\d+% +ready +host +hand-over [0-9.]+ us, \d+/s")
