@@ -1,5 +1,5 @@
-/* Which kernel a matrix with rows of F16 takes (f16-rows.c), and which a model wants: all must be proven before its rows
- * are F16. */
+/* Which kernel a matrix with rows of F16 takes (f16-rows.c), and which a model wants: all must be proven before its
+ * rows are F16. */
 #include "gpu-worker/vulkan/kernels/kernels-private.h"
 
 #define WIDE_F16_PANELS_MIN 1500u /* with which MATMUL_F16_WIDE is faster for 17 to 32 rows too */

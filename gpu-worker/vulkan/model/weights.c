@@ -1,5 +1,5 @@
-/* Weights: the segment's tensors in a few regions, imported where memory is unified, else uploaded and repacked into the
- * order in which kernels read them. Finds each matrix of the model, and how its input is rounded. */
+/* Weights: the segment's tensors in a few regions, imported where memory is unified, else uploaded and repacked into
+ * the order in which kernels read them. Finds each matrix of the model, and how its input is rounded. */
 #include <assert.h>
 
 #include "engine/host/kernels.h"

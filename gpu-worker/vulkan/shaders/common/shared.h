@@ -221,8 +221,8 @@ struct tdm_vk_norm_push {
         TDM_VK_CHAIN
 };
 
-/* A product with matrices: y [n_rows][y_stride], the outputs of up to three matrices of one type beside each other. With
- * GELU after it (matvec-gelu.comp, the f16 kernels' GELU) w0 is gate, w1 is up, and acts is written in place of y. */
+/* A product with matrices: y [n_rows][y_stride], the outputs of up to three matrices of one type beside each other.
+ * With GELU after it (matvec-gelu.comp, and the f16 kernels) w0 is gate, w1 is up, and acts is written in place of y. */
 struct tdm_vk_matmul_push {
         TDM_U64 x; /* rows of activations */
         TDM_U64 y;
@@ -354,8 +354,8 @@ struct tdm_vk_attend_push {
         TDM_VK_CHAIN
 };
 
-/* Attention that rotates a row of each sequence itself (attend-f16.comp with ROTATES). That shader is one code for both,
- * so members lie where tdm_vk_attend_push has them, and the shader calls them p_rotation, p_log and p_layer. */
+/* Attention that rotates a row of each sequence itself (attend-f16.comp with ROTATES). That shader is one code for
+ * both, so members lie where tdm_vk_attend_push has them, and the shader calls them p_rotation, p_log and p_layer. */
 struct tdm_vk_attend_rotating_push {
         TDM_U64 rotation; /* a tdm_vk_rotation */
         TDM_VK_ATTEND_STEP

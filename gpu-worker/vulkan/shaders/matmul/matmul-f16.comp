@@ -16,7 +16,8 @@ layout(constant_id = 1) const uint SHAPE = TDM_VK_MATMUL_F16_SHAPE(1, 2, 1, 0);
 layout(constant_id = 2) const uint THREADS = 512;
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 const uint ACT = TDM_VK_ACT_F16;
-const bool FUSED = (TDM_VK_MATMUL_F16_TILES(SHAPE) <= 1 ? 4 : TDM_VK_MATMUL_F16_PANELS(SHAPE)) >= 4; // for few rows, or four panels: found on an H200
+// For few rows, or four panels: found on an H200.
+const bool FUSED = (TDM_VK_MATMUL_F16_TILES(SHAPE) <= 1 ? 4 : TDM_VK_MATMUL_F16_PANELS(SHAPE)) >= 4;
 #include "gpu-worker/vulkan/shaders/common/panels.glsl"
 #include "gpu-worker/vulkan/shaders/common/f16.glsl"
 #include "gpu-worker/vulkan/shaders/ffn/gelu.glsl"
