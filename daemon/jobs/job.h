@@ -6,9 +6,8 @@
 #define TDM_DAEMON_JOBS_JOB_H
 
 #include "common/list.h"
-#include "daemon/jobs/stop.h"
+#include "daemon/jobs/options.h"
 #include "daemon/placement/placement.h"
-#include "engine/sampling/sampler.h"
 #include "engine/text/chat.h"
 
 #define TDM_MAX_CHAT_MESSAGES 4096u
@@ -66,8 +65,6 @@ struct tdm_job_events {
 struct tdm_job_params {
         enum tdm_job_kind kind;
         uid_t uid;
-        enum tdm_job_priority priority;
-        enum tdm_placement placement;
         /* One of: text, messages, ids. Copied. */
         const char *text;
         size_t text_size;
@@ -75,14 +72,8 @@ struct tdm_job_params {
         size_t n_messages;
         const uint32_t *ids;
         size_t n_ids;
-        const struct tdm_stop_string *stops;
-        size_t n_stops;
-        struct tdm_sampling sampling; /* checked by tdm_job_new() */
-        uint32_t repeat_last;         /* 0: 64; at most TDM_HISTORY_MAX */
-        uint32_t max_tokens;          /* 0: see TDM_IMPLICIT_MAX_TOKENS */
-        uint32_t prefill_chunk;       /* 0: the scheduler decides */
-        uint32_t deadline_ms;         /* 0: none */
-        bool ignore_end;
+        struct tdm_job_options options; /* checked by tdm_job_new() */
+        uint32_t n_top;                 /* of a score job: alternatives for each position, at most TDM_MAX_TOP */
 };
 
 struct tdm_job {
@@ -90,6 +81,7 @@ struct tdm_job {
         uint64_t id;
         enum tdm_job_kind kind;
         uid_t uid;
+        struct tdm_job_options options; /* as asked for, without the texts; the members below follow from them */
         enum tdm_job_priority priority;
         enum tdm_placement placement;
         struct tdm_model *model; /* borrowed from the scheduler's reference */

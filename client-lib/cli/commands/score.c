@@ -1,52 +1,14 @@
-/* tandem tokenize and score: what a model makes of a text that exists already. */
+/* tandem score: how likely a model finds a text that exists already. */
 #include "client-lib/cli/cli.h"
 
 #include <inttypes.h>
 
-int cli_tokenize(struct cli *cli, int argc, char **argv)
-{
-        _cleanup_(tandem_closep) struct tandem *tandem = NULL;
-        _cleanup_(buf_freep) struct buf input = { 0 }, line = { 0 };
-        const char *model = NULL, *text = NULL;
-        bool special = false, no_bos = false;
-        const struct arg args[] = {
-                { 'm', "model", ARG_STRING, &model },
-                { 0, "special", ARG_FLAG, &special },
-                { 0, "no-bos", ARG_FLAG, &no_bos },
-                ARG_SOCKET(cli),
-        };
-        struct tandem_error err;
-        uint32_t *ids;
-        size_t n_ids;
-        unsigned n;
-        int status;
+struct score_options {
+        const char *model, *ids_file, *text_file;
+        uint32_t top;
+};
 
-        if (cli_parse(args, TDM_ARRAY_SIZE(args), argc, argv, &text, 1, &n, &status))
-                return status;
-        if (!text && term_stdin_tty)
-                return args_usage_error(argv[0], "there is no TEXT (give a text, or - to type one)");
-        if (text && strcmp(text, "-") != 0)
-                buf_puts(&input, text);
-        else if (!read_all("-", MAX_INPUT_BYTES, &input))
-                return EXIT_FAILED;
-        if (input.failed)
-                return complain("no memory for the text");
-
-        tandem = cli_connect(cli);
-        if (!tandem)
-                return EXIT_FAILED;
-        if (tandem_tokenize(tandem, model, input.data, input.size,
-                            (special ? TANDEM_TOKENIZE_SPECIAL : 0) | (no_bos ? TANDEM_TOKENIZE_NO_BOS : 0), &ids,
-                            &n_ids, &err) != TANDEM_OK)
-                return complain_error(&err);
-        json_ids(&line, ids, n_ids);
-        tandem_free(ids);
-        if (line.failed)
-                return complain("no memory for %zu ids", n_ids);
-        out_write(line.data, line.size);
-        out_puts("\n");
-        return out_finish();
-}
+extern const struct command command_score;
 
 static void print_scores(const struct tandem_scores *s)
 {
@@ -82,21 +44,14 @@ static void print_scores(const struct tandem_scores *s)
         buf_free(&b);
 }
 
-int cli_score(struct cli *cli, int argc, char **argv)
+static int run(struct cli *cli, int argc, char **argv)
 {
         _cleanup_(tandem_closep) struct tandem *tandem = NULL;
         _cleanup_(tandem_job_freep) struct tandem_job *job = NULL;
         _cleanup_(buf_freep) struct buf input = { 0 };
         _cleanup_(freep) uint32_t *ids = NULL;
-        const char *model = NULL, *ids_file = NULL, *text_file = NULL, *wrong;
-        uint32_t top = 0;
-        const struct arg args[] = {
-                { 'm', "model", ARG_STRING, &model },
-                { 0, "top", ARG_U32, &top, 0, 64 },
-                { 0, "ids", ARG_STRING, &ids_file },
-                { 0, "text", ARG_STRING, &text_file },
-                ARG_SOCKET(cli),
-        };
+        struct score_options given = { 0 };
+        const char *wrong;
         struct run_progress progress;
         struct tandem_score_options options;
         struct tandem_callbacks callbacks;
@@ -107,32 +62,33 @@ int cli_score(struct cli *cli, int argc, char **argv)
         unsigned n;
         int status;
 
-        if (cli_parse(args, TDM_ARRAY_SIZE(args), argc, argv, NULL, 0, &n, &status))
+        if (cli_parse(cli, &command_score, argc, argv, &given, NULL, 0, &n, &status))
                 return status;
-        if (ids_file && text_file)
+        if (given.ids_file && given.text_file)
                 return args_usage_error(argv[0], "--ids and --text exclude each other");
-        if (!ids_file && !text_file) {
+        if (!given.ids_file && !given.text_file) {
                 if (term_stdin_tty)
                         return args_usage_error(argv[0],
                                                 "one of --ids FILE and --text FILE is needed (- is standard input)");
-                text_file = "-";
+                given.text_file = "-";
         }
-        if (!read_all(ids_file ? ids_file : text_file, MAX_INPUT_BYTES, &input))
+        if (!read_all(given.ids_file ? given.ids_file : given.text_file, MAX_INPUT_BYTES, &input))
                 return EXIT_FAILED;
         tandem_score_options_init(&options);
-        if (ids_file) {
+        if (given.ids_file) {
                 wrong = json_parse_ids(input.data, input.size, &ids, &n_ids, &at);
                 if (wrong)
-                        return complain("%s, byte %zu: %s", strcmp(ids_file, "-") == 0 ? "standard input" : ids_file,
-                                        at, wrong);
+                        return complain("%s, byte %zu: %s",
+                                        strcmp(given.ids_file, "-") == 0 ? "standard input" : given.ids_file, at,
+                                        wrong);
                 options.ids = ids;
                 options.n_ids = n_ids;
         } else {
                 options.text = input.data;
                 options.text_size = input.size;
         }
-        options.model = progress.model = model;
-        options.top = top;
+        options.model = progress.model = given.model;
+        options.top = given.top;
         progress.off = false;
         tandem_callbacks_init(&callbacks);
         callbacks.on_progress = run_show_progress;
@@ -155,3 +111,44 @@ int cli_score(struct cli *cli, int argc, char **argv)
         print_scores(tandem_job_scores(job));
         return out_finish();
 }
+
+static const struct arg args[] = {
+        ARG_MODEL(struct score_options, model),
+        {
+                .name = "top",
+                .range = { .type = TDM_VALUE_U32, .max = 64 },
+                .at = offsetof(struct score_options, top),
+                .value = "K",
+                .brief = "the K likeliest tokens at each position",
+                .more = "otherwise none",
+        },
+        {
+                .name = "ids",
+                .range.type = TDM_VALUE_TEXT,
+                .at = offsetof(struct score_options, ids_file),
+                .value = "FILE",
+                .brief = "a JSON array of token ids, taken as they are",
+                .more = "- is standard input",
+                .offer = OFFER_FILES,
+        },
+        {
+                .name = "text",
+                .range.type = TDM_VALUE_TEXT,
+                .at = offsetof(struct score_options, text_file),
+                .value = "FILE",
+                .brief = "a text, tokenized with a beginning-of-text token",
+                .more = "- is standard input",
+                .offer = OFFER_FILES,
+        },
+};
+
+const struct command command_score = {
+        .name = "score",
+        .summary = "how likely a model finds a text",
+        .usage = "[-m MODEL] [--top K] [--ids FILE | --text FILE]",
+        .about = "Prints how likely a model finds a text, as one JSON object: "
+                 "{\"ids\":[…],\"nll\":[…],\"top\":[[[id,logprob],…],…]}. nll[i] is -log p(ids[i+1]), so it has "
+                 "one entry less than ids; top[i] is the distribution after ids[0..i].",
+        COMMAND_ARGS(args),
+        .run = run,
+};

@@ -9,11 +9,18 @@
 
 #define MAX_TURN_BYTES ((size_t)1 << 20)
 
+struct chat_options {
+        struct job_args job; /* first: command.h */
+        const char *model, *system;
+};
+
+extern const struct command command_chat;
+
 struct chat {
         struct cli *cli;
         struct tandem *tandem;
         struct run_progress progress;
-        struct sampling_args sampling;
+        struct chat_options given;
         struct tandem_message *messages; /* texts owned */
         size_t n_messages, capacity;
         bool has_system;
@@ -194,7 +201,7 @@ static void explain_error(const struct tandem_error *err)
 static int answer(struct chat *chat)
 {
         _cleanup_(tandem_job_freep) struct tandem_job *job = NULL;
-        struct tandem_generate_options options;
+        struct tandem_generate_options *options = &chat->given.job.options;
         struct tandem_callbacks callbacks;
         const struct tandem_result *result;
         struct tandem_error err;
@@ -202,16 +209,18 @@ static int answer(struct chat *chat)
         const char *text;
         size_t size;
 
-        tandem_generate_options_init(&options);
-        if (!chat->sampling.seed_given)
-                chat->sampling.seed = options.seed; /* a fresh one for every turn */
-        sampling_args_apply(&chat->sampling, &options);
-        options.chat = chat->messages;
-        options.n_chat = chat->n_messages;
+        if (!chat->given.job.given.seed) { /* a fresh one for every turn */
+                struct tandem_generate_options fresh;
+
+                tandem_generate_options_init(&fresh);
+                options->seed = fresh.seed;
+        }
+        options->chat = chat->messages;
+        options->n_chat = chat->n_messages;
         tandem_callbacks_init(&callbacks);
         callbacks.on_progress = on_progress;
         callbacks.on_token = on_token;
-        if (tandem_generate(chat->tandem, &options, &callbacks, chat, &job, &err) != TANDEM_OK) {
+        if (tandem_generate(chat->tandem, options, &callbacks, chat, &job, &err) != TANDEM_OK) {
                 drop_messages(chat, chat->n_messages - 1);
                 explain_error(&err);
                 return EXIT_FAILED;
@@ -238,14 +247,14 @@ static int answer(struct chat *chat)
                 drop_messages(chat, chat->n_messages - 1);
         else if (!add_message(chat, "assistant", text, size))
                 return EXIT_FAILED;
-        if (result->reason == TANDEM_REASON_LENGTH && chat->sampling.max_tokens == 0 && term_stdin_tty)
+        if (result->reason == TANDEM_REASON_LENGTH && options->max_tokens == 0 && term_stdin_tty)
                 complain("the answer filled the model's context: /reset begins a new conversation");
-        if (chat->sampling.verbose)
+        if (chat->given.job.verbose)
                 fprintf(stderr,
                         "%" PRIu32 " prompt tokens (%" PRIu32 " cached), %" PRIu32 " tokens, first after %.0f ms, "
                         "%.0f tokens/s, seed %" PRIu64 "\n",
                         result->prompt_tokens, result->cached_tokens, result->generated_tokens, result->ttft_ms,
-                        result->decode_tps, chat->sampling.seed);
+                        result->decode_tps, options->seed);
         return EXIT_OK;
 }
 
@@ -313,31 +322,23 @@ static int converse(struct chat *chat)
         }
 }
 
-int cli_chat(struct cli *cli, int argc, char **argv)
+static int run(struct cli *cli, int argc, char **argv)
 {
         struct chat chat = { .cli = cli };
-        const char *system_text = NULL;
-        const struct arg args[] = {
-                ARGS_SAMPLING(&chat.sampling),
-                { 0, "system", ARG_STRING, &system_text },
-                ARG_SOCKET(cli),
-        };
         unsigned n_positional;
         int status;
 
-        sampling_args_init(&chat.sampling);
-        if (cli_parse(args, TDM_ARRAY_SIZE(args), argc, argv, NULL, 0, &n_positional, &status))
+        job_args_init(&chat.given.job);
+        if (cli_parse(cli, &command_chat, argc, argv, &chat.given, NULL, 0, &n_positional, &status))
                 goto out;
-        status = EXIT_USAGE;
-        if (!sampling_args_check(&chat.sampling, argv[0]))
-                goto out;
+        job_args_finish(&chat.given.job);
+        chat.given.job.options.model = chat.progress.model = chat.given.model;
         status = EXIT_FAILED;
-        chat.progress.model = chat.sampling.model;
         chat.tandem = cli_connect(cli);
         if (!chat.tandem)
                 goto out;
-        if (system_text) {
-                if (!add_message(&chat, "system", system_text, strlen(system_text)))
+        if (chat.given.system) {
+                if (!add_message(&chat, "system", chat.given.system, strlen(chat.given.system)))
                         goto out;
                 chat.has_system = true;
         }
@@ -350,6 +351,30 @@ out:
         drop_messages(&chat, 0);
         free(chat.messages);
         tandem_close(chat.tandem);
-        arg_list_free(&chat.sampling.stop);
+        job_args_deinit(&chat.given.job);
         return status;
 }
+
+static const struct arg args[] = {
+        {
+                .name = "system",
+                .range.type = TDM_VALUE_TEXT,
+                .at = offsetof(struct chat_options, system),
+                .value = "TEXT",
+                .brief = "a system message before the conversation",
+        },
+        ARG_MODEL(struct chat_options, model),
+};
+
+const struct command command_chat = {
+        .name = "chat",
+        .summary = "hold a conversation",
+        .usage = "[OPTIONS]",
+        .about = "Holds a conversation with a model that has a chat template. /help, /reset and /quit are "
+                 "commands. \"\"\" begins and ends a message of several lines. A backslash at the end of a line "
+                 "goes on with the next one. Ctrl-C stops an answer; at the prompt it exits with 130, Ctrl-D "
+                 "with 0. From a pipe, each line is one message, and the first failure ends it.",
+        COMMAND_ARGS(args),
+        .job_args = JOB_ARGS_ALL,
+        .run = run,
+};

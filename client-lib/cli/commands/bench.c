@@ -17,6 +17,16 @@ static const char sample_text[] =
         "before the sun was up. Numbers, names and other things were left behind: clocks, letters, maps of cities, "
         "songs about winter, the price of salt. She had never been happier.";
 
+struct bench_options {
+        struct job_args job; /* first: command.h */
+        const char *model;
+        uint32_t n_prompt, n_tokens;
+        struct arg_u32_list batches;
+        bool json;
+};
+
+extern const struct command command_bench;
+
 struct bench_job {
         struct tandem_job *job;
         struct bench_run *run;
@@ -101,16 +111,17 @@ static double rate_together(const struct bench_run *run)
 }
 
 /* Starts the jobs of one batch size and waits; EXIT_OK or the program's exit status. */
-static int run_batch(struct tandem *tandem, const char *model, const uint32_t *vocabulary, size_t n_vocabulary,
-                     uint32_t n_prompt, uint32_t n_tokens, uint32_t batch, struct bench_result *ret)
+static int run_batch(struct tandem *tandem, const struct bench_options *given, const uint32_t *vocabulary,
+                     size_t n_vocabulary, uint32_t n_prompt, uint32_t n_tokens, uint32_t batch,
+                     struct bench_result *ret)
 {
         _cleanup_(freep) struct bench_job *jobs = calloc(batch, sizeof(*jobs));
         _cleanup_(freep) struct tandem_job **handles = calloc(batch, sizeof(*handles));
         _cleanup_(freep) uint32_t *prompt = calloc(n_prompt, sizeof(*prompt));
         /* from the clock: what an earlier run left in the daemon's prefix cache would count as read */
         static uint64_t serial;
-        struct bench_run run = { .progress.model = model, .n_jobs = batch, .n_tokens = n_tokens, .jobs = jobs };
-        struct tandem_generate_options options;
+        struct bench_run run = { .progress.model = given->model, .n_jobs = batch, .n_tokens = n_tokens, .jobs = jobs };
+        struct tandem_generate_options options = given->job.options;
         struct tandem_callbacks callbacks;
         struct tandem_error err;
         enum run_outcome outcome;
@@ -124,8 +135,7 @@ static int run_batch(struct tandem *tandem, const char *model, const uint32_t *v
         tandem_callbacks_init(&callbacks);
         callbacks.on_token = on_token;
         callbacks.on_progress = on_progress;
-        tandem_generate_options_init(&options);
-        options.model = model;
+        options.model = given->model;
         options.prompt_ids = prompt;
         options.n_prompt_ids = n_prompt;
         options.max_tokens = n_tokens;
@@ -186,18 +196,17 @@ static int run_batch(struct tandem *tandem, const char *model, const uint32_t *v
         return status;
 }
 
-static void print_json(const char *model, uint32_t n_prompt, uint32_t n_tokens, const struct bench_result *results,
-                       size_t n)
+static void print_results(const struct bench_options *given, const struct bench_result *results)
 {
         struct buf b = { 0 };
 
         buf_puts(&b, "{");
-        json_field_string(&b, "model", model ? model : "");
-        json_field_u64(&b, "prompt_tokens", n_prompt);
-        json_field_u64(&b, "max_tokens", n_tokens);
+        json_field_string(&b, "model", given->model ? given->model : "");
+        json_field_u64(&b, "prompt_tokens", given->n_prompt);
+        json_field_u64(&b, "max_tokens", given->n_tokens);
         json_key(&b, "results");
         buf_puts(&b, "[");
-        for (size_t i = 0; i < n; i++) {
+        for (size_t i = 0; i < given->batches.n; i++) {
                 buf_puts(&b, i ? ",{" : "{");
                 json_field_u64(&b, "batch", results[i].batch);
                 json_field_number(&b, "prefill_tps", results[i].prefill_tps);
@@ -227,36 +236,27 @@ static void print_row(const struct bench_result *r)
         out_flush();
 }
 
-int cli_bench(struct cli *cli, int argc, char **argv)
+static int run(struct cli *cli, int argc, char **argv)
 {
         _cleanup_(tandem_closep) struct tandem *tandem = NULL;
-        const char *model = NULL;
-        uint32_t n_prompt = 128, n_tokens = 32;
-        struct arg_u32_list batches = { .items = { 1, 8, 32 }, .n = 3 };
-        bool json = false;
-        const struct arg args[] = {
-                { 'm', "model", ARG_STRING, &model },
-                { 'p', "prompt-tokens", ARG_U32, &n_prompt, 1, 1u << 20 },
-                { 'n', "max-tokens", ARG_U32, &n_tokens, 1, 1u << 20 },
-                { 'b', "batch", ARG_U32_LIST, &batches, 1, 1024 },
-                { 0, "json", ARG_FLAG, &json },
-                ARG_SOCKET(cli),
-        };
-        struct bench_result results[TDM_ARRAY_SIZE(batches.items)];
+        struct bench_options given = { .batches = { .items = { 1, 8, 32 }, .n = 3 } };
+        struct bench_result results[TDM_ARRAY_SIZE(given.batches.items)];
         struct tandem_error err;
         uint32_t *vocabulary;
         size_t n_vocabulary;
         unsigned n;
         int status;
 
-        if (cli_parse(args, TDM_ARRAY_SIZE(args), argc, argv, NULL, 0, &n, &status))
+        job_args_init(&given.job);
+        if (cli_parse(cli, &command_bench, argc, argv, &given, NULL, 0, &n, &status))
                 return status;
+        job_args_finish(&given.job);
         tandem = cli_connect(cli);
         if (!tandem)
                 return EXIT_FAILED;
         progress_show("loading the model…");
-        if (tandem_tokenize(tandem, model, sample_text, sizeof(sample_text) - 1, 0, &vocabulary, &n_vocabulary, &err) !=
-            TANDEM_OK)
+        if (tandem_tokenize(tandem, given.model, sample_text, sizeof(sample_text) - 1, 0, &vocabulary, &n_vocabulary,
+                            &err) != TANDEM_OK)
                 return complain_error(&err);
         progress_clear();
         if (n_vocabulary == 0) {
@@ -265,26 +265,71 @@ int cli_bench(struct cli *cli, int argc, char **argv)
         }
 
         /* A short job first: what is loaded or mapped at first use is not what is measured. */
-        status = run_batch(tandem, model, vocabulary, n_vocabulary, TDM_MIN(n_prompt, 8u), 2, 1, &results[0]);
-        if (status == EXIT_OK && !json)
+        status = run_batch(tandem, &given, vocabulary, n_vocabulary, TDM_MIN(given.n_prompt, 8u), 2, 1, &results[0]);
+        if (status == EXIT_OK && !given.json)
                 out_printf("%6s %14s %14s %14s %12s %12s\n%6s %14s %14s %14s %12s %12s\n", "jobs", "prefill",
                            "decode each", "decode total", "first token", "the last's", "", "tokens/s", "tokens/s",
                            "tokens/s", "mean ms", "ms");
         out_flush();
-        for (size_t i = 0; i < batches.n && status == EXIT_OK; i++) {
-                status = run_batch(tandem, model, vocabulary, n_vocabulary, n_prompt, n_tokens, batches.items[i],
-                                   &results[i]);
-                if (status == EXIT_OK && !json)
+        for (size_t i = 0; i < given.batches.n && status == EXIT_OK; i++) {
+                status = run_batch(tandem, &given, vocabulary, n_vocabulary, given.n_prompt, given.n_tokens,
+                                   given.batches.items[i], &results[i]);
+                if (status == EXIT_OK && !given.json)
                         print_row(&results[i]);
-                if (status == EXIT_OK && !json && n_tokens > 1 && isnan(results[i].decode_tps))
+                if (status == EXIT_OK && !given.json && given.n_tokens > 1 && isnan(results[i].decode_tps))
                         complain("of %" PRIu32 " jobs the first had ended before all generated: their rate together "
                                  "needs more tokens each (-n)",
-                                 batches.items[i]);
+                                 given.batches.items[i]);
         }
         tandem_free(vocabulary);
         if (out_broken())
                 return out_finish();
-        if (status == EXIT_OK && json)
-                print_json(model, n_prompt, n_tokens, results, batches.n);
+        if (status == EXIT_OK && given.json)
+                print_results(&given, results);
         return out_finish() == 0 ? status : EXIT_FAILED;
 }
+
+static const struct arg args[] = {
+        ARG_MODEL(struct bench_options, model),
+        {
+                .letter = 'p',
+                .name = "prompt-tokens",
+                .range = { TDM_VALUE_U32, .min = 1, .max = 1u << 20 },
+                .at = offsetof(struct bench_options, n_prompt),
+                .default_value = 128,
+                .value = "P",
+                .brief = "tokens in each prompt",
+        },
+        {
+                .letter = 'n',
+                .name = "max-tokens",
+                .range = { TDM_VALUE_U32, .min = 1, .max = 1u << 20 },
+                .at = offsetof(struct bench_options, n_tokens),
+                .default_value = 32,
+                .value = "N",
+                .brief = "tokens generated by each job",
+        },
+        {
+                .letter = 'b',
+                .name = "batch",
+                .range = { TDM_VALUE_U32_LIST, .min = 1, .max = 1024 },
+                .at = offsetof(struct bench_options, batches),
+                .value = "LIST",
+                .brief = "numbers of concurrent jobs",
+                .more = "otherwise 1,8,32",
+        },
+        ARG_JSON(struct bench_options, json, "one JSON object with all results"),
+};
+
+const struct command command_bench = {
+        .name = "bench",
+        .summary = "measure speed",
+        .usage = "[-m MODEL] [-p P] [-n N] [-b LIST] [--json]",
+        .about = "Measures speed through the daemon, like any client. For each batch size, that many jobs "
+                 "start together, each with a prompt of its own (no two runs have the same). Prefill lasts "
+                 "until every job has its first token. Decode comes after that: the rate of each stream, and "
+                 "of all together while all of them generate.",
+        COMMAND_ARGS(args),
+        .job_args = JOB_ARGS_BENCH,
+        .run = run,
+};

@@ -4,6 +4,14 @@
 #include <inttypes.h>
 #include <math.h>
 
+struct generate_options {
+        struct job_args job; /* first: command.h */
+        const char *model, *system;
+        bool raw, chat, json;
+};
+
+extern const struct command command_generate;
+
 struct generate {
         struct run_progress progress; /* first: run_show_progress() */
         bool json;
@@ -169,18 +177,12 @@ static int report(const struct generate *g, const struct tandem_job *job, enum r
         return EXIT_OK;
 }
 
-int cli_generate(struct cli *cli, int argc, char **argv)
+static int run(struct cli *cli, int argc, char **argv)
 {
-        struct sampling_args sampling;
-        bool raw = false, chat = false, json = false;
-        const char *system_text = NULL, *prompt = NULL;
-        const struct arg args[] = {
-                ARGS_SAMPLING(&sampling),       { 0, "raw", ARG_FLAG, &raw },
-                { 0, "chat", ARG_FLAG, &chat }, { 0, "system", ARG_STRING, &system_text },
-                { 0, "json", ARG_FLAG, &json }, ARG_SOCKET(cli),
-        };
+        struct generate_options given = { 0 };
+        const char *prompt = NULL;
         struct tandem_message messages[2];
-        struct tandem_generate_options options;
+        struct tandem_generate_options *options = &given.job.options;
         struct tandem_callbacks callbacks;
         struct generate g;
         struct tandem_error err;
@@ -192,17 +194,15 @@ int cli_generate(struct cli *cli, int argc, char **argv)
         size_t n_messages = 0, prompt_size;
         int status;
 
-        sampling_args_init(&sampling);
-        if (cli_parse(args, TDM_ARRAY_SIZE(args), argc, argv, &prompt, 1, &n_positional, &status))
+        job_args_init(&given.job);
+        if (cli_parse(cli, &command_generate, argc, argv, &given, &prompt, 1, &n_positional, &status))
                 goto out_args;
         status = EXIT_USAGE;
-        if (!sampling_args_check(&sampling, argv[0]))
-                goto out_args;
-        if (raw && chat) {
+        if (given.raw && given.chat) {
                 (void)args_usage_error(argv[0], "--raw and --chat exclude each other");
                 goto out_args;
         }
-        if (system_text && !chat) {
+        if (given.system && !given.chat) {
                 (void)args_usage_error(argv[0], "--system needs --chat: raw text has no system message");
                 goto out_args;
         }
@@ -224,19 +224,20 @@ int cli_generate(struct cli *cli, int argc, char **argv)
                 prompt_size = strlen(prompt);
         }
 
-        tandem_generate_options_init(&options);
-        sampling_args_apply(&sampling, &options);
-        if (chat) {
-                if (system_text)
-                        messages[n_messages++] = (struct tandem_message){ "system", system_text, strlen(system_text) };
+        job_args_finish(&given.job);
+        options->model = given.model;
+        if (given.chat) {
+                if (given.system)
+                        messages[n_messages++] =
+                                (struct tandem_message){ "system", given.system, strlen(given.system) };
                 messages[n_messages++] = (struct tandem_message){ "user", prompt, prompt_size };
-                options.chat = messages;
-                options.n_chat = n_messages;
+                options->chat = messages;
+                options->n_chat = n_messages;
         } else {
-                options.prompt = prompt;
-                options.prompt_size = prompt_size;
+                options->prompt = prompt;
+                options->prompt_size = prompt_size;
         }
-        g = (struct generate){ .progress = { .model = sampling.model }, .json = json, .seed = sampling.seed };
+        g = (struct generate){ .progress = { .model = given.model }, .json = given.json, .seed = options->seed };
         tandem_callbacks_init(&callbacks);
         callbacks.on_accepted = on_accepted;
         callbacks.on_progress = run_show_progress;
@@ -246,16 +247,58 @@ int cli_generate(struct cli *cli, int argc, char **argv)
                 status = fail(&g, &err);
                 goto out_args;
         }
-        if (tandem_generate(tandem, &options, &callbacks, &g, &job, &err) != TANDEM_OK) {
+        if (tandem_generate(tandem, options, &callbacks, &g, &job, &err) != TANDEM_OK) {
                 status = fail(&g, &err);
         } else {
                 outcome = run_jobs(tandem, &job, 1, SIGNAL_CANCEL);
-                status = report(&g, job, outcome, sampling.verbose);
+                status = report(&g, job, outcome, given.job.verbose);
                 tandem_job_free(job);
         }
         tandem_close(tandem);
 out_args:
         buf_free(&input);
-        arg_list_free(&sampling.stop);
+        job_args_deinit(&given.job);
         return status;
 }
+
+static const struct arg args[] = {
+        {
+                .name = "raw",
+                .at = offsetof(struct generate_options, raw),
+                .brief = "continue PROMPT as it stands",
+                .more = "so does generate without --chat",
+        },
+        {
+                .name = "chat",
+                .at = offsetof(struct generate_options, chat),
+                .brief = "take PROMPT as a message, in the model's own chat template",
+        },
+        {
+                .name = "system",
+                .range.type = TDM_VALUE_TEXT,
+                .at = offsetof(struct generate_options, system),
+                .value = "TEXT",
+                .brief = "with --chat: a system message before the conversation",
+        },
+        ARG_JSON(struct generate_options, json,
+                 "one JSON object a line: {\"event\":\"token\",\"id\":…,\"text\":…,\"logprob\":…}, at last "
+                 "{\"event\":\"done\",\"reason\":\"stop|length|cancelled|error\",…}"),
+        ARG_MODEL(struct generate_options, model),
+};
+
+const struct command command_generate = {
+        .name = "generate",
+        .summary = "continue a text, or answer one message",
+        .usage = "[OPTIONS] [PROMPT|-]",
+        .about = "Continues PROMPT and prints the new text as it comes, without the prompt. With -, or "
+                 "without PROMPT when standard input is not a terminal, the prompt is read from standard "
+                 "input. One newline at its end is dropped. On a terminal control characters are shown as "
+                 "\\x1b and the like, and a summary follows on standard error. Ctrl-C cancels the job and "
+                 "exits with 130.",
+        .examples = "  tandem generate \"Once upon a time\"\n"
+                    "  tandem generate --chat -n 200 \"Why is the sky blue?\"\n"
+                    "  tandem generate --temp 0 --json - <prompt.txt",
+        COMMAND_ARGS(args),
+        .job_args = JOB_ARGS_ALL,
+        .run = run,
+};

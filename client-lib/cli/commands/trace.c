@@ -629,23 +629,27 @@ static int take_trace(struct tandem *tandem, struct recording *r, const struct t
         return r->failed ? EXIT_FAILED : status;
 }
 
-int cli_trace(struct cli *cli, int argc, char **argv)
+struct trace_options {
+        const char *path;
+        float seconds;
+        bool past;
+};
+
+extern const struct command command_trace;
+
+static int run(struct cli *cli, int argc, char **argv)
 {
         _cleanup_(tandem_closep) struct tandem *tandem = NULL;
         struct tandem_trace_options options;
+        struct trace_options given = { 0 };
         struct recording r = { .path = NULL };
-        float seconds = 5;
-        const struct arg args[] = {
-                { 'o', "output", ARG_STRING, &r.path },
-                { 0, "seconds", ARG_F32, &seconds, 0, 600 },
-                { 0, "past", ARG_FLAG, &r.past },
-                ARG_SOCKET(cli),
-        };
         unsigned n;
         int status;
 
-        if (cli_parse(args, TDM_ARRAY_SIZE(args), argc, argv, NULL, 0, &n, &status))
+        if (cli_parse(cli, &command_trace, argc, argv, &given, NULL, 0, &n, &status))
                 return status;
+        r.path = given.path;
+        r.past = given.past;
         if (!r.path || !*r.path)
                 return args_usage_error(argv[0], "where to? -o FILE is missing");
         tandem = cli_connect(cli);
@@ -656,7 +660,7 @@ int cli_trace(struct cli *cli, int argc, char **argv)
         if (r.fd < 0)
                 return complain("cannot write %s: %s", r.path, strerror(errno));
         tandem_trace_options_init(&options);
-        options.duration_ms = (uint32_t)(seconds * 1000);
+        options.duration_ms = (uint32_t)(given.seconds * 1000);
         options.past = r.past;
         status = take_trace(tandem, &r, &options);
         if (close(r.fd) < 0 && status == EXIT_OK)
@@ -669,3 +673,42 @@ int cli_trace(struct cli *cli, int argc, char **argv)
         buf_free(&r.out);
         return status;
 }
+
+static const struct arg args[] = {
+        {
+                .letter = 'o',
+                .name = "output",
+                .range.type = TDM_VALUE_TEXT,
+                .at = offsetof(struct trace_options, path),
+                .value = "FILE",
+                .brief = "the file to write",
+                .more = "- is standard output",
+                .offer = OFFER_FILES,
+        },
+        {
+                .name = "seconds",
+                .range = { TDM_VALUE_REAL, .max = 600 },
+                .at = offsetof(struct trace_options, seconds),
+                .default_value = 5,
+                .value = "S",
+                .brief = "how long",
+        },
+        {
+                .name = "past",
+                .at = offsetof(struct trace_options, past),
+                .brief = "begin with the last events before the call",
+                .more = "with --seconds 0 only those",
+        },
+};
+
+const struct command command_trace = {
+        .name = "trace",
+        .summary = "record what the workers do, block by block",
+        .usage = "-o FILE [--seconds S] [--past]",
+        .about = "Records what tandemd and its workers do, block by block, as a JSON file that "
+                 "https://ui.perfetto.dev opens. A summary follows on standard error: how busy each worker "
+                 "was, what a hand-over took, how long no worker ran. Ctrl-C ends it early. Only root and "
+                 "the daemon's own user may.",
+        COMMAND_ARGS(args),
+        .run = run,
+};

@@ -6,6 +6,13 @@
 
 #define ANSWER_MS 10000
 
+struct top_options {
+        float delay_s;
+        uint32_t n_rounds;
+};
+
+extern const struct command command_top;
+
 /* One round's answers. */
 struct sample {
         struct tandem_status *status;
@@ -291,29 +298,58 @@ static int run_plain(struct tandem *tandem, uint64_t delay_ns, uint32_t n_rounds
         return code;
 }
 
-int cli_top(struct cli *cli, int argc, char **argv)
+static int run(struct cli *cli, int argc, char **argv)
 {
         _cleanup_(tandem_closep) struct tandem *tandem = NULL;
         const char *term = getenv("TERM");
         bool screen = term_stdout_tty && term && *term && strcmp(term, "dumb") != 0;
         struct tandem_error err;
-        float delay = 1;
-        uint32_t n_rounds = 0;
-        const struct arg args[] = {
-                { 'd', "delay", ARG_F32, &delay, 0.1, 3600 },
-                { 'n', "rounds", ARG_U32, &n_rounds, 1, 1u << 30 },
-                ARG_SOCKET(cli),
-        };
+        struct top_options options = { 0 };
         unsigned n;
         int status, code;
 
-        if (cli_parse(args, TDM_ARRAY_SIZE(args), argc, argv, NULL, 0, &n, &status))
+        if (cli_parse(cli, &command_top, argc, argv, &options, NULL, 0, &n, &status))
                 return status;
         tandem = cli_connect(cli);
         if (!tandem)
                 return EXIT_FAILED;
         tandem_set_timeout(tandem, ANSWER_MS);
-        code = (screen ? run_screen : run_plain)(tandem, (uint64_t)((double)delay * 1e9), n_rounds, &err);
+        code = (screen ? run_screen : run_plain)(tandem, (uint64_t)((double)options.delay_s * 1e9), options.n_rounds,
+                                                 &err);
         status = out_finish();
         return code == TANDEM_OK ? status : complain_error(&err);
 }
+
+static const struct arg args[] = {
+        {
+                .letter = 'd',
+                .name = "delay",
+                .range = { TDM_VALUE_REAL, .min = 0.1, .max = 3600 },
+                .at = offsetof(struct top_options, delay_s),
+                .default_value = 1,
+                .value = "SECONDS",
+                .brief = "time between two rounds",
+        },
+        {
+                .letter = 'n',
+                .name = "rounds",
+                .range = { TDM_VALUE_U32, .min = 1, .max = 1u << 30 },
+                .at = offsetof(struct top_options, n_rounds),
+                .value = "N",
+                .brief = "end after N rounds",
+                .more = "otherwise with q or Ctrl-C",
+        },
+};
+
+const struct command command_top = {
+        .name = "top",
+        .summary = "what runs now, on one screen",
+        .usage = "[-d SECONDS] [-n N]",
+        .about = "Shows what the daemon does, again and again: jobs with their speed, tokens a second, cache "
+                 "pages, how busy each worker is, how long it takes to hand a step over. Rates and shares "
+                 "are those of the last interval. On a terminal it fills the screen and q ends it. Otherwise "
+                 "each round is printed as plain text. Shown are your own jobs; root sees the jobs of every "
+                 "user.",
+        COMMAND_ARGS(args),
+        .run = run,
+};
