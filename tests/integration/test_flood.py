@@ -79,8 +79,7 @@ def flood():
 
 @test
 def deadlines():
-    path, _ = slow_model()
-    with Daemon(models=[path], args=config("[engine]\nmax-sequences = 1\n")) as d:
+    with Daemon(models=[slow_model()], args=config("[engine]\nmax-sequences = 1\n")) as d:
         d.generate(n=2)
         running = Job(d, **dict(request(n=4000), deadline_ms=int(2000 * SLOW)))
         running.until(1)
