@@ -496,18 +496,17 @@ static void submit(struct world *w, struct client_job *c, uint32_t model, uid_t 
         struct tdm_job_params p = {
                 .kind = c->score ? TDM_JOB_SCORE : TDM_JOB_GENERATE,
                 .uid = uid,
-                .priority = priority,
-                .placement = placement,
                 .ids = c->prompt,
                 .n_ids = c->n_prompt,
-                .sampling = { .top_p = 1,
-                              .repeat_penalty = c->penalty ? 1.5f : 1,
-                              .seed = c->seed,
-                              .n_top = c->score ? 2 : 0 },
-                .max_tokens = c->max_tokens,
-                .prefill_chunk = chunk,
-                .deadline_ms = c->deadline_ms,
-                .ignore_end = true,
+                .options = { .priority = priority,
+                             .placement = placement,
+                             .repeat_penalty = c->penalty ? 1.5f : 1,
+                             .seed = c->seed,
+                             .max_tokens = c->max_tokens,
+                             .prefill_chunk = chunk,
+                             .deadline_ms = c->deadline_ms,
+                             .ignore_end = true },
+                .n_top = c->score ? 2 : 0,
         };
         struct tdm_error err = { 0 };
 
@@ -617,7 +616,8 @@ static bool all_done(const struct world *w)
 static void arrive(struct world *w)
 {
         struct client_job *c = &w->jobs[w->n_arrived++];
-        enum tdm_placement placement = pick(w, 4) ? TDM_PLACEMENT_ANY : (enum tdm_placement)pick(w, TDM_N_ASKED_PLACEMENTS);
+        enum tdm_placement placement =
+                pick(w, 4) ? TDM_PLACEMENT_ANY : (enum tdm_placement)pick(w, TDM_N_ASKED_PLACEMENTS);
 
         submit(w, c, pick(w, 5) == 0, 1000 + (pick(w, 4) == 0), pick(w, 3) ? TDM_JOB_INTERACTIVE : TDM_JOB_BACKGROUND,
                placement, pick(w, 3) ? 0 : 1 + pick(w, 9));
@@ -690,9 +690,10 @@ static uint32_t run_random(unsigned seed, bool losses, bool culprits)
                 .steps_in_flight = (uint32_t)rand_r(&draw) % 5,
                 .no_relay = (uint32_t)rand_r(&draw) % 4 == 0,
         };
-        static const enum tdm_placement kinds[] = { TDM_PLACEMENT_SPLIT,   TDM_PLACEMENT_NPU,      TDM_PLACEMENT_GPU,
-                                                   TDM_PLACEMENT_EITHER,  TDM_PLACEMENT_BALANCED, TDM_PLACEMENT_BALANCED,
-                                                   TDM_PLACEMENT_BALANCED };
+        static const enum tdm_placement kinds[] = { TDM_PLACEMENT_SPLIT,    TDM_PLACEMENT_NPU,
+                                                    TDM_PLACEMENT_GPU,      TDM_PLACEMENT_EITHER,
+                                                    TDM_PLACEMENT_BALANCED, TDM_PLACEMENT_BALANCED,
+                                                    TDM_PLACEMENT_BALANCED };
 
         /* Enough for one job of full size at least, often not for all at once. */
         world_open(&w, seed, 10 + (uint32_t)rand_r(&draw) % 40, 5 + (uint32_t)rand_r(&draw) % 20, &config);
@@ -839,9 +840,7 @@ static void test_refusals(void **state)
 {
         struct tdm_error err;
         struct tdm_job *job;
-        struct tdm_job_params p = {
-                .uid = 7, .ids = (uint32_t[]){ 400 }, .n_ids = 1, .sampling = { .top_p = 1, .repeat_penalty = 1 }
-        };
+        struct tdm_job_params p = { .uid = 7, .ids = (uint32_t[]){ 400 }, .n_ids = 1 };
         struct world w;
 
         world_open(&w, 1, 64, 64, &plain);
