@@ -208,7 +208,7 @@ def shares(daemon, seconds, load):
 
 
 def cpu_left(daemon):
-    """For each worker that has a CPU of its own, by CORES: (ticks in which that CPU was busy, ticks that the worker used, all)."""
+    """For each worker, whose own CPU is one of CORES: (ticks in which that CPU was busy, ticks that the worker used, all)."""
     with open("/proc/stat") as f:
         lines = {line.split()[0]: [int(x) for x in line.split()[1:9]] for line in f if line.startswith("cpu")}
     out = {}
@@ -253,14 +253,15 @@ def plan_moves_on_one_resource():
 
 @test
 def plan_moves_on_two_resources():
-    """One of two gets slower: its share shrinks within seconds. Where other programs use the two CPUs unequally, the share that
-    follows the speeds is another one: three quarters if they do not."""
+    """One of two gets slower: its share shrinks within seconds. Where other programs use the two CPUs unequally, the share
+    that follows the speeds is another one: three quarters if they do not."""
     if len(CORES) < 2:
         raise Skip("needs two CPUs")
     out, left = slowed({"TANDEM_NPU_CPUS": str(CORES[0]), "TANDEM_GPU_CPUS": str(CORES[1])},
                  [{"n": 60, "seed": i, "temp": 0.7} for i in range(8)])
     fair = left["npu"] / (left["npu"] + left["gpu"] / 3)
-    check(sum(out[-4:]) / 4 > min(0.6, 0.8 * fair), "the npu worker has the larger share", [round(x, 2) for x in out], left)
+    check(sum(out[-4:]) / 4 > min(0.6, 0.8 * fair), "the npu worker has the larger share",
+          [round(x, 2) for x in out], left)
 
 
 @test

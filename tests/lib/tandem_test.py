@@ -495,8 +495,8 @@ def make_model(size="tiny", type="q8_0", keep=True, **options):
 
 
 def slow_model():
-    """A model whose jobs of 4000 tokens outlast what a test does beside them also on a busy machine: some 40 tokens a second
-    on two cores, where tale has thousands."""
+    """A model whose jobs of 4000 tokens outlast what a test does beside them also on a busy machine: some 40 tokens a
+    second on two cores, where tale has thousands."""
     return TALE if SANITIZER else make_model("270m", "q8_0", vocab=32768)
 
 
