@@ -1146,8 +1146,8 @@ static void measured_to_death(void **state)
 
 /* ---- no CPU ---- */
 
-/* All threads of a process. SCHED_IDLE: only when nobody else wants the CPU. An ordinary user may choose it, and may not
- * choose another one afterwards: false. */
+/* All threads of a process. SCHED_IDLE: only when nobody else wants the CPU. An ordinary user may choose it, and then
+ * no other class: false. */
 static bool set_class(pid_t pid, int policy)
 {
         const struct sched_param param = { 0 };

@@ -1,6 +1,6 @@
-"""`./bootstrap demo` and `./bootstrap test` on a Debian that was made a minute ago: as an ordinary user with sudo, as root
-with the clone below a home of mode 0700, and as root. The root comes from the archive that this machine installs from; its
-day is printed. The committed state of the tree is what is tested.
+"""`./bootstrap demo` and `./bootstrap test` on a Debian that was made a minute ago: as an ordinary user with sudo, as
+root with the clone below a home of mode 0700, and as root. The root comes from the archive that this machine installs
+from; its day is printed. The committed state of the tree is what is tested.
 
 The three share one root, so that packages are installed once: by the user with sudo, who comes first.
 $TANDEM_FRESH_BUSY is how many processes compute beside them all the time (0).
@@ -28,8 +28,9 @@ def fresh(folder, user, *command):
     """What a command prints in the root; it has to succeed."""
     begin = time.monotonic()
     r = subprocess.run([TOOL, "--suite", SUITE, "--user", user, "--busy", BUSY, "--keep", os.path.join(folder, "root"),
-                        *command], env=dict(os.environ, TANDEM_FRESH_BASE=os.path.join(folder, "base")), stdin=subprocess.DEVNULL,
-                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
+                        *command], env=dict(os.environ, TANDEM_FRESH_BASE=os.path.join(folder, "base")),
+                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                       errors="replace")
     said = re.search(r"^== Debian .*$", r.stderr, re.M)
     print(said[0] if said else "no root was made", flush=True)
     print(f"FIGURE fresh {SUITE} {user}, {BUSY} busy: {' '.join(command)}: exit {r.returncode} "

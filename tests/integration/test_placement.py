@@ -208,7 +208,8 @@ def shares(daemon, seconds, load):
 
 
 def cpu_left(daemon):
-    """For each worker, whose own CPU is one of CORES: (ticks in which that CPU was busy, ticks that the worker used, all)."""
+    """For each worker, which has one of CORES to itself: (ticks in which that CPU was busy, ticks that the worker used,
+    all ticks)."""
     with open("/proc/stat") as f:
         lines = {line.split()[0]: [int(x) for x in line.split()[1:9]] for line in f if line.startswith("cpu")}
     out = {}
@@ -253,8 +254,8 @@ def plan_moves_on_one_resource():
 
 @test
 def plan_moves_on_two_resources():
-    """One of two gets slower: its share shrinks within seconds. Where other programs use the two CPUs unequally, the share
-    that follows the speeds is another one: three quarters if they do not."""
+    """One of two gets slower: its share shrinks within seconds. Where other programs use the two CPUs unequally, the
+    share that follows the speeds is another one: three quarters if they do not."""
     if len(CORES) < 2:
         raise Skip("needs two CPUs")
     out, left = slowed({"TANDEM_NPU_CPUS": str(CORES[0]), "TANDEM_GPU_CPUS": str(CORES[1])},

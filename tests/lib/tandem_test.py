@@ -97,9 +97,9 @@ def own_ticks():
 
 
 class Stopwatch:
-    """Time as it would have passed had other programs left the machine alone: the time on the clock, times the part of the
-    CPUs that was idle or used by this test and the processes it started. A limit on it holds beside any load, and on a machine
-    that does nothing else it is a limit on the time on the clock."""
+    """Time as it would have passed had other programs left the machine alone: the time on the clock, times the part of
+    the CPUs that was idle or used by this test and the processes it started. A limit on it holds beside any load, and on
+    a machine that does nothing else it is a limit on the time on the clock."""
 
     def __init__(self, own=True):
         self.own = own_ticks() if own else None  # None: what the test itself uses counts like others' use
