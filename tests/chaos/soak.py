@@ -1,7 +1,7 @@
 """A long mixed load: two models, prompts short and long, jobs that finish, are cancelled or vanish, status and
-tokenize calls, and in the beginning now and then a worker that is killed. Nothing may grow: memory (Pss without
-the KV cache, whose pages are a budget), file descriptors and threads of each process are sampled all the time, and the last third is
-compared with the second. No false alarm, no job lost.
+tokenize calls, and in the beginning now and then a worker that is killed. Nothing may grow: memory (Pss without the
+KV cache, whose pages are a budget), file descriptors and threads of each process are sampled all the time, and the
+last third is compared with the second. No false alarm, no job lost.
 
 usage: soak.py [--seconds S] [--full] [--seed K] [--placement P]
 20 s; 20 minutes in full, 5 of them under a sanitizer.
