@@ -1,6 +1,6 @@
-/* Compiled kernels and the shapes that were measured best (step/tune.c) on disk, so that only the first start of a driver's
- * version compiles and measures. The file lies in the worker's own folder
- * ($XDG_CACHE_HOME/tandem, else ~/.cache/tandem); without one nothing is kept.
+/* Compiled kernels and the shapes that were measured best (step/tune.c) on disk, so that only the first start of a
+ * driver's version compiles and measures. The file lies in the worker's own folder ($XDG_CACHE_HOME/tandem, else
+ * ~/.cache/tandem); without one nothing is kept.
  *
  * It is not trusted: it must be a plain file of this user that nobody else may write, of a sane size, made for this
  * very device and driver, and whole (a checksum, which finds damage; that nobody else writes there is what keeps malice

@@ -1,6 +1,6 @@
 /* Submissions: command buffers go to the device's one queue and are waited for, with a limit. A GPU is polled for some
- * milliseconds first, since to be woken takes longer than most submissions; a CPU implementation needs the cores itself.
- */
+ * milliseconds first, since to be woken takes longer than most submissions; a CPU implementation needs the cores
+ * itself. */
 #include "gpu-worker/vulkan/device/gpu-private.h"
 
 #define WAIT_SLICE_NS (UINT64_C(100) * TDM_NSEC_PER_MSEC)

@@ -1,5 +1,5 @@
-/* Which kernels attention takes: of items of one row each, or many, and on f16 matrix units where rows are F16 (f16-rows.c)
- * and they are proven (prove-attend.c). */
+/* Which kernels attention takes: of items of one row each, or many, and on f16 matrix units where rows are F16
+ * (f16-rows.c) and they are proven (prove-attend.c). */
 #include "gpu-worker/vulkan/kernels/kernels-private.h"
 
 static_assert(TDM_MAX_LAYERS < TDM_VK_LAYERS_MAX, "flags of partial results tell layers apart");
@@ -10,8 +10,8 @@ bool tdm_vk_attend_merges(const struct tdm_vk_model *m, bool many, uint32_t item
                m->tile_rows * m->hp.n_heads <= TDM_VK_ARRIVALS;
 }
 
-/* Of 16 queries, that a workgroup of ATTEND_F16_WIDE has; two of its four subgroups share one where a head has more than
- * 128 dimensions. */
+/* Of 16 queries, that a workgroup of ATTEND_F16_WIDE has; two of its four subgroups share one where a head has more
+ * than 128 dimensions. */
 static uint32_t f16_tiles(const struct tdm_vk_model *m)
 {
         return m->hp.head_dim > 128 ? 2 : 4;
@@ -24,7 +24,8 @@ struct kernel {
 
 static struct kernel kernel_of(const struct tdm_vk_model *m, bool many, uint32_t item_heads, uint32_t out_act)
 {
-        uint32_t form = item_heads | (tdm_vk_attend_merges(m, many, item_heads) ? out_act + 1 : 0) << 8;
+        uint32_t form = tdm_vk_attend_merges(m, many, item_heads) ? TDM_VK_ATTEND_MERGING_FORM(item_heads, out_act) :
+                                                                    TDM_VK_ATTEND_FORM(item_heads);
 
         if (m->attend_f16)
                 return many ? (struct kernel){ TDM_VK_ATTEND_F16_WIDE, { m->hp.head_dim, 0, f16_tiles(m), form } } :

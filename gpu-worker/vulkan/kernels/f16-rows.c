@@ -106,12 +106,12 @@ static void bound(struct tdm_vk_model *m, VkCommandBuffer commands, const struct
                   const struct tdm_vk_matrix *b, uint64_t gains, uint32_t word)
 {
         struct tdm_vk *vk = &m->device->vk;
-        struct tdm_vk_matmul_push push = { .x = gains,
-                                           .y = m->y.address + word * sizeof(uint32_t),
-                                           .w0 = a->address,
-                                           .w1 = b ? b->address : 0,
-                                           .panel_bytes = a->panel_bytes,
-                                           .cols = a->cols };
+        struct tdm_vk_bound_push push = { .gains = gains,
+                                          .bounds = m->y.address + word * sizeof(uint32_t),
+                                          .w0 = a->address,
+                                          .w1 = b ? b->address : 0,
+                                          .panel_bytes = a->panel_bytes,
+                                          .cols = a->cols };
 
         for (uint32_t n; push.panel0 < a->n_panels; push.panel0 += n) {
                 n = TDM_MIN(a->n_panels - push.panel0, m->device->max_groups_x);

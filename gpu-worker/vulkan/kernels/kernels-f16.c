@@ -1,5 +1,5 @@
-/* Which kernel a matrix with rows of F16 takes (f16-rows.c), and which a model wants: all must be proven before its rows
- * are F16. */
+/* Which kernel a matrix with rows of F16 takes (f16-rows.c), and which a model wants: all must be proven before its
+ * rows are F16. */
 #include "gpu-worker/vulkan/kernels/kernels-private.h"
 
 #define WIDE_F16_PANELS_MIN 1500u /* with which MATMUL_F16_WIDE is faster for 17 to 32 rows too */
@@ -12,7 +12,6 @@ struct f16_kernel {
         bool fits;             /* there is room for it */
 };
 
-#define F16_GELU (1u << 24)          /* in SHAPE of both */
 #define F16_SHARED_BYTES (48u << 10) /* that a device with such units has for a workgroup: device.c */
 
 /* That have segments of K, if each takes so many. */
@@ -29,8 +28,8 @@ bool tdm_vk_f16_single(const struct tdm_vk_device *device, const struct tdm_vk_m
         uint32_t parts = f16_subgroups(a, shape->ahead), segments = parts * shape->ahead;
 
         ret[0] = a->type;
-        ret[1] = shape->groups | (uint32_t)shape->panels << 8 | (uint32_t)shape->ahead << 16 |
-                 (uint32_t)shape->sets << 20 | (gelu ? F16_GELU : 0);
+        ret[1] = TDM_VK_MATVEC_F16_SHAPE((uint32_t)shape->groups, (uint32_t)shape->panels, (uint32_t)shape->ahead,
+                                         (uint32_t)shape->sets, (uint32_t)gelu);
         ret[2] = parts * shape->groups * 32;
         ret[3] = TDM_MAX(TDM_VK_SEGMENT_CHUNKS(a->cols), TDM_VK_F16_CHUNKS_MIN);
         return ret[2] <= device->properties.limits.maxComputeWorkGroupInvocations &&
@@ -79,7 +78,8 @@ static struct f16_kernel f16_few(const struct tdm_vk_device *device, const struc
                                           .panels = (uint8_t)panels, .ahead = (uint8_t)rounds, .sets = 2, .groups = 1 },
                                   gelu);
         return (struct f16_kernel){ .shader = TDM_VK_MATMUL_F16,
-                                    .constants = { a->type, tiles | panels << 8 | rounds << 16 | (gelu ? F16_GELU : 0),
+                                    .constants = { a->type,
+                                                   TDM_VK_MATMUL_F16_SHAPE(tiles, panels, rounds, (uint32_t)gelu),
                                                    f16_subgroups(a, rounds) * 32, 0 },
                                     .panels = gelu ? panels / 2 : panels,
                                     .rows = tiles * 8,
@@ -93,7 +93,8 @@ static struct f16_kernel f16_wide(const struct tdm_vk_matrix *a, uint32_t n_rows
         uint32_t tiles = few ? 4 : 8, threads = few ? 352 : 128;
 
         return (struct f16_kernel){ .shader = TDM_VK_MATMUL_F16_WIDE,
-                                    .constants = { a->type, tiles | (two ? 2u : 1u) << 8 | (gelu ? F16_GELU : 0),
+                                    .constants = { a->type,
+                                                   TDM_VK_MATMUL_F16_WIDE_SHAPE(tiles, two ? 2u : 1u, (uint32_t)gelu),
                                                    threads, 0 },
                                     .panels = threads / 32 * (gelu ? 1 : 2),
                                     .rows = tiles * 8,

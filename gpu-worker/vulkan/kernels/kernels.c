@@ -34,7 +34,7 @@ uint32_t tdm_vk_shape_with(const struct tdm_vk_device *device, const struct tdm_
                 most = device->is_cpu ? 3 : STAGE_BYTES / (TDM_VK_SEGMENTS * (a->act == TDM_ACT_I16 ? 72 : 40));
                 staged = TDM_ALIGN_UP(TDM_DIV_UP(length, TDM_DIV_UP(length, most)), sets * ahead);
         }
-        return ahead | panels << 8 | sets << 16 | staged << 24;
+        return TDM_VK_MATVEC_SHAPE(ahead, panels, sets, staged);
 }
 
 /* The more panels a workgroup has the less is loaded of rows, but there must be workgroups enough to keep a GPU busy.
@@ -176,13 +176,14 @@ struct tdm_vk_pipeline *tdm_vk_choose_kernel(struct tdm_vk_device *device, const
         *ret_panels = 1;
         if (tdm_subblock_type(a->type))
                 return tdm_vk_pipeline_get(device, TDM_VK_MATVEC_SUBBLOCK, a->type, a->act, variant, 0);
-        *ret_panels = shape >> 8 & 255u;
+        *ret_panels = TDM_VK_MATVEC_PANELS(shape);
         return tdm_vk_pipeline_get(device, TDM_VK_MATVEC, a->type, a->act, variant, shape);
 }
 
 bool tdm_vk_shape_flags(uint32_t shape, uint32_t act)
 {
-        uint32_t staged = shape >> 24, words = TDM_VK_SEGMENTS * (act == TDM_ACT_I16 ? 2 : 1) * staged * 2;
+        uint32_t staged = TDM_VK_MATVEC_STAGED(shape),
+                 words = TDM_VK_SEGMENTS * (act == TDM_ACT_I16 ? 2 : 1) * staged * 2;
 
         return staged && TDM_DIV_UP(words, 256u) <= TDM_VK_FLAGGED_LOADS;
 }

@@ -1,6 +1,6 @@
-/* Which kernels a model wants, and which one a dispatch takes. All are compiled when the model is loaded, so that none is
- * later; choosing one never fails after that. Kernels of one matrix differ in speed and in the number of rows that they
- * take, never in bits.
+/* Which kernels a model wants, and which one a dispatch takes. All are compiled when the model is loaded, so that none
+ * is later; choosing one never fails after that. Kernels of one matrix differ in speed and in the number of rows that
+ * they take, never in bits.
  *
  * Panels are 16 outputs of a matrix; n_panels counts those of all matrices that one dispatch multiplies. ret_panels and
  * ret_rows: what one workgroup makes. Pipelines belong to the device. */

@@ -113,10 +113,10 @@ static void repacked(void **state)
         for (unsigned i = 0; i < 2 * TDM_ARRAY_SIZE(types); i++) {
                 uint32_t type = types[i / 2], form = forms[i % 2], words = type == TDM_TYPE_Q4_0 ? 4 : 8;
                 float divisor = form == TDM_VK_FRAGMENTS ? 16 : 1;
-                const struct tdm_vk_matmul_push push = { .w0 = address(A),
+                const struct tdm_vk_repack_push push = { .weights = address(A),
                                                          .panel_bytes = (uint32_t)tdm_weights_panel_bytes(type, COLS),
                                                          .cols = COLS,
-                                                         .y_scale = 1 / divisor };
+                                                         .scale = 1 / divisor };
                 const float *before = (const float *)at(B), *after = (const float *)at(C);
 
                 random_panels(A, type);
@@ -205,8 +205,8 @@ static void bounds(void **state)
 {
         uint32_t panel_bytes = (uint32_t)tdm_weights_panel_bytes(TDM_TYPE_Q4_0, COLS);
         float *gain = (float *)at(C);
-        struct tdm_vk_matmul_push push = {
-                .x = address(C), .y = address(D), .w0 = address(A), .panel_bytes = panel_bytes, .cols = COLS
+        struct tdm_vk_bound_push push = {
+                .gains = address(C), .bounds = address(D), .w0 = address(A), .panel_bytes = panel_bytes, .cols = COLS
         };
 
         random_panels(A, TDM_TYPE_Q4_0);
@@ -273,8 +273,9 @@ static void shapes(void **state)
                         assert_true(cols[k] < 65536); /* 64 KiB in shared memory */
                         assert_true(c[2] >= 32 && c[2] <= 1024);
                         assert_true(c[2] / 32 / shape->groups * shape->ahead * length >= chunks && c[3] >= length);
-                        assert_int_equal(c[1], shape->groups | (uint32_t)shape->panels << 8 | shape->ahead << 16 |
-                                                       shape->sets << 20 | i >> 24 << 24);
+                        assert_int_equal(c[1], TDM_VK_MATVEC_F16_SHAPE((uint32_t)shape->groups, (uint32_t)shape->panels,
+                                                                       (uint32_t)shape->ahead, (uint32_t)shape->sets,
+                                                                       i >> 24));
                 }
         }
         assert_true(n_sane > 10 && n_fit > 3 * n_sane && n_long == n_sane);

@@ -1,5 +1,5 @@
-/* The twin's memory, in huge pages: see kv-pages.c. Only kv.c uses it. One thread calls; a thread of its own makes pages
- * ahead. */
+/* The twin's memory, in huge pages: see kv-pages.c. Only kv.c uses it. One thread calls; a thread of its own makes
+ * pages ahead. */
 #ifndef TDM_GPU_WORKER_VULKAN_MEMORY_KV_PAGES_H
 #define TDM_GPU_WORKER_VULKAN_MEMORY_KV_PAGES_H
 

@@ -6,6 +6,10 @@
 #ifndef TDM_GPU_WORKER_VULKAN_MEMORY_KV_H
 #define TDM_GPU_WORKER_VULKAN_MEMORY_KV_H
 
+#include <assert.h>
+#include <stddef.h>
+#include <string.h>
+
 #include "gpu-worker/vulkan/device/gpu.h"
 
 /* What the device's copy of a sequence's cache is known to hold. */
@@ -74,6 +78,29 @@ static inline void tdm_vk_item_pages(struct tdm_vk_item *item, const uint32_t *t
 
         for (uint32_t i = 0; i < TDM_VK_SPAN / TDM_VK_PAGE_TOKENS; i++)
                 item->pages[i] = table[TDM_MIN(TDM_MAX(span / TDM_VK_PAGE_TOKENS + i, first), last)];
+}
+
+/* The same for a kernel that rotates: see tdm_vk_attend_rotating_push. */
+static inline struct tdm_vk_attend_rotating_push tdm_vk_attend_rotating(const struct tdm_vk_attend_push *push,
+                                                                        uint64_t rotation, uint64_t log, uint32_t layer)
+{
+        static_assert(sizeof(struct tdm_vk_attend_push) == sizeof(struct tdm_vk_attend_rotating_push) &&
+                              offsetof(struct tdm_vk_attend_push, rows) ==
+                                      offsetof(struct tdm_vk_attend_rotating_push, rows) &&
+                              offsetof(struct tdm_vk_attend_push, scale_sums) ==
+                                      offsetof(struct tdm_vk_attend_rotating_push, log) &&
+                              offsetof(struct tdm_vk_attend_push, scale_sums_rows) ==
+                                      offsetof(struct tdm_vk_attend_rotating_push, layer) &&
+                              offsetof(struct tdm_vk_attend_push, chain) ==
+                                      offsetof(struct tdm_vk_attend_rotating_push, chain),
+                      "one shader reads both");
+        struct tdm_vk_attend_rotating_push ret;
+
+        memcpy(&ret, push, sizeof(ret));
+        ret.rotation = rotation;
+        ret.log = log;
+        ret.layer = layer;
+        return ret;
 }
 
 #endif

@@ -1,5 +1,5 @@
-/* Weights: the segment's tensors in a few regions, imported where memory is unified, else uploaded and repacked into the
- * order in which kernels read them. Finds each matrix of the model, and how its input is rounded. */
+/* Weights: the segment's tensors in a few regions, imported where memory is unified, else uploaded and repacked into
+ * the order in which kernels read them. Finds each matrix of the model, and how its input is rounded. */
 #include <assert.h>
 
 #include "engine/host/kernels.h"
@@ -184,10 +184,10 @@ int tdm_vk_weights_repack(struct tdm_vk_model *m, struct tdm_error *err)
                         const struct tdm_weights_tensor *t = &tensors[i];
                         uint32_t words = repack_words(t), form = form_of(m, t),
                                  n_panels = TDM_DIV_UP(t->rows, TDM_PANEL_ROWS);
-                        struct tdm_vk_matmul_push push = { .w0 = address_of(m, t),
+                        struct tdm_vk_repack_push push = { .weights = address_of(m, t),
                                                            .panel_bytes = (uint32_t)t->panel_bytes,
                                                            .cols = t->cols,
-                                                           .y_scale = m->f16_rows ? 1 / divisor_of(m, t) : 1 };
+                                                           .scale = m->f16_rows ? 1 / divisor_of(m, t) : 1 };
 
                         if (!form)
                                 continue;

@@ -1,7 +1,7 @@
 /* Kernels for matrix units are only used where they are proven: each must give the bits of a kernel that needs no such
  * units, or of one that was compared with the definition, on this very device and driver. Proofs run when a model is
- * loaded, once for each kernel. What they find is in tdm_vk_pipeline's tried and proven. A kernel that fails is no error:
- * another one takes its work. All use device->stages[0]. */
+ * loaded, once for each kernel. What they find is in tdm_vk_pipeline's tried and proven. A kernel that fails is no
+ * error: another one takes its work. All use device->stages[0]. */
 #ifndef TDM_GPU_WORKER_VULKAN_PROOF_PROOF_H
 #define TDM_GPU_WORKER_VULKAN_PROOF_PROOF_H
 

@@ -363,12 +363,11 @@ static int run_two(struct tdm_vk_device *device, const struct tdm_vk_pipeline *r
 static int run_rotating(struct tdm_vk_device *device, const struct tdm_vk_pipeline *rotating, const struct shape *s,
                         uint32_t n_rows, uint32_t window, uint32_t n_items, struct tdm_error *err)
 {
-        struct tdm_vk_attend_push push = push_of(device, s, window, MANY);
-        uint64_t chain = device->stages[0].address + CHAIN * PLACE;
+        const struct tdm_vk_attend_push whole = push_of(device, s, window, MANY);
+        uint64_t chain = device->stages[0].address + CHAIN * PLACE, items = device->stages[0].address + ITEMS * PLACE;
+        struct tdm_vk_attend_rotating_push push =
+                tdm_vk_attend_rotating(&whole, items + ROTATION_AT, items + LOG_AT, 7);
 
-        push.qkv = device->stages[0].address + ITEMS * PLACE + ROTATION_AT;
-        push.scale_sums = device->stages[0].address + ITEMS * PLACE + LOG_AT;
-        push.scale_sums_rows = 7;
         push.acts = chain + ACTS_AT;
         push.chain = chain;
         push.chain_index = 2 | (n_rows == 1 ? TDM_VK_CHAIN_FLAGS : 0);

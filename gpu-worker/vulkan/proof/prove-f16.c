@@ -129,7 +129,7 @@ static struct tdm_vk_matmul_push push_of(const struct tdm_vk_device *device, uin
 
 #define REFERENCE_CONSTANTS(type)                                                                                      \
         {                                                                                                              \
-                (type) | TDM_VK_FRAGMENTS, 1 | 1 << 8 | 1 << 16, 512, 0                                                \
+                (type) | TDM_VK_FRAGMENTS, TDM_VK_MATMUL_F16_SHAPE(1, 1, 1, 0), 512, 0                                 \
         }
 #define GELU_CONSTANTS                                                                                                 \
         {                                                                                                              \
@@ -191,22 +191,22 @@ static bool same_rows(const struct tdm_vk_device *device, uint32_t n_rows, bool 
 static int prove_kernel(struct tdm_vk_device *device, uint32_t type, struct tdm_vk_pipeline *p, struct tdm_error *err)
 {
         bool wide = p->shader == TDM_VK_MATMUL_F16_WIDE, single = p->shader == TDM_VK_MATVEC_F16,
-             gelu = p->constants[1] >> 24;
-        uint32_t tiles = p->constants[1] & 255, panels = wide ? p->constants[2] / 16 : p->constants[1] >> 8 & 255;
+             gelu = TDM_VK_F16_SHAPE_GELU(p->constants[1]);
+        uint32_t shape = p->constants[1], rows = 8 * TDM_VK_MATMUL_F16_TILES(shape), /* of a workgroup */
+                panels = single ? TDM_VK_MATVEC_F16_GROUPS(shape) * TDM_VK_MATVEC_F16_PANELS(shape) :
+                         wide   ? p->constants[2] / 16 :
+                                  TDM_VK_MATMUL_F16_PANELS(shape);
         struct tdm_vk_matmul_push push = push_of(device, type, Y, HIDDEN);
         int r;
 
         p->tried = true;
-        if (single) {
-                push.n_rows = 1;
-                panels *= tiles; /* its groups */
-                tiles = 1;
-        }
+        if (single)
+                push.n_rows = rows = 1;
         memset(device->stages[0].map + Y * PLACE, 0xff, PLACE);
         memset(device->stages[0].map + HIDDEN * PLACE, 0xff, PLACE);
         r = tdm_vk_once_dispatch(device, p, &push, sizeof(push),
                                  TDM_DIV_UP(gelu ? N_PANELS : 2 * N_PANELS, gelu ? panels / 2 : panels),
-                                 TDM_DIV_UP(push.n_rows, tiles * 8), what, err);
+                                 TDM_DIV_UP(push.n_rows, rows), what, err);
         p->proven = r == 0 && same_rows(device, push.n_rows, gelu);
         return r;
 }

@@ -83,7 +83,7 @@ static int run_kernel(struct tdm_vk_device *device, struct tdm_vk_pipeline *pipe
 }
 
 /* ROWS and SHAPE of the matvec that the others must equal. */
-static const uint32_t reference_tail[] = { 4, 4 | 1 << 8 | 1 << 16 };
+static const uint32_t reference_tail[] = { 4, TDM_VK_MATVEC_SHAPE(4, 1, 1, 0) };
 
 int tdm_vk_prove_need(struct tdm_vk_device *device, uint32_t type, uint32_t act, struct tdm_error *err)
 {

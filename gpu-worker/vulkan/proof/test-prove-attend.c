@@ -187,9 +187,9 @@ static void leave_result(const struct tdm_vk_attend_push *p, uint32_t row, uint3
         }
 }
 
-static void rotate_and_attend(const struct tdm_vk_attend_push *p, uint32_t row_at, uint32_t head_dim)
+static void rotate_and_attend(const struct tdm_vk_attend_rotating_push *p, uint32_t row_at, uint32_t head_dim)
 {
-        const struct tdm_vk_rotation *rotation = (const struct tdm_vk_rotation *)p->qkv;
+        const struct tdm_vk_rotation *rotation = (const struct tdm_vk_rotation *)p->rotation;
         const struct tdm_vk_rotate_push rotate = { .rows = p->rows,
                                                    .table = p->table,
                                                    .angles = p->rows + rotation->angles,
@@ -197,7 +197,7 @@ static void rotate_and_attend(const struct tdm_vk_attend_push *p, uint32_t row_a
                                                    .k_gain = rotation->k_gain,
                                                    .pieces = p->pieces,
                                                    .page_bytes = p->page_bytes,
-                                                   .log = p->scale_sums,
+                                                   .log = p->log,
                                                    .part_bytes = p->part_bytes,
                                                    .n_heads = p->n_heads,
                                                    .n_kv_heads = p->n_kv_heads,
@@ -208,10 +208,11 @@ static void rotate_and_attend(const struct tdm_vk_attend_push *p, uint32_t row_a
         const uint64_t *words = (const uint64_t *)(p->chain + TDM_VK_FLAGGED_Y);
         bool flagged = p->chain_wait == TDM_VK_CHAIN_FLAGS;
         uint32_t n = (p->n_heads + 2 * p->n_kv_heads) * head_dim;
-        struct tdm_vk_attend_push push = *p;
+        struct tdm_vk_attend_push push;
         float *row = calloc(n, sizeof(*row));
 
         assert_non_null(row);
+        memcpy(&push, p, sizeof(push)); /* all but what differs lies at the same offset: tdm_vk_attend_rotating() */
         assert_true(p->chain && p->chain_index == (flagged ? TDM_VK_CHAIN_FLAGS | 2 : 2));
         memcpy(row, (const float *)rotation->y + (size_t)row_at * n, n * sizeof(*row));
         for (uint32_t i = 0; i < n && flagged; i++) {
@@ -248,7 +249,7 @@ int tdm_vk_once_dispatch(struct tdm_vk_device *device, const struct tdm_vk_pipel
         if (p->acts) {
                 for (uint32_t row = 0; row < x / ((const struct tdm_vk_item *)p->items)->n_items; row++)
                         if (pipeline->constants[2])
-                                rotate_and_attend(p, row, pipeline->constants[0]);
+                                rotate_and_attend(push, row, pipeline->constants[0]);
                         else
                                 leave_result(p, row, pipeline->constants[0], false);
                 return 0;

@@ -377,16 +377,14 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
         bool merges = tdm_vk_attend_merges(m, r->work->slot->many, item_heads);
         struct tdm_vk_pipeline *rotating = rotating_kernel(r, l);
         const struct tdm_vk_attend_push push = {
-                .qkv = rotating ? m->rotations.address + layer * sizeof(struct tdm_vk_rotation) : m->y.address,
+                .qkv = m->y.address,
                 .rows = rotate.rows,
                 .table = rotate.table,
                 .items = r->step + r->layout.items[group] + (uint64_t)tile * m->max_items * sizeof(struct tdm_vk_item),
-                .partial = m->partial.address + (rotating ? tdm_vk_partial_flagged(m) : TDM_VK_ARRIVALS_BYTES),
+                .partial = m->partial.address + TDM_VK_ARRIVALS_BYTES,
                 .acts = r->flagged ? flagged_acts(r, l->o.act) : m->acts[l->o.act].address,
-                .scale_sums = rotating   ? log :
-                              r->flagged ? 0 :
-                                           scale_sums_of(r, l->o.act, r->rows),
-                .scale_sums_rows = rotating ? layer + 1 : m->scale_sums_rows,
+                .scale_sums = r->flagged ? 0 : scale_sums_of(r, l->o.act, r->rows),
+                .scale_sums_rows = m->scale_sums_rows,
                 .act_scale = l->o.x_scale,
                 .pieces = m->cache.layers[layer].pieces,
                 .page_bytes = rotate.page_bytes,
@@ -400,6 +398,8 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .query_scale = l->query_scale,
                 .score_scale = m->attend_f16 ? 1 / l->query_scale : 0,
         };
+        struct tdm_vk_attend_rotating_push rotating_push = tdm_vk_attend_rotating(
+                &push, m->rotations.address + layer * sizeof(struct tdm_vk_rotation), log, layer + 1);
         const struct tdm_vk_merge_push merge = {
                 .partial = push.partial,
                 .row_items = r->step + r->layout.row_items[group],
@@ -416,11 +416,13 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
 
         static_assert(sizeof(rotate) <= TDM_VK_PUSH_BYTES && sizeof(push) <= TDM_VK_PUSH_BYTES,
                       "push constants fit everywhere");
+        rotating_push.partial = m->partial.address + tdm_vk_partial_flagged(m);
         if (!rotating)
                 dispatch_flagged(r, tdm_vk_pipeline_get(r->device, TDM_VK_ROTATE, m->kv.type, 0, 0, 0), &rotate,
                                  sizeof(rotate), hp->n_heads + 2 * hp->n_kv_heads, r->rows,
                                  r->flagged ? READS_FLAGS : 0);
-        set(r, kernel, &push, sizeof(push), r->flagged ? (rotating ? READS_FLAGS : 0) | LEAVES_FLAGS : 0);
+        set(r, kernel, rotating ? (const void *)&rotating_push : &push, sizeof(push),
+            r->flagged ? (rotating ? READS_FLAGS : 0) | LEAVES_FLAGS : 0);
         r->device->vk.CmdDispatchIndirect(r->commands, r->work->slot->step.buffer,
                                           tdm_vk_step_args(&r->layout, tile, group));
         done(r, kernel, merges ? r->rows * hp->n_heads / item_heads : TDM_VK_CHAIN_ALL);

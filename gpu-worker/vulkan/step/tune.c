@@ -2,12 +2,12 @@
  * their way at once (shaders/matvec.glsl); with rows of F16 how many segments each of its subgroups takes, how many
  * chunks are on their way, and how many groups of subgroups there are (matvec-f16.comp; only shapes that are proven,
  * prove-f16.c). No shape changes a bit, so the fastest is taken: measured when a model with a matrix of new sizes is
- * loaded, and kept on disk with the compiled kernels (device/pipeline-cache.c), so that later starts neither compile nor measure the
- * others. First each kernel by itself, over the weights of several layers so that they do not lie in the GPU's cache.
- * Then, where kernels follow each other without barriers (chain.c), some layers as they are run, by the device's clock:
- * there a kernel's workgroups lie beside those of the next ones, and the shape that is fastest by itself may leave
- * these no room to begin (up to a tenth of a token's time on an H200). A CPU implementation keeps to what kernels.c
- * says: each kernel would take it seconds to compile. TANDEM_VULKAN_TUNE=on|off says it for tests. */
+ * loaded, and kept on disk with the compiled kernels (device/pipeline-cache.c), so that later starts neither compile
+ * nor measure the others. First each kernel by itself, over the weights of several layers so that they do not lie in
+ * the GPU's cache. Then, where kernels follow each other without barriers (chain.c), some layers as they are run, by
+ * the device's clock: there a kernel's workgroups lie beside those of the next ones, and the shape that is fastest by
+ * itself may leave these no room to begin (up to a tenth of a token's time on an H200). A CPU implementation keeps to
+ * what kernels.c says: each kernel would take it seconds to compile. TANDEM_VULKAN_TUNE=on|off says it for tests. */
 #include "engine/host/kernels.h"
 #include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/proof/proof.h"

@@ -13,7 +13,7 @@
 #define QUERIES_AT_ONCE 4
 layout(local_size_x = THREADS) in;
 layout(constant_id = 2) const uint TILES = 4; // of 16 queries: four, or two where a head has more than 128 dimensions
-layout(constant_id = 3) const uint FORM = 1;  // heads
+layout(constant_id = 3) const uint FORM = TDM_VK_ATTEND_FORM(1);
 layout(push_constant) uniform Push { tdm_vk_attend_push p; };
 #include "gpu-worker/vulkan/shaders/attention/attend-f16.glsl"
 

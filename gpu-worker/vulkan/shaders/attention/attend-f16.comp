@@ -14,15 +14,18 @@
 #define MERGE_AHEAD 6
 layout(local_size_x = THREADS) in;
 layout(constant_id = 2) const uint ROTATES = 0; // 1: rows' queries, keys and values are as qkv's matrix left them
-// heads; 256 times what is left, and 1; without it partial results are: as in attend.comp
-layout(constant_id = 3) const uint FORM = 1;
+layout(constant_id = 3) const uint FORM = TDM_VK_ATTEND_FORM(1);
 layout(push_constant) uniform Push { tdm_vk_attend_push p; };
+// With ROTATES it is a tdm_vk_attend_rotating_push.
+#define p_rotation p.qkv
+#define p_log p.scale_sums
+#define p_layer p.scale_sums_rows
 #include "gpu-worker/vulkan/shaders/attention/attend-f16.glsl"
 #include "gpu-worker/vulkan/shaders/attention/rotate.glsl"
 
 // The loops over STEPS and PARTS stay loops: fewer registers, too, so that more workgroups fit (on an H200 32 sequences
 // 17.5 to 11 µs).
-const bool MERGES = FORM >= 256;
+const bool MERGES = TDM_VK_ATTEND_MERGES(FORM);
 const uint WIDTH = HEADS * HEAD_DIM; // of the row's result, at most 4 THREADS
 const uint PAGES = TDM_VK_SPAN / TDM_VK_PAGE_TOKENS, SUBGROUPS = THREADS / 32;
 const uint KEY_STEPS = STEPS > 8 ? 8 : STEPS; // times 16 dimensions of a page's keys that are asked for at once
@@ -108,9 +111,9 @@ void rotate_head(const tdm_attend a, tdm_vk_rotation rotation, uint vector, uint
                 [[unroll]] for (uint j = 0; j < LANE_VALUES; j++)
                         s_vector[vector * HEAD_DIM + lane + j * 32] = x[j];
         } else if (stores) {
-                uint64_t log = p.scale_sums + (uint64_t(a.item.first_row) * p.n_kv_heads * 2 + 2 * a.kv_head +
+                uint64_t log = p_log + (uint64_t(a.item.first_row) * p.n_kv_heads * 2 + 2 * a.kv_head +
                         (is_value ? 1 : 0)) * (HEAD_DIM * 2);
-                bool logs = p.scale_sums != 0 && a.head0 % (p.n_heads / p.n_kv_heads) == 0;
+                bool logs = p_log != 0 && a.head0 % (p.n_heads / p.n_kv_heads) == 0;
 
                 [[unroll]] for (uint j = 0; j < LANE_VALUES; j++) {
                         uint d = lane + j * 32;
@@ -353,7 +356,7 @@ void main()
         tdm_vk_rotation rotation;
 
         if (ROTATES != 0)
-                rotation = Rotation(p.qkv).v;
+                rotation = Rotation(p_rotation).v;
         // Who waits for a flagged row goes through the first span once for nothing while it is still computed: then its
         // instructions, and keys and values that are older than the row, are in this multiprocessor's caches. Where a
         // row has many items they would need the memory for that.
@@ -461,7 +464,7 @@ void main()
                 if (ROTATES != 0 && a.item.n_items > 1) {
                         uint64_t slot = p.partial + uint64_t(a.item.slot + a.head0 + head) *
                                 TDM_VK_PARTIAL_WIDTH(HEAD_DIM) * 8;
-                        uint flag = a.item.serial + p.scale_sums_rows;
+                        uint flag = a.item.serial + p_layer;
 
                         if (a.item.slot != a.item.first_slot + (a.item.n_items - 1) * p.n_heads) {
                                 if (row_used && counts)

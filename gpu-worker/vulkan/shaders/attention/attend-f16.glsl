@@ -23,8 +23,8 @@ layout(buffer_reference, std430, buffer_reference_align = 16) nonprivate buffer 
 layout(buffer_reference, std430, buffer_reference_align = 16) nonprivate buffer Queries { vec4 v[]; };
 #include "gpu-worker/vulkan/shaders/attention/merge.glsl"
 
-const uint HEADS = FORM & 255u;
-const uint ACT = FORM >= 256 ? (FORM >> 8) - 1 : TDM_VK_ACT_F16;
+const uint HEADS = TDM_VK_ATTEND_HEADS(FORM);
+const uint ACT = TDM_VK_ATTEND_MERGES(FORM) ? TDM_VK_ATTEND_ACT(FORM) : TDM_VK_ACT_F16;
 #include "gpu-worker/vulkan/shaders/common/acts.glsl"
 
 const uint STEPS = HEAD_DIM / 16; // of 16 dimensions

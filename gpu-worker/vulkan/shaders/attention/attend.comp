@@ -13,14 +13,14 @@ layout(local_size_x = WORKERS) in;
 layout(constant_id = 0) const uint HEAD_DIM = 128;
 layout(constant_id = 1) const uint KV_TYPE = TDM_VK_KV_F16;
 layout(constant_id = 2) const uint ROWS = 1;
-layout(constant_id = 3) const uint FORM = 1; // heads; 256 times what is left, and 1; without it partial results are
+layout(constant_id = 3) const uint FORM = TDM_VK_ATTEND_FORM(1); // without MERGES partial results are left
 layout(buffer_reference, std430, buffer_reference_align = 2) coherent buffer Stored16s { uint16_t v[]; };
 layout(push_constant) uniform Push { tdm_vk_attend_push p; };
 #include "gpu-worker/vulkan/shaders/attention/merge.glsl"
 
-const uint HEADS = FORM & 255u;
-const bool MERGES = FORM >= 256;
-const uint ACT = MERGES ? (FORM >> 8) - 1 : 0;
+const uint HEADS = TDM_VK_ATTEND_HEADS(FORM);
+const bool MERGES = TDM_VK_ATTEND_MERGES(FORM);
+const uint ACT = MERGES ? TDM_VK_ATTEND_ACT(FORM) : 0;
 #include "gpu-worker/vulkan/shaders/common/acts.glsl"
 
 const uint QUERIES = ROWS * HEADS; // at most 8

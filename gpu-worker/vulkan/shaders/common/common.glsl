@@ -249,7 +249,7 @@ uint tdm_word(const bool deinterleaved, const uint words, uint b, uint g, uint l
 // Column k of a lane, dequantised exactly: one rounding at most, in q * scale.
 float tdm_panel_value(const uint form, uint64_t panel, uint cols, uint k, uint lane)
 {
-        const uint type = form & 63u;
+        const uint type = TDM_VK_FORM_TYPE(form);
         const bool deinterleaved = (form & TDM_VK_DEINTERLEAVED) != 0;
         uint64_t quants = panel + tdm_scales_bytes(cols);
         uint b = k / 32, g = k % 32 / 4, word;

@@ -1,6 +1,6 @@
 // The panels of up to three matrices that a kernel multiplies in one dispatch: of tdm_vk_matmul_push p, whose weights
 // have FORM and whose rows ACT.
-const uint TYPE = FORM & 63u;
+const uint TYPE = TDM_VK_FORM_TYPE(FORM);
 
 // Added to a block's sum that is below 2^22, these are the bits of the float MAGIC_VALUE + sum, whose last place is 1:
 // so it needs no conversion. 0 where a sum can be larger.

@@ -86,6 +86,46 @@
  * others. */
 #define TDM_VK_FLAGGED_LOADS 3
 
+/* ---- specialization constants that hold several numbers ---- */
+
+/* FORM of weights: a type, with TDM_VK_DEINTERLEAVED or TDM_VK_FRAGMENTS or neither. */
+#define TDM_VK_FORM_TYPE(form) ((form)&63u)
+
+/* SHAPE of matvec.comp and matvec-gelu.comp (matvec.glsl says what each number is). */
+#define TDM_VK_MATVEC_SHAPE(ahead, panels, sets, staged) ((ahead) | (panels) << 8 | (sets) << 16 | (staged) << 24)
+#define TDM_VK_MATVEC_AHEAD(shape) ((shape)&255u)
+#define TDM_VK_MATVEC_PANELS(shape) ((shape) >> 8 & 255u)
+#define TDM_VK_MATVEC_SETS(shape) ((shape) >> 16 & 255u)
+#define TDM_VK_MATVEC_STAGED(shape) ((shape) >> 24)
+
+/* SHAPE of matvec-f16.comp. gelu: 1 or 0, here and below. */
+#define TDM_VK_MATVEC_F16_SHAPE(groups, panels, rounds, sets, gelu)                                                    \
+        ((groups) | (panels) << 8 | (rounds) << 16 | (sets) << 20 | (gelu) << 24)
+#define TDM_VK_MATVEC_F16_GROUPS(shape) ((shape)&255u)
+#define TDM_VK_MATVEC_F16_PANELS(shape) ((shape) >> 8 & 255u)
+#define TDM_VK_MATVEC_F16_ROUNDS(shape) ((shape) >> 16 & 15u)
+#define TDM_VK_MATVEC_F16_SETS(shape) ((shape) >> 20 & 15u)
+
+/* SHAPE of matmul-f16.comp: tiles of 8 rows, panels, rounds. */
+#define TDM_VK_MATMUL_F16_SHAPE(tiles, panels, rounds, gelu) ((tiles) | (panels) << 8 | (rounds) << 16 | (gelu) << 24)
+#define TDM_VK_MATMUL_F16_PANELS(shape) ((shape) >> 8 & 255u)
+#define TDM_VK_MATMUL_F16_ROUNDS(shape) ((shape) >> 16 & 255u)
+
+/* SHAPE of matmul-f16-wide.comp: tiles of 8 rows, chunks at once. */
+#define TDM_VK_MATMUL_F16_WIDE_SHAPE(tiles, at_once, gelu) ((tiles) | (at_once) << 8 | (gelu) << 24)
+#define TDM_VK_MATMUL_F16_WIDE_AT_ONCE(shape) ((shape) >> 8 & 255u)
+
+/* Of both, and of matvec-f16.comp. */
+#define TDM_VK_MATMUL_F16_TILES(shape) ((shape)&255u)
+#define TDM_VK_F16_SHAPE_GELU(shape) ((shape) >> 24)
+
+/* FORM of attention: heads of an item, and the form (TDM_VK_ACT_*) of the rows that it leaves where it merges. */
+#define TDM_VK_ATTEND_FORM(heads) (heads)
+#define TDM_VK_ATTEND_MERGING_FORM(heads, act) ((heads) | ((act) + 1) << 8)
+#define TDM_VK_ATTEND_HEADS(form) ((form)&255u)
+#define TDM_VK_ATTEND_MERGES(form) ((form) >= 256)
+#define TDM_VK_ATTEND_ACT(form) (((form) >> 8) - 1)
+
 /* ---- records in the step buffer ---- */
 
 struct tdm_vk_row {
@@ -181,14 +221,15 @@ struct tdm_vk_norm_push {
         TDM_VK_CHAIN
 };
 
-/* y [n_rows][y_stride], the outputs of up to three matrices of one type beside each other. */
+/* A product with matrices: y [n_rows][y_stride], the outputs of up to three matrices of one type beside each other.
+ * With GELU after it (matvec-gelu.comp, and the f16 kernels) w0 is gate, w1 is up, and acts is written in place of y. */
 struct tdm_vk_matmul_push {
-        TDM_U64 x;
+        TDM_U64 x; /* rows of activations */
         TDM_U64 y;
         TDM_U64 w0;
         TDM_U64 w1;
         TDM_U64 w2;
-        TDM_U64 scale_sums; /* scale f32 and sum i32 of x, [block][scale_sums_rows]; matmul-int8.comp */
+        TDM_U64 scale_sums; /* scale f32 and sum i32 of x, [block][scale_sums_rows]: only matmul-int8.comp reads it */
         TDM_U32 panel1;     /* first panel of w1, of w2 */
         TDM_U32 panel2;
         TDM_U32 panel_bytes;
@@ -198,11 +239,51 @@ struct tdm_vk_matmul_push {
         TDM_U32 y_stride;
         TDM_U32 panel0; /* of the dispatch */
         TDM_U32 scale_sums_rows;
-        TDM_F32 y_scale; /* of rows of F16: what sums are multiplied with */
-        TDM_U64 acts;    /* where GELU follows in the kernel: what it leaves, and its scale_sums */
-        TDM_U64 out_scale_sums;
-        TDM_F32 act_scale;
+        TDM_F32 y_scale;        /* of rows of F16: what sums are multiplied with */
+        TDM_U64 acts;           /* with GELU: the rows of activations that it leaves, */
+        TDM_U64 out_scale_sums; /* their scales and sums, 0: not, */
+        TDM_F32 act_scale;      /* and what they are multiplied with, of rows of F16 */
         TDM_U32 pad0;
+        TDM_VK_CHAIN
+};
+
+/* The next two have their members where tdm_vk_matmul_push had them, so the compiled code is what it was. */
+
+/* repack.comp: a matrix in place. */
+struct tdm_vk_repack_push {
+        TDM_U64 unused0, unused1;
+        TDM_U64 weights;
+        TDM_U64 unused2, unused3, unused4;
+        TDM_U32 unused5, unused6;
+        TDM_U32 panel_bytes;
+        TDM_U32 cols;
+        TDM_U32 unused7, unused8, unused9;
+        TDM_U32 panel0; /* of the dispatch */
+        TDM_U32 unused10;
+        TDM_F32 scale; /* what stored scales are multiplied with, a power of two */
+        TDM_U64 unused11, unused12;
+        TDM_F32 unused13;
+        TDM_U32 unused14;
+        TDM_VK_CHAIN
+};
+
+/* bound.comp: how large the products with one matrix, or of two matrices, can be. */
+struct tdm_vk_bound_push {
+        TDM_U64 gains;  /* f32 [cols]; 0: all are 1 */
+        TDM_U64 bounds; /* two words: the bound, the largest scale */
+        TDM_U64 w0;
+        TDM_U64 w1; /* 0: one matrix */
+        TDM_U64 unused0, unused1;
+        TDM_U32 unused2, unused3;
+        TDM_U32 panel_bytes;
+        TDM_U32 cols;
+        TDM_U32 unused4, unused5, unused6;
+        TDM_U32 panel0; /* of the dispatch */
+        TDM_U32 unused7;
+        TDM_F32 unused8;
+        TDM_U64 unused9, unused10;
+        TDM_F32 unused11;
+        TDM_U32 unused12;
         TDM_VK_CHAIN
 };
 
@@ -241,27 +322,46 @@ struct tdm_vk_rotation {
         TDM_U32 pad0;
 };
 
+/* What both kinds of attention are pushed, in this order. */
+#define TDM_VK_ATTEND_STEP                                                                                             \
+        TDM_U64 rows;                                                                                                  \
+        TDM_U64 table;                                                                                                 \
+        TDM_U64 items;                                                                                                 \
+        TDM_U64 partial;                                                                                               \
+        TDM_U64 pieces;                                                                                                \
+        TDM_U32 page_bytes;                                                                                            \
+        TDM_U32 piece_shift;                                                                                           \
+        TDM_U32 part_bytes;                                                                                            \
+        TDM_U32 first_row; /* of the tile: qkv's first */                                                              \
+        TDM_U32 n_heads;                                                                                               \
+        TDM_U32 n_kv_heads;                                                                                            \
+        TDM_U32 table_entries;                                                                                         \
+        TDM_U32 window; /* 0: none */                                                                                  \
+        TDM_U64 acts;   /* as in tdm_vk_merge_push, where attention merges too */
+/* query_scale and score_scale: of f16 units. What queries are multiplied with, a power of two, and 1 / query_scale. */
+#define TDM_VK_ATTEND_SCALES                                                                                           \
+        TDM_F32 act_scale;                                                                                             \
+        TDM_F32 query_scale;                                                                                           \
+        TDM_F32 score_scale;
+
+/* Attention of rows that rotate.comp rotated. */
 struct tdm_vk_attend_push {
-        TDM_U64 qkv; /* where the kernel rotates, a tdm_vk_rotation: a flagged row lies where matrices leave it */
-        TDM_U64 rows;
-        TDM_U64 table;
-        TDM_U64 items;
-        TDM_U64 partial;
-        TDM_U64 pieces;
-        TDM_U32 page_bytes;
-        TDM_U32 piece_shift;
-        TDM_U32 part_bytes;
-        TDM_U32 first_row; /* of the tile: qkv's first */
-        TDM_U32 n_heads;
-        TDM_U32 n_kv_heads;
-        TDM_U32 table_entries;
-        TDM_U32 window;          /* 0: none */
-        TDM_U64 acts;            /* as in tdm_vk_merge_push, where attend.comp merges too */
-        TDM_U64 scale_sums;      /* as well; where the kernel rotates, the log, as in tdm_vk_rotate_push */
-        TDM_U32 scale_sums_rows; /* as well; where the kernel rotates, the layer, from 1 on */
-        TDM_F32 act_scale;
-        TDM_F32 query_scale; /* of attend-f16.comp: what queries are multiplied with, a power of two, and */
-        TDM_F32 score_scale; /* what scores are: 1 / query_scale */
+        TDM_U64 qkv; /* [n_rows of the tile][q, k, v] */
+        TDM_VK_ATTEND_STEP
+        TDM_U64 scale_sums; /* as in tdm_vk_merge_push, where attention merges too */
+        TDM_U32 scale_sums_rows;
+        TDM_VK_ATTEND_SCALES
+        TDM_VK_CHAIN
+};
+
+/* Attention that rotates a row of each sequence itself (attend-f16.comp with ROTATES). That shader is one code for
+ * both, so members lie where tdm_vk_attend_push has them, and the shader calls them p_rotation, p_log and p_layer. */
+struct tdm_vk_attend_rotating_push {
+        TDM_U64 rotation; /* a tdm_vk_rotation */
+        TDM_VK_ATTEND_STEP
+        TDM_U64 log;   /* as in tdm_vk_rotate_push */
+        TDM_U32 layer; /* from 1 on */
+        TDM_VK_ATTEND_SCALES
         TDM_VK_CHAIN
 };
 

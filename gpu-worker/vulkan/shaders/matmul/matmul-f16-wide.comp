@@ -12,18 +12,18 @@
 layout(local_size_x_id = 2) in;
 layout(constant_id = 0) const uint FORM = TDM_VK_Q4_0 | TDM_VK_FRAGMENTS;
 // tiles of 8 rows; chunks at once, which divide a segment's and all; 1 << 24: with GELU
-layout(constant_id = 1) const uint SHAPE = 8 | 1 << 8;
+layout(constant_id = 1) const uint SHAPE = TDM_VK_MATMUL_F16_WIDE_SHAPE(8, 1, 0);
 layout(constant_id = 2) const uint THREADS = 128;
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 const uint ACT = TDM_VK_ACT_F16;
-const bool FUSED = (SHAPE & 255u) <= 4; // with more tiles there are no registers left for it
+const bool FUSED = TDM_VK_MATMUL_F16_TILES(SHAPE) <= 4; // with more tiles there are no registers left for it
 #include "gpu-worker/vulkan/shaders/common/panels.glsl"
 #include "gpu-worker/vulkan/shaders/common/f16.glsl"
 #include "gpu-worker/vulkan/shaders/ffn/gelu.glsl"
 #include "gpu-worker/vulkan/shaders/common/fragments.glsl"
 
-const uint TILES = SHAPE & 255u, AT_ONCE = SHAPE >> 8 & 255u;
-const bool GELU = SHAPE >> 24 != 0;
+const uint TILES = TDM_VK_MATMUL_F16_TILES(SHAPE), AT_ONCE = TDM_VK_MATMUL_F16_WIDE_AT_ONCE(SHAPE);
+const bool GELU = TDM_VK_F16_SHAPE_GELU(SHAPE) != 0;
 const uint CHUNK_PIECES = TILES * 64, PIECES = CHUNK_PIECES * AT_ONCE; // of 16 bytes
 const uint ROW_LOADS = (PIECES + THREADS - 1) / THREADS;                // of a thread
 const uint SET = 2 * AT_ONCE;

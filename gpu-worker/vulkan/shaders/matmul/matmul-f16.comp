@@ -12,18 +12,20 @@
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
 layout(local_size_x_id = 2) in;
 layout(constant_id = 0) const uint FORM = TDM_VK_Q4_0 | TDM_VK_FRAGMENTS;
-layout(constant_id = 1) const uint SHAPE = 1 | 2 << 8 | 1 << 16; // tiles of 8 rows; panels; rounds; 1 << 24: with GELU
+layout(constant_id = 1) const uint SHAPE = TDM_VK_MATMUL_F16_SHAPE(1, 2, 1, 0);
 layout(constant_id = 2) const uint THREADS = 512;
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 const uint ACT = TDM_VK_ACT_F16;
-const bool FUSED = ((SHAPE & 255u) <= 1 ? 4 : SHAPE >> 8 & 255u) >= 4; // for few rows, or four panels: found on an H200
+// For few rows, or four panels: found on an H200.
+const bool FUSED = (TDM_VK_MATMUL_F16_TILES(SHAPE) <= 1 ? 4 : TDM_VK_MATMUL_F16_PANELS(SHAPE)) >= 4;
 #include "gpu-worker/vulkan/shaders/common/panels.glsl"
 #include "gpu-worker/vulkan/shaders/common/f16.glsl"
 #include "gpu-worker/vulkan/shaders/ffn/gelu.glsl"
 #include "gpu-worker/vulkan/shaders/common/fragments.glsl"
 
-const bool GELU = SHAPE >> 24 != 0;
-const uint TILES = SHAPE & 255u, PANELS = SHAPE >> 8 & 255u, ROUNDS = SHAPE >> 16 & 255u;
+const bool GELU = TDM_VK_F16_SHAPE_GELU(SHAPE) != 0;
+const uint TILES = TDM_VK_MATMUL_F16_TILES(SHAPE), PANELS = TDM_VK_MATMUL_F16_PANELS(SHAPE),
+           ROUNDS = TDM_VK_MATMUL_F16_ROUNDS(SHAPE);
 const uint SUBGROUPS = THREADS / 32;
 const uint COLUMNS = TILES * 8; // rows of a result
 // panels whose segments are added at once

@@ -12,7 +12,7 @@
 layout(local_size_x_id = 2) in;
 layout(constant_id = 0) const uint FORM = TDM_VK_Q4_0 | TDM_VK_FRAGMENTS;
 // groups; panels; rounds, 4 bits; sets, 4 bits; 1 << 24: with GELU
-layout(constant_id = 1) const uint SHAPE = 1 | 2 << 8 | 1 << 16 | 1 << 20;
+layout(constant_id = 1) const uint SHAPE = TDM_VK_MATVEC_F16_SHAPE(1, 2, 1, 1, 0);
 layout(constant_id = 2) const uint THREADS = 512;
 layout(constant_id = 3) const uint CHUNKS = 1; // of a segment, at most
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
@@ -23,8 +23,9 @@ const bool FUSED = true;
 #include "gpu-worker/vulkan/shaders/ffn/gelu.glsl"
 #include "gpu-worker/vulkan/shaders/common/fragments.glsl"
 
-const uint GROUPS = SHAPE & 255u, PANELS = SHAPE >> 8 & 255u, ROUNDS = SHAPE >> 16 & 15u, SETS = SHAPE >> 20 & 15u;
-const bool GELU = SHAPE >> 24 != 0;
+const uint GROUPS = TDM_VK_MATVEC_F16_GROUPS(SHAPE), PANELS = TDM_VK_MATVEC_F16_PANELS(SHAPE),
+           ROUNDS = TDM_VK_MATVEC_F16_ROUNDS(SHAPE), SETS = TDM_VK_MATVEC_F16_SETS(SHAPE);
+const bool GELU = TDM_VK_F16_SHAPE_GELU(SHAPE) != 0;
 const uint PARTS = THREADS / 32 / GROUPS;                  // of K
 const uint OWN = GELU ? PANELS / 2 : PANELS;               // panels of a result that a group makes
 const uint RESULTS = GROUPS * OWN * 16;                    // of a workgroup

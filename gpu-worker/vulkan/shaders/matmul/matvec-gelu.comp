@@ -8,7 +8,7 @@ layout(local_size_x = WORKERS) in;
 layout(constant_id = 0) const uint FORM = 0; // type, TDM_VK_DEINTERLEAVED
 layout(constant_id = 1) const uint ACT = TDM_VK_ACT_I8;
 layout(constant_id = 2) const uint OUT_ACT = TDM_VK_ACT_I16;
-layout(constant_id = 3) const uint SHAPE = 1 | 4 << 8 | 1 << 16 | 4 << 24;
+layout(constant_id = 3) const uint SHAPE = TDM_VK_MATVEC_SHAPE(1, 4, 1, 4);
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 #define ROWS 1
 #include "gpu-worker/vulkan/shaders/common/panels.glsl"

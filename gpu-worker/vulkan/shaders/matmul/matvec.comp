@@ -5,7 +5,7 @@ layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint FORM = 0; // type, TDM_VK_DEINTERLEAVED
 layout(constant_id = 1) const uint ACT = 0;
 layout(constant_id = 2) const uint ROWS = 1;
-layout(constant_id = 3) const uint SHAPE = 4 | 1 << 8 | 1 << 16 | 4 << 24;
+layout(constant_id = 3) const uint SHAPE = TDM_VK_MATVEC_SHAPE(4, 1, 1, 4);
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 #include "gpu-worker/vulkan/shaders/common/panels.glsl"
 #include "gpu-worker/vulkan/shaders/matmul/matvec.glsl"

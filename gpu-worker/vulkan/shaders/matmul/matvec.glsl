@@ -5,13 +5,13 @@
 // are on their way before the row is there (chain.c), and a single row goes through shared memory: a thread that reads
 // it block by block from far away waits for each.
 const bool DEINTERLEAVED = FORM >= TDM_VK_DEINTERLEAVED;
-const uint AHEAD = SHAPE & 255u;       // blocks whose weights are on their way at once
-const uint PANELS = SHAPE >> 8 & 255u; // of a workgroup: what is loaded of a row is used for each
+const uint AHEAD = TDM_VK_MATVEC_AHEAD(SHAPE);   // blocks whose weights are on their way at once
+const uint PANELS = TDM_VK_MATVEC_PANELS(SHAPE); // of a workgroup: what is loaded of a row is used for each
 const uint WORDS = TYPE == TDM_VK_Q4_0 ? 4 : 8;
 const uint PLANES = ACT == TDM_VK_ACT_I16 ? 2 : 1;
-const uint SETS = SHAPE >> 16 & 255u;  // 2: AHEAD blocks are on their way while AHEAD others are used
+const uint SETS = TDM_VK_MATVEC_SETS(SHAPE);     // 2: AHEAD blocks are on their way while AHEAD others are used
 // blocks of each segment that lie in shared memory at once, a multiple of SETS * AHEAD; 0: none
-const uint STAGED = SHAPE >> 24;
+const uint STAGED = TDM_VK_MATVEC_STAGED(SHAPE);
 const uint STAGE_WORDS = STAGED == 0 ? 1 : TDM_VK_SEGMENTS * PLANES * STAGED * 2,
         STAGE_LOADS = (STAGE_WORDS + 255) / 256;
 const uint SCALE_SUMS_LOADS = STAGED == 0 ? 1 : (TDM_VK_SEGMENTS * STAGED + 255) / 256;

@@ -7,7 +7,7 @@
 // the segment: before repack.comp.
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
 layout(local_size_x = 256) in;
-layout(push_constant) uniform Push { tdm_vk_matmul_push p; }; // w0, w1 or 0; x: gains, 0: all 1; y: two words
+layout(push_constant) uniform Push { tdm_vk_bound_push p; };
 
 shared float s_sum[2][256];
 shared float s_most[256];
@@ -22,7 +22,7 @@ void main()
                 float gains = 0;
 
                 for (uint k = 0; k < 32; k++) {
-                        float gain = p.x != 0 ? F32s(p.x).v[b * 32 + k] : 1.0;
+                        float gain = p.gains != 0 ? F32s(p.gains).v[b * 32 + k] : 1.0;
 
                         gains += gain * gain;
                 }
@@ -51,6 +51,6 @@ void main()
         // Infinite or not a number: more than anything that fits.
         float bound = sqrt(sums[0]) * (p.w1 != 0 ? sqrt(sums[1]) : 1.0);
 
-        atomicMax(Act32s(p.y).v[0], bound < 3.0e38 ? floatBitsToUint(bound) : 0x7f800000u);
-        atomicMax(Act32s(p.y).v[1], most < 3.0e38 ? floatBitsToUint(most) : 0x7f800000u);
+        atomicMax(Act32s(p.bounds).v[0], bound < 3.0e38 ? floatBitsToUint(bound) : 0x7f800000u);
+        atomicMax(Act32s(p.bounds).v[1], most < 3.0e38 ? floatBitsToUint(most) : 0x7f800000u);
 }

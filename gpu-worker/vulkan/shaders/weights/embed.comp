@@ -6,7 +6,7 @@ layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint FORM = 0;
 layout(push_constant) uniform Push { tdm_vk_embed_push p; };
 
-const uint TYPE = FORM & 63u;
+const uint TYPE = TDM_VK_FORM_TYPE(FORM);
 
 void main()
 {

@@ -1,13 +1,13 @@
 #version 460
 // A matrix of Q4_0 or Q8_0 as it lies in a weights segment, repacked where it lies on the device: of each block of a
 // panel, from word after word of the 16 outputs to output after output with its words beside each other, so that
-// kernels read 16 bytes at once; or of each chunk into the order of fragments.glsl, scales times y_scale. Only what was
+// kernels read 16 bytes at once; or of each chunk into the order of fragments.glsl, scales times p.scale. Only what was
 // copied to the device is repacked: a segment that is imported belongs to everybody.
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint WORDS = 4; // of an output's block: 4, 8
 layout(constant_id = 1) const uint FORM = TDM_VK_DEINTERLEAVED; // or TDM_VK_FRAGMENTS
-layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
+layout(push_constant) uniform Push { tdm_vk_repack_push p; };
 
 shared uint s_word[256]; // whole blocks, or chunks
 
@@ -40,7 +40,7 @@ uint fragment(uint base, uint i)
 // too large, which no finite file has, becomes the largest.
 uint scale(uint f16_bits, uint lane)
 {
-        float counts = tdm_f16(p.y_scale == 1.0 ? f16_bits : tdm_to_f16(tdm_f16(f16_bits) * p.y_scale));
+        float counts = tdm_f16(p.scale == 1.0 ? f16_bits : tdm_to_f16(tdm_f16(f16_bits) * p.scale));
 
         return tdm_to_f16(clamp(counts * tdm_fragment_factor(WORDS == 4 ? TDM_VK_Q4_0 : TDM_VK_Q8_0, lane), -65504.0,
                 65504.0));
@@ -49,7 +49,7 @@ uint scale(uint f16_bits, uint lane)
 void main()
 {
         uint thread = gl_LocalInvocationID.x, at = gl_WorkGroupID.x * 256 + thread, within = thread % (WORDS * 16);
-        uint64_t panel = p.w0 + uint64_t(p.panel0 + gl_WorkGroupID.y) * p.panel_bytes;
+        uint64_t panel = p.weights + uint64_t(p.panel0 + gl_WorkGroupID.y) * p.panel_bytes;
         U32s words = U32s(panel + tdm_scales_bytes(p.cols));
         bool used = at < p.cols / 32 * WORDS * 16;
 
