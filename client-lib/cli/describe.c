@@ -364,6 +364,32 @@ static void bus_options(struct buf *to)
         }
 }
 
+static void write_properties(struct buf *to, const char *const *names, size_t n)
+{
+        for (size_t i = 0; i < n; i++)
+                buf_printf(to, "*%s*%s\n", names[i], i + 1 < n ? "," : ".");
+}
+
+static void bus_worker(struct buf *to)
+{
+        static const char *const names[] = {
+#define WORKER_FIELD(TYPE, field, BUS_TYPE, bus_name, ...) bus_name,
+#include "common/status-fields.def"
+        };
+
+        write_properties(to, names, TDM_ARRAY_SIZE(names));
+}
+
+static void bus_model(struct buf *to)
+{
+        static const char *const names[] = {
+#define MODEL_FIELD(TYPE, field, BUS_TYPE, bus_name, ...) bus_name,
+#include "common/status-fields.def"
+        };
+
+        write_properties(to, names, TDM_ARRAY_SIZE(names));
+}
+
 /* ---- the template ---- */
 
 static const struct {
@@ -373,7 +399,7 @@ static const struct {
         { "BASH_COMMANDS", bash_command_names }, { "BASH_WORDS", bash_words },     { "BASH_VALUES", bash_values },
         { "FISH_COMMANDS", fish_commands },      { "FISH_OPTIONS", fish_options }, { "ZSH_COMMANDS", zsh_commands },
         { "ZSH_OPTIONS", zsh_options },          { "MAN_COMMANDS", man_commands }, { "MAN_OPTIONS", man_options },
-        { "BUS_OPTIONS", bus_options },
+        { "BUS_OPTIONS", bus_options },          { "BUS_WORKER", bus_worker },     { "BUS_MODEL", bus_model },
 };
 
 static bool write_part(struct buf *to, const char *name, size_t size)

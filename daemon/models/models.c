@@ -12,7 +12,7 @@
 #define DEFAULT_NAME "tale"
 
 static const char *const state_names[] = {
-        [TDM_MODEL_READING] = "loading", [TDM_MODEL_DESCRIBED] = "available", [TDM_MODEL_SQUEEZING] = "loading",
+        [TDM_MODEL_READING] = "loading", [TDM_MODEL_DESCRIBED] = "available", [TDM_MODEL_WAITING] = "loading",
         [TDM_MODEL_LOADING] = "loading", [TDM_MODEL_MAPPING] = "loading",     [TDM_MODEL_READY] = "loaded",
         [TDM_MODEL_FAILED] = "failed",   [TDM_MODEL_GONE] = "available",
 };
@@ -108,7 +108,7 @@ int tdm_models_new(struct tdm_models **ret, struct tdm_loop *loop, const struct 
         m->max_rows = config->max_rows;
         m->max_sequences = config->max_sequences;
         tdm_list_init(&m->list);
-        tdm_list_init(&m->graves);
+        tdm_list_init(&m->left);
         r = copy_dirs(m, config->dirs);
         if (r == 0)
                 r = tdm_loop_add_timer(loop, tdm_models_on_tick, m, &m->tick);
@@ -151,7 +151,7 @@ void tdm_models_destroy(struct tdm_models *m)
                 tdm_model_leave(model);
                 tdm_model_unlist(model);
         }
-        tdm_models_bury(m, UINT64_MAX);
+        tdm_models_free_left(m, UINT64_MAX);
         tdm_source_destroyp(&m->tick);
         for (unsigned i = 0; i < m->n_files; i++) {
                 free(m->files[i].name);

@@ -25,7 +25,7 @@
 enum tdm_model_state {
         TDM_MODEL_READING,   /* metadata is being read */
         TDM_MODEL_DESCRIBED, /* metadata is there, weights were not wanted yet */
-        TDM_MODEL_SQUEEZING, /* waits for the memory of models that are being unloaded */
+        TDM_MODEL_WAITING,   /* waits for the memory of models that are being unloaded */
         TDM_MODEL_LOADING,   /* weights are being built; the workers take what is ready */
         TDM_MODEL_MAPPING,   /* the workers are taking the rest */
         TDM_MODEL_READY,
@@ -71,7 +71,7 @@ struct tdm_model {
         bool wanted;                         /* somebody needs the weights */
         uint64_t started_ns;
         double load_ms;
-        uint64_t squeezed_ns; /* since when it waits for memory */
+        uint64_t waiting_ns; /* since when it waits for memory */
 
         struct tdm_segment *weights, *kv, *activations, *steps, *results;
         struct tdm_kv_geometry geometry;

@@ -1,6 +1,6 @@
 /* The trial that finds the cheapest placement of a model on two devices that differ in bits.
  *
- * Each placement runs steps of one row and steps of many rows, a few times each, and the best time of each shape counts.
+ * Each placement runs steps of one row and steps of many rows, a few times each. The best time of each shape counts.
  * The placements take turns, so that a change of the machine's load meets all of them alike. This file only says which
  * step is next and what the times mean; the fleet runs the steps (daemon/fleet/trial.c). */
 #include "daemon/placement/placement.h"

@@ -1,8 +1,8 @@
 /* Placement: which worker runs which block of a step.
  *
- * A placement is a rule; a plan says for each block of one step which worker runs it. The scheduler asks for the plan of
- * each step, the fleet for the plans that it tries out; this module knows neither of them, and starts nothing. What the
- * workers are and what they do now, both tell it in struct tdm_placement_workers and struct tdm_placement_load.
+ * A placement is a rule; a plan says for each block of one step which worker runs it. The scheduler asks for the plan
+ * of each step, the fleet for the plans that it tries out. This module knows neither of them, and starts nothing. They
+ * describe the workers and their load in struct tdm_placement_workers and struct tdm_placement_load.
  *
  *   plan.c     names; the plan of a placement; which placement "measured" is
  *   route.c    the next step of a model: where it may go now, and how much of the work

@@ -12,8 +12,8 @@
 
 #include <math.h>
 
-/* What a step costs besides its rows, in rows: its weights have to be read. Only the time until shares settle depends on
- * it. They settle where both workers take equally long. */
+/* What a step costs besides its rows, in rows: its weights have to be read. It decides how fast shares settle, not
+ * where: they settle where both workers take equally long. */
 #define STEP_OVERHEAD_ROWS 8.0
 #define FEW_ROWS 48u
 #define PACE_WEIGHT 0.3
@@ -31,7 +31,8 @@ static uint32_t max_steps(const struct tdm_placement_load *load, bool whole, boo
 {
         if (load->max_steps > 0)
                 return whole ? TDM_DIV_UP(load->max_steps, 2u) : load->max_steps;
-        /* While one worker runs attention of a step, the other one can run an FFN of another step; not on shared CPUs. */
+        /* While one worker runs attention of a step, the other one can run an FFN of another step. On shared CPUs it
+         * cannot. */
         return both && !load->workers.shares_cpus ? 2 : 1;
 }
 

@@ -15,7 +15,7 @@
 #include "common/log.h"
 
 /* For this time after the last interactive job had rows, steps are kept short for the next one. */
-#define POLITE_NS (10 * TDM_NSEC_PER_SEC)
+#define INTERACTIVE_NS (10 * TDM_NSEC_PER_SEC)
 /* The longest step of prompts, while no sequence generates. */
 #define LONE_STEP_NS (250 * TDM_NSEC_PER_MSEC)
 /* At most so many classes are tried for one step. */
@@ -260,7 +260,7 @@ static uint32_t rows_for(const struct build *b, const struct sequence *q, uint32
 }
 
 /* Rows for background prompts. An interactive job that arrives waits for the step in flight, and then for one with its
- * own prompt. So both are kept short while an interactive job has work, and for POLITE_NS after. */
+ * own prompt. So both are kept short while an interactive job has work, and for INTERACTIVE_NS after. */
 static uint32_t background_budget(struct tdm_scheduler *s, uint32_t n_candidates, uint32_t budget)
 {
         uint64_t now = tdm_now_ns();
@@ -272,7 +272,7 @@ static uint32_t background_budget(struct tdm_scheduler *s, uint32_t n_candidates
                 s->interactive_ns = now;
                 reading = reading || !sequence_is_decoding(s->candidates[i]);
         }
-        if (s->interactive_ns == 0 || now - s->interactive_ns > POLITE_NS)
+        if (s->interactive_ns == 0 || now - s->interactive_ns > INTERACTIVE_NS)
                 return budget;
         return TDM_MIN(budget, TDM_MAX(s->config.prefill_rows / (reading ? 32u : 8u), 1u));
 }

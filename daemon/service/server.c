@@ -386,7 +386,9 @@ static int set_up_fleet(struct server *s, const struct tdm_config *config, struc
 
 static int set_up_bus(struct server *s, const struct tdm_config *config, struct tdm_error *err)
 {
-        struct tdm_dbus_config bus = { .system = config->system, .bus = config->bus };
+        struct tdm_dbus_config bus = { .system = config->system,
+                                       .bus = config->bus,
+                                       .socket = tdm_listener_path(s->listener) };
         int r = tdm_dbus_new(&s->dbus, s->loop, s->models, s->scheduler, &bus, err);
 
         tdm_dbus_set_fleet(s->dbus, s->fleet);

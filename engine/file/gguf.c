@@ -1,14 +1,15 @@
 /* Reading the container: header, keys and values, tensor table.
  *
  * The metadata is walked twice. The first walk reads the file piece by piece, as far as what it has seen asks for, and
- * finds out where the metadata ends. A length is checked against the file and the limits before the file is read so far:
- * metadata that claims a terabyte is refused at its first length, and holes of a sparse file are never walked. The
- * second walk parses the finished private copy and builds the tables. A file that another process rewrites meanwhile
- * cannot change a value between its check and its use, and no look-up can touch a page that is gone. Reading and not
- * mapping also keeps holes of a file in memory (memfd, tmpfs) what they are: a fault on them would allocate pages.
+ * finds out where the metadata ends. A length is checked against the file and the limits before the file is read so
+ * far: metadata that claims a terabyte is refused at its first length, and holes of a sparse file are never walked.
+ * The second walk parses the finished private copy and builds the tables. A file that another process rewrites
+ * meanwhile cannot change a value between its check and its use, and no look-up can touch a page that is gone. Reading
+ * and not mapping also keeps holes of a file in memory (memfd, tmpfs) what they are: a fault on them would allocate
+ * pages.
  *
- * Versions 2 and 3 (the same layout) are read, little-endian only. Arrays of arrays, big-endian files and version 1 are
- * refused. What keys mean is not decided here. */
+ * Versions 2 and 3 (the same layout) are read, little-endian only. Arrays of arrays, big-endian files and version 1
+ * are refused. What keys mean is not decided here. */
 #include "engine/file/gguf-private.h"
 
 #include <assert.h>
@@ -23,8 +24,8 @@
 #define ALIGNMENT_MIN 8u
 #define ALIGNMENT_MAX 65536u
 #define ALIGNMENT_DEFAULT 32u
-#define READ_BYTES 65536u   /* at once, from multiples of it: a fd opened with O_DIRECT takes nothing else */
-#define CHECK_EVERY 4096u   /* strings of an array between two looks at the flag */
+#define READ_BYTES 65536u /* at once, from multiples of it: a fd opened with O_DIRECT takes nothing else */
+#define CHECK_EVERY 4096u /* strings of an array between two looks at the flag */
 static_assert(TDM_GGUF_METADATA_MAX <= UINT32_MAX, "marks have 32 bits");
 
 struct cursor {
@@ -486,9 +487,7 @@ static int place_tensors(struct tdm_gguf *g, struct tdm_error *err)
 /* Second walk, over the private copy. */
 static int parse(struct tdm_gguf *g, struct tdm_error *err)
 {
-        struct cursor c = {
-                .data = g->meta, .size = g->meta_size, .err = err, .account = &g->account, .fd = -1
-        };
+        struct cursor c = { .data = g->meta, .size = g->meta_size, .err = err, .account = &g->account, .fd = -1 };
         uint64_t n_tensors = 0, n_entries = 0;
         int r;
 

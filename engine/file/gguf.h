@@ -2,19 +2,20 @@
  * business.
  *
  * The metadata is read into private memory, the tensor data is mapped read-only. Everything is validated before it is
- * used: counts, sizes, offsets, overlaps, types, alignment, string lengths, duplicate names. Lengths are checked against
- * the limits below before anything is read or allocated for them, so a file that announces more costs nothing. A file
- * that is cut short while it is mapped is noticed (common/sigbus.h) and reported, never a crash. After open() the object
- * is read-only and may be used by any thread. */
+ * used: counts, sizes, offsets, overlaps, types, alignment, string lengths, duplicate names. Lengths are checked
+ * against the limits below before anything is read or allocated for them, so a file that announces more costs nothing.
+ * A file that is cut short while it is mapped is noticed (common/sigbus.h) and reported, never a crash. After open()
+ * the object is read-only and may be used by any thread. */
 #ifndef TDM_ENGINE_FILE_GGUF_H
 #define TDM_ENGINE_FILE_GGUF_H
 
 #include <sys/types.h>
 #include "engine/file/limits.h"
 
-/* What a file may announce. The largest published vocabularies (262,144 pieces, with 514,906 merges listed too) make 16
- * MiB of metadata, Gemma 3 makes 6; about 50 keys are usual, the longest name has 60 characters. The models that can be
- * described here have 808 tensors at most. */
+/* What a file may announce. The metadata of Gemma 3 has about 6 MiB (262,144 pieces), where merges are listed too
+ * about 16; some 50 keys with names of up to 40 characters are usual, and the 27B has 808 tensors. A hole in the
+ * metadata is as long as what it stands for: copying tools make holes of zeros, so a hole says nothing about whether a
+ * file is honest. */
 #define TDM_GGUF_METADATA_MAX (UINT64_C(64) << 20)
 #define TDM_GGUF_KEYS_MAX 4096u
 #define TDM_GGUF_KEY_NAME_MAX 256u

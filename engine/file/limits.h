@@ -1,7 +1,7 @@
 /* What reading a stranger's model file may cost, and how the reader keeps count of it.
  *
- * The caller may stop a reader from another thread, give it less memory than the format allows, and watch what it takes.
- * gguf.c and tokenizer.c use this. */
+ * The caller may stop a reader from another thread, give it less memory than the format allows, and watch what it
+ * takes. gguf.c and tokenizer.c use this. */
 #ifndef TDM_ENGINE_FILE_LIMITS_H
 #define TDM_ENGINE_FILE_LIMITS_H
 

@@ -25,7 +25,7 @@ struct vocabulary {
                 uint32_t size;
                 uint8_t type;
                 float score;
-        } *pieces;
+        } * pieces;
         bool space_prefix;
 };
 
@@ -154,8 +154,8 @@ static void naive_bytes(struct naive *e, const uint8_t *text, size_t size)
                 e->ids[e->n_ids++] = e->v->n - 256 + text[i]; /* byte pieces come last */
 }
 
-/* Merges the characters starts[0 .. n], then gives out what came of it; a piece that is not used is taken apart where it
- * was merged last: when[i] tells for the border in front of character i. */
+/* Merges the characters starts[0 .. n], then gives out what came of it; a piece that is not used is taken apart where
+ * it was merged last: when[i] tells for the border in front of character i. */
 static void naive_out(struct naive *e, const uint8_t *text, const size_t *starts, const unsigned *when, size_t from,
                       size_t to)
 {
@@ -196,8 +196,7 @@ static void naive_merge(struct naive *e, const uint8_t *text, size_t size)
                 float score = 0;
 
                 for (size_t i = 0; i + 1 < n_parts; i++) {
-                        int64_t id = naive_find(e->v, text + starts[parts[i]],
-                                                starts[parts[i + 2]] - starts[parts[i]]);
+                        int64_t id = naive_find(e->v, text + starts[parts[i]], starts[parts[i + 2]] - starts[parts[i]]);
 
                         if (id >= 0 && (!best || e->v->pieces[id].score > score)) {
                                 best = i + 1;
@@ -462,7 +461,8 @@ static void test_long_merges(void **state)
                 for (uint32_t n = 1; n <= TDM_PIECE_BYTES_MAX; n++)
                         add_run(&v, 'a', n, "", TDM_PIECE_NORMAL, growing ? (float)n : -(float)n);
                 add_bytes(&v);
-                assert_quick(&v, text, TEXT_BYTES, growing ? "merges, the longest first" : "merges, the shortest first");
+                assert_quick(&v, text, TEXT_BYTES,
+                             growing ? "merges, the longest first" : "merges, the shortest first");
                 vocabulary_reset(&v);
         }
 }

@@ -193,8 +193,9 @@ static void test_chat_budget(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_memory), cmocka_unit_test(test_too_many_specials),
-                cmocka_unit_test(test_cancelled), cmocka_unit_test(test_budget), cmocka_unit_test(test_chat_budget),
+                cmocka_unit_test(test_memory),      cmocka_unit_test(test_too_many_specials),
+                cmocka_unit_test(test_cancelled),   cmocka_unit_test(test_budget),
+                cmocka_unit_test(test_chat_budget),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* What tokenizer.c (building), tokenizer-specials.c, tokenizer-encode.c and decoder.c share; nobody else includes it. */
+/* What the tokenizer's sources share: tokenizer.c (building), tokenizer-specials.c, tokenizer-encode.c, decoder.c. */
 #ifndef TDM_ENGINE_TOKENIZER_PRIVATE_H
 #define TDM_ENGINE_TOKENIZER_PRIVATE_H
 
@@ -16,8 +16,8 @@ enum tdm_piece_type {
 
 #define TDM_NO_PIECE UINT32_MAX
 #define TDM_MAX_ENDS 8u
-#define TDM_PIECE_BYTES_MAX 1024u /* the longest of known vocabularies has 93 */
-/* Bytes of special pieces, shared endings counted once: Gemma 3 has fewer than 100,000. 26 MiB of memory. */
+#define TDM_PIECE_BYTES_MAX 1024u /* Gemma's longest run of spaces has 93 */
+/* Bytes of special pieces, shared endings counted once: Gemma 3 has about 80,000. 26 MiB of memory. */
 #define TDM_SPECIAL_STATES_MAX (1u << 21)
 
 /* The text is what a piece stands for: of merged pieces with U+2581 already a space, of byte pieces their byte. */
@@ -67,7 +67,7 @@ struct tdm_tokenizer {
         struct tdm_piece_slot {
                 uint32_t hash;
                 uint32_t id; /* TDM_NO_PIECE: free */
-        } *slots;
+        } * slots;
 
         struct tdm_specials specials; /* user-defined, control and unknown pieces */
 

@@ -19,7 +19,7 @@ struct builder {
         uint32_t *order, *scratch; /* special pieces; those of one state stand side by side */
         struct range {
                 uint32_t low, high;
-        } *ranges; /* of each state, in order */
+        } * ranges;        /* of each state, in order */
         uint32_t capacity; /* states */
 };
 

@@ -37,8 +37,8 @@ enum tdm_tokenize_flags {
 };
 
 /* Writes at most capacity ids and returns how many there are in all (which may be more: call again), or a negative
- * errno. Whatever the vocabulary is, it takes O(n log n) time in the text's length n, and 64 KiB and at most 128 bytes of
- * memory for each byte of the longest stretch without a border that no piece spans. */
+ * errno. Whatever the vocabulary is, it takes O(n log n) time in the text's length n, and 64 KiB and at most 128 bytes
+ * of memory for each byte of the longest stretch without a border that no piece spans. */
 ssize_t tdm_tokenizer_encode(const struct tdm_tokenizer *tokenizer, const char *text, size_t size, unsigned flags,
                              uint32_t *ids, size_t capacity);
 

@@ -1,9 +1,9 @@
 /* Any text with any small vocabulary. The input: a byte of flags, the number of pieces, each piece as type, length and
- * bytes; what is left is the text. A length of 15 says that the piece's bytes are followed by how often they are repeated.
- * All byte pieces are added, so that every text must come back exactly.
+ * bytes; what is left is the text. A length of 15 says that the piece's bytes are followed by how often they are
+ * repeated. All byte pieces are added, so that every text must come back exactly.
  *
- * An input that takes longer than fuzz-time.h allows is a finding. fuzz-long.c is the same with the text repeated up to
- * 64 KiB, which takes a hundred times as long. */
+ * An input that takes longer than fuzz-time.h allows is a finding. fuzz-long.c is the same with the text repeated up
+ * to 64 KiB, which takes a hundred times as long. */
 #include <assert.h>
 #include "engine/file/test-gguf-builder.h"
 #include "engine/text/tokenizer.h"

@@ -1,10 +1,12 @@
-"""The faces of one table: what common/job-options.def says of an option, the wire, the library's header, the command, its
-completions, the manual and a running daemon say too. This test reads the rows by itself, so that a face that is made from
-the table wrongly is found as well as one that is a copy."""
+"""The faces of one table: what common/job-options.def says of an option, the wire, the library's header, the command,
+its completions, the manual and a running daemon say too. The same for the fields of common/status-fields.def. This test
+reads the rows by itself, so that a face that is made from the table wrongly is found as well as one that is a copy."""
+import json
 import os
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import *  # noqa: E402,F403
@@ -87,7 +89,8 @@ def header():
     body = re.sub(r"/\*.*?\*/", "", body, flags=re.S)
     members = set(re.findall(r"(\w+)(?:, \*?\w+)*;", body))
     counts = {"n_" + m for m in members} | {"prompt_size", "struct_size"}
-    differ(members - counts - NOT_OPTIONS, [r.field for r in ROWS], "members of struct tandem_generate_options and rows")
+    differ(members - counts - NOT_OPTIONS, [r.field for r in ROWS],
+           "members of struct tandem_generate_options and rows")
 
 
 @test
@@ -150,6 +153,75 @@ def socket():
         with d.wire() as w:
             equal(w.receive(w.send("generate", fields))[1].get("message"),
                   "priority: '7' is not interactive or background", "a bad choice")
+
+
+# ---- status
+
+FIELDS = re.findall(r"^(\w+)_FIELD\((\w+), (\w+), '(.)', \"([\w-]*)\", BUS_(TOLD|ASKED)\)$",
+                    read(TREE, "common", "status-fields.def"), re.M)
+# What is no row: it consists of several things, or D-Bus makes it of the others.
+COMPOUND = {"WORKER": {"blocks", "use"}, "MODEL": set(), "DAEMON": {"workers", "models"}, "JOB": {"state", "priority"}}
+MADE_BY_BUS = {"Worker": {"BusyShare", "PlacementShare", "BlocksDone", "DeviceShare", "DeviceUse"}, "Model": set()}
+KINDS = {"WORKER": ("WorkerStatus", "tandem_worker"), "MODEL": ("ModelStatus", "tandem_model"),
+         "DAEMON": ("Status", "tandem_status"), "JOB": ("JobStatus", "tandem_job_info")}
+
+
+def rows_of(kind):
+    return {f[2]: f for f in FIELDS if f[0] == kind}
+
+
+@test
+def status_wire_and_header():
+    """Every field of the wire has a row and a member in tandem.h, and the other way round."""
+    proto, text = read(TREE, "proto", "tandem.proto"), read(TREE, "client-lib", "include", "tandem.h")
+    types = {"TEXT": "string", "U32": "uint32", "U64": "uint64", "REAL": "double", "BOOL": "bool"}
+    for kind, (message, struct) in KINDS.items():
+        rows = rows_of(kind)
+        check(len(rows) > 8, f"rows of {kind}", rows)
+        body = re.search(r"^message %s \{(.*?)^\}" % message, proto, re.M | re.S)[1]
+        fields = {f: t for t, f in re.findall(r"^  ((?:repeated )?\w+) (\w+) = \d+;", body, re.M)}
+        differ(set(fields) - COMPOUND[kind], rows, f"fields of {message} and rows")
+        for name, row in rows.items():
+            equal(fields[name], types[row[1]], f"type of {message}.{name}")
+        body = re.search(r"^struct %s \{(.*?)^\};" % struct, text, re.M | re.S)[1]
+        body = re.sub(r"/\*.*?\*/", "", body, flags=re.S)
+        members = {m for line in body.split(";") for m in re.findall(r"(\w+)(?=\s*(?:,|$))", line.strip())}
+        differ({m for m in members if not m.startswith("n_")} - COMPOUND[kind], rows, f"members of {struct} and rows")
+
+
+@test
+def status_bus():
+    """Properties as they are declared. (That they are answered so is integration-dbus'.)"""
+    root = ET.parse(os.path.join(TREE, "proto", "dev.tandem.Tandem1.xml")).getroot()
+    declared = {i.get("name").rpartition(".")[2]: i for i in root.iter("interface")}
+    for kind, name in (("WORKER", "Worker"), ("MODEL", "Model")):
+        properties = {p.get("name"): p for p in declared[name].iter("property")}
+        rows = {f[4]: f for f in rows_of(kind).values()}
+        differ(set(properties) - MADE_BY_BUS[name], rows, f"properties of {name} and rows")
+        for bus_name, row in rows.items():
+            p = properties[bus_name]
+            told = next((a.get("value") for a in p.iter("annotation")), "true")
+            equal((p.get("type"), told == "true"), (row[3], row[5] == "TOLD"),
+                  f"{name}.{bus_name}: type, told of changes")
+    job = {p.get("name") for p in declared["Job"].iter("property")}
+    check(not {f[4] for f in rows_of("JOB").values()} - job - {""}, "properties that a job lacks", job)
+
+
+@test
+def status_json():
+    """What the command prints of a daemon with a loaded model and a job."""
+    with Daemon() as d:
+        d.wait_ready()
+        job = d.start_job(n=2000)
+        job.until(2)
+        status = json.loads(d.cli("status", "--json", check_exit=0).stdout)
+        jobs = json.loads(d.cli("jobs", "--json", check_exit=0).stdout)["jobs"]
+        for kind, got in (("DAEMON", status), ("WORKER", status["workers"][0]), ("MODEL", status["models"][0])):
+            differ(set(got) - COMPOUND[kind] - {"device_use"}, rows_of(kind), f"--json and rows of {kind}")
+        check(jobs, "the job is listed")
+        differ(set(jobs[0]) - COMPOUND["JOB"], rows_of("JOB"), "--json and rows of JOB")
+        equal((status["models"][0]["progress"], status["models"][0]["resident_bytes"] > 0), (1, True), "a loaded model")
+        job.vanish()
 
 
 main()

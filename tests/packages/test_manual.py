@@ -1,5 +1,5 @@
-"""The manual against the code, both ways: a flag, key, variable, method or property that one of them has and the other has
-not is a defect of one of them. And the pages format without a warning."""
+"""The manual against the code, both ways: a flag, key, variable, method or property that one of them has and the other
+has not is a defect of one of them. And the pages format without a warning."""
 import os
 import re
 import shutil
@@ -60,7 +60,8 @@ def daemon_flags():
     code = source("daemon", "service", "config.c")
     flags = set(re.findall(r'\{ "([a-z-]+)", (?:no|required)_argument', code))
     both_ways(flags, set(re.findall(r"\*--([a-z-]+)\*", page("tandemd.8"))) - {"user-only"}, "flags of tandemd")
-    check(not flags - set(re.findall(r"--([a-z-]+)", help_of(os.path.join(BIN, "tandemd"), "--help"))), "flags in its help", flags)
+    check(not flags - set(re.findall(r"--([a-z-]+)", help_of(os.path.join(BIN, "tandemd"), "--help"))),
+          "flags in its help", flags)
 
 
 @test
@@ -116,7 +117,7 @@ def bus_interface():
         properties = {m.get("name") for m in node if m.tag == "property"}
         body = told[name]
         both_ways(members, set(re.findall(r"\*(\w+)\*\((?!\d\))", body)), f"methods and signals of {name}")
-        listed = re.search(r"^Properties: (.*?)(?:\n\n|\Z)", body, re.M | re.S)[1]
+        listed = re.search(r"^Properties:\s(.*?)(?:\n\n|\Z)", body, re.M | re.S)[1]
         both_ways(properties, set(re.findall(r"\*(\w+)\*", listed)), f"properties of {name}")
     options = source("daemon", "faces", "dbus", "options.c")
     names = set(re.findall(r'\[[A-Z_]+\] = "([a-z-]+)"', options.split("};")[1]))
@@ -124,7 +125,8 @@ def bus_interface():
     section = text.split("## Options of Generate and Chat")[1].split("\n# ")[0]
     both_ways(names, set(re.findall(r"\*([a-z-]+)\*(?: \(|,|\n)", section)) - {"tandem"}, "options of Generate")
     # Made of the socket's names: "no-model" is NoModel.
-    errors = {name.title().replace("-", "") for name in re.findall(r'\[TDM_E_\w+\] = "([a-z-]+)"', source("common", "error.c"))} - {"None"}
+    spelt = re.findall(r'\[TDM_E_\w+\] = "([a-z-]+)"', source("common", "error.c"))
+    errors = {name.title().replace("-", "") for name in spelt} - {"None"}
     both_ways(errors, set(re.findall(r"\*(\w+)\*", text.split("# ERRORS")[1].split("\n# ")[0])), "errors")
 
 
@@ -137,7 +139,8 @@ def formats():
             path = os.path.join(d, name)
             with open(path, "w") as out:
                 subprocess.run(["scdoc"], input=page(name), stdout=out, check=True, text=True, timeout=20 * SLOW)
-            r = subprocess.run(["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", path], stdout=subprocess.DEVNULL,
+            r = subprocess.run(["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", path],
+                               stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE, text=True, timeout=60 * SLOW,
                                env=dict(os.environ, LC_ALL="C.UTF-8", MANROFFSEQ="", MANWIDTH="80"))
             equal(r.stderr, "", f"warnings of {name}")

@@ -129,6 +129,7 @@ struct tdm_dbus {
         bool asked_for; /* somebody named this bus */
         bool draining;
         char *address;
+        char *socket; /* for status */
         uint64_t started_ns;
 
         DBusConnection *connection; /* NULL: not connected */
