@@ -66,12 +66,21 @@ static void number(struct check *c, uint32_t node, const struct states *from, st
         struct tdm_decimal d;
         char text[2100];
         size_t size;
+        bool fraction = false;
 
         put(c, from, c->json.text + n->text, n->text_size, to);
         if (!tdm_decimal_parse(&d, c->json.text + n->text, n->text_size))
                 return;
-        size = tdm_decimal_print(&d, text, sizeof(text));
-        put(c, from, text, size, to->n < STATES_MAX && size > 0 ? to : &(struct states){ 0 });
+        size = tdm_decimal_print(&d, text, sizeof(text) - 2);
+        if (size == 0)
+                return;
+        for (uint32_t i = 0; i < n->text_size && !fraction; i++)
+                fraction = strchr(".eE", c->json.text[n->text + i]);
+        if (c->g->strict_integers && tdm_decimal_is_integer(&d) && fraction) { /* 1.0 stays apart from 1 */
+                memcpy(text + size, ".0", 2);
+                size += 2;
+        }
+        put(c, from, text, size, to);
         size = tdm_decimal_print_exponent(&d, text, sizeof(text));
         if (size > 0)
                 put(c, from, text, size, to);
@@ -248,6 +257,7 @@ int tdm_schema_check_line(const char *line, size_t size, char **ret_line)
         uint32_t id = TDM_JSON_NONE, s = TDM_JSON_NONE, i = TDM_JSON_NONE;
         char why[400] = "";
         const char *verdict = "unsupported";
+        bool nothing = false;
         int r = tdm_json_parse(&json, line, size, DEPTH_MAX, &err);
 
         if (r == 0) {
@@ -262,7 +272,9 @@ int tdm_schema_check_line(const char *line, size_t size, char **ret_line)
                 tdm_json_print(&json, i, &instance);
                 r = schema.failed || instance.failed ?
                             -ENOMEM :
-                            tdm_grammar_new_schema(&grammar, schema.data, schema.size, 0, NULL, &err);
+                            tdm_grammar_compile_schema(&grammar, schema.data, schema.size, 0, NULL, &nothing, &err);
+                if (r && nothing) /* a schema that takes nothing rejects everything */
+                        verdict = "reject";
         }
         if (r == 0) {
                 r = tdm_grammar_takes_instance(grammar, instance.data, instance.size, why, sizeof(why), &err);

@@ -21,7 +21,7 @@
 #define PCHAR "([A-Za-z0-9._~!$&'()*+,;=:@-]|%" HEX HEX ")"
 #define QUERY "([A-Za-z0-9._~!$&'()*+,;=:@/?-]|%" HEX HEX ")*"
 #define AUTHORITY                                                                                                      \
-        "(([A-Za-z0-9._~!$&'()*+,;=:-]|%" HEX HEX ")*@)?(([A-Za-z0-9._~!$&'()*+,;=-]|%" HEX HEX ")+|\\[" IPV6           \
+        "(([A-Za-z0-9._~!$&'()*+,;=:-]|%" HEX HEX ")*@)?(([A-Za-z0-9._~!$&'()*+,;=-]|%" HEX HEX ")*|\\[" IPV6           \
         "\\])(:\\d{1,5})?"
 #define ENDS "(\\?" QUERY ")?(#" QUERY ")?"
 #define URI                                                                                                            \

@@ -24,6 +24,8 @@ struct tdm_grammar {
         unsigned n_classes;
         uint32_t any_char[2]; /* expressions that take each plain character of JSON strings (chars.h), or 0 */
         bool compact;
+        bool strict_integers; /* draft 4 and before: 1.0 is no integer */
+        bool nothing; /* set where compiling failed because no text satisfies the grammar */
         /* For schema-check: the orders of object members that the grammar has. */
         struct tdm_order {
                 uint32_t at, n; /* of names */
@@ -43,6 +45,11 @@ uint32_t tdm_grammar_add_rule(struct tdm_grammar *grammar);
 /* Settles nullability, takes out what yields no text, orders the rules and classes the bytes. TDM_E_UNSUPPORTED where the
  * root yields no text, a rule calls itself at its own beginning, or the limits are passed. */
 int tdm_grammar_finish(struct tdm_grammar *grammar, struct tdm_error *err);
+/* Sets grammar->nothing too. */
+int tdm_grammar_takes_nothing(struct tdm_grammar *grammar, struct tdm_error *err);
+/* As tdm_grammar_new_schema(); *ret_nothing tells whether it failed because no value satisfies the schema. */
+int tdm_grammar_compile_schema(struct tdm_grammar **ret, const char *source, size_t size, unsigned flags,
+                               const struct tdm_grammar_limits *limits, bool *ret_nothing, struct tdm_error *err);
 /* The error of an arena that failed. */
 int tdm_grammar_too_large(const struct tdm_grammar *grammar, struct tdm_error *err);
 

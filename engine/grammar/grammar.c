@@ -95,6 +95,12 @@ int tdm_grammar_too_large(const struct tdm_grammar *grammar, struct tdm_error *e
                              (unsigned long long)grammar->limits.max_compile_steps);
 }
 
+int tdm_grammar_takes_nothing(struct tdm_grammar *grammar, struct tdm_error *err)
+{
+        grammar->nothing = true;
+        return tdm_error_set(err, TDM_E_UNSUPPORTED, "no value at all satisfies it");
+}
+
 /* ---- properties of expressions with calls. An expression's number is higher than those of its parts, so that one pass
  * upwards settles all for the rules' present values; passes follow until no rule changes. ---- */
 
@@ -282,7 +288,7 @@ int tdm_grammar_finish(struct tdm_grammar *g, struct tdm_error *err)
         if (g->root == TDM_EXPR_NONE || !tdm_expr_alive(&g->arena, g->root)) {
                 if (g->arena.failed)
                         return tdm_grammar_too_large(g, err);
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "no value at all satisfies it");
+                return tdm_grammar_takes_nothing(g, err);
         }
         n = g->arena.n; /* pruning and searching made new ones */
         free(steal_ptr(&facts));

@@ -306,12 +306,31 @@ static void init_marks(struct tdm_schema *s, unsigned flags)
         s->colon = tdm_expr_cat(arena, tdm_expr_text(arena, ":"), s->space);
 }
 
+/* What the drafts before 2019-09 meant otherwise, where $schema names one. */
+static void find_draft(struct tdm_schema *s)
+{
+        static const char *const drafts[] = { "draft-03/", "draft-04/", "draft-06/", "draft-07/" };
+        uint32_t node = tdm_json_member(&s->json, 0, "$schema");
+        const struct tdm_json_node *n;
+
+        if (node == TDM_JSON_NONE || tdm_json_get(&s->json, node)->type != TDM_JSON_STRING)
+                return;
+        n = tdm_json_get(&s->json, node);
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(drafts); i++) {
+                if (!memmem(tdm_json_text(&s->json, node), n->text_size, drafts[i], strlen(drafts[i])))
+                        continue;
+                s->lone_refs = true;
+                s->g->strict_integers = i < 2;
+        }
+}
+
 static int compile(struct tdm_schema *s, unsigned flags)
 {
         struct tdm_schema_nodes root = { 0 };
         int r;
 
         init_marks(s, flags);
+        find_draft(s);
         r = tdm_schema_index(s);
         if (r)
                 return r;
@@ -319,7 +338,7 @@ static int compile(struct tdm_schema *s, unsigned flags)
                 s->g->root = tdm_schema_call(s, &root);
         free(root.items);
         if (!s->error && s->g->root == TDM_EXPR_NONE)
-                return tdm_schema_fail(s, 0, TDM_E_UNSUPPORTED, "no value at all satisfies it");
+                return tdm_grammar_takes_nothing(s->g, s->err);
         for (bool again = true; again && !s->error;) { /* building rules asks for more rules */
                 again = false;
                 for (uint32_t i = 0; i < s->n_conjunctions && !s->error; i++) {
@@ -343,14 +362,15 @@ static int compile(struct tdm_schema *s, unsigned flags)
 }
 
 /* Schemas begin at node 0: the reader makes the root's node before its children. */
-int tdm_grammar_new_schema(struct tdm_grammar **ret, const char *source, size_t size, unsigned flags,
-                           const struct tdm_grammar_limits *limits, struct tdm_error *err)
+int tdm_grammar_compile_schema(struct tdm_grammar **ret, const char *source, size_t size, unsigned flags,
+                               const struct tdm_grammar_limits *limits, bool *ret_nothing, struct tdm_error *err)
 {
         _cleanup_(tdm_grammar_unrefp) struct tdm_grammar *g = NULL;
         struct tdm_error ignored;
         struct tdm_schema s = { .err = err ? err : &ignored };
         int r = tdm_grammar_new(&g, limits);
 
+        *ret_nothing = false;
         if (r < 0)
                 return r;
         if (size > g->limits.max_source_bytes)
@@ -364,6 +384,7 @@ int tdm_grammar_new_schema(struct tdm_grammar **ret, const char *source, size_t 
         }
         s.g = g;
         r = compile(&s, flags);
+        *ret_nothing = g->nothing;
         tdm_json_deinit(&s.json);
         tdm_schema_refs_deinit(&s);
         free(s.conjunctions);
@@ -374,6 +395,14 @@ int tdm_grammar_new_schema(struct tdm_grammar **ret, const char *source, size_t 
         if (r == 0)
                 *ret = steal_ptr(&g);
         return r;
+}
+
+int tdm_grammar_new_schema(struct tdm_grammar **ret, const char *source, size_t size, unsigned flags,
+                           const struct tdm_grammar_limits *limits, struct tdm_error *err)
+{
+        bool nothing;
+
+        return tdm_grammar_compile_schema(ret, source, size, flags, limits, &nothing, err);
 }
 
 int tdm_grammar_new_json_object(struct tdm_grammar **ret, unsigned flags, struct tdm_error *err)

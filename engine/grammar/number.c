@@ -3,7 +3,7 @@
  * bound's half. */
 #include "engine/grammar/number.h"
 
-enum { INT_DIGITS_MAX = 300, EXACT_DIGITS = 15, EXPONENT_MAX = 5000 };
+enum { INT_DIGITS_MAX = 300, EXACT_DIGITS = 15, EXPONENT_MAX = 5000, DIVISOR_MAX = 20000 };
 
 bool tdm_decimal_parse(struct tdm_decimal *d, const char *text, size_t size)
 {
@@ -367,11 +367,11 @@ static uint32_t multiple(struct tdm_arena *a, const struct tdm_decimal *m, bool 
         uint64_t divisor = 0, places = m->exponent < 0 ? (uint64_t)-m->exponent : 0;
         uint32_t e = TDM_EXPR_NONE;
 
-        for (unsigned i = 0; i < m->n && divisor < UINT32_MAX; i++)
+        for (unsigned i = 0; i < m->n && divisor <= DIVISOR_MAX; i++)
                 divisor = divisor * 10 + (uint64_t)(m->digits[i] - '0');
-        for (int32_t i = 0; i < m->exponent && divisor < UINT32_MAX; i++)
+        for (int32_t i = 0; i < m->exponent && divisor <= DIVISOR_MAX; i++)
                 divisor *= 10;
-        if (divisor >= (1u << 31) || places > 9) {
+        if (divisor > DIVISOR_MAX || places > 9) {
                 *ret_why = "a multiple of so many digits is not held";
                 return TDM_EXPR_NONE;
         }
@@ -423,7 +423,7 @@ uint32_t tdm_number_expr(struct tdm_arena *a, const struct tdm_number_range *ran
         *ret_why = NULL;
         for (unsigned i = 0; i < range->n_multiples; i++)
                 integer = integer || tdm_decimal_is_integer(&range->multiples[i]);
-        if (!range->has_low && !range->has_high && range->n_multiples == 0 && !integer)
+        if (!range->has_low && !range->has_high && range->n_multiples == 0 && !integer && !range->no_exponent)
                 return free_number(a);
         if ((range->has_low && !bound_of(&low, &range->low, range->low_open)) ||
             (range->has_high && !bound_of(&high, &range->high, range->high_open))) {
@@ -454,4 +454,20 @@ uint32_t tdm_number_expr(struct tdm_arena *a, const struct tdm_number_range *ran
         if (!tdm_expr_alive(a, negative))
                 negative = TDM_EXPR_NONE;
         return tdm_expr_alt(a, positive, tdm_expr_cat(a, digit(a, '-', '-'), negative));
+}
+
+uint32_t tdm_number_equal(struct tdm_arena *a, const struct tdm_decimal *d)
+{
+        struct bound b;
+        uint32_t e, zeros = tdm_expr_rep(a, digit(a, '0', '0'), 0, TDM_EXPR_INF);
+
+        if (!bound_of(&b, d, false))
+                return TDM_EXPR_NONE;
+        e = tdm_expr_cat3(a, digit(a, '.', '.'), tdm_expr_literal(a, b.part, b.n_part), zeros);
+        if (b.n_part == 0)
+                e = tdm_expr_opt(a, e);
+        e = tdm_expr_cat(a, b.n_whole == 0 ? digit(a, '0', '0') : tdm_expr_literal(a, b.whole, b.n_whole), e);
+        if (d->negative)
+                return tdm_expr_cat(a, digit(a, '-', '-'), e);
+        return d->n == 0 ? tdm_expr_cat(a, tdm_expr_opt(a, digit(a, '-', '-')), e) : e;
 }

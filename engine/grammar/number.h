@@ -32,12 +32,15 @@ size_t tdm_decimal_print_exponent(const struct tdm_decimal *decimal, char *text,
 struct tdm_number_range {
         bool has_low, has_high, low_open, high_open; /* open: the bound itself is out */
         struct tdm_decimal low, high;
-        bool integer;
+        bool integer, no_exponent;
         struct tdm_decimal multiples[TDM_NUMBER_MULTIPLES_MAX];
         unsigned n_multiples;
 };
 
 /* TDM_EXPR_NONE where no number is in it. *ret_why is set, and NONE returned, for what is not held. */
 uint32_t tdm_number_expr(struct tdm_arena *arena, const struct tdm_number_range *range, const char **ret_why);
+
+/* The texts without exponents that have this value. */
+uint32_t tdm_number_equal(struct tdm_arena *arena, const struct tdm_decimal *decimal);
 
 #endif

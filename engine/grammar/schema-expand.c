@@ -116,7 +116,7 @@ static bool is_array(struct expansion *x, uint32_t node)
 {
         const struct tdm_json_node *n = tdm_json_get(&x->s->json, node);
 
-        if (n->type == TDM_JSON_ARRAY && n->n > 0)
+        if (n->type == TDM_JSON_ARRAY && (n->n > 0 || node >= x->s->n_base_of)) /* the compiler's own may be empty */
                 return true;
         (void)tdm_schema_fail(x->s, node, TDM_E_BAD_REQUEST, "must be an array of schemas, and not an empty one");
         return false;
@@ -500,6 +500,21 @@ static void add(struct expansion *x, uint32_t node, int32_t parent)
                 }
                 x->c.parts = parts;
                 x->c.capacity = capacity;
+        }
+        if (s->lone_refs) {
+                uint32_t ref = tdm_json_member(&s->json, node, "$ref");
+
+                if (ref != TDM_JSON_NONE && tdm_json_get(&s->json, ref)->type == TDM_JSON_STRING) {
+                        uint32_t target = tdm_schema_resolve(s, ref);
+
+                        x->depth++;
+                        if (x->depth > 100)
+                                (void)tdm_schema_fail(s, node, TDM_E_UNSUPPORTED, "its references lead back to itself");
+                        if (!s->error)
+                                add(x, target, parent);
+                        x->depth--;
+                        return;
+                }
         }
         part = (int32_t)x->c.n;
         x->c.parts[x->c.n++] = (struct tdm_schema_part){ node, parent };

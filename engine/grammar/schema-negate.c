@@ -277,6 +277,13 @@ uint32_t tdm_schema_negate(struct tdm_schema *s, uint32_t node)
                 return TDM_JSON_NONE;
         if (node < s->n_base_of && s->negation_of[node])
                 return s->negation_of[node] - 1;
+        if (s->lone_refs && tdm_json_member(&s->json, node, "$ref") != TDM_JSON_NONE) {
+                s->depth++;
+                result = tdm_schema_resolve(s, tdm_json_member(&s->json, node, "$ref"));
+                result = s->error ? TDM_JSON_NONE : tdm_schema_negate(s, result);
+                s->depth--;
+                return result;
+        }
         out = tdm_schema_array(s, node);
         s->depth++;
         for (uint32_t i = n->first; i != TDM_JSON_NONE; i = tdm_json_get(&s->json, i)->next) {

@@ -327,6 +327,8 @@ static uint32_t numbers(struct tdm_schema *s, const struct tdm_schema_case *c)
         }
         r->integer = !(c->types & TDM_SCHEMA_FRACTION);
         number_keywords(s, c, r);
+        for (uint32_t i = 0; i < c->n; i++) /* a number that is left out must have few forms */
+                r->no_exponent |= keyword(s, c, i, "\1notEnum") != TDM_JSON_NONE;
         if (!s->error)
                 e = tdm_number_expr(arena, r, &why);
         if (why)
@@ -336,13 +338,10 @@ static uint32_t numbers(struct tdm_schema *s, const struct tdm_schema_case *c)
                 if (list == TDM_JSON_NONE)
                         continue;
                 for (uint32_t k = tdm_json_get(&s->json, list)->first; k != TDM_JSON_NONE; k = tdm_json_get(&s->json, k)->next) {
-                        if (tdm_json_get(&s->json, k)->type != TDM_JSON_NUMBER)
-                                continue;
-                        if (!r->integer)
-                                (void)tdm_schema_fail(s, k, TDM_E_UNSUPPORTED,
-                                                      "leaving out a number is held for type integer only");
-                        else
-                                e = tdm_expr_and(arena, e, tdm_expr_not(arena, number_texts(s, k)));
+                        struct tdm_decimal d;
+
+                        if (tdm_json_get(&s->json, k)->type == TDM_JSON_NUMBER && decimal_of(s, k, &d))
+                                e = tdm_expr_and(arena, e, tdm_expr_not(arena, tdm_number_equal(arena, &d)));
                 }
         }
         if (!(c->types & TDM_SCHEMA_INTEGER) && e != TDM_EXPR_NONE) {

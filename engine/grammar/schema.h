@@ -55,6 +55,7 @@ struct tdm_schema {
         uint32_t *slots, n_slots;
         uint32_t space, comma, colon; /* expressions: white space, and the marks with the space behind them */
         bool has_unevaluated;
+        bool lone_refs; /* drafts up to 7: nothing beside $ref counts */
         unsigned depth;
         uint32_t n_cases;
         /* schema-refs.c */
