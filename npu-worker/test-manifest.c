@@ -212,7 +212,7 @@ static void test_damaged(void **state)
                 r = tdm_npu_manifest_parse(text, size, "m", NULL, &m, &err);
                 n_good += r == 0;
                 if (r == 0)
-                        assert_in_range(m->n_programs, 1, 2);
+                        assert_true(m->n_programs >= 1 && m->n_programs <= 2);
                 else
                         assert_true(r == TDM_E_BAD_MODEL && err.message[0]);
                 free(m);

@@ -48,6 +48,7 @@ def encode(rng, shape, typ, std):
     """shape is (rows, cols); returns the bytes of a random matrix in this type."""
     n = int(np.prod(shape))
     tid, blk, size = TYPES[typ]
+    std = float(std)  # numpy 2 keeps a float64 scalar's type, and float32 arrays times it become float64
     if typ in ("f32", "f16", "bf16"):
         x = (rng.standard_normal(n, dtype=np.float32) * std)
         if typ == "f32":
@@ -187,7 +188,7 @@ def main():
                     if name == "blk.1.post_ffw_norm.weight": g[hot] = 5e5
                     layer = int(name.split(".")[1]) if name.startswith("blk.") else L
                     if layer > 1 and "post_" not in name:   # later norms undo it, as trained gains do
-                        g *= 5e5 * np.sqrt(3.0 / d) / 3; g[hot] = 0.02
+                        g *= float(5e5 * np.sqrt(3.0 / d) / 3); g[hot] = 0.02
                 done.append(1); f.write(g.astype("<f4").tobytes()); continue
             if a.outliers and T[len(done)][0] in ("blk.2.ffn_gate.weight", "blk.2.ffn_up.weight"): std = std * 400
             done.append(1)

@@ -84,14 +84,17 @@ static void test_pings(void **state)
         _cleanup_(tdm_loop_destroyp) struct tdm_loop *loop = NULL;
         _cleanup_(tdm_watchdog_destroyp) struct tdm_watchdog *watchdog = NULL;
         char text[200] = "";
+        unsigned n;
 
         start(&loop, &watchdog, &work);
         turn_for(loop, 4 * INTERVAL_MS);
-        assert_in_range(heard(text, sizeof(text)), 4, 13); /* idle */
+        n = heard(text, sizeof(text));
+        assert_true(n >= 4 && n <= 13); /* idle */
         assert_string_equal(text, "WATCHDOG=1\nSTATUS=work 0");
         work = (struct work){ .is_there = true, .moves = true };
         turn_for(loop, 4 * INTERVAL_MS);
-        assert_in_range(heard(text, sizeof(text)), 4, 13); /* busy */
+        n = heard(text, sizeof(text));
+        assert_true(n >= 4 && n <= 13); /* busy */
         assert_string_equal(text, "WATCHDOG=1\nSTATUS=work 1");
 }
 

@@ -20,7 +20,7 @@ static struct {
         _Atomic uint64_t *heartbeat;
         uint64_t poison, hang; /* UINT64_MAX: none */
         uint64_t slow_percent, slow_from_ns;
-        char numerics[64], description[160], numerics_id[128];
+        char numerics[64], *description, *numerics_id;
 } fault = { .poison = UINT64_MAX, .hang = UINT64_MAX };
 
 static struct tdm_device device;
@@ -66,9 +66,9 @@ static int faulty_open(struct tdm_device **ret, const struct tdm_device_config *
         if (r != 0)
                 return r;
         fault.heartbeat = config->heartbeat;
-        snprintf(fault.description, sizeof(fault.description), "faulty: %s", tdm_host_device_ops.describe(fault.inner));
-        snprintf(fault.numerics_id, sizeof(fault.numerics_id), "%s%s", tdm_host_device_ops.numerics_id(fault.inner),
-                 fault.numerics);
+        if (asprintf(&fault.description, "faulty: %s", tdm_host_device_ops.describe(fault.inner)) < 0 ||
+            asprintf(&fault.numerics_id, "%s%s", tdm_host_device_ops.numerics_id(fault.inner), fault.numerics) < 0)
+                return -ENOMEM;
         *ret = &device;
         return 0;
 }

@@ -16,6 +16,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from process_memory import SHARED, mappings, open_files, resident, threads  # noqa: E402
 from tandem_test import SANITIZER, SPROUT, TALE, Closed, Daemon, Refused, check, main, same_ids, send_signal, test, wait_for  # noqa: E402
 
 WORDS = "the king his daughter a fox and an old mill in the wood once upon time said rode away golden apple sea".split()
@@ -32,16 +33,11 @@ def random_request(rng):
 def process_figures(pid):
     """(bytes without the KV cache, fds, threads); None when it is gone."""
     try:
-        size, kind = 0, ""
-        with open(f"/proc/{pid}/smaps") as f:
-            for line in f:
-                if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
-                    kind = line
-                elif line.startswith("Pss:") and "memfd:tandem-kv" not in kind:
-                    size += int(line.split()[1]) << 10
-        with open(f"/proc/{pid}/status") as f:
-            threads = int(re.search(r"^Threads:\s+(\d+)", f.read(), re.M).group(1))
-        return size, len(os.listdir(f"/proc/{pid}/fd")), threads
+        try:
+            size = sum(v for kind, v in mappings(pid).items() if "tandem-kv" not in kind)
+        except PermissionError:  # shared pages are then left out: which of them are the KV cache cannot be told
+            size = sum(v for kind, v in resident(pid).items() if kind != SHARED)
+        return size, open_files(pid), threads(pid)
     except (OSError, AttributeError):
         return None
 

@@ -1,5 +1,6 @@
 """Who may do what over D-Bus: two real users on one bus, polkit played by the test, and no polkit at all. What another
 user's job says stays between it and its user."""
+import inspect
 import json
 import os
 import pwd
@@ -16,6 +17,14 @@ UNKNOWN = "org.freedesktop.DBus.Error.UnknownObject"
 DENIED = ERROR + "Denied"
 
 
+def python_of(function, address):
+    """A command line that runs function(address) and needs no file: another user may not be able to read this tree."""
+    names = {"NAME": NAME, "ROOT": ROOT, "MANAGER": MANAGER}
+    lines = ["import json, sys"] + [f"{k} = {v!r}" for k, v in names.items()]
+    return [sys.executable, "-B", "-c", "\n".join(lines) + "\n" + inspect.getsource(function) +
+            f"\n{function.__name__}(sys.argv[1])", address]
+
+
 class User:
     """A process of another user, with a connection of its own; told what to call on its standard input."""
 
@@ -23,7 +32,7 @@ class User:
         if os.geteuid() != 0:
             raise Skip("becoming another user needs root")
         dbus_module()
-        self.process = subprocess.Popen([sys.executable, "-B", os.path.abspath(__file__), "--caller", bus.address],
+        self.process = subprocess.Popen(python_of(caller, bus.address),
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=uid, group=uid,
                                         extra_groups=[], cwd="/", text=True)
         self.name = self.do("name")
@@ -267,8 +276,8 @@ def polkit_fails_or_sleeps():
         p.asked()
         # Silence: refused in the end, and the floor is not left with calls that wait. More than may wait are refused.
         p = Polkit(bus, {}, answer="silent")
-        c = subprocess.run([sys.executable, "-B", os.path.abspath(__file__), "--flood", bus.address], user=ALICE,
-                           group=ALICE, extra_groups=[], cwd="/", stdout=subprocess.PIPE, timeout=60 * SLOW)
+        c = subprocess.run(python_of(flood, bus.address), user=ALICE, group=ALICE,
+                           extra_groups=[], cwd="/", stdout=subprocess.PIPE, timeout=60 * SLOW)
         errors = json.loads(c.stdout)
         check(errors.get(ERROR + "Quota", 0) >= 36 and errors.get(DENIED, 0) == 64, "a flood while polkit is silent", errors)
         p.asked()
@@ -307,11 +316,7 @@ def flood(address):
 
 
 if __name__ == "__main__":
-    if "--caller" in sys.argv:
-        caller(sys.argv[-1])
-    elif "--polkit" in sys.argv:
+    if "--polkit" in sys.argv:
         polkit(sys.argv[2], json.loads(sys.argv[3]), float(sys.argv[4]), sys.argv[5])
-    elif "--flood" in sys.argv:
-        flood(sys.argv[-1])
     else:
         main()

@@ -2,39 +2,25 @@
 kind of mapping.
 
 A model of 130 MB is used, so that code, heap and tokenizer tables (a constant, stated below) do not hide anything."""
-import re
-
 import os
+import re
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import *  # noqa: E402,F403
+from process_memory import memory_of_all, open_files  # noqa: E402
 
 CONSTANT = 24 << 20  # code, heap, tokenizer tables, thread stacks of three processes
 
 
-def pss(pids):
-    """{kind: bytes}: by memfd name, file name, or "anonymous"; and the total as smaps_rollup gives it."""
-    kinds, total = {}, 0
-    for pid in pids:
-        with open(f"/proc/{pid}/smaps_rollup") as f:
-            total += int(re.search(r"^Pss:\s+(\d+)", f.read(), re.M).group(1)) << 10
-        with open(f"/proc/{pid}/smaps") as f:
-            kind = ""
-            for line in f:
-                if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
-                    fields = line.split(None, 5)
-                    path = fields[5].strip() if len(fields) > 5 else ""
-                    m = re.match(r"/memfd:([\w.-]+)", path)
-                    plain = "anonymous" if not path or path.startswith("[") else os.path.basename(path)
-                    kind = m.group(1) if m else plain
-                elif line.startswith("Pss:"):
-                    kinds[kind] = kinds.get(kind, 0) + (int(line.split()[1]) << 10)
-    return kinds, total
+def pss(d):
+    """{kind: bytes} of all processes of a daemon, and their sum."""
+    kinds = memory_of_all(d.pids(), d.status()["arena_bytes"])
+    return kinds, sum(kinds.values())
 
 
 def measure(d, name, path, what):
-    kinds, total = pss(d.pids())
+    kinds, total = pss(d)
     m = d.model(name)
     file_bytes = os.path.getsize(path)
     pools = m.get("kv_bytes", 0) + m.get("activations_bytes", 0) + m.get("scratch_bytes", 0)
@@ -87,10 +73,10 @@ def no_growth():
 
     with Daemon() as d:
         round_of(d, 30)
-        before, _ = pss(d.pids())
+        before, _ = pss(d)
         files = fds(d)
         round_of(d, times(200, 1000))
-        after, _ = pss(d.pids())
+        after, _ = pss(d)
         grown = {k: v - before.get(k, 0) for k, v in after.items() if abs(v - before.get(k, 0)) > 64 << 10}
         print(f"FIGURE growth over 200 jobs: anonymous {(after['anonymous'] - before['anonymous']) >> 10} KiB; {grown}")
         check(after["anonymous"] - before["anonymous"] < 2 << 20, "anonymous memory grew", grown)
@@ -100,7 +86,7 @@ def no_growth():
 
 
 def fds(d):
-    return sorted(len(os.listdir(f"/proc/{p}/fd")) for p in d.pids())
+    return sorted(open_files(p) for p in d.pids())
 
 
 main()

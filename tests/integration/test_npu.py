@@ -58,7 +58,7 @@ class Control:
 
 def need_emulated():
     if not os.path.exists(os.path.join(PROGRAMS, "manifest")):
-        raise Skip("the emulated NPU is not in this build (Debian 12: libxrt-dev, uuid-dev)")
+        raise Skip("the emulated NPU, which needs XRT 2.13, is not in this build (Debian 12 and 13: libxrt-dev, uuid-dev)")
 
 
 def daemon(control=None, **env):

@@ -1,0 +1,213 @@
+/* Accounts; the rule and its source are in the header. */
+#include "daemon/accounts/accounts.h"
+
+#include <assert.h>
+
+struct tdm_accounts {
+        struct tdm_resource_limit limits[TDM_N_RESOURCES];
+        uint64_t total[TDM_N_RESOURCES];
+        struct tdm_list list;
+        struct tdm_uid_range *ranges; /* [n_ranges], by first, disjoint */
+        size_t n_ranges;
+};
+
+static const struct {
+        const char *name;
+        const char *advice; /* what ends such a use */
+} resources[TDM_N_RESOURCES] = {
+        [TDM_RESOURCE_CONNECTIONS] = { "connections", "close some" },
+        [TDM_RESOURCE_FRAME_BYTES] = { "bytes of requests and replies on their way",
+                                       "read replies, send less at once" },
+        [TDM_RESOURCE_WAITING_BYTES] = { "bytes of texts that wait to be tokenized", "try again when some are done" },
+        [TDM_RESOURCE_MODELS] = { "loaded models", "unload one (tandem unload)" },
+        [TDM_RESOURCE_LOADS] = { "model files being read", "try again when one is done" },
+        [TDM_RESOURCE_METADATA_BYTES] = { "bytes of vocabularies", "unload a model (tandem unload)" },
+};
+
+const char *tdm_resource_name(enum tdm_resource resource)
+{
+        return resources[resource].name;
+}
+
+int tdm_accounts_new(struct tdm_accounts **ret, const struct tdm_resource_limit *limits)
+{
+        struct tdm_accounts *accounts = calloc(1, sizeof(*accounts));
+
+        if (!accounts)
+                return -ENOMEM;
+        for (unsigned r = 0; r < TDM_N_RESOURCES; r++) {
+                assert(limits[r].reserve < limits[r].capacity);
+                assert(limits[r].share_percent >= 1 && limits[r].share_percent <= 100);
+                accounts->limits[r] = limits[r];
+        }
+        tdm_list_init(&accounts->list);
+        *ret = accounts;
+        return 0;
+}
+
+void tdm_accounts_destroy(struct tdm_accounts *accounts)
+{
+        if (!accounts)
+                return;
+        assert(tdm_list_empty(&accounts->list));
+        free(accounts->ranges);
+        free(accounts);
+}
+
+void tdm_accounts_destroyp(struct tdm_accounts **accounts)
+{
+        tdm_accounts_destroy(*accounts);
+}
+
+static int by_first(const void *a, const void *b)
+{
+        const struct tdm_uid_range *x = a, *y = b;
+
+        return x->first < y->first ? -1 : x->first > y->first;
+}
+
+int tdm_accounts_set_ranges(struct tdm_accounts *accounts, const struct tdm_uid_range *ranges, size_t n)
+{
+        struct tdm_uid_range *sorted = calloc(n + 1, sizeof(*sorted));
+        size_t n_kept = 0;
+        uint64_t end = 0;
+
+        if (!sorted)
+                return -ENOMEM;
+        if (n > 0)
+                memcpy(sorted, ranges, n * sizeof(*ranges));
+        qsort(sorted, n, sizeof(*sorted), by_first);
+        for (size_t i = 0; i < n; i++) {
+                /* A range of root's, or one with root in it, would give an ordinary user root's reserve. */
+                if (sorted[i].count == 0 || sorted[i].first == 0 || sorted[i].owner == 0 || sorted[i].first < end)
+                        continue;
+                end = (uint64_t)sorted[i].first + sorted[i].count;
+                sorted[n_kept++] = sorted[i];
+        }
+        free(accounts->ranges);
+        accounts->ranges = sorted;
+        accounts->n_ranges = n_kept;
+        return 0;
+}
+
+uid_t tdm_accounts_owner(const struct tdm_accounts *accounts, uid_t uid)
+{
+        size_t low = 0, high = accounts->n_ranges;
+
+        while (low < high) {
+                size_t middle = low + (high - low) / 2;
+                const struct tdm_uid_range *range = &accounts->ranges[middle];
+
+                if (uid < range->first)
+                        high = middle;
+                else if (uid - range->first >= range->count)
+                        low = middle + 1;
+                else
+                        return range->owner;
+        }
+        return uid;
+}
+
+struct tdm_account *tdm_accounts_get(struct tdm_accounts *accounts, uid_t uid)
+{
+        uid_t owner = tdm_accounts_owner(accounts, uid);
+        struct tdm_account *account;
+
+        tdm_list_for_each(account, &accounts->list, struct tdm_account,
+                          node) if (account->uid == owner) return tdm_account_ref(account);
+        account = calloc(1, sizeof(*account));
+        if (!account)
+                return NULL;
+        account->accounts = accounts;
+        account->uid = owner;
+        account->n_refs = 1;
+        tdm_list_append(&accounts->list, &account->node);
+        return account;
+}
+
+struct tdm_account *tdm_account_ref(struct tdm_account *account)
+{
+        account->n_refs++;
+        return account;
+}
+
+void tdm_account_unref(struct tdm_account *account)
+{
+        if (!account || --account->n_refs > 0)
+                return;
+        for (unsigned r = 0; r < TDM_N_RESOURCES; r++)
+                assert(account->used[r] == 0);
+        tdm_list_remove(&account->node);
+        free(account);
+}
+
+void tdm_account_unrefp(struct tdm_account **account)
+{
+        tdm_account_unref(*account);
+}
+
+/* What all users together may hold while this one asks. */
+static uint64_t room_of(const struct tdm_account *account, enum tdm_resource resource)
+{
+        const struct tdm_resource_limit *limit = &account->accounts->limits[resource];
+
+        return account->uid == 0 ? limit->capacity : limit->capacity - limit->reserve;
+}
+
+uint64_t tdm_account_available(const struct tdm_account *account, enum tdm_resource resource)
+{
+        const struct tdm_resource_limit *limit = &account->accounts->limits[resource];
+        uint64_t room = room_of(account, resource), own = account->used[resource];
+        uint64_t total = account->accounts->total[resource], others = total - own, share;
+
+        if (total >= room)
+                return 0;
+        if (account->uid == 0)
+                return room - total;
+        /* Divided first, so that no product of bytes overflows. */
+        share = (room - others) / 100 * limit->share_percent + (room - others) % 100 * limit->share_percent / 100;
+        share = TDM_MAX(share, limit->floor);
+        return own >= share ? 0 : TDM_MIN(share - own, room - total);
+}
+
+int tdm_account_charge(struct tdm_account *account, enum tdm_resource resource, uint64_t n, struct tdm_error *err)
+{
+        uint64_t available = tdm_account_available(account, resource);
+
+        if (n > available) {
+                const struct tdm_resource_limit *limit = &account->accounts->limits[resource];
+                uint64_t total = account->accounts->total[resource];
+
+                account->n_refused[resource]++;
+                if (account->used[resource] == 0 && n <= room_of(account, resource) && total > 0)
+                        return tdm_error_set(err, TDM_E_BUSY,
+                                             "%llu of %llu %s are in use by all users, and %llu more do not fit; try "
+                                             "again later",
+                                             (unsigned long long)total, (unsigned long long)limit->capacity,
+                                             resources[resource].name, (unsigned long long)n);
+                return tdm_error_set(
+                        err, TDM_E_QUOTA, "this user (uid %u) has %llu %s and may have %llu more now, not %llu; %s",
+                        (unsigned)account->uid, (unsigned long long)account->used[resource], resources[resource].name,
+                        (unsigned long long)available, (unsigned long long)n, resources[resource].advice);
+        }
+        account->used[resource] += n;
+        account->accounts->total[resource] += n;
+        return 0;
+}
+
+void tdm_account_release(struct tdm_account *account, enum tdm_resource resource, uint64_t n)
+{
+        assert(account->used[resource] >= n);
+        account->used[resource] -= n;
+        account->accounts->total[resource] -= n;
+}
+
+uint64_t tdm_accounts_total(const struct tdm_accounts *accounts, enum tdm_resource resource)
+{
+        return accounts->total[resource];
+}
+
+struct tdm_list *tdm_accounts_list(struct tdm_accounts *accounts)
+{
+        return &accounts->list;
+}

@@ -1,0 +1,90 @@
+/* Accounts: how much of what all users share each user holds, and who may have more of it.
+ *
+ * Every resource that clients share has a capacity. A user may hold only a share of what the others leave, so that
+ * some is left for whoever comes next, and root has a reserve that nobody else gets. With `own` what the user holds,
+ * `others` what all others hold, and `room` = capacity - reserve (for root: the whole capacity), a user may take n
+ * more when
+ *
+ *     own + n <= share_percent / 100 * (room - others)        (dynamic thresholds: Choudhury and Hahne, 1998)
+ *  or own + n <= floor and own + others + n <= room
+ *
+ * With a share of one half, k users that take all they can hold 1 - 2^-k of the room together: three hold 7/8, and the
+ * fourth still gets half of the rest. `floor` is the least that a user is to have while there is any room at all.
+ *
+ * A user is a login account: the uids of its subordinate ranges (subuid(5), as newuidmap(1) hands them out) count as
+ * their owner's, or one user would be 65,536.
+ *
+ * Loop thread only. An account lives as long as somebody refers to it. */
+#ifndef TDM_DAEMON_ACCOUNTS_ACCOUNTS_H
+#define TDM_DAEMON_ACCOUNTS_ACCOUNTS_H
+
+#include <sys/types.h>
+#include "common/error.h"
+#include "common/list.h"
+
+enum tdm_resource {
+        TDM_RESOURCE_CONNECTIONS,    /* of all faces */
+        TDM_RESOURCE_FRAME_BYTES,    /* of requests that have arrived in part, and of replies that nobody read yet */
+        TDM_RESOURCE_WAITING_BYTES,  /* of texts that wait to be tokenized */
+        TDM_RESOURCE_MODELS,         /* that are loaded or loading */
+        TDM_RESOURCE_LOADS,          /* reads of model files under way */
+        TDM_RESOURCE_METADATA_BYTES, /* of described models: vocabulary, tensors' names */
+        TDM_N_RESOURCES
+};
+
+struct tdm_resource_limit {
+        uint64_t capacity;
+        uint64_t reserve;       /* for root alone; less than capacity */
+        uint64_t floor;         /* what each user gets while there is room */
+        unsigned share_percent; /* 1 … 100, of what the others leave */
+};
+
+/* The uids [first, first + count) belong to the login account `owner`. */
+struct tdm_uid_range {
+        uid_t first, count, owner;
+};
+
+struct tdm_accounts;
+
+struct tdm_account {
+        struct tdm_list node; /* of all accounts */
+        struct tdm_accounts *accounts;
+        unsigned n_refs;
+        uid_t uid; /* the login account's */
+        uint64_t used[TDM_N_RESOURCES];
+        uint64_t n_refused[TDM_N_RESOURCES];
+};
+
+/* limits [TDM_N_RESOURCES], copied. */
+int tdm_accounts_new(struct tdm_accounts **ret, const struct tdm_resource_limit *limits);
+/* All accounts must be released. */
+void tdm_accounts_destroy(struct tdm_accounts *accounts);
+void tdm_accounts_destroyp(struct tdm_accounts **accounts);
+
+/* Replaces the subordinate ranges. ranges [n], copied; overlapping ones are ignored from the second on, and root owns
+ * none. Accounts that are there keep their owner. */
+int tdm_accounts_set_ranges(struct tdm_accounts *accounts, const struct tdm_uid_range *ranges, size_t n);
+/* The login account that uid counts as. */
+uid_t tdm_accounts_owner(const struct tdm_accounts *accounts, uid_t uid);
+
+/* The account of uid's owner; a new reference. NULL: no memory. */
+struct tdm_account *tdm_accounts_get(struct tdm_accounts *accounts, uid_t uid);
+struct tdm_account *tdm_account_ref(struct tdm_account *account);
+/* The last reference may go only when nothing is charged any more. */
+void tdm_account_unref(struct tdm_account *account);
+void tdm_account_unrefp(struct tdm_account **account);
+
+/* Charges n. TDM_E_QUOTA: this user's share is used up. TDM_E_BUSY: everybody together has all of it. The message says
+ * how much there is and what to do. Nothing is charged then. */
+int tdm_account_charge(struct tdm_account *account, enum tdm_resource resource, uint64_t n, struct tdm_error *err);
+/* How much more of it the account may be charged now. */
+uint64_t tdm_account_available(const struct tdm_account *account, enum tdm_resource resource);
+/* Gives back n of what was charged. */
+void tdm_account_release(struct tdm_account *account, enum tdm_resource resource, uint64_t n);
+
+uint64_t tdm_accounts_total(const struct tdm_accounts *accounts, enum tdm_resource resource);
+/* The accounts, in no order: of struct tdm_account by node. */
+struct tdm_list *tdm_accounts_list(struct tdm_accounts *accounts);
+const char *tdm_resource_name(enum tdm_resource resource); /* as errors and status name it: "connections" */
+
+#endif

@@ -1,0 +1,71 @@
+"""What a process holds, from /proc: memory by kind of mapping, open files, threads.
+
+A worker is not dumpable, so only root may read its smaps and list its fds. For anybody else this file falls back on what the
+kernel tells everybody: the resident sizes in /proc/PID/status, and the number of open files as the size of /proc/PID/fd. These
+figures do not say which shared mapping the pages belong to; shared segments are then counted by tandemd (arena_bytes of its
+status).
+"""
+import os
+import re
+
+SHARED = "shared"  # the kind under which shared pages stand where their mappings cannot be told apart
+
+
+def status_field(pid, name):
+    with open(f"/proc/{pid}/status") as f:
+        return int(re.search(rf"^{name}:\s+(\d+)", f.read(), re.M).group(1))
+
+
+def mappings(pid):
+    """{kind: bytes of Pss}: by memfd name, by file name, or "anonymous". PermissionError where smaps may not be read."""
+    kinds, kind = {}, ""
+    with open(f"/proc/{pid}/smaps") as f:
+        for line in f:
+            if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+                fields = line.split(None, 5)
+                path = fields[5].strip() if len(fields) > 5 else ""
+                m = re.match(r"/memfd:([\w.-]+)", path)
+                plain = "anonymous" if not path or path.startswith("[") else os.path.basename(path)
+                kind = m.group(1) if m else plain
+            elif line.startswith("Pss:"):
+                kinds[kind] = kinds.get(kind, 0) + (int(line.split()[1]) << 10)
+    return kinds
+
+
+def resident(pid):
+    """The same as far as everybody may know it: {"anonymous", "files", SHARED: bytes}. A page that several processes have
+    counts in each of them."""
+    return {kind: status_field(pid, name) << 10
+            for kind, name in (("anonymous", "RssAnon"), ("files", "RssFile"), (SHARED, "RssShmem"))}
+
+
+def memory(pid):
+    try:
+        return mappings(pid)
+    except PermissionError:
+        return resident(pid)
+
+
+def memory_of_all(pids, arena_bytes):
+    """{kind: bytes} of processes that share segments of arena_bytes in all, each page counted once or, for files, more often."""
+    kinds, arena_counted = {}, False
+    for pid in pids:
+        for kind, size in memory(pid).items():
+            if kind == SHARED:  # the segments that tandemd knows count once; what a worker has beyond them is its own
+                size = max(0, size - arena_bytes)
+                if not arena_counted:
+                    size, arena_counted = size + arena_bytes, True
+            kinds[kind] = kinds.get(kind, 0) + size
+    return kinds
+
+
+def open_files(pid):
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd"))
+    except PermissionError:
+        # The number itself from Linux 6.2 on, before that 0; then the size of the table, which grows in powers of two.
+        return os.stat(f"/proc/{pid}/fd").st_size or status_field(pid, "FDSize")
+
+
+def threads(pid):
+    return status_field(pid, "Threads")
