@@ -50,7 +50,8 @@ static int parse_listen(struct config *c, struct tdm_error *err)
                 snprintf(host, sizeof(host), "%.*s", (int)TDM_MIN(n, sizeof(host) - 1), c->listen);
         if (strcmp(host, "localhost") == 0)
                 snprintf(host, sizeof(host), "127.0.0.1");
-        if (getaddrinfo(host, colon + 1, &hints, &found) != 0 || !found)
+        if (strspn(colon + 1, "0123456789") != strlen(colon + 1) || strtoul(colon + 1, NULL, 10) > 65535 ||
+            getaddrinfo(host, colon + 1, &hints, &found) != 0 || !found)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "--listen %.100s: not an address and a port", c->listen);
         memcpy(&c->address, found->ai_addr, found->ai_addrlen);
         c->address_size = found->ai_addrlen;

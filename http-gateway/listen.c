@@ -7,6 +7,8 @@
 
 #define LISTEN_FDS_START 3
 #define BACKLOG 512
+/* What the kernel holds for a client that does not read; its jobs are paused that much earlier. */
+#define SEND_BUFFER_BYTES (64 << 10)
 
 void listen_notify(const char *state)
 {
@@ -76,6 +78,7 @@ int listen_open(struct config *c, int *ret_fd, struct tdm_error *err)
                 r = take_passed(c, fd, err);
                 if (r != 0)
                         return r;
+                (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &(int){ SEND_BUFFER_BYTES }, sizeof(int));
                 *ret_fd = steal_fd(&fd);
                 return 0;
         }
@@ -83,6 +86,7 @@ int listen_open(struct config *c, int *ret_fd, struct tdm_error *err)
         if (fd < 0)
                 return tdm_error_set(err, -errno, "cannot make a socket for %s: %s", c->listen, strerror(errno));
         (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+        (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &(int){ SEND_BUFFER_BYTES }, sizeof(int)); /* inherited */
         if (bind(fd, (const struct sockaddr *)&c->address, c->address_size) < 0 || listen(fd, BACKLOG) < 0) {
                 if (errno == EADDRINUSE)
                         return tdm_error_set(err, TDM_E_BUSY,
@@ -93,4 +97,16 @@ int listen_open(struct config *c, int *ret_fd, struct tdm_error *err)
         }
         *ret_fd = steal_fd(&fd);
         return 0;
+}
+
+unsigned listen_port(int fd)
+{
+        struct sockaddr_storage address = { 0 };
+        socklen_t size = sizeof(address);
+
+        if (getsockname(fd, (struct sockaddr *)&address, &size) < 0)
+                return 0;
+        return address.ss_family == AF_INET  ? ntohs(((struct sockaddr_in *)&address)->sin_port) :
+               address.ss_family == AF_INET6 ? ntohs(((struct sockaddr_in6 *)&address)->sin6_port) :
+                                               0;
 }

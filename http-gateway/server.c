@@ -410,8 +410,9 @@ int server_run(struct config *config, struct tdm_error *err)
         if (r == 0)
                 r = start_mhd(&s, fd, err);
         if (r == 0) {
+                tdm_log_info("answering on %s, port %u%s", config->listen, listen_port(fd),
+                             config->n_keys > 0 ? ", to those with a key" : "");
                 steal_fd(&fd); /* libmicrohttpd's */
-                tdm_log_info("answering on %s%s", config->listen, config->n_keys > 0 ? ", to those with a key" : "");
                 listen_notify("READY=1");
                 r = tdm_loop_run(s.loop);
                 if (r < 0)
