@@ -1,8 +1,9 @@
-/* A queue to the thread and a queue back, under one mutex; the loop is woken by an eventfd. Nothing is shared beyond
- * that: a task belongs to the thread from add() until done(). Caps are the callers' business. */
+/* A queue to the threads for each user, and one queue back, under one mutex; the loop is woken by an eventfd. Nothing
+ * is shared beyond that: a task belongs to its thread from add() until done(). */
 #include "common/background.h"
 
 #include <pthread.h>
+#include "common/list.h"
 
 struct piece {
         struct piece *next;
@@ -16,14 +17,25 @@ struct queue {
         struct piece *head, *tail;
 };
 
+/* A user with tasks that wait or run. */
+struct user {
+        struct tdm_list node; /* the one whose turn is next comes first */
+        uint64_t user;
+        struct queue to_do;
+        bool busy; /* one of its tasks runs */
+};
+
 struct tdm_background {
         struct tdm_source *wake;
-        pthread_t thread;
-        bool started;
+        unsigned n_threads; /* at most */
+        pthread_t threads[TDM_BACKGROUND_MAX_THREADS];
+        unsigned n_started; /* loop only */
 
         pthread_mutex_t lock; /* of all below */
         pthread_cond_t more;
-        struct queue to_do, finished;
+        struct tdm_list users;
+        unsigned n_waiting, n_idle; /* tasks; threads */
+        struct queue finished;
         bool ending;
 };
 
@@ -49,23 +61,60 @@ static struct piece *take(struct queue *q)
         return p;
 }
 
+static struct user *find_user(struct tdm_background *b, uint64_t user)
+{
+        struct user *u;
+
+        tdm_list_for_each(u, &b->users, struct user, node)
+        {
+                if (u->user == user)
+                        return u;
+        }
+        return NULL;
+}
+
+static struct user *next_user(struct tdm_background *b)
+{
+        struct user *u;
+
+        tdm_list_for_each(u, &b->users, struct user, node)
+        {
+                if (!u->busy && u->to_do.head)
+                        return u;
+        }
+        return NULL;
+}
+
 static void *work(void *userdata)
 {
         struct tdm_background *b = userdata;
 
         pthread_mutex_lock(&b->lock);
         for (;;) {
+                struct user *u;
                 struct piece *p;
 
-                while (!b->to_do.head && !b->ending)
+                while (!b->ending && !(u = next_user(b))) {
+                        b->n_idle++;
                         pthread_cond_wait(&b->more, &b->lock);
+                        b->n_idle--;
+                }
                 if (b->ending)
                         break;
-                p = take(&b->to_do);
+                p = take(&u->to_do);
+                b->n_waiting--;
+                u->busy = true;
+                tdm_list_remove(&u->node); /* behind all the others */
+                tdm_list_append(&b->users, &u->node);
                 pthread_mutex_unlock(&b->lock);
                 p->run(p->task);
                 p->ran = true;
                 pthread_mutex_lock(&b->lock);
+                u->busy = false;
+                if (!u->to_do.head) {
+                        tdm_list_remove(&u->node);
+                        free(u);
+                }
                 put(&b->finished, p);
                 tdm_loop_wake(b->wake);
         }
@@ -98,6 +147,11 @@ static int on_wake(struct tdm_source *source, void *userdata)
 
 int tdm_background_new(struct tdm_background **ret, struct tdm_loop *loop)
 {
+        return tdm_background_new_pool(ret, loop, 1);
+}
+
+int tdm_background_new_pool(struct tdm_background **ret, struct tdm_loop *loop, unsigned n_threads)
+{
         struct tdm_background *b = calloc(1, sizeof(*b));
         int r;
 
@@ -108,6 +162,8 @@ int tdm_background_new(struct tdm_background **ret, struct tdm_loop *loop)
                 free(b);
                 return r;
         }
+        b->n_threads = TDM_MIN(TDM_MAX(n_threads, 1u), TDM_BACKGROUND_MAX_THREADS);
+        tdm_list_init(&b->users);
         pthread_mutex_init(&b->lock, NULL);
         pthread_cond_init(&b->more, NULL);
         *ret = b;
@@ -116,17 +172,23 @@ int tdm_background_new(struct tdm_background **ret, struct tdm_loop *loop)
 
 void tdm_background_destroy(struct tdm_background *b)
 {
+        struct user *u;
+
         if (!b)
                 return;
-        if (b->started) {
-                pthread_mutex_lock(&b->lock);
-                b->ending = true;
-                pthread_cond_signal(&b->more);
-                pthread_mutex_unlock(&b->lock);
-                pthread_join(b->thread, NULL);
-        }
+        pthread_mutex_lock(&b->lock);
+        b->ending = true;
+        pthread_cond_broadcast(&b->more);
+        pthread_mutex_unlock(&b->lock);
+        for (unsigned i = 0; i < b->n_started; i++)
+                pthread_join(b->threads[i], NULL);
         deliver(b, &b->finished);
-        deliver(b, &b->to_do);
+        tdm_list_for_each(u, &b->users, struct user, node)
+        {
+                deliver(b, &u->to_do);
+                tdm_list_remove(&u->node);
+                free(u);
+        }
         tdm_source_destroyp(&b->wake);
         pthread_cond_destroy(&b->more);
         pthread_mutex_destroy(&b->lock);
@@ -139,26 +201,55 @@ void tdm_background_destroyp(struct tdm_background **b)
         *b = NULL;
 }
 
+/* Another thread when none is idle. One that cannot start is an error only where there is none at all. */
+static int start_thread(struct tdm_background *b)
+{
+        bool needed;
+        int r;
+
+        pthread_mutex_lock(&b->lock);
+        needed = b->n_idle <= b->n_waiting;
+        pthread_mutex_unlock(&b->lock);
+        if (b->n_started >= b->n_threads || !needed)
+                return 0;
+        r = pthread_create(&b->threads[b->n_started], NULL, work, b);
+        if (r == 0)
+                b->n_started++;
+        return b->n_started > 0 ? 0 : -r;
+}
+
+int tdm_background_add_for(struct tdm_background *b, uint64_t user, void (*run)(void *task),
+                           void (*done)(void *task, bool ran), void *task)
+{
+        struct piece *p = calloc(1, sizeof(*p));
+        struct user *u, *new_user = calloc(1, sizeof(*new_user));
+        int r = p && new_user ? start_thread(b) : -ENOMEM;
+
+        if (r == 0) {
+                *p = (struct piece){ .run = run, .done = done, .task = task };
+                pthread_mutex_lock(&b->lock);
+                if (b->n_waiting >= TDM_BACKGROUND_MAX_TASKS)
+                        r = -ENOBUFS;
+                else {
+                        u = find_user(b, user);
+                        if (!u) {
+                                u = steal_ptr(&new_user);
+                                u->user = user;
+                                tdm_list_append(&b->users, &u->node);
+                        }
+                        put(&u->to_do, steal_ptr(&p));
+                        b->n_waiting++;
+                        pthread_cond_signal(&b->more);
+                }
+                pthread_mutex_unlock(&b->lock);
+        }
+        free(new_user);
+        free(p);
+        return r;
+}
+
 int tdm_background_add(struct tdm_background *b, void (*run)(void *task), void (*done)(void *task, bool ran),
                        void *task)
 {
-        struct piece *p = calloc(1, sizeof(*p));
-
-        if (!p)
-                return -ENOMEM;
-        *p = (struct piece){ .run = run, .done = done, .task = task };
-        if (!b->started) {
-                int r = pthread_create(&b->thread, NULL, work, b);
-
-                if (r != 0) {
-                        free(p);
-                        return -r;
-                }
-                b->started = true;
-        }
-        pthread_mutex_lock(&b->lock);
-        put(&b->to_do, p);
-        pthread_cond_signal(&b->more);
-        pthread_mutex_unlock(&b->lock);
-        return 0;
+        return tdm_background_add_for(b, 0, run, done, task);
 }

@@ -16,6 +16,7 @@ static const struct {
         const char *advice; /* what ends such a use */
 } resources[TDM_N_RESOURCES] = {
         [TDM_RESOURCE_CONNECTIONS] = { "connections", "close some" },
+        [TDM_RESOURCE_CALLERS] = { "callers on the bus", "close some" },
         [TDM_RESOURCE_FRAME_BYTES] = { "bytes of requests and replies on their way",
                                        "read replies, send less at once" },
         [TDM_RESOURCE_WAITING_BYTES] = { "bytes of texts that wait to be tokenized", "try again when some are done" },
@@ -156,9 +157,16 @@ static uint64_t room_of(const struct tdm_account *account, enum tdm_resource res
 
 uint64_t tdm_account_available(const struct tdm_account *account, enum tdm_resource resource)
 {
-        const struct tdm_resource_limit *limit = &account->accounts->limits[resource];
-        uint64_t room = room_of(account, resource), own = account->used[resource];
-        uint64_t total = account->accounts->total[resource], others = total - own, share;
+        const struct tdm_resource_limit *limit;
+        uint64_t room, own, total, others, share;
+
+        if (!account)
+                return UINT64_MAX;
+        limit = &account->accounts->limits[resource];
+        room = room_of(account, resource);
+        own = account->used[resource];
+        total = account->accounts->total[resource];
+        others = total - own;
 
         if (total >= room)
                 return 0;
@@ -190,6 +198,8 @@ int tdm_account_charge(struct tdm_account *account, enum tdm_resource resource, 
                         (unsigned)account->uid, (unsigned long long)account->used[resource], resources[resource].name,
                         (unsigned long long)available, (unsigned long long)n, resources[resource].advice);
         }
+        if (!account)
+                return 0;
         account->used[resource] += n;
         account->accounts->total[resource] += n;
         return 0;
@@ -197,6 +207,8 @@ int tdm_account_charge(struct tdm_account *account, enum tdm_resource resource, 
 
 void tdm_account_release(struct tdm_account *account, enum tdm_resource resource, uint64_t n)
 {
+        if (!account)
+                return;
         assert(account->used[resource] >= n);
         account->used[resource] -= n;
         account->accounts->total[resource] -= n;

@@ -23,7 +23,8 @@
 #include "common/list.h"
 
 enum tdm_resource {
-        TDM_RESOURCE_CONNECTIONS,    /* of all faces */
+        TDM_RESOURCE_CONNECTIONS,    /* of the socket face */
+        TDM_RESOURCE_CALLERS,        /* on the bus that are remembered */
         TDM_RESOURCE_FRAME_BYTES,    /* of requests that have arrived in part, and of replies that nobody read yet */
         TDM_RESOURCE_WAITING_BYTES,  /* of texts that wait to be tokenized */
         TDM_RESOURCE_MODELS,         /* that are loaded or loading */
@@ -74,7 +75,9 @@ struct tdm_account *tdm_account_ref(struct tdm_account *account);
 void tdm_account_unref(struct tdm_account *account);
 void tdm_account_unrefp(struct tdm_account **account);
 
-/* Charges n. TDM_E_QUOTA: this user's share is used up. TDM_E_BUSY: everybody together has all of it. The message says
+/* An account that is NULL is not counted: these do nothing then, and there is no end of what is available.
+ *
+ * Charges n. TDM_E_QUOTA: this user's share is used up. TDM_E_BUSY: everybody together has all of it. The message says
  * how much there is and what to do. Nothing is charged then. */
 int tdm_account_charge(struct tdm_account *account, enum tdm_resource resource, uint64_t n, struct tdm_error *err);
 /* How much more of it the account may be charged now. */

@@ -6,8 +6,10 @@
 
 #include <signal.h>
 #include <sys/resource.h>
+#include "common/background.h"
 #include "common/log.h"
 #include "common/sigbus.h"
+#include "daemon/accounts/subuids.h"
 #include "daemon/faces/socket/face.h"
 #include "daemon/faces/dbus/dbus.h"
 #include "daemon/service/listener.h"
@@ -16,8 +18,6 @@
 #include "daemon/service/watchdog.h"
 #include "daemon/service/worker-dir.h"
 
-#define MAX_CONNECTIONS 256u
-#define MAX_CONNECTIONS_PER_UID 96u
 /* if the configuration does not say; a step may have all rows while no sequence generates */
 #define PREFILL_ROWS 256u
 #define MAX_PENDING_BYTES (UINT64_C(64) << 20)
@@ -30,6 +30,8 @@
 
 struct server {
         struct tdm_loop *loop;
+        struct tdm_accounts *accounts;
+        struct tdm_background *background; /* asks the system's user database */
         struct tdm_listener *listener;
         struct tdm_models *models;
         struct tdm_scheduler *scheduler;
@@ -175,6 +177,89 @@ static int on_signal(struct tdm_source *source, int signo, void *userdata)
         return 0;
 }
 
+/* ---- users ---- */
+
+/* Of a system daemon, which serves everybody: a user may have half of what the others leave. docs/security.md says why
+ * each is what it is. */
+static const struct tdm_resource_limit limits[TDM_N_RESOURCES] = {
+        [TDM_RESOURCE_CONNECTIONS] = { .capacity = 512, .reserve = 32, .floor = 4, .share_percent = 50 },
+        [TDM_RESOURCE_CALLERS] = { .capacity = 1024, .reserve = 64, .floor = 4, .share_percent = 50 },
+        [TDM_RESOURCE_FRAME_BYTES] = { .capacity = UINT64_C(256) << 20,
+                                       .reserve = UINT64_C(32) << 20,
+                                       .floor = UINT64_C(1) << 20,
+                                       .share_percent = 50 },
+        [TDM_RESOURCE_WAITING_BYTES] = { .capacity = UINT64_C(128) << 20,
+                                         .reserve = UINT64_C(16) << 20,
+                                         .floor = UINT64_C(1) << 20,
+                                         .share_percent = 50 },
+        [TDM_RESOURCE_MODELS] = { .capacity = 32, .reserve = 2, .floor = 1, .share_percent = 50 },
+        [TDM_RESOURCE_LOADS] = { .capacity = 32, .reserve = 4, .floor = 1, .share_percent = 50 },
+        [TDM_RESOURCE_METADATA_BYTES] = { .capacity = UINT64_C(1) << 30,
+                                          .reserve = UINT64_C(128) << 20,
+                                          .floor = UINT64_C(64) << 20,
+                                          .share_percent = 50 },
+};
+
+struct subuids {
+        struct server *s;
+        struct tdm_uid_range *ranges;
+        size_t n;
+        int r;
+};
+
+static void run_subuids(void *task)
+{
+        const char *path = getenv("TANDEM_SUBUIDS"); /* for tests */
+        struct subuids *t = task;
+
+        t->r = tdm_subuids_read(path ? path : TDM_SUBUIDS_PATH, tdm_uid_of_name, &t->ranges, &t->n);
+}
+
+static void on_subuids(void *task, bool ran)
+{
+        struct subuids *t = task;
+
+        if (ran && t->r == 0)
+                t->r = tdm_accounts_set_ranges(t->s->accounts, t->ranges, t->n);
+        if (ran && t->r < 0)
+                tdm_log_warning("cannot read the subordinate uids, each counts as a user of its own: %s",
+                                strerror(-t->r));
+        else if (ran)
+                tdm_log_debug("%zu ranges of subordinate uids", t->n);
+        free(t->ranges);
+        free(t);
+}
+
+/* Beside the loop: names are looked up in the system's user database, which may be on a network. */
+static void read_subuids(struct server *s)
+{
+        struct subuids *t = calloc(1, sizeof(*t));
+
+        if (!t)
+                return;
+        t->s = s;
+        if (tdm_background_add(s->background, run_subuids, on_subuids, t) < 0)
+                free(t);
+}
+
+static int set_up_accounts(struct server *s, const struct tdm_config *config, struct tdm_error *err)
+{
+        struct tdm_resource_limit own[TDM_N_RESOURCES];
+        int r;
+
+        memcpy(own, limits, sizeof(own));
+        for (unsigned i = 0; !config->system && i < TDM_N_RESOURCES; i++)
+                own[i].share_percent = 100; /* there is one user, and root */
+        r = tdm_accounts_new(&s->accounts, own);
+        if (r == 0)
+                r = tdm_background_new(&s->background, s->loop);
+        if (r < 0)
+                return tdm_error_set(err, r, "cannot set up the users' accounts: %s", strerror(-r));
+        if (config->system)
+                read_subuids(s);
+        return 0;
+}
+
 /* ---- the service manager ---- */
 
 /* Queued jobs count only where nothing runs: behind other jobs they wait for those. */
@@ -263,6 +348,8 @@ static int on_hangup(struct tdm_source *source, int signo, void *userdata)
                 tdm_config_deinit(&s->reread);
                 s->reread = config;
                 s->config = &s->reread;
+                if (s->config->system)
+                        read_subuids(s);
                 tdm_log_info("the configuration was read again");
         } else {
                 tdm_config_deinit(&config);
@@ -344,8 +431,7 @@ static int set_up_serving(struct server *s, const struct tdm_config *config, str
         struct tdm_face_config face = {
                 .system = config->system,
                 .socket = tdm_listener_path(s->listener),
-                .max_connections = MAX_CONNECTIONS,
-                .max_connections_per_uid = config->system ? MAX_CONNECTIONS_PER_UID : MAX_CONNECTIONS,
+                .accounts = s->accounts,
         };
         int r = tdm_scheduler_new(&s->scheduler, s->loop, &scheduler);
 
@@ -388,6 +474,7 @@ static int set_up_bus(struct server *s, const struct tdm_config *config, struct 
 {
         struct tdm_dbus_config bus = { .system = config->system,
                                        .bus = config->bus,
+                                       .accounts = s->accounts,
                                        .socket = tdm_listener_path(s->listener) };
         int r = tdm_dbus_new(&s->dbus, s->loop, s->models, s->scheduler, &bus, err);
 
@@ -415,6 +502,8 @@ static void server_deinit(struct server *s)
         tdm_source_destroyp(&s->sigint);
         tdm_source_destroyp(&s->sighup);
         tdm_source_destroyp(&s->ending);
+        tdm_background_destroyp(&s->background);
+        tdm_accounts_destroyp(&s->accounts);
         tdm_loop_destroyp(&s->loop);
         tdm_config_deinit(&s->reread);
 }
@@ -426,6 +515,8 @@ int tdm_server_run(const struct tdm_config *config, struct tdm_error *err)
 
         raise_fd_limit();
         r = set_up_loop(&s, err);
+        if (r == 0)
+                r = set_up_accounts(&s, config, err);
         if (r == 0)
                 r = tdm_listener_new(&s.listener, s.loop, config->socket, config->system, on_accept, &s, err);
         if (r == 0)

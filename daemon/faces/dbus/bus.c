@@ -522,6 +522,7 @@ int tdm_dbus_new(struct tdm_dbus **ret, struct tdm_loop *loop, struct tdm_models
         bus->loop = loop;
         bus->models = models;
         bus->scheduler = scheduler;
+        bus->accounts = config->accounts;
         bus->system = config->system;
         bus->asked_for = config->bus != NULL;
         bus->address = steal_ptr(&address);

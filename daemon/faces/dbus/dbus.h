@@ -8,6 +8,7 @@
 #ifndef TDM_DAEMON_FACES_DBUS_DBUS_H
 #define TDM_DAEMON_FACES_DBUS_DBUS_H
 
+#include "daemon/accounts/accounts.h"
 #include "daemon/schedule/scheduler.h"
 
 struct tdm_dbus;
@@ -16,6 +17,7 @@ struct tdm_dbus_config {
         bool system;        /* serves everybody, asks polkit */
         const char *bus;    /* session, system, an address, none; NULL: session or system, where there is one */
         const char *socket; /* for status */
+        struct tdm_accounts *accounts; /* borrowed */
 };
 
 /* All borrowed. A bus that cannot be reached is tried again, so it is no error. TDM_E_BAD_REQUEST: an address that can

@@ -88,7 +88,7 @@ int bus_peer_hold(struct bus_peer *peer, DBusMessage *message, struct bus_held *
                 return tdm_error_set(err, TDM_E_BUSY,
                                      "too many calls with file descriptors wait already; try again later");
         tdm_list_for_each(p, &bus->peers, struct bus_peer,
-                          node) if (p == peer || (p->known && peer->known && p->uid == peer->uid))
+                          node) if (p == peer || (p->account && p->account == peer->account))
                 tdm_list_for_each(held, &p->held, struct bus_held, node)
         {
                 n++;
@@ -127,6 +127,9 @@ void bus_peer_free(struct bus_peer *peer)
         bus_job_peer_left(bus, peer);
         tdm_list_remove(&peer->node);
         bus->n_peers--;
+        if (peer->account)
+                tdm_account_release(peer->account, TDM_RESOURCE_CALLERS, 1);
+        tdm_account_unref(peer->account);
         free(peer->name);
         free(peer);
 }
@@ -201,16 +204,55 @@ static void refuse_held(struct bus_peer *peer, int code, const char *text)
         bus_peer_free(peer);
 }
 
+/* One that has nothing here; it is asked about again when it calls. account NULL: of anybody. */
+static bool forget_one(struct tdm_dbus *bus, const struct tdm_account *account)
+{
+        struct bus_peer *peer;
+
+        tdm_list_for_each(peer, &bus->peers, struct bus_peer, node)
+        {
+                if (!peer->known || (account && peer->account != account) || !tdm_list_empty(&peer->held) ||
+                    !tdm_list_empty(&peer->loads) || bus_job_knows(bus, peer))
+                        continue;
+                bus_peer_free(peer);
+                return true;
+        }
+        return false;
+}
+
+/* The peer is of this user: charges it to the user's account. */
+static int set_owner(struct bus_peer *peer, struct tdm_error *err)
+{
+        _cleanup_(tdm_account_unrefp) struct tdm_account *account = tdm_accounts_get(peer->bus->accounts, peer->uid);
+        int r;
+
+        if (!account)
+                return tdm_error_set(err, TDM_E_NO_MEMORY, "out of memory");
+        do
+                r = tdm_account_charge(account, TDM_RESOURCE_CALLERS, 1, err);
+        while (r != 0 && forget_one(peer->bus, account));
+        if (r != 0)
+                return r;
+        peer->account = steal_ptr(&account);
+        peer->known = true;
+        return 0;
+}
+
 static void on_credentials(DBusPendingCall *pending, void *userdata)
 {
         DBusMessage *reply = dbus_pending_call_steal_reply(pending);
         struct bus_peer *peer = userdata;
+        struct tdm_error err = { 0 };
+        int r;
 
         bus_forget_asking(&peer->asking);
         if (reply && dbus_message_get_type(reply) == DBUS_MESSAGE_TYPE_METHOD_RETURN &&
             read_uid(reply, &peer->uid) == 0) {
-                peer->known = true;
-                serve_held(peer);
+                r = set_owner(peer, &err);
+                if (r == 0)
+                        serve_held(peer);
+                else
+                        refuse_held(peer, r, err.message);
         } else /* it may have left meanwhile: then nobody hears this */
                 refuse_held(peer, TDM_E_DENIED, "the bus does not say which user this caller is");
         if (reply)
@@ -232,28 +274,11 @@ static int ask_credentials(struct bus_peer *peer)
         return bus_ask(peer->bus, message, CREDENTIALS_TIMEOUT_MS, on_credentials, peer, &peer->asking);
 }
 
-/* Makes room by forgetting one that has nothing here; it is asked about again when it calls. */
-static bool make_room(struct tdm_dbus *bus)
-{
-        struct bus_peer *peer;
-
-        if (bus->n_peers < BUS_MAX_PEERS)
-                return true;
-        tdm_list_for_each(peer, &bus->peers, struct bus_peer, node) if (tdm_list_empty(&peer->held) &&
-                                                                        tdm_list_empty(&peer->loads) && peer->known &&
-                                                                        !bus_job_knows(bus, peer))
-        {
-                bus_peer_free(peer);
-                return true;
-        }
-        return false;
-}
-
 static int peer_new(struct tdm_dbus *bus, const char *name, struct bus_peer **ret, struct tdm_error *err)
 {
         struct bus_peer *peer;
 
-        if (!make_room(bus))
+        if (bus->n_peers >= BUS_MAX_PEERS && !forget_one(bus, NULL))
                 return tdm_error_set(err, TDM_E_BUSY, "%u callers are served already; try again later", bus->n_peers);
         peer = calloc(1, sizeof(*peer));
         if (!peer)

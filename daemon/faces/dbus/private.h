@@ -30,7 +30,7 @@
 #define BUS_MAX_HELD_BYTES_PER_UID (UINT64_C(16) << 20)
 /* A message can bring 253 fds that nobody sees before it is gone, so few may wait. */
 #define BUS_MAX_HELD_WITH_FDS 8u
-#define BUS_MAX_PEERS 1024u
+#define BUS_MAX_PEERS 1280u /* those of whom the bus was asked who they are included */
 /* What the bus has not taken yet, at which no more calls are read. */
 #define BUS_MAX_OUTGOING_BYTES (8 << 20)
 
@@ -58,6 +58,7 @@ struct bus_peer {
         char *name;
         uid_t uid;
         bool known;
+        struct tdm_account *account; /* NULL: not known yet */
         DBusPendingCall *asking;
         struct tdm_list held;  /* struct bus_held */
         struct tdm_list loads; /* struct bus_load */
@@ -125,6 +126,7 @@ struct tdm_dbus {
         struct tdm_models *models;
         struct tdm_scheduler *scheduler;
         struct tdm_fleet *fleet;
+        struct tdm_accounts *accounts;
         bool system;
         bool asked_for; /* somebody named this bus */
         bool draining;

@@ -30,6 +30,8 @@ static void client_free(struct client *c)
         c->face->n_clients--;
         tdm_conn_destroyp(&c->conn);
         closep(&c->fd);
+        tdm_account_release(c->account, TDM_RESOURCE_CONNECTIONS, 1);
+        tdm_account_unref(c->account);
         free(c);
 }
 
@@ -125,8 +127,7 @@ int tdm_face_new(struct tdm_face **ret, struct tdm_loop *loop, struct tdm_models
         face->models = models;
         face->scheduler = scheduler;
         face->system = config->system;
-        face->max_connections = config->max_connections;
-        face->max_connections_per_uid = config->max_connections_per_uid;
+        face->accounts = config->accounts;
         face->half_frame_ns = config->half_frame_ns ? config->half_frame_ns : 30 * TDM_NSEC_PER_SEC;
         face->not_reading_ns = config->not_reading_ns ? config->not_reading_ns : 120 * TDM_NSEC_PER_SEC;
         face->started_ns = tdm_now_ns();
@@ -168,21 +169,22 @@ void tdm_face_destroyp(struct tdm_face **face)
         *face = NULL;
 }
 
-/* 0, or the code of a refusal. */
-static int check_peer(struct tdm_face *face, const struct ucred *peer, struct tdm_error *err)
+/* Charges the connection to its user's account, a new reference. Or the code of a refusal. */
+static int charge_peer(struct tdm_face *face, const struct ucred *peer, struct tdm_account **ret,
+                       struct tdm_error *err)
 {
-        uint32_t n_own = 0;
-        struct client *c;
+        _cleanup_(tdm_account_unrefp) struct tdm_account *account = NULL;
+        int r;
 
         if (!face->system && peer->uid != geteuid() && peer->uid != 0)
                 return tdm_error_set(err, TDM_E_DENIED, "this tandemd serves user %u only", (unsigned)geteuid());
-        if (face->n_clients >= face->max_connections)
-                return tdm_error_set(err, TDM_E_BUSY, "%u connections are open already; try again later",
-                                     face->n_clients);
-        tdm_list_for_each(c, &face->clients, struct client, node) n_own += c->uid == peer->uid;
-        if (n_own >= face->max_connections_per_uid)
-                return tdm_error_set(err, TDM_E_QUOTA, "user %u has %u connections open already", (unsigned)peer->uid,
-                                     n_own);
+        account = tdm_accounts_get(face->accounts, peer->uid);
+        if (!account)
+                return tdm_error_set(err, TDM_E_NO_MEMORY, "out of memory");
+        r = tdm_account_charge(account, TDM_RESOURCE_CONNECTIONS, 1, err);
+        if (r != 0)
+                return r;
+        *ret = steal_ptr(&account);
         return 0;
 }
 
@@ -193,6 +195,7 @@ void tdm_face_accept(struct tdm_face *face, int taken_fd)
                                           .stall_timeout_ns = face->half_frame_ns };
         _cleanup_(closep) int fd = taken_fd;
         socklen_t len = sizeof(struct ucred);
+        struct tdm_account *account = NULL;
         struct ucred peer;
         struct tdm_error err;
         struct client *c;
@@ -200,26 +203,31 @@ void tdm_face_accept(struct tdm_face *face, int taken_fd)
 
         if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
                 return;
-        if (check_peer(face, &peer, &err) != 0) {
+        if (charge_peer(face, &peer, &account, &err) != 0) {
                 tdm_log_debug("connection of process %d, user %u refused: %s", (int)peer.pid, (unsigned)peer.uid,
                               err.message);
                 send_last_words(fd, err.code, err.message);
                 return;
         }
         c = calloc(1, sizeof(*c));
-        if (!c)
-                return;
-        c->face = face;
-        c->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-        r = c->fd < 0 ? -errno : tdm_conn_new(&c->conn, face->loop, fd, &limits, on_frame, on_closed, c);
+        r = c ? 0 : -ENOMEM;
+        if (r == 0) {
+                c->face = face;
+                c->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+                r = c->fd < 0 ? -errno : tdm_conn_new(&c->conn, face->loop, fd, &limits, on_frame, on_closed, c);
+        }
         if (r < 0) {
                 tdm_log_warning("cannot serve process %d of user %u: %s", (int)peer.pid, (unsigned)peer.uid,
                                 strerror(-r));
-                closep(&c->fd);
+                tdm_account_release(account, TDM_RESOURCE_CONNECTIONS, 1);
+                tdm_account_unref(account);
+                if (c)
+                        closep(&c->fd);
                 free(c);
                 return;
         }
         fd = -1;
+        c->account = account;
         c->pid = peer.pid;
         c->uid = peer.uid;
         tdm_list_init(&c->requests);

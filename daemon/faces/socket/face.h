@@ -9,6 +9,7 @@
 #define TDM_DAEMON_FACES_SOCKET_FACE_H
 
 #include "common/conn.h"
+#include "daemon/accounts/accounts.h"
 #include "daemon/schedule/scheduler.h"
 
 #define TDM_CLIENT_MAX_FRAME_BYTES (UINT32_C(8) << 20)
@@ -18,8 +19,7 @@ struct tdm_face;
 struct tdm_face_config {
         bool system;
         const char *socket; /* for status */
-        uint32_t max_connections;
-        uint32_t max_connections_per_uid;
+        struct tdm_accounts *accounts; /* borrowed */
         uint64_t half_frame_ns;  /* how long half a frame may stand still; 0: 30 s */
         uint64_t not_reading_ns; /* how long a client may leave its replies unread; 0: 2 min */
 };

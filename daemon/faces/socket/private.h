@@ -25,6 +25,7 @@ struct client {
         int fd; /* a duplicate, to say why when the connection is over */
         pid_t pid;
         uid_t uid;
+        struct tdm_account *account;
         char name[32]; /* as it calls itself */
         struct tdm_list requests;
         uint32_t n_requests;
@@ -55,7 +56,7 @@ struct tdm_face {
         bool system;
         bool draining;
         char *socket;
-        uint32_t max_connections, max_connections_per_uid;
+        struct tdm_accounts *accounts;
         uint64_t half_frame_ns, not_reading_ns;
         uint64_t started_ns;
         struct tdm_list clients;
