@@ -3,6 +3,8 @@
 #include "common/background.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
 #include "common/list.h"
 
 struct piece {
@@ -16,6 +18,9 @@ struct piece {
 struct queue {
         struct piece *head, *tail;
 };
+
+/* Threads of a pool are nicer than the loop, which answers everybody. */
+#define POOL_NICENESS 5
 
 /* A user with tasks that wait or run. */
 struct user {
@@ -89,6 +94,8 @@ static void *work(void *userdata)
 {
         struct tdm_background *b = userdata;
 
+        if (b->n_threads > 1)
+                (void)setpriority(PRIO_PROCESS, (id_t)gettid(), getpriority(PRIO_PROCESS, 0) + POOL_NICENESS);
         pthread_mutex_lock(&b->lock);
         for (;;) {
                 struct user *u;

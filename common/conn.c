@@ -12,7 +12,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#define FILLS_PER_TURN 64u
+#define FILLS_PER_TURN 16u
 #define FINISH_NS TDM_NSEC_PER_SEC
 /* Fds that wait in the queue: all chunks of the largest segment and some. */
 #define QUEUE_MAX_FDS 4352u

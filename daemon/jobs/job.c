@@ -18,6 +18,9 @@ const char *tdm_job_state_name(enum tdm_job_state state)
         return state_names[state];
 }
 
+/* What a job costs beside its text. */
+#define JOB_BYTES 2048u
+
 static int copy_text(struct tdm_job *job, const char *text, size_t size)
 {
         job->text = malloc(size + 1);
@@ -133,6 +136,11 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
                 return tdm_error_set(err, r, "cannot hold the prompt: %s", strerror(-r));
         if (r > 0)
                 return r;
+        job->account = p->account ? tdm_account_ref(p->account) : NULL;
+        r = tdm_account_charge(job->account, TDM_RESOURCE_WAITING_BYTES, tdm_job_pending_bytes(job) + JOB_BYTES, err);
+        if (r != 0)
+                return r;
+        job->charged_bytes = tdm_job_pending_bytes(job) + JOB_BYTES;
         *ret = steal_ptr(&job);
         return 0;
 }
@@ -146,6 +154,13 @@ static void drop_text(struct tdm_job *job)
         job->text_size = job->n_messages = 0;
 }
 
+/* It does not wait any more: the account gets back what the job was charged. */
+static void settle(struct tdm_job *job)
+{
+        tdm_account_release(job->account, TDM_RESOURCE_WAITING_BYTES, job->charged_bytes);
+        job->charged_bytes = 0;
+}
+
 struct tdm_job *tdm_job_ref(struct tdm_job *job)
 {
         job->n_refs++;
@@ -157,6 +172,8 @@ void tdm_job_unref(struct tdm_job *job)
         if (!job || --job->n_refs > 0)
                 return;
         drop_text(job);
+        settle(job);
+        tdm_account_unref(job->account);
         free(job->from_text.ids);
         free(job->ids);
         tdm_stop_destroy(job->stop);
@@ -176,12 +193,20 @@ size_t tdm_job_pending_bytes(const struct tdm_job *job)
                (size_t)job->ids_capacity * sizeof(*job->ids);
 }
 
+size_t tdm_job_text_to_encode(const struct tdm_job *job)
+{
+        return job->encoded ? 0 : job->text_size + TDM_CHAT_MESSAGE_BYTES * job->n_messages;
+}
+
 static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
                   const struct tdm_hparams *hp, struct tdm_job_encoded *ret, struct tdm_error *err)
 {
         /* The count of tokens alone says whether the prompt fits, so there is never need of room for more than a
          * context. */
         size_t capacity = TDM_MIN(job->text_size + 16 + 16 * job->n_messages, (size_t)hp->n_ctx + 1);
+        struct tdm_encode_budget budget = { TDM_ENCODE_STEPS(tdm_job_text_to_encode(job)) +
+                                                    TDM_ENCODE_STEPS(0) * job->n_messages,
+                                            &job->cancel_encoding };
         _cleanup_(freep) uint32_t *ids = NULL;
         ssize_t n;
 
@@ -197,11 +222,12 @@ static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokeniz
                 if (family == TDM_CHAT_NONE)
                         return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                              "the model has no chat template that is known here; send the prompt raw");
-                n = tdm_chat_encode(family, tokenizer, job->messages, job->n_messages, ids, capacity);
+                n = tdm_chat_encode_within(family, tokenizer, job->messages, job->n_messages, &budget, ids, capacity);
         } else
-                n = tdm_tokenizer_encode(tokenizer, job->text, job->text_size,
-                                         TDM_TOKENIZE_BOS | (job->kind == TDM_JOB_GENERATE ? TDM_TOKENIZE_SPECIAL : 0),
-                                         ids, capacity);
+                n = tdm_tokenizer_encode_within(
+                        tokenizer, job->text, job->text_size,
+                        TDM_TOKENIZE_BOS | (job->kind == TDM_JOB_GENERATE ? TDM_TOKENIZE_SPECIAL : 0), &budget, ids,
+                        capacity);
         if (n == -EINVAL)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "the messages do not fit the model's chat template");
         if (n < 0)
@@ -250,6 +276,7 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
         if (job->n_ids > hp->n_ctx)
                 return tdm_error_set(err, TDM_E_TOO_LONG, "the prompt has %u tokens; the model's context is %u",
                                      job->n_ids, hp->n_ctx);
+        settle(job);
         job->prompt_tokens = job->n_ids;
         job->tokenizer = tokenizer;
         if (job->kind == TDM_JOB_SCORE) {
@@ -351,6 +378,11 @@ void tdm_job_finish(struct tdm_job *job, enum tdm_job_end end, const struct tdm_
         if (err)
                 job->error = *err;
         finish_text(job);
+        atomic_store_explicit(&job->cancel_encoding, true, memory_order_relaxed);
+        if (!job->encoding) {
+                drop_text(job);
+                settle(job);
+        }
 }
 
 double tdm_job_ttft_ms(const struct tdm_job *job)

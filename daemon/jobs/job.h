@@ -5,7 +5,9 @@
 #ifndef TDM_DAEMON_JOBS_JOB_H
 #define TDM_DAEMON_JOBS_JOB_H
 
+#include <stdatomic.h>
 #include "common/list.h"
+#include "daemon/accounts/accounts.h"
 #include "daemon/jobs/options.h"
 #include "daemon/placement/placement.h"
 #include "engine/text/chat.h"
@@ -28,8 +30,8 @@ enum tdm_job_end { TDM_JOB_END_STOP, TDM_JOB_END_LENGTH, TDM_JOB_END_CANCELLED, 
 
 const char *tdm_job_state_name(enum tdm_job_state state);
 
-/* Texts longer than this are tokenized beside the loop. */
-#define TDM_JOB_LONG_TEXT_BYTES (16u << 10)
+#define TDM_JOB_POOL_THREADS 4u /* of a pool that tokenizes */
+#define TDM_CHAT_MESSAGE_BYTES 64u /* that a chat template adds to a message at most */
 
 struct tdm_job;
 struct tdm_model;
@@ -65,6 +67,7 @@ struct tdm_job_events {
 struct tdm_job_params {
         enum tdm_job_kind kind;
         uid_t uid;
+        struct tdm_account *account; /* is charged for what waits; NULL: nobody is */
         /* One of: text, messages, ids. Copied. */
         const char *text;
         size_t text_size;
@@ -96,6 +99,9 @@ struct tdm_job {
         bool is_text, is_chat;
         bool encoding; /* a thread reads the text: nobody else may */
         bool encoded;
+        atomic_bool cancel_encoding; /* it has ended: no thread need go on with its text */
+        struct tdm_account *account;
+        uint64_t charged_bytes; /* of it, TDM_RESOURCE_WAITING_BYTES */
         struct tdm_job_encoded from_text;
 
         /* what it is made of: prompt, then what was generated */
@@ -144,7 +150,7 @@ struct tdm_job {
         struct tdm_list node; /* in tdm_scheduler_jobs() */
 };
 
-/* TDM_E_BAD_REQUEST with the reason. */
+/* TDM_E_BAD_REQUEST with the reason; TDM_E_QUOTA, TDM_E_BUSY: too much waits already. */
 int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *params, struct tdm_error *err);
 struct tdm_job *tdm_job_ref(struct tdm_job *job);
 void tdm_job_unref(struct tdm_job *job);
@@ -152,6 +158,8 @@ void tdm_job_unrefp(struct tdm_job **job);
 
 /* Bytes of text it holds until it is prepared. */
 size_t tdm_job_pending_bytes(const struct tdm_job *job);
+/* Bytes that the tokenizer would read at most, a chat template's included; 0: it is encoded or came as ids. */
+size_t tdm_job_text_to_encode(const struct tdm_job *job);
 /* Makes ids of the text. Any thread: only reads the job. ret->ids is the caller's. */
 void tdm_job_encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
                     const struct tdm_hparams *hp, struct tdm_job_encoded *ret);

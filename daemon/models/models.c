@@ -7,9 +7,13 @@
 #include <limits.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <time.h>
 #include "common/log.h"
 
 #define DEFAULT_NAME "tale"
+/* An ordinary vocabulary takes some 20 us for the longest text, the worst that is known 2 ms. */
+#define ENCODE_HERE_BYTES 256u
+#define ENCODE_SLOW_NS UINT64_C(300000)
 
 static const char *const state_names[] = {
         [TDM_MODEL_READING] = "loading", [TDM_MODEL_DESCRIBED] = "available", [TDM_MODEL_WAITING] = "loading",
@@ -319,6 +323,26 @@ int tdm_models_open(struct tdm_models *m, const char *name, int fd, struct tdm_m
         own = -1;
         *ret = tdm_model_ref(model);
         return 0;
+}
+
+bool tdm_model_encodes_here(const struct tdm_model *model, size_t size_bytes)
+{
+        return size_bytes <= ENCODE_HERE_BYTES && !model->slow_to_encode;
+}
+
+/* The thread's own time: a busy machine makes no vocabulary slow. */
+uint64_t tdm_model_encode_begin(void)
+{
+        struct timespec now;
+
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+        return (uint64_t)now.tv_sec * TDM_NSEC_PER_SEC + (uint64_t)now.tv_nsec;
+}
+
+void tdm_model_encode_end(struct tdm_model *model, uint64_t begin)
+{
+        if (tdm_model_encode_begin() - begin > ENCODE_SLOW_NS)
+                model->slow_to_encode = true;
 }
 
 bool tdm_model_is_described(const struct tdm_model *model)

@@ -65,6 +65,7 @@ struct tdm_model {
         enum tdm_model_state state;
         struct tdm_error error; /* of FAILED */
         bool listed;            /* in models->list */
+        bool slow_to_encode;    /* its vocabulary: no text is tokenized on the loop */
 
         struct tdm_model_load *load;         /* while a thread works on it */
         struct tdm_model_metadata *metadata; /* from DESCRIBED on; tokenizer and hparams live as long as the model */
@@ -132,6 +133,11 @@ void tdm_model_step_begin(struct tdm_model *model);
 void tdm_model_step_end(struct tdm_model *model);
 /* Compares the file with what it was. TDM_E_MODEL_CHANGED: it has changed, and the model has failed. */
 int tdm_model_check_file(struct tdm_model *model, struct tdm_error *err);
+/* May a text of so many bytes be tokenized on the loop? Only a short one, and not with a vocabulary that was slow. */
+bool tdm_model_encodes_here(const struct tdm_model *model, size_t size_bytes);
+/* Around such a call, to find out. */
+uint64_t tdm_model_encode_begin(void);
+void tdm_model_encode_end(struct tdm_model *model, uint64_t begin);
 bool tdm_model_is_described(const struct tdm_model *model);
 const struct tdm_hparams *tdm_model_hparams(const struct tdm_model *model);
 const char *tdm_model_state_name(enum tdm_model_state state); /* "loading", "loaded", "failed": as the wire has it */

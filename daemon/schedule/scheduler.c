@@ -45,7 +45,7 @@ int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const s
         if (r == 0)
                 r = tdm_loop_add_timer(loop, on_deadline, s, &s->deadline);
         if (r == 0)
-                r = tdm_background_new(&s->background, loop);
+                r = tdm_background_new_pool(&s->background, loop, TDM_JOB_POOL_THREADS);
         if (r < 0)
                 return r;
         *ret = steal_ptr(&s);
@@ -380,7 +380,8 @@ static bool start_encoding(struct tdm_scheduler *s, struct tdm_job *job)
         if (!e)
                 return false;
         *e = (struct encoding){ .s = s, .job = tdm_job_ref(job), .model = tdm_model_ref(job->model) };
-        if (tdm_background_add(s->background, run_encoding, on_encoded, e) < 0) {
+        if (tdm_background_add_for(s->background, job->account ? job->account->uid : job->uid, run_encoding, on_encoded,
+                                   e) < 0) {
                 tdm_job_unref(e->job);
                 tdm_model_unref(e->model);
                 free(e);
@@ -396,15 +397,22 @@ static void prepare(struct tdm_scheduler *s, struct sequence *q)
         struct tdm_model *model = job->model;
         struct user *u = tdm_scheduler_user(s, job->uid);
         struct tdm_error err = { 0 };
-        uint64_t tokens;
+        bool here = !job->encoded && (job->is_text || job->is_chat);
+        uint64_t tokens, begin;
         int r;
 
         r = tdm_model_check_file(model, &err);
-        if (r == 0 && job->text_size > TDM_JOB_LONG_TEXT_BYTES && !job->encoded && start_encoding(s, job))
-                return;
+        if (r == 0 && !tdm_model_encodes_here(model, tdm_job_text_to_encode(job)) && !job->encoded) {
+                if (start_encoding(s, job))
+                        return;
+                r = tdm_error_set(&err, TDM_E_BUSY, "too many texts wait to be tokenized; try again later");
+        }
+        begin = tdm_model_encode_begin();
         if (r == 0)
                 r = tdm_job_prepare(job, model->metadata->tokenizer, model->metadata->chat, tdm_model_hparams(model),
                                     &err);
+        if (here)
+                tdm_model_encode_end(model, begin);
         if (r != 0) {
                 tdm_log_debug("job %llu refused: %s", (unsigned long long)job->id, tdm_error_name(r));
                 err.code = r;

@@ -20,7 +20,8 @@
 
 /* if the configuration does not say; a step may have all rows while no sequence generates */
 #define PREFILL_ROWS 256u
-#define MAX_PENDING_BYTES (UINT64_C(64) << 20)
+/* More than the accounts give out: they say no first, and to the one who has too much. */
+#define MAX_PENDING_BYTES (UINT64_C(256) << 20)
 
 /* Times after SIGTERM: jobs may finish; then they are cancelled; then their clients may read. */
 #define FINISH_NS (5 * TDM_NSEC_PER_SEC)

@@ -83,4 +83,93 @@ def connections():
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def status_times(d, seconds, uid=BYSTANDER):
+    """How long each status took that the bystander asked for meanwhile, in order of length, in seconds as they would
+    have been on a machine of our own."""
+    watch, taken = Stopwatch(), []
+    with wire_of(d, uid) as w:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            begin = time.monotonic()
+            w.call("status", {})
+            taken.append(time.monotonic() - begin)
+            time.sleep(0.01)
+    share = watch.share()
+    return sorted(t * share for t in taken)
+
+
+def p99(times):
+    return times[min(len(times) - 1, int(len(times) * 0.99))]
+
+
+class Pusher:
+    """Sends a request on all connections, as fast as it is taken, and throws the answers away."""
+
+    def __init__(self, wires, kind, values):
+        self.wires, self.over, self.sent, self.lost = wires, False, 0, 0
+        self.body = SCHEMA.encode("Request", {kind: values})
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def frame(self):
+        """An id of its own for each: fields may come in any order."""
+        self.sent += 1
+        payload = SCHEMA.encode("Request", {"id": 1000 + self.sent}) + self.body
+        return struct.pack("<I", len(payload)) + payload
+
+    def run(self):
+        left = {w: b"" for w in self.wires}
+        for w in self.wires:
+            w.socket.setblocking(False)
+        while not self.over:
+            idle = True
+            for w in list(left):
+                try:
+                    left[w] = left[w] or self.frame()
+                    left[w] = left[w][w.socket.send(left[w]):]
+                    idle = False
+                except BlockingIOError:
+                    pass
+                except OSError:
+                    self.lost += 1
+                    del left[w]
+                with contextlib.suppress(OSError):
+                    w.socket.recv(1 << 20)
+                    idle = False
+            if idle:
+                time.sleep(0.002)
+
+    def stop(self):
+        self.over = True
+        self.thread.join()
+        for w in self.wires:
+            w.close()
+
+
+@test
+def tokenizing():
+    """60 connections of one user send texts of 16 KiB without end: nobody else waits."""
+    text = (b"Once upon a time there was a little girl named Lily. " * 400)[:16 << 10]
+    with system_daemon() as d:
+        d.generate(n=2)
+        with wire_of(d, BYSTANDER) as w:
+            want = w.call("tokenize", {"text": text})
+        pusher = Pusher([wire_of(d, ATTACKER) for _ in range(60)], "tokenize",
+                        {"text": text})
+        try:
+            time.sleep(0.5)
+            times = status_times(d, 3.0)
+            watch = Stopwatch()
+            with wire_of(d, BYSTANDER) as w:
+                equal(w.call("tokenize", {"text": text}), want, "the bystander's text")
+            own = watch.seconds()
+        finally:
+            pusher.stop()
+        equal(pusher.lost, 0, "connections that were cut")
+        print(f"FIGURE tokenizing: {pusher.sent} frames; {len(times)} statuses, p99 {1000 * p99(times):.0f} ms, most {1000 * times[-1]:.0f} ms; "
+              f"the bystander's own text after {1000 * own:.0f} ms")
+        check(p99(times) < 0.2 * SLOW, "a bystander's status", p99(times))
+        check(own < 1.0 * SLOW, "a bystander's text", own)
+
+
 main()

@@ -138,7 +138,7 @@ int tdm_face_new(struct tdm_face **ret, struct tdm_loop *loop, struct tdm_models
         tdm_utf8_mend(face->socket);
         r = tdm_loop_add_timer(loop, on_reading, face, &face->reading);
         if (r == 0)
-                r = tdm_background_new(&face->background, loop);
+                r = tdm_background_new_pool(&face->background, loop, TDM_JOB_POOL_THREADS);
         if (r < 0)
                 return r;
         *ret = steal_ptr(&face);

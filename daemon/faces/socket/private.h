@@ -13,8 +13,7 @@
 #define PAUSE_BYTES (UINT64_C(256) << 10)
 #define MAX_QUEUE_BYTES (UINT64_C(8) << 20)
 #define MAX_TOKENIZE_BYTES (1u << 20)
-/* Texts that wait for a tokenizer, of all clients together. */
-#define MAX_WAITING_BYTES (UINT64_C(64) << 20)
+#define TOKENIZE_BYTES 1024u /* what a request costs beside its text */
 
 enum request_kind { REQUEST_JOB, REQUEST_TOKENIZE, REQUEST_LOAD, REQUEST_TRACE };
 
@@ -44,6 +43,7 @@ struct request {
         char *text;                    /* TOKENIZE */
         struct tokenizing *tokenizing; /* on a thread now; text is its */
         size_t text_size;
+        uint64_t charged_bytes; /* of the client's account, TDM_RESOURCE_WAITING_BYTES */
         unsigned flags;
         struct face_trace *trace; /* TRACE */
 };
@@ -62,7 +62,6 @@ struct tdm_face {
         struct tdm_list clients;
         uint32_t n_clients;
         uint32_t n_traces;
-        uint64_t waiting_bytes;
         struct tdm_background *background; /* tokenizes long texts */
         struct tdm_source *reading;        /* timer: looks after paused clients */
 };

@@ -26,9 +26,11 @@ static struct request *request_new(struct client *c, uint32_t id, enum request_k
 
 /* A long text on its way through the tokenizer; the request may go meanwhile. */
 struct tokenizing {
-        struct tdm_face *face;
         struct request *request; /* NULL: nobody waits any more */
         struct tdm_model *model; /* referenced: its tokenizer is in use */
+        struct tdm_account *account; /* referenced: is charged for the text */
+        uint64_t charged_bytes;
+        atomic_bool cancelled;
         char *text;
         size_t text_size;
         unsigned flags;
@@ -40,9 +42,11 @@ void request_free(struct request *r)
 {
         tdm_list_remove(&r->node);
         r->client->n_requests--;
-        if (r->tokenizing)
+        if (r->tokenizing) {
                 r->tokenizing->request = NULL;
-        r->client->face->waiting_bytes -= r->text_size;
+                atomic_store_explicit(&r->tokenizing->cancelled, true, memory_order_relaxed);
+        }
+        tdm_account_release(r->client->account, TDM_RESOURCE_WAITING_BYTES, r->charged_bytes);
         if (r->text)
                 explicit_bzero(r->text, r->text_size);
         free(r->text);
@@ -158,7 +162,7 @@ static int take_generate(const struct client *c, const Tandem__Generate *g, stru
 {
         _cleanup_(freep) struct tdm_chat_message *messages = NULL;
         struct tdm_stop_string stops[TDM_JOB_MAX_TEXTS];
-        struct tdm_job_params p = { .kind = TDM_JOB_GENERATE, .uid = c->uid };
+        struct tdm_job_params p = { .kind = TDM_JOB_GENERATE, .uid = c->uid, .account = c->account };
         int r;
 
         r = take_chat(g, &messages, err);
@@ -180,6 +184,7 @@ static int take_score(const struct client *c, const Tandem__Score *score, struct
         struct tdm_job_params p = {
                 .kind = TDM_JOB_SCORE,
                 .uid = c->uid,
+                .account = c->account,
                 .text = (const char *)score->text.data,
                 .text_size = score->text.len,
                 .ids = score->ids,
@@ -252,11 +257,12 @@ static int handle_cancel(struct client *c, uint32_t id, const Tandem__Cancel *ca
 static void tokenize(void *task)
 {
         struct tokenizing *t = task;
+        struct tdm_encode_budget budget = { TDM_ENCODE_STEPS(t->text_size), &t->cancelled };
         size_t capacity = t->text_size + 16; /* BOS, and a token for each byte at most */
 
         t->ids = malloc(capacity * sizeof(*t->ids));
-        t->n = t->ids ? tdm_tokenizer_encode(t->model->metadata->tokenizer, t->text, t->text_size, t->flags, t->ids,
-                                             capacity) :
+        t->n = t->ids ? tdm_tokenizer_encode_within(t->model->metadata->tokenizer, t->text, t->text_size, t->flags,
+                                                    &budget, t->ids, capacity) :
                         -ENOMEM;
         if (t->n >= 0 && (size_t)t->n > capacity)
                 t->n = -EOVERFLOW;
@@ -289,7 +295,8 @@ static void on_tokenized(void *task, bool ran)
                         answer_tokenize(t->request, t);
                 request_free(t->request);
         }
-        t->face->waiting_bytes -= t->text_size;
+        tdm_account_release(t->account, TDM_RESOURCE_WAITING_BYTES, t->charged_bytes);
+        tdm_account_unref(t->account);
         explicit_bzero(t->text, t->text_size);
         free(t->text);
         free(t->ids);
@@ -297,29 +304,42 @@ static void on_tokenized(void *task, bool ran)
         free(t);
 }
 
-/* Now, or, when it would take long, beside the loop. Frees the request, then or later. */
+/* A short text now, any other beside the loop. Frees the request, then or later. */
 static void start_tokenize(struct request *request)
 {
         struct tdm_face *face = request->client->face;
         struct tokenizing *t = calloc(1, sizeof(*t));
+        struct tdm_model *model = request->model;
+        uint64_t begin;
 
         if (!t) {
                 face_send_error(request->client, request->id, TDM_E_INTERNAL, "out of memory");
                 request_free(request);
                 return;
         }
-        *t = (struct tokenizing){ .face = face,
-                                  .request = request,
-                                  .model = tdm_model_ref(request->model),
+        *t = (struct tokenizing){ .request = request,
+                                  .model = tdm_model_ref(model),
+                                  .account = tdm_account_ref(request->client->account),
+                                  .charged_bytes = request->charged_bytes,
                                   .text = steal_ptr(&request->text),
                                   .text_size = request->text_size,
                                   .flags = request->flags };
-        request->text_size = 0; /* counted in t from here on */
+        request->text_size = request->charged_bytes = 0; /* counted in t from here on */
         request->tokenizing = t;
-        if (t->text_size > TDM_JOB_LONG_TEXT_BYTES &&
-            tdm_background_add(face->background, tokenize, on_tokenized, t) == 0)
+        if (!tdm_model_encodes_here(model, t->text_size)) {
+                if (tdm_background_add_for(face->background, t->account->uid, tokenize, on_tokenized, t) < 0) {
+                        face_send_error(request->client, request->id, TDM_E_BUSY,
+                                        "too many texts wait to be tokenized; try again later");
+                        request->tokenizing = NULL;
+                        request_free(request);
+                        t->request = NULL;
+                        on_tokenized(t, false);
+                }
                 return;
+        }
+        begin = tdm_model_encode_begin();
         tokenize(t);
+        tdm_model_encode_end(model, begin);
         on_tokenized(t, true);
 }
 
@@ -347,7 +367,6 @@ void request_model_changed(struct request *request)
 static int handle_tokenize(struct client *c, uint32_t id, const Tandem__Tokenize *t, const int *fds, unsigned n_fds,
                            struct tdm_error *err)
 {
-        struct tdm_face *face = c->face;
         _cleanup_(tdm_model_unrefp) struct tdm_model *model = NULL;
         struct request *request;
         int r;
@@ -355,14 +374,18 @@ static int handle_tokenize(struct client *c, uint32_t id, const Tandem__Tokenize
         if (t->text.len > MAX_TOKENIZE_BYTES)
                 return tdm_error_set(err, TDM_E_TOO_LONG, "the text has %zu bytes; at most %u are tokenized at once",
                                      t->text.len, MAX_TOKENIZE_BYTES);
-        if (face->waiting_bytes + t->text.len > MAX_WAITING_BYTES)
-                return tdm_error_set(err, TDM_E_BUSY, "too many texts wait to be tokenized; try again later");
         r = open_model(c, t->model, fds, n_fds, &model, err);
         if (r != 0)
                 return r;
         request = request_new(c, id, REQUEST_TOKENIZE);
         if (!request)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
+        r = tdm_account_charge(c->account, TDM_RESOURCE_WAITING_BYTES, t->text.len + TOKENIZE_BYTES, err);
+        if (r != 0) {
+                request_free(request);
+                return r;
+        }
+        request->charged_bytes = t->text.len + TOKENIZE_BYTES;
         request->text = malloc(t->text.len + 1);
         if (!request->text) {
                 request_free(request);
@@ -371,7 +394,6 @@ static int handle_tokenize(struct client *c, uint32_t id, const Tandem__Tokenize
         if (t->text.len)
                 memcpy(request->text, t->text.data, t->text.len);
         request->text_size = t->text.len;
-        face->waiting_bytes += t->text.len;
         request->flags = (t->special ? TDM_TOKENIZE_SPECIAL : 0u) | (t->no_bos ? 0u : TDM_TOKENIZE_BOS);
         request->model = steal_ptr(&model);
         request_model_changed(request);
