@@ -104,7 +104,7 @@ void tdm_status_of_model(const struct tdm_status_source *source, struct tdm_mode
                 .load_ms = model->load_ms,
                 .progress = progress(model),
                 .resident_bytes = tdm_model_resident_bytes(model),
-                .is_default = strcmp(model->name, tdm_models_default_name(source->models)) == 0,
+                .is_default = tdm_model_is_default(model),
         };
         if (model->activations)
                 f->activations_bytes =

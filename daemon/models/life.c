@@ -35,7 +35,7 @@ void tdm_models_arm_tick(struct tdm_models *m)
         uint64_t now = tdm_now_ns(), at = UINT64_MAX;
         struct tdm_model *model;
 
-        if (!tdm_list_empty(&m->left))
+        if (!tdm_list_empty(&m->left) || tdm_models_have_too_many_described(m))
                 at = now + TICK_NS;
         tdm_list_for_each(model, &m->list, struct tdm_model, node)
         {
@@ -76,6 +76,9 @@ void tdm_model_leave(struct tdm_model *model)
         tdm_pages_destroyp(&model->pages);
         if (model->metadata && !model->load)
                 tdm_model_metadata_trim(model->metadata); /* a failed one must not keep its file mapped */
+        if (!model->load)
+                tdm_model_charge_read(model);
+        tdm_model_give_place(model);
         segments[0] = steal_ptr(&model->weights);
         segments[1] = steal_ptr(&model->kv);
         segments[2] = steal_ptr(&model->activations);
@@ -106,26 +109,6 @@ void tdm_model_retire(struct tdm_model *model)
         tdm_model_unref(kept);
 }
 
-bool tdm_models_evict_one(struct tdm_models *m, const struct tdm_model *keep)
-{
-        struct tdm_model *model, *oldest = NULL;
-
-        tdm_list_for_each(model, &m->list, struct tdm_model, node)
-        {
-                if (model == keep || model->n_jobs > 0 || model->n_steps > 0 || model->load)
-                        continue;
-                if (model->state != TDM_MODEL_READY && model->state != TDM_MODEL_DESCRIBED)
-                        continue;
-                if (!oldest || model->last_used_ns < oldest->last_used_ns)
-                        oldest = model;
-        }
-        if (!oldest)
-                return false;
-        tdm_log_info("model %s unloaded: idle, and its memory is needed", oldest->name);
-        tdm_model_retire(oldest);
-        return true;
-}
-
 void tdm_model_fail(struct tdm_model *model, const struct tdm_error *err)
 {
         if (model->state == TDM_MODEL_FAILED || model->state == TDM_MODEL_GONE)
@@ -134,7 +117,8 @@ void tdm_model_fail(struct tdm_model *model, const struct tdm_error *err)
         model->error = *err;
         if (err->code < 0)
                 model->error.code = TDM_E_INTERNAL;
-        tdm_log_warning("model %s failed: %s", model->name, err->message);
+        tdm_log(err->code == TDM_E_CANCELLED ? TDM_LOG_DEBUG : TDM_LOG_WARNING, "model %s failed: %s", model->name,
+                err->message);
         if (model->load)
                 tdm_model_load_cancel(model->load);
         tdm_model_ref(model);
@@ -190,7 +174,7 @@ static int plan_memory(struct tdm_model *model, const struct tdm_steps_layout *l
 
         available -= TDM_MIN(available, MEMORY_MARGIN_BYTES);
         if (fixed + least_kv > available) {
-                bool more = tdm_models_evict_one(m, model);
+                bool more = tdm_models_evict_one(m, model->holder, model);
 
                 if (more || (!tdm_list_empty(&m->left) && tdm_now_ns() - model->waiting_ns < WAIT_NS))
                         return TDM_E_BUSY;
@@ -265,15 +249,18 @@ static int start_load(struct tdm_model *model)
         return tdm_model_load_new(&model->load, model->models->loop, model->fd, model->path, on_stage_done, model);
 }
 
-int tdm_model_start(struct tdm_model *model)
+int tdm_model_start(struct tdm_model *model, struct tdm_error *err)
 {
-        int r = start_load(model);
+        uint64_t max_bytes;
+        int r = tdm_model_charge_reading(model, &max_bytes, err);
 
-        if (r < 0)
+        if (r == 0)
+                r = start_load(model);
+        if (r != 0)
                 return r;
         model->started_ns = tdm_now_ns();
         model->state = TDM_MODEL_READING;
-        r = tdm_model_load_metadata(model->load);
+        r = tdm_model_load_metadata(model->load, max_bytes);
         if (r < 0) {
                 tdm_model_load_destroyp(&model->load);
                 return r;
@@ -390,6 +377,7 @@ static void on_built(struct tdm_model *model)
         model->state = TDM_MODEL_MAPPING;
         hand_to_fleet(model, model->weights->n_chunks);
         tdm_model_metadata_trim(model->metadata); /* unmaps the file: the workers need not wait for that */
+        tdm_model_charge_read(model);
         if (model->state == TDM_MODEL_MAPPING)
                 tdm_model_notify(model);
 }
@@ -403,7 +391,11 @@ static void on_stage_done(struct tdm_model_load *load, int r, const struct tdm_e
         if (r == 0 && model->state == TDM_MODEL_READING)
                 model->metadata = tdm_model_load_take_metadata(load);
         tdm_model_load_destroyp(&model->load);
-        if (model->state == TDM_MODEL_FAILED)
+        if (model->reads)
+                tdm_model_charge_read(model);
+        if (model->state == TDM_MODEL_FAILED && model->error.code == TDM_E_CANCELLED)
+                tdm_model_retire(model); /* nobody waits for it */
+        else if (model->state == TDM_MODEL_FAILED)
                 tdm_model_leave(model);
         else if (r != 0)
                 tdm_model_fail(model, &why);
@@ -420,14 +412,47 @@ static void on_stage_done(struct tdm_model_load *load, int r, const struct tdm_e
         tdm_model_unref(model);
 }
 
-void tdm_model_want(struct tdm_model *model)
+void tdm_model_want(struct tdm_model *model, struct tdm_account *account)
 {
+        struct tdm_error err;
+
         if (model->wanted)
                 return;
         model->wanted = true;
         model->started_ns = tdm_now_ns();
+        if (model->state == TDM_MODEL_FAILED || model->state == TDM_MODEL_GONE)
+                return;
+        if (tdm_model_is_default(model))
+                account = model->models->root;
+        model->holder = account ? tdm_account_ref(account) : NULL;
+        if (tdm_model_take_place(model, &err) != 0) {
+                tdm_model_fail(model, &err);
+                return;
+        }
         if (model->state == TDM_MODEL_DESCRIBED)
                 tdm_model_continue(model);
+}
+
+void tdm_model_unused(struct tdm_model *model)
+{
+        struct tdm_error err;
+
+        if (model->state == TDM_MODEL_READING && model->load && !model->wanted && model->n_jobs == 0) {
+                tdm_error_set(&err, TDM_E_CANCELLED, "all who asked for it have left");
+                tdm_model_fail(model, &err);
+        } else
+                tdm_models_arm_tick(model->models);
+}
+
+void tdm_models_cancel_loads(struct tdm_models *m)
+{
+        struct tdm_model *model;
+
+        tdm_list_for_each(model, &m->list, struct tdm_model, node)
+        {
+                if (model->load)
+                        tdm_model_load_cancel(model->load);
+        }
 }
 
 static struct tdm_model *find_id(struct tdm_models *m, uint32_t id)
@@ -521,6 +546,7 @@ int tdm_models_on_tick(struct tdm_source *source, uint64_t now_ns, void *userdat
                         tdm_model_retire(model);
                 }
         }
+        tdm_models_drop_described(m);
         continue_one_waiting(m);
         tdm_models_arm_tick(m);
         return 0;

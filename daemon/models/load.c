@@ -11,6 +11,7 @@
 #include <sys/time.h>
 
 #define PACKERS_MAX 12
+#define TENSOR_BYTES 256u /* of description and plan, for each tensor */
 
 enum stage { STAGE_NONE, STAGE_METADATA, STAGE_WEIGHTS };
 
@@ -21,6 +22,8 @@ struct tdm_model_load {
         char *name;
         tdm_model_load_fn done;
         void *userdata;
+
+        uint64_t max_bytes; /* of metadata */
 
         enum stage stage;
         pthread_t thread;
@@ -55,6 +58,17 @@ void tdm_model_metadata_free(struct tdm_model_metadata *m)
         tdm_model_metadata_trim(m);
         tdm_tokenizer_destroy(m->tokenizer);
         free(m);
+}
+
+uint64_t tdm_model_metadata_bytes(const struct tdm_model_metadata *m)
+{
+        uint64_t bytes = sizeof(*m) + TENSOR_BYTES * (uint64_t)m->description.n_tensors;
+
+        if (m->gguf)
+                bytes += tdm_gguf_memory(m->gguf);
+        if (m->tokenizer)
+                bytes += tdm_tokenizer_memory(m->tokenizer);
+        return bytes;
 }
 
 static void metadata_freep(struct tdm_model_metadata **m)
@@ -96,18 +110,21 @@ static void describe_quantisation(const struct tdm_model_description *d, char *r
 static int read_metadata(struct tdm_model_load *l)
 {
         _cleanup_(metadata_freep) struct tdm_model_metadata *m = calloc(1, sizeof(*m));
+        struct tdm_parse_limits limits = { .max_bytes = l->max_bytes, .cancelled = &l->cancel };
         struct tdm_gguf_string architecture;
         int r;
 
         if (!m)
                 return tdm_error_set(&l->err, -ENOMEM, "out of memory for the model's metadata");
-        r = tdm_gguf_open(&m->gguf, l->fd, l->name, &l->err);
+        r = tdm_gguf_open_within(&m->gguf, l->fd, l->name, &limits, &l->err);
         if (r != 0)
                 return r;
         r = tdm_model_describe(m->gguf, &m->description, &l->err);
         if (r != 0)
                 return r;
-        r = tdm_tokenizer_new(&m->tokenizer, m->gguf, &l->err);
+        if (limits.max_bytes > 0) /* 0 is no limit, and 1 is too little */
+                limits.max_bytes = TDM_MAX(limits.max_bytes - tdm_gguf_memory(m->gguf), UINT64_C(1));
+        r = tdm_tokenizer_new_within(&m->tokenizer, m->gguf, &limits, &l->err);
         if (r != 0)
                 return r;
         r = tdm_weights_plan_new(&m->plan, &m->description, &l->err);
@@ -268,8 +285,9 @@ static int start(struct tdm_model_load *l, enum stage stage)
         return 0;
 }
 
-int tdm_model_load_metadata(struct tdm_model_load *l)
+int tdm_model_load_metadata(struct tdm_model_load *l, uint64_t max_bytes)
 {
+        l->max_bytes = max_bytes;
         return start(l, STAGE_METADATA);
 }
 

@@ -9,6 +9,8 @@
 
 /* Frees the metadata and its parts. */
 void tdm_model_metadata_free(struct tdm_model_metadata *metadata);
+/* Memory that it takes. */
+uint64_t tdm_model_metadata_bytes(const struct tdm_model_metadata *metadata);
 /* Frees the parts that only building the weights needed. */
 void tdm_model_metadata_trim(struct tdm_model_metadata *metadata);
 
@@ -18,14 +20,15 @@ typedef void (*tdm_model_load_fn)(struct tdm_model_load *load, int r, const stru
 /* fd stays the caller's and open as long as the load. */
 int tdm_model_load_new(struct tdm_model_load **ret, struct tdm_loop *loop, int fd, const char *name,
                        tdm_model_load_fn done, void *userdata);
-/* Cancels a stage that runs and waits for its thread: weights at once, metadata as soon as it is read. */
+/* Cancels a stage that runs and waits for its thread: within milliseconds, unless the file itself hangs. */
 void tdm_model_load_destroy(struct tdm_model_load *load);
 void tdm_model_load_destroyp(struct tdm_model_load **load);
 
 /* The stage ends soon, with -ECANCELED or with its result; done is called in either case. */
 void tdm_model_load_cancel(struct tdm_model_load *load);
 
-int tdm_model_load_metadata(struct tdm_model_load *load);
+/* At most max_bytes of memory for it; 0: no limit. */
+int tdm_model_load_metadata(struct tdm_model_load *load, uint64_t max_bytes);
 struct tdm_model_metadata *tdm_model_load_take_metadata(struct tdm_model_load *load); /* after that stage's success */
 /* The first n_chunks of the segment are built and sealed. Called from the loop, like tdm_model_load_fn. Not called for
  * the last chunk: only the stage's end says that the file was good. */

@@ -46,6 +46,11 @@ int tdm_file_identify(int fd, struct tdm_file_identity *ret)
         return 0;
 }
 
+bool tdm_model_is_default(const struct tdm_model *model)
+{
+        return model->by_name && strcmp(model->name, tdm_models_default_name(model->models)) == 0;
+}
+
 static bool identity_equal(const struct tdm_file_identity *a, const struct tdm_file_identity *b)
 {
         return a->dev == b->dev && a->ino == b->ino && a->size_bytes == b->size_bytes && a->mtime_ns == b->mtime_ns;
@@ -111,6 +116,12 @@ int tdm_models_new(struct tdm_models **ret, struct tdm_loop *loop, const struct 
         m->idle_ns = config->idle_s * TDM_NSEC_PER_SEC;
         m->max_rows = config->max_rows;
         m->max_sequences = config->max_sequences;
+        m->accounts = config->accounts;
+        if (m->accounts) {
+                m->root = tdm_accounts_get(m->accounts, 0);
+                if (!m->root)
+                        return tdm_error_set(err, -ENOMEM, "out of memory");
+        }
         tdm_list_init(&m->list);
         tdm_list_init(&m->left);
         r = copy_dirs(m, config->dirs);
@@ -162,6 +173,7 @@ void tdm_models_destroy(struct tdm_models *m)
                 free(m->files[i].path);
         }
         tdm_strv_freep(&m->dirs);
+        tdm_account_unref(m->root);
         free(m);
 }
 
@@ -179,9 +191,15 @@ struct tdm_model *tdm_model_ref(struct tdm_model *model)
 
 void tdm_model_unref(struct tdm_model *model)
 {
-        if (!model || --model->n_refs > 0)
+        if (!model)
                 return;
+        if (--model->n_refs > 0) {
+                if (model->n_refs == 1 && model->listed)
+                        tdm_model_unused(model);
+                return;
+        }
         tdm_model_load_destroyp(&model->load);
+        tdm_model_uncharge(model);
         tdm_model_metadata_free(model->metadata);
         closep(&model->fd);
         free(model->name);
@@ -215,20 +233,24 @@ static struct tdm_model *find(struct tdm_models *m, const struct tdm_file_identi
         return NULL;
 }
 
-/* A failed model makes room for the next try. So does an older version of a file, when no job uses it. */
-static void forget_older(struct tdm_models *m, const char *path)
+/* A failed model makes room for the next try. So does an older version of a file, when no job uses it. The same file is
+ * the same inode; a path tells only where the daemon itself opened both, for a client can say any. */
+static void forget_older(struct tdm_models *m, const char *path, bool by_name, const struct tdm_file_identity *identity)
 {
         struct tdm_model *model;
 
         tdm_list_for_each(model, &m->list, struct tdm_model, node)
         {
-                if (strcmp(model->path, path) != 0 || model->n_steps > 0 || model->n_jobs > 0 || model->load)
+                bool same_path = by_name && model->by_name && strcmp(model->path, path) == 0;
+                bool same_inode = model->identity.dev == identity->dev && model->identity.ino == identity->ino;
+
+                if ((!same_path && !same_inode) || model->n_steps > 0 || model->n_jobs > 0 || model->load)
                         continue;
                 tdm_model_retire(model);
         }
 }
 
-static int make_room(struct tdm_models *m, struct tdm_error *err)
+static int make_room(struct tdm_models *m, const struct tdm_account *account, struct tdm_error *err)
 {
         struct tdm_model *model;
 
@@ -236,18 +258,18 @@ static int make_room(struct tdm_models *m, struct tdm_error *err)
                           node) if (m->n_models >= TDM_MAX_MODELS && model->state == TDM_MODEL_FAILED &&
                                     model->n_steps == 0 && !model->load) tdm_model_retire(model);
         while (m->n_models >= TDM_MAX_MODELS)
-                if (!tdm_models_evict_one(m, NULL))
+                if (!tdm_models_evict_one(m, account, NULL))
                         return tdm_error_set(err, TDM_E_BUSY, "%u models are in use already; wait until one is not",
                                              TDM_MAX_MODELS);
         return 0;
 }
 
 /* Takes fd on success. */
-static int add_model(struct tdm_models *m, const char *path, int fd, const struct tdm_file_identity *identity,
-                     struct tdm_model **ret, struct tdm_error *err)
+static int add_model(struct tdm_models *m, struct tdm_account *account, const char *path, bool by_name, int fd,
+                     const struct tdm_file_identity *identity, struct tdm_model **ret, struct tdm_error *err)
 {
         _cleanup_(tdm_model_unrefp) struct tdm_model *model = NULL;
-        int r = make_room(m, err);
+        int r = make_room(m, account, err);
 
         if (r != 0)
                 return r;
@@ -266,12 +288,18 @@ static int add_model(struct tdm_models *m, const char *path, int fd, const struc
         model->path = strdup(path);
         if (!model->name || !model->path)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
+        model->by_name = by_name;
+        if (tdm_model_is_default(model) && m->root)
+                account = m->root;
+        model->account = account ? tdm_account_ref(account) : NULL;
         model->fd = fd;
-        r = tdm_model_start(model);
-        if (r < 0) {
+        r = tdm_model_start(model, err);
+        if (r != 0)
                 model->fd = -1; /* the caller's still */
+        if (r > 0)
+                return r;
+        if (r < 0)
                 return tdm_error_set(err, r, "cannot start loading model %s: %s", path, strerror(-r));
-        }
         tdm_list_append(&m->list, &model->node);
         model->listed = true;
         m->n_models++;
@@ -279,7 +307,25 @@ static int add_model(struct tdm_models *m, const char *path, int fd, const struc
         return 0;
 }
 
-int tdm_models_open(struct tdm_models *m, const char *name, int fd, struct tdm_model **ret, struct tdm_error *err)
+/* A client's own file turns out to be one of the daemon's. */
+static int become_named(struct tdm_model *model, const char *path)
+{
+        char *name = tdm_model_name_of_path(path), *copy = strdup(path);
+
+        if (name && copy) {
+                free(model->name);
+                free(model->path);
+                model->name = steal_ptr(&name);
+                model->path = steal_ptr(&copy);
+                model->by_name = true;
+        }
+        free(name);
+        free(copy);
+        return 0;
+}
+
+int tdm_models_open(struct tdm_models *m, struct tdm_account *account, const char *name, int fd,
+                    struct tdm_model **ret, struct tdm_error *err)
 {
         struct tdm_file_identity identity;
         _cleanup_(freep) char *path = NULL;
@@ -314,10 +360,10 @@ int tdm_models_open(struct tdm_models *m, const char *name, int fd, struct tdm_m
         if (model) {
                 model->last_used_ns = tdm_now_ns();
                 *ret = tdm_model_ref(model);
-                return 0;
+                return fd < 0 && !model->by_name ? become_named(model, path) : 0;
         }
-        forget_older(m, path);
-        r = add_model(m, path, own, &identity, &model, err);
+        forget_older(m, path, fd < 0, &identity);
+        r = add_model(m, account, path, fd < 0, own, &identity, &model, err);
         if (r != 0)
                 return r;
         own = -1;
@@ -446,13 +492,16 @@ void tdm_model_progress(const struct tdm_model *model, uint64_t *ret_done, uint6
 int tdm_models_unload(struct tdm_models *m, const char *name, struct tdm_error *err)
 {
         struct tdm_model *model;
-        bool found = false;
+        bool found = false, named = false;
 
         if (!name || !name[0])
                 name = tdm_models_default_name(m);
+        /* What clients passed and call alike goes only when there is none of the daemon's own. */
+        tdm_list_for_each(model, &m->list, struct tdm_model,
+                          node) named = named || (model->by_name && strcmp(model->name, name) == 0);
         tdm_list_for_each(model, &m->list, struct tdm_model, node)
         {
-                if (strcmp(model->name, name) != 0)
+                if (strcmp(model->name, name) != 0 || model->by_name != named)
                         continue;
                 found = true;
                 if (model->n_jobs > 0 || model->n_steps > 0 || model->load)
@@ -463,7 +512,7 @@ int tdm_models_unload(struct tdm_models *m, const char *name, struct tdm_error *
                 return tdm_error_set(err, TDM_E_NO_MODEL, "model %.200s is not loaded", name);
         tdm_list_for_each(model, &m->list, struct tdm_model, node)
         {
-                if (strcmp(model->name, name) != 0)
+                if (strcmp(model->name, name) != 0 || model->by_name != named)
                         continue;
                 tdm_log_info("model %s unloaded as asked", name);
                 tdm_model_retire(model);

@@ -12,6 +12,7 @@
 #include "common/dmabuf.h"
 #include "common/list.h"
 #include "common/loop.h"
+#include "daemon/accounts/accounts.h"
 #include "daemon/cache/pages.h"
 #include "daemon/cache/prefix.h"
 #include "daemon/fleet/fleet.h"
@@ -20,7 +21,7 @@
 
 #define TDM_MAX_MODEL_DIRS 16u
 #define TDM_MAX_MODEL_FILES 64u
-#define TDM_MAX_MODELS 64u /* that are loaded, loading or failed */
+#define TDM_MAX_MODELS 96u /* that are loaded, loading or failed */
 
 enum tdm_model_state {
         TDM_MODEL_READING,   /* metadata is being read */
@@ -70,6 +71,11 @@ struct tdm_model {
         struct tdm_model_load *load;         /* while a thread works on it */
         struct tdm_model_metadata *metadata; /* from DESCRIBED on; tokenizer and hparams live as long as the model */
         bool wanted;                         /* somebody needs the weights */
+        bool by_name;                        /* path is the daemon's own; else it is what a client said */
+        struct tdm_account *account;         /* who asked for it first: is charged for the metadata; may be NULL */
+        struct tdm_account *holder;          /* who wanted the weights: has its place in the fleet */
+        bool reads, has_place;               /* LOADS of account, MODELS of holder are charged */
+        uint64_t metadata_charged;           /* METADATA_BYTES of account */
         uint64_t started_ns;
         double load_ms;
         uint64_t waiting_ns; /* since when it waits for memory */
@@ -99,6 +105,7 @@ struct tdm_models_config {
         uint32_t idle_s;   /* a model that nobody used for so long is unloaded; 0: never */
         uint32_t max_rows; /* of a step */
         uint32_t max_sequences;
+        struct tdm_accounts *accounts; /* borrowed; NULL: nobody is charged */
 };
 
 /* Called from the loop after every change of state and about ten times a second while a model loads. */
@@ -116,15 +123,21 @@ void tdm_models_destroy(struct tdm_models *models);
 void tdm_models_destroyp(struct tdm_models **models);
 
 /* name NULL or "": the default. fd >= 0: the file itself (name is its path, for messages); the fd stays the caller's.
- * A new model starts to be read at once. The caller drops the reference. TDM_E_NO_MODEL, TDM_E_BUSY, TDM_E_BAD_MODEL.
- */
-int tdm_models_open(struct tdm_models *models, const char *name, int fd, struct tdm_model **ret, struct tdm_error *err);
+ * A new model starts to be read at once. The caller drops the reference. TDM_E_NO_MODEL, TDM_E_BUSY, TDM_E_BAD_MODEL,
+ * TDM_E_QUOTA. account pays for what is read; it may be NULL, and it does not for the default model, which is root's.
+ * When the last one who refers to a model leaves while its metadata is read, reading is cancelled. */
+int tdm_models_open(struct tdm_models *models, struct tdm_account *account, const char *name, int fd,
+                    struct tdm_model **ret, struct tdm_error *err);
 struct tdm_model *tdm_model_ref(struct tdm_model *model);
 void tdm_model_unref(struct tdm_model *model);
 void tdm_model_unrefp(struct tdm_model **model);
 
-/* The weights too. */
-void tdm_model_want(struct tdm_model *model);
+/* The weights too; account (or NULL) holds them. May fail the model at once: too many are held. */
+void tdm_model_want(struct tdm_model *model, struct tdm_account *account);
+/* The daemon ends: nothing goes on loading. */
+void tdm_models_cancel_loads(struct tdm_models *models);
+/* Is it the default model, and not only called like it? */
+bool tdm_model_is_default(const struct tdm_model *model);
 /* A job begins or ends to use it. */
 void tdm_model_job_begin(struct tdm_model *model);
 void tdm_model_job_end(struct tdm_model *model);

@@ -35,6 +35,9 @@ struct tdm_models {
         uint64_t idle_ns;
         uint32_t max_rows, max_sequences;
 
+        struct tdm_accounts *accounts;
+        struct tdm_account *root; /* holds the default model */
+
         struct tdm_list list;
         unsigned n_models;
         uint32_t last_id;
@@ -56,16 +59,27 @@ int tdm_open_model_file(const char *path);
 
 /* life.c */
 void tdm_model_notify(struct tdm_model *model);
-int tdm_model_start(struct tdm_model *model);
+int tdm_model_start(struct tdm_model *model, struct tdm_error *err);
+void tdm_model_unused(struct tdm_model *model); /* only the list refers to it any more */
 void tdm_model_fail(struct tdm_model *model, const struct tdm_error *err);
 void tdm_model_continue(struct tdm_model *model); /* wanted, and nothing works on it: goes on to the next state */
 void tdm_model_leave(struct tdm_model *model);    /* out of the fleet, memory given back; state stays */
 void tdm_model_retire(struct tdm_model *model);   /* idle or failed: unloaded, told, forgotten */
-bool tdm_models_evict_one(struct tdm_models *models, const struct tdm_model *keep);
+/* For account: its own idle models go first, then those of the account that holds most. */
+bool tdm_models_evict_one(struct tdm_models *models, const struct tdm_account *account, const struct tdm_model *keep);
 void tdm_models_arm_tick(struct tdm_models *models);
 int tdm_models_on_tick(struct tdm_source *source, uint64_t now_ns, void *userdata);
 void tdm_models_free_left(struct tdm_models *models, uint64_t before_ns);
 void tdm_model_unlist(struct tdm_model *model);
+
+/* charges.c */
+int tdm_model_charge_reading(struct tdm_model *model, uint64_t *ret_max_bytes, struct tdm_error *err);
+void tdm_model_charge_read(struct tdm_model *model); /* what it really takes, after reading and after trimming */
+void tdm_model_uncharge(struct tdm_model *model);    /* the model is freed */
+int tdm_model_take_place(struct tdm_model *model, struct tdm_error *err);
+void tdm_model_give_place(struct tdm_model *model);
+bool tdm_models_have_too_many_described(struct tdm_models *models);
+void tdm_models_drop_described(struct tdm_models *models);
 int tdm_file_identify(int fd, struct tdm_file_identity *ret);
 
 #endif

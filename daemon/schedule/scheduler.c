@@ -436,7 +436,7 @@ static void prepare(struct tdm_scheduler *s, struct sequence *q)
         q->charged_bytes = 0;
         job->accepted = true;
         job->accepted_ns = tdm_now_ns();
-        tdm_model_want(model);
+        tdm_model_want(model, job->account);
 }
 
 static void prepare_all(struct tdm_scheduler *s)

@@ -174,6 +174,7 @@ static int on_signal(struct tdm_source *source, int signo, void *userdata)
         tdm_face_set_draining(s->face);
         tdm_dbus_set_draining(s->dbus);
         tdm_scheduler_drain(s->scheduler);
+        tdm_models_cancel_loads(s->models);
         tdm_source_arm(s->ending, s->ending_ns + 1);
         return 0;
 }
@@ -405,6 +406,7 @@ static int set_up_models(struct server *s, const struct tdm_config *config, stru
                 .idle_s = config->idle_unload_s,
                 .max_rows = config->max_rows,
                 .max_sequences = config->max_sequences,
+                .accounts = s->accounts,
         };
         int r = tdm_models_default_dirs((const char *const *)config->model_dirs, &dirs);
 

@@ -172,4 +172,82 @@ def tokenizing():
         check(own < 1.0 * SLOW, "a bystander's text", own)
 
 
+@contextlib.contextmanager
+def copies(n):
+    """Small models, each a file of its own."""
+    with tempfile.TemporaryDirectory(prefix="tandem-copies-") as folder:
+        paths = [os.path.join(folder, f"copy-{i}.gguf") for i in range(n)]
+        for path in paths:
+            shutil.copyfile(make_model("tiny"), path)
+        yield paths
+
+
+def with_file(d, uid, path, kind, fields, name=None):
+    """A request with a model of one's own; the last of its answers."""
+    with wire_of(d, uid) as w, open(path, "rb") as f:
+        rid = w.send(kind, dict(fields, model={"name": name or path, "from_fd": True}), fd=f.fileno())
+        while True:
+            what, m = w.receive(rid, 60 * SLOW)
+            if what in ("error", "done", "tokenize"):
+                return what, m
+
+
+def generates(d, uid, path, **more):
+    what, m = with_file(d, uid, path, "generate", request(ids=[2, 3, 4], n=2), **more)
+    return what == "done" and m.get("reason") != "DONE_ERROR", m
+
+
+@test
+def idle_models():
+    """One user's idle models fill the places of the fleet: another user's model finds one, and so does root's."""
+    with system_daemon() as d, copies(36) as paths:
+        d.generate(n=2)
+        for path in paths[:34]:
+            ok, m = generates(d, ATTACKER, path)
+            check(ok, "the attacker's own idle models make room", m)
+        listed = [m["name"] for m in d.status()["models"] if m["state"] == "loaded"]
+        print(f"{len(listed)} models are loaded")
+        check("tale" in listed, "the default model stays", listed)
+        check(len(listed) <= 16, "one user's models", listed)
+        for uid, path in ((BYSTANDER, paths[34]), (0, paths[35])):
+            ok, m = generates(d, uid, path)
+            check(ok, f"a model of user {uid}", m)
+        check(len([m for m in d.status()["models"] if m["state"] == "loaded"]) == len(listed) + 2, "nobody's had to go")
+
+
+@test
+def described_models():
+    """Models that were only tokenized with do not stay for ever."""
+    with system_daemon() as d, copies(40) as paths:
+        for path in paths:
+            what, m = with_file(d, ATTACKER, path, "tokenize", {"text": b"Once"})
+            equal(what, "tokenize", f"answer {m}")
+        wait_for(lambda: len(d.status()["models"]) <= 16, "the oldest are dropped", 5)
+
+
+@test
+def a_false_name():
+    """A file of one's own under the path of a real model: the real one stays, and remains the default."""
+    with system_daemon() as d, copies(1) as paths:
+        d.generate(n=2)
+        ok, m = generates(d, ATTACKER, paths[0], name=TALE)
+        check(ok, "the attacker's model", m)
+        with wire_of(d, BYSTANDER) as w:
+            models = [m for m in w.call("models", {})["models"] if m["name"] == "tale"]
+        print([(m["state"], m.get("is_default", False), m["file_bytes"]) for m in models])
+        real = [m for m in models if m["file_bytes"] == os.path.getsize(TALE)]
+        equal([m["state"] for m in real], ["loaded"], "the real model")
+        equal([m["file_bytes"] for m in models if m.get("is_default")], [os.path.getsize(TALE)], "the default")
+        job = d.start_job(n=2000)
+        job.until(1)
+        with d.wire() as w:
+            try:
+                w.call("unload", {"name": "tale"})
+            except Refused as e:
+                equal(e.code, "busy", "unloading means the real one")
+            else:
+                raise AssertionError("a model in use was unloaded")
+        job.vanish()
+
+
 main()

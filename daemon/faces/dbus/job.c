@@ -505,7 +505,7 @@ static int start(struct bus_peer *peer, struct bus_request *request, int *ret_fd
         request->params.account = peer->account;
         r = tdm_job_new(&j, &request->params, err);
         if (r == 0)
-                r = tdm_models_open(bus->models, request->model, request->model_fd, &model, err);
+                r = tdm_models_open(bus->models, peer->account, request->model, request->model_fd, &model, err);
         if (r != 0)
                 return r;
         job = calloc(1, sizeof(*job));

@@ -63,7 +63,7 @@ static int wait_for_model(struct bus_peer *peer, DBusMessage *message, struct td
         load->model = tdm_model_ref(model);
         tdm_list_append(&peer->loads, &load->node);
         if (!answer_load(peer, load))
-                tdm_model_want(model); /* may fail at once, and then answers */
+                tdm_model_want(model, peer->account); /* may fail at once, and then answers */
         return 0;
 }
 
@@ -85,7 +85,7 @@ static void load_model(struct bus_peer *peer, DBusMessage *message, DBusMessageI
         if (r == 0 && bus->draining)
                 r = tdm_error_set(&err, TDM_E_DRAINING, "tandemd is shutting down and loads no models");
         if (r == 0)
-                r = tdm_models_open(bus->models, name, fd, &model, &err);
+                r = tdm_models_open(bus->models, peer->account, name, fd, &model, &err);
         if (r == 0 && wait) {
                 r = wait_for_model(peer, message, model, &err);
                 if (r == 0)
@@ -100,7 +100,7 @@ static void load_model(struct bus_peer *peer, DBusMessage *message, DBusMessageI
         bus_write_path(&w, path);
         bus_reply_finish(bus, message, &w);
         if (model->state != TDM_MODEL_READY)
-                tdm_model_want(model);
+                tdm_model_want(model, peer->account);
 }
 
 void bus_unload_model(struct bus_peer *peer, DBusMessage *message, const char *name)

@@ -81,11 +81,11 @@ static int open_model(struct client *c, const Tandem__ModelRef *ref, const int *
                       struct tdm_model **ret, struct tdm_error *err)
 {
         if (!ref || !ref->from_fd)
-                return tdm_models_open(c->face->models, ref ? ref->name : NULL, -1, ret, err);
+                return tdm_models_open(c->face->models, c->account, ref ? ref->name : NULL, -1, ret, err);
         if (n_fds != 1)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "a model passed as a file needs exactly one fd; %u came",
                                      n_fds);
-        return tdm_models_open(c->face->models, ref->name, fds[0], ret, err);
+        return tdm_models_open(c->face->models, c->account, ref->name, fds[0], ret, err);
 }
 
 /* ---- jobs ---- */
@@ -419,7 +419,7 @@ static int handle_load(struct client *c, uint32_t id, const Tandem__LoadModel *l
         if (model->state == TDM_MODEL_READY)
                 request_model_changed(request);
         else
-                tdm_model_want(model); /* may fail at once, and tell the request */
+                tdm_model_want(model, c->account); /* may fail at once, and tell the request */
         return 0;
 }
 

@@ -1,0 +1,195 @@
+/* What models cost their users: reads under way, metadata, places in the fleet; and which models make room for others.
+ *
+ * Metadata is charged before it is read with what it may take, and afterwards with what it takes. Models that are only
+ * described, because a text was tokenized with them, stay as a small cache: the oldest go first. */
+#include "daemon/models/private.h"
+
+#include "common/log.h"
+
+/* Real models take up to 60 MiB (262,144 pieces). A byte of a file cannot become more than about 30 of memory. */
+#define METADATA_MAX_BYTES (UINT64_C(256) << 20)
+#define METADATA_BYTES_PER_FILE_BYTE 32u
+#define METADATA_MIN_BYTES (UINT64_C(1) << 20)
+/* Of described models that nobody uses. */
+#define CACHE_MAX_BYTES (UINT64_C(64) << 20)
+#define CACHE_MAX_MODELS 16u
+
+static bool is_idle(const struct tdm_model *model)
+{
+        return model->n_jobs == 0 && model->n_steps == 0 && !model->load;
+}
+
+/* Described, and no request waits for it or reads its vocabulary. */
+static bool is_cached(const struct tdm_model *model)
+{
+        return model->state == TDM_MODEL_DESCRIBED && is_idle(model) && model->n_refs == 1;
+}
+
+static struct tdm_model *oldest_cached(struct tdm_models *m, const struct tdm_account *account)
+{
+        struct tdm_model *model, *oldest = NULL;
+
+        tdm_list_for_each(model, &m->list, struct tdm_model, node)
+        {
+                if (is_cached(model) && (!account || model->account == account) &&
+                    (!oldest || model->last_used_ns < oldest->last_used_ns))
+                        oldest = model;
+        }
+        return oldest;
+}
+
+bool tdm_models_have_too_many_described(struct tdm_models *m)
+{
+        struct tdm_model *model;
+        uint64_t bytes = 0;
+        unsigned n = 0;
+
+        tdm_list_for_each(model, &m->list, struct tdm_model, node)
+        {
+                if (!is_cached(model))
+                        continue;
+                n++;
+                bytes += tdm_model_metadata_bytes(model->metadata);
+        }
+        return n > CACHE_MAX_MODELS || bytes > CACHE_MAX_BYTES;
+}
+
+void tdm_models_drop_described(struct tdm_models *m)
+{
+        while (tdm_models_have_too_many_described(m))
+                tdm_model_retire(oldest_cached(m, NULL));
+}
+
+/* LOADS, and METADATA_BYTES for what the metadata may take: *ret_max_bytes. */
+int tdm_model_charge_reading(struct tdm_model *model, uint64_t *ret_max_bytes, struct tdm_error *err)
+{
+        uint64_t wanted = METADATA_MIN_BYTES, available;
+        struct tdm_model *other;
+        int r;
+
+        /* A sparse file can have any size. */
+        wanted += TDM_MIN(model->identity.size_bytes, METADATA_MAX_BYTES) * METADATA_BYTES_PER_FILE_BYTE;
+        wanted = TDM_MIN(wanted, METADATA_MAX_BYTES);
+        while ((available = tdm_account_available(model->account, TDM_RESOURCE_METADATA_BYTES)) < wanted &&
+               (other = oldest_cached(model->models, model->account)))
+                tdm_model_retire(other);
+        /* With less the model may still fit; reading finds out. */
+        wanted = TDM_MAX(TDM_MIN(wanted, available), METADATA_MIN_BYTES);
+        r = tdm_account_charge(model->account, TDM_RESOURCE_LOADS, 1, err);
+        if (r != 0)
+                return r;
+        do
+                r = tdm_account_charge(model->account, TDM_RESOURCE_METADATA_BYTES, wanted, err);
+        while (r == TDM_E_BUSY && (other = oldest_cached(model->models, NULL)) && (tdm_model_retire(other), true));
+        if (r != 0) {
+                tdm_account_release(model->account, TDM_RESOURCE_LOADS, 1);
+                return r;
+        }
+        model->reads = true;
+        model->metadata_charged = wanted;
+        *ret_max_bytes = wanted;
+        return 0;
+}
+
+static void end_reading(struct tdm_model *model)
+{
+        if (model->reads)
+                tdm_account_release(model->account, TDM_RESOURCE_LOADS, 1);
+        model->reads = false;
+}
+
+void tdm_model_charge_read(struct tdm_model *model)
+{
+        uint64_t bytes = model->metadata ? tdm_model_metadata_bytes(model->metadata) : 0;
+
+        end_reading(model);
+        if (bytes >= model->metadata_charged)
+                return;
+        tdm_account_release(model->account, TDM_RESOURCE_METADATA_BYTES, model->metadata_charged - bytes);
+        model->metadata_charged = bytes;
+}
+
+void tdm_model_uncharge(struct tdm_model *model)
+{
+        end_reading(model);
+        tdm_model_give_place(model);
+        tdm_account_release(model->account, TDM_RESOURCE_METADATA_BYTES, model->metadata_charged);
+        model->metadata_charged = 0;
+        tdm_account_unref(steal_ptr(&model->account));
+        tdm_account_unref(steal_ptr(&model->holder));
+}
+
+void tdm_model_give_place(struct tdm_model *model)
+{
+        if (model->has_place)
+                tdm_account_release(model->holder, TDM_RESOURCE_MODELS, 1);
+        model->has_place = false;
+}
+
+static const struct tdm_account *payer(const struct tdm_model *model)
+{
+        return model->has_place ? model->holder : model->account;
+}
+
+static uint64_t n_held(const struct tdm_account *account)
+{
+        return account ? account->used[TDM_RESOURCE_MODELS] : 0;
+}
+
+/* Which of two idle models goes first. */
+static bool goes_before(const struct tdm_model *a, const struct tdm_model *b, const struct tdm_account *asker)
+{
+        bool own_a = payer(a) == asker, own_b = payer(b) == asker;
+
+        if (own_a != own_b)
+                return own_a;
+        if (n_held(payer(a)) != n_held(payer(b)))
+                return n_held(payer(a)) > n_held(payer(b));
+        return a->last_used_ns < b->last_used_ns;
+}
+
+static struct tdm_model *find_idle(struct tdm_models *m, const struct tdm_account *asker, const struct tdm_model *keep,
+                                   bool with_place)
+{
+        struct tdm_model *model, *first = NULL;
+
+        tdm_list_for_each(model, &m->list, struct tdm_model, node)
+        {
+                if (model == keep || !is_idle(model) || (with_place && !model->has_place))
+                        continue;
+                if (model->state != TDM_MODEL_READY && model->state != TDM_MODEL_DESCRIBED)
+                        continue;
+                if (!first || goes_before(model, first, asker))
+                        first = model;
+        }
+        return first;
+}
+
+bool tdm_models_evict_one(struct tdm_models *m, const struct tdm_account *account, const struct tdm_model *keep)
+{
+        struct tdm_model *model = find_idle(m, account, keep, false);
+
+        if (!model)
+                return false;
+        tdm_log_info("model %s unloaded: idle, and its memory is needed", model->name);
+        tdm_model_retire(model);
+        return true;
+}
+
+/* MODELS of the model's holder. Its own idle models make room; others' only when it has none at all, or is root. */
+int tdm_model_take_place(struct tdm_model *model, struct tdm_error *err)
+{
+        int r;
+
+        while ((r = tdm_account_charge(model->holder, TDM_RESOURCE_MODELS, 1, err)) != 0) {
+                struct tdm_model *idle = find_idle(model->models, model->holder, model, true);
+
+                if (!idle || (idle->holder != model->holder && r != TDM_E_BUSY && model->holder->uid != 0))
+                        return r;
+                tdm_log_info("model %s unloaded: idle, and user %u, who holds %llu models, asks for another", idle->name,
+                             (unsigned)model->holder->uid, (unsigned long long)n_held(model->holder));
+                tdm_model_retire(idle);
+        }
+        model->has_place = true;
+        return 0;
+}
