@@ -37,6 +37,21 @@ static void mark_cut(char *message)
         memcpy(message + end, ellipsis, sizeof(ellipsis));
 }
 
+/* Into the record: well-formed, and without characters that a terminal or a log would obey. Messages quote what peers
+ * and files say, whole or cut anywhere (%.60s). */
+static void keep(struct tdm_error *err, char *message)
+{
+        char escaped[TDM_ERROR_MESSAGE_MAX] = { 0 };
+
+        tdm_utf8_mend(message);
+        if (!tdm_utf8_escape(escaped, sizeof(escaped), message)) {
+                size_t end = tdm_utf8_cut(escaped, TDM_ERROR_MESSAGE_MAX - 4);
+
+                memcpy(escaped + end, "\xe2\x80\xa6", 4);
+        }
+        memcpy(err->message, escaped, sizeof(escaped));
+}
+
 int tdm_error_set(struct tdm_error *err, int code, const char *fmt, ...)
 {
         char message[TDM_ERROR_MESSAGE_MAX];
@@ -54,10 +69,8 @@ int tdm_error_set(struct tdm_error *err, int code, const char *fmt, ...)
                 message[0] = '\0';
         else if ((size_t)n >= sizeof(message))
                 mark_cut(message);
-        tdm_utf8_mend(message); /* it may quote what a peer or a file says, whole or cut anywhere (%.60s) */
-
         err->code = code;
-        memcpy(err->message, message, sizeof(message));
+        keep(err, message);
         return code;
 }
 
@@ -76,8 +89,7 @@ int tdm_error_prefix(struct tdm_error *err, const char *fmt, ...)
 
         if ((size_t)n >= sizeof(message)) {
                 mark_cut(message);
-                tdm_utf8_mend(message);
-                memcpy(err->message, message, sizeof(message));
+                keep(err, message);
                 return err->code;
         }
 
@@ -88,8 +100,7 @@ int tdm_error_prefix(struct tdm_error *err, const char *fmt, ...)
                 return err->code;
         if ((size_t)n >= sizeof(message) - len)
                 mark_cut(message);
-        tdm_utf8_mend(message);
-        memcpy(err->message, message, sizeof(message));
+        keep(err, message);
         return err->code;
 }
 

@@ -107,6 +107,27 @@ static void test_mended(void **state)
         assert_string_equal(e.message, "\xe2\x82\xac ?: no model \"abc?\"");
 }
 
+/* A terminal or a log that shows a message must not obey what it quotes. */
+static void test_escaped(void **state)
+{
+        struct tdm_error e;
+        char name[41] = "";
+
+        tdm_error_set(&e, 1, "no model \"%s\"", "a\x1b[2J\nb\x7f\xc2\x9b\xc3\xa9");
+        assert_string_equal(e.message, "no model \"a\\x1b[2J\\x0ab\\x7f\\x9b\xc3\xa9\"");
+        memset(name, 1, 40);
+        tdm_error_set(&e, 1, "%40s%40s%40s%40s%40s%40s%40s%40s%40s%40s", name, name, name, name, name, name, name, name,
+                      name, name);
+        assert_true(strlen(e.message) < TDM_ERROR_MESSAGE_MAX);
+        assert_string_equal(e.message + strlen(e.message) - 3, "\xe2\x80\xa6");
+        assert_int_equal(tdm_utf8_cut("abc\xe2\x82\xac", 9), 6);
+        for (size_t size = 3; size < 6; size++)
+                assert_int_equal(tdm_utf8_cut("abc\xe2\x82\xac""d", size), 3);
+        assert_int_equal(tdm_utf8_cut("abc\xe2\x82\xac""d", 6), 6);
+        tdm_error_set(&e, 1, "no model \"%.*s\"", TDM_UTF8_CUT("abc\xe2\x82\xac", 4));
+        assert_string_equal(e.message, "no model \"abc\"");
+}
+
 /* Text that is kept is cut between characters, and what is none of UTF-8 becomes question marks. */
 static void test_utf8(void **state)
 {
@@ -178,7 +199,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_names),  cmocka_unit_test(test_set_and_prefix), cmocka_unit_test(test_cut),
-                cmocka_unit_test(test_mended), cmocka_unit_test(test_utf8),           cmocka_unit_test(test_log),
+                cmocka_unit_test(test_mended), cmocka_unit_test(test_escaped), cmocka_unit_test(test_utf8),           cmocka_unit_test(test_log),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,5 +47,12 @@ bool tdm_utf8_is_valid(const char *text, size_t size);
 char *tdm_utf8_mend(char *text);
 /* What of from fits into size bytes (1 or more, the NUL among them), mended and never cut within a character. */
 void tdm_utf8_copy(char *to, size_t size, const char *from);
+/* The most bytes, up to size, that text can be cut to without cutting a character. */
+size_t tdm_utf8_cut(const char *text, size_t size);
+/* For "%.*s": text, cut to at most max bytes. */
+#define TDM_UTF8_CUT(text, max) (int)tdm_utf8_cut((text), (max)), (text)
+/* What of from fits into size bytes, with control characters as \xNN: a terminal or a log that shows the text must not
+ * obey it. False: not all fitted. from is well-formed. */
+bool tdm_utf8_escape(char *to, size_t size, const char *from);
 
 #endif
