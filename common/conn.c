@@ -49,6 +49,8 @@ struct tdm_conn {
         struct out_frame *out_head, *out_tail;
         uint64_t queued_bytes;
         unsigned queued_fds;
+        uint64_t held_bytes;     /* as limits.hold was told */
+        uint64_t frame_began_ns; /* of the half frame that is held; 0: none */
 };
 
 static void out_free(struct out_frame *f)
@@ -89,6 +91,9 @@ static void conn_release(struct tdm_conn *c)
                 out_pop(c);
         c->queued_bytes = 0;
         c->queued_fds = 0;
+        if (c->limits.hold && c->held_bytes > 0)
+                (void)c->limits.hold(0, &c->reason, c->userdata);
+        c->held_bytes = 0;
 }
 
 static void conn_enter(struct tdm_conn *c)
@@ -121,6 +126,24 @@ static void conn_over(struct tdm_conn *c)
                         tdm_error_set(&(c)->reason, (code), __VA_ARGS__);                                              \
                 conn_over(c);                                                                                          \
         } while (0)
+
+/* Tells the owner how much memory is held; false: that is too much, and the connection is over. */
+static bool update_held(struct tdm_conn *c)
+{
+        uint64_t bytes = tdm_frame_reader_held(c->reader) + c->queued_bytes;
+        struct tdm_error err = { 0 };
+        int r;
+
+        if (!c->limits.hold || bytes == c->held_bytes || c->destroyed || c->state >= CONN_FAILED)
+                return true;
+        r = c->limits.hold(bytes, &err, c->userdata);
+        if (r == 0) {
+                c->held_bytes = bytes;
+                return true;
+        }
+        conn_fail(c, r, "%s", err.message);
+        return false;
+}
 
 static int on_closer(struct tdm_source *source, void *userdata)
 {
@@ -172,13 +195,15 @@ static void flush(struct tdm_conn *c)
                 if (f->sent == TDM_FRAME_HEADER_BYTES + f->size)
                         out_pop(c);
         }
+        update_held(c);
         if (!c->out_head && c->state == CONN_FINISHING)
                 conn_fail(c, TDM_E_NONE, "finished");
 }
 
 /* Hands out complete frames until there are none or the user has had enough. */
-static void deliver(struct tdm_conn *c)
+static bool deliver(struct tdm_conn *c)
 {
+        bool any = false;
         const uint8_t *data;
         unsigned n_fds;
         size_t size;
@@ -186,16 +211,37 @@ static void deliver(struct tdm_conn *c)
 
         while (c->state == CONN_OPEN && !c->destroyed &&
                tdm_frame_reader_next(c->reader, &data, &size, &fds, &n_fds) == 1) {
+                any = true;
                 r = c->on_frame(c, data, size, fds, n_fds, c->userdata);
                 if (r != 0 && !c->destroyed)
                         conn_fail(c, r, "a frame was refused (%s)", r < 0 ? strerror(-r) : tdm_error_name(r));
         }
+        return any;
+}
+
+/* When the half frame that is held is late, or 0. */
+static uint64_t late_at(struct tdm_conn *c, bool frames_came)
+{
+        uint64_t now = tdm_now_ns(), at = UINT64_MAX;
+
+        if (!tdm_frame_reader_mid_frame(c->reader)) {
+                c->frame_began_ns = 0;
+                return 0;
+        }
+        if (c->frame_began_ns == 0 || frames_came)
+                c->frame_began_ns = now;
+        if (c->limits.stall_timeout_ns > 0)
+                at = now + c->limits.stall_timeout_ns;
+        if (c->limits.frame_timeout_ns > 0)
+                at = TDM_MIN(at, c->frame_began_ns + c->limits.frame_timeout_ns);
+        return at == UINT64_MAX ? 0 : at;
 }
 
 static void receive(struct tdm_conn *c)
 {
         for (unsigned i = 0; i < FILLS_PER_TURN && c->state == CONN_OPEN && !c->destroyed; i++) {
                 ssize_t n = tdm_frame_reader_fill(c->reader, c->fd);
+                bool frames_came;
 
                 if (n == -EAGAIN)
                         break;
@@ -213,11 +259,14 @@ static void receive(struct tdm_conn *c)
                         conn_fail(c, (int)n, "cannot receive: %s", strerror((int)-n));
                         return;
                 }
-                deliver(c);
-                if (!c->destroyed && c->state == CONN_OPEN && c->limits.stall_timeout_ns > 0)
-                        tdm_source_arm(c->timer, tdm_frame_reader_mid_frame(c->reader) ?
-                                                         tdm_now_ns() + c->limits.stall_timeout_ns :
-                                                         0);
+                if (!update_held(c)) /* before the frame is handled: it may be one too many */
+                        return;
+                frames_came = deliver(c);
+                if (c->destroyed || c->state != CONN_OPEN)
+                        return;
+                tdm_source_arm(c->timer, late_at(c, frames_came));
+                tdm_frame_reader_trim(c->reader);
+                update_held(c);
         }
 }
 
@@ -245,8 +294,10 @@ static int on_timer(struct tdm_source *source, uint64_t now_ns, void *userdata)
         if (c->state == CONN_FINISHING)
                 conn_fail(c, TDM_E_NONE, "finished, but the peer did not read everything in time");
         else
-                conn_fail(c, TDM_E_PROTOCOL, "the peer sent half a frame and then nothing for %llu ms",
-                          (unsigned long long)(c->limits.stall_timeout_ns / TDM_NSEC_PER_MSEC));
+                conn_fail(c, TDM_E_PROTOCOL,
+                          "the peer sent half a frame and then nothing for %llu ms, or not the rest within %llu ms",
+                          (unsigned long long)(c->limits.stall_timeout_ns / TDM_NSEC_PER_MSEC),
+                          (unsigned long long)(c->limits.frame_timeout_ns / TDM_NSEC_PER_MSEC));
         return 0;
 }
 
@@ -375,7 +426,7 @@ int tdm_conn_send(struct tdm_conn *c, const void *data, size_t size, const int *
                 return r;
         }
         update_events(c);
-        return 0;
+        return update_held(c) ? 0 : -ENOBUFS;
 }
 
 uint64_t tdm_conn_queued_bytes(const struct tdm_conn *c)

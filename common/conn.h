@@ -2,7 +2,7 @@
  *
  * struct tdm_conn is a non-blocking connection on a loop (tandemd and its clients, tandemd and its workers).
  * Everything is capped: a frame longer than max_frame_bytes, a half frame that stands still longer than
- * stall_timeout_ns, more queued output than max_queue_bytes, more fds than TDM_CONN_MAX_FDS in flight: the connection
+ * stall_timeout_ns or is not whole after frame_timeout_ns, more queued output than max_queue_bytes, more fds than TDM_CONN_MAX_FDS in flight: the connection
  * ends with a typed reason through on_closed. The other functions are the blocking twin for libtandem and the
  * workers. */
 #ifndef TDM_COMMON_CONN_H
@@ -19,6 +19,10 @@ struct tdm_conn_limits {
         uint32_t max_frame_bytes;
         uint64_t max_queue_bytes;
         uint64_t stall_timeout_ns; /* 0: never */
+        uint64_t frame_timeout_ns; /* from its first byte to its last; 0: never */
+        /* NULL, or told how much memory the connection holds now for frames that have arrived in part and for output
+         * that waits. An error ends the connection with what is in err. May not call back. */
+        int (*hold)(uint64_t bytes, struct tdm_error *err, void *userdata);
 };
 
 /* data and fds are valid during the call; take an fd by setting its entry to -1, the rest is closed afterwards.
@@ -60,6 +64,10 @@ ssize_t tdm_frame_reader_fill(struct tdm_frame_reader *reader, int fd);
  * closed by the next call. */
 int tdm_frame_reader_next(struct tdm_frame_reader *reader, const uint8_t **ret_data, size_t *ret_size, int **ret_fds,
                           unsigned *ret_n_fds);
+/* Memory that it holds. */
+size_t tdm_frame_reader_held(const struct tdm_frame_reader *reader);
+/* Gives back a large buffer when it is empty. No frame may be in use. */
+void tdm_frame_reader_trim(struct tdm_frame_reader *reader);
 bool tdm_frame_reader_mid_frame(const struct tdm_frame_reader *reader); /* half a frame is held */
 
 #endif

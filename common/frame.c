@@ -162,16 +162,29 @@ static size_t read_limit(const struct tdm_frame_reader *r)
         return TDM_FRAME_HEADER_BYTES + (size_t)header_size(r->buf + r->scan) - have + TDM_FRAME_HEADER_BYTES;
 }
 
+size_t tdm_frame_reader_held(const struct tdm_frame_reader *r)
+{
+        return r->capacity;
+}
+
+void tdm_frame_reader_trim(struct tdm_frame_reader *r)
+{
+        if (r->start != r->end || r->capacity <= KEEP_BYTES)
+                return;
+        free(r->buf);
+        r->buf = NULL;
+        r->capacity = 0;
+        r->offset += r->start;
+        r->start = r->scan = r->end = 0;
+}
+
 /* Room for at least one byte and at most *limit, which is cut to what there is. */
 static int make_room(struct tdm_frame_reader *r, size_t *limit)
 {
         size_t max = (size_t)r->max_frame_bytes + 2 * TDM_FRAME_HEADER_BYTES, used, want;
 
-        if (r->start == r->end && r->capacity > KEEP_BYTES) {
-                free(r->buf);
-                r->buf = NULL;
-                r->capacity = 0;
-        } else if (r->start > 0 && r->end > r->start)
+        tdm_frame_reader_trim(r);
+        if (r->start > 0 && r->end > r->start)
                 memmove(r->buf, r->buf + r->start, r->end - r->start);
         r->offset += r->start;
         r->scan -= r->start;

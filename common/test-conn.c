@@ -242,6 +242,62 @@ static void test_conn_stall(void **state)
         close(peer);
 }
 
+/* A frame whose bytes drip is over after its own limit, and what it holds is told. */
+static uint64_t held;
+static int n_holds;
+
+static int on_hold(uint64_t bytes, struct tdm_error *err, void *userdata)
+{
+        n_holds++;
+        if (bytes > 100000)
+                return tdm_error_set(err, TDM_E_QUOTA, "too much");
+        held = bytes;
+        return 0;
+}
+
+static void test_conn_drip(void **state)
+{
+        static uint8_t big[200000];
+        struct tdm_conn_limits l = limits;
+        struct side s;
+        uint64_t start = tdm_now_ns();
+        int peer;
+
+        l.max_frame_bytes = 1 << 20;
+        l.frame_timeout_ns = 400 * MS;
+        l.hold = on_hold;
+        peer = side_make(&s, &l);
+        send_raw(peer, "\377\0\0\0", 4, NULL, 0);
+        while (s.closed == 0 && tdm_now_ns() < start + 3000 * MS) {
+                uint64_t next = tdm_now_ns() + 50 * MS;
+
+                send_raw(peer, "", 1, NULL, 0);
+                while (s.closed == 0 && tdm_now_ns() < next)
+                        assert_int_equal(tdm_loop_turn(loop, 5 * MS), 0);
+                assert_true(held > 0 || s.closed);
+        }
+        assert_int_equal(s.closed, 1);
+        assert_true(tdm_now_ns() - start >= 400 * MS && tdm_now_ns() - start < 2000 * MS);
+        assert_int_equal(s.err.code, TDM_E_PROTOCOL);
+        assert_int_equal(held, 0);
+        close(peer);
+
+        /* a frame that holds more than its owner allows */
+        peer = side_make(&s, &l);
+        send_raw(peer, "\100\015\003\0", 4, NULL, 0);
+        for (size_t sent = 0; s.closed == 0 && sent < sizeof(big);) {
+                ssize_t n = send(peer, big, 20000, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+                sent += n > 0 ? (size_t)n : 0;
+                assert_int_equal(tdm_loop_turn(loop, 5 * MS), 0);
+        }
+        turn_until(&s.closed, 1);
+        assert_int_equal(s.err.code, TDM_E_QUOTA);
+        assert_int_equal(s.frames, 0);
+        assert_int_equal(held, 0);
+        close(peer);
+}
+
 static void test_conn_peer_vanishes(void **state)
 {
         static uint8_t big[60000];
@@ -472,7 +528,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_conn_both_ways),    cmocka_unit_test(test_conn_queue),
                 cmocka_unit_test(test_conn_queue_cap),    cmocka_unit_test(test_conn_oversize),
-                cmocka_unit_test(test_conn_stall),        cmocka_unit_test(test_conn_peer_vanishes),
+                cmocka_unit_test(test_conn_stall),        cmocka_unit_test(test_conn_drip),        cmocka_unit_test(test_conn_peer_vanishes),
                 cmocka_unit_test(test_conn_send_to_dead), cmocka_unit_test(test_conn_destroy_inside),
                 cmocka_unit_test(test_conn_finish),       cmocka_unit_test(test_conn_fair),
                 cmocka_unit_test(test_conn_echo_storm),   cmocka_unit_test(test_conn_new_fails),

@@ -4,8 +4,11 @@
  */
 #include "daemon/service/server.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
 #include "common/background.h"
 #include "common/log.h"
 #include "common/sigbus.h"
@@ -28,6 +31,8 @@
 #define CANCEL_NS (7 * TDM_NSEC_PER_SEC)
 #define READ_NS (1200 * TDM_NSEC_PER_MSEC)
 #define LOOK_NS (10 * TDM_NSEC_PER_MSEC)
+/* The process ends then, whatever hangs; less than the units' TimeoutStopSec. */
+#define LIMIT_S 12u
 
 struct server {
         struct tdm_loop *loop;
@@ -158,6 +163,24 @@ static int on_ending(struct tdm_source *source, uint64_t now_ns, void *userdata)
         return 0;
 }
 
+/* A thread can hang in a file that a user serves (FUSE), and nothing can wake it. Then the process ends without it. */
+static void *end_at_last(void *userdata)
+{
+        static const struct timespec limit = { .tv_sec = LIMIT_S };
+
+        nanosleep(&limit, NULL);
+        tdm_log_warning("a thread hangs, ended without it %u s after the signal", LIMIT_S);
+        _exit(0);
+}
+
+static void start_end_at_last(void)
+{
+        pthread_t thread;
+
+        if (pthread_create(&thread, NULL, end_at_last, NULL) == 0)
+                pthread_detach(thread);
+}
+
 static int on_signal(struct tdm_source *source, int signo, void *userdata)
 {
         struct server *s = userdata;
@@ -167,6 +190,7 @@ static int on_signal(struct tdm_source *source, int signo, void *userdata)
                 return 0;
         }
         s->ending_ns = tdm_now_ns();
+        start_end_at_last();
         tdm_notify("STOPPING=1");
         tdm_log_info("%s: ending; running jobs have %llu s", signo == SIGINT ? "interrupted" : "terminated",
                      (unsigned long long)(FINISH_NS / TDM_NSEC_PER_SEC));
@@ -517,6 +541,7 @@ int tdm_server_run(const struct tdm_config *config, struct tdm_error *err)
         int r;
 
         raise_fd_limit();
+        signal(SIGXFSZ, SIG_IGN); /* a file at its size limit is an error of write(), not the end */
         r = set_up_loop(&s, err);
         if (r == 0)
                 r = set_up_accounts(&s, config, err);

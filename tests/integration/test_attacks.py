@@ -250,4 +250,67 @@ def a_false_name():
         job.vanish()
 
 
+@test
+def loading():
+    """Over the socket of the system only an administrator loads without asking for text."""
+    with system_daemon() as d:
+        with wire_of(d, ATTACKER) as w:
+            try:
+                w.call("load", {"model": {"name": "tale"}})
+            except Refused as e:
+                equal(e.code, "denied", "answer")
+            else:
+                raise AssertionError("anybody may load")
+            equal(d.status().get("models", []), [], "models")
+        d.call("load", {"model": {"name": "tale"}})
+        equal(d.model("tale")["state"], "loaded", "root's request")
+
+
+def anonymous(pid):
+    with open(f"/proc/{pid}/smaps_rollup") as f:
+        return sum(int(line.split()[1]) for line in f if line.startswith("Pss_Anon:")) << 10
+
+
+@test
+def half_frames():
+    """One user's half frames hold no more than that user's share, and others' frames arrive."""
+    with system_daemon() as d:
+        before, size, wires = anonymous(d.process.pid), 7 << 20, []
+        for _ in range(48):
+            w = wire_of(d, ATTACKER)
+            wires.append(w)
+            w.socket.settimeout(5 * SLOW)
+            with contextlib.suppress(OSError):
+                w.socket.sendall(struct.pack("<I", 8 << 20) + bytes(size))
+        time.sleep(0.2)
+        grown = anonymous(d.process.pid) - before
+        with wire_of(d, BYSTANDER) as w:
+            w.call("tokenize", {"text": b"Once " * 100000, "model": {"name": "tale"}})
+        for w in wires:
+            w.close()
+        print(f"FIGURE half_frames: the daemon grew {grown >> 20} MiB")
+        check(SANITIZER or grown < 160 << 20, "memory for one user's half frames", grown)
+        wait_for(lambda: SANITIZER or anonymous(d.process.pid) - before < 40 << 20, "memory is given back", 5)
+
+
+@test
+def signals_and_the_end():
+    """A file size limit does not end the daemon, and work that waits does not hold up its end."""
+    text = (b"Once upon a time there was a little girl named Lily. " * 20000)[:1 << 20]
+    with system_daemon() as d:
+        os.kill(d.process.pid, signal.SIGXFSZ)
+        d.generate(n=2)
+        wires = [wire_of(d, ATTACKER) for _ in range(24)]
+        for w in wires:
+            w.send("tokenize", {"text": text})
+        watch = Stopwatch()
+        wrong = d.stop()
+        check(not wrong, wrong)
+        print(f"FIGURE end: {watch.seconds():.2f} s with texts that wait")
+        check(watch.seconds() < 4 * SLOW, "the end", watch.seconds())
+        d.expect_exit = None
+        for w in wires:
+            w.close()
+
+
 main()

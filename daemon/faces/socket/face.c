@@ -61,9 +61,9 @@ static void on_closed(struct tdm_conn *conn, const struct tdm_error *err, void *
 {
         struct client *c = userdata;
 
-        if (err->code == TDM_E_PROTOCOL) {
+        if (err->code > 0) {
                 tdm_log_debug("client %d of user %u hung up on: %s", (int)c->pid, (unsigned)c->uid, err->message);
-                send_last_words(c->fd, TDM_E_PROTOCOL, err->message);
+                send_last_words(c->fd, err->code, err->message);
         }
         client_free(c);
 }
@@ -169,6 +169,20 @@ void tdm_face_destroyp(struct tdm_face **face)
         *face = NULL;
 }
 
+static int on_hold(uint64_t bytes, struct tdm_error *err, void *userdata)
+{
+        struct client *c = userdata;
+        int r = 0;
+
+        if (bytes > c->held_bytes)
+                r = tdm_account_charge(c->account, TDM_RESOURCE_FRAME_BYTES, bytes - c->held_bytes, err);
+        else
+                tdm_account_release(c->account, TDM_RESOURCE_FRAME_BYTES, c->held_bytes - bytes);
+        if (r == 0)
+                c->held_bytes = bytes;
+        return r;
+}
+
 /* Charges the connection to its user's account, a new reference. Or the code of a refusal. */
 static int charge_peer(struct tdm_face *face, const struct ucred *peer, struct tdm_account **ret,
                        struct tdm_error *err)
@@ -192,7 +206,9 @@ void tdm_face_accept(struct tdm_face *face, int taken_fd)
 {
         struct tdm_conn_limits limits = { .max_frame_bytes = TDM_CLIENT_MAX_FRAME_BYTES,
                                           .max_queue_bytes = MAX_QUEUE_BYTES,
-                                          .stall_timeout_ns = face->half_frame_ns };
+                                          .stall_timeout_ns = face->half_frame_ns,
+                                          .frame_timeout_ns = 2 * face->half_frame_ns,
+                                          .hold = on_hold };
         _cleanup_(closep) int fd = taken_fd;
         socklen_t len = sizeof(struct ucred);
         struct tdm_account *account = NULL;

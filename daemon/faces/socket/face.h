@@ -20,7 +20,7 @@ struct tdm_face_config {
         bool system;
         const char *socket; /* for status */
         struct tdm_accounts *accounts; /* borrowed */
-        uint64_t half_frame_ns;  /* how long half a frame may stand still; 0: 30 s */
+        uint64_t half_frame_ns;  /* how long half a frame may stand still; 0: 30 s. Twice that may pass until it is whole */
         uint64_t not_reading_ns; /* how long a client may leave its replies unread; 0: 2 min */
 };
 

@@ -25,6 +25,7 @@ struct client {
         pid_t pid;
         uid_t uid;
         struct tdm_account *account;
+        uint64_t held_bytes; /* charged to it: TDM_RESOURCE_FRAME_BYTES */
         char name[32]; /* as it calls itself */
         struct tdm_list requests;
         uint32_t n_requests;

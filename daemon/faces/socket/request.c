@@ -409,6 +409,11 @@ static int handle_load(struct client *c, uint32_t id, const Tandem__LoadModel *l
 
         if (c->face->draining)
                 return tdm_error_set(err, TDM_E_DRAINING, "tandemd is shutting down and loads no models");
+        /* Over D-Bus polkit decides; over the socket nobody can be asked. */
+        if (c->face->system && !client_is_admin(c))
+                return tdm_error_set(err, TDM_E_DENIED,
+                                     "only root or the daemon's own user may load models over the system's socket; "
+                                     "ask over D-Bus, or just ask for text: that loads the model");
         r = open_model(c, load->model, fds, n_fds, &model, err);
         if (r != 0)
                 return r;
