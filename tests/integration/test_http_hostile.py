@@ -229,6 +229,9 @@ def many_malformed():
                  "Connection: close", path="/v1/messages")]
     with Daemon(placement=None) as d, Gateway(d, "--request-timeout", "5") as g:
         def some(n):
+            parallel([lambda seed=r.random(): mangle(random.Random(seed), n // 20) for _ in range(20)])
+
+        def mangle(r, n):
             for _ in range(n):
                 data = bytearray(r.choice(good))
                 for _ in range(r.choice((1, 1, 2, 8))):
