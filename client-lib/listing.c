@@ -62,32 +62,14 @@ static bool make_array(size_t n, size_t item_bytes, void **ret_items, void **ret
         return true;
 }
 
+/* A row of common/status-fields.def: the same name on both sides. */
+#define COPY(TYPE, field, ...) .field = w->field,
+
 static void fill_model(struct tandem_model *m, const Tandem__ModelStatus *w)
 {
         *m = (struct tandem_model){
-                .name = w->name,
-                .path = w->path,
-                .state = w->state,
-                .error = w->error,
-                .architecture = w->architecture,
-                .quantisation = w->quantisation,
-                .file_bytes = w->file_bytes,
-                .weights_bytes = w->weights_bytes,
-                .kv_bytes = w->kv_bytes,
-                .kv_used_bytes = w->kv_used_bytes,
-                .activations_bytes = w->activations_bytes,
-                .scratch_bytes = w->scratch_bytes,
-                .context = w->context,
-                .placement = w->placement,
-                .precision = w->precision,
-                .chat = w->chat,
-                .kv_pages_full = w->kv_pages_full,
-                .kv_pages_full_used = w->kv_pages_full_used,
-                .kv_pages_window = w->kv_pages_window,
-                .kv_pages_window_used = w->kv_pages_window_used,
-                .load_ms = w->load_ms,
-                .is_default = w->is_default,
-                .kv_type = w->kv_type,
+#define MODEL_FIELD COPY
+#include "common/status-fields.def"
         };
 }
 
@@ -126,26 +108,10 @@ static void fill_worker(struct tandem_worker *out, const Tandem__WorkerStatus *w
                 block_ptrs[i] = &blocks[i];
         }
         *out = (struct tandem_worker){
-                .name = w->name,
-                .requested = w->requested,
-                .device = w->device,
-                .detail = w->detail,
-                .state = w->state,
-                .pid = w->pid,
-                .restarts = w->restarts,
-                .last_exit = w->last_exit,
+#define WORKER_FIELD COPY
+#include "common/status-fields.def"
                 .n_blocks = w->n_blocks,
                 .blocks = block_ptrs,
-                .busy_s = w->busy_s,
-                .uptime_s = w->uptime_s,
-                .sandbox = w->sandbox,
-                .numerics_id = w->numerics_id,
-                .handovers = w->handovers,
-                .handover_ns = w->handover_ns,
-                .waiting_ns = w->waiting_ns,
-                .busy_ns = w->busy_ns,
-                .reason = w->reason,
-                .plan = w->plan,
                 .use = w->use ? use : NULL,
         };
 }
@@ -153,17 +119,10 @@ static void fill_worker(struct tandem_worker *out, const Tandem__WorkerStatus *w
 static void fill_job(struct tandem_job_info *j, const Tandem__JobStatus *w)
 {
         *j = (struct tandem_job_info){
-                .job = w->job,
+#define JOB_FIELD COPY
+#include "common/status-fields.def"
                 .state = (int)w->state,
-                .model = w->model,
-                .uid = w->uid,
                 .priority = (int)w->priority,
-                .prompt_tokens = w->prompt_tokens,
-                .prefilled_tokens = w->prefilled_tokens,
-                .generated_tokens = w->generated_tokens,
-                .max_tokens = w->max_tokens,
-                .age_s = w->age_s,
-                .recoveries = w->recoveries,
         };
 }
 
@@ -229,33 +188,12 @@ int tandem_get_status(struct tandem *t, struct tandem_status **ret, struct tande
         if (code != TANDEM_OK)
                 return code;
         a->pub = (struct tandem_status){
-                .version = w->version,
-                .pid = w->pid,
-                .uptime_s = w->uptime_s,
+#define DAEMON_FIELD COPY
+#include "common/status-fields.def"
                 .n_workers = w->n_workers,
                 .workers = a->answer.ptrs,
                 .n_models = w->n_models,
                 .models = a->answer.more_ptrs,
-                .jobs_running = w->jobs_running,
-                .jobs_queued = w->jobs_queued,
-                .jobs_done = w->jobs_done,
-                .jobs_failed = w->jobs_failed,
-                .jobs_cancelled = w->jobs_cancelled,
-                .tokens_generated = w->tokens_generated,
-                .prompt_tokens = w->prompt_tokens,
-                .epoch = w->epoch,
-                .recoveries = w->recoveries,
-                .steps_done = w->steps_done,
-                .arena_bytes = w->arena_bytes,
-                .socket = w->socket,
-                .draining = w->draining,
-                .steps_in_flight = w->steps_in_flight,
-                .prefill_tokens = w->prefill_tokens,
-                .decode_tokens = w->decode_tokens,
-                .prefix_hits = w->prefix_hits,
-                .cached_tokens = w->cached_tokens,
-                .evictions = w->evictions,
-                .reread_tokens = w->reread_tokens,
         };
         *ret = &steal_ptr(&a)->pub;
         return TANDEM_OK;

@@ -532,6 +532,35 @@ static void got_hello(struct conn *c, uint32_t id)
         send_reply(c, id, &reply);
 }
 
+static void log_texts(struct buf *b, const ProtobufCBinaryData *texts, size_t n)
+{
+        buf_puts(b, "[");
+        for (size_t i = 0; i < n; i++) {
+                buf_puts(b, i ? "," : "");
+                json_string(b, (char *)texts[i].data, texts[i].len);
+        }
+        buf_puts(b, "]");
+}
+
+#define LOG_BOOL(m, field) json_field_bool(b, #field, (m)->field)
+#define LOG_U32(m, field) json_field_u64(b, #field, (m)->field)
+#define LOG_U64(m, field) json_field_u64(b, #field, (m)->field)
+#define LOG_REAL(m, field) json_field_number(b, #field, (m)->field)
+#define LOG_CHOICE(m, field) json_field_u64(b, #field, (m)->field)
+#define LOG_NAME(m, field) json_field_string(b, #field, (m)->field)
+#define LOG_TEXT(m, field) json_field_string(b, #field, (m)->field)
+#define LOG_TEXTS(m, field)                                                                                            \
+        json_key(b, #field);                                                                                           \
+        log_texts(b, (m)->field, (m)->n_##field)
+
+/* Each row of common/job-options.def, as it came over the wire. */
+static void log_options(struct buf *b, const Tandem__Generate *generate, const Tandem__Sampling *sampling)
+{
+#define OPTION(TYPE, message, field, ...) LOG_##TYPE(message, field);
+#include "common/job-options.def"
+#undef OPTION
+}
+
 static void log_request(FILE *log, const Tandem__Request *r, const int *fds, unsigned n_fds)
 {
         struct buf b = { 0 };
@@ -551,26 +580,9 @@ static void log_request(FILE *log, const Tandem__Request *r, const int *fds, uns
                 json_field_bool(&b, "from_fd", r->generate->model->from_fd);
                 json_key(&b, "prompt");
                 json_string(&b, (char *)r->generate->prompt.data, r->generate->prompt.len);
-                json_field_u64(&b, "max_tokens", r->generate->max_tokens);
-                json_field_number(&b, "temperature", r->generate->sampling->temperature);
-                json_field_u64(&b, "top_k", r->generate->sampling->top_k);
-                json_field_number(&b, "top_p", r->generate->sampling->top_p);
-                json_field_number(&b, "min_p", r->generate->sampling->min_p);
-                json_field_number(&b, "repeat_penalty", r->generate->sampling->repeat_penalty);
-                json_field_u64(&b, "seed", r->generate->sampling->seed);
-                json_field_u64(&b, "priority", r->generate->priority);
-                json_field_bool(&b, "ignore_end", r->generate->ignore_end);
-                json_field_u64(&b, "prefill_chunk", r->generate->prefill_chunk);
-                json_field_string(&b, "placement", r->generate->placement);
+                log_options(&b, r->generate, r->generate->sampling);
                 json_key(&b, "prompt_ids");
                 json_ids(&b, r->generate->prompt_ids, r->generate->n_prompt_ids);
-                json_key(&b, "stop");
-                buf_puts(&b, "[");
-                for (size_t i = 0; i < r->generate->n_stop; i++) {
-                        buf_puts(&b, i ? "," : "");
-                        json_string(&b, (char *)r->generate->stop[i].data, r->generate->stop[i].len);
-                }
-                buf_puts(&b, "]");
                 json_key(&b, "chat");
                 buf_puts(&b, "[");
                 for (size_t i = 0; i < r->generate->n_chat; i++) {

@@ -319,7 +319,7 @@ static void wake_sleeper(struct tdm_ring *ring)
         wake_consumer(ring);
 }
 
-void tdm_ring_soon(struct tdm_ring *ring)
+void tdm_ring_wake_early(struct tdm_ring *ring)
 {
         if (ring->end == TDM_RING_PRODUCER && !ring->dead)
                 wake_sleeper(ring);

@@ -61,10 +61,10 @@ int tdm_ring_eventfd(const struct tdm_ring *ring);
 /* Producer. 0; -EAGAIN when full; -EPROTO when the consumer's index is impossible; -EINVAL when desc has another epoch
  * or no kind. Wakes a sleeping consumer. */
 int tdm_ring_push(struct tdm_ring *ring, const struct tdm_desc *desc);
-/* Producer: a descriptor comes soon. A sleeping consumer is woken and, where it finds that worth its time, spins for
- * it. */
-#define TDM_RING_SOON_NS UINT64_C(500000) /* at most so long before */
-void tdm_ring_soon(struct tdm_ring *ring);
+/* Producer: wakes a sleeping consumer before there is a descriptor, because one will come soon. The consumer may spin
+ * for it. */
+#define TDM_RING_EARLY_WAKE_NS UINT64_C(500000) /* at most so long before */
+void tdm_ring_wake_early(struct tdm_ring *ring);
 /* Consumer. 1 and *ret filled; 0 when empty; -EPROTO when the producer's index is impossible or epoch/kind is wrong. */
 int tdm_ring_pop(struct tdm_ring *ring, struct tdm_desc *ret);
 

@@ -556,7 +556,7 @@ static bool is_woken(const struct pair *p)
 
 /* "Soon" ends a sleep as a descriptor does, once; what then comes wakes nobody who is awake, and the next sleeper as
  * ever. */
-static void test_soon(void **state)
+static void test_wake_early(void **state)
 {
         const struct tdm_desc d = step(1);
         struct tdm_desc got;
@@ -564,10 +564,10 @@ static void test_soon(void **state)
         uint64_t start;
 
         pair_make(&p, 4, TDM_RING_WAKE_EVENTFD);
-        tdm_ring_soon(p.producer); /* nobody sleeps */
+        tdm_ring_wake_early(p.producer); /* nobody sleeps */
         assert_false(is_woken(&p));
         assert_false(tdm_ring_arm(p.consumer));
-        tdm_ring_soon(p.producer);
+        tdm_ring_wake_early(p.producer);
         assert_true(is_woken(&p));
         tdm_ring_disarm(p.consumer);
         assert_false(is_woken(&p));
@@ -581,7 +581,7 @@ static void test_soon(void **state)
         assert_int_equal(tdm_ring_pop(p.consumer, &got), 1);
 
         assert_false(tdm_ring_arm(p.consumer));
-        tdm_ring_soon(p.producer);
+        tdm_ring_wake_early(p.producer);
         assert_int_equal(tdm_ring_push(p.producer, &d), 0); /* while it has not looked yet */
         tdm_ring_disarm(p.consumer);
         assert_int_equal(tdm_ring_pop(p.consumer, &got), 1);
@@ -806,7 +806,7 @@ int main(void)
                 cmocka_unit_test(test_eventfd_made_blocking),
                 cmocka_unit_test(test_one_wake_for_one_sleep),
                 cmocka_unit_test(test_late_wake_up),
-                cmocka_unit_test(test_soon),
+                cmocka_unit_test(test_wake_early),
                 cmocka_unit_test(test_wait_timeouts),
                 cmocka_unit_test(test_ping_pong_processes),
                 cmocka_unit_test(test_ping_pong_threads),

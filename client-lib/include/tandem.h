@@ -373,6 +373,10 @@ struct tandem_model {
         double load_ms;
         bool is_default;
         const char *kv_type; /* "f16"; "" from an older daemon */
+        /* kept by the prefix cache though no job uses them; not among the used ones */
+        uint32_t kv_pages_full_idle, kv_pages_window_idle;
+        double progress;         /* of loading, 0 to 1 */
+        uint64_t resident_bytes; /* of its segments, as they stand in memory now */
 };
 
 struct tandem_status {
@@ -412,6 +416,8 @@ struct tandem_job_info {
         uint32_t prompt_tokens, prefilled_tokens, generated_tokens, max_tokens;
         double age_s;
         uint32_t recoveries;
+        uint32_t cached_tokens; /* of the prompt, found in the prefix cache */
+        uint32_t evictions;     /* times it gave its cache pages back for another job */
 };
 
 struct tandem_job_list {

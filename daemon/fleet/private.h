@@ -1,7 +1,14 @@
-/* What the files of the fleet share: fleet.c (the face and the one place where it is decided what happens next),
- * worker.c (a process: start, loss, reap, back-off), unit.c (one that a service manager starts), rings.c (epochs,
- * submitting, results), watch.c (hangs, counters), starved.c (a hang or no CPU), measure.c (the cheapest plan),
- * memory.c (where it is kept), trace.c (what happened when), wire.c (worker.proto, the only file that knows it).
+/* What the files of the fleet share:
+ *
+ *   fleet.c    begin, end, models, and the pump, which decides what happens next
+ *   state.c    what others may ask about the workers
+ *   worker.c   a worker's process: start, loss, reap, back-off
+ *   unit.c     a worker that a service manager starts
+ *   rings.c    epochs, submitting, results
+ *   watch.c    hangs, counters;   starved.c  whether a silent worker hangs or has no CPU
+ *   trial.c    runs the trial of a model's placements
+ *   trace.c    what happened when
+ *   wire.c     worker.proto, which no other file knows
  *
  * Events (a frame, an exit, a timer, a descriptor) change state and schedule the pump; the pump looks at the state and
  * does what is due: starts processes, sends models and rings, announces. So no event has to know what else is going on,
@@ -19,9 +26,9 @@
 #include "engine/worker/abi.h"
 
 #define TDM_FLEET_MODELS TDM_PROGRESS_MODELS
-/* Deaths with no finished step between before a worker is left alone. */
+/* So many deaths without a finished step between them put a worker into quarantine. */
 #define TDM_FLEET_MAX_DEATHS 5u
-/* Bad rings of one worker with no finished step between before it is restarted. */
+/* So many bad rings of one worker without a finished step between them restart it. */
 #define TDM_FLEET_MAX_RING_FAULTS 3u
 
 enum tdm_fleet_load { TDM_FLEET_ABSENT, TDM_FLEET_LOADING, TDM_FLEET_LOADED, TDM_FLEET_UNLOADING };
@@ -55,36 +62,26 @@ struct tdm_fleet_step {
         uint8_t plan[TDM_MAX_BLOCKS + 1]; /* as submitted */
 };
 
-/* Trying out plans, when a model is loaded. */
-#define TDM_FLEET_CHOICES 3u
-#define TDM_FLEET_IDENTITY 384u
 /* Ids from here on are the fleet's own steps; the scheduler counts from 1. */
 #define TDM_FLEET_OWN_STEPS (UINT64_C(1) << 50)
-struct tdm_fleet_measuring {
-        bool done;
+struct tdm_fleet_trial {
+        bool done;        /* or not needed */
         uint64_t step_id; /* in flight; 0: none */
-        uint64_t posted_ns, spent_ns;
-        unsigned choice, shape, n; /* plan, one row or many, how often */
-        unsigned n_losses;
-        uint32_t n_rows;
-        uint64_t best_ns[TDM_FLEET_CHOICES][2];
-};
-struct tdm_fleet_memory {
-        char identity[TDM_FLEET_IDENTITY]; /* of a model and two devices; empty: free */
-        enum tdm_measured measured;
+        uint64_t posted_ns;
+        struct tdm_placement_trial trial;
 };
 
 struct tdm_fleet_entry {
         struct tdm_fleet_model model; /* its segments may be gone while it is leaving */
         unsigned n_chunks;            /* of the weights */
         char name[64];
-        unsigned index;             /* row of the progress table */
-        bool announced;             /* on_model_ready was called */
-        bool kv_proved;             /* a worker has mapped its KV segment */
-        bool leaving;               /* removed or failed: segments are not touched any more */
-        bool failed;                /* on_model_failed is due */
-        enum tdm_measured measured; /* on devices that differ in bits */
-        struct tdm_fleet_measuring measuring;
+        unsigned index;              /* row of the progress table */
+        bool announced;              /* on_model_ready was called */
+        bool kv_proved;              /* a worker has mapped its KV segment */
+        bool leaving;                /* removed or failed: segments are not touched any more */
+        bool failed;                 /* on_model_failed is due */
+        enum tdm_placement measured; /* the trial's result; TDM_PLACEMENT_ANY: none yet */
+        struct tdm_fleet_trial trial;
         struct tdm_error error;
         struct {
                 enum tdm_fleet_load load;
@@ -178,7 +175,7 @@ struct tdm_fleet_worker {
         bool quit_killed;
 };
 
-/* The rings of the current epoch as fds, until each is handed to its ends. */
+/* The fds of the current epoch's rings, until both ends have theirs. */
 struct tdm_fleet_rings {
         bool made;
         bool has_peer;
@@ -213,8 +210,7 @@ struct tdm_fleet {
         struct tdm_trace_ring *trace; /* our own lane */
         struct tdm_fleet_worker workers[TDM_N_WORKERS];
         struct tdm_fleet_entry *models[TDM_FLEET_MODELS];
-        struct tdm_fleet_memory memory[TDM_FLEET_MODELS];
-        unsigned n_remembered;
+        struct tdm_placement_store *store;
         uint64_t n_own_steps;
 };
 
@@ -225,7 +221,7 @@ static inline bool tdm_fleet_usable(const struct tdm_fleet_worker *w)
 {
         return w->state != TDM_WORKER_OFF && w->state != TDM_WORKER_QUARANTINED;
 }
-/* Off; or quarantined and not expected back soon: one trial at least has shown the same. */
+/* Off; or quarantined and not expected back soon, because a trial has failed too. */
 static inline bool tdm_fleet_given_up(const struct tdm_fleet_worker *w)
 {
         return !tdm_fleet_usable(w) &&
@@ -240,7 +236,7 @@ static inline bool tdm_fleet_is_whole(const struct tdm_fleet_entry *entry)
 {
         return entry->model.n_sealed == entry->n_chunks;
 }
-/* Sending failed (r < 0): the worker is lost, or will be in a moment; never calls back. */
+/* Sending failed (r < 0): the worker is lost, or will be in a moment. Never calls the owner. */
 void tdm_fleet_cannot_send(struct tdm_fleet_worker *w, int r);
 /* What wire.c heard. */
 void tdm_fleet_on_hello(struct tdm_fleet_worker *w);
@@ -254,18 +250,18 @@ void tdm_fleet_on_unloaded(struct tdm_fleet_worker *w, uint32_t model_id);
 /* ---- worker.c ---- */
 /* Starts the process; a failure counts as a death of it. */
 void tdm_fleet_worker_start(struct tdm_fleet_worker *w);
-/* It has to go: kills it, ends the epoch. blame: the step it was in is to be suspected. */
+/* Kills the worker and ends the epoch. blame: the step that it was in is suspected. */
 void _printf_(3, 4) tdm_fleet_worker_lost(struct tdm_fleet_worker *w, bool blame, const char *fmt, ...);
-/* Asks it to leave; not a death. */
+/* Asks the worker to leave. This does not count as a death. */
 void tdm_fleet_worker_leave(struct tdm_fleet_worker *w, const char *reason);
 void tdm_fleet_worker_kill(struct tdm_fleet_worker *w);
-/* SIGKILL has not ended it: its segments are given up, it is quarantined. */
+/* SIGKILL has not ended the process: its segments are given up, and the worker is quarantined. */
 void tdm_fleet_worker_abandon(struct tdm_fleet_worker *w);
 void tdm_fleet_worker_deinit(struct tdm_fleet_worker *w);
 bool tdm_fleet_worker_is_stopped(const struct tdm_fleet_worker *w);
-/* The process is there and pidfd is its: control frames over fd, which it takes, from now on. */
+/* The process runs and pidfd is its own. From now on control frames go over fd, which it takes. */
 int tdm_fleet_worker_talk(struct tdm_fleet_worker *w, int fd);
-/* There is no process any more; NULL: nobody knows how it ended. */
+/* The process is gone. NULL: how it ended is not known. */
 void tdm_fleet_worker_ended(struct tdm_fleet_worker *w, const siginfo_t *si);
 
 /* ---- unit.c ---- */
@@ -274,9 +270,9 @@ int tdm_fleet_unit_init(struct tdm_fleet_worker *w, const char *folder, struct t
 int tdm_fleet_unit_connect(struct tdm_fleet_worker *w);
 /* The pidfd says that it has ended: finds out how. */
 int tdm_fleet_unit_exited(struct tdm_fleet_worker *w);
-/* Has its manager kill it; may be called again and again. */
+/* Asks its manager to kill it; may be called again. */
 void tdm_fleet_unit_kill(struct tdm_fleet_worker *w);
-/* It has not said who it is, and is not waited for any longer. */
+/* It has not said who it is in time; the connection is closed. */
 void tdm_fleet_unit_give_up(struct tdm_fleet_worker *w);
 void tdm_fleet_unit_deinit(struct tdm_fleet_worker *w);
 
@@ -296,7 +292,7 @@ void tdm_fleet_on_step_failed(struct tdm_fleet_worker *w, uint32_t epoch, uint32
                               uint64_t step_id, const struct tdm_error *err);
 
 /* ---- watch.c ---- */
-void tdm_fleet_watch_soon(struct tdm_fleet *fleet); /* something is owed: keep an eye on it */
+void tdm_fleet_watch_soon(struct tdm_fleet *fleet); /* a worker owes an answer or a step: the timer runs */
 int tdm_fleet_watch_init(struct tdm_fleet *fleet);
 void tdm_fleet_heard(struct tdm_fleet_worker *w); /* a message came from it */
 /* Adds the counters of this life to the past; its segment is kept for traces. */
@@ -308,16 +304,14 @@ bool tdm_fleet_owes_control(const struct tdm_fleet_worker *w);
  * (an empty sample) says 0. */
 uint64_t tdm_fleet_starved_ns(struct tdm_fleet_sample *sample, pid_t pid, uint64_t elapsed_ns);
 
-/* ---- measure.c ---- */
-/* Sees to it that the model's plan is found out. True when it is, or need not be; else it is looked at on the next
- * pump. */
-bool tdm_fleet_measure(struct tdm_fleet *fleet, struct tdm_fleet_entry *entry);
-void tdm_fleet_measure_step_done(struct tdm_fleet *fleet, struct tdm_fleet_entry *entry);
-void tdm_fleet_remember(struct tdm_fleet *fleet, const char *identity, enum tdm_measured measured);
+/* ---- trial.c ---- */
+/* Goes on with the trial of the model's placements, where it needs one. True: its placement is known or follows the
+ * load. False: the trial is not over; to be called again on the next pump. */
+bool tdm_fleet_try_placements(struct tdm_fleet *fleet, struct tdm_fleet_entry *entry);
+void tdm_fleet_trial_step_done(struct tdm_fleet *fleet, struct tdm_fleet_entry *entry);
 
-/* ---- memory.c ---- */
-void tdm_fleet_memory_load(struct tdm_fleet *fleet);
-void tdm_fleet_memory_save(const struct tdm_fleet *fleet);
+/* ---- state.c ---- */
+bool tdm_fleet_equal_bits(const struct tdm_fleet *fleet);
 
 /* ---- trace.c ---- */
 void tdm_fleet_trace(struct tdm_fleet *fleet, enum tdm_trace_kind kind, uint64_t step, uint32_t rows, uint64_t arg);

@@ -1,17 +1,17 @@
-/* A model's way through its states: read, described, weights built, mapped by the workers, ready; and out again.
+/* A model's way through its states: read, described, weights built, mapped by the workers, ready, and out again.
  *
- * Memory is decided here, on the loop, between the two stages of loading: what the model needs against what is there,
- * idle models leaving first. KV pages are sparse memory, so their budget is a promise that is only filled as jobs need
- * it. Segments of a model that left are kept until the workers have certainly let go of them (struct grave). */
+ * Memory is decided here, on the loop, between the two stages of loading: the model's need is compared with the memory
+ * that is available, and idle models leave first. KV pages are sparse memory, so their budget is only used as jobs need
+ * it. Segments of a model that left are kept until the workers have unmapped them (struct left_segments). */
 #include "daemon/models/private.h"
 
 #include "common/log.h"
 
 #define TICK_NS (100 * TDM_NSEC_PER_MSEC)
 #define FILE_CHECK_NS TDM_NSEC_PER_SEC
-#define SQUEEZE_NS (3 * TDM_NSEC_PER_SEC)
-#define GRAVE_NS (2 * TDM_NSEC_PER_SEC)
-/* What is left to the rest of the system whatever a model wants. */
+#define WAIT_NS (3 * TDM_NSEC_PER_SEC)
+#define LEFT_NS (2 * TDM_NSEC_PER_SEC)
+/* Memory that is left to the rest of the system. */
 #define MEMORY_MARGIN_BYTES (UINT64_C(64) << 20)
 #define MIN_KV_TOKENS 512u
 #define MIB(bytes) ((double)(bytes) / (1024.0 * 1024.0))
@@ -35,11 +35,11 @@ void tdm_models_arm_tick(struct tdm_models *m)
         uint64_t now = tdm_now_ns(), at = UINT64_MAX;
         struct tdm_model *model;
 
-        if (!tdm_list_empty(&m->graves))
+        if (!tdm_list_empty(&m->left))
                 at = now + TICK_NS;
         tdm_list_for_each(model, &m->list, struct tdm_model, node)
         {
-                if (model->load || model->state == TDM_MODEL_SQUEEZING || model->state == TDM_MODEL_MAPPING)
+                if (model->load || model->state == TDM_MODEL_WAITING || model->state == TDM_MODEL_MAPPING)
                         at = now + TICK_NS;
                 else if (model->n_jobs > 0)
                         at = TDM_MIN(at, now + FILE_CHECK_NS);
@@ -49,11 +49,11 @@ void tdm_models_arm_tick(struct tdm_models *m)
         tdm_source_arm(m->tick, at == UINT64_MAX ? 0 : at);
 }
 
-void tdm_models_bury(struct tdm_models *m, uint64_t before_ns)
+void tdm_models_free_left(struct tdm_models *m, uint64_t before_ns)
 {
-        struct grave *g;
+        struct left_segments *g;
 
-        tdm_list_for_each(g, &m->graves, struct grave, node)
+        tdm_list_for_each(g, &m->left, struct left_segments, node)
         {
                 if (g->since_ns >= before_ns)
                         continue;
@@ -68,7 +68,7 @@ void tdm_model_leave(struct tdm_model *model)
 {
         struct tdm_models *m = model->models;
         struct tdm_segment *segments[5];
-        struct grave *g;
+        struct left_segments *g;
 
         if (model->in_fleet && m->fleet)
                 tdm_fleet_remove_model(m->fleet, model->id);
@@ -85,7 +85,7 @@ void tdm_model_leave(struct tdm_model *model)
         if (g) {
                 memcpy(g->segments, segments, sizeof(segments));
                 g->since_ns = tdm_now_ns();
-                tdm_list_append(&m->graves, &g->node);
+                tdm_list_append(&m->left, &g->node);
                 tdm_models_arm_tick(m);
         } else
                 for (size_t i = 0; i < TDM_ARRAY_SIZE(segments); i++)
@@ -175,7 +175,7 @@ static uint64_t pages_bytes(const struct tdm_hparams *hp, enum tdm_kv_type type,
         return kv.size_bytes;
 }
 
-/* 0: pages are planned. TDM_E_BUSY: memory may come free, try again. TDM_E_NO_MEMORY. */
+/* 0: pages are planned. TDM_E_BUSY: memory may become free, try again. TDM_E_NO_MEMORY. */
 static int plan_memory(struct tdm_model *model, const struct tdm_steps_layout *layout, uint64_t activations_bytes,
                        struct tdm_pages_need *ret, struct tdm_error *err)
 {
@@ -192,7 +192,7 @@ static int plan_memory(struct tdm_model *model, const struct tdm_steps_layout *l
         if (fixed + least_kv > available) {
                 bool more = tdm_models_evict_one(m, model);
 
-                if (more || (!tdm_list_empty(&m->graves) && tdm_now_ns() - model->squeezed_ns < SQUEEZE_NS))
+                if (more || (!tdm_list_empty(&m->left) && tdm_now_ns() - model->waiting_ns < WAIT_NS))
                         return TDM_E_BUSY;
                 return tdm_error_set(
                         err, TDM_E_NO_MEMORY,
@@ -237,7 +237,7 @@ static int create_segments(struct tdm_model *model, uint64_t activations_bytes)
         return r;
 }
 
-/* The hidden rows' memory as drivers import it. Where that cannot be and need not be, the log says why. */
+/* The dma-buf of the hidden rows. Where there can be none, and none is required, the log says why. */
 static int make_dmabuf(struct tdm_model *model, struct tdm_error *err)
 {
         enum tdm_activations wanted = model->models->activations;
@@ -293,7 +293,7 @@ void tdm_model_continue(struct tdm_model *model)
         int r;
 
         if (model->state == TDM_MODEL_DESCRIBED)
-                model->squeezed_ns = tdm_now_ns();
+                model->waiting_ns = tdm_now_ns();
         steps_limits(model, &limits);
         r = tdm_steps_limits_check(&limits, &err);
         if (r != 0) {
@@ -305,7 +305,7 @@ void tdm_model_continue(struct tdm_model *model)
         if (r == 0)
                 r = plan_memory(model, &model->layout, activations, &pages, &err);
         if (r == TDM_E_BUSY) {
-                model->state = TDM_MODEL_SQUEEZING;
+                model->state = TDM_MODEL_WAITING;
                 tdm_models_arm_tick(model->models);
                 return;
         }
@@ -339,7 +339,7 @@ void tdm_model_continue(struct tdm_model *model)
         tdm_model_notify(model);
 }
 
-/* The workers may have so many chunks of the weights; with the first ones they get the model. */
+/* The first n_chunks of the weights are sealed. With the first call the fleet gets the model. */
 static void hand_to_fleet(struct tdm_model *model, unsigned n_chunks)
 {
         struct tdm_fleet_model fm = {
@@ -397,7 +397,7 @@ static void on_built(struct tdm_model *model)
 static void on_stage_done(struct tdm_model_load *load, int r, const struct tdm_error *err, void *userdata)
 {
         struct tdm_model *model = userdata;
-        struct tdm_error why = *err, changed; /* err is the load's, which goes here */
+        struct tdm_error why = *err, changed; /* err belongs to the load, which is destroyed here */
 
         tdm_model_ref(model);
         if (r == 0 && model->state == TDM_MODEL_READING)
@@ -434,7 +434,11 @@ static struct tdm_model *find_id(struct tdm_models *m, uint32_t id)
 {
         struct tdm_model *model;
 
-        tdm_list_for_each(model, &m->list, struct tdm_model, node) if (model->id == id) return model;
+        tdm_list_for_each(model, &m->list, struct tdm_model, node)
+        {
+                if (model->id == id)
+                        return model;
+        }
         return NULL;
 }
 
@@ -464,9 +468,8 @@ void tdm_models_on_model_ready(struct tdm_models *m, uint32_t id)
 
 void tdm_models_on_fleet_ready(struct tdm_models *m)
 {
-        /* Which models the workers have by now is on_model_ready's news: this may come while one of them is still
-         * loading. */
-        tdm_models_bury(m, UINT64_MAX);
+        /* on_model_ready says which models the workers have: this may be called while one of them is still loading. */
+        tdm_models_free_left(m, UINT64_MAX);
 }
 
 void tdm_models_on_model_failed(struct tdm_models *m, uint32_t id, const struct tdm_error *err)
@@ -479,13 +482,16 @@ void tdm_models_on_model_failed(struct tdm_models *m, uint32_t id, const struct 
         tdm_model_fail(model, err);
 }
 
-/* Squeezing may unload other models, so only one gets its turn in a walk over the list. */
-static void continue_one_squeezed(struct tdm_models *m)
+/* A model that waits for memory may unload others, so only one of them is tried in a walk over the list. */
+static void continue_one_waiting(struct tdm_models *m)
 {
         struct tdm_model *model, *found = NULL;
 
-        tdm_list_for_each(model, &m->list, struct tdm_model, node) if (!found && model->state == TDM_MODEL_SQUEEZING)
-                found = model;
+        tdm_list_for_each(model, &m->list, struct tdm_model, node)
+        {
+                if (!found && model->state == TDM_MODEL_WAITING)
+                        found = model;
+        }
         if (found)
                 tdm_model_continue(found);
 }
@@ -499,7 +505,7 @@ int tdm_models_on_tick(struct tdm_source *source, uint64_t now_ns, void *userdat
 
         if (check)
                 m->last_file_check_ns = now_ns;
-        tdm_models_bury(m, now_ns - GRAVE_NS);
+        tdm_models_free_left(m, now_ns - LEFT_NS);
         tdm_list_for_each(model, &m->list, struct tdm_model, node)
         {
                 if (check && (model->n_jobs > 0 || model->load))
@@ -515,7 +521,7 @@ int tdm_models_on_tick(struct tdm_source *source, uint64_t now_ns, void *userdat
                         tdm_model_retire(model);
                 }
         }
-        continue_one_squeezed(m);
+        continue_one_waiting(m);
         tdm_models_arm_tick(m);
         return 0;
 }

@@ -1,6 +1,6 @@
-/* The registry: which file a request means, whether it is loaded already, who uses it. What happens to a model between
- * being asked for and leaving is in life.c. A failed model stays listed, for status, until the next request for
- * it or until the list is full. */
+/* The registry: which file a request means, whether it is loaded already, and which jobs use it. life.c has what
+ * happens to a model between being asked for and leaving. A failed model stays listed, for status, until the next
+ * request for it or until the list is full. */
 #include "daemon/models/private.h"
 
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 #define DEFAULT_NAME "tale"
 
 static const char *const state_names[] = {
-        [TDM_MODEL_READING] = "loading", [TDM_MODEL_DESCRIBED] = "available", [TDM_MODEL_SQUEEZING] = "loading",
+        [TDM_MODEL_READING] = "loading", [TDM_MODEL_DESCRIBED] = "available", [TDM_MODEL_WAITING] = "loading",
         [TDM_MODEL_LOADING] = "loading", [TDM_MODEL_MAPPING] = "loading",     [TDM_MODEL_READY] = "loaded",
         [TDM_MODEL_FAILED] = "failed",   [TDM_MODEL_GONE] = "available",
 };
@@ -22,7 +22,8 @@ const char *tdm_model_state_name(enum tdm_model_state state)
         return state_names[state];
 }
 
-/* Without asking a file system's server: the loop must not wait for a network or for a user's own file system. */
+/* Without asking the server of a file system: the loop must not wait for a network, or for a file system that a user
+ * runs. */
 int tdm_file_identify(int fd, struct tdm_file_identity *ret)
 {
         struct statx stx;
@@ -107,7 +108,7 @@ int tdm_models_new(struct tdm_models **ret, struct tdm_loop *loop, const struct 
         m->max_rows = config->max_rows;
         m->max_sequences = config->max_sequences;
         tdm_list_init(&m->list);
-        tdm_list_init(&m->graves);
+        tdm_list_init(&m->left);
         r = copy_dirs(m, config->dirs);
         if (r == 0)
                 r = tdm_loop_add_timer(loop, tdm_models_on_tick, m, &m->tick);
@@ -150,7 +151,7 @@ void tdm_models_destroy(struct tdm_models *m)
                 tdm_model_leave(model);
                 tdm_model_unlist(model);
         }
-        tdm_models_bury(m, UINT64_MAX);
+        tdm_models_free_left(m, UINT64_MAX);
         tdm_source_destroyp(&m->tick);
         for (unsigned i = 0; i < m->n_files; i++) {
                 free(m->files[i].name);
@@ -210,7 +211,7 @@ static struct tdm_model *find(struct tdm_models *m, const struct tdm_file_identi
         return NULL;
 }
 
-/* A failed model makes room for the next try; so does an older version of a file that nobody uses. */
+/* A failed model makes room for the next try. So does an older version of a file, when no job uses it. */
 static void forget_older(struct tdm_models *m, const char *path)
 {
         struct tdm_model *model;

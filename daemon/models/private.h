@@ -4,12 +4,13 @@
 #define TDM_DAEMON_MODELS_PRIVATE_H
 
 #include "common/utf8.h"
+#include "daemon/models/load.h"
 #include "daemon/models/models.h"
 
 #define MAX_OBSERVERS 4
 
-/* Segments of a model that left, until the workers have let go of them. */
-struct grave {
+/* Segments of a model that left, until the workers have unmapped them. */
+struct left_segments {
         struct tdm_list node;
         struct tdm_segment *segments[5];
         uint64_t since_ns;
@@ -37,8 +38,8 @@ struct tdm_models {
         struct tdm_list list;
         unsigned n_models;
         uint32_t last_id;
-        struct tdm_list graves;
-        struct tdm_source *tick; /* progress, squeezing, files in use, graves */
+        struct tdm_list left;
+        struct tdm_source *tick; /* progress, models that wait for memory, files in use, left */
         uint64_t last_file_check_ns;
         struct {
                 tdm_model_changed_fn fn;
@@ -63,7 +64,7 @@ void tdm_model_retire(struct tdm_model *model);   /* idle or failed: unloaded, t
 bool tdm_models_evict_one(struct tdm_models *models, const struct tdm_model *keep);
 void tdm_models_arm_tick(struct tdm_models *models);
 int tdm_models_on_tick(struct tdm_source *source, uint64_t now_ns, void *userdata);
-void tdm_models_bury(struct tdm_models *models, uint64_t before_ns);
+void tdm_models_free_left(struct tdm_models *models, uint64_t before_ns);
 void tdm_model_unlist(struct tdm_model *model);
 int tdm_file_identify(int fd, struct tdm_file_identity *ret);
 

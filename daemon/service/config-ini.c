@@ -1,5 +1,5 @@
-/* The configuration file. inih does the lines, a table says what each key means. inih cuts lines longer than its buffer
- * and does not say which line a key came from, so lines are read and counted here. */
+/* The configuration file. inih parses the lines, and a table says what each key means. inih cuts lines that are longer
+ * than its buffer, and does not say which line a key came from, so this file reads and counts the lines. */
 #include "daemon/service/config-private.h"
 #include "common/cpus.h"
 
@@ -215,7 +215,7 @@ static int set_value(struct tdm_config *c, const struct key *key, const char *va
                 r = tdm_config_placement(value);
                 snprintf(why, why_size, "\"%.60s\" is not one of measured, split, npu, gpu", value);
                 if (r >= 0)
-                        *(enum tdm_job_placement *)to = (enum tdm_job_placement)r;
+                        *(enum tdm_placement *)to = (enum tdm_placement)r;
                 return TDM_MIN(r, 0);
         case KIND_ACTIVATIONS:
                 r = tdm_activations_from_name(value);
@@ -318,7 +318,7 @@ static void print_dirs(char *const *dirs, FILE *to)
 static void print_value(const struct tdm_config *c, const struct key *key, FILE *to)
 {
         const void *from = (const char *)c + key->offset;
-        enum tdm_job_placement placement;
+        enum tdm_placement placement;
 
         switch (key->kind) {
         case KIND_NUMBER:
@@ -351,8 +351,8 @@ static void print_value(const struct tdm_config *c, const struct key *key, FILE 
                 fputs(tdm_activations_name(*(const enum tdm_activations *)from), to);
                 return;
         case KIND_PLACEMENT:
-                placement = *(const enum tdm_job_placement *)from;
-                fputs(placement == TDM_PLACE_ANY ? "measured" : tdm_job_placement_name(placement), to);
+                placement = *(const enum tdm_placement *)from;
+                fputs(placement == TDM_PLACEMENT_ANY ? "measured" : tdm_placement_name(placement), to);
                 return;
         case KIND_SECONDS:
                 fprintf(to, *(const uint32_t *)from ? "%us" : "off", *(const uint32_t *)from);
@@ -408,7 +408,7 @@ void tdm_config_print(const struct tdm_config *c, FILE *to)
                         section = keys[i].section;
                         fprintf(to, "[%s]\n", section);
                 }
-                /* An empty text is not what these keys take: unset is shown as a comment. */
+                /* These keys do not take an empty text, so an unset one is shown as a comment. */
                 fprintf(to, "%s%s = ", is_text && !*(void *const *)from ? "# " : "", keys[i].name);
                 print_value(c, &keys[i], to);
                 fputc('\n', to);

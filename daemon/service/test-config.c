@@ -70,7 +70,7 @@ static void test_file(void **state)
         assert_int_equal(c.threads, 2);
         assert_int_equal(c.precision, TDM_PRECISION_PRECISE);
         assert_int_equal(c.kv_type, TDM_KV_Q8_0);
-        assert_int_equal(c.placement, TDM_PLACE_SPLIT);
+        assert_int_equal(c.placement, TDM_PLACEMENT_SPLIT);
         assert_int_equal(c.kv_bytes, 3 << 20);
         assert_false(c.prefix_cache);
         assert_int_equal(c.idle_unload_s, 600);

@@ -54,6 +54,11 @@ uint64_t tdm_gguf_file_size(const struct tdm_gguf *g)
         return g->file_size;
 }
 
+uint64_t tdm_gguf_memory(const struct tdm_gguf *g)
+{
+        return g->account.held;
+}
+
 const char *tdm_gguf_name(const struct tdm_gguf *g)
 {
         return g->name;
@@ -323,17 +328,85 @@ int tdm_gguf_get_array_f64(const struct tdm_gguf *g, const char *key, uint64_t i
                        load_f64(e->element, e->data + index * tdm_gguf_value_bytes[e->element], ret);
 }
 
+/* The string whose length stands at *at; *at moves behind it. */
+static struct tdm_gguf_string load_string(const uint8_t *data, uint64_t *at)
+{
+        struct tdm_gguf_string s;
+        uint64_t size;
+
+        memcpy(&size, data + *at, sizeof(size));
+        s = (struct tdm_gguf_string){ (const char *)data + *at + sizeof(size), size };
+        *at += sizeof(size) + size;
+        return s;
+}
+
 int tdm_gguf_get_array_string(const struct tdm_gguf *g, const char *key, uint64_t index, struct tdm_gguf_string *ret)
 {
         const struct entry *e;
-        uint64_t size;
+        uint64_t at;
         int r = find_element(g, key, index, &e);
 
         if (r < 0)
                 return r;
         if (e->element != VALUE_STRING)
                 return -EINVAL;
-        memcpy(&size, e->data + e->offsets[index], sizeof(size));
-        *ret = (struct tdm_gguf_string){ (const char *)e->data + e->offsets[index] + sizeof(size), size };
+        at = e->marks[index / TDM_GGUF_MARK_EVERY];
+        for (uint64_t i = index % TDM_GGUF_MARK_EVERY; i > 0; i--)
+                (void)load_string(e->data, &at);
+        *ret = load_string(e->data, &at);
         return 0;
+}
+
+/* ---- whole arrays ---- */
+
+int tdm_gguf_array_begin(struct tdm_gguf_array *ret, const struct tdm_gguf *g, const char *key)
+{
+        const struct entry *e = find(g, key);
+
+        if (!e)
+                return -ENOENT;
+        if (e->type != VALUE_ARRAY)
+                return -EINVAL;
+        *ret = (struct tdm_gguf_array){ .element = e->element, .n = e->n, .data = e->data };
+        return 0;
+}
+
+int tdm_gguf_array_next_string(struct tdm_gguf_array *array, struct tdm_gguf_string *ret)
+{
+        if (array->element != VALUE_STRING)
+                return -EINVAL;
+        if (array->index == array->n)
+                return -ERANGE;
+        array->index++;
+        *ret = load_string(array->data, &array->at);
+        return 0;
+}
+
+int tdm_gguf_array_next_u64(struct tdm_gguf_array *array, uint64_t *ret)
+{
+        const uint8_t *data = array->data + array->at;
+
+        if (array->element == VALUE_STRING)
+                return -EINVAL;
+        if (array->index == array->n)
+                return -ERANGE;
+        array->index++;
+        array->at += tdm_gguf_value_bytes[array->element];
+        if (array->element != VALUE_BOOL)
+                return load_u64(array->element, data, ret);
+        *ret = data[0];
+        return 0;
+}
+
+int tdm_gguf_array_next_f64(struct tdm_gguf_array *array, double *ret)
+{
+        const uint8_t *data = array->data + array->at;
+
+        if (array->element == VALUE_STRING)
+                return -EINVAL;
+        if (array->index == array->n)
+                return -ERANGE;
+        array->index++;
+        array->at += tdm_gguf_value_bytes[array->element];
+        return load_f64(array->element, data, ret);
 }

@@ -31,8 +31,11 @@ struct entry {
         uint32_t element;    /* of arrays */
         uint64_t n;          /* elements of an array, bytes of a string */
         const uint8_t *data; /* in the private copy */
-        uint32_t *offsets;   /* of arrays of strings: where each element's length stands, from data; owned */
+        uint32_t *marks;     /* of arrays of strings: where every TDM_GGUF_MARK_EVERY-th one stands, from data; owned */
 };
+
+/* A look-up by index walks at most so many strings. A table of all would double what an array of empty ones takes. */
+#define TDM_GGUF_MARK_EVERY 64u
 
 struct tdm_gguf {
         char *name;
@@ -40,6 +43,7 @@ struct tdm_gguf {
         const uint8_t *map; /* whole file, NULL after unmap_data() */
         uint8_t *meta;      /* private copy of the file's first meta_size bytes */
         size_t meta_size;
+        struct tdm_parse_account account;
         struct entry *entries; /* sorted by key after open() */
         uint64_t n_entries;
         struct tdm_gguf_tensor *tensors;

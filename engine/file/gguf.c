@@ -1,49 +1,124 @@
 /* Reading the container: header, keys and values, tensor table.
  *
- * The metadata is walked twice. The first walk runs over the mapping and only finds out where the metadata ends; that
- * many bytes are copied to private memory, and the second walk parses the copy and trusts nothing of the first. So a
- * file that another process rewrites meanwhile cannot change a value between its check and its use, and no later
- * look-up can touch a page that is gone. Every count is checked against the bytes that are really there before anything
- * is allocated for it.
+ * The metadata is walked twice. The first walk reads the file piece by piece, as far as what it has seen asks for, and
+ * finds out where the metadata ends. A length is checked against the file and the limits before the file is read so
+ * far: metadata that claims a terabyte is refused at its first length, and holes of a sparse file are never walked.
+ * The second walk parses the finished private copy and builds the tables. A file that another process rewrites
+ * meanwhile cannot change a value between its check and its use, and no look-up can touch a page that is gone. Reading
+ * and not mapping also keeps holes of a file in memory (memfd, tmpfs) what they are: a fault on them would allocate
+ * pages.
  *
- * Versions 2 and 3 (the same layout) are read, little-endian only. Arrays of arrays, big-endian files and version 1 are
- * refused. What keys mean is not decided here. */
+ * Versions 2 and 3 (the same layout) are read, little-endian only. Arrays of arrays, big-endian files and version 1
+ * are refused. What keys mean is not decided here. */
 #include "engine/file/gguf-private.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include "common/sigbus.h"
 
 #define HEADER_BYTES 24u
-#define META_MAX_BYTES (UINT64_C(512) << 20) /* a vocabulary of 262,144 takes 8 MiB */
-#define KEYS_MAX 65536u
-#define TENSORS_MAX 65536u
 #define KEY_MIN_BYTES 14u    /* length, one character, type, one byte of value */
 #define TENSOR_MIN_BYTES 33u /* length, one character, n_dims, one dimension, type, offset */
-#define KEY_NAME_MAX 65535u
 #define TENSOR_NAME_MAX 128u
 #define ALIGNMENT_MIN 8u
 #define ALIGNMENT_MAX 65536u
 #define ALIGNMENT_DEFAULT 32u
+#define READ_BYTES 65536u /* at once, from multiples of it: a fd opened with O_DIRECT takes nothing else */
+#define CHECK_EVERY 4096u /* strings of an array between two looks at the flag */
+static_assert(TDM_GGUF_METADATA_MAX <= UINT32_MAX, "marks have 32 bits");
 
 struct cursor {
         const uint8_t *data;
-        uint64_t size;
+        uint64_t size; /* of the file; in the second walk, of the metadata */
         uint64_t at;
         struct tdm_error *err;
+        /* Of the first walk: */
+        struct tdm_parse_account *account;
+        int fd;         /* -1 in the second walk: all is in memory */
+        uint8_t *pages; /* data: pages for all that may be read, of which those behind filled are untouched */
+        uint64_t filled;
 };
 
+/* What the file has left, or may have left as metadata. */
 static uint64_t remaining(const struct cursor *c)
 {
-        return c->size - c->at;
+        return TDM_MIN(c->size, TDM_GGUF_METADATA_MAX) - c->at;
+}
+
+static int too_much(struct cursor *c)
+{
+        return tdm_error_set(c->err, TDM_E_BAD_MODEL,
+                             "its metadata goes on behind byte %" PRIu64 ", at most %" PRIu64 " bytes are allowed",
+                             c->at, TDM_GGUF_METADATA_MAX);
+}
+
+/* n elements of at least so many bytes each follow; they are neither walked nor allocated for before this. */
+static int check_room(struct cursor *c, const struct entry *e, unsigned bytes, const char *what)
+{
+        uint64_t in_file = (c->size - c->at) / bytes;
+
+        if (e->n > in_file)
+                return tdm_error_set(c->err, TDM_E_BAD_MODEL,
+                                     "key %.*s announces %" PRIu64 " %s, the file has room for %" PRIu64
+                                     " at most (damaged, or a truncated download?)",
+                                     (int)e->key.size, e->key.data, e->n, what, in_file);
+        if (e->n > remaining(c) / bytes)
+                return tdm_error_set(c->err, TDM_E_BAD_MODEL,
+                                     "key %.*s announces %" PRIu64 " %s; metadata may have %" PRIu64 " bytes in all",
+                                     (int)e->key.size, e->key.data, e->n, what, TDM_GGUF_METADATA_MAX);
+        return 0;
+}
+
+/* Reads on until the first end bytes are in memory; end lies in the file and in the limits. */
+static int fill(struct cursor *c, uint64_t end)
+{
+        while (c->filled < end) {
+                uint64_t wanted = TDM_MIN(c->size - c->filled, (uint64_t)READ_BYTES);
+                ssize_t n;
+                int r;
+
+                r = tdm_parse_check(c->account, c->err);
+                if (r)
+                        return r;
+                r = tdm_parse_charge(c->account, wanted, c->err);
+                if (r)
+                        return r;
+                do
+                        n = pread(c->fd, c->pages + c->filled, READ_BYTES, (off_t)c->filled);
+                while (n < 0 && errno == EINTR);
+                if (n < 0 || (uint64_t)n < wanted)
+                        tdm_parse_uncharge(c->account, wanted);
+                if (n < 0)
+                        return tdm_error_set(c->err, -errno, "cannot read it at byte %" PRIu64 ": %s", c->filled,
+                                             strerror(errno));
+                if ((uint64_t)n < wanted)
+                        return tdm_error_set(c->err, TDM_E_MODEL_CHANGED,
+                                             "it was cut short while it was read; try again");
+                c->filled += wanted;
+        }
+        return 0;
+}
+
+/* The next size bytes are in the file, within the limits, and in memory. The caller says it when they are not in the
+ * file. */
+static int need(struct cursor *c, uint64_t size)
+{
+        if (size > remaining(c))
+                return too_much(c);
+        return c->fd < 0 ? 0 : fill(c, c->at + size);
 }
 
 static int take(struct cursor *c, void *ret, size_t size, const char *what)
 {
-        if (size > remaining(c))
+        int r;
+
+        if (size > c->size - c->at)
                 return tdm_error_set(c->err, TDM_E_BAD_MODEL,
                                      "it ends inside %s, at byte %" PRIu64 " (truncated download?)", what, c->at);
+        r = need(c, size);
+        if (r)
+                return r;
         memcpy(ret, c->data + c->at, size);
         c->at += size;
         return 0;
@@ -51,11 +126,16 @@ static int take(struct cursor *c, void *ret, size_t size, const char *what)
 
 static int skip(struct cursor *c, uint64_t size, const char *what)
 {
-        if (size > remaining(c))
+        int r;
+
+        if (size > c->size - c->at)
                 return tdm_error_set(c->err, TDM_E_BAD_MODEL,
                                      "%s at byte %" PRIu64 " needs %" PRIu64 " more bytes than the file has "
                                      "(truncated download, or damaged)",
-                                     what, c->at, size - remaining(c));
+                                     what, c->at, size - (c->size - c->at));
+        r = need(c, size);
+        if (r)
+                return r;
         c->at += size;
         return 0;
 }
@@ -74,10 +154,10 @@ static int take_name(struct cursor *c, uint64_t max, const char *what, struct td
                 return tdm_error_set(c->err, TDM_E_BAD_MODEL,
                                      "%s at byte %" PRIu64 " has %" PRIu64 " characters, 1 to %" PRIu64 " are allowed",
                                      what, start, size, max);
-        name = (struct tdm_gguf_string){ (const char *)c->data + c->at, size };
         r = skip(c, size, what);
         if (r)
                 return r;
+        name = (struct tdm_gguf_string){ (const char *)c->data + c->at - size, size };
         for (uint64_t i = 0; i < size; i++) {
                 if (name.data[i] < 0x20 || name.data[i] > 0x7e)
                         return tdm_error_set(c->err, TDM_E_BAD_MODEL,
@@ -104,19 +184,24 @@ static int walk_strings(struct cursor *c, struct entry *e, bool keep)
         uint64_t start = c->at, size = 0;
         int r;
 
-        if (e->n > remaining(c) / 8)
-                return tdm_error_set(c->err, TDM_E_BAD_MODEL,
-                                     "key %.*s announces %" PRIu64 " strings, the file has room for %" PRIu64
-                                     " at most (damaged, or a truncated download?)",
-                                     (int)e->key.size, e->key.data, e->n, remaining(c) / 8);
+        r = check_room(c, e, sizeof(size), "strings");
+        if (r)
+                return r;
         if (keep && e->n) {
-                e->offsets = malloc(e->n * sizeof(*e->offsets));
-                if (!e->offsets)
+                uint64_t bytes = TDM_DIV_UP(e->n, TDM_GGUF_MARK_EVERY) * sizeof(*e->marks);
+
+                r = tdm_parse_charge(c->account, bytes, c->err);
+                if (r)
+                        return r;
+                e->marks = malloc(bytes);
+                if (!e->marks)
                         return tdm_error_set(c->err, -ENOMEM, "out of memory for %" PRIu64 " strings", e->n);
         }
         for (uint64_t i = 0; i < e->n; i++) {
-                if (keep)
-                        e->offsets[i] = (uint32_t)(c->at - start);
+                if (i % CHECK_EVERY == 0 && (r = tdm_parse_check(c->account, c->err)))
+                        return r;
+                if (keep && i % TDM_GGUF_MARK_EVERY == 0)
+                        e->marks[i / TDM_GGUF_MARK_EVERY] = (uint32_t)(c->at - start);
                 r = take(c, &size, sizeof(size), "an array of strings");
                 if (r)
                         return r;
@@ -133,7 +218,7 @@ static int walk_entry(struct cursor *c, struct entry *e, bool keep)
 {
         int r;
 
-        r = take_name(c, KEY_NAME_MAX, "a key", &e->key);
+        r = take_name(c, TDM_GGUF_KEY_NAME_MAX, "a key", &e->key);
         if (r)
                 return r;
         r = take(c, &e->type, sizeof(e->type), "a key's type");
@@ -170,14 +255,11 @@ static int walk_entry(struct cursor *c, struct entry *e, bool keep)
                                      (int)e->key.size, e->key.data, e->element);
         if (e->element == VALUE_STRING)
                 return walk_strings(c, e, keep);
-        if (e->n > remaining(c) / tdm_gguf_value_bytes[e->element])
-                return tdm_error_set(c->err, TDM_E_BAD_MODEL,
-                                     "key %.*s announces %" PRIu64 " elements, the file has room for %" PRIu64
-                                     " at most (damaged, or a truncated download?)",
-                                     (int)e->key.size, e->key.data, e->n,
-                                     remaining(c) / tdm_gguf_value_bytes[e->element]);
-        c->at += e->n * tdm_gguf_value_bytes[e->element];
-        return e->element == VALUE_BOOL ? check_bools(c, e, e->n) : 0;
+        r = check_room(c, e, tdm_gguf_value_bytes[e->element], "elements");
+        if (r)
+                return r;
+        r = skip(c, e->n * tdm_gguf_value_bytes[e->element], "an array");
+        return r || e->element != VALUE_BOOL ? r : check_bools(c, e, e->n);
 }
 
 /* Everything about a tensor but where it lies. */
@@ -271,22 +353,22 @@ static int walk_header(struct cursor *c, uint64_t *ret_n_tensors, uint64_t *ret_
         r = take(c, &n_entries, sizeof(n_entries), "the header");
         if (r)
                 return r;
-        if (n_entries > KEYS_MAX || n_entries > remaining(c) / KEY_MIN_BYTES)
+        if (n_entries > TDM_GGUF_KEYS_MAX || n_entries > remaining(c) / KEY_MIN_BYTES)
                 return tdm_error_set(c->err, TDM_E_BAD_MODEL,
                                      "it announces %" PRIu64 " keys, at most %u and no more than "
                                      "fit into the file are allowed (damaged, or a truncated download?)",
-                                     n_entries, KEYS_MAX);
-        if (n_tensors > TENSORS_MAX || n_tensors > remaining(c) / TENSOR_MIN_BYTES)
+                                     n_entries, TDM_GGUF_KEYS_MAX);
+        if (n_tensors > TDM_GGUF_TENSORS_MAX || n_tensors > remaining(c) / TENSOR_MIN_BYTES)
                 return tdm_error_set(c->err, TDM_E_BAD_MODEL,
                                      "it announces %" PRIu64 " tensors, at most %u and no more than "
                                      "fit into the file are allowed (damaged, or a truncated download?)",
-                                     n_tensors, TENSORS_MAX);
+                                     n_tensors, TDM_GGUF_TENSORS_MAX);
         *ret_n_tensors = n_tensors;
         *ret_n_entries = n_entries;
         return 0;
 }
 
-/* First walk: where does the metadata end? */
+/* First walk: all lengths and names are checked, and where the metadata ends is found out. */
 static int measure(struct cursor *c, uint64_t *ret_size)
 {
         uint64_t n_tensors = 0, n_entries = 0;
@@ -405,11 +487,16 @@ static int place_tensors(struct tdm_gguf *g, struct tdm_error *err)
 /* Second walk, over the private copy. */
 static int parse(struct tdm_gguf *g, struct tdm_error *err)
 {
-        struct cursor c = { .data = g->meta, .size = g->meta_size, .err = err };
+        struct cursor c = { .data = g->meta, .size = g->meta_size, .err = err, .account = &g->account, .fd = -1 };
         uint64_t n_tensors = 0, n_entries = 0;
         int r;
 
         r = walk_header(&c, &n_tensors, &n_entries);
+        if (r)
+                return r;
+        r = tdm_parse_charge(&g->account,
+                             n_entries * sizeof(*g->entries) + n_tensors * (sizeof(*g->tensors) + sizeof(*g->by_name)),
+                             err);
         if (r)
                 return r;
         g->entries = calloc(TDM_MAX(n_entries, 1u), sizeof(*g->entries));
@@ -428,8 +515,7 @@ static int parse(struct tdm_gguf *g, struct tdm_error *err)
                 if (r)
                         return r;
         }
-        if (c.at != c.size)
-                return tdm_error_set(err, TDM_E_MODEL_CHANGED, "it was rewritten while it was read; try again");
+        assert(c.at == c.size); /* the first walk read these very bytes */
         g->n_tensors = n_tensors;
         qsort(g->entries, g->n_entries, sizeof(*g->entries), compare_entries);
         for (uint64_t i = 1; i < g->n_entries; i++) {
@@ -440,33 +526,49 @@ static int parse(struct tdm_gguf *g, struct tdm_error *err)
         return place_tensors(g, err);
 }
 
-static int copy_metadata(struct tdm_gguf *g, struct tdm_error *err)
+/* c holds the pages of the first walk; the copy has no byte more than the metadata, so that a sanitizer sees each step
+ * behind it. */
+static int read_metadata(struct tdm_gguf *g, struct cursor *c)
 {
-        struct cursor c = { .data = g->map, .size = g->file_size, .err = err };
         uint64_t size = 0;
         int r;
 
-        r = measure(&c, &size);
+        r = measure(c, &size);
         if (r)
                 return r;
-        if (size > META_MAX_BYTES)
-                return tdm_error_set(err, TDM_E_BAD_MODEL,
-                                     "it has %" PRIu64 " bytes of metadata, at most %" PRIu64 " are allowed", size,
-                                     META_MAX_BYTES);
+        r = tdm_parse_charge(&g->account, size, c->err);
+        if (r)
+                return r;
         g->meta = malloc(size);
         if (!g->meta)
-                return tdm_error_set(err, -ENOMEM, "out of memory for %" PRIu64 " bytes of metadata", size);
-        memcpy(g->meta, g->map, size);
+                return tdm_error_set(c->err, -ENOMEM, "out of memory for %" PRIu64 " bytes of metadata", size);
+        memcpy(g->meta, c->data, size);
         g->meta_size = size;
         return 0;
 }
 
+static int open_metadata(struct tdm_gguf *g, int fd, struct tdm_error *err)
+{
+        struct cursor c = { .size = g->file_size, .err = err, .account = &g->account, .fd = fd };
+        size_t size = TDM_ALIGN_UP(TDM_MIN(g->file_size, TDM_GGUF_METADATA_MAX), (uint64_t)READ_BYTES);
+        void *pages;
+        int r;
+
+        pages = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (pages == MAP_FAILED)
+                return tdm_error_set(err, -errno, "no memory to read its metadata into: %s", strerror(errno));
+        c.pages = pages;
+        c.data = pages;
+        r = read_metadata(g, &c);
+        munmap(pages, size);
+        tdm_parse_uncharge(&g->account, c.filled);
+        return r;
+}
+
 static int open_file(struct tdm_gguf *g, int fd, struct tdm_error *err)
 {
-        struct tdm_sigbus_guard guard;
         struct stat st;
         void *map;
-        bool hit;
         int r;
 
         if (fstat(fd, &st) < 0)
@@ -477,23 +579,22 @@ static int open_file(struct tdm_gguf *g, int fd, struct tdm_error *err)
                 return tdm_error_set(err, TDM_E_BAD_MODEL, "it has only %" PRIu64 " bytes (truncated download?)",
                                      (uint64_t)st.st_size);
         g->file_size = (uint64_t)st.st_size;
+        r = open_metadata(g, fd, err);
+        if (r)
+                return r;
+        r = parse(g, err);
+        if (r)
+                return r;
         map = mmap(NULL, g->file_size, PROT_READ, MAP_SHARED, fd, 0);
         if (map == MAP_FAILED)
                 return tdm_error_set(err, -errno, "cannot map its %" PRIu64 " bytes: %s", g->file_size,
                                      strerror(errno));
         g->map = map;
-        r = tdm_sigbus_guard_begin(&guard, g->map, g->file_size);
-        if (r < 0)
-                return tdm_error_set(err, r, "cannot guard its mapping: %s", strerror(-r));
-        r = copy_metadata(g, err);
-        hit = tdm_sigbus_guard_hit(&guard);
-        tdm_sigbus_guard_end(&guard);
-        if (hit)
-                return tdm_error_set(err, TDM_E_MODEL_CHANGED, "it was cut short while it was read; try again");
-        return r ? r : parse(g, err);
+        return 0;
 }
 
-int tdm_gguf_open(struct tdm_gguf **ret, int fd, const char *name, struct tdm_error *err)
+int tdm_gguf_open_within(struct tdm_gguf **ret, int fd, const char *name, const struct tdm_parse_limits *limits,
+                         struct tdm_error *err)
 {
         _cleanup_(tdm_gguf_closep) struct tdm_gguf *g = NULL;
         struct tdm_error local;
@@ -504,16 +605,26 @@ int tdm_gguf_open(struct tdm_gguf **ret, int fd, const char *name, struct tdm_er
         g = calloc(1, sizeof(*g));
         if (!g)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
+        g->account.limits = limits;
         g->name = strdup(name);
         if (!g->name)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
-        r = open_file(g, fd, err);
+        r = tdm_parse_charge(&g->account, sizeof(*g) + strlen(name) + 1, err);
+        if (r == 0)
+                r = open_file(g, fd, err);
         if (r) {
+                tdm_parse_uncharge(&g->account, g->account.held);
                 tdm_error_prefix(err, "cannot open model %s", name);
                 return r;
         }
+        g->account.limits = NULL;
         *ret = steal_ptr(&g);
         return 0;
+}
+
+int tdm_gguf_open(struct tdm_gguf **ret, int fd, const char *name, struct tdm_error *err)
+{
+        return tdm_gguf_open_within(ret, fd, name, NULL, err);
 }
 
 void tdm_gguf_close(struct tdm_gguf *g)
@@ -522,7 +633,7 @@ void tdm_gguf_close(struct tdm_gguf *g)
                 return;
         tdm_gguf_unmap_data(g);
         for (uint64_t i = 0; i < g->n_entries; i++)
-                free(g->entries[i].offsets);
+                free(g->entries[i].marks);
         free(g->entries);
         free(g->tensors);
         free(g->by_name);

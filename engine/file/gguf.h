@@ -1,15 +1,25 @@
 /* GGUF v3 files: the container only (keys, values, tensor table). What the keys mean is engine/model/model.h's
  * business.
  *
- * The file is mapped read-only and everything is validated before it is used: counts, sizes, offsets, overlaps, types,
- * alignment, string lengths, duplicate names. No allocation is larger than the file justifies. A file that is cut short
- * while it is mapped is noticed (common/sigbus.h) and reported, never a crash. After open() the object is read-only and
- * may be used by any thread. */
+ * The metadata is read into private memory, the tensor data is mapped read-only. Everything is validated before it is
+ * used: counts, sizes, offsets, overlaps, types, alignment, string lengths, duplicate names. Lengths are checked
+ * against the limits below before anything is read or allocated for them, so a file that announces more costs nothing.
+ * A file that is cut short while it is mapped is noticed (common/sigbus.h) and reported, never a crash. After open()
+ * the object is read-only and may be used by any thread. */
 #ifndef TDM_ENGINE_FILE_GGUF_H
 #define TDM_ENGINE_FILE_GGUF_H
 
 #include <sys/types.h>
-#include "common/error.h"
+#include "engine/file/limits.h"
+
+/* What a file may announce. The metadata of Gemma 3 has about 6 MiB (262,144 pieces), where merges are listed too
+ * about 16; some 50 keys with names of up to 40 characters are usual, and the 27B has 808 tensors. A hole in the
+ * metadata is as long as what it stands for: copying tools make holes of zeros, so a hole says nothing about whether a
+ * file is honest. */
+#define TDM_GGUF_METADATA_MAX (UINT64_C(64) << 20)
+#define TDM_GGUF_KEYS_MAX 4096u
+#define TDM_GGUF_KEY_NAME_MAX 256u
+#define TDM_GGUF_TENSORS_MAX 16384u
 
 /* ggml tensor type ids, as stored in files. */
 enum tdm_type {
@@ -57,6 +67,11 @@ struct tdm_gguf_tensor {
 /* Takes nothing: the fd stays the caller's and may be closed afterwards. name is for messages only. Must be a regular
  * file (or memfd). TDM_E_BAD_MODEL with the reason for damage, TDM_E_UNSUPPORTED for another magic, version, type. */
 int tdm_gguf_open(struct tdm_gguf **ret, int fd, const char *name, struct tdm_error *err);
+/* The same with limits of the caller's own (NULL: none). */
+int tdm_gguf_open_within(struct tdm_gguf **ret, int fd, const char *name, const struct tdm_parse_limits *limits,
+                         struct tdm_error *err);
+/* Private memory that the object holds: its metadata once, and tables of at most four times that. */
+uint64_t tdm_gguf_memory(const struct tdm_gguf *gguf);
 void tdm_gguf_close(struct tdm_gguf *gguf);
 void tdm_gguf_closep(struct tdm_gguf **gguf);
 /* Drops the mapping of the tensor data (metadata stays readable: it is copied to private memory by open()). */
@@ -84,5 +99,18 @@ int tdm_gguf_get_array_i64(const struct tdm_gguf *gguf, const char *key, uint64_
 int tdm_gguf_get_array_f64(const struct tdm_gguf *gguf, const char *key, uint64_t index, double *ret);
 int tdm_gguf_get_array_string(const struct tdm_gguf *gguf, const char *key, uint64_t index,
                               struct tdm_gguf_string *ret);
+
+/* An array from its first element to its last, without a look-up for each. The same conversions and errors; -ERANGE
+ * behind the last one. Valid as long as the gguf; embed it. */
+struct tdm_gguf_array {
+        uint32_t element;
+        uint64_t n;         /* elements */
+        uint64_t index, at; /* of the next one: its number, its place in data */
+        const uint8_t *data;
+};
+int tdm_gguf_array_begin(struct tdm_gguf_array *ret, const struct tdm_gguf *gguf, const char *key);
+int tdm_gguf_array_next_string(struct tdm_gguf_array *array, struct tdm_gguf_string *ret);
+int tdm_gguf_array_next_u64(struct tdm_gguf_array *array, uint64_t *ret);
+int tdm_gguf_array_next_f64(struct tdm_gguf_array *array, double *ret);
 
 #endif

@@ -5,8 +5,8 @@
  * promise it (kernels.h). Rows are taken in tiles of TDM_HOST_TILE_ROWS; a tile's keys and values are stored before its
  * attention runs, and a row only looks at its own position and before, so tiles change nothing either.
  *
- * The residual, norms, softmax and sums are f32; what goes into a matrix is rounded to the form that device.c's table
- * says. Nothing is allocated here. */
+ * The residual, norms, softmax and sums are f32. The inputs of a matrix are rounded to the form that the table in
+ * host-device.c says. Nothing is allocated here. */
 #include <assert.h>
 
 #include "engine/host/forward.h"

@@ -1,4 +1,4 @@
-/* A model loaded on the host device, and its blocks. device.c makes and frees it, forward.c runs it. Private to
+/* A model loaded on the host device, and its blocks. host-device.c makes and frees it, forward.c runs it. Private to
  * engine/host, and to devices that leave to it what their hardware does not do (npu-worker/). */
 #ifndef TDM_ENGINE_HOST_FORWARD_H
 #define TDM_ENGINE_HOST_FORWARD_H
@@ -14,7 +14,7 @@
  * matrix is bound by arithmetic already. */
 #define TDM_HOST_LOGITS_BYTES_MAX (UINT64_C(64) << 20)
 
-/* The inputs of matrices. Which form each takes in which precision is one table, in device.c. */
+/* The inputs of matrices. Which form each takes in which precision is one table, in host-device.c. */
 enum tdm_host_input {
         TDM_HOST_QKV,
         TDM_HOST_ATTN_OUT,

@@ -148,7 +148,7 @@ INLINE void fma_column(const unsigned N_R, __m256 w0, __m256 w1, const struct td
 }
 
 /* 8 elements of the matrix's type, at p. */
-INLINE __m256 load_half(const uint32_t type, const uint8_t *p)
+INLINE __m256 load_16bit(const uint32_t type, const uint8_t *p)
 {
         if (type == TDM_TYPE_F32)
                 return _mm256_load_ps((const float *)(const void *)p);
@@ -177,8 +177,8 @@ INLINE void tile_float(const unsigned N_R, const uint32_t type, const struct tdm
                 const uint8_t *quants = data + scales_bytes(matrix);
 
                 for (size_t b = 0; b < matrix->cols / BLOCK; b++) {
-                        __m256 s0 = load_half(TDM_TYPE_F16, data + b * LANES * 2);
-                        __m256 s1 = load_half(TDM_TYPE_F16, data + b * LANES * 2 + 16);
+                        __m256 s0 = load_16bit(TDM_TYPE_F16, data + b * LANES * 2);
+                        __m256 s1 = load_16bit(TDM_TYPE_F16, data + b * LANES * 2 + 16);
 
                         for (unsigned k = 0; k < BLOCK; k++) {
                                 unsigned g = k / 4;
@@ -200,7 +200,7 @@ INLINE void tile_float(const unsigned N_R, const uint32_t type, const struct tdm
 
                         if (N_R == 1)
                                 _mm_prefetch((const char *)at + PREFETCH_BYTES, _MM_HINT_T0);
-                        fma_column(N_R, load_half(type, at), load_half(type, at + HALF * bytes), rows, k, acc);
+                        fma_column(N_R, load_16bit(type, at), load_16bit(type, at + HALF * bytes), rows, k, acc);
                 }
         }
         UNROLL for (unsigned r = 0; r < N_R; r++) store_lanes(matrix, panel, acc[r], y + r * y_stride);

@@ -52,8 +52,8 @@ struct tdm_matrix {
  * ORDER (quantised): for each output, over blocks b = 0 … nb-1: acc = fmaf((float)isum_b, w_scale_b * x_scale_b, acc),
  * acc starts at 0; isum_b is the exact integer sum over the block's 32 products (I16: 256 * isum_hi + isum_lo, in
  * int32). ORDER (F32 activations): for k = 0 … cols-1: acc = fmaf(w[k], x[k], acc), w dequantised exactly: (float)q *
- * scale. Types of sub-blocks (engine/weights/weights-k.h) say their order in kernels-c-matmul-k.c. y rows are y_stride
- * floats apart; outputs past matrix->rows are not written. */
+ * scale. Types of sub-blocks (engine/weights/subblock.h) say their order in kernels-c-matmul-subblock.c. y rows are
+ * y_stride floats apart; outputs past matrix->rows are not written. */
 typedef void (*tdm_matmul_fn)(const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t n_rows,
                               uint32_t first_panel, uint32_t n_panels, float *y, size_t y_stride);
 

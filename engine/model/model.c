@@ -149,6 +149,11 @@ static int get_u32(const struct tdm_gguf *g, const char *key, bool required, uin
         if (r == -ENOENT)
                 return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is missing", key);
         if (r < 0 && tdm_gguf_get_array_size(g, key, &n) == 0) {
+                if (n > TDM_MAX_LAYERS)
+                        return tdm_error_set(err, TDM_E_BAD_MODEL,
+                                             "the key %s has %" PRIu64 " numbers, at most one for each of %u layers is "
+                                             "allowed",
+                                             key, n, TDM_MAX_LAYERS);
                 r = tdm_gguf_get_array_u64(g, key, 0, &value);
                 for (uint64_t i = 1; r == 0 && i < n; i++) {
                         r = tdm_gguf_get_array_u64(g, key, i, &other);

@@ -497,6 +497,24 @@ static void test_flipped(void **state)
         build_reset(&b);
 }
 
+/* A number for each layer may be an array, but no file makes Tandem walk one of millions. */
+static void test_long_array(void **state)
+{
+        struct tdm_model_description d;
+        struct gguf_builder b = { 0 };
+        struct tdm_error err = { 0 };
+        static uint8_t layers[1 << 20];
+
+        memset(layers, 1, sizeof(layers));
+        build_header(&b, 0, 2);
+        build_key_string(&b, "general.architecture", "gemma3");
+        build_array(&b, "gemma3.block_count", VALUE_U8, sizeof(layers));
+        build_bytes(&b, layers, sizeof(layers));
+        assert_int_equal(describe_bytes(&b, &d, &err), TDM_E_BAD_MODEL);
+        assert_non_null(strstr(err.message, "gemma3.block_count has 1048576 numbers, at most one for each of 256"));
+        build_reset(&b);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -505,6 +523,7 @@ int main(void)
                 cmocka_unit_test(test_features),     cmocka_unit_test(test_architecture),
                 cmocka_unit_test(test_more_tensors), cmocka_unit_test(test_check),
                 cmocka_unit_test(test_flipped),      cmocka_unit_test(test_no_window),
+                cmocka_unit_test(test_long_array),
         };
 
         if (tdm_sigbus_init() < 0)

@@ -182,7 +182,7 @@ static int check_head(const struct tdm_step_head *head, const struct tdm_steps_l
                               (unsigned long long)head->after_step, head->after_slot, head->marks);
         for (uint32_t b = 1; (head->marks || head->after_step) && b < n_blocks; b++)
                 if (head->plan[b] != head->plan[0])
-                        return REFUSE(err, "it is chained to another and runs on both workers");
+                        return REFUSE(err, "it is in a relay with another and runs on both workers");
         return 0;
 }
 

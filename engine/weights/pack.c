@@ -2,7 +2,7 @@
  * elements. A panel is written once and checked for scales and weights that are not finite while it is in cache. What
  * is checked is the copy, not the mapped file, which may change meanwhile. */
 #include "common/f16.h"
-#include "engine/weights/weights-k.h"
+#include "engine/weights/subblock.h"
 #include "engine/weights/weights-private.h"
 
 static inline void store_u32(uint8_t *p, uint32_t v)
@@ -198,7 +198,7 @@ bool tdm_weights_pack_panel(uint32_t type, uint8_t *dst, const uint8_t *src, uin
         case TDM_TYPE_F32:
                 return pack_panel_32(dst, src, row_bytes, n_rows, cols);
         default: /* the plan has only supported types */
-                return tdm_k_pack_panel(type, dst, src, row_bytes, n_rows, cols);
+                return tdm_subblock_pack_panel(type, dst, src, row_bytes, n_rows, cols);
         }
 }
 

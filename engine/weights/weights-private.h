@@ -1,4 +1,4 @@
-/* What weights.c (where everything lies, and reading it), weights-build.c (all tensors of a file) and weights-pack.c
+/* What weights.c (where everything lies, and reading it), build.c (all tensors of a file) and pack.c
  * (one panel) share. */
 #ifndef TDM_ENGINE_WEIGHTS_WEIGHTS_PRIVATE_H
 #define TDM_ENGINE_WEIGHTS_WEIGHTS_PRIVATE_H

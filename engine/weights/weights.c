@@ -1,9 +1,9 @@
 /* Where a file's tensors lie in the segment of weights.h, and checking and reading what was packed there
- * (weights-build.c). */
+ * (build.c). */
 #include <assert.h>
 #include <inttypes.h>
 #include "common/f16.h"
-#include "engine/weights/weights-k.h"
+#include "engine/weights/subblock.h"
 #include "engine/weights/weights-private.h"
 
 #define MAX_TENSORS (TDM_N_TENSOR_KINDS * TDM_MAX_LAYERS)
@@ -70,13 +70,13 @@ bool tdm_weights_type_supported(uint32_t type)
         case TDM_TYPE_Q4_0:
                 return true;
         default:
-                return tdm_k_type(type);
+                return tdm_subblock_type(type);
         }
 }
 
 bool tdm_weights_type_quantised(uint32_t type)
 {
-        return type == TDM_TYPE_Q8_0 || type == TDM_TYPE_Q4_0 || tdm_k_type(type);
+        return type == TDM_TYPE_Q8_0 || type == TDM_TYPE_Q4_0 || tdm_subblock_type(type);
 }
 
 /* Bytes of the quants of one block of 32 columns and 16 rows. */
@@ -87,10 +87,10 @@ static uint64_t block_bytes(uint32_t type)
 
 uint64_t tdm_weights_panel_bytes(uint32_t type, uint32_t cols)
 {
-        if (tdm_k_type(type)) {
-                const struct tdm_k_info info = tdm_k_info(type);
+        if (tdm_subblock_type(type)) {
+                const struct tdm_subblock_info info = tdm_subblock_info(type);
 
-                return tdm_k_panel_bytes(&info, cols);
+                return tdm_subblock_panel_bytes(&info, cols);
         }
         if (tdm_weights_type_quantised(type))
                 return tdm_weights_scales_bytes(cols) + (uint64_t)cols / TDM_BLOCK_VALUES * block_bytes(type);
@@ -322,12 +322,12 @@ float tdm_weights_value(const uint8_t *base, const struct tdm_weights_tensor *te
         default:
                 break;
         }
-        if (tdm_k_type(tensor->type)) {
-                const struct tdm_k_info info = tdm_k_info(tensor->type);
-                struct tdm_k_block block;
+        if (tdm_subblock_type(tensor->type)) {
+                const struct tdm_subblock_info info = tdm_subblock_info(tensor->type);
+                struct tdm_subblock_slice block;
 
-                tdm_k_read_block(tensor->type, data, tensor->cols, b, lane, &block);
-                return tdm_k_value(&info, &block, col % TDM_BLOCK_VALUES);
+                tdm_subblock_read(tensor->type, data, tensor->cols, b, lane, &block);
+                return tdm_subblock_value(&info, &block, col % TDM_BLOCK_VALUES);
         }
         scale = tdm_f16_to_f32(tdm_load_u16(data + ((uint64_t)b * TDM_PANEL_ROWS + lane) * 2));
         quants = data + tdm_weights_scales_bytes(tensor->cols) + b * block_bytes(tensor->type);
@@ -362,14 +362,14 @@ static void row_quantised(const uint8_t *panel, const struct tdm_weights_tensor 
 
 static void row_k(const uint8_t *panel, const struct tdm_weights_tensor *tensor, uint32_t lane, float *y)
 {
-        const struct tdm_k_info info = tdm_k_info(tensor->type);
+        const struct tdm_subblock_info info = tdm_subblock_info(tensor->type);
 
         for (uint32_t b = 0; b < tensor->cols / TDM_BLOCK_VALUES; b++, y += TDM_BLOCK_VALUES) {
-                struct tdm_k_block block;
+                struct tdm_subblock_slice block;
 
-                tdm_k_read_block(tensor->type, panel, tensor->cols, b, lane, &block);
+                tdm_subblock_read(tensor->type, panel, tensor->cols, b, lane, &block);
                 for (uint32_t i = 0; i < TDM_BLOCK_VALUES; i++)
-                        y[i] = tdm_k_value(&info, &block, i);
+                        y[i] = tdm_subblock_value(&info, &block, i);
         }
 }
 
@@ -384,7 +384,7 @@ void tdm_weights_row(const uint8_t *base, const struct tdm_weights_tensor *tenso
                 return;
         }
         data += row / TDM_PANEL_ROWS * tensor->panel_bytes;
-        if (tdm_k_type(tensor->type)) {
+        if (tdm_subblock_type(tensor->type)) {
                 row_k(data, tensor, lane, y);
                 return;
         }

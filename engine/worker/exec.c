@@ -50,7 +50,7 @@ static void drop_rings(struct tdm_worker *w)
                 tdm_ring_destroyp(&w->rings[i]);
         for (unsigned i = 0; i < TDM_PROGRESS_MODELS; i++)
                 memset(w->models[i].step_ids, 0, sizeof(w->models[i].step_ids));
-        tdm_worker_chain_reset(w);
+        tdm_worker_relay_reset(w);
 }
 
 /* The other end of a ring broke the rules: this epoch is over, tandemd will open another. */
@@ -87,14 +87,14 @@ static void trace_block(struct tdm_worker *w, uint64_t now, enum tdm_trace_kind 
         trace(w, &event);
 }
 
-static void say_soon(struct run *run, uint32_t block, uint64_t now)
+static void wake_early(struct run *run, uint32_t block, uint64_t now)
 {
         struct tdm_worker *w = run->worker;
 
         if (tdm_block_kind(run->hp, block) == TDM_BLOCK_SAMPLE)
-                tdm_soon_end(&w->soon, run->step->head.n_rows, now);
-        else if (tdm_soon_block(&w->soon, run->step->head.n_rows, block, now))
-                tdm_ring_soon(w->rings[TDM_WORKER_RING_TO_DAEMON]);
+                tdm_early_wake_end(&w->early_wake, run->step->head.n_rows, now);
+        else if (tdm_early_wake_block(&w->early_wake, run->step->head.n_rows, block, now))
+                tdm_ring_wake_early(w->rings[TDM_WORKER_RING_TO_DAEMON]);
 }
 
 static void on_block(uint32_t block, void *userdata)
@@ -108,7 +108,7 @@ static void on_block(uint32_t block, void *userdata)
 
         run->last_ns = now;
         if (run->step->head.marks && tdm_block_kind(run->hp, block) == TDM_BLOCK_ATTENTION)
-                tdm_worker_chain_mark(run->worker, run->model, run->slot, block + 1);
+                tdm_worker_relay_mark(run->worker, run->model, run->slot, block + 1);
         trace_block(run->worker, now, TDM_TRACE_BLOCK_END, run->hp, run->step->head.step_id, block,
                     run->step->head.n_rows);
         if (block + 1 < run->end)
@@ -119,8 +119,8 @@ static void on_block(uint32_t block, void *userdata)
         count(&kind->ns, ns);
         count(&p->busy_ns, ns);
         atomic_store_explicit(bar, atomic_load_explicit(bar, memory_order_relaxed) + 1, memory_order_relaxed);
-        if (run->worker->says_soon)
-                say_soon(run, block, now);
+        if (run->worker->wakes_early)
+                wake_early(run, block, now);
         if (block + 1 >= run->end)
                 return; /* published when the step has been handed on */
         atomic_store_explicit(&p->running, tdm_progress_pack(run->step->head.step_id, block + 1), memory_order_relaxed);
@@ -158,7 +158,7 @@ static int find_step(struct tdm_worker *w, unsigned ring, const struct tdm_desc 
 
         if (m->step_ids[desc->slot] != desc->step_id) {
                 m->step_ids[desc->slot] = 0;
-                m->chain[desc->slot].parked.kind = TDM_DESC_NONE;
+                m->relay[desc->slot].parked.kind = TDM_DESC_NONE;
                 r = tdm_step_read(step, m->segments[TDM_WORKER_SEG_STEPS]->base, &m->layout, desc->slot, desc->step_id,
                                   w->epoch, &m->hparams, &m->geometry, &why);
                 if (r != 0)
@@ -210,7 +210,7 @@ static int run_blocks(struct tdm_worker *w, struct tdm_worker_model *m, const st
         };
 
         trace_block(w, run.last_ns, TDM_TRACE_BLOCK_BEGIN, run.hp, desc->step_id, desc->block, n_rows);
-        tdm_soon_begin(&w->soon);
+        tdm_early_wake_begin(&w->early_wake);
         for (uint32_t first = desc->block; first < end;) {
                 uint32_t n = TDM_MIN(*limit, end - first);
                 bool full = n == *limit;
@@ -262,7 +262,7 @@ static void hand_on(struct tdm_worker *w, struct tdm_worker_model *m, const stru
 static int run_until(struct tdm_worker *w, struct tdm_worker_model *m, const struct tdm_desc *desc, uint32_t end,
                      struct tdm_error *err)
 {
-        uint32_t stop = tdm_worker_chain_stop(m, m->steps[desc->slot], desc->block, end);
+        uint32_t stop = tdm_worker_relay_stop(m, m->steps[desc->slot], desc->block, end);
         struct tdm_desc rest = *desc;
         int r;
 
@@ -277,7 +277,7 @@ static int run_until(struct tdm_worker *w, struct tdm_worker_model *m, const str
                         return r;
         }
         rest.block = stop;
-        tdm_worker_chain_park(w, m, &rest);
+        tdm_worker_relay_park(w, m, &rest);
         /* Release: pairs with the watch's acquire. */
         atomic_store_explicit(&w->progress->steps[m - w->models][desc->slot], tdm_progress_pack(desc->step_id, stop),
                               memory_order_release);
@@ -340,7 +340,7 @@ static void handle_desc(struct tdm_worker *w, unsigned ring, const struct tdm_de
         if (!m && desc->model_id != 0 && desc->model_id <= w->newest_model_id)
                 return; /* unloaded while the step was on its way */
         if (desc->kind == TDM_DESC_MARK && ring == TDM_WORKER_RING_FROM_PEER && names_step(desc, m)) {
-                const char *wrong = tdm_worker_chain_hear(m, desc);
+                const char *wrong = tdm_worker_relay_hear(m, desc);
 
                 if (wrong)
                         peer_fault(w, ring, wrong);
@@ -386,7 +386,7 @@ static bool take_desc(struct tdm_worker *w)
 static bool resume(struct tdm_worker *w)
 {
         struct tdm_desc desc;
-        struct tdm_worker_model *m = w->n_parked > 0 ? tdm_worker_chain_next(w, &desc) : NULL;
+        struct tdm_worker_model *m = w->n_parked > 0 ? tdm_worker_relay_next(w, &desc) : NULL;
 
         if (!m)
                 return false;
@@ -513,7 +513,7 @@ int tdm_worker_run(struct tdm_worker *w)
                         if (!weights)
                                 continue;
                 }
-                if (w->n_unsent > 0 && tdm_worker_chain_flush(w) < 0) {
+                if (w->n_unsent > 0 && tdm_worker_relay_flush(w) < 0) {
                         peer_fault(w, TDM_WORKER_RING_TO_PEER, "impossible consumer index");
                         continue;
                 }

@@ -8,7 +8,7 @@
 #include "engine/worker/abi.h"
 #include "engine/worker/run-length.h"
 #include "engine/worker/sandbox.h"
-#include "engine/worker/soon.h"
+#include "engine/worker/early-wake.h"
 #include "engine/worker/worker.h"
 
 enum tdm_worker_command_kind {
@@ -69,8 +69,8 @@ struct tdm_worker_command {
 };
 void tdm_worker_command_free(struct tdm_worker_command *command);
 
-/* Of a slot: chain.c. */
-struct tdm_worker_chain {
+/* Of a slot: relay.c. */
+struct tdm_worker_relay {
         uint64_t heard_step; /* the peer's newest mark */
         uint32_t heard_block;
         struct tdm_desc unsent; /* our own mark, when the ring was full; kind NONE: none */
@@ -91,7 +91,7 @@ struct tdm_worker_model {
         struct tdm_device_model *device_model;
         struct tdm_step *steps[TDM_STEP_SLOTS]; /* private copies of the steps */
         uint64_t step_ids[TDM_STEP_SLOTS];      /* which step each holds; 0: none of this epoch */
-        struct tdm_worker_chain chain[TDM_STEP_SLOTS];
+        struct tdm_worker_relay relay[TDM_STEP_SLOTS];
         uint32_t blocks_at_once[TDM_RUN_SIZES]; /* of a run(), by the step's rows; 0: not learned yet */
 };
 
@@ -101,7 +101,7 @@ struct tdm_worker {
         const struct tdm_worker_program *program;
         int control_fd;
         uint64_t spin_max_ns; /* TANDEM_SPIN_US */
-        bool says_soon;       /* that a step is nearly done: its device needs no cores, so tandemd may spin */
+        bool wakes_early;     /* that a step is nearly done: its device needs no cores, so tandemd may spin */
         struct tdm_sandbox sandbox;
 
         /* control.c; read by the main thread before the control thread exists, then by that thread alone */
@@ -118,6 +118,7 @@ struct tdm_worker {
 
         /* executor */
         struct tdm_device *device;
+        char why_auto[256]; /* why "auto" took it, unless the device says so itself; "" when it was asked for by name */
         struct tdm_segment *progress_segment;
         struct tdm_progress *progress;
         struct tdm_worker_model models[TDM_PROGRESS_MODELS];
@@ -126,7 +127,7 @@ struct tdm_worker {
         uint32_t epoch;
         bool quit;
         struct tdm_spin spin;
-        struct tdm_soon soon;
+        struct tdm_early_wake early_wake;
         uint32_t n_parked, n_unsent; /* 0: surely none */
 };
 
@@ -179,23 +180,23 @@ void tdm_worker_model_unload(struct tdm_worker *worker, uint32_t model_id);
 /* A loaded one. */
 struct tdm_worker_model *tdm_worker_model_find(struct tdm_worker *worker, uint32_t model_id);
 
-/* ---- chain.c: executor only ---- */
+/* ---- relay.c: executor only ---- */
 
-void tdm_worker_chain_reset(struct tdm_worker *worker);
+void tdm_worker_relay_reset(struct tdm_worker *worker);
 /* All blocks before next_block are done: tells the peer, when the step wants it. */
-void tdm_worker_chain_mark(struct tdm_worker *worker, struct tdm_worker_model *model, uint32_t slot,
+void tdm_worker_relay_mark(struct tdm_worker *worker, struct tdm_worker_model *model, uint32_t slot,
                            uint32_t next_block);
 /* Sends what found the ring full. 0, or the ring is broken. */
-int tdm_worker_chain_flush(struct tdm_worker *worker);
+int tdm_worker_relay_flush(struct tdm_worker *worker);
 /* NULL, or what is wrong with the mark. The slot is in range. */
-const char *tdm_worker_chain_hear(struct tdm_worker_model *model, const struct tdm_desc *desc);
+const char *tdm_worker_relay_hear(struct tdm_worker_model *model, const struct tdm_desc *desc);
 /* The first block from `first` on that has to wait; `end`: none. */
-uint32_t tdm_worker_chain_stop(const struct tdm_worker_model *model, const struct tdm_step *step, uint32_t first,
+uint32_t tdm_worker_relay_stop(const struct tdm_worker_model *model, const struct tdm_step *step, uint32_t first,
                                uint32_t end);
 /* The step waits at desc->block, for as long as it has to. */
-void tdm_worker_chain_park(struct tdm_worker *worker, struct tdm_worker_model *model, const struct tdm_desc *desc);
+void tdm_worker_relay_park(struct tdm_worker *worker, struct tdm_worker_model *model, const struct tdm_desc *desc);
 /* A parked step that can go on; NULL: none. */
-struct tdm_worker_model *tdm_worker_chain_next(struct tdm_worker *worker, struct tdm_desc *ret);
+struct tdm_worker_model *tdm_worker_relay_next(struct tdm_worker *worker, struct tdm_desc *ret);
 
 /* ---- exec.c ---- */
 

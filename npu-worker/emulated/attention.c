@@ -85,7 +85,7 @@ static void norm_and_rotate(const struct attention *at, float *x, const float *g
 
 /* To the nearest f16, ties to even, saturated; a NaN is zero. Adding a power of two leaves as many bits as f16 has
  * there. */
-static uint16_t saturated_half(float x)
+static uint16_t saturated_f16(float x)
 {
         uint32_t sign = tdm_f32_to_bits(x) >> 16 & 0x8000, exponent;
         float y = x != x ? 0 : fminf(fabsf(x), 65504), step;
@@ -106,8 +106,8 @@ static void store(const struct attention *at, uint32_t row, uint32_t kv_head, co
         uint16_t *values = keys + (size_t)TDM_NPU_ATTENTION_PAGE * n;
 
         for (uint32_t i = 0; i < n; i++) {
-                keys[((size_t)(slot / 16) * n + i) * 16 + slot % 16] = saturated_half(k[i]);
-                values[(size_t)slot * n + i] = saturated_half(v[i]);
+                keys[((size_t)(slot / 16) * n + i) * 16 + slot % 16] = saturated_f16(k[i]);
+                values[(size_t)slot * n + i] = saturated_f16(v[i]);
         }
 }
 

@@ -6,7 +6,7 @@
  * supported", by mangled name, since a C file cannot say it otherwise. Nothing of this is in the worker: it is linked
  * into the emulated libxrt_core.so.2 only, and breaks at link time, not at run time, should Debian's XRT ever change.
  */
-#include "npu-worker/emulated/device.h"
+#include "npu-worker/emulated/emulated-device.h"
 
 /* A symbol of C++ and what it answers. The result is an int or a pointer, and nothing reads the arguments. */
 #define UNSUPPORTED(name, symbol)                                                                                      \

@@ -42,7 +42,7 @@ def main():
         for cpu in tables():
             for precision, (mean, first) in LIMITS.items():
                 if cpu == "c" and precision == "f32":
-                    continue  # slow, and the tables are equal: test-kernels-matmul-k.c
+                    continue  # slow, and the tables are equal: test-kernels-matmul-subblock.c
                 failed += subprocess.run([sys.argv[1], model, reference(model), "--precision", precision, "--cpu", cpu,
                                           "--mean", str(mean), "--first", str(first)]).returncode != 0
     return 1 if failed else 0

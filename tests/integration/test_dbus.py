@@ -76,6 +76,11 @@ def manager():
         equal(str(p["Version"]), d.status()["version"], "version")
         s = c.call(ROOT, MANAGER, "GetStatus", "a{sv}", {})
         equal(int(s["pid"]), d.process.pid, "pid")
+        with open(os.path.join(TREE, "common", "status-fields.def")) as f:
+            rows = {key: kind for kind, key in re.findall(r"^DAEMON_FIELD\(\w+, \w+, '(.)', \"([^\"]*)\"", f.read(), re.M)}
+        equal({str(k) for k in s}, set(rows) | {"worker-npu", "worker-gpu"}, "keys of GetStatus and rows of the table")
+        for key, kind in rows.items():
+            equal(type(s[key]).__name__, TYPES[kind], f"type of {key} in GetStatus")
         models = {str(m["name"]): m for m in c.call(ROOT, MANAGER, "ListModels", "a{sv}", {})}
         check({"tale", "sprout"} <= set(models), "models", list(models))
         path = c.call(ROOT, MANAGER, "LoadModel", "sa{sv}", "sprout", {"wait": True})

@@ -1,5 +1,5 @@
-"""Completions as the shells give them: bash and fish are asked, zsh's file is parsed by zsh. For each command every flag of
-its own option table is offered, and nothing that it does not know."""
+"""Completions as the shells give them: bash and fish are asked, zsh's file is parsed by zsh. For each command every
+flag of its own option table is offered, and nothing that it does not know."""
 import os
 import re
 import shutil
@@ -9,9 +9,9 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import *  # noqa: E402,F403
 
-FOLDER = os.path.join(TREE, "client-lib", "cli", "completions")
+FOLDER = os.path.join(os.path.dirname(BIN), "client-lib", "cli", "completions")  # made by the build
 PROGRAM = os.path.join(BIN, "tandem")
-COMMANDS = ("generate chat status models jobs cancel restart load unload tokenize score bench top trace help").split()
+COMMANDS = [name[:-2] for name in os.listdir(os.path.join(TREE, "client-lib", "cli", "commands"))]
 
 
 def flags_of(command):
@@ -62,7 +62,8 @@ def bash_models_and_jobs():
         job.until(1)
         os.environ["TANDEM_SOCKET"] = d.socket
         try:
-            check("tale" in ask_bash(PROGRAM, "generate", "-m", "ta"), "the model", ask_bash(PROGRAM, "generate", "-m", "ta"))
+            check("tale" in ask_bash(PROGRAM, "generate", "-m", "ta"), "the model", ask_bash(PROGRAM, "generate",
+                                                                                             "-m", "ta"))
             check(str(job.result.job) in ask_bash(PROGRAM, "cancel", ""), "the job", ask_bash(PROGRAM, "cancel", ""))
         finally:
             del os.environ["TANDEM_SOCKET"]
@@ -78,7 +79,8 @@ def fish():
         env = dict(os.environ, HOME=home, XDG_CONFIG_HOME=home, XDG_DATA_HOME=home)
 
         def ask(line):
-            r = subprocess.run(["fish", "--no-config", "-c", f"source {FOLDER}/tandem.fish; complete -C '{line}'"], env=env,
+            r = subprocess.run(["fish", "--no-config", "-c", f"source {FOLDER}/tandem.fish; complete -C '{line}'"],
+                               env=env,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=30 * SLOW)
             equal(r.stderr, "", "what fish says")
             return {w.split("\t")[0] for w in r.stdout.splitlines()}

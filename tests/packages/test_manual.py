@@ -1,5 +1,5 @@
-"""The manual against the code, both ways: a flag, key, variable, method or property that one of them has and the other has
-not is a defect of one of them. And the pages format without a warning."""
+"""The manual against the code, both ways: a flag, key, variable, method or property that one of them has and the other
+has not is a defect of one of them. And the pages format without a warning."""
 import os
 import re
 import shutil
@@ -19,7 +19,9 @@ def source(*path):
 
 
 def page(name):
-    return source("docs", "man", name + ".scd")
+    """With the parts that the build fills in."""
+    with open(os.path.join(os.path.dirname(BIN), "docs", "man", name + ".scd")) as f:
+        return f.read()
 
 
 def both_ways(code, manual, what):
@@ -35,13 +37,18 @@ def help_of(*command):
 def command_flags():
     """The option tables of the command's sources; the help of each command has them too."""
     tables = {"help", "version"}
-    for name in os.listdir(os.path.join(TREE, "client-lib", "cli")):
-        if name.endswith((".c", ".h")) and not name.startswith("test-"):
-            tables |= set(re.findall(r"\{[\s\\]+(?:'.'|0), \"([a-z-]+)\", ARG_", source("client-lib", "cli", name)))
+    folder = os.path.join("client-lib", "cli")
+    names = [os.path.join(folder, n) for n in os.listdir(os.path.join(TREE, folder)) if not n.startswith("test-")]
+    commands = {n[:-2] for n in os.listdir(os.path.join(TREE, folder, "commands"))}
+    for name in names + [os.path.join(folder, "commands", c + ".c") for c in commands]:
+        if name.endswith((".c", ".h")):
+            tables |= set(re.findall(r'\.name = "([a-z-]+)",[\s\\]*(?:\.range(?:[^{},]|\{[^}]*\})*,[\s\\]*)?\.at\b',
+                                     source(name)))
+    for row in re.findall(r"^OPTION\(.*?\)$", source("common", "job-options.def"), re.M | re.S):
+        tables.add(re.search(r'\.(?:flag = |name = )"([a-z-]+)"', re.sub(r'.*(?=\.flag)', "", row, flags=re.S))[1])
     check(len(tables) > 25, "found the tables", tables)
     both_ways(tables, set(re.findall(r"\*--([a-z-]+)\*", page("tandem.1"))), "flags of tandem")
     program = os.path.join(BIN, "tandem")
-    commands = set(re.findall(r'\{ "([a-z]+)", cli_', source("client-lib", "cli", "main.c")))
     both_ways(commands, set(re.findall(r"^\*tandem ([a-z]+)\*", page("tandem.1"), re.M)), "commands of tandem")
     helps = "".join(help_of(program, "help", c) for c in commands) + help_of(program, "help")
     known = set(re.findall(r"--([a-z][a-z-]+)", helps))
@@ -53,7 +60,8 @@ def daemon_flags():
     code = source("daemon", "service", "config.c")
     flags = set(re.findall(r'\{ "([a-z-]+)", (?:no|required)_argument', code))
     both_ways(flags, set(re.findall(r"\*--([a-z-]+)\*", page("tandemd.8"))) - {"user-only"}, "flags of tandemd")
-    check(not flags - set(re.findall(r"--([a-z-]+)", help_of(os.path.join(BIN, "tandemd"), "--help"))), "flags in its help", flags)
+    check(not flags - set(re.findall(r"--([a-z-]+)", help_of(os.path.join(BIN, "tandemd"), "--help"))),
+          "flags in its help", flags)
 
 
 @test
@@ -109,14 +117,16 @@ def bus_interface():
         properties = {m.get("name") for m in node if m.tag == "property"}
         body = told[name]
         both_ways(members, set(re.findall(r"\*(\w+)\*\((?!\d\))", body)), f"methods and signals of {name}")
-        listed = re.search(r"^Properties: (.*?)(?:\n\n|\Z)", body, re.M | re.S)[1]
+        listed = re.search(r"^Properties:\s(.*?)(?:\n\n|\Z)", body, re.M | re.S)[1]
         both_ways(properties, set(re.findall(r"\*(\w+)\*", listed)), f"properties of {name}")
     options = source("daemon", "faces", "dbus", "options.c")
     names = set(re.findall(r'\[[A-Z_]+\] = "([a-z-]+)"', options.split("};")[1]))
+    names |= set(re.findall(r'OPTION\([^"]*\.name = "([a-z-]+)"', source("common", "job-options.def")))
     section = text.split("## Options of Generate and Chat")[1].split("\n# ")[0]
     both_ways(names, set(re.findall(r"\*([a-z-]+)\*(?: \(|,|\n)", section)) - {"tandem"}, "options of Generate")
     # Made of the socket's names: "no-model" is NoModel.
-    errors = {name.title().replace("-", "") for name in re.findall(r'\[TDM_E_\w+\] = "([a-z-]+)"', source("common", "error.c"))} - {"None"}
+    spelt = re.findall(r'\[TDM_E_\w+\] = "([a-z-]+)"', source("common", "error.c"))
+    errors = {name.title().replace("-", "") for name in spelt} - {"None"}
     both_ways(errors, set(re.findall(r"\*(\w+)\*", text.split("# ERRORS")[1].split("\n# ")[0])), "errors")
 
 
@@ -129,7 +139,8 @@ def formats():
             path = os.path.join(d, name)
             with open(path, "w") as out:
                 subprocess.run(["scdoc"], input=page(name), stdout=out, check=True, text=True, timeout=20 * SLOW)
-            r = subprocess.run(["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", path], stdout=subprocess.DEVNULL,
+            r = subprocess.run(["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", path],
+                               stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE, text=True, timeout=60 * SLOW,
                                env=dict(os.environ, LC_ALL="C.UTF-8", MANROFFSEQ="", MANWIDTH="80"))
             equal(r.stderr, "", f"warnings of {name}")

@@ -525,6 +525,9 @@ int tdm_dbus_new(struct tdm_dbus **ret, struct tdm_loop *loop, struct tdm_models
         bus->system = config->system;
         bus->asked_for = config->bus != NULL;
         bus->address = steal_ptr(&address);
+        bus->socket = strdup(config->socket ? config->socket : "");
+        if (!bus->socket)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
         bus->started_ns = tdm_now_ns();
         bus->retry_ns = RETRY_MIN_NS;
         r = tdm_loop_add_defer(loop, on_dispatch, bus, &bus->dispatch);
@@ -560,6 +563,7 @@ void tdm_dbus_destroy(struct tdm_dbus *bus)
         tdm_source_destroy(bus->retry);
         tdm_source_destroy(bus->tick);
         free(bus->address);
+        free(bus->socket);
         free(bus);
 }
 

@@ -13,8 +13,9 @@
 struct tdm_dbus;
 
 struct tdm_dbus_config {
-        bool system;     /* serves everybody, asks polkit */
-        const char *bus; /* session, system, an address, none; NULL: session or system, where there is one */
+        bool system;        /* serves everybody, asks polkit */
+        const char *bus;    /* session, system, an address, none; NULL: session or system, where there is one */
+        const char *socket; /* for status */
 };
 
 /* All borrowed. A bus that cannot be reached is tried again, so it is no error. TDM_E_BAD_REQUEST: an address that can

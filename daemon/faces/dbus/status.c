@@ -5,52 +5,98 @@
 #include "daemon/faces/dbus/private.h"
 
 #include "common/log.h"
+#include "daemon/faces/status.h"
 
 #define WORKERS_LOOK_NS (500 * TDM_NSEC_PER_MSEC) /* while one of them is on its way up */
 
 const char *const bus_worker_names[TDM_N_WORKERS] = { [TDM_WORKER_NPU] = "npu", [TDM_WORKER_GPU] = "gpu" };
 
-/* ---- workers ---- */
+static struct tdm_status_source source_of(const struct tdm_dbus *bus)
+{
+        return (struct tdm_status_source){
+                .models = bus->models,
+                .scheduler = bus->scheduler,
+                .fleet = bus->fleet,
+                .socket = bus->socket,
+                .started_ns = bus->started_ns,
+                .draining = bus->draining,
+        };
+}
 
-enum worker_property {
-        W_NAME,
-        W_REQUESTED,
-        W_DEVICE,
-        W_DETAIL,
-        W_STATE,
-        W_PID,
-        W_RESTARTS,
-        W_LAST_EXIT,
-        W_SANDBOX,
-        W_NUMERICS_ID,
-        W_BUSY_SHARE,
-        W_PLACEMENT_SHARE,
-        W_BLOCKS_DONE,
-        W_REASON,
-        W_PLAN,
-        W_DEVICE_SHARE,
-        W_DEVICE_USE,
-        N_WORKER_PROPERTIES
+/* ---- fields: the rows of common/status-fields.def, as properties and as entries ---- */
+
+#define BUS_TOLD true
+#define BUS_ASKED false
+
+struct field {
+        enum { FIELD_TEXT, FIELD_U32, FIELD_U64, FIELD_REAL, FIELD_BOOL } type;
+        char bus_type;
+        size_t at;
 };
 
-static const struct bus_property worker_properties[N_WORKER_PROPERTIES] = {
-        [W_NAME] = { "Name", "s", false },
-        [W_REQUESTED] = { "Requested", "s", false },
-        [W_DEVICE] = { "Device", "s", true },
-        [W_DETAIL] = { "Detail", "s", true },
-        [W_STATE] = { "State", "s", true },
-        [W_PID] = { "ProcessId", "u", true },
-        [W_RESTARTS] = { "Restarts", "u", true },
-        [W_LAST_EXIT] = { "LastExit", "s", true },
-        [W_SANDBOX] = { "Sandbox", "s", true },
-        [W_NUMERICS_ID] = { "NumericsId", "s", true },
-        [W_BUSY_SHARE] = { "BusyShare", "d", false },
-        [W_PLACEMENT_SHARE] = { "PlacementShare", "d", false },
-        [W_BLOCKS_DONE] = { "BlocksDone", "a{st}", false },
-        [W_REASON] = { "Reason", "s", true },
-        [W_PLAN] = { "Plan", "s", false },
-        [W_DEVICE_SHARE] = { "DeviceShare", "d", false },
-        [W_DEVICE_USE] = { "DeviceUse", "a{st}", false },
+#define FIELD(TYPE, type_of_struct, field, BUS_TYPE)                                                                   \
+        {                                                                                                              \
+                FIELD_##TYPE, BUS_TYPE, offsetof(type_of_struct, field)                                                \
+        }
+
+static const struct field worker_fields[] = {
+#define WORKER_FIELD(TYPE, field, BUS_TYPE, ...) FIELD(TYPE, struct tdm_worker_fields, field, BUS_TYPE),
+#include "common/status-fields.def"
+};
+
+static const struct field model_fields[] = {
+#define MODEL_FIELD(TYPE, field, BUS_TYPE, ...) FIELD(TYPE, struct tdm_model_fields, field, BUS_TYPE),
+#include "common/status-fields.def"
+};
+
+static const struct field daemon_fields[] = {
+#define DAEMON_FIELD(TYPE, field, BUS_TYPE, ...) FIELD(TYPE, struct tdm_daemon_fields, field, BUS_TYPE),
+#include "common/status-fields.def"
+};
+
+static const char *const daemon_keys[] = {
+#define DAEMON_FIELD(TYPE, field, BUS_TYPE, bus_name, ...) bus_name,
+#include "common/status-fields.def"
+};
+
+static void write_field(struct bus_writer *w, const struct field *field, const void *fields)
+{
+        const void *at = (const char *)fields + field->at;
+
+        switch (field->type) {
+        case FIELD_TEXT:
+                bus_write_string(w, *(const char *const *)at);
+                break;
+        case FIELD_U32:
+                bus_write_u32(w, *(const uint32_t *)at);
+                break;
+        case FIELD_U64:
+                if (field->bus_type == 'u')
+                        bus_write_u32(w, (uint32_t) * (const uint64_t *)at);
+                else
+                        bus_write_u64(w, *(const uint64_t *)at);
+                break;
+        case FIELD_REAL:
+                bus_write_double(w, *(const double *)at);
+                break;
+        case FIELD_BOOL:
+                bus_write_bool(w, *(const bool *)at);
+                break;
+        }
+}
+
+/* ---- workers ---- */
+
+/* Beside the rows: shares, which need an earlier look, and what counts several things. */
+enum worker_extra { W_BUSY_SHARE, W_PLACEMENT_SHARE, W_BLOCKS_DONE, W_DEVICE_SHARE, W_DEVICE_USE, N_WORKER_EXTRAS };
+
+#define PROPERTY(TYPE, field, BUS_TYPE, bus_name, changes) { bus_name, (const char[]){ BUS_TYPE, '\0' }, changes },
+
+static const struct bus_property worker_properties[TDM_ARRAY_SIZE(worker_fields) + N_WORKER_EXTRAS] = {
+#define WORKER_FIELD PROPERTY
+#include "common/status-fields.def"
+        { "BusyShare", "d", false },   { "PlacementShare", "d", false }, { "BlocksDone", "a{st}", false },
+        { "DeviceShare", "d", false }, { "DeviceUse", "a{st}", false },
 };
 
 static uint64_t blocks_done(struct tdm_dbus *bus, enum tdm_worker_index index)
@@ -137,69 +183,35 @@ static double device_share(const struct tdm_device_use *use)
 static void write_worker(struct bus_writer *w, struct tdm_dbus *bus, void *object, size_t i)
 {
         enum tdm_worker_index index = (enum tdm_worker_index)((const char *const *)object - bus_worker_names);
-        struct tdm_worker_status s;
+        const struct tdm_status_source source = source_of(bus);
+        struct tdm_worker_shown shown;
+        const struct tdm_worker_status *s = &shown.from;
 
-        tdm_fleet_worker_status(bus->fleet, index, &s);
-        switch ((enum worker_property)i) {
-        case W_NAME:
-                bus_write_string(w, bus_worker_names[index]);
-                break;
-        case W_REQUESTED:
-                bus_write_string(w, s.requested);
-                break;
-        case W_DEVICE:
-                bus_write_string(w, s.device);
-                break;
-        case W_DETAIL:
-                bus_write_string(w, s.detail);
-                break;
-        case W_STATE:
-                bus_write_string(w, tdm_worker_state_name(s.state));
-                break;
-        case W_PID:
-                bus_write_u32(w, s.pid > 0 ? (uint32_t)s.pid : 0);
-                break;
-        case W_RESTARTS:
-                bus_write_u32(w, s.restarts);
-                break;
-        case W_LAST_EXIT:
-                bus_write_string(w, s.last_exit);
-                break;
-        case W_SANDBOX:
-                bus_write_string(w, s.sandbox);
-                break;
-        case W_NUMERICS_ID:
-                bus_write_string(w, s.numerics_id);
-                break;
+        tdm_status_of_worker(&source, index, &shown);
+        if (i < TDM_ARRAY_SIZE(worker_fields)) {
+                write_field(w, &worker_fields[i], &shown.fields);
+                return;
+        }
+        switch ((enum worker_extra)(i - TDM_ARRAY_SIZE(worker_fields))) {
         case W_BUSY_SHARE:
-                bus_write_double(w, busy_share(bus, index, s.busy_ns));
+                bus_write_double(w, busy_share(bus, index, s->busy_ns));
                 break;
         case W_PLACEMENT_SHARE:
                 bus_write_double(w, placement_share(bus, index));
                 break;
         case W_BLOCKS_DONE:
                 bus_open(w, DBUS_TYPE_ARRAY, "{st}");
-                for (int k = 0; k < TDM_N_BLOCK_KINDS; k++) {
-                        bus_open(w, DBUS_TYPE_DICT_ENTRY, NULL);
-                        bus_write_string(w, tdm_block_kind_name((enum tdm_block_kind)k));
-                        bus_write_u64(w, s.done[k].blocks);
-                        bus_close(w);
-                }
+                for (int k = 0; k < TDM_N_BLOCK_KINDS; k++)
+                        write_count(w, tdm_block_kind_name((enum tdm_block_kind)k), s->done[k].blocks);
                 bus_close(w);
                 break;
-        case W_REASON:
-                bus_write_string(w, s.reason);
-                break;
-        case W_PLAN:
-                bus_write_string(w, s.plan);
-                break;
         case W_DEVICE_SHARE:
-                bus_write_double(w, device_share(&s.use));
+                bus_write_double(w, device_share(&s->use));
                 break;
         case W_DEVICE_USE:
-                write_use(w, &s.use);
+                write_use(w, &s->use);
                 break;
-        case N_WORKER_PROPERTIES:
+        case N_WORKER_EXTRAS:
                 break;
         }
 }
@@ -242,7 +254,7 @@ const struct bus_interface bus_worker_interface = {
         .methods = worker_methods,
         .n_methods = TDM_ARRAY_SIZE(worker_methods),
         .properties = worker_properties,
-        .n_properties = N_WORKER_PROPERTIES,
+        .n_properties = TDM_ARRAY_SIZE(worker_properties),
         .write = write_worker,
 };
 
@@ -277,52 +289,10 @@ void tdm_dbus_on_workers_changed(struct tdm_dbus *bus)
 
 /* ---- models ---- */
 
-enum model_property {
-        M_NAME,
-        M_PATH,
-        M_DEFAULT,
-        M_STATE,
-        M_ERROR,
-        M_PROGRESS,
-        M_ARCHITECTURE,
-        M_QUANTISATION,
-        M_CHAT,
-        M_PRECISION,
-        M_CONTEXT,
-        M_FILE_BYTES,
-        M_WEIGHTS_BYTES,
-        M_CACHE_BYTES,
-        M_RESIDENT_BYTES,
-        N_MODEL_PROPERTIES
+static const struct bus_property model_properties[] = {
+#define MODEL_FIELD PROPERTY
+#include "common/status-fields.def"
 };
-
-static const struct bus_property model_properties[N_MODEL_PROPERTIES] = {
-        [M_NAME] = { "Name", "s", false },
-        [M_PATH] = { "Path", "s", false },
-        [M_DEFAULT] = { "Default", "b", false },
-        [M_STATE] = { "State", "s", true },
-        [M_ERROR] = { "Error", "s", true },
-        [M_PROGRESS] = { "Progress", "d", true },
-        [M_ARCHITECTURE] = { "Architecture", "s", true },
-        [M_QUANTISATION] = { "Quantisation", "s", true },
-        [M_CHAT] = { "Chat", "s", true },
-        [M_PRECISION] = { "Precision", "s", true },
-        [M_CONTEXT] = { "Context", "u", true },
-        [M_FILE_BYTES] = { "FileBytes", "t", true },
-        [M_WEIGHTS_BYTES] = { "WeightsBytes", "t", true },
-        [M_CACHE_BYTES] = { "CacheBytes", "t", true },
-        [M_RESIDENT_BYTES] = { "ResidentBytes", "t", false },
-};
-
-static double model_progress(const struct tdm_model *model)
-{
-        uint64_t done, total;
-
-        if (model->state == TDM_MODEL_READY)
-                return 1;
-        tdm_model_progress(model, &done, &total);
-        return total ? (double)TDM_MIN(done, total) / (double)total : 0;
-}
 
 static bool is_default(struct tdm_dbus *bus, const char *name)
 {
@@ -331,58 +301,11 @@ static bool is_default(struct tdm_dbus *bus, const char *name)
 
 static void write_model(struct bus_writer *w, struct tdm_dbus *bus, void *object, size_t i)
 {
-        const struct tdm_model *model = object;
-        const struct tdm_model_metadata *metadata = model->metadata;
+        const struct tdm_status_source source = source_of(bus);
+        struct tdm_model_shown shown;
 
-        switch ((enum model_property)i) {
-        case M_NAME:
-                bus_write_string(w, model->name);
-                break;
-        case M_PATH:
-                bus_write_string(w, model->path);
-                break;
-        case M_DEFAULT:
-                bus_write_bool(w, is_default(bus, model->name));
-                break;
-        case M_STATE:
-                bus_write_string(w, tdm_model_state_name(model->state));
-                break;
-        case M_ERROR:
-                bus_write_string(w, model->state == TDM_MODEL_FAILED ? model->error.message : "");
-                break;
-        case M_PROGRESS:
-                bus_write_double(w, model_progress(model));
-                break;
-        case M_ARCHITECTURE:
-                bus_write_string(w, metadata ? metadata->architecture : "");
-                break;
-        case M_QUANTISATION:
-                bus_write_string(w, metadata ? metadata->quantisation : "");
-                break;
-        case M_CHAT:
-                bus_write_string(w, metadata ? tdm_chat_family_name(metadata->chat) : "");
-                break;
-        case M_PRECISION:
-                bus_write_string(w, tdm_precision_name(model->precision));
-                break;
-        case M_CONTEXT:
-                bus_write_u32(w, metadata ? tdm_model_hparams(model)->n_ctx : 0);
-                break;
-        case M_FILE_BYTES:
-                bus_write_u64(w, model->identity.size_bytes);
-                break;
-        case M_WEIGHTS_BYTES:
-                bus_write_u64(w, model->weights ? model->weights->size_bytes : 0);
-                break;
-        case M_CACHE_BYTES:
-                bus_write_u64(w, model->pages ? model->geometry.size_bytes : 0);
-                break;
-        case M_RESIDENT_BYTES:
-                bus_write_u64(w, tdm_model_resident_bytes(model));
-                break;
-        case N_MODEL_PROPERTIES:
-                break;
-        }
+        tdm_status_of_model(&source, object, &shown);
+        write_field(w, &model_fields[i], &shown.fields);
 }
 
 static void unload(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, void *object)
@@ -404,7 +327,7 @@ const struct bus_interface bus_model_interface = {
         .methods = model_methods,
         .n_methods = TDM_ARRAY_SIZE(model_methods),
         .properties = model_properties,
-        .n_properties = N_MODEL_PROPERTIES,
+        .n_properties = TDM_ARRAY_SIZE(model_properties),
         .write = write_model,
 };
 
@@ -545,27 +468,19 @@ void bus_write_models(struct bus_writer *w, struct tdm_dbus *bus)
 
 void bus_write_status(struct bus_writer *w, struct tdm_dbus *bus)
 {
-        struct tdm_scheduler_stats stats;
+        const struct tdm_status_source source = source_of(bus);
+        struct tdm_daemon_fields fields;
 
-        tdm_scheduler_stats(bus->scheduler, &stats);
+        tdm_status_of_daemon(&source, &fields);
         bus_open(w, DBUS_TYPE_ARRAY, "{sv}");
-        bus_entry_string(w, "version", TANDEM_VERSION);
-        bus_entry_u32(w, "pid", (uint32_t)getpid());
-        bus_entry_double(w, "uptime", (double)(tdm_now_ns() - bus->started_ns) / 1e9);
-        bus_entry_bool(w, "draining", bus->draining);
-        bus_entry_u32(w, "jobs-running", stats.n_running);
-        bus_entry_u32(w, "jobs-queued", stats.n_queued);
-        bus_entry_u64(w, "jobs-done", stats.n_done);
-        bus_entry_u64(w, "jobs-failed", stats.n_failed);
-        bus_entry_u64(w, "jobs-cancelled", stats.n_cancelled);
-        bus_entry_u64(w, "tokens-generated", stats.tokens_generated);
-        bus_entry_u64(w, "prompt-tokens", stats.prompt_tokens);
-        bus_entry_u64(w, "cached-tokens", stats.cached_tokens);
-        bus_entry_u64(w, "evictions", stats.evictions);
-        bus_entry_u64(w, "steps-done", stats.steps_done);
-        bus_entry_u64(w, "arena-bytes", tdm_models_resident_bytes(bus->models));
-        bus_entry_u32(w, "epoch", bus->fleet ? tdm_fleet_epoch(bus->fleet) : 0);
-        bus_entry_u64(w, "recoveries", bus->fleet ? tdm_fleet_recoveries(bus->fleet) : 0);
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(daemon_fields); i++) {
+                bus_open(w, DBUS_TYPE_DICT_ENTRY, NULL);
+                bus_write_string(w, daemon_keys[i]);
+                bus_open(w, DBUS_TYPE_VARIANT, (const char[]){ daemon_fields[i].bus_type, '\0' });
+                write_field(w, &daemon_fields[i], &fields);
+                bus_close(w);
+                bus_close(w);
+        }
         for (int i = 0; bus->fleet && i < TDM_N_WORKERS; i++) {
                 struct tdm_worker_status s;
                 char key[32];

@@ -1,93 +1,60 @@
 /* Status and lists: gathered from their owners when asked for, never kept here. */
 #include "daemon/faces/socket/private.h"
 
+#include "daemon/faces/status.h"
+
 #define MAX_LISTED_MODELS 1024u
 
-static const char *placement_text(struct tdm_face *face, const struct tdm_model *model, char *buffer, size_t size)
+static struct tdm_status_source source_of(const struct tdm_face *face)
 {
-        const struct tdm_hparams *hp;
-        uint8_t plan[TDM_MAX_BLOCKS + 1];
-        bool used[2] = { false }, degraded = false;
-
-        if (!face->fleet || !tdm_model_is_described(model))
-                return "";
-        hp = tdm_model_hparams(model);
-        if (tdm_scheduler_placement(face->scheduler) == TDM_PLACE_ANY) {
-                snprintf(buffer, size, "measured: %s%s", tdm_measured_name(tdm_fleet_measured(face->fleet, model->id)),
-                         tdm_fleet_is_degraded(face->fleet) ? ", degraded" : "");
-                return buffer;
-        }
-        if (tdm_fleet_plan(face->fleet, hp, tdm_job_placement_name(tdm_scheduler_placement(face->scheduler)), plan,
-                           &degraded) < 0)
-                return "none: no worker can run it";
-        for (uint32_t i = 0; i < tdm_model_n_blocks(hp); i++)
-                used[plan[i] == TDM_WORKER_NPU ? TDM_WORKER_NPU : TDM_WORKER_GPU] = true;
-        snprintf(buffer, size, "%s%s",
-                 used[0] && used[1]   ? "split" :
-                 used[TDM_WORKER_NPU] ? "single npu" :
-                                        "single gpu",
-                 degraded ? ", degraded" : "");
-        return buffer;
+        return (struct tdm_status_source){
+                .models = face->models,
+                .scheduler = face->scheduler,
+                .fleet = face->fleet,
+                .socket = face->socket,
+                .started_ns = face->started_ns,
+                .draining = face->draining,
+        };
 }
 
-struct model_strings {
-        char placement[48];
-};
+/* A row of common/status-fields.def: the same name on both sides. Protobuf's strings are not const. */
+#define COPY_TEXT(field) to->field = (char *)(uintptr_t)from->field;
+#define COPY_U32(field) to->field = from->field;
+#define COPY_U64(field) to->field = from->field;
+#define COPY_REAL(field) to->field = from->field;
+#define COPY_BOOL(field) to->field = from->field;
+#define COPY(TYPE, field, ...) COPY_##TYPE(field)
 
-static void fill_model(struct tdm_face *face, struct tdm_model *model, Tandem__ModelStatus *m,
-                       struct model_strings *strings)
+static void put_model(Tandem__ModelStatus *to, const struct tdm_model_fields *from)
 {
-        tandem__model_status__init(m);
-        m->name = model->name;
-        m->path = model->path;
-        m->state = (char *)tdm_model_state_name(model->state);
-        m->error = model->state == TDM_MODEL_FAILED ? model->error.message : (char *)"";
-        m->file_bytes = model->identity.size_bytes;
-        m->is_default = strcmp(model->name, tdm_models_default_name(face->models)) == 0;
-        m->precision = (char *)tdm_precision_name(model->precision);
-        m->kv_type = (char *)tdm_kv_type_name(model->kv_type);
-        m->load_ms = model->load_ms;
-        if (model->metadata) {
-                m->architecture = model->metadata->architecture;
-                m->quantisation = model->metadata->quantisation;
-                m->context = tdm_model_hparams(model)->n_ctx;
-                m->chat = (char *)tdm_chat_family_name(model->metadata->chat);
-                m->placement = (char *)placement_text(face, model, strings->placement, sizeof(strings->placement));
-        }
-        if (model->weights)
-                m->weights_bytes = model->weights->size_bytes;
-        if (model->activations)
-                m->activations_bytes =
-                        model->activations->size_bytes + model->steps->size_bytes + model->results->size_bytes;
-        if (model->in_fleet && face->fleet)
-                m->scratch_bytes = tdm_fleet_model_scratch(face->fleet, model->id);
-        if (model->pages) {
-                m->kv_bytes = model->geometry.size_bytes;
-                m->kv_pages_full = tdm_pages_total(model->pages, TDM_KV_FULL);
-                m->kv_pages_full_used = tdm_pages_used(model->pages, TDM_KV_FULL);
-                m->kv_pages_full_idle = tdm_pages_idle(model->pages, TDM_KV_FULL);
-                m->kv_pages_window_idle = tdm_pages_idle(model->pages, TDM_KV_WINDOW);
-                m->kv_pages_window = tdm_pages_total(model->pages, TDM_KV_WINDOW);
-                m->kv_pages_window_used = tdm_pages_used(model->pages, TDM_KV_WINDOW);
-                m->kv_used_bytes = m->kv_pages_full_used * model->geometry.page_bytes[TDM_KV_FULL] +
-                                   m->kv_pages_window_used * model->geometry.page_bytes[TDM_KV_WINDOW];
-        }
+        tandem__model_status__init(to);
+#define MODEL_FIELD COPY
+#include "common/status-fields.def"
+}
+
+static void put_worker(Tandem__WorkerStatus *to, const struct tdm_worker_fields *from)
+{
+        tandem__worker_status__init(to);
+#define WORKER_FIELD COPY
+#include "common/status-fields.def"
+}
+
+static void put_daemon(Tandem__Status *to, const struct tdm_daemon_fields *from)
+{
+        tandem__status__init(to);
+#define DAEMON_FIELD COPY
+#include "common/status-fields.def"
 }
 
 /* ---- status ---- */
 
 struct worker_scratch {
         Tandem__WorkerStatus status;
-        struct tdm_worker_status from;
+        struct tdm_worker_shown shown;
         Tandem__DeviceUse use;
         Tandem__DeviceTelemetry telemetry;
         Tandem__BlockCount counts[TDM_N_BLOCK_KINDS], *list[TDM_N_BLOCK_KINDS];
 };
-
-static char *or_empty(const char *s)
-{
-        return (char *)(s ? s : "");
-}
 
 static double thousandths(uint32_t value)
 {
@@ -121,38 +88,19 @@ static void fill_use(struct worker_scratch *w, const struct tdm_device_use *use,
         w->use.telemetry = t;
 }
 
-static void fill_worker(struct tdm_face *face, enum tdm_worker_index index, struct worker_scratch *w, uint64_t now)
+static void fill_worker(const struct tdm_status_source *source, enum tdm_worker_index index, struct worker_scratch *w)
 {
-        struct tdm_worker_status s;
+        const struct tdm_worker_status *s = &w->shown.from;
 
-        tdm_fleet_worker_status(face->fleet, index, &w->from);
-        s = w->from;
-        tandem__worker_status__init(&w->status);
-        w->status.name = or_empty(s.name);
-        w->status.requested = or_empty(s.requested);
-        w->status.device = or_empty(s.device);
-        w->status.detail = or_empty(s.detail);
-        w->status.state = (char *)tdm_worker_state_name(s.state);
-        w->status.pid = s.pid > 0 ? (uint64_t)s.pid : 0;
-        w->status.restarts = s.restarts;
-        w->status.last_exit = or_empty(s.last_exit);
-        w->status.busy_s = (double)s.busy_ns / 1e9;
-        w->status.uptime_s = s.pid > 0 && s.started_ns ? (double)(now - s.started_ns) / 1e9 : 0;
-        w->status.sandbox = or_empty(s.sandbox);
-        w->status.numerics_id = or_empty(s.numerics_id);
-        w->status.reason = or_empty(s.reason);
-        w->status.plan = w->from.plan;
-        fill_use(w, &s.use, now);
-        w->status.handovers = s.handovers;
-        w->status.handover_ns = s.handover_ns;
-        w->status.waiting_ns = s.waiting_ns;
-        w->status.busy_ns = s.busy_ns;
+        tdm_status_of_worker(source, index, &w->shown);
+        put_worker(&w->status, &w->shown.fields);
+        fill_use(w, &s->use, tdm_now_ns());
         for (int k = 0; k < TDM_N_BLOCK_KINDS; k++) {
                 tandem__block_count__init(&w->counts[k]);
                 w->counts[k].kind = (char *)tdm_block_kind_name((enum tdm_block_kind)k);
-                w->counts[k].blocks = s.done[k].blocks;
-                w->counts[k].rows = s.done[k].rows;
-                w->counts[k].seconds = (double)s.done[k].ns / 1e9;
+                w->counts[k].blocks = s->done[k].blocks;
+                w->counts[k].rows = s->done[k].rows;
+                w->counts[k].seconds = (double)s->done[k].ns / 1e9;
                 w->list[k] = &w->counts[k];
         }
         w->status.n_blocks = TDM_N_BLOCK_KINDS;
@@ -161,56 +109,34 @@ static void fill_worker(struct tdm_face *face, enum tdm_worker_index index, stru
 
 void face_send_status(struct client *c, uint32_t id)
 {
-        struct tdm_face *face = c->face;
+        const struct tdm_status_source source = source_of(c->face);
         Tandem__Reply reply = TANDEM__REPLY__INIT;
-        Tandem__Status status = TANDEM__STATUS__INIT;
+        Tandem__Status status;
+        struct tdm_daemon_fields fields;
         struct worker_scratch workers[TDM_N_WORKERS];
         Tandem__WorkerStatus *worker_list[TDM_N_WORKERS];
+        struct tdm_model_shown shown[TDM_MAX_MODELS];
         Tandem__ModelStatus models[TDM_MAX_MODELS], *model_list[TDM_MAX_MODELS];
-        struct model_strings strings[TDM_MAX_MODELS];
-        struct tdm_scheduler_stats stats;
-        uint64_t now = tdm_now_ns();
         struct tdm_model *model;
 
-        tdm_scheduler_stats(face->scheduler, &stats);
-        status.version = (char *)TANDEM_VERSION;
-        status.pid = (uint64_t)getpid();
-        status.uptime_s = (double)(now - face->started_ns) / 1e9;
-        for (int i = 0; i < TDM_N_WORKERS && face->fleet; i++) {
-                fill_worker(face, (enum tdm_worker_index)i, &workers[i], now);
+        tdm_status_of_daemon(&source, &fields);
+        put_daemon(&status, &fields);
+        for (int i = 0; i < TDM_N_WORKERS && source.fleet; i++) {
+                fill_worker(&source, (enum tdm_worker_index)i, &workers[i]);
                 worker_list[i] = &workers[i].status;
         }
-        status.n_workers = face->fleet ? TDM_N_WORKERS : 0;
+        status.n_workers = source.fleet ? TDM_N_WORKERS : 0;
         status.workers = worker_list;
-        tdm_list_for_each(model, tdm_models_list(face->models), struct tdm_model, node)
+        tdm_list_for_each(model, tdm_models_list(source.models), struct tdm_model, node)
         {
                 if (status.n_models == TDM_MAX_MODELS)
                         break;
-                fill_model(face, model, &models[status.n_models], &strings[status.n_models]);
+                tdm_status_of_model(&source, model, &shown[status.n_models]);
+                put_model(&models[status.n_models], &shown[status.n_models].fields);
                 model_list[status.n_models] = &models[status.n_models];
                 status.n_models++;
         }
         status.models = model_list;
-        status.jobs_running = stats.n_running;
-        status.jobs_queued = stats.n_queued;
-        status.jobs_done = stats.n_done;
-        status.jobs_failed = stats.n_failed;
-        status.jobs_cancelled = stats.n_cancelled;
-        status.tokens_generated = stats.tokens_generated;
-        status.prompt_tokens = stats.prompt_tokens;
-        status.steps_done = stats.steps_done;
-        status.steps_in_flight = stats.n_in_flight;
-        status.prefill_tokens = stats.prefill_rows;
-        status.decode_tokens = stats.decode_rows;
-        status.prefix_hits = stats.prefix_hits;
-        status.cached_tokens = stats.cached_tokens;
-        status.evictions = stats.evictions;
-        status.reread_tokens = stats.reread_tokens;
-        status.epoch = face->fleet ? tdm_fleet_epoch(face->fleet) : 0;
-        status.recoveries = face->fleet ? tdm_fleet_recoveries(face->fleet) : 0;
-        status.arena_bytes = tdm_models_resident_bytes(face->models);
-        status.socket = face->socket;
-        status.draining = face->draining;
         reply.kind_case = TANDEM__REPLY__KIND_STATUS;
         reply.status = &status;
         face_send(c, id, &reply);
@@ -222,7 +148,7 @@ struct model_scan {
         struct tdm_face *face;
         size_t n;
         Tandem__ModelStatus *models, **list;
-        struct model_strings *strings;
+        struct tdm_model_shown *shown;
         struct {
                 char *name, *path;
         } * own;
@@ -257,6 +183,7 @@ static void on_scanned(const char *name, const char *path, uint64_t size_bytes, 
 
 void face_send_models(struct client *c, uint32_t id)
 {
+        const struct tdm_status_source source = source_of(c->face);
         struct model_scan scan = { .face = c->face };
         Tandem__Reply reply = TANDEM__REPLY__INIT;
         Tandem__Models models = TANDEM__MODELS__INIT;
@@ -264,9 +191,9 @@ void face_send_models(struct client *c, uint32_t id)
 
         scan.models = calloc(MAX_LISTED_MODELS, sizeof(*scan.models));
         scan.list = calloc(MAX_LISTED_MODELS, sizeof(*scan.list));
-        scan.strings = calloc(TDM_MAX_MODELS, sizeof(*scan.strings));
+        scan.shown = calloc(TDM_MAX_MODELS, sizeof(*scan.shown));
         scan.own = calloc(MAX_LISTED_MODELS, sizeof(*scan.own));
-        if (!scan.models || !scan.list || !scan.strings || !scan.own) {
+        if (!scan.models || !scan.list || !scan.shown || !scan.own) {
                 face_send_error(c, id, TDM_E_INTERNAL, "out of memory");
                 goto out;
         }
@@ -274,7 +201,8 @@ void face_send_models(struct client *c, uint32_t id)
         {
                 if (scan.n == TDM_MAX_MODELS)
                         break;
-                fill_model(c->face, model, &scan.models[scan.n], &scan.strings[scan.n]);
+                tdm_status_of_model(&source, model, &scan.shown[scan.n]);
+                put_model(&scan.models[scan.n], &scan.shown[scan.n].fields);
                 scan.list[scan.n] = &scan.models[scan.n];
                 scan.n++;
         }
@@ -290,7 +218,7 @@ out:
                 free(scan.own[i].path);
         }
         free(scan.own);
-        free(scan.strings);
+        free(scan.shown);
         free(scan.list);
         free(scan.models);
 }
@@ -329,7 +257,7 @@ void face_send_jobs(struct client *c, uint32_t id)
                 s->priority = job->priority == TDM_JOB_BACKGROUND ? TANDEM__PRIORITY__PRIORITY_BACKGROUND :
                                                                     TANDEM__PRIORITY__PRIORITY_INTERACTIVE;
                 s->prompt_tokens = job->prompt_tokens;
-                s->prefilled_tokens = TDM_MIN(job->seq.n_committed, job->prompt_tokens);
+                s->prefilled_tokens = job->prefilled_tokens;
                 s->generated_tokens = job->generated;
                 s->max_tokens = job->max_tokens;
                 s->age_s = (double)(now - job->created_ns) / 1e9;

@@ -1,6 +1,6 @@
-/* Compiled kernels and the shapes that were measured best (tune.c) on disk, so that only the first start of a driver's
- * version compiles and measures. The file lies in the worker's own folder
- * ($XDG_CACHE_HOME/tandem, else ~/.cache/tandem); without one nothing is kept.
+/* Compiled kernels and the shapes that were measured best (step/tune.c) on disk, so that only the first start of a
+ * driver's version compiles and measures. The file lies in the worker's own folder ($XDG_CACHE_HOME/tandem, else
+ * ~/.cache/tandem); without one nothing is kept.
  *
  * It is not trusted: it must be a plain file of this user that nobody else may write, of a sane size, made for this
  * very device and driver, and whole (a checksum, which finds damage; that nobody else writes there is what keeps malice
@@ -11,7 +11,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "gpu-worker/vulkan/private.h"
+#include "gpu-worker/vulkan/device/gpu-private.h"
 
 #define MAGIC UINT32_C(0x4b565454) /* "TTVK" */
 #define VERSION 2u
@@ -116,7 +116,7 @@ static uint8_t *load(const struct tdm_vk_device *device, int fd, size_t *ret_n)
         return NULL;
 }
 
-void tdm_vk_cache_open(struct tdm_vk_device *device)
+void tdm_vk_cache_open(struct tdm_vk_device *device, bool (*sane)(const struct tdm_vk_tuned *tuned))
 {
         VkPipelineCacheCreateInfo info = { .sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO };
         _cleanup_(freep) uint8_t *data = NULL;
@@ -127,7 +127,7 @@ void tdm_vk_cache_open(struct tdm_vk_device *device)
                 device->cache_fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
                 if (device->cache_fd >= 0)
                         data = load(device, device->cache_fd, &n);
-                if (!data) { /* somebody may hold what is there: it is not written to */
+                if (!data) { /* another process may hold the file open: it is not written to */
                         _cleanup_(closep) int refused = device->cache_fd;
 
                         unlink(path);
@@ -139,7 +139,7 @@ void tdm_vk_cache_open(struct tdm_vk_device *device)
                 const struct cache_tuned *kept = (const struct cache_tuned *)data;
 
                 for (uint32_t i = 0; i < TDM_MIN(kept->n, TDM_VK_MAX_TUNED); i++)
-                        if (tdm_vk_tuned_sane(&kept->tuned[i]))
+                        if (sane(&kept->tuned[i]))
                                 device->tuned[device->n_tuned++] = kept->tuned[i];
                 device->cache_tuned = device->n_tuned;
                 info.initialDataSize = n - sizeof(*kept);

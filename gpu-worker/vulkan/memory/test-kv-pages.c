@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "common/test-hugepage.h"
-#include "gpu-worker/vulkan/private.h"
+#include "gpu-worker/vulkan/memory/kv-pages.h"
 
 #define N_LAYERS 40u
 #define N_PAGES 24u
@@ -92,7 +92,7 @@ static void asked_for(void **state)
         mark(s, true);
 }
 
-/* Whoever unmaps the segment afterwards unmaps nothing that is still asked for. */
+/* After free() no page is still being asked for, so the segment can be unmapped. */
 static void ended_at_once(void **state)
 {
         for (unsigned i = 0; i < 50; i++) {

@@ -1,7 +1,8 @@
-"""The vulkan device behind the daemon: split and single placement, what status shows, and the same tokens after the GPU worker
-was killed, with its cache in shared memory. Skipped where there is no Vulkan device.
+"""The vulkan device behind the daemon: split and single placement, what status shows, and the same tokens after the GPU
+worker was killed, with its cache in shared memory. Skipped where there is no Vulkan device.
 
-With VK_INSTANCE_LAYERS (and VK_LAYER_ENABLES) every GPU worker runs under the validation layers, which must say nothing."""
+With VK_INSTANCE_LAYERS (and VK_LAYER_ENABLES) every GPU worker runs under the validation layers, which must say
+nothing."""
 import ctypes
 import glob
 import os
@@ -37,8 +38,8 @@ def vulkan(placement, memory, npu="host", **more):
         raise Skip("no Vulkan loader or driver (Debian: libvulkan1 mesa-vulkan-drivers)")
     os.makedirs(SHADERS, exist_ok=True)
     return Watched(models=(SPROUT,), placement=placement, hang_ms=60000,
-                   env=dict(LAYERS, TANDEM_GPU="vulkan", TANDEM_NPU=npu, TANDEM_VULKAN_MEMORY=memory, MESA_SHADER_CACHE_DIR=SHADERS,
-                            VK_LOADER_DEBUG="layer" if LAYERS else "none"), **more)
+                   env=dict(LAYERS, TANDEM_GPU="vulkan", TANDEM_NPU=npu, TANDEM_VULKAN_MEMORY=memory,
+                            MESA_SHADER_CACHE_DIR=SHADERS, VK_LOADER_DEBUG="layer" if LAYERS else "none"), **more)
 
 
 @test
@@ -50,7 +51,8 @@ def shown():
             w = d.workers()
             equal(w["gpu"]["device"], "vulkan", "device of the gpu worker")
             equal(w["npu"]["device"], "host", "device of the npu worker")
-            check(("imported" if memory == "import" else "copied") in w["gpu"]["detail"], "path of memory", w["gpu"]["detail"])
+            check(("imported" if memory == "import" else "copied") in w["gpu"]["detail"], "path of memory",
+                  w["gpu"]["detail"])
             for layer in LAYERS.get("VK_INSTANCE_LAYERS", "").split():  # else their silence would say nothing
                 check(f'Insert instance layer "{layer}"' in d.log(), f"{layer} is in use", d.log()[-2000:])
 
@@ -68,7 +70,8 @@ def config(text):
 
 @test
 def chosen():
-    """Which GPU and how much of its memory: by name or number in the configuration. What is not there or too much is said."""
+    """Which GPU and how much of its memory: by name or number in the configuration. What is not there or too much
+    is said."""
     with vulkan("gpu", "copy", args=config("gpu-device = LLVMPIPE\ngpu-memory = 1G\n")) as d:
         d.wait_ready()
         check("llvmpipe" in d.workers()["gpu"]["detail"], "the named device", d.workers()["gpu"])
@@ -98,11 +101,12 @@ def same_tokens():
 
 @test
 def killed_often():
-    """split with imported memory (no copy of hidden rows: status says so): either worker dies again and again, 20 times in all
-    with --full, and every job's ids are those of an undisturbed one."""
+    """split with imported memory (no copy of hidden rows: status says so): either worker dies again and again, 20
+    times in all with --full, and every job's ids are those of an undisturbed one."""
     with vulkan("split", "import") as d:
         want = d.generate(n=120).ids
-        check("hidden rows imported in place" in d.workers()["gpu"].get("plan", ""), "path of hidden rows", d.workers()["gpu"])
+        check("hidden rows imported in place" in d.workers()["gpu"].get("plan", ""), "path of hidden rows",
+              d.workers()["gpu"])
         kills = 0
         while kills < times(4, 20):
             job = d.start_job(n=120)

@@ -1,0 +1,148 @@
+/* See status.h. */
+#include "daemon/faces/status.h"
+
+static const char *or_empty(const char *s)
+{
+        return s ? s : "";
+}
+
+void tdm_status_of_worker(const struct tdm_status_source *source, enum tdm_worker_index index,
+                          struct tdm_worker_shown *ret)
+{
+        const struct tdm_worker_status *s = &ret->from;
+        uint64_t now = tdm_now_ns();
+
+        tdm_fleet_worker_status(source->fleet, index, &ret->from);
+        ret->fields = (struct tdm_worker_fields){
+                .name = or_empty(s->name),
+                .requested = or_empty(s->requested),
+                .device = or_empty(s->device),
+                .detail = or_empty(s->detail),
+                .state = tdm_worker_state_name(s->state),
+                .pid = s->pid > 0 ? (uint64_t)s->pid : 0,
+                .restarts = s->restarts,
+                .last_exit = or_empty(s->last_exit),
+                .busy_s = (double)s->busy_ns / 1e9,
+                .uptime_s = s->pid > 0 && s->started_ns ? (double)(now - s->started_ns) / 1e9 : 0,
+                .sandbox = or_empty(s->sandbox),
+                .numerics_id = or_empty(s->numerics_id),
+                .handovers = s->handovers,
+                .handover_ns = s->handover_ns,
+                .waiting_ns = s->waiting_ns,
+                .busy_ns = s->busy_ns,
+                .reason = or_empty(s->reason),
+                .plan = s->plan,
+        };
+}
+
+static const char *placement_text(const struct tdm_status_source *source, const struct tdm_model *model, char *buffer,
+                                  size_t size)
+{
+        enum tdm_placement placement = tdm_scheduler_placement(source->scheduler);
+        struct tdm_placement_workers workers;
+        uint8_t plan[TDM_MAX_BLOCKS + 1];
+        bool degraded = false;
+
+        if (!source->fleet || !tdm_model_is_described(model))
+                return "";
+        if (placement == TDM_PLACEMENT_ANY) {
+                snprintf(buffer, size, "measured: %s%s",
+                         tdm_placement_text(tdm_fleet_measured(source->fleet, model->id)),
+                         tdm_fleet_is_degraded(source->fleet) ? ", degraded" : "");
+                return buffer;
+        }
+        tdm_fleet_placement_workers(source->fleet, &workers);
+        if (tdm_placement_plan(&workers, tdm_model_hparams(model), placement, plan, &degraded) < 0)
+                return "none: no worker can run it";
+        snprintf(buffer, size, "%s%s", tdm_placement_text(placement), degraded ? ", degraded" : "");
+        return buffer;
+}
+
+/* 0 to 1. */
+static double progress(const struct tdm_model *model)
+{
+        uint64_t done, total;
+
+        if (model->state == TDM_MODEL_READY)
+                return 1;
+        tdm_model_progress(model, &done, &total);
+        return total ? (double)TDM_MIN(done, total) / (double)total : 0;
+}
+
+static void fill_cache(const struct tdm_model *model, struct tdm_model_fields *f)
+{
+        f->kv_bytes = model->geometry.size_bytes;
+        f->kv_pages_full = tdm_pages_total(model->pages, TDM_KV_FULL);
+        f->kv_pages_full_used = tdm_pages_used(model->pages, TDM_KV_FULL);
+        f->kv_pages_full_idle = tdm_pages_idle(model->pages, TDM_KV_FULL);
+        f->kv_pages_window = tdm_pages_total(model->pages, TDM_KV_WINDOW);
+        f->kv_pages_window_used = tdm_pages_used(model->pages, TDM_KV_WINDOW);
+        f->kv_pages_window_idle = tdm_pages_idle(model->pages, TDM_KV_WINDOW);
+        f->kv_used_bytes = f->kv_pages_full_used * model->geometry.page_bytes[TDM_KV_FULL] +
+                           f->kv_pages_window_used * model->geometry.page_bytes[TDM_KV_WINDOW];
+}
+
+void tdm_status_of_model(const struct tdm_status_source *source, struct tdm_model *model, struct tdm_model_shown *ret)
+{
+        struct tdm_model_fields *f = &ret->fields;
+        const struct tdm_model_metadata *metadata = model->metadata;
+
+        *f = (struct tdm_model_fields){
+                .name = model->name,
+                .path = model->path,
+                .state = tdm_model_state_name(model->state),
+                .error = model->state == TDM_MODEL_FAILED ? model->error.message : "",
+                .architecture = metadata ? metadata->architecture : "",
+                .quantisation = metadata ? metadata->quantisation : "",
+                .file_bytes = model->identity.size_bytes,
+                .weights_bytes = model->weights ? model->weights->size_bytes : 0,
+                .context = metadata ? tdm_model_hparams(model)->n_ctx : 0,
+                .placement = metadata ? placement_text(source, model, ret->placement, sizeof(ret->placement)) : "",
+                .precision = tdm_precision_name(model->precision),
+                .kv_type = tdm_kv_type_name(model->kv_type),
+                .chat = metadata ? tdm_chat_family_name(metadata->chat) : "",
+                .load_ms = model->load_ms,
+                .progress = progress(model),
+                .resident_bytes = tdm_model_resident_bytes(model),
+                .is_default = strcmp(model->name, tdm_models_default_name(source->models)) == 0,
+        };
+        if (model->activations)
+                f->activations_bytes =
+                        model->activations->size_bytes + model->steps->size_bytes + model->results->size_bytes;
+        if (model->in_fleet && source->fleet)
+                f->scratch_bytes = tdm_fleet_model_scratch(source->fleet, model->id);
+        if (model->pages)
+                fill_cache(model, f);
+}
+
+void tdm_status_of_daemon(const struct tdm_status_source *source, struct tdm_daemon_fields *ret)
+{
+        struct tdm_scheduler_stats stats;
+
+        tdm_scheduler_stats(source->scheduler, &stats);
+        *ret = (struct tdm_daemon_fields){
+                .version = TANDEM_VERSION,
+                .pid = (uint64_t)getpid(),
+                .uptime_s = (double)(tdm_now_ns() - source->started_ns) / 1e9,
+                .jobs_running = stats.n_running,
+                .jobs_queued = stats.n_queued,
+                .jobs_done = stats.n_done,
+                .jobs_failed = stats.n_failed,
+                .jobs_cancelled = stats.n_cancelled,
+                .tokens_generated = stats.tokens_generated,
+                .prompt_tokens = stats.prompt_tokens,
+                .epoch = source->fleet ? tdm_fleet_epoch(source->fleet) : 0,
+                .recoveries = source->fleet ? tdm_fleet_recoveries(source->fleet) : 0,
+                .steps_done = stats.steps_done,
+                .arena_bytes = tdm_models_resident_bytes(source->models),
+                .socket = or_empty(source->socket),
+                .draining = source->draining,
+                .steps_in_flight = stats.n_in_flight,
+                .prefill_tokens = stats.prefill_rows,
+                .decode_tokens = stats.decode_rows,
+                .prefix_hits = stats.prefix_hits,
+                .cached_tokens = stats.cached_tokens,
+                .evictions = stats.evictions,
+                .reread_tokens = stats.reread_tokens,
+        };
+}

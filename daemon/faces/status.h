@@ -1,0 +1,58 @@
+/* What the faces say of the workers, the models and the daemon: a member for each row of common/status-fields.def. The
+ * values are gathered here, once for all faces, from their owners whenever a face asks; nothing is kept. Loop thread
+ * only. */
+#ifndef TDM_DAEMON_FACES_STATUS_H
+#define TDM_DAEMON_FACES_STATUS_H
+
+#include "daemon/schedule/scheduler.h"
+
+/* The member that a field of a type has. Texts are never NULL. */
+#define TDM_STATUS_MEMBER_TEXT(field) const char *field;
+#define TDM_STATUS_MEMBER_U32(field) uint32_t field;
+#define TDM_STATUS_MEMBER_U64(field) uint64_t field;
+#define TDM_STATUS_MEMBER_REAL(field) double field;
+#define TDM_STATUS_MEMBER_BOOL(field) bool field;
+
+struct tdm_worker_fields {
+#define WORKER_FIELD(TYPE, field, ...) TDM_STATUS_MEMBER_##TYPE(field)
+#include "common/status-fields.def"
+};
+
+struct tdm_model_fields {
+#define MODEL_FIELD(TYPE, field, ...) TDM_STATUS_MEMBER_##TYPE(field)
+#include "common/status-fields.def"
+};
+
+struct tdm_daemon_fields {
+#define DAEMON_FIELD(TYPE, field, ...) TDM_STATUS_MEMBER_##TYPE(field)
+#include "common/status-fields.def"
+};
+
+/* Whom to ask. */
+struct tdm_status_source {
+        struct tdm_models *models;
+        struct tdm_scheduler *scheduler;
+        struct tdm_fleet *fleet; /* NULL: there is none yet */
+        const char *socket;
+        uint64_t started_ns;
+        bool draining;
+};
+
+struct tdm_worker_shown {
+        struct tdm_worker_fields fields;
+        struct tdm_worker_status from; /* has the texts, and what is no row */
+};
+
+struct tdm_model_shown {
+        struct tdm_model_fields fields;
+        char placement[48];
+};
+
+/* source->fleet is not NULL. */
+void tdm_status_of_worker(const struct tdm_status_source *source, enum tdm_worker_index index,
+                          struct tdm_worker_shown *ret);
+/* The texts live as long as the model does not change. */
+void tdm_status_of_model(const struct tdm_status_source *source, struct tdm_model *model, struct tdm_model_shown *ret);
+void tdm_status_of_daemon(const struct tdm_status_source *source, struct tdm_daemon_fields *ret);
+
+#endif

@@ -1,0 +1,99 @@
+/* What others may ask about the workers: whether steps can be submitted, and what placement has to know of them. */
+#include "daemon/fleet/private.h"
+
+const char *tdm_worker_state_name(enum tdm_worker_state state)
+{
+        static const char *const names[] = {
+                [TDM_WORKER_OFF] = "off",
+                [TDM_WORKER_STARTING] = "starting",
+                [TDM_WORKER_READY] = "ready",
+                [TDM_WORKER_RESTARTING] = "restarting",
+                [TDM_WORKER_QUARANTINED] = "quarantined",
+        };
+
+        return (size_t)state < TDM_ARRAY_SIZE(names) ? names[state] : "unknown";
+}
+
+bool tdm_fleet_is_ready(const struct tdm_fleet *f)
+{
+        return f->ready;
+}
+
+uint32_t tdm_fleet_epoch(const struct tdm_fleet *f)
+{
+        return f->epoch;
+}
+
+uint64_t tdm_fleet_recoveries(const struct tdm_fleet *f)
+{
+        return f->recoveries;
+}
+
+uint64_t tdm_fleet_model_scratch(struct tdm_fleet *f, uint32_t model_id)
+{
+        struct tdm_fleet_entry *entry = tdm_fleet_find(f, model_id);
+        uint64_t bytes = 0;
+
+        for (unsigned i = 0; entry && i < TDM_N_WORKERS; i++)
+                bytes += entry->on[i].scratch_bytes;
+        return bytes;
+}
+
+uint64_t tdm_fleet_busy_ns(const struct tdm_fleet *f, enum tdm_worker_index worker)
+{
+        const struct tdm_progress *p = f->workers[worker].progress;
+
+        return p ? atomic_load_explicit(&p->busy_ns, memory_order_relaxed) : 0;
+}
+
+bool tdm_fleet_worker_is_up(const struct tdm_fleet *f, enum tdm_worker_index worker)
+{
+        const struct tdm_fleet_worker *w = &f->workers[worker];
+
+        return f->ready && w->phase == TDM_FLEET_PROCESS_UP && w->ready_epoch == f->epoch;
+}
+
+bool tdm_fleet_is_degraded(const struct tdm_fleet *f)
+{
+        for (unsigned i = 0; i < TDM_N_WORKERS; i++)
+                if (f->workers[i].state == TDM_WORKER_QUARANTINED)
+                        return true;
+        return false;
+}
+
+bool tdm_fleet_equal_bits(const struct tdm_fleet *f)
+{
+        const struct tdm_fleet_worker *npu = &f->workers[TDM_WORKER_NPU], *gpu = &f->workers[TDM_WORKER_GPU];
+
+        return npu->numerics_id[0] && strcmp(npu->numerics_id, gpu->numerics_id) == 0;
+}
+
+static bool shares_cpus(const struct tdm_fleet *f)
+{
+        const struct tdm_fleet_worker *npu = &f->workers[TDM_WORKER_NPU], *gpu = &f->workers[TDM_WORKER_GPU];
+        cpu_set_t both;
+
+        CPU_AND(&both, &npu->cpus, &gpu->cpus);
+        return strcmp(npu->device, "host") == 0 && strcmp(gpu->device, "host") == 0 && CPU_COUNT(&both) > 0;
+}
+
+void tdm_fleet_placement_workers(const struct tdm_fleet *f, struct tdm_placement_workers *ret)
+{
+        for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
+                ret->of[i].usable = tdm_fleet_usable(&f->workers[i]);
+                ret->of[i].given_up = tdm_fleet_given_up(&f->workers[i]);
+                ret->of[i].up = tdm_fleet_worker_is_up(f, (enum tdm_worker_index)i);
+        }
+        ret->equal_bits = tdm_fleet_equal_bits(f);
+        ret->shares_cpus = shares_cpus(f);
+        ret->degraded = tdm_fleet_is_degraded(f);
+}
+
+enum tdm_placement tdm_fleet_measured(struct tdm_fleet *f, uint32_t model_id)
+{
+        const struct tdm_fleet_entry *entry = tdm_fleet_find(f, model_id);
+        struct tdm_placement_workers workers;
+
+        tdm_fleet_placement_workers(f, &workers);
+        return tdm_placement_measured(&workers, entry ? entry->measured : TDM_PLACEMENT_ANY);
+}

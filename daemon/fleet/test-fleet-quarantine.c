@@ -1,0 +1,306 @@
+/* The fleet and workers that cannot start: quarantine, the way back from it, and the survivor that goes on alone. */
+#include "daemon/fleet/test-rig.h"
+
+#include <sys/stat.h>
+
+static void quarantined(void **state)
+{
+        char dir[] = "/tmp/tandem-test-fleet-XXXXXX", path[256];
+        struct tdm_fleet_config config = { .n_threads = 1, .hang_min_ns = HANG_NS };
+        struct tdm_worker_status npu;
+        struct tdm_error err = { 0 };
+        uint8_t plan[TDM_MAX_BLOCKS];
+        bool degraded = false;
+        struct rig *rig;
+
+        assert_non_null(mkdtemp(dir));
+        config.worker_dir = dir;
+        config.quarantine_ns = 50 * TDM_NSEC_PER_MSEC;
+        write_script(dir, "tandem-npu-worker", "#!/bin/sh\nexit 3\n");
+        write_script(dir, "tandem-gpu-worker", "#!/bin/sh\nexit 4\n");
+
+        /* Both: then nobody waits for ever. */
+        rig = rig_new_with(&config);
+        wait_for(rig, rig->model_error.code != 0);
+        config.quarantine_ns = 300 * TDM_NSEC_PER_MSEC;
+        assert_int_equal(rig->model_error.code, TDM_E_NO_WORKER);
+        assert_non_null(strstr(rig->model_error.message, "status 4"));
+        assert_int_equal(tdm_fleet_add_model(rig->fleet, &rig->model, &err), TDM_E_NO_WORKER);
+        rig_free(rig);
+
+        link_worker(dir, "tandem-gpu-worker");
+        rig = rig_new_with(&config);
+        wait_for(rig, is_whole(rig));
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &npu);
+        assert_int_equal(npu.state, TDM_WORKER_QUARANTINED);
+        assert_string_equal(npu.last_exit, "exited with status 3");
+        assert_true(npu.restarts >= TDM_FLEET_MAX_DEATHS - 1);
+
+        assert_int_equal(plan_of(rig, TDM_PLACEMENT_ANY, plan, &degraded), 0);
+        assert_true(degraded);
+        assert_int_equal(plan[1], TDM_WORKER_GPU);
+        /* Who needs it waits for a trial, and for no other. */
+        assert_int_equal(plan_of(rig, TDM_PLACEMENT_NPU, plan, &degraded), 0);
+        assert_true(degraded);
+        wait_for(rig, rig->fleet->workers[TDM_WORKER_NPU].quarantines == 2);
+        assert_int_equal(plan_of(rig, TDM_PLACEMENT_SPLIT, plan, &degraded), -EHOSTDOWN);
+        assert_int_equal(plan_of(rig, TDM_PLACEMENT_NPU, plan, &degraded), -EHOSTDOWN);
+        assert_int_equal(plan_of(rig, TDM_PLACEMENT_BALANCED, plan, &degraded), -EINVAL);
+        run_jobs(rig, TDM_PLACEMENT_ANY);
+
+        /* Mended, and told so. */
+        link_worker(dir, "tandem-npu-worker");
+        assert_int_equal(tdm_fleet_restart(rig->fleet, TDM_WORKER_NPU, "mended"), 0);
+        wait_for(rig, rig->n_resets == 1);
+        wait_for(rig, is_whole(rig));
+        assert_int_equal(plan_of(rig, TDM_PLACEMENT_ANY, plan, &degraded), 0);
+        assert_false(degraded);
+        assert_int_equal(plan[1], TDM_WORKER_NPU);
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
+        rig_free(rig);
+        snprintf(path, sizeof(path), "%s/tandem-npu-worker", dir);
+        unlink(path);
+        snprintf(path, sizeof(path), "%s/tandem-gpu-worker", dir);
+        unlink(path);
+        rmdir(dir);
+}
+
+/* One is killed while the other is in the middle of something: that the first is back sooner does not make the fleet
+ * ready, for the second may still write where the steps that are issued again will. */
+static void not_ready_before_the_survivor(void **state)
+{
+        struct rig *rig = rig_new();
+        struct tdm_fleet_worker *npu = &rig->fleet->workers[TDM_WORKER_NPU];
+        pid_t pid, survivor;
+
+        wait_for(rig, is_whole(rig));
+        pid = worker_pid(rig, TDM_WORKER_NPU);
+        survivor = worker_pid(rig, TDM_WORKER_GPU);
+        kill(survivor, SIGSTOP);
+        kill(pid, SIGKILL);
+        wait_for(rig, npu->pid != 0 && npu->pid != pid && npu->epoch_acked == tdm_fleet_epoch(rig->fleet));
+        assert_int_equal(tdm_loop_turn(rig->loop, 0), 0);
+        assert_false(tdm_fleet_is_ready(rig->fleet));
+        kill(survivor, SIGCONT);
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
+        rig_free(rig);
+}
+
+/* It is tried again by itself, more and more seldom, and nobody waits for it meanwhile. */
+static void back_from_quarantine(void **state)
+{
+        char dir[] = "/tmp/tandem-test-fleet-XXXXXX", path[256];
+        const struct tdm_fleet_config config = {
+                .worker_dir = dir,
+                .requested = { "host", "host" },
+                .n_threads = 1,
+                .hang_min_ns = HANG_NS,
+                .quarantine_ns = 50 * TDM_NSEC_PER_MSEC,
+        };
+        struct tdm_fleet_worker *npu;
+        struct rig *rig;
+        unsigned n;
+
+        assert_non_null(mkdtemp(dir));
+        write_script(dir, "tandem-npu-worker", "#!/bin/sh\nexit 3\n");
+        link_worker(dir, "tandem-gpu-worker");
+        rig = rig_new_with(&config);
+        npu = &rig->fleet->workers[TDM_WORKER_NPU];
+        wait_for(rig, npu->state == TDM_WORKER_QUARANTINED && tdm_fleet_is_ready(rig->fleet));
+        n = TDM_MAX(npu->quarantines, 2u);
+        wait_for(rig, npu->quarantines > n);
+        assert_int_equal(npu->state, TDM_WORKER_QUARANTINED);
+        assert_true(npu->try_at_ns > tdm_now_ns() + 100 * TDM_NSEC_PER_MSEC); /* 50, 100, 200 … */
+        run_jobs(rig, TDM_PLACEMENT_GPU);
+        assert_true(tdm_fleet_is_degraded(rig->fleet));
+        assert_int_equal(rig->n_resets, 0);
+
+        link_worker(dir, "tandem-npu-worker");
+        wait_for(rig, npu->state == TDM_WORKER_READY);
+        assert_int_equal(rig->n_resets, 1); /* for rings to a peer */
+        wait_for(rig, is_whole(rig));
+        assert_false(tdm_fleet_is_degraded(rig->fleet));
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
+
+        /* An admin need not wait, not even while it is being tried. */
+        write_script(dir, "tandem-npu-worker", "#!/bin/sh\nexec sleep 1000\n");
+        npu->deaths = TDM_FLEET_MAX_DEATHS - 1;
+        kill(npu->pid, SIGKILL);
+        wait_for(rig, npu->on_trial);
+        assert_int_equal(npu->state, TDM_WORKER_QUARANTINED);
+        link_worker(dir, "tandem-npu-worker");
+        assert_int_equal(tdm_fleet_restart(rig->fleet, TDM_WORKER_NPU, "a test"), 0);
+        wait_for(rig, npu->state != TDM_WORKER_QUARANTINED && !npu->on_trial);
+        kill(npu->pid, SIGKILL);
+        wait_for(rig, is_whole(rig));
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
+        rig_free(rig);
+        snprintf(path, sizeof(path), "%s/tandem-npu-worker", dir);
+        unlink(path);
+        snprintf(path, sizeof(path), "%s/tandem-gpu-worker", dir);
+        unlink(path);
+        rmdir(dir);
+}
+
+/* Both at once, with work in flight: it waits for the first one that comes back. */
+static void both_back_from_quarantine(void **state)
+{
+        char dir[] = "/tmp/tandem-test-fleet-XXXXXX", path[256];
+        const struct tdm_fleet_config config = {
+                .worker_dir = dir,
+                .requested = { "host", "host" },
+                .n_threads = 1,
+                .hang_min_ns = HANG_NS,
+                .quarantine_ns = TDM_NSEC_PER_SEC,
+        };
+        static const char *const names[TDM_N_WORKERS] = { "tandem-npu-worker", "tandem-gpu-worker" };
+        struct rig *rig;
+
+        assert_non_null(mkdtemp(dir));
+        for (unsigned i = 0; i < TDM_N_WORKERS; i++)
+                link_worker(dir, names[i]);
+        rig = rig_new_with(&config);
+        wait_for(rig, is_whole(rig));
+        start_jobs(rig, TDM_PLACEMENT_EITHER);
+        rig->hold = false;
+        jobs_submit(rig);
+        wait_for(rig, rig->n_steps > 10);
+        for (unsigned i = 0; i < TDM_N_WORKERS; i++)
+                write_script(dir, names[i], "#!/bin/sh\nexit 3\n");
+        for (unsigned i = 0; i < TDM_N_WORKERS; i++)
+                kill(worker_pid(rig, (enum tdm_worker_index)i), SIGKILL);
+        wait_for(rig, rig->fleet->workers[0].state == TDM_WORKER_QUARANTINED &&
+                              rig->fleet->workers[1].state == TDM_WORKER_QUARANTINED);
+        for (unsigned i = 0; i < TDM_N_WORKERS; i++)
+                link_worker(dir, names[i]);
+        assert_int_equal(rig->model_error.code, 0);
+        wait_for(rig, jobs_finished(rig));
+        for (unsigned i = 0; i < N_JOBS; i++)
+                assert_memory_equal(rig->jobs[i].tokens, expected[i], sizeof(expected[i]));
+        assert_int_equal(rig->model_error.code, 0);
+        rig->hold = true;
+        wait_for(rig, is_whole(rig));
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
+        rig_free(rig);
+        for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
+                snprintf(path, sizeof(path), "%s/%s", dir, names[i]);
+                unlink(path);
+        }
+        rmdir(dir);
+}
+
+static void survivor_hook(struct rig *rig, uint32_t n_steps)
+{
+        struct tdm_fleet_worker *gpu = &rig->fleet->workers[TDM_WORKER_GPU];
+
+        if (n_steps == 10) {
+                rig->killed_at_ns = tdm_now_ns();
+                kill(worker_pid(rig, TDM_WORKER_GPU), SIGKILL);
+        } else if (rig->n_resets == 1 && rig->resumed_at_ns == 0) {
+                rig->resumed_at_ns = tdm_now_ns();
+                assert_int_not_equal(gpu->state, TDM_WORKER_READY);
+        }
+}
+
+/* The other one does not come back for a while: who is left does all, and is not disturbed when it joins. */
+static void survivor(void **state)
+{
+        char dir[] = "/tmp/tandem-test-fleet-XXXXXX", path[256];
+        const struct tdm_fleet_config config = {
+                .worker_dir = dir, .requested = { "host", "host" }, .n_threads = 1, .hang_min_ns = HANG_NS
+        };
+        struct tdm_fleet_worker *gpu;
+        struct tdm_worker_status npu;
+        struct rig *rig;
+        pid_t old_pid;
+
+        assert_non_null(mkdtemp(dir));
+        link_worker(dir, "tandem-npu-worker");
+        link_worker(dir, "tandem-gpu-worker");
+        rig = rig_new_with(&config);
+        gpu = &rig->fleet->workers[TDM_WORKER_GPU];
+        wait_for(rig, is_whole(rig));
+        write_script(dir, "tandem-gpu-worker", "#!/bin/sh\nexec sleep 1000\n");
+        rig->hook = survivor_hook;
+        run_jobs(rig, TDM_PLACEMENT_EITHER);
+        assert_int_equal(rig->n_resets, 1);
+        assert_true(rig->resumed_at_ns > 0);
+        print_message("from kill -9 to the next step of the survivor: %.1f ms\n",
+                      (double)(rig->resumed_at_ns - rig->killed_at_ns) / 1e6);
+        assert_int_equal(gpu->state, TDM_WORKER_STARTING);
+        assert_true(tdm_fleet_is_ready(rig->fleet));
+        assert_false(tdm_fleet_worker_is_up(rig->fleet, TDM_WORKER_GPU));
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &npu);
+        assert_true(npu.done[TDM_BLOCK_FFN].blocks > 0);
+        assert_int_equal(npu.restarts, 0);
+
+        /* A step for one that is away is not taken, nor does its death void anything: it had no part in this epoch. */
+        start_jobs(rig, TDM_PLACEMENT_SPLIT);
+        rig->hold = false;
+        jobs_submit(rig);
+        rig->hold = true;
+        assert_int_equal(rig->jobs[0].step_id, 0);
+        old_pid = gpu->pid;
+        kill(gpu->pid, SIGKILL);
+        wait_for(rig, gpu->pid != 0 && gpu->pid != old_pid);
+        assert_int_equal(rig->n_resets, 1);
+
+        link_worker(dir, "tandem-gpu-worker");
+        kill(gpu->pid, SIGKILL);
+        wait_for(rig, is_whole(rig));
+        assert_int_equal(rig->n_resets, 1); /* it joined the epoch that was there */
+        rig->hook = NULL;
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
+        assert_int_equal(rig->n_resets, 1);
+        rig_free(rig);
+        snprintf(path, sizeof(path), "%s/tandem-npu-worker", dir);
+        unlink(path);
+        snprintf(path, sizeof(path), "%s/tandem-gpu-worker", dir);
+        unlink(path);
+        rmdir(dir);
+}
+
+/* Dies before a step of its is finished, again and again, in the middle of work. */
+static void quarantined_at_work(void **state)
+{
+        struct rig *rig = rig_new();
+        struct tdm_worker_status npu;
+        bool degraded;
+        uint8_t plan[TDM_MAX_BLOCKS];
+
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
+        for (unsigned i = 0; i < TDM_FLEET_MAX_DEATHS; i++) {
+                struct tdm_fleet_worker *w = &rig->fleet->workers[TDM_WORKER_NPU];
+                pid_t pid;
+
+                wait_for(rig, tdm_fleet_worker_is_up(rig->fleet, TDM_WORKER_NPU));
+                pid = worker_pid(rig, TDM_WORKER_NPU);
+                kill(pid, SIGSTOP); /* so that it has a step and does not finish it */
+                start_jobs(rig, TDM_PLACEMENT_SPLIT);
+                rig->hold = false;
+                jobs_submit(rig);
+                rig->hold = true;
+                kill(pid, SIGKILL);
+                wait_for(rig, w->pid != pid);
+        }
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &npu);
+        assert_int_equal(npu.state, TDM_WORKER_QUARANTINED);
+        assert_int_equal(plan_of(rig, TDM_PLACEMENT_ANY, plan, &degraded), 0);
+        assert_true(degraded);
+        run_jobs(rig, TDM_PLACEMENT_ANY);
+        rig_free(rig);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(quarantined),
+                cmocka_unit_test(quarantined_at_work),
+                cmocka_unit_test(not_ready_before_the_survivor),
+                cmocka_unit_test(survivor),
+                cmocka_unit_test(back_from_quarantine),
+                cmocka_unit_test(both_back_from_quarantine),
+        };
+
+        return rig_run_tests("test-fleet-quarantine", tests, TDM_ARRAY_SIZE(tests));
+}

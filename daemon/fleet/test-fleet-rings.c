@@ -1,0 +1,171 @@
+/* The fleet and a peer that scribbles over its rings, or cries without need. */
+#include "daemon/fleet/test-rig.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include "common/ring-layout.h"
+
+static struct tdm_ring_shared *map_ring(int fd)
+{
+        struct stat st;
+        void *p;
+
+        assert_int_equal(fstat(fd, &st), 0);
+        p = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        assert_true(p != MAP_FAILED);
+        return p; /* leaked on purpose: the test is short */
+}
+
+/* Five kinds of scribble, each at every step until it has ended an epoch: an index that its honest owner writes again
+ * before anybody looks at it has done no harm, and every epoch has rings of its own. */
+static void scribble_hook(struct rig *rig, uint32_t n_steps)
+{
+        struct tdm_fleet *f = rig->fleet;
+        struct tdm_ring_shared *ring;
+
+        if (rig->hook_state < rig->n_resets) {
+                rig->hook_state++;
+                rig->hook_after = n_steps + 3;
+        }
+        if (n_steps < rig->hook_after)
+                return;
+        switch (rig->hook_state) {
+        case 0: /* an index that cannot be, towards a worker */
+                atomic_store(&tdm_ring_shared(f->workers[TDM_WORKER_GPU].ring_to)->produced, 5000);
+                break;
+        case 1: /* towards tandemd */
+                ring = tdm_ring_shared(f->workers[TDM_WORKER_GPU].ring_from);
+                atomic_store(&ring->produced, atomic_load(&ring->produced) + 4000);
+                break;
+        case 2: /* between the workers */
+                atomic_store(&map_ring(f->rings.fds[TDM_WORKER_NPU].to_peer)->produced, 12345);
+                break;
+        case 3: /* the consumer's index, which the producer checks */
+                atomic_store(&map_ring(f->rings.fds[TDM_WORKER_NPU].from_peer)->consumed, 1u << 30);
+                break;
+        case 4: { /* a step that is done though nobody submitted it */
+                struct tdm_ring_shared *from = tdm_ring_shared(f->workers[TDM_WORKER_GPU].ring_from);
+                uint32_t at = atomic_load(&from->produced);
+                const uint64_t one = 1;
+
+                from->slots[at % from->n_slots] = (struct tdm_desc){
+                        .kind = TDM_DESC_DONE, .epoch = f->epoch, .step_id = 99, .model_id = 1, .slot = 0
+                };
+                atomic_store(&from->produced, at + 1);
+                assert_int_equal(write(tdm_ring_eventfd(f->workers[TDM_WORKER_GPU].ring_from), &one, sizeof(one)), 8);
+                break;
+        }
+        default:
+                break;
+        }
+}
+
+static void scribbled(void **state)
+{
+        struct rig *rig = rig_new();
+        struct tdm_worker_status npu, gpu;
+
+        rig->hook = scribble_hook;
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
+        assert_int_equal(rig->n_resets, 5);
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &npu);
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_GPU, &gpu);
+        assert_int_equal(npu.restarts, 0); /* the epoch ended and nothing else */
+        assert_int_equal(gpu.restarts, 0);
+        assert_non_null(strstr(rig->reason, "ring"));
+        rig_free(rig);
+}
+
+/* Workers that say all the time that a step is nearly done, one of them also while it stands still: each step is waited
+ * for once at most, by the ring that it will come from, and nothing else changes. */
+struct crier {
+        int fds[TDM_N_WORKERS];
+        pid_t pid;
+        _Atomic bool stop;
+};
+
+static void *cry(void *arg)
+{
+        struct crier *c = arg;
+        const uint64_t one = 1;
+        uint64_t stopped_ns = 0;
+
+        for (unsigned i = 0; !atomic_load(&c->stop); i++) {
+                if (i == 50) {
+                        kill(c->pid, SIGSTOP);
+                        stopped_ns = tdm_now_ns();
+                }
+                /* Not so long that it is taken for one that hangs, where this thread waits for a CPU. */
+                if (stopped_ns && (i >= 350 || tdm_now_ns() - stopped_ns > HANG_NS / 4)) {
+                        kill(c->pid, SIGCONT);
+                        stopped_ns = 0;
+                }
+                for (unsigned w = 0; w < TDM_N_WORKERS; w++)
+                        if (write(c->fds[w], &one, sizeof(one)) < 0)
+                                return NULL;
+                usleep(20);
+        }
+        kill(c->pid, SIGCONT);
+        return NULL;
+}
+
+static void woken_early(void **state)
+{
+        struct rig *rig = rig_new();
+        const struct tdm_fleet_worker *npu = &rig->fleet->workers[TDM_WORKER_NPU],
+                                      *gpu = &rig->fleet->workers[TDM_WORKER_GPU];
+        struct crier c = { 0 };
+        pthread_t thread;
+
+        wait_for(rig, is_whole(rig));
+        for (unsigned w = 0; w < TDM_N_WORKERS; w++)
+                assert_true((c.fds[w] = fcntl(tdm_ring_eventfd(rig->fleet->workers[w].ring_from), F_DUPFD_CLOEXEC,
+                                              3)) >= 0);
+        c.pid = worker_pid(rig, TDM_WORKER_GPU);
+        assert_int_equal(pthread_create(&thread, NULL, cry, &c), 0);
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
+        atomic_store(&c.stop, true);
+        pthread_join(thread, NULL);
+        assert_int_equal(rig->n_resets, 0);
+        assert_true(gpu->await.n_waits > 0 && gpu->await.n_waits <= rig->n_steps + TDM_STEP_SLOTS);
+        assert_int_equal(npu->await.n_waits, 0); /* no step ends there */
+        for (unsigned w = 0; w < TDM_N_WORKERS; w++)
+                close(c.fds[w]);
+        rig_free(rig);
+}
+
+/* The same worker's ring again and again: then it has to go. */
+static void scribbled_often(void **state)
+{
+        struct rig *rig = rig_new();
+        struct tdm_worker_status gpu;
+
+        wait_for(rig, is_whole(rig));
+        for (unsigned i = 0; i < TDM_FLEET_MAX_RING_FAULTS; i++) {
+                uint32_t epoch = tdm_fleet_epoch(rig->fleet);
+
+                atomic_store(&tdm_ring_shared(rig->fleet->workers[TDM_WORKER_GPU].ring_to)->consumed, 77);
+                start_jobs(rig, TDM_PLACEMENT_SPLIT);
+                rig->hold = false;
+                jobs_submit(rig);
+                rig->hold = true;
+                wait_for(rig, is_whole(rig) && tdm_fleet_epoch(rig->fleet) > epoch);
+        }
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_GPU, &gpu);
+        assert_int_equal(gpu.restarts, 1);
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
+        rig_free(rig);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(scribbled),
+                cmocka_unit_test(scribbled_often),
+                cmocka_unit_test(woken_early),
+        };
+
+        return rig_run_tests("test-fleet-rings", tests, TDM_ARRAY_SIZE(tests));
+}

@@ -1,0 +1,183 @@
+/* The fleet and silent workers: a worker that gets no CPU is not hung, one that is stopped is. */
+#include "daemon/fleet/test-rig.h"
+
+#include <dirent.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+/* Nothing is owed, and still it is noticed; a healthy one answers and is left in peace. */
+static void stopped_idle(void **state)
+{
+        struct rig *rig = rig_new();
+        struct tdm_fleet_worker *npu = &rig->fleet->workers[TDM_WORKER_NPU],
+                                *gpu = &rig->fleet->workers[TDM_WORKER_GPU];
+        struct stopwatch watch;
+
+        wait_for(rig, is_whole(rig));
+        wait_for(rig, npu->ping_sent >= 1 && atomic_load(&npu->progress->answered) == npu->ping_sent);
+        watch = stopwatch_start(0);
+        kill(npu->pid, SIGSTOP);
+        wait_for(rig, rig->n_resets == 1);
+        assert_true(stopwatch_ns(&watch) < 3 * TDM_NSEC_PER_SEC + 2 * HANG_NS);
+        assert_non_null(strstr(npu->last_exit, "ping"));
+        assert_non_null(strstr(npu->last_exit, "stopped"));
+        wait_for(rig, is_whole(rig));
+        assert_int_equal(gpu->restarts, 0);
+
+        /* In reserve while the other one works. */
+        rig->n_resets = 0;
+        kill(npu->pid, SIGSTOP);
+        start_jobs(rig, TDM_PLACEMENT_GPU);
+        rig->hold = false;
+        while (rig->n_resets == 0) {
+                jobs_submit(rig);
+                assert_int_equal(tdm_loop_turn(rig->loop, 20 * TDM_NSEC_PER_MSEC), 0);
+                if (jobs_finished(rig))
+                        start_jobs(rig, TDM_PLACEMENT_GPU);
+                assert_true(tdm_now_ns() - watch.begin_ns < PATIENCE_NS);
+        }
+        assert_int_equal(gpu->restarts, 0);
+        rig->hold = true;
+        wait_for(rig, rig->jobs[0].step_id == 0 && rig->jobs[1].step_id == 0);
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
+        rig_free(rig);
+}
+
+/* All threads of a process. SCHED_IDLE: they run only when no other thread wants the CPU. An ordinary user may choose
+ * it, and may not choose another one afterwards: false. */
+static bool set_class(pid_t pid, int policy)
+{
+        const struct sched_param param = { 0 };
+        struct dirent *entry;
+        char path[40];
+        bool all = true;
+        DIR *dir;
+
+        snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+        dir = opendir(path);
+        assert_non_null(dir);
+        while ((entry = readdir(dir)))
+                if (atoi(entry->d_name) > 0 && sched_setscheduler(atoi(entry->d_name), policy, &param) < 0) {
+                        assert_int_equal(errno, EPERM);
+                        all = false;
+                }
+        closedir(dir);
+        return all;
+}
+
+static pid_t spinner(int cpu)
+{
+        cpu_set_t set;
+        pid_t pid = fork();
+
+        if (pid != 0)
+                return pid;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        CPU_ZERO(&set);
+        CPU_SET(cpu, &set);
+        sched_setaffinity(0, sizeof(set), &set);
+        (void)!nice(-20); /* where it may: it only makes it worse for the others */
+        for (;;)
+                __asm__ volatile("");
+}
+
+/* A worker that gets a CPU for a moment each second is slow, not hung. */
+static void starved(void **state)
+{
+        struct tdm_fleet_config config = {
+                .worker_dir = TANDEM_BIN_DIR, .requested = { "host", "host" }, .n_threads = 1, .hang_min_ns = HANG_NS
+        };
+        struct tdm_fleet_worker *npu;
+        uint64_t until, longest = 0;
+        pid_t spinners[2];
+        char cpu[16];
+        cpu_set_t set;
+        struct rig *rig;
+        int first = 0;
+
+        assert_int_equal(sched_getaffinity(0, sizeof(set), &set), 0);
+        while (!CPU_ISSET(first, &set))
+                first++;
+        snprintf(cpu, sizeof(cpu), "%d", first);
+        config.cpus[TDM_WORKER_NPU] = cpu;
+        rig = rig_new_with(&config);
+        npu = &rig->fleet->workers[TDM_WORKER_NPU];
+        wait_for(rig, is_whole(rig));
+        assert_true(set_class(npu->pid, SCHED_IDLE));
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(spinners); i++)
+                spinners[i] = spinner(first);
+        start_jobs(rig, TDM_PLACEMENT_SPLIT);
+        rig->hold = false;
+        jobs_submit(rig);
+        until = tdm_now_ns() + 5 * HANG_NS;
+        while (tdm_now_ns() < until && !jobs_finished(rig)) {
+                assert_int_equal(tdm_loop_turn(rig->loop, 20 * TDM_NSEC_PER_MSEC), 0);
+                longest = TDM_MAX(longest, npu->sample.forgiven_ns);
+        }
+        assert_int_equal(npu->restarts, 0);
+        assert_int_equal(rig->n_resets, 0);
+        print_message("forgiven: up to %.0f ms\n", (double)longest / 1e6);
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(spinners); i++) {
+                kill(spinners[i], SIGKILL);
+                waitpid(spinners[i], NULL, 0);
+        }
+        wait_for(rig, jobs_finished(rig));
+        assert_int_equal(rig->n_resets, 0);
+        if (set_class(npu->pid, SCHED_OTHER))
+                rig_free(rig);
+        else /* still starved where others want its CPU, and then not in time */
+                rig_free_within(rig, PATIENCE_NS);
+}
+
+/* What counts as starved, and what does not. */
+static void starved_or_not(void **state)
+{
+        const uint64_t tick = 100 * TDM_NSEC_PER_MSEC;
+        struct tdm_fleet_sample sample = { 0 };
+        const struct sched_param param = { 0 };
+        pid_t hog, pid;
+        cpu_set_t set;
+        int first = 0;
+
+        assert_int_equal(sched_getaffinity(0, sizeof(set), &set), 0);
+        while (!CPU_ISSET(first, &set))
+                first++;
+        hog = spinner(first);
+        pid = spinner(first);
+        assert_int_equal(sched_setscheduler(pid, SCHED_IDLE, &param), 0);
+        usleep(50000);
+        assert_int_equal(tdm_fleet_starved_ns(&sample, pid, tick), 0);
+        usleep(200000);
+        assert_true(tdm_fleet_starved_ns(&sample, pid, tick) > tick / 2); /* wants to run and may not */
+        for (unsigned i = 0; i < 100; i++) {
+                usleep(2000);
+                tdm_fleet_starved_ns(&sample, pid, TDM_NSEC_PER_SEC);
+        }
+        assert_int_equal(sample.forgiven_ns, 10 * TDM_NSEC_PER_SEC); /* not for ever */
+        kill(hog, SIGKILL);
+        waitpid(hog, NULL, 0);
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+        memset(&sample, 0, sizeof(sample));
+        pid = spinner(first);
+        kill(pid, SIGSTOP);
+        assert_int_equal(waitpid(pid, NULL, WUNTRACED), pid);
+        tdm_fleet_starved_ns(&sample, pid, tick);
+        usleep(100000);
+        assert_true(tdm_fleet_starved_ns(&sample, pid, tick) < tick / 10); /* wants nothing */
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+        assert_int_equal(tdm_fleet_starved_ns(&sample, pid, tick), 0);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(stopped_idle),
+                cmocka_unit_test(starved),
+                cmocka_unit_test(starved_or_not),
+        };
+
+        return rig_run_tests("test-fleet-starved", tests, TDM_ARRAY_SIZE(tests));
+}

@@ -1,0 +1,158 @@
+/* Placement: which worker runs which block of a step.
+ *
+ * A placement is a rule; a plan says for each block of one step which worker runs it. The scheduler asks for the plan
+ * of each step, the fleet for the plans that it tries out. This module knows neither of them, and starts nothing. They
+ * describe the workers and their load in struct tdm_placement_workers and struct tdm_placement_load.
+ *
+ *   plan.c     names; the plan of a placement; which placement "measured" is
+ *   route.c    the next step of a model: where it may go now, and how much of the work
+ *   measure.c  the trial that finds the cheapest placement of two devices that differ in bits
+ *   store.c    the results of trials, kept in a file
+ *
+ * Loop thread only. */
+#ifndef TDM_DAEMON_PLACEMENT_PLACEMENT_H
+#define TDM_DAEMON_PLACEMENT_PLACEMENT_H
+
+#include "common/util.h"
+#include "engine/step/step.h"
+
+enum tdm_placement {
+        /* Nobody has asked for one. A job then gets the daemon's; the daemon's is then as measured. */
+        TDM_PLACEMENT_ANY,
+        TDM_PLACEMENT_SPLIT, /* attention on the NPU worker, the rest on the GPU worker */
+        TDM_PLACEMENT_NPU,   /* all blocks on that worker */
+        TDM_PLACEMENT_GPU,
+        TDM_N_ASKED_PLACEMENTS, /* jobs and the configuration can ask for those above */
+        /* Only for workers that give the same bits. Each step runs wholly on one of them. */
+        TDM_PLACEMENT_EITHER = TDM_N_ASKED_PLACEMENTS, /* they share CPUs: one of them runs, the other is in reserve */
+        TDM_PLACEMENT_BALANCED,                        /* they do not: both run, and sequences are shared out */
+        TDM_N_PLACEMENTS,
+};
+
+const char *tdm_placement_name(enum tdm_placement placement); /* "" of TDM_PLACEMENT_ANY, else "split", … */
+int tdm_placement_from_name(const char *name);                /* of those that can be asked for; -EINVAL */
+const char *tdm_placement_text(enum tdm_placement placement); /* as status and log say it: "single gpu" */
+
+/* The workers as the fleet sees them now. */
+struct tdm_placement_workers {
+        struct {
+                bool usable;   /* neither off nor quarantined */
+                bool given_up; /* off, or quarantined and not expected back soon */
+                bool up;       /* steps with blocks on it can be submitted now */
+        } of[TDM_N_WORKERS];
+        bool equal_bits;  /* both devices give the same bits */
+        bool shares_cpus; /* both are host devices, and a CPU may be used by both */
+        bool degraded;    /* a worker is quarantined */
+};
+
+/* What "measured" is for a model. found: what its trial has found; only workers that differ in bits need it. */
+enum tdm_placement tdm_placement_measured(const struct tdm_placement_workers *workers, enum tdm_placement found);
+
+/* Fills plan [tdm_model_n_blocks(hp)], with an enum tdm_worker_index for each block. TDM_PLACEMENT_ANY gives the split,
+ * or all blocks to the only usable worker. *ret_degraded (may be NULL): a worker that should run blocks is missing.
+ * -EHOSTDOWN: a worker that the placement needs is given up; -EINVAL: the placement has no plan of its own. */
+int tdm_placement_plan(const struct tdm_placement_workers *workers, const struct tdm_hparams *hp,
+                       enum tdm_placement placement, uint8_t *plan, bool *ret_degraded);
+
+/* ---- the next step (route.c) ---- */
+
+/* How fast the workers were with a model lately. All zero: nothing is known. */
+struct tdm_pace {
+        struct {
+                double rows_per_ns; /* 0: not known */
+                uint64_t measured_ns;
+        } now[TDM_N_WORKERS][2]; /* in steps of few rows, of many rows */
+        double best[TDM_N_WORKERS][2];
+        bool prefers_npu;  /* TDM_PLACEMENT_EITHER: steps go there */
+        uint32_t quota;    /* TDM_PLACEMENT_BALANCED: sequences that generate on worker 0 … */
+        uint32_t quota_of; /* … of these many */
+};
+
+/* A model, as far as its next step is concerned. */
+struct tdm_placement_model {
+        const struct tdm_hparams *hparams;
+        enum tdm_placement asked;    /* by job or configuration */
+        enum tdm_placement measured; /* of tdm_placement_measured() */
+        struct tdm_pace *pace;
+};
+
+struct tdm_placement_load {
+        struct tdm_placement_workers workers;
+        uint32_t n_steps[TDM_N_WORKERS]; /* in flight, with blocks on that worker */
+        uint32_t max_steps;              /* the configuration's steps-in-flight; 0: what the placement needs */
+};
+
+/* A way for a step. */
+struct tdm_route {
+        uint8_t plan[TDM_MAX_BLOCKS + 1];
+        int error;     /* a negative errno of tdm_placement_plan(): no step can ever go this way */
+        bool degraded; /* a worker that should run blocks is missing */
+        bool whole;    /* all blocks run on `worker`; tell tdm_pace_note() how long */
+        bool shared;   /* whole, and the other worker has its share: ask tdm_placement_share() */
+        enum tdm_worker_index worker;
+        uint32_t width; /* steps of the class that share its sequences; 0: tdm_placement_share() says how many */
+};
+
+/* Where the model's next step can go now, best first: 0, 1 or 2 routes. */
+uint32_t tdm_placement_choose(const struct tdm_placement_model *model, const struct tdm_placement_load *load,
+                              struct tdm_route ret[2]);
+/* A step of n_rows rows, the only one on its worker, kept that worker busy for so long. */
+void tdm_pace_note(struct tdm_pace *pace, enum tdm_worker_index worker, uint32_t n_rows, uint64_t busy_ns);
+
+struct tdm_placement_work {
+        uint32_t n_decode;    /* sequences that generate */
+        uint64_t prompt_rows; /* rows of prompts */
+        uint32_t max_rows;    /* of a step */
+        bool may_relay;       /* a prompt may be in two steps at once, one on each worker */
+};
+
+/* What a step on this route may have of the work. */
+struct tdm_share {
+        uint32_t n_decode;
+        uint32_t prompt_rows;
+        uint32_t chunk_rows; /* of one prompt, so that the next chunk can follow on the other worker */
+        bool relay;
+};
+void tdm_placement_share(struct tdm_pace *pace, const struct tdm_route *route, const struct tdm_placement_work *work,
+                         struct tdm_share *ret);
+
+/* ---- trials (measure.c) ----
+ *
+ * The caller runs the steps that tdm_placement_trial_next() names, one after the other, and says how long each took,
+ * until tdm_placement_trial_took() says that this was the last one. All zero: a trial that has not begun. */
+#define TDM_N_TRIAL_PLACEMENTS 3u /* split, npu, gpu */
+struct tdm_placement_trial {
+        unsigned choice, shape, n; /* the step: placement, one row or many, how often before */
+        unsigned n_losses;
+        uint32_t many_rows; /* of a step of many rows */
+        uint64_t spent_ns;  /* on this shape */
+        uint64_t best_ns[TDM_N_TRIAL_PLACEMENTS][2];
+};
+
+/* The next step. max_rows: of a step of this model. */
+enum tdm_placement tdm_placement_trial_next(struct tdm_placement_trial *trial, uint32_t max_rows, uint32_t *ret_n_rows);
+/* The step took so long. False: it was the last one. */
+bool tdm_placement_trial_took(struct tdm_placement_trial *trial, uint64_t ns);
+/* A worker was lost in the step, or could not run it. False: the trial has failed. */
+bool tdm_placement_trial_lost(struct tdm_placement_trial *trial);
+/* The cheapest placement, after the last step. */
+enum tdm_placement tdm_placement_trial_result(const struct tdm_placement_trial *trial);
+/* The times as one line for the log. */
+void tdm_placement_trial_describe(const struct tdm_placement_trial *trial, char *text, size_t size);
+
+/* ---- results of trials, over the daemon's lives (store.c) ---- */
+#define TDM_PLACEMENT_IDENTITY 384u /* bytes: of a model and two devices, as text without tab and newline */
+struct tdm_placement_store;
+
+/* Holds at most max_entries; a further one replaces the oldest. Reads the file. */
+int tdm_placement_store_new(struct tdm_placement_store **ret, unsigned max_entries);
+void tdm_placement_store_destroy(struct tdm_placement_store *store);
+/* TDM_PLACEMENT_ANY: it is not known. */
+enum tdm_placement tdm_placement_store_find(const struct tdm_placement_store *store, const char *identity);
+void tdm_placement_store_add(struct tdm_placement_store *store, const char *identity, enum tdm_placement placement);
+/* Writes the file. A failure is logged: the trials are then run again at the next start. */
+void tdm_placement_store_save(const struct tdm_placement_store *store);
+unsigned tdm_placement_store_n_added(
+        const struct tdm_placement_store *store); /* by tdm_placement_store_add() and from the file */
+
+#endif

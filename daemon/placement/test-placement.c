@@ -1,0 +1,196 @@
+/* Placement alone: names, plans, what "measured" is, routes, shares, the trial, and the file of its results. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <sys/stat.h>
+#include "daemon/placement/placement.h"
+
+static const struct tdm_hparams hp = { .n_layers = 2, .d_model = 8, .n_heads = 1, .n_kv_heads = 1, .head_dim = 8 };
+
+static struct tdm_placement_workers both_up(void)
+{
+        return (struct tdm_placement_workers){ .of = { { .usable = true, .up = true }, { .usable = true, .up = true } },
+                                               .equal_bits = true };
+}
+
+static void test_names(void **state)
+{
+        for (int i = 0; i < (int)TDM_N_ASKED_PLACEMENTS; i++)
+                assert_int_equal(tdm_placement_from_name(tdm_placement_name((enum tdm_placement)i)), i);
+        assert_int_equal(tdm_placement_from_name(""), TDM_PLACEMENT_ANY);
+        assert_int_equal(tdm_placement_from_name("both"), -EINVAL);
+        for (int i = TDM_N_ASKED_PLACEMENTS; i < TDM_N_PLACEMENTS; i++)
+                assert_int_equal(tdm_placement_from_name(tdm_placement_name((enum tdm_placement)i)), -EINVAL);
+        for (int i = 0; i < TDM_N_PLACEMENTS; i++)
+                assert_string_not_equal(tdm_placement_text((enum tdm_placement)i), "unknown");
+        assert_string_equal(tdm_placement_text(TDM_N_PLACEMENTS), "unknown");
+}
+
+static void test_plans(void **state)
+{
+        struct tdm_placement_workers w = both_up();
+        uint8_t plan[TDM_MAX_BLOCKS + 1];
+        bool degraded;
+
+        assert_int_equal(tdm_placement_plan(&w, &hp, TDM_PLACEMENT_SPLIT, plan, &degraded), 0);
+        assert_false(degraded);
+        for (uint32_t b = 0; b < tdm_model_n_blocks(&hp); b++)
+                assert_int_equal(plan[b],
+                                 tdm_block_kind(&hp, b) == TDM_BLOCK_ATTENTION ? TDM_WORKER_NPU : TDM_WORKER_GPU);
+        assert_int_equal(tdm_placement_plan(&w, &hp, TDM_PLACEMENT_BALANCED, plan, NULL), -EINVAL);
+
+        /* Away for a while: its steps wait, unless nobody has asked for it. */
+        w.of[TDM_WORKER_NPU].usable = false;
+        w.degraded = true;
+        assert_int_equal(tdm_placement_plan(&w, &hp, TDM_PLACEMENT_NPU, plan, &degraded), 0);
+        assert_true(degraded);
+        assert_int_equal(tdm_placement_plan(&w, &hp, TDM_PLACEMENT_GPU, plan, &degraded), 0);
+        assert_false(degraded);
+        assert_int_equal(tdm_placement_plan(&w, &hp, TDM_PLACEMENT_ANY, plan, &degraded), 0);
+        assert_true(degraded);
+        for (uint32_t b = 0; b < tdm_model_n_blocks(&hp); b++)
+                assert_int_equal(plan[b], TDM_WORKER_GPU);
+
+        w.of[TDM_WORKER_NPU].given_up = true;
+        assert_int_equal(tdm_placement_plan(&w, &hp, TDM_PLACEMENT_SPLIT, plan, NULL), -EHOSTDOWN);
+        assert_int_equal(tdm_placement_plan(&w, &hp, TDM_PLACEMENT_NPU, plan, NULL), -EHOSTDOWN);
+        assert_int_equal(tdm_placement_plan(&w, &hp, TDM_PLACEMENT_ANY, plan, NULL), 0);
+}
+
+static void test_measured(void **state)
+{
+        struct tdm_placement_workers w = both_up();
+
+        assert_int_equal(tdm_placement_measured(&w, TDM_PLACEMENT_NPU), TDM_PLACEMENT_BALANCED);
+        w.shares_cpus = true;
+        assert_int_equal(tdm_placement_measured(&w, TDM_PLACEMENT_NPU), TDM_PLACEMENT_EITHER);
+        w.equal_bits = false;
+        assert_int_equal(tdm_placement_measured(&w, TDM_PLACEMENT_NPU), TDM_PLACEMENT_NPU);
+        assert_int_equal(tdm_placement_measured(&w, TDM_PLACEMENT_ANY), TDM_PLACEMENT_SPLIT);
+        w.of[TDM_WORKER_NPU].usable = false;
+        assert_int_equal(tdm_placement_measured(&w, TDM_PLACEMENT_NPU), TDM_PLACEMENT_GPU);
+}
+
+static void test_routes(void **state)
+{
+        struct tdm_pace pace = { 0 };
+        struct tdm_placement_model model = { .hparams = &hp, .pace = &pace, .measured = TDM_PLACEMENT_BALANCED };
+        struct tdm_placement_load load = { .workers = both_up() };
+        struct tdm_placement_work work = { .n_decode = 8, .prompt_rows = 400, .max_rows = 512, .may_relay = true };
+        struct tdm_share share, other;
+        struct tdm_route routes[2];
+
+        /* Both may run steps; the one that is three times as fast comes first and gets more. */
+        for (unsigned i = 0; i < 2; i++) {
+                tdm_pace_note(&pace, TDM_WORKER_NPU, 4 + 100 * i, 1000000);
+                tdm_pace_note(&pace, TDM_WORKER_GPU, 4 + 100 * i, 3000000);
+        }
+        assert_int_equal(tdm_placement_choose(&model, &load, routes), 2);
+        assert_int_equal(routes[0].worker, TDM_WORKER_NPU);
+        for (unsigned i = 0; i < 2; i++) {
+                assert_int_equal(routes[i].error, 0);
+                assert_true(routes[i].whole && routes[i].shared && !routes[i].degraded);
+                for (uint32_t b = 0; b < tdm_model_n_blocks(&hp); b++)
+                        assert_int_equal(routes[i].plan[b], routes[i].worker);
+        }
+        tdm_placement_share(&pace, &routes[0], &work, &share);
+        tdm_placement_share(&pace, &routes[1], &work, &other);
+        assert_int_equal(share.n_decode + other.n_decode, 8);
+        assert_true(share.n_decode > other.n_decode);
+        assert_true(share.relay && share.chunk_rows > other.chunk_rows && share.prompt_rows > other.prompt_rows);
+
+        /* A worker that has its step gets no second one; alone there is nothing to share. */
+        load.n_steps[TDM_WORKER_NPU] = 1;
+        assert_int_equal(tdm_placement_choose(&model, &load, routes), 1);
+        assert_int_equal(routes[0].worker, TDM_WORKER_GPU);
+        load.workers.of[TDM_WORKER_NPU].up = false;
+        assert_int_equal(tdm_placement_choose(&model, &load, routes), 1);
+        assert_false(routes[0].shared);
+        tdm_placement_share(&pace, &routes[0], &work, &share);
+        assert_int_equal(share.n_decode, UINT32_MAX);
+        assert_false(share.relay);
+
+        /* The split stands on one worker while the other one is away; not for one that is given up. */
+        model.asked = TDM_PLACEMENT_SPLIT;
+        assert_int_equal(tdm_placement_choose(&model, &load, routes), 1);
+        assert_int_equal(routes[0].error, 0);
+        assert_int_equal(routes[0].plan[1], TDM_WORKER_GPU);
+        load.workers.of[TDM_WORKER_NPU].usable = false;
+        load.workers.of[TDM_WORKER_NPU].given_up = true;
+        assert_int_equal(tdm_placement_choose(&model, &load, routes), 1);
+        assert_int_equal(routes[0].error, -EHOSTDOWN);
+}
+
+/* The device that takes least wins; one that is hopeless with one row is not tried with many. */
+static void test_trial(void **state)
+{
+        static const uint64_t one_ns[] = {
+                [TDM_PLACEMENT_SPLIT] = 30, [TDM_PLACEMENT_NPU] = 20, [TDM_PLACEMENT_GPU] = 90
+        };
+        struct tdm_placement_trial t = { 0 };
+        uint32_t n_rows, n_many[TDM_N_ASKED_PLACEMENTS] = { 0 };
+        bool more = true;
+        char text[200];
+
+        for (unsigned i = 0; more; i++) {
+                enum tdm_placement p = tdm_placement_trial_next(&t, 16, &n_rows);
+
+                assert_true(i < 1000);
+                assert_true(n_rows == 1 || n_rows == 16);
+                n_many[p] += n_rows == 16;
+                more = tdm_placement_trial_took(&t, one_ns[p] * TDM_NSEC_PER_MSEC * (n_rows == 1 ? 1 : 2));
+        }
+        assert_int_equal(tdm_placement_trial_result(&t), TDM_PLACEMENT_NPU);
+        assert_true(n_many[TDM_PLACEMENT_NPU] > 0 && n_many[TDM_PLACEMENT_SPLIT] > 0);
+        assert_int_equal(n_many[TDM_PLACEMENT_GPU], 0);
+        tdm_placement_trial_describe(&t, text, sizeof(text));
+        assert_string_equal(text,
+                            "one row, 16 rows: split 30.00, 60.00 ms; npu 20.00, 40.00 ms; gpu 90.00, 1440.00 ms");
+
+        assert_true(tdm_placement_trial_lost(&t));
+        assert_true(tdm_placement_trial_lost(&t));
+        assert_false(tdm_placement_trial_lost(&t));
+}
+
+static void test_store(void **state)
+{
+        char dir[] = "/tmp/tandem-placement-XXXXXX", path[64], text[256] = "";
+        struct tdm_placement_store *store;
+        FILE *file;
+
+        assert_non_null(mkdtemp(dir));
+        snprintf(path, sizeof(path), "%s/plans", dir);
+        setenv("STATE_DIRECTORY", dir, 1);
+        file = fopen(path, "we");
+        assert_non_null(file);
+        fputs("a 1\tnpu\nnonsense\nb 2\tboth\n\tgpu\nc 3\teither\nd 4\t\ncut off\tgp", file);
+        fclose(file);
+        assert_int_equal(tdm_placement_store_new(&store, 2), 0);
+        assert_int_equal(tdm_placement_store_n_added(store), 1);
+        assert_int_equal(tdm_placement_store_find(store, "a 1"), TDM_PLACEMENT_NPU);
+        assert_int_equal(tdm_placement_store_find(store, "b 2"), TDM_PLACEMENT_ANY);
+        tdm_placement_store_add(store, "e 5", TDM_PLACEMENT_SPLIT);
+        tdm_placement_store_add(store, "f 6", TDM_PLACEMENT_GPU); /* in place of the oldest */
+        assert_int_equal(tdm_placement_store_find(store, "a 1"), TDM_PLACEMENT_ANY);
+        tdm_placement_store_save(store);
+        tdm_placement_store_destroy(store);
+        file = fopen(path, "re");
+        assert_non_null(file);
+        text[fread(text, 1, sizeof(text) - 1, file)] = 0;
+        fclose(file);
+        assert_string_equal(text, "f 6\tgpu\ne 5\tsplit\n");
+        unlink(path);
+        rmdir(dir);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_names),  cmocka_unit_test(test_plans), cmocka_unit_test(test_measured),
+                cmocka_unit_test(test_routes), cmocka_unit_test(test_trial), cmocka_unit_test(test_store),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,182 @@
+/* The scheduler against a double of the fleet, with random schedules: chunks, batches, arrivals, cancels, pauses,
+ * losses at any moment, jobs that kill their worker. A step that follows another one may be done before it. */
+#include "daemon/schedule/test-world.h"
+
+#include "common/log.h"
+#include "common/sigbus.h"
+
+static void come_back(struct world *w)
+{
+        w->fleet.away[0] = w->fleet.away[1] = false;
+        tdm_scheduler_on_fleet_ready(w->s);
+}
+
+/* One thing that may happen. */
+static void happen(struct world *w, bool losses)
+{
+        struct fake_step *step = some_step(w);
+        struct client_job *c;
+
+        switch (pick(w, 16)) {
+        case 0:
+                if (w->n_arrived < w->n_jobs)
+                        arrive(w);
+                break;
+        case 1:
+                c = w->n_arrived ? &w->jobs[pick(w, w->n_arrived)] : NULL;
+                if (c && !c->done && pick(w, 12) == 0) {
+                        c->cancelled = true;
+                        tdm_scheduler_cancel(w->s, c->job, NULL);
+                }
+                break;
+        case 2:
+                c = w->n_arrived ? &w->jobs[pick(w, w->n_arrived)] : NULL;
+                if (c && !c->done) {
+                        c->job->paused = !c->job->paused;
+                        tdm_scheduler_kick(w->s);
+                }
+                break;
+        case 3:
+                if (losses && w->fleet.ready && pick(w, 3) == 0)
+                        reset(w, NULL);
+                break;
+        default:
+                if (!w->fleet.ready)
+                        become_ready(w);
+                else if ((w->fleet.away[0] || w->fleet.away[1]) && (!step || pick(w, 4) == 0))
+                        come_back(w);
+                else if (step)
+                        finish_step(w, step);
+                else if (w->n_arrived < w->n_jobs)
+                        arrive(w);
+        }
+        turn(w);
+}
+
+static uint32_t n_hits, n_evictions; /* over all random runs */
+
+/* How many steps followed another. */
+static uint32_t run_random(unsigned seed, bool losses, bool culprits)
+{
+        struct tdm_scheduler_stats stats;
+        struct world w;
+        unsigned draw = seed;
+        uint32_t n_relayed, max_rows = 8 + (uint32_t)rand_r(&draw) % 40, max_seqs = 1 + (uint32_t)rand_r(&draw) % 8;
+        struct tdm_scheduler_config config = {
+                .max_jobs = MAX_JOBS,
+                .max_jobs_per_uid = MAX_JOBS,
+                .max_pending_bytes = 1 << 20,
+                .max_rows = max_rows,
+                .prefill_rows = 1 + (uint32_t)rand_r(&draw) % max_rows,
+                .max_sequences = max_seqs,
+                .steps_in_flight = (uint32_t)rand_r(&draw) % 5,
+                .no_relay = (uint32_t)rand_r(&draw) % 4 == 0,
+        };
+        static const enum tdm_placement kinds[] = { TDM_PLACEMENT_SPLIT,    TDM_PLACEMENT_NPU,
+                                                    TDM_PLACEMENT_GPU,      TDM_PLACEMENT_EITHER,
+                                                    TDM_PLACEMENT_BALANCED, TDM_PLACEMENT_BALANCED,
+                                                    TDM_PLACEMENT_BALANCED };
+
+        /* Enough for one job of full size at least, often not for all at once. */
+        world_open(&w, seed, 10 + (uint32_t)rand_r(&draw) % 40, 5 + (uint32_t)rand_r(&draw) % 20, &config);
+        w.n_jobs = 1 + pick(&w, MAX_JOBS - 1);
+        w.away = losses;
+        w.fleet.measured = kinds[pick(&w, TDM_ARRAY_SIZE(kinds))];
+        w.fleet.slowness[0] = pick(&w, 3) * 1000;
+        w.fleet.slowness[1] = pick(&w, 3) * 1000;
+        for (uint32_t i = 0; i < w.n_jobs; i++) {
+                uint32_t n = pick(&w, 4) ? 1 + pick(&w, 20) : 1 + pick(&w, 250);
+
+                const struct client_job *like = i > 0 && pick(&w, 2) ? &w.jobs[pick(&w, i)] : NULL;
+
+                for (uint32_t k = 0; like && k < i; k++)
+                        if (w.jobs[k].n_prompt > 3 * like->n_prompt)
+                                like = &w.jobs[k];
+                if (like && pick(&w, 4))
+                        n = TDM_MAX(n, like->n_prompt);
+                make_prompt(&w, &w.jobs[i], n, 1 + pick(&w, pick(&w, 4) ? 12 : 60));
+                if (like) { /* it begins like another one */
+                        if (!like->killer && !like->breaker)
+                                memcpy(w.jobs[i].prompt, like->prompt, (1 + pick(&w, TDM_MIN(n, like->n_prompt))) * 4);
+                }
+                w.jobs[i].penalty = pick(&w, 3) == 0;
+                w.jobs[i].score = pick(&w, 6) == 0;
+                w.jobs[i].seed = pick(&w, 1000);
+                if (culprits && pick(&w, 6) == 0) {
+                        w.jobs[i].killer = pick(&w, 2);
+                        w.jobs[i].breaker = !w.jobs[i].killer;
+                        w.jobs[i].prompt[pick(&w, n)] = w.jobs[i].killer ? KILLER : BREAKER;
+                }
+        }
+        for (uint32_t i = 0; i < 20000 && !all_done(&w); i++)
+                happen(&w, losses && i < 400);
+        for (uint32_t i = 0; i < w.n_arrived; i++) /* the paused ones too */
+                w.jobs[i].job->paused = false;
+        tdm_scheduler_kick(w.s);
+        turn(&w);
+        for (uint32_t i = 0; i < 50000 && !all_done(&w); i++) {
+                for (uint32_t k = 0; k < w.n_arrived; k++)
+                        w.jobs[k].job->paused = false;
+                tdm_scheduler_kick(w.s);
+                happen(&w, false);
+        }
+        for (uint32_t i = 0; i < w.n_jobs; i++)
+                check_result(&w.jobs[i], tdm_model_hparams(w.fleet.models[0])->n_vocab);
+        while (some_step(&w))
+                finish_step(&w, some_step(&w));
+        turn(&w);
+        n_relayed = w.fleet.n_relayed;
+        tdm_scheduler_stats(w.s, &stats);
+        n_hits += (uint32_t)stats.prefix_hits;
+        n_evictions += (uint32_t)stats.evictions;
+        world_close(&w);
+        return n_relayed;
+}
+
+static unsigned n_rounds(void)
+{
+        const char *rounds = getenv("TANDEM_TEST_ROUNDS");
+
+        return rounds ? (unsigned)atoi(rounds) : 60;
+}
+
+static void test_random(void **state)
+{
+        uint32_t n_relayed = 0;
+
+        for (unsigned seed = 1; seed <= n_rounds(); seed++)
+                n_relayed += run_random(seed, false, false);
+        assert_true(n_relayed > n_rounds());
+        assert_true(n_hits > n_rounds() / 3);
+        assert_true(n_evictions > n_rounds() / 3);
+}
+
+static void test_random_losses(void **state)
+{
+        uint32_t n_relayed = 0;
+
+        for (unsigned seed = 1; seed <= n_rounds(); seed++)
+                n_relayed += run_random(100000 + seed, true, false);
+        assert_true(n_relayed > n_rounds());
+}
+
+static void test_random_culprits(void **state)
+{
+        uint32_t n_relayed = 0;
+
+        for (unsigned seed = 1; seed <= n_rounds(); seed++)
+                n_relayed += run_random(200000 + seed, true, true);
+        assert_true(n_relayed > n_rounds());
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_random),
+                cmocka_unit_test(test_random_losses),
+                cmocka_unit_test(test_random_culprits),
+        };
+
+        tdm_log_set_level(TDM_LOG_ERROR);
+        return tdm_sigbus_init() < 0 ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
+}

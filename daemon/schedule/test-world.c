@@ -1,0 +1,545 @@
+#include "daemon/schedule/test-world.h"
+
+#include <fcntl.h>
+
+/* ---- single things ---- */
+
+static uint64_t mix(uint64_t a, uint64_t b)
+{
+        a ^= b + UINT64_C(0x9e3779b97f4a7c15) + (a << 6) + (a >> 2);
+        a *= UINT64_C(0xff51afd7ed558ccd);
+        return a ^ (a >> 33);
+}
+
+static uint32_t choose(uint64_t hash, uint32_t position, uint64_t seed, const uint32_t *history, uint32_t n,
+                       uint32_t n_vocab)
+{
+        uint64_t h = mix(mix(hash, position), seed);
+
+        for (uint32_t i = 0; i < n; i++)
+                h = mix(h, history[i]);
+        return 300 + (uint32_t)(h % (n_vocab - 300)); /* no control tokens, no killers */
+}
+
+static float score_of(uint64_t hash, uint32_t target)
+{
+        return -(float)(mix(hash, target) % 1000) / 100.0f;
+}
+
+bool tdm_fleet_is_ready(const struct tdm_fleet *f)
+{
+        return f->ready;
+}
+
+uint32_t tdm_fleet_epoch(const struct tdm_fleet *f)
+{
+        return f->epoch;
+}
+
+int tdm_fleet_add_model(struct tdm_fleet *f, const struct tdm_fleet_model *model, struct tdm_error *err)
+{
+        return 0;
+}
+
+void tdm_fleet_weights_sealed(struct tdm_fleet *f, uint32_t model_id, unsigned n_chunks)
+{
+}
+
+void tdm_fleet_remove_model(struct tdm_fleet *f, uint32_t model_id)
+{
+}
+
+void tdm_fleet_worker_status(struct tdm_fleet *f, enum tdm_worker_index worker, struct tdm_worker_status *ret)
+{
+        *ret = (struct tdm_worker_status){ .numerics_id = f->numerics_id ?: "fake" };
+}
+
+enum tdm_placement tdm_fleet_measured(struct tdm_fleet *f, uint32_t model_id)
+{
+        if (f->down[TDM_WORKER_GPU])
+                return TDM_PLACEMENT_NPU;
+        return f->down[TDM_WORKER_NPU] ? TDM_PLACEMENT_GPU : f->measured;
+}
+
+bool tdm_fleet_is_degraded(const struct tdm_fleet *f)
+{
+        return f->down[0] || f->down[1];
+}
+
+bool tdm_fleet_worker_is_up(const struct tdm_fleet *f, enum tdm_worker_index worker)
+{
+        return f->ready && !f->down[worker] && !f->away[worker];
+}
+
+void tdm_fleet_placement_workers(const struct tdm_fleet *f, struct tdm_placement_workers *ret)
+{
+        for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
+                ret->of[i].usable = !f->down[i];
+                ret->of[i].given_up = f->down[i];
+                ret->of[i].up = tdm_fleet_worker_is_up(f, (enum tdm_worker_index)i);
+        }
+        ret->equal_bits = true;
+        ret->shares_cpus = f->measured != TDM_PLACEMENT_BALANCED;
+        ret->degraded = tdm_fleet_is_degraded(f);
+}
+
+uint64_t tdm_fleet_busy_ns(const struct tdm_fleet *f, enum tdm_worker_index worker)
+{
+        return f->busy_ns[worker];
+}
+
+static uint32_t model_index(const struct tdm_fleet *f, uint32_t model_id)
+{
+        return f->models[0]->id == model_id ? 0 : 1;
+}
+
+static struct fake_step *find_step(struct tdm_fleet *f, uint64_t step_id)
+{
+        for (uint32_t i = 0; i < TDM_ARRAY_SIZE(f->steps); i++)
+                if (f->steps[i].used && f->steps[i].step_id == step_id)
+                        return &f->steps[i];
+        return NULL;
+}
+
+static struct fake_step *find_follower(struct tdm_fleet *f, uint64_t step_id)
+{
+        for (uint32_t i = 0; i < TDM_ARRAY_SIZE(f->steps); i++)
+                if (f->steps[i].used && f->steps[i].after == step_id)
+                        return &f->steps[i];
+        return NULL;
+}
+
+int tdm_fleet_submit(struct tdm_fleet *f, uint32_t model_id, uint32_t slot)
+{
+        struct tdm_model *model = f->models[model_index(f, model_id)];
+        const struct tdm_step_head *head = tdm_steps_head(model->steps->base, &model->layout, slot);
+        struct fake_step *s = f->steps;
+        struct tdm_error err;
+
+        assert_true(f->ready);
+        while (s->used)
+                s++;
+        assert_true(s < f->steps + TDM_ARRAY_SIZE(f->steps));
+        if (tdm_step_read(f->step, model->steps->base, &model->layout, slot, head->step_id, f->epoch,
+                          tdm_model_hparams(model), &model->geometry, &err) != 0)
+                fail_msg("a worker would refuse the step: %s", err.message);
+        *s = (struct fake_step){ .used = true,
+                                 .slot = slot,
+                                 .step_id = head->step_id,
+                                 .model = model,
+                                 .n_seqs = head->n_seqs,
+                                 .after = head->after_step,
+                                 .marks = head->marks,
+                                 .worker = head->plan[0] };
+        for (uint32_t i = 0; i < tdm_model_n_blocks(tdm_model_hparams(model)); i++) {
+                if (!tdm_fleet_worker_is_up(f, (enum tdm_worker_index)head->plan[i]))
+                        fail_msg("a step for a worker that is away");
+                if (head->plan[i] != head->plan[0])
+                        s->worker = TDM_N_WORKERS;
+        }
+        if (s->after) {
+                const struct fake_step *before = find_step(f, s->after);
+
+                f->n_relayed++;
+                if (!before || before->slot != head->after_slot || before->model != model || !before->marks ||
+                    before->worker == s->worker || s->worker == TDM_N_WORKERS)
+                        fail_msg("step %llu cannot follow step %llu", (unsigned long long)s->step_id,
+                                 (unsigned long long)s->after);
+        }
+        if (s->worker < TDM_N_WORKERS)
+                f->n_rows[s->worker] += head->n_rows;
+        for (uint32_t i = 0; i < head->n_rows; i++) {
+                s->kills = s->kills || f->step->rows[i].token == KILLER;
+                s->breaks = s->breaks || f->step->rows[i].token == BREAKER;
+        }
+        f->n_submitted++;
+        f->n_max_seqs = TDM_MAX(f->n_max_seqs, head->n_seqs);
+        return 0;
+}
+
+static struct cell *cell(struct tdm_fleet *f, uint32_t m, enum tdm_kv_group group, uint32_t seq, uint32_t position)
+{
+        uint32_t page = f->step->tables[group][seq * f->step->table_entries + position / TDM_KV_PAGE_TOKENS];
+
+        assert_true(page < f->models[m]->geometry.n_pages[group]);
+        return &f->cache[m][group][page * TDM_KV_PAGE_TOKENS + position % TDM_KV_PAGE_TOKENS];
+}
+
+/* Runs the first n_rows rows; with results when that is all of them. */
+static void execute(struct tdm_fleet *f, const struct fake_step *s, uint32_t n_rows)
+{
+        struct tdm_model *model = s->model;
+        uint32_t m = model_index(f, model->id);
+        const struct tdm_hparams *hp = tdm_model_hparams(model);
+        struct tdm_result *results;
+        struct tdm_error err;
+
+        assert_int_equal(tdm_step_read(f->step, model->steps->base, &model->layout, s->slot, s->step_id, f->epoch, hp,
+                                       &model->geometry, &err),
+                         0);
+        results = (struct tdm_result *)(model->results->base + s->slot * model->layout.results_slot_bytes);
+        for (uint32_t i = 0; i < TDM_MIN(n_rows, f->step->head.n_rows); i++) {
+                const struct tdm_step_row *row = &f->step->rows[i];
+                uint32_t first = tdm_window_first(hp, TDM_KV_WINDOW, row->position);
+                uint64_t hash = row->position ? cell(f, m, TDM_KV_FULL, row->seq, row->position - 1)->hash : 1;
+
+                /* All keys that a window layer sees have to be there, and be this sequence's. */
+                for (uint32_t p = first; p < row->position; p++) {
+                        struct cell *w = cell(f, m, TDM_KV_WINDOW, row->seq, p),
+                                    *k = cell(f, m, TDM_KV_FULL, row->seq, p);
+
+                        if (w->position != p || k->position != p || w->hash != k->hash)
+                                hash = mix(hash, UINT64_C(0xdead));
+                }
+                hash = mix(hash, row->token);
+                for (int g = 0; g < TDM_KV_GROUPS; g++)
+                        *cell(f, m, (enum tdm_kv_group)g, row->seq, row->position) =
+                                (struct cell){ row->position, row->token, hash };
+                if (row->logits != UINT32_MAX) {
+                        const struct tdm_step_logits *l = &f->step->logits[row->logits];
+                        struct tdm_result *r = &results[row->logits];
+
+                        r->token = choose(hash, row->position + 1, l->sampling.seed,
+                                          f->step->history + l->history_offset, l->n_history, hp->n_vocab);
+                        r->logprob = -1;
+                        r->target_logprob = l->target == UINT32_MAX ? 0 : score_of(hash, l->target);
+                        r->n_top = l->sampling.n_top;
+                        for (uint32_t t = 0; t < r->n_top; t++)
+                                r->top[t] = (struct tdm_top){ t, -1 };
+                }
+        }
+}
+
+/* ---- single things ---- */
+
+static void on_accepted(struct tdm_job *job, void *userdata)
+{
+        struct client_job *c = userdata;
+
+        assert_false(c->accepted);
+        c->accepted = true;
+        assert_int_equal(job->prompt_tokens, c->n_prompt);
+}
+
+static void on_progress(struct tdm_job *job, void *userdata)
+{
+        struct client_job *c = userdata;
+
+        assert_true(c->accepted && !c->done);
+        assert_true(job->state != TDM_JOB_DONE);
+}
+
+static void on_token(struct tdm_job *job, uint32_t index, const struct tdm_job_token *token, void *userdata)
+{
+        struct client_job *c = userdata;
+
+        assert_false(c->done);
+        assert_int_equal(index, c->n_got);
+        c->got[c->n_got++] = token->id;
+}
+
+static void on_scores(struct tdm_job *job, uint32_t first, const struct tdm_result *results, uint32_t n, void *userdata)
+{
+        struct client_job *c = userdata;
+
+        assert_false(c->done);
+        assert_int_equal(first, c->n_got);
+        for (uint32_t i = 0; i < n; i++)
+                c->nll[c->n_got++] = -results[i].target_logprob;
+}
+
+static void on_done(struct tdm_job *job, void *userdata)
+{
+        struct client_job *c = userdata;
+
+        assert_false(c->done);
+        c->done = true;
+        c->end = job->end;
+        c->error = job->error.code;
+}
+
+static const struct tdm_job_events events = { on_accepted, on_progress, on_token, on_scores, on_done };
+
+void check_result(const struct client_job *c, uint32_t n_vocab)
+{
+        uint32_t ids[2 * N_CTX], n = c->n_prompt;
+        uint64_t hash = 1;
+
+        assert_true(c->done);
+        memcpy(ids, c->prompt, n * sizeof(*ids));
+        if (c->killer || c->breaker) {
+                assert_true(c->end == TDM_JOB_END_ERROR || c->cancelled);
+                if (!c->cancelled)
+                        assert_int_equal(c->error, TDM_E_DEVICE_FAULT);
+                return;
+        }
+        if (!c->cancelled) {
+                if (c->end == TDM_JOB_END_ERROR)
+                        fail_msg("a job ended with %s", tdm_error_name(c->error));
+                assert_int_equal(c->n_got, c->score ? c->n_prompt : c->max_tokens);
+        }
+        for (uint32_t i = 0; i < n; i++) {
+                hash = mix(hash, ids[i]);
+                if (c->score) {
+                        float want = i + 1 < n ? -score_of(hash, ids[i + 1]) : 0;
+
+                        if (i < c->n_got && i + 1 < n)
+                                assert_true(c->nll[i] == want);
+                } else if (i + 1 == n && n - c->n_prompt < c->n_got) {
+                        uint32_t n_history = c->penalty ? TDM_MIN(n, 64u) : 0;
+                        uint32_t want = choose(hash, i + 1, c->seed, ids + n - n_history, n_history, n_vocab);
+
+                        assert_int_equal(c->got[n - c->n_prompt], want);
+                        ids[n++] = want;
+                }
+        }
+}
+
+/* ---- single things ---- */
+
+uint32_t pick(struct world *w, uint32_t n)
+{
+        return (uint32_t)rand_r(&w->seed) % n;
+}
+
+static struct tdm_model *make_model(struct tdm_models *models, uint32_t id, uint32_t full_pages, uint32_t window_pages,
+                                    uint32_t max_rows, uint32_t max_seqs)
+{
+        static const char path[] = "models/sprout.gguf";
+        struct tdm_model *m = calloc(1, sizeof(*m));
+        struct tdm_steps_limits limits = { .max_rows = max_rows,
+                                           .max_seqs = max_seqs,
+                                           .max_logits = TDM_MAX(max_seqs, 16u),
+                                           .n_tables = max_seqs,
+                                           .table_entries = N_CTX / TDM_KV_PAGE_TOKENS };
+        struct tdm_hparams *hp;
+        struct tdm_error err;
+
+        m->n_refs = 1;
+        m->models = models;
+        m->id = id;
+        m->name = strdup("fake");
+        m->path = strdup(path);
+        m->fd = tdm_open_model_file(path);
+        assert_true(m->fd >= 0);
+        assert_int_equal(tdm_file_identify(m->fd, &m->identity), 0);
+        m->metadata = calloc(1, sizeof(*m->metadata));
+        assert_int_equal(tdm_gguf_open(&m->metadata->gguf, m->fd, path, &err), 0);
+        assert_int_equal(tdm_tokenizer_new(&m->metadata->tokenizer, m->metadata->gguf, &err), 0);
+        hp = &m->metadata->description.hparams;
+        *hp = (struct tdm_hparams){ .n_layers = 6,
+                                    .d_model = 64,
+                                    .n_heads = 2,
+                                    .n_kv_heads = 1,
+                                    .head_dim = 32,
+                                    .d_ff = 64,
+                                    .n_vocab = tdm_tokenizer_n_vocab(m->metadata->tokenizer),
+                                    .n_ctx = N_CTX,
+                                    .window = 40 };
+        hp->layer_is_full[5] = 1;
+        assert_int_equal(tdm_kv_geometry_init(&m->geometry, hp, TDM_KV_F16, full_pages, window_pages), 0);
+        assert_int_equal(tdm_steps_limits_check(&limits, &err), 0);
+        tdm_steps_layout(&limits, &m->layout);
+        assert_int_equal(tdm_segment_create(&m->steps, "steps", m->layout.size_bytes), 0);
+        assert_int_equal(tdm_segment_create(&m->results, "results", m->layout.results_bytes), 0);
+        assert_int_equal(tdm_pages_new(&m->pages, &m->geometry, NULL), 0);
+        if (!models->no_prefix_cache)
+                assert_int_equal(tdm_prefix_new(&m->prefix, m->pages, hp, &m->geometry), 0);
+        tdm_steps_format(m->steps->base, &m->layout);
+        m->state = TDM_MODEL_READY;
+        return m;
+}
+
+void world_open(struct world *w, unsigned seed, uint32_t full_pages, uint32_t window_pages,
+                const struct tdm_scheduler_config *config)
+{
+        struct tdm_models_config mc = { .max_rows = config->max_rows,
+                                        .max_sequences = config->max_sequences,
+                                        .no_prefix_cache = seed % 4 == 0 };
+        struct tdm_error err;
+
+        *w = (struct world){ .seed = seed };
+        assert_int_equal(tdm_loop_new(&w->loop, &err), 0);
+        assert_int_equal(tdm_models_new(&w->models, w->loop, &mc, &err), 0);
+        assert_int_equal(tdm_scheduler_new(&w->s, w->loop, config), 0);
+        w->fleet.ready = true;
+        w->fleet.epoch = 1;
+        for (uint32_t i = 0; i < 2; i++) {
+                w->fleet.models[i] =
+                        make_model(w->models, i + 1, full_pages, window_pages, config->max_rows, config->max_sequences);
+                w->fleet.cache[i][TDM_KV_FULL] = calloc(full_pages * TDM_KV_PAGE_TOKENS, sizeof(struct cell));
+                w->fleet.cache[i][TDM_KV_WINDOW] = calloc(window_pages * TDM_KV_PAGE_TOKENS, sizeof(struct cell));
+                tdm_scheduler_on_model_changed(w->s, w->fleet.models[i]);
+        }
+        assert_int_equal(tdm_step_new(&w->fleet.step, &w->fleet.models[0]->layout.limits), 0);
+        tdm_scheduler_set_fleet(w->s, &w->fleet);
+}
+
+void world_close(struct world *w)
+{
+        for (uint32_t i = 0; i < w->n_arrived; i++)
+                tdm_job_unref(w->jobs[i].job);
+        for (uint32_t i = 0; i < 2; i++) {
+                struct tdm_model *m = w->fleet.models[i];
+
+                if (m->pages) {
+                        for (int g = 0; g < TDM_KV_GROUPS; g++) {
+                                assert_int_equal(tdm_pages_used(m->pages, (enum tdm_kv_group)g), 0);
+                                assert_int_equal(tdm_pages_reserved(m->pages, (enum tdm_kv_group)g), 0);
+                        }
+                }
+                assert_int_equal(m->n_jobs, 0);
+                assert_int_equal(m->n_steps, 0);
+        }
+        assert_true(tdm_scheduler_is_idle(w->s));
+        assert_int_equal(w->s->n_users, 0);
+        assert_int_equal(w->s->pending_bytes, 0);
+        tdm_scheduler_destroy(w->s);
+        for (uint32_t i = 0; i < 2; i++) {
+                tdm_model_leave(w->fleet.models[i]);
+                tdm_model_unref(w->fleet.models[i]);
+                free(w->fleet.cache[i][0]);
+                free(w->fleet.cache[i][1]);
+        }
+        tdm_step_destroy(w->fleet.step);
+        tdm_models_destroy(w->models);
+        tdm_loop_destroy(w->loop);
+}
+
+void turn(struct world *w)
+{
+        assert_true(tdm_loop_turn(w->loop, 0) >= 0);
+}
+
+void submit(struct world *w, struct client_job *c, uint32_t model, uid_t uid, enum tdm_job_priority priority,
+            enum tdm_placement placement, uint32_t chunk)
+{
+        struct tdm_job_params p = {
+                .kind = c->score ? TDM_JOB_SCORE : TDM_JOB_GENERATE,
+                .uid = uid,
+                .ids = c->prompt,
+                .n_ids = c->n_prompt,
+                .options = { .priority = priority,
+                             .placement = placement,
+                             .repeat_penalty = c->penalty ? 1.5f : 1,
+                             .seed = c->seed,
+                             .max_tokens = c->max_tokens,
+                             .prefill_chunk = chunk,
+                             .deadline_ms = c->deadline_ms,
+                             .ignore_end = true },
+                .n_top = c->score ? 2 : 0,
+        };
+        struct tdm_error err = { 0 };
+
+        if (tdm_job_new(&c->job, &p, &err) != 0)
+                fail_msg("%s", err.message);
+        c->job->events = &events;
+        c->job->userdata = c;
+        if (tdm_scheduler_submit(w->s, c->job, w->fleet.models[model], &err) != 0)
+                fail_msg("%s", err.message);
+}
+
+void make_prompt(struct world *w, struct client_job *c, uint32_t n_prompt, uint32_t max_tokens)
+{
+        *c = (struct client_job){ .n_prompt = n_prompt, .max_tokens = max_tokens, .seed = w->seed };
+        for (uint32_t i = 0; i < n_prompt; i++)
+                c->prompt[i] = 300 + pick(w, 1000);
+}
+
+struct fake_step *some_step(struct world *w)
+{
+        uint32_t at = pick(w, TDM_ARRAY_SIZE(w->fleet.steps));
+
+        for (uint32_t i = 0; i < TDM_ARRAY_SIZE(w->fleet.steps); i++) {
+                struct fake_step *s = &w->fleet.steps[(at + i) % TDM_ARRAY_SIZE(w->fleet.steps)];
+
+                if (s->used)
+                        return s;
+        }
+        return NULL;
+}
+
+void reset(struct world *w, const struct fake_step *guilty)
+{
+        struct fake_step copy = guilty ? *guilty : (struct fake_step){ 0 };
+
+        /* Whatever was in flight has got anywhere. */
+        for (uint32_t i = 0; i < TDM_ARRAY_SIZE(w->fleet.steps); i++)
+                if (w->fleet.steps[i].used)
+                        execute(&w->fleet, &w->fleet.steps[i], pick(w, 40));
+        memset(w->fleet.steps, 0, sizeof(w->fleet.steps));
+        w->fleet.ready = false;
+        w->fleet.epoch++;
+        tdm_scheduler_on_reset(w->s, "killed in a test", copy.model ? copy.model->id : 0, copy.slot, copy.step_id);
+}
+
+void become_ready(struct world *w)
+{
+        bool either = w->fleet.measured == TDM_PLACEMENT_EITHER || w->fleet.measured == TDM_PLACEMENT_BALANCED;
+
+        /* The one that was lost may come later. */
+        w->fleet.away[0] = either && w->away && pick(w, 3) == 0;
+        w->fleet.away[1] = either && w->away && !w->fleet.away[0] && pick(w, 3) == 0;
+        w->fleet.ready = true;
+        tdm_scheduler_on_fleet_ready(w->s);
+        turn(w);
+}
+
+/* All its rows, once, behind those that it follows; so it may be told to be done before them. */
+static void run_step(struct world *w, struct fake_step *s)
+{
+        struct fake_step *before = s->after ? find_step(&w->fleet, s->after) : NULL;
+
+        if (s->executed)
+                return;
+        if (before)
+                run_step(w, before);
+        execute(&w->fleet, s, UINT32_MAX);
+        s->executed = true;
+        if (s->worker < TDM_N_WORKERS)
+                w->fleet.busy_ns[s->worker] +=
+                        (uint64_t)w->fleet.slowness[s->worker] * (8 + w->fleet.step->head.n_rows);
+}
+
+void finish_step(struct world *w, struct fake_step *s)
+{
+        struct fake_step copy = *s;
+        bool followed;
+
+        if (s->kills) {
+                reset(w, s);
+                return;
+        }
+        if (s->breaks) {
+                struct tdm_error err;
+
+                tdm_error_set(&err, TDM_E_DEVICE_FAULT, "a test's reason");
+                s->used = false;
+                followed = find_follower(&w->fleet, copy.step_id);
+                tdm_scheduler_on_step_failed(w->s, copy.model->id, copy.slot, copy.step_id, &err);
+                if (followed)
+                        reset(w, NULL);
+                return;
+        }
+        run_step(w, s);
+        s->used = false;
+        tdm_scheduler_on_step_done(w->s, copy.model->id, copy.slot, copy.step_id);
+}
+
+bool all_done(const struct world *w)
+{
+        for (uint32_t i = 0; i < w->n_jobs; i++)
+                if (i >= w->n_arrived || !w->jobs[i].done)
+                        return false;
+        return true;
+}
+
+void arrive(struct world *w)
+{
+        struct client_job *c = &w->jobs[w->n_arrived++];
+        enum tdm_placement placement =
+                pick(w, 4) ? TDM_PLACEMENT_ANY : (enum tdm_placement)pick(w, TDM_N_ASKED_PLACEMENTS);
+
+        submit(w, c, pick(w, 5) == 0, 1000 + (pick(w, 4) == 0), pick(w, 3) ? TDM_JOB_INTERACTIVE : TDM_JOB_BACKGROUND,
+               placement, pick(w, 3) ? 0 : 1 + pick(w, 9));
+}

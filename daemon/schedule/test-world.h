@@ -1,0 +1,100 @@
+/* What the tests of the scheduler share: a fleet that is a double, jobs as a client sees them, and a world of both.
+ *
+ * The double checks every step with the workers' own reader, keeps a paged cache as a device would, and chooses tokens
+ * by a function of everything a sequence has seen. So a wrong page, a page that was freed too early, a row that was
+ * issued twice or lost, or a wrong position changes a token, and every job's tokens are known in advance. */
+#ifndef TDM_DAEMON_SCHEDULE_TEST_WORLD_H
+#define TDM_DAEMON_SCHEDULE_TEST_WORLD_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "daemon/models/private.h"
+#include "daemon/schedule/private.h"
+
+#define MAX_JOBS 24
+#define N_CTX 320u
+#define KILLER 7u  /* a prompt with this token kills every worker that runs it */
+#define BREAKER 8u /* a step with this token fails, its device stays well */
+
+struct cell {
+        uint32_t position, token;
+        uint64_t hash;
+};
+
+struct fake_step {
+        bool used;
+        uint32_t slot;
+        uint64_t step_id;
+        uint32_t n_seqs;
+        struct tdm_model *model;
+        uint64_t after;
+        uint8_t worker; /* TDM_N_WORKERS: both */
+        bool marks;
+        bool executed;
+        bool kills, breaks;
+};
+
+struct tdm_fleet {
+        bool ready;
+        uint32_t epoch;
+        struct tdm_model *models[2];
+        struct cell *cache[2][TDM_KV_GROUPS]; /* [pages * 32] */
+        struct tdm_step *step;
+        struct fake_step steps[8];
+        uint32_t n_submitted, n_max_seqs;
+        bool down[TDM_N_WORKERS], away[TDM_N_WORKERS];
+        enum tdm_placement measured;
+        uint64_t busy_ns[TDM_N_WORKERS];
+        uint32_t slowness[TDM_N_WORKERS]; /* in ns for a row; 0: it does not tell */
+        uint32_t n_relayed, n_rows[TDM_N_WORKERS];
+        const char *numerics_id;
+        unsigned seed;
+};
+
+struct client_job {
+        struct tdm_job *job;
+        uint32_t prompt[N_CTX];
+        uint32_t n_prompt, max_tokens;
+        uint64_t seed;
+        uint32_t deadline_ms;
+        bool penalty, score, cancelled, killer, breaker;
+        uint32_t got[N_CTX];
+        float nll[N_CTX];
+        uint32_t n_got;
+        bool accepted, done;
+        enum tdm_job_end end;
+        int error;
+        uint32_t arrival;
+};
+
+struct world {
+        struct tdm_loop *loop;
+        struct tdm_models *models;
+        struct tdm_fleet fleet;
+        struct tdm_scheduler *s;
+        struct client_job jobs[MAX_JOBS];
+        uint32_t n_jobs, n_arrived;
+        bool away; /* workers may come back one after the other */
+        unsigned seed;
+};
+
+void check_result(const struct client_job *c, uint32_t n_vocab);
+uint32_t pick(struct world *w, uint32_t n);
+void world_open(struct world *w, unsigned seed, uint32_t full_pages, uint32_t window_pages,
+                const struct tdm_scheduler_config *config);
+void world_close(struct world *w);
+void turn(struct world *w);
+void submit(struct world *w, struct client_job *c, uint32_t model, uid_t uid, enum tdm_job_priority priority,
+            enum tdm_placement placement, uint32_t chunk);
+void make_prompt(struct world *w, struct client_job *c, uint32_t n_prompt, uint32_t max_tokens);
+struct fake_step *some_step(struct world *w);
+void reset(struct world *w, const struct fake_step *guilty);
+void become_ready(struct world *w);
+void finish_step(struct world *w, struct fake_step *s);
+bool all_done(const struct world *w);
+void arrive(struct world *w);
+
+#endif

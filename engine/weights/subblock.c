@@ -1,0 +1,315 @@
+/* Packing and reading the weight types of subblock.h.
+ *
+ * Packing goes through one byte per weight: the file's bits are spread over 32 bytes and gathered again in the panel's
+ * order, for every type by the same few loops, which a compiler turns into vectors. That is slower than a transposition
+ * of 4-byte groups, and done once per file.
+ *
+ * Does not compress, convert or round: every weight keeps its exact value. */
+#include "common/f16.h"
+#include "engine/weights/subblock.h"
+#include "engine/weights/weights-private.h"
+
+#define ROWS TDM_PANEL_ROWS
+#define BLOCK TDM_BLOCK_VALUES
+
+const uint8_t tdm_subblock_iq4_values[16] = { 1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241 };
+
+/* ---- the file's blocks: see the GGUF specification ---- */
+
+/* Where a unit of the file keeps what. -1: nowhere. */
+struct file_unit {
+        int16_t bytes;
+        int16_t half[2]; /* the 16-bit numbers that go in front */
+        int16_t scales;  /* sub-scales, scale_bytes / 16 bytes */
+};
+
+static struct file_unit file_unit(uint32_t type)
+{
+        switch (type) {
+        case TDM_TYPE_Q4_1:
+                return (struct file_unit){ 20, { 0, 2 }, -1 };
+        case TDM_TYPE_Q5_0:
+                return (struct file_unit){ 22, { 0, -1 }, -1 };
+        case TDM_TYPE_Q5_1:
+                return (struct file_unit){ 24, { 0, 2 }, -1 };
+        case TDM_TYPE_Q2_K: /* scales 16, quants 64, d, dmin */
+                return (struct file_unit){ 84, { 80, 82 }, 0 };
+        case TDM_TYPE_Q3_K: /* high bits 32, quants 64, scales 12, d */
+                return (struct file_unit){ 110, { 108, -1 }, 96 };
+        case TDM_TYPE_Q4_K: /* d, dmin, scales 12, quants 128 */
+                return (struct file_unit){ 144, { 0, 2 }, 4 };
+        case TDM_TYPE_Q5_K: /* d, dmin, scales 12, high bits 32, quants 128 */
+                return (struct file_unit){ 176, { 0, 2 }, 4 };
+        case TDM_TYPE_Q6_K: /* low nibbles 128, high bits 64, scales 16, d */
+                return (struct file_unit){ 210, { 208, -1 }, 192 };
+        case TDM_TYPE_IQ4_NL:
+                return (struct file_unit){ 18, { 0, -1 }, -1 };
+        case TDM_TYPE_IQ4_XS: /* d, scales_h, scales_l 4, quants 128 */
+                return (struct file_unit){ 136, { 0, 2 }, 4 };
+        default:
+                abort(); /* callers ask tdm_subblock_type() first */
+        }
+}
+
+/* The 32 quants of block b of a unit, a byte each. */
+static inline void spread(uint32_t type, const uint8_t *unit, uint32_t b, uint8_t *restrict q)
+{
+        const uint8_t *low, *high;
+        unsigned shift;
+
+        switch (type) {
+        case TDM_TYPE_Q4_1:
+        case TDM_TYPE_IQ4_NL:
+        case TDM_TYPE_IQ4_XS:
+                low = type == TDM_TYPE_Q4_1 ? unit + 4 : type == TDM_TYPE_IQ4_NL ? unit + 2 : unit + 8 + 16 * b;
+                for (unsigned i = 0; i < 16; i++) {
+                        q[i] = low[i] & 15;
+                        q[i + 16] = low[i] >> 4;
+                }
+                break;
+        case TDM_TYPE_Q5_0:
+        case TDM_TYPE_Q5_1: {
+                uint32_t bits = tdm_load_u32(type == TDM_TYPE_Q5_0 ? unit + 2 : unit + 4);
+
+                low = type == TDM_TYPE_Q5_0 ? unit + 6 : unit + 8;
+                for (unsigned i = 0; i < 16; i++) {
+                        q[i] = (uint8_t)((low[i] & 15) | (bits >> i & 1) << 4);
+                        q[i + 16] = (uint8_t)(low[i] >> 4 | (bits >> (i + 16) & 1) << 4);
+                }
+                break;
+        }
+        case TDM_TYPE_Q2_K:
+                low = unit + 16 + b / 4 * 32;
+                shift = b % 4 * 2;
+                for (unsigned i = 0; i < 32; i++)
+                        q[i] = low[i] >> shift & 3;
+                break;
+        case TDM_TYPE_Q3_K:
+                low = unit + 32 + b / 4 * 32;
+                high = unit;
+                shift = b % 4 * 2;
+                for (unsigned i = 0; i < 32; i++)
+                        q[i] = (uint8_t)((low[i] >> shift & 3) | (high[i] >> b & 1) << 2);
+                break;
+        case TDM_TYPE_Q4_K:
+        case TDM_TYPE_Q5_K:
+                low = unit + (type == TDM_TYPE_Q4_K ? 16 : 48) + b / 2 * 32;
+                high = unit + 16;
+                shift = b % 2 * 4;
+                for (unsigned i = 0; i < 32; i++)
+                        q[i] = low[i] >> shift & 15;
+                for (unsigned i = 0; type == TDM_TYPE_Q5_K && i < 32; i++)
+                        q[i] |= (uint8_t)((high[i] >> b & 1) << 4);
+                break;
+        case TDM_TYPE_Q6_K:
+                low = unit + b / 4 * 64 + b % 2 * 32;
+                high = unit + 128 + b / 4 * 32;
+                shift = b % 4 / 2 * 4;
+                for (unsigned i = 0; i < 32; i++)
+                        q[i] = (uint8_t)((low[i] >> shift & 15) | (high[i] >> (b % 4 * 2) & 3) << 4);
+                break;
+        default:
+                abort();
+        }
+}
+
+/* ---- packing ---- */
+
+/* One byte a quant to a block's planes; to: the block's first byte of this lane. */
+static inline void gather(uint32_t type, const uint8_t *restrict q, uint8_t *restrict to)
+{
+        uint8_t plane[BLOCK / 2], bits[2][4] = { { 0 } };
+        bool has_nibbles = type != TDM_TYPE_Q2_K && type != TDM_TYPE_Q3_K;
+        bool has_pairs = type == TDM_TYPE_Q6_K || !has_nibbles;
+        unsigned pair_shift = has_nibbles ? 4 : 0, bit_shift = has_nibbles ? 4 : 2;
+
+        if (has_nibbles) {
+                for (unsigned i = 0; i < 16; i++)
+                        plane[i] = (uint8_t)((q[i] & 15) | q[i + 16] << 4);
+                for (unsigned v = 0; v < 4; v++, to += 4 * ROWS)
+                        memcpy(to, plane + 4 * v, 4);
+        }
+        if (has_pairs) {
+                for (unsigned a = 0; a < 2; a++)
+                        for (unsigned t = 0; t < 4; t++)
+                                for (unsigned i = 0; i < 4; i++)
+                                        bits[a][i] |= (uint8_t)((q[16 * a + 4 * t + i] >> pair_shift & 3) << 2 * t);
+                for (unsigned a = 0; a < 2; a++, to += 4 * ROWS)
+                        memcpy(to, bits[a], 4);
+        }
+        if (type == TDM_TYPE_Q3_K || type == TDM_TYPE_Q5_0 || type == TDM_TYPE_Q5_1 || type == TDM_TYPE_Q5_K) {
+                memset(bits, 0, sizeof(bits));
+                for (unsigned g = 0; g < 8; g++)
+                        for (unsigned i = 0; i < 4; i++)
+                                bits[0][i] |= (uint8_t)((q[4 * g + i] >> bit_shift & 1) << g);
+                memcpy(to, bits[0], 4);
+        }
+}
+
+static inline __attribute__((always_inline)) bool pack_panel(uint32_t type, uint8_t *panel, const uint8_t *src,
+                                                             uint64_t row_bytes, uint32_t n_rows, uint32_t cols)
+{
+        const struct tdm_subblock_info info = tdm_subblock_info(type);
+        const struct file_unit file = file_unit(type);
+        size_t unit_bytes = tdm_subblock_unit_bytes(&info);
+        uint8_t *body = panel + tdm_subblock_front_bytes(&info, cols);
+        unsigned n_bad = 0;
+
+        memset(panel, 0, (size_t)(body - panel));
+        for (uint32_t u = 0; u < cols / info.unit_values; u++, body += unit_bytes) {
+                if (n_rows < ROWS)
+                        memset(body, 0, unit_bytes); /* d is 0 there, so that any quant is a zero weight */
+                for (uint32_t row = 0; row < n_rows; row++) {
+                        const uint8_t *unit = src + row * row_bytes + (uint64_t)u * (uint64_t)file.bytes;
+                        uint8_t *to = body + 4 * row;
+
+                        for (uint32_t h = 0; h < info.halves; h++) {
+                                uint16_t half = tdm_load_u16(unit + file.half[h]);
+
+                                memcpy(panel + ((u * info.halves + h) * ROWS + row) * 2, &half, 2);
+                                n_bad += !(type == TDM_TYPE_IQ4_XS && h == 1) && (half & 0x7c00) == 0x7c00;
+                        }
+                        for (uint32_t i = 0; i < info.scale_bytes / (4 * ROWS); i++, to += 4 * ROWS)
+                                memcpy(to, unit + file.scales + 4 * i, 4);
+                        for (uint32_t b = 0; b < info.unit_values / BLOCK; b++, to += info.block_bytes) {
+                                uint8_t q[BLOCK];
+
+                                spread(type, unit, b, q);
+                                gather(type, q, to);
+                        }
+                }
+        }
+        return n_bad == 0;
+}
+
+bool tdm_subblock_pack_panel(uint32_t type, uint8_t *panel, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows,
+                             uint32_t cols)
+{
+#define PACK(t)                                                                                                        \
+        case t:                                                                                                        \
+                return pack_panel(t, panel, src, row_bytes, n_rows, cols)
+        switch (type) {
+                PACK(TDM_TYPE_Q4_1);
+                PACK(TDM_TYPE_Q5_0);
+                PACK(TDM_TYPE_Q5_1);
+                PACK(TDM_TYPE_Q2_K);
+                PACK(TDM_TYPE_Q3_K);
+                PACK(TDM_TYPE_Q4_K);
+                PACK(TDM_TYPE_Q5_K);
+                PACK(TDM_TYPE_Q6_K);
+                PACK(TDM_TYPE_IQ4_NL);
+                PACK(TDM_TYPE_IQ4_XS);
+        default:
+                abort(); /* callers ask tdm_subblock_type() first */
+        }
+#undef PACK
+}
+
+/* ---- reading ---- */
+
+/* Sub-scales of block b of a unit: scales are the lane's, 4 bytes every 64; halves are the lane's in front. */
+static void read_scales(uint32_t type, const uint8_t *scales, const uint16_t *halves, uint32_t b,
+                        struct tdm_subblock_slice *ret)
+{
+        float d = tdm_f16_to_f32(halves[0]);
+
+#define SCALE(i) scales[(i) / 4 * 4 * ROWS + (i) % 4]
+        switch (type) {
+        case TDM_TYPE_Q4_1:
+        case TDM_TYPE_Q5_1:
+                ret->scale[0] = ret->scale[1] = d;
+                ret->min[0] = ret->min[1] = tdm_f16_to_f32(halves[1]);
+                break;
+        case TDM_TYPE_Q5_0:
+        case TDM_TYPE_IQ4_NL:
+                ret->scale[0] = ret->scale[1] = d;
+                break;
+        case TDM_TYPE_IQ4_XS: {
+                int s = (SCALE(b / 2) >> b % 2 * 4 & 15) | (halves[1] >> 2 * b & 3) << 4;
+
+                ret->scale[0] = ret->scale[1] = d * (float)(s - 32);
+                break;
+        }
+        case TDM_TYPE_Q4_K:
+        case TDM_TYPE_Q5_K: {
+                unsigned s = b < 4 ? SCALE(b) & 63u : (SCALE(b + 4) & 15u) | (unsigned)(SCALE(b - 4) >> 6) << 4;
+                unsigned m =
+                        b < 4 ? SCALE(b + 4) & 63u : (unsigned)(SCALE(b + 4) >> 4) | (unsigned)(SCALE(b) >> 6) << 4;
+
+                ret->scale[0] = ret->scale[1] = d * (float)s;
+                ret->min[0] = ret->min[1] = -(tdm_f16_to_f32(halves[1]) * (float)m);
+                break;
+        }
+        case TDM_TYPE_Q2_K:
+                for (unsigned h = 0; h < 2; h++) {
+                        ret->scale[h] = d * (float)(SCALE(2 * b + h) & 15);
+                        ret->min[h] = -(tdm_f16_to_f32(halves[1]) * (float)(SCALE(2 * b + h) >> 4));
+                }
+                break;
+        case TDM_TYPE_Q3_K:
+                for (unsigned h = 0; h < 2; h++) {
+                        unsigned i = 2 * b + h, low = i < 8 ? SCALE(i) & 15u : SCALE(i - 8) >> 4;
+
+                        ret->scale[h] = d * (float)((int)(low | (SCALE(8 + i % 4) >> 2 * (i / 4) & 3u) << 4) - 32);
+                }
+                break;
+        case TDM_TYPE_Q6_K:
+                for (unsigned h = 0; h < 2; h++)
+                        ret->scale[h] = d * (float)(int8_t)SCALE(2 * b + h);
+                break;
+        default:
+                abort();
+        }
+#undef SCALE
+}
+
+void tdm_subblock_read(uint32_t type, const uint8_t *panel, uint32_t cols, uint32_t b, uint32_t lane,
+                       struct tdm_subblock_slice *ret)
+{
+        const struct tdm_subblock_info info = tdm_subblock_info(type);
+        uint32_t per_unit = info.unit_values / BLOCK, u = b / per_unit;
+        const uint8_t *scales =
+                panel + tdm_subblock_front_bytes(&info, cols) + u * tdm_subblock_unit_bytes(&info) + 4 * lane;
+        const uint8_t *planes = scales + info.scale_bytes + b % per_unit * info.block_bytes;
+        uint16_t halves[2] = { 0 };
+
+        for (uint32_t h = 0; h < info.halves; h++)
+                halves[h] = tdm_load_u16(panel + ((u * info.halves + h) * ROWS + lane) * 2);
+        *ret = (struct tdm_subblock_slice){ 0 };
+        read_scales(type, scales, halves, b % per_unit, ret);
+
+        for (unsigned i = 0; i < BLOCK; i++) {
+                unsigned g = i / 4, byte = i % 4;
+
+#define PLANE(n) ((unsigned)planes[(n)*4 * ROWS + byte])
+#define NIBBLE (PLANE(g % 4) >> g / 4 * 4 & 15)
+                switch (type) {
+                case TDM_TYPE_Q4_1:
+                case TDM_TYPE_Q4_K:
+                        ret->q[i] = (uint8_t)NIBBLE;
+                        break;
+                case TDM_TYPE_IQ4_NL:
+                case TDM_TYPE_IQ4_XS:
+                        ret->q[i] = tdm_subblock_iq4_values[NIBBLE];
+                        break;
+                case TDM_TYPE_Q5_0:
+                case TDM_TYPE_Q5_1:
+                case TDM_TYPE_Q5_K:
+                        ret->q[i] = (uint8_t)(NIBBLE | (PLANE(4) >> g & 1) << 4);
+                        break;
+                case TDM_TYPE_Q6_K:
+                        ret->q[i] = (uint8_t)(NIBBLE | (PLANE(4 + g / 4) >> g % 4 * 2 & 3) << 4);
+                        break;
+                case TDM_TYPE_Q2_K:
+                        ret->q[i] = PLANE(g / 4) >> g % 4 * 2 & 3;
+                        break;
+                case TDM_TYPE_Q3_K:
+                        ret->q[i] = (uint8_t)((PLANE(g / 4) >> g % 4 * 2 & 3) | (PLANE(2) >> g & 1) << 2);
+                        break;
+                default:
+                        abort();
+                }
+#undef NIBBLE
+#undef PLANE
+        }
+}

@@ -1,0 +1,110 @@
+/* Weight types made of sub-blocks: the 4- and 5-bit types with a minimum, the K-quants and the table types. How they
+ * lie in a PANEL16 matrix, how a file's rows get there and how one lane is read back. Bytes per weight are the file's.
+ *
+ * A weight is (q - offset) * scale, or q * scale + min where the type has a minimum; q is unsigned, offset belongs to
+ * the type; scale and min belong to a sub-block of 16 or 32 columns and are exact in f32 (11 bits of d times at most
+ * 8). So (q - offset) * scale is exact too, and q * scale + min is rounded once.
+ *
+ *   panel = front, padded to 64 bytes, then units of 32 columns (Q4_1, Q5_0, Q5_1, IQ4_NL) or 256 (the others)
+ *   front:  f16 [units][halves][16 rows]: d; and m, dmin or, in IQ4_XS, the 16 bits of scales_h
+ *   unit:   sub-scales, the file's bytes in the file's order as [4-byte groups][16 rows][4], then its blocks of 32
+ *           columns
+ *   block:  bytes [.][16 rows][4], where byte i of a lane belongs to the columns 4 g + i of the groups g = 0 … 7:
+ *           4 bits and more: [4 v]: low nibble group v, high nibble group v + 4;
+ *                            then, for a 5th bit, [1]: bit g of group g;
+ *                            for the 5th and 6th, [2 a]: bits 2 t, 2 t + 1 of group 4 a + t
+ *           Q2_K, Q3_K:      [2 a]: bits 2 t, 2 t + 1 of group 4 a + t; then, for Q3_K's 3rd bit, [1]: bit g of group g
+ *
+ * Every vector of a group is then one or two shifts and masks away. Nothing here knows a file's tensors or a kernel. */
+#ifndef TDM_ENGINE_WEIGHTS_SUBBLOCK_H
+#define TDM_ENGINE_WEIGHTS_SUBBLOCK_H
+
+#include "engine/weights/weights.h"
+
+struct tdm_subblock_info {
+        uint32_t unit_values;
+        uint32_t halves;      /* of a unit, in front */
+        uint32_t scale_bytes; /* of a unit and 16 rows */
+        uint32_t block_bytes; /* of 32 columns and 16 rows */
+        uint32_t sub_values;  /* 16 or 32 columns share scale and min */
+        int32_t offset;
+        bool has_min;
+};
+
+/* Inline, so that a kernel of a known type has constants. All zero for a type that is not of this family. */
+static inline __attribute__((always_inline)) struct tdm_subblock_info tdm_subblock_info(uint32_t type)
+{
+        switch (type) {
+        case TDM_TYPE_Q4_1:
+                return (struct tdm_subblock_info){ 32, 2, 0, 256, 32, 0, true };
+        case TDM_TYPE_Q5_0:
+                return (struct tdm_subblock_info){ 32, 1, 0, 320, 32, 16, false };
+        case TDM_TYPE_Q5_1:
+                return (struct tdm_subblock_info){ 32, 2, 0, 320, 32, 0, true };
+        case TDM_TYPE_Q2_K:
+                return (struct tdm_subblock_info){ 256, 2, 256, 128, 16, 0, true };
+        case TDM_TYPE_Q3_K:
+                return (struct tdm_subblock_info){ 256, 1, 192, 192, 16, 4, false };
+        case TDM_TYPE_Q4_K:
+                return (struct tdm_subblock_info){ 256, 2, 192, 256, 32, 0, true };
+        case TDM_TYPE_Q5_K:
+                return (struct tdm_subblock_info){ 256, 2, 192, 320, 32, 0, true };
+        case TDM_TYPE_Q6_K:
+                return (struct tdm_subblock_info){ 256, 1, 256, 384, 16, 32, false };
+        case TDM_TYPE_IQ4_NL:
+                return (struct tdm_subblock_info){ 32, 1, 0, 256, 32, 128, false };
+        case TDM_TYPE_IQ4_XS:
+                return (struct tdm_subblock_info){ 256, 2, 64, 256, 32, 128, false };
+        default:
+                return (struct tdm_subblock_info){ 0 };
+        }
+}
+
+static inline bool tdm_subblock_type(uint32_t type)
+{
+        return tdm_subblock_info(type).unit_values != 0;
+}
+
+static inline size_t tdm_subblock_front_bytes(const struct tdm_subblock_info *info, uint32_t cols)
+{
+        return TDM_ALIGN_UP((size_t)cols / info->unit_values * info->halves * TDM_PANEL_ROWS * 2, (size_t)64);
+}
+
+static inline size_t tdm_subblock_unit_bytes(const struct tdm_subblock_info *info)
+{
+        return info->scale_bytes + info->unit_values / TDM_BLOCK_VALUES * info->block_bytes;
+}
+
+/* cols a multiple of info->unit_values. */
+static inline size_t tdm_subblock_panel_bytes(const struct tdm_subblock_info *info, uint32_t cols)
+{
+        return tdm_subblock_front_bytes(info, cols) + cols / info->unit_values * tdm_subblock_unit_bytes(info);
+}
+
+/* What the 4 bits of IQ4_NL and IQ4_XS stand for, plus 128. */
+extern const uint8_t tdm_subblock_iq4_values[16];
+
+/* Packs n_rows <= 16 rows of a file, row_bytes apart, into a panel; the lanes behind them become zero weights. False: a
+ * scale or minimum is not finite. */
+bool tdm_subblock_pack_panel(uint32_t type, uint8_t *panel, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows,
+                             uint32_t cols);
+
+/* 32 columns of one lane of a panel. */
+struct tdm_subblock_slice {
+        uint8_t q[TDM_BLOCK_VALUES];
+        float scale[2]; /* of each half of the columns; the same twice where sub_values is 32 */
+        float min[2];   /* 0 where the type has none */
+};
+void tdm_subblock_read(uint32_t type, const uint8_t *panel, uint32_t cols, uint32_t b, uint32_t lane,
+                       struct tdm_subblock_slice *ret);
+
+/* The value of column col of such a block. */
+static inline float tdm_subblock_value(const struct tdm_subblock_info *info, const struct tdm_subblock_slice *block,
+                                       uint32_t col)
+{
+        float v = (float)(block->q[col] - info->offset) * block->scale[col / 16]; /* exact */
+
+        return info->has_min ? v + block->min[col / 16] : v;
+}
+
+#endif

@@ -1,0 +1,254 @@
+/* The weight types of subblock.h against the file formats, written down here once more, one value at a time: packing
+ * and reading back give every value; lanes behind the last row are zero; scales that are not finite are refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include "engine/weights/subblock.h"
+
+static const uint32_t types[] = { TDM_TYPE_Q4_1, TDM_TYPE_Q5_0, TDM_TYPE_Q5_1, TDM_TYPE_Q2_K,   TDM_TYPE_Q3_K,
+                                  TDM_TYPE_Q4_K, TDM_TYPE_Q5_K, TDM_TYPE_Q6_K, TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS };
+
+static uint64_t random_state = 1;
+
+static uint32_t random_u32(void)
+{
+        random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        return (uint32_t)(random_state >> 32);
+}
+
+/* ---- formats, restated ---- */
+
+static double f16_value(const uint8_t *p)
+{
+        unsigned h = p[0] | p[1] << 8, exponent = h >> 10 & 31, fraction = h & 1023;
+        double v = exponent ? ldexp(1024 + fraction, (int)exponent - 25) : ldexp(fraction, -24);
+
+        return h >> 15 ? -v : v;
+}
+
+static int bit(const uint8_t *bytes, uint32_t i)
+{
+        return bytes[i / 8] >> i % 8 & 1;
+}
+
+static const int iq4[16] = { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 };
+
+/* Value k of a block of 32. */
+static double small_value(uint32_t type, const uint8_t *p, uint32_t k)
+{
+        const uint8_t *quants = p + (type == TDM_TYPE_Q4_1 ? 4 :
+                                     type == TDM_TYPE_Q5_0 ? 6 :
+                                     type == TDM_TYPE_Q5_1 ? 8 :
+                                                             2);
+        int q = k < 16 ? quants[k] % 16 : quants[k - 16] / 16;
+
+        switch (type) {
+        case TDM_TYPE_Q4_1:
+                return f16_value(p) * q + f16_value(p + 2);
+        case TDM_TYPE_Q5_0:
+                return f16_value(p) * (q + 16 * bit(p + 2, k) - 16);
+        case TDM_TYPE_Q5_1:
+                return f16_value(p) * (q + 16 * bit(p + 4, k)) + f16_value(p + 2);
+        default:
+                return f16_value(p) * iq4[q];
+        }
+}
+
+/* The j-th 6-bit scale (first = 0) or minimum (first = 4) of Q4_K and Q5_K: the first four lie in the low bits of bytes
+ * first …, the last four have their low half in bytes 8 … and their high half in the top bits of bytes first …. */
+static int six_bits(const uint8_t *s, int first, int j)
+{
+        if (j < 4)
+                return s[first + j] % 64;
+        return (first == 0 ? s[4 + j] % 16 : s[4 + j] / 16) + 16 * (s[first + j - 4] / 64);
+}
+
+/* Value k of a block of 256. */
+static double large_value(uint32_t type, const uint8_t *p, uint32_t k)
+{
+        uint32_t j = k / 32, half = k / 128, l = k % 32; /* j: 32s; half: the 128s of the 2-, 3- and 6-bit types */
+        int q, s;
+
+        switch (type) {
+        case TDM_TYPE_Q2_K:
+                q = p[16 + 32 * half + l] >> 2 * (j % 4) & 3;
+                s = p[k / 16];
+                return f16_value(p + 80) * (s % 16) * q - f16_value(p + 82) * (s / 16);
+        case TDM_TYPE_Q3_K: {
+                const uint8_t *scales = p + 96;
+                uint32_t i = k / 16;
+
+                q = (p[32 + 32 * half + l] >> 2 * (j % 4) & 3) - (p[l] >> j & 1 ? 0 : 4);
+                s = (i < 8 ? scales[i] % 16 : scales[i - 8] / 16) + 16 * (scales[8 + i % 4] >> 2 * (i / 4) & 3);
+                return f16_value(p + 108) * (s - 32) * q;
+        }
+        case TDM_TYPE_Q4_K:
+        case TDM_TYPE_Q5_K: {
+                const uint8_t *quants = p + (type == TDM_TYPE_Q4_K ? 16 : 48) + 32 * (j / 2);
+
+                q = j % 2 ? quants[l] / 16 : quants[l] % 16;
+                if (type == TDM_TYPE_Q5_K)
+                        q += 16 * (p[16 + l] >> j & 1);
+                return f16_value(p) * six_bits(p + 4, 0, (int)j) * q - f16_value(p + 2) * six_bits(p + 4, 4, (int)j);
+        }
+        case TDM_TYPE_Q6_K:
+                q = p[64 * half + k % 64];
+                q = j % 4 < 2 ? q % 16 : q / 16;
+                q += 16 * (p[128 + 32 * half + l] >> 2 * (j % 4) & 3);
+                return f16_value(p + 208) * (int8_t)p[192 + k / 16] * (q - 32);
+        default: /* IQ4_XS */
+                q = p[8 + 16 * j + l % 16];
+                q = l < 16 ? q % 16 : q / 16;
+                s = (j % 2 ? p[4 + j / 2] / 16 : p[4 + j / 2] % 16) + 16 * ((p[2] | p[3] << 8) >> 2 * j & 3);
+                return f16_value(p) * (s - 32) * iq4[q];
+        }
+}
+
+static double file_value(uint32_t type, const uint8_t *row, uint32_t col)
+{
+        const struct tdm_type_info *info = tdm_type_info(type);
+        const uint8_t *block = row + col / info->block_values * info->block_bytes;
+
+        return info->block_values == 32 ? small_value(type, block, col % 32) : large_value(type, block, col % 256);
+}
+
+/* Places of the 16-bit floats of a block; -1: only one. */
+static void float_places(uint32_t type, int at[2])
+{
+        at[0] = type == TDM_TYPE_Q2_K ? 80 : type == TDM_TYPE_Q3_K ? 108 : type == TDM_TYPE_Q6_K ? 208 : 0;
+        at[1] = type == TDM_TYPE_Q2_K                                                                            ? 82 :
+                type == TDM_TYPE_Q4_1 || type == TDM_TYPE_Q5_1 || type == TDM_TYPE_Q4_K || type == TDM_TYPE_Q5_K ? 2 :
+                                                                                                                   -1;
+}
+
+/* Random bytes with finite floats. */
+static uint8_t *random_rows(uint32_t type, uint32_t rows, uint32_t cols, size_t *ret_row_bytes)
+{
+        const struct tdm_type_info *info = tdm_type_info(type);
+        size_t row_bytes = *ret_row_bytes = (size_t)cols / info->block_values * info->block_bytes;
+        uint8_t *data = malloc(rows * row_bytes);
+        int at[2];
+
+        assert_non_null(data);
+        float_places(type, at);
+        for (size_t i = 0; i < rows * row_bytes; i++)
+                data[i] = (uint8_t)random_u32();
+        for (size_t i = 0; i < rows * row_bytes; i += info->block_bytes)
+                for (unsigned h = 0; h < 2; h++)
+                        if (at[h] >= 0) /* clears the exponent's top bit, or most of it */
+                                data[i + (size_t)at[h] + 1] &= random_u32() % 8 ? 0xbf : 0x83;
+        return data;
+}
+
+static uint8_t *pack(uint32_t type, const uint8_t *data, size_t row_bytes, struct tdm_weights_tensor *t,
+                     bool *ret_finite)
+{
+        uint8_t *base;
+
+        t->type = type;
+        t->layout = TDM_LAYOUT_PANEL16;
+        t->panel_bytes = tdm_weights_panel_bytes(type, t->cols);
+        t->size_bytes = t->panel_bytes * TDM_DIV_UP(t->rows, TDM_PANEL_ROWS);
+        base = aligned_alloc(64, t->size_bytes);
+        assert_non_null(base);
+        memset(base, 0x5a, t->size_bytes);
+        *ret_finite = true;
+        for (uint32_t row = 0; row < t->rows; row += TDM_PANEL_ROWS)
+                *ret_finite &= tdm_subblock_pack_panel(type, base + row / TDM_PANEL_ROWS * t->panel_bytes,
+                                                       data + row * row_bytes, row_bytes,
+                                                       TDM_MIN(t->rows - row, TDM_PANEL_ROWS), t->cols);
+        return base;
+}
+
+static void test_values(void **state)
+{
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(types); i++)
+                for (unsigned round = 0; round < 6; round++) {
+                        uint32_t block = tdm_type_info(types[i])->block_values;
+                        struct tdm_weights_tensor t = { .rows = 1 + random_u32() % 40,
+                                                        .cols = block * (1 + random_u32() % 5) };
+                        _cleanup_(freep) uint8_t *data = NULL, *base = NULL;
+                        size_t row_bytes;
+                        bool finite;
+                        float y[256 * 5];
+
+                        data = random_rows(types[i], t.rows, t.cols, &row_bytes);
+                        base = pack(types[i], data, row_bytes, &t, &finite);
+                        assert_true(finite);
+                        for (uint32_t row = 0; row < t.rows; row++) {
+                                tdm_weights_row(base, &t, row, y);
+                                for (uint32_t col = 0; col < t.cols; col++) {
+                                        /* the double is exact; f32 rounds it once */
+                                        float want = (float)file_value(types[i], data + row * row_bytes, col);
+
+                                        assert_true(y[col] == want);
+                                        assert_true(tdm_weights_value(base, &t, row, col) == want);
+                                }
+                        }
+                }
+}
+
+/* Lanes behind the last row are zero weights, and no more space is taken than the file takes, but for a line of
+ * padding. */
+static void test_padding_and_size(void **state)
+{
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(types); i++) {
+                struct tdm_weights_tensor t = { .rows = 5, .cols = 768 };
+                _cleanup_(freep) uint8_t *data = NULL, *base = NULL;
+                size_t row_bytes;
+                bool finite;
+
+                data = random_rows(types[i], t.rows, t.cols, &row_bytes);
+                base = pack(types[i], data, row_bytes, &t, &finite);
+                assert_true(t.panel_bytes >= row_bytes * 16 && t.panel_bytes <= row_bytes * 16 + 63);
+                t.rows = 16;
+                for (uint32_t row = 5; row < 16; row++)
+                        for (uint32_t col = 0; col < t.cols; col++)
+                                assert_true(tdm_weights_value(base, &t, row, col) == 0);
+        }
+}
+
+static void test_not_finite(void **state)
+{
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(types); i++)
+                for (unsigned round = 0; round < 20; round++) {
+                        const struct tdm_type_info *info = tdm_type_info(types[i]);
+                        struct tdm_weights_tensor t = { .rows = 19, .cols = 512 };
+                        _cleanup_(freep) uint8_t *data = NULL, *base = NULL;
+                        size_t row_bytes, block;
+                        bool finite;
+                        int at[2];
+
+                        data = random_rows(types[i], t.rows, t.cols, &row_bytes);
+                        float_places(types[i], at);
+                        block = random_u32() % (t.rows * row_bytes / info->block_bytes) * info->block_bytes;
+                        data[block + (size_t)(at[1] >= 0 && round % 2 ? at[1] : at[0]) + 1] = 0x7c | (round & 0x83);
+                        base = pack(types[i], data, row_bytes, &t, &finite);
+                        assert_false(finite);
+                }
+}
+
+static void test_supported(void **state)
+{
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(types); i++) {
+                assert_true(tdm_weights_type_supported(types[i]));
+                assert_true(tdm_weights_type_quantised(types[i]));
+        }
+        assert_false(tdm_weights_type_quantised(TDM_TYPE_F16));
+        assert_false(tdm_weights_type_supported(15));
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_values),
+                cmocka_unit_test(test_padding_and_size),
+                cmocka_unit_test(test_not_finite),
+                cmocka_unit_test(test_supported),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}

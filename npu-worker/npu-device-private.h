@@ -1,0 +1,36 @@
+/* A model on the NPU: shared by npu-device.c, which makes it, and attention.c, which runs it. */
+#ifndef TDM_NPU_DEVICE_PRIVATE_H
+#define TDM_NPU_DEVICE_PRIVATE_H
+
+#include "engine/host/forward.h"
+#include "npu-worker/block.h"
+#include "npu-worker/npu-device.h"
+
+struct tdm_npu_layer {
+        /* The two products, or the whole block; all NULL: the host runs this layer. */
+        struct tdm_npu_weights *qkv, *out;
+        struct tdm_npu_block_weights *block;
+};
+
+struct tdm_npu_device; /* npu-device.c */
+
+struct tdm_npu_model {
+        struct tdm_npu_device *device;
+        struct tdm_npu *npu;
+        struct tdm_host_model *host;       /* weights, cache, scratch, pool: all that is not on the NPU */
+        struct tdm_npu_product *qkv, *out; /* NULL where there is block */
+        struct tdm_npu_block *block;
+        struct tdm_npu_part *reads, *writes; /* [rows and pages of a command, at most] */
+        struct tdm_npu_layer *layers;        /* [n_layers] */
+        uint32_t n_npu_layers;
+        uint64_t npu_macs, host_macs;
+        char plan[384]; /* for people */
+};
+
+void tdm_npu_attention(struct tdm_npu_model *model, const struct tdm_step *step, uint32_t layer, float *hidden);
+/* The same where the layer is one command. */
+void tdm_npu_attention_block(struct tdm_npu_model *model, const struct tdm_step *step, uint32_t layer, float *hidden);
+/* Multiplications of a layer's attention beside its products: scores and values of all rows. */
+uint64_t tdm_npu_attend_macs(const struct tdm_hparams *hp, const struct tdm_step *step, uint32_t layer);
+
+#endif
