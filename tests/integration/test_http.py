@@ -300,6 +300,7 @@ def ollama():
                        400)
         check("num_ctx" in error["error"], "a prompt that does not fit", error)
         # load and unload
+        wait_for(lambda: not d.jobs(), "the refused job is over")
         equal(g.post("/api/generate", {"model": "tale", "keep_alive": 0})["done_reason"], "unload", "unload")
         equal(g.get("/api/ps")["models"], [], "it is out")
         equal(g.post("/api/chat", {"model": "tale", "keep_alive": "5m"})["done_reason"], "load", "load")
@@ -492,6 +493,43 @@ def a_worker_is_killed():
         thread.join()
         equal(result, [want], "the same text")
         check(d.worker_pid("gpu") != pid, "the worker had been lost")
+
+
+@test
+def activated():
+    """With a service manager's socket: it is answered on, also by the next gateway when one has died; what came in
+    between waits. The daemon's other clients notice nothing."""
+    with Daemon(placement=None) as d:
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+
+        def start():
+            with open(os.path.join(d.dir, "activated.log"), "ab") as log:
+                return subprocess.Popen(
+                    ["sh", "-c", f'exec 3<&{listener.fileno()}; LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"', "sh",
+                     os.path.join(BIN, "tandem-http"), "--socket", d.socket], env=d.environment(),
+                    pass_fds=[listener.fileno()], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+        def ask(s):
+            s.settimeout(PATIENCE)
+            s.sendall(head("GET", "/health", "Connection: close"))
+            equal(statuses(read_all(s)), [200], "an answer")
+        p = start()
+        other = d.start_job(n=3000)
+        try:
+            ask(socket.create_connection(("127.0.0.1", port)))
+            p.kill()
+            p.wait()
+            waiting = socket.create_connection(("127.0.0.1", port))
+            p = start()
+            ask(waiting)
+            ask(socket.create_connection(("127.0.0.1", port)))
+            r = other.wait()
+            equal((len(r.ids), r.recoveries), (3000, 0), "another client's job")
+        finally:
+            p.terminate()
+            equal(p.wait(15 * SLOW), 0, "it leaves")
+            listener.close()
 
 
 @test
