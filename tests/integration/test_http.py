@@ -328,10 +328,12 @@ def anthropic():
         equal(order, ["message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop"],
               "order")
         equal(events[-2][1]["usage"]["output_tokens"], 24, "tokens")
-        word = text.split()[4]
-        for got in (g.post("/v1/messages", dict(body, stop_sequences=["nonsense", word])), ):
-            equal((got["stop_reason"], got["stop_sequence"]), ("stop_sequence", word), "which stop text it was")
-            equal(got["content"][0]["text"], text[:text.index(word)], "the text before it")
+        word = text[20:41]  # of several tokens, and not from a token's beginning
+        got = g.post("/v1/messages", dict(body, stop_sequences=["nonsense", word]))
+        equal((got["stop_reason"], got["stop_sequence"]), ("stop_sequence", word), "which stop text it was")
+        equal(got["content"][0]["text"], text[:text.index(word)], "the text before it")
+        got = g.post("/v1/messages", dict(body, stop_sequences=[word + "nonsense"]))
+        equal((got["stop_reason"], got["content"][0]["text"]), ("max_tokens", text), "what was held back comes")
         events = g.events("/v1/messages", dict(body, stop_sequences=[word]))
         equal("".join(e["delta"]["text"] for t, e in events if t == "content_block_delta"), text[:text.index(word)],
               "stream")
