@@ -18,8 +18,8 @@
  * multiple of 2^-24.
  *
  * Small models keep rows of 8 and 15 bits. One row of theirs spends its time between kernels, and there the kernels of
- * matvec.glsl are faster (docs/notes/gpu-throughput.md has the figures). The choice follows from the model's sizes alone,
- * so a restart changes nothing. TANDEM_VULKAN_HALVES=on|off overrides it in tests. */
+ * matvec.glsl are faster (docs/notes/gpu-throughput.md has the figures). The choice follows from the model's sizes
+ * alone, so a restart changes nothing. TANDEM_VULKAN_HALVES=on|off overrides it in tests. */
 #include <math.h>
 
 #include "gpu-worker/vulkan/kernels/kernels.h"
