@@ -92,7 +92,7 @@ static void asked_for(void **state)
         mark(s, true);
 }
 
-/* Whoever unmaps the segment afterwards unmaps nothing that is still asked for. */
+/* After free() no page is still being asked for, so the segment can be unmapped. */
 static void ended_at_once(void **state)
 {
         for (unsigned i = 0; i < 50; i++) {

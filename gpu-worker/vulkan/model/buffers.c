@@ -35,7 +35,7 @@ void tdm_vk_buffers_size(struct tdm_vk_model *m)
         m->logits_rows = (uint32_t)TDM_MIN(TDM_MAX(LOGITS_BYTES_MAX / (m->logits_stride * sizeof(float)), 1u),
                                            m->limits.max_logits);
         m->y_stride_max = TDM_MAX(TDM_MAX(tdm_vk_q_width(hp) + 2 * tdm_vk_kv_width(hp), 2 * hp->d_ff), hp->d_model);
-        /* Whoever compares can have all logits: the choice changes no bit of what is drawn. */
+        /* Tests that compare can have all logits: the choice changes no bit of what is drawn. */
         m->logits_whole = hp->logit_softcap > 0 || (logits && strcmp(logits, "whole") == 0);
         m->maxima_stride = TDM_DIV_UP(hp->n_vocab, TDM_SAMPLE_MAX_BLOCK);
         m->sums_stride = TDM_DIV_UP(hp->n_vocab, TDM_SAMPLE_SUM_BLOCK);
@@ -56,7 +56,7 @@ static void need_act(struct need *needs, const struct tdm_vk_matrix *matrix, uin
                                 (uint64_t)scale_sums_rows * cols / TDM_BLOCK_VALUES * 8);
 }
 
-/* Returns the size of what chain.c needs. */
+/* Returns the size of what device/chain.c needs. */
 static uint64_t place_flagged(struct tdm_vk_model *m)
 {
         uint64_t end =
@@ -159,7 +159,7 @@ static int check_memory(struct tdm_vk_model *m, const struct need *needs, unsign
                 (double)work / 0x1p20, (double)left / 0x1p20, (double)total / 0x1p20);
 }
 
-/* See TDM_VK_ARRIVALS: nobody has come, no partial result is there. */
+/* See TDM_VK_ARRIVALS: no item has arrived, no partial result is there. */
 int tdm_vk_partial_clear(struct tdm_vk_model *m, struct tdm_error *err)
 {
         const char *what = "clearing a buffer";

@@ -614,7 +614,7 @@ static VkResult record(struct tdm_vk_model *m, const struct tdm_vk_work *work, s
                 m->device->vk.CmdCopyBuffer(c->commands, m->hidden_host.buffer, work->slot->hidden_buffer.buffer, 1,
                                             &rows);
         if (m->device->chained)
-                /* who gave up stays known */
+                /* word 0 says that a kernel gave up: it is kept */
                 m->device->vk.CmdFillBuffer(c->commands, m->chain.buffer, sizeof(uint32_t),
                                             (r.flagged ? m->chain.size_bytes : TDM_VK_CHAIN_WORDS * sizeof(uint32_t)) -
                                                     sizeof(uint32_t),

@@ -301,7 +301,7 @@ static int begin_some(struct run *run, uint32_t block, uint32_t *ret_n, struct t
         if (r != 0)
                 return r;
         run->n_begun++;
-        slot->on_device = !work.download; /* handed over: whoever has them next may change them */
+        slot->on_device = !work.download; /* handed over: the other worker may change them */
         return 0;
 }
 

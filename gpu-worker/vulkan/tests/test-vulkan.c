@@ -486,7 +486,7 @@ static void steady(void **state)
                 assert_int_equal(after.pipelines, before.pipelines);
                 assert_int_equal(after.recordings, before.recordings);
                 assert_int_equal(after.submissions - before.submissions, n_tokens - 10); /* a token is one submission */
-                assert_int_equal(after.hidden_copies, 0);                                /* nobody else looks at them */
+                assert_int_equal(after.hidden_copies, 0); /* no other worker reads them */
                 assert_int_equal(after.kv_restored_bytes, 0);
                 drive_destroy(drive);
         }

@@ -1,0 +1,70 @@
+/* The formats that the standard names, as regular expressions. Where readers differ, the narrower set is taken, so that
+ * what is written is right for all. */
+#include "engine/grammar/schema.h"
+
+#define DATE                                                                                                           \
+        "(\\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])|(0[469]|11)-(0[1-9]|[12]\\d|30)|02-(0[1-9]|1\\d|2[0-8]))|"    \
+        "(\\d\\d(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-02-29)"
+#define OFFSET "([zZ]|[+-]([01]\\d|2[0-3]):[0-5]\\d)"
+#define TIME "(([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d+)?" OFFSET "|23:59:60(\\.\\d+)?([zZ]|[+-]00:00))"
+#define OCTET "(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
+#define IPV4 "(" OCTET "\\.){3}" OCTET
+#define H16 "[0-9A-Fa-f]{1,4}"
+#define LS32 "(" H16 ":" H16 "|" IPV4 ")"
+#define IPV6                                                                                                           \
+        "((" H16 ":){6}" LS32 "|::(" H16 ":){5}" LS32 "|(" H16 ")?::(" H16 ":){4}" LS32 "|((" H16 ":){0,1}" H16         \
+        ")?::(" H16 ":){3}" LS32 "|((" H16 ":){0,2}" H16 ")?::(" H16 ":){2}" LS32 "|((" H16 ":){0,3}" H16 ")?::" H16    \
+        ":" LS32 "|((" H16 ":){0,4}" H16 ")?::" LS32 "|((" H16 ":){0,5}" H16 ")?::" H16 "|((" H16 ":){0,6}" H16 ")?::)"
+#define LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+#define ATOM "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
+#define HEX "[0-9A-Fa-f]"
+#define PCHAR "([A-Za-z0-9._~!$&'()*+,;=:@-]|%" HEX HEX ")"
+#define QUERY "([A-Za-z0-9._~!$&'()*+,;=:@/?-]|%" HEX HEX ")*"
+#define AUTHORITY                                                                                                      \
+        "(([A-Za-z0-9._~!$&'()*+,;=:-]|%" HEX HEX ")*@)?(([A-Za-z0-9._~!$&'()*+,;=-]|%" HEX HEX ")*|\\[" IPV6           \
+        "\\])(:\\d{1,5})?"
+#define ENDS "(\\?" QUERY ")?(#" QUERY ")?"
+#define URI                                                                                                            \
+        "[A-Za-z][A-Za-z0-9+.-]*:(//" AUTHORITY "(/" PCHAR "*)*|/(" PCHAR "+(/" PCHAR "*)*)?|" PCHAR "+(/" PCHAR        \
+        "*)*)" ENDS
+#define SEGMENT_NC "([A-Za-z0-9._~!$&'()*+,;=@-]|%" HEX HEX ")+"
+#define RELATIVE                                                                                                       \
+        "(//" AUTHORITY "(/" PCHAR "*)*|/(" PCHAR "+(/" PCHAR "*)*)?|" SEGMENT_NC "(/" PCHAR "*)*|)" ENDS
+
+static const struct {
+        const char *name, *pattern; /* NULL: not held */
+} formats[] = {
+        { "date", "^" DATE "$" },
+        { "time", "^" TIME "$" },
+        { "date-time", "^" DATE "[Tt]" TIME "$" },
+        { "duration",
+          "^P(\\d+W|(\\d+D|\\d+M(\\d+D)?|\\d+Y(\\d+M(\\d+D)?)?)(T(\\d+H(\\d+M(\\d+S)?)?|\\d+M(\\d+S)?|\\d+S))?|"
+          "T(\\d+H(\\d+M(\\d+S)?)?|\\d+M(\\d+S)?|\\d+S))$" },
+        { "email", "^" ATOM "(\\." ATOM ")*@(" LABEL "\\.)+" LABEL "$" },
+        { "hostname", "^(?!(.*\\.)?..--)(?=.{1,253}$)" LABEL "(\\." LABEL ")*$" },
+        { "ipv4", "^" IPV4 "$" },
+        { "ipv6", "^" IPV6 "$" },
+        { "uri", "^" URI "$" },
+        { "uri-reference", "^(" URI "|" RELATIVE ")$" },
+        { "uuid", "^" HEX "{8}-" HEX "{4}-" HEX "{4}-" HEX "{4}-" HEX "{12}$" },
+        { "json-pointer", "^(/([^/~]|~[01])*)*$" },
+        { "relative-json-pointer", "^(0|[1-9]\\d*)(#|(/([^/~]|~[01])*)*)$" },
+        { "iri", NULL },
+        { "iri-reference", NULL },
+        { "uri-template", NULL },
+        { "idn-email", NULL },
+        { "idn-hostname", NULL },
+        { "regex", NULL },
+};
+
+const char *tdm_format_pattern(const char *name, size_t size, bool *ret_held)
+{
+        *ret_held = true;
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(formats); i++) {
+                if (strlen(formats[i].name) != size || memcmp(formats[i].name, name, size) != 0)
+                        continue;
+                *ret_held = formats[i].pattern != NULL;
+                return formats[i].pattern;
+        }
+        return NULL;
+}

@@ -1,0 +1,13 @@
+/* One mask, from a parser's state and a vocabulary. See grammar.h for what it means. */
+#ifndef TDM_ENGINE_GRAMMAR_MASK_H
+#define TDM_ENGINE_GRAMMAR_MASK_H
+
+#include "engine/grammar/parser.h"
+#include "engine/grammar/trie.h"
+
+/* states: room for the deepest trie's depth + 1. words: [vocabulary->n_words]. -E2BIG when the parser ran out of steps or
+ * memory; words are garbage then. */
+int tdm_mask_fill(struct tdm_parser *parser, const struct tdm_vocabulary *vocabulary, uint32_t state, uint32_t *states,
+                  uint64_t *words);
+
+#endif

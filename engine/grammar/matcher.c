@@ -1,0 +1,255 @@
+/* A matcher: a parser, the states behind the last tokens, and the masks that were made. */
+#include "engine/grammar/mask.h"
+
+enum { N_MASKS = 16 };
+
+struct tdm_matcher {
+        struct tdm_grammar *grammar;
+        struct tdm_vocabulary *vocabulary;
+        struct tdm_parser parser;
+        uint32_t history[TDM_MATCHER_ROLLBACK_MAX + 1]; /* ring: the state behind each of the last tokens */
+        uint32_t at, n_history;                         /* at: the present one; n_history: how many before it are held */
+        uint32_t *walk_states;
+        struct {
+                uint32_t state; /* TDM_STATE_DEAD: free */
+                uint64_t *words;
+        } masks[N_MASKS];
+        unsigned next_mask;
+};
+
+int tdm_matcher_new(struct tdm_matcher **ret, struct tdm_grammar *grammar, struct tdm_vocabulary *vocabulary)
+{
+        _cleanup_(tdm_matcher_destroyp) struct tdm_matcher *m = calloc(1, sizeof(*m));
+        uint16_t depth;
+        int r;
+
+        if (!m)
+                return -ENOMEM;
+        r = tdm_parser_init(&m->parser, grammar);
+        if (r < 0)
+                return r;
+        m->grammar = tdm_grammar_ref(grammar);
+        if (vocabulary) {
+                m->vocabulary = tdm_vocabulary_ref(vocabulary);
+                depth = TDM_MAX(TDM_MAX(vocabulary->plain.max_depth, vocabulary->other.max_depth),
+                                vocabulary->tails.max_depth);
+                m->walk_states = malloc(((size_t)depth + 1) * sizeof(*m->walk_states));
+                if (!m->walk_states)
+                        return -ENOMEM;
+        }
+        tdm_matcher_reset(m);
+        *ret = steal_ptr(&m);
+        return 0;
+}
+
+void tdm_matcher_destroy(struct tdm_matcher *m)
+{
+        if (!m)
+                return;
+        if (m->parser.grammar)
+                tdm_parser_deinit(&m->parser);
+        for (unsigned i = 0; i < N_MASKS; i++)
+                free(m->masks[i].words);
+        free(m->walk_states);
+        tdm_vocabulary_unref(m->vocabulary);
+        tdm_grammar_unref(m->grammar);
+        free(m);
+}
+
+void tdm_matcher_destroyp(struct tdm_matcher **m)
+{
+        tdm_matcher_destroy(*m);
+}
+
+void tdm_matcher_reset(struct tdm_matcher *m)
+{
+        m->at = 0;
+        m->n_history = 0;
+        m->history[0] = m->parser.start;
+}
+
+size_t tdm_matcher_bytes(const struct tdm_matcher *m)
+{
+        size_t n = sizeof(*m) + tdm_parser_bytes(&m->parser);
+
+        for (unsigned i = 0; i < N_MASKS; i++)
+                if (m->masks[i].words)
+                        n += m->vocabulary->n_words * sizeof(uint64_t);
+        return n;
+}
+
+static int compact(struct tdm_matcher *m)
+{
+        uint32_t states[TDM_MATCHER_ROLLBACK_MAX + 1];
+        const uint32_t size = TDM_ARRAY_SIZE(m->history);
+        int r;
+
+        for (uint32_t i = 0; i <= m->n_history; i++)
+                states[i] = m->history[(m->at + size - i) % size];
+        r = tdm_parser_compact(&m->parser, states, m->n_history + 1);
+        if (r < 0)
+                return r;
+        for (uint32_t i = 0; i <= m->n_history; i++)
+                m->history[(m->at + size - i) % size] = states[i];
+        for (unsigned i = 0; i < N_MASKS; i++)
+                m->masks[i].state = TDM_STATE_DEAD;
+        return 0;
+}
+
+/* Before an operation: room in the caches, and a fresh budget. */
+static int begin(struct tdm_matcher *m)
+{
+        int r = tdm_parser_is_full(&m->parser) ? compact(m) : 0;
+
+        tdm_parser_begin(&m->parser);
+        return r;
+}
+
+int tdm_matcher_mask(struct tdm_matcher *m, const uint64_t **ret_words)
+{
+        uint32_t state = m->history[m->at];
+        uint64_t *words;
+        int r;
+
+        if (!m->vocabulary)
+                return -EINVAL;
+        for (unsigned i = 0; i < N_MASKS; i++) {
+                if (m->masks[i].state == state) {
+                        *ret_words = m->masks[i].words;
+                        return 0;
+                }
+        }
+        r = begin(m);
+        if (r < 0)
+                return r;
+        if (!m->masks[m->next_mask].words) {
+                m->masks[m->next_mask].words = malloc(TDM_MAX(m->vocabulary->n_words, 1u) * sizeof(*words));
+                if (!m->masks[m->next_mask].words)
+                        return -ENOMEM;
+        }
+        words = m->masks[m->next_mask].words;
+        m->masks[m->next_mask].state = TDM_STATE_DEAD;
+        r = tdm_mask_fill(&m->parser, m->vocabulary, m->history[m->at], m->walk_states, words);
+        if (r < 0 && compact(m) == 0) { /* once more with empty caches */
+                tdm_parser_begin(&m->parser);
+                r = tdm_mask_fill(&m->parser, m->vocabulary, m->history[m->at], m->walk_states, words);
+        }
+        if (r < 0)
+                return TDM_E_UNSUPPORTED;
+        m->masks[m->next_mask].state = m->history[m->at];
+        m->next_mask = (m->next_mask + 1) % N_MASKS;
+        *ret_words = words;
+        return 0;
+}
+
+static void append(struct tdm_matcher *m, uint32_t state)
+{
+        m->at = (m->at + 1) % TDM_ARRAY_SIZE(m->history);
+        m->history[m->at] = state;
+        m->n_history = TDM_MIN(m->n_history + 1, TDM_MATCHER_ROLLBACK_MAX);
+}
+
+int tdm_matcher_accept_bytes(struct tdm_matcher *m, const char *data, size_t size)
+{
+        int r = begin(m);
+
+        for (unsigned attempt = 0; r == 0; attempt++) {
+                uint32_t state = m->history[m->at];
+
+                for (size_t i = 0; i < size && state != TDM_STATE_DEAD; i++)
+                        state = tdm_parser_step(&m->parser, state, (uint8_t)data[i]);
+                if (!m->parser.arena.failed) {
+                        if (state == TDM_STATE_DEAD)
+                                return 0;
+                        append(m, state);
+                        return 1;
+                }
+                if (attempt > 0)
+                        return TDM_E_UNSUPPORTED;
+                r = compact(m);
+                tdm_parser_begin(&m->parser);
+        }
+        return r;
+}
+
+int tdm_matcher_accept(struct tdm_matcher *m, uint32_t id)
+{
+        const struct tdm_vocabulary *v = m->vocabulary;
+
+        if (!v || id >= v->n_vocab)
+                return -EINVAL;
+        for (uint32_t i = 0; i < v->n_ends; i++) {
+                if (v->ends[i] != id)
+                        continue;
+                if (!tdm_matcher_is_whole(m))
+                        return 0;
+                append(m, m->history[m->at]);
+                return 1;
+        }
+        if (v->piece_at[id] == v->piece_at[id + 1])
+                return 0;
+        return tdm_matcher_accept_bytes(m, v->bytes + v->piece_at[id], v->piece_at[id + 1] - v->piece_at[id]);
+}
+
+int tdm_matcher_rollback(struct tdm_matcher *m, uint32_t n)
+{
+        const uint32_t size = TDM_ARRAY_SIZE(m->history);
+
+        if (n > m->n_history)
+                return -ERANGE;
+        m->at = (m->at + size - n) % size;
+        m->n_history -= n;
+        return 0;
+}
+
+bool tdm_matcher_is_whole(const struct tdm_matcher *m)
+{
+        return m->parser.states[m->history[m->at]].whole;
+}
+
+/* The only byte that can follow state, 256 where there is none, or -1 where there are several. */
+static int only_byte(struct tdm_parser *p, uint32_t state, uint32_t *ret_next)
+{
+        int only = 256;
+
+        for (unsigned byte = 0; byte < 256; byte++) {
+                uint32_t next = tdm_parser_step(p, state, (uint8_t)byte);
+
+                if (next == TDM_STATE_DEAD)
+                        continue;
+                if (only != 256)
+                        return -1;
+                only = (int)byte;
+                *ret_next = next;
+        }
+        return only;
+}
+
+int tdm_matcher_is_final(struct tdm_matcher *m)
+{
+        uint32_t next;
+        int r = begin(m);
+
+        if (r < 0)
+                return r;
+        r = only_byte(&m->parser, m->history[m->at], &next);
+        return m->parser.arena.failed ? TDM_E_UNSUPPORTED : r == 256;
+}
+
+int tdm_matcher_forced(struct tdm_matcher *m, char *data, size_t capacity)
+{
+        uint32_t state;
+        size_t n = 0;
+        int byte, r = begin(m);
+
+        if (r < 0)
+                return r;
+        state = m->history[m->at];
+        while (n < TDM_MIN(capacity, (size_t)INT32_MAX) && !m->parser.states[state].whole) {
+                byte = only_byte(&m->parser, state, &state);
+                if (byte < 0 || byte > 255 || m->parser.arena.failed)
+                        break;
+                data[n++] = (char)byte;
+        }
+        return (int)n;
+}

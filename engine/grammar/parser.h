@@ -1,0 +1,83 @@
+/* The parser: every way in which the text so far can go on, as one state.
+ *
+ * A way is a pair: an expression that is still to be read, and a frame, which says what follows it. A frame is a set of
+ * such pairs again: all callers of a rule that began at the same byte share one frame (as the sets of Earley's parser do),
+ * so ambiguity costs a polynomial and not an exponential. States and frames are shared by content, so they recur, and the
+ * step from a state by a byte is remembered: a lazily built automaton whose states hold stacks.
+ *
+ * A parser belongs to one thread. Its memory is bounded by tdm_parser_compact(). */
+#ifndef TDM_ENGINE_GRAMMAR_PARSER_H
+#define TDM_ENGINE_GRAMMAR_PARSER_H
+
+#include "engine/grammar/grammar-private.h"
+
+#define TDM_STATE_DEAD 0u    /* no text goes on like this */
+#define TDM_STATE_UNKNOWN UINT32_MAX
+#define TDM_FRAME_BOTTOM 0u  /* below it the text ends */
+
+struct tdm_pair {
+        uint32_t e, frame;
+};
+
+struct tdm_pairs {
+        struct tdm_pair *items;
+        uint32_t n, capacity;
+};
+
+struct tdm_state {
+        uint32_t at, n; /* of parser->pairs, sorted */
+        bool whole;     /* the text may end here */
+        uint8_t plain;  /* mask.c: 0 not looked at, 1 no, 2 inside a string where plain characters change nothing */
+};
+
+struct tdm_frame {
+        uint32_t at, n;
+};
+
+struct tdm_parser {
+        const struct tdm_grammar *grammar;
+        struct tdm_arena arena;
+        struct tdm_pairs pairs; /* what states and frames consist of */
+        struct tdm_state *states;
+        uint32_t n_states, states_capacity;
+        uint32_t *steps; /* [states_capacity][n_classes]: the state behind a byte, or TDM_STATE_UNKNOWN */
+        struct tdm_frame *frames;
+        uint32_t n_frames, frames_capacity;
+        uint32_t *state_slots, *frame_slots, n_state_slots, n_frame_slots; /* open addressing: number + 1 */
+        /* Of one closure. */
+        struct tdm_pairs work, out, content;
+        struct tdm_pending {
+                uint32_t rank, rule;
+                struct tdm_pair to; /* what follows the call */
+        } *pending;
+        uint32_t n_pending, pending_capacity;
+        struct tdm_pair *seen;
+        uint32_t *seen_stamp, n_seen_slots, n_seen, stamp;
+        struct tdm_expr_list parts;
+        bool whole;
+        uint32_t start;
+};
+
+int tdm_parser_init(struct tdm_parser *parser, const struct tdm_grammar *grammar);
+void tdm_parser_deinit(struct tdm_parser *parser);
+size_t tdm_parser_bytes(const struct tdm_parser *parser);
+
+/* The state behind byte; TDM_STATE_DEAD also when parser->arena.failed. */
+uint32_t tdm_parser_step_slow(struct tdm_parser *parser, uint32_t state, uint8_t byte);
+static inline uint32_t tdm_parser_step(struct tdm_parser *parser, uint32_t state, uint8_t byte)
+{
+        const struct tdm_grammar *g = parser->grammar;
+        uint32_t next = parser->steps[(size_t)state * g->n_classes + g->class_of[byte]];
+
+        return next != TDM_STATE_UNKNOWN ? next : tdm_parser_step_slow(parser, state, byte);
+}
+
+/* Before an operation: gives it a fresh budget of steps. */
+void tdm_parser_begin(struct tdm_parser *parser);
+/* Whether the caches are full. */
+bool tdm_parser_is_full(const struct tdm_parser *parser);
+/* Forgets all but the given states and what they consist of; writes their new numbers over the old ones. parser->start
+ * is kept too. */
+int tdm_parser_compact(struct tdm_parser *parser, uint32_t *states, uint32_t n);
+
+#endif

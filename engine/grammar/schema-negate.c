@@ -1,0 +1,307 @@
+/* Negation of schemas, keyword by keyword: a value fails a schema where it fails one of its keywords. What is made are
+ * schemas again, in the same tree, so that the compiler needs no second way. Their own keywords begin with \1. */
+#include "engine/grammar/schema.h"
+
+enum { DEPTH_MAX = 12, BRANCHES_MAX = 64 };
+
+uint32_t tdm_schema_object(struct tdm_schema *s, uint32_t at)
+{
+        return tdm_json_add(&s->json, TDM_JSON_OBJECT, at);
+}
+
+uint32_t tdm_schema_array(struct tdm_schema *s, uint32_t at)
+{
+        return tdm_json_add(&s->json, TDM_JSON_ARRAY, at);
+}
+
+static uint32_t with_text(struct tdm_schema *s, enum tdm_json_type type, const char *text, uint32_t at)
+{
+        uint32_t node = tdm_json_add(&s->json, type, at), holder = tdm_json_add(&s->json, TDM_JSON_OBJECT, at), copy;
+
+        /* The text is kept as a member's name is. */
+        copy = tdm_json_append(&s->json, holder, text, strlen(text), node);
+        if (copy == TDM_JSON_NONE)
+                return copy;
+        s->json.nodes[node].text = s->json.nodes[copy].key;
+        s->json.nodes[node].text_size = s->json.nodes[copy].key_size;
+        return node;
+}
+
+uint32_t tdm_schema_string(struct tdm_schema *s, const char *text, uint32_t at)
+{
+        return with_text(s, TDM_JSON_STRING, text, at);
+}
+
+uint32_t tdm_schema_number(struct tdm_schema *s, uint64_t number, uint32_t at)
+{
+        char text[24];
+
+        snprintf(text, sizeof(text), "%llu", (unsigned long long)number);
+        return with_text(s, TDM_JSON_NUMBER, text, at);
+}
+
+/* Returns object, for the one that makes a schema of one keyword. */
+uint32_t tdm_schema_put(struct tdm_schema *s, uint32_t object, const char *name, uint32_t value)
+{
+        if (object == TDM_JSON_NONE || tdm_json_append(&s->json, object, name, strlen(name), value) == TDM_JSON_NONE)
+                s->json.failed = true;
+        return object;
+}
+
+uint32_t tdm_schema_push(struct tdm_schema *s, uint32_t array, uint32_t value)
+{
+        if (array == TDM_JSON_NONE || tdm_json_append(&s->json, array, NULL, 0, value) == TDM_JSON_NONE)
+                s->json.failed = true;
+        return array;
+}
+
+static uint32_t typed(struct tdm_schema *s, uint32_t at, const char *type)
+{
+        return tdm_schema_put(s, tdm_schema_object(s, at), "type", tdm_schema_string(s, type, at));
+}
+
+/* {"type": type, name: value} */
+static uint32_t keyword(struct tdm_schema *s, uint32_t at, const char *type, const char *name, uint32_t value)
+{
+        return tdm_schema_put(s, typed(s, at, type), name, value);
+}
+
+static uint32_t falsehood(struct tdm_schema *s, uint32_t at)
+{
+        return tdm_json_add(&s->json, TDM_JSON_FALSE, at);
+}
+
+static uint32_t not_type(struct tdm_schema *s, uint32_t at, uint32_t value)
+{
+        static const char *const names[] = { "null", "boolean", "integer", "\1fraction", "string", "array", "object" };
+        uint32_t types = tdm_schema_array(s, at);
+        bool array = tdm_json_get(&s->json, value)->type == TDM_JSON_ARRAY, any = false;
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(names); i++) {
+                uint32_t k = array ? tdm_json_get(&s->json, value)->first : value;
+                bool named = false;
+
+                for (; k != TDM_JSON_NONE; k = array ? tdm_json_get(&s->json, k)->next : TDM_JSON_NONE)
+                        named |= tdm_json_text_is(&s->json, k, names[i]) ||
+                                 ((i == 2 || i == 3) && tdm_json_text_is(&s->json, k, "number"));
+                if (named)
+                        continue;
+                (void)tdm_schema_push(s, types, tdm_schema_string(s, names[i], at));
+                any = true;
+        }
+        return any ? tdm_schema_put(s, tdm_schema_object(s, at), "type", types) : falsehood(s, at);
+}
+
+static uint32_t not_count(struct tdm_schema *s, uint32_t node, const char *type, const char *opposite, bool is_min)
+{
+        uint32_t count;
+
+        if (!tdm_schema_count(s, node, &count))
+                return TDM_JSON_NONE;
+        if (is_min && count == 0)
+                return falsehood(s, node);
+        return keyword(s, node, type, opposite, tdm_schema_number(s, is_min ? count - 1 : (uint64_t)count + 1, node));
+}
+
+static uint32_t not_all(struct tdm_schema *s, uint32_t at, uint32_t list, const char *name)
+{
+        uint32_t result = tdm_schema_array(s, at);
+
+        for (uint32_t i = tdm_json_get(&s->json, list)->first; i != TDM_JSON_NONE; i = tdm_json_get(&s->json, i)->next) {
+                uint32_t negation = tdm_schema_negate(s, i);
+
+                if (negation == TDM_JSON_NONE)
+                        return TDM_JSON_NONE;
+                (void)tdm_schema_push(s, result, negation);
+        }
+        return tdm_schema_put(s, tdm_schema_object(s, at), name, result);
+}
+
+/* Adds what fails one keyword to the alternatives. Returns false where that is not held. */
+static bool fails(struct tdm_schema *s, uint32_t owner, uint32_t node, uint32_t out)
+{
+        static const struct {
+                const char *name, *type, *opposite;
+                bool is_min;
+        } counts[] = {
+                { "minLength", "string", "maxLength", true },   { "maxLength", "string", "minLength", false },
+                { "minItems", "array", "maxItems", true },      { "maxItems", "array", "minItems", false },
+                { "minProperties", "object", "maxProperties", true },
+                { "maxProperties", "object", "minProperties", false },
+        };
+        static const struct {
+                const char *name, *type, *opposite;
+        } renamed[] = {
+                { "minimum", "number", "exclusiveMaximum" },    { "maximum", "number", "exclusiveMinimum" },
+                { "exclusiveMinimum", "number", "maximum" },    { "exclusiveMaximum", "number", "minimum" },
+                { "pattern", "string", "\1notPattern" },        { "format", "string", "\1notFormat" },
+                { "\1notPattern", "string", "pattern" },        { "\1notFormat", "string", "format" },
+        };
+        static const char *const unsupported[] = {
+                "multipleOf", "patternProperties", "additionalProperties", "unevaluatedProperties", "unevaluatedItems",
+                "prefixItems", "additionalItems", "uniqueItems", "propertyNames", "dependentSchemas", "dependentRequired",
+                "dependencies", "if", "minContains", "maxContains", "$dynamicRef", "$recursiveRef", "extends", "disallow",
+        };
+        const struct tdm_json_node *n = tdm_json_get(&s->json, node);
+        uint32_t value = tdm_json_deref(&s->json, node), made = TDM_JSON_NONE, list, object, i;
+        char name[24] = "";
+
+        if (n->key_size >= sizeof(name))
+                return true; /* no keyword that counts has so long a name */
+        memcpy(name, tdm_json_key(&s->json, node), n->key_size);
+        for (i = 0; i < TDM_ARRAY_SIZE(unsupported); i++)
+                if (strcmp(name, unsupported[i]) == 0)
+                        return false;
+        for (i = 0; i < TDM_ARRAY_SIZE(counts) && made == TDM_JSON_NONE; i++) {
+                if (strcmp(name, counts[i].name) == 0) {
+                        made = not_count(s, node, counts[i].type, counts[i].opposite, counts[i].is_min);
+                        if (made == TDM_JSON_NONE)
+                                return false;
+                }
+        }
+        for (i = 0; i < TDM_ARRAY_SIZE(renamed) && made == TDM_JSON_NONE; i++) {
+                if (strcmp(name, renamed[i].name) != 0)
+                        continue;
+                if (tdm_json_get(&s->json, value)->type <= TDM_JSON_TRUE)
+                        return false; /* exclusiveMinimum: true of draft 4 */
+                made = keyword(s, node, renamed[i].type, renamed[i].opposite, value);
+        }
+        if (made != TDM_JSON_NONE) {
+                if ((strcmp(name, "minimum") == 0 && tdm_json_member(&s->json, owner, "exclusiveMinimum") != TDM_JSON_NONE) ||
+                    (strcmp(name, "maximum") == 0 && tdm_json_member(&s->json, owner, "exclusiveMaximum") != TDM_JSON_NONE)) {
+                        const char *other = name[1] == 'i' ? "exclusiveMinimum" : "exclusiveMaximum";
+
+                        if (tdm_json_get(&s->json, tdm_json_member(&s->json, owner, other))->type <= TDM_JSON_TRUE)
+                                return false;
+                }
+                (void)tdm_schema_push(s, out, made);
+                return true;
+        }
+        if (strcmp(name, "type") == 0) {
+                made = not_type(s, node, value);
+        } else if (strcmp(name, "const") == 0 || strcmp(name, "enum") == 0) {
+                list = value;
+                if (name[0] == 'c') {
+                        list = tdm_schema_array(s, node);
+                        (void)tdm_schema_push(s, list, value);
+                }
+                made = tdm_schema_put(s, tdm_schema_object(s, node), "\1notEnum", list);
+        } else if (strcmp(name, "\1notEnum") == 0) {
+                made = tdm_schema_put(s, tdm_schema_object(s, node), "enum", value);
+        } else if (strcmp(name, "required") == 0) {
+                if (tdm_json_get(&s->json, value)->type != TDM_JSON_ARRAY)
+                        return false;
+                for (i = tdm_json_get(&s->json, value)->first; i != TDM_JSON_NONE; i = tdm_json_get(&s->json, i)->next) {
+                        uint32_t copy;
+
+                        if (tdm_json_get(&s->json, i)->type != TDM_JSON_STRING)
+                                return false;
+                        object = tdm_schema_object(s, node);
+                        list = tdm_json_add(&s->json, TDM_JSON_FALSE, node);
+                        copy = tdm_json_add(&s->json, TDM_JSON_FALSE, node);
+                        if (copy == TDM_JSON_NONE)
+                                return false;
+                        s->json.nodes[copy].key = tdm_json_get(&s->json, i)->text;
+                        s->json.nodes[copy].key_size = tdm_json_get(&s->json, i)->text_size;
+                        (void)tdm_json_append_as(&s->json, object, copy, list);
+                        (void)tdm_schema_push(s, out, keyword(s, node, "object", "properties", object));
+                }
+                return true;
+        } else if (strcmp(name, "properties") == 0) {
+                if (tdm_json_get(&s->json, value)->type != TDM_JSON_OBJECT)
+                        return false;
+                for (i = tdm_json_get(&s->json, value)->first; i != TDM_JSON_NONE; i = tdm_json_get(&s->json, i)->next) {
+                        uint32_t negation = tdm_schema_negate(s, i), text;
+
+                        if (negation == TDM_JSON_NONE)
+                                return false;
+                        object = tdm_schema_object(s, node);
+                        (void)tdm_json_append_as(&s->json, object, i, negation);
+                        made = keyword(s, node, "object", "properties", object);
+                        text = tdm_json_add(&s->json, TDM_JSON_STRING, node);
+                        if (text == TDM_JSON_NONE)
+                                return false;
+                        s->json.nodes[text].text = tdm_json_get(&s->json, i)->key;
+                        s->json.nodes[text].text_size = tdm_json_get(&s->json, i)->key_size;
+                        list = tdm_schema_push(s, tdm_schema_array(s, node), text);
+                        (void)tdm_schema_push(s, out, tdm_schema_put(s, made, "required", list));
+                }
+                return true;
+        } else if (strcmp(name, "items") == 0) {
+                if (tdm_json_get(&s->json, value)->type == TDM_JSON_ARRAY)
+                        return false;
+                made = tdm_schema_negate(s, value);
+                if (made == TDM_JSON_NONE)
+                        return false;
+                made = keyword(s, node, "array", "contains", made);
+        } else if (strcmp(name, "contains") == 0) {
+                made = tdm_schema_negate(s, value);
+                if (made == TDM_JSON_NONE)
+                        return false;
+                made = keyword(s, node, "array", "items", made);
+        } else if (strcmp(name, "allOf") == 0) {
+                made = not_all(s, node, value, "anyOf");
+        } else if (strcmp(name, "anyOf") == 0) {
+                made = not_all(s, node, value, "allOf");
+        } else if (strcmp(name, "oneOf") == 0) {
+                return false;
+        } else if (strcmp(name, "not") == 0 || strcmp(name, "\1detached") == 0) {
+                made = name[0] == 'n' ? value : tdm_schema_negate(s, value);
+        } else if (strcmp(name, "$ref") == 0) {
+                i = tdm_schema_resolve(s, node);
+                made = s->error ? TDM_JSON_NONE : tdm_schema_negate(s, i);
+        } else {
+                return true; /* a remark: nothing fails it */
+        }
+        if (made == TDM_JSON_NONE)
+                return false;
+        (void)tdm_schema_push(s, out, made);
+        return true;
+}
+
+uint32_t tdm_schema_negate(struct tdm_schema *s, uint32_t node)
+{
+        const struct tdm_json_node *n;
+        uint32_t out, result;
+
+        node = tdm_json_deref(&s->json, node);
+        n = tdm_json_get(&s->json, node);
+        s->g->arena.steps += 16;
+        if (s->error || s->json.failed || s->depth > DEPTH_MAX || s->g->arena.steps > s->g->arena.max_steps)
+                return TDM_JSON_NONE;
+        if (n->type == TDM_JSON_TRUE)
+                return falsehood(s, node);
+        if (n->type == TDM_JSON_FALSE)
+                return tdm_json_add(&s->json, TDM_JSON_TRUE, node);
+        if (n->type != TDM_JSON_OBJECT)
+                return TDM_JSON_NONE;
+        if (node < s->n_base_of && s->negation_of[node])
+                return s->negation_of[node] - 1;
+        if (s->lone_refs && tdm_json_member(&s->json, node, "$ref") != TDM_JSON_NONE) {
+                s->depth++;
+                result = tdm_schema_resolve(s, tdm_json_member(&s->json, node, "$ref"));
+                result = s->error ? TDM_JSON_NONE : tdm_schema_negate(s, result);
+                s->depth--;
+                return result;
+        }
+        out = tdm_schema_array(s, node);
+        s->depth++;
+        for (uint32_t i = n->first; i != TDM_JSON_NONE; i = tdm_json_get(&s->json, i)->next) {
+                if (!fails(s, node, i, out)) {
+                        s->depth--;
+                        return TDM_JSON_NONE;
+                }
+        }
+        s->depth--;
+        if (out == TDM_JSON_NONE || s->json.failed)
+                return TDM_JSON_NONE;
+        if (tdm_json_get(&s->json, out)->n == 0)
+                result = falsehood(s, node);
+        else if (tdm_json_get(&s->json, out)->n > BRANCHES_MAX)
+                return TDM_JSON_NONE;
+        else
+                result = tdm_schema_put(s, tdm_schema_object(s, node), "anyOf", out);
+        if (node < s->n_base_of)
+                s->negation_of[node] = result + 1;
+        return result;
+}

@@ -1,0 +1,229 @@
+/* Building a vocabulary's tries and slices. */
+#include "engine/grammar/trie.h"
+#include "common/utf8.h"
+
+enum { PIECE_MAX = 4096 }; /* longer pieces are never allowed */
+
+struct entry {
+        const char *data;
+        uint32_t size, id;
+};
+
+static int compare(const void *a, const void *b)
+{
+        const struct entry *x = a, *y = b;
+        int r = memcmp(x->data, y->data, TDM_MIN(x->size, y->size));
+
+        if (r)
+                return r;
+        if (x->size != y->size)
+                return x->size < y->size ? -1 : 1;
+        return x->id < y->id ? -1 : x->id > y->id;
+}
+
+static uint32_t common(const struct entry *a, const struct entry *b)
+{
+        uint32_t n = 0;
+
+        while (n < a->size && n < b->size && a->data[n] == b->data[n])
+                n++;
+        return n;
+}
+
+static int build(struct tdm_trie *trie, struct entry *entries, uint32_t n)
+{
+        size_t n_nodes = 1;
+        uint32_t open[PIECE_MAX + 1], depth = 0, at = 0;
+
+        qsort(entries, n, sizeof(*entries), compare);
+        for (uint32_t i = 0; i < n; i++)
+                n_nodes += entries[i].size - (i > 0 ? common(&entries[i - 1], &entries[i]) : 0);
+        trie->nodes = calloc(n_nodes + 1, sizeof(*trie->nodes));
+        trie->ids = malloc((n + 1) * sizeof(*trie->ids));
+        if (!trie->nodes || !trie->ids || n_nodes >= UINT32_MAX)
+                return -ENOMEM;
+        trie->nodes[at++] = (struct tdm_trie_node){ 0 };
+        open[0] = 0;
+        for (uint32_t i = 0; i < n; i++) {
+                uint32_t keep = i > 0 ? common(&entries[i - 1], &entries[i]) : 0;
+
+                for (; depth > keep; depth--)
+                        trie->nodes[open[depth]].end = at;
+                while (depth < entries[i].size) {
+                        trie->nodes[at] = (struct tdm_trie_node){ .ids = i, .depth = (uint16_t)(depth + 1),
+                                                                  .byte = (uint8_t)entries[i].data[depth] };
+                        open[++depth] = at++;
+                }
+                trie->ids[i] = entries[i].id;
+                trie->max_depth = (uint16_t)TDM_MAX(trie->max_depth, depth);
+        }
+        for (; depth > 0; depth--)
+                trie->nodes[open[depth]].end = at;
+        trie->nodes[0].end = at;
+        trie->nodes[at] = (struct tdm_trie_node){ .end = at, .ids = n };
+        trie->n_nodes = at;
+        trie->n_ids = n;
+        return 0;
+}
+
+static void trie_deinit(struct tdm_trie *trie)
+{
+        free(trie->nodes);
+        free(trie->ids);
+}
+
+static size_t trie_bytes(const struct tdm_trie *trie)
+{
+        return (trie->n_nodes + 1) * sizeof(*trie->nodes) + (trie->n_ids + 1) * sizeof(*trie->ids);
+}
+
+/* How many bytes of leading plain characters there are. */
+static size_t plain_bytes(const char *data, size_t size, uint32_t *ret_chars)
+{
+        size_t at = 0;
+
+        *ret_chars = 0;
+        while (at < size) {
+                uint8_t byte = (uint8_t)data[at];
+                int length = tdm_utf8_length((const uint8_t *)data + at, size - at);
+
+                if (byte < 0x20 || byte == '"' || byte == '\\' || length <= 0)
+                        break;
+                at += (size_t)length;
+                ++*ret_chars;
+        }
+        return at;
+}
+
+static int copy_pieces(struct tdm_vocabulary *v, size_t (*piece)(void *userdata, uint32_t id, const char **ret_data),
+                       bool (*is_end)(void *userdata, uint32_t id), void *userdata)
+{
+        size_t n_bytes = 0, capacity = 0;
+
+        v->piece_at = malloc(((size_t)v->n_vocab + 1) * sizeof(*v->piece_at));
+        v->ends = malloc(((size_t)v->n_vocab + 1) * sizeof(*v->ends));
+        if (!v->piece_at || !v->ends)
+                return -ENOMEM;
+        for (uint32_t id = 0; id < v->n_vocab; id++) {
+                const char *data = NULL;
+                size_t size = 0;
+
+                v->piece_at[id] = (uint32_t)n_bytes;
+                if (is_end && is_end(userdata, id))
+                        v->ends[v->n_ends++] = id;
+                else
+                        size = piece(userdata, id, &data);
+                if (size == 0 || size > PIECE_MAX)
+                        continue;
+                if (n_bytes + size > capacity) {
+                        char *bytes;
+
+                        capacity = TDM_MAX(capacity * 2, (size_t)1 << 16);
+                        if (capacity > UINT32_MAX)
+                                return -ENOMEM;
+                        bytes = realloc(v->bytes, capacity);
+                        if (!bytes)
+                                return -ENOMEM;
+                        v->bytes = bytes;
+                }
+                memcpy(v->bytes + n_bytes, data, size);
+                n_bytes += size;
+        }
+        v->piece_at[v->n_vocab] = (uint32_t)n_bytes;
+        return 0;
+}
+
+static int fill(struct tdm_vocabulary *v)
+{
+        _cleanup_(freep) struct entry *plain = malloc(((size_t)v->n_vocab + 1) * sizeof(*plain));
+        _cleanup_(freep) struct entry *other = malloc(((size_t)v->n_vocab + 1) * sizeof(*other));
+        uint32_t n_plain = 0, n_other = 0, chars;
+        int r;
+
+        v->n_words = (v->n_vocab + 63) / 64;
+        v->slices = calloc((size_t)(TDM_SLICES + 1) * TDM_MAX(v->n_words, 1u), sizeof(*v->slices));
+        if (!plain || !other || !v->slices)
+                return -ENOMEM;
+        for (uint32_t id = 0; id < v->n_vocab; id++) {
+                struct entry e = { v->bytes + v->piece_at[id], v->piece_at[id + 1] - v->piece_at[id], id };
+
+                if (e.size == 0)
+                        continue;
+                if (plain_bytes(e.data, e.size, &chars) < e.size) {
+                        other[n_other++] = e;
+                        continue;
+                }
+                plain[n_plain++] = e;
+                v->max_plain_chars = TDM_MAX(v->max_plain_chars, chars);
+                for (uint32_t k = TDM_MIN(chars, TDM_SLICES + 1); k <= TDM_SLICES + 1; k++)
+                        v->slices[(size_t)(k - 1) * v->n_words + id / 64] |= UINT64_C(1) << id % 64;
+        }
+        r = build(&v->plain, plain, n_plain);
+        if (r == 0)
+                r = build(&v->other, other, n_other);
+        for (uint32_t i = 0; i < n_other; i++) {
+                uint32_t skip = (uint32_t)plain_bytes(other[i].data, other[i].size, &chars);
+
+                other[i].data += skip;
+                other[i].size -= skip;
+        }
+        return r < 0 ? r : build(&v->tails, other, n_other);
+}
+
+int tdm_vocabulary_new(struct tdm_vocabulary **ret, uint32_t n_vocab,
+                       size_t (*piece)(void *userdata, uint32_t id, const char **ret_data),
+                       bool (*is_end)(void *userdata, uint32_t id), void *userdata)
+{
+        _cleanup_(tdm_vocabulary_unrefp) struct tdm_vocabulary *v = calloc(1, sizeof(*v));
+        int r;
+
+        if (!v)
+                return -ENOMEM;
+        atomic_init(&v->refs, 1);
+        v->n_vocab = n_vocab;
+        r = copy_pieces(v, piece, is_end, userdata);
+        if (r == 0)
+                r = fill(v);
+        if (r < 0)
+                return r;
+        *ret = steal_ptr(&v);
+        return 0;
+}
+
+struct tdm_vocabulary *tdm_vocabulary_ref(struct tdm_vocabulary *v)
+{
+        atomic_fetch_add_explicit(&v->refs, 1, memory_order_relaxed);
+        return v;
+}
+
+void tdm_vocabulary_unref(struct tdm_vocabulary *v)
+{
+        /* Release pairs with the acquire of the last one, which frees. */
+        if (!v || atomic_fetch_sub_explicit(&v->refs, 1, memory_order_acq_rel) > 1)
+                return;
+        trie_deinit(&v->plain);
+        trie_deinit(&v->other);
+        trie_deinit(&v->tails);
+        free(v->slices);
+        free(v->ends);
+        free(v->piece_at);
+        free(v->bytes);
+        free(v);
+}
+
+void tdm_vocabulary_unrefp(struct tdm_vocabulary **v)
+{
+        tdm_vocabulary_unref(*v);
+}
+
+uint32_t tdm_vocabulary_n_words(const struct tdm_vocabulary *v)
+{
+        return v->n_words;
+}
+
+size_t tdm_vocabulary_bytes(const struct tdm_vocabulary *v)
+{
+        return sizeof(*v) + trie_bytes(&v->plain) + trie_bytes(&v->other) + trie_bytes(&v->tails) +
+               (size_t)(TDM_SLICES + 1) * v->n_words * sizeof(*v->slices) +
+               2 * ((size_t)v->n_vocab + 1) * sizeof(uint32_t) + v->piece_at[v->n_vocab];
+}

@@ -1,0 +1,48 @@
+/* Byte tries of a vocabulary's pieces.
+ *
+ * A trie is its nodes in preorder: a walk is a scan that jumps over the subtree of a node that is not allowed. The tokens
+ * of a subtree are neighbours in `ids`. Pieces are told apart into *plain* ones, whole characters that stand for
+ * themselves inside a JSON string (no quote, backslash or control character), and the others; inside a string most of the
+ * first are allowed without a look. The others are also kept by their *tail*, what follows their leading plain characters:
+ * many pieces share one, and inside a string only the tail decides. */
+#ifndef TDM_ENGINE_GRAMMAR_TRIE_H
+#define TDM_ENGINE_GRAMMAR_TRIE_H
+
+#include <stdatomic.h>
+#include "engine/grammar/grammar.h"
+
+struct tdm_trie_node {
+        uint32_t end; /* the node behind this one's subtree */
+        uint32_t ids; /* index of the first token at or behind this node: its own are up to the next node's */
+        uint16_t depth;
+        uint8_t byte;
+};
+
+struct tdm_trie {
+        struct tdm_trie_node *nodes; /* [n_nodes + 1]: the root first, a sentinel last */
+        uint32_t n_nodes;
+        uint32_t *ids;
+        uint32_t n_ids;
+        uint16_t max_depth;
+};
+
+/* Pieces of at most so many plain characters have a slice each. */
+#define TDM_SLICES 24u
+
+struct tdm_vocabulary {
+        atomic_uint refs;
+        uint32_t n_vocab, n_words, max_plain_chars;
+        struct tdm_trie plain, other, tails;
+        uint64_t *slices; /* [TDM_SLICES + 1][n_words]: plain pieces of at most 1, 2, … characters; at last all of them */
+        uint32_t *ends;
+        uint32_t n_ends;
+        uint32_t *piece_at; /* [n_vocab + 1], of bytes */
+        char *bytes;
+};
+
+static inline const uint64_t *tdm_vocabulary_slice(const struct tdm_vocabulary *v, uint32_t n_chars)
+{
+        return v->slices + (size_t)(TDM_MIN(n_chars, TDM_SLICES + 1) - 1) * v->n_words;
+}
+
+#endif
