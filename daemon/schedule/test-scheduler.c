@@ -415,7 +415,8 @@ static struct tdm_model *make_model(struct tdm_models *models, uint32_t id, uint
                                     .n_vocab = tdm_tokenizer_n_vocab(m->metadata->tokenizer),
                                     .n_ctx = N_CTX,
                                     .window = 40 };
-        hp->layer_is_full[5] = 1;
+        tdm_hparams_all_layers(hp);
+        hp->layers[5].window = 0;
         assert_int_equal(tdm_kv_geometry_init(&m->geometry, hp, TDM_KV_F16, full_pages, window_pages), 0);
         assert_int_equal(tdm_steps_limits_check(&limits, &err), 0);
         tdm_steps_layout(&limits, &m->layout);
@@ -617,7 +618,8 @@ static bool all_done(const struct world *w)
 static void arrive(struct world *w)
 {
         struct client_job *c = &w->jobs[w->n_arrived++];
-        enum tdm_placement placement = pick(w, 4) ? TDM_PLACEMENT_ANY : (enum tdm_placement)pick(w, TDM_N_ASKED_PLACEMENTS);
+        enum tdm_placement placement =
+                pick(w, 4) ? TDM_PLACEMENT_ANY : (enum tdm_placement)pick(w, TDM_N_ASKED_PLACEMENTS);
 
         submit(w, c, pick(w, 5) == 0, 1000 + (pick(w, 4) == 0), pick(w, 3) ? TDM_JOB_INTERACTIVE : TDM_JOB_BACKGROUND,
                placement, pick(w, 3) ? 0 : 1 + pick(w, 9));
@@ -690,9 +692,10 @@ static uint32_t run_random(unsigned seed, bool losses, bool culprits)
                 .steps_in_flight = (uint32_t)rand_r(&draw) % 5,
                 .no_relay = (uint32_t)rand_r(&draw) % 4 == 0,
         };
-        static const enum tdm_placement kinds[] = { TDM_PLACEMENT_SPLIT,   TDM_PLACEMENT_NPU,      TDM_PLACEMENT_GPU,
-                                                   TDM_PLACEMENT_EITHER,  TDM_PLACEMENT_BALANCED, TDM_PLACEMENT_BALANCED,
-                                                   TDM_PLACEMENT_BALANCED };
+        static const enum tdm_placement kinds[] = { TDM_PLACEMENT_SPLIT,    TDM_PLACEMENT_NPU,
+                                                    TDM_PLACEMENT_GPU,      TDM_PLACEMENT_EITHER,
+                                                    TDM_PLACEMENT_BALANCED, TDM_PLACEMENT_BALANCED,
+                                                    TDM_PLACEMENT_BALANCED };
 
         /* Enough for one job of full size at least, often not for all at once. */
         world_open(&w, seed, 10 + (uint32_t)rand_r(&draw) % 40, 5 + (uint32_t)rand_r(&draw) % 20, &config);

@@ -102,7 +102,7 @@ static void test_load_and_run(void **unused)
         assert_true(heartbeat > 0);
         assert_true(hidden[0] ==
                     tdm_weights_value(file.weights, tdm_weights_find(file.weights, TDM_TENSOR_TOKEN_EMBD, 0), 17, 0) *
-                            file.hp->embed_scale);
+                            tdm_weights_header(file.weights)->recipe.embed_scale);
         first = 2;
         n_blocks_seen = 0;
         assert_int_equal(tdm_host_device_ops.run(model, &step, 2, 1, hidden, NULL, on_block, &first, &err), 0);

@@ -13,6 +13,7 @@
 #include "proto/worker.pb-c.h"
 
 #define PATIENCE_MS 20000
+#define CHUNK 65536u /* of a weights segment: longer than its head */
 
 struct child {
         pid_t pid;
@@ -343,13 +344,13 @@ static void bad_pieces(void **state)
         struct child c = child_up();
         int fds[5];
 
-        assert_int_equal(tdm_segment_create_in_chunks(&segment, "pieces", 8192, 4096), 0);
+        assert_int_equal(tdm_segment_create_in_chunks(&segment, "pieces", 2 * CHUNK, CHUNK), 0);
         assert_int_equal(tdm_segment_create(&zeros, "zeros", 4096), 0);
         header = (struct tdm_weights_header *)segment->base;
         *header = (struct tdm_weights_header){
                 .magic = TDM_WEIGHTS_MAGIC,
                 .abi = TDM_WEIGHTS_ABI,
-                .size_bytes = 8192,
+                .size_bytes = 2 * CHUNK,
                 .hparams = { .n_layers = 1,
                              .d_model = 64,
                              .n_heads = 1,
@@ -358,16 +359,12 @@ static void bad_pieces(void **state)
                              .d_ff = 64,
                              .n_vocab = 64,
                              .n_ctx = 64,
-                             .window = 32,
-                             .rope_base_full = 1e4f,
-                             .rope_base_window = 1e4f,
-                             .rope_factor_full = 1,
-                             .norm_eps = 1e-6f,
-                             .query_scale = 1,
-                             .embed_scale = 8 },
+                             .window = 32 },
                 .n_tensors = 16,
-                .tensors_offset = 4096,
+                .tensors_offset = CHUNK,
         };
+        tdm_hparams_all_layers(&header->hparams);
+        tdm_gemma3_recipe(&header->recipe, &header->hparams);
         load.model_id = 1;
         load.kv_type = TDM_KV_F16;
         load.name = (char *)"pieces";
@@ -375,8 +372,8 @@ static void bad_pieces(void **state)
         load.steps = load.activations = load.results = &whole;
         whole.n_fds = 1;
         whole.size_bytes = whole.chunk_bytes = 4096;
-        pieces.size_bytes = 8192;
-        pieces.chunk_bytes = 4096;
+        pieces.size_bytes = 2 * CHUNK;
+        pieces.chunk_bytes = CHUNK;
         for (unsigned n = 1; n <= 2; n++) {
                 Tandem__Worker__FromWorker *message;
 

@@ -350,6 +350,7 @@ struct tdm_vk_model {
         struct tdm_vk_device *device;
         const uint8_t *weights;
         struct tdm_hparams hp;
+        struct tdm_recipe recipe;
         struct tdm_kv_geometry kv;
         uint8_t *kv_base;
         struct tdm_steps_limits limits;

@@ -62,8 +62,8 @@ void tdm_vk_attend_rotations(struct tdm_vk_model *m)
                         .k_gain = m->layers[i].k_norm,
                         .counters = m->counters.address,
                         .angles = (uint32_t)(layout.angles[tdm_kv_group_of(&m->hp, i)] - layout.rows),
-                        .eps = m->hp.norm_eps,
-                        .query_scale = m->hp.query_scale
+                        .eps = m->recipe.norm_eps,
+                        .query_scale = m->recipe.layers[i].query_scale
                 };
 }
 

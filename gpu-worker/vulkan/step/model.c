@@ -55,6 +55,8 @@ static int check(const struct tdm_device_model_config *config, const struct tdm_
                 return tdm_error_set(err, TDM_E_PROTOCOL, "vulkan device: no precision %u",
                                      (unsigned)config->precision);
         r = tdm_steps_limits_check(&config->limits, err);
+        if (r == 0) /* Gemma 3 and nothing else */
+                r = tdm_recipe_check_device(&header->recipe, hp, 0, "vulkan", err);
         if (r)
                 return r;
         if (!geometry_fits(&config->kv, hp))
@@ -318,7 +320,7 @@ static void sizes_init(struct tdm_vk_model *m)
                                            m->limits.max_logits);
         m->y_stride_max = TDM_MAX(TDM_MAX(tdm_vk_q_width(hp) + 2 * tdm_vk_kv_width(hp), 2 * hp->d_ff), hp->d_model);
         /* Whoever compares can have all logits: the choice changes no bit of what is drawn. */
-        m->logits_whole = hp->logit_softcap > 0 || (logits && strcmp(logits, "whole") == 0);
+        m->logits_whole = m->recipe.logit_softcap > 0 || (logits && strcmp(logits, "whole") == 0);
         m->maxima_stride = TDM_DIV_UP(hp->n_vocab, TDM_SAMPLE_MAX_BLOCK);
         m->sums_stride = TDM_DIV_UP(hp->n_vocab, TDM_SAMPLE_SUM_BLOCK);
         m->tops_stride = TDM_DIV_UP(hp->n_vocab, TDM_VK_LOGITS_EACH);
@@ -370,7 +372,7 @@ static unsigned list_needs(struct tdm_vk_model *m, struct need *needs)
 {
         const struct tdm_hparams *hp = &m->hp;
         struct tdm_vk_step_layout layout;
-        uint64_t hidden_bytes = (uint64_t)m->limits.max_rows * hp->d_model * sizeof(float);
+        uint64_t hidden_bytes = (uint64_t)m->limits.max_rows * hp->residual_width * sizeof(float);
         uint64_t logits_bytes = (uint64_t)m->logits_rows * m->logits_stride * sizeof(float),
                  scan_row = ((uint64_t)m->maxima_stride + m->tops_stride) * sizeof(float);
         unsigned n = 0;
@@ -511,13 +513,11 @@ static int host_memory_init(struct tdm_vk_model *m, struct tdm_error *err)
         m->known_pages = calloc(n_tables * TDM_KV_GROUPS, m->limits.table_entries * sizeof(uint32_t));
         m->memory_bytes += bytes;
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
-                bool full = group == TDM_KV_FULL;
+                const struct tdm_rope_recipe *rope = tdm_kv_group_rope(hp, &m->recipe, (enum tdm_kv_group)group);
 
-                if (m->kv.n_layers[group] && tdm_rope_init(&m->rope[group], hp->head_dim, hp->n_ctx,
-                                                           full ? hp->rope_base_full : hp->rope_base_window,
-                                                           full ? hp->rope_factor_full : 1) < 0)
+                if (rope && tdm_rope_init(&m->rope[group], hp->head_dim, hp->n_ctx, rope->base, rope->factor) < 0)
                         m->rope[group].memory = NULL;
-                if (m->kv.n_layers[group] && !m->rope[group].memory)
+                if (rope && !m->rope[group].memory)
                         return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for a model's tables");
         }
         if (!m->sampler_scratch || !m->sequences || !m->known_pages)
@@ -634,6 +634,7 @@ int tdm_vk_model_begin(struct tdm_device *public, const struct tdm_device_model_
         m->device = device;
         m->weights = config->weights;
         m->hp = *hp;
+        m->recipe = tdm_weights_header(config->weights)->recipe;
         m->kv = config->kv;
         m->kv_base = config->kv_base;
         m->limits = config->limits;

@@ -704,6 +704,8 @@ static void measured(void)
         weights = model_new("tiny-128", TDM_TYPE_Q4_0);
         assert_true(random_model_hparams("tiny-128", &hp));
         hp.d_ff *= 2;
+        for (uint32_t l = 0; l < hp.n_layers; l++)
+                hp.layers[l].d_ff *= 2;
         other = random_model_new(&hp, TDM_TYPE_Q4_0, TDM_TYPE_Q4_0);
         assert_non_null(other);
         assert_non_null(mkdtemp(folder));
