@@ -125,12 +125,12 @@ static void host_unload(struct tdm_device_model *public)
         free(model);
 }
 
-/* NULL: the recipe has none. */
+/* NULL: the layer's recipe has no use for it. */
 static const float *vector(const struct tdm_host_model *model, enum tdm_tensor_kind kind, uint32_t layer)
 {
-        const struct tdm_weights_tensor *tensor = tdm_weights_find(model->weights, kind, layer);
-
-        return tensor ? (const float *)(model->weights + tensor->offset) : NULL;
+        if (tdm_tensor_presence(kind, &model->recipe, layer) == TDM_TENSOR_ABSENT)
+                return NULL;
+        return (const float *)(model->weights + tdm_weights_find(model->weights, kind, layer)->offset);
 }
 
 static void matrix_init(const struct tdm_host_model *model, enum tdm_tensor_kind kind, uint32_t layer,

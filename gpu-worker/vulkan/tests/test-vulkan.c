@@ -510,6 +510,7 @@ static void refused(void **state)
                                                          .heartbeat = &heartbeat,
                                                          .memory_bytes = 1 << 20 };
         struct tdm_device *device, *little;
+        struct tdm_recipe *recipe;
         struct tdm_error err = {};
         float *hidden = calloc(hp->d_model, sizeof(float));
 
@@ -525,6 +526,16 @@ static void refused(void **state)
         bad = good;
         bad.kv.part_bytes /= 2;
         assert_int_equal(ops->model_load(device, &bad, &model, &err), TDM_E_PROTOCOL);
+
+        /* What a recipe asks for and no kernel does. */
+        recipe = &((struct tdm_weights_header *)weights)->recipe;
+        recipe->layers[1].has_sinks = 1;
+        recipe->layers[1].norms &= ~(uint32_t)TDM_NORM_FFN_AFTER; /* which the host device does */
+        assert_int_equal(ops->model_load(device, &good, &model, &err), TDM_E_UNSUPPORTED);
+        assert_non_null(strstr(err.message, "vulkan device: "));
+        assert_non_null(strstr(err.message, "layers without a norm after attention or FFN, attention sinks"));
+        recipe->layers[1].has_sinks = 0;
+        recipe->layers[1].norms |= TDM_NORM_FFN_AFTER;
 
         assert_int_equal(ops->open(&little, &little_config, &err), 0);
         assert_int_equal(ops->model_load(little, &good, &model, &err), TDM_E_NO_MEMORY);
