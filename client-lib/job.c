@@ -7,7 +7,6 @@
 #include "client-lib/job.h"
 
 #include <inttypes.h>
-#include <sys/random.h>
 
 static void job_unref(struct tandem_job *job)
 {
@@ -307,24 +306,6 @@ static bool on_reply(struct call *call, Tandem__Reply *reply)
 
 /* ---- starting ---------------------------------------------------------------------------------------------------- */
 
-void tandem_generate_options_init_sized(struct tandem_generate_options *options, size_t size)
-{
-        struct tandem_generate_options full = {
-                .struct_size = size,
-                .prompt_size = SIZE_MAX,
-                .temperature = 0.8f,
-                .top_k = 40,
-                .top_p = 0.95f,
-                .repeat_penalty = 1.0f,
-        };
-
-        if (getrandom(&full.seed, sizeof(full.seed), 0) != (ssize_t)sizeof(full.seed))
-                full.seed = tdm_now_ns();
-        full.seed &= (UINT64_C(1) << 53) - 1; /* survives programs that keep JSON numbers as doubles */
-        memset(options, 0, size);
-        memcpy(options, &full, TDM_MIN(size, sizeof(full)));
-}
-
 void tandem_score_options_init_sized(struct tandem_score_options *options, size_t size)
 {
         struct tandem_score_options full = { .struct_size = size, .text_size = SIZE_MAX };
@@ -365,12 +346,6 @@ static int job_send(struct tandem *t, struct tandem_job *job, Tandem__Request *r
         return code;
 }
 
-static ProtobufCBinaryData bytes_of(const char *text, size_t size)
-{
-        return (ProtobufCBinaryData){ .len = size == SIZE_MAX ? strlen(text) : size,
-                                      .data = (uint8_t *)(uintptr_t)text };
-}
-
 int tandem_generate(struct tandem *t, const struct tandem_generate_options *given,
                     const struct tandem_callbacks *callbacks, void *userdata, struct tandem_job **ret,
                     struct tandem_error *err)
@@ -394,9 +369,11 @@ int tandem_generate(struct tandem *t, const struct tandem_generate_options *give
                                  o.prompt || o.n_chat || o.n_prompt_ids ?
                                          "a job takes one of prompt, chat and prompt_ids, not several" :
                                          "there is nothing to generate from: give a prompt, a chat or prompt_ids");
-        if (o.n_chat > 65536 || o.n_stop > 65536 || o.n_prompt_ids > LIB_MAX_TOKENS)
-                return lib_error(err, TANDEM_E_TOO_LONG,
-                                 "more chat messages, stop texts or prompt ids than any model takes");
+        if (o.n_chat > 65536 || o.n_prompt_ids > LIB_MAX_TOKENS)
+                return lib_error(err, TANDEM_E_TOO_LONG, "more chat messages or prompt ids than any model takes");
+        code = lib_check_options(&o, err);
+        if (code != TANDEM_OK)
+                return code;
 
         job = job_new(t, callbacks, userdata);
         stops = calloc(o.n_stop + 1, sizeof(*stops));
@@ -408,39 +385,21 @@ int tandem_generate(struct tandem *t, const struct tandem_generate_options *give
         code = lib_model_ref(&ref, o.model, &fd, err);
         if (code != TANDEM_OK)
                 return code;
-        for (size_t i = 0; i < o.n_stop; i++)
-                stops[i] = bytes_of(o.stop[i], SIZE_MAX);
         for (size_t i = 0; i < o.n_chat; i++) {
                 tandem__chat_message__init(&messages[i]);
                 messages[i].role = (char *)(uintptr_t)o.chat[i].role;
-                messages[i].text = bytes_of(o.chat[i].text, o.chat[i].size);
+                messages[i].text = lib_bytes(o.chat[i].text, o.chat[i].size);
                 message_ptrs[i] = &messages[i];
         }
-        sampling.temperature = o.temperature;
-        sampling.top_k = o.top_k;
-        sampling.top_p = o.top_p;
-        sampling.min_p = o.min_p;
-        sampling.repeat_penalty = o.repeat_penalty;
-        sampling.repeat_last = o.repeat_last;
-        sampling.seed = o.seed;
-
+        lib_put_options(&generate, &sampling, stops, &o);
         generate.model = &ref;
         if (o.prompt)
-                generate.prompt = bytes_of(o.prompt, o.prompt_size);
+                generate.prompt = lib_bytes(o.prompt, o.prompt_size);
         generate.n_chat = o.n_chat;
         generate.chat = message_ptrs;
         generate.n_prompt_ids = o.n_prompt_ids;
         generate.prompt_ids = (uint32_t *)(uintptr_t)o.prompt_ids;
-        generate.max_tokens = o.max_tokens;
         generate.sampling = &sampling;
-        generate.n_stop = o.n_stop;
-        generate.stop = stops;
-        generate.priority = (Tandem__Priority)o.priority;
-        generate.deadline_ms = o.deadline_ms;
-        generate.ignore_end = o.ignore_end;
-        generate.prefill_chunk = o.prefill_chunk;
-        if (o.placement)
-                generate.placement = (char *)(uintptr_t)o.placement;
         request.kind_case = TANDEM__REQUEST__KIND_GENERATE;
         request.generate = &generate;
         code = job_send(t, job, &request, fd, err);
@@ -486,7 +445,7 @@ int tandem_score(struct tandem *t, const struct tandem_score_options *given, con
         score.n_ids = o.n_ids;
         score.ids = (uint32_t *)(uintptr_t)o.ids;
         if (o.text)
-                score.text = bytes_of(o.text, o.text_size);
+                score.text = lib_bytes(o.text, o.text_size);
         score.top = o.top;
         request.kind_case = TANDEM__REQUEST__KIND_SCORE;
         request.score = &score;

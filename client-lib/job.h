@@ -46,6 +46,13 @@ struct tandem_job {
 
 int id_buf_add(struct id_buf *buf, const uint32_t *ids, size_t n); /* 0, -E2BIG, -ENOMEM */
 
+/* options.c */
+ProtobufCBinaryData lib_bytes(const char *text, size_t size); /* SIZE_MAX: up to the NUL */
+int lib_check_options(const struct tandem_generate_options *o, struct tandem_error *err);
+/* stops has room for o's; what is put there points into o. */
+void lib_put_options(Tandem__Generate *generate, Tandem__Sampling *sampling, ProtobufCBinaryData *stops,
+                     const struct tandem_generate_options *o);
+
 /* score.c. Returns NULL, or what is wrong with the chunk (then the connection ends). */
 const char *score_add_chunk(struct tandem_job *job, const Tandem__ScoreChunk *chunk);
 /* At the end: NULL, or what is missing. Fills job->scores. */

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <math.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -289,6 +290,42 @@ static void test_cancelled_before_it_began(void **state)
         fake_stop(&fake);
 }
 
+/* Options out of their ranges are refused before anything is sent, in the daemon's words. */
+static void test_options_refused(void **state)
+{
+        struct fake_config config = FAKE_CONFIG_INIT;
+        struct tandem_generate_options options;
+        const char *texts[] = { "" };
+        struct tandem_error err;
+        struct tandem_job *job;
+        struct tandem *t;
+        struct fake fake;
+
+        t = connect_to(&fake, &config);
+#define REFUSED(member, value, text)                                                                                   \
+        tandem_generate_options_init(&options);                                                                        \
+        options.prompt = "x";                                                                                          \
+        options.member = value;                                                                                        \
+        assert_int_equal(tandem_generate(t, &options, NULL, NULL, &job, &err), TANDEM_E_BAD_REQUEST);                  \
+        assert_string_equal(err.message, text)
+        REFUSED(temperature, 101, "temperature: '101' is not a number from 0 to 100");
+        REFUSED(temperature, NAN, "temperature: 'nan' is not a number from 0 to 100");
+        REFUSED(min_p, 1, "min-p: '1' is not a number from 0 to less than 1");
+        REFUSED(repeat_penalty, 0.001f, "repeat-penalty: '0.001' is not 0 or a number from 0.01 to 100");
+        REFUSED(repeat_last, 257, "repeat-last: '257' is not a whole number from 0 to 256");
+        REFUSED(priority, (enum tandem_priority)2, "priority: '2' is not interactive or background");
+        REFUSED(placement, "cpu", "placement: 'cpu' is not split, npu or gpu");
+#undef REFUSED
+        tandem_generate_options_init(&options);
+        options.prompt = "x";
+        options.stop = texts;
+        options.n_stop = 1;
+        assert_int_equal(tandem_generate(t, &options, NULL, NULL, &job, &err), TANDEM_E_BAD_REQUEST);
+        assert_string_equal(err.message, "stop: a text of 0 bytes is not a text of 1 to 256 bytes");
+        tandem_close(t);
+        fake_stop(&fake);
+}
+
 static void test_refused_here(void **state)
 {
         struct fake_config config = FAKE_CONFIG_INIT;
@@ -562,6 +599,7 @@ int main(void)
                 cmocka_unit_test(test_callbacks_may_let_go),
                 cmocka_unit_test(test_refused),
                 cmocka_unit_test(test_cancelled_before_it_began),
+                cmocka_unit_test(test_options_refused),
                 cmocka_unit_test(test_refused_here),
                 cmocka_unit_test(test_older_structs),
                 cmocka_unit_test(test_score),

@@ -16,7 +16,7 @@ install(FILES ${CMAKE_SOURCE_DIR}/models/tale.gguf DESTINATION ${CMAKE_INSTALL_D
 install(FILES ${CMAKE_SOURCE_DIR}/proto/dev.tandem.Tandem1.xml DESTINATION ${CMAKE_INSTALL_DATADIR}/dbus-1/interfaces
   COMPONENT daemon)
 
-set(completions ${CMAKE_SOURCE_DIR}/client-lib/cli/completions)
+set(completions ${CMAKE_BINARY_DIR}/client-lib/cli/completions)
 foreach(command tandem tandemd)
   install(FILES ${completions}/tandem.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
     RENAME ${command} COMPONENT daemon)

@@ -37,7 +37,7 @@ bool parse_u64(const char *text, uint64_t max, uint64_t *ret)
         return true;
 }
 
-bool parse_double(const char *text, double min, double max, double *ret)
+bool parse_real(const char *text, double *ret)
 {
         char *end;
         double value;
@@ -46,13 +46,13 @@ bool parse_double(const char *text, double min, double max, double *ret)
         if (strspn(text, "0123456789+-.eE") != strlen(text) || !*text)
                 return false;
         value = strtod(text, &end);
-        if (*end || end == text || !isfinite(value) || value < min || value > max)
+        if (*end || end == text || !isfinite(value))
                 return false;
         *ret = value;
         return true;
 }
 
-static bool parse_u32_list(const char *text, double min, double max, struct arg_u32_list *ret)
+static bool parse_u32_list(const char *text, const struct tdm_range *range, struct arg_u32_list *ret)
 {
         struct arg_u32_list list = { 0 };
         char item[16];
@@ -65,7 +65,7 @@ static bool parse_u32_list(const char *text, double min, double max, struct arg_
                         return false;
                 memcpy(item, text, n);
                 item[n] = '\0';
-                if (!parse_u64(item, (uint64_t)max, &value) || (double)value < min)
+                if (!parse_u64(item, UINT64_MAX, &value) || !tdm_range_has_u64(range, value))
                         return false;
                 list.items[list.n++] = (uint32_t)value;
                 if (!text[n])
@@ -76,88 +76,122 @@ static bool parse_u32_list(const char *text, double min, double max, struct arg_
         return true;
 }
 
-static int bad_choice(const char *command, const char *spelling, const struct arg *arg, const char *value)
+static int add_text(struct arg_list *list, const char *value)
 {
-        char names[256] = "";
-        size_t used = 0;
+        const char **items = realloc(list->items, (list->n + 1) * sizeof(*items));
 
-        for (unsigned i = 0; arg->choices[i] && used < sizeof(names); i++) {
-                int n = snprintf(names + used, sizeof(names) - used, "%s%s",
-                                 i == 0              ? "" :
-                                 arg->choices[i + 1] ? ", " :
-                                                       " or ",
-                                 arg->choices[i]);
-                used += n > 0 ? (size_t)n : 0;
+        if (!items) {
+                fprintf(stderr, "tandem: no memory for the command line\n");
+                return 1;
         }
-        return args_usage_error(command, "%s: '%s' is not %s", spelling, value, names);
-}
-
-static int store(const char *command, const char *spelling, const struct arg *arg, const char *value)
-{
-        uint64_t u;
-        double d;
-
-        switch (arg->kind) {
-        case ARG_FLAG:
-                *(bool *)arg->to = true;
-                break;
-        case ARG_STRING:
-                *(const char **)arg->to = value;
-                break;
-        case ARG_LIST: {
-                struct arg_list *list = arg->to;
-                const char **items = realloc(list->items, (list->n + 1) * sizeof(*items));
-
-                if (!items) {
-                        fprintf(stderr, "tandem: no memory for the command line\n");
-                        return 1;
-                }
-                list->items = items;
-                list->items[list->n++] = value;
-                break;
-        }
-        case ARG_U32:
-        case ARG_U64:
-                if (!parse_u64(value, arg->kind == ARG_U32 ? UINT32_MAX : UINT64_MAX, &u) ||
-                    (arg->max > 0 && ((double)u < arg->min || (double)u > arg->max)))
-                        return args_usage_error(command, "%s: '%s' is not a whole number from %.0f to %.0f", spelling,
-                                                value, arg->min,
-                                                arg->max > 0         ? arg->max :
-                                                arg->kind == ARG_U32 ? (double)UINT32_MAX :
-                                                                       0x1p64 - 1);
-                if (arg->kind == ARG_U32)
-                        *(uint32_t *)arg->to = (uint32_t)u;
-                else
-                        *(uint64_t *)arg->to = u;
-                break;
-        case ARG_F32:
-                if (!parse_double(value, arg->min, arg->max, &d))
-                        return args_usage_error(command, "%s: '%s' is not a number from %g to %g", spelling, value,
-                                                arg->min, arg->max);
-                *(float *)arg->to = (float)d;
-                break;
-        case ARG_CHOICE:
-                for (int i = 0; arg->choices[i]; i++) {
-                        if (strcmp(value, arg->choices[i]) != 0)
-                                continue;
-                        *(int *)arg->to = i;
-                        goto stored;
-                }
-                return bad_choice(command, spelling, arg, value);
-        case ARG_U32_LIST:
-                if (!parse_u32_list(value, arg->min, arg->max, arg->to))
-                        return args_usage_error(command,
-                                                "%s: '%s' is not a list like 1,8,32 of numbers from %.0f to %.0f",
-                                                spelling, value, arg->min, arg->max);
-                break;
-        }
-stored:
-        if (arg->given)
-                *arg->given = true;
+        list->items = items;
+        list->items[list->n++] = value;
         return ARGS_OK;
 }
 
-int args_parse(const struct arg *args, size_t n_args, int argc, char **argv, const char **positional,
+/* false: the value is not in the range. */
+static bool convert(const struct arg *arg, const char *value, void *to)
+{
+        const struct tdm_range *range = &arg->range;
+        uint64_t u;
+        double d;
+        int i;
+
+        switch (range->type) {
+        case TDM_VALUE_BOOL:
+                *(bool *)to = true;
+                return true;
+        case TDM_VALUE_U32:
+                if (!parse_u64(value, UINT32_MAX, &u) || !tdm_range_has_u64(range, u))
+                        return false;
+                *(uint32_t *)to = (uint32_t)u;
+                return true;
+        case TDM_VALUE_U64:
+                if (!parse_u64(value, UINT64_MAX, &u) || !tdm_range_has_u64(range, u))
+                        return false;
+                *(uint64_t *)to = u;
+                return true;
+        case TDM_VALUE_REAL:
+                if (!parse_real(value, &d) || !tdm_range_has_real(range, d))
+                        return false;
+                *(float *)to = (float)d;
+                return true;
+        case TDM_VALUE_CHOICE:
+        case TDM_VALUE_NAME:
+                i = tdm_range_choice(range, value);
+                if (i < 0)
+                        return false;
+                if (range->type == TDM_VALUE_CHOICE)
+                        *(uint32_t *)to = (uint32_t)i;
+                else
+                        *(const char **)to = range->choices[i];
+                return true;
+        case TDM_VALUE_TEXT:
+                if (!tdm_range_has_size(range, strlen(value)))
+                        return false;
+                *(const char **)to = value;
+                return true;
+        case TDM_VALUE_TEXTS:
+                return tdm_range_has_size(range, strlen(value));
+        case TDM_VALUE_U32_LIST:
+                return parse_u32_list(value, range, to);
+        }
+        return false;
+}
+
+static int store(const char *command, const char *spelling, const struct arg *arg, const char *value, char *base)
+{
+        char wanted[TDM_RANGE_TEXT_MAX];
+        int k;
+
+        if (!convert(arg, value, base + arg->at))
+                return args_usage_error(command, "%s: '%s' is not %s", spelling, value,
+                                        tdm_range_text(&arg->range, wanted));
+        if (arg->range.type == TDM_VALUE_TEXTS) {
+                k = add_text((struct arg_list *)(void *)(base + arg->at), value);
+                if (k != ARGS_OK)
+                        return k;
+        }
+        if (arg->given_at)
+                *(bool *)(base + arg->given_at) = true;
+        return ARGS_OK;
+}
+
+void args_set_defaults(const struct arg_group *group)
+{
+        for (size_t i = 0; i < group->n_args; i++) {
+                const struct arg *arg = &group->args[i];
+                void *to = (char *)group->base + arg->at;
+
+                if (arg->default_value == 0)
+                        continue;
+                if (arg->range.type == TDM_VALUE_U32)
+                        *(uint32_t *)to = (uint32_t)arg->default_value;
+                else if (arg->range.type == TDM_VALUE_U64)
+                        *(uint64_t *)to = (uint64_t)arg->default_value;
+                else if (arg->range.type == TDM_VALUE_REAL)
+                        *(float *)to = (float)arg->default_value;
+        }
+}
+
+/* By name (letter 0) or by letter. */
+static const struct arg *find(const struct arg_group *groups, size_t n_groups, const char *name, size_t size,
+                              char letter, char **ret_base)
+{
+        for (size_t g = 0; g < n_groups; g++)
+                for (size_t a = 0; a < groups[g].n_args; a++) {
+                        const struct arg *arg = &groups[g].args[a];
+
+                        if (letter ? arg->letter != letter :
+                                     strlen(arg->name) != size || memcmp(arg->name, name, size) != 0)
+                                continue;
+                        *ret_base = groups[g].base;
+                        return arg;
+                }
+        return NULL;
+}
+
+int args_parse(const struct arg_group *groups, size_t n_groups, int argc, char **argv, const char **positional,
                unsigned max_positional, unsigned *ret_n_positional)
 {
         const char *command = argv[0];
@@ -167,8 +201,8 @@ int args_parse(const struct arg *args, size_t n_args, int argc, char **argv, con
 
         for (int i = 1; i < argc; i++) {
                 const char *word = argv[i], *value = NULL;
-                const struct arg *arg = NULL;
-                char spelling[64];
+                const struct arg *arg;
+                char spelling[64], *base;
 
                 if (!options || word[0] != '-' || !word[1]) {
                         if (n_positional == max_positional)
@@ -187,16 +221,12 @@ int args_parse(const struct arg *args, size_t n_args, int argc, char **argv, con
                 if (word[1] == '-') {
                         size_t n = strcspn(word + 2, "=");
 
-                        for (size_t a = 0; a < n_args && !arg; a++)
-                                if (strlen(args[a].long_name) == n && memcmp(args[a].long_name, word + 2, n) == 0)
-                                        arg = &args[a];
+                        arg = find(groups, n_groups, word + 2, n, 0, &base);
                         snprintf(spelling, sizeof(spelling), "--%.*s", (int)TDM_MIN(n, (size_t)60), word + 2);
                         if (word[2 + n] == '=')
                                 value = word + 2 + n + 1;
                 } else {
-                        for (size_t a = 0; a < n_args && !arg; a++)
-                                if (args[a].short_name == word[1])
-                                        arg = &args[a];
+                        arg = find(groups, n_groups, NULL, 0, word[1], &base);
                         snprintf(spelling, sizeof(spelling), "-%c", word[1]);
                         if (word[2])
                                 value = word + 2;
@@ -204,14 +234,14 @@ int args_parse(const struct arg *args, size_t n_args, int argc, char **argv, con
                 if (!arg)
                         return args_usage_error(command, "there is no option %.60s%s", word,
                                                 max_positional ? "; text that begins with '-' goes behind --" : "");
-                if (arg->kind == ARG_FLAG && value)
+                if (arg->range.type == TDM_VALUE_BOOL && value)
                         return args_usage_error(command, "%s takes no value", spelling);
-                if (arg->kind != ARG_FLAG && !value) {
+                if (arg->range.type != TDM_VALUE_BOOL && !value) {
                         if (i + 1 == argc)
                                 return args_usage_error(command, "%s needs a value", spelling);
                         value = argv[++i];
                 }
-                k = store(command, spelling, arg, value);
+                k = store(command, spelling, arg, value ? value : "", base);
                 if (k != ARGS_OK)
                         return k;
         }

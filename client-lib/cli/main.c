@@ -4,29 +4,6 @@
 #include <fcntl.h>
 #include <stdarg.h>
 
-static int cli_help(struct cli *cli, int argc, char **argv)
-{
-        const struct arg args[] = { ARG_SOCKET(cli) };
-        const char *command = NULL;
-        unsigned n;
-        int status;
-
-        if (cli_parse(args, TDM_ARRAY_SIZE(args), argc, argv, &command, 1, &n, &status))
-                return status;
-        return help_print(command);
-}
-
-static const struct {
-        const char *name;
-        int (*run)(struct cli *cli, int argc, char **argv);
-} commands[] = {
-        { "generate", cli_generate }, { "chat", cli_chat },   { "status", cli_status },
-        { "models", cli_models },     { "jobs", cli_jobs },   { "cancel", cli_cancel },
-        { "restart", cli_restart },   { "load", cli_load },   { "unload", cli_unload },
-        { "tokenize", cli_tokenize }, { "score", cli_score }, { "bench", cli_bench },
-        { "top", cli_top },           { "trace", cli_trace }, { "help", cli_help },
-};
-
 static int usage(const char *fmt, ...) _printf_(1, 2);
 static int usage(const char *fmt, ...)
 {
@@ -42,6 +19,8 @@ static int usage(const char *fmt, ...)
 
 int main(int argc, char **argv)
 {
+        const struct command *command;
+        _cleanup_(buf_freep) struct buf help = { 0 };
         struct cli cli = { 0 };
         int i, fd;
 
@@ -72,11 +51,12 @@ int main(int argc, char **argv)
                 }
         }
         if (i == argc) {
-                fputs(help_text(NULL), stderr);
+                help_write(&help, NULL);
+                fwrite(help.data, 1, help.size, stderr);
                 return EXIT_USAGE;
         }
-        for (size_t c = 0; c < TDM_ARRAY_SIZE(commands); c++)
-                if (strcmp(argv[i], commands[c].name) == 0)
-                        return commands[c].run(&cli, argc - i, argv + i);
+        command = command_find(argv[i]);
+        if (command)
+                return command->run(&cli, argc - i, argv + i);
         return usage("there is no command '%.60s'", argv[i]);
 }

@@ -12,8 +12,8 @@ static void test_numbers(void **state)
 {
         static const char *const bad[] = { "",   " 1", "1 ", "+1", "-1", "0x10", "1e3", "1.0", "18446744073709551616",
                                            "1a", "٣" };
-        static const char *const bad_double[] = { "",    "nan",   "inf", "1e999", "0x1p3", "1 ", " 1",
-                                                  "--1", "1.2.3", "e",   ".",     "1,5",   "2.5" };
+        static const char *const bad_real[] = { "",   "nan", "inf",   "1e999", "0x1p3", "1 ",
+                                                " 1", "--1", "1.2.3", "e",     ".",     "1,5" };
         uint64_t u = 0;
         double d = 0;
 
@@ -25,12 +25,12 @@ static void test_numbers(void **state)
         for (size_t i = 0; i < TDM_ARRAY_SIZE(bad); i++)
                 assert_false(parse_u64(bad[i], UINT64_MAX, &u));
         assert_int_equal(u, 255);
-        assert_true(parse_double("0.5", 0, 2, &d));
-        assert_true(parse_double("1e-3", 0, 2, &d));
-        assert_true(parse_double(".5", 0, 2, &d));
-        assert_true(parse_double("-0", 0, 2, &d));
-        for (size_t i = 0; i < TDM_ARRAY_SIZE(bad_double); i++)
-                assert_false(parse_double(bad_double[i], 0, 2, &d));
+        assert_true(parse_real("0.5", &d));
+        assert_true(parse_real("1e-3", &d));
+        assert_true(parse_real(".5", &d));
+        assert_true(parse_real("-0", &d));
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(bad_real); i++)
+                assert_false(parse_real(bad_real[i], &d));
 }
 
 struct parsed {
@@ -39,31 +39,47 @@ struct parsed {
         struct arg_list list;
         uint32_t n;
         float t;
-        int choice;
+        uint32_t choice;
         struct arg_u32_list batch;
         const char *positional[2];
         unsigned n_positional;
 };
 
+static const char *const colors[] = { "red", "green", NULL };
+static const struct arg table[] = {
+        { .letter = 'f', .name = "flag", .at = offsetof(struct parsed, flag) },
+        { .name = "text", .range.type = TDM_VALUE_TEXT, .at = offsetof(struct parsed, text) },
+        { .name = "word", .range = { TDM_VALUE_TEXT, .min = 1, .max = 4 }, .at = offsetof(struct parsed, text) },
+        { .name = "stop", .range.type = TDM_VALUE_TEXTS, .at = offsetof(struct parsed, list) },
+        { .letter = 'n',
+          .name = "max",
+          .range = { TDM_VALUE_U32, .max = 1000 },
+          .at = offsetof(struct parsed, n),
+          .default_value = 7,
+          .given_at = offsetof(struct parsed, given) },
+        { .name = "temp", .range = { TDM_VALUE_REAL, .max = 2 }, .at = offsetof(struct parsed, t) },
+        { .name = "below",
+          .range = { TDM_VALUE_REAL, .min = 0.5, .max = 1, .below_max = true, .or_zero = true },
+          .at = offsetof(struct parsed, t) },
+        { .name = "color", .range = { TDM_VALUE_CHOICE, .choices = colors }, .at = offsetof(struct parsed, choice) },
+        { .name = "name", .range = { TDM_VALUE_NAME, .choices = colors }, .at = offsetof(struct parsed, text) },
+        { .letter = 'b',
+          .name = "batch",
+          .range = { TDM_VALUE_U32_LIST, .min = 1, .max = 64 },
+          .at = offsetof(struct parsed, batch) },
+};
+
 static int parse(struct parsed *p, int argc, const char *const *words)
 {
-        static const char *const choices[] = { "red", "green", NULL };
-        const struct arg args[] = {
-                { 'f', "flag", ARG_FLAG, &p->flag },
-                { 0, "text", ARG_STRING, &p->text },
-                { 0, "stop", ARG_LIST, &p->list },
-                { 'n', "max", ARG_U32, &p->n, 0, 1000, .given = &p->given },
-                { 0, "temp", ARG_F32, &p->t, 0, 2 },
-                { 0, "color", ARG_CHOICE, &p->choice, .choices = choices },
-                { 'b', "batch", ARG_U32_LIST, &p->batch, 1, 64 },
-        };
+        const struct arg_group group = { table, TDM_ARRAY_SIZE(table), p };
         char *argv[16];
 
         argv[0] = (char *)(uintptr_t) "cmd";
         for (int i = 0; i < argc; i++)
                 argv[i + 1] = (char *)(uintptr_t)words[i];
         *p = (struct parsed){ 0 };
-        return args_parse(args, TDM_ARRAY_SIZE(args), argc + 1, argv, p->positional, 2, &p->n_positional);
+        args_set_defaults(&group);
+        return args_parse(&group, 1, argc + 1, argv, p->positional, 2, &p->n_positional);
 }
 
 #define PARSE(p, ...)                                                                                                  \
@@ -93,6 +109,17 @@ static void test_args(void **state)
         assert_int_equal(PARSE(&p, "--text", "--flag"), ARGS_OK);
         assert_string_equal(p.text, "--flag");
         assert_int_equal(PARSE(&p, "--help"), ARGS_HELP);
+        assert_int_equal(PARSE(&p, "--name", "green", "--below", "0"), ARGS_OK);
+        assert_string_equal(p.text, "green");
+        assert_false(p.given);
+        assert_int_equal(p.n, 7);
+        assert_int_equal(PARSE(&p, "--below", "0.5"), ARGS_OK);
+        assert_int_equal(PARSE(&p, "--below", "0.4"), ARGS_USAGE);
+        assert_int_equal(PARSE(&p, "--below", "1"), ARGS_USAGE);
+        assert_int_equal(PARSE(&p, "--word", "four"), ARGS_OK);
+        assert_int_equal(PARSE(&p, "--word", "seven"), ARGS_USAGE);
+        assert_int_equal(PARSE(&p, "--word", ""), ARGS_USAGE);
+        assert_int_equal(PARSE(&p, "--name", "blue"), ARGS_USAGE);
 
         assert_int_equal(PARSE(&p, "-n"), ARGS_USAGE);
         assert_int_equal(PARSE(&p, "-n", "1001"), ARGS_USAGE);
@@ -103,6 +130,7 @@ static void test_args(void **state)
         assert_int_equal(PARSE(&p, "-fn"), ARGS_USAGE);
         assert_int_equal(PARSE(&p, "--color", "blue"), ARGS_USAGE);
         assert_int_equal(PARSE(&p, "--temp", "nan"), ARGS_USAGE);
+        assert_int_equal(PARSE(&p, "--temp", "2.5"), ARGS_USAGE);
         assert_int_equal(PARSE(&p, "-b", "0"), ARGS_USAGE);
         assert_int_equal(PARSE(&p, "-b", "1,"), ARGS_USAGE);
         assert_int_equal(PARSE(&p, "a", "b", "c"), ARGS_USAGE);

@@ -1,9 +1,8 @@
-/* The page allocator: for either group a stack of free pages, a list of idle ones from cold to warm, and for each page
- * how many sequences hold it and who had it last.
+/* The page allocator. Each group has a stack of free pages, a list of idle pages from cold to warm, and for each page
+ * the number of sequences that hold it and the user who had it last.
  *
- * Zeroing is done when a page changes hands rather than when it is let go of: most pages go back to the user they came
- * from, and then there is nothing to hide. Lists are arrays of indices, so that nothing is allocated after the start.
- */
+ * A page is zeroed when another user gets it, not when it is freed: most pages go back to the user that they came from.
+ * Lists are arrays of indices, so nothing is allocated after the start. */
 #include "daemon/cache/pages.h"
 
 #include <assert.h>
@@ -55,7 +54,8 @@ int tdm_pages_new(struct tdm_pages **ret, const struct tdm_kv_geometry *kv, stru
                 if (!g->free || !g->pages)
                         return -ENOMEM;
                 for (uint32_t k = 0; k < g->n_pages; k++) {
-                        g->free[k] = g->n_pages - 1 - k; /* low pages first: what was never touched stays sparse */
+                        g->free[k] = g->n_pages - 1 - k; /* low pages first: pages that were never used take no memory
+                                                          */
                         g->pages[k].last_uid = NO_UID;
                 }
         }
@@ -80,7 +80,7 @@ void tdm_pages_destroyp(struct tdm_pages **p)
         *p = NULL;
 }
 
-/* Pages of one sequence in either group, were the group to have layers. */
+/* Pages of one sequence in a group, if the group has layers. */
 static struct tdm_pages_need sequence_need(const struct tdm_hparams *hp, uint32_t n_tokens, uint32_t max_chunk)
 {
         struct tdm_pages_need need = { 0 };
@@ -88,7 +88,7 @@ static struct tdm_pages_need sequence_need(const struct tdm_hparams *hp, uint32_
         uint64_t visible = (uint64_t)hp->window + TDM_MIN(max_chunk, n_tokens);
 
         need.n[TDM_KV_FULL] = all;
-        /* Window and chunk may begin and end inside a page: one more. */
+        /* One more, since window and chunk may begin and end inside a page. */
         need.n[TDM_KV_WINDOW] = (uint32_t)TDM_MIN((uint64_t)all, TDM_DIV_UP(visible, TDM_KV_PAGE_TOKENS) + 1);
         return need;
 }
@@ -274,7 +274,7 @@ void tdm_pages_plan(const struct tdm_hparams *hp, enum tdm_kv_type type, uint64_
         struct tdm_kv_geometry kv;
         uint64_t full_bytes, window_bytes, all_window, n;
 
-        if (tdm_kv_geometry_init(&kv, hp, type, 1, 1) < 0) { /* one page of each cannot overflow within hparams' caps */
+        if (tdm_kv_geometry_init(&kv, hp, type, 1, 1) < 0) { /* cannot overflow: hparams has caps */
                 *ret = out;
                 return;
         }
@@ -283,8 +283,8 @@ void tdm_pages_plan(const struct tdm_hparams *hp, enum tdm_kv_type type, uint64_
         one.n[TDM_KV_FULL] = full_bytes ? one.n[TDM_KV_FULL] : 0;
         one.n[TDM_KV_WINDOW] = window_bytes ? one.n[TDM_KV_WINDOW] : 0;
 
-        /* Window pages first, for they bound how many sequences can run at all, but no more than half of the budget as
-         * soon as one sequence has its share. */
+        /* Window pages first, because without them no sequence can run; but at most half of the budget as soon as one
+         * sequence has its share. */
         all_window = (uint64_t)one.n[TDM_KV_WINDOW] * n_sequences;
         n = all_window;
         if (window_bytes && full_bytes && n * window_bytes > budget_bytes / 2)

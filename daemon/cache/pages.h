@@ -1,13 +1,13 @@
-/* Who holds which page of a model's KV cache.
+/* Which sequences hold which page of a model's KV cache.
  *
- * A page is free, used (by one sequence or, once it is full and committed, by several that share its content), or idle:
- * kept by the prefix cache (daemon/cache/prefix.h) for whoever may want its content, and taken from there, coldest
- * first, as soon as somebody wants a page. So what is kept never keeps anybody waiting.
+ * A page is free, used, or idle. It is used by one sequence, or, once it is full and committed, by several that share
+ * its content. An idle page is kept by the prefix cache (daemon/cache/prefix.h) for its content; as soon as a sequence
+ * needs a page, the coldest idle page is taken. So keeping pages never makes a sequence wait.
  *
- * Room is promised before it is drawn: used and promised pages together never exceed what there is, so whoever holds a
- * promise gets the page. Pages of the two groups are counted apart. A page that goes to another user is zeroed first.
- * Loop thread only; knows nothing of steps: the caller lets go of a page only when no step in flight can write to it.
- */
+ * Room is promised before pages are drawn. Used and promised pages together never exceed the number of pages, so a
+ * promised page can always be drawn. The two groups are counted apart. A page that goes to another user is zeroed
+ * first. Loop thread only. The allocator knows nothing of steps: the caller frees a page only when no step in flight
+ * can write to it. */
 #ifndef TDM_DAEMON_CACHE_PAGES_H
 #define TDM_DAEMON_CACHE_PAGES_H
 
@@ -26,30 +26,31 @@ int tdm_pages_new(struct tdm_pages **ret, const struct tdm_kv_geometry *kv, stru
 void tdm_pages_destroy(struct tdm_pages *pages);
 void tdm_pages_destroyp(struct tdm_pages **pages);
 
-/* What a sequence of n_tokens positions needs at most, when a step adds at most max_chunk of them. */
+/* The most pages that a sequence of n_tokens positions needs, when a step adds at most max_chunk of them. */
 struct tdm_pages_need tdm_pages_need(const struct tdm_hparams *hp, const struct tdm_kv_geometry *kv, uint32_t n_tokens,
                                      uint32_t max_chunk);
-/* True where the need could be met if nobody else had anything. */
+/* True where the need could be met if no other sequence had any page. */
 bool tdm_pages_possible(const struct tdm_pages *pages, const struct tdm_pages_need *need);
-/* Promises room for so many pages. False when there is not as much now; nothing is promised then. */
+/* Promises so many pages. False: there are not as many now, and nothing is promised. */
 bool tdm_pages_reserve(struct tdm_pages *pages, const struct tdm_pages_need *need);
-/* A promise is not needed any more. */
+/* Gives back a promise. */
 void tdm_pages_unreserve(struct tdm_pages *pages, const struct tdm_pages_need *need);
 /* Pages that are neither used nor promised. */
 uint32_t tdm_pages_room(const struct tdm_pages *pages, enum tdm_kv_group group);
 
-/* A page of one's own, on a promise, which it uses up. Always succeeds. */
+/* Draws a page of a promise, for one sequence. Always succeeds. */
 uint32_t tdm_pages_alloc(struct tdm_pages *pages, enum tdm_kv_group group, uid_t uid);
-/* Shares a page that is used or idle, on a promise likewise. */
+/* Draws a promise for a page that is used or idle already. */
 void tdm_pages_share(struct tdm_pages *pages, enum tdm_kv_group group, uint32_t page);
-/* Lets go. A kept page that nobody uses any more becomes idle: the last to be taken again, or with `cold` the first. */
+/* The sequence gives the page back. A kept page that no sequence uses any more becomes idle: the last to be taken, or
+ * with `cold` the first. */
 void tdm_pages_free(struct tdm_pages *pages, enum tdm_kv_group group, uint32_t page, bool cold);
 
-/* For the prefix cache. keep: a used page is not to be forgotten when it is let go of; drop: it may be, now. */
+/* For the prefix cache. keep: a used page becomes idle and not free when it is given back. drop: it may become free. */
 void tdm_pages_keep(struct tdm_pages *pages, enum tdm_kv_group group, uint32_t page);
 void tdm_pages_drop(struct tdm_pages *pages, enum tdm_kv_group group, uint32_t page);
 bool tdm_pages_is_used(const struct tdm_pages *pages, enum tdm_kv_group group, uint32_t page);
-/* Called when no page is free but some are idle: has to drop `coldest`, and may drop others. */
+/* Called when no page is free and some are idle. The prefix cache has to drop `coldest`, and may drop others. */
 typedef void (*tdm_pages_reclaim_fn)(enum tdm_kv_group group, uint32_t coldest, void *userdata);
 void tdm_pages_set_reclaim(struct tdm_pages *pages, tdm_pages_reclaim_fn fn, void *userdata);
 
@@ -58,8 +59,8 @@ uint32_t tdm_pages_used(const struct tdm_pages *pages, enum tdm_kv_group group);
 uint32_t tdm_pages_idle(const struct tdm_pages *pages, enum tdm_kv_group group);
 uint32_t tdm_pages_reserved(const struct tdm_pages *pages, enum tdm_kv_group group); /* promised, not drawn */
 
-/* How a budget is best shared between the two groups: pages for n_sequences full contexts where it allows, fewer where
- * not. A sequence alone can use at least as much of the context as the budget holds. */
+/* Shares a budget between the two groups: pages for n_sequences full contexts where it allows, fewer where not. A
+ * sequence alone can use at least as much of the context as the budget holds. */
 void tdm_pages_plan(const struct tdm_hparams *hp, enum tdm_kv_type type, uint64_t budget_bytes, uint32_t n_sequences,
                     uint32_t max_chunk, struct tdm_pages_need *ret);
 

@@ -1,6 +1,6 @@
-/* The tree of known beginnings. An entry is numbered by its full page, so there are as many as pages and nothing is
- * allocated while it runs; children are found through a hash table keyed by a secret (a client chooses the tokens), and
- * compared whole. */
+/* The tree of known beginnings. An entry has the number of its full page, so there are as many entries as pages, and
+ * nothing is allocated while it runs. Children are found through a hash table, and compared whole. The hash has a
+ * secret key, because clients choose the tokens. */
 #include "daemon/cache/prefix.h"
 
 #include <assert.h>
@@ -60,7 +60,7 @@ int tdm_prefix_new(struct tdm_prefix **ret, struct tdm_pages *pages, const struc
         p->n_buckets = 16;
         while (p->n_buckets < p->n_slots && p->n_buckets < UINT32_C(1) << 30)
                 p->n_buckets *= 2;
-        /* Zeroed by the kernel, so what is never used costs nothing. */
+        /* The kernel zeroes it, so entries that are never used take no memory. */
         p->entries = calloc(p->n_slots, sizeof(*p->entries));
         p->buckets = calloc(p->n_buckets, sizeof(*p->buckets));
         p->window_owner = calloc(TDM_MAX(kv->n_pages[TDM_KV_WINDOW], 1u), sizeof(*p->window_owner));
@@ -191,8 +191,8 @@ static void remove_leaf(struct tdm_prefix *p, uint32_t at)
         tdm_pages_drop(p->pages, TDM_KV_FULL, at);
 }
 
-/* Somebody may still use what hangs on an idle page: a sequence that computed a page which was known already has its
- * own copy of it. Such a leaf is only forgotten. */
+/* A sequence may still use a page that hangs on an idle one: a sequence that computed a page which was known already
+ * has its own copy of it. Such a leaf is only forgotten. */
 static void reclaim(enum tdm_kv_group group, uint32_t coldest, void *userdata)
 {
         struct tdm_prefix *p = userdata;
@@ -241,7 +241,7 @@ uint32_t tdm_prefix_numerics(struct tdm_prefix *p, const void *key, size_t size)
                 free(copy);
                 return 0;
         }
-        /* So many kinds of devices in one life are not worth telling apart by age. */
+        /* One life of the daemon rarely sees so many kinds of devices, so they are not ordered by age. */
         if (p->n_numerics == MAX_NUMERICS)
                 forget_all(p);
         memcpy(copy, key, size);
@@ -261,7 +261,7 @@ static bool is_known(const struct tdm_prefix *p, uint32_t numerics)
 
 /* ---- sequences ---- */
 
-/* First page of the window group that the row after n_pages full pages can see. */
+/* The first page of the window group that the row after n_pages full pages can see. */
 static uint32_t first_visible(const struct tdm_prefix *p, uint32_t n_pages)
 {
         return tdm_window_first(&p->hp, TDM_KV_WINDOW, n_pages * TDM_KV_PAGE_TOKENS) / TDM_KV_PAGE_TOKENS;
@@ -312,7 +312,8 @@ void tdm_prefix_add(struct tdm_prefix *p, uid_t uid, uint32_t numerics, const ui
 
         if (n_committed / TDM_KV_PAGE_TOKENS <= cursor->n_pages || !is_known(p, numerics))
                 return;
-        /* What it hung on may be forgotten, if that was another one's page: once more from the beginning. */
+        /* The entry that this sequence's last page hangs on may be forgotten, if it was another sequence's page. Then
+         * all its pages are entered again from the beginning. */
         if (cursor->n_pages > 0 && p->entries[cursor->entry].used && p->entries[cursor->entry].stamp == cursor->stamp)
                 parent = cursor->entry;
         else

@@ -1,9 +1,9 @@
-/* The fleet's face, and the pump: the one function that looks at the state of everything and does what is due.
+/* The fleet's public functions, and the pump: the one function that looks at the whole state and does what is due.
  *
- * Ready means: every usable worker is up, has every model, and has acknowledged the current epoch; of two that give the
- * same bits one is enough, and the other one joins when it can. It begins with
- * on_ready and ends with on_reset, and nothing else tells the owner what is possible. The fleet never retries a step by
- * itself: what was in flight is void, and its owner knows what to do again. */
+ * Ready means that every usable worker is up, has every model, and has acknowledged the current epoch. Of two workers
+ * that give the same bits one is enough; the other one joins when it is up. Readiness begins with on_ready and ends
+ * with on_reset; the owner learns from nothing else whether it may submit steps. The fleet never repeats a step by
+ * itself: steps in flight are void after a loss, and the owner issues them again. */
 #include "daemon/fleet/private.h"
 
 #include <sys/resource.h>
@@ -17,8 +17,8 @@
 #define HANG_MS_MAX 600000u
 #define QUARANTINE_NS (5 * TDM_NSEC_PER_SEC)
 #define RETRY_NS TDM_NSEC_PER_SEC
-/* Chunks of weights in one message, and those that a worker has been sent and has not answered for, at most: some
- * milliseconds of work, and always another message for it to go on with. */
+/* Chunks of weights in one message, and the most chunks that a worker has been sent and has not yet answered for. These
+ * are some milliseconds of work, so that the next message is there before the worker is done. */
 #define WEIGHTS_AT_ONCE 4u
 #define WEIGHTS_ON_THE_WAY 12u
 
@@ -49,7 +49,7 @@ static bool loaded_everywhere(const struct tdm_fleet *f, const struct tdm_fleet_
         return true;
 }
 
-/* Nobody who could be given a step lacks it. */
+/* Every worker that could get a step has the model. */
 static bool may_be_announced(const struct tdm_fleet *f, const struct tdm_fleet_entry *entry)
 {
         unsigned n_loaded = 0;
@@ -80,7 +80,7 @@ static bool loaded_nowhere(const struct tdm_fleet_entry *entry)
 
 void tdm_fleet_cannot_send(struct tdm_fleet_worker *w, int r)
 {
-        if (r == -EPIPE) { /* it is dying, and the pidfd will say of what */
+        if (r == -EPIPE) { /* the worker is dying; its pidfd will say of what */
                 w->conn_lost = true;
                 tdm_fleet_heard(w);
                 tdm_fleet_watch_soon(w->fleet);
@@ -114,7 +114,7 @@ static void pump_requests(struct tdm_fleet *f)
                 w->no_device = false;
                 w->start_at_ns = 0;
                 if (w->state == TDM_WORKER_QUARANTINED && (w->phase == TDM_FLEET_NO_PROCESS || w->on_trial)) {
-                        /* The other worker has run alone: it needs rings to a peer again. */
+                        /* The other worker has run alone and needs rings to a peer again. */
                         w->state = w->phase == TDM_FLEET_NO_PROCESS || w->phase == TDM_FLEET_PROCESS_DYING ?
                                            TDM_WORKER_RESTARTING :
                                            TDM_WORKER_STARTING;
@@ -145,7 +145,8 @@ static void pump_processes(struct tdm_fleet *f)
         }
 }
 
-/* Quarantined, and up with every model again: it may join. Only now does anybody else take notice. */
+/* A worker on trial is up and has every model again: the quarantine ends. Until now the other worker and the owner have
+ * not heard of it. */
 static void pump_trial(struct tdm_fleet_worker *w)
 {
         struct tdm_fleet *f = w->fleet;
@@ -159,12 +160,12 @@ static void pump_trial(struct tdm_fleet_worker *w)
         tdm_log_info("%s worker is back from quarantine", w->name);
         w->on_trial = false;
         w->state = TDM_WORKER_STARTING;
-        w->deaths = TDM_FLEET_MAX_DEATHS - 1; /* it has no step to show for itself yet */
+        w->deaths = TDM_FLEET_MAX_DEATHS - 1; /* it has not finished a step yet */
         tdm_fleet_end_epoch(f, w->index, "a worker is back from quarantine", 0);
 }
 
-/* How many of the weights' chunks the worker may have by now: never so many at once that it would not look up from its
- * work. */
+/* How many chunks of the weights the worker may have by now. A few at a time, so that it reads other messages between
+ * them. */
 static unsigned n_to_send(const struct tdm_fleet_entry *entry, unsigned worker)
 {
         unsigned most =
@@ -173,8 +174,8 @@ static unsigned n_to_send(const struct tdm_fleet_entry *entry, unsigned worker)
         return TDM_MIN(entry->model.n_sealed, most);
 }
 
-/* One model: what the worker lacks of it, or that it is to let go of it. One that waits for weights which will not come
- * any more says nothing by itself. */
+/* Sends the worker what it lacks of the model, or tells it to unload. A worker that waits for weights which will never
+ * come does not answer by itself, so it is told to unload too. */
 static int pump_model(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry)
 {
         enum tdm_fleet_load *load = &entry->on[w->index].load;
@@ -206,7 +207,7 @@ static int pump_model(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry)
         return 0;
 }
 
-/* Models and rings for whoever lacks them. */
+/* Sends the worker the models and the rings that it lacks. */
 static void pump_messages(struct tdm_fleet *f, struct tdm_fleet_worker *w)
 {
         int r = 0;
@@ -224,7 +225,7 @@ static void pump_messages(struct tdm_fleet *f, struct tdm_fleet_worker *w)
                 tdm_fleet_watch_soon(f);
 }
 
-/* Nobody is left to run a model: waiting for on_ready could be waiting for ever. */
+/* No worker is left to run a model. Its owner would wait for on_ready for ever, so the models fail. */
 static void pump_nobody_left(struct tdm_fleet *f)
 {
         const struct tdm_fleet_worker *npu = &f->workers[TDM_WORKER_NPU], *gpu = &f->workers[TDM_WORKER_GPU];
@@ -266,7 +267,8 @@ static void pump_models(struct tdm_fleet *f)
                         f->ready_note = true;
                         continue;
                 }
-                if (!entry->leaving && !entry->announced && may_be_announced(f, entry) && tdm_fleet_try_placements(f, entry)) {
+                if (!entry->leaving && !entry->announced && may_be_announced(f, entry) &&
+                    tdm_fleet_try_placements(f, entry)) {
                         entry->announced = true;
                         if (f->callbacks.on_model_ready)
                                 f->callbacks.on_model_ready(entry->model.model_id, f->userdata);
@@ -274,7 +276,7 @@ static void pump_models(struct tdm_fleet *f)
         }
 }
 
-/* Has everything that a step could ask of it. */
+/* The worker has everything that a step can need. */
 static bool is_equipped(const struct tdm_fleet *f, const struct tdm_fleet_worker *w)
 {
         if (!tdm_fleet_usable(w) || w->phase != TDM_FLEET_PROCESS_UP || w->epoch_acked != f->epoch)
@@ -295,11 +297,11 @@ static bool may_be_ready(const struct tdm_fleet *f)
         for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
                 const struct tdm_fleet_worker *w = &f->workers[i];
 
-                /* Somebody who may still write is on his way out. */
+                /* A dying worker may still write into the segments. */
                 if (w->phase == TDM_FLEET_PROCESS_DYING && !w->abandoned)
                         return false;
-                /* Somebody who is still in a block of an earlier epoch: he writes where the step that is issued again
-                 * will. */
+                /* This worker may still be in a block of an earlier epoch. It would write where the repeated step
+                 * writes. */
                 if (w->phase == TDM_FLEET_PROCESS_UP && w->epoch_acked != 0 && w->epoch_acked != f->epoch)
                         return false;
                 n_usable += tdm_fleet_usable(w);
@@ -308,8 +310,7 @@ static bool may_be_ready(const struct tdm_fleet *f)
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
                 if (f->models[i] && f->models[i]->leaving)
                         return false;
-        /* Where nobody can tell from the bits who has run a step, the survivor goes on alone and the other joins later.
-         */
+        /* Where both workers give the same bits, the survivor goes on alone, and the other one joins later. */
         return n_equipped > 0 && (n_equipped == n_usable || tdm_fleet_equal_bits(f));
 }
 
@@ -330,13 +331,13 @@ static void pump_ready(struct tdm_fleet *f)
                 w->ready_epoch = f->epoch;
                 w->state = TDM_WORKER_READY;
                 note = true;
-                tdm_fleet_pump_soon(f); /* models may wait for it to be measured */
+                tdm_fleet_pump_soon(f); /* a trial of placements may wait for this worker */
         }
         if (!f->ready || !note)
                 return;
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
                 if (f->models[i] && f->models[i]->leaving)
-                        return; /* on_ready promises that nobody looks at a removed model any more */
+                        return; /* on_ready promises that no worker reads a removed model any more */
         f->ready_note = false;
         if (f->callbacks.on_ready)
                 f->callbacks.on_ready(f->epoch, f->userdata);
@@ -419,9 +420,9 @@ void tdm_fleet_on_load_failed(struct tdm_fleet_worker *w, uint32_t model_id, int
 
         if (!entry)
                 return;
-        /* A KV segment that failed comes here too: then the model is still there. */
+        /* A failure to map the KV segment comes here too. The model is loaded then. */
         if (!entry->leaving && (entry->on[w->index].load == TDM_FLEET_LOADED ? entry->kv_proved : entry->announced)) {
-                /* It was mapped before, here or by the other one: this process is at fault, not the model. */
+                /* A worker has mapped this segment before, so the fault is this process's, not the model's. */
                 tdm_fleet_worker_lost(w, false, "%s", message);
                 return;
         }
@@ -483,7 +484,7 @@ static uint64_t hang_min_ns(const struct tdm_fleet_config *config)
         return ms * TDM_NSEC_PER_MSEC;
 }
 
-/* A segment of a big model is hundreds of chunks, each an fd for a moment. */
+/* Sending a segment of a big model opens hundreds of fds for a moment, one for each chunk. */
 static void raise_fd_limit(void)
 {
         struct rlimit limit;
@@ -523,7 +524,8 @@ static int on_start_timer(struct tdm_source *source, uint64_t now_ns, void *user
         return 0;
 }
 
-/* What the worker may run on: all of it has to be there, or a person would look for the missing speed elsewhere. */
+/* The CPUs of the worker. All of those in the list must be available, or the worker would be slow for no visible
+ * reason. */
 static int init_cpus(struct tdm_fleet_worker *w, const char *list, struct tdm_error *err)
 {
         char why[160], have[64];
@@ -646,7 +648,7 @@ void tdm_fleet_destroy(struct tdm_fleet *f)
         f->destroying = true;
         for (unsigned i = 0; i < TDM_N_WORKERS; i++)
                 if (f->workers[i].phase != TDM_FLEET_NO_PROCESS && f->workers[i].conn)
-                        (void)tdm_fleet_wire_quit(&f->workers[i]); /* it may be gone; then there is nobody to ask */
+                        (void)tdm_fleet_wire_quit(&f->workers[i]); /* an error means that it is gone already */
         for (unsigned i = 0; i < TDM_N_WORKERS; i++)
                 tdm_fleet_worker_deinit(&f->workers[i]);
         tdm_fleet_close_rings(f);
@@ -695,7 +697,7 @@ int tdm_fleet_add_model(struct tdm_fleet *f, const struct tdm_fleet_model *model
         tdm_utf8_copy(entry->name, sizeof(entry->name), model->name ? model->name : "");
         entry->model.name = entry->name;
         entry->index = index;
-        for (unsigned i = 0; i < TDM_N_WORKERS; i++) /* who is alone runs everything */
+        for (unsigned i = 0; i < TDM_N_WORKERS; i++) /* a worker that is alone runs attention too */
                 entry->on[i].wants_kv = tdm_fleet_other(&f->workers[i])->state == TDM_WORKER_OFF;
         f->models[index] = entry;
         tdm_fleet_pump_soon(f);
@@ -720,7 +722,7 @@ void tdm_fleet_remove_model(struct tdm_fleet *f, uint32_t model_id)
                 return;
         entry->leaving = true;
         entry->failed = false;
-        /* Its steps are nobody's any more; a worker finishes the block it is in before it lets go of the segments. */
+        /* Its steps are void. A worker finishes the block that it is in before it unmaps the segments. */
         memset(entry->steps, 0, sizeof(entry->steps));
         tdm_fleet_pump_soon(f);
 }

@@ -19,9 +19,9 @@ enum tdm_worker_state {
         TDM_WORKER_OFF,      /* TANDEM_NPU=off: its blocks run on the other worker */
         TDM_WORKER_STARTING, /* process and device are coming up, models are being mapped */
         TDM_WORKER_READY,
-        TDM_WORKER_RESTARTING, /* lost or asked to leave; being killed, reaped, or waiting for its back-off */
-        /* Died again and again with no finished step between. It is tried again after a time that grows, and is on
-         * trial until it has every model; tdm_fleet_restart() ends it at once. */
+        TDM_WORKER_RESTARTING, /* lost, or asked to leave: it is being killed or reaped, or waits for its back-off */
+        /* It died again and again without finishing a step. It is tried again after a time that grows, and is on trial
+         * until it has every model. tdm_fleet_restart() ends the quarantine at once. */
         TDM_WORKER_QUARANTINED,
 };
 
@@ -44,28 +44,30 @@ struct tdm_fleet_config {
         uint64_t quarantine_ns;          /* first quarantine, each further one is twice as long; 0: 5 s */
 };
 
-/* All called from the loop, never from inside a tdm_fleet_*() call. */
+/* All are called from the loop, never from inside a tdm_fleet_*() call. */
 struct tdm_fleet_callbacks {
-        /* Steps may be submitted (again), and models that were removed are let go of. Which models the workers have is
-         * on_model_ready's news: one that was just added may still be on its way. Where both workers give the same bits
-         * it comes as soon as one of them can go on, and again when the other has joined (tdm_fleet_worker_is_up). */
+        /* Steps may be submitted (again), and no worker reads a removed model any more. It does not say which models
+         * the workers have; on_model_ready does, and a model that was just added may still be on its way. Where both
+         * workers give the same bits, it is called when one of them can go on, and again when the other one has joined
+         * (tdm_fleet_worker_is_up). */
         void (*on_ready)(uint32_t epoch, void *userdata);
         /* A step is done; its results lie in the results segment. */
         void (*on_step_done)(uint32_t model_id, uint32_t slot, uint64_t step_id, void *userdata);
         /* A device could not run this step (err) though it is healthy; the step is out of flight. */
         void (*on_step_failed)(uint32_t model_id, uint32_t slot, uint64_t step_id, const struct tdm_error *err,
                                void *userdata);
-        /* A worker was lost, or an epoch ended: every step in flight is void and no worker touches its slot any more
-         * once on_ready is called again. guilty_*: the step whose block the lost worker was in, when known (model_id 0:
-         * none). */
+        /* A worker was lost, or an epoch ended. Every step in flight is void, and no worker touches its slot any more
+         * once on_ready is called again. guilty_*: the step whose block the lost worker was in, when it is known
+         * (model_id 0: it is not). */
         void (*on_reset)(uint32_t epoch, enum tdm_worker_index worker, const char *reason, uint32_t guilty_model,
                          uint32_t guilty_slot, uint64_t guilty_step, void *userdata);
         /* A worker cannot take the model (too big, unsupported by its device); it has been removed from the fleet. */
         void (*on_model_failed)(uint32_t model_id, const struct tdm_error *err, void *userdata);
-        /* The model is mapped by every running worker and its plan is known (once after tdm_fleet_add_model); of two
-         * that give the same bits one that is only starting is not waited for. */
+        /* Every running worker has mapped the model, and its placement is known. Called once after
+         * tdm_fleet_add_model(). Of two workers that give the same bits, one that is still starting is not waited for.
+         */
         void (*on_model_ready)(uint32_t model_id, void *userdata);
-        /* A worker that is a unit of its own has to die and we may not kill it: its manager is to do it. */
+        /* A worker that is a unit of its own has to be killed. We may not signal it, so its manager has to. */
         void (*on_kill_unit)(const char *unit, void *userdata);
 };
 
@@ -95,8 +97,8 @@ void tdm_fleet_destroy(struct tdm_fleet *fleet);
 void tdm_fleet_destroyp(struct tdm_fleet **fleet);
 
 int tdm_fleet_add_model(struct tdm_fleet *fleet, const struct tdm_fleet_model *model, struct tdm_error *err);
-/* The first n_chunks of its weights are sealed now; all of them: nothing is missing any more. Workers take what there
- * is. Until then it stands in nobody's way: whether the others' steps may run does not depend on it. */
+/* The first n_chunks of its weights are sealed now. Workers map the sealed chunks at once. Steps of other models may
+ * run meanwhile: a model that is still being built does not block readiness. */
 void tdm_fleet_weights_sealed(struct tdm_fleet *fleet, uint32_t model_id, unsigned n_chunks);
 void tdm_fleet_remove_model(struct tdm_fleet *fleet, uint32_t model_id);
 
@@ -159,7 +161,7 @@ uint64_t tdm_fleet_model_scratch(struct tdm_fleet *fleet, uint32_t model_id); /*
 enum tdm_lane { TDM_LANE_TANDEMD, TDM_LANE_NPU, TDM_LANE_GPU, TDM_N_LANES };
 #define TDM_LANE_OF(worker) ((enum tdm_lane)(TDM_LANE_NPU + (int)(worker)))
 
-/* A reader's place in the rings; the reader's own. lost: events of a lane that were overwritten before they were read.
+/* A reader's place in the rings; the reader owns it. lost: events of a lane that were overwritten before it read them.
  */
 struct tdm_fleet_tracer {
         uint64_t cursor[TDM_N_LANES];
@@ -169,7 +171,8 @@ struct tdm_fleet_tracer {
 
 /* From now on, or from what the rings still hold. */
 void tdm_fleet_trace_open(struct tdm_fleet *fleet, bool past, struct tdm_fleet_tracer *ret);
-/* The next events of a lane, at most max; 0: no more for now. A worker's events are whatever it wrote. */
+/* The next events of a lane, at most max; 0: no more for now. A worker's events are not checked: they hold whatever it
+ * wrote. */
 size_t tdm_fleet_trace_read(struct tdm_fleet *fleet, struct tdm_fleet_tracer *tracer, enum tdm_lane lane,
                             struct tdm_trace_event *events, size_t max);
 

@@ -26,9 +26,9 @@
 #include "engine/worker/abi.h"
 
 #define TDM_FLEET_MODELS TDM_PROGRESS_MODELS
-/* Deaths with no finished step between before a worker is left alone. */
+/* So many deaths without a finished step between them put a worker into quarantine. */
 #define TDM_FLEET_MAX_DEATHS 5u
-/* Bad rings of one worker with no finished step between before it is restarted. */
+/* So many bad rings of one worker without a finished step between them restart it. */
 #define TDM_FLEET_MAX_RING_FAULTS 3u
 
 enum tdm_fleet_load { TDM_FLEET_ABSENT, TDM_FLEET_LOADING, TDM_FLEET_LOADED, TDM_FLEET_UNLOADING };
@@ -75,11 +75,11 @@ struct tdm_fleet_entry {
         struct tdm_fleet_model model; /* its segments may be gone while it is leaving */
         unsigned n_chunks;            /* of the weights */
         char name[64];
-        unsigned index;             /* row of the progress table */
-        bool announced;             /* on_model_ready was called */
-        bool kv_proved;             /* a worker has mapped its KV segment */
-        bool leaving;               /* removed or failed: segments are not touched any more */
-        bool failed;                /* on_model_failed is due */
+        unsigned index;              /* row of the progress table */
+        bool announced;              /* on_model_ready was called */
+        bool kv_proved;              /* a worker has mapped its KV segment */
+        bool leaving;                /* removed or failed: segments are not touched any more */
+        bool failed;                 /* on_model_failed is due */
         enum tdm_placement measured; /* the trial's result; TDM_PLACEMENT_ANY: none yet */
         struct tdm_fleet_trial trial;
         struct tdm_error error;
@@ -175,7 +175,7 @@ struct tdm_fleet_worker {
         bool quit_killed;
 };
 
-/* The rings of the current epoch as fds, until each is handed to its ends. */
+/* The fds of the current epoch's rings, until both ends have theirs. */
 struct tdm_fleet_rings {
         bool made;
         bool has_peer;
@@ -221,7 +221,7 @@ static inline bool tdm_fleet_usable(const struct tdm_fleet_worker *w)
 {
         return w->state != TDM_WORKER_OFF && w->state != TDM_WORKER_QUARANTINED;
 }
-/* Off; or quarantined and not expected back soon: one trial at least has shown the same. */
+/* Off; or quarantined and not expected back soon, because a trial has failed too. */
 static inline bool tdm_fleet_given_up(const struct tdm_fleet_worker *w)
 {
         return !tdm_fleet_usable(w) &&
@@ -236,7 +236,7 @@ static inline bool tdm_fleet_is_whole(const struct tdm_fleet_entry *entry)
 {
         return entry->model.n_sealed == entry->n_chunks;
 }
-/* Sending failed (r < 0): the worker is lost, or will be in a moment; never calls back. */
+/* Sending failed (r < 0): the worker is lost, or will be in a moment. Never calls the owner. */
 void tdm_fleet_cannot_send(struct tdm_fleet_worker *w, int r);
 /* What wire.c heard. */
 void tdm_fleet_on_hello(struct tdm_fleet_worker *w);
@@ -250,18 +250,18 @@ void tdm_fleet_on_unloaded(struct tdm_fleet_worker *w, uint32_t model_id);
 /* ---- worker.c ---- */
 /* Starts the process; a failure counts as a death of it. */
 void tdm_fleet_worker_start(struct tdm_fleet_worker *w);
-/* It has to go: kills it, ends the epoch. blame: the step it was in is to be suspected. */
+/* Kills the worker and ends the epoch. blame: the step that it was in is suspected. */
 void _printf_(3, 4) tdm_fleet_worker_lost(struct tdm_fleet_worker *w, bool blame, const char *fmt, ...);
-/* Asks it to leave; not a death. */
+/* Asks the worker to leave. This does not count as a death. */
 void tdm_fleet_worker_leave(struct tdm_fleet_worker *w, const char *reason);
 void tdm_fleet_worker_kill(struct tdm_fleet_worker *w);
-/* SIGKILL has not ended it: its segments are given up, it is quarantined. */
+/* SIGKILL has not ended the process: its segments are given up, and the worker is quarantined. */
 void tdm_fleet_worker_abandon(struct tdm_fleet_worker *w);
 void tdm_fleet_worker_deinit(struct tdm_fleet_worker *w);
 bool tdm_fleet_worker_is_stopped(const struct tdm_fleet_worker *w);
-/* The process is there and pidfd is its: control frames over fd, which it takes, from now on. */
+/* The process runs and pidfd is its own. From now on control frames go over fd, which it takes. */
 int tdm_fleet_worker_talk(struct tdm_fleet_worker *w, int fd);
-/* There is no process any more; NULL: nobody knows how it ended. */
+/* The process is gone. NULL: how it ended is not known. */
 void tdm_fleet_worker_ended(struct tdm_fleet_worker *w, const siginfo_t *si);
 
 /* ---- unit.c ---- */
@@ -270,9 +270,9 @@ int tdm_fleet_unit_init(struct tdm_fleet_worker *w, const char *folder, struct t
 int tdm_fleet_unit_connect(struct tdm_fleet_worker *w);
 /* The pidfd says that it has ended: finds out how. */
 int tdm_fleet_unit_exited(struct tdm_fleet_worker *w);
-/* Has its manager kill it; may be called again and again. */
+/* Asks its manager to kill it; may be called again. */
 void tdm_fleet_unit_kill(struct tdm_fleet_worker *w);
-/* It has not said who it is, and is not waited for any longer. */
+/* It has not said who it is in time; the connection is closed. */
 void tdm_fleet_unit_give_up(struct tdm_fleet_worker *w);
 void tdm_fleet_unit_deinit(struct tdm_fleet_worker *w);
 
@@ -292,7 +292,7 @@ void tdm_fleet_on_step_failed(struct tdm_fleet_worker *w, uint32_t epoch, uint32
                               uint64_t step_id, const struct tdm_error *err);
 
 /* ---- watch.c ---- */
-void tdm_fleet_watch_soon(struct tdm_fleet *fleet); /* something is owed: keep an eye on it */
+void tdm_fleet_watch_soon(struct tdm_fleet *fleet); /* a worker owes an answer or a step: the timer runs */
 int tdm_fleet_watch_init(struct tdm_fleet *fleet);
 void tdm_fleet_heard(struct tdm_fleet_worker *w); /* a message came from it */
 /* Adds the counters of this life to the past; its segment is kept for traces. */

@@ -1,8 +1,10 @@
-/* Epochs, and the way of a step through them: rings are made for one epoch, submits are posted, results are heard, and
- * when anything is wrong with a ring the epoch ends and everything in flight is void.
+/* Epochs, and a step's way through the rings.
  *
- * A worker's word is checked against what was submitted: a step is done when the worker that had its last block says
- * so, and any other descriptor is a fault of the ring. The fleet does not look at results. */
+ * Rings are made for one epoch. Steps are submitted into them, and results are read from them. When anything is wrong
+ * with a ring, the epoch ends and everything in flight is void.
+ *
+ * What a worker says is checked against what was submitted. A step is done when the worker of its last block says so;
+ * any other descriptor is a fault of the ring. The fleet does not read results. */
 #include "daemon/fleet/private.h"
 
 #include <fcntl.h>
@@ -62,7 +64,7 @@ void tdm_fleet_end_epoch(struct tdm_fleet *f, enum tdm_worker_index worker, cons
                         memset(f->models[i]->steps, 0, sizeof(f->models[i]->steps));
         tdm_fleet_pump_soon(f);
         if (!was_ready)
-                return; /* one loss in the middle of another: told already */
+                return; /* the owner has heard of this reset already */
         f->recoveries++;
         if (f->callbacks.on_reset)
                 f->callbacks.on_reset(f->epoch, worker, reason, model, slot, guilty_step, f->userdata);
@@ -86,8 +88,9 @@ void tdm_fleet_ring_fault(struct tdm_fleet_worker *guilty, const char *reason)
 void tdm_fleet_on_peer_fault(struct tdm_fleet_worker *w, uint32_t epoch, bool with_peer, const char *reason)
 {
         if (epoch != w->fleet->epoch)
-                return; /* about rings that are gone */
-        /* Who reports a ring with the daemon has itself or the memory to blame: tandemd does not scribble. */
+                return; /* the message is about rings that are gone */
+        /* A worker that reports its ring with tandemd is itself at fault, or the memory is: tandemd does not scribble.
+         */
         tdm_fleet_ring_fault(with_peer ? tdm_fleet_other(w) : w, reason);
 }
 
@@ -101,7 +104,7 @@ void tdm_fleet_on_epoch_ack(struct tdm_fleet_worker *w, uint32_t epoch)
 
 static void step_finished(struct tdm_fleet *f, struct tdm_fleet_step *step)
 {
-        /* Every worker that had a part in it has proved itself. */
+        /* Every worker that ran a block of the step has now finished one. */
         for (uint32_t b = 0; b < step->n_blocks; b++) {
                 f->workers[step->plan[b]].deaths = 0;
                 f->workers[step->plan[b]].idle_deaths = 0;
@@ -110,7 +113,7 @@ static void step_finished(struct tdm_fleet *f, struct tdm_fleet_step *step)
         memset(step, 0, sizeof(*step));
 }
 
-/* 0 accepted, 1 of a model that has left, -EPROTO nonsense. */
+/* 0: accepted; 1: of a model that has left; -EPROTO: nonsense. */
 static int handle_desc(struct tdm_fleet_worker *w, const struct tdm_desc *desc)
 {
         struct tdm_fleet *f = w->fleet;
@@ -158,9 +161,9 @@ static uint64_t step_to_end(const struct tdm_fleet_worker *w)
         return 0;
 }
 
-/* We were woken and there is nothing: the worker says that its step is nearly done (tdm_ring_wake_early()). To sleep
- * and be woken again would take longer than what is left of it. Once for a step, and while it pays: who says so without
- * end gets none of our time. */
+/* The worker has woken us and the ring is empty: it says that its step is nearly done (tdm_ring_wake_early()). Spins
+ * for the rest of the step, because sleeping and waking again would take longer. It does so once for a step, and only
+ * while it pays, so that a worker which says so without end gets none of our time. */
 static void await_step(struct tdm_fleet_worker *w)
 {
         uint64_t step_id = step_to_end(w), spin_ns;
@@ -199,7 +202,7 @@ static int on_ring(struct tdm_source *source, int fd, uint32_t events, void *use
                         tdm_fleet_ring_fault(w, "impossible index, or a descriptor for no step in flight");
                         return 0;
                 }
-                /* Something that came meanwhile has not written to the eventfd. */
+                /* A descriptor that arrived meanwhile has not written to the eventfd, so the ring is read again. */
         } while (tdm_ring_arm(w->ring_from));
         return 0;
 }
@@ -222,7 +225,7 @@ void tdm_fleet_on_step_failed(struct tdm_fleet_worker *w, uint32_t epoch, uint32
                 tdm_fleet_pump_soon(f);
         else if (f->callbacks.on_step_failed)
                 f->callbacks.on_step_failed(model_id, slot, step_id, err, f->userdata);
-        /* What follows it would wait for ever. */
+        /* A step that follows this one would wait for ever. */
         if (followed && epoch == f->epoch)
                 tdm_fleet_end_epoch(f, w->index, "a step that another one follows has failed", 0);
 }
@@ -348,8 +351,8 @@ static void post(struct tdm_fleet *f, struct tdm_fleet_entry *entry, uint32_t sl
         step->queued = false;
         tdm_fleet_trace(f, TDM_TRACE_STEP_POSTED, step->step_id, step->n_rows, entry->model.model_id);
         if (tdm_ring_push(w->ring_to, &desc) < 0) {
-                /* The ring holds more than can be in flight, so it was tampered with; the step is void with the epoch.
-                 */
+                /* The ring holds more than can be in flight, so a worker has tampered with it. The step is void with
+                 * the epoch. */
                 w->ring_fault = true;
                 tdm_fleet_pump_soon(f);
         }
@@ -363,7 +366,7 @@ void tdm_fleet_flush_queued(struct tdm_fleet *f, struct tdm_fleet_entry *entry)
                         post(f, entry, s);
 }
 
-/* What the scheduler wrote, looked at once; it is our own process, so mistakes are its programmer's. */
+/* Checks what the scheduler wrote. It is our own process, so a mistake is a bug and not an attack. */
 static int take_step(struct tdm_fleet *f, struct tdm_fleet_entry *entry, uint32_t slot, struct tdm_fleet_step *ret)
 {
         const struct tdm_step_head *head = tdm_steps_head(entry->model.steps->base, &entry->model.layout, slot);

@@ -1,11 +1,11 @@
-/* Is a silent worker hung, or does nobody let it run? On a machine with more work than CPUs a thread may wait for its
- * turn for longer than any sensible deadline, and killing it would only make its work begin anew.
+/* Says whether a silent worker hangs, or has no CPU. On a machine with more work than CPUs a thread may wait for its
+ * turn longer than any sensible deadline, and a killed worker would only begin its work anew.
  *
- * The kernel knows: how long each thread ran, how long it waited to run, and whether it wants to run now. A thread that
- * wants to and hardly ran was starved, and so is the whole worker if it is the one that the others wait for; which one
- * that is cannot be told from outside, so the most starved thread counts. A worker that is stopped or sleeps wants
- * nothing and is forgiven nothing; one that spins for ever on a loaded machine is forgiven STARVED_MAX_NS and no more.
- * Where /proc does not say, nothing is forgiven. */
+ * The kernel says of each thread how long it ran, how long it waited to run, and whether it wants to run now. A thread
+ * that wants to run and hardly ran was starved. Then the whole worker was, if its other threads wait for that one.
+ * Which thread they wait for cannot be seen from outside, so the most starved one counts. A worker that is stopped or
+ * sleeps does not want to run, and no time is forgiven. A worker that spins for ever on a loaded machine is forgiven
+ * STARVED_MAX_NS at most. Where /proc does not say, no time is forgiven. */
 #include "daemon/fleet/private.h"
 
 #include <dirent.h>
@@ -43,7 +43,7 @@ static int read_thread(pid_t pid, pid_t tid, struct tdm_fleet_thread *ret, bool 
         r = read_file(pid, tid, "stat", text, sizeof(text));
         if (r < 0)
                 return r;
-        end = strrchr(text, ')'); /* the name may hold anything */
+        end = strrchr(text, ')'); /* the name in the parentheses may hold any character */
         *ret_wants = end && end[1] == ' ' && end[2] == 'R';
         *ret = (struct tdm_fleet_thread){ .tid = tid, .ran_ns = ran, .waited_ns = waited };
         return 0;
@@ -85,7 +85,8 @@ uint64_t tdm_fleet_starved_ns(struct tdm_fleet_sample *s, pid_t pid, uint64_t el
                 before = find(s, tid);
                 if (!before)
                         continue;
-                /* Waiting that is not over is not counted by the kernel yet: what was not run was waited. */
+                /* The kernel counts a wait when it is over. So all the time in which the thread did not run counts as
+                 * waited. */
                 worst_ns = TDM_MAX(worst_ns, wants ? real_ns - TDM_MIN(real_ns, t->ran_ns - before->ran_ns) :
                                                      TDM_MIN(real_ns, t->waited_ns - before->waited_ns));
         }

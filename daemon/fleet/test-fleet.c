@@ -739,12 +739,18 @@ static void *cry(void *arg)
 {
         struct crier *c = arg;
         const uint64_t one = 1;
+        uint64_t stopped_ns = 0;
 
         for (unsigned i = 0; !atomic_load(&c->stop); i++) {
-                if (i == 50)
+                if (i == 50) {
                         kill(c->pid, SIGSTOP);
-                if (i == 350)
+                        stopped_ns = tdm_now_ns();
+                }
+                /* Not so long that it is taken for one that hangs, where this thread waits for a CPU. */
+                if (stopped_ns && (i >= 350 || tdm_now_ns() - stopped_ns > HANG_NS / 4)) {
                         kill(c->pid, SIGCONT);
+                        stopped_ns = 0;
+                }
                 for (unsigned w = 0; w < TDM_N_WORKERS; w++)
                         if (write(c->fds[w], &one, sizeof(one)) < 0)
                                 return NULL;

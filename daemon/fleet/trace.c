@@ -1,8 +1,8 @@
-/* Traces: the fleet's own flight recorder, and reading those of the workers.
+/* Traces: tandemd's own events, and reading those of the workers.
  *
- * A reader owns nothing but its cursors, so that any number of them come and go without the fleet knowing. A worker's
- * ring belongs to one life of it; when that ends, its segment is kept until the next life has ended too, so that a
- * reader finds out what the worker did last. One that is slower than two deaths misses what lay between. */
+ * A reader has cursors and nothing else, so readers come and go without the fleet knowing them. A worker's ring belongs
+ * to one life of it. When the life ends, its segment is kept until the next life has ended too, so that a reader sees
+ * what the worker did last. A reader that is slower than two deaths misses the events between them. */
 #include "daemon/fleet/private.h"
 
 void tdm_fleet_trace(struct tdm_fleet *f, enum tdm_trace_kind kind, uint64_t step, uint32_t rows, uint64_t arg)

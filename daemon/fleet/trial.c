@@ -39,8 +39,7 @@ static void settle(struct tdm_fleet *f, struct tdm_fleet_entry *entry, bool know
         tdm_log_info("model %s: %s is the cheapest plan (%s)", entry->name, tdm_placement_text(entry->measured), text);
 }
 
-static int write_step(struct tdm_fleet *f, struct tdm_fleet_entry *entry, enum tdm_placement placement,
-                      uint32_t n_rows)
+static int write_step(struct tdm_fleet *f, struct tdm_fleet_entry *entry, enum tdm_placement placement, uint32_t n_rows)
 {
         const struct tdm_steps_layout *l = &entry->model.layout;
         uint8_t *base = entry->model.steps->base;
@@ -109,7 +108,7 @@ bool tdm_fleet_try_placements(struct tdm_fleet *f, struct tdm_fleet_entry *entry
                 return true;
         }
         if (t->step_id != 0 && entry->steps[0].step_id == t->step_id)
-                return false; /* the step is in flight */
+                return false;  /* the step is in flight */
         if (t->step_id != 0) { /* the step is void: a worker was lost, or could not run it */
                 t->step_id = 0;
                 if (!tdm_placement_trial_lost(&t->trial))

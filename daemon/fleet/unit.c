@@ -1,19 +1,19 @@
-/* A worker that is a unit of its own: the service manager owns its listening socket and starts it when we connect; it
- * is not our child and mostly not our user's. What differs from worker.c is told here: how it is reached, how we learn
+/* A worker that is a unit of its own: the service manager owns its listening socket and starts it when we connect. It
+ * is not our child, and mostly not our user's. This file has what differs from worker.c: how the worker is reached,
  * which process it is, how it ended, and how it is killed.
  *
- * Which process: SO_PEERCRED and SO_PEERPIDFD of a connection name whoever listened, which is the manager. That is what
- * is checked (root or ourselves: nobody else may stand between us and a worker), but the worker is known by its first
- * byte, to which the kernel adds the sender (SCM_PIDFD, else SCM_CREDENTIALS and pidfd_open(); the connection is still
- * open then, so that the number is still this process's). Nothing is handed over before that.
+ * Which process: SO_PEERCRED and SO_PEERPIDFD of such a connection name the process that listened, which is the
+ * manager. It must be root or our own user, so that no third process stands between us and the worker. The worker
+ * itself is known by its first byte, to which the kernel adds the sender (SCM_PIDFD, else SCM_CREDENTIALS and
+ * pidfd_open(); the connection is still open then, so the pid is still this process's). Nothing is handed over before
+ * that byte.
  *
- * How it ended: only a parent can wait for it, so the pidfd is asked (PIDFD_GET_INFO, Linux 6.15). An older kernel does
- * not say; then the step it was in is suspected, since a step that kills workers must be found, and one that does not
- * is acquitted when it is run alone.
+ * How it ended: only a parent can wait for a process, so the pidfd is asked (PIDFD_GET_INFO, Linux 6.15). An older
+ * kernel does not say. The step that the worker was in is then suspected, because a step that kills workers must be
+ * found; a suspected step that does no harm is acquitted when it runs alone.
  *
- * How it is killed: first we hang up, and its control thread ends it whatever the rest of it does. One that is stopped,
- * or hangs in the kernel, needs SIGKILL, which is the manager's right and not ours: the owner of the fleet asks for it.
- */
+ * How it is killed: we hang up first, and the worker's control thread ends the process. A worker that is stopped, or
+ * hangs in the kernel, needs SIGKILL. Only the manager may send it, and the fleet's owner asks the manager. */
 #include "daemon/fleet/private.h"
 
 #include <poll.h>
@@ -43,7 +43,7 @@ static_assert(sizeof(struct exit_info) == 64, "as the kernel knows it");
 #define GET_EXIT_INFO _IOWR(0xff, 11, struct exit_info)
 #define INFO_EXIT (UINT64_C(1) << 3)
 
-/* The manager reaps it, and only then it is known how it ended. */
+/* The manager reaps it, and how it ended is known only then. */
 #define REAPED_NS (200 * TDM_NSEC_PER_MSEC)
 #define LOOK_NS (2 * TDM_NSEC_PER_MSEC)
 
@@ -95,7 +95,7 @@ static int read_greeting(int fd, struct ucred *ret_who, int *ret_pidfd)
                 else if (c->cmsg_type == SCM_PIDFD && c->cmsg_len == CMSG_LEN(sizeof(int)))
                         memcpy(ret_pidfd, CMSG_DATA(c), sizeof(int));
                 else if (c->cmsg_type == SCM_RIGHTS && c->cmsg_len >= CMSG_LEN(0)) {
-                        /* Nobody asked for any; they are ours to close. */
+                        /* The message should have no fds; those that it has are ours to close. */
                         for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int); i++) {
                                 int extra;
 
@@ -114,7 +114,7 @@ static bool hung_up(int fd)
         return poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLRDHUP | POLLERR));
 }
 
-/* CPUs are the unit's affair (CPUAffinity=); what was asked for here can only be compared. */
+/* The unit's CPUAffinity= sets its CPUs. What the configuration asks for can only be compared with it. */
 static void look_at_cpus(struct tdm_fleet_worker *w)
 {
         cpu_set_t ours, its;
@@ -141,7 +141,7 @@ static int on_greeting(struct tdm_source *source, int fd, uint32_t events, void 
 
         if (r == -EAGAIN || r == -EINTR)
                 return 0;
-        if (r <= 0 || who.pid <= 0) { /* no worker of ours, so not ours to kill either */
+        if (r <= 0 || who.pid <= 0) { /* this process is no worker of ours, so we may not kill it */
                 closep(&w->pidfd);
                 tdm_fleet_worker_lost(w, false, "%s left before it said who it is; see journalctl -u %s", w->unit,
                                       w->unit);
@@ -179,7 +179,7 @@ int tdm_fleet_unit_connect(struct tdm_fleet_worker *w)
         fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (fd < 0)
                 return -errno;
-        want_sender(fd, 1); /* before there is anybody who could send */
+        want_sender(fd, 1); /* before the connection, so that the first byte carries its sender */
         if (connect(fd, (const struct sockaddr *)&address, sizeof(address)) < 0) {
                 r = -errno;
                 tdm_log_debug("cannot connect to %s: %s", w->socket_path, strerror(-r));
@@ -204,7 +204,7 @@ int tdm_fleet_unit_connect(struct tdm_fleet_worker *w)
 
 /* ---- end ---- */
 
-/* 0 and how it ended; -EAGAIN: not known yet; else it never will be. */
+/* 0 and how it ended; -EAGAIN: not known yet; another error: it will never be known. */
 static int exit_of(int pidfd, siginfo_t *ret)
 {
         struct exit_info info = { .mask = INFO_EXIT };
@@ -240,7 +240,7 @@ static int look_at_exit(struct tdm_source *source, uint64_t now_ns, void *userda
 int tdm_fleet_unit_exited(struct tdm_fleet_worker *w)
 {
         w->exited_ns = tdm_now_ns();
-        tdm_source_destroyp(&w->exit_source); /* it would tell us again and again */
+        tdm_source_destroyp(&w->exit_source); /* the loop would report this fd again and again */
         if (!w->exit_timer) {
                 int r = tdm_loop_add_timer(w->fleet->loop, look_at_exit, w, &w->exit_timer);
 
@@ -264,7 +264,7 @@ void tdm_fleet_unit_kill(struct tdm_fleet_worker *w)
                 f->callbacks.on_kill_unit(w->unit, f->userdata);
 }
 
-/* Whoever has left already is not to be killed: it could be the next one by now. */
+/* A process that has left already must not be killed: its unit may run the next one by now. */
 void tdm_fleet_unit_give_up(struct tdm_fleet_worker *w)
 {
         if (w->greeting_fd >= 0 && !hung_up(w->greeting_fd))

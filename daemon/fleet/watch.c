@@ -1,17 +1,17 @@
-/* The watch: finds a worker that is alive and does nothing, and counts what workers have done.
+/* The watch: finds workers that are alive and do nothing, and counts what workers have done.
  *
- * A step in flight is always somebody's: of the next block in its plan, where "next" is the furthest that either worker
- * has published. Only its owner is expected to move, and moving is anything: a finished chunk (heartbeat), a finished
- * block. Silence is counted in ticks of our own timer, and a tick that comes late counts as one tick: while tandemd
- * itself did not run, nobody was silent. The deadline is max(hang_min, 20 × p99 of such blocks), so that a slow machine
- * is not taken for a dead one, and time in which the worker was kept from running is not counted (starved.c). Where
- * nothing is owed a ping is sent once a second, so that a worker in reserve is not found dead when it is needed. */
+ * Each step in flight is at one block: the one behind the furthest block that either worker has published. The worker
+ * that the plan names for this block has to move; the other one may wait. A heartbeat (a finished chunk) or a finished
+ * block counts as a move. Silence is counted in ticks of our own timer, and a late tick counts as one, because a worker
+ * is not silent while tandemd itself did not run. The deadline is max(hang_min, 20 × p99 of such blocks), so that a
+ * slow machine's worker is not taken for a hung one. Time in which the worker had no CPU is not counted (starved.c). A
+ * worker that owes nothing is pinged once a second, so that a dead worker in reserve is found before it is needed. */
 #include "daemon/fleet/private.h"
 
 #define TICK_MAX_NS (100 * TDM_NSEC_PER_MSEC)
 #define TICK_MIN_NS (5 * TDM_NSEC_PER_MSEC)
 #define HANG_P99_FACTOR 20u
-/* Answers to messages: a device comes up, a model is mapped and checked. */
+/* The deadline for answers to messages: a device comes up, a model is mapped and checked. */
 #ifdef TANDEM_SANITIZED
 #define CONTROL_NS (60 * TDM_NSEC_PER_SEC)
 #else
@@ -20,7 +20,7 @@
 #define CONTROL_BYTES_PER_SEC (UINT64_C(256) << 20)
 #define CONN_LOST_NS (100 * TDM_NSEC_PER_MSEC)
 #define QUIT_NS TDM_NSEC_PER_SEC
-/* A unit has so long to leave by itself once we have hung up. */
+/* A unit that we have hung up on has this long to leave by itself. */
 #define HUNG_UP_NS (50 * TDM_NSEC_PER_MSEC)
 #define PING_NS TDM_NSEC_PER_SEC
 #define ABANDON_NS (5 * TDM_NSEC_PER_SEC)
@@ -71,7 +71,8 @@ static bool owes_answer(const struct tdm_fleet_worker *w)
 
                 if (!entry)
                         continue;
-                /* Making ready for a model, and finishing it, may each take long and be silent. */
+                /* Both the first answer about a model and the last one may take long, and the worker is silent
+                 * meanwhile. */
                 if (entry->on[w->index].load == TDM_FLEET_LOADING &&
                     (entry->on[w->index].n_taken == 0 || entry->on[w->index].n_sent == entry->n_chunks))
                         return true;
@@ -81,7 +82,7 @@ static bool owes_answer(const struct tdm_fleet_worker *w)
         return false;
 }
 
-/* Between the first and the last of its weights: steps of other models run meanwhile. */
+/* Between the first and the last chunk of its weights the worker runs steps of other models. */
 static bool owes_weights(const struct tdm_fleet_worker *w)
 {
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++) {
@@ -132,7 +133,7 @@ static uint32_t next_block(const struct tdm_fleet *f, const struct tdm_fleet_ent
         return TDM_MIN(next, step->n_blocks - 1);
 }
 
-/* It waits for the step that it follows, which has not got past this block. */
+/* The step that this one follows has not got past this block, so this one waits for it. */
 static bool is_waiting(const struct tdm_fleet *f, const struct tdm_fleet_entry *entry, unsigned slot, uint32_t block)
 {
         const struct tdm_fleet_step *step = &entry->steps[slot], *before = &entry->steps[step->after_slot];
@@ -282,7 +283,7 @@ static void watch_dying(struct tdm_fleet_worker *w, uint64_t elapsed_ns)
                 tdm_fleet_worker_abandon(w);
 }
 
-/* Steps say more than a ping could. */
+/* A worker with steps is watched by them and needs no ping. */
 static void ping(struct tdm_fleet_worker *w)
 {
         uint64_t now = tdm_now_ns();
@@ -444,7 +445,7 @@ static void add_plan(const struct tdm_fleet_entry *entry, enum tdm_worker_index 
 
         if (entry->on[worker].plan[0] && entry->on[worker].load == TDM_FLEET_LOADED) {
                 snprintf(text + n, size - n, "%s%s: %s", n ? "; " : "", entry->name, entry->on[worker].plan);
-                tdm_utf8_mend(text + n); /* it may be cut within a character */
+                tdm_utf8_mend(text + n); /* it may be cut within a character of UTF-8 */
         }
 }
 

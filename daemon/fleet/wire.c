@@ -1,5 +1,5 @@
-/* worker.proto, tandemd's end: the one file of the daemon that knows it. Out: what the pump wants told, with fds. In:
- * checked and handed to the function that is concerned. It decides nothing. */
+/* tandemd's end of worker.proto. No other file of the daemon knows it. It sends what the pump decides, with fds, and
+ * checks what arrives before it calls the function that is concerned. It decides nothing. */
 #include "daemon/fleet/private.h"
 
 #include <fcntl.h>
@@ -247,7 +247,7 @@ int tdm_fleet_wire_quit(struct tdm_fleet_worker *w)
 
 /* ---- in ---- */
 
-/* Shown to people and written to the log: what is not plain text is not shown. */
+/* The text is shown to people and written to the log, so only plain text is kept. */
 static void copy_text(char *to, size_t size, const char *from)
 {
         tdm_utf8_copy(to, size, from);
@@ -271,7 +271,7 @@ static int receive_hello(struct tdm_fleet_worker *w, const Tandem__Worker__Hello
         }
         copy_text(w->numerics_id, sizeof(w->numerics_id), hello->numerics_id);
         copy_text(w->sandbox, sizeof(w->sandbox), hello->sandbox);
-        if (hello->reason[0] || !w->pinned) /* who was pinned to what "auto" took does not know why any more */
+        if (hello->reason[0] || !w->pinned) /* pinned: it does not know why any more */
                 copy_text(w->reason, sizeof(w->reason), hello->reason);
         tdm_fleet_on_hello(w);
         return 0;

@@ -1,8 +1,8 @@
 /* One worker's process: started, watched by a pidfd, killed, reaped, started again.
  *
- * A life ends in two moments that are never mixed up. When it is lost (exit, hang, nonsense) nothing is expected of it
- * any more, the epoch ends and it is killed; but it may still write into what it has mapped. When it is reaped that is
- * over, and only then its models count as unloaded and the fleet may be ready again. */
+ * A life ends in two moments. The worker is lost when it exits, hangs, or sends nonsense: tandemd then expects nothing
+ * of it any more, ends the epoch and kills it. It may still write into the segments that it has mapped. It is reaped
+ * when the process is gone. Only then do its models count as unloaded, and only then may the fleet be ready again. */
 #include "daemon/fleet/private.h"
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 #define BACKOFF_FIRST_MS 50u
 #define BACKOFF_MAX_MS 5000u
 #define RETRY_NS TDM_NSEC_PER_SEC
-/* A life that was no part of a row of deaths. */
+/* A worker that lived this long starts its count of deaths anew. */
 #define LONG_LIFE_NS (10 * TDM_NSEC_PER_SEC)
 #define QUARANTINE_MAX_NS (600 * TDM_NSEC_PER_SEC)
 #define QUIT_GRACE_NS TDM_NSEC_PER_SEC
@@ -42,7 +42,7 @@ static void describe_exit(const siginfo_t *si, char *text, size_t size)
                 snprintf(text, size, "killed by signal %d (%s)", si->si_status, strsignal(si->si_status));
 }
 
-/* Signals that come from outside say nothing about the step that was running. */
+/* Signals that a person or a manager sends say nothing about the step that was running. */
 static bool exit_is_own_fault(const siginfo_t *si)
 {
         if (si->si_code == CLD_EXITED)
@@ -71,7 +71,7 @@ bool tdm_fleet_worker_is_stopped(const struct tdm_fleet_worker *w)
                 return false;
         n = fread(text, 1, sizeof(text) - 1, file);
         text[n] = 0;
-        end = strrchr(text, ')'); /* the name may hold anything */
+        end = strrchr(text, ')'); /* the name in the parentheses may hold any character */
         return end && end[1] == ' ' && (end[2] == 'T' || end[2] == 't');
 }
 
@@ -88,7 +88,7 @@ static void schedule_start(struct tdm_fleet_worker *w)
         tdm_fleet_pump_soon(w->fleet);
 }
 
-/* When it is tried again by itself; a device that said it is not there would say the same. */
+/* When the next trial is due. A device that said it is missing would say the same, so it gets none. */
 static void schedule_trial(struct tdm_fleet_worker *w)
 {
         uint64_t ns = w->fleet->quarantine_ns << TDM_MIN(w->quarantines, 10u);
@@ -111,11 +111,11 @@ static void quarantine(struct tdm_fleet_worker *w)
 {
         w->state = TDM_WORKER_QUARANTINED;
         schedule_trial(w);
-        /* The survivor may have rings to a peer that will not come. */
+        /* The survivor may have rings to a peer that will not come back. */
         tdm_fleet_end_epoch(w->fleet, w->index, w->last_exit, 0);
 }
 
-/* No process any more: what it had is free, and the next life is decided about. */
+/* The process is gone: gives back what it had and decides about the next life. */
 static void life_is_over(struct tdm_fleet_worker *w)
 {
         struct tdm_fleet *f = w->fleet;
@@ -125,7 +125,7 @@ static void life_is_over(struct tdm_fleet_worker *w)
         tdm_source_destroyp(&w->exit_source);
         tdm_conn_destroyp(&w->conn);
         closep(&w->pidfd);
-        /* Not its rings: those are of the new epoch already. */
+        /* The rings stay: they are of the new epoch already. */
         w->phase = TDM_FLEET_NO_PROCESS;
         w->pid = 0;
         w->conn_lost = false;
@@ -172,7 +172,7 @@ static int on_process_exit(struct tdm_source *source, int fd, uint32_t events, v
         if (w->socket_path)
                 return tdm_fleet_unit_exited(w);
         if (waitid(P_PIDFD, (id_t)fd, &si, WEXITED | WNOHANG) < 0) {
-                tdm_log_error("cannot reap the %s worker: %m", w->name); /* ECHILD: somebody reaped it for us */
+                tdm_log_error("cannot reap the %s worker: %m", w->name); /* ECHILD: reaped elsewhere */
                 tdm_fleet_worker_lost(w, false, "gone, and nobody knows how");
                 life_is_over(w);
                 return 0;
@@ -208,7 +208,7 @@ static void begin_dying(struct tdm_fleet_worker *w, bool politely)
         tdm_fleet_watch_soon(w->fleet);
 }
 
-/* What is in flight is void, unless the worker had no part in this epoch yet: then the other one goes on. */
+/* Steps in flight are void. Where the worker had no part in this epoch yet, the other worker goes on with them. */
 static void end_its_epoch(struct tdm_fleet_worker *w, const char *reason, uint64_t guilty)
 {
         if (w->on_trial || (w->fleet->ready && w->epoch_sent != w->fleet->epoch))
@@ -217,8 +217,8 @@ static void end_its_epoch(struct tdm_fleet_worker *w, const char *reason, uint64
                 tdm_fleet_end_epoch(w->fleet, w->index, reason, guilty);
 }
 
-/* One that was in reserve and had no step in its life says nothing about its device: others killed it. It is started
- * more and more slowly all the same. */
+/* A worker that had no step in its life says nothing about its device: something else killed it. Its next start is
+ * delayed all the same, each time longer. */
 static void count_death(struct tdm_fleet_worker *w)
 {
         if (tdm_now_ns() - w->started_ns > LONG_LIFE_NS && w->state == TDM_WORKER_READY) {
@@ -251,7 +251,8 @@ void tdm_fleet_worker_lost(struct tdm_fleet_worker *w, bool blame, const char *f
         begin_dying(w, false);
         tdm_fleet_worker_kill(w);
         end_its_epoch(w, reason, guilty);
-        if (w->pidfd < 0) { /* a unit that never said who it is: it was given nothing, and nothing will tell its end */
+        if (w->pidfd < 0) { /* a unit that never said who it is: it was handed nothing, and no pidfd will tell its end
+                             */
                 tdm_fleet_unit_give_up(w);
                 life_is_over(w);
         }
@@ -260,7 +261,7 @@ void tdm_fleet_worker_lost(struct tdm_fleet_worker *w, bool blame, const char *f
 void tdm_fleet_worker_leave(struct tdm_fleet_worker *w, const char *reason)
 {
         if (w->pidfd < 0)
-                return; /* a unit that is only starting */
+                return; /* a unit that has not said yet who it is */
         tdm_utf8_copy(w->last_exit, sizeof(w->last_exit), reason);
         tdm_log_info("%s worker (pid %d) asked to leave: %s", w->name, (int)w->pid, reason);
         begin_dying(w, true);
@@ -278,7 +279,7 @@ void tdm_fleet_worker_abandon(struct tdm_fleet_worker *w)
         snprintf(w->last_exit, sizeof(w->last_exit), "does not die (pid %d)", (int)w->pid);
         tdm_log_error("%s worker (pid %d) does not die; its memory is given up and its models have to be loaded again",
                       w->name, (int)w->pid);
-        /* It may write into these segments for ever: nobody may go on using them. */
+        /* The process may write into these segments for ever, so no other process may use them. */
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++) {
                 struct tdm_fleet_entry *entry = f->models[i];
 
@@ -320,7 +321,7 @@ static void on_closed(struct tdm_conn *conn, const struct tdm_error *err, void *
                 tdm_log_debug("%s worker: control socket: %s", w->name, err->message);
         tdm_conn_destroy(conn);
         w->conn = NULL;
-        /* Most often it has just exited and the pidfd says how in a moment; the watch sees to it if not. */
+        /* Most often the worker has just exited, and the pidfd says so in a moment. If not, the watch finds it. */
         w->conn_lost = true;
         tdm_fleet_heard(w);
         tdm_fleet_watch_soon(w->fleet);
@@ -355,7 +356,7 @@ static int spawn(struct tdm_fleet_worker *w, int socket, pid_t *ret_pid)
                 r = posix_spawn_file_actions_adddup2(&actions, socket, TDM_WORKER_CONTROL_FD);
         if (r == 0)
                 r = posix_spawn_file_actions_addclosefrom_np(&actions, TDM_WORKER_CONTROL_FD + 1);
-        /* The loop blocks signals for its signalfd; a worker starts with a clean slate. */
+        /* The loop blocks signals for its signalfd. The worker starts with none blocked. */
         sigemptyset(&none);
         sigfillset(&all);
         if (r == 0)
@@ -432,7 +433,7 @@ static int start_process(struct tdm_fleet_worker *w)
                 waitpid(w->pid, NULL, 0);
                 return r;
         }
-        /* It has one thread and waits for Init: those that it makes for its device inherit this. */
+        /* The worker has one thread yet and waits for Init. The threads that it makes inherit this. */
         if (w->is_bound && sched_setaffinity(w->pid, sizeof(w->cpus), &w->cpus) < 0)
                 tdm_log_warning("cannot bind the %s worker to its CPUs: %m", w->name);
         w->phase = TDM_FLEET_PROCESS_STARTING;
@@ -461,7 +462,7 @@ void tdm_fleet_worker_start(struct tdm_fleet_worker *w)
                 tdm_fleet_watch_soon(w->fleet);
                 return;
         }
-        if (w->exit_source) { /* it runs, but cannot be talked to: its exit will come like any other */
+        if (w->exit_source) { /* it runs, but no message reaches it; its exit is handled like any other */
                 tdm_fleet_worker_lost(w, false, "cannot be set up: %s", strerror(-r));
                 return;
         }
@@ -476,7 +477,7 @@ void tdm_fleet_worker_start(struct tdm_fleet_worker *w)
         }
         if (!w->on_trial)
                 w->state = TDM_WORKER_RESTARTING;
-        if (r == -EAGAIN || r == -ENOMEM || r == -EMFILE || r == -ENFILE) { /* the machine's fault, and it may pass */
+        if (r == -EAGAIN || r == -ENOMEM || r == -EMFILE || r == -ENFILE) { /* may pass: tried again */
                 life_is_over(w);
                 w->start_at_ns = tdm_now_ns() + RETRY_NS;
                 return;

@@ -1,12 +1,17 @@
-/* From a request to ids, and from ids to text: the part of a job that needs the tokenizer. When its rows run is the
- * scheduler's business, how its events look on a wire the client face's. Text is given back as soon as it has become
- * ids, and never logged. */
+/* The parts of a job that need the tokenizer: from a request to ids, and from ids to text. The scheduler decides when
+ * its rows run, and a face how its events look on a wire. Text is freed as soon as it has become ids, and is never
+ * logged. */
 #include "daemon/jobs/job.h"
 
 static const char *const state_names[] = {
         [TDM_JOB_QUEUED] = "queued", [TDM_JOB_LOADING] = "loading",       [TDM_JOB_PREFILL] = "prefill",
         [TDM_JOB_DECODE] = "decode", [TDM_JOB_RECOVERING] = "recovering", [TDM_JOB_DONE] = "done",
 };
+
+/* The indices of the choices in common/job-options.def. */
+static_assert(TDM_JOB_INTERACTIVE == 0 && TDM_JOB_BACKGROUND == 1, "priorities in the order of the table");
+static_assert(TDM_PLACEMENT_ANY == 0 && TDM_PLACEMENT_SPLIT == 1 && TDM_PLACEMENT_NPU == 2 && TDM_PLACEMENT_GPU == 3,
+              "placements in the order of the table, 0 for none");
 
 const char *tdm_job_state_name(enum tdm_job_state state)
 {
@@ -31,7 +36,7 @@ static int copy_messages(struct tdm_job *job, const struct tdm_chat_message *mes
         size_t size = 0, at = 0;
 
         for (size_t i = 0; i < n; i++)
-                size += messages[i].size; /* all of them came in one frame: no overflow */
+                size += messages[i].size; /* all came in one frame, so this cannot overflow */
         job->text = malloc(size + 1);
         job->messages = calloc(n, sizeof(*job->messages));
         if (!job->text || !job->messages)
@@ -64,6 +69,7 @@ static int copy_ids(struct tdm_job *job, const uint32_t *ids, size_t n)
 
 static int check_params(const struct tdm_job_params *p, struct tdm_error *err)
 {
+        struct tdm_sampling sampling;
         int r;
 
         if ((p->n_ids > 0) + (p->n_messages > 0) + (p->text_size > 0) > 1)
@@ -77,16 +83,20 @@ static int check_params(const struct tdm_job_params *p, struct tdm_error *err)
         if (p->n_messages > 0 && p->messages[p->n_messages - 1].role == TDM_CHAT_ASSISTANT)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST,
                                      "the last message is the assistant's; end with the user's");
-        if (p->repeat_last > TDM_HISTORY_MAX)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "repeat_last %u is more than %u", p->repeat_last,
-                                     TDM_HISTORY_MAX);
-        r = tdm_sampling_check(&p->sampling, err);
-        return r < 0 ? tdm_error_set(err, TDM_E_BAD_REQUEST, "a sampling parameter is out of range") : r;
+        if (p->n_top > TDM_MAX_TOP)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%u alternatives were asked for; at most %u are given",
+                                     p->n_top, TDM_MAX_TOP);
+        r = tdm_job_options_check(&p->options, err);
+        if (r != 0)
+                return r;
+        sampling = tdm_job_options_sampling(&p->options);
+        return tdm_sampling_check(&sampling, err);
 }
 
 int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm_error *err)
 {
         _cleanup_(tdm_job_unrefp) struct tdm_job *job = NULL;
+        const struct tdm_job_options *o = &p->options;
         int r = check_params(p, err);
 
         if (r != 0)
@@ -96,22 +106,20 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
                 return tdm_error_set(err, -ENOMEM, "out of memory");
         job->n_refs = 1;
         tdm_list_init(&job->node);
-        tdm_list_init(&job->queue);
-        tdm_list_init(&job->seq.node);
-        job->seq.table = UINT32_MAX;
         job->kind = p->kind;
         job->uid = p->uid;
-        job->priority = p->priority;
-        job->placement = p->placement;
-        job->max_tokens = p->max_tokens;
-        job->sampling = p->sampling;
-        job->repeat_last = p->repeat_last ? p->repeat_last : 64;
-        job->prefill_chunk = p->prefill_chunk;
-        job->ignore_end = p->ignore_end;
+        job->options = tdm_job_options_without_texts(o);
+        job->priority = (enum tdm_job_priority)o->priority;
+        job->placement = (enum tdm_placement)o->placement;
+        job->max_tokens = o->max_tokens;
+        job->sampling = tdm_job_options_sampling(o);
+        job->sampling.n_top = p->n_top;
+        job->repeat_last = o->repeat_last ? o->repeat_last : 64;
+        job->prefill_chunk = o->prefill_chunk;
+        job->ignore_end = o->ignore_end;
         job->created_ns = tdm_now_ns();
-        if (p->deadline_ms > 0)
-                job->deadline_ns = job->created_ns + p->deadline_ms * TDM_NSEC_PER_MSEC;
-        job->told_state = TDM_JOB_DONE; /* nothing told yet */
+        if (o->deadline_ms > 0)
+                job->deadline_ns = job->created_ns + o->deadline_ms * TDM_NSEC_PER_MSEC;
 
         if (p->n_ids > 0)
                 r = copy_ids(job, p->ids, p->n_ids);
@@ -119,8 +127,8 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
                 r = copy_messages(job, p->messages, p->n_messages);
         else
                 r = copy_text(job, p->text, p->text_size);
-        if (r == 0 && p->n_stops > 0)
-                r = tdm_stop_new(&job->stop, p->stops, p->n_stops, err);
+        if (r == 0 && o->n_stop > 0)
+                r = tdm_stop_new(&job->stop, o->stop, o->n_stop, err);
         if (r < 0)
                 return tdm_error_set(err, r, "cannot hold the prompt: %s", strerror(-r));
         if (r > 0)
@@ -171,7 +179,8 @@ size_t tdm_job_pending_bytes(const struct tdm_job *job)
 static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
                   const struct tdm_hparams *hp, struct tdm_job_encoded *ret, struct tdm_error *err)
 {
-        /* Whether it fits is known from the count alone, so no more room than a context is ever needed. */
+        /* The count of tokens alone says whether the prompt fits, so there is never need of room for more than a
+         * context. */
         size_t capacity = TDM_MIN(job->text_size + 16 + 16 * job->n_messages, (size_t)hp->n_ctx + 1);
         _cleanup_(freep) uint32_t *ids = NULL;
         ssize_t n;
@@ -266,7 +275,7 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
 static int append_id(struct tdm_job *job, uint32_t id)
 {
         if (job->n_ids == job->ids_capacity) {
-                /* Never past what prompt and limit allow together. */
+                /* Never more than prompt and limit allow together. */
                 uint32_t most = job->prompt_tokens + job->max_tokens;
                 uint32_t capacity = TDM_MIN(most, job->ids_capacity + TDM_MAX(64u, job->ids_capacity / 2));
                 uint32_t *ids = realloc(job->ids, capacity * sizeof(*ids));
@@ -313,7 +322,7 @@ bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_
         return true;
 }
 
-/* The text that is still held goes out with the end, unless a stop string came before it. */
+/* The text that is still held is sent with the end, unless a stop string came before it. */
 static void finish_text(struct tdm_job *job)
 {
         char text[32];

@@ -6,11 +6,8 @@
 #define TDM_DAEMON_JOBS_JOB_H
 
 #include "common/list.h"
-#include "daemon/cache/pages.h"
-#include "daemon/cache/prefix.h"
-#include "daemon/jobs/stop.h"
+#include "daemon/jobs/options.h"
 #include "daemon/placement/placement.h"
-#include "engine/sampling/sampler.h"
 #include "engine/text/chat.h"
 
 #define TDM_MAX_CHAT_MESSAGES 4096u
@@ -68,8 +65,6 @@ struct tdm_job_events {
 struct tdm_job_params {
         enum tdm_job_kind kind;
         uid_t uid;
-        enum tdm_job_priority priority;
-        enum tdm_placement placement;
         /* One of: text, messages, ids. Copied. */
         const char *text;
         size_t text_size;
@@ -77,32 +72,8 @@ struct tdm_job_params {
         size_t n_messages;
         const uint32_t *ids;
         size_t n_ids;
-        const struct tdm_stop_string *stops;
-        size_t n_stops;
-        struct tdm_sampling sampling; /* checked by tdm_job_new() */
-        uint32_t repeat_last;         /* 0: 64; at most TDM_HISTORY_MAX */
-        uint32_t max_tokens;          /* 0: see TDM_IMPLICIT_MAX_TOKENS */
-        uint32_t prefill_chunk;       /* 0: the scheduler decides */
-        uint32_t deadline_ms;         /* 0: none */
-        bool ignore_end;
-};
-
-/* Where a job's rows stand; the scheduler's part of the job. */
-struct tdm_sequence {
-        struct tdm_list node;               /* in the lane's active list */
-        uint32_t table;                     /* sequence slot; UINT32_MAX: not admitted */
-        uint32_t n_committed;               /* positions whose K and V are in the cache */
-        uint32_t n_pages[TDM_KV_GROUPS];    /* table entries filled: pages of positions [0, n_pages * 32) … */
-        uint32_t first_page[TDM_KV_GROUPS]; /* … of which those before this one are freed again */
-        struct tdm_pages_need reserved;     /* promised, and not drawn yet */
-        uint32_t numerics;                  /* of all its rows, as the prefix cache counts them; 0: none, or several */
-        struct tdm_prefix_cursor cursor;
-        bool looked_up;                /* it has what the prefix cache had for it */
-        bool leaving;                  /* its pages are wanted: no more rows, and out as soon as it is not in flight */
-        uint32_t in_flight;            /* steps it is in: two when one follows the other on the other worker */
-        uint32_t n_issued;             /* positions committed or in flight */
-        uint8_t home;                  /* 1 + the worker of its last step; 0: none, or both */
-        struct tdm_suspects *suspects; /* the steps it was in killed a worker: whom it may share a step with */
+        struct tdm_job_options options; /* checked by tdm_job_new() */
+        uint32_t n_top;                 /* of a score job: alternatives for each position, at most TDM_MAX_TOP */
 };
 
 struct tdm_job {
@@ -110,6 +81,7 @@ struct tdm_job {
         uint64_t id;
         enum tdm_job_kind kind;
         uid_t uid;
+        struct tdm_job_options options; /* as asked for, without the texts; the members below follow from them */
         enum tdm_job_priority priority;
         enum tdm_placement placement;
         struct tdm_model *model; /* borrowed from the scheduler's reference */
@@ -134,8 +106,6 @@ struct tdm_job {
         bool implicit_limit; /* nobody asked for it */
         uint32_t generated;
         uint32_t cached_tokens; /* of the prompt, found in the prefix cache */
-        uint32_t n_told;        /* positions whose scores the listener has */
-        uint32_t n_read;        /* positions that were committed once; those that are read again are not news */
         struct tdm_sampling sampling;
         uint32_t repeat_last;
         uint32_t prefill_chunk;
@@ -158,27 +128,20 @@ struct tdm_job {
         size_t tail_size;
 
         uint64_t deadline_ns; /* 0: none */
-        uint64_t created_ns, accepted_ns, prefill_ns, first_token_ns, last_token_ns, last_progress_ns;
+        uint64_t created_ns, accepted_ns, prefill_ns, first_token_ns, last_token_ns;
         uint32_t recoveries;
         uint32_t evictions;     /* times it gave its pages back for another job */
         uint32_t reread_tokens; /* rows that were computed again because of it */
         bool degraded;
         char numerics_id[192];
 
-        /* the scheduler's */
-        struct tdm_list node;  /* of all jobs */
-        struct tdm_list queue; /* waiting for admission, in order of arrival */
-        struct tdm_sequence seq;
-        size_t charged_bytes;    /* against the cap of what waits to be tokenized */
-        uint64_t charged_tokens; /* against the user's cap */
-        uint64_t user_served;    /* rows that its user had when a step was built: those with fewer go first */
-        uint32_t n_bypassed;
-        uint32_t queue_position;
-        uint64_t progress_done, progress_total; /* bytes while it loads, then prompt tokens */
-        enum tdm_job_state told_state;
-        uint32_t told_position;
-        uint64_t told_done;
-        bool told_accepted;
+        /* where it stands, for its listener and for status */
+        uint32_t queue_position;                /* among those that wait */
+        uint64_t progress_done, progress_total; /* bytes while its model loads, then prompt tokens */
+        uint32_t prefilled_tokens;              /* of the prompt, in the cache now */
+        bool told_accepted;                     /* events->accepted was called */
+
+        struct tdm_list node; /* in tdm_scheduler_jobs() */
 };
 
 /* TDM_E_BAD_REQUEST with the reason. */
@@ -196,17 +159,6 @@ void tdm_job_encode(const struct tdm_job *job, const struct tdm_tokenizer *token
  * max_tokens, drops the text. TDM_E_BAD_REQUEST, TDM_E_TOO_LONG. */
 int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
                     const struct tdm_hparams *hp, struct tdm_error *err);
-
-/* Positions that have to be in the cache before the next token can be chosen. */
-static inline uint32_t tdm_job_pending_rows(const struct tdm_job *job)
-{
-        return job->n_ids - job->seq.n_committed;
-}
-/* It generates; not one that had to go and reads what it has generated again. */
-static inline bool tdm_job_is_decoding(const struct tdm_job *job)
-{
-        return job->kind == TDM_JOB_GENERATE && job->n_ids > job->prompt_tokens && tdm_job_pending_rows(job) <= 1;
-}
 
 /* Appends a chosen token: decodes, looks for ends. *ret_token is what the client is to see (its text lies in the job's
  * room until the next call); false when it sees nothing (an end token). Sets finished. */

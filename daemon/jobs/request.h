@@ -1,5 +1,5 @@
-/* What the faces (socket, D-Bus) read alike from a request before tdm_job_new() checks the whole: names and what an
- * absent number means. One place, so that the same request is the same job whichever way it came. */
+/* What the faces (socket, D-Bus) read alike from a request beside its options: the names of roles. One place, so that
+ * the same request is the same job whichever way it came. */
 #ifndef TDM_DAEMON_JOBS_REQUEST_H
 #define TDM_DAEMON_JOBS_REQUEST_H
 
@@ -16,15 +16,6 @@ static inline int tdm_request_role(const char *name)
                 if (strcmp(names[i], name) == 0)
                         return i;
         return -EINVAL;
-}
-
-/* On the wires 0 turns a parameter off; to the sampler these two are off at 1. */
-static inline void tdm_request_zero_is_off(struct tdm_sampling *s)
-{
-        if (s->top_p == 0)
-                s->top_p = 1;
-        if (s->repeat_penalty == 0)
-                s->repeat_penalty = 1;
 }
 
 #endif

@@ -1,5 +1,5 @@
-/* The matcher keeps the longest end of the text that is the beginning of some stop string, at most 255 bytes, and looks
- * again with every piece of text: stop strings are few and short, so plain comparison is faster than any automaton. */
+/* The matcher keeps the longest end of the text that begins a stop string, at most 255 bytes, and compares again with
+ * every piece of text. Stop strings are few and short, so plain comparison is faster than an automaton. */
 #include "daemon/jobs/stop.h"
 
 #include <assert.h>
@@ -53,7 +53,7 @@ void tdm_stop_destroyp(struct tdm_stop **s)
         *s = NULL;
 }
 
-/* How many bytes at the end of text are a true beginning of a stop string. */
+/* The number of bytes at the end of text that begin a stop string, but are not all of it. */
 static size_t partial(const struct tdm_stop *s, const char *text, size_t size)
 {
         size_t best = 0;

@@ -13,9 +13,7 @@ static struct tdm_hparams hp = { .n_ctx = 64 };
 
 static struct tdm_job_params params(const char *text)
 {
-        return (struct tdm_job_params){ .text = text,
-                                        .text_size = strlen(text),
-                                        .sampling = { .top_p = 1, .repeat_penalty = 1 } };
+        return (struct tdm_job_params){ .text = text, .text_size = strlen(text) };
 }
 
 static struct tdm_job *make(const struct tdm_job_params *p)
@@ -100,8 +98,8 @@ static void test_stop_across_tokens(void **state)
         struct tdm_job *job;
         char out[512];
 
-        p.stops = &stop;
-        p.n_stops = 1;
+        p.options.stop = &stop;
+        p.options.n_stop = 1;
         job = make(&p);
         assert_int_equal(feed(job, " there was a fox.", out), 7);
         assert_memory_equal(out, " there ", 7);
@@ -119,8 +117,8 @@ static void test_tail(void **state)
         char out[512];
         size_t n;
 
-        p.stops = &stop;
-        p.n_stops = 1;
+        p.options.stop = &stop;
+        p.options.n_stop = 1;
         job = make(&p);
         n = feed(job, " a fox", out); /* might become the stop string: held back */
         assert_int_equal(n, 3);
@@ -156,14 +154,14 @@ static void test_ends(void **state)
         struct tdm_job *job;
         char out[512];
 
-        p.max_tokens = 2;
+        p.options.max_tokens = 2;
         job = make(&p);
         feed(job, " there was a fox.", out);
         assert_int_equal(job->generated, 2);
         assert_int_equal(job->end, TDM_JOB_END_LENGTH);
         tdm_job_unref(job);
 
-        p.max_tokens = 100000; /* more than there is room for */
+        p.options.max_tokens = 100000; /* more than there is room for */
         job = make(&p);
         assert_int_equal(job->max_tokens, hp.n_ctx - job->prompt_tokens);
         assert_false(tdm_job_take_token(job, (uint32_t)tdm_tokenizer_eos(tokenizer), -1, 1, &token));
@@ -171,7 +169,7 @@ static void test_ends(void **state)
         assert_int_equal(job->generated, 0);
         tdm_job_unref(job);
 
-        p.ignore_end = true;
+        p.options.ignore_end = true;
         job = make(&p);
         assert_true(tdm_job_take_token(job, (uint32_t)tdm_tokenizer_eos(tokenizer), -1, 1, &token));
         assert_false(job->finished);
@@ -227,10 +225,10 @@ static void test_refusals(void **state)
         message.role = TDM_CHAT_USER;
         assert_int_equal(refusal(&p), TDM_E_UNSUPPORTED); /* no template */
         p = params("x");
-        p.sampling.temperature = -1;
+        p.options.temperature = -1;
         assert_int_equal(refusal(&p), TDM_E_BAD_REQUEST);
         p = params("x");
-        p.repeat_last = TDM_HISTORY_MAX + 1;
+        p.options.repeat_last = TDM_HISTORY_MAX + 1;
         assert_int_equal(refusal(&p), TDM_E_BAD_REQUEST);
 }
 

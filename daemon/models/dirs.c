@@ -1,6 +1,6 @@
-/* Where models lie by name. A name is a file's name without .gguf, never a path: a client that wants another file opens
- * it itself and passes the fd, with its own rights. No path is compiled in: an installed prefix and a build tree are
- * found from where this executable lies. */
+/* The directories of models. A name is a file's name without .gguf, never a path: a client that wants another file
+ * opens it with its own rights and passes the fd. No path is compiled in: an installed prefix and a build tree are
+ * found relative to this executable. */
 #include "daemon/models/private.h"
 
 #include <dirent.h>
@@ -227,4 +227,10 @@ int tdm_models_scan(struct tdm_models *m,
                 free(s->names[i]);
         free(s);
         return 0;
+}
+
+void tdm_models_take_dirs(struct tdm_models *models, char **dirs)
+{
+        tdm_strv_freep(&models->dirs);
+        models->dirs = dirs;
 }

@@ -1,8 +1,8 @@
-/* A model's way through its states: read, described, weights built, mapped by the workers, ready; and out again.
+/* A model's way through its states: read, described, weights built, mapped by the workers, ready, and out again.
  *
- * Memory is decided here, on the loop, between the two stages of loading: what the model needs against what is there,
- * idle models leaving first. KV pages are sparse memory, so their budget is a promise that is only filled as jobs need
- * it. Segments of a model that left are kept until the workers have certainly let go of them (struct grave). */
+ * Memory is decided here, on the loop, between the two stages of loading: the model's need is compared with the memory
+ * that is available, and idle models leave first. KV pages are sparse memory, so their budget is only used as jobs need
+ * it. Segments of a model that left are kept until the workers have unmapped them (struct grave). */
 #include "daemon/models/private.h"
 
 #include "common/log.h"
@@ -11,7 +11,7 @@
 #define FILE_CHECK_NS TDM_NSEC_PER_SEC
 #define SQUEEZE_NS (3 * TDM_NSEC_PER_SEC)
 #define GRAVE_NS (2 * TDM_NSEC_PER_SEC)
-/* What is left to the rest of the system whatever a model wants. */
+/* Memory that is left to the rest of the system. */
 #define MEMORY_MARGIN_BYTES (UINT64_C(64) << 20)
 #define MIN_KV_TOKENS 512u
 #define MIB(bytes) ((double)(bytes) / (1024.0 * 1024.0))
@@ -175,7 +175,7 @@ static uint64_t pages_bytes(const struct tdm_hparams *hp, enum tdm_kv_type type,
         return kv.size_bytes;
 }
 
-/* 0: pages are planned. TDM_E_BUSY: memory may come free, try again. TDM_E_NO_MEMORY. */
+/* 0: pages are planned. TDM_E_BUSY: memory may become free, try again. TDM_E_NO_MEMORY. */
 static int plan_memory(struct tdm_model *model, const struct tdm_steps_layout *layout, uint64_t activations_bytes,
                        struct tdm_pages_need *ret, struct tdm_error *err)
 {
@@ -237,7 +237,7 @@ static int create_segments(struct tdm_model *model, uint64_t activations_bytes)
         return r;
 }
 
-/* The hidden rows' memory as drivers import it. Where that cannot be and need not be, the log says why. */
+/* The dma-buf of the hidden rows. Where there can be none, and none is required, the log says why. */
 static int make_dmabuf(struct tdm_model *model, struct tdm_error *err)
 {
         enum tdm_activations wanted = model->models->activations;
@@ -339,7 +339,7 @@ void tdm_model_continue(struct tdm_model *model)
         tdm_model_notify(model);
 }
 
-/* The workers may have so many chunks of the weights; with the first ones they get the model. */
+/* The first n_chunks of the weights are sealed. With the first call the fleet gets the model. */
 static void hand_to_fleet(struct tdm_model *model, unsigned n_chunks)
 {
         struct tdm_fleet_model fm = {
@@ -397,7 +397,7 @@ static void on_built(struct tdm_model *model)
 static void on_stage_done(struct tdm_model_load *load, int r, const struct tdm_error *err, void *userdata)
 {
         struct tdm_model *model = userdata;
-        struct tdm_error why = *err, changed; /* err is the load's, which goes here */
+        struct tdm_error why = *err, changed; /* err belongs to the load, which is destroyed here */
 
         tdm_model_ref(model);
         if (r == 0 && model->state == TDM_MODEL_READING)
@@ -464,8 +464,7 @@ void tdm_models_on_model_ready(struct tdm_models *m, uint32_t id)
 
 void tdm_models_on_fleet_ready(struct tdm_models *m)
 {
-        /* Which models the workers have by now is on_model_ready's news: this may come while one of them is still
-         * loading. */
+        /* on_model_ready says which models the workers have: this may be called while one of them is still loading. */
         tdm_models_bury(m, UINT64_MAX);
 }
 
@@ -479,7 +478,7 @@ void tdm_models_on_model_failed(struct tdm_models *m, uint32_t id, const struct 
         tdm_model_fail(model, err);
 }
 
-/* Squeezing may unload other models, so only one gets its turn in a walk over the list. */
+/* A model that waits for memory may unload others, so only one of them is tried in a walk over the list. */
 static void continue_one_squeezed(struct tdm_models *m)
 {
         struct tdm_model *model, *found = NULL;

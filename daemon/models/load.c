@@ -1,7 +1,7 @@
-/* One thread for one stage. What the thread needs was put into the struct before it started, and what it made is read
- * after it was joined or, of the weights, after it was sealed, so the only things both sides touch at once are atomics.
- * A file that shrinks under the mapping comes back as an error from the functions called here; a file on a slow disk or
- * a hanging mount stands in the way of nobody but itself. */
+/* One thread runs one stage of a load. The loop fills the struct before the thread starts, and reads the thread's
+ * results after it has joined it, or, of the weights, after a chunk was sealed. So both threads touch only atomics at
+ * the same time. A file that shrinks under the mapping comes back as an error of the functions that are called here. A
+ * file on a slow disk or a hanging mount delays only its own load. */
 #include "daemon/models/load.h"
 
 #include <pthread.h>
@@ -41,8 +41,8 @@ struct tdm_model_load {
 
 void tdm_model_metadata_trim(struct tdm_model_metadata *m)
 {
-        /* The description's tensors point into the gguf: both go. The hparams stay, untouched: a thread may read them.
-         */
+        /* The description's tensors point into the gguf, so both are freed. The hparams stay, because a thread may read
+         * them. */
         tdm_weights_plan_destroy(steal_ptr(&m->plan));
         tdm_model_description_deinit(&m->description);
         tdm_gguf_close(steal_ptr(&m->gguf));
@@ -130,7 +130,7 @@ static int on_progress(const struct tdm_weights_progress *progress, void *userda
         bool whole = progress->ready_bytes == l->metadata->weights_bytes;
         unsigned n = whole ? l->segment->n_chunks : (unsigned)(progress->ready_bytes / l->segment->chunk_bytes);
 
-        /* Relaxed: figures for people; nothing else is published through them. */
+        /* Relaxed: the figures are shown to people, and publish nothing else. */
         atomic_store_explicit(&l->n_total, progress->total_bytes, memory_order_relaxed);
         atomic_store_explicit(&l->n_done, progress->done_bytes, memory_order_relaxed);
         if (atomic_load_explicit(&l->cancel, memory_order_relaxed))
@@ -140,14 +140,14 @@ static int on_progress(const struct tdm_weights_progress *progress, void *userda
         l->seal_error = tdm_segment_seal_until(l->segment, n);
         if (l->seal_error < 0)
                 return l->seal_error;
-        /* Release: pairs with the loop's acquire; who sees the number finds so many sealed. */
+        /* Release: pairs with the loop's acquire. A reader of this number finds so many chunks sealed. */
         atomic_store_explicit(&l->n_sealed, n, memory_order_release);
         tdm_loop_wake(l->wake);
         return 0;
 }
 
-/* Packing is a copy with a turn: most of the cores take all the memory there is, and leave some to who works here and
- * to the worker that takes what is packed. */
+/* Packing is mostly copying, and most of the cores together use all of the memory's speed. The others are left to
+ * people's work and to the worker that reads what is packed. */
 static unsigned n_packers(void)
 {
         cpu_set_t cpus;
@@ -169,7 +169,7 @@ static void *run_stage(void *userdata)
         if (l->seal_error < 0)
                 l->r = tdm_error_set(&l->err, TDM_E_INTERNAL, "cannot seal the weights of model %s: %s", l->name,
                                      strerror(-l->seal_error));
-        /* Release: whoever sees it finds the thread about to end. */
+        /* Release: the loop that reads it joins a thread that is about to end. */
         atomic_store_explicit(&l->ended, true, memory_order_release);
         tdm_loop_wake(l->wake);
         return NULL;

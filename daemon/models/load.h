@@ -1,31 +1,17 @@
-/* The slow part of loading a model, on a thread of its own: reading a GGUF's metadata, and building its weights.
+/* The slow part of loading a model, on a thread of its own: reading a GGUF's metadata, and building the weights.
  *
- * The loop starts a stage and hears of its end through a callback; only one stage of a load runs at a time, and nobody
- * else touches what the stage works on until then. */
+ * The loop starts a stage and hears of its end through a callback. Only one stage of a load runs at a time, and until
+ * its end no other code touches what it works on. */
 #ifndef TDM_DAEMON_MODELS_LOAD_H
 #define TDM_DAEMON_MODELS_LOAD_H
 
-#include "common/loop.h"
-#include "common/shm.h"
-#include "engine/text/chat.h"
-#include "engine/weights/weights.h"
+#include "daemon/models/models.h"
 
-/* What is known of a model without its weights. */
-struct tdm_model_metadata {
-        struct tdm_gguf *gguf; /* until the weights are built */
-        struct tdm_model_description description;
-        struct tdm_weights_plan *plan;
-        uint64_t weights_bytes;
-        struct tdm_tokenizer *tokenizer;
-        enum tdm_chat_family chat;
-        char architecture[32];
-        char quantisation[64]; /* "Q8_0", "mixed Q4_0/F16" */
-};
+/* Frees the metadata and its parts. */
 void tdm_model_metadata_free(struct tdm_model_metadata *metadata);
-/* Drops what only building the weights needed. */
+/* Frees the parts that only building the weights needed. */
 void tdm_model_metadata_trim(struct tdm_model_metadata *metadata);
 
-struct tdm_model_load;
 /* r: 0, a TDM_E_* or negative errno as in err. From the loop; may destroy the load or start its next stage. */
 typedef void (*tdm_model_load_fn)(struct tdm_model_load *load, int r, const struct tdm_error *err, void *userdata);
 
@@ -36,21 +22,21 @@ int tdm_model_load_new(struct tdm_model_load **ret, struct tdm_loop *loop, int f
 void tdm_model_load_destroy(struct tdm_model_load *load);
 void tdm_model_load_destroyp(struct tdm_model_load **load);
 
-/* The stage ends soon, with -ECANCELED or otherwise; done is called as ever. */
+/* The stage ends soon, with -ECANCELED or with its result; done is called in either case. */
 void tdm_model_load_cancel(struct tdm_model_load *load);
 
 int tdm_model_load_metadata(struct tdm_model_load *load);
 struct tdm_model_metadata *tdm_model_load_take_metadata(struct tdm_model_load *load); /* after that stage's success */
-/* n_chunks of the segment are built and sealed, and can be handed out. From the loop; like tdm_model_load_fn. Of the
- * last one it is not told: only the stage's end says that nothing was wrong with the file. */
+/* The first n_chunks of the segment are built and sealed. Called from the loop, like tdm_model_load_fn. Not called for
+ * the last chunk: only the stage's end says that the file was good. */
 typedef void (*tdm_model_load_sealed_fn)(struct tdm_model_load *load, unsigned n_chunks, void *userdata);
 /* Builds the weights in the segment, and seals it. */
 int tdm_model_load_weights(struct tdm_model_load *load, const struct tdm_model_metadata *metadata,
                            struct tdm_segment *segment, tdm_model_load_sealed_fn sealed);
 void tdm_model_load_progress(const struct tdm_model_load *load, uint64_t *ret_done, uint64_t *ret_total);
 
-/* Bytes that can be had without pushing others out: MemAvailable, less where a memory cgroup or RLIMIT_AS is tighter.
- */
+/* Bytes that are available without pushing out others: MemAvailable, or less where a memory cgroup or RLIMIT_AS allows
+ * less. */
 uint64_t tdm_memory_available(void);
 
 #endif

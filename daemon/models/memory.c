@@ -1,5 +1,5 @@
 /* How much memory a model may take. Shared segments are shmem: they count against MemAvailable and against the memory
- * cgroup like anything else, so the smaller of both is what is there. Only reads small files of the kernel's. */
+ * cgroup, so the smaller of both is available. This file only reads small files of the kernel. */
 #include "daemon/models/load.h"
 
 #include <fcntl.h>
@@ -34,7 +34,8 @@ static uint64_t meminfo_available(void)
         return kib * 1024;
 }
 
-/* What a limit file (a number, or "max") leaves, less what is used; reclaimable file cache is not counted as used. */
+/* What a limit (a number, or "max") allows beyond the current use; file cache that can be reclaimed is not counted as
+ * used. */
 static uint64_t limit_left(const char *dir, const char *limit_name, const char *used_name)
 {
         char path[512], limit[64], used[64], stat[8192];

@@ -1,6 +1,6 @@
-/* The registry: which file a request means, whether it is loaded already, who uses it. What happens to a model between
- * being asked for and leaving is in life.c. A failed model stays listed, for status, until the next request for
- * it or until the list is full. */
+/* The registry: which file a request means, whether it is loaded already, and which jobs use it. life.c has what
+ * happens to a model between being asked for and leaving. A failed model stays listed, for status, until the next
+ * request for it or until the list is full. */
 #include "daemon/models/private.h"
 
 #include <fcntl.h>
@@ -22,7 +22,8 @@ const char *tdm_model_state_name(enum tdm_model_state state)
         return state_names[state];
 }
 
-/* Without asking a file system's server: the loop must not wait for a network or for a user's own file system. */
+/* Without asking the server of a file system: the loop must not wait for a network, or for a file system that a user
+ * runs. */
 int tdm_file_identify(int fd, struct tdm_file_identity *ret)
 {
         struct statx stx;
@@ -210,7 +211,7 @@ static struct tdm_model *find(struct tdm_models *m, const struct tdm_file_identi
         return NULL;
 }
 
-/* A failed model makes room for the next try; so does an older version of a file that nobody uses. */
+/* A failed model makes room for the next try. So does an older version of a file, when no job uses it. */
 static void forget_older(struct tdm_models *m, const char *path)
 {
         struct tdm_model *model;

@@ -1,20 +1,22 @@
-/* The models a daemon knows: names and files, what is loaded, and how it gets there.
+/* The models that the daemon knows: their names and files, what is loaded, and how it is loaded.
  *
  * A model is opened by name (model directories, --model) or by an fd that a client passed. Two requests for the same
- * file (device, inode, size, time of change) share one load. Loading runs on a thread (daemon/models/load.h): first the
- * metadata, which is enough to tokenize, then, when a job wants it, the weights into a sealed segment; then the workers
- * map it. An idle model stays until its memory is needed, or until it has been idle for as long as the configuration
+ * file (device, inode, size, time of change) share one load. Loading runs on a thread. First it reads the metadata,
+ * which is enough to tokenize. When a job needs the weights, it builds them into a sealed segment, and the workers map
+ * that. An idle model stays until its memory is needed, or until it has been idle for as long as the configuration
  * says. A file that is cut short or rewritten while it is in use fails that model only. Observers hear of every change.
  * Loop thread only. */
 #ifndef TDM_DAEMON_MODELS_MODELS_H
 #define TDM_DAEMON_MODELS_MODELS_H
 
 #include "common/dmabuf.h"
-#include "daemon/fleet/fleet.h"
 #include "common/list.h"
-#include "daemon/models/load.h"
+#include "common/loop.h"
 #include "daemon/cache/pages.h"
 #include "daemon/cache/prefix.h"
+#include "daemon/fleet/fleet.h"
+#include "engine/text/chat.h"
+#include "engine/weights/weights.h"
 
 #define TDM_MAX_MODEL_DIRS 16u
 #define TDM_MAX_MODEL_FILES 64u
@@ -32,6 +34,19 @@ enum tdm_model_state {
 };
 
 struct tdm_models;
+struct tdm_model_load;
+
+/* What is known of a model without its weights. */
+struct tdm_model_metadata {
+        struct tdm_gguf *gguf; /* until the weights are built */
+        struct tdm_model_description description;
+        struct tdm_weights_plan *plan;
+        uint64_t weights_bytes;
+        struct tdm_tokenizer *tokenizer;
+        enum tdm_chat_family chat;
+        char architecture[32];
+        char quantisation[64]; /* "Q8_0", "mixed Q4_0/F16" */
+};
 
 struct tdm_file_identity {
         uint64_t dev, ino, size_bytes;
@@ -92,8 +107,10 @@ typedef void (*tdm_model_changed_fn)(struct tdm_model *model, void *userdata);
 int tdm_models_new(struct tdm_models **ret, struct tdm_loop *loop, const struct tdm_models_config *config,
                    struct tdm_error *err);
 void tdm_models_set_fleet(struct tdm_models *models, struct tdm_fleet *fleet);
+/* The directories that are searched from now on, as tdm_models_default_dirs() gave them; takes them. */
+void tdm_models_take_dirs(struct tdm_models *models, char **dirs);
 int tdm_models_observe(struct tdm_models *models, tdm_model_changed_fn fn, void *userdata);
-/* Ends what threads are still at work. The fleet must be gone already. */
+/* Ends the threads that still run. The fleet must be destroyed already. */
 void tdm_models_destroy(struct tdm_models *models);
 void tdm_models_destroyp(struct tdm_models **models);
 
@@ -110,10 +127,10 @@ void tdm_model_want(struct tdm_model *model);
 /* A job begins or ends to use it. */
 void tdm_model_job_begin(struct tdm_model *model);
 void tdm_model_job_end(struct tdm_model *model);
-/* A step enters or leaves flight: the segments of a model that failed are kept until none is. */
+/* A step enters or leaves flight. The segments of a model that failed are kept until no step is in flight. */
 void tdm_model_step_begin(struct tdm_model *model);
 void tdm_model_step_end(struct tdm_model *model);
-/* Looks at the file: TDM_E_MODEL_CHANGED (and the model has failed) when it is not what it was. */
+/* Compares the file with what it was. TDM_E_MODEL_CHANGED: it has changed, and the model has failed. */
 int tdm_model_check_file(struct tdm_model *model, struct tdm_error *err);
 bool tdm_model_is_described(const struct tdm_model *model);
 const struct tdm_hparams *tdm_model_hparams(const struct tdm_model *model);
@@ -138,8 +155,8 @@ void tdm_models_on_fleet_ready(struct tdm_models *models);
 void tdm_models_on_model_ready(struct tdm_models *models, uint32_t model_id);
 void tdm_models_on_model_failed(struct tdm_models *models, uint32_t model_id, const struct tdm_error *err);
 
-/* Directories searched for names, strings to free with the array: $TANDEM_MODEL_PATH, then `configured`, the user's and
- * the system's, and those that lie beside this executable (an installed prefix or a build tree). */
+/* The directories that are searched for names: $TANDEM_MODEL_PATH, then `configured`, the user's and the system's, and
+ * those beside this executable (an installed prefix or a build tree). The caller frees strings and array. */
 int tdm_models_default_dirs(const char *const *configured, char ***ret);
 void tdm_strv_freep(char ***strv);
 

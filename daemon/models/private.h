@@ -4,6 +4,7 @@
 #define TDM_DAEMON_MODELS_PRIVATE_H
 
 #include "common/utf8.h"
+#include "daemon/models/load.h"
 #include "daemon/models/models.h"
 
 #define MAX_OBSERVERS 4

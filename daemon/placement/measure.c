@@ -99,8 +99,8 @@ enum tdm_placement tdm_placement_trial_result(const struct tdm_placement_trial *
 
 void tdm_placement_trial_describe(const struct tdm_placement_trial *t, char *text, size_t size)
 {
-        snprintf(text, size,
-                 "one row, %u rows: split %.2f, %.2f ms; npu %.2f, %.2f ms; gpu %.2f, %.2f ms", t->many_rows,
-                 (double)t->best_ns[0][0] / 1e6, (double)t->best_ns[0][1] / 1e6, (double)t->best_ns[1][0] / 1e6,
-                 (double)t->best_ns[1][1] / 1e6, (double)t->best_ns[2][0] / 1e6, (double)t->best_ns[2][1] / 1e6);
+        snprintf(text, size, "one row, %u rows: split %.2f, %.2f ms; npu %.2f, %.2f ms; gpu %.2f, %.2f ms",
+                 t->many_rows, (double)t->best_ns[0][0] / 1e6, (double)t->best_ns[0][1] / 1e6,
+                 (double)t->best_ns[1][0] / 1e6, (double)t->best_ns[1][1] / 1e6, (double)t->best_ns[2][0] / 1e6,
+                 (double)t->best_ns[2][1] / 1e6);
 }

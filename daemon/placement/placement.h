@@ -152,6 +152,7 @@ enum tdm_placement tdm_placement_store_find(const struct tdm_placement_store *st
 void tdm_placement_store_add(struct tdm_placement_store *store, const char *identity, enum tdm_placement placement);
 /* Writes the file. A failure is logged: the trials are then run again at the next start. */
 void tdm_placement_store_save(const struct tdm_placement_store *store);
-unsigned tdm_placement_store_n_added(const struct tdm_placement_store *store); /* by tdm_placement_store_add() and from the file */
+unsigned tdm_placement_store_n_added(
+        const struct tdm_placement_store *store); /* by tdm_placement_store_add() and from the file */
 
 #endif

@@ -143,7 +143,7 @@ static bool should_change(const struct tdm_pace *p, enum tdm_worker_index own, b
         uint64_t now = tdm_now_ns();
 
         *ret_try = false;
-        for (unsigned class = 0; class < 2; class++) {
+        for (unsigned class = 0; class < 2; class ++) {
                 double mine = p->now[own][class].rows_per_ns, theirs = p->now[!own][class].rows_per_ns;
                 bool fresh = now - p->now[own][class].measured_ns < FORGET_NS;
                 bool known = theirs > 0 && now - p->now[!own][class].measured_ns < FORGET_NS;

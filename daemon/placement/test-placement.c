@@ -37,8 +37,8 @@ static void test_plans(void **state)
         assert_int_equal(tdm_placement_plan(&w, &hp, TDM_PLACEMENT_SPLIT, plan, &degraded), 0);
         assert_false(degraded);
         for (uint32_t b = 0; b < tdm_model_n_blocks(&hp); b++)
-                assert_int_equal(plan[b], tdm_block_kind(&hp, b) == TDM_BLOCK_ATTENTION ? TDM_WORKER_NPU :
-                                                                                          TDM_WORKER_GPU);
+                assert_int_equal(plan[b],
+                                 tdm_block_kind(&hp, b) == TDM_BLOCK_ATTENTION ? TDM_WORKER_NPU : TDM_WORKER_GPU);
         assert_int_equal(tdm_placement_plan(&w, &hp, TDM_PLACEMENT_BALANCED, plan, NULL), -EINVAL);
 
         /* Away for a while: its steps wait, unless nobody has asked for it. */
@@ -126,7 +126,9 @@ static void test_routes(void **state)
 /* The device that takes least wins; one that is hopeless with one row is not tried with many. */
 static void test_trial(void **state)
 {
-        static const uint64_t one_ns[] = { [TDM_PLACEMENT_SPLIT] = 30, [TDM_PLACEMENT_NPU] = 20, [TDM_PLACEMENT_GPU] = 90 };
+        static const uint64_t one_ns[] = {
+                [TDM_PLACEMENT_SPLIT] = 30, [TDM_PLACEMENT_NPU] = 20, [TDM_PLACEMENT_GPU] = 90
+        };
         struct tdm_placement_trial t = { 0 };
         uint32_t n_rows, n_many[TDM_N_ASKED_PLACEMENTS] = { 0 };
         bool more = true;
@@ -144,7 +146,8 @@ static void test_trial(void **state)
         assert_true(n_many[TDM_PLACEMENT_NPU] > 0 && n_many[TDM_PLACEMENT_SPLIT] > 0);
         assert_int_equal(n_many[TDM_PLACEMENT_GPU], 0);
         tdm_placement_trial_describe(&t, text, sizeof(text));
-        assert_string_equal(text, "one row, 16 rows: split 30.00, 60.00 ms; npu 20.00, 40.00 ms; gpu 90.00, 1440.00 ms");
+        assert_string_equal(text,
+                            "one row, 16 rows: split 30.00, 60.00 ms; npu 20.00, 40.00 ms; gpu 90.00, 1440.00 ms");
 
         assert_true(tdm_placement_trial_lost(&t));
         assert_true(tdm_placement_trial_lost(&t));

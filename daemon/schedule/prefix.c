@@ -1,13 +1,12 @@
-/* What computed a sequence's rows, and which of them need not be computed: the scheduler's side of the prefix cache.
+/* The scheduler's side of the prefix cache: what computed a sequence's rows, and which of its rows are known already.
  *
- * A sequence looks for a known beginning when it is about to get its first rows, for only then it is known what would
- * compute them; and again after it was pushed out. It enters its pages as they are committed, for as long as one
- * numerics has computed all of them. */
+ * A sequence looks for a known beginning when it is about to get its first rows, because only then it is known which
+ * device computes them. It looks again after it was pushed out. It enters its pages as they are committed, for as long
+ * as one numerics has computed all of them. */
 #include "daemon/schedule/private.h"
 
-/* Devices of one id give the same bits wherever a block runs; where two ids are at work the plan decides about the
- * bits. */
-const struct bits *tdm_scheduler_bits(struct tdm_scheduler *s, const struct class *c, const uint8_t *plan)
+/* Devices with one id give the same bits wherever a block runs. With two ids the bits depend on the plan. */
+const struct bits *tdm_scheduler_bits(struct tdm_scheduler *s, const struct step_class *c, const uint8_t *plan)
 {
         struct tdm_model *model = c->lane->model;
         const uint32_t n_blocks = tdm_model_n_blocks(tdm_model_hparams(model));
@@ -43,7 +42,7 @@ const struct bits *tdm_scheduler_bits(struct tdm_scheduler *s, const struct clas
                 memcpy(key + size, plan, n_blocks);
                 size += n_blocks;
         }
-        /* A device that does not say what it is shares nothing. */
+        /* A device without an id shares nothing. */
         if (!model->prefix || (uses[TDM_WORKER_NPU] && !(npu.numerics_id && npu.numerics_id[0])) ||
             (uses[TDM_WORKER_GPU] && !(gpu.numerics_id && gpu.numerics_id[0])))
                 b->number = 0;
@@ -52,19 +51,18 @@ const struct bits *tdm_scheduler_bits(struct tdm_scheduler *s, const struct clas
         return b;
 }
 
-void tdm_scheduler_note_bits(struct tdm_job *job, const struct bits *b)
+void tdm_scheduler_note_bits(struct sequence *q, const struct bits *b)
 {
-        struct tdm_sequence *q = &job->seq;
 
-        if (strcmp(job->numerics_id, b->text) != 0)
-                memcpy(job->numerics_id, b->text, sizeof(job->numerics_id));
+        if (strcmp(q->job->numerics_id, b->text) != 0)
+                memcpy(q->job->numerics_id, b->text, sizeof(q->job->numerics_id));
         if (q->n_issued == 0)
                 q->numerics = b->number;
         else if (q->numerics != b->number)
-                q->numerics = 0; /* mixed: nobody else may have these rows */
+                q->numerics = 0; /* mixed: not to be shared */
 }
 
-static struct tdm_prefix_tables tables_of(struct lane *lane, const struct tdm_sequence *q)
+static struct tdm_prefix_tables tables_of(struct lane *lane, const struct sequence *q)
 {
         struct tdm_model *model = lane->model;
         struct tdm_prefix_tables t;
@@ -76,9 +74,8 @@ static struct tdm_prefix_tables tables_of(struct lane *lane, const struct tdm_se
         return t;
 }
 
-void tdm_scheduler_look_up(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job, const struct bits *b)
+void tdm_scheduler_look_up(struct tdm_scheduler *s, struct lane *lane, struct sequence *q, const struct bits *b)
 {
-        struct tdm_sequence *q = &job->seq;
         struct tdm_prefix_tables tables;
         uint32_t n;
 
@@ -88,10 +85,9 @@ void tdm_scheduler_look_up(struct tdm_scheduler *s, struct lane *lane, struct td
         if (!lane->model->prefix || b->number == 0)
                 return;
         tables = tables_of(lane, q);
-        /* The last row is always computed: its logits are what the job is after. Scores are wanted of every row, once.
-         */
-        n = job->kind == TDM_JOB_SCORE ? job->n_told : job->n_ids - 1;
-        n = tdm_prefix_take(lane->model->prefix, job->uid, b->number, job->ids, n, &tables, &q->cursor);
+        /* The last row is always computed, because the job needs its logits. Of scores every row is needed, once. */
+        n = q->job->kind == TDM_JOB_SCORE ? q->n_told : q->job->n_ids - 1;
+        n = tdm_prefix_take(lane->model->prefix, q->job->uid, b->number, q->job->ids, n, &tables, &q->cursor);
         if (n == 0)
                 return;
         for (int g = 0; g < TDM_KV_GROUPS; g++) {
@@ -105,18 +101,17 @@ void tdm_scheduler_look_up(struct tdm_scheduler *s, struct lane *lane, struct td
         q->numerics = b->number;
         s->stats.prefix_hits++;
         s->stats.cached_tokens += n;
-        if (job->n_read == 0)
-                job->cached_tokens = TDM_MIN(n, job->prompt_tokens);
-        job->n_read = TDM_MAX(job->n_read, n);
+        if (q->n_read == 0)
+                q->job->cached_tokens = TDM_MIN(n, q->job->prompt_tokens);
+        q->n_read = TDM_MAX(q->n_read, n);
 }
 
-void tdm_scheduler_enter(struct lane *lane, struct tdm_job *job)
+void tdm_scheduler_enter(struct lane *lane, struct sequence *q)
 {
-        struct tdm_sequence *q = &job->seq;
         struct tdm_prefix_tables tables;
 
         if (!lane->model->prefix || q->numerics == 0)
                 return;
         tables = tables_of(lane, q);
-        tdm_prefix_add(lane->model->prefix, job->uid, q->numerics, job->ids, q->n_committed, &tables, &q->cursor);
+        tdm_prefix_add(lane->model->prefix, q->job->uid, q->numerics, q->job->ids, q->n_committed, &tables, &q->cursor);
 }

@@ -1,37 +1,37 @@
-/* What a loss means for the jobs: nothing, but time.
+/* What the loss of a worker means for the jobs: they lose time, and nothing else.
  *
- * Rows in flight go back to their sequences, for nothing of theirs was committed; the same rows are issued again when
- * the fleet is ready. A step that killed its worker makes its sequences suspects: they run again, but only among
- * themselves, so the others go on. When that kills again they are split into halves, and so on, until the culprit runs
- * alone; killing alone twice ends it. A finished step acquits everybody in it. */
+ * Rows in flight go back to their sequences. None of them were committed, so the same rows are issued again when the
+ * fleet is ready. The sequences of a step that killed its worker become suspects. They run again, but share steps only
+ * with each other, so the other sequences go on. When their step kills again, they are split into halves, and so on,
+ * until the culprit runs alone. A job that kills twice alone ends. A finished step acquits every sequence in it. */
 #include "daemon/schedule/private.h"
 
 #include "common/log.h"
 
 #define MAX_DEATHS_ALONE 2u
 
-void tdm_suspects_unref(struct tdm_suspects *g)
+void tdm_suspects_unref(struct suspects *g)
 {
         if (g && --g->n_refs == 0)
                 free(g);
 }
 
-void tdm_scheduler_acquit(struct tdm_job *job)
+void tdm_scheduler_acquit(struct sequence *q)
 {
-        tdm_suspects_unref(steal_ptr(&job->seq.suspects));
+        tdm_suspects_unref(steal_ptr(&q->suspects));
 }
 
-static void suspect(struct tdm_job *job, struct tdm_suspects *g)
+static void suspect(struct sequence *q, struct suspects *g)
 {
         g->n_refs++;
-        tdm_suspects_unref(job->seq.suspects);
-        job->seq.suspects = g;
+        tdm_suspects_unref(q->suspects);
+        q->suspects = g;
 }
 
-/* The new group waits behind everything that has waited longer: the innocent have a step in between. */
-static struct tdm_suspects *group_new(struct tdm_scheduler *s)
+/* The new group waits behind every class that has waited longer, so innocent sequences get a step in between. */
+static struct suspects *group_new(struct tdm_scheduler *s)
 {
-        struct tdm_suspects *g = calloc(1, sizeof(*g));
+        struct suspects *g = calloc(1, sizeof(*g));
 
         if (g) {
                 g->n_refs = 1;
@@ -40,7 +40,7 @@ static struct tdm_suspects *group_new(struct tdm_scheduler *s)
         return g;
 }
 
-static void end_culprit(struct tdm_job *job, const char *reason, unsigned n)
+static void end_culprit(struct sequence *q, const char *reason, unsigned n)
 {
         struct tdm_error err;
 
@@ -49,38 +49,38 @@ static void end_culprit(struct tdm_job *job, const char *reason, unsigned n)
                               reason);
         else
                 tdm_error_set(&err, TDM_E_DEVICE_FAULT, "the device cannot run this job: %s", reason);
-        tdm_log_warning("job %llu ends: %s", (unsigned long long)job->id, err.message);
-        tdm_job_finish(job, TDM_JOB_END_ERROR, &err);
+        tdm_log_warning("job %llu ends: %s", (unsigned long long)q->job->id, err.message);
+        tdm_job_finish(q->job, TDM_JOB_END_ERROR, &err);
 }
 
-static void blame_one(struct tdm_scheduler *s, struct tdm_job *job, bool device_healthy, const char *reason)
+static void blame_one(struct tdm_scheduler *s, struct sequence *q, bool device_healthy, const char *reason)
 {
-        struct tdm_suspects *g = job->seq.suspects;
+        struct suspects *g = q->suspects;
 
         if (device_healthy) {
-                end_culprit(job, reason, 1);
+                end_culprit(q, reason, 1);
                 return;
         }
-        if (!g || g->n_refs > 1) { /* none yet, or shared with others that were not in this step */
+        if (!g || g->n_refs > 1) { /* no group yet, or one that it shares with sequences outside this step */
                 g = group_new(s);
                 if (!g)
                         return;
-                suspect(job, g);
+                suspect(q, g);
                 tdm_suspects_unref(g);
         }
         g->stamp = ++s->stamp;
         if (++g->n_alone >= MAX_DEATHS_ALONE)
-                end_culprit(job, reason, g->n_alone);
+                end_culprit(q, reason, g->n_alone);
 }
 
 static void put_into_group(struct tdm_scheduler *s, struct flight *f, uint32_t from, uint32_t to)
 {
-        struct tdm_suspects *g = group_new(s);
+        struct suspects *g = group_new(s);
 
         if (!g)
-                return; /* they stay as they are and are tried again */
+                return; /* their groups stay, and they are tried again */
         for (uint32_t i = from; i < to; i++)
-                suspect(f->seqs[i].job, g);
+                suspect(f->seqs[i].seq, g);
         tdm_suspects_unref(g);
 }
 
@@ -89,9 +89,9 @@ void tdm_scheduler_blame(struct tdm_scheduler *s, struct flight *f, bool device_
         bool again = false;
 
         for (uint32_t i = 0; i < f->n_seqs; i++)
-                again = again || f->seqs[i].job->seq.suspects;
+                again = again || f->seqs[i].seq->suspects;
         if (f->n_seqs == 1)
-                blame_one(s, f->seqs[0].job, device_healthy, reason);
+                blame_one(s, f->seqs[0].seq, device_healthy, reason);
         else if (again || device_healthy) {
                 put_into_group(s, f, 0, f->n_seqs / 2);
                 put_into_group(s, f, f->n_seqs / 2, f->n_seqs);
@@ -118,16 +118,16 @@ void tdm_scheduler_on_step_failed(struct tdm_scheduler *s, uint32_t model_id, ui
 void tdm_scheduler_on_reset(struct tdm_scheduler *s, const char *reason, uint32_t guilty_model, uint32_t guilty_slot,
                             uint64_t guilty_step)
 {
-        struct tdm_job *job;
+        struct sequence *q;
         struct lane *lane;
 
         tdm_list_for_each(lane, &s->lanes, struct lane, node)
         {
-                tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node)
+                tdm_list_for_each(q, &lane->active, struct sequence, active)
                 {
-                        job->recoveries++;
-                        if (!job->finished)
-                                job->state = TDM_JOB_RECOVERING;
+                        q->job->recoveries++;
+                        if (!q->job->finished)
+                                q->job->state = TDM_JOB_RECOVERING;
                 }
                 for (uint32_t slot = 0; slot < TDM_STEP_SLOTS; slot++) {
                         struct flight *f = &lane->flights[slot];

@@ -1,13 +1,15 @@
-/* Room in the KV cache: what a job is promised when it is admitted, how it grows, and who has to go when there is none.
+/* Room in the KV cache: what a job is promised when it is admitted, how it grows, and which job is pushed out when
+ * there is no room.
  *
- * A job is admitted on the pages of what it has to read and a little more, not on all that it could come to need; so
- * when many grow, pages run out. Then the least important one that runs gives its pages back, goes to where it was in
- * the queue, and reads its prompt and what it has generated again later, to the same bits. Paused jobs are least
- * important, then background ones, then the younger. Nobody ever has to go for a less important one, so the most
- * important one always gets on, and after it the next. A job that had to go is promised more each time before it comes
- * back, which bounds how often that happens.
+ * A job is admitted on the pages of what it has to read and a little more, not on all that it may need later. So pages
+ * run out when many jobs grow. Then the least important job that runs gives its pages back, returns to its place in the
+ * queue, and later reads its prompt and what it has generated again, to the same bits. Paused jobs are least important,
+ * then background ones, then younger ones. A job is never pushed out for a less important one, so the most important
+ * job always advances, and after it the next. A job that was pushed out is promised more each time before it comes
+ * back, which bounds how often this happens.
  *
- * What is in flight cannot go at once: it is marked, gets no more rows, and goes when it has landed. */
+ * A sequence in flight cannot be pushed out at once. It is marked, gets no more rows, and is pushed out when its step
+ * has landed. */
 #include "daemon/schedule/private.h"
 
 #include <assert.h>
@@ -32,9 +34,11 @@ static bool has_room(const struct tdm_pages *pages, const struct tdm_pages_need 
         return true;
 }
 
-/* a is less important than b. age: the younger is. */
-static bool is_less(const struct tdm_job *a, const struct tdm_job *b, bool age)
+/* True if a is less important than b. age: of equal jobs the younger is. */
+static bool is_less(const struct sequence *of_a, const struct sequence *of_b, bool age)
 {
+        const struct tdm_job *a = of_a->job, *b = of_b->job;
+
         if (a->paused != b->paused)
                 return a->paused;
         if (a->priority != b->priority)
@@ -42,121 +46,135 @@ static bool is_less(const struct tdm_job *a, const struct tdm_job *b, bool age)
         return age && a->id > b->id;
 }
 
-static void evict(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job)
+static void evict(struct tdm_scheduler *s, struct lane *lane, struct sequence *q)
 {
-        struct tdm_job *other, *before = NULL;
+        struct sequence *other, *before = NULL;
 
-        assert(!job->seq.in_flight && !job->finished);
-        tdm_log_debug("job %llu makes room: %u tokens will be read again", (unsigned long long)job->id,
-                      job->seq.n_committed);
-        tdm_scheduler_release(s, lane, job);
-        job->evictions++;
+        assert(!q->in_flight && !q->job->finished);
+        tdm_log_debug("job %llu makes room: %u tokens will be read again", (unsigned long long)q->job->id,
+                      q->n_committed);
+        tdm_scheduler_release(s, lane, q);
+        q->job->evictions++;
         s->stats.evictions++;
-        job->state = TDM_JOB_QUEUED;
-        tdm_list_for_each(other, &s->waiting, struct tdm_job, queue) if (!before && other->id > job->id) before = other;
-        tdm_list_append(before ? &before->queue : &s->waiting, &job->queue);
+        q->job->state = TDM_JOB_QUEUED;
+        tdm_list_for_each(other, &s->waiting, struct sequence, queue)
+        {
+                if (!before && other->job->id > q->job->id)
+                        before = other;
+        }
+        tdm_list_append(before ? &before->queue : &s->waiting, &q->queue);
 }
 
-static bool is_in(const struct flight *f, const struct tdm_job *job)
+static bool is_in(const struct flight *f, const struct sequence *q)
 {
         for (uint32_t i = 0; f && i < f->n_seqs; i++)
-                if (f->seqs[i].job == job)
+                if (f->seqs[i].seq == q)
                         return true;
         return false;
 }
 
-/* What there will be when those that are marked have gone. Pages that they share do not come free, so this may be too
- * much; then it is found out when they have. */
+/* need without the pages that this sequence has or was promised. */
+static void subtract_pages(struct tdm_pages_need *need, const struct sequence *q)
+{
+        for (int g = 0; g < TDM_KV_GROUPS; g++)
+                need->n[g] -= TDM_MIN(need->n[g], q->n_pages[g] - q->first_page[g] + q->reserved.n[g]);
+}
+
+/* Will there be room when all marked sequences are out? Pages that they share do not become free, so the answer may be
+ * wrong; the caller asks again when they are out. */
 static bool will_have_room(const struct lane *lane, const struct tdm_pages_need *need)
 {
         struct tdm_pages_need rest = *need;
-        const struct tdm_job *job;
+        const struct sequence *q;
 
         for (int g = 0; g < TDM_KV_GROUPS; g++)
                 rest.n[g] -= TDM_MIN(rest.n[g], tdm_pages_room(lane->model->pages, (enum tdm_kv_group)g));
-        tdm_list_for_each(job, &lane->active, struct tdm_job,
-                          seq.node) for (int g = 0; (job->seq.leaving || job->finished) && g < TDM_KV_GROUPS; g++)
-                rest.n[g] -= TDM_MIN(rest.n[g], job->seq.n_pages[g] - job->seq.first_page[g] + job->seq.reserved.n[g]);
+        tdm_list_for_each(q, &lane->active, struct sequence, active)
+        {
+                if (q->leaving || q->job->finished)
+                        subtract_pages(&rest, q);
+        }
         return rest.n[TDM_KV_FULL] == 0 && rest.n[TDM_KV_WINDOW] == 0;
 }
 
-static uint32_t n_running(struct tdm_scheduler *s, const struct tdm_job *job)
+static uint32_t n_running(struct tdm_scheduler *s, const struct sequence *q)
 {
-        return tdm_scheduler_user(s, job->uid)->n_running;
+        return tdm_scheduler_user(s, q->job->uid)->n_running;
 }
 
-/* May it go for `than`? One that waits takes the place of what is paused or of a lower class, or of a job of its own
- * class whose user has two more running than its own: afterwards they are even at most. */
-static bool may_go(struct tdm_scheduler *s, const struct tdm_job *job, const struct tdm_job *than, bool runs)
+/* May q be pushed out for `than`? A waiting sequence takes the place of one that is paused or of a lower class. It also
+ * takes the place of one of its own class, if that one's user has at least two more running than its own user: then
+ * they are even at most. */
+static bool may_go(struct tdm_scheduler *s, const struct sequence *q, const struct sequence *than, bool runs)
 {
-        if (job == than || job->seq.leaving || job->finished)
+        if (q == than || q->leaving || q->job->finished)
                 return false;
-        if (is_less(job, than, runs))
+        if (is_less(q, than, runs))
                 return true;
-        return !runs && !is_less(than, job, false) && n_running(s, job) >= n_running(s, than) + 2;
+        return !runs && !is_less(than, q, false) && n_running(s, q) >= n_running(s, than) + 2;
 }
 
-/* The one that goes first: the least important, or of the user who has the most. */
-static struct tdm_job *least(struct tdm_scheduler *s, struct lane *lane, const struct tdm_job *than, bool runs)
+/* The sequence to push out first: the least important one, or one of the user who has the most. */
+static struct sequence *least(struct tdm_scheduler *s, struct lane *lane, const struct sequence *than, bool runs)
 {
-        struct tdm_job *job, *found = NULL;
+        struct sequence *q, *found = NULL;
 
-        tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node)
+        tdm_list_for_each(q, &lane->active, struct sequence, active)
         {
                 bool before = !found;
 
-                if (!may_go(s, job, than, runs))
+                if (!may_go(s, q, than, runs))
                         continue;
-                if (found && is_less(job, found, false) != is_less(found, job, false))
-                        before = is_less(job, found, false);
-                else if (found && !runs && n_running(s, job) != n_running(s, found))
-                        before = n_running(s, job) > n_running(s, found);
+                if (found && is_less(q, found, false) != is_less(found, q, false))
+                        before = is_less(q, found, false);
+                else if (found && !runs && n_running(s, q) != n_running(s, found))
+                        before = n_running(s, q) > n_running(s, found);
                 else if (found)
-                        before = job->id > found->id;
+                        before = q->job->id > found->job->id;
                 if (before)
-                        found = job;
+                        found = q;
         }
         return found;
 }
 
-static void dismiss(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job, const struct flight *building)
+static void dismiss(struct tdm_scheduler *s, struct lane *lane, struct sequence *q, const struct flight *building)
 {
-        if (job->seq.in_flight > 0 || is_in(building, job))
-                job->seq.leaving = true;
+        if (q->in_flight > 0 || is_in(building, q))
+                q->leaving = true;
         else
-                evict(s, lane, job);
+                evict(s, lane, q);
 }
 
-/* Would it do if all went that may? In vain nobody goes, or they would come back at once, and go again. */
-static bool could_have_room(struct tdm_scheduler *s, struct lane *lane, const struct tdm_job *than,
+/* Would there be room if all sequences were pushed out that may be? If not, none is, because they would come back at
+ * once and be pushed out again. */
+static bool could_have_room(struct tdm_scheduler *s, struct lane *lane, const struct sequence *than,
                             const struct tdm_pages_need *need)
 {
         struct tdm_pages_need rest = *need;
-        struct tdm_job *job;
+        struct sequence *q;
 
         for (int g = 0; g < TDM_KV_GROUPS; g++)
                 rest.n[g] -= TDM_MIN(rest.n[g], tdm_pages_room(lane->model->pages, (enum tdm_kv_group)g));
-        tdm_list_for_each(job, &lane->active, struct tdm_job,
-                          seq.node) for (int g = 0;
-                                         (job->seq.leaving || job->finished || may_go(s, job, than, false)) &&
-                                         g < TDM_KV_GROUPS;
-                                         g++) rest.n[g] -=
-                TDM_MIN(rest.n[g], job->seq.n_pages[g] - job->seq.first_page[g] + job->seq.reserved.n[g]);
+        tdm_list_for_each(q, &lane->active, struct sequence, active)
+        {
+                if (q->leaving || q->job->finished || may_go(s, q, than, false))
+                        subtract_pages(&rest, q);
+        }
         return rest.n[TDM_KV_FULL] == 0 && rest.n[TDM_KV_WINDOW] == 0;
 }
 
-int tdm_scheduler_make_room(struct tdm_scheduler *s, struct lane *lane, const struct tdm_job *job,
+int tdm_scheduler_make_room(struct tdm_scheduler *s, struct lane *lane, const struct sequence *q,
                             const struct tdm_pages_need *need, const struct flight *building)
 {
-        bool runs = job->seq.table != UINT32_MAX;
+        bool runs = q->table != UINT32_MAX;
 
         while (!has_room(lane->model->pages, need)) {
-                struct tdm_job *victim;
+                struct sequence *victim;
 
                 if (will_have_room(lane, need))
                         return -EAGAIN;
-                /* One that runs may take every page that it gets: even less than it wants lets it go on. */
-                victim = runs || could_have_room(s, lane, job, need) ? least(s, lane, job, runs) : NULL;
+                /* A running sequence takes every page that becomes free: even fewer than it needs let it go on. */
+                victim = runs || could_have_room(s, lane, q, need) ? least(s, lane, q, runs) : NULL;
                 if (!victim)
                         return -ENOSPC;
                 dismiss(s, lane, victim, building);
@@ -164,31 +182,33 @@ int tdm_scheduler_make_room(struct tdm_scheduler *s, struct lane *lane, const st
         return 0;
 }
 
-bool tdm_scheduler_make_place(struct tdm_scheduler *s, struct lane *lane, const struct tdm_job *job)
+bool tdm_scheduler_make_place(struct tdm_scheduler *s, struct lane *lane, const struct sequence *q)
 {
-        struct tdm_job *victim;
+        struct sequence *victim;
 
-        tdm_list_for_each(victim, &lane->active, struct tdm_job,
-                          seq.node) if (victim->seq.leaving || victim->finished) return false; /* soon */
-        victim = least(s, lane, job, false);
+        tdm_list_for_each(victim, &lane->active, struct sequence, active)
+        {
+                if (victim->leaving || victim->job->finished)
+                        return false; /* its place is free soon */
+        }
+        victim = least(s, lane, q, false);
         if (victim)
                 dismiss(s, lane, victim, NULL);
         return lane->n_active < s->config.max_sequences;
 }
 
-uint32_t tdm_scheduler_grow(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job, uint32_t n_positions,
+uint32_t tdm_scheduler_grow(struct tdm_scheduler *s, struct lane *lane, struct sequence *q, uint32_t n_positions,
                             const struct flight *building)
 {
         const struct tdm_model *model = lane->model;
-        struct tdm_sequence *q = &job->seq;
         struct tdm_pages_need more = { 0 };
         uint32_t n_pages = TDM_DIV_UP(n_positions, TDM_KV_PAGE_TOKENS);
 
         for (int g = 0; g < TDM_KV_GROUPS; g++)
                 if (model->geometry.n_layers[g] && n_pages > q->n_pages[g] + q->reserved.n[g])
                         more.n[g] = n_pages - q->n_pages[g] - q->reserved.n[g];
-        if (tdm_scheduler_make_room(s, lane, job, &more, building) < 0) {
-                /* Not all of it: as far as there are pages. */
+        if (tdm_scheduler_make_room(s, lane, q, &more, building) < 0) {
+                /* There is room for some of the pages only. */
                 for (int g = 0; g < TDM_KV_GROUPS; g++) {
                         uint32_t room = tdm_pages_room(model->pages, (enum tdm_kv_group)g);
 
@@ -201,7 +221,7 @@ uint32_t tdm_scheduler_grow(struct tdm_scheduler *s, struct lane *lane, struct t
                                             0;
         }
         if (!tdm_pages_reserve(model->pages, &more))
-                return 0; /* cannot be: it was counted */
+                return 0; /* not possible: the room was counted */
         for (int g = 0; g < TDM_KV_GROUPS; g++)
                 q->reserved.n[g] += more.n[g];
         return TDM_MIN(n_positions, n_pages * TDM_KV_PAGE_TOKENS);
@@ -209,9 +229,11 @@ uint32_t tdm_scheduler_grow(struct tdm_scheduler *s, struct lane *lane, struct t
 
 void tdm_scheduler_sweep_leaving(struct tdm_scheduler *s, struct lane *lane)
 {
-        struct tdm_job *job;
+        struct sequence *q;
 
-        tdm_list_for_each(job, &lane->active, struct tdm_job,
-                          seq.node) if (job->seq.leaving && !job->seq.in_flight && !job->finished && !lane->dead)
-                evict(s, lane, job);
+        tdm_list_for_each(q, &lane->active, struct sequence, active)
+        {
+                if (q->leaving && !q->in_flight && !q->job->finished && !lane->dead)
+                        evict(s, lane, q);
+        }
 }

@@ -1,14 +1,15 @@
 /* Jobs in and out: quotas, preparation, the queue, admission, and telling listeners. Nothing here looks into a step.
  *
- * All decisions run from one deferred source or at the end of a fleet callback (tdm_scheduler_run), in one order:
- * prepare, admit, fill the pipeline, and only then tell clients: the workers never wait for a client's socket. */
+ * All decisions are made in tdm_scheduler_run(), which one deferred source and the fleet's callbacks call. Its order
+ * is: prepare, admit, submit steps, and only then tell clients, so that the workers never wait for a client's socket.
+ */
 #include "daemon/schedule/private.h"
 
 #include <assert.h>
 #include "common/log.h"
 
 #define PROGRESS_NS (100 * TDM_NSEC_PER_MSEC)
-/* A job that waits for memory lets so many smaller ones pass before it stops the queue. */
+/* When a job waits for memory, at most so many smaller jobs pass it; then the queue stops. */
 #define MAX_BYPASSED 16u
 
 static int on_deadline(struct tdm_source *source, uint64_t now_ns, void *userdata);
@@ -30,13 +31,14 @@ int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const s
         s->loop = loop;
         s->config = *config;
         tdm_list_init(&s->jobs);
+        tdm_list_init(&s->sequences);
         tdm_list_init(&s->waiting);
         tdm_list_init(&s->lanes);
         tdm_list_init(&s->ended);
         s->users = calloc(config->max_jobs, sizeof(*s->users));
         s->results = calloc(TDM_MAX_STEP_LOGITS, sizeof(*s->results));
         s->emits = calloc(config->max_sequences, sizeof(*s->emits));
-        s->candidates = calloc(config->max_sequences, sizeof(struct tdm_job *));
+        s->candidates = calloc(config->max_sequences, sizeof(*s->candidates));
         if (!s->users || !s->results || !s->emits || !s->candidates)
                 return -ENOMEM;
         r = tdm_loop_add_defer(loop, on_work, s, &s->work);
@@ -53,6 +55,11 @@ int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const s
 void tdm_scheduler_set_fleet(struct tdm_scheduler *s, struct tdm_fleet *fleet)
 {
         s->fleet = fleet;
+}
+
+void tdm_scheduler_set_max_jobs_per_uid(struct tdm_scheduler *s, uint32_t max_jobs_per_uid)
+{
+        s->config.max_jobs_per_uid = TDM_MIN(max_jobs_per_uid, s->config.max_jobs);
 }
 
 static void lane_free(struct tdm_scheduler *s, struct lane *lane)
@@ -98,7 +105,11 @@ struct lane *tdm_scheduler_lane(struct tdm_scheduler *s, uint32_t model_id)
 {
         struct lane *lane;
 
-        tdm_list_for_each(lane, &s->lanes, struct lane, node) if (lane->model->id == model_id) return lane;
+        tdm_list_for_each(lane, &s->lanes, struct lane, node)
+        {
+                if (lane->model->id == model_id)
+                        return lane;
+        }
         return NULL;
 }
 
@@ -110,43 +121,32 @@ struct user *tdm_scheduler_user(struct tdm_scheduler *s, uid_t uid)
         return NULL;
 }
 
-static void forget_job(struct tdm_scheduler *s, struct tdm_job *job)
+/* The job leaves the schedule, which drops its reference. */
+static void forget(struct tdm_scheduler *s, struct sequence *q)
 {
+        struct tdm_job *job = q->job;
         struct user *u = tdm_scheduler_user(s, job->uid);
 
         tdm_list_remove(&job->node);
         s->n_jobs--;
-        u->n_tokens -= job->charged_tokens;
+        u->n_tokens -= q->charged_tokens;
         if (--u->n_jobs == 0)
                 *u = s->users[--s->n_users];
         tdm_model_job_end(job->model);
         tdm_model_unref(steal_ptr(&job->model));
+        tdm_sequence_free(q);
 }
 
 void tdm_scheduler_destroy(struct tdm_scheduler *s)
 {
-        struct tdm_job *job;
+        struct sequence *q;
         struct lane *lane;
 
         if (!s)
                 return;
-        tdm_background_destroyp(&s->background); /* gives back what it holds of jobs and models */
-        tdm_list_for_each(lane, &s->lanes, struct lane, node)
-        {
-                for (unsigned i = 0; i < TDM_STEP_SLOTS; i++)
-                        for (uint32_t k = 0; lane->flights[i].used && k < lane->flights[i].n_seqs; k++)
-                                tdm_job_unref(lane->flights[i].seqs[k].job);
-                tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node) tdm_list_remove(&job->seq.node);
-                lane_free(s, lane);
-        }
-        tdm_list_for_each(job, &s->ended, struct tdm_job, queue) tdm_list_remove(&job->queue);
-        tdm_list_for_each(job, &s->jobs, struct tdm_job, node)
-        {
-                tdm_list_remove(&job->queue);
-                tdm_suspects_unref(steal_ptr(&job->seq.suspects));
-                forget_job(s, job);
-                tdm_job_unref(job);
-        }
+        tdm_background_destroyp(&s->background); /* drops its references to jobs and models */
+        tdm_list_for_each(q, &s->sequences, struct sequence, node) forget(s, q);
+        tdm_list_for_each(lane, &s->lanes, struct lane, node) lane_free(s, lane);
         tdm_source_destroyp(&s->work);
         tdm_source_destroyp(&s->deadline);
         free(s->users);
@@ -187,20 +187,24 @@ static int check_room(struct tdm_scheduler *s, const struct tdm_job *job, struct
 static void arm_deadline(struct tdm_scheduler *s)
 {
         uint64_t next = UINT64_MAX;
-        struct tdm_job *job;
+        struct sequence *q;
 
-        tdm_list_for_each(job, &s->jobs, struct tdm_job, node) if (job->deadline_ns && !job->finished) next =
-                TDM_MIN(next, job->deadline_ns);
+        tdm_list_for_each(q, &s->sequences, struct sequence, node)
+        {
+                if (q->job->deadline_ns && !q->job->finished)
+                        next = TDM_MIN(next, q->job->deadline_ns);
+        }
         tdm_source_arm(s->deadline, next == UINT64_MAX ? 0 : next);
 }
 
 static int on_deadline(struct tdm_source *source, uint64_t now_ns, void *userdata)
 {
         struct tdm_scheduler *s = userdata;
-        struct tdm_job *job;
+        struct sequence *q;
 
-        tdm_list_for_each(job, &s->jobs, struct tdm_job, node)
+        tdm_list_for_each(q, &s->sequences, struct sequence, node)
         {
+                struct tdm_job *job = q->job;
                 struct tdm_error err;
 
                 if (!job->deadline_ns || job->deadline_ns > now_ns || job->finished)
@@ -220,8 +224,11 @@ static int on_deadline(struct tdm_source *source, uint64_t now_ns, void *userdat
 int tdm_scheduler_submit(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_model *model, struct tdm_error *err)
 {
         int r = check_room(s, job, err);
+        struct sequence *q;
         struct user *u;
 
+        if (r == 0 && tdm_sequence_new(&q, job) < 0)
+                r = tdm_error_set(err, -ENOMEM, "out of memory");
         if (r != 0)
                 return r;
         u = tdm_scheduler_user(s, job->uid);
@@ -235,14 +242,14 @@ int tdm_scheduler_submit(struct tdm_scheduler *s, struct tdm_job *job, struct td
         }
         u->n_jobs++;
         s->n_jobs++;
-        job->charged_bytes = tdm_job_pending_bytes(job);
-        s->pending_bytes += job->charged_bytes;
+        q->charged_bytes = tdm_job_pending_bytes(job);
+        s->pending_bytes += q->charged_bytes;
         job->id = ++s->last_job_id;
         job->model = tdm_model_ref(model);
         tdm_model_job_begin(model);
-        tdm_job_ref(job);
         tdm_list_append(&s->jobs, &job->node);
-        tdm_list_append(&s->waiting, &job->queue);
+        tdm_list_append(&s->sequences, &q->node);
+        tdm_list_append(&s->waiting, &q->queue);
         if (job->deadline_ns)
                 arm_deadline(s);
         tdm_source_schedule(s->work);
@@ -264,45 +271,43 @@ void tdm_scheduler_kick(struct tdm_scheduler *s)
 
 /* ---- out ---- */
 
-void tdm_scheduler_release(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job)
+void tdm_scheduler_release(struct tdm_scheduler *s, struct lane *lane, struct sequence *q)
 {
-        struct tdm_sequence *q = &job->seq;
         struct tdm_model *model = lane->model;
-        struct tdm_suspects *suspects;
 
         /* A dead lane's pages are gone with the model. */
         for (int g = 0; !lane->dead && g < TDM_KV_GROUPS; g++) {
                 const uint32_t *table =
                         tdm_steps_table(model->steps->base, &model->layout, q->table, (enum tdm_kv_group)g);
 
-                /* The last ones first: a beginning is worth more than what follows it. */
+                /* The last pages first: the beginning of a text is more likely to be used again. */
                 for (uint32_t i = q->n_pages[g]; i > q->first_page[g]; i--)
                         tdm_pages_free(model->pages, (enum tdm_kv_group)g, table[i - 1], false);
         }
         if (!lane->dead)
                 tdm_pages_unreserve(model->pages, &q->reserved);
         lane->table_used[q->table] = false;
-        tdm_list_remove(&q->node);
+        tdm_list_remove(&q->active);
         lane->n_active--;
-        tdm_scheduler_user(s, job->uid)->n_running--;
-        suspects = q->suspects;
-        *q = (struct tdm_sequence){ .table = UINT32_MAX, .suspects = suspects };
-        tdm_list_init(&q->node);
+        tdm_scheduler_user(s, q->job->uid)->n_running--;
+        tdm_sequence_reset(q);
 }
 
-void tdm_scheduler_retire(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job)
+void tdm_scheduler_retire(struct tdm_scheduler *s, struct lane *lane, struct sequence *q)
 {
-        assert(job->finished && !job->seq.in_flight);
+        struct tdm_job *job = q->job;
+
+        assert(job->finished && !q->in_flight);
         if (job->state == TDM_JOB_DONE)
                 return;
-        s->pending_bytes -= job->charged_bytes;
-        job->charged_bytes = 0;
+        s->pending_bytes -= q->charged_bytes;
+        q->charged_bytes = 0;
         job->state = TDM_JOB_DONE;
-        if (job->seq.table != UINT32_MAX)
-                tdm_scheduler_release(s, lane, job);
-        tdm_suspects_unref(steal_ptr(&job->seq.suspects));
-        tdm_list_remove(&job->queue);
-        tdm_list_append(&s->ended, &job->queue);
+        if (q->table != UINT32_MAX)
+                tdm_scheduler_release(s, lane, q);
+        tdm_suspects_unref(steal_ptr(&q->suspects));
+        tdm_list_remove(&q->queue);
+        tdm_list_append(&s->ended, &q->queue);
         switch (job->end) {
         case TDM_JOB_END_CANCELLED:
                 s->stats.n_cancelled++;
@@ -317,11 +322,13 @@ void tdm_scheduler_retire(struct tdm_scheduler *s, struct lane *lane, struct tdm
 
 static void retire_finished(struct tdm_scheduler *s)
 {
-        struct tdm_job *job;
+        struct sequence *q;
 
-        tdm_list_for_each(job, &s->jobs, struct tdm_job,
-                          node) if (job->finished && !job->seq.in_flight && job->state != TDM_JOB_DONE)
-                tdm_scheduler_retire(s, tdm_scheduler_lane(s, job->model->id), job);
+        tdm_list_for_each(q, &s->sequences, struct sequence, node)
+        {
+                if (q->job->finished && !q->in_flight && q->job->state != TDM_JOB_DONE)
+                        tdm_scheduler_retire(s, tdm_scheduler_lane(s, q->job->model->id), q);
+        }
 }
 
 static void finish_error(struct tdm_job *job, const struct tdm_error *err)
@@ -335,7 +342,7 @@ static void finish_error(struct tdm_job *job, const struct tdm_error *err)
 
 /* ---- preparation and admission ---- */
 
-/* A long prompt on its way through the tokenizer; the job may end meanwhile. */
+/* A long prompt in the tokenizer's thread; the job may end meanwhile. */
 struct encoding {
         struct tdm_scheduler *s;
         struct tdm_job *job;     /* referenced */
@@ -383,8 +390,9 @@ static bool start_encoding(struct tdm_scheduler *s, struct tdm_job *job)
         return true;
 }
 
-static void prepare(struct tdm_scheduler *s, struct tdm_job *job)
+static void prepare(struct tdm_scheduler *s, struct sequence *q)
 {
+        struct tdm_job *job = q->job;
         struct tdm_model *model = job->model;
         struct user *u = tdm_scheduler_user(s, job->uid);
         struct tdm_error err = { 0 };
@@ -415,9 +423,9 @@ static void prepare(struct tdm_scheduler *s, struct tdm_job *job)
                 return;
         }
         u->n_tokens += tokens;
-        job->charged_tokens = tokens;
-        s->pending_bytes -= job->charged_bytes;
-        job->charged_bytes = 0;
+        q->charged_tokens = tokens;
+        s->pending_bytes -= q->charged_bytes;
+        q->charged_bytes = 0;
         job->accepted = true;
         job->accepted_ns = tdm_now_ns();
         tdm_model_want(model);
@@ -425,20 +433,23 @@ static void prepare(struct tdm_scheduler *s, struct tdm_job *job)
 
 static void prepare_all(struct tdm_scheduler *s)
 {
-        struct tdm_job *job;
+        struct sequence *q;
 
-        tdm_list_for_each(job, &s->waiting, struct tdm_job, queue)
+        tdm_list_for_each(q, &s->waiting, struct sequence, queue)
         {
+                struct tdm_job *job = q->job;
+
                 if (job->finished)
                         continue;
                 if (job->model->state == TDM_MODEL_FAILED)
                         finish_error(job, &job->model->error);
                 else if (!job->accepted && !job->encoding && tdm_model_is_described(job->model))
-                        prepare(s, job);
+                        prepare(s, q);
         }
 }
 
-/* Could it run alone? A limit nobody asked for gives way to the size of the cache. */
+/* Can the job run when no other job has pages? A limit that the client did not ask for is cut to the size of the cache.
+ */
 static bool can_fit(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_error *err)
 {
         const struct tdm_model *model = job->model;
@@ -465,12 +476,12 @@ static bool can_fit(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_err
         return false;
 }
 
-static void admit_job(struct tdm_scheduler *s, struct lane *lane, struct tdm_job *job,
-                      const struct tdm_pages_need *need)
+static void admit_sequence(struct tdm_scheduler *s, struct lane *lane, struct sequence *q,
+                           const struct tdm_pages_need *need)
 {
-        struct tdm_sequence *q = &job->seq;
+        struct user *u = tdm_scheduler_user(s, q->job->uid);
 
-        tdm_list_remove(&job->queue);
+        tdm_list_remove(&q->queue);
         q->reserved = *need;
         for (q->table = 0; lane->table_used[q->table]; q->table++)
                 ;
@@ -482,11 +493,11 @@ static void admit_job(struct tdm_scheduler *s, struct lane *lane, struct tdm_job
                 for (uint32_t i = 0; i < lane->model->layout.limits.table_entries; i++)
                         table[i] = TDM_KV_NO_PAGE;
         }
-        tdm_list_append(&lane->active, &q->node);
+        tdm_list_append(&lane->active, &q->active);
         lane->n_active++;
-        job->state = TDM_JOB_PREFILL;
-        tdm_scheduler_user(s, job->uid)->n_running++;
-        tdm_scheduler_user(s, job->uid)->admitted = ++s->stamp;
+        q->job->state = TDM_JOB_PREFILL;
+        u->n_running++;
+        u->admitted = ++s->stamp;
 }
 
 static bool is_before(struct tdm_scheduler *s, const struct tdm_job *a, const struct tdm_job *b)
@@ -501,13 +512,14 @@ static bool is_before(struct tdm_scheduler *s, const struct tdm_job *a, const st
 }
 
 /* Interactive before background; of those, the user who had the fewest rows; of theirs, the oldest. */
-static struct tdm_job *next_waiting(struct tdm_scheduler *s, const struct lane *lane, const struct tdm_job *const *skip,
-                                    unsigned n_skip)
+static struct sequence *next_waiting(struct tdm_scheduler *s, const struct lane *lane,
+                                     const struct sequence *const *skip, unsigned n_skip)
 {
-        struct tdm_job *job, *best = NULL;
+        struct sequence *q, *best = NULL;
 
-        tdm_list_for_each(job, &s->waiting, struct tdm_job, queue)
+        tdm_list_for_each(q, &s->waiting, struct sequence, queue)
         {
+                const struct tdm_job *job = q->job;
                 bool skipped = false;
 
                 if (job->model != lane->model || !job->accepted || job->finished || (job->paused && job->evictions > 0))
@@ -516,71 +528,75 @@ static struct tdm_job *next_waiting(struct tdm_scheduler *s, const struct lane *
                     tdm_scheduler_user(s, job->uid)->n_running >= s->config.max_running_per_uid)
                         continue;
                 for (unsigned i = 0; i < n_skip; i++)
-                        skipped = skipped || skip[i] == job;
-                if (!skipped && (!best || is_before(s, job, best)))
-                        best = job;
+                        skipped = skipped || skip[i] == q;
+                if (!skipped && (!best || is_before(s, job, best->job)))
+                        best = q;
         }
         return best;
 }
 
 static void admit(struct tdm_scheduler *s, struct lane *lane)
 {
-        const struct tdm_job *skip[8];
+        struct sequence *skip[8];
         unsigned n_skip = 0;
 
         while (!lane->dead) {
-                struct tdm_job *job = next_waiting(s, lane, skip, n_skip);
+                struct sequence *q = next_waiting(s, lane, (const struct sequence *const *)skip, n_skip);
                 struct tdm_pages_need need;
                 struct tdm_error err;
                 int r;
 
-                if (!job)
+                if (!q)
                         return;
-                if (!can_fit(s, job, &err)) {
-                        finish_error(job, &err);
+                if (!can_fit(s, q->job, &err)) {
+                        finish_error(q->job, &err);
                         continue;
                 }
-                if (lane->n_active == s->config.max_sequences && !tdm_scheduler_make_place(s, lane, job))
+                if (lane->n_active == s->config.max_sequences && !tdm_scheduler_make_place(s, lane, q))
                         return;
-                need = tdm_scheduler_promise(s, job);
-                r = tdm_scheduler_make_room(s, lane, job, &need, NULL);
+                need = tdm_scheduler_promise(s, q->job);
+                r = tdm_scheduler_make_room(s, lane, q, &need, NULL);
                 if (r == -EAGAIN)
-                        return; /* or a smaller one would take what is being made free */
+                        return; /* a smaller job must not take the pages that are being freed */
                 if (r == 0 && tdm_pages_reserve(lane->model->pages, &need)) {
                         for (unsigned i = 0; i < n_skip; i++)
-                                ((struct tdm_job *)skip[i])->n_bypassed++;
-                        admit_job(s, lane, job, &need);
+                                skip[i]->n_bypassed++;
+                        admit_sequence(s, lane, q, &need);
                         continue;
                 }
-                if (job->n_bypassed >= MAX_BYPASSED || n_skip == TDM_ARRAY_SIZE(skip))
+                if (q->n_bypassed >= MAX_BYPASSED || n_skip == TDM_ARRAY_SIZE(skip))
                         return;
-                skip[n_skip++] = job;
+                skip[n_skip++] = q;
         }
 }
 
 /* ---- telling ---- */
 
-static void tell_progress(struct tdm_scheduler *s, struct tdm_job *job, uint64_t now)
+static void tell_progress(struct sequence *q, uint64_t now)
 {
-        bool changed = job->state != job->told_state ||
-                       (job->state == TDM_JOB_QUEUED && job->queue_position != job->told_position);
-        bool moving = (job->state == TDM_JOB_PREFILL && job->progress_done != job->told_done) ||
-                      job->state == TDM_JOB_LOADING;
-        bool soon = now - job->last_progress_ns < PROGRESS_NS;
+        struct tdm_job *job = q->job;
+        bool changed = job->state != q->told_state ||
+                       (job->state == TDM_JOB_QUEUED && job->queue_position != q->told_position);
+        bool moving =
+                (job->state == TDM_JOB_PREFILL && job->progress_done != q->told_done) || job->state == TDM_JOB_LOADING;
+        bool soon = now - q->told_ns < PROGRESS_NS;
 
-        if (!(job->state != job->told_state) && (!(changed || moving) || soon))
+        if (job->state == q->told_state && (!(changed || moving) || soon))
                 return;
-        job->told_state = job->state;
-        job->told_position = job->queue_position;
-        job->told_done = job->progress_done;
-        job->last_progress_ns = now;
+        q->told_state = job->state;
+        q->told_position = job->queue_position;
+        q->told_done = job->progress_done;
+        q->told_ns = now;
         if (job->events)
                 job->events->progress(job, job->userdata);
 }
 
-/* position: of the next one that waits, by priority. */
-static void update_progress(struct tdm_job *job, uint32_t position[2])
+/* position: the queue position of the next waiting job, by priority. */
+static void update_progress(struct sequence *q, uint32_t position[2])
 {
+        struct tdm_job *job = q->job;
+
+        job->prefilled_tokens = TDM_MIN(q->n_committed, job->prompt_tokens);
         if (job->state == TDM_JOB_QUEUED || job->state == TDM_JOB_LOADING) {
                 job->queue_position = position[job->priority == TDM_JOB_BACKGROUND]++;
                 job->state = job->model->state == TDM_MODEL_READY ? TDM_JOB_QUEUED : TDM_JOB_LOADING;
@@ -591,30 +607,12 @@ static void update_progress(struct tdm_job *job, uint32_t position[2])
                 job->progress_done = job->progress_total = 0;
         else {
                 job->progress_total = job->prompt_tokens;
-                job->progress_done = TDM_MIN(job->seq.n_committed, job->prompt_tokens);
+                job->progress_done = job->prefilled_tokens;
         }
 }
 
-static void tell(struct tdm_scheduler *s)
+static void tell_emits(struct tdm_scheduler *s)
 {
-        uint64_t now = tdm_now_ns();
-        uint32_t position[2] = { 0 }; /* interactive ones wait before all background ones */
-        struct tdm_job *job;
-
-        tdm_list_for_each(job, &s->waiting, struct tdm_job, queue) position[1] +=
-                job->accepted && job->priority == TDM_JOB_INTERACTIVE;
-        tdm_list_for_each(job, &s->jobs, struct tdm_job, node)
-        {
-                if (!job->accepted || job->state == TDM_JOB_DONE)
-                        continue;
-                if (!job->told_accepted) {
-                        job->told_accepted = true;
-                        if (job->events)
-                                job->events->accepted(job, job->userdata);
-                }
-                update_progress(job, position);
-                tell_progress(s, job, now);
-        }
         for (uint32_t i = 0; i < s->n_emits; i++) {
                 struct emit *e = &s->emits[i];
 
@@ -625,10 +623,38 @@ static void tell(struct tdm_scheduler *s)
                 tdm_job_unref(e->job);
         }
         s->n_emits = 0;
-        tdm_list_for_each(job, &s->ended, struct tdm_job, queue)
+}
+
+static void tell(struct tdm_scheduler *s)
+{
+        uint64_t now = tdm_now_ns();
+        uint32_t position[2] = { 0 }; /* interactive jobs count before all background ones */
+        struct sequence *q;
+
+        tdm_list_for_each(q, &s->waiting, struct sequence, queue)
         {
-                tdm_list_remove(&job->queue);
-                forget_job(s, job);
+                position[1] += q->job->accepted && q->job->priority == TDM_JOB_INTERACTIVE;
+        }
+        tdm_list_for_each(q, &s->sequences, struct sequence, node)
+        {
+                struct tdm_job *job = q->job;
+
+                if (!job->accepted || job->state == TDM_JOB_DONE)
+                        continue;
+                if (!job->told_accepted) {
+                        job->told_accepted = true;
+                        if (job->events)
+                                job->events->accepted(job, job->userdata);
+                }
+                update_progress(q, position);
+                tell_progress(q, now);
+        }
+        tell_emits(s);
+        tdm_list_for_each(q, &s->ended, struct sequence, queue)
+        {
+                struct tdm_job *job = tdm_job_ref(q->job);
+
+                forget(s, q);
                 if (job->events)
                         job->events->done(job, job->userdata);
                 tdm_job_unref(job);
@@ -646,10 +672,10 @@ void tdm_scheduler_run(struct tdm_scheduler *s)
                 tdm_scheduler_sweep_leaving(s, lane);
                 admit(s, lane);
         }
-        retire_finished(s); /* those that can never fit */
+        retire_finished(s); /* jobs that can never fit */
         while (tdm_scheduler_issue(s))
                 ;
-        retire_finished(s); /* those that no worker can run */
+        retire_finished(s); /* jobs that no worker can run */
         tdm_list_for_each(lane, &s->lanes, struct lane, node) tdm_scheduler_sweep_lane(s, lane);
         tell(s);
 }
@@ -658,10 +684,13 @@ void tdm_scheduler_run(struct tdm_scheduler *s)
 
 struct tdm_job *tdm_scheduler_find(struct tdm_scheduler *s, uint64_t id)
 {
-        struct tdm_job *job;
+        struct sequence *q;
 
-        tdm_list_for_each(job, &s->jobs, struct tdm_job,
-                          node) if (job->id == id && job->state != TDM_JOB_DONE) return job;
+        tdm_list_for_each(q, &s->sequences, struct sequence, node)
+        {
+                if (q->job->id == id && q->job->state != TDM_JOB_DONE)
+                        return q->job;
+        }
         return NULL;
 }
 
@@ -672,15 +701,15 @@ struct tdm_list *tdm_scheduler_jobs(struct tdm_scheduler *s)
 
 void tdm_scheduler_stats(const struct tdm_scheduler *s, struct tdm_scheduler_stats *ret)
 {
-        const struct tdm_job *job;
+        const struct sequence *q;
 
         *ret = s->stats;
         ret->n_in_flight = s->n_in_flight;
-        tdm_list_for_each(job, &s->jobs, struct tdm_job, node)
+        tdm_list_for_each(q, &s->sequences, struct sequence, node)
         {
-                if (job->seq.table != UINT32_MAX)
+                if (q->table != UINT32_MAX)
                         ret->n_running++;
-                else if (job->state != TDM_JOB_DONE)
+                else if (q->job->state != TDM_JOB_DONE)
                         ret->n_queued++;
         }
 }
@@ -693,18 +722,21 @@ enum tdm_placement tdm_scheduler_placement(const struct tdm_scheduler *s)
 void tdm_scheduler_drain(struct tdm_scheduler *s)
 {
         struct tdm_error err;
-        struct tdm_job *job;
+        struct sequence *q;
 
         s->draining = true;
         tdm_error_set(&err, TDM_E_DRAINING, "tandemd is shutting down; the job had not begun");
-        tdm_list_for_each(job, &s->waiting, struct tdm_job, queue) if (job->evictions == 0) /* the others had begun */
-                tdm_job_finish(job, TDM_JOB_END_ERROR, &err);
+        tdm_list_for_each(q, &s->waiting, struct sequence, queue)
+        {
+                if (q->job->evictions == 0) /* the others had begun */
+                        tdm_job_finish(q->job, TDM_JOB_END_ERROR, &err);
+        }
         tdm_source_schedule(s->work);
 }
 
 bool tdm_scheduler_is_idle(const struct tdm_scheduler *s)
 {
-        return tdm_list_empty(&s->jobs);
+        return tdm_list_empty(&s->sequences);
 }
 
 /* ---- models ---- */
@@ -713,7 +745,7 @@ void tdm_scheduler_on_model_changed(struct tdm_scheduler *s, struct tdm_model *m
 {
         struct lane *lane = tdm_scheduler_lane(s, model->id);
         struct tdm_error err = model->error;
-        struct tdm_job *job;
+        struct sequence *q;
         bool over = model->state == TDM_MODEL_FAILED || model->state == TDM_MODEL_GONE;
 
         if (model->state == TDM_MODEL_READY && !lane && lane_new(s, model) < 0) {
@@ -721,10 +753,14 @@ void tdm_scheduler_on_model_changed(struct tdm_scheduler *s, struct tdm_model *m
                 over = true;
         }
         if (over) {
-                /* Only marked here: this may be called while the lists are walked. */
+                /* Only marked here, because this may be called while the lists are walked. */
                 if (lane)
                         lane->dead = true;
-                tdm_list_for_each(job, &s->jobs, struct tdm_job, node) if (job->model == model) finish_error(job, &err);
+                tdm_list_for_each(q, &s->sequences, struct sequence, node)
+                {
+                        if (q->job->model == model)
+                                finish_error(q->job, &err);
+                }
         }
         tdm_source_schedule(s->work);
 }

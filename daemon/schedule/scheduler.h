@@ -1,10 +1,10 @@
 /* Which rows run when: the queue, admission, the building of steps, and what happens when a worker is lost.
  *
  * Continuous batching: every step takes one row of each sequence that generates, then pieces of prompts within the row
- * budget. Interactive jobs come before background ones, and users take turns by the rows they had: at admission, within
- * steps, and where one has all the places. When the cache runs out of pages, the
- * least important job gives its own back and reads its tokens again later. What is committed advances only when a step
- * is done: after a loss the same rows are issued again and the same tokens come out.
+ * budget. Interactive jobs come before background ones. Users take turns by the rows that they had: at admission,
+ * within steps, and when one user has all the places. When the cache runs out of pages, the least important job gives
+ * its pages back and reads its tokens again later. A sequence's committed length advances only when a step is done;
+ * after a loss the same rows are issued again, and the same tokens come out.
  *
  * Loop thread only. Events of jobs are never given from inside tdm_scheduler_submit(), _cancel() or _kick(). */
 #ifndef TDM_DAEMON_SCHEDULE_SCHEDULER_H
@@ -13,6 +13,7 @@
 #include "daemon/fleet/fleet.h"
 #include "daemon/jobs/job.h"
 #include "daemon/models/models.h"
+#include "daemon/placement/placement.h"
 
 struct tdm_scheduler;
 
@@ -24,11 +25,11 @@ struct tdm_scheduler_config {
         uint64_t max_pending_bytes;   /* of prompts that wait to be tokenized */
         uint32_t max_rows;            /* of a step: the models' max_rows */
         uint32_t prefill_rows;        /* of prompts in a step, <= max_rows */
-        /* the same where nobody generates and the step is quick even so; <= max_rows; 0: no more */
+        /* the same while no sequence generates and steps are quick even so; <= max_rows; 0: as prefill_rows */
         uint32_t lone_rows;
-        uint32_t max_sequences;           /* of one model that run at once, <= max_rows */
-        uint32_t steps_in_flight;         /* 1 … TDM_STEP_SLOTS; 0: what the placement needs */
-        bool no_relay;                    /* a sequence is never in two steps at once */
+        uint32_t max_sequences;       /* of one model that run at once, <= max_rows */
+        uint32_t steps_in_flight;     /* 1 … TDM_STEP_SLOTS; 0: what the placement needs */
+        bool no_relay;                /* a sequence is never in two steps at once */
         enum tdm_placement placement; /* of jobs that name none */
 };
 
@@ -44,14 +45,16 @@ struct tdm_scheduler_stats {
 
 int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const struct tdm_scheduler_config *config);
 void tdm_scheduler_set_fleet(struct tdm_scheduler *scheduler, struct tdm_fleet *fleet);
-/* Forgets all jobs without a word. Nothing may be in flight any more (the fleet is gone). */
+/* Takes effect for new jobs. At most the configuration's max_jobs. */
+void tdm_scheduler_set_max_jobs_per_uid(struct tdm_scheduler *scheduler, uint32_t max_jobs_per_uid);
+/* Forgets all jobs without telling their listeners. No step may be in flight (the fleet is destroyed). */
 void tdm_scheduler_destroy(struct tdm_scheduler *scheduler);
 void tdm_scheduler_destroyp(struct tdm_scheduler **scheduler);
 
-/* Gives the job its id and keeps references to both. TDM_E_BUSY, TDM_E_QUOTA, TDM_E_DRAINING. */
+/* Gives the job its id, and takes a reference to job and model. TDM_E_BUSY, TDM_E_QUOTA, TDM_E_DRAINING. */
 int tdm_scheduler_submit(struct tdm_scheduler *scheduler, struct tdm_job *job, struct tdm_model *model,
                          struct tdm_error *err);
-/* At the next step border. err: NULL, or why (the job then ends with that error). */
+/* The job ends at the next step border. err: NULL, or the error that it ends with. */
 void tdm_scheduler_cancel(struct tdm_scheduler *scheduler, struct tdm_job *job, const struct tdm_error *err);
 /* Something that holds a job back has changed (job->paused). */
 void tdm_scheduler_kick(struct tdm_scheduler *scheduler);

@@ -1,150 +1,149 @@
 /* Building a step and taking its results.
  *
- * A step holds sequences of one class: one model, one placement, one group of suspects (or none). Classes with
- * something to do take turns. Within a step every sequence that generates has one row; what the row budget leaves goes
- * to prompts, interactive ones first, then those of the user who had the fewest rows, then in order of arrival;
- * background ones get little of it while somebody is at the screen.
+ * A step holds sequences of one class: one model, one placement, one group of suspects (or none). Classes that have
+ * work take turns. Within a step every sequence that generates has one row. Prompts get the rest of the row budget:
+ * interactive ones first, then those of the user who had the fewest rows, then in order of arrival. Background prompts
+ * get only a small part of it while an interactive job has work.
  *
- * A prompt may be in two steps at once: one piece on a worker, the next on the other, which follows a layer behind.
- * They are committed in order, and void together. A sequence's page tables only grow while it is in a step. */
+ * A prompt may be in two steps at once (a relay): one piece on a worker, the next piece on the other, which follows one
+ * layer behind. The pieces are committed in order, and void together. A sequence's page tables only grow while it is in
+ * a step. */
 #include "daemon/schedule/private.h"
 
 #include <assert.h>
 #include <math.h>
 #include "common/log.h"
 
-/* For so long after the last interactive job had rows, steps are kept short for the next one. */
+/* For this time after the last interactive job had rows, steps are kept short for the next one. */
 #define POLITE_NS (10 * TDM_NSEC_PER_SEC)
-/* A step that reads prompts may take so long where nobody generates. */
+/* The longest step of prompts, while no sequence generates. */
 #define LONE_STEP_NS (250 * TDM_NSEC_PER_MSEC)
-/* Classes that are looked at for one step. */
+/* At most so many classes are tried for one step. */
 #define MAX_TRIED 16u
 
-/* It has rows that could go now; a second step of one sequence has to be on the other worker and follow the first. */
-static bool has_work(const struct tdm_job *job)
+/* The sequence has rows for a step now. A second step of one sequence has to follow the first one on the other worker.
+ */
+static bool has_work(const struct sequence *q)
 {
-        const struct tdm_sequence *q = &job->seq;
-
-        if (job->paused || job->finished || q->leaving)
+        if (q->job->paused || q->job->finished || q->leaving)
                 return false;
-        return q->in_flight == 0 || (q->in_flight == 1 && q->n_issued < job->n_ids && !q->suspects);
+        return q->in_flight == 0 || (q->in_flight == 1 && q->n_issued < q->job->n_ids && !q->suspects);
 }
 
-/* The class that has waited longest, but those tried already. */
-static bool pick_class(struct tdm_scheduler *s, uint64_t *const *tried, unsigned n_tried, struct class *ret)
+/* The class that has waited longest, except those in `tried`. */
+static bool pick_class(struct tdm_scheduler *s, uint64_t *const *tried, unsigned n_tried, struct step_class *ret)
 {
-        struct class best = { 0 };
-        struct tdm_job *job;
+        struct step_class best = { 0 };
+        struct sequence *q;
         struct lane *lane;
 
         tdm_list_for_each(lane, &s->lanes, struct lane, node)
         {
                 if (lane->dead || lane->n_flights == TDM_STEP_SLOTS)
                         continue;
-                tdm_list_for_each(job, &lane->active, struct tdm_job, seq.node)
+                tdm_list_for_each(q, &lane->active, struct sequence, active)
                 {
-                        enum tdm_placement placement = tdm_scheduler_placement_of(s, job);
-                        uint64_t *stamp = job->seq.suspects ? &job->seq.suspects->stamp : &lane->stamp[placement];
-                        bool skip = !has_work(job) || (best.lane && *stamp >= *best.stamp);
+                        enum tdm_placement placement = tdm_scheduler_placement_of(s, q->job);
+                        uint64_t *stamp = q->suspects ? &q->suspects->stamp : &lane->stamp[placement];
+                        bool skip = !has_work(q) || (best.lane && *stamp >= *best.stamp);
 
                         for (unsigned i = 0; i < n_tried && !skip; i++)
                                 skip = tried[i] == stamp;
                         if (!skip)
-                                best = (struct class){ .lane = lane,
-                                                       .placement = placement,
-                                                       .suspects = job->seq.suspects,
-                                                       .stamp = stamp };
+                                best = (struct step_class){
+                                        .lane = lane, .placement = placement, .suspects = q->suspects, .stamp = stamp
+                                };
                 }
         }
         *ret = best;
         return best.lane;
 }
 
-/* home: 0, or those whose last step was there go first. */
-static bool goes_before(const struct tdm_job *a, const struct tdm_job *b, uint8_t home)
+/* home: sequences that generate and had their last step there go first; 0: no preference. */
+static bool goes_before(const struct sequence *a, const struct sequence *b, uint8_t home)
 {
-        bool a_decodes = tdm_job_is_decoding(a), b_decodes = tdm_job_is_decoding(b);
+        bool a_decodes = sequence_is_decoding(a), b_decodes = sequence_is_decoding(b);
 
         if (a_decodes != b_decodes)
                 return a_decodes;
-        if (a_decodes && home && (a->seq.home == home) != (b->seq.home == home))
-                return a->seq.home == home;
-        if (a->priority != b->priority)
-                return a->priority < b->priority;
+        if (a_decodes && home && (a->home == home) != (b->home == home))
+                return a->home == home;
+        if (a->job->priority != b->job->priority)
+                return a->job->priority < b->job->priority;
         if (!a_decodes && a->user_served != b->user_served)
                 return a->user_served < b->user_served;
-        return a->id < b->id;
+        return a->job->id < b->job->id;
 }
 
-/* The step that a further one of this sequence would follow; NULL: none may. */
-static const struct flight *relay_of(const struct lane *lane, const struct tdm_route *route, const struct tdm_job *job)
+/* The step that another step of this sequence would follow; NULL: none may follow. */
+static const struct flight *relay_of(const struct lane *lane, const struct tdm_route *route, const struct sequence *q)
 {
         for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
                 const struct flight *f = &lane->flights[i];
 
                 for (uint32_t k = 0; f->used && k < f->n_seqs; k++)
-                        if (f->seqs[k].job == job)
+                        if (f->seqs[k].seq == q)
                                 return f->relays && !f->done && !f->doomed && f->workers == 1u << !route->worker ? f :
-                                                                                                                  NULL;
+                                                                                                                   NULL;
         }
         return NULL;
 }
 
-/* May this sequence be in the next step? One that is in flight may only follow that step:
- * *before, where another sequence has set it already. */
-static bool is_candidate(const struct class *c, const struct tdm_route *route, const struct tdm_job *job,
+/* Can this sequence be in the next step? If it is in flight, the next step has to follow that flight. *before is the
+ * flight that the step follows, once a sequence has set it. */
+static bool is_candidate(const struct step_class *c, const struct tdm_route *route, const struct sequence *q,
                          const struct flight **before)
 {
         const struct flight *f;
 
-        if (!has_work(job))
+        if (!has_work(q))
                 return false;
-        if (job->seq.in_flight == 0)
+        if (q->in_flight == 0)
                 return true;
-        f = route->whole ? relay_of(c->lane, route, job) : NULL;
+        f = route->whole ? relay_of(c->lane, route, q) : NULL;
         if (!f || (*before && *before != f))
                 return false;
         *before = f;
         return true;
 }
 
-/* The class's sequences in the order in which they get rows. */
-static uint32_t collect(struct tdm_scheduler *s, const struct class *c, const struct tdm_route *route,
+/* Collects the class's sequences in the order in which they get rows. */
+static uint32_t collect(struct tdm_scheduler *s, const struct step_class *c, const struct tdm_route *route,
                         const struct tdm_share *share, const struct flight **before)
 {
         uint32_t n = 0, n_class = 0, n_decode = 0, n_drop;
         const uint8_t home = (uint8_t)(1 + route->worker);
-        struct tdm_job *job;
+        struct sequence *q;
 
-        tdm_list_for_each(job, &c->lane->active, struct tdm_job, seq.node)
+        tdm_list_for_each(q, &c->lane->active, struct sequence, active)
         {
                 uint32_t i;
 
-                if (!tdm_class_has(s, c, job))
+                if (!tdm_class_has(s, c, q))
                         continue;
                 n_class++;
-                if (!is_candidate(c, route, job, before))
+                if (!is_candidate(c, route, q, before))
                         continue;
-                n_decode += tdm_job_is_decoding(job);
-                job->user_served = tdm_scheduler_user(s, job->uid)->served;
-                for (i = n++; i > 0 && goes_before(job, s->candidates[i - 1], route->whole ? home : 0); i--)
+                n_decode += sequence_is_decoding(q);
+                q->user_served = tdm_scheduler_user(s, q->job->uid)->served;
+                for (i = n++; i > 0 && goes_before(q, s->candidates[i - 1], route->whole ? home : 0); i--)
                         s->candidates[i] = s->candidates[i - 1];
-                s->candidates[i] = job;
+                s->candidates[i] = q;
         }
         if (route->whole) {
                 n_drop = n_decode - TDM_MIN(n_decode, share->n_decode);
                 memmove(s->candidates + n_decode - n_drop, s->candidates + n_decode,
-                        (n - n_decode) * sizeof(struct tdm_job *));
+                        (n - n_decode) * sizeof(s->candidates[0]));
                 return n - n_drop;
         }
-        /* With several steps in flight each takes its share of the sequences, so that there is a next one at all. */
+        /* With several steps in flight each one takes its share of the sequences, or there would be none left for the
+         * next step. */
         return TDM_MIN(n, TDM_MAX(1u, TDM_DIV_UP(n_class, TDM_MAX(route->width, 1u))));
 }
 
-static void fill_pages(struct lane *lane, struct tdm_job *job, uint32_t n_positions)
+static void fill_pages(struct lane *lane, struct sequence *q, uint32_t n_positions)
 {
         struct tdm_model *model = lane->model;
-        struct tdm_sequence *q = &job->seq;
 
         for (int g = 0; g < TDM_KV_GROUPS; g++) {
                 uint32_t *table = tdm_steps_table(model->steps->base, &model->layout, q->table, (enum tdm_kv_group)g);
@@ -152,17 +151,16 @@ static void fill_pages(struct lane *lane, struct tdm_job *job, uint32_t n_positi
                 if (model->geometry.n_layers[g] == 0)
                         continue;
                 while (q->n_pages[g] * TDM_KV_PAGE_TOKENS < n_positions) {
-                        table[q->n_pages[g]] = tdm_pages_alloc(model->pages, (enum tdm_kv_group)g, job->uid);
+                        table[q->n_pages[g]] = tdm_pages_alloc(model->pages, (enum tdm_kv_group)g, q->job->uid);
                         q->reserved.n[g]--;
                         q->n_pages[g]++;
                 }
         }
 }
 
-static void free_slid_out(struct lane *lane, struct tdm_job *job)
+static void free_slid_out(struct lane *lane, struct sequence *q)
 {
         struct tdm_model *model = lane->model;
-        struct tdm_sequence *q = &job->seq;
         uint32_t first = tdm_window_first(tdm_model_hparams(model), TDM_KV_WINDOW, q->n_committed);
         const struct tdm_pages_need one = { .n[TDM_KV_WINDOW] = 1 };
         uint32_t *table = tdm_steps_table(model->steps->base, &model->layout, q->table, TDM_KV_WINDOW);
@@ -173,8 +171,8 @@ static void free_slid_out(struct lane *lane, struct tdm_job *job)
                (q->first_page[TDM_KV_WINDOW] + 1) * TDM_KV_PAGE_TOKENS <= first) {
                 uint32_t i = q->first_page[TDM_KV_WINDOW]++;
 
-                /* Cold: a long text is to go through its own pages, not through everybody's. Its room is for the
-                 * next, unless somebody else still uses it. */
+                /* Cold: a long text uses its own pages again before it takes other sequences' pages. The freed room is
+                 * promised to the sequence for its next page, unless another sequence still uses the page. */
                 tdm_pages_free(model->pages, TDM_KV_WINDOW, table[i], true);
                 if (tdm_pages_reserve(model->pages, &one))
                         q->reserved.n[TDM_KV_WINDOW]++;
@@ -197,7 +195,7 @@ struct build {
         uint32_t n_rows, n_history;
 };
 
-static void add_logits(struct build *b, struct tdm_job *job, uint32_t row, uint32_t position)
+static void add_logits(struct build *b, const struct tdm_job *job, uint32_t row, uint32_t position)
 {
         struct tdm_step_logits *l = &b->logits[b->flight->n_logits];
 
@@ -215,23 +213,22 @@ static void add_logits(struct build *b, struct tdm_job *job, uint32_t row, uint3
         b->rows[row].logits = b->flight->n_logits++;
 }
 
-static void add_sequence(struct build *b, struct tdm_job *job, uint32_t n)
+static void add_sequence(struct build *b, struct sequence *q, uint32_t n)
 {
         struct flight *f = b->flight;
-        uint32_t first = job->seq.n_issued;
+        struct tdm_job *job = q->job;
+        uint32_t first = q->n_issued;
 
-        fill_pages(b->lane, job, first + n);
-        b->seqs[f->n_seqs] = (struct tdm_step_seq){ .table = job->seq.table, .first_row = b->n_rows, .n_rows = n };
-        f->seqs[f->n_seqs] = (struct flight_seq){
-                .job = tdm_job_ref(job), .first = first, .n_rows = n, .first_logits = f->n_logits
-        };
+        fill_pages(b->lane, q, first + n);
+        b->seqs[f->n_seqs] = (struct tdm_step_seq){ .table = q->table, .first_row = b->n_rows, .n_rows = n };
+        f->seqs[f->n_seqs] = (struct flight_seq){ .seq = q, .first = first, .n_rows = n, .first_logits = f->n_logits };
         for (uint32_t i = 0; i < n; i++) {
                 uint32_t row = b->n_rows + i, position = first + i;
 
                 b->rows[row] = (struct tdm_step_row){
                         .token = job->ids[position], .position = position, .seq = f->n_seqs, .logits = UINT32_MAX
                 };
-                if (job->kind == TDM_JOB_SCORE ? position >= job->n_told : position + 1 == job->n_ids)
+                if (job->kind == TDM_JOB_SCORE ? position >= q->n_told : position + 1 == job->n_ids)
                         add_logits(b, job, row, position);
         }
         f->seqs[f->n_seqs].n_logits = f->n_logits - f->seqs[f->n_seqs].first_logits;
@@ -241,46 +238,46 @@ static void add_sequence(struct build *b, struct tdm_job *job, uint32_t n)
                 job->prefill_ns = tdm_now_ns();
 }
 
-/* Rows this sequence may have in the step; 0: it has to wait for the next one. */
-static uint32_t rows_for(const struct build *b, const struct tdm_job *job, uint32_t prompt_budget)
+/* Rows that this sequence gets in the step; 0: it waits for the next step. */
+static uint32_t rows_for(const struct build *b, const struct sequence *q, uint32_t prompt_budget)
 {
         const struct tdm_steps_limits *limits = &b->lane->model->layout.limits;
-        uint32_t n = job->n_ids - job->seq.n_issued;
+        uint32_t n = q->job->n_ids - q->n_issued;
 
         if (b->flight->n_seqs == limits->max_seqs || b->n_rows == limits->max_rows ||
             b->flight->n_logits == limits->max_logits)
                 return 0;
-        if (!tdm_job_is_decoding(job)) {
+        if (!sequence_is_decoding(q)) {
                 n = TDM_MIN(TDM_MIN(n, prompt_budget), b->share.chunk_rows);
-                /* The pages that a sequence reserves are for max_rows in flight. */
-                n = TDM_MIN(n, limits->max_rows - TDM_MIN(limits->max_rows, job->seq.n_issued - job->seq.n_committed));
-                if (job->prefill_chunk)
-                        n = TDM_MIN(n, job->prefill_chunk);
+                /* A sequence reserves pages for at most max_rows in flight. */
+                n = TDM_MIN(n, limits->max_rows - TDM_MIN(limits->max_rows, q->n_issued - q->n_committed));
+                if (q->job->prefill_chunk)
+                        n = TDM_MIN(n, q->job->prefill_chunk);
         }
-        if (job->kind == TDM_JOB_SCORE)
+        if (q->job->kind == TDM_JOB_SCORE)
                 n = TDM_MIN(n, limits->max_logits - b->flight->n_logits);
         return TDM_MIN(n, limits->max_rows - b->n_rows);
 }
 
-/* Rows for prompts that are read in the background. Whoever is at the screen waits for the step that is on its way and
- * then for one with the prompt in it; so while somebody is, or was a moment ago, both are kept short. */
+/* Rows for background prompts. An interactive job that arrives waits for the step in flight, and then for one with its
+ * own prompt. So both are kept short while an interactive job has work, and for POLITE_NS after. */
 static uint32_t background_budget(struct tdm_scheduler *s, uint32_t n_candidates, uint32_t budget)
 {
         uint64_t now = tdm_now_ns();
         bool reading = false;
 
         for (uint32_t i = 0; i < n_candidates; i++) {
-                if (s->candidates[i]->priority != TDM_JOB_INTERACTIVE)
+                if (s->candidates[i]->job->priority != TDM_JOB_INTERACTIVE)
                         continue;
                 s->interactive_ns = now;
-                reading = reading || !tdm_job_is_decoding(s->candidates[i]);
+                reading = reading || !sequence_is_decoding(s->candidates[i]);
         }
         if (s->interactive_ns == 0 || now - s->interactive_ns > POLITE_NS)
                 return budget;
         return TDM_MIN(budget, TDM_MAX(s->config.prefill_rows / (reading ? 32u : 8u), 1u));
 }
 
-/* Fewer and longer steps read a prompt sooner, but whoever comes meanwhile waits for the one that is on its way. */
+/* Fewer and longer steps read a prompt sooner, but a job that arrives meanwhile waits for the step in flight. */
 static uint32_t prompt_rows(const struct build *b, uint32_t n_decode)
 {
         const struct tdm_scheduler_config *config = &b->s->config;
@@ -296,41 +293,41 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
         struct tdm_scheduler *s = b->s;
         uint32_t n_decode = 0, rows, budget, behind;
 
-        while (n_decode < n_candidates && tdm_job_is_decoding(s->candidates[n_decode]))
+        while (n_decode < n_candidates && sequence_is_decoding(s->candidates[n_decode]))
                 n_decode++;
-        /* However many generate, prompts get on: a quarter of the budget is theirs. */
+        /* Prompts always get at least a quarter of the budget, however many sequences generate. */
         rows = prompt_rows(b, n_decode);
         budget = TDM_MAX(rows - TDM_MIN(rows, n_decode), TDM_MAX(rows / 4, 1u));
         budget = TDM_MIN(budget, b->share.prompt_rows);
         behind = background_budget(s, n_candidates, budget);
         for (uint32_t i = 0; i < n_candidates; i++) {
-                struct tdm_job *job = s->candidates[i];
-                uint32_t n, first, most = job->priority == TDM_JOB_BACKGROUND ? TDM_MIN(budget, behind) : budget;
+                struct sequence *q = s->candidates[i];
+                uint32_t n, first, most = q->job->priority == TDM_JOB_BACKGROUND ? TDM_MIN(budget, behind) : budget;
 
-                /* One before it may have taken its pages. */
-                if (job->seq.table == UINT32_MAX || !has_work(job) || rows_for(b, job, most) == 0)
+                /* A sequence before it in this step may have taken its pages. */
+                if (q->table == UINT32_MAX || !has_work(q) || rows_for(b, q, most) == 0)
                         continue;
-                tdm_scheduler_look_up(s, b->lane, job, b->bits);
-                first = job->seq.n_issued;
-                n = tdm_scheduler_grow(s, b->lane, job, first + rows_for(b, job, most), b->flight);
+                tdm_scheduler_look_up(s, b->lane, q, b->bits);
+                first = q->n_issued;
+                n = tdm_scheduler_grow(s, b->lane, q, first + rows_for(b, q, most), b->flight);
                 if (n <= first)
                         continue;
                 n -= first;
-                add_sequence(b, job, n);
+                add_sequence(b, q, n);
                 if (i < n_decode)
                         continue;
                 budget -= n;
-                if (job->priority == TDM_JOB_BACKGROUND)
+                if (q->job->priority == TDM_JOB_BACKGROUND)
                         behind -= n;
         }
 }
 
-/* No worker can run this class: its jobs end. */
-static void fail_class(struct tdm_scheduler *s, const struct class *c, int r)
+/* No worker can run this class, so its jobs end. */
+static void fail_class(struct tdm_scheduler *s, const struct step_class *c, int r)
 {
         const char *placement = tdm_placement_name(c->placement);
         struct tdm_error err;
-        struct tdm_job *job;
+        struct sequence *q;
 
         if (r == -EHOSTDOWN)
                 tdm_error_set(&err, TDM_E_NO_WORKER,
@@ -341,20 +338,20 @@ static void fail_class(struct tdm_scheduler *s, const struct class *c, int r)
         else
                 tdm_error_set(&err, TDM_E_INTERNAL, "cannot issue a step of model %s: %s", c->lane->model->name,
                               strerror(-r));
-        tdm_list_for_each(job, &c->lane->active, struct tdm_job,
-                          seq.node) if (tdm_class_has(s, c, job) && has_work(job))
-                tdm_job_finish(job, TDM_JOB_END_ERROR, &err);
+        tdm_list_for_each(q, &c->lane->active, struct sequence, active)
+        {
+                if (tdm_class_has(s, c, q) && has_work(q))
+                        tdm_job_finish(q->job, TDM_JOB_END_ERROR, &err);
+        }
 }
 
 static void drop_flight(struct flight *f)
 {
-        for (uint32_t i = 0; i < f->n_seqs; i++)
-                tdm_job_unref(f->seqs[i].job);
         f->n_seqs = f->n_logits = 0;
         f->used = false;
 }
 
-/* A slot's parts, empty. */
+/* Begins a step in a free slot. */
 static struct build build_begin(struct tdm_scheduler *s, struct lane *lane)
 {
         struct tdm_model *model = lane->model;
@@ -371,13 +368,13 @@ static struct build build_begin(struct tdm_scheduler *s, struct lane *lane)
         return b;
 }
 
-/* Another step may follow this one: a prompt in it goes on. */
+/* Another step may follow this one, because a prompt in it goes on. */
 static bool may_be_followed(const struct build *b)
 {
         const struct flight *f = b->flight;
 
         for (uint32_t i = 0; b->share.relay && i < f->n_seqs; i++)
-                if (f->seqs[i].first + f->seqs[i].n_rows < f->seqs[i].job->n_ids)
+                if (f->seqs[i].first + f->seqs[i].n_rows < f->seqs[i].seq->job->n_ids)
                         return true;
         return false;
 }
@@ -398,8 +395,8 @@ static void write_head(const struct build *b, const struct flight *before, struc
         head->reserved = 0;
 }
 
-static void take_off(struct tdm_scheduler *s, const struct class *c, const struct build *b, const struct tdm_route *route,
-                     const struct tdm_step_head *head)
+static void take_off(struct tdm_scheduler *s, const struct step_class *c, const struct build *b,
+                     const struct tdm_route *route, const struct tdm_step_head *head)
 {
         uint32_t n_blocks = tdm_model_n_blocks(tdm_model_hparams(c->lane->model));
         struct flight *f = b->flight;
@@ -420,12 +417,12 @@ static void take_off(struct tdm_scheduler *s, const struct class *c, const struc
         for (unsigned w = 0; w < TDM_N_WORKERS; w++)
                 s->load[w] += f->workers >> w & 1;
         for (uint32_t i = 0; i < f->n_seqs; i++) {
-                struct tdm_job *job = f->seqs[i].job;
+                struct sequence *q = f->seqs[i].seq;
 
-                tdm_scheduler_note_bits(job, b->bits);
-                job->seq.in_flight++;
-                job->seq.n_issued = f->seqs[i].first + f->seqs[i].n_rows;
-                job->seq.home = route->whole ? (uint8_t)(1 + route->worker) : 0;
+                tdm_scheduler_note_bits(q, b->bits);
+                q->in_flight++;
+                q->n_issued = f->seqs[i].first + f->seqs[i].n_rows;
+                q->home = route->whole ? (uint8_t)(1 + route->worker) : 0;
         }
         c->lane->n_flights++;
         s->n_in_flight++;
@@ -433,7 +430,7 @@ static void take_off(struct tdm_scheduler *s, const struct class *c, const struc
 }
 
 /* Where a step of the class can go now. */
-static uint32_t find_routes(struct tdm_scheduler *s, const struct class *c, struct tdm_route ret[2])
+static uint32_t find_routes(struct tdm_scheduler *s, const struct step_class *c, struct tdm_route ret[2])
 {
         const struct tdm_placement_model model = {
                 .hparams = tdm_model_hparams(c->lane->model),
@@ -448,29 +445,29 @@ static uint32_t find_routes(struct tdm_scheduler *s, const struct class *c, stru
         return tdm_placement_choose(&model, &load, ret);
 }
 
-static struct tdm_share share_of(struct tdm_scheduler *s, const struct class *c, const struct tdm_route *route)
+static struct tdm_share share_of(struct tdm_scheduler *s, const struct step_class *c, const struct tdm_route *route)
 {
         struct tdm_placement_work work = { .max_rows = s->config.max_rows,
                                            .may_relay = !s->config.no_relay && !c->suspects };
         struct tdm_share share;
-        struct tdm_job *job;
+        struct sequence *q;
 
-        tdm_list_for_each(job, &c->lane->active, struct tdm_job, seq.node)
+        tdm_list_for_each(q, &c->lane->active, struct sequence, active)
         {
-                if (!tdm_class_has(s, c, job))
+                if (!tdm_class_has(s, c, q))
                         continue;
-                if (tdm_job_is_decoding(job))
+                if (sequence_is_decoding(q))
                         work.n_decode++;
                 else
-                        work.prompt_rows += tdm_job_pending_rows(job);
+                        work.prompt_rows += sequence_pending_rows(q);
         }
         tdm_placement_share(&c->lane->pace, route, &work, &share);
         return share;
 }
 
-/* 1 a step is on its way (or the class has failed, and others may go), 0 nothing to do on this route, -EAGAIN not now.
- */
-static int issue_on(struct tdm_scheduler *s, const struct class *c, const struct tdm_route *route)
+/* 1: a step was submitted, or the class has failed and others may be tried. 0: nothing to do on this route. -EAGAIN:
+ * not now. */
+static int issue_on(struct tdm_scheduler *s, const struct step_class *c, const struct tdm_route *route)
 {
         struct tdm_model *model = c->lane->model;
         const struct flight *before = NULL;
@@ -492,11 +489,11 @@ static int issue_on(struct tdm_scheduler *s, const struct class *c, const struct
         fill_rows(&b, n_candidates);
         if (b.flight->n_seqs == 0)
                 return 0;
-        /* The one that was to be followed may have got no rows. */
+        /* The sequence that is in the flight before may have got no rows. Then this step follows none. */
         for (uint32_t i = 0; before; i++) {
                 if (i == b.flight->n_seqs)
                         before = NULL;
-                else if (b.flight->seqs[i].job->seq.in_flight)
+                else if (b.flight->seqs[i].seq->in_flight)
                         break;
         }
         write_head(&b, before, head);
@@ -517,7 +514,7 @@ bool tdm_scheduler_issue(struct tdm_scheduler *s)
         uint32_t most = s->config.steps_in_flight > 0 ? s->config.steps_in_flight : TDM_N_WORKERS * TDM_STEP_SLOTS;
         uint64_t *tried[MAX_TRIED];
         unsigned n_tried = 0;
-        struct class c;
+        struct step_class c;
 
         if (!s->fleet || s->n_in_flight >= most || !tdm_fleet_is_ready(s->fleet))
                 return false;
@@ -543,13 +540,13 @@ bool tdm_scheduler_issue(struct tdm_scheduler *s)
 void tdm_scheduler_land(struct tdm_scheduler *s, struct lane *lane, struct flight *f, bool committed)
 {
         for (uint32_t i = 0; i < f->n_seqs; i++) {
-                struct tdm_job *job = f->seqs[i].job;
+                struct sequence *q = f->seqs[i].seq;
 
-                if (--job->seq.in_flight > 0)
+                if (--q->in_flight > 0)
                         continue;
-                job->seq.n_issued = job->seq.n_committed;
-                if (job->finished)
-                        tdm_scheduler_retire(s, lane, job);
+                q->n_issued = q->n_committed;
+                if (q->job->finished)
+                        tdm_scheduler_retire(s, lane, q);
         }
         for (unsigned i = 0; i < TDM_STEP_SLOTS; i++)
                 if (lane->flights[i].used && lane->flights[i].after == f->step_id) {
@@ -561,12 +558,12 @@ void tdm_scheduler_land(struct tdm_scheduler *s, struct lane *lane, struct fligh
         drop_flight(f);
         lane->n_flights--;
         s->n_in_flight--;
-        tdm_model_step_end(lane->model); /* may be the end of its segments: last */
+        tdm_model_step_end(lane->model); /* last: it may free the model's segments */
 }
 
 /* ---- results ---- */
 
-/* Copies and checks: the worker is not trusted. */
+/* Copies the results and checks the copy, because the worker is not trusted. */
 static int take_results(struct tdm_scheduler *s, const struct lane *lane, const struct flight *f, uint32_t slot)
 {
         const struct tdm_model *model = lane->model;
@@ -579,8 +576,9 @@ static int take_results(struct tdm_scheduler *s, const struct lane *lane, const 
                         struct tdm_result *to = &s->results[index];
 
                         memcpy(to, base + index * sizeof(*to), offsetof(struct tdm_result, top));
-                        __asm__ volatile("" ::: "memory"); /* the copy is looked at, not the original again */
-                        if (to->token >= n_vocab || to->n_top > f->seqs[i].job->sampling.n_top || isnan(to->logprob))
+                        __asm__ volatile("" ::: "memory"); /* the compiler reads the copy, and not the original again */
+                        if (to->token >= n_vocab || to->n_top > f->seqs[i].seq->job->sampling.n_top ||
+                            isnan(to->logprob))
                                 return -EPROTO;
                         memcpy(to->top, base + index * sizeof(*to) + offsetof(struct tdm_result, top),
                                to->n_top * sizeof(to->top[0]));
@@ -600,19 +598,20 @@ static void emit(struct tdm_scheduler *s, const struct emit *e)
 
 static void apply(struct tdm_scheduler *s, const struct flight_seq *fs, uint32_t first, uint64_t now)
 {
-        struct tdm_job *job = fs->job;
+        struct sequence *q = fs->seq;
+        struct tdm_job *job = q->job;
         struct emit e = { .job = job };
 
         if (job->kind == TDM_JOB_SCORE) {
                 e.kind = EMIT_SCORES;
-                e.first = TDM_MAX(first, job->n_told);
+                e.first = TDM_MAX(first, q->n_told);
                 e.n = fs->n_logits;
                 e.results = &s->results[fs->first_logits];
                 if (e.n > 0)
                         emit(s, &e);
-                job->n_told = TDM_MAX(job->n_told, job->seq.n_committed);
+                q->n_told = TDM_MAX(q->n_told, q->n_committed);
                 job->last_token_ns = now;
-                if (job->seq.n_committed == job->n_ids)
+                if (q->n_committed == job->n_ids)
                         tdm_job_finish(job, TDM_JOB_END_STOP, NULL);
                 return;
         }
@@ -633,31 +632,32 @@ static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flig
 
         for (uint32_t i = 0; i < f->n_seqs; i++) {
                 const struct flight_seq *fs = &f->seqs[i];
-                struct tdm_job *job = fs->job;
-                uint32_t first = job->seq.n_committed, n_again;
+                struct sequence *q = fs->seq;
+                struct tdm_job *job = q->job;
+                uint32_t first = q->n_committed, n_again;
 
-                tdm_scheduler_acquit(job);
+                tdm_scheduler_acquit(q);
                 if (job->finished)
                         continue; /* cancelled meanwhile */
                 job->degraded = job->degraded || f->degraded;
-                job->seq.n_committed += fs->n_rows;
-                if (fs->n_rows == 1 && tdm_job_is_decoding(job))
+                q->n_committed += fs->n_rows;
+                if (fs->n_rows == 1 && sequence_is_decoding(q))
                         s->stats.decode_rows++;
                 else
                         s->stats.prefill_rows += fs->n_rows;
                 tdm_scheduler_user(s, job->uid)->served += fs->n_rows;
-                n_again = TDM_MIN(job->seq.n_committed, job->n_read) - TDM_MIN(first, job->n_read);
+                n_again = TDM_MIN(q->n_committed, q->n_read) - TDM_MIN(first, q->n_read);
                 job->reread_tokens += n_again;
                 s->stats.reread_tokens += n_again;
-                if (job->seq.n_committed > job->n_read) {
-                        s->stats.prompt_tokens += TDM_MIN(job->seq.n_committed, job->prompt_tokens) -
-                                                  TDM_MIN(job->n_read, job->prompt_tokens);
-                        job->n_read = job->seq.n_committed;
+                if (q->n_committed > q->n_read) {
+                        s->stats.prompt_tokens +=
+                                TDM_MIN(q->n_committed, job->prompt_tokens) - TDM_MIN(q->n_read, job->prompt_tokens);
+                        q->n_read = q->n_committed;
                 }
-                tdm_scheduler_enter(lane, job);
-                free_slid_out(lane, job);
+                tdm_scheduler_enter(lane, q);
+                free_slid_out(lane, q);
                 apply(s, fs, first, now);
-                job->state = tdm_job_is_decoding(job) ? TDM_JOB_DECODE : TDM_JOB_PREFILL;
+                job->state = sequence_is_decoding(q) ? TDM_JOB_DECODE : TDM_JOB_PREFILL;
         }
         s->stats.steps_done++;
 }
@@ -679,7 +679,7 @@ static void finish_flight(struct tdm_scheduler *s, struct lane *lane, struct fli
         tdm_scheduler_run(s);
 }
 
-/* One that waited for the step that has just landed. */
+/* A finished flight that waited for the one that has just landed. */
 static struct flight *next_done(struct tdm_scheduler *s, uint32_t model_id, struct lane **ret_lane)
 {
         struct lane *lane = tdm_scheduler_lane(s, model_id);
@@ -722,7 +722,7 @@ void tdm_scheduler_on_step_done(struct tdm_scheduler *s, uint32_t model_id, uint
                 lane->prompt_row_ns = (tdm_now_ns() - f->lone_ns) / f->n_rows;
         f->done = true;
         if (f->after != 0)
-                return; /* what it follows was written, but is not known to be good: in order, please */
+                return; /* the step that it follows is not known to be good yet; flights are committed in order */
         finish_flight(s, lane, f);
         tdm_scheduler_finish_done(s, model_id);
 }

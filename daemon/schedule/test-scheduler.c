@@ -497,18 +497,17 @@ static void submit(struct world *w, struct client_job *c, uint32_t model, uid_t 
         struct tdm_job_params p = {
                 .kind = c->score ? TDM_JOB_SCORE : TDM_JOB_GENERATE,
                 .uid = uid,
-                .priority = priority,
-                .placement = placement,
                 .ids = c->prompt,
                 .n_ids = c->n_prompt,
-                .sampling = { .top_p = 1,
-                              .repeat_penalty = c->penalty ? 1.5f : 1,
-                              .seed = c->seed,
-                              .n_top = c->score ? 2 : 0 },
-                .max_tokens = c->max_tokens,
-                .prefill_chunk = chunk,
-                .deadline_ms = c->deadline_ms,
-                .ignore_end = true,
+                .options = { .priority = priority,
+                             .placement = placement,
+                             .repeat_penalty = c->penalty ? 1.5f : 1,
+                             .seed = c->seed,
+                             .max_tokens = c->max_tokens,
+                             .prefill_chunk = chunk,
+                             .deadline_ms = c->deadline_ms,
+                             .ignore_end = true },
+                .n_top = c->score ? 2 : 0,
         };
         struct tdm_error err = { 0 };
 
@@ -842,9 +841,7 @@ static void test_refusals(void **state)
 {
         struct tdm_error err;
         struct tdm_job *job;
-        struct tdm_job_params p = {
-                .uid = 7, .ids = (uint32_t[]){ 400 }, .n_ids = 1, .sampling = { .top_p = 1, .repeat_penalty = 1 }
-        };
+        struct tdm_job_params p = { .uid = 7, .ids = (uint32_t[]){ 400 }, .n_ids = 1 };
         struct world w;
 
         world_open(&w, 1, 64, 64, &plain);

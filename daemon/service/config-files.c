@@ -1,8 +1,8 @@
-/* Which configuration files are read, in which order: the main file, then drop-ins (*.conf of the directories named
- * beside it), sorted by their names over all directories. A drop-in of a later directory stands in for one of the same
- * name in an earlier one, so that an administrator replaces a vendor's file, or silences it with an empty one or a link
- * to /dev/null. Reading again (SIGHUP) takes the same way with fresh defaults: a key that was removed from a file goes
- * back to its default. What a key means is config-ini.c's business. */
+/* Which configuration files are read, in which order: the main file, then drop-ins (*.conf of the directories beside
+ * it), sorted by their names over all directories. A drop-in of a later directory replaces one of the same name in an
+ * earlier directory, so an administrator can replace a vendor's file, or disable it with an empty file or a link to
+ * /dev/null. Reading again (SIGHUP) begins with fresh defaults, so a key that was removed from a file gets its default
+ * back. What a key means is in config-ini.c. */
 #include "daemon/service/config-private.h"
 
 #include <dirent.h>
@@ -56,7 +56,7 @@ static int add_drop_in(struct drop_ins *d, const char *dir, const char *name, st
         return 0;
 }
 
-/* A directory that is not there is no news; one that cannot be read is. */
+/* A missing directory is normal; one that cannot be read is reported. */
 static int scan_directory(struct drop_ins *d, const char *dir, struct tdm_error *err)
 {
         DIR *stream = opendir(dir);

@@ -1,5 +1,5 @@
-/* The configuration file. inih does the lines, a table says what each key means. inih cuts lines longer than its buffer
- * and does not say which line a key came from, so lines are read and counted here. */
+/* The configuration file. inih parses the lines, and a table says what each key means. inih cuts lines that are longer
+ * than its buffer, and does not say which line a key came from, so this file reads and counts the lines. */
 #include "daemon/service/config-private.h"
 #include "common/cpus.h"
 
@@ -408,7 +408,7 @@ void tdm_config_print(const struct tdm_config *c, FILE *to)
                         section = keys[i].section;
                         fprintf(to, "[%s]\n", section);
                 }
-                /* An empty text is not what these keys take: unset is shown as a comment. */
+                /* These keys do not take an empty text, so an unset one is shown as a comment. */
                 fprintf(to, "%s%s = ", is_text && !*(void *const *)from ? "# " : "", keys[i].name);
                 print_value(c, &keys[i], to);
                 fputc('\n', to);

@@ -232,7 +232,7 @@ int tdm_config_read_environment(struct tdm_config *c, struct tdm_error *err)
                 c->placement = (enum tdm_placement)r;
         }
         value = getenv("TANDEM_LOG");
-        r = value ? tdm_log_level_from_name(value) : -EINVAL; /* what is no level was warned of when the log began */
+        r = value ? tdm_log_level_from_name(value) : -EINVAL; /* the log has warned of an unknown level when it began */
         if (r >= 0)
                 c->log_level = (enum tdm_log_level)r;
         for (int i = 0; i < TDM_N_WORKERS; i++) {
@@ -278,7 +278,7 @@ static int read_flags(struct tdm_config *c, int argc, char **argv, struct tdm_er
         bool user = false;
         int opt, r = 0;
 
-        optind = 0; /* a fresh start: tests call this more than once */
+        optind = 0; /* begins anew: tests call this more than once */
         opterr = 0;
         while (r == 0 && (opt = getopt_long(argc, argv, ":", options, NULL)) != -1)
                 switch (opt) {
@@ -346,9 +346,9 @@ static int default_socket(struct tdm_config *c, struct tdm_error *err)
         else if (runtime && runtime[0] == '/')
                 snprintf(path, sizeof(path), "%.4000s/tandem/socket", runtime);
         else if (getenv("LISTEN_FDS"))
-                path[0] = '\0'; /* the service manager has one for us */
+                path[0] = '\0'; /* the service manager has opened the socket */
         else if (c->check)
-                return 0; /* where it will run there may be one */
+                return 0; /* --check-config may run elsewhere than the daemon */
         else
                 return tdm_error_set(err, TDM_E_BAD_REQUEST,
                                      "no place for the socket: XDG_RUNTIME_DIR is not set; give --socket PATH");
@@ -375,7 +375,7 @@ int tdm_config_load(struct tdm_config *c, int argc, char **argv, struct tdm_erro
                 free(c->socket);
                 c->socket = steal_ptr(&socket);
         }
-        /* These belong together; the smaller ones rule, so that one key alone can be set. */
+        /* These limits depend on each other. The smallest one counts, so that a single key can be set alone. */
         c->max_rows = TDM_MAX(c->max_rows, TDM_MAX(c->prefill_rows, c->max_sequences));
         c->max_jobs_per_user = TDM_MIN(c->max_jobs_per_user, c->max_jobs);
         return default_socket(c, err);

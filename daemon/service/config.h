@@ -45,7 +45,7 @@ struct tdm_config {
         uint32_t max_tokens_per_user;  /* prompts and asked-for answers of all jobs of a user; 0: no cap */
         uint32_t threads;
         enum tdm_precision precision;
-        enum tdm_kv_type kv_type;         /* 0: f16 */
+        enum tdm_kv_type kv_type;     /* 0: f16 */
         enum tdm_placement placement; /* TDM_PLACEMENT_ANY: measured */
         uint64_t kv_bytes;
         enum tdm_activations activations;

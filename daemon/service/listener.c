@@ -1,6 +1,6 @@
-/* The lock is a file beside the socket, held by flock() and removed at the end: the kernel drops it with a crashed
- * daemon, so it cannot be stale, and who holds it may remove a dead socket without a race. Because the file itself
- * comes and goes, a lock only counts when the path still leads to the file that was locked. */
+/* The lock is a file beside the socket, held with flock() and removed at the end. The kernel drops the lock of a
+ * crashed daemon, so it is never stale, and its holder may remove a dead socket without a race. The file itself comes
+ * and goes, so a lock only counts while the path still leads to the file that was locked. */
 #include "daemon/service/listener.h"
 
 #include <fcntl.h>
@@ -41,7 +41,8 @@ static int on_connect(struct tdm_source *source, int fd, uint32_t events, void *
                         continue;
                 if (errno == EAGAIN)
                         return 0;
-                /* Out of descriptors or memory: the connection would be reported again and again. */
+                /* Out of descriptors or memory. Without a pause the loop would report the connection again and again.
+                 */
                 tdm_log_warning("cannot accept a connection: %s", strerror(errno));
                 tdm_source_set_io_events(l->io, 0);
                 tdm_source_arm(l->pause, tdm_now_ns() + PAUSE_NS);
@@ -92,7 +93,7 @@ static int take_lock(struct tdm_listener *l, struct tdm_error *err)
         return tdm_error_set(err, TDM_E_BUSY, "the lock %s changes hands all the time", l->lock_path);
 }
 
-/* A socket nobody answers on is removed; anything else in its place is left alone. */
+/* Removes a socket that no daemon answers on; anything else at the path stays. */
 static int clear_path(struct tdm_listener *l, const struct sockaddr_un *address, struct tdm_error *err)
 {
         _cleanup_(closep) int fd = -1;

@@ -4,7 +4,8 @@
 #include "common/log.h"
 #include "daemon/service/server.h"
 
-/* --check-config: the files and the sum of it on standard output, what is wrong was said on the way. */
+/* --check-config: the names of the files and the resulting configuration on standard output; errors were reported
+ * before. */
 static int check(const struct tdm_config *config)
 {
         for (char *const *file = config->files; file && *file; file++)

@@ -1,4 +1,5 @@
-/* Thirty lines instead of a library. A manager that does not answer is no reason to fail: errors are only logged. */
+/* The protocol is short, so this needs no library. A manager that does not answer is no reason to fail: errors are only
+ * logged. */
 #include "daemon/service/notify.h"
 
 #include <fcntl.h>

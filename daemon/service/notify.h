@@ -1,5 +1,5 @@
-/* Telling a service manager how we are (sd_notify's protocol: a datagram to $NOTIFY_SOCKET), and taking a socket that
- * it has opened for us ($LISTEN_FDS). Both do nothing where there is no such manager. */
+/* Tells a service manager the daemon's state (sd_notify's protocol: a datagram to $NOTIFY_SOCKET), and takes a socket
+ * that it has opened ($LISTEN_FDS). Both do nothing without such a manager. */
 #ifndef TDM_DAEMON_SERVICE_NOTIFY_H
 #define TDM_DAEMON_SERVICE_NOTIFY_H
 
@@ -7,10 +7,11 @@
 
 /* "READY=1", "STOPPING=1", … */
 void tdm_notify(const char *state);
-/* What our socket unit calls its socket; where several descriptors are passed, that one is meant. */
+/* The name of the socket in our socket unit. Where several descriptors are passed, the one with this name is taken. */
 #define TDM_LISTEN_NAME "client"
-/* The listening Unix stream socket, or -1 when none was passed. Takes the variables out of the environment, and closes
- * what else was passed. TDM_E_BAD_REQUEST: the one that is meant is something else, or it is not clear which one is. */
+/* The listening Unix stream socket, or -1 when none was passed. Removes the variables from the environment, and closes
+ * the other descriptors that were passed. TDM_E_BAD_REQUEST: the descriptor is no such socket, or several were passed
+ * and none has the name. */
 int tdm_listen_fd(int *ret_fd, struct tdm_error *err);
 
 #endif

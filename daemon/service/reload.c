@@ -1,9 +1,7 @@
-/* Applies a configuration that was read again. It reaches into models and scheduler, because that is where the values
- * live; it changes nothing but values that both look up each time they need them. */
+/* Applies a configuration that was read again: values that models and scheduler look up each time they need them. */
 #include "daemon/service/reload.h"
 
-#include "daemon/models/private.h"
-#include "daemon/schedule/private.h"
+#include "common/log.h"
 
 int tdm_reload_apply(const struct tdm_config *config, struct tdm_models *models, struct tdm_scheduler *scheduler)
 {
@@ -12,9 +10,8 @@ int tdm_reload_apply(const struct tdm_config *config, struct tdm_models *models,
 
         if (r < 0)
                 return r;
-        tdm_strv_freep(&models->dirs);
-        models->dirs = dirs;
-        scheduler->config.max_jobs_per_uid = TDM_MIN(config->max_jobs_per_user, scheduler->config.max_jobs);
+        tdm_models_take_dirs(models, dirs);
+        tdm_scheduler_set_max_jobs_per_uid(scheduler, config->max_jobs_per_user);
         tdm_log_set_level(config->log_level);
         return 0;
 }

@@ -1,6 +1,7 @@
-/* The order of things. Going up: the socket's lock first (a second daemon must not start workers), the workers last,
- * then the service manager is told. Going down: no new clients, no new jobs, running jobs have their time, clients read
- * what is queued for them, the workers leave, and only then the memory that they share. */
+/* Starts and ends the parts of the daemon in order. Start: the socket's lock first (a second daemon must not start
+ * workers), the workers last, then the service manager is told. End: no new clients, no new jobs, running jobs have
+ * their time, clients read what is queued for them, the workers leave, and at last the memory is freed that they share.
+ */
 #include "daemon/service/server.h"
 
 #include <signal.h>
@@ -17,12 +18,11 @@
 
 #define MAX_CONNECTIONS 256u
 #define MAX_CONNECTIONS_PER_UID 96u
-/* where the configuration says nothing; while nobody generates, as many as a step may have */
+/* if the configuration does not say; a step may have all rows while no sequence generates */
 #define PREFILL_ROWS 256u
 #define MAX_PENDING_BYTES (UINT64_C(64) << 20)
 
-/* After SIGTERM: jobs may finish; then they are cancelled; then their clients may read; at last nothing is waited for.
- */
+/* Times after SIGTERM: jobs may finish; then they are cancelled; then their clients may read. */
 #define FINISH_NS (5 * TDM_NSEC_PER_SEC)
 #define CANCEL_NS (7 * TDM_NSEC_PER_SEC)
 #define READ_NS (1200 * TDM_NSEC_PER_MSEC)
@@ -177,7 +177,7 @@ static int on_signal(struct tdm_source *source, int signo, void *userdata)
 
 /* ---- the service manager ---- */
 
-/* Queued jobs count only where nothing runs: behind others they wait for them. */
+/* Queued jobs count only where nothing runs: behind other jobs they wait for those. */
 static bool has_work(void *userdata)
 {
         struct server *s = userdata;
@@ -185,7 +185,7 @@ static bool has_work(void *userdata)
         struct tdm_job *job;
 
         if (!s->fleet || !tdm_fleet_is_ready(s->fleet))
-                return false; /* the workers are on their way, and the fleet counts for itself */
+                return false; /* the workers start; the fleet watches that by itself */
         tdm_scheduler_stats(s->scheduler, &stats);
         tdm_list_for_each(job, tdm_scheduler_jobs(s->scheduler), struct tdm_job, node)
         {
@@ -200,7 +200,7 @@ static bool has_work(void *userdata)
         return false;
 }
 
-/* All of these only grow, so that their sum stands still only when each does. */
+/* All of these numbers only grow, so their sum stands still only when each of them does. */
 static uint64_t progress(void *userdata)
 {
         struct server *s = userdata;
@@ -239,7 +239,7 @@ static const struct tdm_watchdog_ops watchdog_ops = { .has_work = has_work,
                                                       .progress = progress,
                                                       .describe = describe };
 
-/* A configuration that cannot be used changes nothing: the old one stays in force. */
+/* A configuration with an error changes nothing: the old one stays in force. */
 static int on_hangup(struct tdm_source *source, int signo, void *userdata)
 {
         struct server *s = userdata;

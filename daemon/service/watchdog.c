@@ -1,9 +1,9 @@
-/* A ping every third of the interval, so that one that is late by a busy machine is not the end. Once work has stood
- * still for a whole interval no more pings are sent, and the manager acts within another one: a stuck daemon is ended
- * after one to two intervals. Should progress come after all before that, pings go on: ending what works helps nobody.
+/* A ping is sent every third of the interval, so that a late one does not end the daemon. Once work has not advanced
+ * for a whole interval, no more pings are sent, and the manager acts within another interval: a stuck daemon is ended
+ * after one to two intervals. If work advances before that, pings go on, because a daemon that works must not be ended.
  *
- * What this will not do: judge the workers. They have their own watch (daemon/fleet/watch.c), whose deadlines are
- * shorter and whose resets count as progress here; this one is for the day when that watch itself hangs. */
+ * It does not judge the workers. They have their own watch (daemon/fleet/watch.c), whose deadlines are shorter and
+ * whose resets count as progress here. This watchdog is for a hang of that watch itself. */
 #include "daemon/service/watchdog.h"
 
 #include <inttypes.h>
@@ -20,11 +20,11 @@ struct tdm_watchdog {
         struct tdm_source *timer;
         uint64_t interval_ns; /* 0: no watchdog */
         uint64_t progress;
-        uint64_t moved_ns; /* when there was progress, or nothing to do */
+        uint64_t moved_ns; /* the last time with progress or without work */
         bool stuck;
 };
 
-/* WATCHDOG_PID names who is meant: a child that inherits the variables is not. */
+/* WATCHDOG_PID names the process that is watched: a child that inherits the variables is not. */
 static uint64_t interval_from_environment(void)
 {
         const char *usec = getenv("WATCHDOG_USEC"), *pid = getenv("WATCHDOG_PID");
@@ -95,7 +95,7 @@ int tdm_watchdog_new(struct tdm_watchdog **ret, struct tdm_loop *loop, const str
                 r = tdm_loop_add_timer(loop, on_timer, w, &w->timer);
                 if (r < 0)
                         return r;
-                /* At once: what was before this may have taken most of the first interval. */
+                /* At once, because starting may have taken most of the first interval. */
                 tdm_source_arm(w->timer, w->moved_ns + 1);
         }
         *ret = steal_ptr(&w);

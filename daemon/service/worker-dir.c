@@ -1,5 +1,6 @@
-/* An installed tandemd lies among the commands, its workers do not: nobody calls them. The way from one folder to the
- * other is fixed by the installation, the prefix is not, so that a tree can be moved or unpacked anywhere. */
+/* tandemd is installed among the commands. Its workers are not, because people do not start them. The path from one
+ * folder to the other is fixed by the installation, and the prefix is not, so that a tree can be moved or unpacked
+ * anywhere. */
 #include "daemon/service/worker-dir.h"
 
 #include "common/util.h"

@@ -52,6 +52,23 @@ static int too_much(struct cursor *c)
                              c->at, TDM_GGUF_METADATA_MAX);
 }
 
+/* n elements of at least so many bytes each follow; they are neither walked nor allocated for before this. */
+static int check_room(struct cursor *c, const struct entry *e, unsigned bytes, const char *what)
+{
+        uint64_t in_file = (c->size - c->at) / bytes;
+
+        if (e->n > in_file)
+                return tdm_error_set(c->err, TDM_E_BAD_MODEL,
+                                     "key %.*s announces %" PRIu64 " %s, the file has room for %" PRIu64
+                                     " at most (damaged, or a truncated download?)",
+                                     (int)e->key.size, e->key.data, e->n, what, in_file);
+        if (e->n > remaining(c) / bytes)
+                return tdm_error_set(c->err, TDM_E_BAD_MODEL,
+                                     "key %.*s announces %" PRIu64 " %s; metadata may have %" PRIu64 " bytes in all",
+                                     (int)e->key.size, e->key.data, e->n, what, TDM_GGUF_METADATA_MAX);
+        return 0;
+}
+
 /* Reads on until the first end bytes are in memory; end lies in the file and in the limits. */
 static int fill(struct cursor *c, uint64_t end)
 {
@@ -166,11 +183,9 @@ static int walk_strings(struct cursor *c, struct entry *e, bool keep)
         uint64_t start = c->at, size = 0;
         int r;
 
-        if (e->n > remaining(c) / 8)
-                return tdm_error_set(c->err, TDM_E_BAD_MODEL,
-                                     "key %.*s announces %" PRIu64 " strings, the file has room for %" PRIu64
-                                     " at most (damaged, or a truncated download?)",
-                                     (int)e->key.size, e->key.data, e->n, remaining(c) / 8);
+        r = check_room(c, e, sizeof(size), "strings");
+        if (r)
+                return r;
         if (keep && e->n) {
                 uint64_t bytes = TDM_DIV_UP(e->n, TDM_GGUF_MARK_EVERY) * sizeof(*e->marks);
 
@@ -239,12 +254,9 @@ static int walk_entry(struct cursor *c, struct entry *e, bool keep)
                                      (int)e->key.size, e->key.data, e->element);
         if (e->element == VALUE_STRING)
                 return walk_strings(c, e, keep);
-        if (e->n > remaining(c) / tdm_gguf_value_bytes[e->element])
-                return tdm_error_set(c->err, TDM_E_BAD_MODEL,
-                                     "key %.*s announces %" PRIu64 " elements, the file has room for %" PRIu64
-                                     " at most (damaged, or a truncated download?)",
-                                     (int)e->key.size, e->key.data, e->n,
-                                     remaining(c) / tdm_gguf_value_bytes[e->element]);
+        r = check_room(c, e, tdm_gguf_value_bytes[e->element], "elements");
+        if (r)
+                return r;
         r = skip(c, e->n * tdm_gguf_value_bytes[e->element], "an array");
         return r || e->element != VALUE_BOOL ? r : check_bools(c, e, e->n);
 }

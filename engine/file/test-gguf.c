@@ -257,6 +257,10 @@ static void test_bad_keys(void **state)
         build_one_key(&b);
         build_u64(&b, 60000);
         build_bytes(&b, padding, sizeof(padding));
+        assert_refused(&b, TDM_E_BAD_MODEL, "60000 characters, 1 to 256 are allowed");
+        build_one_key(&b);
+        build_u64(&b, 200);
+        build_bytes(&b, padding, sizeof(padding));
         assert_refused(&b, TDM_E_BAD_MODEL, "more bytes than the file has");
         build_one_key(&b);
         build_key_u32(&b, "a\nb", 1);

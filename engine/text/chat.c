@@ -60,6 +60,7 @@ struct writer {
         size_t n_ids;
         char *run; /* text since the last marker */
         size_t run_size, run_capacity;
+        struct tdm_encode_budget *budget; /* or NULL */
 };
 
 const char *tdm_chat_family_name(enum tdm_chat_family family)
@@ -129,8 +130,8 @@ static int flush_run(struct writer *w, unsigned flags)
         size_t room = w->n_ids < w->capacity ? w->capacity - w->n_ids : 0;
         ssize_t n;
 
-        n = tdm_tokenizer_encode(w->tokenizer, w->run ? w->run : "", w->run_size, flags,
-                                 room ? w->ids + w->n_ids : NULL, room);
+        n = tdm_tokenizer_encode_within(w->tokenizer, w->run ? w->run : "", w->run_size, flags, w->budget,
+                                        room ? w->ids + w->n_ids : NULL, room);
         if (n < 0)
                 return (int)n;
         w->n_ids += (size_t)n;
@@ -231,10 +232,11 @@ static int put_messages(struct writer *w, const struct family *f, const struct t
         return r < 0 ? r : flush_run(w, 0);
 }
 
-ssize_t tdm_chat_encode(enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
-                        const struct tdm_chat_message *messages, size_t n_messages, uint32_t *ids, size_t capacity)
+ssize_t tdm_chat_encode_within(enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
+                               const struct tdm_chat_message *messages, size_t n_messages,
+                               struct tdm_encode_budget *budget, uint32_t *ids, size_t capacity)
 {
-        struct writer w = { .tokenizer = tokenizer, .ids = ids, .capacity = capacity };
+        struct writer w = { .tokenizer = tokenizer, .ids = ids, .capacity = capacity, .budget = budget };
         int r;
 
         if (family <= TDM_CHAT_NONE || (size_t)family >= TDM_ARRAY_SIZE(families) || n_messages == 0)
@@ -250,4 +252,10 @@ ssize_t tdm_chat_encode(enum tdm_chat_family family, const struct tdm_tokenizer 
                 r = put_messages(&w, &families[family], messages, n_messages);
         free(w.run);
         return r < 0 ? r : (ssize_t)w.n_ids;
+}
+
+ssize_t tdm_chat_encode(enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
+                        const struct tdm_chat_message *messages, size_t n_messages, uint32_t *ids, size_t capacity)
+{
+        return tdm_chat_encode_within(family, tokenizer, messages, n_messages, NULL, ids, capacity);
 }

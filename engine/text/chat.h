@@ -24,5 +24,9 @@ const char *tdm_chat_family_name(enum tdm_chat_family family);
  * assistant's, or TDM_CHAT_NONE. Gemma has no system role: system text goes in front of the first user turn. */
 ssize_t tdm_chat_encode(enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
                         const struct tdm_chat_message *messages, size_t n_messages, uint32_t *ids, size_t capacity);
+/* The same with a budget for all of its text; also -ECANCELED and -ETIME. Each message adds at most 64 bytes. */
+ssize_t tdm_chat_encode_within(enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
+                               const struct tdm_chat_message *messages, size_t n_messages,
+                               struct tdm_encode_budget *budget, uint32_t *ids, size_t capacity);
 
 #endif

@@ -12,6 +12,9 @@
 #include "common/utf8.h"
 
 #define TEXT_MAX_BYTES ((size_t)INT32_MAX)
+#define WINDOW_BYTES 16384u /* special pieces are looked for in so many bytes at a time */
+#define SMALL_BYTES 256u    /* a text for which nothing is allocated */
+#define CHECK_STEPS 4096u   /* between two looks at the budget */
 #define NONE UINT32_MAX
 
 struct symbol {
@@ -37,7 +40,39 @@ struct encoder {
         size_t symbols_capacity;
         struct pair *pairs; /* a heap */
         size_t n_pairs, pairs_capacity;
+        struct tdm_encode_budget *budget; /* or NULL */
+        uint64_t steps;                   /* taken since the budget was last looked at */
 };
+
+static int settle(struct encoder *e)
+{
+        struct tdm_encode_budget *b = e->budget;
+        uint64_t steps = e->steps;
+
+        e->steps = 0;
+        if (!b)
+                return 0;
+        if (b->cancelled && atomic_load_explicit(b->cancelled, memory_order_relaxed))
+                return -ECANCELED;
+        if (steps > b->steps) {
+                b->steps = 0;
+                return -ETIME;
+        }
+        b->steps -= steps;
+        return 0;
+}
+
+static inline int spend(struct encoder *e, uint64_t steps)
+{
+        e->steps += steps;
+        return e->steps < CHECK_STEPS ? 0 : settle(e);
+}
+
+/* As tdm_utf8_length(); most characters are ASCII. */
+static inline int character_length(const uint8_t *text, size_t size)
+{
+        return text[0] < 0x80 ? 1 : tdm_utf8_length(text, size);
+}
 
 static void emit(struct encoder *e, uint32_t id)
 {
@@ -124,34 +159,54 @@ static int try_pair(struct encoder *e, const uint8_t *word, uint32_t left, uint3
         return push_pair(e, (struct pair){ e->t->pieces[id].score, left, size, id });
 }
 
-/* Symbols [first, end) have become one piece. One that the vocabulary keeps but does not use is taken apart again where
- * it was put together last, as SentencePiece does. */
-static void emit_symbols(struct encoder *e, const uint8_t *word, uint32_t first, uint32_t end, uint32_t id)
+/* A piece that the vocabulary keeps but does not use, made of symbols [first, end), is taken apart where it was put
+ * together last, and so are its parts, as SentencePiece does. The order of the merges makes a tree with the last one at
+ * its root; it is built from left to right in linear time, with the right edge of what is there on a stack. */
+static void emit_unused(struct encoder *e, const uint8_t *word, uint32_t first, uint32_t end)
 {
-        uint32_t split = first + 1;
+        uint16_t left[TDM_PIECE_BYTES_MAX], right[TDM_PIECE_BYTES_MAX], edge[TDM_PIECE_BYTES_MAX]; /* 0: none */
+        struct part {
+                uint16_t from, to, split; /* symbols behind first; the split is the last merge in between, or 0 */
+        } parts[TDM_PIECE_BYTES_MAX + 1];
+        const struct symbol *symbols = e->symbols + first;
+        uint32_t n = end - first, n_edge = 0, n_parts = 0;
 
-        if (id == TDM_NO_PIECE) {
-                emit_bytes(e, word + e->symbols[first].start, e->symbols[first].size);
-                return;
+        for (uint32_t i = 1; i < n; i++) { /* symbol i was merged into the one before when symbols[i].next says */
+                left[i] = right[i] = 0;
+                while (n_edge > 0 && symbols[edge[n_edge - 1]].next < symbols[i].next)
+                        left[i] = edge[--n_edge];
+                if (n_edge > 0)
+                        right[edge[n_edge - 1]] = (uint16_t)i;
+                edge[n_edge++] = (uint16_t)i;
         }
-        if (e->t->pieces[id].type != TDM_PIECE_UNUSED || end - first == 1) {
-                emit(e, id);
-                return;
-        }
-        for (uint32_t i = first + 1; i < end; i++) {
-                if (e->symbols[i].next > e->symbols[split].next)
-                        split = i;
-        }
-        for (int half = 0; half < 2; half++) {
-                uint32_t from = half ? split : first, to = half ? end : split;
-                size_t start = e->symbols[from].start, stop = e->symbols[to].start;
+        parts[n_parts++] = (struct part){ 0, (uint16_t)n, edge[0] };
+        while (n_parts > 0) {
+                struct part part = parts[--n_parts];
+                size_t start = symbols[part.from].start, size = symbols[part.to].start - start;
+                uint32_t id = tdm_tokenizer_find(e->t, word + start, size);
 
-                id = tdm_tokenizer_find(e->t, word + start, stop - start);
                 if (id == TDM_NO_PIECE) /* a single character: only those have no piece */
-                        emit_bytes(e, word + start, stop - start);
-                else
-                        emit_symbols(e, word, from, to, id);
+                        emit_bytes(e, word + start, size);
+                else if (part.split == 0 || e->t->pieces[id].type != TDM_PIECE_UNUSED)
+                        emit(e, id);
+                else {
+                        parts[n_parts++] = (struct part){ part.split, part.to, right[part.split] };
+                        parts[n_parts++] = (struct part){ part.from, part.split, left[part.split] };
+                }
         }
+}
+
+/* Symbols [first, end) have become one piece. */
+static void emit_symbols(struct encoder *e, const uint8_t *word, uint32_t first, uint32_t end)
+{
+        uint32_t id = e->symbols[first].id;
+
+        if (id == TDM_NO_PIECE)
+                emit_bytes(e, word + e->symbols[first].start, e->symbols[first].size);
+        else if (e->t->pieces[id].type != TDM_PIECE_UNUSED || end - first == 1)
+                emit(e, id);
+        else
+                emit_unused(e, word, first, end);
 }
 
 /* word is well-formed UTF-8. */
@@ -160,7 +215,10 @@ static int encode_word(struct encoder *e, const uint8_t *word, size_t size)
         uint32_t n = 0, when = 0;
         int r;
 
-        if ((size_t)tdm_utf8_length(word, size) == size) {
+        r = spend(e, size);
+        if (r < 0)
+                return r;
+        if ((size_t)character_length(word, size) == size) {
                 uint32_t id = tdm_tokenizer_find(e->t, word, size);
 
                 if (id == TDM_NO_PIECE)
@@ -171,7 +229,7 @@ static int encode_word(struct encoder *e, const uint8_t *word, size_t size)
         }
         e->n_pairs = 0;
         for (size_t at = 0;; n++) { /* the last one is a sentinel of size 0 */
-                uint32_t length = at < size ? (uint32_t)tdm_utf8_length(word + at, size - at) : 0;
+                uint32_t length = at < size ? (uint32_t)character_length(word + at, size - at) : 0;
 
                 if (grow((void **)&e->symbols, &e->symbols_capacity, n, sizeof(*e->symbols)) < 0)
                         return -ENOMEM;
@@ -191,6 +249,9 @@ static int encode_word(struct encoder *e, const uint8_t *word, size_t size)
                 struct pair pair = pop_pair(e);
                 struct symbol *left = &e->symbols[pair.left], *right;
 
+                r = spend(e, 1);
+                if (r < 0)
+                        return r;
                 if (left->size == 0 || left->next == NONE)
                         continue;
                 right = &e->symbols[left->next];
@@ -210,7 +271,7 @@ static int encode_word(struct encoder *e, const uint8_t *word, size_t size)
                         return r;
         }
         for (uint32_t i = 0; i != NONE; i = e->symbols[i].next)
-                emit_symbols(e, word, i, e->symbols[i].next == NONE ? n : e->symbols[i].next, e->symbols[i].id);
+                emit_symbols(e, word, i, e->symbols[i].next == NONE ? n : e->symbols[i].next);
         return 0;
 }
 
@@ -221,7 +282,7 @@ static int encode_plain(struct encoder *e, const uint8_t *text, size_t size)
         int r = 0;
 
         while (at < size) {
-                int length = tdm_utf8_length(text + at, size - at);
+                int length = character_length(text + at, size - at);
                 bool stray = length <= 0;
                 uint8_t byte = text[at];
 
@@ -233,6 +294,9 @@ static int encode_plain(struct encoder *e, const uint8_t *text, size_t size)
                 }
                 at += length > 0 ? (size_t)length : 1;
                 if (stray) {
+                        r = spend(e, 1);
+                        if (r < 0)
+                                return r;
                         emit_bytes(e, text + start, at - start);
                         start = at;
                 }
@@ -257,18 +321,28 @@ static int encode_run(struct encoder *e, const uint8_t *text, size_t size, bool 
         return encode_plain(e, copy, size + 1);
 }
 
-static int encode_text(struct encoder *e, const uint8_t *text, size_t size, bool controls)
+/* matches has room for min(size, WINDOW_BYTES) ids. */
+static int encode_text(struct encoder *e, const uint8_t *text, size_t size, bool controls, uint32_t *matches)
 {
         const struct tdm_tokenizer *t = e->t;
         bool prefix = t->add_space_prefix; /* at the start and behind control pieces */
-        size_t start = 0, at = 0;
+        size_t start = 0, at = 0, window = 0, window_end = 0;
         int r, length;
 
         while (at < size) {
-                uint32_t id = tdm_tokenizer_match_special(t, text + at, size - at, controls);
+                uint32_t id;
 
+                if (at >= window_end) {
+                        window = at;
+                        window_end = at + TDM_MIN(size - at, (size_t)WINDOW_BYTES);
+                        r = spend(e, window_end - window + t->specials.max_bytes);
+                        if (r < 0)
+                                return r;
+                        tdm_tokenizer_match_specials(t, text + at, size - at, window_end - window, controls, matches);
+                }
+                id = matches[at - window];
                 if (id == TDM_NO_PIECE) {
-                        length = tdm_utf8_length(text + at, size - at);
+                        length = character_length(text + at, size - at);
                         at += length > 0 ? (size_t)length : 1;
                         continue;
                 }
@@ -283,11 +357,26 @@ static int encode_text(struct encoder *e, const uint8_t *text, size_t size, bool
         return encode_run(e, text + start, size - start, prefix);
 }
 
-ssize_t tdm_tokenizer_encode(const struct tdm_tokenizer *tokenizer, const char *text, size_t size, unsigned flags,
-                             uint32_t *ids, size_t capacity)
+static int encode(struct encoder *e, const uint8_t *text, size_t size, bool controls)
 {
-        struct encoder e = { .t = tokenizer, .ids = ids, .capacity = capacity };
-        int r = 0;
+        _cleanup_(freep) uint32_t *many = NULL;
+        uint32_t few[SMALL_BYTES], *matches = few;
+
+        if (controls ? e->t->specials.max_bytes == 0 : !e->t->specials.has_user_defined)
+                return encode_run(e, text, size, e->t->add_space_prefix);
+        if (size > SMALL_BYTES) {
+                matches = many = malloc(TDM_MIN(size, (size_t)WINDOW_BYTES) * sizeof(*many));
+                if (!many)
+                        return -ENOMEM;
+        }
+        return encode_text(e, text, size, controls, matches);
+}
+
+ssize_t tdm_tokenizer_encode_within(const struct tdm_tokenizer *tokenizer, const char *text, size_t size,
+                                    unsigned flags, struct tdm_encode_budget *budget, uint32_t *ids, size_t capacity)
+{
+        struct encoder e = { .t = tokenizer, .ids = ids, .capacity = capacity, .budget = budget };
+        int r = 0, settled;
 
         if (flags & ~(unsigned)(TDM_TOKENIZE_BOS | TDM_TOKENIZE_SPECIAL))
                 return -EINVAL;
@@ -296,8 +385,17 @@ ssize_t tdm_tokenizer_encode(const struct tdm_tokenizer *tokenizer, const char *
         if (flags & TDM_TOKENIZE_BOS && tokenizer->add_bos && tokenizer->bos >= 0)
                 emit(&e, (uint32_t)tokenizer->bos);
         if (size > 0) /* text may be NULL otherwise */
-                r = encode_text(&e, (const uint8_t *)text, size, flags & TDM_TOKENIZE_SPECIAL);
+                r = encode(&e, (const uint8_t *)text, size, flags & TDM_TOKENIZE_SPECIAL);
+        settled = settle(&e);
         free(e.symbols);
         free(e.pairs);
+        if (r == 0)
+                r = settled;
         return r < 0 ? r : (ssize_t)e.n_ids;
+}
+
+ssize_t tdm_tokenizer_encode(const struct tdm_tokenizer *tokenizer, const char *text, size_t size, unsigned flags,
+                             uint32_t *ids, size_t capacity)
+{
+        return tdm_tokenizer_encode_within(tokenizer, text, size, flags, NULL, ids, capacity);
 }

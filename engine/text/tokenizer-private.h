@@ -1,4 +1,4 @@
-/* What tokenizer.c (building), tokenizer-encode.c and decoder.c share; nobody else includes it. */
+/* What tokenizer.c (building), tokenizer-specials.c, tokenizer-encode.c and decoder.c share; nobody else includes it. */
 #ifndef TDM_ENGINE_TOKENIZER_PRIVATE_H
 #define TDM_ENGINE_TOKENIZER_PRIVATE_H
 
@@ -16,6 +16,9 @@ enum tdm_piece_type {
 
 #define TDM_NO_PIECE UINT32_MAX
 #define TDM_MAX_ENDS 8u
+#define TDM_PIECE_BYTES_MAX 1024u /* the longest of known vocabularies has 93 */
+/* Bytes of special pieces, shared endings counted once: Gemma 3 has fewer than 100,000. 26 MiB of memory. */
+#define TDM_SPECIAL_STATES_MAX (1u << 21)
 
 /* The text is what a piece stands for: of merged pieces with U+2581 already a space, of byte pieces their byte. */
 struct tdm_piece {
@@ -26,6 +29,25 @@ struct tdm_piece {
         float score;
 };
 
+/* The longest special piece that starts somewhere: of all, and of those that match in any text. TDM_NO_PIECE: none. */
+struct tdm_special_match {
+        uint32_t any, user_defined;
+};
+
+/* The automaton of tokenizer-specials.c. State 0 is the root, match 0 is none. */
+struct tdm_specials {
+        uint32_t n_states, n_matches;
+        size_t max_bytes; /* of the longest special piece */
+        bool has_user_defined;
+        uint32_t *first;    /* [n_states + 1]: the children of state x are first[x] .. first[x + 1] */
+        uint32_t *links;    /* [n_states]: where to go on when no child has the next byte */
+        uint32_t *match_of; /* [n_states]: index into matches */
+        uint8_t *bytes;     /* [n_states]: the byte that leads there */
+        struct tdm_special_match *matches;
+        uint32_t roots[256]; /* children of the root by byte; 0: none */
+};
+#define TDM_SPECIAL_STATE_BYTES (3 * sizeof(uint32_t) + 1)
+
 struct tdm_tokenizer {
         uint32_t n_pieces;
         int32_t bos, eos, unknown;
@@ -34,6 +56,7 @@ struct tdm_tokenizer {
         uint32_t ends[TDM_MAX_ENDS];
         size_t max_piece_bytes;
         size_t max_merge_bytes;
+        struct tdm_parse_account account;
         struct tdm_piece *pieces;
         uint8_t *pool;
         uint32_t byte_ids[256]; /* TDM_NO_PIECE where there is none */
@@ -44,13 +67,9 @@ struct tdm_tokenizer {
         struct tdm_piece_slot {
                 uint32_t hash;
                 uint32_t id; /* TDM_NO_PIECE: free */
-        } * slots;
+        } *slots;
 
-        /* User-defined, control and unknown pieces, sorted by text, then id; those starting with byte b are
-         * special_of[b] .. special_of[b + 1]. */
-        uint32_t *specials;
-        uint32_t n_specials;
-        uint32_t special_of[257];
+        struct tdm_specials specials; /* user-defined, control and unknown pieces */
 
         /* Bit y of row x: some mergeable piece has byte y right behind byte x. Merges cannot cross any other border. */
         uint8_t joins[256][32];
@@ -63,7 +82,12 @@ static inline const uint8_t *tdm_piece_text(const struct tdm_tokenizer *t, uint3
 
 /* A mergeable piece with this text, or TDM_NO_PIECE. */
 uint32_t tdm_tokenizer_find(const struct tdm_tokenizer *t, const uint8_t *text, size_t size);
-/* The longest user-defined piece (with controls: of all special pieces) that the text starts with, or TDM_NO_PIECE. */
-uint32_t tdm_tokenizer_match_special(const struct tdm_tokenizer *t, const uint8_t *text, size_t size, bool controls);
+
+int tdm_specials_build(struct tdm_tokenizer *t, struct tdm_error *err);
+void tdm_specials_deinit(struct tdm_specials *s);
+/* For each of the first n bytes of text: the longest user-defined piece (with controls: special piece) that starts
+ * there, or TDM_NO_PIECE. Looks at text behind n as far as the longest one reaches. O(n + longest special piece). */
+void tdm_tokenizer_match_specials(const struct tdm_tokenizer *t, const uint8_t *text, size_t size, size_t n,
+                                  bool controls, uint32_t *ret_ids);
 
 #endif

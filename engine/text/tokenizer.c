@@ -2,8 +2,8 @@
  *
  * Pieces are kept in the form in which they stand in running text: U+2581, which SentencePiece writes for a space, is
  * turned back once here, so encoding needs no second copy of the text. Three things are built: a hash table of the
- * texts that merges may form, a sorted list of the special pieces, and a map of which bytes may be neighbours inside a
- * piece.
+ * texts that merges may form, an automaton over the special pieces (tokenizer-specials.c), and a map of which bytes may
+ * be neighbours inside a piece. Each takes time and memory linear in the bytes of the vocabulary.
  *
  * Of pieces with the same text the one with the lowest id counts. The markers of chat turns are control pieces whatever
  * the file says: some converters write them as ordinary ones, and then user text could end a turn. */
@@ -14,7 +14,7 @@
 #include <sys/random.h>
 
 #define PIECES_MAX (1u << 21)
-#define PIECE_BYTES_MAX 1024u
+#define CHECK_EVERY 4096u /* pieces between two looks at the flag */
 
 static const char space_mark[3] = { '\xe2', '\x96', '\x81' };
 
@@ -80,21 +80,29 @@ static void insert(struct tdm_tokenizer *t, uint32_t id)
         t->slots[i] = (struct tdm_piece_slot){ hash, id };
 }
 
-static int build_table(struct tdm_tokenizer *t)
+static int build_table(struct tdm_tokenizer *t, struct tdm_error *err)
 {
-        uint64_t n_slots = 16;
+        uint64_t n_slots = 16, n_mergeable = 0;
+        int r;
 
-        while (n_slots < 2 * (uint64_t)t->n_pieces)
+        for (uint32_t id = 0; id < t->n_pieces; id++)
+                n_mergeable += t->pieces[id].mergeable;
+        while (n_slots < 2 * n_mergeable)
                 n_slots *= 2;
+        r = tdm_parse_charge(&t->account, n_slots * sizeof(*t->slots), err);
+        if (r)
+                return r;
         t->slots = malloc(n_slots * sizeof(*t->slots));
         if (!t->slots)
-                return -ENOMEM;
+                return tdm_error_set(err, -ENOMEM, "out of memory for %u pieces", t->n_pieces);
         memset(t->slots, 0xff, n_slots * sizeof(*t->slots));
         t->slot_mask = (uint32_t)(n_slots - 1);
         for (uint32_t id = 0; id < t->n_pieces; id++) {
                 struct tdm_piece *p = &t->pieces[id];
                 const uint8_t *text = tdm_piece_text(t, id);
 
+                if (id % CHECK_EVERY == 0 && (r = tdm_parse_check(&t->account, err)))
+                        return r;
                 if (!p->mergeable)
                         continue;
                 t->max_merge_bytes = TDM_MAX(t->max_merge_bytes, (size_t)p->size);
@@ -107,88 +115,6 @@ static int build_table(struct tdm_tokenizer *t)
                         t->joins[text[i - 1]][text[i] / 8] |= (uint8_t)(1u << text[i] % 8);
         }
         return 0;
-}
-
-static bool is_special(const struct tdm_piece *p)
-{
-        return p->size > 0 &&
-               (p->type == TDM_PIECE_USER_DEFINED || p->type == TDM_PIECE_CONTROL || p->type == TDM_PIECE_UNKNOWN);
-}
-
-static int compare_specials(const void *a, const void *b, void *tokenizer)
-{
-        const struct tdm_tokenizer *t = tokenizer;
-        uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-        const struct tdm_piece *p = &t->pieces[x], *q = &t->pieces[y];
-        int r = memcmp(tdm_piece_text(t, x), tdm_piece_text(t, y), TDM_MIN(p->size, q->size));
-
-        if (r == 0)
-                r = (p->size > q->size) - (p->size < q->size);
-        return r ? r : (x > y) - (x < y);
-}
-
-static int build_specials(struct tdm_tokenizer *t)
-{
-        uint32_t n = 0;
-
-        for (uint32_t id = 0; id < t->n_pieces; id++)
-                n += is_special(&t->pieces[id]);
-        t->specials = calloc(TDM_MAX(n, 1u), sizeof(*t->specials));
-        if (!t->specials)
-                return -ENOMEM;
-        for (uint32_t id = 0; id < t->n_pieces; id++) {
-                if (is_special(&t->pieces[id]))
-                        t->specials[t->n_specials++] = id;
-        }
-        qsort_r(t->specials, n, sizeof(*t->specials), compare_specials, t);
-        for (uint32_t i = 0, b = 0; b < 257; b++) {
-                while (i < n && tdm_piece_text(t, t->specials[i])[0] < b)
-                        i++;
-                t->special_of[b] = i;
-        }
-        return 0;
-}
-
-/* First index in specials[low .. high) whose byte at depth is not less than byte; all have more than depth bytes. */
-static uint32_t lower_bound(const struct tdm_tokenizer *t, uint32_t low, uint32_t high, size_t depth, unsigned byte)
-{
-        while (low < high) {
-                uint32_t middle = low + (high - low) / 2;
-
-                if (tdm_piece_text(t, t->specials[middle])[depth] < byte)
-                        low = middle + 1;
-                else
-                        high = middle;
-        }
-        return low;
-}
-
-uint32_t tdm_tokenizer_match_special(const struct tdm_tokenizer *t, const uint8_t *text, size_t size, bool controls)
-{
-        uint32_t low, high, best = TDM_NO_PIECE;
-
-        if (size == 0)
-                return TDM_NO_PIECE;
-        low = t->special_of[text[0]];
-        high = t->special_of[text[0] + 1];
-        /* [low, high) share the text's first depth bytes; those that end there come first. */
-        for (size_t depth = 1; low < high; depth++) {
-                bool found = false;
-
-                while (low < high && t->pieces[t->specials[low]].size == depth) {
-                        uint32_t id = t->specials[low++];
-
-                        if (!found && (controls || t->pieces[id].type == TDM_PIECE_USER_DEFINED)) {
-                                best = id;
-                                found = true;
-                        }
-                }
-                if (depth >= size)
-                        break;
-                low = lower_bound(t, low, high, depth, text[depth]);
-                high = lower_bound(t, low, high, depth, text[depth] + 1u);
-        }
-        return best;
 }
 
 /* "<0x4F>" as a number, or -1. */
@@ -281,35 +207,59 @@ static int read_piece(struct tdm_tokenizer *t, uint32_t id, struct tdm_gguf_stri
         return 0;
 }
 
-static int read_pieces(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err)
+static const char tokens_key[] = "tokenizer.ggml.tokens", scores_key[] = "tokenizer.ggml.scores",
+                  types_key[] = "tokenizer.ggml.token_type";
+
+static int make_room(struct tdm_tokenizer *t, struct tdm_gguf_array tokens, struct tdm_error *err)
 {
-        const char *tokens = "tokenizer.ggml.tokens", *scores = "tokenizer.ggml.scores";
-        const char *types = "tokenizer.ggml.token_type";
         struct tdm_gguf_string s;
-        size_t pool_size = 0, pool_used = 0;
+        size_t pool_size = 0;
         int r;
 
         for (uint32_t id = 0; id < t->n_pieces; id++) {
-                if (tdm_gguf_get_array_string(g, tokens, id, &s) < 0)
-                        return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is not an array of strings", tokens);
-                if (s.size > PIECE_BYTES_MAX)
+                if (tdm_gguf_array_next_string(&tokens, &s) < 0)
+                        return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is not an array of strings", tokens_key);
+                if (s.size > TDM_PIECE_BYTES_MAX)
                         return tdm_error_set(err, TDM_E_BAD_MODEL, "piece %u has %zu bytes, at most %u are allowed", id,
-                                             s.size, PIECE_BYTES_MAX);
+                                             s.size, TDM_PIECE_BYTES_MAX);
                 pool_size += s.size;
         }
+        r = tdm_parse_charge(&t->account, t->n_pieces * sizeof(*t->pieces) + pool_size, err);
+        if (r)
+                return r;
         t->pieces = calloc(t->n_pieces, sizeof(*t->pieces));
         t->pool = malloc(TDM_MAX(pool_size, (size_t)1));
         if (!t->pieces || !t->pool)
                 return tdm_error_set(err, -ENOMEM, "out of memory for %u pieces", t->n_pieces);
+        return 0;
+}
+
+static int read_pieces(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err)
+{
+        struct tdm_gguf_array tokens = { 0 }, scores = { 0 }, types = { 0 }; /* empty where the key is missing */
+        size_t pool_used = 0;
+        int r;
+
+        (void)tdm_gguf_array_begin(&tokens, g, tokens_key);
+        (void)tdm_gguf_array_begin(&scores, g, scores_key);
+        (void)tdm_gguf_array_begin(&types, g, types_key);
+        r = make_room(t, tokens, err);
+        if (r)
+                return r;
         for (uint32_t id = 0; id < t->n_pieces; id++) {
+                struct tdm_gguf_string s = { 0 };
                 uint64_t type;
                 double score;
 
-                (void)tdm_gguf_get_array_string(g, tokens, id, &s);
-                if (tdm_gguf_get_array_f64(g, scores, id, &score) < 0 || isnan(score))
-                        return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s has no score for piece %u", scores, id);
-                if (tdm_gguf_get_array_u64(g, types, id, &type) < 0)
-                        return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s has no type for piece %u", types, id);
+                if (id % CHECK_EVERY == 0 && (r = tdm_parse_check(&t->account, err)))
+                        return r;
+                (void)tdm_gguf_array_next_string(&tokens, &s);
+                if (tdm_gguf_array_next_f64(&scores, &score) < 0 || isnan(score))
+                        return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s has no score for piece %u", scores_key,
+                                             id);
+                if (tdm_gguf_array_next_u64(&types, &type) < 0)
+                        return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s has no type for piece %u", types_key,
+                                             id);
                 if (type < TDM_PIECE_NORMAL || type > TDM_PIECE_BYTE)
                         return tdm_error_set(err, TDM_E_BAD_MODEL,
                                              "piece %u has the type %" PRIu64 ", which does not exist", id, type);
@@ -382,8 +332,9 @@ static int find_ends(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct t
         add_end(t, eom);
         for (size_t i = 0; eot < 0 && i < TDM_ARRAY_SIZE(end_texts); i++) {
                 size_t size = strlen(end_texts[i]);
-                uint32_t id = tdm_tokenizer_match_special(t, (const uint8_t *)end_texts[i], size, true);
+                uint32_t id;
 
+                tdm_tokenizer_match_specials(t, (const uint8_t *)end_texts[i], size, 1, true, &id);
                 if (id != TDM_NO_PIECE && t->pieces[id].size == size)
                         add_end(t, (int32_t)id);
         }
@@ -421,12 +372,13 @@ static int build(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_e
                                              "unknown piece, so some text could not be written",
                                              b);
         }
-        if (build_table(t) < 0 || build_specials(t) < 0)
-                return tdm_error_set(err, -ENOMEM, "out of memory for %u pieces", t->n_pieces);
+        if ((r = build_table(t, err)) || (r = tdm_specials_build(t, err)))
+                return r;
         return find_ends(t, g, err);
 }
 
-int tdm_tokenizer_new(struct tdm_tokenizer **ret, const struct tdm_gguf *gguf, struct tdm_error *err)
+int tdm_tokenizer_new_within(struct tdm_tokenizer **ret, const struct tdm_gguf *gguf,
+                             const struct tdm_parse_limits *limits, struct tdm_error *err)
 {
         _cleanup_(tdm_tokenizer_destroyp) struct tdm_tokenizer *t = NULL;
         struct tdm_error local;
@@ -437,13 +389,28 @@ int tdm_tokenizer_new(struct tdm_tokenizer **ret, const struct tdm_gguf *gguf, s
         t = calloc(1, sizeof(*t));
         if (!t)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
-        r = build(t, gguf, err);
+        t->account.limits = limits;
+        r = tdm_parse_charge(&t->account, sizeof(*t), err);
+        if (r == 0)
+                r = build(t, gguf, err);
         if (r) {
+                tdm_parse_uncharge(&t->account, t->account.held);
                 tdm_error_prefix(err, "cannot use the tokenizer of model %s", tdm_gguf_name(gguf));
                 return r;
         }
+        t->account.limits = NULL;
         *ret = steal_ptr(&t);
         return 0;
+}
+
+int tdm_tokenizer_new(struct tdm_tokenizer **ret, const struct tdm_gguf *gguf, struct tdm_error *err)
+{
+        return tdm_tokenizer_new_within(ret, gguf, NULL, err);
+}
+
+uint64_t tdm_tokenizer_memory(const struct tdm_tokenizer *t)
+{
+        return t->account.held;
 }
 
 void tdm_tokenizer_destroy(struct tdm_tokenizer *t)
@@ -453,7 +420,7 @@ void tdm_tokenizer_destroy(struct tdm_tokenizer *t)
         free(t->pieces);
         free(t->pool);
         free(t->slots);
-        free(t->specials);
+        tdm_specials_deinit(&t->specials);
         free(t);
 }
 

@@ -14,6 +14,12 @@ struct tdm_tokenizer;
 
 /* Copies what it needs; the gguf may be closed afterwards. */
 int tdm_tokenizer_new(struct tdm_tokenizer **ret, const struct tdm_gguf *gguf, struct tdm_error *err);
+/* The same with limits of the caller's own (NULL: none). */
+int tdm_tokenizer_new_within(struct tdm_tokenizer **ret, const struct tdm_gguf *gguf,
+                             const struct tdm_parse_limits *limits, struct tdm_error *err);
+/* Private memory that the object holds: the texts, at most 44 bytes for each piece, and 13 for each byte of special
+ * pieces, of which 2^21 are allowed. */
+uint64_t tdm_tokenizer_memory(const struct tdm_tokenizer *tokenizer);
 void tdm_tokenizer_destroy(struct tdm_tokenizer *tokenizer);
 void tdm_tokenizer_destroyp(struct tdm_tokenizer **tokenizer);
 
@@ -31,9 +37,21 @@ enum tdm_tokenize_flags {
 };
 
 /* Writes at most capacity ids and returns how many there are in all (which may be more: call again), or a negative
- * errno. Takes O(n log n) time and O(n) memory in the text's length. */
+ * errno. Whatever the vocabulary is, it takes O(n log n) time in the text's length n, and 64 KiB and at most 128 bytes of
+ * memory for each byte of the longest stretch without a border that no piece spans. */
 ssize_t tdm_tokenizer_encode(const struct tdm_tokenizer *tokenizer, const char *text, size_t size, unsigned flags,
                              uint32_t *ids, size_t capacity);
+
+/* How long encoding may go on. It is looked at before every 16 KiB of text and every 4,096 merges. */
+struct tdm_encode_budget {
+        uint64_t steps;               /* left; goes down by what was done */
+        const atomic_bool *cancelled; /* NULL: nobody cancels */
+};
+/* A text of n bytes takes at most this many steps. One takes some nanoseconds, up to 300 for hostile vocabularies. */
+#define TDM_ENCODE_STEPS(n) (12 * (uint64_t)(n) + 4096)
+/* Also -ECANCELED, and -ETIME when the steps are spent. budget may be NULL. */
+ssize_t tdm_tokenizer_encode_within(const struct tdm_tokenizer *tokenizer, const char *text, size_t size,
+                                    unsigned flags, struct tdm_encode_budget *budget, uint32_t *ids, size_t capacity);
 
 /* The bytes of one token as they stand in running text (U+2581 is a space; byte pieces are their byte; control pieces
  * are empty unless special). Returns the size; data is valid as long as the tokenizer. */

@@ -417,8 +417,7 @@ void tdm_worker_send_hello(struct tdm_worker *w)
         body.detail = (char *)w->device->ops->describe(w->device);
         body.numerics_id = (char *)w->device->ops->numerics_id(w->device);
         body.sandbox = (char *)tdm_sandbox_describe(&w->sandbox);
-        if (w->device->ops->reason)
-                body.reason = (char *)w->device->ops->reason(w->device);
+        body.reason = w->device->ops->reason ? (char *)w->device->ops->reason(w->device) : w->why_auto;
         send_message(w, &message);
 }
 

@@ -118,6 +118,7 @@ struct tdm_worker {
 
         /* executor */
         struct tdm_device *device;
+        char why_auto[256]; /* why "auto" took it, unless the device says so itself; "" when it was asked for by name */
         struct tdm_segment *progress_segment;
         struct tdm_progress *progress;
         struct tdm_worker_model models[TDM_PROGRESS_MODELS];

@@ -101,12 +101,23 @@ static void prepare_process(int control_fd)
         signal(SIGPIPE, SIG_IGN);
 }
 
-static int choose_device(const struct tdm_worker_program *program, const char *requested,
-                         const struct tdm_device_config *config, const struct tdm_worker_device **ret,
-                         struct tdm_error *err)
+/* For people: what "auto" took, and why not the device before it. */
+static void explain_choice(struct tdm_worker *w, const struct tdm_worker_device *taken, const char *passed_over)
 {
+        const char *name = strcmp(taken->name, "host") == 0 ? "the CPU" : taken->name;
+
+        if (passed_over[0])
+                snprintf(w->why_auto, sizeof(w->why_auto), "auto took %s: %.220s", name, passed_over);
+        else if (taken->probe)
+                snprintf(w->why_auto, sizeof(w->why_auto), "auto took %s: its device answers", name);
+}
+
+static int choose_device(struct tdm_worker *w, const char *requested, const struct tdm_device_config *config,
+                         const struct tdm_worker_device **ret, struct tdm_error *err)
+{
+        const struct tdm_worker_program *program = w->program;
         bool any = strcmp(requested, "auto") == 0 || !requested[0];
-        char known[128] = "auto";
+        char known[128] = "auto", passed_over[256] = "";
 
         for (unsigned i = 0; i < program->n_devices; i++) {
                 const struct tdm_worker_device *d = &program->devices[i];
@@ -114,9 +125,14 @@ static int choose_device(const struct tdm_worker_program *program, const char *r
 
                 if (any && d->ops && d->probe && d->probe(config, &why) != 0) {
                         tdm_log_info("not taking the device %s: %s", d->name, why.message);
+                        snprintf(passed_over, sizeof(passed_over), "%.255s", why.message);
                         continue;
                 }
+                if (any && !d->ops)
+                        snprintf(passed_over, sizeof(passed_over), "this build has no %s device", d->name);
                 if (d->ops && (any || strcmp(requested, d->name) == 0)) {
+                        if (any)
+                                explain_choice(w, d, passed_over);
                         *ret = d;
                         return 0;
                 }
@@ -164,7 +180,7 @@ static int open_device(struct tdm_worker *w, const struct tdm_worker_init *init,
         r = tdm_sandbox_driver_files(&w->sandbox, w->program->index, init->programs);
         if (r < 0)
                 return tdm_error_set(err, r, "cannot give up most of the file system: %s", strerror(-r));
-        r = choose_device(w->program, init->requested, &config, &device, err);
+        r = choose_device(w, init->requested, &config, &device, err);
         if (r != 0)
                 return r;
         w->sandbox.makes_code = device->makes_code;

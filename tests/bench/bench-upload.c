@@ -1,11 +1,12 @@
 /* What bounds the loading of a model onto a GPU of its own: how fast its memory takes copies from staging buffers that
  * are full already (that is PCIe alone), and how fast weights come through them, which the CPUs copy there
- * (gpu-worker/vulkan/memory/memory.c).
+ * (gpu-worker/vulkan/device/buffer.c).
  *
  * usage: bench-upload [MIB]   1024 without; prints two lines of GB/s, medians of five */
 #include <sys/mman.h>
 
-#include "gpu-worker/vulkan/private.h"
+#include "gpu-worker/vulkan/device/gpu.h"
+#include "gpu-worker/vulkan/vulkan.h"
 
 #define ROUNDS 5
 

@@ -4,6 +4,7 @@
 #include "common/sigbus.h"
 #include "engine/model/model.h"
 #include "engine/text/chat.h"
+#include "tests/fuzz/fuzz-time.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -61,8 +62,20 @@ static void talk(const struct tdm_gguf *g, const struct tdm_tokenizer *t)
         }
 }
 
+/* What the objects hold is what they say, and a small multiple of the file. */
+static void check_memory(const struct tdm_gguf *g, const struct tdm_tokenizer *t, size_t size, uint64_t counted)
+{
+        uint64_t held = tdm_gguf_memory(g) + (t ? tdm_tokenizer_memory(t) : 0);
+
+        assert(held == counted);
+        assert(held <= 16 * (uint64_t)size + 65536);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+        uint64_t start = fuzz_now_ns();
+        _Atomic uint64_t n_bytes = 0;
+        struct tdm_parse_limits limits = { .n_bytes = &n_bytes };
         static int fd = -1;
         _cleanup_(tdm_gguf_closep) struct tdm_gguf *g = NULL;
         _cleanup_(tdm_tokenizer_destroyp) struct tdm_tokenizer *t = NULL;
@@ -77,10 +90,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         }
         if (ftruncate(fd, (off_t)size) < 0 || pwrite(fd, data, size, 0) != (ssize_t)size)
                 abort();
-        r = tdm_gguf_open(&g, fd, "fuzz", &err);
+        r = tdm_gguf_open_within(&g, fd, "fuzz", &limits, &err);
         assert(r == 0 || (r == err.code && err.message[0]));
-        if (r)
+        if (r) {
+                assert(n_bytes == 0);
+                fuzz_check_time(start);
                 return 0;
+        }
         visit(g);
         r = tdm_model_describe(g, &description, &err);
         assert(r == 0 || (r == err.code && err.message[0]));
@@ -89,9 +105,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                 assert(tdm_recipe_check(&description.recipe, &description.hparams, NULL) == 0);
                 tdm_model_description_deinit(&description);
         }
-        r = tdm_tokenizer_new(&t, g, &err);
+        r = tdm_tokenizer_new_within(&t, g, &limits, &err);
         assert(r == 0 || (r == err.code && err.message[0]));
         if (r == 0)
                 talk(g, t);
+        check_memory(g, t, size, n_bytes);
+        fuzz_check_time(start);
         return 0;
 }

@@ -221,9 +221,9 @@ def a_client_that_does_not_read():
     with Daemon() as d:
         jobs = [d.start_job(n=4000, temp=1.0, seed=i) for i in range(4)]
         time.sleep(0.2)
-        begin = time.monotonic()
+        watch = Stopwatch()
         equal(len(d.generate(n=20).ids), 20, "another client's job")
-        check(time.monotonic() - begin < 10 * SLOW, "another client waited")
+        check(watch.seconds() < 10 * SLOW, "another client waited")
         for j in jobs:
             j.vanish()
         serves(d)

@@ -18,10 +18,10 @@ def ctrl_c():
             with d.popen_cli("generate", "-m", "tale", "--raw", "-n", "4000", "--temp", "1", "--seed", str(i),
                              PROMPT) as p:
                 check(p.stdout.read(10), "text")
-                begin = time.monotonic()
+                watch = Stopwatch()
                 p.send_signal(signal.SIGINT)
-                p.wait(10 * SLOW)
-                took.append(1000 * (time.monotonic() - begin))
+                p.wait(60 * SLOW)
+                took.append(1000 * watch.seconds())
                 equal(p.returncode, 130, f"exit status ({p.stderr.read()[-300:]})")
             wait_for(lambda: d.status().get("jobs_running", 0) == 0, "the job leaves", 2, 0.002)
             equal(d.status().get("jobs_cancelled", 0), before + 1, "jobs cancelled")
@@ -32,7 +32,7 @@ def ctrl_c():
         with d.popen_cli("generate", "-m", "tale", "--raw", "-n", "10", "word " * 3500) as p:
             time.sleep(0.05 * SLOW)
             p.send_signal(signal.SIGINT)
-            p.wait(10 * SLOW)
+            p.wait(60 * SLOW)
             check(p.returncode in (0, 130), "exit status while the prompt is read", p.returncode,
                   p.stderr.read()[-200:])
         equal(len(d.generate(n=3).ids), 3, "the daemon still serves")

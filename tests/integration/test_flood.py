@@ -48,21 +48,25 @@ def flood():
         refused, accepted, slowest = 0, 0, 0.0
         for i in range(128):
             wire.send("generate", dict(job, prompt_ids=[2] + [300 + i] * 20, prompt=b""))
-        before = rss(d.process.pid)
+        before, done = rss(d.process.pid), d.status().get("jobs_done", 0)
         for i in range(n - 128):
             begin = time.monotonic()
             number = wire.send("generate", job)
             kind, m = wire.receive(number)
-            equal(kind, "error", "answer")
             slowest = max(slowest, time.monotonic() - begin)
+            if kind == "accepted":  # on a busy machine some of the first jobs have ended meanwhile
+                accepted += 1
+                check(d.status().get("jobs_done", 0) - done >= accepted, "no more than one for each that has ended", accepted)
+                continue
+            equal(kind, "error", "answer")
             equal(m.get("code"), "quota", f"answer to job {129 + i}")
             refused += 1
         grown = rss(d.process.pid) - before
-        begin = time.monotonic()
+        watch = Stopwatch()
         with as_user(65533):
             other = d.start_job(ids=[2, 300, 301], n=3)
         other.until(1)
-        took = time.monotonic() - begin
+        took = watch.seconds()
         print(f"FIGURE flood: {refused} of {n} refused, slowest answer {1000 * slowest:.1f} ms, daemon grew {grown >> 10} KiB; "
               f"another user's first token after {1000 * took:.0f} ms")
         if not SANITIZER:
@@ -75,19 +79,20 @@ def flood():
 
 @test
 def deadlines():
-    with Daemon(args=config("[engine]\nmax-sequences = 1\n")) as d:
+    path, _ = slow_model()
+    with Daemon(models=[path], args=config("[engine]\nmax-sequences = 1\n")) as d:
         d.generate(n=2)
-        running = Job(d, **dict(request(n=4000), deadline_ms=int(400 * SLOW)))
+        running = Job(d, **dict(request(n=4000), deadline_ms=int(2000 * SLOW)))
         running.until(1)
         waiting = Job(d, **dict(request(n=10), deadline_ms=int(200 * SLOW)))
         patient = Job(d, **dict(request(n=10), deadline_ms=int(60000 * SLOW)))
-        begin = time.monotonic()
+        watch = Stopwatch()
         r = waiting.wait()
         equal((r.reason, r.error.get("code"), len(r.ids)), ("DONE_ERROR", "deadline", 0), "the one that waited")
         r = running.wait()
         equal((r.reason, r.error.get("code")), ("DONE_ERROR", "deadline"), "the one that ran")
         check(len(r.ids) > 1, "tokens before the deadline")
-        check(time.monotonic() - begin < 1.0 * SLOW, "ends in time")
+        check(watch.seconds() < 2.6 * SLOW, "ends in time")
         equal(len(patient.wait().ids), 10, "the one with time")
 
 

@@ -26,7 +26,7 @@ class Away:
     def go(self):
         self.private.put_script(self.name, "exec sleep 1000\n")
         pid = self.d.worker_pid(self.name)
-        at = time.monotonic()
+        at = Stopwatch()
         send_signal(pid, signal.SIGKILL)
         wait_for(lambda: self.d.worker_pid(self.name) not in (0, pid), f"the next {self.name} process")
         return at
@@ -50,8 +50,8 @@ def carries_on(placement):
                 jobs[0].until(20)
                 at = away.go()
                 check(jobs[0].until(500, timeout=5), f"{victim} is away, tokens come")
-                later = [t for t in jobs[0].result.times if t > at]
-                gaps.append(later[0] - at)
+                later = [t for t in jobs[0].result.times if t > at.begin]
+                gaps.append((later[0] - at.begin) * at.share())
                 equal(d.workers()[victim].get("state"), "starting", f"state of the {victim} worker meanwhile")
                 check(not any(w.get("state") == "quarantined" for w in d.workers().values()), "nobody is quarantined")
                 away.come_back()

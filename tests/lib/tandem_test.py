@@ -68,14 +68,63 @@ def send_signal(pid, signo):
     os.kill(pid, signo)
 
 
+def machine_ticks():
+    """(ticks in which a CPU worked or the host had taken it away, all ticks), of all CPUs since boot."""
+    with open("/proc/stat") as f:
+        user, nice, system, idle, iowait, irq, softirq, steal = (int(x) for x in f.readline().split()[1:9])
+    busy = user + nice + system + irq + softirq + steal
+    return busy, busy + idle + iowait
+
+
+def own_ticks():
+    """Ticks that this process and its descendants have used."""
+    used, children = {}, {}
+    for path in glob.glob("/proc/[0-9]*/stat"):
+        try:
+            with open(path) as f:
+                fields = f.read().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        pid = int(path.split("/")[2])
+        used[pid] = sum(int(x) for x in fields[11:15])
+        children.setdefault(int(fields[1]), []).append(pid)
+    total, todo = 0, [os.getpid()]
+    while todo:
+        pid = todo.pop()
+        total += used.get(pid, 0)
+        todo += children.get(pid, [])
+    return total
+
+
+class Stopwatch:
+    """Time as it would have passed had other programs left the machine alone: the time on the clock, times the part of the
+    CPUs that was idle or used by this test and the processes it started. A limit on it holds beside any load, and on a machine
+    that does nothing else it is a limit on the time on the clock."""
+
+    def __init__(self, own=True):
+        self.own = own_ticks() if own else None  # None: what the test itself uses counts like others' use
+        self.busy, self.all = machine_ticks()
+        self.begin = time.monotonic()
+
+    def share(self):
+        """The part of the machine that others left; not below a tenth, so that a limit stays one."""
+        busy, ticks = machine_ticks()
+        others = busy - self.busy - (own_ticks() - self.own if self.own is not None else 0)
+        return 1.0 - min(0.9, max(0.0, others / max(1, ticks - self.all)))
+
+    def seconds(self):
+        return (time.monotonic() - self.begin) * self.share()
+
+
 def wait_for(condition, what, timeout=30.0, pause=0.02):
-    deadline = time.monotonic() + timeout * SLOW
+    watch = Stopwatch(own=False)
     while True:
         value = condition()
         if value:
             return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {timeout * SLOW:.0f} s in vain for: {what}")
+        passed = time.monotonic() - watch.begin
+        if passed > timeout * SLOW and watch.seconds() > timeout * SLOW:
+            raise AssertionError(f"waited {passed:.0f} s in vain for: {what}")
         time.sleep(pause)
 
 
@@ -443,6 +492,20 @@ def make_model(size="tiny", type="q8_0", keep=True, **options):
             check(r.returncode == 0, "mkgguf.py failed", r.stdout[-2000:])
             os.rename(part, path)
     return path
+
+
+def slow_model():
+    """(path, name) of a model whose jobs of 4000 tokens outlast what a test does beside them also on a busy machine: some 40
+    tokens a second on two cores, where tale has thousands."""
+    if SANITIZER:
+        return TALE, "tale"
+    made = make_model("270m", "q8_0", vocab=32768)
+    path = os.path.join(os.path.dirname(made), "slow.gguf")
+    try:
+        os.symlink(os.path.basename(made), path)
+    except FileExistsError:
+        pass
+    return path, "slow"
 
 
 def golden(name):

@@ -9,9 +9,9 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import *  # noqa: E402,F403
 
-FOLDER = os.path.join(TREE, "client-lib", "cli", "completions")
+FOLDER = os.path.join(os.path.dirname(BIN), "client-lib", "cli", "completions")  # made by the build
 PROGRAM = os.path.join(BIN, "tandem")
-COMMANDS = ("generate chat status models jobs cancel restart load unload tokenize score bench top trace help").split()
+COMMANDS = [name[:-2] for name in os.listdir(os.path.join(TREE, "client-lib", "cli", "commands"))]
 
 
 def flags_of(command):

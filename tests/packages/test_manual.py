@@ -19,7 +19,9 @@ def source(*path):
 
 
 def page(name):
-    return source("docs", "man", name + ".scd")
+    """With the parts that the build fills in."""
+    with open(os.path.join(os.path.dirname(BIN), "docs", "man", name + ".scd")) as f:
+        return f.read()
 
 
 def both_ways(code, manual, what):
@@ -35,13 +37,18 @@ def help_of(*command):
 def command_flags():
     """The option tables of the command's sources; the help of each command has them too."""
     tables = {"help", "version"}
-    for name in os.listdir(os.path.join(TREE, "client-lib", "cli")):
-        if name.endswith((".c", ".h")) and not name.startswith("test-"):
-            tables |= set(re.findall(r"\{[\s\\]+(?:'.'|0), \"([a-z-]+)\", ARG_", source("client-lib", "cli", name)))
+    folder = os.path.join("client-lib", "cli")
+    names = [os.path.join(folder, n) for n in os.listdir(os.path.join(TREE, folder)) if not n.startswith("test-")]
+    commands = {n[:-2] for n in os.listdir(os.path.join(TREE, folder, "commands"))}
+    for name in names + [os.path.join(folder, "commands", c + ".c") for c in commands]:
+        if name.endswith((".c", ".h")):
+            tables |= set(re.findall(r'\.name = "([a-z-]+)",[\s\\]*(?:\.range(?:[^{},]|\{[^}]*\})*,[\s\\]*)?\.at\b',
+                                     source(name)))
+    for row in re.findall(r"^OPTION\(.*?\)$", source("common", "job-options.def"), re.M | re.S):
+        tables.add(re.search(r'\.(?:flag = |name = )"([a-z-]+)"', re.sub(r'.*(?=\.flag)', "", row, flags=re.S))[1])
     check(len(tables) > 25, "found the tables", tables)
     both_ways(tables, set(re.findall(r"\*--([a-z-]+)\*", page("tandem.1"))), "flags of tandem")
     program = os.path.join(BIN, "tandem")
-    commands = set(re.findall(r'\{ "([a-z]+)", cli_', source("client-lib", "cli", "main.c")))
     both_ways(commands, set(re.findall(r"^\*tandem ([a-z]+)\*", page("tandem.1"), re.M)), "commands of tandem")
     helps = "".join(help_of(program, "help", c) for c in commands) + help_of(program, "help")
     known = set(re.findall(r"--([a-z][a-z-]+)", helps))
@@ -113,6 +120,7 @@ def bus_interface():
         both_ways(properties, set(re.findall(r"\*(\w+)\*", listed)), f"properties of {name}")
     options = source("daemon", "faces", "dbus", "options.c")
     names = set(re.findall(r'\[[A-Z_]+\] = "([a-z-]+)"', options.split("};")[1]))
+    names |= set(re.findall(r'OPTION\([^"]*\.name = "([a-z-]+)"', source("common", "job-options.def")))
     section = text.split("## Options of Generate and Chat")[1].split("\n# ")[0]
     both_ways(names, set(re.findall(r"\*([a-z-]+)\*(?: \(|,|\n)", section)) - {"tandem"}, "options of Generate")
     # Made of the socket's names: "no-model" is NoModel.

@@ -7,7 +7,7 @@ import sys
 
 TREE = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 PAGE = os.path.join(TREE, "docs", "folders.md")
-SOURCES = (".c", ".h", ".cc", ".comp", ".glsl")
+SOURCES = (".c", ".h", ".def", ".cc", ".comp", ".glsl")
 FREE = re.compile(r"(^|/)(tests|examples)/|(^|/)(test|bench|fuzz)-[^/]*$")
 INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*([\"<])([^\">]+)[\">]", re.M)
 

@@ -2,57 +2,18 @@
  * misspelt limit is never a limit that silently does not hold. Any integer type will do where a whole number is wanted
  * (a Python program sends int32 for 100), and a whole number where a real one is.
  *
- * Everything further (sampling ranges, prompt given twice, sizes) is tdm_job_new()'s to check, as for the socket. */
+ * The options of a job are the rows of common/job-options.def; a bad value is refused in the words of the socket and
+ * the command. Beside them come those that only this face has: which model and prompt, and where the text goes. The
+ * rest (prompt given twice, sizes) is checked by tdm_job_new(), as for the socket. */
 #include "daemon/faces/dbus/private.h"
 
-#include <math.h>
 #include "daemon/jobs/request.h"
 
-enum kind {
-        MODEL,
-        MODEL_FD,
-        PROMPT_IDS,
-        MAX_TOKENS,
-        TEMPERATURE,
-        TOP_K,
-        TOP_P,
-        MIN_P,
-        REPEAT_PENALTY,
-        REPEAT_LAST,
-        SEED,
-        STOP,
-        PRIORITY,
-        IGNORE_END,
-        PREFILL_CHUNK,
-        PLACEMENT,
-        DEADLINE_MS,
-        TOKEN,
-        LINGER,
-        OUTPUT,
-        N_OPTIONS
-};
+enum bus_option { MODEL, MODEL_FD, PROMPT_IDS, TOKEN, LINGER, OUTPUT, N_BUS_OPTIONS };
 
-static const char *const names[N_OPTIONS] = {
-        [MODEL] = "model",
-        [MODEL_FD] = "model-fd",
-        [PROMPT_IDS] = "prompt-ids",
-        [MAX_TOKENS] = "max-tokens",
-        [TEMPERATURE] = "temperature",
-        [TOP_K] = "top-k",
-        [TOP_P] = "top-p",
-        [MIN_P] = "min-p",
-        [REPEAT_PENALTY] = "repeat-penalty",
-        [REPEAT_LAST] = "repeat-last",
-        [SEED] = "seed",
-        [STOP] = "stop",
-        [PRIORITY] = "priority",
-        [IGNORE_END] = "ignore-end",
-        [PREFILL_CHUNK] = "prefill-chunk",
-        [PLACEMENT] = "placement",
-        [DEADLINE_MS] = "deadline-ms",
-        [TOKEN] = "token",
-        [LINGER] = "linger",
-        [OUTPUT] = "output",
+static const char *const bus_options[N_BUS_OPTIONS] = {
+        [MODEL] = "model", [MODEL_FD] = "model-fd", [PROMPT_IDS] = "prompt-ids",
+        [TOKEN] = "token", [LINGER] = "linger",     [OUTPUT] = "output",
 };
 
 /* ---- single values ---- */
@@ -62,7 +23,66 @@ static int bad_type(struct tdm_error *err, const char *name, const char *want)
         return tdm_error_set(err, TDM_E_BAD_REQUEST, "option \"%s\" wants %s", name, want);
 }
 
-static int read_whole(DBusMessageIter *at, const char *name, uint64_t max, uint64_t *ret, struct tdm_error *err)
+/* How a value that is refused is shown. */
+static void show_value(DBusMessageIter *at, char *text, size_t size)
+{
+        int type = dbus_message_iter_get_arg_type(at);
+        DBusBasicValue v;
+
+        if (type == DBUS_TYPE_ARRAY || !dbus_type_is_basic(type)) {
+                snprintf(text, size, "(a value of type %c)", type);
+                return;
+        }
+        dbus_message_iter_get_basic(at, &v);
+        switch (type) {
+        case DBUS_TYPE_BYTE:
+                snprintf(text, size, "%u", v.byt);
+                break;
+        case DBUS_TYPE_BOOLEAN:
+                snprintf(text, size, "%s", v.bool_val ? "true" : "false");
+                break;
+        case DBUS_TYPE_INT16:
+                snprintf(text, size, "%d", v.i16);
+                break;
+        case DBUS_TYPE_UINT16:
+                snprintf(text, size, "%u", v.u16);
+                break;
+        case DBUS_TYPE_INT32:
+                snprintf(text, size, "%d", v.i32);
+                break;
+        case DBUS_TYPE_UINT32:
+                snprintf(text, size, "%u", v.u32);
+                break;
+        case DBUS_TYPE_INT64:
+                snprintf(text, size, "%lld", (long long)v.i64);
+                break;
+        case DBUS_TYPE_UINT64:
+                snprintf(text, size, "%llu", (unsigned long long)v.u64);
+                break;
+        case DBUS_TYPE_DOUBLE:
+                snprintf(text, size, "%g", v.dbl);
+                break;
+        case DBUS_TYPE_STRING:
+        case DBUS_TYPE_OBJECT_PATH:
+        case DBUS_TYPE_SIGNATURE:
+                snprintf(text, size, "%.60s", v.str);
+                break;
+        default:
+                snprintf(text, size, "(a value of type %c)", type);
+                break;
+        }
+}
+
+static int refuse(const struct tdm_job_option *option, DBusMessageIter *at, struct tdm_error *err)
+{
+        char text[80];
+
+        show_value(at, text, sizeof(text));
+        return tdm_job_option_refuse(option, text, err);
+}
+
+/* false: no whole number, or a negative one. */
+static bool get_whole(DBusMessageIter *at, uint64_t *ret)
 {
         DBusBasicValue v;
         int64_t n;
@@ -94,44 +114,27 @@ static int read_whole(DBusMessageIter *at, const char *name, uint64_t max, uint6
                 break;
         case DBUS_TYPE_UINT64:
                 dbus_message_iter_get_basic(at, &v);
-                if (v.u64 > max)
-                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "option \"%s\" is out of range", name);
                 *ret = v.u64;
-                return 0;
+                return true;
         default:
-                return bad_type(err, name, "a whole number");
+                return false;
         }
-        if (n < 0 || (uint64_t)n > max)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "option \"%s\" is out of range: %lld", name, (long long)n);
         *ret = (uint64_t)n;
-        return 0;
+        return n >= 0;
 }
 
-static int read_u32(DBusMessageIter *at, const char *name, uint32_t *ret, struct tdm_error *err)
+static bool get_real(DBusMessageIter *at, double *ret)
 {
         uint64_t n;
-        int r = read_whole(at, name, UINT32_MAX, &n, err);
-
-        if (r == 0)
-                *ret = (uint32_t)n;
-        return r;
-}
-
-static int read_real(DBusMessageIter *at, const char *name, float *ret, struct tdm_error *err)
-{
-        uint64_t n;
-        double d;
 
         if (dbus_message_iter_get_arg_type(at) == DBUS_TYPE_DOUBLE) {
-                dbus_message_iter_get_basic(at, &d);
-                if (!isfinite(d) || fabs(d) > 1e30)
-                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "option \"%s\" is out of range", name);
-        } else if (read_whole(at, name, UINT32_MAX, &n, err) == 0)
-                d = (double)n;
-        else
-                return bad_type(err, name, "a number");
-        *ret = (float)d;
-        return 0;
+                dbus_message_iter_get_basic(at, ret);
+                return true;
+        }
+        if (!get_whole(at, &n))
+                return false;
+        *ret = (double)n;
+        return true;
 }
 
 static int read_bool(DBusMessageIter *at, const char *name, bool *ret, struct tdm_error *err)
@@ -177,7 +180,7 @@ static int read_ids(DBusMessageIter *at, struct tdm_job_params *p, struct tdm_er
 
         if (dbus_message_iter_get_arg_type(at) != DBUS_TYPE_ARRAY ||
             dbus_message_iter_get_element_type(at) != DBUS_TYPE_UINT32)
-                return bad_type(err, names[PROMPT_IDS], "an array of uint32");
+                return bad_type(err, bus_options[PROMPT_IDS], "an array of uint32");
         dbus_message_iter_recurse(at, &inner);
         dbus_message_iter_get_fixed_array(&inner, &ids, &n);
         p->ids = ids;
@@ -185,7 +188,8 @@ static int read_ids(DBusMessageIter *at, struct tdm_job_params *p, struct tdm_er
         return 0;
 }
 
-static int read_stops(DBusMessageIter *at, struct bus_request *request, struct tdm_error *err)
+static int read_texts(DBusMessageIter *at, const struct tdm_job_option *option, struct tdm_stop_string *room,
+                      const struct tdm_stop_string **ret, size_t *ret_n, struct tdm_error *err)
 {
         DBusMessageIter inner;
         const char *s;
@@ -193,62 +197,38 @@ static int read_stops(DBusMessageIter *at, struct bus_request *request, struct t
 
         if (dbus_message_iter_get_arg_type(at) != DBUS_TYPE_ARRAY ||
             dbus_message_iter_get_element_type(at) != DBUS_TYPE_STRING)
-                return bad_type(err, names[STOP], "an array of strings");
+                return bad_type(err, option->name, "an array of strings");
         for (dbus_message_iter_recurse(at, &inner); dbus_message_iter_get_arg_type(&inner) == DBUS_TYPE_STRING;
              dbus_message_iter_next(&inner)) {
-                if (n == TDM_MAX_STOPS)
-                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "more than %u stop strings", TDM_MAX_STOPS);
+                if (n == TDM_JOB_MAX_TEXTS)
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s: %d texts are more than %u", option->name,
+                                             dbus_message_iter_get_element_count(at), TDM_JOB_MAX_TEXTS);
                 dbus_message_iter_get_basic(&inner, &s);
-                request->stops[n++] = (struct tdm_stop_string){ s, strlen(s) };
+                room[n++] = (struct tdm_stop_string){ s, strlen(s) };
         }
-        request->params.stops = request->stops;
-        request->params.n_stops = n;
+        *ret = room;
+        *ret_n = n;
         return 0;
 }
 
-static int one_of(const char *name, const char *value, const char *const *values, size_t n, struct tdm_error *err)
+static int read_output(DBusMessageIter *at, enum bus_output *ret, struct tdm_error *err)
 {
-        char list[160] = "";
-        size_t at = 0;
-
-        for (size_t i = 0; i < n; i++)
-                if (strcmp(value, values[i]) == 0)
-                        return -(int)i; /* never an error: those are positive */
-        for (size_t i = 0; i < n && at < sizeof(list); i++)
-                at += (size_t)snprintf(list + at, sizeof(list) - at, "%s%s", i ? ", " : "", values[i]);
-        return tdm_error_set(err, TDM_E_BAD_REQUEST, "option \"%s\" is \"%.40s\"; it can be %s", name, value, list);
-}
-
-static int read_choice(DBusMessageIter *at, enum kind kind, struct bus_request *request, struct tdm_error *err)
-{
-        static const char *const priorities[] = {
-                [TDM_JOB_INTERACTIVE] = "interactive", [TDM_JOB_BACKGROUND] = "background"
-        };
         static const char *const outputs[] = {
                 [BUS_OUTPUT_TEXT] = "text", [BUS_OUTPUT_EVENTS] = "events", [BUS_OUTPUT_NONE] = "none"
         };
         const char *value;
-        int r = read_string(at, names[kind], &value, err);
+        int r = read_string(at, bus_options[OUTPUT], &value, err);
 
         if (r != 0)
                 return r;
-        if (kind == PLACEMENT) {
-                r = tdm_placement_from_name(value);
-                if (r < 0)
-                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "placement \"%.40s\" is none of split, npu, gpu",
-                                             value);
-                request->params.placement = (enum tdm_placement)r;
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(outputs); i++) {
+                if (strcmp(value, outputs[i]) != 0)
+                        continue;
+                *ret = (enum bus_output)i;
                 return 0;
         }
-        r = kind == PRIORITY ? one_of(names[kind], value, priorities, TDM_ARRAY_SIZE(priorities), err) :
-                               one_of(names[kind], value, outputs, TDM_ARRAY_SIZE(outputs), err);
-        if (r > 0)
-                return r;
-        if (kind == PRIORITY)
-                request->params.priority = (enum tdm_job_priority) - r;
-        else
-                request->output = (enum bus_output) - r;
-        return 0;
+        return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s: '%.60s' is not text, events or none", bus_options[OUTPUT],
+                             value);
 }
 
 /* It becomes a part of an object's path. */
@@ -256,63 +236,88 @@ static int read_token(DBusMessageIter *at, const char **ret, struct tdm_error *e
 {
         const char *s;
         size_t n;
-        int r = read_string(at, names[TOKEN], &s, err);
+        int r = read_string(at, bus_options[TOKEN], &s, err);
 
         if (r != 0)
                 return r;
         n = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
         if (n == 0 || n > 64 || s[n])
                 return tdm_error_set(err, TDM_E_BAD_REQUEST,
-                                     "option \"token\" wants 1 to 64 letters, digits and underscores");
+                                     "%s: '%.70s' is not 1 to 64 letters, digits and underscores", bus_options[TOKEN],
+                                     s);
         *ret = s;
         return 0;
 }
 
-static int read_option(DBusMessageIter *at, enum kind kind, struct bus_request *request, struct tdm_error *err)
-{
-        struct tdm_job_params *p = &request->params;
-        struct tdm_sampling *s = &p->sampling;
+/* ---- one option ---- */
 
-        switch (kind) {
+static int read_bus_option(DBusMessageIter *at, enum bus_option which, struct bus_request *request,
+                           struct tdm_error *err)
+{
+        switch (which) {
         case MODEL:
-                return read_string(at, names[kind], &request->model, err);
+                return read_string(at, bus_options[which], &request->model, err);
         case MODEL_FD:
-                return read_fd(at, names[kind], &request->model_fd, err);
+                return read_fd(at, bus_options[which], &request->model_fd, err);
         case PROMPT_IDS:
-                return read_ids(at, p, err);
-        case MAX_TOKENS:
-                return read_u32(at, names[kind], &p->max_tokens, err);
-        case TEMPERATURE:
-                return read_real(at, names[kind], &s->temperature, err);
-        case TOP_K:
-                return read_u32(at, names[kind], &s->top_k, err);
-        case TOP_P:
-                return read_real(at, names[kind], &s->top_p, err);
-        case MIN_P:
-                return read_real(at, names[kind], &s->min_p, err);
-        case REPEAT_PENALTY:
-                return read_real(at, names[kind], &s->repeat_penalty, err);
-        case REPEAT_LAST:
-                return read_u32(at, names[kind], &p->repeat_last, err);
-        case SEED:
-                return read_whole(at, names[kind], UINT64_MAX, &s->seed, err);
-        case STOP:
-                return read_stops(at, request, err);
-        case PRIORITY:
-        case PLACEMENT:
-        case OUTPUT:
-                return read_choice(at, kind, request, err);
-        case IGNORE_END:
-                return read_bool(at, names[kind], &p->ignore_end, err);
-        case PREFILL_CHUNK:
-                return read_u32(at, names[kind], &p->prefill_chunk, err);
-        case DEADLINE_MS:
-                return read_u32(at, names[kind], &p->deadline_ms, err);
+                return read_ids(at, &request->params, err);
         case TOKEN:
                 return read_token(at, &request->token, err);
         case LINGER:
-                return read_bool(at, names[kind], &request->linger, err);
-        case N_OPTIONS:
+                return read_bool(at, bus_options[which], &request->linger, err);
+        case OUTPUT:
+                return read_output(at, &request->output, err);
+        case N_BUS_OPTIONS:
+                break;
+        }
+        return TDM_E_INTERNAL;
+}
+
+/* Into the member of the row. Numbers are checked here, because the member may be too small for them. Texts are checked
+ * by tdm_job_new(), as for the socket. */
+static int read_job_option(DBusMessageIter *at, size_t which, struct bus_request *request, struct tdm_error *err)
+{
+        const struct tdm_job_option *option = &tdm_job_options[which];
+        void *to = (char *)&request->params.options + tdm_job_option_offsets[which];
+        const char *name;
+        dbus_bool_t b;
+        uint64_t n;
+        double d;
+
+        switch (option->range.type) {
+        case TDM_VALUE_BOOL:
+                if (dbus_message_iter_get_arg_type(at) != DBUS_TYPE_BOOLEAN)
+                        return refuse(option, at, err);
+                dbus_message_iter_get_basic(at, &b);
+                *(bool *)to = b;
+                return 0;
+        case TDM_VALUE_U32:
+        case TDM_VALUE_U64:
+                if (!get_whole(at, &n) || !tdm_range_has_u64(&option->range, n))
+                        return refuse(option, at, err);
+                if (option->range.type == TDM_VALUE_U32)
+                        *(uint32_t *)to = (uint32_t)n;
+                else
+                        *(uint64_t *)to = n;
+                return 0;
+        case TDM_VALUE_REAL:
+                if (!get_real(at, &d) || !tdm_range_has_real(&option->range, d))
+                        return refuse(option, at, err);
+                *(float *)to = (float)d;
+                return 0;
+        case TDM_VALUE_CHOICE:
+        case TDM_VALUE_NAME:
+                if (dbus_message_iter_get_arg_type(at) != DBUS_TYPE_STRING)
+                        return refuse(option, at, err);
+                dbus_message_iter_get_basic(at, &name);
+                return tdm_job_option_choose(option, name, to, err);
+        case TDM_VALUE_TEXT:
+                if (dbus_message_iter_get_arg_type(at) != DBUS_TYPE_STRING)
+                        return refuse(option, at, err);
+                dbus_message_iter_get_basic(at, to);
+                return 0;
+        case TDM_VALUE_TEXTS:
+        case TDM_VALUE_U32_LIST:
                 break;
         }
         return TDM_E_INTERNAL;
@@ -335,20 +340,45 @@ static bool next_entry(DBusMessageIter *entries, const char **ret_name, DBusMess
         return true;
 }
 
-/* Which of the names it is, each once; a positive TDM_E_* otherwise. */
-static int which(const char *name, const char *const *known, size_t n, uint32_t *seen, size_t *ret,
-                 struct tdm_error *err)
+/* Each option once. */
+static int take_once(const char *name, size_t index, uint64_t *seen, struct tdm_error *err)
 {
-        for (size_t i = 0; i < n; i++) {
-                if (strcmp(name, known[i]) != 0)
-                        continue;
-                if (*seen & UINT32_C(1) << i)
-                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "option \"%s\" is given twice", known[i]);
-                *seen |= UINT32_C(1) << i;
-                *ret = i;
-                return 0;
-        }
+        if (*seen & UINT64_C(1) << index)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "option \"%s\" is given twice", name);
+        *seen |= UINT64_C(1) << index;
+        return 0;
+}
+
+static int unknown(const char *name, struct tdm_error *err)
+{
         return tdm_error_set(err, TDM_E_BAD_REQUEST, "option \"%.60s\" is not known here", name);
+}
+
+static_assert(TDM_N_JOB_OPTIONS + N_BUS_OPTIONS <= 64, "a bit for each option");
+
+static int read_option(const char *name, DBusMessageIter *at, struct bus_request *request, uint64_t *seen,
+                       struct tdm_error *err)
+{
+        int r;
+
+        for (size_t i = 0; i < TDM_N_JOB_OPTIONS; i++) {
+                if (strcmp(name, tdm_job_options[i].name) != 0)
+                        continue;
+                r = take_once(name, i, seen, err);
+                if (r != 0)
+                        return r;
+                if (i == TDM_JOB_OPTION_stop)
+                        return read_texts(at, &tdm_job_options[i], request->stops, &request->params.options.stop,
+                                          &request->params.options.n_stop, err);
+                return read_job_option(at, i, request, err);
+        }
+        for (size_t i = 0; i < N_BUS_OPTIONS; i++) {
+                if (strcmp(name, bus_options[i]) != 0)
+                        continue;
+                r = take_once(name, TDM_N_JOB_OPTIONS + i, seen, err);
+                return r != 0 ? r : read_bus_option(at, (enum bus_option)i, request, err);
+        }
+        return unknown(name, err);
 }
 
 static int read_chat(DBusMessageIter *at, struct bus_request *request, struct tdm_error *err)
@@ -391,13 +421,10 @@ int bus_read_request(DBusMessageIter *args, bool chat, struct bus_request *ret, 
 {
         DBusMessageIter entries, value;
         const char *name;
-        uint32_t seen = 0;
-        size_t which_one = 0;
+        uint64_t seen = 0;
         int r = 0;
 
-        *ret = (struct bus_request){
-                .model_fd = -1, .params = { .kind = TDM_JOB_GENERATE, .sampling = { .top_p = 1, .repeat_penalty = 1 } }
-        };
+        *ret = (struct bus_request){ .model_fd = -1, .params = { .kind = TDM_JOB_GENERATE } };
         if (chat)
                 r = read_chat(args, ret, err);
         else {
@@ -406,12 +433,8 @@ int bus_read_request(DBusMessageIter *args, bool chat, struct bus_request *ret, 
         }
         dbus_message_iter_next(args);
         dbus_message_iter_recurse(args, &entries);
-        while (r == 0 && next_entry(&entries, &name, &value)) {
-                r = which(name, names, N_OPTIONS, &seen, &which_one, err);
-                if (r == 0)
-                        r = read_option(&value, (enum kind)which_one, ret, err);
-        }
-        tdm_request_zero_is_off(&ret->params.sampling);
+        while (r == 0 && next_entry(&entries, &name, &value))
+                r = read_option(name, &value, ret, &seen, err);
         return r;
 }
 
@@ -428,18 +451,23 @@ int bus_read_load(DBusMessageIter *options, bool *ret_wait, int *ret_fd, struct 
         _cleanup_(closep) int fd = -1;
         bool wait = false;
         const char *name;
-        uint32_t seen = 0;
-        size_t i = 0;
-        int r;
+        uint64_t seen = 0;
+        int r = 0;
 
         dbus_message_iter_recurse(options, &entries);
-        while (next_entry(&entries, &name, &value)) {
-                r = which(name, known, ret_wait ? TDM_ARRAY_SIZE(known) : 0, &seen, &i, err);
+        while (r == 0 && next_entry(&entries, &name, &value)) {
+                size_t i = 0;
+
+                while (i < TDM_ARRAY_SIZE(known) && strcmp(name, known[i]) != 0)
+                        i++;
+                if (!ret_wait || i == TDM_ARRAY_SIZE(known))
+                        return unknown(name, err);
+                r = take_once(name, i, &seen, err);
                 if (r == 0)
                         r = i == 0 ? read_bool(&value, name, &wait, err) : read_fd(&value, name, &fd, err);
-                if (r != 0)
-                        return r;
         }
+        if (r != 0)
+                return r;
         if (ret_wait) {
                 *ret_wait = wait;
                 *ret_fd = steal_fd(&fd);

@@ -267,7 +267,7 @@ struct bus_request {
         const char *token;
         bool linger;
         enum bus_output output;
-        struct tdm_stop_string stops[TDM_MAX_STOPS];
+        struct tdm_stop_string stops[TDM_JOB_MAX_TEXTS];
         struct tdm_chat_message *messages; /* owned */
 };
 void bus_request_deinit(struct bus_request *request);

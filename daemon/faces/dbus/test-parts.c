@@ -170,7 +170,7 @@ static void test_stream_dies_late(void **state)
 static struct bus_job *make_job(struct tdm_dbus *bus, uid_t uid, size_t kept, bool ended)
 {
         struct bus_job *job = calloc(1, sizeof(*job));
-        struct tdm_job_params p = { .text = "x", .text_size = 1, .sampling = { .top_p = 1, .repeat_penalty = 1 } };
+        struct tdm_job_params p = { .text = "x", .text_size = 1 };
 
         assert_non_null(job);
         assert_int_equal(tdm_job_new(&job->job, &p, NULL), 0);
@@ -265,11 +265,12 @@ static void test_options(void **state)
         bus_entry_bool(&w, "linger", true);
         assert_int_equal(read_back(&w, &request, &m, &err), 0);
         assert_int_equal(request.params.text_size, 5);
-        assert_int_equal(request.params.max_tokens, 7);
-        assert_true(request.params.sampling.temperature == 1 && request.params.sampling.top_p == 1);
-        assert_true(request.params.sampling.seed == UINT64_MAX);
+        assert_int_equal(request.params.options.max_tokens, 7);
+        assert_true(request.params.options.temperature == 1 && request.params.options.top_p == 0);
+        assert_true(tdm_job_options_sampling(&request.params.options).top_p == 1);
+        assert_true(request.params.options.seed == UINT64_MAX);
         assert_int_equal(request.output, BUS_OUTPUT_EVENTS);
-        assert_int_equal(request.params.priority, TDM_JOB_BACKGROUND);
+        assert_int_equal(request.params.options.priority, TDM_JOB_BACKGROUND);
         assert_true(request.linger);
         bus_request_deinit(&request);
         dbus_message_unref(m);
@@ -296,6 +297,58 @@ static void test_options(void **state)
         dbus_message_unref(m);
 }
 
+/* A value of the row's type that is just out of its range; false: there is none. */
+static bool write_bad(struct bus_writer *w, const struct tdm_job_option *row)
+{
+        const struct tdm_range *range = &row->range;
+
+        switch (range->type) {
+        case TDM_VALUE_U32:
+                bus_entry_u64(w, row->name, range->max > 0 ? (uint64_t)range->max + 1 : UINT64_C(1) << 32);
+                return true;
+        case TDM_VALUE_REAL:
+                bus_entry_double(w, row->name, range->below_max ? range->max : range->max + 1);
+                return true;
+        case TDM_VALUE_CHOICE:
+        case TDM_VALUE_NAME:
+                bus_entry_string(w, row->name, "nonesuch");
+                return true;
+        case TDM_VALUE_BOOL:
+        case TDM_VALUE_U64:
+                bus_entry_string(w, row->name, "x");
+                return true;
+        default:
+                return false;
+        }
+}
+
+/* Each row of the table is an option here, with a check that speaks in the words of value-range.h. */
+static void test_every_row(void **state)
+{
+        for (size_t i = 0; i < TDM_N_JOB_OPTIONS; i++) {
+                const struct tdm_job_option *row = &tdm_job_options[i];
+                char wants[TDM_RANGE_TEXT_MAX], is_not[TDM_RANGE_TEXT_MAX + 16];
+                struct bus_request request;
+                struct tdm_error err = { 0 };
+                struct bus_writer w;
+                DBusMessage *m;
+
+                request_message(&w, "hello");
+                if (!write_bad(&w, row)) /* a wrong type */
+                        bus_entry_u32(&w, row->name, 1);
+                assert_int_equal(read_back(&w, &request, &m, &err), TDM_E_BAD_REQUEST);
+                bus_request_deinit(&request);
+                dbus_message_unref(m);
+                if (row->range.type == TDM_VALUE_TEXTS) {
+                        assert_non_null(strstr(err.message, row->name));
+                        continue;
+                }
+                snprintf(is_not, sizeof(is_not), "' is not %s", tdm_range_text(&row->range, wants));
+                assert_ptr_equal(strstr(err.message, row->name), err.message);
+                assert_non_null(strstr(err.message, is_not));
+        }
+}
+
 static void test_error_names(void **state)
 {
         for (int code = 1; code < TDM_E_MAX; code++) {
@@ -318,6 +371,7 @@ int main(void)
                 cmocka_unit_test_setup_teardown(test_stream_dies_late, set_up, tear_down),
                 cmocka_unit_test(test_kept),
                 cmocka_unit_test(test_options),
+                cmocka_unit_test(test_every_row),
                 cmocka_unit_test(test_error_names),
         };
 

@@ -86,22 +86,6 @@ static int open_model(struct client *c, const Tandem__ModelRef *ref, const int *
 
 /* ---- jobs ---- */
 
-static int take_sampling(const Tandem__Sampling *s, struct tdm_job_params *p)
-{
-        p->sampling = (struct tdm_sampling){ .top_p = 1, .repeat_penalty = 1 };
-        if (!s)
-                return 0;
-        p->sampling.temperature = s->temperature;
-        p->sampling.top_k = s->top_k;
-        p->sampling.top_p = s->top_p;
-        p->sampling.min_p = s->min_p;
-        p->sampling.repeat_penalty = s->repeat_penalty;
-        p->sampling.seed = s->seed;
-        tdm_request_zero_is_off(&p->sampling);
-        p->repeat_last = s->repeat_last;
-        return 0;
-}
-
 static int take_chat(const Tandem__Generate *g, struct tdm_chat_message **ret, struct tdm_error *err)
 {
         _cleanup_(freep) struct tdm_chat_message *messages = NULL;
@@ -129,43 +113,65 @@ static int take_chat(const Tandem__Generate *g, struct tdm_chat_message **ret, s
         return 0;
 }
 
+static int take_texts(const struct tdm_job_option *option, const ProtobufCBinaryData *texts, size_t n,
+                      struct tdm_stop_string *room, const struct tdm_stop_string **ret, size_t *ret_n,
+                      struct tdm_error *err)
+{
+        if (n > TDM_JOB_MAX_TEXTS)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s: %zu texts are more than %u", option->name, n,
+                                     TDM_JOB_MAX_TEXTS);
+        for (size_t i = 0; i < n; i++)
+                room[i] = (struct tdm_stop_string){ (const char *)texts[i].data, texts[i].len };
+        *ret = room;
+        *ret_n = n;
+        return 0;
+}
+
+/* From a message's field to the member of the same name. Ranges are tdm_job_new()'s to check. */
+#define TAKE_NUMBER(m, field) (ret->field = (__typeof__(ret->field))(m)->field, 0)
+#define TAKE_BOOL(option, m, field) TAKE_NUMBER(m, field)
+#define TAKE_U32(option, m, field) TAKE_NUMBER(m, field)
+#define TAKE_U64(option, m, field) TAKE_NUMBER(m, field)
+#define TAKE_REAL(option, m, field) TAKE_NUMBER(m, field)
+#define TAKE_CHOICE(option, m, field) TAKE_NUMBER(m, field)
+#define TAKE_NAME(option, m, field) tdm_job_option_choose(option, (m)->field, &ret->field, err)
+#define TAKE_TEXT(option, m, field) (ret->field = (m)->field[0] ? (m)->field : NULL, 0)
+#define TAKE_TEXTS(option, m, field)                                                                                   \
+        take_texts(option, (m)->field, (m)->n_##field, stops, &ret->field, &ret->n_##field, err)
+
+static int take_options(const Tandem__Generate *generate, struct tdm_stop_string *stops, struct tdm_job_options *ret,
+                        struct tdm_error *err)
+{
+        static const Tandem__Sampling no_sampling = TANDEM__SAMPLING__INIT;
+        const Tandem__Sampling *sampling = generate->sampling ? generate->sampling : &no_sampling;
+        int r = 0;
+
+#define OPTION(TYPE, message, field, ...)                                                                              \
+        if (r == 0)                                                                                                    \
+                r = TAKE_##TYPE(&tdm_job_options[TDM_JOB_OPTION_##field], message, field);
+#include "common/job-options.def"
+#undef OPTION
+        return r;
+}
+
 static int take_generate(const struct client *c, const Tandem__Generate *g, struct tdm_job **ret, struct tdm_error *err)
 {
         _cleanup_(freep) struct tdm_chat_message *messages = NULL;
-        struct tdm_stop_string stops[TDM_MAX_STOPS];
+        struct tdm_stop_string stops[TDM_JOB_MAX_TEXTS];
         struct tdm_job_params p = { .kind = TDM_JOB_GENERATE, .uid = c->uid };
         int r;
 
         r = take_chat(g, &messages, err);
+        if (r == 0)
+                r = take_options(g, stops, &p.options, err);
         if (r != 0)
                 return r;
-        if (g->n_stop > TDM_MAX_STOPS)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%zu stop strings; at most %u are taken", g->n_stop,
-                                     TDM_MAX_STOPS);
-        for (size_t i = 0; i < g->n_stop; i++)
-                stops[i] = (struct tdm_stop_string){ (const char *)g->stop[i].data, g->stop[i].len };
-        r = tdm_placement_from_name(g->placement);
-        if (r < 0)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "placement \"%.40s\" is none of split, npu, gpu",
-                                     g->placement);
-        p.placement = (enum tdm_placement)r;
-        if (g->priority != TANDEM__PRIORITY__PRIORITY_INTERACTIVE &&
-            g->priority != TANDEM__PRIORITY__PRIORITY_BACKGROUND)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "priority %d is not known", (int)g->priority);
-        p.priority = g->priority == TANDEM__PRIORITY__PRIORITY_BACKGROUND ? TDM_JOB_BACKGROUND : TDM_JOB_INTERACTIVE;
-        take_sampling(g->sampling, &p);
         p.text = (const char *)g->prompt.data;
         p.text_size = g->prompt.len;
         p.messages = messages;
         p.n_messages = g->n_chat;
         p.ids = g->prompt_ids;
         p.n_ids = g->n_prompt_ids;
-        p.stops = stops;
-        p.n_stops = g->n_stop;
-        p.max_tokens = g->max_tokens;
-        p.prefill_chunk = g->prefill_chunk;
-        p.ignore_end = g->ignore_end;
-        p.deadline_ms = g->deadline_ms;
         return tdm_job_new(ret, &p, err);
 }
 
@@ -178,12 +184,9 @@ static int take_score(const struct client *c, const Tandem__Score *score, struct
                 .text_size = score->text.len,
                 .ids = score->ids,
                 .n_ids = score->n_ids,
-                .sampling = { .top_p = 1, .repeat_penalty = 1, .n_top = score->top },
+                .n_top = score->top,
         };
 
-        if (score->top > TDM_MAX_TOP)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%u alternatives were asked for; at most %u are given",
-                                     score->top, TDM_MAX_TOP);
         return tdm_job_new(ret, &p, err);
 }
 

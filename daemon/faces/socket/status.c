@@ -13,8 +13,7 @@ static const char *placement_text(struct tdm_face *face, const struct tdm_model 
         if (!face->fleet || !tdm_model_is_described(model))
                 return "";
         if (placement == TDM_PLACEMENT_ANY) {
-                snprintf(buffer, size, "measured: %s%s",
-                         tdm_placement_text(tdm_fleet_measured(face->fleet, model->id)),
+                snprintf(buffer, size, "measured: %s%s", tdm_placement_text(tdm_fleet_measured(face->fleet, model->id)),
                          tdm_fleet_is_degraded(face->fleet) ? ", degraded" : "");
                 return buffer;
         }
@@ -324,7 +323,7 @@ void face_send_jobs(struct client *c, uint32_t id)
                 s->priority = job->priority == TDM_JOB_BACKGROUND ? TANDEM__PRIORITY__PRIORITY_BACKGROUND :
                                                                     TANDEM__PRIORITY__PRIORITY_INTERACTIVE;
                 s->prompt_tokens = job->prompt_tokens;
-                s->prefilled_tokens = TDM_MIN(job->seq.n_committed, job->prompt_tokens);
+                s->prefilled_tokens = job->prefilled_tokens;
                 s->generated_tokens = job->generated;
                 s->max_tokens = job->max_tokens;
                 s->age_s = (double)(now - job->created_ns) / 1e9;

@@ -1,4 +1,4 @@
-/* Compiled kernels and the shapes that were measured best (tune.c) on disk, so that only the first start of a driver's
+/* Compiled kernels and the shapes that were measured best (step/tune.c) on disk, so that only the first start of a driver's
  * version compiles and measures. The file lies in the worker's own folder
  * ($XDG_CACHE_HOME/tandem, else ~/.cache/tandem); without one nothing is kept.
  *
@@ -11,7 +11,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "gpu-worker/vulkan/private.h"
+#include "gpu-worker/vulkan/device/gpu-private.h"
 
 #define MAGIC UINT32_C(0x4b565454) /* "TTVK" */
 #define VERSION 2u
@@ -116,7 +116,7 @@ static uint8_t *load(const struct tdm_vk_device *device, int fd, size_t *ret_n)
         return NULL;
 }
 
-void tdm_vk_cache_open(struct tdm_vk_device *device)
+void tdm_vk_cache_open(struct tdm_vk_device *device, bool (*sane)(const struct tdm_vk_tuned *tuned))
 {
         VkPipelineCacheCreateInfo info = { .sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO };
         _cleanup_(freep) uint8_t *data = NULL;
@@ -139,7 +139,7 @@ void tdm_vk_cache_open(struct tdm_vk_device *device)
                 const struct cache_tuned *kept = (const struct cache_tuned *)data;
 
                 for (uint32_t i = 0; i < TDM_MIN(kept->n, TDM_VK_MAX_TUNED); i++)
-                        if (tdm_vk_tuned_sane(&kept->tuned[i]))
+                        if (sane(&kept->tuned[i]))
                                 device->tuned[device->n_tuned++] = kept->tuned[i];
                 device->cache_tuned = device->n_tuned;
                 info.initialDataSize = n - sizeof(*kept);

@@ -2,7 +2,8 @@
  * needs. All are compiled when a model is loaded. */
 #include <assert.h>
 
-#include "gpu-worker/vulkan/private.h"
+#include "engine/host/kernels.h"
+#include "gpu-worker/vulkan/device/gpu-private.h"
 
 static_assert(TDM_VK_ACT_F32 == TDM_ACT_F32 && TDM_VK_ACT_I8 == TDM_ACT_I8 && TDM_VK_ACT_I16 == TDM_ACT_I16 &&
                       TDM_VK_ACT_F16 == TDM_N_ACTS && TDM_VK_ACT_NONE == TDM_VK_N_ACTS,
@@ -21,8 +22,8 @@ static_assert(TDM_VK_KV_F16 == TDM_KV_F16 && TDM_VK_KV_F32 == TDM_KV_F32 && TDM_
 static const uint32_t embed_code[] =
 #include "embed.inc"
         ;
-static const uint32_t turn_code[] =
-#include "turn.inc"
+static const uint32_t repack_code[] =
+#include "repack.inc"
         ;
 static const uint32_t norm_code[] =
 #include "norm.inc"
@@ -30,29 +31,29 @@ static const uint32_t norm_code[] =
 static const uint32_t matvec_code[] =
 #include "matvec.inc"
         ;
-static const uint32_t matgelu_code[] =
-#include "matgelu.inc"
+static const uint32_t matvec_gelu_code[] =
+#include "matvec-gelu.inc"
         ;
-static const uint32_t matvec_k_code[] =
-#include "matvec-k.inc"
+static const uint32_t matvec_subblock_code[] =
+#include "matvec-subblock.inc"
         ;
-static const uint32_t matwide_code[] = /* see shaders/matwide.comp for how it is made */
-#include "gpu-worker/vulkan/shaders/compiled/matwide.inc"
+static const uint32_t matmul_int8_wide_code[] = /* see shaders/matmul-int8-wide.comp for how it is made */
+#include "gpu-worker/vulkan/shaders/compiled/matmul-int8-wide.inc"
         ;
-static const uint32_t matdirect_code[] =
-#include "gpu-worker/vulkan/shaders/compiled/matdirect.inc"
+static const uint32_t matmul_int8_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/matmul-int8.inc"
         ;
 static const uint32_t bound_code[] =
 #include "bound.inc"
         ;
-static const uint32_t mathalfsingle_code[] =
-#include "gpu-worker/vulkan/shaders/compiled/mathalfsingle.inc"
+static const uint32_t matvec_f16_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/matvec-f16.inc"
         ;
-static const uint32_t mathalf_code[] =
-#include "gpu-worker/vulkan/shaders/compiled/mathalf.inc"
+static const uint32_t matmul_f16_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/matmul-f16.inc"
         ;
-static const uint32_t mathalfwide_code[] =
-#include "gpu-worker/vulkan/shaders/compiled/mathalfwide.inc"
+static const uint32_t matmul_f16_wide_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/matmul-f16-wide.inc"
         ;
 static const uint32_t rotate_code[] =
 #include "rotate.inc"
@@ -60,11 +61,11 @@ static const uint32_t rotate_code[] =
 static const uint32_t attend_code[] =
 #include "attend.inc"
         ;
-static const uint32_t attendhalf_code[] =
-#include "gpu-worker/vulkan/shaders/compiled/attendhalf.inc"
+static const uint32_t attend_f16_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/attend-f16.inc"
         ;
-static const uint32_t attendhalfwide_code[] =
-#include "gpu-worker/vulkan/shaders/compiled/attendhalfwide.inc"
+static const uint32_t attend_f16_wide_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/attend-f16-wide.inc"
         ;
 static const uint32_t merge_code[] =
 #include "merge.inc"
@@ -85,21 +86,21 @@ static const struct {
         size_t code_bytes;
 } shaders[TDM_VK_N_SHADERS] = {
         [TDM_VK_EMBED] = { "embed", embed_code, sizeof(embed_code) },
-        [TDM_VK_TURN] = { "turn", turn_code, sizeof(turn_code) },
+        [TDM_VK_REPACK] = { "repack", repack_code, sizeof(repack_code) },
         [TDM_VK_NORM] = { "norm", norm_code, sizeof(norm_code) },
         [TDM_VK_MATVEC] = { "matvec", matvec_code, sizeof(matvec_code) },
-        [TDM_VK_MATGELU] = { "matgelu", matgelu_code, sizeof(matgelu_code) },
-        [TDM_VK_MATVEC_K] = { "matvec-k", matvec_k_code, sizeof(matvec_k_code) },
-        [TDM_VK_MATWIDE] = { "matwide", matwide_code, sizeof(matwide_code) },
-        [TDM_VK_MATDIRECT] = { "matdirect", matdirect_code, sizeof(matdirect_code) },
+        [TDM_VK_MATVEC_GELU] = { "matvec-gelu", matvec_gelu_code, sizeof(matvec_gelu_code) },
+        [TDM_VK_MATVEC_SUBBLOCK] = { "matvec-subblock", matvec_subblock_code, sizeof(matvec_subblock_code) },
+        [TDM_VK_MATMUL_INT8_WIDE] = { "matmul-int8-wide", matmul_int8_wide_code, sizeof(matmul_int8_wide_code) },
+        [TDM_VK_MATMUL_INT8] = { "matmul-int8", matmul_int8_code, sizeof(matmul_int8_code) },
         [TDM_VK_BOUND] = { "bound", bound_code, sizeof(bound_code) },
-        [TDM_VK_MATHALFSINGLE] = { "mathalfsingle", mathalfsingle_code, sizeof(mathalfsingle_code) },
-        [TDM_VK_MATHALF] = { "mathalf", mathalf_code, sizeof(mathalf_code) },
-        [TDM_VK_MATHALFWIDE] = { "mathalfwide", mathalfwide_code, sizeof(mathalfwide_code) },
+        [TDM_VK_MATVEC_F16] = { "matvec-f16", matvec_f16_code, sizeof(matvec_f16_code) },
+        [TDM_VK_MATMUL_F16] = { "matmul-f16", matmul_f16_code, sizeof(matmul_f16_code) },
+        [TDM_VK_MATMUL_F16_WIDE] = { "matmul-f16-wide", matmul_f16_wide_code, sizeof(matmul_f16_wide_code) },
         [TDM_VK_ROTATE] = { "rotate", rotate_code, sizeof(rotate_code) },
         [TDM_VK_ATTEND] = { "attend", attend_code, sizeof(attend_code) },
-        [TDM_VK_ATTENDHALF] = { "attendhalf", attendhalf_code, sizeof(attendhalf_code) },
-        [TDM_VK_ATTENDHALFWIDE] = { "attendhalfwide", attendhalfwide_code, sizeof(attendhalfwide_code) },
+        [TDM_VK_ATTEND_F16] = { "attend-f16", attend_f16_code, sizeof(attend_f16_code) },
+        [TDM_VK_ATTEND_F16_WIDE] = { "attend-f16-wide", attend_f16_wide_code, sizeof(attend_f16_wide_code) },
         [TDM_VK_MERGE] = { "merge", merge_code, sizeof(merge_code) },
         [TDM_VK_GELU] = { "gelu", gelu_code, sizeof(gelu_code) },
         [TDM_VK_LOGITS] = { "logits", logits_code, sizeof(logits_code) },
@@ -138,6 +139,14 @@ struct tdm_vk_pipeline *tdm_vk_pipeline_proven(struct tdm_vk_device *device, enu
         struct tdm_vk_pipeline *pipeline = tdm_vk_pipeline_compiled(device, shader, c0, c1, c2, c3);
 
         return pipeline && pipeline->proven ? pipeline : NULL;
+}
+
+void tdm_vk_matrix_tile(const struct tdm_vk_pipeline *pipeline, uint32_t *ret_panels, uint32_t *ret_rows)
+{
+        bool wide = pipeline->shader == TDM_VK_MATMUL_INT8_WIDE;
+
+        *ret_panels = wide ? 8 : pipeline->constants[3];
+        *ret_rows = wide ? pipeline->constants[2] / 4 : pipeline->constants[2] * 8;
 }
 
 static VkResult compile(struct tdm_vk_device *device, enum tdm_vk_shader shader, const uint32_t *constants,

@@ -1,6 +1,6 @@
-/* Which kernels attention takes: of items of one row each, or many, and on f16 matrix units where rows are F16 (half.c)
+/* Which kernels attention takes: of items of one row each, or many, and on f16 matrix units where rows are F16 (f16-rows.c)
  * and they are proven (prove-attend.c). */
-#include "gpu-worker/vulkan/private.h"
+#include "gpu-worker/vulkan/kernels/kernels-private.h"
 
 static_assert(TDM_MAX_LAYERS < TDM_VK_LAYERS_MAX, "flags of partial results tell layers apart");
 
@@ -10,9 +10,9 @@ bool tdm_vk_attend_merges(const struct tdm_vk_model *m, bool many, uint32_t item
                m->tile_rows * m->hp.n_heads <= TDM_VK_ARRIVALS;
 }
 
-/* Of 16 queries, that a workgroup of ATTENDHALFWIDE has; two of its four subgroups share one where a head has more than
+/* Of 16 queries, that a workgroup of ATTEND_F16_WIDE has; two of its four subgroups share one where a head has more than
  * 128 dimensions. */
-static uint32_t half_tiles(const struct tdm_vk_model *m)
+static uint32_t f16_tiles(const struct tdm_vk_model *m)
 {
         return m->hp.head_dim > 128 ? 2 : 4;
 }
@@ -26,13 +26,13 @@ static struct kernel kernel_of(const struct tdm_vk_model *m, bool many, uint32_t
 {
         uint32_t form = item_heads | (tdm_vk_attend_merges(m, many, item_heads) ? out_act + 1 : 0) << 8;
 
-        if (m->attend_half)
-                return many ? (struct kernel){ TDM_VK_ATTENDHALFWIDE, { m->hp.head_dim, 0, half_tiles(m), form } } :
-                              (struct kernel){ TDM_VK_ATTENDHALF, { m->hp.head_dim, 0, 0, form } };
+        if (m->attend_f16)
+                return many ? (struct kernel){ TDM_VK_ATTEND_F16_WIDE, { m->hp.head_dim, 0, f16_tiles(m), form } } :
+                              (struct kernel){ TDM_VK_ATTEND_F16, { m->hp.head_dim, 0, 0, form } };
         return (struct kernel){ TDM_VK_ATTEND, { m->hp.head_dim, m->kv.type, many ? m->many_rows : 1, form } };
 }
 
-/* Of rows that attendhalf.comp rotates itself. */
+/* Of rows that attend-f16.comp rotates itself. */
 static struct kernel rotating_of(const struct tdm_vk_model *m, uint32_t out_act)
 {
         struct kernel k = kernel_of(m, false, m->queries_heads, out_act);
@@ -45,26 +45,22 @@ struct tdm_vk_pipeline *tdm_vk_attend_rotating_kernel(const struct tdm_vk_model 
 {
         struct kernel k = rotating_of(m, out_act);
 
-        return m->attend_half ? tdm_vk_pipeline_proven(m->device, k.shader, k.constants[0], k.constants[1],
-                                                       k.constants[2], k.constants[3]) :
-                                NULL;
+        return m->attend_f16 ? tdm_vk_pipeline_proven(m->device, k.shader, k.constants[0], k.constants[1],
+                                                      k.constants[2], k.constants[3]) :
+                               NULL;
 }
 
-void tdm_vk_attend_rotations(struct tdm_vk_model *m)
+void tdm_vk_attend_rotations(struct tdm_vk_model *m, const uint32_t angles[TDM_KV_GROUPS])
 {
-        struct tdm_vk_step_layout layout;
-
-        tdm_vk_step_layout(m, &layout);
-        for (uint32_t i = 0; i < m->hp.n_layers && m->attend_half; i++)
-                ((struct tdm_vk_rotation *)m->rotations.map)[i] = (struct tdm_vk_rotation){
-                        .y = m->y.address,
-                        .q_gain = m->layers[i].q_norm,
-                        .k_gain = m->layers[i].k_norm,
-                        .counters = m->counters.address,
-                        .angles = (uint32_t)(layout.angles[tdm_kv_group_of(&m->hp, i)] - layout.rows),
-                        .eps = m->recipe.norm_eps,
-                        .query_scale = m->recipe.layers[i].query_scale
-                };
+        for (uint32_t i = 0; i < m->hp.n_layers && m->attend_f16; i++)
+                ((struct tdm_vk_rotation *)m->rotations.map)[i] =
+                        (struct tdm_vk_rotation){ .y = m->y.address,
+                                                  .q_gain = m->layers[i].q_norm,
+                                                  .k_gain = m->layers[i].k_norm,
+                                                  .counters = m->counters.address,
+                                                  .angles = angles[tdm_kv_group_of(&m->hp, i)],
+                                                  .eps = m->recipe.norm_eps,
+                                                  .query_scale = m->recipe.layers[i].query_scale };
 }
 
 struct tdm_vk_pipeline *tdm_vk_attend_kernel(const struct tdm_vk_model *m, bool many, uint32_t item_heads,
@@ -88,7 +84,7 @@ static struct tdm_vk_pipeline *compiled(struct tdm_vk_model *m, const struct ker
 
 /* Heads of an item, of those that share keys: 16 queries are a subgroup's, of a single row four, and of that each of
  * 128 threads has four of the result's dimensions. */
-static uint32_t half_heads(const struct tdm_vk_model *m)
+static uint32_t f16_heads(const struct tdm_vk_model *m)
 {
         uint32_t shared = m->hp.n_heads / m->hp.n_kv_heads, heads = TDM_MIN(4u, 512 / m->hp.head_dim);
 
@@ -126,7 +122,7 @@ static int compile_and_prove(struct tdm_vk_model *m, const struct kernel *single
                                 r;
 }
 
-int tdm_vk_kernels_attend_half(struct tdm_vk_model *m, struct tdm_error *err)
+int tdm_vk_kernels_attend_f16(struct tdm_vk_model *m, struct tdm_error *err)
 {
         uint32_t queries_heads = m->queries_heads, many_rows = m->many_rows, act = m->layers[0].o.act;
         const struct tdm_vk_pipeline *proven;
@@ -135,9 +131,9 @@ int tdm_vk_kernels_attend_half(struct tdm_vk_model *m, struct tdm_error *err)
 
         if (m->kv.type != TDM_KV_F16 || (m->hp.head_dim != 64 && m->hp.head_dim != 128 && m->hp.head_dim != 256))
                 return 0;
-        m->attend_half = true;
-        m->queries_heads = half_heads(m);
-        m->many_rows = half_tiles(m) * 16 / m->queries_heads;
+        m->attend_f16 = true;
+        m->queries_heads = f16_heads(m);
+        m->many_rows = f16_tiles(m) * 16 / m->queries_heads;
         single = kernel_of(m, false, m->queries_heads, act);
         many = kernel_of(m, true, m->queries_heads, act);
         rotating = rotating_of(m, act);
@@ -146,7 +142,7 @@ int tdm_vk_kernels_attend_half(struct tdm_vk_model *m, struct tdm_error *err)
         proven = r == 0 ? compiled(m, &many) : NULL;
         if (proven && proven->proven)
                 return 0;
-        m->attend_half = false;
+        m->attend_f16 = false;
         m->queries_heads = queries_heads;
         m->many_rows = many_rows;
         return r;
@@ -158,7 +154,7 @@ int tdm_vk_kernels_need_attend(struct tdm_vk_model *m, struct tdm_error *err)
         int r = need(m, &many, err);
 
         for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++)
-                for (unsigned k = 0; k < (m->attend_half ? 1u : 2u) && r == 0; k++) {
+                for (unsigned k = 0; k < (m->attend_f16 ? 1u : 2u) && r == 0; k++) {
                         const struct kernel single =
                                 kernel_of(m, false, k == 0 ? m->queries_heads : 1, m->layers[i].o.act);
 

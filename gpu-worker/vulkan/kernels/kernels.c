@@ -1,14 +1,15 @@
 /* Which kernels a model wants, and which one a dispatch takes: all are compiled when it is loaded, so that none is
  * later. */
+#include "engine/host/kernels.h"
 #include "engine/weights/subblock.h"
-#include "gpu-worker/vulkan/private.h"
+#include "gpu-worker/vulkan/kernels/kernels-private.h"
 
 /* ---- matrices ---- */
 
 /* Rows of one workgroup of matvec. A CPU takes seconds to compile the big ones. */
 static const uint32_t rows_variants[] = { 1, 2, 4, 8, 16 }, rows_variants_cpu[] = { 1, 4 };
-#define DIRECT_ROWS_MIN 2u      /* from here on matrix units are faster: measured on an H200, as the next four */
-#define WIDE_GROUPS_MIN 96u     /* workgroups of MATWIDE that keep a GPU busy */
+#define INT8_ROWS_MIN 2u        /* from here on matrix units are faster: measured on an H200, as the next four */
+#define WIDE_GROUPS_MIN 96u     /* workgroups of MATMUL_INT8_WIDE that keep a GPU busy */
 #define WIDE_THREADS 256u       /* of 64 rows; twice as many of 128 take half as long again */
 #define STAGE_BYTES (24u << 10) /* of a single row in shared memory, of which there may be 32 KiB */
 
@@ -29,7 +30,7 @@ uint32_t tdm_vk_shape_with(const struct tdm_vk_device *device, const struct tdm_
         uint32_t length = TDM_VK_SEGMENT_BLOCKS(a->cols), staged = 0, most;
 
         if (stage) {
-                /* Tests, which run on CPU implementations, see several turns. */
+                /* Tests, which run on CPU implementations, see several passes. */
                 most = device->is_cpu ? 3 : STAGE_BYTES / (TDM_VK_SEGMENTS * (a->act == TDM_ACT_I16 ? 72 : 40));
                 staged = TDM_ALIGN_UP(TDM_DIV_UP(length, TDM_DIV_UP(length, most)), sets * ahead);
         }
@@ -37,7 +38,7 @@ uint32_t tdm_vk_shape_with(const struct tdm_vk_device *device, const struct tdm_
 }
 
 /* The more panels a workgroup has the less is loaded of rows, but there must be workgroups enough to keep a GPU busy.
- * Blocks loaded ahead: turns along a segment of K as few as may be, and those full. Found on an H200; of a single row
+ * Blocks loaded ahead: passes along a segment of K as few as may be, and those full. Found on an H200; of a single row
  * this is for where nothing was measured (tune.c). */
 static uint32_t shape_of(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
                          uint32_t variant)
@@ -60,10 +61,10 @@ static uint32_t shape_of(const struct tdm_vk_device *device, const struct tdm_vk
         return tdm_vk_shape_with(device, a, panels, TDM_DIV_UP(length, TDM_DIV_UP(length, 4)), 1, variant == 1);
 }
 
-/* SHAPE of matgelu.comp: two panels of each. */
+/* SHAPE of matvec-gelu.comp: two panels of each. */
 static uint32_t gelu_shape_of(const struct tdm_vk_device *device, const struct tdm_vk_layer *l)
 {
-        const struct tdm_vk_tuned *tuned = tdm_vk_tuned(device, TDM_VK_MATGELU, &l->gate, l->gate.n_panels);
+        const struct tdm_vk_tuned *tuned = tdm_vk_tuned(device, TDM_VK_MATVEC_GELU, &l->gate, l->gate.n_panels);
 
         return tuned ? tdm_vk_shape_with(device, &l->gate, tuned->shape.panels, tuned->shape.ahead, tuned->shape.sets,
                                          true) :
@@ -75,8 +76,8 @@ static uint32_t gelu_shape_of(const struct tdm_vk_device *device, const struct t
 /* Not where it would write what it reads: there is one buffer for each way of rounding. */
 bool tdm_vk_gelu_fits(const struct tdm_vk_layer *l, uint32_t n_rows)
 {
-        if (tdm_vk_is_half(&l->gate))
-                return l->gate.type == l->up.type && tdm_vk_is_half(&l->up) && l->gate.n_panels == l->up.n_panels;
+        if (tdm_vk_is_f16(&l->gate))
+                return l->gate.type == l->up.type && tdm_vk_is_f16(&l->up) && l->gate.n_panels == l->up.n_panels;
         return n_rows == 1 && l->gate.type == l->up.type && l->gate.act == l->up.act &&
                l->gate.n_panels == l->up.n_panels && l->gate.act != TDM_ACT_F32 && l->down.act != TDM_ACT_F32 &&
                l->gate.act != l->down.act && !tdm_subblock_type(l->gate.type);
@@ -85,11 +86,11 @@ bool tdm_vk_gelu_fits(const struct tdm_vk_layer *l, uint32_t n_rows)
 struct tdm_vk_pipeline *tdm_vk_gelu_kernel(struct tdm_vk_device *device, const struct tdm_vk_layer *l, uint32_t n_rows,
                                            uint32_t *ret_panels, uint32_t *ret_rows)
 {
-        if (tdm_vk_is_half(&l->gate))
-                return tdm_vk_half_kernel(device, &l->gate, l->gate.n_panels * 2, n_rows, true, ret_panels, ret_rows);
+        if (tdm_vk_is_f16(&l->gate))
+                return tdm_vk_f16_kernel(device, &l->gate, l->gate.n_panels * 2, n_rows, true, ret_panels, ret_rows);
         *ret_panels = 2;
         *ret_rows = 1;
-        return tdm_vk_pipeline_get(device, TDM_VK_MATGELU, l->gate.type, l->gate.act, l->down.act,
+        return tdm_vk_pipeline_get(device, TDM_VK_MATVEC_GELU, l->gate.type, l->gate.act, l->down.act,
                                    gelu_shape_of(device, l));
 }
 
@@ -105,14 +106,14 @@ unsigned tdm_vk_group_of(const struct tdm_vk_matrix *const *matrices, unsigned n
         return n;
 }
 
-/* TILES of matdirect.comp. */
-static uint32_t direct_tiles(uint32_t n_rows)
+/* TILES of matmul-int8.comp. */
+static uint32_t int8_tiles(uint32_t n_rows)
 {
         return n_rows <= 8 ? 1 : n_rows <= 16 ? 2 : 4;
 }
 
 /* PANELS of it, as many as registers hold: a workgroup takes about as long as that many and three more. */
-static uint32_t direct_panels(uint32_t n_panels, uint32_t tiles)
+static uint32_t int8_panels(uint32_t n_panels, uint32_t tiles)
 {
         uint32_t best = 1, least = UINT32_MAX;
 
@@ -127,36 +128,29 @@ static uint32_t direct_panels(uint32_t n_panels, uint32_t tiles)
         return best;
 }
 
-static struct tdm_vk_pipeline *direct_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
-                                             uint32_t n_panels, uint32_t n_rows)
+static struct tdm_vk_pipeline *int8_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                                           uint32_t n_panels, uint32_t n_rows)
 {
-        uint32_t tiles = direct_tiles(n_rows);
+        uint32_t tiles = int8_tiles(n_rows);
 
-        return tdm_vk_pipeline_proven(device, TDM_VK_MATDIRECT, a->type, a->act, tiles, direct_panels(n_panels, tiles));
+        return tdm_vk_pipeline_proven(device, TDM_VK_MATMUL_INT8, a->type, a->act, tiles, int8_panels(n_panels, tiles));
 }
 
 /* Of 128 rows only where that pays, and not for 16-bit input, which has no room for as many. */
-static struct tdm_vk_pipeline *wide_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
-                                           uint32_t n_panels, uint32_t n_rows)
+static struct tdm_vk_pipeline *int8_wide_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                                                uint32_t n_panels, uint32_t n_rows)
 {
         uint32_t across = TDM_DIV_UP(n_panels, 8),
-                 turns = TDM_DIV_UP(across * TDM_DIV_UP(n_rows, 64), TDM_VK_UNITS_AT_ONCE),
-                 large_turns = TDM_DIV_UP(across * TDM_DIV_UP(n_rows, 128), TDM_VK_UNITS_AT_ONCE);
+                 waves = TDM_DIV_UP(across * TDM_DIV_UP(n_rows, 64), TDM_VK_UNITS_AT_ONCE),
+                 large_waves = TDM_DIV_UP(across * TDM_DIV_UP(n_rows, 128), TDM_VK_UNITS_AT_ONCE);
         struct tdm_vk_pipeline *large = NULL;
 
         if (a->cols < TDM_VK_WIDE_BLOCKS * TDM_BLOCK_VALUES)
                 return NULL;
-        if (a->act == TDM_ACT_I8 && large_turns * 3 <= turns * 2)
-                large = tdm_vk_pipeline_proven(device, TDM_VK_MATWIDE, a->type, a->act, 2 * WIDE_THREADS, 0);
-        return large ? large : tdm_vk_pipeline_proven(device, TDM_VK_MATWIDE, a->type, a->act, WIDE_THREADS, 0);
-}
-
-void tdm_vk_matrix_tile(const struct tdm_vk_pipeline *pipeline, uint32_t *ret_panels, uint32_t *ret_rows)
-{
-        bool wide = pipeline->shader == TDM_VK_MATWIDE;
-
-        *ret_panels = wide ? 8 : pipeline->constants[3];
-        *ret_rows = wide ? pipeline->constants[2] / 4 : pipeline->constants[2] * 8;
+        if (a->act == TDM_ACT_I8 && large_waves * 3 <= waves * 2)
+                large = tdm_vk_pipeline_proven(device, TDM_VK_MATMUL_INT8_WIDE, a->type, a->act, 2 * WIDE_THREADS, 0);
+        return large ? large :
+                       tdm_vk_pipeline_proven(device, TDM_VK_MATMUL_INT8_WIDE, a->type, a->act, WIDE_THREADS, 0);
 }
 
 struct tdm_vk_pipeline *tdm_vk_choose_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
@@ -166,14 +160,14 @@ struct tdm_vk_pipeline *tdm_vk_choose_kernel(struct tdm_vk_device *device, const
         uint32_t variant = rows_variant(device, n_rows), shape;
         struct tdm_vk_pipeline *pipeline = NULL;
 
-        if (tdm_vk_is_half(a))
-                return tdm_vk_half_kernel(device, a, n_panels, n_rows, false, ret_panels, ret_rows);
+        if (tdm_vk_is_f16(a))
+                return tdm_vk_f16_kernel(device, a, n_panels, n_rows, false, ret_panels, ret_rows);
         shape = shape_of(device, a, n_panels, variant);
         if (n_rows > 32 &&
-            (n_rows > TDM_VK_DIRECT_ROWS_MAX || TDM_DIV_UP(n_panels, 8) * TDM_DIV_UP(n_rows, 64) >= WIDE_GROUPS_MIN))
-                pipeline = wide_kernel(device, a, n_panels, n_rows);
-        if (!pipeline && n_rows >= DIRECT_ROWS_MIN && n_rows <= TDM_VK_DIRECT_ROWS_MAX)
-                pipeline = direct_kernel(device, a, n_panels, n_rows);
+            (n_rows > TDM_VK_INT8_ROWS_MAX || TDM_DIV_UP(n_panels, 8) * TDM_DIV_UP(n_rows, 64) >= WIDE_GROUPS_MIN))
+                pipeline = int8_wide_kernel(device, a, n_panels, n_rows);
+        if (!pipeline && n_rows >= INT8_ROWS_MIN && n_rows <= TDM_VK_INT8_ROWS_MAX)
+                pipeline = int8_kernel(device, a, n_panels, n_rows);
         if (pipeline) {
                 tdm_vk_matrix_tile(pipeline, ret_panels, ret_rows);
                 return pipeline;
@@ -181,7 +175,7 @@ struct tdm_vk_pipeline *tdm_vk_choose_kernel(struct tdm_vk_device *device, const
         *ret_rows = variant;
         *ret_panels = 1;
         if (tdm_subblock_type(a->type))
-                return tdm_vk_pipeline_get(device, TDM_VK_MATVEC_K, a->type, a->act, variant, 0);
+                return tdm_vk_pipeline_get(device, TDM_VK_MATVEC_SUBBLOCK, a->type, a->act, variant, 0);
         *ret_panels = shape >> 8 & 255u;
         return tdm_vk_pipeline_get(device, TDM_VK_MATVEC, a->type, a->act, variant, shape);
 }
@@ -196,13 +190,13 @@ bool tdm_vk_shape_flags(uint32_t shape, uint32_t act)
 bool tdm_vk_matrices_flag(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels)
 {
         return a->act != TDM_ACT_F32 && !tdm_subblock_type(a->type) && n_panels <= device->max_groups_x &&
-               (tdm_vk_is_half(a) || tdm_vk_shape_flags(shape_of(device, a, n_panels, 1), a->act));
+               (tdm_vk_is_f16(a) || tdm_vk_shape_flags(shape_of(device, a, n_panels, 1), a->act));
 }
 
 bool tdm_vk_gelu_flags(const struct tdm_vk_device *device, const struct tdm_vk_layer *l)
 {
         return tdm_vk_gelu_fits(l, 1) &&
-               (tdm_vk_is_half(&l->gate) || tdm_vk_shape_flags(gelu_shape_of(device, l), l->gate.act));
+               (tdm_vk_is_f16(&l->gate) || tdm_vk_shape_flags(gelu_shape_of(device, l), l->gate.act));
 }
 
 /* ---- all of them ---- */
@@ -221,15 +215,15 @@ static int need(struct tdm_vk_model *m, enum tdm_vk_shader shader, uint32_t c0, 
 /* Not being able to compile one is no error here. */
 static int need_units(struct tdm_vk_model *m, const struct tdm_vk_matrix *a, uint32_t n_panels, struct tdm_error *err)
 {
-        uint32_t type = a->type & ~TDM_VK_TURNED;
+        uint32_t type = a->type & ~TDM_VK_DEINTERLEAVED;
 
         if (!m->device->matrix_units || (type != TDM_TYPE_Q4_0 && type != TDM_TYPE_Q8_0) || a->act == TDM_ACT_F32)
                 return 0;
-        need(m, TDM_VK_MATWIDE, a->type, a->act, WIDE_THREADS, 0, NULL);
+        need(m, TDM_VK_MATMUL_INT8_WIDE, a->type, a->act, WIDE_THREADS, 0, NULL);
         if (a->act == TDM_ACT_I8)
-                need(m, TDM_VK_MATWIDE, a->type, a->act, 2 * WIDE_THREADS, 0, NULL);
+                need(m, TDM_VK_MATMUL_INT8_WIDE, a->type, a->act, 2 * WIDE_THREADS, 0, NULL);
         for (uint32_t tiles = 1; tiles <= 4; tiles *= 2)
-                need(m, TDM_VK_MATDIRECT, a->type, a->act, tiles, direct_panels(n_panels, tiles), NULL);
+                need(m, TDM_VK_MATMUL_INT8, a->type, a->act, tiles, int8_panels(n_panels, tiles), NULL);
         return tdm_vk_prove_need(m->device, a->type, a->act, err);
 }
 
@@ -247,17 +241,17 @@ static int need_matrices(struct tdm_vk_model *m, const struct tdm_vk_matrix *con
                 uint32_t n_panels;
 
                 i += tdm_vk_group_of(matrices + i, n_matrices - i, &n_panels);
-                if (tdm_vk_is_half(a)) /* they are there: tdm_vk_kernels_need_half() */
+                if (tdm_vk_is_f16(a)) /* they are there: tdm_vk_kernels_need_f16() */
                         continue;
                 if (units)
                         r = need_units(m, a, n_panels, err);
                 for (unsigned v = 0; v < n_variants && r == 0 && !units; v++) {
-                        if (variants[v] >= DIRECT_ROWS_MIN && direct_kernel(m->device, a, n_panels, variants[v]) &&
-                            (variants[v] < 16 || direct_kernel(m->device, a, n_panels, 32)) &&
-                            wide_kernel(m->device, a, n_panels, 1))
+                        if (variants[v] >= INT8_ROWS_MIN && int8_kernel(m->device, a, n_panels, variants[v]) &&
+                            (variants[v] < 16 || int8_kernel(m->device, a, n_panels, 32)) &&
+                            int8_wide_kernel(m->device, a, n_panels, 1))
                                 continue;
                         r = tdm_subblock_type(a->type) ?
-                                    need(m, TDM_VK_MATVEC_K, a->type, a->act, variants[v], 0, err) :
+                                    need(m, TDM_VK_MATVEC_SUBBLOCK, a->type, a->act, variants[v], 0, err) :
                                     need(m, TDM_VK_MATVEC, a->type, a->act, variants[v],
                                          shape_of(m->device, a, n_panels, variants[v]), err);
                 }
@@ -279,9 +273,9 @@ static int list_matrices(struct tdm_vk_model *m, bool units, struct tdm_error *e
                         r = need_matrices(m, o, 1, units, err);
                 if (r == 0)
                         r = need_matrices(m, gate_up, 2, units, err);
-                if (r == 0 && !units && !tdm_vk_is_half(&l->gate) && tdm_vk_gelu_fits(l, 1))
-                        r = need(m, TDM_VK_MATGELU, l->gate.type, l->gate.act, l->down.act, gelu_shape_of(m->device, l),
-                                 err);
+                if (r == 0 && !units && !tdm_vk_is_f16(&l->gate) && tdm_vk_gelu_fits(l, 1))
+                        r = need(m, TDM_VK_MATVEC_GELU, l->gate.type, l->gate.act, l->down.act,
+                                 gelu_shape_of(m->device, l), err);
                 if (r == 0)
                         r = need_matrices(m, down, 1, units, err);
         }
@@ -293,7 +287,7 @@ int tdm_vk_kernels_need_single(struct tdm_vk_model *m, struct tdm_error *err)
         int r = 0;
 
         /* rows of F16 have theirs since choose_rows() */
-        for (uint32_t i = 0; i < m->hp.n_layers && r == 0 && !m->half; i++) {
+        for (uint32_t i = 0; i < m->hp.n_layers && r == 0 && !m->f16_rows; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
                 const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v };
                 uint32_t n_panels;
@@ -307,8 +301,8 @@ int tdm_vk_kernels_need_single(struct tdm_vk_model *m, struct tdm_error *err)
                         r = need(m, TDM_VK_MATVEC, l->down.type, l->down.act, 1,
                                  shape_of(m->device, &l->down, l->down.n_panels, 1), err);
                 if (r == 0)
-                        r = need(m, TDM_VK_MATGELU, l->gate.type, l->gate.act, l->down.act, gelu_shape_of(m->device, l),
-                                 err);
+                        r = need(m, TDM_VK_MATVEC_GELU, l->gate.type, l->gate.act, l->down.act,
+                                 gelu_shape_of(m->device, l), err);
         }
         return r;
 }
@@ -346,7 +340,7 @@ static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
 
 /* Kernels for matrix units first, together with all that has nothing to do with them: what they are proven for needs no
  * other. */
-int tdm_vk_kernels_prepare(struct tdm_vk_model *m, struct tdm_error *err)
+int tdm_vk_kernels_prepare_units(struct tdm_vk_model *m, struct tdm_error *err)
 {
         int r;
 
@@ -359,19 +353,19 @@ int tdm_vk_kernels_prepare(struct tdm_vk_model *m, struct tdm_error *err)
         if (r == 0)
                 r = tdm_vk_prove(m->device, err);
         m->device->deferring = false;
-        if (r == 0 && tdm_vk_chain_wanted(m->device))
-                r = tdm_vk_chain_try(m->device,
-                                     tdm_vk_pipeline_get(m->device, TDM_VK_GELU, 0, m->layers[0].down.act, 0, 0),
-                                     &m->chain, err);
-        if (r == 0)
-                r = tdm_vk_tune(m, err);
+        return r;
+}
+
+int tdm_vk_kernels_prepare_rest(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        int r;
+
         m->device->deferring = true;
-        if (r == 0)
-                r = list_matrices(m, false, err);
-        if (r == 0 && m->half) /* those that were found just now */
-                r = tdm_vk_kernels_need_half(m, err);
+        r = list_matrices(m, false, err);
+        if (r == 0 && m->f16_rows) /* in shapes that were tuned just now */
+                r = tdm_vk_kernels_need_f16(m, err);
         if (r == 0)
                 r = tdm_vk_pipelines_compile(m->device, err);
         m->device->deferring = false;
-        return r == 0 && m->half ? tdm_vk_prove_half(m->device, err) : r;
+        return r == 0 && m->f16_rows ? tdm_vk_prove_f16(m->device, err) : r;
 }

@@ -8,7 +8,7 @@
  * (lru_add_drain_all), one caller after the other. */
 #include "common/hugepage.h"
 #include "common/thread.h"
-#include "gpu-worker/vulkan/private.h"
+#include "gpu-worker/vulkan/memory/kv-pages.h"
 
 #define RUN_MAX 8u /* huge pages that are asked for together */
 /* of the cache, of each group, besides one for each sequence: two thousand tokens, or a quarter of what is left */

@@ -4,67 +4,68 @@
  * before run() returns, so that the segment is complete for whatever was reported done. The other way round: before a
  * step looks back on pages that the device did not write itself, one step after the other (a new process, a reused
  * prefix, a step that another worker ran meanwhile), they are copied from the twin. */
-#include "gpu-worker/vulkan/private.h"
+#include "gpu-worker/vulkan/memory/kv-pages.h"
+#include "gpu-worker/vulkan/memory/kv.h"
 
 #define LOG_BYTES (UINT64_C(32) << 20)
 #define PIECE_BYTES (UINT64_C(1) << 30)
 #define PIECES_MAX 65536u
 
-static uint32_t element_bytes(const struct tdm_vk_model *m)
+static uint32_t element_bytes(const struct tdm_vk_kv *kv)
 {
-        return m->kv.type == TDM_KV_F32 ? 4 : m->kv.type == TDM_KV_F16 ? 2 : 1;
+        return kv->geometry->type == TDM_KV_F32 ? 4 : kv->geometry->type == TDM_KV_F16 ? 2 : 1;
 }
 
 /* A head's key or value as it is logged: its elements, then, of q8_0, the scales of its blocks. */
-static uint32_t head_bytes(const struct tdm_vk_model *m)
+static uint32_t head_bytes(const struct tdm_vk_kv *kv)
 {
-        return m->hp.head_dim * element_bytes(m) +
-               (m->kv.type == TDM_KV_Q8_0 ? 2 * tdm_kv_n_blocks(m->hp.head_dim) : 0);
+        return kv->hp->head_dim * element_bytes(kv) +
+               (kv->geometry->type == TDM_KV_Q8_0 ? 2 * tdm_kv_n_blocks(kv->hp->head_dim) : 0);
 }
 
-uint64_t tdm_vk_kv_log_row_bytes(const struct tdm_vk_model *m)
+uint64_t tdm_vk_kv_log_row_bytes(const struct tdm_vk_kv *kv)
 {
-        return (uint64_t)2 * m->hp.n_kv_heads * head_bytes(m);
+        return (uint64_t)2 * kv->hp->n_kv_heads * head_bytes(kv);
 }
 
-uint32_t tdm_vk_kv_log_layers(const struct tdm_vk_model *m, uint32_t n_rows)
+uint32_t tdm_vk_kv_log_layers(const struct tdm_vk_kv *kv, uint32_t n_rows)
 {
-        if (m->kv_imported || !m->log.size_bytes)
+        if (kv->imported || !kv->log.size_bytes)
                 return UINT32_MAX;
-        return (uint32_t)TDM_MAX(m->log.size_bytes / 2 / (tdm_vk_kv_log_row_bytes(m) * n_rows), UINT64_C(1));
+        return (uint32_t)TDM_MAX(kv->log.size_bytes / 2 / (tdm_vk_kv_log_row_bytes(kv) * n_rows), UINT64_C(1));
 }
 
-void tdm_vk_kv_deinit(struct tdm_vk_model *m)
+static void unset(struct tdm_vk_kv *kv)
 {
-        for (unsigned i = 0; i < m->n_kv_buffers; i++)
-                tdm_vk_buffer_deinit(m->device, &m->kv_buffers[i]);
-        tdm_vk_buffer_deinit(m->device, &m->kv_pieces);
-        tdm_vk_buffer_deinit(m->device, &m->log);
-        tdm_vk_pages_free(steal_ptr(&m->pages));
-        free(m->kv_buffers);
-        m->kv_buffers = NULL;
-        m->n_kv_buffers = 0;
-        m->kv_imported = false;
+        for (unsigned i = 0; i < kv->n_buffers; i++)
+                tdm_vk_buffer_deinit(kv->device, &kv->buffers[i]);
+        tdm_vk_buffer_deinit(kv->device, &kv->pieces);
+        tdm_vk_buffer_deinit(kv->device, &kv->log);
+        tdm_vk_pages_free(steal_ptr(&kv->pages));
+        free(kv->buffers);
+        kv->buffers = NULL;
+        kv->n_buffers = 0;
+        kv->imported = false;
 }
 
 /* Room for every piece, and for the table of their addresses that kernels read. */
-static int make_table(struct tdm_vk_model *m, uint32_t n_pieces, struct tdm_error *err)
+static int make_table(struct tdm_vk_kv *kv, uint32_t n_pieces, struct tdm_error *err)
 {
-        m->kv_buffers = calloc(n_pieces, sizeof(*m->kv_buffers));
-        if (!m->kv_buffers)
+        kv->buffers = calloc(n_pieces, sizeof(*kv->buffers));
+        if (!kv->buffers)
                 return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for a KV cache in %u pieces",
                                      n_pieces);
-        return tdm_vk_buffer_init(m->device, &m->kv_pieces,
-                                  (uint64_t)TDM_MAX(n_pieces, m->hp.n_layers) * sizeof(uint64_t), TDM_VK_SHARED_MEMORY,
-                                  "the KV cache's table", err);
+        return tdm_vk_buffer_init(kv->device, &kv->pieces,
+                                  (uint64_t)TDM_MAX(n_pieces, kv->hp->n_layers) * sizeof(uint64_t),
+                                  TDM_VK_SHARED_MEMORY, "the KV cache's table", err);
 }
 
 /* How many pages a piece has, as a shift: what one allocation may hold, and little enough that the last one wastes
  * little. */
-static uint32_t piece_shift(const struct tdm_vk_model *m, uint64_t page_bytes)
+static uint32_t piece_shift(const struct tdm_vk_kv *kv, uint64_t page_bytes)
 {
         const char *kib = getenv("TANDEM_VULKAN_PIECE_KIB"); /* tests make many of a small cache */
-        uint64_t limit = TDM_MIN(kib && *kib ? strtoull(kib, NULL, 10) << 10 : PIECE_BYTES, m->device->max_allocation);
+        uint64_t limit = TDM_MIN(kib && *kib ? strtoull(kib, NULL, 10) << 10 : PIECE_BYTES, kv->device->max_allocation);
         uint32_t shift = 0;
 
         while (shift < 30 && page_bytes << (shift + 1) <= limit)
@@ -72,119 +73,143 @@ static uint32_t piece_shift(const struct tdm_vk_model *m, uint64_t page_bytes)
         return shift;
 }
 
-/* attendhalf.comp multiplies what lies beside the keys that count with zero: it must be finite, as all is that is ever
+/* attend-f16.comp multiplies what lies beside the keys that count with zero: it must be finite, as all is that is ever
  * stored. */
-static int clear_pieces(struct tdm_vk_model *m, struct tdm_error *err)
+static int clear_pieces(struct tdm_vk_kv *kv, struct tdm_error *err)
 {
         const char *what = "clearing the KV cache";
         VkCommandBuffer commands;
-        int r = tdm_vk_once_begin(m->device, &commands, what, err);
+        int r = tdm_vk_once_begin(kv->device, &commands, what, err);
 
         if (r != 0)
                 return r;
-        for (unsigned i = 0; i < m->n_kv_buffers; i++)
-                m->device->vk.CmdFillBuffer(commands, m->kv_buffers[i].buffer, 0, VK_WHOLE_SIZE, 0);
-        tdm_vk_barrier(m->device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
+        for (unsigned i = 0; i < kv->n_buffers; i++)
+                kv->device->vk.CmdFillBuffer(commands, kv->buffers[i].buffer, 0, VK_WHOLE_SIZE, 0);
+        tdm_vk_barrier(kv->device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
                        VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
                        VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT);
-        return tdm_vk_once_end(m->device, what, err);
+        return tdm_vk_once_end(kv->device, what, err);
 }
 
-static int make_buffers(struct tdm_vk_model *m, struct tdm_error *err)
+static int make_buffers(struct tdm_vk_kv *kv, struct tdm_error *err)
 {
-        uint64_t page = m->kv.part_bytes * m->hp.n_kv_heads, left, total, n_pieces = 0;
-        uint32_t shift = piece_shift(m, page);
+        uint64_t page = kv->geometry->part_bytes * kv->hp->n_kv_heads, left, total, n_pieces = 0;
+        uint32_t shift = piece_shift(kv, page);
         int r;
 
-        tdm_vk_memory_left(m->device, &left, &total);
-        if (m->kv.size_bytes > left)
+        tdm_vk_memory_left(kv->device, &left, &total);
+        if (kv->geometry->size_bytes > left)
                 return tdm_error_set(
                         err, TDM_E_NO_MEMORY,
                         "the KV cache needs %.1f MiB on the GPU and %.1f of its %.1f MiB are free: a shorter "
                         "context or fewer jobs at once",
-                        (double)m->kv.size_bytes / 0x1p20, (double)left / 0x1p20, (double)total / 0x1p20);
+                        (double)kv->geometry->size_bytes / 0x1p20, (double)left / 0x1p20, (double)total / 0x1p20);
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
-                n_pieces += (uint64_t)m->kv.n_layers[group] * TDM_DIV_UP(m->kv.n_pages[group], 1u << shift);
-                m->kv_page_bytes[group] = (uint32_t)page;
-                m->kv_piece_shift[group] = shift;
+                n_pieces +=
+                        (uint64_t)kv->geometry->n_layers[group] * TDM_DIV_UP(kv->geometry->n_pages[group], 1u << shift);
+                kv->page_bytes[group] = (uint32_t)page;
+                kv->piece_shift[group] = shift;
         }
         if (n_pieces > PIECES_MAX || page > UINT32_MAX)
-                return tdm_error_set(err, TDM_E_NO_MEMORY,
-                                     "a KV cache of %.1f MiB in pieces of %.1f MiB: there may be %u pieces",
-                                     (double)m->kv.size_bytes / 0x1p20, (double)(page << shift) / 0x1p20, PIECES_MAX);
-        r = make_table(m, (uint32_t)n_pieces, err);
-        if (r == 0 && tdm_vk_pages_new(&m->pages, &m->kv, m->kv_base, m->device->threads) < 0)
+                return tdm_error_set(
+                        err, TDM_E_NO_MEMORY, "a KV cache of %.1f MiB in pieces of %.1f MiB: there may be %u pieces",
+                        (double)kv->geometry->size_bytes / 0x1p20, (double)(page << shift) / 0x1p20, PIECES_MAX);
+        r = make_table(kv, (uint32_t)n_pieces, err);
+        if (r == 0 && tdm_vk_pages_new(&kv->pages, kv->geometry, kv->base, kv->device->threads) < 0)
                 r = tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for a KV cache");
         if (r == 0)
-                r = tdm_vk_buffer_init(m->device, &m->log,
-                                       2 * TDM_MAX(tdm_vk_kv_log_row_bytes(m) * m->limits.max_rows, LOG_BYTES),
+                r = tdm_vk_buffer_init(kv->device, &kv->log,
+                                       2 * TDM_MAX(tdm_vk_kv_log_row_bytes(kv) * kv->limits->max_rows, LOG_BYTES),
                                        TDM_VK_HOST_MEMORY, "the KV cache's write-behind", err);
-        for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
-                uint32_t n_pages = m->kv.n_pages[tdm_kv_group_of(&m->hp, i)];
+        for (uint32_t i = 0; i < kv->hp->n_layers && r == 0; i++) {
+                uint32_t n_pages = kv->geometry->n_pages[tdm_kv_group_of(kv->hp, i)];
 
-                m->layers[i].kv_first = m->n_kv_buffers;
-                m->layers[i].kv_pieces = m->kv_pieces.address + m->n_kv_buffers * sizeof(uint64_t);
+                kv->layers[i].first = kv->n_buffers;
+                kv->layers[i].pieces = kv->pieces.address + kv->n_buffers * sizeof(uint64_t);
                 for (uint32_t first = 0; first < n_pages && r == 0; first += 1u << shift) {
-                        struct tdm_vk_buffer *piece = &m->kv_buffers[m->n_kv_buffers];
+                        struct tdm_vk_buffer *piece = &kv->buffers[kv->n_buffers];
 
-                        r = tdm_vk_buffer_init(m->device, piece, page * TDM_MIN(n_pages - first, 1u << shift),
+                        r = tdm_vk_buffer_init(kv->device, piece, page * TDM_MIN(n_pages - first, 1u << shift),
                                                TDM_VK_DEVICE_MEMORY, "a piece of the KV cache", err);
                         if (r == 0)
-                                ((uint64_t *)m->kv_pieces.map)[m->n_kv_buffers++] = piece->address;
+                                ((uint64_t *)kv->pieces.map)[kv->n_buffers++] = piece->address;
                 }
         }
-        return r == 0 && m->attend_half ? clear_pieces(m, err) : r;
+        return r == 0 && kv->clear ? clear_pieces(kv, err) : r;
 }
 
 /* Each layer begins at another place of the segment, and is one piece. -EOPNOTSUPP where it cannot be imported. */
-static int import_segment(struct tdm_vk_model *m, uint8_t *base)
+static int import_segment(struct tdm_vk_kv *kv, uint8_t *base)
 {
-        struct tdm_vk_device *device = m->device;
-        int r = device->import ? make_table(m, 1, NULL) : -EOPNOTSUPP;
+        struct tdm_vk_device *device = kv->device;
+        int r = device->import ? make_table(kv, 1, NULL) : -EOPNOTSUPP;
 
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
-                if (m->kv.page_bytes[group] > UINT32_MAX)
+                if (kv->geometry->page_bytes[group] > UINT32_MAX)
                         r = -EOPNOTSUPP;
-                m->kv_page_bytes[group] = (uint32_t)m->kv.page_bytes[group];
-                m->kv_piece_shift[group] = 31;
+                kv->page_bytes[group] = (uint32_t)kv->geometry->page_bytes[group];
+                kv->piece_shift[group] = 31;
         }
         if (r == 0)
-                r = tdm_vk_buffer_import(device, &m->kv_buffers[0], base,
-                                         TDM_ALIGN_UP(m->kv.size_bytes, device->import_align));
+                r = tdm_vk_buffer_import(device, &kv->buffers[0], base,
+                                         TDM_ALIGN_UP(kv->geometry->size_bytes, device->import_align));
         if (r != 0)
                 return r;
-        m->n_kv_buffers = 1;
-        m->kv_imported = true;
-        for (uint32_t i = 0; i < m->hp.n_layers; i++) {
-                ((uint64_t *)m->kv_pieces.map)[i] =
-                        m->kv_buffers[0].address +
-                        tdm_kv_part_offset(&m->kv, tdm_kv_group_of(&m->hp, i), 0, tdm_kv_layer_index(&m->hp, i), 0);
-                m->layers[i].kv_pieces = m->kv_pieces.address + i * sizeof(uint64_t);
+        kv->n_buffers = 1;
+        kv->imported = true;
+        for (uint32_t i = 0; i < kv->hp->n_layers; i++) {
+                ((uint64_t *)kv->pieces.map)[i] =
+                        kv->buffers[0].address + tdm_kv_part_offset(kv->geometry, tdm_kv_group_of(kv->hp, i), 0,
+                                                                    tdm_kv_layer_index(kv->hp, i), 0);
+                kv->layers[i].pieces = kv->pieces.address + i * sizeof(uint64_t);
         }
         return 0;
 }
 
-void tdm_vk_kv_set(struct tdm_vk_model *m, uint8_t *base)
+int tdm_vk_kv_init(struct tdm_vk_kv *kv, struct tdm_vk_device *device, const struct tdm_hparams *hp,
+                   const struct tdm_kv_geometry *geometry, const struct tdm_steps_limits *limits)
 {
-        tdm_vk_kv_deinit(m);
-        m->kv_base = base;
-        m->kv_error = (struct tdm_error){};
-        /* they know the old addresses; a model that is not loaded has none */
-        for (unsigned i = 0; m->recordings && i < TDM_VK_RECORDINGS; i++)
-                m->recordings[i].used = 0;
-        memset(m->sequences, 0, m->limits.n_tables * sizeof(*m->sequences));
-        if (!base || import_segment(m, base) == 0)
+        size_t n_tables = limits->n_tables;
+
+        kv->device = device;
+        kv->hp = hp;
+        kv->geometry = geometry;
+        kv->limits = limits;
+        kv->layers = calloc(hp->n_layers, sizeof(*kv->layers));
+        kv->sequences = calloc(n_tables, sizeof(*kv->sequences));
+        kv->known_pages = calloc(n_tables * TDM_KV_GROUPS, limits->table_entries * sizeof(uint32_t));
+        return kv->layers && kv->sequences && kv->known_pages ? 0 : -ENOMEM;
+}
+
+void tdm_vk_kv_deinit(struct tdm_vk_kv *kv)
+{
+        if (!kv->device)
                 return;
-        tdm_vk_kv_deinit(m);
-        if (make_buffers(m, &m->kv_error) != 0)
-                tdm_vk_kv_deinit(m);
+        unset(kv);
+        free(kv->layers);
+        free(kv->sequences);
+        free(kv->known_pages);
+        *kv = (struct tdm_vk_kv){};
+}
+
+void tdm_vk_kv_set(struct tdm_vk_kv *kv, uint8_t *base)
+{
+        unset(kv);
+        kv->base = base;
+        kv->error = (struct tdm_error){};
+        memset(kv->sequences, 0, kv->limits->n_tables * sizeof(*kv->sequences));
+        if (!base || import_segment(kv, base) == 0)
+                return;
+        unset(kv);
+        if (make_buffers(kv, &kv->error) != 0)
+                unset(kv);
 }
 
 /* ---- the twin's way to the device ---- */
 
 /* Pieces collect in a staging buffer until it is full. */
 struct restore {
-        struct tdm_vk_model *m;
+        struct tdm_vk_kv *kv;
         VkCommandBuffer commands;
         uint64_t filled;
         bool begun;
@@ -194,7 +219,7 @@ static const char restoring[] = "restoring the KV cache";
 
 static int restore_flush(struct restore *restore, struct tdm_error *err)
 {
-        struct tdm_vk_device *device = restore->m->device;
+        struct tdm_vk_device *device = restore->kv->device;
 
         if (!restore->begun)
                 return 0;
@@ -207,13 +232,13 @@ static int restore_flush(struct restore *restore, struct tdm_error *err)
 
 static int restore_piece(struct restore *restore, uint32_t layer, uint32_t page, struct tdm_error *err)
 {
-        struct tdm_vk_model *m = restore->m;
-        struct tdm_vk_device *device = m->device;
-        enum tdm_kv_group group = tdm_kv_group_of(&m->hp, layer);
-        uint64_t at = tdm_kv_part_offset(&m->kv, group, page, tdm_kv_layer_index(&m->hp, layer), 0),
-                 n = m->kv_page_bytes[group];
-        uint32_t shift = m->kv_piece_shift[group], in_piece = page & ((1u << shift) - 1);
-        const struct tdm_vk_buffer *piece = &m->kv_buffers[m->layers[layer].kv_first + (page >> shift)];
+        struct tdm_vk_kv *kv = restore->kv;
+        struct tdm_vk_device *device = kv->device;
+        enum tdm_kv_group group = tdm_kv_group_of(kv->hp, layer);
+        uint64_t at = tdm_kv_part_offset(kv->geometry, group, page, tdm_kv_layer_index(kv->hp, layer), 0),
+                 n = kv->page_bytes[group];
+        uint32_t shift = kv->piece_shift[group], in_piece = page & ((1u << shift) - 1);
+        const struct tdm_vk_buffer *piece = &kv->buffers[kv->layers[layer].first + (page >> shift)];
 
         for (uint64_t done = 0, part; done < n; done += part) {
                 VkBufferCopy copy;
@@ -232,7 +257,7 @@ static int restore_piece(struct restore *restore, uint32_t layer, uint32_t page,
                         restore->begun = true;
                 }
                 part = TDM_MIN(n - done, TDM_VK_STAGE_BYTES - restore->filled);
-                memcpy(device->stages[0].map + restore->filled, m->kv_base + at + done, part);
+                memcpy(device->stages[0].map + restore->filled, kv->base + at + done, part);
                 copy = (VkBufferCopy){ restore->filled, in_piece * n + done, part };
                 device->vk.CmdCopyBuffer(restore->commands, device->stages[0].buffer, piece->buffer, 1, &copy);
                 restore->filled += part;
@@ -243,19 +268,19 @@ static int restore_piece(struct restore *restore, uint32_t layer, uint32_t page,
 
 /* ---- what the device knows ---- */
 
-static uint32_t *known(struct tdm_vk_model *m, uint32_t table, int group)
+static uint32_t *known(struct tdm_vk_kv *kv, uint32_t table, int group)
 {
-        return m->known_pages + ((size_t)table * TDM_KV_GROUPS + group) * m->limits.table_entries;
+        return kv->known_pages + ((size_t)table * TDM_KV_GROUPS + group) * kv->limits->table_entries;
 }
 
 /* Of the twin's value row at a position, in the first layer and head of a group: whether anybody else wrote there. */
-static uint64_t value_hash(const struct tdm_vk_model *m, int group, const uint32_t *pages, uint32_t position)
+static uint64_t value_hash(const struct tdm_vk_kv *kv, int group, const uint32_t *pages, uint32_t position)
 {
-        uint32_t row_bytes = m->hp.head_dim * element_bytes(m);
+        uint32_t row_bytes = kv->hp->head_dim * element_bytes(kv);
         const uint8_t *row =
-                m->kv_base +
-                tdm_kv_part_offset(&m->kv, (enum tdm_kv_group)group, pages[position / TDM_KV_PAGE_TOKENS], 0, 0) +
-                m->kv.part_bytes / 2 + position % TDM_KV_PAGE_TOKENS * row_bytes;
+                kv->base +
+                tdm_kv_part_offset(kv->geometry, (enum tdm_kv_group)group, pages[position / TDM_KV_PAGE_TOKENS], 0, 0) +
+                kv->geometry->part_bytes / 2 + position % TDM_KV_PAGE_TOKENS * row_bytes;
         uint64_t hash = UINT64_C(0xcbf29ce484222325), word = 0;
 
         for (uint32_t i = 0; i < row_bytes; i += sizeof(word)) {
@@ -266,9 +291,9 @@ static uint64_t value_hash(const struct tdm_vk_model *m, int group, const uint32
         return hash;
 }
 
-static int first_group(const struct tdm_vk_model *m)
+static int first_group(const struct tdm_vk_kv *kv)
 {
-        return m->kv.n_layers[TDM_KV_FULL] ? TDM_KV_FULL : TDM_KV_WINDOW;
+        return kv->geometry->n_layers[TDM_KV_FULL] ? TDM_KV_FULL : TDM_KV_WINDOW;
 }
 
 static const uint32_t *table_of(const struct tdm_step *step, int group, uint32_t seq)
@@ -277,16 +302,16 @@ static const uint32_t *table_of(const struct tdm_step *step, int group, uint32_t
 }
 
 /* Entries of a group that positions from `position` on look back to: [first, end). */
-static void look_back(const struct tdm_vk_model *m, int group, uint32_t position, uint32_t *first, uint32_t *end)
+static void look_back(const struct tdm_vk_kv *kv, int group, uint32_t position, uint32_t *first, uint32_t *end)
 {
-        *first = tdm_window_first(&m->hp, (enum tdm_kv_group)group, position) / TDM_KV_PAGE_TOKENS;
+        *first = tdm_window_first(kv->hp, (enum tdm_kv_group)group, position) / TDM_KV_PAGE_TOKENS;
         *end = TDM_DIV_UP(position, TDM_KV_PAGE_TOKENS);
 }
 
-static bool is_known(struct tdm_vk_model *m, const struct tdm_step *step, uint32_t seq, uint32_t position)
+static bool is_known(struct tdm_vk_kv *kv, const struct tdm_step *step, uint32_t seq, uint32_t position)
 {
-        const struct tdm_vk_sequence *s = &m->sequences[step->seqs[seq].table];
-        int group0 = first_group(m);
+        const struct tdm_vk_sequence *s = &kv->sequences[step->seqs[seq].table];
+        int group0 = first_group(kv);
 
         if (position == 0)
                 return true;
@@ -295,32 +320,32 @@ static bool is_known(struct tdm_vk_model *m, const struct tdm_step *step, uint32
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
                 uint32_t first, end;
 
-                look_back(m, group, position, &first, &end);
-                if (m->kv.n_layers[group] &&
-                    memcmp(known(m, step->seqs[seq].table, group) + first, table_of(step, group, seq) + first,
+                look_back(kv, group, position, &first, &end);
+                if (kv->geometry->n_layers[group] &&
+                    memcmp(known(kv, step->seqs[seq].table, group) + first, table_of(step, group, seq) + first,
                            (end - first) * sizeof(uint32_t)) != 0)
                         return false;
         }
         return s->n_valid != position ||
-               s->last_hash == value_hash(m, group0, table_of(step, group0, seq), position - 1);
+               s->last_hash == value_hash(kv, group0, table_of(step, group0, seq), position - 1);
 }
 
-int tdm_vk_kv_begin(struct tdm_vk_model *m, const struct tdm_step *step, struct tdm_error *err)
+int tdm_vk_kv_begin(struct tdm_vk_kv *kv, const struct tdm_step *step, struct tdm_error *err)
 {
-        struct restore restore = { .m = m };
+        struct restore restore = { .kv = kv };
 
-        if (m->kv_imported)
+        if (kv->imported)
                 return 0;
         for (uint32_t seq = 0; seq < step->head.n_seqs; seq++) {
                 uint32_t table = step->seqs[seq].table, position = step->rows[step->seqs[seq].first_row].position;
-                bool fine = is_known(m, step, seq, position);
+                bool fine = is_known(kv, step, seq, position);
 
-                m->sequences[table].n_valid = 0; /* until all layers are done */
-                for (uint32_t layer = 0; layer < m->hp.n_layers && !fine; layer++) {
-                        int group = tdm_kv_group_of(&m->hp, layer);
+                kv->sequences[table].n_valid = 0; /* until all layers are done */
+                for (uint32_t layer = 0; layer < kv->hp->n_layers && !fine; layer++) {
+                        int group = tdm_kv_group_of(kv->hp, layer);
                         uint32_t first, end;
 
-                        look_back(m, group, position, &first, &end);
+                        look_back(kv, group, position, &first, &end);
                         for (uint32_t i = first; i < end; i++) {
                                 int r = restore_piece(&restore, layer, table_of(step, group, seq)[i], err);
 
@@ -332,36 +357,36 @@ int tdm_vk_kv_begin(struct tdm_vk_model *m, const struct tdm_step *step, struct 
         return restore_flush(&restore, err);
 }
 
-void tdm_vk_kv_end(struct tdm_vk_model *m, const struct tdm_step *step)
+void tdm_vk_kv_end(struct tdm_vk_kv *kv, const struct tdm_step *step)
 {
-        int group0 = first_group(m);
+        int group0 = first_group(kv);
 
-        if (m->kv_imported)
+        if (kv->imported)
                 return;
         for (uint32_t seq = 0; seq < step->head.n_seqs; seq++) {
                 const struct tdm_step_seq *q = &step->seqs[seq];
-                struct tdm_vk_sequence *s = &m->sequences[q->table];
+                struct tdm_vk_sequence *s = &kv->sequences[q->table];
                 uint32_t position = step->rows[q->first_row].position, end_position = position + q->n_rows;
 
                 for (int group = 0; group < TDM_KV_GROUPS; group++) {
                         uint32_t first =
-                                tdm_window_first(&m->hp, (enum tdm_kv_group)group, position) / TDM_KV_PAGE_TOKENS;
+                                tdm_window_first(kv->hp, (enum tdm_kv_group)group, position) / TDM_KV_PAGE_TOKENS;
                         uint32_t end = TDM_DIV_UP(end_position, TDM_KV_PAGE_TOKENS);
 
-                        if (m->kv.n_layers[group])
-                                memcpy(known(m, q->table, group) + first, table_of(step, group, seq) + first,
+                        if (kv->geometry->n_layers[group])
+                                memcpy(known(kv, q->table, group) + first, table_of(step, group, seq) + first,
                                        (end - first) * sizeof(uint32_t));
                 }
                 s->n_valid = end_position;
                 s->epoch = step->head.epoch;
-                s->last_hash = value_hash(m, group0, table_of(step, group0, seq), end_position - 1);
+                s->last_hash = value_hash(kv, group0, table_of(step, group0, seq), end_position - 1);
         }
 }
 
 /* ---- write-behind ---- */
 
 struct behind_job {
-        struct tdm_vk_model *m;
+        struct tdm_vk_kv *kv;
         const struct tdm_step *step;
         uint32_t first_layer;
         const uint8_t *log;
@@ -370,21 +395,21 @@ struct behind_job {
 static void behind_row(void *arg, unsigned chunk, unsigned thread)
 {
         const struct behind_job *job = arg;
-        struct tdm_vk_model *m = job->m;
+        struct tdm_vk_kv *kv = job->kv;
         uint32_t n_rows = job->step->head.n_rows, layer = job->first_layer + chunk / n_rows, row = chunk % n_rows;
         const struct tdm_step_row *r = &job->step->rows[row];
-        enum tdm_kv_group group = tdm_kv_group_of(&m->hp, layer);
+        enum tdm_kv_group group = tdm_kv_group_of(kv->hp, layer);
         uint32_t page = table_of(job->step, group, r->seq)[r->position / TDM_KV_PAGE_TOKENS],
                  t = r->position % TDM_KV_PAGE_TOKENS;
-        uint32_t head_dim = m->hp.head_dim, size = element_bytes(m), n_blocks = tdm_kv_n_blocks(head_dim),
-                 logged = head_bytes(m);
-        const uint8_t *log = job->log + chunk * tdm_vk_kv_log_row_bytes(m);
+        uint32_t head_dim = kv->hp->head_dim, size = element_bytes(kv), n_blocks = tdm_kv_n_blocks(head_dim),
+                 logged = head_bytes(kv);
+        const uint8_t *log = job->log + chunk * tdm_vk_kv_log_row_bytes(kv);
 
-        for (uint32_t head = 0; head < m->hp.n_kv_heads; head++, log += 2 * logged) {
-                uint8_t *part =
-                        m->kv_base + tdm_kv_part_offset(&m->kv, group, page, tdm_kv_layer_index(&m->hp, layer), head);
+        for (uint32_t head = 0; head < kv->hp->n_kv_heads; head++, log += 2 * logged) {
+                uint8_t *part = kv->base +
+                                tdm_kv_part_offset(kv->geometry, group, page, tdm_kv_layer_index(kv->hp, layer), head);
                 uint8_t *keys = part + ((size_t)(t / 16) * head_dim * 16 + t % 16) * size,
-                        *values = part + m->kv.part_bytes / 2;
+                        *values = part + kv->geometry->part_bytes / 2;
 
                 if (size == 1) {
                         uint16_t *scales = (uint16_t *)(part + TDM_KV_PAGE_TOKENS * head_dim) +
@@ -406,15 +431,15 @@ static void behind_row(void *arg, unsigned chunk, unsigned thread)
         }
 }
 
-void tdm_vk_kv_behind(struct tdm_vk_model *m, const struct tdm_step *step, uint32_t first_layer, uint32_t n_layers,
+void tdm_vk_kv_behind(struct tdm_vk_kv *kv, const struct tdm_step *step, uint32_t first_layer, uint32_t n_layers,
                       uint32_t half)
 {
-        struct behind_job job = { m, step, first_layer, m->log.map + half * (m->log.size_bytes / 2) };
+        struct behind_job job = { kv, step, first_layer, kv->log.map + half * (kv->log.size_bytes / 2) };
 
-        if (m->kv_imported)
+        if (kv->imported)
                 return;
-        for (uint32_t layer = first_layer; layer < first_layer + n_layers && m->pages; layer++) {
-                enum tdm_kv_group group = tdm_kv_group_of(&m->hp, layer);
+        for (uint32_t layer = first_layer; layer < first_layer + n_layers && kv->pages; layer++) {
+                enum tdm_kv_group group = tdm_kv_group_of(kv->hp, layer);
 
                 for (uint32_t seq = 0; seq < step->head.n_seqs; seq++) {
                         const struct tdm_step_seq *q = &step->seqs[seq];
@@ -422,13 +447,13 @@ void tdm_vk_kv_behind(struct tdm_vk_model *m, const struct tdm_step *step, uint3
                                  end = TDM_DIV_UP(position + q->n_rows, TDM_KV_PAGE_TOKENS);
 
                         for (uint32_t i = position / TDM_KV_PAGE_TOKENS; i < end; i++)
-                                tdm_vk_pages_want(m->pages, group, table_of(step, group, seq)[i],
-                                                  tdm_kv_layer_index(&m->hp, layer));
+                                tdm_vk_pages_want(kv->pages, group, table_of(step, group, seq)[i],
+                                                  tdm_kv_layer_index(kv->hp, layer));
                 }
         }
-        if (m->pages) {
-                tdm_vk_pages_make(m->pages);
-                tdm_vk_pages_ahead(m->pages, step->head.n_seqs);
+        if (kv->pages) {
+                tdm_vk_pages_make(kv->pages);
+                tdm_vk_pages_ahead(kv->pages, step->head.n_seqs);
         }
-        tdm_pool_run(m->device->threads, n_layers * step->head.n_rows, behind_row, &job);
+        tdm_pool_run(kv->device->threads, n_layers * step->head.n_rows, behind_row, &job);
 }

@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "common/test-hugepage.h"
-#include "gpu-worker/vulkan/private.h"
+#include "gpu-worker/vulkan/memory/kv-pages.h"
 
 #define N_LAYERS 40u
 #define N_PAGES 24u

@@ -1,5 +1,5 @@
-/* The attention for f16 matrix units (attendhalf.comp, attendhalfwide.comp) is only used where it is proven, as the
- * matrix kernels are (prove-half.c): the one for single rows must attend as the definition says, to what f16 leaves of
+/* The attention for f16 matrix units (attend-f16.comp, attend-f16-wide.comp) is only used where it is proven, as the
+ * matrix kernels are (prove-f16.c): the one for single rows must attend as the definition says, to what f16 leaves of
  * it, and the one for many rows must give its bits. What they are given: a sequence in pages that do not lie in order,
  * rows that look back over two spans, with a window and without, and more rows than one workgroup takes. The one that
  * rotates rows itself must give what rotate.comp and the one for single rows do: the same result, the same key and
@@ -7,7 +7,8 @@
 #include <math.h>
 
 #include "common/f16.h"
-#include "gpu-worker/vulkan/private.h"
+#include "gpu-worker/vulkan/memory/kv.h"
+#include "gpu-worker/vulkan/proof/proof.h"
 
 #define N_KV_HEADS 2u
 #define N_ROWS 70u
@@ -366,8 +367,8 @@ static int run_rotating(struct tdm_vk_device *device, const struct tdm_vk_pipeli
         uint64_t chain = device->stages[0].address + CHAIN * PLACE;
 
         push.qkv = device->stages[0].address + ITEMS * PLACE + ROTATION_AT;
-        push.side = device->stages[0].address + ITEMS * PLACE + LOG_AT;
-        push.side_rows = 7;
+        push.scale_sums = device->stages[0].address + ITEMS * PLACE + LOG_AT;
+        push.scale_sums_rows = 7;
         push.acts = chain + ACTS_AT;
         push.chain = chain;
         push.chain_index = 2 | (n_rows == 1 ? TDM_VK_CHAIN_FLAGS : 0);

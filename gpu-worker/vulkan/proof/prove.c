@@ -4,63 +4,13 @@
  * each kernel once. */
 #include <assert.h>
 
-#include "gpu-worker/vulkan/private.h"
-
-/* As in the extension's specification; older headers do not have it. */
-#define COOPERATIVE_MATRIX_EXTENSION "VK_KHR_cooperative_matrix"
-#define STRUCTURE_TYPE_FEATURES ((VkStructureType)1000506000)
-#define STRUCTURE_TYPE_PROPERTIES ((VkStructureType)1000506001)
-#define COMPONENT_FLOAT16 0
-#define COMPONENT_FLOAT32 1
-#define COMPONENT_SINT8 3
-#define COMPONENT_SINT32 5
-#define SCOPE_SUBGROUP 3
-
-struct cooperative_properties {
-        VkStructureType sType;
-        void *pNext;
-        uint32_t m, n, k;
-        uint32_t a, b, c, result;
-        VkBool32 saturating;
-        uint32_t scope;
-};
-typedef VkResult(VKAPI_PTR *cooperative_properties_fn)(VkPhysicalDevice, uint32_t *, struct cooperative_properties *);
+#include "gpu-worker/vulkan/proof/proof.h"
 
 #define N_BLOCKS 37u /* of a row: segments of 3, the last ones short or empty */
 #define N_OUT 200u   /* 13 panels, the last half empty: two workgroups of the largest tile, either way */
 #define N_ROWS 139u
-#define SIDE_ROWS 160u
+#define SCALE_SUMS_ROWS 160u
 #define PLACE (UINT64_C(2) << 20) /* of each thing in the staging buffer */
-
-bool tdm_vk_matrix_units(const struct tdm_vk_device *device, enum tdm_vk_units units)
-{
-        bool f16 = units == TDM_VK_UNITS_F16;
-        uint32_t k = f16 ? 16 : 32, input = f16 ? COMPONENT_FLOAT16 : COMPONENT_SINT8,
-                 output = f16 ? COMPONENT_FLOAT32 : COMPONENT_SINT32;
-        cooperative_properties_fn list = (cooperative_properties_fn)device->vk.GetInstanceProcAddr(
-                device->vk.instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR");
-        struct cooperative_properties properties[64];
-        uint32_t n = TDM_ARRAY_SIZE(properties);
-
-        for (uint32_t i = 0; i < n; i++)
-                properties[i] = (struct cooperative_properties){ .sType = STRUCTURE_TYPE_PROPERTIES };
-        if (!list || list(device->physical, &n, properties) < 0)
-                return false;
-        for (uint32_t i = 0; i < n; i++) {
-                const struct cooperative_properties *p = &properties[i];
-
-                if (p->m == 16 && p->n == 8 && p->k == k && p->a == input && p->b == input && p->c == output &&
-                    p->result == output && p->scope == SCOPE_SUBGROUP && !p->saturating)
-                        return true;
-        }
-        return false;
-}
-
-const char *tdm_vk_matrix_feature(struct tdm_vk_matrix_features *features)
-{
-        *features = (struct tdm_vk_matrix_features){ .type = STRUCTURE_TYPE_FEATURES, .cooperative_matrix = VK_TRUE };
-        return COOPERATIVE_MATRIX_EXTENSION;
-}
 
 uint32_t tdm_vk_prove_random(uint64_t *state)
 {
@@ -70,7 +20,7 @@ uint32_t tdm_vk_prove_random(uint64_t *state)
 
 static void random_weights(uint8_t *panels, uint32_t type, uint64_t *state)
 {
-        uint64_t panel_bytes = tdm_weights_panel_bytes(type & ~TDM_VK_TURNED, N_BLOCKS * TDM_BLOCK_VALUES);
+        uint64_t panel_bytes = tdm_weights_panel_bytes(type & ~TDM_VK_DEINTERLEAVED, N_BLOCKS * TDM_BLOCK_VALUES);
 
         for (uint32_t panel = 0; panel < TDM_DIV_UP(N_OUT, TDM_PANEL_ROWS); panel++, panels += panel_bytes) {
                 for (uint64_t i = 0; i < panel_bytes; i++)
@@ -81,8 +31,8 @@ static void random_weights(uint8_t *panels, uint32_t type, uint64_t *state)
         }
 }
 
-/* side: as in tdm_vk_matmul_push. */
-static void random_rows(uint8_t *rows, uint32_t *side, uint32_t act, uint64_t *state)
+/* scale_sums: as in tdm_vk_matmul_push. */
+static void random_rows(uint8_t *rows, uint32_t *scale_sums, uint32_t act, uint64_t *state)
 {
         uint32_t cols = N_BLOCKS * TDM_BLOCK_VALUES, most = act == TDM_VK_ACT_I8 ? 127 : TDM_VK_I16_MOST;
 
@@ -102,9 +52,9 @@ static void random_rows(uint8_t *rows, uint32_t *side, uint32_t act, uint64_t *s
                         ((float *)(rows + TDM_VK_ACT_SCALES(act, cols)))[b] =
                                 (float)(1 + tdm_vk_prove_random(state) % 1000) / 65536.0f;
                         ((int32_t *)(rows + TDM_VK_ACT_SUMS(act, cols)))[b] = sum;
-                        memcpy(side + (b * SIDE_ROWS + r) * 2, rows + TDM_VK_ACT_SCALES(act, cols) + b * sizeof(float),
-                               sizeof(float));
-                        side[(b * SIDE_ROWS + r) * 2 + 1] = (uint32_t)sum;
+                        memcpy(scale_sums + (b * SCALE_SUMS_ROWS + r) * 2,
+                               rows + TDM_VK_ACT_SCALES(act, cols) + b * sizeof(float), sizeof(float));
+                        scale_sums[(b * SCALE_SUMS_ROWS + r) * 2 + 1] = (uint32_t)sum;
                 }
 }
 
@@ -117,11 +67,12 @@ static int run_kernel(struct tdm_vk_device *device, struct tdm_vk_pipeline *pipe
                 .x = stage->address + PLACE,
                 .y = stage->address + place * PLACE,
                 .w0 = stage->address,
-                .side = stage->address + 4 * PLACE,
-                .side_rows = SIDE_ROWS,
+                .scale_sums = stage->address + 4 * PLACE,
+                .scale_sums_rows = SCALE_SUMS_ROWS,
                 .panel1 = UINT32_MAX,
                 .panel2 = UINT32_MAX,
-                .panel_bytes = (uint32_t)tdm_weights_panel_bytes(type & ~TDM_VK_TURNED, N_BLOCKS * TDM_BLOCK_VALUES),
+                .panel_bytes =
+                        (uint32_t)tdm_weights_panel_bytes(type & ~TDM_VK_DEINTERLEAVED, N_BLOCKS * TDM_BLOCK_VALUES),
                 .cols = N_BLOCKS * TDM_BLOCK_VALUES,
                 .n_out = N_OUT,
                 .n_rows = N_ROWS,
@@ -173,8 +124,8 @@ static int prove_kernel(struct tdm_vk_device *device, struct tdm_vk_pipeline *p,
 /* Not finding it so is no error. */
 int tdm_vk_prove(struct tdm_vk_device *device, struct tdm_error *err)
 {
-        static const uint32_t types[] = { TDM_TYPE_Q4_0, TDM_TYPE_Q8_0, TDM_TYPE_Q4_0 | TDM_VK_TURNED,
-                                          TDM_TYPE_Q8_0 | TDM_VK_TURNED },
+        static const uint32_t types[] = { TDM_TYPE_Q4_0, TDM_TYPE_Q8_0, TDM_TYPE_Q4_0 | TDM_VK_DEINTERLEAVED,
+                                          TDM_TYPE_Q8_0 | TDM_VK_DEINTERLEAVED },
                               acts[] = { TDM_VK_ACT_I8, TDM_VK_ACT_I16 };
         int r = 0;
 

@@ -23,7 +23,7 @@ static enum fault {
         FORGETS_THE_KEY,
         FORGETS_THE_LOG,
         VALUE_ELSEWHERE,
-        TURNS_OTHERWISE,
+        ROTATES_OTHERWISE,
         OTHER_ROW, /* angles of the first for all */
         OTHER_GAIN,
         WRONG_FLAG,
@@ -96,8 +96,8 @@ static void attend(const struct tdm_vk_attend_push *p, uint32_t head_dim, const 
 
 /* ---- rows, rotated ---- */
 
-static void turn_head(const struct tdm_vk_rotate_push *p, uint32_t row, const float *gain, float scale, float sign,
-                      float *x)
+static void rotate_head(const struct tdm_vk_rotate_push *p, uint32_t row, const float *gain, float scale, float sign,
+                        float *x)
 {
         const float *angles =
                 (const float *)p->angles + (size_t)(fault == OTHER_ROW && p->counters == 0 ? 0 : row) * p->head_dim;
@@ -129,14 +129,14 @@ static void put_head(const struct tdm_vk_rotate_push *p, uint32_t row, uint32_t 
         if (rotating && fault == VALUE_ELSEWHERE && is_value)
                 t--;
         for (uint32_t d = 0; d < p->head_dim; d++) {
-                uint16_t half = tdm_f32_to_f16(x[d]);
+                uint16_t f16 = tdm_f32_to_f16(x[d]);
 
                 if (!(rotating && fault == FORGETS_THE_KEY && !is_value))
                         part[is_value ? p->part_bytes / 4 + t * p->head_dim + d :
-                                        (t / 16 * p->head_dim + d) * 16 + t % 16] = half;
+                                        (t / 16 * p->head_dim + d) * 16 + t % 16] = f16;
                 if (!(rotating && fault == FORGETS_THE_LOG))
                         ((uint16_t *)p->log)[(row * p->n_kv_heads * 2 + 2 * kv_head + is_value) * p->head_dim + d] =
-                                half;
+                                f16;
         }
 }
 
@@ -146,12 +146,12 @@ static void rotate_row(const struct tdm_vk_rotate_push *p, uint32_t i, float *ro
                     *k_gain = (const float *)(rotating && fault == OTHER_GAIN ? p->q_gain : p->k_gain);
 
         for (uint32_t head = 0; head < p->n_heads; head++)
-                turn_head(p, i, q_gain, p->query_scale, rotating && fault == TURNS_OTHERWISE ? -1 : 1,
-                          row + head * p->head_dim);
+                rotate_head(p, i, q_gain, p->query_scale, rotating && fault == ROTATES_OTHERWISE ? -1 : 1,
+                            row + head * p->head_dim);
         for (uint32_t head = 0; head < p->n_kv_heads; head++) {
                 float *key = row + (p->n_heads + head) * p->head_dim;
 
-                turn_head(p, i, k_gain, 1, 1, key);
+                rotate_head(p, i, k_gain, 1, 1, key);
                 put_head(p, i, head, false, key, rotating);
                 put_head(p, i, head, true, key + p->n_kv_heads * p->head_dim, rotating);
         }
@@ -197,7 +197,7 @@ static void rotate_and_attend(const struct tdm_vk_attend_push *p, uint32_t row_a
                                                    .k_gain = rotation->k_gain,
                                                    .pieces = p->pieces,
                                                    .page_bytes = p->page_bytes,
-                                                   .log = p->side,
+                                                   .log = p->scale_sums,
                                                    .part_bytes = p->part_bytes,
                                                    .n_heads = p->n_heads,
                                                    .n_kv_heads = p->n_kv_heads,
@@ -261,7 +261,7 @@ int tdm_vk_once_dispatch(struct tdm_vk_device *device, const struct tdm_vk_pipel
                         for (uint32_t head = 0; head < y * heads; head++)
                                 attend(p, pipeline->constants[0], item, row, head);
         }
-        if (fault == MANY_DIFFER && pipeline->shader == TDM_VK_ATTENDHALFWIDE)
+        if (fault == MANY_DIFFER && pipeline->shader == TDM_VK_ATTEND_F16_WIDE)
                 ((uint32_t *)p->partial)[5 * TDM_VK_PARTIAL_WIDTH(pipeline->constants[0]) + 7] ^= 1;
         return dispatch_result;
 }
@@ -269,10 +269,10 @@ int tdm_vk_once_dispatch(struct tdm_vk_device *device, const struct tdm_vk_pipel
 static bool prove(uint32_t head_dim, uint32_t heads, uint32_t many_rows, int want)
 {
         struct tdm_vk_device *device = calloc(1, sizeof(*device));
-        struct tdm_vk_pipeline single = { .shader = TDM_VK_ATTENDHALF, .constants = { head_dim } },
+        struct tdm_vk_pipeline single = { .shader = TDM_VK_ATTEND_F16, .constants = { head_dim } },
                                rotate = { .shader = TDM_VK_ROTATE },
-                               rotating = { .shader = TDM_VK_ATTENDHALF, .constants = { head_dim, 0, 1 } },
-                               many = { .shader = TDM_VK_ATTENDHALFWIDE, .constants = { head_dim } };
+                               rotating = { .shader = TDM_VK_ATTEND_F16, .constants = { head_dim, 0, 1 } },
+                               many = { .shader = TDM_VK_ATTEND_F16_WIDE, .constants = { head_dim } };
         struct tdm_error err = {};
         bool proven;
 
@@ -316,7 +316,7 @@ static void refused(void **state)
 /* A device that fails is no proof of either; a kernel that could not be compiled is not tried. */
 static void without(void **state)
 {
-        struct tdm_vk_pipeline single = { .shader = TDM_VK_ATTENDHALF, .constants = { 128 } };
+        struct tdm_vk_pipeline single = { .shader = TDM_VK_ATTEND_F16, .constants = { 128 } };
         struct tdm_error err = {};
 
         (void)state;

@@ -7,7 +7,7 @@
 #include <assert.h>
 
 #include "engine/weights/subblock.h"
-#include "gpu-worker/vulkan/private.h"
+#include "gpu-worker/vulkan/step/step-private.h"
 
 struct recorder {
         struct tdm_vk_model *m;
@@ -48,8 +48,8 @@ static void barrier_all(const struct recorder *r)
 
 static bool can_chain(const struct recorder *r, const struct tdm_vk_pipeline *pipeline)
 {
-        return r->device->chained && !r->device->profiling && pipeline->shader != TDM_VK_MATWIDE &&
-               (pipeline->shader != TDM_VK_MATHALFWIDE || r->rows <= TDM_VK_HALF_ROWS_MAX) &&
+        return r->device->chained && !r->device->profiling && pipeline->shader != TDM_VK_MATMUL_INT8_WIDE &&
+               (pipeline->shader != TDM_VK_MATMUL_F16_WIDE || r->rows <= TDM_VK_F16_ROWS_MAX) &&
                r->chain_index + 1 < TDM_VK_CHAIN_WORDS;
 }
 
@@ -127,8 +127,8 @@ unsigned tdm_vk_matmul_group(const struct tdm_vk_model *m, const struct tdm_vk_m
                                             .n_out = a->rows,
                                             .n_rows = 1,
                                             .y_scale = a->y_scale,
-                                            .side = m->sides[a->act].address,
-                                            .side_rows = m->side_rows };
+                                            .scale_sums = m->scale_sums[a->act].address,
+                                            .scale_sums_rows = m->scale_sums_rows };
         for (unsigned k = 1, panel = a->n_panels; k < n; panel += matrices[k++]->n_panels) {
                 *(k == 1 ? &ret->w1 : &ret->w2) = matrices[k]->address;
                 *(k == 1 ? &ret->panel1 : &ret->panel2) = panel;
@@ -221,12 +221,12 @@ static void multiply_tile(struct recorder *r, const struct tdm_vk_matrix *const 
 }
 
 /* Where rows of activations are rounded for a kernel that reads it; 0: none will. */
-static uint64_t side_of(const struct recorder *r, uint32_t act, uint32_t n_rows)
+static uint64_t scale_sums_of(const struct recorder *r, uint32_t act, uint32_t n_rows)
 {
-        return n_rows <= TDM_VK_DIRECT_ROWS_MAX ? r->m->sides[act].address : 0;
+        return n_rows <= TDM_VK_INT8_ROWS_MAX ? r->m->scale_sums[act].address : 0;
 }
 
-bool tdm_vk_matgelu_push(const struct tdm_vk_model *m, const struct tdm_vk_layer *l, uint32_t n_rows,
+bool tdm_vk_gate_up_push(const struct tdm_vk_model *m, const struct tdm_vk_layer *l, uint32_t n_rows,
                          struct tdm_vk_matmul_push *ret)
 {
         *ret = (struct tdm_vk_matmul_push){ .x = m->acts[l->gate.act].address,
@@ -241,8 +241,8 @@ bool tdm_vk_matgelu_push(const struct tdm_vk_model *m, const struct tdm_vk_layer
                                             .y_scale = l->gate.y_scale,
                                             .act_scale = l->down.x_scale,
                                             .acts = m->acts[l->down.act].address,
-                                            .out_side = m->sides[l->down.act].address,
-                                            .side_rows = m->side_rows };
+                                            .out_scale_sums = m->scale_sums[l->down.act].address,
+                                            .scale_sums_rows = m->scale_sums_rows };
         return tdm_vk_gelu_fits(l, n_rows);
 }
 
@@ -263,7 +263,7 @@ static void norm(struct recorder *r, uint64_t add_gain, uint64_t gain, const str
                                          .d = m->hp.d_model,
                                          .y_stride = m->hp.d_model,
                                          .eps = m->recipe.norm_eps,
-                                         .side_rows = m->side_rows,
+                                         .scale_sums_rows = m->scale_sums_rows,
                                          .hidden_index = r->hidden_index,
                                          .hidden_wait = r->hidden_groups };
         uint32_t flags = !add_gain            ? 0 :
@@ -283,7 +283,7 @@ static void norm(struct recorder *r, uint64_t add_gain, uint64_t gain, const str
                 if (!(forms >> act & 1))
                         continue;
                 push.acts = r->flagged ? flagged_acts(r, act) : m->acts[act].address;
-                push.side = r->flagged ? 0 : side_of(r, act, r->rows);
+                push.scale_sums = r->flagged ? 0 : scale_sums_of(r, act, r->rows);
                 dispatch_flagged(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, flags, act, tdm_vk_norm_per(m), 0),
                                  &push, sizeof(push), r->rows, 1, reads | leaves);
                 flags = 0; /* added once */
@@ -359,9 +359,9 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .angles = r->step + r->layout.angles[group],
                 .q_gain = l->q_norm,
                 .k_gain = l->k_norm,
-                .pieces = l->kv_pieces,
-                .page_bytes = m->kv_page_bytes[group],
-                .piece_shift = m->kv_piece_shift[group],
+                .pieces = m->cache.layers[layer].pieces,
+                .page_bytes = m->cache.page_bytes[group],
+                .piece_shift = m->cache.piece_shift[group],
                 .counters = m->counters.address,
                 .log = log,
                 .part_bytes = (uint32_t)m->kv.part_bytes,
@@ -383,12 +383,12 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .items = r->step + r->layout.items[group] + (uint64_t)tile * m->max_items * sizeof(struct tdm_vk_item),
                 .partial = m->partial.address + (rotating ? tdm_vk_partial_flagged(m) : TDM_VK_ARRIVALS_BYTES),
                 .acts = r->flagged ? flagged_acts(r, l->o.act) : m->acts[l->o.act].address,
-                .side = rotating   ? log :
-                        r->flagged ? 0 :
-                                     side_of(r, l->o.act, r->rows),
-                .side_rows = rotating ? layer + 1 : m->side_rows,
+                .scale_sums = rotating   ? log :
+                              r->flagged ? 0 :
+                                           scale_sums_of(r, l->o.act, r->rows),
+                .scale_sums_rows = rotating ? layer + 1 : m->scale_sums_rows,
                 .act_scale = l->o.x_scale,
-                .pieces = l->kv_pieces,
+                .pieces = m->cache.layers[layer].pieces,
                 .page_bytes = rotate.page_bytes,
                 .piece_shift = rotate.piece_shift,
                 .part_bytes = rotate.part_bytes,
@@ -398,14 +398,14 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .table_entries = m->limits.table_entries,
                 .window = group == TDM_KV_WINDOW ? hp->window : 0,
                 .query_scale = l->query_scale,
-                .score_scale = m->attend_half ? 1 / l->query_scale : 0,
+                .score_scale = m->attend_f16 ? 1 / l->query_scale : 0,
         };
         const struct tdm_vk_merge_push merge = {
                 .partial = push.partial,
                 .row_items = r->step + r->layout.row_items[group],
                 .acts = m->acts[l->o.act].address,
-                .side = side_of(r, l->o.act, r->rows),
-                .side_rows = m->side_rows,
+                .scale_sums = scale_sums_of(r, l->o.act, r->rows),
+                .scale_sums_rows = m->scale_sums_rows,
                 .act_scale = l->o.x_scale,
                 .first_row = r->first_row,
                 .n_heads = hp->n_heads,
@@ -451,8 +451,8 @@ static void ffn_block(struct recorder *r, uint32_t block)
         const struct tdm_vk_matrix *gate_up[] = { &l->gate, &l->up }, *down[] = { &l->down };
         const struct tdm_vk_gelu_push gelu = { .y = m->y.address,
                                                .acts = m->acts[l->down.act].address,
-                                               .side = side_of(r, l->down.act, r->rows),
-                                               .side_rows = m->side_rows,
+                                               .scale_sums = scale_sums_of(r, l->down.act, r->rows),
+                                               .scale_sums_rows = m->scale_sums_rows,
                                                .act_scale = l->down.x_scale,
                                                .d_ff = m->hp.d_ff };
         struct tdm_vk_matmul_push push;
@@ -460,7 +460,7 @@ static void ffn_block(struct recorder *r, uint32_t block)
         if (!r->acts_ready)
                 norm(r, 0, l->ffn_norm, gate_up, 2);
         r->acts_ready = false;
-        if (tdm_vk_matgelu_push(m, l, r->rows, &push)) {
+        if (tdm_vk_gate_up_push(m, l, r->rows, &push)) {
                 unsigned flags = r->flagged ? READS_FLAGS : 0;
                 uint32_t panels, rows;
                 struct tdm_vk_pipeline *pipeline = tdm_vk_gelu_kernel(r->device, l, r->rows, &panels, &rows);
@@ -469,7 +469,7 @@ static void ffn_block(struct recorder *r, uint32_t block)
                         push.x = flagged_acts(r, l->gate.act);
                 if (r->flagged && tdm_vk_matrices_flag(r->device, &l->down, l->down.n_panels)) {
                         push.acts = flagged_acts(r, l->down.act);
-                        push.out_side = 0;
+                        push.out_scale_sums = 0;
                         flags |= LEAVES_FLAGS;
                 }
                 dispatch_flagged(r, pipeline, &push, sizeof(push), TDM_DIV_UP(l->gate.n_panels, panels),
@@ -531,8 +531,8 @@ static void head_block(struct recorder *r)
                                                .gain = m->output_norm,
                                                .act_scale = m->output.x_scale,
                                                .acts = m->acts[m->output.act].address,
-                                               .side = side_of(r, m->output.act, r->work->n_logits),
-                                               .side_rows = m->side_rows,
+                                               .scale_sums = scale_sums_of(r, m->output.act, r->work->n_logits),
+                                               .scale_sums_rows = m->scale_sums_rows,
                                                .gather = r->step + r->layout.gather +
                                                          r->work->first_logit * sizeof(uint32_t),
                                                .d = m->hp.d_model,
@@ -549,8 +549,8 @@ static void blocks(struct recorder *r)
 {
         struct tdm_vk_model *m = r->m;
         const struct tdm_vk_slot *slot = r->work->slot;
-        uint64_t log = m->log.address + r->work->log_half * (m->log.size_bytes / 2),
-                 log_bytes = tdm_vk_kv_log_row_bytes(m) * slot->n_rows;
+        uint64_t log = m->cache.log.address + r->work->log_half * (m->cache.log.size_bytes / 2),
+                 log_bytes = tdm_vk_kv_log_row_bytes(&m->cache) * slot->n_rows;
 
         for (uint32_t block = r->work->first; block < r->work->first + r->work->n; block++) {
                 enum tdm_block_kind kind = tdm_block_kind(&m->hp, block);
@@ -634,6 +634,13 @@ void tdm_vk_record_forget(struct tdm_vk_model *m)
 {
         for (unsigned i = 0; i < TDM_VK_RECORDINGS; i++)
                 m->recordings[i].used = 0;
+}
+
+int tdm_vk_record_check(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        const volatile uint32_t *counters = (const volatile uint32_t *)m->counters.map;
+
+        return tdm_vk_chain_check(m->device, &counters[TDM_VK_GAVE_UP_WORD], err);
 }
 
 int tdm_vk_record(struct tdm_vk_model *m, const struct tdm_vk_work *w, struct tdm_vk_recording **ret,

@@ -4,7 +4,8 @@
 #include <assert.h>
 
 #include "common/dmabuf.h"
-#include "gpu-worker/vulkan/private.h"
+#include "engine/host/kernels.h"
+#include "gpu-worker/vulkan/step/step-private.h"
 
 static void take_profile(struct tdm_vk_device *device, const struct tdm_vk_recording *c)
 {
@@ -43,7 +44,7 @@ static int submit(struct tdm_vk_model *m, const struct tdm_vk_work *work, struct
         if (r == 0)
                 r = hand_over(m, tdm_dmabuf_to_cpu, err);
         if (r == 0)
-                r = tdm_vk_chain_check(m, err);
+                r = tdm_vk_record_check(m, err);
         if (r == 0)
                 take_profile(m->device, recording);
         return r;
@@ -213,7 +214,7 @@ static int settle(struct run *run, struct tdm_error *err)
         int r = tdm_vk_submit_end(m->device, which, err);
 
         if (r == 0)
-                r = tdm_vk_chain_check(m, err);
+                r = tdm_vk_record_check(m, err);
         if (r != 0)
                 return r;
         run->n_done++;
@@ -228,7 +229,7 @@ static int settle(struct run *run, struct tdm_error *err)
                 if (run->made_logits && run->n_begun - run->n_done == 1 &&
                     run->step->head.n_logits >= STAY_AWAKE_LOGITS)
                         tdm_pool_stay_awake(m->device->threads, STAY_AWAKE_NS);
-                tdm_vk_kv_behind(m, run->step, flight->first_layer, flight->n_layers, which);
+                tdm_vk_kv_behind(&m->cache, run->step, flight->first_layer, flight->n_layers, which);
                 run->slot->attention_layers += flight->n_layers;
         }
         for (uint32_t i = 0; i < flight->n && run->on_block; i++)
@@ -245,10 +246,10 @@ static uint32_t cut(const struct run *run, uint32_t block, uint32_t *ret_first_l
                                                                    run->slot->n_rows;
         uint32_t most = TDM_MIN(TDM_MAX(m->submission_row_blocks / rows, 2u),
                                 single ? SUBMISSION_BLOCKS_SINGLE : SUBMISSION_BLOCKS_MAX),
-                 log_layers = tdm_vk_kv_log_layers(m, run->slot->n_rows);
+                 log_layers = tdm_vk_kv_log_layers(&m->cache, run->slot->n_rows);
         uint32_t left = run->end - block, n = 0;
 
-        if (!m->kv_imported && most > SUBMISSION_BLOCKS_LAST && left > SUBMISSION_BLOCKS_LAST &&
+        if (!m->cache.imported && most > SUBMISSION_BLOCKS_LAST && left > SUBMISSION_BLOCKS_LAST &&
             run->end > SUBMISSION_BLOCKS_WHOLE) {
                 left -= SUBMISSION_BLOCKS_LAST;
                 most = TDM_MIN(most, single || left <= SUBMISSION_BLOCKS_SHORT ? left : left * 2 / 3);
@@ -311,7 +312,7 @@ static void end_cache(struct run *run)
 
         if (slot->attention_layers != run->m->hp.n_layers)
                 return;
-        tdm_vk_kv_end(run->m, run->step);
+        tdm_vk_kv_end(&run->m->cache, run->step);
         slot->attention_layers = 0;
 }
 
@@ -351,12 +352,12 @@ static int prepare(struct run *run, uint32_t first, struct tdm_error *err)
 
         for (uint32_t block = first; block < run->end && !attends; block++)
                 attends = tdm_block_kind(&m->hp, block) == TDM_BLOCK_ATTENTION;
-        if (attends && !m->n_kv_buffers) {
-                if (!m->kv_error.code)
+        if (attends && !m->cache.n_buffers) {
+                if (!m->cache.error.code)
                         return tdm_error_set(err, -EINVAL, "vulkan device: asked for attention without a KV cache");
                 if (err)
-                        *err = m->kv_error;
-                return m->kv_error.code;
+                        *err = m->cache.error;
+                return m->cache.error.code;
         }
         run->slot = tdm_vk_slot_of(m, run->hidden);
         if (!run->slot)
@@ -370,7 +371,7 @@ static int prepare(struct run *run, uint32_t first, struct tdm_error *err)
         } else if (run->slot->next_block != first)
                 run->slot->on_device = false; /* blocks between were run elsewhere */
         run->slot->next_block = 0;            /* should this fail */
-        return attends && run->slot->attention_layers == 0 ? tdm_vk_kv_begin(m, run->step, err) : 0;
+        return attends && run->slot->attention_layers == 0 ? tdm_vk_kv_begin(&m->cache, run->step, err) : 0;
 }
 
 int tdm_vk_run(struct tdm_device_model *public, const struct tdm_step *step, uint32_t first, uint32_t n, float *hidden,

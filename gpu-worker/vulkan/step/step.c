@@ -4,7 +4,8 @@
  *
  *   rows, gather [max_logits], wanted [max_logits], dispatch arguments [tile][group], then for each group: page tables
  * [max_seqs][table_entries], angles [max_rows][head_dim], items [tile][max_items], row items [max_rows] */
-#include "gpu-worker/vulkan/private.h"
+#include "engine/host/kernels.h"
+#include "gpu-worker/vulkan/step/step-private.h"
 
 #define ARGS_BYTES 16u /* of a VkDispatchIndirectCommand, padded */
 /* workgroups of attention with one head each, at most: an H200 has room for 132 at once */
@@ -95,7 +96,7 @@ static uint32_t item_heads(const struct tdm_vk_model *m, const struct tdm_step *
 {
         uint64_t n = 0;
 
-        if (m->attend_half)
+        if (m->attend_f16)
                 return m->queries_heads;
         for (uint32_t row = 0; row < step->head.n_rows && m->kv.n_layers[group]; row++) {
                 uint32_t first, last;
@@ -209,7 +210,7 @@ void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const st
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
                 uint32_t *tables = (uint32_t *)(base + layout.tables[group]);
 
-                if (!m->kv.n_layers[group] || !m->kv_page_bytes[group])
+                if (!m->kv.n_layers[group] || !m->cache.page_bytes[group])
                         continue;
                 for (uint32_t seq = 0; seq < step->head.n_seqs; seq++) {
                         const struct tdm_step_seq *s = &step->seqs[seq];

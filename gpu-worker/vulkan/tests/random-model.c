@@ -63,7 +63,7 @@ static uint64_t random_u64(uint64_t *state)
 }
 
 /* An f16 between 0.75 and 1.25 times 2^-exponent, of either sign for weights. */
-static uint16_t random_half(uint64_t random, unsigned exponent, bool any_sign)
+static uint16_t random_f16(uint64_t random, unsigned exponent, bool any_sign)
 {
         return (uint16_t)((15 - exponent) << 10 | (random & 0x3ff) | (any_sign ? random >> 10 & 1 : 0) << 15);
 }
@@ -99,10 +99,10 @@ static void make_k_panel(uint8_t *panel, uint32_t type, uint32_t cols, uint64_t 
         for (uint32_t i = 0; i < cols / info.unit_values * info.halves * TDM_PANEL_ROWS; i++) {
                 uint32_t h = i / TDM_PANEL_ROWS % info.halves;
                 bool is_min = h == 1 && (type == TDM_TYPE_Q4_1 || type == TDM_TYPE_Q5_1);
-                uint16_t half = random_half(random_u64(state), TDM_MIN(exponent + down[h], 14u), false);
+                uint16_t f16 = random_f16(random_u64(state), TDM_MIN(exponent + down[h], 14u), false);
 
                 if (h == 0 || type != TDM_TYPE_IQ4_XS) /* there it is bits of scales */
-                        ((uint16_t *)panel)[i] = is_min ? half | 0x8000 : half;
+                        ((uint16_t *)panel)[i] = is_min ? f16 | 0x8000 : f16;
         }
 }
 
@@ -117,7 +117,7 @@ static void make_panel(uint8_t *panel, uint32_t type, uint32_t cols, uint64_t by
                         memcpy(panel + i, &(uint64_t){ random_u64(state) }, 8);
                 for (uint64_t i = 0; i < scales; i++)
                         ((uint16_t *)panel)[i] =
-                                random_half(random_u64(state), exponent + (type == TDM_TYPE_Q4_0 ? 2 : 6), false);
+                                random_f16(random_u64(state), exponent + (type == TDM_TYPE_Q4_0 ? 2 : 6), false);
                 return;
         }
         if (tdm_subblock_type(type)) {
@@ -129,7 +129,7 @@ static void make_panel(uint8_t *panel, uint32_t type, uint32_t cols, uint64_t by
                 float value = ((float)(random & 0xffffff) / 0x1p23f - 1) / sqrtf((float)cols);
 
                 if (type == TDM_TYPE_F16)
-                        ((uint16_t *)panel)[i] = random_half(random, exponent, true);
+                        ((uint16_t *)panel)[i] = random_f16(random, exponent, true);
                 else if (type == TDM_TYPE_BF16)
                         ((uint16_t *)panel)[i] = (uint16_t)((uint32_t)(*(uint32_t *)&value) >> 16);
                 else

@@ -248,7 +248,7 @@ static void make_twins(uint8_t *weights, uint32_t n)
 }
 
 /* Whether the device has units for rows of F16. */
-static bool halves(void)
+static bool has_f16_units(void)
 {
         struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
         struct tdm_device *device;
@@ -323,7 +323,7 @@ static void exact(void **state)
 }
 
 /* The same with rows of F16, where there are units for them: each number of rows that has a kernel of its own. */
-static void exact_halves(void **state)
+static void exact_f16(void **state)
 {
         static const struct variant base = { "copy", .n_rows = 270, .chunk = 384 };
         static const struct variant variants[] = {
@@ -339,7 +339,7 @@ static void exact_halves(void **state)
         };
         static const uint32_t types[] = { TDM_TYPE_Q4_0, TDM_TYPE_Q8_0 };
 
-        if (!halves())
+        if (!has_f16_units())
                 skip();
         setenv("TANDEM_VULKAN_HALVES", "on", 1);
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(types); i++) {
@@ -757,9 +757,9 @@ static void tuned(void **state)
 }
 
 /* Rows of F16, where there are units for them. */
-static void tuned_halves(void **state)
+static void tuned_f16(void **state)
 {
-        if (!halves())
+        if (!has_f16_units())
                 skip();
         setenv("TANDEM_VULKAN_HALVES", "on", 1);
         measured();
@@ -770,9 +770,9 @@ int main(int argc, char **argv)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(against_host), cmocka_unit_test(k_against_host), cmocka_unit_test(exact),
-                cmocka_unit_test(exact_halves), cmocka_unit_test(as_dmabuf),      cmocka_unit_test(no_dmabuf),
+                cmocka_unit_test(exact_f16),    cmocka_unit_test(as_dmabuf),      cmocka_unit_test(no_dmabuf),
                 cmocka_unit_test(steady),       cmocka_unit_test(refused),        cmocka_unit_test(kept),
-                cmocka_unit_test(tuned),        cmocka_unit_test(tuned_halves),
+                cmocka_unit_test(tuned),        cmocka_unit_test(tuned_f16),
         };
         const struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
         struct tdm_device *device;

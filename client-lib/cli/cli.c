@@ -1,0 +1,99 @@
+/* What several commands need: parsing, connecting, reading input. */
+#include "client-lib/cli/cli.h"
+
+#include <fcntl.h>
+
+bool cli_parse(struct cli *cli, const struct command *command, int argc, char **argv, void *options,
+               const char **positional, unsigned max_positional, unsigned *ret_n_positional, int *ret_status)
+{
+        struct arg_group groups[] = {
+                { command->args, command->n_args, options },
+                { NULL, 0, options },
+                { args_of_all, n_args_of_all, cli },
+        };
+        int k;
+
+        groups[1].args = job_args_table(command->job_args, &groups[1].n_args);
+        args_set_defaults(&groups[0]);
+        k = args_parse(groups, TDM_ARRAY_SIZE(groups), argc, argv, positional, max_positional, ret_n_positional);
+        if (k == ARGS_OK)
+                return false;
+        *ret_status = k == ARGS_HELP ? help_print(command) : k;
+        return true;
+}
+
+bool cli_parse_one_argument(struct cli *cli, const struct command *command, int argc, char **argv, const char *what,
+                            const char **ret, int *ret_status)
+{
+        unsigned n;
+
+        if (cli_parse(cli, command, argc, argv, NULL, ret, 1, &n, ret_status))
+                return false;
+        if (n == 1)
+                return true;
+        *ret_status = args_usage_error(argv[0], "%s is missing", what);
+        return false;
+}
+
+struct tandem *cli_connect(struct cli *cli)
+{
+        struct tandem *tandem;
+        struct tandem_error err;
+
+        if (tandem_connect(&tandem, cli->socket, &err) == TANDEM_OK)
+                return tandem;
+        complain_error(&err);
+        return NULL;
+}
+
+void tandem_closep(struct tandem **tandem)
+{
+        tandem_close(*tandem);
+}
+
+void tandem_job_freep(struct tandem_job **job)
+{
+        tandem_job_free(*job);
+}
+
+void buf_freep(struct buf *buf)
+{
+        buf_free(buf);
+}
+
+bool read_all(const char *path, size_t max_bytes, struct buf *ret)
+{
+        bool is_stdin = strcmp(path, "-") == 0;
+        const char *what = is_stdin ? "standard input" : path;
+        _cleanup_(closep) int fd = -1;
+        char chunk[16384];
+        ssize_t n;
+
+        if (!is_stdin) {
+                fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+                if (fd < 0) {
+                        complain("cannot open %s: %s", what, strerror(errno));
+                        return false;
+                }
+        }
+        for (;;) {
+                n = read(is_stdin ? STDIN_FILENO : fd, chunk, sizeof(chunk));
+                if (n < 0 && errno == EINTR)
+                        continue;
+                if (n < 0) {
+                        complain("cannot read %s: %s", what, strerror(errno));
+                        return false;
+                }
+                if (n == 0)
+                        break;
+                if ((size_t)n > max_bytes - ret->size) {
+                        complain("%s is longer than %zu MiB: no model takes that much text", what, max_bytes >> 20);
+                        return false;
+                }
+                buf_add(ret, chunk, (size_t)n);
+        }
+        buf_add(ret, "", 0); /* an empty input is an empty text */
+        if (ret->failed)
+                complain("no memory for what %s holds", what);
+        return !ret->failed;
+}

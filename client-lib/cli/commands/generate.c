@@ -1,0 +1,304 @@
+/* tandem generate: one prompt, one text. */
+#include "client-lib/cli/cli.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+struct generate_options {
+        struct job_args job; /* first: command.h */
+        const char *model, *system;
+        bool raw, chat, json;
+};
+
+extern const struct command command_generate;
+
+struct generate {
+        struct run_progress progress; /* first: run_show_progress() */
+        bool json;
+        uint64_t seed;
+        uint32_t prompt_tokens; /* from acceptance, for a last line without the daemon's */
+};
+
+static void on_accepted(struct tandem_job *job, const struct tandem_accepted *accepted, void *userdata)
+{
+        struct generate *g = userdata;
+
+        g->prompt_tokens = accepted->prompt_tokens;
+}
+
+static void on_token(struct tandem_job *job, const struct tandem_token *token, void *userdata)
+{
+        const struct generate *g = userdata;
+        struct buf line = { 0 };
+
+        progress_clear();
+        if (!g->json) {
+                out_text(token->text, token->size);
+                out_flush();
+                return;
+        }
+        buf_puts(&line, "{");
+        json_field_string(&line, "event", "token");
+        json_field_u64(&line, "id", token->id);
+        json_key(&line, "text");
+        json_string(&line, token->text, token->size);
+        json_field_number(&line, "logprob", token->logprob);
+        buf_puts(&line, "}\n");
+        if (!line.failed)
+                out_write(line.data, line.size);
+        out_flush();
+        buf_free(&line);
+}
+
+/* The last line of --json. */
+static void print_done(const struct generate *g, const uint32_t *ids, size_t n_ids, const struct tandem_result *result)
+{
+        struct buf line = { 0 };
+
+        buf_puts(&line, "{");
+        json_field_string(&line, "event", "done");
+        json_field_string(&line, "reason", tandem_reason_name(result->reason));
+        if (result->reason == TANDEM_REASON_ERROR) {
+                json_key(&line, "error");
+                buf_puts(&line, "{");
+                json_field_string(&line, "code", result->error.name);
+                json_field_string(&line, "message", result->error.message);
+                buf_puts(&line, "}");
+        }
+        json_field_u64(&line, "prompt_tokens", result->prompt_tokens);
+        json_field_u64(&line, "cached_tokens", result->cached_tokens);
+        json_field_u64(&line, "generated_tokens", result->generated_tokens);
+        json_key(&line, "ids");
+        json_ids(&line, ids, n_ids);
+        json_field_number(&line, "ttft_ms", result->ttft_ms);
+        json_field_number(&line, "prefill_tps", result->prefill_tps);
+        json_field_number(&line, "decode_tps", result->decode_tps);
+        json_field_u64(&line, "recoveries", result->recoveries);
+        json_field_bool(&line, "degraded", result->degraded);
+        json_key(&line, "tail");
+        json_string(&line, result->tail, result->tail_size);
+        json_field_u64(&line, "job", result->job);
+        json_field_u64(&line, "seed", g->seed);
+        json_field_string(&line, "numerics_id", result->numerics_id);
+        buf_puts(&line, "}\n");
+        if (!line.failed)
+                out_write(line.data, line.size);
+        buf_free(&line);
+}
+
+/* A job that was cancelled when tandemd had no time left to say more: only what is known here. */
+static void print_cut(const struct generate *g, const struct tandem_job *job)
+{
+        struct tandem_result result = { .reason = TANDEM_REASON_CANCELLED,
+                                        .job = tandem_job_id(job),
+                                        .prompt_tokens = g->prompt_tokens,
+                                        .ttft_ms = NAN,
+                                        .prefill_tps = NAN,
+                                        .decode_tps = NAN,
+                                        .numerics_id = "",
+                                        .tail = "" };
+        const uint32_t *ids;
+        size_t n_ids;
+
+        ids = tandem_job_ids(job, &n_ids);
+        result.generated_tokens = (uint32_t)n_ids;
+        print_done(g, ids, n_ids, &result);
+}
+
+/* What fails before there is a job: with --json, too, the last line says why. */
+static int fail(const struct generate *g, const struct tandem_error *err)
+{
+        struct tandem_result result = { .reason = TANDEM_REASON_ERROR, .error = *err, .numerics_id = "", .tail = "" };
+
+        if (g->json)
+                print_done(g, NULL, 0, &result);
+        return complain_error(err);
+}
+
+static void print_summary(const struct generate *g, const struct tandem_result *r, bool verbose)
+{
+        char rate[32], prefill[32];
+
+        if (r->generated_tokens > 1) {
+                format_rate(rate, sizeof(rate), r->decode_tps);
+                fprintf(stderr, "%" PRIu32 " prompt tokens, %" PRIu32 " tokens, first after %.0f ms, %s tokens/s",
+                        r->prompt_tokens, r->generated_tokens, r->ttft_ms, rate);
+        } else if (r->generated_tokens == 1) {
+                fprintf(stderr, "%" PRIu32 " prompt tokens, 1 token after %.0f ms", r->prompt_tokens, r->ttft_ms);
+        } else {
+                fprintf(stderr, "%" PRIu32 " prompt tokens, no tokens", r->prompt_tokens);
+        }
+        if (r->recoveries > 0)
+                fprintf(stderr, ", %" PRIu32 " %s", r->recoveries, r->recoveries == 1 ? "recovery" : "recoveries");
+        if (r->degraded)
+                fprintf(stderr, ", degraded (a worker is out of service: `tandem status`)");
+        if (r->reason == TANDEM_REASON_CANCELLED)
+                fprintf(stderr, ", cancelled");
+        fprintf(stderr, "\n");
+        if (verbose) {
+                format_rate(prefill, sizeof(prefill), r->prefill_tps);
+                fprintf(stderr,
+                        "seed %" PRIu64 ", job %" PRIu64 ", ended by %s, prompt %s tokens/s (%" PRIu32
+                        " cached), numerics %s\n",
+                        g->seed, r->job, tandem_reason_name(r->reason), prefill, r->cached_tokens,
+                        term_safe(r->numerics_id));
+        }
+}
+
+static int report(const struct generate *g, const struct tandem_job *job, enum run_outcome outcome, bool verbose)
+{
+        const struct tandem_result *result = tandem_job_result(job);
+
+        if (outcome == RUN_OUTPUT_GONE)
+                return out_finish();
+        if (result && !g->json)
+                out_text(result->tail, result->tail_size);
+        if (g->json && result) {
+                size_t n_ids;
+                const uint32_t *ids = tandem_job_ids(job, &n_ids);
+
+                print_done(g, ids, n_ids, result);
+        } else if (g->json) {
+                print_cut(g, job);
+        }
+        if (!g->json && term_stdout_tty && out_mid_line())
+                out_puts("\n");
+        if (out_finish() != 0)
+                return EXIT_FAILED;
+
+        if (result && (verbose || (!g->json && term_stdout_tty)) && result->reason != TANDEM_REASON_ERROR)
+                print_summary(g, result, verbose);
+        if (outcome == RUN_INTERRUPTED)
+                return EXIT_INTERRUPTED;
+        if (result->reason == TANDEM_REASON_ERROR)
+                return complain_error(&result->error);
+        if (result->reason == TANDEM_REASON_CANCELLED)
+                return complain("cancelled: job %" PRIu64 " was cancelled from elsewhere", result->job);
+        return EXIT_OK;
+}
+
+static int run(struct cli *cli, int argc, char **argv)
+{
+        struct generate_options given = { 0 };
+        const char *prompt = NULL;
+        struct tandem_message messages[2];
+        struct tandem_generate_options *options = &given.job.options;
+        struct tandem_callbacks callbacks;
+        struct generate g;
+        struct tandem_error err;
+        struct tandem *tandem;
+        struct tandem_job *job;
+        struct buf input = { 0 };
+        enum run_outcome outcome;
+        unsigned n_positional;
+        size_t n_messages = 0, prompt_size;
+        int status;
+
+        job_args_init(&given.job);
+        if (cli_parse(cli, &command_generate, argc, argv, &given, &prompt, 1, &n_positional, &status))
+                goto out_args;
+        status = EXIT_USAGE;
+        if (given.raw && given.chat) {
+                (void)args_usage_error(argv[0], "--raw and --chat exclude each other");
+                goto out_args;
+        }
+        if (given.system && !given.chat) {
+                (void)args_usage_error(argv[0], "--system needs --chat: raw text has no system message");
+                goto out_args;
+        }
+        if (!prompt && term_stdin_tty) {
+                (void)args_usage_error(argv[0], "there is no PROMPT (give a text, or - to type one)");
+                goto out_args;
+        }
+
+        status = EXIT_FAILED;
+        if (!prompt || strcmp(prompt, "-") == 0) {
+                if (!read_all("-", MAX_INPUT_BYTES, &input))
+                        goto out_args;
+                /* `echo text |` means the text: a newline at the end would change what the model goes on with. */
+                if (input.size > 0 && input.data[input.size - 1] == '\n')
+                        input.size--;
+                prompt = input.data;
+                prompt_size = input.size;
+        } else {
+                prompt_size = strlen(prompt);
+        }
+
+        job_args_finish(&given.job);
+        options->model = given.model;
+        if (given.chat) {
+                if (given.system)
+                        messages[n_messages++] =
+                                (struct tandem_message){ "system", given.system, strlen(given.system) };
+                messages[n_messages++] = (struct tandem_message){ "user", prompt, prompt_size };
+                options->chat = messages;
+                options->n_chat = n_messages;
+        } else {
+                options->prompt = prompt;
+                options->prompt_size = prompt_size;
+        }
+        g = (struct generate){ .progress = { .model = given.model }, .json = given.json, .seed = options->seed };
+        tandem_callbacks_init(&callbacks);
+        callbacks.on_accepted = on_accepted;
+        callbacks.on_progress = run_show_progress;
+        callbacks.on_token = on_token;
+
+        if (tandem_connect(&tandem, cli->socket, &err) != TANDEM_OK) {
+                status = fail(&g, &err);
+                goto out_args;
+        }
+        if (tandem_generate(tandem, options, &callbacks, &g, &job, &err) != TANDEM_OK) {
+                status = fail(&g, &err);
+        } else {
+                outcome = run_jobs(tandem, &job, 1, SIGNAL_CANCEL);
+                status = report(&g, job, outcome, given.job.verbose);
+                tandem_job_free(job);
+        }
+        tandem_close(tandem);
+out_args:
+        buf_free(&input);
+        job_args_deinit(&given.job);
+        return status;
+}
+
+static const struct arg args[] = {
+        {
+                .name = "raw",
+                .at = offsetof(struct generate_options, raw),
+                .brief = "continue PROMPT as it stands",
+                .more = "so does generate without --chat",
+        },
+        {
+                .name = "chat",
+                .at = offsetof(struct generate_options, chat),
+                .brief = "take PROMPT as a message, in the model's own chat template",
+        },
+        {
+                .name = "system",
+                .range.type = TDM_VALUE_TEXT,
+                .at = offsetof(struct generate_options, system),
+                .value = "TEXT",
+                .brief = "with --chat: a system message before the conversation",
+        },
+        ARG_JSON(struct generate_options, json,
+                 "one JSON object a line: {\"event\":\"token\",\"id\":…,\"text\":…,\"logprob\":…}, at last "
+                 "{\"event\":\"done\",\"reason\":\"stop|length|cancelled|error\",…}"),
+        ARG_MODEL(struct generate_options, model),
+};
+
+const struct command command_generate = {
+        .name = "generate",
+        .summary = "continue a text, or answer one message",
+        .usage = "[OPTIONS] [PROMPT|-]",
+        .about = "Continues PROMPT and prints the new text as it comes, without the prompt. With -, or "
+                 "without PROMPT when standard input is not a terminal, the prompt is read from standard "
+                 "input. One newline at its end is dropped. On a terminal control characters are shown as "
+                 "\\x1b and the like, and a summary follows on standard error. Ctrl-C cancels the job and "
+                 "exits with 130.",
+        .examples = "  tandem generate \"Once upon a time\"\n"
+                    "  tandem generate --chat -n 200 \"Why is the sky blue?\"\n"
+                    "  tandem generate --temp 0 --json - <prompt.txt",
+        COMMAND_ARGS(args),
+        .job_args = JOB_ARGS_ALL,
+        .run = run,
+};

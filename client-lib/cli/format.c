@@ -1,0 +1,56 @@
+/* Numbers and names for people. */
+#include "client-lib/cli/cli.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <pwd.h>
+
+const char *human_bytes(uint64_t bytes)
+{
+        static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
+        static char ring[8][24];
+        static unsigned next;
+        char *to = ring[next++ % TDM_ARRAY_SIZE(ring)];
+        double value = (double)bytes;
+        unsigned unit = 0;
+
+        while (value >= 1000 && unit + 1 < TDM_ARRAY_SIZE(units)) {
+                value /= 1024;
+                unit++;
+        }
+        snprintf(to, sizeof(ring[0]), unit == 0 || value >= 100 ? "%.0f %s" : "%.1f %s", value, units[unit]);
+        return to;
+}
+
+void format_rate(char *to, size_t size, double rate)
+{
+        if (!isfinite(rate) || rate < 0)
+                snprintf(to, size, "?");
+        else
+                snprintf(to, size, rate < 10 ? "%.1f" : "%.0f", rate);
+}
+
+void format_duration(char *to, size_t size, double seconds)
+{
+        uint64_t s = seconds > 0 && seconds < 1e15 ? (uint64_t)seconds : 0;
+
+        if (s < 120)
+                snprintf(to, size, "%.*f s", seconds < 10 ? 1 : 0, seconds >= 0 && seconds < 120 ? seconds : 0.0);
+        else if (s < 7200)
+                snprintf(to, size, "%" PRIu64 " min", s / 60);
+        else if (s < 172800)
+                snprintf(to, size, "%" PRIu64 " h %" PRIu64 " min", s / 3600, s / 60 % 60);
+        else
+                snprintf(to, size, "%" PRIu64 " days", s / 86400);
+}
+
+const char *user_name(uint32_t uid)
+{
+        static char number[16];
+        const struct passwd *pw = getpwuid(uid);
+
+        if (pw)
+                return pw->pw_name;
+        snprintf(number, sizeof(number), "%" PRIu32, uid);
+        return number;
+}

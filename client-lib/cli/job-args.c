@@ -1,0 +1,84 @@
+/* The options of a job on a command line: a row of common/job-options.def each, in a struct job_args. */
+#include "client-lib/cli/cli.h"
+
+/* Where the value goes. Texts that may come several times are collected first. */
+#define AT_BOOL(field) offsetof(struct job_args, options.field)
+#define AT_U32(field) offsetof(struct job_args, options.field)
+#define AT_U64(field) offsetof(struct job_args, options.field)
+#define AT_REAL(field) offsetof(struct job_args, options.field)
+#define AT_CHOICE(field) offsetof(struct job_args, options.field)
+#define AT_NAME(field) offsetof(struct job_args, options.field)
+#define AT_TEXT(field) offsetof(struct job_args, options.field)
+#define AT_TEXTS(field) offsetof(struct job_args, field)
+
+static const struct {
+        size_t at, given_at;
+} places[TDM_N_JOB_OPTIONS] = {
+#define OPTION(TYPE, message, field, ...) { AT_##TYPE(field), offsetof(struct job_args, given.field) },
+#include "common/job-options.def"
+#undef OPTION
+};
+
+/* Not of the job: what is printed of it. */
+static const struct arg verbose = {
+        .letter = 'v',
+        .name = "verbose",
+        .at = offsetof(struct job_args, verbose),
+        .brief = "print the summary on standard error always, with seed and numerics",
+};
+
+static void add_rows(struct arg *table, size_t *n, bool only_bench, bool for_tests)
+{
+        for (size_t i = 0; i < TDM_N_JOB_OPTIONS; i++) {
+                const struct tdm_job_option *row = &tdm_job_options[i];
+
+                if ((only_bench && !row->bench) || row->for_tests != for_tests)
+                        continue;
+                table[(*n)++] = (struct arg){
+                        .letter = row->letter,
+                        .name = tdm_job_option_flag(row),
+                        .range = row->range,
+                        .at = places[i].at,
+                        .given_at = places[i].given_at,
+                        .default_value = row->default_value,
+                        .value = row->value,
+                        .brief = row->brief,
+                        .more = row->more,
+                        .offer = row->is_model ? OFFER_MODELS :
+                                 row->is_file  ? OFFER_FILES :
+                                                 OFFER_NOTHING,
+                };
+        }
+}
+
+const struct arg *job_args_table(enum job_args_kind kind, size_t *ret_n)
+{
+        static struct arg all[TDM_N_JOB_OPTIONS + 1], bench[TDM_N_JOB_OPTIONS];
+        static size_t n_all, n_bench;
+
+        if (n_all == 0) {
+                add_rows(all, &n_all, false, false);
+                all[n_all++] = verbose;
+                add_rows(all, &n_all, false, true);
+                add_rows(bench, &n_bench, true, false);
+        }
+        *ret_n = kind == JOB_ARGS_ALL ? n_all : kind == JOB_ARGS_BENCH ? n_bench : 0;
+        return kind == JOB_ARGS_BENCH ? bench : all;
+}
+
+void job_args_init(struct job_args *args)
+{
+        *args = (struct job_args){ 0 };
+        tandem_generate_options_init(&args->options);
+}
+
+void job_args_finish(struct job_args *args)
+{
+        args->options.stop = args->stop.items;
+        args->options.n_stop = args->stop.n;
+}
+
+void job_args_deinit(struct job_args *args)
+{
+        arg_list_free(&args->stop);
+}

@@ -1,0 +1,138 @@
+/* See options.h. */
+#include "daemon/jobs/options.h"
+
+#include <assert.h>
+
+static_assert(TDM_JOB_MAX_TEXTS == TDM_MAX_STOPS, "the table and the matcher take as many stop strings");
+
+const size_t tdm_job_option_offsets[TDM_N_JOB_OPTIONS] = {
+#define OPTION(TYPE, message, field, ...) offsetof(struct tdm_job_options, field),
+#include "common/job-options.def"
+#undef OPTION
+};
+
+int tdm_job_option_refuse(const struct tdm_job_option *option, const char *value, struct tdm_error *err)
+{
+        char text[TDM_RANGE_TEXT_MAX];
+
+        return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s: '%.60s' is not %s", option->name, value,
+                             tdm_range_text(&option->range, text));
+}
+
+int tdm_job_option_choose(const struct tdm_job_option *option, const char *name, uint32_t *ret, struct tdm_error *err)
+{
+        int i = tdm_range_choice(&option->range, name);
+
+        if (i < 0 && !(option->range.type == TDM_VALUE_NAME && !name[0]))
+                return tdm_job_option_refuse(option, name, err);
+        *ret = (uint32_t)(option->range.type == TDM_VALUE_NAME ? i + 1 : i);
+        return 0;
+}
+
+static int check_size(const struct tdm_job_option *option, size_t size_bytes, struct tdm_error *err)
+{
+        char wants[TDM_RANGE_TEXT_MAX];
+
+        if (tdm_range_has_size(&option->range, size_bytes))
+                return 0;
+        return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s: a text of %zu bytes is not %s", option->name, size_bytes,
+                             tdm_range_text(&option->range, wants));
+}
+
+static int check_texts(const struct tdm_job_option *option, const struct tdm_stop_string *texts, size_t n,
+                       struct tdm_error *err)
+{
+        int r = 0;
+
+        if (n > TDM_JOB_MAX_TEXTS)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s: %zu texts are more than %u", option->name, n,
+                                     TDM_JOB_MAX_TEXTS);
+        for (size_t i = 0; i < n && r == 0; i++)
+                r = check_size(option, texts[i].size, err);
+        return r;
+}
+
+static int check_whole(const struct tdm_job_option *option, uint64_t value, struct tdm_error *err)
+{
+        char text[32];
+
+        if (tdm_range_has_u64(&option->range, value))
+                return 0;
+        snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
+        return tdm_job_option_refuse(option, text, err);
+}
+
+static int check_real(const struct tdm_job_option *option, double value, struct tdm_error *err)
+{
+        char text[32];
+
+        if (tdm_range_has_real(&option->range, value))
+                return 0;
+        snprintf(text, sizeof(text), "%g", value);
+        return tdm_job_option_refuse(option, text, err);
+}
+
+/* n_choices stands for "not one of them": what a face could not read. */
+static int check_index(const struct tdm_job_option *option, uint32_t value, bool may_lack, struct tdm_error *err)
+{
+        char text[32];
+
+        if (value < (uint32_t)tdm_range_n_choices(&option->range) + may_lack)
+                return 0;
+        snprintf(text, sizeof(text), "%u", value);
+        return tdm_job_option_refuse(option, text, err);
+}
+
+#define CHECK_BOOL(row, o, field) 0
+#define CHECK_U32(row, o, field) check_whole(row, (o)->field, err)
+#define CHECK_U64(row, o, field) check_whole(row, (o)->field, err)
+#define CHECK_REAL(row, o, field) check_real(row, (double)(o)->field, err)
+#define CHECK_CHOICE(row, o, field) check_index(row, (o)->field, false, err)
+#define CHECK_NAME(row, o, field) check_index(row, (o)->field, true, err)
+#define CHECK_TEXT(row, o, field) ((o)->field ? check_size(row, strlen((o)->field), err) : 0)
+#define CHECK_TEXTS(row, o, field) check_texts(row, (o)->field, (o)->n_##field, err)
+
+int tdm_job_options_check(const struct tdm_job_options *options, struct tdm_error *err)
+{
+        int r = 0;
+
+#define OPTION(TYPE, message, field, ...)                                                                              \
+        if (r == 0)                                                                                                    \
+                r = CHECK_##TYPE(&tdm_job_options[TDM_JOB_OPTION_##field], options, field);
+#include "common/job-options.def"
+#undef OPTION
+        return r;
+}
+
+#define FORGET_BOOL(o, field)
+#define FORGET_U32(o, field)
+#define FORGET_U64(o, field)
+#define FORGET_REAL(o, field)
+#define FORGET_CHOICE(o, field)
+#define FORGET_NAME(o, field)
+#define FORGET_TEXT(o, field) (o)->field = NULL;
+#define FORGET_TEXTS(o, field)                                                                                         \
+        (o)->field = NULL;                                                                                             \
+        (o)->n_##field = 0;
+
+struct tdm_job_options tdm_job_options_without_texts(const struct tdm_job_options *options)
+{
+        struct tdm_job_options copy = *options;
+
+#define OPTION(TYPE, message, field, ...) FORGET_##TYPE(&copy, field)
+#include "common/job-options.def"
+#undef OPTION
+        return copy;
+}
+
+struct tdm_sampling tdm_job_options_sampling(const struct tdm_job_options *options)
+{
+        return (struct tdm_sampling){
+                .temperature = options->temperature,
+                .top_k = options->top_k,
+                .top_p = options->top_p == 0 ? 1 : options->top_p,
+                .min_p = options->min_p,
+                .repeat_penalty = options->repeat_penalty == 0 ? 1 : options->repeat_penalty,
+                .seed = options->seed,
+        };
+}

@@ -1,0 +1,72 @@
+/* A sequence: a job as the scheduler sees it, from tdm_scheduler_submit() until its listener has heard its end.
+ *
+ * It holds where the job's rows stand in the KV cache, what the job is charged with, and what its listener was told
+ * last. A sequence is in one of three lists besides that of all: waiting (not admitted), active (of a lane), ended. */
+#ifndef TDM_DAEMON_SCHEDULE_SEQUENCE_H
+#define TDM_DAEMON_SCHEDULE_SEQUENCE_H
+
+#include "daemon/cache/prefix.h"
+#include "daemon/jobs/job.h"
+
+/* The sequences that were in a step which killed a worker. They share steps only with each other until one is done. */
+struct suspects {
+        unsigned n_refs;
+        unsigned n_alone; /* deaths of a step with a single one of them */
+        uint64_t stamp;   /* when it last had a step */
+};
+
+struct sequence {
+        struct tdm_job *job;    /* referenced */
+        struct tdm_list node;   /* of all sequences, in order of arrival */
+        struct tdm_list queue;  /* of those that wait for admission, in order of arrival; or of those that have ended */
+        struct tdm_list active; /* of the lane's, in order of admission */
+
+        /* Its rows, while it is admitted. tdm_sequence_reset() clears all of these. */
+        uint32_t table;                     /* sequence slot; UINT32_MAX: not admitted */
+        uint32_t n_committed;               /* positions whose K and V are in the cache */
+        uint32_t n_issued;                  /* positions committed or in flight */
+        uint32_t n_pages[TDM_KV_GROUPS];    /* table entries filled: pages of positions [0, n_pages * 32) … */
+        uint32_t first_page[TDM_KV_GROUPS]; /* … of which those before this one are freed again */
+        struct tdm_pages_need reserved;     /* promised, and not drawn yet */
+        uint32_t numerics;                  /* of all its rows, as the prefix cache counts them; 0: none, or several */
+        struct tdm_prefix_cursor cursor;
+        bool looked_up;     /* it has what the prefix cache had for it */
+        bool leaving;       /* its pages are wanted: no more rows, and out as soon as it is not in flight */
+        uint32_t in_flight; /* steps it is in: two when one follows the other on the other worker */
+        uint8_t home;       /* 1 + the worker of its last step; 0: none, or both */
+
+        struct suspects *suspects; /* referenced; NULL: nothing is known against it */
+        uint32_t n_told;           /* positions whose scores the listener has */
+        uint32_t n_read;           /* positions that were committed at least once: news are only those behind them */
+        size_t charged_bytes;      /* against the cap of what waits to be tokenized */
+        uint64_t charged_tokens;   /* against the user's cap */
+        uint64_t user_served;      /* rows that its user had when a step was built: those with fewer go first */
+        uint32_t n_bypassed;       /* smaller jobs that were admitted before it */
+
+        /* What its listener was told last. */
+        enum tdm_job_state told_state;
+        uint32_t told_position;
+        uint64_t told_done;
+        uint64_t told_ns;
+};
+
+/* Takes a reference to the job. */
+int tdm_sequence_new(struct sequence **ret, struct tdm_job *job);
+/* Out of all lists; drops the job. */
+void tdm_sequence_free(struct sequence *q);
+/* As if it had never been admitted; suspicion and charges stay. */
+void tdm_sequence_reset(struct sequence *q);
+
+/* Positions that have to be in the cache before the next token can be chosen. */
+static inline uint32_t sequence_pending_rows(const struct sequence *q)
+{
+        return q->job->n_ids - q->n_committed;
+}
+/* It generates. False of one that was pushed out and reads again what it has generated. */
+static inline bool sequence_is_decoding(const struct sequence *q)
+{
+        return q->job->kind == TDM_JOB_GENERATE && q->job->n_ids > q->job->prompt_tokens &&
+               sequence_pending_rows(q) <= 1;
+}
+
+#endif

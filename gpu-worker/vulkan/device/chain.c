@@ -1,0 +1,97 @@
+/* Dispatches that follow each other without a barrier. Between two kernels a barrier lets the whole device run empty,
+ * for two to three microseconds: of a single row's ten kernels a layer that is a third of the time. Here a kernel's
+ * workgroups start while the last ones of the kernel before still run, ask for what does not depend on those (weights,
+ * gains, page tables), then wait until all of them have counted themselves done, in a word of device memory that each
+ * dispatch has for itself (common.glsl). Since each waits for the one before, all before that are done too.
+ *
+ * This takes for granted that a device starts the workgroups of one dispatch before those of the next, which Vulkan
+ * does not promise: else the waiting could keep the awaited from starting. So it is used only on devices of a vendor
+ * where it was measured (NVIDIA), after a trial when a model is loaded, and waiting is bounded: who gives up says so,
+ * the submission is a fault of the device, the worker is restarted, and its jobs go on. TANDEM_VULKAN_CHAIN=on|off says
+ * it for whoever tests.
+ *
+ * A single row's kernels leave little for the next one, and a fence, then the count, then the row are three ways to
+ * memory and back. So there the row's words are flagged: each 32 bits travel with the index of the dispatch that wrote
+ * them, as one word of 64 bits, which these GPUs write and read whole where it is aligned. Who finds the index has the
+ * bits, whatever else is under way, and needs neither fence nor count (as in the "LL" protocol of collective
+ * communication libraries). All flagged words are cleared before a submission's first kernel, so an index in them names
+ * one dispatch. What a kernel leaves besides, or for a kernel that is not the next one (hidden rows, the cache), is
+ * counted and waited for as above. Of the kernels that wait, each workgroup looks at a few words of the row until they
+ * are there, and only then asks for all of it.
+ *
+ * What a kernel waits with is time to prepare. Norms and attention of a single row go through their instructions once
+ * for nothing (norm.comp, attend-f16.comp): a multiprocessor that has to fetch instructions runs at a fifth of its
+ * speed, and small kernels are all such instructions. Within attention items of a row wait for each other in the same
+ * way: the last one merges what the others leave, flagged with the step's serial and the layer; that takes for granted
+ * that a dispatch's workgroups start in order. */
+#include "gpu-worker/vulkan/device/gpu.h"
+
+#define VENDOR_NVIDIA 0x10deu
+
+bool tdm_vk_chain_wanted(const struct tdm_vk_device *device)
+{
+        const char *wanted = getenv("TANDEM_VULKAN_CHAIN");
+
+        if (wanted && *wanted)
+                return strcmp(wanted, "off") != 0;
+        return !device->is_cpu && device->properties.vendorID == VENDOR_NVIDIA;
+}
+
+/* Workgroups of the trial's dispatches: more than a device holds at once, one alone, and between. */
+static const uint32_t trial_groups[] = { 20000, 1, 500, 1, 20000, 20000, 64, 1, 3000, 1 };
+#define TRIAL_DISPATCHES 60u
+
+static uint32_t trial_size(const struct tdm_vk_device *device, uint32_t i)
+{
+        uint32_t n = trial_groups[i % TDM_ARRAY_SIZE(trial_groups)];
+
+        return device->is_cpu ? TDM_MIN(n, 16u) : n;
+}
+
+int tdm_vk_chain_try(struct tdm_vk_device *device, const struct tdm_vk_pipeline *gelu,
+                     const struct tdm_vk_buffer *words, struct tdm_error *err)
+{
+        const VkBufferCopy copy = { .size = TDM_VK_CHAIN_WORDS * sizeof(uint32_t) };
+        const uint32_t *seen = (const uint32_t *)device->stages[0].map;
+        const char *what = "trying chained dispatches";
+        struct tdm_vk *vk = &device->vk;
+        VkCommandBuffer commands;
+        int r = tdm_vk_once_begin(device, &commands, what, err);
+
+        if (r != 0)
+                return r;
+        vk->CmdFillBuffer(commands, words->buffer, 0, copy.size, 0);
+        tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
+                       VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+        vk->CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, gelu->pipeline);
+        for (uint32_t i = 0; i < TRIAL_DISPATCHES; i++) {
+                /* No values: nothing is read or written but the words. */
+                const struct tdm_vk_gelu_push push = { .chain = words->address,
+                                                       .chain_index = i + 1,
+                                                       .chain_wait = i ? trial_size(device, i - 1) : 0 };
+
+                vk->CmdPushConstants(commands, device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(push), &push);
+                vk->CmdDispatch(commands, trial_size(device, i), 1, 1);
+        }
+        tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
+                       VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT);
+        vk->CmdCopyBuffer(commands, words->buffer, device->stages[0].buffer, 1, &copy);
+        tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
+                       VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
+        r = tdm_vk_once_end(device, what, err);
+
+        device->chained = r == 0 && seen[0] == 0;
+        for (uint32_t i = 0; i < TRIAL_DISPATCHES && device->chained; i++)
+                device->chained = seen[i + 1] == trial_size(device, i);
+        return r;
+}
+
+int tdm_vk_chain_check(struct tdm_vk_device *device, const volatile uint32_t *gave_up, struct tdm_error *err)
+{
+        if (!*gave_up)
+                return 0;
+        device->lost = true;
+        return tdm_error_set(err, TDM_E_DEVICE_FAULT,
+                             "vulkan device: a kernel waited in vain for the one before it; the worker must be "
+                             "restarted (TANDEM_VULKAN_CHAIN=off does without)");
+}

@@ -1,0 +1,219 @@
+/* Rows of F16. Where a device has f16 matrix units, every kernel for them is proven and a model's layers are of Q4_0 or
+ * Q8_0, rows go into its matrices as f16, for one row as for many: 11 bits of each value instead of 8 or 15 with a
+ * scale for each 32, and the sums over a whole segment of K are the units' own. What f16 lacks is range. So each
+ * matrix' rows are multiplied with a power of two, the same for all rows: the largest with which none can leave f16,
+ * whatever comes. What comes is bounded by what makes it:
+ * - a norm leaves gain[k] n[k] with sum n² <= d, so at most sqrt(d) max|gain|;
+ * - the FFN's hidden values are at most |gate| |up|, attention's the largest value, and these products at most
+ *   sqrt(d) sqrt(sum (w gain)²) each (Cauchy and Schwarz; shaders/bound.comp).
+ * Typical values are smaller by the root of d, once or twice: f16 keeps its 11 bits for 2^29 below the bound. That is
+ * not enough for hidden values where a model's gains undo large residuals, as those of Gemma 3 do: the bound takes all
+ * of a norm's sum for where the gain is largest, twice, and came out 2^31 above the largest that is there, so that most
+ * were nothing in f16. So theirs is HIDDEN_MOST at most: what is larger than twice that becomes it (some past 10^5 are
+ * known), and the smallest step is 2^-13. A scale for each row, from the row that comes in, would need neither.
+ *
+ * Weights have a range too: Q4_0's scales are stored times up to 2^24 (shaders/f16.glsl), so larger ones are divided,
+ * by a power of two of the matrices that one input goes into; what is left of a scale below 2^-14 is a multiple of
+ * 2^-24.
+ *
+ * Small models keep rows of 8 and 15 bits: the time of one of their rows is that from kernel to kernel, and there the
+ * kernels of matvec.glsl are faster (on an H200, in process, a 1B makes 1,006 tokens/s with rows of F16, 1,075 without;
+ * a 4B 577 and 599, but 3,592 and 2,947 for 8 together, 8,787 and 6,613 for 32, and its rows are rounded to a tenth of
+ * the error). It follows from the model's sizes alone, so that a restart changes nothing. TANDEM_VULKAN_HALVES=on|off
+ * says it for tests. */
+#include <math.h>
+
+#include "gpu-worker/vulkan/kernels/kernels.h"
+
+#define MOST 32768.0f /* half of what f16 holds: sums of squares are rounded too */
+#define F16_MOST 65504.0f
+#define HIDDEN_MOST 0x1p26f
+#define FFN_WEIGHTS_MIN (UINT64_C(1) << 26) /* of a layer: more than a 1B has, fewer than a 4B */
+
+static const struct tdm_weights_tensor *find(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer)
+{
+        return tdm_weights_find(m->weights, kind, layer);
+}
+
+static bool fits(const struct tdm_weights_tensor *t)
+{
+        return t->layout == TDM_LAYOUT_PANEL16 && (t->type == TDM_TYPE_Q4_0 || t->type == TDM_TYPE_Q8_0) &&
+               t->cols % TDM_VK_CHUNK_COLS == 0;
+}
+
+bool tdm_vk_f16_wanted(const struct tdm_vk_model *m)
+{
+        static const enum tdm_tensor_kind kinds[] = { TDM_TENSOR_Q,    TDM_TENSOR_K,  TDM_TENSOR_V,   TDM_TENSOR_O,
+                                                      TDM_TENSOR_GATE, TDM_TENSOR_UP, TDM_TENSOR_DOWN };
+        const char *wanted = getenv("TANDEM_VULKAN_HALVES");
+
+        if (!m->device->f16_units || m->device->import || m->precision != TDM_PRECISION_DEFAULT)
+                return false;
+        if (wanted && *wanted ? strcmp(wanted, "off") == 0 : 3ull * m->hp.d_model * m->hp.d_ff < FFN_WEIGHTS_MIN)
+                return false;
+        for (uint32_t i = 0; i < m->hp.n_layers; i++)
+                for (unsigned k = 0; k < TDM_ARRAY_SIZE(kinds); k++)
+                        if (!fits(find(m, kinds[k], i)))
+                                return false;
+        return true;
+}
+
+/* The largest power of two with which `bound` stays in range. */
+static float scale_for(float bound)
+{
+        int exponent;
+
+        if (!(bound > 0) || !isfinite(bound))
+                return bound > 0 ? 0x1p-100f : 1;
+        frexpf(MOST / bound, &exponent);
+        return ldexpf(1, TDM_MAX(TDM_MIN(exponent - 1, 100), -100));
+}
+
+static float largest_gain(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer)
+{
+        const struct tdm_weights_tensor *t = find(m, kind, layer);
+        const float *gain = (const float *)(m->weights + t->offset);
+        float most = 0;
+
+        for (uint32_t i = 0; i < t->cols; i++)
+                most = fmaxf(most, fabsf(gain[i]));
+        return most;
+}
+
+static bool is_q4_0(uint32_t type)
+{
+        return (type & ~TDM_VK_FRAGMENTS) == TDM_TYPE_Q4_0;
+}
+
+/* The largest |q| of a type. */
+static float largest_weight(uint32_t type)
+{
+        return is_q4_0(type) ? 8 : 128;
+}
+
+/* The largest scale of a type: weights of Q8_0 become f16 by way of it, of Q4_0 it is stored times 2^24 at most
+ * (shaders/f16.glsl). */
+static float scale_most(uint32_t type)
+{
+        return is_q4_0(type) ? F16_MOST * 0x1p-24f : F16_MOST / 128;
+}
+
+/* Words of a layer's bounds, two each: how large products can be, and the largest scale. Products are asked for of V
+ * and the FFN alone; the rest have a place for theirs. */
+enum { VALUES, HIDDEN = 2, QUERIES = 4, KEYS = 4, OUTPUT = 6, DOWN = 8, WORDS = 10 };
+
+static void bound(struct tdm_vk_model *m, VkCommandBuffer commands, const struct tdm_vk_matrix *a,
+                  const struct tdm_vk_matrix *b, uint64_t gains, uint32_t word)
+{
+        struct tdm_vk *vk = &m->device->vk;
+        struct tdm_vk_matmul_push push = { .x = gains,
+                                           .y = m->y.address + word * sizeof(uint32_t),
+                                           .w0 = a->address,
+                                           .w1 = b ? b->address : 0,
+                                           .panel_bytes = a->panel_bytes,
+                                           .cols = a->cols };
+
+        for (uint32_t n; push.panel0 < a->n_panels; push.panel0 += n) {
+                n = TDM_MIN(a->n_panels - push.panel0, m->device->max_groups_x);
+                vk->CmdPushConstants(commands, m->device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(push), &push);
+                vk->CmdDispatch(commands, n, 1, 1);
+        }
+}
+
+/* [layer][WORDS], and at last those of the output matrix and the embedding. */
+static int find_bounds(struct tdm_vk_model *m, const float **ret, struct tdm_error *err)
+{
+        uint64_t bytes = (m->hp.n_layers + 1ull) * WORDS * sizeof(uint32_t);
+        uint32_t others = m->hp.n_layers * WORDS;
+        const VkBufferCopy copy = { .size = bytes };
+        const char *what = "bounding the rows";
+        struct tdm_vk_device *device = m->device;
+        VkCommandBuffer commands;
+        int r = tdm_vk_pipeline_need(device, TDM_VK_BOUND, (const uint32_t[]){ 0, 0, 0, 0 }, err);
+
+        if (r == 0 && (bytes > m->y.size_bytes || bytes > device->stages[0].size_bytes))
+                r = tdm_error_set(err, TDM_E_UNSUPPORTED, "vulkan device: %u layers are too many", m->hp.n_layers);
+        if (r == 0)
+                r = tdm_vk_once_begin(device, &commands, what, err);
+        if (r != 0)
+                return r;
+        device->vk.CmdFillBuffer(commands, m->y.buffer, 0, bytes, 0);
+        tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
+                       VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+        device->vk.CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE,
+                                   tdm_vk_pipeline_get(device, TDM_VK_BOUND, 0, 0, 0, 0)->pipeline);
+        for (uint32_t i = 0; i < m->hp.n_layers; i++) {
+                const struct tdm_vk_layer *l = &m->layers[i];
+
+                bound(m, commands, &l->v, NULL, l->attn_norm, i * WORDS + VALUES);
+                bound(m, commands, &l->gate, &l->up, l->ffn_norm, i * WORDS + HIDDEN);
+                bound(m, commands, &l->q, NULL, 0, i * WORDS + QUERIES);
+                bound(m, commands, &l->k, NULL, 0, i * WORDS + KEYS);
+                bound(m, commands, &l->o, NULL, 0, i * WORDS + OUTPUT);
+                bound(m, commands, &l->down, NULL, 0, i * WORDS + DOWN);
+        }
+        if (m->output.type & TDM_VK_FRAGMENTS)
+                bound(m, commands, &m->output, NULL, 0, others);
+        if (m->embedding.type & TDM_VK_FRAGMENTS)
+                bound(m, commands, &m->embedding, NULL, 0, others);
+        tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
+                       VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT);
+        device->vk.CmdCopyBuffer(commands, m->y.buffer, device->stages[0].buffer, 1, &copy);
+        tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
+                       VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
+        *ret = (const float *)device->stages[0].map;
+        return tdm_vk_once_end(device, what, err);
+}
+
+/* Of matrices that one input goes into: their outputs are multiplied with one number. Weights are divided so that what
+ * repack.comp stores of the largest scale is f16; a file with infinite ones is what it is. */
+static void set_scales(struct tdm_vk_matrix *const *matrices, unsigned n, float x_scale, float largest_scale)
+{
+        float divisor = 1;
+
+        for (unsigned i = 0; i < n; i++)
+                while (isfinite(largest_scale) && largest_scale > divisor * scale_most(matrices[i]->type))
+                        divisor *= 2;
+        for (unsigned i = 0; i < n; i++) {
+                matrices[i]->x_scale = x_scale;
+                matrices[i]->divisor = divisor;
+                matrices[i]->y_scale = divisor / x_scale;
+        }
+}
+
+int tdm_vk_f16_scales(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        float root = sqrtf((float)m->hp.d_model);
+        const float *bounds;
+        int r;
+
+        if (!m->f16_rows)
+                return 0;
+        r = find_bounds(m, &bounds, err);
+        if (r != 0)
+                return r;
+        for (uint32_t i = 0; i < m->hp.n_layers; i++) {
+                struct tdm_vk_layer *l = &m->layers[i];
+                const float *b = bounds + i * WORDS;
+                float values = root * largest_weight(l->v.type) * b[VALUES],
+                      hidden = root * largest_weight(l->gate.type) * (root * largest_weight(l->up.type)) * b[HIDDEN];
+
+                /* A head's norm leaves at most sqrt(head_dim) times its gain, rotation the root of two more. */
+                l->query_scale = scale_for(sqrtf(2 * (float)m->hp.head_dim) * largest_gain(m, TDM_TENSOR_Q_NORM, i) *
+                                           m->recipe.layers[i].query_scale);
+                set_scales((struct tdm_vk_matrix *[]){ &l->q, &l->k, &l->v }, 3,
+                           scale_for(root * largest_gain(m, TDM_TENSOR_ATTN_NORM, i)),
+                           fmaxf(b[VALUES + 1], b[QUERIES + 1]));
+                set_scales((struct tdm_vk_matrix *[]){ &l->gate, &l->up }, 2,
+                           scale_for(root * largest_gain(m, TDM_TENSOR_FFN_NORM, i)), b[HIDDEN + 1]);
+                set_scales((struct tdm_vk_matrix *[]){ &l->o }, 1,
+                           scale_for(m->kv.type == TDM_KV_F16 ? fminf(values, F16_MOST) : values), b[OUTPUT + 1]);
+                set_scales((struct tdm_vk_matrix *[]){ &l->down }, 1, scale_for(fminf(hidden, HIDDEN_MOST)),
+                           b[DOWN + 1]);
+        }
+        /* They may be one and the same. */
+        set_scales((struct tdm_vk_matrix *[]){ &m->output, &m->embedding }, 2,
+                   m->output.act >= TDM_VK_ACT_F16 ? scale_for(root * largest_gain(m, TDM_TENSOR_OUTPUT_NORM, 0)) : 1,
+                   bounds[m->hp.n_layers * WORDS + 1]);
+        return 0;
+}

@@ -1,0 +1,201 @@
+/* Which kernel a matrix with rows of F16 takes (f16-rows.c), and which a model wants: all must be proven before its rows
+ * are F16. */
+#include "gpu-worker/vulkan/kernels/kernels-private.h"
+
+#define WIDE_F16_PANELS_MIN 1500u /* with which MATMUL_F16_WIDE is faster for 17 to 32 rows too */
+
+struct f16_kernel {
+        enum tdm_vk_shader shader;
+        uint32_t constants[TDM_VK_N_CONSTANTS];
+        uint32_t panels, rows; /* that one workgroup makes, with GELU of each of the two */
+        bool spare;            /* there is another for the same */
+        bool fits;             /* there is room for it */
+};
+
+#define F16_GELU (1u << 24)          /* in SHAPE of both */
+#define F16_SHARED_BYTES (48u << 10) /* that a device with such units has for a workgroup: device.c */
+
+/* That have segments of K, if each takes so many. */
+static uint32_t f16_subgroups(const struct tdm_vk_matrix *a, uint32_t rounds)
+{
+        uint32_t n_segments = TDM_DIV_UP(a->cols / TDM_VK_CHUNK_COLS, TDM_VK_SEGMENT_CHUNKS(a->cols));
+
+        return TDM_DIV_UP(n_segments <= 14 ? 14u : TDM_VK_SEGMENTS, rounds);
+}
+
+bool tdm_vk_f16_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                       const struct tdm_vk_shape *shape, bool gelu, uint32_t ret[TDM_VK_N_CONSTANTS])
+{
+        uint32_t parts = f16_subgroups(a, shape->ahead), segments = parts * shape->ahead;
+
+        ret[0] = a->type;
+        ret[1] = shape->groups | (uint32_t)shape->panels << 8 | (uint32_t)shape->ahead << 16 |
+                 (uint32_t)shape->sets << 20 | (gelu ? F16_GELU : 0);
+        ret[2] = parts * shape->groups * 32;
+        ret[3] = TDM_MAX(TDM_VK_SEGMENT_CHUNKS(a->cols), TDM_VK_F16_CHUNKS_MIN);
+        return ret[2] <= device->properties.limits.maxComputeWorkGroupInvocations &&
+               /* s_part and s_row */
+               segments * (shape->groups * shape->panels * 64u + ret[3] * 128) <= F16_SHARED_BYTES;
+}
+
+static struct f16_kernel f16_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                                    const struct tdm_vk_shape *shape, bool gelu)
+{
+        struct f16_kernel k = { .shader = TDM_VK_MATVEC_F16,
+                                .panels = shape->groups * (gelu ? shape->panels / 2 : shape->panels),
+                                .rows = 1 };
+
+        k.fits = tdm_vk_f16_single(device, a, shape, gelu, k.constants);
+        return k;
+}
+
+/* The shape that was found best (tune.c), where it is proven: else the rule's, which always is. false: none. */
+static bool f16_tuned(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels, bool gelu,
+                      struct f16_kernel *ret)
+{
+        const struct tdm_vk_tuned *tuned =
+                tdm_vk_tuned(device, gelu ? TDM_VK_MATVEC_GELU : TDM_VK_MATVEC, a, gelu ? n_panels / 2 : n_panels);
+
+        if (!tuned)
+                return false;
+        *ret = f16_single(device, a, &tuned->shape, gelu);
+        ret->spare = true;
+        return ret->fits;
+}
+
+/* n_panels: of all that the dispatch multiplies, with GELU of both. A workgroup takes as few panels as let all of them
+ * run at once, or two: more would leave each subgroup fewer registers for what is on its way. */
+static struct f16_kernel f16_few(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
+                                 uint32_t n_rows, bool gelu)
+{
+        uint32_t tiles = n_rows <= 8 ? 1 : n_rows <= 16 ? 2 : 4, panels = tiles > 1 ? 4 : 2, rounds;
+
+        if (n_panels <= 3 * TDM_VK_UNITS_AT_ONCE && !gelu)
+                panels = n_panels <= 2 * TDM_VK_UNITS_AT_ONCE ? 1 : 3;
+        rounds = tiles == 4 || n_panels >= 1024 || (tiles == 2 && n_panels > 3 * TDM_VK_UNITS_AT_ONCE) ? 2 : 1;
+        if (n_rows == 1)
+                return f16_single(device, a,
+                                  &(struct tdm_vk_shape){
+                                          .panels = (uint8_t)panels, .ahead = (uint8_t)rounds, .sets = 2, .groups = 1 },
+                                  gelu);
+        return (struct f16_kernel){ .shader = TDM_VK_MATMUL_F16,
+                                    .constants = { a->type, tiles | panels << 8 | rounds << 16 | (gelu ? F16_GELU : 0),
+                                                   f16_subgroups(a, rounds) * 32, 0 },
+                                    .panels = gelu ? panels / 2 : panels,
+                                    .rows = tiles * 8,
+                                    .fits = true };
+}
+
+static struct f16_kernel f16_wide(const struct tdm_vk_matrix *a, uint32_t n_rows, bool gelu)
+{
+        bool few = n_rows <= TDM_VK_F16_ROWS_MAX,
+             two = few && a->cols % (2 * TDM_VK_CHUNK_COLS) == 0 && TDM_VK_SEGMENT_CHUNKS(a->cols) % 2 == 0;
+        uint32_t tiles = few ? 4 : 8, threads = few ? 352 : 128;
+
+        return (struct f16_kernel){ .shader = TDM_VK_MATMUL_F16_WIDE,
+                                    .constants = { a->type, tiles | (two ? 2u : 1u) << 8 | (gelu ? F16_GELU : 0),
+                                                   threads, 0 },
+                                    .panels = threads / 32 * (gelu ? 1 : 2),
+                                    .rows = tiles * 8,
+                                    .fits = true };
+}
+
+/* Found on an H200. */
+static struct f16_kernel f16_rule(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
+                                  uint32_t n_rows, bool gelu)
+{
+        return n_rows > TDM_VK_F16_ROWS_MAX || (n_rows > 16 && n_panels >= WIDE_F16_PANELS_MIN) ?
+                       f16_wide(a, n_rows, gelu) :
+                       f16_few(device, a, n_panels, n_rows, gelu);
+}
+
+static struct tdm_vk_pipeline *f16_proven(struct tdm_vk_device *device, const struct f16_kernel *k)
+{
+        return tdm_vk_pipeline_proven(device, k->shader, k->constants[0], k->constants[1], k->constants[2],
+                                      k->constants[3]);
+}
+
+struct tdm_vk_pipeline *tdm_vk_f16_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                                          uint32_t n_panels, uint32_t n_rows, bool gelu, uint32_t *ret_panels,
+                                          uint32_t *ret_rows)
+{
+        struct f16_kernel k;
+        struct tdm_vk_pipeline *tuned =
+                n_rows == 1 && f16_tuned(device, a, n_panels, gelu, &k) ? f16_proven(device, &k) : NULL;
+
+        if (!tuned)
+                k = f16_rule(device, a, n_panels, n_rows, gelu);
+        *ret_panels = k.panels;
+        *ret_rows = k.rows;
+        return tuned ? tuned :
+                       tdm_vk_pipeline_get(device, k.shader, k.constants[0], k.constants[1], k.constants[2],
+                                           k.constants[3]);
+}
+
+typedef int (*each_f16)(struct tdm_vk_model *m, const struct f16_kernel *k, struct tdm_error *err);
+
+/* Those of the matrices that one input goes into. */
+static int f16_kernels_of(struct tdm_vk_model *m, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices,
+                          bool gelu, each_f16 each, struct tdm_error *err)
+{
+        static const uint32_t n_rows[] = { 1, 8, 16, TDM_VK_F16_ROWS_MAX, TDM_VK_F16_ROWS_MAX + 1 };
+        int r = 0;
+
+        for (unsigned i = 0; i < n_matrices && tdm_vk_is_f16(matrices[i]);) {
+                const struct tdm_vk_matrix *first = matrices[i];
+                struct f16_kernel k;
+                uint32_t n_panels;
+
+                i += tdm_vk_group_of(matrices + i, n_matrices - i, &n_panels);
+                for (unsigned v = 0; v < TDM_ARRAY_SIZE(n_rows) && r == 0; v++) {
+                        k = f16_rule(m->device, first, n_panels, n_rows[v], gelu);
+                        r = each(m, &k, err);
+                }
+                if (r == 0 && f16_tuned(m->device, first, n_panels, gelu, &k))
+                        r = each(m, &k, err);
+        }
+        return r;
+}
+
+/* Calls `each` for every kernel that the model's rows of F16 want. Stops where it does not return 0. */
+static int f16_kernels(struct tdm_vk_model *m, each_f16 each, struct tdm_error *err)
+{
+        int r = f16_kernels_of(m, (const struct tdm_vk_matrix *[]){ &m->output }, 1, false, each, err);
+
+        for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
+                const struct tdm_vk_layer *l = &m->layers[i];
+
+                r = f16_kernels_of(m, (const struct tdm_vk_matrix *[]){ &l->q, &l->k, &l->v }, 3, false, each, err);
+                if (r == 0)
+                        r = f16_kernels_of(m, (const struct tdm_vk_matrix *[]){ &l->o }, 1, false, each, err);
+                if (r == 0)
+                        r = f16_kernels_of(m, (const struct tdm_vk_matrix *[]){ &l->gate, &l->up }, 2,
+                                           tdm_vk_gelu_fits(l, 1), each, err);
+                if (r == 0)
+                        r = f16_kernels_of(m, (const struct tdm_vk_matrix *[]){ &l->down }, 1, false, each, err);
+        }
+        return r;
+}
+
+static int need_f16(struct tdm_vk_model *m, const struct f16_kernel *k, struct tdm_error *err)
+{
+        int r = k->fits ? tdm_vk_pipeline_need(m->device, k->shader, k->constants, err) : 0;
+
+        return r ? r : tdm_vk_prove_f16_need(m->device, k->constants[0] & ~TDM_VK_FRAGMENTS, err);
+}
+
+int tdm_vk_kernels_need_f16(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        return f16_kernels(m, need_f16, err);
+}
+
+static int is_proven(struct tdm_vk_model *m, const struct f16_kernel *k, struct tdm_error *err)
+{
+        (void)err;
+        return k->spare || (k->fits && f16_proven(m->device, k)) ? 0 : 1;
+}
+
+bool tdm_vk_kernels_f16_proven(struct tdm_vk_model *m)
+{
+        return f16_kernels(m, is_proven, NULL) == 0;
+}

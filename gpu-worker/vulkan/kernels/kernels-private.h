@@ -1,0 +1,15 @@
+/* What the files of this folder use of each other, and no other folder does. */
+#ifndef TDM_GPU_WORKER_VULKAN_KERNELS_KERNELS_PRIVATE_H
+#define TDM_GPU_WORKER_VULKAN_KERNELS_KERNELS_PRIVATE_H
+
+#include "gpu-worker/vulkan/kernels/kernels.h"
+#include "gpu-worker/vulkan/proof/proof.h"
+
+/* kernels-f16.c: as tdm_vk_choose_kernel(), or with gelu as tdm_vk_gelu_kernel(): n_panels of both matrices. */
+struct tdm_vk_pipeline *tdm_vk_f16_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *first,
+                                          uint32_t n_panels, uint32_t n_rows, bool gelu, uint32_t *ret_panels,
+                                          uint32_t *ret_rows);
+/* attend.c: what record() can ask for. */
+int tdm_vk_kernels_need_attend(struct tdm_vk_model *model, struct tdm_error *err);
+
+#endif

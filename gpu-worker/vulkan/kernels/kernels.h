@@ -1,0 +1,96 @@
+/* Which kernels a model wants, and which one a dispatch takes. All are compiled when the model is loaded, so that none is
+ * later; choosing one never fails after that. Kernels of one matrix differ in speed and in the number of rows that they
+ * take, never in bits.
+ *
+ * Panels are 16 outputs of a matrix; n_panels counts those of all matrices that one dispatch multiplies. ret_panels and
+ * ret_rows: what one workgroup makes. Pipelines belong to the device. */
+#ifndef TDM_GPU_WORKER_VULKAN_KERNELS_KERNELS_H
+#define TDM_GPU_WORKER_VULKAN_KERNELS_KERNELS_H
+
+#include "gpu-worker/vulkan/model/model.h"
+
+/* workgroups of MATMUL_INT8, MATMUL_INT8_WIDE or MATMUL_F16, as many as an H200's multiprocessors */
+#define TDM_VK_UNITS_AT_ONCE 132u
+#define TDM_VK_F16_ROWS_MAX 32u /* rows of a dispatch of MATMUL_F16 */
+
+/* ---- kernels.c ---- */
+
+/* SHAPE of matvec.glsl. stage: the row goes through shared memory. */
+uint32_t tdm_vk_shape_with(const struct tdm_vk_device *device, const struct tdm_vk_matrix *matrix, uint32_t panels,
+                           uint32_t ahead, uint32_t sets, bool stage);
+/* Whether a kernel of this shape reads flagged rows (device/chain.c). */
+bool tdm_vk_shape_flags(uint32_t shape, uint32_t act);
+/* Whether the kernels of a single row do that these matrices, or a layer's gate and up, are multiplied with. */
+bool tdm_vk_matrices_flag(const struct tdm_vk_device *device, const struct tdm_vk_matrix *first, uint32_t n_panels);
+bool tdm_vk_gelu_flags(const struct tdm_vk_device *device, const struct tdm_vk_layer *layer);
+/* How many of the matrices, at most three, one dispatch can multiply: of one type and rounding, beside each other. */
+unsigned tdm_vk_group_of(const struct tdm_vk_matrix *const *matrices, unsigned n_matrices, uint32_t *ret_panels);
+/* The fastest of those that give the same bits. */
+struct tdm_vk_pipeline *tdm_vk_choose_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *first,
+                                             uint32_t n_panels, uint32_t n_rows, uint32_t *ret_panels,
+                                             uint32_t *ret_rows);
+/* Whether gate, up and GELU of so many rows are one kernel. */
+bool tdm_vk_gelu_fits(const struct tdm_vk_layer *layer, uint32_t n_rows);
+/* Which one; ret_panels: of each of the two. */
+struct tdm_vk_pipeline *tdm_vk_gelu_kernel(struct tdm_vk_device *device, const struct tdm_vk_layer *layer,
+                                           uint32_t n_rows, uint32_t *ret_panels, uint32_t *ret_rows);
+/* PER of norm.comp. */
+uint32_t tdm_vk_norm_per(const struct tdm_vk_model *model);
+/* Compiles and proves kernels for matrix units, and compiles all that are not for matrices. */
+int tdm_vk_kernels_prepare_units(struct tdm_vk_model *model, struct tdm_error *err);
+/* After that and after tuning: the rest of what record() can ask for. */
+int tdm_vk_kernels_prepare_rest(struct tdm_vk_model *model, struct tdm_error *err);
+/* Those of a single row in the shapes that they have now. */
+int tdm_vk_kernels_need_single(struct tdm_vk_model *model, struct tdm_error *err);
+
+/* ---- kernels-f16.c ---- */
+
+/* Constants of MATVEC_F16. false: it has no room for this shape. */
+bool tdm_vk_f16_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                       const struct tdm_vk_shape *shape, bool gelu, uint32_t ret[TDM_VK_N_CONSTANTS]);
+/* Rows and weights of F16: what the kernels of these matrices are, and what their proofs need; to be compiled and
+ * proven before the model's rows are F16. */
+int tdm_vk_kernels_need_f16(struct tdm_vk_model *model, struct tdm_error *err);
+/* false: one cannot be used here. */
+bool tdm_vk_kernels_f16_proven(struct tdm_vk_model *model);
+
+/* ---- attend.c ---- */
+
+/* Whether attend.comp is its own merge: where an item is one row, whose last item to come merges all. */
+bool tdm_vk_attend_merges(const struct tdm_vk_model *model, bool many, uint32_t item_heads);
+/* Attention of items of one row, or many, and so many heads each; out_act: what goes into the matrix behind it, if it
+ * merges. */
+struct tdm_vk_pipeline *tdm_vk_attend_kernel(const struct tdm_vk_model *model, bool many, uint32_t item_heads,
+                                             uint32_t out_act);
+/* That of items of one row each which rotates them too; NULL: there is none. */
+struct tdm_vk_pipeline *tdm_vk_attend_rotating_kernel(const struct tdm_vk_model *model, uint32_t out_act);
+/* Once tensors' addresses are known: what it wants to know of a layer. angles: of each group, in bytes from a step's
+ * rows on. */
+void tdm_vk_attend_rotations(struct tdm_vk_model *model, const uint32_t angles[TDM_KV_GROUPS]);
+/* Of models with rows of F16: compiles and proves attention's kernels for f16 units, and sets attend_f16, and how
+ * items are cut, where they can be used. */
+int tdm_vk_kernels_attend_f16(struct tdm_vk_model *model, struct tdm_error *err);
+
+/* ---- f16-rows.c ---- */
+
+/* Whether this model's layers can have rows of F16 on this device, as far as its tensors and the configuration say. */
+bool tdm_vk_f16_wanted(const struct tdm_vk_model *model);
+/* Finds each matrix' x_scale and y_scale. Its weights are on the device as they are in the segment, and its layers are
+ * found. */
+int tdm_vk_f16_scales(struct tdm_vk_model *model, struct tdm_error *err);
+
+/* ---- tuned.c ---- */
+
+/* The shape that was found best for such a matrix (step/tune.c); NULL: none was. shader: MATVEC or MATVEC_GELU. */
+const struct tdm_vk_tuned *tdm_vk_tuned(const struct tdm_vk_device *device, uint32_t shader,
+                                        const struct tdm_vk_matrix *matrix, uint32_t n_panels);
+/* Whether *tuned is of such a matrix. */
+bool tdm_vk_tuned_is_of(const struct tdm_vk_tuned *tuned, uint32_t shader, const struct tdm_vk_matrix *matrix,
+                        uint32_t n_panels);
+/* The shapes that are tried for a kernel: *ret is constant. */
+#define TDM_VK_MAX_SHAPES 16u
+unsigned tdm_vk_tuned_shapes(const struct tdm_vk_tuned *key, const struct tdm_vk_shape **ret);
+/* Whether its shape is one of those. */
+bool tdm_vk_tuned_sane(const struct tdm_vk_tuned *tuned);
+
+#endif

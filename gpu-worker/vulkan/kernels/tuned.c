@@ -1,0 +1,64 @@
+/* Shapes of the kernels of a single row: how many panels a workgroup takes, how many blocks are on their way at once
+ * (shaders/matvec.glsl); with rows of F16 how many segments each of its subgroups takes, how many chunks are on their
+ * way, and how many groups of subgroups there are (matvec-f16.comp; only shapes that are proven, proof/prove-f16.c).
+ * No shape changes a bit, so the fastest is taken: step/tune.c measures them. */
+#include "gpu-worker/vulkan/kernels/kernels.h"
+
+static const struct tdm_vk_shape matvec_shapes[] = { { 4, 1, 1 }, { 2, 2, 1 }, { 2, 4, 1 }, { 1, 4, 1 },
+                                                     { 1, 2, 2 }, { 1, 4, 2 }, { 2, 2, 2 }, { 1, 3, 1 },
+                                                     { 1, 8, 1 }, { 2, 3, 1 }, { 2, 5, 1 }, { 3, 2, 1 } },
+                                 gelu_shapes[] = { { 4, 1, 1 }, { 4, 2, 1 }, { 4, 3, 1 }, { 4, 1, 2 } },
+                                 /* of matvec-f16.comp: panels (with GELU of both), rounds, sets, groups; those of
+                                    the rule in kernels-f16.c among them */
+        f16_shapes[] = { { 1, 1, 2, 1 }, { 2, 1, 2, 1 }, { 3, 1, 2, 1 }, { 1, 2, 2, 1 }, { 2, 2, 2, 1 }, { 1, 1, 1, 1 },
+                         { 2, 1, 1, 1 }, { 1, 1, 3, 1 }, { 1, 2, 3, 1 }, { 1, 2, 4, 1 }, { 3, 2, 2, 1 }, { 1, 4, 3, 2 },
+                         { 3, 2, 3, 1 }, { 2, 2, 3, 1 }, { 2, 7, 2, 4 }, { 1, 4, 3, 4 } },
+                                 f16_gelu_shapes[] = { { 2, 1, 2, 1 },  { 2, 2, 2, 1 },  { 2, 1, 1, 1 },
+                                                       { 2, 8, 2, 8 },  { 2, 2, 1, 1 },  { 2, 4, 2, 1 },
+                                                       { 2, 4, 2, 2 },  { 2, 4, 3, 2 },  { 2, 8, 2, 4 },
+                                                       { 2, 7, 2, 11 }, { 2, 7, 3, 11 }, { 2, 7, 2, 6 },
+                                                       { 2, 7, 2, 4 },  { 2, 7, 1, 4 },  { 2, 14, 3, 11 },
+                                                       { 2, 8, 2, 11 } };
+static_assert(TDM_ARRAY_SIZE(matvec_shapes) <= TDM_VK_MAX_SHAPES && TDM_ARRAY_SIZE(gelu_shapes) <= TDM_VK_MAX_SHAPES &&
+                      TDM_ARRAY_SIZE(f16_shapes) <= TDM_VK_MAX_SHAPES &&
+                      TDM_ARRAY_SIZE(f16_gelu_shapes) <= TDM_VK_MAX_SHAPES,
+              "there is room for each kernel's");
+
+bool tdm_vk_tuned_is_of(const struct tdm_vk_tuned *a, uint32_t shader, const struct tdm_vk_matrix *matrix,
+                        uint32_t n_panels)
+{
+        return a->shader == shader && a->type == matrix->type && a->act == matrix->act && a->cols == matrix->cols &&
+               a->n_panels == n_panels;
+}
+
+const struct tdm_vk_tuned *tdm_vk_tuned(const struct tdm_vk_device *device, uint32_t shader,
+                                        const struct tdm_vk_matrix *matrix, uint32_t n_panels)
+{
+        for (unsigned i = 0; i < device->n_tuned; i++)
+                if (tdm_vk_tuned_is_of(&device->tuned[i], shader, matrix, n_panels))
+                        return &device->tuned[i];
+        return NULL;
+}
+
+unsigned tdm_vk_tuned_shapes(const struct tdm_vk_tuned *key, const struct tdm_vk_shape **ret)
+{
+        bool f16 = key->act >= TDM_VK_ACT_F16;
+
+        if (key->shader == TDM_VK_MATVEC_GELU) {
+                *ret = f16 ? f16_gelu_shapes : gelu_shapes;
+                return f16 ? TDM_ARRAY_SIZE(f16_gelu_shapes) : TDM_ARRAY_SIZE(gelu_shapes);
+        }
+        *ret = f16 ? f16_shapes : matvec_shapes;
+        return f16 ? TDM_ARRAY_SIZE(f16_shapes) : TDM_ARRAY_SIZE(matvec_shapes);
+}
+
+bool tdm_vk_tuned_sane(const struct tdm_vk_tuned *tuned)
+{
+        const struct tdm_vk_shape *shapes;
+        unsigned n = tdm_vk_tuned_shapes(tuned, &shapes);
+
+        for (unsigned i = 0; i < n; i++)
+                if (memcmp(&tuned->shape, &shapes[i], sizeof(shapes[i])) == 0)
+                        return true;
+        return false;
+}

@@ -1,0 +1,182 @@
+/* A model on a device: its weights, its cache, and every buffer that a step needs. Which kernels run is decided in
+ * kernels/ and recorded in step/; here is what they share.
+ *
+ * weights.c brings the weights onto the device, or imports them, and finds each matrix. buffers.c sizes and allocates
+ * the rest. step/load.c calls both and owns the model. One thread uses a model. Functions that return int return 0, a
+ * TDM_E_* outcome or -errno, and fill err then. */
+#ifndef TDM_GPU_WORKER_VULKAN_MODEL_MODEL_H
+#define TDM_GPU_WORKER_VULKAN_MODEL_MODEL_H
+
+#include "engine/host/rope.h"
+#include "gpu-worker/vulkan/memory/kv.h"
+
+/* A matrix [rows][cols] in panels of 16 rows. */
+struct tdm_vk_matrix {
+        uint64_t address;
+        uint32_t type, act; /* type: with TDM_VK_DEINTERLEAVED or TDM_VK_FRAGMENTS where it is */
+        float x_scale,
+                y_scale; /* of rows of F16 (kernels/f16-rows.c): what they, and what comes out, are multiplied with */
+        float divisor;   /* and what its weights were divided by, a power of two */
+        uint32_t rows, cols;
+        uint32_t n_panels, panel_bytes;
+};
+
+struct tdm_vk_layer {
+        struct tdm_vk_matrix q, k, v, o, gate, up, down;
+        float query_scale; /* of attention on f16 units (kernels/f16-rows.c): what queries are multiplied with */
+        uint64_t attn_norm, q_norm, k_norm, post_attn_norm, ffn_norm, post_ffw_norm; /* addresses of gains */
+};
+
+/* A step as shaders see it, and where its hidden rows are. One for each slot that run() has been called with. */
+struct tdm_vk_slot {
+        const float *key; /* run()'s hidden; NULL: free */
+        uint64_t used;    /* when, for choosing the one to forget */
+        uint64_t hidden;  /* device address of row 0 */
+        bool in_place;
+        struct tdm_vk_buffer hidden_buffer; /* where not in place */
+        struct tdm_vk_buffer step;          /* shared memory: layout in step/step.c */
+        /* what it holds now */
+        uint64_t step_id;
+        uint32_t epoch, next_block; /* next_block 0: nothing */
+        bool on_device;             /* hidden rows are newer there than in the step's memory */
+        uint32_t n_rows, n_logits, n_tiles;
+        bool many;                          /* attention with several rows an item */
+        uint32_t item_heads[TDM_KV_GROUPS]; /* and so many heads */
+        uint32_t attention_layers;          /* done of this step, and written behind */
+};
+
+#define TDM_VK_ARRIVALS_BYTES (TDM_VK_ARRIVALS * sizeof(uint32_t)) /* at the front of what holds partial results */
+#define TDM_VK_SERIALS (UINT32_MAX / TDM_VK_LAYERS_MAX)
+#define TDM_VK_HEAD_DIM_MAX 512u
+#define TDM_VK_MAX_REGIONS 256u
+#define TDM_VK_INT8_ROWS_MAX 64u /* of a dispatch of MATMUL_INT8, which reads tdm_vk_model.scale_sums */
+#define TDM_VK_GAVE_UP_WORD 4u   /* of tdm_vk_model.counters: a kernel gave up waiting (device/chain.c) */
+
+struct tdm_vk_recording;
+
+struct tdm_vk_model {
+        struct tdm_vk_device *device;
+        const uint8_t *weights;
+        struct tdm_hparams hp;
+        struct tdm_recipe recipe;
+        struct tdm_kv_geometry kv;
+        struct tdm_steps_limits limits;
+        enum tdm_precision precision;
+
+        /* weights.c */
+        struct tdm_vk_buffer regions[TDM_VK_MAX_REGIONS]; /* runs of tensors */
+        uint64_t region_begin[TDM_VK_MAX_REGIONS];        /* in the segment */
+        uint64_t region_end[TDM_VK_MAX_REGIONS];
+        uint64_t uploaded_bytes; /* of the segment: on their way to the device, or there */
+        unsigned n_regions;
+        bool weights_imported;
+        struct tdm_vk_layer *layers;
+        struct tdm_vk_matrix output, embedding;
+        uint64_t output_norm;
+
+        struct tdm_vk_kv cache;
+
+        /* buffers.c */
+        uint8_t *activations;
+        uint64_t activations_bytes;
+        struct tdm_vk_buffer activations_buffer; /* imported; size 0: not */
+        int activations_dmabuf;                  /* as which it was imported, borrowed; 0: as memory of the process */
+        const char *no_dmabuf;                   /* why not, where there was one; NULL: there was none */
+
+        uint32_t tile_rows, queries_heads, many_rows;   /* of an attention item: heads, rows at most */
+        uint32_t max_slots, max_items;                  /* of partial results, and items, per tile */
+        uint32_t step_serial;                           /* of the step that was filled in last: below TDM_VK_SERIALS */
+        bool f16_rows;                                  /* layers' rows are F16: kernels/f16-rows.c */
+        bool attend_f16;                                /* and attention is on f16 units too */
+        struct tdm_vk_buffer acts[TDM_VK_N_ACTS];       /* size 0: form not used */
+        struct tdm_vk_buffer scale_sums[TDM_VK_N_ACTS]; /* see tdm_vk_matmul_push; size 0: no kernel reads them */
+        uint32_t scale_sums_rows;
+        struct tdm_vk_buffer y, partial, logits, logits_host, hidden_host, counters;
+        /* TDM_VK_CHAIN_WORDS, then flagged words of a single row (device/chain.c): matrix products, and */
+        struct tdm_vk_buffer chain;
+        uint64_t flagged_acts[TDM_VK_N_ACTS]; /* from these offsets activations in each form; 0: not used */
+        struct tdm_vk_buffer rotations;       /* struct tdm_vk_rotation [n_layers]; size 0: none */
+        uint32_t y_stride_max;
+        uint32_t logits_rows, logits_stride;
+        bool logits_whole; /* all of them come to the host: it changes them before it draws */
+        /* maxima [logits_rows][maxima_stride], then those of each TDM_VK_LOGITS_EACH logits [logits_rows][tops_stride]
+         */
+        struct tdm_vk_buffer scan;
+        /* sums [logits_rows][sums_stride], then tops again, then what gather.comp found
+         * [logits_rows][maxima_stride + 1] */
+        struct tdm_vk_buffer scan_host;
+        uint32_t maxima_stride, tops_stride, sums_stride;
+        struct tdm_rope rope[TDM_KV_GROUPS];
+        uint8_t *sampler_scratch; /* [n_threads][sampler_stride] */
+        size_t sampler_stride;
+        uint64_t memory_bytes;
+
+        /* step/ */
+        struct tdm_vk_slot slots[TDM_STEP_SLOTS];
+        struct tdm_vk_recording *recordings; /* [TDM_VK_RECORDINGS] */
+        uint64_t clock;
+        uint32_t submission_row_blocks; /* rows times blocks of a submission: bounds how long the device is busy */
+
+        char plan[512];
+};
+
+static inline uint32_t tdm_vk_q_width(const struct tdm_hparams *hp)
+{
+        return hp->n_heads * hp->head_dim;
+}
+static inline uint32_t tdm_vk_kv_width(const struct tdm_hparams *hp)
+{
+        return hp->n_kv_heads * hp->head_dim;
+}
+
+/* Where these begin in scan_host. */
+static inline uint64_t tdm_vk_scan_tops(const struct tdm_vk_model *m)
+{
+        return (uint64_t)m->logits_rows * m->sums_stride * sizeof(float);
+}
+static inline uint64_t tdm_vk_scan_found(const struct tdm_vk_model *m)
+{
+        return tdm_vk_scan_tops(m) + (uint64_t)m->logits_rows * m->tops_stride * sizeof(float);
+}
+
+static inline bool tdm_vk_is_f16(const struct tdm_vk_matrix *matrix)
+{
+        return matrix->act >= TDM_VK_ACT_F16;
+}
+
+/* ---- weights.c ---- */
+
+/* Whether it is known how to round then, and whether the device has kernels for panels of this type. */
+bool tdm_vk_precision_known(enum tdm_precision precision);
+bool tdm_vk_type_known(uint32_t type);
+/* Cuts the segment into regions of whole tensors. */
+int tdm_vk_weights_find_regions(struct tdm_vk_model *model, struct tdm_error *err);
+/* Uses weights where they lie, if the driver takes all of them so: sets weights_imported. */
+void tdm_vk_weights_import(struct tdm_vk_model *model);
+/* Memory of the device for all weights. */
+int tdm_vk_weights_allocate(struct tdm_vk_model *model, struct tdm_error *err);
+/* The segment's first n_bytes are on their way to the device. */
+int tdm_vk_weights_upload(struct tdm_vk_model *model, uint64_t n_bytes, struct tdm_error *err);
+/* Fills in layers, output and embedding, of the regions' addresses and model->f16_rows. */
+void tdm_vk_weights_find(struct tdm_vk_model *model);
+/* Once all are on the device: repacks (shaders/weights/repack.comp) each matrix that is better read in another order. */
+int tdm_vk_weights_repack(struct tdm_vk_model *model, struct tdm_error *err);
+
+/* ---- buffers.c ---- */
+
+/* Strides and limits that follow from sizes alone. */
+void tdm_vk_buffers_size(struct tdm_vk_model *model);
+/* Where hidden rows are used in place: as a dma-buf, else as memory of this process, else not at all. A device with
+ * memory of its own is faster with a copy there, unless it was told otherwise. */
+int tdm_vk_buffers_import_activations(struct tdm_vk_model *model, const struct tdm_device_model_config *config,
+                                      struct tdm_error *err);
+/* Every buffer but the weights', after a check that all fits. step_bytes: of a slot's step. Matrices are found. */
+int tdm_vk_buffers_init(struct tdm_vk_model *model, uint64_t step_bytes, struct tdm_error *err);
+/* The device uses none of them any more. */
+void tdm_vk_buffers_deinit(struct tdm_vk_model *model);
+/* Flagged partial results lie behind the others: where. */
+uint64_t tdm_vk_partial_flagged(const struct tdm_vk_model *model);
+/* When serials begin again, too: an old one's results must not be taken for new ones. */
+int tdm_vk_partial_clear(struct tdm_vk_model *model, struct tdm_error *err);
+
+#endif

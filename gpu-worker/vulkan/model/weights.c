@@ -1,0 +1,259 @@
+/* Weights: the segment's tensors in a few regions, imported where memory is unified, else uploaded and repacked into the
+ * order in which kernels read them. Finds each matrix of the model, and how its input is rounded. */
+#include <assert.h>
+
+#include "engine/host/kernels.h"
+#include "engine/weights/subblock.h"
+#include "gpu-worker/vulkan/model/model.h"
+
+#define REGION_BYTES (UINT64_C(1) << 30) /* a region of several tensors, at most */
+
+/* As the host device's: the one place that says how the input of each matrix is rounded. */
+enum input { QKV, ATTN_OUT, GATE_UP, DOWN, HEAD, N_INPUTS };
+static const enum tdm_act input_acts[][N_INPUTS] = {
+        [TDM_PRECISION_DEFAULT] = { TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8 },
+        [TDM_PRECISION_PRECISE] = { TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16 },
+        [TDM_PRECISION_F32] = { TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32 },
+};
+
+bool tdm_vk_precision_known(enum tdm_precision precision)
+{
+        return (unsigned)precision < TDM_ARRAY_SIZE(input_acts);
+}
+
+bool tdm_vk_type_known(uint32_t type)
+{
+        return type == TDM_TYPE_F32 || type == TDM_TYPE_F16 || type == TDM_TYPE_BF16 || type == TDM_TYPE_Q8_0 ||
+               type == TDM_TYPE_Q4_0 || tdm_subblock_type(type);
+}
+
+/* Cuts the segment into regions of whole tensors. They lie in rising order, with gaps below a page at most. */
+int tdm_vk_weights_find_regions(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        uint64_t align = m->device->import ? m->device->import_align : 64;
+        const struct tdm_weights_header *header = tdm_weights_header(m->weights);
+        const struct tdm_weights_tensor *tensors =
+                (const struct tdm_weights_tensor *)(m->weights + header->tensors_offset);
+
+        for (uint32_t i = 0; i < header->n_tensors; i++) {
+                uint64_t begin = tensors[i].offset & ~(align - 1),
+                         end = TDM_ALIGN_UP(tensors[i].offset + tensors[i].size_bytes, align);
+                unsigned last = m->n_regions - 1;
+
+                if (m->n_regions && begin >= m->region_begin[last] && begin <= m->region_end[last] &&
+                    end - m->region_begin[last] <= REGION_BYTES) {
+                        m->region_end[last] = TDM_MAX(m->region_end[last], end);
+                        continue;
+                }
+                if (m->n_regions == TDM_VK_MAX_REGIONS)
+                        return tdm_error_set(err, TDM_E_NO_MEMORY,
+                                             "vulkan device: weights of %llu bytes lie in too many pieces",
+                                             (unsigned long long)header->size_bytes);
+                m->region_begin[m->n_regions] = begin;
+                m->region_end[m->n_regions++] = end;
+        }
+        return 0;
+}
+
+/* Weights are used where they lie, if the driver takes all of them so. */
+void tdm_vk_weights_import(struct tdm_vk_model *m)
+{
+        struct tdm_vk_device *device = m->device;
+        unsigned n = 0;
+
+        while (n < m->n_regions &&
+               tdm_vk_buffer_import(device, &m->regions[n], (uint8_t *)m->weights + m->region_begin[n],
+                                    m->region_end[n] - m->region_begin[n]) == 0)
+                n++;
+        m->weights_imported = n == m->n_regions;
+        for (unsigned i = 0; i < m->n_regions && !m->weights_imported; i++)
+                tdm_vk_buffer_deinit(device, &m->regions[i]);
+}
+
+/* Memory of the device for all weights. */
+int tdm_vk_weights_allocate(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        for (unsigned i = 0; i < m->n_regions; i++) {
+                uint64_t n = m->region_end[i] - m->region_begin[i];
+                int r = tdm_vk_buffer_init(m->device, &m->regions[i], n, TDM_VK_DEVICE_MEMORY, "weights", err);
+
+                if (r != 0)
+                        return r;
+                m->memory_bytes += n;
+        }
+        return 0;
+}
+
+/* On their way to the device are [0, uploaded_bytes) of the segment; now up to n_bytes. */
+int tdm_vk_weights_upload(struct tdm_vk_model *m, uint64_t n_bytes, struct tdm_error *err)
+{
+        int r = 0;
+
+        n_bytes = TDM_MIN(n_bytes, tdm_weights_header(m->weights)->size_bytes);
+        for (unsigned i = 0; i < m->n_regions && r == 0; i++) {
+                uint64_t begin = TDM_MAX(m->region_begin[i], m->uploaded_bytes),
+                         end = TDM_MIN(m->region_end[i], n_bytes);
+
+                if (begin < end)
+                        r = tdm_vk_upload(m->device, &m->regions[i], begin - m->region_begin[i], m->weights + begin,
+                                          end - begin, err);
+        }
+        m->uploaded_bytes = TDM_MAX(m->uploaded_bytes, n_bytes);
+        return r;
+}
+
+static uint64_t address_of(const struct tdm_vk_model *m, const struct tdm_weights_tensor *tensor)
+{
+        for (unsigned i = 0; i < m->n_regions; i++)
+                if (tensor->offset >= m->region_begin[i] &&
+                    tensor->offset + tensor->size_bytes <= m->region_begin[i] + m->regions[i].size_bytes)
+                        return m->regions[i].address + (tensor->offset - m->region_begin[i]);
+        assert(false);
+        return 0;
+}
+
+/* How it is repacked: TDM_VK_DEINTERLEAVED, TDM_VK_FRAGMENTS, or 0 for not at all. */
+static uint32_t form_of(const struct tdm_vk_model *m, const struct tdm_weights_tensor *tensor)
+{
+        if (m->weights_imported || tensor->layout != TDM_LAYOUT_PANEL16 ||
+            (tensor->type != TDM_TYPE_Q4_0 && tensor->type != TDM_TYPE_Q8_0))
+                return 0;
+        return m->f16_rows && tensor->cols % TDM_VK_CHUNK_COLS == 0 ? TDM_VK_FRAGMENTS : TDM_VK_DEINTERLEAVED;
+}
+
+/* What the weights of a tensor are divided by when they are repacked: of a model with rows of F16, a power of two. */
+static float divisor_of(const struct tdm_vk_model *m, const struct tdm_weights_tensor *t)
+{
+        const struct tdm_vk_layer *l = &m->layers[t->layer];
+
+        switch (t->kind) {
+        case TDM_TENSOR_Q:
+        case TDM_TENSOR_K:
+        case TDM_TENSOR_V:
+                return l->q.divisor;
+        case TDM_TENSOR_GATE:
+        case TDM_TENSOR_UP:
+                return l->gate.divisor;
+        case TDM_TENSOR_O:
+                return l->o.divisor;
+        case TDM_TENSOR_DOWN:
+                return l->down.divisor;
+        default:
+                return m->embedding.divisor;
+        }
+}
+
+/* WORDS of repack.comp. */
+static uint32_t repack_words(const struct tdm_weights_tensor *tensor)
+{
+        return tensor->type == TDM_TYPE_Q4_0 ? 4 : 8;
+}
+
+/* Repacks (shaders/weights/repack.comp) every matrix that is better read in another order, all in one submission. */
+int tdm_vk_weights_repack(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        const struct tdm_weights_header *header = tdm_weights_header(m->weights);
+        const struct tdm_weights_tensor *tensors =
+                (const struct tdm_weights_tensor *)(m->weights + header->tensors_offset);
+        const char *what = "repacking the weights";
+        struct tdm_vk_device *device = m->device;
+        struct tdm_vk *vk = &device->vk;
+        VkCommandBuffer commands;
+        int r;
+
+        if (m->weights_imported)
+                return 0;
+        for (uint32_t i = 0; i < header->n_tensors; i++) {
+                uint32_t form = form_of(m, &tensors[i]);
+
+                r = form ? tdm_vk_pipeline_need(device, TDM_VK_REPACK,
+                                                (const uint32_t[]){ repack_words(&tensors[i]), form, 0, 0 }, err) :
+                           0;
+                if (r != 0)
+                        return r;
+        }
+        r = tdm_vk_once_begin(device, &commands, what, err);
+        if (r != 0)
+                return r;
+        for (int end = 0; end < 2; end++) { /* after the uploads, and before whoever reads */
+                tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT | VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+                               VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
+                               VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+                               VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+                for (uint32_t i = 0; i < header->n_tensors && end == 0; i++) {
+                        const struct tdm_weights_tensor *t = &tensors[i];
+                        uint32_t words = repack_words(t), form = form_of(m, t),
+                                 n_panels = TDM_DIV_UP(t->rows, TDM_PANEL_ROWS);
+                        struct tdm_vk_matmul_push push = { .w0 = address_of(m, t),
+                                                           .panel_bytes = (uint32_t)t->panel_bytes,
+                                                           .cols = t->cols,
+                                                           .y_scale = m->f16_rows ? 1 / divisor_of(m, t) : 1 };
+
+                        if (!form)
+                                continue;
+                        vk->CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE,
+                                            tdm_vk_pipeline_get(device, TDM_VK_REPACK, words, form, 0, 0)->pipeline);
+                        for (uint32_t n; push.panel0 < n_panels; push.panel0 += n) {
+                                n = TDM_MIN(n_panels - push.panel0, 65535u);
+                                vk->CmdPushConstants(commands, device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
+                                                     sizeof(push), &push);
+                                vk->CmdDispatch(commands, TDM_DIV_UP(t->cols / TDM_BLOCK_VALUES * words * 16, 256u), n,
+                                                1);
+                        }
+                }
+        }
+        return tdm_vk_once_end(device, what, err);
+}
+
+static uint64_t vector(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer)
+{
+        return address_of(m, tdm_weights_find(m->weights, kind, layer));
+}
+
+static struct tdm_vk_matrix matrix(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer,
+                                   enum input input)
+{
+        const struct tdm_weights_tensor *t = tdm_weights_find(m->weights, kind, layer);
+        uint32_t form = form_of(m, t);
+
+        return (struct tdm_vk_matrix){
+                .address = address_of(m, t),
+                .type = t->type | form,
+                .act = form == TDM_VK_FRAGMENTS ?
+                               (input == ATTN_OUT || input == DOWN ? TDM_VK_ACT_F16_AFTER : TDM_VK_ACT_F16) :
+                       tdm_weights_type_quantised(t->type) ? (uint32_t)input_acts[m->precision][input] :
+                                                             TDM_VK_ACT_F32,
+                .x_scale = 1,
+                .y_scale = 1,
+                .rows = t->rows,
+                .cols = t->cols,
+                .n_panels = TDM_DIV_UP(t->rows, TDM_PANEL_ROWS),
+                .panel_bytes = (uint32_t)t->panel_bytes,
+        };
+}
+
+void tdm_vk_weights_find(struct tdm_vk_model *m)
+{
+        for (uint32_t i = 0; i < m->hp.n_layers; i++) {
+                struct tdm_vk_layer *l = &m->layers[i];
+
+                l->q = matrix(m, TDM_TENSOR_Q, i, QKV);
+                l->k = matrix(m, TDM_TENSOR_K, i, QKV);
+                l->v = matrix(m, TDM_TENSOR_V, i, QKV);
+                l->o = matrix(m, TDM_TENSOR_O, i, ATTN_OUT);
+                l->gate = matrix(m, TDM_TENSOR_GATE, i, GATE_UP);
+                l->up = matrix(m, TDM_TENSOR_UP, i, GATE_UP);
+                l->down = matrix(m, TDM_TENSOR_DOWN, i, DOWN);
+                l->attn_norm = vector(m, TDM_TENSOR_ATTN_NORM, i);
+                l->q_norm = vector(m, TDM_TENSOR_Q_NORM, i);
+                l->k_norm = vector(m, TDM_TENSOR_K_NORM, i);
+                l->post_attn_norm = vector(m, TDM_TENSOR_POST_ATTN_NORM, i);
+                l->ffn_norm = vector(m, TDM_TENSOR_FFN_NORM, i);
+                l->post_ffw_norm = vector(m, TDM_TENSOR_POST_FFW_NORM, i);
+        }
+        m->output = matrix(
+                m, tdm_weights_find(m->weights, TDM_TENSOR_OUTPUT, 0) ? TDM_TENSOR_OUTPUT : TDM_TENSOR_TOKEN_EMBD, 0,
+                HEAD);
+        m->embedding = matrix(m, TDM_TENSOR_TOKEN_EMBD, 0, HEAD);
+        m->output_norm = vector(m, TDM_TENSOR_OUTPUT_NORM, 0);
+}

@@ -1,0 +1,245 @@
+/* Kernels for f16 matrix units are only used where they are proven, as those for integer ones are (prove.c): the
+ * reference is matmul-f16.comp with eight rows and one panel, whose results must be the products of random weights and
+ * rows (so the order of elements in registers is what fragments.glsl takes for granted, and f16 is kept as it is), and
+ * every other must give its bits. */
+#include <math.h>
+
+#include "common/f16.h"
+#include "gpu-worker/vulkan/proof/proof.h"
+
+/* Twelve segments of TDM_VK_F16_CHUNKS_MIN chunks and one of half as many, the others empty; all even, as a kernel may
+ * want. */
+#define COLS ((12 * TDM_VK_F16_CHUNKS_MIN + TDM_VK_F16_CHUNKS_MIN / 2) * TDM_VK_CHUNK_COLS)
+#define N_PANELS 12u /* of each of two matrices beside each other */
+#define N_EACH_OUT (N_PANELS * TDM_PANEL_ROWS)
+#define N_OUT (2 * N_EACH_OUT)
+#define N_ROWS 75u /* more than one workgroup has at most, and no multiple of 8 */
+#define ROWS_ROOM 128u
+#define PLACE (UINT64_C(2) << 20) /* of each thing in the staging buffer */
+static const char what[] = "proving a kernel";
+enum place { WEIGHTS, X, REFERENCE, Y, HIDDEN_REFERENCE, HIDDEN };
+#define MOST_ERROR 2e-5 /* of the root of the sum of the products' squares: f32's own is 3e-6 here */
+
+static uint32_t panel_bytes_of(uint32_t type)
+{
+        return (uint32_t)tdm_weights_panel_bytes(type, COLS);
+}
+
+/* tdm_fragment_factor() of the shaders; in a chunk the scales of outputs g and g + 8 take turns, two of each. */
+static float factor(uint32_t type, uint32_t lane)
+{
+        return type != TDM_TYPE_Q4_0 ? 1 : lane < 8 ? 0x1p24f : 0x1p20f;
+}
+
+/* As fragments.glsl has them. Scales of Q8_0 are 2^-9 to 2^-6, those that count of Q4_0 2^-15 to 2^-9, multiples of
+ * 2^-24, stored times factor(). */
+static void random_inputs(struct tdm_vk_device *device, uint32_t type)
+{
+        uint8_t *map = device->stages[0].map, *panels = map + WEIGHTS * PLACE;
+        uint16_t *rows = (uint16_t *)(map + X * PLACE);
+        uint64_t state = 1;
+
+        for (uint32_t panel = 0; panel < 2 * N_PANELS; panel++, panels += panel_bytes_of(type)) {
+                for (uint32_t i = 0; i < panel_bytes_of(type); i++)
+                        panels[i] = (uint8_t)tdm_vk_prove_random(&state);
+                for (uint32_t i = 0; i < COLS / TDM_BLOCK_VALUES * TDM_PANEL_ROWS; i++)
+                        ((uint16_t *)panels)[i] =
+                                type == TDM_TYPE_Q4_0 ?
+                                        tdm_f32_to_f16(ldexpf(512 + (float)(tdm_vk_prove_random(&state) % 512),
+                                                              -24 + (int)(tdm_vk_prove_random(&state) % 7)) *
+                                                       factor(type, i % 4 / 2 * 8)) :
+                                        (uint16_t)((6 + tdm_vk_prove_random(&state) % 4) << 10 |
+                                                   (tdm_vk_prove_random(&state) & 0x3ff));
+        }
+        for (uint32_t i = 0; i < ROWS_ROOM * COLS; i++) /* of either sign, 2^-6 to 8 */
+                rows[i] = (uint16_t)((9 + tdm_vk_prove_random(&state) % 9) << 10 |
+                                     (tdm_vk_prove_random(&state) & 0x83ff));
+}
+
+static double weight_of(const uint8_t *panel, uint32_t type, uint32_t lane, uint32_t k)
+{
+        const uint16_t *scales = (const uint16_t *)panel;
+        const uint32_t *words = (const uint32_t *)(panel + COLS / TDM_BLOCK_VALUES * TDM_PANEL_ROWS * sizeof(uint16_t));
+        uint32_t chunk = k / 64, j = k / 16 % 4, thread = lane % 8 * 4 + k % 8 / 2, late = k / 8 % 2;
+        double scale = (double)(tdm_f16_to_f32(scales[chunk * 32 + lane % 8 * 4 + lane / 8 * 2 + k / 32 % 2]) /
+                                factor(type, lane));
+        int q = type == TDM_TYPE_Q4_0 ?
+                        (int)(words[chunk * 128 + thread * 4 + j] >> (lane / 8 * 4 + late * 8 + k % 2 * 16) & 15) - 8 :
+                        (int)(words[chunk * 256 + j / 2 * 128 + thread * 4 + j % 2 * 2 + lane / 8] >>
+                                      (late * 8 + k % 2 * 16) &
+                              255) -
+                                128;
+
+        return (double)tdm_f16_to_f32(tdm_f32_to_f16((float)(q * scale)));
+}
+
+static double value_of(const uint16_t *rows, uint32_t row, uint32_t k)
+{
+        uint32_t in_tile = k / 64 * 512 + k / 32 % 2 * 256 + (row % 8 * 4 + k % 8 / 2) * 8 + k / 16 % 2 * 4 +
+                           k / 8 % 2 * 2 + k % 2;
+
+        return (double)tdm_f16_to_f32(rows[row / 8 * (COLS * 8) + in_tile]);
+}
+
+/* Every 101st element: each lane of a result, each kind of place of a row and column. */
+static bool is_right(const struct tdm_vk_device *device, uint32_t type)
+{
+        const uint8_t *map = device->stages[0].map;
+        const float *y = (const float *)(map + REFERENCE * PLACE);
+
+        for (uint32_t i = 0; i < N_ROWS * N_OUT; i += 101) {
+                uint32_t row = i / N_OUT, out = i % N_OUT;
+                double sum = 0, squares = 0;
+
+                for (uint32_t k = 0; k < COLS; k++) {
+                        double product = weight_of(map + WEIGHTS * PLACE +
+                                                           (uint64_t)(out / TDM_PANEL_ROWS) * panel_bytes_of(type),
+                                                   type, out % TDM_PANEL_ROWS, k) *
+                                         value_of((const uint16_t *)(map + X * PLACE), row, k);
+
+                        sum += product;
+                        squares += product * product;
+                }
+                if (!(fabs((double)y[i] - sum) <= MOST_ERROR * sqrt(squares)))
+                        return false;
+        }
+        return true;
+}
+
+static struct tdm_vk_matmul_push push_of(const struct tdm_vk_device *device, uint32_t type, enum place y,
+                                         enum place acts)
+{
+        uint64_t base = device->stages[0].address;
+
+        return (struct tdm_vk_matmul_push){ .x = base + X * PLACE,
+                                            .y = base + y * PLACE,
+                                            .w0 = base + WEIGHTS * PLACE,
+                                            .w1 = base + WEIGHTS * PLACE + N_PANELS * (uint64_t)panel_bytes_of(type),
+                                            .panel1 = N_PANELS,
+                                            .panel2 = UINT32_MAX,
+                                            .panel_bytes = panel_bytes_of(type),
+                                            .cols = COLS,
+                                            .n_out = N_OUT,
+                                            .n_rows = N_ROWS,
+                                            .y_stride = N_OUT,
+                                            .y_scale = 1,
+                                            .act_scale = 0x1p-3f,
+                                            .acts = base + acts * PLACE };
+}
+
+#define REFERENCE_CONSTANTS(type)                                                                                      \
+        {                                                                                                              \
+                (type) | TDM_VK_FRAGMENTS, 1 | 1 << 8 | 1 << 16, 512, 0                                                \
+        }
+#define GELU_CONSTANTS                                                                                                 \
+        {                                                                                                              \
+                0, TDM_VK_ACT_F16_AFTER, 0, 0                                                                          \
+        }
+
+int tdm_vk_prove_f16_need(struct tdm_vk_device *device, uint32_t type, struct tdm_error *err)
+{
+        const uint32_t reference[] = REFERENCE_CONSTANTS(type), gelu[] = GELU_CONSTANTS;
+        int r = tdm_vk_pipeline_need(device, TDM_VK_MATMUL_F16, reference, err);
+
+        return r ? r : tdm_vk_pipeline_need(device, TDM_VK_GELU, gelu, err);
+}
+
+/* false: it is not what it must be. */
+static int make_reference(struct tdm_vk_device *device, uint32_t type, bool *ret, struct tdm_error *err)
+{
+        const uint32_t c[] = REFERENCE_CONSTANTS(type);
+        struct tdm_vk_pipeline *p = tdm_vk_pipeline_compiled(device, TDM_VK_MATMUL_F16, c[0], c[1], c[2], c[3]);
+        const struct tdm_vk_matmul_push push = push_of(device, type, REFERENCE, HIDDEN_REFERENCE);
+        const struct tdm_vk_gelu_push gelu = {
+                .y = push.y, .acts = push.acts, .d_ff = N_EACH_OUT, .act_scale = push.act_scale
+        };
+        int r = 0;
+
+        *ret = false;
+        if (!p)
+                return 0;
+        memset(device->stages[0].map + REFERENCE * PLACE, 0xff, PLACE);
+        memset(device->stages[0].map + HIDDEN_REFERENCE * PLACE, 0xff, PLACE);
+        r = tdm_vk_once_dispatch(device, p, &push, sizeof(push), 2 * N_PANELS, TDM_DIV_UP(N_ROWS, 8u), what, err);
+        if (r == 0)
+                r = tdm_vk_once_dispatch(device,
+                                         tdm_vk_pipeline_get(device, TDM_VK_GELU, 0, TDM_VK_ACT_F16_AFTER, 0, 0), &gelu,
+                                         sizeof(gelu), TDM_DIV_UP(N_EACH_OUT, 1024u), N_ROWS, what, err);
+        *ret = r == 0 && is_right(device, type);
+        p->tried = true;
+        p->proven = *ret;
+        return r;
+}
+
+/* Of the first n_rows rows. */
+static bool same_rows(const struct tdm_vk_device *device, uint32_t n_rows, bool hidden)
+{
+        const uint8_t *map = device->stages[0].map;
+
+        if (!hidden)
+                return memcmp(map + REFERENCE * PLACE, map + Y * PLACE, (size_t)n_rows * N_OUT * sizeof(float)) == 0 &&
+                       (n_rows != N_ROWS || memcmp(map + REFERENCE * PLACE, map + Y * PLACE, PLACE) == 0);
+        if (n_rows == N_ROWS)
+                return memcmp(map + HIDDEN_REFERENCE * PLACE, map + HIDDEN * PLACE, PLACE) == 0;
+        for (uint32_t k = 0; k < N_EACH_OUT; k += 8) /* of one row: 16 bytes for each thread of the first four */
+                if (memcmp(map + HIDDEN_REFERENCE * PLACE + k / 64 * 1024 + k / 32 % 2 * 512 + k / 8 % 4 * 16,
+                           map + HIDDEN * PLACE + k / 64 * 1024 + k / 32 % 2 * 512 + k / 8 % 4 * 16, 16) != 0)
+                        return false;
+        return true;
+}
+
+static int prove_kernel(struct tdm_vk_device *device, uint32_t type, struct tdm_vk_pipeline *p, struct tdm_error *err)
+{
+        bool wide = p->shader == TDM_VK_MATMUL_F16_WIDE, single = p->shader == TDM_VK_MATVEC_F16,
+             gelu = p->constants[1] >> 24;
+        uint32_t tiles = p->constants[1] & 255, panels = wide ? p->constants[2] / 16 : p->constants[1] >> 8 & 255;
+        struct tdm_vk_matmul_push push = push_of(device, type, Y, HIDDEN);
+        int r;
+
+        p->tried = true;
+        if (single) {
+                push.n_rows = 1;
+                panels *= tiles; /* its groups */
+                tiles = 1;
+        }
+        memset(device->stages[0].map + Y * PLACE, 0xff, PLACE);
+        memset(device->stages[0].map + HIDDEN * PLACE, 0xff, PLACE);
+        r = tdm_vk_once_dispatch(device, p, &push, sizeof(push),
+                                 TDM_DIV_UP(gelu ? N_PANELS : 2 * N_PANELS, gelu ? panels / 2 : panels),
+                                 TDM_DIV_UP(push.n_rows, tiles * 8), what, err);
+        p->proven = r == 0 && same_rows(device, push.n_rows, gelu);
+        return r;
+}
+
+static bool is_untried(const struct tdm_vk_pipeline *p, uint32_t type)
+{
+        return (p->shader == TDM_VK_MATVEC_F16 || p->shader == TDM_VK_MATMUL_F16 ||
+                p->shader == TDM_VK_MATMUL_F16_WIDE) &&
+               p->pipeline && !p->tried && p->constants[0] == (type | TDM_VK_FRAGMENTS);
+}
+
+static int prove_type(struct tdm_vk_device *device, uint32_t type, struct tdm_error *err)
+{
+        bool made = false, right = true;
+        int r = 0;
+
+        for (unsigned i = 0; i < device->n_pipelines && r == 0 && right; i++) {
+                if (!is_untried(&device->pipelines[i], type))
+                        continue;
+                if (!made) {
+                        random_inputs(device, type);
+                        r = make_reference(device, type, &right, err);
+                }
+                made = true;
+                if (r == 0 && right && is_untried(&device->pipelines[i], type)) /* the reference is one of them */
+                        r = prove_kernel(device, type, &device->pipelines[i], err);
+        }
+        return r;
+}
+
+int tdm_vk_prove_f16(struct tdm_vk_device *device, struct tdm_error *err)
+{
+        int r = prove_type(device, TDM_TYPE_Q4_0, err);
+
+        return r ? r : prove_type(device, TDM_TYPE_Q8_0, err);
+}

@@ -1,0 +1,323 @@
+/* What C and GLSL both know: push constants, records that the host writes and shaders read, and a few layouts. Both
+ * sides include this file, so that they cannot drift apart; every struct is made of u32, f32 and u64 with the u64
+ * first, which C and std430 lay out alike. Addresses are device addresses: no descriptors anywhere. At most 128 bytes
+ * each. */
+#ifndef TDM_VULKAN_SHADERS_SHARED_H
+#define TDM_VULKAN_SHADERS_SHARED_H
+
+#ifdef VULKAN /* glslang's own macro: this is GLSL */
+#define TDM_U32 uint
+#define TDM_U64 uint64_t
+#define TDM_F32 float
+#else
+#include <stdint.h>
+#define TDM_U32 uint32_t
+#define TDM_U64 uint64_t
+#define TDM_F32 float
+#endif
+
+/* As enum tdm_act. */
+#define TDM_VK_ACT_F32 0
+#define TDM_VK_ACT_I8 1
+#define TDM_VK_ACT_I16 2
+/* What shaders alone know: f16 in the order of the matrix units' fragments (fragments.glsl). A second buffer of them is
+ * for what is made from rows of the first while those are read. */
+#define TDM_VK_ACT_F16 3
+#define TDM_VK_ACT_F16_AFTER 4
+#define TDM_VK_ACT_NONE 5 /* a kernel that leaves no activations */
+#define TDM_VK_N_ACTS 5
+
+/* As enum tdm_type, checked in pipeline.c. */
+#define TDM_VK_F32 0
+#define TDM_VK_F16 1
+#define TDM_VK_Q4_0 2
+#define TDM_VK_Q4_1 3
+#define TDM_VK_Q5_0 6
+#define TDM_VK_Q5_1 7
+#define TDM_VK_Q8_0 8
+#define TDM_VK_Q2_K 10
+#define TDM_VK_Q3_K 11
+#define TDM_VK_Q4_K 12
+#define TDM_VK_Q5_K 13
+#define TDM_VK_Q6_K 14
+#define TDM_VK_IQ4_NL 20
+#define TDM_VK_IQ4_XS 23
+#define TDM_VK_BF16 30
+
+/* In a kernel's TYPE, of Q4_0 and Q8_0: each output's words of a block lie beside each other (repack.comp), not each
+ * word's of the 16 outputs. */
+#define TDM_VK_DEINTERLEAVED 64
+/* The same, in the order of the matrix units' fragments (fragments.glsl). */
+#define TDM_VK_FRAGMENTS 128
+
+/* 15 bits of the 16, so that a block's sum with weights of 4 bits stays below 2^22: then it needs no conversion to
+ * become a float (matvec.glsl). */
+#define TDM_VK_I16_STEP 128
+#define TDM_VK_I16_MOST 16256 /* 127 * 128 */
+
+#define TDM_VK_KV_F16 1
+#define TDM_VK_KV_F32 2
+#define TDM_VK_KV_Q8_0 3
+#define TDM_VK_PAGE_TOKENS 32
+#define TDM_VK_SPAN 256
+
+/* A row of activations: F32 [cols]; I8: q i8 [cols], scale f32 [nb], sum i32 [nb]; I16: hi i8 [cols], lo i8 [cols],
+ * scale f32 [nb], sum i32 [nb] of TDM_VK_I16_STEP hi + lo. nb = cols / 32. */
+#define TDM_VK_ACT_SCALES(act, cols) ((act) * (cols))
+#define TDM_VK_ACT_SUMS(act, cols) ((act) * (cols) + (cols) / 8)
+#define TDM_VK_ACT_STRIDE(act, cols)                                                                                   \
+        ((act) >= TDM_VK_ACT_F16 ? (cols)*2 :                                                                          \
+         (act) == TDM_VK_ACT_F32 ? (cols)*4 :                                                                          \
+                                   ((act) * (cols) + (cols) / 4 + 63) / 64 * 64)
+
+/* K is cut into this many segments of ceil(nb / SEGMENTS) blocks of 32; each is summed in order, then the segments'
+ * sums from the first to the last. So an order follows from cols alone. */
+#define TDM_VK_SEGMENTS 16
+#define TDM_VK_SEGMENT_BLOCKS(cols) (((cols) / 32 + TDM_VK_SEGMENTS - 1) / TDM_VK_SEGMENTS)
+
+/* Rows of F16: tiles of 8 rows, of each the chunks of 64 columns, 1 KB each. A segment is of so many chunks. */
+#define TDM_VK_CHUNK_COLS 64
+#define TDM_VK_SEGMENT_CHUNKS(cols) (((cols) / TDM_VK_CHUNK_COLS + TDM_VK_SEGMENTS - 1) / TDM_VK_SEGMENTS)
+
+/* Blocks of 32 that matmul-int8-wide.comp takes at a time: it needs as many. */
+#define TDM_VK_WIDE_BLOCKS 4
+
+/* A thread of matvec.glsl loads at most so many times 16 bytes of a flagged row at once: more would take registers from
+ * others. */
+#define TDM_VK_FLAGGED_LOADS 3
+
+/* ---- records in the step buffer ---- */
+
+struct tdm_vk_row {
+        TDM_U32 token;
+        TDM_U32 position;
+        TDM_U32 seq;
+        TDM_U32 pad0;
+};
+
+/* A piece of attention: some rows of one sequence over spans first … last. It says of its first row what a kernel would
+ * else look up before it knows where the first keys lie. */
+struct tdm_vk_item {
+        TDM_U32 first_row; /* in the step */
+        TDM_U32 n_rows;
+        TDM_U32 span_first;
+        TDM_U32 span_last;
+        TDM_U32 slot;       /* of its first row's first head, in the partial results */
+        TDM_U32 first_slot; /* of its row's first item, where it has one row */
+        TDM_U32 n_items;    /* of its row */
+        TDM_U32 position;   /* of its first row, as in tdm_vk_row; seq too */
+        TDM_U32 seq;
+        TDM_U32 serial; /* of the step, times TDM_VK_LAYERS_MAX */
+        TDM_U32 pad0;
+        TDM_U32 pad1;
+        /* of span_first; those that no row of it sees: the nearest that one does */
+        TDM_U32 pages[TDM_VK_SPAN / TDM_VK_PAGE_TOKENS];
+};
+
+/* Where a row's partial results lie: slot + i * slot_step + head, i < n. */
+struct tdm_vk_row_items {
+        TDM_U32 slot;
+        TDM_U32 slot_step;
+        TDM_U32 n;
+        TDM_U32 pad0;
+};
+
+#define TDM_VK_LAYERS_MAX 512u /* more than a model has */
+
+/* A partial result: o [head_dim], m, l; l = 0: nothing was seen. */
+#define TDM_VK_PARTIAL_WIDTH(head_dim) ((head_dim) + 16)
+
+/* Where the kernel rotates (attend-f16.comp) they are flagged words, and the last item merges: a word's flag is the
+ * step's serial and the layer, from 1 on. Before the others lie [row of the tile][head] words: how many items of a row
+ * and its heads are done. 0 between kernels. */
+#define TDM_VK_ARRIVALS 32768
+
+/* ---- push constants ---- */
+
+/* At the end of each: see chain.c. chain 0: not chained. */
+/* words: [0] not 0 once somebody gave up waiting; [i] workgroups of the i-th dispatch that are done */
+#define TDM_VK_CHAIN                                                                                                   \
+        TDM_U64 chain;                                                                                                 \
+        TDM_U32 chain_index; /* of this dispatch */                                                                    \
+        TDM_U32 chain_wait;  /* for so many of the dispatch before; 0: it is done */
+/* of chain_index: this dispatch leaves flagged words; alone in chain_wait: the one before did */
+#define TDM_VK_CHAIN_FLAGS 0x80000000u
+#define TDM_VK_CHAIN_WORDS 1024u                   /* of a submission: its chained dispatches, at most, and one */
+#define TDM_VK_FLAGGED_Y (TDM_VK_CHAIN_WORDS * 4u) /* from there on: a single row's matrix products, flagged */
+#define TDM_VK_CHAIN_ALL 0x100000 /* a dispatch whose number of workgroups nobody knows adds this at its end */
+
+struct tdm_vk_embed_push {
+        TDM_U64 weights;
+        TDM_U64 hidden;
+        TDM_U64 rows;
+        TDM_U32 d;
+        TDM_U32 panel_bytes;
+        TDM_F32 scale;
+        TDM_U32 pad0;
+        TDM_VK_CHAIN
+};
+
+#define TDM_VK_NORM_ADD 1    /* hidden += rmsnorm(y) * add_gain, first */
+#define TDM_VK_NORM_GATHER 2 /* row i is row gather[i] of hidden */
+/* y is flagged, and until it is there the kernel goes through its instructions once */
+#define TDM_VK_NORM_REHEARSES 4
+struct tdm_vk_norm_push {
+        TDM_U64 y;
+        TDM_U64 add_gain;
+        TDM_U64 hidden; /* of the tile's first row */
+        TDM_U64 gain;
+        TDM_U64 acts;
+        TDM_U64 gather;
+        TDM_U64 scale_sums; /* as in tdm_vk_matmul_push, written beside acts; 0: not */
+        TDM_U32 d;
+        TDM_U32 y_stride;
+        TDM_F32 eps;
+        TDM_U32 scale_sums_rows;
+        /* where y is flagged: hidden is of this dispatch, which has so many workgroups; 0: it is there */
+        TDM_U32 hidden_index;
+        TDM_U32 hidden_wait;
+        TDM_F32 act_scale; /* of rows of F16, here and below: what they are multiplied with, a power of two */
+        TDM_U32 pad0;
+        TDM_VK_CHAIN
+};
+
+/* y [n_rows][y_stride], the outputs of up to three matrices of one type beside each other. */
+struct tdm_vk_matmul_push {
+        TDM_U64 x;
+        TDM_U64 y;
+        TDM_U64 w0;
+        TDM_U64 w1;
+        TDM_U64 w2;
+        TDM_U64 scale_sums; /* scale f32 and sum i32 of x, [block][scale_sums_rows]; matmul-int8.comp */
+        TDM_U32 panel1;     /* first panel of w1, of w2 */
+        TDM_U32 panel2;
+        TDM_U32 panel_bytes;
+        TDM_U32 cols;
+        TDM_U32 n_out;
+        TDM_U32 n_rows;
+        TDM_U32 y_stride;
+        TDM_U32 panel0; /* of the dispatch */
+        TDM_U32 scale_sums_rows;
+        TDM_F32 y_scale; /* of rows of F16: what sums are multiplied with */
+        TDM_U64 acts;    /* where GELU follows in the kernel: what it leaves, and its scale_sums */
+        TDM_U64 out_scale_sums;
+        TDM_F32 act_scale;
+        TDM_U32 pad0;
+        TDM_VK_CHAIN
+};
+
+struct tdm_vk_rotate_push {
+        TDM_U64 qkv; /* [n_rows of the tile][q, k, v] */
+        TDM_U64 rows;
+        TDM_U64 table;
+        TDM_U64 angles; /* [row][cos head_dim / 2, sin head_dim / 2] */
+        TDM_U64 q_gain;
+        TDM_U64 k_gain;
+        TDM_U64 pieces;     /* addresses of this layer's page 0, 1 << piece_shift, 2 << piece_shift, … */
+        TDM_U32 page_bytes; /* from page to page of this layer */
+        TDM_U32 piece_shift;
+        TDM_U64 counters;
+        TDM_U64 log; /* [row of the step][kv head][key, value], as stored; 0: none */
+        TDM_U32 part_bytes;
+        TDM_U32 first_row;
+        TDM_U32 n_heads;
+        TDM_U32 n_kv_heads;
+        TDM_U32 head_dim;
+        TDM_U32 table_entries;
+        TDM_F32 eps;
+        TDM_F32 query_scale;
+        TDM_VK_CHAIN
+};
+
+/* Of a layer, for a kernel that rotates rows itself (attend-f16.comp). */
+struct tdm_vk_rotation {
+        TDM_U64 y; /* as in tdm_vk_rotate_push's qkv, where rows are not flagged */
+        TDM_U64 q_gain;
+        TDM_U64 k_gain;
+        TDM_U64 counters;
+        TDM_U32 angles; /* from the push constant's rows on */
+        TDM_F32 eps;
+        TDM_F32 query_scale;
+        TDM_U32 pad0;
+};
+
+struct tdm_vk_attend_push {
+        TDM_U64 qkv; /* where the kernel rotates, a tdm_vk_rotation: a flagged row lies where matrices leave it */
+        TDM_U64 rows;
+        TDM_U64 table;
+        TDM_U64 items;
+        TDM_U64 partial;
+        TDM_U64 pieces;
+        TDM_U32 page_bytes;
+        TDM_U32 piece_shift;
+        TDM_U32 part_bytes;
+        TDM_U32 first_row; /* of the tile: qkv's first */
+        TDM_U32 n_heads;
+        TDM_U32 n_kv_heads;
+        TDM_U32 table_entries;
+        TDM_U32 window;          /* 0: none */
+        TDM_U64 acts;            /* as in tdm_vk_merge_push, where attend.comp merges too */
+        TDM_U64 scale_sums;      /* as well; where the kernel rotates, the log, as in tdm_vk_rotate_push */
+        TDM_U32 scale_sums_rows; /* as well; where the kernel rotates, the layer, from 1 on */
+        TDM_F32 act_scale;
+        TDM_F32 query_scale; /* of attend-f16.comp: what queries are multiplied with, a power of two, and */
+        TDM_F32 score_scale; /* what scores are: 1 / query_scale */
+        TDM_VK_CHAIN
+};
+
+struct tdm_vk_merge_push {
+        TDM_U64 partial;
+        TDM_U64 row_items;
+        TDM_U64 acts;
+        TDM_U64 scale_sums;
+        TDM_U32 first_row;
+        TDM_U32 n_heads;
+        TDM_U32 head_dim;
+        TDM_U32 scale_sums_rows;
+        TDM_F32 act_scale;
+        TDM_U32 pad0;
+        TDM_VK_CHAIN
+};
+
+struct tdm_vk_gelu_push {
+        TDM_U64 y; /* [row][gate d_ff, up d_ff] */
+        TDM_U64 acts;
+        TDM_U64 scale_sums;
+        TDM_U32 d_ff;
+        TDM_U32 scale_sums_rows;
+        TDM_F32 act_scale;
+        TDM_U32 pad0;
+        TDM_VK_CHAIN
+};
+
+struct tdm_vk_logits_push {
+        TDM_U64 logits;               /* [row][logits_stride] */
+        TDM_U64 maxima;               /* [row][maxima_stride], one of each 64 */
+        TDM_U64 tops;                 /* [row][tops_stride], one of each TDM_VK_LOGITS_EACH */
+        TDM_U64 host_tops, host_sums; /* [row][tops_stride], [row][sums_stride], one of each 256 */
+        TDM_U32 n_vocab;
+        TDM_U32 logits_stride;
+        TDM_U32 maxima_stride;
+        TDM_U32 tops_stride;
+        TDM_U32 sums_stride;
+        TDM_U32 pad0;
+        TDM_VK_CHAIN
+};
+#define TDM_VK_LOGITS_EACH 4096u /* that a workgroup takes */
+
+struct tdm_vk_gather_push {
+        TDM_U64 logits; /* [row][logits_stride] */
+        TDM_U64 host;   /* the same rows */
+        TDM_U64 maxima; /* [row][maxima_stride] */
+        TDM_U64 wanted; /* [row][wanted_stride]: how many of the greatest, how many more, their blocks of 64 */
+        TDM_U64 found;  /* [row][maxima_stride + 1]: how many of the greatest came, and which */
+        TDM_U32 logits_stride;
+        TDM_U32 maxima_stride;
+        TDM_U32 wanted_stride;
+        TDM_U32 pad0;
+        TDM_VK_CHAIN
+};
+
+#define TDM_VK_PUSH_BYTES 128
+
+#endif

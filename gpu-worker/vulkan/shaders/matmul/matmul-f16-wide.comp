@@ -1,0 +1,170 @@
+#version 460
+// y = x Wᵀ for many rows on the device's f16 matrix units: the bits of matmul-f16.comp (f16.glsl), and GELU as there. A
+// workgroup makes THREADS / 32 times 2 panels of 16 outputs, a subgroup two of them (with GELU one of each matrix), of
+// TILES times 8 rows. Rows of AT_ONCE chunks of 64 columns lie in shared memory for all subgroups, those of the next
+// are on their way into the other half of it; weights come to each subgroup's registers by themselves. Loads are asked
+// for right before a barrier: behind it the driver's compiler would move them to where they are used. No branch within
+// a segment touches the totals: it would copy them all.
+//
+// Kept compiled (compile.py), as matmul-f16.comp is.
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#include "gpu-worker/vulkan/shaders/common/common.glsl"
+layout(local_size_x_id = 2) in;
+layout(constant_id = 0) const uint FORM = TDM_VK_Q4_0 | TDM_VK_FRAGMENTS;
+// tiles of 8 rows; chunks at once, which divide a segment's and all; 1 << 24: with GELU
+layout(constant_id = 1) const uint SHAPE = 8 | 1 << 8;
+layout(constant_id = 2) const uint THREADS = 128;
+layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
+const uint ACT = TDM_VK_ACT_F16;
+const bool FUSED = (SHAPE & 255u) <= 4; // with more tiles there are no registers left for it
+#include "gpu-worker/vulkan/shaders/common/panels.glsl"
+#include "gpu-worker/vulkan/shaders/common/f16.glsl"
+#include "gpu-worker/vulkan/shaders/ffn/gelu.glsl"
+#include "gpu-worker/vulkan/shaders/common/fragments.glsl"
+
+const uint TILES = SHAPE & 255u, AT_ONCE = SHAPE >> 8 & 255u;
+const bool GELU = SHAPE >> 24 != 0;
+const uint CHUNK_PIECES = TILES * 64, PIECES = CHUNK_PIECES * AT_ONCE; // of 16 bytes
+const uint ROW_LOADS = (PIECES + THREADS - 1) / THREADS;                // of a thread
+const uint SET = 2 * AT_ONCE;
+// Seen after a barrier (record.c), or the fence behind the chain's wait; not coherent, so that the first-level cache
+// has them.
+layout(buffer_reference, std430, buffer_reference_align = 16) nonprivate readonly buffer RowF16s { uvec4 v[]; };
+
+const uint GELU_PIECES = GELU ? THREADS * 2 * TILES : 0;
+// [slot][piece]; at last the sums of gate and up: [subgroup][matrix][tile][thread]
+shared uvec4 s_rows[2 * PIECES > GELU_PIECES ? 2 * PIECES : GELU_PIECES];
+
+void main()
+{
+        uint lane = gl_SubgroupInvocationID, own = lane / 4, quad = lane % 4, thread = gl_LocalInvocationIndex;
+        uint chunks = p.cols / 64, length = TDM_VK_SEGMENT_CHUNKS(p.cols), quants = chunks * 64;
+        uint last_panel = (p.n_out + 15) / 16 - 1, last_tile = (p.n_rows + 7) / 8 - 1;
+        // Neighbours take the same weights.
+        uint workgroup = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x,
+                tile0 = workgroup % gl_NumWorkGroups.y * TILES;
+        uint pair = workgroup / gl_NumWorkGroups.y * (THREADS / 32) + gl_SubgroupID;
+        uint panels[2] = uint[2](GELU ? pair : p.panel0 + pair * 2, GELU ? p.panel1 + pair : p.panel0 + pair * 2 + 1);
+        SUMS acc[2 * TILES], total[2 * TILES];
+        uvec4 w0[SET * LOADS], w1[SET * LOADS], x[ROW_LOADS];
+        uvec2 scales0[SET], scales1[SET];
+        uint64_t at[2], x_at[ROW_LOADS];
+        uint slot = 0;
+
+        HALF_CONSTANTS
+        [[unroll]] for (uint i = 0; i < 2 * TILES; i++)
+                total[i] = SUMS(0.0);
+        [[unroll]] for (uint i = 0; i < 2; i++)
+                at[i] = panel_address(min(panels[i], last_panel));
+        [[unroll]] for (uint i = 0; i < ROW_LOADS; i++) {
+                uint k = i * THREADS + thread;
+
+                x_at[i] = p.x + uint64_t(min(tile0 + k / 64 % TILES, last_tile) * chunks + k / CHUNK_PIECES) * 1024 +
+                        k % 64 * 16;
+        }
+#define LOAD_WEIGHTS(w, scales, c) \
+        [[unroll]] for (uint u = 0; u < AT_ONCE; u++) \
+                [[unroll]] for (uint i = 0; i < 2; i++) { \
+                        scales[u * 2 + i] = U32x2s(at[i]).v[((c) + u) * 8 + own]; \
+                        [[unroll]] for (uint l = 0; l < LOADS; l++) \
+                                w[(u * 2 + i) * LOADS + l] = \
+                                        U32x4s(at[i] + quants).v[((c) + u) * (32 * LOADS) + l * 32 + lane]; \
+                }
+#define HAS_PIECE(i) (i * THREADS + THREADS <= PIECES || i * THREADS + thread < PIECES)
+#define LOAD_ROWS(c) \
+        [[unroll]] for (uint i = 0; i < ROW_LOADS; i++) \
+                if (HAS_PIECE(i)) \
+                        x[i] = RowF16s(x_at[i]).v[(c) * 64];
+#define PUT_ROWS(to) \
+        [[unroll]] for (uint i = 0; i < ROW_LOADS; i++) \
+                if (HAS_PIECE(i)) \
+                        s_rows[(to) * PIECES + i * THREADS + thread] = x[i];
+#define MULTIPLY(w, scales, next_w, next_scales, c) { \
+        uint next = (c) + AT_ONCE < chunks ? (c) + AT_ONCE : 0; /* past the end: any, not used */ \
+\
+        LOAD_ROWS(next) \
+        LOAD_WEIGHTS(next_w, next_scales, next) \
+        barrier(); \
+        [[unroll]] for (uint u = 0; u < AT_ONCE; u++) \
+                [[unroll]] for (uint h = 0; h < 2; h++) { \
+                        uvec4 rows[TILES]; \
+\
+                        [[unroll]] for (uint t = 0; t < TILES; t++) \
+                                rows[t] = s_rows[slot * PIECES + u * CHUNK_PIECES + t * 64 + h * 32 + lane]; \
+                        [[unroll]] for (uint k = 0; k < 2; k++) { \
+                                UNIT_A a[2]; \
+\
+                                [[unroll]] for (uint i = 0; i < 2; i++) \
+                                        FRAGMENT(a[i], w, (u * 2 + i) * LOADS, scales[u * 2 + i], (h * 2 + k)) \
+                                [[unroll]] for (uint t = 0; t < TILES; t++) { \
+                                        UNIT_B b; \
+\
+                                        ROWS_FRAGMENT(b, rows[t][k * 2], rows[t][k * 2 + 1]) \
+                                        [[unroll]] for (uint i = 0; i < 2; i++) \
+                                                acc[i * TILES + t] = coopMatMulAdd(a[i], b, acc[i * TILES + t]); \
+                                } \
+                        } \
+                } \
+        slot ^= 1; \
+        PUT_ROWS(slot) }
+        LOAD_WEIGHTS(w0, scales0, 0)
+        tdm_chain_wait_cached(p.chain, p.chain_index, p.chain_wait);
+        LOAD_ROWS(0)
+        PUT_ROWS(0)
+        for (uint c0 = 0; c0 < chunks; c0 += length) { // segments
+                uint c = c0, c1 = min(c0 + length, chunks);
+
+                [[unroll]] for (uint i = 0; i < 2 * TILES; i++)
+                        acc[i] = SUMS(0.0);
+                for (; c + AT_ONCE < c1; c += 2 * AT_ONCE) {
+                        MULTIPLY(w0, scales0, w1, scales1, c)
+                        MULTIPLY(w1, scales1, w0, scales0, c + AT_ONCE)
+                }
+                if (c < c1) {
+                        MULTIPLY(w0, scales0, w1, scales1, c)
+                        [[unroll]] for (uint i = 0; i < SET * LOADS; i++)
+                                w0[i] = w1[i];
+                        [[unroll]] for (uint i = 0; i < SET; i++)
+                                scales0[i] = scales1[i];
+                }
+                [[unroll]] for (uint i = 0; i < 2 * TILES; i++)
+                        total[i] = total[i] + acc[i];
+        }
+
+        // one tile after the other, by way of shared memory: written out for all it would be as large as the rest of
+        // the kernel
+        if (GELU) {
+                barrier();
+                [[unroll]] for (uint i = 0; i < 2 * TILES; i++)
+                        s_rows[(gl_SubgroupID * 2 * TILES + i) * 32 + lane] =
+                                floatBitsToUint(vec4(total[i][0], total[i][1], total[i][2], total[i][3]));
+                [[dont_unroll]] for (uint t = 0; t < TILES + NOTHING(p.n_out); t++) {
+                        uint from = (gl_SubgroupID * 2 * TILES + t) * 32 + lane;
+                        vec4 gate = uintBitsToFloat(s_rows[from]), up = uintBitsToFloat(s_rows[from + TILES * 32]);
+
+                        [[unroll]] for (uint e = 0; e < 4; e++) {
+                                uint row = (tile0 + t) * 8 + quad * 2 + e % 2, out_index = pair * 16 + own + e / 2 * 8;
+                                precise float x = clamp(tdm_gelu_mul(gate[e] * p.y_scale, up[e] * p.y_scale) *
+                                        p.act_scale, -65504.0, 65504.0);
+                                uint f16_bits = tdm_to_f16(isnan(x) ? 0.0 : x),
+                                        beside = subgroupShuffleXor(f16_bits, 4);
+
+                                if (own % 2 == 0 && row < p.n_rows && pair < p.panel1)
+                                        U32s(tdm_fragment_row(p.acts, p.panel1 * 16, row))
+                                                .v[tdm_fragment_word(out_index, false)] = f16_bits | beside << 16;
+                        }
+                }
+        } else {
+                [[unroll]] for (uint t = 0; t < TILES; t++)
+                        [[unroll]] for (uint e = 0; e < 4; e++)
+                                [[unroll]] for (uint i = 0; i < 2; i++) {
+                                        uint row = (tile0 + t) * 8 + quad * 2 + e % 2,
+                                                out_index = panels[i] * 16 + own + e / 2 * 8;
+
+                                        if (row < p.n_rows && out_index < p.n_out)
+                                                F32s(p.y + uint64_t(row) * p.y_stride * 4).v[out_index] =
+                                                        total[i * TILES + t][e] * p.y_scale;
+                                }
+        }
+        tdm_chain_done(p.chain, p.chain_index);
+}

@@ -1,0 +1,176 @@
+#version 460
+// y = x Wᵀ for up to 32 rows a workgroup, on the device's f16 matrix units: see f16.glsl. A workgroup makes PANELS
+// times 16 outputs of TILES times 8 rows; each of its subgroups takes ROUNDS segments of K, one after the other, and
+// after each round all add what they have. With GELU half of the panels are of the first matrix, the others of the
+// second, and what is left is gelu(first) times second, rounded for the matrix behind. Weights and rows of the next
+// chunk are on their way while one is multiplied, in two sets of registers and a loop that is written twice: copies
+// from one to the other would wait for what is on its way. It is written no more often: what the kernels of a layer are
+// together should fit a multiprocessor's instruction cache, as each is begun anew for each layer.
+//
+// Kept compiled (compile.py): it needs a compiler that knows cooperative matrices.
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#include "gpu-worker/vulkan/shaders/common/common.glsl"
+layout(local_size_x_id = 2) in;
+layout(constant_id = 0) const uint FORM = TDM_VK_Q4_0 | TDM_VK_FRAGMENTS;
+layout(constant_id = 1) const uint SHAPE = 1 | 2 << 8 | 1 << 16; // tiles of 8 rows; panels; rounds; 1 << 24: with GELU
+layout(constant_id = 2) const uint THREADS = 512;
+layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
+const uint ACT = TDM_VK_ACT_F16;
+const bool FUSED = ((SHAPE & 255u) <= 1 ? 4 : SHAPE >> 8 & 255u) >= 4; // for few rows, or four panels: found on an H200
+#include "gpu-worker/vulkan/shaders/common/panels.glsl"
+#include "gpu-worker/vulkan/shaders/common/f16.glsl"
+#include "gpu-worker/vulkan/shaders/ffn/gelu.glsl"
+#include "gpu-worker/vulkan/shaders/common/fragments.glsl"
+
+const bool GELU = SHAPE >> 24 != 0;
+const uint TILES = SHAPE & 255u, PANELS = SHAPE >> 8 & 255u, ROUNDS = SHAPE >> 16 & 255u;
+const uint SUBGROUPS = THREADS / 32;
+const uint COLUMNS = TILES * 8; // rows of a result
+// panels whose segments are added at once
+const uint AT_ONCE = GELU ? PANELS / 2 : TILES == 1 || PANELS < 2 ? PANELS : 2;
+const uint PASSES = (PANELS + AT_ONCE - 1) / AT_ONCE;
+const uint ITEMS = (AT_ONCE * COLUMNS + 2 * SUBGROUPS - 1) / (2 * SUBGROUPS); // that a thread adds in a pass
+const uint PART_STRIDE = 20; // floats of a row's 16 outputs in shared memory: no bank twice
+
+shared float s_part[SUBGROUPS * AT_ONCE * COLUMNS * PART_STRIDE];
+
+uint panel_of(uint i)
+{
+        return GELU ? (i < PANELS / 2 ? gl_WorkGroupID.x * (PANELS / 2) + i :
+                p.panel1 + gl_WorkGroupID.x * (PANELS / 2) + i - PANELS / 2)
+                    : p.panel0 + gl_WorkGroupID.x * PANELS + i;
+}
+
+void main()
+{
+        uint lane = gl_SubgroupInvocationID, subgroup = gl_SubgroupID, own = lane / 4, quad = lane % 4,
+                chunks = p.cols / 64;
+        uint length = TDM_VK_SEGMENT_CHUNKS(p.cols), tile0 = gl_WorkGroupID.y * TILES, row0 = tile0 * 8;
+        uint last_panel = (p.n_out + 15) / 16 - 1, quants = chunks * 64;
+        SUMS acc[PANELS * TILES];
+        uvec4 w0[PANELS * LOADS], w1[PANELS * LOADS], x0[TILES * 2], x1[TILES * 2];
+        uvec2 scales0[PANELS], scales1[PANELS];
+        uint64_t at[PANELS], x_at[TILES];
+        float sums[PASSES * ITEMS];
+
+        HALF_CONSTANTS
+        [[unroll]] for (uint i = 0; i < PANELS; i++)
+                at[i] = panel_address(min(panel_of(i), last_panel));
+        [[unroll]] for (uint t = 0; t < TILES; t++)
+                x_at[t] = p.x + uint64_t(tile0 + t) * (p.cols * 16) + lane * 16;
+#define LOAD_WEIGHTS(w, scales, c) \
+        [[unroll]] for (uint i = 0; i < PANELS; i++) { \
+                scales[i] = U32x2s(at[i]).v[(c) * 8 + own]; \
+                [[unroll]] for (uint l = 0; l < LOADS; l++) \
+                        w[i * LOADS + l] = U32x4s(at[i] + quants).v[(c) * (32 * LOADS) + l * 32 + lane]; \
+        }
+#define LOAD_ROWS(x, c) \
+        [[unroll]] for (uint t = 0; t < TILES; t++) \
+                [[unroll]] for (uint h = 0; h < 2; h++) \
+                        x[t * 2 + h] = Act32x4s(x_at[t]).v[(c) * 64 + h * 32];
+#define MULTIPLY(w, scales, x) \
+        [[unroll]] for (uint i = 0; i < PANELS; i++) \
+                [[unroll]] for (uint j = 0; j < 4; j++) { \
+                        UNIT_A a; \
+\
+                        FRAGMENT(a, w, i * LOADS, scales[i], j) \
+                        [[unroll]] for (uint t = 0; t < TILES; t++) { \
+                                UNIT_B b; \
+\
+                                ROWS_FRAGMENT(b, x[t * 2 + j / 2][j % 2 * 2], x[t * 2 + j / 2][j % 2 * 2 + 1]) \
+                                acc[i * TILES + t] = coopMatMulAdd(a, b, acc[i * TILES + t]); \
+                        } \
+                }
+        if (subgroup * length < chunks)
+                LOAD_WEIGHTS(w0, scales0, subgroup * length)
+        tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
+
+        // What is loaded last in a round is the first of the next one; in the last round it is in vain.
+        if (subgroup * length < chunks)
+                LOAD_ROWS(x0, subgroup * length)
+        [[dont_unroll]] for (uint round = 0; round < ROUNDS; round++) {
+                uint c0 = (round * SUBGROUPS + subgroup) * length, c = c0, c1 = min(c0 + length, chunks);
+                uint next_round = c0 + SUBGROUPS * length,
+                        after = round + 1 < ROUNDS && next_round < chunks ? next_round : c1 - 1;
+
+                [[unroll]] for (uint i = 0; i < PANELS * TILES; i++)
+                        acc[i] = SUMS(0.0);
+                if (c0 < chunks)
+                        for (;;) {
+                                uint next = c + 1 < c1 ? c + 1 : after, second = c + 2 < c1 ? c + 2 : after;
+
+                                LOAD_ROWS(x1, next)
+                                LOAD_WEIGHTS(w1, scales1, next)
+                                LOADS_STAY
+                                MULTIPLY(w0, scales0, x0)
+                                if (c + 1 >= c1) {
+                                        [[unroll]] for (uint i = 0; i < PANELS * LOADS; i++)
+                                                w0[i] = w1[i];
+                                        [[unroll]] for (uint i = 0; i < PANELS; i++)
+                                                scales0[i] = scales1[i];
+                                        [[unroll]] for (uint i = 0; i < TILES * 2; i++)
+                                                x0[i] = x1[i];
+                                        break;
+                                }
+                                LOAD_ROWS(x0, second)
+                                LOAD_WEIGHTS(w0, scales0, second)
+                                LOADS_STAY
+                                MULTIPLY(w1, scales1, x1)
+                                if (c + 2 >= c1)
+                                        break;
+                                c += 2;
+                        }
+                [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
+                        if (pass + round != 0)
+                                barrier();
+                        [[unroll]] for (uint i = 0; i < AT_ONCE; i++)
+                                if (pass * AT_ONCE + i < PANELS)
+                                        [[unroll]] for (uint t = 0; t < TILES; t++)
+                                                [[unroll]] for (uint e = 0; e < 4; e++)
+                                                        s_part[((subgroup * AT_ONCE + i) * COLUMNS + t * 8 +
+                                                                quad * 2 + e % 2) * PART_STRIDE + own + e / 2 * 8] =
+                                                                acc[(pass * AT_ONCE + i) * TILES + t][e];
+                        barrier();
+                        [[unroll]] for (uint k = 0; k < ITEMS; k++) {
+                                uint r = min(gl_LocalInvocationID.x / 16 + k * 2 * SUBGROUPS, AT_ONCE * COLUMNS - 1);
+                                uint part_at = r * PART_STRIDE + gl_LocalInvocationID.x % 16;
+                                float parts[SUBGROUPS]; // asked for at once
+                                precise float sum;
+
+                                [[unroll]] for (uint s = 0; s < SUBGROUPS; s++)
+                                        parts[s] = s_part[s * AT_ONCE * COLUMNS * PART_STRIDE + part_at];
+                                sum = round == 0 ? parts[0] : sums[pass * ITEMS + k] + parts[0];
+                                [[unroll]] for (uint s = 1; s < SUBGROUPS; s++)
+                                        sum += parts[s];
+                                sums[pass * ITEMS + k] = sum;
+                        }
+                }
+        }
+
+        uint out_in_panel = gl_LocalInvocationID.x % 16;
+
+        [[unroll]] for (uint k = 0; k < ITEMS; k++) {
+                uint r = gl_LocalInvocationID.x / 16 + k * 2 * SUBGROUPS, i = r / COLUMNS, row = row0 + r % COLUMNS;
+                bool used = r < AT_ONCE * COLUMNS && row < p.n_rows;
+
+                if (GELU) { // panel i is of the first pass, i + PANELS / 2 of the second
+                        uint out_index = (gl_WorkGroupID.x * (PANELS / 2) + i) * 16 + out_in_panel;
+                        precise float x = clamp(tdm_gelu_mul(sums[k] * p.y_scale, sums[ITEMS + k] * p.y_scale) *
+                                p.act_scale, -65504.0, 65504.0);
+                        uint f16_bits = tdm_to_f16(isnan(x) ? 0.0 : x), beside = subgroupShuffleXor(f16_bits, 1);
+
+                        if (used && out_in_panel % 2 == 0 && out_index < p.panel1 * 16)
+                                Act32s(tdm_fragment_row(p.acts, p.panel1 * 16, row))
+                                        .v[tdm_fragment_word(out_index, false)] = f16_bits | beside << 16;
+                } else {
+                        [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
+                                uint out_index = panel_of(pass * AT_ONCE + i) * 16 + out_in_panel;
+
+                                if (used && pass * AT_ONCE + i < PANELS && out_index < p.n_out)
+                                        F32s(p.y + uint64_t(row) * p.y_stride * 4).v[out_index] =
+                                                sums[pass * ITEMS + k] * p.y_scale;
+                        }
+                }
+        }
+        tdm_chain_done(p.chain, p.chain_index);
+}

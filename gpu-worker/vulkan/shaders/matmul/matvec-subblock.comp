@@ -1,0 +1,106 @@
+#version 460
+// matvec.comp for the types of engine/weights/subblock.h, whose blocks have one or two scales and perhaps minima: the
+// same workgroups and segments. ORDER in a segment: of a quantised block's 32 or twice 16 columns acc =
+// fma(float(isum), w_scale * x_scale, acc) and, with a minimum, acc = fma(min, x_scale * float(xsum), acc); of float
+// activations acc = fma(w, x, acc) for each column.
+#include "gpu-worker/vulkan/shaders/common/common.glsl"
+#include "gpu-worker/vulkan/shaders/common/subblock.glsl"
+layout(local_size_x = 256) in;
+layout(constant_id = 0) const uint TYPE = TDM_VK_Q4_K;
+layout(constant_id = 1) const uint ACT = 0;
+layout(constant_id = 2) const uint ROWS = 1;
+layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
+
+shared float s_part[TDM_VK_SEGMENTS][ROWS][16];
+
+int dot4(uvec4 w, uvec4 x)
+{
+        int s = 0;
+
+        [[unroll]] for (uint i = 0; i < 4; i++)
+                s += tdm_sdot(int(w[i]), int(x[i]), 0);
+        return s;
+}
+
+void main()
+{
+        uint lane = gl_LocalInvocationID.x & 15u, segment = gl_LocalInvocationID.x >> 4;
+        uint panel_index = p.panel0 + gl_WorkGroupID.x, row0 = gl_WorkGroupID.y * ROWS, nb = p.cols / 32;
+        uint length = TDM_VK_SEGMENT_BLOCKS(p.cols), b0 = segment * length, b1 = min(b0 + length, nb);
+        uint64_t panel = panel_index < p.panel1 ? p.w0 + uint64_t(panel_index) * p.panel_bytes
+                       : panel_index < p.panel2 ? p.w1 + uint64_t(panel_index - p.panel1) * p.panel_bytes
+                                                : p.w2 + uint64_t(panel_index - p.panel2) * p.panel_bytes;
+        uint stride = TDM_VK_ACT_STRIDE(ACT, p.cols);
+        precise float acc[ROWS];
+        uint64_t x[ROWS];
+
+        tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
+
+        [[unroll]] for (uint r = 0; r < ROWS; r++) {
+                acc[r] = 0;
+                x[r] = p.x + uint64_t(min(row0 + r, p.n_rows - 1)) * stride;
+        }
+        for (uint b = b0; b < b1; b++) {
+                tdm_subblock_slice block = tdm_subblock_read(TYPE, panel, p.cols, b, lane);
+
+                if (ACT == TDM_VK_ACT_F32) {
+                        for (uint k = 0; k < 32; k++) {
+                                float w = tdm_subblock_value(TYPE, block, k);
+
+                                [[unroll]] for (uint r = 0; r < ROWS; r++)
+                                        acc[r] = fma(w, F32s(x[r]).v[b * 32 + k], acc[r]);
+                        }
+                        continue;
+                }
+                const uvec4 w[2] = { uvec4(block.word[0], block.word[1], block.word[2], block.word[3]),
+                                     uvec4(block.word[4], block.word[5], block.word[6], block.word[7]) };
+                const uvec4 ones = uvec4(0x01010101u);
+
+                [[unroll]] for (uint r = 0; r < ROWS; r++) {
+                        float x_scale = F32s(x[r] + TDM_VK_ACT_SCALES(ACT, p.cols)).v[b];
+                        int isum[2], xsum[2] = { 0, 0 };
+
+                        [[unroll]] for (uint h = 0; h < 2; h++) {
+                                uvec4 high = Act32x4s(x[r]).v[b * 2 + h];
+
+                                isum[h] = dot4(w[h], high);
+                                if (tdm_subblock_has_min(TYPE) && tdm_subblock_sub16(TYPE))
+                                        xsum[h] = dot4(ones, high);
+                                if (ACT == TDM_VK_ACT_I16) {
+                                        uvec4 low = Act32x4s(x[r]).v[p.cols / 16 + b * 2 + h];
+
+                                        isum[h] = isum[h] * TDM_VK_I16_STEP + dot4(w[h], low);
+                                        if (tdm_subblock_has_min(TYPE) && tdm_subblock_sub16(TYPE))
+                                                xsum[h] = xsum[h] * TDM_VK_I16_STEP + dot4(ones, low);
+                                }
+                        }
+                        if (!tdm_subblock_sub16(TYPE)) {
+                                isum[0] += isum[1];
+                                if (tdm_subblock_has_min(TYPE))
+                                        xsum[0] = int(Act32s(x[r] + TDM_VK_ACT_SUMS(ACT, p.cols)).v[b]);
+                        }
+                        [[unroll]] for (uint h = 0; h < 2; h++) {
+                                if (h == 1 && !tdm_subblock_sub16(TYPE))
+                                        continue;
+                                precise float scale = block.scale[h] * x_scale, sum = x_scale * float(xsum[h]);
+
+                                acc[r] = fma(float(isum[h]), scale, acc[r]);
+                                if (tdm_subblock_has_min(TYPE))
+                                        acc[r] = fma(block.min[h], sum, acc[r]);
+                        }
+                }
+        }
+        [[unroll]] for (uint r = 0; r < ROWS; r++)
+                s_part[segment][r][lane] = acc[r];
+        barrier();
+        for (uint i = gl_LocalInvocationID.x; i < ROWS * 16; i += 256) {
+                uint r = i / 16, out_lane = i % 16, n_segments = (nb + length - 1) / length;
+                precise float sum = s_part[0][r][out_lane];
+
+                for (uint s = 1; s < n_segments; s++)
+                        sum += s_part[s][r][out_lane];
+                if (row0 + r < p.n_rows && panel_index * 16 + out_lane < p.n_out)
+                        F32s(p.y + (uint64_t(row0 + r) * p.y_stride + panel_index * 16 + out_lane) * 4).v[0] = sum;
+        }
+        tdm_chain_done(p.chain, p.chain_index);
+}

@@ -1,0 +1,34 @@
+# Every shader: its name, its source, and what compiles it.
+#   build  the glslc of this machine, whenever the source changes
+#   kept   compile.py, by hand, with one pinned compiler; compiled/NAME.inc is in the tree. These need cooperative
+#          matrices, which the glslc of Debian 12 does not know.
+# compile.py reads these rows too.
+set(TANDEM_SHADERS
+  "embed               weights/embed.comp               build"
+  "repack              weights/repack.comp              build"
+  "bound               weights/bound.comp               build"
+  "norm                norm/norm.comp                   build"
+  "matvec              matmul/matvec.comp               build"
+  "matvec-subblock     matmul/matvec-subblock.comp      build"
+  "matvec-gelu         matmul/matvec-gelu.comp          build"
+  "matmul-int8         matmul/matmul-int8.comp          kept"
+  "matmul-int8-wide    matmul/matmul-int8-wide.comp     kept"
+  "matvec-f16          matmul/matvec-f16.comp           kept"
+  "matmul-f16          matmul/matmul-f16.comp           kept"
+  "matmul-f16-wide     matmul/matmul-f16-wide.comp      kept"
+  "rotate              attention/rotate.comp            build"
+  "attend              attention/attend.comp            build"
+  "attend-f16          attention/attend-f16.comp        kept"
+  "attend-f16-wide     attention/attend-f16-wide.comp   kept"
+  "merge               attention/merge.comp             build"
+  "gelu                ffn/gelu.comp                    build"
+  "logits              sampling/logits.comp             build"
+  "gather              sampling/gather.comp             build")
+
+# What shaders include.
+set(TANDEM_SHADER_HEADERS
+  attention/attend-f16.glsl attention/merge.glsl attention/rotate.glsl
+  common/acts.glsl common/common.glsl common/f16.glsl common/fragments.glsl common/panels.glsl common/shared.h
+  common/subblock.glsl common/sum.glsl common/units.glsl
+  ffn/gelu.glsl
+  matmul/matvec.glsl)

@@ -1,0 +1,27 @@
+#version 460
+// Rows of the embedding matrix, dequantised and scaled, into the residual stream.
+#include "gpu-worker/vulkan/shaders/common/common.glsl"
+#include "gpu-worker/vulkan/shaders/common/subblock.glsl"
+layout(local_size_x = 256) in;
+layout(constant_id = 0) const uint FORM = 0;
+layout(push_constant) uniform Push { tdm_vk_embed_push p; };
+
+const uint TYPE = FORM & 63u;
+
+void main()
+{
+        uint row = gl_WorkGroupID.x, token = Rows(p.rows).v[row].token;
+        uint64_t panel = p.weights + uint64_t(token / 16) * p.panel_bytes;
+
+        tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
+        uint k = gl_WorkGroupID.y * 256 + gl_LocalInvocationID.x;
+
+        if (k < p.d) {
+                float w = tdm_subblock_type(TYPE) ? tdm_subblock_value(TYPE,
+                        tdm_subblock_read(TYPE, panel, p.d, k / 32, token % 16), k % 32)
+                                           : tdm_panel_value(FORM, panel, p.d, k, token % 16);
+                precise float x = w * p.scale;
+                F32s(p.hidden + uint64_t(row) * p.d * 4).v[k] = x;
+        }
+        tdm_chain_done(p.chain, p.chain_index);
+}

@@ -1,0 +1,291 @@
+/* Loading a model: its weights onto the device (or used where they lie), every buffer that a step will need, every
+ * kernel. After this nothing is allocated or compiled. What does not fit is told with sizes before anything is
+ * uploaded. */
+#include "gpu-worker/vulkan/proof/proof.h"
+#include "gpu-worker/vulkan/step/step-private.h"
+
+#define SUBMISSION_ROW_BLOCKS 2048u
+#define D_MODEL_MAX 14336u /* what norm.comp keeps of a row in 32 KiB of shared memory */
+
+/* The cache's geometry comes from a peer: it must be what the model's sizes make of it. */
+static bool geometry_fits(const struct tdm_kv_geometry *kv, const struct tdm_hparams *hp)
+{
+        struct tdm_kv_geometry want;
+
+        if (!tdm_kv_type_name((enum tdm_kv_type)kv->type) ||
+            tdm_kv_geometry_init(&want, hp, (enum tdm_kv_type)kv->type, kv->n_pages[TDM_KV_FULL],
+                                 kv->n_pages[TDM_KV_WINDOW]) < 0)
+                return false;
+        return memcmp(kv->n_layers, want.n_layers, sizeof(want.n_layers)) == 0 &&
+               memcmp(kv->n_pages, want.n_pages, sizeof(want.n_pages)) == 0 &&
+               memcmp(kv->page_bytes, want.page_bytes, sizeof(want.page_bytes)) == 0 &&
+               memcmp(kv->offset, want.offset, sizeof(want.offset)) == 0 && kv->n_kv_heads == want.n_kv_heads &&
+               kv->head_dim == want.head_dim && kv->part_bytes == want.part_bytes && kv->size_bytes == want.size_bytes;
+}
+
+static int check(const struct tdm_device_model_config *config, const struct tdm_hparams *hp, struct tdm_error *err)
+{
+        const struct tdm_weights_header *header = tdm_weights_header(config->weights);
+        const struct tdm_weights_tensor *tensors =
+                (const struct tdm_weights_tensor *)(config->weights + header->tensors_offset);
+        int r;
+
+        if (!tdm_vk_precision_known(config->precision))
+                return tdm_error_set(err, TDM_E_PROTOCOL, "vulkan device: no precision %u",
+                                     (unsigned)config->precision);
+        r = tdm_steps_limits_check(&config->limits, err);
+        if (r == 0) /* Gemma 3 and nothing else */
+                r = tdm_recipe_check_device(&header->recipe, hp, 0, "vulkan", err);
+        if (r)
+                return r;
+        if (!geometry_fits(&config->kv, hp))
+                return tdm_error_set(err, TDM_E_PROTOCOL,
+                                     "vulkan device: the KV cache's geometry does not fit the model's sizes");
+        if (hp->n_heads * hp->head_dim % TDM_BLOCK_VALUES || hp->d_ff % TDM_BLOCK_VALUES || hp->head_dim % 16 ||
+            hp->head_dim > TDM_VK_HEAD_DIM_MAX)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "vulkan device: %u heads of %u values, %u in the FFN: heads of at most %u, a "
+                                     "multiple of 16, and both products multiples of %u are known",
+                                     hp->n_heads, hp->head_dim, hp->d_ff, TDM_VK_HEAD_DIM_MAX, TDM_BLOCK_VALUES);
+        if (hp->d_model > D_MODEL_MAX)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "vulkan device: rows of %u values: at most %u are known",
+                                     hp->d_model, D_MODEL_MAX);
+        for (uint32_t i = 0; i < header->n_tensors; i++)
+                if (tensors[i].layout == TDM_LAYOUT_PANEL16 && !tdm_vk_type_known(tensors[i].type))
+                        return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                             "vulkan device: no kernels for weights in %s; TANDEM_GPU=host runs them "
+                                             "on the CPU",
+                                             tdm_type_info(tensors[i].type)->name);
+        return 0;
+}
+
+static int recordings_init(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        struct tdm_vk_device *device = m->device;
+        VkCommandBuffer commands[TDM_VK_RECORDINGS];
+        const VkCommandBufferAllocateInfo info = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+                                                   .commandPool = device->pool,
+                                                   .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
+                                                   .commandBufferCount = TDM_VK_RECORDINGS };
+        VkResult r;
+
+        m->recordings = calloc(TDM_VK_RECORDINGS, sizeof(*m->recordings));
+        if (!m->recordings)
+                return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for command buffers");
+        r = device->vk.AllocateCommandBuffers(device->vk.device, &info, commands);
+        if (r != VK_SUCCESS)
+                return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no command buffers: %s",
+                                     tdm_vk_result_name(r));
+        for (unsigned i = 0; i < TDM_VK_RECORDINGS; i++)
+                m->recordings[i].commands = commands[i];
+        return 0;
+}
+
+/* Finds the model's matrices, as yet without addresses: with rows of F16 where the model and every kernel for them
+ * allow it. */
+static int choose_rows(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        struct tdm_vk_device *device = m->device;
+        int r;
+
+        m->f16_rows = tdm_vk_f16_wanted(m);
+        tdm_vk_weights_find(m);
+        if (!m->f16_rows)
+                return 0;
+        device->deferring = true;
+        r = tdm_vk_kernels_need_f16(m, err);
+        if (r == 0)
+                r = tdm_vk_pipelines_compile(device, err);
+        device->deferring = false;
+        if (r == 0)
+                r = tdm_vk_prove_f16(device, err);
+        if (r == 0 && !tdm_vk_kernels_f16_proven(m)) {
+                m->f16_rows = false;
+                tdm_vk_weights_find(m);
+        }
+        return r == 0 && m->f16_rows ? tdm_vk_kernels_attend_f16(m, err) : r;
+}
+
+/* Everything that can be done before the weights are there. */
+static int begin(struct tdm_vk_model *m, const struct tdm_device_model_config *config, struct tdm_error *err)
+{
+        struct tdm_vk_device *device = m->device;
+        struct tdm_vk_step_layout layout;
+        int r = tdm_vk_weights_find_regions(m, err);
+
+        if (r != 0)
+                return r;
+        r = tdm_vk_buffers_import_activations(m, config, err);
+        if (r != 0)
+                return r;
+        tdm_vk_buffers_size(m);
+        /* Addresses are not known yet, but shapes are: what is needed is found without them. */
+        for (unsigned i = 0; i < m->n_regions; i++)
+                m->regions[i].size_bytes = m->region_end[i] - m->region_begin[i];
+        r = choose_rows(m, err);
+        if (r != 0)
+                return r;
+        m->cache.clear = m->attend_f16;
+        tdm_vk_step_layout(m, &layout);
+        r = tdm_vk_buffers_init(m, layout.size_bytes, err);
+        if (r == 0 && !device->import)
+                r = tdm_vk_weights_allocate(m, err);
+        return r;
+}
+
+int tdm_vk_model_begin(struct tdm_device *public, const struct tdm_device_model_config *config,
+                       struct tdm_device_model **ret, struct tdm_error *err)
+{
+        struct tdm_vk_device *device = (struct tdm_vk_device *)public;
+        const struct tdm_hparams *hp = &tdm_weights_header(config->weights)->hparams;
+        const char *submission = getenv("TANDEM_VULKAN_SUBMISSION"); /* tests make many of a small step */
+        struct tdm_error ignored;
+        struct tdm_vk_model *m;
+        int r = check(config, hp, err);
+
+        if (r != 0)
+                return r;
+        m = calloc(1, sizeof(*m));
+        if (m)
+                m->layers = calloc(hp->n_layers, sizeof(*m->layers));
+        if (!m || !m->layers) {
+                free(m);
+                return tdm_error_set(err, -ENOMEM, "vulkan device: no memory");
+        }
+        m->device = device;
+        m->weights = config->weights;
+        m->hp = *hp;
+        m->recipe = tdm_weights_header(config->weights)->recipe;
+        m->kv = config->kv;
+        m->limits = config->limits;
+        m->precision = config->precision;
+        m->submission_row_blocks =
+                submission && *submission ? (uint32_t)strtoul(submission, NULL, 10) : SUBMISSION_ROW_BLOCKS;
+        r = tdm_vk_kv_init(&m->cache, device, &m->hp, &m->kv, &m->limits);
+        m->cache.base = config->kv_base; /* counted in what the device must hold; set when the model is loaded */
+        if (r != 0)
+                r = tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for a model's tables");
+        else
+                r = begin(m, config, err ? err : &ignored);
+        if (r != 0) {
+                tdm_vk_model_unload((struct tdm_device_model *)m);
+                return r;
+        }
+        *ret = (struct tdm_device_model *)m;
+        return 0;
+}
+
+int tdm_vk_model_weights(struct tdm_device_model *public, uint64_t n_bytes, struct tdm_error *err)
+{
+        struct tdm_vk_model *m = (struct tdm_vk_model *)public;
+
+        /* What is imported is imported whole. */
+        return m->device->import ? 0 : tdm_vk_weights_upload(m, n_bytes, err);
+}
+
+/* What is measured is measured with the kernels for matrix units, and chained where that can be. */
+static int prepare_kernels(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        struct tdm_vk_device *device = m->device;
+        int r = tdm_vk_kernels_prepare_units(m, err);
+
+        if (r == 0 && tdm_vk_chain_wanted(device))
+                r = tdm_vk_chain_try(device, tdm_vk_pipeline_get(device, TDM_VK_GELU, 0, m->layers[0].down.act, 0, 0),
+                                     &m->chain, err);
+        if (r == 0)
+                r = tdm_vk_tune(m, err);
+        return r == 0 ? tdm_vk_kernels_prepare_rest(m, err) : r;
+}
+
+int tdm_vk_model_end(struct tdm_device_model *public, struct tdm_error *err)
+{
+        struct tdm_vk_model *m = (struct tdm_vk_model *)public;
+        struct tdm_vk_device *device = m->device;
+        struct tdm_vk_step_layout layout;
+        uint32_t angles[TDM_KV_GROUPS];
+        int r = 0;
+
+        if (device->import)
+                tdm_vk_weights_import(m);
+        if (device->import && !m->weights_imported) {
+                r = tdm_vk_weights_allocate(m, err);
+                if (r == 0)
+                        r = tdm_vk_weights_upload(m, UINT64_MAX, err);
+        }
+        if (r != 0)
+                return r;
+        tdm_vk_weights_find(m);
+        tdm_vk_step_layout(m, &layout);
+        for (int group = 0; group < TDM_KV_GROUPS; group++)
+                angles[group] = (uint32_t)(layout.angles[group] - layout.rows);
+        tdm_vk_attend_rotations(m, angles);
+        r = tdm_vk_f16_scales(m, err);
+        if (r == 0)
+                r = tdm_vk_weights_repack(m, err);
+        if (r == 0)
+                r = recordings_init(m, err);
+        if (r == 0)
+                r = prepare_kernels(m, err);
+        tdm_vk_cache_save(device);
+        return r;
+}
+
+void tdm_vk_model_set_kv(struct tdm_device_model *public, uint8_t *kv_base)
+{
+        struct tdm_vk_model *m = (struct tdm_vk_model *)public;
+
+        if (m->recordings) /* they know the old addresses; a model that is not loaded has none */
+                tdm_vk_record_forget(m);
+        tdm_vk_kv_set(&m->cache, kv_base);
+}
+
+int tdm_vk_model_load(struct tdm_device *public, const struct tdm_device_model_config *config,
+                      struct tdm_device_model **ret, struct tdm_error *err)
+{
+        struct tdm_device_model *m;
+        struct tdm_error ignored;
+        int r = tdm_vk_model_begin(public, config, &m, err);
+
+        if (r != 0)
+                return r;
+        err = err ? err : &ignored;
+        r = tdm_vk_model_weights(m, UINT64_MAX, err);
+        if (r == 0)
+                r = tdm_vk_model_end(m, err);
+        if (r == 0 && config->kv_base) {
+                const struct tdm_error *kv_error = &((struct tdm_vk_model *)m)->cache.error;
+
+                tdm_vk_model_set_kv(m, config->kv_base);
+                if (kv_error->code) {
+                        *err = *kv_error;
+                        r = err->code;
+                }
+        }
+        if (r != 0) {
+                tdm_vk_model_unload(m);
+                return r;
+        }
+        *ret = m;
+        return 0;
+}
+
+void tdm_vk_model_unload(struct tdm_device_model *public)
+{
+        struct tdm_vk_model *m = (struct tdm_vk_model *)public;
+        struct tdm_vk_device *device;
+
+        if (!m)
+                return;
+        device = m->device;
+        if (!device->lost)
+                device->vk.DeviceWaitIdle(device->vk.device);
+        if (m->recordings) {
+                for (unsigned i = 0; i < TDM_VK_RECORDINGS && m->recordings[i].commands; i++)
+                        device->vk.FreeCommandBuffers(device->vk.device, device->pool, 1, &m->recordings[i].commands);
+                free(m->recordings);
+        }
+        tdm_vk_kv_deinit(&m->cache);
+        tdm_vk_buffers_deinit(m);
+        free(m->layers);
+        free(m);
+}

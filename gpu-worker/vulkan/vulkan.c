@@ -1,0 +1,137 @@
+/* The vulkan device's table of functions, and what it says about itself. The work is done in the folders below: device/
+ * (a GPU), memory/ (the cache), model/ (weights and buffers), proof/ and kernels/ (which kernels), step/ (loading and
+ * running). Each may include those before it. */
+#include "gpu-worker/vulkan/vulkan.h"
+
+#include "gpu-worker/vulkan/kernels/kernels.h"
+#include "gpu-worker/vulkan/step/step.h"
+
+int tdm_vulkan_probe(const struct tdm_device_config *config, struct tdm_error *err)
+{
+        return tdm_vk_device_probe(config, err);
+}
+
+static int vulkan_open(struct tdm_device **ret, const struct tdm_device_config *config, struct tdm_error *err)
+{
+        struct tdm_vk_device *device;
+        int r = tdm_vk_device_open(&device, config, tdm_vk_tuned_sane, err);
+
+        if (r != 0)
+                return r;
+        device->public.ops = &tdm_vulkan_device_ops;
+        *ret = &device->public;
+        return 0;
+}
+
+static void vulkan_close(struct tdm_device *public)
+{
+        tdm_vk_device_close((struct tdm_vk_device *)public);
+}
+
+static const char *vulkan_describe(const struct tdm_device *device)
+{
+        return ((const struct tdm_vk_device *)device)->description;
+}
+
+static const char *vulkan_numerics_id(const struct tdm_device *device)
+{
+        return ((const struct tdm_vk_device *)device)->numerics_id;
+}
+
+static uint64_t vulkan_scratch_bytes(const struct tdm_device_model *public)
+{
+        return ((const struct tdm_vk_model *)public)->memory_bytes;
+}
+
+/* Asked for when a model is loaded; the cache may come later, and says for itself why not. */
+static const char *vulkan_plan(const struct tdm_device_model *public)
+{
+        struct tdm_vk_model *m = (struct tdm_vk_model *)public;
+        const struct tdm_vk_device *device = m->device;
+        unsigned tried = 0, proven = 0;
+        char no_dmabuf[96] = "";
+
+        if (m->no_dmabuf)
+                snprintf(no_dmabuf, sizeof(no_dmabuf), ", no dma-buf: %s", m->no_dmabuf);
+        for (unsigned i = 0; i < device->n_pipelines; i++) {
+                tried += device->pipelines[i].tried;
+                proven += device->pipelines[i].proven;
+        }
+        snprintf(m->plan, sizeof(m->plan),
+                 "weights %s, rows %s, cache %s, hidden rows %s%s; %.1f MiB on the device in %llu allocations of at "
+                 "most %.0f MiB; "
+                 "%llu kernels, %zu KiB of them from disk, one after the other %s; %u of %u with matrix units exact, "
+                 "so in use",
+                 m->weights_imported ? "imported in place" : "copied to the device",
+                 m->attend_f16                        ? "of f16 (in attention too)" :
+                 m->f16_rows                          ? "of f16" :
+                 m->layers[0].q.act == TDM_VK_ACT_F32 ? "of f32" :
+                 m->layers[0].q.act == TDM_VK_ACT_I16 ? "of 15 bits" :
+                                                        "of 8 and 15 bits",
+                 m->cache.imported || (!m->cache.n_buffers && device->import) ?
+                         "imported in place" :
+                         "on the device, written behind into its segment",
+                 m->activations_dmabuf        ? "imported in place (dma-buf)" :
+                 m->activations_buffer.buffer ? "imported in place (host pointer)" :
+                                                "copied where another worker follows",
+                 no_dmabuf, (double)m->memory_bytes / 0x1p20, (unsigned long long)device->counters.allocations,
+                 (double)device->max_allocation / 0x1p20, (unsigned long long)device->counters.pipelines,
+                 device->loaded_bytes >> 10, device->chained ? "without barriers" : "by barriers", proven, tried);
+        return m->plan;
+}
+
+static uint64_t vulkan_n_saturated(const struct tdm_device_model *public)
+{
+        return *(const volatile uint32_t *)((const struct tdm_vk_model *)public)->counters.map;
+}
+
+void tdm_vulkan_counters(const struct tdm_device *device, struct tdm_vulkan_counters *ret)
+{
+        const struct tdm_vk_counters *counters = &((const struct tdm_vk_device *)device)->counters;
+
+        *ret = (struct tdm_vulkan_counters){ .allocations = counters->allocations,
+                                             .pipelines = counters->pipelines,
+                                             .recordings = counters->recordings,
+                                             .submissions = counters->submissions,
+                                             .hidden_copies = counters->hidden_copies,
+                                             .logit_blocks = counters->logit_blocks,
+                                             .kv_restored_bytes = counters->kv_restored_bytes };
+}
+
+void tdm_vulkan_profile(struct tdm_device *device, bool on)
+{
+        ((struct tdm_vk_device *)device)->profiling = on;
+}
+
+unsigned tdm_vulkan_profile_take(struct tdm_device *public, struct tdm_vulkan_profile ret[TDM_VULKAN_PROFILE_MAX])
+{
+        struct tdm_vk_device *device = (struct tdm_vk_device *)public;
+        unsigned n = 0;
+
+        for (unsigned i = 0; i < device->n_pipelines && n < TDM_VULKAN_PROFILE_MAX; i++) {
+                struct tdm_vk_pipeline *p = &device->pipelines[i];
+
+                if (p->profile_n)
+                        ret[n++] = (struct tdm_vulkan_profile){ p->name, p->profile_n, p->profile_ns };
+                p->profile_n = p->profile_ns = 0;
+        }
+        return n;
+}
+
+const struct tdm_device_ops tdm_vulkan_device_ops = {
+        .name = "vulkan",
+        .open = vulkan_open,
+        .close = vulkan_close,
+        .describe = vulkan_describe,
+        .numerics_id = vulkan_numerics_id,
+        .model_load = tdm_vk_model_load,
+        .load_begin = tdm_vk_model_begin,
+        .load_weights = tdm_vk_model_weights,
+        .load_end = tdm_vk_model_end,
+        .model_unload = tdm_vk_model_unload,
+        .set_kv = tdm_vk_model_set_kv,
+        .model_scratch_bytes = vulkan_scratch_bytes,
+        .run = tdm_vk_run,
+        .plan = vulkan_plan,
+        .n_saturated = vulkan_n_saturated,
+};
