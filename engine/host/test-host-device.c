@@ -168,9 +168,11 @@ static void run_block(struct tdm_device *device, const struct tdm_device_model_c
                       float *hidden)
 {
         struct tdm_step_row rows[] = { { 17, 0, 0, UINT32_MAX } };
+        struct tdm_step_seq seqs[] = { { .first_row = 0, .n_rows = 1 } };
         uint32_t tables[TDM_KV_GROUPS][4] = { { 0 } };
         struct tdm_step step = { .head = { .n_rows = 1, .n_seqs = 1 },
                                  .rows = rows,
+                                 .seqs = seqs,
                                  .table_entries = 4,
                                  .tables = { tables[0], tables[1] } };
         struct tdm_device_model *model;

@@ -6,9 +6,8 @@
 #include <inttypes.h>
 #include "engine/model/private.h"
 
-static const struct tdm_architecture *const architectures[] = {
-        &tdm_architecture_gemma3,
-};
+#define ADDRESS(name) &tdm_architecture_##name,
+static const struct tdm_architecture *const architectures[] = { TDM_ARCHITECTURES(ADDRESS) };
 
 /* Parts of a model that text does not touch: the towers that see and hear. */
 static const char *const harmless_prefixes[] = { "v.", "mm.", "a." };

@@ -37,7 +37,7 @@ enum tdm_key_id {
         TDM_N_KEYS
 };
 
-/* An architecture: data, and what data cannot say. It is listed in model.c. */
+/* An architecture: data, and what data cannot say. It is listed at the end of this file. */
 struct tdm_architecture {
         const char *name;       /* as general.architecture has it; keys begin with it */
         uint32_t follows;       /* bits of enum tdm_key_id: keys that it has beyond those of every architecture */
@@ -78,6 +78,10 @@ bool tdm_string_is(struct tdm_gguf_string s, const char *text);
 
 /* ---- architectures ---- */
 
-extern const struct tdm_architecture tdm_architecture_gemma3;
+/* Each has a file of its own, which defines tdm_architecture_<name>. */
+#define TDM_ARCHITECTURES(X) X(gemma3)
+
+#define TDM_DECLARE_ARCHITECTURE(name) extern const struct tdm_architecture tdm_architecture_##name;
+TDM_ARCHITECTURES(TDM_DECLARE_ARCHITECTURE)
 
 #endif

@@ -6,6 +6,7 @@
 #include "engine/weights/subblock.h"
 #include "engine/weights/weights-private.h"
 
+#define TYPE_IDS 64u /* more than the largest of enum tdm_type */
 #define MAX_TENSORS (TDM_N_TENSOR_KINDS * TDM_MAX_LAYERS)
 
 static_assert(sizeof(struct tdm_weights_tensor) == 56, "part of the segment's layout");
@@ -69,21 +70,30 @@ static void layout_tensor(struct tdm_weights_tensor *tensor)
 
 /* ---- planning ---- */
 
+/* "F32, F16, …": what a vector, or any tensor, may be. */
+static const char *list_types(bool vector, char *buffer, size_t size)
+{
+        size_t n = 0;
+
+        for (uint32_t type = 0; type < TYPE_IDS && n < size; type++)
+                if (tdm_weights_type_supported(type) && !(vector && tdm_weights_type_quantised(type)))
+                        n += (size_t)snprintf(buffer + n, size - n, "%s%s", n ? ", " : "", tdm_type_info(type)->name);
+        return buffer;
+}
+
 static int plan_tensor(struct tdm_weights_tensor *tensor, const struct tdm_tensor_ref *ref, uint64_t *offset,
                        struct tdm_error *err)
 {
         const struct tdm_gguf_tensor *source = ref->tensor;
         const struct tdm_type_info *info = tdm_type_info(source->type);
         bool vector = is_vector(ref->kind);
+        char supported[256];
 
         if (!tdm_weights_type_supported(source->type) || (vector && tdm_weights_type_quantised(source->type)))
-                return tdm_error_set(
-                        err, TDM_E_UNSUPPORTED,
-                        "tensor %.*s has the type %s, which is not supported here: use a file with %s",
-                        tdm_weights_name_length(source), source->name.data, info ? info->name : "unknown",
-                        vector ? "F32, F16 or BF16" :
-                                 "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, "
-                                 "IQ4_NL or IQ4_XS");
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "tensor %.*s has the type %s, which is not supported here: use a file with %s",
+                                     tdm_weights_name_length(source), source->name.data, info ? info->name : "unknown",
+                                     list_types(vector, supported, sizeof(supported)));
         if (!info || ref->cols % info->block_values ||
             source->size_bytes != (uint64_t)ref->rows * (ref->cols / info->block_values) * info->block_bytes)
                 return tdm_error_set(err, TDM_E_BAD_MODEL,
@@ -333,7 +343,7 @@ static void row_quantised(const uint8_t *panel, const struct tdm_weights_tensor 
         }
 }
 
-static void row_k(const uint8_t *panel, const struct tdm_weights_tensor *tensor, uint32_t lane, float *y)
+static void row_subblocks(const uint8_t *panel, const struct tdm_weights_tensor *tensor, uint32_t lane, float *y)
 {
         const struct tdm_subblock_info info = tdm_subblock_info(tensor->type);
 
@@ -358,7 +368,7 @@ void tdm_weights_row(const uint8_t *base, const struct tdm_weights_tensor *tenso
         }
         data += row / TDM_PANEL_ROWS * tensor->panel_bytes;
         if (tdm_subblock_type(tensor->type)) {
-                row_k(data, tensor, lane, y);
+                row_subblocks(data, tensor, lane, y);
                 return;
         }
         if (tdm_weights_type_quantised(tensor->type)) {
