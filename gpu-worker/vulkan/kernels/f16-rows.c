@@ -199,7 +199,7 @@ int tdm_vk_f16_scales(struct tdm_vk_model *m, struct tdm_error *err)
 
                 /* A head's norm leaves at most sqrt(head_dim) times its gain, rotation the root of two more. */
                 l->query_scale = scale_for(sqrtf(2 * (float)m->hp.head_dim) * largest_gain(m, TDM_TENSOR_Q_NORM, i) *
-                                           m->hp.query_scale);
+                                           m->recipe.layers[i].query_scale);
                 set_scales((struct tdm_vk_matrix *[]){ &l->q, &l->k, &l->v }, 3,
                            scale_for(root * largest_gain(m, TDM_TENSOR_ATTN_NORM, i)),
                            fmaxf(b[VALUES + 1], b[QUERIES + 1]));
