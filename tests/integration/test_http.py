@@ -498,6 +498,46 @@ def a_worker_is_killed():
 
 
 @test
+def signs_of_life():
+    """While nothing is generated, a stream says once a second that the server is there, in each API's own way; Ollama's
+    says nothing. Both workers stand still here."""
+    with Daemon(placement=None, hang_ms=20000) as d, Gateway(d) as g:
+        d.wait_ready()
+        for path, body, sign in (("/v1/completions", {"prompt": PROMPT}, b": wait\n\n"),
+                                 ("/v1/responses", {"input": PROMPT}, b": wait\n\n"),
+                                 ("/v1/messages", {"messages": HI, "max_tokens": 20}, b"event: ping\n"),
+                                 ("/api/generate", {"prompt": PROMPT}, None)):
+            body = json.dumps(dict(body, model="tale", stream=True)).encode()
+            pids = [d.worker_pid(name) for name in ("npu", "gpu")]
+            for pid in pids:
+                send_signal(pid, signal.SIGSTOP)
+            try:
+                with g.connect() as s:
+                    s.sendall(head("POST", path, f"Content-Length: {len(body)}", "Connection: close") + body)
+                    data, begin = b"", time.monotonic()
+                    while time.monotonic() - begin < 4:
+                        s.settimeout(0.2)
+                        try:
+                            data += s.recv(65536)
+                        except socket.timeout:
+                            pass
+                    check(data.startswith(b"HTTP/1.1 200 "), f"{path}: the head comes at once", data[:100])
+                    check(b"delta" not in data and b'"choices"' not in data, f"{path}: no text yet", data)
+                    if sign:
+                        check(2 <= data.count(sign) <= 5, f"{path}: signs of life", data)
+                    else:
+                        equal(data.split(b"\r\n\r\n", 1)[1], b"", f"{path}: nothing")
+                    for pid in pids:
+                        send_signal(pid, signal.SIGCONT)
+                    s.settimeout(PATIENCE)
+                    data = read_all(s)
+                    check(data.endswith(b"0\r\n\r\n"), f"{path}: it goes on to its end", data[-100:])
+            finally:
+                for pid in pids:
+                    send_signal(pid, signal.SIGCONT)
+
+
+@test
 def activated():
     """With a service manager's socket: it is answered on, also by the next gateway when one has died; what came in
     between waits. The daemon's other clients notice nothing."""
