@@ -1,5 +1,5 @@
-/* Any bytes as a request's body, by every table of parameters, and as a Host and an Origin. What is taken holds what the
- * tables promise. */
+/* Any bytes as a request's body, by every table of parameters, and as a Host and an Origin. What is taken holds what
+ * the tables promise. */
 #include <assert.h>
 #include "http-gateway/guard.h"
 #include "http-gateway/messages.h"
