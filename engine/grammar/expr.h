@@ -56,8 +56,8 @@ struct tdm_arena {
         uint32_t n_slots;
         struct tdm_byte_set *sets;
         uint32_t n_sets, sets_capacity;
-        uint8_t *base_alive; /* ALIVE and DEAD of base's items, as this arena found them */
-        uint64_t steps, max_steps; /* work done by derivatives and searches, and where they stop */
+        uint8_t *base_alive;          /* ALIVE and DEAD of base's items, as this arena found them */
+        uint64_t steps, max_steps;    /* work done by derivatives and searches, and where they stop */
         uint8_t representatives[256]; /* memory of the searches, for n_represented sets */
         uint32_t n_represented;
         unsigned n_representatives;

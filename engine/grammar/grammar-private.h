@@ -26,15 +26,15 @@ struct tdm_grammar {
         uint32_t wide_char;   /* any character beyond ASCII but U+2028 and U+2029 */
         bool compact;
         bool strict_integers; /* draft 4 and before: 1.0 is no integer */
-        bool nothing; /* set where compiling failed because no text satisfies the grammar */
+        bool nothing;         /* set where compiling failed because no text satisfies the grammar */
         /* For schema-check: the orders of object members that the grammar has. */
         struct tdm_order {
                 uint32_t at, n; /* of names */
-        } *orders;
+        } * orders;
         uint32_t n_orders, orders_capacity;
         struct tdm_name {
                 uint32_t at, size; /* of name_bytes */
-        } *names;
+        } * names;
         uint32_t n_names, names_capacity;
         char *name_bytes;
         size_t n_name_bytes, name_bytes_capacity;

@@ -23,9 +23,9 @@ struct tdm_matcher;
 
 /* What one grammar and one matcher may cost. */
 struct tdm_grammar_limits {
-        size_t max_source_bytes;    /* of a schema or grammar */
-        uint32_t max_depth;         /* nesting of the source */
-        uint32_t max_expressions;   /* of the compiled grammar; about 28 bytes each */
+        size_t max_source_bytes;  /* of a schema or grammar */
+        uint32_t max_depth;       /* nesting of the source */
+        uint32_t max_expressions; /* of the compiled grammar; about 28 bytes each */
         uint32_t max_rules;
         uint64_t max_compile_steps; /* some nanoseconds each */
         size_t max_matcher_bytes;   /* caches of one matcher: emptied when full, so that this costs time only */

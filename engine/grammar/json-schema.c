@@ -101,8 +101,8 @@ static uint32_t intern(struct tdm_schema *s, const struct tdm_schema_nodes *node
                 uint32_t i = s->slots[k & (s->n_slots - 1)] - 1;
                 const struct tdm_conjunction *c = &s->conjunctions[i];
 
-                if (c->n == nodes->n &&
-                    (c->n == 0 || memcmp(s->conjunction_nodes.items + c->at, nodes->items, c->n * sizeof(uint32_t)) == 0))
+                if (c->n == nodes->n && (c->n == 0 || memcmp(s->conjunction_nodes.items + c->at, nodes->items,
+                                                             c->n * sizeof(uint32_t)) == 0))
                         return i;
         }
         if (s->n_conjunctions == s->conjunctions_capacity) {
@@ -265,7 +265,8 @@ static uint32_t texts_from(struct tdm_schema *s, const struct tdm_schema_text *t
                         end = start;
                         continue;
                 }
-                while (start > 0 && texts[start - 1].size > done && texts[start - 1].data[done] == texts[end - 1].data[done])
+                while (start > 0 && texts[start - 1].size > done &&
+                       texts[start - 1].data[done] == texts[end - 1].data[done])
                         start--;
                 e = tdm_expr_alt(arena, texts_from(s, texts + start, end - start, done), e);
                 end = start;

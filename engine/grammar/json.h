@@ -23,10 +23,10 @@ enum tdm_json_type {
 
 struct tdm_json_node {
         uint8_t type;
-        uint32_t parent, next;     /* TDM_JSON_NONE at the ends */
-        uint32_t first, last, n;   /* of the children */
-        uint32_t text, text_size;  /* strings (unescaped) and numbers (as they stand) */
-        uint32_t key, key_size;    /* of a member; the index of an item is key */
+        uint32_t parent, next;    /* TDM_JSON_NONE at the ends */
+        uint32_t first, last, n;  /* of the children */
+        uint32_t text, text_size; /* strings (unescaped) and numbers (as they stand) */
+        uint32_t key, key_size;   /* of a member; the index of an item is key */
 };
 
 struct tdm_json {

@@ -11,9 +11,9 @@
 
 #include "engine/grammar/grammar-private.h"
 
-#define TDM_STATE_DEAD 0u    /* no text goes on like this */
+#define TDM_STATE_DEAD 0u /* no text goes on like this */
 #define TDM_STATE_UNKNOWN UINT32_MAX
-#define TDM_FRAME_BOTTOM 0u  /* below it the text ends */
+#define TDM_FRAME_BOTTOM 0u /* below it the text ends */
 
 struct tdm_pair {
         uint32_t e, frame;
@@ -49,7 +49,7 @@ struct tdm_parser {
         struct tdm_pending {
                 uint32_t rank, rule;
                 struct tdm_pair to; /* what follows the call */
-        } *pending;
+        } * pending;
         uint32_t n_pending, pending_capacity;
         struct tdm_pair *seen;
         uint32_t *seen_stamp, n_seen_slots, n_seen, stamp;

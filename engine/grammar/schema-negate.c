@@ -107,7 +107,8 @@ static uint32_t not_all(struct tdm_schema *s, uint32_t at, uint32_t list, const 
 {
         uint32_t result = tdm_schema_array(s, at);
 
-        for (uint32_t i = tdm_json_get(&s->json, list)->first; i != TDM_JSON_NONE; i = tdm_json_get(&s->json, i)->next) {
+        for (uint32_t i = tdm_json_get(&s->json, list)->first; i != TDM_JSON_NONE;
+             i = tdm_json_get(&s->json, i)->next) {
                 uint32_t negation = tdm_schema_negate(s, i);
 
                 if (negation == TDM_JSON_NONE)
@@ -124,23 +125,41 @@ static bool fails(struct tdm_schema *s, uint32_t owner, uint32_t node, uint32_t 
                 const char *name, *type, *opposite;
                 bool is_min;
         } counts[] = {
-                { "minLength", "string", "maxLength", true },   { "maxLength", "string", "minLength", false },
-                { "minItems", "array", "maxItems", true },      { "maxItems", "array", "minItems", false },
+                { "minLength", "string", "maxLength", true },
+                { "maxLength", "string", "minLength", false },
+                { "minItems", "array", "maxItems", true },
+                { "maxItems", "array", "minItems", false },
                 { "minProperties", "object", "maxProperties", true },
                 { "maxProperties", "object", "minProperties", false },
         };
         static const struct {
                 const char *name, *type, *opposite;
         } renamed[] = {
-                { "minimum", "number", "exclusiveMaximum" },    { "maximum", "number", "exclusiveMinimum" },
-                { "exclusiveMinimum", "number", "maximum" },    { "exclusiveMaximum", "number", "minimum" },
-                { "pattern", "string", "\1notPattern" },        { "format", "string", "\1notFormat" },
-                { "\1notPattern", "string", "pattern" },        { "\1notFormat", "string", "format" },
+                { "minimum", "number", "exclusiveMaximum" }, { "maximum", "number", "exclusiveMinimum" },
+                { "exclusiveMinimum", "number", "maximum" }, { "exclusiveMaximum", "number", "minimum" },
+                { "pattern", "string", "\1notPattern" },     { "format", "string", "\1notFormat" },
+                { "\1notPattern", "string", "pattern" },     { "\1notFormat", "string", "format" },
         };
         static const char *const unsupported[] = {
-                "multipleOf", "patternProperties", "additionalProperties", "unevaluatedProperties", "unevaluatedItems",
-                "prefixItems", "additionalItems", "uniqueItems", "propertyNames", "dependentSchemas", "dependentRequired",
-                "dependencies", "if", "minContains", "maxContains", "$dynamicRef", "$recursiveRef", "extends", "disallow",
+                "multipleOf",
+                "patternProperties",
+                "additionalProperties",
+                "unevaluatedProperties",
+                "unevaluatedItems",
+                "prefixItems",
+                "additionalItems",
+                "uniqueItems",
+                "propertyNames",
+                "dependentSchemas",
+                "dependentRequired",
+                "dependencies",
+                "if",
+                "minContains",
+                "maxContains",
+                "$dynamicRef",
+                "$recursiveRef",
+                "extends",
+                "disallow",
         };
         const struct tdm_json_node *n = tdm_json_get(&s->json, node);
         uint32_t value = tdm_json_deref(&s->json, node), made = TDM_JSON_NONE, list, object, i;
@@ -167,8 +186,10 @@ static bool fails(struct tdm_schema *s, uint32_t owner, uint32_t node, uint32_t 
                 made = keyword(s, node, renamed[i].type, renamed[i].opposite, value);
         }
         if (made != TDM_JSON_NONE) {
-                if ((strcmp(name, "minimum") == 0 && tdm_json_member(&s->json, owner, "exclusiveMinimum") != TDM_JSON_NONE) ||
-                    (strcmp(name, "maximum") == 0 && tdm_json_member(&s->json, owner, "exclusiveMaximum") != TDM_JSON_NONE)) {
+                if ((strcmp(name, "minimum") == 0 &&
+                     tdm_json_member(&s->json, owner, "exclusiveMinimum") != TDM_JSON_NONE) ||
+                    (strcmp(name, "maximum") == 0 &&
+                     tdm_json_member(&s->json, owner, "exclusiveMaximum") != TDM_JSON_NONE)) {
                         const char *other = name[1] == 'i' ? "exclusiveMinimum" : "exclusiveMaximum";
 
                         if (tdm_json_get(&s->json, tdm_json_member(&s->json, owner, other))->type <= TDM_JSON_TRUE)
@@ -191,7 +212,8 @@ static bool fails(struct tdm_schema *s, uint32_t owner, uint32_t node, uint32_t 
         } else if (strcmp(name, "required") == 0) {
                 if (tdm_json_get(&s->json, value)->type != TDM_JSON_ARRAY)
                         return false;
-                for (i = tdm_json_get(&s->json, value)->first; i != TDM_JSON_NONE; i = tdm_json_get(&s->json, i)->next) {
+                for (i = tdm_json_get(&s->json, value)->first; i != TDM_JSON_NONE;
+                     i = tdm_json_get(&s->json, i)->next) {
                         uint32_t copy;
 
                         if (tdm_json_get(&s->json, i)->type != TDM_JSON_STRING)
@@ -210,7 +232,8 @@ static bool fails(struct tdm_schema *s, uint32_t owner, uint32_t node, uint32_t 
         } else if (strcmp(name, "properties") == 0) {
                 if (tdm_json_get(&s->json, value)->type != TDM_JSON_OBJECT)
                         return false;
-                for (i = tdm_json_get(&s->json, value)->first; i != TDM_JSON_NONE; i = tdm_json_get(&s->json, i)->next) {
+                for (i = tdm_json_get(&s->json, value)->first; i != TDM_JSON_NONE;
+                     i = tdm_json_get(&s->json, i)->next) {
                         uint32_t negation = tdm_schema_negate(s, i), text;
 
                         if (negation == TDM_JSON_NONE)

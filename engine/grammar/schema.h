@@ -49,7 +49,7 @@ struct tdm_schema {
                 uint32_t at, n; /* of conjunction_nodes, sorted */
                 uint32_t rule;
                 uint8_t empty; /* 0 not known, 1 being looked at, 2 no value at all, 3 some, as far as was looked */
-        } *conjunctions;
+        } * conjunctions;
         uint32_t n_conjunctions, conjunctions_capacity;
         struct tdm_schema_nodes conjunction_nodes;
         uint32_t *slots, n_slots;
@@ -61,7 +61,7 @@ struct tdm_schema {
         /* schema-refs.c */
         struct tdm_schema_uri {
                 uint32_t at, size, node; /* of uri_text */
-        } *uris;
+        } * uris;
         uint32_t n_uris, uris_capacity;
         char *uri_text;
         uint32_t n_uri_text, uri_text_capacity;

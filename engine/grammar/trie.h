@@ -49,7 +49,8 @@ struct tdm_vocabulary {
         struct tdm_group groups[TDM_GROUPS];
         struct tdm_trie other, tails;
         uint16_t max_depth; /* of all tries */
-        uint64_t *slices; /* [TDM_SLICES + 1][n_words]: plain pieces of at most 1, 2, … characters; at last all of them */
+        uint64_t *
+                slices; /* [TDM_SLICES + 1][n_words]: plain pieces of at most 1, 2, … characters; at last all of them */
         uint32_t *ends;
         uint32_t n_ends;
         uint32_t *piece_at; /* [n_vocab + 1], of bytes */
