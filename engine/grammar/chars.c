@@ -144,8 +144,8 @@ size_t tdm_chars_encode(uint32_t c, char *text)
         return 4;
 }
 
-/* The characters low to high, which have equally many bytes each. Where all tails of a leading byte are in the range, the
- * leading bytes form one byte range; else the range is cut at the next such edge. */
+/* The characters low to high, which have equally many bytes each. Where all tails of a leading byte are in the
+ * range, the leading bytes form one byte range; else the range is cut at the next such edge. */
 static uint32_t utf8_range(struct tdm_arena *arena, uint32_t low, uint32_t high, unsigned n)
 {
         char a[4], b[4];

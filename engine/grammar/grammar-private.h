@@ -43,8 +43,8 @@ struct tdm_grammar {
 int tdm_grammar_new(struct tdm_grammar **ret, const struct tdm_grammar_limits *limits);
 /* A rule without a body yet; UINT32_MAX and arena.failed beyond the limit. */
 uint32_t tdm_grammar_add_rule(struct tdm_grammar *grammar);
-/* Settles nullability, takes out what yields no text, orders the rules and classes the bytes. TDM_E_UNSUPPORTED where the
- * root yields no text, a rule calls itself at its own beginning, or the limits are passed. */
+/* Settles nullability, takes out what yields no text, orders the rules and classes the bytes. TDM_E_UNSUPPORTED
+ * where the root yields no text, a rule calls itself at its own beginning, or the limits are passed. */
 int tdm_grammar_finish(struct tdm_grammar *grammar, struct tdm_error *err);
 /* Sets grammar->nothing too. */
 int tdm_grammar_takes_nothing(struct tdm_grammar *grammar, struct tdm_error *err);

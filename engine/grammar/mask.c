@@ -1,10 +1,10 @@
 /* Which tokens may come next: the vocabulary's tries walked with the parser's states.
  *
- * Inside a JSON string the parser's state does not change with plain characters. There the plain pieces are all allowed,
- * as one precomputed slice, and of the other pieces only their tails are walked. Elsewhere all tries are walked, but for
- * the groups of plain pieces that the state is open for: it may go on with any of their characters. Where most ways lead
- * to states that are open (the first letters of a free member name), the walk begins with the group's slice and takes
- * out what is not allowed. */
+ * Inside a JSON string the parser's state does not change with plain characters. There the plain pieces are all
+ * allowed, as one precomputed slice, and of the other pieces only their tails are walked. Elsewhere all tries are
+ * walked, but for the groups of plain pieces that the state is open for: it may go on with any of their characters.
+ * Where most ways lead to states that are open (the first letters of a free member name), the walk begins with the
+ * group's slice and takes out what is not allowed. */
 #include "engine/grammar/mask.h"
 
 struct walk {

@@ -1,9 +1,9 @@
 /* The parser: every way in which the text so far can go on, as one state.
  *
- * A way is a pair: an expression that is still to be read, and a frame, which says what follows it. A frame is a set of
- * such pairs again: all callers of a rule that began at the same byte share one frame (as the sets of Earley's parser do),
- * so ambiguity costs a polynomial and not an exponential. States and frames are shared by content, so they recur, and the
- * step from a state by a byte is remembered: a lazily built automaton whose states hold stacks.
+ * A way is a pair: an expression that is still to be read, and a frame, which says what follows it. A frame is a set
+ * of such pairs again: all callers of a rule that began at the same byte share one frame (as the sets of Earley's
+ * parser do), so ambiguity costs a polynomial and not an exponential. States and frames are shared by content, so
+ * they recur, and the step from a state by a byte is remembered: a lazily built automaton whose states hold stacks.
  *
  * A parser belongs to one thread. Its memory is bounded by tdm_parser_compact(). */
 #ifndef TDM_ENGINE_GRAMMAR_PARSER_H

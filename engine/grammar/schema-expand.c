@@ -275,7 +275,8 @@ static uint32_t name_of(struct tdm_schema *s, uint32_t member)
         return text;
 }
 
-/* One entry of dependentSchemas, dependentRequired or dependencies: without the member, or with it and what it needs. */
+/* One entry of dependentSchemas, dependentRequired or dependencies: without the member, or with it and what it
+ * needs. */
 static uint32_t depends(struct tdm_schema *s, uint32_t entry)
 {
         uint32_t result = cached(s, entry), absent, present, object, list, value = tdm_json_deref(&s->json, entry);

@@ -126,8 +126,8 @@ static unsigned pattern_index(const struct objects *o, uint32_t member)
         return PATTERNS_MAX;
 }
 
-/* What part i says of a member: by its name (size UINT32_MAX: one that no properties name) and the patterns that match it.
- * Adds to value; returns whether it is evaluated. */
+/* What part i says of a member: by its name (size UINT32_MAX: one that no properties name) and the patterns that
+ * match it. Adds to value; returns whether it is evaluated. */
 static bool apply(struct objects *o, uint32_t i, uint32_t at, uint32_t size, unsigned matched,
                   struct tdm_schema_nodes *value, bool evaluated_only)
 {

@@ -1,12 +1,13 @@
-/* How long masks and compiling take: over JSON Schemas and instances, byte by byte as a model would write them, cut into
- * the longest pieces of the vocabulary.
+/* How long masks and compiling take: over JSON Schemas and instances, byte by byte as a model would write them, cut
+ * into the longest pieces of the vocabulary.
  *
  *   bench-grammar [-v VOCABULARY] [-n SCHEMAS_MAX] [-s] [FILE…]
  *
- * FILE: JSON lines {"schema": …, "instance": …} (as `tandem schema-check` takes them); without one, a few built in. A
- * vocabulary has 262,144 pieces unless -v says otherwise: the bytes, words of letters with and without a space, numbers,
- * runs of spaces, punctuation of JSON and code, and pieces of other scripts, made from a fixed seed. Prints p50 and p99
- * of a mask and of compiling, in microseconds of processor time. Only fresh matchers count, so that each mask is made as in a first run. */
+ * FILE: JSON lines {"schema": …, "instance": …} (as `tandem schema-check` takes them); without one, a few built in.
+ * A vocabulary has 262,144 pieces unless -v says otherwise: the bytes, words of letters with and without a space,
+ * numbers, runs of spaces, punctuation of JSON and code, and pieces of other scripts, made from a fixed seed. Prints
+ * p50 and p99 of a mask and of compiling, in microseconds of processor time. Only fresh matchers count, so that each
+ * mask is made as in a first run. */
 #include <getopt.h>
 #include "engine/grammar/grammar.h"
 #include "engine/grammar/json.h"
