@@ -30,8 +30,7 @@ def spawn(*args, **kwargs):
 
 
 def waited(pid):
-    """Seconds that the main thread of a process was ready to run and had no CPU; also of one that has ended and is not
-    reaped."""
+    """Seconds that the main thread of a process was ready to run and had no CPU; it may have ended, not reaped."""
     try:
         with open("/proc/%d/schedstat" % pid) as f:
             return int(f.read().split()[1]) / 1e9
@@ -40,8 +39,7 @@ def waited(pid):
 
 
 class Stopwatch:
-    """Time that passes while a process and this one have a CPU or want none: on an idle machine the time on the
-    clock."""
+    """Time in which a process and this one have a CPU or want none: on an idle machine the time on the clock."""
 
     def __init__(self, pid):
         self.pid, self.begin, self.before = pid, time.monotonic(), waited(pid) + waited(os.getpid())
@@ -439,8 +437,7 @@ class Interrupt(unittest.TestCase):
     """Ctrl-C: 130, within 100 ms, whatever the daemon does; and the daemon hears Cancel when it knows the job."""
 
     def interrupted(self, *args, **kwargs):
-        # The stopwatch does not see that the machine itself was kept waiting, as a virtual one can be; not three times
-        # in a row.
+        # The stopwatch does not see that a virtual machine itself was kept waiting. Not three times in a row.
         times = []
         for _ in range(3):
             times.append(self.interrupt_once(*args, **kwargs))

@@ -11,7 +11,7 @@ function(tandem_unit_test name)
     set(T_LABELS quick)
   endif()
   if(NOT T_TIMEOUT)
-    set(T_TIMEOUT 300)
+    set(T_TIMEOUT 900) # it only ends what hangs: beside other work a test takes several times as long as alone
   endif()
   add_executable(${name} ${T_UNPARSED_ARGUMENTS})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/unit)

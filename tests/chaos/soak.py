@@ -1,9 +1,10 @@
-"""A long mixed load: two models, prompts short and long, jobs that finish, are cancelled or vanish, status and tokenize calls,
-and in the beginning now and then a worker that is killed. Nothing may grow: memory (Pss without the KV cache, whose
-pages are a budget), file descriptors and threads of each process are sampled all the time, and the last third is
-compared with the second. No false alarm, no job lost.
+"""A long mixed load: two models, prompts short and long, jobs that finish, are cancelled or vanish, status and
+tokenize calls, and in the beginning now and then a worker that is killed. Nothing may grow: memory (Pss without the
+KV cache, whose pages are a budget), file descriptors and threads of each process are sampled all the time, and the
+last third is compared with the second. No false alarm, no job lost.
 
-usage: soak.py [--seconds S] [--full] [--seed K] [--placement P]      (20 s; 20 minutes in full, 5 of them under a sanitizer)
+usage: soak.py [--seconds S] [--full] [--seed K] [--placement P]
+20 s; 20 minutes in full, 5 of them under a sanitizer.
 """
 import argparse
 import os
@@ -17,7 +18,8 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from process_memory import SHARED, mappings, open_files, resident, threads  # noqa: E402
-from tandem_test import SANITIZER, SPROUT, TALE, Closed, Daemon, Refused, check, main, same_ids, send_signal, test, wait_for  # noqa: E402
+from tandem_test import (SANITIZER, SPROUT, TALE, Closed, Daemon, Refused, check, main,  # noqa: E402
+                         same_ids, send_signal, test, wait_for)
 
 WORDS = "the king his daughter a fox and an old mill in the wood once upon time said rode away golden apple sea".split()
 CLIENTS = 6
@@ -26,8 +28,8 @@ GROWTH_BYTES = 6 << 20  # what malloc's arenas and the trace rings' pages may st
 
 def random_request(rng):
     prompt = " ".join(rng.choice(WORDS) for _ in range(rng.choice((1, 5, 30, 200, 600))))
-    return {"prompt": prompt, "n": rng.choice((1, 10, 60, 200)), "temp": rng.choice((0.0, 0.8)), "seed": rng.randrange(99),
-            "model": rng.choice(("tale", "tale", "sprout")), "priority": rng.choice((0, 1))}
+    return {"prompt": prompt, "n": rng.choice((1, 10, 60, 200)), "temp": rng.choice((0.0, 0.8)),
+            "seed": rng.randrange(99), "model": rng.choice(("tale", "tale", "sprout")), "priority": rng.choice((0, 1))}
 
 
 def process_figures(pid):

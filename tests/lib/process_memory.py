@@ -1,9 +1,9 @@
 """What a process holds, from /proc: memory by kind of mapping, open files, threads.
 
-A worker is not dumpable, so only root may read its smaps and list its fds. For anybody else this file falls back on what the
-kernel tells everybody: the resident sizes in /proc/PID/status, and the number of open files as the size of /proc/PID/fd. These
-figures do not say which shared mapping the pages belong to; shared segments are then counted by tandemd (arena_bytes of its
-status).
+A worker is not dumpable, so only root may read its smaps and list its fds. For other users this file takes what the
+kernel tells everybody: the resident sizes in /proc/PID/status, and the number of open files as the size of
+/proc/PID/fd. These figures do not say which shared mapping the pages belong to; shared segments are then counted by
+tandemd (arena_bytes of its status).
 """
 import os
 import re
@@ -17,7 +17,7 @@ def status_field(pid, name):
 
 
 def mappings(pid):
-    """{kind: bytes of Pss}: by memfd name, by file name, or "anonymous". PermissionError where smaps may not be read."""
+    """{kind: bytes of Pss}: by memfd name, by file name, or "anonymous". PermissionError where smaps is closed."""
     kinds, kind = {}, ""
     with open(f"/proc/{pid}/smaps") as f:
         for line in f:
@@ -33,8 +33,8 @@ def mappings(pid):
 
 
 def resident(pid):
-    """The same as far as everybody may know it: {"anonymous", "files", SHARED: bytes}. A page that several processes have
-    counts in each of them."""
+    """The same as far as everybody may know it: {"anonymous", "files", SHARED: bytes}. A page that several processes
+    have counts in each of them."""
     return {kind: status_field(pid, name) << 10
             for kind, name in (("anonymous", "RssAnon"), ("files", "RssFile"), (SHARED, "RssShmem"))}
 
@@ -47,7 +47,8 @@ def memory(pid):
 
 
 def memory_of_all(pids, arena_bytes):
-    """{kind: bytes} of processes that share segments of arena_bytes in all, each page counted once or, for files, more often."""
+    """{kind: bytes} of processes that share segments of arena_bytes in all. Each page counts once; one of a file may
+    count more often."""
     kinds, arena_counted = {}, False
     for pid in pids:
         for kind, size in memory(pid).items():

@@ -16,7 +16,7 @@ import sys
 import xml.etree.ElementTree as ET
 
 
-# A test's name, and neither "[  SKIPPED ] 1 test(s), …" nor, from cmocka 1.1.7 on, "[  SKIPPED ] tests: 1 test(s), …".
+# A test's name; not "[  SKIPPED ] 1 test(s), …" and not, from cmocka 1.1.7 on, "[  SKIPPED ] tests: 1 test(s), …".
 CMOCKA_SKIP = r"^\[  SKIPPED \] (?!(?:\w+: )?\d+ test)(\w+)"
 
 

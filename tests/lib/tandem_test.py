@@ -97,9 +97,9 @@ def own_ticks():
 
 
 class Stopwatch:
-    """Time as it would have passed had other programs left the machine alone: the time on the clock, times the part of the
-    CPUs that was idle or used by this test and the processes it started. A limit on it holds beside any load, and on a machine
-    that does nothing else it is a limit on the time on the clock."""
+    """Time as it would have passed had other programs left the machine alone: the time on the clock, times the part of
+    the CPUs that was idle or used by this test and the processes it started. A limit on it holds beside any load, and on
+    a machine that does nothing else it is a limit on the time on the clock."""
 
     def __init__(self, own=True):
         self.own = own_ticks() if own else None  # None: what the test itself uses counts like others' use
@@ -495,17 +495,9 @@ def make_model(size="tiny", type="q8_0", keep=True, **options):
 
 
 def slow_model():
-    """(path, name) of a model whose jobs of 4000 tokens outlast what a test does beside them also on a busy machine: some 40
-    tokens a second on two cores, where tale has thousands."""
-    if SANITIZER:
-        return TALE, "tale"
-    made = make_model("270m", "q8_0", vocab=32768)
-    path = os.path.join(os.path.dirname(made), "slow.gguf")
-    try:
-        os.symlink(os.path.basename(made), path)
-    except FileExistsError:
-        pass
-    return path, "slow"
+    """A model whose jobs of 4000 tokens outlast what a test does beside them also on a busy machine: some 40 tokens a
+    second on two cores, where tale has thousands."""
+    return TALE if SANITIZER else make_model("270m", "q8_0", vocab=32768)
 
 
 def golden(name):

@@ -281,8 +281,8 @@ static const struct arg args[] = {
                 .brief = "with --chat: a system message before the conversation",
         },
         ARG_JSON(struct generate_options, json,
-                 "one JSON object a line: {\"event\":\"token\",\"id\":…,\"text\":…,\"logprob\":…}, at last "
-                 "{\"event\":\"done\",\"reason\":\"stop|length|cancelled|error\",…}"),
+                 "one JSON object a line: {\"event\":\"token\", \"id\":…, \"text\":…, \"logprob\":…}, at last "
+                 "{\"event\":\"done\", \"reason\":\"stop|length|cancelled|error\", …}"),
         ARG_MODEL(struct generate_options, model),
 };
 

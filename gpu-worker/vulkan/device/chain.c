@@ -1,29 +1,29 @@
-/* Dispatches that follow each other without a barrier. Between two kernels a barrier lets the whole device run empty,
- * for two to three microseconds: of a single row's ten kernels a layer that is a third of the time. Here a kernel's
- * workgroups start while the last ones of the kernel before still run, ask for what does not depend on those (weights,
- * gains, page tables), then wait until all of them have counted themselves done, in a word of device memory that each
- * dispatch has for itself (common.glsl). Since each waits for the one before, all before that are done too.
+/* Dispatches that follow each other without a barrier. A barrier between two kernels lets the whole device run empty
+ * for two to three microseconds. A single row has ten kernels a layer, so that is a third of its time. Here a kernel's
+ * workgroups start while the last ones of the kernel before still run. They load what does not depend on those
+ * (weights, gains, page tables). Then they wait until all workgroups of the kernel before have counted themselves done,
+ * in a word of device memory that each dispatch has for itself (common.glsl). Each dispatch waits for the one before,
+ * so all before that are done too.
  *
- * This takes for granted that a device starts the workgroups of one dispatch before those of the next, which Vulkan
- * does not promise: else the waiting could keep the awaited from starting. So it is used only on devices of a vendor
- * where it was measured (NVIDIA), after a trial when a model is loaded, and waiting is bounded: who gives up says so,
- * the submission is a fault of the device, the worker is restarted, and its jobs go on. TANDEM_VULKAN_CHAIN=on|off says
- * it for whoever tests.
+ * This needs a device that starts the workgroups of one dispatch before those of the next. Vulkan does not promise it:
+ * elsewhere a waiting kernel could keep the one that it waits for from starting. So chaining is used only on devices of
+ * a vendor where it was measured (NVIDIA), and only after a trial when a model is loaded. Waiting is bounded. A kernel
+ * that gives up sets a word; the submission is then a fault of the device, the worker is restarted, and its jobs go on.
+ * TANDEM_VULKAN_CHAIN=on|off overrides the choice in tests.
  *
- * A single row's kernels leave little for the next one, and a fence, then the count, then the row are three ways to
- * memory and back. So there the row's words are flagged: each 32 bits travel with the index of the dispatch that wrote
- * them, as one word of 64 bits, which these GPUs write and read whole where it is aligned. Who finds the index has the
- * bits, whatever else is under way, and needs neither fence nor count (as in the "LL" protocol of collective
- * communication libraries). All flagged words are cleared before a submission's first kernel, so an index in them names
- * one dispatch. What a kernel leaves besides, or for a kernel that is not the next one (hidden rows, the cache), is
- * counted and waited for as above. Of the kernels that wait, each workgroup looks at a few words of the row until they
- * are there, and only then asks for all of it.
+ * A single row's kernels leave little for the next one. A fence, then the count, then the row would be three trips to
+ * memory. So there the row's words are flagged: each 32 bits travel with the index of the dispatch that wrote them, as
+ * one word of 64 bits, which these GPUs write and read whole where it is aligned. A reader that sees the index has the
+ * bits too, and needs neither fence nor count (as in the "LL" protocol of collective communication libraries). All
+ * flagged words are cleared before a submission's first kernel, so an index names one dispatch. What a later kernel
+ * than the next one reads (hidden rows, the cache) is counted and waited for as above. Each workgroup of a waiting
+ * kernel polls a few words of the row, and loads all of it only when those are there.
  *
- * What a kernel waits with is time to prepare. Norms and attention of a single row go through their instructions once
- * for nothing (norm.comp, attend-f16.comp): a multiprocessor that has to fetch instructions runs at a fifth of its
- * speed, and small kernels are all such instructions. Within attention items of a row wait for each other in the same
- * way: the last one merges what the others leave, flagged with the step's serial and the layer; that takes for granted
- * that a dispatch's workgroups start in order. */
+ * A kernel that waits uses the time. Norms and attention of a single row run their instructions once without effect
+ * (norm.comp, attend-f16.comp): a multiprocessor that has to fetch instructions runs at a fifth of its speed, and in
+ * small kernels every instruction runs once. Within attention, items of a row wait for each other in the same way: the
+ * last one merges what the others leave, flagged with the step's serial and the layer. That needs a device that starts
+ * a dispatch's workgroups in order. */
 #include "gpu-worker/vulkan/device/gpu.h"
 
 #define VENDOR_NVIDIA 0x10deu

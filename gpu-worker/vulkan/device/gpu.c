@@ -198,7 +198,7 @@ static int choose_queue(struct tdm_vk_device *device)
         return found;
 }
 
-/* Subgroups are always of 32. TANDEM_VULKAN_MATRICES=off says no for whoever wants to compare. */
+/* Subgroups are always of 32. TANDEM_VULKAN_MATRICES=off says no, for comparisons. */
 static bool is_fixed_at_32(const struct tdm_vk_device *device)
 {
         VkPhysicalDeviceVulkan13Properties p13 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES };

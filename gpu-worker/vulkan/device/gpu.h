@@ -5,8 +5,9 @@
  * other without barriers. vk.c loads libvulkan.
  *
  * Not thread-safe: one thread opens, uses and closes a device; the device's own pool of threads copies and compiles.
- * Functions that return int return 0, a TDM_E_* outcome or -errno, and fill err then (NULL: nobody asks). A fault of
- * the device is TDM_E_DEVICE_FAULT and sets `lost`: the worker must be restarted. Sizes are in bytes, times in ns. */
+ * Functions that return int return 0, a TDM_E_* outcome or -errno, and fill err then (NULL: the caller does not need
+ * it). A fault of the device is TDM_E_DEVICE_FAULT and sets `lost`: the worker must be restarted. Sizes are in bytes,
+ * times in ns. */
 #ifndef TDM_GPU_WORKER_VULKAN_DEVICE_GPU_H
 #define TDM_GPU_WORKER_VULKAN_DEVICE_GPU_H
 

@@ -127,7 +127,7 @@ void tdm_vk_cache_open(struct tdm_vk_device *device, bool (*sane)(const struct t
                 device->cache_fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
                 if (device->cache_fd >= 0)
                         data = load(device, device->cache_fd, &n);
-                if (!data) { /* somebody may hold what is there: it is not written to */
+                if (!data) { /* another process may hold the file open: it is not written to */
                         _cleanup_(closep) int refused = device->cache_fd;
 
                         unlink(path);

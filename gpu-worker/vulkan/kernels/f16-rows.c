@@ -1,26 +1,25 @@
-/* Rows of F16. Where a device has f16 matrix units, every kernel for them is proven and a model's layers are of Q4_0 or
- * Q8_0, rows go into its matrices as f16, for one row as for many: 11 bits of each value instead of 8 or 15 with a
- * scale for each 32, and the sums over a whole segment of K are the units' own. What f16 lacks is range. So each
- * matrix' rows are multiplied with a power of two, the same for all rows: the largest with which none can leave f16,
- * whatever comes. What comes is bounded by what makes it:
- * - a norm leaves gain[k] n[k] with sum n² <= d, so at most sqrt(d) max|gain|;
- * - the FFN's hidden values are at most |gate| |up|, attention's the largest value, and these products at most
- *   sqrt(d) sqrt(sum (w gain)²) each (Cauchy and Schwarz; shaders/bound.comp).
- * Typical values are smaller by the root of d, once or twice: f16 keeps its 11 bits for 2^29 below the bound. That is
- * not enough for hidden values where a model's gains undo large residuals, as those of Gemma 3 do: the bound takes all
- * of a norm's sum for where the gain is largest, twice, and came out 2^31 above the largest that is there, so that most
- * were nothing in f16. So theirs is HIDDEN_MOST at most: what is larger than twice that becomes it (some past 10^5 are
- * known), and the smallest step is 2^-13. A scale for each row, from the row that comes in, would need neither.
+/* Rows of F16. They are used where a device has f16 matrix units, every kernel for them is proven, and a model's layers
+ * are of Q4_0 or Q8_0. Then rows go into its matrices as f16, for one row as for many: 11 bits of each value instead of
+ * 8 or 15 with a scale for each 32. The units themselves sum a whole segment of K.
  *
- * Weights have a range too: Q4_0's scales are stored times up to 2^24 (shaders/f16.glsl), so larger ones are divided,
- * by a power of two of the matrices that one input goes into; what is left of a scale below 2^-14 is a multiple of
- * 2^-24.
+ * What f16 lacks is range. So each matrix' rows are multiplied with a power of two, the same for all rows: the largest
+ * with which no value of any input can leave f16. Inputs are bounded by what makes them: - a norm leaves gain[k] n[k]
+ * with sum n² <= d, so at most sqrt(d) max|gain|; - the FFN's hidden values are at most |gate| |up|, attention's the
+ * largest value, and these products at most sqrt(d) sqrt(sum (w gain)²) each (Cauchy and Schwarz;
+ * shaders/weights/bound.comp). Typical values are smaller by the root of d, once or twice: f16 keeps its 11 bits for
+ * 2^29 below the bound. For hidden values that is not enough where a model's gains undo large residuals, as those of
+ * Gemma 3 do. The bound assumes twice that all of a norm's sum lies where the gain is largest. It came out 2^31 above
+ * the largest value that occurs, so most values became zero in f16. So theirs is HIDDEN_MOST at most: a value above
+ * twice that is clamped to it (some past 10^5 are known), and the smallest step is 2^-13. A scale for each row, from
+ * the row that comes in, would need neither.
  *
- * Small models keep rows of 8 and 15 bits: the time of one of their rows is that from kernel to kernel, and there the
- * kernels of matvec.glsl are faster (on an H200, in process, a 1B makes 1,006 tokens/s with rows of F16, 1,075 without;
- * a 4B 577 and 599, but 3,592 and 2,947 for 8 together, 8,787 and 6,613 for 32, and its rows are rounded to a tenth of
- * the error). It follows from the model's sizes alone, so that a restart changes nothing. TANDEM_VULKAN_HALVES=on|off
- * says it for tests. */
+ * Weights have a range too. Q4_0's scales are stored times up to 2^24 (shaders/common/f16.glsl). So larger ones are
+ * divided, by one power of two for the matrices that one input goes into. What is left of a scale below 2^-14 is a
+ * multiple of 2^-24.
+ *
+ * Small models keep rows of 8 and 15 bits. One row of theirs spends its time between kernels, and there the kernels of
+ * matvec.glsl are faster (docs/notes/gpu-throughput.md has the figures). The choice follows from the model's sizes
+ * alone, so a restart changes nothing. TANDEM_VULKAN_HALVES=on|off overrides it in tests. */
 #include <math.h>
 
 #include "gpu-worker/vulkan/kernels/kernels.h"
@@ -200,7 +199,7 @@ int tdm_vk_f16_scales(struct tdm_vk_model *m, struct tdm_error *err)
 
                 /* A head's norm leaves at most sqrt(head_dim) times its gain, rotation the root of two more. */
                 l->query_scale = scale_for(sqrtf(2 * (float)m->hp.head_dim) * largest_gain(m, TDM_TENSOR_Q_NORM, i) *
-                                           m->hp.query_scale);
+                                           m->recipe.layers[i].query_scale);
                 set_scales((struct tdm_vk_matrix *[]){ &l->q, &l->k, &l->v }, 3,
                            scale_for(root * largest_gain(m, TDM_TENSOR_ATTN_NORM, i)),
                            fmaxf(b[VALUES + 1], b[QUERIES + 1]));

@@ -1,10 +1,10 @@
-/* Memory of the cache's twin before it is written. A long prompt writes gigabytes a second into a segment that nobody
- * touched, 32 sequences begin new pages of it at once, and what is new the kernel clears first: in small pages more
- * slowly than the device fills it, in huge ones (common/hugepage.h) at about the same pace. So the segment's next pages
- * are asked for before they are wanted, by a thread of its own that nobody waits for, and what is wanted sooner right
- * then. tandemd takes low pages first and those that were let go of before new ones.
+/* Memory of the cache's twin before it is written. A long prompt writes gigabytes a second into memory that no process
+ * has touched. 32 sequences begin new pages of it at once. The kernel clears new memory first: in small pages more
+ * slowly than the device fills it, in huge pages (common/hugepage.h) at about the same pace. So a thread asks for the
+ * segment's next pages before they are written, and no step waits for that thread. A page that a step needs sooner is
+ * asked for right then. tandemd gives out low page numbers first, and freed pages before new ones.
  *
- * Neighbours are asked for together: each call to the kernel first makes all CPUs hand in what they have
+ * Neighbouring pages are asked for together. Each call to the kernel makes all CPUs drain their page lists first
  * (lru_add_drain_all), one caller after the other. */
 #include "common/hugepage.h"
 #include "common/thread.h"
@@ -46,7 +46,7 @@ static bool take(struct tdm_vk_pages *p, uint64_t huge)
         return !(atomic_fetch_or_explicit(&p->asked[huge / 64], bit, memory_order_relaxed) & bit);
 }
 
-/* Runs of huge pages that hold [from, end) and that nobody asked for before, at most `most` each. */
+/* Runs of huge pages that hold [from, end) and were not asked for before, at most `most` each. */
 static uint32_t list_runs(struct tdm_vk_pages *p, uint64_t from, uint64_t end, uint32_t most, struct run *runs,
                           uint32_t n_runs)
 {

@@ -41,7 +41,7 @@ struct tdm_vk_kv {
         uint32_t page_bytes[TDM_KV_GROUPS]; /* from page to page of a layer */
         uint32_t piece_shift[TDM_KV_GROUPS];
         struct tdm_error error;            /* why there is no cache; code 0: there is, or none was given */
-        struct tdm_vk_pages *pages;        /* NULL: the segment's memory is made by whoever touches it first */
+        struct tdm_vk_pages *pages;        /* NULL: the kernel makes the segment's memory at the first touch */
         struct tdm_vk_buffer log;          /* two halves of [layer of the submission][row][kv head][key, value] */
         struct tdm_vk_kv_layer *layers;    /* [n_layers] */
         struct tdm_vk_sequence *sequences; /* [n_tables] */

@@ -58,6 +58,7 @@ struct tdm_vk_model {
         struct tdm_vk_device *device;
         const uint8_t *weights;
         struct tdm_hparams hp;
+        struct tdm_recipe recipe;
         struct tdm_kv_geometry kv;
         struct tdm_steps_limits limits;
         enum tdm_precision precision;
@@ -158,7 +159,7 @@ int tdm_vk_weights_allocate(struct tdm_vk_model *model, struct tdm_error *err);
 int tdm_vk_weights_upload(struct tdm_vk_model *model, uint64_t n_bytes, struct tdm_error *err);
 /* Fills in layers, output and embedding, of the regions' addresses and model->f16_rows. */
 void tdm_vk_weights_find(struct tdm_vk_model *model);
-/* Once all are on the device: repacks (shaders/weights/repack.comp) each matrix that is better read in another order. */
+/* Once all are on the device: repacks (shaders/weights/repack.comp) what kernels read faster in another order. */
 int tdm_vk_weights_repack(struct tdm_vk_model *model, struct tdm_error *err);
 
 /* ---- buffers.c ---- */

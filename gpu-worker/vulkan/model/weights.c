@@ -175,7 +175,7 @@ int tdm_vk_weights_repack(struct tdm_vk_model *m, struct tdm_error *err)
         r = tdm_vk_once_begin(device, &commands, what, err);
         if (r != 0)
                 return r;
-        for (int end = 0; end < 2; end++) { /* after the uploads, and before whoever reads */
+        for (int end = 0; end < 2; end++) { /* a barrier after the uploads, and one before the first reader */
                 tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT | VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
                                VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
                                VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,

@@ -1,13 +1,14 @@
-/* Which shape the kernels of a single row have on this GPU: how many panels a workgroup takes, how many blocks are on
- * their way at once (shaders/matvec.glsl); with rows of F16 how many segments each of its subgroups takes, how many
- * chunks are on their way, and how many groups of subgroups there are (matvec-f16.comp; only shapes that are proven,
- * prove-f16.c). No shape changes a bit, so the fastest is taken: measured when a model with a matrix of new sizes is
- * loaded, and kept on disk with the compiled kernels (device/pipeline-cache.c), so that later starts neither compile
- * nor measure the others. First each kernel by itself, over the weights of several layers so that they do not lie in
- * the GPU's cache. Then, where kernels follow each other without barriers (chain.c), some layers as they are run, by
- * the device's clock: there a kernel's workgroups lie beside those of the next ones, and the shape that is fastest by
- * itself may leave these no room to begin (up to a tenth of a token's time on an H200). A CPU implementation keeps to
- * what kernels.c says: each kernel would take it seconds to compile. TANDEM_VULKAN_TUNE=on|off says it for tests. */
+/* Measures which shape the kernels of a single row should have on this GPU; kernels/tuned.c lists the shapes. No shape
+ * changes a bit, so the fastest is taken. It is measured when a model with a matrix of new sizes is loaded. It is kept
+ * on disk with the compiled kernels (device/pipeline-cache.c), so later starts neither compile nor measure the others.
+ *
+ * First each kernel is measured by itself, over the weights of several layers, so that they do not lie in the GPU's
+ * cache. Then, where kernels follow each other without barriers (device/chain.c), some layers are measured as they are
+ * run, by the device's clock. There a kernel's workgroups share the device with those of the next ones, and the shape
+ * that is fastest by itself may leave these no room to start (up to a tenth of a token's time on an H200).
+ *
+ * A CPU implementation keeps to the rules of kernels.c, since it would compile each kernel for seconds.
+ * TANDEM_VULKAN_TUNE=on|off overrides that in tests. */
 #include "engine/host/kernels.h"
 #include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/proof/proof.h"
@@ -15,7 +16,7 @@
 
 #define PLACES 8u                   /* matrices that are taken in turns */
 #define DISPATCHES 16u              /* of one measurement */
-#define ROUNDS 4u                   /* the best of them counts; the first warms up what there is to warm */
+#define ROUNDS 4u                   /* the best counts; the first fills caches and does not count */
 #define WARM_NS UINT64_C(300000000) /* of work, after which a GPU that was idle has its clock */
 #define MAX_KEYS 24u
 #define OTHERS 32u /* kernels that may be wanted besides all shapes of those that are measured */
@@ -244,7 +245,7 @@ static int tune(struct tdm_vk_device *device, struct work *w, const struct tdm_v
 
 /* ---- in the chain ---- */
 
-/* A single row's step that is nobody's, and a small cache of its own; what it computes is of no account. */
+/* A step of a single row that belongs to no job, with a small cache of its own. Its results are not used. */
 struct trial {
         struct tdm_vk_model *m;
         struct tdm_step *step;
@@ -461,7 +462,7 @@ int tdm_vk_tune(struct tdm_vk_model *m, struct tdm_error *err)
         }
         for (unsigned i = 0; i < n; i++)
                 in_layers = in_layers || works[i].layer < LAYERS;
-        /* Hidden rows that are used in place are somebody's. */
+        /* Hidden rows that are used in place may hold another step's. */
         if (r == 0 && in_layers && device->chained && !m->activations_buffer.buffer)
                 r = tune_chained(m, works, n, device->n_tuned - n, err);
         /* The others are not wanted again; those that are come back from the driver's own cache. */

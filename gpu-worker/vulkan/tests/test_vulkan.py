@@ -101,8 +101,8 @@ def same_tokens():
 
 @test
 def killed_often():
-    """split with imported memory (no copy of hidden rows: status says so): either worker dies again and again, 20 times in
-    all with --full, and every job's ids are those of an undisturbed one."""
+    """split with imported memory (no copy of hidden rows: status says so): either worker dies again and again, 20
+    times in all with --full, and every job's ids are those of an undisturbed one."""
     with vulkan("split", "import") as d:
         want = d.generate(n=120).ids
         check("hidden rows imported in place" in d.workers()["gpu"].get("plan", ""), "path of hidden rows",

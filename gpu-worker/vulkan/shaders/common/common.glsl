@@ -172,7 +172,7 @@ uvec4 tdm_flagged4(uint64_t row, uint i, uint flag, inout bool there)
         return uvec4(a, b);
 }
 
-// Loads until all that a thread loads is there, or somebody gave up; `once`: does not wait for it.
+// Loads until all that a thread loads is there, or a kernel gave up waiting; `once`: does not wait for it.
 #define TDM_UNTIL(chain, there, load) TDM_UNTIL_OR(chain, there, false, load)
 #define TDM_UNTIL_OR(chain, there, once, load) { \
         bool there = false; \

@@ -4,7 +4,7 @@
 //
 // ORDER of an output: K is cut into TDM_VK_SEGMENTS segments of TDM_VK_SEGMENT_CHUNKS chunks of 64 columns; a segment's
 // sum is one chain of the units' sums over 16 columns from zero on; the segments are added from the first to the last.
-// Whoever multiplies, however many rows: an element of a unit's result does not depend on the others.
+// This holds for each kernel and any number of rows: an element of a unit's result does not depend on the others.
 //
 // Before this: FUSED.
 #include "gpu-worker/vulkan/shaders/common/units.glsl"

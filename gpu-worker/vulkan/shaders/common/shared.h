@@ -174,8 +174,8 @@ struct tdm_vk_row_items {
 
 /* ---- push constants ---- */
 
-/* At the end of each: see chain.c. chain 0: not chained. */
-/* words: [0] not 0 once somebody gave up waiting; [i] workgroups of the i-th dispatch that are done */
+/* At the end of each: see device/chain.c. chain 0: not chained. */
+/* words: [0] not 0 once a kernel gave up waiting; [i] workgroups of the i-th dispatch that are done */
 #define TDM_VK_CHAIN                                                                                                   \
         TDM_U64 chain;                                                                                                 \
         TDM_U32 chain_index; /* of this dispatch */                                                                    \
@@ -184,7 +184,8 @@ struct tdm_vk_row_items {
 #define TDM_VK_CHAIN_FLAGS 0x80000000u
 #define TDM_VK_CHAIN_WORDS 1024u                   /* of a submission: its chained dispatches, at most, and one */
 #define TDM_VK_FLAGGED_Y (TDM_VK_CHAIN_WORDS * 4u) /* from there on: a single row's matrix products, flagged */
-#define TDM_VK_CHAIN_ALL 0x100000 /* a dispatch whose number of workgroups nobody knows adds this at its end */
+#define TDM_VK_CHAIN_ALL                                                                                               \
+        0x100000 /* a dispatch whose number of workgroups the host does not know adds this at its end */
 
 struct tdm_vk_embed_push {
         TDM_U64 weights;
@@ -222,7 +223,7 @@ struct tdm_vk_norm_push {
 };
 
 /* A product with matrices: y [n_rows][y_stride], the outputs of up to three matrices of one type beside each other.
- * With GELU after it (matvec-gelu.comp, and the f16 kernels) w0 is gate, w1 is up, and acts is written in place of y. */
+ * With GELU after it (matvec-gelu.comp, and the f16 kernels) w0 is gate, w1 is up, and acts is written, not y. */
 struct tdm_vk_matmul_push {
         TDM_U64 x; /* rows of activations */
         TDM_U64 y;

@@ -6,10 +6,10 @@
 // whose registers the units read, by 16 bytes: a subgroup writes and reads its own piece, without waiting for others.
 //
 // The next block is asked for when this one has left the registers, not before: this driver counts all loads of a loop
-// on one counter, so whoever waits for the oldest waits for the newest too. And registers must do for what is on its
-// way, since one that is put elsewhere is waited for first; hence each thread loads one scale, and weights are signed
-// before they are multiplied, so that no sums of rows are needed. Measured on an H200: 32 rows of 21,504 columns of 16
-// bits took 158 µs, then 88.
+// on one counter, so a thread that waits for the oldest load waits for the newest too. And registers must do for what
+// is on its way, since one that is put elsewhere is waited for first; hence each thread loads one scale, and weights
+// are signed before they are multiplied, so that no sums of rows are needed. Measured on an H200: 32 rows of 21,504
+// columns of 16 bits took 158 µs, then 88.
 //
 // It takes for granted which elements of a result a thread holds, as NVIDIA's units have it: of 16 outputs by 8 rows,
 // outputs t / 4 and t / 4 + 8 for rows t % 4 * 2 and the next. Where that does not hold the proof fails, and the kernel

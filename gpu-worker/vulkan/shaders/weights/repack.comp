@@ -2,7 +2,7 @@
 // A matrix of Q4_0 or Q8_0 as it lies in a weights segment, repacked where it lies on the device: of each block of a
 // panel, from word after word of the 16 outputs to output after output with its words beside each other, so that
 // kernels read 16 bytes at once; or of each chunk into the order of fragments.glsl, scales times p.scale. Only what was
-// copied to the device is repacked: a segment that is imported belongs to everybody.
+// copied to the device is repacked: all workers share a segment that is imported.
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint WORDS = 4; // of an output's block: 4, 8

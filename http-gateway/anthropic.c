@@ -1,0 +1,158 @@
+/* POST /v1/messages and count_tokens. Input that the prefix cache had counts as read from a cache, not as input. */
+#include "http-gateway/anthropic.h"
+
+#include "http-gateway/messages.h"
+#include "http-gateway/sse.h"
+
+static const char *stop_reason(const struct choice *c)
+{
+        return c->stop >= 0 ? "stop_sequence" : c->reason == TANDEM_REASON_LENGTH ? "max_tokens" : "end_turn";
+}
+
+static json_t *stop_sequence(const struct choice *c)
+{
+        return c->stop >= 0 ? json_string(c->stopper.texts[c->stop]) : json_null();
+}
+
+static json_t *usage(const struct generation *g)
+{
+        uint64_t prompt, cached, generated;
+
+        generation_usage(g, &prompt, &cached, &generated);
+        return json_pack("{s:I, s:i, s:I, s:I}", "input_tokens", (json_int_t)(prompt - cached),
+                         "cache_creation_input_tokens", 0, "cache_read_input_tokens", (json_int_t)cached,
+                         "output_tokens", (json_int_t)generated);
+}
+
+static json_t *message(struct exchange *x, json_t *content, json_t *reason, json_t *sequence)
+{
+        const struct generation *g = x->generation;
+
+        return json_pack("{s:s+, s:s, s:s, s:s, s:o, s:o, s:o, s:o}", "id", "msg_", x->id + 4, "type", "message",
+                         "role", "assistant", "model", json_get_string(g->request->json, "model", ""), "content",
+                         content, "stop_reason", reason, "stop_sequence", sequence, "usage", usage(g));
+}
+
+/* message_start's input_tokens are those that are known by then; message_delta has the final ones. */
+static void messages_begin(struct exchange *x)
+{
+        sse_add(&x->out, "message_start",
+                json_pack("{s:s, s:o}", "type", "message_start", "message",
+                          message(x, json_array(), json_null(), json_null())));
+        sse_add(&x->out, "content_block_start",
+                json_pack("{s:s, s:i, s:{s:s, s:s}}", "type", "content_block_start", "index", 0, "content_block",
+                          "type", "text", "text", ""));
+        sse_add(&x->out, "ping", json_pack("{s:s}", "type", "ping"));
+}
+
+static void messages_text(struct exchange *x, struct choice *c, const struct tandem_token *token, const char *text,
+                          size_t size)
+{
+        if (!x->generation->request->stream || size == 0)
+                return;
+        sse_add(&x->out, "content_block_delta",
+                json_pack("{s:s, s:i, s:{s:s, s:o}}", "type", "content_block_delta", "index", 0, "delta", "type",
+                          "text_delta", "text", json_text(text, size)));
+}
+
+static void messages_choice_end(struct exchange *x, struct choice *c)
+{
+        sse_add(&x->out, "content_block_stop", json_pack("{s:s, s:i}", "type", "content_block_stop", "index", 0));
+        sse_add(&x->out, "message_delta",
+                json_pack("{s:s, s:{s:s, s:o}, s:o}", "type", "message_delta", "delta", "stop_reason", stop_reason(c),
+                          "stop_sequence", stop_sequence(c), "usage", usage(x->generation)));
+}
+
+static void messages_end(struct exchange *x)
+{
+        struct choice *c = &x->generation->choices[0];
+        json_t *content;
+
+        if (x->generation->request->stream) {
+                sse_add(&x->out, "message_stop", json_pack("{s:s}", "type", "message_stop"));
+                return;
+        }
+        content = json_pack("[{s:s, s:o}]", "type", "text", "text", json_text(c->text.data, c->text.size));
+        exchange_answer_json(x, 200, message(x, content, json_string(stop_reason(c)), stop_sequence(c)));
+}
+
+static void messages_error(struct exchange *x, const struct failure *f)
+{
+        sse_add(&x->out, "error", failure_json(f, DIALECT_ANTHROPIC, x->id));
+}
+
+static void messages_ping(struct exchange *x)
+{
+        sse_add(&x->out, "ping", json_pack("{s:s}", "type", "ping"));
+}
+
+static const struct generation_ops messages_ops = { .content_type = SSE_CONTENT_TYPE,
+                                                    .begin = messages_begin,
+                                                    .text = messages_text,
+                                                    .choice_end = messages_choice_end,
+                                                    .end = messages_end,
+                                                    .error = messages_error,
+                                                    .ping = messages_ping };
+
+/* How many tokens a prompt has is told when its job is accepted; nothing of it runs. */
+static void count_end(struct exchange *x)
+{
+        exchange_answer_json(x, 200,
+                             json_pack("{s:I}", "input_tokens", (json_int_t)x->generation->choices[0].prompt_tokens));
+}
+
+static const struct generation_ops count_ops = { .text = messages_text, .end = count_end };
+
+static struct generation_request *read_prompt(struct exchange *x, const struct param_table *table)
+{
+        _cleanup_(generation_request_freep) struct generation_request *r = request_read(x, table);
+        struct failure f = { 0 };
+        const json_t *system;
+
+        if (!r)
+                return NULL;
+        system = json_get(r->json, "system");
+        if (request_take_model(r, &f) == 0 &&
+            (!system || request_add_message(r, "system", system, "\n\n", "system", &f) == 0) &&
+            request_take_messages(r, json_get(r->json, "messages"), "messages", &params_anthropic_message, &f) == 0 &&
+            request_check_messages(r, "messages", &f) == 0)
+                return steal_ptr(&r);
+        exchange_fail(x, &f);
+        return NULL;
+}
+
+void anthropic_messages(struct exchange *x)
+{
+        _cleanup_(generation_request_freep) struct generation_request *r = read_prompt(x, &params_anthropic);
+        struct failure f = { 0 };
+
+        if (!r)
+                return;
+        if (!json_get(r->json, "max_tokens"))
+                failure_set(&f, 400, "missing_required_parameter", "max_tokens", "'max_tokens' is missing");
+        else
+                request_take_stops(r, json_get(r->json, "stop_sequences"), "stop_sequences", &f);
+        if (f.status != 0) {
+                exchange_fail(x, &f);
+                return;
+        }
+        r->options.temperature = 1;
+        r->options.top_p = 1;
+        r->options.top_k = 0;
+        request_take_sampling(r, r->json);
+        r->options.max_tokens = (uint32_t)json_get_integer(r->json, "max_tokens", 0);
+        r->name_the_stop = r->n_stops > 0;
+        generation_start(x, steal_ptr(&r), &messages_ops);
+}
+
+void anthropic_count_tokens(struct exchange *x)
+{
+        _cleanup_(generation_request_freep) struct generation_request *r = read_prompt(x, &params_count_tokens);
+
+        if (!r)
+                return;
+        r->count_only = true;
+        r->options.max_tokens = 1;
+        r->options.priority = TANDEM_PRIORITY_BACKGROUND;
+        generation_start(x, steal_ptr(&r), &count_ops);
+}

@@ -1,0 +1,175 @@
+#include "http-gateway/backend.h"
+
+#include "common/background.h"
+#include "common/log.h"
+
+#define MAX_KEPT 16u
+#define QUESTION_TIMEOUT_MS 10000
+
+struct backend {
+        struct tdm_loop *loop;
+        const char *socket;
+        struct tdm_background *connects, *questions, *loads; /* a load takes long; nothing else waits behind it */
+        struct tandem *kept[MAX_KEPT];
+        unsigned n_kept;
+};
+
+int backend_new(struct backend **ret, struct tdm_loop *loop, const char *socket)
+{
+        struct backend *b = calloc(1, sizeof(*b));
+        int r;
+
+        if (!b)
+                return -ENOMEM;
+        b->loop = loop;
+        b->socket = socket;
+        r = tdm_background_new(&b->connects, loop);
+        if (r == 0)
+                r = tdm_background_new(&b->questions, loop);
+        if (r == 0)
+                r = tdm_background_new(&b->loads, loop);
+        if (r < 0) {
+                backend_free(b);
+                return r;
+        }
+        *ret = b;
+        return 0;
+}
+
+void backend_free(struct backend *b)
+{
+        if (!b)
+                return;
+        tdm_background_destroy(b->connects);
+        tdm_background_destroy(b->questions);
+        tdm_background_destroy(b->loads);
+        for (unsigned i = 0; i < b->n_kept; i++)
+                tandem_close(b->kept[i]);
+        free(b);
+}
+
+void backend_keep(struct backend *b, struct tandem *t)
+{
+        if (tandem_connection_error(t) || b->n_kept == MAX_KEPT)
+                tandem_close(t);
+        else
+                b->kept[b->n_kept++] = t;
+}
+
+void backend_tick(struct backend *b)
+{
+        unsigned n = 0;
+
+        for (unsigned i = 0; i < b->n_kept; i++) {
+                if (tandem_dispatch(b->kept[i], 0) == TANDEM_OK)
+                        b->kept[n++] = b->kept[i];
+                else
+                        tandem_close(b->kept[i]);
+        }
+        b->n_kept = n;
+}
+
+static struct tandem *take_kept(struct backend *b)
+{
+        while (b->n_kept > 0) {
+                struct tandem *t = b->kept[--b->n_kept];
+
+                if (tandem_dispatch(t, 0) == TANDEM_OK)
+                        return t;
+                tandem_close(t);
+        }
+        return NULL;
+}
+
+/* ---- questions ---- */
+
+static void ask_free(struct ask *a)
+{
+        if (a->tandem) {
+                if (a->code == TANDEM_E_TIMEOUT)
+                        tandem_close(a->tandem); /* its answer may come yet */
+                else
+                        backend_keep(a->backend, a->tandem);
+        }
+        tandem_model_list_free(a->models);
+        tandem_status_free(a->status);
+        tandem_free(a->ids);
+        free(a->model);
+        free(a->text);
+        free(a);
+}
+
+/* On a thread. */
+static void ask_run(void *task)
+{
+        struct ask *a = task;
+
+        a->code = TANDEM_OK;
+        if (!a->tandem)
+                a->code = tandem_connect(&a->tandem, a->backend->socket, &a->error);
+        if (a->code != TANDEM_OK)
+                return;
+        tandem_set_timeout(a->tandem, a->what & ASK_LOAD ? -1 : QUESTION_TIMEOUT_MS);
+        if (a->what & ASK_MODELS)
+                a->code = tandem_list_models(a->tandem, &a->models, &a->error);
+        if (a->code == TANDEM_OK && a->what & ASK_STATUS)
+                a->code = tandem_get_status(a->tandem, &a->status, &a->error);
+        if (a->code == TANDEM_OK && a->what & ASK_TOKENIZE)
+                a->code = tandem_tokenize(a->tandem, a->model, a->text, a->text_size, a->flags, &a->ids, &a->n_ids,
+                                          &a->error);
+        if (a->code == TANDEM_OK && a->what & ASK_LOAD)
+                a->code = tandem_load_model(a->tandem, a->model, &a->error);
+        if (a->code == TANDEM_OK && a->what & ASK_UNLOAD)
+                a->code = tandem_unload_model(a->tandem, a->model, &a->error);
+        tandem_set_timeout(a->tandem, -1);
+}
+
+static void ask_done(void *task, bool ran)
+{
+        struct ask *a = task;
+
+        if (a->answered && ran)
+                a->answered(a, a->userdata);
+        ask_free(a);
+}
+
+int backend_ask(struct backend *b, unsigned what, char *model, char *text, size_t text_size, unsigned flags,
+                void (*answered)(struct ask *ask, void *userdata), void *userdata, struct ask **ret)
+{
+        struct ask *a = calloc(1, sizeof(*a));
+        int r;
+
+        if (!a) {
+                free(model);
+                free(text);
+                return -ENOMEM;
+        }
+        *a = (struct ask){ .backend = b,
+                           .answered = answered,
+                           .userdata = userdata,
+                           .what = what,
+                           .model = model,
+                           .text = text,
+                           .text_size = text_size,
+                           .flags = flags };
+        a->tandem = take_kept(b);
+        *ret = a;
+        if (a->tandem && what == ASK_CONNECT) {
+                ask_done(a, true);
+                return 0;
+        }
+        r = tdm_background_add(what == ASK_CONNECT ? b->connects :
+                               what & ASK_LOAD     ? b->loads :
+                                                     b->questions,
+                               ask_run, ask_done, a);
+        if (r < 0) {
+                *ret = NULL;
+                ask_free(a);
+        }
+        return r;
+}
+
+void backend_forget(struct ask *ask)
+{
+        ask->answered = NULL;
+}

@@ -1,0 +1,59 @@
+/* The way to tandemd.
+ *
+ * A request that generates has a connection of its own while it runs: the daemon pauses the jobs of a connection that
+ * is not read, so a client that reads slowly holds up its own request alone. Connections are kept for the next request
+ * when all their jobs are done. Whatever libtandem marks [blocking] (connecting, questions) runs on threads beside the
+ * loop; the functions here and their callbacks belong to the loop's thread. */
+#ifndef TDM_HTTP_BACKEND_H
+#define TDM_HTTP_BACKEND_H
+
+#include "client-lib/include/tandem.h"
+#include "common/loop.h"
+
+struct backend;
+struct ask;
+struct exchange;
+
+int backend_new(struct backend **ret, struct tdm_loop *loop, const char *socket);
+void backend_free(struct backend *b); /* NULL is fine */
+/* Lets go of kept connections that the daemon has closed. */
+void backend_tick(struct backend *b);
+
+/* Puts a connection that has no open job back. */
+void backend_keep(struct backend *b, struct tandem *t);
+
+/* Questions. The answer comes once, unless the ask is forgotten before. */
+#define ASK_CONNECT 1u /* nothing but a connection, which the callback takes from ask->tandem */
+#define ASK_MODELS 2u
+#define ASK_STATUS 4u
+#define ASK_TOKENIZE 8u /* model, text, flags */
+#define ASK_LOAD 16u    /* model */
+#define ASK_UNLOAD 32u  /* model */
+
+struct ask {
+        struct backend *backend;
+        void (*answered)(struct ask *ask, void *userdata); /* NULL: forgotten */
+        void *userdata;
+        unsigned what;
+        char *model; /* owned; may be NULL */
+        char *text;  /* owned */
+        size_t text_size;
+        unsigned flags;
+
+        int code; /* TANDEM_OK, or what error says */
+        struct tandem_error error;
+        struct tandem *tandem;
+        struct tandem_model_list *models;
+        struct tandem_status *status;
+        uint32_t *ids;
+        size_t n_ids;
+};
+
+/* Takes over model and text (malloc'd) in any case. *ret is valid until `answered` returns; the callback may be called
+ * before this returns when a connection is kept. 0 or -ENOMEM. */
+int backend_ask(struct backend *b, unsigned what, char *model, char *text, size_t text_size, unsigned flags,
+                void (*answered)(struct ask *ask, void *userdata), void *userdata, struct ask **ret);
+/* No answer is wanted any more. */
+void backend_forget(struct ask *ask);
+
+#endif

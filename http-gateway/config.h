@@ -1,0 +1,44 @@
+/* What the command line says. */
+#ifndef TDM_HTTP_CONFIG_H
+#define TDM_HTTP_CONFIG_H
+
+#include <sys/socket.h>
+#include "common/error.h"
+
+#define MAX_NAMES 32u
+#define MAX_KEYS 256u
+#define MAX_KEY_BYTES 256u
+
+/* Zero-padded, so that a comparison takes the same time wherever two keys differ. */
+struct api_key {
+        char name[64]; /* for people */
+        char key[MAX_KEY_BYTES];
+};
+
+struct config {
+        const char *socket; /* NULL: as every client of libtandem finds it */
+        const char *listen;
+        const char *key_file;
+        bool without_keys;
+        const char *hosts[MAX_NAMES]; /* "name" or "*.suffix" */
+        unsigned n_hosts;
+        const char *origins[MAX_NAMES]; /* "app://obsidian.md" or "app://" and "*" behind it */
+        unsigned n_origins;
+        unsigned request_timeout_s; /* for a request to come whole */
+        unsigned idle_timeout_s;    /* between two requests of a connection */
+        bool help, version, list_parameters;
+
+        struct api_key *keys;
+        unsigned n_keys;
+        struct sockaddr_storage address;
+        socklen_t address_size;
+        bool loopback;
+};
+
+extern const char config_help[];
+
+/* 0, TDM_E_BAD_REQUEST (usage) or another failure. argv's strings are kept. */
+int config_load(struct config *c, int argc, char **argv, struct tdm_error *err);
+void config_deinit(struct config *c);
+
+#endif

@@ -1,0 +1,106 @@
+/* One table from libtandem's codes to HTTP, and one shape for each API. */
+#include "http-gateway/errors.h"
+
+#include <stdarg.h>
+#include "common/utf8.h"
+
+#define RETRY_BUSY_MS 1000u
+#define RETRY_DRAINING_MS 3000u
+
+int failure_set(struct failure *f, int status, const char *code, const char *param, const char *fmt, ...)
+{
+        va_list args;
+
+        f->status = status;
+        f->code = code;
+        f->retry_ms = 0;
+        snprintf(f->param, sizeof(f->param), "%.95s", param ? param : "");
+        va_start(args, fmt);
+        if (vsnprintf(f->message, sizeof(f->message), fmt, args) < 0)
+                f->message[0] = '\0';
+        va_end(args);
+        tdm_utf8_mend(f->message); /* it may repeat what a client sent, and be cut */
+        tdm_utf8_mend(f->param);
+        return status;
+}
+
+static const struct {
+        int tandem, status;
+        const char *code;
+        unsigned retry_ms;
+} table[] = {
+        { TANDEM_E_NO_MODEL, 404, "model_not_found", 0 },
+        { TANDEM_E_BAD_MODEL, 500, "bad_model", 0 },
+        { TANDEM_E_UNSUPPORTED, 400, "unsupported", 0 },
+        { TANDEM_E_MODEL_CHANGED, 500, "model_changed", 0 },
+        { TANDEM_E_BAD_REQUEST, 400, "invalid_request", 0 },
+        { TANDEM_E_TOO_LONG, 400, "context_length_exceeded", 0 },
+        { TANDEM_E_BUSY, 429, "rate_limit_exceeded", RETRY_BUSY_MS },
+        { TANDEM_E_QUOTA, 429, "rate_limit_exceeded", RETRY_BUSY_MS },
+        { TANDEM_E_NO_MEMORY, 503, "no_memory", RETRY_DRAINING_MS },
+        { TANDEM_E_DENIED, 403, "denied", 0 },
+        { TANDEM_E_DRAINING, 503, "draining", RETRY_DRAINING_MS },
+        { TANDEM_E_CANCELLED, 500, "cancelled", 0 },
+        { TANDEM_E_DEVICE_FAULT, 500, "device_fault", 0 },
+        { TANDEM_E_DAEMON_LOST, 503, "daemon_lost", RETRY_BUSY_MS },
+        { TANDEM_E_PROTOCOL, 502, "protocol", 0 },
+        { TANDEM_E_NO_WORKER, 503, "no_worker", RETRY_DRAINING_MS },
+        { TANDEM_E_DEADLINE, 504, "deadline", 0 },
+        { TANDEM_E_NO_DAEMON, 503, "no_daemon", RETRY_DRAINING_MS },
+        { TANDEM_E_TIMEOUT, 504, "timeout", 0 },
+};
+
+int failure_from_tandem(struct failure *f, const struct tandem_error *err, const char *model)
+{
+        if (err->code == TANDEM_E_NO_MODEL)
+                return failure_set(f, 404, "model_not_found", "model",
+                                   "the model '%.200s' does not exist; GET /v1/models lists those that do",
+                                   model ? model : "");
+        failure_set(f, 500, "internal", NULL, "%s", err->message);
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(table); i++)
+                if (table[i].tandem == err->code) {
+                        f->status = table[i].status;
+                        f->code = table[i].code;
+                        f->retry_ms = table[i].retry_ms;
+                }
+        return f->status;
+}
+
+static const char *openai_type(int status)
+{
+        return status == 429 ? "rate_limit_error" : status >= 500 ? "server_error" : "invalid_request_error";
+}
+
+static const char *anthropic_type(int status)
+{
+        switch (status) {
+        case 401:
+                return "authentication_error";
+        case 403:
+                return "permission_error";
+        case 404:
+                return "not_found_error";
+        case 413:
+                return "request_too_large";
+        case 429:
+                return "rate_limit_error";
+        case 503:
+                return "overloaded_error";
+        default:
+                return status >= 500 ? "api_error" : "invalid_request_error";
+        }
+}
+
+json_t *failure_json(const struct failure *f, enum dialect dialect, const char *request_id)
+{
+        switch (dialect) {
+        case DIALECT_ANTHROPIC:
+                return json_pack("{s:s, s:{s:s, s:s}, s:s}", "type", "error", "error", "type",
+                                 anthropic_type(f->status), "message", f->message, "request_id", request_id);
+        case DIALECT_OLLAMA:
+                return json_pack("{s:s}", "error", f->message);
+        default:
+                return json_pack("{s:{s:s, s:s, s:s?, s:s}}", "error", "message", f->message, "type",
+                                 openai_type(f->status), "param", f->param[0] ? f->param : NULL, "code", f->code);
+        }
+}

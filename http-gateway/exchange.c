@@ -1,0 +1,289 @@
+/* Suspending is where the traps are. A suspended connection is not watched by libmicrohttpd, so its socket is polled
+ * here for EPOLLRDHUP: a client that leaves while its prompt is read is seen. A client that shuts down its sending side
+ * alone counts as gone, as everywhere in HTTP. */
+#include "http-gateway/exchange.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include "common/log.h"
+#include "http-gateway/backend.h"
+#include "http-gateway/generation.h"
+
+#define STREAM_BLOCK_BYTES (16u << 10)
+
+struct exchange *exchange_new(struct server *s, struct peer *peer, struct MHD_Connection *mhd)
+{
+        struct exchange *x = calloc(1, sizeof(*x));
+
+        if (!x)
+                return NULL;
+        x->server = s;
+        x->peer = peer;
+        x->mhd = mhd;
+        x->begun_ns = x->moved_ns = tdm_now_ns();
+        snprintf(x->id, sizeof(x->id), "req_%08llx%08llx", (unsigned long long)(x->begun_ns & 0xffffffff),
+                 (unsigned long long)++s->next_id);
+        tdm_list_append(&s->exchanges, &x->node);
+        s->n_exchanges++;
+        peer->exchange = x;
+        return x;
+}
+
+static void drop_body(struct exchange *x)
+{
+        x->server->body_bytes -= x->body.size;
+        buffer_free(&x->body);
+}
+
+static void drop_work(struct exchange *x)
+{
+        generation_free(steal_ptr(&x->generation));
+        if (x->ask)
+                backend_forget(steal_ptr(&x->ask));
+}
+
+void exchange_free(struct exchange *x)
+{
+        if (!x)
+                return;
+        if (x->status > 0)
+                x->server->metrics.by_class[TDM_MIN(x->status / 100, 5)]++;
+        drop_work(x);
+        tdm_source_destroyp(&x->hang_up);
+        drop_body(x);
+        buffer_free(&x->out);
+        if (x->free_state)
+                x->free_state(x->state);
+        tdm_list_remove(&x->node);
+        x->server->n_exchanges--;
+        if (x->peer) {
+                x->peer->exchange = NULL;
+                x->peer->since_ns = tdm_now_ns();
+        }
+        free(x);
+}
+
+/* ---- suspending ---- */
+
+static int on_hang_up(struct tdm_source *source, int fd, uint32_t events, void *userdata)
+{
+        struct exchange *x = userdata;
+
+        tdm_log_debug("%s: the client has left", x->id);
+        x->server->metrics.hang_ups++;
+        exchange_break(x);
+        return 0;
+}
+
+static void suspend(struct exchange *x)
+{
+        if (x->suspended)
+                return;
+        MHD_suspend_connection(x->mhd);
+        x->suspended = true;
+        if (tdm_loop_add_io(x->server->loop, x->peer->fd, EPOLLRDHUP, on_hang_up, x, &x->hang_up) < 0)
+                x->hang_up = NULL; /* a hang-up is then seen by the next byte that is sent */
+}
+
+void exchange_wake(struct exchange *x)
+{
+        if (!x->suspended)
+                return;
+        tdm_source_destroyp(&x->hang_up);
+        x->suspended = false;
+        MHD_resume_connection(x->mhd);
+        server_run_soon(x->server);
+}
+
+void exchange_break(struct exchange *x)
+{
+        x->broken = true;
+        drop_work(x);
+        if (x->peer)
+                (void)shutdown(x->peer->fd, SHUT_RDWR);
+        exchange_wake(x);
+}
+
+/* ---- the body ---- */
+
+void exchange_take_body(struct exchange *x, const char *data, size_t size)
+{
+        struct server *s = x->server;
+
+        x->body_seen += size;
+        if (x->discard) {
+                if (x->body_seen > MAX_DRAIN_BYTES)
+                        exchange_break(x);
+                return;
+        }
+        if (x->body.size + size > MAX_BODY_BYTES)
+                failure_set(&x->failure, 413, "request_too_large", NULL, "a body may have at most %zu bytes",
+                            MAX_BODY_BYTES);
+        else if (s->body_bytes + size > MAX_BODIES_BYTES)
+                failure_set(&x->failure, 503, "busy", NULL, "too many large requests are on their way");
+        if (x->failure.status == 0) {
+                buffer_add(&x->body, data, size);
+                if (!x->body.failed) {
+                        s->body_bytes += size;
+                        return;
+                }
+                failure_set(&x->failure, 503, "no_memory", NULL, "no memory for the request's body");
+        }
+        drop_body(x);
+        x->discard = true;
+}
+
+/* ---- answers ---- */
+
+void exchange_answer_text(struct exchange *x, int status, const char *content_type, struct buffer *text)
+{
+        if (x->status != 0)
+                return;
+        buffer_free(&x->out);
+        x->out = *text;
+        *text = (struct buffer){ 0 };
+        x->status = x->out.failed ? 500 : status;
+        x->content_type = content_type;
+        exchange_wake(x);
+}
+
+void exchange_answer_json(struct exchange *x, int status, json_t *json)
+{
+        _cleanup_(buffer_free) struct buffer text = { 0 };
+
+        json_write(&text, json);
+        exchange_answer_text(x, status, "application/json", &text);
+}
+
+void exchange_fail(struct exchange *x, const struct failure *f)
+{
+        if (x->status != 0)
+                return;
+        if (f != &x->failure)
+                x->failure = *f;
+        exchange_answer_json(x, f->status, failure_json(f, x->dialect, x->id));
+}
+
+void exchange_begin_stream(struct exchange *x, const char *content_type)
+{
+        if (x->status != 0)
+                return;
+        x->status = 200;
+        x->content_type = content_type;
+        x->streaming = true;
+        exchange_wake(x);
+}
+
+void exchange_end_stream(struct exchange *x)
+{
+        x->stream_ended = true;
+        exchange_wake(x);
+}
+
+static ssize_t read_stream(void *userdata, uint64_t position, char *to, size_t max)
+{
+        struct exchange *x = userdata;
+        size_t n;
+
+        if (x->broken || x->out.failed)
+                return MHD_CONTENT_READER_END_WITH_ERROR;
+        n = buffer_take(&x->out, to, max);
+        if (n > 0) {
+                x->moved_ns = tdm_now_ns();
+                if (x->generation)
+                        generation_drained(x->generation);
+                return (ssize_t)n;
+        }
+        if (x->stream_ended)
+                return MHD_CONTENT_READER_END_OF_STREAM;
+        suspend(x);
+        return 0;
+}
+
+static void add_header(struct MHD_Response *response, const char *name, const char *value)
+{
+        if (MHD_add_response_header(response, name, value) != MHD_YES)
+                tdm_log_debug("cannot add the header %s", name);
+}
+
+static void add_headers(struct exchange *x, struct MHD_Response *response)
+{
+        char number[32];
+
+        if (x->content_type)
+                add_header(response, "Content-Type", x->content_type);
+        add_header(response, x->dialect == DIALECT_ANTHROPIC ? "request-id" : "x-request-id", x->id);
+        if (x->streaming) {
+                add_header(response, "Cache-Control", "no-cache");
+                add_header(response, "X-Accel-Buffering", "no");
+        }
+        if (x->origin[0]) {
+                add_header(response, "Access-Control-Allow-Origin", x->origin);
+                add_header(response, "Vary", "Origin");
+                add_header(response, "Access-Control-Expose-Headers",
+                           "x-request-id, request-id, retry-after, retry-after-ms, x-should-retry");
+        }
+        if (x->allow_headers[0])
+                add_header(response, "Access-Control-Allow-Headers", x->allow_headers);
+        if (x->allow[0]) {
+                add_header(response, "Allow", x->allow);
+                if (x->origin[0]) {
+                        add_header(response, "Access-Control-Allow-Methods", x->allow);
+                        add_header(response, "Access-Control-Max-Age", "600");
+                }
+        }
+        if (x->failure.status == 401)
+                add_header(response, "WWW-Authenticate", "Bearer");
+        if (x->failure.retry_ms > 0) {
+                snprintf(number, sizeof(number), "%u", TDM_DIV_UP(x->failure.retry_ms, 1000u));
+                add_header(response, "Retry-After", number);
+                snprintf(number, sizeof(number), "%u", x->failure.retry_ms);
+                add_header(response, "retry-after-ms", number);
+        }
+        if (x->failure.status >= 400)
+                add_header(response, "x-should-retry", x->failure.retry_ms > 0 ? "true" : "false");
+        if (x->must_close || x->server->draining)
+                add_header(response, "Connection", "close");
+}
+
+static enum MHD_Result queue_answer(struct exchange *x)
+{
+        struct MHD_Response *response;
+        enum MHD_Result r;
+
+        if (x->streaming)
+                response =
+                        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, read_stream, x, NULL);
+        else
+                response = MHD_create_response_from_buffer(x->out.size, x->out.data ? x->out.data : (void *)"",
+                                                           MHD_RESPMEM_PERSISTENT);
+        if (!response)
+                return MHD_NO;
+        add_headers(x, response);
+        r = MHD_queue_response(x->mhd, (unsigned)x->status, response);
+        MHD_destroy_response(response);
+        x->queued = r == MHD_YES;
+        x->moved_ns = tdm_now_ns();
+        return r;
+}
+
+/* The head and the body are there, or an answer is. */
+enum MHD_Result exchange_continue(struct exchange *x)
+{
+        if (x->broken)
+                return MHD_NO;
+        if (!x->ran) {
+                x->ran = true;
+                x->begun_ns = x->moved_ns = tdm_now_ns();
+                if (x->failure.status != 0)
+                        exchange_fail(x, &x->failure);
+                else if (x->status == 0)
+                        x->route->run(x);
+        }
+        if (x->broken)
+                return MHD_NO;
+        if (x->status != 0)
+                return queue_answer(x);
+        suspend(x);
+        return MHD_YES;
+}

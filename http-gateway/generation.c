@@ -1,0 +1,451 @@
+/* Callbacks of libtandem only note and format; what ends a generation (an error, the last choice) is done after
+ * tandem_dispatch() has returned. */
+#include "http-gateway/generation.h"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include "common/log.h"
+#include "http-gateway/backend.h"
+
+#define PAUSE_BYTES ((size_t)64 << 10) /* unread by the client: no more is taken from the daemon */
+#define RESUME_BYTES ((size_t)16 << 10)
+#define QUIET_NS TDM_NSEC_PER_SEC /* a stream that says nothing for so long gets a sign of life */
+
+/* ---- the request ---- */
+
+struct generation_request *generation_request_new(json_t *json)
+{
+        struct generation_request *r = calloc(1, sizeof(*r));
+
+        if (!r) {
+                json_decref(json);
+                return NULL;
+        }
+        r->json = json;
+        r->n = 1;
+        tandem_generate_options_init(&r->options);
+        return r;
+}
+
+void generation_request_free(struct generation_request *r)
+{
+        if (!r)
+                return;
+        for (size_t i = 0; i < r->n_messages; i++)
+                free((char *)(uintptr_t)r->messages[i].text);
+        free(r->messages);
+        for (size_t i = 0; i < r->n_prompts; i++)
+                free(r->prompts[i].ids);
+        json_decref(r->json);
+        free(r->model);
+        free(r);
+}
+
+void generation_request_freep(struct generation_request **r)
+{
+        generation_request_free(*r);
+}
+
+/* ---- ends ---- */
+
+static void let_go(struct generation *g)
+{
+        bool clean = g->tandem && !g->failed;
+
+        tdm_source_destroyp(&g->io);
+        if (g->connecting)
+                backend_forget(steal_ptr(&g->connecting));
+        for (unsigned i = 0; i < g->n_choices; i++)
+                clean = clean && g->choices[i].job && tandem_job_done(g->choices[i].job);
+        if (g->tandem && !clean)
+                tandem_close(steal_ptr(&g->tandem)); /* the daemon stops what still runs */
+        for (unsigned i = 0; i < g->n_choices; i++) {
+                tandem_job_free(g->choices[i].job);
+                g->choices[i].job = NULL;
+        }
+        if (g->tandem)
+                backend_keep(g->x->server->backend, steal_ptr(&g->tandem));
+}
+
+void generation_free(struct generation *g)
+{
+        if (!g)
+                return;
+        let_go(g);
+        for (unsigned i = 0; i < g->n_choices; i++) {
+                struct choice *c = &g->choices[i];
+
+                stops_free(&c->stopper);
+                buffer_free(&c->text);
+                json_decref(c->tokens);
+                free(c->state);
+        }
+        generation_request_free(g->request);
+        free(g);
+}
+
+static void note_failure(struct generation *g, const struct tandem_error *err)
+{
+        if (g->failed)
+                return;
+        g->failed = true;
+        failure_from_tandem(&g->failure, err, json_get_string(g->request->json, "model", ""));
+}
+
+static void fail_now(struct generation *g)
+{
+        struct exchange *x = g->x;
+
+        g->over = true;
+        let_go(g);
+        if (!g->begun) {
+                exchange_fail(x, &g->failure);
+                return;
+        }
+        x->server->metrics.stream_errors++;
+        tdm_log_info("%s: the stream ends with an error: %s", x->id, g->failure.message);
+        g->ops->error(x, &g->failure);
+        exchange_end_stream(x);
+}
+
+static void begin(struct generation *g)
+{
+        g->begun = true;
+        g->spoke_ns = tdm_now_ns();
+        g->ops->begin(g->x);
+        exchange_begin_stream(g->x, g->ops->content_type);
+}
+
+static void end_now(struct generation *g)
+{
+        struct exchange *x = g->x;
+        struct metrics *m = &x->server->metrics;
+        uint64_t prompt, cached, generated;
+
+        g->over = true;
+        generation_usage(g, &prompt, &cached, &generated);
+        m->prompt_tokens += prompt;
+        m->cached_tokens += cached;
+        m->generated_tokens += generated;
+        let_go(g);
+        g->ops->end(x);
+        if (g->begun)
+                exchange_end_stream(x);
+}
+
+void generation_usage(const struct generation *g, uint64_t *ret_prompt, uint64_t *ret_cached, uint64_t *ret_generated)
+{
+        *ret_prompt = *ret_cached = *ret_generated = 0;
+        for (unsigned i = 0; i < g->n_choices; i++) {
+                *ret_generated += g->choices[i].generated_tokens;
+                if (i % g->request->n != 0)
+                        continue;
+                *ret_prompt += g->choices[i].prompt_tokens;
+                *ret_cached += g->choices[i].cached_tokens;
+        }
+}
+
+/* ---- what libtandem tells ---- */
+
+static void on_accepted(struct tandem_job *job, const struct tandem_accepted *accepted, void *userdata)
+{
+        struct choice *c = userdata;
+        struct generation *g = c->generation;
+        uint32_t limit = g->request->context_limit;
+
+        c->accepted = true;
+        c->prompt_tokens = accepted->prompt_tokens;
+        g->n_accepted++;
+        if (limit > 0 && c->prompt_tokens >= limit && !g->failed && !g->request->count_only) {
+                g->failed = true;
+                failure_set(&g->failure, 400, "context_length_exceeded", NULL,
+                            "the prompt has %u tokens, and num_ctx leaves room for %u with the answer",
+                            c->prompt_tokens, limit);
+        }
+}
+
+static void send_text(struct choice *c, const struct tandem_token *token, const char *text, size_t size)
+{
+        struct generation *g = c->generation;
+
+        if (!g->request->stream)
+                buffer_add(&c->text, text, size);
+        else if (!g->begun)
+                begin(g);
+        g->ops->text(g->x, c, token, text, size);
+}
+
+static void measure(struct generation *g, struct choice *c)
+{
+        uint64_t now_ns = tdm_now_ns();
+        struct metrics *m = &g->x->server->metrics;
+
+        if (c->last_token_ns == 0)
+                histogram_add(&m->first_token, (double)(now_ns - g->x->begun_ns) / 1e9);
+        else
+                histogram_add(&m->between_tokens, (double)(now_ns - c->last_token_ns) / 1e9);
+        c->last_token_ns = now_ns;
+        g->spoke_ns = now_ns;
+}
+
+static void cut(struct choice *c, enum tandem_reason reason)
+{
+        c->cut = true;
+        c->reason = reason;
+        (void)tandem_cancel(c->job);
+}
+
+static void on_token(struct tandem_job *job, const struct tandem_token *token, void *userdata)
+{
+        struct choice *c = userdata;
+        struct generation *g = c->generation;
+        _cleanup_(buffer_free) struct buffer out = { 0 };
+
+        if (g->failed || c->cut)
+                return;
+        c->generated_tokens = token->index + 1;
+        measure(g, c);
+        if (c->stopper.n == 0) {
+                send_text(c, token, token->text, token->size);
+        } else {
+                c->stop = stops_add(&c->stopper, token->text, token->size, &out);
+                if (out.size > 0)
+                        send_text(c, token, out.data, out.size);
+                if (c->stop >= 0)
+                        cut(c, TANDEM_REASON_STOP);
+        }
+        if (!c->cut && g->request->context_limit > 0 &&
+            c->prompt_tokens + c->generated_tokens >= g->request->context_limit)
+                cut(c, TANDEM_REASON_LENGTH);
+}
+
+static void on_done(struct tandem_job *job, const struct tandem_result *result, void *userdata)
+{
+        struct choice *c = userdata;
+        struct generation *g = c->generation;
+        _cleanup_(buffer_free) struct buffer out = { 0 };
+
+        if (g->failed || c->ended)
+                return;
+        if (result->reason == TANDEM_REASON_ERROR) {
+                note_failure(g, &result->error);
+                return;
+        }
+        if (result->reason == TANDEM_REASON_CANCELLED && !c->cut) {
+                g->failed = true;
+                failure_set(&g->failure, 500, "cancelled", NULL,
+                            "the job was cancelled by the service's administrator");
+                return;
+        }
+        c->ended = true;
+        c->prompt_tokens = result->prompt_tokens;
+        c->cached_tokens = result->cached_tokens;
+        if (!c->cut) {
+                c->reason = result->reason;
+                c->generated_tokens = result->generated_tokens;
+                if (c->stopper.n > 0) {
+                        c->stop = stops_add(&c->stopper, result->tail, result->tail_size, &out);
+                        if (c->stop < 0)
+                                stops_flush(&c->stopper, &out);
+                        else
+                                c->reason = TANDEM_REASON_STOP;
+                } else {
+                        buffer_add(&out, result->tail, result->tail_size);
+                }
+        } else if (c->stop < 0) {
+                stops_flush(&c->stopper, &out);
+        }
+        if (out.size > 0)
+                send_text(c, NULL, out.data, out.size);
+        c->prefill_s = result->prefill_tps > 0 ? (c->prompt_tokens - c->cached_tokens) / result->prefill_tps : 0;
+        c->decode_s = result->decode_tps > 0 ? c->generated_tokens / result->decode_tps : 0;
+        c->load_s = TDM_MAX(0.0, result->ttft_ms / 1e3 - c->prefill_s);
+        g->n_ended++;
+        if (!g->request->stream)
+                return;
+        if (!g->begun)
+                begin(g);
+        g->ops->choice_end(g->x, c);
+}
+
+/* ---- the connection to the daemon ---- */
+
+static void watch(struct generation *g)
+{
+        short events = tandem_events(g->tandem);
+
+        g->paused = g->paused ? buffer_left(&g->x->out) > RESUME_BYTES : buffer_left(&g->x->out) > PAUSE_BYTES;
+        if (g->paused)
+                events &= ~POLLIN;
+        if (events != g->watched && g->io && tdm_source_set_io_events(g->io, (uint32_t)events) == 0)
+                g->watched = events;
+}
+
+/* After every dispatch. */
+static void look(struct generation *g)
+{
+        bool accepted = g->n_accepted == g->n_choices;
+
+        if (g->over)
+                return;
+        if (g->failed) {
+                fail_now(g);
+                return;
+        }
+        if (g->request->count_only && accepted) {
+                end_now(g);
+                return;
+        }
+        if (g->request->stream && !g->begun && accepted)
+                begin(g);
+        if (g->n_ended == g->n_choices) {
+                end_now(g);
+                return;
+        }
+        watch(g);
+        if (g->begun && buffer_left(&g->x->out) > 0)
+                exchange_wake(g->x);
+}
+
+static int on_io(struct tdm_source *source, int fd, uint32_t events, void *userdata)
+{
+        struct generation *g = userdata;
+
+        if (tandem_dispatch(g->tandem, 0) != TANDEM_OK && !g->failed && g->n_ended < g->n_choices)
+                note_failure(g, tandem_connection_error(g->tandem));
+        look(g);
+        return 0;
+}
+
+static int start_choice(struct generation *g, unsigned i, struct tandem_error *err)
+{
+        struct generation_request *r = g->request;
+        struct tandem_generate_options o = r->options;
+        struct choice *c = &g->choices[i];
+        struct tandem_callbacks callbacks;
+
+        tandem_callbacks_init(&callbacks);
+        callbacks.on_accepted = on_accepted;
+        callbacks.on_token = on_token;
+        callbacks.on_done = on_done;
+        o.model = r->model;
+        o.seed += i % r->n;
+        if (r->name_the_stop) {
+                c->stopper.texts = r->stops;
+                c->stopper.n = r->n_stops;
+        } else {
+                o.stop = r->stops;
+                o.n_stop = r->n_stops;
+        }
+        if (r->n_messages > 0) {
+                o.chat = r->messages;
+                o.n_chat = r->n_messages;
+        } else {
+                const struct prompt *p = &r->prompts[i / r->n];
+
+                o.prompt = p->text;
+                o.prompt_size = p->size;
+                o.prompt_ids = p->ids;
+                o.n_prompt_ids = p->n_ids;
+        }
+        return tandem_generate(g->tandem, &o, &callbacks, c, &c->job, err);
+}
+
+static void on_connected(struct ask *ask, void *userdata)
+{
+        struct generation *g = userdata;
+        struct tandem_error err = ask->error;
+        int code = ask->code, r;
+
+        g->connecting = NULL;
+        if (code == TANDEM_OK) {
+                g->tandem = steal_ptr(&ask->tandem);
+                g->watched = POLLIN;
+                r = tdm_loop_add_io(g->x->server->loop, tandem_fd(g->tandem), EPOLLIN, on_io, g, &g->io);
+                for (unsigned i = 0; r == 0 && code == TANDEM_OK && i < g->n_choices; i++)
+                        code = start_choice(g, i, &err);
+                if (r < 0) {
+                        code = TANDEM_E_INTERNAL;
+                        err = (struct tandem_error){ .code = code };
+                        snprintf(err.message, sizeof(err.message), "cannot watch tandemd: %s", strerror(-r));
+                }
+        }
+        if (code != TANDEM_OK) {
+                note_failure(g, &err);
+                fail_now(g);
+                return;
+        }
+        watch(g);
+}
+
+/* A model is a name: libtandem would open a path with this process' rights. */
+static bool is_a_name(const char *model)
+{
+        size_t n = strlen(model);
+
+        return n > 0 && n < 256 && !strchr(model, '/') && model[0] != '.' &&
+               (n < 5 || strcmp(model + n - 5, ".gguf") != 0);
+}
+
+void generation_start(struct exchange *x, struct generation_request *request, const struct generation_ops *ops)
+{
+        _cleanup_(generation_request_freep) struct generation_request *r = request;
+        unsigned n_prompts = r->n_messages > 0 ? 1 : (unsigned)r->n_prompts, n = n_prompts * r->n;
+        struct generation *g;
+        struct failure f;
+
+        if (n > MAX_CHOICES) {
+                failure_set(&f, 400, "invalid_value", "n", "at most %u choices are made in all", MAX_CHOICES);
+                exchange_fail(x, &f);
+                return;
+        }
+        if (!r->model || !is_a_name(r->model)) {
+                struct tandem_error err = { .code = TANDEM_E_NO_MODEL };
+
+                failure_from_tandem(&f, &err, json_get_string(r->json, "model", ""));
+                exchange_fail(x, &f);
+                return;
+        }
+        g = calloc(1, sizeof(*g) + n * sizeof(g->choices[0]));
+        if (!g) {
+                failure_set(&f, 503, "no_memory", NULL, "no memory for this request");
+                exchange_fail(x, &f);
+                return;
+        }
+        g->x = x;
+        g->ops = ops;
+        g->request = steal_ptr(&r);
+        g->n_choices = n;
+        g->created = time(NULL);
+        g->started_ns = g->spoke_ns = tdm_now_ns();
+        for (unsigned i = 0; i < n; i++) {
+                g->choices[i].generation = g;
+                g->choices[i].index = i;
+                g->choices[i].stop = -1;
+        }
+        x->generation = g;
+        if (backend_ask(x->server->backend, ASK_CONNECT, NULL, NULL, 0, 0, on_connected, g, &g->connecting) < 0) {
+                failure_set(&f, 503, "no_memory", NULL, "no memory for this request");
+                exchange_fail(x, &f);
+        }
+}
+
+void generation_drained(struct generation *g)
+{
+        if (!g->over && g->tandem && g->paused)
+                watch(g);
+}
+
+void generation_tick(struct generation *g, uint64_t now_ns)
+{
+        if (g->over || !g->request->stream || !g->tandem)
+                return;
+        if (!g->begun && now_ns - g->started_ns >= QUIET_NS)
+                begin(g);
+        if (g->begun && g->ops->ping && now_ns - g->spoke_ns >= QUIET_NS - QUIET_NS / 10 &&
+            buffer_left(&g->x->out) == 0) {
+                g->spoke_ns = now_ns;
+                g->ops->ping(g->x);
+                exchange_wake(g->x);
+        }
+}

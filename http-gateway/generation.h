@@ -1,0 +1,102 @@
+/* Jobs for one exchange: one for each choice, on one connection to tandemd.
+ *
+ * The API's part is a `struct generation_ops`; what it fills in is a `struct generation_request`. A stream begins when
+ * all jobs are accepted, so that what the daemon refuses is still an answer with its own status, or after a second,
+ * when a model is being read. Nothing is read from the daemon while the client leaves more than a mark unread, so the
+ * daemon pauses these jobs and no others. */
+#ifndef TDM_HTTP_GENERATION_H
+#define TDM_HTTP_GENERATION_H
+
+#include "http-gateway/exchange.h"
+#include "http-gateway/stops.h"
+
+#define MAX_CHOICES 64u
+#define MAX_PROMPTS 16u
+#define MAX_MESSAGES 4096u
+#define MAX_STOPS 16u
+#define MAX_STOP_BYTES 256u
+
+struct prompt {
+        const char *text; /* NULL: ids */
+        size_t size;
+        uint32_t *ids; /* owned */
+        size_t n_ids;
+};
+
+struct generation_request {
+        json_t *json;                           /* the request: strings point into it */
+        struct tandem_generate_options options; /* model, sampling, max_tokens */
+        char *model;                            /* owned, as the daemon knows it */
+        struct tandem_message *messages;        /* owned, and their texts; or: */
+        size_t n_messages;
+        struct prompt prompts[MAX_PROMPTS];
+        size_t n_prompts;
+        const char *stops[MAX_STOPS];
+        size_t n_stops;
+        unsigned n;             /* choices for each prompt */
+        uint32_t context_limit; /* prompt and answer together; 0: none of ours */
+        bool stream, with_usage, with_logprobs;
+        bool count_only;    /* only how many tokens the prompt has */
+        bool name_the_stop; /* which stop text it was matters */
+};
+
+struct choice {
+        struct generation *generation;
+        unsigned index;
+        struct tandem_job *job;
+        bool accepted, ended;
+        bool cut; /* by us: at reason */
+        enum tandem_reason reason;
+        int stop; /* index of the stop text that was found here; -1 */
+        uint32_t prompt_tokens, cached_tokens, generated_tokens;
+        double prefill_s, decode_s, load_s;
+        uint64_t last_token_ns;
+        struct stops stopper;
+        struct buffer text; /* of an answer that is not a stream */
+        json_t *tokens;     /* the API's own, for log-probabilities */
+        void *state;        /* the API's, malloc'd */
+};
+
+/* Each adds to x->out (streams), or answers. end() of an exchange that is not a stream makes the whole answer. */
+struct generation_ops {
+        const char *content_type;
+        void (*begin)(struct exchange *x);
+        /* token NULL: text that was held back until the end */
+        void (*text)(struct exchange *x, struct choice *c, const struct tandem_token *token, const char *text,
+                     size_t size);
+        void (*choice_end)(struct exchange *x, struct choice *c);
+        void (*end)(struct exchange *x);
+        void (*error)(struct exchange *x, const struct failure *f); /* in the midst of a stream */
+        void (*ping)(struct exchange *x);                           /* NULL: none */
+};
+
+struct generation {
+        struct exchange *x;
+        const struct generation_ops *ops;
+        struct generation_request *request;
+        struct tandem *tandem;
+        struct ask *connecting;
+        struct tdm_source *io;
+        short watched;
+        bool paused, begun, over, failed;
+        unsigned n_choices, n_accepted, n_ended;
+        uint64_t started_ns, spoke_ns;
+        time_t created;
+        struct failure failure;
+        struct choice choices[];
+};
+
+struct generation_request *generation_request_new(json_t *json); /* takes json over; NULL: out of memory */
+void generation_request_free(struct generation_request *r);
+void generation_request_freep(struct generation_request **r);
+
+/* Takes the request over. Answers the exchange, now or later. */
+void generation_start(struct exchange *x, struct generation_request *request, const struct generation_ops *ops);
+void generation_free(struct generation *g);    /* what runs is cancelled; NULL is fine */
+void generation_drained(struct generation *g); /* the client has read */
+void generation_tick(struct generation *g, uint64_t now_ns);
+
+/* Sums over the choices: a prompt counts once, whatever n. */
+void generation_usage(const struct generation *g, uint64_t *ret_prompt, uint64_t *ret_cached, uint64_t *ret_generated);
+
+#endif

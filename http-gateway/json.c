@@ -1,0 +1,142 @@
+/* Depth and number of values are counted before jansson sees the text: it would allow 2,048 levels, and two bytes on
+ * the wire can become a value of some fifty in memory. */
+#include "http-gateway/json.h"
+
+#include "common/utf8.h"
+
+/* Whether the text stays within the limits; strings are skipped. What is not JSON is the parser's affair. */
+static int scan(const char *data, size_t size, struct failure *f)
+{
+        size_t depth = 0, n_values = 0;
+        bool in_string = false;
+
+        for (size_t i = 0; i < size; i++) {
+                if (in_string) {
+                        if (data[i] == '\\')
+                                i++;
+                        else if (data[i] == '"')
+                                in_string = false;
+                        continue;
+                }
+                switch (data[i]) {
+                case '"':
+                        in_string = true;
+                        break;
+                case '[':
+                case '{':
+                        n_values++;
+                        if (++depth > JSON_MAX_DEPTH)
+                                return failure_set(f, 400, "invalid_json", NULL,
+                                                   "the body's JSON is nested deeper than %u levels", JSON_MAX_DEPTH);
+                        break;
+                case ']':
+                case '}':
+                        depth -= depth > 0;
+                        break;
+                case ',':
+                        n_values++;
+                        break;
+                }
+                if (n_values > JSON_MAX_VALUES)
+                        return failure_set(f, 400, "invalid_json", NULL, "the body's JSON has more than %u values",
+                                           JSON_MAX_VALUES);
+        }
+        return 0;
+}
+
+json_t *json_read_object(const char *data, size_t size, struct failure *f)
+{
+        json_error_t why;
+        json_t *json;
+
+        if (size == 0) {
+                failure_set(f, 400, "invalid_json", NULL, "the request has no body; a JSON object is expected");
+                return NULL;
+        }
+        if (scan(data, size, f) != 0)
+                return NULL;
+        json = json_loadb(data, size, JSON_REJECT_DUPLICATES, &why);
+        if (!json) {
+                failure_set(f, 400, "invalid_json", NULL, "the body is not JSON that can be taken: %s (line %d)",
+                            tdm_utf8_mend(why.text), why.line);
+                return NULL;
+        }
+        if (!json_is_object(json)) {
+                json_decref(json);
+                failure_set(f, 400, "invalid_json", NULL, "the body is not a JSON object");
+                return NULL;
+        }
+        return json;
+}
+
+json_t *json_text(const char *data, size_t size)
+{
+        _cleanup_(buffer_free) struct buffer mended = { 0 };
+        json_t *json;
+
+        if (tdm_utf8_is_valid(data, size))
+                return json_stringn(data, size);
+        for (size_t i = 0; i < size;) {
+                int n = tdm_utf8_length((const uint8_t *)data + i, size - i);
+
+                if (n > 0)
+                        buffer_add(&mended, data + i, (size_t)n);
+                else
+                        buffer_add_text(&mended, "\xef\xbf\xbd");
+                i += n > 0 ? (size_t)n : n < 0 ? size - i : 1;
+        }
+        json = mended.failed ? NULL : json_stringn(mended.data, mended.size);
+        return json;
+}
+
+static int add_chunk(const char *data, size_t size, void *userdata)
+{
+        struct buffer *b = userdata;
+
+        buffer_add(b, data, size);
+        return b->failed ? -1 : 0;
+}
+
+void json_write(struct buffer *b, json_t *json)
+{
+        if (!json || json_dump_callback(json, add_chunk, b, JSON_COMPACT | JSON_REAL_PRECISION(9)) != 0)
+                b->failed = true;
+        json_decref(json);
+}
+
+json_t *json_get(const json_t *object, const char *key)
+{
+        json_t *value = json_object_get(object, key);
+
+        return json_is_null(value) ? NULL : value;
+}
+
+double json_get_number(const json_t *object, const char *key, double otherwise)
+{
+        const json_t *value = json_get(object, key);
+
+        return json_is_number(value) ? json_number_value(value) : otherwise;
+}
+
+json_int_t json_get_integer(const json_t *object, const char *key, json_int_t otherwise)
+{
+        const json_t *value = json_get(object, key);
+
+        if (json_is_real(value))
+                return (json_int_t)json_real_value(value);
+        return json_is_integer(value) ? json_integer_value(value) : otherwise;
+}
+
+bool json_get_bool(const json_t *object, const char *key, bool otherwise)
+{
+        const json_t *value = json_get(object, key);
+
+        return json_is_boolean(value) ? json_is_true(value) : otherwise;
+}
+
+const char *json_get_string(const json_t *object, const char *key, const char *otherwise)
+{
+        const json_t *value = json_get(object, key);
+
+        return json_is_string(value) ? json_string_value(value) : otherwise;
+}

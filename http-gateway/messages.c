@@ -1,0 +1,167 @@
+#include "http-gateway/messages.h"
+
+struct generation_request *request_read(struct exchange *x, const struct param_table *table)
+{
+        struct generation_request *r = NULL;
+        struct failure f = { 0 };
+        json_t *json = json_read_object(x->body.data, x->body.size, &f);
+
+        if (json)
+                r = generation_request_new(json); /* takes it over */
+        if (json && !r)
+                failure_set(&f, 503, "no_memory", NULL, "no memory for this request");
+        if (r && params_check(table, r->json, &f) == 0) {
+                r->stream = json_get_bool(r->json, "stream", false);
+                return r;
+        }
+        generation_request_free(r);
+        exchange_fail(x, &f);
+        return NULL;
+}
+
+int request_take_model(struct generation_request *r, struct failure *f)
+{
+        const char *model = json_get_string(r->json, "model", "");
+        size_t n = strlen(model);
+
+        if (n == 0)
+                return failure_set(f, 400, "missing_required_parameter", "model",
+                                   "'model' is missing; GET /v1/models lists what there is");
+        if (n > 7 && strcmp(model + n - 7, ":latest") == 0)
+                n -= 7;
+        r->model = strndup(model, n);
+        return r->model ? 0 : failure_set(f, 503, "no_memory", NULL, "no memory for this request");
+}
+
+/* ---- messages ---- */
+
+static int add_part(struct buffer *text, const json_t *part, const char *separator, const char *name, struct failure *f)
+{
+        const char *type = json_get_string(part, "type", "");
+        const json_t *value = json_object_get(part, "text");
+
+        if (strcmp(type, "text") != 0 && strcmp(type, "input_text") != 0 && strcmp(type, "output_text") != 0)
+                return failure_set(f, 400, "unsupported_parameter", name,
+                                   "'%s' has a part of type '%.40s'; models here read text only", name, type);
+        if (!json_is_string(value))
+                return failure_set(f, 400, "invalid_type", name, "'%s' has a part of text without its text", name);
+        if (text->size > 0)
+                buffer_add_text(text, separator);
+        buffer_add(text, json_string_value(value), json_string_length(value));
+        return 0;
+}
+
+int request_add_message(struct generation_request *r, const char *role, const json_t *content, const char *separator,
+                        const char *name, struct failure *f)
+{
+        struct buffer text = { 0 };
+        struct tandem_message *messages;
+
+        buffer_add(&text, "", 0);
+        if (json_is_string(content)) {
+                buffer_add(&text, json_string_value(content), json_string_length(content));
+        } else if (json_is_array(content)) {
+                for (size_t i = 0; i < json_array_size(content); i++)
+                        if (add_part(&text, json_array_get(content, i), separator, name, f) != 0) {
+                                buffer_free(&text);
+                                return f->status;
+                        }
+        } else if (content && !json_is_null(content)) {
+                buffer_free(&text);
+                return failure_set(f, 400, "invalid_type", name, "'%s' has to be a text or an array of parts", name);
+        }
+        messages = text.failed ? NULL : reallocarray(r->messages, r->n_messages + 1, sizeof(*messages));
+        if (!messages) {
+                buffer_free(&text);
+                return failure_set(f, 503, "no_memory", NULL, "no memory for this request");
+        }
+        r->messages = messages;
+        r->messages[r->n_messages++] = (struct tandem_message){ .role = role, .text = text.data, .size = text.size };
+        return 0;
+}
+
+int request_take_messages(struct generation_request *r, const json_t *messages, const char *name,
+                          const struct param_table *table, struct failure *f)
+{
+        static const char *const roles[][2] = {
+                { "system", "system" }, { "developer", "system" }, { "user", "user" }, { "assistant", "assistant" }
+        };
+
+        if (json_array_size(messages) > MAX_MESSAGES)
+                return failure_set(f, 400, "invalid_value", name, "'%s' has more than %u messages", name, MAX_MESSAGES);
+        for (size_t i = 0; i < json_array_size(messages); i++) {
+                const json_t *message = json_array_get(messages, i);
+                const char *given, *role = NULL;
+                char where[64];
+
+                snprintf(where, sizeof(where), "%s[%zu]", name, i);
+                if (!json_is_object(message))
+                        return failure_set(f, 400, "invalid_type", where, "'%s' has to be an object", where);
+                if (params_check(table, message, f) != 0)
+                        return f->status;
+                given = json_get_string(message, "role", "");
+                for (size_t k = 0; k < TDM_ARRAY_SIZE(roles); k++)
+                        if (strcmp(roles[k][0], given) == 0)
+                                role = roles[k][1];
+                if (!role)
+                        return failure_set(f, 400, "invalid_value", where,
+                                           "'%s.role' is '%.40s'; system, developer, user and assistant are known",
+                                           where, given);
+                snprintf(where, sizeof(where), "%s[%zu].content", name, i);
+                if (request_add_message(r, role, json_object_get(message, "content"), "", where, f) != 0)
+                        return f->status;
+        }
+        return 0;
+}
+
+int request_check_messages(const struct generation_request *r, const char *name, struct failure *f)
+{
+        if (r->n_messages == 0)
+                return failure_set(f, 400, "missing_required_parameter", name, "'%s' is missing or empty", name);
+        if (strcmp(r->messages[r->n_messages - 1].role, "user") != 0)
+                return failure_set(f, 400, "invalid_value", name,
+                                   "the last of '%s' has to be the user's; an answer cannot be begun for the model",
+                                   name);
+        return 0;
+}
+
+/* ---- options ---- */
+
+int request_take_stops(struct generation_request *r, const json_t *stops, const char *name, struct failure *f)
+{
+        size_t n = json_is_array(stops) ? json_array_size(stops) : stops && !json_is_null(stops);
+
+        if (n > MAX_STOPS)
+                return failure_set(f, 400, "invalid_value", name, "'%s' has more than %u texts", name, MAX_STOPS);
+        for (size_t i = 0; i < n; i++) {
+                const json_t *stop = json_is_array(stops) ? json_array_get(stops, i) : stops;
+
+                if (!json_is_string(stop))
+                        return failure_set(f, 400, "invalid_type", name, "'%s' has to be a text or an array of texts",
+                                           name);
+                if (json_string_length(stop) == 0)
+                        return failure_set(f, 400, "invalid_value", name, "'%s' has an empty text", name);
+                if (json_string_length(stop) > MAX_STOP_BYTES)
+                        return failure_set(f, 400, "invalid_value", name, "'%s' has a text of more than %u bytes", name,
+                                           MAX_STOP_BYTES);
+                r->stops[r->n_stops++] = json_string_value(stop);
+        }
+        return 0;
+}
+
+void request_take_sampling(struct generation_request *r, const json_t *from)
+{
+        struct tandem_generate_options *o = &r->options;
+
+        o->temperature = (float)json_get_number(from, "temperature", o->temperature);
+        o->top_p = (float)json_get_number(from, "top_p", o->top_p);
+        o->top_k = (uint32_t)json_get_integer(from, "top_k", o->top_k);
+        o->min_p = (float)json_get_number(from, "min_p", o->min_p);
+        if (json_get(from, "seed"))
+                o->seed = (uint64_t)json_get_integer(from, "seed", 0);
+}
+
+void request_take_stream_options(struct generation_request *r)
+{
+        r->with_usage = json_get_bool(json_get(r->json, "stream_options"), "include_usage", false);
+}

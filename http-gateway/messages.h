@@ -1,0 +1,26 @@
+/* What the APIs' requests have in common, from JSON into a generation_request. Each returns 0, or the status of the
+ * failure that it fills in. */
+#ifndef TDM_HTTP_MESSAGES_H
+#define TDM_HTTP_MESSAGES_H
+
+#include "http-gateway/generation.h"
+#include "http-gateway/params.h"
+
+/* The body as a checked object in a new request; NULL: the exchange has been answered. */
+struct generation_request *request_read(struct exchange *x, const struct param_table *table);
+/* `model`, a trailing ":latest" left out. */
+int request_take_model(struct generation_request *r, struct failure *f);
+/* Adds messages of an array; the last of all has to be the user's, which request_check_messages() sees to. */
+int request_take_messages(struct generation_request *r, const json_t *messages, const char *name,
+                          const struct param_table *table, struct failure *f);
+int request_check_messages(const struct generation_request *r, const char *name, struct failure *f);
+/* One message: a text, or an array of parts of text, with separator between them. */
+int request_add_message(struct generation_request *r, const char *role, const json_t *content, const char *separator,
+                        const char *name, struct failure *f);
+/* A text, or an array of them. */
+int request_take_stops(struct generation_request *r, const json_t *stops, const char *name, struct failure *f);
+/* temperature, top_p, top_k, min_p, seed, where the table lets them through; else what options hold. */
+void request_take_sampling(struct generation_request *r, const json_t *from);
+void request_take_stream_options(struct generation_request *r);
+
+#endif

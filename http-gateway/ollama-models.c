@@ -1,0 +1,114 @@
+/* Ollama's lists. Names get the ":latest" that its clients expect. What Tandem does not know (a digest, when a file was
+ * changed) is given as nothing rather than made up. */
+#include "http-gateway/ollama.h"
+
+/* Clients compare it with the versions that brought what they use: this is the API's age, not Tandem's. */
+#define OLLAMA_API_VERSION "0.6.4"
+#define LONG_AGO "1970-01-01T00:00:00Z"
+#define FAR_AWAY "9999-12-31T00:00:00Z"
+
+void ollama_version(struct exchange *x)
+{
+        exchange_answer_json(x, 200, json_pack("{s:s}", "version", OLLAMA_API_VERSION));
+}
+
+static json_t *details(const struct tandem_model *m)
+{
+        return json_pack("{s:s, s:s, s:s, s:[s], s:s, s:s}", "parent_model", "", "format", "gguf", "family",
+                         m->architecture, "families", m->architecture, "parameter_size", "", "quantization_level",
+                         m->quantisation);
+}
+
+static json_t *entry(const struct tandem_model *m)
+{
+        return json_pack("{s:s+, s:s+, s:I, s:s, s:o}", "name", m->name, ":latest", "model", m->name, ":latest", "size",
+                         (json_int_t)m->file_bytes, "digest", "", "details", details(m));
+}
+
+static void answer_tags(struct exchange *x, struct ask *ask)
+{
+        json_t *models = json_array();
+
+        for (size_t i = 0; i < ask->models->n_models; i++) {
+                json_t *json = entry(ask->models->models[i]);
+
+                json_object_set_new(json, "modified_at", json_string(LONG_AGO));
+                json_array_append_new(models, json);
+        }
+        exchange_answer_json(x, 200, json_pack("{s:o}", "models", models));
+}
+
+void ollama_tags(struct exchange *x)
+{
+        exchange_ask(x, ASK_MODELS, NULL, NULL, 0, 0, answer_tags);
+}
+
+static void answer_ps(struct exchange *x, struct ask *ask)
+{
+        json_t *models = json_array();
+
+        for (size_t i = 0; i < ask->models->n_models; i++) {
+                const struct tandem_model *m = ask->models->models[i];
+                json_t *json;
+
+                if (strcmp(m->state, "loaded") != 0)
+                        continue;
+                json = entry(m);
+                json_object_set_new(json, "expires_at", json_string(FAR_AWAY));
+                json_object_set_new(json, "size_vram", json_integer((json_int_t)m->weights_bytes));
+                json_object_set_new(json, "context_length", json_integer(m->context));
+                json_array_append_new(models, json);
+        }
+        exchange_answer_json(x, 200, json_pack("{s:o}", "models", models));
+}
+
+void ollama_ps(struct exchange *x)
+{
+        exchange_ask(x, ASK_MODELS, NULL, NULL, 0, 0, answer_ps);
+}
+
+static void answer_show(struct exchange *x, struct ask *ask)
+{
+        const struct tandem_model *m = find_model(ask->models, ask->model);
+        json_t *info;
+        char key[128];
+
+        if (!m) {
+                fail_no_model(x, ask->model);
+                return;
+        }
+        info = json_pack("{s:s, s:s}", "general.architecture", m->architecture, "general.basename", m->name);
+        if (m->context > 0) {
+                snprintf(key, sizeof(key), "%.100s.context_length", m->architecture);
+                json_object_set_new(info, key, json_integer(m->context));
+        }
+        exchange_answer_json(x, 200,
+                             json_pack("{s:s, s:s, s:s, s:s, s:s, s:o, s:o, s:[s]}", "license", "", "modelfile", "",
+                                       "parameters", "", "template", "", "modified_at", LONG_AGO, "details", details(m),
+                                       "model_info", info, "capabilities", "completion"));
+}
+
+void ollama_show(struct exchange *x)
+{
+        struct failure f = { 0 };
+        json_t *json = json_read_object(x->body.data, x->body.size, &f);
+        const char *name = json_get_string(json, "model", json_get_string(json, "name", ""));
+        char *copy = json && *name ? strdup(name) : NULL;
+
+        json_decref(json);
+        if (json && !copy)
+                failure_set(&f, 400, "missing_required_parameter", "model", "'model' is missing");
+        if (f.status != 0)
+                exchange_fail(x, &f);
+        else
+                exchange_ask(x, ASK_MODELS, copy, NULL, 0, 0, answer_show);
+}
+
+void ollama_manage(struct exchange *x)
+{
+        struct failure f = { 0 };
+
+        failure_set(&f, 403, "denied", NULL,
+                    "models are not fetched, made or removed over HTTP; use the tandem command");
+        exchange_fail(x, &f);
+}

@@ -1,0 +1,258 @@
+/* POST /api/chat and /api/generate: lines of JSON, the last one with counts and times. A request without a prompt
+ * loads the model, or with keep_alive 0 unloads it. Nothing is sent while a prompt is read: Ollama's own client takes
+ * no line but its objects. */
+#include "http-gateway/ollama.h"
+
+#include <math.h>
+
+#define NDJSON_CONTENT_TYPE "application/x-ndjson"
+
+static bool is_chat(const struct exchange *x)
+{
+        return strcmp(x->route->path, "/api/chat") == 0;
+}
+
+static void add_time(json_t *json)
+{
+        struct timespec now;
+        struct tm tm;
+        char text[64];
+
+        clock_gettime(CLOCK_REALTIME, &now);
+        gmtime_r(&now.tv_sec, &tm);
+        snprintf(text, sizeof(text), "%04d-%02d-%02dT%02d:%02d:%02d.%06ldZ", tm.tm_year + 1900, tm.tm_mon + 1,
+                 tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, now.tv_nsec / 1000);
+        json_object_set_new(json, "created_at", json_string(text));
+}
+
+static json_t *line(struct exchange *x, const char *model, const char *text, size_t size, bool done)
+{
+        json_t *json = json_pack("{s:s, s:b}", "model", model, "done", done);
+
+        if (!json)
+                return NULL;
+        add_time(json);
+        if (is_chat(x))
+                json_object_set_new(json, "message",
+                                    json_pack("{s:s, s:o}", "role", "assistant", "content", json_text(text, size)));
+        else
+                json_object_set_new(json, "response", json_text(text, size));
+        return json;
+}
+
+static void add_line(struct exchange *x, json_t *json)
+{
+        json_write(&x->out, json);
+        buffer_add_text(&x->out, "\n");
+}
+
+static void ollama_begin(struct exchange *x)
+{
+}
+
+static const char *model_of(const struct exchange *x)
+{
+        return json_get_string(x->generation->request->json, "model", "");
+}
+
+static void ollama_text(struct exchange *x, struct choice *c, const struct tandem_token *token, const char *text,
+                        size_t size)
+{
+        if (x->generation->request->stream && size > 0)
+                add_line(x, line(x, model_of(x), text, size, false));
+}
+
+static void ollama_choice_end(struct exchange *x, struct choice *c)
+{
+}
+
+static void ollama_end(struct exchange *x)
+{
+        struct generation *g = x->generation;
+        struct choice *c = &g->choices[0];
+        bool stream = g->request->stream;
+        json_t *json = line(x, model_of(x), stream ? "" : c->text.data, stream ? 0 : c->text.size, true);
+
+        if (json) {
+                json_object_set_new(json, "done_reason",
+                                    json_string(c->reason == TANDEM_REASON_LENGTH ? "length" : "stop"));
+                json_object_set_new(json, "total_duration", json_integer((json_int_t)(tdm_now_ns() - g->started_ns)));
+                json_object_set_new(json, "load_duration", json_integer((json_int_t)(c->load_s * 1e9)));
+                json_object_set_new(json, "prompt_eval_count", json_integer(c->prompt_tokens));
+                json_object_set_new(json, "prompt_eval_duration", json_integer((json_int_t)(c->prefill_s * 1e9)));
+                json_object_set_new(json, "eval_count", json_integer(c->generated_tokens));
+                json_object_set_new(json, "eval_duration", json_integer((json_int_t)(c->decode_s * 1e9)));
+        }
+        if (stream)
+                add_line(x, json);
+        else
+                exchange_answer_json(x, 200, json);
+}
+
+static void ollama_error(struct exchange *x, const struct failure *f)
+{
+        add_line(x, failure_json(f, DIALECT_OLLAMA, x->id));
+}
+
+static const struct generation_ops ollama_ops = { .content_type = NDJSON_CONTENT_TYPE,
+                                                  .begin = ollama_begin,
+                                                  .text = ollama_text,
+                                                  .choice_end = ollama_choice_end,
+                                                  .end = ollama_end,
+                                                  .error = ollama_error };
+
+/* ---- options ---- */
+
+static int take_options(struct generation_request *r, struct failure *f)
+{
+        const json_t *given = json_get(r->json, "options");
+        struct tandem_generate_options *o = &r->options;
+        json_int_t predict, last;
+
+        if (given && params_check(&params_ollama_options, given, f) != 0)
+                return f->status;
+        o->temperature = 0.8f;
+        o->top_k = 40;
+        o->top_p = 0.9f;
+        o->min_p = 0;
+        request_take_sampling(r, given);
+        o->repeat_penalty = (float)json_get_number(given, "repeat_penalty", 1.1);
+        last = json_get_integer(given, "repeat_last_n", 64);
+        o->repeat_last = (uint32_t)last;
+        if (last == 0) /* which is 64 to libtandem */
+                o->repeat_penalty = 1;
+        predict = json_get_integer(given, "num_predict", -1);
+        o->max_tokens = predict > 0 ? (uint32_t)predict : 0;
+        r->context_limit = (uint32_t)json_get_integer(given, "num_ctx", 0);
+        return request_take_stops(r, json_get(given, "stop"), "options.stop", f);
+}
+
+/* A duration: seconds as a number, or Go's form ("5m", "1h30m", "-1s"). */
+static int take_keep_alive(const json_t *value, double *ret_s, struct failure *f)
+{
+        static const struct {
+                const char *unit;
+                double s;
+        } units[] = { { "ms", 1e-3 }, { "us", 1e-6 }, { "ns", 1e-9 }, { "h", 3600 }, { "m", 60 }, { "s", 1 } };
+        const char *p = json_is_string(value) ? json_string_value(value) : NULL;
+        double sum = 0, sign = 1;
+
+        *ret_s = 300;
+        if (!value)
+                return 0;
+        if (json_is_number(value)) {
+                *ret_s = json_number_value(value);
+                return 0;
+        }
+        if (p && (*p == '-' || *p == '+'))
+                sign = *p++ == '-' ? -1 : 1;
+        if (p && strcmp(p, "0") == 0)
+                p++;
+        else if (p && !*p)
+                p = NULL;
+        while (p && *p) {
+                char *end;
+                double v;
+                size_t u = 0;
+
+                if (!strchr("0123456789.", *p)) {
+                        p = NULL;
+                        break;
+                }
+                v = strtod(p, &end);
+                while (u < TDM_ARRAY_SIZE(units) && strncmp(end, units[u].unit, strlen(units[u].unit)) != 0)
+                        u++;
+                if (end == p || u == TDM_ARRAY_SIZE(units)) {
+                        p = NULL;
+                        break;
+                }
+                sum += v * units[u].s;
+                p = end + strlen(units[u].unit);
+        }
+        if (!p || !isfinite(sum))
+                return failure_set(f, 400, "invalid_value", "keep_alive",
+                                   "'keep_alive' has to be a number of seconds or a duration such as \"5m\"");
+        *ret_s = sign * sum;
+        return 0;
+}
+
+/* ---- without a prompt ---- */
+
+static void answer_loaded(struct exchange *x, struct ask *ask)
+{
+        json_t *json = line(x, ask->model, "", 0, true);
+
+        json_object_set_new(json, "done_reason", json_string(ask->what & ASK_UNLOAD ? "unload" : "load"));
+        exchange_answer_json(x, 200, json);
+}
+
+static void load_or_unload(struct exchange *x, struct generation_request *r, bool unload)
+{
+        if (strchr(r->model, '/'))
+                fail_no_model(x, r->model);
+        else
+                exchange_ask(x, unload ? ASK_UNLOAD : ASK_LOAD, steal_ptr(&r->model), NULL, 0, 0, answer_loaded);
+}
+
+static void start(struct exchange *x, struct generation_request *request, bool has_prompt)
+{
+        _cleanup_(generation_request_freep) struct generation_request *r = request;
+        struct failure f = { 0 };
+        double keep_s;
+
+        if (take_options(r, &f) != 0 || take_keep_alive(json_get(r->json, "keep_alive"), &keep_s, &f) != 0) {
+                exchange_fail(x, &f);
+                return;
+        }
+        r->stream = json_get_bool(r->json, "stream", true);
+        if (has_prompt)
+                generation_start(x, steal_ptr(&r), &ollama_ops);
+        else
+                load_or_unload(x, r, keep_s == 0);
+}
+
+void ollama_chat(struct exchange *x)
+{
+        _cleanup_(generation_request_freep) struct generation_request *r = request_read(x, &params_ollama_chat);
+        struct failure f = { 0 };
+        const json_t *messages;
+
+        if (!r)
+                return;
+        messages = json_get(r->json, "messages");
+        if (request_take_model(r, &f) == 0 && json_array_size(messages) > 0 &&
+            request_take_messages(r, messages, "messages", &params_ollama_message, &f) == 0)
+                request_check_messages(r, "messages", &f);
+        if (f.status != 0)
+                exchange_fail(x, &f);
+        else
+                start(x, steal_ptr(&r), json_array_size(messages) > 0);
+}
+
+void ollama_generate(struct exchange *x)
+{
+        _cleanup_(generation_request_freep) struct generation_request *r = request_read(x, &params_ollama_generate);
+        struct failure f = { 0 };
+        const json_t *prompt, *system;
+        bool has_prompt;
+
+        if (!r)
+                return;
+        prompt = json_get(r->json, "prompt");
+        system = json_get(r->json, "system");
+        has_prompt = prompt && json_string_length(prompt) > 0;
+        if (request_take_model(r, &f) == 0 && has_prompt) {
+                if (json_get_bool(r->json, "raw", false)) {
+                        r->prompts[0].text = json_string_value(prompt);
+                        r->prompts[0].size = json_string_length(prompt);
+                        r->n_prompts = 1;
+                } else if (!system || json_string_length(system) == 0 ||
+                           request_add_message(r, "system", system, "", "system", &f) == 0) {
+                        request_add_message(r, "user", prompt, "", "prompt", &f);
+                }
+        }
+        if (f.status != 0)
+                exchange_fail(x, &f);
+        else
+                start(x, steal_ptr(&r), has_prompt);
+}

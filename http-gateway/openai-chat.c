@@ -1,0 +1,179 @@
+/* POST /v1/chat/completions, and what the other endpoints of OpenAI take from here. */
+#include "http-gateway/openai.h"
+
+#include <math.h>
+
+const char *openai_finish_reason(const struct choice *c)
+{
+        return c->reason == TANDEM_REASON_LENGTH ? "length" : "stop";
+}
+
+json_t *openai_usage(const struct generation *g)
+{
+        uint64_t prompt, cached, generated;
+
+        generation_usage(g, &prompt, &cached, &generated);
+        return json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:i}}", "prompt_tokens", (json_int_t)prompt, "completion_tokens",
+                         (json_int_t)generated, "total_tokens", (json_int_t)(prompt + generated),
+                         "prompt_tokens_details", "cached_tokens", (json_int_t)cached, "completion_tokens_details",
+                         "reasoning_tokens", 0);
+}
+
+void openai_stream_error(struct exchange *x, const struct failure *f)
+{
+        sse_add(&x->out, NULL, failure_json(f, DIALECT_OPENAI, x->id));
+}
+
+void openai_ping(struct exchange *x)
+{
+        sse_add_comment(&x->out);
+}
+
+void openai_take_sampling(struct generation_request *r)
+{
+        double penalty = json_get_number(r->json, "repetition_penalty", 1);
+
+        r->options.temperature = 1;
+        r->options.top_p = 1;
+        r->options.top_k = 0;
+        r->options.min_p = 0;
+        r->options.repeat_penalty = (float)penalty;
+        request_take_sampling(r, r->json);
+        r->n = (unsigned)json_get_integer(r->json, "n", 1);
+}
+
+/* ---- chunks ---- */
+
+static json_t *chunk(struct exchange *x, json_t *choices, json_t *usage)
+{
+        const struct generation *g = x->generation;
+        json_t *json = json_pack("{s:s+, s:s, s:I, s:s, s:s, s:o}", "id", "chatcmpl-", x->id + 4, "object",
+                                 "chat.completion.chunk", "created", (json_int_t)g->created, "model",
+                                 json_get_string(g->request->json, "model", ""), "system_fingerprint", "tandem",
+                                 "choices", choices);
+
+        if (g->request->with_usage && json)
+                json_object_set_new(json, "usage", usage ? usage : json_null());
+        return json;
+}
+
+static json_t *token_logprob(const struct tandem_token *token)
+{
+        json_t *bytes = json_array();
+
+        for (size_t i = 0; i < token->size; i++)
+                json_array_append_new(bytes, json_integer((unsigned char)token->text[i]));
+        return json_pack("{s:o, s:f, s:o, s:[]}", "token", json_text(token->text, token->size), "logprob",
+                         isfinite(token->logprob) ? (double)token->logprob : -9999.0, "bytes", bytes, "top_logprobs");
+}
+
+static void chat_begin(struct exchange *x)
+{
+        for (unsigned i = 0; i < x->generation->n_choices; i++)
+                sse_add(&x->out, NULL,
+                        chunk(x,
+                              json_pack("[{s:i, s:{s:s, s:s, s:n}, s:n, s:n}]", "index", (int)i, "delta", "role",
+                                        "assistant", "content", "", "refusal", "logprobs", "finish_reason"),
+                              NULL));
+}
+
+static void chat_text(struct exchange *x, struct choice *c, const struct tandem_token *token, const char *text,
+                      size_t size)
+{
+        const struct generation_request *r = x->generation->request;
+        json_t *logprobs = NULL;
+
+        if (r->with_logprobs && token) {
+                json_t *entry = token_logprob(token);
+
+                if (r->stream) {
+                        logprobs = json_pack("{s:[o], s:n}", "content", entry, "refusal");
+                } else {
+                        if (!c->tokens)
+                                c->tokens = json_array();
+                        json_array_append_new(c->tokens, entry);
+                }
+        }
+        if (!r->stream)
+                return;
+        if (size == 0 && !logprobs)
+                return; /* the middle of a character */
+        sse_add(&x->out, NULL,
+                chunk(x,
+                      json_pack("[{s:i, s:{s:o}, s:o?, s:n}]", "index", (int)c->index, "delta", "content",
+                                json_text(text, size), "logprobs", logprobs ? logprobs : json_null(), "finish_reason"),
+                      NULL));
+}
+
+static void chat_choice_end(struct exchange *x, struct choice *c)
+{
+        sse_add(&x->out, NULL,
+                chunk(x,
+                      json_pack("[{s:i, s:{}, s:n, s:s}]", "index", (int)c->index, "delta", "logprobs", "finish_reason",
+                                openai_finish_reason(c)),
+                      NULL));
+}
+
+static void chat_end(struct exchange *x)
+{
+        struct generation *g = x->generation;
+        const struct generation_request *r = g->request;
+        json_t *choices;
+
+        if (r->stream) {
+                if (r->with_usage)
+                        sse_add(&x->out, NULL, chunk(x, json_array(), openai_usage(g)));
+                sse_add_text(&x->out, "[DONE]");
+                return;
+        }
+        choices = json_array();
+        for (unsigned i = 0; i < g->n_choices; i++) {
+                struct choice *c = &g->choices[i];
+                json_t *logprobs = json_null();
+
+                if (r->with_logprobs)
+                        logprobs = json_pack("{s:o, s:n}", "content", c->tokens ? steal_ptr(&c->tokens) : json_array(),
+                                             "refusal");
+                json_array_append_new(choices,
+                                      json_pack("{s:i, s:{s:s, s:o, s:n, s:[]}, s:o, s:s}", "index", (int)i, "message",
+                                                "role", "assistant", "content", json_text(c->text.data, c->text.size),
+                                                "refusal", "annotations", "logprobs", logprobs, "finish_reason",
+                                                openai_finish_reason(c)));
+        }
+        exchange_answer_json(x, 200,
+                             json_pack("{s:s+, s:s, s:I, s:s, s:s, s:s, s:o, s:o}", "id", "chatcmpl-", x->id + 4,
+                                       "object", "chat.completion", "created", (json_int_t)g->created, "model",
+                                       json_get_string(r->json, "model", ""), "service_tier", "default",
+                                       "system_fingerprint", "tandem", "choices", choices, "usage", openai_usage(g)));
+}
+
+static const struct generation_ops chat_ops = { .content_type = SSE_CONTENT_TYPE,
+                                                .begin = chat_begin,
+                                                .text = chat_text,
+                                                .choice_end = chat_choice_end,
+                                                .end = chat_end,
+                                                .error = openai_stream_error,
+                                                .ping = openai_ping };
+
+void openai_chat(struct exchange *x)
+{
+        _cleanup_(generation_request_freep) struct generation_request *r = request_read(x, &params_chat);
+        struct failure f = { 0 };
+
+        if (!r)
+                return;
+        if (request_take_model(r, &f) == 0 &&
+            request_take_messages(r, json_get(r->json, "messages"), "messages", &params_message, &f) == 0 &&
+            request_check_messages(r, "messages", &f) == 0)
+                request_take_stops(r, json_get(r->json, "stop"), "stop", &f);
+        if (f.status != 0) {
+                exchange_fail(x, &f);
+                return;
+        }
+        openai_take_sampling(r);
+        request_take_stream_options(r);
+        r->with_logprobs = json_get_bool(r->json, "logprobs", false);
+        r->options.max_tokens = (uint32_t)json_get_integer(r->json, "max_completion_tokens",
+                                                           json_get_integer(r->json, "max_tokens", 0));
+        generation_start(x, steal_ptr(&r), &chat_ops);
+}

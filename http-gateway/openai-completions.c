@@ -1,0 +1,192 @@
+/* POST /v1/completions: raw text, or ids, goes on; no template is applied. */
+#include "http-gateway/openai.h"
+
+#include <math.h>
+
+#define DEFAULT_MAX_TOKENS 16 /* as OpenAI documents it */
+
+/* What a choice of a completion has shown so far; log-probabilities come as columns, with offsets into the text. */
+struct column {
+        size_t offset; /* in characters */
+};
+
+static size_t n_characters(const char *text, size_t size)
+{
+        size_t n = 0;
+
+        for (size_t i = 0; i < size; i++)
+                n += ((unsigned char)text[i] & 0xc0) != 0x80;
+        return n;
+}
+
+static json_t *columns(void)
+{
+        return json_pack("{s:[], s:[], s:n, s:[]}", "tokens", "token_logprobs", "top_logprobs", "text_offset");
+}
+
+static void add_column(json_t *to, const struct tandem_token *token, size_t offset)
+{
+        json_array_append_new(json_object_get(to, "tokens"), json_text(token->text, token->size));
+        json_array_append_new(json_object_get(to, "token_logprobs"),
+                              json_real(isfinite(token->logprob) ? (double)token->logprob : -9999.0));
+        json_array_append_new(json_object_get(to, "text_offset"), json_integer((json_int_t)offset));
+}
+
+static json_t *chunk(struct exchange *x, json_t *choices, json_t *usage)
+{
+        const struct generation *g = x->generation;
+        json_t *json =
+                json_pack("{s:s+, s:s, s:I, s:s, s:s, s:o}", "id", "cmpl-", x->id + 4, "object", "text_completion",
+                          "created", (json_int_t)g->created, "model", json_get_string(g->request->json, "model", ""),
+                          "system_fingerprint", "tandem", "choices", choices);
+
+        if (json && (g->request->with_usage || !g->request->stream))
+                json_object_set_new(json, "usage", usage ? usage : json_null());
+        return json;
+}
+
+static void completion_begin(struct exchange *x)
+{
+}
+
+static void completion_text(struct exchange *x, struct choice *c, const struct tandem_token *token, const char *text,
+                            size_t size)
+{
+        const struct generation_request *r = x->generation->request;
+        json_t *logprobs = NULL;
+
+        if (r->with_logprobs && token) {
+                if (!c->state)
+                        c->state = calloc(1, sizeof(struct column));
+                if (!c->tokens)
+                        c->tokens = columns();
+                if (c->state && c->tokens) {
+                        struct column *column = c->state;
+
+                        add_column(c->tokens, token, column->offset);
+                        column->offset += n_characters(text, size);
+                }
+                if (r->stream)
+                        logprobs = steal_ptr(&c->tokens);
+        }
+        if (!r->stream || (size == 0 && !logprobs))
+                return;
+        sse_add(&x->out, NULL,
+                chunk(x,
+                      json_pack("[{s:i, s:o, s:o, s:n}]", "index", (int)c->index, "text", json_text(text, size),
+                                "logprobs", logprobs ? logprobs : json_null(), "finish_reason"),
+                      NULL));
+}
+
+static void completion_choice_end(struct exchange *x, struct choice *c)
+{
+        sse_add(&x->out, NULL,
+                chunk(x,
+                      json_pack("[{s:i, s:s, s:n, s:s}]", "index", (int)c->index, "text", "", "logprobs",
+                                "finish_reason", openai_finish_reason(c)),
+                      NULL));
+}
+
+static void completion_end(struct exchange *x)
+{
+        struct generation *g = x->generation;
+        const struct generation_request *r = g->request;
+        json_t *choices;
+
+        if (r->stream) {
+                if (r->with_usage)
+                        sse_add(&x->out, NULL, chunk(x, json_array(), openai_usage(g)));
+                sse_add_text(&x->out, "[DONE]");
+                return;
+        }
+        choices = json_array();
+        for (unsigned i = 0; i < g->n_choices; i++) {
+                struct choice *c = &g->choices[i];
+                json_t *logprobs = json_null();
+
+                if (r->with_logprobs)
+                        logprobs = c->tokens ? steal_ptr(&c->tokens) : columns();
+                json_array_append_new(choices, json_pack("{s:i, s:o, s:o, s:s}", "index", (int)i, "text",
+                                                         json_text(c->text.data, c->text.size), "logprobs", logprobs,
+                                                         "finish_reason", openai_finish_reason(c)));
+        }
+        exchange_answer_json(x, 200, chunk(x, choices, openai_usage(g)));
+}
+
+static const struct generation_ops completion_ops = { .content_type = SSE_CONTENT_TYPE,
+                                                      .begin = completion_begin,
+                                                      .text = completion_text,
+                                                      .choice_end = completion_choice_end,
+                                                      .end = completion_end,
+                                                      .error = openai_stream_error,
+                                                      .ping = openai_ping };
+
+static int take_ids(struct prompt *p, const json_t *ids, struct failure *f)
+{
+        size_t n = json_array_size(ids);
+
+        p->ids = calloc(n, sizeof(*p->ids));
+        if (!p->ids)
+                return failure_set(f, 503, "no_memory", NULL, "no memory for this request");
+        for (size_t i = 0; i < n; i++) {
+                const json_t *id = json_array_get(ids, i);
+
+                if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > UINT32_MAX)
+                        return failure_set(f, 400, "invalid_value", "prompt", "'prompt' has an id that is none");
+                p->ids[i] = (uint32_t)json_integer_value(id);
+        }
+        p->n_ids = n;
+        return 0;
+}
+
+static int take_one(struct generation_request *r, const json_t *value, struct failure *f)
+{
+        struct prompt *p = &r->prompts[r->n_prompts++];
+
+        if (json_is_array(value) && json_array_size(value) > 0)
+                return take_ids(p, value, f);
+        if (!json_is_string(value) || json_string_length(value) == 0)
+                return failure_set(
+                        f, 400, "invalid_value", "prompt",
+                        "'prompt' has to be a text, an array of ids, or an array of these; none of them empty");
+        p->text = json_string_value(value);
+        p->size = json_string_length(value);
+        return 0;
+}
+
+static int take_prompts(struct generation_request *r, struct failure *f)
+{
+        const json_t *prompt = json_get(r->json, "prompt");
+
+        if (!prompt)
+                return failure_set(f, 400, "missing_required_parameter", "prompt", "'prompt' is missing");
+        if (!json_is_array(prompt) || json_is_integer(json_array_get(prompt, 0)))
+                return take_one(r, prompt, f);
+        if (json_array_size(prompt) == 0 || json_array_size(prompt) > MAX_PROMPTS)
+                return failure_set(f, 400, "invalid_value", "prompt", "'prompt' has to hold 1 to %u prompts",
+                                   MAX_PROMPTS);
+        for (size_t i = 0; i < json_array_size(prompt); i++)
+                if (take_one(r, json_array_get(prompt, i), f) != 0)
+                        return f->status;
+        return 0;
+}
+
+void openai_completions(struct exchange *x)
+{
+        _cleanup_(generation_request_freep) struct generation_request *r = request_read(x, &params_completions);
+        struct failure f = { 0 };
+
+        if (!r)
+                return;
+        if (request_take_model(r, &f) == 0 && take_prompts(r, &f) == 0)
+                request_take_stops(r, json_get(r->json, "stop"), "stop", &f);
+        if (f.status != 0) {
+                exchange_fail(x, &f);
+                return;
+        }
+        openai_take_sampling(r);
+        request_take_stream_options(r);
+        r->with_logprobs = json_is_integer(json_get(r->json, "logprobs"));
+        r->options.max_tokens = (uint32_t)json_get_integer(r->json, "max_tokens", DEFAULT_MAX_TOKENS);
+        generation_start(x, steal_ptr(&r), &completion_ops);
+}

@@ -1,0 +1,414 @@
+/* The tables, and the one check for all of them. */
+#include "http-gateway/params.h"
+
+#define HONOURED(name, type, low, high, note)                                                                          \
+        {                                                                                                              \
+                name, PARAM_HONOURED, type, low, high, 0, note                                                         \
+        }
+#define HARMLESS(name, note)                                                                                           \
+        {                                                                                                              \
+                name, PARAM_HARMLESS, PARAM_ANY, 0, 0, 0, note                                                         \
+        }
+#define REFUSED(name, neutral, note)                                                                                   \
+        {                                                                                                              \
+                name, PARAM_REFUSED, PARAM_ANY, 0, 0, neutral, note                                                    \
+        }
+#define TABLE(symbol, title, context, rows)                                                                            \
+        const struct param_table symbol = { title, context, rows, TDM_ARRAY_SIZE(rows) }
+
+#define MAX_TOKENS 2147483647.0
+#define SEED_LOW (-9223372036854775807.0 - 1)
+#define SEED_HIGH 9223372036854775807.0
+
+#define NO_TOOLS "tool calls are not supported yet"
+#define NO_FORMAT "only plain text is generated yet"
+#define NO_PENALTY "this penalty is not supported yet"
+#define ONE_MODALITY "models read and write text only"
+
+/* What both of OpenAI's older endpoints share. */
+#define OPENAI_COMMON                                                                                                  \
+        HONOURED("model", PARAM_STRING, 0, 0, "required"), HONOURED("stream", PARAM_BOOL, 0, 0, "server-sent events"), \
+                HONOURED("stream_options", PARAM_OBJECT, 0, 0, "`include_usage`"),                                     \
+                HONOURED("temperature", PARAM_NUMBER, 0, 2, "1"), HONOURED("top_p", PARAM_NUMBER, 0, 1, "1"),          \
+                HONOURED("top_k", PARAM_INTEGER, 0, MAX_TOKENS, "an extension; 0, off"),                               \
+                HONOURED("min_p", PARAM_NUMBER, 0, 1, "an extension; 0, off"),                                         \
+                HONOURED("repetition_penalty", PARAM_NUMBER, 0, 10, "an extension; 1, off"),                           \
+                HONOURED("seed", PARAM_INTEGER, SEED_LOW, SEED_HIGH, "random; choice i of n uses seed + i"),           \
+                HONOURED("stop", PARAM_ANY, 0, 0, "a text, or up to 16"),                                              \
+                HONOURED("n", PARAM_INTEGER, 1, 16, "each choice is a job of its own"),                                \
+                REFUSED("frequency_penalty", NEUTRAL_ZERO, NO_PENALTY),                                                \
+                REFUSED("presence_penalty", NEUTRAL_ZERO, NO_PENALTY),                                                 \
+                REFUSED("logit_bias", NEUTRAL_EMPTY, "a bias is not supported yet"),                                   \
+                HARMLESS("user", "who asks; not used"), HARMLESS("metadata", "not kept"),                              \
+                HARMLESS("service_tier", "there is one tier"), HARMLESS("store", "nothing is kept"),                   \
+                HARMLESS("safety_identifier", "not used"), HARMLESS("prompt_cache_key", "every prompt is cached"),     \
+                HARMLESS("prompt_cache_retention", "the cache decides itself")
+
+static const struct param chat_rows[] = {
+        HONOURED("messages", PARAM_ARRAY, 0, 0, "required"),
+        OPENAI_COMMON,
+        HONOURED("max_tokens", PARAM_INTEGER, 1, MAX_TOKENS, "until the model ends"),
+        HONOURED("max_completion_tokens", PARAM_INTEGER, 1, MAX_TOKENS, "goes before max_tokens"),
+        HONOURED("logprobs", PARAM_BOOL, 0, 0, "of the chosen tokens"),
+        REFUSED("top_logprobs", NEUTRAL_ZERO, "alternatives are not reported yet"),
+        REFUSED("response_format", NEUTRAL_TEXT, NO_FORMAT),
+        REFUSED("tools", NEUTRAL_EMPTY, NO_TOOLS),
+        REFUSED("tool_choice", NEUTRAL_NONE | NEUTRAL_AUTO, NO_TOOLS),
+        REFUSED("functions", NEUTRAL_EMPTY, NO_TOOLS),
+        REFUSED("function_call", NEUTRAL_NONE | NEUTRAL_AUTO, NO_TOOLS),
+        HARMLESS("parallel_tool_calls", "there are no tool calls"),
+        REFUSED("modalities", NEUTRAL_TEXT, ONE_MODALITY),
+        REFUSED("audio", NEUTRAL_EMPTY, ONE_MODALITY),
+        REFUSED("prediction", NEUTRAL_EMPTY, "a predicted output is not supported"),
+        REFUSED("reasoning_effort", NEUTRAL_NONE, "reasoning models are not supported yet"),
+        REFUSED("verbosity", NEUTRAL_EMPTY, "no model has this"),
+        REFUSED("web_search_options", NEUTRAL_EMPTY, "nothing is searched"),
+};
+TABLE(params_chat, "POST /v1/chat/completions", "", chat_rows);
+
+static const struct param completion_rows[] = {
+        HONOURED("prompt", PARAM_ANY, 0, 0, "required: a text, ids, or up to 16 of either"),
+        OPENAI_COMMON,
+        HONOURED("max_tokens", PARAM_INTEGER, 1, MAX_TOKENS, "16"),
+        REFUSED("logprobs", NEUTRAL_ZERO | NEUTRAL_FALSE,
+                "0 reports the chosen tokens; alternatives are not reported yet"),
+        REFUSED("echo", NEUTRAL_FALSE, "the prompt is not repeated"),
+        REFUSED("suffix", NEUTRAL_EMPTY, "text is only continued, not filled in"),
+        REFUSED("best_of", NEUTRAL_ONE, "choices are not ranked"),
+        REFUSED("response_format", NEUTRAL_TEXT, NO_FORMAT),
+};
+TABLE(params_completions, "POST /v1/completions", "", completion_rows);
+
+static const struct param message_rows[] = {
+        HONOURED("role", PARAM_STRING, 0, 0, "system, developer, user, assistant"),
+        HONOURED("content", PARAM_ANY, 0, 0, "a text, or parts of text"),
+        REFUSED("name", NEUTRAL_EMPTY, "no chat template takes names"),
+        REFUSED("tool_calls", NEUTRAL_EMPTY, NO_TOOLS),
+        REFUSED("tool_call_id", NEUTRAL_EMPTY, NO_TOOLS),
+        REFUSED("function_call", NEUTRAL_EMPTY, NO_TOOLS),
+        REFUSED("audio", NEUTRAL_EMPTY, ONE_MODALITY),
+        HARMLESS("refusal", "not part of the prompt"),
+        HARMLESS("annotations", "not part of the prompt"),
+        HARMLESS("reasoning_content", "templates leave earlier reasoning out"),
+        HARMLESS("type", "of an item of /v1/responses"),
+        HARMLESS("id", "of an item of /v1/responses"),
+        HARMLESS("status", "of an item of /v1/responses"),
+};
+TABLE(params_message, "A message of OpenAI's APIs", "messages[].", message_rows);
+
+static const struct param response_rows[] = {
+        HONOURED("model", PARAM_STRING, 0, 0, "required"),
+        HONOURED("input", PARAM_ANY, 0, 0, "required: a text, or messages"),
+        HONOURED("instructions", PARAM_STRING, 0, 0, "a system message in front"),
+        HONOURED("max_output_tokens", PARAM_INTEGER, 1, MAX_TOKENS, "until the model ends"),
+        HONOURED("temperature", PARAM_NUMBER, 0, 2, "1"),
+        HONOURED("top_p", PARAM_NUMBER, 0, 1, "1"),
+        HONOURED("stream", PARAM_BOOL, 0, 0, "server-sent events"),
+        HONOURED("seed", PARAM_INTEGER, SEED_LOW, SEED_HIGH, "an extension; random"),
+        HARMLESS("stream_options", "nothing is obfuscated"),
+        HARMLESS("store", "nothing is kept"),
+        HARMLESS("metadata", "repeated in the answer"),
+        HARMLESS("user", "not used"),
+        HARMLESS("safety_identifier", "not used"),
+        HARMLESS("service_tier", "there is one tier"),
+        HARMLESS("prompt_cache_key", "every prompt is cached"),
+        HARMLESS("prompt_cache_retention", "the cache decides itself"),
+        HARMLESS("parallel_tool_calls", "there are no tool calls"),
+        HARMLESS("max_tool_calls", "there are no tool calls"),
+        REFUSED("previous_response_id", NEUTRAL_EMPTY, "nothing is kept; send the whole conversation"),
+        REFUSED("conversation", NEUTRAL_EMPTY, "nothing is kept; send the whole conversation"),
+        REFUSED("prompt", NEUTRAL_EMPTY, "there are no stored prompts"),
+        REFUSED("text", NEUTRAL_EMPTY | NEUTRAL_TEXT, NO_FORMAT),
+        REFUSED("tools", NEUTRAL_EMPTY, NO_TOOLS),
+        REFUSED("tool_choice", NEUTRAL_NONE | NEUTRAL_AUTO, NO_TOOLS),
+        REFUSED("truncation", NEUTRAL_DISABLED, "a prompt is never shortened"),
+        REFUSED("reasoning", NEUTRAL_EMPTY, "reasoning models are not supported yet"),
+        REFUSED("include", NEUTRAL_EMPTY, "nothing more can be included"),
+        REFUSED("background", NEUTRAL_FALSE, "an answer lives as long as its connection"),
+        REFUSED("top_logprobs", NEUTRAL_ZERO, "alternatives are not reported yet"),
+};
+TABLE(params_responses, "POST /v1/responses", "", response_rows);
+
+#define ANTHROPIC_PROMPT                                                                                               \
+        HONOURED("model", PARAM_STRING, 0, 0, "required"), HONOURED("messages", PARAM_ARRAY, 0, 0, "required"),        \
+                HONOURED("system", PARAM_ANY, 0, 0, "a text, or blocks of text"),                                      \
+                REFUSED("tools", NEUTRAL_EMPTY, NO_TOOLS),                                                             \
+                REFUSED("tool_choice", NEUTRAL_NONE | NEUTRAL_AUTO, NO_TOOLS),                                         \
+                REFUSED("thinking", NEUTRAL_DISABLED, "reasoning models are not supported yet"),                       \
+                REFUSED("mcp_servers", NEUTRAL_EMPTY, NO_TOOLS), REFUSED("output_config", NEUTRAL_EMPTY, NO_FORMAT),   \
+                REFUSED("output_format", NEUTRAL_EMPTY, NO_FORMAT),                                                    \
+                REFUSED("context_management", NEUTRAL_EMPTY, "a prompt is never shortened"),                           \
+                HARMLESS("cache_control", "every prompt is cached")
+
+static const struct param anthropic_rows[] = {
+        ANTHROPIC_PROMPT,
+        HONOURED("max_tokens", PARAM_INTEGER, 1, MAX_TOKENS, "required"),
+        HONOURED("temperature", PARAM_NUMBER, 0, 1, "1"),
+        HONOURED("top_p", PARAM_NUMBER, 0, 1, "off"),
+        HONOURED("top_k", PARAM_INTEGER, 0, MAX_TOKENS, "off"),
+        HONOURED("seed", PARAM_INTEGER, SEED_LOW, SEED_HIGH, "an extension; random"),
+        HONOURED("stop_sequences", PARAM_ARRAY, 0, 0, "up to 16"),
+        HONOURED("stream", PARAM_BOOL, 0, 0, "server-sent events"),
+        REFUSED("container", NEUTRAL_EMPTY, NO_TOOLS),
+        HARMLESS("metadata", "not kept"),
+        HARMLESS("service_tier", "there is one tier"),
+        HARMLESS("inference_geo", "it runs here"),
+};
+TABLE(params_anthropic, "POST /v1/messages", "", anthropic_rows);
+
+static const struct param count_rows[] = { ANTHROPIC_PROMPT };
+TABLE(params_count_tokens, "POST /v1/messages/count_tokens", "", count_rows);
+
+static const struct param anthropic_message_rows[] = {
+        HONOURED("role", PARAM_STRING, 0, 0, "user, assistant"),
+        HONOURED("content", PARAM_ANY, 0, 0, "a text, or blocks of text"),
+};
+TABLE(params_anthropic_message, "A message of Anthropic's API", "messages[].", anthropic_message_rows);
+
+#define OLLAMA_COMMON                                                                                                  \
+        HONOURED("model", PARAM_STRING, 0, 0, "required; `:latest` is left out"),                                      \
+                HONOURED("stream", PARAM_BOOL, 0, 0, "lines of JSON; true"),                                           \
+                HONOURED("options", PARAM_OBJECT, 0, 0, "see below"),                                                  \
+                HONOURED("keep_alive", PARAM_ANY, 0, 0, "0 without a prompt unloads; else the daemon decides"),        \
+                REFUSED("format", NEUTRAL_EMPTY, NO_FORMAT),                                                           \
+                REFUSED("think", NEUTRAL_FALSE, "reasoning models are not supported yet"),                             \
+                HARMLESS("truncate", "a prompt that is too long is refused"),                                          \
+                HARMLESS("shift", "an answer ends with the context"),                                                  \
+                REFUSED("logprobs", NEUTRAL_FALSE, "not reported here"),                                               \
+                REFUSED("top_logprobs", NEUTRAL_ZERO, "alternatives are not reported yet")
+
+static const struct param ollama_chat_rows[] = {
+        OLLAMA_COMMON,
+        HONOURED("messages", PARAM_ARRAY, 0, 0, "none: load the model"),
+        REFUSED("tools", NEUTRAL_EMPTY, NO_TOOLS),
+};
+TABLE(params_ollama_chat, "POST /api/chat", "", ollama_chat_rows);
+
+static const struct param ollama_generate_rows[] = {
+        OLLAMA_COMMON,
+        HONOURED("prompt", PARAM_STRING, 0, 0, "none: load the model"),
+        HONOURED("system", PARAM_STRING, 0, 0, "a system message in front"),
+        HONOURED("raw", PARAM_BOOL, 0, 0, "true: no chat template"),
+        REFUSED("suffix", NEUTRAL_EMPTY, "text is only continued, not filled in"),
+        REFUSED("images", NEUTRAL_EMPTY, ONE_MODALITY),
+        REFUSED("template", NEUTRAL_EMPTY, "the model's own template is applied"),
+        REFUSED("context", NEUTRAL_EMPTY, "send the conversation to /api/chat"),
+};
+TABLE(params_ollama_generate, "POST /api/generate", "", ollama_generate_rows);
+
+static const struct param ollama_option_rows[] = {
+        HONOURED("num_predict", PARAM_INTEGER, -2, MAX_TOKENS, "-1: until the model ends"),
+        HONOURED("num_ctx", PARAM_INTEGER, 1, MAX_TOKENS, "of prompt and answer together; a longer prompt is refused"),
+        HONOURED("temperature", PARAM_NUMBER, 0, 100, "0.8"),
+        HONOURED("top_k", PARAM_INTEGER, 0, MAX_TOKENS, "40"),
+        HONOURED("top_p", PARAM_NUMBER, 0, 1, "0.9"),
+        HONOURED("min_p", PARAM_NUMBER, 0, 1, "0"),
+        HONOURED("repeat_penalty", PARAM_NUMBER, 0, 10, "1.1"),
+        HONOURED("repeat_last_n", PARAM_INTEGER, 0, 256, "64; 0: no repeat_penalty"),
+        HONOURED("seed", PARAM_INTEGER, SEED_LOW, SEED_HIGH, "random"),
+        HONOURED("stop", PARAM_ANY, 0, 0, "a text, or up to 16"),
+        REFUSED("frequency_penalty", NEUTRAL_ZERO, NO_PENALTY),
+        REFUSED("presence_penalty", NEUTRAL_ZERO, NO_PENALTY),
+        REFUSED("typical_p", NEUTRAL_ONE, "not supported"),
+        REFUSED("tfs_z", NEUTRAL_ONE, "not supported"),
+        REFUSED("mirostat", NEUTRAL_ZERO, "not supported"),
+        HARMLESS("mirostat_eta", "mirostat is off"),
+        HARMLESS("mirostat_tau", "mirostat is off"),
+        REFUSED("penalize_newline", NEUTRAL_TRUE, "a line end counts as every token"),
+        HARMLESS("num_keep", "nothing is dropped from a context"),
+        HARMLESS("num_batch", "the daemon decides"),
+        HARMLESS("num_gpu", "the daemon decides"),
+        HARMLESS("main_gpu", "the daemon decides"),
+        HARMLESS("num_thread", "the daemon decides"),
+        HARMLESS("use_mmap", "the daemon decides"),
+        HARMLESS("use_mlock", "the daemon decides"),
+        HARMLESS("low_vram", "the daemon decides"),
+        HARMLESS("numa", "the daemon decides"),
+        HARMLESS("f16_kv", "the daemon decides"),
+};
+TABLE(params_ollama_options, "Ollama's `options`", "options.", ollama_option_rows);
+
+static const struct param ollama_message_rows[] = {
+        HONOURED("role", PARAM_STRING, 0, 0, "system, user, assistant"),
+        HONOURED("content", PARAM_STRING, 0, 0, ""),
+        REFUSED("images", NEUTRAL_EMPTY, ONE_MODALITY),
+        REFUSED("tool_calls", NEUTRAL_EMPTY, NO_TOOLS),
+        REFUSED("tool_name", NEUTRAL_EMPTY, NO_TOOLS),
+        HARMLESS("thinking", "templates leave earlier reasoning out"),
+};
+TABLE(params_ollama_message, "A message of Ollama's API", "messages[].", ollama_message_rows);
+
+static const struct param tokenize_rows[] = {
+        HONOURED("model", PARAM_STRING, 0, 0, "the daemon's default"),
+        HONOURED("content", PARAM_STRING, 0, 0, "the text (or `prompt`)"),
+        HONOURED("prompt", PARAM_STRING, 0, 0, "the text (or `content`)"),
+        HONOURED("add_special", PARAM_BOOL, 0, 0, "false; true: BOS in front"),
+        HONOURED("add_special_tokens", PARAM_BOOL, 0, 0, "the same"),
+        HONOURED("parse_special", PARAM_BOOL, 0, 0, "false; true: control pieces are recognised"),
+        REFUSED("with_pieces", NEUTRAL_FALSE, "ids only"),
+        REFUSED("return_token_strs", NEUTRAL_FALSE, "ids only"),
+};
+TABLE(params_tokenize, "POST /tokenize", "", tokenize_rows);
+
+static const struct param_table *const tables[] = {
+        &params_chat,
+        &params_completions,
+        &params_message,
+        &params_responses,
+        &params_anthropic,
+        &params_count_tokens,
+        &params_anthropic_message,
+        &params_ollama_chat,
+        &params_ollama_generate,
+        &params_ollama_options,
+        &params_ollama_message,
+        &params_tokenize,
+};
+
+/* "text", {"type":"text"} with nothing else, ["text"], and for /v1/responses {"format":{"type":"text"}}. */
+static bool says(const json_t *value, const char *word)
+{
+        if (json_is_string(value))
+                return strcmp(json_string_value(value), word) == 0;
+        if (json_is_array(value))
+                return json_array_size(value) == 1 && json_is_string(json_array_get(value, 0)) &&
+                       says(json_array_get(value, 0), word);
+        if (json_is_object(value) && json_object_size(value) == 1)
+                return says(json_object_get(value, json_object_get(value, "format") ? "format" : "type"), word);
+        return false;
+}
+
+static bool is_neutral(const struct param *p, const json_t *value)
+{
+        static const struct {
+                unsigned bit;
+                const char *word;
+        } words[] = { { NEUTRAL_TEXT, "text" },
+                      { NEUTRAL_NONE, "none" },
+                      { NEUTRAL_AUTO, "auto" },
+                      { NEUTRAL_DISABLED, "disabled" } };
+
+        if ((p->neutral & NEUTRAL_FALSE && json_is_false(value)) || (p->neutral & NEUTRAL_TRUE && json_is_true(value)))
+                return true;
+        if ((p->neutral & NEUTRAL_ZERO && json_is_number(value) && json_number_value(value) == 0) ||
+            (p->neutral & NEUTRAL_ONE && json_is_number(value) && json_number_value(value) == 1))
+                return true;
+        if (p->neutral & NEUTRAL_EMPTY && ((json_is_string(value) && json_string_length(value) == 0) ||
+                                           (json_is_array(value) && json_array_size(value) == 0) ||
+                                           (json_is_object(value) && json_object_size(value) == 0)))
+                return true;
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(words); i++)
+                if (p->neutral & words[i].bit && says(value, words[i].word))
+                        return true;
+        return false;
+}
+
+static const char *const type_names[] = {
+        [PARAM_ANY] = "a value",      [PARAM_BOOL] = "true or false", [PARAM_INTEGER] = "a whole number",
+        [PARAM_NUMBER] = "a number",  [PARAM_STRING] = "a string",    [PARAM_ARRAY] = "an array",
+        [PARAM_OBJECT] = "an object",
+};
+
+static bool is_of_type(enum param_type type, const json_t *value)
+{
+        switch (type) {
+        case PARAM_BOOL:
+                return json_is_boolean(value);
+        case PARAM_INTEGER: /* 5.0 is one: clients in JavaScript and Lua have no other numbers */
+                return json_is_integer(value) ||
+                       (json_is_real(value) && json_real_value(value) > -9e15 && json_real_value(value) < 9e15 &&
+                        json_real_value(value) == (double)(int64_t)json_real_value(value));
+        case PARAM_NUMBER:
+                return json_is_number(value);
+        case PARAM_STRING:
+                return json_is_string(value);
+        case PARAM_ARRAY:
+                return json_is_array(value);
+        case PARAM_OBJECT:
+                return json_is_object(value);
+        default:
+                return true;
+        }
+}
+
+static int check_one(const struct param_table *table, const struct param *p, const json_t *value, struct failure *f)
+{
+        char name[96];
+
+        snprintf(name, sizeof(name), "%s%s", table->context, p->name);
+        if (p->class == PARAM_HARMLESS)
+                return 0;
+        if (p->class == PARAM_REFUSED)
+                return is_neutral(p, value) ? 0 :
+                                              failure_set(f, 400, "unsupported_parameter", name,
+                                                          "'%s' cannot be taken with this value: %s", name, p->note);
+        if (!is_of_type(p->type, value))
+                return failure_set(f, 400, "invalid_type", name, "'%s' has to be %s", name, type_names[p->type]);
+        if ((p->low != 0 || p->high != 0) && json_is_number(value) &&
+            (json_number_value(value) < p->low || json_number_value(value) > p->high))
+                return failure_set(f, 400, "invalid_value", name, "'%s' has to be from %.10g to %.10g", name, p->low,
+                                   p->high);
+        return 0;
+}
+
+int params_check(const struct param_table *table, const json_t *object, struct failure *f)
+{
+        const char *key;
+        json_t *value;
+
+        json_object_foreach((json_t *)(uintptr_t)object, key, value)
+        {
+                const struct param *p = NULL;
+
+                for (size_t i = 0; !p && i < table->n; i++)
+                        if (strcmp(table->params[i].name, key) == 0)
+                                p = &table->params[i];
+                if (!p)
+                        return failure_set(f, 400, "unknown_parameter", key,
+                                           "'%s%.90s' is not known; docs/http-api.md lists what %s takes",
+                                           table->context, key, table->title);
+                if (!json_is_null(value) && check_one(table, p, value, f) != 0)
+                        return f->status;
+        }
+        return 0;
+}
+
+static void print_neutral(FILE *to, unsigned neutral)
+{
+        static const char *const words[] = { "false", "true", "0", "1", "empty", "text", "none", "auto", "disabled" };
+        const char *comma = "";
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(words); i++)
+                if (neutral & 1u << i) {
+                        fprintf(to, "%s%s", comma, words[i]);
+                        comma = ", ";
+                }
+}
+
+void params_print(FILE *to)
+{
+        static const char *const classes[] = { "honoured", "harmless", "refused" };
+
+        for (size_t t = 0; t < TDM_ARRAY_SIZE(tables); t++) {
+                fprintf(to, "### %s\n\n| parameter | class | accepted | note |\n|---|---|---|---|\n", tables[t]->title);
+                for (size_t i = 0; i < tables[t]->n; i++) {
+                        const struct param *p = &tables[t]->params[i];
+
+                        fprintf(to, "| `%s` | %s | ", p->name, classes[p->class]);
+                        if (p->class == PARAM_REFUSED)
+                                print_neutral(to, p->neutral);
+                        else if (p->class == PARAM_HARMLESS)
+                                fputs("anything", to);
+                        else if (p->high == SEED_HIGH)
+                                fputs("a whole number of 64 bits", to);
+                        else if (p->high == MAX_TOKENS)
+                                fprintf(to, "from %.0f", p->low);
+                        else if (p->low != 0 || p->high != 0)
+                                fprintf(to, "%.10g to %.10g", p->low, p->high);
+                        else
+                                fputs(type_names[p->type], to);
+                        fprintf(to, " | %s |\n", p->note);
+                }
+                fputc('\n', to);
+        }
+}

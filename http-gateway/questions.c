@@ -1,0 +1,146 @@
+#include "http-gateway/questions.h"
+
+static void on_answer(struct ask *ask, void *userdata)
+{
+        struct exchange *x = userdata;
+        struct failure f = { 0 };
+
+        x->ask = NULL;
+        if (ask->code == TANDEM_OK) {
+                x->answered(x, ask);
+                return;
+        }
+        failure_from_tandem(&f, &ask->error, ask->model);
+        exchange_fail(x, &f);
+}
+
+void exchange_ask(struct exchange *x, unsigned what, char *model, char *text, size_t text_size, unsigned flags,
+                  void (*answered)(struct exchange *x, struct ask *ask))
+{
+        struct failure f = { 0 };
+
+        x->answered = answered;
+        if (backend_ask(x->server->backend, what, model, text, text_size, flags, on_answer, x, &x->ask) < 0) {
+                failure_set(&f, 503, "no_memory", NULL, "no memory for this request");
+                exchange_fail(x, &f);
+        }
+}
+
+const struct tandem_model *find_model(const struct tandem_model_list *list, const char *name)
+{
+        for (size_t i = 0; i < list->n_models; i++) {
+                const char *rest = name + TDM_MIN(strlen(list->models[i]->name), strlen(name));
+
+                if (strncmp(name, list->models[i]->name, strlen(list->models[i]->name)) == 0 &&
+                    (!*rest || strcmp(rest, ":latest") == 0))
+                        return list->models[i];
+        }
+        return NULL;
+}
+
+void fail_no_model(struct exchange *x, const char *name)
+{
+        const struct tandem_error err = { .code = TANDEM_E_NO_MODEL };
+        struct failure f = { 0 };
+
+        failure_from_tandem(&f, &err, name);
+        exchange_fail(x, &f);
+}
+
+/* ---- /health, / ---- */
+
+static void answer_health(struct exchange *x, struct ask *ask)
+{
+        struct failure f = { 0 };
+
+        if (ask->status->draining) {
+                failure_set(&f, 503, "draining", NULL, "the daemon is shutting down");
+                exchange_fail(x, &f);
+                return;
+        }
+        exchange_answer_json(x, 200, json_pack("{s:s}", "status", "ok"));
+}
+
+void question_health(struct exchange *x)
+{
+        exchange_ask(x, ASK_STATUS, NULL, NULL, 0, 0, answer_health);
+}
+
+void question_root(struct exchange *x)
+{
+        struct buffer text = { 0 };
+
+        buffer_add_text(&text, "Tandem is running\n");
+        exchange_answer_text(x, 200, "text/plain; charset=utf-8", &text);
+}
+
+/* ---- /metrics ---- */
+
+static void on_metrics(struct ask *ask, void *userdata)
+{
+        struct exchange *x = userdata;
+        struct server *s = x->server;
+        struct buffer text = { 0 };
+
+        x->ask = NULL;
+        metrics_write(&text, &s->metrics, ask->code == TANDEM_OK ? ask->status : NULL, s->n_peers, s->n_exchanges);
+        exchange_answer_text(x, 200, "text/plain; version=0.0.4; charset=utf-8", &text);
+}
+
+void question_metrics(struct exchange *x)
+{
+        struct failure f = { 0 };
+
+        if (backend_ask(x->server->backend, ASK_STATUS, NULL, NULL, 0, 0, on_metrics, x, &x->ask) == 0)
+                return;
+        failure_set(&f, 503, "no_memory", NULL, "no memory for this request");
+        exchange_fail(x, &f);
+}
+
+/* ---- /tokenize ---- */
+
+static void answer_tokens(struct exchange *x, struct ask *ask)
+{
+        json_t *ids = json_array();
+
+        for (size_t i = 0; i < ask->n_ids; i++)
+                json_array_append_new(ids, json_integer(ask->ids[i]));
+        exchange_answer_json(x, 200, json_pack("{s:o, s:I}", "tokens", ids, "count", (json_int_t)ask->n_ids));
+}
+
+void question_tokenize(struct exchange *x)
+{
+        _cleanup_(generation_request_freep) struct generation_request *r = request_read(x, &params_tokenize);
+        struct failure f = { 0 };
+        const json_t *text;
+        unsigned flags = TANDEM_TOKENIZE_NO_BOS;
+        char *copy;
+
+        if (!r)
+                return;
+        text = json_get(r->json, "content") ? json_get(r->json, "content") : json_get(r->json, "prompt");
+        if (!text)
+                failure_set(&f, 400, "missing_required_parameter", "content", "'content' is missing");
+        else if (json_get(r->json, "model") && request_take_model(r, &f) == 0 && strpbrk(r->model, "/"))
+                failure_set(&f, 404, "model_not_found", "model", "a model is a name, not a path");
+        if (f.status != 0) {
+                exchange_fail(x, &f);
+                return;
+        }
+        if (json_get_bool(r->json, "add_special", false) || json_get_bool(r->json, "add_special_tokens", false))
+                flags = 0;
+        if (json_get_bool(r->json, "parse_special", false))
+                flags |= TANDEM_TOKENIZE_SPECIAL;
+        copy = strndup(json_string_value(text), json_string_length(text));
+        exchange_ask(x, ASK_TOKENIZE, steal_ptr(&r->model), copy, copy ? strlen(copy) : 0, flags, answer_tokens);
+}
+
+/* ---- what there is not ---- */
+
+void refuse_embeddings(struct exchange *x)
+{
+        struct failure f = { 0 };
+
+        failure_set(&f, 400, "unsupported", "model", "embeddings are not supported yet: no model here makes any");
+        exchange_fail(x, &f);
+}

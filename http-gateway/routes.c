@@ -1,0 +1,69 @@
+/* Every path there is. */
+#include "http-gateway/anthropic.h"
+#include "http-gateway/ollama.h"
+#include "http-gateway/openai.h"
+
+static const struct route routes[] = {
+        { "/", "GET", DIALECT_OLLAMA, true, question_root },
+        { "/health", "GET", DIALECT_OPENAI, true, question_health },
+        { "/metrics", "GET", DIALECT_OPENAI, false, question_metrics },
+        { "/tokenize", "POST", DIALECT_OPENAI, false, question_tokenize },
+
+        { "/v1/models", "GET", DIALECT_OPENAI, false, openai_models },
+        { "/v1/models/", "GET", DIALECT_OPENAI, false, openai_model },
+        { "/v1/chat/completions", "POST", DIALECT_OPENAI, false, openai_chat },
+        { "/v1/completions", "POST", DIALECT_OPENAI, false, openai_completions },
+        { "/v1/responses", "POST", DIALECT_OPENAI, false, openai_responses },
+        { "/v1/embeddings", "POST", DIALECT_OPENAI, false, refuse_embeddings },
+
+        { "/v1/messages", "POST", DIALECT_ANTHROPIC, false, anthropic_messages },
+        { "/v1/messages/count_tokens", "POST", DIALECT_ANTHROPIC, false, anthropic_count_tokens },
+
+        { "/api/version", "GET", DIALECT_OLLAMA, false, ollama_version },
+        { "/api/tags", "GET", DIALECT_OLLAMA, false, ollama_tags },
+        { "/api/show", "POST", DIALECT_OLLAMA, false, ollama_show },
+        { "/api/ps", "GET", DIALECT_OLLAMA, false, ollama_ps },
+        { "/api/chat", "POST", DIALECT_OLLAMA, false, ollama_chat },
+        { "/api/generate", "POST", DIALECT_OLLAMA, false, ollama_generate },
+        { "/api/embed", "POST", DIALECT_OLLAMA, false, refuse_embeddings },
+        { "/api/embeddings", "POST", DIALECT_OLLAMA, false, refuse_embeddings },
+        { "/api/pull", "POST", DIALECT_OLLAMA, false, ollama_manage },
+        { "/api/push", "POST", DIALECT_OLLAMA, false, ollama_manage },
+        { "/api/create", "POST", DIALECT_OLLAMA, false, ollama_manage },
+        { "/api/copy", "POST", DIALECT_OLLAMA, false, ollama_manage },
+        { "/api/delete", "DELETE", DIALECT_OLLAMA, false, ollama_manage },
+};
+
+static bool matches(const struct route *r, const char *path, char arg[256])
+{
+        size_t n = strlen(r->path);
+
+        if (n > 1 && r->path[n - 1] == '/') {
+                if (strncmp(path, r->path, n) != 0 || strlen(path + n) == 0 || strlen(path + n) > 255)
+                        return false;
+                memcpy(arg, path + n, strlen(path + n) + 1);
+                return true;
+        }
+        return strcmp(path, r->path) == 0;
+}
+
+const struct route *routes_find(const char *method, const char *path, enum dialect *dialect, char arg[256],
+                                char allow[64])
+{
+        *dialect = strncmp(path, "/api/", 5) == 0         ? DIALECT_OLLAMA :
+                   strncmp(path, "/v1/messages", 12) == 0 ? DIALECT_ANTHROPIC :
+                                                            DIALECT_OPENAI;
+        allow[0] = '\0';
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(routes); i++) {
+                const struct route *r = &routes[i];
+
+                if (!matches(r, path, arg))
+                        continue;
+                if (strcmp(method, r->method) == 0) {
+                        *dialect = r->dialect;
+                        return r;
+                }
+                snprintf(allow, 64, "%s%s, OPTIONS", r->method, strcmp(r->method, "GET") == 0 ? ", HEAD" : "");
+        }
+        return NULL;
+}

@@ -1,0 +1,437 @@
+/* libmicrohttpd's epoll descriptor is one source of the loop among others; MHD_run() is called when it is readable,
+ * when a suspended connection was resumed, and when libmicrohttpd's own timeouts want it.
+ *
+ * Its idle timeout starts again with every byte, so a client that sends one byte a second would hold a connection for
+ * ever. The tick ends connections by the time that a whole request, or the next one, may take. */
+#include "http-gateway/server.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <strings.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include "common/log.h"
+#include "http-gateway/backend.h"
+#include "http-gateway/exchange.h"
+#include "http-gateway/generation.h"
+#include "http-gateway/guard.h"
+#include "http-gateway/listen.h"
+
+#define TICK_NS TDM_NSEC_PER_SEC
+#define MHD_IDLE_S 300u
+#define STALLED_NS (60 * TDM_NSEC_PER_SEC) /* a client that reads nothing of what waits for it */
+#define DRAIN_NS (8 * TDM_NSEC_PER_SEC)
+
+/* ---- the head of a request ---- */
+
+struct head {
+        unsigned n_host, n_length, n_encoding;
+        const char *host, *origin, *encoding, *length, *expect, *authorization, *x_api_key, *wants_headers,
+                *wants_method;
+};
+
+static enum MHD_Result on_header(void *userdata, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+        struct head *h = userdata;
+
+        if (!value)
+                value = "";
+        if (strcasecmp(name, "Host") == 0) {
+                h->n_host++;
+                h->host = value;
+        } else if (strcasecmp(name, "Content-Length") == 0) {
+                h->n_length++;
+                h->length = value;
+        } else if (strcasecmp(name, "Transfer-Encoding") == 0) {
+                h->n_encoding++;
+                h->encoding = value;
+        } else if (strcasecmp(name, "Origin") == 0) {
+                h->origin = value;
+        } else if (strcasecmp(name, "Expect") == 0) {
+                h->expect = value;
+        } else if (strcasecmp(name, "Authorization") == 0) {
+                h->authorization = value;
+        } else if (strcasecmp(name, "x-api-key") == 0) {
+                h->x_api_key = value;
+        } else if (strcasecmp(name, "Access-Control-Request-Headers") == 0) {
+                h->wants_headers = value;
+        } else if (strcasecmp(name, "Access-Control-Request-Method") == 0) {
+                h->wants_method = value;
+        }
+        return MHD_YES;
+}
+
+/* Where one request ends and the next begins has to be beyond doubt: a proxy in front may read it otherwise. */
+static int check_framing(const struct head *h, const char *version, struct failure *f)
+{
+        if (h->n_host > 1)
+                return failure_set(f, 400, "invalid_request", NULL, "the request has two Host headers");
+        if (h->n_length > 1)
+                return failure_set(f, 400, "invalid_request", NULL, "the request has two Content-Length headers");
+        if (h->n_length > 0 && h->n_encoding > 0)
+                return failure_set(f, 400, "invalid_request", NULL,
+                                   "the request has both Content-Length and Transfer-Encoding");
+        if (h->n_encoding > 1 || (h->n_encoding == 1 && strcasecmp(h->encoding, "chunked") != 0))
+                return failure_set(f, 400, "invalid_request", NULL, "no Transfer-Encoding but chunked is taken");
+        if (h->length && (!*h->length || strspn(h->length, "0123456789") != strlen(h->length)))
+                return failure_set(f, 400, "invalid_request", NULL, "the request's Content-Length is no number");
+        if (strcmp(version, "HTTP/1.1") != 0 && strcmp(version, "HTTP/1.0") != 0)
+                return failure_set(f, 505, "invalid_request", NULL, "HTTP/1.1 and HTTP/1.0 are spoken here");
+        if (h->n_encoding > 0 && strcmp(version, "HTTP/1.0") == 0)
+                return failure_set(f, 400, "invalid_request", NULL, "HTTP/1.0 has no Transfer-Encoding");
+        return 0;
+}
+
+static void answer_options(struct exchange *x, const struct head *h)
+{
+        static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_, ";
+        struct buffer nothing = { 0 };
+
+        if (h->wants_headers && strspn(h->wants_headers, allowed) == strlen(h->wants_headers) &&
+            strlen(h->wants_headers) < sizeof(x->allow_headers))
+                memcpy(x->allow_headers, h->wants_headers, strlen(h->wants_headers) + 1);
+        exchange_answer_text(x, 204, NULL, &nothing);
+}
+
+/* Guard first, then framing, then what is asked for and by whom. Sets the exchange's failure, or its answer. */
+static void check_head(struct exchange *x, const char *url, const char *method, const char *version,
+                       const struct head *h)
+{
+        struct server *s = x->server;
+        struct failure *f = &x->failure;
+
+        if (strcmp(method, "HEAD") == 0)
+                method = "GET";
+        x->route = routes_find(method, url, &x->dialect, x->arg, x->allow);
+        if (h->n_host <= 1 && guard_check_host(s->config, h->host, f) != 0) {
+                s->metrics.refused_hosts++;
+                return;
+        }
+        if (h->origin && guard_check_origin(s->config, h->origin, f) != 0) {
+                s->metrics.refused_origins++;
+                return;
+        }
+        if (h->origin)
+                snprintf(x->origin, sizeof(x->origin), "%.255s", h->origin);
+        if (check_framing(h, version, f) != 0) {
+                x->must_close = true;
+                return;
+        }
+        if (!x->route && !x->allow[0]) {
+                failure_set(f, 404, "not_found", NULL, "there is no %.200s here; docs/http-api.md lists what there is",
+                            url);
+                return;
+        }
+        if (strcmp(method, "OPTIONS") == 0) {
+                answer_options(x, h);
+                return;
+        }
+        if (!x->route) {
+                failure_set(f, 405, "method_not_allowed", NULL, "%.20s is not taken here, but %s", method, x->allow);
+                return;
+        }
+        if (!x->route->without_key && guard_check_key(s->config, h->authorization, h->x_api_key, &x->key, f) != 0) {
+                s->metrics.refused_keys++;
+                return;
+        }
+        if (s->draining) {
+                failure_set(f, 503, "draining", NULL, "this server is shutting down");
+                f->retry_ms = 1000;
+                return;
+        }
+        if (h->length && strtoull(h->length, NULL, 10) > MAX_BODY_BYTES)
+                failure_set(f, 413, "request_too_large", NULL, "a body may have at most %zu bytes", MAX_BODY_BYTES);
+}
+
+/* An answer that is known before the body has come waits for it: closing with unread bytes would reset the connection,
+ * and the client might never read the answer. Not where the end of the body is in doubt, where it is too long to be
+ * worth it, or where the client asked before sending it. */
+static bool may_wait_for_body(const struct exchange *x, const struct head *h)
+{
+        return !x->must_close && !h->expect && (!h->length || strtoull(h->length, NULL, 10) <= MAX_DRAIN_BYTES);
+}
+
+static enum MHD_Result on_request(void *userdata, struct MHD_Connection *mhd, const char *url, const char *method,
+                                  const char *version, const char *data, size_t *size, void **request)
+{
+        struct exchange *x = *request;
+        struct head head = { 0 };
+
+        if (x) {
+                if (*size > 0) {
+                        exchange_take_body(x, data, *size);
+                        *size = 0;
+                        return x->broken ? MHD_NO : MHD_YES;
+                }
+                return exchange_continue(x);
+        }
+        {
+                struct server *s = userdata;
+                const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+                struct peer *peer = info ? info->socket_context : NULL;
+
+                x = peer ? exchange_new(s, peer, mhd) : NULL;
+        }
+        if (!x)
+                return MHD_NO;
+        *request = x;
+        MHD_get_connection_values(mhd, MHD_HEADER_KIND, on_header, &head);
+        check_head(x, url, method, version, &head);
+        if (x->failure.status != 0 || x->status != 0) {
+                x->discard = true;
+                if (!may_wait_for_body(x, &head)) {
+                        x->must_close = true;
+                        return exchange_continue(x);
+                }
+        }
+        return MHD_YES;
+}
+
+static void on_completed(void *userdata, struct MHD_Connection *mhd, void **request,
+                         enum MHD_RequestTerminationCode why)
+{
+        exchange_free(*request);
+        *request = NULL;
+}
+
+static void on_connection(void *userdata, struct MHD_Connection *mhd, void **context,
+                          enum MHD_ConnectionNotificationCode what)
+{
+        struct server *s = userdata;
+        struct peer *peer = *context;
+
+        if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+                const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
+
+                peer = info ? calloc(1, sizeof(*peer)) : NULL;
+                if (!peer)
+                        return; /* its request is refused */
+                *peer = (struct peer){ .server = s, .fd = info->connect_fd, .since_ns = tdm_now_ns() };
+                tdm_list_append(&s->peers, &peer->node);
+                s->n_peers++;
+                *context = peer;
+        } else if (peer) {
+                if (peer->exchange)
+                        peer->exchange->peer = NULL;
+                tdm_list_remove(&peer->node);
+                s->n_peers--;
+                free(peer);
+                *context = NULL;
+        }
+}
+
+/* ---- the loop ---- */
+
+static void run_mhd(struct server *s)
+{
+        MHD_UNSIGNED_LONG_LONG wait_ms;
+
+        if (MHD_run(s->mhd) != MHD_YES)
+                tdm_log_warning("libmicrohttpd failed to run");
+        if (MHD_get_timeout(s->mhd, &wait_ms) != MHD_YES)
+                tdm_source_arm(s->mhd_timer, 0);
+        else if (wait_ms == 0)
+                tdm_source_schedule(s->run_again);
+        else
+                tdm_source_arm(s->mhd_timer, tdm_now_ns() + wait_ms * TDM_NSEC_PER_MSEC);
+}
+
+void server_run_soon(struct server *s)
+{
+        tdm_source_schedule(s->run_again);
+}
+
+static int on_mhd_io(struct tdm_source *source, int fd, uint32_t events, void *userdata)
+{
+        run_mhd(userdata);
+        return 0;
+}
+
+static int on_mhd_timer(struct tdm_source *source, uint64_t now_ns, void *userdata)
+{
+        run_mhd(userdata);
+        return 0;
+}
+
+static int on_run_again(struct tdm_source *source, void *userdata)
+{
+        run_mhd(userdata);
+        return 0;
+}
+
+static void tick_exchange(struct exchange *x, uint64_t now_ns)
+{
+        const struct config *c = x->server->config;
+
+        if (!x->ran) {
+                if (now_ns - x->begun_ns > c->request_timeout_s * TDM_NSEC_PER_SEC)
+                        exchange_break(x);
+                return;
+        }
+        if (x->streaming && buffer_left(&x->out) == 0)
+                x->moved_ns = now_ns;
+        if (x->queued && now_ns - x->moved_ns > (x->streaming ? STALLED_NS : 10 * STALLED_NS)) {
+                tdm_log_info("%s: the client does not read; its connection is closed", x->id);
+                exchange_break(x);
+                return;
+        }
+        if (x->generation)
+                generation_tick(x->generation, now_ns);
+}
+
+/* Nothing more will come. libmicrohttpd waits for an edge of epoll, and there is none when the end comes together with
+ * the last bytes. */
+static bool has_left(const struct peer *peer)
+{
+        struct pollfd p = { .fd = peer->fd, .events = POLLRDHUP };
+        int unread = 0;
+
+        return poll(&p, 1, 0) == 1 && p.revents & (POLLRDHUP | POLLHUP | POLLERR) &&
+               ioctl(peer->fd, FIONREAD, &unread) == 0 && unread == 0;
+}
+
+static int on_tick(struct tdm_source *source, uint64_t now_ns, void *userdata)
+{
+        struct server *s = userdata;
+        struct exchange *x;
+        struct peer *peer;
+
+        tdm_list_for_each(x, &s->exchanges, struct exchange, node) tick_exchange(x, now_ns);
+        tdm_list_for_each(peer, &s->peers, struct peer, node)
+        {
+                bool idle = !peer->exchange;
+
+                if ((idle && (s->draining || now_ns - peer->since_ns > s->config->idle_timeout_s * TDM_NSEC_PER_SEC)) ||
+                    ((idle || !peer->exchange->ran) && has_left(peer)))
+                        (void)shutdown(peer->fd, SHUT_RDWR);
+        }
+        backend_tick(s->backend);
+        if (s->draining && (s->n_exchanges == 0 || now_ns > s->drain_until_ns))
+                tdm_loop_exit(s->loop, 0);
+        tdm_source_arm(source, now_ns + TICK_NS);
+        return 0;
+}
+
+static int on_signal(struct tdm_source *source, int signo, void *userdata)
+{
+        struct server *s = userdata;
+        MHD_socket fd;
+
+        if (s->draining)
+                return 0;
+        tdm_log_info("leaving; %u requests are under way", s->n_exchanges);
+        listen_notify("STOPPING=1");
+        s->draining = true;
+        s->drain_until_ns = tdm_now_ns() + DRAIN_NS;
+        fd = MHD_quiesce_daemon(s->mhd);
+        if (fd != MHD_INVALID_SOCKET)
+                close(fd);
+        if (s->n_exchanges == 0)
+                tdm_loop_exit(s->loop, 0);
+        return 0;
+}
+
+static void log_mhd(void *userdata, const char *fmt, va_list args)
+{
+        char line[512];
+
+        if (!tdm_log_enabled(TDM_LOG_DEBUG) || vsnprintf(line, sizeof(line), fmt, args) < 0)
+                return;
+        line[strcspn(line, "\n")] = '\0';
+        tdm_log_debug("libmicrohttpd: %s", line);
+}
+
+/* ---- its life ---- */
+
+static int start_mhd(struct server *s, int fd, struct tdm_error *err)
+{
+        const union MHD_DaemonInfo *info;
+        int r;
+
+        s->mhd = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
+                                  on_request, s, MHD_OPTION_EXTERNAL_LOGGER, log_mhd, NULL, MHD_OPTION_LISTEN_SOCKET,
+                                  fd, MHD_OPTION_CONNECTION_LIMIT, MAX_CONNECTIONS, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
+                                  MAX_CONNECTIONS_PER_ADDRESS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_MEMORY,
+                                  MHD_OPTION_CONNECTION_TIMEOUT, MHD_IDLE_S, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+                                  MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION,
+                                  on_connection, s, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_END);
+        if (!s->mhd)
+                return tdm_error_set(err, TDM_E_INTERNAL, "libmicrohttpd does not start on %s", s->config->listen);
+        info = MHD_get_daemon_info(s->mhd, MHD_DAEMON_INFO_EPOLL_FD);
+        if (!info || info->epoll_fd < 0)
+                return tdm_error_set(err, TDM_E_INTERNAL, "libmicrohttpd was built without epoll");
+        r = tdm_loop_add_io(s->loop, info->epoll_fd, EPOLLIN, on_mhd_io, s, &s->mhd_io);
+        return r < 0 ? tdm_error_set(err, r, "cannot watch connections: %s", strerror(-r)) : 0;
+}
+
+static int start(struct server *s, struct tdm_error *err)
+{
+        int r = tdm_loop_add_timer(s->loop, on_tick, s, &s->tick);
+
+        if (r == 0)
+                r = tdm_loop_add_timer(s->loop, on_mhd_timer, s, &s->mhd_timer);
+        if (r == 0)
+                r = tdm_loop_add_defer(s->loop, on_run_again, s, &s->run_again);
+        if (r == 0)
+                r = tdm_loop_add_signal(s->loop, SIGTERM, on_signal, s, &s->sigterm);
+        if (r == 0)
+                r = tdm_loop_add_signal(s->loop, SIGINT, on_signal, s, &s->sigint);
+        if (r == 0)
+                r = backend_new(&s->backend, s->loop, s->config->socket);
+        if (r < 0)
+                return tdm_error_set(err, r, "cannot start the server's loop: %s", strerror(-r));
+        tdm_source_arm(s->tick, tdm_now_ns() + TICK_NS);
+        return 0;
+}
+
+static void stop(struct server *s)
+{
+        struct exchange *x;
+
+        tdm_list_for_each(x, &s->exchanges, struct exchange, node) exchange_break(x);
+        if (s->mhd) {
+                /* What was resumed has to be seen as such: libmicrohttpd aborts on suspended connections. */
+                (void)MHD_run(s->mhd);
+                (void)MHD_run(s->mhd);
+                MHD_stop_daemon(s->mhd);
+        }
+        backend_free(s->backend);
+        tdm_source_destroyp(&s->mhd_io);
+        tdm_source_destroyp(&s->mhd_timer);
+        tdm_source_destroyp(&s->run_again);
+        tdm_source_destroyp(&s->tick);
+        tdm_source_destroyp(&s->sigterm);
+        tdm_source_destroyp(&s->sigint);
+        tdm_loop_destroy(s->loop);
+}
+
+int server_run(struct config *config, struct tdm_error *err)
+{
+        struct server s = { .config = config };
+        _cleanup_(closep) int fd = -1;
+        int r;
+
+        tdm_list_init(&s.peers);
+        tdm_list_init(&s.exchanges);
+        (void)signal(SIGPIPE, SIG_IGN);
+        r = listen_open(config, &fd, err);
+        if (r == 0)
+                r = tdm_loop_new(&s.loop, err);
+        if (r != 0)
+                return r;
+        r = start(&s, err);
+        if (r == 0)
+                r = start_mhd(&s, fd, err);
+        if (r == 0) {
+                tdm_log_info("answering on %s, port %u%s", config->listen, listen_port(fd),
+                             config->n_keys > 0 ? ", to those with a key" : "");
+                steal_fd(&fd); /* libmicrohttpd's */
+                listen_notify("READY=1");
+                r = tdm_loop_run(s.loop);
+                if (r < 0)
+                        tdm_error_set(err, r, "the server's loop failed: %s", strerror(-r));
+        }
+        stop(&s);
+        return r;
+}

@@ -1,0 +1,50 @@
+/* The server: connections of libmicrohttpd on the event loop, the exchanges on them, and what all of them share.
+ *
+ * One thread runs everything but the questions of backend.h. A `struct peer` is a TCP connection, a `struct exchange`
+ * (exchange.h) one request on it. */
+#ifndef TDM_HTTP_SERVER_H
+#define TDM_HTTP_SERVER_H
+
+#include <microhttpd.h>
+#include "common/list.h"
+#include "common/loop.h"
+#include "http-gateway/config.h"
+#include "http-gateway/metrics.h"
+
+#define MAX_BODY_BYTES ((size_t)8 << 20)
+#define MAX_DRAIN_BYTES ((uint64_t)32 << 20)   /* of a body that is too large, so that its sender reads the answer */
+#define MAX_BODIES_BYTES ((uint64_t)256 << 20) /* of all requests together */
+#define MAX_CONNECTIONS 2048u
+#define MAX_CONNECTIONS_PER_ADDRESS 1024u
+#define CONNECTION_MEMORY ((size_t)32 << 10) /* request line and headers have to fit */
+
+struct backend;
+
+struct peer {
+        struct server *server;
+        struct tdm_list node;
+        int fd;            /* libmicrohttpd's */
+        uint64_t since_ns; /* when it connected, or its last exchange ended */
+        struct exchange *exchange;
+};
+
+struct server {
+        const struct config *config;
+        struct tdm_loop *loop;
+        struct MHD_Daemon *mhd;
+        struct tdm_source *mhd_io, *mhd_timer, *run_again, *tick, *sigterm, *sigint;
+        struct backend *backend;
+        struct tdm_list peers, exchanges;
+        unsigned n_exchanges, n_peers;
+        uint64_t body_bytes;
+        uint64_t next_id;
+        bool draining;
+        uint64_t drain_until_ns;
+        struct metrics metrics;
+};
+
+int server_run(struct config *config, struct tdm_error *err);
+/* libmicrohttpd has something to do, though no socket says so. */
+void server_run_soon(struct server *s);
+
+#endif

@@ -1,0 +1,318 @@
+"""tandem-http and those who mean it ill: each gets the status that is due, the others are served meanwhile, and memory
+stays flat."""
+import os
+import random
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from tandem_test import *  # noqa: E402,F403
+from http_test import *  # noqa: E402,F403
+
+BODY = json.dumps({"model": "tale", "prompt": PROMPT, "max_tokens": 2, "temperature": 0}).encode()
+PATHS = ["/", "/health", "/metrics", "/v1/models", "/v1/models/tale", "/api/tags", "/nope"]
+
+
+def post(body, *lines, path="/v1/completions", **more):
+    return head("POST", path, f"Content-Length: {len(body)}", *lines, **more) + body
+
+
+def ok(g):
+    equal(len(g.post("/v1/completions", json.loads(BODY))["choices"]), 1, "others are served")
+
+
+@test
+def smuggling():
+    """The second request, hidden in what one side takes for a body, is never answered."""
+    hidden = head("GET", "/v1/models")
+    chunked = b"0\r\n\r\n"
+    with Daemon(placement=None) as d, Gateway(d) as g:
+        for lines, body in (
+                (("Content-Length: 5", "Content-Length: 6"), b"hello" + hidden),
+                (("Content-Length: 5", "Content-Length: 5"), b"hello" + hidden),
+                (("Content-Length: 5", "Transfer-Encoding: chunked"), chunked + hidden),
+                (("Transfer-Encoding: chunked", "Content-Length: 5"), chunked + hidden),
+                (("Transfer-Encoding: chunked", "Transfer-Encoding: identity"), chunked + hidden),
+                (("Transfer-Encoding: gzip, chunked",), chunked + hidden),
+                (("Transfer-Encoding: xchunked",), chunked + hidden),
+                (("Content-Length: +5",), b"hello" + hidden),
+                (("Content-Length: 5, 5",), b"hello" + hidden),
+                (("Content-Length: -1",), hidden),
+                (("Content-Length: 0x5",), b"hello" + hidden),
+                (("Content-Length: 99999999999999999999999",), hidden),
+                (("Host: localhost", "Content-Length: 0"), hidden)):
+            data = g.raw(head("POST", "/v1/completions", *lines) + body, timeout=5 * SLOW)
+            # libmicrohttpd 0.9.75 writes the head of its own answers twice.
+            check(set(statuses(data)) in ({400}, {413}) and b"list" not in data, f"answers to {lines}", data[:300])
+        equal(statuses(g.raw(head("POST", "/v1/completions", "Transfer-Encoding: chunked",
+                                  version="HTTP/1.0") + chunked,
+                             timeout=5 * SLOW)), [400], "HTTP/1.0 has no chunks")
+        ok(g)
+
+
+@test
+def hosts_and_origins():
+    with Daemon(placement=None) as d, Gateway(d, "--host", "box.example", "--host", "*.lan.example",
+                                              "--origin", "app://obsidian.md", "--origin", "tauri://*") as g:
+        for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "lan.example", "10.0.0.1",
+                     "0.0.0.0",
+                     "[::]", "evil.example:11434", "xlan.example"):
+            for method in ("GET", "POST", "HEAD", "OPTIONS", "DELETE", "PUT"):
+                for path in PATHS + ["/v1/completions"]:
+                    data = g.raw(head(method, path, "Connection: close", "Content-Length: 0", host=host),
+                                 timeout=5 * SLOW)
+                    equal(statuses(data), [403], f"{method} {path} of {host}")
+        for host in ("", "local host", "a@localhost", "localhost:x", "localhost/", "[::1"):
+            check(statuses(g.raw(head("GET", "/health", "Connection: close", host=host),
+                                 timeout=5 * SLOW))[0] in (400, 403), host)
+        equal(statuses(g.raw(head("GET", "/health", "Connection: close", host=None), timeout=5 * SLOW))[:1], [400],
+              "no Host")
+        equal(statuses(g.raw(head("GET", "/health", host=None, version="HTTP/1.0"), timeout=5 * SLOW)), [400],
+              "nor in 1.0")
+        for host in ("localhost", "LOCALHOST:80", "localhost.", "127.0.0.1", "127.1.2.3:5", "[::1]", "[::1]:8080",
+                     "box.example",
+                     "Box.Example:1", "a.lan.example"):
+            equal(statuses(g.raw(head("GET", "/health", "Connection: close", host=host), timeout=5 * SLOW)), [200],
+                  host)
+        for origin in ("http://evil.example", "https://localhost.evil.example", "null", "file://", "app://other",
+                       "http://",
+                       "http://127.0.0.1@evil.example", "chrome-extension://x"):
+            for method, path in (("GET", "/v1/models"), ("POST", "/v1/completions"), ("OPTIONS", "/v1/completions"),
+                                 ("POST", "/api/pull")):
+                status, headers, data = g.request(method, path, BODY if method == "POST" else None, {"Origin": origin})
+                equal(status, 403, f"{method} {path} from {origin}")
+                check("access-control-allow-origin" not in headers, "no CORS for it", headers)
+        equal(d.status().get("jobs_done", 0), 0, "nothing ran for any of them")
+        for origin in ("http://localhost:3000", "https://127.0.0.1", "http://[::1]:5", "app://obsidian.md",
+                       "tauri://anything",
+                       "http://box.example"):
+            status, headers, data = g.request("POST", "/v1/completions", BODY, {"Origin": origin})
+            equal((status, headers["access-control-allow-origin"], headers["vary"]), (200, origin, "Origin"), origin)
+        wanted = "authorization, content-type, x-stainless-arch, x-stainless-os, x-stainless-retry-count"
+        status, headers, data = g.request("OPTIONS", "/v1/chat/completions", None, {
+            "Origin": "http://localhost:3000", "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": wanted})
+        equal((status, headers["access-control-allow-headers"], headers["access-control-allow-methods"]),
+              (204, wanted, "POST, OPTIONS"), "preflight")
+        status, headers, _ = g.request("OPTIONS", "/v1/models")
+        equal((status, headers["allow"]), (204, "GET, HEAD, OPTIONS"), "OPTIONS without an origin")
+        ok(g)
+
+
+@test
+def bodies():
+    with Daemon(placement=None) as d, Gateway(d) as g:
+        def refused(body, why, status=400):
+            got, _, data = g.request("POST", "/v1/completions", body)
+            equal(got, status, f"{why}: {data[:200]}")
+            return json.loads(data)["error"]["message"]
+        for body in (b"", b"{", b"[]", b"5", b"null", BODY + b"x", BODY[:-1], b"{\"a\":1,\"a\":2}", b"\xff\xfe{}",
+                     b"{'a':1}",
+                     b"{\"model\":\"\xc3\x28\"}", b"{\"model\":\"\\ud800\"}", b"{\"model\":\"a\\u0000b\"}",
+                     b"{\"a\":NaN}",
+                     b"{\"a\":1e400}", b"{\"a\":18446744073709551615}", b"{\"a\":01}", b"\0" * 100, b"{}" * 2,
+                     b"{\"a\":\"\x01\"}", b"{\"a\":" + b"[" * 65 + b"]" * 65 + b"}", b"{\"a\":" + b"[" * 100000,
+                     b"{\"a\":[" + b"1," * 300001 + b"1]}", b"{\"\xed\xa0\x80\":1}"):
+            refused(body, f"body {body[:40]}")
+        check("deeper" in refused(b"{\"a\":" + b"[" * 65 + b"]" * 65 + b"}", "depth"), "says so")
+        check("values" in refused(b"{\"a\":[" + b"1," * 300001 + b"1]}", "values"), "says so")
+        for key, value in (
+                ("seed", "1e30"), ("seed", "\"x\""), ("max_tokens", "-1"), ("max_tokens", "0"), ("max_tokens", "1.5"),
+                ("max_tokens", "4294967297"), ("max_tokens", "9223372036854775807"), ("n", "1000000"),
+                ("temperature", "-1"), ("temperature", "1e300"), ("top_p", "2"), ("stream", "1"), ("model", "[]")):
+            refused(BODY[:-1] + f",\"{key}\":{value}}}".encode() if f'"{key}"'.encode() not in BODY else
+                    re.sub(rb'"' + key.encode() + rb'": [^,}]+', f'"{key}": {value}'.encode(), BODY), f"{key} {value}")
+        equal(g.request("POST", "/v1/completions", b"x" * (9 << 20))[0], 413, "9 MiB")
+        begin = time.monotonic()
+        for size in (9 << 20, 100 << 20, 1 << 60):
+            data = g.raw(head("POST", "/v1/completions", f"Content-Length: {size}", "Expect: 100-continue"),
+                         timeout=5 * SLOW)
+            equal(statuses(data), [413], "told before it is sent")
+        equal(statuses(g.raw(head("POST", "/v1/completions", f"Content-Length: {1 << 60}"), timeout=5 * SLOW)), [413],
+              "at once")
+        check(time.monotonic() - begin < 4 * SLOW, "without waiting", time.monotonic() - begin)
+        chunks = b"".join(b"100000\r\n" + b"x" * (1 << 20) + b"\r\n" for _ in range(9)) + b"0\r\n\r\n"
+        with g.connect() as s:
+            s.sendall(head("POST", "/v1/completions", "Transfer-Encoding: chunked", "Connection: close") + chunks)
+            equal(statuses(read_all(s)), [413], "9 MiB in chunks")
+        with g.connect() as s:
+            s.sendall(head("POST", "/v1/completions", "Transfer-Encoding: chunked", "Connection: close") +
+                      b"".join(b"%x\r\n" % 1 + BODY[i:i + 1] + b"\r\n" for i in range(len(BODY))) + b"0\r\n\r\n")
+            equal(statuses(read_all(s)), [200], "a good body in chunks of one byte")
+        for lines in (["X-A: " + "a" * 60000], [f"X-{i}: " + "a" * 100 for i in range(500)]):
+            got = statuses(g.raw(head("GET", "/health", *lines), timeout=5 * SLOW))
+            check(got in ([431], [413], [400], []), "headers too large", got)
+        equal(statuses(g.raw(head("GET", "/" + "a" * 60000), timeout=5 * SLOW))[:1] or [414], [414], "a path too long")
+        ok(g)
+
+
+@test
+def half_requests():
+    """A request that does not come whole in time is closed, even when a byte comes now and then."""
+    with Daemon(placement=None) as d, Gateway(d, "--request-timeout", "2", "--idle-timeout", "3") as g:
+        begin = time.monotonic()
+        sockets = [g.connect() for _ in range(30)]
+        parts = [head("GET", "/health")[:-2] + b"X-A: ", head("POST", "/v1/completions",
+                                                              "Content-Length: 100") + b"{", b"", b"G",
+                 head("POST", "/v1/completions", "Transfer-Encoding: chunked") + b"64\r\n{"]
+        for i, s in enumerate(sockets):
+            s.sendall(parts[i % len(parts)])
+        open_ = set(range(30))
+        while open_ and time.monotonic() - begin < 12 * SLOW:
+            time.sleep(0.3)
+            for i in list(open_):
+                try:
+                    if parts[i % len(parts)]:
+                        sockets[i].send(b"a")
+                    sockets[i].settimeout(0.001)
+                    if sockets[i].recv(100) == b"":
+                        open_.discard(i)
+                except socket.timeout:
+                    pass
+                except OSError:
+                    open_.discard(i)
+            ok(g)
+        check(not open_, "all are closed", open_, time.monotonic() - begin)
+        for s in sockets:
+            s.close()
+
+
+@test
+def pipelining():
+    with Daemon(placement=None) as d, Gateway(d) as g:
+        stream = json.dumps(dict(json.loads(BODY), stream=True)).encode()
+        data = g.raw(post(BODY) + post(stream) + head("GET", "/nope") + head("GET", "/health", "Connection: close"))
+        equal(statuses(data), [200, 200, 404, 200], "four answers in order")
+        check(data.rstrip().endswith(b'{"status":"ok"}'), "the last is health's", data[-60:])
+        equal(data.count(b"[DONE]"), 1, "one stream")
+        # those whose answer is known early do not break what follows
+        data = g.raw(post(BODY, path="/nope") + post(BODY, path="/api/pull") + post(BODY, "Connection: close"))
+        equal(statuses(data), [404, 403, 200], "bodies of refused requests are skipped")
+
+
+@test
+def keys():
+    with Daemon(placement=None) as d:
+        path = os.path.join(d.dir, "keys")
+        with open(path, "w") as f:
+            f.write("# comment\n\nlaptop sk-laptop-1234\nsk-bare-5678\n")
+
+        def start(*args, listen="127.0.0.1:0"):
+            return subprocess.run([os.path.join(BIN, "tandem-http"), "--socket", d.socket, "--listen", listen, *args],
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20 * SLOW)
+        os.chmod(path, 0o644)
+        r = start("--api-key-file", path)
+        check(r.returncode == 1 and "chmod 600" in r.stdout, "a file that others can read", r.stdout)
+        os.chmod(path, 0o600)
+        for listen in ("0.0.0.0:0", "[::]:0", "192.0.2.1:0"):
+            r = start(listen=listen)
+            check(r.returncode == 2 and "--api-key-file" in r.stdout, f"{listen} without keys", r.stdout)
+        for args in (["--nonsense"], ["--listen", "x"], ["--listen", "localhost:99999"], ["x"], ["--peers", "x"]):
+            equal(start(*args).returncode, 2, f"usage {args}")
+        with Gateway(d, "--api-key-file", path) as g:
+            r = start(listen=f"127.0.0.1:{g.port}")
+            check(r.returncode == 1 and "is taken" in r.stdout, "a port that is taken", r.stdout)
+            for headers in ({}, {"Authorization": "Bearer sk-nope"}, {"Authorization": "Bearer sk-laptop-123"},
+                            {"Authorization": "Bearer sk-laptop-12345"}, {"x-api-key": ""},
+                            {"Authorization": "Basic x"},
+                            {"Authorization": "Bearer " + "x" * 5000}):
+                for path_, kind in (("/v1/completions", "OpenAI"), ("/v1/messages", "Anthropic"), ("/api/chat",
+                                                                                                   "Ollama")):
+                    status, h, data = g.request("POST", path_, BODY, headers)
+                    equal((status, h["www-authenticate"]), (401, "Bearer"), f"{path_} with {headers}")
+                    error = json.loads(data)["error"]
+                    if kind == "OpenAI":
+                        equal(error["code"], "invalid_api_key", "code")
+                    elif kind == "Anthropic":
+                        equal(error["type"], "authentication_error", "type")
+            for path_ in ("/v1/models", "/metrics", "/api/tags", "/tokenize"):
+                equal(g.request("GET" if path_ != "/tokenize" else "POST", path_)[0], 401, path_)
+            equal(g.request("GET", "/health")[0], 200, "health needs no key")
+            for headers in ({"Authorization": "Bearer sk-laptop-1234"}, {"authorization": "bearer sk-bare-5678"},
+                            {"x-api-key": "sk-laptop-1234"}):
+                equal(g.request("POST", "/v1/completions", BODY, headers)[0], 200, f"{headers}")
+        with Gateway(d) as g:
+            equal(g.request("POST", "/v1/completions", BODY, {"Authorization": "Bearer anything"})[0], 200,
+                  "without a file every key is accepted")
+
+
+@test
+def many_malformed():
+    """Random bytes into good requests; the gateway stays as it was."""
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    r = random.Random(seed)
+    good = [post(BODY, "Connection: close"), post(b'{"model":"tale"}', "Connection: close", path="/api/show"),
+            head("GET", "/v1/models", "Connection: close"),
+            post(json.dumps({"model": "tale", "max_tokens": 1, "messages": [{"role": "user",
+                                                                             "content": "x"}]}).encode(),
+                 "Connection: close", path="/v1/messages")]
+    with Daemon(placement=None) as d, Gateway(d, "--request-timeout", "5") as g:
+        def some(n):
+            parallel([lambda seed=r.random(): mangle(random.Random(seed), n // 20) for _ in range(20)])
+
+        def mangle(r, n):
+            for _ in range(n):
+                data = bytearray(r.choice(good))
+                for _ in range(r.choice((1, 1, 2, 8))):
+                    at = r.randrange(len(data))
+                    kind = r.randrange(4)
+                    if kind == 0:
+                        data[at] = r.randrange(256)
+                    elif kind == 1:
+                        del data[at:at + r.randrange(1, 20)]
+                    elif kind == 2:
+                        data[at:at] = bytes(r.randrange(256) for _ in range(r.randrange(1, 20)))
+                    else:
+                        data[at:at] = data[r.randrange(len(data)):][:r.randrange(1, 50)]
+                    if not data:
+                        break
+                with g.connect() as s:
+                    s.sendall(bytes(data))
+                    s.shutdown(socket.SHUT_WR)
+                    if r.randrange(4):
+                        got = statuses(read_all(s))
+                        check(all(200 <= x < 506 for x in got), "statuses", got, bytes(data))
+        some(times(200, 1000, 100))
+        before = g.memory_kb()
+        some(times(600, 9000, 200))
+        check(SANITIZER or g.memory_kb() < before + 4096, "memory stays flat", before, g.memory_kb())
+        ok(g)
+        wait_for(lambda: not d.jobs(), "no job is left")
+
+
+@test
+def idle_connections():
+    with Daemon(placement=None) as d, Gateway(d) as g:
+        ok(g)
+        before = g.memory_kb()
+        sockets = [g.connect() for _ in range(times(1000, 1000, 200))]
+        ok(g) if len(sockets) < 1000 else None
+        for s in sockets[:5] + sockets[-5:]:
+            s.sendall(head("GET", "/health"))
+            equal(statuses(s.recv(4096)), [200], "each is served")
+        check(SANITIZER or g.memory_kb() - before < 50 * 1024, "memory of idle connections", before, g.memory_kb())
+        print(f"{len(sockets)} idle connections: {g.memory_kb() - before} KiB")
+        for s in sockets:
+            s.close()
+        time.sleep(0.2)
+        ok(g)
+
+
+@test
+def leaving():
+    """SIGTERM: what runs ends, what comes is sent elsewhere, and it leaves with 0."""
+    with Daemon(placement=None) as d, Gateway(d) as g:
+        body = json.dumps({"model": "tale", "prompt": PROMPT, "max_tokens": 400, "stream": True, "seed": 1}).encode()
+        with g.connect() as s:
+            s.sendall(post(body))
+            first = s.recv(4096)
+            check(b" 200 " in first, "it streams", first[:100])
+            g.process.send_signal(signal.SIGTERM)
+            data = first + read_all(s)
+            check(b"[DONE]" in data, "the stream comes to its end", data[-200:])
+        equal(g.process.wait(15 * SLOW), 0, "status")
+        g.expect_exit = None
+
+
+main()

@@ -1,0 +1,183 @@
+"""A private tandem-http in front of a test's daemon, and requests to it. The standard library only."""
+import http.client
+import json
+import os
+import re
+import socket
+import subprocess
+import threading
+import time
+
+from tandem_test import BIN, REPORT, SLOW, Skip, check, equal, wait_for
+
+PATIENCE = 60.0 * SLOW
+
+
+class Gateway:
+    """Use it in a `with`, inside the daemon's."""
+
+    def __init__(self, daemon, *args, listen="127.0.0.1:0"):
+        self.daemon, self.args, self.listen = daemon, list(args), listen
+        self.key = None
+        self.expect_exit = 0
+
+    def __enter__(self):
+        self.log_path = os.path.join(self.daemon.dir, f"tandem-http-{time.monotonic_ns()}.log")
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(
+                [os.path.join(BIN, "tandem-http"), "--socket", self.daemon.socket, "--listen", self.listen] + self.args,
+                env=self.daemon.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.port = int(wait_for(self._port, "tandem-http's port"))
+        return self
+
+    def log(self):
+        with open(self.log_path, errors="replace") as f:
+            return f.read()
+
+    def _port(self):
+        check(self.process.poll() is None, "tandem-http left before it listened", self.log())
+        found = re.search(r"answering on .*, port (\d+)", self.log())
+        return found and found[1]
+
+    def __exit__(self, kind, value, trace):
+        wrong = None
+        if self.process.poll() is not None and self.expect_exit is not None:
+            wrong = f"tandem-http had left already, with {self.process.returncode}"
+        self.process.terminate()
+        try:
+            self.process.wait(15 * SLOW)
+        except subprocess.TimeoutExpired:
+            wrong = "tandem-http did not leave"
+            self.process.kill()
+            self.process.wait()
+        if not wrong and self.expect_exit is not None and self.process.returncode != self.expect_exit:
+            wrong = f"tandem-http left with {self.process.returncode}"
+        if REPORT.search(self.log()):
+            wrong = "a sanitizer reported"
+        if wrong or kind not in (None, Skip):
+            print(f"---- tandem-http's log\n{self.log()[-6000:]}\n----", flush=True)
+        if wrong and kind in (None, Skip):
+            raise AssertionError(wrong)
+        return False
+
+    def memory_kb(self):
+        with open(f"/proc/{self.process.pid}/status") as f:
+            return int(re.search(r"VmRSS:\s+(\d+)", f.read())[1])
+
+    # -- requests
+
+    def connect(self, rcvbuf=None, timeout=PATIENCE):
+        s = socket.socket()
+        if rcvbuf:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
+        s.settimeout(timeout)
+        s.connect(("127.0.0.1", self.port))
+        return s
+
+    def request(self, method, path, body=None, headers=None):
+        """(status, headers with small letters, bytes)"""
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        try:
+            headers = dict(headers or {})
+            if self.key:
+                headers.setdefault("Authorization", "Bearer " + self.key)
+            if isinstance(body, (dict, list)):
+                body = json.dumps(body)
+                headers.setdefault("Content-Type", "application/json")
+            c.request(method, path, body=body, headers=headers)
+            r = c.getresponse()
+            return r.status, {k.lower(): v for k, v in r.getheaders()}, r.read()
+        finally:
+            c.close()
+
+    def get(self, path, want=200):
+        status, _, data = self.request("GET", path)
+        equal(status, want, f"GET {path}: {data[:300]}")
+        return json.loads(data)
+
+    def post(self, path, body, want=200):
+        status, _, data = self.request("POST", path, body)
+        equal(status, want, f"POST {path} {str(body)[:200]}: {data[:400]}")
+        return json.loads(data)
+
+    def stream(self, path, body):
+        """The whole of a stream's text."""
+        status, headers, data = self.request("POST", path, body)
+        equal(status, 200, f"POST {path}: {data[:400]}")
+        return headers["content-type"], data.decode()
+
+    def events(self, path, body):
+        """[(event or None, data as JSON or text)] of server-sent events; comments are left out."""
+        kind, text = self.stream(path, dict(body, stream=True))
+        equal(kind.split(";")[0], "text/event-stream", "content type")
+        return parse_events(text)
+
+    def lines(self, path, body):
+        kind, text = self.stream(path, body)
+        equal(kind, "application/x-ndjson", "content type")
+        return [json.loads(line) for line in text.splitlines()]
+
+    def raw(self, data, timeout=PATIENCE):
+        """Sends bytes; all that comes back until the server closes, or for `timeout` seconds."""
+        with self.connect(timeout=timeout) as s:
+            try:
+                s.sendall(data)
+            except OSError:
+                pass
+            return read_all(s)
+
+
+def read_all(s):
+    out = b""
+    try:
+        while True:
+            piece = s.recv(65536)
+            if not piece:
+                return out
+            out += piece
+    except (socket.timeout, ConnectionResetError):
+        return out
+
+
+def parse_events(text):
+    out = []
+    for block in text.split("\n\n"):
+        event = data = None
+        for line in block.split("\n"):
+            if line.startswith("event: "):
+                event = line[7:]
+            elif line.startswith("data: "):
+                data = line[6:]
+        if data is not None:
+            out.append((event, json.loads(data) if data.startswith("{") else data))
+    return out
+
+
+def statuses(data):
+    """Of all answers in a raw text."""
+    return [int(s) for s in re.findall(rb"HTTP/1\.[01] (\d{3}) ", data)]
+
+
+def head(method, path, *lines, host="localhost", version="HTTP/1.1"):
+    first = f"{method} {path} {version}\r\n" + (f"Host: {host}\r\n" if host is not None else "")
+    return (first + "".join(line + "\r\n" for line in lines) + "\r\n").encode("latin-1")
+
+
+def parallel(functions):
+    """Results in order; the first exception is raised."""
+    out = [None] * len(functions)
+
+    def run(i):
+        try:
+            out[i] = functions[i]()
+        except BaseException as e:
+            out[i] = e
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(functions))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for r in out:
+        if isinstance(r, BaseException):
+            raise r
+    return out
