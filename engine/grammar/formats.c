@@ -31,6 +31,21 @@
 #define SEGMENT_NC "([A-Za-z0-9._~!$&'()*+,;=@-]|%" HEX HEX ")+"
 #define RELATIVE "(//" AUTHORITY "(/" PCHAR "*)*|/(" PCHAR "+(/" PCHAR "*)*)?|" SEGMENT_NC "(/" PCHAR "*)*|)" ENDS
 
+#define WIDE "\\u00a0-\\ud7ff\\uf900-\\ufdcf\\ufdf0-\\uffef"
+#define IPCHAR "([A-Za-z0-9._~!$&'()*+,;=:@" WIDE "-]|%" HEX HEX ")"
+#define IQUERY "([A-Za-z0-9._~!$&'()*+,;=:@/?" WIDE "-]|%" HEX HEX ")*"
+#define IENDS "(\\?" IQUERY ")?(#" IQUERY ")?"
+#define IAUTHORITY                                                                                                     \
+        "(([A-Za-z0-9._~!$&'()*+,;=:" WIDE "-]|%" HEX HEX ")*@)?(([A-Za-z0-9._~!$&'()*+,;=" WIDE "-]|%" HEX HEX        \
+        ")*|\\[" IPV6 "\\])(:\\d{1,5})?"
+#define IRI                                                                                                            \
+        "[A-Za-z][A-Za-z0-9+.-]*:(//" IAUTHORITY "(/" IPCHAR "*)*|/(" IPCHAR "+(/" IPCHAR "*)*)?|" IPCHAR "+(/" IPCHAR \
+        "*)*)" IENDS
+#define IRELATIVE                                                                                                      \
+        "(//" IAUTHORITY "(/" IPCHAR "*)*|/(" IPCHAR "+(/" IPCHAR "*)*)?|([A-Za-z0-9._~!$&'()*+,;=@" WIDE              \
+        "-]|%" HEX HEX ")+(/" IPCHAR "*)*|)" IENDS
+#define VARIABLE "([A-Za-z0-9_]|%" HEX HEX ")(\\.?([A-Za-z0-9_]|%" HEX HEX "))*(:[1-9]\\d{0,3}|\\*)?"
+
 static const struct {
         const char *name, *pattern; /* NULL: not held */
 } formats[] = {
@@ -49,11 +64,12 @@ static const struct {
         { "uuid", "^" HEX "{8}-" HEX "{4}-" HEX "{4}-" HEX "{4}-" HEX "{12}$" },
         { "json-pointer", "^(/([^/~]|~[01])*)*$" },
         { "relative-json-pointer", "^(0|[1-9]\\d*)(#|(/([^/~]|~[01])*)*)$" },
-        { "iri", NULL },
-        { "iri-reference", NULL },
-        { "uri-template", NULL },
-        { "idn-email", NULL },
-        { "idn-hostname", NULL },
+        { "iri", "^" IRI "$" },
+        { "iri-reference", "^(" IRI "|" IRELATIVE ")$" },
+        { "uri-template", "^([A-Za-z0-9!#$&()*+,./:;=?@_~\\[\\]" WIDE "-]|%" HEX HEX "|\\{[+#./;?&]?" VARIABLE
+                          "(," VARIABLE ")*\\})*$" },
+        { "idn-email", "^[A-Za-z0-9" WIDE "]+([.+_-][A-Za-z0-9" WIDE "]+)*@(" LABEL "\\.)+" LABEL "$" },
+        { "idn-hostname", "^(?!(.*\\.)?..--)(?=.{1,253}$)" LABEL "(\\." LABEL ")*$" },
         { "regex", NULL },
 };
 

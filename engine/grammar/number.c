@@ -457,7 +457,10 @@ uint32_t tdm_number_expr(struct tdm_arena *a, const struct tdm_number_range *ran
                 positive = TDM_EXPR_NONE;
         if (!tdm_expr_alive(a, negative))
                 negative = TDM_EXPR_NONE;
-        return tdm_expr_alt(a, positive, tdm_expr_cat(a, digit(a, '-', '-'), negative));
+        positive = tdm_expr_alt(a, positive, tdm_expr_cat(a, digit(a, '-', '-'), negative));
+        if (integer && !range->integer) /* whole for its multiple alone: it may be written as 3.0 */
+                positive = tdm_expr_cat(a, positive, tdm_expr_opt(a, tdm_expr_text(a, ".0")));
+        return positive;
 }
 
 uint32_t tdm_number_equal(struct tdm_arena *a, const struct tdm_decimal *d)
