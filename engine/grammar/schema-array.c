@@ -242,7 +242,7 @@ static uint32_t with_contains(struct arrays *a)
         }
         if (n_index == 0) { /* the first item has no comma */
                 e = a->n_low == 0 ? tdm_expr_text(arena, "]") : TDM_EXPR_NONE;
-                if (a->n_high > 0)
+                if (a->n_high > 0 && a->max > 0)
                         e = tdm_expr_alt(arena, tdm_expr_cat(arena, item.taken, next[TDM_MIN(n_count, 1u)]), e);
                 if (a->max > 0)
                         e = tdm_expr_alt(arena, tdm_expr_cat(arena, item.other, next[0]), e);

@@ -212,25 +212,11 @@ static bool fails(struct tdm_schema *s, uint32_t owner, uint32_t node, uint32_t 
                 { "\1notPattern", "string", "pattern" },     { "\1notFormat", "string", "format" },
         };
         static const char *const unsupported[] = {
-                "multipleOf",
-                "patternProperties",
-                "additionalProperties",
-                "unevaluatedProperties",
-                "unevaluatedItems",
-                "prefixItems",
-                "additionalItems",
-                "uniqueItems",
-                "propertyNames",
-                "dependentSchemas",
-                "dependentRequired",
-                "dependencies",
-                "if",
-                "minContains",
-                "maxContains",
-                "$dynamicRef",
-                "$recursiveRef",
-                "extends",
-                "disallow",
+                "multipleOf",       "patternProperties", "additionalProperties", "unevaluatedProperties",
+                "unevaluatedItems", "additionalItems",   "uniqueItems",          "propertyNames",
+                "dependentSchemas", "dependentRequired", "dependencies",         "if",
+                "minContains",      "maxContains",       "$dynamicRef",          "$recursiveRef",
+                "extends",          "disallow",
         };
         const struct tdm_json_node *n = tdm_json_get(&s->json, node);
         uint32_t value = tdm_json_deref(&s->json, node), made = TDM_JSON_NONE, list, object, i;
@@ -385,7 +371,9 @@ uint32_t tdm_schema_negate(struct tdm_schema *s, uint32_t node)
         }
         out = tdm_schema_array(s, node);
         s->depth++;
-        for (uint32_t i = n->first; i != TDM_JSON_NONE; i = tdm_json_get(&s->json, i)->next) {
+        /* Making nodes may move all of them: n is not to be used from here on. */
+        for (uint32_t i = tdm_json_get(&s->json, node)->first; i != TDM_JSON_NONE;
+             i = tdm_json_get(&s->json, i)->next) {
                 if (!fails(s, node, i, out)) {
                         s->depth--;
                         return TDM_JSON_NONE;
