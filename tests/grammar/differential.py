@@ -43,8 +43,8 @@ def equal(a, b):
 
 
 def has_type(v, t):
-    return {"null": v is None, "boolean": isinstance(v, bool), "string": isinstance(v, str), "array": isinstance(v, list),
-            "object": isinstance(v, dict), "number": is_number(v),
+    return {"null": v is None, "boolean": isinstance(v, bool), "string": isinstance(v, str),
+            "array": isinstance(v, list), "object": isinstance(v, dict), "number": is_number(v),
             "integer": is_number(v) and fraction(v).denominator == 1}[t]
 
 
@@ -130,7 +130,8 @@ def draw_schema(r, depth, refs):
     if r.random() < 0.06:
         return r.choice([True, True, False])
     s = {}
-    sub = lambda: draw_schema(r, depth - 1, refs) if depth > 0 else r.choice([True, {"type": "integer"}, {"type": "string"}])
+    leaves = [True, {"type": "integer"}, {"type": "string"}]
+    sub = lambda: draw_schema(r, depth - 1, refs) if depth > 0 else r.choice(leaves)
     t = r.choice(["integer", "number", "string", "array", "object", "object", "any"])
     if t != "any":
         s["type"] = t if r.random() < 0.8 else sorted({t, r.choice(["null", "boolean", "string"])})
