@@ -335,7 +335,9 @@ static int compile(struct tdm_schema *s, unsigned flags)
         r = tdm_schema_index(s);
         if (r)
                 return r;
-        if (tdm_schema_nodes_add(s, &root, s->json.n_nodes > 0 ? 0 : TDM_JSON_NONE))
+        /* A first entry that no conjunction has, so that there is an array to point into. */
+        if (tdm_schema_nodes_add(s, &s->conjunction_nodes, 0) &&
+            tdm_schema_nodes_add(s, &root, s->json.n_nodes > 0 ? 0 : TDM_JSON_NONE))
                 s->g->root = tdm_schema_call(s, &root);
         free(root.items);
         if (!s->error && s->g->root == TDM_EXPR_NONE)
