@@ -49,7 +49,7 @@ def command_flags():
     check(len(tables) > 25, "found the tables", tables)
     both_ways(tables, set(re.findall(r"\*--([a-z-]+)\*", page("tandem.1"))), "flags of tandem")
     program = os.path.join(BIN, "tandem")
-    both_ways(commands, set(re.findall(r"^\*tandem ([a-z]+)\*", page("tandem.1"), re.M)), "commands of tandem")
+    both_ways(commands, set(re.findall(r"^\*tandem ([a-z-]+)\*", page("tandem.1"), re.M)), "commands of tandem")
     helps = "".join(help_of(program, "help", c) for c in commands) + help_of(program, "help")
     known = set(re.findall(r"--([a-z][a-z-]+)", helps))
     check(not known - tables, "flags that only the help knows", sorted(known - tables))
