@@ -1,5 +1,6 @@
-"""Many jobs, many faults: sixteen jobs with random parameters at all times, while workers are killed, stopped, restarted,
-starved of fds and memory, replaced by programs that leave at once, and have their rings scribbled on (faults.py).
+"""Many jobs, many faults: sixteen jobs with random parameters at all times, while workers are killed, stopped,
+restarted, starved of fds and memory, replaced by programs that leave at once, and have their rings scribbled on
+(faults.py).
 
 Every job's ids are compared with those of the same job alone. What is printed at the end: faults by kind, recoveries,
 the pause they cost (the longest silence over all jobs from a fault to the next), and false alarms (a worker called
@@ -101,7 +102,8 @@ class Chaos:
             self.faults.remove((at, kind))
 
     def run(self):
-        clients = [threading.Thread(target=self.client, args=(self.rng.randrange(1 << 30),)) for _ in range(self.n_jobs)]
+        clients = [threading.Thread(target=self.client, args=(self.rng.randrange(1 << 30),))
+                   for _ in range(self.n_jobs)]
         for c in clients:
             c.start()
         try:
@@ -113,7 +115,8 @@ class Chaos:
                 wait_for(lambda n=n: len(self.token_times) > n + 20 or self.errors, "tokens flow again", 60)
                 if not self.errors:
                     self.fault()
-            wait_for(lambda n=len(self.token_times): len(self.token_times) > n + 20 or self.errors, "tokens flow at the end", 60)
+            wait_for(lambda n=len(self.token_times): len(self.token_times) > n + 20 or self.errors,
+                     "tokens flow at the end", 60)
             self.d.wait_ready(90)
         except BaseException as e:
             self.errors.append(e)
@@ -161,7 +164,8 @@ class Chaos:
         check(not alarms or SANITIZER, "false alarms", alarms)
         if full and not SANITIZER:
             check(p95["crash"] < 1.0, "p95 from a crash to the next token is under a second", p95)
-            check(p95["hang"] < HANG_DEADLINE_S + 1.0, "p95 from a hang to the next token is under its deadline and a second", p95)
+            check(p95["hang"] < HANG_DEADLINE_S + 1.0,
+                  "p95 from a hang to the next token is under its deadline and a second", p95)
 
 
 def times_for_pool(n_jobs):
@@ -175,7 +179,8 @@ def chaos():
     parser.add_argument("--faults", type=int)
     parser.add_argument("--jobs", type=int, default=16)
     parser.add_argument("--seed", type=int, default=int(os.environ.get("TANDEM_TEST_SEED", str(int(time.time())))))
-    parser.add_argument("--placement", default="split", help="as TANDEM_PLACEMENT; measured: what the daemon finds best")
+    parser.add_argument("--placement", default="split",
+                        help="as TANDEM_PLACEMENT; measured: what the daemon finds best")
     parser.add_argument("--full", action="store_true")
     args = parser.parse_args()
     faults = args.faults or (60 if SANITIZER and args.full else 300 if args.full else 1 << 30)

@@ -117,8 +117,8 @@ class Faults:
         return self._limited(resource.RLIMIT_AS, 1 << 20)
 
     def _limited(self, what, value):
-        """A running worker can get no more of something. It is not missed before it needs some: the other one is killed, and
-        the rings of the new epoch are what it cannot take."""
+        """A running worker can get no more of something. It is not missed before it needs some: the other one is
+        killed, and the rings of the new epoch are what it cannot take."""
         names, pids = self.victims(2)
         if not pids:
             return False
@@ -153,7 +153,7 @@ class Faults:
         return out
 
     def do_scribble(self):
-        """Random descriptors and indices in one ring, until the daemon has noticed or the traffic has passed over it."""
+        """Writes random descriptors and indices into one ring until the daemon notices or the traffic passes it."""
         rings = self.rings()
         if not rings:
             return False  # not root, and it is not ours to open

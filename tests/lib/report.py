@@ -133,11 +133,14 @@ def record(args):
             runs.append((preset, Run(path)))
             commits.append(commit or head[:7])
     lines = ["# A full test run", "",
-             "Written by `./bootstrap test --full --record` or by tests/lib/report.py from several runs; never by hand.", "",
-             f"- commit: `{head}`" + (" with uncommitted changes" if dirty else "") + "; a preset's own where it ran on another one",
+             "Written by `./bootstrap test --full --record` or by tests/lib/report.py from several runs; "
+             "never by hand.", "",
+             f"- commit: `{head}`" + (" with uncommitted changes" if dirty else "")
+             + "; a preset's own where it ran on another one",
              f"- date: {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC",
              f"- machine: {len(os.sched_getaffinity(0))} cores of {cpu.group(1) if cpu else platform.machine()}, "
-             f"{memory} GiB, Linux {platform.release().split('-')[0]}, {platform.freedesktop_os_release().get('PRETTY_NAME', '?')}",
+             f"{memory} GiB, Linux {platform.release().split('-')[0]}, "
+             f"{platform.freedesktop_os_release().get('PRETTY_NAME', '?')}",
              f"- verdict: **{verdict(args.verdict, [run for _, run in runs])}**, "
              f"{args.seconds // 60} min {args.seconds % 60} s in all", "",
              "| preset | commit | tests | failed | skips | time summed over tests |", "|---|---|---|---|---|---|"]

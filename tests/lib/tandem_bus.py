@@ -174,7 +174,8 @@ class Client:
         raise AssertionError(f"{method} was answered with {got!r:.200}")
 
     def until_done(self, path, timeout=60):
-        return wait_for(lambda: self.get(path, JOB, "State") == "done" and self.all(path, JOB), f"end of {path}", timeout)
+        return wait_for(lambda: self.get(path, JOB, "State") == "done" and self.all(path, JOB),
+                        f"end of {path}", timeout)
 
     def text(self, path):
         """All of GetText()."""

@@ -55,7 +55,8 @@ def same_ids(got, want, what):
 
 
 def times(quick, full=None, slow=None):
-    """How often to repeat something: in the quick run, in the full one, under a sanitizer (its full run: four times that)."""
+    """How often to repeat something: in the quick run, in the full one, under a sanitizer (its full run: four times
+    that)."""
     if SANITIZER:
         slow = slow if slow is not None else max(1, quick // 2)
         return min(full, 4 * slow) if FULL and isinstance(slow, int) and full else slow
@@ -63,7 +64,8 @@ def times(quick, full=None, slow=None):
 
 
 def send_signal(pid, signo):
-    """To one process that is there: 0, which status gives for a worker between two lives, would be this test and its runner."""
+    """To one process that is there: 0, which status gives for a worker between two lives, would be this test and its
+    runner."""
     check(pid > 0, "a process to signal", pid)
     os.kill(pid, signo)
 
@@ -98,8 +100,8 @@ def own_ticks():
 
 class Stopwatch:
     """Time as it would have passed had other programs left the machine alone: the time on the clock, times the part of
-    the CPUs that was idle or used by this test and the processes it started. A limit on it holds beside any load, and on
-    a machine that does nothing else it is a limit on the time on the clock."""
+    the CPUs that was idle or used by this test and the processes it started. A limit on it holds beside any load, and
+    on a machine that does nothing else it is a limit on the time on the clock."""
 
     def __init__(self, own=True):
         self.own = own_ticks() if own else None  # None: what the test itself uses counts like others' use
@@ -283,7 +285,8 @@ class Daemon:
         return env
 
     def start(self):
-        command = [os.path.join(BIN, "tandemd"), "--system" if self.system else "--user", "--socket", self.socket, "--bus", "none"]
+        command = [os.path.join(BIN, "tandemd"), "--system" if self.system else "--user", "--socket", self.socket,
+                   "--bus", "none"]
         for m in self.models:
             command += ["--model", m]
         log = open(self.log_path, "ab")
