@@ -179,7 +179,7 @@ def the_1b_shape():
         control = Control()
         with Daemon(models=(model,), hang_ms=60000,
                     env={"TANDEM_NPU": "emulated", "TANDEM_GPU": "host", "TANDEM_NPU_FORMAT": kind,
-                                                         "TANDEM_NPU_EMULATED_CONTROL": control.path}) as d:
+                         "TANDEM_NPU_EMULATED_CONTROL": control.path}) as d:
             d.wait_ready(120)
             wanted = [{"n": 8, "temp": 0.7, "seed": i, "prompt": PROMPT + " and" * i} for i in range(3)]
             alone = [d.generate(**q) for q in wanted]
