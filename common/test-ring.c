@@ -1,5 +1,5 @@
-/* The ring by itself, with one thread at both ends: what a full and an empty ring answer, indices that wrap, a peer that
- * scribbles on the shared memory, and what attaching refuses. test-ring-wake.c has the two ends running at once. */
+/* The ring by itself, with one thread at both ends: a full and an empty ring, indices that wrap, a peer that scribbles
+ * on the shared memory, and what attaching refuses. test-ring-wake.c has the two ends at work at once. */
 #include "common/test-ring.h"
 
 #include <sys/eventfd.h>

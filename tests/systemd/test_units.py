@@ -56,7 +56,8 @@ def verify():
 def exposure():
     """Of each of the four, its drop-ins included. The one that hears from a network is held to less."""
     need("systemd-analyze")
-    for unit, most in (("tandemd", MOST), ("tandem-npu-worker", MOST), ("tandem-gpu-worker", MOST), ("tandem-http", 1.0)):
+    for unit, most in (("tandemd", MOST), ("tandem-npu-worker", MOST), ("tandem-gpu-worker", MOST),
+                       ("tandem-http", 1.0)):
         r = subprocess.run(["systemd-analyze", "security", "--offline=true", "--no-pager",
                             os.path.join(UNITS, "system", unit + ".service")],
                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
@@ -109,7 +110,8 @@ def http():
         for line in ("RestrictAddressFamilies=AF_UNIX", "NoNewPrivileges=yes", "MemoryDenyWriteExecute=yes"):
             check(line + "\n" in unit, f"{flavour}: {line}")
     unit = text("system", "tandem-http.service.in")
-    for line in ("PrivateNetwork=yes", "DynamicUser=yes", "PrivateUsers=yes", "CapabilityBoundingSet=", "ProcSubset=pid"):
+    for line in ("PrivateNetwork=yes", "DynamicUser=yes", "PrivateUsers=yes", "CapabilityBoundingSet=",
+                 "ProcSubset=pid"):
         check(line + "\n" in unit, line)
 
 
