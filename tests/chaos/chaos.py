@@ -1,10 +1,11 @@
-"""Many jobs, many faults: sixteen jobs with random parameters at all times, while workers are killed, stopped,
-restarted, starved of fds and memory, replaced by programs that leave at once, and have their rings scribbled on
+"""Many jobs, many faults. Sixteen jobs with random parameters run at all times. Meanwhile workers are killed, stopped,
+restarted, starved of fds and memory, and replaced by programs that leave at once, and their rings are overwritten
 (faults.py).
 
-Every job's ids are compared with those of the same job alone. What is printed at the end: faults by kind, recoveries,
-the pause they cost (the longest silence over all jobs from a fault to the next), and false alarms (a worker called
-hung that nobody had stopped). A fault waits until both workers are back and tokens flow again after the one before.
+Every job's ids are compared with those of the same job alone. At the end this prints the faults by kind, the
+recoveries, the pause they cost (the longest silence over all jobs from a fault to the next), and the false alarms (a
+worker called hung that this script had not stopped). Before each fault it waits until both workers are back and tokens
+flow again.
 
 usage: chaos.py [--faults N | --seconds S] [--jobs N] [--seed K] [--placement P] [--full]
 """
@@ -80,7 +81,7 @@ class Chaos:
                 try:
                     job.cancel()
                 except Refused as e:
-                    check(e.code == "no-job", "cancel", e)  # it was done already
+                    check(e.code == "no-job", "cancel", e)  # the job had ended before
         r = job.result
         self.recovered_jobs += r.recoveries > 0
         if r.reason == "DONE_CANCELLED":
@@ -138,7 +139,7 @@ class Chaos:
         return sorted(out)
 
     def alarms(self):
-        """Workers that were called hung though nobody had stopped them."""
+        """Workers that were called hung though this script had not stopped them."""
         lost = re.findall(r"worker \(pid (\d+)\) (lost: no (?:progress|answer)[^\n]*)", self.d.log())
         return [f"pid {pid} {text}" for pid, text in lost if int(pid) not in self.makers.hung]
 

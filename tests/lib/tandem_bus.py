@@ -1,5 +1,5 @@
 """A private bus for the integration tests: a dbus-daemon of its own in a temporary directory, a tandemd on it, and
-callers that nobody here wrote (python3-dbus, GDBus through gi, busctl, gdbus, dbus-send)."""
+callers that come from other projects (python3-dbus, GDBus through gi, busctl, gdbus, dbus-send)."""
 import os
 import shutil
 import signal
