@@ -117,8 +117,8 @@ class Faults:
         return self._limited(resource.RLIMIT_AS, 1 << 20)
 
     def _limited(self, what, value):
-        """Sets a running worker's limit of fds or memory below what it has. It fails only when it needs more. So the other
-        worker is killed too, and the limited one cannot take the rings of the new epoch."""
+        """Sets a running worker's limit of fds or memory below what it has. It fails only when it needs more. So the
+        other worker is killed too, and the limited one cannot take the rings of the new epoch."""
         names, pids = self.victims(2)
         if not pids:
             return False
