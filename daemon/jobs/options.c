@@ -1,6 +1,8 @@
 /* See options.h. */
 #include "daemon/jobs/options.h"
 
+#include "common/utf8.h"
+
 #include <assert.h>
 
 static_assert(TDM_JOB_MAX_TEXTS == TDM_MAX_STOPS, "the table and the matcher take as many stop strings");
@@ -15,7 +17,7 @@ int tdm_job_option_refuse(const struct tdm_job_option *option, const char *value
 {
         char text[TDM_RANGE_TEXT_MAX];
 
-        return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s: '%.60s' is not %s", option->name, value,
+        return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s: '%.*s' is not %s", option->name, TDM_UTF8_CUT(value, 60),
                              tdm_range_text(&option->range, text));
 }
 

@@ -146,9 +146,9 @@ int tdm_models_open_name(struct tdm_models *m, const char *name, int *ret_fd, ch
         if (strchr(name, '/') || name[0] == '.' || strlen(name) > MAX_NAME_BYTES)
                 return tdm_error_set(
                         err, TDM_E_NO_MODEL,
-                        "%.200s is not a model's name; a file outside the model directories has to be opened by "
+                        "%.*s is not a model's name; a file outside the model directories has to be opened by "
                         "the client",
-                        name);
+                        TDM_UTF8_CUT(name, 200));
         for (char **dir = m->dirs; *dir; dir++) {
                 int fd;
 

@@ -341,11 +341,12 @@ int tdm_models_open(struct tdm_models *m, struct tdm_account *account, const cha
                         return tdm_error_set(err, -ENOMEM, "out of memory");
                 if (flags < 0 || (flags & O_PATH) || (flags & O_ACCMODE) == O_WRONLY)
                         return tdm_error_set(err, TDM_E_BAD_REQUEST,
-                                             "the file passed for model %.200s is not open for reading", path);
+                                             "the file passed for model %.*s is not open for reading",
+                                             TDM_UTF8_CUT(path, 200));
                 own = fcntl(fd, F_DUPFD_CLOEXEC, 3);
                 if (own < 0)
-                        return tdm_error_set(err, -errno, "cannot keep the file of model %.200s: %s", path,
-                                             strerror(errno));
+                        return tdm_error_set(err, -errno, "cannot keep the file of model %.*s: %s",
+                                             TDM_UTF8_CUT(path, 200), strerror(errno));
         } else {
                 r = tdm_models_open_name(m, name && name[0] ? name : tdm_models_default_name(m), &own, &path, err);
                 if (r != 0)
@@ -354,7 +355,7 @@ int tdm_models_open(struct tdm_models *m, struct tdm_account *account, const cha
         tdm_utf8_mend(path);
         r = tdm_file_identify(own, &identity);
         if (r < 0)
-                return tdm_error_set(err, TDM_E_NO_MODEL, "cannot open model %.200s: %s", path,
+                return tdm_error_set(err, TDM_E_NO_MODEL, "cannot open model %.*s: %s", TDM_UTF8_CUT(path, 200),
                                      r == -ENXIO ? "it is not a regular file" : strerror(-r));
         model = find(m, &identity);
         if (model) {
@@ -440,18 +441,18 @@ int tdm_model_check_file(struct tdm_model *model, struct tdm_error *err)
         if (r == 0 && identity_equal(&now, &model->identity))
                 return 0;
         if (r < 0)
-                tdm_error_set(&reason, TDM_E_MODEL_CHANGED, "model file %.200s cannot be looked at any more: %s",
-                              model->path, strerror(-r));
+                tdm_error_set(&reason, TDM_E_MODEL_CHANGED, "model file %.*s cannot be looked at any more: %s",
+                              TDM_UTF8_CUT(model->path, 200), strerror(-r));
         else if (now.size_bytes != model->identity.size_bytes)
                 tdm_error_set(&reason, TDM_E_MODEL_CHANGED,
-                              "model file %.200s changed while it was in use: %llu bytes, was %llu; ask again to load "
+                              "model file %.*s changed while it was in use: %llu bytes, was %llu; ask again to load "
                               "it anew",
-                              model->path, (unsigned long long)now.size_bytes,
+                              TDM_UTF8_CUT(model->path, 200), (unsigned long long)now.size_bytes,
                               (unsigned long long)model->identity.size_bytes);
         else
                 tdm_error_set(&reason, TDM_E_MODEL_CHANGED,
-                              "model file %.200s was written to while it was in use; ask again to load it anew",
-                              model->path);
+                              "model file %.*s was written to while it was in use; ask again to load it anew",
+                              TDM_UTF8_CUT(model->path, 200));
         if (err)
                 *err = reason;
         tdm_model_fail(model, &reason);
@@ -509,7 +510,7 @@ int tdm_models_unload(struct tdm_models *m, const char *name, struct tdm_error *
                                              model->n_jobs);
         }
         if (!found)
-                return tdm_error_set(err, TDM_E_NO_MODEL, "model %.200s is not loaded", name);
+                return tdm_error_set(err, TDM_E_NO_MODEL, "model %.*s is not loaded", TDM_UTF8_CUT(name, 200));
         tdm_list_for_each(model, &m->list, struct tdm_model, node)
         {
                 if (strcmp(model->name, name) != 0 || model->by_name != named)

@@ -512,8 +512,8 @@ int tdm_dbus_new(struct tdm_dbus **ret, struct tdm_loop *loop, struct tdm_models
         if (strncmp(address, "unix:", 5) != 0)
                 return tdm_error_set(
                         err, TDM_E_BAD_REQUEST,
-                        "bus address %.200s is not that of a Unix socket (unix:path=…): only those carry pipes",
-                        address);
+                        "bus address %.*s is not that of a Unix socket (unix:path=…): only those carry pipes",
+                        TDM_UTF8_CUT(address, 200));
         bus = calloc(1, sizeof(*bus));
         if (!bus)
                 return tdm_error_set(err, -ENOMEM, "out of memory");

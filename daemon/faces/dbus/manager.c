@@ -173,7 +173,8 @@ static void restart_worker(struct bus_peer *peer, DBusMessage *message, DBusMess
                         return;
                 }
         if (r == 0)
-                r = tdm_error_set(&err, TDM_E_BAD_REQUEST, "worker \"%.40s\" is none of npu, gpu", name);
+                r = tdm_error_set(&err, TDM_E_BAD_REQUEST, "worker \"%.*s\" is none of npu, gpu",
+                                  TDM_UTF8_CUT(name, 40));
         bus_reply_failed(peer->bus, message, r, err.message);
 }
 

@@ -283,7 +283,8 @@ static void unknown_interface(struct bus_peer *peer, DBusMessage *message, const
 {
         char text[400];
 
-        snprintf(text, sizeof(text), "object %s has no interface %.200s", dbus_message_get_path(message), name);
+        snprintf(text, sizeof(text), "object %s has no interface %.*s", dbus_message_get_path(message),
+                 TDM_UTF8_CUT(name, 200));
         bus_reply_error(peer->bus, message, DBUS_ERROR_UNKNOWN_INTERFACE, text);
 }
 
@@ -327,7 +328,8 @@ static void properties_call(struct bus_peer *peer, DBusMessage *message, const s
                 bus_reply_finish(peer->bus, message, &w);
                 return;
         }
-        snprintf(text, sizeof(text), "object %s has no property %.200s", dbus_message_get_path(message), property);
+        snprintf(text, sizeof(text), "object %s has no property %.*s", dbus_message_get_path(message),
+                 TDM_UTF8_CUT(property, 200));
         bus_reply_error(peer->bus, message, DBUS_ERROR_UNKNOWN_PROPERTY, text);
 }
 
@@ -434,8 +436,8 @@ static bool check_signature(struct bus_peer *peer, DBusMessage *message, const c
 
         if (dbus_message_has_signature(message, want))
                 return true;
-        snprintf(text, sizeof(text), "%s takes arguments of type \"%s\"; \"%.80s\" came",
-                 dbus_message_get_member(message), want, dbus_message_get_signature(message));
+        snprintf(text, sizeof(text), "%s takes arguments of type \"%s\"; \"%.*s\" came",
+                 dbus_message_get_member(message), want, TDM_UTF8_CUT(dbus_message_get_signature(message), 80));
         bus_reply_error(peer->bus, message, DBUS_ERROR_INVALID_ARGS, text);
         return false;
 }
@@ -516,7 +518,7 @@ void bus_object_call(struct bus_peer *peer, DBusMessage *message, enum bus_actio
                 return;
         }
         if (!find_object(peer, path, others, &target)) {
-                snprintf(text, sizeof(text), "there is no object %.400s", path);
+                snprintf(text, sizeof(text), "there is no object %.*s", TDM_UTF8_CUT(path, 400));
                 bus_reply_error(bus, message, DBUS_ERROR_UNKNOWN_OBJECT, text);
                 return;
         }
@@ -528,7 +530,7 @@ void bus_object_call(struct bus_peer *peer, DBusMessage *message, enum bus_actio
                         }
         if (standard_call(peer, message, &target, interface, member, others))
                 return;
-        snprintf(text, sizeof(text), "object %.300s has no method %.150s%s%.150s", path, interface ? interface : "",
-                 interface ? "." : "", member);
+        snprintf(text, sizeof(text), "object %.*s has no method %.*s%s%.*s", TDM_UTF8_CUT(path, 300),
+                 TDM_UTF8_CUT(interface ? interface : "", 150), interface ? "." : "", TDM_UTF8_CUT(member, 150));
         bus_reply_error(bus, message, DBUS_ERROR_UNKNOWN_METHOD, text);
 }

@@ -65,7 +65,7 @@ static void show_value(DBusMessageIter *at, char *text, size_t size)
         case DBUS_TYPE_STRING:
         case DBUS_TYPE_OBJECT_PATH:
         case DBUS_TYPE_SIGNATURE:
-                snprintf(text, size, "%.60s", v.str);
+                snprintf(text, size, "%.*s", TDM_UTF8_CUT(v.str, 60));
                 break;
         default:
                 snprintf(text, size, "(a value of type %c)", type);
@@ -227,8 +227,8 @@ static int read_output(DBusMessageIter *at, enum bus_output *ret, struct tdm_err
                 *ret = (enum bus_output)i;
                 return 0;
         }
-        return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s: '%.60s' is not text, events or none", bus_options[OUTPUT],
-                             value);
+        return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s: '%.*s' is not text, events or none", bus_options[OUTPUT],
+                             TDM_UTF8_CUT(value, 60));
 }
 
 /* It becomes a part of an object's path. */
@@ -243,8 +243,8 @@ static int read_token(DBusMessageIter *at, const char **ret, struct tdm_error *e
         n = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
         if (n == 0 || n > 64 || s[n])
                 return tdm_error_set(err, TDM_E_BAD_REQUEST,
-                                     "%s: '%.70s' is not 1 to 64 letters, digits and underscores", bus_options[TOKEN],
-                                     s);
+                                     "%s: '%.*s' is not 1 to 64 letters, digits and underscores", bus_options[TOKEN],
+                                     TDM_UTF8_CUT(s, 70));
         *ret = s;
         return 0;
 }
@@ -351,7 +351,7 @@ static int take_once(const char *name, size_t index, uint64_t *seen, struct tdm_
 
 static int unknown(const char *name, struct tdm_error *err)
 {
-        return tdm_error_set(err, TDM_E_BAD_REQUEST, "option \"%.60s\" is not known here", name);
+        return tdm_error_set(err, TDM_E_BAD_REQUEST, "option \"%.*s\" is not known here", TDM_UTF8_CUT(name, 60));
 }
 
 static_assert(TDM_N_JOB_OPTIONS + N_BUS_OPTIONS <= 64, "a bit for each option");
@@ -407,8 +407,8 @@ static int read_chat(DBusMessageIter *at, struct bus_request *request, struct td
                 r = tdm_request_role(role);
                 if (r < 0)
                         return tdm_error_set(err, TDM_E_BAD_REQUEST,
-                                             "role \"%.40s\" of message %zu is none of system, user, assistant", role,
-                                             n + 1);
+                                             "role \"%.*s\" of message %zu is none of system, user, assistant",
+                                             TDM_UTF8_CUT(role, 40), n + 1);
                 request->messages[n++] =
                         (struct tdm_chat_message){ .role = (enum tdm_chat_role)r, .text = text, .size = strlen(text) };
         }

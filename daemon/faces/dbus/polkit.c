@@ -55,7 +55,8 @@ static bool read_answer(DBusMessage *reply, enum bus_action action, char *why, s
 
                 dbus_set_error_from_message(&e, reply);
                 tdm_log_warning("polkit does not answer for action %s: %s", action_ids[action], e.message);
-                snprintf(why, size, "polkit does not answer for action %s: %.200s", action_ids[action], e.message);
+                snprintf(why, size, "polkit does not answer for action %s: %.*s", action_ids[action],
+                         TDM_UTF8_CUT(e.message, 200));
                 dbus_error_free(&e);
                 return false;
         }

@@ -7,6 +7,7 @@
 #include "daemon/faces/dbus/dbus.h"
 
 #include <dbus/dbus.h>
+#include "common/utf8.h"
 
 #define BUS_NAME "dev.tandem.Tandem1"
 #define BUS_ROOT "/dev/tandem/Tandem1"

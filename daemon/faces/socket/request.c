@@ -107,8 +107,8 @@ static int take_chat(const Tandem__Generate *g, struct tdm_chat_message **ret, s
 
                 if (role < 0)
                         return tdm_error_set(err, TDM_E_BAD_REQUEST,
-                                             "role \"%.40s\" of message %zu is none of system, user, assistant",
-                                             g->chat[i]->role, i + 1);
+                                             "role \"%.*s\" of message %zu is none of system, user, assistant",
+                                             TDM_UTF8_CUT(g->chat[i]->role, 40), i + 1);
                 messages[i] = (struct tdm_chat_message){ .role = (enum tdm_chat_role)role,
                                                          .text = (const char *)g->chat[i]->text.data,
                                                          .size = g->chat[i]->text.len };
@@ -453,7 +453,8 @@ static int handle_restart(struct client *c, uint32_t id, const Tandem__RestartWo
         else if (strcmp(restart->worker, "gpu") == 0)
                 index = TDM_WORKER_GPU;
         else
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "worker \"%.40s\" is none of npu, gpu", restart->worker);
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "worker \"%.*s\" is none of npu, gpu",
+                                     TDM_UTF8_CUT(restart->worker, 40));
         snprintf(reason, sizeof(reason), "asked for by user %u", (unsigned)c->uid);
         r = c->face->fleet ? tdm_fleet_restart(c->face->fleet, index, reason) : -ENOENT;
         if (r == -ENOENT)
@@ -504,7 +505,7 @@ static int handle_hello(struct client *c, uint32_t id, const Tandem__Hello *hell
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                      "protocol %u is not spoken here, only %u; use the client of version %s",
                                      hello->protocol, PROTOCOL, TANDEM_VERSION);
-        snprintf(c->name, sizeof(c->name), "%.31s", hello->client);
+        snprintf(c->name, sizeof(c->name), "%.*s", TDM_UTF8_CUT(hello->client, 31));
         greeting.protocol = PROTOCOL;
         greeting.version = (char *)TANDEM_VERSION;
         greeting.max_frame_bytes = TDM_CLIENT_MAX_FRAME_BYTES;
