@@ -526,12 +526,13 @@ static void test_conn_new_fails(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_conn_both_ways),    cmocka_unit_test(test_conn_queue),
-                cmocka_unit_test(test_conn_queue_cap),    cmocka_unit_test(test_conn_oversize),
-                cmocka_unit_test(test_conn_stall),        cmocka_unit_test(test_conn_drip),        cmocka_unit_test(test_conn_peer_vanishes),
-                cmocka_unit_test(test_conn_send_to_dead), cmocka_unit_test(test_conn_destroy_inside),
-                cmocka_unit_test(test_conn_finish),       cmocka_unit_test(test_conn_fair),
-                cmocka_unit_test(test_conn_echo_storm),   cmocka_unit_test(test_conn_new_fails),
+                cmocka_unit_test(test_conn_both_ways),      cmocka_unit_test(test_conn_queue),
+                cmocka_unit_test(test_conn_queue_cap),      cmocka_unit_test(test_conn_oversize),
+                cmocka_unit_test(test_conn_stall),          cmocka_unit_test(test_conn_drip),
+                cmocka_unit_test(test_conn_peer_vanishes),  cmocka_unit_test(test_conn_send_to_dead),
+                cmocka_unit_test(test_conn_destroy_inside), cmocka_unit_test(test_conn_finish),
+                cmocka_unit_test(test_conn_fair),           cmocka_unit_test(test_conn_echo_storm),
+                cmocka_unit_test(test_conn_new_fails),
         };
         return cmocka_run_group_tests(tests, setup, teardown);
 }

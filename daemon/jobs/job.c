@@ -224,10 +224,10 @@ static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokeniz
                                              "the model has no chat template that is known here; send the prompt raw");
                 n = tdm_chat_encode_within(family, tokenizer, job->messages, job->n_messages, &budget, ids, capacity);
         } else
-                n = tdm_tokenizer_encode_within(
-                        tokenizer, job->text, job->text_size,
-                        TDM_TOKENIZE_BOS | (job->kind == TDM_JOB_GENERATE ? TDM_TOKENIZE_SPECIAL : 0), &budget, ids,
-                        capacity);
+                n = tdm_tokenizer_encode_within(tokenizer, job->text, job->text_size,
+                                                TDM_TOKENIZE_BOS |
+                                                        (job->kind == TDM_JOB_GENERATE ? TDM_TOKENIZE_SPECIAL : 0),
+                                                &budget, ids, capacity);
         if (n == -EINVAL)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "the messages do not fit the model's chat template");
         if (n < 0)

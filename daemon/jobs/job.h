@@ -30,7 +30,7 @@ enum tdm_job_end { TDM_JOB_END_STOP, TDM_JOB_END_LENGTH, TDM_JOB_END_CANCELLED, 
 
 const char *tdm_job_state_name(enum tdm_job_state state);
 
-#define TDM_JOB_POOL_THREADS 4u /* of a pool that tokenizes */
+#define TDM_JOB_POOL_THREADS 4u    /* of a pool that tokenizes */
 #define TDM_CHAT_MESSAGE_BYTES 64u /* that a chat template adds to a message at most */
 
 struct tdm_job;

@@ -186,8 +186,8 @@ int tdm_model_take_place(struct tdm_model *model, struct tdm_error *err)
 
                 if (!idle || (idle->holder != model->holder && r != TDM_E_BUSY && model->holder->uid != 0))
                         return r;
-                tdm_log_info("model %s unloaded: idle, and user %u, who holds %llu models, asks for another", idle->name,
-                             (unsigned)model->holder->uid, (unsigned long long)n_held(model->holder));
+                tdm_log_info("model %s unloaded: idle, and user %u, who holds %llu models, asks for another",
+                             idle->name, (unsigned)model->holder->uid, (unsigned long long)n_held(model->holder));
                 tdm_model_retire(idle);
         }
         model->has_place = true;

@@ -324,8 +324,8 @@ static int become_named(struct tdm_model *model, const char *path)
         return 0;
 }
 
-int tdm_models_open(struct tdm_models *m, struct tdm_account *account, const char *name, int fd,
-                    struct tdm_model **ret, struct tdm_error *err)
+int tdm_models_open(struct tdm_models *m, struct tdm_account *account, const char *name, int fd, struct tdm_model **ret,
+                    struct tdm_error *err)
 {
         struct tdm_file_identity identity;
         _cleanup_(freep) char *path = NULL;
@@ -498,8 +498,8 @@ int tdm_models_unload(struct tdm_models *m, const char *name, struct tdm_error *
         if (!name || !name[0])
                 name = tdm_models_default_name(m);
         /* What clients passed and call alike goes only when there is none of the daemon's own. */
-        tdm_list_for_each(model, &m->list, struct tdm_model,
-                          node) named = named || (model->by_name && strcmp(model->name, name) == 0);
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) named =
+                named || (model->by_name && strcmp(model->name, name) == 0);
         tdm_list_for_each(model, &m->list, struct tdm_model, node)
         {
                 if (strcmp(model->name, name) != 0 || model->by_name != named)

@@ -166,8 +166,8 @@ def tokenizing():
         finally:
             pusher.stop()
         equal(pusher.lost, 0, "connections that were cut")
-        print(f"FIGURE tokenizing: {pusher.sent} frames; {len(times)} statuses, p99 {1000 * p99(times):.0f} ms, most {1000 * times[-1]:.0f} ms; "
-              f"the bystander's own text after {1000 * own:.0f} ms")
+        print(f"FIGURE tokenizing: {pusher.sent} frames; {len(times)} statuses, p99 {1000 * p99(times):.0f} ms, most "
+              f"{1000 * times[-1]:.0f} ms; the bystander's own text after {1000 * own:.0f} ms")
         check(p99(times) < 0.2 * SLOW, "a bystander's status", p99(times))
         check(own < 1.0 * SLOW, "a bystander's text", own)
 

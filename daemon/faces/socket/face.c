@@ -184,8 +184,7 @@ static int on_hold(uint64_t bytes, struct tdm_error *err, void *userdata)
 }
 
 /* Charges the connection to its user's account, a new reference. Or the code of a refusal. */
-static int charge_peer(struct tdm_face *face, const struct ucred *peer, struct tdm_account **ret,
-                       struct tdm_error *err)
+static int charge_peer(struct tdm_face *face, const struct ucred *peer, struct tdm_account **ret, struct tdm_error *err)
 {
         _cleanup_(tdm_account_unrefp) struct tdm_account *account = NULL;
         int r;

@@ -18,10 +18,10 @@ struct tdm_face;
 
 struct tdm_face_config {
         bool system;
-        const char *socket; /* for status */
+        const char *socket;            /* for status */
         struct tdm_accounts *accounts; /* borrowed */
-        uint64_t half_frame_ns;  /* how long half a frame may stand still; 0: 30 s. Twice that may pass until it is whole */
-        uint64_t not_reading_ns; /* how long a client may leave its replies unread; 0: 2 min */
+        uint64_t half_frame_ns;        /* how long half a frame may stand still, and half of its whole time; 0: 30 s */
+        uint64_t not_reading_ns;       /* how long a client may leave its replies unread; 0: 2 min */
 };
 
 /* All borrowed; fleet may change through tdm_face_set_fleet(). */

@@ -26,7 +26,7 @@ struct client {
         uid_t uid;
         struct tdm_account *account;
         uint64_t held_bytes; /* charged to it: TDM_RESOURCE_FRAME_BYTES */
-        char name[32]; /* as it calls itself */
+        char name[32];       /* as it calls itself */
         struct tdm_list requests;
         uint32_t n_requests;
         bool paused;
