@@ -29,8 +29,8 @@ struct row {
         double min, max;
         /* COMMON: where a file has no such key. NULL: 0. */
         uint32_t (*otherwise)(const struct tdm_hparams *hp, uint32_t layer);
-        /* FOLLOWED, for an architecture that does not follow it: the value that changes nothing, and the words before and
-         * behind any other value in the refusal. The second is NULL where the value says nothing more. */
+        /* FOLLOWED, for an architecture that does not follow it: the value that changes nothing, and the words before
+         * and behind any other value in the refusal. The second is NULL where the value says nothing more. */
         double neutral;
         const char *refusal[2];
 };

@@ -10,6 +10,7 @@ import fnmatch
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -30,6 +31,12 @@ def has_newer_xrt(build):
     return folder is not None and os.path.exists(os.path.join(folder[1], "xrt", "xrt_hw_context.h"))
 
 
+def has_version_14(program):
+    """Whether this clang-format lays code out as the project's does."""
+    path = shutil.which(program)
+    return bool(path) and b"version 14." in subprocess.run([path, "--version"], stdout=subprocess.PIPE).stdout
+
+
 def conditions(preset, build):
     """The conditions of tests/known-skips that hold on this machine and for this build, by name."""
     out = {"always"}
@@ -47,6 +54,8 @@ def conditions(preset, build):
         out.add("no-vnni")
     if not os.path.exists("/dev/udmabuf"):
         out.add("no-udmabuf")
+    if not any(has_version_14(name) for name in ("clang-format-14", "clang-format")):
+        out.add("no-clang-format-14")
     if has_newer_xrt(build):
         out.add("newer-xrt")
     return out

@@ -13,11 +13,24 @@ import time
 from tandem_test import BIN, SLOW, TREE, Skip, check, wait_for
 
 CACHE = os.environ.get("TANDEM_TEST_CACHE") or os.path.join(TREE, "build", "test-models")
-MIRROR = os.environ.get("TANDEM_TEST_MIRROR", "http://deb.debian.org/debian")
 # What the packages need and a bare root lacks; python3 stands for programs that nobody here wrote.
 PACKAGES = ("systemd-sysv,dbus,polkitd,procps,python3-minimal,libinih1,libprotobuf-c1,libseccomp2,liburing2,"
-            "libdbus-1-3")
+            "libdbus-1-3,libmicrohttpd12,libjansson4")
 HIERARCHIES = ("", "unified", "systemd")  # below /sys/fs/cgroup: version 2 alone, or beside version 1
+
+
+def mirror():
+    """The archive that this machine installs Debian's packages from, whatever its release."""
+    try:
+        r = subprocess.run(["apt-get", "indextargets", "--format", "$(ORIGIN) $(COMPONENT) $(REPO_URI)",
+                            "Created-By: Packages"],
+                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        raise Skip("no apt here that says where Debian's packages are")
+    found = [line.split()[2] for line in r.stdout.splitlines() if line.split()[:2] == ["Debian", "main"]]
+    if not found:
+        raise Skip("apt has no archive of Debian's in its sources")
+    return found[0]
 
 
 def base_archive():
@@ -28,7 +41,7 @@ def base_archive():
         raise Skip("no mmdebstrap here to make a root with (Debian: mmdebstrap)")
     os.makedirs(CACHE, exist_ok=True)
     part = path + ".part.tar"
-    r = subprocess.run(["mmdebstrap", "--variant=minbase", "--include=" + PACKAGES, "bookworm", part, MIRROR],
+    r = subprocess.run(["mmdebstrap", "--variant=minbase", "--include=" + PACKAGES, "bookworm", part, mirror()],
                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                        timeout=900)
     if r.returncode != 0:
