@@ -159,12 +159,101 @@ static void scribbled_often(void **state)
         rig_free(rig);
 }
 
+/* A compromised worker accuses its peer in every epoch, or without end. The jobs give the same tokens on the honest
+ * worker, which is restarted at most with the liar and is never quarantined. The liar ends few epochs. */
+static void false_accusations(const char *variable, const char *what, enum tdm_worker_index liar)
+{
+        const struct tdm_fleet_config config = { .worker_dir = TANDEM_FAULTY_DIR,
+                                                 .requested = { "host", "host" },
+                                                 .n_threads = 1,
+                                                 .hang_min_ns = HANG_NS };
+        struct tdm_worker_status honest, accuser;
+        uint64_t until;
+        struct rig *rig;
+
+        setenv(variable, what, 1);
+        rig = rig_new_with(&config);
+        wait_for(rig, rig->n_resets >= 1 && tdm_fleet_is_ready(rig->fleet));
+        for (unsigned i = 0; i < 3; i++) {
+                start_jobs(rig, TDM_PLACEMENT_EITHER);
+                rig->hold = false;
+                jobs_submit(rig);
+                wait_for(rig, jobs_finished(rig));
+                rig->hold = true;
+                for (unsigned j = 0; j < N_JOBS; j++)
+                        assert_memory_equal(rig->jobs[j].tokens, expected[j], sizeof(expected[j]));
+        }
+        wait_for(rig, rig->fleet->workers[liar].state == TDM_WORKER_QUARANTINED);
+        until = tdm_now_ns() + 3 * TDM_NSEC_PER_SEC;
+        while (tdm_now_ns() < until)
+                assert_int_equal(tdm_loop_turn(rig->loop, 20 * TDM_NSEC_PER_MSEC), 0);
+        tdm_fleet_worker_status(rig->fleet, (enum tdm_worker_index)!liar, &honest);
+        tdm_fleet_worker_status(rig->fleet, liar, &accuser);
+        assert_true(honest.restarts <= 1);
+        assert_int_equal(honest.state, TDM_WORKER_READY);
+        assert_true(tdm_fleet_epoch(rig->fleet) < 40);
+        assert_int_equal(accuser.state, TDM_WORKER_QUARANTINED);
+        assert_true(strstr(accuser.last_exit, "accuses") || strstr(accuser.last_exit, "reports a ring"));
+        rig_free(rig);
+        unsetenv(variable);
+}
+
+static void gpu_lies(void **state)
+{
+        false_accusations("TANDEM_FAULT_GPU", "accuse=0", TDM_WORKER_GPU);
+}
+
+static void npu_lies(void **state)
+{
+        false_accusations("TANDEM_FAULT_NPU", "accuse=0", TDM_WORKER_NPU);
+}
+
+static void gpu_cries(void **state)
+{
+        false_accusations("TANDEM_FAULT_GPU", "cry=0", TDM_WORKER_GPU);
+}
+
+/* A worker that scribbles on the ring between the two makes the honest one accuse it. Nobody can tell that from a false
+ * accusation. The link is cut, both go on without it, and neither is quarantined. */
+static void scribbling_peer(void **state)
+{
+        struct rig *rig = rig_new();
+        const struct tdm_fleet_worker *w = rig->fleet->workers;
+
+        wait_for(rig, is_whole(rig));
+        for (unsigned i = 0; i < TDM_FLEET_MAX_RING_FAULTS; i++) {
+                uint32_t epoch = tdm_fleet_epoch(rig->fleet);
+
+                atomic_store(&map_ring(rig->fleet->rings.fds[TDM_WORKER_NPU].to_peer)->produced, 12345);
+                start_jobs(rig, TDM_PLACEMENT_SPLIT);
+                rig->hold = false;
+                jobs_submit(rig);
+                rig->hold = true;
+                wait_for(rig, is_whole(rig) && tdm_fleet_epoch(rig->fleet) > epoch);
+        }
+        assert_true(tdm_fleet_link_is_cut(rig->fleet));
+        assert_false(rig->fleet->rings.has_peer);
+        assert_int_equal(w[TDM_WORKER_NPU].restarts, 1);
+        assert_int_equal(w[TDM_WORKER_GPU].restarts, 1);
+        run_jobs(rig, TDM_PLACEMENT_GPU);
+        run_jobs(rig, TDM_PLACEMENT_NPU);
+        wait_for(rig, !tdm_fleet_link_is_cut(rig->fleet) && is_whole(rig));
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
+        assert_true(rig->fleet->rings.has_peer);
+        assert_int_equal(w[TDM_WORKER_NPU].restarts, 1);
+        rig_free(rig);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(scribbled),
                 cmocka_unit_test(scribbled_often),
                 cmocka_unit_test(woken_early),
+                cmocka_unit_test(scribbling_peer),
+                cmocka_unit_test(gpu_lies),
+                cmocka_unit_test(npu_lies),
+                cmocka_unit_test(gpu_cries),
         };
 
         return rig_run_tests("test-fleet-rings", tests, TDM_ARRAY_SIZE(tests));
