@@ -18,6 +18,8 @@
 #define INTERACTIVE_NS (10 * TDM_NSEC_PER_SEC)
 /* The longest step of prompts, while no sequence generates. */
 #define LONE_STEP_NS (250 * TDM_NSEC_PER_MSEC)
+/* Log-probabilities are at most zero, but for rounding. */
+#define LOGPROB_MAX 1e-3f
 /* At most so many classes are tried for one step. */
 #define MAX_TRIED 16u
 
@@ -563,11 +565,29 @@ void tdm_scheduler_land(struct tdm_scheduler *s, struct lane *lane, struct fligh
 
 /* ---- results ---- */
 
+/* A log-probability: finite, and not above zero by more than rounding. */
+static bool is_logprob(float x)
+{
+        return isfinite(x) && x <= LOGPROB_MAX;
+}
+
+/* Everything that the client may be told of a result. target: the row has one. */
+static bool result_makes_sense(const struct tdm_result *r, uint32_t n_vocab, bool target)
+{
+        if (r->token >= n_vocab || !is_logprob(r->logprob) || (target && !is_logprob(r->target_logprob)))
+                return false;
+        for (uint32_t t = 0; t < r->n_top; t++)
+                if (r->top[t].id >= n_vocab || !is_logprob(r->top[t].logprob))
+                        return false;
+        return true;
+}
+
 /* Copies the results and checks the copy, because the worker is not trusted. */
 static int take_results(struct tdm_scheduler *s, const struct lane *lane, const struct flight *f, uint32_t slot)
 {
         const struct tdm_model *model = lane->model;
         const uint8_t *base = model->results->base + (uint64_t)slot * model->layout.results_slot_bytes;
+        const struct tdm_step_logits *logits = tdm_steps_logits(model->steps->base, &model->layout, slot);
         uint32_t n_vocab = tdm_model_hparams(model)->n_vocab;
 
         for (uint32_t i = 0; i < f->n_seqs; i++)
@@ -577,14 +597,13 @@ static int take_results(struct tdm_scheduler *s, const struct lane *lane, const 
 
                         memcpy(to, base + index * sizeof(*to), offsetof(struct tdm_result, top));
                         __asm__ volatile("" ::: "memory"); /* the compiler reads the copy, and not the original again */
-                        if (to->token >= n_vocab || to->n_top > f->seqs[i].seq->job->sampling.n_top ||
-                            isnan(to->logprob))
+                        if (to->n_top > f->seqs[i].seq->job->sampling.n_top)
                                 return -EPROTO;
                         memcpy(to->top, base + index * sizeof(*to) + offsetof(struct tdm_result, top),
                                to->n_top * sizeof(to->top[0]));
-                        for (uint32_t t = 0; t < to->n_top; t++)
-                                if (to->top[t].id >= n_vocab)
-                                        return -EPROTO;
+                        __asm__ volatile("" ::: "memory");
+                        if (!result_makes_sense(to, n_vocab, logits[index].target != UINT32_MAX))
+                                return -EPROTO;
                 }
         return 0;
 }
@@ -666,11 +685,16 @@ static void finish_flight(struct tdm_scheduler *s, struct lane *lane, struct fli
 {
         uint32_t slot = (uint32_t)(f - lane->flights);
         bool good = !lane->dead && !f->doomed;
-        struct tdm_error err;
 
         if (good && take_results(s, lane, f, slot) < 0) {
-                tdm_error_set(&err, TDM_E_PROTOCOL, "the worker's results make no sense");
-                tdm_scheduler_on_step_failed(s, lane->model->id, slot, f->step_id, &err);
+                const struct tdm_step_head *head = tdm_steps_head(lane->model->steps->base, &lane->model->layout, slot);
+                uint32_t n_blocks = tdm_model_n_blocks(tdm_model_hparams(lane->model));
+
+                /* The sampler refuses logits that are not numbers, so this is the worker's fault and not the job's. The
+                 * step is void with the epoch, which ends now. */
+                f->done = false;
+                f->doomed = true;
+                tdm_fleet_bad_results(s->fleet, (enum tdm_worker_index)head->plan[n_blocks - 1]);
                 return;
         }
         if (good)

@@ -1,6 +1,7 @@
 /* The scheduler against a double of the fleet: one subject a test, with schedules that are written out. */
 #include "daemon/schedule/test-world.h"
 
+#include <math.h>
 #include "common/log.h"
 #include "common/sigbus.h"
 
@@ -399,6 +400,87 @@ static void test_shares(void **state)
         world_close(&w);
 }
 
+/* What a compromised worker may write into its results. */
+static void spoil_nan(struct tdm_result *r, uint32_t n_vocab)
+{
+        r->logprob = NAN;
+}
+static void spoil_inf(struct tdm_result *r, uint32_t n_vocab)
+{
+        r->logprob = INFINITY;
+}
+static void spoil_minus_inf(struct tdm_result *r, uint32_t n_vocab)
+{
+        r->logprob = -INFINITY;
+}
+static void spoil_positive(struct tdm_result *r, uint32_t n_vocab)
+{
+        r->logprob = 0.01f;
+}
+static void spoil_id(struct tdm_result *r, uint32_t n_vocab)
+{
+        r->token = n_vocab;
+}
+static void spoil_n_top(struct tdm_result *r, uint32_t n_vocab)
+{
+        r->n_top = UINT32_MAX;
+}
+static void spoil_target(struct tdm_result *r, uint32_t n_vocab)
+{
+        r->target_logprob = NAN;
+}
+static void spoil_target_inf(struct tdm_result *r, uint32_t n_vocab)
+{
+        r->target_logprob = INFINITY;
+}
+static void spoil_top_id(struct tdm_result *r, uint32_t n_vocab)
+{
+        r->top[1].id = n_vocab;
+}
+static void spoil_top(struct tdm_result *r, uint32_t n_vocab)
+{
+        r->top[0].logprob = -INFINITY;
+}
+
+/* Results that cannot be are a fault of the worker. No client hears of them, no job ends, and the step runs again. */
+static void test_results_that_cannot_be(void **state)
+{
+        static const struct {
+                void (*spoil)(struct tdm_result *r, uint32_t n_vocab);
+                bool score;
+        } cases[] = {
+                { spoil_nan, false },   { spoil_inf, false },   { spoil_minus_inf, false }, { spoil_positive, false },
+                { spoil_id, false },    { spoil_n_top, false }, { spoil_target, true },     { spoil_target_inf, true },
+                { spoil_top_id, true }, { spoil_top, true },    { spoil_n_top, true },
+        };
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(cases); i++) {
+                struct client_job *c;
+                struct world w;
+
+                world_open(&w, 1, 64, 64, &plain);
+                c = &w.jobs[w.n_arrived++];
+                make_prompt(&w, c, 12, 6);
+                c->score = cases[i].score;
+                submit(&w, c, 0, 1, TDM_JOB_INTERACTIVE, TDM_PLACEMENT_ANY, 0);
+                turn(&w);
+                w.fleet.spoil = cases[i].spoil;
+                finish_step(&w, some_step(&w));
+                turn(&w);
+                assert_int_equal(w.fleet.n_bad[0] + w.fleet.n_bad[1], 1);
+                assert_int_equal(c->n_got, 0);
+                assert_false(c->done);
+                assert_null(some_step(&w)); /* nothing more until the epoch has ended */
+                w.fleet.spoil = NULL;
+                reset(&w, NULL);
+                become_ready(&w);
+                drive(&w);
+                check_result(c, tdm_model_hparams(w.fleet.models[0])->n_vocab);
+                assert_int_equal(w.fleet.n_bad[0] + w.fleet.n_bad[1], 1);
+                world_close(&w);
+        }
+}
+
 static void test_caps_of_a_user(void **state)
 {
         struct tdm_scheduler_config config = plain;
@@ -526,6 +608,7 @@ int main(void)
                 cmocka_unit_test(test_lone),
                 cmocka_unit_test(test_not_in_vain),
                 cmocka_unit_test(test_shares),
+                cmocka_unit_test(test_results_that_cannot_be),
                 cmocka_unit_test(test_caps_of_a_user),
                 cmocka_unit_test(test_deadline),
                 cmocka_unit_test(test_interactive_takes_room),

@@ -83,6 +83,11 @@ void tdm_fleet_placement_workers(const struct tdm_fleet *f, struct tdm_placement
         ret->degraded = tdm_fleet_is_degraded(f);
 }
 
+void tdm_fleet_bad_results(struct tdm_fleet *f, enum tdm_worker_index worker)
+{
+        f->n_bad[worker]++;
+}
+
 uint64_t tdm_fleet_busy_ns(const struct tdm_fleet *f, enum tdm_worker_index worker)
 {
         return f->busy_ns[worker];
@@ -206,6 +211,8 @@ static void execute(struct tdm_fleet *f, const struct fake_step *s, uint32_t n_r
                         r->n_top = l->sampling.n_top;
                         for (uint32_t t = 0; t < r->n_top; t++)
                                 r->top[t] = (struct tdm_top){ t, -1 };
+                        if (f->spoil)
+                                f->spoil(r, hp->n_vocab);
                 }
         }
 }

@@ -52,6 +52,8 @@ struct tdm_fleet {
         uint32_t n_relayed, n_rows[TDM_N_WORKERS];
         const char *numerics_id;
         unsigned seed;
+        void (*spoil)(struct tdm_result *r, uint32_t n_vocab); /* what a bad worker makes of a result */
+        uint32_t n_bad[TDM_N_WORKERS];                         /* calls of tdm_fleet_bad_results() */
 };
 
 struct client_job {
