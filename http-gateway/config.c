@@ -85,6 +85,15 @@ static int take_key(struct config *c, char *line, unsigned number, struct tdm_er
         return 0;
 }
 
+/* systemd's credentials are shared with the unit by an access list, which shows as a group's right. */
+static bool is_credential(const char *path)
+{
+        const char *folder = getenv("CREDENTIALS_DIRECTORY");
+        size_t n = folder ? strlen(folder) : 0;
+
+        return n > 1 && strncmp(path, folder, n) == 0 && path[n] == '/' && !strstr(path, "/../");
+}
+
 static int read_keys(struct config *c, struct tdm_error *err)
 {
         _cleanup_(closep) int fd = open(c->key_file, O_RDONLY | O_CLOEXEC | O_NOCTTY);
@@ -95,7 +104,7 @@ static int read_keys(struct config *c, struct tdm_error *err)
 
         if (fd < 0 || fstat(fd, &st) < 0)
                 return tdm_error_set(err, -errno, "cannot read the keys in %s: %s", c->key_file, strerror(errno));
-        if (!S_ISREG(st.st_mode) || st.st_mode & 077)
+        if (!S_ISREG(st.st_mode) || (st.st_mode & 077 && !is_credential(c->key_file)))
                 return tdm_error_set(err, TDM_E_DENIED,
                                      "%s can be read by others than its owner; chmod 600 it, and make new keys",
                                      c->key_file);

@@ -7,7 +7,7 @@
 /* TDM_E_BUSY: the port is taken. A passed socket's address replaces the configured one, and is held to the same rule
  * about keys. */
 int listen_open(struct config *c, int *ret_fd, struct tdm_error *err);
-unsigned listen_port(int fd); /* 0: it has none */
+unsigned listen_port(int fd);          /* 0: it has none */
 void listen_notify(const char *state); /* "READY=1" */
 
 #endif

@@ -71,7 +71,7 @@ static const struct param completion_rows[] = {
         OPENAI_COMMON,
         HONOURED("max_tokens", PARAM_INTEGER, 1, MAX_TOKENS, "16"),
         REFUSED("logprobs", NEUTRAL_ZERO | NEUTRAL_FALSE,
-                "only 0 is taken, which reports the chosen tokens; alternatives are not reported yet"),
+                "0 reports the chosen tokens; alternatives are not reported yet"),
         REFUSED("echo", NEUTRAL_FALSE, "the prompt is not repeated"),
         REFUSED("suffix", NEUTRAL_EMPTY, "text is only continued, not filled in"),
         REFUSED("best_of", NEUTRAL_ONE, "choices are not ranked"),
@@ -169,8 +169,7 @@ TABLE(params_anthropic_message, "A message of Anthropic's API", "messages[].", a
         HONOURED("model", PARAM_STRING, 0, 0, "required; `:latest` is left out"),                                      \
                 HONOURED("stream", PARAM_BOOL, 0, 0, "lines of JSON; true"),                                           \
                 HONOURED("options", PARAM_OBJECT, 0, 0, "see below"),                                                  \
-                HONOURED("keep_alive", PARAM_ANY, 0, 0,                                                                \
-                         "0 without a prompt unloads, where the gateway's user may; else the daemon decides"),         \
+                HONOURED("keep_alive", PARAM_ANY, 0, 0, "0 without a prompt unloads; else the daemon decides"),        \
                 REFUSED("format", NEUTRAL_EMPTY, NO_FORMAT),                                                           \
                 REFUSED("think", NEUTRAL_FALSE, "reasoning models are not supported yet"),                             \
                 HARMLESS("truncate", "a prompt that is too long is refused"),                                          \
@@ -199,8 +198,7 @@ TABLE(params_ollama_generate, "POST /api/generate", "", ollama_generate_rows);
 
 static const struct param ollama_option_rows[] = {
         HONOURED("num_predict", PARAM_INTEGER, -2, MAX_TOKENS, "-1: until the model ends"),
-        HONOURED("num_ctx", PARAM_INTEGER, 1, MAX_TOKENS,
-                 "prompt and answer together have at most so many tokens; a longer prompt is refused"),
+        HONOURED("num_ctx", PARAM_INTEGER, 1, MAX_TOKENS, "of prompt and answer together; a longer prompt is refused"),
         HONOURED("temperature", PARAM_NUMBER, 0, 100, "0.8"),
         HONOURED("top_k", PARAM_INTEGER, 0, MAX_TOKENS, "40"),
         HONOURED("top_p", PARAM_NUMBER, 0, 1, "0.9"),

@@ -5,10 +5,11 @@
  * ever. The tick ends connections by the time that a whole request, or the next one, may take. */
 #include "http-gateway/server.h"
 
-#include <arpa/inet.h>
+#include <poll.h>
 #include <signal.h>
 #include <strings.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include "common/log.h"
 #include "http-gateway/backend.h"
@@ -279,6 +280,17 @@ static void tick_exchange(struct exchange *x, uint64_t now_ns)
                 generation_tick(x->generation, now_ns);
 }
 
+/* Nothing more will come. libmicrohttpd waits for an edge of epoll, and there is none when the end comes together with
+ * the last bytes. */
+static bool has_left(const struct peer *peer)
+{
+        struct pollfd p = { .fd = peer->fd, .events = POLLRDHUP };
+        int unread = 0;
+
+        return poll(&p, 1, 0) == 1 && p.revents & (POLLRDHUP | POLLHUP | POLLERR) &&
+               ioctl(peer->fd, FIONREAD, &unread) == 0 && unread == 0;
+}
+
 static int on_tick(struct tdm_source *source, uint64_t now_ns, void *userdata)
 {
         struct server *s = userdata;
@@ -288,8 +300,10 @@ static int on_tick(struct tdm_source *source, uint64_t now_ns, void *userdata)
         tdm_list_for_each(x, &s->exchanges, struct exchange, node) tick_exchange(x, now_ns);
         tdm_list_for_each(peer, &s->peers, struct peer, node)
         {
-                if (!peer->exchange &&
-                    (s->draining || now_ns - peer->since_ns > s->config->idle_timeout_s * TDM_NSEC_PER_SEC))
+                bool idle = !peer->exchange;
+
+                if ((idle && (s->draining || now_ns - peer->since_ns > s->config->idle_timeout_s * TDM_NSEC_PER_SEC)) ||
+                    ((idle || !peer->exchange->ran) && has_left(peer)))
                         (void)shutdown(peer->fd, SHUT_RDWR);
         }
         backend_tick(s->backend);

@@ -9,7 +9,7 @@ struct pass {
         struct tdm_npu_model *model;
         const struct tdm_step *step;
         uint32_t layer, first;
-        float *hidden; /* [d_model], of the row `first` on */
+        float *hidden; /* [residual_width], of the row `first` on */
         struct tdm_npu_block_table table;
 };
 
@@ -22,8 +22,8 @@ static void put_row(void *arg, unsigned row, unsigned thread)
         uint32_t half = host->hp.head_dim / 2, n_entries = TDM_MIN(pass->step->table_entries, pass->table.n_pages);
         float *y = host->row + thread * host->row_stride, *cos = pass->table.cos_sin + (size_t)row * 2 * half;
 
-        host->kernels->rmsnorm(pass->hidden + (size_t)row * host->hp.d_model, host->layers[pass->layer].attn_norm,
-                               host->hp.d_model, host->hp.norm_eps, y);
+        host->kernels->rmsnorm(pass->hidden + (size_t)row * host->hp.residual_width,
+                               host->layers[pass->layer].attn_norm, host->hp.d_model, host->recipe.norm_eps, y);
         tdm_npu_block_put(pass->model->block, row, y);
         pass->table.positions[row] = r->position;
         tdm_rope_row(&host->rope[group], r->position, cos, cos + half);
@@ -37,7 +37,8 @@ static void add_row(void *arg, unsigned row, unsigned thread)
         const struct tdm_host_model *host = pass->model->host;
 
         host->kernels->rmsnorm_add(tdm_npu_block_get(pass->model->block, row), host->layers[pass->layer].post_attn_norm,
-                                   host->hp.d_model, host->hp.norm_eps, pass->hidden + (size_t)row * host->hp.d_model);
+                                   host->hp.d_model, host->recipe.norm_eps,
+                                   pass->hidden + (size_t)row * host->hp.residual_width);
 }
 
 static void fill_head(const struct pass *pass, uint32_t n_rows)
@@ -50,8 +51,8 @@ static void fill_head(const struct pass *pass, uint32_t n_rows)
         *pass->table.head = (struct tdm_npu_attention_head){
                 .n_rows = n_rows,
                 .window = group == TDM_KV_WINDOW ? host->hp.window : 0,
-                .eps = host->hp.norm_eps,
-                .query_scale = host->hp.query_scale,
+                .eps = host->recipe.norm_eps,
+                .query_scale = host->recipe.layers[pass->layer].query_scale,
                 .cache_bytes = host->kv.size_bytes,
                 .pages_offset = host->kv.offset[group],
                 .page_bytes = host->kv.page_bytes[group],
@@ -94,7 +95,7 @@ void tdm_npu_attention_block(struct tdm_npu_model *model, const struct tdm_step 
 
                 n_rows = TDM_MIN(tdm_npu_block_rows(model->block), step->head.n_rows - first);
                 pass.first = first;
-                pass.hidden = hidden + (size_t)first * host->hp.d_model;
+                pass.hidden = hidden + (size_t)first * host->hp.residual_width;
                 tdm_npu_block_table(model->block, n_rows, &pass.table);
                 fill_head(&pass, n_rows);
                 tdm_pool_run(host->pool, n_rows, put_row, &pass);

@@ -13,7 +13,7 @@ struct pass {
         struct tdm_npu_model *model;
         const struct tdm_npu_layer *weights;
         const struct tdm_host_layer *layer;
-        float *hidden; /* [n_rows][d_model] */
+        float *hidden; /* [n_rows][residual_width] */
         uint32_t n_rows;
         void (*row)(const struct pass *pass, uint32_t row, unsigned thread);
 };
@@ -38,8 +38,8 @@ static void norm_row(const struct pass *pass, uint32_t row, unsigned thread)
         struct tdm_host_model *host = pass->model->host;
         float *y = host->row + thread * host->row_stride;
 
-        host->kernels->rmsnorm(pass->hidden + (size_t)row * host->hp.d_model, pass->layer->attn_norm, host->hp.d_model,
-                               host->hp.norm_eps, y);
+        host->kernels->rmsnorm(pass->hidden + (size_t)row * host->hp.residual_width, pass->layer->attn_norm,
+                               host->hp.d_model, host->recipe.norm_eps, y);
         tdm_npu_product_put(pass->model->qkv, row, y);
 }
 
@@ -69,8 +69,8 @@ static void add_row(const struct pass *pass, uint32_t row, unsigned thread)
         float *y = host->y + (size_t)row * d;
 
         tdm_npu_product_get(pass->model->out, pass->weights->out, row, 0, d, y);
-        host->kernels->rmsnorm_add(y, pass->layer->post_attn_norm, d, host->hp.norm_eps,
-                                   pass->hidden + (size_t)row * d);
+        host->kernels->rmsnorm_add(y, pass->layer->post_attn_norm, d, host->recipe.norm_eps,
+                                   pass->hidden + (size_t)row * host->hp.residual_width);
 }
 
 void tdm_npu_attention(struct tdm_npu_model *model, const struct tdm_step *step, uint32_t layer, float *hidden)
@@ -82,7 +82,7 @@ void tdm_npu_attention(struct tdm_npu_model *model, const struct tdm_step *step,
 
         for (uint32_t first = 0; first < step->head.n_rows; first += pass.n_rows) {
                 pass.n_rows = TDM_MIN(tile, step->head.n_rows - first);
-                pass.hidden = hidden + (size_t)first * host->hp.d_model;
+                pass.hidden = hidden + (size_t)first * host->hp.residual_width;
 
                 each_row(&pass, norm_row);
                 tdm_npu_product_run(model->qkv, pass.weights->qkv, pass.n_rows);

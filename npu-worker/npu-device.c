@@ -358,6 +358,12 @@ static int load_blocks(struct tdm_npu_device *device, struct tdm_npu_model *mode
         return 0;
 }
 
+static void say_why_on_cpu(struct tdm_npu_model *model, const char *why)
+{
+        tdm_log_warning("npu: this model's attention runs on the CPU: %s", why);
+        snprintf(model->plan, sizeof(model->plan), "attention on the CPU: %.350s", why);
+}
+
 static int load_npu(struct tdm_npu_device *device, struct tdm_npu_model *model, uint32_t n_pages, struct tdm_error *err)
 {
         const struct tdm_hparams *hp = &model->host->hp;
@@ -369,6 +375,11 @@ static int load_npu(struct tdm_npu_device *device, struct tdm_npu_model *model, 
         const char *no_blocks;
         int r;
 
+        /* Norms and sums around its products are Gemma 3's; the host device does what others need, or refused them. */
+        if (tdm_recipe_check_device(&model->host->recipe, hp, 0, "npu", &why) != 0) {
+                say_why_on_cpu(model, why.message);
+                return 0;
+        }
         no_blocks = why_no_blocks(device, model, n_pages, &blocks);
         if (!no_blocks) {
                 r = load_blocks(device, model, &blocks, &why);
@@ -386,8 +397,7 @@ static int load_npu(struct tdm_npu_device *device, struct tdm_npu_model *model, 
         if (r == 0)
                 r = tdm_npu_product_new(device->npu, &out, model->host->tile_rows, &model->out, &why);
         if (r == TDM_E_UNSUPPORTED || r == TDM_E_NO_MEMORY) {
-                tdm_log_warning("npu: this model's attention runs on the CPU: %s", why.message);
-                snprintf(model->plan, sizeof(model->plan), "attention on the CPU: %.350s", why.message);
+                say_why_on_cpu(model, why.message);
                 return 0;
         }
         if (r != 0)

@@ -16,8 +16,9 @@ static struct tdm_hparams hparams(uint32_t n_ctx, uint32_t window)
                                   .n_ctx = n_ctx,
                                   .window = window };
 
-        for (uint32_t l = 0; l < hp.n_layers; l++)
-                hp.layer_is_full[l] = window == 0 || (l + 1) % 6 == 0;
+        tdm_hparams_all_layers(&hp);
+        for (uint32_t l = 5; l < hp.n_layers; l += 6)
+                hp.layers[l].window = 0;
         return hp;
 }
 

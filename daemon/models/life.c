@@ -286,7 +286,7 @@ void tdm_model_continue(struct tdm_model *model)
 {
         const struct tdm_hparams *hp = tdm_model_hparams(model);
         enum tdm_kv_type type = model->kv_type;
-        uint64_t activations = (uint64_t)TDM_STEP_SLOTS * model->models->max_rows * hp->d_model * sizeof(float);
+        uint64_t activations = (uint64_t)TDM_STEP_SLOTS * model->models->max_rows * hp->residual_width * sizeof(float);
         struct tdm_steps_limits limits;
         struct tdm_pages_need pages;
         struct tdm_error err;

@@ -354,7 +354,8 @@ static struct tdm_model *make_model(struct tdm_models *models, uint32_t id, uint
                                     .n_vocab = tdm_tokenizer_n_vocab(m->metadata->tokenizer),
                                     .n_ctx = N_CTX,
                                     .window = 40 };
-        hp->layer_is_full[5] = 1;
+        tdm_hparams_all_layers(hp);
+        hp->layers[5].window = 0;
         assert_int_equal(tdm_kv_geometry_init(&m->geometry, hp, TDM_KV_F16, full_pages, window_pages), 0);
         assert_int_equal(tdm_steps_limits_check(&limits, &err), 0);
         tdm_steps_layout(&limits, &m->layout);

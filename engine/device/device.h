@@ -74,12 +74,12 @@ struct tdm_device_ops {
         /* Between load_begin() and load_end() too. */
         void (*set_kv)(struct tdm_device_model *model, uint8_t *kv_base);
         uint64_t (*model_scratch_bytes)(const struct tdm_device_model *model);
-        /* Runs blocks first … first + n - 1, which are all this worker's, in order. hidden: [n_rows][d_model] f32, in
-         * place. results [n_logits]: written by the sample block, else untouched (may be NULL when sample is not among
-         * them). A device with memory of its own may keep hidden rows there while the step's plan gives the next block
-         * to the same worker as `first`: the next run() of the step finds them, nobody else looks at them. Head and
-         * sample always run on the same worker (logits never leave it). on_block(block, userdata) is called after each
-         * finished block. 0, TDM_E_DEVICE_FAULT, or a negative errno: the step's rows are garbage then. */
+        /* Runs blocks first … first + n - 1, which are all this worker's, in order. hidden: [n_rows][residual_width]
+         * f32, in place. results [n_logits]: written by the sample block, else untouched (may be NULL when sample is
+         * not among them). A device with memory of its own may keep hidden rows there while the step's plan gives the
+         * next block to the same worker as `first`: the next run() of the step finds them, nobody else looks at them.
+         * Head and sample always run on the same worker (logits never leave it). on_block(block, userdata) is called
+         * after each finished block. 0, TDM_E_DEVICE_FAULT, or a negative errno: the step's rows are garbage then. */
         int (*run)(struct tdm_device_model *model, const struct tdm_step *step, uint32_t first, uint32_t n,
                    float *hidden, struct tdm_result *results, void (*on_block)(uint32_t block, void *userdata),
                    void *userdata, struct tdm_error *err);

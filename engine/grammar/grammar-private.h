@@ -23,6 +23,7 @@ struct tdm_grammar {
         uint8_t class_of[256], representatives[256];
         unsigned n_classes;
         uint32_t any_char[2]; /* expressions that take each plain character of JSON strings (chars.h), or 0 */
+        uint32_t wide_char;   /* any character beyond ASCII but U+2028 and U+2029 */
         bool compact;
         bool strict_integers; /* draft 4 and before: 1.0 is no integer */
         bool nothing; /* set where compiling failed because no text satisfies the grammar */

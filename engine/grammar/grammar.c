@@ -1,5 +1,6 @@
 /* A compiled grammar's life, and what is settled once all its rules are known. */
 #include "engine/grammar/grammar-private.h"
+#include "engine/grammar/chars.h"
 #include "engine/grammar/expr-private.h"
 
 void tdm_grammar_limits_init(struct tdm_grammar_limits *limits)
@@ -262,11 +263,16 @@ int tdm_grammar_finish(struct tdm_grammar *g, struct tdm_error *err)
         struct ranks k = { .grammar = g, .next = UINT32_MAX, .facts = &f };
         _cleanup_(freep) uint8_t *facts = NULL, *seen = NULL;
         _cleanup_(freep) uint32_t *memory = NULL;
+        struct tdm_chars wide = { 0 };
         bool all_productive = true;
         uint32_t n;
 
         if (g->arena.failed)
                 return tdm_grammar_too_large(g, err);
+        tdm_chars_add(&wide, 0x80, 0x2027);
+        tdm_chars_add(&wide, 0x202a, 0x10ffff);
+        g->wide_char = tdm_chars_expr(&g->arena, &wide, TDM_TEXT_RAW);
+        tdm_chars_deinit(&wide);
         n = g->arena.n;
         facts = malloc(2 * (size_t)n);
         if (!facts)

@@ -102,7 +102,8 @@ static bool add_text(struct tdm_json *json, const char *text, size_t size)
                 json->text = grown;
                 json->text_capacity = (uint32_t)capacity;
         }
-        memcpy(json->text + json->n_text, text, size);
+        if (size > 0)
+                memcpy(json->text + json->n_text, text, size);
         json->n_text += (uint32_t)size;
         return true;
 }
@@ -425,7 +426,7 @@ int tdm_json_parse(struct tdm_json *json, const char *source, size_t size, uint3
         int e;
 
         *json = (struct tdm_json){ 0 };
-        if (!add_text(json, "", 0) && size > 0)
+        if (!add_text(json, "", 1)) /* so that there is a text to point into */
                 return -ENOMEM;
         skip_space(&r);
         e = parse_value(&r, &root, max_depth);

@@ -1,9 +1,10 @@
 /* Which tokens may come next: the vocabulary's tries walked with the parser's states.
  *
  * Inside a JSON string the parser's state does not change with plain characters. There the plain pieces are all allowed,
- * as one precomputed slice, and of the other pieces only their tails are walked. Elsewhere both tries are walked; where
- * most ways lead into a string (the first letters of a free member name), the walk begins with all plain pieces allowed
- * and takes out those that are not. */
+ * as one precomputed slice, and of the other pieces only their tails are walked. Elsewhere all tries are walked, but for
+ * the groups of plain pieces that the state is open for: it may go on with any of their characters. Where most ways lead
+ * to states that are open (the first letters of a free member name), the walk begins with the group's slice and takes
+ * out what is not allowed. */
 #include "engine/grammar/mask.h"
 
 struct walk {
@@ -70,11 +71,62 @@ static uint32_t plain_room(struct tdm_parser *p, uint32_t state, uint32_t max_ch
         return stable && room > 0 ? UINT32_MAX : room;
 }
 
-static bool is_stable(struct tdm_parser *p, uint32_t state, uint32_t max_chars)
+/* The single bytes that are a text of e, and whether each wide character is one. */
+static void chars_taken(struct tdm_parser *p, uint32_t e, struct tdm_byte_set *bytes, bool *wide)
 {
-        if (p->states[state].plain == 0)
-                p->states[state].plain = plain_room(p, state, max_chars) == UINT32_MAX ? 2 : 1;
-        return p->states[state].plain == 2;
+        uint32_t rest, at = e;
+        struct tdm_expr x;
+
+        for (;;) {
+                x = *tdm_expr_get(&p->arena, at);
+                if (x.kind == TDM_EXPR_KIND_ALT) {
+                        struct tdm_expr branch = *tdm_expr_get(&p->arena, x.a);
+
+                        if (branch.kind == TDM_EXPR_KIND_SET)
+                                tdm_expr_first(&p->arena, x.a, bytes);
+                        at = x.b;
+                        continue;
+                }
+                if (x.kind == TDM_EXPR_KIND_SET)
+                        tdm_expr_first(&p->arena, at, bytes);
+                break;
+        }
+        rest = tdm_expr_and(&p->arena, p->grammar->wide_char, tdm_expr_not(&p->arena, e));
+        *wide = !tdm_expr_alive(&p->arena, rest) && !p->arena.failed;
+}
+
+enum { OPEN_KNOWN = 1 << 15 };
+
+/* For which groups the state is open: any piece of the group may follow it. */
+static uint16_t open_groups(struct tdm_parser *p, const struct tdm_vocabulary *v, uint32_t state)
+{
+        struct tdm_state s = p->states[state];
+        uint16_t open = OPEN_KNOWN;
+
+        if (s.open)
+                return s.open;
+        for (uint32_t i = 0; i < s.n && i < 16; i++) {
+                struct tdm_expr x = *tdm_expr_get(&p->arena, p->pairs.items[s.at + i].e);
+                struct tdm_byte_set bytes = { 0 };
+                bool wide;
+
+                if (x.kind == TDM_EXPR_KIND_CAT)
+                        x = *tdm_expr_get(&p->arena, x.a);
+                if (x.kind != TDM_EXPR_KIND_REP || x.flags & TDM_EXPR_HAS_CALL)
+                        continue;
+                chars_taken(p, x.a, &bytes, &wide);
+                for (unsigned g = 0; g < TDM_GROUPS; g++) {
+                        const struct tdm_group *group = &v->groups[g];
+                        bool all = x.c >= group->max_chars && (wide || !group->wide);
+
+                        for (unsigned k = 0; k < 2; k++)
+                                all = all && !(group->bytes.bits[k] & ~bytes.bits[k]);
+                        if (all)
+                                open |= (uint16_t)(1u << g);
+                }
+        }
+        p->states[state].open = open;
+        return open;
 }
 
 static void walk(struct walk *w, const struct tdm_trie *trie, uint32_t state)
@@ -97,22 +149,22 @@ static void walk(struct walk *w, const struct tdm_trie *trie, uint32_t state)
         }
 }
 
-/* Plain pieces from a state outside of strings. */
-static void walk_plain(struct walk *w, uint32_t state)
+/* The plain pieces of a group from a state that is not open for it. */
+static void walk_group(struct walk *w, unsigned g, uint32_t state)
 {
-        const struct tdm_trie *trie = &w->vocabulary->plain;
-        uint32_t max_chars = w->vocabulary->max_plain_chars, n_stable = 0, i, next;
+        const struct tdm_vocabulary *v = w->vocabulary;
+        const struct tdm_trie *trie = &v->groups[g].trie;
+        uint32_t n_open = 0, i, next;
         bool all;
 
         for (i = 1; i < trie->n_nodes; i = trie->nodes[i].end) {
                 next = tdm_parser_step(w->parser, state, trie->nodes[i].byte);
-                if (next != TDM_STATE_DEAD && is_stable(w->parser, next, max_chars))
-                        n_stable += trie->nodes[trie->nodes[i].end].ids - trie->nodes[i].ids;
+                if (next != TDM_STATE_DEAD && open_groups(w->parser, v, next) >> g & 1)
+                        n_open += trie->nodes[trie->nodes[i].end].ids - trie->nodes[i].ids;
         }
-        all = n_stable > trie->n_ids / 2;
-        if (all)
-                memcpy(w->words, tdm_vocabulary_slice(w->vocabulary, UINT32_MAX),
-                       w->vocabulary->n_words * sizeof(*w->words));
+        all = n_open > trie->n_ids / 2;
+        for (i = 0; all && i < v->n_words; i++)
+                w->words[i] |= v->groups[g].slice[i];
         w->states[0] = state;
         i = 1;
         while (i < trie->n_nodes) {
@@ -126,7 +178,7 @@ static void walk_plain(struct walk *w, uint32_t state)
                         continue;
                 }
                 w->states[node->depth] = next;
-                if (is_stable(w->parser, next, max_chars)) {
+                if (node->end > i + 1 && open_groups(w->parser, v, next) >> g & 1) {
                         if (!all)
                                 set_ids(w->words, trie->ids + node->ids, trie->nodes[node->end].ids - node->ids);
                         i = node->end;
@@ -135,6 +187,20 @@ static void walk_plain(struct walk *w, uint32_t state)
                 if (!all)
                         set_ids(w->words, trie->ids + node->ids, node[1].ids - node->ids);
                 i++;
+        }
+}
+
+static void walk_plain(struct walk *w, uint32_t state)
+{
+        const struct tdm_vocabulary *v = w->vocabulary;
+        uint16_t open = open_groups(w->parser, v, state);
+
+        for (unsigned g = 0; g < TDM_GROUPS; g++) {
+                if (open >> g & 1)
+                        for (uint32_t i = 0; i < v->n_words; i++)
+                                w->words[i] |= v->groups[g].slice[i];
+                else
+                        walk_group(w, g, state);
         }
 }
 

@@ -20,7 +20,6 @@ struct tdm_matcher {
 int tdm_matcher_new(struct tdm_matcher **ret, struct tdm_grammar *grammar, struct tdm_vocabulary *vocabulary)
 {
         _cleanup_(tdm_matcher_destroyp) struct tdm_matcher *m = calloc(1, sizeof(*m));
-        uint16_t depth;
         int r;
 
         if (!m)
@@ -31,9 +30,7 @@ int tdm_matcher_new(struct tdm_matcher **ret, struct tdm_grammar *grammar, struc
         m->grammar = tdm_grammar_ref(grammar);
         if (vocabulary) {
                 m->vocabulary = tdm_vocabulary_ref(vocabulary);
-                depth = TDM_MAX(TDM_MAX(vocabulary->plain.max_depth, vocabulary->other.max_depth),
-                                vocabulary->tails.max_depth);
-                m->walk_states = malloc(((size_t)depth + 1) * sizeof(*m->walk_states));
+                m->walk_states = malloc(((size_t)vocabulary->max_depth + 1) * sizeof(*m->walk_states));
                 if (!m->walk_states)
                         return -ENOMEM;
         }

@@ -27,7 +27,7 @@ struct tdm_pairs {
 struct tdm_state {
         uint32_t at, n; /* of parser->pairs, sorted */
         bool whole;     /* the text may end here */
-        uint8_t plain;  /* mask.c: 0 not looked at, 1 no, 2 inside a string where plain characters change nothing */
+        uint16_t open;  /* mask.c: for which groups of pieces it is open */
 };
 
 struct tdm_frame {

@@ -14,7 +14,7 @@ static bool add_uri(struct tdm_schema *s, const char *uri, size_t size, uint32_t
                 s->uris = uris;
                 s->uris_capacity = capacity;
         }
-        if (size > s->uri_text_capacity - s->n_uri_text) {
+        if (!s->uri_text || size > s->uri_text_capacity - s->n_uri_text) {
                 size_t capacity = TDM_MAX((size_t)s->uri_text_capacity * 2, s->n_uri_text + size + 256);
                 char *text = capacity < UINT32_MAX ? realloc(s->uri_text, capacity) : NULL;
 
@@ -23,7 +23,8 @@ static bool add_uri(struct tdm_schema *s, const char *uri, size_t size, uint32_t
                 s->uri_text = text;
                 s->uri_text_capacity = (uint32_t)capacity;
         }
-        memcpy(s->uri_text + s->n_uri_text, uri, size);
+        if (size > 0)
+                memcpy(s->uri_text + s->n_uri_text, uri, size);
         s->uris[s->n_uris++] = (struct tdm_schema_uri){ s->n_uri_text, (uint32_t)size, node };
         s->n_uri_text += (uint32_t)size;
         return true;

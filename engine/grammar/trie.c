@@ -95,6 +95,68 @@ static size_t plain_bytes(const char *data, size_t size, uint32_t *ret_chars)
         return at;
 }
 
+/* From the narrowest to the widest; a piece is in the first that holds all its characters. The last takes the rest. */
+static const struct {
+        const char *bytes; /* pairs: from, to */
+        bool wide;
+} groups[TDM_GROUPS] = {
+        { "az", false },       { "azAZ", false }, { "azAZ09", false }, { "azAZ09__--..", false },
+        { "azAZ  ", false }, /* words with the space in front of them */
+        { " !#[]~", false }, { " !#[]~", true },
+};
+
+static bool is_in_group(const char *data, uint32_t size, const struct tdm_group *group)
+{
+        for (uint32_t i = 0; i < size; i++) {
+                uint8_t byte = (uint8_t)data[i];
+
+                if (byte < 0x80 ? !tdm_byte_set_has(&group->bytes, byte) : !group->wide)
+                        return false;
+                if (byte == 0xe2 && i + 2 < size && (uint8_t)data[i + 1] == 0x80 &&
+                    ((uint8_t)data[i + 2] == 0xa8 || (uint8_t)data[i + 2] == 0xa9))
+                        return false;
+        }
+        return true;
+}
+
+/* entries is overwritten; those of no group (with U+2028) go to the end of `other`. */
+static int fill_groups(struct tdm_vocabulary *v, struct entry *entries, uint32_t n, struct entry *other, uint32_t *n_other)
+{
+        struct entry *of_group = malloc(((size_t)n + 1) * sizeof(*of_group));
+        int r = of_group ? 0 : -ENOMEM;
+
+        for (unsigned g = 0; g < TDM_GROUPS && r == 0; g++) {
+                struct tdm_group *group = &v->groups[g];
+                uint32_t n_group = 0, n_left = 0, chars;
+
+                group->wide = groups[g].wide;
+                for (const char *b = groups[g].bytes; *b; b += 2)
+                        tdm_byte_set_add(&group->bytes, (uint8_t)b[0], (uint8_t)b[1]);
+                group->slice = calloc(TDM_MAX(v->n_words, 1u), sizeof(*group->slice));
+                if (!group->slice) {
+                        r = -ENOMEM;
+                        break;
+                }
+                for (uint32_t i = 0; i < n; i++) {
+                        if (!is_in_group(entries[i].data, entries[i].size, group)) {
+                                entries[n_left++] = entries[i];
+                                continue;
+                        }
+                        of_group[n_group++] = entries[i];
+                        group->slice[entries[i].id / 64] |= UINT64_C(1) << entries[i].id % 64;
+                        (void)plain_bytes(entries[i].data, entries[i].size, &chars);
+                        group->max_chars = TDM_MAX(group->max_chars, chars);
+                }
+                n = n_left;
+                r = build(&group->trie, of_group, n_group);
+                v->max_depth = TDM_MAX(v->max_depth, group->trie.max_depth);
+        }
+        for (uint32_t i = 0; i < n; i++)
+                other[(*n_other)++] = entries[i];
+        free(of_group);
+        return r;
+}
+
 static int copy_pieces(struct tdm_vocabulary *v, size_t (*piece)(void *userdata, uint32_t id, const char **ret_data),
                        bool (*is_end)(void *userdata, uint32_t id), void *userdata)
 {
@@ -149,16 +211,18 @@ static int fill(struct tdm_vocabulary *v)
 
                 if (e.size == 0)
                         continue;
-                if (plain_bytes(e.data, e.size, &chars) < e.size) {
+                if (plain_bytes(e.data, e.size, &chars) < e.size)
                         other[n_other++] = e;
-                        continue;
-                }
-                plain[n_plain++] = e;
+                else
+                        plain[n_plain++] = e;
+        }
+        for (uint32_t i = 0; i < n_plain; i++) {
+                (void)plain_bytes(plain[i].data, plain[i].size, &chars);
                 v->max_plain_chars = TDM_MAX(v->max_plain_chars, chars);
                 for (uint32_t k = TDM_MIN(chars, TDM_SLICES + 1); k <= TDM_SLICES + 1; k++)
-                        v->slices[(size_t)(k - 1) * v->n_words + id / 64] |= UINT64_C(1) << id % 64;
+                        v->slices[(size_t)(k - 1) * v->n_words + plain[i].id / 64] |= UINT64_C(1) << plain[i].id % 64;
         }
-        r = build(&v->plain, plain, n_plain);
+        r = fill_groups(v, plain, n_plain, other, &n_other);
         if (r == 0)
                 r = build(&v->other, other, n_other);
         for (uint32_t i = 0; i < n_other; i++) {
@@ -167,6 +231,7 @@ static int fill(struct tdm_vocabulary *v)
                 other[i].data += skip;
                 other[i].size -= skip;
         }
+        v->max_depth = TDM_MAX(v->max_depth, v->other.max_depth);
         return r < 0 ? r : build(&v->tails, other, n_other);
 }
 
@@ -201,7 +266,10 @@ void tdm_vocabulary_unref(struct tdm_vocabulary *v)
         /* Release pairs with the acquire of the last one, which frees. */
         if (!v || atomic_fetch_sub_explicit(&v->refs, 1, memory_order_acq_rel) > 1)
                 return;
-        trie_deinit(&v->plain);
+        for (unsigned g = 0; g < TDM_GROUPS; g++) {
+                trie_deinit(&v->groups[g].trie);
+                free(v->groups[g].slice);
+        }
         trie_deinit(&v->other);
         trie_deinit(&v->tails);
         free(v->slices);
@@ -223,7 +291,10 @@ uint32_t tdm_vocabulary_n_words(const struct tdm_vocabulary *v)
 
 size_t tdm_vocabulary_bytes(const struct tdm_vocabulary *v)
 {
-        return sizeof(*v) + trie_bytes(&v->plain) + trie_bytes(&v->other) + trie_bytes(&v->tails) +
-               (size_t)(TDM_SLICES + 1) * v->n_words * sizeof(*v->slices) +
+        size_t n = sizeof(*v) + trie_bytes(&v->other) + trie_bytes(&v->tails);
+
+        for (unsigned g = 0; g < TDM_GROUPS; g++)
+                n += trie_bytes(&v->groups[g].trie) + v->n_words * sizeof(uint64_t);
+        return n + (size_t)(TDM_SLICES + 1) * v->n_words * sizeof(*v->slices) +
                2 * ((size_t)v->n_vocab + 1) * sizeof(uint32_t) + v->piece_at[v->n_vocab];
 }

@@ -1,14 +1,18 @@
 /* Byte tries of a vocabulary's pieces.
  *
  * A trie is its nodes in preorder: a walk is a scan that jumps over the subtree of a node that is not allowed. The tokens
- * of a subtree are neighbours in `ids`. Pieces are told apart into *plain* ones, whole characters that stand for
- * themselves inside a JSON string (no quote, backslash or control character), and the others; inside a string most of the
- * first are allowed without a look. The others are also kept by their *tail*, what follows their leading plain characters:
- * many pieces share one, and inside a string only the tail decides. */
+ * of a subtree are neighbours in `ids`.
+ *
+ * Pieces are told apart into *plain* ones, whole characters that stand for themselves inside a JSON string (no quote,
+ * backslash or control character), and the others. Plain pieces form groups by the characters that they consist of
+ * (letters, letters and digits, …); where a state may be followed by any characters of a group, the group's slice is
+ * allowed without a look at its pieces. The others are also kept by their *tail*, what follows their leading plain
+ * characters: many pieces share one, and inside a string only the tail decides. */
 #ifndef TDM_ENGINE_GRAMMAR_TRIE_H
 #define TDM_ENGINE_GRAMMAR_TRIE_H
 
 #include <stdatomic.h>
+#include "engine/grammar/expr.h"
 #include "engine/grammar/grammar.h"
 
 struct tdm_trie_node {
@@ -26,13 +30,25 @@ struct tdm_trie {
         uint16_t max_depth;
 };
 
+#define TDM_GROUPS 7u
+
+struct tdm_group {
+        struct tdm_trie trie;
+        uint64_t *slice;           /* [n_words] */
+        struct tdm_byte_set bytes; /* the ASCII characters of its pieces */
+        bool wide;                 /* its pieces hold others too, but not U+2028 and U+2029 */
+        uint32_t max_chars;
+};
+
 /* Pieces of at most so many plain characters have a slice each. */
 #define TDM_SLICES 24u
 
 struct tdm_vocabulary {
         atomic_uint refs;
         uint32_t n_vocab, n_words, max_plain_chars;
-        struct tdm_trie plain, other, tails;
+        struct tdm_group groups[TDM_GROUPS];
+        struct tdm_trie other, tails;
+        uint16_t max_depth; /* of all tries */
         uint64_t *slices; /* [TDM_SLICES + 1][n_words]: plain pieces of at most 1, 2, … characters; at last all of them */
         uint32_t *ends;
         uint32_t n_ends;

@@ -1,5 +1,5 @@
-/* The forward pass of a Gemma 3 model on the host device: embed, attention, FFN, head, sample, each one function that
- * reads top to bottom; the functions above them are what the pool's threads do with a few rows.
+/* The forward pass on the host device, as the model's recipe says: embed, attention, FFN, head, sample, each one
+ * function that reads top to bottom; the functions above them are what the pool's threads do with a few rows.
  *
  * A row's values never depend on the other rows: everything between the matrix products is done row by row, and those
  * promise it (kernels.h). Rows are taken in tiles of TDM_HOST_TILE_ROWS; a tile's keys and values are stored before its
@@ -18,8 +18,8 @@
 struct pass {
         struct tdm_host_model *model;
         const struct tdm_step *step;
-        float *hidden;     /* [n_rows][d_model], the tile's first row first */
-        const float *gain; /* [d_model] */
+        float *hidden;     /* [n_rows][residual_width], the tile's first row first */
+        const float *gain; /* [d_model]; NULL where a block's output is added without a norm */
         struct tdm_acts *acts;
         uint32_t layer;
         uint32_t first_row; /* of the tile, in the step */
@@ -53,11 +53,11 @@ static void each_row(struct pass *pass, uint32_t width,
 static void embed_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         struct tdm_host_model *model = pass->model;
-        float *h = pass->hidden + (size_t)row * model->hp.d_model;
+        float *h = pass->hidden + (size_t)row * model->hp.residual_width;
 
         tdm_weights_row(model->weights, model->embedding, pass->step->rows[row].token, h);
         for (uint32_t i = 0; i < model->hp.d_model; i++)
-                h[i] *= model->hp.embed_scale;
+                h[i] *= model->recipe.embed_scale;
 }
 
 void tdm_host_embed(struct tdm_host_model *model, const struct tdm_step *step, float *hidden)
@@ -75,7 +75,8 @@ static void norm_row(const struct pass *pass, uint32_t row, unsigned thread)
         uint32_t d = model->hp.d_model;
         float *y = model->row + thread * model->row_stride;
 
-        model->kernels->rmsnorm(pass->hidden + (size_t)row * d, pass->gain, d, model->hp.norm_eps, y);
+        model->kernels->rmsnorm(pass->hidden + (size_t)row * model->hp.residual_width, pass->gain, d,
+                                model->recipe.norm_eps, y);
         tdm_acts_prepare_row(pass->acts, model->kernels, row, y, d);
 }
 
@@ -83,9 +84,14 @@ static void add_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         struct tdm_host_model *model = pass->model;
         uint32_t d = model->hp.d_model;
+        const float *y = model->y + (size_t)row * d;
+        float *h = pass->hidden + (size_t)row * model->hp.residual_width;
 
-        model->kernels->rmsnorm_add(model->y + (size_t)row * d, pass->gain, d, model->hp.norm_eps,
-                                    pass->hidden + (size_t)row * d);
+        if (pass->gain)
+                model->kernels->rmsnorm_add(y, pass->gain, d, model->recipe.norm_eps, h);
+        else
+                for (uint32_t i = 0; i < d; i++)
+                        h[i] += y[i];
 }
 
 static struct tdm_matmul_out out(const struct tdm_host_weight *weight, float *y, size_t y_stride)
@@ -115,6 +121,7 @@ static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned
         const struct tdm_kernels *kernels = model->kernels;
         const struct tdm_host_layer *layer = &model->layers[pass->layer];
         const struct tdm_step_row *r = &pass->step->rows[pass->first_row + row];
+        float query_scale = model->recipe.layers[pass->layer].query_scale;
         enum tdm_kv_group group = tdm_kv_group_of(&model->hp, pass->layer);
         uint32_t head_dim = model->hp.head_dim, n_heads = model->hp.n_heads, n_kv_heads = model->hp.n_kv_heads;
         uint32_t page =
@@ -126,17 +133,17 @@ static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned
         for (uint32_t h = 0; h < n_heads; h++) {
                 float *q = model->q + ((size_t)row * n_heads + h) * head_dim;
 
-                kernels->rmsnorm(q, layer->q_norm, head_dim, model->hp.norm_eps, q);
+                kernels->rmsnorm(q, layer->q_norm, head_dim, model->recipe.norm_eps, q);
                 kernels->rope(q, cos, sin, head_dim);
                 for (uint32_t i = 0; i < head_dim; i++)
-                        q[i] *= model->hp.query_scale;
+                        q[i] *= query_scale;
         }
         for (uint32_t h = 0; h < n_kv_heads; h++) {
                 float *k = model->k + ((size_t)row * n_kv_heads + h) * head_dim;
                 const float *v = model->v + ((size_t)row * n_kv_heads + h) * head_dim;
                 uint8_t *part = model->kv_base + tdm_kv_part_offset(&model->kv, group, page, layer_index, h);
 
-                kernels->rmsnorm(k, layer->k_norm, head_dim, model->hp.norm_eps, k);
+                kernels->rmsnorm(k, layer->k_norm, head_dim, model->recipe.norm_eps, k);
                 kernels->rope(k, cos, sin, head_dim);
                 n_saturated += kernels->kv_store(part, (enum tdm_kv_type)model->kv.type, head_dim,
                                                  r->position % TDM_KV_PAGE_TOKENS, k, v);
@@ -166,7 +173,7 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
         for (uint32_t first = 0, n; first < step->head.n_rows; first += n) {
                 struct pass pass = { .model = model,
                                      .step = step,
-                                     .hidden = hidden + (size_t)first * d,
+                                     .hidden = hidden + (size_t)first * model->hp.residual_width,
                                      .layer = layer,
                                      .first_row = first };
 
@@ -199,7 +206,7 @@ void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uin
         uint32_t d = model->hp.d_model;
 
         for (uint32_t first = 0, n; first < step->head.n_rows; first += n) {
-                struct pass pass = { .model = model, .hidden = hidden + (size_t)first * d };
+                struct pass pass = { .model = model, .hidden = hidden + (size_t)first * model->hp.residual_width };
 
                 pass.n_rows = n = TDM_MIN(model->tile_rows, step->head.n_rows - first);
 
@@ -220,10 +227,11 @@ void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uin
 static void head_norm_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         struct tdm_host_model *model = pass->model;
-        const float *h = pass->hidden + (size_t)pass->step->logits[pass->first_row + row].row * model->hp.d_model;
+        const float *h =
+                pass->hidden + (size_t)pass->step->logits[pass->first_row + row].row * model->hp.residual_width;
         float *y = model->row + thread * model->row_stride;
 
-        model->kernels->rmsnorm(h, pass->gain, model->hp.d_model, model->hp.norm_eps, y);
+        model->kernels->rmsnorm(h, pass->gain, model->hp.d_model, model->recipe.norm_eps, y);
         tdm_acts_prepare_row(pass->acts, model->kernels, row, y, model->hp.d_model);
 }
 
@@ -231,7 +239,7 @@ static void head_norm_row(const struct pass *pass, uint32_t row, unsigned thread
 static void softcap_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         struct tdm_host_model *model = pass->model;
-        float *x = model->logits + (size_t)row * model->logits_stride, cap = model->hp.logit_softcap, e[64];
+        float *x = model->logits + (size_t)row * model->logits_stride, cap = model->recipe.logit_softcap, e[64];
 
         for (uint32_t i = 0, n; i < model->hp.n_vocab; i += n) {
                 n = TDM_MIN((uint32_t)TDM_ARRAY_SIZE(e), model->hp.n_vocab - i);
@@ -258,7 +266,7 @@ static void make_logits(struct tdm_host_model *model, const struct tdm_step *ste
         each_row(&pass, model->hp.d_model, head_norm_row);
         tdm_matmul(model->pool, model->kernels, pass.acts, n,
                    (struct tdm_matmul_out[]){ out(&model->output, model->logits, model->logits_stride) }, 1);
-        if (model->hp.logit_softcap > 0)
+        if (model->recipe.logit_softcap > 0)
                 each_row(&pass, model->hp.n_vocab, softcap_row);
 }
 

@@ -31,7 +31,8 @@ struct tdm_host_weight {
 
 struct tdm_host_layer {
         struct tdm_host_weight q, k, v, o, gate, up, down;
-        const float *attn_norm, *q_norm, *k_norm, *post_attn_norm, *ffn_norm, *post_ffw_norm;
+        const float *attn_norm, *q_norm, *k_norm, *ffn_norm;
+        const float *post_attn_norm, *post_ffw_norm; /* NULL: the recipe has no norm there */
 };
 
 struct tdm_host_model {
@@ -39,6 +40,7 @@ struct tdm_host_model {
         const struct tdm_kernels *kernels; /* of the device */
         const uint8_t *weights;
         struct tdm_hparams hp;
+        struct tdm_recipe recipe;
         struct tdm_kv_geometry kv;
         uint8_t *kv_base; /* NULL: no attention blocks here */
 
@@ -66,7 +68,8 @@ struct tdm_host_model {
         _Atomic uint64_t n_saturated;
 };
 
-/* Each runs one block on all rows of the step. hidden [n_rows][d_model], in place; head and sample only read it. */
+/* Each runs one block on all rows of the step. hidden [n_rows][residual_width], in place; head and sample only read
+ * it. */
 void tdm_host_embed(struct tdm_host_model *model, const struct tdm_step *step, float *hidden);
 void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden);
 /* The middle of an attention block, for a device that makes its matrix products elsewhere: model->q, k and v of rows

@@ -8,6 +8,8 @@
 #include "engine/host/forward.h"
 
 #define NUMERICS_ID "host-2"
+/* What it computes beyond Gemma 3. */
+#define FEATURES TDM_FEATURE_BIT(TDM_FEATURE_NO_NORM_AFTER)
 
 /* The one place that says how the input of each matrix is rounded. What each costs is measured in docs/performance.md.
  * Float weights take f32 whatever is said here. */
@@ -123,8 +125,11 @@ static void host_unload(struct tdm_device_model *public)
         free(model);
 }
 
+/* NULL: the layer's recipe has no use for it. */
 static const float *vector(const struct tdm_host_model *model, enum tdm_tensor_kind kind, uint32_t layer)
 {
+        if (tdm_tensor_presence(kind, &model->recipe, layer) == TDM_TENSOR_ABSENT)
+                return NULL;
         return (const float *)(model->weights + tdm_weights_find(model->weights, kind, layer)->offset);
 }
 
@@ -216,13 +221,11 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
             !take(model, (float **)&model->sampler_scratch, n_threads * model->sampler_stride / sizeof(float)))
                 return false;
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
-                bool full = group == TDM_KV_FULL;
+                const struct tdm_rope_recipe *rope = tdm_kv_group_rope(hp, &model->recipe, (enum tdm_kv_group)group);
 
-                if (!model->kv.n_layers[group])
+                if (!rope)
                         continue;
-                if (tdm_rope_init(&model->rope[group], hp->head_dim, hp->n_ctx,
-                                  full ? hp->rope_base_full : hp->rope_base_window,
-                                  full ? hp->rope_factor_full : 1) < 0 ||
+                if (tdm_rope_init(&model->rope[group], hp->head_dim, hp->n_ctx, rope->base, rope->factor) < 0 ||
                     !take(model, (float **)&model->rope_position[group], rows) ||
                     !take(model, &model->rope_rows[group], rows * hp->head_dim))
                         return false;
@@ -256,13 +259,16 @@ static int host_load(struct tdm_device *device, const struct tdm_device_model_co
                      struct tdm_device_model **ret, struct tdm_error *err)
 {
         struct host_device *host = (struct host_device *)device;
-        const struct tdm_hparams *hp = &tdm_weights_header(config->weights)->hparams;
+        const struct tdm_weights_header *header = tdm_weights_header(config->weights);
+        const struct tdm_hparams *hp = &header->hparams;
         struct tdm_host_model *model;
         int r;
 
         if ((unsigned)config->precision >= TDM_ARRAY_SIZE(input_acts))
                 return tdm_error_set(err, TDM_E_PROTOCOL, "host device: no precision %u", (unsigned)config->precision);
         r = tdm_steps_limits_check(&config->limits, err);
+        if (r == 0)
+                r = tdm_recipe_check_device(&header->recipe, hp, FEATURES, "host", err);
         if (r)
                 return r;
         if (!geometry_fits(&config->kv, hp))
@@ -280,6 +286,7 @@ static int host_load(struct tdm_device *device, const struct tdm_device_model_co
         model->kernels = host->kernels;
         model->weights = config->weights;
         model->hp = *hp;
+        model->recipe = header->recipe;
         model->kv = config->kv;
         model->kv_base = config->kv_base;
         model->layers = calloc(hp->n_layers, sizeof(*model->layers));

@@ -279,7 +279,7 @@ TILES_OF(32, _table, false, DEPTH_SIGNED, DEPTH_SPLIT)
 TILES_OF(16, , false, 2, 2)
 TILES_OF(16, _min, true, 4, 4)
 
-#define KERNELS_FILL tdm_kernels_avx2_matmul_k_fill
+#define KERNELS_FILL tdm_kernels_avx2_matmul_subblock_fill
 #include "engine/host/kernels-matmul-subblock-table.h"
 
 #endif

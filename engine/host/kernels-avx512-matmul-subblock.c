@@ -512,7 +512,7 @@ TILES_OF(16, _min, true)
                         some_rows(SOME_ROWS, type, act_, matrix, rows, n_rows, panel, y, y_stride);                    \
         }
 
-#define KERNELS_FILL tdm_kernels_avx512_matmul_k_fill
+#define KERNELS_FILL tdm_kernels_avx512_matmul_subblock_fill
 #include "engine/host/kernels-matmul-subblock-table.h"
 
 #endif

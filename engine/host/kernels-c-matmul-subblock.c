@@ -87,21 +87,12 @@ static inline __attribute__((always_inline)) void matmul(const struct tdm_matrix
         {                                                                                                              \
                 matmul(matrix, type, act, rows, n_rows, first_panel, n_panels, y, y_stride);                           \
         }
-#define MATMULS(name, type)                                                                                            \
-        MATMUL(name##_f32, type, TDM_ACT_F32)                                                                          \
-        MATMUL(name##_i8, type, TDM_ACT_I8)                                                                            \
-        MATMUL(name##_i16, type, TDM_ACT_I16)
+#define MATMULS(name, type, kind)                                                                                      \
+        MATMUL(name##_f32, TDM_TYPE_##type, TDM_ACT_F32)                                                               \
+        MATMUL(name##_i8, TDM_TYPE_##type, TDM_ACT_I8)                                                                 \
+        MATMUL(name##_i16, TDM_TYPE_##type, TDM_ACT_I16)
 
-MATMULS(q4_1, TDM_TYPE_Q4_1)
-MATMULS(q5_0, TDM_TYPE_Q5_0)
-MATMULS(q5_1, TDM_TYPE_Q5_1)
-MATMULS(q2_k, TDM_TYPE_Q2_K)
-MATMULS(q3_k, TDM_TYPE_Q3_K)
-MATMULS(q4_k, TDM_TYPE_Q4_K)
-MATMULS(q5_k, TDM_TYPE_Q5_K)
-MATMULS(q6_k, TDM_TYPE_Q6_K)
-MATMULS(iq4_nl, TDM_TYPE_IQ4_NL)
-MATMULS(iq4_xs, TDM_TYPE_IQ4_XS)
+TDM_SUBBLOCK_TYPES(MATMULS)
 
 static void fill(struct tdm_kernels *kernels, uint32_t type, tdm_matmul_fn f32, tdm_matmul_fn i8, tdm_matmul_fn i16)
 {
@@ -112,18 +103,9 @@ static void fill(struct tdm_kernels *kernels, uint32_t type, tdm_matmul_fn f32, 
         kernels->matmul[TDM_ACT_I16][i] = i16;
 }
 
-#define FILL(name, type) fill(kernels, type, name##_f32, name##_i8, name##_i16)
+#define FILL(name, type, kind) fill(kernels, TDM_TYPE_##type, name##_f32, name##_i8, name##_i16);
 
-void tdm_kernels_c_matmul_k_fill(struct tdm_kernels *kernels)
+void tdm_kernels_c_matmul_subblock_fill(struct tdm_kernels *kernels)
 {
-        FILL(q4_1, TDM_TYPE_Q4_1);
-        FILL(q5_0, TDM_TYPE_Q5_0);
-        FILL(q5_1, TDM_TYPE_Q5_1);
-        FILL(q2_k, TDM_TYPE_Q2_K);
-        FILL(q3_k, TDM_TYPE_Q3_K);
-        FILL(q4_k, TDM_TYPE_Q4_K);
-        FILL(q5_k, TDM_TYPE_Q5_K);
-        FILL(q6_k, TDM_TYPE_Q6_K);
-        FILL(iq4_nl, TDM_TYPE_IQ4_NL);
-        FILL(iq4_xs, TDM_TYPE_IQ4_XS);
+        TDM_SUBBLOCK_TYPES(FILL)
 }

@@ -6,14 +6,14 @@
 #include "engine/host/kernels.h"
 
 void tdm_kernels_c_matmul_fill(struct tdm_kernels *kernels);
-void tdm_kernels_c_matmul_k_fill(struct tdm_kernels *kernels);
+void tdm_kernels_c_matmul_subblock_fill(struct tdm_kernels *kernels);
 void tdm_kernels_c_ops_fill(struct tdm_kernels *kernels);
 #ifdef __x86_64__
 void tdm_kernels_avx2_matmul_fill(struct tdm_kernels *kernels);
-void tdm_kernels_avx2_matmul_k_fill(struct tdm_kernels *kernels);
+void tdm_kernels_avx2_matmul_subblock_fill(struct tdm_kernels *kernels);
 void tdm_kernels_avx2_ops_fill(struct tdm_kernels *kernels);
 void tdm_kernels_avx512_matmul_fill(struct tdm_kernels *kernels);
-void tdm_kernels_avx512_matmul_k_fill(struct tdm_kernels *kernels);
+void tdm_kernels_avx512_matmul_subblock_fill(struct tdm_kernels *kernels);
 void tdm_kernels_avx512_ops_fill(struct tdm_kernels *kernels);
 #endif
 

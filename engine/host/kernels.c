@@ -56,7 +56,7 @@ static void fill_c(struct tdm_kernels *kernels)
         kernels->name = "c";
         kernels->describe = "portable C";
         tdm_kernels_c_matmul_fill(kernels);
-        tdm_kernels_c_matmul_k_fill(kernels);
+        tdm_kernels_c_matmul_subblock_fill(kernels);
         tdm_kernels_c_ops_fill(kernels);
 }
 
@@ -67,7 +67,7 @@ static void fill_avx2(struct tdm_kernels *kernels)
         kernels->name = "avx2";
         kernels->describe = "AVX2";
         tdm_kernels_avx2_matmul_fill(kernels);
-        tdm_kernels_avx2_matmul_k_fill(kernels);
+        tdm_kernels_avx2_matmul_subblock_fill(kernels);
         tdm_kernels_avx2_ops_fill(kernels);
 }
 
@@ -77,7 +77,7 @@ static void fill_avx512(struct tdm_kernels *kernels)
         kernels->name = "avx512";
         kernels->describe = "AVX-512 VNNI";
         tdm_kernels_avx512_matmul_fill(kernels);
-        tdm_kernels_avx512_matmul_k_fill(kernels);
+        tdm_kernels_avx512_matmul_subblock_fill(kernels);
         tdm_kernels_avx512_ops_fill(kernels);
 }
 #endif
@@ -139,11 +139,10 @@ const struct tdm_kernels *tdm_kernels_choose(struct tdm_error *err)
 
 int tdm_kernels_type_index(uint32_t type)
 {
-        static const uint32_t types[TDM_N_MATMUL_TYPES] = {
-                TDM_TYPE_F32,  TDM_TYPE_F16,  TDM_TYPE_BF16, TDM_TYPE_Q4_0,   TDM_TYPE_Q8_0,
-                TDM_TYPE_Q4_1, TDM_TYPE_Q5_0, TDM_TYPE_Q5_1, TDM_TYPE_Q2_K,   TDM_TYPE_Q3_K,
-                TDM_TYPE_Q4_K, TDM_TYPE_Q5_K, TDM_TYPE_Q6_K, TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS,
-        };
+#define ID(name, type, kind) TDM_TYPE_##type,
+        static const uint32_t types[] = { TDM_TYPE_F32,  TDM_TYPE_F16,  TDM_TYPE_BF16,
+                                          TDM_TYPE_Q4_0, TDM_TYPE_Q8_0, TDM_SUBBLOCK_TYPES(ID) };
+        static_assert(TDM_ARRAY_SIZE(types) == TDM_N_MATMUL_TYPES, "one place in a table of kernels for each");
 
         for (int i = 0; i < TDM_N_MATMUL_TYPES; i++)
                 if (types[i] == type)

@@ -8,7 +8,7 @@
 #define TDM_ENGINE_HOST_KERNELS_H
 
 #include "engine/step/kv.h"
-#include "engine/weights/weights.h"
+#include "engine/weights/subblock.h"
 
 /* ---- activations as matrix kernels read them ----
  *
@@ -37,7 +37,7 @@ struct tdm_act_blocks {
 };
 
 enum tdm_act { TDM_ACT_F32 = 0, TDM_ACT_I8 = 1, TDM_ACT_I16 = 2, TDM_N_ACTS = 3 };
-#define TDM_N_MATMUL_TYPES 15
+#define TDM_N_MATMUL_TYPES (5 + TDM_N_SUBBLOCK_TYPES)
 
 /* A matrix in PANEL16 layout. */
 struct tdm_matrix {

@@ -72,7 +72,7 @@ static void fixture_init(struct fixture *f, const struct shape *shape)
                                        .head_dim = shape->head_dim,
                                        .n_ctx = N_CTX,
                                        .window = shape->window } };
-        memset(f->hp.layer_is_full, shape->window == 0, 3);
+        tdm_hparams_all_layers(&f->hp);
         group = tdm_kv_group_of(&f->hp, 1);
         assert_int_equal(tdm_kv_geometry_init(&f->kv, &f->hp, shape->type, 2 * n_pages, 2 * n_pages), 0);
         f->kv_base = malloc(f->kv.size_bytes);

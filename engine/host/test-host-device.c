@@ -1,4 +1,5 @@
 /* The host device's table: names, threads, what it refuses to load or run, and that it says what it holds. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -102,7 +103,7 @@ static void test_load_and_run(void **unused)
         assert_true(heartbeat > 0);
         assert_true(hidden[0] ==
                     tdm_weights_value(file.weights, tdm_weights_find(file.weights, TDM_TENSOR_TOKEN_EMBD, 0), 17, 0) *
-                            file.hp->embed_scale);
+                            tdm_weights_header(file.weights)->recipe.embed_scale);
         first = 2;
         n_blocks_seen = 0;
         assert_int_equal(tdm_host_device_ops.run(model, &step, 2, 1, hidden, NULL, on_block, &first, &err), 0);
@@ -116,12 +117,140 @@ static void test_load_and_run(void **unused)
         free(hidden);
 }
 
+static void refuse_recipe(struct tdm_device *device, const struct tdm_device_model_config *config, const char *text)
+{
+        struct tdm_device_model *model;
+        struct tdm_error err = {};
+
+        assert_int_equal(tdm_host_device_ops.model_load(device, config, &model, &err), TDM_E_UNSUPPORTED);
+        if (!strstr(err.message, "host device: ") || !strstr(err.message, text))
+                fail_msg("not a word of %s: %s", text, err.message);
+}
+
+/* What it does not compute is refused at load, by name. */
+static void test_recipe_refused(void **unused)
+{
+        struct tdm_device_config device_config = { .n_threads = 1, .heartbeat = &heartbeat };
+        struct tdm_device_model_config config = { .limits = { 8, 4, 8, 4, 4 } };
+        struct tdm_recipe *recipe, good;
+        struct tdm_device_model *model;
+        struct runner_model file;
+        struct tdm_device *device;
+        struct tdm_error err = {};
+
+        runner_model_load(&file, "models/sprout.gguf");
+        recipe = &((struct tdm_weights_header *)file.weights)->recipe;
+        good = *recipe;
+        config.weights = file.weights;
+        assert_int_equal(tdm_kv_geometry_init(&config.kv, file.hp, TDM_KV_F16, 4, 4), 0);
+        assert_int_equal(tdm_host_device_ops.open(&device, &device_config, &err), 0);
+        recipe->layers[1].has_sinks = 1;
+        refuse_recipe(device, &config, "attention sinks");
+        *recipe = good;
+        recipe->layers[0].activation = TDM_ACTIVATION_SILU;
+        recipe->layers[0].norms &= ~(uint32_t)TDM_NORM_Q;
+        refuse_recipe(device, &config, "queries or keys without a norm, an activation other than GELU");
+        *recipe = good;
+        recipe->ropes[1].style = TDM_ROPE_NEIGHBOURS;
+        refuse_recipe(device, &config, "RoPE of neighbouring dimensions");
+        *recipe = good;
+        recipe->layers[0].norms &= ~(uint32_t)TDM_NORM_FFN_BEFORE;
+        refuse_recipe(device, &config, "without a norm before");
+        *recipe = good;
+        assert_int_equal(tdm_host_device_ops.model_load(device, &config, &model, &err), 0);
+        tdm_host_device_ops.model_unload(model);
+        tdm_host_device_ops.close(device);
+        runner_model_unload(&file);
+}
+
+/* Token 17 through the embedding and block 1 (attention) or 2 (FFN) of the model as its recipe is now. */
+static void run_block(struct tdm_device *device, const struct tdm_device_model_config *config, uint32_t block,
+                      float *hidden)
+{
+        struct tdm_step_row rows[] = { { 17, 0, 0, UINT32_MAX } };
+        struct tdm_step_seq seqs[] = { { .first_row = 0, .n_rows = 1 } };
+        uint32_t tables[TDM_KV_GROUPS][4] = { { 0 } };
+        struct tdm_step step = { .head = { .n_rows = 1, .n_seqs = 1 },
+                                 .rows = rows,
+                                 .seqs = seqs,
+                                 .table_entries = 4,
+                                 .tables = { tables[0], tables[1] } };
+        struct tdm_device_model *model;
+        struct tdm_error err = {};
+
+        if (tdm_host_device_ops.model_load(device, config, &model, &err) != 0)
+                fail_msg("%s", err.message);
+        assert_int_equal(tdm_host_device_ops.run(model, &step, 0, 1, hidden, NULL, NULL, NULL, &err), 0);
+        if (block > 0)
+                assert_int_equal(tdm_host_device_ops.run(model, &step, block, 1, hidden, NULL, NULL, NULL, &err), 0);
+        tdm_host_device_ops.model_unload(model);
+}
+
+/* Without the norm behind it a block adds y, with it RMS(y) times the gain. */
+static void test_no_norm_after(void **unused)
+{
+        static const struct {
+                uint32_t block, norm;
+                enum tdm_tensor_kind gain;
+        } cases[] = { { 1, TDM_NORM_ATTN_AFTER, TDM_TENSOR_POST_ATTN_NORM },
+                      { 2, TDM_NORM_FFN_AFTER, TDM_TENSOR_POST_FFW_NORM } };
+        struct tdm_device_config device_config = { .n_threads = 1, .heartbeat = &heartbeat };
+        struct tdm_device_model_config config = { .limits = { 8, 4, 8, 4, 4 }, .precision = TDM_PRECISION_F32 };
+        struct runner_model file;
+        struct tdm_device *device;
+        struct tdm_recipe *recipe;
+        struct tdm_error err = {};
+        float *before, *with, *without;
+        uint32_t d;
+
+        runner_model_load(&file, "models/sprout.gguf");
+        recipe = &((struct tdm_weights_header *)file.weights)->recipe;
+        d = file.hp->d_model;
+        before = calloc(d, sizeof(float));
+        with = calloc(d, sizeof(float));
+        without = calloc(d, sizeof(float));
+        config.weights = file.weights;
+        assert_int_equal(tdm_kv_geometry_init(&config.kv, file.hp, TDM_KV_F32, 4, 4), 0);
+        config.kv_base = aligned_alloc(4096, config.kv.size_bytes);
+        memset(config.kv_base, 0, config.kv.size_bytes);
+        assert_int_equal(tdm_host_device_ops.open(&device, &device_config, &err), 0);
+        run_block(device, &config, 0, before);
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(cases); i++) {
+                const struct tdm_weights_tensor *t = tdm_weights_find(file.weights, cases[i].gain, 0);
+                double squares = 0, rms, largest = 0;
+
+                run_block(device, &config, cases[i].block, with);
+                recipe->layers[0].norms &= ~cases[i].norm;
+                run_block(device, &config, cases[i].block, without);
+                recipe->layers[0].norms |= cases[i].norm;
+                for (uint32_t k = 0; k < d; k++)
+                        squares += pow((double)without[k] - (double)before[k], 2);
+                rms = sqrt(squares / d + (double)recipe->norm_eps);
+                for (uint32_t k = 0; k < d; k++) {
+                        double y = ((double)without[k] - (double)before[k]) / rms *
+                                   (double)tdm_weights_value(file.weights, t, 0, k);
+
+                        largest = fmax(largest, fabs(y));
+                        if (fabs((double)with[k] - (double)before[k] - y) > 1e-4)
+                                fail_msg("block %u, number %u: %g, wanted %g", cases[i].block, k,
+                                         (double)(with[k] - before[k]), y);
+                }
+                assert_true(largest > 0.05); /* else this shows nothing */
+        }
+        tdm_host_device_ops.close(device);
+        runner_model_unload(&file);
+        free(config.kv_base);
+        free(before);
+        free(with);
+        free(without);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_names),
-                cmocka_unit_test(test_open),
-                cmocka_unit_test(test_load_and_run),
+                cmocka_unit_test(test_names),         cmocka_unit_test(test_open),
+                cmocka_unit_test(test_load_and_run),  cmocka_unit_test(test_recipe_refused),
+                cmocka_unit_test(test_no_norm_after),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

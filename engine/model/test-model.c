@@ -34,6 +34,7 @@ static void test_tale(void **state)
         _cleanup_(tdm_gguf_closep) struct tdm_gguf *g = NULL;
         struct tdm_model_description d = { 0 };
         const struct tdm_hparams *hp = &d.hparams;
+        const struct tdm_recipe *recipe = &d.recipe;
         struct tdm_error err;
         unsigned seen[TDM_N_TENSOR_KINDS] = { 0 };
 
@@ -48,11 +49,23 @@ static void test_tale(void **state)
         assert_int_equal(hp->n_vocab, 6144);
         assert_int_equal(hp->n_ctx, 4096);
         assert_int_equal(hp->window, 128);
-        assert_true(hp->norm_eps == 1e-6f && hp->rope_base_full == 1e6f && hp->rope_base_window == 1e4f);
-        assert_true(hp->rope_factor_full == 1.0f && hp->query_scale == 0.125f && hp->embed_scale == 16.0f);
-        assert_true(hp->logit_softcap == 0.0f);
-        for (uint32_t i = 0; i < TDM_MAX_LAYERS; i++)
-                assert_int_equal(hp->layer_is_full[i], i == 5 || i == 11);
+        assert_int_equal(hp->residual_width, 256);
+        assert_string_equal(recipe->architecture, "gemma3");
+        assert_true(recipe->norm_eps == 1e-6f && recipe->ropes[0].base == 1e6f && recipe->ropes[1].base == 1e4f);
+        assert_true(recipe->ropes[0].factor == 1.0f && recipe->ropes[1].factor == 1.0f);
+        assert_true(recipe->embed_scale == 16.0f && recipe->logit_softcap == 0.0f);
+        for (uint32_t i = 0; i < 12; i++) {
+                bool is_full = i == 5 || i == 11;
+
+                assert_int_equal(hp->layers[i].window, is_full ? 0 : 128);
+                assert_int_equal(hp->layers[i].n_heads, 4);
+                assert_int_equal(hp->layers[i].n_kv_heads, 1);
+                assert_int_equal(hp->layers[i].d_ff, 1024);
+                assert_int_equal(hp->layers[i].kv_layer, i);
+                assert_int_equal(recipe->layers[i].rope, is_full ? 0 : 1);
+                assert_true(recipe->layers[i].query_scale == 0.125f);
+        }
+        assert_int_equal(tdm_recipe_features(recipe, hp), 0);
         assert_int_equal(d.n_tensors, 2 + 12 * 13);
         for (uint32_t i = 0; i < d.n_tensors; i++) {
                 const struct tdm_tensor_ref *t = &d.tensors[i];
@@ -95,13 +108,12 @@ static void build_keys(struct gguf_builder *b, const struct build_shape *s, void
                 extra(b);
 }
 
-/* hparams of a shape with some more keys. */
-static struct tdm_hparams hparams_of(const struct build_shape *s, void (*extra)(struct gguf_builder *),
-                                     uint32_t n_extra)
+/* What a file of a shape says, with some more keys; its tensors are gone. */
+static struct tdm_model_description described(const struct build_shape *s, void (*extra)(struct gguf_builder *),
+                                              uint32_t n_extra)
 {
         struct gguf_builder b = { 0 };
         struct tdm_model_description d = { 0 };
-        struct tdm_hparams hp;
         struct tdm_error err = { 0 };
         uint64_t size;
 
@@ -110,10 +122,9 @@ static struct tdm_hparams hparams_of(const struct build_shape *s, void (*extra)(
         build_data(&b, size);
         if (describe_bytes(&b, &d, &err))
                 fail_msg("%s", err.message);
-        hp = d.hparams;
         tdm_model_description_deinit(&d);
         build_reset(&b);
-        return hp;
+        return d;
 }
 
 static void scaled(struct gguf_builder *b)
@@ -145,24 +156,28 @@ static void query_scalar(struct gguf_builder *b)
 static void test_keys(void **state)
 {
         static const struct build_shape large = { 62, 64, 1, 1, 32, 32, BUILD_N_PIECES };
-        struct tdm_hparams hp = hparams_of(&shape_a, NULL, 0);
+        struct tdm_model_description d = described(&shape_a, NULL, 0);
+        const struct tdm_rope_recipe *ropes = d.recipe.ropes;
 
-        assert_true(hp.rope_base_full == 1e6f && hp.rope_factor_full == 1.0f && hp.query_scale == 0.25f);
+        assert_true(ropes[0].base == 1e6f && ropes[0].factor == 1.0f && d.recipe.layers[0].query_scale == 0.25f);
         for (uint32_t i = 0; i < 7; i++)
-                assert_int_equal(hp.layer_is_full[i], i == 5);
-        hp = hparams_of(&shape_a, scaled, 6);
-        assert_true(hp.rope_base_full == 500000.0f && hp.rope_base_window == 20000.0f && hp.rope_factor_full == 8.0f);
-        assert_true(hp.logit_softcap == 30.0f && hp.embed_scale == 8.0f);
+                assert_int_equal(d.hparams.layers[i].window == 0, i == 5);
+        d = described(&shape_a, scaled, 6);
+        assert_true(ropes[0].base == 500000.0f && ropes[1].base == 20000.0f && ropes[0].factor == 8.0f);
+        assert_true(ropes[1].factor == 1.0f);
+        assert_true(d.recipe.logit_softcap == 30.0f && d.recipe.embed_scale == 8.0f);
         for (uint32_t i = 0; i < 7; i++)
-                assert_int_equal(hp.layer_is_full[i], i == 2 || i == 5);
-        hp = hparams_of(&shape_a, array_pattern, 5);
-        assert_true(hp.rope_factor_full == 1.0f && hp.query_scale == 0.5f);
-        for (uint32_t i = 0; i < 7; i++)
-                assert_int_equal(hp.layer_is_full[i], i == 1 || i == 2 || i == 6);
-        hp = hparams_of(&shape_a, query_scalar, 2);
-        assert_true(hp.query_scale == 0.125f);
-        hp = hparams_of(&large, NULL, 0);
-        assert_true(hp.query_scale == 0.125f); /* 62 layers: by the embedding, not by the head */
+                assert_int_equal(d.hparams.layers[i].window == 0, i == 2 || i == 5);
+        d = described(&shape_a, array_pattern, 5);
+        assert_true(ropes[0].factor == 1.0f);
+        for (uint32_t i = 0; i < 7; i++) {
+                assert_int_equal(d.hparams.layers[i].window == 0, i == 1 || i == 2 || i == 6);
+                assert_true(d.recipe.layers[i].query_scale == 0.5f);
+        }
+        d = described(&shape_a, query_scalar, 2);
+        assert_true(d.recipe.layers[6].query_scale == 0.125f);
+        d = described(&large, NULL, 0);
+        assert_true(d.recipe.layers[61].query_scale == 0.125f); /* 62 layers: by the embedding, not by the head */
 }
 
 /* A valid model, but the value of one key (of 4 bytes) is another. */
@@ -200,8 +215,10 @@ static void test_no_window(void **state)
         memset(at + strlen(key) + 4, 0, 4);
         assert_int_equal(describe_bytes(&b, &d, NULL), 0);
         assert_int_equal(d.hparams.window, 0);
-        for (uint32_t i = 0; i < TDM_MAX_LAYERS; i++)
-                assert_int_equal(d.hparams.layer_is_full[i], i < 7);
+        for (uint32_t i = 0; i < 7; i++) {
+                assert_int_equal(d.hparams.layers[i].window, 0);
+                assert_int_equal(d.recipe.layers[i].rope, 0);
+        }
         tdm_model_description_deinit(&d);
         build_reset(&b);
 }
@@ -422,7 +439,7 @@ static void test_more_tensors(void **state)
 
 static void test_check(void **state)
 {
-        struct tdm_hparams good = hparams_of(&shape_a, NULL, 0), hp;
+        struct tdm_hparams good = described(&shape_a, NULL, 0).hparams, hp;
 
         assert_int_equal(tdm_hparams_check(&good, NULL), 0);
 #define REFUSED(change)                                                                                                \
@@ -446,16 +463,34 @@ static void test_check(void **state)
         REFUSED(n_vocab = 0);
         REFUSED(n_vocab = (1u << 21) + 1);
         REFUSED(n_ctx = 0);
-        REFUSED(window = 0); /* with sliding layers */
-        REFUSED(norm_eps = NAN);
-        REFUSED(rope_base_full = -1.0f);
-        REFUSED(rope_base_window = INFINITY);
-        REFUSED(rope_factor_full = 0.0f);
-        REFUSED(query_scale = 0.0f);
-        REFUSED(embed_scale = NAN);
-        REFUSED(logit_softcap = -1.0f);
-        REFUSED(layer_is_full[0] = 2);
-        REFUSED(layer_is_full[7] = 1);
+        REFUSED(window = 0);  /* with sliding layers */
+        REFUSED(window = 17); /* no layer's */
+        REFUSED(d_ff = 128);
+        REFUSED(residual_width = 0);
+        REFUSED(residual_width = 96); /* a stream and a half */
+        REFUSED(residual_width = 64 * (TDM_MAX_STREAMS + 1));
+        REFUSED(residual_width = UINT32_MAX);
+        REFUSED(layers[0].n_heads = 0);
+        REFUSED(layers[0].n_heads = 3);
+        REFUSED(layers[0].n_kv_heads = 8);
+        REFUSED(layers[0].head_dim = 24);
+        REFUSED(layers[0].head_dim = 0x40000000);
+        REFUSED(layers[0].d_ff = 0);
+        REFUSED(layers[0].d_ff = 80);
+        REFUSED(layers[0].window = (1u << 20) + 1);
+        REFUSED(layers[0].kv_layer = 1);
+        REFUSED(layers[1].kv_layer = UINT32_MAX);
+        REFUSED(layers[5].kv_layer = 0); /* full, and layer 0 slides */
+        REFUSED(layers[7].window = 1);
+#undef REFUSED
+        /* Layers may differ, and share keys and values. */
+        hp = good;
+        hp.layers[3].d_ff = 32;
+        hp.layers[4].n_heads = 2;
+        hp.layers[6].kv_layer = 4;
+        assert_int_equal(tdm_hparams_check(&hp, NULL), 0);
+        hp.layers[4].kv_layer = 3; /* which layer 6 then cannot read */
+        assert_int_equal(tdm_hparams_check(&hp, NULL), TDM_E_BAD_MODEL);
 }
 
 /* Files with random bytes changed, all the way to a tokenizer. */
@@ -487,6 +522,7 @@ static void test_flipped(void **state)
                         continue;
                 if (tdm_model_describe(g, &d, &err) == 0) {
                         assert_int_equal(tdm_hparams_check(&d.hparams, &err), 0);
+                        assert_int_equal(tdm_recipe_check(&d.recipe, &d.hparams, &err), 0);
                         tdm_model_description_deinit(&d);
                         n_good++;
                 }

@@ -42,12 +42,21 @@ int tdm_kv_geometry_init(struct tdm_kv_geometry *kv, const struct tdm_hparams *h
         return 0;
 }
 
+const struct tdm_rope_recipe *tdm_kv_group_rope(const struct tdm_hparams *hp, const struct tdm_recipe *recipe,
+                                                enum tdm_kv_group group)
+{
+        for (uint32_t l = 0; l < hp->n_layers; l++)
+                if (tdm_kv_group_of(hp, l) == group)
+                        return recipe->layers[l].rope == TDM_ROPE_NONE ? NULL : &recipe->ropes[recipe->layers[l].rope];
+        return NULL;
+}
+
 uint32_t tdm_kv_layer_index(const struct tdm_hparams *hp, uint32_t layer)
 {
         uint32_t index = 0;
 
         for (uint32_t l = 0; l < layer; l++)
-                if (hp->layer_is_full[l] == hp->layer_is_full[layer])
+                if (tdm_kv_group_of(hp, l) == tdm_kv_group_of(hp, layer))
                         index++;
         return index;
 }

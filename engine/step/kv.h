@@ -64,8 +64,12 @@ int tdm_kv_geometry_init(struct tdm_kv_geometry *kv, const struct tdm_hparams *h
                          uint32_t n_full_pages, uint32_t n_window_pages);
 static inline enum tdm_kv_group tdm_kv_group_of(const struct tdm_hparams *hp, uint32_t layer)
 {
-        return hp->layer_is_full[layer] ? TDM_KV_FULL : TDM_KV_WINDOW;
+        return hp->layers[layer].window == 0 ? TDM_KV_FULL : TDM_KV_WINDOW;
 }
+/* How the layers of a group turn queries and keys: as its first layer does. NULL: the group has no layers, or they do
+ * not turn them. Where they differ (TDM_FEATURE_ROPE_BY_LAYER) a device must not ask this. */
+const struct tdm_rope_recipe *tdm_kv_group_rope(const struct tdm_hparams *hp, const struct tdm_recipe *recipe,
+                                                enum tdm_kv_group group);
 /* How many layers of the same group come before this one. */
 uint32_t tdm_kv_layer_index(const struct tdm_hparams *hp, uint32_t layer);
 static inline uint64_t tdm_kv_part_offset(const struct tdm_kv_geometry *kv, enum tdm_kv_group group, uint32_t page,

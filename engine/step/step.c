@@ -4,6 +4,7 @@
  * The peer may write while we read: every value is copied once, into memory of our own, and only the copy is looked at.
  * What passes here is safe to index with; whether it makes sense (two sequences that write one page) is tandemd's
  * affair. */
+#include <assert.h>
 #include "engine/step/step.h"
 
 /* The public struct comes first: a step is handed around as that. */

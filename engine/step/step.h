@@ -7,8 +7,8 @@
  *
  * tandemd writes, workers only read: the segment is mapped read-only by them. A worker copies a step out once
  * (tdm_step_read) and validates the copy; page tables too. Results go to a second segment, written by the worker that
- * runs the sample block. Hidden rows live in the `activations` segment: hidden [TDM_STEP_SLOTS][max_rows][d_model] f32,
- * the residual stream, updated in place by each block.
+ * runs the sample block. Hidden rows live in the `activations` segment: hidden
+ * [TDM_STEP_SLOTS][max_rows][residual_width] f32, the residual stream, updated in place by each block.
  *
  * Page tables are per sequence slot and group: entry i is the page of positions i*TDM_KV_PAGE_TOKENS …, TDM_KV_NO_PAGE
  * where there is none (not yet, or slid out). tandemd changes an entry only while no step in flight can look at it. */

@@ -327,8 +327,9 @@ static int setup(void **unused)
                                    .d_ff = 64,
                                    .n_vocab = 50,
                                    .n_ctx = 384,
-                                   .window = 40,
-                                   .layer_is_full = { 0, 1 } };
+                                   .window = 40 };
+        tdm_hparams_all_layers(&hp);
+        hp.layers[1].window = 0;
         tdm_steps_layout(&limits, &layout);
         if (tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, 80, 70) < 0 || tdm_step_new(&step, &limits) < 0)
                 return -1;

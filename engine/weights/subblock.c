@@ -185,20 +185,11 @@ static inline __attribute__((always_inline)) bool pack_panel(uint32_t type, uint
 bool tdm_subblock_pack_panel(uint32_t type, uint8_t *panel, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows,
                              uint32_t cols)
 {
-#define PACK(t)                                                                                                        \
-        case t:                                                                                                        \
-                return pack_panel(t, panel, src, row_bytes, n_rows, cols)
+#define PACK(name, type, kind)                                                                                         \
+        case TDM_TYPE_##type:                                                                                          \
+                return pack_panel(TDM_TYPE_##type, panel, src, row_bytes, n_rows, cols);
         switch (type) {
-                PACK(TDM_TYPE_Q4_1);
-                PACK(TDM_TYPE_Q5_0);
-                PACK(TDM_TYPE_Q5_1);
-                PACK(TDM_TYPE_Q2_K);
-                PACK(TDM_TYPE_Q3_K);
-                PACK(TDM_TYPE_Q4_K);
-                PACK(TDM_TYPE_Q5_K);
-                PACK(TDM_TYPE_Q6_K);
-                PACK(TDM_TYPE_IQ4_NL);
-                PACK(TDM_TYPE_IQ4_XS);
+                TDM_SUBBLOCK_TYPES(PACK)
         default:
                 abort(); /* callers ask tdm_subblock_type() first */
         }

@@ -21,6 +21,23 @@
 
 #include "engine/weights/weights.h"
 
+/* The one list of these types. X(name of kernels, TDM_TYPE_*, kind of their inner loops): the size of a sub-block, with
+ * _min where the type has a minimum, with _table where a quant may be any byte. */
+#define TDM_SUBBLOCK_TYPES(X)                                                                                          \
+        X(q4_1, Q4_1, 32_min)                                                                                          \
+        X(q5_0, Q5_0, 32)                                                                                              \
+        X(q5_1, Q5_1, 32_min)                                                                                          \
+        X(q2_k, Q2_K, 16_min)                                                                                          \
+        X(q3_k, Q3_K, 16)                                                                                              \
+        X(q4_k, Q4_K, 32_min)                                                                                          \
+        X(q5_k, Q5_K, 32_min)                                                                                          \
+        X(q6_k, Q6_K, 16)                                                                                              \
+        X(iq4_nl, IQ4_NL, 32_table)                                                                                    \
+        X(iq4_xs, IQ4_XS, 32_table)
+
+#define TDM_SUBBLOCK_PLUS_ONE(name, type, kind) +1
+enum { TDM_N_SUBBLOCK_TYPES = 0 TDM_SUBBLOCK_TYPES(TDM_SUBBLOCK_PLUS_ONE) };
+
 struct tdm_subblock_info {
         uint32_t unit_values;
         uint32_t halves;      /* of a unit, in front */

@@ -70,10 +70,8 @@ static double file_value(uint32_t type, const uint8_t *row, uint32_t col)
 
 static struct tdm_hparams hparams = {
         /* n_vocab is the test's */
-        .n_layers = N_LAYERS,  .d_model = 96,       .n_heads = 2,           .n_kv_heads = 1,
-        .head_dim = 48,        .d_ff = 160,         .n_vocab = N_VOCAB,     .n_ctx = 64,
-        .window = 16,          .norm_eps = 1e-6f,   .rope_base_full = 1e6f, .rope_base_window = 1e4f,
-        .rope_factor_full = 1, .query_scale = 0.1f, .embed_scale = 10,      .layer_is_full = { 0, 1 },
+        .n_layers = N_LAYERS, .d_model = 96,      .n_heads = 2, .n_kv_heads = 1, .head_dim = 48,
+        .d_ff = 160,          .n_vocab = N_VOCAB, .n_ctx = 64,  .window = 16,
 };
 
 static const struct {
@@ -211,6 +209,9 @@ static void file_open(const struct file *f, struct opened *o)
         if (tdm_gguf_open(&o->gguf, o->fd, "test.gguf", &err) != 0)
                 fail_msg("%s", err.message);
         o->model = (struct tdm_model_description){ .hparams = hparams, .n_tensors = f->n_tensors, .tensors = o->refs };
+        tdm_hparams_all_layers(&o->model.hparams);
+        o->model.hparams.layers[1].window = 0;
+        tdm_gemma3_recipe(&o->model.recipe, &o->model.hparams);
         for (unsigned i = 0; i < f->n_tensors; i++) {
                 o->refs[i] = (struct tdm_tensor_ref){
                         .kind = f->tensors[i].kind,
@@ -586,7 +587,8 @@ static void test_refused(void **state)
         table = tdm_weights_header(base)->tensors_offset +
                 5 * sizeof(struct tdm_weights_tensor); /* attn_q of layer 0 */
         REFUSE_HEADER(magic, 1);
-        REFUSE_HEADER(abi, 2);
+        REFUSE_HEADER(abi, TDM_WEIGHTS_ABI + 1);
+        REFUSE_HEADER(abi, TDM_WEIGHTS_ABI - 1);
         REFUSE_HEADER(size_bytes, size + 1);
         REFUSE_HEADER(size_bytes, 100);
         REFUSE_HEADER(size_bytes, 0);
@@ -600,6 +602,19 @@ static void test_refused(void **state)
         REFUSE_HEADER(hparams.n_layers, 3);
         REFUSE_HEADER(hparams.n_layers, 1);
         REFUSE_HEADER(hparams.n_heads, 0);
+        REFUSE_HEADER(hparams.residual_width, 192); /* two streams */
+        REFUSE_HEADER(hparams.layers[0].n_heads, 4);
+        REFUSE_HEADER(hparams.layers[1].d_ff, 96);
+        REFUSE_HEADER(hparams.layers[1].kv_layer, 0); /* which slides; layer 1 does not */
+        REFUSE_HEADER(recipe.architecture, 0);
+        REFUSE_HEADER(recipe.n_ropes, TDM_MAX_ROPES + 1);
+        REFUSE_HEADER(recipe.n_ropes, UINT32_MAX);
+        REFUSE_HEADER(recipe.layers[0].rope, 2);
+        REFUSE_HEADER(recipe.layers[0].norms, TDM_NORM_ALL + 1);
+        REFUSE_HEADER(recipe.layers[0].norms, 0); /* its tensors are there */
+        REFUSE_HEADER(recipe.layers[1].norms, TDM_NORM_ALL & ~TDM_NORM_FFN_AFTER);
+        REFUSE_HEADER(recipe.layers[N_LAYERS].norms, 1);
+        REFUSE_HEADER(recipe.n_streams, 2);
         REFUSE_TENSOR(kind, TDM_N_TENSOR_KINDS);
         REFUSE_TENSOR(kind, TDM_TENSOR_K);
         REFUSE_TENSOR(layer, 1);

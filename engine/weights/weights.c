@@ -6,58 +6,15 @@
 #include "engine/weights/subblock.h"
 #include "engine/weights/weights-private.h"
 
+#define TYPE_IDS 64u /* more than the largest of enum tdm_type */
 #define MAX_TENSORS (TDM_N_TENSOR_KINDS * TDM_MAX_LAYERS)
 
 static_assert(sizeof(struct tdm_weights_tensor) == 56, "part of the segment's layout");
 static_assert(sizeof(struct tdm_weights_header) % 8 == 0, "part of the segment's layout");
 
-/* Sizes of the model that a tensor's shape is made of. */
-enum dim { DIM_ONE, DIM_MODEL, DIM_VOCAB, DIM_FF, DIM_Q, DIM_KV, DIM_HEAD };
-
-static const struct kind_info {
-        uint8_t rows, cols; /* enum dim */
-        bool is_vector;
-        bool is_per_layer;
-        bool is_optional;
-        const char *name;
-} kinds[TDM_N_TENSOR_KINDS] = {
-        [TDM_TENSOR_TOKEN_EMBD] = { DIM_VOCAB, DIM_MODEL, false, false, false, "token_embd" },
-        [TDM_TENSOR_OUTPUT] = { DIM_VOCAB, DIM_MODEL, false, false, true, "output" },
-        [TDM_TENSOR_OUTPUT_NORM] = { DIM_ONE, DIM_MODEL, true, false, false, "output_norm" },
-        [TDM_TENSOR_ATTN_NORM] = { DIM_ONE, DIM_MODEL, true, true, false, "attn_norm" },
-        [TDM_TENSOR_Q] = { DIM_Q, DIM_MODEL, false, true, false, "attn_q" },
-        [TDM_TENSOR_K] = { DIM_KV, DIM_MODEL, false, true, false, "attn_k" },
-        [TDM_TENSOR_V] = { DIM_KV, DIM_MODEL, false, true, false, "attn_v" },
-        [TDM_TENSOR_Q_NORM] = { DIM_ONE, DIM_HEAD, true, true, false, "attn_q_norm" },
-        [TDM_TENSOR_K_NORM] = { DIM_ONE, DIM_HEAD, true, true, false, "attn_k_norm" },
-        [TDM_TENSOR_O] = { DIM_MODEL, DIM_Q, false, true, false, "attn_output" },
-        [TDM_TENSOR_POST_ATTN_NORM] = { DIM_ONE, DIM_MODEL, true, true, false, "post_attention_norm" },
-        [TDM_TENSOR_FFN_NORM] = { DIM_ONE, DIM_MODEL, true, true, false, "ffn_norm" },
-        [TDM_TENSOR_GATE] = { DIM_FF, DIM_MODEL, false, true, false, "ffn_gate" },
-        [TDM_TENSOR_UP] = { DIM_FF, DIM_MODEL, false, true, false, "ffn_up" },
-        [TDM_TENSOR_DOWN] = { DIM_MODEL, DIM_FF, false, true, false, "ffn_down" },
-        [TDM_TENSOR_POST_FFW_NORM] = { DIM_ONE, DIM_MODEL, true, true, false, "post_ffw_norm" },
-};
-
-static uint32_t dim_size(const struct tdm_hparams *hp, enum dim dim)
+static bool is_vector(uint32_t kind)
 {
-        switch (dim) {
-        case DIM_ONE:
-                return 1;
-        case DIM_MODEL:
-                return hp->d_model;
-        case DIM_VOCAB:
-                return hp->n_vocab;
-        case DIM_FF:
-                return hp->d_ff;
-        case DIM_Q:
-                return hp->n_heads * hp->head_dim;
-        case DIM_KV:
-                return hp->n_kv_heads * hp->head_dim;
-        case DIM_HEAD:
-                return hp->head_dim;
-        }
-        abort();
+        return tdm_tensor_role((enum tdm_tensor_kind)kind) == TDM_ROLE_VECTOR;
 }
 
 bool tdm_weights_type_supported(uint32_t type)
@@ -100,7 +57,7 @@ uint64_t tdm_weights_panel_bytes(uint32_t type, uint32_t cols)
 /* Fills layout, panel_bytes and size_bytes from kind, type and shape. */
 static void layout_tensor(struct tdm_weights_tensor *tensor)
 {
-        if (kinds[tensor->kind].is_vector) {
+        if (is_vector(tensor->kind)) {
                 tensor->layout = TDM_LAYOUT_ROWS;
                 tensor->panel_bytes = 0;
                 tensor->size_bytes = (uint64_t)tensor->rows * tensor->cols * sizeof(float);
@@ -113,21 +70,30 @@ static void layout_tensor(struct tdm_weights_tensor *tensor)
 
 /* ---- planning ---- */
 
+/* "F32, F16, …": what a vector, or any tensor, may be. */
+static const char *list_types(bool vector, char *buffer, size_t size)
+{
+        size_t n = 0;
+
+        for (uint32_t type = 0; type < TYPE_IDS && n < size; type++)
+                if (tdm_weights_type_supported(type) && !(vector && tdm_weights_type_quantised(type)))
+                        n += (size_t)snprintf(buffer + n, size - n, "%s%s", n ? ", " : "", tdm_type_info(type)->name);
+        return buffer;
+}
+
 static int plan_tensor(struct tdm_weights_tensor *tensor, const struct tdm_tensor_ref *ref, uint64_t *offset,
                        struct tdm_error *err)
 {
         const struct tdm_gguf_tensor *source = ref->tensor;
         const struct tdm_type_info *info = tdm_type_info(source->type);
-        bool is_vector = kinds[ref->kind].is_vector;
+        bool vector = is_vector(ref->kind);
+        char supported[256];
 
-        if (!tdm_weights_type_supported(source->type) || (is_vector && tdm_weights_type_quantised(source->type)))
-                return tdm_error_set(
-                        err, TDM_E_UNSUPPORTED,
-                        "tensor %.*s has the type %s, which is not supported here: use a file with %s",
-                        tdm_weights_name_length(source), source->name.data, info ? info->name : "unknown",
-                        is_vector ? "F32, F16 or BF16" :
-                                    "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, "
-                                    "IQ4_NL or IQ4_XS");
+        if (!tdm_weights_type_supported(source->type) || (vector && tdm_weights_type_quantised(source->type)))
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "tensor %.*s has the type %s, which is not supported here: use a file with %s",
+                                     tdm_weights_name_length(source), source->name.data, info ? info->name : "unknown",
+                                     list_types(vector, supported, sizeof(supported)));
         if (!info || ref->cols % info->block_values ||
             source->size_bytes != (uint64_t)ref->rows * (ref->cols / info->block_values) * info->block_bytes)
                 return tdm_error_set(err, TDM_E_BAD_MODEL,
@@ -138,7 +104,7 @@ static int plan_tensor(struct tdm_weights_tensor *tensor, const struct tdm_tenso
         *tensor = (struct tdm_weights_tensor){
                 .kind = ref->kind,
                 .layer = ref->layer,
-                .type = is_vector ? TDM_TYPE_F32 : source->type,
+                .type = vector ? TDM_TYPE_F32 : source->type,
                 .rows = ref->rows,
                 .cols = ref->cols,
                 .offset = *offset,
@@ -167,6 +133,7 @@ int tdm_weights_plan_new(struct tdm_weights_plan **ret, const struct tdm_model_d
                 .magic = TDM_WEIGHTS_MAGIC,
                 .abi = TDM_WEIGHTS_ABI,
                 .hparams = model->hparams,
+                .recipe = model->recipe,
                 .n_tensors = model->n_tensors,
                 .tensors_offset = TDM_ALIGN_UP((uint64_t)sizeof(plan->header), TDM_WEIGHTS_ALIGNMENT),
         };
@@ -215,16 +182,19 @@ static int check_tensor(const struct tdm_weights_header *header, const struct td
 {
         const struct tdm_hparams *hp = &header->hparams;
         struct tdm_weights_tensor wanted = *tensor;
-        const struct kind_info *kind;
+        enum tdm_tensor_kind kind = (enum tdm_tensor_kind)tensor->kind;
+        uint32_t rows, cols;
 
         if (tensor->kind >= TDM_N_TENSOR_KINDS)
                 return bad(err, "a tensor of no known kind");
-        kind = &kinds[tensor->kind];
-        if (tensor->layer >= (kind->is_per_layer ? hp->n_layers : 1))
+        if (tensor->layer >= tdm_tensor_n(kind, hp))
                 return bad(err, "a tensor of a layer that the model does not have");
-        if (!tdm_weights_type_supported(tensor->type) || (kind->is_vector && tensor->type != TDM_TYPE_F32))
+        if (tdm_tensor_presence(kind, &header->recipe, tensor->layer) == TDM_TENSOR_ABSENT)
+                return bad(err, "a tensor that its recipe has no use for");
+        if (!tdm_weights_type_supported(tensor->type) || (is_vector(kind) && tensor->type != TDM_TYPE_F32))
                 return bad(err, "a tensor of a type that is not supported");
-        if (tensor->rows != dim_size(hp, kind->rows) || tensor->cols != dim_size(hp, kind->cols))
+        tdm_tensor_shape(kind, hp, tensor->layer, &rows, &cols);
+        if (tensor->rows != rows || tensor->cols != cols)
                 return bad(err, "a tensor's shape is not the model's");
         if (tensor->cols % tdm_type_info(tensor->type)->block_values)
                 return bad(err, "a tensor's rows do not end with a block");
@@ -237,6 +207,24 @@ static int check_tensor(const struct tdm_weights_header *header, const struct td
             tensor->size_bytes > header->size_bytes - tensor->offset)
                 return bad(err, "a tensor lies outside of the segment or over another");
         *end = tensor->offset + tensor->size_bytes;
+        return 0;
+}
+
+static int check_complete(const struct tdm_weights_header *header, uint8_t seen[TDM_N_TENSOR_KINDS][TDM_MAX_LAYERS],
+                          struct tdm_error *err)
+{
+        for (uint32_t i = 0; i < TDM_N_TENSOR_KINDS; i++) {
+                enum tdm_tensor_kind kind = (enum tdm_tensor_kind)i;
+                char name[TDM_TENSOR_NAME_MAX];
+
+                for (uint32_t layer = 0; layer < tdm_tensor_n(kind, &header->hparams); layer++) {
+                        if (seen[i][layer] || tdm_tensor_presence(kind, &header->recipe, layer) != TDM_TENSOR_REQUIRED)
+                                continue;
+                        tdm_tensor_name(kind, layer, name);
+                        return tdm_error_set(err, TDM_E_PROTOCOL,
+                                             "the weights segment is refused: tensor %s is missing", name);
+                }
+        }
         return 0;
 }
 
@@ -260,6 +248,8 @@ int tdm_weights_check(const uint8_t *base, uint64_t size_bytes, uint64_t there_b
         if (header->size_bytes > size_bytes || header->size_bytes < sizeof(*header))
                 return bad(err, "its size is not what its header says");
         r = tdm_hparams_check(&header->hparams, err);
+        if (r == 0)
+                r = tdm_recipe_check(&header->recipe, &header->hparams, err);
         if (r != 0)
                 return err ? tdm_error_prefix(err, "the weights segment is refused") : r;
         if (header->n_tensors == 0 || header->n_tensors > MAX_TENSORS || header->reserved != 0)
@@ -279,14 +269,7 @@ int tdm_weights_check(const uint8_t *base, uint64_t size_bytes, uint64_t there_b
                 if (seen[tensors[i].kind][tensors[i].layer]++)
                         return bad(err, "a tensor is there twice");
         }
-        for (uint32_t kind = 0; kind < TDM_N_TENSOR_KINDS; kind++)
-                for (uint32_t layer = 0; layer < (kinds[kind].is_per_layer ? header->hparams.n_layers : 1); layer++)
-                        if (!seen[kind][layer] && !kinds[kind].is_optional)
-                                return tdm_error_set(err, TDM_E_PROTOCOL,
-                                                     "the weights segment is refused: tensor %s of layer "
-                                                     "%u is missing",
-                                                     kinds[kind].name, layer);
-        return 0;
+        return check_complete(header, seen, err);
 }
 
 const struct tdm_weights_tensor *tdm_weights_find(const uint8_t *base, enum tdm_tensor_kind kind, uint32_t layer)
@@ -360,7 +343,7 @@ static void row_quantised(const uint8_t *panel, const struct tdm_weights_tensor 
         }
 }
 
-static void row_k(const uint8_t *panel, const struct tdm_weights_tensor *tensor, uint32_t lane, float *y)
+static void row_subblocks(const uint8_t *panel, const struct tdm_weights_tensor *tensor, uint32_t lane, float *y)
 {
         const struct tdm_subblock_info info = tdm_subblock_info(tensor->type);
 
@@ -385,7 +368,7 @@ void tdm_weights_row(const uint8_t *base, const struct tdm_weights_tensor *tenso
         }
         data += row / TDM_PANEL_ROWS * tensor->panel_bytes;
         if (tdm_subblock_type(tensor->type)) {
-                row_k(data, tensor, lane, y);
+                row_subblocks(data, tensor, lane, y);
                 return;
         }
         if (tdm_weights_type_quantised(tensor->type)) {

@@ -20,7 +20,7 @@
 #include "engine/model/model.h"
 
 #define TDM_WEIGHTS_MAGIC UINT32_C(0x54475754) /* "TWGT" */
-#define TDM_WEIGHTS_ABI 1u
+#define TDM_WEIGHTS_ABI 2u
 #define TDM_PANEL_ROWS 16u
 #define TDM_BLOCK_VALUES 32u
 
@@ -44,6 +44,7 @@ struct tdm_weights_header {
         uint32_t abi;
         uint64_t size_bytes; /* of everything */
         struct tdm_hparams hparams;
+        struct tdm_recipe recipe;
         uint32_t n_tensors;
         uint32_t reserved;
         uint64_t tensors_offset; /* of struct tdm_weights_tensor [n_tensors] */
@@ -81,8 +82,8 @@ void tdm_weights_plan_destroyp(struct tdm_weights_plan **plan);
 
 /* ---- workers: reading ---- */
 
-/* Checks everything but the values (magic, sizes, hparams, each tensor's place and shape, that all needed ones are
- * there). Of size_bytes the first there_bytes can be read: header and table must be among them. */
+/* Checks everything but the values (magic, sizes, hparams, recipe, each tensor's place and shape, that all needed ones
+ * are there). Of size_bytes the first there_bytes can be read: header and table must be among them. */
 int tdm_weights_check(const uint8_t *base, uint64_t size_bytes, uint64_t there_bytes, struct tdm_error *err);
 /* NULL when absent. base has passed the check. */
 const struct tdm_weights_tensor *tdm_weights_find(const uint8_t *base, enum tdm_tensor_kind kind, uint32_t layer);

@@ -195,7 +195,7 @@ static int run_blocks(struct tdm_worker *w, struct tdm_worker_model *m, const st
         const uint32_t n_blocks = tdm_model_n_blocks(&m->hparams), n_rows = step->head.n_rows;
         uint32_t *limit = blocks_at_once(m, n_rows);
         float *hidden = (float *)m->segments[TDM_WORKER_SEG_ACTIVATIONS]->base +
-                        (uint64_t)desc->slot * m->layout.limits.max_rows * m->hparams.d_model;
+                        (uint64_t)desc->slot * m->layout.limits.max_rows * m->hparams.residual_width;
         struct tdm_result *results = (struct tdm_result *)(m->segments[TDM_WORKER_SEG_RESULTS]->base +
                                                            (uint64_t)desc->slot * m->layout.results_slot_bytes);
         struct run run = {

@@ -109,7 +109,8 @@ static int model_describe(struct tdm_worker_model *m, const struct tdm_worker_co
                 r = need_bytes(m->segments[TDM_WORKER_SEG_RESULTS], m->layout.results_bytes, err);
         if (r == 0)
                 r = need_bytes(m->segments[TDM_WORKER_SEG_ACTIVATIONS],
-                               (uint64_t)TDM_STEP_SLOTS * limits.max_rows * m->hparams.d_model * sizeof(float), err);
+                               (uint64_t)TDM_STEP_SLOTS * limits.max_rows * m->hparams.residual_width * sizeof(float),
+                               err);
         if (r != 0)
                 return r;
 

@@ -13,6 +13,7 @@
 #include "proto/worker.pb-c.h"
 
 #define PATIENCE_MS 20000
+#define CHUNK 65536u /* of a weights segment: longer than its head */
 
 struct child {
         pid_t pid;
@@ -327,6 +328,29 @@ static void bad_models(void **state)
         tdm_segment_destroy(zeros);
 }
 
+/* The head of a weights segment of one small layer, whose table is all zeros. */
+static void small_header(struct tdm_weights_header *header, uint64_t size_bytes, uint64_t tensors_offset)
+{
+        *header = (struct tdm_weights_header){
+                .magic = TDM_WEIGHTS_MAGIC,
+                .abi = TDM_WEIGHTS_ABI,
+                .size_bytes = size_bytes,
+                .hparams = { .n_layers = 1,
+                             .d_model = 64,
+                             .n_heads = 1,
+                             .n_kv_heads = 1,
+                             .head_dim = 32,
+                             .d_ff = 64,
+                             .n_vocab = 64,
+                             .n_ctx = 64,
+                             .window = 32 },
+                .n_tensors = 16,
+                .tensors_offset = tensors_offset,
+        };
+        tdm_hparams_all_layers(&header->hparams);
+        tdm_gemma3_recipe(&header->recipe, &header->hparams);
+}
+
 /* A header whose table has not come with it; chunks that are too many, of another size, or of a model that nobody
  * knows. */
 static void bad_pieces(void **state)
@@ -343,31 +367,10 @@ static void bad_pieces(void **state)
         struct child c = child_up();
         int fds[5];
 
-        assert_int_equal(tdm_segment_create_in_chunks(&segment, "pieces", 8192, 4096), 0);
+        assert_int_equal(tdm_segment_create_in_chunks(&segment, "pieces", 2 * CHUNK, CHUNK), 0);
         assert_int_equal(tdm_segment_create(&zeros, "zeros", 4096), 0);
         header = (struct tdm_weights_header *)segment->base;
-        *header = (struct tdm_weights_header){
-                .magic = TDM_WEIGHTS_MAGIC,
-                .abi = TDM_WEIGHTS_ABI,
-                .size_bytes = 8192,
-                .hparams = { .n_layers = 1,
-                             .d_model = 64,
-                             .n_heads = 1,
-                             .n_kv_heads = 1,
-                             .head_dim = 32,
-                             .d_ff = 64,
-                             .n_vocab = 64,
-                             .n_ctx = 64,
-                             .window = 32,
-                             .rope_base_full = 1e4f,
-                             .rope_base_window = 1e4f,
-                             .rope_factor_full = 1,
-                             .norm_eps = 1e-6f,
-                             .query_scale = 1,
-                             .embed_scale = 8 },
-                .n_tensors = 16,
-                .tensors_offset = 4096,
-        };
+        small_header(header, 2 * CHUNK, CHUNK);
         load.model_id = 1;
         load.kv_type = TDM_KV_F16;
         load.name = (char *)"pieces";
@@ -375,8 +378,8 @@ static void bad_pieces(void **state)
         load.steps = load.activations = load.results = &whole;
         whole.n_fds = 1;
         whole.size_bytes = whole.chunk_bytes = 4096;
-        pieces.size_bytes = 8192;
-        pieces.chunk_bytes = 4096;
+        pieces.size_bytes = 2 * CHUNK;
+        pieces.chunk_bytes = CHUNK;
         for (unsigned n = 1; n <= 2; n++) {
                 Tandem__Worker__FromWorker *message;
 
@@ -414,12 +417,89 @@ static void bad_pieces(void **state)
         tdm_segment_destroy(zeros);
 }
 
+/* Recipes in the head of a weights segment: each is refused with its reason, and the worker goes on. */
+static void bad_recipes(void **state)
+{
+#define IN(field, new_value, message)                                                                                  \
+        {                                                                                                              \
+                offsetof(struct tdm_weights_header, field), sizeof(((struct tdm_weights_header *)0)->field),           \
+                        new_value, message                                                                             \
+        }
+        static const struct {
+                size_t at, n_bytes;
+                uint32_t value;
+                const char *why;
+        } changes[] = {
+                IN(hparams.residual_width, 65, "cannot hold streams"),
+                IN(hparams.residual_width, 128, "streams that do not fill the residual"),
+                IN(hparams.layers[0].window, 1u << 30, "the attention window is 1073741824"),
+                IN(hparams.layers[0].kv_layer, 7, "layer 0: it reads the keys of layer 7"),
+                IN(hparams.layers[200].n_heads, 1, "layer 200 has sizes"),
+                IN(recipe.architecture[0], 0, "no name of an architecture"),
+                IN(recipe.norm_eps, 0x7fc00000, "the epsilon of the norms is nan"),
+                IN(recipe.n_ropes, UINT32_MAX, "more kinds of RoPE"),
+                IN(recipe.ropes[1].style, 9, "a RoPE of no known style"),
+                IN(recipe.ropes[3].n_dims, 2, "a RoPE behind its last one"),
+                IN(recipe.n_streams, UINT32_MAX, "several streams"),
+                IN(recipe.active_stream, 1, "an active stream that is not there"),
+                IN(recipe.layers[0].rope, 2, "layer 0: its recipe has a RoPE that it does not describe"),
+                IN(recipe.layers[0].norms, UINT32_MAX, "norms or biases of no known place"),
+                IN(recipe.layers[0].activation, 0, "no known activation"),
+                IN(recipe.layers[0].n_experts, 8, "an impossible number of experts in use"),
+                IN(recipe.layers[0].has_sinks, 2, "a flag that is neither 0 nor 1"),
+                IN(recipe.layers[TDM_MAX_LAYERS - 1].d_expert, 1, "a layer behind its last one"),
+                IN(abi, 1, "wrong ABI version"),
+                IN(magic, TDM_WEIGHTS_MAGIC, "a tensor's shape is not the model's"), /* nothing else is wrong */
+        };
+#undef IN
+        Tandem__Worker__Load load = TANDEM__WORKER__LOAD__INIT;
+        Tandem__Worker__Quit body = TANDEM__WORKER__QUIT__INIT;
+        Tandem__Worker__Segment weights = TANDEM__WORKER__SEGMENT__INIT, other = TANDEM__WORKER__SEGMENT__INIT;
+        struct child c = child_up();
+        struct tdm_segment *zeros;
+
+        assert_int_equal(tdm_segment_create(&zeros, "zeros", 4096), 0);
+        load.model_id = 1;
+        load.kv_type = TDM_KV_F16;
+        load.name = (char *)"recipes";
+        load.weights = &weights;
+        load.steps = load.activations = load.results = &other;
+        weights.n_fds = other.n_fds = 1;
+        weights.size_bytes = weights.chunk_bytes = CHUNK;
+        other.size_bytes = other.chunk_bytes = 4096;
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(changes); i++) {
+                Tandem__Worker__FromWorker *message;
+                struct tdm_segment *segment;
+                int fds[4];
+
+                assert_int_equal(tdm_segment_create(&segment, "recipe", CHUNK), 0);
+                small_header((struct tdm_weights_header *)segment->base, CHUNK, CHUNK / 2);
+                memcpy(segment->base + changes[i].at, &changes[i].value, changes[i].n_bytes);
+                assert_int_equal(tdm_segment_dup_fds(segment, true, &fds[0]), 0);
+                for (unsigned k = 1; k < 4; k++)
+                        assert_int_equal(tdm_segment_dup_fds(zeros, true, &fds[k]), 0);
+                send_message(&c, TANDEM__WORKER__TO_WORKER__KIND_LOAD, &load, fds, 4);
+                message = receive(&c);
+                assert_non_null(message);
+                assert_int_equal(message->kind_case, TANDEM__WORKER__FROM_WORKER__KIND_LOAD_FAILED);
+                if (!strstr(message->load_failed->message, changes[i].why))
+                        fail_msg("wanted \"%s\": %s", changes[i].why, message->load_failed->message);
+                tandem__worker__from_worker__free_unpacked(message, NULL);
+                for (unsigned k = 0; k < 4; k++)
+                        close(fds[k]);
+                tdm_segment_destroy(segment);
+        }
+        send_message(&c, TANDEM__WORKER__TO_WORKER__KIND_QUIT, &body, NULL, 0);
+        assert_int_equal(child_end(&c), 0);
+        tdm_segment_destroy(zeros);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(by_hand),    cmocka_unit_test(bad_init), cmocka_unit_test(daemon_gone),
-                cmocka_unit_test(quit),       cmocka_unit_test(nonsense), cmocka_unit_test(bad_models),
-                cmocka_unit_test(bad_pieces),
+                cmocka_unit_test(by_hand),    cmocka_unit_test(bad_init),    cmocka_unit_test(daemon_gone),
+                cmocka_unit_test(quit),       cmocka_unit_test(nonsense),    cmocka_unit_test(bad_models),
+                cmocka_unit_test(bad_pieces), cmocka_unit_test(bad_recipes),
         };
 
         signal(SIGPIPE, SIG_IGN);

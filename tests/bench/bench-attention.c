@@ -44,8 +44,7 @@ static void bench(struct tdm_pool *pool, const struct tdm_kernels *kernels, cons
                                   .n_heads = shape->n_heads,
                                   .n_kv_heads = shape->n_kv_heads,
                                   .head_dim = shape->head_dim,
-                                  .n_ctx = load->n_ctx,
-                                  .layer_is_full = { true } };
+                                  .n_ctx = load->n_ctx };
         uint32_t n_pages = TDM_DIV_UP(load->n_ctx, TDM_KV_PAGE_TOKENS), n_rows = load->n_seqs * load->n_rows, layer = 0;
         struct tdm_step step = { .head = { .n_rows = n_rows, .n_seqs = load->n_seqs }, .table_entries = n_pages };
         size_t width = (size_t)shape->n_heads * shape->head_dim;
@@ -56,10 +55,11 @@ static void bench(struct tdm_pool *pool, const struct tdm_kernels *kernels, cons
         float *q, *out, *row;
         uint8_t *base;
 
+        tdm_hparams_all_layers(&hp);
         if (tdm_kv_geometry_init(&kv, &hp, type, load->n_seqs * n_pages, 0) < 0)
                 abort();
         hp.n_layers = (uint32_t)TDM_MIN(TDM_MAX(ROTATE_BYTES / kv.size_bytes, 1u), MAX_LAYERS);
-        memset(hp.layer_is_full, 1, hp.n_layers);
+        tdm_hparams_all_layers(&hp);
         if (tdm_kv_geometry_init(&kv, &hp, type, load->n_seqs * n_pages, 0) < 0 ||
             tdm_attention_new(&attention, &hp, n_rows, tdm_pool_n_threads(pool)) < 0)
                 abort();

@@ -102,6 +102,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         assert(r == 0 || (r == err.code && err.message[0]));
         if (r == 0) {
                 assert(tdm_hparams_check(&description.hparams, NULL) == 0);
+                assert(tdm_recipe_check(&description.recipe, &description.hparams, NULL) == 0);
                 tdm_model_description_deinit(&description);
         }
         r = tdm_tokenizer_new_within(&t, g, &limits, &err);

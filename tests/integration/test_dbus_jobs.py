@@ -357,8 +357,9 @@ def ending_politely():
     """SIGTERM: a job that is nearly done is finished, its text read, its end told."""
     with Bus() as bus, bus.daemon() as d:
         c, me = Client(bus).wait(), Listener(bus)
-        path, fd = me.generate(PROMPT, max_tokens=300, ignore_end=True)
-        wait_for(lambda: c.get(path, JOB, "GeneratedTokens") > 3, "tokens")
+        # Few enough that a busy machine is done with them in the 5 s that tandemd gives them.
+        path, fd = me.generate(PROMPT, max_tokens=120, ignore_end=True)
+        wait_for(lambda: c.get(path, JOB, "GeneratedTokens") > 3, "tokens", pause=0.005)
         d.process.terminate()
         me.until(lambda: me.of(path, "Finished"), "Finished")
         equal(me.of(path, "Finished")[0][4][0], "length", "result")

@@ -1,5 +1,5 @@
-"""tandem-http: what each API's requests are answered with. The text is the one that `tandem generate` prints for the same
-prompt, sampling and seed, alone and in company."""
+"""tandem-http: what each API's requests are answered with. The text is the one that `tandem generate` prints for the
+same prompt, sampling and seed, alone and in company."""
 import os
 import sys
 import time
@@ -14,7 +14,8 @@ GREEDY = {"model": "tale", "prompt": PROMPT, "max_tokens": 24, "temperature": 0}
 
 def by_hand(d, seed=7, n=40, temp=1.0, *more, prompt=PROMPT):
     """What the command makes of it, with OpenAI's defaults."""
-    done = d.cli_json("generate", "-m", "tale", "-n", str(n), "--temp", str(temp), "--top-k", "0", "--top-p", "0", "--seed",
+    done = d.cli_json("generate", "-m", "tale", "-n", str(n), "--temp", str(temp), "--top-k", "0", "--top-p", "0",
+                      "--seed",
                       str(seed), "--json", *more, prompt)
     return "".join(e["text"] for e in done[:-1]), done[-1]
 
@@ -80,7 +81,8 @@ def same_as_the_command():
         equal(text_of(g.events("/v1/chat/completions", chat))[0], said, "chat, streamed")
         equal(g.post("/v1/messages", chat)["content"][0]["text"], said, "Anthropic's")
         events = g.events("/v1/messages", chat)
-        equal("".join(e["delta"]["text"] for t, e in events if t == "content_block_delta"), said, "Anthropic's, streamed")
+        equal("".join(e["delta"]["text"] for t, e in events if t == "content_block_delta"), said,
+              "Anthropic's, streamed")
         response = {"model": "tale", "input": HI[0]["content"], "max_output_tokens": 40, "seed": 7}
         equal(g.post("/v1/responses", response)["output"][0]["content"][0]["text"], said, "responses")
         events = g.events("/v1/responses", response)
@@ -105,7 +107,8 @@ def chat():
         equal("".join(e["token"] for e in entries), choice["message"]["content"], "tokens of the log-probabilities")
         check(all(e["logprob"] <= 0 and bytes(e["bytes"]).decode() == e["token"] for e in entries), "entries", entries)
         by_job = d.generate(chat=[("user", HI[0]["content"])], n=12, temp=0)
-        check(max(abs(a["logprob"] - b) for a, b in zip(entries, by_job.logprobs)) < 1e-6, "the daemon's log-probabilities")
+        check(max(abs(a["logprob"] - b) for a, b in zip(entries, by_job.logprobs)) < 1e-6,
+              "the daemon's log-probabilities")
         events = g.events("/v1/chat/completions", dict(body, stream_options={"include_usage": True}))
         equal(events[-1], (None, "[DONE]"), "the last event")
         equal(events[0][1]["choices"][0]["delta"]["role"], "assistant", "the first event")
@@ -116,7 +119,8 @@ def chat():
         equal([e["logprob"] for e in streamed], [e["logprob"] for e in entries], "log-probabilities in a stream")
         # parts, roles, the two limits
         parts = [{"role": "developer", "content": "Be brief."},
-                 {"role": "user", "content": [{"type": "text", "text": "Tell me "}, {"type": "text", "text": "of a king"}]}]
+                 {"role": "user", "content": [{"type": "text", "text": "Tell me "}, {"type": "text",
+                                                                                     "text": "of a king"}]}]
         one = g.post("/v1/chat/completions", dict(body, messages=parts, max_tokens=3, max_completion_tokens=5))
         other = g.post("/v1/chat/completions", dict(body, max_tokens=5, messages=[
             {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Tell me of a king"}]))
@@ -140,7 +144,8 @@ def completions():
         whole = g.post("/v1/completions", body)
         equal([c["index"] for c in whole["choices"]], [0, 1, 2, 3], "two prompts, two choices each")
         for i, (prompt, seed) in enumerate([(PROMPT, 3), (PROMPT, 4), ("The wolf", 3), ("The wolf", 4)]):
-            text = g.post("/v1/completions", dict(GREEDY, prompt=prompt, seed=seed, temperature=1))["choices"][0]["text"]
+            text = g.post("/v1/completions", dict(GREEDY, prompt=prompt, seed=seed,
+                                                  temperature=1))["choices"][0]["text"]
             equal(whole["choices"][i]["text"], text, f"choice {i} is seed {seed}")
         equal(text_of(g.events("/v1/completions", body)), {c["index"]: c["text"] for c in whole["choices"]}, "streamed")
         equal(len(g.post("/v1/completions", {"model": "tale", "prompt": PROMPT})["choices"]), 1, "defaults")
@@ -153,14 +158,16 @@ def completions():
         entry = g.post("/v1/completions", dict(GREEDY, logprobs=0))["choices"][0]
         columns = entry["logprobs"]
         equal("".join(columns["tokens"]), entry["text"], "tokens")
-        equal([entry["text"][o:o + len(t)] for t, o in zip(columns["tokens"], columns["text_offset"])], columns["tokens"],
+        equal([entry["text"][o:o + len(t)] for t, o in zip(columns["tokens"], columns["text_offset"])],
+              columns["tokens"],
               "offsets")
         ids = d.tokenize(PROMPT)
         for prompt in ("", [], [[]], [""], {}, 5, [1.5], [-1], [4294967296], [1 << 40], ["x", 5], ids[:2] + ["x"],
                        ["x"] * 17):
             error = g.post("/v1/completions", dict(GREEDY, prompt=prompt), 400)["error"]
             equal(error["param"], "prompt", f"refusal of {prompt}")
-        check("vocabulary" in g.post("/v1/completions", dict(GREEDY, prompt=[4294967295]), 400)["error"]["message"], "no id")
+        check("vocabulary" in g.post("/v1/completions", dict(GREEDY, prompt=[4294967295]), 400)["error"]["message"],
+              "no id")
         for stop in ("", [""], [1], ["x"] * 17, "x" * 257, {"a": 1}):
             equal(g.post("/v1/completions", dict(GREEDY, stop=stop), 400)["error"]["param"], "stop", f"stop {stop}")
 
@@ -177,7 +184,8 @@ def cached_tokens():
                                         "messages": [{"role": "user", "content": prompt}]})["usage"]
         usage = g.post("/v1/messages", {"model": "tale", "max_tokens": 4,
                                         "messages": [{"role": "user", "content": prompt}]})["usage"]
-        counted = g.post("/v1/messages/count_tokens", {"model": "tale", "messages": [{"role": "user", "content": prompt}]})
+        counted = g.post("/v1/messages/count_tokens", {"model": "tale", "messages": [{"role": "user",
+                                                                                      "content": prompt}]})
         check(usage["cache_read_input_tokens"] >= 64, "read from the cache", usage)
         equal(usage["input_tokens"] + usage["cache_read_input_tokens"], counted["input_tokens"], "both make the prompt")
         text = g.request("GET", "/metrics")[2].decode()
@@ -190,7 +198,8 @@ def parameters():
     """Each row of each table: what is honoured has its type checked, what is harmless passes with anything, what would
     change the answer is refused by name unless it asks for nothing; and what no table knows is refused."""
     tables, title = {}, None
-    out = subprocess.run([os.path.join(BIN, "tandem-http"), "--list-parameters"], stdout=subprocess.PIPE, text=True).stdout
+    out = subprocess.run([os.path.join(BIN, "tandem-http"), "--list-parameters"], stdout=subprocess.PIPE,
+                         text=True).stdout
     for line in out.splitlines():
         if line.startswith("### "):
             title = line[4:]
@@ -236,7 +245,8 @@ def parameters():
                 if path.startswith("/api/"):
                     equal(set(answer), {"error"}, "Ollama's shape")
                 elif path.startswith("/v1/messages"):
-                    equal((answer["type"], answer["error"]["type"]), ("error", "invalid_request_error"), "Anthropic's shape")
+                    equal((answer["type"], answer["error"]["type"]), ("error", "invalid_request_error"),
+                          "Anthropic's shape")
                 else:
                     equal(set(answer["error"]), {"message", "type", "param", "code"}, "OpenAI's shape")
                     check(answer["error"]["param"].endswith(name), "param", answer)
@@ -267,14 +277,17 @@ def ollama():
         lines = g.lines("/api/generate", {"model": "tale:latest", "prompt": PROMPT, "raw": True, "options": options})
         equal("".join(e["response"] for e in lines), want, "generate")
         last = lines[-1]
-        equal((last["done"], last["done_reason"], last["eval_count"], last["prompt_eval_count"]), (True, "length", 12, 5),
+        equal((last["done"], last["done_reason"], last["eval_count"], last["prompt_eval_count"]), (True, "length", 12,
+                                                                                                   5),
               "the last line")
-        check(all(last[k] >= 0 for k in ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")), last)
+        check(all(last[k] >= 0 for k in ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")),
+              last)
         check(not any(e["done"] for e in lines[:-1]), "only the last is done")
         whole = g.post("/api/chat", {"model": "tale", "messages": HI, "stream": False, "options": options})
         parts = g.lines("/api/chat", {"model": "tale", "messages": HI, "options": options})
         equal("".join(e["message"]["content"] for e in parts), whole["message"]["content"], "chat")
-        system = g.post("/api/generate", {"model": "tale", "prompt": "x", "system": "y", "stream": False, "options": options})
+        system = g.post("/api/generate", {"model": "tale", "prompt": "x", "system": "y", "stream": False,
+                                          "options": options})
         chat = g.post("/api/chat", {"model": "tale", "stream": False, "options": options, "messages": [
             {"role": "system", "content": "y"}, {"role": "user", "content": "x"}]})
         equal(system["response"], chat["message"]["content"], "generate applies the template")
@@ -283,7 +296,8 @@ def ollama():
                                        "options": dict(options, num_ctx=9)})
         equal((out["eval_count"], out["done_reason"]), (4, "length"), "num_ctx ends the answer")
         check(want.startswith(out["response"]), "with the same text", out)
-        error = g.post("/api/generate", {"model": "tale", "prompt": PROMPT, "raw": True, "options": {"num_ctx": 5}}, 400)
+        error = g.post("/api/generate", {"model": "tale", "prompt": PROMPT, "raw": True, "options": {"num_ctx": 5}},
+                       400)
         check("num_ctx" in error["error"], "a prompt that does not fit", error)
         # load and unload
         equal(g.post("/api/generate", {"model": "tale", "keep_alive": 0})["done_reason"], "unload", "unload")
@@ -293,7 +307,8 @@ def ollama():
         for keep in ("x", "5", "5x", "", "1h-5m", [], {}):
             g.post("/api/chat", {"model": "tale", "keep_alive": keep}, 400)
         for keep in ("1h30m", "-1s", "0", -1, 300, 1.5, "500ms"):
-            g.post("/api/chat", {"model": "tale", "messages": HI, "stream": False, "options": options, "keep_alive": keep})
+            g.post("/api/chat", {"model": "tale", "messages": HI, "stream": False, "options": options,
+                                 "keep_alive": keep})
         equal(g.post("/api/chat", {"model": "nope", "messages": HI}, 404)["error"][:16], "the model 'nope'", "unknown")
         g.post("/api/chat", {"model": "../tale"}, 404)
 
@@ -309,14 +324,16 @@ def anthropic():
         events = g.events("/v1/messages", body)
         check(all(t == e["type"] for t, e in events), "event and type agree", events)
         order = [t for t, _ in events if t not in ("ping", "content_block_delta")]
-        equal(order, ["message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop"], "order")
+        equal(order, ["message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop"],
+              "order")
         equal(events[-2][1]["usage"]["output_tokens"], 24, "tokens")
         word = text.split()[4]
         for got in (g.post("/v1/messages", dict(body, stop_sequences=["nonsense", word])), ):
             equal((got["stop_reason"], got["stop_sequence"]), ("stop_sequence", word), "which stop text it was")
             equal(got["content"][0]["text"], text[:text.index(word)], "the text before it")
         events = g.events("/v1/messages", dict(body, stop_sequences=[word]))
-        equal("".join(e["delta"]["text"] for t, e in events if t == "content_block_delta"), text[:text.index(word)], "stream")
+        equal("".join(e["delta"]["text"] for t, e in events if t == "content_block_delta"), text[:text.index(word)],
+              "stream")
         equal(events[-2][1]["delta"], {"stop_reason": "stop_sequence", "stop_sequence": word}, "delta")
         blocks = dict(body, system=[{"type": "text", "text": "A", "cache_control": {"type": "ephemeral"}},
                                     {"type": "text", "text": "B"}])
@@ -369,7 +386,8 @@ def errors():
             d.args = ["--config", os.path.join(d.dir, "one.conf")]
             equal(d.stop(), None, "the daemon leaves")
             status, headers, data = g.request("POST", "/v1/completions", GREEDY)
-            equal((status, headers["x-should-retry"], int(headers["retry-after"]) > 0), (503, "true", True), "no daemon")
+            equal((status, headers["x-should-retry"], int(headers["retry-after"]) > 0), (503, "true", True),
+                  "no daemon")
             equal(g.request("GET", "/health")[0], 503, "health without a daemon")
             check("tandem_up 0" in g.request("GET", "/metrics")[2].decode(), "metrics without a daemon")
             d.start()
@@ -391,7 +409,8 @@ def errors():
                 d.expect_exit = None
                 d._kill()
                 rest = read_all(s)
-            check(b'data: {"error":{' in rest and b"daemon_lost" in rest and b"[DONE]" not in rest, "the end", rest[-400:])
+            check(b'data: {"error":{' in rest and b"daemon_lost" in rest and b"[DONE]" not in rest, "the end",
+                  rest[-400:])
             check(rest.endswith(b"0\r\n\r\n"), "the answer is complete HTTP", rest[-20:])
 
 
@@ -448,7 +467,8 @@ def slow_reader():
                 piece = s.recv(1 << 20)
                 check(piece, "the stream goes on to its end", text[-300:])
                 text += piece
-        events = parse_events(re.sub(r"\r\n[0-9A-Fa-f]+\r\n", "", text.decode().split("\r\n\r\n", 1)[1].split("\r\n", 1)[1]))
+        events = parse_events(re.sub(r"\r\n[0-9A-Fa-f]+\r\n", "", text.decode().split("\r\n\r\n", 1)[1].split("\r\n",
+                                                                                                              1)[1]))
         got = text_of(events)
         equal(set(got), set(range(n)), "all choices")
         for i in (0, n - 1):
@@ -493,7 +513,8 @@ def metrics():
             check(re.sub(r"_(bucket|sum|count)$", "", m[1]) in kinds or m[1] in kinds, "with a type", line)
             values[m[1] + (m[2] or "")] = float(m[3])
         s = d.status()
-        for name, field in (("tandem_generated_tokens_total", "tokens_generated"), ("tandem_prompt_tokens_total", "prompt_tokens"),
+        for name, field in (("tandem_generated_tokens_total", "tokens_generated"), ("tandem_prompt_tokens_total",
+                                                                                    "prompt_tokens"),
                             ("tandem_jobs_done_total", "jobs_done"), ("vllm:num_requests_running", "jobs_running"),
                             ("vllm:num_requests_waiting", "jobs_queued")):
             equal(values[name], s.get(field, 0), f"{name} and status")

@@ -1,4 +1,5 @@
-"""tandem-http and those who mean it ill: each gets the status that is due, nobody else notices, and memory stays flat."""
+"""tandem-http and those who mean it ill: each gets the status that is due, the others are served meanwhile, and memory
+stays flat."""
 import os
 import random
 import sys
@@ -43,7 +44,8 @@ def smuggling():
             data = g.raw(head("POST", "/v1/completions", *lines) + body, timeout=5 * SLOW)
             # libmicrohttpd 0.9.75 writes the head of its own answers twice.
             check(set(statuses(data)) in ({400}, {413}) and b"list" not in data, f"answers to {lines}", data[:300])
-        equal(statuses(g.raw(head("POST", "/v1/completions", "Transfer-Encoding: chunked", version="HTTP/1.0") + chunked,
+        equal(statuses(g.raw(head("POST", "/v1/completions", "Transfer-Encoding: chunked",
+                                  version="HTTP/1.0") + chunked,
                              timeout=5 * SLOW)), [400], "HTTP/1.0 has no chunks")
         ok(g)
 
@@ -52,20 +54,28 @@ def smuggling():
 def hosts_and_origins():
     with Daemon(placement=None) as d, Gateway(d, "--host", "box.example", "--host", "*.lan.example",
                                               "--origin", "app://obsidian.md", "--origin", "tauri://*") as g:
-        for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "lan.example", "10.0.0.1", "0.0.0.0",
+        for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "lan.example", "10.0.0.1",
+                     "0.0.0.0",
                      "[::]", "evil.example:11434", "xlan.example"):
             for method in ("GET", "POST", "HEAD", "OPTIONS", "DELETE", "PUT"):
                 for path in PATHS + ["/v1/completions"]:
-                    data = g.raw(head(method, path, "Connection: close", "Content-Length: 0", host=host), timeout=5 * SLOW)
+                    data = g.raw(head(method, path, "Connection: close", "Content-Length: 0", host=host),
+                                 timeout=5 * SLOW)
                     equal(statuses(data), [403], f"{method} {path} of {host}")
         for host in ("", "local host", "a@localhost", "localhost:x", "localhost/", "[::1"):
-            check(statuses(g.raw(head("GET", "/health", "Connection: close", host=host), timeout=5 * SLOW))[0] in (400, 403), host)
-        equal(statuses(g.raw(head("GET", "/health", "Connection: close", host=None), timeout=5 * SLOW))[:1], [400], "no Host")
-        equal(statuses(g.raw(head("GET", "/health", host=None, version="HTTP/1.0"), timeout=5 * SLOW)), [400], "nor in 1.0")
-        for host in ("localhost", "LOCALHOST:80", "localhost.", "127.0.0.1", "127.1.2.3:5", "[::1]", "[::1]:8080", "box.example",
+            check(statuses(g.raw(head("GET", "/health", "Connection: close", host=host),
+                                 timeout=5 * SLOW))[0] in (400, 403), host)
+        equal(statuses(g.raw(head("GET", "/health", "Connection: close", host=None), timeout=5 * SLOW))[:1], [400],
+              "no Host")
+        equal(statuses(g.raw(head("GET", "/health", host=None, version="HTTP/1.0"), timeout=5 * SLOW)), [400],
+              "nor in 1.0")
+        for host in ("localhost", "LOCALHOST:80", "localhost.", "127.0.0.1", "127.1.2.3:5", "[::1]", "[::1]:8080",
+                     "box.example",
                      "Box.Example:1", "a.lan.example"):
-            equal(statuses(g.raw(head("GET", "/health", "Connection: close", host=host), timeout=5 * SLOW)), [200], host)
-        for origin in ("http://evil.example", "https://localhost.evil.example", "null", "file://", "app://other", "http://",
+            equal(statuses(g.raw(head("GET", "/health", "Connection: close", host=host), timeout=5 * SLOW)), [200],
+                  host)
+        for origin in ("http://evil.example", "https://localhost.evil.example", "null", "file://", "app://other",
+                       "http://",
                        "http://127.0.0.1@evil.example", "chrome-extension://x"):
             for method, path in (("GET", "/v1/models"), ("POST", "/v1/completions"), ("OPTIONS", "/v1/completions"),
                                  ("POST", "/api/pull")):
@@ -73,7 +83,8 @@ def hosts_and_origins():
                 equal(status, 403, f"{method} {path} from {origin}")
                 check("access-control-allow-origin" not in headers, "no CORS for it", headers)
         equal(d.status().get("jobs_done", 0), 0, "nothing ran for any of them")
-        for origin in ("http://localhost:3000", "https://127.0.0.1", "http://[::1]:5", "app://obsidian.md", "tauri://anything",
+        for origin in ("http://localhost:3000", "https://127.0.0.1", "http://[::1]:5", "app://obsidian.md",
+                       "tauri://anything",
                        "http://box.example"):
             status, headers, data = g.request("POST", "/v1/completions", BODY, {"Origin": origin})
             equal((status, headers["access-control-allow-origin"], headers["vary"]), (200, origin, "Origin"), origin)
@@ -95,25 +106,30 @@ def bodies():
             got, _, data = g.request("POST", "/v1/completions", body)
             equal(got, status, f"{why}: {data[:200]}")
             return json.loads(data)["error"]["message"]
-        for body in (b"", b"{", b"[]", b"5", b"null", BODY + b"x", BODY[:-1], b"{\"a\":1,\"a\":2}", b"\xff\xfe{}", b"{'a':1}",
-                     b"{\"model\":\"\xc3\x28\"}", b"{\"model\":\"\\ud800\"}", b"{\"model\":\"a\\u0000b\"}", b"{\"a\":NaN}",
+        for body in (b"", b"{", b"[]", b"5", b"null", BODY + b"x", BODY[:-1], b"{\"a\":1,\"a\":2}", b"\xff\xfe{}",
+                     b"{'a':1}",
+                     b"{\"model\":\"\xc3\x28\"}", b"{\"model\":\"\\ud800\"}", b"{\"model\":\"a\\u0000b\"}",
+                     b"{\"a\":NaN}",
                      b"{\"a\":1e400}", b"{\"a\":18446744073709551615}", b"{\"a\":01}", b"\0" * 100, b"{}" * 2,
                      b"{\"a\":\"\x01\"}", b"{\"a\":" + b"[" * 65 + b"]" * 65 + b"}", b"{\"a\":" + b"[" * 100000,
                      b"{\"a\":[" + b"1," * 300001 + b"1]}", b"{\"\xed\xa0\x80\":1}"):
             refused(body, f"body {body[:40]}")
         check("deeper" in refused(b"{\"a\":" + b"[" * 65 + b"]" * 65 + b"}", "depth"), "says so")
         check("values" in refused(b"{\"a\":[" + b"1," * 300001 + b"1]}", "values"), "says so")
-        for key, value in (("seed", "1e30"), ("max_tokens", "-1"), ("max_tokens", "0"), ("max_tokens", "1.5"), ("n", "1000000"),
-                           ("temperature", "-1"), ("temperature", "1e300"), ("top_p", "2"), ("max_tokens", "4294967297"),
-                           ("seed", "\"x\""), ("stream", "1"), ("model", "[]"), ("max_tokens", "9223372036854775807")):
+        for key, value in (
+                ("seed", "1e30"), ("seed", "\"x\""), ("max_tokens", "-1"), ("max_tokens", "0"), ("max_tokens", "1.5"),
+                ("max_tokens", "4294967297"), ("max_tokens", "9223372036854775807"), ("n", "1000000"),
+                ("temperature", "-1"), ("temperature", "1e300"), ("top_p", "2"), ("stream", "1"), ("model", "[]")):
             refused(BODY[:-1] + f",\"{key}\":{value}}}".encode() if f'"{key}"'.encode() not in BODY else
                     re.sub(rb'"' + key.encode() + rb'": [^,}]+', f'"{key}": {value}'.encode(), BODY), f"{key} {value}")
         equal(g.request("POST", "/v1/completions", b"x" * (9 << 20))[0], 413, "9 MiB")
         begin = time.monotonic()
         for size in (9 << 20, 100 << 20, 1 << 60):
-            data = g.raw(head("POST", "/v1/completions", f"Content-Length: {size}", "Expect: 100-continue"), timeout=5 * SLOW)
+            data = g.raw(head("POST", "/v1/completions", f"Content-Length: {size}", "Expect: 100-continue"),
+                         timeout=5 * SLOW)
             equal(statuses(data), [413], "told before it is sent")
-        equal(statuses(g.raw(head("POST", "/v1/completions", f"Content-Length: {1 << 60}"), timeout=5 * SLOW)), [413], "at once")
+        equal(statuses(g.raw(head("POST", "/v1/completions", f"Content-Length: {1 << 60}"), timeout=5 * SLOW)), [413],
+              "at once")
         check(time.monotonic() - begin < 4 * SLOW, "without waiting", time.monotonic() - begin)
         chunks = b"".join(b"100000\r\n" + b"x" * (1 << 20) + b"\r\n" for _ in range(9)) + b"0\r\n\r\n"
         with g.connect() as s:
@@ -136,7 +152,8 @@ def half_requests():
     with Daemon(placement=None) as d, Gateway(d, "--request-timeout", "2", "--idle-timeout", "3") as g:
         begin = time.monotonic()
         sockets = [g.connect() for _ in range(30)]
-        parts = [head("GET", "/health")[:-2] + b"X-A: ", head("POST", "/v1/completions", "Content-Length: 100") + b"{", b"", b"G",
+        parts = [head("GET", "/health")[:-2] + b"X-A: ", head("POST", "/v1/completions",
+                                                              "Content-Length: 100") + b"{", b"", b"G",
                  head("POST", "/v1/completions", "Transfer-Encoding: chunked") + b"64\r\n{"]
         for i, s in enumerate(sockets):
             s.sendall(parts[i % len(parts)])
@@ -196,9 +213,11 @@ def keys():
             r = start(listen=f"127.0.0.1:{g.port}")
             check(r.returncode == 1 and "is taken" in r.stdout, "a port that is taken", r.stdout)
             for headers in ({}, {"Authorization": "Bearer sk-nope"}, {"Authorization": "Bearer sk-laptop-123"},
-                            {"Authorization": "Bearer sk-laptop-12345"}, {"x-api-key": ""}, {"Authorization": "Basic x"},
+                            {"Authorization": "Bearer sk-laptop-12345"}, {"x-api-key": ""},
+                            {"Authorization": "Basic x"},
                             {"Authorization": "Bearer " + "x" * 5000}):
-                for path_, kind in (("/v1/completions", "OpenAI"), ("/v1/messages", "Anthropic"), ("/api/chat", "Ollama")):
+                for path_, kind in (("/v1/completions", "OpenAI"), ("/v1/messages", "Anthropic"), ("/api/chat",
+                                                                                                   "Ollama")):
                     status, h, data = g.request("POST", path_, BODY, headers)
                     equal((status, h["www-authenticate"]), (401, "Bearer"), f"{path_} with {headers}")
                     error = json.loads(data)["error"]
@@ -225,10 +244,14 @@ def many_malformed():
     r = random.Random(seed)
     good = [post(BODY, "Connection: close"), post(b'{"model":"tale"}', "Connection: close", path="/api/show"),
             head("GET", "/v1/models", "Connection: close"),
-            post(json.dumps({"model": "tale", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}]}).encode(),
+            post(json.dumps({"model": "tale", "max_tokens": 1, "messages": [{"role": "user",
+                                                                             "content": "x"}]}).encode(),
                  "Connection: close", path="/v1/messages")]
     with Daemon(placement=None) as d, Gateway(d, "--request-timeout", "5") as g:
         def some(n):
+            parallel([lambda seed=r.random(): mangle(random.Random(seed), n // 20) for _ in range(20)])
+
+        def mangle(r, n):
             for _ in range(n):
                 data = bytearray(r.choice(good))
                 for _ in range(r.choice((1, 1, 2, 8))):

@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ET
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import *  # noqa: E402,F403
 
-PAGES = ("tandem.1", "tandemd.8", "tandem.conf.5", "dev.tandem.Tandem1.5")
+PAGES = ("tandem.1", "tandemd.8", "tandem-http.8", "tandem.conf.5", "dev.tandem.Tandem1.5")
 
 
 def source(*path):
@@ -62,6 +62,32 @@ def daemon_flags():
     both_ways(flags, set(re.findall(r"\*--([a-z-]+)\*", page("tandemd.8"))) - {"user-only"}, "flags of tandemd")
     check(not flags - set(re.findall(r"--([a-z-]+)", help_of(os.path.join(BIN, "tandemd"), "--help"))),
           "flags in its help", flags)
+
+
+@test
+def gateway_flags():
+    flags = set(re.findall(r'\{ "([a-z-]+)", (?:no|required)_argument', source("http-gateway", "config.c")))
+    check(len(flags) > 8, "found the flags", flags)
+    both_ways(flags, set(re.findall(r"^\*--([a-z-]+)\*", page("tandem-http.8"), re.M)), "flags of tandem-http")
+    both_ways(flags, set(re.findall(r"--([a-z-]+)", help_of(os.path.join(BIN, "tandem-http"), "--help"))), "flags in its help")
+
+
+@test
+def gateway_parameters():
+    """The tables in docs/http-api.md are those of the program."""
+    tables = help_of(os.path.join(BIN, "tandem-http"), "--list-parameters").rstrip("\n")
+    check(tables.count("### ") == 12, "found the tables", tables[:200])
+    check(tables in source("docs", "http-api.md"), "docs/http-api.md is older than the tables of tandem-http --list-parameters")
+
+
+@test
+def gateway_paths():
+    """Each path of the program is in docs/http-api.md."""
+    paths = {p.rstrip("/") for p in re.findall(r'^        \{ "(/[^"]*)", "', source("http-gateway", "routes.c"), re.M)}
+    check(len(paths) > 20, "found the paths", paths)
+    said = source("docs", "http-api.md").split("## Parameters")[0]
+    missing = [p for p in paths if p and p not in said and f"`{p.split('/')[-1]}`" not in said]
+    equal(missing, [], "paths that the page lacks")
 
 
 @test

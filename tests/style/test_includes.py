@@ -32,7 +32,7 @@ def read_page(text):
 
 
 def sources():
-    listed = subprocess.run(["git", "-C", TREE, "ls-files"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    listed = subprocess.run(["git", "-C", TREE, "-c", f"safe.directory={TREE}", "ls-files"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     if listed.returncode == 0:
         names = listed.stdout.decode().split("\n")
     else:  # a tarball

@@ -53,9 +53,9 @@ def verify():
 
 @test
 def exposure():
-    """Of each of the three, its drop-ins included."""
+    """Of each of the four, its drop-ins included. The one that hears from a network is held to less."""
     need("systemd-analyze")
-    for unit in ("tandemd", "tandem-npu-worker", "tandem-gpu-worker"):
+    for unit, most in (("tandemd", MOST), ("tandem-npu-worker", MOST), ("tandem-gpu-worker", MOST), ("tandem-http", 1.0)):
         r = subprocess.run(["systemd-analyze", "security", "--offline=true", "--no-pager",
                             os.path.join(UNITS, "system", unit + ".service")],
                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
@@ -64,7 +64,7 @@ def exposure():
         if unit.endswith("worker"):
             check("char-accel" in r.stdout or "char-drm" in r.stdout, "the drop-ins are counted", r.stdout[-2000:])
         print(f"exposure of {unit}.service: {found[1]}")
-        check(float(found[1]) <= MOST, f"exposure of {unit} {found[1]}, at most {MOST}")
+        check(float(found[1]) <= most, f"exposure of {unit} {found[1]}, at most {most}")
 
 
 @test
@@ -92,6 +92,20 @@ def walls():
     rules = text("polkit.rules")
     equal(set(re.findall(r'"(tandem[\w.-]*)"', rules)), {"tandem", "tandem-npu-worker.service", "tandem-gpu-worker.service"},
           "whom polkit's rule is about")
+
+
+@test
+def http():
+    """The gateway's port is systemd's and no other machine's, and the gateway can open no connection of its own."""
+    for flavour in ("system", "user"):
+        equal(re.findall(r"^ListenStream=(.*)$", text(flavour, "tandem-http.socket"), re.M), ["127.0.0.1:11434"],
+              f"{flavour}: where")
+        unit = text(flavour, "tandem-http.service.in")
+        for line in ("RestrictAddressFamilies=AF_UNIX", "NoNewPrivileges=yes", "MemoryDenyWriteExecute=yes"):
+            check(line + "\n" in unit, f"{flavour}: {line}")
+    unit = text("system", "tandem-http.service.in")
+    for line in ("PrivateNetwork=yes", "DynamicUser=yes", "PrivateUsers=yes", "CapabilityBoundingSet=", "ProcSubset=pid"):
+        check(line + "\n" in unit, line)
 
 
 @test

@@ -3,17 +3,15 @@
 #include <assert.h>
 
 #include "engine/host/kernels.h"
+#include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/device/gpu-private.h"
 
 static_assert(TDM_VK_ACT_F32 == TDM_ACT_F32 && TDM_VK_ACT_I8 == TDM_ACT_I8 && TDM_VK_ACT_I16 == TDM_ACT_I16 &&
                       TDM_VK_ACT_F16 == TDM_N_ACTS && TDM_VK_ACT_NONE == TDM_VK_N_ACTS,
               "shaders and host name activations alike");
-static_assert(TDM_VK_F32 == TDM_TYPE_F32 && TDM_VK_F16 == TDM_TYPE_F16 && TDM_VK_Q4_0 == TDM_TYPE_Q4_0 &&
-                      TDM_VK_Q8_0 == TDM_TYPE_Q8_0 && TDM_VK_BF16 == TDM_TYPE_BF16 && TDM_VK_Q4_1 == TDM_TYPE_Q4_1 &&
-                      TDM_VK_Q5_0 == TDM_TYPE_Q5_0 && TDM_VK_Q5_1 == TDM_TYPE_Q5_1 && TDM_VK_Q2_K == TDM_TYPE_Q2_K &&
-                      TDM_VK_Q3_K == TDM_TYPE_Q3_K && TDM_VK_Q4_K == TDM_TYPE_Q4_K && TDM_VK_Q5_K == TDM_TYPE_Q5_K &&
-                      TDM_VK_Q6_K == TDM_TYPE_Q6_K && TDM_VK_IQ4_NL == TDM_TYPE_IQ4_NL &&
-                      TDM_VK_IQ4_XS == TDM_TYPE_IQ4_XS,
+#define IS_ALIKE(name, type, kind) &&TDM_VK_##type == TDM_TYPE_##type
+static_assert(TDM_VK_F32 == TDM_TYPE_F32 && TDM_VK_F16 == TDM_TYPE_F16 && TDM_VK_BF16 == TDM_TYPE_BF16 &&
+                      TDM_VK_Q4_0 == TDM_TYPE_Q4_0 && TDM_VK_Q8_0 == TDM_TYPE_Q8_0 TDM_SUBBLOCK_TYPES(IS_ALIKE),
               "shaders and host name types alike");
 static_assert(TDM_VK_KV_F16 == TDM_KV_F16 && TDM_VK_KV_F32 == TDM_KV_F32 && TDM_VK_KV_Q8_0 == TDM_KV_Q8_0 &&
                       TDM_VK_PAGE_TOKENS == TDM_KV_PAGE_TOKENS && TDM_VK_SPAN == TDM_ATTENTION_SPAN,

@@ -60,8 +60,8 @@ void tdm_vk_attend_rotations(struct tdm_vk_model *m, const uint32_t angles[TDM_K
                                                   .k_gain = m->layers[i].k_norm,
                                                   .counters = m->counters.address,
                                                   .angles = angles[tdm_kv_group_of(&m->hp, i)],
-                                                  .eps = m->hp.norm_eps,
-                                                  .query_scale = m->hp.query_scale };
+                                                  .eps = m->recipe.norm_eps,
+                                                  .query_scale = m->recipe.layers[i].query_scale };
 }
 
 struct tdm_vk_pipeline *tdm_vk_attend_kernel(const struct tdm_vk_model *m, bool many, uint32_t item_heads,

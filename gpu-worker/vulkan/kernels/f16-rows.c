@@ -18,8 +18,8 @@
  * multiple of 2^-24.
  *
  * Small models keep rows of 8 and 15 bits. One row of theirs spends its time between kernels, and there the kernels of
- * matvec.glsl are faster (docs/notes/gpu-throughput.md has the figures). The choice follows from the model's sizes alone,
- * so a restart changes nothing. TANDEM_VULKAN_HALVES=on|off overrides it in tests. */
+ * matvec.glsl are faster (docs/notes/gpu-throughput.md has the figures). The choice follows from the model's sizes
+ * alone, so a restart changes nothing. TANDEM_VULKAN_HALVES=on|off overrides it in tests. */
 #include <math.h>
 
 #include "gpu-worker/vulkan/kernels/kernels.h"
@@ -199,7 +199,7 @@ int tdm_vk_f16_scales(struct tdm_vk_model *m, struct tdm_error *err)
 
                 /* A head's norm leaves at most sqrt(head_dim) times its gain, rotation the root of two more. */
                 l->query_scale = scale_for(sqrtf(2 * (float)m->hp.head_dim) * largest_gain(m, TDM_TENSOR_Q_NORM, i) *
-                                           m->hp.query_scale);
+                                           m->recipe.layers[i].query_scale);
                 set_scales((struct tdm_vk_matrix *[]){ &l->q, &l->k, &l->v }, 3,
                            scale_for(root * largest_gain(m, TDM_TENSOR_ATTN_NORM, i)),
                            fmaxf(b[VALUES + 1], b[QUERIES + 1]));

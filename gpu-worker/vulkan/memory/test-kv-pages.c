@@ -19,7 +19,7 @@ static int begin(void **state)
         static struct tdm_hparams hp = { .n_layers = N_LAYERS, .n_kv_heads = 4, .n_heads = 8, .head_dim = 128 };
         struct tdm_segment *s;
 
-        memset(hp.layer_is_full, 1, sizeof(hp.layer_is_full));
+        tdm_hparams_all_layers(&hp);
         assert_int_equal(tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, N_PAGES, 0), 0);
         assert_int_equal(kv.page_bytes[TDM_KV_FULL], PAGE_BYTES);
         assert_int_equal(tdm_segment_create(&s, "probe", TDM_HUGEPAGE_BYTES), 0);

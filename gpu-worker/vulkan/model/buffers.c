@@ -36,7 +36,7 @@ void tdm_vk_buffers_size(struct tdm_vk_model *m)
                                            m->limits.max_logits);
         m->y_stride_max = TDM_MAX(TDM_MAX(tdm_vk_q_width(hp) + 2 * tdm_vk_kv_width(hp), 2 * hp->d_ff), hp->d_model);
         /* Tests that compare can have all logits: the choice changes no bit of what is drawn. */
-        m->logits_whole = hp->logit_softcap > 0 || (logits && strcmp(logits, "whole") == 0);
+        m->logits_whole = m->recipe.logit_softcap > 0 || (logits && strcmp(logits, "whole") == 0);
         m->maxima_stride = TDM_DIV_UP(hp->n_vocab, TDM_SAMPLE_MAX_BLOCK);
         m->sums_stride = TDM_DIV_UP(hp->n_vocab, TDM_SAMPLE_SUM_BLOCK);
         m->tops_stride = TDM_DIV_UP(hp->n_vocab, TDM_VK_LOGITS_EACH);
@@ -88,7 +88,7 @@ uint64_t tdm_vk_partial_flagged(const struct tdm_vk_model *m)
 static unsigned list_needs(struct tdm_vk_model *m, uint64_t step_bytes, struct need *needs)
 {
         const struct tdm_hparams *hp = &m->hp;
-        uint64_t hidden_bytes = (uint64_t)m->limits.max_rows * hp->d_model * sizeof(float);
+        uint64_t hidden_bytes = (uint64_t)m->limits.max_rows * hp->residual_width * sizeof(float);
         uint64_t logits_bytes = (uint64_t)m->logits_rows * m->logits_stride * sizeof(float),
                  scan_row = ((uint64_t)m->maxima_stride + m->tops_stride) * sizeof(float);
         unsigned n = 0;
@@ -231,13 +231,11 @@ static int host_memory_init(struct tdm_vk_model *m, struct tdm_error *err)
         m->sampler_scratch = aligned_alloc(64, bytes);
         m->memory_bytes += bytes;
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
-                bool full = group == TDM_KV_FULL;
+                const struct tdm_rope_recipe *rope = tdm_kv_group_rope(hp, &m->recipe, (enum tdm_kv_group)group);
 
-                if (m->kv.n_layers[group] && tdm_rope_init(&m->rope[group], hp->head_dim, hp->n_ctx,
-                                                           full ? hp->rope_base_full : hp->rope_base_window,
-                                                           full ? hp->rope_factor_full : 1) < 0)
+                if (rope && tdm_rope_init(&m->rope[group], hp->head_dim, hp->n_ctx, rope->base, rope->factor) < 0)
                         m->rope[group].memory = NULL;
-                if (m->kv.n_layers[group] && !m->rope[group].memory)
+                if (rope && !m->rope[group].memory)
                         return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for a model's tables");
         }
         if (!m->sampler_scratch)

@@ -58,6 +58,7 @@ struct tdm_vk_model {
         struct tdm_vk_device *device;
         const uint8_t *weights;
         struct tdm_hparams hp;
+        struct tdm_recipe recipe;
         struct tdm_kv_geometry kv;
         struct tdm_steps_limits limits;
         enum tdm_precision precision;

@@ -34,6 +34,8 @@ static int check(const struct tdm_device_model_config *config, const struct tdm_
                 return tdm_error_set(err, TDM_E_PROTOCOL, "vulkan device: no precision %u",
                                      (unsigned)config->precision);
         r = tdm_steps_limits_check(&config->limits, err);
+        if (r == 0) /* Gemma 3 and nothing else */
+                r = tdm_recipe_check_device(&header->recipe, hp, 0, "vulkan", err);
         if (r)
                 return r;
         if (!geometry_fits(&config->kv, hp))
@@ -153,6 +155,7 @@ int tdm_vk_model_begin(struct tdm_device *public, const struct tdm_device_model_
         m->device = device;
         m->weights = config->weights;
         m->hp = *hp;
+        m->recipe = tdm_weights_header(config->weights)->recipe;
         m->kv = config->kv;
         m->limits = config->limits;
         m->precision = config->precision;

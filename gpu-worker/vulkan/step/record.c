@@ -248,7 +248,7 @@ bool tdm_vk_gate_up_push(const struct tdm_vk_model *m, const struct tdm_vk_layer
 
 static uint64_t hidden_rows(const struct recorder *r)
 {
-        return r->work->slot->hidden + (uint64_t)r->first_row * r->m->hp.d_model * sizeof(float);
+        return r->work->slot->hidden + (uint64_t)r->first_row * r->m->hp.residual_width * sizeof(float);
 }
 
 /* Rounds the tile's rows for `matrices`, in each form that one of them takes; add_gain: 0, or y is added first. */
@@ -262,7 +262,7 @@ static void norm(struct recorder *r, uint64_t add_gain, uint64_t gain, const str
                                          .gain = gain,
                                          .d = m->hp.d_model,
                                          .y_stride = m->hp.d_model,
-                                         .eps = m->hp.norm_eps,
+                                         .eps = m->recipe.norm_eps,
                                          .scale_sums_rows = m->scale_sums_rows,
                                          .hidden_index = r->hidden_index,
                                          .hidden_wait = r->hidden_groups };
@@ -325,7 +325,7 @@ static void embed(struct recorder *r)
                 .rows = r->step + r->layout.rows,
                 .d = m->hp.d_model,
                 .panel_bytes = m->embedding.panel_bytes,
-                .scale = m->hp.embed_scale * (m->embedding.type & TDM_VK_FRAGMENTS ? m->embedding.divisor : 1)
+                .scale = m->recipe.embed_scale * (m->embedding.type & TDM_VK_FRAGMENTS ? m->embedding.divisor : 1)
         };
 
         dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_EMBED, m->embedding.type, 0, 0, 0), &push, sizeof(push),
@@ -370,8 +370,8 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .n_kv_heads = hp->n_kv_heads,
                 .head_dim = hp->head_dim,
                 .table_entries = m->limits.table_entries,
-                .eps = hp->norm_eps,
-                .query_scale = hp->query_scale,
+                .eps = m->recipe.norm_eps,
+                .query_scale = m->recipe.layers[layer].query_scale,
         };
         uint32_t item_heads = r->work->slot->item_heads[group];
         bool merges = tdm_vk_attend_merges(m, r->work->slot->many, item_heads);
@@ -538,7 +538,7 @@ static void head_block(struct recorder *r)
                                                .gather = r->step + r->layout.gather +
                                                          r->work->first_logit * sizeof(uint32_t),
                                                .d = m->hp.d_model,
-                                               .eps = m->hp.norm_eps };
+                                               .eps = m->recipe.norm_eps };
 
         dispatch(r,
                  tdm_vk_pipeline_get(r->device, TDM_VK_NORM, TDM_VK_NORM_GATHER, m->output.act, tdm_vk_norm_per(m), 0),
@@ -589,7 +589,7 @@ static bool fits(const struct tdm_vk_recording *c, const struct tdm_vk_work *w, 
 static VkResult record(struct tdm_vk_model *m, const struct tdm_vk_work *work, struct tdm_vk_recording *c)
 {
         const VkCommandBufferBeginInfo begin = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO };
-        const VkBufferCopy rows = { .size = (uint64_t)work->slot->n_rows * m->hp.d_model * sizeof(float) },
+        const VkBufferCopy rows = { .size = (uint64_t)work->slot->n_rows * m->hp.residual_width * sizeof(float) },
                            gave_up = { .dstOffset = TDM_VK_GAVE_UP_WORD * sizeof(uint32_t), .size = sizeof(uint32_t) };
         struct recorder r = { .m = m,
                               .device = m->device,

@@ -65,7 +65,7 @@ struct sample_job {
 /* As the host device's: y = cap tanh(x / cap), tanh(z) = 1 - 2 / (exp(2z) + 1). */
 static void softcap(const struct sample_job *job, float *x)
 {
-        float cap = job->m->hp.logit_softcap, e[64];
+        float cap = job->m->recipe.logit_softcap, e[64];
 
         for (uint32_t i = 0, n; i < job->m->hp.n_vocab; i += n) {
                 n = TDM_MIN((uint32_t)TDM_ARRAY_SIZE(e), job->m->hp.n_vocab - i);
@@ -98,7 +98,7 @@ static void sample_one(void *arg, unsigned chunk, unsigned thread)
         const struct tdm_step_logits *l = &step->logits[job->first + chunk];
         struct tdm_result result;
 
-        if (m->hp.logit_softcap > 0)
+        if (m->recipe.logit_softcap > 0)
                 softcap(job, logits_of(m, chunk));
         take(job, chunk,
              tdm_sample(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, step->history + l->history_offset,
@@ -147,7 +147,7 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
                         if (r != 0)
                                 return r;
                 }
-                if (m->hp.logit_softcap > 0)
+                if (m->recipe.logit_softcap > 0)
                         job.kernels = tdm_kernels_choose(NULL);
                 if (m->logits_whole)
                         tdm_pool_run(m->device->threads, n, sample_one, &job);
@@ -220,7 +220,7 @@ static int settle(struct run *run, struct tdm_error *err)
         run->n_done++;
         take_profile(m->device, flight->recording);
         if (flight->download) {
-                size_t hidden_bytes = (size_t)run->slot->n_rows * m->hp.d_model * sizeof(float);
+                size_t hidden_bytes = (size_t)run->slot->n_rows * m->hp.residual_width * sizeof(float);
 
                 memcpy(run->hidden, m->hidden_host.map, hidden_bytes);
                 m->device->counters.hidden_copies++;
@@ -291,7 +291,7 @@ static int begin_some(struct run *run, uint32_t block, uint32_t *ret_n, struct t
         work.upload = !slot->in_place && !slot->on_device && block > 0;
         work.download = !slot->in_place && run->bring_back && block + work.n == run->end;
         if (work.upload) { /* only the first of a run: the others find them on the device */
-                memcpy(m->hidden_host.map, run->hidden, (size_t)slot->n_rows * m->hp.d_model * sizeof(float));
+                memcpy(m->hidden_host.map, run->hidden, (size_t)slot->n_rows * m->hp.residual_width * sizeof(float));
                 m->device->counters.hidden_copies++;
         }
         *flight = (struct flight){ NULL, block, work.n, first_layer, n_layers, work.download };

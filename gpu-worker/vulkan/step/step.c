@@ -47,7 +47,7 @@ uint64_t tdm_vk_step_args(const struct tdm_vk_step_layout *layout, uint32_t tile
 struct tdm_vk_slot *tdm_vk_slot_of(struct tdm_vk_model *m, const float *hidden)
 {
         struct tdm_vk_slot *oldest = &m->slots[0];
-        uint64_t bytes = (uint64_t)m->limits.max_rows * m->hp.d_model * sizeof(float);
+        uint64_t bytes = (uint64_t)m->limits.max_rows * m->hp.residual_width * sizeof(float);
 
         for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
                 if (m->slots[i].key == hidden) {

@@ -43,15 +43,11 @@ bool random_model_hparams(const char *size, struct tdm_hparams *ret)
                         .n_vocab = sizes[i].n_vocab,
                         .n_ctx = sizes[i].n_ctx,
                         .window = sizes[i].window,
-                        .norm_eps = 1e-6f,
-                        .rope_base_full = 1e6f,
-                        .rope_base_window = 1e4f,
-                        .rope_factor_full = 8,
-                        .query_scale = 1 / sqrtf((float)sizes[i].head_dim),
-                        .embed_scale = sqrtf((float)sizes[i].d_model),
                 };
+                tdm_hparams_all_layers(ret);
                 for (uint32_t l = 0; l < ret->n_layers; l++)
-                        ret->layer_is_full[l] = sizes[i].n_layers < 6 ? l == 1 : (l + 1) % 6 == 0;
+                        if (sizes[i].n_layers < 6 ? l == 1 : (l + 1) % 6 == 0)
+                                ret->layers[l].window = 0;
                 return true;
         }
         return false;
@@ -221,6 +217,10 @@ uint8_t *random_model_new(const struct tdm_hparams *hp, uint32_t type, uint32_t 
                                                .hparams = *hp,
                                                .n_tensors = n,
                                                .tensors_offset = TDM_ALIGN_UP(sizeof(*header), (size_t)64) };
+        tdm_gemma3_recipe(&header->recipe, hp);
+        header->recipe.ropes[0].factor = 8;
+        for (uint32_t i = 0; i < hp->n_layers; i++)
+                header->recipe.layers[i].query_scale = 1 / sqrtf((float)hp->head_dim);
         memcpy(base + header->tensors_offset, tensors, n * sizeof(*tensors));
         for (uint32_t i = 0; i < n; i++)
                 if (tensors[i].rows > 1)

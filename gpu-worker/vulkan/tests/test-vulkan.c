@@ -510,6 +510,7 @@ static void refused(void **state)
                                                          .heartbeat = &heartbeat,
                                                          .memory_bytes = 1 << 20 };
         struct tdm_device *device, *little;
+        struct tdm_recipe *recipe;
         struct tdm_error err = {};
         float *hidden = calloc(hp->d_model, sizeof(float));
 
@@ -525,6 +526,16 @@ static void refused(void **state)
         bad = good;
         bad.kv.part_bytes /= 2;
         assert_int_equal(ops->model_load(device, &bad, &model, &err), TDM_E_PROTOCOL);
+
+        /* What a recipe asks for and no kernel does. */
+        recipe = &((struct tdm_weights_header *)weights)->recipe;
+        recipe->layers[1].has_sinks = 1;
+        recipe->layers[1].norms &= ~(uint32_t)TDM_NORM_FFN_AFTER; /* which the host device does */
+        assert_int_equal(ops->model_load(device, &good, &model, &err), TDM_E_UNSUPPORTED);
+        assert_non_null(strstr(err.message, "vulkan device: "));
+        assert_non_null(strstr(err.message, "layers without a norm after attention or FFN, attention sinks"));
+        recipe->layers[1].has_sinks = 0;
+        recipe->layers[1].norms |= TDM_NORM_FFN_AFTER;
 
         assert_int_equal(ops->open(&little, &little_config, &err), 0);
         assert_int_equal(ops->model_load(little, &good, &model, &err), TDM_E_NO_MEMORY);
@@ -704,6 +715,8 @@ static void measured(void)
         weights = model_new("tiny-128", TDM_TYPE_Q4_0);
         assert_true(random_model_hparams("tiny-128", &hp));
         hp.d_ff *= 2;
+        for (uint32_t l = 0; l < hp.n_layers; l++)
+                hp.layers[l].d_ff *= 2;
         other = random_model_new(&hp, TDM_TYPE_Q4_0, TDM_TYPE_Q4_0);
         assert_non_null(other);
         assert_non_null(mkdtemp(folder));

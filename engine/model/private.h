@@ -1,0 +1,87 @@
+/* What the files of engine/model share: keys.c has the table of hyperparameters, model.c describes a file, and each
+ * architecture is a file of its own. */
+#ifndef TDM_ENGINE_MODEL_PRIVATE_H
+#define TDM_ENGINE_MODEL_PRIVATE_H
+
+#include "engine/model/model.h"
+
+#define TDM_WIDTH_MAX 65536u
+#define TDM_VOCAB_MAX (1u << 21)
+#define TDM_CTX_MAX (1u << 20)
+
+/* ---- keys.c ---- */
+
+/* The rows of the table, in the order in which they are read. */
+enum tdm_key_id {
+        TDM_KEY_N_LAYERS,
+        TDM_KEY_D_MODEL,
+        TDM_KEY_N_CTX,
+        TDM_KEY_N_VOCAB,
+        TDM_KEY_N_HEADS,
+        TDM_KEY_N_KV_HEADS,
+        TDM_KEY_HEAD_DIM,
+        TDM_KEY_D_FF,
+        TDM_KEY_WINDOW,
+        TDM_KEY_NORM_EPS,
+        TDM_KEY_EMBED_SCALE,
+        TDM_KEY_LOGIT_SOFTCAP,
+        TDM_KEY_ROPE_BASE,
+        TDM_KEY_ROPE_BASE_WINDOW,
+        TDM_KEY_ROPE_FACTOR_OLD,
+        TDM_KEY_ROPE_FACTOR,
+        TDM_KEY_ROPE_DIMS,
+        TDM_KEY_QUERY_SCALE,
+        TDM_KEY_ATTENTION_SOFTCAP,
+        TDM_KEY_N_EXPERTS,
+        TDM_KEY_CAUSAL,
+        TDM_N_KEYS
+};
+
+/* An architecture: data, and what data cannot say. It is listed at the end of this file. */
+struct tdm_architecture {
+        const char *name;       /* as general.architecture has it; keys begin with it */
+        uint32_t follows;       /* bits of enum tdm_key_id: keys that it has beyond those of every architecture */
+        bool layers_may_differ; /* its files may have arrays where others have one number for all layers */
+        /* The sizes have been read. Makes the recipe, with the defaults of the keys that it follows. */
+        int (*begin)(const struct tdm_gguf *gguf, struct tdm_hparams *hp, struct tdm_recipe *recipe,
+                     struct tdm_error *err);
+        /* All keys have been read. NULL: nothing is left to do. */
+        int (*end)(const struct tdm_gguf *gguf, struct tdm_hparams *hp, struct tdm_recipe *recipe,
+                   struct tdm_error *err);
+};
+
+/* Reads the keys that every architecture has into hp: sizes, with every layer's keys and values its own. */
+int tdm_keys_read_sizes(const struct tdm_gguf *gguf, const struct tdm_architecture *architecture,
+                        struct tdm_hparams *hp, struct tdm_error *err);
+/* Reads the keys that the architecture follows where the file has them, and refuses those that it does not follow
+ * unless their value changes nothing. */
+int tdm_keys_read_recipe(const struct tdm_gguf *gguf, const struct tdm_architecture *architecture,
+                         struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err);
+/* The ranges of all numbers for which the table has a row. TDM_E_BAD_MODEL. */
+int tdm_keys_check_sizes(const struct tdm_hparams *hp, struct tdm_error *err);
+int tdm_keys_check_recipe(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err);
+
+/* Keys for which there is no row, because one architecture alone has them. key: without the architecture's name. *ret
+ * is left alone where the file has no such key. */
+int tdm_key_get_u32(const struct tdm_gguf *gguf, const char *architecture, const char *key, uint32_t *ret,
+                    struct tdm_error *err);
+int tdm_key_get_float(const struct tdm_gguf *gguf, const char *architecture, const char *key, float *ret,
+                      struct tdm_error *err);
+
+/* ---- checks, and words of messages ---- */
+
+int tdm_check_u32(struct tdm_error *err, const char *what, uint32_t v, uint32_t min, uint32_t max);
+int tdm_check_float(struct tdm_error *err, const char *what, float v, double min, double max);
+/* A file's string for a message: printable, of bounded length. */
+const char *tdm_quote(struct tdm_gguf_string s, char buffer[static 64]);
+bool tdm_string_is(struct tdm_gguf_string s, const char *text);
+
+/* ---- architectures ---- */
+
+/* Each has a file of its own, which defines tdm_architecture_<name>. */
+#define TDM_ARCHITECTURES(X) X(gemma3)
+
+#define TDM_DECLARE_ARCHITECTURE(name) extern const struct tdm_architecture tdm_architecture_##name;
+TDM_ARCHITECTURES(TDM_DECLARE_ARCHITECTURE)
+
+#endif

@@ -1,0 +1,244 @@
+/* Recipes: checking one that a peer or a file made, and naming what it asks of a device. */
+#include <math.h>
+#include "engine/model/private.h"
+
+#define SPARSITY_SCALE_MAX 10.0 /* deviations: the share of a normal distribution beyond it is 1e-23 */
+
+static const char *const feature_names[TDM_N_FEATURES] = {
+        [TDM_FEATURE_NO_NORM_BEFORE] = "layers without a norm before attention or FFN",
+        [TDM_FEATURE_NO_NORM_AFTER] = "layers without a norm after attention or FFN",
+        [TDM_FEATURE_NO_QK_NORM] = "queries or keys without a norm",
+        [TDM_FEATURE_V_NORM] = "values with a norm",
+        [TDM_FEATURE_BIASES] = "biases",
+        [TDM_FEATURE_NO_ROPE] = "layers without RoPE",
+        [TDM_FEATURE_ROPE_NEIGHBOURS] = "RoPE of neighbouring dimensions",
+        [TDM_FEATURE_ROPE_PARTIAL] = "RoPE of a part of each head",
+        [TDM_FEATURE_ROPE_DIVISORS] = "RoPE with a divisor for each pair",
+        [TDM_FEATURE_ROPE_YARN] = "YaRN",
+        [TDM_FEATURE_ROPE_MAGNITUDE] = "RoPE with a magnitude",
+        [TDM_FEATURE_ROPE_BY_LAYER] = "RoPE that differs between layers of one kind",
+        [TDM_FEATURE_ATTENTION_SOFTCAP] = "soft-capped attention",
+        [TDM_FEATURE_SINKS] = "attention sinks",
+        [TDM_FEATURE_V_IS_K] = "values that are the keys",
+        [TDM_FEATURE_SHARED_KV] = "layers that share keys and values",
+        [TDM_FEATURE_HEADS_BY_LAYER] = "heads that differ between layers",
+        [TDM_FEATURE_FF_BY_LAYER] = "FFN widths that differ between layers",
+        [TDM_FEATURE_WINDOW_BY_LAYER] = "attention windows that differ between layers",
+        [TDM_FEATURE_ACTIVATION] = "an activation other than GELU",
+        [TDM_FEATURE_SPARSITY] = "sparse activations",
+        [TDM_FEATURE_EXPERTS] = "experts",
+        [TDM_FEATURE_STREAMS] = "a residual of several streams",
+        [TDM_FEATURE_LAUREL] = "a low-rank branch beside attention",
+        [TDM_FEATURE_PER_LAYER_INPUT] = "an input for each layer",
+        [TDM_FEATURE_OUTPUT_SCALE] = "scaled outputs of layers",
+};
+
+/* ---- checking ---- */
+
+static int bad(struct tdm_error *err, const char *what)
+{
+        return tdm_error_set(err, TDM_E_BAD_MODEL, "its recipe has %s", what);
+}
+
+static int check_rope(const struct tdm_rope_recipe *rope, struct tdm_error *err)
+{
+        if (rope->style != TDM_ROPE_HALVES && rope->style != TDM_ROPE_NEIGHBOURS)
+                return bad(err, "a RoPE of no known style");
+        if (rope->n_dims % 2)
+                return bad(err, "a RoPE of an odd number of dimensions");
+        if (rope->has_divisors > 1)
+                return bad(err, "a flag that is neither 0 nor 1");
+        if (!(rope->magnitude >= 1e-3f && rope->magnitude <= 1e3f))
+                return bad(err, "a RoPE with an impossible magnitude");
+        switch (rope->scaling) {
+        case TDM_ROPE_LINEAR:
+                if (rope->yarn_beta_fast != 0 || rope->yarn_beta_slow != 0 || rope->yarn_n_ctx != 0)
+                        return bad(err, "numbers of YaRN without YaRN");
+                return 0;
+        case TDM_ROPE_YARN:
+                if (!(rope->yarn_beta_slow > 0 && rope->yarn_beta_slow < rope->yarn_beta_fast &&
+                      rope->yarn_beta_fast <= 1e6f) ||
+                    rope->yarn_n_ctx < 1 || rope->yarn_n_ctx > TDM_CTX_MAX)
+                        return bad(err, "impossible numbers of YaRN");
+                return 0;
+        default:
+                return bad(err, "a RoPE of no known scaling");
+        }
+}
+
+static int check_experts(const struct tdm_layer_recipe *l, struct tdm_error *err)
+{
+        if (l->n_experts == 0) {
+                if (l->n_experts_used || l->d_expert || l->router || l->has_dense_beside ||
+                    (l->biases & TDM_BIAS_ROUTER))
+                        return bad(err, "sizes of experts without experts");
+                return 0;
+        }
+        if (l->n_experts_used < 1 || l->n_experts_used > l->n_experts)
+                return bad(err, "an impossible number of experts in use");
+        if (l->d_expert < 1 || l->d_expert > TDM_WIDTH_MAX || l->d_expert % 32)
+                return bad(err, "experts of an impossible width");
+        if (l->router != TDM_ROUTER_SOFTMAX_CHOSEN && l->router != TDM_ROUTER_SOFTMAX_ALL)
+                return bad(err, "a router of no known kind");
+        return 0;
+}
+
+static int check_layer(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, uint32_t i, struct tdm_error *err)
+{
+        const struct tdm_layer_recipe *l = &recipe->layers[i];
+
+        if (l->norms & ~(uint32_t)TDM_NORM_ALL || l->biases & ~(uint32_t)TDM_BIAS_ALL)
+                return bad(err, "norms or biases of no known place");
+        if (l->rope != TDM_ROPE_NONE && l->rope >= recipe->n_ropes)
+                return bad(err, "a RoPE that it does not describe");
+        if (l->rope != TDM_ROPE_NONE && recipe->ropes[l->rope].n_dims > hp->layers[i].head_dim)
+                return bad(err, "a RoPE of more dimensions than a head has");
+        if (l->has_sinks > 1 || l->v_is_k > 1 || l->is_sparse > 1 || l->has_dense_beside > 1 || l->has_input > 1 ||
+            l->has_output_scale > 1)
+                return bad(err, "a flag that is neither 0 nor 1");
+        if (l->v_is_k && (l->biases & TDM_BIAS_V))
+                return bad(err, "a bias for values that have no matrix");
+        if (hp->layers[i].kv_layer != i && (l->v_is_k || l->biases & (TDM_BIAS_K | TDM_BIAS_V)))
+                return bad(err, "a way to make keys and values that it reads from another layer");
+        if (l->activation < TDM_ACTIVATION_GELU_TANH || l->activation > TDM_ACTIVATION_SWIGLU_CLAMPED)
+                return bad(err, "no known activation");
+        if (l->is_sparse ? !(fabsf(l->sparsity_scale) <= (float)SPARSITY_SCALE_MAX) : l->sparsity_scale != 0)
+                return bad(err, "an impossible sparsity");
+        if (l->has_input && recipe->per_layer_width == 0)
+                return bad(err, "a layer with an input of no width");
+        return check_experts(l, err);
+}
+
+static int check_residual(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
+{
+        switch (recipe->residual) {
+        case TDM_RESIDUAL_PLAIN:
+                if (recipe->n_streams != 1)
+                        return bad(err, "several streams in a plain residual");
+                break;
+        case TDM_RESIDUAL_ALTUP:
+                if (recipe->n_streams < 2 || recipe->n_streams > TDM_MAX_STREAMS)
+                        return bad(err, "an impossible number of streams");
+                break;
+        default:
+                return bad(err, "no known residual");
+        }
+        if (recipe->active_stream >= recipe->n_streams)
+                return bad(err, "an active stream that is not there");
+        if (hp->residual_width != recipe->n_streams * hp->d_model)
+                return bad(err, "streams that do not fill the residual");
+        if (recipe->laurel_rank > hp->d_model)
+                return bad(err, "a low-rank branch of an impossible rank");
+        if (recipe->per_layer_width > TDM_WIDTH_MAX)
+                return bad(err, "inputs of layers of an impossible width");
+        return 0;
+}
+
+int tdm_recipe_check(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
+{
+        static const struct tdm_layer_recipe no_layer;
+        static const struct tdm_rope_recipe no_rope;
+        int r;
+
+        if (recipe->architecture[0] == 0 || !memchr(recipe->architecture, 0, sizeof(recipe->architecture)))
+                return bad(err, "no name of an architecture");
+        if (recipe->n_ropes > TDM_MAX_ROPES)
+                return bad(err, "more kinds of RoPE than there may be");
+        if ((r = tdm_keys_check_recipe(recipe, hp, err)) || (r = check_residual(recipe, hp, err)))
+                return r;
+        for (uint32_t i = 0; i < TDM_MAX_ROPES; i++) {
+                if (i < recipe->n_ropes && (r = check_rope(&recipe->ropes[i], err)))
+                        return r;
+                if (i >= recipe->n_ropes && memcmp(&recipe->ropes[i], &no_rope, sizeof(no_rope)) != 0)
+                        return bad(err, "a RoPE behind its last one");
+        }
+        for (uint32_t i = 0; i < TDM_MAX_LAYERS; i++) {
+                if (i < hp->n_layers && (r = check_layer(recipe, hp, i, err)))
+                        return err ? tdm_error_prefix(err, "layer %u", i) : r;
+                if (i >= hp->n_layers && memcmp(&recipe->layers[i], &no_layer, sizeof(no_layer)) != 0)
+                        return bad(err, "a layer behind its last one");
+        }
+        return 0;
+}
+
+/* ---- features ---- */
+
+const char *tdm_feature_name(enum tdm_feature feature)
+{
+        return (unsigned)feature < TDM_N_FEATURES ? feature_names[feature] : "an unknown feature";
+}
+
+#define BIT(feature) TDM_FEATURE_BIT(TDM_FEATURE_##feature)
+
+static uint64_t rope_features(const struct tdm_rope_recipe *rope, const struct tdm_layer_sizes *sizes)
+{
+        return (rope->style == TDM_ROPE_NEIGHBOURS ? BIT(ROPE_NEIGHBOURS) : 0) |
+               (rope->n_dims != sizes->head_dim ? BIT(ROPE_PARTIAL) : 0) |
+               (rope->has_divisors ? BIT(ROPE_DIVISORS) : 0) | (rope->scaling == TDM_ROPE_YARN ? BIT(ROPE_YARN) : 0) |
+               (rope->magnitude != 1 ? BIT(ROPE_MAGNITUDE) : 0);
+}
+
+static uint64_t layer_features(const struct tdm_layer_recipe *l)
+{
+        const uint32_t before = TDM_NORM_ATTN_BEFORE | TDM_NORM_FFN_BEFORE,
+                       after = TDM_NORM_ATTN_AFTER | TDM_NORM_FFN_AFTER, qk = TDM_NORM_Q | TDM_NORM_K;
+
+        return ((l->norms & before) != before ? BIT(NO_NORM_BEFORE) : 0) |
+               ((l->norms & after) != after ? BIT(NO_NORM_AFTER) : 0) | ((l->norms & qk) != qk ? BIT(NO_QK_NORM) : 0) |
+               (l->norms & TDM_NORM_V ? BIT(V_NORM) : 0) | (l->biases ? BIT(BIASES) : 0) |
+               (l->rope == TDM_ROPE_NONE ? BIT(NO_ROPE) : 0) | (l->attention_softcap > 0 ? BIT(ATTENTION_SOFTCAP) : 0) |
+               (l->has_sinks ? BIT(SINKS) : 0) | (l->v_is_k ? BIT(V_IS_K) : 0) |
+               (l->activation != TDM_ACTIVATION_GELU_TANH ? BIT(ACTIVATION) : 0) | (l->is_sparse ? BIT(SPARSITY) : 0) |
+               (l->n_experts ? BIT(EXPERTS) : 0) | (l->has_input ? BIT(PER_LAYER_INPUT) : 0) |
+               (l->has_output_scale ? BIT(OUTPUT_SCALE) : 0);
+}
+
+/* Compared with the model's largest, and with the first layer that has a window where this one has, or none. */
+static uint64_t size_features(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, uint32_t i)
+{
+        const struct tdm_layer_sizes *l = &hp->layers[i];
+        uint32_t first = 0;
+
+        while (!hp->layers[first].window != !l->window)
+                first++;
+        return (l->n_heads != hp->n_heads || l->n_kv_heads != hp->n_kv_heads || l->head_dim != hp->head_dim ?
+                        BIT(HEADS_BY_LAYER) :
+                        0) |
+               (l->d_ff != hp->d_ff ? BIT(FF_BY_LAYER) : 0) |
+               (l->window && l->window != hp->window ? BIT(WINDOW_BY_LAYER) : 0) |
+               (l->kv_layer != i ? BIT(SHARED_KV) : 0) |
+               (recipe->layers[i].rope != recipe->layers[first].rope ? BIT(ROPE_BY_LAYER) : 0);
+}
+
+uint64_t tdm_recipe_features(const struct tdm_recipe *recipe, const struct tdm_hparams *hp)
+{
+        uint64_t features = (recipe->residual != TDM_RESIDUAL_PLAIN ? BIT(STREAMS) : 0) |
+                            (recipe->laurel_rank ? BIT(LAUREL) : 0) |
+                            (recipe->per_layer_width ? BIT(PER_LAYER_INPUT) : 0);
+
+        for (uint32_t i = 0; i < hp->n_layers; i++) {
+                const struct tdm_layer_recipe *l = &recipe->layers[i];
+
+                features |= layer_features(l) | size_features(recipe, hp, i);
+                if (l->rope != TDM_ROPE_NONE)
+                        features |= rope_features(&recipe->ropes[l->rope], &hp->layers[i]);
+        }
+        return features;
+}
+
+int tdm_recipe_check_device(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, uint64_t supported,
+                            const char *device, struct tdm_error *err)
+{
+        uint64_t left = tdm_recipe_features(recipe, hp) & ~supported;
+        char names[512] = "";
+        size_t n = 0;
+
+        if (!left)
+                return 0;
+        for (unsigned i = 0; i < TDM_N_FEATURES; i++)
+                if (left >> i & 1 && n < sizeof(names))
+                        n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", n ? ", " : "", feature_names[i]);
+        return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                             "%s device: a %s model like this needs what it does not compute: %s", device,
+                             recipe->architecture, names);
+}

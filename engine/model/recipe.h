@@ -1,0 +1,180 @@
+/* The recipe of a model: which operations its layers consist of. An architecture is such data; a device branches on it
+ * when it loads a model, and for each block, never for each number.
+ *
+ * It travels beside the sizes (hparams.h) in the head of the weights segment. Plain data without pointers: the same
+ * bytes in every process. A recipe can say more than a device computes: tdm_recipe_check_device() refuses at load what
+ * a device does not do, by the feature's name. Operations for which there is no field here are refused when a file is
+ * described (model.h).
+ *
+ * A layer, with x the residual, d = d_model, W a matrix, RMS(x) = x / sqrt(mean(x²) + norm_eps) times a gain where there
+ * is one:
+ *
+ *   h = RMS(x)                                  TDM_NORM_ATTN_BEFORE
+ *   q, k, v = Wq h, Wk h, Wv h (+ biases); for each head: RMS(q), RMS(k), RMS(v)     TDM_NORM_Q, _K, _V
+ *   q and k are turned by RoPE; scores = query_scale q·k, soft-capped; softmax (+ sink); o = sum of v
+ *   x = x + RMS(Wo o)                           TDM_NORM_ATTN_AFTER
+ *   f = RMS(x)                                  TDM_NORM_FFN_BEFORE
+ *   x = x + RMS(Wdown (act(Wgate f) * Wup f))   TDM_NORM_FFN_AFTER
+ *
+ * The head: Woutput RMS(x), soft-capped. */
+#ifndef TDM_ENGINE_MODEL_RECIPE_H
+#define TDM_ENGINE_MODEL_RECIPE_H
+
+#include "engine/model/hparams.h"
+
+#define TDM_MAX_ROPES 4u
+#define TDM_MAX_STREAMS 8u
+#define TDM_MAX_EXPERTS 1024u
+#define TDM_ROPE_NONE UINT32_MAX
+
+/* Where RMS norms stand. All but V have gains in the file. */
+enum tdm_norm {
+        TDM_NORM_ATTN_BEFORE = 1 << 0,
+        TDM_NORM_ATTN_AFTER = 1 << 1,
+        TDM_NORM_Q = 1 << 2, /* of each head, before RoPE */
+        TDM_NORM_K = 1 << 3,
+        TDM_NORM_V = 1 << 4, /* of each head, no gain */
+        TDM_NORM_FFN_BEFORE = 1 << 5,
+        TDM_NORM_FFN_AFTER = 1 << 6,
+        TDM_NORM_ALL = (1 << 7) - 1
+};
+
+/* Which products have a bias added. */
+enum tdm_bias {
+        TDM_BIAS_Q = 1 << 0,
+        TDM_BIAS_K = 1 << 1,
+        TDM_BIAS_V = 1 << 2,
+        TDM_BIAS_O = 1 << 3,
+        TDM_BIAS_GATE = 1 << 4,
+        TDM_BIAS_UP = 1 << 5,
+        TDM_BIAS_DOWN = 1 << 6,
+        TDM_BIAS_ROUTER = 1 << 7,
+        TDM_BIAS_ALL = (1 << 8) - 1
+};
+
+/* Which two numbers of a head make a pair. */
+enum tdm_rope_style {
+        TDM_ROPE_HALVES = 1,    /* i and i + n_dims / 2 */
+        TDM_ROPE_NEIGHBOURS = 2 /* 2 i and 2 i + 1 */
+};
+enum tdm_rope_scaling { TDM_ROPE_LINEAR = 1, TDM_ROPE_YARN = 2 };
+
+/* Pair i of a query or key at position p is turned by the angle p / factor * base^(-2 i / n_dims), divided by the i-th
+ * number of a tensor where has_divisors says so. YaRN (Peng and others, 2023) applies factor to low frequencies only.
+ */
+struct tdm_rope_recipe {
+        uint32_t style;   /* enum tdm_rope_style */
+        uint32_t n_dims;  /* of a head that are turned, from the first on; even */
+        uint32_t scaling; /* enum tdm_rope_scaling */
+        uint32_t has_divisors;
+        float base;
+        float factor;         /* 1: none */
+        float magnitude;      /* cos and sin are multiplied by it; 1: not */
+        float yarn_beta_fast; /* turns within yarn_n_ctx: at least so many are not scaled, */
+        float yarn_beta_slow; /* at most so many are scaled in full; 0, as the next, where scaling is linear */
+        uint32_t yarn_n_ctx;  /* positions that the model was trained with first */
+};
+
+enum tdm_activation {
+        TDM_ACTIVATION_GELU_TANH = 1,
+        TDM_ACTIVATION_SILU = 2,
+        TDM_ACTIVATION_SWIGLU_CLAMPED = 3 /* gpt-oss: g = min(g, 7), u = clamp(u, ±7): g sigmoid(1.702 g) (u + 1) */
+};
+
+/* From a router's numbers z to the weights of the experts that are used. */
+enum tdm_router {
+        TDM_ROUTER_NONE = 0,
+        TDM_ROUTER_SOFTMAX_CHOSEN = 1, /* softmax over the chosen ones, which are the largest */
+        TDM_ROUTER_SOFTMAX_ALL = 2     /* softmax over all, not scaled to the sum 1 */
+};
+
+struct tdm_layer_recipe {
+        uint32_t norms;  /* enum tdm_norm, several */
+        uint32_t biases; /* enum tdm_bias, several */
+        uint32_t rope;   /* which of the recipe's; TDM_ROPE_NONE: positions do not matter */
+        float query_scale;
+        float attention_softcap; /* scores become c tanh(s / c); 0: not */
+        uint32_t has_sinks;      /* a number for each head joins the softmax's sum */
+        uint32_t v_is_k;         /* no Wv: v is Wk h */
+        uint32_t activation;     /* enum tdm_activation */
+        uint32_t is_sparse;      /* of gate's outputs, what is below mean + sparsity_scale * deviation becomes zero */
+        float sparsity_scale;    /* 0 where it is not sparse */
+        /* Experts; all zero: none. */
+        uint32_t n_experts, n_experts_used;
+        uint32_t d_expert;         /* neurons of an expert; a multiple of 32 */
+        uint32_t router;           /* enum tdm_router */
+        uint32_t has_dense_beside; /* a dense FFN runs beside the experts */
+        uint32_t has_input;        /* takes part in the per-layer inputs */
+        uint32_t has_output_scale; /* the residual is multiplied by a number at the layer's end */
+};
+
+enum tdm_residual {
+        TDM_RESIDUAL_PLAIN = 1, /* x, as above */
+        TDM_RESIDUAL_ALTUP = 2  /* Gemma 3n: several streams, predicted and corrected around each layer */
+};
+
+struct tdm_recipe {
+        char architecture[32]; /* as files call it; ends in a NUL */
+        float norm_eps;
+        float embed_scale;   /* rows of the embedding are multiplied by it */
+        float logit_softcap; /* logits become c tanh(l / c); 0: not */
+        uint32_t residual;   /* enum tdm_residual */
+        uint32_t n_streams;  /* 1 where it is plain */
+        uint32_t active_stream;
+        uint32_t laurel_rank;     /* of the low-rank branch beside attention; 0: none */
+        uint32_t per_layer_width; /* of a token's own input to each layer; 0: none */
+        uint32_t n_ropes;
+        struct tdm_rope_recipe ropes[TDM_MAX_ROPES];    /* all zero from n_ropes on */
+        struct tdm_layer_recipe layers[TDM_MAX_LAYERS]; /* all zero from n_layers on */
+};
+
+static_assert(sizeof(struct tdm_rope_recipe) == 40 && sizeof(struct tdm_layer_recipe) == 68 &&
+                      sizeof(struct tdm_recipe) == 68 + 40 * TDM_MAX_ROPES + 68 * TDM_MAX_LAYERS,
+              "part of the weights segment's layout");
+
+/* Checks every field's range and that the fields fit each other and the sizes. hp has passed tdm_hparams_check().
+ * Workers run it on what they were handed. TDM_E_BAD_MODEL. */
+int tdm_recipe_check(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err);
+
+/* What a model may ask of a device beyond what every device does, which is Gemma 3: norms before and after attention
+ * and FFN and of queries and keys, GELU, a plain residual, RoPE by halves of whole heads, layers of the same sizes with
+ * one window or none. */
+enum tdm_feature {
+        TDM_FEATURE_NO_NORM_BEFORE,
+        TDM_FEATURE_NO_NORM_AFTER,
+        TDM_FEATURE_NO_QK_NORM,
+        TDM_FEATURE_V_NORM,
+        TDM_FEATURE_BIASES,
+        TDM_FEATURE_NO_ROPE,
+        TDM_FEATURE_ROPE_NEIGHBOURS,
+        TDM_FEATURE_ROPE_PARTIAL,
+        TDM_FEATURE_ROPE_DIVISORS,
+        TDM_FEATURE_ROPE_YARN,
+        TDM_FEATURE_ROPE_MAGNITUDE,
+        TDM_FEATURE_ROPE_BY_LAYER, /* two of the full layers, or two of the sliding ones, turn differently */
+        TDM_FEATURE_ATTENTION_SOFTCAP,
+        TDM_FEATURE_SINKS,
+        TDM_FEATURE_V_IS_K,
+        TDM_FEATURE_SHARED_KV,
+        TDM_FEATURE_HEADS_BY_LAYER, /* numbers or sizes of heads */
+        TDM_FEATURE_FF_BY_LAYER,
+        TDM_FEATURE_WINDOW_BY_LAYER, /* two different windows */
+        TDM_FEATURE_ACTIVATION,      /* another than GELU */
+        TDM_FEATURE_SPARSITY,
+        TDM_FEATURE_EXPERTS,
+        TDM_FEATURE_STREAMS,
+        TDM_FEATURE_LAUREL,
+        TDM_FEATURE_PER_LAYER_INPUT,
+        TDM_FEATURE_OUTPUT_SCALE,
+        TDM_N_FEATURES
+};
+#define TDM_FEATURE_BIT(feature) (UINT64_C(1) << (feature))
+
+const char *tdm_feature_name(enum tdm_feature feature); /* "attention sinks"; never NULL */
+/* Bits of enum tdm_feature. Both have passed their checks. */
+uint64_t tdm_recipe_features(const struct tdm_recipe *recipe, const struct tdm_hparams *hp);
+/* TDM_E_UNSUPPORTED with the names of the features that are not among `supported` and of the device. */
+int tdm_recipe_check_device(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, uint64_t supported,
+                            const char *device, struct tdm_error *err);
+
+#endif

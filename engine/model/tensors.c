@@ -1,0 +1,91 @@
+/* The table of tensors. A kind that a recipe's feature needs gets its row here together with the first device that
+ * computes the feature. */
+#include "engine/model/tensors.h"
+
+/* What a shape is made of. */
+enum dim { ONE, MODEL, VOCAB, FF, Q_WIDTH, KV_WIDTH, HEAD };
+
+enum { GLOBAL = false, LAYER = true };
+enum { MATRIX = TDM_ROLE_MATRIX, VECTOR = TDM_ROLE_VECTOR };
+enum { NEEDED = false, MAYBE = true };
+
+static const struct kind {
+        const char *name;
+        bool per_layer;
+        uint8_t role;       /* enum tdm_tensor_role */
+        uint8_t rows, cols; /* enum dim */
+        bool is_optional;
+        uint32_t norm; /* there is one where the layer's recipe has this norm; 0: in every layer */
+} kinds[TDM_N_TENSOR_KINDS] = {
+        [TDM_TENSOR_TOKEN_EMBD] = { "token_embd", GLOBAL, MATRIX, VOCAB, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_OUTPUT] = { "output", GLOBAL, MATRIX, VOCAB, MODEL, MAYBE, 0 },
+        [TDM_TENSOR_OUTPUT_NORM] = { "output_norm", GLOBAL, VECTOR, ONE, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_ATTN_NORM] = { "attn_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, TDM_NORM_ATTN_BEFORE },
+        [TDM_TENSOR_Q] = { "attn_q", LAYER, MATRIX, Q_WIDTH, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_K] = { "attn_k", LAYER, MATRIX, KV_WIDTH, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_V] = { "attn_v", LAYER, MATRIX, KV_WIDTH, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_Q_NORM] = { "attn_q_norm", LAYER, VECTOR, ONE, HEAD, NEEDED, TDM_NORM_Q },
+        [TDM_TENSOR_K_NORM] = { "attn_k_norm", LAYER, VECTOR, ONE, HEAD, NEEDED, TDM_NORM_K },
+        [TDM_TENSOR_O] = { "attn_output", LAYER, MATRIX, MODEL, Q_WIDTH, NEEDED, 0 },
+        [TDM_TENSOR_POST_ATTN_NORM] = { "post_attention_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, TDM_NORM_ATTN_AFTER },
+        [TDM_TENSOR_FFN_NORM] = { "ffn_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, TDM_NORM_FFN_BEFORE },
+        [TDM_TENSOR_GATE] = { "ffn_gate", LAYER, MATRIX, FF, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_UP] = { "ffn_up", LAYER, MATRIX, FF, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_DOWN] = { "ffn_down", LAYER, MATRIX, MODEL, FF, NEEDED, 0 },
+        [TDM_TENSOR_POST_FFW_NORM] = { "post_ffw_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, TDM_NORM_FFN_AFTER },
+};
+
+static uint32_t dim_size(const struct tdm_hparams *hp, uint32_t layer, enum dim dim)
+{
+        const struct tdm_layer_sizes *sizes = &hp->layers[layer];
+
+        switch (dim) {
+        case ONE:
+                return 1;
+        case MODEL:
+                return hp->d_model;
+        case VOCAB:
+                return hp->n_vocab;
+        case FF:
+                return sizes->d_ff;
+        case Q_WIDTH:
+                return sizes->n_heads * sizes->head_dim;
+        case KV_WIDTH:
+                return sizes->n_kv_heads * sizes->head_dim;
+        case HEAD:
+                return sizes->head_dim;
+        }
+        abort();
+}
+
+enum tdm_tensor_role tdm_tensor_role(enum tdm_tensor_kind kind)
+{
+        return (enum tdm_tensor_role)kinds[kind].role;
+}
+
+uint32_t tdm_tensor_n(enum tdm_tensor_kind kind, const struct tdm_hparams *hp)
+{
+        return kinds[kind].per_layer ? hp->n_layers : 1;
+}
+
+void tdm_tensor_name(enum tdm_tensor_kind kind, uint32_t layer, char ret[static TDM_TENSOR_NAME_MAX])
+{
+        if (kinds[kind].per_layer)
+                snprintf(ret, TDM_TENSOR_NAME_MAX, "blk.%u.%s.weight", layer, kinds[kind].name);
+        else
+                snprintf(ret, TDM_TENSOR_NAME_MAX, "%s.weight", kinds[kind].name);
+}
+
+void tdm_tensor_shape(enum tdm_tensor_kind kind, const struct tdm_hparams *hp, uint32_t layer, uint32_t *ret_rows,
+                      uint32_t *ret_cols)
+{
+        *ret_rows = dim_size(hp, layer, (enum dim)kinds[kind].rows);
+        *ret_cols = dim_size(hp, layer, (enum dim)kinds[kind].cols);
+}
+
+enum tdm_tensor_presence tdm_tensor_presence(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe, uint32_t layer)
+{
+        if (kinds[kind].norm != 0 && !(recipe->layers[layer].norms & kinds[kind].norm))
+                return TDM_TENSOR_ABSENT;
+        return kinds[kind].is_optional ? TDM_TENSOR_OPTIONAL : TDM_TENSOR_REQUIRED;
+}

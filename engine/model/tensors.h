@@ -1,0 +1,51 @@
+/* The tensors that models consist of: one table of their names, shapes and roles (tensors.c). Who describes a file, who
+ * lays out the weights segment and who checks it ask this table. */
+#ifndef TDM_ENGINE_MODEL_TENSORS_H
+#define TDM_ENGINE_MODEL_TENSORS_H
+
+#include "engine/model/recipe.h"
+
+/* Numbers are part of the weights segment's layout. */
+enum tdm_tensor_kind {
+        TDM_TENSOR_TOKEN_EMBD, /* [n_vocab][d_model] */
+        TDM_TENSOR_OUTPUT,     /* [n_vocab][d_model]; absent: TOKEN_EMBD serves */
+        TDM_TENSOR_OUTPUT_NORM,
+        TDM_TENSOR_ATTN_NORM,
+        TDM_TENSOR_Q, /* [n_heads * head_dim][d_model], sizes of the layer; so below */
+        TDM_TENSOR_K, /* [n_kv_heads * head_dim][d_model] */
+        TDM_TENSOR_V,
+        TDM_TENSOR_Q_NORM, /* [head_dim] */
+        TDM_TENSOR_K_NORM,
+        TDM_TENSOR_O, /* [d_model][n_heads * head_dim] */
+        TDM_TENSOR_POST_ATTN_NORM,
+        TDM_TENSOR_FFN_NORM,
+        TDM_TENSOR_GATE, /* [d_ff][d_model] */
+        TDM_TENSOR_UP,
+        TDM_TENSOR_DOWN, /* [d_model][d_ff] */
+        TDM_TENSOR_POST_FFW_NORM,
+        TDM_N_TENSOR_KINDS
+};
+
+enum tdm_tensor_role {
+        TDM_ROLE_MATRIX, /* multiplied with rows; of any supported type, in panels */
+        TDM_ROLE_VECTOR  /* one row of f32, as gains are */
+};
+
+enum tdm_tensor_presence { TDM_TENSOR_ABSENT, TDM_TENSOR_OPTIONAL, TDM_TENSOR_REQUIRED };
+
+#define TDM_TENSOR_NAME_MAX 64u
+
+/* kind < TDM_N_TENSOR_KINDS in all of these. */
+enum tdm_tensor_role tdm_tensor_role(enum tdm_tensor_kind kind);
+/* How many of the kind a model can have: one for each layer, or one. */
+uint32_t tdm_tensor_n(enum tdm_tensor_kind kind, const struct tdm_hparams *hp);
+/* "blk.<layer>.<name>.weight", or without the layer. */
+void tdm_tensor_name(enum tdm_tensor_kind kind, uint32_t layer, char ret[static TDM_TENSOR_NAME_MAX]);
+/* layer < tdm_tensor_n(). Rows are 1 for vectors. */
+void tdm_tensor_shape(enum tdm_tensor_kind kind, const struct tdm_hparams *hp, uint32_t layer, uint32_t *ret_rows,
+                      uint32_t *ret_cols);
+/* Whether this layer of this recipe has it. */
+enum tdm_tensor_presence tdm_tensor_presence(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe,
+                                             uint32_t layer);
+
+#endif

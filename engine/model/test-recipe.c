@@ -1,0 +1,222 @@
+/* Recipes: what a peer may hand over is checked field by field, and what a recipe asks of a device has a name. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include "engine/model/model.h"
+
+static struct tdm_hparams hp;
+static struct tdm_recipe good;
+
+static int setup(void **state)
+{
+        hp = (struct tdm_hparams){ .n_layers = 4,
+                                   .d_model = 64,
+                                   .n_heads = 4,
+                                   .n_kv_heads = 2,
+                                   .head_dim = 32,
+                                   .d_ff = 96,
+                                   .n_vocab = 100,
+                                   .n_ctx = 256,
+                                   .window = 16 };
+        tdm_hparams_all_layers(&hp);
+        hp.layers[3].window = 0;
+        tdm_gemma3_recipe(&good, &hp);
+        assert_int_equal(tdm_hparams_check(&hp, NULL), 0);
+        assert_int_equal(tdm_recipe_check(&good, &hp, NULL), 0);
+        return 0;
+}
+
+#define REFUSED(change)                                                                                                \
+        do {                                                                                                           \
+                struct tdm_recipe r = good;                                                                            \
+                struct tdm_error err = { 0 };                                                                          \
+                change;                                                                                                \
+                if (tdm_recipe_check(&r, &hp, &err) <= 0 || !err.message[0])                                           \
+                        fail_msg("accepted: %s", #change);                                                             \
+        } while (0)
+
+static void hostile_numbers(void **state)
+{
+        REFUSED(r.architecture[0] = 0);
+        REFUSED(memset(r.architecture, 'x', sizeof(r.architecture)));
+        REFUSED(r.norm_eps = 0);
+        REFUSED(r.norm_eps = NAN);
+        REFUSED(r.embed_scale = INFINITY);
+        REFUSED(r.embed_scale = 0);
+        REFUSED(r.logit_softcap = -1);
+        REFUSED(r.n_ropes = 0); /* its layers name two */
+        REFUSED(r.n_ropes = 1);
+        REFUSED(r.n_ropes = 3); /* the third is empty */
+        REFUSED(r.n_ropes = TDM_MAX_ROPES + 1);
+        REFUSED(r.n_ropes = UINT32_MAX);
+        for (uint32_t i = 0; i < 2; i++) {
+                REFUSED(r.ropes[i].style = 0);
+                REFUSED(r.ropes[i].style = 3);
+                REFUSED(r.ropes[i].n_dims = 0);
+                REFUSED(r.ropes[i].n_dims = 31);
+                REFUSED(r.ropes[i].n_dims = 34); /* of 32 */
+                REFUSED(r.ropes[i].n_dims = UINT32_MAX - 1);
+                REFUSED(r.ropes[i].scaling = 0);
+                REFUSED(r.ropes[i].scaling = 3);
+                REFUSED(r.ropes[i].scaling = TDM_ROPE_YARN); /* without its numbers */
+                REFUSED(r.ropes[i].has_divisors = 2);
+                REFUSED(r.ropes[i].base = 0);
+                REFUSED(r.ropes[i].base = INFINITY);
+                REFUSED(r.ropes[i].factor = 0);
+                REFUSED(r.ropes[i].factor = NAN);
+                REFUSED(r.ropes[i].magnitude = 0);
+                REFUSED(r.ropes[i].magnitude = NAN);
+                REFUSED(r.ropes[i].yarn_beta_fast = 32);
+                REFUSED(r.ropes[i].yarn_n_ctx = 4096);
+        }
+        REFUSED(r.ropes[2].factor = 1);
+        REFUSED(r.residual = 0);
+        REFUSED(r.residual = 3);
+        REFUSED(r.n_streams = 0);
+        REFUSED(r.n_streams = 4);
+        REFUSED(r.residual = TDM_RESIDUAL_ALTUP);
+        REFUSED((r.residual = TDM_RESIDUAL_ALTUP, r.n_streams = 4)); /* for which the residual is too narrow */
+        REFUSED((r.residual = TDM_RESIDUAL_ALTUP, r.n_streams = UINT32_MAX));
+        REFUSED(r.active_stream = 1);
+        REFUSED(r.laurel_rank = 65);
+        REFUSED(r.per_layer_width = 65537);
+        REFUSED(r.layers[4].norms = 1);
+        REFUSED(r.layers[TDM_MAX_LAYERS - 1].has_output_scale = 1);
+}
+
+static void hostile_layers(void **state)
+{
+        for (uint32_t i = 0; i < 4; i++) {
+                REFUSED(r.layers[i].norms |= 1u << 7);
+                REFUSED(r.layers[i].biases = 1u << 31);
+                REFUSED(r.layers[i].rope = 2);
+                REFUSED(r.layers[i].rope = UINT32_MAX - 1);
+                REFUSED(r.layers[i].query_scale = 0);
+                REFUSED(r.layers[i].query_scale = -NAN);
+                REFUSED(r.layers[i].attention_softcap = -1);
+                REFUSED(r.layers[i].has_sinks = 2);
+                REFUSED(r.layers[i].v_is_k = 2);
+                REFUSED((r.layers[i].v_is_k = 1, r.layers[i].biases = TDM_BIAS_V));
+                REFUSED(r.layers[i].activation = 0);
+                REFUSED(r.layers[i].activation = 4);
+                REFUSED(r.layers[i].is_sparse = 2);
+                REFUSED(r.layers[i].sparsity_scale = 1); /* in a dense layer */
+                REFUSED((r.layers[i].is_sparse = 1, r.layers[i].sparsity_scale = -INFINITY));
+                REFUSED((r.layers[i].is_sparse = 1, r.layers[i].sparsity_scale = NAN));
+                REFUSED(r.layers[i].n_experts = 8); /* of which none is used */
+                REFUSED(r.layers[i].n_experts = TDM_MAX_EXPERTS + 1);
+                REFUSED(r.layers[i].n_experts_used = 1);
+                REFUSED(r.layers[i].d_expert = 32);
+                REFUSED(r.layers[i].router = TDM_ROUTER_SOFTMAX_ALL);
+                REFUSED(r.layers[i].has_dense_beside = 1);
+                REFUSED(r.layers[i].biases = TDM_BIAS_ROUTER);
+                REFUSED(r.layers[i].has_input = 1); /* of no width */
+                REFUSED(r.layers[i].has_output_scale = 2);
+#define EXPERTS(n, used, width, how)                                                                                   \
+        (r.layers[i].n_experts = n, r.layers[i].n_experts_used = used, r.layers[i].d_expert = width,                   \
+         r.layers[i].router = how)
+                REFUSED(EXPERTS(8, 9, 32, TDM_ROUTER_SOFTMAX_ALL));
+                REFUSED(EXPERTS(8, 0, 32, TDM_ROUTER_SOFTMAX_ALL));
+                REFUSED(EXPERTS(8, 2, 33, TDM_ROUTER_SOFTMAX_ALL));
+                REFUSED(EXPERTS(8, 2, 0, TDM_ROUTER_SOFTMAX_ALL));
+                REFUSED(EXPERTS(8, 2, 1u << 20, TDM_ROUTER_SOFTMAX_ALL));
+                REFUSED(EXPERTS(8, 2, 32, TDM_ROUTER_NONE));
+                REFUSED(EXPERTS(8, 2, 32, 3));
+        }
+}
+
+/* A change that a recipe can say, and how it is called. */
+#define ASKS(feature, change)                                                                                          \
+        do {                                                                                                           \
+                struct tdm_recipe r = good;                                                                            \
+                struct tdm_hparams sizes = hp;                                                                         \
+                struct tdm_error err = { 0 };                                                                          \
+                change;                                                                                                \
+                tdm_hparams_take_largest(&sizes);                                                                      \
+                if (tdm_hparams_check(&sizes, &err) || tdm_recipe_check(&r, &sizes, &err))                             \
+                        fail_msg("%s: %s", #change, err.message);                                                      \
+                assert_int_equal(tdm_recipe_features(&r, &sizes), TDM_FEATURE_BIT(feature));                           \
+                assert_int_equal(tdm_recipe_check_device(&r, &sizes, TDM_FEATURE_BIT(feature), "test", &err), 0);      \
+                assert_int_equal(tdm_recipe_check_device(&r, &sizes, ~TDM_FEATURE_BIT(feature), "test", &err),         \
+                                 TDM_E_UNSUPPORTED);                                                                   \
+                assert_non_null(strstr(err.message, tdm_feature_name(feature)));                                       \
+                assert_non_null(strstr(err.message, "test device: "));                                                 \
+                seen |= TDM_FEATURE_BIT(feature);                                                                      \
+        } while (0)
+
+static void features(void **state)
+{
+        uint64_t seen = 0;
+
+        assert_int_equal(tdm_recipe_features(&good, &hp), 0);
+        assert_int_equal(tdm_recipe_check_device(&good, &hp, 0, "test", NULL), 0);
+        ASKS(TDM_FEATURE_NO_NORM_BEFORE, r.layers[3].norms &= ~(uint32_t)TDM_NORM_FFN_BEFORE);
+        ASKS(TDM_FEATURE_NO_NORM_AFTER, r.layers[2].norms &= ~(uint32_t)TDM_NORM_ATTN_AFTER);
+        ASKS(TDM_FEATURE_NO_QK_NORM, r.layers[1].norms &= ~(uint32_t)TDM_NORM_K);
+        ASKS(TDM_FEATURE_V_NORM, r.layers[0].norms |= TDM_NORM_V);
+        ASKS(TDM_FEATURE_BIASES, r.layers[0].biases = TDM_BIAS_Q);
+        for (int i = 0; i < 3; i++)
+                good.layers[i].rope = TDM_ROPE_NONE; /* a single layer of its kind would also differ from its fellows */
+        ASKS(TDM_FEATURE_NO_ROPE, (void)r);
+        setup(NULL);
+        ASKS(TDM_FEATURE_ROPE_NEIGHBOURS, r.ropes[1].style = TDM_ROPE_NEIGHBOURS);
+        ASKS(TDM_FEATURE_ROPE_PARTIAL, r.ropes[0].n_dims = 16);
+        ASKS(TDM_FEATURE_ROPE_DIVISORS, r.ropes[0].has_divisors = 1);
+        ASKS(TDM_FEATURE_ROPE_YARN, (r.ropes[0].scaling = TDM_ROPE_YARN, r.ropes[0].yarn_beta_fast = 32,
+                                     r.ropes[0].yarn_beta_slow = 1, r.ropes[0].yarn_n_ctx = 4096));
+        ASKS(TDM_FEATURE_ROPE_MAGNITUDE, r.ropes[1].magnitude = 1.3f);
+        ASKS(TDM_FEATURE_ROPE_BY_LAYER, r.layers[1].rope = 0);
+        ASKS(TDM_FEATURE_ATTENTION_SOFTCAP, r.layers[1].attention_softcap = 50);
+        ASKS(TDM_FEATURE_SINKS, r.layers[3].has_sinks = 1);
+        ASKS(TDM_FEATURE_V_IS_K, r.layers[3].v_is_k = 1);
+        ASKS(TDM_FEATURE_SHARED_KV, sizes.layers[2].kv_layer = 1);
+        ASKS(TDM_FEATURE_HEADS_BY_LAYER, sizes.layers[2].n_kv_heads = 1);
+        ASKS(TDM_FEATURE_FF_BY_LAYER, sizes.layers[2].d_ff = 64);
+        ASKS(TDM_FEATURE_WINDOW_BY_LAYER, sizes.layers[2].window = 32);
+        ASKS(TDM_FEATURE_ACTIVATION, r.layers[2].activation = TDM_ACTIVATION_SILU);
+        ASKS(TDM_FEATURE_SPARSITY, (r.layers[0].is_sparse = 1, r.layers[0].sparsity_scale = 1.64f));
+        ASKS(TDM_FEATURE_EXPERTS, (r.layers[1].n_experts = 8, r.layers[1].n_experts_used = 2, r.layers[1].d_expert = 32,
+                                   r.layers[1].router = TDM_ROUTER_SOFTMAX_CHOSEN));
+        ASKS(TDM_FEATURE_STREAMS, (r.residual = TDM_RESIDUAL_ALTUP, r.n_streams = 4, sizes.residual_width = 256));
+        ASKS(TDM_FEATURE_LAUREL, r.laurel_rank = 64);
+        ASKS(TDM_FEATURE_PER_LAYER_INPUT, (r.per_layer_width = 32, r.layers[1].has_input = 1));
+        ASKS(TDM_FEATURE_OUTPUT_SCALE, r.layers[1].has_output_scale = 1);
+        assert_int_equal(seen, TDM_FEATURE_BIT(TDM_N_FEATURES) - 1); /* none was forgotten */
+        assert_string_equal(tdm_feature_name(TDM_N_FEATURES), "an unknown feature");
+}
+
+/* The tensors that a layer has follow from its recipe. */
+static void presence(void **state)
+{
+        char name[TDM_TENSOR_NAME_MAX];
+        uint32_t rows, cols;
+
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_POST_FFW_NORM, &good, 2), TDM_TENSOR_REQUIRED);
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_OUTPUT, &good, 0), TDM_TENSOR_OPTIONAL);
+        good.layers[2].norms &= ~(uint32_t)TDM_NORM_FFN_AFTER;
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_POST_FFW_NORM, &good, 2), TDM_TENSOR_ABSENT);
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_POST_FFW_NORM, &good, 1), TDM_TENSOR_REQUIRED);
+        hp.layers[1].d_ff = 64;
+        tdm_tensor_shape(TDM_TENSOR_GATE, &hp, 1, &rows, &cols);
+        assert_true(rows == 64 && cols == 64);
+        tdm_tensor_shape(TDM_TENSOR_DOWN, &hp, 2, &rows, &cols);
+        assert_true(rows == 64 && cols == 96);
+        tdm_tensor_name(TDM_TENSOR_DOWN, 255, name);
+        assert_string_equal(name, "blk.255.ffn_down.weight");
+        tdm_tensor_name(TDM_TENSOR_OUTPUT_NORM, 0, name);
+        assert_string_equal(name, "output_norm.weight");
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test_setup(hostile_numbers, setup),
+                cmocka_unit_test_setup(hostile_layers, setup),
+                cmocka_unit_test_setup(features, setup),
+                cmocka_unit_test_setup(presence, setup),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
