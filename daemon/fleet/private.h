@@ -174,9 +174,13 @@ struct tdm_fleet_worker {
         char reason[256];
         char sandbox[128];
         char last_exit[160];
-        struct {
+        struct tdm_fleet_done {
                 uint64_t blocks, rows, ns;
         } past[TDM_N_BLOCK_KINDS];
+        struct {
+                uint64_t busy_ns, waiting_ns, handovers, handover_ns;
+                struct tdm_fleet_done kinds[TDM_N_BLOCK_KINDS];
+        } seen; /* its counters of this life, as they were last believed */
         uint64_t past_busy_ns, past_waiting_ns, past_handovers, past_handover_ns;
         struct tdm_segment *dead_segment; /* the progress of the last life that ended: what it did last */
         uint32_t dead_life;

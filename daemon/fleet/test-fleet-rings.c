@@ -244,6 +244,33 @@ static void scribbling_peer(void **state)
         rig_free(rig);
 }
 
+/* A worker's counters are its own word: those that cannot be are not shown, and none falls. */
+static void lying_counters(void **state)
+{
+        struct rig *rig = rig_new();
+        struct tdm_worker_status before, after;
+        struct tdm_progress *p;
+        uint64_t life_ns;
+
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
+        p = rig->fleet->workers[TDM_WORKER_GPU].progress;
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_GPU, &before);
+        assert_true(before.busy_ns > 0 && before.done[TDM_BLOCK_FFN].blocks > 0);
+        atomic_store(&p->busy_ns, 0);
+        atomic_store(&p->kinds[TDM_BLOCK_FFN].blocks, 0);
+        atomic_store(&p->waiting_ns, UINT64_MAX);
+        atomic_store(&p->waiting_since_ns, 1);
+        atomic_store(&p->handovers, UINT64_MAX);
+        atomic_store(&p->kinds[TDM_BLOCK_FFN].rows, UINT64_MAX / 2);
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_GPU, &after);
+        life_ns = tdm_now_ns() - after.started_ns;
+        assert_true(after.busy_ns >= before.busy_ns);
+        assert_true(after.done[TDM_BLOCK_FFN].blocks >= before.done[TDM_BLOCK_FFN].blocks);
+        assert_true(after.waiting_ns <= life_ns && after.handovers <= life_ns);
+        assert_true(after.done[TDM_BLOCK_FFN].rows <= life_ns);
+        rig_free(rig);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -251,6 +278,7 @@ int main(void)
                 cmocka_unit_test(scribbled_often),
                 cmocka_unit_test(woken_early),
                 cmocka_unit_test(scribbling_peer),
+                cmocka_unit_test(lying_counters),
                 cmocka_unit_test(gpu_lies),
                 cmocka_unit_test(npu_lies),
                 cmocka_unit_test(gpu_cries),
