@@ -191,6 +191,8 @@ static int on_ring(struct tdm_source *source, int fd, uint32_t events, void *use
 
                 while ((r = tdm_ring_pop(w->ring_from, &desc)) > 0) {
                         r = handle_desc(w, &desc);
+                        if (!w->ring_from)
+                                return 0; /* it has ended the epoch, and the ring is gone */
                         if (r < 0)
                                 break;
                         stale += (unsigned)r;

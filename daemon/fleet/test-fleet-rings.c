@@ -244,6 +244,47 @@ static void scribbling_peer(void **state)
         rig_free(rig);
 }
 
+/* A worker says through its ring that a step failed in which it has no block. */
+static void fault_hook(struct rig *rig, uint32_t n_steps)
+{
+        struct tdm_fleet_worker *npu = &rig->fleet->workers[TDM_WORKER_NPU];
+        const uint64_t one = 1;
+        struct tdm_ring_shared *from;
+        uint32_t at;
+
+        if (n_steps < 4 || rig->hook_state > 0 || rig->jobs[0].step_id == 0 || !npu->ring_from)
+                return;
+        rig->hook_state++;
+        from = tdm_ring_shared(npu->ring_from);
+        at = atomic_load(&from->produced);
+        from->slots[at % from->n_slots] = (struct tdm_desc){ .kind = TDM_DESC_FAULT,
+                                                             .epoch = rig->fleet->epoch,
+                                                             .step_id = rig->jobs[0].step_id,
+                                                             .model_id = rig->model.model_id,
+                                                             .slot = 0,
+                                                             .status = TDM_E_DEVICE_FAULT };
+        atomic_store(&from->produced, at + 1);
+        assert_int_equal(write(tdm_ring_eventfd(npu->ring_from), &one, sizeof(one)), 8);
+}
+
+static void fails_of_another(void **state)
+{
+        struct rig *rig = rig_new();
+        struct tdm_worker_status npu, gpu;
+
+        rig->hook = fault_hook;
+        for (unsigned i = 0; i < 20; i++) { /* the step may be done before the lie is read */
+                rig->hook_state = 0;
+                run_jobs(rig, TDM_PLACEMENT_GPU);
+        }
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &npu);
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_GPU, &gpu);
+        assert_true(npu.restarts > 0 || npu.state == TDM_WORKER_QUARANTINED);
+        assert_int_equal(gpu.restarts, 0);
+        assert_int_equal(rig->step_error.code, 0);
+        rig_free(rig);
+}
+
 /* A worker's counters are its own word: those that cannot be are not shown, and none falls. */
 static void lying_counters(void **state)
 {
@@ -279,6 +320,7 @@ int main(void)
                 cmocka_unit_test(woken_early),
                 cmocka_unit_test(scribbling_peer),
                 cmocka_unit_test(lying_counters),
+                cmocka_unit_test(fails_of_another),
                 cmocka_unit_test(gpu_lies),
                 cmocka_unit_test(npu_lies),
                 cmocka_unit_test(gpu_cries),
