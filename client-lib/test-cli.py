@@ -240,8 +240,8 @@ class Usage(unittest.TestCase):
         self.assertEqual((r.returncode, r.stderr), (0, b""))
         commands = re.findall(r"^  ([\w-]+)  ", r.stdout.decode(), re.M)
         self.assertEqual(commands,
-                         "generate chat status models jobs cancel restart load unload tokenize score schema-check bench top "
-                         "trace help".split())
+                         "generate chat status models jobs cancel restart load unload tokenize score schema-check "
+                         "bench top trace help".split())
         for command in commands:
             a, b = tandem("help", command), tandem(command, "--help")
             self.assertEqual((a.returncode, a.stdout, a.stderr), (0, b.stdout, b""))

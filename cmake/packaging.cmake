@@ -22,7 +22,8 @@ foreach(command tandem tandemd)
     RENAME ${command} COMPONENT daemon)
 endforeach()
 install(FILES ${completions}/_tandem DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions COMPONENT daemon)
-install(FILES ${completions}/tandem.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d COMPONENT daemon)
+install(FILES ${completions}/tandem.fish
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d COMPONENT daemon)
 
 # Every package has its own copyright and changelog; gzip -n leaves times out, so that two builds are equal.
 find_program(GZIP gzip)
@@ -41,7 +42,8 @@ foreach(pair ${pairs})
   install(FILES ${debian}/copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${package} COMPONENT ${component}
     PERMISSIONS OWNER_READ OWNER_WRITE GROUP_READ WORLD_READ)
   if(GZIP)
-    install(FILES ${made}/changelog.Debian.gz DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${package} COMPONENT ${component})
+    install(FILES ${made}/changelog.Debian.gz
+      DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${package} COMPONENT ${component})
   endif()
   string(TOUPPER ${component} upper)
   set(CPACK_DEBIAN_${upper}_PACKAGE_NAME ${package})
@@ -79,14 +81,17 @@ This package has the daemon, its workers and the tandem command.")
 set(CPACK_DEBIAN_DAEMON_PACKAGE_SECTION utils)
 set(CPACK_DEBIAN_DAEMON_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
-set(CPACK_DEBIAN_DAEMON_PACKAGE_DEPENDS
-  "${library_package} (= ${PROJECT_VERSION}-1), init-system-helpers (>= 1.54), systemd | systemd-standalone-sysusers, systemd | systemd-standalone-tmpfiles")
-set(CPACK_DEBIAN_DAEMON_PACKAGE_RECOMMENDS "tandem-model-tale, default-dbus-system-bus | dbus-system-bus, polkitd, libvulkan1")
+string(JOIN ", " CPACK_DEBIAN_DAEMON_PACKAGE_DEPENDS
+  "${library_package} (= ${PROJECT_VERSION}-1)" "init-system-helpers (>= 1.54)"
+  "systemd | systemd-standalone-sysusers" "systemd | systemd-standalone-tmpfiles")
+set(CPACK_DEBIAN_DAEMON_PACKAGE_RECOMMENDS
+  "tandem-model-tale, default-dbus-system-bus | dbus-system-bus, polkitd, libvulkan1")
 set(CPACK_DEBIAN_DAEMON_PACKAGE_SUGGESTS "mesa-vulkan-drivers, tandem-xrt, libtandem-dev")
 set(CPACK_DEBIAN_DAEMON_PACKAGE_CONTROL_EXTRA
   "${debian}/postinst;${debian}/prerm;${debian}/postrm;${debian}/conffiles")
 
-tandem_debian_symbols(${CMAKE_SOURCE_DIR}/client-lib/libtandem.map libtandem.so.${abi} ${library_package} ${made}/symbols)
+tandem_debian_symbols(
+  ${CMAKE_SOURCE_DIR}/client-lib/libtandem.map libtandem.so.${abi} ${library_package} ${made}/symbols)
 set(CPACK_COMPONENT_LIBRARY_DESCRIPTION "client library of the Tandem language model service
 libtandem lets a C program have text generated, tokenized or scored by the
 Tandem daemon, blocking or from an event loop.")

@@ -1,9 +1,9 @@
 /* Frames over a Unix stream socket: u32 little-endian length, then that many bytes; fds may travel with a frame.
  *
- * struct tdm_conn is a non-blocking connection on a loop (tandemd and its clients, tandemd and its workers).
- * Everything is capped: a frame longer than max_frame_bytes, a half frame that stands still longer than
- * stall_timeout_ns, more queued output than max_queue_bytes, more fds than TDM_CONN_MAX_FDS in flight: the connection
- * ends with a typed reason through on_closed. The other functions are the blocking twin for libtandem and the
+ * struct tdm_conn is a non-blocking connection on a loop (tandemd and its clients, tandemd and its workers). Everything
+ * is capped. The connection ends, with a typed reason through on_closed, on a frame longer than max_frame_bytes, on
+ * half a frame to which no byte was added for stall_timeout_ns, on more queued output than max_queue_bytes, and on more
+ * fds in flight than TDM_CONN_MAX_FDS. The other functions do the same with blocking calls, for libtandem and the
  * workers. */
 #ifndef TDM_COMMON_CONN_H
 #define TDM_COMMON_CONN_H
@@ -53,7 +53,7 @@ struct tdm_frame_reader;
 int tdm_frame_reader_new(struct tdm_frame_reader **ret, uint32_t max_frame_bytes);
 void tdm_frame_reader_destroy(struct tdm_frame_reader *reader);
 void tdm_frame_reader_destroyp(struct tdm_frame_reader **reader);
-/* Reads what is there. >0 bytes, 0 end of stream, -EAGAIN, -EPROTO (frame too long, too many fds), other -errno. */
+/* Reads what has arrived. >0 bytes, 0 end of stream, -EAGAIN, -EPROTO (frame too long, too many fds), other -errno. */
 ssize_t tdm_frame_reader_fill(struct tdm_frame_reader *reader, int fd);
 /* 1 and a frame, valid until the next call on the reader; 0 when none is complete (call it until then: a fill may
  * complete two frames, an empty one being the second). fds as in tdm_conn_frame_fn: what the caller does not take is

@@ -1,5 +1,5 @@
-/* Sets of CPUs as people write them ("0,2-5"), for binding a worker to some of them. Kernel-free: what a machine has
- * and what the daemon may use is asked for by the fleet. */
+/* Sets of CPUs as people write them ("0,2-5"), for binding a worker to some of them. No system calls: the fleet asks
+ * the kernel which CPUs the machine has and the daemon may use. */
 #ifndef TDM_COMMON_CPUS_H
 #define TDM_COMMON_CPUS_H
 

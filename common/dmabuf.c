@@ -63,7 +63,7 @@ int tdm_dmabuf_create(struct tdm_segment *s, struct tdm_error *err)
                                      s->size_bytes >> 10, strerror(-r));
         }
         s->dmabuf_fd = r;
-        /* The kernel wants a beginning before the first end: from here on CPUs have it. */
+        /* The kernel wants a begin before the first end. After this one the buffer belongs to the CPUs. */
         r = tdm_dmabuf_to_cpu(s->dmabuf_fd);
         if (r < 0) {
                 closep(&s->dmabuf_fd);

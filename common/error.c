@@ -46,7 +46,7 @@ int tdm_error_set(struct tdm_error *err, int code, const char *fmt, ...)
         if (!err)
                 return code;
 
-        /* Formatted aside first: an argument may point into err->message. */
+        /* Formatted in a buffer of its own, because an argument may point into err->message. */
         va_start(args, fmt);
         n = vsnprintf(message, sizeof(message), fmt, args);
         va_end(args);

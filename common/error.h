@@ -13,7 +13,7 @@
 /* The names (tdm_error_name) are part of the wire protocol: they only ever grow. */
 enum tdm_error_code {
         TDM_E_NONE = 0,
-        TDM_E_INTERNAL,      /* "internal": a defect in Tandem, or an errno nobody expected */
+        TDM_E_INTERNAL,      /* "internal": a defect in Tandem, or an unexpected errno */
         TDM_E_NO_MODEL,      /* "no-model": no such model file or name */
         TDM_E_BAD_MODEL,     /* "bad-model": the file is damaged or lies about itself */
         TDM_E_UNSUPPORTED,   /* "unsupported": architecture, tensor type or feature not known */
@@ -44,7 +44,7 @@ struct tdm_error {
 
 /* Fills err (if not NULL) and returns code, so that `return tdm_error_set(err, TDM_E_..., "...")` reads well. */
 int tdm_error_set(struct tdm_error *err, int code, const char *fmt, ...) _printf_(3, 4);
-/* Puts "text: " in front of the message that is there. Returns err->code. */
+/* Puts "text: " in front of err's message. Returns err->code. */
 int tdm_error_prefix(struct tdm_error *err, const char *fmt, ...) _printf_(2, 3);
 
 const char *tdm_error_name(int code);      /* never NULL; negative errno gives "internal" */

@@ -5,8 +5,8 @@
  * rest of the frame at hand and the next header: then at most one frame begins in it, and the fds are that frame's.
  * Fds that come where no frame begins are a breach of protocol. The price is one more system call for a lone frame.
  *
- * Memory: a frame's length is checked as soon as its header is there; the buffer at most doubles what has really
- * arrived, so a peer pays for what it makes us hold. Nothing here knows what a frame says. */
+ * Memory: a frame's length is checked as soon as its header has arrived. The buffer is at most twice as large as the
+ * bytes that arrived, so a peer must send bytes to make us hold memory. This file does not know what a frame says. */
 #include "common/frame.h"
 
 #include <poll.h>
@@ -162,7 +162,7 @@ static size_t read_limit(const struct tdm_frame_reader *r)
         return TDM_FRAME_HEADER_BYTES + (size_t)header_size(r->buf + r->scan) - have + TDM_FRAME_HEADER_BYTES;
 }
 
-/* Room for at least one byte and at most *limit, which is cut to what there is. */
+/* Makes room for at least one byte and at most *limit, and cuts *limit to that room. */
 static int make_room(struct tdm_frame_reader *r, size_t *limit)
 {
         size_t max = (size_t)r->max_frame_bytes + 2 * TDM_FRAME_HEADER_BYTES, used, want;

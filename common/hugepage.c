@@ -1,4 +1,4 @@
-/* Huge pages before they are filled: the kernel then clears one page and has nothing to copy. */
+/* Huge pages are asked for before they are filled: the kernel then clears one page and has nothing to copy. */
 #include "common/hugepage.h"
 
 #include <assert.h>
@@ -12,7 +12,7 @@
 int tdm_hugepage_make(uint8_t *base, size_t n)
 {
         assert((uintptr_t)base % TDM_HUGEPAGE_BYTES == 0);
-        /* A range with no page at all is refused. Another process may be writing there. */
+        /* The kernel refuses a range that has no page yet. Another process may be writing there. */
         for (size_t i = 0; i < n; i++)
                 atomic_fetch_or_explicit((_Atomic uint8_t *)(base + i * TDM_HUGEPAGE_BYTES), 0, memory_order_relaxed);
         return madvise(base, n * TDM_HUGEPAGE_BYTES, MADV_COLLAPSE) < 0 ? -errno : 0;

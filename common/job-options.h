@@ -16,9 +16,9 @@ struct tdm_job_option {
         const char *name;       /* on D-Bus, and in messages */
         const char *flag;       /* of the command; NULL: as name */
         char letter;            /* of the command; 0: none */
-        const char *value;      /* what stands for the value in help */
+        const char *value;      /* the placeholder for the value in help */
         const char *brief;      /* what it does, in a few words: help, manual, completions */
-        const char *more;       /* what else to know: help and manual */
+        const char *more;       /* further sentences: help and manual */
         bool for_tests;         /* for measurements and tests: listed last */
         bool bench;             /* `tandem bench` takes it too */
         bool is_model, is_file; /* a text that names one: shells offer them */

@@ -73,7 +73,7 @@ void tdm_log_init(const char *ident)
 
 void tdm_log_set_level(enum tdm_log_level level)
 {
-        /* Relaxed: nothing is published by it, a line more or less during the change does not matter. */
+        /* Relaxed: the level publishes no other data, and a line more or less during the change does not matter. */
         atomic_store_explicit(&log_state.level, (int)level, memory_order_relaxed);
 }
 
@@ -116,7 +116,7 @@ void tdm_log(enum tdm_log_level level, const char *fmt, ...)
                 if (w < 0 && errno == EINTR)
                         continue;
                 if (w <= 0)
-                        break; /* nowhere to complain to */
+                        break; /* a log that cannot be written cannot be reported */
                 done += (size_t)w;
         }
         errno = saved;

@@ -7,7 +7,7 @@
 
 enum tdm_log_level { TDM_LOG_ERROR = 3, TDM_LOG_WARNING = 4, TDM_LOG_INFO = 6, TDM_LOG_DEBUG = 7 };
 
-/* ident ("tandemd") stands before each line when stderr is not the journal. Reads TANDEM_LOG. */
+/* Each line begins with ident ("tandemd") when stderr is not the journal. Reads TANDEM_LOG. */
 void tdm_log_init(const char *ident);
 void tdm_log_set_level(enum tdm_log_level level);
 int tdm_log_level_from_name(const char *name); /* -EINVAL */

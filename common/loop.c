@@ -1,12 +1,13 @@
 /* The event loop on io_uring.
  *
- * An fd is watched by one-shot polls that are submitted again, in one batch with the wait itself: that is
- * level-triggered by nature (arming checks the state), works the same from Linux 5.11 to today, and costs no system
- * call of its own. Multishot poll would be edge-triggered. Timers are a heap here and the timeout of the wait there.
+ * An fd is watched by one-shot polls, which are submitted again in one batch with the wait itself. Such a poll is
+ * level-triggered (arming checks the state), works the same from Linux 5.11 to today, and costs no system call of its
+ * own. Multishot poll would be edge-triggered. Timers are a heap in this process; the earliest one is the timeout of
+ * the wait.
  *
- * A completion may arrive for a source that is gone or was armed anew. It carries a slot number and the slot's
- * sequence number, which is bumped at every arming and at destruction, and is dropped when that does not fit. Nothing
- * in the ring ever points to memory.
+ * A completion may arrive for a source that is gone or was armed anew. So it carries a slot number and the slot's
+ * sequence number, which grows at every arming and at destruction. A completion with an old sequence number is dropped.
+ * Nothing in the ring ever points to memory.
  *
  * It does no I/O for its users, and it has no priorities. */
 #include "common/loop.h"
@@ -27,7 +28,7 @@
 #define NO_SLOT UINT32_MAX
 #define WAIT_MAX_NS (UINT64_C(86400) * TDM_NSEC_PER_SEC)
 #define HEAP_NONE SIZE_MAX
-/* Completions of cancellations: nobody waits for them. */
+/* Completions of cancellations: they are dropped. */
 #define USER_DATA_IGNORE UINT64_MAX
 
 static_assert(EPOLLIN == POLLIN && EPOLLOUT == POLLOUT && EPOLLPRI == POLLPRI && EPOLLERR == POLLERR &&
@@ -83,7 +84,7 @@ struct tdm_loop {
         struct tdm_source **heap;
         size_t n_heap, heap_capacity, n_timers;
         uint64_t arm_counter;
-        unsigned depth; /* of turns: destruction from inside is a defect */
+        unsigned depth; /* of turns: destroying the loop from inside one is a defect */
         bool exiting;
         int exit_status;
 };
@@ -133,7 +134,7 @@ static int explain(struct tdm_error *err, int r)
         return tdm_error_set(err, r, "cannot set up io_uring: %s", strerror(-r));
 }
 
-/* A sandbox may let io_uring_setup pass and forbid io_uring_enter: better heard now than in the first wait. */
+/* A sandbox may allow io_uring_setup and forbid io_uring_enter. This call finds out now, not in the first wait. */
 static int probe_enter(struct io_uring *ring)
 {
         struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
@@ -289,7 +290,7 @@ static struct io_uring_sqe *sqe_get(struct tdm_loop *loop)
         struct io_uring_sqe *sqe = io_uring_get_sqe(&loop->ring);
 
         if (!sqe) {
-                io_uring_submit(&loop->ring); /* when it fails there is still no room, which is all that counts */
+                io_uring_submit(&loop->ring); /* a failure leaves no room, and the caller checks for that */
                 sqe = io_uring_get_sqe(&loop->ring);
         }
         return sqe;
@@ -312,7 +313,7 @@ static void disarm(struct tdm_source *s)
         loop->slots[s->slot].sequence++;
 }
 
-/* false: the kernel takes no more now; take completions and come back. */
+/* false: the kernel takes no more submissions until completions are taken. */
 static bool arm_dirty(struct tdm_loop *loop)
 {
         while (loop->dirty) {
@@ -662,7 +663,7 @@ static int dispatch_completions(struct tdm_loop *loop)
         unsigned n = io_uring_peek_batch_cqe(&loop->ring, cqes, BATCH_MAX);
         int r = 0;
 
-        /* Copied and given back first: a callback may submit, or turn the loop itself. */
+        /* Copied and returned to the kernel first, because a callback may submit, or run a turn of the loop itself. */
         for (unsigned i = 0; i < n; i++)
                 batch[i] = (struct completion){ .user_data = cqes[i]->user_data, .res = cqes[i]->res };
         io_uring_cq_advance(&loop->ring, n);
@@ -675,7 +676,8 @@ static int dispatch_completions(struct tdm_loop *loop)
                         continue;
                 s->armed = false;
                 if (res == -EBADF) {
-                        /* Closed under our feet, against the rules. Told once, not armed again. */
+                        /* The fd was closed before its source was destroyed, against the rules. Reported once, not
+                         * armed again. */
                         if (r == 0)
                                 r = dispatch_polled(s, EPOLLERR);
                         continue;
@@ -711,8 +713,8 @@ static int dispatch_deferred(struct tdm_loop *loop)
         size_t budget = 0;
         int r = 0;
 
-        /* Only what is scheduled now: a callback that schedules itself must not starve the fds. Counted, because the
-         * last one may be destroyed by another. */
+        /* Only the sources scheduled before this pass: a callback that schedules itself must not starve the fds. They
+         * are counted, because a callback may destroy the last one. */
         for (struct tdm_source *s = loop->scheduled_head; s; s = s->sched_next)
                 budget++;
         while (r == 0 && budget-- > 0 && loop->scheduled_head) {
@@ -733,7 +735,7 @@ static int wait_completions(struct tdm_loop *loop, uint64_t timeout_ns)
         if (timeout_ns == UINT64_MAX)
                 r = io_uring_submit_and_wait(&loop->ring, 1);
         else {
-                /* The kernel adds it to the time of day, and a sum that overflows would not wait at all. */
+                /* The kernel adds it to the current time. A sum that overflows would not wait. */
                 timeout_ns = TDM_MIN(timeout_ns, WAIT_MAX_NS);
                 ts.tv_sec = (long long)(timeout_ns / TDM_NSEC_PER_SEC);
                 ts.tv_nsec = (long long)(timeout_ns % TDM_NSEC_PER_SEC);

@@ -18,7 +18,7 @@ typedef int (*tdm_signal_fn)(struct tdm_source *source, int signo, void *userdat
 typedef int (*tdm_defer_fn)(struct tdm_source *source, void *userdata);
 
 int tdm_loop_new(struct tdm_loop **ret, struct tdm_error *err);
-void tdm_loop_destroy(struct tdm_loop *loop); /* NULL is fine; destroys what sources are left */
+void tdm_loop_destroy(struct tdm_loop *loop); /* NULL is fine; destroys the sources that are left */
 void tdm_loop_destroyp(struct tdm_loop **loop);
 
 /* Runs until tdm_loop_exit() or a callback's non-zero return. */

@@ -1,10 +1,11 @@
-/* Fork-join over numbered chunks. Why not a library: two worker processes share the cores, so a helper must spin only a
- * little, and a join must not wait for helpers that the kernel has not scheduled yet: whoever is awake does the chunks.
+/* Fork-join over numbered chunks. No library does this: two worker processes share the cores, so a helper must spin
+ * only a little, and a join must not wait for helpers that the kernel has not scheduled yet. The threads that are awake
+ * do the chunks.
  *
  * `claim` holds the job's number and how many of its chunks are not yet taken. A helper reads it, then the job's
- * fields, then takes a chunk by compare-and-swap. The caller writes the fields of a new job only when the last one's
- * chunks are all taken and done, so a swap that succeeds proves that the fields belonged to the chunk's job; one that
- * comes late fails, whatever it read before.
+ * fields, then takes a chunk by compare-and-swap. The caller writes the fields of a new job only when all chunks of the
+ * last one are taken and done. So a swap that succeeds proves that the fields belonged to the chunk's job, and a helper
+ * that read fields of an older job fails to swap.
  *
  * Jobs do not nest, and one thread at a time may call run(). */
 #include <limits.h>
@@ -20,8 +21,8 @@
 #define SPIN_NS_DEFAULT 20000u
 #define SPIN_NS_MAX 1000000u
 #define SPINS_PER_CLOCK 16u /* reading the clock costs about as much as one of them */
-/* helpers that one thread wakes; who was woken wakes as many. To wake one takes some microseconds, and more on a
- * virtual machine */
+/* helpers that one thread wakes; a helper that was woken wakes as many. To wake one takes some microseconds, and more
+ * on a virtual machine */
 #define WAKES 3u
 
 struct helper {
@@ -31,9 +32,9 @@ struct helper {
 };
 
 struct tdm_pool {
-        /* Written by whoever takes a chunk. */
+        /* Written by the thread that takes a chunk. */
         _Alignas(CACHE_LINE) _Atomic uint64_t claim; /* job number << 32 | chunks not taken */
-        /* Written by whoever finishes one. */
+        /* Written by the thread that finishes a chunk. */
         _Alignas(CACHE_LINE) _Atomic uint32_t n_pending; /* futex word: chunks not done */
         _Atomic uint32_t caller_sleeps;
         /* Written by the caller. */

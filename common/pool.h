@@ -20,10 +20,11 @@ void tdm_pool_destroyp(struct tdm_pool **pool);
 unsigned tdm_pool_n_threads(const struct tdm_pool *pool);
 /* Returns when all chunks are done; their writes are visible. n_chunks 0 is fine; 1 runs on the caller alone. */
 void tdm_pool_run(struct tdm_pool *pool, unsigned n_chunks, tdm_pool_fn fn, void *arg);
-/* The same by whoever is awake: for what takes no longer than to wake others. All are woken where all sleep. */
+/* The same on the threads that are awake, for jobs that are done sooner than a thread is woken. If all helpers sleep,
+ * all are woken. */
 void tdm_pool_run_awake(struct tdm_pool *pool, unsigned n_chunks, tdm_pool_fn fn, void *arg);
-/* From now on, for so long, helpers that have nothing to do do not sleep: half of the threads, so that there are cores
- * for others. 0: they may. */
+/* For this time from now on, idle helpers do not sleep: half of the threads, so that other processes have cores. 0: all
+ * may sleep again. */
 void tdm_pool_stay_awake(struct tdm_pool *pool, uint64_t ns);
 
 #endif

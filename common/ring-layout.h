@@ -1,5 +1,5 @@
 /* What lies in a ring's memfd, byte by byte (drawn in docs/ring-abi.md), and the hooks that tests of the ring need.
- * Only ring.c and its tests include this; everybody else has common/ring.h. */
+ * Only ring.c and its tests include this; all other files include common/ring.h. */
 #ifndef TDM_COMMON_RING_LAYOUT_H
 #define TDM_COMMON_RING_LAYOUT_H
 
@@ -8,7 +8,7 @@
 #define TDM_RING_MIN_SLOTS 2u
 #define TDM_RING_MAX_SLOTS 4096u
 
-/* One writer per cache line. The header line is written by the maker before anybody else has the fd. */
+/* One writer per cache line. The maker writes the header line before it hands the fd to another process. */
 struct tdm_ring_shared {
         /* line 0: header */
         uint32_t magic;
@@ -54,10 +54,10 @@ static_assert(offsetof(struct tdm_desc, status) == 40, "descriptor layout");
 struct tdm_ring_shared *tdm_ring_shared(struct tdm_ring *ring);
 /* For tests: true makes tdm_ring_wait_any() behave as on a kernel or in a sandbox without futex_waitv. */
 void tdm_ring_without_waitv(bool without);
-/* For tests: as if the end had been at work for long; the other end must be moved alike. */
+/* For tests: sets the index of this end, as after long use. The other end must be set alike. */
 void tdm_ring_set_indices(struct tdm_ring *ring, uint32_t index);
-/* For tests: both ends on one mapping, that of `other`, which must live longer. ThreadSanitizer tells memory by virtual
- * address and cannot see that two mappings of one memfd are the same words. */
+/* For tests: both ends on one mapping, that of `other`, which must live longer. ThreadSanitizer knows memory by its
+ * virtual address and cannot see that two mappings of one memfd are the same words. */
 void tdm_ring_borrow_mapping(struct tdm_ring *ring, struct tdm_ring *other);
 
 #endif

@@ -1,12 +1,12 @@
 /* The descriptor ring: single producer, single consumer, two processes that do not trust each other.
  *
  * Everything that decides where memory is touched (own index, number of slots, epoch) is kept in private memory after
- * attach; the shared words are only ever told to the peer or read once and checked. A descriptor is copied out once.
- * So a hostile peer can feed nonsense or silence, which the caller sees as -EPROTO or as a timeout, and nothing more.
+ * attach. A shared word is either written for the peer, or read once and checked. A descriptor is copied out once. So a
+ * hostile peer can send nonsense, which the caller sees as -EPROTO, or nothing, which it sees as a timeout.
  *
- * Memory orders. There are two conversations:
+ * Memory orders. There are three pairs inside the ring:
  *   P1 produced: stored by push after the slot is written (release) / loaded by pop and wait (acquire). What the
- *      producer wrote before push, in the slot and in any segment, is visible to who popped it.
+ *      producer wrote before push, in the slot and in any segment, is visible to the consumer that popped it.
  *   P2 consumed: stored by pop after the slot is read (release) / loaded by push (acquire). A slot is written again
  *      only after it was read.
  *   P3 sleeping (Dekker): the consumer stores sleep_seq (odd), then loads produced; the producer stores produced, then
@@ -73,7 +73,7 @@ static _Atomic bool waitv_missing;
 
 void tdm_ring_without_waitv(bool without)
 {
-        /* Relaxed: a hint; whoever sees it late makes one futile system call. */
+        /* Relaxed: a hint. A thread that sees it late makes one futile system call. */
         atomic_store_explicit(&waitv_missing, without, memory_order_relaxed);
 }
 
@@ -275,8 +275,8 @@ static int ring_die(struct tdm_ring *ring)
         return -EPROTO;
 }
 
-/* Each word is read once and written once, whatever the compiler thinks of the peer; ThreadSanitizer still sees plain
- * accesses and so checks P1 and P2. */
+/* Reads and writes each word exactly once, although the compiler knows of no other process. ThreadSanitizer still sees
+ * plain accesses, and so checks P1 and P2. */
 static void copy_desc(volatile void *to, const volatile void *from)
 {
         volatile uint64_t *t = to;
@@ -303,7 +303,7 @@ static void wake_consumer(struct tdm_ring *ring)
         if (ring->wake == TDM_RING_WAKE_FUTEX)
                 futex_wake(&ring->shared->produced, 0); /* not private: the sleeper is another process */
         else if (write(ring->eventfd, &one, sizeof(one)) < 0) {
-                /* EAGAIN: the counter is at its maximum, so it is readable, which is all that is wanted. */
+                /* EAGAIN: the counter is at its maximum. So the eventfd is readable, and the consumer wakes. */
         }
 }
 
@@ -314,7 +314,8 @@ static void wake_sleeper(struct tdm_ring *ring)
 
         if (!(seq & 1) || seq == ring->woken_seq)
                 return;
-        /* One wake-up for one sleep: it ends that sleep, whatever it finds, and the next one has another number. */
+        /* One wake-up for one sleep: it ends that sleep even if the consumer then finds nothing. The next sleep has
+         * another number. */
         ring->woken_seq = seq;
         wake_consumer(ring);
 }
@@ -336,7 +337,7 @@ int tdm_ring_push(struct tdm_ring *ring, const struct tdm_desc *desc)
                 return -EPROTO;
 
         /* Acquire: P2, pairs with the release store in pop. The index moves only forward, and never past what was
-         * produced; anything else is a lie. */
+         * produced; any other value is a lie of the peer. */
         consumed = atomic_load_explicit(&ring->shared->consumed, memory_order_acquire);
         if (consumed - ring->peer > ring->own - ring->peer)
                 return ring_die(ring);
@@ -382,7 +383,7 @@ int tdm_ring_pop(struct tdm_ring *ring, struct tdm_desc *ret)
         return 1;
 }
 
-/* Something to pop, or something to complain about: either way the caller should call pop now. */
+/* There is a descriptor to pop, or a breach of the protocol that pop will report. */
 static bool ring_ready(const struct tdm_ring *ring, memory_order order)
 {
         return ring->dead || atomic_load_explicit(&ring->shared->produced, order) != ring->own;
@@ -401,7 +402,7 @@ static void wake_up(struct tdm_ring *ring)
         if (!(ring->sleep_seq & 1))
                 return;
         ring->sleep_seq++;
-        /* Relaxed: only saves the producer a wake-up; seen late it costs one. */
+        /* Relaxed: it only saves the producer a wake-up. A producer that sees it late wakes once for nothing. */
         atomic_store_explicit(&ring->shared->sleep_seq, ring->sleep_seq, memory_order_relaxed);
 }
 
@@ -444,7 +445,8 @@ struct waiting {
 
 static bool waiting_ready(const struct waiting *w, memory_order order)
 {
-        /* Acquire: pairs with the release in tdm_ring_kick(); who was kicked sees what the kicker wrote before. */
+        /* Acquire: pairs with the release in tdm_ring_kick(); the thread that was kicked sees what the kicker wrote
+         * before. */
         if (w->kick && atomic_load_explicit(w->kick, memory_order_acquire) != w->kick_seen)
                 return true;
         for (unsigned i = 0; i < w->n_rings; i++)
@@ -507,8 +509,8 @@ static void sleep_one(_Atomic uint32_t *word, uint32_t value, int flags, uint64_
                 FUTEX_BITSET_MATCH_ANY);
 }
 
-/* Without futex_waitv: one word can be slept on for as long as it takes; with several, a nap on each in turn, so that
- * the news is late by a nap at most. */
+/* Without futex_waitv a thread can sleep on one word only. With one word it sleeps until the deadline. With several it
+ * takes a short sleep on each in turn, so it notices a change one such sleep late at most. */
 static void sleep_fallback(const struct waiting *w, uint64_t deadline_ns, unsigned *turn, uint64_t *nap_ns)
 {
         unsigned n = w->n_rings + (w->kick ? 1 : 0), i;
@@ -552,7 +554,7 @@ static int wait_asleep(const struct waiting *w, uint64_t deadline_ns)
                         sleep_fallback(w, deadline_ns, &turn, &nap_ns);
                 else if (r < 0 && r != -EAGAIN && r != -EINTR && r != -ETIMEDOUT)
                         return r;
-                /* Whatever ended the sleep, the words say what is true. */
+                /* The reason why the sleep ended does not matter: the words are read again. */
         }
 }
 
@@ -587,7 +589,7 @@ int tdm_ring_wait_any(struct tdm_ring *const *rings, unsigned n_rings, _Atomic u
                 struct timespec ts = to_timespec(deadline_ns);
 
                 if (deadline_ns == UINT64_MAX)
-                        return -EINVAL; /* nothing could ever end it */
+                        return -EINVAL; /* no event could ever end this wait */
                 while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &ts, NULL) == EINTR)
                         ;
                 return -ETIMEDOUT;

@@ -73,11 +73,11 @@ int tdm_ring_pop(struct tdm_ring *ring, struct tdm_desc *ret);
 bool tdm_ring_arm(struct tdm_ring *ring);
 void tdm_ring_disarm(struct tdm_ring *ring);
 
-/* Consumer: spins until there is something to pop, or to complain about. false: not within spin_ns. */
+/* Consumer: spins until pop would return something other than 0. false: it would not within spin_ns. */
 bool tdm_ring_spin(struct tdm_ring *ring, uint64_t spin_ns);
 
 /* Consumer of FUTEX rings: waits until one of rings[] (NULLs skipped) has a descriptor or is dead (so that pop says
- * so), *kick differs from kick_seen, or timeout_ns has passed. Spins for spin_ns first. 0 something may be there,
+ * so), *kick differs from kick_seen, or timeout_ns has passed. Spins for spin_ns first. 0: pop may find something,
  * -ETIMEDOUT. n_rings <= 8. Sleeps in futex_waitv; without it (old kernel, sandbox) in short futex waits. */
 int tdm_ring_wait_any(struct tdm_ring *const *rings, unsigned n_rings, _Atomic uint32_t *kick, uint32_t kick_seen,
                       uint64_t spin_ns, uint64_t timeout_ns);

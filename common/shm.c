@@ -1,5 +1,5 @@
 /* Segments: memfds in chunks, one contiguous mapping. The chunks exist because a device may import them one by one and
- * udmabuf has a size limit; everybody else sees one range, made by reserving address space first and mapping the chunks
+ * udmabuf has a size limit; all other code sees one range, made by reserving address space first and mapping the chunks
  * over it. An fd that only reads is a second open file (through /proc/self/fd), because access is a property of the
  * open file, not of the descriptor. This file does not know what a segment is for, and does not zero memory between
  * users: tdm_segment_punch() is there for that. */
@@ -50,8 +50,8 @@ static int reopen_readonly(int fd)
 
         if (flags < 0)
                 return -errno;
-        /* In a process that only imported the segment the file belongs to somebody else: what it holds read-only
-         * already is simply duplicated. */
+        /* A process that imported the segment read-only may not own the file, and then cannot reopen it. It holds a
+         * read-only fd already, and a duplicate of that will do. */
         if ((flags & O_ACCMODE) == O_RDONLY)
                 r = fcntl(fd, F_DUPFD_CLOEXEC, 3);
         else {
@@ -149,7 +149,7 @@ int tdm_segment_create_in_chunks(struct tdm_segment **ret, const char *name, uin
 
 /* F_SEAL_WRITE wants that no writable mapping exists, and a shared mapping made through a read-write fd counts as one
  * even with PROT_READ (mprotect() could turn it). So the chunk is mapped anew through a read-only open file. The fd
- * stays: it cannot write any more, and whoever looks at it meanwhile sees no other. */
+ * stays the same: it cannot write any more, and other threads may be using it. */
 static int seal_chunk(struct tdm_segment *s, unsigned i)
 {
         _cleanup_(closep) int ro = reopen_readonly(s->fds[i]);
@@ -167,7 +167,7 @@ int tdm_segment_seal_until(struct tdm_segment *s, unsigned n)
 {
         if (!s->writable && s->n_sealed == 0)
                 return -EPERM;
-        s->writable = false; /* also when the kernel refuses half way: then nobody writes here any more */
+        s->writable = false; /* also when the kernel refuses half way: this process writes here no more */
         for (; s->n_sealed < TDM_MIN(n, s->n_chunks); s->n_sealed++) {
                 int r = seal_chunk(s, s->n_sealed);
 

@@ -25,14 +25,14 @@ struct tdm_segment {
         int dmabuf_fd; /* the same memory as one dma-buf (common/dmabuf.h), owned; -1: none */
 };
 
-/* Of chunk i, which is there. */
+/* Of chunk i, which must exist. */
 uint64_t tdm_segment_chunk_size(const struct tdm_segment *segment, unsigned i);
 
 /* size_bytes is rounded up to a page. The memory is sparse (zero until touched). Mapped read-write. */
 int tdm_segment_create(struct tdm_segment **ret, const char *name, uint64_t size_bytes);
-/* The same with chunks of another size, whole pages: tests want many of little. */
+/* The same with chunks of another size, whole pages: tests want many small chunks. */
 int tdm_segment_create_in_chunks(struct tdm_segment **ret, const char *name, uint64_t size_bytes, uint64_t chunk_bytes);
-/* No more writing, by anybody, for ever: remaps read-only and adds F_SEAL_WRITE. */
+/* Ends all writing, by every process and for ever: remaps read-only and adds F_SEAL_WRITE. */
 int tdm_segment_seal(struct tdm_segment *segment);
 /* The same of the first n chunks, while the rest is still written; they can be handed out from then on. Any one thread
  * may, while others ask for resident bytes and hand out chunks that they know to be sealed. */
@@ -52,13 +52,13 @@ uint64_t tdm_segment_resident(const struct tdm_segment *segment);
 int tdm_segment_import(struct tdm_segment **ret, const char *name, const int *fds, unsigned n_fds, uint64_t size_bytes,
                        uint64_t chunk_bytes, bool writable, struct tdm_error *err);
 
-/* The same of the first n_fds chunks, which may be fewer than there are: nobody touches what lies behind them before
- * tdm_segment_import_more() has brought it. Read-only. */
+/* The same for the first n_fds chunks, which may be fewer than the segment has. The memory behind them must not be
+ * touched before tdm_segment_import_more() has brought it. Read-only. */
 int tdm_segment_import_first(struct tdm_segment **ret, const char *name, const int *fds, unsigned n_fds,
                              uint64_t size_bytes, uint64_t chunk_bytes, struct tdm_error *err);
 /* The next ones; takes ownership on success only. */
 int tdm_segment_import_more(struct tdm_segment *segment, const int *fds, unsigned n_fds, struct tdm_error *err);
-/* Bytes from base on that are there. */
+/* Bytes from base on whose chunks have been imported. */
 uint64_t tdm_segment_mapped_bytes(const struct tdm_segment *segment);
 
 void tdm_segment_destroy(struct tdm_segment *segment); /* unmaps, closes; NULL is fine */

@@ -5,8 +5,9 @@
  * the time a handler on another thread gets to it. Each use of a slot has a number (generation) of its own, so that a
  * late mark for a guard that has ended cannot fall on its successor.
  *
- * The page of zeros stays until the range is unmapped, even if the file grows back: who was hit must give the file up.
- * SIGBUS for anything else (hardware memory errors, kill -BUS, unguarded maps) goes to whoever handled it before. */
+ * The page of zeros stays until the range is unmapped, even if the file grows back. So a reader that was hit must give
+ * the file up. SIGBUS for anything else (hardware memory errors, kill -BUS, unguarded maps) goes to the handler that
+ * was there before. */
 #include "common/sigbus.h"
 
 #include <pthread.h>
@@ -71,7 +72,8 @@ static void on_sigbus(int signo, siginfo_t *info, void *context)
                 }
         }
 
-        /* Not ours. With the old action back, a real fault comes again by itself; a signal somebody sent does not. */
+        /* Not for a guard. With the old action back, a real fault comes again by itself; a signal that was sent does
+         * not. */
         sigaction(SIGBUS, &old_action, NULL);
         if (info->si_code <= 0)
                 raise(signo);

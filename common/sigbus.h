@@ -1,8 +1,8 @@
-/* Reading a mapped file that somebody else may cut short: SIGBUS becomes an error, not a death.
+/* Reading a mapped file that another process may cut short: SIGBUS becomes an error and does not kill the process.
  * A handler maps a page of zeros over the missing one and marks the guard that covers the address; any other SIGBUS
  * still kills. Guards may be used by several threads at once, each guard by one.
- * The kernel itself fills the rest of the file's last page with zeros and raises nothing: who needs to know of a cut
- * inside that page looks at the file's size afterwards, too. */
+ * The kernel itself fills the rest of the file's last page with zeros and raises nothing. A reader that must notice a
+ * cut inside that page has to check the file's size afterwards, too. */
 #ifndef TDM_COMMON_SIGBUS_H
 #define TDM_COMMON_SIGBUS_H
 

@@ -1,7 +1,7 @@
-/* How long to spin before sleeping. Spinning pays where the peer runs on a core of its own and answers soon; where it
- * does not, we spin on the very core that it needs. Which of the two it is changes with the load of the machine, so it
- * is learned: a spin that was answered brings back the full length, one that was not halves it down to none, and every
- * so often one is tried. */
+/* How long to spin before sleeping. Spinning pays if the peer runs on a core of its own and answers soon. If it has no
+ * core, the spin takes the very core that it needs. Which of the two is true changes with the load of the machine, so
+ * it is learned: a spin that was answered restores the full length, a spin that was not halves it, down to none. After
+ * that, one spin is tried every so often. */
 #ifndef TDM_COMMON_SPIN_H
 #define TDM_COMMON_SPIN_H
 
@@ -16,7 +16,7 @@ struct tdm_spin {
         uint32_t n_waits;
 };
 
-/* For the wait that begins; 0: not. */
+/* How long to spin for the wait that begins; 0: sleep at once. */
 static inline uint64_t tdm_spin_next(struct tdm_spin *s, uint64_t max_ns)
 {
         bool tries = s->n_waits++ % TDM_SPIN_TRY_EVERY == 0;
@@ -24,7 +24,7 @@ static inline uint64_t tdm_spin_next(struct tdm_spin *s, uint64_t max_ns)
         return s->ns == 0 && tries ? max_ns : s->ns;
 }
 
-/* It was spun for so long, at most. */
+/* Call it after a spin of at most that long. */
 static inline void tdm_spin_learn(struct tdm_spin *s, uint64_t max_ns, uint64_t spun_ns, bool answered)
 {
         if (spun_ns == 0)

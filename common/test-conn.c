@@ -39,7 +39,7 @@ static int on_frame(struct tdm_conn *conn, const uint8_t *data, size_t size, int
                 s->taken = steal_fd(&fds[0]);
         if (s->destroy_inside)
                 tdm_conn_destroyp(&s->conn);
-        /* the frame must be readable to the end of the call, whatever happened to the connection */
+        /* the frame must be readable to the end of the call, even after the connection was destroyed */
         for (size_t i = 0; i < size; i++)
                 s->bad += data[i] == 0xee;
         if (s->echo && s->conn)
@@ -224,7 +224,7 @@ static void test_conn_stall(void **state)
         while (tdm_now_ns() < start + 250 * MS)
                 assert_int_equal(tdm_loop_turn(loop, 10 * MS), 0);
         assert_int_equal(s.closed, 0);
-        /* a slow frame is none either, as long as it moves */
+        /* nor is a slow frame whose bytes keep coming */
         send_raw(peer, "\5\0", 2, NULL, 0);
         for (int i = 0; i < 6; i++) {
                 start = tdm_now_ns();
@@ -256,7 +256,7 @@ static void test_conn_peer_vanishes(void **state)
                 else if (what == 2) /* with our output queued, fds in it */ {
                         for (int i = 0; i < 10; i++)
                                 assert_int_equal(tdm_conn_send(s.conn, big, sizeof(big), &tok, 1), 0);
-                } else if (what == 3) /* its last words must still be heard */ {
+                } else if (what == 3) /* the frames that it sent before must still be delivered */ {
                         for (int i = 0; i < 10; i++)
                                 assert_int_equal(tdm_frame_send(peer, "bye", 3, &tok, 1), 0);
                 }
@@ -338,7 +338,7 @@ static void test_conn_finish(void **state)
         int peer = side_make(&s, NULL);
         uint64_t start;
 
-        /* nothing queued: soon, but not from inside the call */
+        /* with nothing queued on_closed comes soon, but not from inside the call */
         assert_int_equal(tdm_conn_send(s.conn, "last", 4, NULL, 0), 0);
         tdm_conn_finish(s.conn);
         assert_int_equal(s.closed, 0);
@@ -349,7 +349,7 @@ static void test_conn_finish(void **state)
         assert_int_equal(tdm_frame_reader_fill(r, peer), 0);
         close(peer);
 
-        /* queued: all of it arrives first, and what the peer says meanwhile is not heard */
+        /* with output queued all of it arrives first, and frames that the peer sends meanwhile are dropped */
         peer = side_make(&s, NULL);
         for (int i = 0; i < 12; i++)
                 assert_int_equal(tdm_conn_send(s.conn, big, sizeof(big), NULL, 0), 0);

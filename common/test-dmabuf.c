@@ -1,4 +1,5 @@
-/* dma-bufs of segments: what is refused everywhere; and where there is udmabuf, that it is the same memory. */
+/* dma-bufs of segments: what is refused on every machine and, where the kernel has udmabuf, that a dma-buf is the
+ * segment's memory. */
 #include "common/dmabuf.h"
 
 #include <fcntl.h>
@@ -25,7 +26,7 @@ static void names(void **state)
         assert_null(tdm_activations_name((enum tdm_activations)9));
 }
 
-/* Whatever else came: none of it is taken, and the segment goes on without. */
+/* Every fd that is no dma-buf of this size is refused, and the segment works without one. */
 static void no_dmabufs(void **state)
 {
         _cleanup_(tdm_segment_destroyp) struct tdm_segment *s = NULL;
@@ -102,7 +103,7 @@ static void same_memory(void **state)
         munmap(p, size);
         assert_int_equal(tdm_segment_punch(s, 0, 4096), -EBUSY);
 
-        /* A reader's end: taken where it fits, refused where it does not. */
+        /* An importer takes a dma-buf of the segment's size and refuses one of another size. */
         assert_int_equal(tdm_segment_dup_fds(s, true, fds), 0);
         assert_int_equal(tdm_segment_import(&in, "activations", fds, 2, size, TDM_SEGMENT_CHUNK_BYTES, true, &err), 0);
         fd = fcntl(s->dmabuf_fd, F_DUPFD_CLOEXEC, 3);

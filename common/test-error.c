@@ -40,7 +40,7 @@ static void test_set_and_prefix(void **state)
         assert_string_equal(e.message, "again, model 7: cannot open a.gguf: again, model 7: cannot open a.gguf");
 }
 
-/* Every cut ends in the ellipsis, never in half a character, whatever the alignment. */
+/* Every cut ends in the ellipsis and never in half a character, at every alignment. */
 static void test_cut(void **state)
 {
         char big[2000];
@@ -107,7 +107,7 @@ static void test_mended(void **state)
         assert_string_equal(e.message, "\xe2\x82\xac ?: no model \"abc?\"");
 }
 
-/* Text that is kept is cut between characters, and what is none of UTF-8 becomes question marks. */
+/* Text that is kept is cut between characters, and bytes that are not UTF-8 become question marks. */
 static void test_utf8(void **state)
 {
         static const struct {

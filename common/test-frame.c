@@ -1,5 +1,5 @@
-/* Frames: however the bytes are cut or glued, frames and their fds come out whole and together; whatever is too much is
- * refused by its header. */
+/* Frames: the kernel may cut and glue the bytes anywhere, and each frame still comes out whole, with its own fds. A
+ * frame that is too long is refused when its header has arrived. */
 #include "common/test-frames.h"
 
 static void test_split_bytes(void **state)
@@ -71,7 +71,7 @@ static void test_coalesced(void **state)
         assert_int_equal(open_fds(), before);
 }
 
-/* Random frames, random cuts, random fds, read as they come: against what was sent. */
+/* Random frames with random fds, cut at random: what is read is compared with what was sent. */
 static void test_random_cuts(void **state)
 {
         uint64_t rnd = 0x9e3779b97f4a7c15u;
@@ -182,7 +182,7 @@ static void test_refused(void **state)
                 if (what == 0)
                         assert_string_equal(e.message,
                                             "the peer sent a frame of 104857600 bytes; at most 70000 are allowed");
-                assert_int_equal(tdm_frame_reader_fill(r, fds[1]), -EPROTO); /* for ever */
+                assert_int_equal(tdm_frame_reader_fill(r, fds[1]), -EPROTO); /* and at every later call */
                 tdm_frame_reader_destroy(r);
                 close(fds[0]);
                 close(fds[1]);
@@ -246,7 +246,7 @@ static void test_memory_follows_bytes(void **state)
         close(fds[1]);
 }
 
-/* A caller that never takes its frames is stopped, not fed without end. */
+/* A caller that never takes its frames gets an error; the buffer does not grow without end. */
 static void test_reader_full(void **state)
 {
         _cleanup_(tdm_frame_reader_destroyp) struct tdm_frame_reader *r = NULL;
@@ -263,7 +263,7 @@ static void test_reader_full(void **state)
         for (int i = 0; i < 100 && n >= 0; i++)
                 n = tdm_frame_reader_fill(r, fds[1]);
         assert_int_equal(n, -ENOBUFS);
-        for (int i = 0; i < 5; i++) /* and goes on when it does */
+        for (int i = 0; i < 5; i++) /* and it goes on when the caller takes them */
                 expect_frame(r, fds[1], wire + 4, 100, 0, 0);
         close(fds[0]);
         close(fds[1]);

@@ -96,7 +96,7 @@ static void test_io(void **state)
         assert_int_equal(write(fds[1], "x", 1), 1);
         assert_int_equal(tdm_loop_turn(loop, 2 * MS), 0);
         assert_int_equal(io.calls, 0);
-        /* back and forth within a turn: the last word counts */
+        /* changed several times within a turn: the last change counts */
         assert_int_equal(tdm_source_set_io_events(s, EPOLLIN), 0);
         assert_int_equal(tdm_source_set_io_events(s, EPOLLOUT), 0);
         assert_int_equal(tdm_source_set_io_events(s, EPOLLIN), 0);
@@ -116,7 +116,7 @@ static void test_io(void **state)
         tdm_source_destroy(NULL);
 }
 
-/* A poll in flight holds the file: destroying the source must let go of it, or a peer would not see the close(). */
+/* A poll in flight holds the file. Destroying the source must end the poll, or a peer would not see the close(). */
 static void test_close_is_seen(void **state)
 {
         struct tdm_source *s;
@@ -133,8 +133,8 @@ static void test_close_is_seen(void **state)
         close(fds[1]);
 }
 
-/* A source that is gone is never called, even when its readiness was already on its way; nor is its successor in the
- * same place called for it. */
+/* A destroyed source is never called, even if a completion for it was in flight. Nor is the next source in the same
+ * slot called for that completion. */
 static void test_stale_readiness(void **state)
 {
         struct tdm_source *s;
@@ -161,7 +161,7 @@ static void test_stale_readiness(void **state)
         }
 }
 
-/* A non-zero return stops the turn; what else was ready is not lost. */
+/* A non-zero return stops the turn. Other sources that were ready are called in the next one. */
 static void test_return_value(void **state)
 {
         struct tdm_source *s[4];
@@ -235,7 +235,7 @@ static void test_timers(void **state)
         while (fired.n < 2 && tdm_now_ns() < now + 2000 * MS)
                 assert_int_equal(tdm_loop_turn(loop, UINT64_MAX), 0);
         assert_int_equal(fired.order[1], 6);
-        tdm_source_arm(fired.s[2], UINT64_MAX); /* absurdly far is not now */
+        tdm_source_arm(fired.s[2], UINT64_MAX); /* a deadline in the very far future does not fire now */
         assert_int_equal(tdm_loop_turn(loop, 2 * MS), 0);
         assert_int_equal(fired.n, 2);
         for (unsigned i = 0; i < 8; i++)
@@ -469,7 +469,7 @@ static void test_wake(void **state)
         assert_int_equal(tdm_loop_turn(loop, 0), 0);
         assert_int_equal(w.calls, 0);
         assert_int_equal(pthread_create(&t, NULL, waker_thread, &w), 0);
-        alarm(20); /* a lost wake-up would be for ever */
+        alarm(20); /* after a lost wake-up this would wait for ever */
         assert_int_equal(tdm_loop_run(loop), 0);
         alarm(0);
         pthread_join(t, NULL);
@@ -510,7 +510,7 @@ static void test_destroy_inside(void **state)
 {
         int fds[4][2];
 
-        /* four are ready at once; the first one called takes all with it, itself included */
+        /* four are ready at once; the first one called destroys all, itself included */
         for (unsigned kind = 0; kind < 5; kind++) {
                 n_called = 0;
                 for (unsigned i = 0; i < 4; i++) {
@@ -550,7 +550,7 @@ static void test_destroy_inside(void **state)
         }
 }
 
-/* The rest is destroyed with the loop: nothing to see here but a sanitizer's silence. */
+/* The other sources are destroyed with the loop. A leak would show in the run under a sanitizer. */
 static void test_destroy_loop_with_sources(void **state)
 {
         struct tdm_source *s;

@@ -1,5 +1,5 @@
-/* The thread pool: every chunk runs exactly once whatever the number of threads, what chunks wrote is seen by the
- * caller, jobs that follow each other at once or after a sleep do not mix, and the heartbeat counts chunks. */
+/* The thread pool: every chunk runs exactly once with every number of threads, the caller sees what the chunks wrote,
+ * jobs that follow each other at once or after a sleep do not mix, and the heartbeat counts chunks. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -124,8 +124,8 @@ static void note_thread(void *arg, unsigned chunk, unsigned thread)
         usleep(100);
 }
 
-/* Of four threads two stay awake when they are asked to, and they alone do a job that wakes nobody; where all sleep,
- * all are woken. */
+/* Of four threads two stay awake when the caller asks for it, and they alone do a job for awake threads. If all sleep,
+ * such a job wakes all. */
 static void test_awake(void **state)
 {
         _cleanup_(tdm_pool_destroyp) struct tdm_pool *pool = NULL;
@@ -137,7 +137,7 @@ static void test_awake(void **state)
 
                 tdm_pool_stay_awake(pool, TDM_NSEC_PER_SEC);
                 tdm_pool_run(pool, 4, meet_all, &n_inside);
-                usleep(1000); /* the others sleep by now, where the machine is not busy */
+                usleep(1000); /* by now the other threads sleep, unless the machine is busy */
                 tdm_pool_run_awake(pool, 8, note_thread, &threads);
                 n_right += atomic_load(&threads) == 3;
                 tdm_pool_stay_awake(pool, 0);

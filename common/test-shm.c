@@ -78,7 +78,8 @@ static void test_sizes(void **state)
         tdm_segment_destroy(NULL);
 }
 
-/* Huge pages stay what they are through the seal and in who imports them; what is shorter begins at any page. */
+/* Huge pages stay huge through the seal and in a process that imports them. A segment shorter than a huge page begins
+ * at any page. */
 static void test_huge_pages(void **state)
 {
         _cleanup_(tdm_segment_destroyp) struct tdm_segment *s = NULL, *reader = NULL;
@@ -92,7 +93,7 @@ static void test_huge_pages(void **state)
                 r = tdm_hugepage_make(s->base + at, 1);
         for (uint64_t at = 0; at < size; at += 4096)
                 s->base[at + 7] = (uint8_t)(at / 4096 * 11);
-        if (r == 0) { /* this kernel has them */
+        if (r == 0) { /* this kernel has huge pages for such memory */
                 assert_int_equal(tdm_segment_resident(s), size);
                 assert_int_equal(test_huge_bytes(s), whole);
         } else
@@ -157,7 +158,7 @@ static void test_seal(void **state)
 
                 assert_true(seals & F_SEAL_WRITE);
                 assert_true(seals & F_SEAL_SEAL);
-                /* also for who got a writable fd before */
+                /* also for a process that got a writable fd before */
                 p = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, rw[i], 0);
                 assert_true(p == MAP_FAILED);
                 assert_int_equal(pwrite(rw[i], "x", 1, 0), -1);
@@ -172,7 +173,7 @@ static void test_seal(void **state)
         close(fds[1]);
 }
 
-/* While somebody else can still write, sealing fails and says so. */
+/* While another process can still write, sealing fails and says so. */
 static void test_seal_busy(void **state)
 {
         _cleanup_(tdm_segment_destroyp) struct tdm_segment *s = NULL, *other = NULL;
@@ -383,7 +384,7 @@ static void test_pieces(void **state)
         memcpy(numbers, s->fds, sizeof(numbers));
         assert_int_equal(tdm_segment_seal_until(s, 1), 0);
         assert_int_equal(s->n_sealed, 1);
-        assert_memory_equal(s->fds, numbers, sizeof(numbers)); /* so that nobody sees them change */
+        assert_memory_equal(s->fds, numbers, sizeof(numbers)); /* other threads may be using these numbers */
         assert_int_equal(mprotect(s->base, 4096, PROT_READ | PROT_WRITE), -1);
         s->base[chunk + 4] = 0x32; /* still can be written */
 
@@ -410,10 +411,10 @@ static void test_pieces(void **state)
         assert_int_equal(in->base[chunk + 4], 0x32);
         assert_int_equal(in->base[size - 1], 0x33);
         assert_int_equal(tdm_segment_import_more(in, fds, 1, &e), TDM_E_PROTOCOL);
-        assert_int_equal(tdm_segment_seal_until(in, 1), -EPERM); /* not its to seal */
+        assert_int_equal(tdm_segment_seal_until(in, 1), -EPERM); /* an importer must not seal */
 }
 
-/* Nothing of a segment reaches a core dump: the kernel shows it as "dd" in smaps. */
+/* No part of a segment reaches a core dump. The kernel shows that as "dd" in smaps. */
 static void test_not_dumped(void **state)
 {
         _cleanup_(tdm_segment_destroyp) struct tdm_segment *s = NULL;

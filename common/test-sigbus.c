@@ -68,7 +68,7 @@ static void test_truncated(void **state)
         assert_false(tdm_sigbus_guard_hit(&g));
         assert_int_equal(ftruncate(f.fd, 10 * 4096), 0);
         assert_int_equal(sum(f.map, 10 * 4096), 10u * 4096u * 0x5c);
-        assert_false(tdm_sigbus_guard_hit(&g)); /* only what is missing counts */
+        assert_false(tdm_sigbus_guard_hit(&g)); /* a read of what is left of the file is no hit */
         assert_int_equal(sum(f.map, SIZE), 10u * 4096u * 0x5c);
         assert_true(tdm_sigbus_guard_hit(&g));
         tdm_sigbus_guard_end(&g);
@@ -93,7 +93,7 @@ static void test_nested_and_full(void **state)
         struct file f;
 
         file_make(&f);
-        tdm_sigbus_guard_end(&one); /* a zeroed guard ends nobody else's */
+        tdm_sigbus_guard_end(&one); /* ending a zeroed guard ends no other guard */
         for (unsigned i = 0; i < 64; i++)
                 assert_int_equal(tdm_sigbus_guard_begin(&g[i], f.map + i * 4096, 4096), 0);
         assert_int_equal(tdm_sigbus_guard_begin(&one, f.map, SIZE), -ENOSPC);
@@ -164,7 +164,7 @@ static int child_status(void (*fn)(struct file *))
         pid = fork();
         assert_true(pid >= 0);
         if (pid == 0) {
-                close(STDERR_FILENO); /* a sanitizer would tell all about it */
+                close(STDERR_FILENO); /* a sanitizer would print a report */
                 fn(&f);
                 _exit(0);
         }

@@ -47,7 +47,7 @@ static void not_spun(void **state)
         assert_int_equal(wait_once(&s, false), 0);
         assert_int_equal(s.ns, 0);
         s = (struct tdm_spin){ .ns = 5000, .n_waits = TDM_SPIN_TRY_EVERY };
-        assert_int_equal(tdm_spin_next(&s, MAX_NS), 5000); /* only who does not spin at all tries */
+        assert_int_equal(tdm_spin_next(&s, MAX_NS), 5000); /* only a learner that does not spin tries */
 }
 
 int main(void)

@@ -7,7 +7,7 @@ int tdm_thread_new(pthread_t *ret, void *(*thread_main)(void *userdata), void *u
         sigset_t all, before;
         int r;
 
-        /* Signals are the main thread's business; faults stay with the thread that makes them. */
+        /* The main thread takes all signals; a fault stays with the thread that causes it. */
         sigfillset(&all);
         sigdelset(&all, SIGBUS);
         sigdelset(&all, SIGSEGV);

@@ -1,4 +1,4 @@
-/* Text from outside as text that every peer takes. */
+/* Turns text from outside into UTF-8 that every peer accepts. */
 #include "common/utf8.h"
 
 #include <string.h>

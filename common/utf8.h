@@ -1,7 +1,7 @@
 /* Well-formed UTF-8 (RFC 3629): no overlong forms, no surrogates, nothing past U+10FFFF.
  *
- * Strings of protobuf and D-Bus must be UTF-8, and neither protobuf-c nor a file system sees to it. So what comes from
- * outside and is shown again (a name, a path, a message of a worker) is mended where it is kept. */
+ * Strings of protobuf and D-Bus must be UTF-8, and neither protobuf-c nor a file system checks that. So text from
+ * outside that is shown again (a name, a path, a message of a worker) is mended where it is stored. */
 #ifndef TDM_COMMON_UTF8_H
 #define TDM_COMMON_UTF8_H
 
@@ -45,7 +45,7 @@ static inline int tdm_utf8_length(const uint8_t *data, size_t size)
 bool tdm_utf8_is_valid(const char *text, size_t size);
 /* Each byte of text that is not part of a well-formed sequence becomes a question mark. Returns text. */
 char *tdm_utf8_mend(char *text);
-/* What of from fits into size bytes (1 or more, the NUL among them), mended and never cut within a character. */
+/* Copies as much of from as fits into size bytes (1 or more, with the NUL), mended, never cut within a character. */
 void tdm_utf8_copy(char *to, size_t size, const char *from);
 
 #endif

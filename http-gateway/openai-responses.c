@@ -74,7 +74,7 @@ static json_t *response(struct exchange *x, const char *status, json_t *output, 
         json_object_set_new(json, "store", json_false());
         json_object_set_new(json, "previous_response_id", json_null());
         json_object_set_new(json, "text", json_pack("{s:{s:s}}", "format", "type", "text"));
-        json_object_set(json, "metadata", metadata ? metadata : json_object());
+        json_object_set_new(json, "metadata", metadata ? json_incref(metadata) : json_object());
         json_object_set_new(json, "instructions", instructions ? json_incref(instructions) : json_null());
         json_object_set_new(json, "max_output_tokens", most ? json_incref(most) : json_null());
         return json;

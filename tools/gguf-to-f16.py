@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Write a copy of a GGUF whose matrices are F16: the same weights without their quantisation's speed, to tell apart what a
-kernel loses and what the file lost already.
+"""Write a copy of a GGUF whose matrices are F16: the same weights without their quantisation's speed, to tell apart
+what a kernel loses and what the file lost already.
 
 usage: gguf-to-f16.py IN.gguf OUT.gguf
 
@@ -70,7 +70,8 @@ def main():
         to = kind if len(dims) < 2 else "f16"
         n = int(np.prod(dims))
         tensors.append((name, kind, to, at, n, offset))
-        infos += struct.pack("<Q", len(name)) + name + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, TYPES[to][0], offset)
+        infos += struct.pack("<Q", len(name)) + name
+        infos += struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, TYPES[to][0], offset)
         offset += -(-(n // TYPES[to][1] * TYPES[to][2]) // alignment) * alignment
     base = -(-r.at // alignment) * alignment
     with open(sys.argv[2], "wb") as out:

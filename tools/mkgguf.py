@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Write a random-weight GGUF of a Gemma 3 shape, for speed and parity checks.
 
-usage: mkgguf.py OUT --size tiny|odd|270m|1b|4b|12b|27b [--type f32|f16|bf16|q4_0|q4_1|q5_0|q5_1|q8_0|q2_k|…|q6_k|iq4_nl|iq4_xs]
-                 [--embd-type T] [--more-type T] [--vocab N | --vocab-json tokenizer.json] [--seed N] [--layers N] [--gain G]
-                 [--outliers] [--fast]
+usage: mkgguf.py OUT --size tiny|odd|270m|1b|4b|12b|27b
+                 [--type f32|f16|bf16|q4_0|q4_1|q5_0|q5_1|q8_0|q2_k|…|q6_k|iq4_nl|iq4_xs]
+                 [--embd-type T] [--more-type T] [--vocab N | --vocab-json tokenizer.json] [--seed N] [--layers N]
+                 [--gain G] [--outliers] [--fast]
 Needs numpy. The models know no chat template: generate with --raw.
 Weights are honest random draws (never zeros): norm-like gains near 1, matrices N(0, s/sqrt(fan_in)).
 """
@@ -88,7 +89,8 @@ def encode(rng, shape, typ, std):
     elif typ == "q3_k":    # q in [-4,3], std 2.3; 6-bit scales of both signs, std 18.5
         out[:, 108:110] = (u * (std / (2.3 * 18.5))).astype("<f2").view(np.uint8).reshape(nb, 2)
     elif typ in ("iq4_nl", "iq4_xs"):  # table values, std 67
-        out[:, :2] = (u * (std / (67.0 if typ == "iq4_nl" else 67.0 * 18.5))).astype("<f2").view(np.uint8).reshape(nb, 2)
+        scale = u * (std / (67.0 if typ == "iq4_nl" else 67.0 * 18.5))
+        out[:, :2] = scale.astype("<f2").view(np.uint8).reshape(nb, 2)
     elif typ == "q6_k":
         sc = rng.integers(24, 48, size=(nb, 16), dtype=np.int8)
         out[:, 192:208] = sc.view(np.uint8)
@@ -100,17 +102,21 @@ def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("out"); ap.add_argument("--size", default="tiny", choices=SIZES)
     ap.add_argument("--type", default="q4_0", choices=TYPES); ap.add_argument("--embd-type")
-    ap.add_argument("--more-type", help="of attn_v and ffn_down in the layers that llama-quantize's _M mixes give more bits")
+    ap.add_argument("--more-type",
+                    help="of attn_v and ffn_down in the layers that llama-quantize's _M mixes give more bits")
     ap.add_argument("--vocab", type=int, default=0); ap.add_argument("--vocab-json")
     ap.add_argument("--seed", type=int, default=1); ap.add_argument("--layers", type=int)
     ap.add_argument("--gain", type=float, default=1.0)
-    ap.add_argument("--outliers", action="store_true", help="residuals of 5e5 in 3 channels, gelu*up past 1e5: what real Gemma 3 does to f16")
+    ap.add_argument("--outliers", action="store_true",
+                    help="residuals of 5e5 in 3 channels, gelu*up past 1e5: what real Gemma 3 does to f16")
     ap.add_argument("--fast", action="store_true", help="reuse a pool of random blocks (speed runs of large shapes)")
     a = ap.parse_args()
     L, d, H, KV, hd, ff, win, ctx, rf = SIZES[a.size]
     L = a.layers or L
     rng = np.random.default_rng(a.seed)
-    et = a.embd_type or ("q8_0" if a.type in ("q4_0", "q8_0") else "q6_k" if a.type in ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs") else a.type)
+    et = a.embd_type or ("q8_0" if a.type in ("q4_0", "q8_0")
+                         else "q6_k" if a.type in ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs")
+                         else a.type)
     if d % TYPES[et][1]:
         et = "q8_0"
     if a.vocab_json:
@@ -132,7 +138,9 @@ def main():
         while len(toks) < n:
             if i < len(base): t = base[i]
             else:
-                j = i - len(base); t = ("\u2581" if j & 1 else "") + "".join(chr(97 + (j >> (5 * k)) % 26) for k in range(2 + j % 4)) + (str(j) if j > 20000 else "")
+                j = i - len(base)
+                t = ("\u2581" if j & 1 else "") + "".join(chr(97 + (j >> (5 * k)) % 26) for k in range(2 + j % 4))
+                t += str(j) if j > 20000 else ""
             i += 1
             toks.append(t.encode()); types.append(1)
         seen = {}
@@ -162,7 +170,8 @@ def main():
         b = f"blk.{i}."
         more = a.more_type if a.more_type and (i < L // 8 or i >= 7 * L // 8 or (i - L // 8) % 3 == 2) else a.type
         T += [(b + "attn_norm.weight", (d,), "f32", None), (b + "attn_q.weight", (H * hd, d), a.type, d ** -0.5),
-              (b + "attn_k.weight", (KV * hd, d), a.type, d ** -0.5), (b + "attn_v.weight", (KV * hd, d), more, d ** -0.5),
+              (b + "attn_k.weight", (KV * hd, d), a.type, d ** -0.5),
+              (b + "attn_v.weight", (KV * hd, d), more, d ** -0.5),
               (b + "attn_output.weight", (d, H * hd), a.type, (H * hd) ** -0.5),
               (b + "attn_q_norm.weight", (hd,), "f32", None), (b + "attn_k_norm.weight", (hd,), "f32", None),
               (b + "post_attention_norm.weight", (d,), "f32", None), (b + "ffn_norm.weight", (d,), "f32", None),
@@ -174,7 +183,8 @@ def main():
         cols = shape[-1]
         if t != "f32" and cols % TYPES[t][1]: t = "q8_0" if cols % 32 == 0 else "f16"
         size = int(np.prod(shape)) // TYPES[t][1] * TYPES[t][2]
-        infos.append(kv_str(name) + struct.pack("<I", len(shape)) + b"".join(struct.pack("<Q", s) for s in reversed(shape)) + struct.pack("<IQ", TYPES[t][0], off))
+        dims = b"".join(struct.pack("<Q", s) for s in reversed(shape))
+        infos.append(kv_str(name) + struct.pack("<I", len(shape)) + dims + struct.pack("<IQ", TYPES[t][0], off))
         rows.append((shape, t, std, off, size)); off += (size + al - 1) // al * al
     with open(a.out, "wb") as f:
         f.write(struct.pack("<IIQQ", 0x46554747, 3, len(T), len(meta)) + b"".join(meta) + b"".join(infos))
@@ -197,7 +207,8 @@ def main():
                 key = (t, c, std)
                 if key not in pool:
                     pool[key] = encode(rng, (max(1, (1 << 24) // c), c), t, std * a.gain)
-                b = pool[key]; rb = c // TYPES[t][1] * TYPES[t][2]; left = size; o2 = int(rng.integers(0, len(b) // rb)) * rb
+                b = pool[key]; rb = c // TYPES[t][1] * TYPES[t][2]
+                left = size; o2 = int(rng.integers(0, len(b) // rb)) * rb
                 while left:
                     n2 = min(left, len(b) - o2); f.write(b[o2:o2 + n2]); left -= n2; o2 = 0
                 continue

@@ -14,8 +14,8 @@ typedef int (*tdm_uid_of_name_fn)(const char *name, uid_t *ret);
 /* By the system's user database. */
 int tdm_uid_of_name(const char *name, uid_t *ret);
 
-/* Reads "name-or-uid:first:count" lines. A file that is not there has no ranges. Lines that are damaged, or name nobody, are
- * left out. *ret_ranges [*ret_n] is the caller's to free. Negative errno. */
+/* Reads "name-or-uid:first:count" lines. A file that is not there has no ranges. Lines that are damaged, or name
+ * no user, are left out. *ret_ranges [*ret_n] is the caller's to free. Negative errno. */
 int tdm_subuids_read(const char *path, tdm_uid_of_name_fn uid_of_name, struct tdm_uid_range **ret_ranges,
                      size_t *ret_n);
 

@@ -79,7 +79,7 @@ struct tdm_fleet_model {
         struct tdm_segment *weights;
         unsigned n_sealed; /* of its chunks, at least one; the others: tdm_fleet_weights_sealed() */
         struct tdm_segment *kv;
-        /* hidden [TDM_STEP_SLOTS][max_rows][residual_width] f32; its dma-buf, where it has one, goes to the GPU worker */
+        /* hidden [TDM_STEP_SLOTS][max_rows][residual_width] f32. Its dma-buf, if any, goes to the GPU worker */
         struct tdm_segment *activations;
         struct tdm_segment *steps; /* formatted; written by the scheduler */
         struct tdm_segment *results;

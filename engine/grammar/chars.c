@@ -144,8 +144,8 @@ size_t tdm_chars_encode(uint32_t c, char *text)
         return 4;
 }
 
-/* The characters low to high, which have equally many bytes each. Where all tails of a leading byte are in the range, the
- * leading bytes form one byte range; else the range is cut at the next such edge. */
+/* The characters low to high, which have equally many bytes each. Where all tails of a leading byte are in the
+ * range, the leading bytes form one byte range; else the range is cut at the next such edge. */
 static uint32_t utf8_range(struct tdm_arena *arena, uint32_t low, uint32_t high, unsigned n)
 {
         char a[4], b[4];
@@ -177,7 +177,10 @@ static uint32_t utf8_range(struct tdm_arena *arena, uint32_t low, uint32_t high,
 static uint32_t raw_range(struct tdm_arena *arena, uint32_t low, uint32_t high)
 {
         static const struct tdm_char_range lengths[] = {
-                { 0x80, 0x7ff }, { 0x800, 0xd7ff }, { 0xe000, 0xffff }, { 0x10000, 0x10ffff },
+                { 0x80, 0x7ff },
+                { 0x800, 0xd7ff },
+                { 0xe000, 0xffff },
+                { 0x10000, 0x10ffff },
         };
         static const uint8_t n_bytes[] = { 2, 3, 3, 4 };
         uint32_t e = TDM_EXPR_NONE;
@@ -270,8 +273,9 @@ uint32_t tdm_chars_any_json(struct tdm_arena *arena, bool free_form)
         any = hex(arena, "0123456789abcdefABCDEF");
         /* \uD800 to \uDBFF only in front of \uDC00 to \uDFFF. */
         unicode = tdm_expr_cat3(arena, hex(arena, "0123456789abcefABCEF"), any, tdm_expr_cat(arena, any, any));
-        unicode = tdm_expr_alt(arena, unicode,
-                               tdm_expr_cat3(arena, hex(arena, "dD"), hex(arena, "01234567"), tdm_expr_cat(arena, any, any)));
+        unicode = tdm_expr_alt(
+                arena, unicode,
+                tdm_expr_cat3(arena, hex(arena, "dD"), hex(arena, "01234567"), tdm_expr_cat(arena, any, any)));
         low = tdm_expr_cat3(arena, hex(arena, "dD"), hex(arena, "cdefCDEF"), tdm_expr_cat(arena, any, any));
         low = tdm_expr_cat3(arena, tdm_expr_cat(arena, any, any), tdm_expr_text(arena, "\\u"), low);
         low = tdm_expr_cat3(arena, hex(arena, "dD"), hex(arena, "89abAB"), low);

@@ -22,9 +22,10 @@ void tdm_chars_deinit(struct tdm_chars *chars);
 void tdm_chars_add_class(struct tdm_chars *chars, char letter);
 
 enum tdm_text_form {
-        TDM_TEXT_RAW,  /* UTF-8 */
-        TDM_TEXT_JSON, /* inside a JSON string, each character in one form only: as it is, or where JSON wants it escaped,
-                        * \" \\ \b \f \n \r \t and \u00xx in small letters */
+        TDM_TEXT_RAW, /* UTF-8 */
+        /* Inside a JSON string, each character in one form only: as it is, or where JSON wants it escaped, \" \\ \b \f
+         * \n \r \t and \u00xx in small letters. */
+        TDM_TEXT_JSON,
 };
 
 /* One character of a sorted set. Surrogates are none. */

@@ -1,9 +1,9 @@
 /* schema-check: whether a grammar has a text for a JSON value.
  *
- * The value is written piece by piece through the parser. A value has many texts: members of an object are tried in each
- * order that the schema gives them (free members behind the declared ones), numbers in the forms that the grammar may
- * hold. So there is not one state but a few, and the value is taken where one of them is left at the end. White space does
- * not matter: it may always be left out. */
+ * The value is written piece by piece through the parser. A value has many texts: members of an object are tried in
+ * each order that the schema gives them (free members behind the declared ones), numbers in the forms that the
+ * grammar may hold. So there is not one state but a few, and the value is taken where one of them is left at the
+ * end. White space does not matter: it may always be left out. */
 #include "engine/grammar/json.h"
 #include "engine/grammar/number.h"
 #include "engine/grammar/parser.h"

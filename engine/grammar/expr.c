@@ -366,7 +366,8 @@ uint32_t tdm_expr_rep(struct tdm_arena *arena, uint32_t a, uint32_t min, uint32_
                 return a; /* (x*)* and (x*){m,n} with n > 0 */
         if (!(flags & TDM_EXPR_HAS_CALL) && min == 0)
                 flags |= TDM_EXPR_NULLABLE;
-        return intern(arena, (struct tdm_expr){ .kind = TDM_EXPR_KIND_REP, .flags = flags, .a = a, .b = min, .c = max });
+        return intern(arena,
+                      (struct tdm_expr){ .kind = TDM_EXPR_KIND_REP, .flags = flags, .a = a, .b = min, .c = max });
 }
 
 uint32_t tdm_expr_call(struct tdm_arena *arena, uint32_t rule)

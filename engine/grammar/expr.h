@@ -1,13 +1,14 @@
 /* Expressions: regular expressions over bytes, with calls of rules, shared by structure.
  *
- * An expression is a number in an arena; equal expressions have equal numbers, so that equality, memory of results and
- * recurrence of parser states cost a comparison. The arena of a compiled grammar is immutable and shared; a matcher puts
- * an arena of its own on top (`base`) for the derivatives that it meets. Derivatives are by bytes: what is left of an
- * expression once a byte was read. Concatenations lean to the right, and their head is never a concatenation.
+ * An expression is a number in an arena; equal expressions have equal numbers, so that equality, memory of results
+ * and recurrence of parser states cost a comparison. The arena of a compiled grammar is immutable and shared; a
+ * matcher puts an arena of its own on top (`base`) for the derivatives that it meets. Derivatives are by bytes: what
+ * is left of an expression once a byte was read. Concatenations lean to the right, and their head is never a
+ * concatenation.
  *
- * AND, NOT and MOD stand over call-free expressions only. An arena belongs to one thread while it grows. Functions that
- * make expressions return TDM_EXPR_NONE and set `failed` when memory or the arena's limit is out; the owner checks
- * `failed` once at the end of an operation. */
+ * AND, NOT and MOD stand over call-free expressions only. An arena belongs to one thread while it grows. Functions
+ * that make expressions return TDM_EXPR_NONE and set `failed` when memory or the arena's limit is out; the owner
+ * checks `failed` once at the end of an operation. */
 #ifndef TDM_ENGINE_GRAMMAR_EXPR_H
 #define TDM_ENGINE_GRAMMAR_EXPR_H
 
@@ -56,8 +57,8 @@ struct tdm_arena {
         uint32_t n_slots;
         struct tdm_byte_set *sets;
         uint32_t n_sets, sets_capacity;
-        uint8_t *base_alive; /* ALIVE and DEAD of base's items, as this arena found them */
-        uint64_t steps, max_steps; /* work done by derivatives and searches, and where they stop */
+        uint8_t *base_alive;          /* ALIVE and DEAD of base's items, as this arena found them */
+        uint64_t steps, max_steps;    /* work done by derivatives and searches, and where they stop */
         uint8_t representatives[256]; /* memory of the searches, for n_represented sets */
         uint32_t n_represented;
         unsigned n_representatives;

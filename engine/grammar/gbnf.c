@@ -1,6 +1,6 @@
-/* GBNF as llama.cpp writes it: rules `name ::= …` of literals, classes, names and groups, with | * + ? {m,n}; comments
- * begin with #. A rule ends with its line, unless a group is open or a | stands at the end. Left recursion is refused, as
- * it is there. */
+/* GBNF as llama.cpp writes it: rules `name ::= …` of literals, classes, names and groups, with | * + ? {m,n};
+ * comments begin with #. A rule ends with its line, unless a group is open or a | stands at the end. Left recursion
+ * is refused, as it is there. */
 #include "engine/grammar/chars.h"
 #include "engine/grammar/grammar-private.h"
 

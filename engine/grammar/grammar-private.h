@@ -26,15 +26,15 @@ struct tdm_grammar {
         uint32_t wide_char;   /* any character beyond ASCII but U+2028 and U+2029 */
         bool compact;
         bool strict_integers; /* draft 4 and before: 1.0 is no integer */
-        bool nothing; /* set where compiling failed because no text satisfies the grammar */
+        bool nothing;         /* set where compiling failed because no text satisfies the grammar */
         /* For schema-check: the orders of object members that the grammar has. */
         struct tdm_order {
                 uint32_t at, n; /* of names */
-        } *orders;
+        } * orders;
         uint32_t n_orders, orders_capacity;
         struct tdm_name {
                 uint32_t at, size; /* of name_bytes */
-        } *names;
+        } * names;
         uint32_t n_names, names_capacity;
         char *name_bytes;
         size_t n_name_bytes, name_bytes_capacity;
@@ -43,8 +43,8 @@ struct tdm_grammar {
 int tdm_grammar_new(struct tdm_grammar **ret, const struct tdm_grammar_limits *limits);
 /* A rule without a body yet; UINT32_MAX and arena.failed beyond the limit. */
 uint32_t tdm_grammar_add_rule(struct tdm_grammar *grammar);
-/* Settles nullability, takes out what yields no text, orders the rules and classes the bytes. TDM_E_UNSUPPORTED where the
- * root yields no text, a rule calls itself at its own beginning, or the limits are passed. */
+/* Settles nullability, takes out what yields no text, orders the rules and classes the bytes. TDM_E_UNSUPPORTED
+ * where the root yields no text, a rule calls itself at its own beginning, or the limits are passed. */
 int tdm_grammar_finish(struct tdm_grammar *grammar, struct tdm_error *err);
 /* Sets grammar->nothing too. */
 int tdm_grammar_takes_nothing(struct tdm_grammar *grammar, struct tdm_error *err);

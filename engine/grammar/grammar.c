@@ -8,7 +8,7 @@ void tdm_grammar_limits_init(struct tdm_grammar_limits *limits)
         *limits = (struct tdm_grammar_limits){
                 .max_source_bytes = (size_t)1 << 20,
                 .max_depth = 200,
-                .max_expressions = 200000,
+                .max_expressions = 1 << 18,
                 .max_rules = 20000,
                 .max_compile_steps = 4000000,
                 .max_matcher_bytes = (size_t)6 << 20,
@@ -63,8 +63,8 @@ void tdm_grammar_unrefp(struct tdm_grammar **grammar)
 size_t tdm_grammar_bytes(const struct tdm_grammar *grammar)
 {
         return sizeof(*grammar) + tdm_arena_bytes(&grammar->arena) + grammar->rules_capacity * sizeof(*grammar->rules) +
-               grammar->names_capacity * sizeof(*grammar->names) +
-               grammar->orders_capacity * sizeof(*grammar->orders) + grammar->name_bytes_capacity;
+               grammar->names_capacity * sizeof(*grammar->names) + grammar->orders_capacity * sizeof(*grammar->orders) +
+               grammar->name_bytes_capacity;
 }
 
 uint32_t tdm_grammar_add_rule(struct tdm_grammar *grammar)

@@ -6,11 +6,11 @@
  * time. What a matcher allows depends on the grammar and on the bytes accepted so far, on nothing else: not on its
  * caches, on how the bytes were cut into tokens, or on what was tried and rolled back.
  *
- * A mask is a bitset over token ids, bit id % 64 of word id / 64. A token is allowed iff its bytes, appended to the text,
- * leave a beginning of some text of the grammar; tokens that end generation are allowed iff the text is whole.
+ * A mask is a bitset over token ids, bit id % 64 of word id / 64. A token is allowed iff its bytes, appended to the
+ * text, leave a beginning of some text of the grammar; tokens that end generation are allowed iff the text is whole.
  *
- * Errors: TDM_E_BAD_REQUEST where the source is malformed, TDM_E_UNSUPPORTED for what is well-formed and not held (the
- * message names it and its place: a JSON pointer, or an offset), or beyond the limits. -ENOMEM as everywhere. */
+ * Errors: TDM_E_BAD_REQUEST where the source is malformed, TDM_E_UNSUPPORTED for what is well-formed and not held
+ * (the message names it and its place: a JSON pointer, or an offset), or beyond the limits. -ENOMEM as everywhere. */
 #ifndef TDM_ENGINE_GRAMMAR_H
 #define TDM_ENGINE_GRAMMAR_H
 
@@ -23,9 +23,9 @@ struct tdm_matcher;
 
 /* What one grammar and one matcher may cost. */
 struct tdm_grammar_limits {
-        size_t max_source_bytes;    /* of a schema or grammar */
-        uint32_t max_depth;         /* nesting of the source */
-        uint32_t max_expressions;   /* of the compiled grammar; about 28 bytes each */
+        size_t max_source_bytes;  /* of a schema or grammar */
+        uint32_t max_depth;       /* nesting of the source */
+        uint32_t max_expressions; /* of the compiled grammar; about 28 bytes each */
         uint32_t max_rules;
         uint64_t max_compile_steps; /* some nanoseconds each */
         size_t max_matcher_bytes;   /* caches of one matcher: emptied when full, so that this costs time only */
@@ -37,8 +37,9 @@ enum tdm_grammar_flags {
         TDM_GRAMMAR_COMPACT = 1, /* JSON without white space between tokens; else as written below */
 };
 
-/* White space in JSON, unless compact: behind '{', '[', ',' and ':' and in front of '}' and ']' there may be one space, or
- * one line feed and up to 40 spaces or tabs. There is none elsewhere, nor in front of or behind the whole text. */
+/* White space in JSON, unless compact: behind '{', '[', ',' and ':' and in front of '}' and ']' there may be one
+ * space, or one line feed and up to 40 spaces or tabs. There is none elsewhere, nor in front of or behind the whole
+ * text. */
 
 /* limits NULL: the defaults. source need not end in NUL. */
 int tdm_grammar_new_schema(struct tdm_grammar **ret, const char *source, size_t size, unsigned flags,
@@ -82,8 +83,8 @@ void tdm_matcher_reset(struct tdm_matcher *matcher);
 
 /* The mask of the tokens allowed next: n_words words, valid until the next call on this matcher. */
 int tdm_matcher_mask(struct tdm_matcher *matcher, const uint64_t **ret_words);
-/* Appends a token. Returns 1 when it was allowed, 0 (and nothing changes) when it was not, or an error. A token that ends
- * generation appends nothing. */
+/* Appends a token. Returns 1 when it was allowed, 0 (and nothing changes) when it was not, or an error. A token that
+ * ends generation appends nothing. */
 int tdm_matcher_accept(struct tdm_matcher *matcher, uint32_t id);
 /* The same with bytes, as one token that tdm_matcher_rollback() counts. */
 int tdm_matcher_accept_bytes(struct tdm_matcher *matcher, const char *data, size_t size);
@@ -97,14 +98,16 @@ int tdm_matcher_is_final(struct tdm_matcher *matcher);
 int tdm_matcher_forced(struct tdm_matcher *matcher, char *data, size_t capacity);
 size_t tdm_matcher_bytes(const struct tdm_matcher *matcher);
 
-/* schema-check: whether the grammar of a schema has a text whose value is this JSON value. Object members are tried in the
- * orders that the schema gives; a number may stand as in the instance, or in another form of the same value. Returns 1 or
- * 0 (why, unless NULL, tells how far it got), or an error: TDM_E_BAD_REQUEST where the instance is no JSON. */
+/* schema-check: whether the grammar of a schema has a text whose value is this JSON value. Object members are tried
+ * in the orders that the schema gives; a number may stand as in the instance, or in another form of the same value.
+ * Returns 1 or 0 (why, unless NULL, tells how far it got), or an error: TDM_E_BAD_REQUEST where the instance is no
+ * JSON. */
 int tdm_grammar_takes_instance(struct tdm_grammar *grammar, const char *instance, size_t size, char *why,
                                size_t why_size, struct tdm_error *err);
 
-/* One line of `tandem schema-check`: {"id","schema","instance"} in, {"id","verdict","why"} out, without a line feed, to be
- * freed. The verdict is accept, reject or unsupported; what is no such line is unsupported too. Returns 0 or -ENOMEM. */
+/* One line of `tandem schema-check`: {"id","schema","instance"} in, {"id","verdict","why"} out, without a line feed,
+ * to be freed. The verdict is accept, reject or unsupported; what is no such line is unsupported too. Returns 0 or
+ * -ENOMEM. */
 int tdm_schema_check_line(const char *line, size_t size, char **ret_line);
 
 #endif

@@ -101,8 +101,8 @@ static uint32_t intern(struct tdm_schema *s, const struct tdm_schema_nodes *node
                 uint32_t i = s->slots[k & (s->n_slots - 1)] - 1;
                 const struct tdm_conjunction *c = &s->conjunctions[i];
 
-                if (c->n == nodes->n &&
-                    (c->n == 0 || memcmp(s->conjunction_nodes.items + c->at, nodes->items, c->n * sizeof(uint32_t)) == 0))
+                if (c->n == nodes->n && (c->n == 0 || memcmp(s->conjunction_nodes.items + c->at, nodes->items,
+                                                             c->n * sizeof(uint32_t)) == 0))
                         return i;
         }
         if (s->n_conjunctions == s->conjunctions_capacity) {
@@ -265,7 +265,8 @@ static uint32_t texts_from(struct tdm_schema *s, const struct tdm_schema_text *t
                         end = start;
                         continue;
                 }
-                while (start > 0 && texts[start - 1].size > done && texts[start - 1].data[done] == texts[end - 1].data[done])
+                while (start > 0 && texts[start - 1].size > done &&
+                       texts[start - 1].data[done] == texts[end - 1].data[done])
                         start--;
                 e = tdm_expr_alt(arena, texts_from(s, texts + start, end - start, done), e);
                 end = start;
@@ -334,7 +335,9 @@ static int compile(struct tdm_schema *s, unsigned flags)
         r = tdm_schema_index(s);
         if (r)
                 return r;
-        if (tdm_schema_nodes_add(s, &root, s->json.n_nodes > 0 ? 0 : TDM_JSON_NONE))
+        /* A first entry that no conjunction has, so that there is an array to point into. */
+        if (tdm_schema_nodes_add(s, &s->conjunction_nodes, 0) &&
+            tdm_schema_nodes_add(s, &root, s->json.n_nodes > 0 ? 0 : TDM_JSON_NONE))
                 s->g->root = tdm_schema_call(s, &root);
         free(root.items);
         if (!s->error && s->g->root == TDM_EXPR_NONE)

@@ -121,8 +121,11 @@ static uint32_t new_node(struct tdm_json *json, uint8_t type)
                 json->nodes = nodes;
                 json->capacity = capacity;
         }
-        json->nodes[json->n_nodes] = (struct tdm_json_node){ .type = type, .parent = TDM_JSON_NONE, .next = TDM_JSON_NONE,
-                                                             .first = TDM_JSON_NONE, .last = TDM_JSON_NONE };
+        json->nodes[json->n_nodes] = (struct tdm_json_node){ .type = type,
+                                                             .parent = TDM_JSON_NONE,
+                                                             .next = TDM_JSON_NONE,
+                                                             .first = TDM_JSON_NONE,
+                                                             .last = TDM_JSON_NONE };
         return json->n_nodes++;
 }
 
@@ -153,7 +156,8 @@ uint32_t tdm_json_add(struct tdm_json *json, enum tdm_json_type type, uint32_t a
         return node;
 }
 
-static uint32_t append(struct tdm_json *json, uint32_t parent, uint32_t key, uint32_t key_size, bool named, uint32_t node)
+static uint32_t append(struct tdm_json *json, uint32_t parent, uint32_t key, uint32_t key_size, bool named,
+                       uint32_t node)
 {
         uint32_t copy = new_node(json, TDM_JSON_ALIAS);
         struct tdm_json_node *n;
@@ -479,7 +483,8 @@ bool tdm_json_equal(const struct tdm_json *json, uint32_t a, uint32_t b)
                 if (x->n != y->n)
                         return false;
                 for (a = x->first; a != TDM_JSON_NONE; a = json->nodes[a].next) {
-                        uint32_t other = tdm_json_find(json, b, json->text + json->nodes[a].key, json->nodes[a].key_size);
+                        uint32_t other =
+                                tdm_json_find(json, b, json->text + json->nodes[a].key, json->nodes[a].key_size);
 
                         if (other == TDM_JSON_NONE || !tdm_json_equal(json, a, other))
                                 return false;

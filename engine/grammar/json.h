@@ -1,8 +1,8 @@
 /* A JSON text as a tree, for schemas and instances.
  *
- * Its own reader and not jansson's: numbers keep their digits (ranges are exact decimals, and 0.1 is no double), members
- * keep their order, strings may hold NUL, a node takes 44 bytes, and the compiler adds nodes of its own to the tree.
- * Strict: RFC 8259, UTF-8, no lone surrogates, no member twice. */
+ * Its own reader and not jansson's: numbers keep their digits (ranges are exact decimals, and 0.1 is no double),
+ * members keep their order, strings may hold NUL, a node takes 44 bytes, and the compiler adds nodes of its own to
+ * the tree. Strict: RFC 8259, UTF-8, no lone surrogates, no member twice. */
 #ifndef TDM_ENGINE_GRAMMAR_JSON_H
 #define TDM_ENGINE_GRAMMAR_JSON_H
 
@@ -23,10 +23,10 @@ enum tdm_json_type {
 
 struct tdm_json_node {
         uint8_t type;
-        uint32_t parent, next;     /* TDM_JSON_NONE at the ends */
-        uint32_t first, last, n;   /* of the children */
-        uint32_t text, text_size;  /* strings (unescaped) and numbers (as they stand) */
-        uint32_t key, key_size;    /* of a member; the index of an item is key */
+        uint32_t parent, next;    /* TDM_JSON_NONE at the ends */
+        uint32_t first, last, n;  /* of the children */
+        uint32_t text, text_size; /* strings (unescaped) and numbers (as they stand) */
+        uint32_t key, key_size;   /* of a member; the index of an item is key */
 };
 
 struct tdm_json {

@@ -1,10 +1,10 @@
 /* Which tokens may come next: the vocabulary's tries walked with the parser's states.
  *
- * Inside a JSON string the parser's state does not change with plain characters. There the plain pieces are all allowed,
- * as one precomputed slice, and of the other pieces only their tails are walked. Elsewhere all tries are walked, but for
- * the groups of plain pieces that the state is open for: it may go on with any of their characters. Where most ways lead
- * to states that are open (the first letters of a free member name), the walk begins with the group's slice and takes
- * out what is not allowed. */
+ * Inside a JSON string the parser's state does not change with plain characters. There the plain pieces are all
+ * allowed, as one precomputed slice, and of the other pieces only their tails are walked. Elsewhere all tries are
+ * walked, but for the groups of plain pieces that the state is open for: it may go on with any of their characters.
+ * Where most ways lead to states that are open (the first letters of a free member name), the walk begins with the
+ * group's slice and takes out what is not allowed. */
 #include "engine/grammar/mask.h"
 
 struct walk {
@@ -14,7 +14,8 @@ struct walk {
         uint32_t *states; /* [max depth + 1] */
 };
 
-static const struct tdm_byte_set plain_starts = { { 0xfffffffb00000000u, 0xffffffffefffffffu, 0, 0xffffffffffffffffu } };
+static const struct tdm_byte_set plain_starts = { { 0xfffffffb00000000u, 0xffffffffefffffffu, 0,
+                                                    0xffffffffffffffffu } };
 
 static void set_ids(uint64_t *words, const uint32_t *ids, uint32_t n)
 {
@@ -39,15 +40,16 @@ static bool starts_plain(const struct tdm_arena *arena, uint32_t e)
         return false;
 }
 
-/* Whether the state stands inside a string: the most plain characters that may follow and be followed by more of the
- * string's other bytes. UINT32_MAX: any number of them, and they change nothing. 0: it is no such state. */
-static uint32_t plain_room(struct tdm_parser *p, uint32_t state, uint32_t max_chars)
+/* Whether the state stands inside a string: how many plain characters may follow at most. 0: it is no such state.
+ * *ret_stable: they change nothing, as far as a piece is long. */
+static uint32_t plain_room(struct tdm_parser *p, uint32_t state, uint32_t max_chars, bool *ret_stable)
 {
         const struct tdm_grammar *g = p->grammar;
         struct tdm_state *s = &p->states[state];
         uint32_t room = 0;
         bool stable = true;
 
+        *ret_stable = false;
         if (s->n > 8)
                 return 0;
         for (uint32_t i = 0; i < s->n; i++) {
@@ -68,7 +70,8 @@ static uint32_t plain_room(struct tdm_parser *p, uint32_t state, uint32_t max_ch
                 room = TDM_MAX(room, x.c);
                 stable = stable && (x.b == 0 || x.b > max_chars) && x.c > max_chars;
         }
-        return stable && room > 0 ? UINT32_MAX : room;
+        *ret_stable = stable && room > 0;
+        return room;
 }
 
 /* The single bytes that are a text of e, and whether each wide character is one. */
@@ -208,10 +211,11 @@ int tdm_mask_fill(struct tdm_parser *parser, const struct tdm_vocabulary *vocabu
                   uint64_t *words)
 {
         struct walk w = { parser, vocabulary, words, states };
-        uint32_t room = plain_room(parser, state, vocabulary->max_plain_chars);
+        bool stable;
+        uint32_t room = plain_room(parser, state, vocabulary->max_plain_chars, &stable);
         size_t bytes = vocabulary->n_words * sizeof(*words);
 
-        if (room == UINT32_MAX) {
+        if (stable) {
                 memcpy(words, tdm_vocabulary_slice(vocabulary, UINT32_MAX), bytes);
                 walk(&w, &vocabulary->tails, state);
         } else if (room > 0 && (room <= TDM_SLICES || room >= vocabulary->max_plain_chars)) {

@@ -5,8 +5,8 @@
 #include "engine/grammar/parser.h"
 #include "engine/grammar/trie.h"
 
-/* states: room for the deepest trie's depth + 1. words: [vocabulary->n_words]. -E2BIG when the parser ran out of steps or
- * memory; words are garbage then. */
+/* states: room for the deepest trie's depth + 1. words: [vocabulary->n_words]. -E2BIG when the parser ran out of
+ * steps or memory; words are garbage then. */
 int tdm_mask_fill(struct tdm_parser *parser, const struct tdm_vocabulary *vocabulary, uint32_t state, uint32_t *states,
                   uint64_t *words);
 

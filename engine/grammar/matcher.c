@@ -8,7 +8,7 @@ struct tdm_matcher {
         struct tdm_vocabulary *vocabulary;
         struct tdm_parser parser;
         uint32_t history[TDM_MATCHER_ROLLBACK_MAX + 1]; /* ring: the state behind each of the last tokens */
-        uint32_t at, n_history;                         /* at: the present one; n_history: how many before it are held */
+        uint32_t at, n_history; /* at: the present one; n_history: how many before it are held */
         uint32_t *walk_states;
         struct {
                 uint32_t state; /* TDM_STATE_DEAD: free */

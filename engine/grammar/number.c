@@ -174,8 +174,9 @@ static uint32_t same_length(struct tdm_arena *a, const char *low, const char *hi
         both = tdm_expr_alt(a, tdm_expr_cat(a, digit(a, low[common], low[common]), at_low),
                             tdm_expr_cat(a, digit(a, high[common], high[common]), at_high));
         if (low[common] + 1 < high[common])
-                both = tdm_expr_alt(a, tdm_expr_cat(a, digit(a, (char)(low[common] + 1), (char)(high[common] - 1)),
-                                                    any_digits(a, (uint32_t)(n - common - 1), (uint32_t)(n - common - 1))),
+                both = tdm_expr_alt(a,
+                                    tdm_expr_cat(a, digit(a, (char)(low[common] + 1), (char)(high[common] - 1)),
+                                                 any_digits(a, (uint32_t)(n - common - 1), (uint32_t)(n - common - 1))),
                                     both);
         return tdm_expr_cat(a, tdm_expr_literal(a, low, common), both);
 }
@@ -204,8 +205,9 @@ static uint32_t whole_range(struct tdm_arena *a, const char *low, size_t n_low, 
                 size_t last = n_high == SIZE_MAX ? TDM_MAX(max_digits, n_low) : n_high - 1;
 
                 if (last > n_low)
-                        e = tdm_expr_alt(a, e, tdm_expr_cat(a, digit(a, '1', '9'),
-                                                            any_digits(a, (uint32_t)n_low, (uint32_t)last - 1)));
+                        e = tdm_expr_alt(a, e,
+                                         tdm_expr_cat(a, digit(a, '1', '9'),
+                                                      any_digits(a, (uint32_t)n_low, (uint32_t)last - 1)));
         }
         if (n_high != SIZE_MAX) {
                 memset(edge, '0', n_high);
@@ -324,7 +326,8 @@ static uint32_t magnitudes(struct tdm_arena *a, struct bound low, const struct b
                                 return TDM_EXPR_NONE;
                         decrement(&high);
                 }
-                return whole_range(a, low.whole, low.n_whole, high.whole, high_given ? high.n_whole : SIZE_MAX, max_digits);
+                return whole_range(a, low.whole, low.n_whole, high.whole, high_given ? high.n_whole : SIZE_MAX,
+                                   max_digits);
         }
         max_part = widest < EXACT_DIGITS ? EXACT_DIGITS - widest : 1;
         max_part = TDM_MAX(max_part, TDM_MAX(low.n_part, high.n_part));
@@ -344,9 +347,10 @@ static uint32_t magnitudes(struct tdm_arena *a, struct bound low, const struct b
         increment(&low);
         if (high_given) {
                 some = part_below(a, high.part, high.n_part, max_part, high.open);
-                e = tdm_expr_alt(a, e, tdm_expr_cat(a, whole_range(a, high.whole, high.n_whole, high.whole, high.n_whole,
-                                                                   max_digits),
-                                                    with_point(a, some, high.n_part > 0 || !high.open)));
+                e = tdm_expr_alt(
+                        a, e,
+                        tdm_expr_cat(a, whole_range(a, high.whole, high.n_whole, high.whole, high.n_whole, max_digits),
+                                     with_point(a, some, high.n_part > 0 || !high.open)));
                 if (compare_whole(&low, &high) >= 0)
                         return e;
                 decrement(&high);
@@ -453,7 +457,10 @@ uint32_t tdm_number_expr(struct tdm_arena *a, const struct tdm_number_range *ran
                 positive = TDM_EXPR_NONE;
         if (!tdm_expr_alive(a, negative))
                 negative = TDM_EXPR_NONE;
-        return tdm_expr_alt(a, positive, tdm_expr_cat(a, digit(a, '-', '-'), negative));
+        positive = tdm_expr_alt(a, positive, tdm_expr_cat(a, digit(a, '-', '-'), negative));
+        if (integer && !range->integer) /* whole for its multiple alone: it may be written as 3.0 */
+                positive = tdm_expr_cat(a, positive, tdm_expr_opt(a, tdm_expr_text(a, ".0")));
+        return positive;
 }
 
 uint32_t tdm_number_equal(struct tdm_arena *a, const struct tdm_decimal *d)

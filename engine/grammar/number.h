@@ -1,8 +1,8 @@
 /* Decimal numbers, exactly: comparison, and the texts of JSON numbers in a range or that are multiples.
  *
- * Texts that readers with doubles would take for another value are left out: integers have at most 300 digits, exponents
- * stay below 308, and where a bound or a multiple is given, digits are so few (15 significant ones) that rounding to a
- * double cannot carry a value across the bound. */
+ * Texts that readers with doubles would take for another value are left out: integers have at most 300 digits,
+ * exponents stay below 308, and where a bound or a multiple is given, digits are so few (15 significant ones) that
+ * rounding to a double cannot carry a value across the bound. */
 #ifndef TDM_ENGINE_GRAMMAR_NUMBER_H
 #define TDM_ENGINE_GRAMMAR_NUMBER_H
 

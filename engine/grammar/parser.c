@@ -102,8 +102,7 @@ static uint32_t intern_state(struct tdm_parser *p, const struct tdm_pair *list, 
                 uint32_t i = p->state_slots[k & (p->n_state_slots - 1)] - 1;
                 const struct tdm_state *s = &p->states[i];
 
-                if (s->n == n && s->whole == whole &&
-                    memcmp(p->pairs.items + s->at, list, n * sizeof(*list)) == 0)
+                if (s->n == n && s->whole == whole && memcmp(p->pairs.items + s->at, list, n * sizeof(*list)) == 0)
                         return i;
         }
         if (p->n_states == p->states_capacity) {
@@ -125,8 +124,7 @@ static uint32_t intern_state(struct tdm_parser *p, const struct tdm_pair *list, 
                 if (!pairs_add(p, &p->pairs, list[i]))
                         return TDM_STATE_DEAD;
         p->states[p->n_states] = (struct tdm_state){ .at = at, .n = n, .whole = whole };
-        memset(p->steps + (size_t)p->n_states * p->grammar->n_classes, 0xff,
-               p->grammar->n_classes * sizeof(*p->steps));
+        memset(p->steps + (size_t)p->n_states * p->grammar->n_classes, 0xff, p->grammar->n_classes * sizeof(*p->steps));
         p->state_slots[k & (p->n_state_slots - 1)] = ++p->n_states;
         return p->n_states - 1;
 fail:
@@ -228,8 +226,7 @@ static void call(struct tdm_parser *p, uint32_t rule, uint32_t rest, uint32_t fr
                 p->pending = pending;
                 p->pending_capacity = capacity;
         }
-        p->pending[p->n_pending++] =
-                (struct tdm_pending){ p->grammar->rules[rule].rank, rule, { rest, frame } };
+        p->pending[p->n_pending++] = (struct tdm_pending){ p->grammar->rules[rule].rank, rule, { rest, frame } };
         if (p->grammar->rules[rule].nullable)
                 push(p, rest, frame);
 }
@@ -279,8 +276,10 @@ static void expand(struct tdm_parser *p, struct tdm_pair pair)
         case TDM_EXPR_KIND_REP:
                 if (head.b == 0)
                         push(p, rest, pair.frame);
-                rest = tdm_expr_cat(arena, tdm_expr_rep(arena, head.a, head.b > 0 ? head.b - 1 : 0,
-                                                        head.c == TDM_EXPR_INF ? head.c : head.c - 1), rest);
+                rest = tdm_expr_cat(arena,
+                                    tdm_expr_rep(arena, head.a, head.b > 0 ? head.b - 1 : 0,
+                                                 head.c == TDM_EXPR_INF ? head.c : head.c - 1),
+                                    rest);
                 push(p, tdm_expr_cat(arena, head.a, rest), pair.frame);
                 break;
         default:
@@ -429,8 +428,9 @@ size_t tdm_parser_bytes(const struct tdm_parser *p)
 {
         size_t state_bytes = sizeof(*p->states) + p->grammar->n_classes * sizeof(*p->steps);
 
-        return tdm_arena_bytes(&p->arena) + p->states_capacity * state_bytes + p->pairs.capacity * sizeof(struct tdm_pair) +
-               p->frames_capacity * sizeof(*p->frames) + (p->n_state_slots + p->n_frame_slots) * sizeof(uint32_t) +
+        return tdm_arena_bytes(&p->arena) + p->states_capacity * state_bytes +
+               p->pairs.capacity * sizeof(struct tdm_pair) + p->frames_capacity * sizeof(*p->frames) +
+               (p->n_state_slots + p->n_frame_slots) * sizeof(uint32_t) +
                (p->work.capacity + p->out.capacity + p->content.capacity) * sizeof(struct tdm_pair) +
                p->pending_capacity * sizeof(*p->pending) + p->n_seen_slots * (sizeof(*p->seen) + sizeof(uint32_t));
 }

@@ -1,9 +1,9 @@
 /* The parser: every way in which the text so far can go on, as one state.
  *
- * A way is a pair: an expression that is still to be read, and a frame, which says what follows it. A frame is a set of
- * such pairs again: all callers of a rule that began at the same byte share one frame (as the sets of Earley's parser do),
- * so ambiguity costs a polynomial and not an exponential. States and frames are shared by content, so they recur, and the
- * step from a state by a byte is remembered: a lazily built automaton whose states hold stacks.
+ * A way is a pair: an expression that is still to be read, and a frame, which says what follows it. A frame is a set
+ * of such pairs again: all callers of a rule that began at the same byte share one frame (as the sets of Earley's
+ * parser do), so ambiguity costs a polynomial and not an exponential. States and frames are shared by content, so
+ * they recur, and the step from a state by a byte is remembered: a lazily built automaton whose states hold stacks.
  *
  * A parser belongs to one thread. Its memory is bounded by tdm_parser_compact(). */
 #ifndef TDM_ENGINE_GRAMMAR_PARSER_H
@@ -11,9 +11,9 @@
 
 #include "engine/grammar/grammar-private.h"
 
-#define TDM_STATE_DEAD 0u    /* no text goes on like this */
+#define TDM_STATE_DEAD 0u /* no text goes on like this */
 #define TDM_STATE_UNKNOWN UINT32_MAX
-#define TDM_FRAME_BOTTOM 0u  /* below it the text ends */
+#define TDM_FRAME_BOTTOM 0u /* below it the text ends */
 
 struct tdm_pair {
         uint32_t e, frame;
@@ -49,7 +49,7 @@ struct tdm_parser {
         struct tdm_pending {
                 uint32_t rank, rule;
                 struct tdm_pair to; /* what follows the call */
-        } *pending;
+        } * pending;
         uint32_t n_pending, pending_capacity;
         struct tdm_pair *seen;
         uint32_t *seen_stamp, n_seen_slots, n_seen, stamp;

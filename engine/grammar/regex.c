@@ -8,10 +8,10 @@ enum kind { CHARS, CAT, ALT, REPEAT, BEGIN, END, AHEAD, NOT_AHEAD, EMPTY };
 
 struct node {
         uint8_t kind;
-        bool anchored;            /* contains BEGIN, END or a look-ahead */
-        uint32_t a, b;            /* children; NO_NODE: none */
-        uint32_t min, max;        /* REPEAT */
-        uint32_t expr;            /* CHARS */
+        bool anchored;     /* contains BEGIN, END or a look-ahead */
+        uint32_t a, b;     /* children; NO_NODE: none */
+        uint32_t min, max; /* REPEAT */
+        uint32_t expr;     /* CHARS */
         uint32_t min_chars, max_chars;
 };
 
@@ -548,8 +548,9 @@ static uint32_t sequence(struct regex *r, uint32_t first, uint32_t rest, bool op
                 e = placed(r, rest == NO_NODE ? n.b : join(r, CAT, n.b, rest), open_left, open_right, info);
                 if (r->error)
                         return TDM_EXPR_NONE;
-                return tdm_expr_alt(r->arena, placed(r, rest == NO_NODE ? n.a : join(r, CAT, n.a, rest), open_left,
-                                                     open_right, info), e);
+                return tdm_expr_alt(
+                        r->arena,
+                        placed(r, rest == NO_NODE ? n.a : join(r, CAT, n.a, rest), open_left, open_right, info), e);
         }
         if (n.kind == CAT)
                 return placed(r, join(r, CAT, n.a, rest == NO_NODE ? n.b : join(r, CAT, n.b, rest)), open_left,

@@ -152,7 +152,8 @@ static bool make_item(struct arrays *a, uint32_t index, struct item *item)
                 if (a->n_high != TDM_EXPR_INF) {
                         negation = tdm_schema_negate(s, a->contains);
                         if (negation == TDM_JSON_NONE)
-                                (void)tdm_schema_fail(s, a->contains, TDM_E_UNSUPPORTED, "maxContains is not held here");
+                                (void)tdm_schema_fail(s, a->contains, TDM_E_UNSUPPORTED,
+                                                      "maxContains is not held here");
                         else {
                                 value.n--;
                                 (void)tdm_schema_nodes_add(s, &value, negation);
@@ -187,7 +188,8 @@ static uint32_t with_contains(struct arrays *a)
 {
         struct tdm_schema *s = a->s;
         struct tdm_arena *arena = &s->g->arena;
-        uint32_t n_index = TDM_MAX(a->n_prefix, TDM_MAX(a->min, a->max == TDM_EXPR_INF ? 0 : a->max)), n_count, e = TDM_EXPR_NONE;
+        uint32_t n_index = TDM_MAX(a->n_prefix, TDM_MAX(a->min, a->max == TDM_EXPR_INF ? 0 : a->max)), n_count,
+                 e = TDM_EXPR_NONE;
         uint32_t close = tdm_expr_cat(arena, s->space, tdm_expr_text(arena, "]")), *next, rule;
         struct item item = { 0 };
 
@@ -227,7 +229,8 @@ static uint32_t with_contains(struct arrays *a)
                         break;
                 for (uint32_t k = 0; k <= n_count; k++) {
                         bool enough = k >= a->n_low && i >= a->min, more = a->n_high == TDM_EXPR_INF || k < a->n_high;
-                        uint32_t comma = i == 0 ? TDM_EXPR_EPS : s->comma, counted = k < n_count ? next[k + 1] : next[k];
+                        uint32_t comma = i == 0 ? TDM_EXPR_EPS : s->comma,
+                                 counted = k < n_count ? next[k + 1] : next[k];
 
                         e = enough ? i == 0 ? tdm_expr_text(arena, "]") : close : TDM_EXPR_NONE;
                         if (more && i < a->max)
@@ -239,7 +242,7 @@ static uint32_t with_contains(struct arrays *a)
         }
         if (n_index == 0) { /* the first item has no comma */
                 e = a->n_low == 0 ? tdm_expr_text(arena, "]") : TDM_EXPR_NONE;
-                if (a->n_high > 0)
+                if (a->n_high > 0 && a->max > 0)
                         e = tdm_expr_alt(arena, tdm_expr_cat(arena, item.taken, next[TDM_MIN(n_count, 1u)]), e);
                 if (a->max > 0)
                         e = tdm_expr_alt(arena, tdm_expr_cat(arena, item.other, next[0]), e);

@@ -36,14 +36,10 @@ static uint8_t type_named(const struct tdm_schema *s, uint32_t node)
                 const char *name;
                 uint8_t types;
         } names[] = {
-                { "null", TDM_SCHEMA_NULL },
-                { "boolean", TDM_SCHEMA_FALSE | TDM_SCHEMA_TRUE },
-                { "integer", TDM_SCHEMA_INTEGER },
-                { "number", TDM_SCHEMA_INTEGER | TDM_SCHEMA_FRACTION },
-                { "string", TDM_SCHEMA_STRING },
-                { "array", TDM_SCHEMA_ARRAY },
-                { "object", TDM_SCHEMA_OBJECT },
-                { "\1fraction", TDM_SCHEMA_FRACTION },
+                { "null", TDM_SCHEMA_NULL },       { "boolean", TDM_SCHEMA_FALSE | TDM_SCHEMA_TRUE },
+                { "integer", TDM_SCHEMA_INTEGER }, { "number", TDM_SCHEMA_INTEGER | TDM_SCHEMA_FRACTION },
+                { "string", TDM_SCHEMA_STRING },   { "array", TDM_SCHEMA_ARRAY },
+                { "object", TDM_SCHEMA_OBJECT },   { "\1fraction", TDM_SCHEMA_FRACTION },
         };
 
         for (size_t i = 0; i < TDM_ARRAY_SIZE(names); i++)
@@ -223,8 +219,8 @@ static uint32_t exactly_one(struct tdm_schema *s, uint32_t node)
                         negation = s->error ? TDM_JSON_NONE : tdm_schema_negate(s, branches.items[k]);
                         if (negation == TDM_JSON_NONE) {
                                 (void)tdm_schema_fail(s, node, TDM_E_UNSUPPORTED,
-                                                      "oneOf whose schemas %u and %u may hold together is not held", TDM_MIN(i, k),
-                                                      TDM_MAX(i, k));
+                                                      "oneOf whose schemas %u and %u may hold together is not held",
+                                                      TDM_MIN(i, k), TDM_MAX(i, k));
                                 break;
                         }
                         wrapped = tdm_schema_object(s, node);
@@ -240,7 +236,8 @@ static uint32_t exactly_one(struct tdm_schema *s, uint32_t node)
 
 static uint32_t if_then_else(struct tdm_schema *s, uint32_t condition)
 {
-        uint32_t owner = tdm_json_get(&s->json, condition)->parent, result = cached(s, condition), list, object, negation;
+        uint32_t owner = tdm_json_get(&s->json, condition)->parent, result = cached(s, condition), list, object,
+                 negation;
         uint32_t yes = tdm_json_member(&s->json, owner, "then"), no = tdm_json_member(&s->json, owner, "else");
 
         if (result != TDM_JSON_NONE)
@@ -278,7 +275,8 @@ static uint32_t name_of(struct tdm_schema *s, uint32_t member)
         return text;
 }
 
-/* One entry of dependentSchemas, dependentRequired or dependencies: without the member, or with it and what it needs. */
+/* One entry of dependentSchemas, dependentRequired or dependencies: without the member, or with it and what it
+ * needs. */
 static uint32_t depends(struct tdm_schema *s, uint32_t entry)
 {
         uint32_t result = cached(s, entry), absent, present, object, list, value = tdm_json_deref(&s->json, entry);

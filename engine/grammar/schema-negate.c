@@ -107,7 +107,8 @@ static uint32_t not_all(struct tdm_schema *s, uint32_t at, uint32_t list, const 
 {
         uint32_t result = tdm_schema_array(s, at);
 
-        for (uint32_t i = tdm_json_get(&s->json, list)->first; i != TDM_JSON_NONE; i = tdm_json_get(&s->json, i)->next) {
+        for (uint32_t i = tdm_json_get(&s->json, list)->first; i != TDM_JSON_NONE;
+             i = tdm_json_get(&s->json, i)->next) {
                 uint32_t negation = tdm_schema_negate(s, i);
 
                 if (negation == TDM_JSON_NONE)
@@ -117,6 +118,77 @@ static uint32_t not_all(struct tdm_schema *s, uint32_t at, uint32_t list, const 
         return tdm_schema_put(s, tdm_schema_object(s, at), name, result);
 }
 
+/* Whether nothing fails the keyword: its schema, or all of its schemas, are `true`. */
+static bool takes_all(const struct tdm_schema *s, const char *name, uint32_t value)
+{
+        static const char *const schemas[] = { "additionalProperties", "unevaluatedProperties", "unevaluatedItems",
+                                               "additionalItems",      "propertyNames",         "items" };
+        const struct tdm_json_node *n = tdm_json_get(&s->json, value);
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(schemas); i++)
+                if (strcmp(name, schemas[i]) == 0)
+                        return n->type == TDM_JSON_TRUE || (n->type == TDM_JSON_OBJECT && n->n == 0);
+        if (n->type != TDM_JSON_OBJECT ||
+            (strcmp(name, "patternProperties") != 0 && strcmp(name, "dependentSchemas") != 0))
+                return false;
+        for (uint32_t i = n->first; i != TDM_JSON_NONE; i = tdm_json_get(&s->json, i)->next)
+                if (tdm_json_get(&s->json, i)->type != TDM_JSON_TRUE)
+                        return false;
+        return true;
+}
+
+/* Not exactly one: none of them, or two of them. */
+static bool not_one(struct tdm_schema *s, uint32_t at, uint32_t list, uint32_t out)
+{
+        struct tdm_schema_nodes pair = { 0 };
+        uint32_t none = not_all(s, at, list, "allOf"), both;
+
+        if (none == TDM_JSON_NONE)
+                return false;
+        (void)tdm_schema_push(s, out, none);
+        for (uint32_t i = tdm_json_get(&s->json, list)->first; i != TDM_JSON_NONE;
+             i = tdm_json_get(&s->json, i)->next) {
+                for (uint32_t k = tdm_json_get(&s->json, i)->next; k != TDM_JSON_NONE;
+                     k = tdm_json_get(&s->json, k)->next) {
+                        pair.n = 0;
+                        s->g->arena.steps += 16;
+                        if (s->g->arena.steps > s->g->arena.max_steps || !tdm_schema_nodes_add(s, &pair, i) ||
+                            !tdm_schema_nodes_add(s, &pair, k)) {
+                                free(pair.items);
+                                return false;
+                        }
+                        if (tdm_schema_is_empty(s, &pair))
+                                continue;
+                        both = tdm_schema_push(s, tdm_schema_push(s, tdm_schema_array(s, at), i), k);
+                        (void)tdm_schema_push(s, out, tdm_schema_put(s, tdm_schema_object(s, at), "allOf", both));
+                }
+        }
+        free(pair.items);
+        return !s->error;
+}
+
+/* One item of the prefix is there and fails its schema. */
+static bool not_prefix(struct tdm_schema *s, uint32_t at, uint32_t list, uint32_t out)
+{
+        uint32_t index = 0;
+
+        if (tdm_json_get(&s->json, list)->type != TDM_JSON_ARRAY)
+                return false;
+        for (uint32_t i = tdm_json_get(&s->json, list)->first; i != TDM_JSON_NONE;
+             i = tdm_json_get(&s->json, i)->next, index++) {
+                uint32_t negation = tdm_schema_negate(s, i), items = tdm_schema_array(s, at), made;
+
+                if (negation == TDM_JSON_NONE || index > BRANCHES_MAX)
+                        return false;
+                for (uint32_t k = 0; k < index; k++)
+                        (void)tdm_schema_push(s, items, tdm_json_add(&s->json, TDM_JSON_TRUE, at));
+                (void)tdm_schema_push(s, items, negation);
+                made = keyword(s, at, "array", "prefixItems", items);
+                (void)tdm_schema_push(s, out, tdm_schema_put(s, made, "minItems", tdm_schema_number(s, index + 1, at)));
+        }
+        return true;
+}
+
 /* Adds what fails one keyword to the alternatives. Returns false where that is not held. */
 static bool fails(struct tdm_schema *s, uint32_t owner, uint32_t node, uint32_t out)
 {
@@ -124,23 +196,27 @@ static bool fails(struct tdm_schema *s, uint32_t owner, uint32_t node, uint32_t 
                 const char *name, *type, *opposite;
                 bool is_min;
         } counts[] = {
-                { "minLength", "string", "maxLength", true },   { "maxLength", "string", "minLength", false },
-                { "minItems", "array", "maxItems", true },      { "maxItems", "array", "minItems", false },
+                { "minLength", "string", "maxLength", true },
+                { "maxLength", "string", "minLength", false },
+                { "minItems", "array", "maxItems", true },
+                { "maxItems", "array", "minItems", false },
                 { "minProperties", "object", "maxProperties", true },
                 { "maxProperties", "object", "minProperties", false },
         };
         static const struct {
                 const char *name, *type, *opposite;
         } renamed[] = {
-                { "minimum", "number", "exclusiveMaximum" },    { "maximum", "number", "exclusiveMinimum" },
-                { "exclusiveMinimum", "number", "maximum" },    { "exclusiveMaximum", "number", "minimum" },
-                { "pattern", "string", "\1notPattern" },        { "format", "string", "\1notFormat" },
-                { "\1notPattern", "string", "pattern" },        { "\1notFormat", "string", "format" },
+                { "minimum", "number", "exclusiveMaximum" }, { "maximum", "number", "exclusiveMinimum" },
+                { "exclusiveMinimum", "number", "maximum" }, { "exclusiveMaximum", "number", "minimum" },
+                { "pattern", "string", "\1notPattern" },     { "format", "string", "\1notFormat" },
+                { "\1notPattern", "string", "pattern" },     { "\1notFormat", "string", "format" },
         };
         static const char *const unsupported[] = {
-                "multipleOf", "patternProperties", "additionalProperties", "unevaluatedProperties", "unevaluatedItems",
-                "prefixItems", "additionalItems", "uniqueItems", "propertyNames", "dependentSchemas", "dependentRequired",
-                "dependencies", "if", "minContains", "maxContains", "$dynamicRef", "$recursiveRef", "extends", "disallow",
+                "multipleOf",       "patternProperties", "additionalProperties", "unevaluatedProperties",
+                "unevaluatedItems", "additionalItems",   "uniqueItems",          "propertyNames",
+                "dependentSchemas", "dependentRequired", "dependencies",         "if",
+                "minContains",      "maxContains",       "$dynamicRef",          "$recursiveRef",
+                "extends",          "disallow",
         };
         const struct tdm_json_node *n = tdm_json_get(&s->json, node);
         uint32_t value = tdm_json_deref(&s->json, node), made = TDM_JSON_NONE, list, object, i;
@@ -151,7 +227,7 @@ static bool fails(struct tdm_schema *s, uint32_t owner, uint32_t node, uint32_t 
         memcpy(name, tdm_json_key(&s->json, node), n->key_size);
         for (i = 0; i < TDM_ARRAY_SIZE(unsupported); i++)
                 if (strcmp(name, unsupported[i]) == 0)
-                        return false;
+                        return takes_all(s, name, value);
         for (i = 0; i < TDM_ARRAY_SIZE(counts) && made == TDM_JSON_NONE; i++) {
                 if (strcmp(name, counts[i].name) == 0) {
                         made = not_count(s, node, counts[i].type, counts[i].opposite, counts[i].is_min);
@@ -167,8 +243,10 @@ static bool fails(struct tdm_schema *s, uint32_t owner, uint32_t node, uint32_t 
                 made = keyword(s, node, renamed[i].type, renamed[i].opposite, value);
         }
         if (made != TDM_JSON_NONE) {
-                if ((strcmp(name, "minimum") == 0 && tdm_json_member(&s->json, owner, "exclusiveMinimum") != TDM_JSON_NONE) ||
-                    (strcmp(name, "maximum") == 0 && tdm_json_member(&s->json, owner, "exclusiveMaximum") != TDM_JSON_NONE)) {
+                if ((strcmp(name, "minimum") == 0 &&
+                     tdm_json_member(&s->json, owner, "exclusiveMinimum") != TDM_JSON_NONE) ||
+                    (strcmp(name, "maximum") == 0 &&
+                     tdm_json_member(&s->json, owner, "exclusiveMaximum") != TDM_JSON_NONE)) {
                         const char *other = name[1] == 'i' ? "exclusiveMinimum" : "exclusiveMaximum";
 
                         if (tdm_json_get(&s->json, tdm_json_member(&s->json, owner, other))->type <= TDM_JSON_TRUE)
@@ -191,7 +269,8 @@ static bool fails(struct tdm_schema *s, uint32_t owner, uint32_t node, uint32_t 
         } else if (strcmp(name, "required") == 0) {
                 if (tdm_json_get(&s->json, value)->type != TDM_JSON_ARRAY)
                         return false;
-                for (i = tdm_json_get(&s->json, value)->first; i != TDM_JSON_NONE; i = tdm_json_get(&s->json, i)->next) {
+                for (i = tdm_json_get(&s->json, value)->first; i != TDM_JSON_NONE;
+                     i = tdm_json_get(&s->json, i)->next) {
                         uint32_t copy;
 
                         if (tdm_json_get(&s->json, i)->type != TDM_JSON_STRING)
@@ -210,7 +289,8 @@ static bool fails(struct tdm_schema *s, uint32_t owner, uint32_t node, uint32_t 
         } else if (strcmp(name, "properties") == 0) {
                 if (tdm_json_get(&s->json, value)->type != TDM_JSON_OBJECT)
                         return false;
-                for (i = tdm_json_get(&s->json, value)->first; i != TDM_JSON_NONE; i = tdm_json_get(&s->json, i)->next) {
+                for (i = tdm_json_get(&s->json, value)->first; i != TDM_JSON_NONE;
+                     i = tdm_json_get(&s->json, i)->next) {
                         uint32_t negation = tdm_schema_negate(s, i), text;
 
                         if (negation == TDM_JSON_NONE)
@@ -228,8 +308,9 @@ static bool fails(struct tdm_schema *s, uint32_t owner, uint32_t node, uint32_t 
                 }
                 return true;
         } else if (strcmp(name, "items") == 0) {
-                if (tdm_json_get(&s->json, value)->type == TDM_JSON_ARRAY)
-                        return false;
+                if (tdm_json_get(&s->json, value)->type == TDM_JSON_ARRAY ||
+                    tdm_json_member(&s->json, owner, "prefixItems") != TDM_JSON_NONE)
+                        return takes_all(s, name, value);
                 made = tdm_schema_negate(s, value);
                 if (made == TDM_JSON_NONE)
                         return false;
@@ -244,7 +325,11 @@ static bool fails(struct tdm_schema *s, uint32_t owner, uint32_t node, uint32_t 
         } else if (strcmp(name, "anyOf") == 0) {
                 made = not_all(s, node, value, "allOf");
         } else if (strcmp(name, "oneOf") == 0) {
-                return false;
+                if (!not_one(s, node, value, out))
+                        return false;
+                return true;
+        } else if (strcmp(name, "prefixItems") == 0) {
+                return not_prefix(s, node, value, out);
         } else if (strcmp(name, "not") == 0 || strcmp(name, "\1detached") == 0) {
                 made = name[0] == 'n' ? value : tdm_schema_negate(s, value);
         } else if (strcmp(name, "$ref") == 0) {
@@ -286,7 +371,9 @@ uint32_t tdm_schema_negate(struct tdm_schema *s, uint32_t node)
         }
         out = tdm_schema_array(s, node);
         s->depth++;
-        for (uint32_t i = n->first; i != TDM_JSON_NONE; i = tdm_json_get(&s->json, i)->next) {
+        /* Making nodes may move all of them: n is not to be used from here on. */
+        for (uint32_t i = tdm_json_get(&s->json, node)->first; i != TDM_JSON_NONE;
+             i = tdm_json_get(&s->json, i)->next) {
                 if (!fails(s, node, i, out)) {
                         s->depth--;
                         return TDM_JSON_NONE;

@@ -126,8 +126,8 @@ static unsigned pattern_index(const struct objects *o, uint32_t member)
         return PATTERNS_MAX;
 }
 
-/* What part i says of a member: by its name (size UINT32_MAX: one that no properties name) and the patterns that match it.
- * Adds to value; returns whether it is evaluated. */
+/* What part i says of a member: by its name (size UINT32_MAX: one that no properties name) and the patterns that
+ * match it. Adds to value; returns whether it is evaluated. */
 static bool apply(struct objects *o, uint32_t i, uint32_t at, uint32_t size, unsigned matched,
                   struct tdm_schema_nodes *value, bool evaluated_only)
 {
@@ -162,7 +162,8 @@ static bool apply(struct objects *o, uint32_t i, uint32_t at, uint32_t size, uns
         return found || keyword(o, i, "unevaluatedProperties") != TDM_JSON_NONE;
 }
 
-static void member_value(struct objects *o, uint32_t at, uint32_t size, unsigned matched, struct tdm_schema_nodes *value)
+static void member_value(struct objects *o, uint32_t at, uint32_t size, unsigned matched,
+                         struct tdm_schema_nodes *value)
 {
         struct tdm_schema *s = o->s;
 
@@ -203,7 +204,8 @@ static void take_content(void *userdata, const struct tdm_schema_case *c)
                 uint32_t e = TDM_EXPR_NONE;
 
                 /* With constants, the string is among them. */
-                e = tdm_schema_scalars(o->s, &(struct tdm_schema_case){ c->parts, c->n, c->capacity, TDM_SCHEMA_STRING });
+                e = tdm_schema_scalars(o->s,
+                                       &(struct tdm_schema_case){ c->parts, c->n, c->capacity, TDM_SCHEMA_STRING });
                 o->name_filter = tdm_expr_alt(&o->s->g->arena, o->name_filter, e);
         }
 }
@@ -227,9 +229,9 @@ static void filter_names(struct objects *o)
                 o->name_filter = TDM_EXPR_NONE;
                 tdm_schema_expand(o->s, &nodes, take_content, o);
                 /* In one form each, since names are compared as texts. */
-                o->name_filter = tdm_expr_and(arena, o->name_filter,
-                                              tdm_expr_cat3(arena, quote,
-                                                            tdm_expr_rep(arena, o->s->g->any_char[1], 0, TDM_EXPR_INF), quote));
+                o->name_filter = tdm_expr_and(
+                        arena, o->name_filter,
+                        tdm_expr_cat3(arena, quote, tdm_expr_rep(arena, o->s->g->any_char[1], 0, TDM_EXPR_INF), quote));
                 if (!tdm_expr_alive(arena, o->name_filter))
                         o->name_filter = TDM_EXPR_NONE;
         }
@@ -250,7 +252,8 @@ static bool name_allowed(struct objects *o, const struct name *n)
 
         if (o->name_filter == UINT32_MAX)
                 return true;
-        return tdm_expr_alive(arena, tdm_expr_and(arena, o->name_filter, quoted(arena, tdm_schema_texts(o->s, &text, 1))));
+        return tdm_expr_alive(arena,
+                              tdm_expr_and(arena, o->name_filter, quoted(arena, tdm_schema_texts(o->s, &text, 1))));
 }
 
 static void gather_patterns(struct objects *o, uint32_t patterns)
@@ -262,8 +265,8 @@ static void gather_patterns(struct objects *o, uint32_t patterns)
                 if (pattern_index(o, m) != PATTERNS_MAX)
                         continue;
                 if (o->n_patterns == PATTERNS_MAX) {
-                        (void)tdm_schema_fail(s, m, TDM_E_UNSUPPORTED, "more than %d patterns of names together are not held",
-                                              PATTERNS_MAX);
+                        (void)tdm_schema_fail(s, m, TDM_E_UNSUPPORTED,
+                                              "more than %d patterns of names together are not held", PATTERNS_MAX);
                         return;
                 }
                 o->patterns[o->n_patterns] = m;
@@ -280,8 +283,8 @@ static void gather(struct objects *o)
         o->max = UINT32_MAX;
         for (uint32_t i = 0; i < o->c->n && !s->error; i++) {
                 node = object_keyword(o, i, "properties");
-                for (k = node == TDM_JSON_NONE ? node : tdm_json_get(&s->json, node)->first; k != TDM_JSON_NONE && !s->error;
-                     k = tdm_json_get(&s->json, k)->next)
+                for (k = node == TDM_JSON_NONE ? node : tdm_json_get(&s->json, node)->first;
+                     k != TDM_JSON_NONE && !s->error; k = tdm_json_get(&s->json, k)->next)
                         (void)entry(o, tdm_json_get(&s->json, k)->key, tdm_json_get(&s->json, k)->key_size);
                 node = object_keyword(o, i, "patternProperties");
                 if (node != TDM_JSON_NONE)
@@ -326,8 +329,9 @@ static void gather(struct objects *o)
                 member_value(o, name->at, name->size, matched, &name->value);
                 s->g->arena.steps += o->c->n * 4;
                 for (k = 0; k < name->value.n; k++)
-                        name->forbidden |= tdm_json_get(&s->json, tdm_json_deref(&s->json, name->value.items[k]))->type ==
-                                           TDM_JSON_FALSE;
+                        name->forbidden |=
+                                tdm_json_get(&s->json, tdm_json_deref(&s->json, name->value.items[k]))->type ==
+                                TDM_JSON_FALSE;
                 name->forbidden = name->forbidden || !name_allowed(o, name);
                 if (name->required && (name->forbidden || (name->value.n > 1 && tdm_schema_is_empty(s, &name->value))))
                         o->impossible = true;
@@ -341,7 +345,8 @@ static uint32_t free_member(struct objects *o)
 {
         struct tdm_schema *s = o->s;
         struct tdm_arena *arena = &s->g->arena;
-        uint32_t e = TDM_EXPR_NONE, any = tdm_expr_rep(arena, s->g->any_char[1], 0, TDM_EXPR_INF), names = TDM_EXPR_NONE;
+        uint32_t e = TDM_EXPR_NONE, any = tdm_expr_rep(arena, s->g->any_char[1], 0, TDM_EXPR_INF),
+                 names = TDM_EXPR_NONE;
         struct tdm_schema_text *texts = malloc((o->n_names + 1) * sizeof(*texts));
         struct tdm_schema_nodes value = { 0 };
 
@@ -363,8 +368,9 @@ static uint32_t free_member(struct objects *o)
                 if (o->n_names > 0)
                         key = tdm_expr_and(arena, key, names);
                 for (unsigned k = 0; k < o->n_patterns; k++)
-                        key = tdm_expr_and(arena, key, set >> k & 1 ? o->pattern_exprs[k] :
-                                                                      tdm_expr_not(arena, o->pattern_exprs[k]));
+                        key = tdm_expr_and(arena, key,
+                                           set >> k & 1 ? o->pattern_exprs[k] :
+                                                          tdm_expr_not(arena, o->pattern_exprs[k]));
                 key = quoted(arena, key);
                 if (o->name_filter != UINT32_MAX)
                         key = tdm_expr_and(arena, key, o->name_filter);
@@ -422,7 +428,6 @@ static void keep_order(struct objects *o)
 fail:
         o->s->error = o->s->error ? o->s->error : -ENOMEM;
 }
-
 
 static uint32_t end_of(struct objects *o, uint32_t free, bool first, uint32_t count)
 {
@@ -493,11 +498,11 @@ static uint32_t build(struct objects *o)
                 member = tdm_expr_cat3(arena, quoted(arena, tdm_schema_texts(s, &text, 1)), s->colon,
                                        tdm_schema_call(s, &name->value));
                 arena->steps += n_counts;
-                first[0] = tdm_expr_alt(arena, tdm_expr_cat(arena, member, after[counted ? 1 : 0]),
-                                        name->required ? TDM_EXPR_NONE : first[0]);
-                member = tdm_expr_cat(arena, s->comma, member);
                 for (uint32_t k = 0; k < n_counts; k++) { /* upwards: after[k + 1] is still that of member i + 1 */
                         e = tdm_expr_cat(arena, member, after[counted ? k + 1 : k]);
+                        if (k == 0)
+                                first[0] = tdm_expr_alt(arena, e, name->required ? TDM_EXPR_NONE : first[0]);
+                        e = tdm_expr_cat(arena, s->comma, e);
                         after[k] = tdm_expr_alt(arena, e, name->required ? TDM_EXPR_NONE : after[k]);
                 }
         }

@@ -126,12 +126,25 @@ static size_t join(const char *base, size_t n_base, const char *ref, size_t n_re
 }
 
 static const char *const of_schema[] = {
-        "additionalProperties", "additionalItems", "items",  "contains", "not",           "if",           "then", "else",
-        "propertyNames",        "unevaluatedItems", "allOf", "anyOf",    "unevaluatedProperties", "oneOf", "prefixItems",
+        "additionalProperties",
+        "additionalItems",
+        "items",
+        "contains",
+        "not",
+        "if",
+        "then",
+        "else",
+        "propertyNames",
+        "unevaluatedItems",
+        "allOf",
+        "anyOf",
+        "unevaluatedProperties",
+        "oneOf",
+        "prefixItems",
         "contentSchema",
 };
-static const char *const of_schemas[] = { "properties", "patternProperties", "$defs", "definitions", "dependentSchemas",
-                                          "dependencies" };
+static const char *const of_schemas[] = { "properties",  "patternProperties", "$defs",
+                                          "definitions", "dependentSchemas",  "dependencies" };
 
 static bool named(const struct tdm_schema *s, uint32_t node, const char *const *names, size_t n)
 {
@@ -201,7 +214,8 @@ static void index_schema(struct tdm_schema *s, uint32_t node, uint32_t base)
                 memcpy(uri + n + 1, tdm_json_text(&s->json, anchor), a->text_size);
                 (void)add_uri(s, uri, n + 1 + a->text_size, node);
         }
-        for (uint32_t i = tdm_json_get(&s->json, node)->first; i != TDM_JSON_NONE; i = tdm_json_get(&s->json, i)->next) {
+        for (uint32_t i = tdm_json_get(&s->json, node)->first; i != TDM_JSON_NONE;
+             i = tdm_json_get(&s->json, i)->next) {
                 static const char *const unevaluated[] = { "unevaluatedProperties", "unevaluatedItems" };
 
                 s->base_of[i] = base + 1;
@@ -242,7 +256,10 @@ static uint32_t find_uri(const struct tdm_schema *s, const char *uri, size_t siz
 
 static int hex(char c)
 {
-        return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        return c >= '0' && c <= '9' ? c - '0' :
+               c >= 'a' && c <= 'f' ? c - 'a' + 10 :
+               c >= 'A' && c <= 'F' ? c - 'A' + 10 :
+                                      -1;
 }
 
 /* A JSON pointer with percent escapes, from node. */

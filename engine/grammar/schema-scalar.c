@@ -337,7 +337,8 @@ static uint32_t numbers(struct tdm_schema *s, const struct tdm_schema_case *c)
                 list = keyword(s, c, i, "\1notEnum");
                 if (list == TDM_JSON_NONE)
                         continue;
-                for (uint32_t k = tdm_json_get(&s->json, list)->first; k != TDM_JSON_NONE; k = tdm_json_get(&s->json, k)->next) {
+                for (uint32_t k = tdm_json_get(&s->json, list)->first; k != TDM_JSON_NONE;
+                     k = tdm_json_get(&s->json, k)->next) {
                         struct tdm_decimal d;
 
                         if (tdm_json_get(&s->json, k)->type == TDM_JSON_NUMBER && decimal_of(s, k, &d))
@@ -348,7 +349,8 @@ static uint32_t numbers(struct tdm_schema *s, const struct tdm_schema_case *c)
                 digits = tdm_expr_rep(arena, tdm_expr_range(arena, '0', '9'), 0, TDM_EXPR_INF);
                 digits = tdm_expr_cat3(arena, digits, tdm_expr_range(arena, '1', '9'), digits);
                 digits = tdm_expr_cat(arena, tdm_expr_text(arena, "."), digits);
-                digits = tdm_expr_cat(arena, tdm_expr_rep(arena, tdm_expr_range(arena, '0', '9'), 1, TDM_EXPR_INF), digits);
+                digits = tdm_expr_cat(arena, tdm_expr_rep(arena, tdm_expr_range(arena, '0', '9'), 1, TDM_EXPR_INF),
+                                      digits);
                 digits = tdm_expr_cat(arena, tdm_expr_opt(arena, tdm_expr_text(arena, "-")), digits);
                 e = tdm_expr_and(arena, e, digits);
         }
@@ -366,15 +368,20 @@ static bool contains(const struct tdm_schema *s, uint32_t list, uint32_t value)
         return false;
 }
 
-/* Whether the constants of all parts let the value through. */
-static bool is_constant(struct tdm_schema *s, const struct tdm_schema_case *c, uint32_t value)
+/* Whether the constants of all parts let the value through. source: the list that it is from. */
+static bool is_constant(struct tdm_schema *s, const struct tdm_schema_case *c, uint32_t value, uint32_t source)
 {
         for (uint32_t i = 0; i < c->n; i++) {
-                uint32_t list = keyword(s, c, i, "enum"), one = keyword(s, c, i, "const"), no = keyword(s, c, i, "\1notEnum");
+                uint32_t list = keyword(s, c, i, "enum"), one = keyword(s, c, i, "const"),
+                         no = keyword(s, c, i, "\1notEnum");
 
-                s->g->arena.steps += 4;
-                if (list != TDM_JSON_NONE)
-                        s->g->arena.steps += tdm_json_get(&s->json, list)->n;
+                if (list == source)
+                        list = TDM_JSON_NONE;
+                s->g->arena.steps += list != TDM_JSON_NONE ? tdm_json_get(&s->json, list)->n : 4;
+                if (s->g->arena.steps > s->g->arena.max_steps)
+                        s->g->arena.failed = true;
+                if (s->g->arena.failed)
+                        return false;
                 if ((list != TDM_JSON_NONE && !contains(s, list, value)) ||
                     (one != TDM_JSON_NONE && !tdm_json_equal(&s->json, one, value)) ||
                     (no != TDM_JSON_NONE && contains(s, no, value)))
@@ -391,6 +398,7 @@ static bool takes(struct tdm_schema *s, uint32_t constraint, uint32_t text)
 struct constants {
         struct tdm_schema *s;
         const struct tdm_schema_case *c;
+        uint32_t source;
         struct string_limits limits;
         uint32_t string_content, number_expr; /* UINT32_MAX: not made yet, or any */
         bool string_known, number_known;
@@ -414,7 +422,7 @@ static void add_constant(struct constants *x, uint32_t value)
                 if (!(types & (n->type == TDM_JSON_NULL  ? TDM_SCHEMA_NULL :
                                n->type == TDM_JSON_FALSE ? TDM_SCHEMA_FALSE :
                                                            TDM_SCHEMA_TRUE)) ||
-                    !is_constant(s, x->c, value))
+                    !is_constant(s, x->c, value, x->source))
                         return;
                 e = tdm_expr_text(arena, n->type == TDM_JSON_NULL  ? "null" :
                                          n->type == TDM_JSON_FALSE ? "false" :
@@ -422,7 +430,7 @@ static void add_constant(struct constants *x, uint32_t value)
                 x->e = tdm_expr_alt(arena, e, x->e);
                 return;
         case TDM_JSON_NUMBER:
-                if (!(types & (TDM_SCHEMA_INTEGER | TDM_SCHEMA_FRACTION)) || !is_constant(s, x->c, value))
+                if (!(types & (TDM_SCHEMA_INTEGER | TDM_SCHEMA_FRACTION)) || !is_constant(s, x->c, value, x->source))
                         return;
                 if (!x->number_known)
                         x->number_expr = numbers(s, x->c);
@@ -432,7 +440,7 @@ static void add_constant(struct constants *x, uint32_t value)
                         x->e = tdm_expr_alt(arena, e, x->e);
                 return;
         case TDM_JSON_STRING:
-                if (!(types & TDM_SCHEMA_STRING) || !is_constant(s, x->c, value))
+                if (!(types & TDM_SCHEMA_STRING) || !is_constant(s, x->c, value, x->source))
                         return;
                 if (!x->string_known)
                         x->string_content = content(s, x->c, &x->limits);
@@ -441,7 +449,8 @@ static void add_constant(struct constants *x, uint32_t value)
                         struct tdm_schema_text text = { tdm_json_text(&s->json, value), n->text_size };
 
                         if (x->string_content == UINT32_MAX)
-                                x->string_content = tdm_expr_rep(arena, s->g->any_char[1], x->limits.min, x->limits.max);
+                                x->string_content =
+                                        tdm_expr_rep(arena, s->g->any_char[1], x->limits.min, x->limits.max);
                         if (!takes(s, x->string_content, tdm_schema_texts(s, &text, 1)))
                                 return;
                 }
@@ -465,7 +474,7 @@ static void add_constant(struct constants *x, uint32_t value)
 
 static uint32_t constants(struct tdm_schema *s, const struct tdm_schema_case *c, uint32_t list)
 {
-        struct constants x = { .s = s, .c = c, .e = TDM_EXPR_NONE };
+        struct constants x = { .s = s, .c = c, .source = list, .e = TDM_EXPR_NONE };
 
         if (tdm_json_get(&s->json, list)->type == TDM_JSON_ARRAY)
                 for (uint32_t i = tdm_json_get(&s->json, list)->first; i != TDM_JSON_NONE && !s->error;
@@ -486,7 +495,7 @@ uint32_t tdm_schema_scalars(struct tdm_schema *s, const struct tdm_schema_case *
                 one = keyword(s, c, i, "const");
                 list = keyword(s, c, i, "enum");
                 if (one != TDM_JSON_NONE) {
-                        struct constants x = { .s = s, .c = c, .e = TDM_EXPR_NONE };
+                        struct constants x = { .s = s, .c = c, .source = TDM_JSON_NONE, .e = TDM_EXPR_NONE };
 
                         add_constant(&x, one);
                         if (x.n_texts > 0 && !s->error)
@@ -504,8 +513,8 @@ uint32_t tdm_schema_scalars(struct tdm_schema *s, const struct tdm_schema_case *
 
                 for (uint32_t i = 0; i < c->n && !out; i++) {
                         list = keyword(s, c, i, "\1notEnum");
-                        for (one = list == TDM_JSON_NONE ? list : tdm_json_get(&s->json, list)->first; one != TDM_JSON_NONE;
-                             one = tdm_json_get(&s->json, one)->next)
+                        for (one = list == TDM_JSON_NONE ? list : tdm_json_get(&s->json, list)->first;
+                             one != TDM_JSON_NONE; one = tdm_json_get(&s->json, one)->next)
                                 out |= tdm_json_get(&s->json, one)->type == types[k];
                 }
                 if (!out)

@@ -1,9 +1,10 @@
 /* The compiler of JSON Schema, inside this folder.
  *
- * A rule of the grammar is a *conjunction*: a set of schemas that one value must satisfy all. The rule of a conjunction is
- * made once, which is what makes recursion end. A conjunction is taken apart into *cases*: references and allOf add
- * schemas to the set, and anyOf, oneOf, not and if each choose one alternative; what a case leaves are the schemas' own
- * keywords, which are merged by type: one expression for strings, one for numbers, one for objects and one for arrays. */
+ * A rule of the grammar is a *conjunction*: a set of schemas that one value must satisfy all. The rule of a
+ * conjunction is made once, which is what makes recursion end. A conjunction is taken apart into *cases*: references
+ * and allOf add schemas to the set, and anyOf, oneOf, not and if each choose one alternative; what a case leaves are
+ * the schemas' own keywords, which are merged by type: one expression for strings, one for numbers, one for objects
+ * and one for arrays. */
 #ifndef TDM_ENGINE_GRAMMAR_SCHEMA_H
 #define TDM_ENGINE_GRAMMAR_SCHEMA_H
 
@@ -49,7 +50,7 @@ struct tdm_schema {
                 uint32_t at, n; /* of conjunction_nodes, sorted */
                 uint32_t rule;
                 uint8_t empty; /* 0 not known, 1 being looked at, 2 no value at all, 3 some, as far as was looked */
-        } *conjunctions;
+        } * conjunctions;
         uint32_t n_conjunctions, conjunctions_capacity;
         struct tdm_schema_nodes conjunction_nodes;
         uint32_t *slots, n_slots;
@@ -61,7 +62,7 @@ struct tdm_schema {
         /* schema-refs.c */
         struct tdm_schema_uri {
                 uint32_t at, size, node; /* of uri_text */
-        } *uris;
+        } * uris;
         uint32_t n_uris, uris_capacity;
         char *uri_text;
         uint32_t n_uri_text, uri_text_capacity;
@@ -89,7 +90,8 @@ uint32_t tdm_schema_texts(struct tdm_schema *s, struct tdm_schema_text *texts, s
 void tdm_schema_expand(struct tdm_schema *s, const struct tdm_schema_nodes *nodes,
                        void (*take)(void *userdata, const struct tdm_schema_case *c), void *userdata);
 
-/* schema-negate.c: a schema that takes what node does not, or TDM_JSON_NONE (without an error) where that is not held. */
+/* schema-negate.c: a schema that takes what node does not, or TDM_JSON_NONE (without an error) where that is not
+ * held. */
 uint32_t tdm_schema_negate(struct tdm_schema *s, uint32_t node);
 uint32_t tdm_schema_object(struct tdm_schema *s, uint32_t at);
 uint32_t tdm_schema_array(struct tdm_schema *s, uint32_t at);
@@ -118,8 +120,8 @@ uint32_t tdm_schema_arrays(struct tdm_schema *s, const struct tdm_schema_case *c
 /* Whether part `descendant` stands in place inside of part `ancestor`, or is it. */
 bool tdm_schema_is_within(const struct tdm_schema_case *c, uint32_t descendant, uint32_t ancestor);
 
-/* formats.c: the pattern of a format that the standard names; NULL for one it does not name (a remark). *ret_held false:
- * the standard names it, and it is not held. */
+/* formats.c: the pattern of a format that the standard names; NULL for one it does not name (a remark). *ret_held
+ * false: the standard names it, and it is not held. */
 const char *tdm_format_pattern(const char *name, size_t size, bool *ret_held);
 
 #endif

@@ -50,7 +50,8 @@ static int build(struct tdm_trie *trie, struct entry *entries, uint32_t n)
                 for (; depth > keep; depth--)
                         trie->nodes[open[depth]].end = at;
                 while (depth < entries[i].size) {
-                        trie->nodes[at] = (struct tdm_trie_node){ .ids = i, .depth = (uint16_t)(depth + 1),
+                        trie->nodes[at] = (struct tdm_trie_node){ .ids = i,
+                                                                  .depth = (uint16_t)(depth + 1),
                                                                   .byte = (uint8_t)entries[i].data[depth] };
                         open[++depth] = at++;
                 }
@@ -100,9 +101,9 @@ static const struct {
         const char *bytes; /* pairs: from, to */
         bool wide;
 } groups[TDM_GROUPS] = {
-        { "az", false },       { "azAZ", false }, { "azAZ09", false }, { "azAZ09__--..", false },
-        { "azAZ  ", false }, /* words with the space in front of them */
-        { " !#[]~", false }, { " !#[]~", true },
+        { "az", false },           { "azAZ", false },   { "azAZ09", false },
+        { "azAZ09__--..", false }, { "azAZ  ", false }, /* words with the space in front of them */
+        { " !#[]~", false },       { " !#[]~", true },
 };
 
 static bool is_in_group(const char *data, uint32_t size, const struct tdm_group *group)
@@ -120,7 +121,8 @@ static bool is_in_group(const char *data, uint32_t size, const struct tdm_group 
 }
 
 /* entries is overwritten; those of no group (with U+2028) go to the end of `other`. */
-static int fill_groups(struct tdm_vocabulary *v, struct entry *entries, uint32_t n, struct entry *other, uint32_t *n_other)
+static int fill_groups(struct tdm_vocabulary *v, struct entry *entries, uint32_t n, struct entry *other,
+                       uint32_t *n_other)
 {
         struct entry *of_group = malloc(((size_t)n + 1) * sizeof(*of_group));
         int r = of_group ? 0 : -ENOMEM;

@@ -1,13 +1,13 @@
 /* Byte tries of a vocabulary's pieces.
  *
- * A trie is its nodes in preorder: a walk is a scan that jumps over the subtree of a node that is not allowed. The tokens
- * of a subtree are neighbours in `ids`.
+ * A trie is its nodes in preorder: a walk is a scan that jumps over the subtree of a node that is not allowed. The
+ * tokens of a subtree are neighbours in `ids`.
  *
- * Pieces are told apart into *plain* ones, whole characters that stand for themselves inside a JSON string (no quote,
- * backslash or control character), and the others. Plain pieces form groups by the characters that they consist of
- * (letters, letters and digits, …); where a state may be followed by any characters of a group, the group's slice is
- * allowed without a look at its pieces. The others are also kept by their *tail*, what follows their leading plain
- * characters: many pieces share one, and inside a string only the tail decides. */
+ * Pieces are told apart into *plain* ones, whole characters that stand for themselves inside a JSON string (no
+ * quote, backslash or control character), and the others. Plain pieces form groups by the characters that they
+ * consist of (letters, letters and digits, …); where a state may be followed by any characters of a group, the
+ * group's slice is allowed without a look at its pieces. The others are also kept by their *tail*, what follows
+ * their leading plain characters: many pieces share one, and inside a string only the tail decides. */
 #ifndef TDM_ENGINE_GRAMMAR_TRIE_H
 #define TDM_ENGINE_GRAMMAR_TRIE_H
 
@@ -49,7 +49,8 @@ struct tdm_vocabulary {
         struct tdm_group groups[TDM_GROUPS];
         struct tdm_trie other, tails;
         uint16_t max_depth; /* of all tries */
-        uint64_t *slices; /* [TDM_SLICES + 1][n_words]: plain pieces of at most 1, 2, … characters; at last all of them */
+        uint64_t *
+                slices; /* [TDM_SLICES + 1][n_words]: plain pieces of at most 1, 2, … characters; at last all of them */
         uint32_t *ends;
         uint32_t n_ends;
         uint32_t *piece_at; /* [n_vocab + 1], of bytes */

@@ -17,22 +17,23 @@ enum place { SIZES, LAYER_SIZES, RECIPE, LAYER_RECIPE, ROPE, NOWHERE };
 /* Who has the key: every architecture and file; every architecture; those that follow it. */
 enum need { REQUIRED, COMMON, FOLLOWED };
 
-static const struct row {
+struct row {
         const char *key;  /* behind "<architecture>."; NULL: no key of its own, the architecture computes it */
         const char *what; /* for messages */
         uint8_t type;     /* enum key_type */
         uint8_t need;     /* enum need */
-        bool is_first;    /* its range is checked as it is read: what stands below divides by it or counts to it */
+        bool is_first;    /* its range is checked as it is read: later rows divide by it or loop up to it */
         uint8_t rope;     /* ROPE: which of the recipe's; the range holds for all */
         uint8_t place;    /* enum place: in each layer of hparams or recipe, or once in them */
         uint16_t offset;
         double min, max;
         /* COMMON: where a file has no such key. NULL: 0. */
         uint32_t (*otherwise)(const struct tdm_hparams *hp, uint32_t layer);
-        /* FOLLOWED: the value that changes nothing for who does not follow it, and what else is said about it. */
+        /* FOLLOWED, for an architecture that does not follow it: the value that changes nothing, and the words before
+         * and behind any other value in the refusal. The second is NULL where the value says nothing more. */
         double neutral;
         const char *refusal[2];
-} rows[TDM_N_KEYS];
+};
 
 static uint32_t as_heads(const struct tdm_hparams *hp, uint32_t layer)
 {

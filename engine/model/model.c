@@ -172,7 +172,7 @@ static int check_unknown(const struct tdm_model_description *d, const struct tdm
 
 static int describe(const struct tdm_gguf *g, struct tdm_model_description *d, struct tdm_error *err)
 {
-        const struct tdm_architecture *architecture;
+        const struct tdm_architecture *architecture = NULL;
         int r;
 
         if ((r = find_architecture(g, &architecture, err)) || (r = check_parts(g, err)) ||

@@ -6,8 +6,8 @@
  * a device does not do, by the feature's name. Operations for which there is no field here are refused when a file is
  * described (model.h).
  *
- * A layer, with x the residual, d = d_model, W a matrix, RMS(x) = x / sqrt(mean(x²) + norm_eps) times a gain where there
- * is one:
+ * A layer, with x the residual, d = d_model, W a matrix, RMS(x) = x / sqrt(mean(x²) + norm_eps) times a gain where
+ * there is one:
  *
  *   h = RMS(x)                                  TDM_NORM_ATTN_BEFORE
  *   q, k, v = Wq h, Wk h, Wv h (+ biases); for each head: RMS(q), RMS(k), RMS(v)     TDM_NORM_Q, _K, _V

@@ -1,12 +1,13 @@
-/* How long masks and compiling take: over JSON Schemas and instances, byte by byte as a model would write them, cut into
- * the longest pieces of the vocabulary.
+/* How long masks and compiling take: over JSON Schemas and instances, byte by byte as a model would write them, cut
+ * into the longest pieces of the vocabulary.
  *
  *   bench-grammar [-v VOCABULARY] [-n SCHEMAS_MAX] [-s] [FILE…]
  *
- * FILE: JSON lines {"schema": …, "instance": …} (as `tandem schema-check` takes them); without one, a few built in. A
- * vocabulary has 262,144 pieces unless -v says otherwise: the bytes, words of letters with and without a space, numbers,
- * runs of spaces, punctuation of JSON and code, and pieces of other scripts, made from a fixed seed. Prints p50 and p99
- * of a mask and of compiling, in microseconds of processor time. Only fresh matchers count, so that each mask is made as in a first run. */
+ * FILE: JSON lines {"schema": …, "instance": …} (as `tandem schema-check` takes them); without one, a few built in.
+ * A vocabulary has 262,144 pieces unless -v says otherwise: the bytes, words of letters with and without a space,
+ * numbers, runs of spaces, punctuation of JSON and code, and pieces of other scripts, made from a fixed seed. Prints
+ * p50 and p99 of a mask and of compiling, in microseconds of processor time. Only fresh matchers count, so that each
+ * mask is made as in a first run. */
 #include <getopt.h>
 #include "engine/grammar/grammar.h"
 #include "engine/grammar/json.h"
@@ -37,10 +38,12 @@ static void add(const char *text, size_t size)
 static void make_pieces(void)
 {
         static const char *const marks[] = {
-                "\":", "\": ", "\",", "\", \"", "\",\"", "{\"", "[{\"", "\"}", "\"},", "\"}]", "}}", "]}", "\"]", "[]", "{}", "\":\"",
-                "\": \"", "\":{\"", "\": {", "\": [", "\",\n", "},\n", "{\n", "[\n", "\n\n", "\n}", "\"\n", "\\n", "\\\"", "\\u", "\\t",
-                "true", "false", "null", " true", " false", " null", "();", ");", "()", "=\"", "('", "':", "',", "//", "/*", "*/", "->",
-                "==", "!=", "<=", ">=", "&&", "||", "++", "--", "...", "\r\n", "\t\t", ";\n", "{\r\n", ">\n", "</", "/>", "\"/>", "\">",
+                "\":",  "\": ",  "\",",    "\", \"", "\",\"", "{\"",    "[{\"",   "\"}",   "\"},",  "\"}]",  "}}",
+                "]}",   "\"]",   "[]",     "{}",     "\":\"", "\": \"", "\":{\"", "\": {", "\": [", "\",\n", "},\n",
+                "{\n",  "[\n",   "\n\n",   "\n}",    "\"\n",  "\\n",    "\\\"",   "\\u",   "\\t",   "true",  "false",
+                "null", " true", " false", " null",  "();",   ");",     "()",     "=\"",   "('",    "':",    "',",
+                "//",   "/*",    "*/",     "->",     "==",    "!=",     "<=",     ">=",    "&&",    "||",    "++",
+                "--",   "...",   "\r\n",   "\t\t",   ";\n",   "{\r\n",  ">\n",    "</",    "/>",    "\"/>",  "\">",
         };
         static const char letters[] = "etaoinshrdlcumwfgypbvkjxqz";
         char text[40];
@@ -146,7 +149,8 @@ static unsigned n_refused, n_stopped;
 static bool verbose;
 
 /* The longest piece that both the mask allows and the text goes on with. */
-static uint32_t next_piece(const uint64_t *mask, const char *text, size_t size, uint32_t *by_first[256], uint32_t *n_first)
+static uint32_t next_piece(const uint64_t *mask, const char *text, size_t size, uint32_t *by_first[256],
+                           uint32_t *n_first)
 {
         uint32_t best = UINT32_MAX;
         uint8_t first = (uint8_t)*text;
@@ -197,19 +201,28 @@ static void run(struct tdm_vocabulary *v, const char *schema, size_t schema_size
 
 static const char *const built_in[] = {
         "{\"schema\":{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},\"age\":{\"type\":\"integer\","
-        "\"minimum\":0,\"maximum\":150},\"tags\":{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":20}},\"kind\":"
+        "\"minimum\":0,\"maximum\":150},\"tags\":{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":20}},"
+        "\"kind\":"
         "{\"enum\":[\"human\",\"robot\",\"cat\"]}},\"required\":[\"name\",\"age\"],\"additionalProperties\":false},"
-        "\"instance\":{\"name\":\"Ada Lovelace of London\",\"age\":36,\"tags\":[\"mathematics\",\"engines\"],\"kind\":\"human\"}}",
-        "{\"schema\":{\"type\":\"object\"},\"instance\":{\"a key\":[1,2.5,true,null,{\"b\":\"some longer text in here\"}]}}",
-        "{\"schema\":{\"$defs\":{\"node\":{\"type\":\"object\",\"properties\":{\"value\":{\"type\":\"string\",\"pattern\":"
-        "\"^[a-z]{2,12}$\"},\"next\":{\"anyOf\":[{\"$ref\":\"#/$defs/node\"},{\"type\":\"null\"}]}},\"required\":[\"value\","
-        "\"next\"]}},\"$ref\":\"#/$defs/node\"},\"instance\":{\"value\":\"one\",\"next\":{\"value\":\"two\",\"next\":null}}}",
-        "{\"schema\":{\"type\":\"object\",\"properties\":{\"when\":{\"type\":\"string\",\"format\":\"date-time\"},\"id\":{\"type\":"
-        "\"string\",\"format\":\"uuid\"},\"score\":{\"type\":\"number\",\"minimum\":0,\"maximum\":1}}},\"instance\":{\"when\":"
+        "\"instance\":{\"name\":\"Ada Lovelace of "
+        "London\",\"age\":36,\"tags\":[\"mathematics\",\"engines\"],\"kind\":\"human\"}}",
+        "{\"schema\":{\"type\":\"object\"},\"instance\":{\"a key\":[1,2.5,true,null,{\"b\":\"some longer text in "
+        "here\"}]}}",
+        "{\"schema\":{\"$defs\":{\"node\":{\"type\":\"object\",\"properties\":{\"value\":{\"type\":\"string\","
+        "\"pattern\":"
+        "\"^[a-z]{2,12}$\"},\"next\":{\"anyOf\":[{\"$ref\":\"#/$defs/"
+        "node\"},{\"type\":\"null\"}]}},\"required\":[\"value\","
+        "\"next\"]}},\"$ref\":\"#/$defs/"
+        "node\"},\"instance\":{\"value\":\"one\",\"next\":{\"value\":\"two\",\"next\":null}}}",
+        "{\"schema\":{\"type\":\"object\",\"properties\":{\"when\":{\"type\":\"string\",\"format\":\"date-time\"},"
+        "\"id\":{\"type\":"
+        "\"string\",\"format\":\"uuid\"},\"score\":{\"type\":\"number\",\"minimum\":0,\"maximum\":1}}},\"instance\":{"
+        "\"when\":"
         "\"2026-11-23T18:00:00Z\",\"id\":\"123e4567-e89b-12d3-a456-426614174000\",\"score\":0.875}}",
 };
 
-static void run_line(struct tdm_vocabulary *v, const char *line, size_t size, uint32_t *by_first[256], uint32_t *n_first)
+static void run_line(struct tdm_vocabulary *v, const char *line, size_t size, uint32_t *by_first[256],
+                     uint32_t *n_first)
 {
         struct tdm_json json;
         struct tdm_json_buffer schema = { 0 }, instance = { 0 };
@@ -282,7 +295,7 @@ int main(int argc, char **argv)
         }
         report("mask", &masks);
         report("compile", &compiles);
-        printf("%u refused, %u stopped before the end, at most %.1f MiB a grammar with its matcher\n", n_refused, n_stopped,
-               (double)most_bytes / (1 << 20));
+        printf("%u refused, %u stopped before the end, at most %.1f MiB a grammar with its matcher\n", n_refused,
+               n_stopped, (double)most_bytes / (1 << 20));
         return 0;
 }

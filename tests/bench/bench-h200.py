@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
-"""The GPU worker on Vulkan, through the daemon, with everything on the GPU (placement gpu): random Gemma 3 weights, one table with
-the targets of an NVIDIA H200, llama.cpp's Vulkan backend there, and how far each figure is from what the memory or the
-arithmetic allows. Then golden distances, models with large values, kills of the GPU worker, and how long loading takes.
+"""The GPU worker on Vulkan, through the daemon, with everything on the GPU (placement gpu): random Gemma 3 weights, one
+table with the targets of an NVIDIA H200, llama.cpp's Vulkan backend there, and how far each figure is from what the
+memory or the arithmetic allows. Then golden distances, models with large values, kills of the GPU worker, and how long
+loading takes.
 
-usage: TANDEM_BIN=bin bench-h200.py [--models FOLDER] [--unit FOLDER] [--disk FOLDER] [--quick] [--only speed,golden,kill,load]
-                                    [--sizes 27b,4b] [--json]
+usage: TANDEM_BIN=bin bench-h200.py [--models FOLDER] [--unit FOLDER] [--disk FOLDER] [--quick]
+                                    [--only speed,golden,kill,load] [--sizes 27b,4b] [--json]
   --models  where weights are made and kept (24 GB; a tmpfs is best), /dev/shm by default
   --unit    where golden-vulkan and bench-upload lie; without it no golden distances, and no word of what PCIe gives
-  --disk    a folder on a disk with room for the 27B: loading is also measured from there, with nothing in the page cache
+  --disk    a folder on a disk with room for the 27B: loading is also measured from there, with an empty page cache
   --quick   fewer tokens
 
-Needs python3 alone, and beside the programs whatever of liburing, protobuf-c and libdbus the machine lacks (LD_LIBRARY_PATH).
-It judges nothing: it prints which device it ran on, and a figure from another device is no figure for an H200. Decoding is
-measured behind short prompts (64 tokens), so that all sequences really generate together; before each measurement a few tokens
-of the same shape are run, as llama-bench does. All of it is with exactness on, since there is no other mode.
+Needs python3 alone, and beside the programs whatever of liburing, protobuf-c and libdbus the machine lacks
+(LD_LIBRARY_PATH). It judges nothing: it prints which device it ran on, and a figure from another device is no figure
+for an H200. Decoding is measured behind short prompts (64 tokens), so that all sequences really generate together;
+before each measurement a few tokens of the same shape are run, as llama-bench does. All of it is with exactness on,
+since there is no other mode.
 """
 import argparse
 import json
@@ -46,8 +48,8 @@ SPEEDS = (("27b", "alone", 64, 128, 1, "decode_tps", 170, 85.7),
 def model(folder, size):
     path = os.path.join(folder, f"{size}-q4_0.gguf")
     if not os.path.exists(path):
-        subprocess.run([sys.executable, os.path.join(TREE, "tools", "mkgguf.py"), "--size", size, "--type", "q4_0", "--fast",
-                        path + ".part"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([sys.executable, os.path.join(TREE, "tools", "mkgguf.py"), "--size", size, "--type", "q4_0",
+                        "--fast", path + ".part"], check=True, stdout=subprocess.DEVNULL)
         os.rename(path + ".part", path)
     return path
 
@@ -58,13 +60,14 @@ class Server:
     def __init__(self, cache, **more):
         self.dir = tempfile.mkdtemp(prefix="tandem-h200-")
         self.socket = os.path.join(self.dir, "socket")
-        env = dict(os.environ, HOME=self.dir, XDG_CACHE_HOME=cache, XDG_STATE_HOME=self.dir, TANDEM_GPU="vulkan", TANDEM_NPU="off",
-                   TANDEM_PLACEMENT="gpu")
+        env = dict(os.environ, HOME=self.dir, XDG_CACHE_HOME=cache, XDG_STATE_HOME=self.dir, TANDEM_GPU="vulkan",
+                   TANDEM_NPU="off", TANDEM_PLACEMENT="gpu")
         env.update(more)
         self.log_path = os.path.join(self.dir, "log")
         with open(self.log_path, "wb") as log:
             self.begin = time.monotonic()
-            self.process = subprocess.Popen([os.path.join(BIN, "tandemd"), "--user", "--socket", self.socket, "--bus", "none"],
+            self.process = subprocess.Popen([os.path.join(BIN, "tandemd"), "--user", "--socket", self.socket,
+                                             "--bus", "none"],
                                             env=env, stderr=log, stdout=log)
         while not os.path.exists(self.socket) and self.process.poll() is None:
             time.sleep(0.01)
@@ -78,11 +81,12 @@ class Server:
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def cli(self, *args, timeout=300):
-        r = subprocess.run([os.path.join(BIN, "tandem"), "--socket", self.socket] + [str(a) for a in args], stdout=subprocess.PIPE,
-                           stderr=subprocess.PIPE, timeout=timeout)
+        r = subprocess.run([os.path.join(BIN, "tandem"), "--socket", self.socket] + [str(a) for a in args],
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=timeout)
         if r.returncode != 0:
             with open(self.log_path, errors="replace") as log:
-                raise RuntimeError(f"tandem {' '.join(map(str, args))}: {r.stderr.decode(errors='replace')[-300:]}\n{log.read()[-1500:]}")
+                raise RuntimeError(f"tandem {' '.join(map(str, args))}: {r.stderr.decode(errors='replace')[-300:]}\n"
+                                   f"{log.read()[-1500:]}")
         return r.stdout.decode()
 
     def status(self):
@@ -92,11 +96,13 @@ class Server:
         return next(w for w in self.status()["workers"] if w["name"] == "gpu")
 
     def generate(self, path, n, *args):
-        return json.loads(self.cli("generate", "-m", path, "-n", n, "--json", *args, "Once upon a time").strip().splitlines()[-1])
+        return json.loads(
+            self.cli("generate", "-m", path, "-n", n, "--json", *args, "Once upon a time").strip().splitlines()[-1])
 
 
 def limit_of(size, figure, together, path):
-    """Tokens a second that the memory (decoding: weights are read once a step) or the f16 units (a prompt) allow at most."""
+    """The most tokens a second that the memory (decoding reads the weights once a step) or the f16 units (a prompt)
+    allow."""
     if figure == "prefill_tps":
         return F16 / WEIGHTS[size], "f16 units"
     memory, arithmetic = together * MEMORY / os.path.getsize(path), F16 / WEIGHTS[size]
@@ -110,14 +116,14 @@ def speeds(args, cache, out):
             for _, what, prompt, n, together, figure, target, peer in [s for s in SPEEDS if s[0] == size]:
                 try:
                     server.cli("bench", "-m", path, "-p", min(prompt, 512), "-n", 8, "-b", together, "--json")
-                    r = json.loads(server.cli("bench", "-m", path, "-p", prompt, "-n", n // 2 if args.quick else n, "-b", together,
-                                              "--json"))["results"][-1]
+                    r = json.loads(server.cli("bench", "-m", path, "-p", prompt, "-n", n // 2 if args.quick else n,
+                                              "-b", together, "--json"))["results"][-1]
                 except RuntimeError as e:
                     print(f"{size} {what}: {e}", file=sys.stderr)
                     continue
                 limit, by = limit_of(size, figure, together, path)
-                out["speeds"].append(dict(size=size, what=what, tps=r[figure], target=target, peer=peer, limit=limit, limit_by=by,
-                                          recoveries=r["recoveries"]))
+                out["speeds"].append(dict(size=size, what=what, tps=r[figure], target=target, peer=peer, limit=limit,
+                                          limit_by=by, recoveries=r["recoveries"]))
                 out["device"] = server.gpu()["detail"]
             out["plans"][size] = server.gpu().get("plan", "")
 
@@ -139,15 +145,18 @@ def outliers(cache, out):
         f.write("the quick brown fox jumps over the lazy dog and then some more words to score, " * 6)
     for kind in ("q8_0", "q4_0"):
         path = os.path.join(cache, f"outliers-{kind}.gguf")
-        subprocess.run([sys.executable, os.path.join(TREE, "tools", "mkgguf.py"), "--size", "tiny", "--type", kind, "--outliers", path],
+        subprocess.run([sys.executable, os.path.join(TREE, "tools", "mkgguf.py"), "--size", "tiny", "--type", kind,
+                        "--outliers", path],
                        check=True, stdout=subprocess.DEVNULL)
         scores = []
         for env in ({"TANDEM_GPU": "host", "TANDEM_PRECISION": "f32"}, {"TANDEM_VULKAN_HALVES": "on"}):
             with Server(cache, **env) as server:
-                scores.append(json.loads(server.cli("score", "-m", path, "--top", 64, "--text", text).splitlines()[0])["top"])
+                scores.append(
+                    json.loads(server.cli("score", "-m", path, "--top", 64, "--text", text).splitlines()[0])["top"])
                 rows = server.gpu().get("plan", "").partition("rows ")[2].partition(",")[0]
         worst = [max(abs(dict(b).get(k, -99) - v) for k, v in a[:10]) for a, b in zip(*scores)]  # the ten best
-        out["golden"].append(f"outliers, {kind}, rows {rows}: mean distance {sum(worst) / len(worst):.4f} of {len(worst)} (limit 0.15)")
+        out["golden"].append(f"outliers, {kind}, rows {rows}: mean distance {sum(worst) / len(worst):.4f} "
+                             f"of {len(worst)} (limit 0.15)")
 
 
 def kills(args, cache, out):
@@ -155,8 +164,8 @@ def kills(args, cache, out):
     sampling = ("--temp", "0.8", "--seed", "3")
     with Server(cache, TANDEM_VULKAN_HALVES="on") as server:  # rows of f16, as large models have them
         want = server.generate(path, 400, *sampling)
-        command = [os.path.join(BIN, "tandem"), "--socket", server.socket, "generate", "-m", path, "-n", "400", "--json", *sampling,
-                   "Once upon a time"]
+        command = [os.path.join(BIN, "tandem"), "--socket", server.socket, "generate", "-m", path, "-n", "400",
+                   "--json", *sampling, "Once upon a time"]
         out["kills"] = k = dict(killed=0, jobs=0, identical=True, recoveries=0, device=server.gpu()["detail"])
         while k["killed"] < KILLS and k["jobs"] < 2 * KILLS:  # a job is over soon
             job = subprocess.Popen(command, stdout=subprocess.PIPE)
@@ -211,7 +220,8 @@ def read_alone(path):
 
 
 def loads(args, cache, out):
-    """The second start: the file is in the page cache, the kernels are on disk. Then from the disk, in turns with reading alone."""
+    """The second start: the file is in the page cache, the kernels are on disk. Then from the disk, in turns with
+    reading alone."""
     for size in [s for s in ("27b", "4b") if s in args.sizes]:
         path = model(args.models, size)
         gb = os.path.getsize(path) / 1e9
@@ -229,18 +239,20 @@ def loads(args, cache, out):
             alone = read_alone(cold)
             forget(cold)
             seconds, load_s = load(cold, cache)
-            out["loads"].append(dict(size=size, start_to_first_token_s=seconds, load_s=load_s, gb=gb, cold=True, read_alone_s=alone))
+            out["loads"].append(dict(size=size, start_to_first_token_s=seconds, load_s=load_s, gb=gb, cold=True,
+                                     read_alone_s=alone))
     upload = args.unit and os.path.join(args.unit, "bench-upload")
     if upload and os.path.exists(upload):
-        out["upload"] = subprocess.run([upload], stdout=subprocess.PIPE, timeout=120).stdout.decode().strip().splitlines()[1:]
+        r = subprocess.run([upload], stdout=subprocess.PIPE, timeout=120)
+        out["upload"] = r.stdout.decode().strip().splitlines()[1:]
 
 
 def show(out):
     print(f"device: {out.get('device', 'none')}")
     print(f"{'':28}{'tokens/s':>10}{'target':>8}{'peer':>8}{'limit':>10}   of the limit")
     for s in out["speeds"]:
-        print(f"{s['size'] + ' Q4_0 ' + s['what']:28}{s['tps']:10.1f}{s['target'] or '':>8}{s['peer'] or '':>8}{s['limit']:10.0f}"
-              f"   {100 * s['tps'] / s['limit']:.0f}% ({s['limit_by']})")
+        print(f"{s['size'] + ' Q4_0 ' + s['what']:28}{s['tps']:10.1f}{s['target'] or '':>8}{s['peer'] or '':>8}"
+              f"{s['limit']:10.0f}   {100 * s['tps'] / s['limit']:.0f}% ({s['limit_by']})")
     for size, plan in out["plans"].items():
         print(f"{size}: {plan}")
     for line in out["golden"]:
@@ -252,9 +264,11 @@ def show(out):
         print(f"{k['killed']} kills of the GPU worker ({k['device']}) in {k['jobs']} jobs of 400 tokens: ids "
               f"{'identical' if k['identical'] else 'DIFFER'}, {k['recoveries']} recoveries")
     for x in out["loads"]:
-        print(f"{x['size']}: loaded in {x['load_s']:.2f} s ({x['gb']:.1f} GB, {x['gb'] / (x['load_s'] or 1):.1f} GB/s), "
+        print(f"{x['size']}: loaded in {x['load_s']:.2f} s "
+              f"({x['gb']:.1f} GB, {x['gb'] / (x['load_s'] or 1):.1f} GB/s), "
               f"{x['start_to_first_token_s']:.2f} s from the daemon's start to the first token, file "
-              + (f"on disk; reading it alone, {READERS} threads: {x['read_alone_s']:.2f} s ({x['gb'] / x['read_alone_s']:.1f} GB/s)"
+              + (f"on disk; reading it alone, {READERS} threads: {x['read_alone_s']:.2f} s "
+                 f"({x['gb'] / x['read_alone_s']:.1f} GB/s)"
                  if x["cold"] else "in the page cache"))
     for line in out.get("upload", []):
         print(f"onto the GPU: {line}")

@@ -5,7 +5,8 @@ by half from outside (stopped and continued in short turns), and the shares have
 single stream, how many times a single stream's tokens 32 give together, and how much of the time each worker's lane in
 `tandem trace` is busy with blocks while they do.
 
-usage: TANDEM_BIN=build/bin bench-two-devices.py MODEL.gguf [--rounds N] [--json] [--only decode,prefill,slow,split,scale,lanes]
+usage: TANDEM_BIN=build/bin bench-two-devices.py MODEL.gguf [--rounds N] [--json]
+                                                 [--only decode,prefill,slow,split,scale,lanes]
 
 It prints figures and judges them only with --check. The machine should be quiet: others' load is measured too.
 """
@@ -133,7 +134,8 @@ def slow(daemon, n_tokens, rng):
         start = ffn_rows(daemon)
         slowed = decode_speed(daemon, n_tokens, rng)
         end = ffn_rows(daemon)
-    share = [(b["npu"] - a["npu"]) / max(1, sum(b.values()) - sum(a.values())) for a, b in ((before, middle), (start, end))]
+    share = [(b["npu"] - a["npu"]) / max(1, sum(b.values()) - sum(a.values()))
+             for a, b in ((before, middle), (start, end))]
     return warm, slowed, share
 
 
@@ -172,7 +174,8 @@ def main():
         if "lanes" in only:
             out["lanes"] = lanes(own, 5 * args.tokens, rng)
         if "scale" in only:
-            a, b, ratio = pairs(args.rounds, lambda: decode_speed(one, args.tokens, rng), lambda: single_speed(one, args.tokens, rng))
+            a, b, ratio = pairs(args.rounds, lambda: decode_speed(one, args.tokens, rng),
+                                lambda: single_speed(one, args.tokens, rng))
             out["scale"] = (a, b, ratio)
     for name, env, single in (("split", both, "gpu"), ("split pinned", pinned, "gpu")):
         if "split" not in only:
@@ -181,7 +184,8 @@ def main():
                 Daemon([model], env=dict(env, TANDEM_PLACEMENT=single), threads=0) as b:
             warm_up(a)
             warm_up(b)
-            out[name] = pairs(args.rounds, lambda: single_speed(a, args.tokens, rng), lambda: single_speed(b, args.tokens, rng))
+            out[name] = pairs(args.rounds, lambda: single_speed(a, args.tokens, rng),
+                              lambda: single_speed(b, args.tokens, rng))
     if args.json:
         print(json.dumps(out))
     else:

@@ -1,9 +1,11 @@
-"""Many jobs, many faults: sixteen jobs with random parameters at all times, while workers are killed, stopped, restarted,
-starved of fds and memory, replaced by programs that leave at once, and have their rings scribbled on (faults.py).
+"""Many jobs, many faults. Sixteen jobs with random parameters run at all times. Meanwhile workers are killed, stopped,
+restarted, starved of fds and memory, and replaced by programs that leave at once, and their rings are overwritten
+(faults.py).
 
-Every job's ids are compared with those of the same job alone. What is printed at the end: faults by kind, recoveries,
-the pause they cost (the longest silence over all jobs from a fault to the next), and false alarms (a worker called
-hung that nobody had stopped). A fault waits until both workers are back and tokens flow again after the one before.
+Every job's ids are compared with those of the same job alone. At the end this prints the faults by kind, the
+recoveries, the pause they cost (the longest silence over all jobs from a fault to the next), and the false alarms (a
+worker called hung that this script had not stopped). Before each fault it waits until both workers are back and tokens
+flow again.
 
 usage: chaos.py [--faults N | --seconds S] [--jobs N] [--seed K] [--placement P] [--full]
 """
@@ -79,7 +81,7 @@ class Chaos:
                 try:
                     job.cancel()
                 except Refused as e:
-                    check(e.code == "no-job", "cancel", e)  # it was done already
+                    check(e.code == "no-job", "cancel", e)  # the job had ended before
         r = job.result
         self.recovered_jobs += r.recoveries > 0
         if r.reason == "DONE_CANCELLED":
@@ -101,7 +103,8 @@ class Chaos:
             self.faults.remove((at, kind))
 
     def run(self):
-        clients = [threading.Thread(target=self.client, args=(self.rng.randrange(1 << 30),)) for _ in range(self.n_jobs)]
+        clients = [threading.Thread(target=self.client, args=(self.rng.randrange(1 << 30),))
+                   for _ in range(self.n_jobs)]
         for c in clients:
             c.start()
         try:
@@ -113,7 +116,8 @@ class Chaos:
                 wait_for(lambda n=n: len(self.token_times) > n + 20 or self.errors, "tokens flow again", 60)
                 if not self.errors:
                     self.fault()
-            wait_for(lambda n=len(self.token_times): len(self.token_times) > n + 20 or self.errors, "tokens flow at the end", 60)
+            wait_for(lambda n=len(self.token_times): len(self.token_times) > n + 20 or self.errors,
+                     "tokens flow at the end", 60)
             self.d.wait_ready(90)
         except BaseException as e:
             self.errors.append(e)
@@ -135,7 +139,7 @@ class Chaos:
         return sorted(out)
 
     def alarms(self):
-        """Workers that were called hung though nobody had stopped them."""
+        """Workers that were called hung though this script had not stopped them."""
         lost = re.findall(r"worker \(pid (\d+)\) (lost: no (?:progress|answer)[^\n]*)", self.d.log())
         return [f"pid {pid} {text}" for pid, text in lost if int(pid) not in self.makers.hung]
 
@@ -161,7 +165,8 @@ class Chaos:
         check(not alarms or SANITIZER, "false alarms", alarms)
         if full and not SANITIZER:
             check(p95["crash"] < 1.0, "p95 from a crash to the next token is under a second", p95)
-            check(p95["hang"] < HANG_DEADLINE_S + 1.0, "p95 from a hang to the next token is under its deadline and a second", p95)
+            check(p95["hang"] < HANG_DEADLINE_S + 1.0,
+                  "p95 from a hang to the next token is under its deadline and a second", p95)
 
 
 def times_for_pool(n_jobs):
@@ -175,7 +180,8 @@ def chaos():
     parser.add_argument("--faults", type=int)
     parser.add_argument("--jobs", type=int, default=16)
     parser.add_argument("--seed", type=int, default=int(os.environ.get("TANDEM_TEST_SEED", str(int(time.time())))))
-    parser.add_argument("--placement", default="split", help="as TANDEM_PLACEMENT; measured: what the daemon finds best")
+    parser.add_argument("--placement", default="split",
+                        help="as TANDEM_PLACEMENT; measured: what the daemon finds best")
     parser.add_argument("--full", action="store_true")
     args = parser.parse_args()
     faults = args.faults or (60 if SANITIZER and args.full else 300 if args.full else 1 << 30)

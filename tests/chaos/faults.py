@@ -1,5 +1,5 @@
-"""The faults of chaos.py: each does one bad thing to the workers of a running daemon, and knows which processes it will
-cost (those are not false alarms). What it changed about the machine it puts back before it returns."""
+"""The faults of chaos.py. Each does one bad thing to the workers of a running daemon, and knows which processes will
+end by it (those are no false alarms). A fault undoes its changes to the machine before it returns."""
 import mmap
 import os
 import random
@@ -22,7 +22,7 @@ def send(pids, signum):
 
 
 class Faults:
-    """KINDS: how often each comes; do_…() is one of them and says whether it was done."""
+    """KINDS: the faults and how often each comes. do_…() carries one out and returns whether it was possible."""
 
     KINDS = {"kill": 6, "both": 2, "hang": 3, "pause": 2, "restart": 2, "exits at start": 1, "out of fds": 2,
              "out of memory": 2, "no memory at start": 1, "scribble": 4}
@@ -30,15 +30,15 @@ class Faults:
     def __init__(self, daemon, private, rng):
         self.d, self.private, self.rng = daemon, private, rng
         self.hung = set()  # pids that were really stopped
-        self.harmless = 0  # scribbles that an honest owner wrote over before anybody looked
+        self.harmless = 0  # scribbles that the honest end overwrote before the other end read them
 
     def pick(self):
-        # A sanitizer's own runtime reports that it gets no memory, as if it had found something.
+        # The runtime of a sanitizer reports that it gets no memory, and the report would count as a finding.
         names = [k for k in self.KINDS if not (SANITIZER and "memory" in k)]
         return self.rng.choices(names, [self.KINDS[n] for n in names])[0]
 
     def carry_out(self, kind):
-        """Does it; True when it was done."""
+        """Carries out one fault. True if it was possible."""
         return getattr(self, "do_" + kind.replace(" ", "_"))()
 
     def victims(self, n=1):
@@ -70,7 +70,7 @@ class Faults:
         return self.gone(pids)
 
     def do_pause(self):
-        """Well under the hang deadline: nothing may happen."""
+        """Stops a worker for much less than the hang deadline: tandemd must not react."""
         _, pids = self.victims()
         if not pids:
             return False
@@ -87,7 +87,7 @@ class Faults:
         return self.gone(pids)
 
     def _bad_starts(self, make_script):
-        """The program in the worker's place is a bad one, for a few starts."""
+        """Puts a bad program in the worker's place for a few starts."""
         names, pids = self.victims()
         if not pids:
             return False
@@ -106,7 +106,7 @@ class Faults:
         return self._bad_starts(lambda path: f"exit {self.rng.choice((0, 1, 77))}\n")
 
     def do_no_memory_at_start(self):
-        """Enough to start, too little for a model (the weights of tale are 14 MB)."""
+        """Memory for a start, but not for a model (the weights of tale are 14 MB)."""
         kib = self.rng.choice((30000, 60000))
         return self._bad_starts(lambda path: f'ulimit -v {kib}\nexec {path} "$@"\n')
 
@@ -117,8 +117,8 @@ class Faults:
         return self._limited(resource.RLIMIT_AS, 1 << 20)
 
     def _limited(self, what, value):
-        """A running worker can get no more of something. It is not missed before it needs some: the other one is killed, and
-        the rings of the new epoch are what it cannot take."""
+        """Sets a running worker's limit of fds or memory below what it has. It fails only when it needs more. So the
+        other worker is killed too, and the limited one cannot take the rings of the new epoch."""
         names, pids = self.victims(2)
         if not pids:
             return False
@@ -131,7 +131,7 @@ class Faults:
         deadline = time.monotonic() + 2 * SLOW
         while alive(pids[0]) and time.monotonic() < deadline:
             time.sleep(0.01)
-        send(pids[:1], signal.SIGKILL)  # one that had enough: its limits shall not stay
+        send(pids[:1], signal.SIGKILL)  # a worker that had enough must not keep its limits
         return self.gone(pids[:1])
 
     def rings(self):
@@ -153,10 +153,10 @@ class Faults:
         return out
 
     def do_scribble(self):
-        """Random descriptors and indices in one ring, until the daemon has noticed or the traffic has passed over it."""
+        """Writes random descriptors and indices into one ring until the daemon notices or the traffic passes it."""
         rings = self.rings()
         if not rings:
-            return False  # not root, and it is not ours to open
+            return False  # not root, and so no right to open them
         before = self.d.status().get("recoveries", 0)
         ring = self.rng.choice(rings)
         size = len(ring) - RING_HEADER

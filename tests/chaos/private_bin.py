@@ -1,5 +1,6 @@
-"""A bin directory of one's own: tandemd looks for its workers beside itself, so a test that exchanges them copies it to
-where it may. The workers are links, which put() turns while tandemd runs: the next start takes the other program."""
+"""A private bin directory. tandemd looks for its workers beside itself, so a test that replaces workers copies tandemd
+to a directory of its own. There the workers are links. put() changes a link while tandemd runs, and the next start
+takes the other program."""
 import atexit
 import os
 import shutil
@@ -36,7 +37,7 @@ class PrivateBin:
         os.rename(path + ".new", path)
 
     def put_script(self, name, text):
-        """Each script is a file of its own: one that runs cannot be written."""
+        """Writes each script to a new file: a file that is being executed cannot be written."""
         fd, path = tempfile.mkstemp(dir=self.dir, suffix=".sh")
         with os.fdopen(fd, "w") as f:
             f.write("#!/bin/sh\n" + text)

@@ -1,7 +1,7 @@
-"""A long mixed load: two models, prompts short and long, jobs that finish, are cancelled or vanish, status and
-tokenize calls, and in the beginning now and then a worker that is killed. Nothing may grow: memory (Pss without the
-KV cache, whose pages are a budget), file descriptors and threads of each process are sampled all the time, and the
-last third is compared with the second. No false alarm, no job lost.
+"""A long mixed load: two models, short and long prompts, jobs that finish, are cancelled or vanish, status and tokenize
+calls. In the first part a worker is killed now and then. Nothing may grow: memory (Pss without the KV cache, which has
+a budget), file descriptors and threads of each process are sampled all the time, and the last third is compared with
+the second. There must be no false alarm, and no job may be lost.
 
 usage: soak.py [--seconds S] [--full] [--seed K] [--placement P]
 20 s; 20 minutes in full, 5 of them under a sanitizer.
@@ -23,7 +23,7 @@ from tandem_test import (SANITIZER, SPROUT, TALE, Closed, Daemon, Refused, check
 
 WORDS = "the king his daughter a fox and an old mill in the wood once upon time said rode away golden apple sea".split()
 CLIENTS = 6
-GROWTH_BYTES = 6 << 20  # what malloc's arenas and the trace rings' pages may still move in the last third
+GROWTH_BYTES = 6 << 20  # malloc's arenas and the pages of the trace rings may still grow by so much in the last third
 
 
 def random_request(rng):
@@ -33,11 +33,11 @@ def random_request(rng):
 
 
 def process_figures(pid):
-    """(bytes without the KV cache, fds, threads); None when it is gone."""
+    """(bytes without the KV cache, fds, threads); None if the process is gone."""
     try:
         try:
             size = sum(v for kind, v in mappings(pid).items() if "tandem-kv" not in kind)
-        except PermissionError:  # shared pages are then left out: which of them are the KV cache cannot be told
+        except PermissionError:  # without smaps the KV cache cannot be told from other shared pages: all are left out
             size = sum(v for kind, v in resident(pid).items() if kind != SHARED)
         return size, open_files(pid), threads(pid)
     except (OSError, AttributeError):
@@ -111,7 +111,7 @@ class Soak:
             while time.monotonic() - begin < self.seconds and not self.errors:
                 time.sleep(min(2.0, self.seconds / 60))
                 self.sample()
-                if time.monotonic() > next_kill:  # rare: a worker of the last third has to be an old one
+                if time.monotonic() > next_kill:  # rare and early, so that the workers of the last third are old ones
                     pid = self.d.worker_pid(self.rng.choice(("npu", "gpu")))
                     if pid and time.monotonic() - begin < self.seconds * 0.4:
                         send_signal(pid, signal.SIGKILL)
@@ -134,7 +134,7 @@ class Soak:
         for name in ("tandemd", "npu", "gpu"):
             for k, what, slack in ((0, "bytes", GROWTH_BYTES), (1, "fds", 3), (2, "threads", 0)):
                 a, b = (statistics.median(f[name][k] for f in part) for part in parts)
-                if what == "fds":  # each client is one
+                if what == "fds":  # each client's connection is one fd of tandemd
                     slack = CLIENTS + 3 if name == "tandemd" else 0
                 if b > a + slack:
                     grown.append(f"{what} of {name}: {a:.0f} → {b:.0f}")

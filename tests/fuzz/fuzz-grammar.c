@@ -9,7 +9,8 @@ enum { N_PIECES = 300 };
 
 static size_t piece_of(void *userdata, uint32_t id, const char **ret_data)
 {
-        static const char *const more[] = { "true", "\":", "\",", "aa", "ab\"", " \"", "\xc3\xa9", "{\"", "}]", "12", ".5", "\n  ", "\\u00" };
+        static const char *const more[] = { "true", "\":", "\",", "aa", "ab\"", " \"",  "\xc3\xa9",
+                                            "{\"",  "}]",  "12",  ".5", "\n  ", "\\u00" };
         static char bytes[256];
 
         if (id < 256) {

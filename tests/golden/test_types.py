@@ -21,8 +21,8 @@ def reference(model):
     """A random text of 60 tokens, scored in float64; made once for each build directory."""
     path = model + ".short.json"
     if not os.path.exists(path):
-        subprocess.run([sys.executable, "-B", os.path.join(TREE, "tools", "demo-model", "gemma_ref.py"), model, path + ".part",
-                        "--seqs", "1", "--len", "60"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([sys.executable, "-B", os.path.join(TREE, "tools", "demo-model", "gemma_ref.py"), model,
+                        path + ".part", "--seqs", "1", "--len", "60"], check=True, stdout=subprocess.DEVNULL)
         os.rename(path + ".part", path)
     return path
 
@@ -36,7 +36,8 @@ def tables():
 def main():
     models = [make_model("tiny", kind, layers=3) for kind in TYPES]
     # As in a Q4_K_M file, and with what a width that 256 does not divide falls back to.
-    models += [make_model("tiny", "q4_k", layers=3, more_type="q6_k"), make_model("tiny", "q5_0", layers=3, embd_type="q8_0")]
+    models += [make_model("tiny", "q4_k", layers=3, more_type="q6_k"),
+               make_model("tiny", "q5_0", layers=3, embd_type="q8_0")]
     failed = 0
     for model in models:
         for cpu in tables():

@@ -1,10 +1,10 @@
-"""A virtual machine that boots a Debian kernel of its own, for what needs a newer kernel than the host has, or a device node that
-only root could make: emulated by QEMU on any CPU, without root.
+"""A virtual machine that boots a Debian kernel of its own, for what needs a newer kernel than the host has, or a device
+node that only root could make: emulated by QEMU on any CPU, without root.
 
-Both halves are unpacked from Debian's archive by mmdebstrap, once, and kept: the guest's files as one archive for the kernel
-to unpack into memory, and QEMU with a kernel, which run from where they lie (nothing is installed). What a test adds, programs
-and a script that is the guest's first process, comes behind the kept archive. The guest has no disk and no network; all it
-says comes over its serial line.
+Both halves are unpacked from Debian's archive by mmdebstrap, once, and kept: the guest's files as one archive for the
+kernel to unpack into memory, and QEMU with a kernel, which run from where they lie (nothing is installed). What a test
+adds, programs and a script that is the guest's first process, comes behind the kept archive. The guest has no disk and
+no network; all it says comes over its serial line.
 """
 import hashlib
 import os
@@ -23,11 +23,12 @@ from tandem_test import TREE, Skip, check  # noqa: E402
 
 CACHE = os.path.join(os.environ.get("TANDEM_TEST_CACHE") or os.path.join(TREE, "build", "test-models"), "guest")
 # What the programs need, and a shell to start them from. Mesa is there for its driver that runs on CPUs.
-USERLAND = ("dash,coreutils,mount,sed,libc6,libvulkan1,mesa-vulkan-drivers,libcmocka0,libdbus-1-3,libinih1,libprotobuf-c1,"
-            "libseccomp2,liburing2")
+USERLAND = ("dash,coreutils,mount,sed,libc6,libvulkan1,mesa-vulkan-drivers,libcmocka0,libdbus-1-3,libinih1,"
+            "libprotobuf-c1,libseccomp2,liburing2")
 TOOLS = "qemu-system-x86,linux-image-cloud-amd64"
 BACKPORTS = ("bookworm",)  # whose own QEMU, kernel and Mesa are too old
-UNUSED = re.compile(r"(usr/share/(doc|man|locale|info|lintian|bug|X11|zoneinfo|i18n|perl5?)|usr/lib/x86_64-linux-gnu/(perl|gconv|dri)"
+UNUSED = re.compile(r"(usr/share/(doc|man|locale|info|lintian|bug|X11|zoneinfo|i18n|perl5?)"
+                    r"|usr/lib/x86_64-linux-gnu/(perl|gconv|dri)"
                     r"|var|dev|proc|sys|boot)/")
 
 
@@ -35,7 +36,8 @@ def sources():
     """(codename, lines of sources): the archive that this machine installs from."""
     codename = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
     try:
-        r = subprocess.run(["apt-get", "indextargets", "--format", "$(CODENAME) $(COMPONENT) $(REPO_URI)", "Created-By: Packages"],
+        r = subprocess.run(["apt-get", "indextargets", "--format", "$(CODENAME) $(COMPONENT) $(REPO_URI)",
+                            "Created-By: Packages"],
                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         raise Skip("no apt here that says where Debian's packages are")
@@ -52,8 +54,9 @@ def unpack(packages, target):
         raise Skip("no mmdebstrap here to unpack a guest with (Debian: mmdebstrap)")
     codename, newest, lines = sources()
     r = subprocess.run(["mmdebstrap", "--variant=extract", f"--aptopt=APT::Default-Release \"{newest}\"",
-                        "--include=" + packages, codename, target] + lines, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                       stderr=subprocess.STDOUT, text=True, timeout=1200)
+                        "--include=" + packages, codename, target] + lines,
+                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                       timeout=1200)
     if r.returncode != 0:
         raise Skip("mmdebstrap cannot get a guest's packages here: " + r.stdout[-400:].replace("\n", " "))
 
@@ -90,7 +93,8 @@ class Archive:
     def put(self, name, mode, data=b"", major=0, minor=0):
         self.n += 1
         name = name.encode() + b"\0"
-        head = "070701" + "".join(f"{v:08x}" for v in (self.n, mode, 0, 0, 1, 0, len(data), 0, 0, major, minor, len(name), 0))
+        head = "070701" + "".join(
+            f"{v:08x}" for v in (self.n, mode, 0, 0, 1, 0, len(data), 0, 0, major, minor, len(name), 0))
         for part in (head.encode() + name, data):
             self.file.write(part + b"\0" * (-len(part) % 4))
 
@@ -149,7 +153,8 @@ class Tools:
 
     def __init__(self):
         self.root = kept("tools", (TOOLS, sources()), lambda path: unpack(TOOLS, path))
-        kernels = [os.path.join(self.root, "boot", n) for n in os.listdir(os.path.join(self.root, "boot")) if n.startswith("vmlinuz")]
+        kernels = [os.path.join(self.root, "boot", n) for n in os.listdir(os.path.join(self.root, "boot"))
+                   if n.startswith("vmlinuz")]
         check(len(kernels) == 1, "one kernel", kernels)
         self.kernel = kernels[0]
 
@@ -159,16 +164,18 @@ class Tools:
     def qemu(self):
         lib = "x86_64-linux-gnu"
         folders = [self.at(p, lib) for p in ("lib", "usr/lib")]
-        folders += [f for f, _, names in os.walk(self.at("usr/lib", lib)) if any(".so" in n for n in names) and f not in folders]
-        loader = next(p for p in (self.at("lib64/ld-linux-x86-64.so.2"), self.at("usr/lib64/ld-linux-x86-64.so.2")) if os.path.exists(p))
+        folders += [f for f, _, names in os.walk(self.at("usr/lib", lib))
+                    if any(".so" in n for n in names) and f not in folders]
+        loader = next(p for p in (self.at("lib64/ld-linux-x86-64.so.2"), self.at("usr/lib64/ld-linux-x86-64.so.2"))
+                      if os.path.exists(p))
         return ([loader, "--library-path", ":".join(folders), self.at("usr/bin/qemu-system-x86_64"),
                  "-L", self.at("usr/share/qemu"), "-L", self.at("usr/share/seabios")],
                 dict(os.environ, QEMU_MODULE_DIR=self.at("usr/lib", lib, "qemu")))
 
 
 def boot(init, files, timeout, memory_mib=3072):
-    """Runs the script `init` as the guest's first process, with files {name in the guest: path here}; what its serial line said.
-    The guest has to power itself off within so many seconds."""
+    """Runs the script `init` as the guest's first process, with files {name in the guest: path here}; what its serial
+    line said. The guest has to power itself off within so many seconds."""
     base, tools = userland(), Tools()
     with tempfile.TemporaryDirectory(prefix="tandem-guest-") as d:
         initrd, log = os.path.join(d, "initrd"), os.path.join(d, "serial")
@@ -185,10 +192,12 @@ def boot(init, files, timeout, memory_mib=3072):
         archive.put("init", stat.S_IFREG | 0o755, init.encode())
         archive.close()
         command, env = tools.qemu()
-        command += ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "q35", "-accel", "tcg,thread=multi",
+        command += ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+                    "-machine", "q35", "-accel", "tcg,thread=multi",
                     "-cpu", "max", "-smp", "2", "-m", str(memory_mib), "-kernel", tools.kernel, "-initrd", initrd,
                     "-append", "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off", "-serial", "file:" + log]
-        process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT)
         try:
             said = process.communicate(timeout=timeout)[0].decode(errors="replace")
             late = ""

@@ -1,5 +1,5 @@
-"""A worker that was taken over cannot get out: files, devices, sockets, programs, and all of it through io_uring. Here as
-tandemd starts it without systemd; as a unit in test_nspawn.py, with the same program.
+"""A worker that was taken over cannot get out: files, devices, sockets, programs, and all of it through io_uring. Here
+as tandemd starts it without systemd; as a unit in test_nspawn.py, with the same program.
 
 First the attempts are made without the sandbox, and each gets in: what is refused later is refused by the sandbox."""
 import os
@@ -69,10 +69,12 @@ def refused(driver):
             wait_for(lambda: "hostile: done" in d.log(), "the attempts")
             said = d.said()
             for name in FILES + ("passwd-write", "parent-memory"):
-                check(said.get(name, "").startswith("refused (") and "No such file" not in said[name], f"{name} is refused", said.get(name))
+                check(said.get(name, "").startswith("refused (") and "No such file" not in said[name],
+                      f"{name} is refused", said.get(name))
             print("     refused: " + ", ".join(f"{k} {v[8:]}" for k, v in sorted(said.items())))
             worker = d.workers()["gpu"]
-            check("landlock" in worker["sandbox"] and ("a driver's files" in worker["sandbox"]) == driver, "which sandbox", worker)
+            check("landlock" in worker["sandbox"] and ("a driver's files" in worker["sandbox"]) == driver,
+                  "which sandbox", worker)
         for name in DEADLY:
             with Taken([name], driver) as d:
                 check(len(d.generate(n=8).ids) == 8, "others are served, by the other worker")
@@ -85,14 +87,17 @@ def refused(driver):
 
 @test
 def while_opening():
-    """A driver that is bad from the start: before the last wall stands, files, devices, sockets and io_uring are refused already."""
-    names = FILES + ("passwd-write", "parent-memory", "inet", "unix", "netlink", "uring-passwd", "uring-device", "uring-socket")
+    """A driver that is bad from the start: before the last wall stands, files, devices, sockets and io_uring are
+    refused already."""
+    names = FILES + ("passwd-write", "parent-memory", "inet", "unix", "netlink", "uring-passwd", "uring-device",
+                     "uring-socket")
 
     def run():
         with Taken(names, True, TANDEM_HOSTILE_AT="open") as d:
             wait_for(lambda: "hostile: done at open" in d.log(), "the attempts")
             said = d.said()
-            equal({k for k, v in said.items() if v.startswith("refused")}, set(names), "refused while the device is opened")
+            equal({k for k, v in said.items() if v.startswith("refused")}, set(names),
+                  "refused while the device is opened")
             check(len(d.generate(n=8).ids) == 8, "it works all the same")
     with_hostile(run)
 

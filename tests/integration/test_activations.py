@@ -1,5 +1,5 @@
-"""The key `activations`: whatever way hidden rows go, the ids are the same; and where only a dma-buf will do and none can be
-made, the model is refused with the reason. What a GPU makes of it: guest-dmabuf, test-vulkan."""
+"""The key `activations`: whatever way hidden rows go, the ids are the same; and where only a dma-buf will do and none
+can be made, the model is refused with the reason. What a GPU makes of it: guest-dmabuf, test-vulkan."""
 import os
 import sys
 

@@ -56,7 +56,8 @@ def the_xml_is_what_is_answered():
                           f"{n} with wrong arguments")
             equal(c.refused(p, name, "Nonsense", ""), "org.freedesktop.DBus.Error.UnknownMethod", "an unknown method")
             seen[p] = have
-        equal(sorted(i for have in seen.values() for i in have if i.startswith(NAME)), sorted(want), "interfaces served")
+        served = sorted(i for have in seen.values() for i in have if i.startswith(NAME))
+        equal(served, sorted(want), "interfaces served")
         # The tree can be walked from the root.
         found, todo = set(), ["/"]
         while todo:
@@ -72,12 +73,14 @@ def manager():
     with Bus() as bus, bus.daemon(models=(TALE, SPROUT)) as d:
         c = Client(bus).wait()
         p = c.all(ROOT, MANAGER)
-        equal((str(p["DefaultModel"]), bool(p["Draining"]), int(p["InterfaceVersion"])), ("tale", False, 1), "properties")
+        equal((str(p["DefaultModel"]), bool(p["Draining"]), int(p["InterfaceVersion"])), ("tale", False, 1),
+              "properties")
         equal(str(p["Version"]), d.status()["version"], "version")
         s = c.call(ROOT, MANAGER, "GetStatus", "a{sv}", {})
         equal(int(s["pid"]), d.process.pid, "pid")
         with open(os.path.join(TREE, "common", "status-fields.def")) as f:
-            rows = {key: kind for kind, key in re.findall(r"^DAEMON_FIELD\(\w+, \w+, '(.)', \"([^\"]*)\"", f.read(), re.M)}
+            rows = {key: kind
+                    for kind, key in re.findall(r"^DAEMON_FIELD\(\w+, \w+, '(.)', \"([^\"]*)\"", f.read(), re.M)}
         equal({str(k) for k in s}, set(rows) | {"worker-npu", "worker-gpu"}, "keys of GetStatus and rows of the table")
         for key, kind in rows.items():
             equal(type(s[key]).__name__, TYPES[kind], f"type of {key} in GetStatus")

@@ -17,12 +17,13 @@ METHODS = {ROOT: [(MANAGER, m) for m in ("Generate", "Chat", "ListModels", "Load
            ROOT + "/workers/npu": [(WORKER, "Restart")], ROOT + "/models/1": [(MODEL, "Unload")]}
 COMMON = [(PROPERTIES, "Get"), (PROPERTIES, "GetAll"), (PROPERTIES, "Set"),
           ("org.freedesktop.DBus.Introspectable", "Introspect")]
-RIGHT = {"Generate": "sa{sv}", "Chat": "a(ss)a{sv}", "LoadModel": "sa{sv}", "UnloadModel": "sa{sv}", "GetStatus": "a{sv}",
+RIGHT = {"Generate": "sa{sv}", "Chat": "a(ss)a{sv}", "LoadModel": "sa{sv}", "UnloadModel": "sa{sv}",
+         "GetStatus": "a{sv}",
          "RestartWorker": "sa{sv}", "ListModels": "a{sv}", "GetText": "t", "Get": "ss", "GetAll": "s", "Set": "ssv",
          "Restart": "a{sv}", "Unload": "a{sv}"}
 OPTIONS = ("model", "model-fd", "prompt-ids", "max-tokens", "temperature", "top-k", "top-p", "min-p", "repeat-penalty",
-           "repeat-last", "seed", "stop", "priority", "ignore-end", "prefill-chunk", "placement", "token", "linger", "output",
-           "wait")
+           "repeat-last", "seed", "stop", "priority", "ignore-end", "prefill-chunk", "placement", "token", "linger",
+           "output", "wait")
 
 
 def memory(d):
@@ -42,7 +43,8 @@ class Caller:
     def string(self):
         r = self.r
         return r.choice(["", "x", "tale", "npu", PROMPT, "../../etc/passwd", "%s%n%s", "\u00e4\u4f60\U0001f600",
-                         "a" * 300, "\n" * 100, JOB, MANAGER, "State", "/dev/tandem/Tandem1", "w " * r.randrange(20000)])
+                         "a" * 300, "\n" * 100, JOB, MANAGER, "State", "/dev/tandem/Tandem1",
+                         "w " * r.randrange(20000)])
 
     def value(self, depth=0):
         """(signature, value) of any type."""
@@ -198,7 +200,8 @@ def malformed_by_the_thousand():
         wait_for(lambda: not d.jobs() and n_fds(d) <= fds + 4, "descriptors of all those calls to be closed", 30)
         after = memory(d)
         worst = [share * x for x in sorted(late)]
-        print(f"FIGURE {sum(counts.values())} malformed messages: memory {warm} MiB after a third, {after} MiB at the end; "
+        print(f"FIGURE {sum(counts.values())} malformed messages: "
+              f"memory {warm} MiB after a third, {after} MiB at the end; "
               f"another's GetStatus: median {1000 * worst[len(worst) // 2]:.1f} ms, worst {1000 * worst[-1]:.0f} ms")
         print("      ", {k.rsplit(".", 1)[1] if "." in k else k: v for k, v in sorted(counts.items())})
         if not SANITIZER:
@@ -251,7 +254,8 @@ def floods_of_jobs():
         c = Client(bus).wait()
         other = Client(bus)
         D = c.dbus
-        options = D.Dictionary({"max-tokens": 120, "ignore-end": True, "output": "events", "linger": True}, signature="sv")
+        options = D.Dictionary({"max-tokens": 120, "ignore-end": True, "output": "events", "linger": True},
+                               signature="sv")
         n = times(2000, 10000, 600)
         for i in range(n):  # nobody waits for an answer; the descriptors in them are dropped with them
             m = D.lowlevel.MethodCallMessage(NAME, ROOT, MANAGER, "Generate")
@@ -264,7 +268,8 @@ def floods_of_jobs():
         took = watch.seconds()
         running = len(d.jobs())
         first = memory(d)
-        print(f"FIGURE {n} calls of Generate in a row: {running} jobs at once, another's GetStatus took {1000 * took:.0f} ms")
+        print(f"FIGURE {n} calls of Generate in a row: {running} jobs at once, "
+              f"another's GetStatus took {1000 * took:.0f} ms")
         check(running <= 128 and took < 5 * SLOW, "a flood", running, took)
         wait_for(lambda: len(d.jobs()) == 0, "the flood to be worked off", 240)
         after = memory(d)
@@ -289,7 +294,8 @@ def comers_and_goers():
         for i in range(n):
             c = Client(bus)
             m = c.dbus.lowlevel.MethodCallMessage(NAME, ROOT, MANAGER, "Generate")
-            m.append(PROMPT, c.dbus.Dictionary({"max-tokens": 2000, "ignore-end": True}, signature="sv"), signature="sa{sv}")
+            m.append(PROMPT, c.dbus.Dictionary({"max-tokens": 2000, "ignore-end": True}, signature="sv"),
+                     signature="sa{sv}")
             c.connection.send_message(m)
             c.connection.flush()
             c.close()
@@ -297,7 +303,8 @@ def comers_and_goers():
                 before = memory(d), n_fds(d)
         wait_for(lambda: len(d.jobs()) == 0, "all to end with their owners", 60)
         after = memory(d), n_fds(d)
-        print(f"FIGURE {n} owners that left at once: memory {before[0]} to {after[0]} MiB, {before[1]} to {after[1]} fds")
+        print(f"FIGURE {n} owners that left at once: memory {before[0]} to {after[0]} MiB, "
+              f"{before[1]} to {after[1]} fds")
         check(after[1] <= before[1] + 4, "descriptors were kept", before, after)
         if not SANITIZER:
             check(after[0] - before[0] < 32, "memory was kept", before, after)

@@ -83,7 +83,8 @@ def python_reads_a_story():
         equal(text, want.text, "text by pipe and by socket")
         p = c.until_done(path)
         equal(c.text(path), text, "GetText and the pipe")
-        equal((int(p["GeneratedTokens"]), str(p["Result"]), int(p["TextBytes"])), (60, "length", len(text.encode())), "end")
+        equal((int(p["GeneratedTokens"]), str(p["Result"]), int(p["TextBytes"])), (60, "length", len(text.encode())),
+              "end")
         equal((int(p["StartedByUID"]), str(p["Model"]), float(p["Progress"])), (os.getuid(), "tale", 1.0), "properties")
         equal(str(p["Owner"]), c.connection.get_unique_name(), "owner")
         check(not p["TextTruncated"] and not p["OutputCut"] and str(p["ErrorName"]) == "", "nothing was lost", p)
@@ -120,7 +121,8 @@ def gdbus_hears_the_end():
         equal(text, want.text, "text by events and by socket")
         same_ids([e["id"] for e in tokens], want.ids, "ids by events and by socket")
         result, details = me.of(path, "Finished")[0][4]
-        equal((result, details["generated-tokens"], details["text-bytes"]), ("length", 600, len(text.encode())), "Finished")
+        equal((result, details["generated-tokens"], details["text-bytes"]), ("length", 600, len(text.encode())),
+              "Finished")
         me.spin(0.3)
         changed = me.of(path, "PropertiesChanged")
         check(2 <= len(changed) <= 10 * (took + 0.5) + 2, f"{len(changed)} PropertiesChanged in {took:.2f} s")
@@ -190,10 +192,12 @@ def chat_and_options():
         # All at once.
         path, fd = c.generate(PROMPT, model="tale", max_tokens=5, temperature=1, top_k=5, top_p=0.9, min_p=0.05,
                               repeat_penalty=1.1, repeat_last=32, seed=3, stop=["zebra"], priority="background",
-                              ignore_end=True, prefill_chunk=2, placement="gpu", token="all", linger=True, output="text")
+                              ignore_end=True, prefill_chunk=2, placement="gpu", token="all", linger=True,
+                              output="text")
         text = read_all(fd)
         p = c.until_done(path)
-        equal((str(p["Priority"]), int(p["GeneratedTokens"]), bool(p["Lingers"])), ("background", 5, True), "all options")
+        equal((str(p["Priority"]), int(p["GeneratedTokens"]), bool(p["Lingers"])), ("background", 5, True),
+              "all options")
         equal(c.text(path).encode(), text, "text")
         # A model as a file.
         with open(SPROUT, "rb") as f:
@@ -306,17 +310,20 @@ def tools_that_leave_after_each_call():
         wait_for(lambda: "decode" in run(*gdbus, "--object-path", path, "--method", PROPERTIES + ".Get", JOB, "State"),
                  "gdbus to see it run")
         run(*gdbus, "--object-path", path, "--method", JOB + ".Cancel")
-        wait_for(lambda: "cancelled" in run(*gdbus, "--object-path", path, "--method", PROPERTIES + ".Get", JOB, "Result"),
+        wait_for(lambda: "cancelled" in run(*gdbus, "--object-path", path,
+                                            "--method", PROPERTIES + ".Get", JOB, "Result"),
                  "gdbus to see the end")
         check("interface " + MANAGER in run("gdbus", "introspect", "--address", bus.address, "--dest", NAME,
                                             "--object-path", ROOT), "gdbus introspect")
         # dbus-send cannot nest a variant in a dictionary of its own making but string to string; the options are empty.
         send = ("dbus-send", f"--bus={bus.address}", "--print-reply", "--dest=" + NAME)
-        check("tale" in run(*send, ROOT, PROPERTIES + ".Get", "string:" + MANAGER, "string:DefaultModel"), "dbus-send Get")
+        check("tale" in run(*send, ROOT, PROPERTIES + ".Get", "string:" + MANAGER, "string:DefaultModel"),
+              "dbus-send Get")
         out = run(*busctl, "call", NAME, ROOT, MANAGER, "Generate", "sa{sv}", PROMPT, "3", "max-tokens", "u", "4000",
                   "ignore-end", "b", "true", "linger", "b", "true")
         path = job.search(out).group()
-        wait_for(lambda: "decode" in run(*send, path, PROPERTIES + ".Get", "string:" + JOB, "string:State"), "dbus-send State")
+        wait_for(lambda: "decode" in run(*send, path, PROPERTIES + ".Get", "string:" + JOB, "string:State"),
+                 "dbus-send State")
         wait_for(lambda: "string \"" in run(*send, path, JOB + ".GetText", "uint64:0") and
                  "uint64 0" not in run(*send, path, JOB + ".GetText", "uint64:0"), "dbus-send GetText")
         run(*send, path, JOB + ".Cancel")

@@ -202,8 +202,10 @@ def two_users_without_polkit():
         equal(int(root.get(path, JOB, "StartedByUID")), ALICE, "root sees whose it is")
         check(path in root.managed() and plain in root.managed(), "root sees all")
         # Managing is root's.
-        for call in ((ROOT, MANAGER, "LoadModel", "sa{sv}", "tale", {}), (ROOT, MANAGER, "UnloadModel", "sa{sv}", "tale", {}),
-                     (ROOT, MANAGER, "RestartWorker", "sa{sv}", "npu", {}), (ROOT + "/workers/npu", WORKER, "Restart", "a{sv}", {})):
+        for call in ((ROOT, MANAGER, "LoadModel", "sa{sv}", "tale", {}),
+                     (ROOT, MANAGER, "UnloadModel", "sa{sv}", "tale", {}),
+                     (ROOT, MANAGER, "RestartWorker", "sa{sv}", "npu", {}),
+                     (ROOT + "/workers/npu", WORKER, "Restart", "a{sv}", {})):
             equal(bob.call(*call), DENIED, f"{call[2]} without polkit")
         root.call(ROOT, MANAGER, "RestartWorker", "sa{sv}", "npu", {})
         # The same over the socket: Bob sees and ends nothing of Alice's.
@@ -234,7 +236,8 @@ def polkit_decides():
         seen = bob.call(path, PROPERTIES, "GetAll", "s", JOB)
         equal(seen[0]["StartedByUID"], ALICE, "Bob sees whose it is")
         check(path in json.dumps(bob.call(ROOT, OBJECTS, "GetManagedObjects", "")), "Bob's managed objects")
-        for method, signature, args in (("GetText", "t", [0]), ("Cancel", "", []), ("Watch", "", []), ("Release", "", [])):
+        for method, signature, args in (("GetText", "t", [0]), ("Cancel", "", []),
+                                        ("Watch", "", []), ("Release", "", [])):
             equal(bob.call(path, JOB, method, signature, *args), DENIED, f"{method} on a job that is only seen")
         equal(alice.call(ROOT, MANAGER, "Generate", "sa{sv}", "x", {"nonsense": True}), ERROR + "BadRequest",
               "an error after polkit's yes")
@@ -279,7 +282,8 @@ def polkit_fails_or_sleeps():
         c = subprocess.run(python_of(flood, bus.address), user=ALICE, group=ALICE,
                            extra_groups=[], cwd="/", stdout=subprocess.PIPE, timeout=60 * SLOW)
         errors = json.loads(c.stdout)
-        check(errors.get(ERROR + "Quota", 0) >= 36 and errors.get(DENIED, 0) == 64, "a flood while polkit is silent", errors)
+        check(errors.get(ERROR + "Quota", 0) >= 36 and errors.get(DENIED, 0) == 64, "a flood while polkit is silent",
+              errors)
         p.asked()
         equal(len(d.generate(n=3).ids), 3, "the daemon still serves")
         for u in (alice, bob):
@@ -307,10 +311,11 @@ def flood(address):
         if sum(ends.values()) == 100:
             loop.quit()
     # One first, so that the uid is known and all the others come to polkit.
-    c.call_sync(NAME, ROOT, MANAGER, "GetStatus", GLib.Variant("(a{sv})", ({},)), None, Gio.DBusCallFlags.NONE, -1, None)
+    c.call_sync(NAME, ROOT, MANAGER, "GetStatus", GLib.Variant("(a{sv})", ({},)),
+                None, Gio.DBusCallFlags.NONE, -1, None)
     for _ in range(100):
-        c.call(NAME, ROOT, MANAGER, "Generate", GLib.Variant("(sa{sv})", ("x", {})), None, Gio.DBusCallFlags.NONE, 40000,
-               None, done)
+        c.call(NAME, ROOT, MANAGER, "Generate", GLib.Variant("(sa{sv})", ("x", {})),
+               None, Gio.DBusCallFlags.NONE, 40000, None, done)
     loop.run()
     print(json.dumps(ends))
 

@@ -1,5 +1,5 @@
-"""A KV cache that is too small for what runs: the least important job makes room, reads its tokens again later, and gives
-the ids it would have given alone, without a gap or a repeat (Job.step checks the index of every token)."""
+"""A KV cache that is too small for what runs: the least important job makes room, reads its tokens again later, and
+gives the ids it would have given alone, without a gap or a repeat (Job.step checks the index of every token)."""
 import os
 import sys
 
@@ -56,7 +56,8 @@ def pushed_out():
     with Daemon(threads=0) as d:
         want = [d.generate(**q) for q in jobs]
     for more in ("", "prefix-cache = off\n"):
-        # On a busy machine jobs may come so far apart that there is room for each, or that one is pushed out that had read nothing yet.
+        # On a busy machine jobs may come so far apart that there is room for each, or that one is pushed out that had
+        # read nothing yet.
         for _ in range(5):
             total, reread = push_out(jobs, want, more)
             if total > 0 and (reread > 0 or not more):

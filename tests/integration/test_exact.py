@@ -102,7 +102,8 @@ def the_daemons_own_choice():
     """No placement forced: steps may go to either worker, prompts to both. Alone and in company."""
     with Daemon(placement=None, threads=0) as d:
         compare(d, "measured placement")
-        requests = [{"prompt": LONG if name == "long" else PROMPT, "n": N, **KINDS[kind]} for kind, name in REFERENCE] * 2
+        requests = [{"prompt": LONG if name == "long" else PROMPT, "n": N, **KINDS[kind]}
+                    for kind, name in REFERENCE] * 2
         for result, want in zip(together(d, requests), list(REFERENCE.values()) * 2):
             same_ids(result.ids, want.ids, "eight together, measured placement")
 

@@ -70,8 +70,8 @@ def flood():
             other = d.start_job(ids=[2, 300, 301], n=3)
         other.until(1)
         took = watch.seconds()
-        print(f"FIGURE flood: {refused} of {n} refused, slowest answer {1000 * slowest:.1f} ms, daemon grew {grown >> 10} KiB; "
-              f"another user's first token after {1000 * took:.0f} ms")
+        print(f"FIGURE flood: {refused} of {n} refused, slowest answer {1000 * slowest:.1f} ms, "
+              f"daemon grew {grown >> 10} KiB; another user's first token after {1000 * took:.0f} ms")
         if not SANITIZER:
             # The jobs that run keep ids, log-probabilities and text: the longer the flood takes, the more of them.
             check(grown < (4 << 20) + 16 * tokens, "memory of the daemon grew", grown, tokens)

@@ -300,6 +300,7 @@ def ollama():
                        400)
         check("num_ctx" in error["error"], "a prompt that does not fit", error)
         # load and unload
+        wait_for(lambda: not d.jobs(), "the refused job is over")
         equal(g.post("/api/generate", {"model": "tale", "keep_alive": 0})["done_reason"], "unload", "unload")
         equal(g.get("/api/ps")["models"], [], "it is out")
         equal(g.post("/api/chat", {"model": "tale", "keep_alive": "5m"})["done_reason"], "load", "load")
@@ -327,10 +328,12 @@ def anthropic():
         equal(order, ["message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop"],
               "order")
         equal(events[-2][1]["usage"]["output_tokens"], 24, "tokens")
-        word = text.split()[4]
-        for got in (g.post("/v1/messages", dict(body, stop_sequences=["nonsense", word])), ):
-            equal((got["stop_reason"], got["stop_sequence"]), ("stop_sequence", word), "which stop text it was")
-            equal(got["content"][0]["text"], text[:text.index(word)], "the text before it")
+        word = text[20:41]  # of several tokens, and not from a token's beginning
+        got = g.post("/v1/messages", dict(body, stop_sequences=["nonsense", word]))
+        equal((got["stop_reason"], got["stop_sequence"]), ("stop_sequence", word), "which stop text it was")
+        equal(got["content"][0]["text"], text[:text.index(word)], "the text before it")
+        got = g.post("/v1/messages", dict(body, stop_sequences=[word + "nonsense"]))
+        equal((got["stop_reason"], got["content"][0]["text"]), ("max_tokens", text), "what was held back comes")
         events = g.events("/v1/messages", dict(body, stop_sequences=[word]))
         equal("".join(e["delta"]["text"] for t, e in events if t == "content_block_delta"), text[:text.index(word)],
               "stream")
@@ -492,6 +495,83 @@ def a_worker_is_killed():
         thread.join()
         equal(result, [want], "the same text")
         check(d.worker_pid("gpu") != pid, "the worker had been lost")
+
+
+@test
+def signs_of_life():
+    """While nothing is generated, a stream says once a second that the server is there, in each API's own way; Ollama's
+    says nothing. Both workers stand still here."""
+    with Daemon(placement=None, hang_ms=20000) as d, Gateway(d) as g:
+        d.wait_ready()
+        for path, body, sign in (("/v1/completions", {"prompt": PROMPT}, b": wait\n\n"),
+                                 ("/v1/responses", {"input": PROMPT}, b": wait\n\n"),
+                                 ("/v1/messages", {"messages": HI, "max_tokens": 20}, b"event: ping\n"),
+                                 ("/api/generate", {"prompt": PROMPT}, None)):
+            body = json.dumps(dict(body, model="tale", stream=True)).encode()
+            pids = [d.worker_pid(name) for name in ("npu", "gpu")]
+            for pid in pids:
+                send_signal(pid, signal.SIGSTOP)
+            try:
+                with g.connect() as s:
+                    s.sendall(head("POST", path, f"Content-Length: {len(body)}", "Connection: close") + body)
+                    data, begin = b"", time.monotonic()
+                    while time.monotonic() - begin < 4:
+                        s.settimeout(0.2)
+                        try:
+                            data += s.recv(65536)
+                        except socket.timeout:
+                            pass
+                    check(data.startswith(b"HTTP/1.1 200 "), f"{path}: the head comes at once", data[:100])
+                    check(b"delta" not in data and b'"choices"' not in data, f"{path}: no text yet", data)
+                    if sign:
+                        check(2 <= data.count(sign) <= 5, f"{path}: signs of life", data)
+                    else:
+                        equal(data.split(b"\r\n\r\n", 1)[1], b"", f"{path}: nothing")
+                    for pid in pids:
+                        send_signal(pid, signal.SIGCONT)
+                    s.settimeout(PATIENCE)
+                    data = read_all(s)
+                    check(data.endswith(b"0\r\n\r\n"), f"{path}: it goes on to its end", data[-100:])
+            finally:
+                for pid in pids:
+                    send_signal(pid, signal.SIGCONT)
+
+
+@test
+def activated():
+    """With a service manager's socket: it is answered on, also by the next gateway when one has died; what came in
+    between waits. The daemon's other clients notice nothing."""
+    with Daemon(placement=None) as d:
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+
+        def start():
+            with open(os.path.join(d.dir, "activated.log"), "ab") as log:
+                return subprocess.Popen(
+                    ["sh", "-c", f'exec 3<&{listener.fileno()}; LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"', "sh",
+                     os.path.join(BIN, "tandem-http"), "--socket", d.socket], env=d.environment(),
+                    pass_fds=[listener.fileno()], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+        def ask(s):
+            s.settimeout(PATIENCE)
+            s.sendall(head("GET", "/health", "Connection: close"))
+            equal(statuses(read_all(s)), [200], "an answer")
+        p = start()
+        other = d.start_job(n=3000)
+        try:
+            ask(socket.create_connection(("127.0.0.1", port)))
+            p.kill()
+            p.wait()
+            waiting = socket.create_connection(("127.0.0.1", port))
+            p = start()
+            ask(waiting)
+            ask(socket.create_connection(("127.0.0.1", port)))
+            r = other.wait()
+            equal((len(r.ids), r.recoveries), (3000, 0), "another client's job")
+        finally:
+            p.terminate()
+            equal(p.wait(15 * SLOW), 0, "it leaves")
+            listener.close()
 
 
 @test

@@ -102,10 +102,12 @@ def hosts_and_origins():
 @test
 def bodies():
     with Daemon(placement=None) as d, Gateway(d) as g:
-        def refused(body, why, status=400):
+        def refused(body, why, code=None):
             got, _, data = g.request("POST", "/v1/completions", body)
-            equal(got, status, f"{why}: {data[:200]}")
-            return json.loads(data)["error"]["message"]
+            equal(got, 400, f"{why}: {data[:200]}")
+            error = json.loads(data)["error"]
+            check(code is None or error["code"] == code, f"{why}: the code", error)
+            return error["message"]
         for body in (b"", b"{", b"[]", b"5", b"null", BODY + b"x", BODY[:-1], b"{\"a\":1,\"a\":2}", b"\xff\xfe{}",
                      b"{'a':1}",
                      b"{\"model\":\"\xc3\x28\"}", b"{\"model\":\"\\ud800\"}", b"{\"model\":\"a\\u0000b\"}",
@@ -113,7 +115,7 @@ def bodies():
                      b"{\"a\":1e400}", b"{\"a\":18446744073709551615}", b"{\"a\":01}", b"\0" * 100, b"{}" * 2,
                      b"{\"a\":\"\x01\"}", b"{\"a\":" + b"[" * 65 + b"]" * 65 + b"}", b"{\"a\":" + b"[" * 100000,
                      b"{\"a\":[" + b"1," * 300001 + b"1]}", b"{\"\xed\xa0\x80\":1}"):
-            refused(body, f"body {body[:40]}")
+            refused(body, f"body {body[:40]}", "invalid_json")
         check("deeper" in refused(b"{\"a\":" + b"[" * 65 + b"]" * 65 + b"}", "depth"), "says so")
         check("values" in refused(b"{\"a\":[" + b"1," * 300001 + b"1]}", "values"), "says so")
         for key, value in (

@@ -1,6 +1,6 @@
-"""Many jobs at once: random prompts, lengths, priorities, seeds and cancels, up to 64 in a step. Each job's ids are those of
-the same job alone; also with the prefix cache off, with prompts cut at random, with a KV cache so small that jobs are
-pushed out and read again, and with workers being killed meanwhile. Nothing is measured here."""
+"""Many jobs at once: random prompts, lengths, priorities, seeds and cancels, up to 64 in a step. Each job's ids are
+those of the same job alone; also with the prefix cache off, with prompts cut at random, with a KV cache so small that
+jobs are pushed out and read again, and with workers being killed meanwhile. Nothing is measured here."""
 import os
 import random
 import sys
@@ -34,7 +34,7 @@ def make_jobs():
         jobs.append({"ids": ids, "n": rng.choice((1, 7, 30, 80, 250)), "seed": rng.randrange(1 << 40),
                      "priority": rng.choice((0, 0, 1)), **sampling})
     cancels = {i: rng.randrange(0, jobs[i]["n"]) for i in range(N) if rng.random() < 0.125}
-    cancels[max(range(N), key=lambda i: jobs[i]["n"])] = 2  # however few there are: one that is not over before the cancel comes
+    cancels[max(range(N), key=lambda i: jobs[i]["n"])] = 2  # at least one job that still runs when its cancel comes
     return jobs, cancels
 
 
@@ -68,7 +68,8 @@ def run(d, what, meanwhile=None, chunks=False):
     want = alone()
     rng = random.Random(5)
     out = [None] * N
-    threads = [threading.Thread(target=run_one, args=(d, i, out), kwargs={"chunk": rng.choice((1, 5, 16, 33, 100))} if chunks else {})
+    threads = [threading.Thread(target=run_one, args=(d, i, out),
+                                kwargs={"chunk": rng.choice((1, 5, 16, 33, 100))} if chunks else {})
                for i in range(N)]
     most = 0
     for i, t in enumerate(threads):
@@ -112,7 +113,8 @@ def together_as_alone():
         most = run(d, "together")
         s = d.status()
         hits = s.get("prefix_hits", 0)
-        print(f"FIGURE {N} jobs, up to {most} at once, {hits} began with something known ({s.get('cached_tokens', 0)} tokens)")
+        print(f"FIGURE {N} jobs, up to {most} at once, "
+              f"{hits} began with something known ({s.get('cached_tokens', 0)} tokens)")
         check(hits > 0, "something was known")
         if FULL and not SANITIZER:
             equal(most, 64, "jobs at once")
@@ -164,7 +166,8 @@ def workers_die():
     with Daemon(threads=0, args=config("kv-memory = 12M\n")) as d:
         run(d, "workers die", meanwhile=kill)
         s = d.status()
-        print(f"FIGURE workers die: {len(killed)} killed, {s.get('recoveries', 0)} recoveries, {s.get('evictions', 0)} pushed out")
+        print(f"FIGURE workers die: {len(killed)} killed, {s.get('recoveries', 0)} recoveries, "
+              f"{s.get('evictions', 0)} pushed out")
         check(s.get("recoveries", 0) >= 1, "a worker was lost")
 
 

@@ -111,7 +111,7 @@ def refused(d, path, *words):
 
 @test
 def unsupported_types():
-    """Types that no kernel knows: one of a size with F16, so that nothing else is wrong; and a number without a name."""
+    """Types that no kernel knows: one as wide as F16, so that nothing else is wrong, and a number without a name."""
     with Daemon() as d, tempfile.TemporaryDirectory() as tmp:
         for tensor in ("blk.0.ffn_up.weight", "token_embd.weight"):
             for number, said in ((25, "I16"), (99, "99")):

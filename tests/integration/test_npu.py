@@ -1,5 +1,5 @@
-"""The NPU worker through a real tandemd, on the emulated NPU behind the real XRT front end: what runs there, that ids do
-not depend on company, chunks, restarts or faults, and what is said where there is no NPU or its programs are wrong.
+"""The NPU worker through a real tandemd, on the emulated NPU behind the real XRT front end: what runs there, that ids
+do not depend on company, chunks, restarts or faults, and what is said where there is no NPU or its programs are wrong.
 
 Faults are written into the emulated NPU's control page (npu-worker/emulated/control.h); the next command takes them.
 With --full each kind strikes 20 times, at random under four jobs.
@@ -58,7 +58,8 @@ class Control:
 
 def need_emulated():
     if not os.path.exists(os.path.join(PROGRAMS, "manifest")):
-        raise Skip("the emulated NPU, which needs XRT 2.13, is not in this build (Debian 12 and 13: libxrt-dev, uuid-dev)")
+        raise Skip("the emulated NPU, which needs XRT 2.13, is not in this build "
+                   "(Debian 12 and 13: libxrt-dev, uuid-dev)")
 
 
 def daemon(control=None, **env):
@@ -86,10 +87,12 @@ def shown(d):
     """What status shows of the NPU worker, the same as an object and as text. Returns it and device_use."""
     w = d.cli_json("status", "--json")[0]["workers"][0]
     use = w["device_use"]
-    check("tale: 12 of 12 attention layers on the NPU in " in w["plan"] and "rows " in w["plan"], "the plan in status", w["plan"])
+    check("tale: 12 of 12 attention layers on the NPU in " in w["plan"] and "rows " in w["plan"], "the plan in status",
+          w["plan"])
     text = d.cli("status").stdout.decode()
     check(w["plan"] in text, "the plan in the text", text)
-    check(f"{100 * use['share']:.1f}% of its blocks' multiplications on the device" in text, "the share in the text", text)
+    check(f"{100 * use['share']:.1f}% of its blocks' multiplications on the device" in text, "the share in the text",
+          text)
     return w, use
 
 
@@ -112,10 +115,12 @@ def over_the_bus():
         check(abs(float(npu["DeviceShare"]) - use["share"]) < 1e-4, "DeviceShare", npu["DeviceShare"], use)
         counts = {str(k): int(v) for k, v in npu["DeviceUse"].items()}
         equal({k: counts[k] for k in ("blocks", "submissions", "commands", "contexts-renewed")},
-              {"blocks": use["blocks"], "submissions": use["submissions"], "commands": use["commands"], "contexts-renewed": 0},
+              {"blocks": use["blocks"], "submissions": use["submissions"], "commands": use["commands"],
+               "contexts-renewed": 0},
               "DeviceUse")
         check("power-mw" not in counts and "context-errors" not in counts, "no driver, no telemetry", counts)
-        equal(dict(client.all(tandem_bus.ROOT + "/workers/gpu", tandem_bus.WORKER)["DeviceUse"]), {}, "the CPU counts nothing")
+        equal(dict(client.all(tandem_bus.ROOT + "/workers/gpu", tandem_bus.WORKER)["DeviceUse"]), {},
+              "the CPU counts nothing")
 
 
 @test
@@ -123,8 +128,8 @@ def configured():
     """tandem.conf says which device, programs, memory and format; the environment has the last word."""
     need_emulated()
     conf = tempfile.NamedTemporaryFile("w", prefix="tandem-test-npu-", suffix=".conf")
-    conf.write(f"[engine]\nnpu = emulated\nnpu-programs = {os.path.realpath(PROGRAMS)}\nnpu-memory = 3M\nnpu-format = int8\n"
-               "gpu = host\n")
+    conf.write(f"[engine]\nnpu = emulated\nnpu-programs = {os.path.realpath(PROGRAMS)}\n"
+               "npu-memory = 3M\nnpu-format = int8\ngpu = host\n")
     conf.flush()
     for env, kind, n in (({}, "int8", 12), ({"TANDEM_NPU_FORMAT": "bf16"}, "bf16", 8)):
         with Daemon(args=("--config", conf.name), env=env) as d:
@@ -155,7 +160,8 @@ def runs_on_the_npu():
         wrong = d.stop()
         check(not wrong, wrong)
         log = d.log()
-    line = re.search(r"npu: ([0-9.]+)% of attention's multiplications ran on the NPU; (\d+) submissions of (\d+) commands", log)
+    line = re.search(r"npu: ([0-9.]+)% of attention's multiplications ran on the NPU; "
+                     r"(\d+) submissions of (\d+) commands", log)
     check(line, "the worker's account", log)
     got = control.counters()
     equal(int(line[3]), got["commands"], "commands that the worker and the emulated NPU count")
@@ -167,12 +173,13 @@ def runs_on_the_npu():
 
 @full_only
 def the_1b_shape():
-    """Random weights in the shape of the 1B: every product of attention on the NPU, whole and in company, in both types."""
+    """Random weights in the 1B's shape: every product of attention on the NPU, whole and in company, in both types."""
     model = make_model("1b", "q4_0")
     for kind in ("bf16", "int8"):
         control = Control()
-        with Daemon(models=(model,), hang_ms=60000, env={"TANDEM_NPU": "emulated", "TANDEM_GPU": "host", "TANDEM_NPU_FORMAT": kind,
-                                                         "TANDEM_NPU_EMULATED_CONTROL": control.path}) as d:
+        with Daemon(models=(model,), hang_ms=60000,
+                    env={"TANDEM_NPU": "emulated", "TANDEM_GPU": "host", "TANDEM_NPU_FORMAT": kind,
+                         "TANDEM_NPU_EMULATED_CONTROL": control.path}) as d:
             d.wait_ready(120)
             wanted = [{"n": 8, "temp": 0.7, "seed": i, "prompt": PROMPT + " and" * i} for i in range(3)]
             alone = [d.generate(**q) for q in wanted]
@@ -181,14 +188,17 @@ def the_1b_shape():
             check("26 of 26 attention layers on the NPU in " + kind in w["plan"], "the plan", w["plan"])
             use = w["device_use"]
             equal(use["submissions"], 2 * use["blocks"], "submissions: two a block")
-            equal(control.counters()["commands"], use["commands"], "commands that the worker and the emulated NPU count")
+            equal(control.counters()["commands"], use["commands"],
+                  "commands that the worker and the emulated NPU count")
             equal(control.counters()["refused"], 0, "calls that a driver would refuse")
-            print(f"1b shape, {kind}: {100 * use['share']:.1f}% of attention on the NPU, {use['commands']} commands; {w['plan']}")
+            print(f"1b shape, {kind}: {100 * use['share']:.1f}% of attention on the NPU, {use['commands']} commands; "
+                  f"{w['plan']}")
 
 
 @test
 def attention_over_pages():
-    """A set with attention over pages: one submission a block; the cache copied, and imported where it may be locked."""
+    """A set with attention over pages: one submission a block. The cache is copied, and imported where it may be
+    locked."""
     need_emulated()
     conf = tempfile.NamedTemporaryFile("w", prefix="tandem-test-npu-", suffix=".conf")
     conf.write("[engine]\nkv-memory = 6M\n")
@@ -197,7 +207,8 @@ def attention_over_pages():
     control = Control()
     want = None
     for args in ((), ("--config", conf.name)):
-        env = {"TANDEM_NPU": "emulated", "TANDEM_GPU": "host", "TANDEM_NPU_PROGRAMS": os.path.realpath(PROGRAMS) + "-attention",
+        env = {"TANDEM_NPU": "emulated", "TANDEM_GPU": "host",
+               "TANDEM_NPU_PROGRAMS": os.path.realpath(PROGRAMS) + "-attention",
                "TANDEM_NPU_EMULATED_CONTROL": control.path}
         with Daemon(args=args, env=env) as d:
             d.wait_ready()
@@ -269,7 +280,8 @@ def faults():
                     plan.append(kind)  # the jobs were over first
                     break
                 # Until others have taken their turn with the device: not one fault into the recovery of another.
-                wait_for(lambda: not runner.is_alive() or d.status().get("tokens_generated", 0) > rows + 8, "going on", 60)
+                wait_for(lambda: not runner.is_alive() or d.status().get("tokens_generated", 0) > rows + 8,
+                         "going on", 60)
                 took.setdefault(NAMES[kind], []).append(time.monotonic() - begin)
             runner.join()
             check(results, "four jobs")
@@ -298,7 +310,8 @@ def says_what_is_missing():
     directory = tempfile.mkdtemp(prefix="tandem-test-npu-")
     try:
         for name, change, says in (
-                ("manifest", lambda s: s.replace(b"generation = emulated", b"generation = strix"), "is for generation strix"),
+                ("manifest", lambda s: s.replace(b"generation = emulated", b"generation = strix"),
+                 "is for generation strix"),
                 ("manifest", lambda s: s.replace(b"op = gemm", b"op = magic", 1), 'there is no "magic"'),
                 ("tandem.xclbin", lambda s: s[:-1], "truncated copy?"),
                 ("tandem.xclbin", None, "No such file"),
@@ -340,9 +353,11 @@ def installed():
     with tempfile.TemporaryDirectory(prefix="tandem-test-npu-") as to:
         files = install(to)
         module = next((f for f in files if os.path.basename(f) == "tandem-xrt.so"), None)
-        check(module and os.path.basename(os.path.dirname(module)) == "tandem", "tandem-xrt.so beside the workers", files)
+        check(module and os.path.basename(os.path.dirname(module)) == "tandem", "tandem-xrt.so beside the workers",
+              files)
         check(os.path.join(os.path.dirname(module), "tandem-npu-worker") in files, "the worker", files)
-        check(not [f for f in files if "emulated" in f or "libxrt_core" in f or "xclbin" in f], "nothing emulated", files)
+        check(not [f for f in files if "emulated" in f or "libxrt_core" in f or "xclbin" in f], "nothing emulated",
+              files)
         worker = next(os.path.join(to, f) for f in files if f.endswith("bin/tandemd"))
         module = os.path.join(to, module)
         with open(module, "rb") as f:
@@ -386,7 +401,8 @@ def chain_with_vulkan():
     shaders = os.path.join(os.environ.get("TANDEM_TEST_CACHE", "/tmp"), "shaders")
     os.makedirs(shaders, exist_ok=True)
     with Daemon(models=(SPROUT,), hang_ms=60000,
-                env=dict(TANDEM_NPU="emulated", TANDEM_GPU="vulkan", TANDEM_VULKAN_MEMORY="import", MESA_SHADER_CACHE_DIR=shaders,
+                env=dict(TANDEM_NPU="emulated", TANDEM_GPU="vulkan", TANDEM_VULKAN_MEMORY="import",
+                         MESA_SHADER_CACHE_DIR=shaders,
                          VK_ICD_FILENAMES=glob.glob("/usr/share/vulkan/icd.d/lvp_icd*.json")[0])) as d:
         w = d.wait_ready(120)
         equal((w["npu"]["device"], w["gpu"]["device"]), ("emulated", "vulkan"), "devices")

@@ -1,8 +1,9 @@
 """The Q8_0 weights of tale.gguf and the same weights as F16 find a text equally likely: within half a percent of
 perplexity, and so the kernels of quantised types lose nothing that matters.
 
-The text is the last 2% of what the model was trained on (tests/golden/tales-tail.txt.xz), in pieces as long as its training
-windows: how likely the text is does not matter here, only that both agree. The quick run takes three pieces of its middle.
+The text is the last 2% of what the model was trained on (tests/golden/tales-tail.txt.xz), in pieces as long as its
+training windows: how likely the text is does not matter here, only that both agree. The quick run takes three pieces of
+its middle.
 """
 import lzma
 import math
@@ -54,7 +55,8 @@ def q8_0_and_f16():
             q8_0, n = perplexity(d, "tale", texts)
             wide, _ = perplexity(d, "tale-f16", texts)
             equal(d.model("tale-f16").get("quantisation"), "F16", "types in status")
-    print(f"FIGURE perplexity of {n} tokens: Q8_0 {q8_0:.4f}, F16 {wide:.4f}, {100 * (q8_0 / wide - 1):+.3f}%", flush=True)
+    print(f"FIGURE perplexity of {n} tokens: Q8_0 {q8_0:.4f}, F16 {wide:.4f}, {100 * (q8_0 / wide - 1):+.3f}%",
+          flush=True)
     check(abs(q8_0 / wide - 1) <= LIMIT, f"perplexity {q8_0:.4f} with Q8_0, {wide:.4f} with F16")
 
 

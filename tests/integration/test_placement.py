@@ -1,5 +1,5 @@
-"""Where blocks run: `measured` on two sets of CPUs and on one, pieces of a prompt on both workers at once, losses in the
-middle of them, and that nobody can tell any of it from the ids."""
+"""Where blocks run: `measured` on two sets of CPUs and on one, pieces of a prompt on both workers at once, losses in
+the middle of them, and that nobody can tell any of it from the ids."""
 import random
 import signal
 import threading
@@ -97,8 +97,8 @@ def reserve_does_not_wear_out():
 
 @test
 def quarantine_and_back():
-    """A worker that leaves at every start is quarantined: jobs go on, degraded. When it can start again it comes back by
-    itself, and so does the flag."""
+    """A worker that leaves at every start is quarantined: jobs go on, degraded. When it can start again it comes back
+    by itself, and so does the flag."""
     private = PrivateBin()
     try:
         with Daemon(placement="measured") as d:
@@ -188,8 +188,10 @@ def killed_in_a_prompt():
 def shares(daemon, seconds, load):
     """The part of FFN rows that the npu worker had, lately in the time given, while `load` runs."""
     def rows():
-        return {n: next(b.get("rows", 0) for b in w["blocks"] if b["kind"] == "ffn") for n, w in daemon.workers().items()}
-    over, threads = [], [threading.Thread(target=lambda q=q: [daemon.generate(**q) for _ in iter(lambda: not over, False)])
+        return {n: next(b.get("rows", 0) for b in w["blocks"] if b["kind"] == "ffn")
+                for n, w in daemon.workers().items()}
+    over, threads = [], [threading.Thread(
+        target=lambda q=q: [daemon.generate(**q) for _ in iter(lambda: not over, False)])
                          for q in load]
     for t in threads:
         t.start()
@@ -272,8 +274,9 @@ def devices_that_differ():
     try:
         for slow, want in (("NPU", "single gpu"), ("GPU", "single npu")):
             other = "GPU" if slow == "NPU" else "NPU"
-            with Daemon(placement="measured", env={f"TANDEM_FAULT_{slow}": "numerics=-slow,slow=900",
-                                                   f"TANDEM_FAULT_{other}": f"numerics=-quick,slow=900,slow-after={LATER_S * 1000}"}) as d:
+            faults = {f"TANDEM_FAULT_{slow}": "numerics=-slow,slow=900",
+                      f"TANDEM_FAULT_{other}": f"numerics=-quick,slow=900,slow-after={LATER_S * 1000}"}
+            with Daemon(placement="measured", env=faults) as d:
                 d.wait_ready()
                 r = d.generate(n=30)
                 equal(d.model("tale").get("placement"), f"measured: {want}", "placement in status")

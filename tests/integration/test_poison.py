@@ -1,5 +1,5 @@
-"""A job on which its device dies, or hangs, among sixteen: it alone ends, with device-fault, and nobody else notices. The
-workers are those of tests/chaos/faulty-worker.c, whose device dies on a token that only this job has."""
+"""A job on which its device dies, or hangs, among sixteen: it alone ends, with device-fault, and nobody else notices.
+The workers are those of tests/chaos/faulty-worker.c, whose device dies on a token that only this job has."""
 import time
 
 import os
@@ -47,8 +47,8 @@ def among_sixteen(fault, placement, where):
                     same_ids(r.ids, alone[i].ids, f"{fault} ({placement}): job {i} of sixteen")
                     check(not r.done.get("degraded"), f"job {i} is not degraded")
             deaths = sum(w.get("restarts", 0) for w in d.workers().values())
-            print(f"FIGURE {fault} among {N_JOBS} jobs ({placement}): {deaths} deaths, all others done after {took:.2f} s",
-                  flush=True)
+            print(f"FIGURE {fault} among {N_JOBS} jobs ({placement}): {deaths} deaths, "
+                  f"all others done after {took:.2f} s", flush=True)
             d.wait_ready(60)
             same_ids(d.generate(**requests()[0]).ids, alone[0].ids, "a job afterwards")
     finally:

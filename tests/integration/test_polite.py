@@ -1,6 +1,7 @@
 """Someone at the screen beside work in the background: how soon the first token comes, and what the background keeps.
 
-Both halves of each comparison are taken alternately on the same daemon, so that what else the machine does hits both."""
+Both halves of each comparison are taken alternately on the same daemon, so that other load on the machine slows
+both."""
 import os
 import sys
 
@@ -93,9 +94,12 @@ def politeness():
         x.sort()
     p95, median = beside[int(0.95 * (len(beside) - 1))], idle[len(idle) // 2]
     share = sum(kept) / sum(alone)
-    print(f"FIGURE time to first token of 64 tokens: idle {median:.1f} ms (p95 {idle[int(0.95 * (len(idle) - 1))]:.1f}), "
-          f"beside 16 background jobs median {beside[len(beside) // 2]:.1f}, p95 {p95:.1f} ms = {p95 / median:.2f} times")
-    print(f"FIGURE background throughput: alone {sum(alone) / len(alone):.0f} tokens/s, beside interactive jobs {share:.2f} of it")
+    print(f"FIGURE time to first token of 64 tokens: "
+          f"idle {median:.1f} ms (p95 {idle[int(0.95 * (len(idle) - 1))]:.1f}), "
+          f"beside 16 background jobs median {beside[len(beside) // 2]:.1f}, "
+          f"p95 {p95:.1f} ms = {p95 / median:.2f} times")
+    print(f"FIGURE background throughput: alone {sum(alone) / len(alone):.0f} tokens/s, "
+          f"beside interactive jobs {share:.2f} of it")
     check(p95 < 3 * median, "time to first token beside background jobs", p95, median)
     check(share >= 0.5, "throughput of the background", share)
 

@@ -116,10 +116,12 @@ def benchmark():
     """`tandem bench` measures reading: whoever runs it twice is not told how fast the cache is."""
     with Daemon() as d:
         for _ in range(2):
-            result = json.loads(d.cli("bench", "-p", "128", "-n", "2", "-b", "1,2", "--json", check_exit=0).stdout)["results"]
+            r = d.cli("bench", "-p", "128", "-n", "2", "-b", "1,2", "--json", check_exit=0)
+            result = json.loads(r.stdout)["results"]
             check(all(r["prefill_tps"] > 0 for r in result), "figures", result)
         s = d.status()
-        equal((s.get("prefix_hits", 0), s.get("cached_tokens", 0)), (0, 0), "prompts found in the cache, and their tokens")
+        equal((s.get("prefix_hits", 0), s.get("cached_tokens", 0)), (0, 0),
+              "prompts found in the cache, and their tokens")
 
 
 main()

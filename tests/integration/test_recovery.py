@@ -62,8 +62,8 @@ def disturb(kind, rounds, send):
         check(any(w.get("last_exit") for w in s["workers"]), "last_exit in status", s["workers"])
         gaps.sort()
         print(f"FIGURE {kind}: {rounds} faults, {hits} while a job ran, {s.get('recoveries', 0)} recoveries, "
-              f"longest gap between tokens p50 {1000 * gaps[len(gaps) // 2]:.0f} ms, p95 {1000 * gaps[int(len(gaps) * 0.95)]:.0f} ms",
-              flush=True)
+              f"longest gap between tokens p50 {1000 * gaps[len(gaps) // 2]:.0f} ms, "
+              f"p95 {1000 * gaps[int(len(gaps) * 0.95)]:.0f} ms", flush=True)
 
 
 @test
@@ -148,8 +148,8 @@ def workers_leave_with_the_daemon():
 
 @test
 def killed_while_it_loads():
-    """A worker dies while the weights of a model come to it, chunk by chunk: its successor gets them all, and neither the job that waits
-    for them nor one on another model says anything else."""
+    """A worker dies while the weights of a model come to it, chunk by chunk: its successor gets them all, and neither
+    the job that waits for them nor one on another model says anything else."""
     path = make_model("270m", "f16", vocab=32768)
     name = os.path.basename(path)[:-5]
     prompt = [2, 260, 300, 301]

@@ -1,5 +1,5 @@
-"""Seeing what goes on: `tandem trace` tells which worker ran which block when, `tandem top` shows it on a screen, and the
-counters in status are what rates are made of. A trace costs the daemon a fixed amount, whoever reads it and however
+"""Seeing what goes on: `tandem trace` tells which worker ran which block when, `tandem top` shows it on a screen, and
+the counters in status are what rates are made of. A trace costs the daemon a fixed amount, whoever reads it and however
 slowly."""
 import fcntl
 import pty
@@ -282,8 +282,8 @@ def counters():
             equal(n, want, f"hand-overs to the {name} worker")
             check(after["handover_ns"] > before["handover_ns"], f"hand-over time of {name}", after)
             busy, waiting = after["busy_ns"] - before["busy_ns"], after["waiting_ns"] - before["waiting_ns"]
-            check(busy > 0 and waiting > 0 and busy + waiting <= (t1 - t0) * 1.05, f"time of the {name} worker", busy, waiting,
-                  t1 - t0)
+            check(busy > 0 and waiting > 0 and busy + waiting <= (t1 - t0) * 1.05, f"time of the {name} worker", busy,
+                  waiting, t1 - t0)
             check(abs(after["busy_s"] - after["busy_ns"] / 1e9) < 1e-3, "busy_s and busy_ns agree", after)
 
 
@@ -321,7 +321,10 @@ class Screen:
 
     def last(self):
         whole = self.seen.split(b"\x1b[H")[1:]
-        text = whole[-1].split(b"\x1b[J")[0] if whole and b"\x1b[J" in whole[-1] else whole[-2] if len(whole) > 1 else b""
+        if whole and b"\x1b[J" in whole[-1]:
+            text = whole[-1].split(b"\x1b[J")[0]
+        else:
+            text = whole[-2] if len(whole) > 1 else b""
         return re.sub(r"\x1b\[[0-9?]*[a-zA-Z]|\r", "", text.decode()).split("\n")
 
     def wait_for(self, pattern, timeout=15):
@@ -383,7 +386,8 @@ def top_on_a_terminal():
 
 @test
 def why_auto_took_it():
-    """The GPU worker says why "auto" took its device, like the NPU worker. What was asked for by name needs no reason."""
+    """The GPU worker says why "auto" took its device, as the NPU worker does. A device asked for by name needs no
+    reason."""
     with Daemon(env={"TANDEM_GPU": "auto"}) as d:
         w = d.wait_ready()["gpu"]
         check(re.match(r"auto took (the CPU|vulkan): \w", w["reason"]), "the reason", w)

@@ -1,6 +1,6 @@
-"""One worker is lost and does not come back for a while: the other one carries on alone, but only where both devices give
-the same bits; where they do not, jobs wait. The lost one joins again in the middle of the work, and nobody can tell any of
-it from the ids."""
+"""One worker is lost and does not come back for a while: the other one carries on alone, but only where both devices
+give the same bits; where they do not, jobs wait. The lost one joins again in the middle of the work, and nobody can
+tell any of it from the ids."""
 import signal
 import time
 
@@ -61,8 +61,8 @@ def carries_on(placement):
                     check(r.logprobs == want.logprobs, f"{placement}, {victim} away: log-probabilities")
                     check(not r.done.get("degraded"), "not degraded")
                 same_ids(d.generate(**JOB).ids, want.ids, f"{placement}: after the {victim} worker came back")
-        print(f"FIGURE survivor ({placement}): from kill -9 to the next token {1000 * max(gaps):.0f} ms, the other worker away",
-              flush=True)
+        print(f"FIGURE survivor ({placement}): from kill -9 to the next token {1000 * max(gaps):.0f} ms, "
+              "the other worker away", flush=True)
         check(max(gaps) < 0.5 * SLOW, f"the survivor goes on at once: {gaps}")
     finally:
         tandem_test.BIN = private.built

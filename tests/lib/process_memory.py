@@ -8,7 +8,7 @@ tandemd (arena_bytes of its status).
 import os
 import re
 
-SHARED = "shared"  # the kind under which shared pages stand where their mappings cannot be told apart
+SHARED = "shared"  # the kind of shared pages whose mappings cannot be told apart
 
 
 def status_field(pid, name):
@@ -33,8 +33,8 @@ def mappings(pid):
 
 
 def resident(pid):
-    """The same as far as everybody may know it: {"anonymous", "files", SHARED: bytes}. A page that several processes
-    have counts in each of them."""
+    """The same by what the kernel tells every user: {"anonymous", "files", SHARED: bytes}. A page that several
+    processes share counts in each of them."""
     return {kind: status_field(pid, name) << 10
             for kind, name in (("anonymous", "RssAnon"), ("files", "RssFile"), (SHARED, "RssShmem"))}
 
@@ -47,12 +47,12 @@ def memory(pid):
 
 
 def memory_of_all(pids, arena_bytes):
-    """{kind: bytes} of processes that share segments of arena_bytes in all. Each page counts once; one of a file may
-    count more often."""
+    """{kind: bytes} of processes that share segments of arena_bytes in all. Each page counts once, except that a page
+    of a file may count more often."""
     kinds, arena_counted = {}, False
     for pid in pids:
         for kind, size in memory(pid).items():
-            if kind == SHARED:  # the segments that tandemd knows count once; what a worker has beyond them is its own
+            if kind == SHARED:  # tandemd's segments count once; shared pages beyond them are the worker's own
                 size = max(0, size - arena_bytes)
                 if not arena_counted:
                     size, arena_counted = size + arena_bytes, True
@@ -64,7 +64,8 @@ def open_files(pid):
     try:
         return len(os.listdir(f"/proc/{pid}/fd"))
     except PermissionError:
-        # The number itself from Linux 6.2 on, before that 0; then the size of the table, which grows in powers of two.
+        # st_size is the number of fds since Linux 6.2, and 0 before. Older kernels tell only the size of the table of
+        # fds, which grows in powers of two.
         return os.stat(f"/proc/{pid}/fd").st_size or status_field(pid, "FDSize")
 
 

@@ -1,9 +1,8 @@
 """What a test run showed, from CTest's JUnit file: which tests were skipped and whether they may be, and the record
 of a full run.
 
-A skip is a test that did not prove what it is there for. Each one is printed with its reason, and one that
-tests/known-skips does not allow on this machine fails the run, so that a missing package or right cannot turn the
-suite green.
+A skipped test proves nothing. Each skip is printed with its reason, and a skip that tests/known-skips does not allow
+on this machine fails the run. So a missing package or right cannot make the suite pass.
 """
 import argparse
 import datetime
@@ -11,6 +10,7 @@ import fnmatch
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -21,7 +21,8 @@ CMOCKA_SKIP = r"^\[  SKIPPED \] (?!(?:\w+: )?\d+ test)(\w+)"
 
 
 def has_newer_xrt(build):
-    """XRT's headers are there, and newer than the 2.13 that the emulated NPU is made of: what CMake looks at too."""
+    """Whether XRT's headers are installed, and newer than the 2.13 that the emulated NPU is made of. CMake looks at the
+    same files."""
     try:
         with open(os.path.join(build, "CMakeCache.txt")) as f:
             folder = re.search(r"^TANDEM_XRT_INCLUDE_DIR:\w+=(/.*)$", f.read(), re.M)
@@ -30,8 +31,14 @@ def has_newer_xrt(build):
     return folder is not None and os.path.exists(os.path.join(folder[1], "xrt", "xrt_hw_context.h"))
 
 
+def has_version_14(program):
+    """Whether this clang-format lays code out as the project's does."""
+    path = shutil.which(program)
+    return bool(path) and b"version 14." in subprocess.run([path, "--version"], stdout=subprocess.PIPE).stdout
+
+
 def conditions(preset, build):
-    """The names that are true on this machine and of this build, for tests/known-skips."""
+    """The conditions of tests/known-skips that hold on this machine and for this build, by name."""
     out = {"always"}
     with open("/proc/cpuinfo") as f:
         flags = set(next((line for line in f if line.startswith("flags")), "").split())
@@ -47,6 +54,8 @@ def conditions(preset, build):
         out.add("no-vnni")
     if not os.path.exists("/dev/udmabuf"):
         out.add("no-udmabuf")
+    if not any(has_version_14(name) for name in ("clang-format-14", "clang-format")):
+        out.add("no-clang-format-14")
     if has_newer_xrt(build):
         out.add("newer-xrt")
     return out
@@ -113,7 +122,7 @@ def output_of(*command):
 
 
 def verdict(said, runs):
-    """A run with a failure did not pass, whatever came after it."""
+    """A run with a failure did not pass, even if the tests after it did."""
     failed = sum(run.failed for run in runs)
     return f"FAILED: {failed} tests failed in these runs ({said})" if failed and said.startswith("passed") else said
 
@@ -133,11 +142,14 @@ def record(args):
             runs.append((preset, Run(path)))
             commits.append(commit or head[:7])
     lines = ["# A full test run", "",
-             "Written by `./bootstrap test --full --record` or by tests/lib/report.py from several runs; never by hand.", "",
-             f"- commit: `{head}`" + (" with uncommitted changes" if dirty else "") + "; a preset's own where it ran on another one",
+             "Written by `./bootstrap test --full --record` or by tests/lib/report.py from several runs; "
+             "never by hand.", "",
+             f"- commit: `{head}`" + (" with uncommitted changes" if dirty else "")
+             + "; a preset's own where it ran on another one",
              f"- date: {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC",
              f"- machine: {len(os.sched_getaffinity(0))} cores of {cpu.group(1) if cpu else platform.machine()}, "
-             f"{memory} GiB, Linux {platform.release().split('-')[0]}, {platform.freedesktop_os_release().get('PRETTY_NAME', '?')}",
+             f"{memory} GiB, Linux {platform.release().split('-')[0]}, "
+             f"{platform.freedesktop_os_release().get('PRETTY_NAME', '?')}",
              f"- verdict: **{verdict(args.verdict, [run for _, run in runs])}**, "
              f"{args.seconds // 60} min {args.seconds % 60} s in all", "",
              "| preset | commit | tests | failed | skips | time summed over tests |", "|---|---|---|---|---|---|"]

@@ -1,5 +1,5 @@
 """A private bus for the integration tests: a dbus-daemon of its own in a temporary directory, a tandemd on it, and
-callers that nobody here wrote (python3-dbus, GDBus through gi, busctl, gdbus, dbus-send)."""
+callers that come from other projects (python3-dbus, GDBus through gi, busctl, gdbus, dbus-send)."""
 import os
 import shutil
 import signal
@@ -174,7 +174,8 @@ class Client:
         raise AssertionError(f"{method} was answered with {got!r:.200}")
 
     def until_done(self, path, timeout=60):
-        return wait_for(lambda: self.get(path, JOB, "State") == "done" and self.all(path, JOB), f"end of {path}", timeout)
+        return wait_for(lambda: self.get(path, JOB, "State") == "done" and self.all(path, JOB),
+                        f"end of {path}", timeout)
 
     def text(self, path):
         """All of GetText()."""

@@ -1,9 +1,10 @@
-"""What the integration tests stand on: a private tandemd, jobs, the command line, and a small runner.
+"""What the integration tests share: a private tandemd, jobs, the command line, and a small runner.
 
 Every test starts its own daemon with its own socket and home in a temporary directory, so that tests run in
-parallel and leave nothing behind. The standard library only. The binaries are those of $TANDEM_BIN (set by CTest),
-else build/bin. A daemon that dies, exits with an error or lets a sanitizer speak fails the test that used it,
-whatever else was checked. What this file will not do: retry. A test that passes only the second time has failed.
+parallel and leave no files behind. The standard library only. The binaries are those of $TANDEM_BIN (set by CTest),
+else build/bin. A daemon that dies, exits with an error or has a report of a sanitizer in its log fails the test that
+used it, even if all checks of the test hold. This file never retries: a test that passes only the second time has
+failed.
 """
 import glob
 import json
@@ -55,7 +56,8 @@ def same_ids(got, want, what):
 
 
 def times(quick, full=None, slow=None):
-    """How often to repeat something: in the quick run, in the full one, under a sanitizer (its full run: four times that)."""
+    """How often to repeat something: in the quick run, in the full one, under a sanitizer (its full run: four times
+    that)."""
     if SANITIZER:
         slow = slow if slow is not None else max(1, quick // 2)
         return min(full, 4 * slow) if FULL and isinstance(slow, int) and full else slow
@@ -63,13 +65,15 @@ def times(quick, full=None, slow=None):
 
 
 def send_signal(pid, signo):
-    """To one process that is there: 0, which status gives for a worker between two lives, would be this test and its runner."""
+    """Signals one process. Status gives pid 0 for a worker that is being restarted, and kill(0) would signal this test
+    and its runner."""
     check(pid > 0, "a process to signal", pid)
     os.kill(pid, signo)
 
 
 def machine_ticks():
-    """(ticks in which a CPU worked or the host had taken it away, all ticks), of all CPUs since boot."""
+    """(busy ticks, all ticks) of all CPUs since boot. Busy also counts the time for which the host had taken a CPU away
+    from this virtual machine."""
     with open("/proc/stat") as f:
         user, nice, system, idle, iowait, irq, softirq, steal = (int(x) for x in f.readline().split()[1:9])
     busy = user + nice + system + irq + softirq + steal
@@ -97,17 +101,17 @@ def own_ticks():
 
 
 class Stopwatch:
-    """Time as it would have passed had other programs left the machine alone: the time on the clock, times the part of
-    the CPUs that was idle or used by this test and the processes it started. A limit on it holds beside any load, and on
-    a machine that does nothing else it is a limit on the time on the clock."""
+    """Time that does not grow with the load of other programs: the time on the clock, times the part of the CPUs that
+    was idle or used by this test and the processes it started. So a limit on it holds beside any load. On a machine
+    that runs nothing else it is the time on the clock."""
 
     def __init__(self, own=True):
-        self.own = own_ticks() if own else None  # None: what the test itself uses counts like others' use
+        self.own = own_ticks() if own else None  # None: the test's own use counts as that of others
         self.busy, self.all = machine_ticks()
         self.begin = time.monotonic()
 
     def share(self):
-        """The part of the machine that others left; not below a tenth, so that a limit stays one."""
+        """The part of the machine that other programs left free. At least a tenth, so that a limit is still a limit."""
         busy, ticks = machine_ticks()
         others = busy - self.busy - (own_ticks() - self.own if self.own is not None else 0)
         return 1.0 - min(0.9, max(0.0, others / max(1, ticks - self.all)))
@@ -129,7 +133,7 @@ def wait_for(condition, what, timeout=30.0, pause=0.02):
 
 
 def alive(pid):
-    """Runs (a zombie does not)."""
+    """Whether the process runs; a zombie does not."""
     try:
         with open(f"/proc/{pid}/stat") as f:
             return f.read().rsplit(")", 1)[1].split()[0] not in "ZX"
@@ -242,7 +246,7 @@ class Daemon:
 
     def __init__(self, models=(TALE,), env=None, threads=1, args=(), hang_ms=None, wait=True, placement="split",
                  system=False):
-        """placement: split makes every job need both workers, which most tests want; None leaves it to the daemon."""
+        """placement: with split every job needs both workers, which most tests want; with None the daemon chooses."""
         self.placement = placement
         self.system = system  # serves every user who can reach the socket
         self.models, self.threads, self.args, self.wait = list(models), threads, list(args), wait
@@ -265,7 +269,7 @@ class Daemon:
         return self
 
     def environment(self):
-        """Only what is needed: nothing of the caller's session reaches the processes under test."""
+        """Only the variables that are needed, so that the processes under test see nothing of the caller's session."""
         env = {k: os.environ[k] for k in ("PATH", "LANG", "ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS",
                                           "LSAN_OPTIONS",
                                           "LD_LIBRARY_PATH") if k in os.environ}
@@ -283,7 +287,8 @@ class Daemon:
         return env
 
     def start(self):
-        command = [os.path.join(BIN, "tandemd"), "--system" if self.system else "--user", "--socket", self.socket, "--bus", "none"]
+        command = [os.path.join(BIN, "tandemd"), "--system" if self.system else "--user", "--socket", self.socket,
+                   "--bus", "none"]
         for m in self.models:
             command += ["--model", m]
         log = open(self.log_path, "ab")
@@ -338,7 +343,7 @@ class Daemon:
         self.process.wait()
 
     def stop(self):
-        """Asks it to leave; says what is wrong with how it went, or None."""
+        """Asks tandemd to leave. Returns what was wrong with its end, or None."""
         if self.process.poll() is not None:
             return f"tandemd had left already, with {self.process.returncode}"
         self.process.send_signal(signal.SIGTERM)
@@ -410,7 +415,7 @@ class Daemon:
         return Job(self, **request(**fields))
 
     def generate(self, **fields):
-        """A whole job; its Result. DONE_ERROR raises Refused unless may_fail."""
+        """Runs a job to its end and returns its Result. DONE_ERROR raises Refused unless may_fail."""
         may_fail = fields.pop("may_fail", False)
         r = self.start_job(**fields).wait()
         if r.reason == "DONE_ERROR" and not may_fail:
@@ -495,8 +500,8 @@ def make_model(size="tiny", type="q8_0", keep=True, **options):
 
 
 def slow_model():
-    """A model whose jobs of 4000 tokens outlast what a test does beside them also on a busy machine: some 40 tokens a
-    second on two cores, where tale has thousands."""
+    """A slow model: some 40 tokens a second on two cores, where tale makes thousands. A job of 4000 tokens lasts longer
+    than the steps of a test beside it, on a busy machine too."""
     return TALE if SANITIZER else make_model("270m", "q8_0", vocab=32768)
 
 

@@ -1,7 +1,7 @@
 """The client protocol in plain Python: frames, protobuf, fd passing.
 
-The messages are read from proto/tandem.proto itself, so that the tests speak what the tree says and a change of the
-schema needs no change here. It knows the part of proto3 that the file uses (scalars, strings, bytes, enums,
+The messages are read from proto/tandem.proto itself, so the tests follow the schema of the tree and a change of it
+needs no change here. It knows the part of proto3 that the file uses (scalars, strings, bytes, enums,
 messages, repeated, oneof) and nothing else: no maps, no groups, no services.
 """
 import array
@@ -170,7 +170,7 @@ class Closed(Exception):
 
 
 class Wire:
-    """One connection. Requests get numbers; replies are sorted to them, so that many jobs share it."""
+    """One connection. Requests have numbers and replies are sorted by them, so many jobs can share it."""
 
     def __init__(self, path, timeout=60.0, hello=True):
         self.timeout = timeout
@@ -247,7 +247,7 @@ class Wire:
                 raise Closed("tandemd closed the connection")
 
     def call(self, kind, values, fd=None, timeout=None):
-        """A request with one reply. Raises Refused where that is an Error."""
+        """A request with one reply. Raises Refused if the reply is an Error."""
         rid = self.send(kind, values, fd)
         got, message = self.receive(rid, timeout)
         self.inbox.pop(rid, None)

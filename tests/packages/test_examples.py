@@ -1,5 +1,5 @@
-"""The examples do what they say: each against a private daemon, those over D-Bus on a private bus. The GTK one runs where
-GTK and Xvfb are."""
+"""The examples do what they say: each against a private daemon, those over D-Bus on a private bus. The GTK one runs
+where GTK and Xvfb are."""
 import os
 import shutil
 import signal
@@ -12,7 +12,9 @@ from tandem_test import *  # noqa: E402,F403
 EXAMPLES = os.path.join(TREE, "examples")
 BUILT = os.path.join(os.path.dirname(BIN), "examples")
 BUS_CONFIG = """<busconfig><type>session</type><listen>unix:path=%s</listen><auth>EXTERNAL</auth>
-<policy context="default"><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy>
+<policy context="default">
+<allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/>
+</policy>
 </busconfig>"""
 
 
@@ -51,7 +53,8 @@ def libtandem_in_c():
         equal((r.returncode, r.stderr), (0, ""), "example-story")
         check(len(r.stdout) > 100 and " tokens]" in r.stdout, "a story", r.stdout)
         env["TANDEM_SOCKET"] = "/nonexistent/socket"
-        r = subprocess.run([os.path.join(BUILT, "example-story")], env=env, stderr=subprocess.PIPE, text=True, timeout=60)
+        r = subprocess.run([os.path.join(BUILT, "example-story")], env=env, stderr=subprocess.PIPE, text=True,
+                           timeout=60)
         check(r.returncode == 1 and "/nonexistent/socket" in r.stderr, "without a daemon", r.stderr)
 
 
@@ -88,7 +91,8 @@ def python_over_the_bus():
         r = subprocess.run(["/usr/bin/python3", os.path.join(EXAMPLES, "stream.py"), "The", "king", "said"], env=env,
                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120 * SLOW)
         equal(r.returncode, 0, "stream.py: " + r.stderr)
-        check(len(r.stdout) > 100 and re.search(r"\n\[(length|stop)\]\n$", r.stdout), "a story and its result", r.stdout)
+        check(len(r.stdout) > 100 and re.search(r"\n\[(length|stop)\]\n$", r.stdout), "a story and its result",
+              r.stdout)
 
 
 @test
@@ -123,14 +127,16 @@ def gtk_over_the_bus():
             time.sleep(0.5)
             subprocess.run(["xdotool", "windowfocus", window()[0]], env=env, stderr=subprocess.DEVNULL)
             # Without a window manager a key goes where the pointer is.
-            subprocess.run(["xdotool", "mousemove", "--window", window()[0], "300", "30", "click", "1", "key", "Return"],
+            subprocess.run(["xdotool", "mousemove", "--window", window()[0], "300", "30", "click", "1",
+                            "key", "Return"],
                            env=env, check=True)
             wait_for(lambda: d.status().get("tokens_generated", 0) > before + 30, "a story is told", 60 * SLOW)
             wait_for(lambda: d.status().get("jobs_done", 0) >= 1, "to its end", 60 * SLOW)
             time.sleep(0.5)
             check(app.poll() is None, "the app goes on", app.returncode)
             if os.environ.get("TANDEM_TEST_PICTURE"):
-                subprocess.run(["import", "-window", window()[0], os.environ["TANDEM_TEST_PICTURE"]], env=env, check=True)
+                subprocess.run(["import", "-window", window()[0], os.environ["TANDEM_TEST_PICTURE"]], env=env,
+                               check=True)
         finally:
             for p in (app, server):
                 if p:

@@ -49,7 +49,7 @@ def command_flags():
     check(len(tables) > 25, "found the tables", tables)
     both_ways(tables, set(re.findall(r"\*--([a-z-]+)\*", page("tandem.1"))), "flags of tandem")
     program = os.path.join(BIN, "tandem")
-    both_ways(commands, set(re.findall(r"^\*tandem ([a-z]+)\*", page("tandem.1"), re.M)), "commands of tandem")
+    both_ways(commands, set(re.findall(r"^\*tandem ([a-z-]+)\*", page("tandem.1"), re.M)), "commands of tandem")
     helps = "".join(help_of(program, "help", c) for c in commands) + help_of(program, "help")
     known = set(re.findall(r"--([a-z][a-z-]+)", helps))
     check(not known - tables, "flags that only the help knows", sorted(known - tables))
@@ -69,7 +69,8 @@ def gateway_flags():
     flags = set(re.findall(r'\{ "([a-z-]+)", (?:no|required)_argument', source("http-gateway", "config.c")))
     check(len(flags) > 8, "found the flags", flags)
     both_ways(flags, set(re.findall(r"^\*--([a-z-]+)\*", page("tandem-http.8"), re.M)), "flags of tandem-http")
-    both_ways(flags, set(re.findall(r"--([a-z-]+)", help_of(os.path.join(BIN, "tandem-http"), "--help"))), "flags in its help")
+    in_help = set(re.findall(r"--([a-z-]+)", help_of(os.path.join(BIN, "tandem-http"), "--help")))
+    both_ways(flags, in_help, "flags in its help")
 
 
 @test
@@ -77,7 +78,8 @@ def gateway_parameters():
     """The tables in docs/http-api.md are those of the program."""
     tables = help_of(os.path.join(BIN, "tandem-http"), "--list-parameters").rstrip("\n")
     check(tables.count("### ") == 12, "found the tables", tables[:200])
-    check(tables in source("docs", "http-api.md"), "docs/http-api.md is older than the tables of tandem-http --list-parameters")
+    check(tables in source("docs", "http-api.md"),
+          "docs/http-api.md is older than the tables of tandem-http --list-parameters")
 
 
 @test

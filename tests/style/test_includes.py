@@ -32,7 +32,8 @@ def read_page(text):
 
 
 def sources():
-    listed = subprocess.run(["git", "-C", TREE, "-c", f"safe.directory={TREE}", "ls-files"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    listed = subprocess.run(["git", "-C", TREE, "-c", f"safe.directory={TREE}", "ls-files"],
+                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     if listed.returncode == 0:
         names = listed.stdout.decode().split("\n")
     else:  # a tarball
@@ -56,7 +57,8 @@ def generated(path):
 def violations(files, folders):
     wrong = []
     known = set(files)
-    libraries = {lib: [f for f in folders if lib in folders[f]["libraries"]] for f in folders for lib in folders[f]["libraries"]}
+    libraries = {lib: [f for f in folders if lib in folders[f]["libraries"]]
+                 for f in folders for lib in folders[f]["libraries"]}
     for name, text in files.items():
         if FREE.search(name):
             continue
@@ -121,13 +123,15 @@ def unused(files, folders):
     used = {}
     for name, text in files.items():
         if not FREE.search(name):
-            used.setdefault(os.path.dirname(name), set()).update(os.path.dirname(p) for k, p in INCLUDE.findall(text) if k == '"')
+            used.setdefault(os.path.dirname(name), set()).update(
+                os.path.dirname(p) for k, p in INCLUDE.findall(text) if k == '"')
     return [f"docs/folders.md: {f} does not include {t}" for f in folders
             for t in sorted(folders[f]["includes"] - used.get(f, set()))]
 
 
 def self_test():
-    folders = read_page("- `a`: one.\n  Includes: `b`, `c`.\n  Public: `a.h`.\n- `b`: two.\n  Libraries: `lib/`.\n\n- `c`: three.\n")
+    folders = read_page("- `a`: one.\n  Includes: `b`, `c`.\n  Public: `a.h`.\n"
+                        "- `b`: two.\n  Libraries: `lib/`.\n\n- `c`: three.\n")
     good = {"a/a.h": "", "a/a.c": '#include "b/b.h"\n#include <stdio.h>', "b/b.h": "", "b/b.c": "#include <lib/x.h>",
             "c/private.h": "", "c/c.c": '#include "c/private.h"', "b/test-b.c": '#include "a/a.c"'}
     if violations(good, folders):

@@ -13,11 +13,24 @@ import time
 from tandem_test import BIN, SLOW, TREE, Skip, check, wait_for
 
 CACHE = os.environ.get("TANDEM_TEST_CACHE") or os.path.join(TREE, "build", "test-models")
-MIRROR = os.environ.get("TANDEM_TEST_MIRROR", "http://deb.debian.org/debian")
 # What the packages need and a bare root lacks; python3 stands for programs that nobody here wrote.
 PACKAGES = ("systemd-sysv,dbus,polkitd,procps,python3-minimal,libinih1,libprotobuf-c1,libseccomp2,liburing2,"
-            "libdbus-1-3")
+            "libdbus-1-3,libmicrohttpd12,libjansson4")
 HIERARCHIES = ("", "unified", "systemd")  # below /sys/fs/cgroup: version 2 alone, or beside version 1
+
+
+def mirror():
+    """The archive that this machine installs Debian's packages from, whatever its release."""
+    try:
+        r = subprocess.run(["apt-get", "indextargets", "--format", "$(ORIGIN) $(COMPONENT) $(REPO_URI)",
+                            "Created-By: Packages"],
+                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        raise Skip("no apt here that says where Debian's packages are")
+    found = [line.split()[2] for line in r.stdout.splitlines() if line.split()[:2] == ["Debian", "main"]]
+    if not found:
+        raise Skip("apt has no archive of Debian's in its sources")
+    return found[0]
 
 
 def base_archive():
@@ -28,8 +41,9 @@ def base_archive():
         raise Skip("no mmdebstrap here to make a root with (Debian: mmdebstrap)")
     os.makedirs(CACHE, exist_ok=True)
     part = path + ".part.tar"
-    r = subprocess.run(["mmdebstrap", "--variant=minbase", "--include=" + PACKAGES, "bookworm", part, MIRROR],
-                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900)
+    r = subprocess.run(["mmdebstrap", "--variant=minbase", "--include=" + PACKAGES, "bookworm", part, mirror()],
+                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                       timeout=900)
     if r.returncode != 0:
         raise Skip("mmdebstrap cannot make a root here: " + r.stdout[-300:].replace("\n", " "))
     os.rename(part, path)
@@ -47,10 +61,12 @@ def packages():
                          "-DCMAKE_INSTALL_PREFIX=/usr", "-DBUILD_TESTING=OFF"],
                         ["ninja", "-C", folder, "-j2"], ["cpack", "-G", "DEB", "-B", folder, "--config",
                                                          os.path.join(folder, "CPackConfig.cmake")]):
-            r = subprocess.run(command, cwd=TREE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1500)
+            r = subprocess.run(command, cwd=TREE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               timeout=1500)
             check(r.returncode == 0, " ".join(command), r.stdout[-1500:])
     # Without tandem-xrt, which needs a library that the bare root has not: Tandem has to do without it.
-    found = sorted(os.path.join(folder, n) for n in os.listdir(folder) if n.endswith(".deb") and not n.startswith("tandem-xrt"))
+    found = sorted(os.path.join(folder, n) for n in os.listdir(folder)
+                   if n.endswith(".deb") and not n.startswith("tandem-xrt"))
     # tandem-xrt comes only where XRT's headers were there, and needs packages that a bare root lacks.
     found = [f for f in found if not os.path.basename(f).startswith("tandem-xrt_")]
     check(len(found) == 4, "four packages", found)
@@ -83,7 +99,8 @@ class Machine:
         name = f"tandem-test-{os.getpid()}"
         for h in HIERARCHIES:
             base = os.path.join("/sys/fs/cgroup", h)
-            if os.path.exists(os.path.join(base, "cgroup.procs")) and (h or os.path.exists(base + "/cgroup.controllers")):
+            if (os.path.exists(os.path.join(base, "cgroup.procs"))
+                    and (h or os.path.exists(base + "/cgroup.controllers"))):
                 try:
                     os.makedirs(os.path.join(base, name), exist_ok=True)
                     self.cgroups.append(os.path.join(base, name))
@@ -93,10 +110,11 @@ class Machine:
         self.log_path = os.path.join(self.dir, "console")
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
-                ["sh", "-c", enter + "exec \"$@\"", "sh", "systemd-nspawn", "-q", "-D", self.root, "-b", "--register=no",
-                 "--keep-unit", "--private-network",
+                ["sh", "-c", enter + "exec \"$@\"", "sh",
+                 "systemd-nspawn", "-q", "-D", self.root, "-b", "--register=no", "--keep-unit", "--private-network",
                  # nspawn's own filter is older than these; a real machine has them
-                 "--system-call-filter=landlock_create_ruleset landlock_add_rule landlock_restrict_self", "--bind-ro=" + self.host + ":/host", "--console=pipe"],
+                 "--system-call-filter=landlock_create_ruleset landlock_add_rule landlock_restrict_self",
+                 "--bind-ro=" + self.host + ":/host", "--console=pipe"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 env=dict(os.environ, SYSTEMD_NSPAWN_UNIFIED_HIERARCHY="1"))
         deadline = time.monotonic() + 60 * SLOW
@@ -136,7 +154,8 @@ class Machine:
         return inside + env + (["runuser", "-u", user, "--"] if user else []) + list(args)
 
     def run(self, *args, user=None, may_fail=False, input=None, timeout=60):
-        r = subprocess.run(self.command(*args, user=user), input=input, stdin=subprocess.DEVNULL if input is None else None,
+        r = subprocess.run(self.command(*args, user=user), input=input,
+                           stdin=subprocess.DEVNULL if input is None else None,
                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=timeout * SLOW)
         if not may_fail:
             check(r.returncode == 0, " ".join(args), r.returncode, r.stdout[-800:], r.stderr[-800:])

@@ -37,8 +37,8 @@ class Managed(Daemon):
         for m in self.models:
             command += ["--model", m]
         with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(command + self.args, env=env, cwd=self.dir, stdin=subprocess.DEVNULL, stdout=log,
-                                            stderr=log, start_new_session=True, close_fds=False,
+            self.process = subprocess.Popen(command + self.args, env=env, cwd=self.dir, stdin=subprocess.DEVNULL,
+                                            stdout=log, stderr=log, start_new_session=True, close_fds=False,
                                             preexec_fn=lambda: os.dup2(listening.fileno(), 3))
         listening.close()
 
@@ -128,7 +128,8 @@ def hangup():
         d.process.send_signal(signal.SIGHUP)
         d.wait_told("RELOADING=1")
         d.wait_told("READY=1")
-        check("stays as it was" in d.log() and 'tandem.conf:2: max-jobs-per-user: "many"' in d.log(), "refused", d.log())
+        check("stays as it was" in d.log() and 'tandem.conf:2: max-jobs-per-user: "many"' in d.log(), "refused",
+              d.log())
         d.write_config("")
         d.process.send_signal(signal.SIGHUP)
         d.wait_told("RELOADING=1")

@@ -21,16 +21,18 @@ RULE = """polkit.addRule(function(action, subject) {
         return polkit.Result.YES;
 });
 """
-IGNORED = re.compile(r"^/(proc|sys|dev|run/(?!tandem)|tmp|host|var/(log|tmp|lib/(dpkg|apt|systemd|private|pam|polkit-1)|cache)"
-                     r"|etc/(ld\.so\.cache|passwd-?|group-?|shadow-?|gshadow-?|subuid-?|subgid-?|\.pwd\.lock|\.updated)$"
+IGNORED = re.compile(r"^/(proc|sys|dev|run/(?!tandem)|tmp|host"
+                     r"|var/(log|tmp|lib/(dpkg|apt|systemd|private|pam|polkit-1)|cache)"
+                     r"|etc/(ld\.so\.cache|passwd-?|group-?|shadow-?|gshadow-?|subuid-?|subgid-?|\.pwd\.lock"
+                     r"|\.updated)$"
                      r"|root/|home/|var/lib/(alice|bob))|/__pycache__")
 
 
 def files(m):
     """Everything that lies there, caches, logs and records of the package manager left out."""
     out = m.run("find", "/", "-xdev", "-path", "/proc", "-prune", "-o", "-print").stdout.splitlines()
-    return {p for p in out if not IGNORED.search(p)} | set(m.run("find", "/var/cache", "/run/tandem", "-maxdepth", "1", "-name",
-                                                                 "*tandem*", may_fail=True).stdout.splitlines())
+    ours = m.run("find", "/var/cache", "/run/tandem", "-maxdepth", "1", "-name", "*tandem*", may_fail=True)
+    return {p for p in out if not IGNORED.search(p)} | set(ours.stdout.splitlines())
 
 
 def names(m):
@@ -71,7 +73,8 @@ def activation(m):
     status = json.loads(m.run("tandem", "status", "--json", user="alice").stdout)
     owners = []
     for w in status["workers"]:
-        check("seccomp" in w["sandbox"] and "not dumpable" in w["sandbox"] and "no seccomp" not in w["sandbox"], "sandbox", w)
+        check("seccomp" in w["sandbox"] and "not dumpable" in w["sandbox"] and "no seccomp" not in w["sandbox"],
+              "sandbox", w)
         print(f"     sandbox of the {w['name']} worker: {w['sandbox']}")
         unit = f"tandem-{w['name']}-worker"
         equal(m.show(unit + ".service", "MainPID"), str(w["pid"]), f"the process of {unit}.service")
@@ -90,12 +93,14 @@ def bus(m, text):
     version = busctl(m, "get-property", *BUS, "Version").stdout
     check(re.match(r's "\d+\.\d+', version), "Version over the bus", version)
     equal(m.show("tandemd.service", "ActiveState"), "active", "the daemon after a call")
-    job = re.search(r'"(/dev/tandem/Tandem1/jobs/\w+)"', busctl(m, "call", *BUS, "Generate", "sa{sv}", PROMPT, "2", "linger", "b",
-                                                                "true", "max-tokens", "u", "12").stdout)[1]
+    answer = busctl(m, "call", *BUS, "Generate", "sa{sv}", PROMPT, "2",
+                    "linger", "b", "true", "max-tokens", "u", "12").stdout
+    job = re.search(r'"(/dev/tandem/Tandem1/jobs/\w+)"', answer)[1]
     interface = ("dev.tandem.Tandem1", job, "dev.tandem.Tandem1.Job")
     m.wait(lambda: "done" in busctl(m, "get-property", *interface, "State").stdout, "the job's end")
     got = busctl(m, "call", *interface, "GetText", "t", "0").stdout
-    check(text.strip().split("\n")[0][:20] in got.encode().decode("unicode_escape", "replace") or len(got) > 20, "its text", got)
+    check(text.strip().split("\n")[0][:20] in got.encode().decode("unicode_escape", "replace") or len(got) > 20,
+          "its text", got)
     other = busctl(m, "call", *interface, "GetText", "t", "0", user="bob", may_fail=True)
     check(other.returncode != 0, "bob reads alice's job", other.stdout)
     root = busctl(m, "call", *interface, "GetText", "t", "0", user="root")
@@ -112,9 +117,11 @@ def disturbed(m):
 
     def kill(signal_name, name):
         return lambda: m.run("kill", "-" + signal_name, str(worker(name)))
-    for what, name, act in (("systemctl restart tandem-gpu-worker", "gpu", lambda: m.run("systemctl", "restart", "tandem-gpu-worker")),
+    for what, name, act in (("systemctl restart tandem-gpu-worker", "gpu",
+                             lambda: m.run("systemctl", "restart", "tandem-gpu-worker")),
                             ("tandem restart npu", "npu", lambda: m.run("tandem", "restart", "npu")),
-                            ("systemctl stop tandem-npu-worker", "npu", lambda: m.run("systemctl", "stop", "tandem-npu-worker")),
+                            ("systemctl stop tandem-npu-worker", "npu",
+                             lambda: m.run("systemctl", "stop", "tandem-npu-worker")),
                             ("kill -9 gpu", "gpu", kill("KILL", "gpu")), ("kill -STOP npu", "npu", kill("STOP", "npu")),
                             ("kill -STOP gpu", "gpu", kill("STOP", "gpu"))):
         before, begin = worker(name), time.monotonic()
@@ -128,7 +135,8 @@ def disturbed(m):
         check(done["recoveries"] >= 1, f"{what}: a recovery", done)
         m.wait(lambda: worker(name) not in (0, before), f"{what}: another process")
         equal(m.show(f"tandem-{name}-worker.service", "MainPID"), str(worker(name)), "the unit's process")
-        print(f"     {what}: same {len(got)} ids, {done['recoveries']} recoveries, {time.monotonic() - begin:.1f} s", flush=True)
+        print(f"     {what}: same {len(got)} ids, {done['recoveries']} recoveries, {time.monotonic() - begin:.1f} s",
+              flush=True)
     log = m.journal()
     check("lost: killed by signal 9" in log and "killed by signal 15" in log, "how they ended is known", log[-2000:])
     check("stopped by a signal" in log and "asking systemd to kill tandem-npu-worker.service" in log and
@@ -138,7 +146,8 @@ def disturbed(m):
         if "stopped by a signal" in line and " lost: " in line:
             lost = float(line.split()[0])
         elif lost and re.search(r"worker: pid \d+, ", line):
-            print(f"     from its loss to another process, stopped by a signal: {1000 * (float(line.split()[0]) - lost):.0f} ms")
+            print("     from its loss to another process, stopped by a signal: "
+                  f"{1000 * (float(line.split()[0]) - lost):.0f} ms")
             lost = None
 
 
@@ -172,8 +181,8 @@ def rights(m):
 
 
 # What a unit refuses by itself, the worker's own sandbox being off; and what that sandbox kills for.
-BY_THE_UNIT = ("passwd", "passwd-write", "init", "parent-memory", "device", "inet", "unix", "netlink", "uring-passwd", "uring-device",
-               "uring-socket")
+BY_THE_UNIT = ("passwd", "passwd-write", "init", "parent-memory", "device", "inet", "unix", "netlink", "uring-passwd",
+               "uring-device", "uring-socket")
 BY_ITSELF = ("passwd", "device")
 DEADLY = ("inet", "unix", "exec", "uring-passwd", "uring-device", "uring-socket")
 NODE = "/dev/net/tun"  # a device that anybody else may open then
@@ -188,7 +197,8 @@ def hostile(m):
         folder = f"/run/systemd/system/tandem-{name}-worker.service.d"
         lines = "".join(f"Environment={k}={v}\n" for k, v in env.items())
         m.run("sh", "-c", f"mkdir -p {folder}; cat >{folder}/99-hostile.conf",
-              input=f"[Service]\nExecStart=\nExecStart=/host/hostile-{name}-worker\nEnvironment=TANDEM_HOSTILE_DEVICE={NODE}\n{lines}{more}")
+              input=f"[Service]\nExecStart=\nExecStart=/host/hostile-{name}-worker\n"
+                    f"Environment=TANDEM_HOSTILE_DEVICE={NODE}\n{lines}{more}")
         m.run("systemctl", "daemon-reload")
         m.run("journalctl", "--rotate")
         m.run("journalctl", "--vacuum-time=1ms", may_fail=True)
@@ -202,10 +212,12 @@ def hostile(m):
         become(name, TANDEM_HOSTILE=",".join(BY_THE_UNIT), TANDEM_HOSTILE_AT="open", TANDEM_SANDBOX="off")
         m.wait(lambda: "hostile: done at open" in said(name), "the attempts")
         got = dict(re.findall(r"hostile: ([\w-]+) at open: (refused \(.*\)|GOT IN)", said(name)))
-        equal({k for k, v in got.items() if v.startswith("refused")}, set(BY_THE_UNIT), f"refused by the {name} worker's unit")
+        equal({k for k, v in got.items() if v.startswith("refused")}, set(BY_THE_UNIT),
+              f"refused by the {name} worker's unit")
         print(f"     the {name} unit refuses: " + ", ".join(f"{k} {v[8:]}" for k, v in got.items()), flush=True)
         # As a vendor's drop-in would have it: the node is there then, so it was the unit that refused it.
-        become(name, TANDEM_HOSTILE="device", TANDEM_HOSTILE_AT="open", TANDEM_SANDBOX="off", more=f"DeviceAllow={NODE} rw\nBindPaths={NODE}\n")
+        become(name, TANDEM_HOSTILE="device", TANDEM_HOSTILE_AT="open", TANDEM_SANDBOX="off",
+               more=f"DeviceAllow={NODE} rw\nBindPaths={NODE}\n")
         m.wait(lambda: "hostile: device at open: GOT IN" in said(name), "a node that is allowed")
         become(name, TANDEM_HOSTILE=",".join(BY_ITSELF))
         m.wait(lambda: "hostile: done at load" in said(name), "the attempts")
@@ -213,7 +225,8 @@ def hostile(m):
         for attempt in DEADLY:
             become(name, TANDEM_HOSTILE=attempt)
             m.wait(lambda: "a system call that its sandbox forbids" in m.journal(), f"{attempt} kills")
-            check("trying" in said(name) and "GOT IN" not in said(name) and "done" not in said(name), attempt, said(name)[-600:])
+            check("trying" in said(name) and "GOT IN" not in said(name) and "done" not in said(name), attempt,
+                  said(name)[-600:])
         m.run("rm", "-r", f"/run/systemd/system/tandem-{name}-worker.service.d")
         m.run("systemctl", "daemon-reload")
         m.run("tandem", "restart", name)
@@ -230,21 +243,24 @@ def user_units(m):
     runtime = f"/run/user/{uid}"
 
     def own(*args, may_fail=False):
-        return m.run("env", f"XDG_RUNTIME_DIR={runtime}", "HOME=/home/alice", *args, user="alice", may_fail=may_fail, timeout=120)
+        return m.run("env", f"XDG_RUNTIME_DIR={runtime}", "HOME=/home/alice", *args, user="alice", may_fail=may_fail,
+                     timeout=120)
     own("systemctl", "--user", "start", "tandemd.socket")
     equal(m.run("stat", "-c", "%a %U", runtime + "/tandem/socket").stdout.strip(), "600 alice", "the socket")
-    equal(own("systemctl", "--user", "is-active", "tandemd.service", may_fail=True).stdout.strip(), "inactive", "before a client")
+    equal(own("systemctl", "--user", "is-active", "tandemd.service", may_fail=True).stdout.strip(), "inactive",
+          "before a client")
     command = ("tandem", "--socket", runtime + "/tandem/socket")
     want, _ = ids(m, own(*command, *LONG[1:]).stdout)
     status = json.loads(own(*command, "status", "--json").stdout)
     for w in status["workers"]:
-        equal(own("systemctl", "--user", "show", "-P", "MainPID", f"tandem-{w['name']}-worker.service").stdout.strip(), str(w["pid"]),
-              "the unit's process")
+        equal(own("systemctl", "--user", "show", "-P", "MainPID", f"tandem-{w['name']}-worker.service").stdout.strip(),
+              str(w["pid"]), "the unit's process")
         equal(m.run("ps", "-o", "user=", "-p", str(w["pid"])).stdout.strip(), "alice", "whose process")
         check("landlock" in w["sandbox"] or "no landlock" in w["sandbox"], "sandbox", w)
     for what, act in (("systemctl --user restart tandem-gpu-worker",
                        lambda: own("systemctl", "--user", "restart", "tandem-gpu-worker.service")),
-                      ("kill -STOP npu", lambda: own("systemctl", "--user", "kill", "-s", "STOP", "tandem-npu-worker.service"))):
+                      ("kill -STOP npu",
+                       lambda: own("systemctl", "--user", "kill", "-s", "STOP", "tandem-npu-worker.service"))):
         p = m.popen("env", f"XDG_RUNTIME_DIR={runtime}", *command, *LONG[1:], user="alice")
         lines = [p.stdout.readline() for _ in range(20)]
         act()
@@ -266,7 +282,8 @@ def manager(m):
     m.run("systemctl", "reload", "tandemd")
     m.wait(lambda: "max-jobs-per-user = 3" in m.journal(), "the reload in the journal")
     check("50-test.conf:3: key odd" in m.journal(), "the unknown key with file and line", m.journal()[-800:])
-    m.wait(lambda: "Idle" in m.show("tandemd.service", "StatusText"), "the status line, which comes with the watchdog's pings")
+    m.wait(lambda: "Idle" in m.show("tandemd.service", "StatusText"),
+           "the status line, which comes with the watchdog's pings")
     m.run("systemctl", "restart", "tandemd")
     check(len(generate(m)) > 10, "after systemctl restart")
     # A worker that hangs while tandemd goes is there still when the next one comes, and is in its way.
@@ -288,7 +305,8 @@ def manager(m):
     m.wait(lambda: m.show("tandemd.service", "NRestarts") not in ("", "0") and
            m.show("tandemd.service", "MainPID") not in ("0", main_pid), "the watchdog restarts a stuck daemon", 30)
     check(len(generate(m)) > 10, "after the watchdog")
-    check(len(m.run("pgrep", "-f", "libexec/tandem/tandem-.*-worker", may_fail=True).stdout.split()) <= 2, "no worker was left over")
+    check(len(m.run("pgrep", "-f", "libexec/tandem/tandem-.*-worker", may_fail=True).stdout.split()) <= 2,
+          "no worker was left over")
     m.run("rm", "-r", "/run/systemd/system/tandemd.service.d")
     m.run("systemctl", "daemon-reload")
 
@@ -313,14 +331,15 @@ def policy():
         raise Skip("packages are built without sanitizers")
     if not shutil.which("lintian"):
         raise Skip("no lintian here (Debian: lintian)")
-    r = subprocess.run(["lintian", "--tag-display-limit", "0", "--fail-on", "error", *packages()], stdout=subprocess.PIPE,
-                       stderr=subprocess.PIPE, text=True, timeout=300)
+    r = subprocess.run(["lintian", "--tag-display-limit", "0", "--fail-on", "error", *packages()],
+                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=300)
     equal((r.returncode, [line for line in r.stdout.splitlines() if line.startswith("E:")]), (0, []), "lintian")
 
 
 @test
 def development():
-    """A program is built from what the development package holds, by pkg-config alone, and needs the library by soname."""
+    """pkg-config and the files of the development package suffice to build a program, which needs the library by its
+    soname."""
     if SANITIZER:
         raise Skip("packages are built without sanitizers")
     with tempfile.TemporaryDirectory() as d:
@@ -328,12 +347,15 @@ def development():
             if os.path.basename(deb).startswith("libtandem"):
                 subprocess.run(["dpkg-deb", "-x", deb, d], check=True)
         folder = subprocess.run(["find", d, "-name", "pkgconfig"], stdout=subprocess.PIPE, text=True).stdout.strip()
-        flags = subprocess.run(["pkg-config", "--cflags", "--libs", "libtandem"], stdout=subprocess.PIPE, text=True, check=True,
-                               env=dict(os.environ, PKG_CONFIG_LIBDIR=folder, PKG_CONFIG_SYSROOT_DIR=d,
-                                        PKG_CONFIG_ALLOW_SYSTEM_CFLAGS="1", PKG_CONFIG_ALLOW_SYSTEM_LIBS="1")).stdout.split()
+        env = dict(os.environ, PKG_CONFIG_LIBDIR=folder, PKG_CONFIG_SYSROOT_DIR=d,
+                   PKG_CONFIG_ALLOW_SYSTEM_CFLAGS="1", PKG_CONFIG_ALLOW_SYSTEM_LIBS="1")
+        flags = subprocess.run(["pkg-config", "--cflags", "--libs", "libtandem"], stdout=subprocess.PIPE, text=True,
+                               check=True, env=env).stdout.split()
         example = os.path.join(d, "usr/share/doc/libtandem-dev/examples/story.c")
-        subprocess.run(["cc", "-Wall", "-Werror", example, *flags, "-o", os.path.join(d, "story")], check=True, timeout=60)
-        needed = subprocess.run(["objdump", "-p", os.path.join(d, "story")], stdout=subprocess.PIPE, text=True, check=True).stdout
+        subprocess.run(["cc", "-Wall", "-Werror", example, *flags, "-o", os.path.join(d, "story")], check=True,
+                       timeout=60)
+        needed = subprocess.run(["objdump", "-p", os.path.join(d, "story")],
+                                stdout=subprocess.PIPE, text=True, check=True).stdout
         check(re.search(r"NEEDED\s+libtandem\.so\.\d+\n", needed), "the library by soname", needed[:600])
         check(re.search(r"TANDEM_0\.1", needed), "with symbol versions", needed[:600])
 

@@ -1,5 +1,6 @@
-"""The units as systemd reads them: `systemd-analyze verify` has nothing to say, the exposure that `security` sees is low,
-and both flavours agree with the code about names. Bus and polkit files are well-formed and name the same service."""
+"""The units as systemd reads them: `systemd-analyze verify` has nothing to say, the exposure that `security` sees is
+low, and both flavours agree with the code about names. Bus and polkit files are well-formed and name the same
+service."""
 import os
 import re
 import shutil
@@ -55,7 +56,8 @@ def verify():
 def exposure():
     """Of each of the four, its drop-ins included. The one that hears from a network is held to less."""
     need("systemd-analyze")
-    for unit, most in (("tandemd", MOST), ("tandem-npu-worker", MOST), ("tandem-gpu-worker", MOST), ("tandem-http", 1.0)):
+    for unit, most in (("tandemd", MOST), ("tandem-npu-worker", MOST), ("tandem-gpu-worker", MOST),
+                       ("tandem-http", 1.0)):
         r = subprocess.run(["systemd-analyze", "security", "--offline=true", "--no-pager",
                             os.path.join(UNITS, "system", unit + ".service")],
                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
@@ -74,24 +76,28 @@ def walls():
         for name in ("npu", "gpu"):
             unit = text(flavour, f"tandem-{name}-worker.service.in")
             check("RestrictAddressFamilies=none\n" in unit, f"{flavour} {name}: no address family")
-            check(re.search(r"^SystemCallFilter=~.*@network-io.* io_uring_setup io_uring_enter io_uring_register$", unit, re.M),
+            check(re.search(r"^SystemCallFilter=~.*@network-io.* io_uring_setup io_uring_enter io_uring_register$",
+                            unit, re.M),
                   f"{flavour} {name}: no io_uring")
             back = re.findall(r"^SystemCallFilter=([^~@].*)$", unit, re.M)
-            equal(back, ["accept4 getsockopt recvfrom recvmsg sendmsg sendto shutdown"], f"{flavour} {name}: what comes back")
+            equal(back, ["accept4 getsockopt recvfrom recvmsg sendmsg sendto shutdown"],
+                  f"{flavour} {name}: what comes back")
             equal("MemoryDenyWriteExecute=yes\n" in unit, name == "npu", f"{flavour} {name}: executable memory")
             socket = text(flavour, f"tandem-{name}-worker.socket")
             check("SocketMode=0600\n" in socket, f"{flavour} {name}: who may connect")
             folder = "/run" if flavour == "system" else "%t"
             check(f"ListenStream={folder}/tandem/{name}-worker.socket\n" in socket, f"{flavour} {name}: where")
-        check("Environment=TANDEM_WORKER_SOCKETS=%t/tandem\n" in text(flavour, "tandemd.service.in"), "tandemd looks there")
+        check("Environment=TANDEM_WORKER_SOCKETS=%t/tandem\n" in text(flavour, "tandemd.service.in"),
+              "tandemd looks there")
     for name in ("npu", "gpu"):
         unit = text("system", f"tandem-{name}-worker.service.in")
-        for line in ("DynamicUser=yes", "PrivateNetwork=yes", "DevicePolicy=closed", "CapabilityBoundingSet=", "StartLimitIntervalSec=0"):
+        for line in ("DynamicUser=yes", "PrivateNetwork=yes", "DevicePolicy=closed",
+                     "CapabilityBoundingSet=", "StartLimitIntervalSec=0"):
             check(line + "\n" in unit, f"{name}: {line}")
         check("DeviceAllow" not in unit, f"{name}: devices are in the drop-ins")
     rules = text("polkit.rules")
-    equal(set(re.findall(r'"(tandem[\w.-]*)"', rules)), {"tandem", "tandem-npu-worker.service", "tandem-gpu-worker.service"},
-          "whom polkit's rule is about")
+    equal(set(re.findall(r'"(tandem[\w.-]*)"', rules)),
+          {"tandem", "tandem-npu-worker.service", "tandem-gpu-worker.service"}, "whom polkit's rule is about")
 
 
 @test
@@ -104,7 +110,8 @@ def http():
         for line in ("RestrictAddressFamilies=AF_UNIX", "NoNewPrivileges=yes", "MemoryDenyWriteExecute=yes"):
             check(line + "\n" in unit, f"{flavour}: {line}")
     unit = text("system", "tandem-http.service.in")
-    for line in ("PrivateNetwork=yes", "DynamicUser=yes", "PrivateUsers=yes", "CapabilityBoundingSet=", "ProcSubset=pid"):
+    for line in ("PrivateNetwork=yes", "DynamicUser=yes", "PrivateUsers=yes", "CapabilityBoundingSet=",
+                 "ProcSubset=pid"):
         check(line + "\n" in unit, line)
 
 
@@ -114,16 +121,19 @@ def names_agree():
     with open(os.path.join(TREE, "daemon", "service", "notify.h")) as f:
         name = re.search(r'TDM_LISTEN_NAME "(\w+)"', f.read())[1]
     for flavour in ("system", "user"):
-        check(f"FileDescriptorName={name}\n" in text(flavour, "tandemd.socket"), f"{flavour}: the socket's name is {name}")
+        check(f"FileDescriptorName={name}\n" in text(flavour, "tandemd.socket"),
+              f"{flavour}: the socket's name is {name}")
     check("ListenStream=/run/tandem/socket\n" in text("system", "tandemd.socket"), "the path that clients know")
     check("ListenStream=%t/tandem/socket\n" in text("user", "tandemd.socket"), "the path that clients know")
     for path in ("system.service", "session.service.in"):
         check("Name=dev.tandem.Tandem1\n" in text("dbus", path), "the bus name", path)
         check("SystemdService=tandemd.service\n" in text("dbus", path), "the unit", path)
     policy = ET.fromstring(text("dbus", "policy.conf"))
-    equal({a.get("own") for a in policy.iter("allow") if a.get("own")}, {"dev.tandem.Tandem1"}, "the name in the policy")
+    owned = {a.get("own") for a in policy.iter("allow") if a.get("own")}
+    equal(owned, {"dev.tandem.Tandem1"}, "the name in the policy")
     user = re.search(r"^User=(\w+)$", text("system", "tandemd.service.in"), re.M)[1]
-    check(f'<policy user="{user}">' in text("dbus", "policy.conf") and f"\nu {user} " in text("sysusers.conf"), "the user", user)
+    check(f'<policy user="{user}">' in text("dbus", "policy.conf") and f"\nu {user} " in text("sysusers.conf"),
+          "the user", user)
 
 
 @test
@@ -134,7 +144,8 @@ def polkit_actions():
     for a in root.iter("action"):
         levels = {d.tag: d.text for d in a.find("defaults")}
         equal(set(levels), {"allow_any", "allow_inactive", "allow_active"}, f"defaults of {a.get('id')}")
-        equal([n.text for n in a.findall("annotate") if n.get("key") == "org.freedesktop.policykit.owner"], ["unix-user:tandem"],
+        equal([n.text for n in a.findall("annotate") if n.get("key") == "org.freedesktop.policykit.owner"],
+              ["unix-user:tandem"],
               f"the owner of {a.get('id')}: without it polkit does not answer a daemon that is not root")
         check(set(levels.values()) <= {"yes", "no", "auth_admin", "auth_admin_keep"}, "levels", levels)
     with open(os.path.join(TREE, "daemon", "faces", "dbus", "polkit.c")) as f:

@@ -1,5 +1,5 @@
-"""Workers as units of their own, without systemd: this script plays the manager, listening on their sockets and starting a
-worker when tandemd connects. What happens under the real one is test_nspawn.py's subject."""
+"""Workers as units of their own, without systemd: this script plays the manager, listening on their sockets and
+starting a worker when tandemd connects. What happens under the real one is test_nspawn.py's subject."""
 import ctypes
 import os
 import platform
@@ -26,8 +26,8 @@ def as_on_linux_6_1():
     load, equal_, ret = 0x20, 0x15, 0x06
     allow, error = 0x7fff0000, 0x00050000
     program = [(load, 0, 0, 0), (equal_, 0, 3, ioctl), (load, 0, 0, 24), (equal_, 5, 0, 0xc040ff0b), (ret, 0, 0, allow),
-               (equal_, 0, 2, setsockopt), (load, 0, 0, 32), (equal_, 2, 0, 76), (ret, 0, 0, allow), (ret, 0, 0, error | 25),
-               (ret, 0, 0, error | 92)]
+               (equal_, 0, 2, setsockopt), (load, 0, 0, 32), (equal_, 2, 0, 76), (ret, 0, 0, allow),
+               (ret, 0, 0, error | 25), (ret, 0, 0, error | 92)]
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
     head = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program), ctypes.addressof(code)))
     libc = ctypes.CDLL(None, use_errno=True)
@@ -71,11 +71,12 @@ class Units:
                     os.setgroups([])
                     os.setgid(ids.pw_gid)
                     os.setuid(ids.pw_uid)
-            env = {k: v for k, v in os.environ.items() if k in ("PATH", "ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS")}
+            env = {k: v for k, v in os.environ.items()
+                   if k in ("PATH", "ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS")}
             env.update(self.env, TANDEM_LOG="debug")
             log = open(os.path.join(self.folder, f"{name}.log"), "ab")
-            p = subprocess.Popen(["/bin/sh", "-c", ACTIVATE, "sh", self.program(name)], env=env, stdin=subprocess.DEVNULL,
-                                 stdout=log, stderr=log, close_fds=False, preexec_fn=child)
+            p = subprocess.Popen(["/bin/sh", "-c", ACTIVATE, "sh", self.program(name)], env=env,
+                                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, close_fds=False, preexec_fn=child)
             log.close()
             self.starts[name] += 1
             self.running[name] = p
@@ -119,9 +120,9 @@ class Unit(Daemon):
         self.units.__enter__()
         command = [*self.daemon, os.path.join(BIN, "tandemd"), "--user", "--socket", self.socket, "--bus", "none"]
         with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(command + [a for m in self.models for a in ("--model", m)], env=self.environment(),
-                                            cwd=self.dir, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                                            preexec_fn=self.older)
+            self.process = subprocess.Popen(command + [a for m in self.models for a in ("--model", m)],
+                                            env=self.environment(), cwd=self.dir, stdin=subprocess.DEVNULL,
+                                            stdout=log, stderr=log, start_new_session=True, preexec_fn=self.older)
         wait_for(self._listens, "tandemd's socket", 20)
 
     def __exit__(self, kind, value, trace):
@@ -152,7 +153,8 @@ def same_ids_as_children():
         same_ids(d.generate(n=60).ids, want, "workers that are units")
         pids = {n: d.pid(n) for n in NAMES}
         equal(pids, {n: d.units.running[n].pid for n in NAMES}, "the processes that tandemd knows")
-        children = subprocess.run(["ps", "-o", "args=", "--ppid", str(d.process.pid)], stdout=subprocess.PIPE, text=True).stdout
+        children = subprocess.run(["ps", "-o", "args=", "--ppid", str(d.process.pid)],
+                                  stdout=subprocess.PIPE, text=True).stdout
         check("worker" not in children, "tandemd has started none itself", children)
         check(all(blocks(w) for w in d.workers().values()), "both have worked")
         units = d.units
@@ -162,12 +164,12 @@ def same_ids_as_children():
 
 @test
 def killed_and_stopped():
-    """Mid-generation, by signals from outside, by `tandem restart`, by the manager: ids are unchanged each time, and each time
-    tandemd knows how the old process ended."""
+    """Mid-generation, by signals from outside, by `tandem restart`, by the manager: ids are unchanged each time, and
+    each time tandemd knows how the old process ended."""
     with Unit() as d:
         want = d.generate(n=700).ids
-        for what, name, said in (("KILL", "gpu", "signal 9"), ("TERM", "npu", "signal 15"), ("STOP", "npu", "stopped by a signal"),
-                                 ("restart", "gpu", "asked")):
+        for what, name, said in (("KILL", "gpu", "signal 9"), ("TERM", "npu", "signal 15"),
+                                 ("STOP", "npu", "stopped by a signal"), ("restart", "gpu", "asked")):
             job = d.start_job(n=700)
             job.until(20)
             before = d.pid(name)
@@ -198,8 +200,9 @@ def on_an_older_kernel():
 
 @test
 def of_another_user():
-    """The workers' user is one whom tandemd may not signal: files and rings are fds, so nothing else changes. A worker that is
-    lost in a loop leaves when tandemd hangs up; one that is stopped needs its manager, and without a bus that is said."""
+    """The workers' user is one whom tandemd may not signal: files and rings are fds, so nothing else changes. A worker
+    that is lost in a loop leaves when tandemd hangs up; one that is stopped needs its manager, and without a bus that
+    is said."""
     user = other_user()
     faulty = os.path.join(os.path.dirname(BIN), "faulty")
     if not os.path.exists(faulty):
@@ -273,7 +276,8 @@ def worker_alone():
     """A worker that is passed something else than a listening socket says so."""
     for name in NAMES:
         a, b = socket.socketpair()
-        r = subprocess.run(["/bin/sh", "-c", ACTIVATE, "sh", os.path.join(BIN, f"tandem-{name}-worker")], stdin=subprocess.DEVNULL,
+        r = subprocess.run(["/bin/sh", "-c", ACTIVATE, "sh", os.path.join(BIN, f"tandem-{name}-worker")],
+                           stdin=subprocess.DEVNULL,
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, close_fds=False,
                            preexec_fn=lambda: os.dup2(a.fileno(), 3), timeout=20)
         equal(r.returncode, 1, "exit status")

@@ -44,10 +44,13 @@ const struct command command_schema_check = {
         .name = "schema-check",
         .summary = "does a JSON Schema, as Tandem holds it, take a value?",
         .usage = "< LINES",
-        .about = "Reads lines {\"id\": …, \"schema\": …, \"instance\": …} and prints a line {\"id\": …, \"verdict\": …, "
-                 "\"why\": …} for each. The verdict is `accept` where the grammar that the schema becomes has a text with "
-                 "this value, `reject` where it has none, and `unsupported` where Tandem does not hold the schema: why then "
-                 "names what is not held and its place. Members of an object may stand in any order in the instance. No "
-                 "daemon is needed.",
+        .about =
+                "Reads lines {\"id\": …, \"schema\": …, \"instance\": …} and prints a line {\"id\": …, \"verdict\": …, "
+                "\"why\": …} for each. The verdict is `accept` where the grammar that the schema becomes has a text "
+                "with "
+                "this value, `reject` where it has none, and `unsupported` where Tandem does not hold the schema: why "
+                "then "
+                "names what is not held and its place. Members of an object may stand in any order in the instance. No "
+                "daemon is needed.",
         .run = run,
 };
