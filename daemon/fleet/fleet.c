@@ -389,8 +389,8 @@ void tdm_fleet_on_hello(struct tdm_fleet_worker *w)
         w->phase = TDM_FLEET_PROCESS_UP;
         w->pinned = true;
         if (tdm_fleet_may_log(w, TDM_FLEET_LOG_STARTED))
-                tdm_log_info("%s worker: pid %d, %s (%s), asked for %s%s%s, sandbox: %s", w->name, (int)w->pid, w->device,
-                             w->detail, w->requested, w->reason[0] ? ": " : "", w->reason, w->sandbox);
+                tdm_log_info("%s worker: pid %d, %s (%s), asked for %s%s%s, sandbox: %s", w->name, (int)w->pid,
+                             w->device, w->detail, w->requested, w->reason[0] ? ": " : "", w->reason, w->sandbox);
         tdm_fleet_pump_soon(w->fleet);
 }
 

@@ -135,14 +135,14 @@ struct tdm_fleet_worker {
         uint32_t ready_epoch; /* in which it was told to be up */
         struct tdm_ring *ring_to, *ring_from;
         struct tdm_source *ring_source;
-        uint64_t awaited_step; /* it has said of this one that it is nearly done */
-        struct tdm_spin await; /* for each of those */
-        bool conn_lost;        /* its socket has closed; the exit status follows any moment */
-        int send_error;        /* a message could not be sent: dealt with by the pump */
-        bool ring_fault;       /* found inside a call of the owner: dealt with by the pump */
-        bool bad_results;      /* the same */
+        uint64_t awaited_step;  /* it has said of this one that it is nearly done */
+        struct tdm_spin await;  /* for each of those */
+        bool conn_lost;         /* its socket has closed; the exit status follows any moment */
+        int send_error;         /* a message could not be sent: dealt with by the pump */
+        bool ring_fault;        /* found inside a call of the owner: dealt with by the pump */
+        bool bad_results;       /* the same */
         uint32_t accused_epoch; /* the newest in which it reported a ring */
-        bool restart_wanted;   /* tdm_fleet_restart() */
+        bool restart_wanted;    /* tdm_fleet_restart() */
         char restart_reason[64];
         bool on_trial;  /* quarantined: this life shows whether it can come back */
         bool no_device; /* said so itself: another try would say the same */

@@ -163,10 +163,9 @@ static void scribbled_often(void **state)
  * worker, which is restarted at most with the liar and is never quarantined. The liar ends few epochs. */
 static void false_accusations(const char *variable, const char *what, enum tdm_worker_index liar)
 {
-        const struct tdm_fleet_config config = { .worker_dir = TANDEM_FAULTY_DIR,
-                                                 .requested = { "host", "host" },
-                                                 .n_threads = 1,
-                                                 .hang_min_ns = HANG_NS };
+        const struct tdm_fleet_config config = {
+                .worker_dir = TANDEM_FAULTY_DIR, .requested = { "host", "host" }, .n_threads = 1, .hang_min_ns = HANG_NS
+        };
         struct tdm_worker_status honest, accuser;
         uint64_t until;
         struct rig *rig;
@@ -187,7 +186,7 @@ static void false_accusations(const char *variable, const char *what, enum tdm_w
         until = tdm_now_ns() + 3 * TDM_NSEC_PER_SEC;
         while (tdm_now_ns() < until)
                 assert_int_equal(tdm_loop_turn(rig->loop, 20 * TDM_NSEC_PER_MSEC), 0);
-        tdm_fleet_worker_status(rig->fleet, (enum tdm_worker_index)!liar, &honest);
+        tdm_fleet_worker_status(rig->fleet, (enum tdm_worker_index) !liar, &honest);
         tdm_fleet_worker_status(rig->fleet, liar, &accuser);
         assert_true(honest.restarts <= 1);
         assert_int_equal(honest.state, TDM_WORKER_READY);
@@ -315,14 +314,10 @@ static void lying_counters(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(scribbled),
-                cmocka_unit_test(scribbled_often),
-                cmocka_unit_test(woken_early),
-                cmocka_unit_test(scribbling_peer),
-                cmocka_unit_test(lying_counters),
-                cmocka_unit_test(fails_of_another),
-                cmocka_unit_test(gpu_lies),
-                cmocka_unit_test(npu_lies),
+                cmocka_unit_test(scribbled),      cmocka_unit_test(scribbled_often),
+                cmocka_unit_test(woken_early),    cmocka_unit_test(scribbling_peer),
+                cmocka_unit_test(lying_counters), cmocka_unit_test(fails_of_another),
+                cmocka_unit_test(gpu_lies),       cmocka_unit_test(npu_lies),
                 cmocka_unit_test(gpu_cries),
         };
 

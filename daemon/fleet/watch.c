@@ -354,7 +354,8 @@ int tdm_fleet_watch_init(struct tdm_fleet *f)
 
 /* A worker's counters are its own word. None can have grown faster than its life allows, and none falls: a count of
  * anything is below the nanoseconds of its life. *seen is the counter as it was last believed in this life. */
-static uint64_t believed(const struct tdm_fleet_worker *w, const _Atomic uint64_t *word, unsigned factor, uint64_t *seen)
+static uint64_t believed(const struct tdm_fleet_worker *w, const _Atomic uint64_t *word, unsigned factor,
+                         uint64_t *seen)
 {
         uint64_t life_ns = tdm_now_ns() - w->started_ns, now = atomic_load_explicit(word, memory_order_relaxed);
 

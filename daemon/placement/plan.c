@@ -43,8 +43,8 @@ enum tdm_placement tdm_placement_measured(const struct tdm_placement_workers *wo
                 return TDM_PLACEMENT_GPU;
         if (!workers->equal_bits)
                 return found != TDM_PLACEMENT_ANY && found != TDM_PLACEMENT_SPLIT ? found :
-                       workers->no_link                                             ? TDM_PLACEMENT_GPU :
-                                                                                      TDM_PLACEMENT_SPLIT;
+                       workers->no_link                                           ? TDM_PLACEMENT_GPU :
+                                                                                    TDM_PLACEMENT_SPLIT;
         return workers->shares_cpus ? TDM_PLACEMENT_EITHER : TDM_PLACEMENT_BALANCED;
 }
 

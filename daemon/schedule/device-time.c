@@ -4,9 +4,9 @@
  * row of another one costs. The time of a step is the time that its workers were not doing an earlier step, by our own
  * clock: a worker's counters are its own word. A step's time is shared out by rows. A step that is void counts too.
  *
- * A step cannot be interrupted, so its length bounds what others wait for, and how late a deadline is kept. Nobody knows
- * a model's cost before its first steps, and a step has a fixed part (the weights are read once) and a part for each
- * row. So the number of rows is learned: a step that was too long shortens the next ones in proportion, and one that was
+ * A step cannot be interrupted, so its length bounds what others wait for, and how late a deadline is kept. A model's
+ * cost is not known before its first steps, and a step has a fixed part (the weights are read once) and a part for each
+ * row. So the number of rows is learned. A step that was too long shortens the next ones in proportion. One that was
  * short allows at most in proportion more. That errs on the short side only. */
 #include "daemon/schedule/private.h"
 
@@ -105,8 +105,8 @@ static void learn_length(const struct tdm_scheduler *s, struct lane *lane, const
         } else if (n >= lane->fit_rows / 2) {
                 uint64_t fit = n * TDM_MIN(SHARED_STEP_NS / ns, (uint64_t)GROW_AT_MOST);
 
-                lane->fit_rows = (uint32_t)TDM_MIN(TDM_MAX(fit, (uint64_t)lane->fit_rows),
-                                                   (uint64_t)s->config.max_rows);
+                lane->fit_rows =
+                        (uint32_t)TDM_MIN(TDM_MAX(fit, (uint64_t)lane->fit_rows), (uint64_t)s->config.max_rows);
         }
 }
 

@@ -61,7 +61,7 @@ struct lane {
         uint64_t stamp[TDM_N_ASKED_PLACEMENTS]; /* when steps of this placement last had a turn */
         struct tdm_pace pace;
         uint64_t prompt_row_ns; /* of the last step with many rows that was alone in flight; 0: none yet */
-        /* Steps of this model: the last one of one row, and how many rows take as long as a step may (device-time.c). */
+        /* Steps of this model: how long the last one of one row took, and how many rows fit (device-time.c). */
         uint64_t single_ns;
         uint32_t fit_rows;
         bool dead; /* the model failed or left: no more steps */
@@ -81,10 +81,10 @@ struct emit {
 struct user {
         uid_t uid;
         uint32_t n_jobs, n_running;
-        uint64_t n_tokens; /* charged */
-        uint64_t served;   /* ns of device time, on a scale that begins with the least served user who has work */
+        uint64_t n_tokens;  /* charged */
+        uint64_t served;    /* ns of device time, on a scale that begins with the least served user who has work */
         bool wants, wanted; /* had work when steps were last given out, and the time before */
-        uint64_t admitted; /* stamp of the last admission */
+        uint64_t admitted;  /* stamp of the last admission */
 };
 
 /* A user without jobs who had some lately. One that had much does not become new by leaving. */
@@ -110,7 +110,7 @@ struct tdm_scheduler {
         struct user *users; /* [max_jobs], those with jobs first */
         uint32_t n_users;
         uint64_t shared_ns; /* when two users last had work at once; 0: never */
-        uint64_t level; /* what the least served user with work has had */
+        uint64_t level;     /* what the least served user with work has had */
         struct departed departed[N_DEPARTED];
         uint64_t free_ns[TDM_N_WORKERS]; /* when a step with blocks on that worker last ended */
         uint64_t last_job_id, last_step_id, stamp;

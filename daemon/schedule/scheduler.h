@@ -2,9 +2,10 @@
  *
  * Continuous batching: every step takes one row of each sequence that generates, then pieces of prompts within the row
  * budget. Interactive jobs come before background ones. Users take turns by the device time that they had: at
- * admission, between models, within steps, and when one user has all the places. Steps are of bounded length. When the cache runs out of pages, the least important job gives
- * its pages back and reads its tokens again later. A sequence's committed length advances only when a step is done;
- * after a loss the same rows are issued again, and the same tokens come out.
+ * admission, between models, within steps, and when one user has all the places. Steps are of bounded length. When the
+ * cache runs out of pages, the least important job gives its pages back and reads its tokens again later. A sequence's
+ * committed length advances only when a step is done; after a loss the same rows are issued again, and the same tokens
+ * come out.
  *
  * Loop thread only. Events of jobs are never given from inside tdm_scheduler_submit(), _cancel() or _kick(). */
 #ifndef TDM_DAEMON_SCHEDULE_SCHEDULER_H

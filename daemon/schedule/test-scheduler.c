@@ -534,8 +534,8 @@ static void share_device_time(bool prompts)
                                 continue;
                         tdm_job_unref(c->job);
                         make_prompt(&w, c, prompts ? 250 : 4, prompts ? 2 : 60);
-                        submit(&w, c, i < 4 ? 0 : i - 3, i < 4 ? 100 : 97 + i, TDM_JOB_INTERACTIVE,
-                               TDM_PLACEMENT_ANY, 0);
+                        submit(&w, c, i < 4 ? 0 : i - 3, i < 4 ? 100 : 97 + i, TDM_JOB_INTERACTIVE, TDM_PLACEMENT_ANY,
+                               0);
                         w.n_arrived = TDM_MAX(w.n_arrived, i + 1);
                 }
                 turn(&w);

@@ -54,9 +54,9 @@ struct tdm_fleet {
         const char *numerics_id;
         unsigned seed;
         void (*spoil)(struct tdm_result *r, uint32_t n_vocab); /* what a bad worker makes of a result */
-        /* By world_clock: of a step, and more for each row. 0: it stands still. What was spent, and the longest step. */
+        /* By world_clock: of a step, and more for each row (0: the clock stands still); all time; the longest step. */
         uint64_t step_ns[N_WORLD_MODELS], row_ns[N_WORLD_MODELS], took_ns[N_WORLD_MODELS], longest_ns;
-        uint32_t n_bad[TDM_N_WORKERS];                         /* calls of tdm_fleet_bad_results() */
+        uint32_t n_bad[TDM_N_WORKERS]; /* calls of tdm_fleet_bad_results() */
 };
 
 struct client_job {

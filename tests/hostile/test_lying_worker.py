@@ -1,5 +1,5 @@
-"""A worker that was taken over and lies to tandemd: it accuses its peer, or returns results that cannot be. The jobs give the
-same ids on the honest worker, no client sees a lie, the liar is quarantined, and epochs and log stay few.
+"""A worker that was taken over and lies to tandemd: it accuses its peer, or returns results that cannot be. The jobs
+give the same ids on the honest worker, no client sees a lie, the liar is quarantined, and epochs and log stay few.
 
 The workers are those of tests/chaos/faulty-worker.c, one of them with a fault."""
 import os
@@ -12,7 +12,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from tandem_test import *  # noqa: E402,F403
 from private_bin import PrivateBin  # noqa: E402
 
-JOBS = [{"ids": [2] + [300 + (37 * i + 11 * k) % 1700 for k in range(20)], "n": 24, "temp": 0.8, "seed": i} for i in range(4)]
+JOBS = [{"ids": [2] + [300 + (37 * i + 11 * k) % 1700 for k in range(20)], "n": 24, "temp": 0.8, "seed": i}
+        for i in range(4)]
 alone = []
 private = []
 
@@ -47,8 +48,8 @@ def lies(who, fault, words):
         check(recoveries < 40 + 8 * took, f"{who} {fault}: epochs", recoveries)
         check(re.search(words, log), f"{who} {fault}: the log says why", log[-600:])
         check(len(log.splitlines()) < 300, f"{who} {fault}: lines of log", len(log.splitlines()))
-        print(f"     {who} {fault}: {rounds} rounds, {recoveries} recoveries, {len(log.splitlines())} lines of log in {took:.1f} s",
-              flush=True)
+        print(f"     {who} {fault}: {rounds} rounds, {recoveries} recoveries, {len(log.splitlines())} lines of log in "
+              f"{took:.1f} s", flush=True)
 
 
 @test

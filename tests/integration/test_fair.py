@@ -111,9 +111,8 @@ def thirds():
             u.finish()
         shares = [t / a for t, a in zip(together, alone)]
         mean = sum(shares) / len(shares)
-        print(f"FIGURE fair: alone {[f'{a:.0f}/s' for a in alone]}, together {[f'{t:.0f}/s' for t in together]}, shares "
-              f"{[f'{s:.3f}' for s in shares]}, a deadline of 10 s ended "
-              f"after {took:.2f} s", flush=True)
+        print(f"FIGURE fair: alone {[f'{a:.0f}/s' for a in alone]}, together {[f'{t:.0f}/s' for t in together]}, "
+              f"shares {[f'{s:.3f}' for s in shares]}, a deadline of 10 s ended after {took:.2f} s", flush=True)
         equal(late.error.get("code"), "deadline", "the long job's end")
         check(took < 11, "the deadline is kept", took)
         check(all(abs(s / mean - 1) < 0.15 for s in shares), "each has a third", shares)
