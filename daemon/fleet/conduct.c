@@ -7,10 +7,10 @@
  *
  * A worker that reports the ring to its peer accuses the peer. tandemd cannot tell which of the two lies, because both
  * can write every byte of the ring. So neither is believed. The epoch ends. After a few accusations both workers are
- * restarted, and the link is cut: the next epochs have no rings between the workers, and every step runs whole on one of
- * them. A worker that accuses a peer which it has no ring to breaks a rule, and it alone pays. The link is tried again
- * after a time that grows. So neither a false accusation nor a ring that is really scribbled on stops the honest worker.
- */
+ * restarted, and the link is cut: the next epochs have no rings between the workers, and every step runs whole on one
+ * of them. A worker that accuses a peer which it has no ring to breaks a rule, and it alone pays. The link is tried
+ * again after a time that grows. So neither a false accusation nor a ring that is really scribbled on stops the honest
+ * worker. */
 #include "daemon/fleet/private.h"
 
 #include <stdarg.h>
