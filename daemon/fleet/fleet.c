@@ -17,6 +17,8 @@
 #define HANG_MS_MAX 600000u
 #define QUARANTINE_NS (5 * TDM_NSEC_PER_SEC)
 #define RETRY_NS TDM_NSEC_PER_SEC
+/* More memory than any machine has. What a worker says it uses is summed up and shown. */
+#define SCRATCH_MAX (UINT64_C(1) << 48)
 /* Chunks of weights in one message, and the most chunks that a worker has been sent and has not yet answered for. These
  * are some milliseconds of work, so that the next message is there before the worker is done. */
 #define WEIGHTS_AT_ONCE 4u
@@ -99,6 +101,10 @@ static void pump_requests(struct tdm_fleet *f)
                         w->ring_fault = false;
                         tdm_fleet_ring_fault(w, "its consumer index is impossible");
                 }
+                if (w->bad_results) {
+                        w->bad_results = false;
+                        tdm_fleet_worker_breach(w, "its results make no sense");
+                }
                 if (w->send_error != 0) {
                         tdm_fleet_worker_lost(w, false, "cannot send it a message: %s", strerror(-w->send_error));
                         w->send_error = 0;
@@ -109,6 +115,7 @@ static void pump_requests(struct tdm_fleet *f)
                 w->deaths = 0;
                 w->idle_deaths = 0;
                 w->ring_faults = 0;
+                tdm_fleet_forgive(w);
                 w->quarantines = 0;
                 w->pinned = false;
                 w->no_device = false;
@@ -161,6 +168,8 @@ static void pump_trial(struct tdm_fleet_worker *w)
         w->on_trial = false;
         w->state = TDM_WORKER_STARTING;
         w->deaths = TDM_FLEET_MAX_DEATHS - 1; /* it has not finished a step yet */
+        if (w->spent)
+                tdm_fleet_on_probation(w);
         tdm_fleet_end_epoch(f, w->index, "a worker is back from quarantine", 0);
 }
 
@@ -379,8 +388,9 @@ void tdm_fleet_on_hello(struct tdm_fleet_worker *w)
 {
         w->phase = TDM_FLEET_PROCESS_UP;
         w->pinned = true;
-        tdm_log_info("%s worker: pid %d, %s (%s), asked for %s%s%s, sandbox: %s", w->name, (int)w->pid, w->device,
-                     w->detail, w->requested, w->reason[0] ? ": " : "", w->reason, w->sandbox);
+        if (tdm_fleet_may_log(w, TDM_FLEET_LOG_STARTED))
+                tdm_log_info("%s worker: pid %d, %s (%s), asked for %s%s%s, sandbox: %s", w->name, (int)w->pid,
+                             w->device, w->detail, w->requested, w->reason[0] ? ": " : "", w->reason, w->sandbox);
         tdm_fleet_pump_soon(w->fleet);
 }
 
@@ -396,7 +406,12 @@ void tdm_fleet_on_weights_taken(struct tdm_fleet_worker *w, uint32_t model_id, u
 
         if (!entry || entry->on[w->index].load != TDM_FLEET_LOADING)
                 return;
-        entry->on[w->index].n_taken = TDM_MIN(n_chunks, entry->on[w->index].n_sent);
+        if (n_chunks < entry->on[w->index].n_taken || n_chunks > entry->on[w->index].n_sent) {
+                tdm_fleet_worker_breach(w, "it says it has %u chunks of model %u, of which it was sent %u", n_chunks,
+                                        model_id, entry->on[w->index].n_sent);
+                return;
+        }
+        entry->on[w->index].n_taken = n_chunks;
         tdm_fleet_pump_soon(w->fleet);
 }
 
@@ -405,7 +420,12 @@ void tdm_fleet_on_loaded(struct tdm_fleet_worker *w, uint32_t model_id, uint64_t
         struct tdm_fleet_entry *entry = tdm_fleet_find(w->fleet, model_id);
 
         if (!entry || entry->on[w->index].load != TDM_FLEET_LOADING || entry->on[w->index].n_sent < entry->n_chunks) {
-                tdm_fleet_worker_lost(w, false, "it says it has loaded model %u, which nobody asked for", model_id);
+                tdm_fleet_worker_breach(w, "it says it has loaded model %u, which nobody asked for", model_id);
+                return;
+        }
+        if (scratch_bytes > SCRATCH_MAX) {
+                tdm_fleet_worker_breach(w, "it says that model %u takes %llu bytes of it", model_id,
+                                        (unsigned long long)scratch_bytes);
                 return;
         }
         entry->on[w->index].load = TDM_FLEET_LOADED;
@@ -634,6 +654,8 @@ int tdm_fleet_new(struct tdm_fleet **ret, struct tdm_loop *loop, const struct td
         r = tdm_loop_add_defer(loop, on_pump, f, &f->pump);
         if (r == 0)
                 r = tdm_fleet_watch_init(f);
+        if (r == 0)
+                r = tdm_fleet_conduct_init(f);
         if (r < 0)
                 return tdm_error_set(err, r, "cannot watch the workers: %s", strerror(-r));
         tdm_fleet_pump_soon(f);
@@ -656,6 +678,7 @@ void tdm_fleet_destroy(struct tdm_fleet *f)
                 free(f->models[i]);
         tdm_source_destroy(f->pump);
         tdm_source_destroy(f->watch);
+        tdm_source_destroy(f->link_timer);
         tdm_placement_store_destroy(f->store);
         free(f->worker_dir);
         free(f->npu_programs);

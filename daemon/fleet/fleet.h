@@ -120,6 +120,10 @@ uint64_t tdm_fleet_busy_ns(const struct tdm_fleet *fleet, enum tdm_worker_index 
  * not ready (on_ready follows). */
 int tdm_fleet_submit(struct tdm_fleet *fleet, uint32_t model_id, uint32_t slot);
 
+/* The results of a step that ended on this worker make no sense: the worker is restarted, and the step is void with the
+ * epoch (on_reset follows). May be called from on_step_done. */
+void tdm_fleet_bad_results(struct tdm_fleet *fleet, enum tdm_worker_index worker);
+
 /* Asks a worker to leave and starts it anew; ends a quarantine. -ENOENT when it is off. */
 int tdm_fleet_restart(struct tdm_fleet *fleet, enum tdm_worker_index worker, const char *reason);
 

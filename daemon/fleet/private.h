@@ -5,6 +5,7 @@
  *   worker.c   a worker's process: start, loss, reap, back-off
  *   unit.c     a worker that a service manager starts
  *   rings.c    epochs, submitting, results
+ *   conduct.c  what misbehaviour costs a worker, accusations, the link between the workers
  *   watch.c    hangs, counters;   starved.c  whether a silent worker hangs or has no CPU
  *   trial.c    runs the trial of a model's placements
  *   trace.c    what happened when
@@ -30,6 +31,11 @@
 #define TDM_FLEET_MAX_DEATHS 5u
 /* So many bad rings of one worker without a finished step between them restart it. */
 #define TDM_FLEET_MAX_RING_FAULTS 3u
+/* What a worker is charged (conduct.c): somebody else ended it; it died; its ring is bad; it broke a rule. */
+#define TDM_FLEET_CHARGE_LOSS 1u
+#define TDM_FLEET_CHARGE_DEATH 4u
+#define TDM_FLEET_CHARGE_RING 8u
+#define TDM_FLEET_CHARGE_BREACH 32u
 
 enum tdm_fleet_load { TDM_FLEET_ABSENT, TDM_FLEET_LOADING, TDM_FLEET_LOADED, TDM_FLEET_UNLOADING };
 enum tdm_fleet_kv { TDM_FLEET_KV_NONE, TDM_FLEET_KV_ASKED, TDM_FLEET_KV_GRANTED };
@@ -95,6 +101,9 @@ struct tdm_fleet_entry {
         struct tdm_fleet_step steps[TDM_STEP_SLOTS];
 };
 
+/* Lines that a worker can cause without end. After a few at once, there is one a second of each kind. */
+enum tdm_fleet_log { TDM_FLEET_LOG_RING, TDM_FLEET_LOG_LOST, TDM_FLEET_LOG_STARTED, TDM_FLEET_N_LOGS };
+
 struct tdm_fleet_worker {
         struct tdm_fleet *fleet;
         enum tdm_worker_index index;
@@ -126,12 +135,14 @@ struct tdm_fleet_worker {
         uint32_t ready_epoch; /* in which it was told to be up */
         struct tdm_ring *ring_to, *ring_from;
         struct tdm_source *ring_source;
-        uint64_t awaited_step; /* it has said of this one that it is nearly done */
-        struct tdm_spin await; /* for each of those */
-        bool conn_lost;        /* its socket has closed; the exit status follows any moment */
-        int send_error;        /* a message could not be sent: dealt with by the pump */
-        bool ring_fault;       /* found inside a call of the owner: dealt with by the pump */
-        bool restart_wanted;   /* tdm_fleet_restart() */
+        uint64_t awaited_step;  /* it has said of this one that it is nearly done */
+        struct tdm_spin await;  /* for each of those */
+        bool conn_lost;         /* its socket has closed; the exit status follows any moment */
+        int send_error;         /* a message could not be sent: dealt with by the pump */
+        bool ring_fault;        /* found inside a call of the owner: dealt with by the pump */
+        bool bad_results;       /* the same */
+        uint32_t accused_epoch; /* the newest in which it reported a ring */
+        bool restart_wanted;    /* tdm_fleet_restart() */
         char restart_reason[64];
         bool on_trial;  /* quarantined: this life shows whether it can come back */
         bool no_device; /* said so itself: another try would say the same */
@@ -145,6 +156,13 @@ struct tdm_fleet_worker {
         unsigned deaths;      /* with no finished step between */
         unsigned idle_deaths; /* of those that were in reserve all their life */
         unsigned ring_faults; /* the same */
+        unsigned charged;     /* conduct.c; forgotten with time alone */
+        uint64_t charged_ns;
+        bool spent; /* the account: quarantined when this life has ended */
+        struct {
+                uint64_t at_ns;
+                unsigned n, n_left_out;
+        } log[TDM_FLEET_N_LOGS];
         unsigned quarantines; /* with no long life between */
         uint64_t try_at_ns;   /* quarantined: the next trial; 0: none */
         uint32_t restarts;
@@ -156,9 +174,13 @@ struct tdm_fleet_worker {
         char reason[256];
         char sandbox[128];
         char last_exit[160];
-        struct {
+        struct tdm_fleet_done {
                 uint64_t blocks, rows, ns;
         } past[TDM_N_BLOCK_KINDS];
+        struct {
+                uint64_t busy_ns, waiting_ns, handovers, handover_ns;
+                struct tdm_fleet_done kinds[TDM_N_BLOCK_KINDS];
+        } seen; /* its counters of this life, as they were last believed */
         uint64_t past_busy_ns, past_waiting_ns, past_handovers, past_handover_ns;
         struct tdm_segment *dead_segment; /* the progress of the last life that ended: what it did last */
         uint32_t dead_life;
@@ -207,6 +229,12 @@ struct tdm_fleet {
         bool ready_note; /* on_ready is due though nothing was lost: a model has left */
         struct tdm_fleet_rings rings;
         uint64_t recoveries;
+        /* The link between the workers (conduct.c). */
+        unsigned n_disputes; /* in a row */
+        uint64_t disputed_ns;
+        unsigned n_link_cuts;
+        uint64_t link_until_ns; /* cut until then; 0: it is not */
+        struct tdm_source *link_timer;
         struct tdm_trace_ring *trace; /* our own lane */
         struct tdm_fleet_worker workers[TDM_N_WORKERS];
         struct tdm_fleet_entry *models[TDM_FLEET_MODELS];
@@ -287,9 +315,21 @@ void tdm_fleet_close_ends(struct tdm_fleet_worker *w);
 void tdm_fleet_flush_queued(struct tdm_fleet *fleet, struct tdm_fleet_entry *entry);
 void tdm_fleet_ring_fault(struct tdm_fleet_worker *guilty, const char *reason);
 void tdm_fleet_on_epoch_ack(struct tdm_fleet_worker *w, uint32_t epoch);
-void tdm_fleet_on_peer_fault(struct tdm_fleet_worker *w, uint32_t epoch, bool with_peer, const char *reason);
 void tdm_fleet_on_step_failed(struct tdm_fleet_worker *w, uint32_t epoch, uint32_t model_id, uint32_t slot,
                               uint64_t step_id, const struct tdm_error *err);
+
+/* ---- conduct.c ---- */
+int tdm_fleet_conduct_init(struct tdm_fleet *fleet);
+/* True: the account is used up. */
+bool tdm_fleet_charge(struct tdm_fleet_worker *w, unsigned amount);
+void tdm_fleet_forgive(struct tdm_fleet_worker *w);
+/* Back from quarantine: the next breach ends in quarantine again. */
+void tdm_fleet_on_probation(struct tdm_fleet_worker *w);
+/* The worker has broken a rule that no honest one breaks: it is charged for it and lost. */
+void _printf_(2, 3) tdm_fleet_worker_breach(struct tdm_fleet_worker *w, const char *fmt, ...);
+void tdm_fleet_on_peer_fault(struct tdm_fleet_worker *w, uint32_t epoch, bool with_peer, const char *reason);
+bool tdm_fleet_link_is_cut(const struct tdm_fleet *fleet); /* the epoch's rings may be older */
+bool tdm_fleet_may_log(struct tdm_fleet_worker *w, enum tdm_fleet_log kind);
 
 /* ---- watch.c ---- */
 void tdm_fleet_watch_soon(struct tdm_fleet *fleet); /* a worker owes an answer or a step: the timer runs */

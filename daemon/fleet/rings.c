@@ -75,27 +75,28 @@ void tdm_fleet_ring_fault(struct tdm_fleet_worker *guilty, const char *reason)
         char text[256];
 
         snprintf(text, sizeof(text), "bad ring of the %s worker: %s", guilty->name, reason);
+        tdm_utf8_mend(text);
+        if (tdm_fleet_charge(guilty, TDM_FLEET_CHARGE_RING)) {
+                tdm_fleet_worker_lost(guilty, false, "%s, too often", text);
+                return;
+        }
         if (++guilty->ring_faults >= TDM_FLEET_MAX_RING_FAULTS) {
                 guilty->ring_faults = 0;
                 tdm_fleet_worker_lost(guilty, false, "%s, %u times with no finished step between", text,
                                       TDM_FLEET_MAX_RING_FAULTS);
                 return;
         }
-        tdm_log_warning("%s; opening a new epoch", text);
+        if (tdm_fleet_may_log(guilty, TDM_FLEET_LOG_RING))
+                tdm_log_warning("%s; opening a new epoch", text);
         tdm_fleet_end_epoch(guilty->fleet, guilty->index, text, 0);
-}
-
-void tdm_fleet_on_peer_fault(struct tdm_fleet_worker *w, uint32_t epoch, bool with_peer, const char *reason)
-{
-        if (epoch != w->fleet->epoch)
-                return; /* the message is about rings that are gone */
-        /* A worker that reports its ring with tandemd is itself at fault, or the memory is: tandemd does not scribble.
-         */
-        tdm_fleet_ring_fault(with_peer ? tdm_fleet_other(w) : w, reason);
 }
 
 void tdm_fleet_on_epoch_ack(struct tdm_fleet_worker *w, uint32_t epoch)
 {
+        if (epoch <= w->epoch_acked || epoch > w->epoch_sent) {
+                tdm_fleet_worker_breach(w, "it acknowledges epoch %u, which it was not told", epoch);
+                return;
+        }
         w->epoch_acked = epoch;
         tdm_fleet_pump_soon(w->fleet);
 }
@@ -190,6 +191,8 @@ static int on_ring(struct tdm_source *source, int fd, uint32_t events, void *use
 
                 while ((r = tdm_ring_pop(w->ring_from, &desc)) > 0) {
                         r = handle_desc(w, &desc);
+                        if (!w->ring_from)
+                                return 0; /* it has ended the epoch, and the ring is gone */
                         if (r < 0)
                                 break;
                         stale += (unsigned)r;
@@ -217,6 +220,10 @@ void tdm_fleet_on_step_failed(struct tdm_fleet_worker *w, uint32_t epoch, uint32
         if (epoch != f->epoch || !entry || entry->leaving || slot >= TDM_STEP_SLOTS || step_id == 0 ||
             entry->steps[slot].step_id != step_id)
                 return; /* void already */
+        if (!memchr(entry->steps[slot].plan, (int)w->index, entry->steps[slot].n_blocks)) {
+                tdm_fleet_worker_breach(w, "it says that a step failed in which it has no block");
+                return;
+        }
         tdm_fleet_trace(f, TDM_TRACE_STEP_FAILED, step_id, entry->steps[slot].n_rows, model_id);
         memset(&entry->steps[slot], 0, sizeof(entry->steps[slot]));
         for (unsigned s = 0; s < TDM_STEP_SLOTS; s++)
@@ -302,7 +309,7 @@ int tdm_fleet_make_rings(struct tdm_fleet *f)
                         n++;
                         r = make_worker_rings(f, &f->workers[i]);
                 }
-        f->rings.has_peer = n == TDM_N_WORKERS;
+        f->rings.has_peer = n == TDM_N_WORKERS && !tdm_fleet_link_is_cut(f);
         if (r == 0 && f->rings.has_peer)
                 r = make_peer_ring(f, TDM_WORKER_NPU, TDM_WORKER_GPU);
         if (r == 0 && f->rings.has_peer)
@@ -386,6 +393,8 @@ static int take_step(struct tdm_fleet *f, struct tdm_fleet_entry *entry, uint32_
                         return -EINVAL;
                 if (!tdm_fleet_usable(&f->workers[ret->plan[b]]))
                         return -EHOSTDOWN;
+                if (ret->plan[b] != ret->plan[0] && !f->rings.has_peer)
+                        return -EAGAIN;
                 if (!tdm_fleet_worker_is_up(f, (enum tdm_worker_index)ret->plan[b]) ||
                     entry->on[ret->plan[b]].load != TDM_FLEET_LOADED)
                         return -EAGAIN;

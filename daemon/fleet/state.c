@@ -85,6 +85,7 @@ void tdm_fleet_placement_workers(const struct tdm_fleet *f, struct tdm_placement
                 ret->of[i].up = tdm_fleet_worker_is_up(f, (enum tdm_worker_index)i);
         }
         ret->equal_bits = tdm_fleet_equal_bits(f);
+        ret->no_link = tdm_fleet_link_is_cut(f);
         ret->shares_cpus = shares_cpus(f);
         ret->degraded = tdm_fleet_is_degraded(f);
 }

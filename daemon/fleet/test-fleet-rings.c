@@ -159,12 +159,166 @@ static void scribbled_often(void **state)
         rig_free(rig);
 }
 
+/* A compromised worker accuses its peer in every epoch, or without end. The jobs give the same tokens on the honest
+ * worker, which is restarted at most with the liar and is never quarantined. The liar ends few epochs. */
+static void false_accusations(const char *variable, const char *what, enum tdm_worker_index liar)
+{
+        const struct tdm_fleet_config config = {
+                .worker_dir = TANDEM_FAULTY_DIR, .requested = { "host", "host" }, .n_threads = 1, .hang_min_ns = HANG_NS
+        };
+        struct tdm_worker_status honest, accuser;
+        uint64_t until;
+        struct rig *rig;
+
+        setenv(variable, what, 1);
+        rig = rig_new_with(&config);
+        wait_for(rig, rig->n_resets >= 1 && tdm_fleet_is_ready(rig->fleet));
+        for (unsigned i = 0; i < 3; i++) {
+                start_jobs(rig, TDM_PLACEMENT_EITHER);
+                rig->hold = false;
+                jobs_submit(rig);
+                wait_for(rig, jobs_finished(rig));
+                rig->hold = true;
+                for (unsigned j = 0; j < N_JOBS; j++)
+                        assert_memory_equal(rig->jobs[j].tokens, expected[j], sizeof(expected[j]));
+        }
+        wait_for(rig, rig->fleet->workers[liar].state == TDM_WORKER_QUARANTINED);
+        until = tdm_now_ns() + 3 * TDM_NSEC_PER_SEC;
+        while (tdm_now_ns() < until)
+                assert_int_equal(tdm_loop_turn(rig->loop, 20 * TDM_NSEC_PER_MSEC), 0);
+        tdm_fleet_worker_status(rig->fleet, (enum tdm_worker_index) !liar, &honest);
+        tdm_fleet_worker_status(rig->fleet, liar, &accuser);
+        assert_true(honest.restarts <= 1);
+        assert_int_equal(honest.state, TDM_WORKER_READY);
+        assert_true(tdm_fleet_epoch(rig->fleet) < 40);
+        assert_int_equal(accuser.state, TDM_WORKER_QUARANTINED);
+        assert_true(strstr(accuser.last_exit, "accuses") || strstr(accuser.last_exit, "reports a ring"));
+        rig_free(rig);
+        unsetenv(variable);
+}
+
+static void gpu_lies(void **state)
+{
+        false_accusations("TANDEM_FAULT_GPU", "accuse=0", TDM_WORKER_GPU);
+}
+
+static void npu_lies(void **state)
+{
+        false_accusations("TANDEM_FAULT_NPU", "accuse=0", TDM_WORKER_NPU);
+}
+
+static void gpu_cries(void **state)
+{
+        false_accusations("TANDEM_FAULT_GPU", "cry=0", TDM_WORKER_GPU);
+}
+
+/* A worker that scribbles on the ring between the two makes the honest one accuse it. Nobody can tell that from a false
+ * accusation. The link is cut, both go on without it, and neither is quarantined. */
+static void scribbling_peer(void **state)
+{
+        struct rig *rig = rig_new();
+        const struct tdm_fleet_worker *w = rig->fleet->workers;
+
+        wait_for(rig, is_whole(rig));
+        for (unsigned i = 0; i < TDM_FLEET_MAX_RING_FAULTS; i++) {
+                uint32_t epoch = tdm_fleet_epoch(rig->fleet);
+
+                atomic_store(&map_ring(rig->fleet->rings.fds[TDM_WORKER_NPU].to_peer)->produced, 12345);
+                start_jobs(rig, TDM_PLACEMENT_SPLIT);
+                rig->hold = false;
+                jobs_submit(rig);
+                rig->hold = true;
+                wait_for(rig, is_whole(rig) && tdm_fleet_epoch(rig->fleet) > epoch);
+        }
+        assert_true(tdm_fleet_link_is_cut(rig->fleet));
+        assert_false(rig->fleet->rings.has_peer);
+        assert_int_equal(w[TDM_WORKER_NPU].restarts, 1);
+        assert_int_equal(w[TDM_WORKER_GPU].restarts, 1);
+        run_jobs(rig, TDM_PLACEMENT_GPU);
+        run_jobs(rig, TDM_PLACEMENT_NPU);
+        wait_for(rig, !tdm_fleet_link_is_cut(rig->fleet) && is_whole(rig));
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
+        assert_true(rig->fleet->rings.has_peer);
+        assert_int_equal(w[TDM_WORKER_NPU].restarts, 1);
+        rig_free(rig);
+}
+
+/* A worker says through its ring that a step failed in which it has no block. */
+static void fault_hook(struct rig *rig, uint32_t n_steps)
+{
+        struct tdm_fleet_worker *npu = &rig->fleet->workers[TDM_WORKER_NPU];
+        const uint64_t one = 1;
+        struct tdm_ring_shared *from;
+        uint32_t at;
+
+        if (n_steps < 4 || rig->hook_state > 0 || rig->jobs[0].step_id == 0 || !npu->ring_from)
+                return;
+        rig->hook_state++;
+        from = tdm_ring_shared(npu->ring_from);
+        at = atomic_load(&from->produced);
+        from->slots[at % from->n_slots] = (struct tdm_desc){ .kind = TDM_DESC_FAULT,
+                                                             .epoch = rig->fleet->epoch,
+                                                             .step_id = rig->jobs[0].step_id,
+                                                             .model_id = rig->model.model_id,
+                                                             .slot = 0,
+                                                             .status = TDM_E_DEVICE_FAULT };
+        atomic_store(&from->produced, at + 1);
+        assert_int_equal(write(tdm_ring_eventfd(npu->ring_from), &one, sizeof(one)), 8);
+}
+
+static void fails_of_another(void **state)
+{
+        struct rig *rig = rig_new();
+        struct tdm_worker_status npu, gpu;
+
+        rig->hook = fault_hook;
+        for (unsigned i = 0; i < 20; i++) { /* the step may be done before the lie is read */
+                rig->hook_state = 0;
+                run_jobs(rig, TDM_PLACEMENT_GPU);
+        }
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &npu);
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_GPU, &gpu);
+        assert_true(npu.restarts > 0 || npu.state == TDM_WORKER_QUARANTINED);
+        assert_int_equal(gpu.restarts, 0);
+        assert_int_equal(rig->step_error.code, 0);
+        rig_free(rig);
+}
+
+/* A worker's counters are its own word: those that cannot be are not shown, and none falls. */
+static void lying_counters(void **state)
+{
+        struct rig *rig = rig_new();
+        struct tdm_worker_status before, after;
+        struct tdm_progress *p;
+        uint64_t life_ns;
+
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
+        p = rig->fleet->workers[TDM_WORKER_GPU].progress;
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_GPU, &before);
+        assert_true(before.busy_ns > 0 && before.done[TDM_BLOCK_FFN].blocks > 0);
+        atomic_store(&p->busy_ns, 0);
+        atomic_store(&p->kinds[TDM_BLOCK_FFN].blocks, 0);
+        atomic_store(&p->waiting_ns, UINT64_MAX);
+        atomic_store(&p->waiting_since_ns, 1);
+        atomic_store(&p->handovers, UINT64_MAX);
+        atomic_store(&p->kinds[TDM_BLOCK_FFN].rows, UINT64_MAX / 2);
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_GPU, &after);
+        life_ns = tdm_now_ns() - after.started_ns;
+        assert_true(after.busy_ns >= before.busy_ns);
+        assert_true(after.done[TDM_BLOCK_FFN].blocks >= before.done[TDM_BLOCK_FFN].blocks);
+        assert_true(after.waiting_ns <= life_ns && after.handovers <= life_ns);
+        assert_true(after.done[TDM_BLOCK_FFN].rows <= life_ns);
+        rig_free(rig);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(scribbled),
-                cmocka_unit_test(scribbled_often),
-                cmocka_unit_test(woken_early),
+                cmocka_unit_test(scribbled),      cmocka_unit_test(scribbled_often),
+                cmocka_unit_test(woken_early),    cmocka_unit_test(scribbling_peer),
+                cmocka_unit_test(lying_counters), cmocka_unit_test(fails_of_another),
+                cmocka_unit_test(gpu_lies),       cmocka_unit_test(npu_lies),
+                cmocka_unit_test(gpu_cries),
         };
 
         return rig_run_tests("test-fleet-rings", tests, TDM_ARRAY_SIZE(tests));

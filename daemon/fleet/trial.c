@@ -97,8 +97,8 @@ bool tdm_fleet_try_placements(struct tdm_fleet *f, struct tdm_fleet_entry *entry
         char text[TDM_PLACEMENT_IDENTITY];
         enum tdm_placement found;
 
-        if (t->done || tdm_fleet_equal_bits(f) || !tdm_fleet_usable(&f->workers[TDM_WORKER_NPU]) ||
-            !tdm_fleet_usable(&f->workers[TDM_WORKER_GPU]))
+        if (t->done || tdm_fleet_equal_bits(f) || tdm_fleet_link_is_cut(f) ||
+            !tdm_fleet_usable(&f->workers[TDM_WORKER_NPU]) || !tdm_fleet_usable(&f->workers[TDM_WORKER_GPU]))
                 return true;
         identity(f, entry, text, sizeof(text));
         found = tdm_placement_store_find(f->store, text);

@@ -352,44 +352,58 @@ int tdm_fleet_watch_init(struct tdm_fleet *f)
 
 /* ---- counters ---- */
 
-static void read_kind(const struct tdm_fleet_worker *w, unsigned kind, uint64_t *blocks, uint64_t *rows, uint64_t *ns)
+/* A worker's counters are its own word. None can have grown faster than its life allows, and none falls: a count of
+ * anything is below the nanoseconds of its life. *seen is the counter as it was last believed in this life. */
+static uint64_t believed(const struct tdm_fleet_worker *w, const _Atomic uint64_t *word, unsigned factor,
+                         uint64_t *seen)
+{
+        uint64_t life_ns = tdm_now_ns() - w->started_ns, now = atomic_load_explicit(word, memory_order_relaxed);
+
+        *seen = TDM_MAX(*seen, TDM_MIN(now, life_ns * factor));
+        return *seen;
+}
+
+static void read_kind(struct tdm_fleet_worker *w, unsigned kind, uint64_t *blocks, uint64_t *rows, uint64_t *ns)
 {
         *blocks = w->past[kind].blocks;
         *rows = w->past[kind].rows;
         *ns = w->past[kind].ns;
         if (!w->progress)
                 return;
-        *blocks += atomic_load_explicit(&w->progress->kinds[kind].blocks, memory_order_relaxed);
-        *rows += atomic_load_explicit(&w->progress->kinds[kind].rows, memory_order_relaxed);
-        *ns += atomic_load_explicit(&w->progress->kinds[kind].ns, memory_order_relaxed);
+        *blocks += believed(w, &w->progress->kinds[kind].blocks, 1, &w->seen.kinds[kind].blocks);
+        *rows += believed(w, &w->progress->kinds[kind].rows, 1, &w->seen.kinds[kind].rows);
+        *ns += believed(w, &w->progress->kinds[kind].ns, 1, &w->seen.kinds[kind].ns);
 }
 
-static uint64_t busy_ns(const struct tdm_fleet_worker *w)
+static uint64_t busy_ns(struct tdm_fleet_worker *w)
 {
-        return w->past_busy_ns + (w->progress ? atomic_load_explicit(&w->progress->busy_ns, memory_order_relaxed) : 0);
+        return w->past_busy_ns + (w->progress ? believed(w, &w->progress->busy_ns, 1, &w->seen.busy_ns) : 0);
 }
 
-static uint64_t waiting_ns(const struct tdm_fleet_worker *w)
+static uint64_t waiting_ns(struct tdm_fleet_worker *w)
 {
-        uint64_t ns = w->past_waiting_ns, now = tdm_now_ns(), since;
+        uint64_t now = tdm_now_ns(), since, waited;
 
         if (!w->progress)
-                return ns;
-        ns += atomic_load_explicit(&w->progress->waiting_ns, memory_order_relaxed);
+                return w->past_waiting_ns;
+        waited = believed(w, &w->progress->waiting_ns, 1, &w->seen.waiting_ns);
         since = atomic_load_explicit(&w->progress->waiting_since_ns, memory_order_relaxed);
-        return since != 0 && since < now ? ns + (now - since) : ns;
+        if (since >= w->started_ns && since < now)
+                waited = TDM_MIN(waited + (now - since), now - w->started_ns);
+        return w->past_waiting_ns + waited;
 }
 
-static uint64_t handovers(const struct tdm_fleet_worker *w)
+static uint64_t handovers(struct tdm_fleet_worker *w)
 {
-        return w->past_handovers +
-               (w->progress ? atomic_load_explicit(&w->progress->handovers, memory_order_relaxed) : 0);
+        return w->past_handovers + (w->progress ? believed(w, &w->progress->handovers, 1, &w->seen.handovers) : 0);
 }
 
-static uint64_t handover_ns(const struct tdm_fleet_worker *w)
+/* Several descriptors may lie in the rings at once. */
+static uint64_t handover_ns(struct tdm_fleet_worker *w)
 {
         return w->past_handover_ns +
-               (w->progress ? atomic_load_explicit(&w->progress->handover_ns, memory_order_relaxed) : 0);
+               (w->progress ? believed(w, &w->progress->handover_ns, 2 * TDM_WORKER_RING_SLOTS, &w->seen.handover_ns) :
+                              0);
 }
 
 void tdm_fleet_fold_progress(struct tdm_fleet_worker *w)
@@ -406,6 +420,7 @@ void tdm_fleet_fold_progress(struct tdm_fleet_worker *w)
                 w->past[i].rows = rows;
                 w->past[i].ns = ns;
         }
+        memset(&w->seen, 0, sizeof(w->seen));
         w->progress = NULL;
         tdm_fleet_keep_trace(w);
 }
@@ -434,7 +449,7 @@ static void read_use(const struct tdm_device_counters *c, struct tdm_device_use 
                 .context_errors = load64(&c->context_errors),
                 .n_contexts = load32(&c->n_contexts),
                 .power_mw = load32(&c->power_mw),
-                .utilisation_permille = load32(&c->utilisation_permille),
+                .utilisation_permille = TDM_MIN(load32(&c->utilisation_permille), 1000u),
                 .temperature_mc = load32(&c->temperature_mc),
         };
 }
@@ -451,7 +466,7 @@ static void add_plan(const struct tdm_fleet_entry *entry, enum tdm_worker_index 
 
 void tdm_fleet_worker_status(struct tdm_fleet *f, enum tdm_worker_index worker, struct tdm_worker_status *ret)
 {
-        const struct tdm_fleet_worker *w = &f->workers[worker];
+        struct tdm_fleet_worker *w = &f->workers[worker];
 
         memset(ret, 0, sizeof(*ret));
         ret->name = w->name;

@@ -99,6 +99,10 @@ static void schedule_trial(struct tdm_fleet_worker *w)
         if (w->no_device)
                 tdm_log_error("%s worker is left alone: %s; its blocks go to the other one until `tandem restart %s`",
                               w->name, w->last_exit, w->name);
+        else if (w->spent)
+                tdm_log_error("%s worker is left alone, because it was lost or broke a rule too often (%s); its blocks "
+                              "go to the other one until it is tried again, in %.1f s or with `tandem restart %s`",
+                              w->name, w->last_exit, (double)ns / 1e9, w->name);
         else
                 tdm_log_error("%s worker is left alone after %u deaths with no finished step between (%s); its blocks "
                               "go to the "
@@ -132,7 +136,7 @@ static void life_is_over(struct tdm_fleet_worker *w)
         w->abandoned = false;
         w->not_ours = false;
         w->kill_asked_ns = 0;
-        w->epoch_sent = w->epoch_acked = w->ready_epoch = 0;
+        w->epoch_sent = w->epoch_acked = w->ready_epoch = w->accused_epoch = 0;
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
                 if (f->models[i]) {
                         f->models[i]->on[w->index].load = TDM_FLEET_ABSENT;
@@ -145,7 +149,7 @@ static void life_is_over(struct tdm_fleet_worker *w)
                 schedule_trial(w);
                 return;
         }
-        if (w->no_device || w->deaths >= TDM_FLEET_MAX_DEATHS)
+        if (w->no_device || w->spent || w->deaths >= TDM_FLEET_MAX_DEATHS)
                 quarantine(w);
         else
                 schedule_start(w);
@@ -203,7 +207,7 @@ static void begin_dying(struct tdm_fleet_worker *w, bool politely)
         w->dying_ns = 0;
         w->asked_to_leave = politely;
         w->quit_killed = false;
-        w->ring_fault = false;
+        w->ring_fault = w->bad_results = false;
         w->send_error = 0;
         tdm_fleet_watch_soon(w->fleet);
 }
@@ -246,8 +250,10 @@ void tdm_fleet_worker_lost(struct tdm_fleet_worker *w, bool blame, const char *f
                 guilty = tdm_progress_step(atomic_load_explicit(&w->progress->running, memory_order_relaxed));
 
         count_death(w);
+        tdm_fleet_charge(w, blame ? TDM_FLEET_CHARGE_DEATH : TDM_FLEET_CHARGE_LOSS);
         tdm_utf8_copy(w->last_exit, sizeof(w->last_exit), reason);
-        tdm_log_warning("%s worker (pid %d) lost: %s", w->name, (int)w->pid, reason);
+        if (tdm_fleet_may_log(w, TDM_FLEET_LOG_LOST))
+                tdm_log_warning("%s worker (pid %d) lost: %s", w->name, (int)w->pid, reason);
         begin_dying(w, false);
         tdm_fleet_worker_kill(w);
         end_its_epoch(w, reason, guilty);
@@ -309,7 +315,7 @@ static int on_frame(struct tdm_conn *conn, const uint8_t *data, size_t size, int
         tdm_fleet_heard(w);
         r = n_fds > 0 ? -EPROTO : tdm_fleet_wire_receive(w, data, size);
         if (r < 0)
-                tdm_fleet_worker_lost(w, false, "it does not keep to the control protocol");
+                tdm_fleet_worker_breach(w, "it does not keep to the control protocol");
         return 0;
 }
 

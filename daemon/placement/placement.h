@@ -41,6 +41,7 @@ struct tdm_placement_workers {
                 bool up;       /* steps with blocks on it can be submitted now */
         } of[TDM_N_WORKERS];
         bool equal_bits;  /* both devices give the same bits */
+        bool no_link;     /* the workers have no rings to each other for a while: no step may use both */
         bool shares_cpus; /* both are host devices, and a CPU may be used by both */
         bool degraded;    /* a worker is quarantined */
 };

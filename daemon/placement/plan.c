@@ -42,7 +42,9 @@ enum tdm_placement tdm_placement_measured(const struct tdm_placement_workers *wo
         if (!workers->of[TDM_WORKER_NPU].usable)
                 return TDM_PLACEMENT_GPU;
         if (!workers->equal_bits)
-                return found == TDM_PLACEMENT_ANY ? TDM_PLACEMENT_SPLIT : found;
+                return found != TDM_PLACEMENT_ANY && found != TDM_PLACEMENT_SPLIT ? found :
+                       workers->no_link                                           ? TDM_PLACEMENT_GPU :
+                                                                                    TDM_PLACEMENT_SPLIT;
         return workers->shares_cpus ? TDM_PLACEMENT_EITHER : TDM_PLACEMENT_BALANCED;
 }
 
@@ -56,7 +58,7 @@ int tdm_placement_plan(const struct tdm_placement_workers *workers, const struct
 
         switch (placement) {
         case TDM_PLACEMENT_ANY:
-                attention = npu ? TDM_WORKER_NPU : TDM_WORKER_GPU;
+                attention = npu && !(gpu && workers->no_link) ? TDM_WORKER_NPU : TDM_WORKER_GPU;
                 rest = gpu ? TDM_WORKER_GPU : TDM_WORKER_NPU;
                 degraded = workers->degraded;
                 break;

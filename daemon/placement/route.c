@@ -97,6 +97,8 @@ static uint32_t fixed(const struct tdm_placement_load *load, const struct tdm_hp
                 return 1;
         for (uint32_t b = 0; b < tdm_model_n_blocks(hp); b++)
                 uses[ret->plan[b]] = true;
+        if (uses[TDM_WORKER_NPU] && uses[TDM_WORKER_GPU] && load->workers.no_link)
+                return 0;
         most = max_steps(load, false, uses[TDM_WORKER_NPU] && uses[TDM_WORKER_GPU]);
         for (unsigned w = 0; w < TDM_N_WORKERS; w++)
                 if (uses[w] && (!load->workers.of[w].up || load->n_steps[w] >= most))
@@ -179,17 +181,18 @@ static uint32_t either(const struct tdm_placement_load *load, const struct tdm_h
         return 1;
 }
 
-/* While one of two workers of equal bits is away for a moment, the other one runs the steps of a split whole. A worker
+/* While one of two workers of equal bits is away for a moment, the other one runs the steps of a split whole. While the
+ * two have no rings to each other, the GPU worker does. A worker
  * that is off, or quarantined for long, is not away: then a client that has asked for the split is told. */
 static enum tdm_placement split_or_stand_in(const struct tdm_placement_load *load)
 {
         const struct tdm_placement_workers *workers = &load->workers;
         bool npu = workers->of[TDM_WORKER_NPU].up, gpu = workers->of[TDM_WORKER_GPU].up;
 
-        if (npu == gpu || !workers->equal_bits || workers->of[TDM_WORKER_NPU].given_up ||
+        if ((npu == gpu && !workers->no_link) || !workers->equal_bits || workers->of[TDM_WORKER_NPU].given_up ||
             workers->of[TDM_WORKER_GPU].given_up)
                 return TDM_PLACEMENT_SPLIT;
-        return whole_on(npu ? TDM_WORKER_NPU : TDM_WORKER_GPU);
+        return whole_on(npu && !gpu ? TDM_WORKER_NPU : TDM_WORKER_GPU);
 }
 
 uint32_t tdm_placement_choose(const struct tdm_placement_model *model, const struct tdm_placement_load *load,

@@ -2,7 +2,8 @@
  *
  *   scheduler.c  jobs in and out          sequence.[ch]  a job as the scheduler sees it
  *   step.c       building steps, results  prefix.c       known beginnings
- *   room.c       memory                   recover.c      losses */
+ *   room.c       memory                   recover.c      losses
+ *   device-time.c  what users are charged, how long steps may be */
 #ifndef TDM_DAEMON_SCHEDULE_PRIVATE_H
 #define TDM_DAEMON_SCHEDULE_PRIVATE_H
 
@@ -24,11 +25,13 @@ struct flight {
         bool degraded;
         bool done;        /* the workers have finished it; it waits for the step that it follows */
         bool doomed;      /* that step failed: its results are void */
+        bool charged;     /* its time is shared out */
         bool relays;      /* another may follow it */
         bool paced;       /* its worker has no other step */
         uint8_t workers;  /* mask of those with blocks in it */
         uint64_t after;   /* the step that it follows, while that is in flight; 0: none */
         uint64_t busy_ns; /* of its worker, when it was issued */
+        uint64_t issued_ns;
         uint64_t lone_ns; /* when it was issued, with nothing else in flight; 0: something was */
         uint32_t n_rows;
         uint64_t step_id;
@@ -58,7 +61,10 @@ struct lane {
         uint64_t stamp[TDM_N_ASKED_PLACEMENTS]; /* when steps of this placement last had a turn */
         struct tdm_pace pace;
         uint64_t prompt_row_ns; /* of the last step with many rows that was alone in flight; 0: none yet */
-        bool dead;              /* the model failed or left: no more steps */
+        /* Steps of this model: how long the last one of one row took, and how many rows fit (device-time.c). */
+        uint64_t single_ns;
+        uint32_t fit_rows;
+        bool dead; /* the model failed or left: no more steps */
 };
 
 enum emit_kind { EMIT_TOKEN, EMIT_SCORES };
@@ -75,9 +81,17 @@ struct emit {
 struct user {
         uid_t uid;
         uint32_t n_jobs, n_running;
-        uint64_t n_tokens; /* charged */
-        uint64_t served;   /* rows; begins with the rows of the least served user who has jobs */
-        uint64_t admitted; /* stamp of the last admission */
+        uint64_t n_tokens;  /* charged */
+        uint64_t served;    /* ns of device time, on a scale that begins with the least served user who has work */
+        bool wants, wanted; /* had work when steps were last given out, and the time before */
+        uint64_t admitted;  /* stamp of the last admission */
+};
+
+/* A user without jobs who had some lately. One that had much does not become new by leaving. */
+#define N_DEPARTED 64u
+struct departed {
+        uid_t uid;
+        uint64_t served; /* 0: free */
 };
 
 struct tdm_scheduler {
@@ -95,6 +109,10 @@ struct tdm_scheduler {
         uint64_t pending_bytes;
         struct user *users; /* [max_jobs], those with jobs first */
         uint32_t n_users;
+        uint64_t shared_ns; /* when two users last had work at once; 0: never */
+        uint64_t level;     /* what the least served user with work has had */
+        struct departed departed[N_DEPARTED];
+        uint64_t free_ns[TDM_N_WORKERS]; /* when a step with blocks on that worker last ended */
         uint64_t last_job_id, last_step_id, stamp;
         uint32_t n_in_flight;
         uint32_t load[TDM_N_WORKERS]; /* steps in flight with blocks on that worker */
@@ -144,6 +162,21 @@ void tdm_scheduler_retire(struct tdm_scheduler *s, struct lane *lane, struct seq
 void tdm_scheduler_run(struct tdm_scheduler *s); /* admits jobs, submits steps, tells listeners */
 struct lane *tdm_scheduler_lane(struct tdm_scheduler *s, uint32_t model_id);
 void tdm_scheduler_sweep_lane(struct tdm_scheduler *s, struct lane *lane); /* frees a dead lane without flights */
+
+/* device-time.c */
+static inline uint64_t tdm_scheduler_now(const struct tdm_scheduler *s)
+{
+        return s->config.clock_ns ? s->config.clock_ns() : tdm_now_ns();
+}
+/* What a user who comes begins with. */
+uint64_t tdm_scheduler_arrives(const struct tdm_scheduler *s, uid_t uid);
+void tdm_scheduler_departs(struct tdm_scheduler *s, const struct user *u);
+/* Lifts users who had no work to the level. To be called before steps are given out. */
+void tdm_scheduler_level(struct tdm_scheduler *s);
+/* The step is over: shares its time out, by rows. done: the workers have finished it, so its length is learned from. */
+void tdm_scheduler_charge(struct tdm_scheduler *s, struct lane *lane, const struct flight *f, bool done);
+/* The most rows for a step of this model with prompts in it. */
+uint32_t tdm_scheduler_fit_rows(const struct tdm_scheduler *s, const struct lane *lane);
 
 /* step.c */
 bool tdm_scheduler_issue(struct tdm_scheduler *s); /* one step; false when there is none to issue now */

@@ -130,8 +130,10 @@ static void forget(struct tdm_scheduler *s, struct sequence *q)
         tdm_list_remove(&job->node);
         s->n_jobs--;
         u->n_tokens -= q->charged_tokens;
-        if (--u->n_jobs == 0)
+        if (--u->n_jobs == 0) {
+                tdm_scheduler_departs(s, u);
                 *u = s->users[--s->n_users];
+        }
         tdm_model_job_end(job->model);
         tdm_model_unref(steal_ptr(&job->model));
         tdm_sequence_free(q);
@@ -233,12 +235,8 @@ int tdm_scheduler_submit(struct tdm_scheduler *s, struct tdm_job *job, struct td
                 return r;
         u = tdm_scheduler_user(s, job->uid);
         if (!u) {
-                uint64_t least = s->n_users > 0 ? UINT64_MAX : 0;
-
-                for (uint32_t i = 0; i < s->n_users; i++)
-                        least = TDM_MIN(least, s->users[i].served);
                 u = &s->users[s->n_users++];
-                *u = (struct user){ .uid = job->uid, .served = least };
+                *u = (struct user){ .uid = job->uid, .served = tdm_scheduler_arrives(s, job->uid) };
         }
         u->n_jobs++;
         s->n_jobs++;
@@ -519,7 +517,7 @@ static bool is_before(struct tdm_scheduler *s, const struct tdm_job *a, const st
         return ua->admitted < ub->admitted; /* one user's: in order of arrival */
 }
 
-/* Interactive before background; of those, the user who had the fewest rows; of theirs, the oldest. */
+/* Interactive before background; of those, the user who had the least device time; of theirs, the oldest. */
 static struct sequence *next_waiting(struct tdm_scheduler *s, const struct lane *lane,
                                      const struct sequence *const *skip, unsigned n_skip)
 {
@@ -681,6 +679,7 @@ void tdm_scheduler_run(struct tdm_scheduler *s)
                 admit(s, lane);
         }
         retire_finished(s); /* jobs that can never fit */
+        tdm_scheduler_level(s);
         while (tdm_scheduler_issue(s))
                 ;
         retire_finished(s); /* jobs that no worker can run */

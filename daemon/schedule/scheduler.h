@@ -1,10 +1,11 @@
 /* Which rows run when: the queue, admission, the building of steps, and what happens when a worker is lost.
  *
  * Continuous batching: every step takes one row of each sequence that generates, then pieces of prompts within the row
- * budget. Interactive jobs come before background ones. Users take turns by the rows that they had: at admission,
- * within steps, and when one user has all the places. When the cache runs out of pages, the least important job gives
- * its pages back and reads its tokens again later. A sequence's committed length advances only when a step is done;
- * after a loss the same rows are issued again, and the same tokens come out.
+ * budget. Interactive jobs come before background ones. Users take turns by the device time that they had: at
+ * admission, between models, within steps, and when one user has all the places. Steps are of bounded length. When the
+ * cache runs out of pages, the least important job gives its pages back and reads its tokens again later. A sequence's
+ * committed length advances only when a step is done; after a loss the same rows are issued again, and the same tokens
+ * come out.
  *
  * Loop thread only. Events of jobs are never given from inside tdm_scheduler_submit(), _cancel() or _kick(). */
 #ifndef TDM_DAEMON_SCHEDULE_SCHEDULER_H
@@ -29,6 +30,7 @@ struct tdm_scheduler_config {
         uint32_t lone_rows;
         uint32_t max_sequences;       /* of one model that run at once, <= max_rows */
         uint32_t steps_in_flight;     /* 1 … TDM_STEP_SLOTS; 0: what the placement needs */
+        uint64_t (*clock_ns)(void);   /* by which device time is measured; NULL: tdm_now_ns() */
         bool no_relay;                /* a sequence is never in two steps at once */
         enum tdm_placement placement; /* of jobs that name none */
 };

@@ -40,7 +40,7 @@ struct sequence {
         uint32_t n_read;           /* positions that were committed at least once: news are only those behind them */
         size_t charged_bytes;      /* against the cap of what waits to be tokenized */
         uint64_t charged_tokens;   /* against the user's cap */
-        uint64_t user_served;      /* rows that its user had when a step was built: those with fewer go first */
+        uint64_t user_served;      /* what its user had when a step was built: those with less go first */
         uint32_t n_bypassed;       /* smaller jobs that were admitted before it */
 
         /* What its listener was told last. */

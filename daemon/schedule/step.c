@@ -1,8 +1,10 @@
 /* Building a step and taking its results.
  *
  * A step holds sequences of one class: one model, one placement, one group of suspects (or none). Classes that have
- * work take turns. Within a step every sequence that generates has one row. Prompts get the rest of the row budget:
- * interactive ones first, then those of the user who had the fewest rows, then in order of arrival. Background prompts
+ * work take turns: first the one with the user who had the least device time, then the one that has waited longest.
+ * Within a step every sequence that generates has one row. Prompts get the rest of the row budget: interactive ones
+ * first, then those of the user who had the least device time, then in order of arrival. No step takes long
+ * (device-time.c). Background prompts
  * get only a small part of it while an interactive job has work.
  *
  * A prompt may be in two steps at once (a relay): one piece on a worker, the next piece on the other, which follows one
@@ -18,6 +20,8 @@
 #define INTERACTIVE_NS (10 * TDM_NSEC_PER_SEC)
 /* The longest step of prompts, while no sequence generates. */
 #define LONE_STEP_NS (250 * TDM_NSEC_PER_MSEC)
+/* Log-probabilities are at most zero, but for rounding. */
+#define LOGPROB_MAX 1e-3f
 /* At most so many classes are tried for one step. */
 #define MAX_TRIED 16u
 
@@ -30,10 +34,12 @@ static bool has_work(const struct sequence *q)
         return q->in_flight == 0 || (q->in_flight == 1 && q->n_issued < q->job->n_ids && !q->suspects);
 }
 
-/* The class that has waited longest, except those in `tried`. */
+/* The class with work of the least served user, and of those the one that has waited longest; except those in `tried`.
+ */
 static bool pick_class(struct tdm_scheduler *s, uint64_t *const *tried, unsigned n_tried, struct step_class *ret)
 {
         struct step_class best = { 0 };
+        uint64_t best_served = 0;
         struct sequence *q;
         struct lane *lane;
 
@@ -45,14 +51,21 @@ static bool pick_class(struct tdm_scheduler *s, uint64_t *const *tried, unsigned
                 {
                         enum tdm_placement placement = tdm_scheduler_placement_of(s, q->job);
                         uint64_t *stamp = q->suspects ? &q->suspects->stamp : &lane->stamp[placement];
-                        bool skip = !has_work(q) || (best.lane && *stamp >= *best.stamp);
+                        bool skip = !has_work(q);
+                        uint64_t served;
 
+                        if (skip)
+                                continue;
+                        served = tdm_scheduler_user(s, q->job->uid)->served;
+                        skip = best.lane && (served > best_served || (served == best_served && *stamp >= *best.stamp));
                         for (unsigned i = 0; i < n_tried && !skip; i++)
                                 skip = tried[i] == stamp;
-                        if (!skip)
-                                best = (struct step_class){
-                                        .lane = lane, .placement = placement, .suspects = q->suspects, .stamp = stamp
-                                };
+                        if (skip)
+                                continue;
+                        best = (struct step_class){
+                                .lane = lane, .placement = placement, .suspects = q->suspects, .stamp = stamp
+                        };
+                        best_served = served;
                 }
         }
         *ret = best;
@@ -296,7 +309,7 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
         while (n_decode < n_candidates && sequence_is_decoding(s->candidates[n_decode]))
                 n_decode++;
         /* Prompts always get at least a quarter of the budget, however many sequences generate. */
-        rows = prompt_rows(b, n_decode);
+        rows = TDM_MIN(prompt_rows(b, n_decode), tdm_scheduler_fit_rows(s, b->lane));
         budget = TDM_MAX(rows - TDM_MIN(rows, n_decode), TDM_MAX(rows / 4, 1u));
         budget = TDM_MIN(budget, b->share.prompt_rows);
         behind = background_budget(s, n_candidates, budget);
@@ -403,7 +416,7 @@ static void take_off(struct tdm_scheduler *s, const struct step_class *c, const 
 
         f->used = true;
         f->degraded = route->degraded;
-        f->done = f->doomed = false;
+        f->done = f->doomed = f->charged = false;
         f->relays = head->marks;
         f->step_id = head->step_id;
         f->after = head->after_step;
@@ -413,6 +426,7 @@ static void take_off(struct tdm_scheduler *s, const struct step_class *c, const 
                 f->workers |= (uint8_t)(1u << (head->plan[i] == TDM_WORKER_NPU ? TDM_WORKER_NPU : TDM_WORKER_GPU));
         f->paced = route->whole && s->load[route->worker] == 0;
         f->busy_ns = f->paced ? tdm_fleet_busy_ns(s->fleet, route->worker) : 0;
+        f->issued_ns = tdm_scheduler_now(s);
         f->lone_ns = s->n_in_flight == 0 ? tdm_now_ns() : 0;
         for (unsigned w = 0; w < TDM_N_WORKERS; w++)
                 s->load[w] += f->workers >> w & 1;
@@ -539,6 +553,8 @@ bool tdm_scheduler_issue(struct tdm_scheduler *s)
 
 void tdm_scheduler_land(struct tdm_scheduler *s, struct lane *lane, struct flight *f, bool committed)
 {
+        if (!f->charged)
+                tdm_scheduler_charge(s, lane, f, false);
         for (uint32_t i = 0; i < f->n_seqs; i++) {
                 struct sequence *q = f->seqs[i].seq;
 
@@ -563,11 +579,29 @@ void tdm_scheduler_land(struct tdm_scheduler *s, struct lane *lane, struct fligh
 
 /* ---- results ---- */
 
+/* A log-probability: finite, and not above zero by more than rounding. */
+static bool is_logprob(float x)
+{
+        return isfinite(x) && x <= LOGPROB_MAX;
+}
+
+/* Everything that the client may be told of a result. target: the row has one. */
+static bool result_makes_sense(const struct tdm_result *r, uint32_t n_vocab, bool target)
+{
+        if (r->token >= n_vocab || !is_logprob(r->logprob) || (target && !is_logprob(r->target_logprob)))
+                return false;
+        for (uint32_t t = 0; t < r->n_top; t++)
+                if (r->top[t].id >= n_vocab || !is_logprob(r->top[t].logprob))
+                        return false;
+        return true;
+}
+
 /* Copies the results and checks the copy, because the worker is not trusted. */
 static int take_results(struct tdm_scheduler *s, const struct lane *lane, const struct flight *f, uint32_t slot)
 {
         const struct tdm_model *model = lane->model;
         const uint8_t *base = model->results->base + (uint64_t)slot * model->layout.results_slot_bytes;
+        const struct tdm_step_logits *logits = tdm_steps_logits(model->steps->base, &model->layout, slot);
         uint32_t n_vocab = tdm_model_hparams(model)->n_vocab;
 
         for (uint32_t i = 0; i < f->n_seqs; i++)
@@ -577,14 +611,13 @@ static int take_results(struct tdm_scheduler *s, const struct lane *lane, const 
 
                         memcpy(to, base + index * sizeof(*to), offsetof(struct tdm_result, top));
                         __asm__ volatile("" ::: "memory"); /* the compiler reads the copy, and not the original again */
-                        if (to->token >= n_vocab || to->n_top > f->seqs[i].seq->job->sampling.n_top ||
-                            isnan(to->logprob))
+                        if (to->n_top > f->seqs[i].seq->job->sampling.n_top)
                                 return -EPROTO;
                         memcpy(to->top, base + index * sizeof(*to) + offsetof(struct tdm_result, top),
                                to->n_top * sizeof(to->top[0]));
-                        for (uint32_t t = 0; t < to->n_top; t++)
-                                if (to->top[t].id >= n_vocab)
-                                        return -EPROTO;
+                        __asm__ volatile("" ::: "memory");
+                        if (!result_makes_sense(to, n_vocab, logits[index].target != UINT32_MAX))
+                                return -EPROTO;
                 }
         return 0;
 }
@@ -645,7 +678,6 @@ static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flig
                         s->stats.decode_rows++;
                 else
                         s->stats.prefill_rows += fs->n_rows;
-                tdm_scheduler_user(s, job->uid)->served += fs->n_rows;
                 n_again = TDM_MIN(q->n_committed, q->n_read) - TDM_MIN(first, q->n_read);
                 job->reread_tokens += n_again;
                 s->stats.reread_tokens += n_again;
@@ -666,11 +698,16 @@ static void finish_flight(struct tdm_scheduler *s, struct lane *lane, struct fli
 {
         uint32_t slot = (uint32_t)(f - lane->flights);
         bool good = !lane->dead && !f->doomed;
-        struct tdm_error err;
 
         if (good && take_results(s, lane, f, slot) < 0) {
-                tdm_error_set(&err, TDM_E_PROTOCOL, "the worker's results make no sense");
-                tdm_scheduler_on_step_failed(s, lane->model->id, slot, f->step_id, &err);
+                const struct tdm_step_head *head = tdm_steps_head(lane->model->steps->base, &lane->model->layout, slot);
+                uint32_t n_blocks = tdm_model_n_blocks(tdm_model_hparams(lane->model));
+
+                /* The sampler refuses logits that are not numbers, so this is the worker's fault and not the job's. The
+                 * step is void with the epoch, which ends now. */
+                f->done = false;
+                f->doomed = true;
+                tdm_fleet_bad_results(s->fleet, (enum tdm_worker_index)head->plan[n_blocks - 1]);
                 return;
         }
         if (good)
@@ -720,6 +757,8 @@ void tdm_scheduler_on_step_done(struct tdm_scheduler *s, uint32_t model_id, uint
         }
         if (f->lone_ns && f->n_rows >= TDM_MAX(s->config.prefill_rows / 2, 2u))
                 lane->prompt_row_ns = (tdm_now_ns() - f->lone_ns) / f->n_rows;
+        tdm_scheduler_charge(s, lane, f, true);
+        f->charged = true;
         f->done = true;
         if (f->after != 0)
                 return; /* the step that it follows is not known to be good yet; flights are committed in order */

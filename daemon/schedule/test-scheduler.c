@@ -1,6 +1,7 @@
 /* The scheduler against a double of the fleet: one subject a test, with schedules that are written out. */
 #include "daemon/schedule/test-world.h"
 
+#include <math.h>
 #include "common/log.h"
 #include "common/sigbus.h"
 
@@ -399,6 +400,87 @@ static void test_shares(void **state)
         world_close(&w);
 }
 
+/* What a compromised worker may write into its results. */
+static void spoil_nan(struct tdm_result *r, uint32_t n_vocab)
+{
+        r->logprob = NAN;
+}
+static void spoil_inf(struct tdm_result *r, uint32_t n_vocab)
+{
+        r->logprob = INFINITY;
+}
+static void spoil_minus_inf(struct tdm_result *r, uint32_t n_vocab)
+{
+        r->logprob = -INFINITY;
+}
+static void spoil_positive(struct tdm_result *r, uint32_t n_vocab)
+{
+        r->logprob = 0.01f;
+}
+static void spoil_id(struct tdm_result *r, uint32_t n_vocab)
+{
+        r->token = n_vocab;
+}
+static void spoil_n_top(struct tdm_result *r, uint32_t n_vocab)
+{
+        r->n_top = UINT32_MAX;
+}
+static void spoil_target(struct tdm_result *r, uint32_t n_vocab)
+{
+        r->target_logprob = NAN;
+}
+static void spoil_target_inf(struct tdm_result *r, uint32_t n_vocab)
+{
+        r->target_logprob = INFINITY;
+}
+static void spoil_top_id(struct tdm_result *r, uint32_t n_vocab)
+{
+        r->top[1].id = n_vocab;
+}
+static void spoil_top(struct tdm_result *r, uint32_t n_vocab)
+{
+        r->top[0].logprob = -INFINITY;
+}
+
+/* Results that cannot be are a fault of the worker. No client hears of them, no job ends, and the step runs again. */
+static void test_results_that_cannot_be(void **state)
+{
+        static const struct {
+                void (*spoil)(struct tdm_result *r, uint32_t n_vocab);
+                bool score;
+        } cases[] = {
+                { spoil_nan, false },   { spoil_inf, false },   { spoil_minus_inf, false }, { spoil_positive, false },
+                { spoil_id, false },    { spoil_n_top, false }, { spoil_target, true },     { spoil_target_inf, true },
+                { spoil_top_id, true }, { spoil_top, true },    { spoil_n_top, true },
+        };
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(cases); i++) {
+                struct client_job *c;
+                struct world w;
+
+                world_open(&w, 1, 64, 64, &plain);
+                c = &w.jobs[w.n_arrived++];
+                make_prompt(&w, c, 12, 6);
+                c->score = cases[i].score;
+                submit(&w, c, 0, 1, TDM_JOB_INTERACTIVE, TDM_PLACEMENT_ANY, 0);
+                turn(&w);
+                w.fleet.spoil = cases[i].spoil;
+                finish_step(&w, some_step(&w));
+                turn(&w);
+                assert_int_equal(w.fleet.n_bad[0] + w.fleet.n_bad[1], 1);
+                assert_int_equal(c->n_got, 0);
+                assert_false(c->done);
+                assert_null(some_step(&w)); /* nothing more until the epoch has ended */
+                w.fleet.spoil = NULL;
+                reset(&w, NULL);
+                become_ready(&w);
+                drive(&w);
+                check_result(c, tdm_model_hparams(w.fleet.models[0])->n_vocab);
+                assert_int_equal(w.fleet.n_bad[0] + w.fleet.n_bad[1], 1);
+                world_close(&w);
+        }
+}
+
 static void test_caps_of_a_user(void **state)
 {
         struct tdm_scheduler_config config = plain;
@@ -420,6 +502,109 @@ static void test_caps_of_a_user(void **state)
         add_job(&w, 3, 1, 1, TDM_JOB_INTERACTIVE);
         drive(&w);
         assert_int_equal(w.jobs[4].end, TDM_JOB_END_LENGTH);
+        world_close(&w);
+}
+
+/* Three users with models of very different cost, each with work all the time, one of them with four times as many
+ * jobs: each gets a third of the device's time, and no step holds the device for long. */
+static void share_device_time(bool prompts)
+{
+        static const uint64_t step_ns[] = { 1000000, 5000000, 50000000 }, row_ns[] = { 100000, 2000000, 60000000 };
+        struct tdm_scheduler_config config = plain;
+        uint64_t all = 0, begin[N_WORLD_MODELS];
+        uint32_t next[6] = { 0 };
+        struct world w;
+
+        config.max_rows = config.prefill_rows = 32;
+        config.clock_ns = world_now;
+        world_clock = TDM_NSEC_PER_SEC;
+        world_open(&w, 4, 64, 64, &config);
+        for (uint32_t m = 0; m < N_WORLD_MODELS; m++) {
+                w.fleet.step_ns[m] = step_ns[m];
+                w.fleet.row_ns[m] = row_ns[m];
+        }
+        for (bool measuring = false; world_clock < 300 * TDM_NSEC_PER_SEC;) {
+                struct fake_step *s;
+
+                /* Jobs 0 to 3 are the first user's, of the cheapest model; when one ends, another begins. */
+                for (uint32_t i = 0; i < TDM_ARRAY_SIZE(next); i++) {
+                        struct client_job *c = &w.jobs[i];
+
+                        if (c->job && !c->done)
+                                continue;
+                        tdm_job_unref(c->job);
+                        make_prompt(&w, c, prompts ? 250 : 4, prompts ? 2 : 60);
+                        submit(&w, c, i < 4 ? 0 : i - 3, i < 4 ? 100 : 97 + i, TDM_JOB_INTERACTIVE, TDM_PLACEMENT_ANY,
+                               0);
+                        w.n_arrived = TDM_MAX(w.n_arrived, i + 1);
+                }
+                turn(&w);
+                s = some_step(&w);
+                assert_non_null(s);
+                finish_step(&w, s);
+                if (!measuring && world_clock > 20 * TDM_NSEC_PER_SEC) {
+                        measuring = true;
+                        w.fleet.longest_ns = 0;
+                        memcpy(begin, w.fleet.took_ns, sizeof(begin));
+                }
+        }
+        for (uint32_t m = 0; m < N_WORLD_MODELS; m++)
+                all += w.fleet.took_ns[m] - begin[m];
+        for (uint32_t m = 0; m < N_WORLD_MODELS; m++) {
+                double share = (double)(w.fleet.took_ns[m] - begin[m]) / (double)all;
+
+                assert_true(share > 0.85 / 3 && share < 1.15 / 3);
+        }
+        assert_true(w.fleet.longest_ns <= 300 * TDM_NSEC_PER_MSEC);
+        drive(&w);
+        world_close(&w);
+}
+
+static void test_device_time_of_prompts(void **state)
+{
+        share_device_time(true);
+}
+
+static void test_device_time_of_answers(void **state)
+{
+        share_device_time(false);
+}
+
+/* A user who leaves for a moment after each job is not new each time. */
+static void test_comes_and_goes(void **state)
+{
+        struct tdm_scheduler_config config = plain;
+        struct client_job *slow, *quick[2];
+        struct world w;
+
+        config.clock_ns = world_now;
+        world_clock = TDM_NSEC_PER_SEC;
+        world_open(&w, 4, 64, 64, &config);
+        w.fleet.row_ns[0] = 100000;
+        w.fleet.row_ns[1] = 100000000; /* a thousand times as much */
+        slow = &w.jobs[0];
+        quick[0] = &w.jobs[1];
+        quick[1] = &w.jobs[2];
+        w.n_arrived = 3;
+        while (world_clock < 60 * TDM_NSEC_PER_SEC) {
+                for (unsigned i = 0; i < 2; i++) {
+                        if (quick[i]->job && !quick[i]->done)
+                                continue;
+                        tdm_job_unref(quick[i]->job);
+                        make_prompt(&w, quick[i], 8, 150 + 80 * i);
+                        submit(&w, quick[i], 0, 1, TDM_JOB_INTERACTIVE, TDM_PLACEMENT_ANY, 0);
+                }
+                if (!slow->job || slow->done) {
+                        tdm_job_unref(slow->job);
+                        make_prompt(&w, slow, 1, 1);
+                        submit(&w, slow, 1, 2, TDM_JOB_INTERACTIVE, TDM_PLACEMENT_ANY, 0);
+                }
+                turn(&w);
+                finish_step(&w, some_step(&w));
+                turn(&w);
+        }
+        assert_true((double)w.fleet.took_ns[0] > 0.85 * (double)w.fleet.took_ns[1]);
+        drive(&w);
         world_close(&w);
 }
 
@@ -526,7 +711,11 @@ int main(void)
                 cmocka_unit_test(test_lone),
                 cmocka_unit_test(test_not_in_vain),
                 cmocka_unit_test(test_shares),
+                cmocka_unit_test(test_results_that_cannot_be),
                 cmocka_unit_test(test_caps_of_a_user),
+                cmocka_unit_test(test_device_time_of_prompts),
+                cmocka_unit_test(test_device_time_of_answers),
+                cmocka_unit_test(test_comes_and_goes),
                 cmocka_unit_test(test_deadline),
                 cmocka_unit_test(test_interactive_takes_room),
                 cmocka_unit_test(test_model_changed),

@@ -2,6 +2,13 @@
 
 #include <fcntl.h>
 
+uint64_t world_clock;
+
+uint64_t world_now(void)
+{
+        return world_clock;
+}
+
 /* ---- single things ---- */
 
 static uint64_t mix(uint64_t a, uint64_t b)
@@ -83,6 +90,11 @@ void tdm_fleet_placement_workers(const struct tdm_fleet *f, struct tdm_placement
         ret->degraded = tdm_fleet_is_degraded(f);
 }
 
+void tdm_fleet_bad_results(struct tdm_fleet *f, enum tdm_worker_index worker)
+{
+        f->n_bad[worker]++;
+}
+
 uint64_t tdm_fleet_busy_ns(const struct tdm_fleet *f, enum tdm_worker_index worker)
 {
         return f->busy_ns[worker];
@@ -90,7 +102,11 @@ uint64_t tdm_fleet_busy_ns(const struct tdm_fleet *f, enum tdm_worker_index work
 
 static uint32_t model_index(const struct tdm_fleet *f, uint32_t model_id)
 {
-        return f->models[0]->id == model_id ? 0 : 1;
+        uint32_t i = 0;
+
+        while (f->models[i]->id != model_id)
+                i++;
+        return i;
 }
 
 static struct fake_step *find_step(struct tdm_fleet *f, uint64_t step_id)
@@ -206,6 +222,8 @@ static void execute(struct tdm_fleet *f, const struct fake_step *s, uint32_t n_r
                         r->n_top = l->sampling.n_top;
                         for (uint32_t t = 0; t < r->n_top; t++)
                                 r->top[t] = (struct tdm_top){ t, -1 };
+                        if (f->spoil)
+                                f->spoil(r, hp->n_vocab);
                 }
         }
 }
@@ -365,7 +383,7 @@ void world_open(struct world *w, unsigned seed, uint32_t full_pages, uint32_t wi
         assert_int_equal(tdm_scheduler_new(&w->s, w->loop, config), 0);
         w->fleet.ready = true;
         w->fleet.epoch = 1;
-        for (uint32_t i = 0; i < 2; i++) {
+        for (uint32_t i = 0; i < N_WORLD_MODELS; i++) {
                 w->fleet.models[i] =
                         make_model(w->models, i + 1, full_pages, window_pages, config->max_rows, config->max_sequences);
                 w->fleet.cache[i][TDM_KV_FULL] = calloc(full_pages * TDM_KV_PAGE_TOKENS, sizeof(struct cell));
@@ -380,7 +398,7 @@ void world_close(struct world *w)
 {
         for (uint32_t i = 0; i < w->n_arrived; i++)
                 tdm_job_unref(w->jobs[i].job);
-        for (uint32_t i = 0; i < 2; i++) {
+        for (uint32_t i = 0; i < N_WORLD_MODELS; i++) {
                 struct tdm_model *m = w->fleet.models[i];
 
                 if (m->pages) {
@@ -396,7 +414,7 @@ void world_close(struct world *w)
         assert_int_equal(w->s->n_users, 0);
         assert_int_equal(w->s->pending_bytes, 0);
         tdm_scheduler_destroy(w->s);
-        for (uint32_t i = 0; i < 2; i++) {
+        for (uint32_t i = 0; i < N_WORLD_MODELS; i++) {
                 tdm_model_leave(w->fleet.models[i]);
                 tdm_model_unref(w->fleet.models[i]);
                 free(w->fleet.cache[i][0]);
@@ -497,6 +515,14 @@ static void run_step(struct world *w, struct fake_step *s)
                 run_step(w, before);
         execute(&w->fleet, s, UINT32_MAX);
         s->executed = true;
+        if (w->fleet.row_ns[model_index(&w->fleet, s->model->id)] > 0) {
+                uint32_t m = model_index(&w->fleet, s->model->id);
+                uint64_t ns = w->fleet.step_ns[m] + w->fleet.row_ns[m] * w->fleet.step->head.n_rows;
+
+                world_clock += ns;
+                w->fleet.took_ns[m] += ns;
+                w->fleet.longest_ns = TDM_MAX(w->fleet.longest_ns, ns);
+        }
         if (s->worker < TDM_N_WORKERS)
                 w->fleet.busy_ns[s->worker] +=
                         (uint64_t)w->fleet.slowness[s->worker] * (8 + w->fleet.step->head.n_rows);

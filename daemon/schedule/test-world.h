@@ -16,6 +16,7 @@
 
 #define MAX_JOBS 24
 #define N_CTX 320u
+#define N_WORLD_MODELS 3u
 #define KILLER 7u  /* a prompt with this token kills every worker that runs it */
 #define BREAKER 8u /* a step with this token fails, its device stays well */
 
@@ -40,8 +41,8 @@ struct fake_step {
 struct tdm_fleet {
         bool ready;
         uint32_t epoch;
-        struct tdm_model *models[2];
-        struct cell *cache[2][TDM_KV_GROUPS]; /* [pages * 32] */
+        struct tdm_model *models[N_WORLD_MODELS];
+        struct cell *cache[N_WORLD_MODELS][TDM_KV_GROUPS]; /* [pages * 32] */
         struct tdm_step *step;
         struct fake_step steps[8];
         uint32_t n_submitted, n_max_seqs;
@@ -52,6 +53,10 @@ struct tdm_fleet {
         uint32_t n_relayed, n_rows[TDM_N_WORKERS];
         const char *numerics_id;
         unsigned seed;
+        void (*spoil)(struct tdm_result *r, uint32_t n_vocab); /* what a bad worker makes of a result */
+        /* By world_clock: of a step, and more for each row (0: the clock stands still); all time; the longest step. */
+        uint64_t step_ns[N_WORLD_MODELS], row_ns[N_WORLD_MODELS], took_ns[N_WORLD_MODELS], longest_ns;
+        uint32_t n_bad[TDM_N_WORKERS]; /* calls of tdm_fleet_bad_results() */
 };
 
 struct client_job {
@@ -80,6 +85,9 @@ struct world {
         bool away; /* workers may come back one after the other */
         unsigned seed;
 };
+
+extern uint64_t world_clock;
+uint64_t world_now(void);
 
 void check_result(const struct client_job *c, uint32_t n_vocab);
 uint32_t pick(struct world *w, uint32_t n);

@@ -607,6 +607,12 @@ int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling 
         return tdm_sample_finish(logits, n_vocab, sampling, history, n_history, position, target, scratch, ret);
 }
 
+/* A model's logit may be -inf, or so far down that a float cannot hold it. Results hold finite numbers alone. */
+static float logprob_of(float logit, double log_sum)
+{
+        return (float)TDM_MAX((double)logit - log_sum, -(double)FLT_MAX);
+}
+
 int tdm_sample_finish(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling,
                       const uint32_t *history, uint32_t n_history, uint32_t position, uint32_t target, void *scratch,
                       struct tdm_result *ret)
@@ -635,14 +641,14 @@ int tdm_sample_finish(const float *logits, uint32_t n_vocab, const struct tdm_sa
         for (uint32_t i = 0; i < n_top; i++) {
                 uint32_t id = key_id(sc->keys[i]);
 
-                ret->top[i] = (struct tdm_top){ id, (float)((double)logits[id] - log_sum) };
+                ret->top[i] = (struct tdm_top){ id, logprob_of(logits[id], log_sum) };
         }
         n_candidates =
                 adjust(logits, TDM_MIN(n_best, (size_t)top_k + n_penalised), n_penalised, sampling->repeat_penalty, sc);
         n_candidates = TDM_MIN(n_candidates, (size_t)top_k);
         ret->token =
                 greedy ? key_id(sc->adjusted[0]) : draw(sc->adjusted, n_candidates, sampling, position, sc->weights);
-        ret->logprob = (float)((double)logits[ret->token] - log_sum);
-        ret->target_logprob = target == UINT32_MAX ? NAN : (float)((double)logits[target] - log_sum);
+        ret->logprob = logprob_of(logits[ret->token], log_sum);
+        ret->target_logprob = target == UINT32_MAX ? NAN : logprob_of(logits[target], log_sum);
         return 0;
 }

@@ -404,7 +404,7 @@ static void test_bad_logits(void **state)
                 assert_int_equal(tdm_sample(logits, 100, &s, NULL, 0, 0, UINT32_MAX, scratch, &r), -EDOM);
                 logits[at] = -INFINITY;
                 assert_int_equal(tdm_sample(logits, 100, &s, NULL, 0, 0, at, scratch, &r), 0);
-                assert_true(r.token != at && r.target_logprob == -INFINITY);
+                assert_true(r.token != at && r.target_logprob == -FLT_MAX); /* results are finite */
                 r.token = 4711;
         }
         for (unsigned i = 0; i < 100; i++)

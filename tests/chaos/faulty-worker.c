@@ -7,19 +7,32 @@
  *   hang=TOKEN      loops for ever on it
  *   slow=PERCENT    blocks take so much of their time (200: twice)
  *   slow-after=MS   … from so long after the start on
+ *   accuse=MS       from so long after the start on, accuses its peer once in every epoch; at once when it has joined
+ *   cry=MS          the same, again and again in every epoch
+ *   results=KIND    says of every token something that cannot be: nan, inf, minus-inf, positive, id, top, top-nan,
+ *                   target-nan, n-top
  *   numerics=TEXT   calls its bits by another name, so that tandemd takes the two devices for different ones */
+#include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "common/conn.h"
 #include "common/util.h"
+#include "engine/device/progress.h"
+#include "engine/worker/abi.h"
 #include "engine/worker/worker.h"
+#include "proto/worker.pb-c.h"
 
 static struct {
         struct tdm_device *inner;
         _Atomic uint64_t *heartbeat;
         uint64_t poison, hang; /* UINT64_MAX: none */
         uint64_t slow_percent, slow_from_ns;
+        uint64_t accuse_from_ns, cry_from_ns; /* 0: never */
+        char results[16];
         char numerics[64], *description, *numerics_id;
 } fault = { .poison = UINT64_MAX, .hang = UINT64_MAX };
 
@@ -48,12 +61,74 @@ static int read_faults(const char *text, struct tdm_error *err)
                         fault.slow_percent = strtoull(value, NULL, 10);
                 else if (strcmp(word, "slow-after") == 0)
                         fault.slow_from_ns = tdm_now_ns() + strtoull(value, NULL, 10) * TDM_NSEC_PER_MSEC;
+                else if (strcmp(word, "accuse") == 0)
+                        fault.accuse_from_ns = tdm_now_ns() + strtoull(value, NULL, 10) * TDM_NSEC_PER_MSEC;
+                else if (strcmp(word, "cry") == 0)
+                        fault.cry_from_ns = tdm_now_ns() + strtoull(value, NULL, 10) * TDM_NSEC_PER_MSEC;
+                else if (strcmp(word, "results") == 0)
+                        snprintf(fault.results, sizeof(fault.results), "%s", value);
                 else if (strcmp(word, "numerics") == 0)
                         snprintf(fault.numerics, sizeof(fault.numerics), "%s", value);
                 else
                         return tdm_error_set(err, TDM_E_BAD_REQUEST, "there is no fault \"%s\"", word);
         }
         return 0;
+}
+
+/* A thread beside the executor: a frame is sent with one call, so the two do not mix. */
+static void *accuse(void *unused)
+{
+        struct tdm_progress *progress = (void *)((uint8_t *)fault.heartbeat - offsetof(struct tdm_progress, heartbeat));
+        uint64_t from_ns = fault.cry_from_ns ? fault.cry_from_ns : fault.accuse_from_ns;
+        uint32_t last = 0;
+
+        for (;;) {
+                Tandem__Worker__PeerFault body = TANDEM__WORKER__PEER_FAULT__INIT;
+                const Tandem__Worker__FromWorker message = {
+                        .base = PROTOBUF_C_MESSAGE_INIT(&tandem__worker__from_worker__descriptor),
+                        .kind_case = TANDEM__WORKER__FROM_WORKER__KIND_PEER_FAULT,
+                        .peer_fault = &body,
+                };
+                uint8_t data[256];
+
+                body.epoch = atomic_load(&progress->epoch);
+                if (body.epoch == 0 || (body.epoch == last && !fault.cry_from_ns) || tdm_now_ns() < from_ns) {
+                        usleep(100);
+                        continue;
+                }
+                usleep(1000); /* the executor acknowledges the epoch first */
+                last = body.epoch;
+                body.ring = TANDEM__WORKER__RING_NAME__RING_FROM_PEER;
+                body.reason = (char *)"a lie\n\xff";
+                tandem__worker__from_worker__pack(&message, data);
+                (void)tdm_frame_send(TDM_WORKER_CONTROL_FD, data,
+                                     tandem__worker__from_worker__get_packed_size(&message), NULL, 0);
+        }
+        return NULL;
+}
+
+static void spoil(struct tdm_result *r)
+{
+        const char *kind = fault.results;
+
+        if (strcmp(kind, "nan") == 0)
+                r->logprob = NAN;
+        else if (strcmp(kind, "inf") == 0)
+                r->logprob = INFINITY;
+        else if (strcmp(kind, "minus-inf") == 0)
+                r->logprob = -INFINITY;
+        else if (strcmp(kind, "positive") == 0)
+                r->logprob = 0.5f;
+        else if (strcmp(kind, "id") == 0)
+                r->token = 1u << 22; /* no vocabulary is as big */
+        else if (strcmp(kind, "top") == 0)
+                r->top[0].id = UINT32_MAX;
+        else if (strcmp(kind, "top-nan") == 0)
+                r->top[0].logprob = NAN;
+        else if (strcmp(kind, "target-nan") == 0)
+                r->target_logprob = NAN;
+        else if (strcmp(kind, "n-top") == 0)
+                r->n_top = UINT32_MAX;
 }
 
 static int faulty_open(struct tdm_device **ret, const struct tdm_device_config *config, struct tdm_error *err)
@@ -66,6 +141,13 @@ static int faulty_open(struct tdm_device **ret, const struct tdm_device_config *
         if (r != 0)
                 return r;
         fault.heartbeat = config->heartbeat;
+        if (fault.accuse_from_ns || fault.cry_from_ns) {
+                pthread_t thread;
+
+                r = pthread_create(&thread, NULL, accuse, NULL);
+                if (r != 0)
+                        return -r;
+        }
         if (asprintf(&fault.description, "faulty: %s", tdm_host_device_ops.describe(fault.inner)) < 0 ||
             asprintf(&fault.numerics_id, "%s%s", tdm_host_device_ops.numerics_id(fault.inner), fault.numerics) < 0)
                 return -ENOMEM;
@@ -138,6 +220,7 @@ static int faulty_run(struct tdm_device_model *model, const struct tdm_step *ste
                       void *userdata, struct tdm_error *err)
 {
         struct slowed slowed = { .on_block = on_block, .userdata = userdata, .last_ns = tdm_now_ns() };
+        int r;
 
         for (uint32_t i = 0; i < step->head.n_rows; i++) {
                 if (step->rows[i].token == fault.poison)
@@ -147,7 +230,10 @@ static int faulty_run(struct tdm_device_model *model, const struct tdm_step *ste
         }
         if (fault.slow_percent > 100 && slowed.last_ns >= fault.slow_from_ns)
                 return tdm_host_device_ops.run(model, step, first, n, hidden, results, slow_block, &slowed, err);
-        return tdm_host_device_ops.run(model, step, first, n, hidden, results, on_block, userdata, err);
+        r = tdm_host_device_ops.run(model, step, first, n, hidden, results, on_block, userdata, err);
+        for (uint32_t i = 0; r == 0 && fault.results[0] && i < step->head.n_logits; i++)
+                spoil(&results[i]);
+        return r;
 }
 
 static const struct tdm_device_ops ops = {

@@ -1,0 +1,121 @@
+"""Three users with models of very different cost, all busy: each gets a third of the device's time, and a deadline
+is kept.
+
+Each user asks for two jobs at once, again and again, so that it always has work. Its share of the device's time is the
+rate of its prompts, divided by the rate that it has when it is alone."""
+import contextlib
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from tandem_test import *  # noqa: E402,F403
+
+OFF = "[engine]\nprefix-cache = off\n"  # or nothing would be read the second time
+KEPT = []  # files that go with this process
+SECONDS = times(20, 120, 60)
+
+
+def config(text):
+    f = tempfile.NamedTemporaryFile("w", prefix="tandem-", suffix=".conf")
+    f.write(text)
+    f.flush()
+    KEPT.append(f)
+    return ["--config", f.name]
+
+
+@contextlib.contextmanager
+def as_user(uid):
+    """Connections that are made meanwhile come from that user."""
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def prompt(i, n):
+    return [2] + [300 + (x * 7 + i * 1009) % 1500 for x in range(n - 1)]
+
+
+class User:
+    """Two jobs at all times, prompts of 400 tokens; counts the tokens of those that are read."""
+
+    def __init__(self, d, uid, model):
+        self.d, self.uid, self.model = d, uid, model
+        self.tokens, self.failed, self.stop, self.threads = 0, None, False, []
+
+    def run(self, k):
+        try:
+            while not self.stop:
+                k += 2
+                with LOCK, as_user(self.uid):
+                    job = self.d.start_job(ids=prompt(k, 400), n=1, model=self.model)
+                job.wait()
+                self.tokens += 400
+        except BaseException as e:
+            self.failed = e
+
+    def start(self):
+        self.stop = False
+        self.threads = [threading.Thread(target=self.run, args=(k,)) for k in range(2)]
+        for t in self.threads:
+            t.start()
+        time.sleep(2)
+
+    def finish(self):
+        self.stop = True
+        for t in self.threads:
+            t.join()
+        if self.failed:
+            raise self.failed
+
+
+LOCK = threading.Lock()
+
+
+def rate(users, seconds):
+    """Tokens a second of each."""
+    before, begin = [u.tokens for u in users], time.monotonic()
+    time.sleep(seconds)
+    took = time.monotonic() - begin
+    return [(u.tokens - b) / took for u, b in zip(users, before)]
+
+
+@full_only
+@test
+def thirds():
+    if os.getuid() != 0:
+        raise Skip("needs root, to be three users")
+    if SANITIZER:
+        raise Skip("a sanitizer changes what models cost")
+    names = (TALE, make_model("270m", "q8_0", vocab=32768), SPROUT)
+    with Daemon(models=names, system=True, threads=0, placement=None, args=config(OFF)) as d:
+        for path in (d.dir, os.path.dirname(d.socket)):
+            os.chmod(path, 0o755)
+        os.chmod(d.socket, 0o666)
+        models = [os.path.splitext(os.path.basename(p))[0] for p in names]
+        users = [User(d, 65531 + i, m) for i, m in enumerate(models)]
+        alone = []
+        for u in users:
+            u.start()
+            alone.append(rate([u], max(5, SECONDS // 6))[0])
+            u.finish()
+        for u in users:
+            u.start()
+        time.sleep(3)
+        together = rate(users, SECONDS)
+        begin = time.monotonic()
+        late = Job(d, **dict(request(ids=prompt(5, 1000), n=3000, model=models[1]), deadline_ms=10000)).wait()
+        took = time.monotonic() - begin
+        for u in users:
+            u.finish()
+        shares = [t / a for t, a in zip(together, alone)]
+        mean = sum(shares) / len(shares)
+        print(f"FIGURE fair: alone {[f'{a:.0f}/s' for a in alone]}, together {[f'{t:.0f}/s' for t in together]}, "
+              f"shares {[f'{s:.3f}' for s in shares]}, a deadline of 10 s ended after {took:.2f} s", flush=True)
+        equal(late.error.get("code"), "deadline", "the long job's end")
+        check(took < 11, "the deadline is kept", took)
+        check(all(abs(s / mean - 1) < 0.15 for s in shares), "each has a third", shares)
+
+
+main()
