@@ -556,13 +556,14 @@ static void test_flips(void **state)
         assert_true(n_refused > 3000);
 }
 
+/* n_bytes of a field, of which the first eight at most are written. */
 static void refuse(const uint8_t *base, uint64_t size, size_t at, uint64_t value, unsigned n_bytes)
 {
         uint8_t *mutated = aligned_alloc(64, TDM_ALIGN_UP(size, UINT64_C(64)));
         struct tdm_error err = { 0 };
 
         memcpy(mutated, base, size);
-        memcpy(mutated + at, &value, n_bytes);
+        memcpy(mutated + at, &value, TDM_MIN(n_bytes, sizeof(value)));
         assert_true(tdm_weights_check(mutated, size, size, &err) > 0);
         assert_true(strlen(err.message) > 0);
         free(mutated);
