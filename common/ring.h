@@ -20,7 +20,7 @@ enum tdm_desc_kind {
         TDM_DESC_NONE = 0,
         TDM_DESC_STEP = 1,  /* run the step in `slot` from block `block` on; rows of the hidden slot are ready */
         TDM_DESC_DONE = 2,  /* worker → tandemd: the step is finished, results are written */
-        TDM_DESC_FAULT = 3, /* worker → tandemd: the step cannot be run; status says why */
+        TDM_DESC_FAULT = 3, /* worker → tandemd: taken as a StepFailed without text; workers here send StepFailed */
         TDM_DESC_MARK = 4,  /* worker → worker: the step, which stays there, has done all blocks before `block` */
 };
 

@@ -1,5 +1,7 @@
-/* Callbacks of libtandem only note and format; what ends a generation (an error, the last choice) is done after
- * tandem_dispatch() has returned. */
+/* A generation is the jobs of one request for text, from the request until its answer is complete (generation.h).
+ *
+ * libtandem's callbacks only note what happened and format text. They never free a job or close the connection, since
+ * libtandem still uses both until tandem_dispatch() returns. look() does that after it. */
 #include "http-gateway/generation.h"
 
 #include <poll.h>
@@ -139,7 +141,7 @@ void generation_usage(const struct generation *g, uint64_t *ret_prompt, uint64_t
         for (unsigned i = 0; i < g->n_choices; i++) {
                 *ret_generated += g->choices[i].generated_tokens;
                 if (i % g->request->n != 0)
-                        continue;
+                        continue; /* the n choices of one prompt share it, so it counts once */
                 *ret_prompt += g->choices[i].prompt_tokens;
                 *ret_cached += g->choices[i].cached_tokens;
         }
@@ -281,7 +283,7 @@ static void watch(struct generation *g)
                 g->watched = events;
 }
 
-/* After every dispatch. */
+/* After every dispatch: ends the generation if an error or its last choice was noted, else goes on. */
 static void look(struct generation *g)
 {
         bool accepted = g->n_accepted == g->n_choices;
@@ -329,7 +331,7 @@ static int start_choice(struct generation *g, unsigned i, struct tandem_error *e
         callbacks.on_token = on_token;
         callbacks.on_done = on_done;
         o.model = r->model;
-        o.seed += i % r->n;
+        o.seed += i % r->n; /* else the choices of one prompt would be the same text */
         if (r->name_the_stop) {
                 c->stopper.texts = r->stops;
                 c->stopper.n = r->n_stops;
@@ -378,7 +380,8 @@ static void on_connected(struct ask *ask, void *userdata)
         watch(g);
 }
 
-/* A model is a name: libtandem would open a path with this process' rights. */
+/* Only names of models are passed on. libtandem opens a path itself, and here it would do so with this process' rights:
+ * a client of HTTP could have it open any file that the gateway may read. */
 static bool is_a_name(const char *model)
 {
         size_t n = strlen(model);

@@ -1,9 +1,9 @@
-/* The fleet's public functions, and the pump: the one function that looks at the whole state and does what is due.
+/* The fleet's public functions, and the pump: on_pump() looks at the whole state and does what is due.
  *
  * Ready means that every usable worker is up, has every model, and has acknowledged the current epoch. Of two workers
  * that give the same bits one is enough; the other one joins when it is up. Readiness begins with on_ready and ends
- * with on_reset; the owner learns from nothing else whether it may submit steps. The fleet never repeats a step by
- * itself: steps in flight are void after a loss, and the owner issues them again. */
+ * with on_reset. Between the two the owner may submit steps. The fleet never repeats a step by itself: steps in flight
+ * are void after a loss, and the owner issues them again. */
 #include "daemon/fleet/private.h"
 
 #include <sys/resource.h>
@@ -121,7 +121,7 @@ static void pump_requests(struct tdm_fleet *f)
                 w->no_device = false;
                 w->start_at_ns = 0;
                 if (w->state == TDM_WORKER_QUARANTINED && (w->phase == TDM_FLEET_NO_PROCESS || w->on_trial)) {
-                        /* The other worker has run alone and needs rings to a peer again. */
+                        /* The other worker has run alone. A new epoch gives it rings to this one. */
                         w->state = w->phase == TDM_FLEET_NO_PROCESS || w->phase == TDM_FLEET_PROCESS_DYING ?
                                            TDM_WORKER_RESTARTING :
                                            TDM_WORKER_STARTING;
@@ -152,8 +152,8 @@ static void pump_processes(struct tdm_fleet *f)
         }
 }
 
-/* A worker on trial is up and has every model again: the quarantine ends. Until now the other worker and the owner have
- * not heard of it. */
+/* When a worker on trial is up and has every model again, its quarantine ends with a new epoch. Before that neither the
+ * other worker nor the owner of the fleet is told of it. */
 static void pump_trial(struct tdm_fleet_worker *w)
 {
         struct tdm_fleet *f = w->fleet;
@@ -167,7 +167,7 @@ static void pump_trial(struct tdm_fleet_worker *w)
         tdm_log_info("%s worker is back from quarantine", w->name);
         w->on_trial = false;
         w->state = TDM_WORKER_STARTING;
-        w->deaths = TDM_FLEET_MAX_DEATHS - 1; /* it has not finished a step yet */
+        w->deaths = TDM_FLEET_MAX_DEATHS - 1; /* one more before it finishes a step, and it is quarantined again */
         if (w->spent)
                 tdm_fleet_on_probation(w);
         tdm_fleet_end_epoch(f, w->index, "a worker is back from quarantine", 0);
@@ -482,7 +482,7 @@ void tdm_fleet_on_unloaded(struct tdm_fleet_worker *w, uint32_t model_id)
         tdm_fleet_pump_soon(w->fleet);
 }
 
-/* ---- the face ---- */
+/* ---- public functions ---- */
 
 static uint64_t hang_min_ns(const struct tdm_fleet_config *config)
 {

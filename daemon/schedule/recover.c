@@ -3,7 +3,8 @@
  * Rows in flight go back to their sequences. None of them were committed, so the same rows are issued again when the
  * fleet is ready. The sequences of a step that killed its worker become suspects. They run again, but share steps only
  * with each other, so the other sequences go on. When their step kills again, they are split into halves, and so on,
- * until the culprit runs alone. A job that kills twice alone ends. A finished step acquits every sequence in it. */
+ * until each part is one sequence. A sequence that kills its worker twice while it runs alone is the culprit: its
+ * job ends with an error. A finished step acquits every sequence in it. */
 #include "daemon/schedule/private.h"
 
 #include "common/log.h"

@@ -2,14 +2,15 @@
  *
  * A step holds sequences of one class: one model, one placement, one group of suspects (or none). Classes that have
  * work take turns: first the one with the user who had the least device time, then the one that has waited longest.
- * Within a step every sequence that generates has one row. Prompts get the rest of the row budget: interactive ones
- * first, then those of the user who had the least device time, then in order of arrival. No step takes long
- * (device-time.c). Background prompts
- * get only a small part of it while an interactive job has work.
+ * Several steps may be in flight. A sequence is in one of them only, unless it is a prompt in a relay. Where the
+ * placement runs several steps at once, each takes its share of the class's sequences (collect()).
+ * In a step every generating sequence that it took has one row. Prompts get the rest of the row budget: interactive
+ * ones first, then those of the user who had the least device time, then in order of arrival. Background prompts get
+ * only a small part of the budget while an interactive job has work. device-time.c bounds how long a step takes.
  *
- * A prompt may be in two steps at once (a relay): one piece on a worker, the next piece on the other, which follows one
- * layer behind. The pieces are committed in order, and void together. A sequence's page tables only grow while it is in
- * a step. */
+ * A relay: a prompt is in two steps at once, one piece on each worker. The later piece follows one layer behind
+ * (engine/worker/relay.c). The pieces are committed in order. When the earlier one fails, the later one is void too.
+ * A sequence's page tables only grow while it is in a step. */
 #include "daemon/schedule/private.h"
 
 #include <assert.h>

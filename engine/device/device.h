@@ -1,8 +1,8 @@
-/* A device runs blocks of a model for a step. Every worker owns one device behind this table; the host device (CPU) is
- * the twin of all others and the reference of their kernels.
+/* A device runs blocks of a model for a step. Every worker owns one device behind this table. The host device (CPU) is
+ * the reference that the kernels of all other devices are tested against.
  *
- * Exactness: what run() computes for a row depends on the row's own sequence only, never on which other rows are in the
- * step, how a prompt was cut, or how many threads run (docs/architecture.md, exactness).
+ * Exactness: what run() computes for a row depends on the row's own sequence only. It does not depend on which other
+ * rows are in the step, on how a prompt was cut, or on how many threads run (docs/exactness.md).
  * All buffers are allocated in model_load(); run() allocates nothing. One thread calls; the device may have its own. */
 #ifndef TDM_ENGINE_DEVICE_DEVICE_H
 #define TDM_ENGINE_DEVICE_DEVICE_H
@@ -13,7 +13,7 @@
 #include "engine/weights/weights.h"
 
 enum tdm_precision {
-        TDM_PRECISION_DEFAULT, /* what docs/performance.md says is shipped */
+        TDM_PRECISION_DEFAULT, /* 8-bit activations, 16-bit before the output and down projections */
         TDM_PRECISION_PRECISE, /* 16-bit activations everywhere */
         TDM_PRECISION_F32,     /* a test mode: everything in f32, KV too */
 };
@@ -62,10 +62,12 @@ struct tdm_device_ops {
         const char *(*numerics_id)(const struct tdm_device *device);
         int (*model_load)(struct tdm_device *device, const struct tdm_device_model_config *config,
                           struct tdm_device_model **ret, struct tdm_error *err);
-        /* Optional, all three or none: model_load() in pieces, for a device with memory of its own, so that weights get
-         * there while others are still read from the file. begin: of config->weights the header and the tensors' table
-         * can be read. weights, any number of times, with rising n_bytes: so many can. end: all can, and were told; the
-         * model is loaded. After a failure of any model_unload() is all that may follow; it may at any time. */
+        /* Optional, all three or none: model_load() in pieces. A device with memory of its own then uploads the first
+         * weights while the last ones are still read from the file.
+         * load_begin: only the header and the table of tensors of config->weights may be read.
+         * load_weights: the first n_bytes may be read. It is called any number of times, with rising n_bytes.
+         * load_end: all weights may be read and load_weights was told of them. After it the model is loaded.
+         * model_unload() may follow at any time. After a failure of any of the three nothing else may follow. */
         int (*load_begin)(struct tdm_device *device, const struct tdm_device_model_config *config,
                           struct tdm_device_model **ret, struct tdm_error *err);
         int (*load_weights)(struct tdm_device_model *model, uint64_t n_bytes, struct tdm_error *err);

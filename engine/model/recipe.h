@@ -68,11 +68,12 @@ struct tdm_rope_recipe {
         uint32_t scaling; /* enum tdm_rope_scaling */
         uint32_t has_divisors;
         float base;
-        float factor;         /* 1: none */
-        float magnitude;      /* cos and sin are multiplied by it; 1: not */
-        float yarn_beta_fast; /* turns within yarn_n_ctx: at least so many are not scaled, */
-        float yarn_beta_slow; /* at most so many are scaled in full; 0, as the next, where scaling is linear */
-        uint32_t yarn_n_ctx;  /* positions that the model was trained with first */
+        float factor;    /* 1: none */
+        float magnitude; /* cos and sin are multiplied by it; 1: not */
+        /* YaRN; all zero where scaling is linear. A pair's turns are counted over yarn_n_ctx positions. */
+        float yarn_beta_fast; /* a pair with at least so many turns is not scaled */
+        float yarn_beta_slow; /* a pair with at most so many turns is scaled in full */
+        uint32_t yarn_n_ctx;  /* context of the model's first training */
 };
 
 enum tdm_activation {

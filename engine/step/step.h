@@ -58,12 +58,11 @@ struct tdm_step_head {
         uint32_t n_seqs;
         uint32_t n_logits;
         uint32_t n_history;
-        /* Two steps of one sequence on two workers: the second may look at what the first has written. Both run wholly
-         * on one worker each. marks: 1: after each attention block the other worker is told. after_step: attention
-         * block l begins only when that step, on the other worker, has done its own (0: none). */
-        uint32_t marks;
-        uint64_t after_step;
-        uint32_t after_slot;
+        /* A relay (engine/worker/relay.c): two pieces of one prompt run at once, as two steps on two workers. Each step
+         * runs wholly on one worker. The later step follows the earlier one a layer behind. */
+        uint32_t marks;      /* 1: a later step may follow; the worker sends a MARK after each attention block */
+        uint64_t after_step; /* id of the step that this one follows: it does each attention block first; 0: none */
+        uint32_t after_slot; /* that step's slot; 0 where after_step is 0 */
         uint32_t reserved;
         uint8_t plan[TDM_MAX_BLOCKS + 1]; /* block → enum tdm_worker_index */
 };

@@ -1,12 +1,12 @@
 /* The executor: waits for descriptors from tandemd and from the peer, runs the blocks that the step's plan gives to
  * this worker, hands the step on.
  *
- * A step is copied out of shared memory once, checked, and then never looked at again; hidden rows are worked on where
- * they lie. Progress is published after the step was handed on: so at every moment the one who holds a step is the one
- * who is expected to move.
+ * A step is copied out of shared memory once, and the copy is checked and used. Hidden rows are worked on where they
+ * lie. A worker publishes its progress after it has handed a step on. So the watch always finds a step with a worker
+ * that has it, and never with one that does not have it yet.
  *
- * Who is to blame decides what happens: nonsense from the peer (or an impossible index) ends the epoch for both,
- * nonsense in a step that tandemd wrote ends that step, and a device that cannot run a step ends that step.
+ * What happens after a fault depends on where it came from. A bad descriptor of the peer, or an impossible index, ends
+ * the epoch for both workers. A bad step of tandemd, or a step that the device cannot run, ends that step alone.
  * Nothing is allocated here while steps run. */
 #include "engine/worker/private.h"
 
@@ -129,7 +129,7 @@ static void on_block(uint32_t block, void *userdata)
                               memory_order_release);
 }
 
-/* A bad descriptor or step: whose fault it is, is a question of who sent it. */
+/* A bad descriptor or step. From the peer it is a peer fault (-EPROTO), from tandemd a failed step (err is set). */
 static int _printf_(5, 6) refuse(struct tdm_worker *w, unsigned ring, const struct tdm_desc *desc,
                                  struct tdm_error *err, const char *fmt, ...)
 {
@@ -146,7 +146,8 @@ static int _printf_(5, 6) refuse(struct tdm_worker *w, unsigned ring, const stru
         return tdm_error_set(err, TDM_E_PROTOCOL, "step %llu: %s", (unsigned long long)desc->step_id, text);
 }
 
-/* The private copy of the descriptor's step, read at most once. 0; -EPROTO after a peer fault; TDM_E_PROTOCOL. */
+/* Copies the descriptor's step from shared memory, unless the copy in m->steps is of this step already, and checks that
+ * the descriptor fits it. 0; -EPROTO after a peer fault; TDM_E_PROTOCOL. */
 static int find_step(struct tdm_worker *w, unsigned ring, const struct tdm_desc *desc, struct tdm_worker_model *m,
                      struct tdm_error *err)
 {
@@ -171,14 +172,14 @@ static int find_step(struct tdm_worker *w, unsigned ring, const struct tdm_desc 
                 return refuse(w, ring, desc, err, "descriptor says %u rows, step %u", desc->n_rows, step->head.n_rows);
         if (ring == TDM_WORKER_RING_FROM_PEER && (desc->block == 0 || plan[desc->block - 1] == w->program->index))
                 return refuse(w, ring, desc, err, "block %u does not come from the peer", desc->block);
-        /* From here on the plan is at fault, which tandemd wrote. */
+        /* What is wrong from here on is wrong in the plan. tandemd wrote that, so the peer is not accused. */
         if (plan[n_blocks - 1] != plan[n_blocks - 2])
                 return tdm_error_set(err, TDM_E_PROTOCOL, "step %llu: head and sample are on different workers",
                                      (unsigned long long)desc->step_id);
         return 0;
 }
 
-/* Where the blocks of a run() for so many rows are learned. */
+/* The number of blocks that one run() of so many rows gets. run_blocks() adapts it (run-length.h). */
 static uint32_t *blocks_at_once(struct tdm_worker_model *m, uint32_t n_rows)
 {
         unsigned size = tdm_run_size_of(n_rows);
@@ -304,7 +305,7 @@ static int run_step(struct tdm_worker *w, unsigned ring, const struct tdm_desc *
         return run_until(w, m, desc, end, err);
 }
 
-/* A step of ours: what goes wrong with it is told. */
+/* Runs the step, and tells tandemd when it cannot be run. */
 static void run_or_tell(struct tdm_worker *w, unsigned ring, const struct tdm_desc *desc, struct tdm_worker_model *m)
 {
         struct tdm_error err = { 0 };
@@ -350,7 +351,7 @@ static void handle_desc(struct tdm_worker *w, unsigned ring, const struct tdm_de
                 peer_fault(w, ring, "descriptor names no step");
                 return;
         }
-        if (waited_ns < 10 * TDM_NSEC_PER_SEC) { /* else the peer's clock is a joke */
+        if (waited_ns < 10 * TDM_NSEC_PER_SEC) { /* else posted_ns is not a time that the peer read from the clock */
                 count(&w->progress->handovers, 1);
                 count(&w->progress->handover_ns, waited_ns);
         }

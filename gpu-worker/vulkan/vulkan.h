@@ -1,9 +1,9 @@
 /* The `vulkan` device of the GPU worker: all blocks of a model on one GPU, through compute shaders and nothing else of
  * Vulkan.
  *
- * Exactness: the order of every sum follows from a matrix's shape or from absolute positions (shaders/shared.h,
- * attend.comp); one row and many take the same. Bits differ from driver to driver, so the numerics id names device and
- * driver. Not thread-safe: one thread opens, loads, runs and closes. */
+ * Exactness: the order of every sum follows from a matrix's shape or from absolute positions (docs/exactness.md,
+ * shaders/common/shared.h). One row and many take the same order. Bits differ from driver to driver, so the numerics id
+ * names device and driver. Not thread-safe: one thread opens, loads, runs and closes. */
 #ifndef TDM_GPU_WORKER_VULKAN_VULKAN_H
 #define TDM_GPU_WORKER_VULKAN_VULKAN_H
 

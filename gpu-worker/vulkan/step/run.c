@@ -165,21 +165,21 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
 
 /* ---- blocks ---- */
 
-/* Of a submission, at most. What one leaves is written behind while the device is at the next, which takes a third as
- * long where many rows are read from a GPU: so each is two thirds of what is left, and the last one, an FFN and the
- * head, leaves nothing to write. */
-#define SUBMISSION_BLOCKS_MAX 84u
-#define SUBMISSION_ROWS_FEW 32u /* that go through the same kernels, and so about as fast as */
-#define SUBMISSION_ROWS_AS 24u
-#define SUBMISSION_BLOCKS_LAST 2u
-#define SUBMISSION_BLOCKS_SHORT 16u /* before the last one: and no more are cut off */
-/* From the last write-behind of a step to its tokens, while an FFN and the head are computed: to be woken takes as long
- * as to draw. */
-#define STAY_AWAKE_NS (UINT64_C(2) * TDM_NSEC_PER_MSEC)
-#define STAY_AWAKE_LOGITS 8u        /* rows to draw for, and more */
-#define SUBMISSION_BLOCKS_WHOLE 12u /* a run of so few is one */
-/* of a single row, which has little to write: as many as can be chained (record.c) */
+/* How many blocks a submission has (cut()). The new keys and values of one submission are written behind while the
+ * device computes the next one. With many rows on a GPU, writing takes about a third as long as computing. So a
+ * submission is two thirds of what is left. The last one is an FFN and the head, which leave nothing to write. */
+#define SUBMISSION_BLOCKS_MAX 84u /* at most, with several rows */
+/* At most with a single row, which has little to write: as many as record.c can chain. */
 #define SUBMISSION_BLOCKS_SINGLE 160u
+#define SUBMISSION_ROWS_FEW 32u     /* up to so many rows use the same kernels, */
+#define SUBMISSION_ROWS_AS 24u      /* and so count as no more than these */
+#define SUBMISSION_BLOCKS_LAST 2u   /* of the last submission */
+#define SUBMISSION_BLOCKS_SHORT 16u /* so few before the last submission are not cut again */
+#define SUBMISSION_BLOCKS_WHOLE 12u /* a run of so few blocks is one submission */
+/* Between a step's last write-behind and its sampling the device computes an FFN and the head. The pool's threads stay
+ * awake for so long meanwhile, since waking them takes as long as sampling does. */
+#define STAY_AWAKE_NS (UINT64_C(2) * TDM_NSEC_PER_MSEC)
+#define STAY_AWAKE_LOGITS 8u /* only where so many rows or more are sampled */
 
 /* A submission under way: its blocks, and the layers whose new rows it leaves in its half of the log. */
 struct flight {
@@ -204,8 +204,9 @@ struct run {
         void *userdata;
 };
 
-/* Waits for the oldest submission under way, writes its rows behind, then tells of its blocks: what was told of is
- * complete in the segment. Meanwhile the device is at the next one. */
+/* Waits for the oldest submission under way, writes its keys and values behind into the segment, and only then calls
+ * on_block() for its blocks. So a block that was told of is complete in the segment. Meanwhile the device computes the
+ * next submission. */
 static int settle(struct run *run, struct tdm_error *err)
 {
         struct tdm_vk_model *m = run->m;
@@ -283,7 +284,8 @@ static int begin_some(struct run *run, uint32_t block, uint32_t *ret_n, struct t
                 work.n_logits = TDM_MIN(run->step->head.n_logits, m->logits_rows);
                 run->made_logits = true;
         }
-        /* A single row's is in flagged words, which are gone with their submission. */
+        /* With several rows, the norm at a submission's end is the input of the next one. A single row's is in flagged
+         * words, which are valid within one submission only. */
         work.joined = run->joins;
         work.joins = run->joins = slot->n_rows > 1 && slot->n_tiles == 1 && block + work.n < run->end &&
                                   tdm_block_kind(&m->hp, block + work.n) != TDM_BLOCK_HEAD &&
@@ -301,11 +303,12 @@ static int begin_some(struct run *run, uint32_t block, uint32_t *ret_n, struct t
         if (r != 0)
                 return r;
         run->n_begun++;
-        slot->on_device = !work.download; /* handed over: the other worker may change them */
+        slot->on_device = !work.download; /* after a download the other worker may change the rows */
         return 0;
 }
 
-/* Once the step's keys and values of all layers are in the segment: while the device is still at the head, if it is. */
+/* Ends the step's use of the cache when the keys and values of all layers are in the segment. The device may still be
+ * computing the head then. */
 static void end_cache(struct run *run)
 {
         struct tdm_vk_slot *slot = run->slot;
@@ -336,7 +339,7 @@ static int run_all(struct run *run, uint32_t first, struct tdm_error *err)
         return r == 0 ? hand_over(run->m, tdm_dmabuf_to_cpu, err) : r;
 }
 
-/* Whether the slot holds this step, and what follows is what was left. */
+/* The slot holds this step from an earlier run(), and `first` does not lie before the block where that one ended. */
 static bool goes_on(const struct tdm_vk_slot *slot, const struct tdm_step *step, uint32_t first)
 {
         return slot->next_block && first >= slot->next_block && slot->step_id == step->head.step_id &&
@@ -369,7 +372,7 @@ static int prepare(struct run *run, uint32_t first, struct tdm_error *err)
                         return r;
                 tdm_vk_step_fill(m, run->slot, run->step);
         } else if (run->slot->next_block != first)
-                run->slot->on_device = false; /* blocks between were run elsewhere */
+                run->slot->on_device = false; /* the other worker has run the blocks between */
         run->slot->next_block = 0;            /* should this fail */
         return attends && run->slot->attention_layers == 0 ? tdm_vk_kv_begin(&m->cache, run->step, err) : 0;
 }
