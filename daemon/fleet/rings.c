@@ -121,7 +121,7 @@ static int handle_desc(struct tdm_fleet_worker *w, const struct tdm_desc *desc)
         struct tdm_fleet_entry *entry = tdm_fleet_find(f, desc->model_id);
         struct tdm_fleet_step *step;
 
-        if (desc->kind == TDM_DESC_STEP || desc->slot >= TDM_STEP_SLOTS)
+        if (desc->kind == TDM_DESC_STEP || desc->kind == TDM_DESC_MARK || desc->slot >= TDM_STEP_SLOTS)
                 return -EPROTO;
         if (!entry || entry->leaving)
                 return 1;
