@@ -70,8 +70,7 @@ static struct user *find_user(struct tdm_background *b, uint64_t user)
 {
         struct user *u;
 
-        tdm_list_for_each(u, &b->users, struct user, node)
-        {
+        tdm_list_for_each(u, &b->users, struct user, node) {
                 if (u->user == user)
                         return u;
         }
@@ -82,8 +81,7 @@ static struct user *next_user(struct tdm_background *b)
 {
         struct user *u;
 
-        tdm_list_for_each(u, &b->users, struct user, node)
-        {
+        tdm_list_for_each(u, &b->users, struct user, node) {
                 if (!u->busy && u->to_do.head)
                         return u;
         }
@@ -190,8 +188,7 @@ void tdm_background_destroy(struct tdm_background *b)
         for (unsigned i = 0; i < b->n_started; i++)
                 pthread_join(b->threads[i], NULL);
         deliver(b, &b->finished);
-        tdm_list_for_each(u, &b->users, struct user, node)
-        {
+        tdm_list_for_each(u, &b->users, struct user, node) {
                 deliver(b, &u->to_do);
                 tdm_list_remove(&u->node);
                 free(u);

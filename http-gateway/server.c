@@ -297,9 +297,9 @@ static int on_tick(struct tdm_source *source, uint64_t now_ns, void *userdata)
         struct exchange *x;
         struct peer *peer;
 
-        tdm_list_for_each(x, &s->exchanges, struct exchange, node) tick_exchange(x, now_ns);
-        tdm_list_for_each(peer, &s->peers, struct peer, node)
-        {
+        tdm_list_for_each(x, &s->exchanges, struct exchange, node)
+                tick_exchange(x, now_ns);
+        tdm_list_for_each(peer, &s->peers, struct peer, node) {
                 bool idle = !peer->exchange;
 
                 if ((idle && (s->draining || now_ns - peer->since_ns > s->config->idle_timeout_s * TDM_NSEC_PER_SEC)) ||
@@ -389,7 +389,8 @@ static void stop(struct server *s)
 {
         struct exchange *x;
 
-        tdm_list_for_each(x, &s->exchanges, struct exchange, node) exchange_break(x);
+        tdm_list_for_each(x, &s->exchanges, struct exchange, node)
+                exchange_break(x);
         if (s->mhd) {
                 /* What was resumed has to be seen as such: libmicrohttpd aborts on suspended connections. */
                 (void)MHD_run(s->mhd);

@@ -114,8 +114,9 @@ struct tdm_account *tdm_accounts_get(struct tdm_accounts *accounts, uid_t uid)
         uid_t owner = tdm_accounts_owner(accounts, uid);
         struct tdm_account *account;
 
-        tdm_list_for_each(account, &accounts->list, struct tdm_account,
-                          node) if (account->uid == owner) return tdm_account_ref(account);
+        tdm_list_for_each(account, &accounts->list, struct tdm_account, node)
+                if (account->uid == owner)
+                        return tdm_account_ref(account);
         account = calloc(1, sizeof(*account));
         if (!account)
                 return NULL;

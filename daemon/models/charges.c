@@ -29,8 +29,7 @@ static struct tdm_model *oldest_cached(struct tdm_models *m, const struct tdm_ac
 {
         struct tdm_model *model, *oldest = NULL;
 
-        tdm_list_for_each(model, &m->list, struct tdm_model, node)
-        {
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
                 if (is_cached(model) && (!account || model->account == account) &&
                     (!oldest || model->last_used_ns < oldest->last_used_ns))
                         oldest = model;
@@ -44,8 +43,7 @@ bool tdm_models_have_too_many_described(struct tdm_models *m)
         uint64_t bytes = 0;
         unsigned n = 0;
 
-        tdm_list_for_each(model, &m->list, struct tdm_model, node)
-        {
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
                 if (!is_cached(model))
                         continue;
                 n++;
@@ -153,8 +151,7 @@ static struct tdm_model *find_idle(struct tdm_models *m, const struct tdm_accoun
 {
         struct tdm_model *model, *first = NULL;
 
-        tdm_list_for_each(model, &m->list, struct tdm_model, node)
-        {
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
                 if (model == keep || !is_idle(model) || (with_place && !model->has_place))
                         continue;
                 if (model->state != TDM_MODEL_READY && model->state != TDM_MODEL_DESCRIBED)

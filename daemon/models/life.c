@@ -37,8 +37,7 @@ void tdm_models_arm_tick(struct tdm_models *m)
 
         if (!tdm_list_empty(&m->left) || tdm_models_have_too_many_described(m))
                 at = now + TICK_NS;
-        tdm_list_for_each(model, &m->list, struct tdm_model, node)
-        {
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
                 if (model->load || model->state == TDM_MODEL_WAITING || model->state == TDM_MODEL_MAPPING)
                         at = now + TICK_NS;
                 else if (model->n_jobs > 0)
@@ -53,8 +52,7 @@ void tdm_models_free_left(struct tdm_models *m, uint64_t before_ns)
 {
         struct left_segments *g;
 
-        tdm_list_for_each(g, &m->left, struct left_segments, node)
-        {
+        tdm_list_for_each(g, &m->left, struct left_segments, node) {
                 if (g->since_ns >= before_ns)
                         continue;
                 tdm_list_remove(&g->node);
@@ -448,8 +446,7 @@ void tdm_models_cancel_loads(struct tdm_models *m)
 {
         struct tdm_model *model;
 
-        tdm_list_for_each(model, &m->list, struct tdm_model, node)
-        {
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
                 if (model->load)
                         tdm_model_load_cancel(model->load);
         }
@@ -459,8 +456,7 @@ static struct tdm_model *find_id(struct tdm_models *m, uint32_t id)
 {
         struct tdm_model *model;
 
-        tdm_list_for_each(model, &m->list, struct tdm_model, node)
-        {
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
                 if (model->id == id)
                         return model;
         }
@@ -512,8 +508,7 @@ static void continue_one_waiting(struct tdm_models *m)
 {
         struct tdm_model *model, *found = NULL;
 
-        tdm_list_for_each(model, &m->list, struct tdm_model, node)
-        {
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
                 if (!found && model->state == TDM_MODEL_WAITING)
                         found = model;
         }
@@ -531,8 +526,7 @@ int tdm_models_on_tick(struct tdm_source *source, uint64_t now_ns, void *userdat
         if (check)
                 m->last_file_check_ns = now_ns;
         tdm_models_free_left(m, now_ns - LEFT_NS);
-        tdm_list_for_each(model, &m->list, struct tdm_model, node)
-        {
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
                 if (check && (model->n_jobs > 0 || model->load))
                         (void)tdm_model_check_file(model, &err); /* fails the model itself */
                 if (model->state == TDM_MODEL_READING || model->state == TDM_MODEL_LOADING ||

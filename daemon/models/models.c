@@ -160,8 +160,7 @@ void tdm_models_destroy(struct tdm_models *m)
                 return;
         m->n_observers = 0;
         m->fleet = NULL;
-        tdm_list_for_each(model, &m->list, struct tdm_model, node)
-        {
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
                 tdm_model_load_destroyp(&model->load); /* its thread writes into the segments */
                 tdm_model_leave(model);
                 tdm_model_unlist(model);
@@ -227,9 +226,9 @@ static struct tdm_model *find(struct tdm_models *m, const struct tdm_file_identi
 {
         struct tdm_model *model;
 
-        tdm_list_for_each(model, &m->list, struct tdm_model,
-                          node) if (model->state != TDM_MODEL_FAILED &&
-                                    identity_equal(&model->identity, identity)) return model;
+        tdm_list_for_each(model, &m->list, struct tdm_model, node)
+                if (model->state != TDM_MODEL_FAILED && identity_equal(&model->identity, identity))
+                        return model;
         return NULL;
 }
 
@@ -239,8 +238,7 @@ static void forget_older(struct tdm_models *m, const char *path, bool by_name, c
 {
         struct tdm_model *model;
 
-        tdm_list_for_each(model, &m->list, struct tdm_model, node)
-        {
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
                 bool same_path = by_name && model->by_name && strcmp(model->path, path) == 0;
                 bool same_inode = model->identity.dev == identity->dev && model->identity.ino == identity->ino;
 
@@ -254,9 +252,10 @@ static int make_room(struct tdm_models *m, const struct tdm_account *account, st
 {
         struct tdm_model *model;
 
-        tdm_list_for_each(model, &m->list, struct tdm_model,
-                          node) if (m->n_models >= TDM_MAX_MODELS && model->state == TDM_MODEL_FAILED &&
-                                    model->n_steps == 0 && !model->load) tdm_model_retire(model);
+        tdm_list_for_each(model, &m->list, struct tdm_model, node)
+                if (m->n_models >= TDM_MAX_MODELS && model->state == TDM_MODEL_FAILED && model->n_steps == 0 &&
+                    !model->load)
+                        tdm_model_retire(model);
         while (m->n_models >= TDM_MAX_MODELS)
                 if (!tdm_models_evict_one(m, account, NULL))
                         return tdm_error_set(err, TDM_E_BUSY, "%u models are in use already; wait until one is not",
@@ -476,7 +475,8 @@ uint64_t tdm_models_resident_bytes(struct tdm_models *m)
         struct tdm_model *model;
         uint64_t bytes = 0;
 
-        tdm_list_for_each(model, &m->list, struct tdm_model, node) bytes += tdm_model_resident_bytes(model);
+        tdm_list_for_each(model, &m->list, struct tdm_model, node)
+                bytes += tdm_model_resident_bytes(model);
         return bytes;
 }
 
@@ -498,10 +498,9 @@ int tdm_models_unload(struct tdm_models *m, const char *name, struct tdm_error *
         if (!name || !name[0])
                 name = tdm_models_default_name(m);
         /* What clients passed and call alike goes only when there is none of the daemon's own. */
-        tdm_list_for_each(model, &m->list, struct tdm_model, node) named =
-                named || (model->by_name && strcmp(model->name, name) == 0);
         tdm_list_for_each(model, &m->list, struct tdm_model, node)
-        {
+                named = named || (model->by_name && strcmp(model->name, name) == 0);
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
                 if (strcmp(model->name, name) != 0 || model->by_name != named)
                         continue;
                 found = true;
@@ -511,8 +510,7 @@ int tdm_models_unload(struct tdm_models *m, const char *name, struct tdm_error *
         }
         if (!found)
                 return tdm_error_set(err, TDM_E_NO_MODEL, "model %.*s is not loaded", TDM_UTF8_CUT(name, 200));
-        tdm_list_for_each(model, &m->list, struct tdm_model, node)
-        {
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
                 if (strcmp(model->name, name) != 0 || model->by_name != named)
                         continue;
                 tdm_log_info("model %s unloaded as asked", name);

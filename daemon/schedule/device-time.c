@@ -65,8 +65,7 @@ void tdm_scheduler_level(struct tdm_scheduler *s)
                 s->users[i].wanted = s->users[i].wants;
                 s->users[i].wants = false;
         }
-        tdm_list_for_each(q, &s->sequences, struct sequence, node)
-        {
+        tdm_list_for_each(q, &s->sequences, struct sequence, node) {
                 if (!q->job->finished && !q->job->paused && q->job->accepted)
                         tdm_scheduler_user(s, q->job->uid)->wants = true;
         }
@@ -138,8 +137,7 @@ static bool in_a_hurry(const struct tdm_scheduler *s, const struct lane *lane)
 
         if (s->shared_ns != 0 && tdm_scheduler_now(s) - s->shared_ns < SHARED_NS)
                 return true;
-        tdm_list_for_each(q, &lane->active, struct sequence, active)
-        {
+        tdm_list_for_each(q, &lane->active, struct sequence, active) {
                 if (q->job->deadline_ns && !q->job->finished)
                         return true;
         }

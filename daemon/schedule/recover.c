@@ -122,10 +122,8 @@ void tdm_scheduler_on_reset(struct tdm_scheduler *s, const char *reason, uint32_
         struct sequence *q;
         struct lane *lane;
 
-        tdm_list_for_each(lane, &s->lanes, struct lane, node)
-        {
-                tdm_list_for_each(q, &lane->active, struct sequence, active)
-                {
+        tdm_list_for_each(lane, &s->lanes, struct lane, node) {
+                tdm_list_for_each(q, &lane->active, struct sequence, active) {
                         q->job->recoveries++;
                         if (!q->job->finished)
                                 q->job->state = TDM_JOB_RECOVERING;

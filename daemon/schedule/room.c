@@ -57,8 +57,7 @@ static void evict(struct tdm_scheduler *s, struct lane *lane, struct sequence *q
         q->job->evictions++;
         s->stats.evictions++;
         q->job->state = TDM_JOB_QUEUED;
-        tdm_list_for_each(other, &s->waiting, struct sequence, queue)
-        {
+        tdm_list_for_each(other, &s->waiting, struct sequence, queue) {
                 if (!before && other->job->id > q->job->id)
                         before = other;
         }
@@ -89,8 +88,7 @@ static bool will_have_room(const struct lane *lane, const struct tdm_pages_need 
 
         for (int g = 0; g < TDM_KV_GROUPS; g++)
                 rest.n[g] -= TDM_MIN(rest.n[g], tdm_pages_room(lane->model->pages, (enum tdm_kv_group)g));
-        tdm_list_for_each(q, &lane->active, struct sequence, active)
-        {
+        tdm_list_for_each(q, &lane->active, struct sequence, active) {
                 if (q->leaving || q->job->finished)
                         subtract_pages(&rest, q);
         }
@@ -119,8 +117,7 @@ static struct sequence *least(struct tdm_scheduler *s, struct lane *lane, const 
 {
         struct sequence *q, *found = NULL;
 
-        tdm_list_for_each(q, &lane->active, struct sequence, active)
-        {
+        tdm_list_for_each(q, &lane->active, struct sequence, active) {
                 bool before = !found;
 
                 if (!may_go(s, q, than, runs))
@@ -155,8 +152,7 @@ static bool could_have_room(struct tdm_scheduler *s, struct lane *lane, const st
 
         for (int g = 0; g < TDM_KV_GROUPS; g++)
                 rest.n[g] -= TDM_MIN(rest.n[g], tdm_pages_room(lane->model->pages, (enum tdm_kv_group)g));
-        tdm_list_for_each(q, &lane->active, struct sequence, active)
-        {
+        tdm_list_for_each(q, &lane->active, struct sequence, active) {
                 if (q->leaving || q->job->finished || may_go(s, q, than, false))
                         subtract_pages(&rest, q);
         }
@@ -186,8 +182,7 @@ bool tdm_scheduler_make_place(struct tdm_scheduler *s, struct lane *lane, const 
 {
         struct sequence *victim;
 
-        tdm_list_for_each(victim, &lane->active, struct sequence, active)
-        {
+        tdm_list_for_each(victim, &lane->active, struct sequence, active) {
                 if (victim->leaving || victim->job->finished)
                         return false; /* its place is free soon */
         }
@@ -231,8 +226,7 @@ void tdm_scheduler_sweep_leaving(struct tdm_scheduler *s, struct lane *lane)
 {
         struct sequence *q;
 
-        tdm_list_for_each(q, &lane->active, struct sequence, active)
-        {
+        tdm_list_for_each(q, &lane->active, struct sequence, active) {
                 if (q->leaving && !q->in_flight && !q->job->finished && !lane->dead)
                         evict(s, lane, q);
         }

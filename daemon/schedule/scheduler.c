@@ -105,8 +105,7 @@ struct lane *tdm_scheduler_lane(struct tdm_scheduler *s, uint32_t model_id)
 {
         struct lane *lane;
 
-        tdm_list_for_each(lane, &s->lanes, struct lane, node)
-        {
+        tdm_list_for_each(lane, &s->lanes, struct lane, node) {
                 if (lane->model->id == model_id)
                         return lane;
         }
@@ -147,8 +146,10 @@ void tdm_scheduler_destroy(struct tdm_scheduler *s)
         if (!s)
                 return;
         tdm_background_destroyp(&s->background); /* drops its references to jobs and models */
-        tdm_list_for_each(q, &s->sequences, struct sequence, node) forget(s, q);
-        tdm_list_for_each(lane, &s->lanes, struct lane, node) lane_free(s, lane);
+        tdm_list_for_each(q, &s->sequences, struct sequence, node)
+                forget(s, q);
+        tdm_list_for_each(lane, &s->lanes, struct lane, node)
+                lane_free(s, lane);
         tdm_source_destroyp(&s->work);
         tdm_source_destroyp(&s->deadline);
         free(s->users);
@@ -191,8 +192,7 @@ static void arm_deadline(struct tdm_scheduler *s)
         uint64_t next = UINT64_MAX;
         struct sequence *q;
 
-        tdm_list_for_each(q, &s->sequences, struct sequence, node)
-        {
+        tdm_list_for_each(q, &s->sequences, struct sequence, node) {
                 if (q->job->deadline_ns && !q->job->finished)
                         next = TDM_MIN(next, q->job->deadline_ns);
         }
@@ -204,8 +204,7 @@ static int on_deadline(struct tdm_source *source, uint64_t now_ns, void *userdat
         struct tdm_scheduler *s = userdata;
         struct sequence *q;
 
-        tdm_list_for_each(q, &s->sequences, struct sequence, node)
-        {
+        tdm_list_for_each(q, &s->sequences, struct sequence, node) {
                 struct tdm_job *job = q->job;
                 struct tdm_error err;
 
@@ -322,8 +321,7 @@ static void retire_finished(struct tdm_scheduler *s)
 {
         struct sequence *q;
 
-        tdm_list_for_each(q, &s->sequences, struct sequence, node)
-        {
+        tdm_list_for_each(q, &s->sequences, struct sequence, node) {
                 if (q->job->finished && !q->in_flight && q->job->state != TDM_JOB_DONE)
                         tdm_scheduler_retire(s, tdm_scheduler_lane(s, q->job->model->id), q);
         }
@@ -441,8 +439,7 @@ static void prepare_all(struct tdm_scheduler *s)
 {
         struct sequence *q;
 
-        tdm_list_for_each(q, &s->waiting, struct sequence, queue)
-        {
+        tdm_list_for_each(q, &s->waiting, struct sequence, queue) {
                 struct tdm_job *job = q->job;
 
                 if (job->finished)
@@ -523,8 +520,7 @@ static struct sequence *next_waiting(struct tdm_scheduler *s, const struct lane 
 {
         struct sequence *q, *best = NULL;
 
-        tdm_list_for_each(q, &s->waiting, struct sequence, queue)
-        {
+        tdm_list_for_each(q, &s->waiting, struct sequence, queue) {
                 const struct tdm_job *job = q->job;
                 bool skipped = false;
 
@@ -637,12 +633,10 @@ static void tell(struct tdm_scheduler *s)
         uint32_t position[2] = { 0 }; /* interactive jobs count before all background ones */
         struct sequence *q;
 
-        tdm_list_for_each(q, &s->waiting, struct sequence, queue)
-        {
+        tdm_list_for_each(q, &s->waiting, struct sequence, queue) {
                 position[1] += q->job->accepted && q->job->priority == TDM_JOB_INTERACTIVE;
         }
-        tdm_list_for_each(q, &s->sequences, struct sequence, node)
-        {
+        tdm_list_for_each(q, &s->sequences, struct sequence, node) {
                 struct tdm_job *job = q->job;
 
                 if (!job->accepted || job->state == TDM_JOB_DONE)
@@ -656,8 +650,7 @@ static void tell(struct tdm_scheduler *s)
                 tell_progress(q, now);
         }
         tell_emits(s);
-        tdm_list_for_each(q, &s->ended, struct sequence, queue)
-        {
+        tdm_list_for_each(q, &s->ended, struct sequence, queue) {
                 struct tdm_job *job = tdm_job_ref(q->job);
 
                 forget(s, q);
@@ -673,8 +666,7 @@ void tdm_scheduler_run(struct tdm_scheduler *s)
 
         prepare_all(s);
         retire_finished(s);
-        tdm_list_for_each(lane, &s->lanes, struct lane, node)
-        {
+        tdm_list_for_each(lane, &s->lanes, struct lane, node) {
                 tdm_scheduler_sweep_leaving(s, lane);
                 admit(s, lane);
         }
@@ -683,7 +675,8 @@ void tdm_scheduler_run(struct tdm_scheduler *s)
         while (tdm_scheduler_issue(s))
                 ;
         retire_finished(s); /* jobs that no worker can run */
-        tdm_list_for_each(lane, &s->lanes, struct lane, node) tdm_scheduler_sweep_lane(s, lane);
+        tdm_list_for_each(lane, &s->lanes, struct lane, node)
+                tdm_scheduler_sweep_lane(s, lane);
         tell(s);
 }
 
@@ -693,8 +686,7 @@ struct tdm_job *tdm_scheduler_find(struct tdm_scheduler *s, uint64_t id)
 {
         struct sequence *q;
 
-        tdm_list_for_each(q, &s->sequences, struct sequence, node)
-        {
+        tdm_list_for_each(q, &s->sequences, struct sequence, node) {
                 if (q->job->id == id && q->job->state != TDM_JOB_DONE)
                         return q->job;
         }
@@ -712,8 +704,7 @@ void tdm_scheduler_stats(const struct tdm_scheduler *s, struct tdm_scheduler_sta
 
         *ret = s->stats;
         ret->n_in_flight = s->n_in_flight;
-        tdm_list_for_each(q, &s->sequences, struct sequence, node)
-        {
+        tdm_list_for_each(q, &s->sequences, struct sequence, node) {
                 if (q->table != UINT32_MAX)
                         ret->n_running++;
                 else if (q->job->state != TDM_JOB_DONE)
@@ -733,8 +724,7 @@ void tdm_scheduler_drain(struct tdm_scheduler *s)
 
         s->draining = true;
         tdm_error_set(&err, TDM_E_DRAINING, "tandemd is shutting down; the job had not begun");
-        tdm_list_for_each(q, &s->waiting, struct sequence, queue)
-        {
+        tdm_list_for_each(q, &s->waiting, struct sequence, queue) {
                 if (q->job->evictions == 0) /* the others had begun */
                         tdm_job_finish(q->job, TDM_JOB_END_ERROR, &err);
         }
@@ -763,8 +753,7 @@ void tdm_scheduler_on_model_changed(struct tdm_scheduler *s, struct tdm_model *m
                 /* Only marked here, because this may be called while the lists are walked. */
                 if (lane)
                         lane->dead = true;
-                tdm_list_for_each(q, &s->sequences, struct sequence, node)
-                {
+                tdm_list_for_each(q, &s->sequences, struct sequence, node) {
                         if (q->job->model == model)
                                 finish_error(q->job, &err);
                 }

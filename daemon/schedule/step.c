@@ -44,12 +44,10 @@ static bool pick_class(struct tdm_scheduler *s, uint64_t *const *tried, unsigned
         struct sequence *q;
         struct lane *lane;
 
-        tdm_list_for_each(lane, &s->lanes, struct lane, node)
-        {
+        tdm_list_for_each(lane, &s->lanes, struct lane, node) {
                 if (lane->dead || lane->n_flights == TDM_STEP_SLOTS)
                         continue;
-                tdm_list_for_each(q, &lane->active, struct sequence, active)
-                {
+                tdm_list_for_each(q, &lane->active, struct sequence, active) {
                         enum tdm_placement placement = tdm_scheduler_placement_of(s, q->job);
                         uint64_t *stamp = q->suspects ? &q->suspects->stamp : &lane->stamp[placement];
                         bool skip = !has_work(q);
@@ -129,8 +127,7 @@ static uint32_t collect(struct tdm_scheduler *s, const struct step_class *c, con
         const uint8_t home = (uint8_t)(1 + route->worker);
         struct sequence *q;
 
-        tdm_list_for_each(q, &c->lane->active, struct sequence, active)
-        {
+        tdm_list_for_each(q, &c->lane->active, struct sequence, active) {
                 uint32_t i;
 
                 if (!tdm_class_has(s, c, q))
@@ -352,8 +349,7 @@ static void fail_class(struct tdm_scheduler *s, const struct step_class *c, int 
         else
                 tdm_error_set(&err, TDM_E_INTERNAL, "cannot issue a step of model %s: %s", c->lane->model->name,
                               strerror(-r));
-        tdm_list_for_each(q, &c->lane->active, struct sequence, active)
-        {
+        tdm_list_for_each(q, &c->lane->active, struct sequence, active) {
                 if (tdm_class_has(s, c, q) && has_work(q))
                         tdm_job_finish(q->job, TDM_JOB_END_ERROR, &err);
         }
@@ -467,8 +463,7 @@ static struct tdm_share share_of(struct tdm_scheduler *s, const struct step_clas
         struct tdm_share share;
         struct sequence *q;
 
-        tdm_list_for_each(q, &c->lane->active, struct sequence, active)
-        {
+        tdm_list_for_each(q, &c->lane->active, struct sequence, active) {
                 if (!tdm_class_has(s, c, q))
                         continue;
                 if (sequence_is_decoding(q))

@@ -131,8 +131,7 @@ static void cancel_all(struct server *s)
         struct tdm_job *job;
 
         tdm_error_set(&err, TDM_E_DRAINING, "tandemd was shut down before the job was done");
-        tdm_list_for_each(job, tdm_scheduler_jobs(s->scheduler), struct tdm_job, node)
-        {
+        tdm_list_for_each(job, tdm_scheduler_jobs(s->scheduler), struct tdm_job, node) {
                 if (!s->cancelled && !job->finished)
                         tdm_log_info("job %llu is cancelled: it was not done in time", (unsigned long long)job->id);
                 tdm_scheduler_cancel(s->scheduler, job, &err);
@@ -298,8 +297,7 @@ static bool has_work(void *userdata)
         if (!s->fleet || !tdm_fleet_is_ready(s->fleet))
                 return false; /* the workers start; the fleet watches that by itself */
         tdm_scheduler_stats(s->scheduler, &stats);
-        tdm_list_for_each(job, tdm_scheduler_jobs(s->scheduler), struct tdm_job, node)
-        {
+        tdm_list_for_each(job, tdm_scheduler_jobs(s->scheduler), struct tdm_job, node) {
                 if (job->finished || job->paused || job->encoding)
                         continue;
                 if (job->state == TDM_JOB_PREFILL || job->state == TDM_JOB_DECODE || job->state == TDM_JOB_RECOVERING)

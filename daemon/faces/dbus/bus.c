@@ -146,7 +146,8 @@ void bus_tear_down(struct tdm_dbus *bus)
 
         bus->registered = bus->lost = false;
         bus_forget_asking(&bus->asking);
-        tdm_list_for_each(peer, &bus->peers, struct bus_peer, node) bus_peer_free(peer);
+        tdm_list_for_each(peer, &bus->peers, struct bus_peer, node)
+                bus_peer_free(peer);
         if (!connection)
                 return;
         dbus_connection_set_dispatch_status_function(connection, NULL, NULL, NULL);
@@ -559,7 +560,8 @@ void tdm_dbus_destroy(struct tdm_dbus *bus)
         if (!bus)
                 return;
         bus_tear_down(bus);
-        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) bus_job_free(job);
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
+                bus_job_free(job);
         tdm_source_destroy(bus->dispatch);
         tdm_source_destroy(bus->retry);
         tdm_source_destroy(bus->tick);

@@ -21,7 +21,9 @@ struct bus_job *bus_job_find(struct tdm_dbus *bus, const char *path)
 {
         struct bus_job *job;
 
-        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) if (strcmp(job->path, path) == 0) return job;
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
+                if (strcmp(job->path, path) == 0)
+                        return job;
         return NULL;
 }
 
@@ -34,8 +36,7 @@ bool bus_job_knows(const struct tdm_dbus *bus, const struct bus_peer *peer)
 {
         struct bus_job *job;
 
-        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
-        {
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) {
                 if (job->owner == peer)
                         return true;
                 for (unsigned i = 0; i < BUS_MAX_WATCHERS; i++)
@@ -90,11 +91,11 @@ static bool forget_oldest(struct tdm_dbus *bus, bool of_uid, uid_t uid)
 {
         struct bus_job *job;
 
-        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) if (job->ended && (!of_uid || job->uid == uid))
-        {
-                bus_job_forget(job);
-                return true;
-        }
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
+                if (job->ended && (!of_uid || job->uid == uid)) {
+                        bus_job_forget(job);
+                        return true;
+                }
         return false;
 }
 
@@ -102,8 +103,7 @@ void bus_job_peer_left(struct tdm_dbus *bus, struct bus_peer *peer)
 {
         struct bus_job *job;
 
-        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
-        {
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) {
                 for (unsigned i = 0; i < BUS_MAX_WATCHERS; i++)
                         if (job->watchers[i] == peer)
                                 job->watchers[i] = NULL;
@@ -127,8 +127,9 @@ static uint64_t kept_bytes(const struct tdm_dbus *bus, bool of_uid, uid_t uid)
         struct bus_job *job;
         uint64_t n = 0;
 
-        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) if (!of_uid || job->uid == uid) n +=
-                job->text_capacity + job->stream.capacity;
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
+                if (!of_uid || job->uid == uid)
+                        n += job->text_capacity + job->stream.capacity;
         return n;
 }
 
@@ -417,13 +418,13 @@ static void limit_ended(struct tdm_dbus *bus)
         unsigned n_all = 0, n;
         struct bus_job *job, *other;
 
-        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) n_all += job->ended;
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
+                n_all += job->ended;
         while (n_all > BUS_MAX_ENDED_JOBS && forget_oldest(bus, false, 0))
                 n_all--;
         if (n_all <= BUS_MAX_ENDED_JOBS_PER_UID)
                 return;
-        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
-        {
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) {
                 n = 0;
                 if (!job->ended)
                         continue;
@@ -441,8 +442,7 @@ uint64_t bus_job_tick(struct tdm_dbus *bus, uint64_t now_ns)
         uint64_t next_ns = 0;
         struct bus_job *job;
 
-        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
-        {
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) {
                 uint64_t due_ns = 0;
 
                 if (job->changed && now_ns - job->changed_ns >= BUS_CHANGED_NS)
@@ -498,7 +498,8 @@ static int start(struct bus_peer *peer, struct bus_request *request, int *ret_fd
 
         if (bus->draining)
                 return tdm_error_set(err, TDM_E_DRAINING, "tandemd is shutting down and takes no jobs");
-        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) n++;
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
+                n++;
         if (n >= MAX_OBJECTS && !forget_oldest(bus, false, 0))
                 return tdm_error_set(err, TDM_E_BUSY, "%u jobs are known already; try again later", n);
         request->params.uid = peer->uid;

@@ -44,8 +44,9 @@ void bus_manager_model_changed(struct tdm_dbus *bus, struct tdm_model *model)
         struct bus_peer *peer;
 
         tdm_list_for_each(peer, &bus->peers, struct bus_peer, node)
-                tdm_list_for_each(load, &peer->loads, struct bus_load, node) if (load->model == model)
-                        answer_load(peer, load);
+                tdm_list_for_each(load, &peer->loads, struct bus_load, node)
+                        if (load->model == model)
+                                answer_load(peer, load);
 }
 
 static int wait_for_model(struct bus_peer *peer, DBusMessage *message, struct tdm_model *model, struct tdm_error *err)
@@ -53,7 +54,8 @@ static int wait_for_model(struct bus_peer *peer, DBusMessage *message, struct td
         struct bus_load *load;
         unsigned n = 0;
 
-        tdm_list_for_each(load, &peer->loads, struct bus_load, node) n++;
+        tdm_list_for_each(load, &peer->loads, struct bus_load, node)
+                n++;
         if (n >= MAX_LOADS)
                 return tdm_error_set(err, TDM_E_QUOTA, "%u calls of this caller wait for models already", n);
         load = calloc(1, sizeof(*load));
@@ -281,7 +283,8 @@ bool tdm_dbus_is_drained(const struct tdm_dbus *bus)
                 return true;
         if (bus->connection && dbus_connection_has_messages_to_send(bus->connection))
                 return false;
-        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) if (bus_stream_is_open(&job->stream) &&
-                                                                     bus_stream_waiting(&job->stream) > 0) return false;
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
+                if (bus_stream_is_open(&job->stream) && bus_stream_waiting(&job->stream) > 0)
+                        return false;
         return true;
 }

@@ -85,8 +85,7 @@ static bool find_job(struct bus_peer *peer, const char *path, enum bus_polkit ot
                                         .only_look = !bus_job_is_seen_by(job, peer) };
                 return true;
         }
-        tdm_list_for_each(other, &peer->bus->jobs, struct bus_job, node)
-        {
+        tdm_list_for_each(other, &peer->bus->jobs, struct bus_job, node) {
                 rest = below(other->path, path);
                 if (rest && rest[0] && bus_job_is_seen_by(other, peer))
                         ret->folder = true;
@@ -136,8 +135,9 @@ static bool needs_leave(struct bus_peer *peer, const char *path, bool managed, e
         if (!bus->system || bus_peer_is_root(peer) || others != BUS_POLKIT_UNKNOWN)
                 return false;
         if (managed) {
-                tdm_list_for_each(job, &bus->jobs, struct bus_job,
-                                  node) if (!bus_job_is_seen_by(job, peer)) return true;
+                tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
+                        if (!bus_job_is_seen_by(job, peer))
+                                return true;
                 return false;
         }
         if (!below(path, BUS_ROOT "/jobs") || strcmp(path, BUS_ROOT "/jobs") == 0)
@@ -220,13 +220,13 @@ static void add_children(struct text *t, struct bus_peer *peer, const char *path
                 snprintf(object, sizeof(object), BUS_ROOT "/workers/%s", bus_worker_names[i]);
                 add_child(t, path, object);
         }
-        tdm_list_for_each(model, tdm_models_list(bus->models), struct tdm_model, node)
-        {
+        tdm_list_for_each(model, tdm_models_list(bus->models), struct tdm_model, node) {
                 bus_model_path(model, object);
                 add_child(t, path, object);
         }
-        tdm_list_for_each(job, &bus->jobs, struct bus_job, node) if (bus_job_is_seen_by(job, peer))
-                add_child(t, path, job->path);
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
+                if (bus_job_is_seen_by(job, peer))
+                        add_child(t, path, job->path);
 }
 
 static void introspect(struct bus_peer *peer, DBusMessage *message, const struct target *target)
@@ -383,14 +383,13 @@ static void get_managed_objects(struct bus_peer *peer, DBusMessage *message, enu
                 snprintf(path, sizeof(path), BUS_ROOT "/workers/%s", bus_worker_names[i]);
                 write_object(&w, bus, path, &bus_worker_interface, (void *)&bus_worker_names[i], true);
         }
-        tdm_list_for_each(model, tdm_models_list(bus->models), struct tdm_model, node)
-        {
+        tdm_list_for_each(model, tdm_models_list(bus->models), struct tdm_model, node) {
                 bus_model_path(model, path);
                 write_object(&w, bus, path, &bus_model_interface, model, true);
         }
-        tdm_list_for_each(job, &bus->jobs, struct bus_job,
-                          node) if (bus_job_is_seen_by(job, peer) || others == BUS_POLKIT_YES)
-                write_object(&w, bus, job->path, &bus_job_interface, job, true);
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
+                if (bus_job_is_seen_by(job, peer) || others == BUS_POLKIT_YES)
+                        write_object(&w, bus, job->path, &bus_job_interface, job, true);
         bus_close(&w);
         bus_reply_finish(bus, message, &w);
 }

@@ -87,13 +87,12 @@ int bus_peer_hold(struct bus_peer *peer, DBusMessage *message, struct bus_held *
         if (fds && bus->n_held_with_fds >= BUS_MAX_HELD_WITH_FDS)
                 return tdm_error_set(err, TDM_E_BUSY,
                                      "too many calls with file descriptors wait already; try again later");
-        tdm_list_for_each(p, &bus->peers, struct bus_peer,
-                          node) if (p == peer || (p->account && p->account == peer->account))
-                tdm_list_for_each(held, &p->held, struct bus_held, node)
-        {
-                n++;
-                bytes += held->size_bytes;
-        }
+        tdm_list_for_each(p, &bus->peers, struct bus_peer, node)
+                if (p == peer || (p->account && p->account == peer->account))
+                        tdm_list_for_each(held, &p->held, struct bus_held, node) {
+                                n++;
+                                bytes += held->size_bytes;
+                        }
         if (n >= BUS_MAX_HELD_PER_UID || bytes + m.bytes > BUS_MAX_HELD_BYTES_PER_UID)
                 return tdm_error_set(err, TDM_E_QUOTA, "%u calls of this caller wait already", n);
         if (bus->n_held >= BUS_MAX_HELD || bus->held_bytes + m.bytes > BUS_MAX_HELD_BYTES)
@@ -122,8 +121,10 @@ void bus_peer_free(struct bus_peer *peer)
         struct bus_load *load;
 
         bus_forget_asking(&peer->asking);
-        tdm_list_for_each(held, &peer->held, struct bus_held, node) bus_held_free(held);
-        tdm_list_for_each(load, &peer->loads, struct bus_load, node) bus_load_free(load);
+        tdm_list_for_each(held, &peer->held, struct bus_held, node)
+                bus_held_free(held);
+        tdm_list_for_each(load, &peer->loads, struct bus_load, node)
+                bus_load_free(load);
         bus_job_peer_left(bus, peer);
         tdm_list_remove(&peer->node);
         bus->n_peers--;
@@ -158,8 +159,7 @@ static void serve_held(struct bus_peer *peer)
 {
         struct bus_held *held;
 
-        tdm_list_for_each(held, &peer->held, struct bus_held, node)
-        {
+        tdm_list_for_each(held, &peer->held, struct bus_held, node) {
                 DBusMessage *message;
 
                 if (held->asking)
@@ -209,8 +209,7 @@ static bool forget_one(struct tdm_dbus *bus, const struct tdm_account *account)
 {
         struct bus_peer *peer;
 
-        tdm_list_for_each(peer, &bus->peers, struct bus_peer, node)
-        {
+        tdm_list_for_each(peer, &bus->peers, struct bus_peer, node) {
                 if (!peer->known || (account && peer->account != account) || !tdm_list_empty(&peer->held) ||
                     !tdm_list_empty(&peer->loads) || bus_job_knows(bus, peer))
                         continue;

@@ -341,8 +341,7 @@ struct tdm_model *bus_model_find(struct tdm_dbus *bus, const char *path)
         char own[BUS_MAX_PATH];
         struct tdm_model *model;
 
-        tdm_list_for_each(model, tdm_models_list(bus->models), struct tdm_model, node)
-        {
+        tdm_list_for_each(model, tdm_models_list(bus->models), struct tdm_model, node) {
                 bus_model_path(model, own);
                 if (strcmp(path, own) == 0)
                         return model;
@@ -393,8 +392,7 @@ static uint64_t tell_of_models(struct tdm_dbus *bus, uint64_t now_ns)
         uint64_t next_ns = 0;
         struct tdm_model *model;
 
-        tdm_list_for_each(model, tdm_models_list(bus->models), struct tdm_model, node)
-        {
+        tdm_list_for_each(model, tdm_models_list(bus->models), struct tdm_model, node) {
                 struct bus_known_model *known = known_model(bus, model->id);
                 char path[BUS_MAX_PATH];
 
@@ -425,8 +423,9 @@ static void on_scanned(const char *name, const char *path, uint64_t size_bytes, 
         struct scan *scan = userdata;
         struct tdm_model *model;
 
-        tdm_list_for_each(model, tdm_models_list(scan->bus->models), struct tdm_model,
-                          node) if (strcmp(model->name, name) == 0) return; /* listed already */
+        tdm_list_for_each(model, tdm_models_list(scan->bus->models), struct tdm_model, node)
+                if (strcmp(model->name, name) == 0)
+                        return; /* listed already */
         bus_open(scan->w, DBUS_TYPE_ARRAY, "{sv}");
         bus_entry_string(scan->w, "name", name);
         bus_entry_string(scan->w, "path", path);
@@ -443,8 +442,7 @@ void bus_write_models(struct bus_writer *w, struct tdm_dbus *bus)
         struct tdm_model *model;
 
         bus_open(w, DBUS_TYPE_ARRAY, "a{sv}");
-        tdm_list_for_each(model, tdm_models_list(bus->models), struct tdm_model, node)
-        {
+        tdm_list_for_each(model, tdm_models_list(bus->models), struct tdm_model, node) {
                 bus_model_path(model, path);
                 bus_open(w, DBUS_TYPE_ARRAY, "{sv}");
                 bus_entry_string(w, "name", model->name);

@@ -218,8 +218,7 @@ static void test_kept(void **state)
                         make_job(&bus, uid, mib, false);
         assert_true(bus_may_keep(&bus, 6, 2 * mib));
         assert_false(bus_may_keep(&bus, 6, 3 * mib));
-        tdm_list_for_each(job, &bus.jobs, struct bus_job, node)
-        {
+        tdm_list_for_each(job, &bus.jobs, struct bus_job, node) {
                 job->ended = true;
                 bus_job_free(job);
         }

@@ -14,8 +14,7 @@ static void client_free(struct client *c)
 {
         struct request *request;
 
-        tdm_list_for_each(request, &c->requests, struct request, node)
-        {
+        tdm_list_for_each(request, &c->requests, struct request, node) {
                 struct tdm_job *job = request->job;
 
                 if (job) {
@@ -84,8 +83,7 @@ static int on_reading(struct tdm_source *source, uint64_t now_ns, void *userdata
         struct client *c;
         bool any = false;
 
-        tdm_list_for_each(c, &face->clients, struct client, node)
-        {
+        tdm_list_for_each(c, &face->clients, struct client, node) {
                 uint64_t queued;
                 struct request *request;
 
@@ -94,8 +92,9 @@ static int on_reading(struct tdm_source *source, uint64_t now_ns, void *userdata
                 queued = tdm_conn_queued_bytes(c->conn);
                 if (queued <= PAUSE_BYTES / 2) {
                         c->paused = false;
-                        tdm_list_for_each(request, &c->requests, struct request, node) if (request->job)
-                                request->job->paused = false;
+                        tdm_list_for_each(request, &c->requests, struct request, node)
+                                if (request->job)
+                                        request->job->paused = false;
                         tdm_scheduler_kick(face->scheduler);
                         continue;
                 }
@@ -156,7 +155,8 @@ void tdm_face_destroy(struct tdm_face *face)
 
         if (!face)
                 return;
-        tdm_list_for_each(c, &face->clients, struct client, node) client_free(c);
+        tdm_list_for_each(c, &face->clients, struct client, node)
+                client_free(c);
         tdm_background_destroyp(&face->background);
         tdm_source_destroyp(&face->reading);
         free(face->socket);
@@ -256,9 +256,9 @@ void tdm_face_on_model_changed(struct tdm_face *face, struct tdm_model *model)
         struct client *c;
 
         tdm_list_for_each(c, &face->clients, struct client, node)
-                tdm_list_for_each(request, &c->requests, struct request,
-                                  node) if (request->model == model && request->kind != REQUEST_JOB)
-                        request_model_changed(request);
+                tdm_list_for_each(request, &c->requests, struct request, node)
+                        if (request->model == model && request->kind != REQUEST_JOB)
+                                request_model_changed(request);
 }
 
 void tdm_face_set_draining(struct tdm_face *face)
@@ -270,8 +270,7 @@ void tdm_face_finish(struct tdm_face *face)
 {
         struct client *c;
 
-        tdm_list_for_each(c, &face->clients, struct client, node)
-        {
+        tdm_list_for_each(c, &face->clients, struct client, node) {
                 c->finishing = true;
                 tdm_conn_finish(c->conn);
         }
@@ -342,8 +341,9 @@ void face_protocol_error(struct client *c, const char *message)
         c->finishing = true;
         tdm_log_debug("client %d of user %u hung up on: %s", (int)c->pid, (unsigned)c->uid, message);
         face_send_error(c, 0, TDM_E_PROTOCOL, message);
-        tdm_list_for_each(request, &c->requests, struct request, node) if (request->job)
-                tdm_scheduler_cancel(c->face->scheduler, request->job, NULL);
+        tdm_list_for_each(request, &c->requests, struct request, node)
+                if (request->job)
+                        tdm_scheduler_cancel(c->face->scheduler, request->job, NULL);
         tdm_conn_finish(c->conn);
 }
 

@@ -67,11 +67,11 @@ static bool may_open(struct client *c, uint32_t id)
                 face_send_error(c, id, TDM_E_BUSY, message);
                 return false;
         }
-        tdm_list_for_each(r, &c->requests, struct request, node) if (r->id == id)
-        {
-                face_protocol_error(c, "two open requests have the same id");
-                return false;
-        }
+        tdm_list_for_each(r, &c->requests, struct request, node)
+                if (r->id == id) {
+                        face_protocol_error(c, "two open requests have the same id");
+                        return false;
+                }
         return true;
 }
 
@@ -486,11 +486,11 @@ static int handle_stop_trace(struct client *c, uint32_t id, const Tandem__StopTr
 {
         struct request *r;
 
-        tdm_list_for_each(r, &c->requests, struct request, node) if (r->id == stop->request && r->trace)
-        {
-                face_trace_stop(r->trace);
-                break;
-        }
+        tdm_list_for_each(r, &c->requests, struct request, node)
+                if (r->id == stop->request && r->trace) {
+                        face_trace_stop(r->trace);
+                        break;
+                }
         /* One that has just ended by itself is as good as stopped. */
         face_send_ok(c, id);
         return 0;

@@ -127,8 +127,7 @@ void face_send_status(struct client *c, uint32_t id)
         }
         status.n_workers = source.fleet ? TDM_N_WORKERS : 0;
         status.workers = worker_list;
-        tdm_list_for_each(model, tdm_models_list(source.models), struct tdm_model, node)
-        {
+        tdm_list_for_each(model, tdm_models_list(source.models), struct tdm_model, node) {
                 if (status.n_models == TDM_MAX_MODELS)
                         break;
                 tdm_status_of_model(&source, model, &shown[status.n_models]);
@@ -197,8 +196,7 @@ void face_send_models(struct client *c, uint32_t id)
                 face_send_error(c, id, TDM_E_INTERNAL, "out of memory");
                 goto out;
         }
-        tdm_list_for_each(model, tdm_models_list(c->face->models), struct tdm_model, node)
-        {
+        tdm_list_for_each(model, tdm_models_list(c->face->models), struct tdm_model, node) {
                 if (scan.n == TDM_MAX_MODELS)
                         break;
                 tdm_status_of_model(&source, model, &scan.shown[scan.n]);
@@ -236,15 +234,15 @@ void face_send_jobs(struct client *c, uint32_t id)
         struct tdm_job *job;
         size_t n = 0;
 
-        tdm_list_for_each(job, all, struct tdm_job, node) n++;
+        tdm_list_for_each(job, all, struct tdm_job, node)
+                n++;
         own = calloc(n + 1, sizeof(*own));
         list = calloc(n + 1, sizeof(*list));
         if (!own || !list) {
                 face_send_error(c, id, TDM_E_INTERNAL, "out of memory");
                 return;
         }
-        tdm_list_for_each(job, all, struct tdm_job, node)
-        {
+        tdm_list_for_each(job, all, struct tdm_job, node) {
                 Tandem__JobStatus *s = &own[jobs.n_jobs];
 
                 if (!client_may_touch(c, job->uid) || job->state == TDM_JOB_DONE)
