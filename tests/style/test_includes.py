@@ -2,10 +2,12 @@
 cycle. It checks itself first: a planted violation of each kind must be found."""
 import os
 import re
-import subprocess
 import sys
 
-TREE = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import tree  # noqa: E402
+
+TREE = tree.TREE
 PAGE = os.path.join(TREE, "docs", "folders.md")
 SOURCES = (".c", ".h", ".def", ".cc", ".comp", ".glsl")
 FREE = re.compile(r"(^|/)(tests|examples)/|(^|/)(test|bench|fuzz)-[^/]*$")
@@ -32,14 +34,7 @@ def read_page(text):
 
 
 def sources():
-    listed = subprocess.run(["git", "-C", TREE, "-c", f"safe.directory={TREE}", "ls-files"],
-                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    if listed.returncode == 0:
-        names = listed.stdout.decode().split("\n")
-    else:  # a tarball
-        names = [os.path.relpath(os.path.join(d, f), TREE) for d, dirs, files in os.walk(TREE) for f in files
-                 if "/build" not in d and "/.git" not in d]
-    return sorted(n for n in names if n.endswith(SOURCES) and os.path.exists(os.path.join(TREE, n)))
+    return [n for n in tree.names() if n.endswith(SOURCES)]
 
 
 def contents():

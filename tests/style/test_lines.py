@@ -9,7 +9,10 @@ import shutil
 import subprocess
 import sys
 
-TREE = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import tree  # noqa: E402
+
+TREE = tree.TREE
 COLUMNS = {".c": 120, ".h": 120, ".cc": 120, ".comp": 120, ".glsl": 120, ".py": 120, ".sh": 120, ".cmake": 120,
            ".txt": 120, ".proto": 120, ".md": 100, "bootstrap": 120}
 FORMATTED = (".c", ".h", ".cc")
@@ -48,12 +51,7 @@ def formatter():
 
 
 self_test()
-names = subprocess.run(["git", "-C", TREE, "-c", f"safe.directory={TREE}", "ls-files"], stdout=subprocess.PIPE,
-                       stderr=subprocess.DEVNULL).stdout.decode().split("\n")
-names = [n for n in names if n and kind(n) in COLUMNS and os.path.exists(os.path.join(TREE, n))]
-if not names:
-    print("SKIP lines: no git checkout here, so the files of the project are not known")
-    sys.exit(77)
+names = [n for n in tree.names() if kind(n) in COLUMNS]
 wrong = []
 for name in names:
     with open(os.path.join(TREE, name), encoding="utf-8") as f:
