@@ -10,10 +10,11 @@ import fnmatch
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+
+import clang_format
 
 
 # A test's name; not "[  SKIPPED ] 1 test(s), …" and not, from cmocka 1.1.7 on, "[  SKIPPED ] tests: 1 test(s), …".
@@ -29,12 +30,6 @@ def has_newer_xrt(build):
     except OSError:
         return False
     return folder is not None and os.path.exists(os.path.join(folder[1], "xrt", "xrt_hw_context.h"))
-
-
-def has_version_14(program):
-    """Whether this clang-format lays code out as the project's does."""
-    path = shutil.which(program)
-    return bool(path) and b"version 14." in subprocess.run([path, "--version"], stdout=subprocess.PIPE).stdout
 
 
 def conditions(preset, build):
@@ -54,7 +49,7 @@ def conditions(preset, build):
         out.add("no-vnni")
     if not os.path.exists("/dev/udmabuf"):
         out.add("no-udmabuf")
-    if not any(has_version_14(name) for name in ("clang-format-14", "clang-format")):
+    if not clang_format.find():
         out.add("no-clang-format-14")
     if has_newer_xrt(build):
         out.add("newer-xrt")

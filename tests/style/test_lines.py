@@ -5,11 +5,12 @@ do not count. The formatter is clang-format 14, since other versions lay the sam
 none, that part is skipped."""
 import os
 import re
-import shutil
 import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import clang_format  # noqa: E402
 import tree  # noqa: E402
 
 TREE = tree.TREE
@@ -42,24 +43,16 @@ def self_test():
         raise SystemExit("self-test: what is allowed is refused")
 
 
-def formatter():
-    for name in ("clang-format-14", "clang-format"):
-        path = shutil.which(name)
-        if path and b"version 14." in subprocess.run([path, "--version"], stdout=subprocess.PIPE).stdout:
-            return path
-    return None
-
-
 self_test()
 names = [n for n in tree.names() if kind(n) in COLUMNS]
 wrong = []
 for name in names:
     with open(os.path.join(TREE, name), encoding="utf-8") as f:
         wrong += problems(name, f.read())
-clang_format = formatter()
-if clang_format:
+formatter = clang_format.find()
+if formatter:
     code = [n for n in names if n.endswith(FORMATTED)]
-    said = subprocess.run([clang_format, "--dry-run", "-Werror"] + code, cwd=TREE, stdout=subprocess.PIPE,
+    said = subprocess.run([formatter, "--dry-run", "-Werror"] + code, cwd=TREE, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT).stdout.decode()
     wrong += sorted(set(re.findall(r"^(\S+:\d+):\d+: error: .*", said, re.M)))
 else:
