@@ -331,9 +331,10 @@ static int run(struct cli *cli, int argc, char **argv)
         job_args_init(&chat.given.job);
         if (cli_parse(cli, &command_chat, argc, argv, &chat.given, NULL, 0, &n_positional, &status))
                 goto out;
-        job_args_finish(&chat.given.job);
-        chat.given.job.options.model = chat.progress.model = chat.given.model;
         status = EXIT_FAILED;
+        if (!job_args_finish(&chat.given.job))
+                goto out;
+        chat.given.job.options.model = chat.progress.model = chat.given.model;
         chat.tandem = cli_connect(cli);
         if (!chat.tandem)
                 goto out;
