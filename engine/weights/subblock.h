@@ -1,12 +1,14 @@
 /* Weight types made of sub-blocks: the 4- and 5-bit types with a minimum, the K-quants, the table types and MXFP4. How
- * they lie in a PANEL16 matrix, how a file's rows get there and how one lane is read back. Bytes per weight are the file's.
+ * they lie in a PANEL16 matrix, how a file's rows get there and how one lane is read back. Bytes per weight are the
+ * file's.
  *
  * A weight is (q - offset) * scale, or q * scale + min where the type has a minimum; q is unsigned, offset belongs to
  * the type; scale and min belong to a sub-block of 16 or 32 columns and are exact in f32 (11 bits of d times at most
  * 8). So (q - offset) * scale is exact too, and q * scale + min is rounded once.
  *
  * MXFP4's scale is a power of two, 2^(e - 127), whose exponent e is a byte; its weights are a half times a whole
- * number. Here q is twice the weight without its scale, and the scale is 2^(e - 128): subnormal for e < 2, and exact still.
+ * number. Here q is twice the weight without its scale, and the scale is 2^(e - 128): subnormal for e < 2, and exact
+ * still.
  *
  *   panel = front, padded to 64 bytes, then units of 32 columns (Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4) or 256 (the others)
  *   front:  f16 [units][halves][16 rows]: d; and m, dmin or, in IQ4_XS, the 16 bits of scales_h. MXFP4: u8 [units][16
