@@ -184,7 +184,7 @@ static void check_gate_up(uint32_t type, enum tdm_act act, uint32_t d_ff, unsign
                                         continue;
                                 assert_int_equal(tdm_pool_new(&pool, n_threads, NULL), 0);
                                 assert_int_equal(tdm_acts_init(&got, ret_forms, max_rows, stride), 0);
-                                tdm_matmul_gate_up(pool, kernels, &in, row_counts[c], &gate, act, &up, act, &got);
+                                tdm_matmul_gate_up(pool, kernels, &in, row_counts[c], &what, &got);
                                 check_acts_equal(&want, &got, row_counts[c]);
                                 tdm_acts_deinit(&got);
                         }

@@ -13,8 +13,15 @@ static void check(uint32_t head_dim, uint32_t n_positions, double base, double f
         struct tdm_rope rope, shorter;
         float c[128], s[128], c2[128], s2[128];
 
-        assert_int_equal(tdm_rope_init(&rope, head_dim, n_positions, base, factor), 0);
-        assert_int_equal(tdm_rope_init(&shorter, head_dim, 1000, base, factor), 0);
+        const struct tdm_rope_recipe recipe = { .style = TDM_ROPE_HALVES,
+                                                .n_dims = head_dim,
+                                                .scaling = TDM_ROPE_LINEAR,
+                                                .base = (float)base,
+                                                .factor = (float)factor,
+                                                .magnitude = 1 };
+
+        assert_int_equal(tdm_rope_init(&rope, &recipe, n_positions, NULL), 0);
+        assert_int_equal(tdm_rope_init(&shorter, &recipe, 1000, NULL), 0);
         for (uint32_t k = 0; k < 400; k++) {
                 uint32_t position = k < 300 ? k * 3 : (uint32_t)((uint64_t)(n_positions - 1) * (k - 300) / 99);
 

@@ -175,7 +175,8 @@ static void features(void **state)
         ASKS(TDM_FEATURE_HEADS_BY_LAYER, sizes.layers[2].n_kv_heads = 1);
         ASKS(TDM_FEATURE_FF_BY_LAYER, sizes.layers[2].d_ff = 64);
         ASKS(TDM_FEATURE_WINDOW_BY_LAYER, sizes.layers[2].window = 32);
-        ASKS(TDM_FEATURE_ACTIVATION, r.layers[2].activation = TDM_ACTIVATION_SILU);
+        ASKS(TDM_FEATURE_SILU, r.layers[2].activation = TDM_ACTIVATION_SILU);
+        ASKS(TDM_FEATURE_SWIGLU_CLAMPED, r.layers[2].activation = TDM_ACTIVATION_SWIGLU_CLAMPED);
         ASKS(TDM_FEATURE_SPARSITY, (r.layers[0].is_sparse = 1, r.layers[0].sparsity_scale = 1.64f));
         ASKS(TDM_FEATURE_EXPERTS, (r.layers[1].n_experts = 8, r.layers[1].n_experts_used = 2, r.layers[1].d_expert = 32,
                                    r.layers[1].router = TDM_ROUTER_SOFTMAX_CHOSEN));
