@@ -114,7 +114,8 @@ static const float *rope_row(struct tdm_host_model *model, uint32_t rope, uint32
         return cos_sin;
 }
 
-/* Queries and keys: norm of each head and rotation, where the recipe has them. Queries are scaled; keys and values go into the cache. */
+/* Queries and keys: norm of each head and rotation, where the recipe has them. Queries are scaled; keys and values go
+ * into the cache. */
 static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         struct tdm_host_model *model = pass->model;

@@ -74,8 +74,8 @@ struct tdm_host_model {
 void tdm_host_embed(struct tdm_host_model *model, const struct tdm_step *step, float *hidden);
 void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden);
 /* The middle of an attention block, for a device that makes its matrix products elsewhere: model->q, k and v of rows
- * first … first + n - 1 (n <= tile_rows), as the products with their biases leave them, to model->attn; keys and values go into the
- * cache. */
+ * first … first + n - 1 (n <= tile_rows), as the products with their biases leave them, to model->attn; keys and values
+ * go into the cache. */
 void tdm_host_attend(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, uint32_t first,
                      uint32_t n);
 void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden);

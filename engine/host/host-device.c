@@ -145,14 +145,23 @@ static void matrix_init(const struct tdm_host_model *model, enum tdm_tensor_kind
         ret->act = tdm_matmul_act(tensor->type, wanted);
 }
 
+/* Where no norm follows attention, an error in it goes into the residual at its full size: int8 for queries, keys and
+ * values alone would be half of such a model's distance from the reference. */
+static enum tdm_act qkv_act(const struct tdm_layer_recipe *layer, const enum tdm_act *acts)
+{
+        return acts[TDM_HOST_QKV] == TDM_ACT_I8 && !(layer->norms & TDM_NORM_ATTN_AFTER) ? TDM_ACT_I16 :
+                                                                                           acts[TDM_HOST_QKV];
+}
+
 static void layers_init(struct tdm_host_model *model, const enum tdm_act *acts)
 {
         for (uint32_t i = 0; i < model->hp.n_layers; i++) {
                 struct tdm_host_layer *l = &model->layers[i];
+                enum tdm_act qkv = qkv_act(&model->recipe.layers[i], acts);
 
-                matrix_init(model, TDM_TENSOR_Q, i, acts[TDM_HOST_QKV], &l->q);
-                matrix_init(model, TDM_TENSOR_K, i, acts[TDM_HOST_QKV], &l->k);
-                matrix_init(model, TDM_TENSOR_V, i, acts[TDM_HOST_QKV], &l->v);
+                matrix_init(model, TDM_TENSOR_Q, i, qkv, &l->q);
+                matrix_init(model, TDM_TENSOR_K, i, qkv, &l->k);
+                matrix_init(model, TDM_TENSOR_V, i, qkv, &l->v);
                 matrix_init(model, TDM_TENSOR_O, i, acts[TDM_HOST_ATTN_OUT], &l->o);
                 matrix_init(model, TDM_TENSOR_GATE, i, acts[TDM_HOST_GATE_UP], &l->gate);
                 matrix_init(model, TDM_TENSOR_UP, i, acts[TDM_HOST_GATE_UP], &l->up);

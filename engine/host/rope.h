@@ -8,7 +8,7 @@
 #ifndef TDM_ENGINE_HOST_ROPE_H
 #define TDM_ENGINE_HOST_ROPE_H
 
-#include "engine/model/recipe.h"
+#include "engine/step/kv.h"
 
 struct tdm_rope {
         uint32_t half; /* n_dims / 2 */

@@ -85,8 +85,8 @@ void tdm_plain_recipe(const struct tdm_gguf *gguf, const char *architecture, con
                       enum tdm_rope_style style, uint32_t norms, struct tdm_recipe *ret);
 /* The keys that tdm_plain_recipe() gives defaults for. */
 #define TDM_PLAIN_KEYS                                                                                                 \
-        (1u << TDM_KEY_ROPE_BASE | 1u << TDM_KEY_ROPE_FACTOR_OLD | 1u << TDM_KEY_ROPE_FACTOR | 1u << TDM_KEY_ROPE_DIMS | \
-         1u << TDM_KEY_QUERY_SCALE)
+        (1u << TDM_KEY_ROPE_BASE | 1u << TDM_KEY_ROPE_FACTOR_OLD | 1u << TDM_KEY_ROPE_FACTOR |                         \
+         1u << TDM_KEY_ROPE_DIMS | 1u << TDM_KEY_QUERY_SCALE)
 /* After all keys have been read: how the file scales its first RoPE, none, linear or YaRN. */
 int tdm_rope_read_scaling(const struct tdm_gguf *gguf, const char *architecture, const struct tdm_hparams *hp,
                           struct tdm_rope_recipe *rope, struct tdm_error *err);

@@ -60,7 +60,8 @@ static int check_rope(const struct tdm_rope_recipe *rope, struct tdm_error *err)
         case TDM_ROPE_YARN:
                 if (!(rope->yarn_beta_slow > 0 && rope->yarn_beta_slow < rope->yarn_beta_fast &&
                       rope->yarn_beta_fast <= 1e6f) ||
-                    rope->yarn_n_ctx < 1 || rope->yarn_n_ctx > TDM_CTX_MAX || rope->yarn_is_rounded > 1 || rope->base <= 1)
+                    rope->yarn_n_ctx < 1 || rope->yarn_n_ctx > TDM_CTX_MAX || rope->yarn_is_rounded > 1 ||
+                    rope->base <= 1)
                         return bad(err, "impossible numbers of YaRN");
                 return 0;
         default:
@@ -193,9 +194,9 @@ static uint64_t layer_features(const struct tdm_layer_recipe *l)
                (l->rope == TDM_ROPE_NONE ? BIT(NO_ROPE) : 0) | (l->attention_softcap > 0 ? BIT(ATTENTION_SOFTCAP) : 0) |
                (l->has_sinks ? BIT(SINKS) : 0) | (l->v_is_k ? BIT(V_IS_K) : 0) |
                (l->activation == TDM_ACTIVATION_SILU ? BIT(SILU) : 0) |
-               (l->activation == TDM_ACTIVATION_SWIGLU_CLAMPED ? BIT(SWIGLU_CLAMPED) : 0) | (l->is_sparse ? BIT(SPARSITY) : 0) |
-               (l->n_experts ? BIT(EXPERTS) : 0) | (l->has_input ? BIT(PER_LAYER_INPUT) : 0) |
-               (l->has_output_scale ? BIT(OUTPUT_SCALE) : 0);
+               (l->activation == TDM_ACTIVATION_SWIGLU_CLAMPED ? BIT(SWIGLU_CLAMPED) : 0) |
+               (l->is_sparse ? BIT(SPARSITY) : 0) | (l->n_experts ? BIT(EXPERTS) : 0) |
+               (l->has_input ? BIT(PER_LAYER_INPUT) : 0) | (l->has_output_scale ? BIT(OUTPUT_SCALE) : 0);
 }
 
 /* Compared with the model's largest, and with the first layer that has a window where this one has, or none. */

@@ -75,7 +75,8 @@ struct tdm_rope_recipe {
         float yarn_beta_fast; /* a pair with at least so many turns is not scaled */
         float yarn_beta_slow; /* a pair with at most so many turns is scaled in full */
         uint32_t yarn_n_ctx;  /* context of the model's first training */
-        uint32_t yarn_is_rounded; /* the two pairs between which it is scaled in part are whole numbers, rounded outward */
+        /* The pairs between which it is scaled in part are whole numbers, rounded outward. */
+        uint32_t yarn_is_rounded;
 };
 
 enum tdm_activation {

@@ -27,7 +27,7 @@ enum tdm_tensor_kind {
         TDM_TENSOR_Q_BIAS,     /* [n_heads * head_dim] */
         TDM_TENSOR_K_BIAS,     /* [n_kv_heads * head_dim] */
         TDM_TENSOR_V_BIAS,
-        TDM_TENSOR_O_BIAS, /* [d_model] */
+        TDM_TENSOR_O_BIAS,    /* [d_model] */
         TDM_TENSOR_GATE_BIAS, /* [d_ff] */
         TDM_TENSOR_UP_BIAS,
         TDM_TENSOR_DOWN_BIAS, /* [d_model] */

@@ -186,19 +186,17 @@ static bool pack_panels(struct slice_job *job, uint32_t first, uint32_t end, uns
                 atomic_fetch_add_explicit(&build->done_bytes, tensor->size_bytes, memory_order_relaxed);
                 return tdm_weights_pack_vector(build->plan->sources[job->slice->tensor]->type,
                                                (float *)(void *)(build->dst + tensor->offset), job->data,
-                                               tensor->rows * tensor->cols,
-                                               order);
+                                               tensor->rows * tensor->cols, order);
         }
         for (uint32_t i = first; i < end && !atomic_load_explicit(&build->stop, memory_order_relaxed); i++) {
                 uint32_t panel = job->slice->first + i, row = panel * TDM_PANEL_ROWS;
                 uint32_t from = tdm_weights_source_row(order, row),
                          apart = order->n_dims ? tdm_weights_source_row(order, row + 1) - from : 1;
 
-                if (!tdm_weights_pack_panel(tensor->type, build->dst + tensor->offset + panel * tensor->panel_bytes,
-                                            job->data + (uint64_t)(from - job->slice->first * TDM_PANEL_ROWS) *
-                                                                job->row_bytes,
-                                            apart * job->row_bytes,
-                                            TDM_MIN(tensor->rows - row, TDM_PANEL_ROWS), tensor->cols))
+                if (!tdm_weights_pack_panel(
+                            tensor->type, build->dst + tensor->offset + panel * tensor->panel_bytes,
+                            job->data + (uint64_t)(from - job->slice->first * TDM_PANEL_ROWS) * job->row_bytes,
+                            apart * job->row_bytes, TDM_MIN(tensor->rows - row, TDM_PANEL_ROWS), tensor->cols))
                         return false;
                 atomic_fetch_add_explicit(&build->done_bytes, tensor->panel_bytes, memory_order_relaxed);
                 if (thread == 0 && atomic_load_explicit(&build->done_bytes, memory_order_relaxed) - build->told_bytes >=

@@ -7,8 +7,8 @@
 
 #define TDM_WEIGHTS_ALIGNMENT UINT64_C(64)
 
-/* In which order a tensor's rows, or the values of a vector, are packed: as in the file where n_dims is 0, else the first
- * n_dims of each head's come from neighbours to halves. */
+/* In which order a tensor's rows, or the values of a vector, are packed: as in the file where n_dims is 0, else the
+ * first n_dims of each head's come from neighbours to halves. */
 struct tdm_weights_order {
         uint32_t head_dim;
         uint32_t n_dims; /* a multiple of 2 * TDM_PANEL_ROWS: a panel's rows are two apart in the file */

@@ -117,8 +117,8 @@ static int plan_tensor(struct tdm_weights_tensor *tensor, const struct tdm_tenso
 /* Whether the tensor's rows, or values, belong to dimensions that RoPE turns. */
 static bool is_turned(uint32_t kind)
 {
-        return kind == TDM_TENSOR_Q || kind == TDM_TENSOR_K || kind == TDM_TENSOR_Q_NORM ||
-               kind == TDM_TENSOR_K_NORM || kind == TDM_TENSOR_Q_BIAS || kind == TDM_TENSOR_K_BIAS;
+        return kind == TDM_TENSOR_Q || kind == TDM_TENSOR_K || kind == TDM_TENSOR_Q_NORM || kind == TDM_TENSOR_K_NORM ||
+               kind == TDM_TENSOR_Q_BIAS || kind == TDM_TENSOR_K_BIAS;
 }
 
 static int plan_order(struct tdm_weights_order *order, const struct tdm_tensor_ref *ref,
@@ -126,8 +126,7 @@ static int plan_order(struct tdm_weights_order *order, const struct tdm_tensor_r
 {
         uint32_t head_dim = model->hparams.layers[ref->layer].head_dim, which = model->recipe.layers[ref->layer].rope;
 
-        if (!is_turned(ref->kind) || which == TDM_ROPE_NONE ||
-            model->recipe.ropes[which].style != TDM_ROPE_NEIGHBOURS)
+        if (!is_turned(ref->kind) || which == TDM_ROPE_NONE || model->recipe.ropes[which].style != TDM_ROPE_NEIGHBOURS)
                 return 0;
         *order = (struct tdm_weights_order){ head_dim, model->recipe.ropes[which].n_dims };
         if (order->n_dims % (2 * TDM_PANEL_ROWS))

@@ -15,8 +15,8 @@
  * Layout ROWS: vectors (norm gains, biases), f32, as they are.
  *
  * Where RoPE turns neighbours (2 i and 2 i + 1 of a head), the rows that make queries and keys, with their biases and
- * gains, lie in the order of halves here: first the even ones of a head, then the odd ones. Products of queries and keys
- * stay what they are, and every device turns halves. The recipe in the header says halves then. */
+ * gains, lie in the order of halves here: first the even ones of a head, then the odd ones. Products of queries and
+ * keys stay what they are, and every device turns halves. The recipe in the header says halves then. */
 #ifndef TDM_ENGINE_WEIGHTS_WEIGHTS_H
 #define TDM_ENGINE_WEIGHTS_WEIGHTS_H
 
