@@ -107,6 +107,7 @@ static void start_making(struct tdm_scheduler *s, struct tdm_job *job)
         }
         if (r == 0) {
                 job->masking = true;
+                s->stats.slow_masks++;
                 return;
         }
         if (m)
@@ -154,6 +155,7 @@ static void make(struct tdm_scheduler *s, struct lane *lane, struct flight *f, s
                 r = tdm_constraint_mask(job->constraint, generated_ids(job), job->generated,
                                         quick ? TDM_CONSTRAINT_QUICK : TDM_CONSTRAINT_LOOKUP, &words, &err);
         tdm_steps_publish(model->steps->base, &model->layout, slot, mask, f->step_id, r == 0 ? words : NULL);
+        s->stats.masks++;
         if (r == -EAGAIN)
                 start_making(s, job);
         else if (r != -ECANCELED)
