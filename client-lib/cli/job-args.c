@@ -44,9 +44,9 @@ static void add_rows(struct arg *table, size_t *n, bool only_bench, bool for_tes
                         .value = row->value,
                         .brief = row->brief,
                         .more = row->more,
-                        .offer = row->is_model ? OFFER_MODELS :
+                        .offer = row->is_model                  ? OFFER_MODELS :
                                  row->is_file || row->from_file ? OFFER_FILES :
-                                                 OFFER_NOTHING,
+                                                                  OFFER_NOTHING,
                 };
         }
 }

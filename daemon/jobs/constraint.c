@@ -44,9 +44,9 @@ int tdm_constraint_charge(struct tdm_constraint *c, struct tdm_error *err)
                 if (tdm_matcher_trim(c->matcher) < 0)
                         return r;
                 bytes = bytes_of(c);
-                r = bytes <= c->charged_bytes ? 0 :
-                                                tdm_account_charge(c->account, TDM_RESOURCE_GRAMMAR_BYTES,
-                                                                   bytes - c->charged_bytes, err);
+                r = bytes <= c->charged_bytes ?
+                            0 :
+                            tdm_account_charge(c->account, TDM_RESOURCE_GRAMMAR_BYTES, bytes - c->charged_bytes, err);
         }
         if (r != 0)
                 return r;

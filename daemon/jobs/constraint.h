@@ -24,8 +24,7 @@ void tdm_constraint_destroyp(struct tdm_constraint **constraint);
 
 /* Compiles the source, unless it was given a grammar, and makes the first mask. Any thread. TDM_E_BAD_REQUEST,
  * TDM_E_UNSUPPORTED: what the source holds that is wrong or not held, with its place. */
-int tdm_constraint_compile(struct tdm_constraint *constraint, struct tdm_vocabulary *vocabulary,
-                           struct tdm_error *err);
+int tdm_constraint_compile(struct tdm_constraint *constraint, struct tdm_vocabulary *vocabulary, struct tdm_error *err);
 /* The same source may have been compiled before: see tdm_grammar_cache in grammar-cache.h. */
 const char *tdm_constraint_source(const struct tdm_constraint *constraint, size_t *ret_size, int *ret_kind);
 struct tdm_grammar *tdm_constraint_grammar(const struct tdm_constraint *constraint); /* NULL: not compiled */
@@ -36,8 +35,8 @@ enum tdm_constraint_effort {
         TDM_CONSTRAINT_LOOKUP, /* only what is there already */
         TDM_CONSTRAINT_FULL,   /* on a thread: what the limits allow */
 };
-/* The mask of the token behind ids [n_ids], the tokens generated so far; those at the beginning are the ones of the last
- * call. words are valid until the next call. 0; -EAGAIN: it takes more effort; -ENODATA: no token may follow;
+/* The mask of the token behind ids [n_ids], the tokens generated so far; the first of them are those of the last call.
+ * words are valid until the next call. 0; -EAGAIN: it takes more effort; -ENODATA: no token may follow;
  * TDM_E_UNSUPPORTED: it takes more than the limits allow, or a token is not allowed. */
 int tdm_constraint_mask(struct tdm_constraint *constraint, const uint32_t *ids, size_t n_ids,
                         enum tdm_constraint_effort effort, const uint64_t **ret_words, struct tdm_error *err);

@@ -127,7 +127,8 @@ bool tdm_scheduler_publish_known(struct tdm_scheduler *s, struct lane *lane, con
                                  const struct tdm_job *job)
 {
         uint32_t slot = (uint32_t)(f - lane->flights);
-        const struct tdm_step_logits *l = &tdm_steps_logits(lane->model->steps->base, &lane->model->layout, slot)[logits];
+        const struct tdm_model *model = lane->model;
+        const struct tdm_step_logits *l = &tdm_steps_logits(model->steps->base, &model->layout, slot)[logits];
         const uint64_t *words;
         struct tdm_error err;
 

@@ -17,7 +17,8 @@ static const struct tdm_scheduler_config plain = {
 
 /* The random choices of the double are about even among the pieces, so texts have to be short by themselves. */
 static const char *const schemas[] = {
-        "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":99},\"b\":{\"enum\":"
+        "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":99},\"b\":{"
+        "\"enum\":"
         "[\"x\",\"yy\",\"zzz\"]}},\"required\":[\"a\",\"b\"],\"additionalProperties\":false}",
         "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":6},\"minItems\":2,\"maxItems\":4}",
         "{\"type\":\"string\",\"minLength\":3000,\"pattern\":\"^[a-z ]*$\"}", /* longer than its job may be */
@@ -318,10 +319,9 @@ static void test_liars(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_alone),   cmocka_unit_test(test_same_ids), cmocka_unit_test(test_hard),
-                cmocka_unit_test(test_pushed_out),
-                cmocka_unit_test(test_length),  cmocka_unit_test(test_refused),  cmocka_unit_test(test_several),
-                cmocka_unit_test(test_charged), cmocka_unit_test(test_liars),
+                cmocka_unit_test(test_alone),      cmocka_unit_test(test_same_ids), cmocka_unit_test(test_hard),
+                cmocka_unit_test(test_pushed_out), cmocka_unit_test(test_length),   cmocka_unit_test(test_refused),
+                cmocka_unit_test(test_several),    cmocka_unit_test(test_charged),  cmocka_unit_test(test_liars),
         };
 
         tdm_log_set_level(TDM_LOG_ERROR);

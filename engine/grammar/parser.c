@@ -540,7 +540,7 @@ static uint32_t move_state(struct move *m, uint32_t state)
 
 int tdm_parser_compact(struct tdm_parser *p, uint32_t *states, uint32_t n)
 {
-        struct tdm_parser fresh = { .grammar = p->grammar };
+        struct tdm_parser fresh = { .grammar = p->grammar, .max_steps = p->max_steps };
         struct move m = { p, &fresh, NULL, NULL };
         int r = -ENOMEM;
 

@@ -2,17 +2,17 @@
  * only, so that a replayed, batched or moved job draws the same token.
  *
  * Order: mask, repetition penalty over the history, temperature, top-k, top-p, min-p, draw. Ties go to the lower id
- * everywhere. Reported log-probabilities are of the model itself: log-softmax of the raw logits (before mask,
- * penalty and temperature). Every sum has one order (given in sampler.c), whatever the number of threads. Plain C, any thread, no
- * allocation. */
+ * everywhere. Reported log-probabilities are of the model itself: log-softmax of the raw logits (before mask, penalty
+ * and temperature). Every sum has one order (given in sampler.c), whatever the number of threads. Plain C, any thread,
+ * no allocation. */
 #ifndef TDM_ENGINE_SAMPLING_SAMPLER_H
 #define TDM_ENGINE_SAMPLING_SAMPLER_H
 
 #include "common/error.h"
 
-#define TDM_MAX_TOP 64u      /* alternatives reported for a position */
-#define TDM_MAX_TOP_K 1024u  /* candidates kept when sampling: top_k 0 means "all", which keeps these many */
-#define TDM_HISTORY_MAX 256u /* tokens the repetition penalty looks back on */
+#define TDM_MAX_TOP 64u         /* alternatives reported for a position */
+#define TDM_MAX_TOP_K 1024u     /* candidates kept when sampling: top_k 0 means "all", which keeps these many */
+#define TDM_HISTORY_MAX 256u    /* tokens the repetition penalty looks back on */
 #define TDM_NO_TOKEN UINT32_MAX /* as a result's token: none was drawn, because the row's mask did not come */
 
 struct tdm_sampling {

@@ -562,7 +562,8 @@ static void test_seen(void **state)
                 memset(scratch, 0xa5, tdm_sampler_scratch_bytes(n));
                 memset(&got, 0x5a, sizeof(got));
                 tdm_sample_take(block_max, n_blocks, sums, blocks, n_seen, scratch);
-                assert_int_equal(tdm_sample_finish(seen, n, &s, NULL, history, n_history, round, target, scratch, &got), 0);
+                assert_int_equal(tdm_sample_finish(seen, n, &s, NULL, history, n_history, round, target, scratch, &got),
+                                 0);
                 assert_memory_equal(&got, &want, sizeof(got));
                 block_max[n_blocks / 2] = NAN;
                 tdm_sample_take(block_max, n_blocks, sums, blocks, n_seen, scratch);

@@ -7,8 +7,9 @@
  *
  * tandemd writes, workers only read: the segment is mapped read-only by them. A worker copies a step out once
  * (tdm_step_read) and validates the copy; page tables too. Results go to a second segment, written by the worker that
- * runs the sample block. Where a mask did not come in time the result is TDM_NO_TOKEN, and tandemd has the row run again. Hidden rows live in the `activations` segment: hidden
- * [TDM_STEP_SLOTS][max_rows][residual_width] f32, the residual stream, updated in place by each block.
+ * runs the sample block. Where a mask did not come in time the result is TDM_NO_TOKEN, and tandemd has the row run
+ * again. Hidden rows live in the `activations` segment: hidden [TDM_STEP_SLOTS][max_rows][residual_width] f32, the
+ * residual stream, updated in place by each block.
  *
  * Page tables are per sequence slot and group: entry i is the page of positions i*TDM_KV_PAGE_TOKENS …, TDM_KV_NO_PAGE
  * where there is none (not yet, or slid out). tandemd changes an entry only while no step in flight can look at it. */
@@ -132,8 +133,8 @@ static inline uint32_t *tdm_steps_table(uint8_t *base, const struct tdm_steps_la
                ((uint64_t)table * TDM_KV_GROUPS + group) * l->limits.table_entries;
 }
 
-/* Masks (engine/grammar/grammar.h) are made while the workers run the step already, so they are no part of the copy that
- * a worker makes of it. A worker looks for a mask when it is about to draw. tandemd tells for each mask that it is
+/* Masks (engine/grammar/grammar.h) are made while the workers run the step already, so they are no part of the copy
+ * that a worker makes of it. A worker looks for a mask when it is about to draw. tandemd tells for each mask that it is
  * there: the word is the step's id, or its complement where there will be none. */
 static inline uint64_t *tdm_steps_mask(uint8_t *base, const struct tdm_steps_layout *l, uint32_t slot, uint32_t mask)
 {
@@ -175,7 +176,7 @@ int tdm_step_read(struct tdm_step *step, const uint8_t *base, const struct tdm_s
                   uint64_t step_id, uint32_t epoch, const struct tdm_hparams *hp, const struct tdm_kv_geometry *kv,
                   struct tdm_error *err);
 
-/* So long a worker waits for a mask that is late. tandemd makes nearly all in some microseconds, while the step runs. */
+/* So long a worker waits for a mask that is late. tandemd makes nearly all in some microseconds, while a step runs. */
 #define TDM_STEP_MASK_WAIT_NS (UINT64_C(5) * TDM_NSEC_PER_MSEC)
 /* The mask of logits `i`; *ret NULL where there is none for them. It lies in shared memory: see tdm_sample(). False:
  * it did not come until until_ns (tdm_now_ns()), or there will be none, and no token is drawn. */

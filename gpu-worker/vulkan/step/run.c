@@ -131,8 +131,8 @@ static void sample_seen(void *arg, unsigned chunk, unsigned thread)
                         found + 1, TDM_MIN(found[0], m->maxima_stride), scratch);
         if (tdm_step_mask(step, job->first + chunk, job->masks_until_ns, &allowed))
                 r = tdm_sample_finish(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, allowed,
-                                      step->history + l->history_offset, l->n_history,
-                                      step->rows[l->row].position + 1, l->target, scratch, &result);
+                                      step->history + l->history_offset, l->n_history, step->rows[l->row].position + 1,
+                                      l->target, scratch, &result);
         take(job, chunk, r, &result);
 }
 
@@ -141,11 +141,9 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
                   struct tdm_result *results, struct tdm_error *err)
 {
         for (uint32_t first = 0, n; first < step->head.n_logits; first += n) {
-                struct sample_job job = { .m = m,
-                                          .step = step,
-                                          .first = first,
-                                          .results = results,
-                                          .bad_row = UINT32_MAX };
+                struct sample_job job = {
+                        .m = m, .step = step, .first = first, .results = results, .bad_row = UINT32_MAX
+                };
                 struct tdm_vk_work work = {
                         .slot = slot, .first = 2 * m->hp.n_layers + 1, .n = 1, .first_logit = first
                 };
