@@ -167,7 +167,7 @@ void tdm_host_attend(struct tdm_host_model *model, const struct tdm_step *step, 
 
         each_row(&pass, (model->hp.n_heads + 2 * model->hp.n_kv_heads) * model->hp.head_dim, rotate_and_store_row);
         tdm_attention_run(model->attention, model->pool, model->kernels, &model->hp, &model->kv, model->kv_base, step,
-                          layer, first, n, model->q, model->attn);
+                          layer, first, n, model->q, model->layers[layer].sinks, model->attn);
 }
 
 void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden)
@@ -206,6 +206,16 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
 
 /* ---- FFN ---- */
 
+/* The router's numbers are f32 throughout: another expert would be another model. */
+static void run_experts(struct tdm_host_model *model, const struct tdm_host_layer *l, const struct tdm_acts *acts,
+                        uint32_t n)
+{
+        tdm_matmul(model->pool, model->kernels, acts, n,
+                   (struct tdm_matmul_out[]){ out(&l->router, model->router, model->router_stride) }, 1);
+        tdm_experts_run(model->experts, &l->experts, model->pool, model->kernels, acts, n, model->router,
+                        model->router_stride, model->y, model->hp.d_model);
+}
+
 void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden)
 {
         const struct tdm_host_layer *l = &model->layers[layer];
@@ -229,9 +239,13 @@ void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uin
                 pass.gain = l->ffn_norm;
                 pass.acts = &model->acts[TDM_HOST_GATE_UP];
                 each_row(&pass, d, norm_row);
-                tdm_matmul_gate_up(pool, kernels, pass.acts, n, &gate_up, &model->acts[TDM_HOST_DOWN]);
-                tdm_matmul(pool, kernels, &model->acts[TDM_HOST_DOWN], n,
-                           (struct tdm_matmul_out[]){ out(&l->down, model->y, d) }, 1);
+                if (l->experts.n_experts > 0) {
+                        run_experts(model, l, pass.acts, n);
+                } else {
+                        tdm_matmul_gate_up(pool, kernels, pass.acts, n, &gate_up, &model->acts[TDM_HOST_DOWN]);
+                        tdm_matmul(pool, kernels, &model->acts[TDM_HOST_DOWN], n,
+                                   (struct tdm_matmul_out[]){ out(&l->down, model->y, d) }, 1);
+                }
                 pass.gain = l->post_ffw_norm;
                 each_row(&pass, d, add_row);
         }
