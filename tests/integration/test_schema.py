@@ -1,8 +1,8 @@
 """Jobs whose text follows a JSON schema, a grammar or a regular expression.
 
 All texts that ended by themselves must satisfy the schema, by a validator that knows nothing of Tandem: the one of
-tests/grammar/differential.py, and python3-jsonschema where that is installed. The reference of ids is the job alone in a
-daemon with one thread; everything else is compared with it."""
+tests/grammar/differential.py, and python3-jsonschema where that is installed. The reference of ids is the job alone in
+a daemon with one thread; everything else is compared with it."""
 import json
 import random
 import re
