@@ -327,7 +327,7 @@ void tdm_fleet_forgive(struct tdm_fleet_worker *w);
 void tdm_fleet_on_probation(struct tdm_fleet_worker *w);
 /* The worker has broken a rule that no honest one breaks: it is charged for it and lost. */
 void _printf_(2, 3) tdm_fleet_worker_breach(struct tdm_fleet_worker *w, const char *fmt, ...);
-void tdm_fleet_on_peer_fault(struct tdm_fleet_worker *w, uint32_t epoch, bool with_peer, const char *reason);
+void tdm_fleet_on_ring_fault(struct tdm_fleet_worker *w, uint32_t epoch, bool with_peer, const char *reason);
 bool tdm_fleet_link_is_cut(const struct tdm_fleet *fleet); /* the epoch's rings may be older */
 bool tdm_fleet_may_log(struct tdm_fleet_worker *w, enum tdm_fleet_log kind);
 
