@@ -15,7 +15,8 @@
 /* Nobody says when a full ring has room again. */
 #define UNSENT_NS TDM_NSEC_PER_MSEC
 
-struct run {
+/* Blocks of one step that this worker runs one after the other. */
+struct execution {
         struct tdm_worker *worker;
         struct tdm_worker_model *model;
         uint32_t slot;
@@ -88,7 +89,7 @@ static void trace_block(struct tdm_worker *w, uint64_t now, enum tdm_trace_kind 
         trace(w, &event);
 }
 
-static void wake_early(struct run *run, uint32_t block, uint64_t now)
+static void wake_early(struct execution *run, uint32_t block, uint64_t now)
 {
         struct tdm_worker *w = run->worker;
 
@@ -100,7 +101,7 @@ static void wake_early(struct run *run, uint32_t block, uint64_t now)
 
 static void on_block(uint32_t block, void *userdata)
 {
-        struct run *run = userdata;
+        struct execution *run = userdata;
         struct tdm_progress *p = run->worker->progress;
         struct tdm_progress_kind *kind = &p->kinds[tdm_block_kind(run->hp, block)];
         uint64_t now = tdm_now_ns(), ns = now - run->last_ns;
@@ -200,7 +201,7 @@ static int run_blocks(struct tdm_worker *w, struct tdm_worker_model *m, const st
                         (uint64_t)desc->slot * m->layout.limits.max_rows * m->hparams.residual_width;
         struct tdm_result *results = (struct tdm_result *)(m->segments[TDM_WORKER_SEG_RESULTS]->base +
                                                            (uint64_t)desc->slot * m->layout.results_slot_bytes);
-        struct run run = {
+        struct execution run = {
                 .worker = w,
                 .model = m,
                 .slot = desc->slot,
