@@ -18,10 +18,10 @@
 
 enum tdm_desc_kind {
         TDM_DESC_NONE = 0,
-        TDM_DESC_STEP = 1,  /* run the step in `slot` from block `block` on; rows of the hidden slot are ready */
-        TDM_DESC_DONE = 2,  /* worker → tandemd: the step is finished, results are written */
+        TDM_DESC_STEP = 1, /* run the step in `slot` from block `block` on; rows of the hidden slot are ready */
+        TDM_DESC_DONE = 2, /* worker → tandemd: the step is finished, results are written */
         /* 3 is not used: a worker that cannot run a step sends StepFailed, which has room for a text */
-        TDM_DESC_MARK = 4,  /* worker → worker: the step, which stays there, has done all blocks before `block` */
+        TDM_DESC_MARK = 4, /* worker → worker: the step, which stays there, has done all blocks before `block` */
 };
 
 /* 64 bytes, little-endian, no pointers. Unused bytes are zero. */

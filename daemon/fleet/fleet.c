@@ -152,8 +152,8 @@ static void pump_processes(struct tdm_fleet *f)
         }
 }
 
-/* When a worker that is tried again is up and has every model again, its quarantine ends with a new epoch. Before that neither the
- * other worker nor the owner of the fleet is told of it. */
+/* When a worker that is retried is up and has every model again, its quarantine ends with a new epoch. Before that
+ * neither the other worker nor the owner of the fleet is told of it. */
 static void pump_retry(struct tdm_fleet_worker *w)
 {
         struct tdm_fleet *f = w->fleet;

@@ -161,7 +161,7 @@ static void both_back_from_quarantine(void **state)
                 link_worker(dir, names[i]);
         rig = rig_new_with(&config);
         wait_for(rig, is_whole(rig));
-        start_jobs(rig, TDM_PLACEMENT_EITHER);
+        start_jobs(rig, TDM_PLACEMENT_STANDBY);
         rig->hold = false;
         jobs_submit(rig);
         wait_for(rig, rig->n_steps > 10);
@@ -222,7 +222,7 @@ static void survivor(void **state)
         wait_for(rig, is_whole(rig));
         write_script(dir, "tandem-gpu-worker", "#!/bin/sh\nexec sleep 1000\n");
         rig->hook = survivor_hook;
-        run_jobs(rig, TDM_PLACEMENT_EITHER);
+        run_jobs(rig, TDM_PLACEMENT_STANDBY);
         assert_int_equal(rig->n_resets, 1);
         assert_true(rig->resumed_at_ns > 0);
         print_message("from kill -9 to the next step of the survivor: %.1f ms\n",

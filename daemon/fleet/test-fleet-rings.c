@@ -174,7 +174,7 @@ static void false_accusations(const char *variable, const char *what, enum tdm_w
         rig = rig_new_with(&config);
         wait_for(rig, rig->n_resets >= 1 && tdm_fleet_is_ready(rig->fleet));
         for (unsigned i = 0; i < 3; i++) {
-                start_jobs(rig, TDM_PLACEMENT_EITHER);
+                start_jobs(rig, TDM_PLACEMENT_STANDBY);
                 rig->hold = false;
                 jobs_submit(rig);
                 wait_for(rig, jobs_finished(rig));

@@ -54,8 +54,8 @@ static void drop_rings(struct tdm_worker *w)
         tdm_worker_relay_reset(w);
 }
 
-/* The process at the other end of a ring (tandemd or the peer, which is the other worker) broke the rules: this epoch is
- * over, tandemd will open another. */
+/* The process at the other end of a ring (tandemd or the peer, which is the other worker) broke the rules: this epoch
+ * is over, tandemd will open another. */
 static void ring_fault(struct tdm_worker *w, unsigned ring, const char *reason)
 {
         tdm_log_warning("ring %s: %s", ring_names[ring], reason);
@@ -131,7 +131,7 @@ static void on_block(uint32_t block, void *userdata)
                               memory_order_release);
 }
 
-/* A bad descriptor or step. From the peer it is a fault of the ring (-EPROTO), from tandemd a failed step (err is set). */
+/* A bad descriptor or step. From the peer it is a fault of the ring (-EPROTO), from tandemd a failed step (err set). */
 static int _printf_(5, 6) refuse(struct tdm_worker *w, unsigned ring, const struct tdm_desc *desc,
                                  struct tdm_error *err, const char *fmt, ...)
 {
