@@ -47,6 +47,7 @@ struct job {
         const uint8_t *kv_base;
         const struct tdm_step *step;
         enum tdm_kv_group group;
+        uint32_t window; /* of the layer; 0: none */
         uint32_t layer_index;
         uint32_t first_row;
         uint32_t n_units; /* of this wave */
@@ -107,12 +108,18 @@ size_t tdm_attention_scratch_bytes(const struct tdm_attention *a)
         return a->memory_bytes;
 }
 
+/* The first key that a row at this position sees. */
+static uint32_t first_key(const struct job *job, uint32_t position)
+{
+        return job->window && position + 1 > job->window ? position + 1 - job->window : 0;
+}
+
 /* Spans of an item: first and last. */
 static void block_spans(const struct job *job, const struct block *block, uint32_t *first, uint32_t *last)
 {
         uint32_t position = job->step->rows[block->first_row].position;
 
-        *first = tdm_window_first(job->hp, job->group, position) / TDM_ATTENTION_SPAN;
+        *first = first_key(job, position) / TDM_ATTENTION_SPAN;
         *last = (position + block->n_rows - 1) / TDM_ATTENTION_SPAN;
 }
 
@@ -138,7 +145,7 @@ static struct tdm_attend_query running_query(const struct job *job, size_t index
 /* What a row sees of a span; false: nothing. */
 static bool row_range(const struct job *job, uint32_t row, uint32_t base, uint32_t *lo, uint32_t *hi)
 {
-        uint32_t position = job->step->rows[row].position, first = tdm_window_first(job->hp, job->group, position);
+        uint32_t position = job->step->rows[row].position, first = first_key(job, position);
 
         if (position < base || first >= base + TDM_ATTENTION_SPAN)
                 return false;
@@ -302,10 +309,18 @@ void tdm_attention_run(struct tdm_attention *a, struct tdm_pool *pool, const str
                        const struct tdm_step *step, uint32_t layer, uint32_t first_row, uint32_t n_rows, const float *q,
                        float *out)
 {
-        struct job job = {
-                a,         kernels, hp, kv, kv_base, step, tdm_kv_group_of(hp, layer), tdm_kv_layer_index(hp, layer),
-                first_row, 0,       q,  out
-        };
+        struct job job = { .a = a,
+                           .kernels = kernels,
+                           .hp = hp,
+                           .kv = kv,
+                           .kv_base = kv_base,
+                           .step = step,
+                           .group = tdm_kv_group_of(hp, layer),
+                           .window = hp->layers[layer].window,
+                           .layer_index = tdm_kv_layer_index(hp, layer),
+                           .first_row = first_row,
+                           .q = q,
+                           .out = out };
         uint32_t heads_per_kv = hp->n_heads / hp->n_kv_heads, n_threads = tdm_pool_n_threads(pool);
         uint32_t few = TDM_MAX(ITEM_QUERIES_APART / heads_per_kv, 1u), many = TDM_MAX(ITEM_QUERIES / heads_per_kv, 1u);
         uint32_t block_rows = n_rows * hp->n_kv_heads / (4 * n_threads), n_items, max_spans;
