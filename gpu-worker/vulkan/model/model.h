@@ -34,6 +34,7 @@ struct tdm_vk_layer {
         uint64_t attn_norm, q_norm, k_norm, post_attn_norm, ffn_norm, post_ffw_norm; /* addresses of gains; 0: none */
         uint64_t qkv_bias, o_bias, down_bias;                                        /* of biases; 0: none */
         uint32_t activation;                                                         /* enum tdm_activation */
+        uint64_t sinks;                                                              /* 0: none */
         struct tdm_vk_experts experts;
 };
 
@@ -97,6 +98,7 @@ struct tdm_vk_model {
         uint32_t max_slots, max_items;                  /* of partial results, and items, per tile */
         uint32_t step_serial;                           /* of the step that was filled in last: below TDM_VK_SERIALS */
         bool f16_rows;                                  /* layers' rows are F16: kernels/f16-rows.c */
+        bool has_sinks;                                 /* in some layer */
         bool attend_f16;                                /* and attention is on f16 units too */
         struct tdm_vk_buffer acts[TDM_VK_N_ACTS];       /* size 0: form not used */
         struct tdm_vk_buffer scale_sums[TDM_VK_N_ACTS]; /* see tdm_vk_matmul_push; size 0: no kernel reads them */

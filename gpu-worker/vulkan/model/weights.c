@@ -323,6 +323,8 @@ void tdm_vk_weights_find(struct tdm_vk_model *m)
                 l->o_bias = vector(m, TDM_TENSOR_O_BIAS, i);
                 l->down_bias = vector(m, TDM_TENSOR_DOWN_BIAS, i);
                 l->activation = m->recipe.layers[i].activation;
+                l->sinks = vector(m, TDM_TENSOR_SINKS, i);
+                m->has_sinks |= m->recipe.layers[i].has_sinks;
         }
         m->output = matrix(
                 m, tdm_weights_find(m->weights, TDM_TENSOR_OUTPUT, 0) ? TDM_TENSOR_OUTPUT : TDM_TENSOR_TOKEN_EMBD, 0,

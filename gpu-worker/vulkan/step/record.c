@@ -423,6 +423,7 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
         const struct tdm_vk_merge_push merge = {
                 .partial = push.partial,
                 .row_items = r->step + r->layout.row_items[group],
+                .sinks = l->sinks,
                 .acts = m->acts[l->o.act].address,
                 .scale_sums = scale_sums_of(r, l->o.act, r->rows),
                 .scale_sums_rows = m->scale_sums_rows,
