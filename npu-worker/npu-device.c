@@ -13,8 +13,8 @@
 #define NUMERICS "1" /* changes when an order of operations or a rounding does */
 
 #define BIT(feature) TDM_FEATURE_BIT(TDM_FEATURE_##feature)
-/* What a model may ask for beyond Gemma 3 where whole attention blocks run on the NPU: its programs know norms of heads,
- * angles that they are handed, and a window. FFNs are the host device's. */
+/* What a model may ask for beyond Gemma 3 where whole attention blocks run on the NPU: its programs know norms of
+ * heads, angles that they are handed, and a window. FFNs are the host device's. */
 #define BLOCK_FEATURES                                                                                                 \
         (BIT(NO_NORM_AFTER) | BIT(ROPE_DIVISORS) | BIT(ROPE_YARN) | BIT(ROPE_MAGNITUDE) | BIT(ROPE_BY_LAYER) |         \
          BIT(WINDOW_BY_LAYER) | BIT(SILU) | BIT(SWIGLU_CLAMPED) | BIT(FF_BY_LAYER) | BIT(SPARSITY) | BIT(EXPERTS))

@@ -180,7 +180,8 @@ bool tdm_vk_record_flags(const struct tdm_vk_model *m, const struct tdm_vk_work 
                 const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v };
                 uint32_t n_panels;
 
-                /* Who reads the one would meet who writes the other: there is one buffer of flagged words for each form. */
+                /* There is one buffer of flagged words for each form: what reads the one would meet what writes the
+                 * other. */
                 if (l->q.act == l->o.act || l->experts.n > 0)
                         return false;
                 if (tdm_vk_group_of(qkv, 3, &n_panels) != 3 || !tdm_vk_matrices_flag(device, &l->q, n_panels) ||

@@ -1,7 +1,7 @@
 #version 460
-// Queries and keys: norm of each head, or biases, and rotation; queries are scaled and stay where they are, keys and values go into
-// the cache (engine/step/kv.h). One workgroup is one head of one row: n_heads queries, then n_kv_heads keys, then the
-// values.
+// Queries and keys: norm of each head, or biases, and rotation; queries are scaled and stay where they are, keys and
+// values go into the cache (engine/step/kv.h). One workgroup is one head of one row: n_heads queries, then n_kv_heads
+// keys, then the values.
 #define WORKERS 128
 #extension GL_EXT_shader_8bit_storage : require
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
