@@ -32,7 +32,8 @@ set(TANDEM_SHADERS
 # What shaders include.
 set(TANDEM_SHADER_HEADERS
   attention/attend-f16.glsl attention/merge.glsl attention/rotate.glsl
-  common/acts.glsl common/common.glsl common/f16.glsl common/fragments.glsl common/panels.glsl common/shared.h common/shared-experts.h
+  common/acts.glsl common/common.glsl common/f16.glsl common/fragments.glsl common/panels.glsl
+  common/shared.h common/shared-experts.h
   common/subblock.glsl common/sum.glsl common/units.glsl
   ffn/activate.glsl ffn/gelu.glsl
   matmul/matvec.glsl)

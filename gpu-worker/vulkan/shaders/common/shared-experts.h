@@ -1,8 +1,8 @@
 /* What kernels of mixtures of experts and the host share; included behind shared.h.
  *
- * A slot is a row together with one of the experts that it uses. Slots are in order of expert, then row. An item is some
- * slots of one expert, which a workgroup multiplies together. The lists are made on the device (choose.comp, group.comp).
- */
+ * A slot is a row together with one of the experts that it uses. Slots are in order of expert, then row. An item is
+ * some slots of one expert, which a workgroup multiplies together. The lists are made on the device (choose.comp,
+ * group.comp). */
 #ifndef TDM_VK_SHARED_EXPERTS_H
 #define TDM_VK_SHARED_EXPERTS_H
 
