@@ -16,7 +16,7 @@
 #include "daemon/cache/pages.h"
 #include "daemon/cache/prefix.h"
 #include "daemon/fleet/fleet.h"
-#include "engine/text/chat.h"
+#include "engine/chat/chat.h"
 #include "engine/weights/weights.h"
 
 #define TDM_MAX_MODEL_DIRS 16u

@@ -35,6 +35,12 @@ bool tdm_tokenizer_add_bos(const struct tdm_tokenizer *tokenizer);
 /* EOS, the end-of-turn token (by its key, else by its text) and their like: generation stops there. */
 bool tdm_tokenizer_is_end(const struct tdm_tokenizer *tokenizer, uint32_t id);
 
+/* The special piece (control, unknown or user-defined) with just this text: 0, or -ENOENT. */
+int tdm_tokenizer_find_marker(const struct tdm_tokenizer *tokenizer, const char *text, uint32_t *ret);
+/* Whether plain text becomes this special piece where it spells it. Control pieces: never. User-defined ones: yes, but
+ * for those with which a text could forge a turn, a thought or a tool's call (the list in tokenizer.c). */
+bool tdm_tokenizer_may_form(const struct tdm_tokenizer *tokenizer, uint32_t id);
+
 enum tdm_tokenize_flags {
         TDM_TOKENIZE_BOS = 1,     /* BOS first, where the file says add_bos_token */
         TDM_TOKENIZE_SPECIAL = 2, /* control pieces in the text become their tokens */
