@@ -28,8 +28,8 @@ static bool stderr_is_journal(void)
         return st.st_dev == dev && st.st_ino == ino;
 }
 
-/* Workers do not get the variable. What they inherit from a service is a socket, as the journal's streams are. Files and
- * terminals are read by people. */
+/* Workers do not get the variable. What they inherit from a service is a socket, as the journal's streams are. Files
+ * and terminals are read by people. */
 static bool wants_prefix(void)
 {
         struct stat st;
