@@ -21,6 +21,7 @@ static const struct {
                                        "read replies, send less at once" },
         [TDM_RESOURCE_WAITING_BYTES] = { "bytes of texts that wait to be tokenized", "try again when some are done" },
         [TDM_RESOURCE_MODELS] = { "loaded models", "unload one (tandem unload)" },
+        [TDM_RESOURCE_FILES] = { "files being received", "try again when one has come" },
         [TDM_RESOURCE_LOADS] = { "model files being read", "try again when one is done" },
         [TDM_RESOURCE_METADATA_BYTES] = { "bytes of vocabularies", "unload a model (tandem unload)" },
 };

@@ -218,6 +218,7 @@ static const struct tdm_resource_limit limits[TDM_N_RESOURCES] = {
                                          .floor = UINT64_C(1) << 20,
                                          .share_percent = 50 },
         [TDM_RESOURCE_MODELS] = { .capacity = 32, .reserve = 2, .floor = 1, .share_percent = 50 },
+        [TDM_RESOURCE_FILES] = { .capacity = 16, .reserve = 2, .floor = 1, .share_percent = 50 },
         [TDM_RESOURCE_LOADS] = { .capacity = 32, .reserve = 4, .floor = 1, .share_percent = 50 },
         [TDM_RESOURCE_METADATA_BYTES] = { .capacity = UINT64_C(1) << 30,
                                           .reserve = UINT64_C(128) << 20,

@@ -1,11 +1,12 @@
 /* What the files of the client face share: face.c (connections), request.c (what clients ask),
- * job.c (what jobs say), status.c (lists and status), trace.c (traces). */
+ * job.c (what jobs say), status.c (lists and status), trace.c (traces); gate.c and gate-process.c receive files. */
 #ifndef TDM_DAEMON_FACES_SOCKET_PRIVATE_H
 #define TDM_DAEMON_FACES_SOCKET_PRIVATE_H
 
 #include "common/utf8.h"
 #include "common/background.h"
 #include "daemon/faces/socket/face.h"
+#include "daemon/faces/socket/gate.h"
 #include "proto/tandem.pb-c.h"
 
 #define MAX_OPEN_REQUESTS 1024u
@@ -25,8 +26,9 @@ struct client {
         pid_t pid;
         uid_t uid;
         struct tdm_account *account;
-        uint64_t held_bytes; /* charged to it: TDM_RESOURCE_FRAME_BYTES */
-        char name[32];       /* as it calls itself */
+        struct tdm_gate *gate; /* receives fds for it now */
+        uint64_t held_bytes;   /* charged to it: TDM_RESOURCE_FRAME_BYTES */
+        char name[32];         /* as it calls itself */
         struct tdm_list requests;
         uint32_t n_requests;
         bool paused;
@@ -63,6 +65,7 @@ struct tdm_face {
         struct tdm_list clients;
         uint32_t n_clients;
         uint32_t n_traces;
+        struct tdm_gates *gates;           /* of a system daemon: receive the fds */
         struct tdm_background *background; /* tokenizes long texts */
         struct tdm_source *reading;        /* timer: looks after paused clients */
 };

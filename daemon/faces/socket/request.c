@@ -85,6 +85,8 @@ static int open_model(struct client *c, const Tandem__ModelRef *ref, const int *
         if (n_fds != 1)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "a model passed as a file needs exactly one fd; %u came",
                                      n_fds);
+        if (fds[0] < -1)
+                return tdm_gate_explain((enum tdm_gate_verdict)fds[0], ref->name, err);
         return tdm_models_open(c->face->models, c->account, ref->name, fds[0], ret, err);
 }
 
