@@ -20,6 +20,8 @@ static const struct {
         [TDM_RESOURCE_FRAME_BYTES] = { "bytes of requests and replies on their way",
                                        "read replies, send less at once" },
         [TDM_RESOURCE_WAITING_BYTES] = { "bytes of texts that wait to be tokenized", "try again when some are done" },
+        [TDM_RESOURCE_JOBS] = { "jobs", "wait for one to end" },
+        [TDM_RESOURCE_CALLS] = { "calls that wait for polkit", "try again when one is answered" },
         [TDM_RESOURCE_MODELS] = { "loaded models", "unload one (tandem unload)" },
         [TDM_RESOURCE_FILES] = { "files being received", "try again when one has come" },
         [TDM_RESOURCE_LOADS] = { "model files being read", "try again when one is done" },

@@ -27,6 +27,8 @@ enum tdm_resource {
         TDM_RESOURCE_CALLERS,        /* on the bus that are remembered */
         TDM_RESOURCE_FRAME_BYTES,    /* of requests that have arrived in part, and of replies that nobody read yet */
         TDM_RESOURCE_WAITING_BYTES,  /* of texts that wait to be tokenized */
+        TDM_RESOURCE_JOBS,           /* that wait or run */
+        TDM_RESOURCE_CALLS,          /* on the bus that wait for polkit */
         TDM_RESOURCE_MODELS,         /* that are loaded or loading */
         TDM_RESOURCE_FILES,          /* fds of clients that are being received, or whose file system hangs */
         TDM_RESOURCE_LOADS,          /* reads of model files under way */

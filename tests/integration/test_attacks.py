@@ -92,6 +92,114 @@ def described_models():
 
 
 @test
+def terabytes():
+    """Sparse files whose metadata claim a terabyte: refused by arithmetic, at once, without memory."""
+    with system_daemon() as d, tempfile.TemporaryDirectory(prefix="tandem-sparse-") as folder:
+        d.generate(n=2)
+        before = anonymous(d.process.pid)
+        paths = [array_of_strings(os.path.join(folder, f"{i}.gguf"), b"tokenizer.ggml.tokens", n, TEBIBYTE)
+                 for i, n in enumerate((TEBIBYTE // 16, TEBIBYTE // 8, (1 << 64) - 1, 1 << 61, 1 << 26))]
+        slowest = 0
+        for _ in range(3):
+            for path in paths:
+                watch = Stopwatch()
+                what, m = with_file(d, ATTACKER, path, "tokenize", {"text": b"Once"})
+                slowest = max(slowest, watch.seconds())
+                equal((what, m.get("code")), ("error", "bad-model"), m)
+        grown = anonymous(d.process.pid) - before
+        print(f"FIGURE terabytes: refused after {1000 * slowest:.0f} ms, {grown >> 10} KiB more; {m['message']}")
+        check(slowest < 1.0 * SLOW, "the refusal", slowest)
+        check(SANITIZER or grown < 16 << 20, "memory", grown)
+        equal([os.stat(path).st_blocks <= 16 for path in paths], [True] * len(paths), "holes stay holes")
+
+
+@test
+def reading_is_cancelled():
+    """Files that take long to read, whose clients leave: nobody waits for what they say, and SIGTERM neither."""
+    with system_daemon() as d, tempfile.TemporaryDirectory(prefix="tandem-sparse-") as folder:
+        d.generate(n=2)
+        paths = [array_of_strings(os.path.join(folder, f"long-{i}.gguf"), b"tokenizer.ggml.tokens", 4 << 20,
+                                  40 << 20) for i in range(16)]
+        watch = Stopwatch()
+        what, m = with_file(d, ATTACKER, paths[0], "tokenize", {"text": b"Once"})
+        whole = watch.seconds()
+        equal((what, m.get("code")), ("error", "bad-model"), "one that is read to its end")
+        wires = []
+        for path in paths[1:8]:
+            wires.append(wire_of(d, ATTACKER))
+            with open(path, "rb") as f:
+                wires[-1].send("tokenize", {"text": b"a", "model": {"name": path, "from_fd": True}}, fd=f.fileno())
+        wait_for(lambda: any("long" in m["name"] for m in d.status()["models"]), "they are being read")
+        for w in wires:
+            w.close()
+        wait_for(lambda: not any("long" in m["name"] and m["state"] == "loading" for m in d.status()["models"]),
+                 "reading ends", 10)
+        failed = [line for line in d.log().splitlines() if "model long-" in line and "failed" in line]
+        print(f"FIGURE cancelled: {1000 * whole:.0f} ms to read one; of 7 that nobody waits for "
+              f"{len(failed) - 1} were read to their end")
+        check(len(failed) - 1 <= 3, "reads that nobody waits for end", failed)
+        with wire_of(d, ATTACKER) as w:
+            for path in paths[8:]:
+                with open(path, "rb") as f:
+                    w.send("tokenize", {"text": b"a", "model": {"name": path, "from_fd": True}}, fd=f.fileno())
+            watch = Stopwatch()
+            wrong = d.stop()
+            check(not wrong, wrong)
+            check(watch.seconds() < 4 * SLOW, "the end", watch.seconds())
+        d.expect_exit = None
+
+
+@test
+def jobs_of_all():
+    """Two users submit all the jobs they can: a third and root get some. Subordinate uids count as their owner."""
+    with system_daemon(args=config("[daemon]\nmax-jobs = 32\nmax-jobs-per-user = 32\n")) as d:
+        d.generate(n=2)
+        wires, counts = [], []
+        for uid in (ATTACKER, SUBUIDS[0] + 5, SECOND, BYSTANDER, 0):
+            w = wire_of(d, uid)
+            wires.append(w)
+            rids = [w.send("generate", dict(request(n=3000, seed=i), ignore_end=True)) for i in range(32)]
+            w.call("status", {})
+            n = 0
+            for rid in rids:
+                with contextlib.suppress(TimeoutError):
+                    what, m = w.receive(rid, 0.02)
+                    if what == "error" or what == "done" and m.get("reason") == "DONE_ERROR":
+                        n += 1
+            counts.append(32 - n)
+        print(f"jobs of two uids of one user, of a second, a third and root: {counts}")
+        equal(counts[:3], [15, 0, 7], "jobs of the two who come first")
+        check(counts[3] >= 3 and counts[4] >= 2, "jobs of those who come later", counts)
+        for w in wires:
+            w.close()
+
+
+@test
+def subuids_are_read_again():
+    """SIGHUP: ranges that are new in /etc/subuid count as their owner from then on, and others no more."""
+    with system_daemon() as d:
+        held = connect_all(d, ATTACKER)[0]
+        other = 500000
+        others, _ = connect_all(d, other + 1, most=8)
+        equal(len(others), 8, "connections of a uid of nobody's range")
+        for w in others:
+            w.close()
+        with open(d.subuids, "w") as f:
+            f.write(f"# new\n{ATTACKER}:{other}:100\nnobody:x\n")
+        d.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: not close_all(connect_all(d, other + 1, most=8)[0]), "it counts as its owner's", 5)
+        others, _ = connect_all(d, SUBUIDS[0] + 1, most=8)
+        equal(len(others), 8, "connections of a range that is no more its owner's")
+        close_all(held + others)
+
+
+def close_all(wires):
+    for w in wires:
+        w.close()
+    return len(wires)
+
+
+@test
 def a_false_name():
     """A file of one's own under the path of a real model: the real one stays, and remains the default."""
     with system_daemon() as d, copies(1) as paths:

@@ -11,12 +11,12 @@ import process_memory  # noqa: E402
 
 
 @contextlib.contextmanager
-def hung(uid=ATTACKER, source=None):
+def hung(uid=ATTACKER, source=None, n=1):
     """Ended before the daemon is: nothing of the test's own may hang either."""
     if not available():
         raise Skip("needs root and /dev/fuse, to mount a file system that hangs")
     with tempfile.TemporaryDirectory(prefix="tandem-hung-") as folder:
-        with HungFiles(os.path.join(folder, "mnt"), source or make_model("tiny"), uid) as files:
+        with HungFiles(os.path.join(folder, "mnt"), source or make_model("tiny"), uid, n) as files:
             yield files
 
 
@@ -133,6 +133,42 @@ def trusted_files():
             with hung(uid=owner) as files:
                 what, m = with_file(d, uid, files.path, "tokenize", {"text": b"Once"})
                 equal(what, "tokenize", f"mounted by {owner}, passed by {uid}: {m}")
+
+
+@test
+def reading_hangs():
+    """Files of a file system that root mounted (a network's, say) hang when they are read: their user may have no more
+    of them read, and others may. Root has a reserve."""
+    with system_daemon() as d, hung(uid=0, source=__file__, n=40) as files:
+        d.generate(n=2)
+        fds = [os.open(path, os.O_RDONLY) for path in files.paths]
+        files.hang("read")
+        refusals = []
+        for uid in (ATTACKER, SECOND):
+            w = wire_of(d, uid)
+            begin = 0 if uid == ATTACKER else 20
+            rids = [tokenize_file(w, fd, f"{uid}-{fd}") for fd in fds[begin:begin + 20]]
+            w.call("status", {})
+            n, text = 0, ""
+            for rid in rids:
+                with contextlib.suppress(TimeoutError):
+                    code, text = answer(w, rid, 0.05)
+                    equal(code, "quota", text)
+                    n += 1
+            refusals.append((n, text, w))
+        print([(n, text) for n, text, _ in refusals])
+        equal(refusals[0][0], 6, "refusals of the first, who has 14")
+        equal(refusals[1][0], 13, "refusals of the second, who has 7")
+        others_are_served(d, "reading")
+        with copies(1) as paths:
+            equal(with_file(d, 0, paths[0], "tokenize", {"text": b"Once"})[0], "tokenize", "root's file")
+        files.end()
+        for _, _, w in refusals:
+            w.close()
+        for fd in fds:
+            close(fd)
+        wait_for(lambda: with_file(d, ATTACKER, make_model("tiny"), "tokenize", {"text": b"a"})[0] == "tokenize",
+                 "files are read again", 10)
 
 
 @test

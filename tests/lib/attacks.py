@@ -10,6 +10,16 @@ from tandem_test import *  # noqa: E402,F403
 
 ATTACKER, SECOND, THIRD, BYSTANDER = 65534, 65533, 65532, 65531
 SUBUIDS = (200000, 65536)  # the first attacker's
+KEPT = []
+
+
+def config(text):
+    """Arguments for a daemon with that configuration."""
+    f = tempfile.NamedTemporaryFile("w", prefix="tandem-", suffix=".conf")
+    f.write(text)
+    f.flush()
+    KEPT.append(f)
+    return ["--config", f.name]
 
 
 @contextlib.contextmanager
@@ -31,6 +41,7 @@ def system_daemon(**more):
         f.write(f"{ATTACKER}:{SUBUIDS[0]}:{SUBUIDS[1]}\n")
         f.flush()
         with Daemon(system=True, env={"TANDEM_SUBUIDS": f.name}, **more) as d:
+            d.subuids = f.name
             for path in (d.dir, os.path.dirname(d.socket)):
                 os.chmod(path, 0o755)
             os.chmod(d.socket, 0o666)
@@ -146,3 +157,18 @@ def generates(d, uid, path, **more):
 def anonymous(pid):
     with open(f"/proc/{pid}/smaps_rollup") as f:
         return sum(int(line.split()[1]) for line in f if line.startswith("Pss_Anon:")) << 10
+
+
+def string(text):
+    return struct.pack("<Q", len(text)) + text
+
+
+def array_of_strings(path, key, n, size):
+    """A GGUF file of that size whose only metadata are n strings, in a hole: they are empty, if they fit."""
+    with open(path, "wb") as f:
+        f.write(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + string(key) + struct.pack("<IIQ", 9, 8, n))
+        f.truncate(size)
+    return path
+
+
+TEBIBYTE = 1 << 40

@@ -1,6 +1,6 @@
-"""A file system that hangs: a FUSE server of one file, in a process of its own, which stops answering what it is told
-to. It speaks the kernel's protocol itself (include/uapi/linux/fuse.h, 7.31), so no libfuse is needed; mounting needs
-root and /dev/fuse. Whoever closes a file whose flush hangs waits until the server's process has gone."""
+"""A file system that hangs: a FUSE server of some equal files, in a process of its own, which stops answering what it
+is told to. It speaks the kernel's protocol itself (include/uapi/linux/fuse.h, 7.31), so no libfuse is needed; mounting
+needs root and /dev/fuse. Whoever closes a file whose flush hangs waits until the server's process has gone."""
 import ctypes
 import os
 import signal
@@ -19,10 +19,12 @@ def available():
 
 
 class HungFiles:
-    """`path` is a file with the contents of `source`. After hang(...) these operations are never answered."""
+    """`paths` are files with the contents of `source`. After hang(...) these operations are never answered."""
 
-    def __init__(self, folder, source, uid):
-        self.folder, self.path = folder, os.path.join(folder, "model.gguf")
+    def __init__(self, folder, source, uid, n=1):
+        self.folder, self.names = folder, [f"model-{i}.gguf".encode() for i in range(n)]
+        self.paths = [os.path.join(folder, name.decode()) for name in self.names]
+        self.path = self.paths[0]
         self.data = open(source, "rb").read()
         os.makedirs(folder, exist_ok=True)
         device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
@@ -71,9 +73,10 @@ class HungFiles:
         if op == INIT:
             return 0, struct.pack("<IIIIHHIIHHI", 7, 31, 0, 0, 12, 10, 1 << 16, 1, 1, 0, 0).ljust(64, b"\0")
         if op == LOOKUP:
-            if body.rstrip(b"\0") != b"model.gguf":
+            if body.rstrip(b"\0") not in self.names:
                 return -2, b""
-            return 0, struct.pack("<QQQQII", 2, 0, 1000, 1000, 0, 0) + self.attributes(2)
+            node = 2 + self.names.index(body.rstrip(b"\0"))
+            return 0, struct.pack("<QQQQII", node, 0, 1000, 1000, 0, 0) + self.attributes(node)
         if op == GETATTR:
             return 0, struct.pack("<QII", 1000, 0, 0) + self.attributes(node)
         if op in (OPEN, OPENDIR):

@@ -71,7 +71,7 @@ struct bus_held {
         struct tdm_list node;
         DBusMessage *message;
         uint64_t size_bytes;
-        bool fds;
+        bool fds, charged; /* TDM_RESOURCE_CALLS of the peer's account */
         enum bus_action action;
         DBusPendingCall *asking; /* polkit */
 };
@@ -103,7 +103,7 @@ struct bus_job {
         struct tdm_job *job; /* referenced, to the end of this object */
         struct tdm_model *model;
         char path[BUS_MAX_PATH];
-        uid_t uid;
+        uid_t uid, login;       /* login: the account of uid, for what it may keep */
         struct bus_peer *owner; /* NULL: it has left */
         struct bus_peer *watchers[BUS_MAX_WATCHERS];
         bool lingers;

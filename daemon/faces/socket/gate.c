@@ -1,4 +1,5 @@
-/* tandemd's side of the gates; see gate.h. A gate starts when an order finds none idle, and stays for the next. */
+/* tandemd's side of the gates; see gate.h. A gate starts when an order finds none idle, and ends when it was idle for
+ * a while. */
 #include "daemon/faces/socket/gate-private.h"
 
 #include <signal.h>
@@ -12,6 +13,7 @@
 
 /* A file system that needs longer only to say what it is. */
 #define ANSWER_NS (5 * TDM_NSEC_PER_SEC)
+#define IDLE_NS (2 * TDM_NSEC_PER_SEC)
 #define REAP_NS (20 * TDM_NSEC_PER_MSEC)
 
 extern char **environ;
@@ -64,12 +66,23 @@ static void answer_error(struct tdm_gate *gate, int code, const char *text)
         fn(&err, 0, NULL, 0, gate->userdata);
 }
 
-/* An answer that is late, or a process that has ended and may be reaped. */
+/* It ends, or has ended. */
+static void retire(struct tdm_gate *gate)
+{
+        tdm_source_destroyp(&gate->io);
+        closep(&gate->fd);
+        release(gate);
+        tdm_source_arm(gate->timer, tdm_now_ns() + REAP_NS);
+}
+
+/* An answer that is late, a gate that was idle for long, or a process that may be reaped. */
 static int on_timer(struct tdm_source *source, uint64_t now_ns, void *userdata)
 {
         struct tdm_gate *gate = userdata;
 
-        if (gate->fd >= 0)
+        if (gate->fd >= 0 && !gate->busy)
+                retire(gate);
+        else if (gate->fd >= 0)
                 answer_error(gate, TDM_E_BAD_REQUEST, "the file system of the file passed does not answer");
         else if (waitpid(gate->pid, NULL, WNOHANG) != 0)
                 gate_free(gate);
@@ -107,10 +120,7 @@ static int on_io(struct tdm_source *source, int fd, uint32_t events, void *userd
                 return 0;
         if (n != sizeof(answer)) {
                 closep(&file);
-                tdm_source_destroyp(&gate->io);
-                closep(&gate->fd);
-                release(gate);
-                tdm_source_arm(gate->timer, tdm_now_ns() + REAP_NS);
+                retire(gate);
                 answer_error(gate, TDM_E_INTERNAL, "the process that receives files has ended");
                 return 0;
         }
@@ -122,6 +132,7 @@ static int on_io(struct tdm_source *source, int fd, uint32_t events, void *userd
         closep(&file);
         answer_error(gate, TDM_E_INTERNAL, "the process that receives files did not answer");
         release(gate);
+        tdm_source_arm(gate->timer, tdm_now_ns() + IDLE_NS);
         return 0;
 }
 
