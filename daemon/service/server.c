@@ -105,6 +105,23 @@ static void on_kill_unit(const char *unit, void *userdata)
         tdm_dbus_kill_unit(((struct server *)userdata)->dbus, unit);
 }
 
+static int ask_authority(const struct tdm_face_process *who, tdm_face_answer_fn answer, void *request, void **ret,
+                         void *userdata)
+{
+        struct tdm_dbus_question *question;
+        int r = tdm_dbus_ask_load(((struct server *)userdata)->dbus, who->pid, who->start_time, who->uid, answer,
+                                  request, &question);
+
+        if (r == 0)
+                *ret = question;
+        return r;
+}
+
+static void forget_authority(void *question)
+{
+        tdm_dbus_forget_question(question);
+}
+
 static const struct tdm_fleet_callbacks fleet_callbacks = {
         .on_ready = on_ready,
         .on_step_done = on_step_done,
@@ -508,6 +525,7 @@ static int set_up_serving(struct server *s, const struct tdm_config *config, str
                 .system = config->system,
                 .socket = tdm_listener_path(s->listener),
                 .accounts = s->accounts,
+                .authority = { .ask = ask_authority, .forget = forget_authority, .userdata = s },
         };
         int r = tdm_scheduler_new(&s->scheduler, s->loop, &scheduler);
 

@@ -58,7 +58,7 @@ def jobs_and_gone(wire, _):
 
 
 def never_reads(wire, _):
-    for i in range(200):
+    for i in range(30):
         wire.send("models", {})
         wire.send("generate", dict(request(prompt="A dog", n=4000, seed=i), ignore_end=True))
     time.sleep(5)
@@ -144,12 +144,12 @@ ATTACKS = [long_texts, long_texts, huge_texts, many_jobs, jobs_and_gone, never_r
 
 def attack(function, shared, over, counts):
     while not over.is_set():
+        counts[function.__name__] = counts.get(function.__name__, 0) + 1
         try:
             with Wire(shared["socket"], timeout=60) as wire:
                 function(wire, shared)
         except (Refused, Closed, OSError, TimeoutError, KeyError):
-            time.sleep(0.05)
-        counts[function.__name__] = counts.get(function.__name__, 0) + 1
+            time.sleep(0.1)
 
 
 def attacker(uid, shared, over, results):

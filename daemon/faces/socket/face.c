@@ -134,6 +134,7 @@ int tdm_face_new(struct tdm_face **ret, struct tdm_loop *loop, struct tdm_models
         face->scheduler = scheduler;
         face->system = config->system;
         face->accounts = config->accounts;
+        face->authority = config->authority;
         face->half_frame_ns = config->half_frame_ns ? config->half_frame_ns : 30 * TDM_NSEC_PER_SEC;
         face->not_reading_ns = config->not_reading_ns ? config->not_reading_ns : 120 * TDM_NSEC_PER_SEC;
         face->started_ns = tdm_now_ns();
@@ -275,6 +276,8 @@ void tdm_face_accept(struct tdm_face *face, int taken_fd)
         c->account = account;
         c->pid = peer.pid;
         c->uid = peer.uid;
+        if (face->system)
+                process_remember(c);
         tdm_list_init(&c->requests);
         tdm_list_append(&face->clients, &c->node);
         face->n_clients++;

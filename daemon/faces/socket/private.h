@@ -25,6 +25,7 @@ struct client {
         int fd; /* a duplicate, to say why when the connection is over */
         pid_t pid;
         uid_t uid;
+        uint64_t start_time; /* of the process, where the kernel keeps no handle of it */
         struct tdm_account *account;
         struct tdm_gate *gate; /* receives fds for it now */
         uint64_t held_bytes;   /* charged to it: TDM_RESOURCE_FRAME_BYTES */
@@ -49,6 +50,7 @@ struct request {
         uint64_t charged_bytes; /* of the client's account, TDM_RESOURCE_WAITING_BYTES */
         unsigned flags;
         struct face_trace *trace; /* TRACE */
+        void *question;           /* LOAD: whether the client may; NULL: it may */
 };
 
 struct tdm_face {
@@ -58,6 +60,7 @@ struct tdm_face {
         struct tdm_fleet *fleet;
         bool system;
         bool draining;
+        struct tdm_face_authority authority;
         char *socket;
         struct tdm_accounts *accounts;
         uint64_t half_frame_ns, not_reading_ns;
@@ -84,6 +87,10 @@ static inline bool client_is_admin(const struct client *c)
 {
         return client_is_root(c) || c->uid == geteuid();
 }
+
+/* process.c */
+void process_remember(struct client *client);                                    /* when it has connected */
+int process_identify(const struct client *client, struct tdm_face_process *ret); /* -ESRCH: it has ended */
 
 /* face.c */
 void face_send(struct client *client, uint32_t id, Tandem__Reply *reply);
