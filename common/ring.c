@@ -288,7 +288,7 @@ static void copy_desc(volatile void *to, const volatile void *from)
 
 static bool kind_valid(uint32_t kind)
 {
-        return kind == TDM_DESC_STEP || kind == TDM_DESC_DONE || kind == TDM_DESC_FAULT || kind == TDM_DESC_MARK;
+        return kind == TDM_DESC_STEP || kind == TDM_DESC_DONE || kind == TDM_DESC_MARK;
 }
 
 /* How many threads it woke. */

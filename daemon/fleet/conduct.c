@@ -147,7 +147,7 @@ void tdm_fleet_on_false_claim(struct tdm_fleet_worker *w)
         dispute(other, text);
 }
 
-void tdm_fleet_on_peer_fault(struct tdm_fleet_worker *w, uint32_t epoch, bool with_peer, const char *reason)
+void tdm_fleet_on_ring_fault(struct tdm_fleet_worker *w, uint32_t epoch, bool with_peer, const char *reason)
 {
         const struct tdm_fleet *f = w->fleet;
         char text[256];

@@ -494,11 +494,11 @@ void reset(struct world *w, const struct fake_step *guilty)
 
 void become_ready(struct world *w)
 {
-        bool either = w->fleet.measured == TDM_PLACEMENT_EITHER || w->fleet.measured == TDM_PLACEMENT_BALANCED;
+        bool equal_bits = w->fleet.measured == TDM_PLACEMENT_STANDBY || w->fleet.measured == TDM_PLACEMENT_BALANCED;
 
         /* The one that was lost may come later. */
-        w->fleet.away[0] = either && w->away && pick(w, 3) == 0;
-        w->fleet.away[1] = either && w->away && !w->fleet.away[0] && pick(w, 3) == 0;
+        w->fleet.away[0] = equal_bits && w->away && pick(w, 3) == 0;
+        w->fleet.away[1] = equal_bits && w->away && !w->fleet.away[0] && pick(w, 3) == 0;
         w->fleet.ready = true;
         tdm_scheduler_on_fleet_ready(w->s);
         turn(w);

@@ -3,7 +3,8 @@
  * A step is up to max_rows rows (tokens) from any mix of sequences: prefill chunks and decode rows together. tandemd
  * writes a step into one of TDM_STEP_SLOTS slots (a slot is one step in flight), posts a descriptor to the owner of its
  * first block, and hears when the last block is done. Each step carries its own plan (which worker runs each block), so
- * split, single and take-over by the survivor are one mechanism. Several steps of disjoint sequences may be in flight.
+ * the split, all blocks on one worker, and a survivor's take-over are one mechanism. Several steps of disjoint
+ * sequences may be in flight.
  *
  * tandemd writes, workers only read: the segment is mapped read-only by them. A worker copies a step out once
  * (tdm_step_read) and validates the copy; page tables too. Results go to a second segment, written by the worker that

@@ -181,8 +181,8 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
 #define STAY_AWAKE_NS (UINT64_C(2) * TDM_NSEC_PER_MSEC)
 #define STAY_AWAKE_LOGITS 8u /* only where so many rows or more are sampled */
 
-/* A submission under way: its blocks, and the layers whose new rows it leaves in its half of the log. */
-struct flight {
+/* In flight: its blocks, and the layers whose new rows it leaves in its half of the log. */
+struct submission {
         struct tdm_vk_recording *recording;
         uint32_t first, n, first_layer, n_layers;
         bool download;
@@ -199,7 +199,7 @@ struct run {
         bool joins;               /* the submission begun last leaves the next block's input */
         uint32_t n_begun, n_done; /* submissions */
         /* the i-th is in i % TDM_VK_IN_FLIGHT, which is its half of the log too */
-        struct flight flights[TDM_VK_IN_FLIGHT];
+        struct submission submissions[TDM_VK_IN_FLIGHT];
         void (*on_block)(uint32_t block, void *userdata);
         void *userdata;
 };
@@ -211,7 +211,7 @@ static int settle(struct run *run, struct tdm_error *err)
 {
         struct tdm_vk_model *m = run->m;
         unsigned which = run->n_done % TDM_VK_IN_FLIGHT;
-        struct flight *flight = &run->flights[which];
+        struct submission *submission = &run->submissions[which];
         int r = tdm_vk_submit_end(m->device, which, err);
 
         if (r == 0)
@@ -219,22 +219,22 @@ static int settle(struct run *run, struct tdm_error *err)
         if (r != 0)
                 return r;
         run->n_done++;
-        take_profile(m->device, flight->recording);
-        if (flight->download) {
+        take_profile(m->device, submission->recording);
+        if (submission->download) {
                 size_t hidden_bytes = (size_t)run->slot->n_rows * m->hp.residual_width * sizeof(float);
 
                 memcpy(run->hidden, m->hidden_host.map, hidden_bytes);
                 m->device->counters.hidden_copies++;
         }
-        if (flight->n_layers) {
+        if (submission->n_layers) {
                 if (run->made_logits && run->n_begun - run->n_done == 1 &&
                     run->step->head.n_logits >= STAY_AWAKE_LOGITS)
                         tdm_pool_stay_awake(m->device->threads, STAY_AWAKE_NS);
-                tdm_vk_kv_behind(&m->cache, run->step, flight->first_layer, flight->n_layers, which);
-                run->slot->attention_layers += flight->n_layers;
+                tdm_vk_kv_behind(&m->cache, run->step, submission->first_layer, submission->n_layers, which);
+                run->slot->attention_layers += submission->n_layers;
         }
-        for (uint32_t i = 0; i < flight->n && run->on_block; i++)
-                run->on_block(flight->first + i, run->userdata);
+        for (uint32_t i = 0; i < submission->n && run->on_block; i++)
+                run->on_block(submission->first + i, run->userdata);
         return 0;
 }
 
@@ -274,7 +274,7 @@ static int begin_some(struct run *run, uint32_t block, uint32_t *ret_n, struct t
         struct tdm_vk_model *m = run->m;
         struct tdm_vk_slot *slot = run->slot;
         unsigned which = run->n_begun % TDM_VK_IN_FLIGHT;
-        struct flight *flight = &run->flights[which];
+        struct submission *submission = &run->submissions[which];
         struct tdm_vk_work work = { .slot = slot, .first = block, .log_half = which };
         uint32_t first_layer, n_layers;
         int r;
@@ -296,10 +296,10 @@ static int begin_some(struct run *run, uint32_t block, uint32_t *ret_n, struct t
                 memcpy(m->hidden_host.map, run->hidden, (size_t)slot->n_rows * m->hp.residual_width * sizeof(float));
                 m->device->counters.hidden_copies++;
         }
-        *flight = (struct flight){ NULL, block, work.n, first_layer, n_layers, work.download };
-        r = tdm_vk_record(m, &work, &flight->recording, err);
+        *submission = (struct submission){ NULL, block, work.n, first_layer, n_layers, work.download };
+        r = tdm_vk_record(m, &work, &submission->recording, err);
         if (r == 0)
-                r = tdm_vk_submit_begin(m->device, which, flight->recording->commands, err);
+                r = tdm_vk_submit_begin(m->device, which, submission->recording->commands, err);
         if (r != 0)
                 return r;
         run->n_begun++;
