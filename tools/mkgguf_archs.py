@@ -41,6 +41,9 @@ SIZES = {
     ("llama", "npu"): (4, 256, 4, 1, 64, 704, 1024, 5e5, True, {"llama3": (8.0, 64)}),
     ("qwen2", "npu"): (4, 256, 4, 1, 64, 704, 1024, 1e6, True, {}),
     ("qwen3", "npu"): (4, 256, 4, 1, 64, 704, 1024, 1e6, True, {}),
+    ("qwen3moe", "npu"): (4, 256, 4, 1, 64, 512, 1024, 1e6, False, {"experts": (16, 4, 256)}),
+    ("gpt-oss", "npu"): (4, 256, 4, 1, 64, 256, 1024, 1.5e5, False,
+                         {"experts": (8, 2, 256), "window": 128, "yarn": (32.0, 128)}),
     ("llama", "1b"): (16, 2048, 32, 8, 64, 8192, 131072, 5e5, True, {"llama3": (32.0, 8192)}),
     ("llama", "3b"): (28, 3072, 24, 8, 128, 8192, 131072, 5e5, True, {"llama3": (32.0, 8192)}),
     ("llama", "8b"): (32, 4096, 32, 8, 128, 14336, 131072, 5e5, False, {"llama3": (8.0, 8192)}),
@@ -148,8 +151,8 @@ def tensors(arch, size, n_layers, n_vocab, matrix_type, more_type, embd_type, ex
     for i in range(n_layers):
         b = f"blk.{i}."
         # The layers to which the _M mixes of llama-quantize give more bits.
-        more_bits = i < n_layers // 8 or i >= 7 * n_layers // 8 or (i - n_layers // 8) % 3 == 2
-        mixed = more_type if more_bits else matrix_type
+        eighth = n_layers // 8
+        mixed = more_type if i < eighth or i >= 7 * n_layers // 8 or (i - eighth) % 3 == 2 else matrix_type
         sharp = 1.0 if "qwen3" in arch else SHARP
         out += [(b + "attn_norm.weight", (d,), "f32", gain)]
         for n, rows, s in (("q", heads * head_dim, sharp), ("k", kv_heads * head_dim, sharp),

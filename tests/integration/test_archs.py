@@ -14,7 +14,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from tandem_test import *  # noqa: E402,F403
 
 # Of tale's shape, for which the emulated NPU has programs.
-MODELS = (("llama", "q8_0"), ("qwen2", "q4_0"), ("qwen3", "q4_k"))
+MODELS = (("llama", "q8_0"), ("qwen2", "q4_0"), ("qwen3", "q4_k"), ("qwen3moe", "q4_k"), ("gpt-oss", "mxfp4"))
 PROGRAMS = os.path.join(BIN, "..", "lib", "npu-emulated", "programs")
 N = times(40, 100, 24)
 N_VOCAB = 2304
