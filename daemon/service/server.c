@@ -497,6 +497,7 @@ static int set_up_models(struct server *s, const struct tdm_config *config, stru
                 .kv_bytes = config->kv_bytes,
                 .activations = config->activations,
                 .no_prefix_cache = !config->prefix_cache,
+                .serves_all = config->system,
                 .idle_s = config->idle_unload_s,
                 .max_rows = config->max_rows,
                 .max_sequences = config->max_sequences,
