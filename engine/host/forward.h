@@ -5,6 +5,7 @@
 
 #include "engine/device/device.h"
 #include "engine/host/attention.h"
+#include "engine/host/experts.h"
 #include "engine/host/matmul.h"
 #include "engine/host/rope.h"
 
@@ -31,7 +32,11 @@ struct tdm_host_weight {
 };
 
 struct tdm_host_layer {
-        struct tdm_host_weight q, k, v, o, gate, up, down;
+        struct tdm_host_weight q, k, v, o;
+        struct tdm_host_weight gate, up, down; /* of a dense FFN; else empty */
+        struct tdm_host_weight router;         /* takes f32 */
+        struct tdm_experts_layer experts;      /* n_experts 0: none */
+        const float *sinks;                    /* [n_heads]; NULL: none */
         const float *attn_norm, *ffn_norm;
         const float *q_norm, *k_norm, *post_attn_norm, *post_ffw_norm; /* NULL: the recipe has no norm there */
 };
@@ -60,7 +65,10 @@ struct tdm_host_model {
         float *q, *attn;                        /* [tile_rows][n_heads * head_dim] */
         float *k, *v;                           /* [tile_rows][n_kv_heads * head_dim] */
         float *y;                               /* [tile_rows][d_model]: a block's output before its norm */
-        float *row;                             /* [n_threads][row_stride]: a row on its way into acts */
+        struct tdm_experts *experts;            /* NULL: no layer has any */
+        float *router;                          /* [tile_rows][router_stride]: its numbers */
+        size_t router_stride;
+        float *row; /* [n_threads][row_stride]: a row on its way into acts */
         size_t row_stride;
         float *logits;            /* [logits_rows][logits_stride] */
         uint8_t *sampler_scratch; /* [n_threads][sampler_stride] */
@@ -78,6 +86,8 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
  * go into the cache. */
 void tdm_host_attend(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, uint32_t first,
                      uint32_t n);
+/* What ends a block: h += y, or its norm where the block has a gain. y, h [d_model]. */
+void tdm_host_add(const struct tdm_host_model *model, const float *y, const float *gain, float *h);
 void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden);
 /* The logits stay in the model until sample. Where they would not fit (logits_rows), sample makes them tile by tile. */
 void tdm_host_head(struct tdm_host_model *model, const struct tdm_step *step, const float *hidden);

@@ -222,7 +222,7 @@ static int check_tensor(const struct tdm_weights_header *header, const struct td
                 return bad(err, "a tensor that its recipe has no use for");
         if (!tdm_weights_type_supported(tensor->type) || (is_vector(kind) && tensor->type != TDM_TYPE_F32))
                 return bad(err, "a tensor of a type that is not supported");
-        tdm_tensor_shape(kind, hp, tensor->layer, &rows, &cols);
+        tdm_tensor_shape(kind, &header->recipe, hp, tensor->layer, &rows, &cols);
         if (tensor->rows != rows || tensor->cols != cols)
                 return bad(err, "a tensor's shape is not the model's");
         if (tensor->cols % tdm_type_info(tensor->type)->block_values)
