@@ -180,7 +180,7 @@ static int read_merge(struct tdm_tokenizer *t, uint32_t rank, struct tdm_gguf_st
                 id = tdm_tokenizer_find(t, text, (size_t)(n_left + n_right));
         }
         t->merges.ids[rank] = id;
-        if (id == TDM_NO_PIECE && n_left > 0 && n_right > 0 &&
+        if ((left == TDM_NO_PIECE || right == TDM_NO_PIECE || id == TDM_NO_PIECE) && n_left > 0 && n_right > 0 &&
             (is_control(text, n_left) || is_control(text + n_left, n_right) || is_control(text, n_left + n_right)))
                 return 0; /* text never forms those */
         if (left == TDM_NO_PIECE || right == TDM_NO_PIECE || id == TDM_NO_PIECE)
