@@ -132,6 +132,8 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
                 r = copy_text(job, p->text, p->text_size);
         if (r == 0 && o->n_stop > 0)
                 r = tdm_stop_new(&job->stop, o->stop, o->n_stop, err);
+        if (r == 0 && p->kind == TDM_JOB_GENERATE)
+                r = tdm_constraint_new(&job->constraint, o, p->account, err);
         if (r < 0)
                 return tdm_error_set(err, r, "cannot hold the prompt: %s", strerror(-r));
         if (r > 0)
@@ -177,6 +179,7 @@ void tdm_job_unref(struct tdm_job *job)
         free(job->from_text.ids);
         free(job->ids);
         tdm_stop_destroy(job->stop);
+        tdm_constraint_destroy(job->constraint);
         free(job->room);
         free(job);
 }
@@ -254,6 +257,10 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
         uint32_t left;
         int r;
 
+        if (job->constraint && job->encoded && job->from_text.r != 0) {
+                *err = job->from_text.error;
+                return job->from_text.r;
+        }
         if (job->is_text || job->is_chat) {
                 if (!job->encoded)
                         tdm_job_encode(job, tokenizer, family, hp, &job->from_text);
@@ -326,6 +333,7 @@ bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_
                 job->first_token_ns = now_ns;
         job->last_token_ns = now_ns;
         if (!job->ignore_end && tdm_tokenizer_is_end(job->tokenizer, id)) {
+                job->at_end_token = true;
                 tdm_job_finish(job, TDM_JOB_END_STOP, NULL);
                 return false;
         }
@@ -377,6 +385,10 @@ void tdm_job_finish(struct tdm_job *job, enum tdm_job_end end, const struct tdm_
         job->end = end;
         if (err)
                 job->error = *err;
+        /* A job that ends at an end token has a whole text, or the token would not have been allowed. */
+        job->incomplete = job->constraint && !job->at_end_token &&
+                          (job->encoding || job->masking ||
+                           !tdm_constraint_is_whole(job->constraint, job->ids + job->prompt_tokens, job->generated));
         finish_text(job);
         atomic_store_explicit(&job->cancel_encoding, true, memory_order_relaxed);
         if (!job->encoding) {
