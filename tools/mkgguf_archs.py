@@ -113,8 +113,8 @@ def metadata(arch, size, name, n_layers, n_vocab):
     def key(what, kind, value):
         return kv(f"{arch}.{what}", kind, value)
 
-    meta = [kv("general.architecture", "str", arch), kv("general.name", "str", name), key("block_count", "u32", n_layers),
-            key("context_length", "u32", n_ctx), key("embedding_length", "u32", d),
+    meta = [kv("general.architecture", "str", arch), kv("general.name", "str", name),
+            key("block_count", "u32", n_layers), key("context_length", "u32", n_ctx), key("embedding_length", "u32", d),
             key("feed_forward_length", "u32", ff), key("attention.head_count", "u32", heads),
             key("attention.head_count_kv", "u32", kv_heads), key("rope.freq_base", "f32", base),
             key("attention.layer_norm_rms_epsilon", "f32", 1e-6 if arch.startswith("qwen") else 1e-5)]
@@ -151,7 +151,8 @@ def tensors(arch, size, n_layers, n_vocab, matrix_type, more_type, embd_type, ex
     for i in range(n_layers):
         b = f"blk.{i}."
         # The layers to which the _M mixes of llama-quantize give more bits.
-        mixed = more_type if i < n_layers // 8 or i >= 7 * n_layers // 8 or (i - n_layers // 8) % 3 == 2 else matrix_type
+        eighth = n_layers // 8
+        mixed = more_type if i < eighth or i >= 7 * n_layers // 8 or (i - eighth) % 3 == 2 else matrix_type
         sharp = 1.0 if "qwen3" in arch else SHARP
         out += [(b + "attn_norm.weight", (d,), "f32", gain)]
         for n, rows, s in (("q", heads * head_dim, sharp), ("k", kv_heads * head_dim, sharp),

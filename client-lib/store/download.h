@@ -29,9 +29,9 @@ struct download_result {
         bool checked;           /* its SHA-256 was known, and is right */
 };
 
-/* 0, or a TDM_E_* with a message: TDM_E_CANCELLED, TDM_E_BUSY (somebody else downloads it), TDM_E_NO_MEMORY (no room
- * on the disk), TDM_E_DENIED, TDM_E_NO_MODEL (there is no such file), TDM_E_BAD_MODEL (not the right bytes), TDM_E_PROTOCOL
- * (the server or the network failed). */
+/* 0, or a TDM_E_* with a message: TDM_E_CANCELLED, TDM_E_BUSY (another process downloads it), TDM_E_NO_MEMORY (no room
+ * on the disk), TDM_E_DENIED, TDM_E_NO_MODEL (there is no such file), TDM_E_BAD_MODEL (not the right bytes),
+ * TDM_E_PROTOCOL (the server or the network failed). */
 int download_file(const struct download *download, struct download_result *ret, struct tdm_error *err);
 
 /* A small text, at most max_bytes. *ret is the caller's. */
