@@ -26,6 +26,7 @@ static const struct {
         [TDM_RESOURCE_FILES] = { "files being received", "try again when one has come" },
         [TDM_RESOURCE_LOADS] = { "model files being read", "try again when one is done" },
         [TDM_RESOURCE_METADATA_BYTES] = { "bytes of vocabularies", "unload a model (tandem unload)" },
+        [TDM_RESOURCE_GRAMMAR_BYTES] = { "bytes of schemas and grammars", "try again when some jobs are done" },
 };
 
 const char *tdm_resource_name(enum tdm_resource resource)

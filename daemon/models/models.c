@@ -52,7 +52,7 @@ bool tdm_model_is_default(const struct tdm_model *model)
         return model->by_name && strcmp(model->name, tdm_models_default_name(model->models)) == 0;
 }
 
-static bool identity_equal(const struct tdm_file_identity *a, const struct tdm_file_identity *b)
+bool tdm_file_identity_equal(const struct tdm_file_identity *a, const struct tdm_file_identity *b)
 {
         return a->dev == b->dev && a->ino == b->ino && a->size_bytes == b->size_bytes && a->mtime_ns == b->mtime_ns;
 }
@@ -114,6 +114,7 @@ int tdm_models_new(struct tdm_models **ret, struct tdm_loop *loop, const struct 
         m->kv_bytes = config->kv_bytes;
         m->activations = config->activations;
         m->no_prefix_cache = config->no_prefix_cache;
+        m->serves_all = config->serves_all;
         m->idle_ns = config->idle_s * TDM_NSEC_PER_SEC;
         m->max_rows = config->max_rows;
         m->max_sequences = config->max_sequences;
@@ -259,7 +260,7 @@ static struct tdm_model *find(struct tdm_models *m, const struct tdm_file_identi
         struct tdm_model *model;
 
         tdm_list_for_each(model, &m->list, struct tdm_model, node)
-                if (model->state != TDM_MODEL_FAILED && identity_equal(&model->identity, identity))
+                if (model->state != TDM_MODEL_FAILED && tdm_file_identity_equal(&model->identity, identity))
                         return model;
         return NULL;
 }
@@ -472,6 +473,7 @@ int tdm_model_check_file(struct tdm_model *model, struct tdm_error *err)
 {
         struct tdm_file_identity now;
         struct tdm_error reason;
+        const char *part = NULL;
         int r;
 
         if (model->state == TDM_MODEL_FAILED) {
@@ -479,9 +481,16 @@ int tdm_model_check_file(struct tdm_model *model, struct tdm_error *err)
                 return model->error.code;
         }
         r = tdm_file_identify(model->fd, &now);
-        if (r == 0 && identity_equal(&now, &model->identity))
-                return 0;
-        if (r < 0)
+        if (r == 0 && tdm_file_identity_equal(&now, &model->identity)) {
+                part = model->metadata ? tdm_model_parts_changed(model->metadata->parts) : NULL;
+                if (!part)
+                        return 0;
+        }
+        if (part)
+                tdm_error_set(&reason, TDM_E_MODEL_CHANGED,
+                              "part %.*s of a model changed while it was in use; ask again to load it anew",
+                              TDM_UTF8_CUT(part, 200));
+        else if (r < 0)
                 tdm_error_set(&reason, TDM_E_MODEL_CHANGED, "model file %.*s cannot be looked at any more: %s",
                               TDM_UTF8_CUT(model->path, 200), strerror(-r));
         else if (now.size_bytes != model->identity.size_bytes)
@@ -498,6 +507,16 @@ int tdm_model_check_file(struct tdm_model *model, struct tdm_error *err)
                 *err = reason;
         tdm_model_fail(model, &reason);
         return TDM_E_MODEL_CHANGED;
+}
+
+uint64_t tdm_model_file_bytes(const struct tdm_model *model)
+{
+        const struct tdm_model_parts *parts = model->metadata ? model->metadata->parts : NULL;
+        uint64_t bytes = model->identity.size_bytes;
+
+        for (uint32_t i = 0; parts && i < parts->n; i++)
+                bytes += parts->files[i].identity.size_bytes;
+        return bytes;
 }
 
 uint64_t tdm_model_resident_bytes(const struct tdm_model *model)
@@ -525,7 +544,7 @@ uint64_t tdm_models_resident_bytes(struct tdm_models *m)
 void tdm_model_progress(const struct tdm_model *model, uint64_t *ret_done, uint64_t *ret_total)
 {
         *ret_done = 0;
-        *ret_total = model->identity.size_bytes;
+        *ret_total = tdm_model_file_bytes(model);
         if (model->load && model->state == TDM_MODEL_LOADING)
                 tdm_model_load_progress(model->load, ret_done, ret_total);
         else if (model->state == TDM_MODEL_MAPPING || model->state == TDM_MODEL_READY)

@@ -286,6 +286,10 @@ static const struct tdm_resource_limit limits[TDM_N_RESOURCES] = {
                                           .reserve = UINT64_C(128) << 20,
                                           .floor = UINT64_C(64) << 20,
                                           .share_percent = 50 },
+        [TDM_RESOURCE_GRAMMAR_BYTES] = { .capacity = UINT64_C(512) << 20,
+                                         .reserve = UINT64_C(64) << 20,
+                                         .floor = UINT64_C(16) << 20,
+                                         .share_percent = 50 },
 };
 
 struct subuids {
@@ -493,6 +497,7 @@ static int set_up_models(struct server *s, const struct tdm_config *config, stru
                 .kv_bytes = config->kv_bytes,
                 .activations = config->activations,
                 .no_prefix_cache = !config->prefix_cache,
+                .serves_all = config->system,
                 .idle_s = config->idle_unload_s,
                 .max_rows = config->max_rows,
                 .max_sequences = config->max_sequences,

@@ -28,7 +28,8 @@ struct tdm_piece {
         uint32_t start; /* in pool */
         uint16_t size;
         uint8_t type;
-        bool mergeable; /* stands in the table that merges look into */
+        bool mergeable : 1; /* stands in the table that merges look into */
+        bool guarded : 1;   /* user-defined, but plain text does not form it */
         float score;
 };
 
@@ -110,6 +111,8 @@ uint32_t tdm_tokenizer_find(const struct tdm_tokenizer *t, const uint8_t *text, 
 
 /* Reads what kind of tokenizer the file has: kind, pretokenizer, and what missing flags mean. */
 int tdm_tokenizer_read_kind(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err);
+/* One of the markers that are control pieces whatever the file says. */
+bool tdm_tokenizer_is_control_text(const char *text, size_t size);
 /* Turns GPT-2's characters back into bytes, in place. Returns the size, or -1 where there is another character. */
 ssize_t tdm_bpe_to_bytes(uint8_t *text, size_t size);
 int tdm_bpe_build(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err);

@@ -58,6 +58,7 @@ struct sample_job {
         const struct tdm_kernels *kernels;
         uint32_t first;
         struct tdm_result *results;
+        uint64_t masks_until_ns;
         _Atomic uint32_t bad_row; /* UINT32_MAX: none */
         _Atomic uint32_t n_seen;  /* blocks of logits that gather.comp chose */
 };
@@ -84,7 +85,7 @@ static float *logits_of(const struct tdm_vk_model *m, uint32_t i)
 
 static void take(struct sample_job *job, uint32_t i, int r, const struct tdm_result *result)
 {
-        if (r < 0)
+        if (r < 0 && r != -ENODATA)
                 atomic_store_explicit(&job->bad_row, job->step->logits[job->first + i].row, memory_order_relaxed);
         else
                 job->results[job->first + i] = *result;
@@ -96,15 +97,17 @@ static void sample_one(void *arg, unsigned chunk, unsigned thread)
         struct tdm_vk_model *m = job->m;
         const struct tdm_step *step = job->step;
         const struct tdm_step_logits *l = &step->logits[job->first + chunk];
-        struct tdm_result result;
+        struct tdm_result result = { .token = TDM_NO_TOKEN };
+        const uint64_t *allowed;
+        int r = -ENODATA;
 
         if (m->recipe.logit_softcap > 0)
                 softcap(job, logits_of(m, chunk));
-        take(job, chunk,
-             tdm_sample(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, step->history + l->history_offset,
-                        l->n_history, step->rows[l->row].position + 1, l->target,
-                        m->sampler_scratch + thread * m->sampler_stride, &result),
-             &result);
+        if (tdm_step_mask(step, job->first + chunk, job->masks_until_ns, &allowed))
+                r = tdm_sample(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, allowed,
+                               step->history + l->history_offset, l->n_history, step->rows[l->row].position + 1,
+                               l->target, m->sampler_scratch + thread * m->sampler_stride, &result);
+        take(job, chunk, r, &result);
 }
 
 /* Where only what the sampler wants to see came here. */
@@ -119,15 +122,18 @@ static void sample_seen(void *arg, unsigned chunk, unsigned thread)
         const uint32_t *found =
                 (const uint32_t *)(m->scan_host.map + tdm_vk_scan_found(m)) + (size_t)chunk * (m->maxima_stride + 1);
         uint8_t *scratch = m->sampler_scratch + thread * m->sampler_stride;
-        struct tdm_result result;
+        struct tdm_result result = { .token = TDM_NO_TOKEN };
+        const uint64_t *allowed;
+        int r = -ENODATA;
 
         atomic_fetch_add_explicit(&job->n_seen, found[0], memory_order_relaxed);
         tdm_sample_take(tops + (size_t)chunk * m->tops_stride, m->tops_stride, sums + (size_t)chunk * m->sums_stride,
                         found + 1, TDM_MIN(found[0], m->maxima_stride), scratch);
-        take(job, chunk,
-             tdm_sample_finish(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, step->history + l->history_offset,
-                               l->n_history, step->rows[l->row].position + 1, l->target, scratch, &result),
-             &result);
+        if (tdm_step_mask(step, job->first + chunk, job->masks_until_ns, &allowed))
+                r = tdm_sample_finish(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, allowed,
+                                      step->history + l->history_offset, l->n_history, step->rows[l->row].position + 1,
+                                      l->target, scratch, &result);
+        take(job, chunk, r, &result);
 }
 
 /* The first logits_rows rows of logits are there already where `made` says so. */
@@ -135,7 +141,9 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
                   struct tdm_result *results, struct tdm_error *err)
 {
         for (uint32_t first = 0, n; first < step->head.n_logits; first += n) {
-                struct sample_job job = { m, step, NULL, first, results, UINT32_MAX, 0 };
+                struct sample_job job = {
+                        .m = m, .step = step, .first = first, .results = results, .bad_row = UINT32_MAX
+                };
                 struct tdm_vk_work work = {
                         .slot = slot, .first = 2 * m->hp.n_layers + 1, .n = 1, .first_logit = first
                 };
@@ -149,6 +157,7 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
                 }
                 if (m->recipe.logit_softcap > 0)
                         job.kernels = tdm_kernels_choose(NULL);
+                job.masks_until_ns = tdm_now_ns() + TDM_STEP_MASK_WAIT_NS;
                 if (m->logits_whole)
                         tdm_pool_run(m->device->threads, n, sample_one, &job);
                 else
