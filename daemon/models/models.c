@@ -11,6 +11,7 @@
 #include "common/log.h"
 
 #define DEFAULT_NAME "tale"
+#define CLOSER_THREADS 4u
 /* An ordinary vocabulary takes some 20 us for the longest text, the worst that is known 2 ms. */
 #define ENCODE_HERE_BYTES 256u
 #define ENCODE_SLOW_NS UINT64_C(300000)
@@ -128,6 +129,8 @@ int tdm_models_new(struct tdm_models **ret, struct tdm_loop *loop, const struct 
         r = copy_dirs(m, config->dirs);
         if (r == 0)
                 r = tdm_loop_add_timer(loop, tdm_models_on_tick, m, &m->tick);
+        if (r == 0)
+                r = tdm_background_new_pool(&m->closer, loop, CLOSER_THREADS);
         if (r < 0)
                 return tdm_error_set(err, r, "cannot set up the model registry: %s", strerror(-r));
         for (const char *const *f = config->files; f && *f; f++) {
@@ -167,6 +170,7 @@ void tdm_models_destroy(struct tdm_models *m)
                 tdm_model_unlist(model);
         }
         tdm_models_free_left(m, UINT64_MAX);
+        tdm_background_destroyp(&m->closer);
         tdm_source_destroyp(&m->tick);
         for (unsigned i = 0; i < m->n_files; i++) {
                 free(m->files[i].name);
@@ -189,6 +193,34 @@ struct tdm_model *tdm_model_ref(struct tdm_model *model)
         return model;
 }
 
+static void run_close(void *task)
+{
+        int *fd = task;
+
+        closep(fd);
+}
+
+static void on_close_done(void *task, bool ran)
+{
+        int *fd = task;
+
+        closep(fd);
+        free(fd);
+}
+
+void tdm_models_close_file(struct tdm_models *m, const struct tdm_account *account, int fd)
+{
+        int *task = fd < 0 ? NULL : malloc(sizeof(*task));
+
+        if (!task) {
+                closep(&fd);
+                return;
+        }
+        *task = fd;
+        if (tdm_background_add_for(m->closer, account ? account->uid : 0, run_close, on_close_done, task) < 0)
+                on_close_done(task, false);
+}
+
 void tdm_model_unref(struct tdm_model *model)
 {
         if (!model)
@@ -199,9 +231,9 @@ void tdm_model_unref(struct tdm_model *model)
                 return;
         }
         tdm_model_load_destroyp(&model->load);
+        tdm_models_close_file(model->models, model->account, steal_fd(&model->fd));
         tdm_model_uncharge(model);
         tdm_model_metadata_free(model->metadata);
-        closep(&model->fd);
         free(model->name);
         free(model->path);
         free(model);
@@ -324,13 +356,37 @@ static int become_named(struct tdm_model *model, const char *path)
         return 0;
 }
 
+/* Takes *own when that is a new model. */
+static int open_file(struct tdm_models *m, struct tdm_account *account, const char *path, bool by_name, int *own,
+                     struct tdm_model **ret, struct tdm_error *err)
+{
+        struct tdm_file_identity identity;
+        struct tdm_model *model;
+        int r = tdm_file_identify(*own, &identity);
+
+        if (r < 0)
+                return tdm_error_set(err, TDM_E_NO_MODEL, "cannot open model %.*s: %s", TDM_UTF8_CUT(path, 200),
+                                     r == -ENXIO ? "it is not a regular file" : strerror(-r));
+        model = find(m, &identity);
+        if (model) {
+                model->last_used_ns = tdm_now_ns();
+                *ret = tdm_model_ref(model);
+                return by_name && !model->by_name ? become_named(model, path) : 0;
+        }
+        forget_older(m, path, by_name, &identity);
+        r = add_model(m, account, path, by_name, *own, &identity, &model, err);
+        if (r != 0)
+                return r;
+        *own = -1;
+        *ret = tdm_model_ref(model);
+        return 0;
+}
+
 int tdm_models_open(struct tdm_models *m, struct tdm_account *account, const char *name, int fd, struct tdm_model **ret,
                     struct tdm_error *err)
 {
-        struct tdm_file_identity identity;
         _cleanup_(freep) char *path = NULL;
         _cleanup_(closep) int own = -1;
-        struct tdm_model *model;
         int r;
 
         if (fd >= 0) {
@@ -353,23 +409,9 @@ int tdm_models_open(struct tdm_models *m, struct tdm_account *account, const cha
                         return r;
         }
         tdm_utf8_mend(path);
-        r = tdm_file_identify(own, &identity);
-        if (r < 0)
-                return tdm_error_set(err, TDM_E_NO_MODEL, "cannot open model %.*s: %s", TDM_UTF8_CUT(path, 200),
-                                     r == -ENXIO ? "it is not a regular file" : strerror(-r));
-        model = find(m, &identity);
-        if (model) {
-                model->last_used_ns = tdm_now_ns();
-                *ret = tdm_model_ref(model);
-                return fd < 0 && !model->by_name ? become_named(model, path) : 0;
-        }
-        forget_older(m, path, fd < 0, &identity);
-        r = add_model(m, account, path, fd < 0, own, &identity, &model, err);
-        if (r != 0)
-                return r;
-        own = -1;
-        *ret = tdm_model_ref(model);
-        return 0;
+        r = open_file(m, account, path, fd < 0, &own, ret, err);
+        tdm_models_close_file(m, account, steal_fd(&own));
+        return r;
 }
 
 bool tdm_model_encodes_here(const struct tdm_model *model, size_t size_bytes)

@@ -136,6 +136,8 @@ void tdm_models_destroyp(struct tdm_models **models);
  * When the last one who refers to a model leaves while its metadata is read, reading is cancelled. */
 int tdm_models_open(struct tdm_models *models, struct tdm_account *account, const char *name, int fd,
                     struct tdm_model **ret, struct tdm_error *err);
+/* Closes a client's file beside the loop: its file system may hang. One thread at most hangs for each account. */
+void tdm_models_close_file(struct tdm_models *models, const struct tdm_account *account, int fd);
 struct tdm_model *tdm_model_ref(struct tdm_model *model);
 void tdm_model_unref(struct tdm_model *model);
 void tdm_model_unrefp(struct tdm_model **model);

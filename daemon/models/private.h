@@ -3,6 +3,7 @@
 #ifndef TDM_DAEMON_MODELS_PRIVATE_H
 #define TDM_DAEMON_MODELS_PRIVATE_H
 
+#include "common/background.h"
 #include "common/utf8.h"
 #include "daemon/models/load.h"
 #include "daemon/models/models.h"
@@ -38,6 +39,8 @@ struct tdm_models {
 
         struct tdm_accounts *accounts;
         struct tdm_account *root; /* holds the default model */
+
+        struct tdm_background *closer; /* closes files: their file system may hang */
 
         struct tdm_list list;
         unsigned n_models;
