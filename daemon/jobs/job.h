@@ -11,7 +11,7 @@
 #include "daemon/jobs/constraint.h"
 #include "daemon/jobs/options.h"
 #include "daemon/placement/placement.h"
-#include "engine/text/chat.h"
+#include "engine/chat/chat.h"
 
 #define TDM_MAX_CHAT_MESSAGES 4096u
 #define TDM_PROMPT_BYTES_PER_TOKEN 64u /* a text with more bytes than this for each position cannot fit */
@@ -31,8 +31,7 @@ enum tdm_job_end { TDM_JOB_END_STOP, TDM_JOB_END_LENGTH, TDM_JOB_END_CANCELLED, 
 
 const char *tdm_job_state_name(enum tdm_job_state state);
 
-#define TDM_JOB_POOL_THREADS 4u    /* of a pool that tokenizes */
-#define TDM_CHAT_MESSAGE_BYTES 64u /* that a chat template adds to a message at most */
+#define TDM_JOB_POOL_THREADS 4u /* of a pool that tokenizes */
 
 struct tdm_job;
 struct tdm_model;

@@ -16,8 +16,8 @@
 #include "daemon/cache/pages.h"
 #include "daemon/cache/prefix.h"
 #include "daemon/fleet/fleet.h"
+#include "engine/chat/chat.h"
 #include "engine/grammar/grammar.h"
-#include "engine/text/chat.h"
 #include "engine/weights/weights.h"
 
 #include <pthread.h>
