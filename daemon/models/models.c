@@ -444,6 +444,12 @@ const struct tdm_hparams *tdm_model_hparams(const struct tdm_model *model)
         return &model->metadata->description.hparams;
 }
 
+double tdm_model_share_read(const struct tdm_model *model, uint32_t n_rows)
+{
+        return tdm_recipe_share_read(&model->metadata->description.recipe, &model->metadata->description.hparams,
+                                     n_rows);
+}
+
 void tdm_model_job_begin(struct tdm_model *model)
 {
         model->n_jobs++;

@@ -781,7 +781,8 @@ void tdm_scheduler_on_step_done(struct tdm_scheduler *s, uint32_t model_id, uint
                 uint64_t busy_ns = tdm_fleet_busy_ns(s->fleet, w);
 
                 if (s->load[w] == 1 && busy_ns > f->busy_ns)
-                        tdm_pace_note(&lane->pace, w, f->n_rows, busy_ns - f->busy_ns);
+                        tdm_pace_note(&lane->pace, w, f->n_rows, tdm_model_share_read(lane->model, f->n_rows),
+                                      busy_ns - f->busy_ns);
         }
         if (f->lone_ns && f->n_rows >= TDM_MAX(s->config.prefill_rows / 2, 2u))
                 lane->prompt_row_ns = (tdm_now_ns() - f->lone_ns) / f->n_rows;
