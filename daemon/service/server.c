@@ -25,7 +25,7 @@
 /* if the configuration does not say; a step may have all rows while no sequence generates */
 #define PREFILL_ROWS 256u
 /* Freed memory that the heap keeps, at which it is given back; and how often to look while there is work. */
-#define TRIM_BYTES ((size_t)4 << 20)
+#define TRIM_BYTES ((size_t)512 << 10)
 #define TRIM_NS (2 * TDM_NSEC_PER_SEC)
 /* More than the accounts give out: they say no first, and to the one who has too much. */
 #define MAX_PENDING_BYTES (UINT64_C(256) << 20)

@@ -1,6 +1,6 @@
-"""Llama, Qwen and gpt-oss against float64: random models (tools/mkgguf_archs.py) whose reference values another program
-computed stay within a stated distance of them, on the host device and on Vulkan; and what a sequence gets on the host
-device is the same bits in every company.
+"""Llama, Qwen and gpt-oss against float64: random models (tools/mkgguf_archs.py), whose reference values another
+program computed, stay within a stated distance of them, on the host device and on Vulkan; and what a sequence gets on
+the host device is the same bits in every company.
 
 usage: test_archs.py distance GOLDEN_HOST | exact TEST_HOST_EXACT | vulkan GOLDEN_VULKAN
 """
