@@ -231,10 +231,12 @@ static int prepare_kernels(struct tdm_vk_model *m, struct tdm_error *err)
         int r = tdm_vk_kernels_prepare_units(m, err);
 
         if (r == 0 && tdm_vk_chain_wanted(device))
-                r = tdm_vk_chain_try(
-                        device,
-                        tdm_vk_pipeline_get(device, TDM_VK_GELU, m->layers[0].activation, m->layers[0].down.act, 0, 0),
-                        &m->chain, err);
+                r = tdm_vk_chain_try(device,
+                                     tdm_vk_pipeline_get(device, TDM_VK_GELU, m->layers[0].activation,
+                                                         m->layers[0].experts.n ? m->layers[0].experts.down.act :
+                                                                                  m->layers[0].down.act,
+                                                         0, 0),
+                                     &m->chain, err);
         if (r == 0)
                 r = tdm_vk_tune(m, err);
         return r == 0 ? tdm_vk_kernels_prepare_rest(m, err) : r;
