@@ -60,6 +60,7 @@ int tdm_vk_upload(struct tdm_vk_device *device, struct tdm_vk_buffer *to, uint64
 enum tdm_vk_shader {
         TDM_VK_EMBED,
         TDM_VK_REPACK,
+        TDM_VK_REPACK_SUBBLOCK, /* of the types of engine/weights/subblock.h */
         TDM_VK_NORM,
         TDM_VK_MATVEC,
         TDM_VK_MATVEC_GELU,      /* a single row's gate and up, and GELU after them */
@@ -96,10 +97,10 @@ struct tdm_vk_pipeline {
         VkPipeline pipeline;
         bool tried, proven; /* kernels for matrix units: whether it gives the bits of its reference on this device
                              * (proof/) */
-        char name[32];      /* for profiles */
+        char name[40];      /* for profiles */
         uint64_t profile_n, profile_ns;
 };
-#define TDM_VK_MAX_PIPELINES 256u
+#define TDM_VK_MAX_PIPELINES 640u
 
 /* Compiles where it is not there yet: at load, never in run(). */
 int tdm_vk_pipeline_need(struct tdm_vk_device *device, enum tdm_vk_shader shader,

@@ -2,10 +2,12 @@
 #   build  the glslc of this machine, whenever the source changes
 #   kept   compile.py, by hand, with one pinned compiler; compiled/NAME.inc is in the tree. These need cooperative
 #          matrices, which the glslc of Debian 12 does not know.
+# What may follow is a macro that it is compiled with.
 # compile.py reads these rows too.
 set(TANDEM_SHADERS
   "embed               weights/embed.comp               build"
   "repack              weights/repack.comp              build"
+  "repack-subblock     weights/repack-subblock.comp     build"
   "bound               weights/bound.comp               build"
   "norm                norm/norm.comp                   build"
   "matvec              matmul/matvec.comp               build"
@@ -16,6 +18,9 @@ set(TANDEM_SHADERS
   "matvec-f16          matmul/matvec-f16.comp           kept"
   "matmul-f16          matmul/matmul-f16.comp           kept"
   "matmul-f16-wide     matmul/matmul-f16-wide.comp      kept"
+  "matvec-f16-subblock       matmul/matvec-f16.comp        kept   -DSUBBLOCK"
+  "matmul-f16-subblock       matmul/matmul-f16.comp        kept   -DSUBBLOCK"
+  "matmul-f16-wide-subblock  matmul/matmul-f16-wide.comp   kept   -DSUBBLOCK"
   "rotate              attention/rotate.comp            build"
   "attend              attention/attend.comp            build"
   "attend-f16          attention/attend-f16.comp        kept"
@@ -28,7 +33,8 @@ set(TANDEM_SHADERS
 # What shaders include.
 set(TANDEM_SHADER_HEADERS
   attention/attend-f16.glsl attention/merge.glsl attention/rotate.glsl
-  common/acts.glsl common/common.glsl common/f16.glsl common/fragments.glsl common/panels.glsl common/shared.h
-  common/subblock.glsl common/sum.glsl common/units.glsl
+  common/acts.glsl common/common.glsl common/f16-subblock.glsl common/f16.glsl common/fragments-subblock.glsl
+  common/fragments.glsl common/panels.glsl common/shared.h
+  common/subblock-value.glsl common/subblock.glsl common/sum.glsl common/units.glsl
   ffn/gelu.glsl
   matmul/matvec.glsl)

@@ -93,22 +93,21 @@ void main()
         uint lane = gl_SubgroupInvocationID, own = lane / 4, quad = lane % 4, chunks = p.cols / 64,
                 length = TDM_VK_SEGMENT_CHUNKS(p.cols);
         uint group = gl_SubgroupID / PARTS, segment0 = gl_SubgroupID % PARTS * ROUNDS;
-        uint last_panel = (p.n_out + 15) / 16 - 1, quants = chunks * 64,
+        uint last_panel = (p.n_out + 15) / 16 - 1, quants = QUANTS_AT(chunks),
                 end = min((segment0 + ROUNDS) * length, chunks);
         SUMS acc[PANELS];
-        uvec2 scales[SETS * PANELS];
+        SCALES scales[SETS * PANELS];
         uvec4 w[SETS * PANELS * LOADS];
+        HIGH_BITS(high, SETS * PANELS)
         uint64_t at[PANELS];
 
         HALF_CONSTANTS
+        TABLE
         [[unroll]] for (uint i = 0; i < PANELS; i++)
                 at[i] = panel_address(min(panel_of(group, i), last_panel));
 #define LOAD_SET(set, c) \
         [[unroll]] for (uint i = 0; i < PANELS; i++) { \
-                scales[(set) * PANELS + i] = U32x2s(at[i]).v[(c) * 8 + own]; \
-                [[unroll]] for (uint l = 0; l < LOADS; l++) \
-                        w[((set) * PANELS + i) * LOADS + l] = \
-                                U32x4s(at[i] + quants).v[(c) * (32 * LOADS) + l * 32 + lane]; \
+                LOAD_PANEL(w, scales, high, (set) * PANELS + i, at[i], c) \
         }
         if (segment0 * length < chunks)
                 [[unroll]] for (uint set = 0; set < SETS; set++)
@@ -138,7 +137,7 @@ void main()
                                                 UNIT_A a;
                                                 UNIT_B b;
 
-                                                FRAGMENT(a, w, (set * PANELS + i) * LOADS, scales[set * PANELS + i], j)
+                                                FRAGMENT(a, w, scales, high, set * PANELS + i, j)
                                                 ROWS_FRAGMENT(b, x[j / 2][j % 2 * 2], x[j / 2][j % 2 * 2 + 1])
                                                 acc[i] = coopMatMulAdd(a, b, acc[i]);
                                         }
