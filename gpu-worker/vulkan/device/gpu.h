@@ -100,6 +100,13 @@ struct tdm_vk_pipeline {
         char name[40];      /* for profiles */
         uint64_t profile_n, profile_ns;
 };
+/* For tests: code in which matrix units are emulated (shaders/common/units-emulated.glsl), of a MATVEC_F16, MATMUL_F16 or
+ * MATMUL_F16_WIDE. Where it is set before a device is opened that has no such units, the device uses it. */
+struct tdm_vk_code {
+        const uint32_t *words;
+        size_t size_bytes;
+};
+extern struct tdm_vk_code (*tdm_vk_emulated_code)(enum tdm_vk_shader shader, bool subblock);
 #define TDM_VK_MAX_PIPELINES 640u
 
 /* Compiles where it is not there yet: at load, never in run(). */
@@ -202,6 +209,7 @@ struct tdm_vk_device {
         bool chained;             /* kernels follow each other without barriers: chain.c */
         bool matrix_units;        /* there are some that MATMUL_INT8 and MATMUL_INT8_WIDE can use */
         bool f16_units;           /* and MATMUL_F16 and MATMUL_F16_WIDE */
+        bool emulates_units;      /* f16_units, by tdm_vk_emulated_code */
         struct tdm_pool *threads; /* copies and sampling */
         _Atomic uint64_t *heartbeat;
         struct tdm_vk_counters counters;

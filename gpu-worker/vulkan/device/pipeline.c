@@ -126,6 +126,8 @@ static const struct shader subblock_shaders[TDM_VK_N_SHADERS] = {
                                      sizeof(matmul_f16_wide_subblock_code) },
 };
 
+struct tdm_vk_code (*tdm_vk_emulated_code)(enum tdm_vk_shader shader, bool subblock);
+
 static const struct shader *shader_of(enum tdm_vk_shader shader, const uint32_t *constants)
 {
         return subblock_shaders[shader].code && tdm_subblock_type(TDM_VK_FORM_TYPE(constants[0])) ?
@@ -178,12 +180,16 @@ void tdm_vk_matrix_tile(const struct tdm_vk_pipeline *pipeline, uint32_t *ret_pa
 static VkResult compile(struct tdm_vk_device *device, enum tdm_vk_shader shader, const uint32_t *constants,
                         VkPipeline *ret)
 {
+        const struct shader *own = shader_of(shader, constants);
+        bool emulated = device->emulates_units && subblock_shaders[shader].code;
+        struct tdm_vk_code code = emulated ? tdm_vk_emulated_code(shader, own == &subblock_shaders[shader]) :
+                                             (struct tdm_vk_code){ own->code, own->code_bytes };
         VkSpecializationMapEntry entries[TDM_VK_N_CONSTANTS];
         const VkSpecializationInfo specialization = { TDM_VK_N_CONSTANTS, entries,
                                                       TDM_VK_N_CONSTANTS * sizeof(uint32_t), constants };
         const VkShaderModuleCreateInfo module_info = { .sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
-                                                       .codeSize = shader_of(shader, constants)->code_bytes,
-                                                       .pCode = shader_of(shader, constants)->code };
+                                                       .codeSize = code.size_bytes,
+                                                       .pCode = code.words };
         VkComputePipelineCreateInfo info = {
                 .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
                 .stage = { .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,

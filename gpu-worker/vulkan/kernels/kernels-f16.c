@@ -97,8 +97,10 @@ static struct f16_kernel f16_few(const struct tdm_vk_device *device, const struc
 
 static struct f16_kernel f16_wide(const struct tdm_vk_matrix *a, uint32_t n_rows, bool gelu)
 {
-        bool few = n_rows <= TDM_VK_F16_ROWS_MAX,
-             two = few && a->cols % (2 * TDM_VK_CHUNK_COLS) == 0 && TDM_VK_SEGMENT_CHUNKS(a->cols) % 2 == 0;
+        /* types of engine/weights/subblock.h leave no registers for two chunks at once */
+        bool few = n_rows <= TDM_VK_F16_ROWS_MAX, two = few && !tdm_subblock_type(TDM_VK_FORM_TYPE(a->type)) &&
+                                                        a->cols % (2 * TDM_VK_CHUNK_COLS) == 0 &&
+                                                        TDM_VK_SEGMENT_CHUNKS(a->cols) % 2 == 0;
         uint32_t tiles = few ? 4 : 8, threads = few ? 352 : 128;
 
         return (struct f16_kernel){ .shader = TDM_VK_MATMUL_F16_WIDE,

@@ -11,7 +11,7 @@
 #define LANES (TDM_PANEL_ROWS / 2) /* pairs of outputs g and g + 8 */
 
 struct layout {
-        uint32_t unit_chunks, bits, low_bits, n_f16, scale_bytes, unit_bytes, front_words;
+        uint32_t unit_chunks, bits, low_bits, chunk_bytes, front_words;
         bool table;
 };
 
@@ -23,9 +23,7 @@ static struct layout layout_of(uint32_t type)
         return (struct layout){ .unit_chunks = chunks,
                                 .bits = bits,
                                 .low_bits = bits <= 3 ? 2 : 4,
-                                .n_f16 = info.halves,
-                                .scale_bytes = info.scale_bytes,
-                                .unit_bytes = info.scale_bytes + 2 * chunks * info.block_bytes,
+                                .chunk_bytes = info.scale_bytes / 4 + bits * 128,
                                 .front_words = info.halves * (chunks == 1 ? 2 * LANES : LANES),
                                 .table = type == TDM_TYPE_IQ4_NL || type == TDM_TYPE_IQ4_XS };
 }
@@ -96,38 +94,33 @@ void tdm_vk_prove_random_subblock(uint8_t *panel, uint32_t type, uint32_t cols, 
 
 /* ---- what a weight becomes ---- */
 
-static uint32_t quant_of(const struct layout *l, const uint8_t *low, uint32_t c, uint32_t k, uint32_t lane)
+static uint32_t quant_of(const struct layout *l, const uint8_t *low, uint32_t k, uint32_t lane)
 {
-        const uint8_t *high = low + l->unit_chunks * l->low_bits * 128;
-        uint32_t j = k / 16 % 4, late = k / 8 % 2, next = k % 2, eight = lane / LANES, in_unit = c % l->unit_chunks,
+        const uint8_t *high = low + l->low_bits * 128;
+        uint32_t j = k / 16 % 4, late = k / 8 % 2, next = k % 2, eight = lane / LANES,
                  thread = lane % LANES * 4 + k % 8 / 2, u;
 
         if (l->low_bits == 2)
-                u = u32_at(low + (in_unit * 64 + thread * 2 + j / 2) * 4) >>
-                            (next * 16 + late * 8 + eight * 4 + j % 2 * 2) &
-                    3;
+                u = u32_at(low + (thread * 2 + j / 2) * 4) >> (next * 16 + late * 8 + eight * 4 + j % 2 * 2) & 3;
         else
-                u = u32_at(low + (in_unit * 128 + thread * 4 + j) * 4) >>
+                u = u32_at(low + (thread * 4 + j) * 4) >>
                             (l->table ? eight * 16 + late * 8 + next * 4 : next * 16 + late * 8 + eight * 4) &
                     15;
         if (l->bits - l->low_bits == 1) {
                 uint32_t i = j * 2 + late;
 
-                u |= (u32_at(high + (in_unit * 32 + thread) * 4) >> (next * 16 + eight * 4 + i % 4 + i / 4 * 8) & 1)
-                     << l->low_bits;
+                u |= (u32_at(high + thread * 4) >> (next * 16 + eight * 4 + i % 4 + i / 4 * 8) & 1) << l->low_bits;
         }
         if (l->bits - l->low_bits == 2)
-                u |= (u32_at(high + (in_unit * 64 + thread * 2 + j / 2) * 4) >>
-                              (next * 16 + eight * 4 + j % 2 * 2 + late * 8) &
-                      3)
+                u |= (u32_at(high + (thread * 2 + j / 2) * 4) >> (next * 16 + eight * 4 + j % 2 * 2 + late * 8) & 3)
                      << l->low_bits;
         return u;
 }
 
 /* Six bits of the f-th field of a chunk. */
-static float field_of(const uint8_t *scales, uint32_t at, uint32_t eight, uint32_t f)
+static float field_of(const uint8_t *scales, uint32_t own, uint32_t eight, uint32_t f)
 {
-        uint32_t word = u32_at(scales + at * 4) >> eight * 16, rest = scales[128 + at * 2 + eight];
+        uint32_t word = u32_at(scales + own * 4) >> eight * 16, rest = scales[32 + own * 2 + eight];
 
         return (float)(f == 0 ? word & 63 :
                        f == 1 ? word >> 6 & 63 :
@@ -139,10 +132,10 @@ double tdm_vk_prove_subblock_weight(const uint8_t *panel, uint32_t type, uint32_
 {
         struct layout l = layout_of(type);
         uint32_t c = k / TDM_VK_CHUNK_COLS, unit_index = c / l.unit_chunks, j = k / 16 % 4, b = j / 2,
-                 eight = lane / LANES, own = lane % LANES, at = c % l.unit_chunks * LANES + own;
+                 eight = lane / LANES, own = lane % LANES;
         const uint8_t *front = panel + (unit_index * LANES + own) * (l.front_words / LANES) * 4,
-                      *unit = panel + front_bytes(&l, cols) + unit_index * l.unit_bytes;
-        uint32_t u = quant_of(&l, unit + l.scale_bytes, c, k, lane);
+                      *chunk = panel + front_bytes(&l, cols) + c * l.chunk_bytes, *scales = chunk + l.bits * 128;
+        uint32_t u = quant_of(&l, chunk, k, lane);
         double one = l.table ? 1 : ldexp(1, eight ? -20 : -24);
         float d = pair(front, 0, eight), s, m = 0;
 
@@ -156,23 +149,23 @@ double tdm_vk_prove_subblock_weight(const uint8_t *panel, uint32_t type, uint32_
                 s = pair(front, b, eight);
                 break;
         case TDM_TYPE_IQ4_XS:
-                s = d * (float)((int)((byte_of(unit, at * 2 + eight) >> 4 * b & 15u) |
+                s = d * (float)((int)((byte_of(scales, own * 2 + eight) >> 4 * b & 15u) |
                                       (u32_at(front + 4) >> (eight * 16 + c % 4 * 4 + b * 2) & 3) << 4) -
                                 32);
                 break;
         case TDM_TYPE_Q2_K:
-                s = d * (float)(byte_of(unit, at * 8 + b * 4 + eight * 2 + j % 2) & 15u);
-                m = pair(front, 1, eight) * (float)(byte_of(unit, at * 8 + b * 4 + eight * 2 + j % 2) >> 4);
+                s = d * (float)(byte_of(scales, own * 8 + b * 4 + eight * 2 + j % 2) & 15u);
+                m = pair(front, 1, eight) * (float)(byte_of(scales, own * 8 + b * 4 + eight * 2 + j % 2) >> 4);
                 break;
         case TDM_TYPE_Q6_K:
-                s = d * (float)((int)byte_of(unit, at * 8 + b * 4 + eight * 2 + j % 2) - 128);
+                s = d * (float)((int)byte_of(scales, own * 8 + b * 4 + eight * 2 + j % 2) - 128);
                 break;
         case TDM_TYPE_Q3_K:
-                s = d * (field_of(unit, at, eight, j) - 32);
+                s = d * (field_of(scales, own, eight, j) - 32);
                 break;
         default:
-                s = d * field_of(unit, at, eight, b);
-                m = pair(front, 1, eight) * field_of(unit, at, eight, 2 + b);
+                s = d * field_of(scales, own, eight, b);
+                m = pair(front, 1, eight) * field_of(scales, own, eight, 2 + b);
                 break;
         }
         s = f16((double)s);

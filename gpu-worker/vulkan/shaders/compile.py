@@ -25,7 +25,7 @@ COMPILER = ("shaderc 2025.2-1", "spirv-tools 2025.1~rc1-1", "glslang 15.1.0+1.4.
 OPTIONS = ["--target-env=vulkan1.3", "-O", "-mfmt=c", "-I", "."]
 SHADERS = "gpu-worker/vulkan/shaders"
 MANIFEST = SHADERS + "/compiled/manifest.json"
-ROW = re.compile(r'^  "(\S+) +(\S+) +(build|kept)(?: +(-D\S+))?"', re.M)
+ROW = re.compile(r'^  "(\S+) +(\S+) +(build|kept|test)((?: +-D\S+)*)"', re.M)
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.M)
 
 
@@ -44,9 +44,9 @@ class Tree:
         return hashlib.sha256(self.read(name)).hexdigest()
 
     def kept(self):
-        """{name: (source, macro or "")} of the shaders that the tree keeps compiled."""
+        """{name: (source, macros)} of the shaders that the tree keeps compiled."""
         rows = ROW.findall(self.read(SHADERS + "/shaders.cmake").decode())
-        return {name: (f"{SHADERS}/{source}", macro) for name, source, by, macro in rows if by == "kept"}
+        return {name: (f"{SHADERS}/{source}", macros.split()) for name, source, by, macros in rows if by == "kept"}
 
     def inputs(self, source):
         """The source and everything that it includes, at any depth. Paths are from the top of the tree."""
@@ -69,12 +69,12 @@ def output_of(name):
     return f"{SHADERS}/compiled/{name}.inc"
 
 
-def command(name, source, macro):
-    return ["glslc", *OPTIONS, *([macro] if macro else []), "-o", output_of(name), source]
+def command(name, source, macros):
+    return ["glslc", *OPTIONS, *macros, "-o", output_of(name), source]
 
 
-def entry(tree, name, source, macro):
-    return {"command": " ".join(command(name, source, macro)),
+def entry(tree, name, source, macros):
+    return {"command": " ".join(command(name, source, macros)),
             "inputs": {path: tree.sha256(path) for path in tree.inputs(source)},
             "output": tree.sha256(output_of(name))}
 
@@ -115,12 +115,12 @@ def problems(tree):
     for name in sorted(os.listdir(tree.path(folder))):
         if name != os.path.basename(MANIFEST) and os.path.splitext(name)[0] not in kept:
             wrong.append(f"{folder}/{name}: no kept row of shaders.cmake")
-    for name, (source, macro) in sorted(kept.items()):
+    for name, (source, macros) in sorted(kept.items()):
         was = manifest["shaders"].get(name)
         if not was or not os.path.exists(tree.path(output_of(name))):
             wrong.append(f"{name}: never compiled")
             continue
-        now = entry(tree, name, source, macro)
+        now = entry(tree, name, source, macros)
         if was["command"] != now["command"]:
             wrong.append(f"{name}: compiled by `{was['command']}`, not by `{now['command']}`")
         for path in sorted(set(was["inputs"]) | set(now["inputs"])):

@@ -33,53 +33,52 @@ shared uint s_table[IQ4 ? 256 : 1]; // of two nibbles: their two f16
                 to[i_] = from[i_];
 #define QUANTS_AT(chunks) TDM_FRAGMENT_FRONT_BYTES(TYPE, (chunks) * 64)
 
+const uint CHUNK_BYTES = TDM_FRAGMENT_CHUNK_BYTES(TYPE);
+
+// body: of a panel, behind its front.
 uvec4 load_scales(uint64_t panel, uint64_t body, uint c, uint own)
 {
-        uint64_t unit = body + c / UNIT_CHUNKS * TDM_FRAGMENT_UNIT_BYTES(TYPE);
-        uint u = c / UNIT_CHUNKS, at = c % UNIT_CHUNKS * 8 + own;
+        uint64_t scales = body + (c * CHUNK_BYTES + TDM_FRAGMENT_SCALES_AT(TYPE));
+        uint front = c / UNIT_CHUNKS * 8 + own;
         uvec4 s = uvec4(0);
 
         if (UNIT_CHUNKS == 1) {
                 if (TDM_FRAGMENT_N_F16(TYPE) == 2)
-                        return U32x4s(panel).v[c * 8 + own];
-                s.xy = U32x2s(panel).v[c * 8 + own];
+                        return U32x4s(panel).v[front];
+                s.xy = U32x2s(panel).v[front];
                 return s;
         }
         if (TDM_FRAGMENT_N_F16(TYPE) == 2)
-                s.xy = U32x2s(panel).v[u * 8 + own];
+                s.xy = U32x2s(panel).v[front];
         else
-                s.x = U32s(panel).v[u * 8 + own];
+                s.x = U32s(panel).v[front];
         if (TYPE == TDM_VK_Q2_K || TYPE == TDM_VK_Q6_K)
-                s.zw = U32x2s(unit).v[at];
-        else if (TYPE == TDM_VK_IQ4_XS)
-                s.z = uint(U16s(unit).v[at]);
-        else {
-                s.z = U32s(unit).v[at];
-                s.w = uint(U16s(unit + 128).v[at]);
+                s.zw = U32x2s(scales).v[own];
+        else if (TYPE == TDM_VK_IQ4_XS) {
+                s.z = uint(U16s(scales).v[own]);
+                s.y >>= c % 4 * 4;
+        } else {
+                s.z = U32s(scales).v[own];
+                s.w = uint(U16s(scales + 32).v[own]);
         }
-        if (TYPE == TDM_VK_IQ4_XS)
-                s.y >>= c % UNIT_CHUNKS * 4;
         return s;
 }
 
 uvec4 load_low(uint64_t body, uint c, uint thread)
 {
-        uint at = c / UNIT_CHUNKS * TDM_FRAGMENT_UNIT_BYTES(TYPE) + TDM_FRAGMENT_SCALE_BYTES(TYPE);
-
         if (LOW_BITS == 2)
-                return uvec4(U32x2s(body).v[at / 8 + c % UNIT_CHUNKS * 32 + thread], 0, 0);
-        return U32x4s(body).v[at / 16 + c % UNIT_CHUNKS * 32 + thread];
+                return uvec4(U32x2s(body + c * CHUNK_BYTES).v[thread], 0, 0);
+        return U32x4s(body + c * CHUNK_BYTES).v[thread];
 }
 
 uvec2 load_high(uint64_t body, uint c, uint thread)
 {
-        uint at = c / UNIT_CHUNKS * TDM_FRAGMENT_UNIT_BYTES(TYPE) + TDM_FRAGMENT_SCALE_BYTES(TYPE) +
-                UNIT_CHUNKS * LOW_BITS * 128;
+        uint64_t high = body + (c * CHUNK_BYTES + TDM_FRAGMENT_HIGH_AT(TYPE));
 
         if (BITS - LOW_BITS == 2)
-                return U32x2s(body).v[at / 8 + c % UNIT_CHUNKS * 32 + thread];
+                return U32x2s(high).v[thread];
         if (BITS - LOW_BITS == 1)
-                return uvec2(U32s(body).v[at / 4 + c % UNIT_CHUNKS * 32 + thread], 0);
+                return uvec2(U32s(high).v[thread], 0);
         return uvec2(0);
 }
 
@@ -175,12 +174,12 @@ f16vec2 table_pair(uint word, const uint i)
                 c_ = table_pair(w[k][j], 2) * scale_.yy; \
                 d_ = table_pair(w[k][j], 3) * scale_.yy; \
         } else { \
-                a_ = fma(F16X2(quants_of(w[k], high[k], j, 0, false)), scale_.xx, add_.xx); \
-                b_ = fma(F16X2(quants_of(w[k], high[k], j, 1, false)), scale_.xx, add_.xx); \
-                c_ = fma(F16X2(quants_of(w[k], high[k], j, 0, true)), scale_.yy, add_.yy); \
-                d_ = fma(F16X2(quants_of(w[k], high[k], j, 1, true)), scale_.yy, add_.yy); \
+                a_ = UNIT_FMA(F16X2(quants_of(w[k], high[k], j, 0, false)), scale_.xx, add_.xx); \
+                b_ = UNIT_FMA(F16X2(quants_of(w[k], high[k], j, 1, false)), scale_.xx, add_.xx); \
+                c_ = UNIT_FMA(F16X2(quants_of(w[k], high[k], j, 0, true)), scale_.yy, add_.yy); \
+                d_ = UNIT_FMA(F16X2(quants_of(w[k], high[k], j, 1, true)), scale_.yy, add_.yy); \
         } \
         a[0] = a_.x; a[1] = a_.y; a[2] = b_.x; a[3] = b_.y; a[4] = c_.x; a[5] = c_.y; a[6] = d_.x; a[7] = d_.y; }
 
 #define HALF_CONSTANTS \
-        uint nothing_ = gl_SubgroupInvocationID & NOTHING(p.n_out), bits_ = 0x64006400u + nothing_;
+        uint nothing_ = UNIT_LANE & NOTHING(p.n_out), bits_ = 0x64006400u + nothing_;

@@ -8,8 +8,9 @@
 //
 // Before this: FUSED.
 #include "gpu-worker/vulkan/shaders/common/units.glsl"
-// DenormPreserve, of f16
+#ifndef EMULATED // DenormPreserve, of f16
 spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [4464], 4459, 16);
+#endif
 
 #ifdef SUBBLOCK
 #include "gpu-worker/vulkan/shaders/common/f16-subblock.glsl"
@@ -31,7 +32,7 @@ const uint LOADS = WORDS / 4; // times 16 bytes: a thread's weights of a chunk
 // are or-ed must come from registers that the compiler knows nothing of: else it makes both of LOP3's operands of a
 // mask and a bit pattern instructions of their own.
 #define HALF_CONSTANTS \
-        uint nothing_ = gl_SubgroupInvocationID & NOTHING(p.n_out), \
+        uint nothing_ = UNIT_LANE & NOTHING(p.n_out), \
                 bits_ = (TYPE == TDM_VK_Q4_0 ? 0x04000400u : 0x64006400u) + nothing_;
 // scale, scale8: of outputs g and g + 8, each twice.
 #define FRAGMENT_Q4(a, word, scale, scale8) { \
@@ -42,10 +43,10 @@ const uint LOADS = WORDS / 4; // times 16 bytes: a thread's weights of a chunk
                 f16vec2 less_ = (scale) * f16vec2(-4.76837158203125e-7hf), \
                         less8_ = (scale8) * f16vec2(-7.62939453125e-6hf); /* -2^-21, -2^-17 */ \
 \
-                a_ = fma(F16X2((word) & 0x000f000fu), scale, less_); \
-                b_ = fma(F16X2(late_ & 0x000f000fu), scale, less_); \
-                c_ = fma(F16X2((word) & 0x00f000f0u), scale8, less8_); \
-                d_ = fma(F16X2(late_ & 0x00f000f0u), scale8, less8_); \
+                a_ = UNIT_FMA(F16X2((word) & 0x000f000fu), scale, less_); \
+                b_ = UNIT_FMA(F16X2(late_ & 0x000f000fu), scale, less_); \
+                c_ = UNIT_FMA(F16X2((word) & 0x00f000f0u), scale8, less8_); \
+                d_ = UNIT_FMA(F16X2(late_ & 0x00f000f0u), scale8, less8_); \
         } else { \
                 const f16vec2 bias_ = f16vec2(6.151199340820312e-05hf), bias8_ = f16vec2(6.866455078125e-05hf); \
                         /* 2^-14 + 2^-21, 2^-14 + 2^-17 */ \

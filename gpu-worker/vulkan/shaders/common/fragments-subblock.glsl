@@ -4,14 +4,14 @@
 //
 //   front, of a unit: [g] pairs of d (and of dmin, negative; IQ4_XS: of scales_h)
 //          of a chunk: [g] pairs of d of its two blocks (and of m)
-//   unit:  scales; then [chunk][thread] the lowest 4 bits of quants, a word for 16 columns (Q2_K, Q3_K: 2 bits, a word
-//          for 32); then [chunk][thread] the other bits of quants: 1 bit, a word a chunk; 2 bits, a word for 32 columns
-//   scales: Q6_K, Q2_K: [chunk][g] bytes of 16 columns each, in two words: of columns 0, 16 of g, of g + 8; 32, 48. A
-//                       byte of Q6_K is its scale plus 128.
-//           Q3_K, Q4_K, Q5_K: of a chunk and g four pairs of 6 bits, f0 … f3: the scales of 16 columns each (Q3_K), or
-//                       the scales of both blocks, then their minima. [chunk][g] words: in each half f0, f1 six bits
-//                       further, the lowest 4 of f2; then [chunk][g] 16 bits: in each byte f3 and the rest of f2.
-//           IQ4_XS:     [chunk][g] 16 bits: a byte of each of the pair, of both blocks the lowest 4 bits
+//   chunk: [thread] the lowest 4 bits of quants, a word for 16 columns (Q2_K, Q3_K: 2 bits, a word for 32); then
+//          [thread] the other bits of quants: 1 bit, one word; 2 bits, a word for 32 columns; then its scales
+//   scales: Q6_K, Q2_K: [g] bytes of 16 columns each, in two words: of columns 0, 16 of g, of g + 8; 32, 48. A byte of
+//                       Q6_K is its scale plus 128.
+//           Q3_K, Q4_K, Q5_K: four pairs of 6 bits, f0 … f3: the scales of 16 columns each (Q3_K), or the scales of
+//                       both blocks, then their minima. [g] words: in each half f0, f1 six bits further, the lowest 4
+//                       of f2; then [g] 16 bits: in each byte f3 and the rest of f2.
+//           IQ4_XS:     [g] 16 bits: a byte of each of the pair, of both blocks the lowest 4 bits
 //
 // In a half of a word of 4 bits lie quants of column c (low half) or c + 1 (high half): of g, g + 8, then of column c +
 // 8 the same. Words of 2 bits have the same places, of the later 16 columns two bits further. Of IQ4_NL and IQ4_XS a
@@ -32,11 +32,14 @@
 // f16 in front, of a unit or block and an output.
 #define TDM_FRAGMENT_N_F16(type) \
         ((type) == TDM_VK_Q5_0 || (type) == TDM_VK_Q3_K || (type) == TDM_VK_Q6_K || (type) == TDM_VK_IQ4_NL ? 1u : 2u)
+// Of a unit.
 #define TDM_FRAGMENT_SCALE_BYTES(type) \
         (TDM_FRAGMENT_UNIT_CHUNKS(type) == 1u ? 0u : (type) == TDM_VK_IQ4_XS ? 64u : \
          (type) == TDM_VK_Q2_K || (type) == TDM_VK_Q6_K ? 256u : 192u)
-#define TDM_FRAGMENT_UNIT_BYTES(type) \
-        (TDM_FRAGMENT_SCALE_BYTES(type) + TDM_FRAGMENT_UNIT_CHUNKS(type) * TDM_FRAGMENT_BITS(type) * 128u)
+// Of a chunk: all, and where its other bits and its scales begin.
+#define TDM_FRAGMENT_CHUNK_BYTES(type) (TDM_FRAGMENT_SCALE_BYTES(type) / 4u + TDM_FRAGMENT_BITS(type) * 128u)
+#define TDM_FRAGMENT_HIGH_AT(type) (TDM_FRAGMENT_BITS(type) <= 3u ? 256u : 512u)
+#define TDM_FRAGMENT_SCALES_AT(type) (TDM_FRAGMENT_BITS(type) * 128u)
 // Of a unit, or a chunk.
 #define TDM_FRAGMENT_FRONT_WORDS(type) (TDM_FRAGMENT_N_F16(type) * (TDM_FRAGMENT_UNIT_CHUNKS(type) == 1u ? 16u : 8u))
 #define TDM_FRAGMENT_FRONT_BYTES(type, cols) \

@@ -7,11 +7,11 @@ float tdm_pair(uint word, uint lane)
         return tdm_f16(word >> lane / 8 * 16 & 0xffffu);
 }
 
-// Six bits of the f-th field of chunk c.
-uint tdm_fragment_six(uint64_t unit, uint c, uint lane, uint f)
+// Six bits of the f-th field of a chunk.
+uint tdm_fragment_six(uint64_t scales, uint lane, uint f)
 {
-        uint at = c % 4 * 8 + lane % 8, word = U32s(unit).v[at] >> lane / 8 * 16,
-                rest = uint(U16s(unit + 128).v[at]) >> lane / 8 * 8 & 0xffu;
+        uint word = U32s(scales).v[lane % 8] >> lane / 8 * 16,
+                rest = uint(U16s(scales + 32).v[lane % 8]) >> lane / 8 * 8 & 0xffu;
 
         return f == 0 ? word & 63u : f == 1 ? word >> 6 & 63u : f == 2 ? word >> 12 & 15u | rest >> 6 << 4 : rest & 63u;
 }
@@ -22,27 +22,26 @@ float tdm_fragment_value(const uint type, uint64_t panel, uint cols, uint k, uin
                    bits = TDM_FRAGMENT_BITS(type), low_bits = bits <= 3 ? 2 : 4;
         uint c = k / 64, j = k / 16 % 4, b = j / 2, late = k / 8 % 2, eight = lane / 8, own = lane % 8, next = k % 2;
         uint thread = own * 4 + k % 8 / 2, front = (c / chunks * 8 + own) * (TDM_FRAGMENT_FRONT_WORDS(type) / 8);
-        uint64_t unit = panel + TDM_FRAGMENT_FRONT_BYTES(type, cols) +
-                uint64_t(c / chunks) * TDM_FRAGMENT_UNIT_BYTES(type);
-        uint64_t low = unit + TDM_FRAGMENT_SCALE_BYTES(type), high = low + chunks * low_bits * 128;
+        uint64_t low = panel + TDM_FRAGMENT_FRONT_BYTES(type, cols) + uint64_t(c) * TDM_FRAGMENT_CHUNK_BYTES(type),
+                 high = low + TDM_FRAGMENT_HIGH_AT(type), scales = low + TDM_FRAGMENT_SCALES_AT(type);
         float factor = eight == 0 ? 16777216.0 : 1048576.0;
         precise float scale, add = 0, q;
         uint u;
 
         if (low_bits == 2)
-                u = U32s(low).v[c % chunks * 64 + thread * 2 + b] >> next * 16 + late * 8 + eight * 4 + j % 2 * 2 & 3u;
+                u = U32s(low).v[thread * 2 + b] >> next * 16 + late * 8 + eight * 4 + j % 2 * 2 & 3u;
         else
-                u = U32s(low).v[c % chunks * 128 + thread * 4 + j] >> (TDM_FRAGMENT_IS_TABLE(type) ?
+                u = U32s(low).v[thread * 4 + j] >> (TDM_FRAGMENT_IS_TABLE(type) ?
                         eight * 16 + late * 8 + next * 4 : next * 16 + late * 8 + eight * 4) & 15u;
         if (bits - low_bits == 1) {
                 uint i = j * 2 + late, shift = next * 16 + eight * 4 + i % 4 + i / 4 * 8;
 
-                u |= (U32s(high).v[c % chunks * 32 + thread] >> shift & 1u) << low_bits;
+                u |= (U32s(high).v[thread] >> shift & 1u) << low_bits;
         }
         if (bits - low_bits == 2) {
                 uint shift = next * 16 + eight * 4 + j % 2 * 2 + late * 8;
 
-                u |= (U32s(high).v[c % chunks * 64 + thread * 2 + b] >> shift & 3u) << low_bits;
+                u |= (U32s(high).v[thread * 2 + b] >> shift & 3u) << low_bits;
         }
         q = float(u);
 
@@ -51,26 +50,24 @@ float tdm_fragment_value(const uint type, uint64_t panel, uint cols, uint k, uin
                 if (n_f16 == 2)
                         add = tdm_pair(U32s(panel).v[front + 2 + b], lane);
         } else {
-                uint at = c % 4 * 8 + own;
-
                 scale = tdm_pair(U32s(panel).v[front], lane);
                 if (n_f16 == 2 && type != TDM_VK_IQ4_XS)
                         add = tdm_pair(U32s(panel).v[front + 1], lane);
                 if (type == TDM_VK_IQ4_XS) {
-                        uint s = uint(U16s(unit).v[at]) >> eight * 8 + b * 4 & 15u |
+                        uint s = uint(U16s(scales).v[own]) >> eight * 8 + b * 4 & 15u |
                                 (U32s(panel).v[front + 1] >> eight * 16 + c % 4 * 4 + b * 2 & 3u) << 4;
 
                         scale = scale * float(int(s) - 32);
                 } else if (type == TDM_VK_Q2_K || type == TDM_VK_Q6_K) {
-                        uint s = U32s(unit).v[at * 2 + b] >> eight * 16 + j % 2 * 8 & 0xffu;
+                        uint s = U32s(scales).v[own * 2 + b] >> eight * 16 + j % 2 * 8 & 0xffu;
 
                         scale = scale * (type == TDM_VK_Q6_K ? float(int(s) - 128) : float(s & 15u));
                         add = type == TDM_VK_Q2_K ? add * float(s >> 4) : 0;
                 } else if (type == TDM_VK_Q3_K) {
-                        scale = scale * float(int(tdm_fragment_six(unit, c, lane, j)) - 32);
+                        scale = scale * float(int(tdm_fragment_six(scales, lane, j)) - 32);
                 } else {
-                        scale = scale * float(tdm_fragment_six(unit, c, lane, b));
-                        add = add * float(tdm_fragment_six(unit, c, lane, 2 + b));
+                        scale = scale * float(tdm_fragment_six(scales, lane, b));
+                        add = add * float(tdm_fragment_six(scales, lane, 2 + b));
                 }
         }
         if (TDM_FRAGMENT_IS_TABLE(type)) {

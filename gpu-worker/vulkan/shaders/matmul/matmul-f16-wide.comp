@@ -29,6 +29,9 @@ const uint ROW_LOADS = (PIECES + THREADS - 1) / THREADS;                // of a 
 const uint SET = 2 * AT_ONCE;
 // Seen after a barrier (record.c), or the fence behind the chain's wait; not coherent, so that the first-level cache
 // has them.
+#ifdef EMULATED
+#define nonprivate
+#endif
 layout(buffer_reference, std430, buffer_reference_align = 16) nonprivate readonly buffer RowF16s { uvec4 v[]; };
 
 const uint GELU_PIECES = GELU ? THREADS * 2 * TILES : 0;
@@ -37,13 +40,13 @@ shared uvec4 s_rows[2 * PIECES > GELU_PIECES ? 2 * PIECES : GELU_PIECES];
 
 void main()
 {
-        uint lane = gl_SubgroupInvocationID, own = lane / 4, quad = lane % 4, thread = gl_LocalInvocationIndex;
+        uint lane = UNIT_LANE, own = lane / 4, quad = lane % 4, thread = gl_LocalInvocationIndex;
         uint chunks = p.cols / 64, length = TDM_VK_SEGMENT_CHUNKS(p.cols), quants = QUANTS_AT(chunks);
         uint last_panel = (p.n_out + 15) / 16 - 1, last_tile = (p.n_rows + 7) / 8 - 1;
         // Neighbours take the same weights.
         uint workgroup = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x,
                 tile0 = workgroup % gl_NumWorkGroups.y * TILES;
-        uint pair = workgroup / gl_NumWorkGroups.y * (THREADS / 32) + gl_SubgroupID;
+        uint pair = workgroup / gl_NumWorkGroups.y * (THREADS / 32) + UNIT_INDEX;
         uint panels[2] = uint[2](GELU ? pair : p.panel0 + pair * 2, GELU ? p.panel1 + pair : p.panel0 + pair * 2 + 1);
         SUMS acc[2 * TILES], total[2 * TILES];
         uvec4 w0[SET * LOADS], w1[SET * LOADS], x[ROW_LOADS];
@@ -137,10 +140,10 @@ void main()
         if (GELU) {
                 barrier();
                 [[unroll]] for (uint i = 0; i < 2 * TILES; i++)
-                        s_rows[(gl_SubgroupID * 2 * TILES + i) * 32 + lane] =
+                        s_rows[(UNIT_INDEX * 2 * TILES + i) * 32 + lane] =
                                 floatBitsToUint(vec4(total[i][0], total[i][1], total[i][2], total[i][3]));
                 [[dont_unroll]] for (uint t = 0; t < TILES + NOTHING(p.n_out); t++) {
-                        uint from = (gl_SubgroupID * 2 * TILES + t) * 32 + lane;
+                        uint from = (UNIT_INDEX * 2 * TILES + t) * 32 + lane;
                         vec4 gate = uintBitsToFloat(s_rows[from]), up = uintBitsToFloat(s_rows[from + TILES * 32]);
 
                         [[unroll]] for (uint e = 0; e < 4; e++) {
@@ -148,7 +151,7 @@ void main()
                                 precise float x = clamp(tdm_gelu_mul(gate[e] * p.y_scale, up[e] * p.y_scale) *
                                         p.act_scale, -65504.0, 65504.0);
                                 uint f16_bits = tdm_to_f16(isnan(x) ? 0.0 : x),
-                                        beside = subgroupShuffleXor(f16_bits, 4);
+                                        beside = UNIT_SHUFFLE_XOR(f16_bits, 4);
 
                                 if (own % 2 == 0 && row < p.n_rows && pair < p.panel1)
                                         U32s(tdm_fragment_row(p.acts, p.panel1 * 16, row))

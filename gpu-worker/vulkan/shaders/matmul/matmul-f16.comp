@@ -45,7 +45,7 @@ uint panel_of(uint i)
 
 void main()
 {
-        uint lane = gl_SubgroupInvocationID, subgroup = gl_SubgroupID, own = lane / 4, quad = lane % 4,
+        uint lane = UNIT_LANE, subgroup = UNIT_INDEX, own = lane / 4, quad = lane % 4,
                 chunks = p.cols / 64;
         uint length = TDM_VK_SEGMENT_CHUNKS(p.cols), tile0 = gl_WorkGroupID.y * TILES, row0 = tile0 * 8;
         uint last_panel = (p.n_out + 15) / 16 - 1, quants = QUANTS_AT(chunks);
@@ -92,19 +92,20 @@ void main()
         if (subgroup * length < chunks)
                 LOAD_ROWS(x0, subgroup * length)
         [[dont_unroll]] for (uint round = 0; round < ROUNDS; round++) {
-                uint c0 = (round * SUBGROUPS + subgroup) * length, c = c0, c1 = min(c0 + length, chunks);
+                uint c0 = (round * SUBGROUPS + subgroup) * length, c = c0, c1 = UNIT_END(c0, length, chunks);
                 uint next_round = c0 + SUBGROUPS * length,
                         after = round + 1 < ROUNDS && next_round < chunks ? next_round : c1 - 1;
 
                 [[unroll]] for (uint i = 0; i < PANELS * TILES; i++)
                         acc[i] = SUMS(0.0);
-                if (c0 < chunks)
+                if (UNIT_HAS_WORK(c0 < chunks))
                         for (;;) {
                                 uint next = c + 1 < c1 ? c + 1 : after, second = c + 2 < c1 ? c + 2 : after;
 
                                 LOAD_ROWS(x1, next)
                                 LOAD_WEIGHTS(w1, scales1, high1, next)
                                 LOADS_STAY
+                                UNIT_COUNTS(c < chunks)
                                 MULTIPLY(w0, scales0, high0, x0)
                                 if (c + 1 >= c1) {
                                         [[unroll]] for (uint i = 0; i < PANELS * LOADS; i++)
@@ -119,6 +120,7 @@ void main()
                                 LOAD_ROWS(x0, second)
                                 LOAD_WEIGHTS(w0, scales0, high0, second)
                                 LOADS_STAY
+                                UNIT_COUNTS(c + 1 < chunks)
                                 MULTIPLY(w1, scales1, high1, x1)
                                 if (c + 2 >= c1)
                                         break;
@@ -161,7 +163,7 @@ void main()
                         uint out_index = (gl_WorkGroupID.x * (PANELS / 2) + i) * 16 + out_in_panel;
                         precise float x = clamp(tdm_gelu_mul(sums[k] * p.y_scale, sums[ITEMS + k] * p.y_scale) *
                                 p.act_scale, -65504.0, 65504.0);
-                        uint f16_bits = tdm_to_f16(isnan(x) ? 0.0 : x), beside = subgroupShuffleXor(f16_bits, 1);
+                        uint f16_bits = tdm_to_f16(isnan(x) ? 0.0 : x), beside = UNIT_SHUFFLE_XOR(f16_bits, 1);
 
                         if (used && out_in_panel % 2 == 0 && out_index < p.panel1 * 16)
                                 Act32s(tdm_fragment_row(p.acts, p.panel1 * 16, row))

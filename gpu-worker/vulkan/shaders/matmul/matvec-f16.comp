@@ -52,7 +52,7 @@ uint panel_of(uint group, uint i)
 void stage(uint begin, uint end, uint chunks)
 {
         uint thread = gl_LocalInvocationID.x, flag = tdm_flag_read(p.chain_index, p.chain_wait);
-        uint first = ALONE ? begin * 8 + gl_SubgroupInvocationID : thread, n = (ALONE ? end : chunks) * 8;
+        uint first = ALONE ? begin * 8 + UNIT_LANE : thread, n = (ALONE ? end : chunks) * 8;
 
 #define LOOK_FLAGGED \
         tdm_flagged(p.x, thread * (p.cols / 64), flag, there);
@@ -82,17 +82,16 @@ void stage(uint begin, uint end, uint chunks)
                                 s_row[(k0 + k) * BRINGERS + first] = row[k];
         }
         if (ALONE) {
-                subgroupMemoryBarrierShared();
-                subgroupBarrier();
+                UNIT_BARRIER;
         } else
                 barrier();
 }
 
 void main()
 {
-        uint lane = gl_SubgroupInvocationID, own = lane / 4, quad = lane % 4, chunks = p.cols / 64,
+        uint lane = UNIT_LANE, own = lane / 4, quad = lane % 4, chunks = p.cols / 64,
                 length = TDM_VK_SEGMENT_CHUNKS(p.cols);
-        uint group = gl_SubgroupID / PARTS, segment0 = gl_SubgroupID % PARTS * ROUNDS;
+        uint group = UNIT_INDEX / PARTS, segment0 = UNIT_INDEX % PARTS * ROUNDS;
         uint last_panel = (p.n_out + 15) / 16 - 1, quants = QUANTS_AT(chunks),
                 end = min((segment0 + ROUNDS) * length, chunks);
         SUMS acc[PANELS];
@@ -115,9 +114,9 @@ void main()
         tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
         stage(segment0 * length, end, chunks);
 
-        [[dont_unroll]] for (uint segment = segment0; segment < segment0 + ROUNDS && segment * length < chunks;
-                segment++) {
-                uint c0 = segment * length, c1 = min(c0 + length, chunks);
+        [[dont_unroll]] for (uint segment = segment0;
+                segment < segment0 + ROUNDS && UNIT_HAS_WORK(segment * length < chunks); segment++) {
+                uint c0 = segment * length, c1 = UNIT_END(c0, length, chunks);
 
                 [[unroll]] for (uint i = 0; i < PANELS; i++)
                         acc[i] = SUMS(0.0);
@@ -129,6 +128,8 @@ void main()
                                 if (c + set >= c1)
                                         break;
                                 uvec4 x[2];
+
+                                UNIT_COUNTS(c + set < chunks)
 
                                 [[unroll]] for (uint h = 0; h < 2; h++)
                                         x[h] = s_row[(c + set) * 8 + h * 4 + quad];
@@ -176,7 +177,7 @@ void main()
                         uint out_index = (gl_WorkGroupID.x * GROUPS * OWN + panel) * 16 + out_in_panel;
                         precise float x = clamp(tdm_gelu_mul(sum * p.y_scale, second * p.y_scale) * p.act_scale,
                                 -65504.0, 65504.0);
-                        uint f16_bits = tdm_to_f16(isnan(x) ? 0.0 : x), beside = subgroupShuffleXor(f16_bits, 1);
+                        uint f16_bits = tdm_to_f16(isnan(x) ? 0.0 : x), beside = UNIT_SHUFFLE_XOR(f16_bits, 1);
 
                         if (used && out_in_panel % 2 == 0 && out_index < p.panel1 * 16)
                                 tdm_put_word(p.acts, flag != 0 ? tdm_fragment_word(out_index, true) :

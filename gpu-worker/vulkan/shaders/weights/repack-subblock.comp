@@ -10,10 +10,9 @@ layout(constant_id = 0) const uint TYPE = TDM_VK_Q4_K;
 layout(push_constant) uniform Push { tdm_vk_repack_push p; };
 
 const uint CHUNKS = TDM_FRAGMENT_UNIT_CHUNKS(TYPE), BITS = TDM_FRAGMENT_BITS(TYPE), LOW_BITS = BITS <= 3 ? 2 : 4;
-const uint WORDS = TDM_FRAGMENT_UNIT_BYTES(TYPE) / 4, FRONT_WORDS = TDM_FRAGMENT_FRONT_WORDS(TYPE);
+const uint CHUNK_WORDS = TDM_FRAGMENT_CHUNK_BYTES(TYPE) / 4, WORDS = CHUNKS * CHUNK_WORDS, FRONT_WORDS = TDM_FRAGMENT_FRONT_WORDS(TYPE);
 const uint SCALE_WORDS = TDM_FRAGMENT_SCALE_BYTES(TYPE) / 4, BLOCK_WORDS = BITS * 16;
-// of a chunk; there are none where the lowest bits are all
-const uint LOW_WORDS = LOW_BITS * 32, HIGH_WORDS = BITS == LOW_BITS ? 32 : (BITS - LOW_BITS) * 32;
+const uint LOW_WORDS = LOW_BITS * 32, HIGH_WORDS = (BITS - LOW_BITS) * 32; // of a chunk
 
 shared uint s_word[WORDS], s_front[FRONT_WORDS];
 
@@ -57,40 +56,38 @@ uint field(uint lane, uint chunk, uint f)
         return TYPE == TDM_VK_Q3_K ? six(lane, chunk * 4 + f, false) : six(lane, chunk * 2 + f % 2, f >= 2);
 }
 
-uint scale_word(uint i)
+// The i-th word of a chunk's scales.
+uint scale_word(uint chunk, uint i)
 {
         uint word = 0;
 
         if (TYPE == TDM_VK_Q2_K || TYPE == TDM_VK_Q6_K) {
-                uint chunk = i / 16, own = i % 16 / 2;
-
                 for (uint n = 0; n < 4; n++)
-                        word |= (scale_byte(own + n / 2 * 8, chunk * 4 + i % 2 * 2 + n % 2) ^
+                        word |= (scale_byte(i / 2 + n / 2 * 8, chunk * 4 + i % 2 * 2 + n % 2) ^
                                  (TYPE == TDM_VK_Q6_K ? 0x80u : 0)) << n * 8;
                 return word;
         }
         if (TYPE == TDM_VK_IQ4_XS) { // of two outputs
                 for (uint n = 0; n < 8; n++) {
-                        uint lane = i % 4 * 2 + n / 4 + n / 2 % 2 * 8, block = i / 4 * 2 + n % 2;
+                        uint lane = i * 2 + n / 4 + n / 2 % 2 * 8, block = chunk * 2 + n % 2;
 
                         word |= (scale_byte(lane, block / 2) >> block % 2 * 4 & 15u) << n * 4;
                 }
                 return word;
         }
-        if (i < 32) {
+        if (i < 8) {
                 for (uint n = 0; n < 2; n++) {
-                        uint lane = i % 8 + n * 8;
+                        uint lane = i + n * 8;
 
-                        word |= (field(lane, i / 8, 0) | field(lane, i / 8, 1) << 6 |
-                                 (field(lane, i / 8, 2) & 15u) << 12) << n * 16;
+                        word |= (field(lane, chunk, 0) | field(lane, chunk, 1) << 6 |
+                                 (field(lane, chunk, 2) & 15u) << 12) << n * 16;
                 }
                 return word;
         }
-        i -= 32; // of two outputs
-        for (uint n = 0; n < 4; n++) {
-                uint lane = i % 4 * 2 + n / 2 + n % 2 * 8;
+        for (uint n = 0; n < 4; n++) { // of two outputs
+                uint lane = (i - 8) * 2 + n / 2 + n % 2 * 8;
 
-                word |= (field(lane, i / 4, 3) | field(lane, i / 4, 2) >> 4 << 6) << n * 8;
+                word |= (field(lane, chunk, 3) | field(lane, chunk, 2) >> 4 << 6) << n * 8;
         }
         return word;
 }
@@ -101,9 +98,10 @@ uint column_of(uint chunk, uint thread, uint j, uint late, uint next)
         return chunk * 64 + j * 16 + late * 8 + thread % 4 * 2 + next;
 }
 
-uint low_word(uint i)
+uint low_word(uint chunk, uint at)
 {
-        uint chunk = i / LOW_WORDS, at = i % LOW_WORDS, per = LOW_WORDS / 32, thread = at / per, word = 0;
+        const uint per = LOW_WORDS / 32;
+        uint thread = at / per, word = 0;
 
         for (uint n = 0; n < (LOW_BITS == 4 ? 8 : 16); n++) {
                 uint next = n % 2, eight = n / 2 % 2, late = n / 4 % 2;
@@ -117,9 +115,10 @@ uint low_word(uint i)
         return word;
 }
 
-uint high_word(uint i)
+uint high_word(uint chunk, uint at)
 {
-        uint chunk = i / HIGH_WORDS, at = i % HIGH_WORDS, per = HIGH_WORDS / 32, thread = at / per, word = 0;
+        const uint per = max(HIGH_WORDS / 32, 1);
+        uint thread = at / per, word = 0;
 
         for (uint n = 0; n < (per == 1 ? 32 : 16); n++) {
                 uint next = n % 2, eight = n / 2 % 2, late = n / 4 % 2, j = n / 8;
@@ -175,10 +174,13 @@ void main()
         if (thread < FRONT_WORDS)
                 s_front[thread] = front.v[thread];
         barrier();
-        for (uint i = thread; i < WORDS; i += 256)
-                words.v[i] = i < SCALE_WORDS ? scale_word(i)
-                           : i < SCALE_WORDS + CHUNKS * LOW_WORDS ? low_word(i - SCALE_WORDS)
-                                                                  : high_word(i - SCALE_WORDS - CHUNKS * LOW_WORDS);
+        for (uint i = thread; i < WORDS; i += 256) {
+                uint chunk = i / CHUNK_WORDS, at = i % CHUNK_WORDS;
+
+                words.v[i] = at < LOW_WORDS ? low_word(chunk, at)
+                           : at < LOW_WORDS + HIGH_WORDS ? high_word(chunk, at - LOW_WORDS)
+                                                         : scale_word(chunk, at - LOW_WORDS - HIGH_WORDS);
+        }
         if (thread < FRONT_WORDS)
                 front.v[thread] = front_word(thread);
 }
