@@ -41,7 +41,7 @@ enum run_outcome {
 };
 
 /* Dispatches until the jobs are done. In SIGNAL_CANCEL mode a signal cancels them and ends the wait shortly after; in
- * SIGNAL_ANSWER mode it cancels them and the wait goes on. The mode is SIGNAL_EXIT again afterwards. */
+ * SIGNAL_ANSWER mode it cancels them and the wait goes on, and the mode stays; else it is SIGNAL_EXIT again. */
 enum run_outcome run_jobs(struct tandem *tandem, struct tandem_job *const *jobs, size_t n_jobs, enum signal_mode mode);
 /* on_progress of the commands that show it: userdata begins with a struct run_progress. */
 struct run_progress {
@@ -55,6 +55,7 @@ void run_show_progress(struct tandem_job *job, const struct tandem_progress *pro
 struct job_args {
         struct tandem_generate_options options; /* all but the prompt, after job_args_finish() */
         struct arg_list stop;
+        struct buf files[TDM_N_JOB_OPTIONS]; /* their texts */
         bool verbose;
         struct {
 #define OPTION(TYPE, message, field, ...) bool field;
@@ -64,7 +65,8 @@ struct job_args {
 };
 
 void job_args_init(struct job_args *args);
-void job_args_finish(struct job_args *args); /* after parsing */
+/* After parsing: reads the files that options name. Complains and returns false. */
+bool job_args_finish(struct job_args *args);
 void job_args_deinit(struct job_args *args);
 
 /* -m of the commands that have it. */
@@ -81,6 +83,8 @@ void job_args_deinit(struct job_args *args);
 
 /* ---- format.c: numbers and names for people ---- */
 
+/* How many columns a text takes on a terminal: wide characters take two. */
+int text_columns(const char *text);
 /* "1.2 GiB" in a ring of static buffers. */
 const char *human_bytes(uint64_t bytes);
 

@@ -7,6 +7,7 @@
 #include "client-lib/cli/json.h"
 
 #include <fcntl.h>
+#include <locale.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -23,7 +24,7 @@ static size_t out_used;
 static int out_error;
 static bool out_at_line_start = true;
 
-static bool term_dumb;
+static bool term_dumb, term_colours;
 static bool progress_on, progress_below;
 /* What takes the progress line off the screen: read by the signal handler. */
 static const char *volatile progress_erase;
@@ -36,10 +37,15 @@ void term_init(void)
 {
         const char *term = getenv("TERM");
 
+        /* Texts are UTF-8 whatever the locale says; numbers stay as C has them. */
+        if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1)
+                (void)setlocale(LC_CTYPE, "C.UTF-8");
         term_stdin_tty = isatty(STDIN_FILENO);
         term_stdout_tty = isatty(STDOUT_FILENO);
         term_stderr_tty = isatty(STDERR_FILENO);
         term_dumb = !term || !*term || strcmp(term, "dumb") == 0;
+        /* NO_COLOR: https://no-color.org */
+        term_colours = !term_dumb && (!getenv("NO_COLOR") || !*getenv("NO_COLOR"));
 }
 
 /* ---- standard output --------------------------------------------------------------------------------------------- */
@@ -130,6 +136,23 @@ void out_text(const char *text, size_t size)
                 }
                 i += n;
         }
+}
+
+void term_style(unsigned style)
+{
+        static unsigned before;
+        bool at_line_start = out_at_line_start;
+
+        if (!term_stdout_tty || !term_colours || style == before)
+                return;
+        if (before)
+                out_puts("\033[22m"); /* neither bold nor dim */
+        before = style;
+        if (style & TERM_BOLD)
+                out_puts("\033[1m");
+        if (style & TERM_DIM)
+                out_puts("\033[2m");
+        out_at_line_start = at_line_start;
 }
 
 bool out_mid_line(void)

@@ -47,11 +47,13 @@ struct job {
         const uint8_t *kv_base;
         const struct tdm_step *step;
         enum tdm_kv_group group;
+        uint32_t window; /* of the layer; 0: none */
         uint32_t layer_index;
         uint32_t first_row;
-        uint32_t n_units; /* of this wave */
-        const float *q;   /* [n_rows][n_heads][head_dim] */
-        float *out;       /* the same */
+        uint32_t n_units;   /* of this wave */
+        const float *q;     /* [n_rows][n_heads][head_dim] */
+        const float *sinks; /* [n_heads]; NULL: none */
+        float *out;         /* the same */
 };
 
 static void *take(size_t n, size_t size, size_t *total)
@@ -107,12 +109,18 @@ size_t tdm_attention_scratch_bytes(const struct tdm_attention *a)
         return a->memory_bytes;
 }
 
+/* The first key that a row at this position sees. */
+static uint32_t first_key(const struct job *job, uint32_t position)
+{
+        return job->window && position + 1 > job->window ? position + 1 - job->window : 0;
+}
+
 /* Spans of an item: first and last. */
 static void block_spans(const struct job *job, const struct block *block, uint32_t *first, uint32_t *last)
 {
         uint32_t position = job->step->rows[block->first_row].position;
 
-        *first = tdm_window_first(job->hp, job->group, position) / TDM_ATTENTION_SPAN;
+        *first = first_key(job, position) / TDM_ATTENTION_SPAN;
         *last = (position + block->n_rows - 1) / TDM_ATTENTION_SPAN;
 }
 
@@ -138,7 +146,7 @@ static struct tdm_attend_query running_query(const struct job *job, size_t index
 /* What a row sees of a span; false: nothing. */
 static bool row_range(const struct job *job, uint32_t row, uint32_t base, uint32_t *lo, uint32_t *hi)
 {
-        uint32_t position = job->step->rows[row].position, first = tdm_window_first(job->hp, job->group, position);
+        uint32_t position = job->step->rows[row].position, first = first_key(job, position);
 
         if (position < base || first >= base + TDM_ATTENTION_SPAN)
                 return false;
@@ -193,6 +201,21 @@ static void attend(const struct job *job, uint32_t item, uint32_t span_index, fl
                 job->kernels->attend_span(&span);
 }
 
+/* What a row's sum of values is multiplied by; head: of all heads. */
+static float final_scale(const struct job *job, const struct tdm_attend_query *query, uint32_t head)
+{
+        float sink, most, e[2];
+
+        if (!job->sinks)
+                return 1.0f / *query->l;
+        sink = job->sinks[head];
+        most = *query->m > sink ? *query->m : sink;
+        e[0] = *query->m - most;
+        e[1] = sink - most;
+        job->kernels->exp_array(e, 2, e);
+        return e[0] / fmaf(*query->l, e[0], e[1]);
+}
+
 /* o / l, with one rounding more than a quotient. */
 static void finish(const struct job *job, uint32_t item)
 {
@@ -200,9 +223,9 @@ static void finish(const struct job *job, uint32_t item)
         uint32_t n_queries = block->n_rows * (job->hp->n_heads / job->hp->n_kv_heads);
 
         for (uint32_t i = 0; i < n_queries; i++) {
-                struct tdm_attend_query query =
-                        running_query(job, query_index(job, block, item % job->hp->n_kv_heads, i));
-                float scale = 1.0f / *query.l;
+                size_t index = query_index(job, block, item % job->hp->n_kv_heads, i);
+                struct tdm_attend_query query = running_query(job, index);
+                float scale = final_scale(job, &query, (uint32_t)(index % job->hp->n_heads));
 
                 for (uint32_t d = 0; d < job->hp->head_dim; d++)
                         query.o[d] *= scale;
@@ -300,12 +323,21 @@ static uint32_t cut_blocks(const struct job *job, uint32_t n_rows, uint32_t bloc
 void tdm_attention_run(struct tdm_attention *a, struct tdm_pool *pool, const struct tdm_kernels *kernels,
                        const struct tdm_hparams *hp, const struct tdm_kv_geometry *kv, const uint8_t *kv_base,
                        const struct tdm_step *step, uint32_t layer, uint32_t first_row, uint32_t n_rows, const float *q,
-                       float *out)
+                       const float *sinks, float *out)
 {
-        struct job job = {
-                a,         kernels, hp, kv, kv_base, step, tdm_kv_group_of(hp, layer), tdm_kv_layer_index(hp, layer),
-                first_row, 0,       q,  out
-        };
+        struct job job = { .a = a,
+                           .kernels = kernels,
+                           .hp = hp,
+                           .kv = kv,
+                           .kv_base = kv_base,
+                           .step = step,
+                           .group = tdm_kv_group_of(hp, layer),
+                           .window = hp->layers[layer].window,
+                           .layer_index = tdm_kv_layer_index(hp, layer),
+                           .first_row = first_row,
+                           .q = q,
+                           .sinks = sinks,
+                           .out = out };
         uint32_t heads_per_kv = hp->n_heads / hp->n_kv_heads, n_threads = tdm_pool_n_threads(pool);
         uint32_t few = TDM_MAX(ITEM_QUERIES_APART / heads_per_kv, 1u), many = TDM_MAX(ITEM_QUERIES / heads_per_kv, 1u);
         uint32_t block_rows = n_rows * hp->n_kv_heads / (4 * n_threads), n_items, max_spans;

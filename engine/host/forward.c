@@ -80,61 +80,72 @@ static void norm_row(const struct pass *pass, uint32_t row, unsigned thread)
         tdm_acts_prepare_row(pass->acts, model->kernels, row, y, d);
 }
 
-static void add_row(const struct pass *pass, uint32_t row, unsigned thread)
+void tdm_host_add(const struct tdm_host_model *model, const float *y, const float *gain, float *h)
 {
-        struct tdm_host_model *model = pass->model;
         uint32_t d = model->hp.d_model;
-        const float *y = model->y + (size_t)row * d;
-        float *h = pass->hidden + (size_t)row * model->hp.residual_width;
 
-        if (pass->gain)
-                model->kernels->rmsnorm_add(y, pass->gain, d, model->recipe.norm_eps, h);
+        if (gain)
+                model->kernels->rmsnorm_add(y, gain, d, model->recipe.norm_eps, h);
         else
                 for (uint32_t i = 0; i < d; i++)
                         h[i] += y[i];
 }
 
+static void add_row(const struct pass *pass, uint32_t row, unsigned thread)
+{
+        struct tdm_host_model *model = pass->model;
+
+        tdm_host_add(model, model->y + (size_t)row * model->hp.d_model, pass->gain,
+                     pass->hidden + (size_t)row * model->hp.residual_width);
+}
+
 static struct tdm_matmul_out out(const struct tdm_host_weight *weight, float *y, size_t y_stride)
 {
-        return (struct tdm_matmul_out){ &weight->matrix, weight->act, y, y_stride };
+        return (struct tdm_matmul_out){ &weight->matrix, weight->act, y, y_stride, weight->bias };
 }
 
 /* ---- attention ---- */
 
-/* cos and sin of the row's position, computed once for all layers of a group while the rows stay the same. */
-static const float *rope_row(struct tdm_host_model *model, enum tdm_kv_group group, uint32_t row, uint32_t position)
+/* cos and sin of the row's position, computed once for all layers that turn alike while the rows stay the same. */
+static const float *rope_row(struct tdm_host_model *model, uint32_t rope, uint32_t row, uint32_t position)
 {
-        uint32_t half = model->hp.head_dim / 2;
-        float *cos_sin = model->rope_rows[group] + (size_t)row * 2 * half;
+        uint32_t half = model->rope[rope].half;
+        float *cos_sin = model->rope_rows[rope] + (size_t)row * 2 * half;
 
-        if (model->rope_position[group][row] != position) {
-                tdm_rope_row(&model->rope[group], position, cos_sin, cos_sin + half);
-                model->rope_position[group][row] = position;
+        if (model->rope_position[rope][row] != position) {
+                tdm_rope_row(&model->rope[rope], position, cos_sin, cos_sin + half);
+                model->rope_position[rope][row] = position;
         }
         return cos_sin;
 }
 
-/* Queries and keys: per-head norm and rotation. Queries are scaled; keys and values go into the cache. */
+/* Queries and keys: norm of each head and rotation, where the recipe has them. Queries are scaled; keys and values go
+ * into the cache. */
 static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         struct tdm_host_model *model = pass->model;
         const struct tdm_kernels *kernels = model->kernels;
         const struct tdm_host_layer *layer = &model->layers[pass->layer];
         const struct tdm_step_row *r = &pass->step->rows[pass->first_row + row];
-        float query_scale = model->recipe.layers[pass->layer].query_scale;
+        const struct tdm_layer_recipe *recipe = &model->recipe.layers[pass->layer];
+        float query_scale = recipe->query_scale;
         enum tdm_kv_group group = tdm_kv_group_of(&model->hp, pass->layer);
         uint32_t head_dim = model->hp.head_dim, n_heads = model->hp.n_heads, n_kv_heads = model->hp.n_kv_heads;
         uint32_t page =
                 pass->step
                         ->tables[group][(size_t)r->seq * pass->step->table_entries + r->position / TDM_KV_PAGE_TOKENS];
         uint32_t layer_index = tdm_kv_layer_index(&model->hp, pass->layer), n_saturated = 0;
-        const float *cos = rope_row(model, group, row, r->position), *sin = cos + head_dim / 2;
+        const float *cos = recipe->rope == TDM_ROPE_NONE ? NULL : rope_row(model, recipe->rope, row, r->position);
+        uint32_t n_turned = cos ? 2 * model->rope[recipe->rope].half : 0;
+        const float *sin = cos ? cos + n_turned / 2 : NULL;
 
         for (uint32_t h = 0; h < n_heads; h++) {
                 float *q = model->q + ((size_t)row * n_heads + h) * head_dim;
 
-                kernels->rmsnorm(q, layer->q_norm, head_dim, model->recipe.norm_eps, q);
-                kernels->rope(q, cos, sin, head_dim);
+                if (layer->q_norm)
+                        kernels->rmsnorm(q, layer->q_norm, head_dim, model->recipe.norm_eps, q);
+                if (cos)
+                        kernels->rope(q, cos, sin, n_turned);
                 for (uint32_t i = 0; i < head_dim; i++)
                         q[i] *= query_scale;
         }
@@ -143,8 +154,10 @@ static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned
                 const float *v = model->v + ((size_t)row * n_kv_heads + h) * head_dim;
                 uint8_t *part = model->kv_base + tdm_kv_part_offset(&model->kv, group, page, layer_index, h);
 
-                kernels->rmsnorm(k, layer->k_norm, head_dim, model->recipe.norm_eps, k);
-                kernels->rope(k, cos, sin, head_dim);
+                if (layer->k_norm)
+                        kernels->rmsnorm(k, layer->k_norm, head_dim, model->recipe.norm_eps, k);
+                if (cos)
+                        kernels->rope(k, cos, sin, n_turned);
                 n_saturated += kernels->kv_store(part, (enum tdm_kv_type)model->kv.type, head_dim,
                                                  r->position % TDM_KV_PAGE_TOKENS, k, v);
         }
@@ -159,7 +172,7 @@ void tdm_host_attend(struct tdm_host_model *model, const struct tdm_step *step, 
 
         each_row(&pass, (model->hp.n_heads + 2 * model->hp.n_kv_heads) * model->hp.head_dim, rotate_and_store_row);
         tdm_attention_run(model->attention, model->pool, model->kernels, &model->hp, &model->kv, model->kv_base, step,
-                          layer, first, n, model->q, model->attn);
+                          layer, first, n, model->q, model->layers[layer].sinks, model->attn);
 }
 
 void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden)
@@ -198,12 +211,30 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
 
 /* ---- FFN ---- */
 
+/* The router's numbers are f32 throughout: another expert would be another model. */
+static void run_experts(struct tdm_host_model *model, const struct tdm_host_layer *l, const struct tdm_acts *acts,
+                        uint32_t n)
+{
+        tdm_matmul(model->pool, model->kernels, acts, n,
+                   (struct tdm_matmul_out[]){ out(&l->router, model->router, model->router_stride) }, 1);
+        tdm_experts_run(model->experts, &l->experts, model->pool, model->kernels, acts, n, model->router,
+                        model->router_stride, model->y, model->hp.d_model);
+}
+
 void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden)
 {
         const struct tdm_host_layer *l = &model->layers[layer];
         struct tdm_pool *pool = model->pool;
         const struct tdm_kernels *kernels = model->kernels;
         uint32_t d = model->hp.d_model;
+        const struct tdm_gate_up gate_up = { .gate = &l->gate.matrix,
+                                             .up = &l->up.matrix,
+                                             .gate_act = l->gate.act,
+                                             .up_act = l->up.act,
+                                             .gate_bias = l->gate.bias,
+                                             .up_bias = l->up.bias,
+                                             .activation =
+                                                     (enum tdm_activation)model->recipe.layers[layer].activation };
 
         for (uint32_t first = 0, n; first < step->head.n_rows; first += n) {
                 struct pass pass = { .model = model, .hidden = hidden + (size_t)first * model->hp.residual_width };
@@ -213,10 +244,13 @@ void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uin
                 pass.gain = l->ffn_norm;
                 pass.acts = &model->acts[TDM_HOST_GATE_UP];
                 each_row(&pass, d, norm_row);
-                tdm_matmul_gate_up(pool, kernels, pass.acts, n, &l->gate.matrix, l->gate.act, &l->up.matrix, l->up.act,
-                                   &model->acts[TDM_HOST_DOWN]);
-                tdm_matmul(pool, kernels, &model->acts[TDM_HOST_DOWN], n,
-                           (struct tdm_matmul_out[]){ out(&l->down, model->y, d) }, 1);
+                if (l->experts.n_experts > 0) {
+                        run_experts(model, l, pass.acts, n);
+                } else {
+                        tdm_matmul_gate_up(pool, kernels, pass.acts, n, &gate_up, &model->acts[TDM_HOST_DOWN]);
+                        tdm_matmul(pool, kernels, &model->acts[TDM_HOST_DOWN], n,
+                                   (struct tdm_matmul_out[]){ out(&l->down, model->y, d) }, 1);
+                }
                 pass.gain = l->post_ffw_norm;
                 each_row(&pass, d, add_row);
         }
@@ -281,6 +315,7 @@ struct sample_job {
         const struct tdm_step *step;
         uint32_t first;
         struct tdm_result *results;
+        uint64_t masks_until_ns;
         _Atomic uint32_t bad_row; /* UINT32_MAX: none */
 };
 
@@ -290,11 +325,16 @@ static void sample_one(void *arg, unsigned chunk, unsigned thread)
         struct tdm_host_model *model = job->model;
         const struct tdm_step *step = job->step;
         const struct tdm_step_logits *l = &step->logits[job->first + chunk];
-        struct tdm_result result;
+        struct tdm_result result = { .token = TDM_NO_TOKEN };
+        const uint64_t *allowed;
+        int r = -ENODATA;
 
-        if (tdm_sample(model->logits + (size_t)chunk * model->logits_stride, model->hp.n_vocab, &l->sampling,
-                       step->history + l->history_offset, l->n_history, step->rows[l->row].position + 1, l->target,
-                       model->sampler_scratch + thread * model->sampler_stride, &result) < 0)
+        if (tdm_step_mask(step, job->first + chunk, job->masks_until_ns, &allowed))
+                r = tdm_sample(model->logits + (size_t)chunk * model->logits_stride, model->hp.n_vocab, &l->sampling,
+                               allowed, step->history + l->history_offset, l->n_history,
+                               step->rows[l->row].position + 1, l->target,
+                               model->sampler_scratch + thread * model->sampler_stride, &result);
+        if (r < 0 && r != -ENODATA)
                 atomic_store_explicit(&job->bad_row, l->row, memory_order_relaxed);
         else
                 job->results[job->first + chunk] = result;
@@ -306,11 +346,14 @@ int tdm_host_sample(struct tdm_host_model *model, const struct tdm_step *step, c
         bool tiled = step->head.n_logits > model->logits_rows;
 
         for (uint32_t first = 0, n; first < step->head.n_logits; first += n) {
-                struct sample_job job = { model, step, first, results, UINT32_MAX };
+                struct sample_job job = {
+                        .model = model, .step = step, .first = first, .results = results, .bad_row = UINT32_MAX
+                };
 
                 n = TDM_MIN(step->head.n_logits - first, model->logits_rows);
                 if (tiled)
                         make_logits(model, step, hidden, first, n);
+                job.masks_until_ns = tdm_now_ns() + TDM_STEP_MASK_WAIT_NS;
                 tdm_pool_run(model->pool, n, sample_one, &job);
                 if (job.bad_row != UINT32_MAX)
                         return tdm_error_set(

@@ -5,6 +5,7 @@
 
 #include "engine/device/device.h"
 #include "engine/host/attention.h"
+#include "engine/host/experts.h"
 #include "engine/host/matmul.h"
 #include "engine/host/rope.h"
 
@@ -27,12 +28,17 @@ enum tdm_host_input {
 struct tdm_host_weight {
         struct tdm_matrix matrix;
         enum tdm_act act;
+        const float *bias; /* [matrix.rows]; NULL: none */
 };
 
 struct tdm_host_layer {
-        struct tdm_host_weight q, k, v, o, gate, up, down;
-        const float *attn_norm, *q_norm, *k_norm, *ffn_norm;
-        const float *post_attn_norm, *post_ffw_norm; /* NULL: the recipe has no norm there */
+        struct tdm_host_weight q, k, v, o;
+        struct tdm_host_weight gate, up, down; /* of a dense FFN; else empty */
+        struct tdm_host_weight router;         /* takes f32 */
+        struct tdm_experts_layer experts;      /* n_experts 0: none */
+        const float *sinks;                    /* [n_heads]; NULL: none */
+        const float *attn_norm, *ffn_norm;
+        const float *q_norm, *k_norm, *post_attn_norm, *post_ffw_norm; /* NULL: the recipe has no norm there */
 };
 
 struct tdm_host_model {
@@ -53,13 +59,16 @@ struct tdm_host_model {
         uint32_t tile_rows, logits_rows, logits_stride;
         struct tdm_acts acts[TDM_HOST_N_INPUTS];
         struct tdm_attention *attention;
-        struct tdm_rope rope[TDM_KV_GROUPS];
-        uint32_t *rope_position[TDM_KV_GROUPS]; /* [tile_rows]: whose angles rope_rows holds; UINT32_MAX: nobody's */
-        float *rope_rows[TDM_KV_GROUPS];        /* [tile_rows][2][head_dim / 2] */
+        struct tdm_rope rope[TDM_MAX_ROPES];    /* of the recipe */
+        uint32_t *rope_position[TDM_MAX_ROPES]; /* [tile_rows]: whose angles rope_rows holds; UINT32_MAX: nobody's */
+        float *rope_rows[TDM_MAX_ROPES];        /* [tile_rows][2][n_dims / 2] */
         float *q, *attn;                        /* [tile_rows][n_heads * head_dim] */
         float *k, *v;                           /* [tile_rows][n_kv_heads * head_dim] */
         float *y;                               /* [tile_rows][d_model]: a block's output before its norm */
-        float *row;                             /* [n_threads][row_stride]: a row on its way into acts */
+        struct tdm_experts *experts;            /* NULL: no layer has any */
+        float *router;                          /* [tile_rows][router_stride]: its numbers */
+        size_t router_stride;
+        float *row; /* [n_threads][row_stride]: a row on its way into acts */
         size_t row_stride;
         float *logits;            /* [logits_rows][logits_stride] */
         uint8_t *sampler_scratch; /* [n_threads][sampler_stride] */
@@ -73,10 +82,12 @@ struct tdm_host_model {
 void tdm_host_embed(struct tdm_host_model *model, const struct tdm_step *step, float *hidden);
 void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden);
 /* The middle of an attention block, for a device that makes its matrix products elsewhere: model->q, k and v of rows
- * first … first + n - 1 (n <= tile_rows), as the products leave them, to model->attn; keys and values go into the
- * cache. */
+ * first … first + n - 1 (n <= tile_rows), as the products with their biases leave them, to model->attn; keys and values
+ * go into the cache. */
 void tdm_host_attend(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, uint32_t first,
                      uint32_t n);
+/* What ends a block: h += y, or its norm where the block has a gain. y, h [d_model]. */
+void tdm_host_add(const struct tdm_host_model *model, const float *y, const float *gain, float *h);
 void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden);
 /* The logits stay in the model until sample. Where they would not fit (logits_rows), sample makes them tile by tile. */
 void tdm_host_head(struct tdm_host_model *model, const struct tdm_step *step, const float *hidden);

@@ -8,8 +8,12 @@
 #include "engine/host/forward.h"
 
 #define NUMERICS_ID "host-2"
+#define BIT(feature) TDM_FEATURE_BIT(TDM_FEATURE_##feature)
 /* What it computes beyond Gemma 3. */
-#define FEATURES TDM_FEATURE_BIT(TDM_FEATURE_NO_NORM_AFTER)
+#define FEATURES                                                                                                       \
+        (BIT(NO_NORM_AFTER) | BIT(NO_QK_NORM) | BIT(BIASES) | BIT(NO_ROPE) | BIT(ROPE_PARTIAL) | BIT(ROPE_DIVISORS) |  \
+         BIT(ROPE_YARN) | BIT(ROPE_MAGNITUDE) | BIT(ROPE_BY_LAYER) | BIT(WINDOW_BY_LAYER) | BIT(SILU) |                \
+         BIT(SWIGLU_CLAMPED) | BIT(SINKS) | BIT(EXPERTS))
 
 /* The one place that says how the input of each matrix is rounded. What each costs is measured in docs/performance.md.
  * Float weights take f32 whatever is said here. */
@@ -107,17 +111,19 @@ static void host_unload(struct tdm_device_model *public)
                 return;
         for (int i = 0; i < TDM_HOST_N_INPUTS; i++)
                 tdm_acts_deinit(&model->acts[i]);
-        for (int group = 0; group < TDM_KV_GROUPS; group++) {
-                tdm_rope_deinit(&model->rope[group]);
-                free(model->rope_position[group]);
-                free(model->rope_rows[group]);
+        for (unsigned i = 0; i < TDM_MAX_ROPES; i++) {
+                tdm_rope_deinit(&model->rope[i]);
+                free(model->rope_position[i]);
+                free(model->rope_rows[i]);
         }
         tdm_attention_destroy(model->attention);
+        tdm_experts_destroy(model->experts);
         free(model->q);
         free(model->attn);
         free(model->k);
         free(model->v);
         free(model->y);
+        free(model->router);
         free(model->row);
         free(model->logits);
         free(model->sampler_scratch);
@@ -142,18 +148,68 @@ static void matrix_init(const struct tdm_host_model *model, enum tdm_tensor_kind
         ret->act = tdm_matmul_act(tensor->type, wanted);
 }
 
+static void experts_init(const struct tdm_host_model *model, uint32_t layer, const enum tdm_act *acts,
+                         struct tdm_host_layer *l)
+{
+        const struct tdm_layer_recipe *recipe = &model->recipe.layers[layer];
+        struct tdm_host_weight gate, up, down;
+
+        matrix_init(model, TDM_TENSOR_ROUTER, layer, TDM_ACT_F32, &l->router);
+        l->router.bias = vector(model, TDM_TENSOR_ROUTER_BIAS, layer);
+        matrix_init(model, TDM_TENSOR_GATE_EXPS, layer, acts[TDM_HOST_GATE_UP], &gate);
+        matrix_init(model, TDM_TENSOR_UP_EXPS, layer, acts[TDM_HOST_GATE_UP], &up);
+        matrix_init(model, TDM_TENSOR_DOWN_EXPS, layer, acts[TDM_HOST_DOWN], &down);
+        l->experts = (struct tdm_experts_layer){
+                .gate = gate.matrix,
+                .up = up.matrix,
+                .down = down.matrix,
+                .gate_act = gate.act,
+                .up_act = up.act,
+                .down_act = down.act,
+                .gate_bias = vector(model, TDM_TENSOR_GATE_EXPS_BIAS, layer),
+                .up_bias = vector(model, TDM_TENSOR_UP_EXPS_BIAS, layer),
+                .down_bias = vector(model, TDM_TENSOR_DOWN_EXPS_BIAS, layer),
+                .n_experts = recipe->n_experts,
+                .n_used = recipe->n_experts_used,
+                .d_expert = recipe->d_expert,
+                .router = (enum tdm_router)recipe->router,
+                .activation = (enum tdm_activation)recipe->activation,
+        };
+}
+
+/* Where no norm follows attention, an error in it goes into the residual at its full size: int8 for queries, keys and
+ * values alone would be half of such a model's distance from the reference. */
+static enum tdm_act qkv_act(const struct tdm_layer_recipe *layer, const enum tdm_act *acts)
+{
+        return acts[TDM_HOST_QKV] == TDM_ACT_I8 && !(layer->norms & TDM_NORM_ATTN_AFTER) ? TDM_ACT_I16 :
+                                                                                           acts[TDM_HOST_QKV];
+}
+
 static void layers_init(struct tdm_host_model *model, const enum tdm_act *acts)
 {
         for (uint32_t i = 0; i < model->hp.n_layers; i++) {
                 struct tdm_host_layer *l = &model->layers[i];
+                enum tdm_act qkv = qkv_act(&model->recipe.layers[i], acts);
 
-                matrix_init(model, TDM_TENSOR_Q, i, acts[TDM_HOST_QKV], &l->q);
-                matrix_init(model, TDM_TENSOR_K, i, acts[TDM_HOST_QKV], &l->k);
-                matrix_init(model, TDM_TENSOR_V, i, acts[TDM_HOST_QKV], &l->v);
+                matrix_init(model, TDM_TENSOR_Q, i, qkv, &l->q);
+                matrix_init(model, TDM_TENSOR_K, i, qkv, &l->k);
+                matrix_init(model, TDM_TENSOR_V, i, qkv, &l->v);
                 matrix_init(model, TDM_TENSOR_O, i, acts[TDM_HOST_ATTN_OUT], &l->o);
-                matrix_init(model, TDM_TENSOR_GATE, i, acts[TDM_HOST_GATE_UP], &l->gate);
-                matrix_init(model, TDM_TENSOR_UP, i, acts[TDM_HOST_GATE_UP], &l->up);
-                matrix_init(model, TDM_TENSOR_DOWN, i, acts[TDM_HOST_DOWN], &l->down);
+                if (model->recipe.layers[i].n_experts > 0) {
+                        experts_init(model, i, acts, l);
+                } else {
+                        matrix_init(model, TDM_TENSOR_GATE, i, acts[TDM_HOST_GATE_UP], &l->gate);
+                        matrix_init(model, TDM_TENSOR_UP, i, acts[TDM_HOST_GATE_UP], &l->up);
+                        matrix_init(model, TDM_TENSOR_DOWN, i, acts[TDM_HOST_DOWN], &l->down);
+                }
+                l->sinks = vector(model, TDM_TENSOR_SINKS, i);
+                l->q.bias = vector(model, TDM_TENSOR_Q_BIAS, i);
+                l->k.bias = vector(model, TDM_TENSOR_K_BIAS, i);
+                l->v.bias = vector(model, TDM_TENSOR_V_BIAS, i);
+                l->o.bias = vector(model, TDM_TENSOR_O_BIAS, i);
+                l->gate.bias = vector(model, TDM_TENSOR_GATE_BIAS, i);
+                l->up.bias = vector(model, TDM_TENSOR_UP_BIAS, i);
+                l->down.bias = vector(model, TDM_TENSOR_DOWN_BIAS, i);
                 l->attn_norm = vector(model, TDM_TENSOR_ATTN_NORM, i);
                 l->q_norm = vector(model, TDM_TENSOR_Q_NORM, i);
                 l->k_norm = vector(model, TDM_TENSOR_K_NORM, i);
@@ -187,6 +243,50 @@ static bool acts_take(struct tdm_host_model *model, enum tdm_host_input input, u
         return true;
 }
 
+/* 0, -ENOMEM or -EDOM. */
+static int ropes_init(struct tdm_host_model *model)
+{
+        for (uint32_t i = 0; i < model->recipe.n_ropes; i++) {
+                const struct tdm_rope_recipe *rope = &model->recipe.ropes[i];
+                int r = tdm_rope_init(&model->rope[i], rope, model->hp.n_ctx,
+                                      rope->has_divisors ? vector(model, TDM_TENSOR_ROPE_FREQS, 0) : NULL);
+
+                if (r < 0)
+                        return r;
+                if (!take(model, (float **)&model->rope_position[i], model->tile_rows) ||
+                    !take(model, &model->rope_rows[i], (size_t)model->tile_rows * rope->n_dims))
+                        return -ENOMEM;
+                memset(model->rope_position[i], 0xff, model->tile_rows * sizeof(uint32_t));
+                model->scratch_bytes += model->rope[i].memory_bytes;
+        }
+        return 0;
+}
+
+/* Scratch of the layers with experts, if there are any. */
+static bool experts_scratch_init(struct tdm_host_model *model)
+{
+        struct tdm_experts_sizes most = { .max_rows = model->tile_rows, .d_out = model->hp.d_model };
+
+        for (uint32_t i = 0; i < model->hp.n_layers; i++) {
+                const struct tdm_experts_layer *l = &model->layers[i].experts;
+
+                if (l->n_experts == 0)
+                        continue;
+                most.n_experts = TDM_MAX(most.n_experts, l->n_experts);
+                most.n_used = TDM_MAX(most.n_used, l->n_used);
+                most.d_expert = TDM_MAX(most.d_expert, l->d_expert);
+                most.down_forms |= 1u << l->down_act;
+        }
+        if (most.n_experts == 0)
+                return true;
+        model->router_stride = TDM_ALIGN_UP(most.n_experts, 16u);
+        if (tdm_experts_new(&model->experts, &most) < 0 ||
+            !take(model, &model->router, model->tile_rows * model->router_stride))
+                return false;
+        model->scratch_bytes += tdm_experts_scratch_bytes(model->experts);
+        return true;
+}
+
 static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_limits *limits)
 {
         const struct tdm_hparams *hp = &model->hp;
@@ -200,8 +300,13 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
 
                 forms[TDM_HOST_QKV] |= 1u << l->q.act | 1u << l->k.act | 1u << l->v.act;
                 forms[TDM_HOST_ATTN_OUT] |= 1u << l->o.act;
-                forms[TDM_HOST_GATE_UP] |= 1u << l->gate.act | 1u << l->up.act;
-                forms[TDM_HOST_DOWN] |= 1u << l->down.act;
+                if (l->experts.n_experts > 0) {
+                        forms[TDM_HOST_GATE_UP] |=
+                                1u << l->router.act | 1u << l->experts.gate_act | 1u << l->experts.up_act;
+                } else {
+                        forms[TDM_HOST_GATE_UP] |= 1u << l->gate.act | 1u << l->up.act;
+                        forms[TDM_HOST_DOWN] |= 1u << l->down.act;
+                }
         }
         model->logits_stride = TDM_ALIGN_UP(hp->n_vocab, 16u);
         model->logits_rows = (uint32_t)TDM_MIN(
@@ -212,7 +317,8 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
         if (!acts_take(model, TDM_HOST_QKV, forms[TDM_HOST_QKV], rows, hp->d_model) ||
             !acts_take(model, TDM_HOST_ATTN_OUT, forms[TDM_HOST_ATTN_OUT], rows, q_width) ||
             !acts_take(model, TDM_HOST_GATE_UP, forms[TDM_HOST_GATE_UP], rows, hp->d_model) ||
-            !acts_take(model, TDM_HOST_DOWN, forms[TDM_HOST_DOWN], rows, TDM_ALIGN_UP(hp->d_ff, 32u)) ||
+            (forms[TDM_HOST_DOWN] != 0 &&
+             !acts_take(model, TDM_HOST_DOWN, forms[TDM_HOST_DOWN], rows, TDM_ALIGN_UP(hp->d_ff, 32u))) ||
             !acts_take(model, TDM_HOST_HEAD, 1u << model->output.act, model->logits_rows, hp->d_model) ||
             !take(model, &model->q, rows * q_width) || !take(model, &model->attn, rows * q_width) ||
             !take(model, &model->k, rows * kv_width) || !take(model, &model->v, rows * kv_width) ||
@@ -220,18 +326,8 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
             !take(model, &model->logits, (size_t)model->logits_rows * model->logits_stride) ||
             !take(model, (float **)&model->sampler_scratch, n_threads * model->sampler_stride / sizeof(float)))
                 return false;
-        for (int group = 0; group < TDM_KV_GROUPS; group++) {
-                const struct tdm_rope_recipe *rope = tdm_kv_group_rope(hp, &model->recipe, (enum tdm_kv_group)group);
-
-                if (!rope)
-                        continue;
-                if (tdm_rope_init(&model->rope[group], hp->head_dim, hp->n_ctx, rope->base, rope->factor) < 0 ||
-                    !take(model, (float **)&model->rope_position[group], rows) ||
-                    !take(model, &model->rope_rows[group], rows * hp->head_dim))
-                        return false;
-                memset(model->rope_position[group], 0xff, rows * sizeof(uint32_t));
-                model->scratch_bytes += model->rope[group].memory_bytes;
-        }
+        if (!experts_scratch_init(model))
+                return false;
         if (tdm_attention_new(&model->attention, hp, rows, n_threads) < 0)
                 return false;
         model->scratch_bytes += tdm_attention_scratch_bytes(model->attention);
@@ -292,11 +388,17 @@ static int host_load(struct tdm_device *device, const struct tdm_device_model_co
         model->layers = calloc(hp->n_layers, sizeof(*model->layers));
         if (model->layers)
                 layers_init(model, input_acts[config->precision]);
-        if (!model->layers || !scratch_init(model, &config->limits)) {
-                tdm_error_set(err, -ENOMEM, "host device: no memory for a model's scratch of over %zu bytes",
-                              model->scratch_bytes);
+        r = model->layers && scratch_init(model, &config->limits) ? ropes_init(model) : -ENOMEM;
+        if (r != 0) {
+                if (r == -EDOM)
+                        r = tdm_error_set(err, TDM_E_BAD_MODEL,
+                                          "host device: tensor rope_freqs.weight holds a number by which no angle can "
+                                          "be divided");
+                else
+                        tdm_error_set(err, r, "host device: no memory for a model's scratch of over %zu bytes",
+                                      model->scratch_bytes);
                 host_unload((struct tdm_device_model *)model);
-                return -ENOMEM;
+                return r;
         }
         *ret = (struct tdm_device_model *)model;
         return 0;

@@ -87,6 +87,29 @@ static void gelu_mul(const float *gate, const float *up, uint32_t n, float *y)
         }
 }
 
+/* ORDER: y = (g / (exp(-g) + 1)) up, cut to ±FLT_MAX. exp may be infinite: the quotient is then 0. */
+static void silu_mul(const float *gate, const float *up, uint32_t n, float *y)
+{
+        for (uint32_t i = 0; i < n; i++) {
+                float v = gate[i] / (exp_one(-gate[i]) + 1.0f) * up[i];
+
+                v = FLT_MAX < v ? FLT_MAX : v;
+                y[i] = -FLT_MAX > v ? -FLT_MAX : v;
+        }
+}
+
+/* ORDER: g = min(g, 7), u = max(min(u, 7), -7), y = (g / (exp(-1.702 g) + 1)) (u + 1). */
+static void swiglu_clamped(const float *gate, const float *up, uint32_t n, float *y)
+{
+        for (uint32_t i = 0; i < n; i++) {
+                float g = TDM_SWIGLU_LIMIT < gate[i] ? TDM_SWIGLU_LIMIT : gate[i];
+                float u = TDM_SWIGLU_LIMIT < up[i] ? TDM_SWIGLU_LIMIT : up[i];
+
+                u = -TDM_SWIGLU_LIMIT > u ? -TDM_SWIGLU_LIMIT : u;
+                y[i] = g / (exp_one(-TDM_SWIGLU_ALPHA * g) + 1.0f) * (u + 1.0f);
+        }
+}
+
 static void rope(float *x, const float *cos, const float *sin, uint32_t head_dim)
 {
         uint32_t half = head_dim / 2;
@@ -270,6 +293,8 @@ void tdm_kernels_c_ops_fill(struct tdm_kernels *kernels)
         kernels->rmsnorm = rmsnorm;
         kernels->rmsnorm_add = rmsnorm_add;
         kernels->gelu_mul = gelu_mul;
+        kernels->silu_mul = silu_mul;
+        kernels->swiglu_clamped = swiglu_clamped;
         kernels->rope = rope;
         kernels->kv_store = kv_store;
         kernels->attend_span = attend_span;

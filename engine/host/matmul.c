@@ -105,9 +105,8 @@ static struct tdm_act_blocks blocks_from(const struct tdm_act_row *row, uint32_t
         };
 }
 
-/* Columns first … first + n - 1 of a row, from x [n], into every form. */
-static void prepare_part(const struct tdm_acts *acts, const struct tdm_kernels *kernels, uint32_t r, uint32_t first,
-                         const float *x, uint32_t n)
+void tdm_acts_prepare_part(const struct tdm_acts *acts, const struct tdm_kernels *kernels, uint32_t r, uint32_t first,
+                           const float *x, uint32_t n)
 {
         uint32_t b = first / TDM_BLOCK_VALUES;
 
@@ -133,7 +132,7 @@ void tdm_acts_prepare_row(struct tdm_acts *acts, const struct tdm_kernels *kerne
         assert(row < acts->max_rows && cols <= acts->max_cols && cols % TDM_BLOCK_VALUES == 0);
         if (row == 0) /* rows are prepared by several threads at once, but row 0 by one */
                 acts->cols = cols;
-        prepare_part(acts, kernels, row, 0, x, cols);
+        tdm_acts_prepare_part(acts, kernels, row, 0, x, cols);
 }
 
 struct prepare_job {
@@ -228,20 +227,34 @@ struct matmul_job {
         tdm_matmul_fn fns[MAX_OUTS];
 };
 
+/* To outputs of rows that are still in a cache near by. */
+static void add_bias(const float *bias, uint32_t n, uint32_t n_rows, float *y, size_t y_stride)
+{
+        for (uint32_t r = 0; r < n_rows; r++)
+                for (uint32_t i = 0; i < n; i++)
+                        y[r * y_stride + i] += bias[i];
+}
+
 static void matmul_chunk(void *arg, unsigned chunk, unsigned thread)
 {
         const struct matmul_job *job = arg;
         const struct tdm_matmul_out *out;
         struct piece piece;
+        uint32_t first;
         unsigned i = 0;
+        float *y;
 
         while (chunk >= job->cuts[i].n_chunks)
                 chunk -= job->cuts[i++].n_chunks;
         out = &job->outs[i];
         piece = cut_piece(&job->cuts[i], chunk);
+        first = piece.first_panel * TDM_PANEL_ROWS;
+        y = out->y + piece.first_row * out->y_stride + first;
         job->fns[i](out->matrix, job->acts->rows[out->act] + piece.first_row, piece.n_rows, piece.first_panel,
-                    piece.n_panels, out->y + piece.first_row * out->y_stride + piece.first_panel * TDM_PANEL_ROWS,
-                    out->y_stride);
+                    piece.n_panels, y, out->y_stride);
+        if (out->bias)
+                add_bias(out->bias + first, TDM_MIN(piece.n_panels * TDM_PANEL_ROWS, out->matrix->rows - first),
+                         piece.n_rows, y, out->y_stride);
 }
 
 void tdm_matmul(struct tdm_pool *pool, const struct tdm_kernels *kernels, const struct tdm_acts *acts, uint32_t n_rows,
@@ -267,9 +280,10 @@ void tdm_matmul(struct tdm_pool *pool, const struct tdm_kernels *kernels, const 
 struct gate_up_job {
         const struct tdm_kernels *kernels;
         const struct tdm_acts *acts;
-        const struct tdm_matrix *gate, *up;
+        const struct tdm_gate_up *what;
         const struct tdm_act_row *gate_rows, *up_rows;
         tdm_matmul_fn gate_fn, up_fn;
+        tdm_activation_fn activate;
         const struct tdm_acts *ret;
         struct cut cut;
 };
@@ -279,35 +293,41 @@ static void gate_up_chunk(void *arg, unsigned chunk, unsigned thread)
         const struct gate_up_job *job = arg;
         struct piece piece = cut_piece(&job->cut, chunk);
         uint32_t first = piece.first_panel * TDM_PANEL_ROWS, width = piece.n_panels * TDM_PANEL_ROWS;
-        uint32_t n = TDM_MIN(width, job->gate->rows - first);
+        const struct tdm_gate_up *what = job->what;
+        uint32_t n = TDM_MIN(width, what->gate->rows - first);
         /* Never anywhere but in a cache near by: in memory these rows would be more than all weights of a long step. */
         _Alignas(ALIGNMENT) float gate[GATE_UP_VALUES_MAX], up[GATE_UP_VALUES_MAX];
 
         assert(width * piece.n_rows <= GATE_UP_VALUES_MAX);
-        job->gate_fn(job->gate, job->gate_rows + piece.first_row, piece.n_rows, piece.first_panel, piece.n_panels, gate,
-                     width);
-        job->up_fn(job->up, job->up_rows + piece.first_row, piece.n_rows, piece.first_panel, piece.n_panels, up, width);
+        job->gate_fn(what->gate, job->gate_rows + piece.first_row, piece.n_rows, piece.first_panel, piece.n_panels,
+                     gate, width);
+        job->up_fn(what->up, job->up_rows + piece.first_row, piece.n_rows, piece.first_panel, piece.n_panels, up,
+                   width);
+        if (what->gate_bias)
+                add_bias(what->gate_bias + first, n, piece.n_rows, gate, width);
+        if (what->up_bias)
+                add_bias(what->up_bias + first, n, piece.n_rows, up, width);
         for (uint32_t r = 0; r < piece.n_rows; r++) {
                 float *h = gate + r * width;
 
-                job->kernels->gelu_mul(h, up + r * width, n, h);
-                prepare_part(job->ret, job->kernels, piece.first_row + r, first, h, n);
+                job->activate(h, up + r * width, n, h);
+                tdm_acts_prepare_part(job->ret, job->kernels, piece.first_row + r, first, h, n);
         }
 }
 
 void tdm_matmul_gate_up(struct tdm_pool *pool, const struct tdm_kernels *kernels, const struct tdm_acts *acts,
-                        uint32_t n_rows, const struct tdm_matrix *gate, enum tdm_act gate_act,
-                        const struct tdm_matrix *up, enum tdm_act up_act, struct tdm_acts *ret)
+                        uint32_t n_rows, const struct tdm_gate_up *what, struct tdm_acts *ret)
 {
+        const struct tdm_matrix *gate = what->gate, *up = what->up;
         struct gate_up_job job = {
                 .kernels = kernels,
                 .acts = acts,
-                .gate = gate,
-                .up = up,
-                .gate_rows = acts->rows[gate_act],
-                .up_rows = acts->rows[up_act],
-                .gate_fn = find_kernel(kernels, acts, gate_act, gate),
-                .up_fn = find_kernel(kernels, acts, up_act, up),
+                .what = what,
+                .gate_rows = acts->rows[what->gate_act],
+                .up_rows = acts->rows[what->up_act],
+                .gate_fn = find_kernel(kernels, acts, what->gate_act, gate),
+                .up_fn = find_kernel(kernels, acts, what->up_act, up),
+                .activate = tdm_matmul_activation(kernels, what->activation),
                 .ret = ret,
         };
 
@@ -326,6 +346,19 @@ void tdm_matmul_gate_up(struct tdm_pool *pool, const struct tdm_kernels *kernels
 }
 
 /* ---- describing ---- */
+
+tdm_activation_fn tdm_matmul_activation(const struct tdm_kernels *kernels, enum tdm_activation activation)
+{
+        switch (activation) {
+        case TDM_ACTIVATION_GELU_TANH:
+                return kernels->gelu_mul;
+        case TDM_ACTIVATION_SILU:
+                return kernels->silu_mul;
+        case TDM_ACTIVATION_SWIGLU_CLAMPED:
+                return kernels->swiglu_clamped;
+        }
+        abort(); /* a recipe has passed its check */
+}
 
 enum tdm_act tdm_matmul_act(uint32_t type, enum tdm_act wanted)
 {

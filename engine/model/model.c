@@ -113,24 +113,27 @@ static int add_tensor(struct tdm_model_description *d, const struct tdm_gguf *g,
 {
         enum tdm_tensor_presence presence = tdm_tensor_presence(kind, &d->recipe, layer);
         struct tdm_tensor_ref ref = { .kind = kind, .layer = layer };
-        char name[TDM_TENSOR_NAME_MAX];
+        uint32_t n_parts = tdm_tensor_n_parts(kind, &d->recipe, layer);
+        char name[TDM_TENSOR_NAME_MAX], alias[TDM_TENSOR_NAME_MAX];
 
         if (presence == TDM_TENSOR_ABSENT)
                 return 0;
         tdm_tensor_name(kind, layer, name);
         ref.tensor = tdm_gguf_find_tensor(g, name);
+        if (!ref.tensor && tdm_tensor_alias(kind, &d->recipe, layer, alias))
+                ref.tensor = tdm_gguf_find_tensor(g, alias);
         if (!ref.tensor && presence == TDM_TENSOR_OPTIONAL)
                 return 0;
         if (!ref.tensor)
                 return tdm_error_set(err, TDM_E_BAD_MODEL, "tensor %s is missing", name);
-        tdm_tensor_shape(kind, &d->hparams, layer, &ref.rows, &ref.cols);
-        if (ref.tensor->dims[0] != ref.cols || ref.tensor->dims[1] != ref.rows || ref.tensor->dims[2] != 1 ||
-            ref.tensor->dims[3] != 1)
+        tdm_tensor_shape(kind, &d->recipe, &d->hparams, layer, &ref.rows, &ref.cols);
+        if (ref.tensor->dims[0] != ref.cols || ref.tensor->dims[1] != ref.rows / n_parts ||
+            ref.tensor->dims[2] != n_parts || ref.tensor->dims[3] != 1)
                 return tdm_error_set(err, TDM_E_BAD_MODEL,
                                      "tensor %s has the shape %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x %" PRIu64
-                                     ", the model's keys want %u x %u",
+                                     ", the model's keys want %u x %u x %u",
                                      name, ref.tensor->dims[0], ref.tensor->dims[1], ref.tensor->dims[2],
-                                     ref.tensor->dims[3], ref.cols, ref.rows);
+                                     ref.tensor->dims[3], ref.cols, ref.rows / n_parts, n_parts);
         d->tensors[d->n_tensors++] = ref;
         return 0;
 }

@@ -1,10 +1,14 @@
-/* The SentencePiece tokenizer of a GGUF (`tokenizer.ggml.model` = "llama"): byte-pair merges by score, byte fallback,
- * user-defined and control pieces (shared/FACTS of the format in docs/architecture.md).
+/* The tokenizer of a GGUF, of one of three kinds (`tokenizer.ggml.model`): SentencePiece ("llama": byte-pair merges by
+ * score, byte fallback), byte-level BPE ("gpt2": merges by rank within words, cut as `tokenizer.ggml.pre` says) and
+ * Gemma 4's ("gemma4": merges by rank of characters within lines, byte fallback). Another kind, or another way to cut
+ * words, is refused by name.
  *
  * Immutable after creation, any thread. Text in is UTF-8; each byte that is not part of a well-formed sequence (RFC
- * 3629: no overlong forms, no surrogates, nothing past U+10FFFF) is taken as itself through the byte pieces, so that
- * decoding gives the very same bytes back. U+2581, SentencePiece's mark for a space, is also taken through the byte
- * pieces, so that it comes back as itself and not as a space. */
+ * 3629: no overlong forms, no surrogates, nothing past U+10FFFF) is taken as itself, so that decoding gives the very
+ * same bytes back. Three exceptions, as the originals have them: tokenizers that were trained on normalization form C
+ * (qwen2) bring text to it first; where a byte-level vocabulary lacks a byte that UTF-8 never has, that byte becomes
+ * U+FFFD; Gemma 4's takes U+2581 for a space. SentencePiece's writes U+2581, its own mark for a space, in byte pieces,
+ * so that it comes back as itself. */
 #ifndef TDM_ENGINE_TOKENIZER_H
 #define TDM_ENGINE_TOKENIZER_H
 
@@ -17,8 +21,8 @@ int tdm_tokenizer_new(struct tdm_tokenizer **ret, const struct tdm_gguf *gguf, s
 /* The same with limits of the caller's own (NULL: none). */
 int tdm_tokenizer_new_within(struct tdm_tokenizer **ret, const struct tdm_gguf *gguf,
                              const struct tdm_parse_limits *limits, struct tdm_error *err);
-/* Private memory that the object holds: the texts, at most 44 bytes for each piece, and 13 for each byte of special
- * pieces, of which 2^21 are allowed. */
+/* Private memory that the object holds: the texts, at most 44 bytes for each piece, 36 for each merge, and 13 for each
+ * byte of special pieces, of which 2^21 are allowed. */
 uint64_t tdm_tokenizer_memory(const struct tdm_tokenizer *tokenizer);
 void tdm_tokenizer_destroy(struct tdm_tokenizer *tokenizer);
 void tdm_tokenizer_destroyp(struct tdm_tokenizer **tokenizer);
@@ -31,14 +35,21 @@ bool tdm_tokenizer_add_bos(const struct tdm_tokenizer *tokenizer);
 /* EOS, the end-of-turn token (by its key, else by its text) and their like: generation stops there. */
 bool tdm_tokenizer_is_end(const struct tdm_tokenizer *tokenizer, uint32_t id);
 
+/* The special piece (control, unknown or user-defined) with just this text: 0, or -ENOENT. */
+int tdm_tokenizer_find_marker(const struct tdm_tokenizer *tokenizer, const char *text, uint32_t *ret);
+/* Whether plain text becomes this special piece where it spells it. Control pieces: never. User-defined ones: yes, but
+ * for those with which a text could forge a turn, a thought or a tool's call (the list in tokenizer.c). */
+bool tdm_tokenizer_may_form(const struct tdm_tokenizer *tokenizer, uint32_t id);
+
 enum tdm_tokenize_flags {
         TDM_TOKENIZE_BOS = 1,     /* BOS first, where the file says add_bos_token */
         TDM_TOKENIZE_SPECIAL = 2, /* control pieces in the text become their tokens */
 };
 
 /* Writes at most capacity ids and returns how many there are in all (which may be more: call again), or a negative
- * errno. Whatever the vocabulary is, it takes O(n log n) time in the text's length n, and 64 KiB and at most 128 bytes
- * of memory for each byte of the longest stretch without a border that no piece spans. */
+ * errno. Whatever the vocabulary is, it takes O(n log n) time in the text's length n, and 64 KiB, at most 6 bytes of
+ * memory for each byte of text, and at most 128 for each byte of the longest stretch that is merged (or normalized) as
+ * one. */
 ssize_t tdm_tokenizer_encode(const struct tdm_tokenizer *tokenizer, const char *text, size_t size, unsigned flags,
                              uint32_t *ids, size_t capacity);
 
@@ -48,7 +59,7 @@ struct tdm_encode_budget {
         const atomic_bool *cancelled; /* NULL: nobody cancels */
 };
 /* A text of n bytes takes at most this many steps. One takes some nanoseconds, up to 300 for hostile vocabularies. */
-#define TDM_ENCODE_STEPS(n) (12 * (uint64_t)(n) + 4096)
+#define TDM_ENCODE_STEPS(n) (16 * (uint64_t)(n) + 4096)
 /* Also -ECANCELED, and -ETIME when the steps are spent. budget may be NULL. */
 ssize_t tdm_tokenizer_encode_within(const struct tdm_tokenizer *tokenizer, const char *text, size_t size,
                                     unsigned flags, struct tdm_encode_budget *budget, uint32_t *ids, size_t capacity);

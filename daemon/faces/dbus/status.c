@@ -222,7 +222,7 @@ void bus_restart_worker(struct bus_peer *peer, DBusMessage *message, enum tdm_wo
         char text[160];
         int r;
 
-        snprintf(text, sizeof(text), "asked for by user %u", (unsigned)peer->uid);
+        tdm_status_asked_by(text, sizeof(text), peer->uid);
         r = bus->fleet ? tdm_fleet_restart(bus->fleet, index, text) : -ENOENT;
         if (r == 0) {
                 tdm_log_info("worker %s is restarted, %s over the bus", bus_worker_names[index], text);

@@ -3,6 +3,7 @@
 #include "daemon/faces/socket/private.h"
 
 #include "common/log.h"
+#include "daemon/faces/status.h"
 #include "daemon/jobs/request.h"
 
 #define UNPACK_BUDGET_BYTES (UINT64_C(64) << 20)
@@ -455,7 +456,7 @@ static int handle_restart(struct client *c, uint32_t id, const Tandem__RestartWo
         else
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "worker \"%.*s\" is none of npu, gpu",
                                      TDM_UTF8_CUT(restart->worker, 40));
-        snprintf(reason, sizeof(reason), "asked for by user %u", (unsigned)c->uid);
+        tdm_status_asked_by(reason, sizeof(reason), c->uid);
         r = c->face->fleet ? tdm_fleet_restart(c->face->fleet, index, reason) : -ENOENT;
         if (r == -ENOENT)
                 return tdm_error_set(err, TDM_E_NO_WORKER, "worker %s is off", restart->worker);

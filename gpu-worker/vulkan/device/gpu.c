@@ -313,8 +313,10 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
                                tdm_vk_matrix_units(device, TDM_VK_UNITS_INT8);
         device->f16_units = device->matrix_units && has_f16 && tdm_vk_matrix_units(device, TDM_VK_UNITS_F16);
         device->emulates_units = emulates && !device->f16_units;
-        if (device->emulates_units)
-                device->f16_units = f12.shaderFloat16 = true;
+        if (device->emulates_units) {
+                device->f16_units = true;
+                f12.shaderFloat16 = VK_TRUE;
+        }
         if (device->matrix_units) {
                 info.enabledExtensionCount++;
                 f13.pNext = &matrix_features;

@@ -15,6 +15,7 @@
 #include "engine/device/device.h"
 #include "gpu-worker/vulkan/device/vk.h"
 #include "gpu-worker/vulkan/shaders/common/shared.h"
+#include "gpu-worker/vulkan/shaders/common/shared-experts.h"
 
 struct tdm_vk_device;
 
@@ -77,6 +78,10 @@ enum tdm_vk_shader {
         TDM_VK_ATTEND_F16_WIDE, /* and of many */
         TDM_VK_MERGE,
         TDM_VK_GELU,
+        TDM_VK_CHOOSE,         /* a row's experts */
+        TDM_VK_GROUP,          /* rows by expert */
+        TDM_VK_MATVEC_EXPERTS, /* of any type */
+        TDM_VK_SUM_EXPERTS,
         TDM_VK_LOGITS, /* what the sampler wants to know of all of them */
         TDM_VK_GATHER, /* those that it wants to see */
         TDM_VK_N_SHADERS
@@ -100,8 +105,8 @@ struct tdm_vk_pipeline {
         char name[40];      /* for profiles */
         uint64_t profile_n, profile_ns;
 };
-/* For tests: code in which matrix units are emulated (shaders/common/units-emulated.glsl), of a MATVEC_F16, MATMUL_F16 or
- * MATMUL_F16_WIDE. Where it is set before a device is opened that has no such units, the device uses it. */
+/* For tests: code in which matrix units are emulated (shaders/common/units-emulated.glsl), of a MATVEC_F16, MATMUL_F16
+ * or MATMUL_F16_WIDE. Where it is set before a device is opened that has no such units, the device uses it. */
 struct tdm_vk_code {
         const uint32_t *words;
         size_t size_bytes;

@@ -40,9 +40,7 @@ static const struct tdm_weights_tensor *find(const struct tdm_vk_model *m, enum 
 
 static bool fits(const struct tdm_weights_tensor *t)
 {
-        return t->layout == TDM_LAYOUT_PANEL16 &&
-               (t->type == TDM_TYPE_Q4_0 || t->type == TDM_TYPE_Q8_0 || tdm_subblock_type(t->type)) &&
-               t->cols % TDM_VK_CHUNK_COLS == 0;
+        return t->layout == TDM_LAYOUT_PANEL16 && tdm_vk_type_f16(t->type) && t->cols % TDM_VK_CHUNK_COLS == 0;
 }
 
 bool tdm_vk_f16_wanted(const struct tdm_vk_model *m)
@@ -54,6 +52,9 @@ bool tdm_vk_f16_wanted(const struct tdm_vk_model *m)
         bool pays = 3ull * m->hp.d_model * m->hp.d_ff >= FFN_WEIGHTS_MIN;
 
         if (!m->device->f16_units || m->device->import || m->precision != TDM_PRECISION_DEFAULT)
+                return false;
+        /* Bounds and kernels are of Gemma 3's layers. */
+        if (tdm_recipe_features(&m->recipe, &m->hp) != 0)
                 return false;
         for (uint32_t i = 0; i < m->hp.n_layers; i++)
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(kinds); k++) {

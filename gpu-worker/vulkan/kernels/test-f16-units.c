@@ -2,8 +2,8 @@
  * they are emulated (tests/emulated-units.h). What shows that a kernel is right is what shows it at load
  * (proof/prove-f16.c): the plainest must give the products of random weights and rows, every other its bits. The bound
  * of the former, 2e-5 of the root of the sum of the products' squares, is a few last places of f32. Of one type,
- * which the first argument names. MATMUL_F16_WIDE with GELU is not here: emulated it gives other bits, and on a GPU it is
- * proven at load. */
+ * which the first argument names. MATMUL_F16_WIDE with GELU is not here: emulated it gives other bits, and on a GPU it
+ * is proven at load. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -14,7 +14,7 @@ struct need {
         enum tdm_vk_place place;
         const char *what;
 };
-#define MAX_NEEDS (28u + 2u * TDM_STEP_SLOTS)
+#define MAX_NEEDS (33u + 2u * TDM_STEP_SLOTS)
 
 void tdm_vk_buffers_size(struct tdm_vk_model *m)
 {
@@ -85,6 +85,61 @@ uint64_t tdm_vk_partial_flagged(const struct tdm_vk_model *m)
         return TDM_VK_ARRIVALS_BYTES + (uint64_t)m->max_slots * TDM_VK_PARTIAL_WIDTH(m->hp.head_dim) * sizeof(float);
 }
 
+/* The largest of any layer. */
+static struct tdm_vk_experts largest_experts(const struct tdm_vk_model *m)
+{
+        struct tdm_vk_experts most = { 0 };
+
+        for (uint32_t i = 0; i < m->hp.n_layers; i++) {
+                const struct tdm_vk_experts *e = &m->layers[i].experts;
+
+                most.n = TDM_MAX(most.n, e->n);
+                most.n_used = TDM_MAX(most.n_used, e->n_used);
+                most.d_expert = TDM_MAX(most.d_expert, e->d_expert);
+        }
+        return most;
+}
+
+struct tdm_vk_experts_lists tdm_vk_experts_lists(const struct tdm_vk_model *m)
+{
+        const struct tdm_vk_experts most = largest_experts(m);
+        uint64_t list = TDM_ALIGN_UP((uint64_t)m->tile_rows * most.n_used * sizeof(uint32_t), (uint64_t)64);
+        struct tdm_vk_experts_lists lists = {
+                .weights = list, .slots = 2 * list, .slot_rows = 3 * list, .items = 4 * list
+        };
+
+        /* an item for each slot, at most */
+        lists.size_bytes = lists.items + TDM_VK_ITEMS_HEAD + list * 4;
+        return lists;
+}
+
+static unsigned list_experts(struct tdm_vk_model *m, struct need *needs, unsigned n)
+{
+        const struct tdm_vk_experts most = largest_experts(m);
+        uint64_t n_slots = (uint64_t)m->tile_rows * most.n_used;
+
+        if (most.n == 0)
+                return n;
+        for (uint32_t i = 0; i < m->hp.n_layers; i++) {
+                const struct tdm_vk_experts *e = &m->layers[i].experts;
+
+                if (e->n == 0)
+                        continue;
+                need_act(needs, &e->router, m->tile_rows, 0);
+                need_act(needs, &e->gate, m->tile_rows, 0);
+                need_act(needs, &e->up, m->tile_rows, 0);
+                need_act(needs, &e->down, m->tile_rows * e->n_used, 0);
+        }
+        needs[n++] = (struct need){ &m->router, (uint64_t)m->tile_rows * most.n * sizeof(float), TDM_VK_DEVICE_MEMORY,
+                                    "experts" };
+        needs[n++] = (struct need){ &m->choices, tdm_vk_experts_lists(m).size_bytes, TDM_VK_DEVICE_MEMORY, "experts" };
+        needs[n++] = (struct need){ &m->hidden_exps, n_slots * 2 * most.d_expert * sizeof(float), TDM_VK_DEVICE_MEMORY,
+                                    "experts" };
+        needs[n++] = (struct need){ &m->parts_exps, n_slots * m->hp.d_model * sizeof(float), TDM_VK_DEVICE_MEMORY,
+                                    "experts" };
+        return n;
+}
+
 static unsigned list_needs(struct tdm_vk_model *m, uint64_t step_bytes, struct need *needs)
 {
         const struct tdm_hparams *hp = &m->hp;
@@ -106,6 +161,7 @@ static unsigned list_needs(struct tdm_vk_model *m, uint64_t step_bytes, struct n
                         need_act(needs, matrices[k], m->tile_rows, m->scale_sums_rows);
         }
         need_act(needs, &m->output, m->logits_rows, m->scale_sums_rows);
+        n = list_experts(m, needs, n);
         needs[n++] = (struct need){ &m->y, (uint64_t)m->tile_rows * m->y_stride_max * sizeof(float),
                                     TDM_VK_DEVICE_MEMORY, "matrix products" };
         needs[n++] =
@@ -124,6 +180,12 @@ static unsigned list_needs(struct tdm_vk_model *m, uint64_t step_bytes, struct n
                                TDM_VK_HOST_MEMORY, "logits" };
         needs[n++] = (struct need){ &m->counters, 64, TDM_VK_HOST_MEMORY, "counters" };
         needs[n++] = (struct need){ &m->chain, place_flagged(m), TDM_VK_DEVICE_MEMORY, "counters" };
+        needs[n++] =
+                (struct need){ &m->biases,
+                               tdm_vk_weights_biased(m) ? hp->n_layers * sizeof(float) *
+                                                                  (tdm_vk_q_width(hp) + 2ull * tdm_vk_kv_width(hp)) :
+                                                          0,
+                               TDM_VK_SHARED_MEMORY, "biases" };
         needs[n++] = (struct need){ &m->rotations, m->attend_f16 ? hp->n_layers * sizeof(struct tdm_vk_rotation) : 0,
                                     TDM_VK_SHARED_MEMORY, "attention" };
         for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
@@ -233,9 +295,17 @@ static int host_memory_init(struct tdm_vk_model *m, struct tdm_error *err)
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
                 const struct tdm_rope_recipe *rope = tdm_kv_group_rope(hp, &m->recipe, (enum tdm_kv_group)group);
 
-                if (rope && tdm_rope_init(&m->rope[group], hp->head_dim, hp->n_ctx, rope->base, rope->factor) < 0)
-                        m->rope[group].memory = NULL;
-                if (rope && !m->rope[group].memory)
+                const struct tdm_weights_tensor *divisors =
+                        rope && rope->has_divisors ? tdm_weights_find(m->weights, TDM_TENSOR_ROPE_FREQS, 0) : NULL;
+                int r = rope ? tdm_rope_init(&m->rope[group], rope, hp->n_ctx,
+                                             divisors ? (const float *)(m->weights + divisors->offset) : NULL) :
+                               0;
+
+                if (r == -EDOM)
+                        return tdm_error_set(err, TDM_E_BAD_MODEL,
+                                             "vulkan device: tensor rope_freqs.weight holds a number by which no "
+                                             "angle can be divided");
+                if (r < 0)
                         return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for a model's tables");
         }
         if (!m->sampler_scratch)
@@ -280,7 +350,12 @@ void tdm_vk_buffers_deinit(struct tdm_vk_model *m)
         tdm_vk_buffer_deinit(device, &m->hidden_host);
         tdm_vk_buffer_deinit(device, &m->counters);
         tdm_vk_buffer_deinit(device, &m->chain);
+        tdm_vk_buffer_deinit(device, &m->biases);
         tdm_vk_buffer_deinit(device, &m->rotations);
+        tdm_vk_buffer_deinit(device, &m->router);
+        tdm_vk_buffer_deinit(device, &m->choices);
+        tdm_vk_buffer_deinit(device, &m->hidden_exps);
+        tdm_vk_buffer_deinit(device, &m->parts_exps);
         for (int group = 0; group < TDM_KV_GROUPS; group++)
                 tdm_rope_deinit(&m->rope[group]);
         free(m->sampler_scratch);

@@ -8,12 +8,13 @@
 
 #define REGION_BYTES (UINT64_C(1) << 30) /* a region of several tensors, at most */
 
-/* As the host device's: the one place that says how the input of each matrix is rounded. */
-enum input { QKV, ATTN_OUT, GATE_UP, DOWN, HEAD, N_INPUTS };
+/* As the host device's: the one place that says how the input of each matrix is rounded. QKV_PLAIN: where no norm
+ * follows attention. */
+enum input { QKV, ATTN_OUT, GATE_UP, DOWN, HEAD, QKV_PLAIN, N_INPUTS };
 static const enum tdm_act input_acts[][N_INPUTS] = {
-        [TDM_PRECISION_DEFAULT] = { TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8 },
-        [TDM_PRECISION_PRECISE] = { TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16 },
-        [TDM_PRECISION_F32] = { TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32 },
+        [TDM_PRECISION_DEFAULT] = { TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8, TDM_ACT_I16 },
+        [TDM_PRECISION_PRECISE] = { TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16 },
+        [TDM_PRECISION_F32] = { TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32 },
 };
 
 bool tdm_vk_precision_known(enum tdm_precision precision)
@@ -25,6 +26,11 @@ bool tdm_vk_type_known(uint32_t type)
 {
         return type == TDM_TYPE_F32 || type == TDM_TYPE_F16 || type == TDM_TYPE_BF16 || type == TDM_TYPE_Q8_0 ||
                type == TDM_TYPE_Q4_0 || tdm_subblock_type(type);
+}
+
+bool tdm_vk_type_f16(uint32_t type)
+{
+        return type == TDM_TYPE_Q4_0 || type == TDM_TYPE_Q8_0 || (tdm_subblock_type(type) && type != TDM_TYPE_MXFP4);
 }
 
 /* Cuts the segment into regions of whole tensors. They lie in rising order, with gaps below a page at most. */
@@ -112,17 +118,25 @@ static uint64_t address_of(const struct tdm_vk_model *m, const struct tdm_weight
         return 0;
 }
 
+/* Their kernels (shaders/experts) and the router's read panels as the segment has them. */
+static bool is_of_experts(const struct tdm_weights_tensor *tensor)
+{
+        return tensor->kind == TDM_TENSOR_GATE_EXPS || tensor->kind == TDM_TENSOR_UP_EXPS ||
+               tensor->kind == TDM_TENSOR_DOWN_EXPS || tensor->kind == TDM_TENSOR_ROUTER;
+}
+
 /* How it is repacked: TDM_VK_DEINTERLEAVED, TDM_VK_FRAGMENTS, or 0 for not at all. */
 static uint32_t form_of(const struct tdm_vk_model *m, const struct tdm_weights_tensor *tensor)
 {
         bool subblock = tdm_subblock_type(tensor->type);
 
-        if (m->weights_imported || tensor->layout != TDM_LAYOUT_PANEL16 ||
+        if (m->weights_imported || tensor->layout != TDM_LAYOUT_PANEL16 || is_of_experts(tensor) ||
             (tensor->type != TDM_TYPE_Q4_0 && tensor->type != TDM_TYPE_Q8_0 && !subblock))
                 return 0;
-        return m->f16_rows && tensor->cols % TDM_VK_CHUNK_COLS == 0 ? TDM_VK_FRAGMENTS :
-               subblock                                             ? 0 :
-                                                                      TDM_VK_DEINTERLEAVED;
+        return m->f16_rows && tdm_vk_type_f16(tensor->type) && tensor->cols % TDM_VK_CHUNK_COLS == 0 ?
+                       TDM_VK_FRAGMENTS :
+               subblock ? 0 :
+                          TDM_VK_DEINTERLEAVED;
 }
 
 /* What the weights of a tensor are divided by when they are repacked: of a model with rows of F16, a power of two. */
@@ -220,9 +234,44 @@ int tdm_vk_weights_repack(struct tdm_vk_model *m, struct tdm_error *err)
         return tdm_vk_once_end(device, what, err);
 }
 
+/* 0: the layer has no such vector. */
 static uint64_t vector(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer)
 {
-        return address_of(m, tdm_weights_find(m->weights, kind, layer));
+        const struct tdm_weights_tensor *t = tdm_weights_find(m->weights, kind, layer);
+
+        return t ? address_of(m, t) : 0;
+}
+
+#define QKV_BIASES ((uint32_t)(TDM_BIAS_Q | TDM_BIAS_K | TDM_BIAS_V))
+
+static uint64_t biases_bytes(const struct tdm_vk_model *m)
+{
+        return (tdm_vk_q_width(&m->hp) + 2ull * tdm_vk_kv_width(&m->hp)) * sizeof(float);
+}
+
+bool tdm_vk_weights_biased(const struct tdm_vk_model *m)
+{
+        for (uint32_t i = 0; i < m->hp.n_layers; i++)
+                if (m->recipe.layers[i].biases & QKV_BIASES)
+                        return true;
+        return false;
+}
+
+void tdm_vk_weights_biases(struct tdm_vk_model *m)
+{
+        static const enum tdm_tensor_kind kinds[] = { TDM_TENSOR_Q_BIAS, TDM_TENSOR_K_BIAS, TDM_TENSOR_V_BIAS };
+        const uint32_t widths[] = { tdm_vk_q_width(&m->hp), tdm_vk_kv_width(&m->hp), tdm_vk_kv_width(&m->hp) };
+        uint8_t *to = m->biases.map;
+
+        for (uint32_t i = 0; i < m->hp.n_layers && m->biases.size_bytes; i++)
+                for (unsigned k = 0; k < TDM_ARRAY_SIZE(kinds); to += widths[k++] * sizeof(float)) {
+                        const struct tdm_weights_tensor *t = tdm_weights_find(m->weights, kinds[k], i);
+
+                        if (t)
+                                memcpy(to, m->weights + t->offset, widths[k] * sizeof(float));
+                        else
+                                memset(to, 0, widths[k] * sizeof(float));
+                }
 }
 
 static struct tdm_vk_matrix matrix(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer,
@@ -247,24 +296,56 @@ static struct tdm_vk_matrix matrix(const struct tdm_vk_model *m, enum tdm_tensor
         };
 }
 
+static void find_experts(const struct tdm_vk_model *m, uint32_t layer, struct tdm_vk_experts *ret)
+{
+        const struct tdm_layer_recipe *recipe = &m->recipe.layers[layer];
+
+        *ret = (struct tdm_vk_experts){
+                .n = recipe->n_experts,
+                .n_used = recipe->n_experts_used,
+                .d_expert = recipe->d_expert,
+                .router = matrix(m, TDM_TENSOR_ROUTER, layer, GATE_UP),
+                .gate = matrix(m, TDM_TENSOR_GATE_EXPS, layer, GATE_UP),
+                .up = matrix(m, TDM_TENSOR_UP_EXPS, layer, GATE_UP),
+                .down = matrix(m, TDM_TENSOR_DOWN_EXPS, layer, DOWN),
+                .router_bias = vector(m, TDM_TENSOR_ROUTER_BIAS, layer),
+                .gate_bias = vector(m, TDM_TENSOR_GATE_EXPS_BIAS, layer),
+                .up_bias = vector(m, TDM_TENSOR_UP_EXPS_BIAS, layer),
+                .down_bias = vector(m, TDM_TENSOR_DOWN_EXPS_BIAS, layer),
+        };
+        ret->router.act = TDM_VK_ACT_F32; /* another expert would be another model */
+}
+
 void tdm_vk_weights_find(struct tdm_vk_model *m)
 {
         for (uint32_t i = 0; i < m->hp.n_layers; i++) {
                 struct tdm_vk_layer *l = &m->layers[i];
 
-                l->q = matrix(m, TDM_TENSOR_Q, i, QKV);
-                l->k = matrix(m, TDM_TENSOR_K, i, QKV);
-                l->v = matrix(m, TDM_TENSOR_V, i, QKV);
+                enum input qkv = m->recipe.layers[i].norms & TDM_NORM_ATTN_AFTER ? QKV : QKV_PLAIN;
+
+                l->q = matrix(m, TDM_TENSOR_Q, i, qkv);
+                l->k = matrix(m, TDM_TENSOR_K, i, qkv);
+                l->v = matrix(m, TDM_TENSOR_V, i, qkv);
                 l->o = matrix(m, TDM_TENSOR_O, i, ATTN_OUT);
-                l->gate = matrix(m, TDM_TENSOR_GATE, i, GATE_UP);
-                l->up = matrix(m, TDM_TENSOR_UP, i, GATE_UP);
-                l->down = matrix(m, TDM_TENSOR_DOWN, i, DOWN);
+                if (m->recipe.layers[i].n_experts > 0) {
+                        find_experts(m, i, &l->experts);
+                } else {
+                        l->gate = matrix(m, TDM_TENSOR_GATE, i, GATE_UP);
+                        l->up = matrix(m, TDM_TENSOR_UP, i, GATE_UP);
+                        l->down = matrix(m, TDM_TENSOR_DOWN, i, DOWN);
+                }
                 l->attn_norm = vector(m, TDM_TENSOR_ATTN_NORM, i);
                 l->q_norm = vector(m, TDM_TENSOR_Q_NORM, i);
                 l->k_norm = vector(m, TDM_TENSOR_K_NORM, i);
                 l->post_attn_norm = vector(m, TDM_TENSOR_POST_ATTN_NORM, i);
                 l->ffn_norm = vector(m, TDM_TENSOR_FFN_NORM, i);
                 l->post_ffw_norm = vector(m, TDM_TENSOR_POST_FFW_NORM, i);
+                l->qkv_bias = m->recipe.layers[i].biases & QKV_BIASES ? m->biases.address + i * biases_bytes(m) : 0;
+                l->o_bias = vector(m, TDM_TENSOR_O_BIAS, i);
+                l->down_bias = vector(m, TDM_TENSOR_DOWN_BIAS, i);
+                l->activation = m->recipe.layers[i].activation;
+                l->sinks = vector(m, TDM_TENSOR_SINKS, i);
+                m->has_sinks |= m->recipe.layers[i].has_sinks;
         }
         m->output = matrix(
                 m, tdm_weights_find(m->weights, TDM_TENSOR_OUTPUT, 0) ? TDM_TENSOR_OUTPUT : TDM_TENSOR_TOKEN_EMBD, 0,

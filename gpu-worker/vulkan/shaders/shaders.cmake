@@ -34,6 +34,10 @@ set(TANDEM_SHADERS
   "attend-f16-wide     attention/attend-f16-wide.comp   kept"
   "merge               attention/merge.comp             build"
   "gelu                ffn/gelu.comp                    build"
+  "choose              experts/choose.comp              build"
+  "group               experts/group.comp               build"
+  "matvec-experts      experts/matvec-experts.comp      build"
+  "sum-experts         experts/sum-experts.comp         build"
   "logits              sampling/logits.comp             build"
   "gather              sampling/gather.comp             build")
 
@@ -41,7 +45,7 @@ set(TANDEM_SHADERS
 set(TANDEM_SHADER_HEADERS
   attention/attend-f16.glsl attention/merge.glsl attention/rotate.glsl
   common/acts.glsl common/common.glsl common/f16-subblock.glsl common/f16.glsl common/fragments-subblock.glsl
-  common/fragments.glsl common/panels.glsl common/shared.h
+  common/fragments.glsl common/panels.glsl common/shared.h common/shared-experts.h
   common/subblock-value.glsl common/subblock.glsl common/sum.glsl common/units-emulated.glsl common/units.glsl
-  ffn/gelu.glsl
+  ffn/activate.glsl ffn/gelu.glsl
   matmul/matvec.glsl)

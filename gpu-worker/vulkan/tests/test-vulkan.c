@@ -84,8 +84,9 @@ static const struct {
         { "tiny-128", TDM_TYPE_F16, TDM_PRECISION_DEFAULT, 0.003, TDM_KV_Q8_0 },
         { "tiny", TDM_TYPE_Q4_0, TDM_PRECISION_DEFAULT, 0.03, TDM_KV_Q8_0 },
 };
-static const uint32_t k_types[] = { TDM_TYPE_Q4_1, TDM_TYPE_Q5_0, TDM_TYPE_Q5_1, TDM_TYPE_Q2_K,   TDM_TYPE_Q3_K,
-                                    TDM_TYPE_Q4_K, TDM_TYPE_Q5_K, TDM_TYPE_Q6_K, TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS };
+static const uint32_t k_types[] = { TDM_TYPE_Q4_1,   TDM_TYPE_Q5_0,   TDM_TYPE_Q5_1, TDM_TYPE_Q2_K,
+                                    TDM_TYPE_Q3_K,   TDM_TYPE_Q4_K,   TDM_TYPE_Q5_K, TDM_TYPE_Q6_K,
+                                    TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS, TDM_TYPE_MXFP4 };
 
 /* Every block of a few steps on both devices. */
 static void compare(const char *size, uint32_t type, enum tdm_precision precision, enum tdm_kv_type kv, uint32_t rows,
@@ -547,13 +548,11 @@ static void refused(void **state)
 
         /* What a recipe asks for and no kernel does. */
         recipe = &((struct tdm_weights_header *)weights)->recipe;
-        recipe->layers[1].has_sinks = 1;
-        recipe->layers[1].norms &= ~(uint32_t)TDM_NORM_FFN_AFTER; /* which the host device does */
+        recipe->layers[1].attention_softcap = 50;
         assert_int_equal(ops->model_load(device, &good, &model, &err), TDM_E_UNSUPPORTED);
         assert_non_null(strstr(err.message, "vulkan device: "));
-        assert_non_null(strstr(err.message, "layers without a norm after attention or FFN, attention sinks"));
-        recipe->layers[1].has_sinks = 0;
-        recipe->layers[1].norms |= TDM_NORM_FFN_AFTER;
+        assert_non_null(strstr(err.message, "soft-capped attention"));
+        recipe->layers[1].attention_softcap = 0;
 
         assert_int_equal(ops->open(&little, &little_config, &err), 0);
         assert_int_equal(ops->model_load(little, &good, &model, &err), TDM_E_NO_MEMORY);

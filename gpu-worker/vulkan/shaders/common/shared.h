@@ -43,6 +43,7 @@
 #define TDM_VK_IQ4_NL 20
 #define TDM_VK_IQ4_XS 23
 #define TDM_VK_BF16 30
+#define TDM_VK_MXFP4 39
 
 /* In a kernel's TYPE, of Q4_0 and Q8_0: each output's words of a block lie beside each other (repack.comp), not each
  * word's of the 16 outputs. */
@@ -97,6 +98,11 @@
 #define TDM_VK_MATVEC_PANELS(shape) ((shape) >> 8 & 255u)
 #define TDM_VK_MATVEC_SETS(shape) ((shape) >> 16 & 255u)
 #define TDM_VK_MATVEC_STAGED(shape) ((shape) >> 24)
+
+/* OUT of matvec-gelu.comp: the form of what it leaves, and enum tdm_activation. */
+#define TDM_VK_GELU_OUT(act, activation) ((act) | (activation) << 8)
+#define TDM_VK_GELU_OUT_ACT(out) ((out)&255u)
+#define TDM_VK_GELU_OUT_ACTIVATION(out) ((out) >> 8)
 
 /* SHAPE of matvec-f16.comp. gelu: 1 or 0, here and below. */
 #define TDM_VK_MATVEC_F16_SHAPE(groups, panels, rounds, sets, gelu)                                                    \
@@ -202,6 +208,8 @@ struct tdm_vk_embed_push {
 #define TDM_VK_NORM_GATHER 2 /* row i is row gather[i] of hidden */
 /* y is flagged, and until it is there the kernel goes through its instructions once */
 #define TDM_VK_NORM_REHEARSES 4
+/* with ADD: hidden += y, or y + add_gain where that is not 0: a bias then */
+#define TDM_VK_NORM_PLAIN 8
 struct tdm_vk_norm_push {
         TDM_U64 y;
         TDM_U64 add_gain;
@@ -288,6 +296,10 @@ struct tdm_vk_bound_push {
         TDM_VK_CHAIN
 };
 
+/* What rotate.comp does to a head before it turns it: HEADS. */
+#define TDM_VK_HEADS_NORMED 0 /* q_gain and k_gain are gains */
+#define TDM_VK_HEADS_PLAIN 1  /* nothing */
+#define TDM_VK_HEADS_BIASED 2 /* q_gain is the biases of [q, k, v], added to values too; no norm */
 struct tdm_vk_rotate_push {
         TDM_U64 qkv; /* [n_rows of the tile][q, k, v] */
         TDM_U64 rows;
@@ -369,6 +381,7 @@ struct tdm_vk_attend_rotating_push {
 struct tdm_vk_merge_push {
         TDM_U64 partial;
         TDM_U64 row_items;
+        TDM_U64 sinks; /* [n_heads]; 0: none. Where there are some, attention leaves all merging to this kernel */
         TDM_U64 acts;
         TDM_U64 scale_sums;
         TDM_U32 first_row;

@@ -1,5 +1,6 @@
-// units.glsl where there are no matrix units and a subgroup has any size: 32 threads of a workgroup are one subgroup, and
-// each product goes through shared memory, element by element, in the order of fragments.glsl. For tests: whatever is
+// units.glsl where there are no matrix units and a subgroup has any size: 32 threads of a workgroup are one subgroup,
+// and each product goes through shared memory, element by element, in the order of fragments.glsl. For tests: whatever
+// is
 // loaded, unpacked or put in a wrong place gives wrong sums, as on a GPU. A product has barriers, so all threads of a
 // workgroup must come to as many: a subgroup without work computes what does not count. Before this: THREADS.
 #define UNIT_LANE (gl_LocalInvocationIndex % 32u)
