@@ -103,7 +103,7 @@ void tdm_status_of_model(const struct tdm_status_source *source, struct tdm_mode
                 .error = model->state == TDM_MODEL_FAILED ? model->error.message : "",
                 .architecture = metadata ? metadata->architecture : "",
                 .quantisation = metadata ? metadata->quantisation : "",
-                .file_bytes = model->identity.size_bytes,
+                .file_bytes = tdm_model_file_bytes(model),
                 .weights_bytes = model->weights ? model->weights->size_bytes : 0,
                 .context = metadata ? tdm_model_hparams(model)->n_ctx : 0,
                 .placement = metadata ? placement_text(source, model, ret->placement, sizeof(ret->placement)) : "",

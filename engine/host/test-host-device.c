@@ -144,9 +144,6 @@ static void test_recipe_refused(void **unused)
         config.weights = file.weights;
         assert_int_equal(tdm_kv_geometry_init(&config.kv, file.hp, TDM_KV_F16, 4, 4), 0);
         assert_int_equal(tdm_host_device_ops.open(&device, &device_config, &err), 0);
-        recipe->layers[1].has_sinks = 1;
-        refuse_recipe(device, &config, "attention sinks");
-        *recipe = good;
         recipe->layers[0].attention_softcap = 50;
         recipe->layers[0].norms &= ~(uint32_t)TDM_NORM_ATTN_BEFORE;
         refuse_recipe(device, &config, "layers without a norm before attention or FFN, soft-capped attention");

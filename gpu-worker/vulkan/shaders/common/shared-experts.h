@@ -8,7 +8,7 @@
 
 #define TDM_VK_EXPERTS_MAX 1024u
 #define TDM_VK_EXPERTS_USED_MAX 32u
-#define TDM_VK_ITEM_ROWS 8u /* slots of an item, at most */
+#define TDM_VK_ITEM_ROWS 8u   /* slots of an item, at most */
 #define TDM_VK_ITEMS_HEAD 16u /* bytes before the items: how many there are */
 
 /* A row's choice: ids and weights by rank. */
@@ -38,10 +38,10 @@ struct tdm_vk_group_push {
 
 /* A product with a matrix of each item's expert. */
 struct tdm_vk_experts_push {
-        TDM_U64 x;         /* rounded rows: of slot_rows[slot] or, where that is 0, of the slot */
-        TDM_U64 weights;   /* of expert 0: n_panels panels; those of the others follow */
-        TDM_U64 bias;      /* [expert][16 n_panels]; 0: none */
-        TDM_U64 y;         /* [slot][y_stride] */
+        TDM_U64 x;       /* rounded rows: of slot_rows[slot] or, where that is 0, of the slot */
+        TDM_U64 weights; /* of expert 0: n_panels panels; those of the others follow */
+        TDM_U64 bias;    /* [expert][16 n_panels]; 0: none */
+        TDM_U64 y;       /* [slot][y_stride] */
         TDM_U64 items;
         TDM_U64 slot_rows;
         TDM_U32 panel_bytes;
