@@ -5,7 +5,8 @@ memory or the arithmetic allows. Then golden distances, models with large values
 loading takes.
 
 usage: TANDEM_BIN=bin bench-h200.py [--models FOLDER] [--unit FOLDER] [--disk FOLDER] [--quick]
-                                    [--only speed,golden,kill,load] [--sizes 27b,4b] [--json]
+                                    [--only speed,golden,kill,load] [--sizes 27b,4b]
+                                    [--types q4_0,q4_k_m] [--json]
   --models  where weights are made and kept (24 GB; a tmpfs is best), /dev/shm by default
   --unit    where golden-vulkan and bench-upload lie; without it no golden distances, and no word of what PCIe gives
   --disk    a folder on a disk with room for the 27B: loading is also measured from there, with an empty page cache
@@ -45,11 +46,16 @@ SPEEDS = (("27b", "alone", 64, 128, 1, "decode_tps", 170, 85.7),
           ("4b", "alone", 64, 128, 1, "decode_tps", 550, 276))
 
 
-def model(folder, size):
-    path = os.path.join(folder, f"{size}-q4_0.gguf")
+MIXES = {"q4_k_m": ("q4_k", "q6_k"), "q5_k_m": ("q5_k", "q6_k")}  # and what attn_v and ffn_down have in some layers
+
+
+def model(folder, size, kind="q4_0"):
+    path = os.path.join(folder, f"{size}-{kind}.gguf")
     if not os.path.exists(path):
-        subprocess.run([sys.executable, os.path.join(TREE, "tools", "mkgguf.py"), "--size", size, "--type", "q4_0",
-                        "--fast", path + ".part"], check=True, stdout=subprocess.DEVNULL)
+        base, more = MIXES.get(kind, (kind, None))
+        subprocess.run([sys.executable, os.path.join(TREE, "tools", "mkgguf.py"), "--size", size, "--type", base,
+                        *(["--more-type", more] if more else []), "--fast", path + ".part"],
+                       check=True, stdout=subprocess.DEVNULL)
         os.rename(path + ".part", path)
     return path
 
@@ -109,23 +115,29 @@ def limit_of(size, figure, together, path):
     return (memory, "memory") if memory < arithmetic else (arithmetic, "f16 units")
 
 
+def rows_of(size, kind):
+    """Of SPEEDS; targets and peers are of Q4_0. Other sizes and types have the first four of the 27B."""
+    known = [s for s in SPEEDS if s[0] == size] if kind == "q4_0" else []
+    return known or [(size, *s[1:6], None, None) for s in SPEEDS[:4]]
+
+
 def speeds(args, cache, out):
-    for size in [s for s in ("27b", "4b") if s in args.sizes]:
-        path = model(args.models, size)
+    for size, kind in [(s, k) for s in args.sizes for k in args.types]:
+        path = model(args.models, size, kind)
         with Server(cache) as server:
-            for _, what, prompt, n, together, figure, target, peer in [s for s in SPEEDS if s[0] == size]:
+            for _, what, prompt, n, together, figure, target, peer in rows_of(size, kind):
                 try:
                     server.cli("bench", "-m", path, "-p", min(prompt, 512), "-n", 8, "-b", together, "--json")
                     r = json.loads(server.cli("bench", "-m", path, "-p", prompt, "-n", n // 2 if args.quick else n,
                                               "-b", together, "--json"))["results"][-1]
                 except RuntimeError as e:
-                    print(f"{size} {what}: {e}", file=sys.stderr)
+                    print(f"{size} {kind} {what}: {e}", file=sys.stderr)
                     continue
                 limit, by = limit_of(size, figure, together, path)
-                out["speeds"].append(dict(size=size, what=what, tps=r[figure], target=target, peer=peer, limit=limit,
-                                          limit_by=by, recoveries=r["recoveries"]))
+                out["speeds"].append(dict(size=size, type=kind, what=what, tps=r[figure], target=target, peer=peer,
+                                          limit=limit, limit_by=by, recoveries=r["recoveries"]))
                 out["device"] = server.gpu()["detail"]
-            out["plans"][size] = server.gpu().get("plan", "")
+            out["plans"][f"{size} {kind}"] = server.gpu().get("plan", "")
 
 
 def golden(args, out):
@@ -251,8 +263,9 @@ def show(out):
     print(f"device: {out.get('device', 'none')}")
     print(f"{'':28}{'tokens/s':>10}{'target':>8}{'peer':>8}{'limit':>10}   of the limit")
     for s in out["speeds"]:
-        print(f"{s['size'] + ' Q4_0 ' + s['what']:28}{s['tps']:10.1f}{s['target'] or '':>8}{s['peer'] or '':>8}"
-              f"{s['limit']:10.0f}   {100 * s['tps'] / s['limit']:.0f}% ({s['limit_by']})")
+        name = f"{s['size']} {s['type'].upper()} {s['what']}"
+        print(f"{name:28}{s['tps']:10.1f}{s['target'] or '':>8}{s['peer'] or '':>8}{s['limit']:10.0f}   "
+              f"{100 * s['tps'] / s['limit']:.0f}% ({s['limit_by']})")
     for size, plan in out["plans"].items():
         print(f"{size}: {plan}")
     for line in out["golden"]:
@@ -290,9 +303,10 @@ def main():
     p.add_argument("--quick", action="store_true")
     p.add_argument("--only", default="speed,golden,kill,load")
     p.add_argument("--sizes", default="27b,4b")
+    p.add_argument("--types", default="q4_0", help="of weights, as mkgguf.py knows them, and q4_k_m, q5_k_m")
     p.add_argument("--json", action="store_true")
     args = p.parse_args()
-    args.sizes = args.sizes.split(",")
+    args.sizes, args.types = args.sizes.split(","), args.types.split(",")
     out = {"speeds": [], "plans": {}, "golden": [], "loads": []}
     cache = tempfile.mkdtemp(prefix="tandem-h200-cache-")
     parts = args.only.split(",")

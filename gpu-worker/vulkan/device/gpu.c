@@ -246,7 +246,7 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
                                                 .pQueuePriorities = &priority };
         _cleanup_(freep) VkExtensionProperties *extensions = NULL;
         struct tdm_vk_matrix_features matrix_features;
-        bool has_memory_model, has_f16;
+        bool has_memory_model, has_f16, emulates;
         const char *names[6];
         VkDeviceCreateInfo info = { .sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
                                     .pNext = &features,
@@ -292,6 +292,7 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
                                      "shaderIntegerDotProduct, maintenance4, arithmetic in subgroups",
                                      properties->deviceName);
         has_f16 = f12.shaderFloat16 && keeps_small_f16(device);
+        emulates = tdm_vk_emulated_code && f12.shaderFloat16;
         has_memory_model = f12.vulkanMemoryModel && f12.vulkanMemoryModelDeviceScope;
         /* Only what is used: a feature may cost. */
         features.features = (VkPhysicalDeviceFeatures){ .shaderInt64 = VK_TRUE, .shaderInt16 = VK_TRUE };
@@ -311,6 +312,11 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
                                has_extension(extensions, n, names[info.enabledExtensionCount]) &&
                                tdm_vk_matrix_units(device, TDM_VK_UNITS_INT8);
         device->f16_units = device->matrix_units && has_f16 && tdm_vk_matrix_units(device, TDM_VK_UNITS_F16);
+        device->emulates_units = emulates && !device->f16_units;
+        if (device->emulates_units) {
+                device->f16_units = true;
+                f12.shaderFloat16 = VK_TRUE;
+        }
         if (device->matrix_units) {
                 info.enabledExtensionCount++;
                 f13.pNext = &matrix_features;

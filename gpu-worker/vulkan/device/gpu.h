@@ -61,6 +61,7 @@ int tdm_vk_upload(struct tdm_vk_device *device, struct tdm_vk_buffer *to, uint64
 enum tdm_vk_shader {
         TDM_VK_EMBED,
         TDM_VK_REPACK,
+        TDM_VK_REPACK_SUBBLOCK, /* of the types of engine/weights/subblock.h */
         TDM_VK_NORM,
         TDM_VK_MATVEC,
         TDM_VK_MATVEC_GELU,      /* a single row's gate and up, and GELU after them */
@@ -101,10 +102,17 @@ struct tdm_vk_pipeline {
         VkPipeline pipeline;
         bool tried, proven; /* kernels for matrix units: whether it gives the bits of its reference on this device
                              * (proof/) */
-        char name[32];      /* for profiles */
+        char name[40];      /* for profiles */
         uint64_t profile_n, profile_ns;
 };
-#define TDM_VK_MAX_PIPELINES 256u
+/* For tests: code in which matrix units are emulated (shaders/common/units-emulated.glsl), of a MATVEC_F16, MATMUL_F16
+ * or MATMUL_F16_WIDE. Where it is set before a device is opened that has no such units, the device uses it. */
+struct tdm_vk_code {
+        const uint32_t *words;
+        size_t size_bytes;
+};
+extern struct tdm_vk_code (*tdm_vk_emulated_code)(enum tdm_vk_shader shader, bool subblock);
+#define TDM_VK_MAX_PIPELINES 640u
 
 /* Compiles where it is not there yet: at load, never in run(). */
 int tdm_vk_pipeline_need(struct tdm_vk_device *device, enum tdm_vk_shader shader,
@@ -206,6 +214,7 @@ struct tdm_vk_device {
         bool chained;             /* kernels follow each other without barriers: chain.c */
         bool matrix_units;        /* there are some that MATMUL_INT8 and MATMUL_INT8_WIDE can use */
         bool f16_units;           /* and MATMUL_F16 and MATMUL_F16_WIDE */
+        bool emulates_units;      /* f16_units, by tdm_vk_emulated_code */
         struct tdm_pool *threads; /* copies and sampling */
         _Atomic uint64_t *heartbeat;
         struct tdm_vk_counters counters;

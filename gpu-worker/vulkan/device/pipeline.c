@@ -23,6 +23,9 @@ static const uint32_t embed_code[] =
 static const uint32_t repack_code[] =
 #include "repack.inc"
         ;
+static const uint32_t repack_subblock_code[] =
+#include "repack-subblock.inc"
+        ;
 static const uint32_t norm_code[] =
 #include "norm.inc"
         ;
@@ -52,6 +55,15 @@ static const uint32_t matmul_f16_code[] =
         ;
 static const uint32_t matmul_f16_wide_code[] =
 #include "gpu-worker/vulkan/shaders/compiled/matmul-f16-wide.inc"
+        ;
+static const uint32_t matvec_f16_subblock_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/matvec-f16-subblock.inc"
+        ;
+static const uint32_t matmul_f16_subblock_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/matmul-f16-subblock.inc"
+        ;
+static const uint32_t matmul_f16_wide_subblock_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/matmul-f16-wide-subblock.inc"
         ;
 static const uint32_t rotate_code[] =
 #include "rotate.inc"
@@ -90,13 +102,15 @@ static const uint32_t gather_code[] =
 #include "gather.inc"
         ;
 
-static const struct {
+struct shader {
         const char *name;
         const uint32_t *code;
         size_t code_bytes;
-} shaders[TDM_VK_N_SHADERS] = {
+};
+static const struct shader shaders[TDM_VK_N_SHADERS] = {
         [TDM_VK_EMBED] = { "embed", embed_code, sizeof(embed_code) },
         [TDM_VK_REPACK] = { "repack", repack_code, sizeof(repack_code) },
+        [TDM_VK_REPACK_SUBBLOCK] = { "repack-subblock", repack_subblock_code, sizeof(repack_subblock_code) },
         [TDM_VK_NORM] = { "norm", norm_code, sizeof(norm_code) },
         [TDM_VK_MATVEC] = { "matvec", matvec_code, sizeof(matvec_code) },
         [TDM_VK_MATVEC_GELU] = { "matvec-gelu", matvec_gelu_code, sizeof(matvec_gelu_code) },
@@ -120,6 +134,22 @@ static const struct {
         [TDM_VK_LOGITS] = { "logits", logits_code, sizeof(logits_code) },
         [TDM_VK_GATHER] = { "gather", gather_code, sizeof(gather_code) },
 };
+/* The same kernels for weights of the types of engine/weights/subblock.h. */
+static const struct shader subblock_shaders[TDM_VK_N_SHADERS] = {
+        [TDM_VK_MATVEC_F16] = { "matvec-f16-subblock", matvec_f16_subblock_code, sizeof(matvec_f16_subblock_code) },
+        [TDM_VK_MATMUL_F16] = { "matmul-f16-subblock", matmul_f16_subblock_code, sizeof(matmul_f16_subblock_code) },
+        [TDM_VK_MATMUL_F16_WIDE] = { "matmul-f16-wide-subblock", matmul_f16_wide_subblock_code,
+                                     sizeof(matmul_f16_wide_subblock_code) },
+};
+
+struct tdm_vk_code (*tdm_vk_emulated_code)(enum tdm_vk_shader shader, bool subblock);
+
+static const struct shader *shader_of(enum tdm_vk_shader shader, const uint32_t *constants)
+{
+        return subblock_shaders[shader].code && tdm_subblock_type(TDM_VK_FORM_TYPE(constants[0])) ?
+                       &subblock_shaders[shader] :
+                       &shaders[shader];
+}
 
 static struct tdm_vk_pipeline *find(struct tdm_vk_device *device, enum tdm_vk_shader shader, const uint32_t *constants)
 {
@@ -166,12 +196,16 @@ void tdm_vk_matrix_tile(const struct tdm_vk_pipeline *pipeline, uint32_t *ret_pa
 static VkResult compile(struct tdm_vk_device *device, enum tdm_vk_shader shader, const uint32_t *constants,
                         VkPipeline *ret)
 {
+        const struct shader *own = shader_of(shader, constants);
+        bool emulated = device->emulates_units && subblock_shaders[shader].code;
+        struct tdm_vk_code code = emulated ? tdm_vk_emulated_code(shader, own == &subblock_shaders[shader]) :
+                                             (struct tdm_vk_code){ own->code, own->code_bytes };
         VkSpecializationMapEntry entries[TDM_VK_N_CONSTANTS];
         const VkSpecializationInfo specialization = { TDM_VK_N_CONSTANTS, entries,
                                                       TDM_VK_N_CONSTANTS * sizeof(uint32_t), constants };
         const VkShaderModuleCreateInfo module_info = { .sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
-                                                       .codeSize = shaders[shader].code_bytes,
-                                                       .pCode = shaders[shader].code };
+                                                       .codeSize = code.size_bytes,
+                                                       .pCode = code.words };
         VkComputePipelineCreateInfo info = {
                 .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
                 .stage = { .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
@@ -260,8 +294,8 @@ int tdm_vk_pipeline_need(struct tdm_vk_device *device, enum tdm_vk_shader shader
                 p = &device->pipelines[device->n_pipelines++];
                 *p = (struct tdm_vk_pipeline){ .shader = shader };
                 memcpy(p->constants, constants, sizeof(p->constants));
-                snprintf(p->name, sizeof(p->name), "%s-%u-%u-%u-%u", shaders[shader].name, constants[0], constants[1],
-                         constants[2], constants[3]);
+                snprintf(p->name, sizeof(p->name), "%s-%u-%u-%u-%u", shader_of(shader, constants)->name, constants[0],
+                         constants[1], constants[2], constants[3]);
         }
         if (device->deferring)
                 return 0;

@@ -130,7 +130,8 @@ int tdm_vk_kernels_attend_f16(struct tdm_vk_model *m, struct tdm_error *err)
         struct kernel single, many, rotating;
         int r;
 
-        if (m->kv.type != TDM_KV_F16 || (m->hp.head_dim != 64 && m->hp.head_dim != 128 && m->hp.head_dim != 256))
+        if (m->device->emulates_units || m->kv.type != TDM_KV_F16 ||
+            (m->hp.head_dim != 64 && m->hp.head_dim != 128 && m->hp.head_dim != 256))
                 return 0;
         m->attend_f16 = true;
         m->queries_heads = f16_heads(m);

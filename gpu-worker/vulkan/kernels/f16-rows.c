@@ -1,6 +1,7 @@
 /* Rows of F16. They are used where a device has f16 matrix units, every kernel for them is proven, and a model's layers
- * are of Q4_0 or Q8_0. Then rows go into its matrices as f16, for one row as for many: 11 bits of each value instead of
- * 8 or 15 with a scale for each 32. The units themselves sum a whole segment of K.
+ * are of Q4_0, Q8_0 or types of engine/weights/subblock.h. Then rows go into its matrices as f16, for one row as for
+ * many: 11 bits of each value instead of 8 or 15 with a scale for each 32. The units themselves sum a whole segment of
+ * K.
  *
  * What f16 lacks is range. So each matrix' rows are multiplied with a power of two, the same for all rows: the largest
  * with which no value of any input can leave f16. Inputs are bounded by what makes them: - a norm leaves gain[k] n[k]
@@ -17,11 +18,14 @@
  * divided, by one power of two for the matrices that one input goes into. What is left of a scale below 2^-14 is a
  * multiple of 2^-24.
  *
- * Small models keep rows of 8 and 15 bits. One row of theirs spends its time between kernels, and there the kernels of
- * matvec.glsl are faster (docs/notes/gpu-throughput.md has the figures). The choice follows from the model's sizes
- * alone, so a restart changes nothing. TANDEM_VULKAN_HALVES=on|off overrides it in tests. */
+ * Small models of Q4_0 and Q8_0 keep rows of 8 and 15 bits. One row of theirs spends its time between kernels, and
+ * there the kernels of matvec.glsl are faster (docs/notes/gpu-throughput.md has the figures). A model with a matrix of
+ * a type of engine/weights/subblock.h has rows of F16 at any size, since its other kernel is far slower. The choice
+ * follows from the model's sizes and types alone, so a restart changes nothing. TANDEM_VULKAN_HALVES=on|off overrides
+ * it in tests. */
 #include <math.h>
 
+#include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/kernels/kernels.h"
 
 #define MOST 32768.0f /* half of what f16 holds: sums of squares are rounded too */
@@ -36,8 +40,7 @@ static const struct tdm_weights_tensor *find(const struct tdm_vk_model *m, enum 
 
 static bool fits(const struct tdm_weights_tensor *t)
 {
-        return t->layout == TDM_LAYOUT_PANEL16 && (t->type == TDM_TYPE_Q4_0 || t->type == TDM_TYPE_Q8_0) &&
-               t->cols % TDM_VK_CHUNK_COLS == 0;
+        return t->layout == TDM_LAYOUT_PANEL16 && tdm_vk_type_f16(t->type) && t->cols % TDM_VK_CHUNK_COLS == 0;
 }
 
 bool tdm_vk_f16_wanted(const struct tdm_vk_model *m)
@@ -46,18 +49,22 @@ bool tdm_vk_f16_wanted(const struct tdm_vk_model *m)
                                                       TDM_TENSOR_GATE, TDM_TENSOR_UP, TDM_TENSOR_DOWN };
         const char *wanted = getenv("TANDEM_VULKAN_HALVES");
 
+        bool pays = 3ull * m->hp.d_model * m->hp.d_ff >= FFN_WEIGHTS_MIN;
+
         if (!m->device->f16_units || m->device->import || m->precision != TDM_PRECISION_DEFAULT)
                 return false;
         /* Bounds and kernels are of Gemma 3's layers. */
         if (tdm_recipe_features(&m->recipe, &m->hp) != 0)
                 return false;
-        if (wanted && *wanted ? strcmp(wanted, "off") == 0 : 3ull * m->hp.d_model * m->hp.d_ff < FFN_WEIGHTS_MIN)
-                return false;
         for (uint32_t i = 0; i < m->hp.n_layers; i++)
-                for (unsigned k = 0; k < TDM_ARRAY_SIZE(kinds); k++)
-                        if (!fits(find(m, kinds[k], i)))
+                for (unsigned k = 0; k < TDM_ARRAY_SIZE(kinds); k++) {
+                        const struct tdm_weights_tensor *t = find(m, kinds[k], i);
+
+                        if (!fits(t))
                                 return false;
-        return true;
+                        pays = pays || tdm_subblock_type(t->type);
+                }
+        return wanted && *wanted ? strcmp(wanted, "off") != 0 : pays;
 }
 
 /* The largest power of two with which `bound` stays in range. */
@@ -87,22 +94,65 @@ static bool is_q4_0(uint32_t type)
         return (type & ~TDM_VK_FRAGMENTS) == TDM_TYPE_Q4_0;
 }
 
-/* The largest |q| of a type. */
-static float largest_weight(uint32_t type)
+static bool is_subblock(uint32_t type)
 {
-        return is_q4_0(type) ? 8 : 128;
+        return tdm_subblock_type(TDM_VK_FORM_TYPE(type));
 }
 
-/* The largest scale of a type: weights of Q8_0 become f16 by way of it, of Q4_0 it is stored times 2^24 at most
- * (shaders/f16.glsl). */
+/* The largest weight, divided by what bound.comp takes for its scale. */
+static float largest_weight(uint32_t type)
+{
+        return is_subblock(type) ? 1 : is_q4_0(type) ? 8 : 128;
+}
+
+/* The largest scale of a type: weights of Q8_0 and of the types with a table become f16 by way of it, of the others it
+ * is stored times 2^24 at most (shaders/common/f16.glsl). */
 static float scale_most(uint32_t type)
 {
-        return is_q4_0(type) ? F16_MOST * 0x1p-24f : F16_MOST / 128;
+        switch (TDM_VK_FORM_TYPE(type)) {
+        case TDM_TYPE_Q8_0:
+        case TDM_TYPE_IQ4_NL:
+        case TDM_TYPE_IQ4_XS:
+                return F16_MOST / 128;
+        default:
+                return F16_MOST * 0x1p-24f;
+        }
 }
 
 /* Words of a layer's bounds, two each: how large products can be, and the largest scale. Products are asked for of V
  * and the FFN alone; the rest have a place for theirs. */
 enum { VALUES, HIDDEN = 2, QUERIES = 4, KEYS = 4, OUTPUT = 6, DOWN = 8, WORDS = 10 };
+
+/* TYPE0 or TYPE1 of bound.comp. */
+static uint32_t bound_type(const struct tdm_vk_matrix *a)
+{
+        return is_subblock(a->type) ? TDM_VK_FORM_TYPE(a->type) : 0;
+}
+
+static int need_bound(struct tdm_vk_model *m, const struct tdm_vk_matrix *a, const struct tdm_vk_matrix *b,
+                      struct tdm_error *err)
+{
+        return tdm_vk_pipeline_need(m->device, TDM_VK_BOUND,
+                                    (const uint32_t[]){ bound_type(a), b ? bound_type(b) : 0, 0, 0 }, err);
+}
+
+static int need_bounds(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        int r = need_bound(m, &m->output, NULL, err);
+
+        if (r == 0)
+                r = need_bound(m, &m->embedding, NULL, err);
+        for (uint32_t i = 0; i < m->hp.n_layers; i++) {
+                const struct tdm_vk_layer *l = &m->layers[i];
+                const struct tdm_vk_matrix *alone[] = { &l->q, &l->k, &l->v, &l->o, &l->down };
+
+                for (unsigned k = 0; k < TDM_ARRAY_SIZE(alone) && r == 0; k++)
+                        r = need_bound(m, alone[k], NULL, err);
+                if (r == 0)
+                        r = need_bound(m, &l->gate, &l->up, err);
+        }
+        return r;
+}
 
 static void bound(struct tdm_vk_model *m, VkCommandBuffer commands, const struct tdm_vk_matrix *a,
                   const struct tdm_vk_matrix *b, uint64_t gains, uint32_t word)
@@ -113,7 +163,12 @@ static void bound(struct tdm_vk_model *m, VkCommandBuffer commands, const struct
                                           .w0 = a->address,
                                           .w1 = b ? b->address : 0,
                                           .panel_bytes = a->panel_bytes,
+                                          .panel_bytes1 = b ? b->panel_bytes : 0,
                                           .cols = a->cols };
+
+        vk->CmdBindPipeline(
+                commands, VK_PIPELINE_BIND_POINT_COMPUTE,
+                tdm_vk_pipeline_get(m->device, TDM_VK_BOUND, bound_type(a), b ? bound_type(b) : 0, 0, 0)->pipeline);
 
         for (uint32_t n; push.panel0 < a->n_panels; push.panel0 += n) {
                 n = TDM_MIN(a->n_panels - push.panel0, m->device->max_groups_x);
@@ -131,7 +186,7 @@ static int find_bounds(struct tdm_vk_model *m, const float **ret, struct tdm_err
         const char *what = "bounding the rows";
         struct tdm_vk_device *device = m->device;
         VkCommandBuffer commands;
-        int r = tdm_vk_pipeline_need(device, TDM_VK_BOUND, (const uint32_t[]){ 0, 0, 0, 0 }, err);
+        int r = need_bounds(m, err);
 
         if (r == 0 && (bytes > m->y.size_bytes || bytes > device->stages[0].size_bytes))
                 r = tdm_error_set(err, TDM_E_UNSUPPORTED, "vulkan device: %u layers are too many", m->hp.n_layers);
@@ -142,8 +197,6 @@ static int find_bounds(struct tdm_vk_model *m, const float **ret, struct tdm_err
         device->vk.CmdFillBuffer(commands, m->y.buffer, 0, bytes, 0);
         tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
                        VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
-        device->vk.CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE,
-                                   tdm_vk_pipeline_get(device, TDM_VK_BOUND, 0, 0, 0, 0)->pipeline);
         for (uint32_t i = 0; i < m->hp.n_layers; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
 

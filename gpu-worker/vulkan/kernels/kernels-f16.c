@@ -1,5 +1,6 @@
 /* Which kernel a matrix with rows of F16 takes (f16-rows.c), and which a model wants: all must be proven before its
  * rows are F16. */
+#include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/kernels/kernels-private.h"
 
 #define WIDE_F16_PANELS_MIN 1500u /* with which MATMUL_F16_WIDE is faster for 17 to 32 rows too */
@@ -22,6 +23,14 @@ static uint32_t f16_subgroups(const struct tdm_vk_matrix *a, uint32_t rounds)
         return TDM_DIV_UP(n_segments <= 14 ? 14u : TDM_VK_SEGMENTS, rounds);
 }
 
+/* Of s_table in shared memory (shaders/common/f16-subblock.glsl). */
+static uint32_t table_bytes(const struct tdm_vk_matrix *a)
+{
+        uint32_t type = TDM_VK_FORM_TYPE(a->type);
+
+        return type == TDM_TYPE_IQ4_NL || type == TDM_TYPE_IQ4_XS ? 1024 : tdm_subblock_type(type) ? 4 : 0;
+}
+
 bool tdm_vk_f16_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
                        const struct tdm_vk_shape *shape, bool gelu, uint32_t ret[TDM_VK_N_CONSTANTS])
 {
@@ -33,8 +42,8 @@ bool tdm_vk_f16_single(const struct tdm_vk_device *device, const struct tdm_vk_m
         ret[2] = parts * shape->groups * 32;
         ret[3] = TDM_MAX(TDM_VK_SEGMENT_CHUNKS(a->cols), TDM_VK_F16_CHUNKS_MIN);
         return ret[2] <= device->properties.limits.maxComputeWorkGroupInvocations &&
-               /* s_part and s_row */
-               segments * (shape->groups * shape->panels * 64u + ret[3] * 128) <= F16_SHARED_BYTES;
+               /* s_part, s_row and s_table */
+               segments * (shape->groups * shape->panels * 64u + ret[3] * 128) + table_bytes(a) <= F16_SHARED_BYTES;
 }
 
 static struct f16_kernel f16_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
@@ -88,8 +97,10 @@ static struct f16_kernel f16_few(const struct tdm_vk_device *device, const struc
 
 static struct f16_kernel f16_wide(const struct tdm_vk_matrix *a, uint32_t n_rows, bool gelu)
 {
-        bool few = n_rows <= TDM_VK_F16_ROWS_MAX,
-             two = few && a->cols % (2 * TDM_VK_CHUNK_COLS) == 0 && TDM_VK_SEGMENT_CHUNKS(a->cols) % 2 == 0;
+        /* types of engine/weights/subblock.h leave no registers for two chunks at once */
+        bool few = n_rows <= TDM_VK_F16_ROWS_MAX, two = few && !tdm_subblock_type(TDM_VK_FORM_TYPE(a->type)) &&
+                                                        a->cols % (2 * TDM_VK_CHUNK_COLS) == 0 &&
+                                                        TDM_VK_SEGMENT_CHUNKS(a->cols) % 2 == 0;
         uint32_t tiles = few ? 4 : 8, threads = few ? 352 : 128;
 
         return (struct f16_kernel){ .shader = TDM_VK_MATMUL_F16_WIDE,

@@ -313,12 +313,16 @@ int tdm_vk_kernels_need_single(struct tdm_vk_model *m, struct tdm_error *err)
         for (uint32_t i = 0; i < m->hp.n_layers && r == 0 && !m->f16_rows; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
                 const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v };
-                uint32_t n_panels;
 
                 if (l->experts.n > 0)
                         continue;
-                tdm_vk_group_of(qkv, 3, &n_panels);
-                r = need(m, TDM_VK_MATVEC, l->q.type, l->q.act, 1, shape_of(m->device, &l->q, n_panels, 1), err);
+                for (unsigned k = 0; k < 3 && r == 0;) {
+                        const struct tdm_vk_matrix *a = qkv[k];
+                        uint32_t n_panels;
+
+                        k += tdm_vk_group_of(qkv + k, 3 - k, &n_panels);
+                        r = need(m, TDM_VK_MATVEC, a->type, a->act, 1, shape_of(m->device, a, n_panels, 1), err);
+                }
                 if (r == 0)
                         r = need(m, TDM_VK_MATVEC, l->o.type, l->o.act, 1, shape_of(m->device, &l->o, l->o.n_panels, 1),
                                  err);

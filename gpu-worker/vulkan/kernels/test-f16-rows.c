@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "common/f16.h"
+#include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/kernels/kernels.h"
 #include "gpu-worker/vulkan/proof/proof.h"
 #include "gpu-worker/vulkan/vulkan.h"
@@ -67,20 +68,25 @@ static void random_panels(enum place place, uint32_t type)
         }
 }
 
-/* Every value as embed.comp reads it. */
-static void values(enum place weights, uint32_t form, enum place to)
+/* Every value of rows of so many columns as embed.comp reads it. */
+static void values_of(enum place weights, uint32_t form, uint32_t cols, enum place to)
 {
         struct tdm_vk_row *rows = (struct tdm_vk_row *)at(D);
         const struct tdm_vk_embed_push push = { .weights = address(weights),
                                                 .hidden = address(to),
                                                 .rows = address(D),
-                                                .d = COLS,
-                                                .panel_bytes = (uint32_t)tdm_weights_panel_bytes(form & 63u, COLS),
+                                                .d = cols,
+                                                .panel_bytes = (uint32_t)tdm_weights_panel_bytes(form & 63u, cols),
                                                 .scale = 1 };
 
         for (uint32_t i = 0; i < N_TOKENS; i++)
                 rows[i] = (struct tdm_vk_row){ .token = i };
-        run(TDM_VK_EMBED, form, 0, 0, &push, sizeof(push), N_TOKENS, TDM_DIV_UP(COLS, 256u));
+        run(TDM_VK_EMBED, form, 0, 0, &push, sizeof(push), N_TOKENS, TDM_DIV_UP(cols, 256u));
+}
+
+static void values(enum place weights, uint32_t form, enum place to)
+{
+        values_of(weights, form, COLS, to);
 }
 
 /* Where fragments.glsl says that scales lie, times what f16.glsl says. */
@@ -132,6 +138,77 @@ static void repacked(void **state)
                 assert_true(before[0] != before[1] || before[1] != before[2]);
                 if (form == TDM_VK_FRAGMENTS)
                         expect_scales(type, divisor, E, A);
+        }
+}
+
+/* As in a segment: any bits, but for d, below 2^-15, and m, 2^-14 to 2^-11, of either sign: IQ4_XS has other bits for
+ * m. */
+static void random_subblocks(enum place place, uint32_t type, uint32_t cols)
+{
+        const struct tdm_subblock_info info = tdm_subblock_info(type);
+        uint32_t panel_bytes = (uint32_t)tdm_weights_panel_bytes(type, cols),
+                 n_halves = cols / info.unit_values * info.halves * TDM_PANEL_ROWS;
+
+        for (uint32_t panel = 0; panel < N_PANELS; panel++) {
+                uint8_t *bytes = at(place) + panel * panel_bytes;
+
+                for (uint32_t i = 0; i < panel_bytes; i++)
+                        bytes[i] = (uint8_t)random_u32();
+                for (uint32_t i = 0; i < n_halves; i++)
+                        if (type != TDM_TYPE_IQ4_XS || i / TDM_PANEL_ROWS % 2 == 0)
+                                ((uint16_t *)bytes)[i] =
+                                        i / TDM_PANEL_ROWS % info.halves == 0 ?
+                                                (uint16_t)(random_u32() & 0x81ff) :
+                                                (uint16_t)((1 + random_u32() % 4) << 10 | (random_u32() & 0x83ff));
+        }
+}
+
+/* Weights of sub-blocks: those of the segment are the values that embed.comp reads of them when they are repacked, bit
+ * for bit; and what the proofs take for a weight is one of these that is rounded to f16. That takes three roundings, of
+ * a scale, a minimum and the weight. */
+static void repacked_subblocks(void **state)
+{
+#define TYPE(name, type, kind) TDM_TYPE_##type,
+        static const uint32_t types[] = { TDM_SUBBLOCK_TYPES(TYPE) };
+#undef TYPE
+
+        for (unsigned i = 0; i < 2 * TDM_ARRAY_SIZE(types); i++) {
+                uint32_t type = types[i / 2];
+
+                if (!tdm_vk_type_f16(type))
+                        continue;
+                const struct tdm_subblock_info info = tdm_subblock_info(type);
+                uint32_t cols = info.unit_values == 256 ? 768 : COLS;
+                float divisor = i % 2 ? 16 : 1;
+                const struct tdm_vk_repack_push push = { .weights = address(A),
+                                                         .panel_bytes = (uint32_t)tdm_weights_panel_bytes(type, cols),
+                                                         .cols = cols,
+                                                         .scale = 1 / divisor };
+                const float *before = (const float *)at(B), *after = (const float *)at(C);
+
+                random_subblocks(A, type, cols);
+                values_of(A, type, cols, B);
+                run(TDM_VK_REPACK_SUBBLOCK, type, 0, 0, &push, sizeof(push),
+                    cols / TDM_MAX(info.unit_values, TDM_VK_CHUNK_COLS), N_PANELS);
+                values_of(A, type | TDM_VK_FRAGMENTS, cols, C);
+                for (uint32_t k = 0, n_different = 0; k < N_TOKENS * cols; k++) {
+                        uint32_t lane = k / cols % TDM_PANEL_ROWS;
+                        const uint8_t *panel = at(A) + k / cols / TDM_PANEL_ROWS * push.panel_bytes;
+                        double rounded = tdm_vk_prove_subblock_weight(panel, type, cols, lane, k % cols),
+                               /* a product with a scale is below 2^-2, in IQ4_XS 2^-3; a minimum below 2^-4 */
+                                bound = 0x1p-11 * (fabs((double)after[k]) + 0x1p-2 / (double)divisor) + 0x1p-24;
+                        /* of what is divided some m is rounded, and d of table types */
+                        float lost = divisor == 1 ? 0 : info.offset == 128 ? 0x1p-8f : 0x1p-14f;
+
+                        if (!(fabsf(before[k] - after[k] * divisor) <= lost))
+                                fail_msg("type %u: weight %u of row %u is %g, was %g", type, k % cols, k / cols,
+                                         (double)after[k], (double)before[k]);
+                        if (!(fabs(rounded - (double)after[k]) <= bound))
+                                fail_msg("type %u: weight %u of row %u is %g in a proof, not %g", type, k % cols,
+                                         k / cols, rounded, (double)after[k]);
+                        n_different += before[k] != before[0];
+                        assert_true(k < N_TOKENS * cols - 1 || n_different > N_TOKENS * cols / 2);
+                }
         }
 }
 
@@ -205,9 +282,12 @@ static void bounds(void **state)
 {
         uint32_t panel_bytes = (uint32_t)tdm_weights_panel_bytes(TDM_TYPE_Q4_0, COLS);
         float *gain = (float *)at(C);
-        struct tdm_vk_bound_push push = {
-                .gains = address(C), .bounds = address(D), .w0 = address(A), .panel_bytes = panel_bytes, .cols = COLS
-        };
+        struct tdm_vk_bound_push push = { .gains = address(C),
+                                          .bounds = address(D),
+                                          .w0 = address(A),
+                                          .panel_bytes = panel_bytes,
+                                          .panel_bytes1 = panel_bytes,
+                                          .cols = COLS };
 
         random_panels(A, TDM_TYPE_Q4_0);
         random_panels(B, TDM_TYPE_Q4_0);
@@ -284,10 +364,8 @@ static void shapes(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(shapes),
-                cmocka_unit_test(repacked),
-                cmocka_unit_test(rows),
-                cmocka_unit_test(bounds),
+                cmocka_unit_test(shapes), cmocka_unit_test(repacked), cmocka_unit_test(repacked_subblocks),
+                cmocka_unit_test(rows),   cmocka_unit_test(bounds),
         };
         const struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
         struct tdm_device *opened;

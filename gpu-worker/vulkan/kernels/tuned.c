@@ -2,6 +2,7 @@
  * (shaders/matvec.glsl); with rows of F16 how many segments each of its subgroups takes, how many chunks are on their
  * way, and how many groups of subgroups there are (matvec-f16.comp; only shapes that are proven, proof/prove-f16.c).
  * No shape changes a bit, so the fastest is taken: step/tune.c measures them. */
+#include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/kernels/kernels.h"
 
 static const struct tdm_vk_shape matvec_shapes[] = { { 4, 1, 1 }, { 2, 2, 1 }, { 2, 4, 1 }, { 1, 4, 1 },
@@ -19,6 +20,20 @@ static const struct tdm_vk_shape matvec_shapes[] = { { 4, 1, 1 }, { 2, 2, 1 }, {
                                                        { 2, 7, 2, 11 }, { 2, 7, 3, 11 }, { 2, 7, 2, 6 },
                                                        { 2, 7, 2, 4 },  { 2, 7, 1, 4 },  { 2, 14, 3, 11 },
                                                        { 2, 8, 2, 11 } };
+/* Of types of engine/weights/subblock.h, whose weights take more registers: fewer sets or groups too. */
+static const struct tdm_vk_shape subblock_shapes[] = { { 1, 1, 2, 1 }, { 2, 1, 2, 1 }, { 1, 2, 2, 1 }, { 2, 2, 2, 1 },
+                                                       { 1, 1, 1, 1 }, { 2, 1, 1, 1 }, { 1, 2, 1, 1 }, { 2, 2, 1, 1 },
+                                                       { 1, 1, 3, 1 }, { 1, 2, 3, 1 }, { 3, 2, 2, 1 }, { 1, 4, 3, 2 },
+                                                       { 1, 4, 2, 2 }, { 2, 7, 2, 4 }, { 1, 4, 3, 4 }, { 3, 1, 2, 1 } },
+                                 subblock_gelu_shapes[] = { { 2, 1, 2, 1 }, { 2, 2, 2, 1 }, { 2, 1, 1, 1 },
+                                                            { 2, 2, 1, 1 }, { 2, 4, 2, 1 }, { 2, 4, 1, 1 },
+                                                            { 2, 4, 2, 2 }, { 2, 4, 1, 2 }, { 2, 8, 2, 4 },
+                                                            { 2, 7, 2, 4 }, { 2, 7, 1, 4 }, { 2, 7, 2, 6 },
+                                                            { 2, 7, 1, 6 }, { 2, 8, 1, 8 }, { 2, 7, 2, 11 },
+                                                            { 2, 7, 1, 11 } };
+static_assert(TDM_ARRAY_SIZE(subblock_shapes) <= TDM_VK_MAX_SHAPES &&
+                      TDM_ARRAY_SIZE(subblock_gelu_shapes) <= TDM_VK_MAX_SHAPES,
+              "and for these");
 static_assert(TDM_ARRAY_SIZE(matvec_shapes) <= TDM_VK_MAX_SHAPES && TDM_ARRAY_SIZE(gelu_shapes) <= TDM_VK_MAX_SHAPES &&
                       TDM_ARRAY_SIZE(f16_shapes) <= TDM_VK_MAX_SHAPES &&
                       TDM_ARRAY_SIZE(f16_gelu_shapes) <= TDM_VK_MAX_SHAPES,
@@ -44,6 +59,11 @@ unsigned tdm_vk_tuned_shapes(const struct tdm_vk_tuned *key, const struct tdm_vk
 {
         bool f16 = key->act >= TDM_VK_ACT_F16;
 
+        if (f16 && tdm_subblock_type(TDM_VK_FORM_TYPE(key->type))) {
+                *ret = key->shader == TDM_VK_MATVEC_GELU ? subblock_gelu_shapes : subblock_shapes;
+                return key->shader == TDM_VK_MATVEC_GELU ? TDM_ARRAY_SIZE(subblock_gelu_shapes) :
+                                                           TDM_ARRAY_SIZE(subblock_shapes);
+        }
         if (key->shader == TDM_VK_MATVEC_GELU) {
                 *ret = f16 ? f16_gelu_shapes : gelu_shapes;
                 return f16 ? TDM_ARRAY_SIZE(f16_gelu_shapes) : TDM_ARRAY_SIZE(gelu_shapes);

@@ -167,6 +167,8 @@ static inline bool tdm_vk_is_f16(const struct tdm_vk_matrix *matrix)
 /* Whether it is known how to round then, and whether the device has kernels for panels of this type. */
 bool tdm_vk_precision_known(enum tdm_precision precision);
 bool tdm_vk_type_known(uint32_t type);
+/* Whether the kernels for f16 matrix units know this type: its panels can be TDM_VK_FRAGMENTS. */
+bool tdm_vk_type_f16(uint32_t type);
 /* Cuts the segment into regions of whole tensors. */
 int tdm_vk_weights_find_regions(struct tdm_vk_model *model, struct tdm_error *err);
 /* Uses weights where they lie, if the driver takes all of them so: sets weights_imported. */

@@ -28,6 +28,11 @@ bool tdm_vk_type_known(uint32_t type)
                type == TDM_TYPE_Q4_0 || tdm_subblock_type(type);
 }
 
+bool tdm_vk_type_f16(uint32_t type)
+{
+        return type == TDM_TYPE_Q4_0 || type == TDM_TYPE_Q8_0 || (tdm_subblock_type(type) && type != TDM_TYPE_MXFP4);
+}
+
 /* Cuts the segment into regions of whole tensors. They lie in rising order, with gaps below a page at most. */
 int tdm_vk_weights_find_regions(struct tdm_vk_model *m, struct tdm_error *err)
 {
@@ -123,10 +128,15 @@ static bool is_of_experts(const struct tdm_weights_tensor *tensor)
 /* How it is repacked: TDM_VK_DEINTERLEAVED, TDM_VK_FRAGMENTS, or 0 for not at all. */
 static uint32_t form_of(const struct tdm_vk_model *m, const struct tdm_weights_tensor *tensor)
 {
+        bool subblock = tdm_subblock_type(tensor->type);
+
         if (m->weights_imported || tensor->layout != TDM_LAYOUT_PANEL16 || is_of_experts(tensor) ||
-            (tensor->type != TDM_TYPE_Q4_0 && tensor->type != TDM_TYPE_Q8_0))
+            (tensor->type != TDM_TYPE_Q4_0 && tensor->type != TDM_TYPE_Q8_0 && !subblock))
                 return 0;
-        return m->f16_rows && tensor->cols % TDM_VK_CHUNK_COLS == 0 ? TDM_VK_FRAGMENTS : TDM_VK_DEINTERLEAVED;
+        return m->f16_rows && tdm_vk_type_f16(tensor->type) && tensor->cols % TDM_VK_CHUNK_COLS == 0 ?
+                       TDM_VK_FRAGMENTS :
+               subblock ? 0 :
+                          TDM_VK_DEINTERLEAVED;
 }
 
 /* What the weights of a tensor are divided by when they are repacked: of a model with rows of F16, a power of two. */
@@ -151,10 +161,22 @@ static float divisor_of(const struct tdm_vk_model *m, const struct tdm_weights_t
         }
 }
 
-/* WORDS of repack.comp. */
-static uint32_t repack_words(const struct tdm_weights_tensor *tensor)
+/* What repacks it: ret_groups workgroups a panel. form: form_of() of it. */
+static enum tdm_vk_shader repack_kernel(const struct tdm_weights_tensor *tensor, uint32_t form,
+                                        uint32_t ret_constants[TDM_VK_N_CONSTANTS], uint32_t *ret_groups)
 {
-        return tensor->type == TDM_TYPE_Q4_0 ? 4 : 8;
+        uint32_t words = tensor->type == TDM_TYPE_Q4_0 ? 4 : 8;
+
+        memset(ret_constants, 0, TDM_VK_N_CONSTANTS * sizeof(*ret_constants));
+        if (tdm_subblock_type(tensor->type)) {
+                ret_constants[0] = tensor->type;
+                *ret_groups = tensor->cols / TDM_MAX(tdm_subblock_info(tensor->type).unit_values, TDM_VK_CHUNK_COLS);
+                return TDM_VK_REPACK_SUBBLOCK;
+        }
+        ret_constants[0] = words;
+        ret_constants[1] = form;
+        *ret_groups = TDM_DIV_UP(tensor->cols / TDM_BLOCK_VALUES * words * 16, 256u);
+        return TDM_VK_REPACK;
 }
 
 /* Repacks (shaders/weights/repack.comp) every matrix that is better read in another order, all in one submission. */
@@ -172,11 +194,10 @@ int tdm_vk_weights_repack(struct tdm_vk_model *m, struct tdm_error *err)
         if (m->weights_imported)
                 return 0;
         for (uint32_t i = 0; i < header->n_tensors; i++) {
-                uint32_t form = form_of(m, &tensors[i]);
+                uint32_t form = form_of(m, &tensors[i]), c[TDM_VK_N_CONSTANTS], groups;
+                enum tdm_vk_shader shader = repack_kernel(&tensors[i], form, c, &groups);
 
-                r = form ? tdm_vk_pipeline_need(device, TDM_VK_REPACK,
-                                                (const uint32_t[]){ repack_words(&tensors[i]), form, 0, 0 }, err) :
-                           0;
+                r = form ? tdm_vk_pipeline_need(device, shader, c, err) : 0;
                 if (r != 0)
                         return r;
         }
@@ -190,8 +211,9 @@ int tdm_vk_weights_repack(struct tdm_vk_model *m, struct tdm_error *err)
                                VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
                 for (uint32_t i = 0; i < header->n_tensors && end == 0; i++) {
                         const struct tdm_weights_tensor *t = &tensors[i];
-                        uint32_t words = repack_words(t), form = form_of(m, t),
-                                 n_panels = TDM_DIV_UP(t->rows, TDM_PANEL_ROWS);
+                        uint32_t c[TDM_VK_N_CONSTANTS], groups, form = form_of(m, t),
+                                                                n_panels = TDM_DIV_UP(t->rows, TDM_PANEL_ROWS);
+                        enum tdm_vk_shader shader = repack_kernel(t, form, c, &groups);
                         struct tdm_vk_repack_push push = { .weights = address_of(m, t),
                                                            .panel_bytes = (uint32_t)t->panel_bytes,
                                                            .cols = t->cols,
@@ -200,13 +222,12 @@ int tdm_vk_weights_repack(struct tdm_vk_model *m, struct tdm_error *err)
                         if (!form)
                                 continue;
                         vk->CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE,
-                                            tdm_vk_pipeline_get(device, TDM_VK_REPACK, words, form, 0, 0)->pipeline);
+                                            tdm_vk_pipeline_get(device, shader, c[0], c[1], 0, 0)->pipeline);
                         for (uint32_t n; push.panel0 < n_panels; push.panel0 += n) {
                                 n = TDM_MIN(n_panels - push.panel0, 65535u);
                                 vk->CmdPushConstants(commands, device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
                                                      sizeof(push), &push);
-                                vk->CmdDispatch(commands, TDM_DIV_UP(t->cols / TDM_BLOCK_VALUES * words * 16, 256u), n,
-                                                1);
+                                vk->CmdDispatch(commands, groups, n, 1);
                         }
                 }
         }

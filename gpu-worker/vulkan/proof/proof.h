@@ -26,6 +26,13 @@ int tdm_vk_prove(struct tdm_vk_device *device, struct tdm_error *err);
 int tdm_vk_prove_f16_need(struct tdm_vk_device *device, uint32_t type, struct tdm_error *err);
 int tdm_vk_prove_f16(struct tdm_vk_device *device, struct tdm_error *err);
 
+/* ---- weights-subblock.c ---- */
+
+/* A panel of random weights as kernels for f16 matrix units read them: type: of engine/weights/subblock.h. */
+void tdm_vk_prove_random_subblock(uint8_t *panel, uint32_t type, uint32_t cols, uint64_t *state);
+/* What column k of a row of a panel becomes there. */
+double tdm_vk_prove_subblock_weight(const uint8_t *panel, uint32_t type, uint32_t cols, uint32_t lane, uint32_t k);
+
 /* ---- prove-attend.c ---- */
 
 /* Attention of a single row with so many heads an item, and of many_rows; NULL: it could not be compiled. */

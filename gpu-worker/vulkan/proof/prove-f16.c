@@ -5,11 +5,13 @@
 #include <math.h>
 
 #include "common/f16.h"
+#include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/proof/proof.h"
 
 /* Twelve segments of TDM_VK_F16_CHUNKS_MIN chunks and one of half as many, the others empty; all even, as a kernel may
- * want. */
+ * want. Of types with units of 256 columns the last segment is whole. */
 #define COLS ((12 * TDM_VK_F16_CHUNKS_MIN + TDM_VK_F16_CHUNKS_MIN / 2) * TDM_VK_CHUNK_COLS)
+#define UNIT_COLS (13 * TDM_VK_F16_CHUNKS_MIN * TDM_VK_CHUNK_COLS)
 #define N_PANELS 12u /* of each of two matrices beside each other */
 #define N_EACH_OUT (N_PANELS * TDM_PANEL_ROWS)
 #define N_OUT (2 * N_EACH_OUT)
@@ -20,9 +22,14 @@ static const char what[] = "proving a kernel";
 enum place { WEIGHTS, X, REFERENCE, Y, HIDDEN_REFERENCE, HIDDEN };
 #define MOST_ERROR 2e-5 /* of the root of the sum of the products' squares: f32's own is 3e-6 here */
 
+static uint32_t cols_of(uint32_t type)
+{
+        return tdm_subblock_info(type).unit_values == 256 ? UNIT_COLS : COLS;
+}
+
 static uint32_t panel_bytes_of(uint32_t type)
 {
-        return (uint32_t)tdm_weights_panel_bytes(type, COLS);
+        return (uint32_t)tdm_weights_panel_bytes(type, cols_of(type));
 }
 
 /* tdm_fragment_factor() of the shaders; in a chunk the scales of outputs g and g + 8 take turns, two of each. */
@@ -40,6 +47,10 @@ static void random_inputs(struct tdm_vk_device *device, uint32_t type)
         uint64_t state = 1;
 
         for (uint32_t panel = 0; panel < 2 * N_PANELS; panel++, panels += panel_bytes_of(type)) {
+                if (tdm_subblock_type(type)) {
+                        tdm_vk_prove_random_subblock(panels, type, cols_of(type), &state);
+                        continue;
+                }
                 for (uint32_t i = 0; i < panel_bytes_of(type); i++)
                         panels[i] = (uint8_t)tdm_vk_prove_random(&state);
                 for (uint32_t i = 0; i < COLS / TDM_BLOCK_VALUES * TDM_PANEL_ROWS; i++)
@@ -51,13 +62,16 @@ static void random_inputs(struct tdm_vk_device *device, uint32_t type)
                                         (uint16_t)((6 + tdm_vk_prove_random(&state) % 4) << 10 |
                                                    (tdm_vk_prove_random(&state) & 0x3ff));
         }
-        for (uint32_t i = 0; i < ROWS_ROOM * COLS; i++) /* of either sign, 2^-6 to 8 */
+        for (uint32_t i = 0; i < ROWS_ROOM * cols_of(type); i++) /* of either sign, 2^-6 to 8 */
                 rows[i] = (uint16_t)((9 + tdm_vk_prove_random(&state) % 9) << 10 |
                                      (tdm_vk_prove_random(&state) & 0x83ff));
 }
 
 static double weight_of(const uint8_t *panel, uint32_t type, uint32_t lane, uint32_t k)
 {
+        if (tdm_subblock_type(type))
+                return tdm_vk_prove_subblock_weight(panel, type, cols_of(type), lane, k);
+
         const uint16_t *scales = (const uint16_t *)panel;
         const uint32_t *words = (const uint32_t *)(panel + COLS / TDM_BLOCK_VALUES * TDM_PANEL_ROWS * sizeof(uint16_t));
         uint32_t chunk = k / 64, j = k / 16 % 4, thread = lane % 8 * 4 + k % 8 / 2, late = k / 8 % 2;
@@ -73,12 +87,12 @@ static double weight_of(const uint8_t *panel, uint32_t type, uint32_t lane, uint
         return (double)tdm_f16_to_f32(tdm_f32_to_f16((float)(q * scale)));
 }
 
-static double value_of(const uint16_t *rows, uint32_t row, uint32_t k)
+static double value_of(const uint16_t *rows, uint32_t cols, uint32_t row, uint32_t k)
 {
         uint32_t in_tile = k / 64 * 512 + k / 32 % 2 * 256 + (row % 8 * 4 + k % 8 / 2) * 8 + k / 16 % 2 * 4 +
                            k / 8 % 2 * 2 + k % 2;
 
-        return (double)tdm_f16_to_f32(rows[row / 8 * (COLS * 8) + in_tile]);
+        return (double)tdm_f16_to_f32(rows[row / 8 * (cols * 8) + in_tile]);
 }
 
 /* Every 101st element: each lane of a result, each kind of place of a row and column. */
@@ -91,11 +105,11 @@ static bool is_right(const struct tdm_vk_device *device, uint32_t type)
                 uint32_t row = i / N_OUT, out = i % N_OUT;
                 double sum = 0, squares = 0;
 
-                for (uint32_t k = 0; k < COLS; k++) {
+                for (uint32_t k = 0; k < cols_of(type); k++) {
                         double product = weight_of(map + WEIGHTS * PLACE +
                                                            (uint64_t)(out / TDM_PANEL_ROWS) * panel_bytes_of(type),
                                                    type, out % TDM_PANEL_ROWS, k) *
-                                         value_of((const uint16_t *)(map + X * PLACE), row, k);
+                                         value_of((const uint16_t *)(map + X * PLACE), cols_of(type), row, k);
 
                         sum += product;
                         squares += product * product;
@@ -118,7 +132,7 @@ static struct tdm_vk_matmul_push push_of(const struct tdm_vk_device *device, uin
                                             .panel1 = N_PANELS,
                                             .panel2 = UINT32_MAX,
                                             .panel_bytes = panel_bytes_of(type),
-                                            .cols = COLS,
+                                            .cols = cols_of(type),
                                             .n_out = N_OUT,
                                             .n_rows = N_ROWS,
                                             .y_stride = N_OUT,
@@ -239,7 +253,11 @@ static int prove_type(struct tdm_vk_device *device, uint32_t type, struct tdm_er
 
 int tdm_vk_prove_f16(struct tdm_vk_device *device, struct tdm_error *err)
 {
-        int r = prove_type(device, TDM_TYPE_Q4_0, err);
+#define TYPE(name, type, kind) TDM_TYPE_##type,
+        static const uint32_t types[] = { TDM_TYPE_Q4_0, TDM_TYPE_Q8_0, TDM_SUBBLOCK_TYPES(TYPE) };
+        int r = 0;
 
-        return r ? r : prove_type(device, TDM_TYPE_Q8_0, err);
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(types) && r == 0; i++)
+                r = prove_type(device, types[i], err);
+        return r;
 }

@@ -25,7 +25,7 @@ COMPILER = ("shaderc 2025.2-1", "spirv-tools 2025.1~rc1-1", "glslang 15.1.0+1.4.
 OPTIONS = ["--target-env=vulkan1.3", "-O", "-mfmt=c", "-I", "."]
 SHADERS = "gpu-worker/vulkan/shaders"
 MANIFEST = SHADERS + "/compiled/manifest.json"
-ROW = re.compile(r'^  "(\S+) +(\S+) +(build|kept)"', re.M)
+ROW = re.compile(r'^  "(\S+) +(\S+) +(build|kept|test)((?: +-D\S+)*)"', re.M)
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.M)
 
 
@@ -44,9 +44,9 @@ class Tree:
         return hashlib.sha256(self.read(name)).hexdigest()
 
     def kept(self):
-        """{name: source} of the shaders that the tree keeps compiled."""
+        """{name: (source, macros)} of the shaders that the tree keeps compiled."""
         rows = ROW.findall(self.read(SHADERS + "/shaders.cmake").decode())
-        return {name: f"{SHADERS}/{source}" for name, source, by in rows if by == "kept"}
+        return {name: (f"{SHADERS}/{source}", macros.split()) for name, source, by, macros in rows if by == "kept"}
 
     def inputs(self, source):
         """The source and everything that it includes, at any depth. Paths are from the top of the tree."""
@@ -69,12 +69,12 @@ def output_of(name):
     return f"{SHADERS}/compiled/{name}.inc"
 
 
-def command(name, source):
-    return ["glslc", *OPTIONS, "-o", output_of(name), source]
+def command(name, source, macros):
+    return ["glslc", *OPTIONS, *macros, "-o", output_of(name), source]
 
 
-def entry(tree, name, source):
-    return {"command": " ".join(command(name, source)),
+def entry(tree, name, source, macros):
+    return {"command": " ".join(command(name, source, macros)),
             "inputs": {path: tree.sha256(path) for path in tree.inputs(source)},
             "output": tree.sha256(output_of(name))}
 
@@ -93,8 +93,8 @@ def compile_all(tree, glslc, names):
     shaders = {name: manifest["shaders"][name] for name in kept if name in manifest["shaders"]}
     for name in names or kept:
         before = tree.sha256(output_of(name)) if os.path.exists(tree.path(output_of(name))) else None
-        subprocess.run([glslc, *command(name, kept[name])[1:]], cwd=tree.top, check=True)
-        shaders[name] = entry(tree, name, kept[name])
+        subprocess.run([glslc, *command(name, *kept[name])[1:]], cwd=tree.top, check=True)
+        shaders[name] = entry(tree, name, *kept[name])
         print(f"{name}: {'the same bytes' if before == shaders[name]['output'] else 'new bytes'}")
     with open(tree.path(MANIFEST), "w", encoding="utf-8") as f:
         json.dump({"compiler": list(COMPILER), "shaders": shaders}, f, indent=1, sort_keys=True)
@@ -115,12 +115,12 @@ def problems(tree):
     for name in sorted(os.listdir(tree.path(folder))):
         if name != os.path.basename(MANIFEST) and os.path.splitext(name)[0] not in kept:
             wrong.append(f"{folder}/{name}: no kept row of shaders.cmake")
-    for name, source in sorted(kept.items()):
+    for name, (source, macros) in sorted(kept.items()):
         was = manifest["shaders"].get(name)
         if not was or not os.path.exists(tree.path(output_of(name))):
             wrong.append(f"{name}: never compiled")
             continue
-        now = entry(tree, name, source)
+        now = entry(tree, name, source, macros)
         if was["command"] != now["command"]:
             wrong.append(f"{name}: compiled by `{was['command']}`, not by `{now['command']}`")
         for path in sorted(set(was["inputs"]) | set(now["inputs"])):

@@ -2,10 +2,13 @@
 #   build  the glslc of this machine, whenever the source changes
 #   kept   compile.py, by hand, with one pinned compiler; compiled/NAME.inc is in the tree. These need cooperative
 #          matrices, which the glslc of Debian 12 does not know.
+#   test   as build, and for tests alone: units-emulated.glsl in place of the device's matrix units
+# What may follow are macros that it is compiled with.
 # compile.py reads these rows too.
 set(TANDEM_SHADERS
   "embed               weights/embed.comp               build"
   "repack              weights/repack.comp              build"
+  "repack-subblock     weights/repack-subblock.comp     build"
   "bound               weights/bound.comp               build"
   "norm                norm/norm.comp                   build"
   "matvec              matmul/matvec.comp               build"
@@ -16,6 +19,15 @@ set(TANDEM_SHADERS
   "matvec-f16          matmul/matvec-f16.comp           kept"
   "matmul-f16          matmul/matmul-f16.comp           kept"
   "matmul-f16-wide     matmul/matmul-f16-wide.comp      kept"
+  "matvec-f16-subblock       matmul/matvec-f16.comp        kept   -DSUBBLOCK"
+  "matmul-f16-subblock       matmul/matmul-f16.comp        kept   -DSUBBLOCK"
+  "matmul-f16-wide-subblock  matmul/matmul-f16-wide.comp   kept   -DSUBBLOCK"
+  "matvec-f16-emulated       matmul/matvec-f16.comp        test   -DEMULATED"
+  "matmul-f16-emulated       matmul/matmul-f16.comp        test   -DEMULATED"
+  "matmul-f16-wide-emulated  matmul/matmul-f16-wide.comp   test   -DEMULATED"
+  "matvec-f16-subblock-emulated       matmul/matvec-f16.comp        test   -DEMULATED -DSUBBLOCK"
+  "matmul-f16-subblock-emulated       matmul/matmul-f16.comp        test   -DEMULATED -DSUBBLOCK"
+  "matmul-f16-wide-subblock-emulated  matmul/matmul-f16-wide.comp   test   -DEMULATED -DSUBBLOCK"
   "rotate              attention/rotate.comp            build"
   "attend              attention/attend.comp            build"
   "attend-f16          attention/attend-f16.comp        kept"
@@ -32,8 +44,8 @@ set(TANDEM_SHADERS
 # What shaders include.
 set(TANDEM_SHADER_HEADERS
   attention/attend-f16.glsl attention/merge.glsl attention/rotate.glsl
-  common/acts.glsl common/common.glsl common/f16.glsl common/fragments.glsl common/panels.glsl
-  common/shared.h common/shared-experts.h
-  common/subblock.glsl common/sum.glsl common/units.glsl
+  common/acts.glsl common/common.glsl common/f16-subblock.glsl common/f16.glsl common/fragments-subblock.glsl
+  common/fragments.glsl common/panels.glsl common/shared.h common/shared-experts.h
+  common/subblock-value.glsl common/subblock.glsl common/sum.glsl common/units-emulated.glsl common/units.glsl
   ffn/activate.glsl ffn/gelu.glsl
   matmul/matvec.glsl)

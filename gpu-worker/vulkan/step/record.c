@@ -31,6 +31,11 @@ struct recorder {
         uint32_t hidden_index, hidden_groups; /* of the dispatch that last wrote hidden rows; 0: it is done */
         /* what a single row's kernels leave for the next one is flagged: chain.c */
         bool flagged;
+        /* The next dispatch has the inputs of the one before, and its outputs lie beside: it waits for what that one
+         * waited for, and what follows waits for both. */
+        bool beside;
+        bool last_chained; /* the dispatch before was, with this chain_wait */
+        uint32_t last_wait;
 };
 #define READS_FLAGS 1u
 #define LEAVES_FLAGS 2u
@@ -62,7 +67,8 @@ static void set(struct recorder *r, const struct tdm_vk_pipeline *pipeline, cons
         } chain = { 0 };
         uint8_t all[TDM_VK_PUSH_BYTES];
 
-        if (r->before == UNDER_WAY || (r->before == CHAINED && !can_chain(r, pipeline))) {
+        r->beside = r->beside && r->last_chained == can_chain(r, pipeline);
+        if (!r->beside && (r->before == UNDER_WAY || (r->before == CHAINED && !can_chain(r, pipeline)))) {
                 tdm_vk_barrier(r->device, r->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
                                VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
                                VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
@@ -70,14 +76,17 @@ static void set(struct recorder *r, const struct tdm_vk_pipeline *pipeline, cons
         }
         if (can_chain(r, pipeline)) {
                 chain.chain = r->m->chain.address;
-                chain.chain_index = ++r->chain_index;
-                chain.chain_wait = r->before == FLAGGED ? TDM_VK_CHAIN_FLAGS :
+                chain.chain_index = r->beside ? r->chain_index : ++r->chain_index;
+                chain.chain_wait = r->beside            ? r->last_wait :
+                                   r->before == FLAGGED ? TDM_VK_CHAIN_FLAGS :
                                    r->before == CHAINED ? r->chain_groups :
                                                           0;
+                r->last_wait = chain.chain_wait;
                 if (flags & LEAVES_FLAGS)
                         chain.chain_index |= TDM_VK_CHAIN_FLAGS;
         }
-        assert((r->before == FLAGGED) == !!(flags & READS_FLAGS) && (chain.chain || !flags));
+        assert((chain.chain_wait == TDM_VK_CHAIN_FLAGS) == !!(flags & READS_FLAGS) && (chain.chain || !flags));
+        r->last_chained = chain.chain != 0;
         memcpy(all, push, push_bytes - sizeof(chain));
         memcpy(all + push_bytes - sizeof(chain), &chain, sizeof(chain));
         r->device->vk.CmdBindPipeline(r->commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline->pipeline);
@@ -88,7 +97,8 @@ static void set(struct recorder *r, const struct tdm_vk_pipeline *pipeline, cons
 /* After a dispatch, of so many workgroups. */
 static void done(struct recorder *r, struct tdm_vk_pipeline *pipeline, uint32_t groups)
 {
-        r->chain_groups = groups;
+        r->chain_groups = r->beside ? r->chain_groups + groups : groups;
+        r->beside = false;
         if (r->device->profiling && r->recording->n_marks + 1 < TDM_VK_MAX_QUERIES) {
                 r->recording->marks[r->recording->n_marks++] = pipeline;
                 r->device->vk.CmdWriteTimestamp(r->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, r->device->queries,
@@ -148,24 +158,45 @@ static uint64_t flagged_acts(const struct recorder *r, uint32_t act)
         return r->m->chain.address + r->m->flagged_acts[act];
 }
 
-/* One dispatch, of a single row, which reads flagged words or not and leaves some. */
+/* Of a single row: reads flagged words or not and leaves some. A dispatch for each type, side by side. */
 static void multiply_flagged(struct recorder *r, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices)
 {
         unsigned reads = r->before == FLAGGED ? READS_FLAGS : 0;
-        struct tdm_vk_matmul_push push;
-        uint32_t n_panels, panels, rows;
-        struct tdm_vk_pipeline *pipeline;
+        uint64_t y = flagged_y(r);
 
-        tdm_vk_matmul_group(r->m, matrices, n_matrices, &push, &n_panels);
-        if (reads)
-                push.x = flagged_acts(r, matrices[0]->act);
-        push.y = flagged_y(r);
-        pipeline = tdm_vk_choose_kernel(r->device, matrices[0], n_panels, 1, &panels, &rows);
-        dispatch_flagged(r, pipeline, &push, sizeof(push), TDM_DIV_UP(n_panels, panels), 1, reads | LEAVES_FLAGS);
+        for (unsigned i = 0, n; i < n_matrices; i += n) {
+                struct tdm_vk_matmul_push push;
+                uint32_t n_panels, panels, rows;
+                struct tdm_vk_pipeline *pipeline;
+
+                n = tdm_vk_matmul_group(r->m, matrices + i, n_matrices - i, &push, &n_panels);
+                if (reads)
+                        push.x = flagged_acts(r, matrices[i]->act);
+                push.y = y;
+                pipeline = tdm_vk_choose_kernel(r->device, matrices[i], n_panels, 1, &panels, &rows);
+                r->beside = i > 0;
+                dispatch_flagged(r, pipeline, &push, sizeof(push), TDM_DIV_UP(n_panels, panels), 1,
+                                 reads | LEAVES_FLAGS);
+                y += push.n_out * sizeof(uint64_t);
+        }
 }
 
-/* Those of a single row can, where each is one dispatch of a kernel that knows of them. The down projection may do
- * without. */
+/* Whether all of these, of one input, are multiplied by kernels that know of flagged words. */
+static bool matrices_flag(const struct tdm_vk_model *m, const struct tdm_vk_matrix *const *matrices,
+                          unsigned n_matrices)
+{
+        for (unsigned i = 0; i < n_matrices;) {
+                const struct tdm_vk_matrix *first = matrices[i];
+                uint32_t n_panels;
+
+                i += tdm_vk_group_of(matrices + i, n_matrices - i, &n_panels);
+                if (first->act != matrices[0]->act || !tdm_vk_matrices_flag(m->device, first, n_panels))
+                        return false;
+        }
+        return true;
+}
+
+/* Those of a single row can, where each kernel knows of them. The down projection may do without. */
 bool tdm_vk_record_flags(const struct tdm_vk_model *m, const struct tdm_vk_work *work)
 {
         const struct tdm_vk_device *device = m->device;
@@ -178,15 +209,14 @@ bool tdm_vk_record_flags(const struct tdm_vk_model *m, const struct tdm_vk_work 
         for (uint32_t i = 0; i < m->hp.n_layers; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
                 const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v };
-                uint32_t n_panels;
 
                 /* There is one buffer of flagged words for each form: what reads the one would meet what writes the
                  * other. */
                 if (l->q.act == l->o.act || l->experts.n > 0)
                         return false;
-                if (tdm_vk_group_of(qkv, 3, &n_panels) != 3 || !tdm_vk_matrices_flag(device, &l->q, n_panels) ||
-                    !tdm_vk_matrices_flag(device, &l->o, l->o.n_panels) || !tdm_vk_gelu_flags(device, l) ||
-                    tdm_subblock_type(l->down.type) || l->down.n_panels > device->max_groups_x)
+                if (!matrices_flag(m, qkv, 3) || !tdm_vk_matrices_flag(device, &l->o, l->o.n_panels) ||
+                    !tdm_vk_gelu_flags(device, l) || tdm_subblock_type(l->down.type) ||
+                    l->down.n_panels > device->max_groups_x)
                         return false;
         }
         return true;
@@ -208,6 +238,7 @@ static void multiply(struct recorder *r, const struct tdm_vk_matrix *const *matr
                 pipeline = tdm_vk_choose_kernel(r->device, matrices[i], n_panels, n_rows, &panels, &rows);
                 for (uint32_t groups; push.panel0 < n_panels; push.panel0 += groups * panels) {
                         groups = TDM_MIN(TDM_DIV_UP(n_panels - push.panel0, panels), r->device->max_groups_x);
+                        r->beside = i > 0 || push.panel0 > 0;
                         dispatch(r, pipeline, &push, sizeof(push), groups, TDM_DIV_UP(n_rows, rows));
                 }
                 y += push.n_out * sizeof(float);

@@ -172,7 +172,7 @@ static void add(struct tdm_weights_tensor *tensors, uint32_t *n, uint64_t *at, u
         tensors[(*n)++] = t;
 }
 
-static uint32_t list(const struct tdm_hparams *hp, uint32_t type, uint32_t embedding_type,
+static uint32_t list(const struct tdm_hparams *hp, uint32_t type, uint32_t more_type, uint32_t embedding_type,
                      struct tdm_weights_tensor *tensors, uint64_t *at)
 {
         uint32_t q = hp->n_heads * hp->head_dim, kv = hp->n_kv_heads * hp->head_dim, d = hp->d_model, n = 0;
@@ -180,10 +180,12 @@ static uint32_t list(const struct tdm_hparams *hp, uint32_t type, uint32_t embed
         add(tensors, &n, at, TDM_TENSOR_TOKEN_EMBD, 0, embedding_type, hp->n_vocab, d);
         add(tensors, &n, at, TDM_TENSOR_OUTPUT_NORM, 0, type, 1, d);
         for (uint32_t l = 0; l < hp->n_layers; l++) {
+                uint32_t more = l % 2 ? more_type : type;
+
                 add(tensors, &n, at, TDM_TENSOR_ATTN_NORM, l, type, 1, d);
                 add(tensors, &n, at, TDM_TENSOR_Q, l, type, q, d);
                 add(tensors, &n, at, TDM_TENSOR_K, l, type, kv, d);
-                add(tensors, &n, at, TDM_TENSOR_V, l, type, kv, d);
+                add(tensors, &n, at, TDM_TENSOR_V, l, more, kv, d);
                 add(tensors, &n, at, TDM_TENSOR_Q_NORM, l, type, 1, hp->head_dim);
                 add(tensors, &n, at, TDM_TENSOR_K_NORM, l, type, 1, hp->head_dim);
                 add(tensors, &n, at, TDM_TENSOR_O, l, type, d, q);
@@ -191,13 +193,19 @@ static uint32_t list(const struct tdm_hparams *hp, uint32_t type, uint32_t embed
                 add(tensors, &n, at, TDM_TENSOR_FFN_NORM, l, type, 1, d);
                 add(tensors, &n, at, TDM_TENSOR_GATE, l, type, hp->d_ff, d);
                 add(tensors, &n, at, TDM_TENSOR_UP, l, type, hp->d_ff, d);
-                add(tensors, &n, at, TDM_TENSOR_DOWN, l, type, d, hp->d_ff);
+                add(tensors, &n, at, TDM_TENSOR_DOWN, l, more, d, hp->d_ff);
                 add(tensors, &n, at, TDM_TENSOR_POST_FFW_NORM, l, type, 1, d);
         }
         return n;
 }
 
 uint8_t *random_model_new(const struct tdm_hparams *hp, uint32_t type, uint32_t embedding_type)
+{
+        return random_model_new_mixed(hp, type, type, embedding_type);
+}
+
+uint8_t *random_model_new_mixed(const struct tdm_hparams *hp, uint32_t type, uint32_t more_type,
+                                uint32_t embedding_type)
 {
         uint32_t n_max = 2 + 13 * hp->n_layers, n;
         uint64_t begin = TDM_ALIGN_UP(sizeof(struct tdm_weights_header) + 64 +
@@ -209,7 +217,7 @@ uint8_t *random_model_new(const struct tdm_hparams *hp, uint32_t type, uint32_t 
         struct tdm_error err = {};
         uint8_t *base;
 
-        n = list(hp, type, embedding_type, tensors, &at);
+        n = list(hp, type, more_type, embedding_type, tensors, &at);
         base = mmap(NULL, at, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (base == MAP_FAILED) {
                 perror("mmap");

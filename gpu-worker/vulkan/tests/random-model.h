@@ -12,6 +12,9 @@ bool random_model_hparams(const char *size, struct tdm_hparams *ret);
 /* Matrices of `type`, the embedding of `embedding_type`. A checked segment, page-aligned; NULL and a message on stderr.
  */
 uint8_t *random_model_new(const struct tdm_hparams *hp, uint32_t type, uint32_t embedding_type);
+/* The same with another type for the values' and the down projections of every second layer, as mixed files have. */
+uint8_t *random_model_new_mixed(const struct tdm_hparams *hp, uint32_t type, uint32_t more_type,
+                                uint32_t embedding_type);
 void random_model_destroy(uint8_t *weights);
 
 #endif

@@ -26,7 +26,7 @@ static const struct tdm_sampling sampling = {
         .temperature = 0.9f, .top_p = 0.95f, .min_p = 0.01f, .repeat_penalty = 1, .top_k = 40, .n_top = 4, .seed = 7
 };
 
-static uint8_t *model_new(const char *size, uint32_t type)
+static uint8_t *model_new_mixed(const char *size, uint32_t type, uint32_t more_type)
 {
         struct tdm_hparams hp;
         uint8_t *weights;
@@ -35,9 +35,14 @@ static uint8_t *model_new(const char *size, uint32_t type)
         for (unsigned s = 0; s < TDM_ARRAY_SIZE(ids); s++)
                 for (uint32_t i = 0; i < N_IDS; i++)
                         ids[s][i] = 3 + (i * 7919 + s * 104729 + i * i % 101) % (hp.n_vocab - 3);
-        weights = random_model_new(&hp, type, type);
+        weights = random_model_new_mixed(&hp, type, more_type, type);
         assert_non_null(weights);
         return weights;
+}
+
+static uint8_t *model_new(const char *size, uint32_t type)
+{
+        return model_new_mixed(size, type, type);
 }
 
 static struct drive_part part(uint32_t table, uint32_t first, uint32_t n)
@@ -130,10 +135,12 @@ static void against_host(void **state)
 /* Sub-blocks, minima and tables: each with rounded and with float input. */
 static void k_against_host(void **state)
 {
+        setenv("TANDEM_VULKAN_HALVES", "off", 1); /* the host's rows are rounded to 8 and 15 bits too */
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(k_types); i++) {
                 compare("tiny-k", k_types[i], TDM_PRECISION_DEFAULT, 0, 18, 0.03);
                 compare("tiny-k", k_types[i], TDM_PRECISION_F32, 0, 18, 3e-5);
         }
+        unsetenv("TANDEM_VULKAN_HALVES");
 }
 
 /* ---- exactness ---- */
@@ -338,15 +345,26 @@ static void exact_f16(void **state)
                 { "copy", .n_rows = 262, .chunk = 252, .single_from = 252 },
                 { "copy", .n_rows = 50, .chunk = 20, .restart_at = 20, .in_pieces = true },
         };
-        static const uint32_t types[] = { TDM_TYPE_Q4_0, TDM_TYPE_Q8_0 };
+        static const struct {
+                const char *size;
+                uint32_t type, more_type; /* the latter in some layers */
+                unsigned n_variants;      /* each loads the model anew, which takes a GPU's compiler seconds */
+        } models[] = {
+                { "tiny-128", TDM_TYPE_Q4_0, TDM_TYPE_Q4_0, TDM_ARRAY_SIZE(variants) },
+                { "tiny-256", TDM_TYPE_Q8_0, TDM_TYPE_Q8_0, TDM_ARRAY_SIZE(variants) },
+                { "tiny-128", TDM_TYPE_Q4_K, TDM_TYPE_Q6_K, TDM_ARRAY_SIZE(variants) },
+                { "tiny-128", TDM_TYPE_Q5_K, TDM_TYPE_Q8_0, 2 },
+                { "tiny-128", TDM_TYPE_IQ4_XS, TDM_TYPE_Q3_K, 2 },
+                { "tiny-128", TDM_TYPE_Q4_0, TDM_TYPE_Q4_1, 2 },
+        };
 
         if (!has_f16_units())
                 skip();
         setenv("TANDEM_VULKAN_HALVES", "on", 1);
-        for (unsigned i = 0; i < TDM_ARRAY_SIZE(types); i++) {
-                uint8_t *weights = model_new(i ? "tiny-256" : "tiny-128", types[i]);
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(models); i++) {
+                uint8_t *weights = model_new_mixed(models[i].size, models[i].type, models[i].more_type);
 
-                same_bits(weights, &base, variants, TDM_ARRAY_SIZE(variants));
+                same_bits(weights, &base, variants, models[i].n_variants);
                 random_model_destroy(weights);
         }
         unsetenv("TANDEM_VULKAN_HALVES");

@@ -8,9 +8,16 @@
 //
 // Before this: FUSED.
 #include "gpu-worker/vulkan/shaders/common/units.glsl"
-// DenormPreserve, of f16
+#ifndef EMULATED // DenormPreserve, of f16
 spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [4464], 4459, 16);
+#endif
 
+#ifdef SUBBLOCK
+#include "gpu-worker/vulkan/shaders/common/f16-subblock.glsl"
+#else
+#define HIGH_BITS(name, n)
+#define HIGH_BITS_COPY(to, from, n)
+#define TABLE
 const uint WORDS = TYPE == TDM_VK_Q4_0 ? 4 : 8;
 const uint LOADS = WORDS / 4; // times 16 bytes: a thread's weights of a chunk
 
@@ -25,7 +32,7 @@ const uint LOADS = WORDS / 4; // times 16 bytes: a thread's weights of a chunk
 // are or-ed must come from registers that the compiler knows nothing of: else it makes both of LOP3's operands of a
 // mask and a bit pattern instructions of their own.
 #define HALF_CONSTANTS \
-        uint nothing_ = gl_SubgroupInvocationID & NOTHING(p.n_out), \
+        uint nothing_ = UNIT_LANE & NOTHING(p.n_out), \
                 bits_ = (TYPE == TDM_VK_Q4_0 ? 0x04000400u : 0x64006400u) + nothing_;
 // scale, scale8: of outputs g and g + 8, each twice.
 #define FRAGMENT_Q4(a, word, scale, scale8) { \
@@ -36,10 +43,10 @@ const uint LOADS = WORDS / 4; // times 16 bytes: a thread's weights of a chunk
                 f16vec2 less_ = (scale) * f16vec2(-4.76837158203125e-7hf), \
                         less8_ = (scale8) * f16vec2(-7.62939453125e-6hf); /* -2^-21, -2^-17 */ \
 \
-                a_ = fma(F16X2((word) & 0x000f000fu), scale, less_); \
-                b_ = fma(F16X2(late_ & 0x000f000fu), scale, less_); \
-                c_ = fma(F16X2((word) & 0x00f000f0u), scale8, less8_); \
-                d_ = fma(F16X2(late_ & 0x00f000f0u), scale8, less8_); \
+                a_ = UNIT_FMA(F16X2((word) & 0x000f000fu), scale, less_); \
+                b_ = UNIT_FMA(F16X2(late_ & 0x000f000fu), scale, less_); \
+                c_ = UNIT_FMA(F16X2((word) & 0x00f000f0u), scale8, less8_); \
+                d_ = UNIT_FMA(F16X2(late_ & 0x00f000f0u), scale8, less8_); \
         } else { \
                 const f16vec2 bias_ = f16vec2(6.151199340820312e-05hf), bias8_ = f16vec2(6.866455078125e-05hf); \
                         /* 2^-14 + 2^-21, 2^-14 + 2^-17 */ \
@@ -56,8 +63,16 @@ const uint LOADS = WORDS / 4; // times 16 bytes: a thread's weights of a chunk
         f16vec2 c_ = (F16X2((word8) & 0x00ff00ffu | bits_) - f16vec2(1152.0hf)) * (scale8); \
         f16vec2 d_ = (F16X2((word8) >> 8 & 0x00ff00ffu | bits_) - f16vec2(1152.0hf)) * (scale8); \
         a[0] = a_.x; a[1] = a_.y; a[2] = b_.x; a[3] = b_.y; a[4] = c_.x; a[5] = c_.y; a[6] = d_.x; a[7] = d_.y; }
-// The j-th 16 columns of a chunk, of what a thread has of it.
-#define FRAGMENT(a, w, at, scales, j) { \
+// What a thread has of a panel's chunk c, the k-th that is on its way.
+#define SCALES uvec2
+#define QUANTS_AT(chunks) chunks * 64
+#define LOAD_PANEL(w, scales, high, k, at, c) { \
+        scales[k] = U32x2s(at).v[(c) * 8 + own]; \
+        [[unroll]] for (uint l = 0; l < LOADS; l++) \
+                w[(k) * LOADS + l] = U32x4s(at + quants).v[(c) * (32 * LOADS) + l * 32 + lane]; }
+// Of it the j-th 16 columns.
+#define FRAGMENT(a, w, scales, high, k, j) FRAGMENT_AT(a, w, (k) * LOADS, scales[k], j)
+#define FRAGMENT_AT(a, w, at, scales, j) { \
         f16vec2 g_ = F16X2((scales).x), g8_ = F16X2((scales).y); \
         f16vec2 scale_ = j < 2 ? g_.xx : g_.yy, scale8_ = j < 2 ? g8_.xx : g8_.yy; \
         if (TYPE == TDM_VK_Q4_0) \
@@ -65,3 +80,4 @@ const uint LOADS = WORDS / 4; // times 16 bytes: a thread's weights of a chunk
         else \
                 FRAGMENT_Q8(a, w[(at) + (j) / 2 * (LOADS - 1)][(j) % 2 * 2], \
                         w[(at) + (j) / 2 * (LOADS - 1)][(j) % 2 * 2 + 1], scale_, scale8_) }
+#endif

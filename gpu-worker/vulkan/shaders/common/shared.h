@@ -287,8 +287,8 @@ struct tdm_vk_bound_push {
         TDM_U32 panel_bytes;
         TDM_U32 cols;
         TDM_U32 unused4, unused5, unused6;
-        TDM_U32 panel0; /* of the dispatch */
-        TDM_U32 unused7;
+        TDM_U32 panel0;       /* of the dispatch */
+        TDM_U32 panel_bytes1; /* of w1 */
         TDM_F32 unused8;
         TDM_U64 unused9, unused10;
         TDM_F32 unused11;

@@ -29,6 +29,9 @@ const uint ROW_LOADS = (PIECES + THREADS - 1) / THREADS;                // of a 
 const uint SET = 2 * AT_ONCE;
 // Seen after a barrier (record.c), or the fence behind the chain's wait; not coherent, so that the first-level cache
 // has them.
+#ifdef EMULATED
+#define nonprivate
+#endif
 layout(buffer_reference, std430, buffer_reference_align = 16) nonprivate readonly buffer RowF16s { uvec4 v[]; };
 
 const uint GELU_PIECES = GELU ? THREADS * 2 * TILES : 0;
@@ -37,21 +40,24 @@ shared uvec4 s_rows[2 * PIECES > GELU_PIECES ? 2 * PIECES : GELU_PIECES];
 
 void main()
 {
-        uint lane = gl_SubgroupInvocationID, own = lane / 4, quad = lane % 4, thread = gl_LocalInvocationIndex;
-        uint chunks = p.cols / 64, length = TDM_VK_SEGMENT_CHUNKS(p.cols), quants = chunks * 64;
+        uint lane = UNIT_LANE, own = lane / 4, quad = lane % 4, thread = gl_LocalInvocationIndex;
+        uint chunks = p.cols / 64, length = TDM_VK_SEGMENT_CHUNKS(p.cols), quants = QUANTS_AT(chunks);
         uint last_panel = (p.n_out + 15) / 16 - 1, last_tile = (p.n_rows + 7) / 8 - 1;
         // Neighbours take the same weights.
         uint workgroup = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x,
                 tile0 = workgroup % gl_NumWorkGroups.y * TILES;
-        uint pair = workgroup / gl_NumWorkGroups.y * (THREADS / 32) + gl_SubgroupID;
+        uint pair = workgroup / gl_NumWorkGroups.y * (THREADS / 32) + UNIT_INDEX;
         uint panels[2] = uint[2](GELU ? pair : p.panel0 + pair * 2, GELU ? p.panel1 + pair : p.panel0 + pair * 2 + 1);
         SUMS acc[2 * TILES], total[2 * TILES];
         uvec4 w0[SET * LOADS], w1[SET * LOADS], x[ROW_LOADS];
-        uvec2 scales0[SET], scales1[SET];
+        SCALES scales0[SET], scales1[SET];
+        HIGH_BITS(high0, SET)
+        HIGH_BITS(high1, SET)
         uint64_t at[2], x_at[ROW_LOADS];
         uint slot = 0;
 
         HALF_CONSTANTS
+        TABLE
         [[unroll]] for (uint i = 0; i < 2 * TILES; i++)
                 total[i] = SUMS(0.0);
         [[unroll]] for (uint i = 0; i < 2; i++)
@@ -62,13 +68,10 @@ void main()
                 x_at[i] = p.x + uint64_t(min(tile0 + k / 64 % TILES, last_tile) * chunks + k / CHUNK_PIECES) * 1024 +
                         k % 64 * 16;
         }
-#define LOAD_WEIGHTS(w, scales, c) \
+#define LOAD_WEIGHTS(w, scales, high, c) \
         [[unroll]] for (uint u = 0; u < AT_ONCE; u++) \
                 [[unroll]] for (uint i = 0; i < 2; i++) { \
-                        scales[u * 2 + i] = U32x2s(at[i]).v[((c) + u) * 8 + own]; \
-                        [[unroll]] for (uint l = 0; l < LOADS; l++) \
-                                w[(u * 2 + i) * LOADS + l] = \
-                                        U32x4s(at[i] + quants).v[((c) + u) * (32 * LOADS) + l * 32 + lane]; \
+                        LOAD_PANEL(w, scales, high, u * 2 + i, at[i], (c) + u) \
                 }
 #define HAS_PIECE(i) (i * THREADS + THREADS <= PIECES || i * THREADS + thread < PIECES)
 #define LOAD_ROWS(c) \
@@ -79,11 +82,11 @@ void main()
         [[unroll]] for (uint i = 0; i < ROW_LOADS; i++) \
                 if (HAS_PIECE(i)) \
                         s_rows[(to) * PIECES + i * THREADS + thread] = x[i];
-#define MULTIPLY(w, scales, next_w, next_scales, c) { \
+#define MULTIPLY(w, scales, high, next_w, next_scales, next_high, c) { \
         uint next = (c) + AT_ONCE < chunks ? (c) + AT_ONCE : 0; /* past the end: any, not used */ \
 \
         LOAD_ROWS(next) \
-        LOAD_WEIGHTS(next_w, next_scales, next) \
+        LOAD_WEIGHTS(next_w, next_scales, next_high, next) \
         barrier(); \
         [[unroll]] for (uint u = 0; u < AT_ONCE; u++) \
                 [[unroll]] for (uint h = 0; h < 2; h++) { \
@@ -95,7 +98,7 @@ void main()
                                 UNIT_A a[2]; \
 \
                                 [[unroll]] for (uint i = 0; i < 2; i++) \
-                                        FRAGMENT(a[i], w, (u * 2 + i) * LOADS, scales[u * 2 + i], (h * 2 + k)) \
+                                        FRAGMENT(a[i], w, scales, high, u * 2 + i, (h * 2 + k)) \
                                 [[unroll]] for (uint t = 0; t < TILES; t++) { \
                                         UNIT_B b; \
 \
@@ -107,7 +110,7 @@ void main()
                 } \
         slot ^= 1; \
         PUT_ROWS(slot) }
-        LOAD_WEIGHTS(w0, scales0, 0)
+        LOAD_WEIGHTS(w0, scales0, high0, 0)
         tdm_chain_wait_cached(p.chain, p.chain_index, p.chain_wait);
         LOAD_ROWS(0)
         PUT_ROWS(0)
@@ -117,15 +120,16 @@ void main()
                 [[unroll]] for (uint i = 0; i < 2 * TILES; i++)
                         acc[i] = SUMS(0.0);
                 for (; c + AT_ONCE < c1; c += 2 * AT_ONCE) {
-                        MULTIPLY(w0, scales0, w1, scales1, c)
-                        MULTIPLY(w1, scales1, w0, scales0, c + AT_ONCE)
+                        MULTIPLY(w0, scales0, high0, w1, scales1, high1, c)
+                        MULTIPLY(w1, scales1, high1, w0, scales0, high0, c + AT_ONCE)
                 }
                 if (c < c1) {
-                        MULTIPLY(w0, scales0, w1, scales1, c)
+                        MULTIPLY(w0, scales0, high0, w1, scales1, high1, c)
                         [[unroll]] for (uint i = 0; i < SET * LOADS; i++)
                                 w0[i] = w1[i];
                         [[unroll]] for (uint i = 0; i < SET; i++)
                                 scales0[i] = scales1[i];
+                        HIGH_BITS_COPY(high0, high1, SET)
                 }
                 [[unroll]] for (uint i = 0; i < 2 * TILES; i++)
                         total[i] = total[i] + acc[i];
@@ -136,10 +140,10 @@ void main()
         if (GELU) {
                 barrier();
                 [[unroll]] for (uint i = 0; i < 2 * TILES; i++)
-                        s_rows[(gl_SubgroupID * 2 * TILES + i) * 32 + lane] =
+                        s_rows[(UNIT_INDEX * 2 * TILES + i) * 32 + lane] =
                                 floatBitsToUint(vec4(total[i][0], total[i][1], total[i][2], total[i][3]));
                 [[dont_unroll]] for (uint t = 0; t < TILES + NOTHING(p.n_out); t++) {
-                        uint from = (gl_SubgroupID * 2 * TILES + t) * 32 + lane;
+                        uint from = (UNIT_INDEX * 2 * TILES + t) * 32 + lane;
                         vec4 gate = uintBitsToFloat(s_rows[from]), up = uintBitsToFloat(s_rows[from + TILES * 32]);
 
                         [[unroll]] for (uint e = 0; e < 4; e++) {
@@ -147,7 +151,7 @@ void main()
                                 precise float x = clamp(tdm_gelu_mul(gate[e] * p.y_scale, up[e] * p.y_scale) *
                                         p.act_scale, -65504.0, 65504.0);
                                 uint f16_bits = tdm_to_f16(isnan(x) ? 0.0 : x),
-                                        beside = subgroupShuffleXor(f16_bits, 4);
+                                        beside = UNIT_SHUFFLE_XOR(f16_bits, 4);
 
                                 if (own % 2 == 0 && row < p.n_rows && pair < p.panel1)
                                         U32s(tdm_fragment_row(p.acts, p.panel1 * 16, row))

@@ -45,37 +45,38 @@ uint panel_of(uint i)
 
 void main()
 {
-        uint lane = gl_SubgroupInvocationID, subgroup = gl_SubgroupID, own = lane / 4, quad = lane % 4,
+        uint lane = UNIT_LANE, subgroup = UNIT_INDEX, own = lane / 4, quad = lane % 4,
                 chunks = p.cols / 64;
         uint length = TDM_VK_SEGMENT_CHUNKS(p.cols), tile0 = gl_WorkGroupID.y * TILES, row0 = tile0 * 8;
-        uint last_panel = (p.n_out + 15) / 16 - 1, quants = chunks * 64;
+        uint last_panel = (p.n_out + 15) / 16 - 1, quants = QUANTS_AT(chunks);
         SUMS acc[PANELS * TILES];
         uvec4 w0[PANELS * LOADS], w1[PANELS * LOADS], x0[TILES * 2], x1[TILES * 2];
-        uvec2 scales0[PANELS], scales1[PANELS];
+        SCALES scales0[PANELS], scales1[PANELS];
+        HIGH_BITS(high0, PANELS)
+        HIGH_BITS(high1, PANELS)
         uint64_t at[PANELS], x_at[TILES];
         float sums[PASSES * ITEMS];
 
         HALF_CONSTANTS
+        TABLE
         [[unroll]] for (uint i = 0; i < PANELS; i++)
                 at[i] = panel_address(min(panel_of(i), last_panel));
         [[unroll]] for (uint t = 0; t < TILES; t++)
                 x_at[t] = p.x + uint64_t(tile0 + t) * (p.cols * 16) + lane * 16;
-#define LOAD_WEIGHTS(w, scales, c) \
+#define LOAD_WEIGHTS(w, scales, high, c) \
         [[unroll]] for (uint i = 0; i < PANELS; i++) { \
-                scales[i] = U32x2s(at[i]).v[(c) * 8 + own]; \
-                [[unroll]] for (uint l = 0; l < LOADS; l++) \
-                        w[i * LOADS + l] = U32x4s(at[i] + quants).v[(c) * (32 * LOADS) + l * 32 + lane]; \
+                LOAD_PANEL(w, scales, high, i, at[i], c) \
         }
 #define LOAD_ROWS(x, c) \
         [[unroll]] for (uint t = 0; t < TILES; t++) \
                 [[unroll]] for (uint h = 0; h < 2; h++) \
                         x[t * 2 + h] = Act32x4s(x_at[t]).v[(c) * 64 + h * 32];
-#define MULTIPLY(w, scales, x) \
+#define MULTIPLY(w, scales, high, x) \
         [[unroll]] for (uint i = 0; i < PANELS; i++) \
                 [[unroll]] for (uint j = 0; j < 4; j++) { \
                         UNIT_A a; \
 \
-                        FRAGMENT(a, w, i * LOADS, scales[i], j) \
+                        FRAGMENT(a, w, scales, high, i, j) \
                         [[unroll]] for (uint t = 0; t < TILES; t++) { \
                                 UNIT_B b; \
 \
@@ -84,40 +85,43 @@ void main()
                         } \
                 }
         if (subgroup * length < chunks)
-                LOAD_WEIGHTS(w0, scales0, subgroup * length)
+                LOAD_WEIGHTS(w0, scales0, high0, subgroup * length)
         tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
 
         // What is loaded last in a round is the first of the next one; in the last round it is in vain.
         if (subgroup * length < chunks)
                 LOAD_ROWS(x0, subgroup * length)
         [[dont_unroll]] for (uint round = 0; round < ROUNDS; round++) {
-                uint c0 = (round * SUBGROUPS + subgroup) * length, c = c0, c1 = min(c0 + length, chunks);
+                uint c0 = (round * SUBGROUPS + subgroup) * length, c = c0, c1 = UNIT_END(c0, length, chunks);
                 uint next_round = c0 + SUBGROUPS * length,
                         after = round + 1 < ROUNDS && next_round < chunks ? next_round : c1 - 1;
 
                 [[unroll]] for (uint i = 0; i < PANELS * TILES; i++)
                         acc[i] = SUMS(0.0);
-                if (c0 < chunks)
+                if (UNIT_HAS_WORK(c0 < chunks))
                         for (;;) {
                                 uint next = c + 1 < c1 ? c + 1 : after, second = c + 2 < c1 ? c + 2 : after;
 
                                 LOAD_ROWS(x1, next)
-                                LOAD_WEIGHTS(w1, scales1, next)
+                                LOAD_WEIGHTS(w1, scales1, high1, next)
                                 LOADS_STAY
-                                MULTIPLY(w0, scales0, x0)
+                                UNIT_COUNTS(c < chunks)
+                                MULTIPLY(w0, scales0, high0, x0)
                                 if (c + 1 >= c1) {
                                         [[unroll]] for (uint i = 0; i < PANELS * LOADS; i++)
                                                 w0[i] = w1[i];
                                         [[unroll]] for (uint i = 0; i < PANELS; i++)
                                                 scales0[i] = scales1[i];
+                                        HIGH_BITS_COPY(high0, high1, PANELS)
                                         [[unroll]] for (uint i = 0; i < TILES * 2; i++)
                                                 x0[i] = x1[i];
                                         break;
                                 }
                                 LOAD_ROWS(x0, second)
-                                LOAD_WEIGHTS(w0, scales0, second)
+                                LOAD_WEIGHTS(w0, scales0, high0, second)
                                 LOADS_STAY
-                                MULTIPLY(w1, scales1, x1)
+                                UNIT_COUNTS(c + 1 < chunks)
+                                MULTIPLY(w1, scales1, high1, x1)
                                 if (c + 2 >= c1)
                                         break;
                                 c += 2;
@@ -159,7 +163,7 @@ void main()
                         uint out_index = (gl_WorkGroupID.x * (PANELS / 2) + i) * 16 + out_in_panel;
                         precise float x = clamp(tdm_gelu_mul(sums[k] * p.y_scale, sums[ITEMS + k] * p.y_scale) *
                                 p.act_scale, -65504.0, 65504.0);
-                        uint f16_bits = tdm_to_f16(isnan(x) ? 0.0 : x), beside = subgroupShuffleXor(f16_bits, 1);
+                        uint f16_bits = tdm_to_f16(isnan(x) ? 0.0 : x), beside = UNIT_SHUFFLE_XOR(f16_bits, 1);
 
                         if (used && out_in_panel % 2 == 0 && out_index < p.panel1 * 16)
                                 Act32s(tdm_fragment_row(p.acts, p.panel1 * 16, row))

@@ -52,7 +52,7 @@ uint panel_of(uint group, uint i)
 void stage(uint begin, uint end, uint chunks)
 {
         uint thread = gl_LocalInvocationID.x, flag = tdm_flag_read(p.chain_index, p.chain_wait);
-        uint first = ALONE ? begin * 8 + gl_SubgroupInvocationID : thread, n = (ALONE ? end : chunks) * 8;
+        uint first = ALONE ? begin * 8 + UNIT_LANE : thread, n = (ALONE ? end : chunks) * 8;
 
 #define LOOK_FLAGGED \
         tdm_flagged(p.x, thread * (p.cols / 64), flag, there);
@@ -82,33 +82,31 @@ void stage(uint begin, uint end, uint chunks)
                                 s_row[(k0 + k) * BRINGERS + first] = row[k];
         }
         if (ALONE) {
-                subgroupMemoryBarrierShared();
-                subgroupBarrier();
+                UNIT_BARRIER;
         } else
                 barrier();
 }
 
 void main()
 {
-        uint lane = gl_SubgroupInvocationID, own = lane / 4, quad = lane % 4, chunks = p.cols / 64,
+        uint lane = UNIT_LANE, own = lane / 4, quad = lane % 4, chunks = p.cols / 64,
                 length = TDM_VK_SEGMENT_CHUNKS(p.cols);
-        uint group = gl_SubgroupID / PARTS, segment0 = gl_SubgroupID % PARTS * ROUNDS;
-        uint last_panel = (p.n_out + 15) / 16 - 1, quants = chunks * 64,
+        uint group = UNIT_INDEX / PARTS, segment0 = UNIT_INDEX % PARTS * ROUNDS;
+        uint last_panel = (p.n_out + 15) / 16 - 1, quants = QUANTS_AT(chunks),
                 end = min((segment0 + ROUNDS) * length, chunks);
         SUMS acc[PANELS];
-        uvec2 scales[SETS * PANELS];
+        SCALES scales[SETS * PANELS];
         uvec4 w[SETS * PANELS * LOADS];
+        HIGH_BITS(high, SETS * PANELS)
         uint64_t at[PANELS];
 
         HALF_CONSTANTS
+        TABLE
         [[unroll]] for (uint i = 0; i < PANELS; i++)
                 at[i] = panel_address(min(panel_of(group, i), last_panel));
 #define LOAD_SET(set, c) \
         [[unroll]] for (uint i = 0; i < PANELS; i++) { \
-                scales[(set) * PANELS + i] = U32x2s(at[i]).v[(c) * 8 + own]; \
-                [[unroll]] for (uint l = 0; l < LOADS; l++) \
-                        w[((set) * PANELS + i) * LOADS + l] = \
-                                U32x4s(at[i] + quants).v[(c) * (32 * LOADS) + l * 32 + lane]; \
+                LOAD_PANEL(w, scales, high, (set) * PANELS + i, at[i], c) \
         }
         if (segment0 * length < chunks)
                 [[unroll]] for (uint set = 0; set < SETS; set++)
@@ -116,9 +114,9 @@ void main()
         tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
         stage(segment0 * length, end, chunks);
 
-        [[dont_unroll]] for (uint segment = segment0; segment < segment0 + ROUNDS && segment * length < chunks;
-                segment++) {
-                uint c0 = segment * length, c1 = min(c0 + length, chunks);
+        [[dont_unroll]] for (uint segment = segment0;
+                segment < segment0 + ROUNDS && UNIT_HAS_WORK(segment * length < chunks); segment++) {
+                uint c0 = segment * length, c1 = UNIT_END(c0, length, chunks);
 
                 [[unroll]] for (uint i = 0; i < PANELS; i++)
                         acc[i] = SUMS(0.0);
@@ -131,6 +129,8 @@ void main()
                                         break;
                                 uvec4 x[2];
 
+                                UNIT_COUNTS(c + set < chunks)
+
                                 [[unroll]] for (uint h = 0; h < 2; h++)
                                         x[h] = s_row[(c + set) * 8 + h * 4 + quad];
                                 [[unroll]] for (uint i = 0; i < PANELS; i++)
@@ -138,7 +138,7 @@ void main()
                                                 UNIT_A a;
                                                 UNIT_B b;
 
-                                                FRAGMENT(a, w, (set * PANELS + i) * LOADS, scales[set * PANELS + i], j)
+                                                FRAGMENT(a, w, scales, high, set * PANELS + i, j)
                                                 ROWS_FRAGMENT(b, x[j / 2][j % 2 * 2], x[j / 2][j % 2 * 2 + 1])
                                                 acc[i] = coopMatMulAdd(a, b, acc[i]);
                                         }
@@ -177,7 +177,7 @@ void main()
                         uint out_index = (gl_WorkGroupID.x * GROUPS * OWN + panel) * 16 + out_in_panel;
                         precise float x = clamp(tdm_gelu_mul(sum * p.y_scale, second * p.y_scale) * p.act_scale,
                                 -65504.0, 65504.0);
-                        uint f16_bits = tdm_to_f16(isnan(x) ? 0.0 : x), beside = subgroupShuffleXor(f16_bits, 1);
+                        uint f16_bits = tdm_to_f16(isnan(x) ? 0.0 : x), beside = UNIT_SHUFFLE_XOR(f16_bits, 1);
 
                         if (used && out_in_panel % 2 == 0 && out_index < p.panel1 * 16)
                                 tdm_put_word(p.acts, flag != 0 ? tdm_fragment_word(out_index, true) :

@@ -4,13 +4,40 @@
 // (weight times gain) squared, and a weight at most its block's scale times what a type's largest value is. Leaves the
 // largest of all outputs of the sum over blocks of scale² times the sum of gain², of the two matrices' product where
 // there are two; and the largest scale. As bits of floats, which are in order where they are not negative. Layout as in
-// the segment: before repack.comp.
+// the segment: before repack.comp. Of a type of engine/weights/subblock.h a block's scale is taken for the largest of
+// its weights, and the largest scale is that of d and of all sub-blocks'.
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
+#include "gpu-worker/vulkan/shaders/common/subblock.glsl"
 layout(local_size_x = 256) in;
+// of the matrices, where they are made of sub-blocks; else any other
+layout(constant_id = 0) const uint TYPE0 = 0;
+layout(constant_id = 1) const uint TYPE1 = 0;
 layout(push_constant) uniform Push { tdm_vk_bound_push p; };
 
 shared float s_sum[2][256];
 shared float s_most[256];
+
+// What counts for a block's products; `most` grows to its largest scale.
+float block_scale(const uint type, uint64_t panel, uint b, uint lane, inout float most)
+{
+        float scale;
+
+        if (!tdm_subblock_type(type)) {
+                scale = abs(tdm_panel_scale(panel, b, lane));
+                most = max(most, scale);
+                return scale;
+        }
+
+        tdm_subblock_slice block = tdm_subblock_read(type, panel, p.cols, b, lane);
+
+        scale = 0;
+        for (uint k = 0; k < 32; k++)
+                scale = max(scale, abs(tdm_subblock_value(type, block, k)));
+        most = max(most, max(abs(block.scale[0]), abs(block.scale[1])));
+        most = max(most, abs(tdm_f16(uint(U16s(panel).v[b / tdm_subblock_unit_blocks(type) *
+                tdm_subblock_n_f16(type) * 16 + lane])))); // d
+        return scale;
+}
 
 void main()
 {
@@ -26,15 +53,13 @@ void main()
 
                         gains += gain * gain;
                 }
-                float d0 = abs(tdm_panel_scale(p.w0 + uint64_t(panel) * p.panel_bytes, b, lane));
+                float d0 = block_scale(TYPE0, p.w0 + uint64_t(panel) * p.panel_bytes, b, lane, most);
 
                 sums[0] += d0 * d0 * gains;
-                most = max(most, d0);
                 if (p.w1 != 0) {
-                        float d1 = abs(tdm_panel_scale(p.w1 + uint64_t(panel) * p.panel_bytes, b, lane));
+                        float d1 = block_scale(TYPE1, p.w1 + uint64_t(panel) * p.panel_bytes1, b, lane, most);
 
                         sums[1] += d1 * d1 * gains;
-                        most = max(most, d1);
                 }
         }
         s_sum[0][thread] = sums[0];

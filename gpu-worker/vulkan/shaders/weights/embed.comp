@@ -2,6 +2,7 @@
 // Rows of the embedding matrix, dequantised and scaled, into the residual stream.
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
 #include "gpu-worker/vulkan/shaders/common/subblock.glsl"
+#include "gpu-worker/vulkan/shaders/common/subblock-value.glsl"
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint FORM = 0;
 layout(push_constant) uniform Push { tdm_vk_embed_push p; };
@@ -17,9 +18,9 @@ void main()
         uint k = gl_WorkGroupID.y * 256 + gl_LocalInvocationID.x;
 
         if (k < p.d) {
-                float w = tdm_subblock_type(TYPE) ? tdm_subblock_value(TYPE,
-                        tdm_subblock_read(TYPE, panel, p.d, k / 32, token % 16), k % 32)
-                                           : tdm_panel_value(FORM, panel, p.d, k, token % 16);
+                float w = !tdm_subblock_type(TYPE) ? tdm_panel_value(FORM, panel, p.d, k, token % 16)
+                        : (FORM & TDM_VK_FRAGMENTS) != 0 ? tdm_fragment_value(TYPE, panel, p.d, k, token % 16)
+                        : tdm_subblock_value(TYPE, tdm_subblock_read(TYPE, panel, p.d, k / 32, token % 16), k % 32);
                 precise float x = w * p.scale;
                 F32s(p.hidden + uint64_t(row) * p.d * 4).v[k] = x;
         }

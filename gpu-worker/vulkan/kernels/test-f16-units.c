@@ -1,0 +1,100 @@
+/* The kernels for f16 matrix units, every type of weights in each, on any Vulkan device: where it has no such units
+ * they are emulated (tests/emulated-units.h). What shows that a kernel is right is what shows it at load
+ * (proof/prove-f16.c): the plainest must give the products of random weights and rows, every other its bits. The bound
+ * of the former, 2e-5 of the root of the sum of the products' squares, is a few last places of f32. Of one type,
+ * which the first argument names. MATMUL_F16_WIDE with GELU is not here: emulated it gives other bits, and on a GPU it
+ * is proven at load. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "engine/weights/subblock.h"
+#include "gpu-worker/vulkan/kernels/kernels.h"
+#include "gpu-worker/vulkan/proof/proof.h"
+#include "gpu-worker/vulkan/tests/emulated-units.h"
+#include "gpu-worker/vulkan/vulkan.h"
+
+static _Atomic uint64_t heartbeat;
+static struct tdm_vk_device *device;
+
+/* constants: of the shader, without the type. */
+static void need(enum tdm_vk_shader shader, uint32_t type, uint32_t shape, uint32_t threads, uint32_t chunks)
+{
+        struct tdm_error err = {};
+
+        if (tdm_vk_pipeline_need(device, shader, (const uint32_t[]){ type | TDM_VK_FRAGMENTS, shape, threads, chunks },
+                                 &err) != 0)
+                fail_msg("type %u: %s", type, err.message);
+}
+
+/* As they are chosen for some model: one row and few, with GELU and without, in one round and several, alone in a
+ * workgroup and in groups; hundreds. The proofs' rows have 13 segments of up to 4 chunks, so some subgroups of 14 or 16
+ * have nothing. */
+static void need_all(uint32_t type)
+{
+        struct tdm_error err = {};
+
+        assert_int_equal(tdm_vk_prove_f16_need(device, type, &err), 0);
+        need(TDM_VK_MATVEC_F16, type, TDM_VK_MATVEC_F16_SHAPE(1, 1, 1, 2, 0), 14 * 32, 4);
+        need(TDM_VK_MATVEC_F16, type, TDM_VK_MATVEC_F16_SHAPE(2, 2, 7, 2, 1), 4 * 32, 4);
+        need(TDM_VK_MATVEC_F16, type, TDM_VK_MATVEC_F16_SHAPE(1, 3, 4, 3, 0), 4 * 32, 4);
+        need(TDM_VK_MATMUL_F16, type, TDM_VK_MATMUL_F16_SHAPE(1, 2, 2, 1), 8 * 32, 0);
+        need(TDM_VK_MATMUL_F16, type, TDM_VK_MATMUL_F16_SHAPE(4, 3, 7, 0), 2 * 32, 0);
+        need(TDM_VK_MATMUL_F16_WIDE, type, TDM_VK_MATMUL_F16_WIDE_SHAPE(4, 2, 0), 64, 0);
+        need(TDM_VK_MATMUL_F16_WIDE, type, TDM_VK_MATMUL_F16_WIDE_SHAPE(8, 1, 0), 64, 0);
+}
+
+static uint32_t wanted = TDM_TYPE_Q4_0;
+
+static void proven(void **state)
+{
+        struct tdm_error err = {};
+        unsigned n_proven = 0, n_kernels = 0;
+
+        device->deferring = true;
+        need_all(wanted);
+        assert_int_equal(tdm_vk_pipelines_compile(device, &err), 0);
+        device->deferring = false;
+        assert_int_equal(tdm_vk_prove_f16(device, &err), 0);
+        for (unsigned i = 0; i < device->n_pipelines; i++) {
+                const struct tdm_vk_pipeline *p = &device->pipelines[i];
+
+                if (!tdm_vk_matrix_kernel(p->shader))
+                        continue;
+                if (!p->proven)
+                        print_error("%s is %s\n", p->name, p->tried ? "wrong" : "not tried: the reference is wrong");
+                n_proven += p->proven;
+                n_kernels++;
+        }
+        assert_int_equal(n_proven, n_kernels);
+        assert_int_equal(n_kernels, 8);
+}
+
+int main(int argc, char **argv)
+{
+        const struct CMUnitTest tests[] = { cmocka_unit_test(proven) };
+        const struct tdm_device_config config = { .n_threads = 2, .heartbeat = &heartbeat };
+        struct tdm_device *opened;
+        struct tdm_error err = {};
+        int r;
+
+        for (uint32_t i = 0; i <= TDM_TYPE_BF16 && argc > 1; i++)
+                if (tdm_type_info(i) && strcmp(tdm_type_info(i)->name, argv[1]) == 0)
+                        wanted = i;
+        emulate_units();
+        if (tdm_vulkan_device_ops.open(&opened, &config, &err) != 0) {
+                fprintf(stderr, "skipped: %s\n", err.message);
+                return 77;
+        }
+        device = (struct tdm_vk_device *)opened;
+        if (!device->f16_units) {
+                fprintf(stderr, "skipped: the device has neither matrix units nor shaderFloat16\n");
+                return 77;
+        }
+        r = cmocka_run_group_tests(tests, NULL, NULL);
+        tdm_vulkan_device_ops.close(opened);
+        return r;
+}

@@ -1,0 +1,185 @@
+// f16.glsl's weights of the types of engine/weights/subblock.h: how a thread loads what it has of a chunk, and how that
+// becomes f16. Where words lie is written in fragments-subblock.glsl.
+//
+// A weight is u S + M with one rounding, u its unsigned quant. S and M are f16: products of two f16 that are rounded
+// once, a sub-block's scale or minimum times its unit's. u's bits are u 2^-24 as an f16 where they begin at a half's
+// lowest bit, as those of output g do, and u 2^-20 four bits further, as those of g + 8; what is stored as d makes up
+// for it, as in f16.glsl. Types without a minimum have M = -offset S. The quants of IQ4_NL and IQ4_XS stand for bytes:
+// two of neighbouring columns come from a table in shared memory as two f16, and S is the scale that counts.
+//
+// Everything of outputs g and g + 8 is computed in pairs: a word's low and high half.
+#include "gpu-worker/vulkan/shaders/common/fragments-subblock.glsl"
+
+const bool IQ4 = TDM_FRAGMENT_IS_TABLE(TYPE);
+const uint BITS = TDM_FRAGMENT_BITS(TYPE), LOW_BITS = BITS <= 3 ? 2 : 4;
+const uint UNIT_CHUNKS = TDM_FRAGMENT_UNIT_CHUNKS(TYPE);
+const uint LOADS = 1;
+
+shared uint s_table[IQ4 ? 256 : 1]; // of two nibbles: their two f16
+
+// Every thread comes here first.
+#define TABLE \
+        if (IQ4) { \
+                [[dont_unroll]] for (uint i_ = gl_LocalInvocationIndex; i_ < 256; i_ += THREADS) \
+                        s_table[i_] = packHalf2x16(vec2(tdm_fragment_table(i_ & 15u), tdm_fragment_table(i_ >> 4))); \
+                barrier(); \
+        }
+
+// .xy: of the front, .zw: of the unit's scales
+#define SCALES uvec4
+#define HIGH_BITS(name, n) uvec2 name[n];
+#define HIGH_BITS_COPY(to, from, n) \
+        [[unroll]] for (uint i_ = 0; i_ < (n); i_++) \
+                to[i_] = from[i_];
+#define QUANTS_AT(chunks) TDM_FRAGMENT_FRONT_BYTES(TYPE, (chunks) * 64)
+
+const uint CHUNK_BYTES = TDM_FRAGMENT_CHUNK_BYTES(TYPE);
+
+// body: of a panel, behind its front.
+uvec4 load_scales(uint64_t panel, uint64_t body, uint c, uint own)
+{
+        uint64_t scales = body + (c * CHUNK_BYTES + TDM_FRAGMENT_SCALES_AT(TYPE));
+        uint front = c / UNIT_CHUNKS * 8 + own;
+        uvec4 s = uvec4(0);
+
+        if (UNIT_CHUNKS == 1) {
+                if (TDM_FRAGMENT_N_F16(TYPE) == 2)
+                        return U32x4s(panel).v[front];
+                s.xy = U32x2s(panel).v[front];
+                return s;
+        }
+        if (TDM_FRAGMENT_N_F16(TYPE) == 2)
+                s.xy = U32x2s(panel).v[front];
+        else
+                s.x = U32s(panel).v[front];
+        if (TYPE == TDM_VK_Q2_K || TYPE == TDM_VK_Q6_K)
+                s.zw = U32x2s(scales).v[own];
+        else if (TYPE == TDM_VK_IQ4_XS) {
+                s.z = uint(U16s(scales).v[own]);
+                s.y >>= c % 4 * 4;
+        } else {
+                s.z = U32s(scales).v[own];
+                s.w = uint(U16s(scales + 32).v[own]);
+        }
+        return s;
+}
+
+uvec4 load_low(uint64_t body, uint c, uint thread)
+{
+        if (LOW_BITS == 2)
+                return uvec4(U32x2s(body + c * CHUNK_BYTES).v[thread], 0, 0);
+        return U32x4s(body + c * CHUNK_BYTES).v[thread];
+}
+
+uvec2 load_high(uint64_t body, uint c, uint thread)
+{
+        uint64_t high = body + (c * CHUNK_BYTES + TDM_FRAGMENT_HIGH_AT(TYPE));
+
+        if (BITS - LOW_BITS == 2)
+                return U32x2s(high).v[thread];
+        if (BITS - LOW_BITS == 1)
+                return uvec2(U32s(high).v[thread], 0);
+        return uvec2(0);
+}
+
+#define LOAD_PANEL(w, scales, high, k, at, c) { \
+        scales[k] = load_scales(at, (at) + quants, c, own); \
+        w[k] = load_low((at) + quants, c, lane); \
+        high[k] = load_high((at) + quants, c, lane); }
+
+// Whole numbers below 1024, one in each half, less a number.
+#define WHOLE(word, less) (F16X2((word) | bits_) - f16vec2(1024.0hf + (less)))
+
+// 16 bits to two halves of 8.
+uint halves(uint word)
+{
+        return word & 0xffu | word << 8 & 0xff0000u;
+}
+
+// S and M of the j-th 16 columns of a chunk, of outputs g and g + 8.
+void scales_of(uvec4 s, const uint j, uint bits_, out f16vec2 scale, out f16vec2 add)
+{
+        const uint b = j / 2;
+
+        add = f16vec2(0.0hf);
+        if (TYPE == TDM_VK_Q4_1 || TYPE == TDM_VK_Q5_1) {
+                scale = F16X2(s[b]);
+                add = F16X2(s[2 + b]);
+        } else if (TYPE == TDM_VK_Q5_0 || TYPE == TDM_VK_IQ4_NL) {
+                scale = F16X2(s[b]);
+        } else if (TYPE == TDM_VK_IQ4_XS) {
+                scale = WHOLE(halves(s.z) >> 4 * b & 0x000f000fu | (s.y >> 2 * b & 0x00030003u) << 4, 32.0hf) *
+                        F16X2(s.x);
+        } else if (TYPE == TDM_VK_Q6_K) {
+                scale = WHOLE(s[2 + b] >> 8 * (j % 2) & 0x00ff00ffu, 128.0hf) * F16X2(s.x);
+        } else if (TYPE == TDM_VK_Q2_K) {
+                scale = WHOLE(s[2 + b] >> 8 * (j % 2) & 0x000f000fu, 0.0hf) * F16X2(s.x);
+                add = WHOLE(s[2 + b] >> 8 * (j % 2) + 4 & 0x000f000fu, 0.0hf) * F16X2(s.y);
+        } else {
+                uint rest = halves(s.w), word[4] = uint[4](s.z & 0x003f003fu, s.z >> 6 & 0x003f003fu,
+                        s.z >> 12 & 0x000f000fu | rest >> 2 & 0x00300030u, rest & 0x003f003fu);
+
+                if (TYPE == TDM_VK_Q3_K) {
+                        scale = WHOLE(word[j], 32.0hf) * F16X2(s.x);
+                } else {
+                        scale = WHOLE(word[b], 0.0hf) * F16X2(s.x);
+                        add = WHOLE(word[2 + b], 0.0hf) * F16X2(s.y);
+                }
+        }
+        if (TYPE == TDM_VK_Q3_K) // -4 2^-24, -4 2^-20
+                add = scale * f16vec2(-2.384185791015625e-7hf, -3.814697265625e-6hf);
+        if (TYPE == TDM_VK_Q5_0) // 16
+                add = scale * f16vec2(-9.5367431640625e-7hf, -1.52587890625e-5hf);
+        if (TYPE == TDM_VK_Q6_K) // 32
+                add = scale * f16vec2(-1.9073486328125e-6hf, -3.0517578125e-5hf);
+}
+
+uint shifted(uint word, const int left)
+{
+        return left >= 0 ? word << left : word >> -left;
+}
+
+// Where u's bits begin at the lowest of each half; of output g + 8 four bits further.
+uint quants_of(uvec4 low, uvec2 high, const uint j, const uint late, const bool eight)
+{
+        const uint place = eight ? 4 : 0;
+        uint u;
+
+        if (LOW_BITS == 2)
+                u = low[j / 2] >> 8 * late + 2 * (j % 2) & 0x00030003u << place;
+        else
+                u = low[j] >> 8 * late & 0x000f000fu << place;
+        if (BITS - LOW_BITS == 1) {
+                const uint i = j * 2 + late;
+
+                u |= shifted(high.x, int(LOW_BITS) - int(i % 4 + i / 4 * 8)) & 0x00010001u << LOW_BITS + place;
+        }
+        if (BITS - LOW_BITS == 2)
+                u |= shifted(high[j / 2], int(LOW_BITS) - int(j % 2 * 2 + late * 8)) & 0x00030003u << LOW_BITS + place;
+        return u;
+}
+
+f16vec2 table_pair(uint word, const uint i)
+{
+        return F16X2(s_table[word >> 8 * i & 0xffu]);
+}
+
+#define FRAGMENT(a, w, scales, high, k, j) { \
+        f16vec2 scale_, add_, a_, b_, c_, d_; \
+\
+        scales_of(scales[k], j, bits_, scale_, add_); \
+        if (IQ4) { \
+                a_ = table_pair(w[k][j], 0) * scale_.xx; \
+                b_ = table_pair(w[k][j], 1) * scale_.xx; \
+                c_ = table_pair(w[k][j], 2) * scale_.yy; \
+                d_ = table_pair(w[k][j], 3) * scale_.yy; \
+        } else { \
+                a_ = UNIT_FMA(F16X2(quants_of(w[k], high[k], j, 0, false)), scale_.xx, add_.xx); \
+                b_ = UNIT_FMA(F16X2(quants_of(w[k], high[k], j, 1, false)), scale_.xx, add_.xx); \
+                c_ = UNIT_FMA(F16X2(quants_of(w[k], high[k], j, 0, true)), scale_.yy, add_.yy); \
+                d_ = UNIT_FMA(F16X2(quants_of(w[k], high[k], j, 1, true)), scale_.yy, add_.yy); \
+        } \
+        a[0] = a_.x; a[1] = a_.y; a[2] = b_.x; a[3] = b_.y; a[4] = c_.x; a[5] = c_.y; a[6] = d_.x; a[7] = d_.y; }
+
+#define HALF_CONSTANTS \
+        uint nothing_ = UNIT_LANE & NOTHING(p.n_out), bits_ = 0x64006400u + nothing_;

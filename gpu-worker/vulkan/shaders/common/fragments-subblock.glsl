@@ -1,0 +1,54 @@
+// Where the weights of the types of engine/weights/subblock.h lie in the order of fragments.glsl: a panel has as many
+// bytes as it had, and what belongs to a unit of 256 columns (Q4_1, Q5_0, Q5_1, IQ4_NL: to a chunk of 64) stays there.
+// A pair is of outputs g and g + 8, in a word's low and high half; thread t has output t / 4 as g.
+//
+//   front, of a unit: [g] pairs of d (and of dmin, negative; IQ4_XS: of scales_h)
+//          of a chunk: [g] pairs of d of its two blocks (and of m)
+//   chunk: [thread] the lowest 4 bits of quants, a word for 16 columns (Q2_K, Q3_K: 2 bits, a word for 32); then
+//          [thread] the other bits of quants: 1 bit, one word; 2 bits, a word for 32 columns; then its scales
+//   scales: Q6_K, Q2_K: [g] bytes of 16 columns each, in two words: of columns 0, 16 of g, of g + 8; 32, 48. A byte of
+//                       Q6_K is its scale plus 128.
+//           Q3_K, Q4_K, Q5_K: four pairs of 6 bits, f0 … f3: the scales of 16 columns each (Q3_K), or the scales of
+//                       both blocks, then their minima. [g] words: in each half f0, f1 six bits further, the lowest 4
+//                       of f2; then [g] 16 bits: in each byte f3 and the rest of f2.
+//           IQ4_XS:     [g] 16 bits: a byte of each of the pair, of both blocks the lowest 4 bits
+//
+// In a half of a word of 4 bits lie quants of column c (low half) or c + 1 (high half): of g, g + 8, then of column c +
+// 8 the same. Words of 2 bits have the same places, of the later 16 columns two bits further. Of IQ4_NL and IQ4_XS a
+// byte has both columns: of g, of g and column c + 8, then of g + 8 the same. The i-th of eight single bits (i: 16
+// columns, then c or c + 8) lies at i % 4 + i / 4 * 8 of its half, that of g + 8 four further; the i-th of four times
+// two bits at i / 2 * 2 + i % 2 * 8, where i % 2 is c + 8.
+//
+// Macros, as lengths of arrays are made of them.
+#define TDM_FRAGMENT_UNIT_TYPES \
+        (1u << TDM_VK_Q2_K | 1u << TDM_VK_Q3_K | 1u << TDM_VK_Q4_K | 1u << TDM_VK_Q5_K | 1u << TDM_VK_Q6_K | \
+         1u << TDM_VK_IQ4_XS)
+#define TDM_FRAGMENT_UNIT_CHUNKS(type) ((TDM_FRAGMENT_UNIT_TYPES >> (type) & 1u) != 0 ? 4u : 1u)
+#define TDM_FRAGMENT_IS_TABLE(type) ((type) == TDM_VK_IQ4_NL || (type) == TDM_VK_IQ4_XS)
+// Of a quant.
+#define TDM_FRAGMENT_BITS(type) \
+        ((type) == TDM_VK_Q2_K ? 2u : (type) == TDM_VK_Q3_K ? 3u : (type) == TDM_VK_Q6_K ? 6u : \
+         (type) == TDM_VK_Q5_0 || (type) == TDM_VK_Q5_1 || (type) == TDM_VK_Q5_K ? 5u : 4u)
+// f16 in front, of a unit or block and an output.
+#define TDM_FRAGMENT_N_F16(type) \
+        ((type) == TDM_VK_Q5_0 || (type) == TDM_VK_Q3_K || (type) == TDM_VK_Q6_K || (type) == TDM_VK_IQ4_NL ? 1u : 2u)
+// Of a unit.
+#define TDM_FRAGMENT_SCALE_BYTES(type) \
+        (TDM_FRAGMENT_UNIT_CHUNKS(type) == 1u ? 0u : (type) == TDM_VK_IQ4_XS ? 64u : \
+         (type) == TDM_VK_Q2_K || (type) == TDM_VK_Q6_K ? 256u : 192u)
+// Of a chunk: all, and where its other bits and its scales begin.
+#define TDM_FRAGMENT_CHUNK_BYTES(type) (TDM_FRAGMENT_SCALE_BYTES(type) / 4u + TDM_FRAGMENT_BITS(type) * 128u)
+#define TDM_FRAGMENT_HIGH_AT(type) (TDM_FRAGMENT_BITS(type) <= 3u ? 256u : 512u)
+#define TDM_FRAGMENT_SCALES_AT(type) (TDM_FRAGMENT_BITS(type) * 128u)
+// Of a unit, or a chunk.
+#define TDM_FRAGMENT_FRONT_WORDS(type) (TDM_FRAGMENT_N_F16(type) * (TDM_FRAGMENT_UNIT_CHUNKS(type) == 1u ? 16u : 8u))
+#define TDM_FRAGMENT_FRONT_BYTES(type, cols) \
+        (((cols) / 64 / TDM_FRAGMENT_UNIT_CHUNKS(type) * TDM_FRAGMENT_FRONT_WORDS(type) * 4 + 63) / 64 * 64)
+
+// What a nibble of IQ4_NL and IQ4_XS stands for.
+float tdm_fragment_table(uint nibble)
+{
+        const uvec4 table = uvec4(0x3f2d1801u, 0x766a5d4fu, 0xa6998d81u, 0xf1d9c5b5u);
+
+        return float(int(table[nibble >> 2] >> 8 * (nibble & 3u) & 0xffu) - 128);
+}

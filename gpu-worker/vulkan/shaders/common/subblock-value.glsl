@@ -1,0 +1,85 @@
+// One weight of a panel in the order of fragments-subblock.glsl, with the bits of tdm_subblock_value() of what it was
+// repacked from, where that was divided by 1.
+#include "gpu-worker/vulkan/shaders/common/fragments-subblock.glsl"
+
+float tdm_pair(uint word, uint lane)
+{
+        return tdm_f16(word >> lane / 8 * 16 & 0xffffu);
+}
+
+// Six bits of the f-th field of a chunk.
+uint tdm_fragment_six(uint64_t scales, uint lane, uint f)
+{
+        uint word = U32s(scales).v[lane % 8] >> lane / 8 * 16,
+                rest = uint(U16s(scales + 32).v[lane % 8]) >> lane / 8 * 8 & 0xffu;
+
+        return f == 0 ? word & 63u : f == 1 ? word >> 6 & 63u : f == 2 ? word >> 12 & 15u | rest >> 6 << 4 : rest & 63u;
+}
+
+float tdm_fragment_value(const uint type, uint64_t panel, uint cols, uint k, uint lane)
+{
+        const uint chunks = TDM_FRAGMENT_UNIT_CHUNKS(type), n_f16 = TDM_FRAGMENT_N_F16(type),
+                   bits = TDM_FRAGMENT_BITS(type), low_bits = bits <= 3 ? 2 : 4;
+        uint c = k / 64, j = k / 16 % 4, b = j / 2, late = k / 8 % 2, eight = lane / 8, own = lane % 8, next = k % 2;
+        uint thread = own * 4 + k % 8 / 2, front = (c / chunks * 8 + own) * (TDM_FRAGMENT_FRONT_WORDS(type) / 8);
+        uint64_t low = panel + TDM_FRAGMENT_FRONT_BYTES(type, cols) + uint64_t(c) * TDM_FRAGMENT_CHUNK_BYTES(type),
+                 high = low + TDM_FRAGMENT_HIGH_AT(type), scales = low + TDM_FRAGMENT_SCALES_AT(type);
+        float factor = eight == 0 ? 16777216.0 : 1048576.0;
+        precise float scale, add = 0, q;
+        uint u;
+
+        if (low_bits == 2)
+                u = U32s(low).v[thread * 2 + b] >> next * 16 + late * 8 + eight * 4 + j % 2 * 2 & 3u;
+        else
+                u = U32s(low).v[thread * 4 + j] >> (TDM_FRAGMENT_IS_TABLE(type) ?
+                        eight * 16 + late * 8 + next * 4 : next * 16 + late * 8 + eight * 4) & 15u;
+        if (bits - low_bits == 1) {
+                uint i = j * 2 + late, shift = next * 16 + eight * 4 + i % 4 + i / 4 * 8;
+
+                u |= (U32s(high).v[thread] >> shift & 1u) << low_bits;
+        }
+        if (bits - low_bits == 2) {
+                uint shift = next * 16 + eight * 4 + j % 2 * 2 + late * 8;
+
+                u |= (U32s(high).v[thread * 2 + b] >> shift & 3u) << low_bits;
+        }
+        q = float(u);
+
+        if (chunks == 1) {
+                scale = tdm_pair(U32s(panel).v[front + b], lane);
+                if (n_f16 == 2)
+                        add = tdm_pair(U32s(panel).v[front + 2 + b], lane);
+        } else {
+                scale = tdm_pair(U32s(panel).v[front], lane);
+                if (n_f16 == 2 && type != TDM_VK_IQ4_XS)
+                        add = tdm_pair(U32s(panel).v[front + 1], lane);
+                if (type == TDM_VK_IQ4_XS) {
+                        uint s = uint(U16s(scales).v[own]) >> eight * 8 + b * 4 & 15u |
+                                (U32s(panel).v[front + 1] >> eight * 16 + c % 4 * 4 + b * 2 & 3u) << 4;
+
+                        scale = scale * float(int(s) - 32);
+                } else if (type == TDM_VK_Q2_K || type == TDM_VK_Q6_K) {
+                        uint s = U32s(scales).v[own * 2 + b] >> eight * 16 + j % 2 * 8 & 0xffu;
+
+                        scale = scale * (type == TDM_VK_Q6_K ? float(int(s) - 128) : float(s & 15u));
+                        add = type == TDM_VK_Q2_K ? add * float(s >> 4) : 0;
+                } else if (type == TDM_VK_Q3_K) {
+                        scale = scale * float(int(tdm_fragment_six(scales, lane, j)) - 32);
+                } else {
+                        scale = scale * float(tdm_fragment_six(scales, lane, b));
+                        add = add * float(tdm_fragment_six(scales, lane, 2 + b));
+                }
+        }
+        if (TDM_FRAGMENT_IS_TABLE(type)) {
+                precise float v = tdm_fragment_table(u) * scale;
+
+                return v;
+        }
+        scale = scale / factor;
+        if (type == TDM_VK_Q5_0 || type == TDM_VK_Q3_K || type == TDM_VK_Q6_K) {
+                precise float v = (q - (type == TDM_VK_Q5_0 ? 16.0 : type == TDM_VK_Q3_K ? 4.0 : 32.0)) * scale;
+
+                return v;
+        }
+        return fma(q, scale, add);
+}

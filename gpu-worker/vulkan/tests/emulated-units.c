@@ -1,0 +1,44 @@
+/* The code behind emulated-units.h. */
+#include "gpu-worker/vulkan/tests/emulated-units.h"
+#include "gpu-worker/vulkan/device/gpu.h"
+
+static const uint32_t matvec[] =
+#include "matvec-f16-emulated.inc"
+        ;
+static const uint32_t matmul[] =
+#include "matmul-f16-emulated.inc"
+        ;
+static const uint32_t wide[] =
+#include "matmul-f16-wide-emulated.inc"
+        ;
+static const uint32_t matvec_subblock[] =
+#include "matvec-f16-subblock-emulated.inc"
+        ;
+static const uint32_t matmul_subblock[] =
+#include "matmul-f16-subblock-emulated.inc"
+        ;
+static const uint32_t wide_subblock[] =
+#include "matmul-f16-wide-subblock-emulated.inc"
+        ;
+
+static struct tdm_vk_code code(enum tdm_vk_shader shader, bool subblock)
+{
+#define CODE(name)                                                                                                     \
+        (struct tdm_vk_code)                                                                                           \
+        {                                                                                                              \
+                name, sizeof(name)                                                                                     \
+        }
+        switch (shader) {
+        case TDM_VK_MATVEC_F16:
+                return subblock ? CODE(matvec_subblock) : CODE(matvec);
+        case TDM_VK_MATMUL_F16:
+                return subblock ? CODE(matmul_subblock) : CODE(matmul);
+        default:
+                return subblock ? CODE(wide_subblock) : CODE(wide);
+        }
+}
+
+void emulate_units(void)
+{
+        tdm_vk_emulated_code = code;
+}
