@@ -102,9 +102,9 @@ static struct tdm_matmul_out out(const struct tdm_host_weight *weight, float *y,
 /* ---- attention ---- */
 
 /* cos and sin of the row's position, computed once for all layers of a group while the rows stay the same. */
-static const float *rope_row(struct tdm_host_model *model, enum tdm_kv_group group, uint32_t row, uint32_t position)
+static const float *rope_row(struct tdm_host_model *model, enum tdm_kv_group group, uint32_t half, uint32_t row,
+                             uint32_t position)
 {
-        uint32_t half = model->hp.head_dim / 2;
         float *cos_sin = model->rope_rows[group] + (size_t)row * 2 * half;
 
         if (model->rope_position[group][row] != position) {
@@ -123,12 +123,15 @@ static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned
         const struct tdm_step_row *r = &pass->step->rows[pass->first_row + row];
         float query_scale = model->recipe.layers[pass->layer].query_scale;
         enum tdm_kv_group group = tdm_kv_group_of(&model->hp, pass->layer);
-        uint32_t head_dim = model->hp.head_dim, n_heads = model->hp.n_heads, n_kv_heads = model->hp.n_kv_heads;
+        const struct tdm_layer_sizes *sizes = &model->hp.layers[pass->layer];
+        uint32_t head_dim = sizes->head_dim, n_heads = sizes->n_heads;
+        /* A layer that reads another's keys and values makes none. */
+        uint32_t n_kv_heads = sizes->kv_layer == pass->layer ? sizes->n_kv_heads : 0;
         uint32_t page =
                 pass->step
                         ->tables[group][(size_t)r->seq * pass->step->table_entries + r->position / TDM_KV_PAGE_TOKENS];
-        uint32_t layer_index = tdm_kv_layer_index(&model->hp, pass->layer), n_saturated = 0;
-        const float *cos = rope_row(model, group, row, r->position), *sin = cos + head_dim / 2;
+        uint32_t n_saturated = 0;
+        const float *cos = rope_row(model, group, head_dim / 2, row, r->position), *sin = cos + head_dim / 2;
 
         for (uint32_t h = 0; h < n_heads; h++) {
                 float *q = model->q + ((size_t)row * n_heads + h) * head_dim;
@@ -141,7 +144,7 @@ static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned
         for (uint32_t h = 0; h < n_kv_heads; h++) {
                 float *k = model->k + ((size_t)row * n_kv_heads + h) * head_dim;
                 const float *v = model->v + ((size_t)row * n_kv_heads + h) * head_dim;
-                uint8_t *part = model->kv_base + tdm_kv_part_offset(&model->kv, group, page, layer_index, h);
+                uint8_t *part = model->kv_base + tdm_kv_part_offset(&model->kv, pass->layer, page, h);
 
                 kernels->rmsnorm(k, layer->k_norm, head_dim, model->recipe.norm_eps, k);
                 kernels->rope(k, cos, sin, head_dim);
@@ -157,7 +160,9 @@ void tdm_host_attend(struct tdm_host_model *model, const struct tdm_step *step, 
 {
         struct pass pass = { .model = model, .step = step, .layer = layer, .first_row = first, .n_rows = n };
 
-        each_row(&pass, (model->hp.n_heads + 2 * model->hp.n_kv_heads) * model->hp.head_dim, rotate_and_store_row);
+        const struct tdm_layer_sizes *sizes = &model->hp.layers[layer];
+
+        each_row(&pass, (sizes->n_heads + 2 * sizes->n_kv_heads) * sizes->head_dim, rotate_and_store_row);
         tdm_attention_run(model->attention, model->pool, model->kernels, &model->hp, &model->kv, model->kv_base, step,
                           layer, first, n, model->q, model->attn);
 }
@@ -167,8 +172,9 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
         const struct tdm_host_layer *l = &model->layers[layer];
         struct tdm_pool *pool = model->pool;
         const struct tdm_kernels *kernels = model->kernels;
-        uint32_t d = model->hp.d_model, q_width = model->hp.n_heads * model->hp.head_dim;
-        uint32_t kv_width = model->hp.n_kv_heads * model->hp.head_dim;
+        const struct tdm_layer_sizes *sizes = &model->hp.layers[layer];
+        uint32_t d = model->hp.d_model, q_width = sizes->n_heads * sizes->head_dim;
+        uint32_t kv_width = sizes->n_kv_heads * sizes->head_dim, n_products = sizes->kv_layer == layer ? 3 : 1;
 
         for (uint32_t first = 0, n; first < step->head.n_rows; first += n) {
                 struct pass pass = { .model = model,
@@ -185,7 +191,7 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
                 tdm_matmul(pool, kernels, pass.acts, n,
                            (struct tdm_matmul_out[]){ out(&l->q, model->q, q_width), out(&l->k, model->k, kv_width),
                                                       out(&l->v, model->v, kv_width) },
-                           3);
+                           n_products);
                 tdm_host_attend(model, step, layer, first, n);
 
                 tdm_acts_prepare(&model->acts[TDM_HOST_ATTN_OUT], kernels, pool, model->attn, q_width, n, q_width);

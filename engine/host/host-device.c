@@ -148,8 +148,11 @@ static void layers_init(struct tdm_host_model *model, const enum tdm_act *acts)
                 struct tdm_host_layer *l = &model->layers[i];
 
                 matrix_init(model, TDM_TENSOR_Q, i, acts[TDM_HOST_QKV], &l->q);
-                matrix_init(model, TDM_TENSOR_K, i, acts[TDM_HOST_QKV], &l->k);
-                matrix_init(model, TDM_TENSOR_V, i, acts[TDM_HOST_QKV], &l->v);
+                l->k = l->v = l->q; /* neither is used where the layer reads another's */
+                if (model->hp.layers[i].kv_layer == i) {
+                        matrix_init(model, TDM_TENSOR_K, i, acts[TDM_HOST_QKV], &l->k);
+                        matrix_init(model, TDM_TENSOR_V, i, acts[TDM_HOST_QKV], &l->v);
+                }
                 matrix_init(model, TDM_TENSOR_O, i, acts[TDM_HOST_ATTN_OUT], &l->o);
                 matrix_init(model, TDM_TENSOR_GATE, i, acts[TDM_HOST_GATE_UP], &l->gate);
                 matrix_init(model, TDM_TENSOR_UP, i, acts[TDM_HOST_GATE_UP], &l->up);
@@ -192,12 +195,15 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
         const struct tdm_hparams *hp = &model->hp;
         size_t rows = model->tile_rows = TDM_MIN(limits->max_rows, TDM_HOST_TILE_ROWS),
                n_threads = tdm_pool_n_threads(model->pool);
-        uint32_t q_width = hp->n_heads * hp->head_dim, kv_width = hp->n_kv_heads * hp->head_dim;
+        uint32_t q_width = 0, kv_width = 0; /* the largest of any layer */
         unsigned forms[TDM_HOST_N_INPUTS] = {};
 
         for (uint32_t i = 0; i < hp->n_layers; i++) {
                 const struct tdm_host_layer *l = &model->layers[i];
+                const struct tdm_layer_sizes *sizes = &hp->layers[i];
 
+                q_width = TDM_MAX(q_width, sizes->n_heads * sizes->head_dim);
+                kv_width = TDM_MAX(kv_width, sizes->n_kv_heads * sizes->head_dim);
                 forms[TDM_HOST_QKV] |= 1u << l->q.act | 1u << l->k.act | 1u << l->v.act;
                 forms[TDM_HOST_ATTN_OUT] |= 1u << l->o.act;
                 forms[TDM_HOST_GATE_UP] |= 1u << l->gate.act | 1u << l->up.act;
@@ -247,12 +253,7 @@ static bool geometry_fits(const struct tdm_kv_geometry *kv, const struct tdm_hpa
             tdm_kv_geometry_init(&want, hp, (enum tdm_kv_type)kv->type, kv->n_pages[TDM_KV_FULL],
                                  kv->n_pages[TDM_KV_WINDOW]) < 0)
                 return false;
-        for (int group = 0; group < TDM_KV_GROUPS; group++)
-                if (kv->n_layers[group] != want.n_layers[group] || kv->n_pages[group] != want.n_pages[group] ||
-                    kv->page_bytes[group] != want.page_bytes[group] || kv->offset[group] != want.offset[group])
-                        return false;
-        return kv->n_kv_heads == want.n_kv_heads && kv->head_dim == want.head_dim &&
-               kv->part_bytes == want.part_bytes && kv->size_bytes == want.size_bytes;
+        return tdm_kv_geometry_equal(kv, &want);
 }
 
 static int host_load(struct tdm_device *device, const struct tdm_device_model_config *config,
@@ -274,10 +275,12 @@ static int host_load(struct tdm_device *device, const struct tdm_device_model_co
         if (!geometry_fits(&config->kv, hp))
                 return tdm_error_set(err, TDM_E_PROTOCOL,
                                      "host device: the KV cache's geometry does not fit the model's sizes");
-        if (hp->n_heads * hp->head_dim % TDM_BLOCK_VALUES)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                     "host device: %u heads of %u values: their product must be a multiple of %u",
-                                     hp->n_heads, hp->head_dim, TDM_BLOCK_VALUES);
+        for (uint32_t i = 0; i < hp->n_layers; i++)
+                if (hp->layers[i].n_heads * hp->layers[i].head_dim % TDM_BLOCK_VALUES)
+                        return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                             "host device: %u heads of %u values: their product must be a multiple of "
+                                             "%u",
+                                             hp->layers[i].n_heads, hp->layers[i].head_dim, TDM_BLOCK_VALUES);
 
         model = calloc(1, sizeof(*model));
         if (!model)
