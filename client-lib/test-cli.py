@@ -1,197 +1,18 @@
 #!/usr/bin/python3
-"""The tandem command as its users meet it: on pipes and on a terminal, against the fake daemon (test-fake-daemon.h says
-what its models do). Usage: test-cli.py TANDEM FAKE_DAEMON [TEST…]. Standard library only."""
+"""The tandem command on pipes, against a fake daemon. Usage: test-cli.py TANDEM FAKE_DAEMON [TEST…]."""
 
 import json
 import os
-import pty
 import re
-import select
 import signal
 import subprocess
 import sys
-import tempfile
-import time
 import unittest
 
-TANDEM, FAKE = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
-# Time limits are the interface's; a sanitizer gets a little more for starting and ending the process.
-SLACK = float(os.environ.get("TANDEM_TEST_SLACK", "1"))
-PATIENCE = 60  # seconds until a test gives up that waits for something without a limit of its own
+import test_cli_support as support
+from test_cli_support import ended, environment, PATIENCE, settle, SLACK, spawn, Stopwatch, tandem, TANDEM
 
-
-children = []
-
-
-def spawn(*args, **kwargs):
-    """A process that does not outlive the tests, however they end."""
-    children.append(subprocess.Popen(*args, **kwargs))
-    return children[-1]
-
-
-def waited(pid):
-    """Seconds that the main thread of a process was ready to run and had no CPU; it may have ended, not reaped."""
-    try:
-        with open("/proc/%d/schedstat" % pid) as f:
-            return int(f.read().split()[1]) / 1e9
-    except OSError:
-        return 0.0
-
-
-class Stopwatch:
-    """Time in which a process and this one have a CPU or want none: on an idle machine the time on the clock."""
-
-    def __init__(self, pid):
-        self.pid, self.begin, self.before = pid, time.monotonic(), waited(pid) + waited(os.getpid())
-
-    def seconds(self):
-        return time.monotonic() - self.begin - max(0.0, waited(self.pid) + waited(os.getpid()) - self.before)
-
-
-def ended(process, limit):
-    """Waits for a process's end without reaping it; whether it came in time."""
-    end = time.monotonic() + limit
-    while process.returncode is None and os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.002)
-    return True
-
-
-def state(pid):
-    with open("/proc/%d/stat" % pid) as f:
-        return f.read().rsplit(")", 1)[1].split()[0]
-
-
-def settle(seconds, process):
-    """Lets a process and the fake daemon do what they have to do: both had so long with a CPU, and now sleep."""
-    begin, before = time.monotonic(), waited(process.pid) + waited(fake.process.pid)
-    while True:
-        time.sleep(0.005)
-        passed = time.monotonic() - begin
-        had = passed - (waited(process.pid) + waited(fake.process.pid) - before)
-        if passed > PATIENCE or had >= seconds and "R" not in (state(process.pid), state(fake.process.pid)):
-            return
-
-
-class Fake:
-    def __init__(self):
-        self.dir = tempfile.mkdtemp(prefix="tandem-test-")
-        self.path = self.dir + "/socket"
-        self.log_path = self.dir + "/log"
-        with open(self.log_path, "w") as log:
-            self.process = subprocess.Popen([FAKE, self.path], stdin=subprocess.PIPE, stdout=log)
-        self.wait_for(lambda r: r.get("request") == "listening")
-        self.seen = len(self.requests())
-
-    def requests(self):
-        with open(self.log_path) as log:
-            return [json.loads(line) for line in log.read().split("\n")[:-1]]
-
-    def fresh(self):
-        """Requests since the last call."""
-        all_requests = self.requests()
-        new, self.seen = all_requests[self.seen:], len(all_requests)
-        return new
-
-    def wait_for(self, wanted, since=0, limit=PATIENCE):
-        end = time.monotonic() + limit
-        while time.monotonic() < end:
-            for r in self.requests()[since:]:
-                if wanted(r):
-                    return r
-            time.sleep(0.005)
-        raise AssertionError("the fake daemon never got it: %r" % self.requests()[since:])
-
-    def stop(self):
-        self.process.stdin.close()
-        self.process.wait()
-        for name in os.listdir(self.dir):
-            os.unlink(self.dir + "/" + name)
-        os.rmdir(self.dir)
-
-
-def setUpModule():
-    global fake
-    fake = Fake()
-
-
-def tearDownModule():
-    for child in children:
-        if child.poll() is None:
-            child.kill()
-            child.wait()
-    fake.stop()
-
-
-def environment(**more):
-    env = {k: v for k, v in os.environ.items() if not k.startswith("TANDEM_") and k != "XDG_RUNTIME_DIR"}
-    env["TERM"] = "xterm"
-    env.update(more)
-    return env
-
-
-def tandem(*args, stdin=b"", socket=True, **env):
-    before = ["--socket", fake.path] if socket else []
-    return subprocess.run([TANDEM, *before, *args], input=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          timeout=30, env=environment(**env))
-
-
-class Terminal:
-    """The command on a pseudo-terminal: stdin, stdout and stderr, unless told otherwise."""
-
-    def __init__(self, *args, **fds):
-        self.master, slave = pty.openpty()
-        os.set_inheritable(slave, True)
-        fds = {**{"stdin": slave, "stdout": slave, "stderr": slave}, **fds}
-
-        def session():
-            os.setsid()
-            import fcntl
-            import termios
-            fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
-
-        self.process = spawn([TANDEM, "--socket", fake.path, *args], env=environment(), preexec_fn=session,
-                                        pass_fds=[slave], **fds)
-        os.close(slave)
-        self.output = b""
-
-    def read(self, limit):
-        end = time.monotonic() + limit
-        while True:
-            ready = select.select([self.master], [], [], max(0, end - time.monotonic()))[0]
-            if not ready:
-                return True
-            try:
-                data = os.read(self.master, 65536)
-            except OSError:  # the last user of the terminal has gone
-                return False
-            if not data:
-                return False
-            self.output += data
-            return True
-
-    def until(self, text, limit=PATIENCE):
-        end = time.monotonic() + limit
-        while text not in self.output:
-            if time.monotonic() > end or not self.read(end - time.monotonic()):
-                raise AssertionError("%r never came, only %r" % (text, self.output))
-
-    def type(self, data):
-        os.write(self.master, data)
-
-    def finish(self, limit=5):
-        """The exit status of a process that ends within so many seconds that it had a CPU."""
-        watch = Stopwatch(self.process.pid)
-        while not ended(self.process, 0) and watch.seconds() < limit:
-            self.read(0.02)
-        while self.process.poll() is not None and select.select([self.master], [], [], 0)[0] and self.read(0.1):
-            pass
-        if self.process.poll() is None:
-            self.process.kill()
-            raise AssertionError("it does not end: %r" % self.output)
-        os.close(self.master)
-        return self.process.returncode
+setUpModule, tearDownModule = support.set_up, support.tear_down
 
 
 class Usage(unittest.TestCase):
@@ -230,6 +51,9 @@ class Usage(unittest.TestCase):
         self.usage("restart", names="npu")
         self.usage("status", "x", names="'x'")
         self.usage("nope", names="nope")
+        self.assertIn("did you mean generate?", self.usage("genrate"))
+        self.assertIn("did you mean --temp?", self.usage("generate", "--tepm", "1", "x"))
+        self.assertNotIn("did you mean", self.usage("generate", "--nope", "x") + self.usage("launch"))
         self.usage("trace", names="trace")
         self.usage("--nope", names="--nope")
         self.usage("help", "nope", names="nope")
@@ -258,21 +82,21 @@ class Usage(unittest.TestCase):
                 self.assertIn(text, r.stderr)
         r = tandem("status", socket=False, TANDEM_SOCKET="/nonexistent/other")
         self.assertIn(b"/nonexistent/other", r.stderr)
-        r = tandem("status", "--socket", fake.path, socket=False)
+        r = tandem("status", "--socket", support.fake.path, socket=False)
         self.assertEqual(r.returncode, 0)
-        r = tandem("status", socket=False, TANDEM_SOCKET=fake.path)
+        r = tandem("status", socket=False, TANDEM_SOCKET=support.fake.path)
         self.assertEqual(r.returncode, 0)
-        os.mkdir(fake.dir + "/tandem")
-        os.symlink(fake.path, fake.dir + "/tandem/socket")
-        r = tandem("status", socket=False, XDG_RUNTIME_DIR=fake.dir)
-        os.unlink(fake.dir + "/tandem/socket")
-        os.rmdir(fake.dir + "/tandem")
+        os.mkdir(support.fake.dir + "/tandem")
+        os.symlink(support.fake.path, support.fake.dir + "/tandem/socket")
+        r = tandem("status", socket=False, XDG_RUNTIME_DIR=support.fake.dir)
+        os.unlink(support.fake.dir + "/tandem/socket")
+        os.rmdir(support.fake.dir + "/tandem")
         self.assertEqual(r.returncode, 0)
 
 
 class Generate(unittest.TestCase):
     def request(self):
-        return [r for r in fake.fresh() if r.get("request") == "generate"][-1]
+        return [r for r in support.fake.fresh() if r.get("request") == "generate"][-1]
 
     def test_text(self):
         r = tandem("generate", "Once")
@@ -335,18 +159,56 @@ class Generate(unittest.TestCase):
         tandem("generate", "-", stdin=b"a\0b")
         self.assertEqual(self.request()["prompt"], "a\0b")
 
+    def test_prompt_and_pipe(self):
+        """The prompt, each file and standard input, in this order, with an empty line between two."""
+        for name, text in (("a.txt", "eins\n"), ("b.txt", "zwei\n\n"), ("empty.txt", "")):
+            with open(support.fake.dir + "/" + name, "w") as f:
+                f.write(text)
+        a, b, empty = (support.fake.dir + "/" + n for n in ("a.txt", "b.txt", "empty.txt"))
+        for args, stdin, want in ((["p"], b"pipe\n", "p\n\npipe"),
+                                  (["p"], b"", "p"),
+                                  (["-f", a, "-f", b, "p"], b"pipe", "p\n\neins\n\nzwei\n\n\npipe"),
+                                  (["-f", a], b"", "eins"),
+                                  (["-f", a, "-f", empty, "-f", b], b"", "eins\n\nzwei\n"),
+                                  (["-f", a, "-"], b"pipe", "eins\n\npipe"),
+                                  (["--file", "-", "p"], b"pipe", "p\n\npipe")):
+            r = tandem("generate", *args, stdin=stdin)
+            self.assertEqual((r.returncode, r.stderr), (0, b""), r)
+            self.assertEqual(self.request()["prompt"], want, args)
+        with open(a) as f:
+            subprocess.run([TANDEM, "--socket", support.fake.path, "generate", "p"], stdin=f, stdout=subprocess.DEVNULL,
+                           timeout=30, env=environment(), check=True)
+        self.assertEqual(self.request()["prompt"], "p\n\neins")
+        tandem("generate", "--chat", "-f", a, "p", stdin=b"pipe\n")
+        self.assertEqual(self.request()["chat"], [["user", "p\n\neins\n\npipe"]])
+        r = tandem("generate", "-f", support.fake.dir + "/none.txt", "p")
+        self.assertEqual(r.returncode, 1)
+        self.assertIn(b"none.txt: No such file or directory", r.stderr)
+
+    def test_pipe_that_stays_open(self):
+        """People are told what they wait for."""
+        p = spawn([TANDEM, "--socket", support.fake.path, "generate", "p"], stdin=subprocess.PIPE,
+                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+        self.assertIn(b"waiting for standard input", p.stderr.readline())
+        p.stdin.close()
+        self.assertEqual(p.stdout.read(), b"Once upon a time.\n")
+        self.assertEqual(p.wait(30), 0)
+        p.stdout.close()
+        p.stderr.close()
+        self.assertEqual(self.request()["prompt"], "p")
+
     def test_chat_template(self):
         r = tandem("generate", "--chat", "--system", "be brief", "hello")
         self.assertEqual(r.returncode, 0)
         self.assertEqual(self.request()["chat"], [["system", "be brief"], ["user", "hello"]])
 
     def test_model_file(self):
-        with open(fake.dir + "/m.gguf", "w") as f:
+        with open(support.fake.dir + "/m.gguf", "w") as f:
             f.write("12345")
         try:
-            r = tandem("generate", "-m", fake.dir + "/m.gguf", "x")
+            r = tandem("generate", "-m", support.fake.dir + "/m.gguf", "x")
         finally:
-            os.unlink(fake.dir + "/m.gguf")
+            os.unlink(support.fake.dir + "/m.gguf")
         self.assertEqual(r.returncode, 0, r)
         got = self.request()
         self.assertEqual((got["from_fd"], got["n_fds"], got["fd_bytes"]), (True, 1, 5))
@@ -401,7 +263,7 @@ class Generate(unittest.TestCase):
         self.assertIn(b"23 prompt tokens, 5 tokens, first after 83 ms, 212 tokens/s\nseed 77, job 7", r.stderr)
 
     def test_output_comes_at_once(self):
-        p = spawn([TANDEM, "--socket", fake.path, "generate", "--json", "-m", "slow", "-n", "100", "x"],
+        p = spawn([TANDEM, "--socket", support.fake.path, "generate", "--json", "-m", "slow", "-n", "100", "x"],
                              stdout=subprocess.PIPE, env=environment())
         first = p.stdout.readline()
         self.assertEqual(json.loads(first)["id"], 100)
@@ -412,23 +274,23 @@ class Generate(unittest.TestCase):
 
     def test_reader_goes_away(self):
         for args in (["-m", "slow", "x"], ["--json", "-m", "flood", "x"], ["-m", "stuck", "x"]):
-            since = len(fake.requests())
-            p = spawn([TANDEM, "--socket", fake.path, "generate", *args], stdout=subprocess.PIPE,
+            since = len(support.fake.requests())
+            p = spawn([TANDEM, "--socket", support.fake.path, "generate", *args], stdout=subprocess.PIPE,
                                  stderr=subprocess.PIPE, env=environment())
             if "stuck" not in args:
                 p.stdout.read(1)
-            fake.wait_for(lambda r: r.get("request") == "generate", since)
+            support.fake.wait_for(lambda r: r.get("request") == "generate", since)
             settle(0.05, p)
             p.stdout.close()
             self.assertEqual(p.wait(PATIENCE), 0)
             self.assertEqual(p.stderr.read(), b"")
             p.stderr.close()
-            fake.wait_for(lambda r: r.get("request") == "cancel", since)
+            support.fake.wait_for(lambda r: r.get("request") == "cancel", since)
 
     def test_full_disk(self):
         with open("/dev/full", "w") as full:
-            r = subprocess.run([TANDEM, "--socket", fake.path, "generate", "x"], stdout=full, stderr=subprocess.PIPE,
-                               env=environment(), timeout=PATIENCE)
+            r = subprocess.run([TANDEM, "--socket", support.fake.path, "generate", "x"], stdout=full,
+                               stderr=subprocess.PIPE, env=environment(), timeout=PATIENCE)
         self.assertEqual(r.returncode, 1)
         self.assertIn(b"No space left", r.stderr)
 
@@ -446,12 +308,12 @@ class Interrupt(unittest.TestCase):
         self.fail("took %r s" % times)
 
     def interrupt_once(self, args, expect_cancel, signo=signal.SIGINT, block_output=False, json_done=False):
-        since = len(fake.requests())
+        since = len(support.fake.requests())
         out_read, out_write = os.pipe()
-        p = spawn([TANDEM, "--socket", fake.path, *args], stdin=subprocess.DEVNULL, stdout=out_write,
+        p = spawn([TANDEM, "--socket", support.fake.path, *args], stdin=subprocess.DEVNULL, stdout=out_write,
                              stderr=subprocess.PIPE, env=environment())
         os.close(out_write)
-        fake.wait_for(lambda r: r.get("request") in ("generate", "tokenize") or r.get("kind") == 4, since)
+        support.fake.wait_for(lambda r: r.get("request") in ("generate", "tokenize") or r.get("kind") == 4, since)
         settle(0.3 if block_output else 0.1, p)
         watch = Stopwatch(p.pid)
         p.send_signal(signo)
@@ -461,8 +323,8 @@ class Interrupt(unittest.TestCase):
         self.assertEqual(status, 130)
         p.stderr.close()
         if expect_cancel:
-            fake.wait_for(lambda r: r.get("request") == "cancel", since)
-        fake.wait_for(lambda r: r.get("request") == "gone", since)
+            support.fake.wait_for(lambda r: r.get("request") == "cancel", since)
+        support.fake.wait_for(lambda r: r.get("request") == "gone", since)
         if json_done:
             os.set_blocking(out_read, True)
             data = b""
@@ -575,13 +437,13 @@ class Others(unittest.TestCase):
             self.assertEqual(tandem("top", *bad).returncode, 2)
 
     def test_managing(self):
-        since = len(fake.requests())
+        since = len(support.fake.requests())
         self.assertEqual(tandem("restart", "npu").returncode, 0)
-        fake.wait_for(lambda r: r.get("worker") == "npu", since)
+        support.fake.wait_for(lambda r: r.get("worker") == "npu", since)
         self.assertEqual(tandem("load", "tale").returncode, 0)
         r = tandem("cancel", "12345")
         self.assertEqual((r.returncode, r.stderr), (1, b"tandem: no-job: there is no such job\n"))
-        fake.wait_for(lambda r: r.get("job") == 12345, since)
+        support.fake.wait_for(lambda r: r.get("job") == 12345, since)
         r = tandem("unload", "tale")
         self.assertEqual(r.returncode, 1)
         self.assertEqual(r.stderr, b"tandem: a-new-code: a message of two  [31mlines\n")
@@ -589,7 +451,7 @@ class Others(unittest.TestCase):
     def test_tokenize(self):
         self.assertEqual(tandem("tokenize", "-m", "tale", "ab").stdout, b"[2,97,98]\n")
         self.assertEqual(tandem("tokenize", "--no-bos", "--special", "-", stdin=b"a\n\xff").stdout, b"[97,10,255]\n")
-        got = [r for r in fake.fresh() if r.get("request") == "tokenize"]
+        got = [r for r in support.fake.fresh() if r.get("request") == "tokenize"]
         self.assertEqual([(r["special"], r["no_bos"]) for r in got[-2:]], [(False, False), (True, True)])
         self.assertEqual(tandem("tokenize", "").stdout, b"[2]\n")
 
@@ -620,176 +482,18 @@ class Others(unittest.TestCase):
         for result in got["results"]:
             self.assertGreater(result["prefill_tps"], 0)
             self.assertGreater(result["ttft_ms"], 0)
-        requests = [r for r in fake.fresh() if r.get("request") == "generate"][-5:]
+        requests = [r for r in support.fake.fresh() if r.get("request") == "generate"][-5:]
         prompts = [tuple(r["prompt_ids"]) for r in requests]
         self.assertEqual([len(p) for p in prompts], [16] * 5)
         self.assertEqual({p[0] for p in prompts}, {2})
         self.assertEqual(len(set(prompts)), 5)
         self.assertTrue(all(r["ignore_end"] and r["max_tokens"] == 8 for r in requests))
         tandem("bench", "-p", "16", "-n", "8", "-b", "1,4")
-        again = [tuple(r["prompt_ids"]) for r in fake.fresh() if r.get("request") == "generate"][-5:]
+        again = [tuple(r["prompt_ids"]) for r in support.fake.fresh() if r.get("request") == "generate"][-5:]
         self.assertEqual(len(set(prompts + again)), 10)  # else the daemon's prefix cache would be measured
         r = tandem("bench", "-m", "busy", "-b", "2")
         self.assertEqual(r.returncode, 1)
         self.assertIn(b"tandem: busy", r.stderr)
-
-
-class Chat(unittest.TestCase):
-    def chats(self):
-        return [r["chat"] for r in fake.fresh() if r.get("request") == "generate"]
-
-    def test_piped(self):
-        self.chats()
-        r = tandem("chat", "--system", "be brief", stdin=b"hello\n\nagain\n/reset\n//fresh\n/quit\nnever\n")
-        self.assertEqual((r.returncode, r.stderr), (0, b""))
-        self.assertEqual(r.stdout, b"turn 1 upon a time.\nturn 2 upon a time.\nturn 1 upon a time.\n")
-        said = ["assistant", "turn 1 upon a time.\n"]
-        self.assertEqual(self.chats(), [[["system", "be brief"], ["user", "hello"]],
-                                        [["system", "be brief"], ["user", "hello"], said, ["user", "again"]],
-                                        [["system", "be brief"], ["user", "/fresh"]]])
-
-    def test_several_lines(self):
-        self.chats()
-        r = tandem("chat", stdin=b'"""one\ntwo\n"""\nthree\\\nfour')
-        self.assertEqual(r.returncode, 0)
-        self.assertEqual([c[-1][1] for c in self.chats()], ["one\ntwo\n", "three\nfour"])
-
-    def test_failures(self):
-        r = tandem("chat", "-m", "long", stdin=b"a\nb\n")
-        self.assertEqual(r.returncode, 1)
-        self.assertIn(b"tandem: too-long: ", r.stderr)
-        self.assertIn(b"/reset begins a new one", r.stderr)
-        r = tandem("chat", "-m", "die", stdin=b"a\nb\n")
-        self.assertEqual(r.returncode, 1)
-        self.assertIn(b"tandem: daemon-lost: ", r.stderr)
-
-    def test_terminal(self):
-        t = Terminal("chat")
-        t.until(b"> ")
-        t.type(b"hello\n")
-        t.until(b"turn 1 upon a time.\r\n> ")
-        t.type(b"/help\n")
-        t.until(b"/reset  forget")
-        t.type(b"\x04")
-        self.assertEqual(t.finish(), 0)
-
-    def test_terminal_too_long(self):
-        t = Terminal("chat", "-m", "long")
-        t.until(b"> ")
-        t.type(b"hello\n")
-        t.until(b"/reset begins a new one")
-        t.until(b"> ")
-        t.type(b"/quit\n")
-        self.assertEqual(t.finish(), 0)
-
-    def test_ctrl_c(self):
-        since = len(fake.requests())
-        t = Terminal("chat", "-m", "slow")
-        t.until(b"> ")
-        t.type(b"hello\n")
-        t.until(b"turn 1 upon")
-        t.type(b"\x03")
-        fake.wait_for(lambda r: r.get("request") == "cancel", since)
-        before = len(t.output)
-        while t.output[before:].count(b"> ") == 0:
-            self.assertTrue(t.read(5))
-        self.assertIsNone(t.process.poll())
-        t.type(b"more\n")
-        r = fake.wait_for(lambda r: r.get("request") == "generate" and len(r["chat"]) == 3, since)
-        self.assertTrue(r["chat"][1][1].startswith("turn 1 upon"))
-        settle(0.1, t.process)
-        t.type(b"\x03")
-        settle(0.2, t.process)
-        t.type(b"\x03")
-        self.assertEqual(t.finish(), 130)
-
-    def test_ctrl_c_twice_with_a_stuck_daemon(self):
-        t = Terminal("chat", "-m", "stuck")
-        t.until(b"> ")
-        since = len(fake.requests())
-        t.type(b"hello\n")
-        fake.wait_for(lambda r: r.get("request") == "generate", since)
-        settle(0.1, t.process)
-        t.type(b"\x03")
-        fake.wait_for(lambda r: r.get("request") == "cancel", since)
-        self.assertIsNone(t.process.poll())
-        t.type(b"\x03")
-        self.assertEqual(t.finish(1), 130)
-
-    def test_daemon_goes_while_nobody_types(self):
-        t = Terminal("chat", "-m", "die")
-        t.until(b"> ")
-        t.type(b"hello\n")
-        t.until(b"daemon-lost")
-        self.assertEqual(t.finish(), 1)
-
-
-class OnATerminal(unittest.TestCase):
-    def screen(self, *args):
-        t = Terminal(*args)
-        status = t.finish()
-        return status, t.output
-
-    def test_text_and_summary(self):
-        status, out = self.screen("generate", "x")
-        self.assertEqual(status, 0)
-        self.assertEqual(out, b"Once upon a time.\r\n23 prompt tokens, 5 tokens, first after 83 ms, 212 tokens/s\r\n")
-
-    def test_progress(self):
-        for model, text in (("loading", "loading loading… 43%"), ("reading", "reading prompt… 1024/1718 tokens"),
-                            ("queued", "queued, 3 before this one")):
-            status, out = self.screen("generate", "-m", model, "x")
-            self.assertEqual(status, 0)
-            line = b"\r" + text.encode() + b"\x1b[K"
-            self.assertIn(line, out)
-            # Erased before the first token.
-            self.assertIn(b"\r\x1b[KOnce", out[out.index(line) + len(line):])
-
-    def test_recovering(self):
-        status, out = self.screen("generate", "-m", "recover", "x")
-        self.assertEqual(status, 0)
-        shown = "Once upon\x1bD\x1b[A\x1b7\x1bD\rrecovering: a worker was restarted…\x1b[K".encode()
-        self.assertTrue(out.startswith(shown), out)
-        self.assertTrue(out[len(shown):].startswith(b"\r\x1b[K\x1b8 a time."), out)
-        self.assertTrue(out.endswith(b"212 tokens/s, 1 recovery\r\n"), out)
-
-    def test_no_progress_elsewhere(self):
-        r = tandem("generate", "-m", "recover", "x")
-        self.assertEqual(r.stderr, b"")
-        # Only stdout is no terminal: progress, but no summary.
-        t = Terminal("generate", "-m", "loading", "x", stdout=subprocess.PIPE)
-        out = t.process.stdout.read()
-        t.process.stdout.close()
-        self.assertEqual(t.finish(), 0)
-        self.assertEqual(out, b"Once upon a time.\n")
-        self.assertEqual(t.output, "\rloading loading… 43%\x1b[K\r\x1b[K".encode())
-
-    def test_control_characters(self):
-        status, out = self.screen("generate", "-m", "bytes", "x")
-        self.assertEqual(status, 0)
-        text = out[:out.index(b"23 prompt")].decode()
-        self.assertEqual(text, 'a\\x1b[31mb"\\\r\n\t\\x01\ufffd\ufffd\\u009b31mgrüß\ufffd\r\n')
-
-    def test_failure_on_its_own_line(self):
-        status, out = self.screen("generate", "-m", "fault", "x")
-        self.assertEqual(status, 1)
-        self.assertEqual(out, b"Once upon\r\ntandem: device-fault: the fake device died\r\n")
-
-    def test_ctrl_c(self):
-        for model in ("slow", "stuck", "loading"):
-            since = len(fake.requests())
-            t = Terminal("generate", "-m", model, "x")
-            fake.wait_for(lambda r: r.get("request") == "generate", since)
-            settle(0.1, t.process)
-            t.type(b"\x03")
-            self.assertEqual(t.finish(1 * SLACK), 130)  # Interrupt measures it closely
-            if model == "loading":
-                self.assertIn(b"\r\x1b[K", t.output[t.output.index(b"43%"):][8:])
-
-    def test_needs_a_prompt(self):
-        status, out = self.screen("generate")
-        self.assertEqual(status, 2)
-        self.assertIn(b"there is no PROMPT", out)
 
 
 if __name__ == "__main__":

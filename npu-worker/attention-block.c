@@ -19,14 +19,15 @@ static void put_row(void *arg, unsigned row, unsigned thread)
         struct tdm_host_model *host = pass->model->host;
         const struct tdm_step_row *r = &pass->step->rows[pass->first + row];
         enum tdm_kv_group group = tdm_kv_group_of(&host->hp, pass->layer);
-        uint32_t half = host->hp.head_dim / 2, n_entries = TDM_MIN(pass->step->table_entries, pass->table.n_pages);
+        uint32_t rope = host->recipe.layers[pass->layer].rope, half = host->hp.head_dim / 2;
+        uint32_t n_entries = TDM_MIN(pass->step->table_entries, pass->table.n_pages);
         float *y = host->row + thread * host->row_stride, *cos = pass->table.cos_sin + (size_t)row * 2 * half;
 
         host->kernels->rmsnorm(pass->hidden + (size_t)row * host->hp.residual_width,
                                host->layers[pass->layer].attn_norm, host->hp.d_model, host->recipe.norm_eps, y);
         tdm_npu_block_put(pass->model->block, row, y);
         pass->table.positions[row] = r->position;
-        tdm_rope_row(&host->rope[group], r->position, cos, cos + half);
+        tdm_rope_row(&host->rope[rope], r->position, cos, cos + half);
         memcpy(pass->table.pages + (size_t)row * pass->table.n_pages,
                pass->step->tables[group] + (size_t)r->seq * pass->step->table_entries, n_entries * sizeof(uint32_t));
 }

@@ -2,7 +2,7 @@
 """Write a random-weight GGUF of a Gemma 3 shape, for speed and parity checks.
 
 usage: mkgguf.py OUT --size tiny|odd|270m|1b|4b|12b|27b
-                 [--type f32|f16|bf16|q4_0|q4_1|q5_0|q5_1|q8_0|q2_k|…|q6_k|iq4_nl|iq4_xs]
+                 [--type f32|f16|bf16|q4_0|q4_1|q5_0|q5_1|q8_0|q2_k|…|q6_k|iq4_nl|iq4_xs|mxfp4]
                  [--embd-type T] [--more-type T] [--vocab N | --vocab-json tokenizer.json] [--seed N] [--layers N]
                  [--gain G] [--outliers] [--fast]
 Needs numpy. The models know no chat template: generate with --raw.
@@ -91,6 +91,8 @@ def encode(rng, shape, typ, std):
     elif typ in ("iq4_nl", "iq4_xs"):  # table values, std 67
         scale = u * (std / (67.0 if typ == "iq4_nl" else 67.0 * 18.5))
         out[:, :2] = scale.astype("<f2").view(np.uint8).reshape(nb, 2)
+    elif typ == "mxfp4":   # values of uniform nibbles have std 2.94; exponents of two neighbours
+        out[:, 0] = np.round(np.log2(std / 2.94)) + 127 - rng.integers(0, 2, nb)
     elif typ == "q6_k":
         sc = rng.integers(24, 48, size=(nb, 16), dtype=np.int8)
         out[:, 192:208] = sc.view(np.uint8)

@@ -1,5 +1,6 @@
 /* See args.h. getopt_long() is not used: it takes abbreviations, and its messages cannot say what a value should be. */
 #include "client-lib/cli/args.h"
+#include "common/suggest.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -191,6 +192,25 @@ static const struct arg *find(const struct arg_group *groups, size_t n_groups, c
         return NULL;
 }
 
+static int no_option(const struct arg_group *groups, size_t n_groups, const char *command, const char *word,
+                     bool takes_text)
+{
+        char name[TDM_SUGGEST_MAX + 1];
+        struct tdm_suggestion near = tdm_suggest_for(name);
+        const char *hint = takes_text ? "; text that begins with '-' goes behind --" : "", *meant = NULL;
+
+        if (strncmp(word, "--", 2) == 0) {
+                snprintf(name, sizeof(name), "%.*s", (int)strcspn(word + 2, "="), word + 2);
+                for (size_t g = 0; g < n_groups; g++)
+                        for (size_t a = 0; a < groups[g].n_args; a++)
+                                tdm_suggest(&near, groups[g].args[a].name);
+                meant = tdm_suggest_best(&near);
+        }
+        if (meant)
+                return args_usage_error(command, "there is no option %.60s; did you mean --%s?%s", word, meant, hint);
+        return args_usage_error(command, "there is no option %.60s%s", word, hint);
+}
+
 int args_parse(const struct arg_group *groups, size_t n_groups, int argc, char **argv, const char **positional,
                unsigned max_positional, unsigned *ret_n_positional)
 {
@@ -232,8 +252,7 @@ int args_parse(const struct arg_group *groups, size_t n_groups, int argc, char *
                                 value = word + 2;
                 }
                 if (!arg)
-                        return args_usage_error(command, "there is no option %.60s%s", word,
-                                                max_positional ? "; text that begins with '-' goes behind --" : "");
+                        return no_option(groups, n_groups, command, word, max_positional > 0);
                 if (arg->range.type == TDM_VALUE_BOOL && value)
                         return args_usage_error(command, "%s takes no value", spelling);
                 if (arg->range.type != TDM_VALUE_BOOL && !value) {

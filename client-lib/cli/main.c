@@ -1,5 +1,6 @@
 /* tandem: the command line. A client of libtandem and nothing more: what it can do, every program can. */
 #include "client-lib/cli/cli.h"
+#include "common/suggest.h"
 
 #include <fcntl.h>
 #include <stdarg.h>
@@ -15,6 +16,19 @@ static int usage(const char *fmt, ...)
         va_end(args);
         fputs(" (see `tandem help`)\n", stderr);
         return EXIT_USAGE;
+}
+
+static int no_command(const char *name)
+{
+        struct tdm_suggestion near = tdm_suggest_for(name);
+        const char *meant;
+
+        for (size_t i = 0; i < n_commands; i++)
+                tdm_suggest(&near, commands[i]->name);
+        meant = tdm_suggest_best(&near);
+        if (meant)
+                return usage("there is no command '%.60s'; did you mean %s?", name, meant);
+        return usage("there is no command '%.60s'", name);
 }
 
 int main(int argc, char **argv)
@@ -58,5 +72,5 @@ int main(int argc, char **argv)
         command = command_find(argv[i]);
         if (command)
                 return command->run(&cli, argc - i, argv + i);
-        return usage("there is no command '%.60s'", argv[i]);
+        return no_command(argv[i]);
 }

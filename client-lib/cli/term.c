@@ -23,7 +23,7 @@ static size_t out_used;
 static int out_error;
 static bool out_at_line_start = true;
 
-static bool term_dumb;
+static bool term_dumb, term_colours;
 static bool progress_on, progress_below;
 /* What takes the progress line off the screen: read by the signal handler. */
 static const char *volatile progress_erase;
@@ -40,6 +40,8 @@ void term_init(void)
         term_stdout_tty = isatty(STDOUT_FILENO);
         term_stderr_tty = isatty(STDERR_FILENO);
         term_dumb = !term || !*term || strcmp(term, "dumb") == 0;
+        /* NO_COLOR: https://no-color.org */
+        term_colours = !term_dumb && (!getenv("NO_COLOR") || !*getenv("NO_COLOR"));
 }
 
 /* ---- standard output --------------------------------------------------------------------------------------------- */
@@ -130,6 +132,16 @@ void out_text(const char *text, size_t size)
                 }
                 i += n;
         }
+}
+
+void term_dim(bool on)
+{
+        bool at_line_start = out_at_line_start;
+
+        if (!term_stdout_tty || !term_colours)
+                return;
+        out_puts(on ? "\033[2m" : "\033[22m");
+        out_at_line_start = at_line_start;
 }
 
 bool out_mid_line(void)

@@ -16,6 +16,8 @@ void out_puts(const char *text);
 void out_printf(const char *fmt, ...) _printf_(1, 2);
 /* A model's text: as it is, but on a terminal control characters other than \n and \t become \x1b and the like. */
 void out_text(const char *text, size_t size);
+/* Text from here on is dim, or no longer; nothing unless the terminal has colours and NO_COLOR is not set. */
+void term_dim(bool on);
 bool out_mid_line(void); /* the last character that went out was not a newline */
 void out_flush(void);
 bool out_broken(void);

@@ -2,6 +2,7 @@
  * opens it with its own rights and passes the fd. No path is compiled in: an installed prefix and a build tree are
  * found relative to this executable. */
 #include "daemon/models/private.h"
+#include "common/suggest.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -122,6 +123,41 @@ char *tdm_model_name_of_path(const char *path)
         return name ? tdm_utf8_mend(name) : NULL;
 }
 
+static void consider(const char *name, const char *path, uint64_t size_bytes, void *userdata)
+{
+        tdm_suggest(userdata, name);
+}
+
+/* The name that was meant, if one is near: "Tale" and "tale.gguf" mean tale. Else where the daemon looked. */
+static int no_such_name(struct tdm_models *m, const char *name, struct tdm_error *err)
+{
+        _cleanup_(freep) char *bare = tdm_model_name_of_path(name);
+        struct tdm_suggestion near = tdm_suggest_for(bare ? bare : name);
+        char searched[600] = "";
+        size_t used = 0, n = 0;
+        const char *meant;
+
+        (void)tdm_models_scan(m, consider, &near);
+        meant = tdm_suggest_best(&near);
+        if (meant)
+                return tdm_error_set(err, TDM_E_NO_MODEL, "no model is named %s; did you mean %s?", name, meant);
+        for (; m->dirs[n]; n++) {
+                size_t room = sizeof(searched) - used;
+                int k = snprintf(searched + used, room, "%s%s", n ? ", " : "", m->dirs[n]);
+
+                if (k < 0 || (size_t)k >= room) {
+                        searched[used] = '\0'; /* as many as fit, each in full */
+                        break;
+                }
+                used += (size_t)k;
+        }
+        return tdm_error_set(err, TDM_E_NO_MODEL,
+                             "no model is named %s: no %s.gguf in %s%s (`tandem models` lists what there is; "
+                             "-m ./FILE.gguf names a file)",
+                             name, bare ? bare : name, n ? searched : "any model directory",
+                             m->dirs[n] ? " and others" : "");
+}
+
 int tdm_models_open_name(struct tdm_models *m, const char *name, int *ret_fd, char **ret_path, struct tdm_error *err)
 {
         char path[4400];
@@ -167,10 +203,7 @@ int tdm_models_open_name(struct tdm_models *m, const char *name, int *ret_fd, ch
                 *ret_fd = fd;
                 return 0;
         }
-        return tdm_error_set(
-                err, TDM_E_NO_MODEL,
-                "no model is named %s: no %s.gguf in the model directories (see `tandem models`), first of them %s",
-                name, name, m->dirs[0] ? m->dirs[0] : "none");
+        return no_such_name(m, name, err);
 }
 
 struct scan {

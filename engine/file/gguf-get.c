@@ -39,7 +39,7 @@ static const struct tdm_type_info type_infos[] = {
         [TDM_TYPE_BF16] = { "BF16", 1, 2 },
         [34] = { "TQ1_0", 256, 54 },
         [35] = { "TQ2_0", 256, 66 },
-        [39] = { "MXFP4", 32, 17 },
+        [TDM_TYPE_MXFP4] = { "MXFP4", 32, 17 },
 };
 
 const struct tdm_type_info *tdm_type_info(uint32_t type)

@@ -38,6 +38,7 @@ enum tdm_type {
         TDM_TYPE_IQ4_NL = 20,
         TDM_TYPE_IQ4_XS = 23,
         TDM_TYPE_BF16 = 30,
+        TDM_TYPE_MXFP4 = 39,
 };
 
 struct tdm_type_info {

@@ -49,6 +49,7 @@ struct job {
         const struct tdm_step *step;
         enum tdm_kv_group group;
         uint32_t layer;
+        uint32_t window; /* of the layer; 0: none */
         uint32_t first_row;
         uint32_t n_units; /* of this wave */
         const float *q;   /* [n_rows][n_heads][head_dim] */
@@ -110,12 +111,18 @@ size_t tdm_attention_scratch_bytes(const struct tdm_attention *a)
         return a->memory_bytes;
 }
 
+/* The first key that a row at this position sees. */
+static uint32_t first_key(const struct job *job, uint32_t position)
+{
+        return job->window && position + 1 > job->window ? position + 1 - job->window : 0;
+}
+
 /* Spans of an item: first and last. */
 static void block_spans(const struct job *job, const struct block *block, uint32_t *first, uint32_t *last)
 {
         uint32_t position = job->step->rows[block->first_row].position;
 
-        *first = tdm_window_first(job->hp, job->group, position) / TDM_ATTENTION_SPAN;
+        *first = first_key(job, position) / TDM_ATTENTION_SPAN;
         *last = (position + block->n_rows - 1) / TDM_ATTENTION_SPAN;
 }
 
@@ -141,7 +148,7 @@ static struct tdm_attend_query running_query(const struct job *job, size_t index
 /* What a row sees of a span; false: nothing. */
 static bool row_range(const struct job *job, uint32_t row, uint32_t base, uint32_t *lo, uint32_t *hi)
 {
-        uint32_t position = job->step->rows[row].position, first = tdm_window_first(job->hp, job->group, position);
+        uint32_t position = job->step->rows[row].position, first = first_key(job, position);
 
         if (position < base || first >= base + TDM_ATTENTION_SPAN)
                 return false;
@@ -315,6 +322,7 @@ void tdm_attention_run(struct tdm_attention *a, struct tdm_pool *pool, const str
                            .step = step,
                            .group = tdm_kv_group_of(hp, layer),
                            .layer = layer,
+                           .window = sizes->window,
                            .first_row = first_row,
                            .q = q,
                            .out = out };

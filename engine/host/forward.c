@@ -96,32 +96,34 @@ static void add_row(const struct pass *pass, uint32_t row, unsigned thread)
 
 static struct tdm_matmul_out out(const struct tdm_host_weight *weight, float *y, size_t y_stride)
 {
-        return (struct tdm_matmul_out){ &weight->matrix, weight->act, y, y_stride };
+        return (struct tdm_matmul_out){ &weight->matrix, weight->act, y, y_stride, weight->bias };
 }
 
 /* ---- attention ---- */
 
-/* cos and sin of the row's position, computed once for all layers of a group while the rows stay the same. */
-static const float *rope_row(struct tdm_host_model *model, enum tdm_kv_group group, uint32_t half, uint32_t row,
-                             uint32_t position)
+/* cos and sin of the row's position, computed once for all layers that turn alike while the rows stay the same. */
+static const float *rope_row(struct tdm_host_model *model, uint32_t rope, uint32_t row, uint32_t position)
 {
-        float *cos_sin = model->rope_rows[group] + (size_t)row * 2 * half;
+        uint32_t half = model->rope[rope].half;
+        float *cos_sin = model->rope_rows[rope] + (size_t)row * 2 * half;
 
-        if (model->rope_position[group][row] != position) {
-                tdm_rope_row(&model->rope[group], position, cos_sin, cos_sin + half);
-                model->rope_position[group][row] = position;
+        if (model->rope_position[rope][row] != position) {
+                tdm_rope_row(&model->rope[rope], position, cos_sin, cos_sin + half);
+                model->rope_position[rope][row] = position;
         }
         return cos_sin;
 }
 
-/* Queries and keys: per-head norm and rotation. Queries are scaled; keys and values go into the cache. */
+/* Queries and keys: norm of each head and rotation, where the recipe has them. Queries are scaled; keys and values go
+ * into the cache. */
 static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         struct tdm_host_model *model = pass->model;
         const struct tdm_kernels *kernels = model->kernels;
         const struct tdm_host_layer *layer = &model->layers[pass->layer];
         const struct tdm_step_row *r = &pass->step->rows[pass->first_row + row];
-        float query_scale = model->recipe.layers[pass->layer].query_scale;
+        const struct tdm_layer_recipe *recipe = &model->recipe.layers[pass->layer];
+        float query_scale = recipe->query_scale;
         enum tdm_kv_group group = tdm_kv_group_of(&model->hp, pass->layer);
         const struct tdm_layer_sizes *sizes = &model->hp.layers[pass->layer];
         uint32_t head_dim = sizes->head_dim, n_heads = sizes->n_heads;
@@ -131,13 +133,17 @@ static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned
                 pass->step
                         ->tables[group][(size_t)r->seq * pass->step->table_entries + r->position / TDM_KV_PAGE_TOKENS];
         uint32_t n_saturated = 0;
-        const float *cos = rope_row(model, group, head_dim / 2, row, r->position), *sin = cos + head_dim / 2;
+        const float *cos = recipe->rope == TDM_ROPE_NONE ? NULL : rope_row(model, recipe->rope, row, r->position);
+        uint32_t n_turned = cos ? 2 * model->rope[recipe->rope].half : 0;
+        const float *sin = cos ? cos + n_turned / 2 : NULL;
 
         for (uint32_t h = 0; h < n_heads; h++) {
                 float *q = model->q + ((size_t)row * n_heads + h) * head_dim;
 
-                kernels->rmsnorm(q, layer->q_norm, head_dim, model->recipe.norm_eps, q);
-                kernels->rope(q, cos, sin, head_dim);
+                if (layer->q_norm)
+                        kernels->rmsnorm(q, layer->q_norm, head_dim, model->recipe.norm_eps, q);
+                if (cos)
+                        kernels->rope(q, cos, sin, n_turned);
                 for (uint32_t i = 0; i < head_dim; i++)
                         q[i] *= query_scale;
         }
@@ -146,8 +152,10 @@ static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned
                 const float *v = model->v + ((size_t)row * n_kv_heads + h) * head_dim;
                 uint8_t *part = model->kv_base + tdm_kv_part_offset(&model->kv, pass->layer, page, h);
 
-                kernels->rmsnorm(k, layer->k_norm, head_dim, model->recipe.norm_eps, k);
-                kernels->rope(k, cos, sin, head_dim);
+                if (layer->k_norm)
+                        kernels->rmsnorm(k, layer->k_norm, head_dim, model->recipe.norm_eps, k);
+                if (cos)
+                        kernels->rope(k, cos, sin, n_turned);
                 n_saturated += kernels->kv_store(part, (enum tdm_kv_type)model->kv.type, head_dim,
                                                  r->position % TDM_KV_PAGE_TOKENS, k, v);
         }
@@ -210,6 +218,14 @@ void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uin
         struct tdm_pool *pool = model->pool;
         const struct tdm_kernels *kernels = model->kernels;
         uint32_t d = model->hp.d_model;
+        const struct tdm_gate_up gate_up = { .gate = &l->gate.matrix,
+                                             .up = &l->up.matrix,
+                                             .gate_act = l->gate.act,
+                                             .up_act = l->up.act,
+                                             .gate_bias = l->gate.bias,
+                                             .up_bias = l->up.bias,
+                                             .activation =
+                                                     (enum tdm_activation)model->recipe.layers[layer].activation };
 
         for (uint32_t first = 0, n; first < step->head.n_rows; first += n) {
                 struct pass pass = { .model = model, .hidden = hidden + (size_t)first * model->hp.residual_width };
@@ -219,8 +235,7 @@ void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uin
                 pass.gain = l->ffn_norm;
                 pass.acts = &model->acts[TDM_HOST_GATE_UP];
                 each_row(&pass, d, norm_row);
-                tdm_matmul_gate_up(pool, kernels, pass.acts, n, &l->gate.matrix, l->gate.act, &l->up.matrix, l->up.act,
-                                   &model->acts[TDM_HOST_DOWN]);
+                tdm_matmul_gate_up(pool, kernels, pass.acts, n, &gate_up, &model->acts[TDM_HOST_DOWN]);
                 tdm_matmul(pool, kernels, &model->acts[TDM_HOST_DOWN], n,
                            (struct tdm_matmul_out[]){ out(&l->down, model->y, d) }, 1);
                 pass.gain = l->post_ffw_norm;

@@ -27,12 +27,13 @@ enum tdm_host_input {
 struct tdm_host_weight {
         struct tdm_matrix matrix;
         enum tdm_act act;
+        const float *bias; /* [matrix.rows]; NULL: none */
 };
 
 struct tdm_host_layer {
         struct tdm_host_weight q, k, v, o, gate, up, down;
-        const float *attn_norm, *q_norm, *k_norm, *ffn_norm;
-        const float *post_attn_norm, *post_ffw_norm; /* NULL: the recipe has no norm there */
+        const float *attn_norm, *ffn_norm;
+        const float *q_norm, *k_norm, *post_attn_norm, *post_ffw_norm; /* NULL: the recipe has no norm there */
 };
 
 struct tdm_host_model {
@@ -53,9 +54,9 @@ struct tdm_host_model {
         uint32_t tile_rows, logits_rows, logits_stride;
         struct tdm_acts acts[TDM_HOST_N_INPUTS];
         struct tdm_attention *attention;
-        struct tdm_rope rope[TDM_KV_GROUPS];
-        uint32_t *rope_position[TDM_KV_GROUPS]; /* [tile_rows]: whose angles rope_rows holds; UINT32_MAX: nobody's */
-        float *rope_rows[TDM_KV_GROUPS];        /* [tile_rows][2][head_dim / 2] */
+        struct tdm_rope rope[TDM_MAX_ROPES];    /* of the recipe */
+        uint32_t *rope_position[TDM_MAX_ROPES]; /* [tile_rows]: whose angles rope_rows holds; UINT32_MAX: nobody's */
+        float *rope_rows[TDM_MAX_ROPES];        /* [tile_rows][2][n_dims / 2] */
         float *q, *attn;                        /* [tile_rows][n_heads * head_dim] */
         float *k, *v;                           /* [tile_rows][n_kv_heads * head_dim] */
         float *y;                               /* [tile_rows][d_model]: a block's output before its norm */
@@ -73,8 +74,8 @@ struct tdm_host_model {
 void tdm_host_embed(struct tdm_host_model *model, const struct tdm_step *step, float *hidden);
 void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden);
 /* The middle of an attention block, for a device that makes its matrix products elsewhere: model->q, k and v of rows
- * first … first + n - 1 (n <= tile_rows), as the products leave them, to model->attn; keys and values go into the
- * cache. */
+ * first … first + n - 1 (n <= tile_rows), as the products with their biases leave them, to model->attn; keys and values
+ * go into the cache. */
 void tdm_host_attend(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, uint32_t first,
                      uint32_t n);
 void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden);

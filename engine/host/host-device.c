@@ -8,8 +8,11 @@
 #include "engine/host/forward.h"
 
 #define NUMERICS_ID "host-2"
+#define BIT(feature) TDM_FEATURE_BIT(TDM_FEATURE_##feature)
 /* What it computes beyond Gemma 3. */
-#define FEATURES TDM_FEATURE_BIT(TDM_FEATURE_NO_NORM_AFTER)
+#define FEATURES                                                                                                       \
+        (BIT(NO_NORM_AFTER) | BIT(NO_QK_NORM) | BIT(BIASES) | BIT(NO_ROPE) | BIT(ROPE_PARTIAL) | BIT(ROPE_DIVISORS) |  \
+         BIT(ROPE_YARN) | BIT(ROPE_MAGNITUDE) | BIT(ROPE_BY_LAYER) | BIT(WINDOW_BY_LAYER) | BIT(SILU))
 
 /* The one place that says how the input of each matrix is rounded. What each costs is measured in docs/performance.md.
  * Float weights take f32 whatever is said here. */
@@ -107,10 +110,10 @@ static void host_unload(struct tdm_device_model *public)
                 return;
         for (int i = 0; i < TDM_HOST_N_INPUTS; i++)
                 tdm_acts_deinit(&model->acts[i]);
-        for (int group = 0; group < TDM_KV_GROUPS; group++) {
-                tdm_rope_deinit(&model->rope[group]);
-                free(model->rope_position[group]);
-                free(model->rope_rows[group]);
+        for (unsigned i = 0; i < TDM_MAX_ROPES; i++) {
+                tdm_rope_deinit(&model->rope[i]);
+                free(model->rope_position[i]);
+                free(model->rope_rows[i]);
         }
         tdm_attention_destroy(model->attention);
         free(model->q);
@@ -142,21 +145,37 @@ static void matrix_init(const struct tdm_host_model *model, enum tdm_tensor_kind
         ret->act = tdm_matmul_act(tensor->type, wanted);
 }
 
+/* Where no norm follows attention, an error in it goes into the residual at its full size: int8 for queries, keys and
+ * values alone would be half of such a model's distance from the reference. */
+static enum tdm_act qkv_act(const struct tdm_layer_recipe *layer, const enum tdm_act *acts)
+{
+        return acts[TDM_HOST_QKV] == TDM_ACT_I8 && !(layer->norms & TDM_NORM_ATTN_AFTER) ? TDM_ACT_I16 :
+                                                                                           acts[TDM_HOST_QKV];
+}
+
 static void layers_init(struct tdm_host_model *model, const enum tdm_act *acts)
 {
         for (uint32_t i = 0; i < model->hp.n_layers; i++) {
                 struct tdm_host_layer *l = &model->layers[i];
+                enum tdm_act qkv = qkv_act(&model->recipe.layers[i], acts);
 
-                matrix_init(model, TDM_TENSOR_Q, i, acts[TDM_HOST_QKV], &l->q);
+                matrix_init(model, TDM_TENSOR_Q, i, qkv, &l->q);
                 l->k = l->v = l->q; /* neither is used where the layer reads another's */
                 if (model->hp.layers[i].kv_layer == i) {
-                        matrix_init(model, TDM_TENSOR_K, i, acts[TDM_HOST_QKV], &l->k);
-                        matrix_init(model, TDM_TENSOR_V, i, acts[TDM_HOST_QKV], &l->v);
+                        matrix_init(model, TDM_TENSOR_K, i, qkv, &l->k);
+                        matrix_init(model, TDM_TENSOR_V, i, qkv, &l->v);
                 }
                 matrix_init(model, TDM_TENSOR_O, i, acts[TDM_HOST_ATTN_OUT], &l->o);
                 matrix_init(model, TDM_TENSOR_GATE, i, acts[TDM_HOST_GATE_UP], &l->gate);
                 matrix_init(model, TDM_TENSOR_UP, i, acts[TDM_HOST_GATE_UP], &l->up);
                 matrix_init(model, TDM_TENSOR_DOWN, i, acts[TDM_HOST_DOWN], &l->down);
+                l->q.bias = vector(model, TDM_TENSOR_Q_BIAS, i);
+                l->k.bias = vector(model, TDM_TENSOR_K_BIAS, i);
+                l->v.bias = vector(model, TDM_TENSOR_V_BIAS, i);
+                l->o.bias = vector(model, TDM_TENSOR_O_BIAS, i);
+                l->gate.bias = vector(model, TDM_TENSOR_GATE_BIAS, i);
+                l->up.bias = vector(model, TDM_TENSOR_UP_BIAS, i);
+                l->down.bias = vector(model, TDM_TENSOR_DOWN_BIAS, i);
                 l->attn_norm = vector(model, TDM_TENSOR_ATTN_NORM, i);
                 l->q_norm = vector(model, TDM_TENSOR_Q_NORM, i);
                 l->k_norm = vector(model, TDM_TENSOR_K_NORM, i);
@@ -188,6 +207,25 @@ static bool acts_take(struct tdm_host_model *model, enum tdm_host_input input, u
                 return false;
         model->scratch_bytes += model->acts[input].memory_bytes;
         return true;
+}
+
+/* 0, -ENOMEM or -EDOM. */
+static int ropes_init(struct tdm_host_model *model)
+{
+        for (uint32_t i = 0; i < model->recipe.n_ropes; i++) {
+                const struct tdm_rope_recipe *rope = &model->recipe.ropes[i];
+                int r = tdm_rope_init(&model->rope[i], rope, model->hp.n_ctx,
+                                      rope->has_divisors ? vector(model, TDM_TENSOR_ROPE_FREQS, 0) : NULL);
+
+                if (r < 0)
+                        return r;
+                if (!take(model, (float **)&model->rope_position[i], model->tile_rows) ||
+                    !take(model, &model->rope_rows[i], (size_t)model->tile_rows * rope->n_dims))
+                        return -ENOMEM;
+                memset(model->rope_position[i], 0xff, model->tile_rows * sizeof(uint32_t));
+                model->scratch_bytes += model->rope[i].memory_bytes;
+        }
+        return 0;
 }
 
 static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_limits *limits)
@@ -226,18 +264,6 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
             !take(model, &model->logits, (size_t)model->logits_rows * model->logits_stride) ||
             !take(model, (float **)&model->sampler_scratch, n_threads * model->sampler_stride / sizeof(float)))
                 return false;
-        for (int group = 0; group < TDM_KV_GROUPS; group++) {
-                const struct tdm_rope_recipe *rope = tdm_kv_group_rope(hp, &model->recipe, (enum tdm_kv_group)group);
-
-                if (!rope)
-                        continue;
-                if (tdm_rope_init(&model->rope[group], hp->head_dim, hp->n_ctx, rope->base, rope->factor) < 0 ||
-                    !take(model, (float **)&model->rope_position[group], rows) ||
-                    !take(model, &model->rope_rows[group], rows * hp->head_dim))
-                        return false;
-                memset(model->rope_position[group], 0xff, rows * sizeof(uint32_t));
-                model->scratch_bytes += model->rope[group].memory_bytes;
-        }
         if (tdm_attention_new(&model->attention, hp, rows, n_threads) < 0)
                 return false;
         model->scratch_bytes += tdm_attention_scratch_bytes(model->attention);
@@ -295,11 +321,17 @@ static int host_load(struct tdm_device *device, const struct tdm_device_model_co
         model->layers = calloc(hp->n_layers, sizeof(*model->layers));
         if (model->layers)
                 layers_init(model, input_acts[config->precision]);
-        if (!model->layers || !scratch_init(model, &config->limits)) {
-                tdm_error_set(err, -ENOMEM, "host device: no memory for a model's scratch of over %zu bytes",
-                              model->scratch_bytes);
+        r = model->layers && scratch_init(model, &config->limits) ? ropes_init(model) : -ENOMEM;
+        if (r != 0) {
+                if (r == -EDOM)
+                        r = tdm_error_set(err, TDM_E_BAD_MODEL,
+                                          "host device: tensor rope_freqs.weight holds a number by which no angle can "
+                                          "be divided");
+                else
+                        tdm_error_set(err, r, "host device: no memory for a model's scratch of over %zu bytes",
+                                      model->scratch_bytes);
                 host_unload((struct tdm_device_model *)model);
-                return -ENOMEM;
+                return r;
         }
         *ret = (struct tdm_device_model *)model;
         return 0;

@@ -96,6 +96,15 @@ INLINE VF vf_f16(const uint8_t *p)
         return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
 
+INLINE VF vf_e8(const uint8_t *p)
+{
+        __m256i bits = _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)), 23);
+
+        /* 2^(e - 127), of which 2^-127 has other bits than e alone; then exactly half of it */
+        bits = _mm256_max_epi32(bits, _mm256_set1_epi32(1 << 22));
+        return _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0.5f));
+}
+
 INLINE VF vf_from_int(VI v)
 {
         return _mm256_cvtepi32_ps(v);

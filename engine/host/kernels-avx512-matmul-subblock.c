@@ -93,6 +93,15 @@ INLINE VF vf_f16(const uint8_t *p)
         return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
 
+INLINE VF vf_e8(const uint8_t *p)
+{
+        __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)), 23);
+
+        /* 2^(e - 127), of which 2^-127 has other bits than e alone; then exactly half of it */
+        bits = _mm512_max_epi32(bits, _mm512_set1_epi32(1 << 22));
+        return _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0.5f));
+}
+
 INLINE VF vf_from_int(VI v)
 {
         return _mm512_cvtepi32_ps(v);
@@ -262,7 +271,7 @@ INLINE void few_rows(const unsigned N_R, const uint32_t type, const enum tdm_act
                         unpack_scales(type, front[p], body[p], scale[p], min[p]);
                         UNROLL for (unsigned at = 0; at < t.scale_bytes; at += 64)
                                 prefetch(body[p] + at + few_ahead(matrix, left));
-                        front[p] += t.halves * LANES * 2;
+                        front[p] += tdm_subblock_unit_front_bytes(&t);
                         body[p] += t.scale_bytes;
                 }
                 left -= t.scale_bytes;
@@ -308,8 +317,8 @@ INLINE void few_rows(const unsigned N_R, const uint32_t type, const enum tdm_act
                                 UNROLL for (unsigned h = 0; h < n_subs; h++)
                                 {
                                         unsigned s = b * n_subs + h;
-                                        __m512 w_scale =
-                                                t.unit_values == BLOCK ? vf_f16(front[p]) : _mm512_load_ps(scale[p][s]);
+                                        __m512 w_scale = t.unit_values == BLOCK ? unit_scale(type, front[p], 0) :
+                                                                                  _mm512_load_ps(scale[p][s]);
                                         __m512 w_min = !t.has_min             ? _mm512_setzero_ps() :
                                                        t.unit_values == BLOCK ? vf_f16(front[p] + 2 * LANES) :
                                                                                 _mm512_load_ps(min[p][s]);
@@ -326,7 +335,7 @@ INLINE void few_rows(const unsigned N_R, const uint32_t type, const enum tdm_act
                                         }
                                 }
                                 if (t.unit_values == BLOCK)
-                                        front[p] += t.halves * LANES * 2;
+                                        front[p] += tdm_subblock_unit_front_bytes(&t);
                         }
                 }
         }
@@ -371,7 +380,7 @@ INLINE void some_rows(const unsigned N_R, const uint32_t type, const enum tdm_ac
                 if (t.unit_values != BLOCK) {
                         unpack_scales(type, front, body, scale, min);
                         UNROLL for (unsigned at = 0; at < t.scale_bytes; at += 64) prefetch(body + at + PREFETCH_BYTES);
-                        front += t.halves * LANES * 2;
+                        front += tdm_subblock_unit_front_bytes(&t);
                         body += t.scale_bytes;
                 }
                 for (uint32_t b = 0; b < n_blocks; b++) {
@@ -384,7 +393,8 @@ INLINE void some_rows(const unsigned N_R, const uint32_t type, const enum tdm_ac
                         UNROLL for (unsigned h = 0; h < n_subs; h++)
                         {
                                 unsigned s = b * n_subs + h;
-                                __m512 w_scale = t.unit_values == BLOCK ? vf_f16(front) : _mm512_load_ps(scale[s]);
+                                __m512 w_scale =
+                                        t.unit_values == BLOCK ? unit_scale(type, front, 0) : _mm512_load_ps(scale[s]);
                                 __m512 w_min = !t.has_min             ? _mm512_setzero_ps() :
                                                t.unit_values == BLOCK ? vf_f16(front + 2 * LANES) :
                                                                         _mm512_load_ps(min[s]);
@@ -428,7 +438,7 @@ INLINE void some_rows(const unsigned N_R, const uint32_t type, const enum tdm_ac
                                 }
                         }
                         if (t.unit_values == BLOCK)
-                                front += t.halves * LANES * 2;
+                                front += tdm_subblock_unit_front_bytes(&t);
                 }
         }
         UNROLL for (unsigned r = 0; r < N_R; r++) if (r < n_rows)

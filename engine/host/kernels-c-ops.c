@@ -87,6 +87,17 @@ static void gelu_mul(const float *gate, const float *up, uint32_t n, float *y)
         }
 }
 
+/* ORDER: y = (g / (exp(-g) + 1)) up, cut to ±FLT_MAX. exp may be infinite: the quotient is then 0. */
+static void silu_mul(const float *gate, const float *up, uint32_t n, float *y)
+{
+        for (uint32_t i = 0; i < n; i++) {
+                float v = gate[i] / (exp_one(-gate[i]) + 1.0f) * up[i];
+
+                v = FLT_MAX < v ? FLT_MAX : v;
+                y[i] = -FLT_MAX > v ? -FLT_MAX : v;
+        }
+}
+
 static void rope(float *x, const float *cos, const float *sin, uint32_t head_dim)
 {
         uint32_t half = head_dim / 2;
@@ -270,6 +281,7 @@ void tdm_kernels_c_ops_fill(struct tdm_kernels *kernels)
         kernels->rmsnorm = rmsnorm;
         kernels->rmsnorm_add = rmsnorm_add;
         kernels->gelu_mul = gelu_mul;
+        kernels->silu_mul = silu_mul;
         kernels->rope = rope;
         kernels->kv_store = kv_store;
         kernels->attend_span = attend_span;

@@ -11,8 +11,8 @@
  *
  * Wanted: VI, VF (vectors of V_BYTES bytes), vi_load, vi_store (aligned), vi_set8, vi_set32, vi_and, vi_or,
  * vi_sub32, vi_sll16, vi_srl16, vi_srl32, vi_sra32, vi_sll32 (by a constant), vi_table (16 bytes, for vi_look_up),
- * vi_look_up, vi_u16 (V_BYTES / 4 u16 from memory), vf_f16 (the same of f16), vf_from_int, vf_store, vf_mul, vf_neg,
- * prefetch. */
+ * vi_look_up, vi_u16 (V_BYTES / 4 u16 from memory), vf_f16 (the same of f16), vf_e8 (the same of bytes e: 2^(e - 128)),
+ * vf_from_int, vf_store, vf_mul, vf_neg, prefetch. */
 #include "engine/host/kernels-fill.h"
 #include "engine/weights/subblock.h"
 
@@ -80,6 +80,11 @@ INLINE void block_groups(const uint32_t type, const uint8_t *from, VI *w)
                         high = vi_or(high, vi_and(vi_shift16(vi_load(from + 320), 4 - 2 * v), vi_set8(48)));
                 } else if (type == TDM_TYPE_IQ4_NL || type == TDM_TYPE_IQ4_XS) {
                         const VI table = vi_table(tdm_subblock_iq4_values);
+
+                        low = vi_look_up(table, low);
+                        high = vi_look_up(table, high);
+                } else if (type == TDM_TYPE_MXFP4) {
+                        const VI table = vi_table(tdm_subblock_mxfp4_values);
 
                         low = vi_look_up(table, low);
                         high = vi_look_up(table, high);
@@ -159,6 +164,12 @@ INLINE void unpack_scales(const uint32_t type, const uint8_t *front, const uint8
         }
 }
 
+/* The scales of a unit of 32 columns, one vector's width of lanes from `lane` on. */
+INLINE VF unit_scale(const uint32_t type, const uint8_t *front, unsigned lane)
+{
+        return type == TDM_TYPE_MXFP4 ? vf_e8(front + lane) : vf_f16(front + 2 * lane);
+}
+
 /* Chunk c of a panel: n_blocks of 32 columns. */
 INLINE void unpack_chunk(const uint32_t type, const struct tdm_matrix *matrix, uint32_t panel, uint32_t c,
                          uint32_t n_blocks, struct chunk *to)
@@ -168,7 +179,7 @@ INLINE void unpack_chunk(const uint32_t type, const struct tdm_matrix *matrix, u
         const uint8_t *body = front + tdm_subblock_front_bytes(&info, matrix->cols);
         uint32_t first_unit = c * (CHUNK_VALUES / info.unit_values);
 
-        front += (size_t)first_unit * info.halves * LANES * 2;
+        front += first_unit * tdm_subblock_unit_front_bytes(&info);
         body += first_unit * tdm_subblock_unit_bytes(&info);
         if (info.unit_values == CHUNK_VALUES)
                 UNROLL for (unsigned h = 0; h < LANES; h += V_LANES)
@@ -185,12 +196,12 @@ INLINE void unpack_chunk(const uint32_t type, const struct tdm_matrix *matrix, u
                         UNROLL for (unsigned g = 0; g < 8; g++) vi_store(to->q[8 * b + g][h], w[g]);
                         if (info.unit_values != BLOCK)
                                 continue;
-                        vf_store(&to->scale[b][h], vf_f16(front + 2 * h));
+                        vf_store(&to->scale[b][h], unit_scale(type, front, h));
                         if (info.has_min)
                                 vf_store(&to->min[b][h], vf_f16(front + 2 * (LANES + h)));
                 }
                 if (info.unit_values == BLOCK)
-                        front += info.halves * LANES * 2;
+                        front += tdm_subblock_unit_front_bytes(&info);
         }
 }
 

@@ -110,6 +110,24 @@ static void gelu_mul(const float *gate, const float *up, uint32_t n, float *y)
                 v16_store_n(y + i, gelu_one(v16_load_n(gate + i, n - i), v16_load_n(up + i, n - i)), n - i);
 }
 
+TDM_INLINE struct v16 silu_one(struct v16 g, struct v16 up)
+{
+        struct v16 e = v16_exp(v16_sub(v16_set1(-0.0f), g)); /* -0 - x: exactly -x */
+        struct v16 v = v16_mul(v16_div(g, v16_add(e, v16_set1(1.0f))), up);
+
+        return v16_max(v16_set1(-FLT_MAX), v16_min(v16_set1(FLT_MAX), v));
+}
+
+static void silu_mul(const float *gate, const float *up, uint32_t n, float *y)
+{
+        uint32_t i = 0;
+
+        for (; i + 16 <= n; i += 16)
+                v16_store(y + i, silu_one(v16_load(gate + i), v16_load(up + i)));
+        if (i < n)
+                v16_store_n(y + i, silu_one(v16_load_n(gate + i, n - i), v16_load_n(up + i, n - i)), n - i);
+}
+
 TDM_INLINE void rope_step(float *left, float *right, const float *cos, const float *sin, uint32_t n)
 {
         struct v16 l = v16_load_n(left, n), r = v16_load_n(right, n);
@@ -137,6 +155,7 @@ static void fill(struct tdm_kernels *kernels)
         kernels->rmsnorm = rmsnorm;
         kernels->rmsnorm_add = rmsnorm_add;
         kernels->gelu_mul = gelu_mul;
+        kernels->silu_mul = silu_mul;
         kernels->rope = rope;
         kernels->kv_store = kv_store;
         kernels->attend_span = attend_span;

@@ -110,6 +110,9 @@ struct tdm_kernels {
         /* y[i] = gelu_tanh(gate[i]) * up[i], gelu as 0.5 g (2 - 2 / (exp(2z) + 1)), z = sqrt(2/pi) (g + 0.044715 g³);
          * finite for every finite input. y may be gate or up. */
         void (*gelu_mul)(const float *gate, const float *up, uint32_t n, float *y);
+        /* y[i] = silu(gate[i]) * up[i], silu as g / (exp(-g) + 1); finite for every finite input. y may be gate or up.
+         */
+        void (*silu_mul)(const float *gate, const float *up, uint32_t n, float *y);
         /* Half-split (NeoX) rotation in place: x [head_dim], cos/sin [head_dim / 2]. l' = l c - r s, r' = r c + l s,
          * each as fmaf(l, c, -(r * s)) and fmaf(r, c, l * s). */
         void (*rope)(float *x, const float *cos, const float *sin, uint32_t head_dim);

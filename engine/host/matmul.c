@@ -228,20 +228,34 @@ struct matmul_job {
         tdm_matmul_fn fns[MAX_OUTS];
 };
 
+/* To outputs of rows that are still in a cache near by. */
+static void add_bias(const float *bias, uint32_t n, uint32_t n_rows, float *y, size_t y_stride)
+{
+        for (uint32_t r = 0; r < n_rows; r++)
+                for (uint32_t i = 0; i < n; i++)
+                        y[r * y_stride + i] += bias[i];
+}
+
 static void matmul_chunk(void *arg, unsigned chunk, unsigned thread)
 {
         const struct matmul_job *job = arg;
         const struct tdm_matmul_out *out;
         struct piece piece;
+        uint32_t first;
         unsigned i = 0;
+        float *y;
 
         while (chunk >= job->cuts[i].n_chunks)
                 chunk -= job->cuts[i++].n_chunks;
         out = &job->outs[i];
         piece = cut_piece(&job->cuts[i], chunk);
+        first = piece.first_panel * TDM_PANEL_ROWS;
+        y = out->y + piece.first_row * out->y_stride + first;
         job->fns[i](out->matrix, job->acts->rows[out->act] + piece.first_row, piece.n_rows, piece.first_panel,
-                    piece.n_panels, out->y + piece.first_row * out->y_stride + piece.first_panel * TDM_PANEL_ROWS,
-                    out->y_stride);
+                    piece.n_panels, y, out->y_stride);
+        if (out->bias)
+                add_bias(out->bias + first, TDM_MIN(piece.n_panels * TDM_PANEL_ROWS, out->matrix->rows - first),
+                         piece.n_rows, y, out->y_stride);
 }
 
 void tdm_matmul(struct tdm_pool *pool, const struct tdm_kernels *kernels, const struct tdm_acts *acts, uint32_t n_rows,
@@ -267,9 +281,10 @@ void tdm_matmul(struct tdm_pool *pool, const struct tdm_kernels *kernels, const 
 struct gate_up_job {
         const struct tdm_kernels *kernels;
         const struct tdm_acts *acts;
-        const struct tdm_matrix *gate, *up;
+        const struct tdm_gate_up *what;
         const struct tdm_act_row *gate_rows, *up_rows;
         tdm_matmul_fn gate_fn, up_fn;
+        void (*activate)(const float *gate, const float *up, uint32_t n, float *y);
         const struct tdm_acts *ret;
         struct cut cut;
 };
@@ -279,38 +294,45 @@ static void gate_up_chunk(void *arg, unsigned chunk, unsigned thread)
         const struct gate_up_job *job = arg;
         struct piece piece = cut_piece(&job->cut, chunk);
         uint32_t first = piece.first_panel * TDM_PANEL_ROWS, width = piece.n_panels * TDM_PANEL_ROWS;
-        uint32_t n = TDM_MIN(width, job->gate->rows - first);
+        const struct tdm_gate_up *what = job->what;
+        uint32_t n = TDM_MIN(width, what->gate->rows - first);
         /* Never anywhere but in a cache near by: in memory these rows would be more than all weights of a long step. */
         _Alignas(ALIGNMENT) float gate[GATE_UP_VALUES_MAX], up[GATE_UP_VALUES_MAX];
 
         assert(width * piece.n_rows <= GATE_UP_VALUES_MAX);
-        job->gate_fn(job->gate, job->gate_rows + piece.first_row, piece.n_rows, piece.first_panel, piece.n_panels, gate,
-                     width);
-        job->up_fn(job->up, job->up_rows + piece.first_row, piece.n_rows, piece.first_panel, piece.n_panels, up, width);
+        job->gate_fn(what->gate, job->gate_rows + piece.first_row, piece.n_rows, piece.first_panel, piece.n_panels,
+                     gate, width);
+        job->up_fn(what->up, job->up_rows + piece.first_row, piece.n_rows, piece.first_panel, piece.n_panels, up,
+                   width);
+        if (what->gate_bias)
+                add_bias(what->gate_bias + first, n, piece.n_rows, gate, width);
+        if (what->up_bias)
+                add_bias(what->up_bias + first, n, piece.n_rows, up, width);
         for (uint32_t r = 0; r < piece.n_rows; r++) {
                 float *h = gate + r * width;
 
-                job->kernels->gelu_mul(h, up + r * width, n, h);
+                job->activate(h, up + r * width, n, h);
                 prepare_part(job->ret, job->kernels, piece.first_row + r, first, h, n);
         }
 }
 
 void tdm_matmul_gate_up(struct tdm_pool *pool, const struct tdm_kernels *kernels, const struct tdm_acts *acts,
-                        uint32_t n_rows, const struct tdm_matrix *gate, enum tdm_act gate_act,
-                        const struct tdm_matrix *up, enum tdm_act up_act, struct tdm_acts *ret)
+                        uint32_t n_rows, const struct tdm_gate_up *what, struct tdm_acts *ret)
 {
+        const struct tdm_matrix *gate = what->gate, *up = what->up;
         struct gate_up_job job = {
                 .kernels = kernels,
                 .acts = acts,
-                .gate = gate,
-                .up = up,
-                .gate_rows = acts->rows[gate_act],
-                .up_rows = acts->rows[up_act],
-                .gate_fn = find_kernel(kernels, acts, gate_act, gate),
-                .up_fn = find_kernel(kernels, acts, up_act, up),
+                .what = what,
+                .gate_rows = acts->rows[what->gate_act],
+                .up_rows = acts->rows[what->up_act],
+                .gate_fn = find_kernel(kernels, acts, what->gate_act, gate),
+                .up_fn = find_kernel(kernels, acts, what->up_act, up),
+                .activate = what->activation == TDM_ACTIVATION_SILU ? kernels->silu_mul : kernels->gelu_mul,
                 .ret = ret,
         };
 
+        assert(what->activation == TDM_ACTIVATION_SILU || what->activation == TDM_ACTIVATION_GELU_TANH);
         assert(n_rows <= acts->max_rows && n_rows <= ret->max_rows && gate->rows == up->rows &&
                gate->rows <= ret->max_cols);
         assert(gate->rows % TDM_BLOCK_VALUES == 0 || ret->forms == 1u << TDM_ACT_F32);

@@ -32,17 +32,24 @@ struct tdm_matmul_out {
         enum tdm_act act; /* one of acts->forms, fitting the matrix's type */
         float *y;         /* [n_rows][y_stride] */
         size_t y_stride;
+        const float *bias; /* [matrix->rows], added to the sums; NULL: none */
 };
 
-/* y = x Wᵀ for n_rows rows and every out, in one parallel region. n_outs <= 4. */
+/* y = x Wᵀ + bias for n_rows rows and every out, in one parallel region. n_outs <= 4. */
 void tdm_matmul(struct tdm_pool *pool, const struct tdm_kernels *kernels, const struct tdm_acts *acts, uint32_t n_rows,
                 const struct tdm_matmul_out *outs, unsigned n_outs);
 
-/* h = gelu(gate x) * (up x), left in `ret` prepared for the down projection (all of ret->forms), ret->cols =
- * gate->rows. */
+struct tdm_gate_up {
+        const struct tdm_matrix *gate, *up;
+        enum tdm_act gate_act, up_act;
+        const float *gate_bias, *up_bias; /* NULL: none */
+        enum tdm_activation activation;
+};
+
+/* h = activation(gate x + gate_bias) * (up x + up_bias), left in `ret` prepared for the down projection (all of
+ * ret->forms), ret->cols = gate->rows. */
 void tdm_matmul_gate_up(struct tdm_pool *pool, const struct tdm_kernels *kernels, const struct tdm_acts *acts,
-                        uint32_t n_rows, const struct tdm_matrix *gate, enum tdm_act gate_act,
-                        const struct tdm_matrix *up, enum tdm_act up_act, struct tdm_acts *ret);
+                        uint32_t n_rows, const struct tdm_gate_up *what, struct tdm_acts *ret);
 
 /* The activation form for a matrix: float weights take F32; quantised ones I8 or I16 as asked. */
 enum tdm_act tdm_matmul_act(uint32_t type, enum tdm_act wanted);

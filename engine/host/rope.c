@@ -6,14 +6,55 @@
 
 #define FINE 256u
 
-int tdm_rope_init(struct tdm_rope *rope, uint32_t head_dim, uint32_t n_positions, double base, double factor)
+/* The pair that turns `turns` times over the context of the first training, as a number between pairs. */
+static double yarn_pair(const struct tdm_rope_recipe *recipe, double turns)
 {
-        uint32_t half = head_dim / 2, n_coarse = TDM_DIV_UP(n_positions, FINE);
+        return recipe->n_dims * log(recipe->yarn_n_ctx / (turns * 2 * M_PI)) / (2 * log((double)recipe->base));
+}
+
+/* How much of pair i's frequency is left as it was: 1 of fast ones, 0 of slow ones, which are divided by the factor. */
+static double yarn_kept(const struct tdm_rope_recipe *recipe, uint32_t i)
+{
+        double first = yarn_pair(recipe, (double)recipe->yarn_beta_fast),
+               last = yarn_pair(recipe, (double)recipe->yarn_beta_slow), share;
+
+        if (recipe->yarn_is_rounded) {
+                first = floor(first);
+                last = ceil(last);
+        }
+        first = fmax(first, 0);
+        last = fmin(last, recipe->n_dims - 1);
+        share = (i - first) / fmax(last - first, 0.001);
+        return 1 - fmin(fmax(share, 0), 1);
+}
+
+/* Of pair i, for each position. */
+static double frequency_of(const struct tdm_rope_recipe *recipe, uint32_t i, const float *divisors)
+{
+        double frequency = pow((double)recipe->base, -2.0 * i / recipe->n_dims), kept;
+
+        if (divisors)
+                frequency /= (double)divisors[i];
+        if (recipe->scaling == TDM_ROPE_LINEAR)
+                return frequency / (double)recipe->factor;
+        kept = yarn_kept(recipe, i);
+        return frequency * kept + frequency / (double)recipe->factor * (1 - kept);
+}
+
+int tdm_rope_init(struct tdm_rope *rope, const struct tdm_rope_recipe *recipe, uint32_t n_positions,
+                  const float *divisors)
+{
+        uint32_t half = recipe->n_dims / 2, n_coarse = TDM_DIV_UP(n_positions, FINE);
         size_t bytes = (size_t)2 * (n_coarse + FINE) * half * sizeof(double);
         struct tdm_rope r = {
                 .half = half, .n_positions = n_positions, .memory = malloc(bytes), .memory_bytes = bytes
         };
 
+        for (uint32_t i = 0; divisors && i < half; i++)
+                if (!(divisors[i] > 0) || !isfinite(frequency_of(recipe, i, divisors))) {
+                        free(r.memory);
+                        return -EDOM;
+                }
         if (!r.memory)
                 return -ENOMEM;
         r.coarse_cos = r.memory;
@@ -21,11 +62,11 @@ int tdm_rope_init(struct tdm_rope *rope, uint32_t head_dim, uint32_t n_positions
         r.fine_cos = r.coarse_sin + (size_t)n_coarse * half;
         r.fine_sin = r.fine_cos + (size_t)FINE * half;
         for (uint32_t i = 0; i < half; i++) {
-                double frequency = pow(base, -2.0 * i / head_dim) / factor;
+                double frequency = frequency_of(recipe, i, divisors), magnitude = (double)recipe->magnitude;
 
                 for (uint32_t c = 0; c < n_coarse; c++) {
-                        r.coarse_cos[(size_t)c * half + i] = cos((double)c * FINE * frequency);
-                        r.coarse_sin[(size_t)c * half + i] = sin((double)c * FINE * frequency);
+                        r.coarse_cos[(size_t)c * half + i] = magnitude * cos((double)c * FINE * frequency);
+                        r.coarse_sin[(size_t)c * half + i] = magnitude * sin((double)c * FINE * frequency);
                 }
                 for (uint32_t f = 0; f < FINE; f++) {
                         r.fine_cos[(size_t)f * half + i] = cos(f * frequency);

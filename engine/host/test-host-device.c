@@ -147,9 +147,9 @@ static void test_recipe_refused(void **unused)
         recipe->layers[1].has_sinks = 1;
         refuse_recipe(device, &config, "attention sinks");
         *recipe = good;
-        recipe->layers[0].activation = TDM_ACTIVATION_SILU;
-        recipe->layers[0].norms &= ~(uint32_t)TDM_NORM_Q;
-        refuse_recipe(device, &config, "queries or keys without a norm, an activation other than GELU");
+        recipe->layers[0].attention_softcap = 50;
+        recipe->layers[0].norms &= ~(uint32_t)TDM_NORM_ATTN_BEFORE;
+        refuse_recipe(device, &config, "layers without a norm before attention or FFN, soft-capped attention");
         *recipe = good;
         recipe->ropes[1].style = TDM_ROPE_NEIGHBOURS;
         refuse_recipe(device, &config, "RoPE of neighbouring dimensions");

@@ -9,8 +9,9 @@
 #include "engine/host/matmul.h"
 #include "engine/weights/subblock.h"
 
-static const uint32_t types[] = { TDM_TYPE_Q4_1, TDM_TYPE_Q5_0, TDM_TYPE_Q5_1, TDM_TYPE_Q2_K,   TDM_TYPE_Q3_K,
-                                  TDM_TYPE_Q4_K, TDM_TYPE_Q5_K, TDM_TYPE_Q6_K, TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS };
+static const uint32_t types[] = { TDM_TYPE_Q4_1,   TDM_TYPE_Q5_0,   TDM_TYPE_Q5_1, TDM_TYPE_Q2_K,
+                                  TDM_TYPE_Q3_K,   TDM_TYPE_Q4_K,   TDM_TYPE_Q5_K, TDM_TYPE_Q6_K,
+                                  TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS, TDM_TYPE_MXFP4 };
 static const char *const names[] = { "c", "avx2", "avx512" };
 
 static uint64_t random_state = 1;
@@ -61,7 +62,10 @@ static void matrix_new(struct tdm_matrix *matrix, uint32_t type, uint32_t rows, 
                 uint8_t *panel = data + p * matrix->panel_bytes;
                 size_t front = tdm_subblock_front_bytes(&info, cols);
 
-                for (size_t i = 0; i < front / 2; i++) { /* f16: mostly ordinary, a few subnormal or zero */
+                for (size_t i = 0; type == TDM_TYPE_MXFP4 && i < front; i++) /* exponents: a few of the least */
+                        panel[i] = random_u32() % 32 ? (uint8_t)(112 + panel[i] % 20) : panel[i] % 3;
+                for (size_t i = 0; type != TDM_TYPE_MXFP4 && i < front / 2;
+                     i++) { /* f16: mostly ordinary, a few subnormal or zero */
                         uint16_t *h = (uint16_t *)(void *)panel + i;
 
                         *h = random_u32() % 16 ? (uint16_t)(*h & 0x83ff) | (uint16_t)(8 + *h % 7) << 10 :
@@ -119,7 +123,8 @@ static void check_reference(const struct tdm_matrix *matrix, const struct tdm_ac
                         sum += matrix_value(matrix, row, k) * x;
                         size += fabs(matrix_value(matrix, row, k) * x);
                 }
-                assert_true(fabs(y[r * y_stride + row] - sum) <= size * 3e-7 * (2 + matrix->cols / 32.0));
+                assert_true(fabs(y[r * y_stride + row] - sum) <=
+                            size * 3e-7 * (2 + matrix->cols / 32.0) + matrix->cols * 0x1p-148);
         }
 }
 

@@ -188,6 +188,39 @@ static void test_gelu(void **unused)
         }
 }
 
+static void test_silu(void **unused)
+{
+        static const float hard[] = { 0.0f, -0.0f, 1e-30f, -1e-30f, 88.0f,   -88.0f,   90.0f,    -90.0f,
+                                      -1e5, 1e5f,  1e30f,  -1e30f,  FLT_MAX, -FLT_MAX, -103.97f, 1e-45f };
+
+        for (int round = 0; round < 200; round++) {
+                uint32_t n = 1 + below(300);
+                float *g = alloc(n * 4), *up = alloc(n * 4), *y = alloc(n * 4), *y2 = alloc(n * 4);
+
+                for (uint32_t i = 0; i < n; i++) {
+                        g[i] = below(4) ? uniform(-12, 12) : hard[below(TDM_ARRAY_SIZE(hard))];
+                        up[i] = below(4) ? uniform(-8, 8) : hard[below(TDM_ARRAY_SIZE(hard))];
+                }
+                reference.silu_mul(g, up, n, y);
+                for (uint32_t i = 0; i < n; i++) {
+                        double want = (double)g[i] / (1 + exp(-(double)g[i])) * up[i];
+
+                        assert_true(isfinite(y[i]));
+                        /* Where exp overflows the quotient is 0: it was under 1e-34. */
+                        assert_true(fabs(want) > 1e38 ||
+                                    fabs(y[i] - want) <= fabs(want) * 0x1p-21 + (1 + fabs(up[i])) * 1e-34);
+                }
+                for (unsigned k = 0; k < n_simd; k++) {
+                        simd[k].silu_mul(g, up, n, y2);
+                        assert_memory_equal(y, y2, n * 4);
+                        memcpy(y2, up, n * 4);
+                        simd[k].silu_mul(g, y2, n, y2);
+                        assert_memory_equal(y, y2, n * 4);
+                }
+                free(g), free(up), free(y), free(y2);
+        }
+}
+
 static void test_rope(void **unused)
 {
         for (uint32_t head_dim = 16; head_dim <= MAX_HEAD_DIM; head_dim += 16) {
@@ -477,6 +510,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_exp),  cmocka_unit_test(test_rmsnorm),  cmocka_unit_test(test_gelu),
                 cmocka_unit_test(test_rope), cmocka_unit_test(test_kv_store), cmocka_unit_test(test_attention),
+                cmocka_unit_test(test_silu),
         };
 
         tdm_kernels_c_ops_fill(&reference);

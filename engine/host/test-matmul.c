@@ -91,6 +91,7 @@ static void test_products(void **state)
         const size_t strides[] = { 300, 80, 70 };
         float *want[3], *got[3];
         struct tdm_matmul_out outs[3];
+        _cleanup_(freep) float *bias = random_rows(299);
         _cleanup_(tdm_pool_destroyp) struct tdm_pool *one = NULL;
 
         matrix_new(&m[0], TDM_TYPE_Q8_0, 299, cols);
@@ -107,9 +108,14 @@ static void test_products(void **state)
                                                    i == 0 ? TDM_ACT_I8 :
                                                    i == 1 ? TDM_ACT_I16 :
                                                             TDM_ACT_F32,
-                                                   want[i], strides[i] };
+                                                   want[i], strides[i], NULL };
         }
         tdm_matmul(one, tdm_kernels_get("c"), &want_acts, max_rows, outs, 3);
+        for (unsigned i = 0; i < 2; i++) /* what is added to a sum, to each row's */
+                for (uint32_t r = 0; r < max_rows; r++)
+                        for (uint32_t j = 0; j < m[i].rows; j++)
+                                want[i][r * strides[i] + j] += bias[j];
+        outs[0].bias = outs[1].bias = bias;
 
         for (unsigned k = 0; k < TDM_ARRAY_SIZE(names); k++)
                 for (unsigned n_threads = 1; n_threads <= 3; n_threads++)
@@ -143,7 +149,8 @@ static void test_products(void **state)
         tdm_acts_deinit(&want_acts);
 }
 
-static void check_gate_up(uint32_t type, enum tdm_act act, uint32_t d_ff, unsigned ret_forms)
+static void check_gate_up(uint32_t type, enum tdm_act act, uint32_t d_ff, unsigned ret_forms,
+                          enum tdm_activation activation, bool biased)
 {
         static const uint32_t row_counts[] = { 1, 3, 100 };
         const uint32_t cols = 128, max_rows = 100, stride = TDM_ALIGN_UP(d_ff, 32u);
@@ -151,6 +158,14 @@ static void check_gate_up(uint32_t type, enum tdm_act act, uint32_t d_ff, unsign
         struct tdm_matrix gate, up;
         struct tdm_acts in, want, got;
         _cleanup_(freep) float *x = random_rows((size_t)max_rows * cols);
+        _cleanup_(freep) float *biases = random_rows((size_t)2 * d_ff);
+        const struct tdm_gate_up what = { .gate = &gate,
+                                          .up = &up,
+                                          .gate_act = act,
+                                          .up_act = act,
+                                          .gate_bias = biased ? biases : NULL,
+                                          .up_bias = biased ? biases + d_ff : NULL,
+                                          .activation = activation };
         _cleanup_(freep) float *g = calloc((size_t)max_rows * stride, sizeof(float));
         _cleanup_(freep) float *u = calloc((size_t)max_rows * stride, sizeof(float));
         _cleanup_(tdm_pool_destroyp) struct tdm_pool *one = NULL;
@@ -164,9 +179,12 @@ static void check_gate_up(uint32_t type, enum tdm_act act, uint32_t d_ff, unsign
         /* Step by step. */
         tdm_acts_prepare(&in, c_kernels, one, x, cols, max_rows, cols);
         tdm_matmul(one, c_kernels, &in, max_rows,
-                   (struct tdm_matmul_out[]){ { &gate, act, g, stride }, { &up, act, u, stride } }, 2);
+                   (struct tdm_matmul_out[]){ { &gate, act, g, stride, what.gate_bias },
+                                              { &up, act, u, stride, what.up_bias } },
+                   2);
         for (uint32_t r = 0; r < max_rows; r++) {
-                c_kernels->gelu_mul(g + r * stride, u + r * stride, d_ff, g + r * stride);
+                (activation == TDM_ACTIVATION_SILU ? c_kernels->silu_mul : c_kernels->gelu_mul)(
+                        g + r * stride, u + r * stride, d_ff, g + r * stride);
                 if (d_ff % 32 == 0)
                         tdm_acts_prepare_row(&want, c_kernels, r, g + r * stride, d_ff);
                 else
@@ -184,7 +202,7 @@ static void check_gate_up(uint32_t type, enum tdm_act act, uint32_t d_ff, unsign
                                         continue;
                                 assert_int_equal(tdm_pool_new(&pool, n_threads, NULL), 0);
                                 assert_int_equal(tdm_acts_init(&got, ret_forms, max_rows, stride), 0);
-                                tdm_matmul_gate_up(pool, kernels, &in, row_counts[c], &gate, act, &up, act, &got);
+                                tdm_matmul_gate_up(pool, kernels, &in, row_counts[c], &what, &got);
                                 check_acts_equal(&want, &got, row_counts[c]);
                                 tdm_acts_deinit(&got);
                         }
@@ -196,10 +214,10 @@ static void check_gate_up(uint32_t type, enum tdm_act act, uint32_t d_ff, unsign
 
 static void test_gate_up(void **state)
 {
-        check_gate_up(TDM_TYPE_Q8_0, TDM_ACT_I8, 352, 1u << TDM_ACT_I16);
-        check_gate_up(TDM_TYPE_Q4_0, TDM_ACT_I16, 1024, 7);
-        check_gate_up(TDM_TYPE_Q8_0, TDM_ACT_F32, 32, 1u << TDM_ACT_I8);
-        check_gate_up(TDM_TYPE_BF16, TDM_ACT_F32, 205, 1u << TDM_ACT_F32);
+        check_gate_up(TDM_TYPE_Q8_0, TDM_ACT_I8, 352, 1u << TDM_ACT_I16, TDM_ACTIVATION_GELU_TANH, false);
+        check_gate_up(TDM_TYPE_Q4_0, TDM_ACT_I16, 1024, 7, TDM_ACTIVATION_SILU, true);
+        check_gate_up(TDM_TYPE_Q8_0, TDM_ACT_F32, 32, 1u << TDM_ACT_I8, TDM_ACTIVATION_SILU, false);
+        check_gate_up(TDM_TYPE_BF16, TDM_ACT_F32, 205, 1u << TDM_ACT_F32, TDM_ACTIVATION_GELU_TANH, true);
 }
 
 static void test_acts(void **state)

@@ -113,12 +113,14 @@ static int add_tensor(struct tdm_model_description *d, const struct tdm_gguf *g,
 {
         enum tdm_tensor_presence presence = tdm_tensor_presence(kind, &d->recipe, layer);
         struct tdm_tensor_ref ref = { .kind = kind, .layer = layer };
-        char name[TDM_TENSOR_NAME_MAX];
+        char name[TDM_TENSOR_NAME_MAX], alias[TDM_TENSOR_NAME_MAX];
 
         if (presence == TDM_TENSOR_ABSENT)
                 return 0;
         tdm_tensor_name(kind, layer, name);
         ref.tensor = tdm_gguf_find_tensor(g, name);
+        if (!ref.tensor && tdm_tensor_alias(kind, &d->recipe, layer, alias))
+                ref.tensor = tdm_gguf_find_tensor(g, alias);
         if (!ref.tensor && presence == TDM_TENSOR_OPTIONAL)
                 return 0;
         if (!ref.tensor)

@@ -76,10 +76,29 @@ int tdm_check_float(struct tdm_error *err, const char *what, float v, double min
 const char *tdm_quote(struct tdm_gguf_string s, char buffer[static 64]);
 bool tdm_string_is(struct tdm_gguf_string s, const char *text);
 
+/* ---- what several architectures share (plain.c) ---- */
+
+/* A model without norms after its blocks: SiLU, scores divided by the root of the head's size, one RoPE of whole heads,
+ * a plain residual. norms: those of TDM_NORM_Q and TDM_NORM_K that it has. Biases and divisors of RoPE are those that
+ * the file has. */
+void tdm_plain_recipe(const struct tdm_gguf *gguf, const char *architecture, const struct tdm_hparams *hp,
+                      enum tdm_rope_style style, uint32_t norms, struct tdm_recipe *ret);
+/* The keys that tdm_plain_recipe() gives defaults for. */
+#define TDM_PLAIN_KEYS                                                                                                 \
+        (1u << TDM_KEY_ROPE_BASE | 1u << TDM_KEY_ROPE_FACTOR_OLD | 1u << TDM_KEY_ROPE_FACTOR |                         \
+         1u << TDM_KEY_ROPE_DIMS | 1u << TDM_KEY_QUERY_SCALE)
+/* After all keys have been read: how the file scales its first RoPE, none, linear or YaRN. */
+int tdm_rope_read_scaling(const struct tdm_gguf *gguf, const char *architecture, const struct tdm_hparams *hp,
+                          struct tdm_rope_recipe *rope, struct tdm_error *err);
+/* Of the biases in mask (enum tdm_bias) those that the file has in this layer. */
+uint32_t tdm_biases_of_file(const struct tdm_gguf *gguf, uint32_t layer, uint32_t mask);
+/* Refuses a window that hides a key of any position: for architectures whose makers mean none. */
+int tdm_refuse_window(const char *architecture, struct tdm_hparams *hp, struct tdm_error *err);
+
 /* ---- architectures ---- */
 
 /* Each has a file of its own, which defines tdm_architecture_<name>. */
-#define TDM_ARCHITECTURES(X) X(gemma3)
+#define TDM_ARCHITECTURES(X) X(gemma3) X(llama) X(qwen2) X(qwen3)
 
 #define TDM_DECLARE_ARCHITECTURE(name) extern const struct tdm_architecture tdm_architecture_##name;
 TDM_ARCHITECTURES(TDM_DECLARE_ARCHITECTURE)

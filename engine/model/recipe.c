@@ -24,7 +24,8 @@ static const char *const feature_names[TDM_N_FEATURES] = {
         [TDM_FEATURE_HEADS_BY_LAYER] = "heads that differ between layers",
         [TDM_FEATURE_FF_BY_LAYER] = "FFN widths that differ between layers",
         [TDM_FEATURE_WINDOW_BY_LAYER] = "attention windows that differ between layers",
-        [TDM_FEATURE_ACTIVATION] = "an activation other than GELU",
+        [TDM_FEATURE_SILU] = "SiLU",
+        [TDM_FEATURE_SWIGLU_CLAMPED] = "clamped SwiGLU",
         [TDM_FEATURE_SPARSITY] = "sparse activations",
         [TDM_FEATURE_EXPERTS] = "experts",
         [TDM_FEATURE_STREAMS] = "a residual of several streams",
@@ -52,13 +53,15 @@ static int check_rope(const struct tdm_rope_recipe *rope, struct tdm_error *err)
                 return bad(err, "a RoPE with an impossible magnitude");
         switch (rope->scaling) {
         case TDM_ROPE_LINEAR:
-                if (rope->yarn_beta_fast != 0 || rope->yarn_beta_slow != 0 || rope->yarn_n_ctx != 0)
+                if (rope->yarn_beta_fast != 0 || rope->yarn_beta_slow != 0 || rope->yarn_n_ctx != 0 ||
+                    rope->yarn_is_rounded != 0)
                         return bad(err, "numbers of YaRN without YaRN");
                 return 0;
         case TDM_ROPE_YARN:
                 if (!(rope->yarn_beta_slow > 0 && rope->yarn_beta_slow < rope->yarn_beta_fast &&
                       rope->yarn_beta_fast <= 1e6f) ||
-                    rope->yarn_n_ctx < 1 || rope->yarn_n_ctx > TDM_CTX_MAX)
+                    rope->yarn_n_ctx < 1 || rope->yarn_n_ctx > TDM_CTX_MAX || rope->yarn_is_rounded > 1 ||
+                    rope->base <= 1)
                         return bad(err, "impossible numbers of YaRN");
                 return 0;
         default:
@@ -98,6 +101,8 @@ static int check_layer(const struct tdm_recipe *recipe, const struct tdm_hparams
                 return bad(err, "a flag that is neither 0 nor 1");
         if (l->v_is_k && (l->biases & TDM_BIAS_V))
                 return bad(err, "a bias for values that have no matrix");
+        if (l->v_is_k && l->rope != TDM_ROPE_NONE && recipe->ropes[l->rope].style == TDM_ROPE_NEIGHBOURS)
+                return bad(err, "values that are keys turned by neighbours");
         if (hp->layers[i].kv_layer != i && (l->v_is_k || l->biases & (TDM_BIAS_K | TDM_BIAS_V)))
                 return bad(err, "a way to make keys and values that it reads from another layer");
         if (l->activation < TDM_ACTIVATION_GELU_TANH || l->activation > TDM_ACTIVATION_SWIGLU_CLAMPED)
@@ -188,9 +193,10 @@ static uint64_t layer_features(const struct tdm_layer_recipe *l)
                (l->norms & TDM_NORM_V ? BIT(V_NORM) : 0) | (l->biases ? BIT(BIASES) : 0) |
                (l->rope == TDM_ROPE_NONE ? BIT(NO_ROPE) : 0) | (l->attention_softcap > 0 ? BIT(ATTENTION_SOFTCAP) : 0) |
                (l->has_sinks ? BIT(SINKS) : 0) | (l->v_is_k ? BIT(V_IS_K) : 0) |
-               (l->activation != TDM_ACTIVATION_GELU_TANH ? BIT(ACTIVATION) : 0) | (l->is_sparse ? BIT(SPARSITY) : 0) |
-               (l->n_experts ? BIT(EXPERTS) : 0) | (l->has_input ? BIT(PER_LAYER_INPUT) : 0) |
-               (l->has_output_scale ? BIT(OUTPUT_SCALE) : 0);
+               (l->activation == TDM_ACTIVATION_SILU ? BIT(SILU) : 0) |
+               (l->activation == TDM_ACTIVATION_SWIGLU_CLAMPED ? BIT(SWIGLU_CLAMPED) : 0) |
+               (l->is_sparse ? BIT(SPARSITY) : 0) | (l->n_experts ? BIT(EXPERTS) : 0) |
+               (l->has_input ? BIT(PER_LAYER_INPUT) : 0) | (l->has_output_scale ? BIT(OUTPUT_SCALE) : 0);
 }
 
 /* Compared with the model's largest, and with the first layer that has a window where this one has, or none. */

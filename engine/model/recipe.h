@@ -52,7 +52,8 @@ enum tdm_bias {
         TDM_BIAS_ALL = (1 << 8) - 1
 };
 
-/* Which two numbers of a head make a pair. */
+/* Which two numbers of a head make a pair. Rows of matrices that make neighbours are packed in the order of halves, and
+ * the recipe in the weights segment says so (engine/weights/weights.h): devices see halves alone. */
 enum tdm_rope_style {
         TDM_ROPE_HALVES = 1,    /* i and i + n_dims / 2 */
         TDM_ROPE_NEIGHBOURS = 2 /* 2 i and 2 i + 1 */
@@ -74,6 +75,8 @@ struct tdm_rope_recipe {
         float yarn_beta_fast; /* a pair with at least so many turns is not scaled */
         float yarn_beta_slow; /* a pair with at most so many turns is scaled in full */
         uint32_t yarn_n_ctx;  /* context of the model's first training */
+        /* The pairs between which it is scaled in part are whole numbers, rounded outward. */
+        uint32_t yarn_is_rounded;
 };
 
 enum tdm_activation {
@@ -129,8 +132,8 @@ struct tdm_recipe {
         struct tdm_layer_recipe layers[TDM_MAX_LAYERS]; /* all zero from n_layers on */
 };
 
-static_assert(sizeof(struct tdm_rope_recipe) == 40 && sizeof(struct tdm_layer_recipe) == 68 &&
-                      sizeof(struct tdm_recipe) == 68 + 40 * TDM_MAX_ROPES + 68 * TDM_MAX_LAYERS,
+static_assert(sizeof(struct tdm_rope_recipe) == 44 && sizeof(struct tdm_layer_recipe) == 68 &&
+                      sizeof(struct tdm_recipe) == 68 + 44 * TDM_MAX_ROPES + 68 * TDM_MAX_LAYERS,
               "part of the weights segment's layout");
 
 /* Checks every field's range and that the fields fit each other and the sizes. hp has passed tdm_hparams_check().
@@ -160,7 +163,8 @@ enum tdm_feature {
         TDM_FEATURE_HEADS_BY_LAYER, /* numbers or sizes of heads */
         TDM_FEATURE_FF_BY_LAYER,
         TDM_FEATURE_WINDOW_BY_LAYER, /* two different windows */
-        TDM_FEATURE_ACTIVATION,      /* another than GELU */
+        TDM_FEATURE_SILU,
+        TDM_FEATURE_SWIGLU_CLAMPED,
         TDM_FEATURE_SPARSITY,
         TDM_FEATURE_EXPERTS,
         TDM_FEATURE_STREAMS,

@@ -3,7 +3,7 @@
 #include "engine/model/tensors.h"
 
 /* What a shape is made of. */
-enum dim { ONE, MODEL, VOCAB, FF, Q_WIDTH, KV_WIDTH, HEAD };
+enum dim { ONE, MODEL, VOCAB, FF, Q_WIDTH, KV_WIDTH, HEAD, HALF_HEAD };
 
 enum { GLOBAL = false, LAYER = true };
 enum { MATRIX = TDM_ROLE_MATRIX, VECTOR = TDM_ROLE_VECTOR };
@@ -16,6 +16,7 @@ static const struct kind {
         uint8_t rows, cols; /* enum dim */
         bool is_optional;
         uint32_t norm; /* there is one where the layer's recipe has this norm; 0: in every layer */
+        uint32_t bias; /* the same of enum tdm_bias; its name ends in ".bias" */
 } kinds[TDM_N_TENSOR_KINDS] = {
         [TDM_TENSOR_TOKEN_EMBD] = { "token_embd", GLOBAL, MATRIX, VOCAB, MODEL, NEEDED, 0 },
         [TDM_TENSOR_OUTPUT] = { "output", GLOBAL, MATRIX, VOCAB, MODEL, MAYBE, 0 },
@@ -33,6 +34,14 @@ static const struct kind {
         [TDM_TENSOR_UP] = { "ffn_up", LAYER, MATRIX, FF, MODEL, NEEDED, 0 },
         [TDM_TENSOR_DOWN] = { "ffn_down", LAYER, MATRIX, MODEL, FF, NEEDED, 0 },
         [TDM_TENSOR_POST_FFW_NORM] = { "post_ffw_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, TDM_NORM_FFN_AFTER },
+        [TDM_TENSOR_ROPE_FREQS] = { "rope_freqs", GLOBAL, VECTOR, ONE, HALF_HEAD, NEEDED, 0 },
+        [TDM_TENSOR_Q_BIAS] = { "attn_q", LAYER, VECTOR, ONE, Q_WIDTH, NEEDED, 0, TDM_BIAS_Q },
+        [TDM_TENSOR_K_BIAS] = { "attn_k", LAYER, VECTOR, ONE, KV_WIDTH, NEEDED, 0, TDM_BIAS_K },
+        [TDM_TENSOR_V_BIAS] = { "attn_v", LAYER, VECTOR, ONE, KV_WIDTH, NEEDED, 0, TDM_BIAS_V },
+        [TDM_TENSOR_O_BIAS] = { "attn_output", LAYER, VECTOR, ONE, MODEL, NEEDED, 0, TDM_BIAS_O },
+        [TDM_TENSOR_GATE_BIAS] = { "ffn_gate", LAYER, VECTOR, ONE, FF, NEEDED, 0, TDM_BIAS_GATE },
+        [TDM_TENSOR_UP_BIAS] = { "ffn_up", LAYER, VECTOR, ONE, FF, NEEDED, 0, TDM_BIAS_UP },
+        [TDM_TENSOR_DOWN_BIAS] = { "ffn_down", LAYER, VECTOR, ONE, MODEL, NEEDED, 0, TDM_BIAS_DOWN },
 };
 
 static uint32_t dim_size(const struct tdm_hparams *hp, uint32_t layer, enum dim dim)
@@ -54,6 +63,8 @@ static uint32_t dim_size(const struct tdm_hparams *hp, uint32_t layer, enum dim 
                 return sizes->n_kv_heads * sizes->head_dim;
         case HEAD:
                 return sizes->head_dim;
+        case HALF_HEAD:
+                return hp->head_dim / 2;
         }
         abort();
 }
@@ -70,10 +81,27 @@ uint32_t tdm_tensor_n(enum tdm_tensor_kind kind, const struct tdm_hparams *hp)
 
 void tdm_tensor_name(enum tdm_tensor_kind kind, uint32_t layer, char ret[static TDM_TENSOR_NAME_MAX])
 {
+        const char *ending = kinds[kind].bias ? "bias" : "weight";
+
         if (kinds[kind].per_layer)
-                snprintf(ret, TDM_TENSOR_NAME_MAX, "blk.%u.%s.weight", layer, kinds[kind].name);
+                snprintf(ret, TDM_TENSOR_NAME_MAX, "blk.%u.%s.%s", layer, kinds[kind].name, ending);
         else
-                snprintf(ret, TDM_TENSOR_NAME_MAX, "%s.weight", kinds[kind].name);
+                snprintf(ret, TDM_TENSOR_NAME_MAX, "%s.%s", kinds[kind].name, ending);
+}
+
+bool tdm_tensor_alias(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe, uint32_t layer,
+                      char ret[static TDM_TENSOR_NAME_MAX])
+{
+        /* gpt-oss calls the norm before the FFN after what comes before it. */
+        if (kind != TDM_TENSOR_FFN_NORM || recipe->layers[layer].norms & TDM_NORM_ATTN_AFTER)
+                return false;
+        snprintf(ret, TDM_TENSOR_NAME_MAX, "blk.%u.%s.weight", layer, kinds[TDM_TENSOR_POST_ATTN_NORM].name);
+        return true;
+}
+
+uint32_t tdm_tensor_bias(enum tdm_tensor_kind kind)
+{
+        return kinds[kind].bias;
 }
 
 void tdm_tensor_shape(enum tdm_tensor_kind kind, const struct tdm_hparams *hp, uint32_t layer, uint32_t *ret_rows,
@@ -83,9 +111,21 @@ void tdm_tensor_shape(enum tdm_tensor_kind kind, const struct tdm_hparams *hp, u
         *ret_cols = dim_size(hp, layer, (enum dim)kinds[kind].cols);
 }
 
+static bool has_divisors(const struct tdm_recipe *recipe)
+{
+        for (uint32_t i = 0; i < recipe->n_ropes; i++)
+                if (recipe->ropes[i].has_divisors)
+                        return true;
+        return false;
+}
+
 enum tdm_tensor_presence tdm_tensor_presence(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe, uint32_t layer)
 {
         if (kinds[kind].norm != 0 && !(recipe->layers[layer].norms & kinds[kind].norm))
+                return TDM_TENSOR_ABSENT;
+        if (kinds[kind].bias != 0 && !(recipe->layers[layer].biases & kinds[kind].bias))
+                return TDM_TENSOR_ABSENT;
+        if (kind == TDM_TENSOR_ROPE_FREQS && !has_divisors(recipe))
                 return TDM_TENSOR_ABSENT;
         return kinds[kind].is_optional ? TDM_TENSOR_OPTIONAL : TDM_TENSOR_REQUIRED;
 }

@@ -23,6 +23,14 @@ enum tdm_tensor_kind {
         TDM_TENSOR_UP,
         TDM_TENSOR_DOWN, /* [d_model][d_ff] */
         TDM_TENSOR_POST_FFW_NORM,
+        TDM_TENSOR_ROPE_FREQS, /* [n_dims / 2] of the RoPE that has divisors */
+        TDM_TENSOR_Q_BIAS,     /* [n_heads * head_dim] */
+        TDM_TENSOR_K_BIAS,     /* [n_kv_heads * head_dim] */
+        TDM_TENSOR_V_BIAS,
+        TDM_TENSOR_O_BIAS,    /* [d_model] */
+        TDM_TENSOR_GATE_BIAS, /* [d_ff] */
+        TDM_TENSOR_UP_BIAS,
+        TDM_TENSOR_DOWN_BIAS, /* [d_model] */
         TDM_N_TENSOR_KINDS
 };
 
@@ -39,8 +47,13 @@ enum tdm_tensor_presence { TDM_TENSOR_ABSENT, TDM_TENSOR_OPTIONAL, TDM_TENSOR_RE
 enum tdm_tensor_role tdm_tensor_role(enum tdm_tensor_kind kind);
 /* How many of the kind a model can have: one for each layer, or one. */
 uint32_t tdm_tensor_n(enum tdm_tensor_kind kind, const struct tdm_hparams *hp);
-/* "blk.<layer>.<name>.weight", or without the layer. */
+/* "blk.<layer>.<name>.weight", or without the layer; biases end in ".bias". */
 void tdm_tensor_name(enum tdm_tensor_kind kind, uint32_t layer, char ret[static TDM_TENSOR_NAME_MAX]);
+/* Another name under which files have it. False: there is none in models of this recipe. */
+bool tdm_tensor_alias(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe, uint32_t layer,
+                      char ret[static TDM_TENSOR_NAME_MAX]);
+/* The bias of `kind` that a layer's recipe asks for with this bit of enum tdm_bias; 0: it is not a bias. */
+uint32_t tdm_tensor_bias(enum tdm_tensor_kind kind);
 /* layer < tdm_tensor_n(). Rows are 1 for vectors. */
 void tdm_tensor_shape(enum tdm_tensor_kind kind, const struct tdm_hparams *hp, uint32_t layer, uint32_t *ret_rows,
                       uint32_t *ret_cols);

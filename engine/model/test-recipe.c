@@ -82,6 +82,12 @@ static void hostile_numbers(void **state)
         REFUSED(r.active_stream = 1);
         REFUSED(r.laurel_rank = 65);
         REFUSED(r.per_layer_width = 65537);
+        REFUSED(r.ropes[0].yarn_is_rounded = 1); /* without YaRN */
+        REFUSED((r.ropes[0].scaling = TDM_ROPE_YARN, r.ropes[0].yarn_beta_fast = 32, r.ropes[0].yarn_beta_slow = 1,
+                 r.ropes[0].yarn_n_ctx = 4096, r.ropes[0].yarn_is_rounded = 2));
+        REFUSED((r.ropes[0].scaling = TDM_ROPE_YARN, r.ropes[0].yarn_beta_fast = 32, r.ropes[0].yarn_beta_slow = 1,
+                 r.ropes[0].yarn_n_ctx = 4096, r.ropes[0].base = 1)); /* whose logarithm is divided by */
+        REFUSED((r.ropes[0].style = r.ropes[1].style = TDM_ROPE_NEIGHBOURS, r.layers[1].v_is_k = 1));
         REFUSED(r.layers[4].norms = 1);
         REFUSED(r.layers[TDM_MAX_LAYERS - 1].has_output_scale = 1);
 }
@@ -175,7 +181,8 @@ static void features(void **state)
         ASKS(TDM_FEATURE_HEADS_BY_LAYER, sizes.layers[2].n_kv_heads = 1);
         ASKS(TDM_FEATURE_FF_BY_LAYER, sizes.layers[2].d_ff = 64);
         ASKS(TDM_FEATURE_WINDOW_BY_LAYER, sizes.layers[2].window = 32);
-        ASKS(TDM_FEATURE_ACTIVATION, r.layers[2].activation = TDM_ACTIVATION_SILU);
+        ASKS(TDM_FEATURE_SILU, r.layers[2].activation = TDM_ACTIVATION_SILU);
+        ASKS(TDM_FEATURE_SWIGLU_CLAMPED, r.layers[2].activation = TDM_ACTIVATION_SWIGLU_CLAMPED);
         ASKS(TDM_FEATURE_SPARSITY, (r.layers[0].is_sparse = 1, r.layers[0].sparsity_scale = 1.64f));
         ASKS(TDM_FEATURE_EXPERTS, (r.layers[1].n_experts = 8, r.layers[1].n_experts_used = 2, r.layers[1].d_expert = 32,
                                    r.layers[1].router = TDM_ROUTER_SOFTMAX_CHOSEN));
@@ -207,6 +214,24 @@ static void presence(void **state)
         assert_string_equal(name, "blk.255.ffn_down.weight");
         tdm_tensor_name(TDM_TENSOR_OUTPUT_NORM, 0, name);
         assert_string_equal(name, "output_norm.weight");
+
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_K_BIAS, &good, 1), TDM_TENSOR_ABSENT);
+        good.layers[1].biases = TDM_BIAS_K;
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_K_BIAS, &good, 1), TDM_TENSOR_REQUIRED);
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_Q_BIAS, &good, 1), TDM_TENSOR_ABSENT);
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_K_BIAS, &good, 2), TDM_TENSOR_ABSENT);
+        tdm_tensor_name(TDM_TENSOR_K_BIAS, 1, name);
+        assert_string_equal(name, "blk.1.attn_k.bias");
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_ROPE_FREQS, &good, 0), TDM_TENSOR_ABSENT);
+        good.ropes[1].has_divisors = 1;
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_ROPE_FREQS, &good, 0), TDM_TENSOR_REQUIRED);
+        tdm_tensor_name(TDM_TENSOR_ROPE_FREQS, 0, name);
+        assert_string_equal(name, "rope_freqs.weight");
+        assert_false(tdm_tensor_alias(TDM_TENSOR_FFN_NORM, &good, 2, name)); /* there it is another tensor */
+        good.layers[2].norms &= ~(uint32_t)TDM_NORM_ATTN_AFTER;
+        assert_true(tdm_tensor_alias(TDM_TENSOR_FFN_NORM, &good, 2, name));
+        assert_string_equal(name, "blk.2.post_attention_norm.weight");
+        assert_false(tdm_tensor_alias(TDM_TENSOR_ATTN_NORM, &good, 2, name));
 }
 
 int main(void)

@@ -180,19 +180,23 @@ static bool pack_panels(struct slice_job *job, uint32_t first, uint32_t end, uns
 {
         const struct tdm_weights_tensor *tensor = job->tensor;
         struct build *build = job->build;
+        const struct tdm_weights_order *order = &build->plan->orders[job->slice->tensor];
 
         if (tensor->layout == TDM_LAYOUT_ROWS) {
                 atomic_fetch_add_explicit(&build->done_bytes, tensor->size_bytes, memory_order_relaxed);
                 return tdm_weights_pack_vector(build->plan->sources[job->slice->tensor]->type,
                                                (float *)(void *)(build->dst + tensor->offset), job->data,
-                                               tensor->rows * tensor->cols);
+                                               tensor->rows * tensor->cols, order);
         }
         for (uint32_t i = first; i < end && !atomic_load_explicit(&build->stop, memory_order_relaxed); i++) {
                 uint32_t panel = job->slice->first + i, row = panel * TDM_PANEL_ROWS;
+                uint32_t from = tdm_weights_source_row(order, row),
+                         apart = order->n_dims ? tdm_weights_source_row(order, row + 1) - from : 1;
 
-                if (!tdm_weights_pack_panel(tensor->type, build->dst + tensor->offset + panel * tensor->panel_bytes,
-                                            job->data + (uint64_t)i * TDM_PANEL_ROWS * job->row_bytes, job->row_bytes,
-                                            TDM_MIN(tensor->rows - row, TDM_PANEL_ROWS), tensor->cols))
+                if (!tdm_weights_pack_panel(
+                            tensor->type, build->dst + tensor->offset + panel * tensor->panel_bytes,
+                            job->data + (uint64_t)(from - job->slice->first * TDM_PANEL_ROWS) * job->row_bytes,
+                            apart * job->row_bytes, TDM_MIN(tensor->rows - row, TDM_PANEL_ROWS), tensor->cols))
                         return false;
                 atomic_fetch_add_explicit(&build->done_bytes, tensor->panel_bytes, memory_order_relaxed);
                 if (thread == 0 && atomic_load_explicit(&build->done_bytes, memory_order_relaxed) - build->told_bytes >=
@@ -311,7 +315,8 @@ static uint32_t cut(const struct tdm_weights_plan *plan, struct slice *ret)
                 const struct tdm_weights_tensor *tensor = &plan->tensors[i];
                 bool is_vector = tensor->layout == TDM_LAYOUT_ROWS;
                 uint32_t n_panels = is_vector ? 1 : TDM_DIV_UP(tensor->rows, TDM_PANEL_ROWS),
-                         each = is_vector ? 1 : (uint32_t)TDM_MAX(SLICE_BYTES / tensor->panel_bytes, UINT64_C(1));
+                         head = plan->orders[i].n_dims ? plan->orders[i].head_dim / TDM_PANEL_ROWS : 1,
+                         each = is_vector ? 1 : (uint32_t)TDM_MAX(SLICE_BYTES / tensor->panel_bytes / head, 1) * head;
 
                 for (uint32_t first = 0; first < n_panels; first += each, n++)
                         if (ret)

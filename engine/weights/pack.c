@@ -202,11 +202,15 @@ bool tdm_weights_pack_panel(uint32_t type, uint8_t *dst, const uint8_t *src, uin
         }
 }
 
-bool tdm_weights_pack_vector(uint32_t type, float *dst, const uint8_t *src, uint32_t n)
+bool tdm_weights_pack_vector(uint32_t type, float *dst, const uint8_t *src, uint32_t n,
+                             const struct tdm_weights_order *order)
 {
-        for (uint32_t i = 0; i < n; i++)
-                dst[i] = type == TDM_TYPE_F16  ? tdm_f16_to_f32(tdm_load_u16(src + 2 * (size_t)i)) :
-                         type == TDM_TYPE_BF16 ? tdm_bf16_to_f32(tdm_load_u16(src + 2 * (size_t)i)) :
-                                                 tdm_bits_to_f32(tdm_load_u32(src + 4 * (size_t)i));
+        for (uint32_t i = 0; i < n; i++) {
+                size_t from = tdm_weights_source_row(order, i);
+
+                dst[i] = type == TDM_TYPE_F16  ? tdm_f16_to_f32(tdm_load_u16(src + 2 * from)) :
+                         type == TDM_TYPE_BF16 ? tdm_bf16_to_f32(tdm_load_u16(src + 2 * from)) :
+                                                 tdm_bits_to_f32(tdm_load_u32(src + 4 * from));
+        }
         return all_finite_32((const uint8_t *)dst, n);
 }

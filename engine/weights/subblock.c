@@ -13,6 +13,7 @@
 #define BLOCK TDM_BLOCK_VALUES
 
 const uint8_t tdm_subblock_iq4_values[16] = { 1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241 };
+const uint8_t tdm_subblock_mxfp4_values[16] = { 16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4 };
 
 /* ---- the file's blocks: see the GGUF specification ---- */
 
@@ -46,6 +47,8 @@ static struct file_unit file_unit(uint32_t type)
                 return (struct file_unit){ 18, { 0, -1 }, -1 };
         case TDM_TYPE_IQ4_XS: /* d, scales_h, scales_l 4, quants 128 */
                 return (struct file_unit){ 136, { 0, 2 }, 4 };
+        case TDM_TYPE_MXFP4: /* the exponent's byte, quants 16 */
+                return (struct file_unit){ 17, { -1, -1 }, -1 };
         default:
                 abort(); /* callers ask tdm_subblock_type() first */
         }
@@ -61,7 +64,11 @@ static inline void spread(uint32_t type, const uint8_t *unit, uint32_t b, uint8_
         case TDM_TYPE_Q4_1:
         case TDM_TYPE_IQ4_NL:
         case TDM_TYPE_IQ4_XS:
-                low = type == TDM_TYPE_Q4_1 ? unit + 4 : type == TDM_TYPE_IQ4_NL ? unit + 2 : unit + 8 + 16 * b;
+        case TDM_TYPE_MXFP4:
+                low = type == TDM_TYPE_Q4_1   ? unit + 4 :
+                      type == TDM_TYPE_IQ4_NL ? unit + 2 :
+                      type == TDM_TYPE_MXFP4  ? unit + 1 :
+                                                unit + 8 + 16 * b;
                 for (unsigned i = 0; i < 16; i++) {
                         q[i] = low[i] & 15;
                         q[i + 16] = low[i] >> 4;
@@ -158,7 +165,7 @@ static inline __attribute__((always_inline)) bool pack_panel(uint32_t type, uint
         memset(panel, 0, (size_t)(body - panel));
         for (uint32_t u = 0; u < cols / info.unit_values; u++, body += unit_bytes) {
                 if (n_rows < ROWS)
-                        memset(body, 0, unit_bytes); /* d is 0 there, so that any quant is a zero weight */
+                        memset(body, 0, unit_bytes); /* d is 0 there, or in MXFP4 the quant: a zero weight */
                 for (uint32_t row = 0; row < n_rows; row++) {
                         const uint8_t *unit = src + row * row_bytes + (uint64_t)u * (uint64_t)file.bytes;
                         uint8_t *to = body + 4 * row;
@@ -168,6 +175,10 @@ static inline __attribute__((always_inline)) bool pack_panel(uint32_t type, uint
 
                                 memcpy(panel + ((u * info.halves + h) * ROWS + row) * 2, &half, 2);
                                 n_bad += !(type == TDM_TYPE_IQ4_XS && h == 1) && (half & 0x7c00) == 0x7c00;
+                        }
+                        if (info.halves == 0) {
+                                panel[u * ROWS + row] = unit[0];
+                                n_bad += unit[0] > TDM_MXFP4_EXPONENT_MAX;
                         }
                         for (uint32_t i = 0; i < info.scale_bytes / (4 * ROWS); i++, to += 4 * ROWS)
                                 memcpy(to, unit + file.scales + 4 * i, 4);
@@ -198,7 +209,8 @@ bool tdm_subblock_pack_panel(uint32_t type, uint8_t *panel, const uint8_t *src, 
 
 /* ---- reading ---- */
 
-/* Sub-scales of block b of a unit: scales are the lane's, 4 bytes every 64; halves are the lane's in front. */
+/* Sub-scales of block b of a unit: scales are the lane's, 4 bytes every 64; halves are the lane's in front, or its
+ * exponent. */
 static void read_scales(uint32_t type, const uint8_t *scales, const uint16_t *halves, uint32_t b,
                         struct tdm_subblock_slice *ret)
 {
@@ -215,6 +227,12 @@ static void read_scales(uint32_t type, const uint8_t *scales, const uint16_t *ha
         case TDM_TYPE_IQ4_NL:
                 ret->scale[0] = ret->scale[1] = d;
                 break;
+        case TDM_TYPE_MXFP4: {
+                uint32_t bits = halves[0] ? (uint32_t)halves[0] << 23 : 1u << 22;
+
+                ret->scale[0] = ret->scale[1] = tdm_bits_to_f32(bits) * 0.5f;
+                break;
+        }
         case TDM_TYPE_IQ4_XS: {
                 int s = (SCALE(b / 2) >> b % 2 * 4 & 15) | (halves[1] >> 2 * b & 3) << 4;
 
@@ -266,6 +284,8 @@ void tdm_subblock_read(uint32_t type, const uint8_t *panel, uint32_t cols, uint3
 
         for (uint32_t h = 0; h < info.halves; h++)
                 halves[h] = tdm_load_u16(panel + ((u * info.halves + h) * ROWS + lane) * 2);
+        if (info.halves == 0)
+                halves[0] = panel[u * ROWS + lane];
         *ret = (struct tdm_subblock_slice){ 0 };
         read_scales(type, scales, halves, b % per_unit, ret);
 
@@ -282,6 +302,9 @@ void tdm_subblock_read(uint32_t type, const uint8_t *panel, uint32_t cols, uint3
                 case TDM_TYPE_IQ4_NL:
                 case TDM_TYPE_IQ4_XS:
                         ret->q[i] = tdm_subblock_iq4_values[NIBBLE];
+                        break;
+                case TDM_TYPE_MXFP4:
+                        ret->q[i] = tdm_subblock_mxfp4_values[NIBBLE];
                         break;
                 case TDM_TYPE_Q5_0:
                 case TDM_TYPE_Q5_1:

@@ -1,12 +1,18 @@
-/* Weight types made of sub-blocks: the 4- and 5-bit types with a minimum, the K-quants and the table types. How they
- * lie in a PANEL16 matrix, how a file's rows get there and how one lane is read back. Bytes per weight are the file's.
+/* Weight types made of sub-blocks: the 4- and 5-bit types with a minimum, the K-quants, the table types and MXFP4. How
+ * they lie in a PANEL16 matrix, how a file's rows get there and how one lane is read back. Bytes per weight are the
+ * file's.
  *
  * A weight is (q - offset) * scale, or q * scale + min where the type has a minimum; q is unsigned, offset belongs to
  * the type; scale and min belong to a sub-block of 16 or 32 columns and are exact in f32 (11 bits of d times at most
  * 8). So (q - offset) * scale is exact too, and q * scale + min is rounded once.
  *
- *   panel = front, padded to 64 bytes, then units of 32 columns (Q4_1, Q5_0, Q5_1, IQ4_NL) or 256 (the others)
- *   front:  f16 [units][halves][16 rows]: d; and m, dmin or, in IQ4_XS, the 16 bits of scales_h
+ * MXFP4's scale is a power of two, 2^(e - 127), whose exponent e is a byte; its weights are a half times a whole
+ * number. Here q is twice the weight without its scale, and the scale is 2^(e - 128): subnormal for e < 2, and exact
+ * still.
+ *
+ *   panel = front, padded to 64 bytes, then units of 32 columns (Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4) or 256 (the others)
+ *   front:  f16 [units][halves][16 rows]: d; and m, dmin or, in IQ4_XS, the 16 bits of scales_h. MXFP4: u8 [units][16
+ *           rows]: e
  *   unit:   sub-scales, the file's bytes in the file's order as [4-byte groups][16 rows][4], then its blocks of 32
  *           columns
  *   block:  bytes [.][16 rows][4], where byte i of a lane belongs to the columns 4 g + i of the groups g = 0 … 7:
@@ -33,14 +39,15 @@
         X(q5_k, Q5_K, 32_min)                                                                                          \
         X(q6_k, Q6_K, 16)                                                                                              \
         X(iq4_nl, IQ4_NL, 32_table)                                                                                    \
-        X(iq4_xs, IQ4_XS, 32_table)
+        X(iq4_xs, IQ4_XS, 32_table)                                                                                    \
+        X(mxfp4, MXFP4, 32)
 
 #define TDM_SUBBLOCK_PLUS_ONE(name, type, kind) +1
 enum { TDM_N_SUBBLOCK_TYPES = 0 TDM_SUBBLOCK_TYPES(TDM_SUBBLOCK_PLUS_ONE) };
 
 struct tdm_subblock_info {
         uint32_t unit_values;
-        uint32_t halves;      /* of a unit, in front */
+        uint32_t halves;      /* of a unit, in front; 0: bytes */
         uint32_t scale_bytes; /* of a unit and 16 rows */
         uint32_t block_bytes; /* of 32 columns and 16 rows */
         uint32_t sub_values;  /* 16 or 32 columns share scale and min */
@@ -72,6 +79,8 @@ static inline __attribute__((always_inline)) struct tdm_subblock_info tdm_subblo
                 return (struct tdm_subblock_info){ 32, 1, 0, 256, 32, 128, false };
         case TDM_TYPE_IQ4_XS:
                 return (struct tdm_subblock_info){ 256, 2, 64, 256, 32, 128, false };
+        case TDM_TYPE_MXFP4:
+                return (struct tdm_subblock_info){ 32, 0, 0, 256, 32, 16, false };
         default:
                 return (struct tdm_subblock_info){ 0 };
         }
@@ -82,9 +91,15 @@ static inline bool tdm_subblock_type(uint32_t type)
         return tdm_subblock_info(type).unit_values != 0;
 }
 
+/* In front, of a unit and 16 rows. */
+static inline __attribute__((always_inline)) size_t tdm_subblock_unit_front_bytes(const struct tdm_subblock_info *info)
+{
+        return info->halves ? info->halves * TDM_PANEL_ROWS * 2 : TDM_PANEL_ROWS;
+}
+
 static inline size_t tdm_subblock_front_bytes(const struct tdm_subblock_info *info, uint32_t cols)
 {
-        return TDM_ALIGN_UP((size_t)cols / info->unit_values * info->halves * TDM_PANEL_ROWS * 2, (size_t)64);
+        return TDM_ALIGN_UP((size_t)cols / info->unit_values * tdm_subblock_unit_front_bytes(info), (size_t)64);
 }
 
 static inline size_t tdm_subblock_unit_bytes(const struct tdm_subblock_info *info)
@@ -100,6 +115,10 @@ static inline size_t tdm_subblock_panel_bytes(const struct tdm_subblock_info *in
 
 /* What the 4 bits of IQ4_NL and IQ4_XS stand for, plus 128. */
 extern const uint8_t tdm_subblock_iq4_values[16];
+/* What the 4 bits of MXFP4 stand for, twice, plus 16. */
+extern const uint8_t tdm_subblock_mxfp4_values[16];
+/* With a larger exponent, weights of MXFP4 may be more than f32 holds. */
+#define TDM_MXFP4_EXPONENT_MAX 252u
 
 /* Packs n_rows <= 16 rows of a file, row_bytes apart, into a panel; the lanes behind them become zero weights. False: a
  * scale or minimum is not finite. */

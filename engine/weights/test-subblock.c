@@ -8,8 +8,9 @@
 #include <math.h>
 #include "engine/weights/subblock.h"
 
-static const uint32_t types[] = { TDM_TYPE_Q4_1, TDM_TYPE_Q5_0, TDM_TYPE_Q5_1, TDM_TYPE_Q2_K,   TDM_TYPE_Q3_K,
-                                  TDM_TYPE_Q4_K, TDM_TYPE_Q5_K, TDM_TYPE_Q6_K, TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS };
+static const uint32_t types[] = { TDM_TYPE_Q4_1,   TDM_TYPE_Q5_0,   TDM_TYPE_Q5_1, TDM_TYPE_Q2_K,
+                                  TDM_TYPE_Q3_K,   TDM_TYPE_Q4_K,   TDM_TYPE_Q5_K, TDM_TYPE_Q6_K,
+                                  TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS, TDM_TYPE_MXFP4 };
 
 static uint64_t random_state = 1;
 
@@ -34,15 +35,17 @@ static int bit(const uint8_t *bytes, uint32_t i)
         return bytes[i / 8] >> i % 8 & 1;
 }
 
+static const double e2m1[16] = { 0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6 };
 static const int iq4[16] = { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 };
 
 /* Value k of a block of 32. */
 static double small_value(uint32_t type, const uint8_t *p, uint32_t k)
 {
-        const uint8_t *quants = p + (type == TDM_TYPE_Q4_1 ? 4 :
-                                     type == TDM_TYPE_Q5_0 ? 6 :
-                                     type == TDM_TYPE_Q5_1 ? 8 :
-                                                             2);
+        const uint8_t *quants = p + (type == TDM_TYPE_Q4_1  ? 4 :
+                                     type == TDM_TYPE_Q5_0  ? 6 :
+                                     type == TDM_TYPE_Q5_1  ? 8 :
+                                     type == TDM_TYPE_MXFP4 ? 1 :
+                                                              2);
         int q = k < 16 ? quants[k] % 16 : quants[k - 16] / 16;
 
         switch (type) {
@@ -52,6 +55,8 @@ static double small_value(uint32_t type, const uint8_t *p, uint32_t k)
                 return f16_value(p) * (q + 16 * bit(p + 2, k) - 16);
         case TDM_TYPE_Q5_1:
                 return f16_value(p) * (q + 16 * bit(p + 4, k)) + f16_value(p + 2);
+        case TDM_TYPE_MXFP4:
+                return ldexp(e2m1[q], p[0] - 127);
         default:
                 return f16_value(p) * iq4[q];
         }
@@ -136,7 +141,9 @@ static uint8_t *random_rows(uint32_t type, uint32_t rows, uint32_t cols, size_t 
         float_places(type, at);
         for (size_t i = 0; i < rows * row_bytes; i++)
                 data[i] = (uint8_t)random_u32();
-        for (size_t i = 0; i < rows * row_bytes; i += info->block_bytes)
+        for (size_t i = 0; type == TDM_TYPE_MXFP4 && i < rows * row_bytes; i += info->block_bytes)
+                data[i] %= 253;
+        for (size_t i = 0; type != TDM_TYPE_MXFP4 && i < rows * row_bytes; i += info->block_bytes)
                 for (unsigned h = 0; h < 2; h++)
                         if (at[h] >= 0) /* clears the exponent's top bit, or most of it */
                                 data[i + (size_t)at[h] + 1] &= random_u32() % 8 ? 0xbf : 0x83;
@@ -225,10 +232,127 @@ static void test_not_finite(void **state)
                         data = random_rows(types[i], t.rows, t.cols, &row_bytes);
                         float_places(types[i], at);
                         block = random_u32() % (t.rows * row_bytes / info->block_bytes) * info->block_bytes;
-                        data[block + (size_t)(at[1] >= 0 && round % 2 ? at[1] : at[0]) + 1] = 0x7c | (round & 0x83);
+                        if (types[i] == TDM_TYPE_MXFP4)
+                                data[block] = (uint8_t)(253 + round % 3);
+                        else
+                                data[block + (size_t)(at[1] >= 0 && round % 2 ? at[1] : at[0]) + 1] =
+                                        0x7c | (round & 0x83);
                         base = pack(types[i], data, row_bytes, &t, &finite);
                         assert_false(finite);
                 }
+}
+
+/* Blocks of MXFP4 and their values, computed by another program: the two least exponents, every code, a large scale. */
+static void test_mxfp4(void **state)
+{
+        static const struct {
+                uint8_t block[17];
+                float values[32];
+        } known[] = {
+                { { 0x00, 0xfa, 0x80, 0x3b, 0x8a, 0xc4, 0x22, 0x4e, 0x4e, 0xcc, 0x94, 0x66, 0xca, 0xf8, 0x26, 0xe5,
+                    0x3a },
+                  { -0x1.0000000000000p-127,
+                    0,
+                    -0x1.8000000000000p-127,
+                    -0x1.0000000000000p-127,
+                    0x1.0000000000000p-126,
+                    0x1.0000000000000p-127,
+                    -0x1.0000000000000p-125,
+                    -0x1.0000000000000p-125,
+                    -0x1.0000000000000p-126,
+                    0x1.0000000000000p-126,
+                    0x1.0000000000000p-125,
+                    -0x1.0000000000000p-127,
+                    0,
+                    0x1.0000000000000p-125,
+                    0x1.8000000000000p-126,
+                    -0x1.0000000000000p-127,
+                    -0x1.8000000000000p-125,
+                    0,
+                    0x1.8000000000000p-127,
+                    0,
+                    -0x1.0000000000000p-126,
+                    0x1.0000000000000p-127,
+                    0x1.0000000000000p-126,
+                    0x1.0000000000000p-126,
+                    -0x1.0000000000000p-126,
+                    -0x1.0000000000000p-128,
+                    0x1.0000000000000p-125,
+                    -0x1.0000000000000p-126,
+                    -0x1.8000000000000p-125,
+                    0x1.0000000000000p-127,
+                    -0x1.0000000000000p-125,
+                    0x1.8000000000000p-127 } },
+                { { 0x01, 0xa5, 0xf0, 0x66, 0xaa, 0x5c, 0xc3, 0x7d, 0xa8, 0x65, 0x36, 0xa2, 0x3b, 0x47, 0x39, 0xf6,
+                    0x7b },
+                  { 0x1.8000000000000p-125,  0,
+                    0x1.0000000000000p-124,  -0x1.0000000000000p-126,
+                    -0x1.0000000000000p-125, 0x1.8000000000000p-126,
+                    -0x1.8000000000000p-125, 0,
+                    0x1.8000000000000p-125,  0x1.0000000000000p-124,
+                    0x1.0000000000000p-126,  -0x1.8000000000000p-126,
+                    0x1.8000000000000p-124,  -0x1.0000000000000p-127,
+                    0x1.0000000000000p-124,  -0x1.8000000000000p-126,
+                    -0x1.0000000000000p-126, -0x1.8000000000000p-124,
+                    0x1.0000000000000p-124,  -0x1.0000000000000p-126,
+                    0x1.8000000000000p-125,  -0x1.0000000000000p-125,
+                    0x1.8000000000000p-124,  -0x1.0000000000000p-126,
+                    0x1.0000000000000p-124,  0x1.8000000000000p-126,
+                    -0x1.0000000000000p-126, 0x1.8000000000000p-126,
+                    0x1.0000000000000p-125,  0x1.8000000000000p-126,
+                    -0x1.8000000000000p-124, 0x1.8000000000000p-124 } },
+                { { 0x7f, 0xf0, 0xe1, 0xd2, 0xc3, 0xb4, 0xa5, 0x96, 0x87, 0x78, 0x69, 0x5a, 0x4b, 0x3c, 0x2d, 0x1e,
+                    0x0f },
+                  { 0,
+                    0x1.0000000000000p-1,
+                    1,
+                    0x1.8000000000000p+0,
+                    2,
+                    3,
+                    4,
+                    6,
+                    0,
+                    -0x1.0000000000000p-1,
+                    -1,
+                    -0x1.8000000000000p+0,
+                    -2,
+                    -3,
+                    -4,
+                    -6,
+                    -6,
+                    -4,
+                    -3,
+                    -2,
+                    -0x1.8000000000000p+0,
+                    -1,
+                    -0x1.0000000000000p-1,
+                    0,
+                    6,
+                    4,
+                    3,
+                    2,
+                    0x1.8000000000000p+0,
+                    1,
+                    0x1.0000000000000p-1,
+                    0 } },
+                { { 0x80, 0x17, 0x50, 0x07, 0xa9, 0xb6, 0x5d, 0xde, 0xcf, 0x7b, 0xc3, 0x36, 0xa7, 0xc4, 0xa0, 0xfc,
+                    0xb0 },
+                  { 12, 0, 12, -1, 8,  -6, -8, -12, -3, 3,  8, 12, 4,  0,  -4,  0,
+                    1,  6, 0,  -2, -3, 6,  -6, -4,  12, -4, 3, -2, -4, -2, -12, -3 } },
+        };
+
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(known); i++) {
+                struct tdm_weights_tensor t = { .rows = 1, .cols = 32 };
+                _cleanup_(freep) uint8_t *base = NULL;
+                bool finite;
+                float y[32];
+
+                base = pack(TDM_TYPE_MXFP4, known[i].block, sizeof(known[i].block), &t, &finite);
+                assert_true(finite);
+                tdm_weights_row(base, &t, 0, y);
+                for (unsigned k = 0; k < 32; k++)
+                        assert_true(y[k] == known[i].values[k]);
+        }
 }
 
 static void test_supported(void **state)
@@ -244,9 +368,8 @@ static void test_supported(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_values),
-                cmocka_unit_test(test_padding_and_size),
-                cmocka_unit_test(test_not_finite),
+                cmocka_unit_test(test_values),     cmocka_unit_test(test_padding_and_size),
+                cmocka_unit_test(test_not_finite), cmocka_unit_test(test_mxfp4),
                 cmocka_unit_test(test_supported),
         };
 

@@ -7,11 +7,29 @@
 
 #define TDM_WEIGHTS_ALIGNMENT UINT64_C(64)
 
+/* In which order a tensor's rows, or the values of a vector, are packed: as in the file where n_dims is 0, else the
+ * first n_dims of each head's come from neighbours to halves. */
+struct tdm_weights_order {
+        uint32_t head_dim;
+        uint32_t n_dims; /* a multiple of 2 * TDM_PANEL_ROWS: a panel's rows are two apart in the file */
+};
+
 struct tdm_weights_plan {
         struct tdm_weights_header header;
         struct tdm_weights_tensor *tensors;     /* [header.n_tensors] */
+        struct tdm_weights_order *orders;       /* [header.n_tensors] */
         const struct tdm_gguf_tensor **sources; /* [header.n_tensors], owned by the gguf */
 };
+
+/* Which row of the file is packed as `row`. */
+static inline uint32_t tdm_weights_source_row(const struct tdm_weights_order *order, uint32_t row)
+{
+        uint32_t i = order->n_dims ? row % order->head_dim : 0, half = order->n_dims / 2;
+
+        if (i >= order->n_dims)
+                return row;
+        return row - i + (i < half ? 2 * i : 2 * (i - half) + 1);
+}
 
 static inline uint64_t tdm_weights_scales_bytes(uint32_t cols)
 {
@@ -45,6 +63,7 @@ static inline uint16_t tdm_load_u16(const uint8_t *p)
 bool tdm_weights_pack_panel(uint32_t type, uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows,
                             uint32_t cols);
 /* dst [n], 64-byte aligned; type F32, F16 or BF16. The same. */
-bool tdm_weights_pack_vector(uint32_t type, float *dst, const uint8_t *src, uint32_t n);
+bool tdm_weights_pack_vector(uint32_t type, float *dst, const uint8_t *src, uint32_t n,
+                             const struct tdm_weights_order *order);
 
 #endif

@@ -114,6 +114,29 @@ static int plan_tensor(struct tdm_weights_tensor *tensor, const struct tdm_tenso
         return 0;
 }
 
+/* Whether the tensor's rows, or values, belong to dimensions that RoPE turns. */
+static bool is_turned(uint32_t kind)
+{
+        return kind == TDM_TENSOR_Q || kind == TDM_TENSOR_K || kind == TDM_TENSOR_Q_NORM || kind == TDM_TENSOR_K_NORM ||
+               kind == TDM_TENSOR_Q_BIAS || kind == TDM_TENSOR_K_BIAS;
+}
+
+static int plan_order(struct tdm_weights_order *order, const struct tdm_tensor_ref *ref,
+                      const struct tdm_model_description *model, struct tdm_error *err)
+{
+        uint32_t head_dim = model->hparams.layers[ref->layer].head_dim, which = model->recipe.layers[ref->layer].rope;
+
+        if (!is_turned(ref->kind) || which == TDM_ROPE_NONE || model->recipe.ropes[which].style != TDM_ROPE_NEIGHBOURS)
+                return 0;
+        *order = (struct tdm_weights_order){ head_dim, model->recipe.ropes[which].n_dims };
+        if (order->n_dims % (2 * TDM_PANEL_ROWS))
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "RoPE turns %u neighbouring dimensions of a head, only multiples of %u are "
+                                     "supported",
+                                     order->n_dims, 2 * TDM_PANEL_ROWS);
+        return 0;
+}
+
 int tdm_weights_plan_new(struct tdm_weights_plan **ret, const struct tdm_model_description *model,
                          struct tdm_error *err)
 {
@@ -125,8 +148,9 @@ int tdm_weights_plan_new(struct tdm_weights_plan **ret, const struct tdm_model_d
         if (!plan)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
         plan->tensors = calloc(model->n_tensors, sizeof(*plan->tensors));
+        plan->orders = calloc(model->n_tensors, sizeof(*plan->orders));
         plan->sources = calloc(model->n_tensors, sizeof(*plan->sources));
-        if (!plan->tensors || !plan->sources)
+        if (!plan->tensors || !plan->orders || !plan->sources)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
 
         plan->header = (struct tdm_weights_header){
@@ -142,10 +166,14 @@ int tdm_weights_plan_new(struct tdm_weights_plan **ret, const struct tdm_model_d
         for (uint32_t i = 0; i < model->n_tensors; i++) {
                 int r = plan_tensor(&plan->tensors[i], &model->tensors[i], &offset, err);
 
+                if (r == 0)
+                        r = plan_order(&plan->orders[i], &model->tensors[i], model, err);
                 if (r != 0)
                         return r;
                 plan->sources[i] = model->tensors[i].tensor;
         }
+        for (uint32_t i = 0; i < plan->header.recipe.n_ropes; i++)
+                plan->header.recipe.ropes[i].style = TDM_ROPE_HALVES;
         plan->header.size_bytes = offset;
         *ret = steal_ptr(&plan);
         return 0;
@@ -161,6 +189,7 @@ void tdm_weights_plan_destroy(struct tdm_weights_plan *plan)
         if (!plan)
                 return;
         free(plan->tensors);
+        free(plan->orders);
         free(plan->sources);
         free(plan);
 }

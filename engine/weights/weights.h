@@ -12,7 +12,11 @@
  *          each 0 … 15 meaning q - 8                                                                (256 bytes a block)
  *   F32, F16, BF16: [cols][16 rows], the file's element type
  *   Q4_1, Q5_0, Q5_1, Q2_K … Q6_K, IQ4_NL, IQ4_XS: engine/weights/subblock.h
- * Layout ROWS: vectors (norm gains), f32, as they are. */
+ * Layout ROWS: vectors (norm gains, biases), f32, as they are.
+ *
+ * Where RoPE turns neighbours (2 i and 2 i + 1 of a head), the rows that make queries and keys, with their biases and
+ * gains, lie in the order of halves here: first the even ones of a head, then the odd ones. Products of queries and
+ * keys stay what they are, and every device turns halves. The recipe in the header says halves then. */
 #ifndef TDM_ENGINE_WEIGHTS_WEIGHTS_H
 #define TDM_ENGINE_WEIGHTS_WEIGHTS_H
 
@@ -20,7 +24,7 @@
 #include "engine/model/model.h"
 
 #define TDM_WEIGHTS_MAGIC UINT32_C(0x54475754) /* "TWGT" */
-#define TDM_WEIGHTS_ABI 2u
+#define TDM_WEIGHTS_ABI 3u
 #define TDM_PANEL_ROWS 16u
 #define TDM_BLOCK_VALUES 32u
 

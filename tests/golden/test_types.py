@@ -11,7 +11,8 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import TREE, Skip, make_model  # noqa: E402
 
-TYPES = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "bf16")
+TYPES = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "bf16",
+         "mxfp4")
 # Mean distance (see golden-host.c) and first choice. Measured: 0.034, 0.0009, 0.00001 at most. First choices of random
 # models are often nearly equal.
 LIMITS = {"default": (0.06, 95), "precise": (0.003, 98), "f32": (0.0002, 99)}

@@ -3,9 +3,16 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <poll.h>
+#include <sys/stat.h>
+
+/* How much of a prompt is shown before its continuation. */
+#define ECHO_BYTES ((size_t)2048)
+#define STDIN_PATIENCE_MS 2000
 
 struct generate_options {
         struct job_args job; /* first: command.h */
+        struct arg_list files;
         const char *model, *system;
         bool raw, chat, json;
 };
@@ -17,7 +24,30 @@ struct generate {
         bool json;
         uint64_t seed;
         uint32_t prompt_tokens; /* from acceptance, for a last line without the daemon's */
+        const char *echo;       /* shown before the first token; NULL: nothing is */
+        size_t echo_size;
 };
+
+/* A continuation begins in mid-sentence. People see what it continues: the prompt, dimmed, or its end. */
+static void echo_prompt(struct generate *g)
+{
+        const char *text = g->echo;
+        size_t size = g->echo_size;
+
+        g->echo = NULL;
+        if (!text || size == 0)
+                return;
+        term_dim(true);
+        if (size > ECHO_BYTES) {
+                text += size - ECHO_BYTES;
+                size = ECHO_BYTES;
+                while (size > 0 && ((unsigned char)*text & 0xc0) == 0x80) /* never from within a character */
+                        text++, size--;
+                out_puts("…");
+        }
+        out_text(text, size);
+        term_dim(false);
+}
 
 static void on_accepted(struct tandem_job *job, const struct tandem_accepted *accepted, void *userdata)
 {
@@ -28,11 +58,12 @@ static void on_accepted(struct tandem_job *job, const struct tandem_accepted *ac
 
 static void on_token(struct tandem_job *job, const struct tandem_token *token, void *userdata)
 {
-        const struct generate *g = userdata;
+        struct generate *g = userdata;
         struct buf line = { 0 };
 
         progress_clear();
         if (!g->json) {
+                echo_prompt(g);
                 out_text(token->text, token->size);
                 out_flush();
                 return;
@@ -145,14 +176,17 @@ static void print_summary(const struct generate *g, const struct tandem_result *
         }
 }
 
-static int report(const struct generate *g, const struct tandem_job *job, enum run_outcome outcome, bool verbose)
+static int report(struct generate *g, const struct tandem_job *job, enum run_outcome outcome, bool verbose)
 {
         const struct tandem_result *result = tandem_job_result(job);
 
         if (outcome == RUN_OUTPUT_GONE)
                 return out_finish();
-        if (result && !g->json)
+        if (result && !g->json) {
+                if (result->tail_size > 0)
+                        echo_prompt(g);
                 out_text(result->tail, result->tail_size);
+        }
         if (g->json && result) {
                 size_t n_ids;
                 const uint32_t *ids = tandem_job_ids(job, &n_ids);
@@ -177,6 +211,63 @@ static int report(const struct generate *g, const struct tandem_job *job, enum r
         return EXIT_OK;
 }
 
+/* Whether text may come from standard input that nobody named: a pipe, a file or a socket, not a terminal, and not
+ * /dev/null, which services and cron jobs have. */
+static bool stdin_has_text(void)
+{
+        struct stat st;
+
+        return fstat(STDIN_FILENO, &st) == 0 && !S_ISCHR(st.st_mode) && !S_ISDIR(st.st_mode);
+}
+
+/* A pipe that its other end keeps open would hold up a prompt that was given in full. The reason is told. */
+static void wait_for_stdin(void)
+{
+        struct pollfd p = { .fd = STDIN_FILENO, .events = POLLIN };
+
+        if (poll(&p, 1, STDIN_PATIENCE_MS) == 0)
+                complain("waiting for standard input, which is added to PROMPT (</dev/null gives it none)");
+}
+
+/* Adds the text of a file ("-": standard input) after an empty line. One newline at its end is dropped: `echo text |`
+ * means the text, and a newline would change what the model goes on with. */
+static bool add_input(struct buf *to, const char *path)
+{
+        _cleanup_(buf_freep) struct buf input = { 0 };
+
+        if (!read_all(path, MAX_INPUT_BYTES - TDM_MIN(to->size, MAX_INPUT_BYTES), &input))
+                return false;
+        if (input.size > 0 && input.data[input.size - 1] == '\n')
+                input.size--;
+        if (to->size > 0 && input.size > 0)
+                buf_puts(to, "\n\n");
+        buf_add(to, input.data, input.size);
+        if (to->failed)
+                complain("no memory for the prompt");
+        return !to->failed;
+}
+
+/* PROMPT, then the files, then standard input. prompt: as given; NULL or "-": none. */
+static bool gather_prompt(struct buf *ret, const char *prompt, const struct arg_list *files)
+{
+        bool from_stdin = prompt && strcmp(prompt, "-") == 0;
+
+        if (prompt && !from_stdin)
+                buf_puts(ret, prompt);
+        for (size_t i = 0; i < files->n; i++) {
+                from_stdin = from_stdin || strcmp(files->items[i], "-") == 0;
+                if (strcmp(files->items[i], "-") != 0 && !add_input(ret, files->items[i]))
+                        return false;
+        }
+        if (!prompt && files->n == 0)
+                from_stdin = true;
+        if (!from_stdin && stdin_has_text()) {
+                from_stdin = true;
+                wait_for_stdin();
+        }
+        return (!from_stdin || add_input(ret, "-")) && !ret->failed;
+}
+
 static int run(struct cli *cli, int argc, char **argv)
 {
         struct generate_options given = { 0 };
@@ -191,7 +282,7 @@ static int run(struct cli *cli, int argc, char **argv)
         struct buf input = { 0 };
         enum run_outcome outcome;
         unsigned n_positional;
-        size_t n_messages = 0, prompt_size;
+        size_t n_messages = 0;
         int status;
 
         job_args_init(&given.job);
@@ -206,23 +297,15 @@ static int run(struct cli *cli, int argc, char **argv)
                 (void)args_usage_error(argv[0], "--system needs --chat: raw text has no system message");
                 goto out_args;
         }
-        if (!prompt && term_stdin_tty) {
+        if (!prompt && given.files.n == 0 && term_stdin_tty) {
                 (void)args_usage_error(argv[0], "there is no PROMPT (give a text, or - to type one)");
                 goto out_args;
         }
 
         status = EXIT_FAILED;
-        if (!prompt || strcmp(prompt, "-") == 0) {
-                if (!read_all("-", MAX_INPUT_BYTES, &input))
-                        goto out_args;
-                /* `echo text |` means the text: a newline at the end would change what the model goes on with. */
-                if (input.size > 0 && input.data[input.size - 1] == '\n')
-                        input.size--;
-                prompt = input.data;
-                prompt_size = input.size;
-        } else {
-                prompt_size = strlen(prompt);
-        }
+        if (!gather_prompt(&input, prompt, &given.files))
+                goto out_args;
+        buf_add(&input, "", 0); /* an empty prompt is an empty text */
 
         job_args_finish(&given.job);
         options->model = given.model;
@@ -230,14 +313,18 @@ static int run(struct cli *cli, int argc, char **argv)
                 if (given.system)
                         messages[n_messages++] =
                                 (struct tandem_message){ "system", given.system, strlen(given.system) };
-                messages[n_messages++] = (struct tandem_message){ "user", prompt, prompt_size };
+                messages[n_messages++] = (struct tandem_message){ "user", input.data, input.size };
                 options->chat = messages;
                 options->n_chat = n_messages;
         } else {
-                options->prompt = prompt;
-                options->prompt_size = prompt_size;
+                options->prompt = input.data;
+                options->prompt_size = input.size;
         }
         g = (struct generate){ .progress = { .model = given.model }, .json = given.json, .seed = options->seed };
+        if (!given.chat && !given.json && term_stdout_tty) {
+                g.echo = input.data;
+                g.echo_size = input.size;
+        }
         tandem_callbacks_init(&callbacks);
         callbacks.on_accepted = on_accepted;
         callbacks.on_progress = run_show_progress;
@@ -257,6 +344,7 @@ static int run(struct cli *cli, int argc, char **argv)
         tandem_close(tandem);
 out_args:
         buf_free(&input);
+        arg_list_free(&given.files);
         job_args_deinit(&given.job);
         return status;
 }
@@ -280,6 +368,16 @@ static const struct arg args[] = {
                 .value = "TEXT",
                 .brief = "with --chat: a system message before the conversation",
         },
+        {
+                .letter = 'f',
+                .name = "file",
+                .range.type = TDM_VALUE_TEXTS,
+                .at = offsetof(struct generate_options, files),
+                .value = "FILE",
+                .brief = "add a file's text to the prompt, after an empty line",
+                .more = "may be given several times",
+                .offer = OFFER_FILES,
+        },
         ARG_JSON(struct generate_options, json,
                  "one JSON object a line: {\"event\":\"token\", \"id\":…, \"text\":…, \"logprob\":…}, at last "
                  "{\"event\":\"done\", \"reason\":\"stop|length|cancelled|error\", …}"),
@@ -290,13 +388,18 @@ const struct command command_generate = {
         .name = "generate",
         .summary = "continue a text, or answer one message",
         .usage = "[OPTIONS] [PROMPT|-]",
-        .about = "Continues PROMPT and prints the new text as it comes, without the prompt. With -, or "
-                 "without PROMPT when standard input is not a terminal, the prompt is read from standard "
-                 "input. One newline at its end is dropped. On a terminal control characters are shown as "
-                 "\\x1b and the like, and a summary follows on standard error. Ctrl-C cancels the job and "
-                 "exits with 130.",
+        .about = "Continues PROMPT and prints the new text as it comes. Text from a pipe or a redirected "
+                 "file is part of the prompt: PROMPT comes first, then each FILE, then standard input, with an "
+                 "empty line between two. One newline at the end of each is dropped. In a loop that reads "
+                 "standard input itself, give tandem </dev/null.\n"
+                 "\n"
+                 "On a terminal the prompt is shown dimmed before its continuation, control characters are "
+                 "shown as \\x1b and the like, and a summary follows on standard error. Elsewhere only the new "
+                 "text is printed. Ctrl-C cancels the job and exits with 130.",
         .examples = "  tandem generate \"Once upon a time\"\n"
                     "  tandem generate --chat -n 200 \"Why is the sky blue?\"\n"
+                    "  cat letter.txt | tandem generate --chat \"Summarise this letter.\"\n"
+                    "  tandem generate --chat -f a.txt -f b.txt \"What do these two have in common?\"\n"
                     "  tandem generate --temp 0 --json - <prompt.txt",
         COMMAND_ARGS(args),
         .job_args = JOB_ARGS_ALL,

@@ -233,7 +233,7 @@ static int host_memory_init(struct tdm_vk_model *m, struct tdm_error *err)
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
                 const struct tdm_rope_recipe *rope = tdm_kv_group_rope(hp, &m->recipe, (enum tdm_kv_group)group);
 
-                if (rope && tdm_rope_init(&m->rope[group], hp->head_dim, hp->n_ctx, rope->base, rope->factor) < 0)
+                if (rope && tdm_rope_init(&m->rope[group], rope, hp->n_ctx, NULL) < 0)
                         m->rope[group].memory = NULL;
                 if (rope && !m->rope[group].memory)
                         return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for a model's tables");

@@ -96,6 +96,12 @@ static void make_k_panel(uint8_t *panel, uint32_t type, uint32_t cols, uint64_t 
         k_exponents(type, down);
         for (uint64_t i = 0; i + 8 <= bytes; i += 8)
                 memcpy(panel + i, &(uint64_t){ random_u64(state) }, 8);
+        if (type == TDM_TYPE_MXFP4) {
+                for (uint32_t i = 0; i < cols / info.unit_values * TDM_PANEL_ROWS; i++)
+                        panel[i] =
+                                (uint8_t)(127 - 1 - exponent + random_u64(state) % 2); /* values are 3 times as much */
+                return;
+        }
         for (uint32_t i = 0; i < cols / info.unit_values * info.halves * TDM_PANEL_ROWS; i++) {
                 uint32_t h = i / TDM_PANEL_ROWS % info.halves;
                 bool is_min = h == 1 && (type == TDM_TYPE_Q4_1 || type == TDM_TYPE_Q5_1);

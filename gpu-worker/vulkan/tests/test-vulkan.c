@@ -79,8 +79,9 @@ static const struct {
         { "tiny-128", TDM_TYPE_F16, TDM_PRECISION_DEFAULT, 0.003, TDM_KV_Q8_0 },
         { "tiny", TDM_TYPE_Q4_0, TDM_PRECISION_DEFAULT, 0.03, TDM_KV_Q8_0 },
 };
-static const uint32_t k_types[] = { TDM_TYPE_Q4_1, TDM_TYPE_Q5_0, TDM_TYPE_Q5_1, TDM_TYPE_Q2_K,   TDM_TYPE_Q3_K,
-                                    TDM_TYPE_Q4_K, TDM_TYPE_Q5_K, TDM_TYPE_Q6_K, TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS };
+static const uint32_t k_types[] = { TDM_TYPE_Q4_1,   TDM_TYPE_Q5_0,   TDM_TYPE_Q5_1, TDM_TYPE_Q2_K,
+                                    TDM_TYPE_Q3_K,   TDM_TYPE_Q4_K,   TDM_TYPE_Q5_K, TDM_TYPE_Q6_K,
+                                    TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS, TDM_TYPE_MXFP4 };
 
 /* Every block of a few steps on both devices. */
 static void compare(const char *size, uint32_t type, enum tdm_precision precision, enum tdm_kv_type kv, uint32_t rows,

@@ -5,7 +5,7 @@ bool tdm_subblock_type(const uint type)
 {
         return type == TDM_VK_Q4_1 || type == TDM_VK_Q5_0 || type == TDM_VK_Q5_1 || type >= TDM_VK_Q2_K &&
                 type <= TDM_VK_Q6_K ||
-               type == TDM_VK_IQ4_NL || type == TDM_VK_IQ4_XS;
+               type == TDM_VK_IQ4_NL || type == TDM_VK_IQ4_XS || type == TDM_VK_MXFP4;
 }
 
 bool tdm_subblock_has_min(const uint type)
@@ -22,11 +22,15 @@ bool tdm_subblock_sub16(const uint type)
 
 uint tdm_subblock_unit_blocks(const uint type)
 {
-        return type == TDM_VK_Q4_1 || type == TDM_VK_Q5_0 || type == TDM_VK_Q5_1 || type == TDM_VK_IQ4_NL ? 1 : 8;
+        return type == TDM_VK_Q4_1 || type == TDM_VK_Q5_0 || type == TDM_VK_Q5_1 || type == TDM_VK_IQ4_NL ||
+                type == TDM_VK_MXFP4 ? 1 : 8;
 }
 
+// Of a unit, in front; 0: a byte, an exponent.
 uint tdm_subblock_n_f16(const uint type)
 {
+        if (type == TDM_VK_MXFP4)
+                return 0;
         return type == TDM_VK_Q5_0 || type == TDM_VK_Q3_K || type == TDM_VK_Q6_K || type == TDM_VK_IQ4_NL ? 1 : 2;
 }
 
@@ -45,7 +49,8 @@ uint tdm_subblock_block_bytes(const uint type)
 
 uint64_t tdm_subblock_unit(const uint type, uint64_t panel, uint cols, uint u)
 {
-        uint front = (cols / 32 / tdm_subblock_unit_blocks(type) * tdm_subblock_n_f16(type) * 32 + 63) / 64 * 64;
+        uint front_bytes = type == TDM_VK_MXFP4 ? 16 : tdm_subblock_n_f16(type) * 32;
+        uint front = (cols / 32 / tdm_subblock_unit_blocks(type) * front_bytes + 63) / 64 * 64;
 
         return panel + front + uint64_t(u) * (tdm_subblock_scale_bytes(type) +
                 tdm_subblock_unit_blocks(type) * tdm_subblock_block_bytes(type));
@@ -70,6 +75,19 @@ uint tdm_subblock_iq4(uint nibbles)
         return r;
 }
 
+// Four nibbles of MXFP4, a byte each, to twice what they stand for. Magnitudes are 0, 1, 2, 3, 4, 6, 8, 12.
+uint tdm_subblock_e2m1(uint nibbles)
+{
+        uint r = 0;
+
+        for (uint i = 0; i < 4; i++) {
+                uint n = nibbles >> 8 * i & 7u, m = n < 4 ? n : (2u | n & 1u) << (n >> 1) - 1;
+
+                r |= ((nibbles >> 8 * i & 8u) != 0 ? 256 - m & 0xffu : m) << 8 * i;
+        }
+        return r;
+}
+
 uint tdm_subblock_scale_byte(U32s scales, uint lane, uint i)
 {
         return scales.v[i / 4 * 16 + lane] >> i % 4 * 8 & 0xffu;
@@ -82,9 +100,18 @@ tdm_subblock_slice tdm_subblock_read(const uint type, uint64_t panel, uint cols,
         uint64_t unit = tdm_subblock_unit(type, panel, cols, u);
         U32s scales = U32s(unit), planes = U32s(unit + tdm_subblock_scale_bytes(type) +
                 uint64_t(i) * tdm_subblock_block_bytes(type));
-        uint d_bits = uint(U16s(panel).v[u * n_f16 * 16 + lane]), min_bits = 0;
+        uint min_bits = 0;
         tdm_subblock_slice block;
-        precise float d = tdm_f16(d_bits), d_min = 0;
+        precise float d, d_min = 0;
+
+        if (type == TDM_VK_MXFP4) {
+                uint e = uint(U16s(panel).v[u * 8 + lane / 2]) >> 8 * (lane & 1u) & 0xffu;
+
+                // 2^(e - 128). Less than the smallest normal number: 0, as devices may take it for 0.
+                d = uintBitsToFloat(e < 2 ? 0 : e - 1 << 23);
+        } else {
+                d = tdm_f16(uint(U16s(panel).v[u * n_f16 * 16 + lane]));
+        }
 
         if (n_f16 == 2)
                 min_bits = uint(U16s(panel).v[(u * n_f16 + 1) * 16 + lane]);
@@ -154,6 +181,8 @@ tdm_subblock_slice tdm_subblock_read(const uint type, uint64_t panel, uint cols,
                 }
                 if (type == TDM_VK_IQ4_NL || type == TDM_VK_IQ4_XS)
                         word = tdm_subblock_iq4(word) ^ 0x80808080u;
+                else if (type == TDM_VK_MXFP4)
+                        word = tdm_subblock_e2m1(word);
                 else if (offset != 0)
                         word = (word | 0x80808080u) - offset * 0x01010101u ^ 0x80808080u;
                 block.word[g] = word;

@@ -1,0 +1,191 @@
+#!/usr/bin/python3
+"""The tandem command on a terminal: chat, and what generate shows there. Against a fake daemon. Usage:
+test-cli-terminal.py TANDEM FAKE_DAEMON [TEST…]."""
+
+import os
+import subprocess
+import sys
+import unittest
+
+import test_cli_support as support
+from test_cli_support import settle, SLACK, tandem, Terminal
+
+setUpModule, tearDownModule = support.set_up, support.tear_down
+
+
+class Chat(unittest.TestCase):
+    def chats(self):
+        return [r["chat"] for r in support.fake.fresh() if r.get("request") == "generate"]
+
+    def test_piped(self):
+        self.chats()
+        r = tandem("chat", "--system", "be brief", stdin=b"hello\n\nagain\n/reset\n//fresh\n/quit\nnever\n")
+        self.assertEqual((r.returncode, r.stderr), (0, b""))
+        self.assertEqual(r.stdout, b"turn 1 upon a time.\nturn 2 upon a time.\nturn 1 upon a time.\n")
+        said = ["assistant", "turn 1 upon a time.\n"]
+        self.assertEqual(self.chats(), [[["system", "be brief"], ["user", "hello"]],
+                                        [["system", "be brief"], ["user", "hello"], said, ["user", "again"]],
+                                        [["system", "be brief"], ["user", "/fresh"]]])
+
+    def test_several_lines(self):
+        self.chats()
+        r = tandem("chat", stdin=b'"""one\ntwo\n"""\nthree\\\nfour')
+        self.assertEqual(r.returncode, 0)
+        self.assertEqual([c[-1][1] for c in self.chats()], ["one\ntwo\n", "three\nfour"])
+
+    def test_failures(self):
+        r = tandem("chat", "-m", "long", stdin=b"a\nb\n")
+        self.assertEqual(r.returncode, 1)
+        self.assertIn(b"tandem: too-long: ", r.stderr)
+        self.assertIn(b"/reset begins a new one", r.stderr)
+        r = tandem("chat", "-m", "die", stdin=b"a\nb\n")
+        self.assertEqual(r.returncode, 1)
+        self.assertIn(b"tandem: daemon-lost: ", r.stderr)
+
+    def test_terminal(self):
+        t = Terminal("chat")
+        t.until(b"> ")
+        t.type(b"hello\n")
+        t.until(b"turn 1 upon a time.\r\n> ")
+        t.type(b"/help\n")
+        t.until(b"/reset  forget")
+        t.type(b"\x04")
+        self.assertEqual(t.finish(), 0)
+
+    def test_terminal_too_long(self):
+        t = Terminal("chat", "-m", "long")
+        t.until(b"> ")
+        t.type(b"hello\n")
+        t.until(b"/reset begins a new one")
+        t.until(b"> ")
+        t.type(b"/quit\n")
+        self.assertEqual(t.finish(), 0)
+
+    def test_ctrl_c(self):
+        since = len(support.fake.requests())
+        t = Terminal("chat", "-m", "slow")
+        t.until(b"> ")
+        t.type(b"hello\n")
+        t.until(b"turn 1 upon")
+        t.type(b"\x03")
+        support.fake.wait_for(lambda r: r.get("request") == "cancel", since)
+        before = len(t.output)
+        while t.output[before:].count(b"> ") == 0:
+            self.assertTrue(t.read(5))
+        self.assertIsNone(t.process.poll())
+        t.type(b"more\n")
+        r = support.fake.wait_for(lambda r: r.get("request") == "generate" and len(r["chat"]) == 3, since)
+        self.assertTrue(r["chat"][1][1].startswith("turn 1 upon"))
+        settle(0.1, t.process)
+        t.type(b"\x03")
+        settle(0.2, t.process)
+        t.type(b"\x03")
+        self.assertEqual(t.finish(), 130)
+
+    def test_ctrl_c_twice_with_a_stuck_daemon(self):
+        t = Terminal("chat", "-m", "stuck")
+        t.until(b"> ")
+        since = len(support.fake.requests())
+        t.type(b"hello\n")
+        support.fake.wait_for(lambda r: r.get("request") == "generate", since)
+        settle(0.1, t.process)
+        t.type(b"\x03")
+        support.fake.wait_for(lambda r: r.get("request") == "cancel", since)
+        self.assertIsNone(t.process.poll())
+        t.type(b"\x03")
+        self.assertEqual(t.finish(1), 130)
+
+    def test_daemon_goes_while_nobody_types(self):
+        t = Terminal("chat", "-m", "die")
+        t.until(b"> ")
+        t.type(b"hello\n")
+        t.until(b"daemon-lost")
+        self.assertEqual(t.finish(), 1)
+
+
+class OnATerminal(unittest.TestCase):
+    def screen(self, *args):
+        t = Terminal(*args)
+        status = t.finish()
+        return status, t.output
+
+    def test_text_and_summary(self):
+        status, out = self.screen("generate", "x")
+        self.assertEqual(status, 0)
+        summary = b"23 prompt tokens, 5 tokens, first after 83 ms, 212 tokens/s\r\n"
+        self.assertEqual(out, b"\x1b[2mx\x1b[22mOnce upon a time.\r\n" + summary)
+        status, out = self.screen("generate", "--chat", "x")
+        self.assertEqual((status, out), (0, b"turn 1 upon a time.\r\n" + summary))
+
+    def test_echo(self):
+        """A long prompt is shown from a character on, without control characters, and dimmed only where it may be."""
+        status, out = self.screen("generate", "\x1b[31m" + "ü" * 3000)
+        self.assertEqual(out.split(b"Once")[0].decode(), "\x1b[2m…" + "ü" * 1024 + "\x1b[22m")
+        status, out = self.screen("generate", "\x1b[31mred")
+        self.assertTrue(out.startswith(b"\x1b[2m\\x1b[31mred\x1b[22mOnce"), out)
+        os.environ["NO_COLOR"] = "1"
+        try:
+            status, out = self.screen("generate", "x")
+        finally:
+            del os.environ["NO_COLOR"]
+        self.assertTrue(out.startswith(b"xOnce upon"), out)
+
+    def test_progress(self):
+        for model, text in (("loading", "loading loading… 43%"), ("reading", "reading prompt… 1024/1718 tokens"),
+                            ("queued", "queued, 3 before this one")):
+            status, out = self.screen("generate", "-m", model, "x")
+            self.assertEqual(status, 0)
+            line = b"\r" + text.encode() + b"\x1b[K"
+            self.assertIn(line, out)
+            # Erased before the first token.
+            self.assertIn(b"\r\x1b[K\x1b[2mx\x1b[22mOnce", out[out.index(line) + len(line):])
+
+    def test_recovering(self):
+        status, out = self.screen("generate", "-m", "recover", "x")
+        self.assertEqual(status, 0)
+        shown = "\x1b[2mx\x1b[22mOnce upon\x1bD\x1b[A\x1b7\x1bD\rrecovering: a worker was restarted…\x1b[K".encode()
+        self.assertTrue(out.startswith(shown), out)
+        self.assertTrue(out[len(shown):].startswith(b"\r\x1b[K\x1b8 a time."), out)
+        self.assertTrue(out.endswith(b"212 tokens/s, 1 recovery\r\n"), out)
+
+    def test_no_progress_elsewhere(self):
+        r = tandem("generate", "-m", "recover", "x")
+        self.assertEqual(r.stderr, b"")
+        # Only stdout is no terminal: progress, but no summary.
+        t = Terminal("generate", "-m", "loading", "x", stdout=subprocess.PIPE)
+        out = t.process.stdout.read()
+        t.process.stdout.close()
+        self.assertEqual(t.finish(), 0)
+        self.assertEqual(out, b"Once upon a time.\n")
+        self.assertEqual(t.output, "\rloading loading… 43%\x1b[K\r\x1b[K".encode())
+
+    def test_control_characters(self):
+        status, out = self.screen("generate", "-m", "bytes", "x")
+        self.assertEqual(status, 0)
+        text = out[out.index(b"\x1b[22m") + 5:out.index(b"23 prompt")].decode()
+        self.assertEqual(text, 'a\\x1b[31mb"\\\r\n\t\\x01\ufffd\ufffd\\u009b31mgrüß\ufffd\r\n')
+
+    def test_failure_on_its_own_line(self):
+        status, out = self.screen("generate", "-m", "fault", "x")
+        self.assertEqual(status, 1)
+        self.assertEqual(out, b"\x1b[2mx\x1b[22mOnce upon\r\ntandem: device-fault: the fake device died\r\n")
+
+    def test_ctrl_c(self):
+        for model in ("slow", "stuck", "loading"):
+            since = len(support.fake.requests())
+            t = Terminal("generate", "-m", model, "x")
+            support.fake.wait_for(lambda r: r.get("request") == "generate", since)
+            settle(0.1, t.process)
+            t.type(b"\x03")
+            self.assertEqual(t.finish(1 * SLACK), 130)  # Interrupt measures it closely
+            if model == "loading":
+                self.assertIn(b"\r\x1b[K", t.output[t.output.index(b"43%"):][8:])
+
+    def test_needs_a_prompt(self):
+        status, out = self.screen("generate")
+        self.assertEqual(status, 2)
+        self.assertIn(b"there is no PROMPT", out)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])

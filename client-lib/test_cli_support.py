@@ -1,0 +1,194 @@
+#!/usr/bin/python3
+"""What the tests of the tandem command share: the fake daemon (test-fake-daemon.h says what its models do), the command
+on pipes and on a pseudo-terminal. sys.argv begins with the paths of TANDEM and FAKE_DAEMON. Standard library only."""
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import tempfile
+import time
+
+TANDEM, FAKE = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+# Time limits are the interface's; a sanitizer gets a little more for starting and ending the process.
+SLACK = float(os.environ.get("TANDEM_TEST_SLACK", "1"))
+PATIENCE = 60  # seconds until a test gives up that waits for something without a limit of its own
+
+
+children = []
+
+
+def spawn(*args, **kwargs):
+    """A process that does not outlive the tests, however they end."""
+    children.append(subprocess.Popen(*args, **kwargs))
+    return children[-1]
+
+
+def waited(pid):
+    """Seconds that the main thread of a process was ready to run and had no CPU; it may have ended, not reaped."""
+    try:
+        with open("/proc/%d/schedstat" % pid) as f:
+            return int(f.read().split()[1]) / 1e9
+    except OSError:
+        return 0.0
+
+
+class Stopwatch:
+    """Time in which a process and this one have a CPU or want none: on an idle machine the time on the clock."""
+
+    def __init__(self, pid):
+        self.pid, self.begin, self.before = pid, time.monotonic(), waited(pid) + waited(os.getpid())
+
+    def seconds(self):
+        return time.monotonic() - self.begin - max(0.0, waited(self.pid) + waited(os.getpid()) - self.before)
+
+
+def ended(process, limit):
+    """Waits for a process's end without reaping it; whether it came in time."""
+    end = time.monotonic() + limit
+    while process.returncode is None and os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def state(pid):
+    with open("/proc/%d/stat" % pid) as f:
+        return f.read().rsplit(")", 1)[1].split()[0]
+
+
+def settle(seconds, process):
+    """Lets a process and the fake daemon do what they have to do: both had so long with a CPU, and now sleep."""
+    begin, before = time.monotonic(), waited(process.pid) + waited(fake.process.pid)
+    while True:
+        time.sleep(0.005)
+        passed = time.monotonic() - begin
+        had = passed - (waited(process.pid) + waited(fake.process.pid) - before)
+        if passed > PATIENCE or had >= seconds and "R" not in (state(process.pid), state(fake.process.pid)):
+            return
+
+
+class Fake:
+    def __init__(self):
+        self.dir = tempfile.mkdtemp(prefix="tandem-test-")
+        self.path = self.dir + "/socket"
+        self.log_path = self.dir + "/log"
+        with open(self.log_path, "w") as log:
+            self.process = subprocess.Popen([FAKE, self.path], stdin=subprocess.PIPE, stdout=log)
+        self.wait_for(lambda r: r.get("request") == "listening")
+        self.seen = len(self.requests())
+
+    def requests(self):
+        with open(self.log_path) as log:
+            return [json.loads(line) for line in log.read().split("\n")[:-1]]
+
+    def fresh(self):
+        """Requests since the last call."""
+        all_requests = self.requests()
+        new, self.seen = all_requests[self.seen:], len(all_requests)
+        return new
+
+    def wait_for(self, wanted, since=0, limit=PATIENCE):
+        end = time.monotonic() + limit
+        while time.monotonic() < end:
+            for r in self.requests()[since:]:
+                if wanted(r):
+                    return r
+            time.sleep(0.005)
+        raise AssertionError("the fake daemon never got it: %r" % self.requests()[since:])
+
+    def stop(self):
+        self.process.stdin.close()
+        self.process.wait()
+        for name in os.listdir(self.dir):
+            os.unlink(self.dir + "/" + name)
+        os.rmdir(self.dir)
+
+
+fake = None  # of this run, from set_up() on
+
+
+def set_up():
+    global fake
+    fake = Fake()
+
+
+def tear_down():
+    for child in children:
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+    fake.stop()
+
+
+def environment(**more):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("TANDEM_") and k != "XDG_RUNTIME_DIR"}
+    env["TERM"] = "xterm"
+    env.update(more)
+    return env
+
+
+def tandem(*args, stdin=b"", socket=True, **env):
+    before = ["--socket", fake.path] if socket else []
+    return subprocess.run([TANDEM, *before, *args], input=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          timeout=30, env=environment(**env))
+
+
+class Terminal:
+    """The command on a pseudo-terminal: stdin, stdout and stderr, unless told otherwise."""
+
+    def __init__(self, *args, **fds):
+        self.master, slave = pty.openpty()
+        os.set_inheritable(slave, True)
+        fds = {**{"stdin": slave, "stdout": slave, "stderr": slave}, **fds}
+
+        def session():
+            os.setsid()
+            import fcntl
+            import termios
+            fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+        self.process = spawn([TANDEM, "--socket", fake.path, *args], env=environment(), preexec_fn=session,
+                                        pass_fds=[slave], **fds)
+        os.close(slave)
+        self.output = b""
+
+    def read(self, limit):
+        end = time.monotonic() + limit
+        while True:
+            ready = select.select([self.master], [], [], max(0, end - time.monotonic()))[0]
+            if not ready:
+                return True
+            try:
+                data = os.read(self.master, 65536)
+            except OSError:  # the last user of the terminal has gone
+                return False
+            if not data:
+                return False
+            self.output += data
+            return True
+
+    def until(self, text, limit=PATIENCE):
+        end = time.monotonic() + limit
+        while text not in self.output:
+            if time.monotonic() > end or not self.read(end - time.monotonic()):
+                raise AssertionError("%r never came, only %r" % (text, self.output))
+
+    def type(self, data):
+        os.write(self.master, data)
+
+    def finish(self, limit=5):
+        """The exit status of a process that ends within so many seconds that it had a CPU."""
+        watch = Stopwatch(self.process.pid)
+        while not ended(self.process, 0) and watch.seconds() < limit:
+            self.read(0.02)
+        while self.process.poll() is not None and select.select([self.master], [], [], 0)[0] and self.read(0.1):
+            pass
+        if self.process.poll() is None:
+            self.process.kill()
+            raise AssertionError("it does not end: %r" % self.output)
+        os.close(self.master)
+        return self.process.returncode

@@ -1,0 +1,27 @@
+/* Llama 2 and 3, Mistral, and finetunes of them.
+ *
+ * Llama 3.1 and later divide RoPE's angles by the numbers of the tensor rope_freqs: it is all that the file has of
+ * their scaling. Weights in a GGUF are Meta's: RoPE pairs neighbours. Mixtral, which has the same name and experts, is
+ * refused by its number of experts. */
+#include "engine/model/private.h"
+
+static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
+{
+        int r = tdm_refuse_window("llama", hp, err);
+
+        if (r == 0)
+                tdm_plain_recipe(g, "llama", hp, TDM_ROPE_NEIGHBOURS, 0, recipe);
+        return r;
+}
+
+static int end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
+{
+        return tdm_rope_read_scaling(g, "llama", hp, &recipe->ropes[0], err);
+}
+
+const struct tdm_architecture tdm_architecture_llama = {
+        .name = "llama",
+        .follows = TDM_PLAIN_KEYS,
+        .begin = begin,
+        .end = end,
+};

@@ -1,0 +1,125 @@
+/* What the plain transformers share: Llama's layers, with which Qwen's and others' begin.
+ *
+ * Formulas: Hugging Face transformers' modeling_llama.py, modeling_qwen2.py, modeling_qwen3.py and
+ * modeling_rope_utils.py, and llama.cpp, whose keys these are. Where those two differ a comment says whom this
+ * follows. */
+#include <math.h>
+#include "engine/model/private.h"
+
+uint32_t tdm_biases_of_file(const struct tdm_gguf *g, uint32_t layer, uint32_t mask)
+{
+        uint32_t found = 0;
+
+        for (uint32_t kind = 0; kind < TDM_N_TENSOR_KINDS; kind++) {
+                uint32_t bias = tdm_tensor_bias((enum tdm_tensor_kind)kind) & mask;
+                char name[TDM_TENSOR_NAME_MAX];
+
+                if (!bias)
+                        continue;
+                tdm_tensor_name((enum tdm_tensor_kind)kind, layer, name);
+                if (tdm_gguf_find_tensor(g, name))
+                        found |= bias;
+        }
+        return found;
+}
+
+void tdm_plain_recipe(const struct tdm_gguf *g, const char *architecture, const struct tdm_hparams *hp,
+                      enum tdm_rope_style style, uint32_t norms, struct tdm_recipe *ret)
+{
+        char name[TDM_TENSOR_NAME_MAX];
+
+        tdm_tensor_name(TDM_TENSOR_ROPE_FREQS, 0, name);
+        *ret = (struct tdm_recipe){
+                .embed_scale = 1,
+                .residual = TDM_RESIDUAL_PLAIN,
+                .n_streams = 1,
+                .n_ropes = 1,
+                .ropes = { { .style = style,
+                             .n_dims = hp->layers[0].head_dim,
+                             .scaling = TDM_ROPE_LINEAR,
+                             .has_divisors = tdm_gguf_find_tensor(g, name) != NULL,
+                             .base = 1e4f,
+                             .factor = 1,
+                             .magnitude = 1 } },
+        };
+        snprintf(ret->architecture, sizeof(ret->architecture), "%s", architecture);
+        for (uint32_t i = 0; i < hp->n_layers; i++)
+                ret->layers[i] = (struct tdm_layer_recipe){
+                        .norms = TDM_NORM_ATTN_BEFORE | TDM_NORM_FFN_BEFORE | norms,
+                        .biases = tdm_biases_of_file(g, i, TDM_BIAS_ALL & ~(uint32_t)TDM_BIAS_ROUTER),
+                        .query_scale = (float)(1.0 / sqrt((double)hp->layers[i].head_dim)),
+                        .activation = TDM_ACTIVATION_SILU,
+                };
+}
+
+/* A number that changes the result unless it is `neutral`. */
+static int refuse_other(const struct tdm_gguf *g, const char *architecture, const char *key, float neutral,
+                        struct tdm_error *err)
+{
+        float value = neutral;
+        int r = tdm_key_get_float(g, architecture, key, &value, err);
+
+        if (r == 0 && value != neutral)
+                r = tdm_error_set(err, TDM_E_UNSUPPORTED, "the key %s.%s is %g, only %g is supported", architecture,
+                                  key, (double)value, (double)neutral);
+        return r;
+}
+
+/* Peng and others, 2023. cos and sin are multiplied by 0.1 ln(factor) + 1. */
+static int read_yarn(const struct tdm_gguf *g, const char *architecture, const struct tdm_hparams *hp,
+                     struct tdm_rope_recipe *rope, struct tdm_error *err)
+{
+        int r;
+
+        rope->scaling = TDM_ROPE_YARN;
+        rope->yarn_beta_fast = 32;
+        rope->yarn_beta_slow = 1;
+        rope->yarn_n_ctx = hp->n_ctx;
+        rope->yarn_is_rounded = 1;
+        if ((r = refuse_other(g, architecture, "rope.scaling.yarn_ext_factor", 1, err)) ||
+            (r = refuse_other(g, architecture, "rope.scaling.yarn_attn_factor", 1, err)) ||
+            (r = refuse_other(g, architecture, "rope.scaling.yarn_log_multiplier", 0, err)) ||
+            (r = tdm_key_get_float(g, architecture, "rope.scaling.yarn_beta_fast", &rope->yarn_beta_fast, err)) ||
+            (r = tdm_key_get_float(g, architecture, "rope.scaling.yarn_beta_slow", &rope->yarn_beta_slow, err)) ||
+            (r = tdm_key_get_u32(g, architecture, "rope.scaling.original_context_length", &rope->yarn_n_ctx, err)))
+                return r;
+        if (rope->factor > 1)
+                rope->magnitude *= (float)(0.1 * log((double)rope->factor) + 1);
+        return 0;
+}
+
+int tdm_rope_read_scaling(const struct tdm_gguf *g, const char *architecture, const struct tdm_hparams *hp,
+                          struct tdm_rope_recipe *rope, struct tdm_error *err)
+{
+        struct tdm_gguf_string type = { "linear", 6 };
+        char key[96], buffer[64];
+        int r = tdm_key_get_float(g, architecture, "rope.scaling.attn_factor", &rope->magnitude, err);
+
+        if (r != 0)
+                return r;
+        snprintf(key, sizeof(key), "%s.rope.scaling.type", architecture);
+        if (tdm_gguf_get_string(g, key, &type) == -EINVAL)
+                return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is not a string", key);
+        if (tdm_string_is(type, "none") || rope->factor == 0) /* written by some converters for "none" */
+                rope->factor = 1;
+        if (tdm_string_is(type, "yarn"))
+                return read_yarn(g, architecture, hp, rope, err);
+        if (!tdm_string_is(type, "none") && !tdm_string_is(type, "linear"))
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "its RoPE scaling is \"%s\", only \"linear\" and \"yarn\" are supported",
+                                     tdm_quote(type, buffer));
+        return 0;
+}
+
+int tdm_refuse_window(const char *architecture, struct tdm_hparams *hp, struct tdm_error *err)
+{
+        for (uint32_t i = 0; i < hp->n_layers; i++) {
+                if (hp->layers[i].window != 0 && hp->layers[i].window < hp->n_ctx)
+                        return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                             "its attention has a window of %u positions, which is not supported in a "
+                                             "%s model (key %s.attention.sliding_window)",
+                                             hp->layers[i].window, architecture, architecture);
+                hp->layers[i].window = 0;
+        }
+        return 0;
+}

@@ -1,0 +1,50 @@
+/* Qwen2 and 2.5 (also QwQ and DeepSeek's distillations into them), and Qwen3 without experts.
+ *
+ * Qwen2 has biases for queries, keys and values, Qwen3 a norm for each head of queries and keys instead. Both pair
+ * halves. Longer texts by YaRN are a choice of the user: files made so have its keys. */
+#include "engine/model/private.h"
+
+static int begin2(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
+{
+        int r = tdm_refuse_window("qwen2", hp, err);
+
+        if (r != 0)
+                return r;
+        tdm_plain_recipe(g, "qwen2", hp, TDM_ROPE_HALVES, 0, recipe);
+        for (uint32_t i = 0; i < hp->n_layers; i++) /* all of them have these: a file without was cut */
+                recipe->layers[i].biases |= TDM_BIAS_Q | TDM_BIAS_K | TDM_BIAS_V;
+        return 0;
+}
+
+static int end2(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
+{
+        return tdm_rope_read_scaling(g, "qwen2", hp, &recipe->ropes[0], err);
+}
+
+const struct tdm_architecture tdm_architecture_qwen2 = {
+        .name = "qwen2",
+        .follows = TDM_PLAIN_KEYS,
+        .begin = begin2,
+        .end = end2,
+};
+
+static int begin3(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
+{
+        int r = tdm_refuse_window("qwen3", hp, err);
+
+        if (r == 0)
+                tdm_plain_recipe(g, "qwen3", hp, TDM_ROPE_HALVES, TDM_NORM_Q | TDM_NORM_K, recipe);
+        return r;
+}
+
+static int end3(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
+{
+        return tdm_rope_read_scaling(g, "qwen3", hp, &recipe->ropes[0], err);
+}
+
+const struct tdm_architecture tdm_architecture_qwen3 = {
+        .name = "qwen3",
+        .follows = TDM_PLAIN_KEYS,
+        .begin = begin3,
+        .end = end3,
+};
