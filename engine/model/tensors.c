@@ -3,10 +3,25 @@
 #include "engine/model/tensors.h"
 
 /* What a shape is made of. */
-enum dim { ONE, MODEL, VOCAB, FF, Q_WIDTH, KV_WIDTH, HEAD, HALF_HEAD };
+enum dim {
+        ONE,
+        MODEL,
+        VOCAB,
+        FF,
+        Q_WIDTH,
+        KV_WIDTH,
+        HEAD,
+        HALF_HEAD,
+        STREAMS,
+        STREAMS_SQUARED,
+        OTHER_STREAMS,
+        RANK,
+        INPUT,
+        ALL_INPUTS
+};
 
 enum { GLOBAL = false, LAYER = true };
-enum { MATRIX = TDM_ROLE_MATRIX, VECTOR = TDM_ROLE_VECTOR };
+enum { MATRIX = TDM_ROLE_MATRIX, VECTOR = TDM_ROLE_VECTOR, IN_FILE = TDM_ROLE_FILE };
 enum { NEEDED = false, MAYBE = true };
 
 static const struct kind {
@@ -15,8 +30,9 @@ static const struct kind {
         uint8_t role;       /* enum tdm_tensor_role */
         uint8_t rows, cols; /* enum dim */
         bool is_optional;
-        uint32_t norm; /* there is one where the layer's recipe has this norm; 0: in every layer */
-        uint32_t bias; /* the same of enum tdm_bias; its name ends in ".bias" */
+        uint32_t norm;  /* there is one where the layer's recipe has this norm; 0: in every layer */
+        uint32_t bias;  /* the same of enum tdm_bias; its name ends in ".bias" */
+        uint8_t planes; /* enum dim: matrices of such rows below each other; ONE: a matrix */
 } kinds[TDM_N_TENSOR_KINDS] = {
         [TDM_TENSOR_TOKEN_EMBD] = { "token_embd", GLOBAL, MATRIX, VOCAB, MODEL, NEEDED, 0 },
         [TDM_TENSOR_OUTPUT] = { "output", GLOBAL, MATRIX, VOCAB, MODEL, MAYBE, 0 },
@@ -42,9 +58,27 @@ static const struct kind {
         [TDM_TENSOR_GATE_BIAS] = { "ffn_gate", LAYER, VECTOR, ONE, FF, NEEDED, 0, TDM_BIAS_GATE },
         [TDM_TENSOR_UP_BIAS] = { "ffn_up", LAYER, VECTOR, ONE, FF, NEEDED, 0, TDM_BIAS_UP },
         [TDM_TENSOR_DOWN_BIAS] = { "ffn_down", LAYER, VECTOR, ONE, MODEL, NEEDED, 0, TDM_BIAS_DOWN },
+        [TDM_TENSOR_PER_LAYER_EMBD] = { "per_layer_token_embd", GLOBAL, IN_FILE, VOCAB, ALL_INPUTS, NEEDED, 0 },
+        [TDM_TENSOR_PER_LAYER_PROJ] = { "per_layer_model_proj", GLOBAL, MATRIX, ALL_INPUTS, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_PER_LAYER_PROJ_NORM] = { "per_layer_proj_norm", GLOBAL, VECTOR, ONE, INPUT, NEEDED, 0 },
+        [TDM_TENSOR_INPUT_GATE] = { "inp_gate", LAYER, MATRIX, INPUT, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_INPUT_PROJ] = { "proj", LAYER, MATRIX, MODEL, INPUT, NEEDED, 0 },
+        [TDM_TENSOR_INPUT_NORM] = { "post_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_ALTUP_PROJ] = { "altup_proj", GLOBAL, MATRIX, MODEL, MODEL, NEEDED, 0, .planes = OTHER_STREAMS },
+        [TDM_TENSOR_ALTUP_UNEMBD] = { "altup_unembd_proj", GLOBAL, MATRIX, MODEL, MODEL, NEEDED, 0,
+                                      .planes = OTHER_STREAMS },
+        [TDM_TENSOR_ALTUP_ROUTER] = { "altup_router", LAYER, MATRIX, STREAMS, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_ALTUP_ROUTER_NORM] = { "altup_router_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_ALTUP_PREDICT] = { "altup_predict_coef", LAYER, VECTOR, STREAMS_SQUARED, STREAMS, NEEDED, 0 },
+        [TDM_TENSOR_ALTUP_CORRECT] = { "altup_correct_coef", LAYER, VECTOR, STREAMS, STREAMS, NEEDED, 0 },
+        [TDM_TENSOR_ALTUP_CORRECT_SCALE] = { "altup_correct_scale", LAYER, VECTOR, ONE, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_LAUREL_L] = { "laurel_l", LAYER, MATRIX, RANK, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_LAUREL_R] = { "laurel_r", LAYER, MATRIX, MODEL, RANK, NEEDED, 0 },
+        [TDM_TENSOR_LAUREL_NORM] = { "laurel_post_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_OUTPUT_SCALE] = { "layer_output_scale", LAYER, VECTOR, ONE, ONE, NEEDED, 0 },
 };
 
-static uint32_t dim_size(const struct tdm_hparams *hp, uint32_t layer, enum dim dim)
+static uint32_t dim_size(const struct tdm_hparams *hp, const struct tdm_recipe *recipe, uint32_t layer, enum dim dim)
 {
         const struct tdm_layer_sizes *sizes = &hp->layers[layer];
 
@@ -65,6 +99,18 @@ static uint32_t dim_size(const struct tdm_hparams *hp, uint32_t layer, enum dim 
                 return sizes->head_dim;
         case HALF_HEAD:
                 return hp->head_dim / 2;
+        case STREAMS:
+                return recipe->n_streams;
+        case STREAMS_SQUARED:
+                return recipe->n_streams * recipe->n_streams;
+        case OTHER_STREAMS:
+                return recipe->n_streams - 1;
+        case RANK:
+                return recipe->laurel_rank;
+        case INPUT:
+                return recipe->per_layer_width;
+        case ALL_INPUTS:
+                return recipe->per_layer_width * hp->n_layers;
         }
         abort();
 }
@@ -104,11 +150,12 @@ uint32_t tdm_tensor_bias(enum tdm_tensor_kind kind)
         return kinds[kind].bias;
 }
 
-void tdm_tensor_shape(enum tdm_tensor_kind kind, const struct tdm_hparams *hp, uint32_t layer, uint32_t *ret_rows,
-                      uint32_t *ret_cols)
+void tdm_tensor_shape(enum tdm_tensor_kind kind, const struct tdm_hparams *hp, const struct tdm_recipe *recipe,
+                      uint32_t layer, uint32_t *ret_rows, uint32_t *ret_cols, uint32_t *ret_planes)
 {
-        *ret_rows = dim_size(hp, layer, (enum dim)kinds[kind].rows);
-        *ret_cols = dim_size(hp, layer, (enum dim)kinds[kind].cols);
+        *ret_planes = dim_size(hp, recipe, layer, (enum dim)kinds[kind].planes);
+        *ret_rows = dim_size(hp, recipe, layer, (enum dim)kinds[kind].rows) * *ret_planes;
+        *ret_cols = dim_size(hp, recipe, layer, (enum dim)kinds[kind].cols);
 }
 
 static bool has_divisors(const struct tdm_recipe *recipe)
@@ -119,13 +166,54 @@ static bool has_divisors(const struct tdm_recipe *recipe)
         return false;
 }
 
-enum tdm_tensor_presence tdm_tensor_presence(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe, uint32_t layer)
+/* Whether what the tensor is for is in the recipe. */
+static bool is_wanted(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe, uint32_t layer)
 {
+        const struct tdm_layer_recipe *l = &recipe->layers[layer];
+
+        switch (kind) {
+        case TDM_TENSOR_V:
+                return !l->v_is_k;
+        case TDM_TENSOR_ROPE_FREQS:
+                return has_divisors(recipe);
+        case TDM_TENSOR_PER_LAYER_EMBD:
+        case TDM_TENSOR_PER_LAYER_PROJ:
+        case TDM_TENSOR_PER_LAYER_PROJ_NORM:
+                return recipe->per_layer_width > 0;
+        case TDM_TENSOR_INPUT_GATE:
+        case TDM_TENSOR_INPUT_PROJ:
+        case TDM_TENSOR_INPUT_NORM:
+                return l->has_input;
+        case TDM_TENSOR_ALTUP_PROJ:
+        case TDM_TENSOR_ALTUP_UNEMBD:
+        case TDM_TENSOR_ALTUP_ROUTER:
+        case TDM_TENSOR_ALTUP_ROUTER_NORM:
+        case TDM_TENSOR_ALTUP_PREDICT:
+        case TDM_TENSOR_ALTUP_CORRECT:
+        case TDM_TENSOR_ALTUP_CORRECT_SCALE:
+                return recipe->residual == TDM_RESIDUAL_ALTUP;
+        case TDM_TENSOR_LAUREL_L:
+        case TDM_TENSOR_LAUREL_R:
+        case TDM_TENSOR_LAUREL_NORM:
+                return recipe->laurel_rank > 0;
+        case TDM_TENSOR_OUTPUT_SCALE:
+                return l->has_output_scale;
+        default:
+                return true;
+        }
+}
+
+enum tdm_tensor_presence tdm_tensor_presence(enum tdm_tensor_kind kind, const struct tdm_hparams *hp,
+                                             const struct tdm_recipe *recipe, uint32_t layer)
+{
+        if (!is_wanted(kind, recipe, layer))
+                return TDM_TENSOR_ABSENT;
+        if ((kind == TDM_TENSOR_K || kind == TDM_TENSOR_V || kind == TDM_TENSOR_K_NORM) &&
+            hp->layers[layer].kv_layer != layer)
+                return TDM_TENSOR_UNUSED;
         if (kinds[kind].norm != 0 && !(recipe->layers[layer].norms & kinds[kind].norm))
                 return TDM_TENSOR_ABSENT;
         if (kinds[kind].bias != 0 && !(recipe->layers[layer].biases & kinds[kind].bias))
-                return TDM_TENSOR_ABSENT;
-        if (kind == TDM_TENSOR_ROPE_FREQS && !has_divisors(recipe))
                 return TDM_TENSOR_ABSENT;
         return kinds[kind].is_optional ? TDM_TENSOR_OPTIONAL : TDM_TENSOR_REQUIRED;
 }

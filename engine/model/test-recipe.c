@@ -186,7 +186,7 @@ static void features(void **state)
         ASKS(TDM_FEATURE_SPARSITY, (r.layers[0].is_sparse = 1, r.layers[0].sparsity_scale = 1.64f));
         ASKS(TDM_FEATURE_EXPERTS, (r.layers[1].n_experts = 8, r.layers[1].n_experts_used = 2, r.layers[1].d_expert = 32,
                                    r.layers[1].router = TDM_ROUTER_SOFTMAX_CHOSEN));
-        ASKS(TDM_FEATURE_STREAMS, (r.residual = TDM_RESIDUAL_ALTUP, r.n_streams = 4, sizes.residual_width = 256));
+        ASKS(TDM_FEATURE_STREAMS, (r.residual = TDM_RESIDUAL_ALTUP, r.n_streams = 4, sizes.residual_width = 320));
         ASKS(TDM_FEATURE_LAUREL, r.laurel_rank = 64);
         ASKS(TDM_FEATURE_PER_LAYER_INPUT, (r.per_layer_width = 32, r.layers[1].has_input = 1));
         ASKS(TDM_FEATURE_OUTPUT_SCALE, r.layers[1].has_output_scale = 1);
@@ -198,33 +198,33 @@ static void features(void **state)
 static void presence(void **state)
 {
         char name[TDM_TENSOR_NAME_MAX];
-        uint32_t rows, cols;
+        uint32_t rows, cols, planes;
 
-        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_POST_FFW_NORM, &good, 2), TDM_TENSOR_REQUIRED);
-        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_OUTPUT, &good, 0), TDM_TENSOR_OPTIONAL);
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_POST_FFW_NORM, &hp, &good, 2), TDM_TENSOR_REQUIRED);
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_OUTPUT, &hp, &good, 0), TDM_TENSOR_OPTIONAL);
         good.layers[2].norms &= ~(uint32_t)TDM_NORM_FFN_AFTER;
-        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_POST_FFW_NORM, &good, 2), TDM_TENSOR_ABSENT);
-        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_POST_FFW_NORM, &good, 1), TDM_TENSOR_REQUIRED);
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_POST_FFW_NORM, &hp, &good, 2), TDM_TENSOR_ABSENT);
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_POST_FFW_NORM, &hp, &good, 1), TDM_TENSOR_REQUIRED);
         hp.layers[1].d_ff = 64;
-        tdm_tensor_shape(TDM_TENSOR_GATE, &hp, 1, &rows, &cols);
+        tdm_tensor_shape(TDM_TENSOR_GATE, &hp, &good, 1, &rows, &cols, &planes);
         assert_true(rows == 64 && cols == 64);
-        tdm_tensor_shape(TDM_TENSOR_DOWN, &hp, 2, &rows, &cols);
+        tdm_tensor_shape(TDM_TENSOR_DOWN, &hp, &good, 2, &rows, &cols, &planes);
         assert_true(rows == 64 && cols == 96);
         tdm_tensor_name(TDM_TENSOR_DOWN, 255, name);
         assert_string_equal(name, "blk.255.ffn_down.weight");
         tdm_tensor_name(TDM_TENSOR_OUTPUT_NORM, 0, name);
         assert_string_equal(name, "output_norm.weight");
 
-        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_K_BIAS, &good, 1), TDM_TENSOR_ABSENT);
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_K_BIAS, &hp, &good, 1), TDM_TENSOR_ABSENT);
         good.layers[1].biases = TDM_BIAS_K;
-        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_K_BIAS, &good, 1), TDM_TENSOR_REQUIRED);
-        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_Q_BIAS, &good, 1), TDM_TENSOR_ABSENT);
-        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_K_BIAS, &good, 2), TDM_TENSOR_ABSENT);
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_K_BIAS, &hp, &good, 1), TDM_TENSOR_REQUIRED);
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_Q_BIAS, &hp, &good, 1), TDM_TENSOR_ABSENT);
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_K_BIAS, &hp, &good, 2), TDM_TENSOR_ABSENT);
         tdm_tensor_name(TDM_TENSOR_K_BIAS, 1, name);
         assert_string_equal(name, "blk.1.attn_k.bias");
-        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_ROPE_FREQS, &good, 0), TDM_TENSOR_ABSENT);
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_ROPE_FREQS, &hp, &good, 0), TDM_TENSOR_ABSENT);
         good.ropes[1].has_divisors = 1;
-        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_ROPE_FREQS, &good, 0), TDM_TENSOR_REQUIRED);
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_ROPE_FREQS, &hp, &good, 0), TDM_TENSOR_REQUIRED);
         tdm_tensor_name(TDM_TENSOR_ROPE_FREQS, 0, name);
         assert_string_equal(name, "rope_freqs.weight");
         assert_false(tdm_tensor_alias(TDM_TENSOR_FFN_NORM, &good, 2, name)); /* there it is another tensor */

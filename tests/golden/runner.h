@@ -12,6 +12,10 @@
 struct runner_model {
         uint8_t *weights;
         const struct tdm_hparams *hp;
+        /* Rows of the file that travel in steps; NULL: the model has none. */
+        struct tdm_gguf *gguf;
+        const uint8_t *inputs;
+        uint32_t input_bytes;
 };
 
 void runner_model_load(struct runner_model *ret, const char *path);
