@@ -205,14 +205,28 @@ void tdm_background_destroyp(struct tdm_background **b)
         *b = NULL;
 }
 
+/* A task of this user, added now, could run before another task ends, and no idle thread is left for it. */
+static bool needs_thread(struct tdm_background *b, uint64_t user)
+{
+        unsigned n_ready = 0;
+        struct user *u;
+
+        tdm_list_for_each(u, &b->users, struct user, node) {
+                if (u->user == user)
+                        return false; /* it comes after another task of this user, and that one has a thread */
+                n_ready += !u->busy;
+        }
+        return b->n_idle <= n_ready;
+}
+
 /* Another thread when none is idle. One that cannot start is an error only where there is none at all. */
-static int start_thread(struct tdm_background *b)
+static int start_thread(struct tdm_background *b, uint64_t user)
 {
         bool needed;
         int r;
 
         pthread_mutex_lock(&b->lock);
-        needed = b->n_idle <= b->n_waiting;
+        needed = needs_thread(b, user);
         pthread_mutex_unlock(&b->lock);
         if (b->n_started >= b->n_threads || !needed)
                 return 0;
@@ -227,7 +241,7 @@ int tdm_background_add_for(struct tdm_background *b, uint64_t user, void (*run)(
 {
         struct piece *p = calloc(1, sizeof(*p));
         struct user *u, *new_user = calloc(1, sizeof(*new_user));
-        int r = p && new_user ? start_thread(b) : -ENOMEM;
+        int r = p && new_user ? start_thread(b, user) : -ENOMEM;
 
         if (r == 0) {
                 *p = (struct piece){ .run = run, .done = done, .task = task };

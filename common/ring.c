@@ -291,20 +291,24 @@ static bool kind_valid(uint32_t kind)
         return kind == TDM_DESC_STEP || kind == TDM_DESC_DONE || kind == TDM_DESC_FAULT || kind == TDM_DESC_MARK;
 }
 
-static int futex_wake(_Atomic uint32_t *word, int flags)
+/* How many threads it woke. */
+static long futex_wake(_Atomic uint32_t *word, int flags)
 {
-        return syscall(SYS_futex, word, FUTEX_WAKE | flags, INT_MAX, NULL, NULL, 0) < 0 ? -errno : 0;
+        return syscall(SYS_futex, word, FUTEX_WAKE | flags, INT_MAX, NULL, NULL, 0);
 }
 
-static void wake_consumer(struct tdm_ring *ring)
+/* true: the sleep that the consumer has announced ends by this. false: the consumer is not in the kernel yet. It will
+ * sleep unless `produced` changes before. An eventfd stays readable until it is read, so it always ends the sleep. */
+static bool wake_consumer(struct tdm_ring *ring)
 {
         const uint64_t one = 1;
 
         if (ring->wake == TDM_RING_WAKE_FUTEX)
-                futex_wake(&ring->shared->produced, 0); /* not private: the sleeper is another process */
-        else if (write(ring->eventfd, &one, sizeof(one)) < 0) {
+                return futex_wake(&ring->shared->produced, 0) > 0; /* not private: the sleeper is another process */
+        if (write(ring->eventfd, &one, sizeof(one)) < 0) {
                 /* EAGAIN: the counter is at its maximum. So the eventfd is readable, and the consumer wakes. */
         }
+        return true;
 }
 
 static void wake_sleeper(struct tdm_ring *ring)
@@ -315,9 +319,11 @@ static void wake_sleeper(struct tdm_ring *ring)
         if (!(seq & 1) || seq == ring->woken_seq)
                 return;
         /* One wake-up for one sleep: it ends that sleep even if the consumer then finds nothing. The next sleep has
-         * another number. */
-        ring->woken_seq = seq;
-        wake_consumer(ring);
+         * another number. A wake-up that reached no thread ended nothing and does not count: the consumer may be
+         * between its last look at `produced` and the futex call. If this push's descriptor was popped before that
+         * look, the futex call finds the value that it expects and sleeps, and the next push must wake it. */
+        if (wake_consumer(ring))
+                ring->woken_seq = seq;
 }
 
 void tdm_ring_wake_early(struct tdm_ring *ring)

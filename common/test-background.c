@@ -1,6 +1,7 @@
 /* The pool: users take turns, of one user one task runs at a time and in order, and done is called for every task. */
 #include "common/background.h"
 
+#include <dirent.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -76,6 +77,37 @@ static void test_turns(void **state)
         }
 }
 
+static unsigned count_threads(void)
+{
+        DIR *dir = opendir("/proc/self/task");
+        unsigned n = 0;
+
+        assert_non_null(dir);
+        for (struct dirent *entry; (entry = readdir(dir));)
+                n += entry->d_name[0] != '.';
+        closedir(dir);
+        return n;
+}
+
+/* One task of a user runs at a time. So a second thread would have nothing to do until a second user comes. */
+static void test_threads(void **state)
+{
+        unsigned before = count_threads();
+        struct tdm_background *b;
+        struct task tasks[N_TASKS + 2];
+
+        begin(&b, 4);
+        for (int i = 0; i < N_TASKS + 2; i++) {
+                tasks[i] = (struct task){ .user = i > N_TASKS, .number = i };
+                assert_int_equal(tdm_background_add_for(b, (uint64_t)tasks[i].user, run, done, &tasks[i]), 0);
+                assert_int_equal(count_threads(), before + 1 + (i > N_TASKS));
+        }
+        assert_int_equal(tdm_loop_run(loop), 0);
+        assert_int_equal(n_ran, N_TASKS + 2);
+        tdm_background_destroyp(&b);
+        tdm_loop_destroyp(&loop);
+}
+
 static void test_end(void **state)
 {
         struct tdm_background *b;
@@ -96,6 +128,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_turns),
+                cmocka_unit_test(test_threads),
                 cmocka_unit_test(test_end),
         };
 

@@ -37,6 +37,7 @@ struct end {
 static int take(struct end *e, struct tdm_desc *d)
 {
         for (;;) {
+                uint64_t begin_ns;
                 int r = tdm_ring_pop(e->in, d);
 
                 if (r != 0)
@@ -49,9 +50,13 @@ static int take(struct end *e, struct tdm_desc *d)
                         tdm_ring_disarm(e->in);
                         continue;
                 }
+                begin_ns = tdm_now_ns();
                 r = tdm_ring_wait_any(&e->in, 1, NULL, 0, e->style == STYLE_SPIN ? 20000 : 0, WAIT_NS);
                 if (r != 0)
                         return r;
+                /* It finds the descriptor also when the timeout has ended the sleep. */
+                if (tdm_now_ns() - begin_ns >= WAIT_NS)
+                        return -ETIME;
         }
 }
 
@@ -283,9 +288,11 @@ static void wait_any(bool without_waitv, uint32_t n)
         tdm_ring_without_waitv(without_waitv);
         assert_int_equal(pthread_create(&t, NULL, any_thread, &a), 0);
         while (popped + kick_seen < n) {
+                uint64_t begin_ns = tdm_now_ns();
                 struct tdm_desc d;
 
                 assert_int_equal(tdm_ring_wait_any(rings, 4, &kick, kick_seen, 1000, WAIT_NS), 0);
+                assert_true(tdm_now_ns() - begin_ns < WAIT_NS);
                 kick_seen = atomic_load(&kick);
                 for (unsigned k = 0; k < 4; k++)
                         while (rings[k] && tdm_ring_pop(rings[k], &d) == 1) {
@@ -419,12 +426,14 @@ static void test_one_wake_for_one_sleep(void **state)
 }
 
 /* A producer is held up in the middle of a push, after its store of `produced`. Meanwhile the consumer pops and goes to
- * sleep. The producer takes that sleep for the one that its push has to end, and wakes the consumer for nothing. The
- * next push must still find the consumer asleep and wake it. */
+ * sleep. The producer takes that sleep for the one that its push has to end, and wakes for nothing. Its wake-up comes
+ * before the consumer is in the kernel, and reaches no thread, or after, and then the consumer sleeps again. In both
+ * cases the next push must find the consumer asleep and wake it. */
 struct late {
         struct tdm_ring *consumer;
         int result;
         uint64_t took_ns;
+        _Atomic pid_t tid;
 };
 
 static void *late_thread(void *arg)
@@ -432,12 +441,31 @@ static void *late_thread(void *arg)
         struct late *l = arg;
         uint64_t begin_ns = tdm_now_ns();
 
+        atomic_store(&l->tid, gettid());
         l->result = tdm_ring_wait_any(&l->consumer, 1, NULL, 0, 0, WAIT_NS);
         l->took_ns = tdm_now_ns() - begin_ns;
         return NULL;
 }
 
-static void late_wake_up(bool without_waitv)
+static bool is_asleep(pid_t tid)
+{
+        char path[64], line[256] = "";
+        const char *state;
+        FILE *f;
+
+        snprintf(path, sizeof(path), "/proc/self/task/%d/stat", (int)tid);
+        f = fopen(path, "re");
+        assert_non_null(f);
+        assert_non_null(fgets(line, sizeof(line), f));
+        fclose(f);
+        state = strrchr(line, ')');
+        assert_non_null(state);
+        return state[2] == 'S';
+}
+
+enum late_wake { LATE_WAKE_BEFORE_SLEEP, LATE_WAKE_IN_SLEEP };
+
+static void late_wake_up(bool without_waitv, enum late_wake when, bool early)
 {
         struct tdm_ring_shared *shared;
         struct late l = { 0 };
@@ -449,14 +477,21 @@ static void late_wake_up(bool without_waitv)
         tdm_ring_without_waitv(without_waitv);
         shared = tdm_ring_shared(p.consumer);
         l.consumer = p.consumer;
-        atomic_store(&shared->sleep_seq, 1); /* the number of the sleep to come: this push answers it */
-        assert_int_equal(tdm_ring_push(p.producer, &d), 0);
-        assert_int_equal(tdm_ring_pop(p.consumer, &got), 1);
+        atomic_store(&shared->sleep_seq, 1); /* the number of the sleep to come: what follows answers it */
+        if (early)
+                tdm_ring_wake_early(p.producer);
+        else {
+                assert_int_equal(tdm_ring_push(p.producer, &d), 0);
+                assert_int_equal(tdm_ring_pop(p.consumer, &got), 1);
+        }
         assert_int_equal(pthread_create(&t, NULL, late_thread, &l), 0);
-        /* the wake-up of that push arrives once the consumer sleeps */
-        while (syscall(SYS_futex, &shared->produced, FUTEX_WAKE, 1, NULL, NULL, 0) != 1)
-                usleep(100);
-        usleep(20000); /* time to sleep again; a consumer that is slower makes this round show nothing */
+        if (when == LATE_WAKE_IN_SLEEP) {
+                while (syscall(SYS_futex, &shared->produced, FUTEX_WAKE, 1, NULL, NULL, 0) != 1)
+                        usleep(100);
+                usleep(20000); /* time to sleep again; a consumer that is slower makes this round show nothing */
+        } else
+                while (!atomic_load(&l.tid) || !is_asleep(atomic_load(&l.tid)))
+                        usleep(100);
         assert_int_equal(tdm_ring_push(p.producer, &d), 0);
         pthread_join(t, NULL);
         tdm_ring_without_waitv(false);
@@ -467,8 +502,11 @@ static void late_wake_up(bool without_waitv)
 
 static void test_late_wake_up(void **state)
 {
-        late_wake_up(false);
-        late_wake_up(true);
+        for (int without_waitv = 0; without_waitv < 2; without_waitv++)
+                for (int early = 0; early < 2; early++) {
+                        late_wake_up(without_waitv, LATE_WAKE_BEFORE_SLEEP, early);
+                        late_wake_up(without_waitv, LATE_WAKE_IN_SLEEP, early);
+                }
 }
 
 /* The handshake before a sleep (P3 in docs/ring-abi.md): a push and an arm at the same moment, many times. Either the

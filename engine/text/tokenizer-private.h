@@ -1,7 +1,9 @@
-/* What the tokenizer's sources share: tokenizer.c (building), tokenizer-specials.c, tokenizer-encode.c, decoder.c. */
+/* What the tokenizer's sources share: tokenizer.c (building), tokenizer-specials.c, bpe-build.c, the encoders
+ * (encode-private.h), decoder.c. */
 #ifndef TDM_ENGINE_TOKENIZER_PRIVATE_H
 #define TDM_ENGINE_TOKENIZER_PRIVATE_H
 
+#include "engine/text/pretokenize.h"
 #include "engine/text/tokenizer.h"
 
 /* As stored in files. */
@@ -15,7 +17,8 @@ enum tdm_piece_type {
 };
 
 #define TDM_NO_PIECE UINT32_MAX
-#define TDM_MAX_ENDS 8u
+#define TDM_PIECES_MAX (1u << 21)
+#define TDM_MAX_ENDS 12u
 #define TDM_PIECE_BYTES_MAX 1024u /* Gemma's longest run of spaces has 93 */
 /* Bytes of special pieces, shared endings counted once: Gemma 3 has about 80,000. 26 MiB of memory. */
 #define TDM_SPECIAL_STATES_MAX (1u << 21)
@@ -48,7 +51,26 @@ struct tdm_specials {
 };
 #define TDM_SPECIAL_STATE_BYTES (3 * sizeof(uint32_t) + 1)
 
+/* `tokenizer.ggml.model`. */
+enum tdm_tokenizer_kind {
+        TDM_TOKENIZER_SPM,    /* llama: SentencePiece, merges by score */
+        TDM_TOKENIZER_BYTES,  /* gpt2: merges of bytes within words */
+        TDM_TOKENIZER_GEMMA4, /* gemma4: merges of characters within lines */
+};
+
+/* Merges by the two pieces that they join: open addressing, never more than half full. A slot is left << 43 | right <<
+ * 22 | rank, or TDM_NO_MERGE_SLOT. */
+struct tdm_merges {
+        uint32_t n, slot_mask;
+        uint64_t *slots;
+        uint32_t *ids; /* [n]: what the merge of a rank makes */
+};
+#define TDM_MERGES_MAX (1u << 21)
+#define TDM_NO_MERGE UINT32_MAX
+#define TDM_NO_MERGE_SLOT UINT64_MAX
+
 struct tdm_tokenizer {
+        enum tdm_tokenizer_kind kind;
         uint32_t n_pieces;
         int32_t bos, eos, unknown;
         bool add_bos, add_space_prefix;
@@ -69,6 +91,9 @@ struct tdm_tokenizer {
                 uint32_t id; /* TDM_NO_PIECE: free */
         } * slots;
 
+        const struct tdm_pretokenizer *pretokenizer; /* TDM_TOKENIZER_BYTES */
+        struct tdm_merges merges;                    /* of kinds that have them */
+
         struct tdm_specials specials; /* user-defined, control and unknown pieces */
 
         /* Bit y of row x: some mergeable piece has byte y right behind byte x. Merges cannot cross any other border. */
@@ -82,6 +107,14 @@ static inline const uint8_t *tdm_piece_text(const struct tdm_tokenizer *t, uint3
 
 /* A mergeable piece with this text, or TDM_NO_PIECE. */
 uint32_t tdm_tokenizer_find(const struct tdm_tokenizer *t, const uint8_t *text, size_t size);
+
+/* Reads what kind of tokenizer the file has: kind, pretokenizer, and what missing flags mean. */
+int tdm_tokenizer_read_kind(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err);
+/* Turns GPT-2's characters back into bytes, in place. Returns the size, or -1 where there is another character. */
+ssize_t tdm_bpe_to_bytes(uint8_t *text, size_t size);
+int tdm_bpe_build(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err);
+/* The rank of the merge of two pieces, or TDM_NO_MERGE. */
+uint32_t tdm_bpe_find_merge(const struct tdm_tokenizer *t, uint32_t left, uint32_t right);
 
 int tdm_specials_build(struct tdm_tokenizer *t, struct tdm_error *err);
 void tdm_specials_deinit(struct tdm_specials *s);

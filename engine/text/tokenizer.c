@@ -1,9 +1,10 @@
 /* Building a tokenizer from a file's vocabulary, and asking it about pieces.
  *
- * Pieces are kept in the form in which they stand in running text: U+2581, which SentencePiece writes for a space, is
- * turned back once here, so encoding needs no second copy of the text. Three things are built: a hash table of the
- * texts that merges may form, an automaton over the special pieces (tokenizer-specials.c), and a map of which bytes may
- * be neighbours inside a piece. Each takes time and memory linear in the bytes of the vocabulary.
+ * Pieces are kept in the form in which they stand in running text: U+2581, which SentencePiece writes for a space, and
+ * GPT-2's characters for bytes are turned back once here, so encoding needs no second copy of the text. Three things
+ * are built: a hash table of the texts that merges may form, an automaton over the special pieces
+ * (tokenizer-specials.c), and a map of which bytes may be neighbours inside a piece. Kinds with merges have a table of
+ * them too (bpe-build.c). Each takes time and memory linear in the bytes of the vocabulary.
  *
  * Of pieces with the same text the one with the lowest id counts. The markers of chat turns are control pieces whatever
  * the file says: some converters write them as ordinary ones, and then user text could end a turn. */
@@ -13,18 +14,24 @@
 #include <math.h>
 #include <sys/random.h>
 
-#define PIECES_MAX (1u << 21)
 #define CHECK_EVERY 4096u /* pieces between two looks at the flag */
 
 static const char space_mark[3] = { '\xe2', '\x96', '\x81' };
 
-/* Where a file has no key for the end of a turn. */
-static const char *const end_texts[] = { "<end_of_turn>", "<|im_end|>", "<|eot_id|>" };
+/* Pieces at which a turn ends, by kind of tokenizer. SentencePiece files name theirs by key: these are for files
+ * without one. Others name one of several alone. */
+static const char *const end_texts[][8] = {
+        [TDM_TOKENIZER_SPM] = { "<end_of_turn>", "<|im_end|>", "<|eot_id|>" },
+        [TDM_TOKENIZER_BYTES] = { "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>", "<|return|>", "<|call|>",
+                                  "<|endoftext|>" },
+        [TDM_TOKENIZER_GEMMA4] = { "<turn|>", "<|tool_response>" },
+};
 
 static const char *const control_texts[] = {
-        "<start_of_turn>",     "<end_of_turn>",     "<|im_start|>",  "<|im_end|>",
-        "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",    "<|eom_id|>",
-        "<|begin_of_text|>",   "<|end_of_text|>",   "<|endoftext|>",
+        "<start_of_turn>",   "<end_of_turn>", "<|im_start|>", "<|im_end|>",        "<|start_header_id|>",
+        "<|end_header_id|>", "<|eot_id|>",    "<|eom_id|>",   "<|begin_of_text|>", "<|end_of_text|>",
+        "<|endoftext|>",     "<|start|>",     "<|end|>",      "<|message|>",       "<|channel|>",
+        "<|constrain|>",     "<|return|>",    "<|call|>",     "<|python_tag|>",
 };
 
 static uint64_t fold(uint64_t a, uint64_t b)
@@ -168,12 +175,33 @@ static size_t copy_running(uint8_t *dst, struct tdm_gguf_string s, bool *ret_has
         return n;
 }
 
+/* A piece that ordinary text may form. */
+static void read_text(const struct tdm_tokenizer *t, struct tdm_piece *p, uint8_t *dst, struct tdm_gguf_string s)
+{
+        bool has_space;
+        ssize_t n;
+
+        if (t->kind != TDM_TOKENIZER_BYTES) {
+                p->size = (uint16_t)copy_running(dst, s, &has_space);
+                /* Running text has no space that is not marked, so a piece with a real one cannot be formed. */
+                p->mergeable = p->size > 0 && !has_space;
+                return;
+        }
+        memcpy(dst, s.data, s.size);
+        n = tdm_bpe_to_bytes(dst, s.size);
+        if (n < 0) { /* not written in GPT-2's characters: it is shown as it is and never formed */
+                memcpy(dst, s.data, s.size);
+                n = (ssize_t)s.size;
+        } else
+                p->mergeable = n > 0 && p->type == TDM_PIECE_NORMAL;
+        p->size = (uint16_t)n;
+}
+
 static int read_piece(struct tdm_tokenizer *t, uint32_t id, struct tdm_gguf_string s, uint64_t type, double score,
                       size_t *pool_used, struct tdm_error *err)
 {
         struct tdm_piece *p = &t->pieces[id];
         uint8_t *dst = t->pool + *pool_used;
-        bool has_space;
         int byte;
 
         p->start = (uint32_t)*pool_used;
@@ -184,9 +212,7 @@ static int read_piece(struct tdm_tokenizer *t, uint32_t id, struct tdm_gguf_stri
         switch (p->type) {
         case TDM_PIECE_NORMAL:
         case TDM_PIECE_UNUSED:
-                p->size = (uint16_t)copy_running(dst, s, &has_space);
-                /* Running text has no space that is not marked, so a piece with a real one cannot be formed. */
-                p->mergeable = p->size > 0 && !has_space;
+                read_text(t, p, dst, s);
                 break;
         case TDM_PIECE_BYTE:
                 byte = parse_byte(s);
@@ -195,12 +221,14 @@ static int read_piece(struct tdm_tokenizer *t, uint32_t id, struct tdm_gguf_stri
                                              id);
                 dst[0] = (uint8_t)byte;
                 p->size = 1;
-                if (t->byte_ids[byte] == TDM_NO_PIECE)
+                if (t->byte_ids[byte] == TDM_NO_PIECE && t->kind != TDM_TOKENIZER_BYTES)
                         t->byte_ids[byte] = id;
                 break;
         default:
                 memcpy(dst, s.data, s.size);
                 p->size = (uint16_t)s.size;
+                /* Merges may name them: runs of spaces and line ends. */
+                p->mergeable = t->kind == TDM_TOKENIZER_GEMMA4 && p->type == TDM_PIECE_USER_DEFINED && p->size > 0;
         }
         *pool_used += p->size;
         t->max_piece_bytes = TDM_MAX(t->max_piece_bytes, (size_t)p->size);
@@ -249,12 +277,12 @@ static int read_pieces(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct
         for (uint32_t id = 0; id < t->n_pieces; id++) {
                 struct tdm_gguf_string s = { 0 };
                 uint64_t type;
-                double score;
+                double score = 0;
 
                 if (id % CHECK_EVERY == 0 && (r = tdm_parse_check(&t->account, err)))
                         return r;
                 (void)tdm_gguf_array_next_string(&tokens, &s);
-                if (tdm_gguf_array_next_f64(&scores, &score) < 0 || isnan(score))
+                if (t->kind == TDM_TOKENIZER_SPM && (tdm_gguf_array_next_f64(&scores, &score) < 0 || isnan(score)))
                         return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s has no score for piece %u", scores_key,
                                              id);
                 if (tdm_gguf_array_next_u64(&types, &type) < 0)
@@ -288,29 +316,12 @@ static int get_id(const struct tdm_tokenizer *t, const struct tdm_gguf *g, const
         return 0;
 }
 
+/* Leaves *v alone where the key is missing. */
 static int get_flag(const struct tdm_gguf *g, const char *key, bool *v, struct tdm_error *err)
 {
-        *v = true; /* what a missing key means for this kind of tokenizer */
         if (tdm_gguf_get_bool(g, key, v) == -EINVAL)
                 return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is not a boolean", key);
         return 0;
-}
-
-static int check_kind(const struct tdm_gguf *g, struct tdm_error *err)
-{
-        struct tdm_gguf_string s;
-        char shown[32];
-        size_t n;
-
-        if (tdm_gguf_get_string(g, "tokenizer.ggml.model", &s) < 0)
-                return tdm_error_set(err, TDM_E_BAD_MODEL, "the key tokenizer.ggml.model is missing or not a string");
-        if (s.size == 5 && memcmp(s.data, "llama", 5) == 0)
-                return 0;
-        n = TDM_MIN(s.size, sizeof(shown));
-        for (size_t i = 0; i < n; i++)
-                shown[i] = s.data[i] >= 0x20 && s.data[i] < 0x7f ? s.data[i] : '?';
-        return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                             "its tokenizer is \"%.*s\", only \"llama\" (SentencePiece) is supported", (int)n, shown);
 }
 
 static void add_end(struct tdm_tokenizer *t, int32_t id)
@@ -330,15 +341,23 @@ static int find_ends(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct t
         add_end(t, t->eos);
         add_end(t, eot);
         add_end(t, eom);
-        for (size_t i = 0; eot < 0 && i < TDM_ARRAY_SIZE(end_texts); i++) {
-                size_t size = strlen(end_texts[i]);
+        if (eot >= 0 && t->kind == TDM_TOKENIZER_SPM)
+                return 0;
+        for (const char *const *text = end_texts[t->kind]; *text; text++) {
+                size_t size = strlen(*text);
                 uint32_t id;
 
-                tdm_tokenizer_match_specials(t, (const uint8_t *)end_texts[i], size, 1, true, &id);
+                tdm_tokenizer_match_specials(t, (const uint8_t *)*text, size, 1, true, &id);
                 if (id != TDM_NO_PIECE && t->pieces[id].size == size)
                         add_end(t, (int32_t)id);
         }
         return 0;
+}
+
+/* Byte-level vocabularies are trained on text, where some bytes never occur. */
+static bool may_lack(const struct tdm_tokenizer *t, uint8_t byte)
+{
+        return t->kind == TDM_TOKENIZER_BYTES && (byte == 0xc0 || byte == 0xc1 || byte > 0xf4);
 }
 
 static int build(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err)
@@ -346,14 +365,14 @@ static int build(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_e
         uint64_t n;
         int r;
 
-        r = check_kind(g, err);
+        r = tdm_tokenizer_read_kind(t, g, err);
         if (r)
                 return r;
         if (tdm_gguf_get_array_size(g, "tokenizer.ggml.tokens", &n) < 0 || n == 0)
                 return tdm_error_set(err, TDM_E_BAD_MODEL, "the key tokenizer.ggml.tokens is missing or empty");
-        if (n > PIECES_MAX)
+        if (n > TDM_PIECES_MAX)
                 return tdm_error_set(err, TDM_E_BAD_MODEL, "it has %" PRIu64 " pieces, at most %u are allowed", n,
-                                     PIECES_MAX);
+                                     TDM_PIECES_MAX);
         t->n_pieces = (uint32_t)n;
         memset(t->byte_ids, 0xff, sizeof(t->byte_ids));
         if (getrandom(&t->hash_seed, sizeof(t->hash_seed), GRND_NONBLOCK) != (ssize_t)sizeof(t->hash_seed))
@@ -365,14 +384,28 @@ static int build(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_e
             (r = get_flag(g, "tokenizer.ggml.add_space_prefix", &t->add_space_prefix, err)) ||
             (r = read_pieces(t, g, err)))
                 return r;
-        for (uint32_t b = 0; t->unknown < 0 && b < 256; b++) {
-                if (t->byte_ids[b] == TDM_NO_PIECE)
+        if (t->kind == TDM_TOKENIZER_GEMMA4) /* whatever the file says: its makers' programs ignore the key too */
+                t->add_bos = true;
+        if (t->kind != TDM_TOKENIZER_SPM)
+                t->add_space_prefix = false;
+        r = build_table(t, err);
+        if (r)
+                return r;
+        for (uint32_t b = 0; b < 256; b++) {
+                uint8_t byte = (uint8_t)b;
+
+                if (t->kind == TDM_TOKENIZER_BYTES)
+                        t->byte_ids[b] = tdm_tokenizer_find(t, &byte, 1);
+                if (t->byte_ids[b] == TDM_NO_PIECE && t->unknown < 0 && !may_lack(t, byte))
                         return tdm_error_set(err, TDM_E_BAD_MODEL,
                                              "its vocabulary has neither the piece <0x%02X> nor an "
                                              "unknown piece, so some text could not be written",
                                              b);
         }
-        if ((r = build_table(t, err)) || (r = tdm_specials_build(t, err)))
+        if (t->kind != TDM_TOKENIZER_SPM && (r = tdm_bpe_build(t, g, err)))
+                return r;
+        r = tdm_specials_build(t, err);
+        if (r)
                 return r;
         return find_ends(t, g, err);
 }
@@ -420,6 +453,8 @@ void tdm_tokenizer_destroy(struct tdm_tokenizer *t)
         free(t->pieces);
         free(t->pool);
         free(t->slots);
+        free(t->merges.slots);
+        free(t->merges.ids);
         tdm_specials_deinit(&t->specials);
         free(t);
 }

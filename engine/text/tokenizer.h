@@ -1,10 +1,14 @@
-/* The SentencePiece tokenizer of a GGUF (`tokenizer.ggml.model` = "llama"): byte-pair merges by score, byte fallback,
- * user-defined and control pieces (shared/FACTS of the format in docs/architecture.md).
+/* The tokenizer of a GGUF, of one of three kinds (`tokenizer.ggml.model`): SentencePiece ("llama": byte-pair merges by
+ * score, byte fallback), byte-level BPE ("gpt2": merges by rank within words, cut as `tokenizer.ggml.pre` says) and
+ * Gemma 4's ("gemma4": merges by rank of characters within lines, byte fallback). Another kind, or another way to cut
+ * words, is refused by name.
  *
  * Immutable after creation, any thread. Text in is UTF-8; each byte that is not part of a well-formed sequence (RFC
- * 3629: no overlong forms, no surrogates, nothing past U+10FFFF) is taken as itself through the byte pieces, so that
- * decoding gives the very same bytes back. U+2581, SentencePiece's mark for a space, is also taken through the byte
- * pieces, so that it comes back as itself and not as a space. */
+ * 3629: no overlong forms, no surrogates, nothing past U+10FFFF) is taken as itself, so that decoding gives the very
+ * same bytes back. Two exceptions: tokenizers that were trained on normalization form C (qwen2) bring text to it first,
+ * and where a byte-level vocabulary lacks a byte that UTF-8 never has, that byte becomes U+FFFD. U+2581,
+ * SentencePiece's mark for a space, is taken through the byte pieces, so that it comes back as itself and not as a
+ * space. */
 #ifndef TDM_ENGINE_TOKENIZER_H
 #define TDM_ENGINE_TOKENIZER_H
 
@@ -17,8 +21,8 @@ int tdm_tokenizer_new(struct tdm_tokenizer **ret, const struct tdm_gguf *gguf, s
 /* The same with limits of the caller's own (NULL: none). */
 int tdm_tokenizer_new_within(struct tdm_tokenizer **ret, const struct tdm_gguf *gguf,
                              const struct tdm_parse_limits *limits, struct tdm_error *err);
-/* Private memory that the object holds: the texts, at most 44 bytes for each piece, and 13 for each byte of special
- * pieces, of which 2^21 are allowed. */
+/* Private memory that the object holds: the texts, at most 44 bytes for each piece, 36 for each merge, and 13 for each
+ * byte of special pieces, of which 2^21 are allowed. */
 uint64_t tdm_tokenizer_memory(const struct tdm_tokenizer *tokenizer);
 void tdm_tokenizer_destroy(struct tdm_tokenizer *tokenizer);
 void tdm_tokenizer_destroyp(struct tdm_tokenizer **tokenizer);
@@ -37,8 +41,9 @@ enum tdm_tokenize_flags {
 };
 
 /* Writes at most capacity ids and returns how many there are in all (which may be more: call again), or a negative
- * errno. Whatever the vocabulary is, it takes O(n log n) time in the text's length n, and 64 KiB and at most 128 bytes
- * of memory for each byte of the longest stretch without a border that no piece spans. */
+ * errno. Whatever the vocabulary is, it takes O(n log n) time in the text's length n, and 64 KiB, at most 6 bytes of
+ * memory for each byte of text, and at most 128 for each byte of the longest stretch that is merged (or normalized) as
+ * one. */
 ssize_t tdm_tokenizer_encode(const struct tdm_tokenizer *tokenizer, const char *text, size_t size, unsigned flags,
                              uint32_t *ids, size_t capacity);
 

@@ -42,8 +42,11 @@ def smuggling():
                 (("Content-Length: 99999999999999999999999",), hidden),
                 (("Host: localhost", "Content-Length: 0"), hidden)):
             data = g.raw(head("POST", "/v1/completions", *lines) + body, timeout=5 * SLOW)
-            # libmicrohttpd 0.9.75 writes the head of its own answers twice.
-            check(set(statuses(data)) in ({400}, {413}) and b"list" not in data, f"answers to {lines}", data[:300])
+            # libmicrohttpd 0.9.75 writes the head of its own answers twice. Newer ones answer 501 to a transfer coding
+            # that they do not know, as RFC 9112 has it (6.1).
+            unknown = any("gzip" in line or "xchunked" in line for line in lines)
+            check(set(statuses(data)) in ({400}, {413}, {501} if unknown else {400}) and b"list" not in data,
+                  f"answers to {lines}", data[:300])
         equal(statuses(g.raw(head("POST", "/v1/completions", "Transfer-Encoding: chunked",
                                   version="HTTP/1.0") + chunked,
                              timeout=5 * SLOW)), [400], "HTTP/1.0 has no chunks")

@@ -1,0 +1,84 @@
+/* What the encoders of all kinds of tokenizers share: tokenizer-encode.c splits text at special pieces, spm.c and bpe.c
+ * encode what lies between. */
+#ifndef TDM_ENGINE_ENCODE_PRIVATE_H
+#define TDM_ENGINE_ENCODE_PRIVATE_H
+
+#include "engine/text/tokenizer-private.h"
+
+#include "common/utf8.h"
+
+#define TDM_NO_SYMBOL UINT32_MAX
+#define TDM_ENCODE_CHECK_STEPS 4096u /* between two looks at the budget */
+
+struct tdm_spm_symbol {
+        uint32_t start, size; /* bytes of the word; size 0: merged into the one before */
+        uint32_t prev, next;  /* indices or TDM_NO_SYMBOL; of a merged symbol next is when that happened */
+        uint32_t id;
+};
+
+/* Two neighbours that could become the piece id. Stale when either has changed size since. */
+struct tdm_spm_pair {
+        float score;
+        uint32_t left;
+        uint32_t size;
+        uint32_t id;
+};
+
+struct tdm_bpe_symbol {
+        uint32_t id;
+        uint32_t prev, next; /* indices or TDM_NO_SYMBOL */
+        uint32_t rank;       /* of the merge with the next one; TDM_NO_MERGE: none, or merged into the one before */
+};
+
+struct tdm_encoder {
+        const struct tdm_tokenizer *t;
+        uint32_t *ids;
+        size_t capacity;
+        size_t n_ids;
+        struct tdm_encode_budget *budget; /* or NULL */
+        uint64_t steps;                   /* taken since the budget was last looked at */
+        struct {
+                struct tdm_spm_symbol *symbols;
+                size_t symbols_capacity;
+                struct tdm_spm_pair *pairs; /* a heap */
+                size_t n_pairs, pairs_capacity;
+        } spm;
+        struct {
+                struct tdm_bpe_symbol *symbols;
+                size_t symbols_capacity;
+                uint64_t *pairs; /* a heap of rank << 32 | left symbol */
+                size_t n_pairs, pairs_capacity;
+        } bpe;
+};
+
+/* Looks at the budget: -ECANCELED, -ETIME. */
+int tdm_encoder_settle(struct tdm_encoder *e);
+/* One character (or one stray byte) without a piece. */
+void tdm_encoder_emit_bytes(struct tdm_encoder *e, const uint8_t *text, size_t size);
+/* Makes room for element n of an array. */
+int tdm_encoder_grow(void **array, size_t *capacity, size_t n, size_t element);
+
+static inline int tdm_encoder_spend(struct tdm_encoder *e, uint64_t steps)
+{
+        e->steps += steps;
+        return e->steps < TDM_ENCODE_CHECK_STEPS ? 0 : tdm_encoder_settle(e);
+}
+
+static inline void tdm_encoder_emit(struct tdm_encoder *e, uint32_t id)
+{
+        if (e->n_ids < e->capacity)
+                e->ids[e->n_ids] = id;
+        e->n_ids++;
+}
+
+/* As tdm_utf8_length(); most characters are ASCII. */
+static inline int tdm_character_length(const uint8_t *text, size_t size)
+{
+        return text[0] < 0x80 ? 1 : tdm_utf8_length(text, size);
+}
+
+/* Text without special pieces, never empty. prefix: a space goes in front of it. */
+int tdm_spm_encode_run(struct tdm_encoder *e, const uint8_t *text, size_t size, bool prefix);
+int tdm_bpe_encode_run(struct tdm_encoder *e, const uint8_t *text, size_t size);
+
+#endif
