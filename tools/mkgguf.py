@@ -220,4 +220,5 @@ def main():
     print(a.out, "layers", L, "d", d, "vocab", n)
 
 
-main()
+if __name__ == "__main__":
+    main()
