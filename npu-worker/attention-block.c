@@ -37,9 +37,8 @@ static void add_row(void *arg, unsigned row, unsigned thread)
         const struct pass *pass = arg;
         const struct tdm_host_model *host = pass->model->host;
 
-        host->kernels->rmsnorm_add(tdm_npu_block_get(pass->model->block, row), host->layers[pass->layer].post_attn_norm,
-                                   host->hp.d_model, host->recipe.norm_eps,
-                                   pass->hidden + (size_t)row * host->hp.residual_width);
+        tdm_host_add(host, tdm_npu_block_get(pass->model->block, row), host->layers[pass->layer].post_attn_norm,
+                     pass->hidden + (size_t)row * host->hp.residual_width);
 }
 
 static void fill_head(const struct pass *pass, uint32_t n_rows)
@@ -51,7 +50,7 @@ static void fill_head(const struct pass *pass, uint32_t n_rows)
 
         *pass->table.head = (struct tdm_npu_attention_head){
                 .n_rows = n_rows,
-                .window = group == TDM_KV_WINDOW ? host->hp.window : 0,
+                .window = host->hp.layers[pass->layer].window,
                 .eps = host->recipe.norm_eps,
                 .query_scale = host->recipe.layers[pass->layer].query_scale,
                 .cache_bytes = host->kv.size_bytes,

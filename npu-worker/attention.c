@@ -43,16 +43,25 @@ static void norm_row(const struct pass *pass, uint32_t row, unsigned thread)
         tdm_npu_product_put(pass->model->qkv, row, y);
 }
 
+/* A product's output with its bias. */
+static void take(const struct tdm_npu_product *product, const struct tdm_npu_weights *weights, uint32_t row,
+                 uint32_t first, uint32_t n, const float *bias, float *y)
+{
+        tdm_npu_product_get(product, weights, row, first, n, y);
+        for (uint32_t i = 0; bias && i < n; i++)
+                y[i] += bias[i];
+}
+
 static void take_qkv_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         struct tdm_host_model *host = pass->model->host;
         const struct tdm_npu_product *qkv = pass->model->qkv;
         uint32_t q_width = host->hp.n_heads * host->hp.head_dim, kv_width = host->hp.n_kv_heads * host->hp.head_dim;
 
-        tdm_npu_product_get(qkv, pass->weights->qkv, row, 0, q_width, host->q + (size_t)row * q_width);
-        tdm_npu_product_get(qkv, pass->weights->qkv, row, q_width, kv_width, host->k + (size_t)row * kv_width);
-        tdm_npu_product_get(qkv, pass->weights->qkv, row, q_width + kv_width, kv_width,
-                            host->v + (size_t)row * kv_width);
+        take(qkv, pass->weights->qkv, row, 0, q_width, pass->layer->q.bias, host->q + (size_t)row * q_width);
+        take(qkv, pass->weights->qkv, row, q_width, kv_width, pass->layer->k.bias, host->k + (size_t)row * kv_width);
+        take(qkv, pass->weights->qkv, row, q_width + kv_width, kv_width, pass->layer->v.bias,
+             host->v + (size_t)row * kv_width);
 }
 
 static void put_attended_row(const struct pass *pass, uint32_t row, unsigned thread)
@@ -65,12 +74,10 @@ static void put_attended_row(const struct pass *pass, uint32_t row, unsigned thr
 static void add_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         struct tdm_host_model *host = pass->model->host;
-        uint32_t d = host->hp.d_model;
-        float *y = host->y + (size_t)row * d;
+        float *y = host->y + (size_t)row * host->hp.d_model;
 
-        tdm_npu_product_get(pass->model->out, pass->weights->out, row, 0, d, y);
-        host->kernels->rmsnorm_add(y, pass->layer->post_attn_norm, d, host->recipe.norm_eps,
-                                   pass->hidden + (size_t)row * host->hp.residual_width);
+        take(pass->model->out, pass->weights->out, row, 0, host->hp.d_model, pass->layer->o.bias, y);
+        tdm_host_add(host, y, pass->layer->post_attn_norm, pass->hidden + (size_t)row * host->hp.residual_width);
 }
 
 void tdm_npu_attention(struct tdm_npu_model *model, const struct tdm_step *step, uint32_t layer, float *hidden)

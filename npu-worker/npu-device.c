@@ -12,6 +12,17 @@
 
 #define NUMERICS "1" /* changes when an order of operations or a rounding does */
 
+#define BIT(feature) TDM_FEATURE_BIT(TDM_FEATURE_##feature)
+/* What a model may ask for beyond Gemma 3 where whole attention blocks run on the NPU: its programs know norms of
+ * heads, angles that they are handed, and a window. FFNs are the host device's. */
+#define BLOCK_FEATURES                                                                                                 \
+        (BIT(NO_NORM_AFTER) | BIT(ROPE_DIVISORS) | BIT(ROPE_YARN) | BIT(ROPE_MAGNITUDE) | BIT(ROPE_BY_LAYER) |         \
+         BIT(WINDOW_BY_LAYER) | BIT(SILU) | BIT(SWIGLU_CLAMPED) | BIT(FF_BY_LAYER) | BIT(SPARSITY) | BIT(EXPERTS))
+/* The same where the products alone do: what lies between them is the host device's code. */
+#define PRODUCT_FEATURES                                                                                               \
+        (BLOCK_FEATURES | BIT(NO_QK_NORM) | BIT(V_NORM) | BIT(BIASES) | BIT(NO_ROPE) | BIT(ROPE_PARTIAL) |             \
+         BIT(ATTENTION_SOFTCAP) | BIT(SINKS))
+
 struct tdm_npu_device {
         struct tdm_device public;
         struct tdm_device *host;
@@ -318,8 +329,9 @@ static const char *why_no_blocks(struct tdm_npu_device *device, const struct tdm
 {
         const struct tdm_hparams *hp = &model->host->hp;
 
-        if (device->type != TDM_NPU_BF16 || tdm_npu_plan_block(tdm_npu_manifest(device->npu), hp->d_model, hp->n_heads,
-                                                               hp->n_kv_heads, hp->head_dim, n_pages, ret) != 0)
+        if (tdm_recipe_features(&model->host->recipe, hp) & ~BLOCK_FEATURES || device->type != TDM_NPU_BF16 ||
+            tdm_npu_plan_block(tdm_npu_manifest(device->npu), hp->d_model, hp->n_heads, hp->n_kv_heads, hp->head_dim,
+                               n_pages, ret) != 0)
                 return "";
         if (model->host->kv.type != TDM_KV_F16)
                 return "attention over pages wants kv-type f16";
@@ -375,8 +387,7 @@ static int load_npu(struct tdm_npu_device *device, struct tdm_npu_model *model, 
         const char *no_blocks;
         int r;
 
-        /* Norms and sums around its products are Gemma 3's; the host device does what others need, or refused them. */
-        if (tdm_recipe_check_device(&model->host->recipe, hp, 0, "npu", &why) != 0) {
+        if (tdm_recipe_check_device(&model->host->recipe, hp, PRODUCT_FEATURES, "npu", &why) != 0) {
                 say_why_on_cpu(model, why.message);
                 return 0;
         }

@@ -85,18 +85,23 @@ static void norm_row(const struct pass *pass, uint32_t row, unsigned thread)
         tdm_acts_prepare_row(pass->acts, model->kernels, row, y, d);
 }
 
-static void add_row(const struct pass *pass, uint32_t row, unsigned thread)
+void tdm_host_add(const struct tdm_host_model *model, const float *y, const float *gain, float *h)
 {
-        struct tdm_host_model *model = pass->model;
         uint32_t d = model->hp.d_model;
-        const float *y = model->y + (size_t)row * d;
-        float *h = pass->hidden + (size_t)row * model->hp.residual_width + pass->at;
 
-        if (pass->gain)
-                model->kernels->rmsnorm_add(y, pass->gain, d, model->recipe.norm_eps, h);
+        if (gain)
+                model->kernels->rmsnorm_add(y, gain, d, model->recipe.norm_eps, h);
         else
                 for (uint32_t i = 0; i < d; i++)
                         h[i] += y[i];
+}
+
+static void add_row(const struct pass *pass, uint32_t row, unsigned thread)
+{
+        struct tdm_host_model *model = pass->model;
+
+        tdm_host_add(model, model->y + (size_t)row * model->hp.d_model, pass->gain,
+                     pass->hidden + (size_t)row * model->hp.residual_width + pass->at);
 }
 
 static struct tdm_matmul_out out(const struct tdm_host_weight *weight, float *y, size_t y_stride)

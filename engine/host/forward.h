@@ -94,6 +94,8 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
  * go into the cache. */
 void tdm_host_attend(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, uint32_t first,
                      uint32_t n);
+/* What ends a block: h += y, or its norm where the block has a gain. y, h [d_model]. */
+void tdm_host_add(const struct tdm_host_model *model, const float *y, const float *gain, float *h);
 void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden);
 /* The logits stay in the model until sample. Where they would not fit (logits_rows), sample makes them tile by tile. */
 void tdm_host_head(struct tdm_host_model *model, const struct tdm_step *step, const float *hidden);

@@ -2,7 +2,9 @@
  * whatever the chunks of its prompt, its neighbours in the step, the threads, the placement of blocks and the kernels.
  *
  * tale has full layers and a context of several spans, so attention takes both of its ways; sprout is small enough for
- * the C reference. Pages are scattered and free ones hold NaN (runner.h). */
+ * the C reference. Pages are scattered and free ones hold NaN (runner.h).
+ *
+ * usage: test-host-exact [MODEL.gguf TEXTS.golden.json]     one model instead of the two, without a long context */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,6 +30,7 @@
 #endif
 
 static struct golden_file golden; /* texts: the two models share a vocabulary */
+static const char *large = "models/tale.gguf", *small = "models/sprout.gguf";
 
 static const struct tdm_sampling sampling = {
         .temperature = 0.9f, .top_p = 0.95f, .min_p = 0.01f, .repeat_penalty = 1, .top_k = 40, .n_top = 4, .seed = 7
@@ -167,10 +170,12 @@ static void compare(const struct variant *base, const struct variant *variants, 
 static struct variant base_of(const struct runner_model *model, uint32_t text, uint32_t n_rows,
                               enum tdm_precision precision)
 {
+        const struct golden_case *c = &golden.cases[text % golden.n_cases];
+
         return (struct variant){ .model = model,
                                  .options = { .precision = precision, .n_threads = 1 },
-                                 .ids = golden.cases[text].ids,
-                                 .n_rows = TDM_MIN(n_rows, golden.cases[text].n_ids),
+                                 .ids = c->ids,
+                                 .n_rows = TDM_MIN(n_rows, c->n_ids),
                                  .chunk = 2048 };
 }
 
@@ -183,7 +188,7 @@ static void test_chunks_threads_neighbours(void **state)
         struct runner_model model;
         struct variant base, variants[TDM_ARRAY_SIZE(ways)];
 
-        runner_model_load(&model, "models/tale.gguf");
+        runner_model_load(&model, large);
         base = base_of(&model, 3, N_ROWS, TDM_PRECISION_DEFAULT);
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(ways); i++) {
                 variants[i] = base;
@@ -204,7 +209,7 @@ static void test_long_context(void **state)
         struct runner_model model;
         struct variant base, variants[TDM_ARRAY_SIZE(ways)];
 
-        runner_model_load(&model, "models/tale.gguf");
+        runner_model_load(&model, large);
         base = base_of(&model, 4, N_QUICK + 30, TDM_PRECISION_DEFAULT);
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(ways); i++) {
                 variants[i] = base;
@@ -225,7 +230,7 @@ static void test_q8_cache(void **state)
         struct runner_model model;
         struct variant base, variants[TDM_ARRAY_SIZE(ways)];
 
-        runner_model_load(&model, "models/sprout.gguf");
+        runner_model_load(&model, small);
         base = base_of(&model, 4, N_QUICK, TDM_PRECISION_DEFAULT);
         base.options.kv_type = TDM_KV_Q8_0;
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(ways); i++) {
@@ -243,7 +248,7 @@ static void test_placement(void **state)
         struct runner_model model;
         struct variant base, variants[3];
 
-        runner_model_load(&model, "models/sprout.gguf");
+        runner_model_load(&model, small);
         base = base_of(&model, 3, N_ROWS, TDM_PRECISION_DEFAULT);
         variants[0] = variants[1] = variants[2] = base;
         variants[0].options.split_threads = 2;
@@ -271,7 +276,7 @@ static void test_kernels(void **state)
         static const char *const names[] = { "c", "avx2", "avx512" };
         struct runner_model model;
 
-        runner_model_load(&model, "models/sprout.gguf");
+        runner_model_load(&model, small);
         for (unsigned p = 0; p < TDM_ARRAY_SIZE(ways); p++) {
                 struct variant base = base_of(&model, 4, N_ROWS / 2, ways[p].precision), variants[6];
                 unsigned n = 0;
@@ -295,19 +300,23 @@ static void test_kernels(void **state)
         runner_model_unload(&model);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_chunks_threads_neighbours),
-                cmocka_unit_test(test_long_context),
                 cmocka_unit_test(test_q8_cache),
                 cmocka_unit_test(test_placement),
                 cmocka_unit_test(test_kernels),
         };
+        const struct CMUnitTest long_tests[] = { cmocka_unit_test(test_long_context) };
         int r;
 
-        golden_file_read(&golden, "tests/golden/tale.golden.json");
+        if (argc == 3)
+                large = small = argv[1];
+        golden_file_read(&golden, argc == 3 ? argv[2] : "tests/golden/tale.golden.json");
         r = cmocka_run_group_tests(tests, NULL, NULL);
+        if (argc != 3)
+                r += cmocka_run_group_tests(long_tests, NULL, NULL);
         golden_file_deinit(&golden);
         return r;
 }

@@ -48,6 +48,9 @@ bool tdm_vk_f16_wanted(const struct tdm_vk_model *m)
 
         if (!m->device->f16_units || m->device->import || m->precision != TDM_PRECISION_DEFAULT)
                 return false;
+        /* Bounds and kernels are of Gemma 3's layers. */
+        if (tdm_recipe_features(&m->recipe, &m->hp) != 0)
+                return false;
         if (wanted && *wanted ? strcmp(wanted, "off") == 0 : 3ull * m->hp.d_model * m->hp.d_ff < FFN_WEIGHTS_MIN)
                 return false;
         for (uint32_t i = 0; i < m->hp.n_layers; i++)

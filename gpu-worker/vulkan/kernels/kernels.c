@@ -90,8 +90,8 @@ struct tdm_vk_pipeline *tdm_vk_gelu_kernel(struct tdm_vk_device *device, const s
                 return tdm_vk_f16_kernel(device, &l->gate, l->gate.n_panels * 2, n_rows, true, ret_panels, ret_rows);
         *ret_panels = 2;
         *ret_rows = 1;
-        return tdm_vk_pipeline_get(device, TDM_VK_MATVEC_GELU, l->gate.type, l->gate.act, l->down.act,
-                                   gelu_shape_of(device, l));
+        return tdm_vk_pipeline_get(device, TDM_VK_MATVEC_GELU, l->gate.type, l->gate.act,
+                                   TDM_VK_GELU_OUT(l->down.act, l->activation), gelu_shape_of(device, l));
 }
 
 unsigned tdm_vk_group_of(const struct tdm_vk_matrix *const *matrices, unsigned n_matrices, uint32_t *ret_panels)
@@ -275,8 +275,8 @@ static int list_matrices(struct tdm_vk_model *m, bool units, struct tdm_error *e
                 if (r == 0)
                         r = need_matrices(m, gate_up, 2, units, err);
                 if (r == 0 && !units && !tdm_vk_is_f16(&l->gate) && tdm_vk_gelu_fits(l, 1))
-                        r = need(m, TDM_VK_MATVEC_GELU, l->gate.type, l->gate.act, l->down.act,
-                                 gelu_shape_of(m->device, l), err);
+                        r = need(m, TDM_VK_MATVEC_GELU, l->gate.type, l->gate.act,
+                                 TDM_VK_GELU_OUT(l->down.act, l->activation), gelu_shape_of(m->device, l), err);
                 if (r == 0)
                         r = need_matrices(m, down, 1, units, err);
         }
@@ -302,18 +302,41 @@ int tdm_vk_kernels_need_single(struct tdm_vk_model *m, struct tdm_error *err)
                         r = need(m, TDM_VK_MATVEC, l->down.type, l->down.act, 1,
                                  shape_of(m->device, &l->down, l->down.n_panels, 1), err);
                 if (r == 0)
-                        r = need(m, TDM_VK_MATVEC_GELU, l->gate.type, l->gate.act, l->down.act,
-                                 gelu_shape_of(m->device, l), err);
+                        r = need(m, TDM_VK_MATVEC_GELU, l->gate.type, l->gate.act,
+                                 TDM_VK_GELU_OUT(l->down.act, l->activation), gelu_shape_of(m->device, l), err);
         }
         return r;
 }
 
+/* Whether some block of the model ends with a sum of this kind: TDM_VK_NORM_PLAIN or 0. */
+static bool adds(const struct tdm_vk_model *m, uint32_t plain)
+{
+        for (uint32_t i = 0; i < m->hp.n_layers; i++)
+                if ((m->layers[i].post_attn_norm == 0) == (plain != 0) ||
+                    (m->layers[i].post_ffw_norm == 0) == (plain != 0))
+                        return true;
+        return false;
+}
+
+uint32_t tdm_vk_heads_of(const struct tdm_vk_layer *l)
+{
+        return l->qkv_bias ? TDM_VK_HEADS_BIASED : l->q_norm ? TDM_VK_HEADS_NORMED : TDM_VK_HEADS_PLAIN;
+}
+
 static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
 {
-        static const uint32_t norms[] = { 0, TDM_VK_NORM_ADD, TDM_VK_NORM_ADD | TDM_VK_NORM_REHEARSES };
-        unsigned n_norms = tdm_vk_chain_wanted(m->device) ? 3 : 2;
+        const bool chains = tdm_vk_chain_wanted(m->device);
+        uint32_t norms[5] = { 0 };
+        unsigned n_norms = 1;
         int r = need(m, TDM_VK_EMBED, m->embedding.type, 0, 0, 0, err);
 
+        for (uint32_t plain = 0; plain <= TDM_VK_NORM_PLAIN; plain += TDM_VK_NORM_PLAIN) {
+                if (!adds(m, plain))
+                        continue;
+                norms[n_norms++] = TDM_VK_NORM_ADD | plain;
+                if (chains)
+                        norms[n_norms++] = TDM_VK_NORM_ADD | TDM_VK_NORM_REHEARSES | plain;
+        }
         for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
                 const struct tdm_vk_matrix *normed[] = { &l->q, &l->k, &l->v, &l->gate, &l->up };
@@ -324,7 +347,9 @@ static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
                 if (r == 0)
                         r = need(m, TDM_VK_MERGE, 0, l->o.act, 0, 0, err);
                 if (r == 0)
-                        r = need(m, TDM_VK_GELU, 0, l->down.act, 0, 0, err);
+                        r = need(m, TDM_VK_GELU, l->activation, l->down.act, 0, 0, err);
+                if (r == 0)
+                        r = need(m, TDM_VK_ROTATE, m->kv.type, tdm_vk_heads_of(l), 0, 0, err);
         }
         if (r == 0)
                 r = need(m, TDM_VK_NORM, TDM_VK_NORM_GATHER, m->output.act, tdm_vk_norm_per(m), 0, err);
@@ -334,8 +359,6 @@ static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
                 r = need(m, TDM_VK_LOGITS, phase, 0, 0, 0, err);
         if (r == 0)
                 r = need(m, TDM_VK_GATHER, 0, 0, 0, 0, err);
-        if (r == 0)
-                r = need(m, TDM_VK_ROTATE, m->kv.type, 0, 0, 0, err);
         return r ? r : tdm_vk_kernels_need_attend(m, err);
 }
 

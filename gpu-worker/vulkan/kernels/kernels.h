@@ -34,6 +34,8 @@ bool tdm_vk_gelu_fits(const struct tdm_vk_layer *layer, uint32_t n_rows);
 /* Which one; ret_panels: of each of the two. */
 struct tdm_vk_pipeline *tdm_vk_gelu_kernel(struct tdm_vk_device *device, const struct tdm_vk_layer *layer,
                                            uint32_t n_rows, uint32_t *ret_panels, uint32_t *ret_rows);
+/* HEADS of rotate.comp. */
+uint32_t tdm_vk_heads_of(const struct tdm_vk_layer *layer);
 /* PER of norm.comp. */
 uint32_t tdm_vk_norm_per(const struct tdm_vk_model *model);
 /* Compiles and proves kernels for matrix units, and compiles all that are not for matrices. */

@@ -14,7 +14,7 @@ struct need {
         enum tdm_vk_place place;
         const char *what;
 };
-#define MAX_NEEDS (28u + 2u * TDM_STEP_SLOTS)
+#define MAX_NEEDS (29u + 2u * TDM_STEP_SLOTS)
 
 void tdm_vk_buffers_size(struct tdm_vk_model *m)
 {
@@ -124,6 +124,12 @@ static unsigned list_needs(struct tdm_vk_model *m, uint64_t step_bytes, struct n
                                TDM_VK_HOST_MEMORY, "logits" };
         needs[n++] = (struct need){ &m->counters, 64, TDM_VK_HOST_MEMORY, "counters" };
         needs[n++] = (struct need){ &m->chain, place_flagged(m), TDM_VK_DEVICE_MEMORY, "counters" };
+        needs[n++] =
+                (struct need){ &m->biases,
+                               tdm_vk_weights_biased(m) ? hp->n_layers * sizeof(float) *
+                                                                  (tdm_vk_q_width(hp) + 2ull * tdm_vk_kv_width(hp)) :
+                                                          0,
+                               TDM_VK_SHARED_MEMORY, "biases" };
         needs[n++] = (struct need){ &m->rotations, m->attend_f16 ? hp->n_layers * sizeof(struct tdm_vk_rotation) : 0,
                                     TDM_VK_SHARED_MEMORY, "attention" };
         for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
@@ -233,9 +239,17 @@ static int host_memory_init(struct tdm_vk_model *m, struct tdm_error *err)
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
                 const struct tdm_rope_recipe *rope = tdm_kv_group_rope(hp, &m->recipe, (enum tdm_kv_group)group);
 
-                if (rope && tdm_rope_init(&m->rope[group], rope, hp->n_ctx, NULL) < 0)
-                        m->rope[group].memory = NULL;
-                if (rope && !m->rope[group].memory)
+                const struct tdm_weights_tensor *divisors =
+                        rope && rope->has_divisors ? tdm_weights_find(m->weights, TDM_TENSOR_ROPE_FREQS, 0) : NULL;
+                int r = rope ? tdm_rope_init(&m->rope[group], rope, hp->n_ctx,
+                                             divisors ? (const float *)(m->weights + divisors->offset) : NULL) :
+                               0;
+
+                if (r == -EDOM)
+                        return tdm_error_set(err, TDM_E_BAD_MODEL,
+                                             "vulkan device: tensor rope_freqs.weight holds a number by which no "
+                                             "angle can be divided");
+                if (r < 0)
                         return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for a model's tables");
         }
         if (!m->sampler_scratch)
@@ -280,6 +294,7 @@ void tdm_vk_buffers_deinit(struct tdm_vk_model *m)
         tdm_vk_buffer_deinit(device, &m->hidden_host);
         tdm_vk_buffer_deinit(device, &m->counters);
         tdm_vk_buffer_deinit(device, &m->chain);
+        tdm_vk_buffer_deinit(device, &m->biases);
         tdm_vk_buffer_deinit(device, &m->rotations);
         for (int group = 0; group < TDM_KV_GROUPS; group++)
                 tdm_rope_deinit(&m->rope[group]);

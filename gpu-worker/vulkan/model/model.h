@@ -24,7 +24,9 @@ struct tdm_vk_matrix {
 struct tdm_vk_layer {
         struct tdm_vk_matrix q, k, v, o, gate, up, down;
         float query_scale; /* of attention on f16 units (kernels/f16-rows.c): what queries are multiplied with */
-        uint64_t attn_norm, q_norm, k_norm, post_attn_norm, ffn_norm, post_ffw_norm; /* addresses of gains */
+        uint64_t attn_norm, q_norm, k_norm, post_attn_norm, ffn_norm, post_ffw_norm; /* addresses of gains; 0: none */
+        uint64_t qkv_bias, o_bias, down_bias;                                        /* of biases; 0: none */
+        uint32_t activation;                                                         /* enum tdm_activation */
 };
 
 /* A step as shaders see it, and where its hidden rows are. One for each slot that run() has been called with. */
@@ -95,6 +97,7 @@ struct tdm_vk_model {
         /* TDM_VK_CHAIN_WORDS, then flagged words of a single row (device/chain.c): matrix products, and */
         struct tdm_vk_buffer chain;
         uint64_t flagged_acts[TDM_VK_N_ACTS]; /* from these offsets activations in each form; 0: not used */
+        struct tdm_vk_buffer biases;          /* [n_layers][q, k, v]; size 0: none */
         struct tdm_vk_buffer rotations;       /* struct tdm_vk_rotation [n_layers]; size 0: none */
         uint32_t y_stride_max;
         uint32_t logits_rows, logits_stride;
@@ -159,6 +162,9 @@ int tdm_vk_weights_allocate(struct tdm_vk_model *model, struct tdm_error *err);
 int tdm_vk_weights_upload(struct tdm_vk_model *model, uint64_t n_bytes, struct tdm_error *err);
 /* Fills in layers, output and embedding, of the regions' addresses and model->f16_rows. */
 void tdm_vk_weights_find(struct tdm_vk_model *model);
+/* Whether some layer adds biases to queries, keys or values; and puts them where rotate.comp reads them. */
+bool tdm_vk_weights_biased(const struct tdm_vk_model *model);
+void tdm_vk_weights_biases(struct tdm_vk_model *model);
 /* Once all are on the device: repacks (shaders/weights/repack.comp) what kernels read faster in another order. */
 int tdm_vk_weights_repack(struct tdm_vk_model *model, struct tdm_error *err);
 

@@ -8,12 +8,13 @@
 
 #define REGION_BYTES (UINT64_C(1) << 30) /* a region of several tensors, at most */
 
-/* As the host device's: the one place that says how the input of each matrix is rounded. */
-enum input { QKV, ATTN_OUT, GATE_UP, DOWN, HEAD, N_INPUTS };
+/* As the host device's: the one place that says how the input of each matrix is rounded. QKV_PLAIN: where no norm
+ * follows attention. */
+enum input { QKV, ATTN_OUT, GATE_UP, DOWN, HEAD, QKV_PLAIN, N_INPUTS };
 static const enum tdm_act input_acts[][N_INPUTS] = {
-        [TDM_PRECISION_DEFAULT] = { TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8 },
-        [TDM_PRECISION_PRECISE] = { TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16 },
-        [TDM_PRECISION_F32] = { TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32 },
+        [TDM_PRECISION_DEFAULT] = { TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8, TDM_ACT_I16 },
+        [TDM_PRECISION_PRECISE] = { TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16 },
+        [TDM_PRECISION_F32] = { TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32 },
 };
 
 bool tdm_vk_precision_known(enum tdm_precision precision)
@@ -205,9 +206,44 @@ int tdm_vk_weights_repack(struct tdm_vk_model *m, struct tdm_error *err)
         return tdm_vk_once_end(device, what, err);
 }
 
+/* 0: the layer has no such vector. */
 static uint64_t vector(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer)
 {
-        return address_of(m, tdm_weights_find(m->weights, kind, layer));
+        const struct tdm_weights_tensor *t = tdm_weights_find(m->weights, kind, layer);
+
+        return t ? address_of(m, t) : 0;
+}
+
+#define QKV_BIASES ((uint32_t)(TDM_BIAS_Q | TDM_BIAS_K | TDM_BIAS_V))
+
+static uint64_t biases_bytes(const struct tdm_vk_model *m)
+{
+        return (tdm_vk_q_width(&m->hp) + 2ull * tdm_vk_kv_width(&m->hp)) * sizeof(float);
+}
+
+bool tdm_vk_weights_biased(const struct tdm_vk_model *m)
+{
+        for (uint32_t i = 0; i < m->hp.n_layers; i++)
+                if (m->recipe.layers[i].biases & QKV_BIASES)
+                        return true;
+        return false;
+}
+
+void tdm_vk_weights_biases(struct tdm_vk_model *m)
+{
+        static const enum tdm_tensor_kind kinds[] = { TDM_TENSOR_Q_BIAS, TDM_TENSOR_K_BIAS, TDM_TENSOR_V_BIAS };
+        const uint32_t widths[] = { tdm_vk_q_width(&m->hp), tdm_vk_kv_width(&m->hp), tdm_vk_kv_width(&m->hp) };
+        uint8_t *to = m->biases.map;
+
+        for (uint32_t i = 0; i < m->hp.n_layers && m->biases.size_bytes; i++)
+                for (unsigned k = 0; k < TDM_ARRAY_SIZE(kinds); to += widths[k++] * sizeof(float)) {
+                        const struct tdm_weights_tensor *t = tdm_weights_find(m->weights, kinds[k], i);
+
+                        if (t)
+                                memcpy(to, m->weights + t->offset, widths[k] * sizeof(float));
+                        else
+                                memset(to, 0, widths[k] * sizeof(float));
+                }
 }
 
 static struct tdm_vk_matrix matrix(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer,
@@ -237,9 +273,11 @@ void tdm_vk_weights_find(struct tdm_vk_model *m)
         for (uint32_t i = 0; i < m->hp.n_layers; i++) {
                 struct tdm_vk_layer *l = &m->layers[i];
 
-                l->q = matrix(m, TDM_TENSOR_Q, i, QKV);
-                l->k = matrix(m, TDM_TENSOR_K, i, QKV);
-                l->v = matrix(m, TDM_TENSOR_V, i, QKV);
+                enum input qkv = m->recipe.layers[i].norms & TDM_NORM_ATTN_AFTER ? QKV : QKV_PLAIN;
+
+                l->q = matrix(m, TDM_TENSOR_Q, i, qkv);
+                l->k = matrix(m, TDM_TENSOR_K, i, qkv);
+                l->v = matrix(m, TDM_TENSOR_V, i, qkv);
                 l->o = matrix(m, TDM_TENSOR_O, i, ATTN_OUT);
                 l->gate = matrix(m, TDM_TENSOR_GATE, i, GATE_UP);
                 l->up = matrix(m, TDM_TENSOR_UP, i, GATE_UP);
@@ -250,6 +288,10 @@ void tdm_vk_weights_find(struct tdm_vk_model *m)
                 l->post_attn_norm = vector(m, TDM_TENSOR_POST_ATTN_NORM, i);
                 l->ffn_norm = vector(m, TDM_TENSOR_FFN_NORM, i);
                 l->post_ffw_norm = vector(m, TDM_TENSOR_POST_FFW_NORM, i);
+                l->qkv_bias = m->recipe.layers[i].biases & QKV_BIASES ? m->biases.address + i * biases_bytes(m) : 0;
+                l->o_bias = vector(m, TDM_TENSOR_O_BIAS, i);
+                l->down_bias = vector(m, TDM_TENSOR_DOWN_BIAS, i);
+                l->activation = m->recipe.layers[i].activation;
         }
         m->output = matrix(
                 m, tdm_weights_find(m->weights, TDM_TENSOR_OUTPUT, 0) ? TDM_TENSOR_OUTPUT : TDM_TENSOR_TOKEN_EMBD, 0,

@@ -30,5 +30,5 @@ set(TANDEM_SHADER_HEADERS
   attention/attend-f16.glsl attention/merge.glsl attention/rotate.glsl
   common/acts.glsl common/common.glsl common/f16.glsl common/fragments.glsl common/panels.glsl common/shared.h
   common/subblock.glsl common/sum.glsl common/units.glsl
-  ffn/gelu.glsl
+  ffn/activate.glsl ffn/gelu.glsl
   matmul/matvec.glsl)

@@ -7,6 +7,37 @@
 #define SUBMISSION_ROW_BLOCKS 2048u
 #define D_MODEL_MAX 14336u /* what norm.comp keeps of a row in 32 KiB of shared memory */
 
+#define BIT(feature) TDM_FEATURE_BIT(TDM_FEATURE_##feature)
+/* What it computes beyond Gemma 3. */
+#define FEATURES                                                                                                       \
+        (BIT(NO_NORM_AFTER) | BIT(NO_QK_NORM) | BIT(BIASES) | BIT(ROPE_DIVISORS) | BIT(ROPE_YARN) |                    \
+         BIT(ROPE_MAGNITUDE) | BIT(SILU))
+
+/* Kernels have one place for a norm's gains or biases (rotate.comp, norm.comp), and gate and up have none. */
+static int check_biases(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
+{
+        const uint32_t qkv = TDM_BIAS_Q | TDM_BIAS_K | TDM_BIAS_V, qk_norms = TDM_NORM_Q | TDM_NORM_K;
+
+        for (uint32_t i = 0; i < hp->n_layers; i++) {
+                const struct tdm_layer_recipe *l = &recipe->layers[i];
+                uint32_t norms = l->norms & qk_norms;
+
+                if (norms != 0 && norms != qk_norms)
+                        return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                             "vulkan device: layer %u has a norm of queries or of keys: both or none "
+                                             "is known",
+                                             i);
+                if ((l->biases & qkv && norms) || (l->biases & TDM_BIAS_O && l->norms & TDM_NORM_ATTN_AFTER) ||
+                    (l->biases & TDM_BIAS_DOWN && l->norms & TDM_NORM_FFN_AFTER) ||
+                    l->biases & (TDM_BIAS_GATE | TDM_BIAS_UP))
+                        return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                             "vulkan device: layer %u has biases before a norm or in its FFN's first "
+                                             "half, which it does not compute; TANDEM_GPU=host runs them on the CPU",
+                                             i);
+        }
+        return 0;
+}
+
 /* The cache's geometry comes from a peer: it must be what the model's sizes make of it. */
 static bool geometry_fits(const struct tdm_kv_geometry *kv, const struct tdm_hparams *hp)
 {
@@ -30,8 +61,10 @@ static int check(const struct tdm_device_model_config *config, const struct tdm_
                 return tdm_error_set(err, TDM_E_PROTOCOL, "vulkan device: no precision %u",
                                      (unsigned)config->precision);
         r = tdm_steps_limits_check(&config->limits, err);
-        if (r == 0) /* Gemma 3 and nothing else */
-                r = tdm_recipe_check_device(&header->recipe, hp, 0, "vulkan", err);
+        if (r == 0)
+                r = tdm_recipe_check_device(&header->recipe, hp, FEATURES, "vulkan", err);
+        if (r == 0)
+                r = check_biases(&header->recipe, hp, err);
         if (r)
                 return r;
         if (!geometry_fits(&config->kv, hp))
@@ -186,8 +219,10 @@ static int prepare_kernels(struct tdm_vk_model *m, struct tdm_error *err)
         int r = tdm_vk_kernels_prepare_units(m, err);
 
         if (r == 0 && tdm_vk_chain_wanted(device))
-                r = tdm_vk_chain_try(device, tdm_vk_pipeline_get(device, TDM_VK_GELU, 0, m->layers[0].down.act, 0, 0),
-                                     &m->chain, err);
+                r = tdm_vk_chain_try(
+                        device,
+                        tdm_vk_pipeline_get(device, TDM_VK_GELU, m->layers[0].activation, m->layers[0].down.act, 0, 0),
+                        &m->chain, err);
         if (r == 0)
                 r = tdm_vk_tune(m, err);
         return r == 0 ? tdm_vk_kernels_prepare_rest(m, err) : r;
@@ -211,6 +246,7 @@ int tdm_vk_model_end(struct tdm_device_model *public, struct tdm_error *err)
         if (r != 0)
                 return r;
         tdm_vk_weights_find(m);
+        tdm_vk_weights_biases(m);
         tdm_vk_step_layout(m, &layout);
         for (int group = 0; group < TDM_KV_GROUPS; group++)
                 angles[group] = (uint32_t)(layout.angles[group] - layout.rows);

@@ -180,6 +180,10 @@ bool tdm_vk_record_flags(const struct tdm_vk_model *m, const struct tdm_vk_work 
                 const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v };
                 uint32_t n_panels;
 
+                /* There is one buffer of flagged words for each form: what reads the one would meet what writes the
+                 * other. */
+                if (l->q.act == l->o.act)
+                        return false;
                 if (tdm_vk_group_of(qkv, 3, &n_panels) != 3 || !tdm_vk_matrices_flag(device, &l->q, n_panels) ||
                     !tdm_vk_matrices_flag(device, &l->o, l->o.n_panels) || !tdm_vk_gelu_flags(device, l) ||
                     tdm_subblock_type(l->down.type) || l->down.n_panels > device->max_groups_x)
@@ -251,13 +255,20 @@ static uint64_t hidden_rows(const struct recorder *r)
         return r->work->slot->hidden + (uint64_t)r->first_row * r->m->hp.residual_width * sizeof(float);
 }
 
-/* Rounds the tile's rows for `matrices`, in each form that one of them takes; add_gain: 0, or y is added first. */
-static void norm(struct recorder *r, uint64_t add_gain, uint64_t gain, const struct tdm_vk_matrix *const *matrices,
-                 unsigned n_matrices)
+/* What a block adds to the hidden rows at its end: the norm of y, or y with a bias. */
+struct added {
+        uint64_t gain, bias; /* 0: none */
+};
+
+/* Rounds the tile's rows for `matrices`, in each form that one of them takes; added: y is added first. */
+static void norm(struct recorder *r, const struct added *added, uint64_t gain,
+                 const struct tdm_vk_matrix *const *matrices, unsigned n_matrices)
 {
         struct tdm_vk_model *m = r->m;
         struct tdm_vk_norm_push push = { .y = r->before == FLAGGED ? flagged_y(r) : m->y.address,
-                                         .add_gain = add_gain,
+                                         .add_gain = !added      ? 0 :
+                                                     added->gain ? added->gain :
+                                                                   added->bias,
                                          .hidden = hidden_rows(r),
                                          .gain = gain,
                                          .d = m->hp.d_model,
@@ -266,9 +277,9 @@ static void norm(struct recorder *r, uint64_t add_gain, uint64_t gain, const str
                                          .scale_sums_rows = m->scale_sums_rows,
                                          .hidden_index = r->hidden_index,
                                          .hidden_wait = r->hidden_groups };
-        uint32_t flags = !add_gain            ? 0 :
-                         r->before == FLAGGED ? TDM_VK_NORM_ADD | TDM_VK_NORM_REHEARSES :
-                                                TDM_VK_NORM_ADD;
+        uint32_t flags = !added ? 0 :
+                                  (uint32_t)TDM_VK_NORM_ADD | (r->before == FLAGGED ? TDM_VK_NORM_REHEARSES : 0u) |
+                                          (added->gain ? 0u : TDM_VK_NORM_PLAIN);
         unsigned forms = 0, reads = r->before == FLAGGED ? READS_FLAGS : 0, leaves = r->flagged ? LEAVES_FLAGS : 0;
 
         for (unsigned i = 0; i < n_matrices; i++) {
@@ -293,7 +304,7 @@ static void norm(struct recorder *r, uint64_t add_gain, uint64_t gain, const str
 }
 
 /* What the next block begins with, at the end of this one, where that follows. */
-static void end_block(struct recorder *r, uint32_t block, uint64_t add_gain)
+static void end_block(struct recorder *r, uint32_t block, const struct added *added)
 {
         struct tdm_vk_model *m = r->m;
         uint32_t next = block + 1;
@@ -303,15 +314,15 @@ static void end_block(struct recorder *r, uint32_t block, uint64_t add_gain)
 
                 r->acts_ready = l != NULL;
                 if (l && tdm_block_kind(&m->hp, next) == TDM_BLOCK_ATTENTION) {
-                        norm(r, add_gain, l->attn_norm, (const struct tdm_vk_matrix *[]){ &l->q, &l->k, &l->v }, 3);
+                        norm(r, added, l->attn_norm, (const struct tdm_vk_matrix *[]){ &l->q, &l->k, &l->v }, 3);
                         return;
                 }
                 if (l) {
-                        norm(r, add_gain, l->ffn_norm, (const struct tdm_vk_matrix *[]){ &l->gate, &l->up }, 2);
+                        norm(r, added, l->ffn_norm, (const struct tdm_vk_matrix *[]){ &l->gate, &l->up }, 2);
                         return;
                 }
         }
-        norm(r, add_gain, 0, NULL, 0);
+        norm(r, added, 0, NULL, 0);
 }
 
 /* ---- blocks ---- */
@@ -357,7 +368,7 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .rows = r->step + r->layout.rows,
                 .table = r->step + r->layout.tables[group],
                 .angles = r->step + r->layout.angles[group],
-                .q_gain = l->q_norm,
+                .q_gain = l->qkv_bias ? l->qkv_bias : l->q_norm,
                 .k_gain = l->k_norm,
                 .pieces = m->cache.layers[layer].pieces,
                 .page_bytes = m->cache.layers[layer].page_bytes,
@@ -418,8 +429,8 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                       "push constants fit everywhere");
         rotating_push.partial = m->partial.address + tdm_vk_partial_flagged(m);
         if (!rotating)
-                dispatch_flagged(r, tdm_vk_pipeline_get(r->device, TDM_VK_ROTATE, m->kv.type, 0, 0, 0), &rotate,
-                                 sizeof(rotate), hp->n_heads + 2 * hp->n_kv_heads, r->rows,
+                dispatch_flagged(r, tdm_vk_pipeline_get(r->device, TDM_VK_ROTATE, m->kv.type, tdm_vk_heads_of(l), 0, 0),
+                                 &rotate, sizeof(rotate), hp->n_heads + 2 * hp->n_kv_heads, r->rows,
                                  r->flagged ? READS_FLAGS : 0);
         set(r, kernel, rotating ? (const void *)&rotating_push : &push, sizeof(push),
             r->flagged ? (rotating ? READS_FLAGS : 0) | LEAVES_FLAGS : 0);
@@ -438,12 +449,12 @@ static void attention_block(struct recorder *r, uint32_t block, uint64_t log)
         const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v }, *o[] = { &l->o };
 
         if (!r->acts_ready)
-                norm(r, 0, l->attn_norm, qkv, 3);
+                norm(r, NULL, l->attn_norm, qkv, 3);
         r->acts_ready = false;
         multiply_tile(r, qkv, 3, tdm_vk_q_width(&m->hp) + 2 * tdm_vk_kv_width(&m->hp));
         attend(r, tdm_block_layer(block), log);
         multiply_tile(r, o, 1, m->hp.d_model);
-        end_block(r, block, l->post_attn_norm);
+        end_block(r, block, &(struct added){ l->post_attn_norm, l->o_bias });
 }
 
 static void ffn_block(struct recorder *r, uint32_t block)
@@ -460,7 +471,7 @@ static void ffn_block(struct recorder *r, uint32_t block)
         struct tdm_vk_matmul_push push;
 
         if (!r->acts_ready)
-                norm(r, 0, l->ffn_norm, gate_up, 2);
+                norm(r, NULL, l->ffn_norm, gate_up, 2);
         r->acts_ready = false;
         if (tdm_vk_gate_up_push(m, l, r->rows, &push)) {
                 unsigned flags = r->flagged ? READS_FLAGS : 0;
@@ -478,11 +489,11 @@ static void ffn_block(struct recorder *r, uint32_t block)
                                  TDM_DIV_UP(r->rows, rows), flags);
         } else {
                 multiply(r, gate_up, 2, r->rows, m->y.address, 2 * m->hp.d_ff);
-                dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GELU, 0, l->down.act, 0, 0), &gelu, sizeof(gelu),
-                         TDM_DIV_UP(m->hp.d_ff, 1024), r->rows);
+                dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GELU, l->activation, l->down.act, 0, 0), &gelu,
+                         sizeof(gelu), TDM_DIV_UP(m->hp.d_ff, 1024), r->rows);
         }
         multiply_tile(r, down, 1, m->hp.d_model);
-        end_block(r, block, l->post_ffw_norm);
+        end_block(r, block, &(struct added){ l->post_ffw_norm, l->down_bias });
 }
 
 /* To the host: all logits, or what the sampler wants to know of them and to see. */

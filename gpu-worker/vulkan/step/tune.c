@@ -32,8 +32,8 @@
 struct work {
         struct tdm_vk_tuned key;
         struct tdm_vk_matrix matrix;
-        uint32_t out_act; /* of MATVEC_GELU */
-        uint32_t layer;   /* the first that has it; UINT32_MAX: none */
+        uint32_t out;   /* of MATVEC_GELU */
+        uint32_t layer; /* the first that has it; UINT32_MAX: none */
         struct tdm_vk_matmul_push places[PLACES];
         unsigned n_places;
 };
@@ -50,7 +50,7 @@ static bool is_wanted(const struct tdm_vk_device *device)
 /* ---- what a model has ---- */
 
 static void add(const struct tdm_vk_device *device, struct work *works, unsigned *n, enum tdm_vk_shader shader,
-                const struct tdm_vk_matrix *matrix, uint32_t n_panels, uint32_t out_act, uint32_t layer,
+                const struct tdm_vk_matrix *matrix, uint32_t n_panels, uint32_t out, uint32_t layer,
                 const struct tdm_vk_matmul_push *push)
 {
         unsigned i = 0;
@@ -69,7 +69,7 @@ static void add(const struct tdm_vk_device *device, struct work *works, unsigned
                                                         .cols = matrix->cols,
                                                         .n_panels = n_panels },
                                                .matrix = *matrix,
-                                               .out_act = out_act,
+                                               .out = out,
                                                .layer = layer };
         if (works[i].n_places < PLACES)
                 works[i].places[works[i].n_places++] = *push;
@@ -102,8 +102,8 @@ static unsigned list_works(const struct tdm_vk_model *m, struct work *works)
                 add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){ &l->o }, 1, i);
                 add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){ &l->down }, 1, i);
                 if (tdm_vk_gate_up_push(m, l, 1, &push))
-                        add(m->device, works, &n, TDM_VK_MATVEC_GELU, &l->gate, l->gate.n_panels, l->down.act, i,
-                            &push);
+                        add(m->device, works, &n, TDM_VK_MATVEC_GELU, &l->gate, l->gate.n_panels,
+                            TDM_VK_GELU_OUT(l->down.act, l->activation), i, &push);
                 else
                         add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){ &l->gate, &l->up }, 2, i);
         }
@@ -129,7 +129,7 @@ static bool constants_of(const struct tdm_vk_device *device, const struct work *
                 return tdm_vk_f16_single(device, &w->matrix, shape, w->key.shader == TDM_VK_MATVEC_GELU, constants);
         constants[0] = w->key.type;
         constants[1] = w->key.act;
-        constants[2] = w->key.shader == TDM_VK_MATVEC_GELU ? w->out_act : 1;
+        constants[2] = w->key.shader == TDM_VK_MATVEC_GELU ? w->out : 1;
         constants[3] = tdm_vk_shape_with(device, &w->matrix, shape->panels, shape->ahead, shape->sets, true);
         return true;
 }

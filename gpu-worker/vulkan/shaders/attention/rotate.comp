@@ -1,12 +1,13 @@
 #version 460
-// Queries and keys: norm of each head and rotation; queries are scaled and stay where they are, keys and values go into
-// the cache (engine/step/kv.h). One workgroup is one head of one row: n_heads queries, then n_kv_heads keys, then the
-// values.
+// Queries and keys: norm of each head, or biases, and rotation; queries are scaled and stay where they are, keys and
+// values go into the cache (engine/step/kv.h). One workgroup is one head of one row: n_heads queries, then n_kv_heads
+// keys, then the values.
 #define WORKERS 128
 #extension GL_EXT_shader_8bit_storage : require
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
 layout(local_size_x = WORKERS) in;
 layout(constant_id = 0) const uint KV_TYPE = TDM_VK_KV_F16;
+layout(constant_id = 1) const uint HEADS = TDM_VK_HEADS_NORMED;
 layout(push_constant) uniform Push { tdm_vk_rotate_push p; };
 #include "gpu-worker/vulkan/shaders/common/sum.glsl"
 #include "gpu-worker/vulkan/shaders/attention/rotate.glsl"
@@ -111,6 +112,14 @@ void main()
                         two = Act32x2s(x).v[d];
                 s_x[d * 2] = uintBitsToFloat(two.x);
                 s_x[d * 2 + 1] = uintBitsToFloat(two.y);
+                if (HEADS == TDM_VK_HEADS_BIASED) {
+                        precise vec2 biased = vec2(s_x[d * 2], s_x[d * 2 + 1]) +
+                                vec2(Constants(p.q_gain).v[head * p.head_dim + d * 2],
+                                     Constants(p.q_gain).v[head * p.head_dim + d * 2 + 1]);
+
+                        s_x[d * 2] = biased.x;
+                        s_x[d * 2 + 1] = biased.y;
+                }
         }
         barrier();
         if (is_value && KV_TYPE == TDM_VK_KV_Q8_0) {
@@ -122,14 +131,19 @@ void main()
                 for (uint d = thread; d < p.head_dim; d += WORKERS)
                         store_one(part + p.part_bytes / 2, t * p.head_dim + d, log_at, d, s_x[d]);
         } else {
-                for (uint d = thread; d < p.head_dim; d += WORKERS)
-                        sum = fma(s_x[d], s_x[d], sum);
-                float scale = tdm_head_scale(tdm_workgroup_sum(sum), p.head_dim, p.eps);
+                float scale = 1;
+
+                if (HEADS == TDM_VK_HEADS_NORMED) {
+                        for (uint d = thread; d < p.head_dim; d += WORKERS)
+                                sum = fma(s_x[d], s_x[d], sum);
+                        scale = tdm_head_scale(tdm_workgroup_sum(sum), p.head_dim, p.eps);
+                }
 
                 for (uint d = thread; d < half_dim; d += WORKERS) {
                         uint64_t angles = p.angles + uint64_t(p.first_row + row) * p.head_dim * 4;
-                        vec2 rotated = tdm_rotated(vec2(s_x[d], s_x[half_dim + d]), scale,
-                                vec2(Constants(gain).v[d], Constants(gain).v[half_dim + d]),
+                        vec2 gains = HEADS == TDM_VK_HEADS_NORMED ? vec2(Constants(gain).v[d],
+                                Constants(gain).v[half_dim + d]) : vec2(1);
+                        vec2 rotated = tdm_rotated(vec2(s_x[d], s_x[half_dim + d]), scale, gains,
                                                  vec2(Constants(angles).v[d], Constants(angles).v[half_dim + d]));
 
                         if (is_query) {

@@ -99,6 +99,11 @@
 #define TDM_VK_MATVEC_SETS(shape) ((shape) >> 16 & 255u)
 #define TDM_VK_MATVEC_STAGED(shape) ((shape) >> 24)
 
+/* OUT of matvec-gelu.comp: the form of what it leaves, and enum tdm_activation. */
+#define TDM_VK_GELU_OUT(act, activation) ((act) | (activation) << 8)
+#define TDM_VK_GELU_OUT_ACT(out) ((out)&255u)
+#define TDM_VK_GELU_OUT_ACTIVATION(out) ((out) >> 8)
+
 /* SHAPE of matvec-f16.comp. gelu: 1 or 0, here and below. */
 #define TDM_VK_MATVEC_F16_SHAPE(groups, panels, rounds, sets, gelu)                                                    \
         ((groups) | (panels) << 8 | (rounds) << 16 | (sets) << 20 | (gelu) << 24)
@@ -203,6 +208,8 @@ struct tdm_vk_embed_push {
 #define TDM_VK_NORM_GATHER 2 /* row i is row gather[i] of hidden */
 /* y is flagged, and until it is there the kernel goes through its instructions once */
 #define TDM_VK_NORM_REHEARSES 4
+/* with ADD: hidden += y, or y + add_gain where that is not 0: a bias then */
+#define TDM_VK_NORM_PLAIN 8
 struct tdm_vk_norm_push {
         TDM_U64 y;
         TDM_U64 add_gain;
@@ -289,6 +296,10 @@ struct tdm_vk_bound_push {
         TDM_VK_CHAIN
 };
 
+/* What rotate.comp does to a head before it turns it: HEADS. */
+#define TDM_VK_HEADS_NORMED 0 /* q_gain and k_gain are gains */
+#define TDM_VK_HEADS_PLAIN 1  /* nothing */
+#define TDM_VK_HEADS_BIASED 2 /* q_gain is the biases of [q, k, v], added to values too; no norm */
 struct tdm_vk_rotate_push {
         TDM_U64 qkv; /* [n_rows of the tile][q, k, v] */
         TDM_U64 rows;

@@ -1,5 +1,6 @@
 #version 460
-// The end of a block and the beginning of the next: residual += rmsnorm(y), and rmsnorm(residual) rounded for a matrix.
+// The end of a block and the beginning of the next: residual += rmsnorm(y), or y with a bias, and rmsnorm(residual)
+// rounded for a matrix.
 // Either half can be left out; what is computed is the same bits, fused or not. One workgroup is one row, which stays
 // in registers.
 #define WORKERS 512
@@ -70,7 +71,9 @@ void main()
 
                 if (ACT != TDM_VK_ACT_NONE)
                         gain[i] = Gains(p.gain).v[at];
-                if ((FLAGS & TDM_VK_NORM_ADD) != 0)
+                if ((FLAGS & TDM_VK_NORM_PLAIN) != 0)
+                        add_gain[i] = p.add_gain != 0 ? Gains(p.add_gain).v[at] : vec4(0);
+                else if ((FLAGS & TDM_VK_NORM_ADD) != 0)
                         add_gain[i] = Gains(p.add_gain).v[at];
         }
         uint flag = tdm_flag_read(p.chain_index, p.chain_wait);
@@ -105,16 +108,22 @@ void main()
                                         added[i] = F32x4s(y).v[min(i * WORKERS + thread, n4 - 1)];
                         }
                         [[unroll]] for (uint i = 0; i < PER; i++)
-                                if (i * WORKERS + thread < n4) {
+                                if ((FLAGS & TDM_VK_NORM_PLAIN) == 0 && i * WORKERS + thread < n4) {
                                         sum = fma(added[i].x, added[i].x, sum);
                                         sum = fma(added[i].y, added[i].y, sum);
                                         sum = fma(added[i].z, added[i].z, sum);
                                         sum = fma(added[i].w, added[i].w, sum);
                                 }
-                        scale = norm_scale(tdm_workgroup_sum(sum));
+                        if ((FLAGS & TDM_VK_NORM_PLAIN) == 0)
+                                scale = norm_scale(tdm_workgroup_sum(sum));
                         sum = 0;
                         [[unroll]] for (uint i = 0; i < PER; i++) {
-                                precise vec4 add = added[i] * scale * add_gain[i];
+                                precise vec4 add;
+
+                                if ((FLAGS & TDM_VK_NORM_PLAIN) != 0)
+                                        add = added[i] + add_gain[i];
+                                else
+                                        add = added[i] * scale * add_gain[i];
 
                                 value[i] = value[i] + add;
                                 if (counts && i * WORKERS + thread < n4)

@@ -1,0 +1,76 @@
+"""Llama and Qwen against float64: random models (tools/mkgguf_archs.py) whose reference values another program computed
+stay within a stated distance of them, on the host device and on Vulkan; and what a sequence gets on the host device is
+the same bits in every company.
+
+usage: test_archs.py distance GOLDEN_HOST | exact TEST_HOST_EXACT | vulkan GOLDEN_VULKAN
+"""
+import os
+import re
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from tandem_test import TREE, Skip, make_model  # noqa: E402
+
+# Seed, and the mean distance (see golden-host.c) that is allowed as shipped: three quarters of llama.cpp's own, which
+# rounds activations to 8 bits and keeps f32 in the cache; 0.005 where weights are f32. Measured: a half of these.
+MODELS = {
+    ("llama", "dev", "f32"): (1, 0.005), ("llama", "dev", "q8_0"): (1, 0.0596), ("llama", "dev", "q4_0"): (1, 0.0672),
+    ("llama", "k", "q4_k"): (3, 0.0915), ("llama", "k", "q6_k"): (3, 0.0892), ("llama", "linear", "f32"): (4, 0.005),
+    ("qwen2", "dev", "f32"): (1, 0.005), ("qwen2", "dev", "q8_0"): (1, 0.0515), ("qwen2", "dev", "q4_0"): (1, 0.0544),
+    ("qwen2", "k", "q4_k"): (3, 0.0785), ("qwen2", "k", "q6_k"): (3, 0.0795),
+    ("qwen3", "dev", "f32"): (1, 0.005), ("qwen3", "dev", "q8_0"): (1, 0.0596), ("qwen3", "dev", "q4_0"): (1, 0.0600),
+    ("qwen3", "k", "q4_k"): (3, 0.0909), ("qwen3", "k", "q6_k"): (3, 0.0927), ("qwen3", "yarn", "f32"): (4, 0.005),
+}
+F32_LIMIT = 0.001  # in precision f32, of any file
+VULKAN = (("llama", "dev", "q8_0"), ("llama", "k", "q4_k"), ("qwen2", "dev", "q8_0"), ("qwen2", "dev", "f32"),
+          ("qwen3", "yarn", "f32"))
+EXACT = (("llama", "dev", "q8_0"), ("qwen2", "dev", "q4_0"), ("qwen3", "k", "q4_k"))
+
+
+def model(arch, size, kind):
+    return make_model(size, kind, arch=arch, seed=MODELS[arch, size, kind][0])
+
+
+def golden(arch, size, kind):
+    return os.path.join(TREE, "tests", "golden", "archs", f"{arch}-{size}-{kind}.golden.json")
+
+
+def tables():
+    with open("/proc/cpuinfo") as f:
+        flags = set(re.search(r"^flags\s*:(.*)", f.read() + "\nflags:", re.M).group(1).split())
+    return ["c"] + ["avx2"] * ({"avx2", "fma", "f16c"} <= flags) + ["avx512"] * ({"avx512bw", "avx512_vnni"} <= flags)
+
+
+def distance(program):
+    failed = 0
+    for key, (_, limit) in MODELS.items():
+        runs = [("default", limit, cpu) for cpu in tables()] + [("f32", F32_LIMIT, tables()[-1])]
+        for precision, mean, cpu in runs:
+            failed += subprocess.run([program, model(*key), golden(*key), "--precision", precision, "--cpu", cpu,
+                                      "--mean", str(mean)]).returncode != 0
+    return failed
+
+
+def exact(program):
+    return sum(subprocess.run([program, model(*key), golden(*key)]).returncode != 0 for key in EXACT)
+
+
+def vulkan(program):
+    """One text of each: a CPU implementation takes seconds for it, and longer to compile kernels."""
+    failed = 0
+    for key in VULKAN:
+        for precision, mean in (("default", MODELS[key][1]), ("f32", F32_LIMIT)):
+            r = subprocess.run([program, model(*key), golden(*key), "--cases", "1", "--precision", precision,
+                                "--mean", str(mean)]).returncode
+            if r == 77:
+                raise Skip("no Vulkan device")
+            failed += r != 0
+    return failed
+
+
+try:
+    sys.exit(1 if {"distance": distance, "exact": exact, "vulkan": vulkan}[sys.argv[1]](sys.argv[2]) else 0)
+except Skip as e:
+    print(f"SKIP {e}")
+    sys.exit(77)
