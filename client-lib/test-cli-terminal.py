@@ -46,9 +46,10 @@ class Chat(unittest.TestCase):
         t = Terminal("chat")
         t.until(b"> ")
         t.type(b"hello\n")
-        t.until(b"turn 1 upon a time.\r\n> ")
+        t.until(b"turn 1 upon a time.\r\n")
+        t.until(b"212 tokens/s")
         t.type(b"/help\n")
-        t.until(b"/reset  forget")
+        t.until(b"/reset               forget")
         t.type(b"\x04")
         self.assertEqual(t.finish(), 0)
 
@@ -60,6 +61,104 @@ class Chat(unittest.TestCase):
         t.until(b"> ")
         t.type(b"/quit\n")
         self.assertEqual(t.finish(), 0)
+
+    def ask(self, t, keys):
+        """Types what ends in one message; the message that came."""
+        since = len(support.fake.requests())
+        t.type(keys)
+        got = support.fake.wait_for(lambda r: r.get("request") == "generate", since)["chat"]
+        t.until_prompt()
+        return got[-1][1]
+
+    def test_editing(self):
+        """Wide characters, characters of several bytes, history and its search."""
+        t = Terminal("chat")
+        t.until_prompt()
+        for keys, want in (("grüß\x7fn\r".encode(), "grün"),
+                           ("日本語\x7f\x7f木\r".encode(), "日木"),
+                           ("ab\x1b[D\x1b[DX\r".encode(), "Xab"),
+                           (b"hello world\x17moon\r", "hello moon"),
+                           (b"\x1b[A\x1b[A\r", "Xab"),
+                           (b"\x12gr\r\r"[:-1], "grün")):
+            self.assertEqual(self.ask(t, keys), want, keys)
+        t.type(b"\x04")
+        self.assertEqual(t.finish(), 0)
+        path = support.state_home + "/tandem/chat_history"
+        self.assertEqual(os.stat(path).st_mode & 0o777, 0o600)
+        t = Terminal("chat")  # the next run remembers
+        t.until_prompt()
+        self.assertEqual(self.ask(t, b"\x10\r"), "grün")
+        t.type(b"/bye\r")
+        self.assertEqual(t.finish(), 0)
+
+    def test_paste(self):
+        t = Terminal("chat")
+        t.until_prompt()
+        self.assertEqual(self.ask(t, "\x1b[200~eins\r\tzwei\rdrei\x07\x1b[201~ vier\r".encode()),
+                         "eins\n\tzwei\ndrei vier")
+        self.assertEqual(self.ask(t, "kein ␤ hier\r".encode()), "kein ␤ hier")
+        self.assertEqual(self.ask(t, b"\x1b[200~" + b"x" * 2000 + b"\x1b[201~\r"), "x" * 2000)
+        t.type(b"/exit\r")
+        self.assertEqual(t.finish(), 0)
+
+    def test_commands(self):
+        path = support.state_home + "/saved.json"
+        t = Terminal("chat", "--system", "be brief")
+        t.until_prompt()
+        self.ask(t, b"hello\r")
+        for keys, shown in ((b"/save %s\r" % path.encode(), b"Saved."), (b"/reset\r", b"A new conversation."),
+                            (b"/rest\r", b"did you mean /reset?"), (b"/save\r", b"/save needs FILE"),
+                            (b"/load /none\r", b"cannot open /none"), (b"/set temp hot\r", b"'hot' is not"),
+                            (b"/set temp 0.25\r", b"Set."), (b"/model %s\r" % b"tale", b"goes to this model"),
+                            (b"/load %s\r" % path.encode(), b"Loaded"), (b"/stats\r", b"No line about")):
+            t.output = b""
+            t.type(keys)
+            t.until(shown)
+            t.until_prompt()
+        self.chats()
+        t.output = b""
+        self.ask(t, b"again\r")
+        self.assertNotIn(b"tokens/s", t.output)
+        got = [r for r in support.fake.requests() if r.get("request") == "generate"][-1]
+        self.assertEqual([m[0] for m in got["chat"]], ["system", "user", "assistant", "user"])
+        self.assertEqual((got["model"], got["temperature"]), ("tale", 0.25))
+        for text in ("{", "[]", '{"messages": [{"role": "robot", "content": "x"}]}',
+                     '{"messages": [{"role": "user"}]}'):
+            with open(path, "w") as f:
+                f.write(text)
+            t.output = b""
+            t.type(b"/load %s\r" % path.encode())
+            t.until(b"is no saved conversation")
+            t.until_prompt()
+        t.type(b"\x04")
+        self.assertEqual(t.finish(), 0)
+
+    def test_any_keys(self):
+        """Whatever is typed, the program lives, the terminal is put back, and Ctrl-D leaves."""
+        import random
+        import termios
+        rng = random.Random(7)
+        keys = [b"\x1b[A", b"\x1b[B", b"\x1b[C", b"\x1b[D", b"\x1b[3~", b"\x1b", b"\x1b[200~", b"\x1b[201~", b"\x12",
+                b"\x17", b"\x15", b"\x0b", b"\x19", b"\x7f", b"\t", b"a", "ü".encode(), "日".encode(), b"\xff", b"\x00",
+                b"\x01", b"\x05", b"\x0c", b"\x14", b" ", b"/", b'"']
+        for _ in range(20):
+            t = Terminal("chat")
+            t.until_prompt()
+            t.type(b"".join(rng.choice(keys) for _ in range(50)))
+            settle(0.05, t.process)
+            t.type(b"\x1b[201~")
+            t.read(0.05)
+            for _ in range(3):
+                t.type(b"\x07\x03")
+                settle(0.03, t.process)
+                t.read(0.01)
+                if t.process.poll() is not None:
+                    break
+            if t.process.poll() is None:
+                flags = termios.tcgetattr(t.master)[3]
+                t.type(b"\x15\x04\x03\x03")
+                self.assertFalse(flags & termios.ICANON)
+            self.assertIn(t.finish(), (0, 130))
 
     def test_ctrl_c(self):
         since = len(support.fake.requests())
@@ -79,6 +178,15 @@ class Chat(unittest.TestCase):
         settle(0.1, t.process)
         t.type(b"\x03")
         settle(0.2, t.process)
+        t.type(b"\x03")
+        t.until(b"Ctrl-C once more leaves")
+        t.type(b"half a line")
+        t.until(b"> half a line")
+        t.type(b"\x03")  # drops the line, and the warning
+        settle(0.2, t.process)
+        t.type(b"\x03")
+        settle(0.2, t.process)
+        self.assertIsNone(t.process.poll())
         t.type(b"\x03")
         self.assertEqual(t.finish(), 130)
 
@@ -162,7 +270,7 @@ class OnATerminal(unittest.TestCase):
     def test_control_characters(self):
         status, out = self.screen("generate", "-m", "bytes", "x")
         self.assertEqual(status, 0)
-        text = out[out.index(b"\x1b[22m") + 5:out.index(b"23 prompt")].decode()
+        text = out[out.index(b"x\x1b[22m") + 6:out.index(b"23 prompt")].decode()
         self.assertEqual(text, 'a\\x1b[31mb"\\\r\n\t\\x01\ufffd\ufffd\\u009b31mgrüß\ufffd\r\n')
 
     def test_failure_on_its_own_line(self):

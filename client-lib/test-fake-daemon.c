@@ -537,7 +537,7 @@ static void log_texts(struct buf *b, const ProtobufCBinaryData *texts, size_t n)
         buf_puts(b, "[");
         for (size_t i = 0; i < n; i++) {
                 buf_puts(b, i ? "," : "");
-                json_string(b, (char *)texts[i].data, texts[i].len);
+                json_text(b, (char *)texts[i].data, texts[i].len);
         }
         buf_puts(b, "]");
 }
@@ -579,7 +579,7 @@ static void log_request(FILE *log, const Tandem__Request *r, const int *fds, uns
                 json_field_string(&b, "model", r->generate->model->name);
                 json_field_bool(&b, "from_fd", r->generate->model->from_fd);
                 json_key(&b, "prompt");
-                json_string(&b, (char *)r->generate->prompt.data, r->generate->prompt.len);
+                json_text(&b, (char *)r->generate->prompt.data, r->generate->prompt.len);
                 log_options(&b, r->generate, r->generate->sampling);
                 json_key(&b, "prompt_ids");
                 json_ids(&b, r->generate->prompt_ids, r->generate->n_prompt_ids);
@@ -587,9 +587,9 @@ static void log_request(FILE *log, const Tandem__Request *r, const int *fds, uns
                 buf_puts(&b, "[");
                 for (size_t i = 0; i < r->generate->n_chat; i++) {
                         buf_puts(&b, i ? ",[" : "[");
-                        json_string(&b, r->generate->chat[i]->role, strlen(r->generate->chat[i]->role));
+                        json_text(&b, r->generate->chat[i]->role, strlen(r->generate->chat[i]->role));
                         buf_puts(&b, ",");
-                        json_string(&b, (char *)r->generate->chat[i]->text.data, r->generate->chat[i]->text.len);
+                        json_text(&b, (char *)r->generate->chat[i]->text.data, r->generate->chat[i]->text.len);
                         buf_puts(&b, "]");
                 }
                 buf_puts(&b, "]");

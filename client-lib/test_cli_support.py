@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -109,11 +110,13 @@ class Fake:
 
 
 fake = None  # of this run, from set_up() on
+state_home = None  # where this run keeps the chat's history
 
 
 def set_up():
-    global fake
+    global fake, state_home
     fake = Fake()
+    state_home = tempfile.mkdtemp(prefix="tandem-test-state-")
 
 
 def tear_down():
@@ -122,11 +125,13 @@ def tear_down():
             child.kill()
             child.wait()
     fake.stop()
+    shutil.rmtree(state_home)
 
 
 def environment(**more):
     env = {k: v for k, v in os.environ.items() if not k.startswith("TANDEM_") and k != "XDG_RUNTIME_DIR"}
     env["TERM"] = "xterm"
+    env["XDG_STATE_HOME"] = state_home
     env.update(more)
     return env
 
@@ -176,6 +181,13 @@ class Terminal:
         while text not in self.output:
             if time.monotonic() > end or not self.read(end - time.monotonic()):
                 raise AssertionError("%r never came, only %r" % (text, self.output))
+
+    def until_prompt(self):
+        """Until chat waits at its prompt."""
+        end = time.monotonic() + PATIENCE
+        while not self.output.endswith(b"> "):
+            if time.monotonic() > end or not self.read(end - time.monotonic()):
+                raise AssertionError("no prompt: %r" % self.output)
 
     def type(self, data):
         os.write(self.master, data)

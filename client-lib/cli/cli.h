@@ -41,7 +41,7 @@ enum run_outcome {
 };
 
 /* Dispatches until the jobs are done. In SIGNAL_CANCEL mode a signal cancels them and ends the wait shortly after; in
- * SIGNAL_ANSWER mode it cancels them and the wait goes on. The mode is SIGNAL_EXIT again afterwards. */
+ * SIGNAL_ANSWER mode it cancels them and the wait goes on, and the mode stays; else it is SIGNAL_EXIT again. */
 enum run_outcome run_jobs(struct tandem *tandem, struct tandem_job *const *jobs, size_t n_jobs, enum signal_mode mode);
 /* on_progress of the commands that show it: userdata begins with a struct run_progress. */
 struct run_progress {

@@ -91,7 +91,7 @@ size_t utf8_char_bytes(const unsigned char *s, size_t size)
         return n;
 }
 
-void json_string(struct buf *buf, const char *text, size_t size)
+void json_text(struct buf *buf, const char *text, size_t size)
 {
         const unsigned char *s = (const unsigned char *)text;
 
@@ -134,14 +134,14 @@ void json_key(struct buf *buf, const char *name)
 
         if (last != '{' && last != '[')
                 buf_puts(buf, ",");
-        json_string(buf, name, strlen(name));
+        json_text(buf, name, strlen(name));
         buf_puts(buf, ":");
 }
 
 void json_field_string(struct buf *buf, const char *name, const char *value)
 {
         json_key(buf, name);
-        json_string(buf, value, strlen(value));
+        json_text(buf, value, strlen(value));
 }
 
 void json_field_u64(struct buf *buf, const char *name, uint64_t value)

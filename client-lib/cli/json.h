@@ -17,7 +17,7 @@ void buf_add(struct buf *buf, const void *data, size_t size);
 void buf_puts(struct buf *buf, const char *text);
 void buf_printf(struct buf *buf, const char *fmt, ...) _printf_(2, 3);
 
-void json_string(struct buf *buf, const char *text, size_t size);
+void json_text(struct buf *buf, const char *text, size_t size);
 void json_number(struct buf *buf, double value); /* 9 significant digits, enough for any float */
 
 /* `"name":value`, with a comma in front unless it is the first in its object or array. */

@@ -72,7 +72,8 @@ enum run_outcome run_jobs(struct tandem *tandem, struct tandem_job *const *jobs,
                 outcome = RUN_INTERRUPTED;
         if (outcome == RUN_DONE && out_broken())
                 outcome = RUN_OUTPUT_GONE;
-        signal_set_mode(SIGNAL_EXIT);
+        /* In SIGNAL_ANSWER mode more follows an answer: a Ctrl-C that comes just after it must not end the program. */
+        signal_set_mode(mode == SIGNAL_ANSWER ? mode : SIGNAL_EXIT);
         return outcome;
 }
 

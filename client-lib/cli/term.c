@@ -134,13 +134,20 @@ void out_text(const char *text, size_t size)
         }
 }
 
-void term_dim(bool on)
+void term_style(unsigned style)
 {
+        static unsigned before;
         bool at_line_start = out_at_line_start;
 
-        if (!term_stdout_tty || !term_colours)
+        if (!term_stdout_tty || !term_colours || style == before)
                 return;
-        out_puts(on ? "\033[2m" : "\033[22m");
+        if (before)
+                out_puts("\033[22m"); /* neither bold nor dim */
+        before = style;
+        if (style & TERM_BOLD)
+                out_puts("\033[1m");
+        if (style & TERM_DIM)
+                out_puts("\033[2m");
         out_at_line_start = at_line_start;
 }
 

@@ -176,7 +176,7 @@ static void assert_json(const char *text, size_t size, const char *expected)
 {
         struct buf b = { 0 };
 
-        json_string(&b, text, size);
+        json_text(&b, text, size);
         assert_false(b.failed);
         assert_string_equal(b.data, expected);
         buf_free(&b);

@@ -51,9 +51,10 @@ struct job {
         uint32_t layer;
         uint32_t window; /* of the layer; 0: none */
         uint32_t first_row;
-        uint32_t n_units; /* of this wave */
-        const float *q;   /* [n_rows][n_heads][head_dim] */
-        float *out;       /* the same */
+        uint32_t n_units;   /* of this wave */
+        const float *q;     /* [n_rows][n_heads][head_dim] */
+        const float *sinks; /* [n_heads]; NULL: none */
+        float *out;         /* the same */
 };
 
 static void *take(size_t n, size_t size, size_t *total)
@@ -202,6 +203,21 @@ static void attend(const struct job *job, uint32_t item, uint32_t span_index, fl
                 job->kernels->attend_span(&span);
 }
 
+/* What a row's sum of values is multiplied by; head: of all heads. */
+static float final_scale(const struct job *job, const struct tdm_attend_query *query, uint32_t head)
+{
+        float sink, most, e[2];
+
+        if (!job->sinks)
+                return 1.0f / *query->l;
+        sink = job->sinks[head];
+        most = *query->m > sink ? *query->m : sink;
+        e[0] = *query->m - most;
+        e[1] = sink - most;
+        job->kernels->exp_array(e, 2, e);
+        return e[0] / fmaf(*query->l, e[0], e[1]);
+}
+
 /* o / l, with one rounding more than a quotient. */
 static void finish(const struct job *job, uint32_t item)
 {
@@ -209,9 +225,9 @@ static void finish(const struct job *job, uint32_t item)
         uint32_t n_queries = block->n_rows * (job->sizes->n_heads / job->sizes->n_kv_heads);
 
         for (uint32_t i = 0; i < n_queries; i++) {
-                struct tdm_attend_query query =
-                        running_query(job, query_index(job, block, item % job->sizes->n_kv_heads, i));
-                float scale = 1.0f / *query.l;
+                size_t index = query_index(job, block, item % job->sizes->n_kv_heads, i);
+                struct tdm_attend_query query = running_query(job, index);
+                float scale = final_scale(job, &query, (uint32_t)(index % job->sizes->n_heads));
 
                 for (uint32_t d = 0; d < job->sizes->head_dim; d++)
                         query.o[d] *= scale;
@@ -310,7 +326,7 @@ static uint32_t cut_blocks(const struct job *job, uint32_t n_rows, uint32_t bloc
 void tdm_attention_run(struct tdm_attention *a, struct tdm_pool *pool, const struct tdm_kernels *kernels,
                        const struct tdm_hparams *hp, const struct tdm_kv_geometry *kv, const uint8_t *kv_base,
                        const struct tdm_step *step, uint32_t layer, uint32_t first_row, uint32_t n_rows, const float *q,
-                       float *out)
+                       const float *sinks, float *out)
 {
         const struct tdm_layer_sizes *sizes = &hp->layers[layer];
         struct job job = { .a = a,
@@ -325,6 +341,7 @@ void tdm_attention_run(struct tdm_attention *a, struct tdm_pool *pool, const str
                            .window = sizes->window,
                            .first_row = first_row,
                            .q = q,
+                           .sinks = sinks,
                            .out = out };
         uint32_t heads_per_kv = sizes->n_heads / sizes->n_kv_heads, n_threads = tdm_pool_n_threads(pool);
         uint32_t few = TDM_MAX(ITEM_QUERIES_APART / heads_per_kv, 1u), many = TDM_MAX(ITEM_QUERIES / heads_per_kv, 1u);

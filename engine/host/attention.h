@@ -2,9 +2,10 @@
  *
  * Flash style: keys are taken in spans of TDM_ATTENTION_SPAN absolute positions, left to right; nothing as long as the
  * context is ever held. ORDER: for each (row, head) a span gives (m, l, o) as in kernels.h, spans are merged left to
- * right, and the result is o · (1 / l). Rows and heads that share a kv head share the loads of its keys; who shares
- * with whom changes no bit. Where a step has fewer (rows, kv head) items than threads, the spans of a row are computed
- * in parallel, each apart, and merged in the same order: the same bits again.
+ * right, and the result is o · (1 / l). With a sink, which is a score s without a value, it is o · (a / fmaf(l, a,
+ * b)), a = exp(m - M), b = exp(s - M), M = max(m, s). Rows and heads that share a kv head share the loads of its keys;
+ * who shares with whom changes no bit. Where a step has fewer (rows, kv head) items than threads, the spans of a row
+ * are computed in parallel, each apart, and merged in the same order: the same bits again.
  *
  * Keys and values of all rows are stored before; a row at position p looks at positions <= p only. */
 #ifndef TDM_ENGINE_HOST_ATTENTION_H
@@ -22,10 +23,11 @@ void tdm_attention_destroy(struct tdm_attention *attention);
 size_t tdm_attention_scratch_bytes(const struct tdm_attention *attention);
 
 /* Rows [first_row, first_row + n_rows) of the step, in one layer.
- * q, out: [n_rows][n_heads][head_dim], the first row of both is first_row. q is scaled and rotated. */
+ * q, out: [n_rows][n_heads][head_dim], the first row of both is first_row. q is scaled and rotated. sinks
+ * [n_heads]; NULL: none. */
 void tdm_attention_run(struct tdm_attention *attention, struct tdm_pool *pool, const struct tdm_kernels *kernels,
                        const struct tdm_hparams *hp, const struct tdm_kv_geometry *kv, const uint8_t *kv_base,
                        const struct tdm_step *step, uint32_t layer, uint32_t first_row, uint32_t n_rows, const float *q,
-                       float *out);
+                       const float *sinks, float *out);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "engine/device/device.h"
 #include "engine/host/attention.h"
+#include "engine/host/experts.h"
 #include "engine/host/matmul.h"
 #include "engine/host/rope.h"
 
@@ -32,12 +33,16 @@ struct tdm_host_weight {
 };
 
 struct tdm_host_layer {
-        struct tdm_host_weight q, k, v, o, gate, up, down;
+        struct tdm_host_weight q, k, v, o;
+        struct tdm_host_weight gate, up, down; /* of a dense FFN; else empty */
+        struct tdm_host_weight router;         /* takes f32 */
+        struct tdm_experts_layer experts;      /* n_experts 0: none */
+        const float *sinks;                    /* [n_heads]; NULL: none */
         const float *attn_norm, *ffn_norm;
         const float *q_norm, *k_norm, *post_attn_norm, *post_ffw_norm; /* NULL: the recipe has no norm there */
         /* See streams.h; all zero where the recipe has none of it. */
-        struct tdm_host_weight laurel_l, laurel_r, router, input_gate, input_proj;
-        const float *laurel_norm, *router_norm, *predict, *correct, *correct_scale, *input_norm;
+        struct tdm_host_weight laurel_l, laurel_r, altup_router, input_gate, input_proj;
+        const float *laurel_norm, *altup_norm, *predict, *correct, *correct_scale, *input_norm;
         float output_scale;
 };
 
@@ -70,13 +75,16 @@ struct tdm_host_model {
         float *y;                               /* [tile_rows][d_model]: a block's output before its norm */
         float *gate, *up;                       /* [tile_rows][d_ff]; NULL: no layer is sparse */
         float *ones;                            /* [head_dim]: gains where there are none */
-        float *row;                             /* [n_threads][row_stride]: a row on its way into acts */
+        struct tdm_experts *experts;            /* NULL: no layer has any */
+        float *router;                          /* [tile_rows][router_stride]: its numbers */
+        size_t router_stride;
+        float *row; /* [n_threads][row_stride]: a row on its way into acts */
         size_t row_stride;
         struct tdm_acts embedded;  /* rows of the embedding, of the tokens in embedded_token */
         uint32_t *embedded_token;  /* [tile_rows]; UINT32_MAX: none */
         float *side_y;             /* [tile_rows or logits_rows][d_model] */
         float *folded;             /* [logits_rows][d_model] */
-        float *rank, *router;      /* [tile_rows][laurel_rank], [tile_rows][TDM_MAX_STREAMS] */
+        float *rank, *altup;       /* [tile_rows][laurel_rank], [tile_rows][TDM_MAX_STREAMS] */
         float *input, *input_gate; /* [tile_rows][per_layer_width] */
         float *logits;             /* [logits_rows][logits_stride] */
         uint8_t *sampler_scratch;  /* [n_threads][sampler_stride] */

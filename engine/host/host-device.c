@@ -12,9 +12,10 @@
 /* What it computes beyond Gemma 3. */
 #define FEATURES                                                                                                       \
         (BIT(NO_NORM_AFTER) | BIT(NO_QK_NORM) | BIT(BIASES) | BIT(NO_ROPE) | BIT(ROPE_PARTIAL) | BIT(ROPE_DIVISORS) |  \
-         BIT(ROPE_YARN) | BIT(ROPE_MAGNITUDE) | BIT(ROPE_BY_LAYER) | BIT(WINDOW_BY_LAYER) | BIT(SILU) | BIT(V_NORM) |  \
-         BIT(V_IS_K) | BIT(SHARED_KV) | BIT(HEADS_BY_LAYER) | BIT(FF_BY_LAYER) | BIT(SPARSITY) | BIT(STREAMS) |        \
-         BIT(LAUREL) | BIT(PER_LAYER_INPUT) | BIT(OUTPUT_SCALE))
+         BIT(ROPE_YARN) | BIT(ROPE_MAGNITUDE) | BIT(ROPE_BY_LAYER) | BIT(WINDOW_BY_LAYER) | BIT(SILU) |                \
+         BIT(SWIGLU_CLAMPED) | BIT(SINKS) | BIT(EXPERTS) | BIT(V_NORM) | BIT(V_IS_K) | BIT(SHARED_KV) |                \
+         BIT(HEADS_BY_LAYER) | BIT(FF_BY_LAYER) | BIT(SPARSITY) | BIT(STREAMS) | BIT(LAUREL) | BIT(PER_LAYER_INPUT) |  \
+         BIT(OUTPUT_SCALE))
 
 /* The one place that says how the input of each matrix is rounded. What each costs is measured in docs/performance.md.
  * Float weights take f32 whatever is said here. */
@@ -121,6 +122,7 @@ static void host_unload(struct tdm_device_model *public)
                 free(model->rope_rows[i]);
         }
         tdm_attention_destroy(model->attention);
+        tdm_experts_destroy(model->experts);
         free(model->q);
         free(model->attn);
         free(model->k);
@@ -130,6 +132,7 @@ static void host_unload(struct tdm_device_model *public)
         free(model->up);
         free(model->ones);
         tdm_host_streams_free(model);
+        free(model->router);
         free(model->row);
         free(model->logits);
         free(model->sampler_scratch);
@@ -140,7 +143,7 @@ static void host_unload(struct tdm_device_model *public)
 /* NULL: the layer's recipe has no use for it. */
 static const float *vector(const struct tdm_host_model *model, enum tdm_tensor_kind kind, uint32_t layer)
 {
-        if (tdm_tensor_presence(kind, &model->hp, &model->recipe, layer) < TDM_TENSOR_OPTIONAL)
+        if (tdm_tensor_presence(kind, &model->recipe, &model->hp, layer) < TDM_TENSOR_OPTIONAL)
                 return NULL;
         return (const float *)(model->weights + tdm_weights_find(model->weights, kind, layer)->offset);
 }
@@ -152,6 +155,35 @@ static void matrix_init(const struct tdm_host_model *model, enum tdm_tensor_kind
 
         tdm_matrix_init(&ret->matrix, model->weights, tensor);
         ret->act = tdm_matmul_act(tensor->type, wanted);
+}
+
+static void experts_init(const struct tdm_host_model *model, uint32_t layer, const enum tdm_act *acts,
+                         struct tdm_host_layer *l)
+{
+        const struct tdm_layer_recipe *recipe = &model->recipe.layers[layer];
+        struct tdm_host_weight gate, up, down;
+
+        matrix_init(model, TDM_TENSOR_ROUTER, layer, TDM_ACT_F32, &l->router);
+        l->router.bias = vector(model, TDM_TENSOR_ROUTER_BIAS, layer);
+        matrix_init(model, TDM_TENSOR_GATE_EXPS, layer, acts[TDM_HOST_GATE_UP], &gate);
+        matrix_init(model, TDM_TENSOR_UP_EXPS, layer, acts[TDM_HOST_GATE_UP], &up);
+        matrix_init(model, TDM_TENSOR_DOWN_EXPS, layer, acts[TDM_HOST_DOWN], &down);
+        l->experts = (struct tdm_experts_layer){
+                .gate = gate.matrix,
+                .up = up.matrix,
+                .down = down.matrix,
+                .gate_act = gate.act,
+                .up_act = up.act,
+                .down_act = down.act,
+                .gate_bias = vector(model, TDM_TENSOR_GATE_EXPS_BIAS, layer),
+                .up_bias = vector(model, TDM_TENSOR_UP_EXPS_BIAS, layer),
+                .down_bias = vector(model, TDM_TENSOR_DOWN_EXPS_BIAS, layer),
+                .n_experts = recipe->n_experts,
+                .n_used = recipe->n_experts_used,
+                .d_expert = recipe->d_expert,
+                .router = (enum tdm_router)recipe->router,
+                .activation = (enum tdm_activation)recipe->activation,
+        };
 }
 
 /* Where no norm follows attention, an error in it goes into the residual at its full size: int8 for queries, keys and
@@ -183,9 +215,14 @@ static void layers_init(struct tdm_host_model *model, const enum tdm_act *acts)
                                 matrix_init(model, TDM_TENSOR_V, i, qkv, &l->v);
                 }
                 matrix_init(model, TDM_TENSOR_O, i, acts[TDM_HOST_ATTN_OUT], &l->o);
-                matrix_init(model, TDM_TENSOR_GATE, i, gate_act(&model->recipe.layers[i], acts), &l->gate);
-                matrix_init(model, TDM_TENSOR_UP, i, acts[TDM_HOST_GATE_UP], &l->up);
-                matrix_init(model, TDM_TENSOR_DOWN, i, acts[TDM_HOST_DOWN], &l->down);
+                if (model->recipe.layers[i].n_experts > 0) {
+                        experts_init(model, i, acts, l);
+                } else {
+                        matrix_init(model, TDM_TENSOR_GATE, i, gate_act(&model->recipe.layers[i], acts), &l->gate);
+                        matrix_init(model, TDM_TENSOR_UP, i, acts[TDM_HOST_GATE_UP], &l->up);
+                        matrix_init(model, TDM_TENSOR_DOWN, i, acts[TDM_HOST_DOWN], &l->down);
+                }
+                l->sinks = vector(model, TDM_TENSOR_SINKS, i);
                 l->q.bias = vector(model, TDM_TENSOR_Q_BIAS, i);
                 l->k.bias = vector(model, TDM_TENSOR_K_BIAS, i);
                 l->v.bias = vector(model, TDM_TENSOR_V_BIAS, i);
@@ -246,6 +283,31 @@ static int ropes_init(struct tdm_host_model *model)
         return 0;
 }
 
+/* Scratch of the layers with experts, if there are any. */
+static bool experts_scratch_init(struct tdm_host_model *model)
+{
+        struct tdm_experts_sizes most = { .max_rows = model->tile_rows, .d_out = model->hp.d_model };
+
+        for (uint32_t i = 0; i < model->hp.n_layers; i++) {
+                const struct tdm_experts_layer *l = &model->layers[i].experts;
+
+                if (l->n_experts == 0)
+                        continue;
+                most.n_experts = TDM_MAX(most.n_experts, l->n_experts);
+                most.n_used = TDM_MAX(most.n_used, l->n_used);
+                most.d_expert = TDM_MAX(most.d_expert, l->d_expert);
+                most.down_forms |= 1u << l->down_act;
+        }
+        if (most.n_experts == 0)
+                return true;
+        model->router_stride = TDM_ALIGN_UP(most.n_experts, 16u);
+        if (tdm_experts_new(&model->experts, &most) < 0 ||
+            !take(model, &model->router, model->tile_rows * model->router_stride))
+                return false;
+        model->scratch_bytes += tdm_experts_scratch_bytes(model->experts);
+        return true;
+}
+
 static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_limits *limits)
 {
         const struct tdm_hparams *hp = &model->hp;
@@ -266,8 +328,13 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
                 if (model->recipe.laurel_rank > 0)
                         forms[TDM_HOST_QKV] |= 1u << l->laurel_l.act;
                 forms[TDM_HOST_ATTN_OUT] |= 1u << l->o.act;
-                forms[TDM_HOST_GATE_UP] |= 1u << l->gate.act | 1u << l->up.act;
-                forms[TDM_HOST_DOWN] |= 1u << l->down.act;
+                if (l->experts.n_experts > 0) {
+                        forms[TDM_HOST_GATE_UP] |=
+                                1u << l->router.act | 1u << l->experts.gate_act | 1u << l->experts.up_act;
+                } else {
+                        forms[TDM_HOST_GATE_UP] |= 1u << l->gate.act | 1u << l->up.act;
+                        forms[TDM_HOST_DOWN] |= 1u << l->down.act;
+                }
         }
         model->logits_stride = TDM_ALIGN_UP(hp->n_vocab, 16u);
         model->logits_rows = (uint32_t)TDM_MIN(
@@ -278,7 +345,8 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
         if (!acts_take(model, TDM_HOST_QKV, forms[TDM_HOST_QKV], rows, hp->d_model) ||
             !acts_take(model, TDM_HOST_ATTN_OUT, forms[TDM_HOST_ATTN_OUT], rows, q_width) ||
             !acts_take(model, TDM_HOST_GATE_UP, forms[TDM_HOST_GATE_UP], rows, hp->d_model) ||
-            !acts_take(model, TDM_HOST_DOWN, forms[TDM_HOST_DOWN], rows, TDM_ALIGN_UP(hp->d_ff, 32u)) ||
+            (forms[TDM_HOST_DOWN] != 0 &&
+             !acts_take(model, TDM_HOST_DOWN, forms[TDM_HOST_DOWN], rows, TDM_ALIGN_UP(hp->d_ff, 32u))) ||
             !acts_take(model, TDM_HOST_HEAD, 1u << model->output.act, model->logits_rows, hp->d_model) ||
             !take(model, &model->q, rows * q_width) || !take(model, &model->attn, rows * q_width) ||
             !take(model, &model->k, rows * kv_width) || !take(model, &model->v, rows * kv_width) ||
@@ -290,7 +358,7 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
                 return false;
         for (uint32_t i = 0; i < hp->head_dim; i++)
                 model->ones[i] = 1;
-        if (!tdm_host_streams_scratch(model))
+        if (!tdm_host_streams_scratch(model) || !experts_scratch_init(model))
                 return false;
         if (tdm_attention_new(&model->attention, hp, rows, n_threads) < 0)
                 return false;

@@ -121,6 +121,18 @@ static void silu_mul(const float *gate, const float *up, uint32_t n, float *y)
         }
 }
 
+/* ORDER: g = min(g, 7), u = max(min(u, 7), -7), y = (g / (exp(-1.702 g) + 1)) (u + 1). */
+static void swiglu_clamped(const float *gate, const float *up, uint32_t n, float *y)
+{
+        for (uint32_t i = 0; i < n; i++) {
+                float g = TDM_SWIGLU_LIMIT < gate[i] ? TDM_SWIGLU_LIMIT : gate[i];
+                float u = TDM_SWIGLU_LIMIT < up[i] ? TDM_SWIGLU_LIMIT : up[i];
+
+                u = -TDM_SWIGLU_LIMIT > u ? -TDM_SWIGLU_LIMIT : u;
+                y[i] = g / (exp_one(-TDM_SWIGLU_ALPHA * g) + 1.0f) * (u + 1.0f);
+        }
+}
+
 static void rope(float *x, const float *cos, const float *sin, uint32_t head_dim)
 {
         uint32_t half = head_dim / 2;
@@ -307,6 +319,7 @@ void tdm_kernels_c_ops_fill(struct tdm_kernels *kernels)
         kernels->cut_below = cut_below;
         kernels->gelu_mul = gelu_mul;
         kernels->silu_mul = silu_mul;
+        kernels->swiglu_clamped = swiglu_clamped;
         kernels->rope = rope;
         kernels->kv_store = kv_store;
         kernels->attend_span = attend_span;

@@ -25,6 +25,10 @@
 #define TDM_GELU_CUBE 0.044715f
 #define TDM_GELU_TWO_SQRT_2_PI 1.5957691216057308f
 
+/* Clamped SwiGLU: g sigmoid(ALPHA g) (u + 1), g at most LIMIT, u within ±LIMIT. */
+#define TDM_SWIGLU_LIMIT 7.0f
+#define TDM_SWIGLU_ALPHA 1.702f
+
 #define TDM_F16_MAX 65504.0f
 #define TDM_KV_Q8_MAX (127.0f * TDM_F16_MAX) /* so that the scale fits f16 */
 

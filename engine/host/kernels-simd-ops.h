@@ -173,6 +173,25 @@ static void silu_mul(const float *gate, const float *up, uint32_t n, float *y)
                 v16_store_n(y + i, silu_one(v16_load_n(gate + i, n - i), v16_load_n(up + i, n - i)), n - i);
 }
 
+TDM_INLINE struct v16 swiglu_one(struct v16 g, struct v16 u)
+{
+        const struct v16 limit = v16_set1(TDM_SWIGLU_LIMIT), one = v16_set1(1.0f);
+
+        g = v16_min(limit, g);
+        u = v16_max(v16_set1(-TDM_SWIGLU_LIMIT), v16_min(limit, u));
+        return v16_mul(v16_div(g, v16_add(v16_exp(v16_mul(v16_set1(-TDM_SWIGLU_ALPHA), g)), one)), v16_add(u, one));
+}
+
+static void swiglu_clamped(const float *gate, const float *up, uint32_t n, float *y)
+{
+        uint32_t i = 0;
+
+        for (; i + 16 <= n; i += 16)
+                v16_store(y + i, swiglu_one(v16_load(gate + i), v16_load(up + i)));
+        if (i < n)
+                v16_store_n(y + i, swiglu_one(v16_load_n(gate + i, n - i), v16_load_n(up + i, n - i)), n - i);
+}
+
 TDM_INLINE void rope_step(float *left, float *right, const float *cos, const float *sin, uint32_t n)
 {
         struct v16 l = v16_load_n(left, n), r = v16_load_n(right, n);
@@ -203,6 +222,7 @@ static void fill(struct tdm_kernels *kernels)
         kernels->cut_below = cut_below;
         kernels->gelu_mul = gelu_mul;
         kernels->silu_mul = silu_mul;
+        kernels->swiglu_clamped = swiglu_clamped;
         kernels->rope = rope;
         kernels->kv_store = kv_store;
         kernels->attend_span = attend_span;

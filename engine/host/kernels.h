@@ -118,6 +118,9 @@ struct tdm_kernels {
         /* y[i] = silu(gate[i]) * up[i], silu as g / (exp(-g) + 1); finite for every finite input. y may be gate or up.
          */
         void (*silu_mul)(const float *gate, const float *up, uint32_t n, float *y);
+        /* y[i] = g sigmoid(1.702 g) (u + 1), g = min(gate[i], 7), u = up[i] clamped to ±7 (gpt-oss); finite for every
+         * finite input. y may be gate or up. */
+        void (*swiglu_clamped)(const float *gate, const float *up, uint32_t n, float *y);
         /* Half-split (NeoX) rotation in place: x [head_dim], cos/sin [head_dim / 2]. l' = l c - r s, r' = r c + l s,
          * each as fmaf(l, c, -(r * s)) and fmaf(r, c, l * s). */
         void (*rope)(float *x, const float *cos, const float *sin, uint32_t head_dim);

@@ -105,9 +105,8 @@ static struct tdm_act_blocks blocks_from(const struct tdm_act_row *row, uint32_t
         };
 }
 
-/* Columns first … first + n - 1 of a row, from x [n], into every form. */
-static void prepare_part(const struct tdm_acts *acts, const struct tdm_kernels *kernels, uint32_t r, uint32_t first,
-                         const float *x, uint32_t n)
+void tdm_acts_prepare_part(const struct tdm_acts *acts, const struct tdm_kernels *kernels, uint32_t r, uint32_t first,
+                           const float *x, uint32_t n)
 {
         uint32_t b = first / TDM_BLOCK_VALUES;
 
@@ -133,7 +132,7 @@ void tdm_acts_prepare_row(struct tdm_acts *acts, const struct tdm_kernels *kerne
         assert(row < acts->max_rows && cols <= acts->max_cols && cols % TDM_BLOCK_VALUES == 0);
         if (row == 0) /* rows are prepared by several threads at once, but row 0 by one */
                 acts->cols = cols;
-        prepare_part(acts, kernels, row, 0, x, cols);
+        tdm_acts_prepare_part(acts, kernels, row, 0, x, cols);
 }
 
 struct prepare_job {
@@ -284,7 +283,7 @@ struct gate_up_job {
         const struct tdm_gate_up *what;
         const struct tdm_act_row *gate_rows, *up_rows;
         tdm_matmul_fn gate_fn, up_fn;
-        void (*activate)(const float *gate, const float *up, uint32_t n, float *y);
+        tdm_activation_fn activate;
         const struct tdm_acts *ret;
         struct cut cut;
 };
@@ -312,7 +311,7 @@ static void gate_up_chunk(void *arg, unsigned chunk, unsigned thread)
                 float *h = gate + r * width;
 
                 job->activate(h, up + r * width, n, h);
-                prepare_part(job->ret, job->kernels, piece.first_row + r, first, h, n);
+                tdm_acts_prepare_part(job->ret, job->kernels, piece.first_row + r, first, h, n);
         }
 }
 
@@ -328,11 +327,10 @@ void tdm_matmul_gate_up(struct tdm_pool *pool, const struct tdm_kernels *kernels
                 .up_rows = acts->rows[what->up_act],
                 .gate_fn = find_kernel(kernels, acts, what->gate_act, gate),
                 .up_fn = find_kernel(kernels, acts, what->up_act, up),
-                .activate = what->activation == TDM_ACTIVATION_SILU ? kernels->silu_mul : kernels->gelu_mul,
+                .activate = tdm_matmul_activation(kernels, what->activation),
                 .ret = ret,
         };
 
-        assert(what->activation == TDM_ACTIVATION_SILU || what->activation == TDM_ACTIVATION_GELU_TANH);
         assert(n_rows <= acts->max_rows && n_rows <= ret->max_rows && gate->rows == up->rows &&
                gate->rows <= ret->max_cols);
         assert(gate->rows % TDM_BLOCK_VALUES == 0 || ret->forms == 1u << TDM_ACT_F32);
@@ -348,6 +346,19 @@ void tdm_matmul_gate_up(struct tdm_pool *pool, const struct tdm_kernels *kernels
 }
 
 /* ---- describing ---- */
+
+tdm_activation_fn tdm_matmul_activation(const struct tdm_kernels *kernels, enum tdm_activation activation)
+{
+        switch (activation) {
+        case TDM_ACTIVATION_GELU_TANH:
+                return kernels->gelu_mul;
+        case TDM_ACTIVATION_SILU:
+                return kernels->silu_mul;
+        case TDM_ACTIVATION_SWIGLU_CLAMPED:
+                return kernels->swiglu_clamped;
+        }
+        abort(); /* a recipe has passed its check */
+}
 
 enum tdm_act tdm_matmul_act(uint32_t type, enum tdm_act wanted)
 {

@@ -27,6 +27,10 @@ void tdm_acts_prepare(struct tdm_acts *acts, const struct tdm_kernels *kernels, 
 void tdm_acts_prepare_row(struct tdm_acts *acts, const struct tdm_kernels *kernels, uint32_t row, const float *x,
                           uint32_t cols);
 
+/* Columns first … first + n - 1 of a row, from x [n], into every form; first and n multiples of 32. */
+void tdm_acts_prepare_part(const struct tdm_acts *acts, const struct tdm_kernels *kernels, uint32_t row, uint32_t first,
+                           const float *x, uint32_t n);
+
 struct tdm_matmul_out {
         const struct tdm_matrix *matrix;
         enum tdm_act act; /* one of acts->forms, fitting the matrix's type */
@@ -50,6 +54,10 @@ struct tdm_gate_up {
  * ret->forms), ret->cols = gate->rows. */
 void tdm_matmul_gate_up(struct tdm_pool *pool, const struct tdm_kernels *kernels, const struct tdm_acts *acts,
                         uint32_t n_rows, const struct tdm_gate_up *what, struct tdm_acts *ret);
+
+/* y = activation(gate) * up, as the recipe calls it. */
+typedef void (*tdm_activation_fn)(const float *gate, const float *up, uint32_t n, float *y);
+tdm_activation_fn tdm_matmul_activation(const struct tdm_kernels *kernels, enum tdm_activation activation);
 
 /* The activation form for a matrix: float weights take F32; quantised ones I8 or I16 as asked. */
 enum tdm_act tdm_matmul_act(uint32_t type, enum tdm_act wanted);

@@ -138,23 +138,23 @@ static void router_row(const struct pass *pass, uint32_t row, unsigned thread)
         uint32_t d = model->hp.d_model;
         float *y = scratch_of(pass, thread), scale = 1.0f / (float)d;
 
-        model->kernels->rmsnorm(row_of(pass, row) + pass->at, pass->layer->router_norm, d, model->recipe.norm_eps, y);
+        model->kernels->rmsnorm(row_of(pass, row) + pass->at, pass->layer->altup_norm, d, model->recipe.norm_eps, y);
         for (uint32_t i = 0; i < d; i++)
                 y[i] *= scale;
         tdm_acts_prepare_row(&model->acts[TDM_HOST_SIDE], model->kernels, row, y, d);
 }
 
-/* Of the rows' numbers at `at`, into model->router: tanh(z) = 1 - 2 / (exp(2z) + 1). */
+/* Of the rows' numbers at `at`, into model->altup: tanh(z) = 1 - 2 / (exp(2z) + 1). */
 static void route(struct pass *pass, uint32_t at)
 {
         struct tdm_host_model *model = pass->model;
 
         pass->at = at;
         each_row(pass, router_row);
-        multiply(pass, &model->acts[TDM_HOST_SIDE], &pass->layer->router.matrix, pass->layer->router.act, model->router,
-                 TDM_MAX_STREAMS);
+        multiply(pass, &model->acts[TDM_HOST_SIDE], &pass->layer->altup_router.matrix, pass->layer->altup_router.act,
+                 model->altup, TDM_MAX_STREAMS);
         for (uint32_t row = 0; row < pass->n; row++) {
-                float *r = model->router + (size_t)row * TDM_MAX_STREAMS, e[TDM_MAX_STREAMS];
+                float *r = model->altup + (size_t)row * TDM_MAX_STREAMS, e[TDM_MAX_STREAMS];
 
                 for (uint32_t i = 0; i < model->recipe.n_streams; i++)
                         e[i] = 2 * r[i];
@@ -168,7 +168,7 @@ static void route(struct pass *pass, uint32_t at)
 static void predict_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         const struct tdm_host_model *model = pass->model;
-        const float *r = model->router + (size_t)row * TDM_MAX_STREAMS;
+        const float *r = model->altup + (size_t)row * TDM_MAX_STREAMS;
         uint32_t n = model->recipe.n_streams, d = model->hp.d_model;
         float *h = row_of(pass, row), c[TDM_MAX_STREAMS * TDM_MAX_STREAMS], was[TDM_MAX_STREAMS][CHUNK_VALUES];
 
@@ -231,7 +231,7 @@ void tdm_host_streams_join(struct tdm_host_model *model, uint32_t layer, uint32_
 static void correct_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         const struct tdm_host_model *model = pass->model;
-        const float *r = model->router + (size_t)row * TDM_MAX_STREAMS;
+        const float *r = model->altup + (size_t)row * TDM_MAX_STREAMS;
         uint32_t n = model->recipe.n_streams, d = model->hp.d_model;
         float *h = row_of(pass, row), *difference = scratch_of(pass, thread);
         const float *made = h + tdm_host_middle_at(model), *predicted = h + tdm_host_active_at(model);
@@ -442,11 +442,11 @@ void tdm_host_streams_weights(struct tdm_host_model *model, enum tdm_act qkv, en
 
                 take_matrix(model, TDM_TENSOR_LAUREL_L, i, qkv, &l->laurel_l);
                 take_matrix(model, TDM_TENSOR_LAUREL_R, i, side, &l->laurel_r);
-                take_matrix(model, TDM_TENSOR_ALTUP_ROUTER, i, TDM_ACT_F32, &l->router);
+                take_matrix(model, TDM_TENSOR_ALTUP_ROUTER, i, TDM_ACT_F32, &l->altup_router);
                 take_matrix(model, TDM_TENSOR_INPUT_GATE, i, side, &l->input_gate);
                 take_matrix(model, TDM_TENSOR_INPUT_PROJ, i, side, &l->input_proj);
                 l->laurel_norm = take_vector(model, TDM_TENSOR_LAUREL_NORM, i);
-                l->router_norm = take_vector(model, TDM_TENSOR_ALTUP_ROUTER_NORM, i);
+                l->altup_norm = take_vector(model, TDM_TENSOR_ALTUP_ROUTER_NORM, i);
                 l->predict = take_vector(model, TDM_TENSOR_ALTUP_PREDICT, i);
                 l->correct = take_vector(model, TDM_TENSOR_ALTUP_CORRECT, i);
                 l->correct_scale = take_vector(model, TDM_TENSOR_ALTUP_CORRECT_SCALE, i);
@@ -477,7 +477,8 @@ bool tdm_host_streams_scratch(struct tdm_host_model *model)
         for (uint32_t i = 0; i < model->hp.n_layers; i++) {
                 const struct tdm_host_layer *l = &model->layers[i];
 
-                side |= 1u << l->laurel_r.act | 1u << l->router.act | 1u << l->input_gate.act | 1u << l->input_proj.act;
+                side |= 1u << l->laurel_r.act | 1u << l->altup_router.act | 1u << l->input_gate.act |
+                        1u << l->input_proj.act;
         }
         if (tdm_acts_init(&model->acts[TDM_HOST_SIDE], side, (uint32_t)most,
                           TDM_MAX(d, TDM_MAX(width, recipe->laurel_rank))) < 0 ||
@@ -485,7 +486,7 @@ bool tdm_host_streams_scratch(struct tdm_host_model *model)
             !take(model, (float **)&model->embedded_token, rows) || !take(model, &model->side_y, most * d) ||
             !take(model, &model->folded, (size_t)model->logits_rows * d) ||
             !take(model, &model->rank, rows * TDM_MAX(recipe->laurel_rank, 1u)) ||
-            !take(model, &model->router, rows * TDM_MAX_STREAMS) ||
+            !take(model, &model->altup, rows * TDM_MAX_STREAMS) ||
             !take(model, &model->input, rows * TDM_MAX(width, 1u)) ||
             !take(model, &model->input_gate, rows * TDM_MAX(width, 1u)))
                 return false;
@@ -501,7 +502,7 @@ void tdm_host_streams_free(struct tdm_host_model *model)
         free(model->side_y);
         free(model->folded);
         free(model->rank);
-        free(model->router);
+        free(model->altup);
         free(model->input);
         free(model->input_gate);
 }

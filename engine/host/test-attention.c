@@ -49,6 +49,8 @@ static float element(enum tdm_kv_type type, uint32_t d)
         return (float)(d % 16 == 7 ? 127 : (int)(rnd() % 255) - 127) / 64;
 }
 
+#define MAX_HEADS 128u
+
 struct fixture {
         struct tdm_hparams hp;
         struct tdm_kv_geometry kv;
@@ -57,6 +59,7 @@ struct fixture {
         float *k, *v; /* [2][N_CTX][n_kv_heads][head_dim] */
         float *q;     /* [N_ROWS][n_heads][head_dim] */
         size_t out_bytes;
+        const float *sinks; /* NULL: none */
 };
 
 static void fixture_init(struct fixture *f, const struct shape *shape)
@@ -131,7 +134,7 @@ static float *run(const struct fixture *f, const char *cpu, unsigned n_threads, 
         for (uint32_t first = 0, n; first < N_ROWS; first += n) {
                 n = TDM_MIN(max_rows, N_ROWS - first);
                 tdm_attention_run(attention, pool, tdm_kernels_get(cpu), &f->hp, &f->kv, f->kv_base, &f->step, 1, first,
-                                  n, f->q + first * width, out + first * width);
+                                  n, f->q + first * width, f->sinks, out + first * width);
         }
         tdm_attention_destroy(attention);
         tdm_pool_destroy(pool);
@@ -146,7 +149,7 @@ static void check_values(const struct fixture *f, enum tdm_kv_group group, const
                 for (uint32_t h = 0; h < f->hp.n_heads; h++) {
                         const float *q = f->q + ((size_t)row * f->hp.n_heads + h) * head_dim;
                         uint32_t position = f->step.rows[row].position;
-                        double l = 0, o[256] = {};
+                        double l = f->sinks ? exp((double)f->sinks[h]) : 0, o[256] = {};
 
                         for (uint32_t t = tdm_window_first(&f->hp, group, position); t <= position; t++) {
                                 size_t at = (((size_t)f->step.rows[row].seq * N_CTX + t) * f->hp.n_kv_heads +
@@ -168,16 +171,21 @@ static void check_values(const struct fixture *f, enum tdm_kv_group group, const
                 }
 }
 
-static void test_attention(void **unused)
+static void check_all(bool has_sinks)
 {
         static const char *const names[] = { "c", "avx2", "avx512" };
+        float sinks[MAX_HEADS];
 
+        for (size_t i = 0; i < MAX_HEADS; i++) /* less than all scores, like them, more than all */
+                sinks[i] = ((float)(rnd() % 1001) - 500) / 50;
         for (size_t i = 0; i < TDM_ARRAY_SIZE(shapes); i++) {
                 struct fixture f;
                 enum tdm_kv_group group = shapes[i].window ? TDM_KV_WINDOW : TDM_KV_FULL;
                 float *want;
 
                 fixture_init(&f, &shapes[i]);
+                assert_true(f.hp.n_heads <= MAX_HEADS);
+                f.sinks = has_sinks ? sinks : NULL;
                 want = run(&f, "c", 1, N_ROWS);
                 check_values(&f, group, want);
                 for (size_t k = 0; k < TDM_ARRAY_SIZE(names); k++)
@@ -193,9 +201,19 @@ static void test_attention(void **unused)
         }
 }
 
+static void test_attention(void **unused)
+{
+        check_all(false);
+}
+
+static void test_sinks(void **unused)
+{
+        check_all(true);
+}
+
 int main(void)
 {
-        const struct CMUnitTest tests[] = { cmocka_unit_test(test_attention) };
+        const struct CMUnitTest tests[] = { cmocka_unit_test(test_attention), cmocka_unit_test(test_sinks) };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

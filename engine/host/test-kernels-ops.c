@@ -221,6 +221,38 @@ static void test_silu(void **unused)
         }
 }
 
+static void test_swiglu(void **unused)
+{
+        static const float hard[] = { 0.0f,   -0.0f, 7.0f,   -7.0f,   7.5f,     -7.5f,   6.999f,  88.0f,
+                                      -88.0f, 1e30f, -1e30f, FLT_MAX, -FLT_MAX, -103.9f, -1e-30f, 1e-45f };
+
+        for (int round = 0; round < 200; round++) {
+                uint32_t n = 1 + below(300);
+                float *g = alloc(n * 4), *up = alloc(n * 4), *y = alloc(n * 4), *y2 = alloc(n * 4);
+
+                for (uint32_t i = 0; i < n; i++) {
+                        g[i] = below(4) ? uniform(-12, 12) : hard[below(TDM_ARRAY_SIZE(hard))];
+                        up[i] = below(4) ? uniform(-12, 12) : hard[below(TDM_ARRAY_SIZE(hard))];
+                }
+                reference.swiglu_clamped(g, up, n, y);
+                for (uint32_t i = 0; i < n; i++) {
+                        double l = fmin((double)g[i], 7), r = fmax(fmin((double)up[i], 7), -7);
+                        double want = l / (1 + exp(-1.702 * l)) * (r + 1);
+
+                        /* 1.702 g is rounded before the exponential, and u + 1 once */
+                        assert_true(fabs(y[i] - want) <= fabs(want) * 0x1p-18 + fabs(l) * 0x1p-22 + 1e-30);
+                }
+                for (unsigned k = 0; k < n_simd; k++) {
+                        simd[k].swiglu_clamped(g, up, n, y2);
+                        assert_memory_equal(y, y2, n * 4);
+                        memcpy(y2, up, n * 4);
+                        simd[k].swiglu_clamped(g, y2, n, y2);
+                        assert_memory_equal(y, y2, n * 4);
+                }
+                free(g), free(up), free(y), free(y2);
+        }
+}
+
 static void test_rope(void **unused)
 {
         for (uint32_t head_dim = 16; head_dim <= MAX_HEAD_DIM; head_dim += 16) {
@@ -510,7 +542,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_exp),  cmocka_unit_test(test_rmsnorm),  cmocka_unit_test(test_gelu),
                 cmocka_unit_test(test_rope), cmocka_unit_test(test_kv_store), cmocka_unit_test(test_attention),
-                cmocka_unit_test(test_silu),
+                cmocka_unit_test(test_silu), cmocka_unit_test(test_swiglu),
         };
 
         tdm_kernels_c_ops_fill(&reference);

@@ -102,6 +102,12 @@ static const struct row rows[TDM_N_KEYS] = {
         [TDM_KEY_N_EXPERTS] = { "expert_count", "the number of experts", U32, FOLLOWED,
                 IN_LAYER_RECIPE(n_experts), .min = 0, .max = TDM_MAX_EXPERTS, .neutral = 0,
                 .refusal = { "it is a mixture of ", " experts" } },
+        [TDM_KEY_N_EXPERTS_USED] = { "expert_used_count", "the number of experts in use", U32, FOLLOWED,
+                IN_LAYER_RECIPE(n_experts_used), .min = 0, .max = TDM_MAX_EXPERTS, .neutral = 0,
+                .refusal = { "it uses ", " experts" } },
+        [TDM_KEY_D_EXPERT] = { "expert_feed_forward_length", "the width of an expert", U32, FOLLOWED,
+                IN_LAYER_RECIPE(d_expert), .min = 0, .max = TDM_WIDTH_MAX, .neutral = 0,
+                .refusal = { "its experts have ", " neurons" } },
         [TDM_KEY_CAUSAL] = { "attention.causal", "whether attention is causal", BOOL, FOLLOWED,
                 .place = NOWHERE, .neutral = 1, .refusal = { "its attention is not causal", NULL } },
 };

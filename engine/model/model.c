@@ -112,10 +112,10 @@ static int get_recipe(const struct tdm_gguf *g, const struct tdm_architecture *a
 static int add_tensor(struct tdm_model_description *d, const struct tdm_gguf *g, enum tdm_tensor_kind kind,
                       uint32_t layer, uint8_t *known, struct tdm_error *err)
 {
-        enum tdm_tensor_presence presence = tdm_tensor_presence(kind, &d->hparams, &d->recipe, layer);
+        enum tdm_tensor_presence presence = tdm_tensor_presence(kind, &d->recipe, &d->hparams, layer);
         struct tdm_tensor_ref ref = { .kind = kind, .layer = layer };
+        uint32_t n_parts = tdm_tensor_n_parts(kind, &d->recipe, layer);
         char name[TDM_TENSOR_NAME_MAX], alias[TDM_TENSOR_NAME_MAX];
-        uint32_t planes;
 
         if (presence == TDM_TENSOR_ABSENT)
                 return 0;
@@ -130,14 +130,14 @@ static int add_tensor(struct tdm_model_description *d, const struct tdm_gguf *g,
         known[ref.tensor - tdm_gguf_tensor(g, 0)] = 1;
         if (presence == TDM_TENSOR_UNUSED)
                 return 0;
-        tdm_tensor_shape(kind, &d->hparams, &d->recipe, layer, &ref.rows, &ref.cols, &planes);
-        if (ref.tensor->dims[0] != ref.cols || ref.tensor->dims[1] != ref.rows / planes ||
-            ref.tensor->dims[2] != planes || ref.tensor->dims[3] != 1)
+        tdm_tensor_shape(kind, &d->recipe, &d->hparams, layer, &ref.rows, &ref.cols);
+        if (ref.tensor->dims[0] != ref.cols || ref.tensor->dims[1] != ref.rows / n_parts ||
+            ref.tensor->dims[2] != n_parts || ref.tensor->dims[3] != 1)
                 return tdm_error_set(err, TDM_E_BAD_MODEL,
                                      "tensor %s has the shape %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x %" PRIu64
                                      ", the model's keys want %u x %u x %u",
                                      name, ref.tensor->dims[0], ref.tensor->dims[1], ref.tensor->dims[2],
-                                     ref.tensor->dims[3], ref.cols, ref.rows / planes, planes);
+                                     ref.tensor->dims[3], ref.cols, ref.rows / n_parts, n_parts);
         d->tensors[d->n_tensors++] = ref;
         return 0;
 }

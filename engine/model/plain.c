@@ -52,9 +52,8 @@ void tdm_plain_recipe(const struct tdm_gguf *g, const char *architecture, const 
                 };
 }
 
-/* A number that changes the result unless it is `neutral`. */
-static int refuse_other(const struct tdm_gguf *g, const char *architecture, const char *key, float neutral,
-                        struct tdm_error *err)
+int tdm_refuse_other(const struct tdm_gguf *g, const char *architecture, const char *key, float neutral,
+                     struct tdm_error *err)
 {
         float value = neutral;
         int r = tdm_key_get_float(g, architecture, key, &value, err);
@@ -76,9 +75,9 @@ static int read_yarn(const struct tdm_gguf *g, const char *architecture, const s
         rope->yarn_beta_slow = 1;
         rope->yarn_n_ctx = hp->n_ctx;
         rope->yarn_is_rounded = 1;
-        if ((r = refuse_other(g, architecture, "rope.scaling.yarn_ext_factor", 1, err)) ||
-            (r = refuse_other(g, architecture, "rope.scaling.yarn_attn_factor", 1, err)) ||
-            (r = refuse_other(g, architecture, "rope.scaling.yarn_log_multiplier", 0, err)) ||
+        if ((r = tdm_refuse_other(g, architecture, "rope.scaling.yarn_ext_factor", 1, err)) ||
+            (r = tdm_refuse_other(g, architecture, "rope.scaling.yarn_attn_factor", 1, err)) ||
+            (r = tdm_refuse_other(g, architecture, "rope.scaling.yarn_log_multiplier", 0, err)) ||
             (r = tdm_key_get_float(g, architecture, "rope.scaling.yarn_beta_fast", &rope->yarn_beta_fast, err)) ||
             (r = tdm_key_get_float(g, architecture, "rope.scaling.yarn_beta_slow", &rope->yarn_beta_slow, err)) ||
             (r = tdm_key_get_u32(g, architecture, "rope.scaling.original_context_length", &rope->yarn_n_ctx, err)))
@@ -120,6 +119,31 @@ int tdm_refuse_window(const char *architecture, struct tdm_hparams *hp, struct t
                                              "%s model (key %s.attention.sliding_window)",
                                              hp->layers[i].window, architecture, architecture);
                 hp->layers[i].window = 0;
+        }
+        return 0;
+}
+
+int tdm_experts_of_file(const struct tdm_gguf *g, const char *architecture, struct tdm_hparams *hp,
+                        struct tdm_recipe *recipe, struct tdm_error *err)
+{
+        float scale = 0;
+        int r;
+
+        if ((r = tdm_key_get_float(g, architecture, "expert_weights_scale", &scale, err)) ||
+            (r = scale == 1 ? 0 : tdm_refuse_other(g, architecture, "expert_weights_scale", 0, err)) ||
+            (r = tdm_refuse_other(g, architecture, "expert_shared_count", 0, err)) ||
+            (r = tdm_refuse_other(g, architecture, "expert_group_count", 0, err)))
+                return r;
+        for (uint32_t i = 0; i < hp->n_layers; i++) {
+                struct tdm_layer_recipe *l = &recipe->layers[i];
+
+                if (l->n_experts == 0 || l->n_experts_used == 0)
+                        return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s.%s is missing", architecture,
+                                             l->n_experts == 0 ? "expert_count" : "expert_used_count");
+                if (l->d_expert == 0) /* files of some converters: the experts in use are as wide as a dense FFN */
+                        l->d_expert = hp->layers[i].d_ff / l->n_experts_used;
+                l->router = TDM_ROUTER_SOFTMAX_CHOSEN;
+                hp->layers[i].d_ff = l->d_expert;
         }
         return 0;
 }

@@ -33,6 +33,8 @@ enum tdm_key_id {
         TDM_KEY_QUERY_SCALE,
         TDM_KEY_ATTENTION_SOFTCAP,
         TDM_KEY_N_EXPERTS,
+        TDM_KEY_N_EXPERTS_USED,
+        TDM_KEY_D_EXPERT,
         TDM_KEY_CAUSAL,
         TDM_N_KEYS
 };
@@ -92,6 +94,14 @@ int tdm_rope_read_scaling(const struct tdm_gguf *gguf, const char *architecture,
                           struct tdm_rope_recipe *rope, struct tdm_error *err);
 /* Of the biases in mask (enum tdm_bias) those that the file has in this layer. */
 uint32_t tdm_biases_of_file(const struct tdm_gguf *gguf, uint32_t layer, uint32_t mask);
+/* Refuses a number that changes the result unless it is `neutral`; key: without the architecture's name. */
+int tdm_refuse_other(const struct tdm_gguf *gguf, const char *architecture, const char *key, float neutral,
+                     struct tdm_error *err);
+/* Checks the experts whose numbers were read from keys, and gives every layer the width that it then has. */
+int tdm_experts_of_file(const struct tdm_gguf *gguf, const char *architecture, struct tdm_hparams *hp,
+                        struct tdm_recipe *recipe, struct tdm_error *err);
+/* The keys of experts. */
+#define TDM_EXPERT_KEYS (1u << TDM_KEY_N_EXPERTS | 1u << TDM_KEY_N_EXPERTS_USED | 1u << TDM_KEY_D_EXPERT)
 /* Refuses a window that hides a key of any position: for architectures whose makers mean none. */
 int tdm_refuse_window(const char *architecture, struct tdm_hparams *hp, struct tdm_error *err);
 
@@ -111,7 +121,7 @@ int tdm_gemma_check_rope(const struct tdm_hparams *hp, const struct tdm_recipe *
 /* ---- architectures ---- */
 
 /* Each has a file of its own, which defines tdm_architecture_<name>. */
-#define TDM_ARCHITECTURES(X) X(gemma3) X(gemma3n) X(gemma4) X(llama) X(qwen2) X(qwen3)
+#define TDM_ARCHITECTURES(X) X(gemma3) X(gemma3n) X(gemma4) X(llama) X(qwen2) X(qwen3) X(qwen3moe) X(gpt_oss)
 
 #define TDM_DECLARE_ARCHITECTURE(name) extern const struct tdm_architecture tdm_architecture_##name;
 TDM_ARCHITECTURES(TDM_DECLARE_ARCHITECTURE)

@@ -28,6 +28,7 @@ static const char *const feature_names[TDM_N_FEATURES] = {
         [TDM_FEATURE_SWIGLU_CLAMPED] = "clamped SwiGLU",
         [TDM_FEATURE_SPARSITY] = "sparse activations",
         [TDM_FEATURE_EXPERTS] = "experts",
+        [TDM_FEATURE_DENSE_BESIDE] = "experts beside a dense FFN",
         [TDM_FEATURE_STREAMS] = "a residual of several streams",
         [TDM_FEATURE_LAUREL] = "a low-rank branch beside attention",
         [TDM_FEATURE_PER_LAYER_INPUT] = "an input for each layer",
@@ -200,8 +201,9 @@ static uint64_t layer_features(const struct tdm_layer_recipe *l)
                (l->has_sinks ? BIT(SINKS) : 0) | (l->v_is_k ? BIT(V_IS_K) : 0) |
                (l->activation == TDM_ACTIVATION_SILU ? BIT(SILU) : 0) |
                (l->activation == TDM_ACTIVATION_SWIGLU_CLAMPED ? BIT(SWIGLU_CLAMPED) : 0) |
-               (l->is_sparse ? BIT(SPARSITY) : 0) | (l->n_experts ? BIT(EXPERTS) : 0) |
-               (l->has_input ? BIT(PER_LAYER_INPUT) : 0) | (l->has_output_scale ? BIT(OUTPUT_SCALE) : 0);
+               (l->is_sparse ? BIT(SPARSITY) : 0) | (l->n_experts && !l->has_dense_beside ? BIT(EXPERTS) : 0) |
+               (l->has_dense_beside ? BIT(DENSE_BESIDE) : 0) | (l->has_input ? BIT(PER_LAYER_INPUT) : 0) |
+               (l->has_output_scale ? BIT(OUTPUT_SCALE) : 0);
 }
 
 /* Compared with the model's largest, and with the first layer that has a window where this one has, or none. */

@@ -109,7 +109,7 @@ enum tdm_router {
 
 struct tdm_layer_recipe {
         uint32_t norms;  /* enum tdm_norm, several */
-        uint32_t biases; /* enum tdm_bias, several */
+        uint32_t biases; /* enum tdm_bias, several; with experts those of gate, up and down are the experts' */
         uint32_t rope;   /* which of the recipe's; TDM_ROPE_NONE: positions do not matter */
         float query_scale;
         float attention_softcap; /* scores become c tanh(s / c); 0: not */
@@ -189,6 +189,7 @@ enum tdm_feature {
         TDM_FEATURE_SWIGLU_CLAMPED,
         TDM_FEATURE_SPARSITY,
         TDM_FEATURE_EXPERTS,
+        TDM_FEATURE_DENSE_BESIDE, /* and experts */
         TDM_FEATURE_STREAMS,
         TDM_FEATURE_LAUREL,
         TDM_FEATURE_PER_LAYER_INPUT,

@@ -12,6 +12,9 @@ enum dim {
         KV_WIDTH,
         HEAD,
         HALF_HEAD,
+        HEADS,
+        EXPERTS,
+        EXPERT,
         STREAMS,
         STREAMS_SQUARED,
         OTHER_STREAMS,
@@ -23,6 +26,8 @@ enum dim {
 enum { GLOBAL = false, LAYER = true };
 enum { MATRIX = TDM_ROLE_MATRIX, VECTOR = TDM_ROLE_VECTOR, IN_FILE = TDM_ROLE_FILE };
 enum { NEEDED = false, MAYBE = true };
+/* Layers have a dense FFN, experts, or both. */
+enum ffn { ANY_FFN, DENSE, OF_EXPERTS };
 
 static const struct kind {
         const char *name;
@@ -30,9 +35,10 @@ static const struct kind {
         uint8_t role;       /* enum tdm_tensor_role */
         uint8_t rows, cols; /* enum dim */
         bool is_optional;
-        uint32_t norm;  /* there is one where the layer's recipe has this norm; 0: in every layer */
-        uint32_t bias;  /* the same of enum tdm_bias; its name ends in ".bias" */
-        uint8_t planes; /* enum dim: matrices of such rows below each other; ONE: a matrix */
+        uint32_t norm; /* there is one where the layer's recipe has this norm; 0: in every layer */
+        uint32_t bias; /* the same of enum tdm_bias; its name ends in ".bias" */
+        uint8_t ffn;   /* enum ffn: which layers have it */
+        uint8_t parts; /* enum dim: matrices below each other, of which rows and cols are each one's */
 } kinds[TDM_N_TENSOR_KINDS] = {
         [TDM_TENSOR_TOKEN_EMBD] = { "token_embd", GLOBAL, MATRIX, VOCAB, MODEL, NEEDED, 0 },
         [TDM_TENSOR_OUTPUT] = { "output", GLOBAL, MATRIX, VOCAB, MODEL, MAYBE, 0 },
@@ -46,27 +52,40 @@ static const struct kind {
         [TDM_TENSOR_O] = { "attn_output", LAYER, MATRIX, MODEL, Q_WIDTH, NEEDED, 0 },
         [TDM_TENSOR_POST_ATTN_NORM] = { "post_attention_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, TDM_NORM_ATTN_AFTER },
         [TDM_TENSOR_FFN_NORM] = { "ffn_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, TDM_NORM_FFN_BEFORE },
-        [TDM_TENSOR_GATE] = { "ffn_gate", LAYER, MATRIX, FF, MODEL, NEEDED, 0 },
-        [TDM_TENSOR_UP] = { "ffn_up", LAYER, MATRIX, FF, MODEL, NEEDED, 0 },
-        [TDM_TENSOR_DOWN] = { "ffn_down", LAYER, MATRIX, MODEL, FF, NEEDED, 0 },
+        [TDM_TENSOR_GATE] = { "ffn_gate", LAYER, MATRIX, FF, MODEL, NEEDED, 0, 0, DENSE },
+        [TDM_TENSOR_UP] = { "ffn_up", LAYER, MATRIX, FF, MODEL, NEEDED, 0, 0, DENSE },
+        [TDM_TENSOR_DOWN] = { "ffn_down", LAYER, MATRIX, MODEL, FF, NEEDED, 0, 0, DENSE },
         [TDM_TENSOR_POST_FFW_NORM] = { "post_ffw_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, TDM_NORM_FFN_AFTER },
         [TDM_TENSOR_ROPE_FREQS] = { "rope_freqs", GLOBAL, VECTOR, ONE, HALF_HEAD, NEEDED, 0 },
         [TDM_TENSOR_Q_BIAS] = { "attn_q", LAYER, VECTOR, ONE, Q_WIDTH, NEEDED, 0, TDM_BIAS_Q },
         [TDM_TENSOR_K_BIAS] = { "attn_k", LAYER, VECTOR, ONE, KV_WIDTH, NEEDED, 0, TDM_BIAS_K },
         [TDM_TENSOR_V_BIAS] = { "attn_v", LAYER, VECTOR, ONE, KV_WIDTH, NEEDED, 0, TDM_BIAS_V },
         [TDM_TENSOR_O_BIAS] = { "attn_output", LAYER, VECTOR, ONE, MODEL, NEEDED, 0, TDM_BIAS_O },
-        [TDM_TENSOR_GATE_BIAS] = { "ffn_gate", LAYER, VECTOR, ONE, FF, NEEDED, 0, TDM_BIAS_GATE },
-        [TDM_TENSOR_UP_BIAS] = { "ffn_up", LAYER, VECTOR, ONE, FF, NEEDED, 0, TDM_BIAS_UP },
-        [TDM_TENSOR_DOWN_BIAS] = { "ffn_down", LAYER, VECTOR, ONE, MODEL, NEEDED, 0, TDM_BIAS_DOWN },
+        [TDM_TENSOR_GATE_BIAS] = { "ffn_gate", LAYER, VECTOR, ONE, FF, NEEDED, 0, TDM_BIAS_GATE, DENSE },
+        [TDM_TENSOR_UP_BIAS] = { "ffn_up", LAYER, VECTOR, ONE, FF, NEEDED, 0, TDM_BIAS_UP, DENSE },
+        [TDM_TENSOR_DOWN_BIAS] = { "ffn_down", LAYER, VECTOR, ONE, MODEL, NEEDED, 0, TDM_BIAS_DOWN, DENSE },
+        [TDM_TENSOR_SINKS] = { "attn_sinks", LAYER, VECTOR, ONE, HEADS, NEEDED, 0 },
+        [TDM_TENSOR_ROUTER] = { "ffn_gate_inp", LAYER, MATRIX, EXPERTS, MODEL, NEEDED, 0, 0, OF_EXPERTS },
+        [TDM_TENSOR_ROUTER_BIAS] = { "ffn_gate_inp", LAYER, VECTOR, ONE, EXPERTS, NEEDED, 0, TDM_BIAS_ROUTER,
+                                     OF_EXPERTS },
+        [TDM_TENSOR_GATE_EXPS] = { "ffn_gate_exps", LAYER, MATRIX, EXPERT, MODEL, NEEDED, 0, 0, OF_EXPERTS, EXPERTS },
+        [TDM_TENSOR_UP_EXPS] = { "ffn_up_exps", LAYER, MATRIX, EXPERT, MODEL, NEEDED, 0, 0, OF_EXPERTS, EXPERTS },
+        [TDM_TENSOR_DOWN_EXPS] = { "ffn_down_exps", LAYER, MATRIX, MODEL, EXPERT, NEEDED, 0, 0, OF_EXPERTS, EXPERTS },
+        [TDM_TENSOR_GATE_EXPS_BIAS] = { "ffn_gate_exps", LAYER, VECTOR, EXPERTS, EXPERT, NEEDED, 0, TDM_BIAS_GATE,
+                                        OF_EXPERTS },
+        [TDM_TENSOR_UP_EXPS_BIAS] = { "ffn_up_exps", LAYER, VECTOR, EXPERTS, EXPERT, NEEDED, 0, TDM_BIAS_UP,
+                                      OF_EXPERTS },
+        [TDM_TENSOR_DOWN_EXPS_BIAS] = { "ffn_down_exps", LAYER, VECTOR, EXPERTS, MODEL, NEEDED, 0, TDM_BIAS_DOWN,
+                                        OF_EXPERTS },
         [TDM_TENSOR_PER_LAYER_EMBD] = { "per_layer_token_embd", GLOBAL, IN_FILE, VOCAB, ALL_INPUTS, NEEDED, 0 },
         [TDM_TENSOR_PER_LAYER_PROJ] = { "per_layer_model_proj", GLOBAL, MATRIX, ALL_INPUTS, MODEL, NEEDED, 0 },
         [TDM_TENSOR_PER_LAYER_PROJ_NORM] = { "per_layer_proj_norm", GLOBAL, VECTOR, ONE, INPUT, NEEDED, 0 },
         [TDM_TENSOR_INPUT_GATE] = { "inp_gate", LAYER, MATRIX, INPUT, MODEL, NEEDED, 0 },
         [TDM_TENSOR_INPUT_PROJ] = { "proj", LAYER, MATRIX, MODEL, INPUT, NEEDED, 0 },
         [TDM_TENSOR_INPUT_NORM] = { "post_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, 0 },
-        [TDM_TENSOR_ALTUP_PROJ] = { "altup_proj", GLOBAL, MATRIX, MODEL, MODEL, NEEDED, 0, .planes = OTHER_STREAMS },
+        [TDM_TENSOR_ALTUP_PROJ] = { "altup_proj", GLOBAL, MATRIX, MODEL, MODEL, NEEDED, 0, .parts = OTHER_STREAMS },
         [TDM_TENSOR_ALTUP_UNEMBD] = { "altup_unembd_proj", GLOBAL, MATRIX, MODEL, MODEL, NEEDED, 0,
-                                      .planes = OTHER_STREAMS },
+                                      .parts = OTHER_STREAMS },
         [TDM_TENSOR_ALTUP_ROUTER] = { "altup_router", LAYER, MATRIX, STREAMS, MODEL, NEEDED, 0 },
         [TDM_TENSOR_ALTUP_ROUTER_NORM] = { "altup_router_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, 0 },
         [TDM_TENSOR_ALTUP_PREDICT] = { "altup_predict_coef", LAYER, VECTOR, STREAMS_SQUARED, STREAMS, NEEDED, 0 },
@@ -78,7 +97,7 @@ static const struct kind {
         [TDM_TENSOR_OUTPUT_SCALE] = { "layer_output_scale", LAYER, VECTOR, ONE, ONE, NEEDED, 0 },
 };
 
-static uint32_t dim_size(const struct tdm_hparams *hp, const struct tdm_recipe *recipe, uint32_t layer, enum dim dim)
+static uint32_t dim_size(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, uint32_t layer, enum dim dim)
 {
         const struct tdm_layer_sizes *sizes = &hp->layers[layer];
 
@@ -99,6 +118,12 @@ static uint32_t dim_size(const struct tdm_hparams *hp, const struct tdm_recipe *
                 return sizes->head_dim;
         case HALF_HEAD:
                 return hp->head_dim / 2;
+        case HEADS:
+                return sizes->n_heads;
+        case EXPERTS:
+                return recipe->layers[layer].n_experts;
+        case EXPERT:
+                return recipe->layers[layer].d_expert;
         case STREAMS:
                 return recipe->n_streams;
         case STREAMS_SQUARED:
@@ -150,12 +175,18 @@ uint32_t tdm_tensor_bias(enum tdm_tensor_kind kind)
         return kinds[kind].bias;
 }
 
-void tdm_tensor_shape(enum tdm_tensor_kind kind, const struct tdm_hparams *hp, const struct tdm_recipe *recipe,
-                      uint32_t layer, uint32_t *ret_rows, uint32_t *ret_cols, uint32_t *ret_planes)
+uint32_t tdm_tensor_n_parts(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe, uint32_t layer)
 {
-        *ret_planes = dim_size(hp, recipe, layer, (enum dim)kinds[kind].planes);
-        *ret_rows = dim_size(hp, recipe, layer, (enum dim)kinds[kind].rows) * *ret_planes;
-        *ret_cols = dim_size(hp, recipe, layer, (enum dim)kinds[kind].cols);
+        return kinds[kind].parts == EXPERTS       ? recipe->layers[layer].n_experts :
+               kinds[kind].parts == OTHER_STREAMS ? recipe->n_streams - 1 :
+                                                    1;
+}
+
+void tdm_tensor_shape(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe, const struct tdm_hparams *hp,
+                      uint32_t layer, uint32_t *ret_rows, uint32_t *ret_cols)
+{
+        *ret_rows = dim_size(recipe, hp, layer, (enum dim)kinds[kind].rows) * tdm_tensor_n_parts(kind, recipe, layer);
+        *ret_cols = dim_size(recipe, hp, layer, (enum dim)kinds[kind].cols);
 }
 
 static bool has_divisors(const struct tdm_recipe *recipe)
@@ -174,6 +205,8 @@ static bool is_wanted(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe
         switch (kind) {
         case TDM_TENSOR_V:
                 return !l->v_is_k;
+        case TDM_TENSOR_SINKS:
+                return l->has_sinks;
         case TDM_TENSOR_ROPE_FREQS:
                 return has_divisors(recipe);
         case TDM_TENSOR_PER_LAYER_EMBD:
@@ -203,17 +236,24 @@ static bool is_wanted(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe
         }
 }
 
-enum tdm_tensor_presence tdm_tensor_presence(enum tdm_tensor_kind kind, const struct tdm_hparams *hp,
-                                             const struct tdm_recipe *recipe, uint32_t layer)
+enum tdm_tensor_presence tdm_tensor_presence(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe,
+                                             const struct tdm_hparams *hp, uint32_t layer)
 {
+        const struct tdm_layer_recipe *l = &recipe->layers[layer];
+
         if (!is_wanted(kind, recipe, layer))
+                return TDM_TENSOR_ABSENT;
+        if (kinds[kind].norm != 0 && !(l->norms & kinds[kind].norm))
+                return TDM_TENSOR_ABSENT;
+        if (kinds[kind].bias != 0 && !(l->biases & kinds[kind].bias))
+                return TDM_TENSOR_ABSENT;
+        if (kinds[kind].ffn == OF_EXPERTS && l->n_experts == 0)
+                return TDM_TENSOR_ABSENT;
+        /* Where a layer has both, the biases are the experts'. */
+        if (kinds[kind].ffn == DENSE && l->n_experts > 0 && (!l->has_dense_beside || kinds[kind].bias != 0))
                 return TDM_TENSOR_ABSENT;
         if ((kind == TDM_TENSOR_K || kind == TDM_TENSOR_V || kind == TDM_TENSOR_K_NORM) &&
             hp->layers[layer].kv_layer != layer)
                 return TDM_TENSOR_UNUSED;
-        if (kinds[kind].norm != 0 && !(recipe->layers[layer].norms & kinds[kind].norm))
-                return TDM_TENSOR_ABSENT;
-        if (kinds[kind].bias != 0 && !(recipe->layers[layer].biases & kinds[kind].bias))
-                return TDM_TENSOR_ABSENT;
         return kinds[kind].is_optional ? TDM_TENSOR_OPTIONAL : TDM_TENSOR_REQUIRED;
 }

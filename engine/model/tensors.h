@@ -31,6 +31,15 @@ enum tdm_tensor_kind {
         TDM_TENSOR_GATE_BIAS, /* [d_ff] */
         TDM_TENSOR_UP_BIAS,
         TDM_TENSOR_DOWN_BIAS, /* [d_model] */
+        TDM_TENSOR_SINKS,     /* [n_heads] */
+        TDM_TENSOR_ROUTER,    /* [n_experts][d_model] */
+        TDM_TENSOR_ROUTER_BIAS,
+        TDM_TENSOR_GATE_EXPS, /* [n_experts][d_expert][d_model]: the experts' matrices one below the other */
+        TDM_TENSOR_UP_EXPS,
+        TDM_TENSOR_DOWN_EXPS,      /* [n_experts][d_model][d_expert] */
+        TDM_TENSOR_GATE_EXPS_BIAS, /* [n_experts][d_expert] */
+        TDM_TENSOR_UP_EXPS_BIAS,
+        TDM_TENSOR_DOWN_EXPS_BIAS, /* [n_experts][d_model] */
         /* P: per_layer_width, A: n_streams of the recipe. */
         TDM_TENSOR_PER_LAYER_EMBD,      /* [n_vocab][n_layers * P]; stays in the file */
         TDM_TENSOR_PER_LAYER_PROJ,      /* [n_layers * P][d_model] */
@@ -74,12 +83,14 @@ bool tdm_tensor_alias(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe
                       char ret[static TDM_TENSOR_NAME_MAX]);
 /* The bias of `kind` that a layer's recipe asks for with this bit of enum tdm_bias; 0: it is not a bias. */
 uint32_t tdm_tensor_bias(enum tdm_tensor_kind kind);
-/* layer < tdm_tensor_n(). Rows are 1 for most vectors. A tensor of three dimensions is as many matrices below each
- * other: ret_planes says how many, and rows are those of all. */
-void tdm_tensor_shape(enum tdm_tensor_kind kind, const struct tdm_hparams *hp, const struct tdm_recipe *recipe,
-                      uint32_t layer, uint32_t *ret_rows, uint32_t *ret_cols, uint32_t *ret_planes);
+/* layer < tdm_tensor_n(). Rows are those of all parts together, and 1 for most vectors. */
+void tdm_tensor_shape(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe, const struct tdm_hparams *hp,
+                      uint32_t layer, uint32_t *ret_rows, uint32_t *ret_cols);
+/* Matrices of which the tensor consists, each of as many rows: one for each expert in a file's third dimension, else 1.
+ */
+uint32_t tdm_tensor_n_parts(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe, uint32_t layer);
 /* Whether this layer of this model has it. */
-enum tdm_tensor_presence tdm_tensor_presence(enum tdm_tensor_kind kind, const struct tdm_hparams *hp,
-                                             const struct tdm_recipe *recipe, uint32_t layer);
+enum tdm_tensor_presence tdm_tensor_presence(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe,
+                                             const struct tdm_hparams *hp, uint32_t layer);
 
 #endif

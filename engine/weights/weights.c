@@ -221,17 +221,17 @@ static int check_tensor(const struct tdm_weights_header *header, const struct td
         const struct tdm_hparams *hp = &header->hparams;
         struct tdm_weights_tensor wanted = *tensor;
         enum tdm_tensor_kind kind = (enum tdm_tensor_kind)tensor->kind;
-        uint32_t rows, cols, planes;
+        uint32_t rows, cols;
 
         if (tensor->kind >= TDM_N_TENSOR_KINDS)
                 return bad(err, "a tensor of no known kind");
         if (tensor->layer >= tdm_tensor_n(kind, hp))
                 return bad(err, "a tensor of a layer that the model does not have");
-        if (tdm_tensor_presence(kind, hp, &header->recipe, tensor->layer) < TDM_TENSOR_OPTIONAL)
+        if (tdm_tensor_presence(kind, &header->recipe, hp, tensor->layer) < TDM_TENSOR_OPTIONAL)
                 return bad(err, "a tensor that its recipe has no use for");
         if (!tdm_weights_type_supported(tensor->type) || (is_vector(kind) && tensor->type != TDM_TYPE_F32))
                 return bad(err, "a tensor of a type that is not supported");
-        tdm_tensor_shape(kind, hp, &header->recipe, tensor->layer, &rows, &cols, &planes);
+        tdm_tensor_shape(kind, &header->recipe, hp, tensor->layer, &rows, &cols);
         if (tensor->rows != rows || tensor->cols != cols)
                 return bad(err, "a tensor's shape is not the model's");
         if (tensor->cols % tdm_type_info(tensor->type)->block_values)
@@ -257,7 +257,7 @@ static int check_complete(const struct tdm_weights_header *header, uint8_t seen[
 
                 for (uint32_t layer = 0; layer < tdm_tensor_n(kind, &header->hparams); layer++) {
                         if (seen[i][layer] ||
-                            tdm_tensor_presence(kind, &header->hparams, &header->recipe, layer) != TDM_TENSOR_REQUIRED)
+                            tdm_tensor_presence(kind, &header->recipe, &header->hparams, layer) != TDM_TENSOR_REQUIRED)
                                 continue;
                         tdm_tensor_name(kind, layer, name);
                         return tdm_error_set(err, TDM_E_PROTOCOL,

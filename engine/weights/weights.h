@@ -12,6 +12,7 @@
  *          each 0 … 15 meaning q - 8                                                                (256 bytes a block)
  *   F32, F16, BF16: [cols][16 rows], the file's element type
  *   Q4_1, Q5_0, Q5_1, Q2_K … Q6_K, IQ4_NL, IQ4_XS: engine/weights/subblock.h
+ * Experts' matrices of a layer are one tensor, one below the other: an expert has whole panels, and none lies in two.
  * Layout ROWS: vectors (norm gains, biases), f32, as they are.
  * Layout FILE: nothing lies here. Rows stay in the file as it has them, panel_bytes each; tandemd reads those of a
  * step's tokens, and devices get them with the step (tdm_weights_file_row()).
@@ -26,7 +27,7 @@
 #include "engine/model/model.h"
 
 #define TDM_WEIGHTS_MAGIC UINT32_C(0x54475754) /* "TWGT" */
-#define TDM_WEIGHTS_ABI 3u
+#define TDM_WEIGHTS_ABI 4u
 #define TDM_PANEL_ROWS 16u
 #define TDM_BLOCK_VALUES 32u
 

@@ -90,6 +90,9 @@ static void read_case(struct reader *r, struct golden_case *c)
                         } else if (size == 3 && memcmp(key, "nll", size) == 0) {
                                 c->nll = grow(c->nll, c->n_nll, sizeof(*c->nll));
                                 c->nll[c->n_nll++] = number(r);
+                        } else if (size == 3 && memcmp(key, "gap", size) == 0) {
+                                c->gap = grow(c->gap, c->n_gap, sizeof(*c->gap));
+                                c->gap[c->n_gap++] = number(r);
                         } else if (size == 3 && memcmp(key, "top", size) == 0) {
                                 uint32_t n = 0;
 
@@ -116,7 +119,7 @@ static void read_case(struct reader *r, struct golden_case *c)
         } while (accept(r, ','));
         expect(r, '}');
         if (c->n_ids < 2 || c->n_nll != c->n_ids - 1 || c->prompt_len < 1 || !c->n_top ||
-            c->prompt_len - 1 + c->n_top > c->n_ids)
+            c->prompt_len - 1 + c->n_top > c->n_ids || (c->n_gap && c->n_gap != c->n_top))
                 fail(r, "counts do not fit");
 }
 
@@ -153,6 +156,7 @@ void golden_file_deinit(struct golden_file *file)
         for (uint32_t i = 0; i < file->n_cases; i++) {
                 free(file->cases[i].ids);
                 free(file->cases[i].nll);
+                free(file->cases[i].gap);
                 free(file->cases[i].top);
         }
         free(file->cases);

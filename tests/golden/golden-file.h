@@ -18,6 +18,8 @@ struct golden_case {
                 double logprob;
         } (*top)[GOLDEN_TOP]; /* [n_top]: top[i] is the distribution after ids[0 … prompt_len - 1 + i] */
         uint32_t n_top;
+        double *gap; /* [n_gap], n_top or 0: of a mixture of experts, from the last one in use to the next */
+        uint32_t n_gap;
 };
 
 struct golden_file {

@@ -74,6 +74,14 @@ void runner_model_load(struct runner_model *ret, const char *path)
         tdm_model_description_deinit(&description);
 }
 
+void runner_model_round_yarn(struct runner_model *model)
+{
+        struct tdm_recipe *recipe = &((struct tdm_weights_header *)(void *)model->weights)->recipe;
+
+        for (uint32_t i = 0; i < recipe->n_ropes; i++)
+                recipe->ropes[i].yarn_is_rounded = recipe->ropes[i].scaling == TDM_ROPE_YARN;
+}
+
 void runner_model_unload(struct runner_model *model)
 {
         munmap(model->weights, tdm_weights_header(model->weights)->size_bytes);

@@ -19,6 +19,8 @@ struct runner_model {
 };
 
 void runner_model_load(struct runner_model *ret, const char *path);
+/* Before any device has loaded it: YaRN's range is rounded to whole pairs. Some references are made so. */
+void runner_model_round_yarn(struct runner_model *model);
 void runner_model_unload(struct runner_model *model);
 
 struct runner_options {

@@ -1,13 +1,14 @@
 /* tandem chat: a conversation. Every turn sends the whole of it; tandemd's prefix cache makes that cheap.
  *
- * Lines are read with read(2) and poll(2), so that Ctrl-C and the daemon's end are noticed while waiting; editing is
- * what the terminal itself gives. With piped input there are no prompts and one line is one turn. */
+ * On a terminal lines are edited (line-reader.h) and answers shown as Markdown (markdown.h). From a pipe there are no
+ * prompts, and one line is one turn. */
 #include "client-lib/cli/cli.h"
+#include "client-lib/cli/conversation.h"
+#include "client-lib/cli/line-reader.h"
+#include "client-lib/cli/markdown.h"
+#include "common/suggest.h"
 
 #include <inttypes.h>
-#include <poll.h>
-
-#define MAX_TURN_BYTES ((size_t)1 << 20)
 
 struct chat_options {
         struct job_args job; /* first: command.h */
@@ -19,78 +20,20 @@ extern const struct command command_chat;
 struct chat {
         struct cli *cli;
         struct tandem *tandem;
+        struct line_reader *reader;
         struct run_progress progress;
         struct chat_options given;
-        struct tandem_message *messages; /* texts owned */
-        size_t n_messages, capacity;
-        bool has_system;
-        char input[4096];
-        size_t input_at, input_end;
-        bool input_ended;
+        struct conversation said;
+        struct markdown markdown;
+        bool stats;            /* a line about each answer */
+        bool warned;           /* that one more Ctrl-C leaves */
+        struct arg_list owned; /* texts of commands that options point to */
 };
 
-enum line { LINE_OK, LINE_END, LINE_INTERRUPTED, LINE_FAILED };
-
-static void prompt(const char *text)
+/* Whether a person sits at both ends. */
+static bool with_person(void)
 {
-        if (!term_stdin_tty)
-                return;
-        if (term_stdout_tty) {
-                out_puts(text);
-                out_flush();
-        } else {
-                fputs(text, stderr);
-        }
-}
-
-/* One line without its newline, added to buf. */
-static enum line read_line(struct chat *chat, struct buf *line)
-{
-        for (;;) {
-                const char *newline;
-                size_t n = chat->input_end - chat->input_at;
-                struct pollfd fds[3];
-                ssize_t got;
-
-                newline = memchr(chat->input + chat->input_at, '\n', n);
-                if (newline)
-                        n = (size_t)(newline - (chat->input + chat->input_at));
-                if (n > MAX_TURN_BYTES - TDM_MIN(line->size, MAX_TURN_BYTES)) {
-                        complain("a turn has at most %zu KiB", MAX_TURN_BYTES >> 10);
-                        return LINE_FAILED;
-                }
-                buf_add(line, chat->input + chat->input_at, n);
-                chat->input_at += n + (newline != NULL);
-                if (newline)
-                        return LINE_OK;
-                if (chat->input_ended)
-                        return line->size > 0 ? LINE_OK : LINE_END;
-
-                fds[0] = (struct pollfd){ .fd = STDIN_FILENO, .events = POLLIN };
-                fds[1] = (struct pollfd){ .fd = signal_fd(), .events = POLLIN };
-                fds[2] = (struct pollfd){ .fd = tandem_fd(chat->tandem), .events = tandem_events(chat->tandem) };
-                (void)poll(fds, 3, -1);
-                if (signal_take())
-                        return LINE_INTERRUPTED;
-                if (fds[2].revents && tandem_dispatch(chat->tandem, 0) != TANDEM_OK) {
-                        if (term_stdin_tty && term_stdout_tty)
-                                out_puts("\n");
-                        complain_error(tandem_connection_error(chat->tandem));
-                        return LINE_FAILED;
-                }
-                if (!fds[0].revents)
-                        continue;
-                got = read(STDIN_FILENO, chat->input, sizeof(chat->input));
-                if (got < 0 && (errno == EINTR || errno == EAGAIN))
-                        continue;
-                if (got < 0) {
-                        complain("cannot read standard input: %s", strerror(errno));
-                        return LINE_FAILED;
-                }
-                chat->input_at = 0;
-                chat->input_end = (size_t)got;
-                chat->input_ended = got == 0;
-        }
+        return term_stdin_tty && term_stdout_tty;
 }
 
 /* A turn: a line, lines joined by a backslash at their ends, or everything between two """. */
@@ -99,8 +42,7 @@ static enum line read_turn(struct chat *chat, struct buf *turn)
         enum line k;
 
         turn->size = 0;
-        prompt("> ");
-        k = read_line(chat, turn);
+        k = line_read(chat->reader, "> ", turn);
         if (k != LINE_OK)
                 return k;
         buf_add(turn, "", 0);
@@ -115,9 +57,8 @@ static enum line read_turn(struct chat *chat, struct buf *turn)
                         }
                         if (turn->size > 0)
                                 buf_puts(turn, "\n");
-                        prompt("… ");
-                        k = read_line(chat, turn);
-                        if (k == LINE_END || (k == LINE_OK && chat->input_ended && chat->input_at == chat->input_end))
+                        k = line_read(chat->reader, "… ", turn);
+                        if (k == LINE_END)
                                 break;
                         if (k != LINE_OK)
                                 return k;
@@ -125,8 +66,7 @@ static enum line read_turn(struct chat *chat, struct buf *turn)
         } else {
                 while (!turn->failed && turn->size > 0 && turn->data[turn->size - 1] == '\\') {
                         turn->data[turn->size - 1] = '\n';
-                        prompt("… ");
-                        k = read_line(chat, turn);
+                        k = line_read(chat->reader, "… ", turn);
                         if (k == LINE_END)
                                 break;
                         if (k != LINE_OK)
@@ -142,36 +82,6 @@ static enum line read_turn(struct chat *chat, struct buf *turn)
         return LINE_OK;
 }
 
-static bool add_message(struct chat *chat, const char *role, const char *text, size_t size)
-{
-        char *copy = malloc(size + 1);
-
-        if (chat->n_messages == chat->capacity) {
-                size_t capacity = TDM_MAX(chat->capacity * 2, (size_t)16);
-                struct tandem_message *p = realloc(chat->messages, capacity * sizeof(*p));
-
-                if (p) {
-                        chat->messages = p;
-                        chat->capacity = capacity;
-                }
-        }
-        if (!copy || chat->n_messages == chat->capacity) {
-                free(copy);
-                complain("no memory for the conversation");
-                return false;
-        }
-        memcpy(copy, text, size);
-        copy[size] = '\0';
-        chat->messages[chat->n_messages++] = (struct tandem_message){ role, copy, size };
-        return true;
-}
-
-static void drop_messages(struct chat *chat, size_t keep)
-{
-        while (chat->n_messages > keep)
-                free((char *)(uintptr_t)chat->messages[--chat->n_messages].text);
-}
-
 static void on_progress(struct tandem_job *job, const struct tandem_progress *progress, void *userdata)
 {
         run_show_progress(job, progress, &((struct chat *)userdata)->progress);
@@ -179,8 +89,13 @@ static void on_progress(struct tandem_job *job, const struct tandem_progress *pr
 
 static void on_token(struct tandem_job *job, const struct tandem_token *token, void *userdata)
 {
+        struct chat *chat = userdata;
+
         progress_clear();
-        out_text(token->text, token->size);
+        if (term_stdout_tty)
+                markdown_write(&chat->markdown, token->text, token->size);
+        else
+                out_text(token->text, token->size);
         out_flush();
 }
 
@@ -196,18 +111,46 @@ static void explain_error(const struct tandem_error *err)
                 complain_error(err);
 }
 
-/* The last message is the user's. Returns EXIT_OK, EXIT_FAILED (the turn is taken back) or EXIT_INTERRUPTED when the
- * program has to end. */
-static int answer(struct chat *chat)
+static void show_stats(const struct chat *chat, const struct tandem_result *result)
 {
-        _cleanup_(tandem_job_freep) struct tandem_job *job = NULL;
+        const struct tandem_generate_options *options = &chat->given.job.options;
+        char rate[32];
+
+        if (chat->given.job.verbose) {
+                fprintf(stderr,
+                        "%" PRIu32 " prompt tokens (%" PRIu32 " cached), %" PRIu32 " tokens, first after %.0f ms, "
+                        "%.0f tokens/s, seed %" PRIu64 "\n",
+                        result->prompt_tokens, result->cached_tokens, result->generated_tokens, result->ttft_ms,
+                        result->decode_tps, options->seed);
+        } else if (chat->stats && result->generated_tokens > 1) {
+                format_rate(rate, sizeof(rate), result->decode_tps);
+                term_style(TERM_DIM);
+                out_printf("%" PRIu32 " tokens, %s tokens/s", result->generated_tokens, rate);
+                if (result->recoveries > 0)
+                        out_printf(", %" PRIu32 " %s", result->recoveries,
+                                   result->recoveries == 1 ? "recovery" : "recoveries");
+                term_style(0);
+                out_puts("\n");
+                out_flush();
+        }
+}
+
+/* The oldest turns leave when the context is full, so that the conversation can go on. False: nothing more can. */
+static bool make_room(struct chat *chat)
+{
+        size_t n = conversation_trim(&chat->said);
+
+        if (n == 0)
+                return false;
+        complain("the model's context is full: the oldest %s", n == 1 ? "turn is forgotten" : "turns are forgotten");
+        return true;
+}
+
+/* Asks for an answer to the last message, which is the user's. *ret_job is NULL where err says why. */
+static enum run_outcome ask(struct chat *chat, struct tandem_job **ret_job, struct tandem_error *err)
+{
         struct tandem_generate_options *options = &chat->given.job.options;
         struct tandem_callbacks callbacks;
-        const struct tandem_result *result;
-        struct tandem_error err;
-        enum run_outcome outcome;
-        const char *text;
-        size_t size;
 
         if (!chat->given.job.given.seed) { /* a fresh one for every turn */
                 struct tandem_generate_options fresh;
@@ -215,58 +158,250 @@ static int answer(struct chat *chat)
                 tandem_generate_options_init(&fresh);
                 options->seed = fresh.seed;
         }
-        options->chat = chat->messages;
-        options->n_chat = chat->n_messages;
+        options->chat = chat->said.messages;
+        options->n_chat = chat->said.n;
         tandem_callbacks_init(&callbacks);
         callbacks.on_progress = on_progress;
         callbacks.on_token = on_token;
-        if (tandem_generate(chat->tandem, options, &callbacks, chat, &job, &err) != TANDEM_OK) {
-                drop_messages(chat, chat->n_messages - 1);
-                explain_error(&err);
-                return EXIT_FAILED;
+        if (tandem_generate(chat->tandem, options, &callbacks, chat, ret_job, err) != TANDEM_OK) {
+                *ret_job = NULL;
+                return RUN_DONE;
         }
-        outcome = run_jobs(chat->tandem, &job, 1, term_stdin_tty ? SIGNAL_ANSWER : SIGNAL_CANCEL);
-        if (outcome == RUN_OUTPUT_GONE || (outcome == RUN_INTERRUPTED && !term_stdin_tty))
-                return EXIT_INTERRUPTED;
+        return run_jobs(chat->tandem, ret_job, 1, term_stdin_tty ? SIGNAL_ANSWER : SIGNAL_CANCEL);
+}
 
-        result = tandem_job_result(job);
+/* The last message is the user's. Returns EXIT_OK, EXIT_FAILED (the turn is taken back) or EXIT_INTERRUPTED when the
+ * program has to end. */
+static int answer(struct chat *chat)
+{
+        _cleanup_(tandem_job_freep) struct tandem_job *job = NULL;
+        const struct tandem_result *result;
+        struct tandem_error err;
+        enum run_outcome outcome;
+        const char *text;
+        size_t size;
+
+        for (;;) {
+                outcome = ask(chat, &job, &err);
+                if (outcome == RUN_OUTPUT_GONE || (outcome == RUN_INTERRUPTED && !term_stdin_tty))
+                        return EXIT_INTERRUPTED;
+                result = job ? tandem_job_result(job) : NULL;
+                if (result && result->reason == TANDEM_REASON_ERROR)
+                        err = result->error;
+                else if (job)
+                        break;
+                if (err.code != TANDEM_E_TOO_LONG || !term_stdin_tty || !make_room(chat)) {
+                        markdown_end(&chat->markdown);
+                        if (out_mid_line())
+                                out_puts("\n");
+                        conversation_cut(&chat->said, chat->said.n - 1);
+                        explain_error(&err);
+                        return EXIT_FAILED;
+                }
+                tandem_job_free(job);
+                job = NULL;
+        }
+
+        markdown_end(&chat->markdown);
         out_text(result->tail, result->tail_size);
-        if (out_mid_line() || (result->generated_tokens == 0 && result->reason != TANDEM_REASON_ERROR))
+        if (out_mid_line() || result->generated_tokens == 0)
                 out_puts("\n");
         out_flush();
         text = tandem_job_text(job, &size);
-        if (result->reason == TANDEM_REASON_ERROR) {
-                drop_messages(chat, chat->n_messages - 1);
-                explain_error(&result->error);
-                return EXIT_FAILED;
-        }
         if (result->reason == TANDEM_REASON_CANCELLED && outcome != RUN_INTERRUPTED)
                 complain("cancelled: the answer was cancelled from elsewhere");
         /* What was said stays said, also when it was cut short; a turn without an answer is taken back. */
         if (size == 0)
-                drop_messages(chat, chat->n_messages - 1);
-        else if (!add_message(chat, "assistant", text, size))
+                conversation_cut(&chat->said, chat->said.n - 1);
+        else if (!conversation_add(&chat->said, "assistant", text, size))
                 return EXIT_FAILED;
-        if (result->reason == TANDEM_REASON_LENGTH && options->max_tokens == 0 && term_stdin_tty)
-                complain("the answer filled the model's context: /reset begins a new conversation");
-        if (chat->given.job.verbose)
-                fprintf(stderr,
-                        "%" PRIu32 " prompt tokens (%" PRIu32 " cached), %" PRIu32 " tokens, first after %.0f ms, "
-                        "%.0f tokens/s, seed %" PRIu64 "\n",
-                        result->prompt_tokens, result->cached_tokens, result->generated_tokens, result->ttft_ms,
-                        result->decode_tps, options->seed);
+        if (result->reason == TANDEM_REASON_LENGTH && chat->given.job.options.max_tokens == 0 && term_stdin_tty)
+                complain("the answer filled the model's context; the next message makes room by forgetting the oldest");
+        show_stats(chat, result);
         return EXIT_OK;
 }
 
-static void chat_help(void)
+/* ---- commands ---- */
+
+static void say(const char *text)
 {
-        out_puts("/help   this text\n"
-                 "/reset  forget the conversation (the --system text stays)\n"
-                 "/quit   leave (Ctrl-D does, too)\n"
-                 "\"\"\"     begins and ends a message of several lines; \\ at the end of a line goes on, too\n"
-                 "//      at the beginning of a message stands for one /\n"
-                 "Ctrl-C  while an answer comes: stops it; at the prompt: leaves\n");
+        if (term_stdin_tty)
+                out_puts(text);
         out_flush();
+}
+
+/* A copy that lives as long as the chat: options point to it. */
+static const char *keep_text(struct chat *chat, const char *text)
+{
+        char *copy = strdup(text);
+        const char **items = realloc(chat->owned.items, (chat->owned.n + 1) * sizeof(*items));
+
+        if (items)
+                chat->owned.items = items;
+        if (!copy || !items) {
+                free(copy);
+                complain("no memory for '%.40s'", text);
+                return NULL;
+        }
+        chat->owned.items[chat->owned.n++] = copy;
+        return copy;
+}
+
+static void set_model(struct chat *chat, const char *name)
+{
+        const char *kept = keep_text(chat, name);
+
+        if (!kept)
+                return;
+        chat->given.job.options.model = chat->given.model = chat->progress.model = kept;
+        say("The next message goes to this model.\n");
+}
+
+static void set_system(struct chat *chat, const char *text)
+{
+        if (conversation_set_system(&chat->said, text))
+                say(*text ? "The system message is set.\n" : "There is no system message now.\n");
+}
+
+/* "temp 0.2": an option of a job, by the name and range that the command line has. */
+static void set_option(struct chat *chat, const char *text)
+{
+        struct arg_group group = { .base = &chat->given.job };
+        const char *value = strchr(text, ' ');
+        _cleanup_(freep) char *flag = NULL;
+        char *words[3] = { (char *)(uintptr_t) "chat" };
+        unsigned n_positional;
+        int n_words = 2;
+
+        group.args = job_args_table(JOB_ARGS_ALL, &group.n_args);
+        if (asprintf(&flag, "--%.*s", (int)(value ? value - text : (ptrdiff_t)strlen(text)), text) < 0) {
+                flag = NULL;
+                return;
+        }
+        words[1] = flag;
+        if (value) {
+                words[2] = (char *)(uintptr_t)keep_text(chat, value + 1);
+                n_words += words[2] != NULL;
+        }
+        if (args_parse(&group, 1, n_words, words, NULL, 0, &n_positional) == ARGS_OK)
+                say("Set.\n");
+        job_args_finish(&chat->given.job);
+}
+
+static void toggle_stats(struct chat *chat, const char *unused)
+{
+        chat->stats = !chat->stats;
+        say(chat->stats ? "A line about each answer's speed is shown.\n" : "No line about each answer's speed.\n");
+}
+
+static void reset(struct chat *chat, const char *unused)
+{
+        conversation_cut(&chat->said, conversation_has_system(&chat->said));
+        say("A new conversation.\n");
+}
+
+static void save(struct chat *chat, const char *path)
+{
+        if (conversation_save(&chat->said, path))
+                say("Saved.\n");
+}
+
+static void load(struct chat *chat, const char *path)
+{
+        if (conversation_load(&chat->said, path))
+                say("Loaded: the conversation goes on where it was saved.\n");
+}
+
+static void chat_help(struct chat *chat, const char *unused);
+
+static const struct chat_command {
+        const char *names[3];
+        const char *value; /* NULL: takes none */
+        bool may_lack_value;
+        const char *brief;
+        void (*run)(struct chat *chat, const char *value); /* NULL: leaves */
+} chat_commands[] = {
+        { { "/help", "/?" }, NULL, false, "this text", chat_help },
+        { { "/reset" }, NULL, false, "forget the conversation (the system message stays)", reset },
+        { { "/save" }, "FILE", false, "keep the conversation in a file", save },
+        { { "/load" }, "FILE", false, "go on with a conversation that was saved", load },
+        { { "/system" }, "TEXT", true, "a system message before the conversation; without TEXT: none", set_system },
+        { { "/model" }, "MODEL", false, "talk to another model, with the same conversation", set_model },
+        { { "/set" }, "OPTION VALUE", false, "an option as on the command line: /set temp 0.2", set_option },
+        { { "/stats" }, NULL, false, "show the speed after each answer, or stop showing it", toggle_stats },
+        { { "/quit", "/bye", "/exit" }, NULL, false, "leave (Ctrl-D does, too)", NULL },
+};
+
+static void chat_help(struct chat *chat, const char *unused)
+{
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(chat_commands); i++) {
+                const struct chat_command *c = &chat_commands[i];
+                char names[64];
+
+                snprintf(names, sizeof(names), "%s%s%s%s%s%s%s", c->names[0], c->names[1] ? ", " : "",
+                         c->names[1] ? c->names[1] : "", c->names[2] ? ", " : "", c->names[2] ? c->names[2] : "",
+                         c->value ? " " : "", c->value ? c->value : "");
+                out_printf("%-20s %s\n", names, c->brief);
+        }
+        out_puts("\"\"\"                  begins and ends a message of several lines; \\ at the end of a line goes on, "
+                 "too\n"
+                 "//                   at the beginning of a message stands for one /\n"
+                 "Ctrl-C               while an answer comes: stops it; at the prompt: drops the line, or warns and "
+                 "leaves\n");
+        out_flush();
+}
+
+/* False: leave. */
+static bool run_command(struct chat *chat, const char *line)
+{
+        size_t n = strcspn(line, " ");
+        const char *value = line + n + strspn(line + n, " ");
+        struct tdm_suggestion near;
+        const char *meant;
+        char name[64];
+
+        snprintf(name, sizeof(name), "%.*s", (int)TDM_MIN(n, sizeof(name) - 1), line);
+        near = tdm_suggest_for(name);
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(chat_commands); i++)
+                for (size_t j = 0; j < TDM_ARRAY_SIZE(chat_commands[i].names) && chat_commands[i].names[j]; j++) {
+                        const struct chat_command *c = &chat_commands[i];
+
+                        tdm_suggest(&near, c->names[j]);
+                        if (strcmp(name, c->names[j]) != 0)
+                                continue;
+                        if (c->value && !*value && !c->may_lack_value)
+                                complain("%s needs %s", name, c->value);
+                        else if (!c->value && *value)
+                                complain("%s takes nothing behind it", name);
+                        else if (c->run)
+                                c->run(chat, value);
+                        else
+                                return false;
+                        return true;
+                }
+        meant = tdm_suggest_best(&near);
+        complain("there is no command %s%s%s%s; /help lists them (// begins a text with /)", name,
+                 meant ? "; did you mean " : "", meant ? meant : "", meant ? "?" : "");
+        return true;
+}
+
+/* Ctrl-C at the prompt. With something typed it drops the line. At an empty prompt it says once how to leave. True: the
+ * person means it. */
+static bool interrupted(struct chat *chat)
+{
+        if (!with_person())
+                return true;
+        out_puts("\n");
+        out_flush();
+        if (line_was_begun(chat->reader)) {
+                chat->warned = false;
+                return false;
+        }
+        if (chat->warned)
+                return true;
+        chat->warned = true;
+        complain("Ctrl-C once more leaves (so does Ctrl-D or /quit)");
+        return false;
 }
 
 /* Returns the program's exit status. */
@@ -281,37 +416,32 @@ static int converse(struct chat *chat)
                 signal_set_mode(term_stdin_tty ? SIGNAL_ANSWER : SIGNAL_EXIT);
                 switch (read_turn(chat, &turn)) {
                 case LINE_INTERRUPTED:
-                        prompt("\n");
-                        return EXIT_INTERRUPTED;
+                        if (interrupted(chat))
+                                return EXIT_INTERRUPTED;
+                        continue;
                 case LINE_END:
-                        prompt("\n");
+                        if (with_person())
+                                out_puts("\n");
                         return EXIT_OK;
                 case LINE_FAILED:
                         return EXIT_FAILED;
                 case LINE_OK:
                         break;
                 }
+                chat->warned = false;
                 text = turn.data;
                 size = turn.size;
                 if (size == 0)
                         continue;
+                line_remember(chat->reader, text);
                 if (text[0] == '/' && text[1] != '/') {
-                        if (strcmp(text, "/quit") == 0) {
+                        if (!run_command(chat, text))
                                 return EXIT_OK;
-                        } else if (strcmp(text, "/reset") == 0) {
-                                drop_messages(chat, chat->has_system ? 1 : 0);
-                                if (term_stdin_tty)
-                                        out_puts("A new conversation.\n");
-                        } else if (strcmp(text, "/help") == 0) {
-                                chat_help();
-                        } else {
-                                complain("there is no command %.40s; /help lists them (// begins a text with /)", text);
-                        }
                         continue;
                 }
                 if (text[0] == '/')
                         text++, size--;
-                if (!add_message(chat, "user", text, size))
+                if (!conversation_add(&chat->said, "user", text, size))
                         return EXIT_FAILED;
                 status = answer(chat);
                 if (status == EXIT_INTERRUPTED)
@@ -333,23 +463,27 @@ static int run(struct cli *cli, int argc, char **argv)
                 goto out;
         job_args_finish(&chat.given.job);
         chat.given.job.options.model = chat.progress.model = chat.given.model;
+        chat.stats = with_person();
         status = EXIT_FAILED;
         chat.tandem = cli_connect(cli);
         if (!chat.tandem)
                 goto out;
-        if (chat.given.system) {
-                if (!add_message(&chat, "system", chat.given.system, strlen(chat.given.system)))
-                        goto out;
-                chat.has_system = true;
-        }
-        if (term_stdin_tty && term_stdout_tty)
+        chat.reader = line_reader_new(chat.tandem);
+        if (!chat.reader)
+                goto out;
+        if (chat.given.system && !conversation_set_system(&chat.said, chat.given.system))
+                goto out;
+        if (with_person())
                 out_puts("/help lists commands, /quit or Ctrl-D leaves.\n");
         status = converse(&chat);
         if (out_finish() != 0 && status == EXIT_OK)
                 status = EXIT_FAILED;
 out:
-        drop_messages(&chat, 0);
-        free(chat.messages);
+        line_reader_free(chat.reader);
+        conversation_free(&chat.said);
+        for (size_t i = 0; i < chat.owned.n; i++)
+                free((char *)(uintptr_t)chat.owned.items[i]);
+        arg_list_free(&chat.owned);
         tandem_close(chat.tandem);
         job_args_deinit(&chat.given.job);
         return status;
@@ -370,10 +504,16 @@ const struct command command_chat = {
         .name = "chat",
         .summary = "hold a conversation",
         .usage = "[OPTIONS]",
-        .about = "Holds a conversation with a model that has a chat template. /help, /reset and /quit are "
-                 "commands. \"\"\" begins and ends a message of several lines. A backslash at the end of a line "
-                 "goes on with the next one. Ctrl-C stops an answer; at the prompt it exits with 130, Ctrl-D "
-                 "with 0. From a pipe, each line is one message, and the first failure ends it.",
+        .about = "Holds a conversation with a model that has a chat template. On a terminal lines are edited as in "
+                 "a shell, with a history that is kept in $XDG_STATE_HOME/tandem/chat_history, and a text pasted "
+                 "in one piece is one message. /help lists the commands: /save and /load keep a conversation, "
+                 "/model, /system and /set change what the next message goes to.\n"
+                 "\n"
+                 "\"\"\" begins and ends a message of several lines. A backslash at the end of a line goes on "
+                 "with the next one. Ctrl-C stops an answer; at the prompt it drops what was typed, and at an "
+                 "empty prompt it warns once and then exits with 130, Ctrl-D with 0. When the model's context is "
+                 "full, the oldest turns are forgotten, and this is said. From a pipe, each line is one message, "
+                 "and the first failure ends it.",
         COMMAND_ARGS(args),
         .job_args = JOB_ARGS_ALL,
         .run = run,

@@ -37,7 +37,7 @@ static void echo_prompt(struct generate *g)
         g->echo = NULL;
         if (!text || size == 0)
                 return;
-        term_dim(true);
+        term_style(TERM_DIM);
         if (size > ECHO_BYTES) {
                 text += size - ECHO_BYTES;
                 size = ECHO_BYTES;
@@ -46,7 +46,7 @@ static void echo_prompt(struct generate *g)
                 out_puts("…");
         }
         out_text(text, size);
-        term_dim(false);
+        term_style(0);
 }
 
 static void on_accepted(struct tandem_job *job, const struct tandem_accepted *accepted, void *userdata)
@@ -72,7 +72,7 @@ static void on_token(struct tandem_job *job, const struct tandem_token *token, v
         json_field_string(&line, "event", "token");
         json_field_u64(&line, "id", token->id);
         json_key(&line, "text");
-        json_string(&line, token->text, token->size);
+        json_text(&line, token->text, token->size);
         json_field_number(&line, "logprob", token->logprob);
         buf_puts(&line, "}\n");
         if (!line.failed)
@@ -107,7 +107,7 @@ static void print_done(const struct generate *g, const uint32_t *ids, size_t n_i
         json_field_u64(&line, "recoveries", result->recoveries);
         json_field_bool(&line, "degraded", result->degraded);
         json_key(&line, "tail");
-        json_string(&line, result->tail, result->tail_size);
+        json_text(&line, result->tail, result->tail_size);
         json_field_u64(&line, "job", result->job);
         json_field_u64(&line, "seed", g->seed);
         json_field_string(&line, "numerics_id", result->numerics_id);

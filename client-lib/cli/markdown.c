@@ -1,0 +1,82 @@
+/* See markdown.h. A mark is a run of up to three * or `; its length is known when another character comes, so a run at
+ * the end of a piece is held back until then. */
+#include "client-lib/cli/markdown.h"
+#include "client-lib/cli/term.h"
+
+static void show_style(const struct markdown *m)
+{
+        term_style((m->bold && !m->code && !m->fenced ? TERM_BOLD : 0) | (m->code || m->fenced ? TERM_DIM : 0));
+}
+
+/* next: the character behind the run; 0 at the text's end. */
+static void flush_marks(struct markdown *m, char next)
+{
+        size_t n = m->n_held;
+        bool tick = n > 0 && m->held[0] == '`', blank = next == 0 || next == ' ' || next == '\n';
+        bool begins = false, ends = false;
+
+        if (n == 0)
+                return;
+        m->n_held = 0;
+        if (tick && n == 3 && !m->in_line) {
+                begins = !m->fenced;
+                ends = m->fenced;
+                m->fenced = !m->fenced;
+                m->bold = m->code = false;
+        } else if (tick && n == 1 && !m->fenced) {
+                begins = !m->code;
+                ends = m->code;
+                m->code = !m->code;
+        } else if (!tick && n == 2 && !m->fenced && !m->code && (m->bold || !blank)) {
+                begins = !m->bold;
+                ends = m->bold;
+                m->bold = !m->bold;
+        }
+        if (begins)
+                show_style(m);
+        out_text(m->held, n);
+        if (ends)
+                show_style(m);
+        m->in_line = true;
+}
+
+void markdown_write(struct markdown *m, const char *text, size_t size)
+{
+        size_t begin = 0;
+
+        for (size_t i = 0; i < size; i++) {
+                char c = text[i];
+                bool mark = c == '*' || c == '`';
+
+                if (mark && (m->n_held == 0 || (m->held[0] == c && m->n_held < 3))) {
+                        out_text(text + begin, i - begin);
+                        m->held[m->n_held++] = c;
+                        begin = i + 1;
+                        continue;
+                }
+                flush_marks(m, c);
+                if (mark) {
+                        m->held[m->n_held++] = c;
+                        begin = i + 1;
+                } else if (c == '\n') {
+                        out_text(text + begin, i + 1 - begin);
+                        begin = i + 1;
+                        m->in_line = false;
+                        if (m->bold || m->code) { /* never carried over a line's end */
+                                m->bold = m->code = false;
+                                show_style(m);
+                        }
+                } else {
+                        m->in_line = m->in_line || c != ' ';
+                }
+        }
+        out_text(text + begin, size - begin);
+}
+
+void markdown_end(struct markdown *m)
+{
+        flush_marks(m, 0);
+        if (m->bold || m->code || m->fenced)
+                term_style(0);
+        *m = (struct markdown){ 0 };
+}

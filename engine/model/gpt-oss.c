@@ -1,0 +1,42 @@
+/* gpt-oss. Formulas: OpenAI's gpt_oss/torch/model.py and Hugging Face transformers' modeling_gpt_oss.py.
+ *
+ * Every second layer, from the first on, slides over a window. Every head has a sink. All products have biases. The
+ * experts' SwiGLU is clamped. YaRN's range is not rounded to whole pairs, as its makers have it; llama.cpp, for lack of
+ * a key, rounds it, which turns pairs of middle frequency by up to 0.9 radians more or less at position 4096. */
+#include "engine/model/private.h"
+
+#define WINDOW_EVERY 2u
+
+static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
+{
+        if (hp->layers[0].window == 0)
+                return tdm_error_set(err, TDM_E_BAD_MODEL, "the key gpt-oss.attention.sliding_window is missing");
+        tdm_plain_recipe(g, "gpt-oss", hp, TDM_ROPE_HALVES, 0, recipe);
+        for (uint32_t i = 0; i < hp->n_layers; i++) {
+                struct tdm_layer_recipe *l = &recipe->layers[i];
+
+                if (i % WINDOW_EVERY != 0)
+                        hp->layers[i].window = 0;
+                l->biases = TDM_BIAS_ALL;
+                l->has_sinks = 1;
+                l->activation = TDM_ACTIVATION_SWIGLU_CLAMPED;
+        }
+        return 0;
+}
+
+static int end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
+{
+        int r = tdm_experts_of_file(g, "gpt-oss", hp, recipe, err);
+
+        if (r == 0)
+                r = tdm_rope_read_scaling(g, "gpt-oss", hp, &recipe->ropes[0], err);
+        recipe->ropes[0].yarn_is_rounded = 0;
+        return r;
+}
+
+const struct tdm_architecture tdm_architecture_gpt_oss = {
+        .name = "gpt-oss",
+        .follows = TDM_PLAIN_KEYS | TDM_EXPERT_KEYS,
+        .begin = begin,
+        .end = end,
+};
