@@ -13,7 +13,7 @@ struct runner {
         struct tdm_steps_layout layout;
         uint8_t *kv_base, *steps;
         struct tdm_step *step;
-        float *hidden;                       /* [max_rows][d_model] */
+        float *hidden;                       /* [max_rows][residual_width] */
         struct tdm_result *results;          /* [max_logits] */
         uint32_t *free_pages[TDM_KV_GROUPS]; /* a stack, shuffled */
         uint32_t n_free[TDM_KV_GROUPS];

@@ -55,7 +55,7 @@ struct runner_part {
         struct tdm_sampling sampling;
 };
 
-/* One step. hidden [rows of all parts][d_model] and results [n_logits of all parts] may be NULL. */
+/* One step. hidden [rows of all parts][residual_width] and results [n_logits of all parts] may be NULL. */
 void runner_step(struct runner *runner, const struct runner_part *parts, uint32_t n_parts, float *hidden,
                  struct tdm_result *results);
 /* Forgets a sequence: its pages are free, and NaN, again. */
